@@ -1,0 +1,73 @@
+# `make demo` trains, evaluates, exports and verifies a small Vision Transformer; `make test` runs the tests.
+# Both make .venv with what they need first, so that Python 3.11+ and a package index are all that must be there.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+override DEMO := demo
+
+export TF_CPP_MIN_LOG_LEVEL ?= 2
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test test-fast lint format clean
+
+help:
+	@echo "make demo       train, evaluate, export and verify on the embedded digits (a few minutes)"
+	@echo "make test       run all tests"
+	@echo "make test-fast  run the tests that are not slow"
+	@echo "make lint       check style with ruff;  make format  mends what it can"
+	@echo "make clean      remove $(VENV), $(DEMO) and build outputs"
+	@echo "PYTHON=python3.12 chooses the interpreter (3.11 or later)"
+
+# --- environment ------------------------------------------------------------------------------------------------------
+
+$(BIN)/pip:
+	@command -v $(PYTHON) >/dev/null || { echo "No '$(PYTHON)' found: install Python 3.11 or later, or set PYTHON=/path/to/python3."; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	  echo "Python 3.11 or later is needed, '$(PYTHON)' is $$($(PYTHON) -V 2>&1). Set PYTHON=/path/to/python3.11."; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { \
+	  echo "'$(PYTHON)' cannot make virtual environments. On Debian or Ubuntu:"; \
+	  echo "    sudo apt-get install python3-venv"; \
+	  echo "then run make again."; exit 1; }
+	$(PYTHON) -m venv --clear $(VENV)
+
+$(VENV)/.installed-demo: setup.py pyproject.toml keras_vit/version.py | $(BIN)/pip
+	$(BIN)/python -m pip install --quiet --editable '.[cpu,plots]'
+	@touch $@
+
+$(VENV)/.installed-test: setup.py pyproject.toml keras_vit/version.py | $(BIN)/pip
+	$(BIN)/python -m pip install --quiet --editable '.[cpu,plots,dev]'
+	@touch $@ $(VENV)/.installed-demo
+
+# --- what users run ---------------------------------------------------------------------------------------------------
+
+demo: $(VENV)/.installed-demo
+	rm -rf $(DEMO)
+	$(BIN)/python -m train.main --config=train/configs/digits.py --workdir=$(DEMO)/run
+	$(BIN)/python -m train.evaluate --model=$(DEMO)/run
+	$(BIN)/python -m export.saved_model --model=$(DEMO)/run --output=$(DEMO)/saved_model
+	$(BIN)/python -m export.tflite --model=$(DEMO)/run --output=$(DEMO)/tflite
+	@echo
+	@echo "Done. Everything is in $(CURDIR)/$(DEMO):"
+	@echo "  run/          config.json, metrics.jsonl, TensorBoard events, checkpoints, figures and model.keras"
+	@echo "  saved_model/  for TensorFlow Serving; takes encoded JPEG or PNG bytes"
+	@echo "  tflite/       for devices"
+
+test: $(VENV)/.installed-test
+	$(BIN)/python -m pytest -q -m "not slow"
+	$(BIN)/python -m pytest -q -m "slow"
+
+test-fast: $(VENV)/.installed-test
+	$(BIN)/python -m pytest -q -m "not slow"
+
+lint: $(VENV)/.installed-test
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+format: $(VENV)/.installed-test
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean:
+	rm -rf $(VENV) $(DEMO) build dist *.egg-info .pytest_cache .ruff_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

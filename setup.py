@@ -1,0 +1,105 @@
+"""Packaging of `keras_vit`.
+
+`train/` and `export/` are top-level folders of the checkout, so that their programs run as `python -m train.main`.
+Installed, they are `keras_vit.train` and `keras_vit.export`: site-packages gains the one name `keras_vit`.
+"""
+
+import os
+import re
+
+from setuptools import setup
+
+ROOT = os.path.dirname(os.path.abspath(__file__))
+FOLDERS = {"keras_vit": "keras_vit", "train": "keras_vit.train", "export": "keras_vit.export"}
+SHORT_NAMES = {"train/main.py": "keras-vit-train", "export/saved_model.py": "keras-vit-export"}
+
+
+def read(path):
+    with open(os.path.join(ROOT, path), encoding="utf-8") as file:
+        return file.read()
+
+
+def version():
+    """The version, without importing the package (and with it Keras)."""
+    return re.search(r'^__version__ = "([^"]+)"', read("keras_vit/version.py"), re.MULTILINE).group(1)
+
+
+def packages():
+    """Every folder with Python files in it, as {package name: folder}."""
+    found = {}
+    for folder, package in FOLDERS.items():
+        for directory, _, files in os.walk(os.path.join(ROOT, folder)):
+            if any(name.endswith(".py") for name in files):
+                relative = os.path.relpath(directory, ROOT).replace(os.sep, "/")
+                found[package + relative[len(folder) :].replace("/", ".")] = relative
+    return found
+
+
+def console_scripts():
+    """One `keras-vit-...` command for each program that has a `run()` function.
+
+    `train/evaluate.py` gives `keras-vit-evaluate`; `export/tflite.py` gives `keras-vit-export-tflite`.
+    """
+    scripts = []
+    for folder, prefix in (("train", "keras-vit-"), ("export", "keras-vit-export-")):
+        directory = os.path.join(ROOT, folder)
+        for name in sorted(os.listdir(directory)) if os.path.isdir(directory) else ():
+            path = f"{folder}/{name}"
+            if name.endswith(".py") and re.search(r"^def run\(", read(path), re.MULTILINE):
+                module = name.removesuffix(".py")
+                command = SHORT_NAMES.get(path, prefix + module.replace("_", "-"))
+                scripts.append(f"{command} = {FOLDERS[folder]}.{module}:run")
+    return scripts
+
+
+EXTRAS = {
+    # One of the first three chooses the TensorFlow build. They must not share an environment.
+    "cpu": ["tensorflow-cpu>=2.21"],
+    "gpu": ["tensorflow[and-cuda]>=2.21"],
+    "tpu": ["tensorflow-tpu>=2.19.1"],
+    "jax": ["jax>=0.10.2"],
+    "data": ["tensorflow-datasets>=4.9.10"],
+    "plots": ["matplotlib>=3.11"],
+    "serving": ["grpcio>=1.80"],
+    "interop": ["torch>=2.8", "timm>=1.0.20", "transformers>=4.56"],
+}
+EXTRAS["test"] = [*EXTRAS["data"], *EXTRAS["plots"], *EXTRAS["jax"], "pytest>=9.0", "pytest-xdist>=3.8"]
+EXTRAS["dev"] = [*EXTRAS["test"], "ruff>=0.17,<0.18", "pre-commit>=4.6", "build>=1.3"]
+
+setup(
+    name="keras-vision-transformers",
+    version=version(),
+    description="Vision Transformers (ViT, hybrids, BiT) for Keras 3: models, checkpoints, training, export.",
+    long_description=read("README.md") if os.path.exists(os.path.join(ROOT, "README.md")) else "",
+    long_description_content_type="text/markdown",
+    license="Apache-2.0",
+    license_files=["LICENSE"],
+    python_requires=">=3.11",
+    packages=sorted(packages()),
+    package_dir=packages(),
+    package_data={"keras_vit": ["data/assets/*", "zoo/assets/*"]},
+    include_package_data=False,
+    install_requires=[
+        "keras>=3.15.1",
+        "numpy>=2.0",
+        "absl-py>=2.3",
+        "ml_collections>=1.1",
+        "ml_dtypes>=0.5",
+        "scipy>=1.15",
+        "safetensors>=0.6",
+        "pillow>=11",
+    ],
+    extras_require=EXTRAS,
+    entry_points={"console_scripts": console_scripts()},
+    zip_safe=False,
+    classifiers=[
+        "Development Status :: 3 - Alpha",
+        "Intended Audience :: Science/Research",
+        "Intended Audience :: Developers",
+        "Programming Language :: Python :: 3 :: Only",
+        "Programming Language :: Python :: 3.11",
+        "Programming Language :: Python :: 3.12",
+        "Programming Language :: Python :: 3.13",
+        "Topic :: Scientific/Engineering :: Artificial Intelligence",
+    ],
+)
