@@ -1,0 +1,48 @@
+"""Which weights decay, which are trained, and how fast, decided by their paths."""
+
+import re
+from collections.abc import Sequence
+
+_BLOCK = re.compile(r"encoderblock_\d+|block\d+/unit\d+")
+_STEM = re.compile(r"(embedding|cls|dist|registers|posembed_\w+|conv_root|gn_root|root_block)(/|$)")
+
+
+def is_decayed(path: str, mask: str) -> bool:
+    """Tells whether weight decay acts on the weight at `path`: `mask` is a regular expression searched in it.
+
+    `"kernel$"` matches `encoderblock_0/MlpBlock_0/Dense_0/kernel`, not biases, norms, tokens and positions.
+    """
+    return re.search(mask, path) is not None
+
+
+def is_trained(path: str, frozen: str) -> bool:
+    """Tells whether the weight at `path` is trained: the regular expression `frozen` is not found in it."""
+    return not frozen or re.search(frozen, path) is None
+
+
+def layer_multipliers(paths: Sequence[str], decay: float) -> list[float]:
+    """Factors on the learning rate of each weight, smaller the further it is from the head.
+
+    Depth 0 holds the patch embedding, tokens, positions and the root of a ResNet; each encoder block and each
+    residual unit is one deeper than the one before; final norm, pooling and head are the deepest.
+
+    Args:
+        paths: of all weights, in the order of the network.
+        decay: factor per layer; 1 leaves every rate as it is.
+
+    Returns:
+        `decay ** (largest depth - depth)`, one for each path.
+
+    References:
+        [BEiT](https://arxiv.org/abs/2106.08254), appendix on fine-tuning
+    """
+    blocks: dict[str, int] = {}
+    depths: list[int | None] = []
+    for path in paths:
+        block = _BLOCK.search(path)
+        if block:
+            depths.append(blocks.setdefault(block.group(), len(blocks) + 1))
+        else:
+            depths.append(0 if _STEM.match(path) else None)
+    deepest = len(blocks) + 1
+    return [decay ** (deepest - (deepest if depth is None else depth)) for depth in depths]

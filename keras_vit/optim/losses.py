@@ -1,0 +1,60 @@
+"""Losses for one label, several labels or soft labels, each computed in float32."""
+
+from keras import ops
+
+
+def smooth_labels(labels, smoothing: float):
+    """Spreads a share of each label evenly over all classes.
+
+    Args:
+        labels: `[..., classes]`, one-hot, multi-hot or soft.
+        smoothing: the share, in [0, 1).
+
+    Returns:
+        Labels of the same shape.
+
+    References:
+        [Rethinking the Inception Architecture](https://arxiv.org/abs/1512.00567), section 7
+    """
+    if not smoothing:
+        return labels
+    return labels * (1.0 - smoothing) + smoothing / labels.shape[-1]
+
+
+def cross_entropy(logits, labels, kind: str = "softmax"):
+    """Cross-entropy of each example.
+
+    Args:
+        logits: `[..., classes]`, of any float type.
+        labels: `[..., classes]`: probabilities for `"softmax"`, one value in [0, 1] a class for `"sigmoid"`.
+        kind: `"softmax"`, or `"sigmoid"` for the sum over classes of the binary cross-entropy.
+
+    Returns:
+        `[...]`, float32, in nats.
+
+    Raises:
+        ValueError: for another `kind`.
+    """
+    logits, labels = ops.cast(logits, "float32"), ops.cast(labels, "float32")
+    if kind == "softmax":
+        return -ops.sum(labels * ops.log_softmax(logits, axis=-1), axis=-1)
+    if kind == "sigmoid":
+        # -y log(sigmoid(x)) - (1 - y) log(sigmoid(-x)), in the form that cannot overflow.
+        return ops.sum(ops.relu(logits) - logits * labels + ops.log1p(ops.exp(-ops.abs(logits))), axis=-1)
+    raise ValueError(f'The loss must be "softmax" or "sigmoid". Received: {kind!r}')
+
+
+def is_correct(logits, labels):
+    """Tells for each example, as 0 or 1, whether the largest logit is (one of) the true classes.
+
+    Args:
+        logits: `[..., classes]`.
+        labels: `[..., classes]`; of soft labels, the classes of the largest share are the true ones.
+
+    Returns:
+        `[...]`, float32.
+    """
+    predicted = ops.one_hot(ops.argmax(logits, axis=-1), logits.shape[-1], dtype="float32")
+    labels = ops.cast(labels, "float32")
+    share = ops.sum(predicted * labels, axis=-1)
+    return ops.cast((share >= ops.max(labels, axis=-1)) & (share > 0), "float32")

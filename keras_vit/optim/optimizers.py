@@ -1,0 +1,141 @@
+"""Optimisers with the reference's meaning, as pure functions of one weight and its slots.
+
+`keras.optimizers` means something else by the same names: its SGD keeps the learning rate inside the momentum, its Adam
+adds epsilon before the bias correction of the second moment, and it cannot store the momentum in bfloat16. A change of
+the rate, a small gradient or a long run shows the difference, so these are written out here (three formulas).
+"""
+
+from typing import NamedTuple
+
+from keras import ops
+
+from keras_vit import recipe as recipes
+
+
+class Slot(NamedTuple):
+    """A tensor that an optimiser remembers for each weight, of the weight's shape and zero at the start."""
+
+    name: str
+    dtype: str
+
+
+class Momentum:
+    """Gradient descent with heavy-ball momentum, the rate outside of it.
+
+    `m <- g + momentum * m`, then `w <- w - rate * (m + weight_decay * w)`.
+
+    Args:
+        momentum: share of the old direction that is kept; 0 is plain gradient descent.
+        nesterov: step along `g + momentum * m` instead of `m`.
+        momentum_dtype: how `m` is stored; the step that computes it uses it in float32.
+
+    References:
+        [On the importance of initialization and momentum](https://proceedings.mlr.press/v28/sutskever13.html)
+    """
+
+    def __init__(self, momentum: float = 0.9, nesterov: bool = False, momentum_dtype: str = "float32"):
+        self.momentum = momentum
+        self.nesterov = nesterov
+        self.slots = (Slot("momentum", momentum_dtype),) if momentum else ()
+
+    def direction(self, gradient, slots, step):
+        """Returns the direction of descent and the new slots; see `AdamW.direction`."""
+        if not self.slots:
+            return gradient, ()
+        momentum = gradient + _scaled(slots[0], self.momentum)
+        direction = gradient + self.momentum * momentum if self.nesterov else momentum
+        return direction, (ops.cast(momentum, self.slots[0].dtype),)
+
+
+class AdamW:
+    """Adam, with epsilon outside of the square root and decoupled weight decay.
+
+    `m <- beta1 m + (1 - beta1) g`, `v <- beta2 v + (1 - beta2) g^2`, both corrected for their start at 0, then
+    `w <- w - rate * (m / (sqrt(v) + epsilon) + weight_decay * w)`.
+
+    Args:
+        beta1: memory of the first moment.
+        beta2: memory of the second.
+        epsilon: added to the square root of the second.
+        momentum_dtype: how the first moment is stored; the step that computes it uses it in float32.
+
+    References:
+        [Adam](https://arxiv.org/abs/1412.6980),
+        [Decoupled Weight Decay Regularization](https://arxiv.org/abs/1711.05101)
+    """
+
+    def __init__(
+        self, beta1: float = 0.9, beta2: float = 0.999, epsilon: float = 1e-8, momentum_dtype: str = "float32"
+    ):
+        self.beta1, self.beta2, self.epsilon = beta1, beta2, epsilon
+        self.slots = (Slot("first_moment", momentum_dtype), Slot("second_moment", "float32"))
+
+    def direction(self, gradient, slots, step):
+        """Returns the direction of descent and the new slots.
+
+        Args:
+            gradient: of one weight, float32.
+            slots: what this optimiser remembers for the weight, in the order of `self.slots`.
+            step: number of updates before this one, an integer scalar.
+
+        Returns:
+            `(direction, new slots)`; `apply_direction` turns it into the new weight.
+        """
+        first = (1.0 - self.beta1) * gradient + _scaled(slots[0], self.beta1)
+        second = (1.0 - self.beta2) * ops.square(gradient) + self.beta2 * slots[1]
+        updates = ops.cast(step, "float32") + 1.0
+        first_corrected = first / (1.0 - ops.power(self.beta1, updates))
+        second_corrected = second / (1.0 - ops.power(self.beta2, updates))
+        direction = first_corrected / (ops.sqrt(second_corrected) + self.epsilon)
+        return direction, (ops.cast(first, self.slots[0].dtype), second)
+
+
+def apply_direction(weight, direction, rate, weight_decay: float = 0.0):
+    """Returns `weight - rate * (direction + weight_decay * weight)`, computed in float32, in the weight's own type."""
+    value = ops.cast(weight, "float32")
+    if weight_decay:
+        direction = direction + weight_decay * value
+    return ops.cast(value - rate * direction, weight.dtype)
+
+
+def global_norm(gradients):
+    """Returns the Euclidean norm of all gradients together, a float32 scalar."""
+    return ops.sqrt(sum(ops.sum(ops.square(ops.cast(gradient, "float32"))) for gradient in gradients))
+
+
+def clip_by_global_norm(gradients, norm, largest: float):
+    """Scales gradients to a global norm of `largest` if theirs is not below it.
+
+    Args:
+        gradients: list of tensors.
+        norm: their `global_norm`.
+        largest: the bound; 0 leaves the gradients as they are.
+
+    Returns:
+        List of tensors. A norm below the bound changes no bit of them.
+
+    References:
+        [On the difficulty of training recurrent neural networks](https://arxiv.org/abs/1211.5063)
+    """
+    if not largest:
+        return list(gradients)
+    below = norm < largest
+    return [ops.where(below, gradient, gradient / norm * largest) for gradient in gradients]
+
+
+def create_optimizer(optim: recipes.Optim) -> Momentum | AdamW:
+    """Returns the optimiser that a recipe names.
+
+    Raises:
+        ValueError: for an unknown name.
+    """
+    if optim.name == "sgd":
+        return Momentum(optim.momentum, optim.nesterov, optim.momentum_dtype)
+    if optim.name in ("adam", "adamw"):
+        return AdamW(optim.beta1, optim.beta2, optim.epsilon, optim.momentum_dtype)
+    raise ValueError(f'optim.name must be "sgd", "adam" or "adamw". Received: {optim.name!r}')
+
+
+def _scaled(slot, factor: float):
+    """Returns `factor * slot` in float32; a slot in bfloat16 is multiplied in bfloat16, as the reference does."""
+    return ops.cast(ops.cast(factor, slot.dtype) * slot, "float32")

@@ -1,0 +1,81 @@
+"""Learning-rate schedules: functions from the step, counted from 0, to the rate of that step.
+
+Warm-up multiplies a decay that begins at its end, as in the reference implementations: with `warmup_steps > 0` the
+rate of step 0 is 0.
+"""
+
+import math
+from collections.abc import Callable
+
+from keras import ops
+
+from keras_vit import recipe as recipes
+
+
+def create_schedule(schedule: recipes.Schedule, base: float, total_steps: int) -> Callable:
+    """Returns the function from a step (a tensor or a number) to its learning rate (a float32 scalar).
+
+    Args:
+        schedule: name and numbers.
+        base: the peak rate.
+        total_steps: length of the run.
+
+    Returns:
+        `rate(step)`.
+
+    Raises:
+        ValueError: for an unknown name, or steps out of order.
+
+    References:
+        `"cosine"`: [SGDR](https://arxiv.org/abs/1608.03983). `"rsqrt"` with cooldown:
+        [Scaling Vision Transformers](https://arxiv.org/abs/2106.04560), section 3.5. `"steps"`:
+        [Big Transfer](https://arxiv.org/abs/1912.11370), section 3.3.
+    """
+    if schedule.name not in DECAYS:
+        raise ValueError(f"The schedule must be one of {', '.join(DECAYS)}. Received: {schedule.name!r}")
+    if list(schedule.boundaries) != sorted(schedule.boundaries):
+        raise ValueError(f"schedule.boundaries must grow. Received: {schedule.boundaries}")
+    decay = DECAYS[schedule.name]
+    decay_steps = max(1, total_steps - schedule.warmup_steps)
+
+    def rate(step):
+        step = ops.cast(step, "float32")
+        since_warmup = ops.maximum(step - schedule.warmup_steps, 0.0)
+        value = decay(schedule, base, since_warmup, ops.minimum(since_warmup / decay_steps, 1.0))
+        if schedule.warmup_steps:
+            value = value * ops.minimum(1.0, step / schedule.warmup_steps)
+        if schedule.cooldown_steps:
+            value = value * ops.minimum(1.0, (total_steps - step) / schedule.cooldown_steps)
+        return ops.cast(value, "float32")
+
+    return rate
+
+
+# Each decay maps (numbers, peak rate, steps since the warm-up, share of the steps since the warm-up) to a rate.
+
+
+def _constant(schedule, base, since_warmup, progress):
+    return base * ops.ones_like(progress)
+
+
+def _cosine(schedule, base, since_warmup, progress):
+    return schedule.end + (base - schedule.end) * 0.5 * (1.0 + ops.cos(math.pi * progress))
+
+
+def _linear(schedule, base, since_warmup, progress):
+    return schedule.end + (base - schedule.end) * (1.0 - progress)
+
+
+def _rsqrt(schedule, base, since_warmup, progress):
+    return base / ops.sqrt(1.0 + since_warmup / schedule.timescale)
+
+
+def _steps(schedule, base, since_warmup, progress):
+    value = base * ops.ones_like(progress)
+    for boundary in schedule.boundaries:  # the step `boundary` is the first one at the lower rate
+        passed = since_warmup + schedule.warmup_steps >= boundary
+        value = value * ops.where(passed, schedule.factor, 1.0)
+    return value
+
+
+DECAYS = {"constant": _constant, "cosine": _cosine, "linear": _linear, "rsqrt": _rsqrt, "steps": _steps}
