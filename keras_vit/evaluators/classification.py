@@ -1,0 +1,204 @@
+"""Classification metrics, in numpy and over any `predict` callable: a Keras model, a SavedModel and a TFLite file are measured alike."""
+
+import numpy as np
+
+CALIBRATION_BINS = 15
+_TINY = np.finfo(np.float32).tiny  # the smallest probability whose logarithm float32 can hold
+
+
+class ClassificationMetrics:
+    """Streaming accuracy, loss, calibration and confusion.
+
+    Args:
+        num_classes: Number of classes `C`.
+        output: "softmax" (one class an image) or "sigmoid" (each class on its own), as the model was trained.
+        scores_are: "logits", or "probabilities" for artefacts that end in the softmax or sigmoid.
+        num_bins: Number of equally wide confidence bins of the calibration error.
+
+    References:
+        Guo et al. 2017, "On Calibration of Modern Neural Networks", for the expected calibration error.
+    """
+
+    def __init__(
+        self, num_classes: int, output: str = "softmax", scores_are: str = "logits", num_bins: int = CALIBRATION_BINS
+    ):
+        if output not in ("softmax", "sigmoid"):
+            raise ValueError(f"output must be 'softmax' or 'sigmoid'. Received: output={output!r}.")
+        if scores_are not in ("logits", "probabilities"):
+            raise ValueError(f"scores_are must be 'logits' or 'probabilities'. Received: scores_are={scores_are!r}.")
+        self.num_classes = num_classes
+        self.output = output
+        self.scores_are = scores_are
+        self.examples = 0
+        self.non_finite = 0
+        self._correct = 0
+        self._correct_top5 = 0
+        self._loss = 0.0
+        self._confusion = np.zeros((num_classes, num_classes), np.int64)
+        self._class_correct = np.zeros(num_classes, np.int64)
+        self._class_examples = np.zeros(num_classes, np.int64)
+        self._bin_counts = np.zeros(num_bins, np.int64)
+        self._bin_correct = np.zeros(num_bins, np.float64)
+        self._bin_confidence = np.zeros(num_bins, np.float64)
+        self._multi_label = None
+        self._ranking = []  # (probabilities, labels) of multi-label data: average precision needs all of them at once
+
+    def update(self, scores, labels, mask=None) -> None:
+        """Adds one batch.
+
+        Args:
+            scores: Logits or probabilities, `[B, C]`.
+            labels: Class numbers, int `[B]`, or multi-hot rows `[B, C]`.
+            mask: `[B]`, 0 where a row is padding; None counts every row.
+
+        Raises:
+            ValueError: If shapes disagree or a label is out of range.
+        """
+        scores = np.asarray(scores).astype(np.float64)
+        labels = np.asarray(labels)
+        mask = np.ones(len(labels), bool) if mask is None else np.asarray(mask) > 0
+        self._check(scores, labels, mask)
+        scores, labels = scores[mask], labels[mask]
+        if not len(labels):
+            return
+        multi_label = labels.ndim == 2
+        targets = (labels > 0) if multi_label else np.eye(self.num_classes, dtype=bool)[labels]  # [B, C]
+
+        finite = np.isfinite(scores).all(axis=-1)
+        self.examples += len(labels)
+        self.non_finite += int((~finite).sum())
+        # A row of NaN wins no comparison and so would rank its own class first: it must count as wrong.
+        order = np.argsort(
+            -np.where(finite[:, None], scores, 0.0), axis=-1, kind="stable"
+        )  # [B, C], ties: lowest class
+        hits = np.take_along_axis(targets, order[:, :5], axis=-1) & finite[:, None]  # [B, min(5, C)]
+        correct = hits[:, 0]
+        self._correct += int(correct.sum())
+        self._correct_top5 += int(hits.any(axis=-1).sum())
+
+        probabilities, losses = self._probabilities_and_losses(scores, targets)
+        self._loss += float(losses.sum())
+        self._class_examples += targets.sum(axis=0)
+        if multi_label:
+            decisions = (probabilities >= 0.5) & finite[:, None]
+            self._class_correct += (targets & decisions).sum(axis=0)  # recall at the threshold 0.5
+            self._add_to_bins(probabilities[finite].ravel(), targets[finite].ravel())
+            self._ranking.append((np.where(finite[:, None], probabilities, 0.0), targets))
+        else:
+            self._class_correct += (targets & correct[:, None]).sum(axis=0)
+            np.add.at(self._confusion, (labels[finite], order[finite, 0]), 1)
+            self._add_to_bins(probabilities.max(axis=-1)[finite], correct[finite])
+
+    def result(self) -> dict:
+        """Everything measured so far.
+
+        Returns:
+            A dictionary: `examples` (rows that counted), `non_finite` (rows with NaN or infinity, counted as wrong), `accuracy`,
+            `top5`, `loss` (mean over examples; sigmoid losses are summed over classes), `ece`, `per_class` (accuracy, or recall at
+            0.5 of multi-label data; NaN for classes without examples), `confusion` (`[C, C]`, rows are the true class; None for
+            multi-label data) and `mean_average_precision` (multi-label data only, else None).
+        """
+        if not self.examples:
+            raise ValueError("Nothing to measure: no batch held an example with mask 1.")
+        with np.errstate(invalid="ignore"):
+            per_class = self._class_correct / np.where(self._class_examples, self._class_examples, np.nan)
+        return {
+            "examples": self.examples,
+            "non_finite": self.non_finite,
+            "accuracy": self._correct / self.examples,
+            "top5": self._correct_top5 / self.examples,
+            "loss": self._loss / self.examples,
+            "ece": self._calibration_error(),
+            "per_class": per_class,
+            "confusion": None if self._multi_label else self._confusion.copy(),
+            "mean_average_precision": self._mean_average_precision() if self._multi_label else None,
+        }
+
+    def _check(self, scores, labels, mask):
+        if scores.ndim != 2 or scores.shape[1] != self.num_classes:
+            raise ValueError(f"scores must have the shape [B, {self.num_classes}]. Received: shape {scores.shape}.")
+        if labels.ndim not in (1, 2) or len(labels) != len(scores) or len(mask) != len(scores):
+            raise ValueError(
+                f"labels and mask must have one row for each of the {len(scores)} rows of scores. "
+                f"Received: labels of shape {labels.shape}, mask of shape {mask.shape}."
+            )
+        multi_label = labels.ndim == 2
+        if self._multi_label not in (None, multi_label):
+            raise ValueError("labels must be class numbers in every batch or multi-hot rows in every batch.")
+        self._multi_label = multi_label
+        if multi_label:
+            if self.output != "sigmoid":
+                raise ValueError("Multi-hot labels need output='sigmoid'. Received: output='softmax'.")
+            if labels.shape[1] != self.num_classes:
+                raise ValueError(f"Multi-hot labels must have {self.num_classes} columns. Received: {labels.shape[1]}.")
+            return
+        wrong = labels[mask & ((labels < 0) | (labels >= self.num_classes))]
+        if len(wrong):
+            raise ValueError(f"labels must lie in [0, {self.num_classes}). Received: {wrong[0]}.")
+
+    def _probabilities_and_losses(self, scores, targets):
+        """Probabilities `[B, C]` and the loss of each row `[B]`."""
+        if self.scores_are == "probabilities":
+            probabilities = scores
+            losses = -np.where(targets, np.log(np.maximum(probabilities, _TINY)), 0.0).sum(axis=-1)
+            if self.output == "sigmoid":
+                losses -= np.where(targets, 0.0, np.log(np.maximum(1.0 - probabilities, _TINY))).sum(axis=-1)
+        elif self.output == "softmax":
+            shifted = scores - scores.max(axis=-1, keepdims=True)
+            log_probabilities = shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True))
+            probabilities = np.exp(log_probabilities)
+            losses = -np.where(targets, log_probabilities, 0.0).sum(axis=-1)
+        else:
+            probabilities = np.exp(-np.logaddexp(0.0, -scores))
+            losses = np.logaddexp(0.0, np.where(targets, -scores, scores)).sum(axis=-1)
+        return probabilities, losses
+
+    def _add_to_bins(self, confidence, correct):
+        num_bins = len(self._bin_counts)
+        # Bins are (0, 1/n], (1/n, 2/n], ...: the right edge belongs to the bin, as in the paper.
+        bins = np.clip(np.ceil(confidence * num_bins).astype(int) - 1, 0, num_bins - 1)
+        np.add.at(self._bin_counts, bins, 1)
+        np.add.at(self._bin_correct, bins, correct)
+        np.add.at(self._bin_confidence, bins, confidence)
+
+    def _calibration_error(self):
+        total = self._bin_counts.sum()
+        return float(np.abs(self._bin_correct - self._bin_confidence).sum() / total) if total else float("nan")
+
+    def _mean_average_precision(self):
+        probabilities, targets = (np.concatenate(parts) for parts in zip(*self._ranking, strict=True))
+        precisions = []
+        for column in np.flatnonzero(targets.any(axis=0)):
+            order = np.argsort(-probabilities[:, column], kind="stable")
+            relevant = targets[order, column]
+            precision_at = np.cumsum(relevant) / np.arange(1, len(relevant) + 1)
+            precisions.append(precision_at[relevant].mean())
+        return float(np.mean(precisions)) if precisions else float("nan")
+
+
+def evaluate(
+    predict,
+    batches,
+    num_classes: int,
+    *,
+    output: str = "softmax",
+    scores_are: str = "logits",
+    num_bins: int = CALIBRATION_BINS,
+) -> dict:
+    """Measures a classifier on one pass over the data.
+
+    Args:
+        predict: Takes images (float32 `[B, H, W, C]`, ready for the model) and returns scores `[B, num_classes]`.
+        batches: Yields dictionaries with "image", "label" and, where rows are padding, "mask".
+        num_classes: Number of classes.
+        output: "softmax" or "sigmoid", as the model was trained.
+        scores_are: "logits" or "probabilities": what `predict` returns.
+        num_bins: Number of confidence bins of the calibration error.
+
+    Returns:
+        The dictionary of `ClassificationMetrics.result`.
+    """
+    metrics = ClassificationMetrics(num_classes, output, scores_are, num_bins)
+    for batch in batches:
+        metrics.update(predict(batch["image"]), batch["label"], batch.get("mask"))
+    return metrics.result()

@@ -1,0 +1,137 @@
+"""Metrics against values worked out by hand and against their plain definitions."""
+
+import numpy as np
+import pytest
+
+from keras_vit import evaluators
+
+
+def measure(scores, labels, mask=None, **options):
+    metrics = evaluators.ClassificationMetrics(np.shape(scores)[-1], **options)
+    metrics.update(np.asarray(scores), np.asarray(labels), mask)
+    return metrics.result()
+
+
+def test_three_examples_by_hand():
+    # Softmax of (log 1, log 2, log 1) is (1/4, 1/2, 1/4).
+    scores = np.log([[1.0, 2.0, 1.0], [1.0, 2.0, 1.0], [6.0, 1.0, 1.0]])
+    result = measure(scores, [1, 0, 0])
+    assert result["examples"] == 3
+    assert result["accuracy"] == pytest.approx(2 / 3)
+    assert result["top5"] == 1.0  # there are only three classes
+    assert result["loss"] == pytest.approx(-(np.log(1 / 2) + np.log(1 / 4) + np.log(3 / 4)) / 3)
+    np.testing.assert_array_equal(result["confusion"], [[1, 1, 0], [0, 1, 0], [0, 0, 0]])
+    np.testing.assert_array_equal(result["per_class"], [0.5, 1.0, np.nan])
+    # Two bins hold examples: confidence 1/2 (one of two right), confidence 3/4 (one of one right).
+    assert result["ece"] == pytest.approx((abs(1 - 1.0) + abs(1 - 0.75)) / 3)
+
+
+def test_top5_counts_the_five_best():
+    scores = np.tile(np.arange(10.0), (10, 1))  # class 9 is the best, class 5 the fifth
+    result = measure(scores, np.arange(10))
+    assert result["top5"] == 0.5
+    assert result["accuracy"] == 0.1
+
+
+def test_ties_go_to_the_lowest_class():
+    result = measure(np.zeros((7, 7)), np.arange(7))
+    assert result["accuracy"] == pytest.approx(1 / 7)
+    assert result["top5"] == pytest.approx(5 / 7)
+
+
+def test_masked_rows_count_nowhere():
+    rng = np.random.default_rng(0)
+    scores, labels = rng.normal(size=(20, 6)), rng.integers(0, 6, 20)
+    padded_scores = np.concatenate([scores, np.full((12, 6), np.nan)])
+    padded_labels = np.concatenate([labels, np.full(12, -1)])
+    mask = np.repeat([1.0, 0.0], [20, 12])
+    plain, padded = measure(scores, labels), measure(padded_scores, padded_labels, mask)
+    for name in plain:
+        np.testing.assert_array_equal(plain[name], padded[name])
+
+
+def test_batches_of_any_size_give_the_same_result():
+    rng = np.random.default_rng(1)
+    scores, labels = rng.normal(size=(50, 8)), rng.integers(0, 8, 50)
+    results = []
+    for size in (1, 7, 50):
+        batches = [{"image": scores[i : i + size], "label": labels[i : i + size]} for i in range(0, 50, size)]
+        results.append(evaluators.evaluate(lambda rows: rows, batches, 8))
+    for result in results[1:]:
+        assert result["accuracy"] == results[0]["accuracy"]
+        # Sums in another order differ in the last bits of float64.
+        assert result["loss"] == pytest.approx(results[0]["loss"], rel=1e-12)
+        assert result["ece"] == pytest.approx(results[0]["ece"], rel=1e-12)
+        np.testing.assert_array_equal(result["confusion"], results[0]["confusion"])
+
+
+@pytest.mark.parametrize("output", ["softmax", "sigmoid"])
+def test_probabilities_measure_like_the_logits_they_came_from(output):
+    rng = np.random.default_rng(2)
+    logits, labels = rng.normal(scale=3, size=(40, 5)), rng.integers(0, 5, 40)
+    if output == "softmax":
+        probabilities = np.exp(logits) / np.exp(logits).sum(-1, keepdims=True)
+    else:
+        probabilities = 1 / (1 + np.exp(-logits))
+    a = measure(logits, labels, output=output)
+    b = measure(probabilities, labels, output=output, scores_are="probabilities")
+    for name in ("accuracy", "top5", "loss", "ece"):
+        assert a[name] == pytest.approx(b[name], rel=1e-9)  # exp and log round at 1e-16, scaled by |logit| < 15
+
+
+def test_extreme_logits_have_a_finite_loss():
+    assert measure([[1e4, -1e4]], [1])["loss"] == pytest.approx(2e4)
+    assert measure([[1e4, -1e4]], [1], output="sigmoid")["loss"] == pytest.approx(2e4)
+    assert np.isfinite(measure([[1.0, 0.0]], [1], scores_are="probabilities")["loss"])
+
+
+def test_rows_of_nan_count_as_wrong():
+    result = measure([[np.nan, np.nan], [1.0, 0.0]], [0, 0])
+    assert result["accuracy"] == result["top5"] == 0.5
+    assert result["non_finite"] == 1
+    assert result["examples"] == 2
+    assert np.isnan(result["loss"])
+
+
+def test_calibration_error_of_a_perfectly_calibrated_model_is_zero():
+    # 100 predictions with confidence 0.8 of which 80 are right.
+    probabilities = np.tile([0.8, 0.2], (100, 1))
+    labels = np.repeat([0, 1], [80, 20])
+    assert measure(probabilities, labels, scores_are="probabilities")["ece"] == pytest.approx(0.0, abs=1e-12)
+    assert measure(probabilities, 1 - labels, scores_are="probabilities")["ece"] == pytest.approx(0.6)
+
+
+def test_multi_label():
+    scores = np.array([[2.0, -1.0, 1.0], [-3.0, 1.0, 2.0], [0.5, -2.0, -1.0]])
+    labels = np.array([[1, 0, 0], [0, 1, 0], [1, 0, 1]])
+    result = measure(scores, labels, output="sigmoid")
+    assert result["accuracy"] == pytest.approx(2 / 3)  # the best class is one of the true ones
+    assert result["confusion"] is None
+    np.testing.assert_allclose(result["per_class"], [1.0, 1.0, 0.0])
+    # Class 0: ranks 1 and 2 of (2, .5, -3) are its two -> 1. Class 1: rank 1 -> 1. Class 2: (2, 1, -1) third -> 1/3.
+    assert result["mean_average_precision"] == pytest.approx((1 + 1 + 1 / 3) / 3)
+    signs = np.where(labels, 1, -1)
+    assert result["loss"] == pytest.approx(np.log1p(np.exp(-signs * scores)).sum() / 3)
+
+
+@pytest.mark.parametrize(
+    ("scores", "labels", "options", "message"),
+    [
+        (np.zeros((2, 3)), [0, 3], {}, r"labels must lie in \[0, 3\)\. Received: 3"),
+        (np.zeros((2, 3)), [0], {}, "one row for each of the 2 rows"),
+        (np.zeros((2, 3)), np.zeros((2, 3)), {}, "need output='sigmoid'"),
+        (np.zeros((2, 3)), np.zeros((2, 4)), {"output": "sigmoid"}, "must have 3 columns. Received: 4"),
+    ],
+)
+def test_wrong_input_is_refused(scores, labels, options, message):
+    with pytest.raises(ValueError, match=message):
+        measure(scores, labels, **options)
+
+
+def test_wrong_options_are_refused():
+    with pytest.raises(ValueError, match="output must be"):
+        evaluators.ClassificationMetrics(3, output="linear")
+    with pytest.raises(ValueError, match="Nothing to measure"):
+        evaluators.ClassificationMetrics(3).result()
+    with pytest.raises(ValueError, match=r"scores must have the shape \[B, 4\]"):
+        evaluators.evaluate(lambda x: x, [{"image": np.zeros((1, 3)), "label": [0]}], 4)
