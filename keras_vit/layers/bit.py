@@ -1,0 +1,133 @@
+"""BiT's pre-activation ResNet: root block, units and stages."""
+
+import keras
+from keras import ops
+
+from keras_vit import _checks
+from keras_vit.layers.normalization import GroupNorm
+from keras_vit.layers.resnet import StdConv2D, _Stage
+
+_CONV = {"padding": "valid", "epsilon": 1e-10, "epsilon_inside": True}
+_NORM_EPSILON = 1e-5
+
+
+def _pad(x, size, value=0.0):
+    """Pads both sides of height and width of `[B, H, W, C]`, unlike TensorFlow's "same", which may pad one side."""
+    return ops.pad(x, ((0, 0), (size, size), (size, size), (0, 0)), constant_values=value)
+
+
+def _padded(shape, size):
+    batch, *spatial, channels = shape
+    return (batch, *(None if s is None else s + 2 * size for s in spatial), channels)
+
+
+@keras.saving.register_keras_serializable(package="keras_vit")
+class BiTRoot(keras.layers.Layer):
+    """BiT's root: 7x7 convolution of stride 2, then 3x3 max-pooling of stride 2.
+
+    Args:
+        filters: Number of output channels.
+        pool_padding: What surrounds the pooled map, which has not passed a ReLU: `"infinity"` (big_vision: minus
+            infinity, borders see real values alone) or `"zeros"` (big_transfer, in which the files were trained).
+        **kwargs: Arguments of `keras.layers.Layer`.
+
+    References:
+        - [Big Transfer](https://arxiv.org/abs/1912.11370)
+    """
+
+    def __init__(self, filters, pool_padding="infinity", **kwargs):
+        super().__init__(**kwargs)
+        self.filters = _checks.positive_int("filters", filters)
+        self.pool_padding = _checks.choice("pool_padding", pool_padding, ("infinity", "zeros"))
+
+    def build(self, input_shape):
+        self.conv_root = StdConv2D(self.filters, 7, 2, dtype=self.dtype_policy, name="conv_root", **_CONV)
+        self.conv_root.build(_padded(input_shape, 3))
+        super().build(input_shape)
+
+    def call(self, x):
+        x = self.conv_root(_pad(x, 3))
+        x = _pad(x, 1, float("-inf") if self.pool_padding == "infinity" else 0.0)
+        return ops.max_pool(x, 3, strides=2, padding="valid", data_format="channels_last")
+
+    def compute_output_shape(self, input_shape):
+        batch, *spatial, _ = input_shape
+        return (batch, *(None if s is None else -(-s // 4) for s in spatial), self.filters)
+
+    def get_config(self):
+        return {**super().get_config(), "filters": self.filters, "pool_padding": self.pool_padding}
+
+
+@keras.saving.register_keras_serializable(package="keras_vit")
+class BiTUnit(keras.layers.Layer):
+    """Pre-activation bottleneck of BiT.
+
+    Args:
+        features: Inner channels; the output has four times as many.
+        strides: Stride of the 3x3 convolution.
+        **kwargs: Arguments of `keras.layers.Layer`.
+
+    References:
+        - [Identity Mappings in Deep Residual Networks](https://arxiv.org/abs/1603.05027)
+        - [Big Transfer](https://arxiv.org/abs/1912.11370)
+    """
+
+    def __init__(self, features, strides=1, **kwargs):
+        super().__init__(**kwargs)
+        self.features = _checks.positive_int("features", features)
+        self.strides = _checks.size_pair("strides", strides)
+
+    def build(self, input_shape):
+        shape, out = tuple(input_shape), self.features * 4
+
+        def conv(name, filters, kernel_size, shape, strides=1):
+            layer = StdConv2D(filters, kernel_size, strides, dtype=self.dtype_policy, name=name, **_CONV)
+            layer.build(shape)
+            return layer, layer.compute_output_shape(shape)
+
+        def norm(name, shape):
+            layer = GroupNorm(epsilon=_NORM_EPSILON, dtype=self.dtype_policy, name=name)
+            layer.build(shape)
+            return layer
+
+        self.gn1 = norm("gn1", shape)
+        self.needs_projection = shape[-1] != out or self.strides != (1, 1)
+        if self.needs_projection:
+            self.conv_proj, _ = conv("conv_proj", out, 1, shape, self.strides)
+        self.conv1, shape = conv("conv1", self.features, 1, shape)
+        self.gn2 = norm("gn2", shape)
+        self.conv2, shape = conv("conv2", self.features, 3, _padded(shape, 1), self.strides)
+        self.gn3 = norm("gn3", shape)
+        self.conv3, _ = conv("conv3", out, 1, shape)
+        super().build(input_shape)
+
+    def call(self, x):
+        y = ops.relu(self.gn1(x))
+        shortcut = self.conv_proj(y) if self.needs_projection else x
+        y = self.conv1(y)
+        y = self.conv2(_pad(ops.relu(self.gn2(y)), 1))
+        y = self.conv3(ops.relu(self.gn3(y)))
+        return shortcut + y
+
+    def compute_output_shape(self, input_shape):
+        batch, *spatial, _ = input_shape
+        spatial = [None if s is None else -(-s // stride) for s, stride in zip(spatial, self.strides, strict=True)]
+        return (batch, *spatial, self.features * 4)
+
+    def get_config(self):
+        return {**super().get_config(), "features": self.features, "strides": self.strides}
+
+
+@keras.saving.register_keras_serializable(package="keras_vit")
+class BiTStage(_Stage):
+    """A stage of BiT units.
+
+    Args:
+        num_units: Number of units.
+        features: Inner channels of the units.
+        strides: Stride of the first unit.
+        **kwargs: Arguments of `keras.layers.Layer`.
+    """
+
+    def _make_unit(self, index, strides):
+        return BiTUnit(self.features, strides, dtype=self.dtype_policy, name=f"unit{index:02d}")

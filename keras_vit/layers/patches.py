@@ -1,0 +1,114 @@
+"""Images to patch embeddings."""
+
+import keras
+from keras import ops
+
+from keras_vit import _checks
+
+
+def flatten_grid(grid):
+    """Reshapes `[B, h, w, D]` to `[B, h*w, D]`, raster order, whether or not h and w are known."""
+    _, height, width, hidden_size = grid.shape
+    if height is None or width is None:
+        shape = ops.shape(grid)
+        return ops.reshape(grid, (shape[0], shape[1] * shape[2], hidden_size))  # [B, h*w, D]
+    return ops.reshape(grid, (-1, height * width, hidden_size))  # [B, h*w, D]
+
+
+@keras.saving.register_keras_serializable(package="keras_vit")
+class PatchEncoder(keras.layers.Layer):
+    """Cuts images into patches and projects each linearly to an embedding.
+
+    A convolution whose stride equals its kernel size, which is the same as
+    flattening each patch and multiplying it with a matrix. The image must be
+    a whole number of patches in both dimensions.
+
+    Args:
+        patch_size: Patch edge in pixels, an integer or (height, width).
+        hidden_size: Width `D` of the embeddings.
+        flatten: Whether to return the patches as a sequence in raster order
+            `[B, h*w, D]`, or as a grid `[B, h, w, D]`.
+        use_bias: Whether the projection has a bias.
+        **kwargs: Arguments of `keras.layers.Layer`.
+
+    Call arguments:
+        images: Float tensor `[B, height, width, channels]`.
+
+    Raises:
+        ValueError: If the image is not a whole number of patches.
+
+    References:
+        - [An Image is Worth 16x16 Words](https://arxiv.org/abs/2010.11929), section 3.1
+    """
+
+    def __init__(self, patch_size, hidden_size, flatten=True, use_bias=True, **kwargs):
+        super().__init__(**kwargs)
+        self.patch_size = _checks.size_pair("patch_size", patch_size)
+        self.hidden_size = _checks.positive_int("hidden_size", hidden_size)
+        self.flatten = flatten
+        self.use_bias = use_bias
+        self.input_spec = keras.layers.InputSpec(ndim=4)
+
+    def build(self, input_shape):
+        self._check_size(input_shape)
+        if input_shape[-1] is None:
+            raise ValueError(
+                f"PatchEncoder needs a known number of channels. Received: input_shape={tuple(input_shape)}."
+            )
+        self.kernel = self.add_weight(
+            name="kernel", shape=(*self.patch_size, input_shape[-1], self.hidden_size), initializer="lecun_normal"
+        )
+        self.bias = (
+            self.add_weight(name="bias", shape=(self.hidden_size,), initializer="zeros") if self.use_bias else None
+        )
+        self.input_spec = keras.layers.InputSpec(ndim=4, axes={-1: input_shape[-1]})
+        super().build(input_shape)
+
+    def _check_size(self, input_shape):
+        _, height, width, _ = input_shape
+        for size, patch in zip((height, width), self.patch_size, strict=True):
+            if size is not None and (size % patch or size < patch):
+                raise ValueError(
+                    f"The image must be a whole number of patches of {self.patch_size} in both dimensions. "
+                    f"Received: (height, width)=({height}, {width}). Resize or crop the image to a multiple."
+                )
+
+    def call(self, images):
+        self._check_size(images.shape)
+        # [B, height, width, C] -> [B, h, w, D]
+        x = ops.conv(images, self.kernel, strides=self.patch_size, padding="valid", data_format="channels_last")
+        if self.use_bias:
+            x = x + self.bias
+        return flatten_grid(x) if self.flatten else x
+
+    def compute_output_shape(self, input_shape):
+        self._check_size(input_shape)
+        batch, height, width, _ = input_shape
+        grid = tuple(
+            None if size is None else size // patch
+            for size, patch in zip((height, width), self.patch_size, strict=True)
+        )
+        if not self.flatten:
+            return (batch, *grid, self.hidden_size)
+        return (batch, None if None in grid else grid[0] * grid[1], self.hidden_size)
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "patch_size": self.patch_size,
+            "hidden_size": self.hidden_size,
+            "flatten": self.flatten,
+            "use_bias": self.use_bias,
+        }
+
+
+@keras.saving.register_keras_serializable(package="keras_vit")
+class FlattenGrid(keras.layers.Layer):
+    """Turns a grid of embeddings `[B, h, w, D]` into a sequence `[B, h*w, D]` in raster order."""
+
+    def call(self, grid):
+        return flatten_grid(grid)
+
+    def compute_output_shape(self, input_shape):
+        batch, height, width, hidden_size = input_shape
+        return (batch, None if height is None or width is None else height * width, hidden_size)

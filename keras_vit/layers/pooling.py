@@ -1,0 +1,121 @@
+"""From the encoder's sequence to one vector an image."""
+
+import keras
+from keras import ops
+
+from keras_vit import _checks
+from keras_vit.layers.attention import SelfAttention
+from keras_vit.layers.mlp import MlpBlock
+from keras_vit.layers.normalization import LayerNorm
+
+
+@keras.saving.register_keras_serializable(package="keras_vit")
+class TokenPooling(keras.layers.Layer):
+    """Takes one token of the sequence: `[B, N, D]` to `[B, D]`.
+
+    Args:
+        index: Position of the token, 0 for the class token.
+        **kwargs: Arguments of `keras.layers.Layer`.
+    """
+
+    def __init__(self, index=0, **kwargs):
+        super().__init__(**kwargs)
+        self.index = _checks.positive_int("index", index, minimum=0)
+
+    def call(self, x):
+        return x[:, self.index]
+
+    def compute_output_shape(self, input_shape):
+        return (input_shape[0], input_shape[-1])
+
+    def get_config(self):
+        return {**super().get_config(), "index": self.index}
+
+
+@keras.saving.register_keras_serializable(package="keras_vit")
+class PatchMeanPooling(keras.layers.Layer):
+    """Averages the patches' tokens: `[B, N, D]` to `[B, D]`.
+
+    Args:
+        num_prefix_tokens: How many tokens before the patches (class token, registers) to leave out.
+        **kwargs: Arguments of `keras.layers.Layer`.
+    """
+
+    def __init__(self, num_prefix_tokens=0, **kwargs):
+        super().__init__(**kwargs)
+        self.num_prefix_tokens = _checks.positive_int("num_prefix_tokens", num_prefix_tokens, minimum=0)
+
+    def call(self, x):
+        return ops.mean(x[:, self.num_prefix_tokens :] if self.num_prefix_tokens else x, axis=1)
+
+    def compute_output_shape(self, input_shape):
+        return (input_shape[0], input_shape[-1])
+
+    def get_config(self):
+        return {**super().get_config(), "num_prefix_tokens": self.num_prefix_tokens}
+
+
+@keras.saving.register_keras_serializable(package="keras_vit")
+class MAPHead(keras.layers.Layer):
+    """Multi-head attention pooling: a learned probe attends to all tokens.
+
+    Args:
+        num_heads: Number of attention heads.
+        mlp_dim: Width of the hidden layer of the MLP behind the attention.
+        activation: Name of the MLP's activation.
+        layer_norm_epsilon: Epsilon of the layer norm before the MLP.
+        **kwargs: Arguments of `keras.layers.Layer`.
+
+    Call arguments:
+        x: Tensor `[B, N, D]`; the result is `[B, D]`.
+        return_attention_scores: Whether to return `(output, weights)` with weights `[B, H, 1, N]`.
+
+    References:
+        - [Set Transformer](https://arxiv.org/abs/1810.00825)
+        - [Scaling Vision Transformers](https://arxiv.org/abs/2106.04560), section 3
+    """
+
+    def __init__(self, num_heads, mlp_dim, activation="gelu_tanh", layer_norm_epsilon=1e-6, **kwargs):
+        super().__init__(**kwargs)
+        self.num_heads = _checks.positive_int("num_heads", num_heads)
+        self.mlp_dim = _checks.positive_int("mlp_dim", mlp_dim)
+        self.activation = activation
+        self.layer_norm_epsilon = float(layer_norm_epsilon)
+
+    def build(self, input_shape):
+        batch, _, hidden_size = input_shape
+        pooled_shape = (batch, 1, hidden_size)
+        self.probe = self.add_weight(name="probe", shape=(1, 1, hidden_size), initializer="glorot_uniform")
+        shared = {"dtype": self.dtype_policy}
+        self.attention = SelfAttention(self.num_heads, name="MultiHeadDotProductAttention_0", **shared)
+        self.norm = LayerNorm(self.layer_norm_epsilon, name="LayerNorm_0", **shared)
+        self.mlp = MlpBlock(self.mlp_dim, activation=self.activation, name="MlpBlock_0", **shared)
+        for child in (self.attention, self.norm, self.mlp):
+            child.build(pooled_shape)
+        super().build(input_shape)
+
+    def call(self, x, return_attention_scores=False):
+        probe = ops.cast(self.probe, x.dtype)
+        probe = ops.broadcast_to(probe, (ops.shape(x)[0], 1, x.shape[-1]))  # [B, 1, D]
+        pooled, weights = self.attention(probe, context=x, return_attention_scores=True)
+        pooled = pooled + self.mlp(self.norm(pooled))  # [B, 1, D]
+        pooled = ops.squeeze(pooled, axis=1)  # [B, D]
+        return (pooled, weights) if return_attention_scores else pooled
+
+    def compute_output_shape(self, input_shape):
+        return (input_shape[0], input_shape[-1])
+
+    def compute_output_spec(self, x, return_attention_scores=False):
+        output = keras.KerasTensor((x.shape[0], x.shape[-1]), dtype=self.compute_dtype)
+        if not return_attention_scores:
+            return output
+        return output, keras.KerasTensor((x.shape[0], self.num_heads, 1, x.shape[1]), dtype=self.compute_dtype)
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "num_heads": self.num_heads,
+            "mlp_dim": self.mlp_dim,
+            "activation": self.activation,
+            "layer_norm_epsilon": self.layer_norm_epsilon,
+        }

@@ -1,0 +1,212 @@
+"""Position embeddings: learned 1-D and 2-D tables, fixed 2-D sine-cosine, resized to any grid."""
+
+import keras
+import numpy as np
+from keras import ops
+
+from keras_vit import _checks
+
+KINDS = ("learned", "learned2d", "sincos2d")
+
+
+def _omega(quarter, temperature=10_000.0):
+    return 1.0 / temperature ** (np.arange(quarter) / (quarter - 1))
+
+
+def sincos_2d_table(height, width, hidden_size):
+    """Returns the fixed 2-D sine-cosine embedding of a grid, float32 `[1, height*width, hidden_size]`.
+
+    The four quarters of the width are sin x, cos x, sin y, cos y.
+
+    Args:
+        height: Rows of the grid.
+        width: Columns of the grid.
+        hidden_size: Width of the embedding, a multiple of 4.
+
+    Raises:
+        ValueError: If `hidden_size` is not a multiple of 4 or is less than 8.
+
+    References:
+        - [Better plain ViT baselines for ImageNet-1k](https://arxiv.org/abs/2205.01580)
+    """
+    _checks.positive_int("hidden_size", hidden_size, minimum=8)
+    _checks.divisible("hidden_size", hidden_size, "the four quarters of sincos2d", 4)
+    omega = _omega(hidden_size // 4)
+    y, x = np.mgrid[:height, :width]
+    y, x = np.outer(y.ravel(), omega), np.outer(x.ravel(), omega)  # [h*w, D/4]
+    table = np.concatenate([np.sin(x), np.cos(x), np.sin(y), np.cos(y)], axis=1)
+    return table.astype("float32")[np.newaxis]
+
+
+def _sincos_1d(length, half):
+    """Returns `[length, half]`: sine, then cosine of each position, for a length that may be a tensor."""
+    angles = ops.outer(ops.cast(ops.arange(length), "float32"), _omega(half // 2).astype("float32"))
+    return ops.concatenate([ops.sin(angles), ops.cos(angles)], axis=1)
+
+
+def _interpolation_matrix(new_size, old_size):
+    """Returns `[new_size, old_size]`: align-corners linear interpolation, the identity when sizes agree."""
+    steps = ops.cast(ops.arange(new_size), "float32") * (old_size - 1)
+    positions = steps / ops.maximum(ops.cast(new_size - 1, "float32"), 1.0)
+    distance = ops.expand_dims(positions, 1) - ops.arange(old_size, dtype="float32")
+    return ops.relu(1.0 - ops.absolute(distance))
+
+
+def resize_table(table, new_grid):
+    """Resizes position embeddings `[1, h, w, D]` to a grid, align-corners bilinear as the reference.
+
+    Args:
+        table: Tensor `[1, h, w, D]`.
+        new_grid: (height, width), integers or scalar integer tensors.
+
+    Returns:
+        Tensor `[1, new height, new width, D]`.
+    """
+    _, height, width, _ = table.shape
+    rows = _interpolation_matrix(new_grid[0], height)
+    columns = _interpolation_matrix(new_grid[1], width)
+    return ops.einsum("yh,xw,bhwd->byxd", rows, columns, ops.cast(table, "float32"))
+
+
+@keras.saving.register_keras_serializable(package="keras_vit")
+class AddPositionEmbs(keras.layers.Layer):
+    """Adds position embeddings to a sequence of tokens.
+
+    The sequence is `[prefix tokens, registers, patches in raster order]`.
+    Prefix tokens (class token) have embeddings of their own in the learned
+    kinds and none in `"sincos2d"`; registers have none.
+
+    Args:
+        grid: (height, width) of the patch grid, or None for a square grid found from the sequence's length.
+        kind: `"learned"` (1-D, raster order), `"learned2d"` (a row and a column table, each of half the width) or
+            `"sincos2d"` (fixed).
+        num_prefix_tokens: Tokens with a position before the patches.
+        num_registers: Tokens without a position between prefix and patches.
+        stddev: Standard deviation of the initial table.
+        **kwargs: Arguments of `keras.layers.Layer`.
+
+    Call arguments:
+        x: Tensor `[B, prefix + registers + N, D]`.
+        patches: Tensor `[B, h, w, ...]` whose grid the patches of `x` have, for inputs of variable size: the table is
+            then resized to that grid. None when the grid is the layer's own.
+
+    Raises:
+        ValueError: If the sequence's length does not fit the grid.
+
+    References:
+        - [An Image is Worth 16x16 Words](https://arxiv.org/abs/2010.11929), equation 1 and appendix D.4
+    """
+
+    def __init__(self, grid=None, kind="learned", num_prefix_tokens=0, num_registers=0, stddev=0.02, **kwargs):
+        super().__init__(**kwargs)
+        self.grid = None if grid is None else _checks.size_pair("grid", grid)
+        self.kind = _checks.choice("kind", kind, KINDS)
+        self.num_prefix_tokens = _checks.positive_int("num_prefix_tokens", num_prefix_tokens, minimum=0)
+        self.num_registers = _checks.positive_int("num_registers", num_registers, minimum=0)
+        self.stddev = float(stddev)
+        self.input_spec = keras.layers.InputSpec(ndim=3)
+
+    def build(self, x_shape, patches_shape=None):
+        _, length, hidden_size = x_shape
+        self._table_grid = self.grid or self._square_grid(length)
+        height, width = self._table_grid
+        if patches_shape is None and length is not None:
+            expected = self.num_prefix_tokens + self.num_registers + height * width
+            if length != expected:
+                raise ValueError(
+                    f"A grid of {height} x {width} patches with {self.num_prefix_tokens} prefix tokens and "
+                    f"{self.num_registers} registers has {expected} tokens. Received: a sequence of {length}. "
+                    f"Pass the `grid` of the images, or their patches for images of variable size."
+                )
+        initializer = keras.initializers.RandomNormal(stddev=self.stddev)
+        prefix = self.num_prefix_tokens
+        if self.kind == "learned":
+            self.pos_embedding = self.add_weight(
+                name="pos_embedding", shape=(1, prefix + height * width, hidden_size), initializer=initializer
+            )
+        elif self.kind == "learned2d":
+            _checks.divisible("hidden_size", hidden_size, "the two tables of learned2d", 2)
+            half = hidden_size // 2
+            self.pos_embedding_y = self.add_weight(
+                name="pos_embedding_y", shape=(1, height, half), initializer=initializer
+            )
+            self.pos_embedding_x = self.add_weight(
+                name="pos_embedding_x", shape=(1, width, half), initializer=initializer
+            )
+            if prefix:
+                self.pos_embedding_prefix = self.add_weight(
+                    name="pos_embedding_prefix", shape=(1, prefix, hidden_size), initializer=initializer
+                )
+        else:
+            self._fixed_table = sincos_2d_table(height, width, hidden_size)
+        super().build(x_shape)
+
+    def _square_grid(self, length):
+        patches = (length or 0) - self.num_prefix_tokens - self.num_registers
+        size = int(max(patches, 0) ** 0.5 + 0.5)
+        if patches < 1 or size * size != patches:
+            raise ValueError(
+                f"Without `grid` the patches must form a square. Received: a sequence of {length} tokens with "
+                f"{self.num_prefix_tokens} prefix tokens and {self.num_registers} registers. Pass grid=(height, width)."
+            )
+        return size, size
+
+    def call(self, x, patches=None):
+        prefix, grid = self._tables()
+        hidden_size = grid.shape[-1]
+        if patches is not None:
+            static = patches.shape[1], patches.shape[2]
+            if static != self._table_grid:
+                dynamic = ops.shape(patches)
+                height, width = (d if s is None else s for s, d in zip(static, (dynamic[1], dynamic[2]), strict=True))
+                grid = self._resized(grid, (height, width))
+        grid = ops.reshape(grid, (1, -1, hidden_size))  # [1, h*w, D]
+        parts = [ops.cast(part, x.dtype) for part in (prefix, grid) if part is not None]
+        if self.num_registers or (prefix is None and self.num_prefix_tokens):
+            empty = self.num_registers + (self.num_prefix_tokens if prefix is None else 0)
+            parts.insert(len(parts) - 1, ops.zeros((1, empty, hidden_size), dtype=x.dtype))
+        return x + (parts[0] if len(parts) == 1 else ops.concatenate(parts, axis=1))
+
+    def _tables(self):
+        """Returns the prefix tokens' embeddings (or None) and those of the grid, `[1, h, w, D]`."""
+        height, width = self._table_grid
+        if self.kind == "sincos2d":
+            return None, np.reshape(self._fixed_table, (1, height, width, -1))
+        if self.kind == "learned2d":
+            rows = ops.broadcast_to(
+                ops.expand_dims(self.pos_embedding_y, 2), (1, height, width, self.pos_embedding_y.shape[-1])
+            )
+            columns = ops.broadcast_to(
+                ops.expand_dims(self.pos_embedding_x, 1), (1, height, width, self.pos_embedding_x.shape[-1])
+            )
+            prefix = self.pos_embedding_prefix if self.num_prefix_tokens else None
+            return prefix, ops.concatenate([columns, rows], axis=-1)  # X-embedding first, as the paper names them
+        table = self.pos_embedding
+        split = self.num_prefix_tokens
+        prefix = table[:, :split] if split else None
+        return prefix, ops.reshape(table[:, split:] if split else table, (1, height, width, table.shape[-1]))
+
+    def _resized(self, grid, new_grid):
+        if self.kind != "sincos2d":
+            return resize_table(grid, new_grid)
+        # The fixed embedding is a function of the row and column: it is evaluated anew, not interpolated.
+        height, width = new_grid
+        half = grid.shape[-1] // 2
+        columns = ops.reshape(_sincos_1d(width, half), (1, 1, -1, half))
+        rows = ops.reshape(_sincos_1d(height, half), (1, -1, 1, half))
+        columns = ops.broadcast_to(columns, (1, height, width, half))
+        rows = ops.broadcast_to(rows, (1, height, width, half))
+        return ops.concatenate([columns, rows], axis=-1)
+
+    def compute_output_shape(self, x_shape, patches_shape=None):
+        return x_shape
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "grid": self.grid,
+            "kind": self.kind,
+            "num_prefix_tokens": self.num_prefix_tokens,
+            "num_registers": self.num_registers,
+            "stddev": self.stddev,
+        }

@@ -1,0 +1,229 @@
+"""ResNet stem of the hybrids: standardised convolutions and post-activation bottleneck units."""
+
+import keras
+from keras import ops
+
+from keras_vit import _checks
+from keras_vit.layers.normalization import GroupNorm
+
+
+@keras.saving.register_keras_serializable(package="keras_vit")
+class StdConv2D(keras.layers.Layer):
+    """2-D convolution without bias whose kernel is standardised per output channel.
+
+    Args:
+        filters: Number of output channels.
+        kernel_size: Kernel edge, an integer or a pair.
+        strides: Stride, an integer or a pair.
+        padding: `"same"` (TensorFlow's, asymmetric for even inputs) or `"valid"`.
+        epsilon: Added to the kernel's standard deviation, or to its variance with `epsilon_inside`.
+        epsilon_inside: Whether `epsilon` goes under the square root.
+        **kwargs: Arguments of `keras.layers.Layer`.
+
+    Call arguments:
+        x: Tensor `[B, H, W, C]`.
+
+    References:
+        - [Weight Standardization](https://arxiv.org/abs/1903.10520)
+        - [Big Transfer](https://arxiv.org/abs/1912.11370)
+    """
+
+    def __init__(
+        self, filters, kernel_size, strides=1, padding="same", epsilon=1e-5, epsilon_inside=False, **kwargs
+    ):
+        super().__init__(**kwargs)
+        self.filters = _checks.positive_int("filters", filters)
+        self.kernel_size = _checks.size_pair("kernel_size", kernel_size)
+        self.strides = _checks.size_pair("strides", strides)
+        self.padding = _checks.choice("padding", padding, ("same", "valid"))
+        self.epsilon = float(epsilon)
+        self.epsilon_inside = epsilon_inside
+        self.input_spec = keras.layers.InputSpec(ndim=4)
+
+    def build(self, input_shape):
+        # autocast=False: the kernel's statistics are taken in float32 under every policy.
+        self.kernel = self.add_weight(
+            name="kernel",
+            shape=(*self.kernel_size, input_shape[-1], self.filters),
+            initializer="lecun_normal",
+            autocast=False,
+        )
+        super().build(input_shape)
+
+    def standardized_kernel(self):
+        """Returns the kernel that is applied, float32 `[h, w, in, out]`."""
+        kernel = ops.cast(self.kernel, keras.backend.result_type(self.kernel.dtype, "float32"))
+        centred = kernel - ops.mean(kernel, axis=(0, 1, 2))
+        variance = ops.mean(ops.square(centred), axis=(0, 1, 2))
+        if self.epsilon_inside:
+            return centred * ops.rsqrt(variance + self.epsilon)
+        return centred / (ops.sqrt(variance) + self.epsilon)
+
+    def call(self, x):
+        kernel = ops.cast(self.standardized_kernel(), self.compute_dtype)
+        return ops.conv(x, kernel, strides=self.strides, padding=self.padding, data_format="channels_last")
+
+    def compute_output_shape(self, input_shape):
+        batch, *spatial, _ = input_shape
+        if self.padding == "valid":
+            spatial = [None if s is None else s - k + 1 for s, k in zip(spatial, self.kernel_size, strict=True)]
+        spatial = [None if s is None else -(-s // stride) for s, stride in zip(spatial, self.strides, strict=True)]
+        return (batch, *spatial, self.filters)
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "filters": self.filters,
+            "kernel_size": self.kernel_size,
+            "strides": self.strides,
+            "padding": self.padding,
+            "epsilon": self.epsilon,
+            "epsilon_inside": self.epsilon_inside,
+        }
+
+
+def numerics(name):
+    """Returns `(StdConv2D arguments, GroupNorm arguments)` of a family of hybrids.
+
+    Args:
+        name: `"reference"` (google-research) or `"timm"`, whose hybrids have other epsilons.
+    """
+    _checks.choice("resnet_numerics", name, ("reference", "timm"))
+    if name == "timm":
+        return {"epsilon": 1e-8, "epsilon_inside": True}, {"epsilon": 1e-5}
+    return {"epsilon": 1e-5, "epsilon_inside": False}, {"epsilon": 1e-6}
+
+
+@keras.saving.register_keras_serializable(package="keras_vit")
+class BottleneckUnit(keras.layers.Layer):
+    """Post-activation bottleneck: 1x1, 3x3 and 1x1 standardised convolutions with group norms.
+
+    Args:
+        features: Channels of the inner convolutions; the output has four times as many.
+        strides: Stride of the 3x3 convolution.
+        resnet_numerics: `"reference"` or `"timm"`.
+        **kwargs: Arguments of `keras.layers.Layer`.
+
+    References:
+        - [Deep Residual Learning](https://arxiv.org/abs/1512.03385)
+        - [Big Transfer](https://arxiv.org/abs/1912.11370)
+    """
+
+    def __init__(self, features, strides=1, resnet_numerics="reference", **kwargs):
+        super().__init__(**kwargs)
+        self.features = _checks.positive_int("features", features)
+        self.strides = _checks.size_pair("strides", strides)
+        self.resnet_numerics = resnet_numerics
+        numerics(resnet_numerics)
+
+    def build(self, input_shape):
+        conv_arguments, norm_arguments = numerics(self.resnet_numerics)
+        shape, out = tuple(input_shape), self.features * 4
+
+        def conv(name, filters, kernel_size, shape, strides=1):
+            layer = StdConv2D(filters, kernel_size, strides, dtype=self.dtype_policy, name=name, **conv_arguments)
+            layer.build(shape)
+            return layer, layer.compute_output_shape(shape)
+
+        def norm(name, shape, **arguments):
+            layer = GroupNorm(dtype=self.dtype_policy, name=name, **norm_arguments, **arguments)
+            layer.build(shape)
+            return layer
+
+        self.needs_projection = shape[-1] != out or self.strides != (1, 1)
+        if self.needs_projection:
+            self.conv_proj, projected = conv("conv_proj", out, 1, shape, self.strides)
+            self.gn_proj = norm("gn_proj", projected)
+        self.conv1, shape = conv("conv1", self.features, 1, shape)
+        self.gn1 = norm("gn1", shape)
+        self.conv2, shape = conv("conv2", self.features, 3, shape, self.strides)
+        self.gn2 = norm("gn2", shape)
+        self.conv3, shape = conv("conv3", out, 1, shape)
+        self.gn3 = norm("gn3", shape, scale_initializer="zeros")  # the unit starts as its shortcut
+        super().build(input_shape)
+
+    def call(self, x):
+        shortcut = self.gn_proj(self.conv_proj(x)) if self.needs_projection else x
+        y = ops.relu(self.gn1(self.conv1(x)))
+        y = ops.relu(self.gn2(self.conv2(y)))
+        y = self.gn3(self.conv3(y))
+        return ops.relu(shortcut + y)
+
+    def compute_output_shape(self, input_shape):
+        batch, *spatial, _ = input_shape
+        spatial = [None if s is None else -(-s // stride) for s, stride in zip(spatial, self.strides, strict=True)]
+        return (batch, *spatial, self.features * 4)
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "features": self.features,
+            "strides": self.strides,
+            "resnet_numerics": self.resnet_numerics,
+        }
+
+
+class _Stage(keras.layers.Layer):
+    """A sequence of units of one resolution, the first of which may have a stride."""
+
+    def __init__(self, num_units, features, strides=1, **kwargs):
+        super().__init__(**kwargs)
+        self.num_units = _checks.positive_int("num_units", num_units)
+        self.features = _checks.positive_int("features", features)
+        self.strides = _checks.size_pair("strides", strides)
+
+    def _make_unit(self, index, strides):
+        raise NotImplementedError
+
+    def build(self, input_shape):
+        self.units = []
+        shape = tuple(input_shape)
+        for index in range(self.num_units):
+            unit = self._make_unit(index + 1, self.strides if index == 0 else (1, 1))
+            unit.build(shape)
+            shape = unit.compute_output_shape(shape)
+            self.units.append(unit)
+        super().build(input_shape)
+
+    def call(self, x):
+        for unit in self.units:
+            x = unit(x)
+        return x
+
+    def compute_output_shape(self, input_shape):
+        batch, *spatial, _ = input_shape
+        spatial = [None if s is None else -(-s // stride) for s, stride in zip(spatial, self.strides, strict=True)]
+        return (batch, *spatial, self.features * 4)
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "num_units": self.num_units,
+            "features": self.features,
+            "strides": self.strides,
+        }
+
+
+@keras.saving.register_keras_serializable(package="keras_vit")
+class ResNetStage(_Stage):
+    """A stage of post-activation bottleneck units, as in the hybrids.
+
+    Args:
+        num_units: Number of units.
+        features: Inner channels of the units; the output has four times as many.
+        strides: Stride of the first unit.
+        resnet_numerics: `"reference"` or `"timm"`.
+        **kwargs: Arguments of `keras.layers.Layer`.
+    """
+
+    def __init__(self, num_units, features, strides=1, resnet_numerics="reference", **kwargs):
+        super().__init__(num_units, features, strides, **kwargs)
+        self.resnet_numerics = resnet_numerics
+
+    def _make_unit(self, index, strides):
+        return BottleneckUnit(
+            self.features, strides, self.resnet_numerics, dtype=self.dtype_policy, name=f"unit{index}"
+        )
+
+    def get_config(self):
+        return {**super().get_config(), "resnet_numerics": self.resnet_numerics}

@@ -1,0 +1,78 @@
+"""Learned tokens that join the sequence of patches."""
+
+import keras
+from keras import ops
+
+from keras_vit import _checks
+
+
+class _LearnedTokens(keras.layers.Layer):
+    """Inserts `num_tokens` learned tokens after the first `position` tokens of a sequence `[B, N, D]`."""
+
+    _initializer = "zeros"
+
+    def __init__(self, num_tokens, position, **kwargs):
+        super().__init__(**kwargs)
+        self.num_tokens = _checks.positive_int("num_tokens", num_tokens)
+        self.position = _checks.positive_int("position", position, minimum=0)
+        self.input_spec = keras.layers.InputSpec(ndim=3)
+
+    def build(self, input_shape):
+        # The variable carries the layer's name: the reference's tree has `cls` at its top.
+        self.tokens = self.add_weight(
+            name=self.name, shape=(1, self.num_tokens, input_shape[-1]), initializer=self._initializer
+        )
+        super().build(input_shape)
+
+    def call(self, x):
+        tokens = ops.cast(self.tokens, x.dtype)
+        tokens = ops.broadcast_to(tokens, (ops.shape(x)[0], self.num_tokens, x.shape[-1]))  # [B, T, D]
+        if self.position == 0:
+            return ops.concatenate([tokens, x], axis=1)  # [B, T+N, D]
+        return ops.concatenate([x[:, : self.position], tokens, x[:, self.position :]], axis=1)
+
+    def compute_output_shape(self, input_shape):
+        batch, length, hidden_size = input_shape
+        return (batch, None if length is None else length + self.num_tokens, hidden_size)
+
+
+@keras.saving.register_keras_serializable(package="keras_vit")
+class ClassToken(_LearnedTokens):
+    """Prepends a learned classification token, initially zero, to a sequence.
+
+    Args:
+        **kwargs: Arguments of `keras.layers.Layer`.
+
+    Call arguments:
+        x: Tensor `[B, N, D]`; the result is `[B, 1+N, D]`.
+
+    References:
+        - [An Image is Worth 16x16 Words](https://arxiv.org/abs/2010.11929), equation 1
+    """
+
+    def __init__(self, **kwargs):
+        super().__init__(num_tokens=1, position=0, **kwargs)
+
+
+@keras.saving.register_keras_serializable(package="keras_vit")
+class RegisterTokens(_LearnedTokens):
+    """Inserts learned register tokens behind the class token.
+
+    Args:
+        num_tokens: How many registers.
+        position: How many tokens stand before them.
+        **kwargs: Arguments of `keras.layers.Layer`.
+
+    Call arguments:
+        x: Tensor `[B, N, D]`; the result is `[B, N+num_tokens, D]`.
+
+    References:
+        - [Vision Transformers Need Registers](https://arxiv.org/abs/2309.16588)
+    """
+
+    def __init__(self, num_tokens, position=1, **kwargs):
+        super().__init__(num_tokens=num_tokens, position=position, **kwargs)
+        self._initializer = keras.initializers.RandomNormal(stddev=0.02)
+
+    def get_config(self):
+        return {**super().get_config(), "num_tokens": self.num_tokens, "position": self.position}
