@@ -1,0 +1,197 @@
+"""The package as users install it: its contents, its commands, and what an import does."""
+
+import configparser
+import os
+import pathlib
+import re
+import runpy
+import shutil
+import subprocess
+import sys
+import zipfile
+
+import pytest
+
+ROOT = pathlib.Path(__file__).parent.parent
+COPIED = ("keras_vit", "train", "export", "setup.py", "pyproject.toml", "README.md", "LICENSE")
+
+
+@pytest.fixture(scope="module")
+def metadata():
+    """What `setup.py` hands to setuptools."""
+    import setuptools
+
+    arguments = {}
+    original, setuptools.setup = setuptools.setup, arguments.update
+    try:
+        names = runpy.run_path(str(ROOT / "setup.py"))
+    finally:
+        setuptools.setup = original
+    assert callable(names["setup"])
+    return arguments
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory):
+    """The wheel of a copy of the sources, built with the setuptools that is installed."""
+    source = tmp_path_factory.mktemp("source")
+    for name in COPIED:
+        path = ROOT / name
+        if path.is_dir():
+            shutil.copytree(path, source / name, ignore=shutil.ignore_patterns("__pycache__"))
+        elif path.exists():
+            shutil.copy(path, source / name)
+    output = tmp_path_factory.mktemp("wheel")
+    command = [sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-index", "--no-build-isolation"]
+    subprocess.run([*command, "--wheel-dir", output, source], check=True, capture_output=True, text=True)
+    (path,) = output.glob("*.whl")
+    return path
+
+
+def run_python(code, **environment):
+    """Runs `code` in another process, outside of the checkout, and returns what it prints."""
+    result = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "PYTHONPATH": str(ROOT), **environment},
+        cwd=ROOT.parent,
+        capture_output=True,
+        text=True,
+    )
+    assert result.returncode == 0, result.stderr
+    return result.stdout
+
+
+def test_metadata(metadata):
+    version = runpy.run_path(str(ROOT / "keras_vit/version.py"))["__version__"]
+    assert metadata["name"] == "keras-vision-transformers"
+    assert metadata["version"] == version
+    assert re.fullmatch(r"\d+\.\d+\.\d+(\.dev\d+)?", version)
+    assert metadata["package_dir"]["keras_vit.train"] == "train"
+    assert metadata["package_dir"]["keras_vit.export"] == "export"
+    assert all(name == "keras_vit" or name.startswith("keras_vit.") for name in metadata["packages"])
+    assert not any(requirement.startswith("tensorflow") for requirement in metadata["install_requires"])
+
+
+def test_reading_the_metadata_does_not_import_the_package():
+    code = (
+        "import sys, runpy, setuptools; setuptools.setup = lambda **_: None\n"
+        f"runpy.run_path({str(ROOT / 'setup.py')!r})\n"
+        "print([name for name in ('keras_vit', 'keras', 'tensorflow', 'numpy') if name in sys.modules])"
+    )
+    assert run_python(code).strip() == "[]"
+
+
+def test_every_program_is_a_command(metadata):
+    commands = dict(entry.split(" = ") for entry in metadata["entry_points"]["console_scripts"])
+    programs = {
+        path: path.read_text(encoding="utf-8") for folder in ("train", "export") for path in ROOT.glob(f"{folder}/*.py")
+    }
+    runnable = [path for path, text in programs.items() if 'if __name__ == "__main__"' in text]
+    targets = set(commands.values())
+    for path in runnable:
+        target = f"keras_vit.{path.parent.name}.{path.stem}:run"
+        assert target in targets, f"{path.relative_to(ROOT)} has no run() function, so no command is installed for it"
+    assert len(commands) == len(targets) == len(runnable)
+    assert commands["keras-vit-train"] == "keras_vit.train.main:run"
+    assert commands["keras-vit-evaluate"] == "keras_vit.train.evaluate:run"
+    assert commands["keras-vit-predict"] == "keras_vit.train.predict:run"
+    assert commands["keras-vit-export"] == "keras_vit.export.saved_model:run"
+    assert commands["keras-vit-export-tflite"] == "keras_vit.export.tflite:run"
+
+
+def test_the_extra_named_in_a_message_exists(metadata):
+    known = set(metadata["extras_require"])
+    for folder in ("keras_vit", "train", "export"):
+        for path in ROOT.glob(f"{folder}/**/*.py"):
+            for extras in re.findall(r"keras-vision-transformers\[([\w,]+)\]", path.read_text(encoding="utf-8")):
+                assert set(extras.split(",")) <= known, f"{path.relative_to(ROOT)} names an unknown extra: {extras}"
+
+
+@pytest.mark.slow
+def test_wheel_contents(wheel):
+    names = zipfile.ZipFile(wheel).namelist()
+    info = f"{wheel.name.split('-')[0]}-{wheel.name.split('-')[1]}.dist-info"
+    # site-packages gains one name only: no top-level `train`, `export` or `tests`
+    assert {name.split("/")[0] for name in names} == {"keras_vit", info}
+    expected = {"keras_vit" / path.relative_to(ROOT) for path in ROOT.glob("train/**/*.py")}
+    expected |= {"keras_vit" / path.relative_to(ROOT) for path in ROOT.glob("export/**/*.py")}
+    expected |= {path.relative_to(ROOT) for path in ROOT.glob("keras_vit/**/*.py")}
+    assert {path.as_posix() for path in expected} == {name for name in names if name.endswith(".py")}
+    assets = {path.relative_to(ROOT).as_posix() for path in ROOT.glob("keras_vit/**/assets/*") if path.is_file()}
+    assert assets and assets <= set(names)
+    assert any(name.endswith("LICENSE") for name in names)
+
+
+@pytest.mark.slow
+def test_wheel_works_outside_of_the_checkout(wheel, tmp_path):
+    target = tmp_path / "site"
+    command = [sys.executable, "-m", "pip", "install", "--no-deps", "--no-index", "--target", target, wheel]
+    subprocess.run(command, check=True, capture_output=True, text=True)
+    entries = configparser.ConfigParser()
+    (entry_points,) = target.glob("*.dist-info/entry_points.txt")
+    entries.read(entry_points)
+    modules = sorted(value.split(":")[0] for value in entries["console_scripts"].values())
+    code = (
+        "import importlib, keras_vit\n"
+        f"assert keras_vit.__file__.startswith({str(target)!r}), keras_vit.__file__\n"
+        f"print(all(callable(importlib.import_module(name).run) for name in {modules!r}))\n"
+        "keras_vit.ViT_Ti16(image_size=32, classes=3)"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "PYTHONPATH": str(target)},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+    )
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.strip() == "True"
+    # The configurations of recipes are files; they are found in the installed package too.
+    assert (target / "keras_vit/train/configs/digits.py").is_file()
+
+
+def test_import_is_light():
+    # On the JAX backend nothing may import TensorFlow, and nothing may open a connection.
+    pytest.importorskip("jax")
+    code = (
+        "import socket, sys\n"
+        "def refuse(*args, **kwargs): raise AssertionError('network at import')\n"
+        "socket.socket.connect = refuse\n"
+        "import keras\n"
+        "before = set(sys.modules)\n"
+        "import keras_vit\n"
+        "assert keras_vit.__version__\n"
+        "new = {name.split('.')[0] for name in set(sys.modules) - before}\n"
+        "print(sorted(new & {'tensorflow', 'matplotlib', 'tensorflow_datasets', 'torch', 'timm', 'transformers'}))\n"
+    )
+    assert run_python(code, KERAS_BACKEND="jax").strip() == "[]"
+
+
+def test_import_changes_no_global_state():
+    code = (
+        "import random, numpy as np, keras\n"
+        "random.seed(1); np.random.seed(1)\n"
+        "def state(): return (random.getstate(), np.random.get_state()[1].tolist(), keras.config.floatx(),\n"
+        "                     keras.config.dtype_policy().name, keras.config.image_data_format())\n"
+        "before = state()\n"
+        "import keras_vit\n"
+        "print(before == state())\n"
+    )
+    assert run_python(code).strip() == "True"
+
+
+def test_a_missing_backend_names_the_extra(tmp_path):
+    # A `tensorflow` that cannot be imported stands for one that is not installed.
+    (tmp_path / "tensorflow").mkdir()
+    (tmp_path / "tensorflow/__init__.py").write_text(
+        "raise ModuleNotFoundError(\"No module named 'tensorflow'\", name='tensorflow')"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", "import keras_vit"],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), str(ROOT)]), "KERAS_BACKEND": "tensorflow"},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+    )
+    assert result.returncode != 0
+    assert "pip install 'keras-vision-transformers[cpu]'" in result.stderr
