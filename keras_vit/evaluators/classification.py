@@ -1,4 +1,4 @@
-"""Classification metrics, in numpy and over any `predict` callable: a Keras model, a SavedModel and a TFLite file are measured alike."""
+"""Classification metrics over any `predict` callable: a Keras model, a SavedModel and a TFLite file measure alike."""
 
 import numpy as np
 
@@ -93,10 +93,11 @@ class ClassificationMetrics:
         """Everything measured so far.
 
         Returns:
-            A dictionary: `examples` (rows that counted), `non_finite` (rows with NaN or infinity, counted as wrong), `accuracy`,
-            `top5`, `loss` (mean over examples; sigmoid losses are summed over classes), `ece`, `per_class` (accuracy, or recall at
-            0.5 of multi-label data; NaN for classes without examples), `confusion` (`[C, C]`, rows are the true class; None for
-            multi-label data) and `mean_average_precision` (multi-label data only, else None).
+            A dictionary: `examples` (rows that counted), `non_finite` (rows with NaN or infinity, counted as wrong),
+            `accuracy`, `top5`, `loss` (mean over examples; sigmoid losses are summed over classes), `ece`,
+            `per_class` (accuracy, or recall at 0.5 of multi-label data; NaN for classes without examples),
+            `confusion` (`[C, C]`, rows are the true class; None for multi-label data) and `mean_average_precision`
+            (multi-label data only, else None).
         """
         if not self.examples:
             raise ValueError("Nothing to measure: no batch held an example with mask 1.")

@@ -1,0 +1,188 @@
+"""Every kind of exported classifier behind one interface: images in, probabilities out."""
+
+import os
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from keras_vit.serving import card, interpreter, outputs, versions
+
+
+class Artefact:
+    """A classifier of any format.
+
+    Attributes:
+        kind: "keras", "saved_model" or "tflite".
+        path: Where it came from.
+        card: What describes it (see `keras_vit.serving.card`): class names, preprocessing, output function.
+    """
+
+    kind = ""
+
+    def __init__(self, path: str, description: dict):
+        self.path = path
+        self.card = description
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """One label for each class."""
+        return tuple(self.card["class_names"])
+
+    def predict(self, images: np.ndarray) -> np.ndarray:
+        """Probabilities `[B, classes]` of preprocessed images, float32 `[B, H, W, C]`."""
+        raise NotImplementedError
+
+
+class KerasArtefact(Artefact):
+    """A Keras model with its head.
+
+    Args:
+        model: The model.
+        description: Its card.
+        path: Where it came from.
+    """
+
+    kind = "keras"
+
+    def __init__(self, model: keras.Model, description: dict, path: str = ""):
+        super().__init__(path, description)
+        self.model = model
+        has_activation = bool(model.get_config().get("classifier_activation"))
+
+        def probabilities(images):
+            scores = model(images, training=False)
+            return (
+                tf.cast(scores, tf.float32) if has_activation else outputs.to_probabilities(scores, self.card["output"])
+            )
+
+        # The batch size stays open, so that a smaller last batch is not traced anew.
+        specification = tf.TensorSpec((None, *model.input_shape[1:]), tf.float32)
+        self._probabilities = tf.function(probabilities, input_signature=[specification])
+
+    def predict(self, images):
+        return self._probabilities(tf.constant(images, tf.float32)).numpy()
+
+
+class SavedModelArtefact(Artefact):
+    """A SavedModel, loaded and run as the server does it: a TF1 session, the tag `serve`, tensors by name.
+
+    Args:
+        path: The version directory.
+    """
+
+    kind = "saved_model"
+
+    def __init__(self, path: str):
+        super().__init__(path, card.read(os.path.join(path, "assets.extra", card.FILE_NAME)))
+        self._graph = tf.Graph()
+        with self._graph.as_default(), _quiet_deprecations():
+            self._session = tf.compat.v1.Session(graph=self._graph)
+            loaded = tf.compat.v1.saved_model.loader.load(self._session, [tf.saved_model.SERVING], path)
+        self.signatures = {name: sig for name, sig in loaded.signature_def.items() if not name.startswith("__")}
+
+    def run(self, signature: str, inputs: dict) -> dict[str, np.ndarray]:
+        """Runs a signature.
+
+        Args:
+            signature: Its name.
+            inputs: Values by input name.
+
+        Returns:
+            Values by output name.
+
+        Raises:
+            ValueError: If the signature or an input is unknown.
+        """
+        if signature not in self.signatures:
+            raise ValueError(f"Expected a signature out of {sorted(self.signatures)}. Received: {signature!r}.")
+        definition = self.signatures[signature]
+        if inputs.keys() != definition.inputs.keys():
+            raise ValueError(
+                f"The signature {signature!r} takes the inputs {sorted(definition.inputs)}. Received: {sorted(inputs)}."
+            )
+        fetches = {name: info.name for name, info in definition.outputs.items()}
+        return self._session.run(fetches, {definition.inputs[name].name: value for name, value in inputs.items()})
+
+    def predict(self, images):
+        return self.run("serve_tensor", {"images": images})["probabilities"]
+
+    def close(self):
+        """Frees the session."""
+        self._session.close()
+
+
+class TFLiteArtefact(Artefact):
+    """A TFLite file with one signature, `images` -> `probabilities`, and a fixed batch size.
+
+    Args:
+        path: The file.
+        num_threads: Threads of the kernels; None for all cores.
+    """
+
+    kind = "tflite"
+
+    def __init__(self, path: str, num_threads: int | None = None):
+        super().__init__(path, card.read(card.beside(path)))
+        self._runner = interpreter.make_interpreter(path, num_threads).get_signature_runner()
+        self.input_details = self._runner.get_input_details()["images"]
+
+    def predict(self, images):
+        batch_size = self.input_details["shape"][0]
+        answers = []
+        for start in range(0, len(images), batch_size):
+            batch = np.asarray(images[start : start + batch_size], self.input_details["dtype"])
+            missing = batch_size - len(batch)
+            padded = np.pad(batch, [(0, missing), (0, 0), (0, 0), (0, 0)])
+            answers.append(self._runner(images=padded)["probabilities"][: len(batch)])
+        return np.concatenate(answers)
+
+
+def open_artefact(path: str) -> Artefact:
+    """Opens an exported classifier by what is at the path.
+
+    Args:
+        path: A SavedModel's version directory, a directory of versions (the largest is taken) or a `.tflite` file.
+
+    Returns:
+        The artefact.
+
+    Raises:
+        FileNotFoundError: If there is nothing.
+        ValueError: If it is nothing that can be opened.
+    """
+    if path.endswith(".tflite"):
+        return TFLiteArtefact(path)
+    if not os.path.exists(path):
+        raise FileNotFoundError(f"No artefact {path!r}.")
+    if os.path.exists(os.path.join(path, "saved_model.pb")):
+        return SavedModelArtefact(path)
+    found = versions.list_versions(path)
+    if found:
+        return SavedModelArtefact(os.path.join(path, str(found[-1])))
+    files = [name for name in (os.listdir(path) if os.path.isdir(path) else ()) if name.endswith(".tflite")]
+    if len(files) == 1:
+        return TFLiteArtefact(os.path.join(path, files[0]))
+    raise ValueError(
+        "Expected a SavedModel (a directory with saved_model.pb, or numbered versions of one) or a .tflite file. "
+        f"Received: {path!r}."
+    )
+
+
+def is_exported(path: str) -> bool:
+    """Whether a path looks like an exported artefact rather than a run or a `.keras` file."""
+    if path.endswith(".tflite") or os.path.exists(os.path.join(path, "saved_model.pb")):
+        return True
+    return bool(versions.list_versions(path)) and not os.path.exists(os.path.join(path, "model.keras"))
+
+
+class _quiet_deprecations:
+    """The session loader is deprecated for users of TF2, yet it is what the server runs: no warning about it."""
+
+    def __enter__(self):
+        self._logger = tf.get_logger()
+        self._level = self._logger.level
+        self._logger.setLevel("ERROR")
+
+    def __exit__(self, *_):
+        self._logger.setLevel(self._level)

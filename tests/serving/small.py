@@ -1,0 +1,70 @@
+"""A tiny classifier and real-looking pictures, shared by the tests of serving and export."""
+
+import io
+
+import numpy as np
+import tensorflow as tf
+from PIL import Image
+
+from keras_vit import models
+from keras_vit.serving import card, pictures
+
+CLASS_NAMES = ("ape", "bee", "cat", "dog", "élan", "fox", "gnu")
+SIZE = 16
+PREPROCESS = f"decode|resize({SIZE})|value_range(-1, 1)"
+
+
+def model(seed=0, **arguments):
+    """A Vision Transformer of two small blocks whose weights are random, the head's too."""
+    options = {
+        "patch_size": 8,
+        "hidden_size": 16,
+        "num_layers": 2,
+        "num_heads": 2,
+        "mlp_dim": 32,
+        "image_size": SIZE,
+        "classes": len(CLASS_NAMES),
+    }
+    network = models.VisionTransformer(**{**options, **arguments})
+    return randomise(network, seed)
+
+
+def randomise(network, seed=0):
+    """Gives every weight a random value of its own (a new head is zero: all classes would tie)."""
+    rng = np.random.default_rng(seed)
+    for weight in network.trainable_variables:
+        noise = rng.normal(size=weight.shape)
+        if weight.path.endswith("scale"):
+            weight.assign(1.0 + 0.1 * noise)
+        else:
+            weight.assign(noise * (1.0 if weight.path.startswith("head") else 0.2))
+    return network
+
+
+def preprocess(contents):
+    """What PREPROCESS stands for."""
+    image = tf.io.decode_image(contents, channels=3, expand_animations=False)
+    image.set_shape([None, None, 3])
+    return tf.image.resize(tf.cast(image, tf.float32), (SIZE, SIZE)) / 127.5 - 1.0
+
+
+def description(output="softmax"):
+    return card.make(CLASS_NAMES, PREPROCESS, output, (SIZE, SIZE, 3))
+
+
+def arrays(count=6, height=20, width=24, seed=0):
+    """Smooth colour pictures, uint8 `[count, height, width, 3]`."""
+    rng = np.random.default_rng(seed)
+    coarse = rng.integers(0, 256, (count, 4, 4, 3)).astype(np.float32)
+    return tf.cast(tf.image.resize(coarse, (height, width)), tf.uint8).numpy()
+
+
+def examples(count=6):
+    return pictures.from_arrays(arrays(count), np.arange(count) % len(CLASS_NAMES))
+
+
+def encode(array, kind, **options):
+    """One picture as a file of the given kind."""
+    buffer = io.BytesIO()
+    Image.fromarray(array).save(buffer, kind, **options)
+    return buffer.getvalue()

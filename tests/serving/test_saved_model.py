@@ -1,0 +1,182 @@
+import os
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from keras_vit.serving import artefacts, decoding, saved_model, verify
+from tests.serving import small
+
+
+def export(model, base, output="softmax", preprocess=small.preprocess, **options):
+    return saved_model.export_saved_model(
+        model,
+        str(base),
+        preprocess=preprocess,
+        description=small.description(output),
+        examples=small.examples(),
+        **options,
+    )
+
+
+def expected_probabilities(model, contents):
+    images = np.stack([small.preprocess(content) for content in contents])
+    return tf.nn.softmax(tf.cast(model(images, training=False), tf.float32)).numpy()
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory):
+    """The model, its artefact (opened by the server's loader) and the directory."""
+    base = tmp_path_factory.mktemp("served")
+    model = small.model()
+    path, comparison = export(model, base, max_pixels=1_000_000)
+    return model, artefacts.SavedModelArtefact(path), base, comparison
+
+
+def test_version_directory_and_files(exported):
+    _, artefact, base, comparison = exported
+    assert os.listdir(base) == ["1"]
+    assert (base / "1" / "saved_model.pb").exists()
+    assert (base / "1" / "assets.extra" / "labels.txt").read_text().splitlines() == list(small.CLASS_NAMES)
+    assert artefact.card["preprocess"] == small.PREPROCESS
+    assert comparison.examples == 6
+    assert comparison.top1_agreement == 1.0
+
+
+def test_signatures_have_the_documented_names(exported):
+    signatures = exported[1].signatures
+    assert set(signatures) == {"serving_default", "serve_images", "serve_tensor"}
+    answer = {"probabilities", "top_k_classes", "top_k_scores"}
+    assert set(signatures["serving_default"].inputs) == {"image_bytes"}
+    assert set(signatures["serving_default"].outputs) == {*answer, "valid"}
+    for name, dtype in (("serve_images", tf.uint8), ("serve_tensor", tf.float32)):
+        assert set(signatures[name].inputs) == {"images"}
+        assert signatures[name].inputs["images"].dtype == dtype.as_datatype_enum
+        assert set(signatures[name].outputs) == answer
+        assert signatures[name].inputs["images"].tensor_shape.dim[0].size == -1
+    assert all(signature.method_name == "tensorflow/serving/predict" for signature in signatures.values())
+
+
+def test_pictures_of_several_kinds_and_sizes_share_a_batch(exported):
+    model, artefact, _, _ = exported
+    wide, tall = small.arrays(1, 20, 40)[0], small.arrays(1, 50, 10, seed=1)[0]
+    contents = [
+        small.encode(wide, "PNG"),
+        small.encode(tall, "JPEG", quality=95),
+        small.encode(tall, "BMP"),
+        small.encode(wide, "GIF"),
+        small.encode(wide, "WEBP", lossless=True),
+    ]
+    answer = artefact.run("serving_default", {"image_bytes": contents})
+    assert answer["valid"].all()
+    # Float32 kernels sum in another order in the exported graph than in the model.
+    np.testing.assert_allclose(answer["probabilities"], expected_probabilities(model, contents), atol=1e-5)
+
+
+def test_top_k_names_the_best_classes(exported):
+    answer = exported[1].run("serving_default", {"image_bytes": small.examples(2).contents})
+    assert answer["top_k_classes"].shape == answer["top_k_scores"].shape == (2, 5)
+    for probabilities, labels, scores in zip(
+        *(answer[k] for k in ("probabilities", "top_k_classes", "top_k_scores")), strict=True
+    ):
+        best = np.argsort(-probabilities)[:5]
+        assert [label.decode() for label in labels] == [small.CLASS_NAMES[index] for index in best]
+        np.testing.assert_array_equal(scores, probabilities[best])
+
+
+def test_a_bad_picture_does_not_fail_its_neighbours(exported):
+    model, artefact, _, _ = exported
+    good = small.examples(2).contents
+    bomb = small.encode(np.zeros((2000, 1000, 3), np.uint8), "PNG")  # 2 million pixels, 1 allowed
+    contents = [good[0], b"", b"no picture", good[0][:60], bomb, good[1]]
+    answer = artefact.run("serving_default", {"image_bytes": contents})
+    np.testing.assert_array_equal(answer["valid"], [True, False, False, False, False, True])
+    np.testing.assert_allclose(answer["probabilities"][[0, 5]], expected_probabilities(model, good), atol=1e-5)
+    assert not answer["probabilities"][1:5].any()
+    assert (answer["top_k_classes"][1:5] == b"").all()
+
+
+def test_batches_without_any_good_picture(exported):
+    artefact = exported[1]
+    answer = artefact.run("serving_default", {"image_bytes": [b"bad"]})
+    assert answer["probabilities"].shape == (1, 7)
+    assert not answer["valid"].any()
+    assert artefact.run("serving_default", {"image_bytes": np.zeros([0], object)})["probabilities"].shape == (0, 7)
+
+
+def test_decoded_and_prepared_images(exported):
+    model, artefact, _, _ = exported
+    images = small.arrays(3)
+    contents = small.examples(3).contents
+    expected = expected_probabilities(model, contents)
+    answer = artefact.run("serve_images", {"images": images})
+    np.testing.assert_allclose(answer["probabilities"], expected, atol=1e-5)
+    prepared = np.stack([small.preprocess(content) for content in contents])
+    np.testing.assert_allclose(artefact.predict(prepared), expected, atol=1e-5)
+
+
+def test_unknown_signatures_and_inputs_are_refused(exported):
+    with pytest.raises(ValueError, match="Expected a signature out of .*serve_tensor.*Received: 'predict'"):
+        exported[1].run("predict", {})
+    with pytest.raises(ValueError, match=r"takes the inputs \['images'\]\. Received: \['x'\]"):
+        exported[1].run("serve_tensor", {"x": 0})
+
+
+def test_the_next_version_is_free_and_none_is_overwritten(tmp_path):
+    (tmp_path / "7").mkdir()
+    model = small.model()
+    path, _ = export(model, tmp_path)
+    assert path == str(tmp_path / "8")
+    with pytest.raises(FileExistsError, match="Version 8 exists .* never overwritten"):
+        export(model, tmp_path, version=8)
+    assert sorted(os.listdir(tmp_path)) == ["7", "8"]
+
+
+def test_an_artefact_that_differs_is_not_published(tmp_path):
+    def drifting(contents):  # prepares differently inside the graph
+        return small.preprocess(contents) * (1.0 if tf.executing_eagerly() else -1.0)
+
+    with pytest.raises(verify.VerificationError, match="serving_default does not answer as its model"):
+        export(small.model(), tmp_path, preprocess=drifting)
+    assert os.listdir(tmp_path) == []
+
+
+def test_sigmoid_and_mixed_precision(tmp_path):
+    model = small.model(dtype="mixed_bfloat16", dropout_rate=0.1, drop_path_rate=0.1)
+    path, comparison = export(model, tmp_path, output="sigmoid")
+    images = np.stack([small.preprocess(content) for content in small.examples(4).contents])
+    plain = small.model(dtype="float32")  # the same random weights
+    expected = tf.sigmoid(plain(images)).numpy()
+    np.testing.assert_allclose(artefacts.SavedModelArtefact(path).predict(images), expected, atol=1e-5)
+    assert comparison.max_difference < 1e-5
+
+
+def test_bfloat16_artefact(tmp_path):
+    _, comparison = export(small.model(), tmp_path, dtype="mixed_bfloat16")
+    assert comparison.examples == 6
+
+
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [("PNG", {}), ("JPEG", {}), ("GIF", {}), ("BMP", {}), ("WEBP", {}), ("WEBP", {"lossless": True})],
+)
+def test_size_from_the_header(kind, options):
+    content = small.encode(small.arrays(1, 300, 517)[0], kind, **options)
+    np.testing.assert_array_equal(decoding.picture_size(tf.constant(content)), [300, 517])
+
+
+def test_size_of_other_headers():
+    transparent = np.zeros((30, 70, 4), np.uint8)
+    transparent[:5] = 255
+    np.testing.assert_array_equal(decoding.picture_size(small.encode(transparent, "WEBP", quality=50)), [30, 70])
+    for content in (b"", b"plain text", b"GIF89a", b"BM", b"\x89PNG", b"RIFF....WEBP"):
+        assert decoding.picture_size(tf.constant(content)).numpy().min() <= 1  # nothing, or the least: no failure
+
+
+@pytest.mark.parametrize("height, width", [(2**31 - 1, 2**31 - 1), (2**32 - 1, 2**32 - 1), (0, 5), (50_000, 50_000)])
+def test_a_header_that_lies_is_refused(height, width):
+    honest = small.encode(small.arrays(1)[0], "PNG")
+    lying = honest[:16] + width.to_bytes(4, "big") + height.to_bytes(4, "big") + honest[24:]
+    with pytest.raises(tf.errors.InvalidArgumentError, match="at most 1000 pixels"):
+        decoding.check_size(tf.constant(lying), 1000)
+    assert decoding.check_size(tf.constant(honest), 20 * 24) == honest
