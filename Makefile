@@ -25,11 +25,15 @@ $(BIN)/pip:
 	@command -v $(PYTHON) >/dev/null || { echo "No '$(PYTHON)' found: install Python 3.11 or later, or set PYTHON=/path/to/python3."; exit 1; }
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
 	  echo "Python 3.11 or later is needed, '$(PYTHON)' is $$($(PYTHON) -V 2>&1). Set PYTHON=/path/to/python3.11."; exit 1; }
-	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { \
+	@if $(PYTHON) -c 'import ensurepip, venv' 2>/dev/null; then \
+	  $(PYTHON) -m venv --clear $(VENV); \
+	elif $(PYTHON) -c 'import pip, venv' 2>/dev/null; then \
+	  $(PYTHON) -m venv --clear --without-pip $(VENV) && \
+	  $(PYTHON) -m pip --python $(BIN)/python install --quiet pip; \
+	else \
 	  echo "'$(PYTHON)' cannot make virtual environments. On Debian or Ubuntu:"; \
 	  echo "    sudo apt-get install python3-venv"; \
-	  echo "then run make again."; exit 1; }
-	$(PYTHON) -m venv --clear $(VENV)
+	  echo "then run make again."; exit 1; fi
 
 $(VENV)/.installed-demo: setup.py pyproject.toml keras_vit/version.py | $(BIN)/pip
 	$(BIN)/python -m pip install --quiet --editable '.[cpu,plots]'
