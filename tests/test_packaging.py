@@ -69,6 +69,8 @@ def test_metadata(metadata):
     assert metadata["package_dir"]["keras_vit.train"] == "train"
     assert metadata["package_dir"]["keras_vit.export"] == "export"
     assert all(name == "keras_vit" or name.startswith("keras_vit.") for name in metadata["packages"])
+    for package, folder in metadata["package_dir"].items():
+        assert (ROOT / folder / "__init__.py").exists(), f"{package} needs {folder}/__init__.py for editable installs"
     assert not any(requirement.startswith("tensorflow") for requirement in metadata["install_requires"])
 
 

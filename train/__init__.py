@@ -1,0 +1,1 @@
+"""Programs that train, evaluate, plan and inspect. Installed, they are `keras_vit.train`."""

@@ -1,0 +1,1 @@
+"""Recipes: each file has a `get_config` that returns one."""
