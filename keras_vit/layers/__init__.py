@@ -2,6 +2,7 @@
 
 from keras_vit.layers.attention import SelfAttention
 from keras_vit.layers.bit import BiTRoot, BiTStage, BiTUnit
+from keras_vit.layers.dropout import Dropout
 from keras_vit.layers.encoder import EncoderBlock, LayerScale
 from keras_vit.layers.mlp import MlpBlock, get_activation
 from keras_vit.layers.normalization import GroupNorm, LayerNorm
@@ -19,6 +20,7 @@ __all__ = [
     "BiTUnit",
     "BottleneckUnit",
     "ClassToken",
+    "Dropout",
     "EncoderBlock",
     "FlattenGrid",
     "GroupNorm",

@@ -4,6 +4,7 @@ import keras
 from keras import ops
 
 from keras_vit import _checks
+from keras_vit.layers.dropout import Dropout
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
@@ -76,7 +77,8 @@ class SelfAttention(keras.layers.Layer):
                 shape=(2 * self.relative_positions - 1, self.head_size),
                 initializer=keras.initializers.RandomNormal(stddev=0.02),
             )
-        self.dropout = keras.layers.Dropout(self.dropout_rate, dtype=self.dtype_policy, name="Dropout_0")
+        self.dropout = Dropout(self.dropout_rate, dtype=self.dtype_policy, name="Dropout_0")
+        self.dropout.build(None)
         super().build(x_shape)
 
     def call(self, x, context=None, training=False, return_attention_scores=False):
@@ -94,10 +96,13 @@ class SelfAttention(keras.layers.Layer):
 
     def _relative_logits(self, query):
         """Returns `[B, H, N, N]`: the query's product with the embedding of each pair's offset."""
-        length = self.relative_positions
-        index = ops.expand_dims(ops.arange(length), 0) - ops.expand_dims(ops.arange(length), 1)  # key - query
-        pairs = ops.take(self.relative_embedding, index + (length - 1), axis=0)  # [N, N, K]
-        return ops.einsum("bnhk,nmk->bhnm", query, ops.cast(pairs, query.dtype))
+        length, heads = self.relative_positions, self.num_heads
+        embedding = ops.cast(self.relative_embedding, query.dtype)
+        by_offset = ops.einsum("bnhk,rk->bhnr", query, embedding)  # [B, H, N, 2N-1], offset key - query + N - 1
+        # Row n is to be shifted n places to the left: in rows one shorter than the padded ones, it is.
+        flat = ops.reshape(ops.pad(by_offset, ((0, 0), (0, 0), (0, 0), (0, 1))), (-1, heads, 2 * length * length))
+        flat = ops.pad(flat, ((0, 0), (0, 0), (0, length - 1)))
+        return ops.reshape(flat, (-1, heads, length + 1, 2 * length - 1))[:, :, :length, length - 1 :]  # [B, H, N, N]
 
     def compute_output_shape(self, x_shape, context_shape=None):
         return x_shape

@@ -5,6 +5,7 @@ from keras import ops
 
 from keras_vit import _checks
 from keras_vit.layers.attention import SelfAttention
+from keras_vit.layers.dropout import Dropout, hold
 from keras_vit.layers.mlp import MlpBlock
 from keras_vit.layers.normalization import LayerNorm
 from keras_vit.layers.stochastic_depth import StochasticDepth
@@ -57,6 +58,7 @@ class EncoderBlock(keras.layers.Layer):
         qkv_bias: Whether query, key and value have biases.
         layer_scale: Initial value of a learned scale of each branch, or None for no scale.
         relative_positions: See `SelfAttention`.
+        remat: Whether the backward pass recomputes the block's activations instead of keeping them.
         **kwargs: Arguments of `keras.layers.Layer`.
 
     Call arguments:
@@ -80,6 +82,7 @@ class EncoderBlock(keras.layers.Layer):
         qkv_bias=True,
         layer_scale=None,
         relative_positions=None,
+        remat=False,
         **kwargs,
     ):
         super().__init__(**kwargs)
@@ -93,6 +96,7 @@ class EncoderBlock(keras.layers.Layer):
         self.qkv_bias = qkv_bias
         self.layer_scale = layer_scale
         self.relative_positions = relative_positions
+        self.remat = bool(remat)
         self.input_spec = keras.layers.InputSpec(ndim=3)
 
     def build(self, input_shape):
@@ -114,14 +118,31 @@ class EncoderBlock(keras.layers.Layer):
             self.scale_0 = LayerScale(self.layer_scale, name="LayerScale_0", **shared)
             self.scale_1 = LayerScale(self.layer_scale, name="LayerScale_1", **shared)
             children += [self.scale_0, self.scale_1]
-        self.dropout = keras.layers.Dropout(self.dropout_rate, name="Dropout_0", **shared)
+        self.dropout = Dropout(self.dropout_rate, name="Dropout_0", **shared)
         self.drop_path_0 = StochasticDepth(self.drop_path_rate, name="StochasticDepth_0", **shared)
         self.drop_path_1 = StochasticDepth(self.drop_path_rate, name="StochasticDepth_1", **shared)
         for child in [*children, self.dropout, self.drop_path_0, self.drop_path_1]:
             child.build(input_shape)
+        self._random_layers = [
+            *(self.attention.dropout, self.dropout, self.drop_path_0),
+            *(self.mlp.dropout_0, self.mlp.dropout_1, self.drop_path_1),
+        ]
         super().build(input_shape)
 
     def call(self, x, training=False, return_attention_scores=False):
+        if not (self.remat and training) or return_attention_scores:
+            return self._forward(x, training, return_attention_scores)
+        # Both runs must drop the same values: seeds are drawn here, outside of what is run twice.
+        generators = [layer.seed_generator for layer in self._random_layers if layer.rate > 0]
+        seeds = [generator.next() for generator in generators]
+
+        def forward(x):
+            with hold(generators, seeds):
+                return self._forward(x, training)
+
+        return keras.remat(forward)(x)
+
+    def _forward(self, x, training, return_attention_scores=False):
         y = self.attention(self.norm_0(x), training=training, return_attention_scores=return_attention_scores)
         y, weights = y if return_attention_scores else (y, None)
         y = self.dropout(y, training=training)
@@ -157,5 +178,6 @@ class EncoderBlock(keras.layers.Layer):
             "qkv_bias",
             "layer_scale",
             "relative_positions",
+            "remat",
         )
         return {**super().get_config(), **{name: getattr(self, name) for name in names}}

@@ -3,6 +3,7 @@
 import keras
 
 from keras_vit import _checks
+from keras_vit.layers.dropout import Dropout
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
@@ -74,10 +75,12 @@ class MlpBlock(keras.layers.Layer):
     def build(self, input_shape):
         self.dense_0 = self._dense(self.mlp_dim, "Dense_0")
         self.dense_0.build(input_shape)
-        self.dropout_0 = keras.layers.Dropout(self.dropout_rate, dtype=self.dtype_policy, name="Dropout_0")
+        self.dropout_0 = Dropout(self.dropout_rate, dtype=self.dtype_policy, name="Dropout_0")
         self.dense_1 = self._dense(input_shape[-1], "Dense_1")
         self.dense_1.build((*input_shape[:-1], self.mlp_dim))
-        self.dropout_1 = keras.layers.Dropout(self.dropout_rate, dtype=self.dtype_policy, name="Dropout_1")
+        self.dropout_1 = Dropout(self.dropout_rate, dtype=self.dtype_policy, name="Dropout_1")
+        for dropout in (self.dropout_0, self.dropout_1):
+            dropout.build((*input_shape[:-1], None))
         super().build(input_shape)
 
     def _dense(self, units, name):

@@ -23,9 +23,7 @@ class _Normalization(keras.layers.Layer):
     def build(self, input_shape):
         width = input_shape[-1]
         # autocast=False: under mixed precision the affine step stays in float32 as well.
-        self.scale = self.add_weight(
-            name="scale", shape=(width,), initializer=self.scale_initializer, autocast=False
-        )
+        self.scale = self.add_weight(name="scale", shape=(width,), initializer=self.scale_initializer, autocast=False)
         self.bias = self.add_weight(name="bias", shape=(width,), initializer="zeros", autocast=False)
         super().build(input_shape)
 

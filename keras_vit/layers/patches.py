@@ -112,3 +112,6 @@ class FlattenGrid(keras.layers.Layer):
     def compute_output_shape(self, input_shape):
         batch, height, width, hidden_size = input_shape
         return (batch, None if height is None or width is None else height * width, hidden_size)
+
+    def get_config(self):
+        return super().get_config()

@@ -46,10 +46,14 @@ def _sincos_1d(length, half):
 
 def _interpolation_matrix(new_size, old_size):
     """Returns `[new_size, old_size]`: align-corners linear interpolation, the identity when sizes agree."""
-    steps = ops.cast(ops.arange(new_size), "float32") * (old_size - 1)
-    positions = steps / ops.maximum(ops.cast(new_size - 1, "float32"), 1.0)
-    distance = ops.expand_dims(positions, 1) - ops.arange(old_size, dtype="float32")
-    return ops.relu(1.0 - ops.absolute(distance))
+    # In integers, so that the cell is exact and the fraction is rounded once.
+    numerator = ops.arange(new_size, dtype="int32") * (old_size - 1)
+    denominator = ops.maximum(new_size - 1, 1)
+    cell = ops.floor_divide(numerator, denominator)
+    fraction = ops.cast(numerator - cell * denominator, "float32") / ops.cast(denominator, "float32")
+    offset = ops.arange(old_size, dtype="int32") - ops.expand_dims(cell, 1)  # [new_size, old_size]
+    fraction = ops.expand_dims(fraction, 1)
+    return ops.where(offset == 0, 1.0 - fraction, ops.where(offset == 1, fraction, 0.0))
 
 
 def resize_table(table, new_grid):

@@ -28,9 +28,7 @@ class StdConv2D(keras.layers.Layer):
         - [Big Transfer](https://arxiv.org/abs/1912.11370)
     """
 
-    def __init__(
-        self, filters, kernel_size, strides=1, padding="same", epsilon=1e-5, epsilon_inside=False, **kwargs
-    ):
+    def __init__(self, filters, kernel_size, strides=1, padding="same", epsilon=1e-5, epsilon_inside=False, **kwargs):
         super().__init__(**kwargs)
         self.filters = _checks.positive_int("filters", filters)
         self.kernel_size = _checks.size_pair("kernel_size", kernel_size)

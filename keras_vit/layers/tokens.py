@@ -53,6 +53,9 @@ class ClassToken(_LearnedTokens):
     def __init__(self, **kwargs):
         super().__init__(num_tokens=1, position=0, **kwargs)
 
+    def get_config(self):
+        return super().get_config()
+
 
 @keras.saving.register_keras_serializable(package="keras_vit")
 class RegisterTokens(_LearnedTokens):

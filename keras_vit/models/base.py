@@ -15,10 +15,10 @@ class ConfiguredModel(keras.Model):
         self.dtype_policy = dtype_policy
         self._arguments = arguments
 
-    def call(self, inputs, training=None, mask=None):
-        """Checks the images' shape, then runs the model."""
+    def __call__(self, inputs, *args, **kwargs):
+        """Checks the images' shape before Keras does, whose message does not say what to do; then runs the model."""
         self._check_images(inputs)
-        return super().call(inputs, training=training, mask=mask)
+        return super().__call__(inputs, *args, **kwargs)
 
     def _check_images(self, images):
         shape, expected = tuple(getattr(images, "shape", ())), tuple(self.inputs[0].shape)
@@ -57,7 +57,7 @@ class ConfiguredModel(keras.Model):
 
 
 def resolve_policy(dtype):
-    """Returns the dtype policy of a `dtype` argument: a policy, its name or configuration, or None for the global one."""
+    """Returns the dtype policy of a `dtype` argument: a policy, its name or configuration; the global one for None."""
     if isinstance(dtype, dict):
         return keras.dtype_policies.deserialize(dtype)
     return keras.dtype_policies.get(dtype) if dtype is not None else keras.config.dtype_policy()

@@ -56,7 +56,7 @@ VIT = {
     "ViT-H/14": ViTConfig(14, 1280, 32, 16, 5120),
     "ViT-g/14": ViTConfig(14, 1408, 40, 16, 6144),
     "ViT-G/14": ViTConfig(14, 1664, 48, 16, 8192),
-    # The root alone reduces by 4, so that patches of 8 cells make "R+Ti/16" a model of stride 32; the name is the paper's.
+    # The root alone reduces by 4, so that patches of 8 cells make "R+Ti/16" a model of stride 32.
     "R+ViT-Ti/16": ViTConfig(8, 192, 12, 3, 768, ()),
     "R26+ViT-S/32": ViTConfig(1, 384, 12, 6, 1536, (2, 2, 2, 2)),
     "R26+ViT-B/32": ViTConfig(1, 768, 12, 12, 3072, (2, 2, 2, 2)),

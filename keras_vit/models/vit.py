@@ -7,6 +7,7 @@ from keras_vit import _checks
 from keras_vit.layers import (
     AddPositionEmbs,
     ClassToken,
+    Dropout,
     EncoderBlock,
     FlattenGrid,
     GroupNorm,
@@ -47,17 +48,17 @@ class VisionTransformer(ConfiguredModel):
             embeddings resized on the fly (align-corners bilinear) from the grid of 224-pixel images.
         classes: Number of classes.
         include_top: Whether to end in the classification head; without it the output is the pooled representation.
-        pooling: `"token"` (class token), `"gap"` (mean of the patches), `"map"` (attention pooling) or None (all tokens).
+        pooling: `"token"` (class token), `"gap"` (mean of the patches), `"map"` (attention pooling), None (all tokens).
         representation_size: Width of a dense layer with tanh before the head, or None for none.
-        classifier_activation: Activation of the head's output, such as `"softmax"`, computed in float32; None for logits.
+        classifier_activation: Activation of the output, such as `"softmax"`, computed in float32; None for logits.
         dropout_rate: Dropout after the position embeddings and in the blocks.
         attention_dropout_rate: Dropout of single attention weights.
         drop_path_rate: Stochastic depth of the last block; rises linearly from 0 at the first.
         position_embedding: `"learned"`, `"learned2d"`, `"sincos2d"`, `"relative"` or `"none"` (appendix D.4).
         position_embedding_at: `"input"`, `"every_layer"` or `"every_layer_shared"` (appendix D.4).
         num_registers: Number of register tokens.
-        activation: Activation of the MLPs: `"gelu_tanh"` (the reference), `"gelu"` (error function), `"quick_gelu"` or a
-            name of `keras.activations`.
+        activation: Activation of the MLPs: `"gelu_tanh"` (the reference), `"gelu"` (error function), `"quick_gelu"` or
+            a name of `keras.activations`.
         name: Name of the model.
         dtype: A dtype policy or its name, such as `"mixed_bfloat16"`; None for the global policy.
         channels: Channels of the images.
@@ -70,7 +71,7 @@ class VisionTransformer(ConfiguredModel):
             `fc_norm`).
         resnet_numerics: Epsilons of a hybrid's ResNet: `"reference"` or `"timm"`.
         head_bias: Initial bias of the head.
-        remat: `"blocks"` to recompute each block's activations in the backward pass instead of keeping them, or `"none"`.
+        remat: `"blocks"` to recompute each block's activations in the backward pass instead of keeping them.
 
     Raises:
         ValueError: If an argument is out of range or two do not go together.
@@ -165,7 +166,8 @@ class _Builder:
             raise ValueError("pooling='token' needs the class token. Received: class_token=False. Use pooling='gap'.")
         if self.distillation_token and self.pooling != "token":
             raise ValueError(
-                f"`distillation_token` needs pooling='token'. Received: pooling={self.pooling!r}. DeiT reads both tokens."
+                f"`distillation_token` needs pooling='token': DeiT reads both tokens. "
+                f"Received: pooling={self.pooling!r}."
             )
         if self.norm_after_pooling and self.pooling != "gap":
             raise ValueError(
@@ -247,7 +249,7 @@ class _Builder:
         if self.num_registers:
             x = RegisterTokens(self.num_registers, self.prefix, dtype=self.policy, name="registers")(x)
         if self.dropout_rate:
-            x = keras.layers.Dropout(self.dropout_rate, dtype=self.policy, name="dropout_input")(x)
+            x = Dropout(self.dropout_rate, dtype=self.policy, name="dropout_input")(x)
         return x
 
     def _add_positions(self, name, num_registers):
@@ -274,22 +276,21 @@ class _Builder:
         return x
 
     def _block(self, index, drop_path_rate, tokens):
-        # A layer takes the rematerialisation mode that holds where it is made.
-        with keras.RematScope(mode="full" if self.remat == "blocks" else None):
-            return EncoderBlock(
-                self.num_heads,
-                self.mlp_dim,
-                dropout_rate=self.dropout_rate,
-                attention_dropout_rate=self.attention_dropout_rate,
-                drop_path_rate=drop_path_rate,
-                activation=self.activation,
-                layer_norm_epsilon=self.layer_norm_epsilon,
-                qkv_bias=self.qkv_bias,
-                layer_scale=self.layer_scale,
-                relative_positions=tokens if self.position_embedding == "relative" else None,
-                dtype=self.policy,
-                name=f"encoderblock_{index}",
-            )
+        return EncoderBlock(
+            self.num_heads,
+            self.mlp_dim,
+            dropout_rate=self.dropout_rate,
+            attention_dropout_rate=self.attention_dropout_rate,
+            drop_path_rate=drop_path_rate,
+            activation=self.activation,
+            layer_norm_epsilon=self.layer_norm_epsilon,
+            qkv_bias=self.qkv_bias,
+            layer_scale=self.layer_scale,
+            relative_positions=tokens if self.position_embedding == "relative" else None,
+            remat=self.remat == "blocks",
+            dtype=self.policy,
+            name=f"encoderblock_{index}",
+        )
 
     def _head(self, x):
         if self.pooling == "token":

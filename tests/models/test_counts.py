@@ -1,0 +1,80 @@
+"""Published parameter counts and the list of models."""
+
+import pytest
+
+import keras_vit
+
+# As the reference implementation asserts of its own models.
+COUNTS = {
+    "ViT-Ti/16": 5_717_416,
+    "ViT-S/32": 22_878_952,
+    "ViT-S/16": 22_050_664,
+    "ViT-B/32": 88_224_232,
+    "ViT-B/16": 86_567_656,
+    "ViT-B/8": 86_576_872,
+    "ViT-L/32": 306_535_400,
+    "ViT-L/16": 304_326_632,
+    "ViT-H/14": 632_045_800,
+    "R+ViT-Ti/16": 6_337_704,
+    "R26+ViT-S/32": 36_431_912,
+    "R26+ViT-B/32": 101_383_976,
+    "R50+ViT-B/16": 98_659_112,
+    "R50+ViT-L/32": 328_994_856,
+}
+LARGE = ("ViT-L", "ViT-H", "R50+ViT-L")
+
+
+@pytest.mark.parametrize("name", [name for name in COUNTS if not name.startswith(LARGE)])
+def test_parameter_count_is_the_published_one(name):
+    assert keras_vit.create_model(name).count_params() == COUNTS[name]
+
+
+@pytest.mark.parametrize("name", list(keras_vit.models.VIT))
+def test_parameter_count_follows_from_the_sizes(name):
+    """The counts of the variants too large to build in a test, by the formula that the built ones obey."""
+    config = keras_vit.models.VIT[name]
+    width, mlp = config.hidden_size, config.mlp_dim
+    channels, stem, stride = 3, 0, 1
+    if config.resnet_blocks is not None:
+        channels, stem, stride = 64, 7 * 7 * 3 * 64 + 2 * 64, 4
+        for index, units in enumerate(config.resnet_blocks):
+            features = 64 * 2**index
+            for unit in range(units):
+                stem += channels * features + 9 * features**2 + 4 * features**2 + 4 * features + 8 * features
+                if unit == 0:
+                    stem += channels * 4 * features + 8 * features
+                channels = 4 * features
+            stride = 4 * 2**index
+    tokens = (224 // (stride * config.patch_size)) ** 2 + 1
+    block = 4 * (width**2 + width) + 2 * width * mlp + mlp + width + 4 * width
+    embedding = config.patch_size**2 * channels * width + width
+    count = stem + embedding + width + tokens * width + config.num_layers * block + 2 * width + 1000 * (width + 1)
+    if name in COUNTS:
+        assert count == COUNTS[name]
+    else:
+        # "Scaling Vision Transformers", table 2: 1,011 and 1,843 million parameters, with a pooling head.
+        published = {"ViT-g/14": 1011e6, "ViT-G/14": 1843e6}[name]
+        assert count == pytest.approx(published, rel=0.02)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [name for name in COUNTS if name.startswith(LARGE)])
+def test_large_parameter_counts(name):
+    assert keras_vit.create_model(name, dtype="bfloat16").count_params() == COUNTS[name]
+
+
+def test_bit_parameter_count():
+    # As published with the files of BiT-S: 25.5 million for R50x1 (He et al.'s ResNet-50 has the same kernels).
+    assert keras_vit.create_model("BiT-R50x1").count_params() == 25_549_352
+
+
+def test_every_listed_model_has_a_constructor():
+    for name in keras_vit.list_models():
+        function = name.replace("+ViT-", "_").replace("-", "_").replace("/", "")
+        assert callable(getattr(keras_vit, function)), function
+
+
+def test_21k_heads():
+    model = keras_vit.create_model("ViT-B/16", classes=21843)
+    assert model.count_params() == 102_595_923
+    assert keras_vit.create_model("ViT-B/16", include_top=False).count_params() == 85_798_656

@@ -1,0 +1,97 @@
+"""Saving, loading and cloning of every model, under every policy, also in another process."""
+
+import json
+import subprocess
+import sys
+
+import keras
+import numpy as np
+import pytest
+
+from tests.models import variants
+
+POLICIES = ("float32", "mixed_bfloat16", "bfloat16")
+
+
+def run(model, images):
+    return keras.ops.convert_to_numpy(keras.ops.cast(model(images), "float32"))
+
+
+@pytest.mark.parametrize("policy", ["float32", *(pytest.param(p, marks=pytest.mark.slow) for p in POLICIES[1:])])
+@pytest.mark.parametrize("name", list(variants.VARIANTS))
+def test_saved_and_cloned_models_give_the_same_output(name, policy, tmp_path):
+    model = variants.make(name, policy)
+    images = variants.images(model)
+    expected = run(model, images)
+
+    model.save(tmp_path / "model.keras")
+    loaded = keras.models.load_model(tmp_path / "model.keras")
+    assert type(loaded) is type(model)
+    assert loaded.get_config() == model.get_config()
+    assert [v.path for v in loaded.weights] == [v.path for v in model.weights]
+    np.testing.assert_array_equal(run(loaded, images), expected)
+
+    model.save_weights(tmp_path / "model.weights.h5")
+    rebuilt = type(model).from_config(model.get_config())
+    rebuilt.load_weights(tmp_path / "model.weights.h5")
+    np.testing.assert_array_equal(run(rebuilt, images), expected)
+
+    clone = keras.models.clone_model(model)
+    clone.set_weights(model.get_weights())
+    np.testing.assert_array_equal(run(clone, images), expected)
+
+
+@pytest.mark.parametrize("name", list(variants.VARIANTS))
+def test_configuration_is_json(name):
+    config = variants.make(name).get_config()
+    assert json.loads(json.dumps(config)) == config
+
+
+def test_another_process_loads_the_file(tmp_path):
+    models = {
+        name: variants.make(name, policy) for name, policy in zip(("hybrid", "bit", "map"), POLICIES, strict=True)
+    }
+    for name, model in models.items():
+        model.save(tmp_path / f"{name}.keras")
+        np.savez(tmp_path / f"{name}.npz", images=variants.images(model), expected=run(model, variants.images(model)))
+    program = (
+        "import sys, pathlib, keras, numpy as np, keras_vit\n"
+        "for path in sorted(pathlib.Path(sys.argv[1]).glob('*.keras')):\n"
+        "    data = np.load(path.with_suffix('.npz'))\n"
+        "    got = keras.ops.cast(keras.models.load_model(path)(data['images']), 'float32')\n"
+        "    np.testing.assert_array_equal(keras.ops.convert_to_numpy(got), data['expected'])\n"
+        "    print(path.stem)\n"
+    )
+    result = subprocess.run([sys.executable, "-c", program, str(tmp_path)], capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.split() == ["bit", "hybrid", "map"]
+
+
+def test_frozen_layers_stay_frozen(tmp_path):
+    model = variants.make("token")
+    model.get_layer("embedding").trainable = False
+    model.get_layer("encoderblock_0").trainable = False
+    model.save(tmp_path / "model.keras")
+    loaded = keras.models.load_model(tmp_path / "model.keras")
+    assert [v.path for v in loaded.trainable_variables] == [v.path for v in model.trainable_variables]
+    assert len(loaded.trainable_variables) < len(loaded.weights)
+
+
+def test_a_changed_clone_has_one_argument_changed():
+    model = variants.make("token")
+    larger = type(model).from_config({**model.get_config(), "image_size": 32})
+    assert larger.input_shape == (None, 32, 32, 3)
+    assert {k: v for k, v in larger.get_config().items() if k != "image_size"} == {
+        k: v for k, v in model.get_config().items() if k != "image_size"
+    }
+
+
+def test_layers_by_name_and_surgery():
+    model = variants.make("token")
+    features = keras.Model(model.input, model.get_layer("encoderblock_0").output)
+    head = keras.layers.Dense(5, name="new_head")(model.get_layer("pool").output)
+    images = variants.images(model)
+    assert features(images).shape == (2, 9, 16)
+    assert keras.Model(model.input, head)(images).shape == (2, 5)
+    for name in ("embedding", "cls", "posembed_input", "encoderblock_1", "encoder_norm", "head"):
+        assert model.get_layer(name).weights

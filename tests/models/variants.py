@@ -1,0 +1,66 @@
+"""Small models, one for each thing that a model can be told to do."""
+
+import numpy as np
+
+from keras_vit import BiTResNet, VisionTransformer
+
+SMALL = {
+    "patch_size": 4,
+    "hidden_size": 16,
+    "num_layers": 2,
+    "num_heads": 2,
+    "mlp_dim": 24,
+    "image_size": (16, 8),
+    "classes": 3,
+}
+
+VARIANTS = {
+    "token": {},
+    "gap": {"pooling": "gap"},
+    "map": {"pooling": "map"},
+    "all_tokens": {"pooling": None},
+    "features": {"include_top": False},
+    "softmax": {"classifier_activation": "softmax", "representation_size": 5},
+    "learned2d": {"position_embedding": "learned2d"},
+    "sincos2d": {"position_embedding": "sincos2d", "pooling": "gap"},
+    "relative": {"position_embedding": "relative"},
+    "no_positions": {"position_embedding": "none"},
+    "every_layer": {"position_embedding_at": "every_layer", "num_registers": 2},
+    "shared": {"position_embedding_at": "every_layer_shared", "position_embedding": "learned2d", "num_registers": 1},
+    "registers": {"num_registers": 2, "layer_scale": 0.1, "qkv_bias": False},
+    "dropout": {"dropout_rate": 0.1, "attention_dropout_rate": 0.1, "drop_path_rate": 0.2},
+    "remat": {"dropout_rate": 0.1, "drop_path_rate": 0.2, "remat": "blocks"},
+    "deit": {"distillation_token": True, "activation": "gelu"},
+    "fc_norm": {"pooling": "gap", "class_token": True, "norm_after_pooling": True},
+    "any_size": {"image_size": None},
+    "any_size_sincos2d": {"image_size": None, "position_embedding": "sincos2d"},
+    "hybrid": {"resnet_blocks": (1, 1), "patch_size": 1},
+    "hybrid_root": {"resnet_blocks": (), "patch_size": 2, "image_size": None},
+    "hybrid_timm": {"resnet_blocks": (1,), "patch_size": 2, "resnet_numerics": "timm"},
+    "bit": None,
+}
+
+
+def make(name, dtype="float32", **arguments):
+    """The small model of a name, with every variable away from its initial value."""
+    if name == "bit":
+        model = BiTResNet(**{"block_sizes": (1, 1), "image_size": (16, 8), "classes": 3, "dtype": dtype, **arguments})
+    else:
+        model = VisionTransformer(**{**SMALL, **VARIANTS[name], "dtype": dtype, **arguments})
+    randomize(model)
+    return model
+
+
+def randomize(model, seed=0):
+    """Moves every float variable away from its initial value, so that no unused or missed one can hide."""
+    generator = np.random.default_rng(seed)
+    for variable in model.variables:
+        if "seed_generator" not in variable.path:
+            centre = 1.0 if variable.path.endswith("scale") else 0.0
+            variable.assign(generator.normal(centre, 0.2, variable.shape))
+
+
+def images(model, batch=2, seed=1):
+    """Random images in [-1, 1] that the model takes."""
+    height, width, channels = model.inputs[0].shape[1:]
+    return np.random.default_rng(seed).uniform(-1, 1, (batch, height or 16, width or 8, channels)).astype("float32")
