@@ -1,0 +1,8 @@
+"""Data: sources of labelled images, preprocessing strings, and batches for training and evaluation."""
+
+from keras_vit.data import mix, preprocess
+from keras_vit.data.bad_images import Log
+from keras_vit.data.pipeline import eval_batches, train_batches
+from keras_vit.data.readers import open_source, split_sizes
+
+__all__ = ["Log", "eval_batches", "mix", "open_source", "preprocess", "split_sizes", "train_batches"]

@@ -1,0 +1,217 @@
+"""Images that cannot be read: a run stops and names the file, or goes on without it and keeps a list."""
+
+from collections.abc import Callable
+
+import tensorflow as tf
+from absl import logging
+
+from keras_vit import _checks
+from keras_vit.data.sources import ArraySource, IndexedSource, Source
+
+# So many images are tried in place of one that cannot be read.
+ATTEMPTS = 4
+UNREADABLE = "unreadable image"
+
+
+class Log:
+    """Counts and lists images that were skipped.
+
+    Attributes:
+        reasons: {path: why it could not be read}.
+        count: how often an image was skipped; one file counts again in each epoch.
+    """
+
+    def __init__(self):
+        self.reasons: dict[str, str] = {}
+        self.count = 0
+
+    def add(self, origin: str, reason: str) -> None:
+        """Notes one image; its first time is logged."""
+        self.count += 1
+        if origin not in self.reasons:
+            self.reasons[origin] = reason
+            logging.warning("Skipping %s: %s (%d such files so far)", origin, reason, len(self.reasons))
+
+
+def batches(
+    items: tf.data.Dataset,
+    load: Callable[[dict], dict],
+    source: Source,
+    rows: int,
+    on_bad_image: str | Log,
+    training: bool,
+    steps: int | None = None,
+) -> tf.data.Dataset:
+    """Loads examples in parallel, in order, and batches them.
+
+    Args:
+        items: one element a step: a dictionary of vectors of `rows`, with "position"; rows whose position is -1 are
+            filled with zeros.
+        load: loads one item, of scalars.
+        source: where the images come from.
+        rows: size of a batch.
+        on_bad_image: `"error"`, `"skip"` or a `Log`.
+        training: whether a skipped image is replaced by another; otherwise it becomes a row of zeros.
+        steps: number of batches, where it is finite.
+    """
+    if not isinstance(on_bad_image, Log):
+        _checks.choice("on_bad_image", on_bad_image, ("error", "skip"))
+    spec = {key: tf.TensorSpec(value.shape[1:], value.dtype) for key, value in items.element_spec.items()}
+    example = tf.function(load, autograph=False).get_concrete_function(spec).structured_outputs
+    zeros = {key: (value.shape, value.dtype) for key, value in example.items()}
+
+    @tf.autograph.experimental.do_not_convert
+    def load_or_fill(item):
+        fill = lambda: {key: tf.zeros(shape, dtype) for key, (shape, dtype) in zeros.items()}  # noqa: E731
+        if training and isinstance(source, ArraySource):
+            return load(item)
+        return tf.cond(item["position"] < 0, fill, lambda: load(item))
+
+    if isinstance(source, ArraySource):  # nothing is decoded, nothing can fail
+        loaded = items.unbatch().map(load_or_fill, tf.data.AUTOTUNE, deterministic=True)
+        return _batch(loaded, rows)
+    if on_bad_image == "error" and isinstance(source, IndexedSource):
+        return _checked_batches(items, load_or_fill, load, source, rows, steps)
+    return _batch(_one_by_one(items, load_or_fill, load, source, rows, on_bad_image, training), rows)
+
+
+def _batch(dataset: tf.data.Dataset, rows: int) -> tf.data.Dataset:
+    return dataset.batch(rows, drop_remainder=True, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
+
+
+def _checked_batches(items, load_or_fill, load, source, rows, steps):
+    """The fast way: failed elements drop out of the stream, which the numbers of the others then tell.
+
+    After each step's rows comes one that cannot fail. So a batch is complete when its numbers are, and a stream in which
+    everything fails still moves.
+    """
+
+    def number(step, item):
+        guard = {key: tf.concat([value, value[:1]], 0) for key, value in item.items()}
+        guard["position"] = tf.concat([item["position"], [-1]], 0)
+        return {**guard, "number": step * (rows + 1) + tf.range(rows + 1, dtype=tf.int64)}
+
+    if steps is not None:  # behind the last batch, enough to fill it when some of its rows are missing
+        extra = items.take(1).map(lambda item: {**item, "position": tf.fill([rows], tf.constant(-1, tf.int64))})
+        items = items.concatenate(extra)
+    numbered = items.enumerate().map(number).unbatch()
+    loaded = numbered.map(lambda item: (item["number"], load_or_fill(item)), tf.data.AUTOTUNE, deterministic=True)
+    loaded = _batch(loaded.ignore_errors(), rows + 1)
+
+    def explain(first):
+        step, row = divmod(int(first), rows + 1)
+        item = next(iter(items.skip(step).take(1)))
+        item = {key: value[row] for key, value in item.items()}
+        origin, reason = source.origin(int(item["index"])), "could not be read this time, but now it can"
+        try:
+            load(item)
+        except tf.errors.OpError as error:
+            reason = describe(error)
+        return f"{UNREADABLE} {origin}: {reason}".encode()
+
+    @tf.autograph.experimental.do_not_convert
+    def check(step, loaded):
+        numbers, batch = loaded
+        expected = step * (rows + 1) + tf.range(rows + 1, dtype=tf.int64)
+        missing = numbers != expected
+
+        def fail():
+            first = expected[tf.argmax(missing)]
+            text = tf.numpy_function(explain, [first], tf.string)
+            return tf.debugging.Assert(False, [text])
+
+        with tf.control_dependencies([tf.cond(tf.reduce_any(missing), lambda: _after(fail()), lambda: True)]):
+            return {key: value[:rows] for key, value in batch.items()}  # a view, without a copy
+
+    checked = loaded.enumerate().map(check)
+    return checked if steps is None else checked.take(steps)
+
+
+def _after(operation) -> tf.Tensor:
+    with tf.control_dependencies([operation]):
+        return tf.constant(True)
+
+
+def _one_by_one(items, load_or_fill, load, source, rows, on_bad_image, training):
+    """The careful way: each image is a small dataset of its own, in which others stand behind it to take its place."""
+    log = on_bad_image if isinstance(on_bad_image, Log) else Log()
+    skip = on_bad_image != "error"
+    indexed = isinstance(source, IndexedSource)
+
+    def note(item):
+        """Loads once more, outside of the graph, to learn why it fails."""
+        origin = source.origin(int(item["index"])) if indexed else item["origin"].numpy().decode()
+        try:
+            load(item)
+            reason = "could not be read this time, but now it can"
+        except tf.errors.OpError as error:
+            reason = describe(error)
+        if skip:
+            log.add(origin, reason)
+        return f"{UNREADABLE} {origin}: {reason}"
+
+    def noted(item):
+        keys = sorted(item)
+        call = lambda *values: note(dict(zip(keys, values, strict=True)))  # noqa: E731
+        return tf.py_function(call, [item[key] for key in keys], tf.string)
+
+    @tf.autograph.experimental.do_not_convert
+    def after_failure(item, fallback):
+        text = noted(item)
+        if fallback is None:
+            return _fail(text, load(item))
+        with tf.control_dependencies([text]):
+            return fallback(item)
+
+    def zeros(item):
+        return tf.nest.map_structure(tf.zeros_like, load_or_fill({**item, "position": tf.constant(-1, tf.int64)}))
+
+    def candidates(item, others):
+        first = tf.data.Dataset.from_tensors(item).map(load_or_fill).ignore_errors()
+        if not skip:
+            last = tf.data.Dataset.from_tensors(item).map(lambda item: after_failure(item, None))
+            return first.concatenate(last).take(1)
+        if not training:
+            return first.concatenate(tf.data.Dataset.from_tensors(item).map(lambda i: after_failure(i, zeros))).take(1)
+        result = first
+        previous = item
+        for attempt in range(ATTEMPTS - 1):
+            other = {key: value[attempt] for key, value in others.items()}
+            replacement = tf.data.Dataset.from_tensors((previous, other)).map(
+                lambda failed, other: after_failure(failed, lambda _: load_or_fill(other))
+            )
+            result = result.concatenate(replacement.ignore_errors())
+            previous = other
+        last = tf.data.Dataset.from_tensors(previous).map(lambda item: after_failure(item, None))
+        return result.concatenate(last).take(1)
+
+    def with_others(item):
+        """To each row, the rows that come after it in the batch."""
+        rolled = {
+            key: tf.stack([tf.roll(value, -1 - i, 0) for i in range(ATTEMPTS - 1)], 1) for key, value in item.items()
+        }
+        rolled["position"] = tf.repeat(
+            item["position"][:, None], ATTEMPTS - 1, axis=1
+        )  # augmented as the row it stands for
+        return item, rolled
+
+    stream = items.map(with_others if skip and training else lambda item: (item, {})).unbatch()
+    return stream.interleave(
+        candidates, cycle_length=16, block_length=1, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True
+    )
+
+
+def _fail(text: tf.Tensor, example: dict) -> dict:
+    with tf.control_dependencies([tf.debugging.Assert(False, [text])]):
+        return {key: tf.identity(value) for key, value in example.items()}
+
+
+def describe(error: Exception) -> str:
+    """A short reason from an error of TensorFlow."""
+    message = str(getattr(error, "message", error)).strip()
+    lines = [line for line in message.splitlines() if line.strip()]
+    text = lines[0] if lines else type(error).__name__
+    for prefix in ("{{function_node",):
+        if text.startswith(prefix):
+            text = text.split("}}", 1)[-1].strip()
+    return text.split(" [Op:")[0]

@@ -1,0 +1,156 @@
+"""Decoding of pictures as users have them: upright, three channels, 8 bits, and never larger than the machine bears.
+
+Everything here is TensorFlow operations only, so that it becomes part of an exported model.
+"""
+
+import tensorflow as tf
+
+# What the Python Imaging Library takes for a decompression bomb; 178,956,970 pixels are half a gigabyte of RGB.
+MAX_PIXELS = 178_956_970
+
+FORMATS = "JPEG, PNG, GIF, BMP, WebP or JPEG XL"
+
+
+def decode(
+    encoded: tf.Tensor,
+    channels: int = 3,
+    precise: bool = False,
+    exif: bool = True,
+    max_pixels: int = MAX_PIXELS,
+) -> tf.Tensor:
+    """Decodes a picture of any format to uint8.
+
+    What the file name says does not matter. Palettes and greys become RGB, CMYK is converted, an alpha channel is left
+    out, 16 bits are cut to the upper 8, and of an animation the first frame is taken.
+
+    Args:
+        encoded: the bytes of the file, a string scalar.
+        channels: 3 or 1.
+        precise: decode JPEG with the accurate integer transform, as PIL and OpenCV do; TensorFlow's default is a
+            faster one.
+        exif: turn a JPEG upright as its Exif orientation says.
+        max_pixels: refuse a larger picture, by its header, before memory is taken.
+
+    Returns:
+        uint8 [H, W, channels].
+    """
+    with tf.control_dependencies([_check_size(encoded, max_pixels)]):
+        encoded = tf.identity(encoded)
+    if precise:
+        # `decode_jpeg` reads PNG and other formats as well.
+        image = tf.image.decode_jpeg(encoded, channels=channels, dct_method="INTEGER_ACCURATE")
+    elif channels == 3:
+        image = tf.io.decode_image(encoded, channels=3, expand_animations=False)
+    else:
+        image = tf.cond(
+            _decodes_to_grey(encoded),
+            lambda: tf.io.decode_image(encoded, channels=1, expand_animations=False),
+            lambda: tf.image.rgb_to_grayscale(tf.io.decode_image(encoded, channels=3, expand_animations=False)),
+        )
+    if exif:
+        image = upright(image, encoded)
+    image.set_shape([None, None, channels])
+    return image
+
+
+def decode_and_crop(encoded: tf.Tensor, window_of, exif: bool = True, max_pixels: int = MAX_PIXELS) -> tf.Tensor:
+    """Decodes only a part of a JPEG; of other formats, the whole and then the part.
+
+    Args:
+        encoded: the bytes of the file, a string scalar.
+        window_of: maps the shape of the stored picture, int32 [3], to (y, x, height, width), int32 [4].
+        exif: turn the part upright as the Exif orientation says.
+        max_pixels: refuse a larger picture.
+
+    Returns:
+        uint8 [h, w, 3].
+    """
+
+    def from_jpeg():
+        shape = tf.image.extract_jpeg_shape(encoded)
+        with tf.control_dependencies([_assert_pixels(shape[0], shape[1], max_pixels)]):
+            window = window_of(shape)
+        image = tf.image.decode_and_crop_jpeg(encoded, window, channels=3)
+        return upright(image, encoded) if exif else image
+
+    def from_other():
+        image = decode(encoded, exif=False, max_pixels=max_pixels)
+        y, x, height, width = tf.unstack(window_of(tf.shape(image)))
+        return image[y : y + height, x : x + width]
+
+    image = tf.cond(tf.io.is_jpeg(encoded), from_jpeg, from_other)
+    image.set_shape([None, None, 3])
+    return image
+
+
+def upright(image: tf.Tensor, encoded: tf.Tensor) -> tf.Tensor:
+    """Turns and mirrors `image` [H, W, C] as the Exif orientation in the JPEG bytes says."""
+    # An Exif block stands directly behind the start of the file or behind the 18 bytes of a JFIF block.
+    padded = encoded + b"\0" * 32
+    first = tf.equal(tf.strings.substr(padded, 6, 6), b"Exif\0\0")
+    second = tf.equal(tf.strings.substr(padded, 24, 6), b"Exif\0\0")
+
+    def turned():
+        orientation = _orientation(padded, tf.where(first, 12, 30))
+        # Orientations 5 to 8 are mirrored at the diagonal; what remains is mirroring at the axes.
+        result = tf.cond(orientation >= 5, lambda: tf.transpose(image, [1, 0, 2]), lambda: image)
+        upside_down = tf.reduce_any(tf.equal(orientation, [3, 4, 7, 8]))
+        mirrored = tf.reduce_any(tf.equal(orientation, [2, 3, 6, 7]))
+        result = tf.cond(upside_down, lambda: tf.reverse(result, [0]), lambda: result)
+        return tf.cond(mirrored, lambda: tf.reverse(result, [1]), lambda: result)
+
+    return tf.cond(first | second, turned, lambda: image)
+
+
+def _orientation(encoded: tf.Tensor, start: tf.Tensor) -> tf.Tensor:
+    """Reads the orientation, 1 to 8, from the TIFF structure that begins at `start`; 1 when there is none."""
+    # The block is at most 64 KiB; zeros behind it keep damaged offsets and counts inside the array.
+    block = tf.io.decode_raw(tf.strings.substr(encoded, start, 65536), tf.uint8)
+    block = tf.cast(tf.concat([block, tf.zeros([65536 + 2 + 12 * 512], tf.uint8)], 0), tf.int32)
+    little = tf.equal(block[0], ord("I"))
+
+    def number(pair):  # [..., 2] -> [...]
+        return tf.where(little, pair[..., 0] + 256 * pair[..., 1], 256 * pair[..., 0] + pair[..., 1])
+
+    # Of the four bytes of the offset two suffice: the directory lies within the block.
+    offset = tf.where(little, number(block[4:6]), number(block[6:8]))
+    count = number(block[offset : offset + 2])
+    entries = tf.reshape(block[offset + 2 : offset + 2 + 12 * 512], [512, 12])
+    found = tf.equal(number(entries[:, 0:2]), 0x0112) & (tf.range(512) < count)
+    orientation = tf.reduce_max(tf.where(found, number(entries[:, 8:10]), 0))
+    return tf.where((orientation >= 1) & (orientation <= 8), orientation, 1)
+
+
+def _decodes_to_grey(encoded: tf.Tensor) -> tf.Tensor:
+    """Whether `tf.io.decode_image` can give one channel: PNG, and JPEG unless it is CMYK."""
+    png = tf.equal(tf.strings.substr(encoded, 0, 4), b"\x89PNG")
+    return tf.cond(
+        tf.io.is_jpeg(encoded), lambda: tf.image.extract_jpeg_shape(encoded)[2] < 4, lambda: tf.identity(png)
+    )
+
+
+def _check_size(encoded: tf.Tensor, max_pixels: int) -> tf.Operation:
+    """Fails when the header of a JPEG or PNG tells of more than `max_pixels`.
+
+    For the other formats TensorFlow has a limit of its own, 2**29 bytes of decoded picture.
+    """
+
+    def jpeg():
+        shape = tf.image.extract_jpeg_shape(encoded)
+        return shape[:2]
+
+    def png():
+        sides = tf.reshape(tf.io.decode_raw(tf.strings.substr(encoded + b"\0" * 32, 16, 8), tf.uint8), [2, 4])
+        # Sides beyond 2**31 are damage; float keeps them large instead of negative.
+        sides = tf.reduce_sum(tf.cast(sides, tf.float32) * [2.0**24, 2.0**16, 2.0**8, 1.0], axis=1)
+        return tf.cast(tf.minimum(sides, 2.0**30), tf.int32)[::-1]
+
+    is_png = tf.equal(tf.strings.substr(encoded + b"\0" * 4, 0, 4), b"\x89PNG")
+    size = tf.cond(tf.io.is_jpeg(encoded), jpeg, lambda: tf.cond(is_png, png, lambda: tf.zeros([2], tf.int32)))
+    return _assert_pixels(size[0], size[1], max_pixels)
+
+
+def _assert_pixels(height: tf.Tensor, width: tf.Tensor, max_pixels: int) -> tf.Operation:
+    pixels = tf.cast(height, tf.int64) * tf.cast(width, tf.int64)
+    text = f"a picture of more than {max_pixels:,} pixels (height, width):"
+    return tf.debugging.Assert(pixels <= max_pixels, [text, height, width])

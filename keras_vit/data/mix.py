@@ -1,0 +1,114 @@
+"""mixup and CutMix: each image of a batch is combined with its neighbour, and so are the labels.
+
+How strongly is drawn once a step, on the host (`draw`), equal for all workers; the combination (`apply`) is part of the
+training step on the device.
+
+References:
+    mixup: https://arxiv.org/abs/1710.09412
+    CutMix: https://arxiv.org/abs/1905.04899
+"""
+
+import tensorflow as tf
+
+from keras_vit.data import seeds
+
+
+def check(mixup: float, cutmix: float) -> bool:
+    """Whether mixing is on.
+
+    Raises:
+        ValueError: If a parameter is negative.
+    """
+    if mixup < 0 or cutmix < 0:
+        raise ValueError(f"`mixup` and `cutmix` must be 0 (off) or positive. Received: mixup={mixup}, cutmix={cutmix}.")
+    return mixup > 0 or cutmix > 0
+
+
+def draw(seed: int, step: tf.Tensor, mixup: float = 0.0, cutmix: float = 0.0) -> tf.Tensor:
+    """Draws the share of its own that each image keeps in this step.
+
+    The share is distributed as Beta(alpha, alpha). With mixup it is the larger of the share and its complement, as in
+    big_vision. With both, each step uses one of the two, with equal probability.
+
+    Args:
+        seed: the seed of the run.
+        step: the global step, an integer scalar.
+        mixup, cutmix: alpha of the two; 0 is off.
+
+    Returns:
+        float32 scalar: the share for mixup, minus the share for CutMix.
+    """
+    shares = []
+    for name, alpha in (("mixup", mixup), ("cutmix", cutmix)):
+        if alpha > 0:
+            share = _beta(alpha, seeds.pair(seeds.key(seed, "mix", name), step))
+            shares.append(tf.maximum(share, 1.0 - share) if name == "mixup" else -share)
+    if len(shares) == 1:
+        return shares[0]
+    use_mixup = tf.random.stateless_uniform([], seeds.pair(seeds.key(seed, "mix", "which"), step)) < 0.5
+    return tf.where(use_mixup, shares[0], shares[1])
+
+
+def _beta(alpha: float, seed: tf.Tensor) -> tf.Tensor:
+    """One number distributed as Beta(alpha, alpha), in (0, 1)."""
+    # X / (X + Y) of two Gamma variables, by their logarithms: those of small alpha underflow. With U uniform in (0, 1],
+    # Gamma(alpha) is Gamma(alpha + 1) * U**(1 / alpha).
+    larger = tf.random.stateless_gamma([2], seed, alpha + 1.0, dtype=tf.float64)
+    uniform = 1.0 - tf.random.stateless_uniform([2], seed + 1, dtype=tf.float64)
+    logs = tf.math.log(larger) + tf.math.log(uniform) / alpha
+    share = tf.cast(tf.sigmoid(logs[0] - logs[1]), tf.float32)
+    return tf.clip_by_value(share, 1e-6, 1.0 - 1e-6)  # minus zero could not say that it means CutMix
+
+
+def apply(
+    images: tf.Tensor,
+    one_hot: tf.Tensor,
+    lam: tf.Tensor,
+    seed: tf.Tensor,
+    mixup: float = 0.0,
+    cutmix: float = 0.0,
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """Combines each image and label of a batch with those before it in the batch.
+
+    Args:
+        images: float [B, H, W, C].
+        one_hot: float [B, classes].
+        lam: float32 [B], what `draw` gave, the same number for the whole batch.
+        seed: int32 [2], decides where CutMix cuts; the place is one for the batch.
+        mixup, cutmix: as in `draw`; which of the two is in use decides what is compiled.
+
+    Returns:
+        Images and labels, of the same shapes and types.
+    """
+    if not check(mixup, cutmix):
+        return images, one_hot
+    partner_images, partner_labels = tf.roll(images, 1, axis=0), tf.roll(one_hot, 1, axis=0)
+    share = tf.cast(tf.abs(lam[0]), tf.float32)
+    keep = (
+        tf.fill(images.shape[1:3], share)
+        if images.shape[1:3].is_fully_defined()
+        else tf.fill(tf.shape(images)[1:3], share)
+    )
+    if cutmix > 0:
+        box = _box(tf.shape(images)[1], tf.shape(images)[2], share, seed)  # [H, W]: 1 outside, 0 inside
+        keep = tf.where(lam[0] < 0, box, keep) if mixup > 0 else box
+    # With CutMix, what counts is the area that is left after the box was cut at the border.
+    share = tf.reduce_mean(keep)
+    keep = tf.cast(keep[None, :, :, None], images.dtype)
+    share = tf.cast(share, one_hot.dtype)
+    return keep * images + (1 - keep) * partner_images, share * one_hot + (1 - share) * partner_labels
+
+
+def _box(height: tf.Tensor, width: tf.Tensor, share: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
+    """float32 [H, W], 0 in a box of about `1 - share` of the area around a random point, 1 elsewhere."""
+    center = tf.random.stateless_uniform([2], seed)
+
+    def outside(size, position):
+        size_f = tf.cast(size, tf.float32)
+        half = tf.sqrt(1.0 - share) * size_f / 2
+        middle = tf.floor(position * size_f)
+        pixel = tf.cast(tf.range(size), tf.float32)
+        return (pixel < middle - half) | (pixel >= middle + half)
+
+    rows, columns = outside(height, center[0]), outside(width, center[1])
+    return tf.cast(rows[:, None] | columns[None, :], tf.float32)

@@ -1,0 +1,165 @@
+"""Batches for training and evaluation.
+
+What a training batch holds is a pure function of the source, the seed and the global step. Row `r` of step `s` is
+position `p = s * batch_size + r`; the position decides the example (by a permutation of its epoch that is computed, not
+stored) and the random numbers of its augmentation. A run therefore resumes at any step at once with the pictures that it
+would have seen, and the batch does not depend on how many workers share it: worker `i` of `S` takes the rows
+`i * batch_size / S` and on.
+"""
+
+import tensorflow as tf
+
+from keras_vit import _checks
+from keras_vit.data import bad_images, mix, preprocess, records, seeds
+from keras_vit.data.sources import IndexedSource, Source
+
+SHUFFLE_BUFFER = 50_000
+
+
+def train_batches(
+    source: Source,
+    pp: str,
+    batch_size: int,
+    seed: int = 0,
+    start_step: int = 0,
+    shard_index: int = 0,
+    num_shards: int = 1,
+    mixup: float = 0.0,
+    cutmix: float = 0.0,
+    shuffle_buffer: int = SHUFFLE_BUFFER,
+    on_bad_image: str | bad_images.Log = "error",
+) -> tf.data.Dataset:
+    """Endless training batches, beginning with that of step `start_step`.
+
+    Args:
+        source: what `open_source` returned.
+        pp: preprocessing string; the part for the device (see `preprocess.split`) is left to `device_function`.
+        batch_size: examples of a step over all workers.
+        seed: of order and augmentation.
+        start_step: the global step that the first batch belongs to.
+        shard_index, num_shards: which worker of how many this is.
+        mixup, cutmix: alpha of the mixing that the training step is to do by `mix.apply`; 0 is off.
+        shuffle_buffer: encoded examples to shuffle among, for sources that can only be read in order.
+        on_bad_image: `"error"` stops with the path of the image; `"skip"` takes another in its place, and counts and
+            lists what it skipped in the log. A `bad_images.Log` skips and keeps the list.
+
+    Returns:
+        Dataset of {"image": uint8 [b, H, W, C], "label": int32 [b] or float32 [b, classes]}, with b = batch_size /
+        num_shards, and "mix": float32 [b], the same number in each row, when mixing is on.
+    """
+    rows = _rows(batch_size, shard_index, num_shards)
+    mixing = mix.check(mixup, cutmix)
+    function = preprocess.host_function(pp)
+
+    def load(item):
+        example = source.fetch(item["index"]) if indexed else source.parse(item["record"])
+        return _checked(source, function(example, seed, item["position"]))
+
+    first_row = shard_index * rows
+    indexed = isinstance(source, IndexedSource)
+    if indexed:
+        items = _train_items(source.num_examples, batch_size, rows, first_row, seed, start_step)
+    else:
+        items = records.train_items(source, batch_size, rows, first_row, seed, start_step, shuffle_buffer)
+    batches = bad_images.batches(items, load, source, rows, on_bad_image, training=True)
+    if mixing:
+
+        def add_mix(step, batch):
+            return {**batch, "mix": tf.fill([rows], mix.draw(seed, step, mixup, cutmix))}
+
+        batches = batches.enumerate(start=start_step).map(add_mix)
+    return _finish(batches)
+
+
+def eval_batches(
+    source: Source,
+    pp: str,
+    batch_size: int,
+    shard_index: int = 0,
+    num_shards: int = 1,
+    on_bad_image: str | bad_images.Log = "error",
+) -> tf.data.Dataset:
+    """One pass over a source, in its order, in full batches.
+
+    The last batch is filled with zero images; "mask" is 0 for them and for images that were skipped. All workers get the
+    same number of batches.
+
+    Args:
+        source, pp, batch_size, shard_index, num_shards: see `train_batches`.
+        on_bad_image: `"error"`, `"skip"` (the example is masked, counted and listed) or a `bad_images.Log`.
+
+    Returns:
+        Dataset of {"image", "label", "mask": float32 [b]}.
+    """
+    if preprocess.is_random(pp):
+        raise ValueError(f"Preprocessing for evaluation must not be random. Received: {pp!r}.")
+    rows = _rows(batch_size, shard_index, num_shards)
+    function = preprocess.host_function(pp)
+    indexed = isinstance(source, IndexedSource)
+
+    def load(item):
+        example = source.fetch(item["index"]) if indexed else source.parse(item["record"])
+        return {**_checked(source, function(example)), "mask": tf.constant(1.0)}
+
+    steps = -(-source.num_examples // batch_size)
+    if indexed:
+        items = _eval_items(source.num_examples, batch_size, rows, shard_index * rows, steps)
+    else:
+        items = records.eval_items(source, batch_size, rows, shard_index * rows, steps)
+    batches = bad_images.batches(items, load, source, rows, on_bad_image, training=False, steps=steps)
+    return _finish(batches.apply(tf.data.experimental.assert_cardinality(steps)))
+
+
+def _rows(batch_size: int, shard_index: int, num_shards: int) -> int:
+    _checks.positive_int("batch_size", batch_size)
+    _checks.positive_int("num_shards", num_shards)
+    if not 0 <= shard_index < num_shards:
+        raise ValueError(
+            f"0 <= shard_index < num_shards={num_shards} is expected. Received: shard_index={shard_index}."
+        )
+    return _checks.divisible("batch_size", batch_size, "num_shards", num_shards) // num_shards
+
+
+def _train_items(size: int, batch_size: int, rows: int, first_row: int, seed: int, start_step: int) -> tf.data.Dataset:
+    """Steps of {"position": int64 [rows], "index": int64 [rows]}."""
+    stream = seeds.key(seed, "order")
+
+    def of_step(step):
+        position = step * batch_size + first_row + tf.range(rows, dtype=tf.int64)
+        index = seeds.permute(position % size, position // size, stream, size)
+        return {"position": position, "index": index}
+
+    return tf.data.Dataset.range(start_step, tf.int64.max).map(of_step)
+
+
+def _eval_items(size: int, batch_size: int, rows: int, first_row: int, steps: int) -> tf.data.Dataset:
+    """Steps of {"position", "index"}; the position of a row that is only filled in is -1."""
+
+    def of_step(step):
+        position = step * batch_size + first_row + tf.range(rows, dtype=tf.int64)
+        inside = position < size
+        return {"position": tf.where(inside, position, -1), "index": tf.where(inside, position, 0)}
+
+    return tf.data.Dataset.range(steps).map(of_step)
+
+
+def _checked(source: Source, example: dict) -> dict:
+    if "image" not in example or "label" not in example:
+        raise ValueError(
+            f"'image' and 'label' must remain after preprocessing. Received: {sorted(example)} from {source.name!r}."
+        )
+    shape = example["image"].shape
+    if example["image"].dtype == tf.string or not shape.is_fully_defined():
+        raise ValueError(
+            f"Images of {source.name!r} do not have one fixed size after preprocessing: {shape}. Add an operation that "
+            "fixes it, such as resize(224); encoded images need 'decode|' first."
+        )
+    return example
+
+
+def _finish(batches: tf.data.Dataset) -> tf.data.Dataset:
+    options = tf.data.Options()
+    options.deterministic = True
+    # The rows of each worker are chosen above; a second division would lose examples.
+    options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
+    return batches.prefetch(tf.data.AUTOTUNE).with_options(options)

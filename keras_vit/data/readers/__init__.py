@@ -1,0 +1,88 @@
+"""Opening of every kind of source by one function."""
+
+import ast
+import dataclasses
+import inspect
+import re
+from collections.abc import Callable
+
+from keras_vit import _checks
+from keras_vit.data.readers import digits, folder, idx, npz
+from keras_vit.data.sources import Source
+
+_OPTIONS = re.compile(r"#(\w+=.*)$", re.DOTALL)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Reader:
+    open: Callable[..., Source]
+    sizes: Callable[..., dict[str, int]]
+    usage: str
+    path: bool = True
+
+
+READERS = {
+    "digits": _Reader(digits.open_source, digits.sizes, "digits", path=False),
+    "folder": _Reader(folder.open_source, folder.sizes, "folder:/pictures"),
+    "npz": _Reader(npz.open_source, npz.sizes, "npz:/arrays.npz"),
+    "idx": _Reader(idx.open_source, idx.sizes, "idx:/folder"),
+    "fashion_mnist": _Reader(idx.open_fashion_mnist, idx.fashion_mnist_sizes, "fashion_mnist", path=False),
+}
+
+
+def open_source(spec: str, split: str = "train", **options) -> Source:
+    """Opens a source of labelled images.
+
+    Args:
+        spec: kind and place: `"digits"`, `"folder:/pictures"`, `"npz:/arrays.npz"`, `"idx:/mnist"`, `"fashion_mnist"`,
+            `"manifest:/list.csv"`, `"tfrecord:/data/train-*"`, `"tfds:cifar10"`. Options may follow, as
+            `"folder:/pictures#test_fraction=0.1"`, joined by `&`.
+        split: as TensorFlow Datasets writes it: `"train"`, `"train[:98%]"`, `"train[:10%]+test"`.
+        **options: what the kind of source takes; see `docs/data.md`.
+
+    Returns:
+        The source, with `num_examples`, `num_classes` and `class_names`.
+
+    Raises:
+        ValueError: If the source, the split or an option does not exist, or the data are not as they should be.
+        FileNotFoundError: If a file does not exist.
+    """
+    reader, location, options = _resolve(spec, options)
+    return reader.open(location, split, **options)
+
+
+def split_sizes(spec: str, **options) -> dict[str, int]:
+    """The splits that a source has, with their number of examples. Arguments as for `open_source`."""
+    reader, location, options = _resolve(spec, options)
+    return reader.sizes(location, **options)
+
+
+def _resolve(spec: str, options: dict) -> tuple[_Reader, str, dict]:
+    match = _OPTIONS.search(spec)
+    if match:
+        spec = spec[: match.start()]
+        options = {**dict(_option(text) for text in match[1].split("&")), **options}
+    kind, colon, location = spec.partition(":")
+    if kind not in READERS:
+        usage = ", ".join(reader.usage for reader in READERS.values())
+        hint = " For a folder of pictures write 'folder:' before its path." if "/" in kind else ""
+        raise ValueError(f"Unknown source {spec!r}.{_checks.nearest(kind, READERS)}{hint} There are: {usage}.")
+    reader = READERS[kind]
+    if reader.path and not location:
+        raise ValueError(f"The source {kind!r} needs a place: {reader.usage!r}. Received: {spec!r}.")
+    known = list(inspect.signature(reader.open).parameters)[2:]
+    for name in options:
+        if name not in known:
+            has = f"It has: {', '.join(known)}." if known else "It has none."
+            raise ValueError(f"The source {kind!r} has no option {name!r}.{_checks.nearest(name, known)} {has}")
+    return reader, location, options
+
+
+def _option(text: str) -> tuple[str, object]:
+    name, equals, value = text.partition("=")
+    if not equals or not name.isidentifier():
+        raise ValueError(f"Options of a source are written name=value and joined by '&'. Received: {text!r}.")
+    try:
+        return name, ast.literal_eval(value)
+    except (ValueError, SyntaxError):
+        return name, value

@@ -1,0 +1,165 @@
+"""IDX files, the format in which MNIST, Fashion-MNIST, KMNIST and EMNIST are published (http://yann.lecun.com/exdb/mnist)."""
+
+import gzip
+import math
+import re
+import struct
+import zlib
+
+import numpy as np
+import tensorflow as tf
+
+from keras_vit.data import splits
+from keras_vit.data.sources import ArraySource, check_labels, select, warn_of_missing_classes
+
+FASHION_MNIST = (
+    "T-shirt/top",
+    "Trouser",
+    "Pullover",
+    "Dress",
+    "Coat",
+    "Sandal",
+    "Shirt",
+    "Sneaker",
+    "Bag",
+    "Ankle boot",
+)
+# Where Debian's package dataset-fashion-mnist puts the files.
+FASHION_MNIST_FOLDER = "/usr/share/datasets/fashion-mnist"
+
+_FILE = re.compile(r"(?P<prefix>.*?)(?P<part>train|t10k|test)-(?P<kind>images|labels)[-.]idx[13]-ubyte(\.gz)?")
+
+
+def sizes(location: str, prefix: str | None = None, class_names=None) -> dict[str, int]:
+    """Number of examples of each split."""
+    return {split: _header(files["labels"])[1][0] for split, files in _files(location, prefix).items()}
+
+
+def open_source(
+    location: str, split: str = "train", prefix: str | None = None, class_names: list[str] | None = None
+) -> ArraySource:
+    """Opens IDX files.
+
+    Args:
+        location: a folder with `train-images-idx3-ubyte`, `train-labels-idx1-ubyte`, `t10k-images-idx3-ubyte` and
+            `t10k-labels-idx1-ubyte`, or some of them; compressed (`.gz`) or not.
+        split: of "train" and "test".
+        prefix: what stands before `train-images...`, as `"emnist-letters-"`; needed only when there are several.
+        class_names: names of the classes; numbers when `None`.
+    """
+    name = f"idx:{location}"
+    files = _files(location, prefix)
+    counts = {key: _header(pair["labels"])[1][0] for key, pair in files.items()}
+    parts = splits.parse(split, counts, name)
+    read = {key: (_array(files[key]["images"], 3), _array(files[key]["labels"], 1)) for key in {p.name for p in parts}}
+    for key, (images, labels) in read.items():
+        if len(images) != len(labels):
+            raise ValueError(
+                f"There must be one label an image. Received: {len(images):,} images in {files[key]['images']} and "
+                f"{len(labels):,} labels in {files[key]['labels']}."
+            )
+    largest = max(int(labels.max()) for _, labels in read.values())
+    class_names = class_names or [str(label) for label in range(largest + 1)]
+    indices = {key: np.arange(count) for key, count in counts.items()}
+    images = np.concatenate([read[part.name][0][select([part], indices)] for part in parts])
+    labels = np.concatenate([read[part.name][1][select([part], indices)] for part in parts])
+    labels = check_labels(labels, len(class_names), lambda index: f"image {index} of {name}")
+    warn_of_missing_classes(name, split, labels, np.concatenate([labels for _, labels in read.values()]))
+    return ArraySource(name, split, images, labels, class_names)
+
+
+def open_fashion_mnist(location: str = "", split: str = "train") -> ArraySource:
+    """Opens Fashion-MNIST, with the names of its classes.
+
+    Args:
+        location: the folder of the files; where Debian's package `dataset-fashion-mnist` puts them when empty.
+        split: of "train" (60,000 examples) and "test" (10,000).
+    """
+    location = location or FASHION_MNIST_FOLDER
+    if not tf.io.gfile.isdir(location):
+        raise FileNotFoundError(
+            f"There is no folder {location!r}. Install the files with `sudo apt-get install dataset-fashion-mnist`, or "
+            "give the folder that holds them: 'fashion_mnist:/folder'."
+        )
+    source = open_source(location, split, class_names=list(FASHION_MNIST))
+    source.name = f"fashion_mnist:{location}"
+    return source
+
+
+def fashion_mnist_sizes(location: str = "") -> dict[str, int]:
+    """Number of examples of each split."""
+    return sizes(location or FASHION_MNIST_FOLDER)
+
+
+def _files(location: str, prefix: str | None) -> dict[str, dict[str, str]]:
+    """{split: {"images": path, "labels": path}}."""
+    if not tf.io.gfile.isdir(location):
+        raise FileNotFoundError(f"There is no folder {location!r}.")
+    found: dict[str, dict[str, dict[str, str]]] = {}
+    names = sorted(tf.io.gfile.listdir(location), reverse=True)  # an unpacked file comes after its .gz and wins
+    for file in names:
+        match = _FILE.fullmatch(file)
+        if match:
+            part = "train" if match["part"] == "train" else "test"
+            path = f"{location.rstrip('/')}/{file}"
+            found.setdefault(match["prefix"], {}).setdefault(part, {})[match["kind"]] = path
+    if prefix is None and len(found) > 1 and "" not in found:
+        raise ValueError(f"{location} holds several data sets: choose one with prefix=, of {sorted(found)}.")
+    files = found.get(prefix or ("" if "" in found else next(iter(found), "")), {})
+    complete = {key: files[key] for key in ("train", "test") if len(files.get(key, {})) == 2}
+    if not complete:
+        raise FileNotFoundError(
+            f"{location} holds no IDX files with images and labels. Expected: train-images-idx3-ubyte and "
+            f"train-labels-idx1-ubyte, with or without .gz. Received: {sorted(names)[:20]}."
+        )
+    return complete
+
+
+def _header(path: str) -> tuple[int, tuple[int, ...]]:
+    """Length of the header and dimensions of the array, checked against the size of the file."""
+    with tf.io.gfile.GFile(path, "rb") as raw:
+        start = raw.read(2)
+        raw.seek(0)
+        compressed = start == b"\x1f\x8b"
+        file = gzip.GzipFile(fileobj=raw) if compressed else raw
+        try:
+            head = file.read(4)
+            if len(head) < 4 or head[:2] != b"\0\0" or head[2] != 8 or not 1 <= head[3] <= 4:
+                raise ValueError(
+                    f"{path} is not an IDX file of bytes. Expected: a file that begins with 00 00 08 and the number of "
+                    f"dimensions. Received: {head.hex(' ') or 'an empty file'}."
+                )
+            dimensions = file.read(4 * head[3])
+            if len(dimensions) < 4 * head[3]:
+                raise ValueError(f"{path} ends within its header.")
+        except (EOFError, OSError, zlib.error) as error:
+            raise ValueError(f"{path} cannot be unpacked ({error}). Is the download complete?") from error
+    shape = struct.unpack(f">{head[3]}I", dimensions)
+    length = 4 + 4 * head[3]
+    size, expected = tf.io.gfile.stat(path).length, length + math.prod(shape)
+    if compressed:
+        # The last four bytes tell the unpacked size, modulo 2**32.
+        with tf.io.gfile.GFile(path, "rb") as raw:
+            raw.seek(max(size - 4, 0))
+            size, expected = int.from_bytes(raw.read(4), "little"), expected % 2**32
+    if size != expected:
+        raise ValueError(
+            f"{path} is damaged or incomplete: its header tells of {list(shape)} values, {expected:,} bytes with the "
+            f"header, and there are {size:,}."
+        )
+    return length, shape
+
+
+def _array(path: str, dimensions: int) -> np.ndarray:
+    length, shape = _header(path)
+    if len(shape) != dimensions or 0 in shape:
+        raise ValueError(
+            f"{path} must hold an array of {dimensions} dimensions, none of them 0. Received: {list(shape)}."
+        )
+    with tf.io.gfile.GFile(path, "rb") as file:
+        data = file.read()
+    try:
+        data = gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data
+    except (EOFError, OSError, zlib.error) as error:
+        raise ValueError(f"{path} cannot be unpacked ({error}). Is the download complete?") from error
+    return np.frombuffer(data, np.uint8, offset=length).reshape(shape)

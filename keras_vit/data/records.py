@@ -1,0 +1,1 @@
+"""Order of sources that can only be read from front to back."""

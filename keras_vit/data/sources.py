@@ -1,0 +1,155 @@
+"""What a source of images is: an indexable or a sequential collection of (image, label), with class names and counts."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import tensorflow as tf
+from absl import logging
+
+from keras_vit.data import splits
+
+
+class Source:
+    """Images with labels.
+
+    Attributes:
+        name: what was opened, e.g. `"folder:/pictures"`.
+        split: which part of it, e.g. `"train[:98%]"`.
+        num_examples: number of examples in the split.
+        class_names: names of the classes, in the order of the labels.
+        multi_label: whether an example may have several labels; then a label is a float32 vector of zeros and ones.
+        encoded: whether images are encoded files (they need a "decode" operation) rather than arrays.
+    """
+
+    def __init__(self, name: str, split: str, num_examples: int, class_names: Sequence[str], multi_label: bool = False):
+        self.name = name
+        self.split = split
+        self.num_examples = int(num_examples)
+        self.class_names = tuple(str(class_name) for class_name in class_names)
+        self.multi_label = multi_label
+        self.encoded = True
+
+    @property
+    def num_classes(self) -> int:
+        """Number of classes."""
+        return len(self.class_names)
+
+    def __repr__(self) -> str:
+        return f"<{self.name!r} {self.split!r}: {self.num_examples:,} examples, {self.num_classes:,} classes>"
+
+
+class IndexedSource(Source):
+    """A source whose examples can be fetched in any order: arrays in memory, or files of one image each."""
+
+    def fetch(self, index: tf.Tensor) -> dict[str, tf.Tensor]:
+        """Example number `index` (int64 scalar) as {"image", "label"}, in TensorFlow operations."""
+        raise NotImplementedError
+
+    def origin(self, index: int) -> str:
+        """Where example number `index` comes from, for messages: a path where there is one."""
+        raise NotImplementedError
+
+    def labels(self) -> np.ndarray:
+        """All labels: int32 [n], or float32 [n, classes] when `multi_label`."""
+        raise NotImplementedError
+
+
+class ArraySource(IndexedSource):
+    """Images held in memory.
+
+    Args:
+        name, split, class_names, multi_label: see `Source`.
+        images: uint8 [n, H, W] or [n, H, W, C].
+        labels: int32 [n], or float32 [n, classes] when `multi_label`.
+        offset: added to the index in messages, so that they name the place in the file.
+    """
+
+    def __init__(self, name, split, images: np.ndarray, labels: np.ndarray, class_names, multi_label=False, offset=0):
+        super().__init__(name, split, len(images), class_names, multi_label)
+        self.encoded = False
+        self.images = images[..., None] if images.ndim == 3 else images
+        self._labels = labels
+        self._offset = offset
+
+    def fetch(self, index):
+        return {"image": tf.gather(tf.constant(self.images), index), "label": tf.gather(self._labels, index)}
+
+    def origin(self, index):
+        return f"image {index + self._offset} of {self.name}"
+
+    def labels(self):
+        return self._labels
+
+
+class FileSource(IndexedSource):
+    """Images in files of their own, local or remote.
+
+    Args:
+        name, split, class_names, multi_label: see `Source`.
+        paths: one path an image.
+        labels: int32 [n], or float32 [n, classes] when `multi_label`.
+    """
+
+    def __init__(self, name, split, paths: Sequence[str], labels: np.ndarray, class_names, multi_label=False):
+        super().__init__(name, split, len(paths), class_names, multi_label)
+        self.paths = list(paths)
+        self._labels = labels
+
+    def fetch(self, index):
+        return {"image": tf.io.read_file(tf.gather(self.paths, index)), "label": tf.gather(self._labels, index)}
+
+    def origin(self, index):
+        return self.paths[index]
+
+    def labels(self):
+        return self._labels
+
+
+def check_labels(labels: np.ndarray, num_classes: int, origin) -> np.ndarray:
+    """Returns `labels` as int32, or as float32 when there is a vector for each example.
+
+    Args:
+        labels: int [n], or zeros and ones [n, classes].
+        num_classes: number of classes.
+        origin: names example i in an error.
+
+    Raises:
+        ValueError: If a label is out of range; the message says which and where.
+    """
+    if labels.ndim == 2:
+        if labels.shape[1] != num_classes:
+            raise ValueError(
+                f"Labels of several classes must have one column a class, {num_classes}. Received: {labels.shape}."
+            )
+        wrong = np.flatnonzero(~np.isin(labels, (0, 1)).all(axis=1))
+        allowed, result = "zeros and ones", labels.astype(np.float32)
+    else:
+        wrong = np.flatnonzero((labels < 0) | (labels >= num_classes))
+        allowed, result = f"0 <= label < {num_classes}, the number of classes", labels.astype(np.int32)
+    if len(wrong):
+        first = int(wrong[0])
+        raise ValueError(
+            f"Labels out of range: expected {allowed}. Received: {labels[first]} for {origin(first)}"
+            f"{f' and {len(wrong) - 1:,} more' if len(wrong) > 1 else ''}."
+        )
+    return result
+
+
+def select(parts: Sequence[splits.Part], indices: dict[str, np.ndarray]) -> np.ndarray:
+    """The indices of the examples in `parts`, given those of each whole split in its order."""
+    return np.concatenate([indices[part.name][part.start : part.stop] for part in parts])
+
+
+def warn_of_missing_classes(name: str, split: str, labels: np.ndarray, whole: np.ndarray) -> None:
+    """Logs a warning when a slice holds fewer classes than the whole, as of a file sorted by class."""
+    if labels.ndim == 1:
+        missing = np.setdiff1d(whole, labels)
+        if len(missing):
+            logging.warning(
+                "%s: the split %r has no example of %d of the %d classes. Are the examples sorted by class? "
+                "A slice takes them in the order of the file.",
+                name,
+                split,
+                len(missing),
+                len(np.unique(whole)),
+            )

@@ -1,0 +1,82 @@
+"""Splits as TensorFlow Datasets writes them: `train`, `train[:98%]`, `train[100:200]`, `train[:10%]+test[90%:]`."""
+
+import dataclasses
+import re
+from collections.abc import Mapping
+
+from keras_vit import _checks
+
+_PART = re.compile(
+    r"\s*(?P<name>[\w.\-]+)\s*(?:\[\s*(?P<start>[^:\[\]]*?)\s*(?P<colon>:)\s*(?P<stop>[^:\[\]]*?)\s*\])?\s*"
+)
+_BOUND = re.compile(r"(-?\d+)\s*(%?)")
+
+
+@dataclasses.dataclass(frozen=True)
+class Part:
+    """The examples `start <= i < stop` of the split `name`."""
+
+    name: str
+    start: int
+    stop: int
+
+
+def parse(split: str, sizes: Mapping[str, int], what: str = "the data set") -> tuple[Part, ...]:
+    """Resolves a split against the sizes of the splits that exist.
+
+    Percentages are rounded to the nearest example, as in TensorFlow Datasets, so that `train[:30%]` and `train[30%:]`
+    share no example and together are `train`.
+
+    Args:
+        split: one or several parts joined by `+`.
+        sizes: number of examples of each split.
+        what: named in errors.
+
+    Returns:
+        The parts, none of them empty.
+
+    Raises:
+        ValueError: If the text cannot be read, names no split or selects nothing.
+    """
+    parts = []
+    for text in str(split).split("+"):
+        match = _PART.fullmatch(text)
+        if not match:
+            raise ValueError(
+                f"A split must look like 'train', 'train[:80%]', 'train[100:200]' or 'train[:10%]+test'. "
+                f"Received: {split!r}."
+            )
+        name = match["name"]
+        if name not in sizes:
+            raise ValueError(
+                f"Split {name!r} does not exist in {what}. It has: "
+                f"{', '.join(f'{key!r} ({size:,} examples)' for key, size in sizes.items())}."
+                f"{_checks.nearest(name, sizes)}"
+            )
+        start, stop = 0, sizes[name]
+        if match["colon"]:
+            start = _bound(match["start"], sizes[name], 0, split)
+            stop = _bound(match["stop"], sizes[name], sizes[name], split)
+        if start >= stop:
+            raise ValueError(
+                f"Split {text.strip()!r} of {what} selects no example: {name!r} has {sizes[name]:,}, "
+                f"and this asks for {start:,} <= i < {stop:,}."
+            )
+        parts.append(Part(name, start, stop))
+    return tuple(parts)
+
+
+def _bound(text: str, size: int, default: int, split: str) -> int:
+    if not text:
+        return default
+    match = _BOUND.fullmatch(text)
+    if not match:
+        raise ValueError(f"A bound of a split must be a number or a percentage. Received: {text!r} in {split!r}.")
+    value, percent = int(match[1]), bool(match[2])
+    if percent and abs(value) > 100:
+        raise ValueError(f"A percentage of a split must be within -100 and 100. Received: {text!r} in {split!r}.")
+    if percent:
+        value = round(abs(value) * size / 100) * (1 if value >= 0 else -1)
+    if value < 0:
+        value += size
+    return min(max(value, 0), size)
