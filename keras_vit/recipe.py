@@ -170,7 +170,7 @@ class Recipe:
     steps_per_loop: int = 100
     log_every: int = 50
     eval_every: int = 0
-    checkpoint_every: int = 0
+    checkpoint_every: int = 1_000
     keep_checkpoints: int = 2
     model: Model = dataclasses.field(default_factory=Model)
     data: Data = dataclasses.field(default_factory=Data)

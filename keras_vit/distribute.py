@@ -1,0 +1,240 @@
+"""Devices: which strategy to train under, and how a global batch divides over its replicas.
+
+    one_device    one GPU, or the CPU
+    mirrored      all GPUs of this machine (or virtual CPU devices), one replica each
+    multi_worker  several machines, each started with its own `TF_CONFIG`
+    tpu           the TPU cores of this machine (`--tpu=local`) or of a named TPU
+    auto          what the machine has: TF_CONFIG, else a TPU, else several GPUs, else one device
+"""
+
+import importlib.metadata
+import importlib.util
+import json
+import os
+import socket
+
+import tensorflow as tf
+
+from keras_vit import recipe as recipes
+
+STRATEGIES = ("auto", "one_device", "mirrored", "multi_worker", "tpu")
+TPU_ENVIRONMENT = ("TPU_NAME", "PJRT_DEVICE", "NEXT_PLUGGABLE_DEVICE_USE_C_API", "TF_PLUGGABLE_DEVICE_LIBRARY_PATH")
+METADATA_SERVER = ("metadata.google.internal", 80)  # where Google Cloud says which TPUs there are
+
+
+def create_strategy(name: str = "auto", tpu: str = "local", virtual_devices: int = 0) -> tf.distribute.Strategy:
+    """Returns the strategy under whose scope model, optimiser and data are then made.
+
+    Args:
+        name: one of `STRATEGIES`.
+        tpu: `"local"`, or the name or `grpc://` address of a TPU.
+        virtual_devices: makes that many devices out of the CPU first, to try `mirrored` without accelerators.
+
+    Returns:
+        A `OneDeviceStrategy`, `MirroredStrategy`, `MultiWorkerMirroredStrategy` or `TPUStrategy`.
+
+    Raises:
+        ValueError: for an unknown name or a wrong `TF_CONFIG`.
+        RuntimeError: if the machine lacks what is asked for.
+    """
+    if name not in STRATEGIES:
+        raise ValueError(f"--distribute must be one of {', '.join(STRATEGIES)}. Received: {name!r}")
+    if virtual_devices:
+        _split_cpu(virtual_devices)
+    if name == "auto":
+        name = _what_there_is(virtual_devices)
+    if name == "tpu":
+        return _tpu_strategy(tpu)
+    if name == "multi_worker":
+        _check_tf_config()
+        return tf.distribute.MultiWorkerMirroredStrategy()
+    if name == "mirrored":
+        devices = tf.config.list_logical_devices("GPU") or tf.config.list_logical_devices("CPU")
+        return tf.distribute.MirroredStrategy([device.name for device in devices])
+    return tf.distribute.OneDeviceStrategy("/gpu:0" if tf.config.list_logical_devices("GPU") else "/cpu:0")
+
+
+def check_batch_size(name: str, batch_size: int, strategy: tf.distribute.Strategy, micro_batches: int = 1) -> int:
+    """Returns how many examples of a global batch each replica gets.
+
+    Raises:
+        ValueError: if the batch cannot be divided evenly; names the nearest size that can.
+    """
+    replicas = strategy.num_replicas_in_sync
+    parts = replicas * micro_batches
+    if batch_size % parts:
+        micro = f" and {micro_batches} micro-batches" if micro_batches > 1 else ""
+        raise ValueError(
+            f"{name} is the size over all devices and must divide evenly among {replicas} replicas{micro}. "
+            f"Received: {name}={batch_size}. The nearest that works is {recipes.nearest_multiple(batch_size, parts)}."
+        )
+    return batch_size // replicas
+
+
+def is_multi_worker(strategy: tf.distribute.Strategy) -> bool:
+    """Tells whether several processes train together."""
+    return strategy.cluster_resolver is not None and num_workers(strategy) > 1
+
+
+def num_workers(strategy: tf.distribute.Strategy) -> int:
+    """Returns the number of training processes that read data."""
+    if isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
+        workers = strategy.cluster_resolver.cluster_spec().as_dict()
+        return max(1, len(workers.get("worker", ())) + len(workers.get("chief", ())))
+    return 1
+
+
+def is_chief(strategy: tf.distribute.Strategy) -> bool:
+    """Tells whether this process is the one that writes shared files."""
+    if not isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
+        return True
+    resolver = strategy.cluster_resolver
+    if resolver.task_type is None or resolver.task_type == "chief":
+        return True
+    return resolver.task_type == "worker" and resolver.task_id == 0 and "chief" not in resolver.cluster_spec().as_dict()
+
+
+def use_xla(jit: str, strategy: tf.distribute.Strategy) -> bool:
+    """Decides whether the gradient computation is compiled with XLA on its device.
+
+    `"auto"` compiles on a single GPU. A TPU compiles everything by itself; XLA for the host must never be asked for
+    there, because TensorFlow's TPU build has none.
+
+    Raises:
+        ValueError: for `"on"` where it cannot work.
+    """
+    tpu = isinstance(strategy, tf.distribute.TPUStrategy) or has_tpu_build()
+    if jit == "on" and tpu:
+        raise ValueError('jit="on" asks for XLA on the host, which TensorFlow\'s TPU build lacks. Use jit="auto".')
+    if jit == "on" and strategy.num_replicas_in_sync > 1:
+        raise ValueError('jit="on" works on one device only: TensorFlow mixes up the replicas. Use jit="auto".')
+    one_gpu = isinstance(strategy, tf.distribute.OneDeviceStrategy) and bool(tf.config.list_logical_devices("GPU"))
+    return jit == "on" or (jit == "auto" and one_gpu and not tpu)
+
+
+def has_tpu_build() -> bool:
+    """Tells whether the installed TensorFlow is the TPU build."""
+    try:
+        importlib.metadata.version("tensorflow-tpu")
+    except importlib.metadata.PackageNotFoundError:
+        return False
+    return True
+
+
+def describe(strategy: tf.distribute.Strategy) -> str:
+    """Returns one line about the devices, such as `MirroredStrategy, 2 replicas`."""
+    replicas = strategy.num_replicas_in_sync
+    workers = f" in {num_workers(strategy)} workers" if num_workers(strategy) > 1 else ""
+    return f"{type(strategy).__name__}, {replicas} replica{'s' if replicas > 1 else ''}{workers}"
+
+
+def distribute_batches(strategy: tf.distribute.Strategy, per_worker_batches) -> tf.distribute.DistributedDataset:
+    """Spreads each worker's batches over its replicas, in order of the rows.
+
+    Args:
+        strategy: of the run.
+        per_worker_batches: function of (shard index, number of shards) that returns the `tf.data.Dataset` of a
+            worker's share of every global batch.
+
+    Returns:
+        A dataset whose elements feed one step of all replicas.
+    """
+
+    def per_replica_batches(context: tf.distribute.InputContext) -> tf.data.Dataset:
+        dataset = per_worker_batches(context.input_pipeline_id, context.num_input_pipelines)
+        local_replicas = context.num_replicas_in_sync // context.num_input_pipelines
+        if local_replicas == 1:
+            return dataset
+
+        def split(batch):  # [b, ...] -> [replicas, b / replicas, ...]
+            return {
+                name: tf.reshape(value, [local_replicas, value.shape[0] // local_replicas, *value.shape[1:]])
+                for name, value in batch.items()
+            }
+
+        return dataset.map(split, num_parallel_calls=1, deterministic=True).unbatch().prefetch(local_replicas)
+
+    return strategy.distribute_datasets_from_function(per_replica_batches)
+
+
+def _split_cpu(count: int) -> None:
+    cpu = tf.config.list_physical_devices("CPU")[0]
+    try:
+        tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * count)
+    except RuntimeError as error:
+        raise RuntimeError(
+            f"--virtual_devices={count} must be set before TensorFlow uses the CPU for the first time: {error}"
+        ) from error
+
+
+def _what_there_is(virtual_devices: int) -> str:
+    if "TF_CONFIG" in os.environ:
+        return "multi_worker"
+    if tf.config.list_physical_devices("TPU"):
+        return "tpu"
+    return "mirrored" if virtual_devices > 1 or len(tf.config.list_physical_devices("GPU")) > 1 else "one_device"
+
+
+def _check_tf_config() -> None:
+    """Raises a readable error where TensorFlow would hang or complain about something else."""
+    example = (
+        '\'{"cluster": {"worker": ["host0:12345", "host1:12345"]}, "task": {"type": "worker", "index": 0}}\', with '
+        "the same cluster and another index on each machine"
+    )
+    text = os.environ.get("TF_CONFIG")
+    if not text:
+        raise ValueError(f"--distribute=multi_worker needs the environment variable TF_CONFIG, such as {example}.")
+    try:
+        config = json.loads(text)
+        task = config["task"]
+        address = config["cluster"][task["type"]][int(task["index"])]
+    except (ValueError, KeyError, TypeError, IndexError) as error:
+        raise ValueError(f"TF_CONFIG must be JSON such as {example}. Received: {text!r} ({error!r})") from error
+    if ":" not in str(address):
+        raise ValueError(f"Addresses in TF_CONFIG must have the form host:port. Received: {address!r}")
+
+
+def _tpu_strategy(tpu: str) -> tf.distribute.Strategy:
+    if tpu == "local":
+        _check_local_tpu()
+    elif not tpu.startswith("grpc://"):
+        _check_named_tpu(tpu)
+    resolver = tf.distribute.cluster_resolver.TPUClusterResolver(tpu)
+    tf.config.experimental_connect_to_cluster(resolver)
+    tf.tpu.experimental.initialize_tpu_system(resolver)
+    return tf.distribute.TPUStrategy(resolver)
+
+
+def _check_local_tpu() -> None:
+    """Explains within seconds why there is no TPU here, instead of the minutes that TensorFlow takes."""
+    if tf.config.list_physical_devices("TPU"):
+        return
+    if not has_tpu_build():
+        raise RuntimeError(
+            "--distribute=tpu needs TensorFlow's TPU build, which is not installed. On a TPU VM, in an environment of "
+            "its own: pip install 'keras-vision-transformers[tpu]' -f "
+            "https://storage.googleapis.com/libtpu-tf-releases/index.html. Elsewhere, use --distribute=auto."
+        )
+    missing = [name for name in TPU_ENVIRONMENT if name not in os.environ]
+    if missing:
+        libtpu = importlib.util.find_spec("libtpu")
+        library = os.path.join(libtpu.submodule_search_locations[0], "libtpu.so") if libtpu else "/path/to/libtpu.so"
+        raise RuntimeError(
+            f"--distribute=tpu --tpu=local found no TPU, and the environment lacks {', '.join(missing)}. Before Python "
+            "starts: export TPU_NAME=local PJRT_DEVICE=TPU NEXT_PLUGGABLE_DEVICE_USE_C_API=true "
+            f"TF_XLA_FLAGS=--tf_mlir_enable_mlir_bridge=true TF_PLUGGABLE_DEVICE_LIBRARY_PATH={library}"
+        )
+    raise RuntimeError(
+        "--distribute=tpu --tpu=local found no TPU on this machine. Run on a TPU VM, name one with --tpu=NAME, or "
+        "use --distribute=auto to train on what this machine has."
+    )
+
+
+def _check_named_tpu(tpu: str) -> None:
+    try:
+        socket.create_connection(METADATA_SERVER, timeout=3).close()
+    except OSError as error:
+        raise RuntimeError(
+            f"--tpu={tpu} is looked up in Google Cloud, whose metadata server cannot be reached from here ({error}). "
+            "Run inside the TPU's project, or give its address as --tpu=grpc://HOST:8470."
+        ) from error

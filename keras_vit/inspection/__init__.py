@@ -1,0 +1,1 @@
+"""Looking into trained models and their runs."""

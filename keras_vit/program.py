@@ -1,0 +1,101 @@
+"""What the programs in `train/` and `export/` share: common flags, readable errors, exit codes.
+
+A program defines its flags at the top, has `main(argv)`, and `run()` that calls `program.run(main)`. Exit codes:
+
+    0    done
+    1    failed; the last line says why
+    2    wrong flags or recipe
+    70   the loss became infinite or not a number: change the recipe
+    74   a checkpoint could not be written or read: make space, then start again
+    75   stopped by SIGTERM or Ctrl-C after saving: start again to go on
+"""
+
+import re
+import sys
+from collections.abc import Callable, Sequence
+
+from absl import app, flags, logging
+from ml_collections import config_flags
+
+from keras_vit import distribute
+from keras_vit import recipe as recipes
+
+WRONG_USAGE = 2
+
+
+def define_config_flag() -> None:
+    """Defines `--config`, a file of `train/configs/` with its overrides (`--config.optim.learning_rate=0.01`)."""
+    if "config" not in flags.FLAGS:
+        config_flags.DEFINE_config_file("config", None, "Recipe, such as train/configs/digits.py.", lock_config=False)
+
+
+def define_distribution_flags() -> None:
+    """Defines `--distribute`, `--tpu` and `--virtual_devices`."""
+    if "distribute" in flags.FLAGS:
+        return
+    flags.DEFINE_enum("distribute", "auto", list(distribute.STRATEGIES), "Devices to use; auto takes what there is.")
+    flags.DEFINE_string("tpu", "local", "With --distribute=tpu: 'local', a TPU's name, or grpc://HOST:8470.")
+    flags.DEFINE_integer("virtual_devices", 0, "Divide the CPU into so many devices, to try out mirrored.", 0)
+
+
+def recipe_from_flags() -> recipes.Recipe:
+    """Returns the recipe of `--config` with its overrides, checked.
+
+    Raises:
+        ValueError: if a field is unknown, has the wrong type or is out of range, or `--config` is missing.
+    """
+    config = flags.FLAGS.config
+    if config is None:
+        raise ValueError("--config is missing. Give a recipe, such as --config=train/configs/digits.py")
+    try:
+        config.total_steps  # noqa: B018  any access to a file that could not be loaded says why
+    except (OSError, AttributeError) as error:
+        raise ValueError(f"--config could not be loaded: {error}") from error
+    if not isinstance(config, recipes.Recipe):
+        raise ValueError(f"get_config() in --config must return a keras_vit.recipe.Recipe. It returned: {config!r}")
+    return recipes.check(config)
+
+
+def run(main: Callable[[Sequence[str]], int | None]) -> None:
+    """Parses the flags and runs a program's `main`; what a user can mend ends in one line instead of a traceback."""
+    logging.set_verbosity(logging.INFO)
+    logging.use_absl_handler()
+    app.run(lambda argv: _run_main(main, argv), flags_parser=_parse_flags)
+
+
+def _run_main(main: Callable, argv: Sequence[str]) -> int | None:
+    from keras_vit.training.errors import TrainingError
+
+    try:
+        return main(argv)
+    except TrainingError as error:
+        logging.error("%s", error)
+        return error.exit_code
+    except (ValueError, FileNotFoundError) as error:
+        logging.error("%s", error, exc_info=logging.vlog_is_on(1))
+        logging.error("(--verbosity=1 shows where this came from)")
+        return WRONG_USAGE
+
+
+def _parse_flags(argv: Sequence[str]) -> list[str]:
+    """Parses the command line; a wrong recipe or override is explained like any other wrong flag."""
+    try:
+        return app.parse_flags_with_usage(argv)
+    except (KeyError, AttributeError, TypeError) as error:  # how ml_collections reports an unknown field
+        message = _wrong_override(argv) or f"--config: {error}"
+    except (OSError, ValueError) as error:
+        message = str(error)
+    sys.stderr.write(f"FATAL Flags parsing error:\n  {message}\nPass --helpshort or --helpfull to see help on flags.\n")
+    sys.exit(WRONG_USAGE)
+
+
+def _wrong_override(argv: Sequence[str]) -> str | None:
+    """Returns what is wrong with the first override of a field that recipes do not have."""
+    for argument in argv:
+        match = re.match(r"--?(?:no)?config\.([\w.]+)", argument)
+        try:
+            if match:
+                recipes.get(recipes.Recipe(), match.group(1))
+        except ValueError as error:
+            return str(error)
+    return None

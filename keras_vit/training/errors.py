@@ -1,0 +1,25 @@
+"""Why a run ended early, each with the exit code that tells a supervisor what to do."""
+
+
+class TrainingError(Exception):
+    """A run that cannot go on. `exit_code` is what the program returns."""
+
+    exit_code = 1
+
+
+class Diverged(TrainingError):
+    """The loss is not a number any more. Restarting would diverge again: change the recipe."""
+
+    exit_code = 70
+
+
+class CheckpointError(TrainingError):
+    """A checkpoint could not be written or none could be read. Restart once there is space, or the disk is mended."""
+
+    exit_code = 74
+
+
+class Interrupted(TrainingError):
+    """The run was asked to stop (SIGTERM, SIGINT) and saved its state. Restart it: it goes on where it stopped."""
+
+    exit_code = 75

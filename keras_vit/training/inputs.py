@@ -1,0 +1,52 @@
+"""From a batch of the input pipeline to what the network and the loss take, on the device."""
+
+from collections.abc import Callable
+
+import tensorflow as tf
+
+from keras_vit import optim
+from keras_vit import recipe as recipes
+from keras_vit.data import mix, preprocess
+
+_MIX_SEED = 0x6D6978  # "mix": keeps these draws apart from those of dropout
+
+
+def training_inputs(recipe: recipes.Recipe, classes: int) -> Callable:
+    """Returns a function of (batch, step, replica) to (images, labels).
+
+    Args:
+        recipe: of the run.
+        classes: number of classes.
+
+    Returns:
+        A function whose images are `[b, height, width, channels]` float32 in the model's range and whose labels are
+        `[b, classes]` float32: mixed where the recipe mixes, then smoothed.
+    """
+    to_model_range = preprocess.device_function(recipe.data.pp_train)
+    mixing = {"mixup": recipe.data.mixup, "cutmix": recipe.data.cutmix}
+
+    def prepare(batch, step, replica):
+        images, labels = to_model_range(batch["image"]), _class_shares(batch["label"], classes)
+        if any(mixing.values()):
+            seed = tf.stack([tf.constant(recipe.seed ^ _MIX_SEED, tf.int32), tf.cast(step, tf.int32)])
+            images, labels = mix.apply(images, labels, batch["mix"], seed=seed, **mixing)
+        return images, optim.smooth_labels(labels, recipe.label_smoothing)
+
+    return prepare
+
+
+def evaluation_inputs(recipe: recipes.Recipe, classes: int) -> Callable:
+    """Returns a function of a batch to (images, labels), as `training_inputs` without mixing and smoothing."""
+    to_model_range = preprocess.device_function(recipe.data.pp_eval)
+
+    def prepare(batch):
+        return to_model_range(batch["image"]), _class_shares(batch["label"], classes)
+
+    return prepare
+
+
+def _class_shares(labels, classes: int):
+    """Returns labels as float32 `[b, classes]`, whether they come as class numbers or as one value a class."""
+    if labels.shape.rank == 1:
+        return tf.one_hot(labels, classes, dtype=tf.float32)
+    return tf.cast(labels, tf.float32)

@@ -1,0 +1,60 @@
+"""The short report at the end of a run: a text, and a figure where matplotlib is installed."""
+
+import os
+from collections.abc import Sequence
+
+import numpy as np
+
+from keras_vit.training.evaluation import Evaluation
+from keras_vit.training.run_directory import METRICS, MODEL, REPORT, TENSORBOARD
+
+_WIDEST_TABLE = 20  # classes up to which the whole confusion is printed
+
+
+def report_text(directory: str, results: dict, evaluation: Evaluation, class_names: Sequence[str]) -> str:
+    """Returns accuracy, confusion of classes and where the files are.
+
+    Args:
+        directory: of the run.
+        results: of the last evaluation.
+        evaluation: that gave them.
+        class_names: one a class.
+    """
+    lines = ["", f"{results['split']} accuracy {results['eval_accuracy']:.2%} on {results['examples']} examples"]
+    if evaluation.confusion is not None:
+        lines += ["", *confusion_lines(evaluation.confusion, class_names)]
+    files = {
+        MODEL: "the model: import keras_vit, then keras.models.load_model",
+        METRICS: "loss, accuracy and more, one line of JSON each",
+        TENSORBOARD: "the same for TensorBoard",
+        REPORT: "curves, and some images with their predictions",
+    }
+    lines += ["", f"In {directory}:"]
+    lines += [f"  {name:14}{what}" for name, what in files.items() if os.path.exists(os.path.join(directory, name))]
+    return "\n".join(lines)
+
+
+def confusion_lines(confusion: np.ndarray, class_names: Sequence[str]) -> list[str]:
+    """Returns a table of true against predicted classes, or the most frequent confusions where there are many classes."""
+    if len(class_names) <= _WIDEST_TABLE:
+        width = max(4, *(len(str(count)) + 1 for count in confusion.flat))
+        label = max(len(name) for name in class_names)
+        head = "".join(f"{name[: width - 1]:>{width}}" for name in class_names)
+        rows = [
+            f"  {name:>{label}} {''.join(f'{count or chr(0xB7):>{width}}' for count in row)}"
+            for name, row in zip(class_names, confusion.tolist(), strict=True)
+        ]
+        return ["Confusion (rows: true class, columns: predicted)", f"  {'':>{label}} {head}", *rows]
+    wrong = confusion - np.diag(np.diag(confusion))
+    most = np.argsort(wrong, axis=None)[::-1][:10]
+    pairs = [np.unravel_index(index, wrong.shape) for index in most]
+    rows = [f"  {class_names[t]} taken for {class_names[p]}: {wrong[t, p]}" for t, p in pairs if wrong[t, p]]
+    return ["Most frequent confusions", *rows]
+
+
+def probabilities(logits: np.ndarray, output: str) -> np.ndarray:
+    """Returns the probabilities that logits `[n, classes]` stand for."""
+    if output == "sigmoid":
+        return 1.0 / (1.0 + np.exp(-logits))
+    shares = np.exp(logits - logits.max(axis=-1, keepdims=True))
+    return shares / shares.sum(axis=-1, keepdims=True)
