@@ -1,0 +1,7 @@
+"""Reading and writing the checkpoints that users of Vision Transformers exchange."""
+
+from keras_vit.checkpoints.errors import CheckpointError
+from keras_vit.checkpoints.load import load_checkpoint, model_from_checkpoint
+from keras_vit.checkpoints.plan import LoadReport
+
+__all__ = ["CheckpointError", "LoadReport", "load_checkpoint", "model_from_checkpoint"]

@@ -1,0 +1,266 @@
+"""Reading and writing `.npz` checkpoints without `pickle`, one tensor at a time.
+
+An `.npz` file is a zip archive of `.npy` members.  The directory and every member's header are checked before memory
+is taken; the data of uncompressed members is read straight into the array.
+"""
+
+import io
+import json
+import math
+import os
+import re
+import struct
+import zipfile
+import zlib
+from collections.abc import Callable, Iterable
+from typing import Any, BinaryIO
+
+import ml_dtypes
+import numpy as np
+
+from keras_vit.checkpoints.errors import CheckpointError
+from keras_vit.checkpoints.source import MAX_NAME_LENGTH, TensorInfo, check_shape, parse_json
+
+BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
+_MAX_DIRECTORY_BYTES = 64 * 2**20
+_MAX_EXPANSION = 20  # a whole archive that grows more than this is no checkpoint of trained weights
+_ALWAYS_ALLOWED_BYTES = 256 * 2**20
+_MAX_HEADER_BYTES = 10_000
+_COMMENT_PREFIX = b"keras_vit:"
+_HEADER = re.compile(
+    rb"\{\s*'descr'\s*:\s*'(?P<descr>[<>|=]?[a-zA-Z]\d{0,9})'\s*,\s*'fortran_order'\s*:\s*(?P<fortran>True|False)\s*,"
+    rb"\s*'shape'\s*:\s*\((?P<shape>[\d\sL,]*)\)\s*,?\s*\}\s*"
+)
+
+
+class NpzSource:
+    """An open `.npz` file.
+
+    Args:
+        path: The file.
+
+    Raises:
+        CheckpointError: If it is damaged, or not a plain archive of numeric arrays.
+    """
+
+    def __init__(self, path: str):
+        self.path = path
+        self.config: dict[str, Any] | None = None
+        self.metadata: dict[str, Any] = {}
+        self._file = open(path, "rb")
+        try:
+            self._size = os.fstat(self._file.fileno()).st_size
+            self._archive = _open_archive(self._file, self._size, path)
+            self._members: dict[str, _Member] = {}
+            self.tensors: dict[str, TensorInfo] = {}
+            for info in self._archive.infolist():
+                self._add(info)
+            comment = self._archive.comment
+            if comment.startswith(_COMMENT_PREFIX):
+                self.metadata = parse_json(comment[len(_COMMENT_PREFIX) :], f"{path}: the archive's comment")
+        except BaseException:
+            self._file.close()
+            raise
+
+    def _add(self, info: zipfile.ZipInfo) -> None:
+        name = info.filename.removesuffix(".npy")
+        if name == info.filename or name in self._members or len(name) > MAX_NAME_LENGTH:
+            raise CheckpointError(
+                f"{self.path}: every member of an .npz checkpoint must be a differently named .npy array. "
+                f"Received: {info.filename[:100]!r}."
+            )
+        with _guarded(self.path, name), self._archive.open(info) as stream:
+            descr, fortran_order, shape, header_size = _read_npy_header(stream, name, self.path)
+        if descr[-1:] == "O" or "O" in descr:
+            raise CheckpointError(
+                f"{self.path}: member {name!r} holds pickled Python objects, which can run code when they are read; "
+                "they are never loaded. Save plain arrays: np.savez(path, **{name: np.asarray(value)})."
+            )
+        dtype = _numpy_dtype(descr, name, self.path)
+        payload = info.file_size - header_size
+        if math.prod(shape) * dtype.itemsize != payload:
+            raise CheckpointError(
+                f"{self.path}: member {name!r} holds {payload} bytes, but its header says shape={shape}, dtype={dtype}."
+            )
+        public = BFLOAT16 if dtype.kind == "V" and dtype.itemsize == 2 else dtype.newbyteorder("=")
+        self._members[name] = _Member(info, dtype, fortran_order, header_size)
+        if dtype.kind == "U" and name.split("/")[-1] == "__meta__" and info.file_size < 2**20:
+            # A description beside the tensors, as JSON text in an array of its own.
+            text = str(self.read_text(name))
+            self.metadata = {**parse_json(text.encode(), f"{self.path}: {name}"), **self.metadata}
+            return
+        self.tensors[name] = TensorInfo(shape, public)
+
+    def read_text(self, name: str) -> str:
+        """Returns the text of a zero-dimensional unicode array."""
+        member = self._members[name]
+        with _guarded(self.path, name):
+            data = self._archive.read(member.info)[member.header_size :]
+        return str(np.frombuffer(data, member.dtype)[0]) if len(data) else "{}"
+
+    def read(self, name: str, verify: bool = False) -> np.ndarray:
+        """Returns the tensor `name`, after its CRC was checked if `verify`."""
+        member, tensor = self._members[name], self.tensors[name]
+        array = np.empty(tensor.shape[::-1] if member.fortran_order else tensor.shape, member.dtype)
+        target = memoryview(array.reshape(-1).view(np.uint8))
+        with _guarded(self.path, name):
+            if member.info.compress_type == zipfile.ZIP_STORED:
+                self._read_stored(member, target, verify)
+            else:
+                with self._archive.open(member.info) as stream:  # checks the CRC when it reaches the end
+                    stream.read(member.header_size)
+                    _read_exactly(stream, target)
+                    stream.read(1)
+        if array.dtype.kind == "V":
+            array = array.view(BFLOAT16)
+        elif not array.dtype.isnative:
+            array = array.astype(array.dtype.newbyteorder("="))
+        return array.T if member.fortran_order else array
+
+    def _read_stored(self, member: "_Member", target: memoryview, verify: bool) -> None:
+        self._file.seek(member.info.header_offset)
+        local = self._file.read(30)
+        if len(local) < 30 or local[:4] != b"PK\x03\x04":
+            raise zipfile.BadZipFile("bad local header")
+        name_length, extra_length = struct.unpack("<HH", local[26:30])
+        self._file.seek(name_length + extra_length, os.SEEK_CUR)
+        header = self._file.read(member.header_size)
+        _read_exactly(self._file, target)
+        if verify and zlib.crc32(target, zlib.crc32(header)) != member.info.CRC:
+            raise zipfile.BadZipFile("bad CRC")
+
+    def close(self) -> None:
+        """Closes the file."""
+        self._archive.close()
+        self._file.close()
+
+
+class _Member:
+    __slots__ = ("dtype", "fortran_order", "header_size", "info")
+
+    def __init__(self, info: zipfile.ZipInfo, dtype: np.dtype, fortran_order: bool, header_size: int):
+        self.info, self.dtype, self.fortran_order, self.header_size = info, dtype, fortran_order, header_size
+
+
+class _guarded:
+    """Turns what damaged archives raise into one clear error."""
+
+    def __init__(self, path: str, name: str):
+        self._path, self._name = path, name
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind, error, traceback) -> None:
+        damage = (zipfile.BadZipFile, zlib.error, EOFError, OSError, RuntimeError, NotImplementedError, struct.error)
+        if isinstance(error, damage):
+            raise CheckpointError(
+                f"{self._path}: member {self._name[:100]!r} is damaged or truncated ({error}). Fetch the file again."
+            ) from error
+
+
+def _open_archive(file: BinaryIO, size: int, path: str) -> zipfile.ZipFile:
+    tail_size = min(size, 65_557)
+    file.seek(size - tail_size)
+    tail = file.read(tail_size)
+    end = tail.rfind(b"PK\x05\x06")
+    if end < 0 or len(tail) - end < 22:
+        raise CheckpointError(f"{path} is not a complete zip archive: it is truncated or damaged. Fetch it again.")
+    directory_bytes = struct.unpack("<I", tail[end + 12 : end + 16])[0]
+    if min(directory_bytes, size) > _MAX_DIRECTORY_BYTES:
+        raise CheckpointError(f"{path}: the archive's directory takes {directory_bytes} bytes; refused.")
+    with _guarded(path, "(directory)"):
+        try:
+            archive = zipfile.ZipFile(file)
+        except (ValueError, UnicodeDecodeError, OverflowError, MemoryError) as error:
+            raise CheckpointError(f"{path} has a damaged zip directory ({error}). Fetch it again.") from error
+    _check_members(archive.infolist(), size, path)
+    return archive
+
+
+def _check_members(members: list[zipfile.ZipInfo], size: int, path: str) -> None:
+    total, end = 0, 0
+    for info in sorted(members, key=lambda member: member.header_offset):
+        if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED) or info.flag_bits & 0x1:
+            raise CheckpointError(
+                f"{path}: member {info.filename[:100]!r} is encrypted or compressed in an unread way."
+            )
+        stored = info.compress_type == zipfile.ZIP_STORED
+        if info.header_offset < end or (stored and info.compress_size != info.file_size):
+            raise CheckpointError(f"{path}: the archive's members overlap or disagree about their sizes; refused.")
+        end = info.header_offset + 30 + info.compress_size
+        total += info.file_size
+    if end > size:
+        raise CheckpointError(f"{path} is truncated: its directory reaches beyond its {size} bytes. Fetch it again.")
+    if total > max(_ALWAYS_ALLOWED_BYTES, _MAX_EXPANSION * size):
+        raise CheckpointError(
+            f"{path} would expand from {size} to {total} bytes; no trained weights compress that well (a zip bomb?)."
+        )
+
+
+def _read_npy_header(stream: BinaryIO, name: str, path: str) -> tuple[str, bool, tuple[int, ...], int]:
+    """Returns (dtype code, fortran order, shape, header size) of a `.npy` member."""
+    magic = stream.read(8)
+    if len(magic) != 8 or magic[:6] != b"\x93NUMPY" or magic[6] not in (1, 2, 3):
+        raise CheckpointError(f"{path}: member {name[:100]!r} is not a .npy array.")
+    length_size = 2 if magic[6] == 1 else 4
+    raw_length = stream.read(length_size)
+    length = int.from_bytes(raw_length, "little")
+    if len(raw_length) != length_size or length > _MAX_HEADER_BYTES:
+        raise CheckpointError(f"{path}: the header of member {name[:100]!r} takes {length} bytes; refused.")
+    header = stream.read(length)
+    match = _HEADER.fullmatch(header) if len(header) == length else None
+    if match is None:
+        raise CheckpointError(f"{path}: member {name[:100]!r} has no plain .npy header; structured types are not read.")
+    sizes = [part.strip().rstrip(b"L") for part in match["shape"].split(b",") if part.strip()]
+    if not all(size.isdigit() and len(size) < 16 for size in sizes):
+        raise CheckpointError(f"{path}: member {name[:100]!r} has no valid shape.")
+    shape = check_shape([int(size) for size in sizes], name, path)
+    return match["descr"].decode(), match["fortran"] == b"True", shape, 8 + length_size + length
+
+
+def _numpy_dtype(descr: str, name: str, path: str) -> np.dtype:
+    try:
+        dtype = np.dtype(descr)
+    except (TypeError, ValueError) as error:
+        raise CheckpointError(f"{path}: member {name!r} has an unknown dtype {descr!r}.") from error
+    if dtype.kind not in "fiubUSV" or dtype.itemsize == 0:
+        raise CheckpointError(f"{path}: member {name!r} has dtype {descr!r}; only real numbers are read.")
+    return dtype
+
+
+def _read_exactly(stream: Any, target: memoryview) -> None:
+    done = 0
+    while done < len(target):
+        count = stream.readinto(target[done : done + 2**24])
+        if not count:
+            raise EOFError("the file ends early")
+        done += count
+
+
+def write_npz(
+    path: str, names: Iterable[str], produce: Callable[[str], np.ndarray], metadata: dict[str, Any] | None = None
+) -> None:
+    """Writes an `.npz` archive, tensor by tensor; the caller passes a temporary name.
+
+    Args:
+        path: Where to write.
+        names: The members' names, in order.
+        produce: Returns the array of a name; called once for each.
+        metadata: Stored as the archive's comment, which NumPy and other readers ignore.
+    """
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED, allowZip64=True) as archive:
+        for name in names:
+            array = np.asanyarray(produce(name), order="C")
+            if array.dtype == BFLOAT16:
+                array = array.view("V2")  # how bfloat16 is stored in this format
+            info = zipfile.ZipInfo(f"{name}.npy")  # a fixed date: equal weights give equal files
+            with archive.open(info, "w", force_zip64=True) as member:
+                header = io.BytesIO()
+                np.lib.format.write_array_header_1_0(header, np.lib.format.header_data_from_array_1_0(array))
+                member.write(header.getvalue())
+                member.write(memoryview(array.reshape(-1).view(np.uint8)))
+        if metadata:
+            comment = _COMMENT_PREFIX + json.dumps(metadata, sort_keys=True).encode()
+            if len(comment) < 65_536:
+                archive.comment = comment

@@ -1,0 +1,153 @@
+"""Interpolation of position tables and patch kernels, in NumPy and double precision."""
+
+import numpy as np
+
+from keras_vit import _checks
+
+METHODS = ("reference", "bilinear", "bicubic", "antialiased")
+
+
+def resize_table(
+    table: np.ndarray,
+    old_grid: tuple[int, int],
+    new_grid: tuple[int, int],
+    num_slots: int = 0,
+    method: str = "reference",
+    zero_edges: bool = False,
+) -> np.ndarray:
+    """Resizes a table of position embeddings to another grid.
+
+    Args:
+        table: Array `[1, slots + h*w, D]`.
+        old_grid: Its (height, width).
+        new_grid: The wanted (height, width).
+        num_slots: Leading entries of prefix tokens, which are kept as they are.
+        method: `"reference"` (bilinear between the corners, as the reference resizes), `"bilinear"` or `"bicubic"`
+            (pixel centres, as Hugging Face resizes), or `"antialiased"` (bicubic with antialiasing, as timm resizes).
+        zero_edges: Whether `"reference"` leaves the last row and column zero for the sizes at which rounding makes the
+            reference do so (28 to 24, for example); otherwise they are interpolated like any other.
+
+    Returns:
+        Array `[1, slots + new height * new width, D]` of the same dtype.
+
+    Raises:
+        ValueError: If the method is unknown or the table has another size.
+    """
+    _checks.choice("method", method, METHODS)
+    if table.ndim != 3 or table.shape[1] != num_slots + old_grid[0] * old_grid[1]:
+        raise ValueError(f"A table of {num_slots} + {old_grid} entries was expected. Received: shape {table.shape}.")
+    grid = table[0, num_slots:].reshape(*old_grid, -1)  # [h, w, D]
+    for axis in (0, 1):
+        grid = resize_axis(grid, new_grid[axis], axis, method, zero_edges)
+    grid = grid.astype(table.dtype).reshape(1, new_grid[0] * new_grid[1], -1)
+    return np.concatenate([table[:, :num_slots], grid], axis=1)
+
+
+def resize_axis(array: np.ndarray, size: int, axis: int, method: str, zero_edges: bool = False) -> np.ndarray:
+    """Resizes one axis of an array, in double precision."""
+    matrix = interpolation_matrix(array.shape[axis], size, method, zero_edges)
+    return np.moveaxis(np.tensordot(matrix, array.astype(np.float64), axes=(1, axis)), 0, axis)
+
+
+def interpolation_matrix(old_size: int, new_size: int, method: str, zero_edges: bool = False) -> np.ndarray:
+    """Returns the `[new_size, old_size]` matrix of a one-dimensional resize; the identity if the sizes agree."""
+    if old_size == new_size:
+        return np.eye(old_size)
+    if method == "reference":
+        return _corner_aligned(old_size, new_size, zero_edges)
+    scale = old_size / new_size
+    centres = (np.arange(new_size) + 0.5) * scale - 0.5
+    if method == "antialiased":
+        return _antialiased(old_size, centres, max(scale, 1.0))
+    taps, kernel = ((0, 1), _triangle) if method == "bilinear" else ((-1, 0, 1, 2), lambda x: _cubic(x, -0.75))
+    matrix = np.zeros((new_size, old_size))
+    first = np.floor(centres).astype(int)
+    for tap in taps:
+        columns = np.clip(first + tap, 0, old_size - 1)  # the border continues outside
+        np.add.at(matrix, (np.arange(new_size), columns), kernel(centres - (first + tap)))
+    return matrix
+
+
+def _corner_aligned(old_size: int, new_size: int, zero_edges: bool) -> np.ndarray:
+    step = (old_size - 1) / (new_size - 1) if new_size > 1 else 0.0
+    positions = np.arange(new_size) * step
+    # Rounding can put the last position behind the last sample, where the reference reads zeros.
+    outside = positions > old_size - 1
+    positions = np.minimum(positions, old_size - 1)
+    first = np.minimum(np.floor(positions).astype(int), max(old_size - 2, 0))
+    weight = positions - first
+    matrix = np.zeros((new_size, old_size))
+    rows = np.arange(new_size)
+    matrix[rows, first] += 1.0 - weight
+    matrix[rows, np.minimum(first + 1, old_size - 1)] += weight
+    if zero_edges:
+        matrix[outside] = 0.0
+    return matrix
+
+
+def _antialiased(old_size: int, centres: np.ndarray, stretch: float) -> np.ndarray:
+    distance = np.arange(old_size)[np.newaxis] - centres[:, np.newaxis]  # [new, old]
+    # PyTorch counts a sample in if its centre is within the support after rounding to whole samples.
+    low = np.maximum(np.floor(centres + 0.5 - 2.0 * stretch + 0.5).astype(int), 0)[:, np.newaxis]
+    high = np.minimum(np.floor(centres + 0.5 + 2.0 * stretch + 0.5).astype(int), old_size)[:, np.newaxis]
+    inside = (np.arange(old_size) >= low) & (np.arange(old_size) < high)
+    matrix = np.where(inside, _cubic(distance / stretch, -0.5), 0.0)
+    return matrix / matrix.sum(axis=1, keepdims=True)
+
+
+def _triangle(x: np.ndarray) -> np.ndarray:
+    return np.maximum(0.0, 1.0 - np.abs(x))
+
+
+def _cubic(x: np.ndarray, a: float) -> np.ndarray:
+    """Keys' cubic convolution kernel."""
+    x = np.abs(x)
+    near = ((a + 2) * x - (a + 3)) * x * x + 1
+    far = ((a * x - 5 * a) * x + 8 * a) * x - 4 * a
+    return np.where(x <= 1, near, np.where(x < 2, far, 0.0))
+
+
+def resize_patch_kernel(kernel: np.ndarray, patch_size: tuple[int, int]) -> np.ndarray:
+    """Resizes a patch embedding kernel so that it answers resized patches as it answered the originals.
+
+    Args:
+        kernel: Array `[height, width, channels, D]`.
+        patch_size: The wanted (height, width).
+
+    Returns:
+        Array `[*patch_size, channels, D]`, the least-squares solution.
+
+    References:
+        - [FlexiViT](https://arxiv.org/abs/2212.08013), section 3.4
+    """
+    result = kernel.astype(np.float64)
+    for axis in (0, 1):
+        resize = interpolation_matrix(kernel.shape[axis], patch_size[axis], "bilinear")  # [new, old]
+        # A two-dimensional resize is a Kronecker product, and so is its pseudo-inverse.
+        result = np.moveaxis(np.tensordot(np.linalg.pinv(resize.T), result, axes=(1, axis)), 0, axis)
+    return result.astype(kernel.dtype)
+
+
+def adapt_channels(kernel: np.ndarray, channels: int, standardized: bool) -> np.ndarray:
+    """Changes the input channels of a kernel that was trained on three.
+
+    One channel gets the sum, which answers a grey image as the three equal channels did. Further channels get what
+    changes nothing at first: zeros, or the kernel's mean where weights are standardised.
+
+    Args:
+        kernel: Array `[height, width, 3, filters]`.
+        channels: The wanted number.
+        standardized: Whether the convolution standardises its weights.
+
+    Raises:
+        ValueError: If the kernel has not three channels, or neither one nor more than three are wanted.
+    """
+    if kernel.shape[2] != 3 or not (channels == 1 or channels > 3):
+        raise ValueError(
+            f"Kernels of 3 channels are adapted to 1 or to more than 3. Received: {kernel.shape[2]} to {channels}."
+        )
+    if channels == 1:
+        return kernel.sum(axis=2, keepdims=True, dtype=np.float64).astype(kernel.dtype)
+    fill = kernel.mean(axis=(0, 1, 2), keepdims=True, dtype=np.float64) if standardized else np.zeros((1, 1, 1, 1))
+    shape = (*kernel.shape[:2], channels - 3, kernel.shape[3])
+    return np.concatenate([kernel, np.broadcast_to(fill, shape).astype(kernel.dtype)], axis=2)

@@ -1,0 +1,274 @@
+"""Rules that map stored tensors to model variables, used in both directions.
+
+A rule names stored tensors and model variables by templates such as `blocks.{i}.attn.qkv.weight`, and holds a pair of
+functions that turn the arrays of one side into those of the other.  They only transpose, reshape, split, join and
+stack, so that reading and writing a tensor gives it back bit for bit.
+"""
+
+import dataclasses
+import functools
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+import numpy as np
+
+Arrays = tuple[np.ndarray, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Transform:
+    """Two inverse functions between the arrays of a file and those of a model.
+
+    Attributes:
+        read: From (stored arrays, number of heads) to model arrays.
+        write: From model arrays to stored arrays.
+    """
+
+    read: Callable[[Arrays, int], Arrays]
+    write: Callable[[Arrays], Arrays]
+
+
+SAME = Transform(lambda arrays, heads: arrays, lambda arrays: arrays)
+
+
+def each(read: Callable[[np.ndarray, int], np.ndarray], write: Callable[[np.ndarray], np.ndarray]) -> Transform:
+    """Returns a transform of every array by itself."""
+    return Transform(
+        lambda arrays, heads: tuple(read(array, heads) for array in arrays),
+        lambda arrays: tuple(write(array) for array in arrays),
+    )
+
+
+# A dense kernel, stored [out, in] by PyTorch.
+DENSE = each(lambda w, heads: w.T, lambda w: w.T)
+# A convolution kernel, stored [out, in, height, width] by PyTorch.
+CONV = each(lambda w, heads: w.transpose(2, 3, 1, 0), lambda w: w.transpose(3, 2, 0, 1))
+# Group norm parameters, stored [1, 1, 1, C] by older Flax.
+GROUP_NORM_4D = each(lambda w, heads: w.reshape(w.shape[-1:]), lambda w: w.reshape(1, 1, 1, -1))
+# A dense kernel stored as a 1x1 convolution.
+DENSE_AS_CONV = each(lambda w, heads: w.reshape(w.shape[2:]), lambda w: w[None, None])
+
+
+def _split_in(w: np.ndarray, heads: int) -> np.ndarray:
+    return w.T.reshape(w.shape[1], heads, w.shape[0] // heads)  # [H*K, D] -> [D, H, K]
+
+
+def _join_in(w: np.ndarray) -> np.ndarray:
+    return w.reshape(w.shape[0], -1).T  # [D, H, K] -> [H*K, D]
+
+
+def _split_bias(w: np.ndarray, heads: int) -> np.ndarray:
+    return w.reshape(heads, w.shape[0] // heads)  # [H*K] -> [H, K]
+
+
+HEADS_IN = each(_split_in, _join_in)
+HEADS_BIAS = each(_split_bias, lambda w: w.reshape(-1))
+# [D, H*K] <-> [H, K, D]
+HEADS_OUT = each(
+    lambda w, heads: w.T.reshape(heads, w.shape[1] // heads, w.shape[0]),
+    lambda w: w.reshape(-1, w.shape[-1]).T,
+)
+
+
+def fused(inner: Transform, parts: int) -> Transform:
+    """Returns a transform whose stored array is its parts (query, key, value) one behind the other."""
+    return Transform(
+        lambda arrays, heads: inner.read(tuple(np.split(arrays[0], parts)), heads),
+        lambda arrays: (np.concatenate(inner.write(arrays)),),
+    )
+
+
+# One array of a stack of blocks, with as many model arrays as there are blocks.
+STACKED = Transform(lambda arrays, heads: tuple(arrays[0]), lambda arrays: (np.stack(arrays),))
+
+
+def _read_without_slot(arrays: Arrays, heads: int) -> Arrays:
+    *tokens, table = arrays
+    slots = np.zeros((1, len(tokens), table.shape[-1]), table.dtype)
+    return (*tokens, np.concatenate([slots, table], axis=1))
+
+
+def _write_without_slot(arrays: Arrays) -> Arrays:
+    *tokens, table = arrays
+    return (*_add_slots(tokens, table), table[:, len(tokens) :])
+
+
+def _add_slots(tokens: Sequence[np.ndarray], table: np.ndarray) -> list[np.ndarray]:
+    # A zero slot adds nothing: the token is left as it is, the sign of its zeros included.
+    slots = [table[:, index : index + 1] for index in range(len(tokens))]
+    return [token + slot if _any(slot) else token for token, slot in zip(tokens, slots, strict=True)]
+
+
+def _any(array: np.ndarray) -> bool:
+    return array.dtype.kind != "V" and bool(array.any())  # shapes alone are traced with an empty dtype
+
+
+# Tokens whose position is not stored: they have a zero slot in the model's table, which is folded into them in writing.
+WITHOUT_SLOT = Transform(_read_without_slot, _write_without_slot)
+
+
+def register_slots(num_prefix_tokens: int) -> Transform:
+    """Returns a transform of (registers, table) where the stored table has slots for the registers as well.
+
+    They are added to the registers, which have no slots in the model; writing gives them zero slots.
+    """
+
+    def read(arrays: Arrays, heads: int) -> Arrays:
+        registers, table = arrays
+        end = num_prefix_tokens + registers.shape[1]
+        slots = table[:, num_prefix_tokens:end]
+        if _any(slots):
+            registers = registers + slots
+        return registers, np.concatenate([table[:, :num_prefix_tokens], table[:, end:]], axis=1)
+
+    def write(arrays: Arrays) -> Arrays:
+        registers, table = arrays
+        slots = np.zeros_like(registers)
+        return registers, np.concatenate([table[:, :num_prefix_tokens], slots, table[:, num_prefix_tokens:]], axis=1)
+
+    return Transform(read, write)
+
+
+@dataclasses.dataclass(frozen=True)
+class Rule:
+    """Maps stored tensors to model variables.
+
+    Attributes:
+        stored: Templates of the stored names; `{i}` is a number, `{i:02d}` one of two digits, `{i+1}` one more.
+        variables: Templates of the variables' names; a single one with `{*}` stands for all numbers in order.
+        transform: How the arrays correspond.
+    """
+
+    stored: tuple[str, ...]
+    variables: tuple[str, ...]
+    transform: Transform = SAME
+
+
+def rule(stored: str | Sequence[str], variables: str | Sequence[str], transform: Transform = SAME) -> Rule:
+    """Returns a rule; single names need no tuple."""
+    as_tuple = lambda names: (names,) if isinstance(names, str) else tuple(names)  # noqa: E731
+    return Rule(as_tuple(stored), as_tuple(variables), transform)
+
+
+@dataclasses.dataclass(frozen=True)
+class Binding:
+    """A rule applied to names that exist.
+
+    Attributes:
+        stored: Names in the file.
+        variables: Names in the model.
+        transform: How the arrays correspond.
+    """
+
+    stored: tuple[str, ...]
+    variables: tuple[str, ...]
+    transform: Transform
+
+    def variable_shapes(self, shapes: Mapping[str, tuple[int, ...]], heads: int) -> tuple[tuple[int, ...], ...]:
+        """Returns the shapes that reading gives, without any data.
+
+        Raises:
+            ValueError: If the stored shapes do not suit the transform.
+        """
+        dummies = tuple(np.empty(shapes[name], _NOTHING) for name in self.stored)
+        try:
+            results = self.transform.read(dummies, heads)
+        except (ValueError, IndexError, ZeroDivisionError) as error:
+            raise ValueError(str(error)) from error
+        return tuple(result.shape for result in results)
+
+    def stored_shapes(self, shapes: Mapping[str, tuple[int, ...]]) -> tuple[tuple[int, ...], ...]:
+        """Returns the shapes that writing gives, without any data."""
+        return tuple(
+            a.shape for a in self.transform.write(tuple(np.empty(shapes[v], _NOTHING) for v in self.variables))
+        )
+
+
+_NOTHING = np.dtype("V0")  # an array of this dtype has a shape, and takes no memory
+_FIELD = re.compile(r"\{(\w+)(?:\+(\d))?(?::0(\d)d)?\}")
+
+
+@functools.lru_cache(maxsize=2048)
+def _pattern(template: str) -> tuple[re.Pattern[str], tuple[tuple[str, int], ...]]:
+    """Returns a template as a regular expression, and what each field adds to its number."""
+    pieces, added, end = [], [], 0
+    for field in _FIELD.finditer(template):
+        name, plus, digits = field.groups()
+        number = rf"\d{{{digits}}}" if digits else r"(?:0|[1-9]\d{0,5})"
+        pieces += [re.escape(template[end : field.start()]), rf"(?P<{name}>{number})"]
+        added.append((name, int(plus or 0)))
+        end = field.end()
+    return re.compile("".join(pieces) + re.escape(template[end:])), tuple(added)
+
+
+def _numbers(template: str, name: str) -> dict[str, int] | None:
+    """Returns the numbers for which the template gives `name`, or None."""
+    pattern, added = _pattern(template)
+    match = pattern.fullmatch(name)
+    if match is None:
+        return None
+    numbers = {field: int(match[field]) - plus for field, plus in added}
+    return numbers if min(numbers.values(), default=0) >= 0 else None
+
+
+def _fill(template: str, numbers: Mapping[str, int]) -> str:
+    def number(field: re.Match[str]) -> str:
+        name, plus, digits = field.groups()
+        return str(numbers[name] + int(plus or 0)).zfill(int(digits or 0))
+
+    return _FIELD.sub(number, template)
+
+
+def bind_stored(rules: Iterable[Rule], names: Iterable[str], depth: int = 0) -> tuple[list[Binding], list[str]]:
+    """Applies rules to the names in a file.
+
+    Args:
+        rules: In order of precedence.
+        names: The stored names.
+        depth: How many blocks a stacked tensor holds.
+
+    Returns:
+        The bindings, and the names that no rule took.
+    """
+    return _bind(rules, names, depth, forward=True)
+
+
+def bind_variables(rules: Iterable[Rule], names: Iterable[str], depth: int = 0) -> tuple[list[Binding], list[str]]:
+    """Applies rules to the names of a model's variables, in order to write them.
+
+    Returns:
+        The bindings, and the names that no rule took.
+    """
+    return _bind(rules, names, depth, forward=False)
+
+
+def _bind(rules, names, depth, forward):
+    remaining = dict.fromkeys(names)
+    bindings = []
+    for item in rules:
+        ours, theirs = (item.stored, item.variables) if forward else (item.variables, item.stored)
+        if "{*}" in item.variables[0]:
+            bindings += _bind_stack(item, remaining, depth, forward)
+            continue
+        for name in list(remaining):
+            numbers = _numbers(ours[0], name)
+            if numbers is None or name not in remaining:
+                continue
+            mine = tuple(_fill(template, numbers) for template in ours)
+            if not all(part in remaining for part in mine):
+                continue
+            for part in mine:
+                del remaining[part]
+            other = tuple(_fill(template, numbers) for template in theirs)
+            bindings.append(Binding(*((mine, other) if forward else (other, mine)), item.transform))
+    return bindings, list(remaining)
+
+
+def _bind_stack(item, remaining, depth, forward):
+    variables = tuple(item.variables[0].replace("{*}", str(index)) for index in range(depth))
+    wanted = item.stored if forward else variables
+    if not wanted or not all(name in remaining for name in wanted):
+        return []
+    for name in wanted:
+        del remaining[name]
+    return [Binding(item.stored, variables, item.transform)]

@@ -1,0 +1,208 @@
+"""Recognises timm's Vision Transformers and hybrids, and knows their names.
+
+References:
+    - [timm](https://github.com/huggingface/pytorch-image-models), `vision_transformer.py`, `vision_transformer_hybrid.py`
+"""
+
+from typing import Any
+
+from keras_vit.checkpoints import architecture, torch_names
+from keras_vit.checkpoints.errors import CheckpointError
+from keras_vit.checkpoints.flax_names import is_square
+from keras_vit.checkpoints.layout import Checkpoint, Layout, variable_shapes
+from keras_vit.checkpoints.rules import (
+    CONV,
+    HEADS_BIAS,
+    HEADS_IN,
+    WITHOUT_SLOT,
+    Rule,
+    bind_stored,
+    fused,
+    register_slots,
+    rule,
+)
+from keras_vit.checkpoints.source import TensorSource
+from keras_vit.checkpoints.torch_names import ATTENTION
+
+_TABLE = architecture.TABLE
+_STEM = "patch_embed.backbone"
+
+
+def rules(layout: Layout) -> list[Rule]:
+    """Returns the rules of a layout."""
+    body = layout.prefix
+    result = _token_rules(layout.slots, body)
+    result += torch_names.conv(f"{body}patch_embed.proj", "embedding")
+    block, attention = f"{body}blocks.{{i}}", f"encoderblock_{{i}}/{ATTENTION}"
+    parts = [f"{attention}/{part}" for part in ("query", "key", "value")]
+    result += [
+        rule(f"{block}.attn.qkv.weight", [f"{part}/kernel" for part in parts], fused(HEADS_IN, 3)),
+        rule(f"{block}.attn.qkv.bias", [f"{part}/bias" for part in parts], fused(HEADS_BIAS, 3)),
+        *torch_names.heads_out(f"{block}.attn.proj", f"{attention}/out"),
+    ]
+    for index in (0, 1):
+        result += torch_names.norm(f"{block}.norm{index + 1}", f"encoderblock_{{i}}/LayerNorm_{index}")
+        result += torch_names.dense(f"{block}.mlp.fc{index + 1}", f"encoderblock_{{i}}/MlpBlock_0/Dense_{index}")
+        result.append(rule(f"{block}.ls{index + 1}.gamma", f"encoderblock_{{i}}/LayerScale_{index}/gamma"))
+    for stored, variable in (("norm", "encoder_norm"), ("fc_norm", "fc_norm")):
+        result += torch_names.norm(f"{body}{stored}", variable)
+    for stored, variable in (("head", "head"), ("head_dist", "head_dist"), ("pre_logits.fc", "pre_logits")):
+        result += torch_names.dense(f"{body}{stored}", variable)
+    return result + _pooling_rules(body) + _resnet_rules(layout)
+
+
+def _token_rules(slots: str, body: str) -> list[Rule]:
+    tokens = {"cls_token": "cls/cls", "dist_token": "dist/dist", "reg_token": "registers/registers"}
+    table, cls, dist, registers = (f"{body}{name}" for name in ("pos_embed", *tokens))
+    result = []
+    if slots == "none":
+        result.append(rule((cls, dist, table), ("cls/cls", "dist/dist", _TABLE), WITHOUT_SLOT))
+        result.append(rule((cls, table), ("cls/cls", _TABLE), WITHOUT_SLOT))
+    if slots == "all":
+        result.append(rule((registers, table), ("registers/registers", _TABLE), register_slots(1)))
+    result += [rule(f"{body}{stored}", variable) for stored, variable in tokens.items()]
+    return [*result, rule(table, _TABLE)]
+
+
+def _pooling_rules(body: str) -> list[Rule]:
+    pool, attention = f"{body}attn_pool", f"MAPHead_0/{ATTENTION}"
+    pair = [f"{attention}/key", f"{attention}/value"]
+    return [
+        rule(f"{pool}.latent", "MAPHead_0/probe"),
+        *torch_names.heads_in(f"{pool}.q", f"{attention}/query"),
+        rule(f"{pool}.kv.weight", [f"{part}/kernel" for part in pair], fused(HEADS_IN, 2)),
+        rule(f"{pool}.kv.bias", [f"{part}/bias" for part in pair], fused(HEADS_BIAS, 2)),
+        *torch_names.heads_out(f"{pool}.proj", f"{attention}/out"),
+        *torch_names.norm(f"{pool}.norm", "MAPHead_0/LayerNorm_0"),
+        *torch_names.dense(f"{pool}.mlp.fc1", "MAPHead_0/MlpBlock_0/Dense_0"),
+        *torch_names.dense(f"{pool}.mlp.fc2", "MAPHead_0/MlpBlock_0/Dense_1"),
+    ]
+
+
+def _resnet_rules(layout: Layout) -> list[Rule]:
+    # A hybrid of the root alone has it directly, one with stages under `stem`.
+    stem = f"{layout.prefix}{_STEM}.stem" if layout.style == "stages" else f"{layout.prefix}{_STEM}"
+    stored, unit = f"{layout.prefix}{_STEM}.stages.{{b}}.blocks.{{u}}", "block{b+1}/unit{u+1}"
+    result = [rule(f"{stem}.conv.weight", "conv_root/kernel", CONV), *torch_names.norm(f"{stem}.norm", "gn_root")]
+    for index in (1, 2, 3):
+        result.append(rule(f"{stored}.conv{index}.weight", f"{unit}/conv{index}/kernel", CONV))
+        result += torch_names.norm(f"{stored}.norm{index}", f"{unit}/gn{index}")
+    result.append(rule(f"{stored}.downsample.conv.weight", f"{unit}/conv_proj/kernel", CONV))
+    return result + torch_names.norm(f"{stored}.downsample.norm", f"{unit}/gn_proj")
+
+
+def recognise(
+    source: TensorSource, num_heads: int | None, grid: tuple[int, int] | None = None, image_size: Any = None
+) -> Checkpoint | None:
+    """Returns what `source` holds, or None if it is no timm ViT.
+
+    Args:
+        source: An open file.
+        num_heads: Attention heads, for a file without `config.json`.
+        grid: The grid of the position table, if the caller knows it.
+        image_size: Size of the images that the model takes.
+    """
+    names = set(source.tensors)
+    body = next((p for p in ("", "model.", "module.", "backbone.") if f"{p}patch_embed.proj.weight" in names), None)
+    if body is None or not any(name.startswith(f"{body}blocks.") for name in names):
+        return None
+    config, arguments = _config(source)
+    staged = any(name.startswith(f"{body}{_STEM}.stem.") for name in names)
+    layout = Layout("timm", style="stages" if staged else "", prefix=body)
+    width = (source.tensors[f"{body}patch_embed.proj.weight"].shape or (0,))[0]
+    checkpoint = Checkpoint(source, layout, [], {}, {})
+    if "num_heads" in arguments:
+        heads = torch_names.positive(arguments["num_heads"], "num_heads", source.path)
+    else:
+        heads, checkpoint.assumed["num_heads"] = torch_names.guess_heads(width, num_heads, source.path)
+    sizes = _image_sizes(config, arguments)
+    checkpoint.layout = Layout(
+        "timm", style=layout.style, prefix=body, slots=_slots(source, body, arguments, grid, [*sizes, image_size])
+    )
+    checkpoint.bindings, checkpoint.unexpected = bind_stored(rules(checkpoint.layout), source.tensors)
+    checkpoint.shapes = variable_shapes(source, checkpoint.bindings, heads)
+    _infer(checkpoint, config, arguments, heads)
+    if sizes:
+        checkpoint.arguments["image_size"] = list(sizes[0])
+    return checkpoint
+
+
+def _config(source: TensorSource) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Returns the configuration and the arguments of the timm model in it."""
+    config = source.config or {}
+    if not config and not source.metadata:
+        torch_names.note_missing_config(source.path)
+    arguments = config.get("model_args")
+    arguments = dict(arguments) if isinstance(arguments, dict) else {}
+    if "global_pool" in config:
+        arguments.setdefault("global_pool", config["global_pool"])
+    if "quickgelu" in str(config.get("architecture", "")):
+        arguments.setdefault("act_layer", "quick_gelu")
+    return config, arguments
+
+
+def _image_sizes(config: dict[str, Any], arguments: dict[str, Any]) -> list[tuple[int, int]]:
+    pretrained = config.get("pretrained_cfg")
+    size = pretrained.get("input_size") if isinstance(pretrained, dict) else None
+    candidates = [arguments.get("img_size"), size[1:] if isinstance(size, list) and len(size) == 3 else None]
+    return [size for size in map(architecture.pair, candidates) if size is not None]
+
+
+def _slots(source, body: str, arguments: dict[str, Any], grid, sizes) -> str:
+    """Returns which tokens have entries in the position table: "all" before it, the "prefix" without registers, "none"."""
+    tensors = source.tensors
+    shape = tensors[f"{body}pos_embed"].shape if f"{body}pos_embed" in tensors else ()
+    tokens = sum(f"{body}{name}" in tensors for name in ("cls_token", "dist_token"))
+    registers = tensors[f"{body}reg_token"].shape if f"{body}reg_token" in tensors else ()
+    registers = registers[1] if len(registers) == 3 else 0
+    prefix = tokens + registers
+    if len(shape) != 3 or not prefix:
+        return "prefix"
+    with_slots = "all" if registers else "prefix"
+    if "no_embed_class" in arguments:
+        return "none" if arguments["no_embed_class"] else with_slots
+    patch = tensors[f"{body}patch_embed.proj.weight"].shape[2:]
+    grids = [grid] if grid else []
+    if f"{body}{_STEM}.conv.weight" not in tensors and f"{body}{_STEM}.stem.conv.weight" not in tensors and all(patch):
+        grids += [(s[0] // patch[0], s[1] // patch[1]) for s in map(architecture.pair, sizes) if s and len(patch) == 2]
+    for candidate in grids:
+        if shape[1] in (counts := (candidate[0] * candidate[1], candidate[0] * candidate[1] + prefix)):
+            return "none" if shape[1] == counts[0] else with_slots
+    squares = is_square(shape[1]), is_square(shape[1] - prefix)
+    if squares[0] == squares[1]:
+        raise CheckpointError(
+            f"{source.path}: {shape[1]} position embeddings with {prefix} prefix tokens can be read in two ways. Pass "
+            "grid=(height, width), in patches, or put the model's config.json beside the file."
+        )
+    return "none" if squares[0] else with_slots
+
+
+def _infer(checkpoint: Checkpoint, config: dict[str, Any], arguments: dict[str, Any], heads: int) -> None:
+    path = checkpoint.source.path
+    found = architecture.infer_vit(checkpoint.shapes, heads)
+    pool = arguments.get("global_pool")
+    if pool in ("avg", "token", "map"):
+        found["pooling"] = {"avg": "gap"}.get(pool, pool)
+    elif found["norm_after_pooling"]:
+        found["pooling"] = "gap"
+    if pool not in ("avg", "token", "map", "", None):
+        raise CheckpointError(f"{path}: global_pool={str(pool)[:40]!r} is not supported; known are token, avg and map.")
+    if found["distillation_token"] and "head_dist/kernel" not in checkpoint.shapes:
+        found["distillation_token"] = "unused"
+    for name, plain in (
+        ("qk_norm", False),
+        ("pre_norm", False),
+        ("dynamic_img_pad", False),
+        ("pool_include_prefix", False),
+    ):
+        if arguments.get(name, plain) not in (plain, None):
+            raise CheckpointError(f"{path}: timm models with {name}={arguments[name]!r} are not supported.")
+    found["activation"] = torch_names.activation(arguments.get("act_layer") or "gelu", path)
+    found["layer_norm_epsilon"] = 1e-6
+    found["resnet_numerics"] = "timm"
+    if not config:
+        checkpoint.assumed["activation"] = "timm's default"
+    labels = config.get("label_names")
+    if isinstance(labels, list) and len(labels) == found["classes"] and all(isinstance(label, str) for label in labels):
+        checkpoint.class_names = tuple(labels)
+    checkpoint.arguments = found

@@ -1,0 +1,108 @@
+"""What the rules of Hugging Face's and timm's PyTorch names have in common."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from absl import logging
+
+from keras_vit.checkpoints.errors import CheckpointError
+from keras_vit.checkpoints.rules import CONV, DENSE, HEADS_BIAS, HEADS_IN, HEADS_OUT, Rule, rule
+
+ATTENTION = "MultiHeadDotProductAttention_0"
+# Widths of published models whose heads are not 64 wide.
+_HEADS_BY_WIDTH = {1152: 16, 1280: 16, 1408: 16, 1664: 16, 1792: 16}
+
+# Names of activations there and here.
+ACTIVATIONS: Mapping[str, str] = {
+    "gelu": "gelu",
+    "gelu_python": "gelu",
+    "gelu_pytorch_tanh": "gelu_tanh",
+    "gelu_new": "gelu_tanh",
+    "gelu_fast": "gelu_tanh",
+    "gelu_tanh": "gelu_tanh",
+    "quick_gelu": "quick_gelu",
+    "quickgelu": "quick_gelu",
+    "relu": "relu",
+    "silu": "silu",
+    "swish": "silu",
+    "tanh": "tanh",
+    "selu": "selu",
+    "mish": "mish",
+}
+
+
+def norm(stored: str, variable: str) -> list[Rule]:
+    """Returns the rules of a layer or group norm."""
+    return [rule(f"{stored}.weight", f"{variable}/scale"), rule(f"{stored}.bias", f"{variable}/bias")]
+
+
+def dense(stored: str, variable: str) -> list[Rule]:
+    """Returns the rules of a dense layer."""
+    return [rule(f"{stored}.weight", f"{variable}/kernel", DENSE), rule(f"{stored}.bias", f"{variable}/bias")]
+
+
+def conv(stored: str, variable: str) -> list[Rule]:
+    """Returns the rules of a convolution."""
+    return [rule(f"{stored}.weight", f"{variable}/kernel", CONV), rule(f"{stored}.bias", f"{variable}/bias")]
+
+
+def heads_in(stored: str, variable: str) -> list[Rule]:
+    """Returns the rules of a projection to heads: query, key or value."""
+    return [
+        rule(f"{stored}.weight", f"{variable}/kernel", HEADS_IN),
+        rule(f"{stored}.bias", f"{variable}/bias", HEADS_BIAS),
+    ]
+
+
+def heads_out(stored: str, variable: str) -> list[Rule]:
+    """Returns the rules of the projection from heads."""
+    return [rule(f"{stored}.weight", f"{variable}/kernel", HEADS_OUT), rule(f"{stored}.bias", f"{variable}/bias")]
+
+
+def guess_heads(width: int, given: int | None, path: str) -> tuple[int, str]:
+    """Returns the number of heads of a file that does not say it, with the reason.
+
+    Raises:
+        CheckpointError: If nothing tells it.
+    """
+    if given:
+        heads, reason = given, "as the model has it"
+    elif width in _HEADS_BY_WIDTH:
+        heads, reason = _HEADS_BY_WIDTH[width], f"as the published models of width {width} have it"
+    elif width and width % 64 == 0:
+        heads, reason = width // 64, "heads are usually 64 wide"
+    else:
+        heads, reason = 0, ""
+    if not heads or width % heads:
+        raise CheckpointError(
+            f"{path} does not say how many attention heads share its width of {width}. Pass num_heads=..., or put the "
+            "model's config.json beside the file."
+        )
+    return heads, reason
+
+
+def activation(name: Any, path: str) -> str:
+    """Returns the name of an activation in this package.
+
+    Raises:
+        CheckpointError: If it is unknown.
+    """
+    if not isinstance(name, str) or name not in ACTIVATIONS:
+        raise CheckpointError(
+            f"{path}: unknown activation {str(name)[:60]!r}. Known: {', '.join(sorted(ACTIVATIONS))}."
+        )
+    return ACTIVATIONS[name]
+
+
+def positive(value: Any, name: str, path: str) -> int:
+    """Returns a positive integer of a configuration."""
+    if type(value) is not int or not 0 < value < 2**31:
+        raise CheckpointError(
+            f"{path}: the configuration's {name} must be a positive integer. Received: {str(value)[:60]!r}."
+        )
+    return value
+
+
+def note_missing_config(path: str) -> None:
+    """Logs that a file lies alone."""
+    logging.warning("%s has no config.json beside it; its project's defaults are taken.", path)
