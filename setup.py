@@ -60,11 +60,18 @@ EXTRAS = {
     "jax": ["jax>=0.10.2"],
     "data": ["tensorflow-datasets>=4.9.10"],
     "plots": ["matplotlib>=3.11"],
-    "serving": ["grpcio>=1.80"],
-    "interop": ["torch>=2.8", "timm>=1.0.20", "transformers>=4.56"],
+    "interop": ["torch", "timm", "transformers"],
 }
-EXTRAS["test"] = [*EXTRAS["data"], *EXTRAS["plots"], *EXTRAS["jax"], "pytest>=9.0", "pytest-xdist>=3.8"]
-EXTRAS["dev"] = [*EXTRAS["test"], "ruff>=0.17,<0.18", "pre-commit>=4.6", "build>=1.3"]
+EXTRAS["test"] = [
+    *EXTRAS["data"],
+    *EXTRAS["plots"],
+    *EXTRAS["jax"],
+    "pytest>=9.2",
+    "pytest-xdist>=3.8",
+    "setuptools>=77",  # the tests build a wheel
+    "wheel",
+]
+EXTRAS["dev"] = [*EXTRAS["test"], "ruff>=0.17,<0.18", "pre-commit>=4.7"]
 
 setup(
     name="keras-vision-transformers",
@@ -79,15 +86,14 @@ setup(
     package_dir=packages(),
     package_data={"keras_vit": ["data/assets/*", "zoo/assets/*"]},
     include_package_data=False,
+    # The lower bounds, here and in the extras, are the versions that it is tested with.
     install_requires=[
         "keras>=3.15.1",
-        "numpy>=2.0",
-        "absl-py>=2.3",
+        "numpy>=2.4",
+        "absl-py>=2.5",
+        "h5py>=3.14",
         "ml_collections>=1.1",
-        "ml_dtypes>=0.5",
-        "scipy>=1.15",
-        "safetensors>=0.6",
-        "pillow>=11",
+        "ml_dtypes>=0.6",
     ],
     extras_require=EXTRAS,
     entry_points={"console_scripts": console_scripts()},

@@ -27,7 +27,7 @@ ORDER = (
 )
 PROGRAMS = ("train", "export")  # folders; a program imports keras_vit.* and no other program
 WITH_TENSORFLOW = {"data", "distribute", "training", "serving", *PROGRAMS}
-REQUIRED = {"keras", "numpy", "absl", "ml_collections", "ml_dtypes", "scipy", "safetensors", "PIL"}
+REQUIRED = {"keras", "numpy", "absl", "h5py", "ml_collections", "ml_dtypes"}
 OPTIONAL = {
     "matplotlib",
     "tensorflow_datasets",
@@ -43,6 +43,9 @@ OPTIONAL = {
     "openvino",
     "libtpu",
     "sklearn",
+    "scipy",
+    "safetensors",
+    "PIL",
     "tqdm",
     "requests",
     "psutil",
