@@ -1,6 +1,7 @@
 """The TFLite interpreter, from whichever package has it."""
 
 import os
+import warnings
 
 import tensorflow as tf
 
@@ -28,4 +29,8 @@ def make_interpreter(path: str, num_threads: int | None = None):
         from ai_edge_litert.interpreter import Interpreter
     except ImportError:
         Interpreter = tf.lite.Interpreter
-    return Interpreter(model_path=path, num_threads=num_threads or os.cpu_count())
+    num_threads = num_threads or os.cpu_count()
+    with warnings.catch_warnings():
+        # TensorFlow announces the move to ai-edge-litert: nothing that a user of the file can act upon.
+        warnings.filterwarnings("ignore", message=".*tf.lite.Interpreter is deprecated.*", category=UserWarning)
+        return Interpreter(model_path=path, num_threads=num_threads)

@@ -14,8 +14,8 @@ class ServingModule(tf.Module):
 
     Args:
         model: Returns logits, `[B, classes]`, for images `[B, H, W, C]`.
-        preprocess: Takes an encoded picture (scalar string), returns the model's input, float32 `[H, W, C]`. Part of
-            the graph, so that training and serving cannot differ.
+        preprocess: Takes a picture, encoded (scalar string) or decoded (uint8 `[h, w, C]`), and returns the model's
+            input, float32 `[H, W, C]`. Part of the graph, so that training and serving cannot differ.
         image_shape: The static shape `(H, W, C)` that `preprocess` returns.
         class_names: One label for each class.
         output: "softmax" or "sigmoid", as the model was trained.
@@ -54,13 +54,7 @@ class ServingModule(tf.Module):
 
     def serve_images(self, images: tf.Tensor) -> dict[str, tf.Tensor]:
         """Decoded pictures of one size, uint8 `[B, h, w, C]`."""
-
-        def read(image):
-            # Through a lossless file, because preprocessing starts from encoded pictures: the same path, the same
-            # result.
-            return self._preprocess(tf.io.encode_png(image))
-
-        prepared, valid = decoding.map_valid(read, images, self._image_shape)
+        prepared, valid = decoding.map_valid(self._preprocess, images, self._image_shape)
         return self._classify(prepared, valid)
 
     def serve_tensor(self, images: tf.Tensor) -> dict[str, tf.Tensor]:

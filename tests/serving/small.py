@@ -42,8 +42,10 @@ def randomise(network, seed=0):
 
 
 def preprocess(contents):
-    """What PREPROCESS stands for."""
-    image = tf.io.decode_image(contents, channels=3, expand_animations=False)
+    """Decoding and what follows it: what PREPROCESS stands for."""
+    image = contents
+    if image.dtype == tf.string:
+        image = tf.io.decode_image(contents, channels=3, expand_animations=False)
     image.set_shape([None, None, 3])
     return tf.image.resize(tf.cast(image, tf.float32), (SIZE, SIZE)) / 127.5 - 1.0
 

@@ -20,7 +20,7 @@ def export(model, base, output="softmax", preprocess=small.preprocess, **options
 
 
 def expected_probabilities(model, contents):
-    images = np.stack([small.preprocess(content) for content in contents])
+    images = np.stack([small.preprocess(tf.constant(content)) for content in contents])
     return tf.nn.softmax(tf.cast(model(images, training=False), tf.float32)).numpy()
 
 
@@ -111,7 +111,7 @@ def test_decoded_and_prepared_images(exported):
     expected = expected_probabilities(model, contents)
     answer = artefact.run("serve_images", {"images": images})
     np.testing.assert_allclose(answer["probabilities"], expected, atol=1e-5)
-    prepared = np.stack([small.preprocess(content) for content in contents])
+    prepared = np.stack([small.preprocess(tf.constant(content)) for content in contents])
     np.testing.assert_allclose(artefact.predict(prepared), expected, atol=1e-5)
 
 
@@ -144,7 +144,7 @@ def test_an_artefact_that_differs_is_not_published(tmp_path):
 def test_sigmoid_and_mixed_precision(tmp_path):
     model = small.model(dtype="mixed_bfloat16", dropout_rate=0.1, drop_path_rate=0.1)
     path, comparison = export(model, tmp_path, output="sigmoid")
-    images = np.stack([small.preprocess(content) for content in small.examples(4).contents])
+    images = np.stack([small.preprocess(tf.constant(content)) for content in small.examples(4).contents])
     plain = small.model(dtype="float32")  # the same random weights
     expected = tf.sigmoid(plain(images)).numpy()
     np.testing.assert_allclose(artefacts.SavedModelArtefact(path).predict(images), expected, atol=1e-5)

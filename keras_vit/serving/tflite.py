@@ -1,0 +1,175 @@
+"""TFLite files: converted, checked for foreign operators, verified, and only then put in place."""
+
+import collections
+import os
+import tempfile
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from keras_vit.serving import artefacts, card, clone, outputs, pictures, quantization, verify
+
+SIGNATURE = "classify"
+
+
+def export_tflite(
+    model: keras.Model,
+    path: str,
+    *,
+    preprocess,
+    description: dict,
+    examples: pictures.Pictures,
+    precision: str = "float32",
+    batch_size: int = 1,
+    normalise=None,
+    calibration: pictures.Pictures | None = None,
+    tolerance: verify.Tolerance | None = None,
+) -> verify.Comparison:
+    """Exports a classifier for devices, after checking that it answers as the model does.
+
+    Beside the file lie its card (`NAME.json`) and its labels (`NAME.labels.txt`). The one signature, `classify`,
+    takes `images` and returns `probabilities`.
+
+    Args:
+        model: The trained model, under any precision.
+        path: The `.tflite` file to write.
+        preprocess: Encoded picture (scalar string) -> what the artefact takes, `[H, W, C]`.
+        description: The card (`card.make`), of which `preprocess` is the string.
+        examples: Real pictures to verify with.
+        precision: A key of `quantization.PRECISIONS`.
+        batch_size: Pictures in one call; it is part of the file, because accelerators refuse open shapes.
+        normalise: For artefacts that take uint8 pixels: from them, `[B, H, W, C]`, to the model's input. None for an
+            artefact that takes the model's float32 input.
+        calibration: Real training pictures, for precisions whose activations are integers.
+        tolerance: What the verification must keep to; None for the precision's own (`verify.TOLERANCES`).
+
+    Returns:
+        The comparison with the model.
+
+    Raises:
+        ValueError: If the precision is unknown or lacks its calibration pictures.
+        ConversionError: If the artefact would need operators that are not built into TFLite.
+        VerificationError: If it answers differently; nothing is written then.
+    """
+    quantization.check(precision, calibration)
+    network = clone.inference_clone(model, "float32")
+    image_shape = tuple(description["image_shape"])
+    calibration_images = None if calibration is None else pictures.prepare(calibration.contents, preprocess)
+    content = convert(network, image_shape, description["output"], precision, batch_size, normalise, calibration_images)
+    description = {**description, "precision": precision, "batch_size": batch_size, "bytes": len(content)}
+    description["input"] = "float32" if normalise is None else "uint8"
+    os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".unfinished-", dir=os.path.dirname(path) or ".") as folder:
+        draft = os.path.join(folder, os.path.basename(path))
+        with open(draft, "wb") as file:
+            file.write(content)
+        card.write_text(card.labels_beside(draft), "".join(f"{name}\n" for name in description["class_names"]))
+        card.write(card.beside(draft), description)
+        comparison = verify_tflite(draft, network, preprocess, examples, normalise)
+        verify.check(comparison, tolerance or verify.TOLERANCES[precision], f"The {precision} TFLite file")
+        # The file comes last: whoever finds it finds its card as well.
+        for name in (card.labels_beside, card.beside, str):
+            os.replace(name(draft), name(path))
+    return comparison
+
+
+def convert(
+    network: keras.Model,
+    image_shape: tuple[int, int, int],
+    output: str,
+    precision: str = "float32",
+    batch_size: int = 1,
+    normalise=None,
+    calibration_images: np.ndarray | None = None,
+) -> bytes:
+    """Converts a float32 model to a TFLite file with built-in operators only.
+
+    Args:
+        network: A float32 model that returns logits.
+        image_shape: `(H, W, C)` of its input.
+        output: "softmax" or "sigmoid".
+        precision: A key of `quantization.PRECISIONS`.
+        batch_size: Pictures in one call.
+        normalise: See `export_tflite`.
+        calibration_images: What the artefact will take, `[N, H, W, C]`.
+
+    Returns:
+        The content of the file.
+
+    Raises:
+        ConversionError: If there is an operator that is not built in.
+    """
+    module = tf.Module()
+    module.model_variables = [variable.value for variable in network.variables]
+    spec = tf.TensorSpec((batch_size, *image_shape), tf.float32 if normalise is None else tf.uint8, "images")
+
+    @tf.function(input_signature=[spec], autograph=False)
+    def classify(images):
+        prepared = images if normalise is None else normalise(images)
+        return {"probabilities": outputs.to_probabilities(network(prepared, training=False), output)}
+
+    with tempfile.TemporaryDirectory() as folder:
+        # By way of a SavedModel: the other ways in lose the names of the signature.
+        tf.saved_model.save(module, folder, signatures={SIGNATURE: classify.get_concrete_function()})
+        converter = tf.lite.TFLiteConverter.from_saved_model(folder, signature_keys=[SIGNATURE])
+        quantization.configure(converter, precision, spec, calibration_images)
+        try:
+            content = converter.convert()
+        except Exception as error:  # the converter raises its own error, unexported, or whatever its passes raise
+            raise ConversionError(f"The model cannot be converted to TFLite ({precision}): {error}") from error
+    foreign = foreign_operators(content)
+    if foreign:
+        raise ConversionError(f"The artefact must hold built-in operators only. It also needs {foreign}.")
+    return content
+
+
+class ConversionError(RuntimeError):
+    """A model that TFLite cannot run with its built-in operators."""
+
+
+def operators(content: bytes) -> collections.Counter:
+    """Counts the operators of a TFLite file by name; custom and Flex ones have the prefix `CUSTOM:`."""
+    from tensorflow.lite.python import schema_py_generated as schema
+
+    root = schema.Model.GetRootAs(content, 0)
+    names = {code: name for name, code in vars(schema.BuiltinOperator).items() if isinstance(code, int)}
+    codes = []
+    for index in range(root.OperatorCodesLength()):
+        entry = root.OperatorCodes(index)
+        # Codes below 127 are stored in the old, one-byte field.
+        code = max(entry.BuiltinCode(), entry.DeprecatedBuiltinCode())
+        custom = entry.CustomCode()
+        codes.append(f"CUSTOM:{custom.decode()}" if custom else names[code])
+    counts = collections.Counter()
+    for index in range(root.SubgraphsLength()):
+        graph = root.Subgraphs(index)
+        counts.update(codes[graph.Operators(i).OpcodeIndex()] for i in range(graph.OperatorsLength()))
+    return counts
+
+
+def foreign_operators(content: bytes) -> list[str]:
+    """The custom and Flex operators of a TFLite file, which a plain interpreter cannot run."""
+    return sorted(name.removeprefix("CUSTOM:") for name in operators(content) if name.startswith("CUSTOM"))
+
+
+def verify_tflite(
+    path: str, network: keras.Model, preprocess, examples: pictures.Pictures, normalise=None
+) -> verify.Comparison:
+    """Runs a TFLite file on real pictures and compares with the model.
+
+    Args:
+        path: The file, with its card beside it.
+        network: The model, which returns logits.
+        preprocess: Encoded picture (scalar string) -> what the artefact takes.
+        examples: Real pictures.
+        normalise: See `export_tflite`.
+    """
+    artefact = artefacts.TFLiteArtefact(path)
+    reference = artefacts.KerasArtefact(network, artefact.card)
+    expected, answers = [], []
+    for start in range(0, len(examples.contents), 16):
+        images = pictures.prepare(examples.contents[start : start + 16], preprocess)
+        expected.append(reference.predict(images if normalise is None else normalise(images)))
+        answers.append(artefact.predict(images))
+    return verify.compare(np.concatenate(expected), np.concatenate(answers), examples.labels)

@@ -1,0 +1,164 @@
+import os
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from keras_vit import models
+from keras_vit.serving import artefacts, clone, tflite, verify
+from tests.serving import small
+
+
+def export(model, path, output="softmax", **options):
+    options = {"preprocess": small.preprocess, "examples": small.examples(), **options}
+    return tflite.export_tflite(model, str(path), description=small.description(output), **options)
+
+
+def prepared(count=6):
+    return np.stack([small.preprocess(tf.constant(content)) for content in small.examples(count).contents])
+
+
+def hybrid(**arguments):
+    network = models.VisionTransformer(
+        patch_size=1,
+        hidden_size=16,
+        num_layers=1,
+        num_heads=2,
+        mlp_dim=32,
+        resnet_blocks=(1, 1),
+        image_size=small.SIZE,
+        classes=len(small.CLASS_NAMES),
+        **arguments,
+    )
+    return small.randomise(network)
+
+
+def bit():
+    network = models.BiTResNet(block_sizes=(1, 1, 1, 1), image_size=small.SIZE, classes=len(small.CLASS_NAMES))
+    return small.randomise(network)
+
+
+def test_file_card_and_labels(tmp_path):
+    model = small.model()
+    comparison = export(model, tmp_path / "a" / "model.tflite")
+    assert sorted(os.listdir(tmp_path / "a")) == ["model.json", "model.labels.txt", "model.tflite"]
+    assert (tmp_path / "a" / "model.labels.txt").read_text(encoding="utf-8").splitlines() == list(small.CLASS_NAMES)
+    assert comparison.examples == 6
+    assert comparison.top1_agreement == 1.0
+    artefact = artefacts.open_artefact(str(tmp_path / "a"))
+    assert artefact.card["precision"] == "float32"
+    # The same float32 sums in another order.
+    expected = tf.nn.softmax(model(prepared(), training=False)).numpy()
+    np.testing.assert_allclose(artefact.predict(prepared()), expected, atol=1e-5)
+
+
+def test_signature_has_names_and_a_fixed_batch(tmp_path):
+    path = str(tmp_path / "model.tflite")
+    export(small.model(), path, batch_size=4)
+    interpreter = tf.lite.Interpreter(path)
+    assert interpreter.get_signature_list() == {"classify": {"inputs": ["images"], "outputs": ["probabilities"]}}
+    assert artefacts.TFLiteArtefact(path).input_details["shape"].tolist() == [4, 16, 16, 3]
+    assert artefacts.TFLiteArtefact(path).predict(prepared(6)).shape == (6, 7)  # one full batch, one padded
+
+
+@pytest.mark.parametrize(
+    "network",
+    [
+        lambda: small.model(dtype="mixed_bfloat16", dropout_rate=0.1, drop_path_rate=0.1),
+        lambda: small.model(dtype="bfloat16"),
+        lambda: small.model(pooling="map", num_registers=2, layer_scale=0.5),
+        lambda: small.model(pooling="gap", position_embedding="sincos2d", image_size=None),
+        lambda: small.model(position_embedding="relative", activation="gelu"),
+        lambda: small.model(classifier_activation="softmax", representation_size=8, remat="blocks"),
+        pytest.param(lambda: hybrid(dtype="mixed_bfloat16"), marks=pytest.mark.slow),
+        pytest.param(bit, marks=pytest.mark.slow),
+    ],
+    ids=["mixed", "bfloat16", "map", "gap", "relative", "activation", "hybrid", "bit"],
+)
+def test_every_family_converts_to_built_in_operators(network, tmp_path):
+    path = tmp_path / "model.tflite"
+    comparison = export(network(), path)
+    assert tflite.foreign_operators(path.read_bytes()) == []
+    assert comparison.max_difference < 1e-4
+
+
+def test_gelu_is_one_operator_and_weights_are_standardised_beforehand(tmp_path):
+    export(hybrid(), tmp_path / "model.tflite")
+    counts = tflite.operators((tmp_path / "model.tflite").read_bytes())
+    assert counts["GELU"] == 1
+    # Kernels standardised at run time would add a variance for each convolution. There are only those of the 9 group
+    # norms (within channels and between the channels of a group: two each) and of the 3 layer norms.
+    assert counts["CONV_2D"] == 10
+    assert counts["SQUARED_DIFFERENCE"] == 9 * 2 + 3
+
+
+def test_sigmoid_outputs(tmp_path):
+    model = small.model()
+    export(model, tmp_path / "model.tflite", output="sigmoid")
+    answer = artefacts.open_artefact(str(tmp_path / "model.tflite")).predict(prepared())
+    np.testing.assert_allclose(answer, tf.sigmoid(model(prepared(), training=False)), atol=1e-5)
+
+
+def test_an_artefact_that_takes_pixels(tmp_path):
+    def resize(contents):
+        return tf.round((small.preprocess(contents) + 1.0) * 127.5)
+
+    path = tmp_path / "model.tflite"
+    model = small.model()
+    export(model, path, preprocess=resize, normalise=lambda pixels: tf.cast(pixels, tf.float32) / 127.5 - 1.0)
+    artefact = artefacts.open_artefact(str(path))
+    assert artefact.input_details["dtype"] == np.uint8
+    pixels = np.stack([resize(tf.constant(content)) for content in small.examples().contents]).astype(np.uint8)
+    expected = tf.nn.softmax(model(pixels / np.float32(127.5) - 1, training=False)).numpy()
+    np.testing.assert_allclose(artefact.predict(pixels), expected, atol=1e-5)
+
+
+class Digamma(keras.layers.Layer):
+    """Something that TFLite has no built-in operator for."""
+
+    def call(self, x):
+        return tf.math.digamma(tf.reduce_mean(x, axis=(1, 2)))
+
+
+def test_foreign_operators_are_refused():
+    inputs = keras.Input((4, 4, 3))
+    network = keras.Model(inputs, Digamma()(inputs))
+    with pytest.raises(tflite.ConversionError, match="cannot be converted to TFLite .*Digamma"):
+        tflite.convert(network, (4, 4, 3), "softmax")
+
+
+def test_flex_operators_are_seen():
+    @tf.function(input_signature=[tf.TensorSpec([2, 2])])
+    def digamma(x):
+        return tf.math.digamma(x)
+
+    converter = tf.lite.TFLiteConverter.from_concrete_functions([digamma.get_concrete_function()])
+    converter.target_spec.supported_ops = [tf.lite.OpsSet.TFLITE_BUILTINS, tf.lite.OpsSet.SELECT_TF_OPS]
+    assert tflite.foreign_operators(converter.convert()) == ["FlexDigamma"]
+
+
+def test_an_artefact_that_differs_is_not_written(tmp_path):
+    strict = verify.Tolerance(max_difference=-1.0)  # nothing can keep to it
+    with pytest.raises(verify.VerificationError, match="does not answer as its model"):
+        export(small.model(), tmp_path / "model.tflite", tolerance=strict)
+    assert os.listdir(tmp_path) == []
+
+
+def test_wrong_arguments(tmp_path):
+    with pytest.raises(ValueError, match="precision must be one of .*Received: precision='int4'"):
+        export(small.model(), tmp_path / "model.tflite", precision="int4")
+    with pytest.raises(ValueError, match="with its head"):
+        clone.inference_clone(small.model(include_top=False))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("precision", ["float16", "dynamic_int8"])
+def test_smaller_files(precision, tmp_path):
+    # Wide enough that weights make up the file: the graph itself takes 20 kB.
+    model = small.model(hidden_size=128, mlp_dim=512)
+    export(model, tmp_path / "float32.tflite")
+    comparison = export(model, tmp_path / "small.tflite", precision=precision)
+    sizes = {name: (tmp_path / f"{name}.tflite").stat().st_size for name in ("float32", "small")}
+    assert sizes["small"] < sizes["float32"] * {"float16": 0.6, "dynamic_int8": 0.4}[precision]
+    assert comparison.max_difference > 0
