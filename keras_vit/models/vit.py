@@ -64,6 +64,7 @@ class VisionTransformer(ConfiguredModel):
         channels: Channels of the images.
         class_token: Whether there is a class token; None: where `pooling` is `"token"` or None.
         distillation_token: DeiT's second token with a head of its own; the logits are the mean of both heads'.
+            `"unused"` for the token without a head: it takes part in the attention alone.
         layer_norm_epsilon: Epsilon of all layer norms.
         qkv_bias: Whether query, key and value have biases.
         layer_scale: Initial value of a learned scale of each residual branch, or None for none.
@@ -164,6 +165,7 @@ class _Builder:
             self.class_token = self.pooling in ("token", None)
         if self.pooling == "token" and not self.class_token:
             raise ValueError("pooling='token' needs the class token. Received: class_token=False. Use pooling='gap'.")
+        _checks.choice("distillation_token", self.distillation_token, (False, True, "unused"))
         if self.distillation_token and self.pooling != "token":
             raise ValueError(
                 f"`distillation_token` needs pooling='token': DeiT reads both tokens. "
@@ -241,7 +243,7 @@ class _Builder:
             x = ClassToken(dtype=self.policy, name="dist")(x)
         if self.class_token:
             x = ClassToken(dtype=self.policy, name="cls")(x)
-        self.prefix = int(self.class_token) + int(self.distillation_token)
+        self.prefix = int(self.class_token) + int(bool(self.distillation_token))
         # Only a model for images of any size reads the grid of the patches at call time.
         self.position_arguments = (grid,) if self.image_size is None else ()
         if self.position_embedding_at == "input" and self.position_embedding not in ("relative", "none"):
@@ -310,7 +312,8 @@ class _Builder:
             pooled = x  # [B, L, D]
         if self.norm_after_pooling:
             pooled = LayerNorm(self.layer_norm_epsilon, dtype=self.policy, name="fc_norm")(pooled)
-        if self.distillation_token:
+        both = self.distillation_token is True
+        if both:
             distilled = TokenPooling(1, dtype=self.policy, name="pool_dist")(x)
         if self.representation_size is not None:
             pre_logits = keras.layers.Dense(
@@ -321,12 +324,12 @@ class _Builder:
                 name="pre_logits",
             )
             pooled = pre_logits(pooled)
-            distilled = pre_logits(distilled) if self.distillation_token else None
+            distilled = pre_logits(distilled) if both else None
         average = keras.layers.Average(dtype=self.policy, name="average")
         if not self.include_top:
-            return average([pooled, distilled]) if self.distillation_token else pooled
+            return average([pooled, distilled]) if both else pooled
         logits = head_layer(self.classes, self.head_bias, self.policy)(pooled)
-        if self.distillation_token:
+        if both:
             head_dist = head_layer(self.classes, self.head_bias, self.policy, name="head_dist")
             logits = average([logits, head_dist(distilled)])
         if self.classifier_activation is not None:
