@@ -1,6 +1,5 @@
 """The package as users install it: its contents, its commands, and what an import does."""
 
-import configparser
 import os
 import pathlib
 import re
@@ -124,32 +123,44 @@ def test_wheel_contents(wheel):
     assert any(name.endswith("LICENSE") for name in names)
 
 
-@pytest.mark.slow
-def test_wheel_works_outside_of_the_checkout(wheel, tmp_path):
-    target = tmp_path / "site"
+@pytest.fixture(scope="module")
+def installed(wheel, tmp_path_factory):
+    """A folder with the package as pip installs it, and nothing else."""
+    target = tmp_path_factory.mktemp("site")
     command = [sys.executable, "-m", "pip", "install", "--no-deps", "--no-index", "--target", target, wheel]
     subprocess.run(command, check=True, capture_output=True, text=True)
-    entries = configparser.ConfigParser()
-    (entry_points,) = target.glob("*.dist-info/entry_points.txt")
-    entries.read(entry_points)
-    modules = sorted(value.split(":")[0] for value in entries["console_scripts"].values())
+    return target
+
+
+@pytest.mark.slow
+def test_wheel_works_outside_of_the_checkout(installed, metadata, tmp_path):
+    modules = sorted(entry.split(" = ")[1].split(":")[0] for entry in metadata["entry_points"]["console_scripts"])
     code = (
         "import importlib, keras_vit\n"
-        f"assert keras_vit.__file__.startswith({str(target)!r}), keras_vit.__file__\n"
+        f"assert keras_vit.__file__.startswith({str(installed)!r}), keras_vit.__file__\n"
+        "keras_vit.ViT_Ti16(image_size=32, classes=3)\n"
         f"print(all(callable(importlib.import_module(name).run) for name in {modules!r}))\n"
-        "keras_vit.ViT_Ti16(image_size=32, classes=3)"
     )
-    result = subprocess.run(
-        [sys.executable, "-c", code],
-        env={**os.environ, "PYTHONPATH": str(target)},
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-    )
+    environment = {**os.environ, "PYTHONPATH": str(installed)}
+    result = subprocess.run([sys.executable, "-c", code], env=environment, cwd=tmp_path, capture_output=True, text=True)
     assert result.returncode == 0, result.stderr
     assert result.stdout.strip() == "True"
-    # The configurations of recipes are files; they are found in the installed package too.
-    assert (target / "keras_vit/train/configs/digits.py").is_file()
+    # Recipes are files; they are there in the installed package too.
+    assert (installed / "keras_vit/train/configs/digits.py").is_file()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("command", "expected"),
+    [("keras-vit-train", ["--config", "--workdir", "Trains"]), ("keras-vit-export", ["--model", "--output"])],
+)
+def test_help_of_an_installed_command(installed, tmp_path, command, expected):
+    environment = {**os.environ, "PYTHONPATH": str(installed)}
+    path = installed / "bin" / command
+    result = subprocess.run(
+        [sys.executable, path, "--help"], env=environment, cwd=tmp_path, capture_output=True, text=True
+    )
+    assert all(text in result.stdout for text in expected), result.stdout + result.stderr
 
 
 def test_import_is_light():
