@@ -82,8 +82,8 @@ def _batch(dataset: tf.data.Dataset, rows: int) -> tf.data.Dataset:
 def _checked_batches(items, load_or_fill, load, source, rows, steps):
     """The fast way: failed elements drop out of the stream, which the numbers of the others then tell.
 
-    After each step's rows comes one that cannot fail. So a batch is complete when its numbers are, and a stream in which
-    everything fails still moves.
+    After each step's rows comes one that cannot fail. So a batch is complete when its numbers are, and a stream in
+    which everything fails still moves.
     """
 
     def number(step, item):
@@ -140,7 +140,8 @@ def _one_by_one(items, load_or_fill, load, source, rows, on_bad_image, training)
 
     def note(item):
         """Loads once more, outside of the graph, to learn why it fails."""
-        origin = source.origin(int(item["index"])) if indexed else item["origin"].numpy().decode()
+        keys = ("index",) if indexed else ("file", "number")
+        origin = source.origin(*(int(item[key]) for key in keys))
         try:
             load(item)
             reason = "could not be read this time, but now it can"

@@ -33,7 +33,8 @@ def draw(seed: int, step: tf.Tensor, mixup: float = 0.0, cutmix: float = 0.0) ->
     Args:
         seed: the seed of the run.
         step: the global step, an integer scalar.
-        mixup, cutmix: alpha of the two; 0 is off.
+        mixup: alpha of mixup; 0 is off.
+        cutmix: alpha of CutMix; 0 is off.
 
     Returns:
         float32 scalar: the share for mixup, minus the share for CutMix.
@@ -75,7 +76,8 @@ def apply(
         one_hot: float [B, classes].
         lam: float32 [B], what `draw` gave, the same number for the whole batch.
         seed: int32 [2], decides where CutMix cuts; the place is one for the batch.
-        mixup, cutmix: as in `draw`; which of the two is in use decides what is compiled.
+        mixup: as in `draw`; which of the two is in use decides what is compiled.
+        cutmix: as in `draw`.
 
     Returns:
         Images and labels, of the same shapes and types.
@@ -84,13 +86,10 @@ def apply(
         return images, one_hot
     partner_images, partner_labels = tf.roll(images, 1, axis=0), tf.roll(one_hot, 1, axis=0)
     share = tf.cast(tf.abs(lam[0]), tf.float32)
-    keep = (
-        tf.fill(images.shape[1:3], share)
-        if images.shape[1:3].is_fully_defined()
-        else tf.fill(tf.shape(images)[1:3], share)
-    )
+    height, width = tf.shape(images)[1], tf.shape(images)[2]
+    keep = tf.fill([height, width], share)  # [H, W]: how much of its own each pixel keeps
     if cutmix > 0:
-        box = _box(tf.shape(images)[1], tf.shape(images)[2], share, seed)  # [H, W]: 1 outside, 0 inside
+        box = _box(height, width, share, seed)  # [H, W]: 1 outside, 0 inside
         keep = tf.where(lam[0] < 0, box, keep) if mixup > 0 else box
     # With CutMix, what counts is the area that is left after the box was cut at the border.
     share = tf.reduce_mean(keep)

@@ -61,7 +61,7 @@ def decode_jpeg_and_inception_crop(
     exif: bool = True,
     max_pixels: int = images.MAX_PIXELS,
 ) -> Callable[[tf.Tensor, tf.Tensor], tf.Tensor]:
-    """`decode|inception_crop(size)` that decodes only the crop of a JPEG. Other formats and arrays are cropped as well."""
+    """`decode|inception_crop(size)` that decodes only the crop of a JPEG; other formats are decoded whole."""
     resized = resize(size, method, antialias, cast) if size else lambda image: image
     window_of = _window(area_min, area_max, ratio_min, ratio_max)
 
@@ -87,9 +87,13 @@ def inception_crop(
 
     Args:
         size: side of the result, or (height, width); `None` leaves the crop as it is.
-        area_min, area_max: area of the crop in percent of the picture.
-        ratio_min, ratio_max: width over height of the crop.
-        method, antialias, cast: see `resize`.
+        area_min: least area of the crop, in percent of the picture.
+        area_max: largest area of the crop.
+        ratio_min: least width over height of the crop.
+        ratio_max: largest width over height of the crop.
+        method: see `resize`.
+        antialias: see `resize`.
+        cast: see `resize`.
     """
     resized = resize(size, method, antialias, cast) if size else lambda image: image
     window_of = _window(area_min, area_max, ratio_min, ratio_max)
@@ -268,7 +272,8 @@ def onehot(
         depth: number of classes.
         key: where the label is. `"labels"`, as big_vision calls it, means `"label"`.
         key_result: where the result goes; the same place when `None`.
-        on, off: values of the classes that are and are not meant.
+        on: value of the classes that are meant.
+        off: value of the others.
     """
     _checks.positive_int("depth", depth)
 

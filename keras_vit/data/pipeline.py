@@ -1,9 +1,9 @@
 """Batches for training and evaluation.
 
 What a training batch holds is a pure function of the source, the seed and the global step. Row `r` of step `s` is
-position `p = s * batch_size + r`; the position decides the example (by a permutation of its epoch that is computed, not
-stored) and the random numbers of its augmentation. A run therefore resumes at any step at once with the pictures that it
-would have seen, and the batch does not depend on how many workers share it: worker `i` of `S` takes the rows
+position `p = s * batch_size + r`; the position decides the example (by a permutation of its epoch that is computed,
+not stored) and the random numbers of its augmentation. A run therefore resumes at any step at once with the pictures
+that it would have seen, and the batch does not depend on how many workers share it: worker `i` of `S` takes the rows
 `i * batch_size / S` and on.
 """
 
@@ -37,8 +37,10 @@ def train_batches(
         batch_size: examples of a step over all workers.
         seed: of order and augmentation.
         start_step: the global step that the first batch belongs to.
-        shard_index, num_shards: which worker of how many this is.
-        mixup, cutmix: alpha of the mixing that the training step is to do by `mix.apply`; 0 is off.
+        shard_index: which worker this is.
+        num_shards: of how many.
+        mixup: alpha of the mixing that the training step is to do by `mix.apply`; 0 is off.
+        cutmix: the same for CutMix.
         shuffle_buffer: encoded examples to shuffle among, for sources that can only be read in order.
         on_bad_image: `"error"` stops with the path of the image; `"skip"` takes another in its place, and counts and
             lists what it skipped in the log. A `bad_images.Log` skips and keeps the list.
@@ -81,11 +83,15 @@ def eval_batches(
 ) -> tf.data.Dataset:
     """One pass over a source, in its order, in full batches.
 
-    The last batch is filled with zero images; "mask" is 0 for them and for images that were skipped. All workers get the
-    same number of batches.
+    The last batch is filled with zero images; "mask" is 0 for them and for images that were skipped. All workers get
+    the same number of batches.
 
     Args:
-        source, pp, batch_size, shard_index, num_shards: see `train_batches`.
+        source: what `open_source` returned.
+        pp: preprocessing string, without random operations.
+        batch_size: examples of a batch over all workers.
+        shard_index: which worker this is.
+        num_shards: of how many.
         on_bad_image: `"error"`, `"skip"` (the example is masked, counted and listed) or a `bad_images.Log`.
 
     Returns:

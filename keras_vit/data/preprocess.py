@@ -8,10 +8,10 @@ from collections.abc import Callable
 
 import tensorflow as tf
 
-from keras_vit.data import ops, seeds
+from keras_vit.data import augment, ops, randaugment, seeds
 from keras_vit.data.parse import EXAMPLE, VALUE, Call, Op, parse
 
-OPS: dict[str, Op] = {**ops.OPS}
+OPS: dict[str, Op] = {**ops.OPS, **augment.OPS, **randaugment.OPS}
 
 
 def split(pp: str) -> tuple[str, str]:
@@ -75,7 +75,7 @@ def host_function(pp: str) -> Callable[..., dict]:
 def _array(image: tf.Tensor, call: Call) -> tf.Tensor:
     if image.dtype == tf.string and not call.op.name.startswith("decode"):
         raise ValueError(
-            f"The images are encoded files: put 'decode|' before {call.text!r} in the preprocessing string."
+            f"The images are encoded files: 'decode|' must come before {call.text!r} in the preprocessing."
         )
     return image
 

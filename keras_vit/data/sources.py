@@ -1,5 +1,6 @@
-"""What a source of images is: an indexable or a sequential collection of (image, label), with class names and counts."""
+"""What a source of images is: a collection of (image, label), with class names and counts."""
 
+import functools
 from collections.abc import Sequence
 
 import numpy as np
@@ -54,6 +55,12 @@ class IndexedSource(Source):
         raise NotImplementedError
 
 
+def _table(values) -> tf.Tensor:
+    """A tensor in host memory that functions refer to; a constant made inside of a function would be copied into it."""
+    with tf.init_scope(), tf.device("CPU"):
+        return tf.constant(values)
+
+
 class ArraySource(IndexedSource):
     """Images held in memory.
 
@@ -71,8 +78,13 @@ class ArraySource(IndexedSource):
         self._labels = labels
         self._offset = offset
 
+    @functools.cached_property
+    def _tables(self):
+        return _table(self.images), _table(self._labels)
+
     def fetch(self, index):
-        return {"image": tf.gather(tf.constant(self.images), index), "label": tf.gather(self._labels, index)}
+        images, labels = self._tables
+        return {"image": tf.gather(images, index), "label": tf.gather(labels, index)}
 
     def origin(self, index):
         return f"image {index + self._offset} of {self.name}"
@@ -95,8 +107,13 @@ class FileSource(IndexedSource):
         self.paths = list(paths)
         self._labels = labels
 
+    @functools.cached_property
+    def _tables(self):
+        return _table(self.paths), _table(self._labels)
+
     def fetch(self, index):
-        return {"image": tf.io.read_file(tf.gather(self.paths, index)), "label": tf.gather(self._labels, index)}
+        paths, labels = self._tables
+        return {"image": tf.io.read_file(tf.gather(paths, index)), "label": tf.gather(labels, index)}
 
     def origin(self, index):
         return self.paths[index]

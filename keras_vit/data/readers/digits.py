@@ -12,7 +12,7 @@ ASSET = pathlib.Path(__file__).parent.parent / "assets" / "digits.npz"
 
 
 def load() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Images, uint8 [1797, 8, 8] with values 0..255; labels, int32 [1797]; whether each is a test image, bool [1797]."""
+    """Images, uint8 [1797, 8, 8] in 0..255; labels, int32 [1797]; whether each is a test image, bool [1797]."""
     with np.load(ASSET, allow_pickle=False) as file:
         # The published values count ink from 0 to 16.
         images = np.round(file["images"] * (255 / 16)).astype(np.uint8)

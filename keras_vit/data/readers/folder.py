@@ -70,8 +70,8 @@ def _divided(location: str, found: dict[str, dict[str, list[str]]]):
         unknown = sorted(set(files) - set(class_names))
         if unknown:
             raise ValueError(
-                f"Every class must have training pictures. {location} has no training folder for {unknown}, which is in "
-                f"the split {key!r}."
+                f"Every class must have training pictures. {location} has no training folder for {unknown}, of the "
+                f"split {key!r}."
             )
         keys = [(f"{name}/{file}", label) for label, name in enumerate(class_names) for file in files.get(name, ())]
         own = np.array([label for _, label in keys], np.int32)
@@ -117,7 +117,7 @@ def _classes(location: str) -> dict[str, list[str]]:
     if empty:
         other = f" Files of other kinds: {dict(ignored.most_common(5))}." if ignored else ""
         raise ValueError(
-            f"Every class folder must hold pictures ({', '.join(EXTENSIONS)}). Empty in {location}: {', '.join(empty)}. "
-            f"Add pictures or remove the folder.{other}"
+            f"Every class folder must hold pictures ({', '.join(EXTENSIONS)}). Empty in {location}: "
+            f"{', '.join(empty)}. Add pictures or remove the folder.{other}"
         )
     return files

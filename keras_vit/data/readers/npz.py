@@ -117,7 +117,7 @@ def _labels(location: str, key: str, labels: np.ndarray, count: int) -> np.ndarr
         labels = labels[:, 0]
     if labels.ndim not in (1, 2) or len(labels) != count:
         raise ValueError(
-            f"There must be one label an image, {count}. Received: {key!r} of {location} with shape {list(labels.shape)}."
+            f"There must be one label an image, {count}. Received: {key!r} of {location}, shape {list(labels.shape)}."
         )
     if labels.ndim == 1 and labels.dtype.kind not in "iu":
         raise ValueError(f"Labels must be integers. Received: {key!r} of {location} with {labels.dtype}.")

@@ -1,0 +1,127 @@
+"""Augmentations of colour and of missing parts."""
+
+import math
+from collections.abc import Callable
+
+import tensorflow as tf
+
+from keras_vit import _checks
+from keras_vit.data.parse import IMAGE, Op
+
+
+def color_jitter(
+    brightness: float = 0.0, contrast: float = 0.0, saturation: float = 0.0, hue: float = 0.0
+) -> Callable[[tf.Tensor, tf.Tensor], tf.Tensor]:
+    """Changes brightness, contrast, saturation and hue at random, in this order.
+
+    The factors are those of torchvision's `ColorJitter` (which draws the order as well): 1 is the picture itself, 0 is
+    black, the mean grey, or the grey picture.
+
+    Args:
+        brightness: factors are drawn from [max(0, 1 - brightness), 1 + brightness].
+        contrast: the same for contrast.
+        saturation: the same for saturation.
+        hue: the hue is turned by a share of the circle drawn from [-hue, hue], at most 0.5.
+    """
+    ranges = {"brightness": brightness, "contrast": contrast, "saturation": saturation, "hue": hue}
+    for name, value in ranges.items():
+        if value < 0 or (name == "hue" and value > 0.5):
+            raise ValueError(
+                f"`{name}` must be at least 0{' and at most 0.5' if name == 'hue' else ''}. Received: {value}."
+            )
+
+    def apply(image, seed):
+        _need_uint8(image, "color_jitter")
+        low = [max(0.0, 1.0 - value) for value in (brightness, contrast, saturation)] + [-hue]
+        high = [1.0 + value for value in (brightness, contrast, saturation)] + [hue]
+        factors = tf.unstack(tf.random.stateless_uniform([4], seed) * tf.subtract(high, low) + low)
+        result = tf.cast(image, tf.float32)
+        if brightness:
+            result = tf.clip_by_value(result * factors[0], 0.0, 255.0)
+        if contrast:
+            mean = tf.reduce_mean(_grey(result))
+            result = tf.clip_by_value(mean + (result - mean) * factors[1], 0.0, 255.0)
+        if image.shape[-1] == 3 and saturation:
+            grey = _grey(result)
+            result = tf.clip_by_value(grey + (result - grey) * factors[2], 0.0, 255.0)
+        if image.shape[-1] == 3 and hue:
+            result = tf.image.adjust_hue(result / 255.0, factors[3]) * 255.0
+        return tf.cast(tf.clip_by_value(tf.round(result), 0.0, 255.0), tf.uint8)
+
+    return apply
+
+
+def random_erasing(
+    probability: float = 0.25,
+    area_min: float = 2,
+    area_max: float = 100 / 3,
+    ratio_min: float = 0.3,
+    ratio_max: float = 1 / 0.3,
+    value: int | str = 128,
+) -> Callable[[tf.Tensor, tf.Tensor], tf.Tensor]:
+    """Covers a random rectangle (https://arxiv.org/abs/1708.04896).
+
+    Args:
+        probability: of covering one.
+        area_min: least area of the rectangle, in percent of the picture.
+        area_max: largest area; a rectangle that is too long for the picture is cut.
+        ratio_min: least height over width.
+        ratio_max: largest height over width.
+        value: what the rectangle is filled with, 0..255, or `"noise"` for noise of all values. The default, 128,
+            is what `value_range(-1, 1)` makes about zero.
+    """
+    if not 0 <= probability <= 1:
+        raise ValueError(f"`probability` must be in [0, 1]. Received: {probability!r}.")
+    if not 0 < area_min <= area_max <= 100 or not 0 < ratio_min <= ratio_max:
+        raise ValueError(
+            "0 < area_min <= area_max <= 100 and 0 < ratio_min <= ratio_max are expected. Received: "
+            f"area_min={area_min}, area_max={area_max}, ratio_min={ratio_min}, ratio_max={ratio_max}."
+        )
+    if isinstance(value, str):
+        _checks.choice("value", value, ("noise",))
+
+    def erase(image, draws, seed):
+        height, width = (tf.cast(side, tf.float32) for side in tf.unstack(tf.shape(image)[:2]))
+        area = height * width * (area_min + draws[1] * (area_max - area_min)) / 100
+        ratio = tf.exp(math.log(ratio_min) + draws[2] * (math.log(ratio_max) - math.log(ratio_min)))
+        h = tf.clip_by_value(tf.round(tf.sqrt(area * ratio)), 1.0, height)
+        w = tf.clip_by_value(tf.round(tf.sqrt(area / ratio)), 1.0, width)
+        top, left = tf.floor(draws[3] * (height - h + 1)), tf.floor(draws[4] * (width - w + 1))
+        if value == "noise":
+            filling = tf.random.stateless_uniform(tf.shape(image), seed, 0, 256, tf.int32)
+        else:
+            filling = value
+        return cover(image, top, left, h, w, filling)
+
+    def apply(image, seed):
+        draws = tf.random.stateless_uniform([5], seed)
+        return tf.cond(draws[0] < probability, lambda: erase(image, draws, seed + 1), lambda: image)
+
+    return apply
+
+
+def cover(image: tf.Tensor, top: tf.Tensor, left: tf.Tensor, height: tf.Tensor, width: tf.Tensor, filling) -> tf.Tensor:
+    """`image` [H, W, C] with a rectangle replaced by `filling`; the rectangle may reach beyond the picture."""
+    rows = tf.range(tf.shape(image)[0], dtype=top.dtype)
+    columns = tf.range(tf.shape(image)[1], dtype=left.dtype)
+    inside = ((rows >= top) & (rows < top + height))[:, None] & ((columns >= left) & (columns < left + width))[None, :]
+    return tf.where(inside[:, :, None], tf.cast(filling, image.dtype), image)
+
+
+def _grey(image: tf.Tensor) -> tf.Tensor:
+    """Float [H, W, 1]: the brightness that the eye sees."""
+    return image if image.shape[-1] == 1 else tf.tensordot(image, [[0.2989], [0.587], [0.114]], 1)
+
+
+def _need_uint8(image: tf.Tensor, name: str) -> None:
+    if image.dtype != tf.uint8:
+        raise ValueError(f"{name!r} needs uint8 images: put it before value operations, and do not use cast=False.")
+
+
+OPS = {
+    op.name: op
+    for op in (
+        Op("color_jitter", color_jitter, IMAGE, random=True),
+        Op("random_erasing", random_erasing, IMAGE, random=True),
+    )
+}

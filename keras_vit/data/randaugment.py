@@ -1,0 +1,231 @@
+"""RandAugment (https://arxiv.org/abs/1909.13719), in two modes.
+
+`"reference"` computes what the code of AutoAugment, EfficientNet and big_vision computes, bit by bit, with what is odd
+in it. All 16 operations are always applied at full strength. With L = magnitude / 10:
+
+| operation | argument | what is odd |
+|---|---|---|
+| Rotate, ShearX, ShearY | +-30 L degrees, +-0.3 L | |
+| TranslateX, TranslateY | +-100 L pixels | whatever the size of the picture |
+| Color, Contrast, Brightness, Sharpness | factor 1.8 L + 0.1 | 0.1 at magnitude 0 is nearly black, or grey |
+| Contrast | | the grey that it is relative to is pixels / 256, not their mean |
+| Posterize | int(4 L) bits | the stronger, the less changes |
+| Solarize | threshold int(256 L) | taken modulo 256: at magnitudes 10 and 20 it inverts everything |
+| SolarizeAdd | 110 L | |
+| Cutout | square of twice 40 L pixels | whatever the size of the picture |
+| AutoContrast, Equalize, Invert | | |
+
+`"corrected"` has the same operations, of which each does nothing at magnitude 0 (but for the three without an
+argument) and more at a larger one: factors are 1 +- 0.9 L, Contrast is relative to the mean, Posterize keeps
+8 - int(4 L) bits, Solarize has the threshold 256 (1 - L), lengths are those above at 224 pixels and in proportion to
+the picture, and moved pictures are interpolated.
+"""
+
+import math
+from collections.abc import Callable
+
+import tensorflow as tf
+
+from keras_vit import _checks
+from keras_vit.data.augment import cover
+from keras_vit.data.parse import IMAGE, Op
+
+REFERENCE, CORRECTED = "reference", "corrected"
+GREY = 128  # fills what becomes empty
+
+
+def randaug(num_layers: int = 2, magnitude: float = 10, mode: str = REFERENCE) -> Callable:
+    """Applies randomly chosen augmentations one after the other.
+
+    Args:
+        num_layers: how many.
+        magnitude: how strong; 10 is the strength that the operations were made for.
+        mode: `"reference"` or `"corrected"`; see the module.
+    """
+    _checks.positive_int("num_layers", num_layers, minimum=0)
+    _checks.choice("mode", mode, (REFERENCE, CORRECTED))
+    if not 0 <= magnitude <= 100:
+        raise ValueError(f"`magnitude` must be in [0, 100]. Received: {magnitude!r}.")
+    operations = list(operations_of(magnitude, mode).values())
+
+    def apply(image, seed):
+        if image.dtype != tf.uint8 or image.shape[-1] != 3:
+            raise ValueError(
+                f"'randaug' needs uint8 images of 3 channels: put it behind decode and before value operations. "
+                f"Received: {image.dtype.name} {image.shape}."
+            )
+        chosen = tf.random.stateless_uniform([num_layers], seed, 0, len(operations), tf.int32)
+        shape = image.shape
+        for layer in range(num_layers):
+            draws = tf.random.stateless_uniform([2], seed + 1 + layer)
+            branches = [lambda image=image, draws=draws, run=run: run(image, draws) for run in operations]
+            image = tf.switch_case(chosen[layer], branches)
+            image.set_shape(shape)
+        return image
+
+    return apply
+
+
+def operations_of(magnitude: float, mode: str) -> dict[str, Callable[[tf.Tensor, tf.Tensor], tf.Tensor]]:
+    """The 16 operations at one magnitude: name -> function of a uint8 image [H, W, 3] and two numbers in [0, 1).
+
+    Args:
+        magnitude: see `randaug`.
+        mode: see `randaug`.
+    """
+    level = magnitude / 10
+    reference = mode == REFERENCE
+
+    def factor(draws):
+        return level * 1.8 + 0.1 if reference else 1.0 + _sign(draws[0]) * 0.9 * level
+
+    def length(pixels, side):  # 224 is the size that the numbers of pixels were chosen for
+        return pixels * level if reference else pixels * level / 224 * tf.cast(side, tf.float32)
+
+    def translate(image, draws, axis):
+        distance = _sign(draws[0]) * length(100.0, tf.shape(image)[1 - axis])
+        transform = [1.0, 0.0, distance * (axis == 0), 0.0, 1.0, distance * (axis == 1), 0.0, 0.0]
+        return _transform(image, transform, nearest=reference)
+
+    def cutout(image, draws):
+        height, width = tf.shape(image)[0], tf.shape(image)[1]
+        pad = int(level * 40) if reference else tf.cast(length(40.0, tf.minimum(height, width)), tf.int32)
+        top = tf.cast(draws[0] * tf.cast(height, tf.float32), tf.int32) - pad
+        left = tf.cast(draws[1] * tf.cast(width, tf.float32), tf.int32) - pad
+        return cover(image, top, left, 2 * pad, 2 * pad, GREY)
+
+    bits = int(level * 4) if reference else 8 - int(level * 4)
+    threshold = int(level * 256) % 256 if reference else 256 - min(int(level * 256), 256)
+    return {
+        "AutoContrast": lambda image, draws: autocontrast(image),
+        "Equalize": lambda image, draws: equalize(image),
+        "Invert": lambda image, draws: 255 - image,
+        "Rotate": lambda image, draws: rotate(image, _sign(draws[0]) * (level * 30.0), nearest=reference),
+        "Posterize": lambda image, draws: posterize(image, bits),
+        "Solarize": lambda image, draws: solarize(image, threshold),
+        "Color": lambda image, draws: color(image, factor(draws)),
+        "Contrast": lambda image, draws: contrast(image, factor(draws), relative_to_mean=not reference),
+        "Brightness": lambda image, draws: blend(tf.zeros_like(image), image, factor(draws)),
+        "Sharpness": lambda image, draws: sharpness(image, factor(draws)),
+        "ShearX": lambda image, draws: _transform(
+            image, [1.0, _sign(draws[0]) * (level * 0.3), 0.0, 0.0, 1.0, 0.0, 0.0, 0.0], nearest=reference
+        ),
+        "ShearY": lambda image, draws: _transform(
+            image, [1.0, 0.0, 0.0, _sign(draws[0]) * (level * 0.3), 1.0, 0.0, 0.0, 0.0], nearest=reference
+        ),
+        "TranslateX": lambda image, draws: translate(image, draws, axis=0),
+        "TranslateY": lambda image, draws: translate(image, draws, axis=1),
+        "Cutout": cutout,
+        "SolarizeAdd": lambda image, draws: solarize_add(image, int(level * 110)),
+    }
+
+
+def _sign(draw: tf.Tensor) -> tf.Tensor:
+    return tf.where(draw >= 0.5, 1.0, -1.0)
+
+
+def blend(degenerate: tf.Tensor, image: tf.Tensor, factor) -> tf.Tensor:
+    """`degenerate` at factor 0, `image` at 1, beyond it above; fractions are cut off."""
+    if isinstance(factor, float) and factor in (0.0, 1.0):
+        return image if factor else degenerate
+    start = tf.cast(degenerate, tf.float32)
+    mixed = start + factor * (tf.cast(image, tf.float32) - start)
+    return tf.cast(tf.clip_by_value(mixed, 0.0, 255.0), tf.uint8)
+
+
+def autocontrast(image: tf.Tensor) -> tf.Tensor:
+    """Stretches each channel to 0..255; a channel of one value stays."""
+    values = tf.cast(image, tf.float32)
+    low, high = tf.reduce_min(values, [0, 1]), tf.reduce_max(values, [0, 1])  # [C]
+    scale = 255.0 / tf.where(high > low, high - low, 255.0)
+    stretched = tf.clip_by_value(values * scale + -low * scale, 0.0, 255.0)
+    return tf.where(high > low, tf.cast(stretched, tf.uint8), image)
+
+
+def equalize(image: tf.Tensor) -> tf.Tensor:
+    """Makes the histogram of each channel flat, as PIL does."""
+    channels = image.shape[-1]
+    values = tf.cast(image, tf.int32) + tf.range(channels) * 256  # each channel counts in bins of its own
+    counts = tf.reshape(tf.math.bincount(values, minlength=256 * channels), [channels, 256])
+    last = 255 - tf.argmax(tf.cast(tf.reverse(counts, [1]) > 0, tf.int32), axis=1, output_type=tf.int32)
+    step = (tf.reduce_sum(counts, axis=1) - tf.gather(counts, last, batch_dims=1)) // 255  # [C]
+    step = step[:, None]
+    above = tf.cumsum(counts, axis=1, exclusive=True)  # [C, 256]
+    table = tf.clip_by_value((above + step // 2) // tf.maximum(step, 1), 0, 255)
+    table = tf.concat([tf.zeros_like(table[:, :1]), table[:, 1:]], axis=1)
+    table = tf.where(step > 0, table, tf.range(256))
+    return tf.gather(tf.cast(tf.reshape(table, [-1]), tf.uint8), values)
+
+
+def posterize(image: tf.Tensor, bits: int) -> tf.Tensor:
+    """Keeps the upper `bits`, at least one."""
+    shift = min(max(8 - bits, 0), 7)
+    return tf.bitwise.bitwise_and(image, tf.constant((0xFF >> shift) << shift, tf.uint8))
+
+
+def solarize(image: tf.Tensor, threshold: int) -> tf.Tensor:
+    """Inverts what is not below `threshold`, 0..256."""
+    return image if threshold > 255 else tf.where(image < threshold, image, 255 - image)
+
+
+def solarize_add(image: tf.Tensor, addition: int) -> tf.Tensor:
+    """Adds to values below 128."""
+    added = tf.minimum(tf.cast(image, tf.int32) + addition, 255)
+    return tf.where(image < 128, tf.cast(added, tf.uint8), image)
+
+
+def color(image: tf.Tensor, factor) -> tf.Tensor:
+    """Changes the saturation."""
+    return blend(tf.image.grayscale_to_rgb(tf.image.rgb_to_grayscale(image)), image, factor)
+
+
+def contrast(image: tf.Tensor, factor, relative_to_mean: bool = True) -> tf.Tensor:
+    """Changes the contrast, relative to the mean brightness or, as the reference does, to a 256th of the pixels."""
+    if relative_to_mean:
+        grey = tf.floor(tf.reduce_mean(tf.cast(tf.image.rgb_to_grayscale(image), tf.float32)) + 0.5)
+    else:
+        grey = tf.minimum(tf.floor(tf.cast(tf.shape(image)[0] * tf.shape(image)[1], tf.float32) / 256.0), 255.0)
+    return blend(grey, image, factor)
+
+
+def sharpness(image: tf.Tensor, factor) -> tf.Tensor:
+    """Blurs or sharpens; the outermost pixels stay."""
+    channels = image.shape[-1]
+    kernel = tf.tile(
+        tf.reshape([1.0, 1.0, 1.0, 1.0, 5.0, 1.0, 1.0, 1.0, 1.0], [3, 3, 1, 1]) / 13.0, [1, 1, channels, 1]
+    )
+    padded = tf.pad(image, [[2, 2], [2, 2], [0, 0]])  # one more than needed, so that a picture of 1 pixel works
+    values = tf.cast(padded, tf.float32)[None]
+    smooth = tf.nn.depthwise_conv2d(values, kernel, [1, 1, 1, 1], padding="VALID")[0]
+    smooth = tf.cast(tf.clip_by_value(smooth, 0.0, 255.0), tf.uint8)[1:-1, 1:-1]
+    rows, columns = tf.range(tf.shape(image)[0]), tf.range(tf.shape(image)[1])
+    inner = ((rows > 0) & (rows < tf.shape(image)[0] - 1))[:, None] & (
+        (columns > 0) & (columns < tf.shape(image)[1] - 1)
+    )[None, :]
+    return blend(tf.where(inner[:, :, None], smooth, image), image, factor)
+
+
+def rotate(image: tf.Tensor, degrees: tf.Tensor, nearest: bool) -> tf.Tensor:
+    """Turns about the centre, anticlockwise for positive angles."""
+    angle = degrees * (math.pi / 180.0)
+    cos, sin = tf.cos(angle), tf.sin(angle)
+    bottom, right = (tf.cast(side, tf.float32) - 1.0 for side in tf.unstack(tf.shape(image)[:2]))
+    x_offset = (right - (cos * right - sin * bottom)) / 2.0
+    y_offset = (bottom - (sin * right + cos * bottom)) / 2.0
+    return _transform(image, [cos, -sin, x_offset, sin, cos, y_offset, 0.0, 0.0], nearest)
+
+
+def _transform(image: tf.Tensor, transform: list, nearest: bool) -> tf.Tensor:
+    """Fetches each pixel (x, y) of the result from (a x + b y + c, d x + e y + f)."""
+    result = tf.raw_ops.ImageProjectiveTransformV3(
+        images=image[None],
+        transforms=tf.stack([tf.cast(value, tf.float32) for value in transform])[None],
+        output_shape=tf.shape(image)[:2],
+        fill_value=float(GREY),
+        interpolation="NEAREST" if nearest else "BILINEAR",
+        fill_mode="CONSTANT",
+    )[0]
+    return tf.ensure_shape(result, image.shape)
+
+
+OPS = {"randaug": Op("randaug", randaug, IMAGE, random=True)}

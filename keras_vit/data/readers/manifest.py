@@ -1,0 +1,147 @@
+"""Lists of picture files with their labels: CSV, or JSON lines."""
+
+import csv
+import io
+import json
+import posixpath
+
+import numpy as np
+import tensorflow as tf
+
+from keras_vit.data import holdout, splits
+from keras_vit.data.sources import FileSource, check_labels, select
+
+
+def sizes(location: str, **options) -> dict[str, int]:
+    """Number of examples of each split."""
+    return {key: len(value) for key, value in _read(location, **options)[3].items()}
+
+
+def open_source(
+    location: str,
+    split: str = "train",
+    root: str | None = None,
+    test_fraction: float = 0.2,
+    separator: str = ";",
+    class_names: list[str] | None = None,
+) -> FileSource:
+    """Opens a list of pictures.
+
+    Args:
+        location: a `.csv` file whose first line names the columns, or a `.jsonl` file of one object a line. Each entry
+            has "path" and "label" (one label), or "path" and "labels" (any number: a list in JSON, joined by
+            `separator` in CSV), and may have "split". Labels are names or, if all are whole numbers, class numbers
+            from 0.
+        split: as TensorFlow Datasets writes it. Without a "split" column there are "train", "test" and "all",
+            divided by a hash of the paths, for each class in proportion.
+        root: folder that relative paths start from; that of the list when `None`.
+        test_fraction: share of "test" where there is no "split" column.
+        separator: between labels in a CSV file.
+        class_names: names of the classes in order; from the labels when `None`.
+    """
+    name = f"manifest:{location}"
+    options = {"root": root, "test_fraction": test_fraction, "separator": separator, "class_names": class_names}
+    paths, labels, class_names, indices = _read(location, **options)
+    chosen = select(splits.parse(split, {key: len(value) for key, value in indices.items()}, name), indices)
+    multi_label = labels.ndim == 2
+    return FileSource(name, split, [paths[i] for i in chosen], labels[chosen], class_names, multi_label)
+
+
+def _read(location: str, root=None, test_fraction=0.2, separator=";", class_names=None):
+    if not tf.io.gfile.exists(location) or tf.io.gfile.isdir(location):
+        raise FileNotFoundError(f"There is no file {location!r}.")
+    with tf.io.gfile.GFile(location, "rb") as file:
+        text = file.read().decode("utf-8-sig")
+    is_json = location.lower().endswith((".jsonl", ".json", ".ndjson"))
+    entries = _json_lines(location, text) if is_json else _csv(location, text, separator)
+    if not entries:
+        raise ValueError(f"{location} lists no picture.")
+    root = posixpath.dirname(location) if root is None else root
+    paths = [posixpath.join(root, path) for _, path, _, _ in entries]
+    multi_label = any(isinstance(label, list) for _, _, label, _ in entries)
+    labels, class_names = _labels(location, entries, class_names, multi_label)
+    named_splits = [split for _, _, _, split in entries]
+    keys = [path for _, path, _, _ in entries]
+    if all(split is None for split in named_splits):
+        return paths, labels, class_names, holdout.split_indices(keys, labels, test_fraction)
+    if any(split is None for split in named_splits):
+        line = entries[named_splits.index(None)][0]
+        raise ValueError(f"Every entry of {location} must name its split, or none. Line {line} does not.")
+    order = holdout.split_indices(keys, labels, 0.0)["all"]
+    indices = {
+        split: order[np.array([named_splits[i] == split for i in order])] for split in dict.fromkeys(named_splits)
+    }
+    return paths, labels, class_names, indices
+
+
+def _csv(location: str, text: str, separator: str) -> list[tuple]:
+    """(line, path, label or list of labels, split or None) of each entry."""
+    reader = csv.DictReader(io.StringIO(text))
+    columns = [column.strip() for column in reader.fieldnames or ()]
+    reader.fieldnames = columns
+    if "path" not in columns or not {"label", "labels"} & set(columns):
+        raise ValueError(
+            f"The first line of {location} must name the columns 'path' and 'label' (or 'labels'), perhaps 'split'. "
+            f"Received: {', '.join(columns) or 'an empty file'}."
+        )
+    entries = []
+    for row in reader:
+        path, split = (row["path"] or "").strip(), (row.get("split") or "").strip() or None
+        if "labels" in columns:
+            label = [part.strip() for part in (row["labels"] or "").split(separator) if part.strip()]
+        else:
+            label = (row["label"] or "").strip()
+        if not path or label == "":
+            raise ValueError(f"Line {reader.line_num} of {location} must have a path and a label. Received: {row}.")
+        entries.append((reader.line_num, path, label, split))
+    return entries
+
+
+def _json_lines(location: str, text: str) -> list[tuple]:
+    entries = []
+    for number, line in enumerate(text.splitlines(), 1):
+        if not line.strip():
+            continue
+        try:
+            entry = json.loads(line)
+            path = entry["path"]
+            label = entry["labels"] if "labels" in entry else entry["label"]
+        except (json.JSONDecodeError, KeyError, TypeError) as error:
+            raise ValueError(
+                f'Line {number} of {location} must be an object such as {{"path": "a.jpg", "label": "cat"}}. '
+                f"Received: {line[:100]!r} ({type(error).__name__}: {error})."
+            ) from error
+        if not isinstance(path, str) or not path or isinstance(label, (dict, float)) or label is None:
+            raise ValueError(f"Line {number} of {location} must have a path and a label. Received: {line[:100]!r}.")
+        label = [str(part) for part in label] if isinstance(label, list) else str(label)
+        entries.append((number, path, label, entry.get("split")))
+    return entries
+
+
+def _labels(location: str, entries: list[tuple], class_names, multi_label: bool):
+    listed = [label if isinstance(label, list) else [label] for _, _, label, _ in entries]
+    found = sorted({name for names in listed for name in names})
+    if class_names is None:
+        if all(name.isdecimal() for name in found):
+            class_names = [str(number) for number in range(max(map(int, found), default=-1) + 1)]
+        else:
+            class_names = found
+    if not class_names:
+        raise ValueError(f"No entry of {location} has a label.")
+    number = {name: i for i, name in enumerate(class_names)}
+    if all(name.isdecimal() for name in found):
+        number = {**{name: int(name) for name in found}, **number}
+    for (line, _, _, _), names in zip(entries, listed, strict=True):
+        for name in names:
+            if name not in number:
+                raise ValueError(f"Line {line} of {location} has the label {name!r}, not one of {list(class_names)}.")
+    where = [f"line {line} of {location}" for line, _, _, _ in entries]
+    if not multi_label:
+        numbers = np.array([number[names[0]] for names in listed])
+        return check_labels(numbers, len(class_names), where.__getitem__), list(class_names)
+    labels = np.zeros((len(entries), len(class_names)), np.float32)
+    for row, names in enumerate(listed):
+        for name in names:
+            check_labels(np.array([number[name]]), len(class_names), lambda _, row=row: where[row])
+            labels[row, number[name]] = 1.0
+    return labels, list(class_names)

@@ -1,0 +1,135 @@
+"""Data sets of TensorFlow Datasets, by name."""
+
+import tensorflow as tf
+
+from keras_vit.data.records import RecordSource, Slice
+from keras_vit.data.sources import IndexedSource, Source
+
+
+def sizes(location: str, data_dir: str | None = None, manual_dir: str | None = None, **_) -> dict[str, int]:
+    """Number of examples of each split, as far as the data set tells before it is prepared."""
+    builder = _package().builder(location, data_dir=data_dir)
+    return {name: split.num_examples for name, split in builder.info.splits.items()}
+
+
+def open_source(
+    location: str,
+    split: str = "train",
+    data_dir: str | None = None,
+    manual_dir: str | None = None,
+    download: bool = True,
+    image: str = "image",
+    label: str = "label",
+    shard_by: str = "rows",
+) -> Source:
+    """Opens a data set of TensorFlow Datasets.
+
+    Args:
+        location: its name, e.g. `"cifar10"` or `"imagenet2012:5.1.0"`.
+        split: as TensorFlow Datasets writes it.
+        data_dir: where data sets are prepared; `~/tensorflow_datasets` when `None`.
+        manual_dir: where files are that must be fetched by hand, as those of ImageNet.
+        download: prepare the data set if that was not done yet. With several workers let one of them do it, and give
+            `download=False` to the others.
+        image: name of the feature that holds the image.
+        label: name of the feature that holds the label: one class, or several.
+        shard_by: with several workers, `"rows"` or `"files"`; see `RecordSource`.
+    """
+    tfds = _package()
+    name = f"tfds:{location}"
+    builder = tfds.builder(location, data_dir=data_dir)
+    if not builder.info.splits:
+        if not download:
+            raise FileNotFoundError(
+                f"{name} is not prepared in {builder.data_dir}, and download=False. Prepare it first on one machine, "
+                "with download=True, or give data_dir=."
+            )
+        builder.download_and_prepare(download_config=tfds.download.DownloadConfig(manual_dir=manual_dir))
+    return from_builder(builder, split, name, image, label, shard_by)
+
+
+def from_builder(builder, split: str, name: str, image: str = "image", label: str = "label", shard_by="rows") -> Source:
+    """The source for a prepared `tfds.core.DatasetBuilder`. Other arguments as in `open_source`.
+
+    Args:
+        builder: the builder.
+        split: as TensorFlow Datasets writes it.
+        name: name of the source.
+        image: name of the feature that holds the image.
+        label: name of the feature that holds the label.
+        shard_by: with several workers, `"rows"` or `"files"`.
+    """
+    tfds = _package()
+    features = builder.info.features
+    for key in (image, label):
+        if key not in features:
+            raise ValueError(
+                f"{name} has no feature {key!r}. It has: {sorted(features)}. Choose with image= and label=."
+            )
+    label_feature = features[label]
+    multi_label = isinstance(label_feature, tfds.features.Sequence)
+    classes = label_feature.feature if multi_label else label_feature
+    if not isinstance(features[image], tfds.features.Image) or not isinstance(classes, tfds.features.ClassLabel):
+        raise ValueError(
+            f"{name} must have an image and a class in the features {image!r} and {label!r}. Received: {features}."
+        )
+    info = builder.info.splits[split]
+    # Encoded images are kept: they are decoded behind the shuffle buffer, by the preprocessing string.
+    decoders = {image: tfds.decode.SkipDecoding()}
+    parse = _parser(features, decoders, image, label, classes.num_classes, multi_label)
+    names = classes.names
+    if "array_record" in str(builder.info.file_format).lower():
+        return ArrayRecordSource(name, split, builder.as_data_source(split).data_source, parse, names, multi_label)
+    slices = [Slice(str(file.filename), file.skip, file.take) for file in info.file_instructions]
+    return RecordSource(name, split, slices, info.num_examples, parse, names, multi_label, shard_by=shard_by)
+
+
+class ArrayRecordSource(IndexedSource):
+    """A prepared data set in the ArrayRecord format, which allows any order.
+
+    Args:
+        name: what was opened.
+        split: which part of it.
+        records: serialized examples by number.
+        parse: turns one of them into {"image", "label"}.
+        class_names: names of the classes.
+        multi_label: whether labels are vectors.
+    """
+
+    def __init__(self, name, split, records, parse, class_names, multi_label):
+        super().__init__(name, split, len(records), class_names, multi_label)
+        self._records = records
+        self._parse = parse
+
+    def fetch(self, index):
+        record = tf.numpy_function(lambda i: self._records[int(i)], [index], tf.string, stateful=False)
+        record.set_shape([])
+        return self._parse(record)
+
+    def origin(self, index):
+        return f"example {index} of {self.name} {self.split}"
+
+    def labels(self):
+        labels = tf.data.Dataset.range(self.num_examples).map(lambda i: self.fetch(i)["label"], tf.data.AUTOTUNE)
+        return next(labels.batch(self.num_examples).as_numpy_iterator())
+
+
+def _parser(features, decoders, image: str, label: str, num_classes: int, multi_label: bool):
+    def parse(record):
+        example = features.deserialize_example(record, decoders=decoders)
+        labels = tf.cast(example[label], tf.int32)
+        if multi_label:
+            labels = tf.minimum(tf.reduce_sum(tf.one_hot(labels, num_classes), axis=0), 1.0)
+        return {"image": example[image], "label": labels}
+
+    return parse
+
+
+def _package():
+    try:
+        import tensorflow_datasets
+    except ImportError as error:
+        raise ImportError(
+            "Sources 'tfds:...' need TensorFlow Datasets: pip install 'keras-vision-transformers[data]'."
+        ) from error
+    return tensorflow_datasets

@@ -1,0 +1,194 @@
+"""TFRecord files of encoded images, as ImageNet is most often stored."""
+
+import collections
+import gzip
+import json
+import os
+import re
+import struct
+
+import tensorflow as tf
+from absl import logging
+
+from keras_vit import _checks
+from keras_vit.data import splits
+from keras_vit.data.records import RecordSource, Slice
+
+INFO_FILE = "dataset_info.json"
+_SHARD = re.compile(r"(?P<split>[\w.]+?)(\.tfrecords?)?-\d{5}-of-(?P<count>\d{5})(\.tfrecords?)?(\.gz)?")
+_COMPRESSION = {b"\x1f\x8b": "GZIP"}
+
+
+def sizes(location: str, num_examples: int | None = None, **_) -> dict[str, int]:
+    """Number of examples of each split."""
+    files, info = _files(location)
+    return {
+        split: num_examples if num_examples is not None else sum(_counts(paths, info)) for split, paths in files.items()
+    }
+
+
+def open_source(
+    location: str,
+    split: str = "train",
+    image: str = "image/encoded",
+    label: str = "image/class/label",
+    label_offset: int = 0,
+    num_classes: int | None = None,
+    class_names: list[str] | None = None,
+    num_examples: int | None = None,
+    shape: tuple[int, int, int] | None = None,
+    multi_label: bool = False,
+    shard_by: str = "rows",
+) -> RecordSource:
+    """Opens TFRecord files of `tf.train.Example`s.
+
+    Args:
+        location: a folder or a pattern. Files named `train-00000-of-00010` belong to the split "train"; files with
+            other names are the split "all".
+        split: as TensorFlow Datasets writes it.
+        image: the feature that holds the encoded image.
+        label: the feature that holds the class number.
+        label_offset: added to it; -1 for ImageNet as commonly written, with labels from 1 to 1000.
+        num_classes: number of classes; from `dataset_info.json` beside the files, or `class_names`, when `None`.
+        class_names: names of the classes.
+        num_examples: number of records of the split, for remote files that are not to be counted; whole splits only.
+        shape: height, width and channels of images that are stored as raw bytes.
+        multi_label: whether there may be any number of labels.
+        shard_by: with several workers, `"rows"` or `"files"`; see `RecordSource`.
+    """
+    _checks.choice("shard_by", shard_by, ("rows", "files"))
+    name = f"tfrecord:{location}"
+    files, info = _files(location)
+    class_names = class_names or info.get("class_names")
+    multi_label = multi_label or info.get("multi_label", False)
+    num_classes = num_classes or (len(class_names) if class_names else info.get("num_classes"))
+    if not num_classes:
+        raise ValueError(
+            f"How many classes do the labels of {location} have? Give num_classes=, as "
+            f"'{name}#num_classes=1000'. (Files written by train.make_tfrecords tell it in {INFO_FILE}.)"
+        )
+    if num_examples is not None:
+        if split not in files:
+            raise ValueError(
+                f"With `num_examples` a whole split must be asked for, of {sorted(files)}. Received: {split!r}."
+            )
+        slices = [Slice(path) for path in files[split]]
+    else:
+        counts = {
+            key: _counts(paths, info) for key, paths in files.items() if re.search(rf"\b{re.escape(key)}\b", split)
+        }
+        known = {key: sum(value) for key, value in counts.items()} or dict.fromkeys(files, 0)
+        parts = splits.parse(split, known, name)
+        slices = [item for part in parts for item in _slices(files[part.name], counts[part.name], part)]
+        num_examples = sum(part.stop - part.start for part in parts)
+    names = class_names or [str(number) for number in range(num_classes)]
+    if len(names) != num_classes:
+        raise ValueError(f"There must be a name for each class. Received: {num_classes} classes, {len(names)} names.")
+    parse = _parser(image, label, label_offset, num_classes, shape, multi_label)
+    source = RecordSource(
+        name, split, slices, num_examples, parse, names, multi_label, _compression(slices[0].path), shard_by
+    )
+    source.encoded = shape is None
+    return source
+
+
+def _parser(image: str, label: str, label_offset: int, num_classes: int, shape, multi_label: bool):
+    features = {
+        image: tf.io.FixedLenFeature([], tf.string),
+        label: tf.io.VarLenFeature(tf.int64) if multi_label else tf.io.FixedLenFeature([], tf.int64),
+    }
+
+    def parse(record):
+        example = tf.io.parse_single_example(record, features)
+        labels = example[label].values if multi_label else example[label]
+        labels = tf.cast(labels, tf.int32) + label_offset
+        inside = tf.reduce_all((labels >= 0) & (labels < num_classes))
+        text = f"label out of range, expected 0 <= label < {num_classes} after adding label_offset={label_offset}:"
+        with tf.control_dependencies([tf.debugging.Assert(inside, [text, labels])]):
+            labels = tf.identity(labels)
+        if multi_label:
+            labels = tf.minimum(tf.reduce_sum(tf.one_hot(labels, num_classes), axis=0), 1.0)
+        pixels = example[image]
+        if shape is not None:
+            pixels = tf.reshape(tf.io.decode_raw(pixels, tf.uint8), shape)
+        return {"image": pixels, "label": labels}
+
+    return parse
+
+
+def _files(location: str) -> tuple[dict[str, list[str]], dict]:
+    """{split: paths}, and what `dataset_info.json` says."""
+    if tf.io.gfile.isdir(location):
+        folder, paths = location, tf.io.gfile.glob(f"{location.rstrip('/')}/*-of-*")
+    else:
+        folder, paths = os.path.dirname(location), tf.io.gfile.glob(location)
+    paths = sorted(path for path in paths if not path.endswith((".json", ".tmp")) and not tf.io.gfile.isdir(path))
+    if not paths:
+        raise FileNotFoundError(f"No TFRecord file matches {location!r}.")
+    files, told = collections.defaultdict(list), {}
+    for path in paths:
+        match = _SHARD.fullmatch(os.path.basename(path))
+        files[match["split"] if match else "all"].append(path)
+        if match:
+            told[match["split"]] = int(match["count"])
+    for split, count in told.items():
+        if tf.io.gfile.isdir(location) and len(files[split]) != count:
+            raise FileNotFoundError(
+                f"The file names of the split {split!r} in {location} tell of {count} files. "
+                f"Received: {len(files[split])}."
+            )
+    info_path = f"{folder.rstrip('/')}/{INFO_FILE}" if folder else INFO_FILE
+    info = {}
+    if tf.io.gfile.exists(info_path):
+        with tf.io.gfile.GFile(info_path) as file:
+            info = json.load(file)
+    return dict(files), info
+
+
+def _counts(paths: list[str], info: dict) -> list[int]:
+    known = info.get("records", {})
+    if all(os.path.basename(path) in known for path in paths):
+        return [known[os.path.basename(path)] for path in paths]
+    if any("://" in path for path in paths):
+        raise ValueError(
+            f"Counting the records of remote files would read all of them. Give num_examples=, or put a "
+            f"{INFO_FILE} with "
+            f'{{"records": {{"{os.path.basename(paths[0])}": 1234, ...}}}} beside {paths[0]}.'
+        )
+    logging.info("Counting the records of %d files, %s and on.", len(paths), paths[0])
+    return [count_records(path) for path in paths]
+
+
+def count_records(path: str) -> int:
+    """Number of records of a local TFRecord file, found by its lengths alone.
+
+    Raises:
+        ValueError: If the file ends within a record.
+    """
+    count = 0
+    size = os.path.getsize(path)
+    compressed = _compression(path)
+    with gzip.open(path) if compressed else open(path, "rb") as file:
+        while header := file.read(12):
+            # A record is its length (8 bytes), a checksum (4), the data and another checksum (4).
+            end = file.tell() + struct.unpack("<Q", header[:8])[0] + 4 if len(header) == 12 else size + 1
+            if (not compressed and end > size) or end > 2**62:
+                raise ValueError(f"{path} ends within record {count}, or is not a TFRecord file.")
+            file.seek(end)
+            count += 1
+    return count
+
+
+def _compression(path: str) -> str:
+    with tf.io.gfile.GFile(path, "rb") as file:
+        return _COMPRESSION.get(file.read(2), "")
+
+
+def _slices(paths: list[str], counts: list[int], part: splits.Part) -> list[Slice]:
+    slices, first = [], 0
+    for path, count in zip(paths, counts, strict=True):
+        start, stop = max(part.start - first, 0), min(part.stop - first, count)
+        if start < stop:
+            slices.append(Slice(path, start, stop - start))
+        first += count
+    return slices
