@@ -3,5 +3,6 @@
 from keras_vit.checkpoints.errors import CheckpointError
 from keras_vit.checkpoints.load import load_checkpoint, model_from_checkpoint
 from keras_vit.checkpoints.plan import LoadReport
+from keras_vit.checkpoints.save import save_checkpoint
 
-__all__ = ["CheckpointError", "LoadReport", "load_checkpoint", "model_from_checkpoint"]
+__all__ = ["CheckpointError", "LoadReport", "load_checkpoint", "model_from_checkpoint", "save_checkpoint"]

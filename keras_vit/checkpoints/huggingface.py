@@ -94,7 +94,7 @@ def _infer(checkpoint: Checkpoint, num_heads: int | None) -> None:
     if "num_attention_heads" in config:
         heads = torch_names.positive(config["num_attention_heads"], "num_attention_heads", path)
     else:
-        heads, checkpoint.assumed["num_heads"] = torch_names.guess_heads(width, num_heads, path)
+        heads, checkpoint.assumed["num_heads"] = torch_names.guess_heads(source, width, num_heads)
     checkpoint.shapes = variable_shapes(source, checkpoint.bindings, heads)
     found = architecture.infer_vit(checkpoint.shapes, heads)
     if found["distillation_token"] and "head_dist/kernel" not in checkpoint.shapes:

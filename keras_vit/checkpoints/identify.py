@@ -11,6 +11,17 @@ from keras_vit.checkpoints.opening import open_source
 from keras_vit.checkpoints.rules import SAME, Binding
 from keras_vit.checkpoints.source import TensorSource
 
+# What tensors do not show, so that a note about it is worth more than a project's default.
+_NOTED = (
+    "pooling",
+    "position_embedding",
+    "activation",
+    "layer_norm_epsilon",
+    "norm_after_pooling",
+    "resnet_numerics",
+    "distillation_token",
+)
+
 
 def identify(
     path: str | os.PathLike[str],
@@ -61,8 +72,8 @@ def _recognise(
     if checkpoint is None:
         names = sorted(source.tensors)
         raise CheckpointError(
-            f"{source.path} holds no Vision Transformer or BiT of a known family (Google, big_vision, Hugging Face, timm, "
-            f"Keras). Its {len(names)} tensors: {', '.join(names[:8])[:600]}{' ...' if len(names) > 8 else ''}"
+            f"{source.path} holds no Vision Transformer or BiT of a known family (Google, big_vision, Hugging Face, "
+            f"timm, Keras). Its {len(names)} tensors: {', '.join(names[:8])[:600]}{' ...' if len(names) > 8 else ''}"
         )
     return checkpoint
 
@@ -73,18 +84,9 @@ def _keras(source: KerasSource) -> Checkpoint:
     kind = "bit" if "root_block/conv_root/kernel" in shapes else "vit"
     checkpoint = Checkpoint(source, Layout("keras"), bindings, shapes, arguments={}, kind=kind)
     if source.config is not None:
-        expected = {"vit": "VisionTransformer", "bit": "BiTResNet"}[kind]
-        if source.config.get("class_name") != expected or not isinstance(source.config.get("config"), dict):
-            raise CheckpointError(
-                f"{source.path} holds a model of class {str(source.config.get('class_name'))[:60]!r}, no keras_vit model. "
-                "Open it with keras.saving.load_model."
-            )
-        arguments = dict(source.config["config"])
-        checkpoint.arguments = arguments
+        checkpoint.arguments = _stored_arguments(source, kind, shapes)
         if kind == "vit":
-            if arguments.get("class_token") is None:
-                arguments["class_token"] = arguments.get("pooling") in ("token", None)
-            checkpoint.grid = architecture.grid_of(arguments)
+            checkpoint.grid = architecture.grid_of(checkpoint.arguments)
         return checkpoint
     if kind == "bit":
         checkpoint.arguments = architecture.infer_bit(shapes)
@@ -97,15 +99,52 @@ def _keras(source: KerasSource) -> Checkpoint:
     return checkpoint
 
 
+def _stored_arguments(source: KerasSource, kind: str, shapes: architecture.Shapes) -> dict[str, Any]:
+    """Returns the constructor's arguments of a `.keras` file, after checking that its weights agree with them."""
+    expected = {"vit": "VisionTransformer", "bit": "BiTResNet"}[kind]
+    arguments = source.config.get("config")
+    if source.config.get("class_name") != expected or not isinstance(arguments, dict):
+        raise CheckpointError(
+            f"{source.path} holds a model of class {str(source.config.get('class_name'))[:60]!r}, no keras_vit model. "
+            "Open it with keras.saving.load_model."
+        )
+    for name, value in arguments.items():
+        items = value if isinstance(value, list) else [value]
+        if not all(item is None or isinstance(item, (bool, int, float, str)) for item in items):
+            raise CheckpointError(
+                f"{source.path}: argument `{name[:60]}` is no plain value. Open it with keras.saving.load_model."
+            )
+    arguments = dict(arguments)
+    if kind == "vit" and arguments.get("class_token") is None:
+        arguments["class_token"] = arguments.get("pooling") in ("token", None)
+    found = (
+        architecture.infer_vit(shapes, arguments.get("num_heads")) if kind == "vit" else architecture.infer_bit(shapes)
+    )
+    uncertain = ("pooling", "position_embedding", "image_size", "layer_scale", "classes", "distillation_token")
+    for name in found.keys() - set(uncertain):
+        theirs = arguments.get(name)
+        if name in arguments and (list(theirs) if isinstance(theirs, tuple) else theirs) != found[name]:
+            raise CheckpointError(
+                f"{source.path}: config.json says {name}={str(theirs)[:60]}, the weights say {found[name]!r}. Damaged?"
+            )
+    if found["include_top"] and arguments.get("classes") != found["classes"]:
+        raise CheckpointError(f"{source.path}: config.json and weights disagree about the number of classes. Damaged?")
+    return arguments
+
+
 def _apply_metadata(checkpoint: Checkpoint) -> None:
     """Prefers what `save_checkpoint` noted to what was inferred."""
     metadata = checkpoint.source.metadata
     noted = metadata.get("arguments")
     if isinstance(noted, dict):
-        known = {name: value for name, value in noted.items() if name in architecture.STRUCTURE}
+        known = {name: value for name, value in noted.items() if name in _NOTED and _plain(value)}
         checkpoint.arguments.update(known)
         checkpoint.assumed = {k: v for k, v in checkpoint.assumed.items() if k not in known}
         checkpoint.alternatives = {k: v for k, v in checkpoint.alternatives.items() if k not in known}
+
+
+def _plain(value: Any) -> bool:
+    return value is None or isinstance(value, (bool, int, float, str))
 
 
 def _settle_grid(checkpoint: Checkpoint, grid: tuple[int, int] | None, image_size: Any) -> None:
@@ -129,6 +168,8 @@ def _settle_grid(checkpoint: Checkpoint, grid: tuple[int, int] | None, image_siz
     fallback = architecture.grid_of({**arguments, "image_size": list(wanted)}) if wanted else None
     checkpoint.grid = architecture.find_grid(count, hints, fallback, checkpoint.source.path)
     if checkpoint.layout.family == "keras" and checkpoint.source.config is not None:
+        if architecture.grid_of(arguments) != checkpoint.grid:
+            raise CheckpointError(f"{checkpoint.source.path}: image_size and position table disagree. Damaged?")
         return
     rows, columns = architecture.stride(arguments)
     size = (checkpoint.grid[0] * rows, checkpoint.grid[1] * columns)

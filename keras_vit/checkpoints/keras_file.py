@@ -51,7 +51,7 @@ class KerasSource:
         self.metadata: dict[str, Any] = {}
         self.tensors: dict[str, TensorInfo] = {}
         self._datasets: dict[str, h5py.Dataset] = {}
-        self._raw = open(path, "rb")
+        self._raw = open(path, "rb")  # noqa: SIM115 (closed by `close`)
         self._h5: h5py.File | None = None
         try:
             self._size = os.fstat(self._raw.fileno()).st_size
@@ -131,8 +131,8 @@ class KerasSource:
             raise CheckpointError(f"{self.path}: {dataset.name} is stored in another file; refused.")
         if dataset.dtype.kind not in "fiubV" or dataset.nbytes > max(2**24, 20 * self._size):
             raise CheckpointError(
-                f"{self.path}: {dataset.name} of {dataset.nbytes} bytes and dtype {dataset.dtype} cannot come from a file "
-                f"of {self._size} bytes."
+                f"{self.path}: {dataset.name} of {dataset.nbytes} bytes and dtype {dataset.dtype} cannot come from a "
+                f"file of {self._size} bytes."
             )
 
     def read(self, name: str, verify: bool = False) -> np.ndarray:

@@ -85,8 +85,8 @@ def variable_shapes(source: TensorSource, bindings: Iterable[Binding], heads: in
             results = binding.variable_shapes(stored, heads)
         except ValueError as error:
             raise CheckpointError(
-                f"{source.path}: stored tensors with shapes {stored} cannot become {', '.join(binding.variables)[:300]} "
-                f"({error})."
+                f"{source.path}: stored tensors with shapes {stored} cannot become "
+                f"{', '.join(binding.variables)[:300]} ({error})."
             ) from error
         if len(results) != len(binding.variables):
             raise CheckpointError(

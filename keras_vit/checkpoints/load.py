@@ -9,12 +9,14 @@ import numpy as np
 from absl import logging
 
 from keras_vit import _checks
-from keras_vit.checkpoints import resize
+from keras_vit.checkpoints import architecture, resize
 from keras_vit.checkpoints.errors import CheckpointError
 from keras_vit.checkpoints.identify import identify
 from keras_vit.checkpoints.layout import Checkpoint
 from keras_vit.checkpoints.plan import LoadReport, Options, Plan
 from keras_vit.models import BiTResNet, VisionTransformer
+
+_MAX_TABLE = 2**28  # entries of a position table
 
 
 def load_checkpoint(
@@ -157,6 +159,7 @@ def _build(checkpoint: Checkpoint, overrides: dict[str, Any]) -> keras.Model:
     for name, reason in checkpoint.assumed.items():
         if name not in overrides:
             logging.info("%s: %s=%r is assumed: %s.", checkpoint.source.path, name, arguments.get(name), reason)
+    _check_size(arguments, checkpoint)
     model_class = VisionTransformer if checkpoint.kind == "vit" else BiTResNet
     try:
         return model_class.from_config(arguments)
@@ -164,6 +167,23 @@ def _build(checkpoint: Checkpoint, overrides: dict[str, Any]) -> keras.Model:
         raise CheckpointError(
             f"{model_class.__name__} cannot be built from {checkpoint.source.path}: {error}."
         ) from error
+
+
+def _check_size(arguments: dict[str, Any], checkpoint: Checkpoint) -> None:
+    """Refuses an image size that no file of weights has, before tables of that size are made."""
+    size = architecture.pair(arguments.get("image_size"))
+    if arguments.get("image_size") is not None and size is None:
+        raise CheckpointError(
+            f"{checkpoint.source.path}: image_size must be an integer or (height, width). "
+            f"Received: {str(arguments['image_size'])[:60]}."
+        )
+    if checkpoint.kind == "vit":
+        height, width = architecture.grid_of(arguments)
+        if height * width * max(arguments["hidden_size"], 1) > _MAX_TABLE:
+            raise CheckpointError(
+                f"{checkpoint.source.path}: images of {arguments['image_size']} would have {height} x {width} patches. "
+                "Pass another image_size."
+            )
 
 
 def _load(model, checkpoint: Checkpoint, options: Options, strict: bool, allow_nonfinite: bool) -> LoadReport:
@@ -184,7 +204,8 @@ def _load(model, checkpoint: Checkpoint, options: Options, strict: bool, allow_n
     _reset(model, plan)
     for note in plan.report.notes:
         logging.info("%s: %s.", checkpoint.source.path, note)
-    model.checkpoint_layout = checkpoint.layout
+    if not plan.report.problems():
+        model.checkpoint_layout = checkpoint.layout  # `save_checkpoint` writes as was read
     if checkpoint.class_names and not plan.report.reset and model.get_config().get("include_top"):
         model.class_names = checkpoint.class_names
     return plan.report
@@ -194,14 +215,13 @@ def _verify(checkpoint: Checkpoint, bindings, allow_nonfinite: bool) -> None:
     """Reads every tensor once, so that a damaged file is found before anything changes."""
     source = checkpoint.source
     for name in dict.fromkeys(stored for binding in bindings for stored in binding.stored):
-        if not np.issubdtype(source.tensors[name].dtype, np.floating) and source.tensors[name].dtype.name != "bfloat16":
-            raise CheckpointError(
-                f"{source.path}: tensor {name!r} has dtype {source.tensors[name].dtype}; weights are floating-point numbers."
-            )
+        dtype = source.tensors[name].dtype
+        if not np.issubdtype(dtype, np.floating) and dtype.name != "bfloat16":
+            raise CheckpointError(f"{source.path}: tensor {name!r} has dtype {dtype}; weights are real numbers.")
         array = source.read(name, verify=True)
         if not allow_nonfinite and not is_finite(array):
             raise CheckpointError(
-                f"{source.path}: tensor {name!r} holds NaN or infinity. Pass allow_nonfinite=True to load it all the same."
+                f"{source.path}: tensor {name!r} holds NaN or infinity. Pass allow_nonfinite=True to load it anyway."
             )
 
 

@@ -47,7 +47,7 @@ class NpzSource:
         self.path = path
         self.config: dict[str, Any] | None = None
         self.metadata: dict[str, Any] = {}
-        self._file = open(path, "rb")
+        self._file = open(path, "rb")  # noqa: SIM115 (closed by `close`)
         try:
             self._size = os.fstat(self._file.fileno()).st_size
             self._archive = _open_archive(self._file, self._size, path)

@@ -14,8 +14,8 @@ from keras_vit.checkpoints.source import MAX_JSON_BYTES, TensorSource, parse_jso
 _INDEX = "model.safetensors.index.json"
 _SINGLE = "model.safetensors"
 _PICKLE = (
-    "{path} is a PyTorch pickle, which can run code when it is read; it is never loaded. Convert it where you trust it: "
-    "`safetensors.torch.save_file(torch.load(path, weights_only=True, map_location='cpu'), 'model.safetensors')`, "
+    "{path} is a PyTorch pickle, which can run code when it is read; it is never loaded. Convert it where you trust "
+    "it: `safetensors.torch.save_file(torch.load(path, weights_only=True, map_location='cpu'), 'model.safetensors')`, "
     "or fetch the .safetensors file of the same model."
 )
 
@@ -86,8 +86,8 @@ def _open_file(path: str) -> TensorSource:
     if head[:4] == b"PK\x05\x06":
         raise CheckpointError(f"{path} is an empty archive. Fetch it again.")
     raise CheckpointError(
-        f"{path} is no checkpoint of a known kind (.npz, .safetensors, .keras, .weights.h5). Its first bytes: {head[:8]!r}. "
-        "If it was downloaded, it may be an error page or a Git LFS pointer."
+        f"{path} is no checkpoint of a known kind (.npz, .safetensors, .keras, .weights.h5). Its first bytes: "
+        f"{head[:8]!r}. If it was downloaded, it may be an error page or a Git LFS pointer."
     )
 
 

@@ -14,6 +14,7 @@ from keras_vit.checkpoints.layout import Checkpoint
 
 HEADS = ("head/kernel", "head/bias", "head_dist/kernel", "head_dist/bias")
 PRE_LOGITS = ("pre_logits/kernel", "pre_logits/bias")
+_FIRST_KERNELS = ("embedding/kernel", "conv_root/kernel", "root_block/conv_root/kernel")
 # How the projects themselves resize position tables; a Keras file is treated like the reference's.
 _OWN_METHOD = {"huggingface": "bicubic", "timm": "antialiased"}
 
@@ -164,9 +165,8 @@ class Plan:
             self._change(name, lambda w: resize.resize_axis(w, wanted[1], 1, self._method()).astype(w.dtype))
             self.report.notes.append(f"{name} was resized from {shape[1]} to {wanted[1]} ({self._method()})")
             return
-        elif name in ("embedding/kernel", "conv_root/kernel", "root_block/conv_root/kernel") and len(shape) == 4:
-            if self._adapt_kernel(name, shape, wanted):
-                return
+        elif name in _FIRST_KERNELS and len(shape) == 4 and self._adapt_kernel(name, shape, wanted):
+            return
         if shape != wanted:
             self.wanted.discard(name)
             self.report.mismatched[name] = (shape, wanted)

@@ -107,24 +107,23 @@ def _any(array: np.ndarray) -> bool:
 WITHOUT_SLOT = Transform(_read_without_slot, _write_without_slot)
 
 
-def register_slots(num_prefix_tokens: int) -> Transform:
-    """Returns a transform of (registers, table) where the stored table has slots for the registers as well.
+def register_slots(num_tokens: int) -> Transform:
+    """Returns a transform of (tokens ..., registers, table) where the stored table has entries for the registers.
 
-    They are added to the registers, which have no slots in the model; writing gives them zero slots.
+    They are added to the registers, which have none in the model; writing gives them zeros.
     """
 
     def read(arrays: Arrays, heads: int) -> Arrays:
-        registers, table = arrays
-        end = num_prefix_tokens + registers.shape[1]
-        slots = table[:, num_prefix_tokens:end]
-        if _any(slots):
-            registers = registers + slots
-        return registers, np.concatenate([table[:, :num_prefix_tokens], table[:, end:]], axis=1)
+        *tokens, registers, table = arrays
+        end = num_tokens + registers.shape[1]
+        slots = table[:, num_tokens:end]
+        registers = registers + slots if _any(slots) else registers
+        return (*tokens, registers, np.concatenate([table[:, :num_tokens], table[:, end:]], axis=1))
 
     def write(arrays: Arrays) -> Arrays:
-        registers, table = arrays
-        slots = np.zeros_like(registers)
-        return registers, np.concatenate([table[:, :num_prefix_tokens], slots, table[:, num_prefix_tokens:]], axis=1)
+        *tokens, registers, table = arrays
+        table = np.concatenate([table[:, :num_tokens], np.zeros_like(registers), table[:, num_tokens:]], axis=1)
+        return (*tokens, registers, table)
 
     return Transform(read, write)
 

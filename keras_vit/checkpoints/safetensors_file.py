@@ -45,7 +45,7 @@ class SafetensorsSource:
         self.path = path
         self.config: dict[str, Any] | None = None
         self.metadata: dict[str, Any] = {}
-        self._file = open(path, "rb")
+        self._file = open(path, "rb")  # noqa: SIM115 (closed by `close`)
         try:
             self._offsets: dict[str, int] = {}
             self.tensors: dict[str, TensorInfo] = {}
@@ -88,7 +88,8 @@ class SafetensorsSource:
         dtype = _DTYPES.get(entry["dtype"]) if isinstance(entry["dtype"], str) else None
         if dtype is None or len(name) > MAX_NAME_LENGTH:
             raise CheckpointError(
-                f"{self.path}: tensor {name[:100]!r} has dtype {str(entry['dtype'])[:20]!r}. Readable: {', '.join(_DTYPES)}."
+                f"{self.path}: tensor {name[:100]!r} has dtype {str(entry['dtype'])[:20]!r}. "
+                f"Readable: {', '.join(_DTYPES)}."
             )
         if len(offsets) != 2 or offsets[1] - offsets[0] != math.prod(shape) * dtype.itemsize:
             raise CheckpointError(
@@ -158,7 +159,8 @@ class ShardedSource:
         plain = isinstance(shard, str) and shard == os.path.basename(shard) and "\\" not in shard and "\0" not in shard
         if not plain or shard in ("", ".", ".."):
             raise CheckpointError(
-                f"{self.path}: a shard must be a file name in the index's own directory. Received: {str(shard)[:100]!r}."
+                f"{self.path}: a shard must be a file name in the index's own directory. "
+                f"Received: {str(shard)[:100]!r}."
             )
         if shard not in self._shards:
             path = os.path.join(os.path.dirname(self.path), shard)

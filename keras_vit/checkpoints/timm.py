@@ -1,7 +1,7 @@
 """Recognises timm's Vision Transformers and hybrids, and knows their names.
 
 References:
-    - [timm](https://github.com/huggingface/pytorch-image-models), `vision_transformer.py`, `vision_transformer_hybrid.py`
+    - [timm](https://github.com/huggingface/pytorch-image-models), `vision_transformer.py` and its hybrid
 """
 
 from typing import Any
@@ -59,7 +59,8 @@ def _token_rules(slots: str, body: str) -> list[Rule]:
         result.append(rule((cls, dist, table), ("cls/cls", "dist/dist", _TABLE), WITHOUT_SLOT))
         result.append(rule((cls, table), ("cls/cls", _TABLE), WITHOUT_SLOT))
     if slots == "all":
-        result.append(rule((registers, table), ("registers/registers", _TABLE), register_slots(1)))
+        result.append(rule((cls, registers, table), ("cls/cls", "registers/registers", _TABLE), register_slots(1)))
+        result.append(rule((registers, table), ("registers/registers", _TABLE), register_slots(0)))
     result += [rule(f"{body}{stored}", variable) for stored, variable in tokens.items()]
     return [*result, rule(table, _TABLE)]
 
@@ -114,7 +115,7 @@ def recognise(
     if "num_heads" in arguments:
         heads = torch_names.positive(arguments["num_heads"], "num_heads", source.path)
     else:
-        heads, checkpoint.assumed["num_heads"] = torch_names.guess_heads(width, num_heads, source.path)
+        heads, checkpoint.assumed["num_heads"] = torch_names.guess_heads(source, width, num_heads)
     sizes = _image_sizes(config, arguments)
     checkpoint.layout = Layout(
         "timm", style=layout.style, prefix=body, slots=_slots(source, body, arguments, grid, [*sizes, image_size])
@@ -149,7 +150,7 @@ def _image_sizes(config: dict[str, Any], arguments: dict[str, Any]) -> list[tupl
 
 
 def _slots(source, body: str, arguments: dict[str, Any], grid, sizes) -> str:
-    """Returns which tokens have entries in the position table: "all" before it, the "prefix" without registers, "none"."""
+    """Returns which tokens have entries in the position table: "all", the "prefix" without registers, or "none"."""
     tensors = source.tensors
     shape = tensors[f"{body}pos_embed"].shape if f"{body}pos_embed" in tensors else ()
     tokens = sum(f"{body}{name}" in tensors for name in ("cls_token", "dist_token"))

@@ -7,6 +7,7 @@ from absl import logging
 
 from keras_vit.checkpoints.errors import CheckpointError
 from keras_vit.checkpoints.rules import CONV, DENSE, HEADS_BIAS, HEADS_IN, HEADS_OUT, Rule, rule
+from keras_vit.checkpoints.source import TensorSource
 
 ATTENTION = "MultiHeadDotProductAttention_0"
 # Widths of published models whose heads are not 64 wide.
@@ -59,13 +60,22 @@ def heads_out(stored: str, variable: str) -> list[Rule]:
     return [rule(f"{stored}.weight", f"{variable}/kernel", HEADS_OUT), rule(f"{stored}.bias", f"{variable}/bias")]
 
 
-def guess_heads(width: int, given: int | None, path: str) -> tuple[int, str]:
-    """Returns the number of heads of a file that does not say it, with the reason.
+def guess_heads(source: TensorSource, width: int, given: int | None) -> tuple[int, str]:
+    """Returns the number of heads of a file whose configuration does not say it, with the reason.
+
+    Args:
+        source: The open file.
+        width: Width of the tokens.
+        given: The number in the model, if there is one.
 
     Raises:
         CheckpointError: If nothing tells it.
     """
-    if given:
+    noted = source.metadata.get("arguments")
+    noted = noted.get("num_heads") if isinstance(noted, dict) else None
+    if type(noted) is int and noted > 0:
+        heads, reason = noted, "it is noted in the file"
+    elif given:
         heads, reason = given, "as the model has it"
     elif width in _HEADS_BY_WIDTH:
         heads, reason = _HEADS_BY_WIDTH[width], f"as the published models of width {width} have it"
@@ -75,8 +85,8 @@ def guess_heads(width: int, given: int | None, path: str) -> tuple[int, str]:
         heads, reason = 0, ""
     if not heads or width % heads:
         raise CheckpointError(
-            f"{path} does not say how many attention heads share its width of {width}. Pass num_heads=..., or put the "
-            "model's config.json beside the file."
+            f"{source.path} does not say how many attention heads share its width of {width}. Pass num_heads=..., or "
+            "put the model's config.json beside the file."
         )
     return heads, reason
 
