@@ -1,1 +1,1 @@
-"""Programs that export, verify, benchmark and serve. Installed, they are `keras_vit.export`."""
+"""Programs that export, verify, benchmark and serve trained models."""

@@ -3,7 +3,10 @@
 import numpy as np
 
 CALIBRATION_BINS = 15
-_TINY = np.finfo(np.float32).tiny  # the smallest probability whose logarithm float32 can hold
+# Artefacts answer in float32: what has become 0 was below the first of these, what has become 1 was within the second
+# of it.
+_TINY = np.finfo(np.float32).tiny
+_EPSILON = np.finfo(np.float32).epsneg
 
 
 class ClassificationMetrics:
@@ -143,7 +146,7 @@ class ClassificationMetrics:
             probabilities = scores
             losses = -np.where(targets, np.log(np.maximum(probabilities, _TINY)), 0.0).sum(axis=-1)
             if self.output == "sigmoid":
-                losses -= np.where(targets, 0.0, np.log(np.maximum(1.0 - probabilities, _TINY))).sum(axis=-1)
+                losses -= np.where(targets, 0.0, np.log(np.maximum(1.0 - probabilities, _EPSILON))).sum(axis=-1)
         elif self.output == "softmax":
             shifted = scores - scores.max(axis=-1, keepdims=True)
             log_probabilities = shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True))

@@ -16,9 +16,11 @@ class Artefact:
         kind: "keras", "saved_model" or "tflite".
         path: Where it came from.
         card: What describes it (see `keras_vit.serving.card`): class names, preprocessing, output function.
+        scores_are: "logits" or "probabilities": what `predict_scores` returns.
     """
 
     kind = ""
+    scores_are = "probabilities"
 
     def __init__(self, path: str, description: dict):
         self.path = path
@@ -32,6 +34,10 @@ class Artefact:
     def predict(self, images: np.ndarray) -> np.ndarray:
         """Probabilities `[B, classes]` of preprocessed images, float32 `[B, H, W, C]`."""
         raise NotImplementedError
+
+    def predict_scores(self, images: np.ndarray) -> np.ndarray:
+        """Logits `[B, classes]` where the artefact has them, else probabilities; `scores_are` tells."""
+        return self.predict(images)
 
 
 class KerasArtefact(Artefact):
@@ -48,20 +54,26 @@ class KerasArtefact(Artefact):
     def __init__(self, model: keras.Model, description: dict, path: str = ""):
         super().__init__(path, description)
         self.model = model
-        has_activation = bool(model.get_config().get("classifier_activation"))
-
-        def probabilities(images):
-            scores = model(images, training=False)
-            return (
-                tf.cast(scores, tf.float32) if has_activation else outputs.to_probabilities(scores, self.card["output"])
-            )
+        if not model.get_config().get("classifier_activation"):
+            self.scores_are = "logits"
 
         # The batch size stays open, so that a smaller last batch is not traced anew.
-        specification = tf.TensorSpec((None, *model.input_shape[1:]), tf.float32)
-        self._probabilities = tf.function(probabilities, input_signature=[specification])
+        @tf.function(input_signature=[tf.TensorSpec((None, *model.input_shape[1:]), tf.float32)], autograph=False)
+        def scores(images):
+            return tf.cast(model(images, training=False), tf.float32)
+
+        self._scores = scores
+
+    def predict_scores(self, images):
+        return self._scores(tf.constant(images, tf.float32)).numpy()
 
     def predict(self, images):
-        return self._probabilities(tf.constant(images, tf.float32)).numpy()
+        scores = self.predict_scores(images)
+        return (
+            scores
+            if self.scores_are == "probabilities"
+            else outputs.to_probabilities(scores, self.card["output"]).numpy()
+        )
 
 
 class SavedModelArtefact(Artefact):

@@ -2,10 +2,12 @@
 
 import glob
 import os
+import re
 from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
+from absl import logging
 
 
 class Pictures(NamedTuple):
@@ -70,3 +72,33 @@ def from_arrays(images: np.ndarray, labels: np.ndarray | None = None) -> Picture
 def prepare(contents: list[bytes], preprocess) -> np.ndarray:
     """Applies preprocessing to encoded pictures: float32 `[N, H, W, C]`."""
     return np.stack([preprocess(tf.constant(content)).numpy() for content in contents])
+
+
+def keep_readable(pictures: Pictures, preprocess) -> Pictures:
+    """Leaves out pictures that cannot be decoded, and warns of each.
+
+    Args:
+        pictures: Encoded pictures.
+        preprocess: Encoded picture (scalar string) -> model input.
+
+    Raises:
+        ValueError: If none can be read.
+    """
+    kept = []
+    for index, content in enumerate(pictures.contents):
+        try:
+            preprocess(tf.constant(content))
+            kept.append(index)
+        except tf.errors.OpError as error:
+            logging.warning("Left out, because it cannot be read: %s (%s)", pictures.names[index], reason(error))
+    if not kept:
+        raise ValueError(f"Expected real pictures. None of the {len(pictures.contents)} given can be read.")
+    labels = None if pictures.labels is None else pictures.labels[kept]
+    return Pictures([pictures.contents[i] for i in kept], labels, [pictures.names[i] for i in kept])
+
+
+def reason(error: tf.errors.OpError) -> str:
+    """What TensorFlow says about an unreadable picture, without the names of operations around it."""
+    message = str(error.message).removeprefix("{{function_node")
+    message = re.sub(r"^.*?\}\}\s*", "", message, flags=re.DOTALL)
+    return re.sub(r"\s*\[Op:.*", "", message, flags=re.DOTALL).strip() or type(error).__name__

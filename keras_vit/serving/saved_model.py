@@ -56,7 +56,7 @@ def export_saved_model(
             top_k,
             max_pixels,
         )
-        tf.saved_model.save(module, draft.path, signatures=module.signatures())
+        signatures.write(module, draft.path, module.signatures())
         extra = os.path.join(draft.path, "assets.extra")  # copied and kept by the server, never read by it
         card.write_text(os.path.join(extra, LABELS), "".join(f"{name}\n" for name in description["class_names"]))
         card.write(os.path.join(extra, card.FILE_NAME), description)

@@ -2,8 +2,25 @@
 
 import keras
 import tensorflow as tf
+from absl import logging
 
 from keras_vit.serving import decoding, outputs
+
+
+def write(module: tf.Module, path: str, functions: dict) -> None:
+    """Saves a module with its signatures.
+
+    Args:
+        module: Tracks the variables that the signatures use.
+        path: The directory to write into.
+        functions: Concrete functions by signature name.
+    """
+    verbosity = logging.get_verbosity()
+    logging.set_verbosity(logging.WARNING)  # TensorFlow names the temporary directory, which nobody will find
+    try:
+        tf.saved_model.save(module, path, signatures=functions)
+    finally:
+        logging.set_verbosity(verbosity)
 
 
 class ServingModule(tf.Module):

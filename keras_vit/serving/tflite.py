@@ -8,7 +8,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from keras_vit.serving import artefacts, card, clone, outputs, pictures, quantization, verify
+from keras_vit.serving import artefacts, card, clone, outputs, pictures, quantization, signatures, verify
 
 SIGNATURE = "classify"
 
@@ -111,7 +111,7 @@ def convert(
 
     with tempfile.TemporaryDirectory() as folder:
         # By way of a SavedModel: the other ways in lose the names of the signature.
-        tf.saved_model.save(module, folder, signatures={SIGNATURE: classify.get_concrete_function()})
+        signatures.write(module, folder, {SIGNATURE: classify.get_concrete_function()})
         converter = tf.lite.TFLiteConverter.from_saved_model(folder, signature_keys=[SIGNATURE])
         quantization.configure(converter, precision, spec, calibration_images)
         try:

@@ -1,0 +1,64 @@
+"""Exports a trained model for TensorFlow Serving, and checks that it answers as the model does.
+
+    python -m export.saved_model --model=runs/digits --output=served/digits
+
+Writes the next free version, `served/digits/1` at first: it appears under its number only when it is complete and
+verified on real pictures, and no version is ever overwritten.
+"""
+
+import os
+
+from absl import flags, logging
+
+from keras_vit import program, training
+from keras_vit.serving import decoding, outputs, pictures, runs, saved_model, verify
+
+program.define_flag(flags.DEFINE_string, "model", None, "Directory of a run, or a .keras file in one.")
+program.define_flag(flags.DEFINE_string, "output", None, "Where to write.")
+program.define_flag(flags.DEFINE_integer, "version", None, "Version number; the next free one if not given.", 1)
+flags.DEFINE_enum("compute", "float32", ["float32", "mixed_bfloat16"], "Precision that the server computes in.")
+program.define_flag(flags.DEFINE_integer, "top_k", outputs.TOP_K, "How many labels an answer holds.", 1)
+flags.DEFINE_integer("max_pixels", decoding.MAX_PIXELS, "Larger pictures are refused before they are decoded.", 1)
+program.define_flag(flags.DEFINE_list, "images", [], "Pictures to verify with; some of the run's data if not given.")
+program.define_flag(flags.DEFINE_integer, "verify_examples", 64, "How many pictures to verify with.", 1)
+
+
+def main(argv):
+    del argv
+    options = flags.FLAGS
+    if not options.model or not options.output:
+        raise ValueError("--model (the directory of a run) and --output (the directory for the versions) are needed.")
+    loaded = training.load_run(options.model)
+    description = runs.describe(loaded)
+    preprocess = runs.preprocess_function(description)
+    examples = runs.verification_pictures(loaded, options.verify_examples, options.images)
+    try:
+        path, comparison = saved_model.export_saved_model(
+            loaded.model,
+            options.output,
+            preprocess=preprocess,
+            description=description,
+            examples=pictures.keep_readable(examples, preprocess),
+            version=options.version,
+            dtype=options.compute,
+            top_k=options.top_k,
+            max_pixels=options.max_pixels,
+        )
+    except (verify.VerificationError, FileExistsError) as error:
+        logging.error("%s", error)
+        return 1
+    logging.info("Verified: %s", comparison.summary())
+    logging.info("%s (%.1f MB)", path, directory_bytes(path) / 1e6)
+    return 0
+
+
+def directory_bytes(path):
+    return sum(os.path.getsize(os.path.join(folder, name)) for folder, _, names in os.walk(path) for name in names)
+
+
+def run():
+    program.run(main)
+
+
+if __name__ == "__main__":
+    run()

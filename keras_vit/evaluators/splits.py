@@ -1,0 +1,37 @@
+"""Splits of data sources as batches of arrays that a model takes. The only part of the evaluators that reads data."""
+
+from collections.abc import Callable, Iterator
+
+from keras_vit.evaluators.subject import Split
+
+
+def opener(batch_size: int) -> Callable[[str, str, str], Split]:
+    """Returns the function of source, split and preprocessing string that `Subject.open_split` asks for.
+
+    Args:
+        batch_size: Images at a time.
+    """
+
+    def open_split(source: str, split: str, pp: str) -> Split:
+        from keras_vit import data  # TensorFlow, which the evaluators themselves do without
+
+        opened = data.open_source(source, split=split)
+        dataset = data.eval_batches(opened, pp, batch_size=batch_size)
+        indexed = hasattr(opened, "labels")
+        names = tuple(opened.origin(index) for index in range(opened.num_examples)) if indexed else None
+        batches = _Batches(dataset, data.preprocess.device_function(pp))
+        return Split(batches, opened.num_classes, opened.multi_label, names)
+
+    return open_split
+
+
+class _Batches:
+    """Iterates over a dataset as often as wanted, as arrays in the range of the model."""
+
+    def __init__(self, dataset, to_model_range: Callable):
+        self.dataset, self.to_model_range = dataset, to_model_range
+
+    def __iter__(self) -> Iterator[dict]:
+        for batch in self.dataset:
+            images = self.to_model_range(batch["image"]).numpy()
+            yield {**{name: value.numpy() for name, value in batch.items() if name != "image"}, "image": images}

@@ -1,0 +1,56 @@
+"""A finished run, and a way to call the programs in this process."""
+
+import importlib
+import json
+
+from absl import flags
+from absl.testing import flagsaver
+
+from keras_vit import data, models, recipe
+from keras_vit.training import run_directory
+from tests.serving import small
+
+
+def write_digits_run(directory, output="softmax", **arguments):
+    """Leaves what a training run on the digits leaves, with random weights; returns the model."""
+    source, test = data.open_source("digits", "train"), data.open_source("digits", "test")
+    network = models.VisionTransformer(
+        **{
+            "patch_size": 4,
+            "hidden_size": 16,
+            "num_layers": 1,
+            "num_heads": 2,
+            "mlp_dim": 32,
+            "image_size": 8,
+            "channels": 1,
+            "classes": 10,
+            **arguments,
+        }
+    )
+    small.randomise(network)
+    directory.mkdir(parents=True, exist_ok=True)
+    run_directory.save_model(network, str(directory))
+    recipe_used = recipe.Recipe(
+        data=recipe.Data(source="digits", pp_train="value_range(-1, 1)", pp_eval="value_range(-1, 1)"), loss=output
+    )
+    description = {
+        "name": source.name,
+        "class_names": list(source.class_names),
+        "num_classes": 10,
+        "num_train": source.num_examples,
+        "num_eval": test.num_examples,
+        "multi_label": False,
+    }
+    run_directory.write_config(str(directory), recipe_used, description)
+    entry = {"step": 5, "split": "test", "eval_accuracy": 0.5, "eval_loss": 1.0, "examples": 360}
+    (directory / "metrics.jsonl").write_text(json.dumps({"step": 4, "loss": 2.0}) + "\n" + json.dumps(entry) + "\n")
+    return network
+
+
+def call(program, *arguments):
+    """Runs `program.main` ("export.tflite") with a command line, as `python -m` does; returns its exit code."""
+    main = importlib.import_module(program).main
+    with flagsaver.flagsaver():
+        flags.FLAGS.unparse_flags()
+        remaining = flags.FLAGS([program, *map(str, arguments)])
+        return main(remaining)

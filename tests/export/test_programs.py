@@ -1,0 +1,220 @@
+"""The programs on a finished run, from its directory to the artefacts and back through evaluation and prediction."""
+
+import json
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from keras_vit import data
+from keras_vit.serving import artefacts, runs
+from tests import golden_data
+from tests.export.runs import call, write_digits_run
+from tests.serving import small
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """A run's directory, its model, and the accuracy of that model on the 360 test digits, worked out here."""
+    directory = tmp_path_factory.mktemp("run")
+    model = write_digits_run(directory)
+    source = data.open_source("digits", "test")
+    logits = model.predict(source.images.astype("float32") / 127.5 - 1, verbose=0)
+    return directory, model, logits, source
+
+
+@pytest.fixture(scope="module")
+def served(run, tmp_path_factory):
+    base = tmp_path_factory.mktemp("served")
+    assert call("export.saved_model", f"--model={run[0]}", f"--output={base}", "--verify_examples=20") == 0
+    return base
+
+
+@pytest.fixture(scope="module")
+def tflite_file(run, tmp_path_factory):
+    path = tmp_path_factory.mktemp("tflite") / "digits.tflite"
+    assert call("export.tflite", f"--model={run[0]}", f"--output={path}", "--verify_examples=20") == 0
+    return path
+
+
+def evaluate(capsys, *arguments):
+    capsys.readouterr()
+    assert call("train.evaluate", "--json", *arguments) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def test_evaluate_counts_every_example_once(run, capsys):
+    directory, _, logits, source = run
+    result = evaluate(capsys, f"--model={directory}", "--batch_size=50")  # 8 batches, the last with 40 padded rows
+    predicted = logits.argmax(axis=-1)
+    assert result["examples"] == 360
+    assert result["accuracy"] == np.mean(predicted == source.labels())
+    assert np.sum(result["confusion"]) == 360
+    assert result["per_class"][3] == np.mean(predicted[source.labels() == 3] == 3)
+
+
+def test_artefacts_measure_as_the_model(run, served, tflite_file, capsys):
+    expected = evaluate(capsys, f"--model={run[0]}")
+    for path in (served, tflite_file, tflite_file.parent):
+        result = evaluate(capsys, f"--model={run[0]}", f"--artefact={path}")
+        assert result["accuracy"] == expected["accuracy"]
+        assert result["loss"] == pytest.approx(expected["loss"], rel=1e-4)  # float32 in another order
+    assert evaluate(capsys, f"--model={served}")["accuracy"] == expected["accuracy"]
+
+
+def test_the_table_names_the_numbers(run, capsys):
+    assert call("train.evaluate", f"--model={run[0]}") == 0
+    table = capsys.readouterr().out
+    for text in (
+        "examples",
+        "360",
+        "top-5 accuracy",
+        "loss",
+        "calibration error",
+        "Accuracy of each class",
+        "Confusion",
+    ):
+        assert text in table
+
+
+def test_evaluate_refuses_other_classes(run, tmp_path):
+    for name in ("cat", "dog"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "1.png").write_bytes(small.examples(1).contents[0])
+    with pytest.raises(ValueError, match="must have the model's 10 classes.*Received: .* with 2, cat, dog"):
+        call("train.evaluate", f"--model={run[0]}", f"--data=folder:{tmp_path}", "--split=all")
+
+
+def digit_files(tmp_path, source, count=3):
+    paths = []
+    for index in range(count):
+        paths.append(tmp_path / f"digit_{index}.png")
+        paths[-1].write_bytes(tf.io.encode_png(source.images[index]).numpy())
+    return paths
+
+
+@pytest.mark.parametrize("kind", ["run", "keras", "served", "tflite"])
+def test_predict_gives_the_models_probabilities(kind, run, served, tflite_file, tmp_path, capsys):
+    directory, _, logits, source = run
+    model = {"run": directory, "keras": directory / "model.keras", "served": served, "tflite": tflite_file}[kind]
+    digit_files(tmp_path, source)
+    assert call("train.predict", f"--model={model}", "--json", tmp_path / "digit_*.png") == 0
+    answers = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [os.path.basename(answer["path"]) for answer in answers] == [f"digit_{i}.png" for i in range(3)]
+    for answer, row in zip(answers, logits, strict=False):
+        expected = tf.nn.softmax(row).numpy()
+        order = np.argsort(-expected)[:5]
+        assert [p["label"] for p in answer["predictions"]] == [str(i) for i in order]
+        np.testing.assert_allclose([p["probability"] for p in answer["predictions"]], expected[order], atol=1e-5)
+
+
+def test_predict_reports_bad_pictures_and_answers_the_others(run, tmp_path, capsys):
+    good = digit_files(tmp_path, run[3], 1)[0]
+    bad = tmp_path / "bad.jpg"
+    bad.write_bytes(b"not a picture")
+    missing = tmp_path / "missing.jpg"
+    code = call("train.predict", f"--model={run[0]}", "--json", bad, good, missing, tmp_path)
+    answers = {answer["path"]: answer for answer in map(json.loads, capsys.readouterr().out.splitlines())}
+    assert code == 1
+    assert len(answers[str(good)]["predictions"]) == 5
+    assert "not a picture that can be read" in answers[str(bad)]["error"]
+    assert "No such file" in answers[str(missing)]["error"]
+    assert "directory" in answers[str(tmp_path)]["error"]
+
+
+def test_predict_takes_photographs_of_any_size_and_writes_a_table(run, capsys):
+    paths = [golden_data.path(f"images/{name}") for name in ("tall.jpg", "gray.png")]
+    assert call("train.predict", f"--model={run[0]}", "--top_k=3", *paths) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == str(paths[0])
+    assert lines[4] == str(paths[1])
+    assert all(line.endswith("%") for line in lines[1:4])
+
+
+def test_missing_arguments_are_named():
+    with pytest.raises(ValueError, match="--model is missing"):
+        call("train.predict", "a.png")
+    with pytest.raises(ValueError, match="Name at least one picture"):
+        call("train.predict", "--model=x")
+    with pytest.raises(ValueError, match="--model .* and --output .* are needed"):
+        call("export.saved_model", "--model=x")
+    with pytest.raises(ValueError, match="--model .* and --output .* are needed"):
+        call("export.tflite", "--output=x")
+    with pytest.raises(FileNotFoundError, match="Expected model.keras"):
+        call("train.evaluate", "--model=nowhere")
+
+
+def test_a_second_export_takes_the_next_version(run, served):
+    assert call("export.saved_model", f"--model={run[0]}", f"--output={served}", "--version=1") == 1
+    assert os.listdir(served) == ["1"]
+
+
+def test_the_card_tells_where_the_artefact_comes_from(served):
+    card = artefacts.open_artefact(str(served)).card
+    assert card["class_names"] == [str(i) for i in range(10)]
+    assert card["metrics"]["eval_accuracy"] == 0.5
+    assert card["data"]["num_train"] == 1437
+    assert card["recipe"]["data"]["source"] == "digits"
+    assert len(card["model_sha256"]) == 64
+
+
+def test_pixels_in(run, tmp_path):
+    path = tmp_path / "pixels.tflite"
+    assert call("export.tflite", f"--model={run[0]}", f"--output={path}", "--input=uint8", "--verify_examples=8") == 0
+    artefact = artefacts.open_artefact(str(path))
+    _, _, logits, source = run
+    answer = artefact.predict(source.images[:4])
+    np.testing.assert_allclose(answer, tf.nn.softmax(logits[:4]), atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("pp", "shape", "expected"),
+    [
+        ("value_range(-1, 1)", (8, 8, 1), "decode(1)|resize((8, 8), method='area')|value_range(-1, 1)"),
+        ("decode|resize(8)|value_range(-1, 1)", (8, 8, 3), "decode|resize(8)|value_range(-1, 1)"),
+        ("resize(8)|value_range(-1, 1)", (8, 8, 3), "decode(3)|resize(8)|value_range(-1, 1)"),
+        ("value_range(-1, 1)", (None, None, 3), "decode(3)|value_range(-1, 1)"),
+    ],
+)
+def test_preprocessing_of_arrays_is_completed(pp, shape, expected):
+    assert runs.complete_preprocess(pp, shape) == expected
+
+
+def test_completed_preprocessing_leaves_images_of_the_right_size_alone():
+    source = data.open_source("digits", "test")
+    prepare = runs.preprocess_function({"preprocess": runs.complete_preprocess("value_range(-1, 1)", (8, 8, 1))})
+    for image in source.images[:20]:
+        prepared = prepare(tf.io.encode_png(image)).numpy()
+        np.testing.assert_array_equal(prepared, -1 + image.astype(np.float32) / np.float32(255) * 2)
+
+
+@pytest.mark.slow
+def test_without_the_data_set_pictures_must_be_given(tmp_path):
+    write_digits_run(tmp_path / "run")
+    config = json.loads((tmp_path / "run" / "config.json").read_text())
+    config["recipe"]["data"]["source"] = "folder:/nowhere"
+    (tmp_path / "run" / "config.json").write_text(json.dumps(config))
+    arguments = (f"--model={tmp_path / 'run'}", f"--output={tmp_path / 'a.tflite'}")
+    with pytest.raises(ValueError, match="--images="):
+        call("export.tflite", *arguments)
+    images = golden_data.path("images/gray.png").parent
+    assert call("export.tflite", *arguments, f"--images={images}/*") == 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("program", ["train.predict", "export.tflite"])
+def test_what_a_user_can_mend_is_one_line(program):
+    command = [
+        sys.executable,
+        "-m",
+        program,
+        "--model=/nowhere",
+        *(["a.png"] if "predict" in program else ["--output=a"]),
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 2
+    assert "Expected model.keras in the directory '/nowhere'" in done.stderr
+    assert "Traceback" not in done.stderr

@@ -1,0 +1,133 @@
+"""Measures a trained model, or an artefact exported from it, on labelled images.
+
+    python -m train.evaluate --model=runs/digits
+    python -m train.evaluate --model=runs/digits --data=folder:/pictures --split=test --json
+    python -m train.evaluate --model=runs/digits --artefact=digits.tflite
+
+Without --data it takes the data set and the evaluation split of the run. Every example counts exactly once.
+"""
+
+import json
+import sys
+
+import numpy as np
+from absl import flags, logging
+
+from keras_vit import data, evaluators, program
+from keras_vit.data import preprocess as preprocessing
+from keras_vit.serving import artefacts, runs
+from keras_vit.training import report
+
+program.define_flag(flags.DEFINE_string, "model", None, "Directory of a run, .keras file, SavedModel or TFLite file.")
+program.define_flag(
+    flags.DEFINE_string, "artefact", None, "Measure this SavedModel or TFLite file instead of the model."
+)
+program.define_flag(
+    flags.DEFINE_string, "data", None, "Data set, such as folder:/pictures; the run's own if not given."
+)
+program.define_flag(
+    flags.DEFINE_string, "split", None, "Split of the data set; the run's evaluation split if not given."
+)
+program.define_flag(flags.DEFINE_integer, "batch_size", 64, "Images in one call of the model.", 1)
+program.define_flag(flags.DEFINE_bool, "json", False, "Write one JSON object instead of a table.")
+
+
+def main(argv):
+    del argv
+    options = flags.FLAGS
+    if not (options.model or options.artefact):
+        raise ValueError("--model is missing: the directory of a run, a .keras file, a SavedModel or a TFLite file.")
+    classifier = artefacts.open_artefact(options.artefact) if options.artefact else runs.open_classifier(options.model)
+    card = classifier.card
+    recipe = card.get("recipe", {}).get("data", {})
+    name, split = options.data or recipe.get("source"), options.split or recipe.get("eval_split", "test")
+    if not name:
+        raise ValueError("--data is missing: the model does not say what it was trained on.")
+    source = data.open_source(name, split=split)
+    check_classes(source, classifier.class_names)
+    logging.info("%s, %d images of %s[%s]", classifier.kind, source.num_examples, source.name, split)
+
+    results = evaluators.evaluate(
+        classifier.predict_scores,
+        batches(source, card["preprocess"], options.batch_size),
+        len(classifier.class_names),
+        output=card["output"],
+        scores_are=classifier.scores_are,
+    )
+    results = {"model": classifier.path, "kind": classifier.kind, "data": source.name, "split": split, **results}
+    sys.stdout.write(as_json(results) if options.json else as_table(results, classifier.class_names))
+    return 0
+
+
+def batches(source, pp, batch_size):
+    """Batches as the model takes them, in numpy."""
+    finish = preprocessing.device_function(pp)
+    for batch in data.eval_batches(source, pp, batch_size=batch_size):
+        yield {
+            "image": finish(batch["image"]).numpy(),
+            "label": batch["label"].numpy(),
+            "mask": batch["mask"].numpy(),
+        }
+
+
+def check_classes(source, class_names):
+    if source.num_classes != len(class_names):
+        raise ValueError(
+            f"The data must have the model's {len(class_names)} classes, {summary(class_names)}. "
+            f"Received: {source.name!r} with {source.num_classes}, {summary(source.class_names)}."
+        )
+    if tuple(source.class_names) != tuple(class_names):
+        if sorted(source.class_names) == sorted(class_names):
+            raise ValueError(
+                f"The classes of the data must be in the order of the model's, {summary(class_names)}. "
+                f"Received: {summary(source.class_names)}."
+            )
+        logging.warning(
+            "The classes of %s are called %s, those of the model %s: compared by their numbers.",
+            source.name,
+            summary(source.class_names),
+            summary(class_names),
+        )
+
+
+def summary(names):
+    return ", ".join(names[:5]) + (", ..." if len(names) > 5 else "")
+
+
+def as_table(results, class_names):
+    rows = [
+        ("examples", f"{results['examples']:,}"),
+        ("accuracy", f"{results['accuracy']:.4%}"),
+        ("top-5 accuracy", f"{results['top5']:.4%}"),
+        ("loss", f"{results['loss']:.4f}"),
+        ("calibration error", f"{results['ece']:.4f}"),
+    ]
+    if results["mean_average_precision"] is not None:
+        rows.append(("mean average precision", f"{results['mean_average_precision']:.4f}"))
+    if results["non_finite"]:
+        rows.append(("answers not finite", f"{results['non_finite']:,}"))
+    lines = [f"{results['model']} on {results['data']}[{results['split']}]"]
+    lines += [f"  {name:<24}{value:>12}" for name, value in rows]
+    lines += ["", "Accuracy of each class" if results["confusion"] is not None else "Recall of each class"]
+    order = np.argsort(np.nan_to_num(results["per_class"], nan=2.0), kind="stable")
+    shown = order[:20]
+    lines += [f"  {class_names[index]:<24}{results['per_class'][index]:>12.2%}" for index in shown]
+    if len(order) > len(shown):
+        lines.append(f"  (the {len(shown)} lowest of {len(order)})")
+    if results["confusion"] is not None:
+        lines += ["", *report.confusion_lines(results["confusion"], class_names)]
+    return "\n".join(lines) + "\n"
+
+
+def as_json(results):
+    plain = {name: value.tolist() if isinstance(value, np.ndarray) else value for name, value in results.items()}
+    plain["per_class"] = [None if np.isnan(value) else value for value in plain["per_class"]]  # JSON knows no NaN
+    return json.dumps(plain) + "\n"
+
+
+def run():
+    program.run(main)
+
+
+if __name__ == "__main__":
+    run()
