@@ -38,6 +38,20 @@ def define_distribution_flags() -> None:
     flags.DEFINE_integer("virtual_devices", 0, "Divide the CPU into so many devices, to try out mirrored.", 0)
 
 
+def define_flag(define: Callable, name: str, default: object, help_text: str, *arguments: object) -> None:
+    """Defines a flag that several programs have, unless another program in this process has done so.
+
+    Args:
+        define: such as `flags.DEFINE_string`.
+        name: of the flag.
+        default: its value when it is not given.
+        help_text: what it is for.
+        *arguments: what else `define` takes.
+    """
+    if name not in flags.FLAGS:
+        define(name, default, help_text, *arguments)
+
+
 def recipe_from_flags() -> recipes.Recipe:
     """Returns the recipe of `--config` with its overrides, checked.
 
@@ -60,7 +74,18 @@ def run(main: Callable[[Sequence[str]], int | None]) -> None:
     """Parses the flags and runs a program's `main`; what a user can mend ends in one line instead of a traceback."""
     logging.set_verbosity(logging.INFO)
     logging.use_absl_handler()
+    logging.get_absl_handler().addFilter(lambda record: record.filename != "functional_saver.py")  # TensorFlow's chatter
+    _complete_help(main)
     app.run(lambda argv: _run_main(main, argv), flags_parser=_parse_flags)
+
+
+def _complete_help(main: Callable) -> None:
+    """Lets `--help` show the shared flags, and a program's own where an installed command started it."""
+    program = sys.modules[main.__module__]
+    for module in (sys.argv[0], main.__module__, __name__):
+        for flag in flags.FLAGS.get_key_flags_for_module(module):
+            flags.FLAGS.register_key_flag_for_module(sys.argv[0], flag)
+    sys.modules["__main__"].__doc__ = program.__doc__
 
 
 def _run_main(main: Callable, argv: Sequence[str]) -> int | None:

@@ -44,8 +44,8 @@ def describe(run: training.Run) -> dict:
 def complete_preprocess(pp: str, input_shape: tuple[int | None, int | None, int]) -> str:
     """The preprocessing of pictures from anywhere, for a model that was trained on images of one size in arrays.
 
-    Such a recipe neither decodes nor resizes. Both are added where they are missing; on an image of the model's size they
-    change nothing.
+    Such a recipe neither decodes nor resizes. Both are added where they are missing; on an image of the model's size
+    they change nothing.
 
     Args:
         pp: The recipe's evaluation preprocessing.
