@@ -1,1 +1,25 @@
-"""Looking into trained models and their runs."""
+"""Looking into trained models: attention, embeddings, features; NumPy in, NumPy out. `plots` draws them."""
+
+from keras_vit.inspection.attention import AttentionMaps, attention_maps, attention_rollout
+from keras_vit.inspection.distance import attention_distance
+from keras_vit.inspection.embeddings import embedding_filters, position_similarity
+from keras_vit.inspection.features import LayerSimilarity, cka, layer_features, layer_similarity
+from keras_vit.inspection.occlusion import occlusion_sensitivity
+from keras_vit.inspection.relevance import gradient_attention
+from keras_vit.inspection.tokens import TokenLayout
+
+__all__ = [
+    "AttentionMaps",
+    "LayerSimilarity",
+    "TokenLayout",
+    "attention_distance",
+    "attention_maps",
+    "attention_rollout",
+    "cka",
+    "embedding_filters",
+    "gradient_attention",
+    "layer_features",
+    "layer_similarity",
+    "occlusion_sensitivity",
+    "position_similarity",
+]

@@ -63,7 +63,9 @@ def draw_report(
             caption = f"{predicted_names[index]} {confidences[index]:.0%}"
             _picture(axes, images[index])
             axes.set_title(
-                caption if right else f"{caption}\n(is {true_names[index]})", fontsize=8, color=_RIGHT if right else _WRONG
+                caption if right else f"{caption}\n(is {true_names[index]})",
+                fontsize=8,
+                color=_RIGHT if right else _WRONG,
             )
     figure.suptitle(title)
     save(figure, path)

@@ -171,6 +171,10 @@ class AddPositionEmbs(keras.layers.Layer):
             parts.insert(len(parts) - 1, ops.zeros((1, empty, hidden_size), dtype=x.dtype))
         return x + (parts[0] if len(parts) == 1 else ops.concatenate(parts, axis=1))
 
+    def table(self):
+        """Returns the embeddings of the patches on the layer's own grid, `[1, h, w, D]`, without the prefix tokens'."""
+        return self._tables()[1]
+
     def _tables(self):
         """Returns the prefix tokens' embeddings (or None) and those of the grid, `[1, h, w, D]`."""
         height, width = self._table_grid

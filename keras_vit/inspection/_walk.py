@@ -1,0 +1,118 @@
+"""Running a model layer by layer, on its own layers, to look at what passes between them."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import keras
+import numpy as np
+from keras import ops
+
+from keras_vit.layers import EncoderBlock, MAPHead
+from keras_vit.models.base import ConfiguredModel
+
+
+def walk(model: keras.Model, inputs: Any, call: Callable[..., Any]) -> Any:
+    """Runs a model's layers in the model's order, models inside of it included, and returns its output.
+
+    No layer is copied and none is connected anew: the model is afterwards as it was.
+
+    Args:
+        model: A functional or sequential model.
+        inputs: What the model takes.
+        call: `call(layer, *args, **kwargs)` runs one layer and returns its output.
+
+    Raises:
+        ValueError: If a model with attention in it is neither functional nor sequential, so that its order is unknown.
+    """
+
+    def visit(layer, *args, **kwargs):
+        if _is_walkable(layer):
+            return walk(layer, args[0] if args else next(iter(kwargs.values())), call)
+        if not isinstance(layer, (EncoderBlock, MAPHead)) and has_attention(layer):
+            raise ValueError(_opaque(layer))
+        return call(layer, *args, **kwargs)
+
+    if isinstance(model, keras.Sequential):
+        for layer in model.layers:
+            inputs = visit(layer, inputs)
+        return inputs
+    if not _is_walkable(model):
+        raise ValueError(_opaque(model))
+    flat = keras.tree.flatten(inputs)
+    flat = [ops.cast(ops.convert_to_tensor(x), wanted.dtype) for x, wanted in zip(flat, model.inputs, strict=True)]
+    # What `keras.models.clone_model(call_function=...)` runs, there on symbolic tensors only.
+    return model._run_through_graph(flat, call_fn=visit)
+
+
+def _is_walkable(layer: Any) -> bool:
+    return isinstance(layer, keras.Sequential) or (isinstance(layer, keras.Model) and hasattr(layer, "_nodes_by_depth"))
+
+
+def has_attention(layer: Any) -> bool:
+    """Whether there is an encoder block or an attention pooling in a layer or model."""
+    if not isinstance(layer, keras.layers.Layer):
+        return False
+    return any(isinstance(part, (EncoderBlock, MAPHead)) for part in layer._flatten_layers())
+
+
+def _opaque(layer: Any) -> str:
+    inner = [part.name for part in layer._flatten_layers() if isinstance(part, ConfiguredModel) and part is not layer]
+    hint = f"Pass the model inside of it, {inner[0]!r}, with the images as that one takes them." if inner else ""
+    return (
+        f"Layers can be followed through functional and sequential models. Received: {layer.name!r} of class "
+        f"{type(layer).__name__}, whose own `call` decides what runs when. {hint}".rstrip()
+    )
+
+
+def check_images(model: keras.Model, images: Any) -> np.ndarray:
+    """Returns images as an array that the model takes.
+
+    Raises:
+        ValueError: If they are no batch, or whole numbers where the model expects values in [-1, 1].
+    """
+    images = np.asarray(images)
+    if images.ndim != 4 or not len(images):
+        raise ValueError(f"`images` must be a batch [B, height, width, channels]. Received: shape {images.shape}.")
+    if isinstance(model, ConfiguredModel):
+        if not np.issubdtype(images.dtype, np.floating) and images.dtype.kind != "V":  # bfloat16 is of kind V
+            raise ValueError(
+                f"{type(model).__name__} takes floats in [-1, 1]. Received: images of type {images.dtype}. Prepare "
+                "them as for the training, for example images / 127.5 - 1."
+            )
+        model._check_images(images)
+    return images
+
+
+def batches(images: Any, batch_size: int) -> Iterator[np.ndarray]:
+    """Yields `[b, height, width, channels]` with b up to `batch_size`.
+
+    Args:
+        images: An array of images, or an iterable of images or of batches, of which few are held at a time.
+        batch_size: Largest batch.
+    """
+    waiting: list[np.ndarray] = []
+    for element in [images] if hasattr(images, "shape") else images:
+        element = np.asarray(element)
+        if element.ndim == 4:
+            if waiting:
+                yield np.stack(waiting)
+                waiting = []
+            for start in range(0, len(element), batch_size):
+                yield element[start : start + batch_size]
+            continue
+        if element.ndim != 3:
+            raise ValueError(
+                "Each element of `images` must be an image [height, width, channels] or a batch of them. "
+                f"Received: shape {element.shape}."
+            )
+        if waiting and (len(waiting) == batch_size or waiting[0].shape != element.shape):
+            yield np.stack(waiting)
+            waiting = []
+        waiting.append(element)
+    if waiting:
+        yield np.stack(waiting)
+
+
+def to_numpy(tensor: Any) -> np.ndarray:
+    """Returns a tensor as an array, float32 where it is of lower precision."""
+    return ops.convert_to_numpy(ops.cast(tensor, "float32"))

@@ -1,0 +1,208 @@
+"""Attention maps, and what follows from them: where the output looks, and attention rollout."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import keras
+import numpy as np
+
+from keras_vit import _checks
+from keras_vit.inspection import _walk, tokens
+from keras_vit.layers import EncoderBlock, MAPHead
+
+_FUSIONS = {"mean": np.mean, "max": np.max, "min": np.min}
+
+
+class AttentionMaps(dict):
+    """Attention weights by layer, first to last, with the layout of the tokens.
+
+    Args:
+        maps: Layer name to weights, `[B, H, N, N]`; `[B, H, 1, N]` for attention pooling.
+        layout: Which token is which.
+        pooling: Name of the layer that is attention pooling, or None.
+
+    Attributes:
+        layout: See Args.
+        pooling: See Args.
+    """
+
+    def __init__(self, maps: Mapping[str, np.ndarray], layout: tokens.TokenLayout, pooling: str | None = None):
+        super().__init__(maps)
+        self.layout = layout
+        self.pooling = pooling
+
+    def blocks(self) -> dict[str, np.ndarray]:
+        """Returns the weights of the encoder blocks by name, `[B, H, N, N]` each."""
+        return {name: weights for name, weights in self.items() if name != self.pooling}
+
+    def probe(self) -> np.ndarray | None:
+        """Returns the weights of attention pooling, mean of its heads, `[B, N]`, or None where there is none."""
+        return None if self.pooling is None else self[self.pooling].mean(axis=1)[:, 0]
+
+    def output_grid(self, matrix: np.ndarray) -> np.ndarray:
+        """Returns how much the output draws on each patch.
+
+        Args:
+            matrix: What each token is made of, `[B, ..., N, N]`: a rollout, or one layer's weights.
+
+        Returns:
+            `[B, ..., h, w]`: the rows of the tokens that the output reads, averaged; the weighted mean of rows where it
+            reads by attention pooling.
+        """
+        return self.layout.to_grid(self.layout.output_row(matrix, self.probe()))
+
+    def grids(self) -> dict[str, np.ndarray]:
+        """Returns where each layer and head looks, `[B, H, h, w]` by layer name.
+
+        For models that read the class token it is the token's row, else the mean of the patches' rows; for attention
+        pooling the row of its probe.
+        """
+        return {
+            name: self.layout.to_grid(weights[:, :, 0] if name == self.pooling else self.layout.output_row(weights))
+            for name, weights in self.items()
+        }
+
+
+def attention_maps(model: keras.Model, images: Any, batch_size: int = 32) -> AttentionMaps:
+    """Returns the attention weights of every layer.
+
+    The model's own layers run once, in the model's order; attention pooling and models inside of models are included.
+
+    Args:
+        model: A `VisionTransformer`, or a functional or sequential model with one inside.
+        images: `[B, height, width, channels]`, as the model takes them.
+        batch_size: How many images run at a time. The result holds the weights of all.
+
+    Returns:
+        Layer name to float32 `[B, H, N, N]` (rows sum to 1), and `[B, H, 1, N]` for attention pooling.
+
+    Raises:
+        ValueError: If the model has no attention, or is a subclass whose layers cannot be followed.
+
+    References:
+        - [An Image is Worth 16x16 Words](https://arxiv.org/abs/2010.11929), appendix D.8
+    """
+    require_attention(model)
+    images = _walk.check_images(model, images)
+    parts: dict[str, list[np.ndarray]] = {}
+    poolings: set[str] = set()
+    for batch in _walk.batches(images, _checks.positive_int("batch_size", batch_size)):
+        name_of = _UniqueNames()
+
+        def keep(layer, weights, _, name_of=name_of):
+            name = name_of(layer)
+            parts.setdefault(name, []).append(_walk.to_numpy(weights))
+            if isinstance(layer, MAPHead):
+                poolings.add(name)
+
+        _, recorder = run(model, batch, keep)
+    maps = {name: np.concatenate(arrays) for name, arrays in parts.items()}
+    return AttentionMaps(maps, recorder.layout(), next(iter(poolings), None))
+
+
+def run(
+    model: keras.Model, images: Any, on_weights: Callable[[keras.layers.Layer, Any, tokens.LayoutRecorder], None]
+) -> tuple[Any, tokens.LayoutRecorder]:
+    """Runs a model and hands out the attention weights of each layer as they come, to be reduced or kept.
+
+    Args:
+        model: See `attention_maps`.
+        images: One batch.
+        on_weights: Takes an encoder block or attention pooling, its weights as a tensor, and what is known of the
+            tokens by then.
+
+    Returns:
+        The model's output, and what was seen of the tokens.
+    """
+    recorder = tokens.LayoutRecorder()
+
+    def call(layer, *args, **kwargs):
+        if not isinstance(layer, (EncoderBlock, MAPHead)):
+            output = layer(*args, **kwargs)
+        else:
+            output, weights = layer(*args, return_attention_scores=True, **kwargs)
+            if isinstance(layer, EncoderBlock):
+                recorder.length = int(weights.shape[-1])
+            on_weights(layer, weights, recorder)
+        recorder.see(layer, args[0] if args else None, output)
+        return output
+
+    return _walk.walk(model, images, call), recorder
+
+
+def require_attention(model: keras.Model) -> None:
+    """Raises a ValueError if a model has no attention to look at."""
+    if not _walk.has_attention(model):
+        raise ValueError(
+            f"Attention is what Vision Transformers have. Received: {model.name!r} of class {type(model).__name__}, "
+            "which has none (BiT is a ResNet). layer_features, cka and occlusion_sensitivity work with any model."
+        )
+
+
+class _UniqueNames:
+    """Names of layers, numbered where two models inside of one have layers of the same name."""
+
+    def __init__(self):
+        self._count: dict[str, int] = {}
+
+    def __call__(self, layer: keras.layers.Layer) -> str:
+        count = self._count[layer.name] = self._count.get(layer.name, 0) + 1
+        return layer.name if count == 1 else f"{layer.name}#{count}"
+
+
+def attention_rollout(
+    maps: AttentionMaps | Mapping[str, np.ndarray] | list[np.ndarray],
+    head_fusion: str = "mean",
+    discard_ratio: float = 0.0,
+    residual: bool = True,
+) -> np.ndarray:
+    """Returns how much of each input token is in each token of the last layer, following attention from layer to layer.
+
+    Each layer's heads are fused, the identity is added for the residual connection, rows are normalised to 1, and the
+    layers are multiplied.
+
+    Args:
+        maps: What `attention_maps` returns, or `[B, H, N, N]` of each layer, first to last.
+        head_fusion: `"mean"`, `"max"` or `"min"` over the heads.
+        discard_ratio: Share of each image's weights, the smallest ones, to set to zero in every layer, in [0, 1).
+        residual: Whether the residual connection counts as much as attention; without it attention alone is followed.
+
+    Returns:
+        `[B, N, N]`, float32, rows that sum to 1: row n says what token n is made of. `maps.output_grid(rollout)` is
+        what the output is made of, patch by patch.
+
+    References:
+        - [Quantifying Attention Flow in Transformers](https://arxiv.org/abs/2005.00928)
+    """
+    _checks.choice("head_fusion", head_fusion, tuple(_FUSIONS))
+    _checks.rate("discard_ratio", discard_ratio)
+    layers = maps.blocks() if isinstance(maps, AttentionMaps) else maps
+    layers = list(layers.values() if hasattr(layers, "values") else layers)
+    if not layers:
+        raise ValueError("attention_rollout needs the maps of at least one layer. Received: none.")
+    rollout = None
+    for weights in layers:
+        fused = _FUSIONS[head_fusion](np.asarray(weights, np.float64), axis=1)  # [B, N, N]
+        fused = _discard(fused, discard_ratio)
+        if residual:
+            fused = fused + np.eye(fused.shape[-1])
+        fused = _normalise(fused)
+        rollout = fused if rollout is None else fused @ rollout  # [B, N, N]
+    return rollout.astype(np.float32)
+
+
+def _discard(weights: np.ndarray, ratio: float) -> np.ndarray:
+    """Sets the smallest weights of each image to zero."""
+    count = int(weights[0].size * ratio)
+    if not count:
+        return weights
+    flat = weights.reshape(len(weights), -1).copy()  # [B, N*N]
+    smallest = np.argpartition(flat, count - 1, axis=1)[:, :count]
+    np.put_along_axis(flat, smallest, 0.0, axis=1)
+    return flat.reshape(weights.shape)
+
+
+def _normalise(weights: np.ndarray) -> np.ndarray:
+    """Divides each row by its sum; a row of zeros stays."""
+    total = weights.sum(axis=-1, keepdims=True)
+    return weights / np.where(total > 0, total, 1.0)

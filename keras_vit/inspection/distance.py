@@ -1,0 +1,98 @@
+"""How far attention reaches, in pixels."""
+
+from typing import Any
+
+import keras
+import numpy as np
+from keras import ops
+
+from keras_vit import _checks
+from keras_vit.inspection import _walk, attention
+from keras_vit.inspection._progress import Progress
+from keras_vit.layers import EncoderBlock
+
+
+def patch_distances(grid: tuple[int, int], patch: tuple[float, float]) -> np.ndarray:
+    """Returns the Euclidean distances between the centres of all pairs of patches, float32 `[h*w, h*w]`.
+
+    Args:
+        grid: Rows and columns of patches.
+        patch: Height and width of a patch in pixels.
+    """
+    rows, columns = np.mgrid[: grid[0], : grid[1]].reshape(2, -1).astype(np.float64)
+    y = (rows[:, None] - rows) * patch[0]
+    x = (columns[:, None] - columns) * patch[1]
+    return np.hypot(y, x).astype(np.float32)
+
+
+def attention_distance(
+    model: keras.Model, images: Any, batch_size: int = 8, normalize: bool = True, progress: bool = False
+) -> np.ndarray:
+    """Returns the mean distance over which each head of each layer attends, in pixels of the images.
+
+    For each patch, the distances to all patches are averaged with its attention weights, then patches and images are
+    averaged. Class token and registers have no place and are left out. Each layer's weights are reduced as they come:
+    memory does not grow with the number of images or layers.
+
+    Args:
+        model: A `VisionTransformer`, or a functional or sequential model with one inside.
+        images: `[n, height, width, channels]`, or an iterable of images or batches, read one batch at a time.
+        batch_size: How many images run at a time.
+        normalize: Whether the weights among the patches are divided by their sum, so that the result is a weighted
+            mean. Without it attention to the class token and registers counts as distance 0.
+        progress: Whether to show a progress bar.
+
+    Returns:
+        float32 `[layers, heads]`.
+
+    Raises:
+        ValueError: If the model has no attention, or there are no images.
+
+    References:
+        - [An Image is Worth 16x16 Words](https://arxiv.org/abs/2010.11929), figure 7 (right) and appendix D.7
+    """
+    attention.require_attention(model)
+    _checks.positive_int("batch_size", batch_size)
+    totals: list[np.ndarray] = []  # of each layer, [H]
+    tables: dict[Any, Any] = {}
+    count = 0
+    bar = Progress("Attention distance", len(images) if hasattr(images, "__len__") else None, progress)
+    try:
+        for batch in _walk.batches(images, batch_size):
+            batch = _walk.check_images(model, batch)
+            sums = []
+
+            def reduce(layer, weights, recorder, sums=sums, size=batch.shape[1:3]):
+                if isinstance(layer, EncoderBlock):
+                    table = _table(tables, recorder, size)
+                    sums.append(_walk.to_numpy(_summed_distance(weights, table, normalize)))
+
+            attention.run(model, batch, reduce)
+            totals = [a + b for a, b in zip(totals, sums, strict=True)] if totals else sums
+            count += len(batch)
+            bar.add(len(batch))
+    finally:
+        bar.close()
+    if not count:
+        raise ValueError("attention_distance needs at least one image. Received: none.")
+    return (np.stack(totals) / count).astype(np.float32)
+
+
+def _table(tables: dict, recorder: Any, size: tuple[int, int]) -> Any:
+    """Returns the distances for a grid on images of a size, made once."""
+    layout = recorder.layout()
+    key = (layout.grid, size)
+    if key not in tables:
+        patch = (size[0] / layout.grid[0], size[1] / layout.grid[1])
+        tables[key] = ops.convert_to_tensor(patch_distances(layout.grid, patch))
+    return tables[key]
+
+
+def _summed_distance(weights: Any, distances: Any, normalize: bool) -> Any:
+    """Returns the mean over queries and the sum over images of the distance, `[H]`."""
+    patches = distances.shape[0]
+    weights = ops.cast(weights[:, :, -patches:, -patches:], "float32")  # [B, H, h*w, h*w]
+    reach = ops.einsum("bhnm,nm->bhn", weights, distances)
+    if normalize:
+        reach = reach / ops.maximum(ops.sum(weights, axis=-1), 1e-12)
+    return ops.sum(ops.mean(reach, axis=-1), axis=0)  # [H]

@@ -1,0 +1,75 @@
+"""What the first layers learned: filters of the patch embedding, and similarity of positions."""
+
+import keras
+import numpy as np
+
+from keras_vit import _checks
+from keras_vit.inspection import _walk
+from keras_vit.layers import AddPositionEmbs, PatchEncoder, StdConv2D
+
+
+def embedding_filters(model: keras.Model, k: int = 28) -> np.ndarray:
+    """Returns the principal components of the filters that read the pixels.
+
+    These are the patch embedding's filters in a Vision Transformer, and the first convolution's in a hybrid or a BiT,
+    whose patch embedding reads features instead.
+
+    Args:
+        model: A `VisionTransformer` or `BiTResNet`, or a model with one inside.
+        k: How many components; fewer are returned where the filters have fewer dimensions.
+
+    Returns:
+        float32 `[k, height, width, channels]`, orthonormal, the strongest first. The sign is chosen so that the largest
+        value of each is positive.
+
+    References:
+        - [An Image is Worth 16x16 Words](https://arxiv.org/abs/2010.11929), figure 7 (left)
+    """
+    _checks.positive_int("k", k)
+    kernel = keras.ops.convert_to_numpy(_first_layer(model).kernel).astype(np.float64)  # [p, p, C, D]
+    *shape, count = kernel.shape
+    filters = kernel.reshape(-1, count).T  # [D, p*p*C]
+    filters = filters - filters.mean(axis=0)
+    components = np.linalg.svd(filters, full_matrices=False)[2][:k]  # [k, p*p*C]
+    largest = np.take_along_axis(components, np.abs(components).argmax(axis=1)[:, None], axis=1)
+    return (components * np.sign(largest)).reshape(-1, *shape).astype(np.float32)
+
+
+def _first_layer(model: keras.Model) -> keras.layers.Layer:
+    layers = [layer for layer in model._flatten_layers() if isinstance(layer, (StdConv2D, PatchEncoder))]
+    roots = [layer for layer in layers if layer.name == "conv_root"]
+    embeddings = [layer for layer in layers if isinstance(layer, PatchEncoder)]
+    if not roots and not embeddings:
+        raise ValueError(f"No patch embedding and no root convolution was found in {model.name!r}.")
+    return (roots or embeddings)[0]
+
+
+def position_similarity(model: keras.Model, layer: int = 0) -> np.ndarray:
+    """Returns how similar the position embeddings are to each other: the cosine of each pair.
+
+    Args:
+        model: A `VisionTransformer`, or a model with one inside.
+        layer: Which table, for models with one for every layer.
+
+    Returns:
+        float32 `[h, w, h, w]`: the map `[y, x]` compares the patch in row y and column x with all.
+
+    Raises:
+        ValueError: If the model adds no position embeddings to the patches, or has no table `layer`.
+
+    References:
+        - [An Image is Worth 16x16 Words](https://arxiv.org/abs/2010.11929), figure 7 (middle) and appendix D.4
+    """
+    layers = [part for part in model._flatten_layers() if isinstance(part, AddPositionEmbs)]
+    if not layers:
+        raise ValueError(
+            f"{model.name!r} adds no position embeddings to its patches: position_embedding='relative' and 'none' have "
+            "no table of positions to compare."
+        )
+    if not 0 <= layer < len(layers):
+        raise ValueError(
+            f"`layer` must be in 0..{len(layers) - 1}: so many tables there are. Received: layer={layer!r}."
+        )
+    table = _walk.to_numpy(layers[layer].table())[0].astype(np.float64)  # [h, w, D]
+    table = table / np.maximum(np.linalg.norm(table, axis=-1, keepdims=True), 1e-12)
+    return np.einsum("hwd,yxd->hwyx", table, table).astype(np.float32)

@@ -1,0 +1,189 @@
+"""Features of every block, and how similar those of two models are."""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import keras
+import numpy as np
+
+from keras_vit import _checks
+from keras_vit.inspection import _walk
+from keras_vit.inspection._progress import Progress
+from keras_vit.layers import BiTStage, EncoderBlock, ResNetStage
+
+_BLOCKS = (EncoderBlock, ResNetStage, BiTStage)
+_SMALLEST_BATCH = 4  # for which the unbiased estimate is defined
+
+
+def layer_features(
+    model: keras.Model, images: Any, layers: Sequence[str] | None = None, batch_size: int = 32
+) -> dict[str, np.ndarray]:
+    """Returns the output of every block by its name, for transfer and comparison.
+
+    Args:
+        model: Any functional or sequential model.
+        images: `[B, height, width, channels]`, as the model takes them.
+        layers: Names of layers, such as `["encoder_norm", "pre_logits"]`; None for all encoder blocks and
+            ResNet stages.
+        batch_size: How many images run at a time. The result holds the features of all.
+
+    Returns:
+        Layer name to float32 `[B, N, D]` for encoder blocks, `[B, h, w, C]` for ResNet stages, in the order in which
+        they run.
+
+    Raises:
+        ValueError: If there is no layer of a name.
+    """
+    images = _walk.check_images(model, images)
+    parts: dict[str, list[np.ndarray]] = {}
+    for batch in _walk.batches(images, _checks.positive_int("batch_size", batch_size)):
+        for name, output in _features(model, batch, layers).items():
+            parts.setdefault(name, []).append(output)
+    return {name: np.concatenate(arrays) for name, arrays in parts.items()}
+
+
+def _features(model: keras.Model, images: np.ndarray, layers: Sequence[str] | None) -> dict[str, np.ndarray]:
+    found: dict[str, np.ndarray] = {}
+    seen = []
+
+    def call(layer, *args, **kwargs):
+        output = layer(*args, **kwargs)
+        seen.append(layer.name)
+        if layer.name in layers if layers is not None else isinstance(layer, _BLOCKS):
+            found[layer.name] = _walk.to_numpy(output)
+        return output
+
+    _walk.walk(model, images, call)
+    for name in layers or ():
+        if name not in found:
+            raise ValueError(f"{model.name!r} has no layer {name!r}.{_checks.nearest(name, seen)} It has: {seen}.")
+    if not found:
+        raise ValueError(f"No encoder block or ResNet stage was found in {model.name!r}. Name the `layers` you mean.")
+    return found
+
+
+def cka(x: np.ndarray, y: np.ndarray, unbiased: bool = False) -> float:
+    """Returns the linear centred kernel alignment of two sets of features of the same examples.
+
+    It is 1 for features that differ by rotation and scale, and near 0 for unrelated ones.
+
+    Args:
+        x: `[n, ...]`, flattened to `[n, features]`.
+        y: `[n, ...]`, of any other number of features.
+        unbiased: Whether to use the estimate that does not grow as n falls below the number of features; it may be
+            slightly negative.
+
+    Raises:
+        ValueError: If the numbers of examples differ or are too small.
+
+    References:
+        - [Similarity of Neural Network Representations Revisited](https://arxiv.org/abs/1905.00414)
+    """
+    k, other = _gram(x), _gram(y)
+    if len(k) != len(other) or len(k) < (_SMALLEST_BATCH if unbiased else 2):
+        raise ValueError(
+            f"CKA compares features of the same examples, at least {_SMALLEST_BATCH if unbiased else 2}. "
+            f"Received: {len(k)} and {len(other)} examples."
+        )
+    hsic = _unbiased_hsic if unbiased else _hsic
+    return _ratio(hsic(k, other), hsic(k, k), hsic(other, other))
+
+
+class LayerSimilarity(NamedTuple):
+    """How similar the layers of two models are.
+
+    Attributes:
+        values: CKA of each pair, float32 `[layers, other layers]`.
+        layers: Names of the first model's layers.
+        other_layers: Names of the second's.
+    """
+
+    values: np.ndarray
+    layers: tuple[str, ...]
+    other_layers: tuple[str, ...]
+
+
+def layer_similarity(
+    model: keras.Model,
+    other: keras.Model,
+    images: Any,
+    other_images: Any = None,
+    batch_size: int = 64,
+    progress: bool = False,
+) -> LayerSimilarity:
+    """Returns the CKA of each pair of blocks of two models, estimated batch by batch in bounded memory.
+
+    Args:
+        model: Any functional or sequential model with blocks.
+        other: The model to compare it with; the same one shows how its layers resemble each other.
+        images: An array, or an iterable of images or batches, as the first model takes them.
+        other_images: The same pictures as the second model takes them; None where both take the same.
+        batch_size: How many images are compared with each other. The estimate is unbiased whatever it is; more are less
+            noisy. At least 4; a last batch of fewer is left out.
+        progress: Whether to show a progress bar.
+
+    Raises:
+        ValueError: If there are too few images, or the two sets differ in number.
+
+    References:
+        - [Do Wide and Deep Networks Learn the Same Things?](https://arxiv.org/abs/2010.15327), equations 2 and 3
+    """
+    _checks.positive_int("batch_size", batch_size, minimum=_SMALLEST_BATCH)
+    if other_images is None:
+        pairs = ((batch, batch) for batch in _walk.batches(images, batch_size))
+    else:
+        pairs = zip(_walk.batches(images, batch_size), _walk.batches(other_images, batch_size), strict=True)
+    totals: list[np.ndarray] | None = None
+    names: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
+    bar = Progress("Layer similarity", len(images) if hasattr(images, "__len__") else None, progress)
+    try:
+        for batch, other_batch in pairs:
+            if len(batch) != len(other_batch):
+                raise ValueError(
+                    f"`images` and `other_images` must hold the same pictures in the same batches. Received: "
+                    f"batches of {len(batch)} and {len(other_batch)}."
+                )
+            if len(batch) < _SMALLEST_BATCH:
+                continue
+            features = _features(model, _walk.check_images(model, batch), None)
+            same = other is model and other_images is None
+            other_features = features if same else _features(other, _walk.check_images(other, other_batch), None)
+            names = tuple(features), tuple(other_features)
+            grams = [_gram(value) for value in features.values()]
+            other_grams = [_gram(value) for value in other_features.values()]
+            sums = [
+                np.array([[_unbiased_hsic(a, b) for b in other_grams] for a in grams]),
+                np.array([_unbiased_hsic(a, a) for a in grams]),
+                np.array([_unbiased_hsic(b, b) for b in other_grams]),
+            ]
+            totals = sums if totals is None else [a + b for a, b in zip(totals, sums, strict=True)]
+            bar.add(len(batch))
+    finally:
+        bar.close()
+    if totals is None:
+        raise ValueError(f"layer_similarity needs at least {_SMALLEST_BATCH} images in a batch. Received: fewer.")
+    cross, own, others = totals
+    return LayerSimilarity(_ratio(cross, own[:, None], others[None, :]).astype(np.float32), *names)
+
+
+def _gram(features: np.ndarray) -> np.ndarray:
+    """Returns the products of all pairs of examples, float64 `[n, n]`."""
+    flat = np.asarray(features, np.float64).reshape(len(features), -1)
+    flat = flat - flat.mean(axis=0)  # changes no result, and keeps large means from costing digits
+    return flat @ flat.T
+
+
+def _hsic(k: np.ndarray, other: np.ndarray) -> float:
+    centre = np.eye(len(k)) - 1.0 / len(k)
+    return float(np.sum((centre @ k @ centre) * other))
+
+
+def _unbiased_hsic(k: np.ndarray, other: np.ndarray) -> float:
+    n = len(k)
+    k, other = k - np.diag(np.diag(k)), other - np.diag(np.diag(other))
+    value = np.sum(k * other) + k.sum() * other.sum() / ((n - 1) * (n - 2)) - 2 * k.sum(0) @ other.sum(0) / (n - 2)
+    return float(value / (n * (n - 3)))
+
+
+def _ratio(cross, own, other):
+    return cross / np.maximum(np.sqrt(np.maximum(own * other, 0.0)), 1e-30)

@@ -1,0 +1,57 @@
+"""Which parts of an image a classifier needs, found by covering them: works with anything that predicts."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from keras_vit import _checks
+
+
+def occlusion_sensitivity(
+    predict: Callable[[np.ndarray], np.ndarray],
+    image: Any,
+    class_index: int | None = None,
+    grid: int | tuple[int, int] = 8,
+    fill: float = 0.0,
+    batch_size: int = 16,
+) -> np.ndarray:
+    """Returns how much a class's score falls when a part of the image is covered.
+
+    Needs predictions only, and so works with exported models and with networks without attention.
+
+    Args:
+        predict: Takes images `[B, height, width, channels]`, returns scores or probabilities `[B, classes]`.
+        image: `[height, width, channels]`, as `predict` takes it.
+        class_index: The class; None for the likeliest.
+        grid: Into how many rows and columns of parts the image is divided.
+        fill: Value of what is covered, in the image's range; 0 is grey for images in [-1, 1].
+        batch_size: How many images are predicted at a time.
+
+    Returns:
+        float32 `[rows, columns]`: the fall of the score, negative where covering the part raises it.
+
+    References:
+        - [Visualizing and Understanding Convolutional Networks](https://arxiv.org/abs/1311.2901), section 4.2
+    """
+    image = np.asarray(image, np.float32)
+    if image.ndim != 3:
+        raise ValueError(f"`image` must be one image [height, width, channels]. Received: shape {image.shape}.")
+    rows, columns = _checks.size_pair("grid", grid)
+    rows, columns = min(rows, image.shape[0]), min(columns, image.shape[1])
+    scores = np.asarray(predict(image[None]))[0]
+    if class_index is None:
+        class_index = int(scores.argmax())
+    y_edges = np.round(np.linspace(0, image.shape[0], rows + 1)).astype(int)
+    x_edges = np.round(np.linspace(0, image.shape[1], columns + 1)).astype(int)
+    covered = []
+    for y in range(rows):
+        for x in range(columns):
+            copy = image.copy()
+            copy[y_edges[y] : y_edges[y + 1], x_edges[x] : x_edges[x + 1]] = fill
+            covered.append(copy)
+    found = []
+    for start in range(0, len(covered), batch_size):
+        batch = np.stack(covered[start : start + batch_size])
+        found.append(np.asarray(predict(batch))[:, class_index])
+    return (scores[class_index] - np.concatenate(found)).reshape(rows, columns).astype(np.float32)

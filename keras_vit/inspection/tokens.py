@@ -1,0 +1,90 @@
+"""Which token is which: the grid of the patches, what stands before them, and what the output reads."""
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+
+from keras_vit.layers import MAPHead, PatchEncoder, PatchMeanPooling, TokenPooling
+
+TOKENS, PATCHES, PROBE = "tokens", "patches", "probe"
+
+
+@dataclasses.dataclass(frozen=True)
+class TokenLayout:
+    """The order of a model's tokens, `[prefix tokens, registers, patches]`.
+
+    Attributes:
+        grid: Rows and columns of the patches.
+        num_prefix_tokens: How many tokens stand before them (class token, distillation token, registers).
+        reads: What the output is made of: `"tokens"`, `"patches"` (their mean) or `"probe"` (attention pooling).
+        read_tokens: Positions of the tokens that are read, where `reads` is `"tokens"`.
+    """
+
+    grid: tuple[int, int]
+    num_prefix_tokens: int
+    reads: str
+    read_tokens: tuple[int, ...] = ()
+
+    def to_grid(self, weights: np.ndarray) -> np.ndarray:
+        """Returns the patches' part of `[..., N]` as `[..., h, w]`."""
+        patches = weights[..., self.num_prefix_tokens :]
+        return patches.reshape(*weights.shape[:-1], *self.grid)
+
+    def output_row(self, matrix: np.ndarray, probe: np.ndarray | None = None) -> np.ndarray:
+        """Returns what the output draws from each token, `[..., N]`, given what each token draws, `[..., N, N]`.
+
+        Args:
+            matrix: Weights whose row n says what token n is made of.
+            probe: Weights of the attention pooling, `[B, N]`, to go through; without them the patches' rows are
+                averaged.
+        """
+        if self.reads == TOKENS:
+            return matrix[..., list(self.read_tokens), :].mean(axis=-2)
+        if self.reads == PROBE and probe is not None:
+            return np.einsum("bm,b...mn->b...n", probe, matrix)
+        return matrix[..., self.num_prefix_tokens :, :].mean(axis=-2)
+
+
+class LayoutRecorder:
+    """Finds the token layout from the layers that run.
+
+    Attributes:
+        grid: Rows and columns of the patches, None before the patch embedding ran.
+        length: Number of tokens in the encoder blocks, None before the first.
+    """
+
+    def __init__(self):
+        self.grid: tuple[int, int] | None = None
+        self.length: int | None = None
+        self._reads: list[Any] = []
+
+    def see(self, layer: Any, inputs: Any, output: Any) -> None:
+        """Takes note of a layer that ran."""
+        if isinstance(layer, PatchEncoder):
+            shape, patch = inputs.shape, layer.patch_size
+            self.grid = (int(shape[1]) // patch[0], int(shape[2]) // patch[1])
+        elif isinstance(layer, TokenPooling):
+            self._reads.append(layer.index)
+        elif isinstance(layer, (PatchMeanPooling, MAPHead)):
+            self._reads.append(PROBE if isinstance(layer, MAPHead) else PATCHES)
+
+    def layout(self) -> TokenLayout:
+        """Returns the layout of the model that ran.
+
+        Raises:
+            ValueError: If there was no patch embedding or no encoder block.
+        """
+        if self.grid is None or self.length is None:
+            raise ValueError(
+                "No patch embedding with encoder blocks behind it was found, and so no attention to look at. Pass a "
+                "VisionTransformer or a model made of one."
+            )
+        prefix = self.length - self.grid[0] * self.grid[1]
+        tokens = tuple(sorted(index for index in self._reads if isinstance(index, int)))
+        if tokens:
+            return TokenLayout(self.grid, prefix, TOKENS, tokens)
+        if self._reads:
+            return TokenLayout(self.grid, prefix, self._reads[-1])
+        # All tokens are returned: the class token, where there is one, stands for the image.
+        return TokenLayout(self.grid, prefix, TOKENS, (0,)) if prefix else TokenLayout(self.grid, 0, PATCHES)
