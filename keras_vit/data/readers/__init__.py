@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable
 
 from keras_vit import _checks
-from keras_vit.data.readers import digits, folder, idx, manifest, npz, tfds, tfrecord
+from keras_vit.data.readers import digits, folder, idx, manifest, npz, tfds, tfrecord, vtab
 from keras_vit.data.sources import Source
 
 _OPTIONS = re.compile(r"#(\w+=.*)$", re.DOTALL)
@@ -27,6 +27,7 @@ READERS = {
     "manifest": _Reader(manifest.open_source, manifest.sizes, "manifest:/list.csv"),
     "tfrecord": _Reader(tfrecord.open_source, tfrecord.sizes, "tfrecord:/folder"),
     "tfds": _Reader(tfds.open_source, tfds.sizes, "tfds:cifar10"),
+    "vtab": _Reader(vtab.open_source, vtab.sizes, "vtab:clevr_count"),
     "npz": _Reader(npz.open_source, npz.sizes, "npz:/arrays.npz"),
     "idx": _Reader(idx.open_source, idx.sizes, "idx:/folder"),
     "fashion_mnist": _Reader(idx.open_fashion_mnist, idx.fashion_mnist_sizes, "fashion_mnist", path=False),

@@ -35,8 +35,25 @@ def open_source(
         label: name of the feature that holds the label: one class, or several.
         shard_by: with several workers, `"rows"` or `"files"`; see `RecordSource`.
     """
-    tfds = _package()
     name = f"tfds:{location}"
+    builder = prepared_builder(location, name, data_dir, manual_dir, download)
+    return from_builder(builder, split, name, image, label, shard_by)
+
+
+def prepared_builder(location: str, name: str, data_dir: str | None, manual_dir: str | None, download: bool):
+    """The `tfds.core.DatasetBuilder` of a data set that is prepared, or is now. Arguments as in `open_source`.
+
+    Args:
+        location: name of the data set.
+        name: what the source is called in errors.
+        data_dir: where data sets are prepared.
+        manual_dir: where files are that must be fetched by hand.
+        download: whether to prepare it.
+
+    Raises:
+        FileNotFoundError: If it is not prepared and `download` is off.
+    """
+    tfds = _package()
     builder = tfds.builder(location, data_dir=data_dir)
     if not builder.info.splits:
         if not download:
@@ -45,7 +62,7 @@ def open_source(
                 "with download=True, or give data_dir=."
             )
         builder.download_and_prepare(download_config=tfds.download.DownloadConfig(manual_dir=manual_dir))
-    return from_builder(builder, split, name, image, label, shard_by)
+    return builder
 
 
 def from_builder(builder, split: str, name: str, image: str = "image", label: str = "label", shard_by="rows") -> Source:

@@ -1,0 +1,187 @@
+"""The nineteen tasks of VTAB-1k, made from data sets of TensorFlow Datasets.
+
+Names, splits and labels are those of the benchmark's own code: "train800" and "val200" are taken at fixed places of
+what the benchmark calls train and validation set, and some labels are computed from a data set's annotations.
+
+References:
+    https://arxiv.org/abs/1910.04867, https://github.com/google-research/task_adaptation
+"""
+
+import dataclasses
+from collections.abc import Callable, Mapping
+
+import tensorflow as tf
+
+from keras_vit import _checks
+from keras_vit.data.readers.tfds import prepared_builder
+from keras_vit.data.records import RecordSource, Slice
+
+THREE = "train, validation and test"  # how a data set comes; a number is the part of "train" to train on, in percent
+
+
+@dataclasses.dataclass(frozen=True)
+class Task:
+    """How a task is made.
+
+    Attributes:
+        dataset: Name in TensorFlow Datasets, with the version that the benchmark asks for.
+        split: `THREE`; or percentages of "train" for training and, where there is no test split, for validation.
+        test: Name of the test split, or None if it is the rest of "train".
+        label: Feature that is the label, or a function of all features to an int64 label.
+        num_classes: Number of classes, if the label is computed.
+    """
+
+    dataset: str
+    split: str | tuple[int, ...] = THREE
+    test: str | None = "test"
+    label: str | Callable[[dict], tf.Tensor] = "label"
+    num_classes: int | None = None
+
+
+def _count(example):
+    """Number of objects, from 3 to 10, of CLEVR."""
+    return tf.size(example["objects"]["size"], tf.int64) - 3
+
+
+def _above(value, bounds):
+    """Place of the last of the rising `bounds` that `value` exceeds."""
+    return tf.reduce_sum(tf.cast(value > tf.constant(bounds, tf.float32), tf.int64)) - 1
+
+
+def _nearest_object(example):
+    """How far the nearest object is, in six steps, of CLEVR."""
+    return _above(tf.reduce_min(example["objects"]["pixel_coords"][:, 2]), [0.0, 8.0, 8.5, 9.0, 9.5, 10.0, 100.0])
+
+
+def _nearest_vehicle(example):
+    """How far the nearest car, van or truck is, in three steps, or that there is none, of KITTI."""
+    depth = example["objects"]["location"][:, 2]
+    vehicles = tf.boolean_mask(depth, example["objects"]["type"] < 3)
+    return _above(tf.reduce_min(tf.concat([vehicles, [1000.0]], axis=0)), [-100.0, 8.0, 20.0, 999.0])
+
+
+def _sixteenth(feature: str, values: int) -> Callable[[dict], tf.Tensor]:
+    """A feature of so many values, in sixteen steps, of dSprites."""
+    return lambda example: tf.cast(tf.math.floordiv(tf.cast(example[feature], tf.float32), values / 16), tf.int64)
+
+
+TASKS = {
+    "caltech101": Task("caltech101:3.*.*", (90,)),
+    "cifar100": Task("cifar100:3.*.*", (90,)),
+    "dtd": Task("dtd:3.*.*"),
+    "flowers102": Task("oxford_flowers102:2.*.*"),
+    "pets": Task("oxford_iiit_pet:3.*.*", (80,)),
+    "sun397": Task("sun397/tfds:4.*.*"),
+    "svhn": Task("svhn_cropped:3.*.*", (90,)),
+    "patch_camelyon": Task("patch_camelyon:2.*.*"),
+    "eurosat": Task("eurosat/rgb:2.*.*", (60, 20), None),
+    "resisc45": Task("resisc45:3.*.*", (60, 20), None),
+    "diabetic_retinopathy": Task("diabetic_retinopathy_detection/btgraham-300:3.*.*"),
+    "clevr_count": Task("clevr:3.*.*", (90,), "validation", _count, 8),
+    "clevr_distance": Task("clevr:3.*.*", (90,), "validation", _nearest_object, 6),
+    "dmlab": Task("dmlab:2.0.1"),
+    "kitti_distance": Task("kitti:3.*.*", THREE, "test", _nearest_vehicle, 4),
+    "dsprites_location": Task("dsprites:2.*.*", (80, 10), None, _sixteenth("label_x_position", 32), 16),
+    "dsprites_orientation": Task("dsprites:2.*.*", (80, 10), None, _sixteenth("label_orientation", 40), 16),
+    "smallnorb_azimuth": Task("smallnorb:2.*.*", "halved test", "test", "label_azimuth"),
+    "smallnorb_elevation": Task("smallnorb:2.*.*", "halved test", "test", "label_elevation"),
+}
+
+
+def tfds_splits(task: Task, counts: Mapping[str, int]) -> dict[str, str]:
+    """The benchmark's splits, written in those of TensorFlow Datasets.
+
+    Args:
+        task: The task.
+        counts: Examples of each split of the data set.
+
+    Returns:
+        For "train800", "val200", "train800val200", "trainval" and "test" a split of the data set.
+    """
+    if task.split == THREE:
+        trainval, validation, test = "train+validation", "validation[:200]", task.test
+    elif task.split == "halved test":
+        trainval, validation, test = "train+test[:50%]", "test[:200]", "test[50%:]"
+    else:
+        first = task.split[0] * counts["train"] // 100
+        last = first + task.split[1] * counts["train"] // 100 if len(task.split) > 1 else counts["train"]
+        trainval, validation = f"train[:{last}]", f"train[{first}:{first + 200}]"
+        test = task.test or f"train[{last}:]"
+    return {
+        "train800": "train[:800]",
+        "val200": validation,
+        "train800val200": f"train[:800]+{validation}",
+        "trainval": trainval,
+        "test": test,
+    }
+
+
+def sizes(location: str, data_dir: str | None = None, manual_dir: str | None = None, **_) -> dict[str, int]:
+    """Number of examples of each split."""
+    task = _task(location)
+    infos = prepared_builder(task.dataset, f"vtab:{location}", data_dir, manual_dir, download=False).info.splits
+    splits = tfds_splits(task, {name: info.num_examples for name, info in infos.items()})
+    return {name: infos[split].num_examples for name, split in splits.items()}
+
+
+def open_source(
+    location: str,
+    split: str = "train800val200",
+    data_dir: str | None = None,
+    manual_dir: str | None = None,
+    download: bool = False,
+) -> RecordSource:
+    """Opens a task.
+
+    Args:
+        location: Its name, such as `"clevr_count"`.
+        split: "train800", "val200", "train800val200", "trainval" or "test".
+        data_dir: Where data sets are prepared; `~/tensorflow_datasets` when `None`.
+        manual_dir: Where files are that must be fetched by hand.
+        download: Prepare the data set if that was not done yet.
+
+    Raises:
+        FileNotFoundError: If the data set is not prepared and `download` is off.
+        ValueError: If there is no such task or split.
+    """
+    task = _task(location)
+    name = f"vtab:{location}"
+    return from_builder(prepared_builder(task.dataset, name, data_dir, manual_dir, download), task, split, name)
+
+
+def from_builder(builder, task: Task, split: str, name: str) -> RecordSource:
+    """The source of a task for a prepared `tfds.core.DatasetBuilder`. Other arguments as in `open_source`.
+
+    Args:
+        builder: The builder.
+        task: The task.
+        split: One of the benchmark's.
+        name: Name of the source.
+    """
+    infos, features = builder.info.splits, builder.info.features
+    splits = tfds_splits(task, {key: info.num_examples for key, info in infos.items()})
+    _checks.choice("split", split, tuple(splits))
+    info = infos[splits[split]]
+    if callable(task.label):
+        class_names = tuple(str(number) for number in range(task.num_classes))
+    else:
+        class_names = features[task.label].names
+
+    def parse(record):
+        example = features.deserialize_example(record)
+        image = example["image"]
+        if name.startswith("vtab:dsprites"):
+            image = image * 255  # zeros and ones in the data set
+        label = task.label(example) if callable(task.label) else example[task.label]
+        return {"image": image, "label": tf.cast(label, tf.int32)}
+
+    slices = [Slice(str(file.filename), file.skip, file.take) for file in info.file_instructions]
+    return RecordSource(name, split, slices, info.num_examples, parse, class_names)
+
+
+def _task(location: str) -> Task:
+    if location not in TASKS:
+        raise ValueError(
+            f"There is no task {location!r} in VTAB.{_checks.nearest(location, TASKS)} There are: {', '.join(TASKS)}."
+        )
+    return TASKS[location]

@@ -1,0 +1,175 @@
+"""Evaluators on frozen features, against golden data and against values worked out by hand."""
+
+import numpy as np
+import pytest
+from scipy import optimize
+
+from keras_vit import evaluators
+from keras_vit.evaluators import fewshot, knn, linear_probe
+
+
+def blobs(count, num_classes=4, width=8, spread=0.3, seed=0):
+    """Features around one random point a class."""
+    rng = np.random.default_rng(seed)
+    centres = np.random.default_rng(99).normal(size=(num_classes, width))
+    labels = rng.integers(0, num_classes, count)
+    return (centres[labels] + spread * rng.normal(size=(count, width))).astype(np.float32), labels
+
+
+def test_ridge_gives_the_reference_accuracies(golden):
+    data = golden("fewshot")
+    num_classes = int(data["y_train"].max()) + 1
+    classifier = fewshot.RidgeClassifier(data["x_train"], data["y_train"], num_classes)
+    for l2, expected in zip(data["l2"], data["accuracy"], strict=True):
+        accuracy = (classifier.predict(data["x_test"], l2) == data["y_test"]).mean()
+        # Accuracies are multiples of 1/60, stored as float32.
+        assert accuracy == pytest.approx(expected, abs=1e-6)
+
+
+@pytest.mark.parametrize("count", [5, 40])
+def test_ridge_solves_the_normal_equations(count):
+    # Fewer examples than features and more of them take different ways to the same solution.
+    features, labels = blobs(count, width=12)
+    classifier = fewshot.RidgeClassifier(features, labels, 4)
+    white = (features - features.mean(0, dtype=np.float64)) / (features.astype(np.float64).std(0) + 1e-5)
+    x = np.concatenate([white, np.full((count, 1), 100.0)], axis=1)
+    y = 2.0 * np.eye(4)[labels] - 1.0
+    for l2 in (0.1, 1024.0):
+        expected = np.linalg.solve(x.T @ x + l2 * np.eye(13), x.T @ y)
+        found = (classifier.left / (classifier.eigenvalues + l2)) @ classifier.right
+        np.testing.assert_allclose(found, expected, atol=1e-8)  # float64, condition about 1e6
+
+
+def test_shots_are_those_of_each_class_and_depend_on_the_seed():
+    labels = np.repeat([0, 1, 2], [3, 10, 10])
+    chosen = fewshot.shots_of(labels, 5, 3, seed=0)
+    np.testing.assert_array_equal(labels[chosen], [0, 0, 0, 1, 1, 1, 1, 1, 2, 2, 2, 2, 2])
+    assert len(set(chosen.tolist())) == len(chosen)
+    # As the reference draws: one permutation a class, from one generator.
+    rng = np.random.default_rng(0)
+    np.testing.assert_array_equal(chosen[:3], rng.permutation(np.arange(3)))
+    np.testing.assert_array_equal(chosen[3:8], rng.permutation(np.arange(3, 13))[:5])
+    assert fewshot.shots_of(labels, 5, 3, seed=1).tolist() != chosen.tolist()
+
+
+def test_fewshot_reports_mean_and_spread_and_grows_with_the_shots():
+    result = fewshot.evaluate(blobs(400, spread=1.2), blobs(400, spread=1.2, seed=1), 4, shots=(1, 25), seeds=5)
+    assert set(result) == {"1shot", "1shot_std", "25shot", "25shot_std"}
+    assert result["25shot"] > result["1shot"] > 0.25
+    assert result["1shot_std"] > 0
+    single = fewshot.evaluate(blobs(400, spread=1.2), blobs(400, spread=1.2, seed=1), 4, shots=(1,), seeds=[3])
+    assert single["1shot_std"] == 0
+
+
+def test_ridge_refuses_no_regularisation():
+    with pytest.raises(ValueError, match="l2 must be positive. Received: l2=0"):
+        fewshot.RidgeClassifier(*blobs(10), 4).predict(blobs(3)[0], 0)
+
+
+def test_knn_by_hand():
+    train = np.array([[1.0, 0.0], [0.0, 2.0], [3.0, 0.1]]), np.array([0, 1, 2])
+    test = np.array([[5.0, 0.0], [0.0, 0.1], [1.0, 0.04]]), np.array([0, 1, 2])
+    # Cosines do not see lengths: (5, 0) is nearest to (1, 0), (0, .1) to (0, 2), (1, .04) to (3, .1).
+    assert knn.evaluate(train, test, 3, neighbours=(1, 3)) == {"k1": 1.0, "k3": 1.0}
+
+
+def test_knn_votes_are_weighted_by_temperature():
+    # One near neighbour of class 0 and two further ones of class 1.
+    train = np.array([[1.0, 0.0], [1.0, 0.5], [1.0, -0.5]]), np.array([0, 1, 1])
+    test = np.array([[1.0, 0.0]]), np.array([0])
+    cosine = 1 / np.sqrt(1.25)
+    # exp(1 / T) > 2 exp(cosine / T) while T < (1 - cosine) / log 2.
+    limit = (1 - cosine) / np.log(2)
+    assert knn.evaluate(train, test, 2, neighbours=(3,), temperature=0.99 * limit) == {"k3": 1.0}
+    assert knn.evaluate(train, test, 2, neighbours=(3,), temperature=1.01 * limit) == {"k3": 0.0}
+
+
+def test_knn_with_many_examples_is_that_of_the_plain_definition():
+    train, test = blobs(300, spread=0.8), blobs(1_100, spread=0.8, seed=1)  # more than one block of rows
+    result = knn.evaluate(train, test, 4, neighbours=(1, 20, 500))
+    assert set(result) == {"k1", "k20"}  # there are no 500 neighbours
+
+    def unit(x):
+        return x / np.linalg.norm(x, axis=1, keepdims=True)
+
+    cosines = unit(test[0]) @ unit(train[0]).T
+    right = 0
+    for row, label in zip(cosines, test[1], strict=True):
+        nearest = np.argsort(-row)[:20]
+        votes = np.bincount(train[1][nearest], weights=np.exp(row[nearest].astype(np.float64) / 0.07), minlength=4)
+        right += votes.argmax() == label
+    assert result["k20"] == right / len(test[1])
+
+
+def test_knn_refuses_what_cannot_be():
+    with pytest.raises(ValueError, match=r"No number of neighbours lies in \[1, 3\]"):
+        knn.evaluate(blobs(3), blobs(3), 4, neighbours=(10,))
+    with pytest.raises(ValueError, match="temperature must be positive"):
+        knn.evaluate(blobs(3), blobs(3), 4, temperature=0)
+
+
+def test_logistic_regression_has_the_exact_gradient_and_ends_where_it_is_zero():
+    features, labels = blobs(60)
+    x, y = features.astype(np.float64), np.eye(4)[labels]
+    flat = np.random.default_rng(0).normal(size=9 * 4)
+
+    def loss(values):
+        return linear_probe.LogisticRegression._loss_and_gradient(values.reshape(9, 4), x, y, 0.3)[0]
+
+    gradient = linear_probe.LogisticRegression._loss_and_gradient(flat.reshape(9, 4), x, y, 0.3)[1]
+    # Finite differences of step 1.5e-8 in float64 are right to about 1e-7.
+    np.testing.assert_allclose(gradient, optimize.approx_fprime(flat, loss), atol=1e-6)
+
+    fit = linear_probe.LogisticRegression(features, labels, 4, l2=0.1)
+    at_end = fit._loss_and_gradient(fit.parameters, fit._inputs(features), y, 0.1)[1]
+    assert np.abs(at_end).max() < 1e-4  # L-BFGS stops at a projected gradient of 1e-5 or a relative change of 2e-9
+
+
+@pytest.mark.parametrize("solver", linear_probe.SOLVERS)
+def test_linear_probe_chooses_its_regularisation_on_held_out_examples(solver):
+    train, test = blobs(300, spread=0.5), blobs(300, spread=0.5, seed=1)
+    result = linear_probe.evaluate(train, test, 4, solver=solver)
+    assert result["accuracy"] > 0.95
+    assert result["l2"] in linear_probe.L2[solver]
+    assert "validation_accuracy" in result
+    fixed = linear_probe.evaluate(train, test, 4, solver=solver, l2=1.0)
+    assert fixed["l2"] == 1.0 and "validation_accuracy" not in fixed
+
+
+def test_linear_probe_takes_a_validation_set_that_decides():
+    train, test = blobs(60), blobs(60, seed=1)
+    # Labels of the validation set that only a classifier of zero weights gets right: the strongest one wins.
+    constant = np.full(20, np.bincount(train[1]).argmax())
+    validation = blobs(20, seed=2)[0], constant
+    strengths = (1e-6, 1e6)
+    result = linear_probe.evaluate(train, test, 4, l2=strengths, validation=validation)
+    assert result["l2"] == 1e6
+    assert result["validation_accuracy"] == 1.0
+
+
+def test_unknown_solver_is_refused():
+    with pytest.raises(ValueError, match="solver must be one of 'lbfgs', 'ridge'. Received: solver='adam'"):
+        linear_probe.evaluate(blobs(9), blobs(9), 4, solver="adam")
+
+
+def test_collect_drops_padding_and_checks_shapes():
+    batches = [
+        {"image": np.ones((2, 3)), "label": np.array([1, 2])},
+        {"image": 2 * np.ones((2, 3)), "label": np.array([3, 0]), "mask": np.array([1.0, 0.0])},
+    ]
+    outputs, labels = evaluators.collect(lambda images: images, batches)
+    np.testing.assert_array_equal(outputs, [[1, 1, 1], [1, 1, 1], [2, 2, 2]])
+    np.testing.assert_array_equal(labels, [1, 2, 3])
+    with pytest.raises(ValueError, match=r"A vector for each image is expected, \[2, D\]"):
+        evaluators.collect(lambda images: images[None], batches)
+    with pytest.raises(ValueError, match="nothing to evaluate"):
+        evaluators.collect(lambda images: images, [{**batches[1], "mask": np.zeros(2)}])
+
+
+@pytest.mark.parametrize("evaluate", [fewshot.evaluate, knn.evaluate, linear_probe.evaluate])
+def test_labels_out_of_range_are_refused(evaluate):
+    features, labels = blobs(20)
+    with pytest.raises(ValueError, match=r"labels of the test set must lie in \[0, 4\). Received: 4"):
+        evaluate((features, labels), (features, np.where(labels == 3, 4, labels)), 4)
+    with pytest.raises(ValueError, match="one class an example"):
+        evaluate((features, np.eye(4)[labels]), (features, labels), 4)

@@ -1,0 +1,77 @@
+"""The tasks of VTAB as they are made from data sets, on annotations made up here."""
+
+import pytest
+import tensorflow as tf
+
+from keras_vit import evaluators
+from keras_vit.data import open_source
+from keras_vit.data.readers import vtab
+
+
+def test_the_evaluator_and_the_reader_know_the_same_tasks():
+    assert set(evaluators.vtab.TASKS) == set(vtab.TASKS)
+    assert {evaluators.vtab.TRAIN, evaluators.vtab.VALIDATION, evaluators.vtab.TEST} < set(
+        vtab.tfds_splits(vtab.TASKS["dtd"], {})
+    )
+
+
+# As task_adaptation/data/*.py has them, for data sets of these sizes.
+@pytest.mark.parametrize(
+    ("name", "counts", "expected"),
+    [
+        ("cifar100", {"train": 50_000}, ("train[:800]", "train[45000:45200]", "train[:50000]", "test")),
+        ("pets", {"train": 3_680}, ("train[:800]", "train[2944:3144]", "train[:3680]", "test")),
+        ("eurosat", {"train": 27_000}, ("train[:800]", "train[16200:16400]", "train[:21600]", "train[21600:]")),
+        ("dsprites_location", {"train": 1_000}, ("train[:800]", "train[800:1000]", "train[:900]", "train[900:]")),
+        ("clevr_count", {"train": 70_000}, ("train[:800]", "train[63000:63200]", "train[:70000]", "validation")),
+        ("dtd", {}, ("train[:800]", "validation[:200]", "train+validation", "test")),
+        ("smallnorb_azimuth", {}, ("train[:800]", "test[:200]", "train+test[:50%]", "test[50%:]")),
+    ],
+)
+def test_splits(name, counts, expected):
+    splits = vtab.tfds_splits(vtab.TASKS[name], counts)
+    assert (splits["train800"], splits["val200"], splits["trainval"], splits["test"]) == expected
+    assert splits["train800val200"] == f"{splits['train800']}+{splits['val200']}"
+
+
+def test_labels_of_clevr():
+    count, distance = vtab.TASKS["clevr_count"], vtab.TASKS["clevr_distance"]
+    for objects, nearest, expected in ((3, 7.0, (0, 0)), (10, 9.7, (7, 4)), (5, 8.5, (2, 1)), (5, 99.0, (2, 5))):
+        depths = [nearest] + [100.0] * (objects - 1)
+        example = {"objects": {"size": tf.zeros(objects, tf.int64), "pixel_coords": [[0.0, 0.0, d] for d in depths]}}
+        example["objects"]["pixel_coords"] = tf.constant(example["objects"]["pixel_coords"])
+        assert (int(count.label(example)), int(distance.label(example))) == expected
+    assert (count.num_classes, distance.num_classes) == (8, 6)
+
+
+def test_labels_of_kitti_see_cars_vans_and_trucks_only():
+    label = vtab.TASKS["kitti_distance"].label
+
+    def distance(*objects):
+        kinds, depths = [kind for kind, _ in objects], [[0.0, 0.0, depth] for _, depth in objects]
+        return int(
+            label(
+                {
+                    "objects": {
+                        "type": tf.constant(kinds, tf.int64),
+                        "location": tf.reshape(tf.constant(depths, tf.float32), [-1, 3]),
+                    }
+                }
+            )
+        )
+
+    assert distance((0, 5.0), (1, 30.0)) == 0
+    assert distance((2, 15.0)) == 1
+    assert distance((0, 21.0), (3, 2.0)) == 2  # a pedestrian is nearer
+    assert distance((3, 2.0)) == distance() == 3  # no vehicle
+
+
+def test_labels_of_dsprites_are_sixteen_steps():
+    location, orientation = vtab.TASKS["dsprites_location"].label, vtab.TASKS["dsprites_orientation"].label
+    assert [int(location({"label_x_position": value})) for value in (0, 1, 2, 31)] == [0, 0, 1, 15]
+    assert [int(orientation({"label_orientation": value})) for value in (0, 2, 3, 39)] == [0, 0, 1, 15]
+
+
+def test_unknown_tasks_are_refused():
+    with pytest.raises(ValueError, match="There is no task 'clevr' in VTAB"):
+        open_source("vtab:clevr")
