@@ -94,6 +94,7 @@ setup(
         "h5py>=3.14",
         "ml_collections>=1.1",
         "ml_dtypes>=0.6",
+        "scipy>=1.17",
     ],
     extras_require=EXTRAS,
     entry_points={"console_scripts": console_scripts()},

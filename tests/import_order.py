@@ -26,10 +26,10 @@ ORDER = (
     "program",
 )
 PROGRAMS = ("train", "export")  # folders; a program imports keras_vit.* and no other program
-WITH_TENSORFLOW = {"data", "distribute", "training", "serving", *PROGRAMS}
+WITH_TENSORFLOW = {"data", "distribute", "training", "serving", "benchmarking", *PROGRAMS}
 # Keras has no gradient of a function with respect to tensors: these ask the backend that runs, inside of a function.
 BACKEND_SWITCHES = {"keras_vit.inspection._gradients"}
-REQUIRED = {"keras", "numpy", "absl", "h5py", "ml_collections", "ml_dtypes"}
+REQUIRED = {"keras", "numpy", "absl", "h5py", "ml_collections", "ml_dtypes", "scipy"}
 OPTIONAL = {
     "matplotlib",
     "tensorflow_datasets",
@@ -37,6 +37,8 @@ OPTIONAL = {
     "torch",
     "timm",
     "transformers",
+    "keras_hub",
+    "vit_keras",
     "grpc",
     "tensorflow_serving",
     "ai_edge_litert",
@@ -45,7 +47,6 @@ OPTIONAL = {
     "openvino",
     "libtpu",
     "sklearn",
-    "scipy",
     "safetensors",
     "PIL",
     "tqdm",
