@@ -3,8 +3,8 @@
 from collections.abc import Iterable
 
 import numpy as np
-from scipy import optimize
 
+from keras_vit.evaluators import lbfgs
 from keras_vit.evaluators.features import check_labels, standardization
 from keras_vit.evaluators.fewshot import RidgeClassifier
 
@@ -35,15 +35,10 @@ class LogisticRegression:
         y = np.eye(num_classes)[labels]  # [N, C]
         shape = (x.shape[1] + 1, num_classes)
         first = np.zeros(shape) if start is None else start.parameters
-        result = optimize.minimize(
-            lambda flat: self._loss_and_gradient(flat.reshape(shape), x, y, l2),
-            first.ravel(),
-            method="L-BFGS-B",
-            jac=True,
-            options={"maxiter": max_iterations, "maxcor": 20},
+        best = lbfgs.minimize(
+            lambda flat: self._loss_and_gradient(flat.reshape(shape), x, y, l2), first.ravel(), max_iterations
         )
-        self.parameters = result.x.reshape(shape)  # [D + 1, C], the last row is the bias
-        self.loss = float(result.fun)
+        self.parameters = best.reshape(shape)  # [D + 1, C], the last row is the bias
 
     @staticmethod
     def _loss_and_gradient(parameters, x, y, l2):
