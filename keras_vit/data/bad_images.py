@@ -1,5 +1,6 @@
 """Images that cannot be read: a run stops and names the file, or goes on without it and keeps a list."""
 
+import re
 from collections.abc import Callable
 
 import tensorflow as tf
@@ -159,10 +160,9 @@ def _one_by_one(items, load_or_fill, load, source, rows, on_bad_image, training)
     @tf.autograph.experimental.do_not_convert
     def after_failure(item, fallback):
         text = noted(item)
-        if fallback is None:
-            return _fail(text, load(item))
-        with tf.control_dependencies([text]):
-            return fallback(item)
+        failed = [text] if fallback else [tf.debugging.Assert(False, [text])]
+        with tf.control_dependencies(failed):
+            return tf.nest.map_structure(tf.identity, (fallback or zeros)(item))
 
     def zeros(item):
         return tf.nest.map_structure(tf.zeros_like, load_or_fill({**item, "position": tf.constant(-1, tf.int64)}))
@@ -187,14 +187,15 @@ def _one_by_one(items, load_or_fill, load, source, rows, on_bad_image, training)
         return result.concatenate(last).take(1)
 
     def with_others(item):
-        """To each row, the rows that come after it in the batch."""
-        rolled = {
-            key: tf.stack([tf.roll(value, -1 - i, 0) for i in range(ATTEMPTS - 1)], 1) for key, value in item.items()
-        }
-        rolled["position"] = tf.repeat(
-            item["position"][:, None], ATTEMPTS - 1, axis=1
-        )  # augmented as the row it stands for
-        return item, rolled
+        """To each row the rows that may stand in for it, augmented as it would be."""
+        if indexed:  # those that follow in the source
+            others = (item["index"][:, None] + range(1, ATTEMPTS)) % source.num_examples
+            others = {"index": others}
+        else:  # those that follow in the batch
+            others = {
+                key: tf.stack([tf.roll(value, -i, 0) for i in range(1, ATTEMPTS)], 1) for key, value in item.items()
+            }
+        return item, {**others, "position": tf.repeat(item["position"][:, None], ATTEMPTS - 1, axis=1)}
 
     stream = items.map(with_others if skip and training else lambda item: (item, {})).unbatch()
     return stream.interleave(
@@ -202,17 +203,25 @@ def _one_by_one(items, load_or_fill, load, source, rows, on_bad_image, training)
     )
 
 
-def _fail(text: tf.Tensor, example: dict) -> dict:
-    with tf.control_dependencies([tf.debugging.Assert(False, [text])]):
-        return {key: tf.identity(value) for key, value in example.items()}
+def explain(error: Exception) -> str | None:
+    """What an error that a pipeline raised says about the image that could not be read, without TensorFlow's words.
+
+    Args:
+        error: what iterating over batches raised.
+
+    Returns:
+        The path and the reason; `None` if the error is about something else.
+    """
+    match = re.search(rf"\[?({UNREADABLE} .*?)\]?\s*(\[\[|\[Op:|$)", str(getattr(error, "message", error)), re.DOTALL)
+    return match[1].strip() if match else None
 
 
 def describe(error: Exception) -> str:
     """A short reason from an error of TensorFlow."""
     message = str(getattr(error, "message", error)).strip()
-    lines = [line for line in message.splitlines() if line.strip()]
-    text = lines[0] if lines else type(error).__name__
-    for prefix in ("{{function_node",):
-        if text.startswith(prefix):
-            text = text.split("}}", 1)[-1].strip()
-    return text.split(" [Op:")[0]
+    if "Summarized data:" in message:  # of an assertion, outside of graphs
+        message = message.split("Summarized data:", 1)[1]
+        return " ".join(re.sub(r"b'(.*?)'", r"\1", message).split(" [Op:")[0].split())
+    message = re.sub(r"^\{\{function_node.*?\}\}\s*", "", message, flags=re.DOTALL)
+    lines = [line.strip() for line in message.splitlines() if line.strip()]
+    return re.sub(r"\s*\[Op:.*", "", lines[0]) if lines else type(error).__name__

@@ -59,6 +59,14 @@ class RecordSource(Source):
         self.compression = compression
         self.shard_by = shard_by
 
+    def examples(self):
+        def example(item):
+            args = [item["file"], item["number"]]
+            origin = tf.numpy_function(lambda file, number: self.origin(file, number).encode(), args, tf.string)
+            return {**self.parse(item["record"]), "origin": origin}
+
+        return tf.data.Dataset.range(len(self.slices)).flat_map(self.read).map(example)
+
     def origin(self, file: int, number: int) -> str:
         """Names a record in messages."""
         return f"record {number} of {self.slices[file].path}"

@@ -35,6 +35,10 @@ class Source:
         """Number of classes."""
         return len(self.class_names)
 
+    def examples(self) -> tf.data.Dataset:
+        """All examples in order, as they are stored: {"image": encoded or uint8 [H, W, C], "label", "origin"}."""
+        raise NotImplementedError
+
     def __repr__(self) -> str:
         return f"<{self.name!r} {self.split!r}: {self.num_examples:,} examples, {self.num_classes:,} classes>"
 
@@ -45,6 +49,13 @@ class IndexedSource(Source):
     def fetch(self, index: tf.Tensor) -> dict[str, tf.Tensor]:
         """Example number `index` (int64 scalar) as {"image", "label"}, in TensorFlow operations."""
         raise NotImplementedError
+
+    def examples(self):
+        def origin(index):
+            return tf.numpy_function(lambda i: self.origin(int(i)).encode(errors="surrogateescape"), [index], tf.string)
+
+        indices = tf.data.Dataset.range(self.num_examples)
+        return indices.map(lambda index: {**self.fetch(index), "origin": origin(index)})
 
     def origin(self, index: int) -> str:
         """Where example number `index` comes from, for messages: a path where there is one."""

@@ -58,8 +58,8 @@ def open_source(
                 f"There must be one label an image. Received: {len(images):,} images in {files[key]['images']} and "
                 f"{len(labels):,} labels in {files[key]['labels']}."
             )
-    largest = max(int(labels.max()) for _, labels in read.values())
-    class_names = class_names or [str(label) for label in range(largest + 1)]
+    if class_names is None:  # all splits count, so that they agree
+        class_names = [str(i) for i in range(1 + max(int(_array(pair["labels"], 1).max()) for pair in files.values()))]
     indices = {key: np.arange(count) for key, count in counts.items()}
     images = np.concatenate([read[part.name][0][select([part], indices)] for part in parts])
     labels = np.concatenate([read[part.name][1][select([part], indices)] for part in parts])

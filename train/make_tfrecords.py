@@ -1,0 +1,55 @@
+"""Writes a data set as TFRecord files, which are read fast from disks and from Google Cloud Storage.
+
+    python -m train.make_tfrecords --source=folder:/pictures --output=/data/pictures --shards=16
+    python -m train.make_tfrecords --source=tfds:cifar10 --splits=train,test --output=gs://bucket/cifar10 --shards=8
+
+The result is opened as `tfrecord:/data/pictures`. If the program is interrupted, start it again: it keeps complete
+files.
+"""
+
+import keras
+from absl import flags, logging
+
+from keras_vit import data, program
+from keras_vit.data import writer
+
+program.define_flag(flags.DEFINE_string, "source", None, "Data set, such as folder:/pictures.")
+program.define_flag(flags.DEFINE_list, "splits", [], "Splits to write; all that the data set has if not given.")
+program.define_flag(flags.DEFINE_string, "output", None, "Where to write.")
+program.define_flag(flags.DEFINE_integer, "shards", 16, "Files for each split; fewer for a split of few examples.", 1)
+program.define_flag(flags.DEFINE_integer, "seed", 0, "Seed of the order in which examples are written.")
+
+
+def main(argv):
+    del argv
+    options = flags.FLAGS
+    for name in ("source", "output"):
+        if not options[name].value:
+            raise ValueError(f"--{name} is missing.")
+    splits = options.splits or [name for name in data.split_sizes(options.source) if name != "all"]
+    for split in splits:
+        source = data.open_source(options.source, split=split)
+        shards = min(options.shards, source.num_examples)
+        bar = keras.utils.Progbar(source.num_examples, unit_name="image")
+        logging.info("Writing %s to %d files in %s", source, shards, options.output)
+        writer.write_tfrecords(source, options.output, name_of(split), shards, options.seed, bar.update)
+    logging.info("Done. Open the data set as tfrecord:%s", options.output)
+    return 0
+
+
+def name_of(split):
+    """A name that can be a part of a file name: `train[:80%]` cannot."""
+    if not split.replace("_", "").isalnum():
+        raise ValueError(
+            f"Whole splits are written, such as --splits=train,test. Received: {split!r}. Slices can be taken when the "
+            "files are read."
+        )
+    return split
+
+
+def run():
+    program.run(main)
+
+
+if __name__ == "__main__":
+    run()
