@@ -10,6 +10,7 @@ A program defines its flags at the top, has `main(argv)`, and `run()` that calls
     75   stopped by SIGTERM or Ctrl-C after saving: start again to go on
 """
 
+import os
 import re
 import sys
 from collections.abc import Callable, Sequence
@@ -74,7 +75,9 @@ def run(main: Callable[[Sequence[str]], int | None]) -> None:
     """Parses the flags and runs a program's `main`; what a user can mend ends in one line instead of a traceback."""
     logging.set_verbosity(logging.INFO)
     logging.use_absl_handler()
-    logging.get_absl_handler().addFilter(lambda record: record.filename != "functional_saver.py")  # TensorFlow's chatter
+    logging.get_absl_handler().addFilter(
+        lambda record: record.filename != "functional_saver.py"
+    )  # TensorFlow's chatter
     _complete_help(main)
     app.run(lambda argv: _run_main(main, argv), flags_parser=_parse_flags)
 
@@ -105,13 +108,39 @@ def _run_main(main: Callable, argv: Sequence[str]) -> int | None:
 def _parse_flags(argv: Sequence[str]) -> list[str]:
     """Parses the command line; a wrong recipe or override is explained like any other wrong flag."""
     try:
-        return app.parse_flags_with_usage(argv)
+        return app.parse_flags_with_usage(_find_recipes(argv))
     except (KeyError, AttributeError, TypeError) as error:  # how ml_collections reports an unknown field
         message = _wrong_override(argv) or f"--config: {error}"
     except (OSError, ValueError) as error:
         message = str(error)
     sys.stderr.write(f"FATAL Flags parsing error:\n  {message}\nPass --helpshort or --helpfull to see help on flags.\n")
     sys.exit(WRONG_USAGE)
+
+
+def _find_recipes(argv: Sequence[str]) -> list[str]:
+    """Returns the command line with `--config=digits` as the path of that recipe of this package.
+
+    `train/configs/digits.py` means the same file where there is none of that name, outside of a checkout.
+    """
+    found = list(argv)
+    for index, argument in enumerate(argv):
+        if re.fullmatch("--?config", argument) and index + 1 < len(argv):
+            found[index + 1] = _recipe_path(argv[index + 1])
+        elif match := re.match("(--?config=)(.+)", argument):
+            found[index] = match.group(1) + _recipe_path(match.group(2))
+    return found
+
+
+def _recipe_path(value: str) -> str:
+    path, colon, arguments = value.partition(":")
+    if os.path.exists(path):
+        return value
+    package = os.path.dirname(os.path.abspath(__file__))
+    for root in (package, os.path.dirname(package)):  # installed, and in a checkout
+        candidate = os.path.join(root, "train", "configs", os.path.basename(path).removesuffix(".py") + ".py")
+        if os.path.exists(candidate):
+            return candidate + colon + arguments
+    return value
 
 
 def _wrong_override(argv: Sequence[str]) -> str | None:

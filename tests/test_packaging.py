@@ -11,6 +11,8 @@ import zipfile
 
 import pytest
 
+from keras_vit import program
+
 ROOT = pathlib.Path(__file__).parent.parent
 COPIED = ("keras_vit", "train", "export", "setup.py", "pyproject.toml", "README.md", "LICENSE")
 
@@ -161,6 +163,29 @@ def test_help_of_an_installed_command(installed, tmp_path, command, expected):
         [sys.executable, path, "--help"], env=environment, cwd=tmp_path, capture_output=True, text=True
     )
     assert all(text in result.stdout for text in expected), result.stdout + result.stderr
+
+
+@pytest.mark.slow
+def test_an_installed_command_trains(installed, tmp_path):
+    # The recipe is named, not given as a file: there is no checkout here.
+    environment = {**os.environ, "PYTHONPATH": str(installed)}
+    command = [sys.executable, installed / "bin/keras-vit-train", "--config=digits", "--workdir=run"]
+    sizes = ["--config.total_steps=1", "--config.model.hidden_size=8", "--config.model.num_layers=1"]
+    result = subprocess.run([*command, *sizes], env=environment, cwd=tmp_path, capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr
+    assert (tmp_path / "run/model.keras").is_file()
+
+
+@pytest.mark.parametrize("given", ["digits", "digits.py", "train/configs/digits.py"])
+def test_recipe_by_name(given, tmp_path, monkeypatch):
+    path = str(ROOT / "train/configs/digits.py")
+    monkeypatch.chdir(tmp_path)
+    assert program._find_recipes(["p", f"--config={given}"]) == ["p", f"--config={path}"]
+    assert program._find_recipes(["p", "--config", f"{given}:ViT_B16,a"]) == ["p", "--config", f"{path}:ViT_B16,a"]
+    unchanged = ["p", "--config=no_such_recipe", "--config.seed=1", "--workdir=digits"]
+    assert program._find_recipes(unchanged) == unchanged
+    (tmp_path / "digits.py").write_text("")  # a file of the user's comes first
+    assert program._find_recipes(["p", "--config=digits.py"]) == ["p", "--config=digits.py"]
 
 
 def test_import_is_light():
