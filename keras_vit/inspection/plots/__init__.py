@@ -1,0 +1,26 @@
+"""Figures, drawn with matplotlib: each function returns one, `save` writes it as PNG, SVG or PDF."""
+
+from keras_vit.inspection.plots._matplotlib import require_matplotlib, save
+from keras_vit.inspection.plots.figures import (
+    attention_distance,
+    embedding_filters,
+    layer_similarity,
+    position_similarity,
+    training_curves,
+)
+from keras_vit.inspection.plots.pictures import attention_overlays, attention_panels, overlay
+from keras_vit.inspection.plots.run_report import draw_report
+
+__all__ = [
+    "attention_distance",
+    "attention_overlays",
+    "attention_panels",
+    "draw_report",
+    "embedding_filters",
+    "layer_similarity",
+    "overlay",
+    "position_similarity",
+    "require_matplotlib",
+    "save",
+    "training_curves",
+]

@@ -1,0 +1,88 @@
+"""The only module that imports matplotlib, and only when a figure is drawn."""
+
+import functools
+import importlib
+import io
+import os
+from collections.abc import Callable
+from typing import Any
+
+BLUE, VERMILION, GREEN, ORANGE, PURPLE = "#0072B2", "#D55E00", "#009E73", "#E69F00", "#CC79A7"
+SEQUENTIAL, HEAT = "viridis", "inferno"  # both are read in grey and by colour-blind readers
+
+_STYLE = {
+    "font.size": 9,
+    "axes.titlesize": 10,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "figure.constrained_layout.use": True,
+    "svg.fonttype": "none",  # letters stay letters: they can be searched and set in the reader's font
+    "svg.hashsalt": "keras_vit",  # the same figure gives the same file
+    "pdf.fonttype": 42,
+    "savefig.dpi": 150,
+}
+
+
+def require_matplotlib() -> Any:
+    """Returns `matplotlib.figure`, without touching the process-wide state of `pyplot`.
+
+    Raises:
+        ImportError: naming the extra to install.
+    """
+    try:
+        return importlib.import_module("matplotlib.figure")
+    except ImportError as error:
+        raise ImportError(
+            "Figures need matplotlib. Install it with: pip install 'keras-vision-transformers[plots]'"
+        ) from error
+
+
+def styled() -> Any:
+    """Returns a context in which figures are drawn and saved in this package's style."""
+    require_matplotlib()
+    return importlib.import_module("matplotlib").rc_context(_STYLE)
+
+
+def in_style(draw: Callable) -> Callable:
+    """Makes a function draw in this package's style."""
+
+    @functools.wraps(draw)
+    def wrapper(*args, **kwargs):
+        with styled():
+            return draw(*args, **kwargs)
+
+    return wrapper
+
+
+def new_figure(width: float, height: float) -> Any:
+    """Returns an empty figure of a size in inches."""
+    return require_matplotlib().Figure(figsize=(width, height), layout="constrained")
+
+
+def colors(name: str) -> list[list[int]]:
+    """Returns the 256 colours of a map as [red, green, blue] in 0..255."""
+    require_matplotlib()
+    table = importlib.import_module("matplotlib").colormaps[name](range(256), bytes=True)
+    return table[:, :3].tolist()
+
+
+def encode_png(image: Any) -> bytes:
+    """Returns a uint8 image `[height, width, 3]` as a PNG file."""
+    require_matplotlib()
+    buffer = io.BytesIO()
+    importlib.import_module("matplotlib.image").imsave(buffer, image, format="png")
+    return buffer.getvalue()
+
+
+def save(figure: Any, path: str) -> None:
+    """Writes a figure in one piece: `path` holds either all of it or what it held before.
+
+    Args:
+        figure: What a function of `plots` returned.
+        path: Its ending decides the format: `.svg` and `.pdf` are vector graphics, `.png` is not.
+    """
+    root, ending = os.path.splitext(path)
+    temporary = f"{root}.{os.getpid()}.tmp{ending}"
+    with styled():
+        figure.savefig(temporary, metadata={"Date": None} if ending == ".svg" else None)
+    os.replace(temporary, path)

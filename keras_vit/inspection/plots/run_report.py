@@ -1,0 +1,59 @@
+"""The figure that a run leaves behind."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from keras_vit.inspection.plots import _matplotlib
+from keras_vit.inspection.plots.figures import curve
+from keras_vit.inspection.plots.pictures import show_picture
+
+_RIGHT, _WRONG = _matplotlib.BLUE, _matplotlib.VERMILION
+
+
+@_matplotlib.in_style
+def draw_report(
+    path: str,
+    metrics: Sequence[dict],
+    images: np.ndarray,
+    true_names: Sequence[str],
+    predicted_names: Sequence[str],
+    confidences: Sequence[float],
+    title: str = "",
+) -> None:
+    """Draws the curves of a run, and some of its test images with their predictions.
+
+    Args:
+        path: file to write; its ending decides the format (`.png`, `.svg`, `.pdf`).
+        metrics: lines of `metrics.jsonl`.
+        images: `[n, height, width, channels]`, uint8, or float in any range.
+        true_names: class of each image.
+        predicted_names: class that the model gives each image.
+        confidences: probability of that class, in [0, 1].
+        title: of the whole figure.
+
+    Raises:
+        ImportError: if matplotlib is not installed.
+    """
+    columns = 6
+    count = min(len(images), 3 * columns)
+    rows = -(-count // columns)
+    figure = _matplotlib.new_figure(11, 3.6 + 1.8 * rows)
+    parts = figure.subfigures(2, 1, height_ratios=[3.6, max(1.8 * rows, 0.1)])
+    loss_axes, accuracy_axes = parts[0].subplots(1, 2)
+    curve(loss_axes, metrics, "loss", "eval_loss", "loss (nats)")
+    curve(accuracy_axes, metrics, "accuracy", "eval_accuracy", "accuracy")
+    pictures = parts[1].subplots(rows, columns, squeeze=False).flat if rows else []
+    for index, axes in enumerate(pictures):
+        axes.axis("off")
+        if index < count:
+            right = true_names[index] == predicted_names[index]
+            caption = f"{predicted_names[index]} {confidences[index]:.0%}"
+            show_picture(axes, images[index])
+            axes.set_title(
+                caption if right else f"{caption}\n(is {true_names[index]})",
+                fontsize=8,
+                color=_RIGHT if right else _WRONG,
+            )
+    figure.suptitle(title)
+    _matplotlib.save(figure, path)
