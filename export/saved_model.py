@@ -11,7 +11,7 @@ import os
 from absl import flags, logging
 
 from keras_vit import program, training
-from keras_vit.serving import decoding, outputs, pictures, runs, saved_model, verify
+from keras_vit.serving import decoding, outputs, pictures, runs, saved_model, signatures, verify
 
 program.define_flag(flags.DEFINE_string, "model", None, "Directory of a run, or a .keras file in one.")
 program.define_flag(flags.DEFINE_string, "output", None, "Where to write.")
@@ -19,6 +19,9 @@ program.define_flag(flags.DEFINE_integer, "version", None, "Version number; the 
 flags.DEFINE_enum("compute", "float32", ["float32", "mixed_bfloat16"], "Precision that the server computes in.")
 program.define_flag(flags.DEFINE_integer, "top_k", outputs.TOP_K, "How many labels an answer holds.", 1)
 flags.DEFINE_integer("max_pixels", decoding.MAX_PIXELS, "Larger pictures are refused before they are decoded.", 1)
+flags.DEFINE_multi_enum(
+    "signature", ["features"], list(signatures.EXTRA_SIGNATURES), "Also offer this signature; may be repeated."
+)
 program.define_flag(flags.DEFINE_list, "images", [], "Pictures to verify with; some of the run's data if not given.")
 program.define_flag(flags.DEFINE_integer, "verify_examples", 64, "How many pictures to verify with.", 1)
 
@@ -43,6 +46,7 @@ def main(argv):
             dtype=options.compute,
             top_k=options.top_k,
             max_pixels=options.max_pixels,
+            extra_signatures=tuple(dict.fromkeys(options.signature)),
         )
     except (verify.VerificationError, FileExistsError) as error:
         logging.error("%s", error)

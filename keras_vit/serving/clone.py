@@ -26,6 +26,11 @@ def inference_clone(model: keras.Model, dtype: str = "float32") -> keras.Model:
             "The exported model must be a keras_vit model with its head (include_top=True). "
             f"Received: {type(model).__name__} with the configuration keys {sorted(config)}."
         )
+    if len(model.output_shape) != 2:
+        raise ValueError(
+            f"The exported model must return one row of logits an image, [B, classes]. Received: {model.output_shape}. "
+            "Build it with a pooling."
+        )
     changed = {"dtype": dtype, "classifier_activation": None, "remat": "none"}
     rates = {name: 0.0 for name in config if name in ("dropout_rate", "attention_dropout_rate", "drop_path_rate")}
     config.update({name: value for name, value in changed.items() if name in config}, **rates)

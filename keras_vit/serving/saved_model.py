@@ -6,7 +6,18 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from keras_vit.serving import artefacts, card, clone, outputs, pictures, signatures, verify, versions
+from keras_vit.serving import (
+    artefacts,
+    card,
+    clone,
+    decoding,
+    outputs,
+    pictures,
+    representations,
+    signatures,
+    verify,
+    versions,
+)
 
 LABELS = "labels.txt"
 
@@ -21,7 +32,8 @@ def export_saved_model(
     version: int | None = None,
     dtype: str = "float32",
     top_k: int = outputs.TOP_K,
-    max_pixels: int = signatures.decoding.MAX_PIXELS,
+    max_pixels: int = decoding.MAX_PIXELS,
+    extra_signatures: tuple[str, ...] = (),
 ) -> tuple[str, verify.Comparison]:
     """Exports a classifier as a new version, after checking that it answers as the model does.
 
@@ -36,6 +48,7 @@ def export_saved_model(
         dtype: Precision of the artefact: a dtype or the name of a Keras policy.
         top_k: Number of labels in an answer.
         max_pixels: Pictures with more pixels are refused.
+        extra_signatures: "features" (what the head reads) and "attention" (where each block looks), if wanted.
 
     Returns:
         The version directory, and the comparison with the model.
@@ -55,6 +68,7 @@ def export_saved_model(
             description["output"],
             top_k,
             max_pixels,
+            extra_signatures,
         )
         signatures.write(module, draft.path, module.signatures())
         extra = os.path.join(draft.path, "assets.extra")  # copied and kept by the server, never read by it
@@ -108,6 +122,7 @@ def verify_saved_model(
         verify.check(tensors, tolerance, "The signature serve_tensor")
         comparison = verify.compare(expected, np.concatenate(answers), examples.labels)
         verify.check(comparison, tolerance, "The signature serving_default")
+        _check_representations(artefact, model, preprocess, examples.contents[:1])
         _check_decoded(artefact, keras_artefact, preprocess, examples.contents[0], tolerance)
     finally:
         artefact.close()
@@ -129,3 +144,20 @@ def _check_decoded(artefact, keras_artefact, preprocess, content, tolerance):
     expected = keras_artefact.predict(pictures.prepare([tf.io.encode_png(image).numpy()], preprocess))
     answer = artefact.run("serve_images", {"images": image.numpy()[None]})
     verify.check(verify.compare(expected, answer["probabilities"]), tolerance, "The signature serve_images")
+
+
+def _check_representations(artefact, model, preprocess, contents):
+    """The extra signatures must give what the model computes, outside of the exported graph."""
+    functions = {"features": representations.features_function, "attention": representations.attention_function}
+    for name in artefact.signatures.keys() & functions.keys():
+        expected = functions[name](model)(tf.constant(pictures.prepare(contents, preprocess))).numpy()
+        answer = artefact.run(name, {"image_bytes": np.array(contents, object)})[name]
+        scale = max(float(np.abs(expected).max()), 1e-6)
+        difference = float(np.abs(answer - expected).max()) / scale
+        # Relative to the largest value; bfloat16 rounds each to 8 bits.
+        limit = 1e-3 if model.dtype_policy.compute_dtype == "float32" else 0.1
+        if not difference <= limit:
+            raise verify.VerificationError(
+                f"The signature {name} differs from the model by {difference:.1e} of the largest value, "
+                f"expected at most {limit:.1e}."
+            )

@@ -4,7 +4,7 @@ import keras
 import tensorflow as tf
 from absl import logging
 
-from keras_vit.serving import decoding, outputs
+from keras_vit.serving import decoding, outputs, representations
 
 
 def write(module: tf.Module, path: str, functions: dict) -> None:
@@ -23,6 +23,9 @@ def write(module: tf.Module, path: str, functions: dict) -> None:
         logging.set_verbosity(verbosity)
 
 
+EXTRA_SIGNATURES = ("features", "attention")
+
+
 class ServingModule(tf.Module):
     """A trained classifier as a `tf.Module` whose signatures TF Serving offers.
 
@@ -38,6 +41,10 @@ class ServingModule(tf.Module):
         output: "softmax" or "sigmoid", as the model was trained.
         top_k: Number of labels in the answer.
         max_pixels: Pictures with more pixels are refused before they are decoded.
+        extra_signatures: Which of `EXTRA_SIGNATURES` to offer as well.
+
+    Raises:
+        ValueError: If the model cannot give one of the extra signatures, or the class names do not fit.
     """
 
     def __init__(
@@ -49,6 +56,7 @@ class ServingModule(tf.Module):
         output: str = "softmax",
         top_k: int = outputs.TOP_K,
         max_pixels: int = decoding.MAX_PIXELS,
+        extra_signatures: tuple[str, ...] = (),
     ):
         super().__init__(name="classifier")
         self._model = model
@@ -58,43 +66,73 @@ class ServingModule(tf.Module):
         self._output = output
         self._top_k = top_k
         self._max_pixels = max_pixels
+        self._extra_signatures = tuple(extra_signatures)
+        unknown = set(extra_signatures) - set(EXTRA_SIGNATURES)
+        if unknown:
+            raise ValueError(f"extra_signatures must be out of {EXTRA_SIGNATURES}. Received: {sorted(unknown)}.")
         self.model_variables = [variable.value for variable in model.variables]  # tracked: they are what gets saved
 
-    def serve_image_bytes(self, image_bytes: tf.Tensor) -> dict[str, tf.Tensor]:
+    def classify_bytes(self, image_bytes: tf.Tensor) -> dict[str, tf.Tensor]:
         """Encoded pictures of any size, string `[B]`. One that cannot be read gets zeros and `valid` = False."""
+        images, valid = self._read(image_bytes)
+        return {**_blank_invalid(self._classify(images), valid), "valid": valid}
 
-        def read(contents):
-            return self._preprocess(decoding.check_size(contents, self._max_pixels))
-
-        images, valid = decoding.map_valid(read, image_bytes, self._image_shape)
-        return {**self._classify(images, valid), "valid": valid}
-
-    def serve_images(self, images: tf.Tensor) -> dict[str, tf.Tensor]:
+    def classify_images(self, images: tf.Tensor) -> dict[str, tf.Tensor]:
         """Decoded pictures of one size, uint8 `[B, h, w, C]`."""
         prepared, valid = decoding.map_valid(self._preprocess, images, self._image_shape)
-        return self._classify(prepared, valid)
+        return _blank_invalid(self._classify(prepared), valid)
 
-    def serve_tensor(self, images: tf.Tensor) -> dict[str, tf.Tensor]:
+    def classify_tensor(self, images: tf.Tensor) -> dict[str, tf.Tensor]:
         """Preprocessed images, float32 `[B, H, W, C]`."""
         return self._classify(images)
 
     def signatures(self) -> dict[str, tf.types.experimental.ConcreteFunction]:
         """Traces all signatures, by name."""
         height, width, channels = self._image_shape
-        specs = {
-            "serving_default": (self.serve_image_bytes, tf.TensorSpec([None], tf.string, "image_bytes")),
-            "serve_images": (self.serve_images, tf.TensorSpec([None, None, None, channels], tf.uint8, "images")),
-            "serve_tensor": (self.serve_tensor, tf.TensorSpec([None, height, width, channels], tf.float32, "images")),
+        encoded = tf.TensorSpec([None], tf.string, "image_bytes")
+        methods = {
+            "serving_default": (self.classify_bytes, encoded),
+            "serve_images": (self.classify_images, tf.TensorSpec([None, None, None, channels], tf.uint8, "images")),
+            "serve_tensor": (
+                self.classify_tensor,
+                tf.TensorSpec([None, height, width, channels], tf.float32, "images"),
+            ),
         }
-        return {name: tf.function(method).get_concrete_function(spec) for name, (method, spec) in specs.items()}
-
-    def _classify(self, images, valid=None):
-        """Answers for preprocessed images; rows that are not valid become zeros and empty labels."""
-        probabilities = outputs.to_probabilities(self._model(images, training=False), self._output)  # [B, classes]
-        answer = outputs.describe(probabilities, self._class_names, self._top_k)
-        if valid is None:
-            return answer
+        functions = {"features": representations.features_function, "attention": representations.attention_function}
+        for name in self._extra_signatures:
+            methods[name] = (self._of_bytes(name, functions[name](self._model)), encoded)
         return {
-            name: tf.where(valid[:, None], value, tf.zeros_like(value) if value.dtype != tf.string else "")
-            for name, value in answer.items()
+            name: tf.function(method, autograph=False).get_concrete_function(spec)
+            for name, (method, spec) in methods.items()
         }
+
+    def _read(self, image_bytes):
+        """Preprocessed images `[B, H, W, C]` and which of them are valid, `[B]`."""
+
+        def read(contents):
+            return self._preprocess(decoding.check_size(contents, self._max_pixels))
+
+        return decoding.map_valid(read, image_bytes, self._image_shape)
+
+    def _of_bytes(self, name, function):
+        """A signature with one output, called `name`, for encoded pictures."""
+
+        def method(image_bytes):
+            images, valid = self._read(image_bytes)
+            return {**_blank_invalid({name: function(images)}, valid), "valid": valid}
+
+        return method
+
+    def _classify(self, images):
+        probabilities = outputs.to_probabilities(self._model(images, training=False), self._output)  # [B, classes]
+        return outputs.describe(probabilities, self._class_names, self._top_k)
+
+
+def _blank_invalid(answer, valid):
+    """Zeros and empty strings in the rows that are not valid; what the model makes of a missing image is no answer."""
+
+    def blank(value):
+        rows = tf.reshape(valid, [-1] + [1] * (value.shape.rank - 1))  # [B, 1, ...]
+        return tf.where(rows, value, "" if value.dtype == tf.string else tf.zeros_like(value))
+
+    return {name: blank(value) for name, value in answer.items()}

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from keras_vit import inspection, models
 from keras_vit.serving import artefacts, decoding, saved_model, verify
 from tests.serving import small
 
@@ -29,7 +30,7 @@ def exported(tmp_path_factory):
     """The model, its artefact (opened by the server's loader) and the directory."""
     base = tmp_path_factory.mktemp("served")
     model = small.model()
-    path, comparison = export(model, base, max_pixels=1_000_000)
+    path, comparison = export(model, base, max_pixels=1_000_000, extra_signatures=("features", "attention"))
     return model, artefacts.SavedModelArtefact(path), base, comparison
 
 
@@ -45,7 +46,7 @@ def test_version_directory_and_files(exported):
 
 def test_signatures_have_the_documented_names(exported):
     signatures = exported[1].signatures
-    assert set(signatures) == {"serving_default", "serve_images", "serve_tensor"}
+    assert set(signatures) == {"serving_default", "serve_images", "serve_tensor", "features", "attention"}
     answer = {"probabilities", "top_k_classes", "top_k_scores"}
     assert set(signatures["serving_default"].inputs) == {"image_bytes"}
     assert set(signatures["serving_default"].outputs) == {*answer, "valid"}
@@ -115,6 +116,51 @@ def test_decoded_and_prepared_images(exported):
     np.testing.assert_allclose(artefact.predict(prepared), expected, atol=1e-5)
 
 
+def test_features_are_what_the_head_reads(exported):
+    model, artefact, _, _ = exported
+    contents = small.examples(3).contents
+    answer = artefact.run("features", {"image_bytes": [contents[0], b"bad", *contents[1:]]})
+    np.testing.assert_array_equal(answer["valid"], [True, False, True, True])
+    assert not answer["features"][1].any()
+    head = model.get_layer("head")
+    logits = answer["features"][[0, 2, 3]] @ head.kernel.numpy() + head.bias.numpy()
+    np.testing.assert_allclose(tf.nn.softmax(logits), expected_probabilities(model, contents), atol=1e-5)
+
+
+def test_attention_maps_are_those_of_inspection(exported):
+    model, artefact, _, _ = exported
+    contents = small.examples(3).contents
+    answer = artefact.run("attention", {"image_bytes": contents})["attention"]
+    images = np.stack([small.preprocess(tf.constant(content)) for content in contents])
+    maps = inspection.attention_maps(model, images).grids()
+    expected = np.stack([weights.mean(axis=1) for weights in maps.values()], axis=1)
+    assert answer.shape == (3, 2, 2, 2)  # pictures, blocks, rows and columns of patches
+    np.testing.assert_allclose(answer, expected, atol=1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("pooling", ["gap", "map"])
+def test_attention_of_models_without_a_class_token(pooling, tmp_path):
+    model = small.model(pooling=pooling, num_registers=2)
+    path, _ = export(model, tmp_path, extra_signatures=("attention",))
+    contents = small.examples(2).contents
+    images = np.stack([small.preprocess(tf.constant(content)) for content in contents])
+    maps = inspection.attention_maps(model, images)
+    expected = np.stack([maps.grids()[name].mean(axis=1) for name in maps.blocks()], axis=1)
+    answer = artefacts.SavedModelArtefact(path).run("attention", {"image_bytes": contents})["attention"]
+    np.testing.assert_allclose(answer, expected, atol=1e-5)
+
+
+def test_signatures_that_a_model_cannot_give(tmp_path):
+    with pytest.raises(ValueError, match="BiT is a ResNet"):
+        export(models.BiTResNet((1, 1, 1, 1), image_size=16, classes=7), tmp_path, extra_signatures=("attention",))
+    with pytest.raises(ValueError, match=r"must be out of .* Received: \['logits'\]"):
+        export(small.model(), tmp_path, extra_signatures=("logits",))
+    with pytest.raises(ValueError, match="one row of logits an image"):
+        export(small.model(pooling=None), tmp_path)
+    assert os.listdir(tmp_path) == []
+
+
 def test_unknown_signatures_and_inputs_are_refused(exported):
     with pytest.raises(ValueError, match="Expected a signature out of .*serve_tensor.*Received: 'predict'"):
         exported[1].run("predict", {})
@@ -151,6 +197,7 @@ def test_sigmoid_and_mixed_precision(tmp_path):
     assert comparison.max_difference < 1e-5
 
 
+@pytest.mark.slow
 def test_bfloat16_artefact(tmp_path):
     _, comparison = export(small.model(), tmp_path, dtype="mixed_bfloat16")
     assert comparison.examples == 6
