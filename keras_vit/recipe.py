@@ -20,6 +20,7 @@ class Model:
         image_size: height and width of the square training images, in pixels.
         patch_size, hidden_size, num_layers, num_heads, mlp_dim: sizes of the transformer.
         resnet_blocks: units of each ResNet stage of a hybrid; `()` keeps only the stem.
+        block_sizes, width_factor: units of each stage of a BiT ResNet, and the multiple of its channels.
         pooling: `"token"`, `"gap"` or `"map"`.
         representation_size: width of the `tanh` layer before the head.
         position_embedding: `"learned"`, `"learned2d"`, `"sincos2d"`, `"relative"` or `"none"`.
@@ -39,6 +40,8 @@ class Model:
     num_heads: int | None = None
     mlp_dim: int | None = None
     resnet_blocks: tuple[int, ...] | None = None
+    block_sizes: tuple[int, ...] | None = None
+    width_factor: int | None = None
     pooling: str | None = None
     representation_size: int | None = None
     position_embedding: str | None = None
@@ -157,6 +160,8 @@ class Recipe:
         steps_per_loop: most steps that run on the devices without coming back to Python.
         log_every, eval_every, checkpoint_every: in steps; 0 is at the end only.
         keep_checkpoints: newest checkpoints that are kept, beside the best.
+        evaluators: what to measure beside the accuracy on `data.eval_split`, every `eval_every` steps or as they say:
+            `"knn"`, `"fewshot(source='tfds:oxford_iiit_pet', every=25_000)"`; see `keras_vit.evaluators.Suite`.
         model, data, optim: see there.
     """
 
@@ -172,6 +177,7 @@ class Recipe:
     eval_every: int = 0
     checkpoint_every: int = 1_000
     keep_checkpoints: int = 2
+    evaluators: tuple[str, ...] = ()
     model: Model = dataclasses.field(default_factory=Model)
     data: Data = dataclasses.field(default_factory=Data)
     optim: Optim = dataclasses.field(default_factory=Optim)

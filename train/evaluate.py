@@ -3,8 +3,10 @@
     python -m train.evaluate --model=runs/digits
     python -m train.evaluate --model=runs/digits --data=folder:/pictures --split=test --json
     python -m train.evaluate --model=runs/digits --artefact=digits.tflite
+    python -m train.evaluate --model=runs/digits --evaluators=knn --evaluators="fewshot(shots=(1, 10))" --markdown
 
 Without --data it takes the data set and the evaluation split of the run. Every example counts exactly once.
+--evaluators measures something else instead: see docs/recipes.md for what there is.
 """
 
 import json
@@ -13,7 +15,7 @@ import sys
 import numpy as np
 from absl import flags, logging
 
-from keras_vit import data, evaluators, program
+from keras_vit import data, evaluators, models, program
 from keras_vit.data import preprocess as preprocessing
 from keras_vit.serving import artefacts, runs
 from keras_vit.training import report
@@ -28,6 +30,10 @@ program.define_flag(
 program.define_flag(
     flags.DEFINE_string, "split", None, "Split of the data set; the run's evaluation split if not given."
 )
+program.define_flag(
+    flags.DEFINE_multi_string, "evaluators", [], "Evaluators to run, such as 'knn' or 'fewshot(shots=(1, 10))'."
+)
+program.define_flag(flags.DEFINE_bool, "markdown", False, "With --evaluators: write a row of a Markdown table.")
 program.define_flag(flags.DEFINE_integer, "batch_size", 64, "Images in one call of the model.", 1)
 program.define_flag(flags.DEFINE_bool, "json", False, "Write one JSON object instead of a table.")
 
@@ -43,6 +49,10 @@ def main(argv):
     name, split = options.data or recipe.get("source"), options.split or recipe.get("eval_split", "test")
     if not name:
         raise ValueError("--data is missing: the model does not say what it was trained on.")
+    if options.evaluators:
+        results = evaluators.Suite(options.evaluators).run(subject(classifier, name, split, options.batch_size))
+        sys.stdout.write(evaluators_output(classifier, results))
+        return 0
     source = data.open_source(name, split=split)
     check_classes(source, classifier.class_names)
     logging.info("%s, %d images of %s[%s]", classifier.kind, source.num_examples, source.name, split)
@@ -57,6 +67,37 @@ def main(argv):
     results = {"model": classifier.path, "kind": classifier.kind, "data": source.name, "split": split, **results}
     sys.stdout.write(as_json(results) if options.json else as_table(results, classifier.class_names))
     return 0
+
+
+def subject(classifier, name, split, batch_size):
+    """The classifier as evaluators take it. An exported file gives scores only, no features."""
+    recipe = classifier.card.get("recipe", {}).get("data", {})
+    features = None
+    if classifier.kind == "keras":
+        network = models.representation(classifier.model)
+
+        def features(images):
+            return network.predict_on_batch(images)[0]
+
+    return evaluators.Subject(
+        classifier.predict_scores,
+        features,
+        evaluators.opener(batch_size),
+        name,
+        recipe.get("train_split", "train"),
+        split,
+        classifier.card["preprocess"],
+        output=classifier.card["output"],
+        scores_are=classifier.scores_are,
+    )
+
+
+def evaluators_output(classifier, results):
+    if flags.FLAGS.json:
+        return evaluators.report.to_json(results) + "\n"
+    if flags.FLAGS.markdown:
+        return evaluators.report.markdown_row(classifier.path, results) + "\n"
+    return evaluators.report.table(results) + "\n"
 
 
 def batches(source, pp, batch_size):

@@ -3,6 +3,7 @@
 from keras_vit.evaluators import fewshot, knn, linear_probe, real, report, subsets, vtab
 from keras_vit.evaluators.classification import ClassificationMetrics, evaluate
 from keras_vit.evaluators.features import collect
+from keras_vit.evaluators.scheduled import Scheduled
 from keras_vit.evaluators.splits import opener
 from keras_vit.evaluators.subject import Split, Subject
 from keras_vit.evaluators.suite import EVALUATORS, Result, Suite
@@ -11,6 +12,7 @@ __all__ = [
     "EVALUATORS",
     "ClassificationMetrics",
     "Result",
+    "Scheduled",
     "Split",
     "Subject",
     "Suite",

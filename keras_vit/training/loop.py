@@ -37,6 +37,7 @@ class Loop:
         store: where checkpoints go.
         directory: where metrics go; None (on workers other than the chief) writes none.
         profile: whether to write a TensorFlow profile of a few steps.
+        evaluators: further evaluations, as `keras_vit.evaluators.Scheduled` gives them; None for none.
     """
 
     def __init__(
@@ -50,9 +51,11 @@ class Loop:
         store: CheckpointStore,
         directory: str | None,
         profile: bool = False,
+        evaluators: Callable | None = None,
     ):
         self.recipe, self.strategy, self.state, self.store = recipe, strategy, state, store
         self.batches, self.evaluate, self.directory, self.profile = batches, evaluate, directory, profile
+        self.evaluators = evaluators
         self.several_workers = distribute.is_multi_worker(strategy)
         self.run_steps = self._steps_function(step)
         self.images_per_second = 0.0
@@ -96,6 +99,11 @@ class Loop:
                 if evaluated:
                     bar.clear()
                     results = self._evaluate(step, writer)
+                if self.evaluators is not None and self.evaluators.due(step):
+                    bar.clear()
+                    for values in self.evaluators(step):
+                        if writer:
+                            writer.write(step, values)
                 best = evaluated and results["eval_accuracy"] > float(self.state.best.numpy())
                 if best:
                     self.state.best.assign(results["eval_accuracy"])
@@ -144,7 +152,9 @@ class Loop:
     def _next_count(self, step: int, speed: "_Speed") -> int:
         """Returns how many steps to run before the next thing to do; never changes what is computed."""
         recipe = self.recipe
-        due = [every - step % every for every in (recipe.log_every, recipe.eval_every, recipe.checkpoint_every) if every]
+        intervals = [recipe.log_every, recipe.eval_every, recipe.checkpoint_every]
+        intervals += self.evaluators.intervals() if self.evaluators else []
+        due = [every - step % every for every in intervals if every]
         count = min(recipe.total_steps - step, recipe.steps_per_loop, *due)
         if self.several_workers:  # the same number in every worker, whatever its clock says
             return count

@@ -1,0 +1,66 @@
+"""Evaluators on a network in training: features, moving averages, replicas, and what is due when."""
+
+import numpy as np
+import tensorflow as tf
+
+from keras_vit import evaluators, models
+from keras_vit import recipe as recipes
+from keras_vit.training.forward import Forward
+from keras_vit.training.state import TrainState
+
+SIZES = {"patch_size": 4, "hidden_size": 8, "num_layers": 1, "num_heads": 2, "mlp_dim": 16}
+
+
+def make_state(**optim):
+    recipe = recipes.Recipe(optim=recipes.Optim(**optim))
+    model = models.VisionTransformer(image_size=8, classes=3, **SIZES)
+    for weight in model.trainable_variables:  # the head starts at zero, which would hide what it gets
+        weight.assign(np.random.default_rng(0).normal(size=weight.shape))
+    return TrainState(model, recipe)
+
+
+def images(count=4):
+    return np.random.default_rng(1).normal(size=(count, 8, 8, 3)).astype(np.float32)
+
+
+def test_features_are_what_the_head_turns_into_scores():
+    state = make_state()
+    features, scores = Forward(state, tf.distribute.get_strategy())(images())
+    kernel, bias = (variable.numpy() for variable in state.model.get_layer("head").variables)
+    assert features.shape == (4, 8)
+    np.testing.assert_allclose(features @ kernel + bias, scores, rtol=1e-5, atol=1e-5)  # float32
+    np.testing.assert_allclose(scores, state.model(images()), rtol=1e-5, atol=1e-5)
+
+
+def test_representation_of_a_model_without_head_is_its_output():
+    model = models.VisionTransformer(image_size=8, include_top=False, **SIZES)
+    features, output = models.representation(model)(images())
+    np.testing.assert_array_equal(features, output)
+
+
+def test_moving_averages_are_used_where_there_are_some():
+    state = make_state(ema=0.9)
+    forward = Forward(state, tf.distribute.get_strategy())
+    before = forward.predict(images())
+    for weight in state.trained:
+        weight.assign(weight + 1.0)  # the averages stay
+    np.testing.assert_array_equal(forward.predict(images()), before)
+    state.reset_averages()
+    assert np.abs(forward.predict(images()) - before).max() > 0.1
+
+
+def test_every_interval_stops_the_loop():
+    made = []
+
+    def subject():
+        made.append(True)
+        split = evaluators.Split([{"image": np.eye(4, dtype=np.float32), "label": np.arange(4) % 2}], 2)
+        return evaluators.Subject(lambda x: x, lambda x: x, lambda *_: split, "source", "train", "test", "pp")
+
+    suite = evaluators.Suite(["knn(neighbours=(1,), every=3)", "fewshot(shots=(1,), seeds=1)"])
+    scheduled = evaluators.Scheduled(suite, subject, total_steps=8, every=5)
+    assert scheduled.intervals() == [3]
+    assert [step for step in range(1, 9) if scheduled.due(step)] == [3, 5, 6, 8]
+    assert scheduled(3) == [{"evaluator": "knn", "knn/k1": 1.0}]
+    assert [values["evaluator"] for values in scheduled(8)] == ["knn", "fewshot"]
+    assert len(made) == 3  # once to check the data, then anew for each evaluation
