@@ -1,10 +1,10 @@
 """Devices: which strategy to train under, and how a global batch divides over its replicas.
 
-    one_device    one GPU, or the CPU
-    mirrored      all GPUs of this machine (or virtual CPU devices), one replica each
-    multi_worker  several machines, each started with its own `TF_CONFIG`
-    tpu           the TPU cores of this machine (`--tpu=local`) or of a named TPU
-    auto          what the machine has: TF_CONFIG, else a TPU, else several GPUs, else one device
+one_device    one GPU, or the CPU
+mirrored      all GPUs of this machine (or virtual CPU devices), one replica each
+multi_worker  several machines, each started with its own `TF_CONFIG`
+tpu           the TPU cores of this machine (`--tpu=local`) or of a named TPU
+auto          what the machine has: TF_CONFIG, else a TPU, else several GPUs, else one device
 """
 
 import importlib.metadata

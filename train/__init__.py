@@ -1,1 +1,0 @@
-"""Programs that train, evaluate, plan and inspect. Installed, they are `keras_vit.train`."""

@@ -40,6 +40,7 @@ class CheckpointStore:
         self.directory = directory
         self.writes = writes
         self.checkpoint = tf.train.Checkpoint(**{name.replace("/", "|"): v for name, v in variables.items()})
+        _ = self.checkpoint.save_counter  # is saved with the rest, and exists only from its first use on
         self.newest = tf.train.CheckpointManager(self.checkpoint, directory, max_to_keep=keep, checkpoint_name=_NAME)
         best = os.path.join(directory, "best")
         self.best = tf.train.CheckpointManager(self.checkpoint, best, max_to_keep=1, checkpoint_name=_NAME)
@@ -107,8 +108,8 @@ class CheckpointStore:
             return best[-1]
         if any(os.path.exists(f"{prefix}.json") for prefix in torn):
             raise CheckpointError(
-                f"None of the checkpoints in {self.directory} is whole: {', '.join(torn)}. Mend the disk, or delete the "
-                "directory to start from the beginning."
+                f"None of the checkpoints in {self.directory} is whole: {', '.join(torn)}. Mend the disk, or delete "
+                "the directory to start from the beginning."
             )
         return None  # at most the torn start of a first checkpoint
 

@@ -58,7 +58,7 @@ class Evaluation:
         Raises:
             ValueError: if there is no example.
         """
-        sums, confusion = np.zeros(3, np.float64), 0.0
+        sums, confusion = np.zeros(3, np.float64), 0
         self.examples = None
         for batch in self.batches:
             batch_sums, batch_confusion, logits = self._evaluate_batch(batch)

@@ -6,7 +6,7 @@ import tensorflow as tf
 
 from keras_vit import optim
 from keras_vit import recipe as recipes
-from keras_vit.data import mix, preprocess
+from keras_vit.data import eval_batches, mix, preprocess, train_batches
 
 _MIX_SEED = 0x6D6978  # "mix": keeps these draws apart from those of dropout
 
@@ -43,6 +43,36 @@ def evaluation_inputs(recipe: recipes.Recipe, classes: int) -> Callable:
         return to_model_range(batch["image"]), _class_shares(batch["label"], classes)
 
     return prepare
+
+
+def check_images(recipe: recipes.Recipe, train_source, eval_source) -> int:
+    """Returns the number of channels of the images, after checking that both pipelines give what the model takes.
+
+    Raises:
+        ValueError: if a size differs from `model.image_size`, or the sources disagree on classes.
+    """
+    data, size = recipe.data, recipe.model.image_size
+    if train_source.num_classes != eval_source.num_classes:
+        raise ValueError(
+            f"Both splits must have the same classes. Received: {train_source.num_classes} in {data.train_split!r}, "
+            f"{eval_source.num_classes} in {data.eval_split!r}."
+        )
+    shapes = {
+        "data.pp_train": train_batches(train_source, data.pp_train, batch_size=1).element_spec["image"].shape[1:],
+        "data.pp_eval": eval_batches(eval_source, data.pp_eval, batch_size=1).element_spec["image"].shape[1:],
+    }
+    for name, shape in shapes.items():
+        if tuple(shape[:2]) != (size, size):
+            raise ValueError(
+                f"{name} must give images of model.image_size={size} by {size}. It gives {shape[0]} by {shape[1]}: "
+                f"change model.image_size, or end it in an operation such as resize({size})."
+            )
+    train_shape, eval_shape = shapes.values()
+    if train_shape[2] != eval_shape[2]:
+        raise ValueError(
+            f"data.pp_train gives {train_shape[2]} channels, data.pp_eval {eval_shape[2]}: make them agree."
+        )
+    return train_shape[2]
 
 
 def _class_shares(labels, classes: int):

@@ -167,8 +167,8 @@ class Loop:
             loss, _, norm, rate = history[wrong[0]]
             saved = self.store.newest.latest_checkpoint
             raise Diverged(
-                f"The loss is {loss} and the gradient's norm {norm} in step {step + int(wrong[0]) + 1}, at learning rate "
-                f"{rate:.3g}. The last good checkpoint is {saved or 'not there yet'}. Try a smaller "
+                f"The loss is {loss} and the gradient's norm {norm} in step {step + int(wrong[0]) + 1}, at learning "
+                f"rate {rate:.3g}. The last good checkpoint is {saved or 'not there yet'}. Try a smaller "
                 "optim.learning_rate, a longer optim.schedule.warmup_steps or optim.clip_norm=1."
             )
 

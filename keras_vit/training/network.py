@@ -24,9 +24,7 @@ def create_network(recipe: recipes.Recipe, classes: int, channels: int = 3) -> k
     """
     keras.utils.set_random_seed(recipe.seed)
     arguments = {
-        name: value
-        for name, value in vars(recipe.model).items()
-        if name not in _NOT_ARGUMENTS and value is not None
+        name: value for name, value in vars(recipe.model).items() if name not in _NOT_ARGUMENTS and value is not None
     }
     return models.create_model(
         recipe.model.variant, classes=classes, channels=channels, dtype=recipe.precision, **arguments

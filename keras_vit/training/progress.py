@@ -1,4 +1,4 @@
-"""How a run shows itself: a bar on a terminal, log lines elsewhere, and a line of JSON and TensorBoard events always."""
+"""How a run shows itself: a bar on a terminal, log lines elsewhere; a line of JSON and TensorBoard events always."""
 
 import json
 import os

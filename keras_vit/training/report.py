@@ -35,7 +35,7 @@ def report_text(directory: str, results: dict, evaluation: Evaluation, class_nam
 
 
 def confusion_lines(confusion: np.ndarray, class_names: Sequence[str]) -> list[str]:
-    """Returns a table of true against predicted classes, or the most frequent confusions where there are many classes."""
+    """Returns a table of true against predicted classes; of many classes, only the most frequent confusions."""
     if len(class_names) <= _WIDEST_TABLE:
         width = max(4, *(len(str(count)) + 1 for count in confusion.flat))
         label = max(len(name) for name in class_names)

@@ -6,6 +6,7 @@ import tensorflow as tf
 
 from keras_vit import optim
 from keras_vit import recipe as recipes
+from keras_vit.training.seeds import seed_states
 
 
 class TrainState:
@@ -50,14 +51,19 @@ class TrainState:
             average.assign(tf.cast(weight.value, tf.float32))
 
     def variables(self) -> dict[str, tf.Variable]:
-        """Returns every variable of the state by a name that does not change between versions."""
-        named = {f"model/{variable.path}": variable.value for variable in self.model.variables}
+        """Returns every variable of the state by a name that does not change between runs.
+
+        Without the states of random generators: training computes them from the step (`keras_vit.training.seeds`).
+        """
+        generators = {id(variable) for variable in seed_states(self.model)}
+        weights = [variable for variable in self.model.variables if id(variable) not in generators]
+        named = {f"model/{variable.path}": variable.value for variable in weights}
         for index, weight in enumerate(self.trained):
             for slot, variable in zip(self.optimizer.slots, self.slots[index], strict=True):
                 named[f"optimizer/{slot.name}/{weight.path}"] = variable
             if self.averages:
                 named[f"average/{weight.path}"] = self.averages[index]
-        expected = len(self.model.variables) + len(self.trained) * (len(self.optimizer.slots) + bool(self.averages))
+        expected = len(weights) + len(self.trained) * (len(self.optimizer.slots) + bool(self.averages))
         if len(named) != expected:
             raise ValueError("Two variables of the model have the same path, so a checkpoint cannot tell them apart.")
         return {**named, "step": self.step, "best": self.best, "window": self.window}

@@ -39,7 +39,9 @@ class TrainStep:
         self.micro_batches = recipe.optim.accumulation_steps
         self.rate = optim.create_schedule(recipe.optim.schedule, recipe.optim.learning_rate, recipe.total_steps)
         self.seed_states = seed_states(state.model)
-        multipliers = optim.layer_multipliers([v.path for v in state.model.trainable_variables], recipe.optim.layer_decay)
+        multipliers = optim.layer_multipliers(
+            [v.path for v in state.model.trainable_variables], recipe.optim.layer_decay
+        )
         by_path = dict(zip((v.path for v in state.model.trainable_variables), multipliers, strict=True))
         self.multipliers = [by_path[weight.path] for weight in state.trained]
         mask, decay = recipe.optim.weight_decay_mask, recipe.optim.weight_decay
@@ -147,8 +149,8 @@ class EvalStep:
         """Evaluates a batch in which the examples with `mask` 0 do not count.
 
         Returns:
-            Sums `[3]` of loss, correct answers and examples; confusion `[true classes, predicted classes]`, or `[0, 0]`;
-            and the logits `[b, classes]`.
+            Sums `[3]` of loss, correct answers and examples; confusion `[true classes, predicted classes]`, or
+            `[0, 0]`; and the logits `[b, classes]`.
         """
         images, labels = self.inputs(batch)
         weights = [(weight, average.read_value()) for weight, average in self.state.evaluated_weights()]

@@ -22,7 +22,9 @@ def rename(params):
     """Legacy names of the reference's files to the paths of our variables."""
     renamed = {}
     for name, value in params.items():
-        name = name.removeprefix("Transformer/").replace("LayerNorm_2", "LayerNorm_1").replace("MlpBlock_3", "MlpBlock_0")
+        name = (
+            name.removeprefix("Transformer/").replace("LayerNorm_2", "LayerNorm_1").replace("MlpBlock_3", "MlpBlock_0")
+        )
         name = name.replace("MultiHeadDotProductAttention_1", "MultiHeadDotProductAttention_0")
         renamed[re.sub("^cls$", "cls/cls", name)] = value
     return renamed

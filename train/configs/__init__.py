@@ -1,1 +1,0 @@
-"""Recipes: each file has a `get_config` that returns one."""

@@ -1,0 +1,138 @@
+"""Optimisers against their formulas, other implementations and each other."""
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from keras_vit import recipe as recipes
+from keras_vit.optim import (
+    AdamW,
+    Momentum,
+    clip_by_global_norm,
+    create_optimizer,
+    global_norm,
+    is_decayed,
+    is_trained,
+    layer_multipliers,
+    update_average,
+)
+from keras_vit.optim.optimizers import apply_direction
+
+RNG = np.random.default_rng(0)
+WEIGHT = RNG.normal(size=(7, 5)).astype(np.float32)
+GRADIENTS = RNG.normal(size=(6, 7, 5)).astype(np.float32)
+RATES = [0.0, 0.1, 0.2, 0.05, 0.3, 0.01]
+
+
+def run(optimizer, weight_decay=0.0):
+    """The weight after each of six steps at changing rates, and the last slots."""
+    weight = WEIGHT
+    slots = [np.zeros(WEIGHT.shape, slot.dtype) for slot in optimizer.slots]
+    weights = []
+    for step, (gradient, rate) in enumerate(zip(GRADIENTS, RATES, strict=True)):
+        direction, slots = optimizer.direction(gradient, slots, step)
+        weight = apply_direction(weight, direction, rate, weight_decay)
+        weights.append(np.asarray(weight))
+    return weights, [np.asarray(slot) for slot in slots]
+
+
+def test_momentum_keeps_the_rate_outside():
+    weight, momentum = WEIGHT.astype(np.float64), 0.0
+    for got, gradient, rate in zip(run(Momentum(0.9))[0], GRADIENTS, RATES, strict=True):
+        momentum = gradient + 0.9 * momentum
+        weight = weight - rate * momentum
+        np.testing.assert_allclose(got, weight, rtol=1e-5, atol=1e-6)
+
+
+def test_nesterov_and_plain_descent():
+    momentum = GRADIENTS[0] + 0.0
+    direction, _ = Momentum(0.9, nesterov=True).direction(GRADIENTS[0], [np.zeros_like(WEIGHT)], 0)
+    np.testing.assert_allclose(direction, GRADIENTS[0] + 0.9 * momentum, rtol=1e-6)
+    plain = Momentum(0.0)
+    assert plain.slots == ()
+    assert plain.direction(WEIGHT, (), 0)[0] is WEIGHT
+
+
+def test_bfloat16_momentum_is_bit_for_bit_that_of_jax():
+    """The stored momentum is `g + 0.9 * m` with the product in bfloat16, as `optax.trace` computes it, rounded once."""
+    jnp = pytest.importorskip("jax.numpy")
+    _, (ours,) = run(Momentum(0.9, momentum_dtype="bfloat16"))
+    stored = jnp.zeros(WEIGHT.shape, jnp.bfloat16)
+    for gradient in GRADIENTS:
+        stored = (gradient + 0.9 * stored).astype(jnp.bfloat16)
+    assert ours.dtype == ml_dtypes.bfloat16
+    assert ours.tobytes() == np.asarray(stored).tobytes()
+
+
+def test_adamw_formula():
+    weight, first, second = WEIGHT.astype(np.float64), 0.0, 0.0
+    for step, got in enumerate(run(AdamW(), weight_decay=0.1)[0]):
+        gradient = GRADIENTS[step].astype(np.float64)
+        first, second = 0.9 * first + 0.1 * gradient, 0.999 * second + 0.001 * gradient**2
+        corrected = first / (1 - 0.9 ** (step + 1)) / (np.sqrt(second / (1 - 0.999 ** (step + 1))) + 1e-8)
+        weight = weight - RATES[step] * (corrected + 0.1 * weight)
+        # 1 - 0.999**t keeps four digits in float32, in the reference, too.
+        np.testing.assert_allclose(got, weight, rtol=1e-4, atol=1e-5)
+
+
+def test_epsilon_stands_outside_of_the_root():
+    # A gradient of size epsilon: with epsilon outside, the first step is half a rate; Keras' Adam would differ.
+    direction, _ = AdamW(epsilon=1e-8).direction(np.float32([1e-8]), [np.zeros(1, np.float32)] * 2, 0)
+    np.testing.assert_allclose(direction, [0.5], rtol=1e-3)
+
+
+def test_clipping_changes_no_bit_below_the_bound():
+    gradients = [np.float32([3.0, 0.0]), np.float32([[4.0]])]
+    norm = global_norm(gradients)
+    assert float(norm) == 5.0
+    for got, gradient in zip(clip_by_global_norm(gradients, norm, 5.1), gradients, strict=True):
+        assert np.asarray(got).tobytes() == gradient.tobytes()
+    clipped = clip_by_global_norm(gradients, norm, 1.0)
+    np.testing.assert_allclose(global_norm(clipped), 1.0, rtol=1e-6)
+    assert clip_by_global_norm(gradients, norm, 0.0)[0] is gradients[0]
+
+
+def test_weight_in_bfloat16_stays_so():
+    weight = np.asarray([1.0, 2.0], ml_dtypes.bfloat16)
+    updated = apply_direction(weight, np.float32([1.0, 1.0]), 0.5)
+    assert np.asarray(updated).astype(np.float32).tolist() == [0.5, 1.5]
+    assert "bfloat16" in str(updated.dtype)
+
+
+def test_average():
+    np.testing.assert_allclose(update_average(np.float32([1.0]), np.float32([2.0]), 0.9), [1.1], rtol=1e-6)
+
+
+def test_names():
+    assert isinstance(create_optimizer(recipes.Optim(name="sgd")), Momentum)
+    assert isinstance(create_optimizer(recipes.Optim(name="adam")), AdamW)
+    with pytest.raises(ValueError, match='must be "sgd".*lion'):
+        create_optimizer(recipes.Optim(name="lion"))
+
+
+PATHS = [
+    "conv_root/kernel",
+    "block1/unit1/conv1/kernel",
+    "block1/unit2/gn1/scale",
+    "embedding/kernel",
+    "cls/cls",
+    "posembed_input/pos_embedding",
+    "encoderblock_0/MlpBlock_0/Dense_0/kernel",
+    "encoderblock_0/LayerNorm_0/bias",
+    "encoderblock_1/MlpBlock_0/Dense_0/bias",
+    "encoder_norm/scale",
+    "head/kernel",
+]
+
+
+def test_decay_mask_and_frozen_parts_go_by_path():
+    assert [path for path in PATHS if is_decayed(path, "kernel$")] == [p for p in PATHS if p.endswith("/kernel")]
+    assert is_trained("head/kernel", "")
+    assert not is_trained("encoderblock_0/LayerNorm_0/bias", "encoderblock|embedding")
+    assert is_trained("head/kernel", "encoderblock|embedding")
+
+
+def test_layers_are_slower_the_further_from_the_head():
+    depths = [0, 1, 2, 0, 0, 0, 3, 3, 4, 5, 5]
+    assert layer_multipliers(PATHS, 0.5) == [0.5 ** (5 - depth) for depth in depths]
+    assert set(layer_multipliers(PATHS, 1.0)) == {1.0}

@@ -1,0 +1,158 @@
+"""Checkpoints: whole or reported, the newest few and the best, and never in the way of an older one."""
+
+import json
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from keras_vit.training import checkpoints
+from keras_vit.training.checkpoints import CheckpointStore
+from keras_vit.training.errors import CheckpointError
+from tests.training.worlds import ROOT
+
+
+def variables(size=1000):
+    return {
+        "model/a/kernel": tf.Variable(tf.zeros([size])),
+        "model/b": tf.Variable(tf.zeros([3], tf.bfloat16)),
+        "step": tf.Variable(0, dtype=tf.int64),
+    }
+
+
+def fill(values, step):
+    values["step"].assign(step)
+    values["model/a/kernel"].assign(tf.fill(values["model/a/kernel"].shape, float(step)))
+
+
+def saved(directory, steps, keep=3, best=()):
+    values = variables()
+    store = CheckpointStore(values, str(directory), keep)
+    for step in steps:
+        fill(values, step)
+        store.save(best=step in best)
+    return store
+
+
+def restored(directory):
+    values = variables()
+    step = CheckpointStore(values, str(directory)).restore()
+    if step is not None:
+        assert int(values["step"]) == step
+        assert np.all(values["model/a/kernel"].numpy() == step)
+    return step
+
+
+def data_file(directory, step):
+    return next(path for path in directory.iterdir() if path.name.startswith(f"ckpt-{step}.data"))
+
+
+def test_nothing_to_restore(tmp_path):
+    assert restored(tmp_path / "missing") is None
+    assert restored(tmp_path) is None
+
+
+def test_the_newest_few_and_the_best_are_kept(tmp_path):
+    saved(tmp_path, [10, 20, 30, 40, 50], keep=2, best=[20, 30])
+    assert checkpoints.saved_steps(str(tmp_path)) == [40, 50]
+    assert checkpoints.saved_steps(str(tmp_path / "best")) == [30]
+    assert sorted(path.name for path in tmp_path.glob("*.json")) == ["ckpt-40.json", "ckpt-50.json"]
+    assert restored(tmp_path) == 50
+    assert tf.train.latest_checkpoint(str(tmp_path)) == str(tmp_path / "ckpt-50")
+
+
+def cut(path):
+    path.write_bytes(path.read_bytes()[:-100])
+
+
+def flip(path):
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize(
+    ("harm", "said"),
+    [
+        (lambda directory: cut(data_file(directory, 30)), "bytes instead of"),
+        (lambda directory: flip(data_file(directory, 30)), "has changed"),
+        (lambda directory: data_file(directory, 30).unlink(), "is missing"),
+        (lambda directory: (directory / "ckpt-30.json").unlink(), "not written to the end"),
+        (lambda directory: (directory / "ckpt-30.json").write_text('{"fi'), "cannot be read"),
+    ],
+)
+def test_a_damaged_newest_one_is_reported_and_the_one_before_is_used(tmp_path, caplog, harm, said):
+    saved(tmp_path, [10, 20, 30])
+    harm(tmp_path)
+    assert restored(tmp_path) == 20
+    assert "ckpt-30 is not usable" in caplog.text
+    assert said in caplog.text
+    saved(tmp_path, [30, 40])  # the run goes on, and writes the damaged step again
+    assert restored(tmp_path) == 40
+    assert checkpoints.problem_with(str(tmp_path / "ckpt-30")) is None
+
+
+def test_all_damaged(tmp_path):
+    saved(tmp_path, [10, 20])
+    for step in (10, 20):
+        cut(data_file(tmp_path, step))
+    with pytest.raises(CheckpointError, match="None of the checkpoints .* is whole") as caught:
+        restored(tmp_path)
+    assert caught.value.exit_code == 74
+
+
+def test_killed_during_the_very_first_write(tmp_path):
+    (tmp_path / "ckpt-10_temp").mkdir()
+    (tmp_path / "ckpt-10_temp" / "part-00000-of-00001").write_bytes(b"half")
+    (tmp_path / "ckpt-10.data-00000-of-00001.tempstate123").write_bytes(b"half")
+    assert restored(tmp_path) is None
+    assert [path.name for path in tmp_path.iterdir()] == []
+
+
+def test_saving_a_step_twice_writes_once(tmp_path):
+    store = saved(tmp_path, [10])
+    before = os.stat(data_file(tmp_path, 10)).st_mtime_ns
+    store.save()
+    assert os.stat(data_file(tmp_path, 10)).st_mtime_ns == before
+
+
+def test_workers_other_than_the_chief_do_not_write(tmp_path):
+    CheckpointStore(variables(), str(tmp_path / "c"), writes=False).save()
+    assert not (tmp_path / "c").exists()
+
+
+def test_a_checkpoint_of_another_recipe(tmp_path):
+    saved(tmp_path, [10])
+    for values in (variables(size=999), {**variables(), "model/c": tf.Variable(0.0)}, {"step": variables()["step"]}):
+        with pytest.raises(CheckpointError, match="ckpt-10 does not fit this recipe"):
+            CheckpointStore(values, str(tmp_path)).restore()
+
+
+DISK_FULL = """
+import json, resource, signal, sys
+from keras_vit.training.errors import CheckpointError
+from tests.training import test_checkpoints as t
+store = t.saved(sys.argv[1], [10])
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000))  # from here on, no file can grow beyond 2,000 bytes
+try:
+    store.step.assign(20)
+    store.save()
+except CheckpointError as error:
+    print(json.dumps(str(error)))
+"""
+
+
+def test_disk_full(tmp_path):
+    """A file that cannot be written to its end gives one clear error, and leaves the older checkpoint usable."""
+    environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "2"}
+    command = [sys.executable, "-c", DISK_FULL, str(tmp_path)]
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr[-2000:]
+    message = json.loads(done.stdout)
+    assert "Could not write the checkpoint of step 20" in message
+    assert "ckpt-10, is intact" in message
+    assert restored(tmp_path) == 10

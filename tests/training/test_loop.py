@@ -1,0 +1,155 @@
+"""The loop on a toy problem: what happens between steps must not change what is learned."""
+
+import json
+import os
+import signal
+
+import numpy as np
+import pytest
+
+from keras_vit.training.errors import Diverged, Interrupted
+from keras_vit.training.progress import MetricsWriter, ProgressBar, duration, read_metrics
+from tests.training import toy
+
+
+def lines(directory):
+    found = read_metrics(f"{directory}/metrics.jsonl")
+    return [{name: value for name, value in line.items() if name != "images_per_second"} for line in found]
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """An uninterrupted run: its world, its directory."""
+    directory = tmp_path_factory.mktemp("whole")
+    world = toy.World(directory, toy.recipe())
+    world.results = world.run()
+    return world
+
+
+def test_it_learns_and_reports(whole):
+    found = lines(whole.directory)
+    assert [line["step"] for line in found if "loss" in line] == [2, 4, 6, 8, 10]
+    assert [line["step"] for line in found if "eval_loss" in line] == [4, 8, 10]
+    assert whole.results["examples"] == 5  # three rows of the evaluation batch are masked
+    assert found[0]["learning_rate"] == pytest.approx(0.025)
+    assert os.listdir(f"{whole.directory}/tensorboard")
+    assert whole.evaluation.confusion.sum() == 5
+    assert len(whole.evaluation.examples["image"]) == 5
+
+
+def test_steps_per_loop_changes_nothing(whole, tmp_path):
+    world = toy.World(tmp_path, toy.recipe(steps_per_loop=1, log_every=2))
+    world.run()
+    toy.assert_same(world.everything(), whole.everything())
+    assert lines(tmp_path) == lines(whole.directory)
+
+
+def test_one_trace_whatever_the_number_of_steps(whole):
+    assert whole.loop.run_steps.experimental_get_tracing_count() == 1
+    assert whole.evaluation._evaluate_batch.experimental_get_tracing_count() == 1
+
+
+@pytest.mark.parametrize("stop_at", [1, 5, 6])
+def test_resuming_at_any_step_is_exact(whole, tmp_path, stop_at, monkeypatch):
+    """SIGTERM after `stop_at` steps; a second process-like world goes on. Dropout, averages and metrics agree."""
+    first = toy.World(tmp_path, toy.recipe(steps_per_loop=1))
+    call = first.loop._call
+
+    def call_and_terminate(iterator, step, count, stop):
+        if step + 1 == stop_at:
+            os.kill(os.getpid(), signal.SIGTERM)
+            stop = True
+        return call(iterator, step, count, stop)
+
+    monkeypatch.setattr(first.loop, "_call", call_and_terminate)
+    with pytest.raises(Interrupted, match=f"SIGTERM at step {stop_at} of 10; the state is saved") as caught:
+        first.run()
+    assert caught.value.exit_code == 75
+    second = toy.World(tmp_path, toy.recipe())
+    assert second.restored == stop_at
+    second.run()
+    toy.assert_same(second.everything(), whole.everything())
+    assert lines(tmp_path) == lines(whole.directory)
+
+
+def test_killed_between_checkpoints(whole, tmp_path, monkeypatch):
+    """Steps after the last checkpoint are done again, and their lines of metrics are not there twice."""
+    first = toy.World(tmp_path, toy.recipe(steps_per_loop=1))
+    call = first.loop._call
+
+    def call_and_die(iterator, step, count, stop):
+        if step == 7:
+            raise MemoryError
+        return call(iterator, step, count, stop)
+
+    monkeypatch.setattr(first.loop, "_call", call_and_die)
+    with pytest.raises(MemoryError):
+        first.run()
+    with open(tmp_path / "metrics.jsonl", "a") as file:
+        file.write('{"step": 9, "lo')  # cut off while it was written
+    second = toy.World(tmp_path, toy.recipe())
+    assert second.restored == 6
+    second.run()
+    toy.assert_same(second.everything(), whole.everything())
+    assert lines(tmp_path) == lines(whole.directory)
+
+
+def test_a_finished_run_is_only_evaluated(whole):
+    again = toy.World(whole.directory, toy.recipe())
+    before = again.everything()
+    assert again.run() == whole.results
+    toy.assert_same(again.everything(), before)
+
+
+def test_not_a_number(tmp_path):
+    world = toy.World(tmp_path, toy.recipe(), bad_step=7)
+    with pytest.raises(Diverged, match=r"loss is nan.* in step 8, at learning rate 0.0.*ckpt-6") as caught:
+        world.run()
+    assert caught.value.exit_code == 70
+    again = toy.World(tmp_path, toy.recipe())
+    assert again.restored == 6
+    assert all(np.isfinite(value).all() for name, value in again.everything().items() if name != "best")
+
+
+def test_metrics_of_later_steps_are_removed(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    path.write_text('{"step": 1}\n{"step": 2}\n{"step": 3}\n{"st')
+    writer = MetricsWriter(str(tmp_path), step=2)
+    writer.write(3, {"loss": 0.5, "split": "test"})
+    writer.close()
+    assert [json.loads(line) for line in path.read_text().splitlines()] == [
+        {"step": 1},
+        {"step": 2},
+        {"step": 3, "loss": 0.5, "split": "test"},
+    ]
+
+
+class Terminal:
+    def __init__(self, is_terminal):
+        self.text, self.is_terminal = "", is_terminal
+
+    def isatty(self):
+        return self.is_terminal
+
+    def write(self, text):
+        self.text += text
+
+    def flush(self):
+        pass
+
+
+def test_bar_on_a_terminal_only():
+    terminal, pipe = Terminal(True), Terminal(False)
+    for stream in (terminal, pipe):
+        bar = ProgressBar(0, 200, stream)
+        bar.update(50, 1.25, 0.5, 1234.0)
+        bar.update(100, 1.0, 0.75, 1234.0)
+        bar.clear()
+    assert (
+        "step 100/200 [============            ] loss 1.0000 accuracy 0.750 1,234 images/s, 0:00 left" in terminal.text
+    )
+    assert pipe.text == ""
+
+
+def test_durations():
+    assert [duration(seconds) for seconds in (None, 3, 75, 3723)] == ["?", "0:03", "1:15", "1:02:03"]

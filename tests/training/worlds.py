@@ -1,0 +1,80 @@
+"""Small worlds to train in: a model of a few thousand weights on the digits, in this process or in one of its own."""
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+
+import numpy as np
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+RECIPE = ROOT / "train" / "configs" / "digits.py"
+TINY = {
+    "total_steps": 12,
+    "log_every": 2,
+    "eval_every": 4,
+    "checkpoint_every": 3,
+    "model.hidden_size": 16,
+    "model.num_layers": 2,
+    "model.num_heads": 2,
+    "model.mlp_dim": 16,
+    "model.dropout_rate": 0.2,
+    "model.drop_path_rate": 0.2,
+    "data.batch_size": 16,
+    "data.eval_batch_size": 180,
+    "data.pp_train": "inception_crop(8, 70)|value_range(-1, 1)",
+    "optim.ema": 0.9,
+    "optim.schedule.warmup_steps": 2,
+}
+
+
+def command(workdir, *flags, **fields):
+    """The command line that trains the tiny model: `fields` are recipe fields with `__` for the dot."""
+    fields = {**TINY, **{name.replace("__", "."): value for name, value in fields.items()}}
+    overrides = [f"--config.{name}={value}" for name, value in fields.items()]
+    return [sys.executable, "-m", "train.main", f"--config={RECIPE}", f"--workdir={workdir}", *overrides, *flags]
+
+
+def start(workdir, *flags, environment=None, **fields):
+    """Starts the program in a process of its own."""
+    environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "2", "CUDA_VISIBLE_DEVICES": "-1", **(environment or {})}
+    return subprocess.Popen(
+        command(workdir, *flags, **fields),
+        cwd=ROOT,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def train(workdir, *flags, expect=0, **fields):
+    """Runs the program to its end and returns what it printed."""
+    process = start(workdir, *flags, **fields)
+    output, _ = process.communicate(timeout=300)
+    assert process.returncode == expect, f"exit code {process.returncode} instead of {expect}:\n{output[-4000:]}"
+    return output
+
+
+def metrics(workdir):
+    """The lines of metrics.jsonl without what depends on the clock."""
+    lines = [json.loads(line) for line in (pathlib.Path(workdir) / "metrics.jsonl").read_text().splitlines()]
+    return [{name: value for name, value in line.items() if name != "images_per_second"} for line in lines]
+
+
+def final_weights(workdir):
+    """The weights in model.keras, by path."""
+    import keras
+
+    import keras_vit  # noqa: F401  registers the layers
+
+    model = keras.models.load_model(pathlib.Path(workdir) / "model.keras", compile=False)
+    return {weight.path: np.asarray(weight) for weight in model.trainable_variables}
+
+
+def assert_same_bits(first, second):
+    """Two sets of weights agree in every bit."""
+    assert set(first) == set(second)
+    different = [path for path in first if first[path].tobytes() != second[path].tobytes()]
+    assert not different, f"{len(different)} of {len(first)} weights differ, first {different[0]}"

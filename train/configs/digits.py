@@ -1,0 +1,42 @@
+"""The demo: a small Vision Transformer on the 1,797 handwritten digits that come with the package.
+
+python -m train.main --config=train/configs/digits.py --workdir=runs/digits
+"""
+
+from keras_vit import recipe
+
+
+def get_config() -> recipe.Recipe:
+    """Returns the recipe."""
+    return recipe.Recipe(
+        total_steps=1_200,
+        log_every=50,
+        eval_every=200,
+        checkpoint_every=200,
+        model=recipe.Model(
+            variant="ViT-Ti/16",
+            image_size=8,
+            patch_size=2,
+            hidden_size=64,
+            num_layers=3,
+            num_heads=4,
+            mlp_dim=128,
+            pooling="gap",
+            position_embedding="sincos2d",
+            dropout_rate=0.1,
+        ),
+        data=recipe.Data(
+            source="digits",
+            pp_train="inception_crop(8, 70)|value_range(-1, 1)",
+            pp_eval="value_range(-1, 1)",
+            batch_size=128,
+        ),
+        optim=recipe.Optim(
+            name="adamw",
+            learning_rate=4e-3,
+            schedule=recipe.Schedule("cosine", warmup_steps=50),
+            weight_decay=0.05,
+            ema=0.99,
+        ),
+        label_smoothing=0.1,
+    )
