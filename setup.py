@@ -84,7 +84,7 @@ setup(
     python_requires=">=3.11",
     packages=sorted(packages()),
     package_dir=packages(),
-    package_data={"keras_vit": ["data/assets/*", "zoo/assets/*"]},
+    package_data={"keras_vit": ["**/assets/*"]},
     include_package_data=False,
     # The lower bounds, here and in the extras, are the versions that it is tested with.
     install_requires=[
@@ -94,7 +94,6 @@ setup(
         "h5py>=3.14",
         "ml_collections>=1.1",
         "ml_dtypes>=0.6",
-        "scipy>=1.17",
     ],
     extras_require=EXTRAS,
     entry_points={"console_scripts": console_scripts()},

@@ -29,7 +29,7 @@ PROGRAMS = ("train", "export")  # folders; a program imports keras_vit.* and no 
 WITH_TENSORFLOW = {"data", "distribute", "training", "serving", "benchmarking", *PROGRAMS}
 # Keras has no gradient of a function with respect to tensors: these ask the backend that runs, inside of a function.
 BACKEND_SWITCHES = {"keras_vit.inspection._gradients"}
-REQUIRED = {"keras", "numpy", "absl", "h5py", "ml_collections", "ml_dtypes", "scipy"}
+REQUIRED = {"keras", "numpy", "absl", "h5py", "ml_collections", "ml_dtypes"}
 OPTIONAL = {
     "matplotlib",
     "tensorflow_datasets",
@@ -39,6 +39,7 @@ OPTIONAL = {
     "transformers",
     "keras_hub",
     "vit_keras",
+    "google",  # protobuf, which comes with TensorFlow
     "grpc",
     "tensorflow_serving",
     "ai_edge_litert",
@@ -47,6 +48,7 @@ OPTIONAL = {
     "openvino",
     "libtpu",
     "sklearn",
+    "scipy",
     "safetensors",
     "PIL",
     "tqdm",
