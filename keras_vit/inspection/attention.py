@@ -174,21 +174,41 @@ def attention_rollout(
     References:
         - [Quantifying Attention Flow in Transformers](https://arxiv.org/abs/2005.00928)
     """
-    _checks.choice("head_fusion", head_fusion, tuple(_FUSIONS))
-    _checks.rate("discard_ratio", discard_ratio)
+    check_rollout(head_fusion, discard_ratio)
     layers = maps.blocks() if isinstance(maps, AttentionMaps) else maps
     layers = list(layers.values() if hasattr(layers, "values") else layers)
     if not layers:
         raise ValueError("attention_rollout needs the maps of at least one layer. Received: none.")
     rollout = None
     for weights in layers:
-        fused = _FUSIONS[head_fusion](np.asarray(weights, np.float64), axis=1)  # [B, N, N]
-        fused = _discard(fused, discard_ratio)
-        if residual:
-            fused = fused + np.eye(fused.shape[-1])
-        fused = _normalise(fused)
-        rollout = fused if rollout is None else fused @ rollout  # [B, N, N]
+        rollout = rollout_step(rollout, weights, head_fusion, discard_ratio, residual)
     return rollout.astype(np.float32)
+
+
+def check_rollout(head_fusion: str, discard_ratio: float) -> None:
+    """Raises a ValueError if an argument of the rollout is out of range."""
+    _checks.choice("head_fusion", head_fusion, tuple(_FUSIONS))
+    _checks.rate("discard_ratio", discard_ratio)
+
+
+def rollout_step(
+    rollout: np.ndarray | None, weights: np.ndarray, head_fusion: str, discard_ratio: float, residual: bool
+) -> np.ndarray:
+    """Follows attention through one more layer; arguments as of `attention_rollout`.
+
+    Args:
+        rollout: Of the layers before, float64 `[B, N, N]`, or None for the first.
+        weights: Of the layer, `[B, H, N, N]`.
+        head_fusion: See `attention_rollout`.
+        discard_ratio: See `attention_rollout`.
+        residual: See `attention_rollout`.
+    """
+    fused = _FUSIONS[head_fusion](np.asarray(weights, np.float64), axis=1)  # [B, N, N]
+    fused = _discard(fused, discard_ratio)
+    if residual:
+        fused = fused + np.eye(fused.shape[-1])
+    fused = _normalise(fused)
+    return fused if rollout is None else fused @ rollout  # [B, N, N]
 
 
 def _discard(weights: np.ndarray, ratio: float) -> np.ndarray:

@@ -1,6 +1,6 @@
 """Figures, drawn with matplotlib: each function returns one, `save` writes it as PNG, SVG or PDF."""
 
-from keras_vit.inspection.plots._matplotlib import require_matplotlib, save
+from keras_vit.inspection.plots._matplotlib import require_matplotlib, save, svg
 from keras_vit.inspection.plots.figures import (
     attention_distance,
     embedding_filters,
@@ -8,7 +8,14 @@ from keras_vit.inspection.plots.figures import (
     position_similarity,
     training_curves,
 )
-from keras_vit.inspection.plots.pictures import attention_overlays, attention_panels, overlay
+from keras_vit.inspection.plots.pictures import (
+    attention_overlays,
+    attention_panels,
+    encode_picture,
+    heat_colors,
+    overlay,
+    to_rgb,
+)
 from keras_vit.inspection.plots.run_report import draw_report
 
 __all__ = [
@@ -17,10 +24,14 @@ __all__ = [
     "attention_panels",
     "draw_report",
     "embedding_filters",
+    "encode_picture",
+    "heat_colors",
     "layer_similarity",
     "overlay",
     "position_similarity",
     "require_matplotlib",
     "save",
+    "svg",
+    "to_rgb",
     "training_curves",
 ]

@@ -66,11 +66,12 @@ def colors(name: str) -> list[list[int]]:
     return table[:, :3].tolist()
 
 
-def encode_png(image: Any) -> bytes:
-    """Returns a uint8 image `[height, width, 3]` as a PNG file."""
+def encode(image: Any, kind: str) -> bytes:
+    """Returns a uint8 image `[height, width, 3]` as a file, `kind` "png" or "jpeg"."""
     require_matplotlib()
     buffer = io.BytesIO()
-    importlib.import_module("matplotlib.image").imsave(buffer, image, format="png")
+    options = {"pil_kwargs": {"quality": 88}} if kind == "jpeg" else {}
+    importlib.import_module("matplotlib.image").imsave(buffer, image, format=kind, **options)
     return buffer.getvalue()
 
 
@@ -83,6 +84,17 @@ def save(figure: Any, path: str) -> None:
     """
     root, ending = os.path.splitext(path)
     temporary = f"{root}.{os.getpid()}.tmp{ending}"
-    with styled():
-        figure.savefig(temporary, metadata={"Date": None} if ending == ".svg" else None)
+    _write(figure, temporary, ending.removeprefix("."))
     os.replace(temporary, path)
+
+
+def svg(figure: Any) -> bytes:
+    """Returns a figure as an SVG file."""
+    buffer = io.BytesIO()
+    _write(figure, buffer, "svg")
+    return buffer.getvalue()
+
+
+def _write(figure: Any, target: Any, kind: str) -> None:
+    with styled():
+        figure.savefig(target, format=kind, metadata={"Date": None} if kind == "svg" else None)

@@ -49,7 +49,7 @@ def embedding_filters(filters: np.ndarray, title: str = "Embedding filters", col
     figure = _matplotlib.new_figure(min(0.75 * columns + 0.4, 8), min(0.75 * rows + 0.7, 9))
     axes = figure.subplots()
     image = picture[..., 0] if picture.shape[-1] == 1 else picture
-    axes.imshow(image, cmap="gray", vmin=0, vmax=1, interpolation="nearest")
+    axes.imshow(image, cmap="gray", vmin=0, vmax=1, interpolation="none")
     axes.set_axis_off()
     axes.set_title(title)
     return figure
@@ -76,7 +76,7 @@ def position_similarity(similarity: np.ndarray, title: str = "Position embedding
         cmap=_matplotlib.SEQUENTIAL,
         vmin=min(-1.0, similarity.min()),
         vmax=1,
-        interpolation="nearest",
+        interpolation="none",
     )
     labels = slice(None, None, max(len(columns) // 7, 1))
     axes.set_xticks((np.arange(len(columns)) * (width + gap) + (width - 1) / 2)[labels], (columns + 1)[labels])
@@ -114,7 +114,7 @@ def attention_distance(distances: np.ndarray, title: str = "Attention distance",
     axes.set_ylabel("mean attention distance (pixels)")
     axes.set_ylim(bottom=0)
     axes.grid(axis="y", alpha=0.3)
-    axes.legend(frameon=False, loc="lower right")
+    axes.legend(framealpha=0.85, edgecolor="none")
     axes.set_title(title if num_images is None else f"{title} ({num_images} image{'s' if num_images != 1 else ''})")
     return figure
 
@@ -134,7 +134,7 @@ def layer_similarity(
     rows, columns = values.shape
     figure = _matplotlib.new_figure(min(2.4 + 0.28 * columns, 9), min(1.6 + 0.28 * rows, 9))
     axes = figure.subplots()
-    image = axes.imshow(values, cmap=_matplotlib.SEQUENTIAL, vmin=0, vmax=1, origin="lower", interpolation="nearest")
+    image = axes.imshow(values, cmap=_matplotlib.SEQUENTIAL, vmin=0, vmax=1, origin="lower", interpolation="none")
     axes.set_yticks(range(rows), layers, fontsize=7)
     axes.set_xticks(range(columns), other_layers, rotation=90, fontsize=7)
     axes.set_ylabel(labels[0])

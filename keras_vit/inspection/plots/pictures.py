@@ -68,6 +68,17 @@ def to_rgb(picture: np.ndarray) -> np.ndarray:
     return np.repeat(picture, 3, axis=-1) if picture.shape[-1] == 1 else picture[..., :3]
 
 
+def encode_picture(picture: np.ndarray) -> bytes:
+    """Returns a picture as a file: JPEG where it is large, PNG where each pixel counts."""
+    kind = "jpeg" if max(np.shape(picture)[:2]) >= 256 else "png"
+    return _matplotlib.encode(to_rgb(picture), kind)
+
+
+def heat_colors() -> list[list[int]]:
+    """Returns the 256 colours of overlays as [red, green, blue] in 0..255."""
+    return _matplotlib.colors(_matplotlib.HEAT)
+
+
 def show_picture(axes: Any, picture: np.ndarray) -> None:
     """Draws a picture; grey ones dark on light, as ink on paper."""
     picture = np.asarray(picture)

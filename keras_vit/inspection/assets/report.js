@@ -1,0 +1,123 @@
+"use strict";
+// Lays maps of patches over pictures. Each view has frames (layers) of maps: the mean of the heads first, then each head.
+(() => {
+  const data = JSON.parse(document.getElementById("viewer-data").textContent);
+  if (!data || !data.pictures.length) return;
+  const $ = (id) => document.getElementById(id);
+  const controls = { view: $("view"), layer: $("layer"), head: $("head"), opacity: $("opacity"), smooth: $("smooth") };
+
+  const bytes = (base64) => Uint8Array.from(atob(base64), (character) => character.charCodeAt(0));
+  const pictures = data.pictures.map((picture, index) => ({
+    ...picture,
+    canvas: $("picture-" + index),
+    maps: Object.fromEntries(Object.entries(picture.maps).map(([key, map]) => [key, { ...map, values: bytes(map.values) }])),
+  }));
+
+  const view = () => data.views[Number(controls.view.value) || 0];
+
+  function frameOf(picture) {
+    const map = picture.maps[view().key];
+    if (!map) return null;
+    const [rows, columns] = map.grid;
+    const head = Math.min(Number(controls.head.value), view().heads);
+    const index = (Number(controls.layer.value) - 1) * (1 + view().heads) + head;
+    return { rows, columns, values: map.values.subarray(index * rows * columns, (index + 1) * rows * columns) };
+  }
+
+  // A canvas with the map in colours, bilinear between the centres of the patches.
+  function heat({ rows, columns, values }, width, height) {
+    const canvas = new OffscreenCanvas(width, height);
+    const context = canvas.getContext("2d");
+    const image = context.createImageData(width, height);
+    const smooth = controls.smooth.checked;
+    const place = (pixel, size, cells) => {
+      const at = ((pixel + 0.5) / size) * cells - 0.5;
+      if (!smooth) return [Math.round(at), Math.round(at), 0];
+      const first = Math.min(Math.max(Math.floor(at), 0), cells - 1);
+      return [first, Math.min(first + 1, cells - 1), Math.min(Math.max(at - first, 0), 1)];
+    };
+    const across = Array.from({ length: width }, (_, x) => place(x, width, columns));
+    for (let y = 0, at = 0; y < height; y++) {
+      const [top, bottom, down] = place(y, height, rows);
+      for (let x = 0; x < width; x++, at += 4) {
+        const [left, right, over] = across[x];
+        const upper = values[top * columns + left] * (1 - over) + values[top * columns + right] * over;
+        const lower = values[bottom * columns + left] * (1 - over) + values[bottom * columns + right] * over;
+        const color = data.colors[Math.round(upper * (1 - down) + lower * down)];
+        image.data.set([color[0], color[1], color[2], 255], at);
+      }
+    }
+    context.putImageData(image, 0, 0);
+    return canvas;
+  }
+
+  function draw(picture) {
+    const { canvas, image, width, height } = picture;
+    if (!image) return;
+    const scale = Math.max(1, Math.ceil(256 / Math.max(width, height)));
+    canvas.width = width * scale;
+    canvas.height = height * scale;
+    const context = canvas.getContext("2d");
+    context.imageSmoothingEnabled = Math.max(width, height) >= 64;
+    context.drawImage(image, 0, 0, canvas.width, canvas.height);
+    const frame = frameOf(picture);
+    if (!frame) return;
+    const [top, left, bottom, right] = picture.box.map((edge) => edge * scale);
+    context.globalAlpha = Number(controls.opacity.value) / 100;
+    context.fillStyle = "black"; // what the model did not see
+    context.beginPath();
+    context.rect(0, 0, canvas.width, canvas.height);
+    context.rect(left, top, right - left, bottom - top);
+    context.fill("evenodd");
+    const size = [right - left, bottom - top].map((edge) => Math.max(1, Math.min(Math.round(edge), 240)));
+    context.imageSmoothingEnabled = controls.smooth.checked;
+    context.drawImage(heat(frame, ...size), left, top, right - left, bottom - top);
+  }
+
+  function showControls() {
+    const { frames, heads, title } = view();
+    controls.layer.max = frames.length;
+    controls.layer.disabled = frames.length < 2;
+    const name = frames[Number(controls.layer.value) - 1];
+    $("layer-name").textContent = name;
+    controls.layer.setAttribute("aria-valuetext", name);
+    if (controls.head.options.length !== heads + 1) {
+      const names = ["mean of heads", ...Array.from({ length: heads }, (_, head) => "head " + (head + 1))];
+      controls.head.replaceChildren(...names.map((text, head) => new Option(text, head)));
+    }
+    controls.head.disabled = heads === 0;
+    for (const { canvas, name: picture } of pictures) canvas.setAttribute("aria-label", `${picture}: ${title}, ${name}`);
+  }
+
+  function update() {
+    showControls();
+    pictures.forEach(draw);
+  }
+
+  controls.view.replaceChildren(...data.views.map(({ title }, index) => new Option(title, index)));
+  controls.view.addEventListener("change", () => {
+    controls.layer.max = view().frames.length;
+    controls.layer.value = view().frames.length;
+    update();
+  });
+  for (const control of [controls.layer, controls.head, controls.opacity, controls.smooth]) control.addEventListener("input", update);
+
+  const scale = $("scale").getContext("2d");
+  data.colors.forEach(([red, green, blue], x) => {
+    scale.fillStyle = `rgb(${red}, ${green}, ${blue})`;
+    scale.fillRect(x, 0, 1, 1);
+  });
+
+  controls.layer.max = view().frames.length;
+  controls.layer.value = view().frames.length;
+  update();
+  for (const picture of pictures) {
+    const image = new Image();
+    image.addEventListener("load", () => {
+      picture.image = image;
+      draw(picture);
+      document.documentElement.dataset.drawn = pictures.filter((other) => other.image).length;
+    });
+    image.src = picture.source;
+  }
+})();
