@@ -3,7 +3,8 @@
     python -m export.saved_model --model=runs/digits --output=served/digits
 
 Writes the next free version, `served/digits/1` at first: it appears under its number only when it is complete and
-verified on real pictures, and no version is ever overwritten.
+verified on real pictures, and no version is ever overwritten. Files that start a server on it lie in
+`served/digits/deployment`.
 """
 
 import os
@@ -11,7 +12,7 @@ import os
 from absl import flags, logging
 
 from keras_vit import program, training
-from keras_vit.serving import decoding, outputs, pictures, runs, saved_model, signatures, verify
+from keras_vit.serving import decoding, deployment, outputs, pictures, runs, saved_model, signatures, verify
 
 program.define_flag(flags.DEFINE_string, "model", None, "Directory of a run, or a .keras file in one.")
 program.define_flag(flags.DEFINE_string, "output", None, "Where to write.")
@@ -22,6 +23,8 @@ flags.DEFINE_integer("max_pixels", decoding.MAX_PIXELS, "Larger pictures are ref
 flags.DEFINE_multi_enum(
     "signature", ["features"], list(signatures.EXTRA_SIGNATURES), "Also offer this signature; may be repeated."
 )
+flags.DEFINE_string("name", None, "Name of the model on the server; the name of --output if not given.")
+flags.DEFINE_list("batch_sizes", ["1", "4", "8"], "Batch sizes that the server may run; warmed up. Empty: no warm-up.")
 program.define_flag(flags.DEFINE_list, "images", [], "Pictures to verify with; some of the run's data if not given.")
 program.define_flag(flags.DEFINE_integer, "verify_examples", 64, "How many pictures to verify with.", 1)
 
@@ -31,6 +34,8 @@ def main(argv):
     options = flags.FLAGS
     if not options.model or not options.output:
         raise ValueError("--model (the directory of a run) and --output (the directory for the versions) are needed.")
+    name = deployment.check_name(options.name or os.path.basename(os.path.normpath(options.output)).lower())
+    batch_sizes = [int(size) for size in options.batch_sizes if size]
     loaded = training.load_run(options.model)
     description = runs.describe(loaded)
     preprocess = runs.preprocess_function(description)
@@ -47,12 +52,16 @@ def main(argv):
             top_k=options.top_k,
             max_pixels=options.max_pixels,
             extra_signatures=tuple(dict.fromkeys(options.signature)),
+            name=name,
+            batch_sizes=batch_sizes,
         )
     except (verify.VerificationError, FileExistsError) as error:
         logging.error("%s", error)
         return 1
+    folder = deployment.write(options.output, name, batch_sizes or [1])
     logging.info("Verified: %s", comparison.summary())
     logging.info("%s (%.1f MB)", path, directory_bytes(path) / 1e6)
+    logging.info("Configuration of the server, Docker Compose and Kubernetes: %s", folder)
     return 0
 
 

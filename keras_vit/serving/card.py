@@ -4,6 +4,7 @@ import json
 import os
 
 FILE_NAME = "model_card.json"
+MARKDOWN_NAME = "model_card.md"
 REQUIRED = ("class_names", "preprocess", "output", "image_shape")
 
 
@@ -33,6 +34,31 @@ def make(
         "image_shape": list(image_shape),
         **details,
     }
+
+
+def to_markdown(content: dict) -> str:
+    """The card for people."""
+    names = content["class_names"]
+    rows = {
+        "architecture": content.get("architecture"),
+        "parameters": f"{content['parameters']:,}" if "parameters" in content else None,
+        "input": " x ".join(map(str, content["image_shape"])),
+        "preprocessing": f"`{content['preprocess']}`",
+        "output": f"{content['output']} over {len(names)} classes",
+        "classes": ", ".join(names[:20]) + (", ..." if len(names) > 20 else ""),
+        "precision": content.get("precision"),
+        "SHA-256 of model.keras": content.get("model_sha256"),
+    }
+    rows |= {f"data: {key}": value for key, value in content.get("data", {}).items()}
+    rows |= {f"measured: {key}": value for key, value in content.get("metrics", {}).items()}
+    rows |= {f"made with: {key}": value for key, value in content.get("versions", {}).items()}
+    lines = ["# Model card", "", "| | |", "|---|---|"]
+    lines += [f"| {key} | {_cell(value)} |" for key, value in rows.items() if value is not None]
+    return "\n".join(lines) + "\n"
+
+
+def _cell(value):
+    return str(value).replace("|", "\\|").replace("\n", " ")
 
 
 def read(path: str) -> dict:

@@ -17,6 +17,7 @@ from keras_vit.serving import (
     signatures,
     verify,
     versions,
+    warmup,
 )
 
 LABELS = "labels.txt"
@@ -34,6 +35,8 @@ def export_saved_model(
     top_k: int = outputs.TOP_K,
     max_pixels: int = decoding.MAX_PIXELS,
     extra_signatures: tuple[str, ...] = (),
+    name: str = "",
+    batch_sizes: tuple[int, ...] = (),
 ) -> tuple[str, verify.Comparison]:
     """Exports a classifier as a new version, after checking that it answers as the model does.
 
@@ -48,6 +51,8 @@ def export_saved_model(
         dtype: Precision of the artefact: a dtype or the name of a Keras policy.
         top_k: Number of labels in an answer.
         max_pixels: Pictures with more pixels are refused.
+        name: Name of the model on the server, for the warm-up requests.
+        batch_sizes: Batch sizes to write warm-up requests for; none without.
         extra_signatures: "features" (what the head reads) and "attention" (where each block looks), if wanted.
 
     Returns:
@@ -74,7 +79,13 @@ def export_saved_model(
         extra = os.path.join(draft.path, "assets.extra")  # copied and kept by the server, never read by it
         card.write_text(os.path.join(extra, LABELS), "".join(f"{name}\n" for name in description["class_names"]))
         card.write(os.path.join(extra, card.FILE_NAME), description)
+        card.write_text(os.path.join(extra, card.MARKDOWN_NAME), card.to_markdown(description))
         comparison = verify_saved_model(draft.path, reference, preprocess, examples, tolerance)
+        if batch_sizes:
+            artefact = artefacts.SavedModelArtefact(draft.path)
+            warmup.write_warmup(artefact, name, examples.contents, batch_sizes)
+            warmup.replay(artefact)
+            artefact.close()
     return draft.path, comparison
 
 

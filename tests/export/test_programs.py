@@ -10,7 +10,7 @@ import pytest
 import tensorflow as tf
 
 from keras_vit import data
-from keras_vit.serving import artefacts, runs
+from keras_vit.serving import artefacts, runs, warmup
 from tests import golden_data
 from tests.export.runs import call, write_digits_run
 from tests.serving import small
@@ -28,8 +28,11 @@ def run(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def served(run, tmp_path_factory):
-    base = tmp_path_factory.mktemp("served")
-    assert call("export.saved_model", f"--model={run[0]}", f"--output={base}", "--verify_examples=20") == 0
+    base = tmp_path_factory.mktemp("served") / "digits"
+    assert (
+        call("export.saved_model", f"--model={run[0]}", f"--output={base}", "--verify_examples=20", "--batch_sizes=1,2")
+        == 0
+    )
     return base
 
 
@@ -149,7 +152,17 @@ def test_missing_arguments_are_named():
 
 def test_a_second_export_takes_the_next_version(run, served):
     assert call("export.saved_model", f"--model={run[0]}", f"--output={served}", "--version=1") == 1
-    assert os.listdir(served) == ["1"]
+    assert sorted(os.listdir(served)) == ["1", "deployment"]
+
+
+def test_the_server_finds_its_warm_up_and_configuration(served):
+    artefact = artefacts.open_artefact(str(served))
+    replayed = warmup.replay(artefact)
+    assert {size for _, size in replayed} == {1, 2}
+    assert {name for name, _ in replayed} == set(artefact.signatures)
+    batching = (served / "deployment" / "batching.config").read_text()
+    assert [f"allowed_batch_sizes: {size}" in batching for size in (1, 2)] == [True] * 2
+    assert (served / "1" / "assets.extra" / "model_card.md").read_text().startswith("# Model card")
 
 
 def test_the_card_tells_where_the_artefact_comes_from(served):

@@ -1,0 +1,114 @@
+"""The messages of TF Serving's gRPC interface and of its warm-up files.
+
+The package that holds them, `tensorflow-serving-api`, requires the full `tensorflow` distribution, which must not
+share an environment with `tensorflow-cpu` or `tensorflow-tpu`. The part used here is written down again below:
+fields, numbers and types, which are all that goes over the wire. Tensors and signature definitions are declared as
+bytes, which are encoded alike, and hold serialised TensorFlow messages.
+
+References:
+    https://github.com/tensorflow/serving/tree/master/tensorflow_serving/apis
+"""
+
+import functools
+import types
+
+import numpy as np
+import tensorflow as tf
+from tensorflow.core.framework import tensor_pb2
+
+PACKAGE = "tensorflow.serving"
+PREDICTION_SERVICE = f"{PACKAGE}.PredictionService"
+MODEL_SERVICE = f"{PACKAGE}.ModelService"
+VERSION_STATES = {"UNKNOWN": 0, "START": 10, "LOADING": 20, "AVAILABLE": 30, "UNLOADING": 40, "END": 50}
+
+# message -> (field, number, type); "map" is a map from string to bytes, "[]" marks repeated fields.
+_MESSAGES = {
+    "Int64Value": (("value", 1, "int64"),),
+    "Any": (("type_url", 1, "string"), ("value", 2, "bytes")),
+    "ModelSpec": (
+        ("name", 1, "string"),
+        ("version", 2, "Int64Value"),
+        ("signature_name", 3, "string"),
+        ("version_label", 4, "string"),
+    ),
+    "PredictRequest": (("model_spec", 1, "ModelSpec"), ("inputs", 2, "map"), ("output_filter", 3, "string[]")),
+    "PredictResponse": (("outputs", 1, "map"), ("model_spec", 2, "ModelSpec")),
+    "PredictLog": (("request", 1, "PredictRequest"), ("response", 2, "PredictResponse")),
+    "PredictionLog": (("predict_log", 6, "PredictLog"),),
+    "GetModelStatusRequest": (("model_spec", 1, "ModelSpec"),),
+    "StatusProto": (("error_code", 1, "int32"), ("error_message", 2, "string")),
+    "ModelVersionStatus": (("version", 1, "int64"), ("state", 2, "int32"), ("status", 3, "StatusProto")),
+    "GetModelStatusResponse": (("model_version_status", 1, "ModelVersionStatus[]"),),
+    "GetModelMetadataRequest": (("model_spec", 1, "ModelSpec"), ("metadata_field", 2, "string[]")),
+    "GetModelMetadataResponse": (("model_spec", 1, "ModelSpec"), ("metadata", 2, "map")),
+    "SignatureDefMap": (("signature_def", 1, "map"),),
+}
+
+
+@functools.cache
+def messages() -> types.SimpleNamespace:
+    """The message classes by name, e.g. `messages().PredictRequest`."""
+    from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+
+    field_type = descriptor_pb2.FieldDescriptorProto
+    scalars = {"int32": field_type.TYPE_INT32, "int64": field_type.TYPE_INT64}
+    scalars |= {"string": field_type.TYPE_STRING, "bytes": field_type.TYPE_BYTES}
+    file = descriptor_pb2.FileDescriptorProto(name="keras_vit/serving.proto", package=PACKAGE, syntax="proto3")
+    for name, fields in _MESSAGES.items():
+        message = file.message_type.add(name=name)
+        for field_name, number, kind in fields:
+            repeated = kind.endswith("[]") or kind == "map"
+            field = message.field.add(name=field_name, number=number)
+            field.label = field_type.LABEL_REPEATED if repeated else field_type.LABEL_OPTIONAL
+            kind = kind.removesuffix("[]")
+            if kind in scalars:
+                field.type = scalars[kind]
+                continue
+            field.type = field_type.TYPE_MESSAGE
+            if kind == "map":
+                entry = message.nested_type.add(name=field_name.title().replace("_", "") + "Entry")
+                entry.options.map_entry = True
+                entry.field.add(name="key", number=1, type=scalars["string"], label=field_type.LABEL_OPTIONAL)
+                entry.field.add(name="value", number=2, type=scalars["bytes"], label=field_type.LABEL_OPTIONAL)
+                kind = f"{name}.{entry.name}"
+            field.type_name = f".{PACKAGE}.{kind}"
+    # A pool of its own: the real package may be imported in the same process.
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(file)
+    classes = {
+        name: message_factory.GetMessageClass(pool.FindMessageTypeByName(f"{PACKAGE}.{name}")) for name in _MESSAGES
+    }
+    return types.SimpleNamespace(**classes)
+
+
+def encode_tensor(value) -> bytes:
+    """A tensor as the bytes of a `TensorProto`.
+
+    Args:
+        value: A numpy array, or anything that becomes one; strings and bytes become string tensors.
+    """
+    return tf.make_tensor_proto(value).SerializeToString()
+
+
+def decode_tensor(content: bytes) -> np.ndarray:
+    """The array in the bytes of a `TensorProto`; string tensors become arrays of bytes objects."""
+    return tf.make_ndarray(tensor_pb2.TensorProto.FromString(content))
+
+
+def predict_request(model: str, signature: str, inputs: dict, version: int | None = None):
+    """A `PredictRequest`.
+
+    Args:
+        model: Name of the model on the server.
+        signature: Name of the signature.
+        inputs: Arrays by input name.
+        version: Version of the model; None for the newest.
+    """
+    request = messages().PredictRequest()
+    request.model_spec.name = model
+    request.model_spec.signature_name = signature
+    if version is not None:
+        request.model_spec.version.value = version
+    for name, value in inputs.items():
+        request.inputs[name] = encode_tensor(value)
+    return request
