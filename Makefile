@@ -53,9 +53,10 @@ demo: $(VENV)/.installed-demo
 	$(BIN)/python -m export.tflite --model=$(DEMO)/run --output=$(DEMO)/tflite
 	@echo
 	@echo "Done. Everything is in $(CURDIR)/$(DEMO):"
-	@echo "  run/          config.json, metrics.jsonl, TensorBoard events, checkpoints, figures and model.keras"
+	@echo "  run/          model.keras, report.png, metrics.jsonl, config.json, TensorBoard events, checkpoints"
 	@echo "  saved_model/  for TensorFlow Serving; takes encoded JPEG or PNG bytes"
 	@echo "  tflite/       for devices"
+	@echo "Next: $(BIN)/python -m train.predict --model=$(DEMO)/run PICTURE ..."
 
 test: $(VENV)/.installed-test
 	$(BIN)/python -m pytest -q -m "not slow"
