@@ -85,6 +85,8 @@ def _relevance(model: keras.Model, images: np.ndarray, class_index: np.ndarray |
         else:
             relevance = relevance + positive @ relevance  # [B, N, N]
     layout = recorder.layout()
+    if probe is None:
+        relevance = relevance - np.eye(recorder.length, dtype=np.float32)  # each patch's own, the same for all
     return layout.to_grid(layout.output_row(relevance, probe)).astype(np.float32)
 
 

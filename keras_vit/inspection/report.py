@@ -197,8 +197,8 @@ def _draw_pictures(
 ) -> None:
     """Draws what the page's slider shows as figures for print: the last frame of all pictures, all layers of each."""
     shown = list(pictures[:_STATIC])
-    rows = {view.title: [picture.maps[view.key][-1, 0] for picture in shown] for view in reversed(views)}
-    rows = {title.partition(" for ")[0].partition(":")[0]: grids for title, grids in rows.items()}
+    names = {"layers": "last layer", "rollout": "rollout", "relevance": "relevance", "occlusion": "occlusion"}
+    rows = {names[view.key]: [picture.maps[view.key][-1, 0] for picture in shown] for view in views}
     titles = [f"{p.predictions[0][0]} {p.predictions[0][1]:.0%}" for p in shown]
     figure = plots.attention_overlays([p.pixels for p in shown], rows, titles, [p.box for p in shown])
     book.add(
