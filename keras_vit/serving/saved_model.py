@@ -63,7 +63,8 @@ def export_saved_model(
         VerificationError: If the artefact answers differently; nothing is left behind then.
     """
     reference = clone.inference_clone(model, dtype)
-    tolerance = verify.TOLERANCES["float32" if dtype == "float32" else "bfloat16"]
+    tolerance = verify.tolerance_of(dtype)
+    description = {**description, "precision": dtype}
     with versions.new_version(base, version) as draft:
         module = signatures.ServingModule(
             reference,

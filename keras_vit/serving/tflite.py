@@ -67,7 +67,7 @@ def export_tflite(
         card.write_text(card.labels_beside(draft), "".join(f"{name}\n" for name in description["class_names"]))
         card.write(card.beside(draft), description)
         comparison = verify_tflite(draft, network, preprocess, examples, normalise)
-        verify.check(comparison, tolerance or verify.TOLERANCES[precision], f"The {precision} TFLite file")
+        verify.check(comparison, tolerance or verify.tolerance_of(precision), f"The {precision} TFLite file")
         # The file comes last: whoever finds it finds its card as well.
         for name in (card.labels_beside, card.beside, str):
             os.replace(name(draft), name(path))

@@ -106,6 +106,18 @@ def compare(
     return Comparison(len(rows), float(difference.max()), float(difference.mean()), float(agrees.mean()), **accuracies)
 
 
+def tolerance_of(precision: str) -> Tolerance:
+    """The tolerance of a precision, by its name in `TOLERANCES` or that of a Keras policy.
+
+    Raises:
+        ValueError: If it is unknown.
+    """
+    name = precision.removeprefix("mixed_")
+    if name not in TOLERANCES:
+        raise ValueError(f"precision must be one of {sorted(TOLERANCES)}. Received: precision={precision!r}.")
+    return TOLERANCES[name]
+
+
 def failures(comparison: Comparison, tolerance: Tolerance) -> list[str]:
     """What a comparison violates, one sentence each; empty if it keeps to the tolerance."""
     problems = []

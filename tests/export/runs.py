@@ -11,7 +11,7 @@ from keras_vit.training import run_directory
 from tests.serving import small
 
 
-def write_digits_run(directory, output="softmax", **arguments):
+def write_digits_run(directory, output="softmax", seed=0, **arguments):
     """Leaves what a training run on the digits leaves, with random weights; returns the model."""
     source, test = data.open_source("digits", "train"), data.open_source("digits", "test")
     network = models.VisionTransformer(
@@ -27,7 +27,7 @@ def write_digits_run(directory, output="softmax", **arguments):
             **arguments,
         }
     )
-    small.randomise(network)
+    small.randomise(network, seed)
     directory.mkdir(parents=True, exist_ok=True)
     run_directory.save_model(network, str(directory))
     recipe_used = recipe.Recipe(

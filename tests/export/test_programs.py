@@ -68,6 +68,21 @@ def test_artefacts_measure_as_the_model(run, served, tflite_file, capsys):
     assert evaluate(capsys, f"--model={served}")["accuracy"] == expected["accuracy"]
 
 
+def test_verify_agrees_and_differs(run, served, tflite_file, tmp_path, capsys):
+    for path in (served, tflite_file):
+        assert call("export.verify", f"--model={run[0]}", f"--artefact={path}", "--examples=40") == 0
+        assert capsys.readouterr().out.endswith("agrees\n")
+    write_digits_run(tmp_path / "other", seed=1)
+    arguments = (f"--model={tmp_path / 'other'}", f"--artefact={tflite_file}", "--examples=40")
+    assert call("export.verify", "--json", *arguments) == 1
+    report = json.loads(capsys.readouterr().out)
+    assert report["passed"] is False
+    assert report["examples"] == 40
+    assert report["top1_agreement"] < 1
+    lenient = ("--max_difference=1", "--min_agreement=0", "--max_accuracy_drop=1")
+    assert call("export.verify", *arguments, *lenient) == 0
+
+
 def test_the_table_names_the_numbers(run, capsys):
     assert call("train.evaluate", f"--model={run[0]}") == 0
     table = capsys.readouterr().out
