@@ -73,7 +73,7 @@ def _load(location: str) -> dict[str, np.ndarray]:
     try:
         with tf.io.gfile.GFile(location, "rb") as file, np.load(file, allow_pickle=False) as arrays:
             return {key: arrays[key] for key in arrays.files}
-    except (ValueError, zipfile.BadZipFile, AttributeError, EOFError) as error:
+    except (ValueError, zipfile.BadZipFile, AttributeError, EOFError, tf.errors.OpError) as error:
         raise ValueError(
             f"{location} cannot be read as an .npz file of plain arrays ({error}). Write it with "
             "np.savez(path, images=images, labels=labels); arrays of objects are not read."

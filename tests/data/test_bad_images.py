@@ -1,0 +1,137 @@
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from keras_vit import data
+from tests.data import pictures
+from tests.data.test_tfrecord import example, write
+
+TRAIN = "decode_jpeg_and_inception_crop(8)|flip_lr|value_range(-1, 1)"
+EVAL = "decode|resize(8)|value_range(-1, 1)"
+
+DAMAGE = {
+    "zero bytes": lambda content: b"",
+    "truncated": lambda content: content[: len(content) // 2],
+    "text": lambda content: b"this is no picture",
+    "missing": None,
+}
+
+
+@pytest.fixture(params=["folder", "tfrecord"])
+def damaged(request, tmp_path):
+    """33 pictures of which one has no bytes and one is cut off, and what names them."""
+    root = pictures.folder(tmp_path / "p")
+    bad = [tmp_path / "p" / "cat" / "3.png", tmp_path / "p" / "eel" / "5.png"]
+    bad[0].write_bytes(b"")
+    bad[1].write_bytes(bad[1].read_bytes()[:200])
+    folder = data.open_source(f"folder:{root}", "all")
+    if request.param == "folder":
+        return folder, [str(path) for path in bad]
+    records = [example(e["image"].numpy(), int(e["label"])) for e in folder.examples()]
+    for i in range(3):
+        write(tmp_path / f"all-{i:05d}-of-00003", records[11 * i : 11 * i + 11])
+    places = [folder.paths.index(str(path)) for path in bad]
+    source = data.open_source(f"tfrecord:{tmp_path}/all-*", "all", num_classes=3)
+    return source, [f"record {i % 11} of {tmp_path}/all-{i // 11:05d}-of-00003" for i in places]
+
+
+@pytest.mark.parametrize("kind", DAMAGE)
+@pytest.mark.parametrize("training", [True, False])
+def test_an_error_names_the_file(tmp_path, kind, training):
+    root = pictures.folder(tmp_path / "p")
+    source = data.open_source(f"folder:{root}", "all")
+    path = tmp_path / "p" / "dog" / "7.png"
+    if DAMAGE[kind]:
+        path.write_bytes(DAMAGE[kind](path.read_bytes()))
+    else:
+        path.unlink()
+    batches = data.train_batches(source, TRAIN, 8).take(6) if training else data.eval_batches(source, EVAL, 8)
+    with pytest.raises(tf.errors.OpError) as error:
+        list(batches)
+    text = data.explain(error.value)
+    assert text.startswith(f"unreadable image {path}: ")
+    assert "{{" not in text and "Op:" not in text and "\n" not in text
+    reason = {"zero bytes": "Input is empty", "text": "Unknown image file format", "missing": "No such file"}
+    assert reason.get(kind, "") in text
+
+
+@pytest.mark.parametrize("place", [0, 7, 8, 31, 32])
+def test_also_the_first_and_the_last_are_found(tmp_path, place):
+    source = data.open_source(f"folder:{pictures.folder(tmp_path / 'p')}", "all")
+    with open(source.paths[place], "wb"):
+        pass
+    for batch_size in (8, 33):
+        with pytest.raises(tf.errors.OpError) as error:
+            list(data.eval_batches(source, EVAL, batch_size))
+        assert source.paths[place] in data.explain(error.value)
+
+
+def test_errors_of_records_name_file_and_number(damaged):
+    source, names = damaged
+    with pytest.raises(tf.errors.OpError) as error:
+        list(data.eval_batches(source, EVAL, 8))
+    assert any(name in data.explain(error.value) for name in names)
+
+
+def test_skipping_in_training(damaged):
+    source, names = damaged
+    log = data.Log()
+    batches = list(data.train_batches(source, TRAIN, 8, on_bad_image=log).take(9).as_numpy_iterator())
+    assert len(batches) == 9 and all(batch["image"].any(axis=(1, 2, 3)).all() for batch in batches)
+    assert sorted(log.reasons) == sorted(names)
+    assert log.count >= 4  # two pictures in two epochs; what was prefetched counts as well
+    assert "Input is empty." in log.reasons.values()
+
+
+def test_skipping_keeps_the_other_rows_and_repeats(damaged):
+    source, _ = damaged
+    first, again = (
+        list(data.train_batches(source, TRAIN, 8, on_bad_image="skip").take(5).as_numpy_iterator()) for _ in range(2)
+    )
+    for batch, other in zip(first, again, strict=True):
+        np.testing.assert_array_equal(batch["image"], other["image"])
+    resumed = next(iter(data.train_batches(source, TRAIN, 8, on_bad_image="skip", start_step=3)))
+    np.testing.assert_array_equal(resumed["image"], first[3]["image"])
+
+
+def test_skipping_in_evaluation_masks(damaged):
+    source, names = damaged
+    log = data.Log()
+    batches = list(data.eval_batches(source, EVAL, 8, on_bad_image=log).as_numpy_iterator())
+    assert len(batches) == 5
+    assert sum(batch["mask"].sum() for batch in batches) == 31
+    assert all(not batch["image"][batch["mask"] == 0].any() for batch in batches)
+    assert sorted(log.reasons) == sorted(names) and log.count == 2
+
+
+def test_skipping_changes_nothing_where_all_is_well(tmp_path):
+    source = data.open_source(f"folder:{pictures.folder(tmp_path / 'p')}", "all")
+    strict, lenient = (
+        list(data.train_batches(source, TRAIN, 8, on_bad_image=mode).take(5).as_numpy_iterator())
+        for mode in ("error", "skip")
+    )
+    for batch, other in zip(strict, lenient, strict=True):
+        np.testing.assert_array_equal(batch["image"], other["image"])
+        np.testing.assert_array_equal(batch["label"], other["label"])
+
+
+@pytest.mark.parametrize("mode", ["error", "skip"])
+def test_a_set_of_which_nothing_can_be_read_ends(tmp_path, mode):
+    source = data.open_source(f"folder:{pictures.folder(tmp_path / 'p')}", "all")
+    for path in source.paths:
+        with open(path, "wb") as file:
+            file.write(b"nothing")
+    with pytest.raises(tf.errors.OpError) as error:
+        next(iter(data.train_batches(source, TRAIN, 4, on_bad_image=mode)))
+    assert "unreadable image" in data.explain(error.value)
+
+
+def test_an_operation_that_fails_is_reported_with_the_file(tmp_path):
+    source = data.open_source(f"folder:{pictures.folder(tmp_path / 'p')}", "all")
+    with pytest.raises(tf.errors.OpError) as error:
+        next(iter(data.train_batches(source, "decode|random_crop(22)", 33)))  # the pictures have 20 to 30 rows
+    assert f"{tmp_path}/p/" in data.explain(error.value)
+
+
+def test_other_errors_are_not_explained():
+    assert data.explain(ValueError("something else")) is None

@@ -1,0 +1,112 @@
+import numpy as np
+import pytest
+import scipy.stats
+import tensorflow as tf
+
+from keras_vit.data import mix
+
+B, H, W, CLASSES = 4, 10, 12, 5
+
+
+def batch(dtype=tf.float32):
+    images = tf.random.stateless_uniform([B, H, W, 3], [1, 2], -1.0, 1.0, dtype=tf.float32)
+    labels = tf.one_hot([0, 1, 2, 4], CLASSES)
+    return tf.cast(images, dtype), tf.cast(labels, dtype)
+
+
+def apply(lam, seed=(3, 4), compiled=False, dtype=tf.float32, **alphas):
+    function = tf.function(
+        lambda images, labels, lam, seed: mix.apply(images, labels, lam, seed, **alphas),
+        jit_compile=compiled,
+        autograph=False,
+    )
+    images, labels = batch(dtype)
+    results = function(images, labels, tf.fill([B], tf.constant(lam, tf.float32)), tf.constant(seed, tf.int32))
+    return [tf.cast(result, tf.float32).numpy() for result in results]
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_mixup(compiled):
+    images, labels = (value.numpy() for value in batch())
+    mixed, mixed_labels = apply(0.75, compiled=compiled, mixup=0.2)
+    # Two products and a sum in float32.
+    np.testing.assert_allclose(mixed, 0.75 * images + 0.25 * np.roll(images, 1, axis=0), atol=1e-6)
+    np.testing.assert_allclose(mixed_labels, 0.75 * labels + 0.25 * np.roll(labels, 1, axis=0), atol=1e-6)
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize("alphas", [{"cutmix": 1.0}, {"mixup": 0.2, "cutmix": 1.0}])
+def test_cutmix(compiled, alphas):
+    images, labels = (value.numpy() for value in batch())
+    partner, shares = np.roll(images, 1, axis=0), []
+    for seed in range(8):
+        mixed, mixed_labels = apply(-0.6, seed=(seed, 0), compiled=compiled, **alphas)
+        inside = (mixed == partner).all(-1)
+        assert ((mixed == images).all(-1) | inside).all()  # every pixel is from one of the two
+        assert (inside == inside[0]).all()  # at one place in the whole batch
+        rows, columns = np.flatnonzero(inside[0].any(1)), np.flatnonzero(inside[0].any(0))
+        assert inside[0][rows[0] : rows[-1] + 1, columns[0] : columns[-1] + 1].all()
+        share = 1 - inside[0].mean()
+        shares.append(share)
+        # The labels tell the area that is really left.
+        np.testing.assert_allclose(mixed_labels, share * labels + (1 - share) * np.roll(labels, 1, axis=0), atol=1e-6)
+    assert min(shares) >= 0.6 - 0.1  # a box of 40 %, rounded to pixels, and less where it was cut
+    assert len(set(shares)) > 1
+
+
+def test_both_means_one_of_the_two():
+    """The sign tells which; a positive number mixes as mixup alone does."""
+    for first, second in zip(apply(0.8, mixup=0.2, cutmix=1.0), apply(0.8, mixup=0.2), strict=True):
+        np.testing.assert_allclose(first, second, atol=1e-6)
+
+
+def test_off_changes_nothing():
+    for result, value in zip(apply(0.3), batch(), strict=True):
+        np.testing.assert_array_equal(result, value)
+
+
+def test_types_are_kept_and_labels_sum_to_one():
+    images, labels = batch(tf.bfloat16)
+    mixed, mixed_labels = mix.apply(images, labels, tf.fill([B], -0.5), tf.constant([0, 1]), cutmix=1.0)
+    assert mixed.dtype == mixed_labels.dtype == tf.bfloat16
+    for lam in (0.9, -0.9, -1e-6, 1 - 1e-6):
+        np.testing.assert_allclose(apply(lam, mixup=0.5, cutmix=0.5)[1].sum(-1), 1.0, atol=1e-6)
+
+
+def test_shapes_are_static():
+    function = tf.function(lambda i, lab, lam, seed: mix.apply(i, lab, lam, seed, 0.2, 1.0), autograph=False)
+    specs = [tf.TensorSpec([B, H, W, 3]), tf.TensorSpec([B, CLASSES]), tf.TensorSpec([B]), tf.TensorSpec([2], tf.int32)]
+    outputs = function.get_concrete_function(*specs).structured_outputs
+    assert [output.shape.as_list() for output in outputs] == [[B, H, W, 3], [B, CLASSES]]
+
+
+def draws(count, **alphas):
+    return tf.map_fn(
+        lambda step: mix.draw(7, step, **alphas), tf.range(count, dtype=tf.int64), fn_output_signature=tf.float32
+    ).numpy()
+
+
+@pytest.mark.parametrize("alpha", [0.1, 0.2, 1.0, 8.0])
+def test_cutmix_shares_have_the_distribution_beta(alpha):
+    shares = -draws(800, cutmix=alpha)
+    assert ((shares > 0) & (shares < 1)).all()
+    # Compared above the limits that keep the sign: there beta of 0.1 has much of its weight.
+    inner = lambda x: np.clip(x, 1e-5, 1 - 1e-5)  # noqa: E731
+    expected = inner(scipy.stats.beta(alpha, alpha).rvs(20_000, random_state=0))
+    assert scipy.stats.ks_2samp(inner(shares), expected).pvalue > 1e-3
+
+
+def test_mixup_takes_the_larger_share():
+    shares = draws(400, mixup=0.2)
+    assert (shares >= 0.5).all() and shares.max() > 0.99
+
+
+def test_with_both_each_is_used_about_half_of_the_time():
+    shares = draws(400, mixup=0.8, cutmix=1.0)
+    assert 140 < (shares > 0).sum() < 260  # 6 standard deviations
+    np.testing.assert_array_equal(shares, draws(400, mixup=0.8, cutmix=1.0))
+
+
+def test_negative_parameters():
+    with pytest.raises(ValueError, match="mixup=-0.1"):
+        mix.draw(0, tf.constant(0), mixup=-0.1)

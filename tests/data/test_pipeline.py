@@ -1,0 +1,197 @@
+import itertools
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from keras_vit import data
+from keras_vit.data import seeds
+from keras_vit.data.sources import ArraySource
+from tests.data import pictures
+from tests.data.test_tfrecord import write_numbered
+
+PRIME = 97  # examples; no batch size divides it
+
+
+def numbered(count=PRIME, side=4):
+    """Image number i has only the value i."""
+    images = np.broadcast_to(np.arange(count, dtype=np.uint8)[:, None, None], (count, side, side))
+    return ArraySource("numbered", "train", images, np.arange(count, dtype=np.int32) % 10, list("abcdefghij"))
+
+
+@pytest.fixture(scope="module", params=["array", "folder", "tfrecord"])
+def source(request, tmp_path_factory):
+    """The same 97 numbered pictures in every kind of source."""
+    if request.param == "array":
+        return numbered()
+    root = tmp_path_factory.mktemp(request.param)
+    if request.param == "tfrecord":
+        write_numbered(root, [40, 7, 50])
+        return data.open_source(f"tfrecord:{root}", num_classes=10)
+    for i in range(PRIME):
+        (root / str(i % 10)).mkdir(exist_ok=True)
+        content = pictures.encode(np.full((4, 4, 3), i, np.uint8))
+        (root / str(i % 10) / f"{i}.png").write_bytes(content)
+    return data.open_source(f"folder:{root}", "all")
+
+
+def numbers(batch):
+    return batch["image"][:, 0, 0, 0].tolist()
+
+
+def train(source, batch_size, steps, pp="decode(channels=1)|resize(4)", **arguments):
+    batches = data.train_batches(source, pp, batch_size, shuffle_buffer=16, **arguments)
+    return list(batches.take(steps).as_numpy_iterator())
+
+
+def test_every_epoch_has_every_example_once_in_a_new_order(source):
+    seen = [number for batch in train(source, 10, 20) for number in numbers(batch)]
+    first, second = seen[:PRIME], seen[PRIME : 2 * PRIME]
+    assert sorted(first) == sorted(second) == list(range(PRIME))
+    assert first != sorted(first) and first != second
+
+
+def test_labels_belong_to_their_images(source):
+    for batch in train(source, 10, 3):
+        assert [number % 10 for number in numbers(batch)] == batch["label"].tolist()
+    assert batch["label"].dtype == np.int32 and batch["image"].dtype == np.uint8
+
+
+def test_a_batch_depends_on_seed_and_step_only(source):
+    pp = "decode|resize(6)|random_crop(4)|color_jitter(0.3)|flip_lr"
+    whole = train(source, 12, 20, pp, seed=5, mixup=0.2)
+    tf.random.set_seed(1234)  # does not matter
+    for start in (0, 3, 8, 17):  # 8 steps are almost one epoch
+        resumed = train(source, 12, 3, pp, seed=5, mixup=0.2, start_step=start)
+        for expected, batch in zip(whole[start:], resumed, strict=False):
+            for key in expected:
+                np.testing.assert_array_equal(batch[key], expected[key])
+    other = train(source, 12, 2, pp, seed=6, mixup=0.2)
+    assert numbers(other[0]) != numbers(whole[0]) and (other[0]["mix"] != whole[0]["mix"]).all()
+
+
+@pytest.mark.parametrize("shards", [2, 3, 4])
+def test_the_batch_does_not_depend_on_the_number_of_workers(source, shards):
+    pp = "decode|resize(6)|random_crop(4)|color_jitter(0.3)"
+    whole = train(source, 12, 10, pp, mixup=0.2, cutmix=1.0)
+    parts = [train(source, 12, 10, pp, mixup=0.2, cutmix=1.0, shard_index=i, num_shards=shards) for i in range(shards)]
+    for step, expected in enumerate(whole):
+        for key in expected:
+            np.testing.assert_array_equal(np.concatenate([part[step][key] for part in parts]), expected[key])
+
+
+@pytest.mark.parametrize(("batch_size", "shards"), [(10, 1), (12, 3), (97, 1), (100, 4), (128, 2), (1, 1)])
+def test_evaluation_has_every_example_once(source, batch_size, shards):
+    pp = "decode(channels=1)|resize(4)|value_range(-1, 1)"
+    parts = [
+        list(data.eval_batches(source, pp, batch_size, shard_index=i, num_shards=shards).as_numpy_iterator())
+        for i in range(shards)
+    ]
+    assert {len(part) for part in parts} == {-(-PRIME // batch_size)}  # workers stay in step
+    seen, correct, total = [], 0.0, 0.0
+    for batch in itertools.chain(*parts):
+        assert len(batch["image"]) == batch_size // shards
+        mask = batch["mask"]
+        assert not batch["image"][mask == 0].any() and set(mask) <= {0.0, 1.0}
+        seen += [number for number, keep in zip(numbers(batch), mask, strict=True) if keep]
+        # A classifier that is right on the even labels.
+        correct += float(((batch["label"] % 2 == 0) * mask).sum())
+        total += float(mask.sum())
+    assert sorted(seen) == list(range(PRIME))
+    assert total == PRIME
+    assert correct / total == sum(i % 10 % 2 == 0 for i in range(PRIME)) / PRIME
+
+
+def test_evaluation_keeps_the_order_of_the_source():
+    batches = data.eval_batches(numbered(), "resize(4)", 10)
+    assert [number for batch in batches.as_numpy_iterator() for number in numbers(batch)][:PRIME] == list(range(PRIME))
+    assert int(batches.cardinality()) == 10
+
+
+def test_augmentation_differs_between_epochs_and_rows():
+    one = numbered(count=1, side=8)
+    one.images = np.arange(64, dtype=np.uint8).reshape(1, 8, 8, 1)
+    batch = train(one, 64, 1, "random_crop(4)")[0]
+    assert len({image.tobytes() for image in batch["image"]}) > 15  # of 25 places
+
+
+def test_float_images_and_label_vectors():
+    batch = train(numbered(), 5, 1, "resize(4)|value_range(-1, 1)|resize(2)|onehot(10)")[0]
+    assert batch["image"].dtype == np.float32 and batch["image"].shape == (5, 2, 2, 1)
+    assert batch["label"].shape == (5, 10) and batch["label"].sum() == 5
+
+
+def test_several_labels(tmp_path):
+    labels = np.eye(4, dtype=np.float32)[np.arange(12) % 4]
+    labels[:, 3] = 1
+    np.savez(tmp_path / "a.npz", images=np.zeros((12, 4, 4), np.uint8), labels=labels.astype(int))
+    source = data.open_source(f"npz:{tmp_path}/a.npz", "all")
+    batch = next(iter(data.train_batches(source, "resize(4)", 12)))
+    assert batch["label"].shape == (12, 4) and batch["label"].dtype == tf.float32
+    np.testing.assert_array_equal(np.sort(batch["label"].numpy(), 0), np.sort(labels, 0))
+
+
+def test_batches_are_static(source):
+    spec = data.train_batches(source, "decode|resize(4)", 8, num_shards=2, mixup=1.0).element_spec
+    assert {key: value.shape.as_list() for key, value in spec.items()} == {
+        "image": [4, 4, 4, 3],
+        "label": [4],
+        "mix": [4],
+    }
+    spec = data.eval_batches(source, "decode|resize(4)", 8, num_shards=2).element_spec
+    assert all(value.shape.is_fully_defined() for value in spec.values())
+
+
+def test_workers_of_tf_distribute_do_not_divide_again():
+    options = data.train_batches(numbered(), "resize(4)", 8).options()
+    assert options.experimental_distribute.auto_shard_policy == tf.data.experimental.AutoShardPolicy.OFF
+    assert options.deterministic
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 7, 100])
+def test_permutations(size):
+    epochs = []
+    for epoch in range(4):
+        index = tf.range(size, dtype=tf.int64)
+        order = seeds.permute(index, tf.fill([size], tf.constant(epoch, tf.int64)), seeds.key(0, "order"), size)
+        assert sorted(order.numpy().tolist()) == list(range(size))
+        epochs.append(tuple(order.numpy().tolist()))
+    if size > 10:
+        assert len(set(epochs)) == 4
+
+
+def test_permutations_are_even():
+    """Each example stands at each place about equally often."""
+    size, count = 8, 2000
+    epochs = tf.repeat(tf.range(count, dtype=tf.int64), size)
+    index = tf.tile(tf.range(size, dtype=tf.int64), [count])
+    order = seeds.permute(index, epochs, seeds.key(3, "order"), size).numpy().reshape(count, size)
+    counts = np.stack([np.bincount(order[:, place], minlength=size) for place in range(size)])
+    # Expected 250 each, with a standard deviation below 16; 5 of them are allowed.
+    assert np.abs(counts - count / size).max() < 80
+
+
+def test_keys_are_stable():
+    """They decide what a resumed run sees, so they must not change between versions."""
+    assert seeds.key(0, "order") == 3863266431938735438
+    assert len({seeds.key(seed, use, place) for seed in range(3) for use in "ab" for place in range(3)}) == 18
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda s: data.train_batches(s, "resize(4)", 10, num_shards=3), ["multiple of `num_shards`=3", "9 or 12"]),
+        (lambda s: data.train_batches(s, "resize(4)", 0), ["batch_size"]),
+        (lambda s: data.train_batches(s, "resize(4)", 8, shard_index=2, num_shards=2), ["shard_index", "2"]),
+        (lambda s: data.train_batches(s, "resize_small(4)|keep('image')", 8), ["'image' and 'label' must remain"]),
+        (lambda s: data.train_batches(s, "random_crop(9)|resize_small(4)", 8), ["one fixed size", "resize(224)"]),
+        (lambda s: data.train_batches(s, "resize(4)", 8, mixup=-1), ["mixup=-1"]),
+        (lambda s: data.train_batches(s, "resize(4)", 8, on_bad_image="ignore"), ["'error', 'skip'", "'ignore'"]),
+        (lambda s: data.eval_batches(s, "resize(4)|flip_lr", 8), ["must not be random"]),
+    ],
+)
+def test_errors(call, words):
+    with pytest.raises(ValueError) as error:
+        call(numbered())
+    for word in words:
+        assert word in str(error.value)

@@ -1,0 +1,134 @@
+import io
+import pathlib
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from PIL import Image, ImageEnhance, ImageOps
+
+from keras_vit.data import preprocess, randaugment
+from tests.data import pictures
+
+# What big_vision's pp/archive/autoaugment.py computes (TensorFlow 2.21, in graphs), with the three functions that it
+# takes from tensorflow-addons written with ImageProjectiveTransformV3. Keys: operation/magnitude/sign, or
+# Cutout/magnitude/row,column of the centre.
+PUBLISHED = np.load(pathlib.Path(__file__).parent / "randaugment.npz", allow_pickle=False)
+OPERATIONS = list(randaugment.operations_of(10, "reference"))
+
+
+def apply(name, magnitude, image, draws, mode="reference"):
+    operation = randaugment.operations_of(magnitude, mode)[name]
+    return tf.function(operation, autograph=False)(tf.constant(image), tf.constant(draws, tf.float32)).numpy()
+
+
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_reference_is_the_published_code_bit_by_bit(name):
+    image = PUBLISHED["image"]
+    keys = [key for key in PUBLISHED.files if key.split("/")[0] == name]
+    assert len(keys) >= 8
+    for key in keys:
+        _, magnitude, argument = key.split("/")
+        if name == "Cutout":
+            row, column = (int(number) for number in argument.split(","))
+            draws = [(row + 0.5) / image.shape[0], (column + 0.5) / image.shape[1]]
+        else:
+            draws = [0.7 if argument == "1" else 0.2, 0.0]
+        np.testing.assert_array_equal(apply(name, int(magnitude), image, draws), PUBLISHED[key], err_msg=key)
+
+
+def test_quirks_of_the_reference():
+    image = pictures.smooth()
+    invert = 255 - image
+    np.testing.assert_array_equal(apply("Solarize", 10, image, [0, 0]), invert)  # 256 became 0
+    np.testing.assert_array_equal(apply("Solarize", 15, image, [0, 0]), np.where(image < 128, image, invert))
+    np.testing.assert_array_equal(apply("Posterize", 0, image, [0, 0]), image & 0x80)
+    assert apply("Brightness", 0, image, [0, 0]).max() <= 25
+    assert (apply("TranslateX", 10, image, [0, 0]) == 128).all()  # 100 pixels, wider than the picture
+
+
+CORRECTED_AT_0 = [name for name in OPERATIONS if name not in ("AutoContrast", "Equalize", "Invert")]
+
+
+@pytest.mark.parametrize("name", CORRECTED_AT_0)
+def test_corrected_does_nothing_at_magnitude_0_and_more_later(name):
+    image = pictures.smooth()
+
+    def change(magnitude):
+        results = [apply(name, magnitude, image, draws, "corrected") for draws in ([0.7, 0.5], [0.3, 0.5])]
+        return sum(np.abs(result.astype(int) - image).mean() for result in results)
+
+    assert change(0) == 0
+    changes = [change(magnitude) for magnitude in (3, 6, 10)]
+    assert 0 < changes[0] <= changes[1] <= changes[2]
+
+
+def test_colour_operations_are_those_of_pil():
+    """`corrected` differs from PIL by the rounding of greys and cut fractions only: 1 or, for a blurred picture, 2."""
+    image = pictures.smooth()
+    pil = Image.fromarray(image)
+    stronger = 1 + 0.9 * 0.5
+    for name, enhance in (
+        ("Color", ImageEnhance.Color),
+        ("Contrast", ImageEnhance.Contrast),
+        ("Brightness", ImageEnhance.Brightness),
+    ):
+        expected = np.asarray(enhance(pil).enhance(stronger)).astype(int)
+        assert np.abs(apply(name, 5, image, [0.9, 0], "corrected") - expected).max() <= 1, name
+    np.testing.assert_array_equal(apply("Equalize", 5, image, [0, 0]), ImageOps.equalize(pil))
+    assert (
+        np.abs(apply("AutoContrast", 5, image, [0, 0]).astype(int) - np.asarray(ImageOps.autocontrast(pil))).max() <= 1
+    )
+    np.testing.assert_array_equal(apply("Posterize", 10, image, [0, 0]), ImageOps.posterize(pil, 4))
+    np.testing.assert_array_equal(apply("Solarize", 5, image, [0, 0], "corrected"), ImageOps.solarize(pil, 128))
+    turned = pil.rotate(-15, Image.Resampling.BILINEAR, fillcolor=(128,) * 3)
+    difference = np.abs(apply("Rotate", 5, image, [0.3, 0], "corrected").astype(int) - np.asarray(turned))
+    assert np.median(difference) <= 2
+
+
+def test_equal_channels_stay_as_they_are():
+    flat = np.full((6, 7, 3), 77, np.uint8)
+    for name in ("AutoContrast", "Equalize"):
+        np.testing.assert_array_equal(apply(name, 10, flat, [0, 0]), flat)
+
+
+def test_randaug_chooses_evenly_and_follows_its_seed():
+    function = tf.function(
+        lambda position: preprocess.host_function("randaug(1, 10)")({"image": tf.constant(image)}, 0, position)[
+            "image"
+        ],
+        autograph=False,
+    )
+    image = pictures.smooth(24, 24)
+    results = [function(tf.constant(position, tf.int64)).numpy() for position in range(320)]
+    known = {}
+    for name in OPERATIONS:
+        for draws in ([0.7, 0.5], [0.2, 0.5]):
+            known.setdefault(apply(name, 10, image, draws).tobytes(), name)
+    counts = {name: 0 for name in OPERATIONS}
+    for result in results:
+        counts[known.get(result.tobytes(), "Cutout")] += 1  # Cutout has many places
+    # Invert and Solarize agree at magnitude 10, and so do both translations by more than the picture.
+    counts["Invert"] += counts.pop("Solarize")
+    counts["TranslateX"] += counts.pop("TranslateY")
+    for name, count in counts.items():
+        expected = 40 if name in ("Invert", "TranslateX") else 20
+        assert expected - 18 <= count <= expected + 25, (name, counts)  # about 4 standard deviations
+    np.testing.assert_array_equal(function(tf.constant(3, tf.int64)), results[3])
+
+
+def test_number_of_layers():
+    image = tf.constant(pictures.smooth())
+    nothing = preprocess.host_function("randaug(0, 10)")({"image": image})["image"]
+    np.testing.assert_array_equal(nothing, image)
+    assert preprocess.host_function("randaug(3, 15, 'corrected')")({"image": image})["image"].shape == image.shape
+
+
+def test_needs_three_channels():
+    with pytest.raises(ValueError, match="3 channels"):
+        preprocess.host_function("randaug(2, 10)")({"image": tf.zeros([4, 4, 1], tf.uint8)})
+
+
+def test_the_published_picture_is_small():
+    buffer = io.BytesIO()
+    np.save(buffer, PUBLISHED["image"])
+    assert len(buffer.getvalue()) < 2000

@@ -1,0 +1,380 @@
+import gzip
+import json
+import struct
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from keras_vit import data
+from keras_vit.data.readers import digits
+from tests.data import pictures
+
+
+def labels_of(source):
+    return [int(example["label"]) for example in source.examples()]
+
+
+# --- digits ----------------------------------------------------------------------------------------------------------
+
+
+def test_digits():
+    train, test = data.open_source("digits", "train"), data.open_source("digits", "test")
+    assert (train.num_examples, test.num_examples) == (1437, 360)
+    assert train.class_names == tuple("0123456789") and train.num_classes == 10
+    assert not train.multi_label and not train.encoded
+    assert data.split_sizes("digits") == {"train": 1437, "test": 360}
+    np.testing.assert_array_equal(np.bincount(test.labels()), np.full(10, 36))  # every digit in proportion
+    assert train.images.dtype == np.uint8 and train.images.shape == (1437, 8, 8, 1)
+    assert (train.images.min(), train.images.max()) == (0, 255)
+
+
+def test_digits_splits_have_no_picture_in_common():
+    train, test = (
+        {image.tobytes() for image in data.open_source("digits", split).images} for split in ("train", "test")
+    )
+    assert not train & test
+
+
+def test_digits_are_those_of_scikit_learn():
+    sklearn = pytest.importorskip("sklearn.datasets")
+    published = sklearn.load_digits()
+    images, labels, _ = digits.load()
+    np.testing.assert_array_equal(labels, published.target)
+    np.testing.assert_array_equal(images, np.round(published.images * 255 / 16))
+
+
+def test_slices_keep_the_order():
+    whole = labels_of(data.open_source("digits", "train"))
+    assert labels_of(data.open_source("digits", "train[100:110]")) == whole[100:110]
+    assert labels_of(data.open_source("digits", "train[:5]+test[:2]"))[:5] == whole[:5]
+
+
+# --- npz --------------------------------------------------------------------------------------------------------------
+
+
+def arrays(count=20, classes=4):
+    rng = np.random.default_rng(count)
+    return rng.integers(0, 256, (count, 6, 5), dtype=np.uint8), np.arange(count) % classes
+
+
+def test_npz_as_keras_writes_it(tmp_path):
+    (x, y), (x_test, y_test) = arrays(), arrays(8)
+    path = tmp_path / "a.npz"
+    np.savez(path, x_train=x, y_train=y[:, None], x_test=x_test, y_test=y_test, class_names=["a", "b", "c", "d"])
+    source = data.open_source(f"npz:{path}", "test")
+    assert source.num_examples == 8 and source.class_names == ("a", "b", "c", "d")
+    np.testing.assert_array_equal(source.images[..., 0], x_test)
+    np.testing.assert_array_equal(data.open_source(f"npz:{path}").labels(), y)
+
+
+def test_npz_with_validation_and_several_labels(tmp_path):
+    x, _ = arrays()
+    labels = (np.random.default_rng(0).random((20, 5)) < 0.4).astype(np.int64)
+    path = tmp_path / "a.npz"
+    np.savez(path, train_images=x, train_labels=labels, val_images=x[:5], val_labels=labels[:5])
+    source = data.open_source(f"npz:{path}", "validation")
+    assert source.multi_label and source.num_classes == 5
+    np.testing.assert_array_equal(source.labels(), labels[:5])
+    assert source.labels().dtype == np.float32
+
+
+def test_npz_with_one_pair_is_divided_the_same_way_every_time(tmp_path):
+    x, y = arrays(40)
+    np.savez(tmp_path / "a.npz", images=x, labels=y)
+    spec = f"npz:{tmp_path}/a.npz"
+    assert data.split_sizes(spec) == {"train": 32, "test": 8, "all": 40}
+    train, test = data.open_source(spec, "train"), data.open_source(spec, "test")
+    np.testing.assert_array_equal(np.bincount(test.labels()), [2, 2, 2, 2])
+    both = {image.tobytes() for image in train.images} | {image.tobytes() for image in test.images}
+    assert len(both) == 40
+    assert data.open_source(spec, "test", test_fraction=0.5).num_examples == 20
+    assert data.open_source(f"{spec}#test_fraction=0.5", "test").num_examples == 20
+
+
+def test_a_slice_without_some_class_is_warned_of(tmp_path, caplog):
+    x, y = arrays(40)
+    np.savez(tmp_path / "a.npz", x_train=x, y_train=np.sort(y))
+    with caplog.at_level("WARNING", logger="absl"):
+        data.open_source(f"npz:{tmp_path}/a.npz", "train[:50%]")
+    assert "no example of 2 of the 4 classes" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ({"images": np.zeros((3, 4, 4), np.float32), "labels": [0, 1, 0]}, ["uint8", "float32", "Multiply by 255"]),
+        ({"images": np.zeros((3, 4, 4, 2), np.uint8), "labels": [0, 1, 0]}, ["1 or 3 channels", "[3, 4, 4, 2]"]),
+        ({"images": np.zeros((3, 4, 4), np.uint8), "labels": [0, 1]}, ["one label an image, 3", "[2]"]),
+        ({"images": np.zeros((3, 4, 4), np.uint8), "labels": [0, -1, 2]}, ["out of range", "-1 for image 1"]),
+        ({"images": np.zeros((3, 4, 4), np.uint8), "labels": [0, 0.5, 1]}, ["integers", "float64"]),
+        ({"pixels": np.zeros((3, 4, 4), np.uint8), "labels": [0, 1, 0]}, ["no pair of images and labels", "pixels"]),
+        ({"images": np.array([{}, {}]), "labels": [0, 1]}, ["plain arrays", "np.savez"]),
+        ({"images": np.zeros((0, 4, 4), np.uint8), "labels": np.zeros(0, int)}, ["no image"]),
+    ],
+)
+def test_npz_errors(tmp_path, content, words):
+    np.savez(tmp_path / "a.npz", **content)
+    with pytest.raises(ValueError) as error:
+        data.open_source(f"npz:{tmp_path}/a.npz", "all")
+    for word in words:
+        assert word in str(error.value)
+
+
+def test_npz_labels_beyond_the_names(tmp_path):
+    x, y = arrays()
+    np.savez(tmp_path / "a.npz", images=x, labels=y, class_names=["a", "b", "c"])
+    with pytest.raises(ValueError, match="0 <= label < 3.*Received: 3 for image 3.*4 more"):
+        data.open_source(f"npz:{tmp_path}/a.npz")
+
+
+def test_npz_that_is_none(tmp_path):
+    (tmp_path / "a.npz").write_bytes(b"PK\x03\x04 something else")
+    with pytest.raises(ValueError, match="a.npz cannot be read"):
+        data.open_source(f"npz:{tmp_path}/a.npz")
+    with pytest.raises(FileNotFoundError, match="b.npz"):
+        data.open_source(f"npz:{tmp_path}/b.npz")
+
+
+# --- idx --------------------------------------------------------------------------------------------------------------
+
+
+def idx(array):
+    return struct.pack(f">BBBB{array.ndim}I", 0, 0, 8, array.ndim, *array.shape) + array.astype(np.uint8).tobytes()
+
+
+@pytest.fixture
+def idx_folder(tmp_path):
+    for part, count in (("train", 20), ("t10k", 7)):
+        images, labels = arrays(count)
+        (tmp_path / f"{part}-images-idx3-ubyte.gz").write_bytes(gzip.compress(idx(images)))
+        (tmp_path / f"{part}-labels-idx1-ubyte").write_bytes(idx(labels))
+    return tmp_path
+
+
+def test_idx(idx_folder):
+    spec = f"idx:{idx_folder}"
+    assert data.split_sizes(spec) == {"train": 20, "test": 7}
+    images, labels = arrays(7)
+    source = data.open_source(spec, "test")
+    np.testing.assert_array_equal(source.images[..., 0], images)
+    np.testing.assert_array_equal(source.labels(), labels)
+    # All splits have the same classes, although the first two test images have only two of them.
+    assert data.open_source(spec, "test[:2]").class_names == ("0", "1", "2", "3")
+    assert data.open_source(spec, "train", class_names=list("abcd")).class_names == ("a", "b", "c", "d")
+    joined = data.open_source(spec, "test[:2]+train[1:3]")
+    np.testing.assert_array_equal(joined.labels(), [0, 1, 1, 2])
+
+
+def test_fashion_mnist_knows_its_classes(idx_folder):
+    for part in ("train", "t10k"):
+        count = {"train": 20, "t10k": 7}[part]
+        (idx_folder / f"{part}-labels-idx1-ubyte").write_bytes(idx(np.arange(count) % 10))
+    source = data.open_source(f"fashion_mnist:{idx_folder}", "test")
+    assert source.class_names[9] == "Ankle boot" and source.num_classes == 10
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda content: content[:-1], ["damaged or incomplete", "27", "26"]),
+        (lambda content: content + b"x", ["damaged or incomplete"]),
+        (lambda content: content[:3], ["not an IDX file"]),
+        (lambda content: b"", ["not an IDX file", "empty file"]),
+        (lambda content: b"<html>" + content, ["not an IDX file", "3c 68"]),
+        (lambda content: b"\0\0\x08\x01\xff\xff\xff\xff" + content[8:], ["damaged or incomplete", "4,294,967,303"]),
+        (lambda content: idx(np.zeros(19)), ["one label an image", "20", "19"]),
+    ],
+)
+def test_idx_errors(idx_folder, change, words):
+    path = idx_folder / "train-labels-idx1-ubyte"
+    path.write_bytes(change(idx(np.arange(20) % 4))[: 10**6])
+    words = [word.replace("27", "28").replace("26", "27") for word in words]
+    with pytest.raises(ValueError) as error:
+        data.open_source(f"idx:{idx_folder}")
+    assert str(path) in str(error.value)
+    for word in words:
+        assert word in str(error.value)
+
+
+def test_idx_cut_off_while_compressed(idx_folder):
+    path = idx_folder / "train-images-idx3-ubyte.gz"
+    path.write_bytes(path.read_bytes()[:-20])
+    with pytest.raises(ValueError, match="train-images-idx3-ubyte.gz"):
+        data.open_source(f"idx:{idx_folder}")
+
+
+def test_idx_of_nothing(tmp_path):
+    with pytest.raises(FileNotFoundError, match="train-images-idx3-ubyte"):
+        data.open_source(f"idx:{tmp_path}")
+    with pytest.raises(FileNotFoundError, match="no folder"):
+        data.open_source(f"idx:{tmp_path}/none")
+
+
+# --- folders ----------------------------------------------------------------------------------------------------------
+
+
+def test_folder_of_classes(tmp_path):
+    spec = f"folder:{pictures.folder(tmp_path / 'p')}"
+    assert data.split_sizes(spec) == {"train": 27, "test": 6, "all": 33}
+    train, test = data.open_source(spec, "train"), data.open_source(spec, "test")
+    assert train.class_names == ("cat", "dog", "eel") and train.encoded
+    np.testing.assert_array_equal(np.bincount(test.labels()), [2, 2, 2])
+    assert not set(train.paths) & set(test.paths)
+    for path, label in zip(train.paths, train.labels(), strict=True):
+        assert train.class_names[label] in path.split("/")
+
+
+def test_the_division_of_a_folder_depends_on_the_names_only(tmp_path):
+    first, second = pictures.folder(tmp_path / "one"), pictures.folder(tmp_path / "elsewhere" / "two")
+    names = [
+        [path.removeprefix(root) for path in data.open_source(f"folder:{root}/", "test").paths]
+        for root in (first, second)
+    ]
+    assert names[0] == names[1]
+    assert len({name.split("/")[1] for name in names[0][:4]}) > 1  # classes are mixed, so that slices are fair
+
+
+def test_folders_of_splits(tmp_path):
+    root = tmp_path / "p"
+    for split, count in (("train", 5), ("val", 2), ("test", 3)):
+        pictures.folder(root / split, count=count)
+    (root / "val" / "dog" / "deeper").mkdir()
+    (root / "val" / "dog" / "deeper" / "x.JPEG").write_bytes(b"")
+    spec = f"folder:{root}"
+    assert data.split_sizes(spec) == {"test": 9, "train": 15, "validation": 7}
+    source = data.open_source(spec, "validation")
+    assert sorted(source.labels().tolist()) == [0, 0, 1, 1, 1, 2, 2]
+    assert all("/val/" in path for path in source.paths)
+
+
+def test_a_class_may_be_called_test(tmp_path):
+    spec = f"folder:{pictures.folder(tmp_path / 'p', classes=('exam', 'test'))}"
+    assert data.open_source(spec, "all").class_names == ("exam", "test")
+
+
+def test_folder_errors(tmp_path):
+    with pytest.raises(FileNotFoundError, match="no folder.*none"):
+        data.open_source(f"folder:{tmp_path}/none")
+    with pytest.raises(ValueError, match="one sub-folder a class.*nothing"):
+        data.open_source(f"folder:{tmp_path}")
+    (tmp_path / "a.jpg").write_bytes(b"")
+    with pytest.raises(ValueError, match=r"without sub-folders.*a\.jpg"):
+        data.open_source(f"folder:{tmp_path}")
+    root = pictures.folder(tmp_path / "p")
+    (tmp_path / "p" / "fox").mkdir()
+    (tmp_path / "p" / "fox" / "notes.txt").write_text("")
+    with pytest.raises(ValueError, match=r"Empty in .*: fox\..*'txt': 1"):
+        data.open_source(f"folder:{root}")
+
+
+def test_a_class_without_training_pictures(tmp_path):
+    pictures.folder(tmp_path / "train")
+    pictures.folder(tmp_path / "test", classes=("cat", "fox"))
+    with pytest.raises(ValueError, match=r"no training folder for \['fox'\].*'test'"):
+        data.open_source(f"folder:{tmp_path}")
+
+
+def test_hidden_files_and_folders_are_passed_over(tmp_path):
+    root = pictures.folder(tmp_path / "p")
+    (tmp_path / "p" / ".cache").mkdir()
+    (tmp_path / "p" / "cat" / "._1.jpg").write_bytes(b"")
+    assert data.open_source(f"folder:{root}", "all").num_examples == 33
+
+
+# --- manifests --------------------------------------------------------------------------------------------------------
+
+
+def test_csv(tmp_path):
+    lines = ["path,label,split"] + [
+        f'"{i}, a.jpg",{"cat" if i % 2 else "dog"},{"train" if i < 6 else "dev"}' for i in range(9)
+    ]
+    (tmp_path / "list.csv").write_text("\n".join(lines), encoding="utf-8-sig")
+    spec = f"manifest:{tmp_path}/list.csv"
+    assert data.split_sizes(spec) == {"train": 6, "dev": 3}
+    source = data.open_source(spec, "dev")
+    assert source.class_names == ("cat", "dog")
+    assert sorted(source.paths) == [f"{tmp_path}/{i}, a.jpg" for i in (6, 7, 8)]
+    by_path = dict(zip(source.paths, source.labels().tolist(), strict=True))
+    assert by_path[f"{tmp_path}/7, a.jpg"] == 0
+    moved = data.open_source(spec, "dev", root="gs://bucket/p", class_names=["dog", "cat"])
+    assert moved.paths[0].startswith("gs://bucket/p/") and moved.class_names == ("dog", "cat")
+
+
+def test_csv_with_several_labels(tmp_path):
+    (tmp_path / "list.csv").write_text("path,labels\na.jpg,red;round\nb.jpg,\nc.jpg,red\n")
+    source = data.open_source(f"manifest:{tmp_path}/list.csv", "all")
+    assert source.multi_label and source.class_names == ("red", "round")
+    rows = dict(zip(source.paths, source.labels().tolist(), strict=True))
+    assert rows == {f"{tmp_path}/a.jpg": [1, 1], f"{tmp_path}/b.jpg": [0, 0], f"{tmp_path}/c.jpg": [1, 0]}
+
+
+def test_json_lines(tmp_path):
+    entries = [{"path": f"/p/{i}.jpg", "labels": [i % 3, 5]} for i in range(10)]
+    (tmp_path / "list.jsonl").write_text("\n".join(map(json.dumps, entries)) + "\n\n")
+    source = data.open_source(f"manifest:{tmp_path}/list.jsonl", "all")
+    assert source.num_classes == 6  # numbers count from 0
+    assert source.labels().sum() == 20
+    assert all(path.startswith("/p/") for path in source.paths)
+    assert data.split_sizes(f"manifest:{tmp_path}/list.jsonl") == {"train": 8, "test": 2, "all": 10}
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "words"),
+    [
+        ("a.csv", "file,label\n1,2\n", ["name the columns 'path' and 'label'", "file, label"]),
+        ("a.csv", "", ["an empty file"]),
+        ("a.csv", "path,label\n", ["lists no picture"]),
+        ("a.csv", "path,label\na.jpg,\n", ["Line 2", "path and a label"]),
+        ("a.csv", "path,label,split\na.jpg,x,train\nb.jpg,x,\n", ["Line 3", "split"]),
+        ("a.jsonl", '{"path": "a"}', ["Line 1", "label"]),
+        ("a.jsonl", '{"path": "a", "label": 1}\nnonsense', ["Line 2", "nonsense"]),
+        ("a.jsonl", '["a", 1]', ["Line 1"]),
+    ],
+)
+def test_manifest_errors(tmp_path, name, text, words):
+    (tmp_path / name).write_text(text)
+    with pytest.raises(ValueError) as error:
+        data.open_source(f"manifest:{tmp_path}/{name}", "all")
+    for word in words:
+        assert word in str(error.value)
+
+
+def test_manifest_with_a_label_that_is_no_class(tmp_path):
+    (tmp_path / "a.csv").write_text("path,label\na.jpg,cat\nb.jpg,cow\n")
+    with pytest.raises(ValueError, match="Line 3.*'cow'"):
+        data.open_source(f"manifest:{tmp_path}/a.csv", "all", class_names=["cat", "dog"])
+    (tmp_path / "b.csv").write_text("path,label\na.jpg,0\nb.jpg,7\n")
+    with pytest.raises(ValueError, match="0 <= label < 2.*7 for line 3"):
+        data.open_source(f"manifest:{tmp_path}/b.csv", "all", class_names=["cat", "dog"])
+
+
+# --- names of sources -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("spec", "options", "words"),
+    [
+        ("digit", {}, ["Unknown source 'digit'", "Did you mean 'digits'?", "folder:/pictures"]),
+        ("/home/me/pictures", {}, ["Unknown source", "write 'folder:' before"]),
+        ("folder", {}, ["needs a place", "folder:/pictures"]),
+        ("digits:/x", {}, ["takes no path"]),
+        ("digits", {"tset_fraction": 1}, ["no option 'tset_fraction'", "It has none"]),
+        ("folder:/x#tset_fraction=1", {}, ["no option 'tset_fraction'", "Did you mean 'test_fraction'?"]),
+        ("folder:/x", {"test_fraction": 2}, []),
+    ],
+)
+def test_wrong_names_of_sources(spec, options, words):
+    with pytest.raises((ValueError, FileNotFoundError)) as error:
+        data.open_source(spec, **options)
+    for word in words:
+        assert word in str(error.value)
+
+
+def test_examples_are_as_stored(tmp_path):
+    source = data.open_source(f"folder:{pictures.folder(tmp_path / 'p')}", "all")
+    example = next(iter(source.examples()))
+    assert example["image"].dtype == tf.string
+    assert example["origin"].numpy().decode() == source.paths[0]
+    example = next(iter(data.open_source("digits").examples()))
+    assert example["image"].shape == (8, 8, 1) and example["image"].dtype == tf.uint8

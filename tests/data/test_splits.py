@@ -1,0 +1,80 @@
+import pytest
+
+from keras_vit.data import splits
+
+SIZES = {"train": 7, "test": 10}
+
+
+def ranges(split):
+    return [(part.name, part.start, part.stop) for part in splits.parse(split, SIZES)]
+
+
+@pytest.mark.parametrize(
+    ("split", "expected"),
+    [
+        ("train", [("train", 0, 7)]),
+        ("train[:50%]", [("train", 0, 4)]),  # 3.5 rounds to even, as in TensorFlow Datasets
+        ("train[50%:]", [("train", 4, 7)]),
+        ("test[2:5]", [("test", 2, 5)]),
+        ("test[-3:]", [("test", 7, 10)]),
+        ("test[:-10%]", [("test", 0, 9)]),
+        ("test[:999]", [("test", 0, 10)]),
+        ("train[:2]+test[90%:]", [("train", 0, 2), ("test", 9, 10)]),
+        (" train[ : 2 ] + test ", [("train", 0, 2), ("test", 0, 10)]),
+        ("train[:]", [("train", 0, 7)]),
+    ],
+)
+def test_splits(split, expected):
+    assert ranges(split) == expected
+
+
+@pytest.mark.parametrize("percent", range(1, 100, 7))
+@pytest.mark.parametrize("size", [3, 100, 1797, 60_000])
+def test_complementary_slices_share_nothing_and_leave_nothing(percent, size):
+    sizes = {"train": size}
+    starts = [
+        (part.start, part.stop)
+        for text in (f"train[:{percent}%]", f"train[{percent}%:]")
+        for part in _parts_or_nothing(text, sizes)
+    ]
+    covered = [i for start, stop in starts for i in range(start, stop)]
+    assert covered == list(range(size))
+
+
+def _parts_or_nothing(text, sizes):
+    try:
+        return splits.parse(text, sizes)
+    except ValueError:  # a slice of no example is an error
+        return []
+
+
+def test_agrees_with_tensorflow_datasets():
+    tfds = pytest.importorskip("tensorflow_datasets")
+    infos = {
+        name: tfds.core.SplitInfo(
+            name=name, shard_lengths=[size], num_bytes=0, filename_template=tfds.core.ShardedFileTemplate("/tmp", "x")
+        )
+        for name, size in {"train": 1797, "test": 361}.items()
+    }
+    split_dict = tfds.core.splits.SplitDict(list(infos.values()))
+    for split in ("train[:33%]", "train[33%:67%]", "train[-7%:]", "test[5:-5]", "test[:1%]+train[99%:]", "test[-1%:]"):
+        expected = [(i.skip, i.skip + i.take) for i in split_dict[split].file_instructions]
+        assert [(p.start, p.stop) for p in splits.parse(split, {"train": 1797, "test": 361})] == expected
+
+
+@pytest.mark.parametrize(
+    ("split", "words"),
+    [
+        ("trian", ["'trian' does not exist", "'train' (7 examples)", "Did you mean 'train'?"]),
+        ("train[5:5]", ["selects no example", "7"]),
+        ("train[:1.5]", ["number or a percentage", "1.5"]),
+        ("train[:150%]", ["within -100 and 100"]),
+        ("train[3]", ["must look like"]),
+        ("", ["must look like"]),
+    ],
+)
+def test_errors_say_what_is_wrong(split, words):
+    with pytest.raises(ValueError) as error:
+        splits.parse(split, SIZES)
+    for word in words:
+        assert word in str(error.value)

@@ -1,0 +1,219 @@
+import gzip
+import json
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from keras_vit import data
+from keras_vit.data import writer
+from keras_vit.data.readers import tfrecord
+from tests.data import pictures
+
+
+def example(image, label, keys=("image/encoded", "image/class/label")):
+    labels = tf.train.Feature(int64_list=tf.train.Int64List(value=np.atleast_1d(label).tolist()))
+    features = {keys[0]: tf.train.Feature(bytes_list=tf.train.BytesList(value=[image])), keys[1]: labels}
+    return tf.train.Example(features=tf.train.Features(feature=features)).SerializeToString()
+
+
+def write(path, records):
+    with tf.io.TFRecordWriter(str(path)) as file:
+        for record in records:
+            file.write(record)
+
+
+def write_numbered(root, counts, split="train", label=lambda i: i % 10):
+    """Files of pictures of which number i has only the value i."""
+    number = 0
+    for i, count in enumerate(counts):
+        records = [
+            example(pictures.encode(np.full((4, 4, 3), n, np.uint8)), label(n)) for n in range(number, number + count)
+        ]
+        write(root / f"{split}-{i:05d}-of-{len(counts):05d}", records)
+        number += count
+
+
+def values(source, pp="decode|resize(4)"):
+    batches = data.eval_batches(source, pp, 8).as_numpy_iterator()
+    return [int(i) for b in batches for i, keep in zip(b["image"][:, 0, 0, 0], b["mask"], strict=True) if keep]
+
+
+def test_splits_come_from_the_file_names(tmp_path):
+    write_numbered(tmp_path, [5, 7])
+    write_numbered(tmp_path, [3], split="validation")
+    spec = f"tfrecord:{tmp_path}"
+    assert data.split_sizes(spec) == {"train": 12, "validation": 3}
+    source = data.open_source(spec, "validation", num_classes=10)
+    assert source.num_examples == 3 and source.class_names == tuple("0123456789") and source.encoded
+    assert values(source) == [0, 1, 2]
+    pattern = data.open_source(f"tfrecord:{tmp_path}/train-*", "train", num_classes=10)
+    assert pattern.num_examples == 12
+    one = data.open_source(f"tfrecord:{tmp_path}/train-00001-of-00002#num_classes=10", "train")
+    assert values(one) == list(range(5, 12))
+
+
+@pytest.mark.parametrize(
+    ("split", "expected"),
+    [
+        ("train[25%:75%]", list(range(10, 30))),
+        ("train[12:14]", [12, 13]),
+        ("train[:2]+train[-2:]", [0, 1, 38, 39]),
+        ("train[13:20]", list(range(13, 20))),
+    ],
+)
+def test_slices(tmp_path, split, expected):
+    write_numbered(tmp_path, [13, 7, 20])
+    assert values(data.open_source(f"tfrecord:{tmp_path}", split, num_classes=10)) == expected
+
+
+def test_labels_as_in_imagenet_begin_with_one(tmp_path):
+    write_numbered(tmp_path, [6], label=lambda i: i % 3 + 1)
+    source = data.open_source(f"tfrecord:{tmp_path}", label_offset=-1, class_names=["a", "b", "c"])
+    batch = next(iter(data.eval_batches(source, "decode|resize(4)", 6)))
+    assert batch["label"].numpy().tolist() == [0, 1, 2, 0, 1, 2]
+
+
+def test_other_features_raw_bytes_and_several_labels(tmp_path):
+    image = np.arange(48, dtype=np.uint8).reshape(4, 4, 3)
+    records = [example(image.tobytes(), labels, ("pixels", "tags")) for labels in ([0, 2], [], [1, 1])]
+    write(tmp_path / "all.tfrecord", records)
+    source = data.open_source(
+        f"tfrecord:{tmp_path}/*", "all", image="pixels", label="tags", shape=(4, 4, 3), multi_label=True, num_classes=3
+    )
+    assert source.multi_label and not source.encoded
+    batch = next(iter(data.eval_batches(source, "resize(4)", 3)))
+    np.testing.assert_array_equal(batch["image"][0], image)
+    assert batch["label"].numpy().tolist() == [[1, 0, 1], [0, 0, 0], [0, 1, 0]]
+
+
+def test_compressed_files(tmp_path):
+    write_numbered(tmp_path, [5])
+    path = tmp_path / "train-00000-of-00001"
+    packed = tmp_path / "train-00000-of-00001.gz"
+    packed.write_bytes(gzip.compress(path.read_bytes()))
+    path.unlink()
+    assert values(data.open_source(f"tfrecord:{tmp_path}", num_classes=10)) == [0, 1, 2, 3, 4]
+
+
+def test_sharding_by_files(tmp_path):
+    write_numbered(tmp_path, [5, 7, 6, 6])
+    source = data.open_source(f"tfrecord:{tmp_path}", num_classes=10, shard_by="files")
+
+    def epoch(i, count):
+        batches = data.train_batches(source, "decode|resize(4)", 2, shard_index=i, num_shards=2)
+        return [int(batch["image"][0, 0, 0, 0]) for batch in batches.take(count).as_numpy_iterator()]
+
+    first, second = epoch(0, 11), epoch(1, 13)  # files 0 and 2, files 1 and 3
+    assert sorted(first + second) == list(range(24))
+    resumed = data.train_batches(source, "decode|resize(4)", 2, shard_index=0, num_shards=2, start_step=15)
+    assert int(next(iter(resumed))["image"][0, 0, 0, 0]) == epoch(0, 16)[15]
+    with pytest.raises(ValueError, match="a file for each worker.*4 files.*5 workers"):
+        data.train_batches(source, "decode|resize(4)", 5, num_shards=5)
+
+
+def test_num_examples_spares_counting(tmp_path):
+    write_numbered(tmp_path, [5, 5])
+    source = data.open_source(f"tfrecord:{tmp_path}", num_classes=10, num_examples=10)
+    assert values(source) == list(range(10))
+    with pytest.raises(ValueError, match="whole split"):
+        data.open_source(f"tfrecord:{tmp_path}", "train[:5]", num_classes=10, num_examples=10)
+    wrong = data.open_source(f"tfrecord:{tmp_path}", num_classes=10, num_examples=12)
+    with pytest.raises(tf.errors.FailedPreconditionError, match="12"):
+        values(wrong)
+
+
+def test_errors(tmp_path):
+    with pytest.raises(FileNotFoundError, match="No TFRecord file"):
+        data.open_source(f"tfrecord:{tmp_path}/train-*")
+    write_numbered(tmp_path, [5, 5])
+    with pytest.raises(ValueError, match="How many classes.*num_classes=1000"):
+        data.open_source(f"tfrecord:{tmp_path}")
+    with pytest.raises(ValueError, match="'test' does not exist.*'train'"):
+        data.open_source(f"tfrecord:{tmp_path}", "test", num_classes=10)
+    path = tmp_path / "train-00001-of-00002"
+    content = path.read_bytes()
+    path.write_bytes(content[:-9])
+    with pytest.raises(ValueError, match="train-00001-of-00002 ends within record 4"):
+        data.open_source(f"tfrecord:{tmp_path}", num_classes=10)
+    path.unlink()
+    with pytest.raises(FileNotFoundError, match="tell of 2 files.*1"):
+        data.open_source(f"tfrecord:{tmp_path}", num_classes=10)
+
+
+def test_labels_out_of_range_name_the_record(tmp_path):
+    write_numbered(tmp_path, [5, 5])
+    source = data.open_source(f"tfrecord:{tmp_path}", num_classes=7)
+    with pytest.raises(tf.errors.InvalidArgumentError) as error:
+        values(source)
+    text = data.explain(error.value)
+    assert "record 2 of" in text and "train-00001-of-00002" in text and "0 <= label < 7" in text and text.endswith("7")
+
+
+# --- writing ----------------------------------------------------------------------------------------------------------
+
+
+def test_written_files_hold_the_source(tmp_path):
+    folder = data.open_source(f"folder:{pictures.folder(tmp_path / 'p')}", "all")
+    progress = []
+    paths = writer.write_tfrecords(folder, str(tmp_path / "out"), "train", 4, on_progress=progress.append)
+    assert [tfrecord.count_records(path) for path in paths] == [8, 8, 8, 9]  # balanced
+    assert progress[-1] == 33 and progress == sorted(progress)
+    written = data.open_source(f"tfrecord:{tmp_path}/out")
+    assert written.class_names == folder.class_names and written.num_examples == 33
+    stored = {(e["image"].numpy(), int(e["label"])) for e in folder.examples()}
+    assert {(e["image"].numpy(), int(e["label"])) for e in written.examples()} == stored  # byte for byte
+
+
+def test_arrays_are_written_as_png(tmp_path):
+    digits = data.open_source("digits", "test[:20]")
+    writer.write_tfrecords(digits, str(tmp_path), "test", 2)
+    written = data.open_source(f"tfrecord:{tmp_path}", "test")
+    images = {tf.io.decode_png(e["image"]).numpy().tobytes() for e in written.examples()}
+    assert images == {image.tobytes() for image in digits.images}
+
+
+def test_several_labels_survive(tmp_path):
+    (tmp_path / "list.csv").write_text("path,labels\np/cat/0.jpg,red;round\np/cat/1.png,\np/dog/0.jpg,red\n")
+    pictures.folder(tmp_path / "p")
+    source = data.open_source(f"manifest:{tmp_path}/list.csv", "all")
+    writer.write_tfrecords(source, str(tmp_path / "out"), "train", 1)
+    written = data.open_source(f"tfrecord:{tmp_path}/out")
+    assert written.multi_label and written.class_names == ("red", "round")
+    assert sorted(e["label"].numpy().tolist() for e in written.examples()) == [[0, 0], [1, 0], [1, 1]]
+
+
+def test_an_interrupted_call_goes_on(tmp_path):
+    source = data.open_source("digits", "test[:30]")
+    whole = writer.write_tfrecords(source, str(tmp_path / "whole"), "test", 3)
+
+    class Stop(Exception):
+        pass
+
+    def stop(done):
+        if done == 15:
+            raise Stop
+
+    with pytest.raises(Stop):
+        writer.write_tfrecords(source, str(tmp_path / "part"), "test", 3, on_progress=stop)
+    files = sorted(path.name for path in (tmp_path / "part").iterdir())
+    assert "test-00000-of-00003" in files and "test-00001-of-00003" not in files  # never half a file
+    before = (tmp_path / "part" / "test-00000-of-00003").stat().st_mtime_ns
+    paths = writer.write_tfrecords(source, str(tmp_path / "part"), "test", 3)
+    assert (tmp_path / "part" / "test-00000-of-00003").stat().st_mtime_ns == before
+    for path, expected in zip(paths, whole, strict=True):
+        with open(path, "rb") as file, open(expected, "rb") as other:
+            assert file.read() == other.read()
+
+
+def test_a_folder_holds_one_data_set(tmp_path):
+    writer.write_tfrecords(data.open_source("digits", "test[:30]"), str(tmp_path), "test", 3)
+    with pytest.raises(ValueError, match="another split 'test'"):
+        writer.write_tfrecords(data.open_source("digits", "test[:29]"), str(tmp_path), "test", 3)
+    pairs = data.open_source(f"folder:{pictures.folder(tmp_path / 'p')}", "all")
+    with pytest.raises(ValueError, match="other classes"):
+        writer.write_tfrecords(pairs, str(tmp_path), "train", 3)
+    with pytest.raises(ValueError, match="num_shards=31 for 30"):
+        writer.write_tfrecords(data.open_source("digits", "test[:30]"), str(tmp_path), "more", 31)
+    info = json.loads((tmp_path / "dataset_info.json").read_text())
+    assert info["records"]["test-00000-of-00003"] == 10
