@@ -63,7 +63,7 @@ class LayerNorm(_Normalization):
     def call(self, x):
         x = self._float(x)
         centred = x - ops.mean(x, axis=-1, keepdims=True)
-        variance = ops.mean(ops.square(centred), axis=-1, keepdims=True)
+        variance = ops.mean(centred * centred, axis=-1, keepdims=True)  # a square() would fuse into what int16 lacks
         normalised = centred * ops.rsqrt(variance + self.epsilon)
         return ops.cast(normalised * self._float(self.scale) + self._float(self.bias), self.compute_dtype)
 
@@ -94,9 +94,11 @@ class GroupNorm(_Normalization):
         x = self._float(x)
         # Per channel first, then across the channels of a group: no pass over a five-dimensional view.
         mean = ops.mean(x, axis=(1, 2), keepdims=True)  # [B, 1, 1, C]
-        variance = ops.mean(ops.square(x - mean), axis=(1, 2), keepdims=True)
+        centred = x - mean
+        variance = ops.mean(centred * centred, axis=(1, 2), keepdims=True)
         group_mean = self._over_group(mean)
-        group_variance = self._over_group(variance + ops.square(mean - group_mean))
+        offset = mean - group_mean
+        group_variance = self._over_group(variance + offset * offset)
         factor = ops.rsqrt(group_variance + self.epsilon) * self._float(self.scale)  # [B, 1, 1, C]
         return ops.cast((x - group_mean) * factor + self._float(self.bias), self.compute_dtype)
 
