@@ -1,0 +1,66 @@
+"""The same models on Keras' JAX backend: golden equality, policies, gradients. In a process of its own."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+PROGRAM = """
+import keras, numpy as np, jax
+from tests import golden_data
+from tests.models import variants
+from tests.models.test_golden import TOLERANCE, assign, by_path, model_of
+import keras_vit
+
+assert keras.backend.backend() == "jax"
+for name in ("hybrid_blocks", "bv_map"):
+    data = golden_data.load(name)
+    model = model_of(data["meta"])
+    assign(model, by_path(golden_data.params(data)))
+    np.testing.assert_allclose(model.predict(data["image"], verbose=0), data["logits"], **TOLERANCE)
+    print(name)
+
+data = golden_data.load("bit_big_vision")
+meta = data["meta"]
+model = keras_vit.BiTResNet(meta["depth"], meta["width"], image_size=data["image"].shape[1:3], classes=meta["classes"])
+assign(model, by_path(golden_data.params(data)))
+np.testing.assert_allclose(model.predict(data["image"], verbose=0), data["logits"], **TOLERANCE)
+print("bit")
+
+# Each policy computes in its dtype, and the outcome is the float32 one within bfloat16's eight bits.
+for policy in ("mixed_bfloat16",):
+    exact, model = variants.make("registers"), variants.make("registers", policy)
+    images = variants.images(exact)
+    expected, got = exact.predict(images, verbose=0), model.predict(images, verbose=0)
+    assert np.abs(got.astype("float32") - expected).max() < 0.1 * np.abs(expected).max()
+    print(policy)
+
+# A whole training step, with dropout, recomputed blocks and a gradient for every variable.
+for remat in ("blocks",):
+    model = variants.make("dropout", remat=remat)
+    images = variants.images(model, batch=8)
+    trained = [v.value for v in model.trainable_variables]
+    others = [v.value for v in model.non_trainable_variables]
+
+    def loss(trained):
+        outputs, _ = model.stateless_call(trained, others, images, training=True)
+        return (outputs**2).sum()
+
+    value, gradients = jax.jit(jax.value_and_grad(loss))(trained)
+    assert np.isfinite(value)
+    for variable, gradient in zip(model.trainable_variables, gradients, strict=True):
+        assert variable.path.endswith("key/bias") or np.abs(gradient).max() > 0, variable.path
+    print("gradient", remat)
+"""
+
+
+@pytest.mark.slow
+def test_models_on_the_jax_backend():
+    pytest.importorskip("jax")
+    environment = {**os.environ, "KERAS_BACKEND": "jax", "JAX_PLATFORMS": "cpu"}
+    result = subprocess.run(
+        [sys.executable, "-c", PROGRAM], capture_output=True, text=True, env=environment, check=False
+    )
+    assert result.returncode == 0, result.stderr[-3000:]
+    assert result.stdout.split("\n")[-2] == "gradient blocks"
