@@ -27,7 +27,7 @@ from keras_vit.serving import artefacts, card, outputs, pictures, runs
 from keras_vit.training import progress, run_directory
 
 program.define_flag(flags.DEFINE_string, "model", None, "Directory of a run, .keras file, checkpoint, or SavedModel.")
-program.define_flag(flags.DEFINE_multi_string, "images", [], "Picture files, or patterns such as 'pictures/*.jpg'.")
+program.define_flag(flags.DEFINE_list, "images", [], "Picture files, or patterns such as 'pictures/*.jpg'.")
 program.define_flag(flags.DEFINE_string, "output", None, "Directory for the page and the figures.")
 program.define_flag(flags.DEFINE_integer, "num_pictures", 8, "How many pictures the page shows at most.", 1)
 program.define_flag(

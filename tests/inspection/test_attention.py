@@ -1,0 +1,183 @@
+import keras
+import numpy as np
+import pytest
+
+from keras_vit import checkpoints, inspection, models
+from keras_vit.inspection import looks as looking
+from tests import golden_data
+from tests.inspection import small
+
+
+def test_equal_to_hugging_face():
+    golden = golden_data.load("hf_vit_io")
+    model = checkpoints.model_from_checkpoint(
+        golden_data.path("hf_vit.safetensors"), config=golden_data.path("hf_vit_config.json")
+    )
+    maps = inspection.attention_maps(model, golden["image"])
+    assert list(maps) == ["encoderblock_0", "encoderblock_1"]
+    for index, weights in enumerate(maps.values()):
+        # float32 softmax of another library: a few units in the last place of numbers up to 1
+        np.testing.assert_allclose(weights, golden[f"attention_{index}"], atol=2e-6)
+    assert maps.layout == inspection.TokenLayout((4, 4), 1, "tokens", (0,))
+
+
+@pytest.mark.parametrize("name", small.VARIANTS)
+def test_every_variant(name):
+    model, images = small.model(**small.VARIANTS[name]), small.images()
+    prefix = small.PREFIX.get(name, 1)
+    tokens = prefix + 12
+    maps = inspection.attention_maps(model, images, batch_size=2)
+    assert list(maps) == ["encoderblock_0", "encoderblock_1"] + ["MAPHead_0"] * (name == "map")
+    assert (maps.layout.grid, maps.layout.num_prefix_tokens) == (small.GRID, prefix)
+    for layer, weights in maps.items():
+        assert weights.dtype == np.float32
+        assert weights.shape == (3, 2, 1 if layer == "MAPHead_0" else tokens, tokens)
+        # bfloat16 keeps 8 bits: 14 weights of about 1/14 are each off by up to 1/256 of themselves
+        np.testing.assert_allclose(weights.sum(-1), 1, atol=1e-2 if name == "bfloat16" else 1e-5)
+    for grid in maps.grids().values():
+        assert grid.shape == (3, 2, *small.GRID)
+    rollout = inspection.attention_rollout(maps)
+    assert rollout.shape == (3, tokens, tokens)
+    assert maps.output_grid(rollout).shape == (3, *small.GRID)
+
+
+def test_what_the_output_reads():
+    token, gap, deit, registers = (
+        inspection.attention_maps(small.model(**small.VARIANTS[name]), small.images())
+        for name in ("token", "gap", "deit", "registers")
+    )
+    weights = token["encoderblock_1"]
+    np.testing.assert_array_equal(token.grids()["encoderblock_1"], weights[:, :, 0, 1:].reshape(3, 2, 4, 3))
+    weights = gap["encoderblock_1"]
+    np.testing.assert_allclose(gap.grids()["encoderblock_1"], weights.mean(2).reshape(3, 2, 4, 3), rtol=1e-6)
+    weights = deit["encoderblock_1"]
+    np.testing.assert_allclose(
+        deit.grids()["encoderblock_1"], weights[:, :, :2, 2:].mean(2).reshape(3, 2, 4, 3), rtol=1e-6
+    )
+    weights = registers["encoderblock_1"]
+    np.testing.assert_array_equal(registers.grids()["encoderblock_1"], weights[:, :, 0, 3:].reshape(3, 2, 4, 3))
+    pooled = inspection.attention_maps(small.model(pooling="map"), small.images())
+    rollout = inspection.attention_rollout(pooled)
+    probe = pooled["MAPHead_0"].mean(1)  # [B, 1, N]
+    np.testing.assert_allclose(pooled.output_grid(rollout), (probe @ rollout).reshape(3, 4, 3), rtol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["token", "gap", "map", "deit", "registers"])
+def test_looks_is_maps_and_rollout_in_less_memory(name):
+    model, images = small.model(**small.VARIANTS[name]), small.images(1)
+    maps = inspection.attention_maps(model, images)
+    seen = looking.looks(model, images[0], head_fusion="max", discard_ratio=0.3)
+    assert seen.names == tuple(maps)
+    np.testing.assert_allclose(seen.layers, np.concatenate(list(maps.grids().values())), rtol=1e-5)
+    for depth in range(1, 3):
+        rollout = inspection.attention_rollout(list(maps.blocks().values())[:depth], "max", 0.3)
+        expected = maps.layout.to_grid(maps.layout.output_row(rollout))
+        np.testing.assert_allclose(seen.rollout[depth - 1][None], expected, rtol=1e-5)
+    whole = maps.output_grid(inspection.attention_rollout(maps, "max", 0.3))
+    np.testing.assert_allclose(seen.rollout[-1][None], whole, rtol=1e-5)
+
+
+def test_the_model_is_not_changed():
+    model, images = small.model(), small.images()
+    before = model(images)
+    block = model.get_layer("encoderblock_0")
+    nodes, weights = len(block._inbound_nodes), [id(v) for v in model.variables]
+    inspection.attention_maps(model, images)
+    inspection.gradient_attention(model, images)
+    inspection.layer_features(model, images)
+    assert (len(block._inbound_nodes), [id(v) for v in model.variables]) == (nodes, weights)
+    np.testing.assert_array_equal(model(images), before)
+
+
+def test_models_made_of_one():
+    inner, images = small.model(), small.images()
+    expected = inspection.attention_maps(inner, images)
+    inputs = keras.Input((*small.SIZE, 3))
+    functional = keras.Model(inputs, keras.layers.Dense(2)(inner(keras.layers.Rescaling(1.0)(inputs))))
+    sequential = keras.Sequential([keras.layers.Dropout(0.9), inner, keras.layers.Dense(2)])
+    inner.trainable = False
+    for outer in (functional, sequential, keras.Sequential([sequential])):
+        maps = inspection.attention_maps(outer, images)
+        assert maps.layout == expected.layout
+        for name in expected:
+            np.testing.assert_array_equal(maps[name], expected[name])
+    body = keras.Model(inner.inputs, inner.get_layer("encoderblock_1").output)
+    np.testing.assert_array_equal(inspection.attention_maps(body, images)["encoderblock_1"], expected["encoderblock_1"])
+
+
+def test_two_models_in_one():
+    first, second = small.model(seed=1, name="one"), small.model(seed=2, name="two")
+    inputs = keras.Input((*small.SIZE, 3))
+    ensemble = keras.Model(inputs, keras.layers.Average()([first(inputs), second(inputs)]))
+    maps = inspection.attention_maps(ensemble, small.images())
+    assert sorted(maps) == ["encoderblock_0", "encoderblock_0#2", "encoderblock_1", "encoderblock_1#2"]
+
+
+def test_images_of_another_size():
+    model = small.model(image_size=None)
+    maps = inspection.attention_maps(model, small.images(size=(16, 48)))
+    assert maps.layout.grid == (2, 6)
+
+
+class Wrapper(keras.Model):
+    def __init__(self, backbone):
+        super().__init__()
+        self.backbone = backbone
+
+    def call(self, x):
+        return self.backbone(x)
+
+
+def test_errors():
+    model, images = small.model(), small.images()
+    with pytest.raises(ValueError, match="BiT is a ResNet.*layer_features, cka and occlusion_sensitivity"):
+        inspection.attention_maps(models.BiTResNet((1,), image_size=32, classes=2), images)
+    with pytest.raises(ValueError, match="whose own `call` decides.*Pass the model inside of it, 'vision_transformer"):
+        inspection.attention_maps(Wrapper(model), images)
+    with pytest.raises(ValueError, match=r"floats in \[-1, 1\].*uint8.*images / 127.5 - 1"):
+        inspection.attention_maps(model, np.zeros((1, *small.SIZE, 3), "uint8"))
+    with pytest.raises(ValueError, match="must be a batch"):
+        inspection.attention_maps(model, images[0])
+    with pytest.raises(ValueError, match="takes images of shape"):
+        inspection.attention_maps(model, images[:, :16])
+
+
+class TestRollout:
+    def test_two_layers_by_hand(self):
+        # One image, one head, two tokens.
+        first = np.array([[[[0.5, 0.5], [0.2, 0.8]]]])
+        second = np.array([[[[0.4, 0.6], [1.0, 0.0]]]])
+        # (A + I) / 2: [[.75, .25], [.1, .9]] and [[.7, .3], [.5, .5]]; their product, the second from the left:
+        expected = [[[0.7 * 0.75 + 0.3 * 0.1, 0.7 * 0.25 + 0.3 * 0.9], [0.425, 0.575]]]
+        np.testing.assert_allclose(inspection.attention_rollout([first, second]), expected, rtol=1e-6)
+        np.testing.assert_allclose(
+            inspection.attention_rollout({"a": first, "b": second}, residual=False), second[0] @ first[0], rtol=1e-6
+        )
+
+    @pytest.mark.parametrize(("fusion", "fused"), [("mean", [0.45, 0.55]), ("max", [0.8, 0.9]), ("min", [0.1, 0.2])])
+    def test_fusion_of_heads(self, fusion, fused):
+        heads = np.array([[[[0.1, 0.9], [0.5, 0.5]], [[0.8, 0.2], [0.5, 0.5]]]])  # [1, 2, 2, 2]
+        row = (np.array(fused) + [1, 0]) / (sum(fused) + 1)
+        np.testing.assert_allclose(inspection.attention_rollout([heads], fusion)[0, 0], row, rtol=1e-6)
+
+    def test_discarding(self):
+        weights = np.array([[[[0.1, 0.9], [0.4, 0.6]]]])
+        expected = [[[0.0, 1.0], [0.0, 1.0]]]  # of four weights the two smallest, .1 and .4, are gone
+        np.testing.assert_allclose(inspection.attention_rollout([weights], discard_ratio=0.5, residual=False), expected)
+        np.testing.assert_allclose(
+            inspection.attention_rollout([weights], discard_ratio=0.5), [[[1 / 1.9, 0.9 / 1.9], [0, 1]]], rtol=1e-6
+        )
+
+    def test_rows_are_shares(self):
+        maps = inspection.attention_maps(small.model(num_layers=5), small.images())
+        rollout = inspection.attention_rollout(maps, "max", 0.4)
+        np.testing.assert_allclose(rollout.sum(-1), 1, rtol=1e-5)
+        assert rollout.min() >= 0
+
+    def test_errors(self):
+        with pytest.raises(ValueError, match="'mean', 'max', 'min'.*Received: head_fusion='median'"):
+            inspection.attention_rollout([np.ones((1, 1, 2, 2))], "median")
+        with pytest.raises(ValueError, match="discard_ratio"):
+            inspection.attention_rollout([np.ones((1, 1, 2, 2))], discard_ratio=1.0)
+        with pytest.raises(ValueError, match="at least one layer"):
+            inspection.attention_rollout([])

@@ -1,0 +1,146 @@
+import os
+import pathlib
+import subprocess
+import sys
+
+import keras
+import numpy as np
+import pytest
+from keras import ops
+
+from keras_vit import inspection
+from keras_vit.inspection import _gradients, attention, relevance
+from tests.inspection import small
+
+WITH_HEAD = [name for name, arguments in small.VARIANTS.items() if arguments.get("include_top", True)]
+
+
+def offsets_like_maps(model, images):
+    offsets = []
+    attention.run(model, images, lambda layer, weights, recorder: offsets.append(ops.zeros_like(weights)))
+    return offsets
+
+
+@pytest.mark.parametrize("name", ["token", "gap", "map", "deit", "hybrid", "any_size", "bfloat16", "remat"])
+def test_shape_and_sign(name):
+    model, images = small.model(**small.VARIANTS[name]), small.images()
+    found = inspection.gradient_attention(model, images, batch_size=2)
+    assert found.shape == (3, *small.GRID)
+    assert found.min() >= 0
+    assert found.max() > 0
+
+
+@pytest.mark.parametrize("name", [name for name in WITH_HEAD if name != "probabilities"])
+def test_offsets_of_zero_change_nothing(name):
+    # The blocks are put together anew from their parts: they must stay what the layers are.
+    model, images = small.model(**small.VARIANTS[name]), small.images()
+    found = relevance._run_with_offsets(model, images, offsets_like_maps(model, images))
+    np.testing.assert_allclose(ops.cast(found, "float32"), ops.cast(model(images), "float32"), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["token", "map", "layer_scale", "deit"])
+def test_gradients_by_finite_differences(name):
+    model, images = small.model(dtype="float64", **small.VARIANTS[name]), small.images(1).astype("float64")
+    offsets = offsets_like_maps(model, images)
+
+    def score(offsets):
+        return ops.sum(relevance._run_with_offsets(model, images, offsets)[:, 2])
+
+    slopes = _gradients.gradients(score, offsets)
+    rng = np.random.default_rng(0)
+    direction = [rng.normal(size=offset.shape) for offset in offsets]
+    step = 1e-5
+    ahead, behind = (score([ops.convert_to_tensor(sign * step * d) for d in direction]) for sign in (1, -1))
+    expected = float(ahead - behind) / (2 * step)
+    found = sum(float(np.sum(np.asarray(slope) * d)) for slope, d in zip(slopes, direction, strict=True))
+    assert found == pytest.approx(expected, rel=1e-6)
+
+
+def test_one_layer_by_hand():
+    # With one layer the class token's relevance is its row of the positive part of weight times gradient.
+    model, images = small.model(num_layers=1), small.images()
+    (weights,) = inspection.attention_maps(model, images).values()
+
+    def score(offsets):
+        return ops.sum(relevance._run_with_offsets(model, images, offsets)[:, 3])
+
+    (slope,) = _gradients.gradients(score, offsets_like_maps(model, images))
+    expected = np.maximum(weights * np.asarray(slope), 0).mean(axis=1)[:, 0, 1:].reshape(3, *small.GRID)
+    np.testing.assert_allclose(inspection.gradient_attention(model, images, 3), expected, rtol=1e-5)
+
+
+def test_it_finds_the_patch_that_decides():
+    # Attention is uniform, values pass unchanged, and the head reads one feature, which only patch (2, 1) has.
+    model = small.model(num_layers=1, hidden_size=8, num_heads=1, pooling="token", position_embedding="none")
+    for weight in model.trainable_variables:
+        weight.assign(np.zeros(weight.shape))
+    for name in ("LayerNorm_0/scale", "encoder_norm/scale"):
+        next(w for w in model.variables if w.path.endswith(name)).assign(np.ones(8))
+    by_path = {w.path: w for w in model.variables}
+    block = "encoderblock_0/MultiHeadDotProductAttention_0"
+    by_path[f"{block}/value/kernel"].assign(np.eye(8)[:, None])
+    by_path[f"{block}/out/kernel"].assign(np.eye(8)[None])
+    kernel = np.zeros((8, 8, 3, 8))
+    kernel[..., 0] = 1.0
+    by_path["embedding/kernel"].assign(kernel)
+    head = np.zeros((8, small.CLASSES))
+    head[0, 4] = 1.0
+    by_path["head/kernel"].assign(head)
+    images = np.zeros((1, *small.SIZE, 3), "float32")
+    images[:, 16:24, 8:16] = 1.0
+    found = inspection.gradient_attention(model, images, 4)[0]
+    assert np.unravel_index(found.argmax(), found.shape) == (2, 1)
+    assert found[2, 1] > 0
+    assert np.delete(found.ravel(), 2 * 3 + 1).max() == 0
+
+
+def test_classes():
+    model, images = small.model(), small.images()
+    likeliest = np.asarray(model(images)).argmax(-1)
+    best = inspection.gradient_attention(model, images)
+    np.testing.assert_allclose(inspection.gradient_attention(model, images, likeliest), best, rtol=1e-5)
+    other = inspection.gradient_attention(model, images, (likeliest + 1) % small.CLASSES)
+    assert not np.allclose(best, other)
+
+
+def test_probabilities_are_looked_through():
+    logits, shares = small.model(), small.model(classifier_activation="softmax")
+    np.testing.assert_array_equal(
+        inspection.gradient_attention(logits, small.images(), 1),
+        inspection.gradient_attention(shares, small.images(), 1),
+    )
+
+
+def test_errors():
+    with pytest.raises(ValueError, match="ends in classes"):
+        inspection.gradient_attention(small.model(**small.VARIANTS["all_tokens"]), small.images())
+    with pytest.raises(ValueError, match=r"`class_index` must be in 0..4. Received: class_index=\[5, 5, 5\]"):
+        inspection.gradient_attention(small.model(), small.images(), 5)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="compares another backend with TensorFlow")
+def test_jax_gives_the_same(tmp_path):
+    code = (
+        "import numpy as np; from keras_vit import inspection; from tests.inspection import small; import sys\n"
+        "model, images = small.model(pooling='map'), small.images()\n"
+        "maps = inspection.attention_maps(model, images)\n"
+        "np.savez(sys.argv[1], relevance=inspection.gradient_attention(model, images, 1), "
+        "distance=inspection.attention_distance(model, images), **maps)"
+    )
+    root = pathlib.Path(__file__).parent.parent.parent
+    environment = {**os.environ, "KERAS_BACKEND": "jax", "JAX_PLATFORMS": "cpu", "PYTHONPATH": str(root)}
+    command = [sys.executable, "-c", code, str(tmp_path / "jax.npz")]
+    result = subprocess.run(command, env=environment, cwd=root, capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr
+    model, images = small.model(pooling="map"), small.images()
+    expected = {
+        "relevance": inspection.gradient_attention(model, images, 1),
+        "distance": inspection.attention_distance(model, images),
+        **inspection.attention_maps(model, images),
+    }
+    with np.load(tmp_path / "jax.npz") as found:
+        assert set(found.files) == set(expected)
+        for name, values in expected.items():
+            # two libraries' float32 matrix products, through two layers and their gradients
+            np.testing.assert_allclose(found[name], values, rtol=1e-3, atol=1e-5)
