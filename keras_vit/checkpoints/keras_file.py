@@ -1,23 +1,29 @@
 """Reading Keras's own `.keras` and `.weights.h5` files tensor by tensor, by the names of the variables.
 
-Nothing of the file is executed: the configuration is data, links that lead elsewhere are refused.
+Nothing of the file is executed: the configuration is data, and where the tensors lie is found out by a process of its
+own with bounded memory and time (`h5_headers.py`).
 """
 
-import io
+import collections
+import json
+import math
 import os
+import subprocess
+import sys
 import zipfile
-from typing import Any, BinaryIO
+import zlib
+from typing import Any
 
-import h5py
 import ml_dtypes
 import numpy as np
 
+from keras_vit.checkpoints import h5_headers
 from keras_vit.checkpoints.errors import CheckpointError
-from keras_vit.checkpoints.source import MAX_JSON_BYTES, TensorInfo, parse_json
+from keras_vit.checkpoints.npz import open_archive
+from keras_vit.checkpoints.source import MAX_JSON_BYTES, MAX_NAME_LENGTH, TensorInfo, check_shape, parse_json
 
 _WEIGHTS = "model.weights.h5"
-_MAX_DEPTH = 12
-_MAX_TENSORS = 100_000
+_MAX_SECONDS = 60
 # The variables of a layer in their order, where they are not a kernel and a bias.
 _SCALE = ("scale", "bias")
 _VARIABLES = {
@@ -50,107 +56,113 @@ class KerasSource:
         self.config: dict[str, Any] | None = None
         self.metadata: dict[str, Any] = {}
         self.tensors: dict[str, TensorInfo] = {}
-        self._datasets: dict[str, h5py.Dataset] = {}
-        self._raw = open(path, "rb")  # noqa: SIM115 (closed by `close`)
-        self._h5: h5py.File | None = None
+        self._places: dict[str, tuple[int, np.dtype]] = {}
+        self._file = open(path, "rb")  # noqa: SIM115 (closed by `close`)
         try:
-            self._size = os.fstat(self._raw.fileno()).st_size
-            stream: Any = self._raw
-            if self._raw.read(4) == b"PK\x03\x04":
-                stream = self._open_archive()
-            self._raw.seek(0)
-            self._h5 = h5py.File(stream, "r")
-            self._walk(self._h5, "", 0)
-        except (OSError, RuntimeError, KeyError, ValueError, TypeError, zipfile.BadZipFile, EOFError) as error:
-            self.close()
-            if isinstance(error, CheckpointError):
-                raise
-            raise CheckpointError(f"{path} is no readable Keras file: damaged or truncated ({error}).") from error
+            self._start, self._size = 0, os.fstat(self._file.fileno()).st_size
+            if self._file.read(4) == b"PK\x03\x04":
+                self._open_archive()
+            entries = _headers(path, self._start, self._size)
+            counts = collections.Counter("/".join(entry["layers"]) for entry in entries)
+            for entry in entries:
+                self._add(entry, counts["/".join(entry["layers"])])
         except BaseException:
             self.close()
             raise
 
-    def _open_archive(self) -> BinaryIO:
-        with zipfile.ZipFile(self._raw) as archive:
-            config = archive.getinfo("config.json")
-            if config.file_size > MAX_JSON_BYTES:
-                raise CheckpointError(f"{self.path}: config.json takes {config.file_size} bytes; refused.")
-            self.config = parse_json(archive.read(config), f"{self.path}: config.json")
-            weights = archive.getinfo(_WEIGHTS)
-            if weights.compress_type != zipfile.ZIP_STORED or weights.compress_size != weights.file_size:
-                raise CheckpointError(f"{self.path}: {_WEIGHTS} is compressed, which Keras never does; refused.")
-            start = weights.header_offset + 30
-            self._raw.seek(weights.header_offset + 26)
-            lengths = self._raw.read(4)
-            start += int.from_bytes(lengths[:2], "little") + int.from_bytes(lengths[2:], "little")
+    def _open_archive(self) -> None:
+        """Reads the configuration and finds the weights, which are stored in one piece."""
+        path = self.path
+        with open_archive(self._file, self._size, path) as archive:
+            try:
+                config, weights = archive.getinfo("config.json"), archive.getinfo(_WEIGHTS)
+                if config.file_size > MAX_JSON_BYTES:
+                    raise CheckpointError(f"{path}: config.json takes {config.file_size} bytes; refused.")
+                self.config = parse_json(archive.read(config), f"{path}: config.json")
+            except (KeyError, zipfile.BadZipFile, zlib.error, EOFError, OSError, RuntimeError, ValueError) as error:
+                if isinstance(error, CheckpointError):
+                    raise
+                raise CheckpointError(f"{path} is no complete .keras file: damaged or truncated ({error}).") from error
+        if weights.compress_type != zipfile.ZIP_STORED:
+            raise CheckpointError(f"{path}: {_WEIGHTS} is compressed, which Keras never does; refused.")
+        self._file.seek(weights.header_offset + 26)
+        lengths = self._file.read(4)
+        start = (
+            weights.header_offset + 30 + int.from_bytes(lengths[:2], "little") + int.from_bytes(lengths[2:], "little")
+        )
         if start + weights.file_size > self._size:
-            raise CheckpointError(f"{self.path} is truncated: {_WEIGHTS} reaches beyond its end.")
-        return _Window(self._raw, start, weights.file_size)
+            raise CheckpointError(f"{path} is truncated: {_WEIGHTS} reaches beyond its end.")
+        self._start, self._size = start, weights.file_size
+        self._check_sum(weights.CRC)
 
-    def _walk(self, group: h5py.Group, prefix: str, depth: int) -> None:
-        if depth > _MAX_DEPTH:
-            raise CheckpointError(f"{self.path}: groups are nested more than {_MAX_DEPTH} deep; refused.")
-        for key in group:
-            if depth == 0 and key in ("optimizer", "vars"):
-                continue
-            link = group.get(key, getlink=True)
-            if not isinstance(link, h5py.HardLink):
-                raise CheckpointError(f"{self.path}: {group.name}/{key} links to another place; refused.")
-            child = group[key]
-            if not isinstance(child, h5py.Group) or key == "vars":
-                continue
-            name = prefix
-            own = child.get("vars")
-            if isinstance(own, h5py.Group):
-                layer = own.attrs.get("name", key)
-                layer = layer.decode() if isinstance(layer, bytes) else str(layer)
-                name = f"{prefix}{layer}/"
-                self._add(own, name, layer)
-            self._walk(child, name, depth + 1)
+    def _check_sum(self, expected: int) -> None:
+        self._file.seek(self._start)
+        remaining, checksum = self._size, 0
+        while remaining:
+            block = self._file.read(min(remaining, 2**22))
+            if not block:
+                break
+            checksum, remaining = zlib.crc32(block, checksum), remaining - len(block)
+        if remaining or checksum != expected:
+            raise CheckpointError(f"{self.path}: {_WEIGHTS} is damaged (wrong checksum). Fetch the file again.")
 
-    def _add(self, group: h5py.Group, prefix: str, layer: str) -> None:
-        if "seed_generator" in layer:
+    def _add(self, entry: dict[str, Any], count: int) -> None:
+        layers, index = entry["layers"], entry["index"]
+        if "seed_generator" in layers[-1]:
             return
-        names = _variable_names(layer, len(group))
-        for key in group:
-            dataset = group[key]
-            index = int(key) if key.isdigit() and len(key) < 4 else -1
-            if not isinstance(dataset, h5py.Dataset) or not 0 <= index < len(names):
-                raise CheckpointError(f"{self.path}: {group.name}/{key} is no variable of a layer of this package.")
-            self._check(dataset)
-            name = prefix + names[index]
-            if name in self._datasets or len(self._datasets) >= _MAX_TENSORS:
-                raise CheckpointError(f"{self.path}: two tensors belong to {name!r}; refused.")
-            bfloat16 = dataset.attrs.get("dtype") == "bfloat16"
-            dtype = np.dtype(ml_dtypes.bfloat16) if bfloat16 else dataset.dtype
-            self._datasets[name] = dataset
-            self.tensors[name] = TensorInfo(tuple(dataset.shape), dtype)
-
-    def _check(self, dataset: h5py.Dataset) -> None:
-        if dataset.is_virtual or dataset.external:
-            raise CheckpointError(f"{self.path}: {dataset.name} is stored in another file; refused.")
-        if dataset.dtype.kind not in "fiubV" or dataset.nbytes > max(2**24, 20 * self._size):
-            raise CheckpointError(
-                f"{self.path}: {dataset.name} of {dataset.nbytes} bytes and dtype {dataset.dtype} cannot come from a "
-                f"file of {self._size} bytes."
-            )
+        names = _variable_names(layers[-1], count)
+        position = int(index) if index.isdigit() and len(index) < 4 else -1
+        name = "/".join([*layers, names[position]]) if 0 <= position < len(names) else ""
+        if not name or name in self.tensors or len(name) > MAX_NAME_LENGTH:
+            raise CheckpointError(f"{self.path}: {'/'.join(layers)[:200]}/{index} is no variable of a keras_vit model.")
+        shape = check_shape(entry["shape"], name, self.path)
+        try:
+            dtype = np.dtype(ml_dtypes.bfloat16 if entry["dtype"] == "bfloat16" else entry["dtype"])
+        except TypeError as error:
+            raise CheckpointError(f"{self.path}: {name!r} has an unknown dtype.") from error
+        if math.prod(shape) * dtype.itemsize != entry["nbytes"] or (dtype.kind not in "fiub" and dtype.itemsize != 2):
+            raise CheckpointError(f"{self.path}: {name!r} has dtype {dtype}; only real numbers are read.")
+        self._places[name] = entry["offset"], dtype
+        self.tensors[name] = TensorInfo(shape, dtype.newbyteorder("=") if dtype.kind in "fiu" else dtype)
 
     def read(self, name: str, verify: bool = False) -> np.ndarray:
-        """Returns the tensor `name`."""
-        try:
-            array = self._datasets[name][()]
-        except (OSError, RuntimeError, ValueError) as error:
-            raise CheckpointError(f"{self.path}: tensor {name!r} is damaged ({error}).") from error
-        wanted = self.tensors[name].dtype
-        if array.dtype != wanted:
-            array = array.view(wanted) if array.dtype.itemsize == wanted.itemsize else array.astype(wanted)
-        return array
+        """Returns the tensor `name`; the checksum of a `.keras` file was verified when it was opened."""
+        offset, dtype = self._places[name]
+        array = np.empty(self.tensors[name].shape, dtype)
+        target = memoryview(array.reshape(-1).view(np.uint8))
+        self._file.seek(self._start + offset)
+        done = 0
+        while done < len(target):
+            count = self._file.readinto(target[done:])
+            if not count:
+                raise CheckpointError(f"{self.path} ends inside tensor {name!r}; fetch it again.")
+            done += count
+        return array.astype(self.tensors[name].dtype, copy=False)
 
     def close(self) -> None:
         """Closes the file."""
-        if self._h5 is not None:
-            self._h5.close()
-        self._raw.close()
+        self._file.close()
+
+
+def _headers(path: str, start: int, size: int) -> list[dict[str, Any]]:
+    """Returns where the tensors lie, found out by another process."""
+    if not sys.executable:
+        raise CheckpointError(f"{path}: Keras files are read with the help of a Python process, and there is none.")
+    # -P: nothing of the current directory is imported.
+    command = [sys.executable, "-P", h5_headers.__file__, os.path.abspath(path), str(start), str(size)]
+    try:
+        result = subprocess.run(command, capture_output=True, timeout=_MAX_SECONDS, check=False)
+    except subprocess.TimeoutExpired as error:
+        raise CheckpointError(f"{path}: reading its structure took more than {_MAX_SECONDS} s. Damaged?") from error
+    try:
+        answer = json.loads(result.stdout)
+    except ValueError as error:
+        raise CheckpointError(
+            f"{path} is damaged: reading its structure ended with status {result.returncode}. Fetch the file again."
+        ) from error
+    if "error" in answer:
+        raise CheckpointError(f"{path} is no readable Keras file: damaged or truncated ({answer['error']}).")
+    return answer["tensors"]
 
 
 def _variable_names(layer: str, count: int) -> tuple[str, ...]:
@@ -161,31 +173,3 @@ def _variable_names(layer: str, count: int) -> tuple[str, ...]:
     if kind in ("gn_root", "gn_proj"):
         kind = "gn"
     return _VARIABLES.get(layer) or _VARIABLES.get(kind) or ("kernel", "bias")
-
-
-class _Window(io.RawIOBase):
-    """A read-only part of a file as a file of its own."""
-
-    def __init__(self, file: BinaryIO, start: int, size: int):
-        self._file, self._start, self._size, self._position = file, start, size, 0
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._size}[whence]
-        self._position = max(base + offset, 0)
-        return self._position
-
-    def tell(self) -> int:
-        return self._position
-
-    def readinto(self, buffer) -> int:
-        count = max(min(len(buffer), self._size - self._position), 0)
-        self._file.seek(self._start + self._position)
-        count = self._file.readinto(memoryview(buffer)[:count])
-        self._position += count
-        return count

@@ -50,7 +50,7 @@ class NpzSource:
         self._file = open(path, "rb")  # noqa: SIM115 (closed by `close`)
         try:
             self._size = os.fstat(self._file.fileno()).st_size
-            self._archive = _open_archive(self._file, self._size, path)
+            self._archive = open_archive(self._file, self._size, path)
             self._members: dict[str, _Member] = {}
             self.tensors: dict[str, TensorInfo] = {}
             for info in self._archive.infolist():
@@ -159,7 +159,12 @@ class _guarded:
             ) from error
 
 
-def _open_archive(file: BinaryIO, size: int, path: str) -> zipfile.ZipFile:
+def open_archive(file: BinaryIO, size: int, path: str) -> zipfile.ZipFile:
+    """Opens a zip archive whose directory is of bounded size and describes the file.
+
+    Raises:
+        CheckpointError: If it is damaged, truncated or made to expand.
+    """
     tail_size = min(size, 65_557)
     file.seek(size - tail_size)
     tail = file.read(tail_size)

@@ -2,12 +2,11 @@
 
 import os
 import pathlib
-import zipfile
 from typing import Any
 
 from keras_vit.checkpoints.errors import CheckpointError
 from keras_vit.checkpoints.keras_file import KerasSource
-from keras_vit.checkpoints.npz import NpzSource
+from keras_vit.checkpoints.npz import NpzSource, open_archive
 from keras_vit.checkpoints.safetensors_file import SafetensorsSource, ShardedSource
 from keras_vit.checkpoints.source import MAX_JSON_BYTES, TensorSource, parse_json
 
@@ -92,11 +91,8 @@ def _open_file(path: str) -> TensorSource:
 
 
 def _open_zip(path: str) -> TensorSource:
-    try:
-        with zipfile.ZipFile(path) as archive:
-            names = archive.namelist()
-    except (zipfile.BadZipFile, ValueError, NotImplementedError, OSError, EOFError, OverflowError):
-        names = []  # the .npz reader says what is wrong
+    with open(path, "rb") as file, open_archive(file, os.path.getsize(path), path) as archive:
+        names = archive.namelist()
     if "model.weights.h5" in names and "config.json" in names:
         return KerasSource(path)
     if any(name.endswith("data.pkl") for name in names):

@@ -1,0 +1,83 @@
+"""Small checkpoint files for the tests, made from golden ones."""
+
+import json
+import os
+import pathlib
+
+import ml_dtypes
+import numpy as np
+from safetensors.numpy import load_file, save_file
+
+GOLDEN = pathlib.Path(__file__).parents[1] / "golden"
+FLAX = (
+    "vit_token_legacy",
+    "vit_token_linen",
+    "vit_gap",
+    "vit_prelogits",
+    "hybrid_stem",
+    "hybrid_blocks",
+    "traj_model",
+    "bv_tok",
+    "bv_gap_sincos",
+    "bv_map",
+    "bv_gap_rep_scan",
+    "bit_big_vision",
+    "bit_big_transfer",
+)
+TORCH = ("hf_vit", "hf_deit", "timm_vit", "timm_vit_reg_ls", "timm_hybrid_stem")
+FORMATS = {
+    "vit": "google",
+    "hybrid": "google",
+    "traj": "google",
+    "bv": "big_vision",
+    "hf": "huggingface",
+    "timm": "timm",
+}
+
+
+def golden_path(name):
+    return GOLDEN / (f"{name}.npz" if name in FLAX else f"{name}.safetensors")
+
+
+def golden_case(name):
+    """Returns (arguments that the file does not hold, images, logits)."""
+    data = np.load(GOLDEN / (f"{name}.npz" if name in FLAX else f"{name}_io.npz"))
+    # timm files do not show their heads, and a width of 32 does not suggest them.
+    arguments = {"num_heads": 4} if name.startswith("timm") else {}
+    return arguments, data["image"], data["logits"]
+
+
+def golden_format(name):
+    if name.startswith("bit"):
+        return "google" if name == "bit_big_transfer" else "big_vision"
+    return FORMATS[name.split("_")[0]]
+
+
+def tensors_of(name):
+    """Returns the stored tensors of a golden file under the source's own names."""
+    if name in TORCH:
+        return load_file(golden_path(name))
+    stored = np.load(golden_path(name))
+    return {key.removeprefix("params/"): stored[key] for key in stored.files if key.startswith("params/")}
+
+
+def write_npz(path, tensors, compressed=False):
+    (np.savez_compressed if compressed else np.savez)(path, **tensors)
+    return path
+
+
+def to_void2(array):
+    """Returns bfloat16 as NumPy stores it."""
+    return array.astype(ml_dtypes.bfloat16).view("V2")
+
+
+def write_directory(path, tensors, config=None):
+    os.makedirs(path, exist_ok=True)
+    save_file({name: np.ascontiguousarray(value) for name, value in tensors.items()}, path / "model.safetensors")
+    if config is not None:
+        (path / "config.json").write_text(json.dumps(config))
+    return path
+
+
+def hf_config(name="hf_vit", **changes):
+    return {**json.loads((GOLDEN / f"{name}_config.json").read_text()), **changes}

@@ -1,0 +1,137 @@
+"""Resizing of position tables and patch kernels, against the reference and closed forms."""
+
+import re
+
+import numpy as np
+import pytest
+
+import keras_vit
+from keras_vit.checkpoints import load_checkpoint, model_from_checkpoint, resize
+from tests.checkpoints import files
+
+PAIRS = [(7, 12), (14, 24), (12, 7), (24, 14), (4, 4)]
+
+
+@pytest.mark.parametrize("slots", [0, 1])
+@pytest.mark.parametrize("old,new", PAIRS)
+def test_reference_resize(old, new, slots):
+    data = np.load(files.GOLDEN / "posemb_resize.npz")
+    result = resize.resize_table(data[f"old_{old}_{slots}"], (old, old), (new, new), slots)
+    # Both in double, rounded once to single: the last bit may differ.
+    np.testing.assert_allclose(result, data[f"new_{old}_{new}_{slots}"], rtol=1e-6, atol=1e-6)
+    if old == new:
+        np.testing.assert_array_equal(result, data[f"old_{old}_{slots}"])
+
+
+# Sizes at which rounding leaves the reference's last row and column zero, and some at which it does not.
+ZEROED = [(28, 14), (28, 22), (28, 24), (28, 27), (24, 22), (24, 42), (16, 30), (16, 59), (14, 86), (14, 100), (12, 86)]
+SOUND = [(7, 12), (14, 24), (16, 27), (24, 14), (7, 53)]
+
+
+@pytest.mark.parametrize("old,new", ZEROED + SOUND)
+def test_zero_edges_on_request_only(old, new):
+    table = np.ones((1, old * old, 2), "float32")
+    np.testing.assert_allclose(resize.resize_table(table, (old, old), (new, new)), 1.0, rtol=1e-6)
+    grid = resize.resize_table(table, (old, old), (new, new), zero_edges=True).reshape(new, new, 2)
+    assert (not grid[-1].any() and not grid[:, -1].any()) == ((old, new) in ZEROED)
+    np.testing.assert_allclose(grid[:-1, :-1], 1.0, rtol=1e-6)
+
+
+def test_grids_that_are_not_square_and_slots():
+    table = np.arange(1 + 2 * 3, dtype="float32").reshape(1, 7, 1)
+    result = resize.resize_table(table, (2, 3), (3, 5), num_slots=1)
+    expected = [[1, 1.5, 2, 2.5, 3], [2.5, 3, 3.5, 4, 4.5], [4, 4.5, 5, 5.5, 6]]
+    np.testing.assert_allclose(result[0, 1:, 0].reshape(3, 5), expected, rtol=1e-6)
+    assert result[0, 0, 0] == 0.0
+    one = resize.resize_table(table[:, 1:], (2, 3), (1, 1))
+    assert one.shape == (1, 1, 1) and one[0, 0, 0] == 1.0
+
+
+@pytest.mark.parametrize("method", resize.METHODS)
+@pytest.mark.parametrize("old,new", [(7, 12), (14, 5), (3, 4), (5, 1)])
+def test_every_method_keeps_constants(method, old, new):
+    matrix = resize.interpolation_matrix(old, new, method)
+    assert matrix.shape == (new, old)
+    np.testing.assert_allclose(matrix.sum(axis=1), 1.0, rtol=1e-12)  # double precision
+
+
+def test_bilinear_of_pixel_centres():
+    np.testing.assert_allclose(
+        resize.interpolation_matrix(2, 4, "bilinear"), [[1, 0], [0.75, 0.25], [0.25, 0.75], [0, 1]], rtol=1e-12
+    )
+
+
+def test_loading_at_another_resolution(caplog):
+    source = files.tensors_of("vit_token_legacy")["Transformer/posembed_input/pos_embedding"]
+    for size, grid in ((48, (6, 6)), ((24, 64), (3, 8))):
+        model = model_from_checkpoint(files.golden_path("vit_token_legacy"), image_size=size)
+        table = np.asarray(model.get_layer("posembed_input").pos_embedding)
+        np.testing.assert_array_equal(table, resize.resize_table(source, (4, 4), grid, 1))
+    for method in resize.METHODS:
+        model = model_from_checkpoint(files.golden_path("vit_token_legacy"), image_size=48, method=method)
+        table = np.asarray(model.get_layer("posembed_input").pos_embedding)
+        np.testing.assert_array_equal(table, resize.resize_table(source, (4, 4), (6, 6), 1, method))
+    with pytest.raises(ValueError, match="Did you mean 'bicubic'"):
+        model_from_checkpoint(files.golden_path("vit_token_legacy"), image_size=48, method="cubic")
+
+
+@pytest.mark.parametrize("name,own", [("hf_vit", "bicubic"), ("timm_vit", "antialiased"), ("bv_tok", "reference")])
+def test_each_project_has_its_own_method(name, own):
+    arguments, _, _ = files.golden_case(name)
+    tables = [
+        np.asarray(
+            model_from_checkpoint(files.golden_path(name), image_size=48, method=method, **arguments)
+            .get_layer("posembed_input")
+            .pos_embedding
+        )
+        for method in (None, own)
+    ]
+    np.testing.assert_array_equal(*tables)
+
+
+def test_the_report_says_from_and_to():
+    model = keras_vit.VisionTransformer(8, 32, 2, 4, 64, image_size=(48, 32), classes=7)
+    report = load_checkpoint(model, files.golden_path("vit_token_legacy"))
+    assert any(re.search(r"resized from 4x4 to 6x4 \(method='reference'\)", note) for note in report.notes)
+
+
+def test_one_channel_answers_grey_images_as_three_equal_ones():
+    _, images, _ = files.golden_case("vit_token_legacy")
+    colour = model_from_checkpoint(files.golden_path("vit_token_legacy"))
+    grey = model_from_checkpoint(files.golden_path("vit_token_legacy"), channels=1, adapt_channels=True)
+    image = images[..., :1]
+    # Sums of three products in another order.
+    np.testing.assert_allclose(
+        np.asarray(grey(image)), np.asarray(colour(np.repeat(image, 3, axis=-1))), rtol=1e-4, atol=1e-5
+    )
+
+
+@pytest.mark.parametrize("name", ["vit_token_legacy", "hybrid_stem", "bit_big_vision"])
+def test_a_fourth_channel_changes_nothing_at_first(name):
+    _, images, logits = files.golden_case(name)
+    model = model_from_checkpoint(files.golden_path(name), channels=4, adapt_channels=True)
+    extra = np.zeros_like(images[..., :1])
+    if name == "vit_token_legacy":
+        extra += np.random.default_rng(0).uniform(-1, 1, extra.shape).astype("float32")
+    # A standardised kernel of four channels is that of three times a constant, which group norm removes but for its
+    # epsilon.
+    tolerance = 1e-5 if name == "vit_token_legacy" else 2e-3
+    np.testing.assert_allclose(
+        np.asarray(model(np.concatenate([images, extra], axis=-1))), logits, rtol=tolerance, atol=tolerance
+    )
+
+
+def test_patch_kernels_answer_resized_patches_alike():
+    # Upsampling loses nothing, so that the resized kernel gives the very same products (FlexiViT, section 3.4).
+    rng = np.random.default_rng(0)
+    kernel, patch = rng.normal(size=(4, 6, 3, 5)), rng.normal(size=(4, 6, 3))
+    larger = resize.resize_patch_kernel(kernel, (8, 9))
+    rows, columns = (resize.interpolation_matrix(*sizes, "bilinear") for sizes in ((4, 8), (6, 9)))
+    resized = np.einsum("yh,xw,hwc->yxc", rows, columns, patch)
+    np.testing.assert_allclose(
+        np.einsum("hwc,hwcd->d", resized, larger), np.einsum("hwc,hwcd->d", patch, kernel), rtol=1e-9
+    )
+    model = model_from_checkpoint(
+        files.golden_path("vit_token_legacy"), patch_size=16, image_size=64, resize_patch=True
+    )
+    assert np.asarray(model.get_layer("embedding").kernel).shape == (16, 16, 3, 32)

@@ -1,0 +1,236 @@
+"""Files that are damaged or made to harm: refused with a clear error, in bounded memory, the model untouched."""
+
+import io
+import json
+import pickle
+import struct
+import zipfile
+
+import numpy as np
+import pytest
+
+import keras_vit
+from keras_vit.checkpoints import load_checkpoint, model_from_checkpoint
+from keras_vit.checkpoints.npz import NpzSource
+from tests.checkpoints import files, fuzz
+
+
+class Exploit:
+    def __reduce__(self):
+        return (pytest.fail, ("a pickle was loaded",))
+
+
+def refused(path, message, **arguments):
+    with pytest.raises(ValueError, match=message) as error:
+        model_from_checkpoint(path, **arguments)
+    assert str(path) in str(error.value)
+
+
+def test_object_arrays_are_never_unpickled(tmp_path):
+    path = tmp_path / "model.npz"
+    np.savez(path, **files.tensors_of("vit_gap"), extra=np.array([Exploit()], dtype=object))
+    refused(path, "pickled Python objects")
+
+
+def test_pytorch_pickles_are_refused_with_the_way_out(tmp_path):
+    old = tmp_path / "model.pth"
+    old.write_bytes(pickle.dumps(Exploit(), protocol=2))
+    refused(old, "safetensors.torch.save_file")
+    new = tmp_path / "pytorch_model.bin"
+    with zipfile.ZipFile(new, "w") as archive:
+        archive.writestr("archive/data.pkl", pickle.dumps(Exploit()))
+    refused(new, "safetensors.torch.save_file")
+    refused(tmp_path, "safetensors.torch.save_file")
+
+
+def test_truncated_files_and_error_pages(tmp_path):
+    for name in ("vit_gap", "hf_vit"):
+        data = files.golden_path(name).read_bytes()
+        for size in (0, 1, 7, 100, len(data) // 2, len(data) - 1):
+            path = tmp_path / "model"
+            path.write_bytes(data[:size])
+            refused(path, "truncated|damaged|empty|complete|no checkpoint")
+    path.write_text("<html>404 Not Found</html>")
+    refused(path, "error page")
+    path.write_text('{"error": "not found"}')
+    refused(path, "weight_map")
+    with pytest.raises(FileNotFoundError, match="nothing-here"):
+        model_from_checkpoint(tmp_path / "nothing-here")
+    (tmp_path / "empty").mkdir()
+    refused(tmp_path / "empty", "an empty directory")
+
+
+def test_other_models_are_recognised_as_such(tmp_path):
+    path = files.write_npz(tmp_path / "model.npz", {"dense/kernel": np.ones((2, 2), "float32")})
+    refused(path, "no Vision Transformer or BiT of a known family.*dense/kernel")
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_nan_and_infinity(value, tmp_path):
+    tensors = files.tensors_of("vit_token_legacy")
+    tensors["head/kernel"] = tensors["head/kernel"].copy()
+    tensors["head/kernel"][3, 2] = value
+    path = files.write_npz(tmp_path / "model.npz", tensors)
+    model = keras_vit.VisionTransformer(8, 32, 2, 4, 64, image_size=32, classes=7)
+    before = [np.array(v) for v in model.variables]
+    with pytest.raises(ValueError, match="head/kernel.*NaN or infinity"):
+        load_checkpoint(model, path)
+    for variable, array in zip(model.variables, before, strict=True):
+        np.testing.assert_array_equal(np.asarray(variable), array)
+    load_checkpoint(model, path, allow_nonfinite=True)
+    load_checkpoint(model, path, head="reset")  # a tensor that is not used does no harm
+
+
+def test_damage_in_the_last_tensor_changes_nothing(tmp_path):
+    data = bytearray(files.write_npz(tmp_path / "model.npz", files.tensors_of("vit_gap")).read_bytes())
+    with zipfile.ZipFile(io.BytesIO(data)) as archive:
+        last = max(archive.infolist(), key=lambda info: info.header_offset)
+    data[last.header_offset + 300] ^= 1
+    (tmp_path / "model.npz").write_bytes(data)
+    model = keras_vit.VisionTransformer(8, 32, 2, 2, 48, image_size=32, classes=5, pooling="gap")
+    before = [np.array(v) for v in model.variables]
+    with pytest.raises(ValueError, match="damaged"):
+        load_checkpoint(model, tmp_path / "model.npz")
+    for variable, array in zip(model.variables, before, strict=True):
+        np.testing.assert_array_equal(np.asarray(variable), array)
+
+
+def member(shape, dtype="<f4", data=b""):
+    header = f"{{'descr': '{dtype}', 'fortran_order': False, 'shape': {shape}, }}".encode().ljust(117) + b"\n"
+    return b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header + data
+
+
+@pytest.mark.parametrize(
+    "content,message",
+    [
+        (member("(10000000000, 10000000000)"), "holds 0 bytes"),
+        (member("(-4, 4)"), "no plain .npy header"),
+        (member("(4,) + open('/etc/passwd')"), "no plain .npy header"),
+        (member("(4,)", "<c8", b"\0" * 32), "only real numbers"),
+        (member("(1,)", "<f4 ", b"\0" * 4), "no plain .npy header"),
+        (b"\x93NUMPY\x02\x00" + struct.pack("<I", 2**32 - 1), "header of member"),
+        (b"not an array", "not a .npy array"),
+    ],
+)
+def test_npy_headers(content, message, tmp_path):
+    with zipfile.ZipFile(tmp_path / "model.npz", "w") as archive:
+        archive.writestr("embedding/kernel.npy", content)
+    refused(tmp_path / "model.npz", message)
+
+
+def test_zip_bombs(tmp_path):
+    path = tmp_path / "bomb.npz"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive, archive.open("embedding/kernel.npy", "w") as file:
+        file.write(member("(16, 16, 3, 102400)"))
+        for _ in range(300):
+            file.write(bytes(2**20))
+    assert path.stat().st_size < 2**21
+    refused(path, "zip bomb")
+    with pytest.warns(UserWarning, match="Duplicate"), zipfile.ZipFile(path, "w") as archive:
+        for _ in range(2):
+            archive.writestr("head/bias.npy", member("(1,)", data=bytes(4)))
+    refused(path, "differently named")
+
+
+def test_overlapping_members(tmp_path):
+    path = files.write_npz(tmp_path / "model.npz", {"a": np.ones(4, "float32"), "b": np.ones(4, "float32")})
+    data = bytearray(path.read_bytes())
+    second = data.rfind(b"PK\x01\x02")
+    data[second + 42 : second + 46] = struct.pack("<I", 0)  # both directory entries lead to the first member
+    path.write_bytes(data)
+    refused(path, "overlap|damaged")
+
+
+def write_safetensors(path, header, data=b""):
+    encoded = header if isinstance(header, bytes) else json.dumps(header).encode()
+    path.write_bytes(struct.pack("<Q", len(encoded)) + encoded + data)
+    return path
+
+
+@pytest.mark.parametrize(
+    "header,data,message",
+    [
+        (b'{"a": {"dtype": "F32"', b"", "not valid JSON"),
+        (b'{"a": 1, "a": 2}', b"", "twice"),
+        (b"[" * 50_000 + b"]" * 50_000, b"", "no checkpoint"),
+        (b'{"a":' + b"[" * 100_000 + b"]" * 100_000 + b"}", b"", "not valid JSON"),
+        ({"a": {"dtype": "F32", "shape": [2], "data_offsets": [0, 4]}}, bytes(4), "cannot lie"),
+        ({"a": {"dtype": "F32", "shape": [10**9, 10**9], "data_offsets": [0, 4 * 10**18]}}, b"", "truncated|no valid"),
+        ({"a": {"dtype": "F32", "shape": [-1], "data_offsets": [0, 4]}}, bytes(4), "no valid shape"),
+        ({"a": {"dtype": "F8_E4M3", "shape": [4], "data_offsets": [0, 4]}}, bytes(4), "F8_E4M3"),
+        ({"a": {"dtype": "F32", "shape": [1], "data_offsets": [4, 8]}}, bytes(8), "hole"),
+        ({"a": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}}, bytes(8), "truncated or damaged"),
+        ({"a": {"dtype": "F32", "shape": [True], "data_offsets": [0, 4]}}, bytes(4), "no valid shape"),
+        ({"a": 7}, b"", "malformed"),
+    ],
+)
+def test_safetensors_headers(header, data, message, tmp_path):
+    refused(write_safetensors(tmp_path / "model.safetensors", header, data), message)
+
+
+def test_giant_safetensors_header(tmp_path):
+    path = tmp_path / "model.safetensors"
+    path.write_bytes(struct.pack("<Q", 2**62) + b"{" + bytes(100))
+    refused(path, "no checkpoint|complete")
+
+
+def test_configurations_do_not_size_what_the_weights_do_not_have(tmp_path):
+    model = keras_vit.VisionTransformer(8, 32, 1, 4, 64, image_size=32, classes=7)
+    model.save(tmp_path / "model.keras")
+
+    def rewritten(**changes):
+        with (
+            zipfile.ZipFile(tmp_path / "model.keras") as source,
+            zipfile.ZipFile(tmp_path / "new.keras", "w") as target,
+        ):
+            for name in source.namelist():
+                data = source.read(name)
+                if name == "config.json":
+                    config = json.loads(data)
+                    config["config"].update(changes)
+                    data = json.dumps(config)
+                target.writestr(name, data)
+        return tmp_path / "new.keras"
+
+    for name, value in {"hidden_size": 10**6, "num_layers": 10**9, "mlp_dim": 10**9, "classes": 10**9}.items():
+        refused(rewritten(**{name: value}), "config.json")
+    refused(rewritten(image_size=10**7), "disagree")
+    refused(rewritten(activation={"class_name": "Lambda"}), "no plain value")
+    sincos = files.tensors_of("bv_gap_sincos")
+    path = files.write_npz(
+        tmp_path / "m.npz",
+        {f"params/{k}": v for k, v in sincos.items()} | {"__meta__": json.dumps({"image": [10**6, 10**6]})},
+    )
+    refused(path, "Pass another image_size")
+
+
+def test_hdf5_of_other_origin(tmp_path):
+    h5py = pytest.importorskip("h5py")
+    with h5py.File(tmp_path / "elsewhere.h5", "w") as file:
+        file["secret"] = np.ones(3, "float32")
+    for kind in (h5py.ExternalLink("elsewhere.h5", "/secret"), h5py.SoftLink("/layers")):
+        with h5py.File(tmp_path / "model.weights.h5", "w") as file:
+            group = file.create_group("layers/dense/vars")
+            group.attrs["name"] = "embedding"
+            group["0"] = kind
+        refused(tmp_path / "model.weights.h5", "links to another place")
+
+
+def test_npz_source_reads_headers_only(tmp_path):
+    source = NpzSource(str(files.golden_path("vit_gap")))
+    assert source.tensors["params/head/kernel"].shape == (32, 5)
+    source.close()
+
+
+def test_damaged_files(tmp_path):
+    fuzzer = fuzz.Fuzzer(tmp_path, seed=1234)
+    for _ in range(300):
+        fuzzer.step()
+    assert fuzzer.refused > 200
+
+
+@pytest.mark.slow
+def test_many_damaged_files(tmp_path):
+    fuzzer = fuzz.Fuzzer(tmp_path, seed=4321)
+    for _ in range(4000):
+        fuzzer.step()

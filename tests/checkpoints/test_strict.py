@@ -1,0 +1,172 @@
+"""Strictness: what does not fit is an error that says what to do, and leaves the model as it was."""
+
+import numpy as np
+import pytest
+
+import keras_vit
+from keras_vit.checkpoints import load_checkpoint, model_from_checkpoint, save_checkpoint
+from tests.checkpoints import files
+
+SIZES = dict(patch_size=8, hidden_size=32, num_layers=2, num_heads=4, mlp_dim=64, image_size=32, classes=7)
+
+
+def snapshot(model):
+    return [np.array(variable) for variable in model.variables]
+
+
+def assert_unchanged(model, before):
+    for variable, value in zip(model.variables, before, strict=True):
+        np.testing.assert_array_equal(np.asarray(variable), value)
+
+
+@pytest.mark.parametrize(
+    "name,arguments,message",
+    [
+        ("vit_token_legacy", {"activation": "gelu"}, "activation='gelu_tanh'"),
+        ("vit_token_legacy", {"layer_norm_epsilon": 1e-12}, "layer_norm_epsilon=1e-06"),
+        ("vit_token_legacy", {"num_heads": 2}, "num_heads=4"),
+        ("vit_token_legacy", {"pooling": "gap"}, "pooling='token'"),
+        ("vit_token_legacy", {"mlp_dim": 48}, "mlp_dim=64"),
+        ("vit_token_legacy", {"num_layers": 3}, "num_layers=2"),
+        ("vit_token_legacy", {"num_registers": 1}, "num_registers=0"),
+        ("vit_token_legacy", {"layer_scale": 0.1}, "layer_scale=None"),
+        ("vit_token_legacy", {"qkv_bias": False}, "qkv_bias=True"),
+        ("vit_token_legacy", {"representation_size": 32}, "representation_size=None"),
+        ("vit_token_legacy", {"channels": 1}, "adapt_channels=True"),
+        ("vit_token_legacy", {"patch_size": 16}, "patch_size=8"),
+        ("vit_token_legacy", {"resnet_blocks": (), "patch_size": 2}, "resnet_blocks=None"),
+        ("bv_gap_sincos", {"pooling": "gap"}, "position_embedding='sincos2d'"),
+        ("bv_tok", {"pooling": "map"}, "pooling='token'"),
+        ("hf_vit", {"classes": 6}, "activation='gelu'"),
+        ("hf_vit", {"classes": 6, "activation": "gelu"}, "layer_norm_epsilon=1e-12"),
+        ("timm_vit_reg_ls", {"classes": 6, "activation": "gelu", "num_registers": 4}, "layer_scale=1.0"),
+        ("timm_vit", {"classes": 6, "activation": "gelu", "pooling": "gap"}, "pooling='token'"),
+        ("vit_prelogits", {"num_layers": 1, "representation_size": None}, "representation_size=24"),
+    ],
+)  # fmt: skip
+def test_a_model_built_with_other_arguments(name, arguments, message):
+    model = keras_vit.VisionTransformer(**{**SIZES, **arguments})
+    before = snapshot(model)
+    with pytest.raises(ValueError, match=message.replace("(", r"\(")):
+        load_checkpoint(model, files.golden_path(name))
+    assert_unchanged(model, before)
+
+
+def test_missing_and_unexpected_tensors_are_listed_with_the_nearest(tmp_path):
+    tensors = files.tensors_of("vit_token_legacy")
+    tensors["Transformer/encoderblock_1/LayerNorm_2/scales"] = tensors.pop(
+        "Transformer/encoderblock_1/LayerNorm_2/scale"
+    )
+    path = files.write_npz(tmp_path / "model.npz", tensors)
+    model = keras_vit.VisionTransformer(**SIZES)
+    before = snapshot(model)
+    with pytest.raises(ValueError) as error:
+        load_checkpoint(model, path)
+    text = str(error.value)
+    assert (
+        "encoderblock_1/LayerNorm_1/scale; nearest on the other side: Transformer/encoderblock_1/LayerNorm_2/scales"
+        in text
+    )
+    assert "1 tensors of the file have no place" in text
+    assert_unchanged(model, before)
+    report = load_checkpoint(model, path, strict=False)
+    assert report.missing == ["encoderblock_1/LayerNorm_1/scale"]
+    assert report.unexpected == ["Transformer/encoderblock_1/LayerNorm_2/scales"]
+    assert len(report.loaded) == len(model.trainable_variables) - 1
+    np.testing.assert_array_equal(np.asarray(model.get_layer("cls").tokens), tensors["cls"])
+
+
+def test_heads():
+    path = files.golden_path("vit_token_legacy")
+    kernel = files.tensors_of("vit_token_legacy")["head/kernel"]
+    same = keras_vit.VisionTransformer(**SIZES)
+    assert load_checkpoint(same, path).reset == []
+    np.testing.assert_array_equal(np.asarray(same.get_layer("head").kernel), kernel)
+    # "reset" gives the initial values, also where something had been learned.
+    assert load_checkpoint(same, path, head="reset").reset == ["head/kernel", "head/bias"]
+    assert not np.asarray(same.get_layer("head").kernel).any()
+
+    other = keras_vit.VisionTransformer(**{**SIZES, "classes": 3, "head_bias": -6.9})
+    report = load_checkpoint(other, path)
+    assert report.reset and any("7 classes" in note for note in report.notes)
+    np.testing.assert_allclose(np.asarray(other.get_layer("head").bias), -6.9, rtol=1e-6)  # float32 of -6.9
+    before = snapshot(other)
+    with pytest.raises(ValueError, match="classes=7"):
+        load_checkpoint(other, path, head="keep")
+    assert_unchanged(other, before)
+    with pytest.raises(ValueError, match="`head` must be one of"):
+        load_checkpoint(other, path, head="drop")
+
+    headless = keras_vit.VisionTransformer(**SIZES, include_top=False)
+    assert {"params/head/bias", "params/head/kernel"} <= set(load_checkpoint(headless, path).dropped)
+
+
+def test_fine_tuning_drops_pre_logits_as_the_reference():
+    model = keras_vit.VisionTransformer(**{**SIZES, "num_layers": 1, "classes": 3})
+    report = load_checkpoint(model, files.golden_path("vit_prelogits"))
+    assert {"params/pre_logits/kernel", "params/head/kernel"} <= set(report.dropped)
+    kept = keras_vit.VisionTransformer(**{**SIZES, "num_layers": 1, "classes": 3, "representation_size": 24})
+    assert "pre_logits/kernel" in load_checkpoint(kept, files.golden_path("vit_prelogits")).loaded
+
+
+def test_bit_and_vit_are_told_apart():
+    with pytest.raises(ValueError, match="holds a BiT ResNet"):
+        load_checkpoint(keras_vit.VisionTransformer(**SIZES), files.golden_path("bit_big_vision"))
+    with pytest.raises(ValueError, match="holds a Vision Transformer"):
+        load_checkpoint(keras_vit.BiTResNet((1, 1), image_size=32, classes=7), files.golden_path("vit_gap"))
+    with pytest.raises(ValueError, match="block_sizes="):
+        load_checkpoint(keras_vit.BiTResNet((1, 2), image_size=32, classes=7), files.golden_path("bit_big_vision"))
+
+
+def test_heads_of_a_timm_file_are_not_guessed():
+    with pytest.raises(ValueError, match="num_heads=..."):
+        model_from_checkpoint(files.golden_path("timm_vit"))
+
+
+@pytest.mark.parametrize(
+    "format,arguments,reason",
+    [
+        ("google", {"activation": "gelu"}, "activation='gelu'"),
+        ("google", {"pooling": "map"}, "pooling='map'"),
+        ("google", {"num_registers": 2}, "num_registers=2"),
+        ("google", {"position_embedding_at": "every_layer"}, "position_embedding_at"),
+        ("big_vision", {"resnet_blocks": (), "patch_size": 2}, "resnet_blocks"),
+        ("big_vision", {"position_embedding": "learned2d"}, "position_embedding='learned2d'"),
+        ("huggingface", {"pooling": "gap"}, "pooling='gap'"),
+        ("huggingface", {"representation_size": 8}, "pre_logits"),
+        ("timm", {"layer_norm_epsilon": 1e-12, "activation": "gelu"}, "layer_norm_epsilon"),
+        ("timm", {"resnet_blocks": (), "patch_size": 2}, "resnet_numerics"),
+    ],
+)
+def test_formats_refuse_what_their_readers_cannot_rebuild(format, arguments, reason, tmp_path):
+    model = keras_vit.VisionTransformer(**{**SIZES, **arguments})
+    with pytest.raises(ValueError, match=reason):
+        save_checkpoint(model, tmp_path / "out", format=format)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_writing_is_all_or_nothing(tmp_path, monkeypatch):
+    model = model_from_checkpoint(files.golden_path("vit_gap"))
+    path = tmp_path / "model.npz"
+    path.write_bytes(b"what was there")
+    monkeypatch.setattr("keras_vit.checkpoints.save._Writer.produce", lambda self, name: 1 / 0)
+    for format, target in (("google", path), ("big_vision", path)):
+        with pytest.raises(ZeroDivisionError):
+            save_checkpoint(model, target, format=format)
+    hf = model_from_checkpoint(files.golden_path("hf_vit"))
+    with pytest.raises(ZeroDivisionError):
+        save_checkpoint(hf, tmp_path / "directory", format="huggingface")
+    assert [item.name for item in tmp_path.iterdir()] == ["model.npz"] and path.read_bytes() == b"what was there"
+
+
+def test_wrong_arguments_of_saving(tmp_path):
+    model = model_from_checkpoint(files.golden_path("vit_gap"))
+    with pytest.raises(ValueError, match="Did you mean 'google'"):
+        save_checkpoint(model, tmp_path / "x", format="gogle")
+    with pytest.raises(ValueError, match="`naming`"):
+        save_checkpoint(model, tmp_path / "x", naming="published")
+    with pytest.raises(ValueError, match="`stacked`"):
+        save_checkpoint(model, tmp_path / "x", stacked=True)
+    with pytest.raises(ValueError, match="class_names"):
+        hf = model_from_checkpoint(files.golden_path("hf_vit"))
+        save_checkpoint(hf, tmp_path / "x", format="huggingface", class_names=["one"])
