@@ -5,6 +5,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 override DEMO := demo
+WORKERS ?= 2
+PYTEST = $(BIN)/python -m pytest -q -n $(WORKERS) --dist loadfile
 
 export TF_CPP_MIN_LOG_LEVEL ?= 2
 
@@ -17,7 +19,7 @@ help:
 	@echo "make test-fast  run the tests that are not slow"
 	@echo "make lint       check style with ruff;  make format  mends what it can"
 	@echo "make clean      remove $(VENV), $(DEMO) and build outputs"
-	@echo "PYTHON=python3.12 chooses the interpreter (3.11 or later)"
+	@echo "PYTHON=python3.12 chooses the interpreter (3.11 or later), WORKERS=4 the number of test processes"
 
 # --- environment ------------------------------------------------------------------------------------------------------
 
@@ -59,11 +61,11 @@ demo: $(VENV)/.installed-demo
 	@echo "Next: $(BIN)/python -m train.predict --model=$(DEMO)/run PICTURE ..."
 
 test: $(VENV)/.installed-test
-	$(BIN)/python -m pytest -q -m "not slow"
-	$(BIN)/python -m pytest -q -m "slow"
+	$(PYTEST) -m "not slow and not interop"
+	$(PYTEST) -m "slow and not interop"
 
 test-fast: $(VENV)/.installed-test
-	$(BIN)/python -m pytest -q -m "not slow"
+	$(PYTEST) -m "not slow and not interop"
 
 lint: $(VENV)/.installed-test
 	$(BIN)/ruff check .
