@@ -133,12 +133,12 @@ def _find_recipes(argv: Sequence[str]) -> list[str]:
 
 def _recipe_path(value: str) -> str:
     path, colon, arguments = value.partition(":")
-    if os.path.exists(path):
+    if os.path.isfile(path):
         return value
     package = os.path.dirname(os.path.abspath(__file__))
     for root in (package, os.path.dirname(package)):  # installed, and in a checkout
         candidate = os.path.join(root, "train", "configs", os.path.basename(path).removesuffix(".py") + ".py")
-        if os.path.exists(candidate):
+        if os.path.isfile(candidate):
             return candidate + colon + arguments
     return value
 
