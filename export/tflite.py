@@ -2,11 +2,13 @@
 
     python -m export.tflite --model=runs/digits --output=digits.tflite
     python -m export.tflite --model=runs/digits --output=digits.tflite --precision=dynamic_int8 --input=uint8
+    python -m export.tflite --model=runs/digits --output=digits.tflite --precision=int8 --max_accuracy_drop=0.005
 
 The file holds built-in operators only and takes a fixed number of pictures. Its labels (NAME.labels.txt) and its card
 (NAME.json) lie beside it. Where --output does not end in .tflite it is a directory, for model_PRECISION.tflite.
 """
 
+import dataclasses
 import os
 
 from absl import flags, logging
@@ -20,8 +22,13 @@ program.define_flag(flags.DEFINE_string, "output", None, "Where to write.")
 flags.DEFINE_enum("precision", "float32", list(quantization.PRECISIONS), "How weights are stored.")
 program.define_flag(flags.DEFINE_integer, "batch_size", 1, "Pictures in one call; a part of the file.", 1)
 flags.DEFINE_enum("input", "float32", ["float32", "uint8"], "Whether the file takes prepared images or plain pixels.")
+flags.DEFINE_list("calibration", [], "For integers: training pictures; some of the run's training data if not given.")
+flags.DEFINE_integer("calibration_examples", 256, "For integers: how many pictures to find the ranges with.", 1)
+program.define_flag(flags.DEFINE_float, "max_accuracy_drop", 0.01, "For integers: largest allowed loss of accuracy.")
 program.define_flag(flags.DEFINE_list, "images", [], "Pictures to verify with; some of the run's data if not given.")
-program.define_flag(flags.DEFINE_integer, "verify_examples", 64, "How many pictures to verify with.", 1)
+program.define_flag(
+    flags.DEFINE_integer, "verify_examples", None, "How many pictures to verify with; 64, or 512 for integers.", 1
+)
 
 
 def main(argv):
@@ -37,7 +44,16 @@ def main(argv):
         normalise = preprocessing.device_function(description["preprocess"])
         description["preprocess"] = preprocessing.split(description["preprocess"])[0] or "decode"
     preprocess = runs.preprocess_function(description)
-    examples = runs.verification_pictures(loaded, options.verify_examples, options.images)
+    integers = options.precision in quantization.CALIBRATED
+    examples = runs.verification_pictures(loaded, options.verify_examples or (512 if integers else 64), options.images)
+    calibration, tolerance = None, verify.tolerance_of(options.precision)
+    if integers:
+        split = loaded.config["recipe"]["data"]["train_split"]
+        calibration = runs.verification_pictures(loaded, options.calibration_examples, options.calibration, split)
+        calibration = pictures.keep_readable(calibration, preprocess)
+        tolerance = dataclasses.replace(tolerance, accuracy_drop=options.max_accuracy_drop)
+        if examples.labels is None:
+            logging.warning("Without labels the accuracy is not measured, only how often the answers agree.")
     path = options.output
     if not path.endswith(".tflite"):
         path = os.path.join(path, f"model_{options.precision}.tflite")
@@ -51,6 +67,8 @@ def main(argv):
             precision=options.precision,
             batch_size=options.batch_size,
             normalise=normalise,
+            calibration=calibration,
+            tolerance=tolerance,
         )
     except (verify.VerificationError, tflite.ConversionError) as error:
         logging.error("%s", error)

@@ -1,6 +1,8 @@
 """TFLite files: converted, checked for foreign operators, verified, and only then put in place."""
 
 import collections
+import contextlib
+import functools
 import os
 import tempfile
 
@@ -66,8 +68,19 @@ def export_tflite(
             file.write(content)
         card.write_text(card.labels_beside(draft), "".join(f"{name}\n" for name in description["class_names"]))
         card.write(card.beside(draft), description)
-        comparison = verify_tflite(draft, network, preprocess, examples, normalise)
-        verify.check(comparison, tolerance or verify.tolerance_of(precision), f"The {precision} TFLite file")
+        try:
+            comparison = verify_tflite(draft, network, preprocess, examples, normalise)
+        except RuntimeError as error:  # how the interpreter refuses
+            raise ConversionError(f"The interpreter cannot run the {precision} file: {error}") from error
+        try:
+            verify.check(comparison, tolerance or verify.tolerance_of(precision), f"The {precision} TFLite file")
+        except verify.VerificationError as error:
+            if precision != "int8":
+                raise
+            with _graph(network, image_shape, description["output"], batch_size, normalise) as (make_converter, spec):
+                worst = quantization.block_errors(make_converter, spec, SIGNATURE, calibration_images)[:3]
+            blocks = ", ".join(f"{name} ({steps:.2f} steps)" for name, steps in worst)
+            raise verify.VerificationError(f"{error} The layers with the largest rounding errors: {blocks}.") from error
         # The file comes last: whoever finds it finds its card as well.
         for name in (card.labels_beside, card.beside, str):
             os.replace(name(draft), name(path))
@@ -100,6 +113,20 @@ def convert(
     Raises:
         ConversionError: If there is an operator that is not built in.
     """
+    with _graph(network, image_shape, output, batch_size, normalise) as (make_converter, spec):
+        try:
+            content = quantization.convert(make_converter, precision, spec, SIGNATURE, calibration_images)
+        except Exception as error:  # the converter raises its own error, unexported, or whatever its passes raise
+            raise ConversionError(f"The model cannot be converted to TFLite ({precision}): {error}") from error
+    foreign = foreign_operators(content)
+    if foreign:
+        raise ConversionError(f"The artefact must hold built-in operators only. It also needs {foreign}.")
+    return content
+
+
+@contextlib.contextmanager
+def _graph(network, image_shape, output, batch_size, normalise):
+    """The graph to convert, as a function that makes converters for it, and its input."""
     module = tf.Module()
     module.model_variables = [variable.value for variable in network.variables]
     spec = tf.TensorSpec((batch_size, *image_shape), tf.float32 if normalise is None else tf.uint8, "images")
@@ -112,16 +139,7 @@ def convert(
     with tempfile.TemporaryDirectory() as folder:
         # By way of a SavedModel: the other ways in lose the names of the signature.
         signatures.write(module, folder, {SIGNATURE: classify.get_concrete_function()})
-        converter = tf.lite.TFLiteConverter.from_saved_model(folder, signature_keys=[SIGNATURE])
-        quantization.configure(converter, precision, spec, calibration_images)
-        try:
-            content = converter.convert()
-        except Exception as error:  # the converter raises its own error, unexported, or whatever its passes raise
-            raise ConversionError(f"The model cannot be converted to TFLite ({precision}): {error}") from error
-    foreign = foreign_operators(content)
-    if foreign:
-        raise ConversionError(f"The artefact must hold built-in operators only. It also needs {foreign}.")
-    return content
+        yield functools.partial(tf.lite.TFLiteConverter.from_saved_model, folder, signature_keys=[SIGNATURE]), spec
 
 
 class ConversionError(RuntimeError):

@@ -37,7 +37,8 @@ def randomise(network, seed=0):
         if weight.path.endswith("scale"):
             weight.assign(1.0 + 0.1 * noise)
         else:
-            weight.assign(noise * (1.0 if weight.path.startswith("head") else 0.2))
+            # Logits of a few units, whatever the width.
+            weight.assign(noise * (4.0 / weight.shape[0] ** 0.5 if weight.path == "head/kernel" else 0.2))
     return network
 
 

@@ -87,10 +87,11 @@ def test_gelu_is_one_operator_and_weights_are_standardised_beforehand(tmp_path):
     export(hybrid(), tmp_path / "model.tflite")
     counts = tflite.operators((tmp_path / "model.tflite").read_bytes())
     assert counts["GELU"] == 1
-    # Kernels standardised at run time would add a variance for each convolution. There are only those of the 9 group
-    # norms (within channels and between the channels of a group: two each) and of the 3 layer norms.
+    # Kernels standardised at run time would add a root for each convolution. There are those of the 9 group norms and
+    # of the 3 layer norms.
     assert counts["CONV_2D"] == 10
-    assert counts["SQUARED_DIFFERENCE"] == 9 * 2 + 3
+    assert counts["RSQRT"] == 9 + 3
+    assert counts["SQRT"] == 0
 
 
 def test_sigmoid_outputs(tmp_path):
@@ -150,6 +151,91 @@ def test_wrong_arguments(tmp_path):
         export(small.model(), tmp_path / "model.tflite", precision="int4")
     with pytest.raises(ValueError, match="with its head"):
         clone.inference_clone(small.model(include_top=False))
+
+
+def integer_export(precision, model, path, **options):
+    """With the pictures of the verification as those of the calibration: what is tested is the mechanics."""
+    lenient = verify.Tolerance(1.0, 0.5)
+    return export(model, path, precision=precision, calibration=small.examples(), tolerance=lenient, **options)
+
+
+def test_integer_precisions_need_calibration(tmp_path):
+    for precision in ("int8", "int16x8"):
+        with pytest.raises(ValueError, match="needs real training pictures for calibration"):
+            export(small.model(), tmp_path / "model.tflite", precision=precision)
+
+
+def test_int8_keeps_sensitive_operators_in_float(tmp_path):
+    path = tmp_path / "model.tflite"
+    integer_export("int8", small.model(), path)
+    types = operand_types(path.read_bytes())
+    assert types["FULLY_CONNECTED"] == types["CONV_2D"] == {"INT8"}
+    for name in ("BATCH_MATMUL", "SOFTMAX", "GELU", "ADD", "RSQRT"):
+        assert types[name] == {"FLOAT32"}, name
+
+
+def test_int16_activations(tmp_path):
+    path = tmp_path / "model.tflite"
+    comparison = integer_export("int16x8", small.model(), path)
+    types = operand_types(path.read_bytes())
+    for name in ("FULLY_CONNECTED", "CONV_2D", "BATCH_MATMUL", "SOFTMAX", "ADD", "RSQRT"):
+        assert types[name] == {"INT16"}, name
+    assert comparison.max_difference < 0.1
+
+
+def operand_types(content):
+    """The types of the first input of each operator, by operator name."""
+    from tensorflow.lite.python import schema_py_generated as schema
+
+    model = schema.ModelT.InitFromObj(schema.Model.GetRootAs(content, 0))
+    names = {code: name for name, code in vars(schema.BuiltinOperator).items() if isinstance(code, int)}
+    kinds = {code: name for name, code in vars(schema.TensorType).items() if isinstance(code, int)}
+    types = {}
+    for graph in model.subgraphs:
+        for operator in graph.operators:
+            code = model.operatorCodes[operator.opcodeIndex]
+            name = names[max(code.builtinCode, code.deprecatedBuiltinCode)]
+            types.setdefault(name, set()).add(kinds[graph.tensors[operator.inputs[0]].type])
+    return types
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("network", "precision"), [(hybrid, "int8"), (hybrid, "int16x8"), (bit, "int8")])
+def test_integer_convolutions(network, precision, tmp_path):
+    integer_export(precision, network(), tmp_path / "model.tflite")
+    types = operand_types((tmp_path / "model.tflite").read_bytes())
+    assert types["CONV_2D"] == {"INT8" if precision == "int8" else "INT16"}
+
+
+@pytest.mark.slow
+def test_what_the_interpreter_cannot_run_is_not_written(tmp_path):
+    # BiT pads with minus infinity before it pools, which has no 16-bit integer.
+    with pytest.raises(tflite.ConversionError, match="The interpreter cannot run .*int16x8.*PADV2"):
+        integer_export("int16x8", bit(), tmp_path / "model.tflite")
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.slow
+def test_integer_pixels_in(tmp_path):
+    def resize(contents):
+        return tf.round((small.preprocess(contents) + 1.0) * 127.5)
+
+    def normalise(pixels):
+        return tf.cast(pixels, tf.float32) / 127.5 - 1.0
+
+    path = tmp_path / "model.tflite"
+    integer_export("int8", small.model(), path, preprocess=resize, normalise=normalise, batch_size=4)
+    assert artefacts.open_artefact(str(path)).input_details["dtype"] == np.uint8
+
+
+@pytest.mark.slow
+def test_the_gate_says_which_blocks_hurt(tmp_path):
+    strict = verify.Tolerance(max_difference=0.0)
+    with pytest.raises(verify.VerificationError, match=r"largest rounding errors: \w+ \(\d\.\d\d steps\)"):
+        export(
+            small.model(), tmp_path / "model.tflite", precision="int8", calibration=small.examples(), tolerance=strict
+        )
+    assert os.listdir(tmp_path) == []
 
 
 @pytest.mark.slow
