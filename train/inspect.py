@@ -55,7 +55,7 @@ def main(argv):
         options.output,
         options.title or title_of(options.model, description),
         examples,
-        classifier.predict,
+        classifier.predict if classifier.class_names else None,
         classifier.class_names,
         model,
         card_of(description),
@@ -80,7 +80,8 @@ def open_model(path):
     model = checkpoints_of_the_field.model_from_checkpoint(path)
     height, width, channels = model.input_shape[1:]
     pp = f"decode({channels})|resize(({height or 224}, {width or 224}))|value_range(-1, 1)"
-    names = outputs.check_class_names(getattr(model, "class_names", ()), model.output_shape[-1])
+    has_head = model.get_config().get("include_top", True)
+    names = outputs.check_class_names(getattr(model, "class_names", ()), model.output_shape[-1]) if has_head else ()
     description = card.make(
         names,
         pp,

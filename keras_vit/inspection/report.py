@@ -45,7 +45,7 @@ def write_report(
     directory: str,
     title: str,
     examples: Sequence[Example],
-    predict: Callable[[np.ndarray], np.ndarray],
+    predict: Callable[[np.ndarray], np.ndarray] | None,
     class_names: Sequence[str],
     model: keras.Model | None = None,
     card: Mapping[str, Any] | None = None,
@@ -59,7 +59,7 @@ def write_report(
         directory: Where; made if it is not there.
         title: Of the page.
         examples: Pictures to look at.
-        predict: Images `[B, h, w, c]` to probabilities `[B, classes]`.
+        predict: Images `[B, h, w, c]` to probabilities `[B, classes]`; None for a model without classes.
         class_names: One label for each class.
         model: The Keras model, or None for an exported one, of which predictions are all that there is.
         card: What is told of the model: names to values.
@@ -84,10 +84,12 @@ def write_report(
             "shows what it looks at. Give the run or checkpoint that it was exported from for the other figures."
         )
     elif not has_attention:
-        notes.append("This model has no attention. Occlusion shows what it looks at.")
+        notes.append("This model has no attention. Occlusion, which needs predictions only, shows what it looks at.")
+    elif predict is None:
+        notes.append("This model has no head, and so predicts no classes.")
 
     pictures, views = _pictures(examples, predict, class_names, model if has_attention else None)
-    if pictures:
+    if views:
         _draw_pictures(book, examples, pictures, views)
     if model is not None:
         _draw_model(book, model)
@@ -139,26 +141,29 @@ class _Figures:
 
 def _pictures(
     examples: Sequence[Example],
-    predict: Callable[[np.ndarray], np.ndarray],
+    predict: Callable[[np.ndarray], np.ndarray] | None,
     class_names: Sequence[str],
     model: keras.Model | None,
 ) -> tuple[list[page.Picture], list[page.View]]:
     """Returns the pictures with their predictions and maps, and what the maps are."""
     pictures, views = [], []
     for example in examples:
-        shares = np.asarray(predict(example.image[None]))[0]
-        best = np.argsort(-shares, kind="stable")[:_TOP]
+        predictions, best = [], None
+        if predict is not None:
+            shares = np.asarray(predict(example.image[None]))[0]
+            order = np.argsort(-shares, kind="stable")[:_TOP].tolist()
+            predictions, best = [(str(class_names[index]), float(shares[index])) for index in order], order[0]
+        maps: dict[str, np.ndarray] = {}
         if model is not None:
-            maps, views = _maps_of_model(model, example, int(best[0]))
-        else:
-            maps, views = _maps_of_predictions(predict, example, int(best[0]))
-        predictions = [(str(class_names[index]), float(shares[index])) for index in best]
+            maps, views = _maps_of_model(model, example, best)
+        elif predict is not None:
+            maps, views = _maps_of_predictions(predict, example, best)
         pictures.append(page.Picture(example.name, example.pixels, example.box, predictions, maps, example.truth))
     return pictures, views
 
 
 def _maps_of_model(
-    model: keras.Model, example: Example, class_index: int
+    model: keras.Model, example: Example, class_index: int | None
 ) -> tuple[dict[str, np.ndarray], list[page.View]]:
     seen: Looks = looks(model, example.image)
     heads = seen.layers.shape[1]
@@ -171,10 +176,12 @@ def _maps_of_model(
         page.View("layers", "Attention by layer", names, heads),
         page.View("rollout", "Attention rollout", tuple(f"1 to {name}" for name in names)),
     ]
+    if class_index is None:
+        return maps, views
     try:
         maps["relevance"] = gradient_attention(model, example.image[None], class_index)[:, None]
         views.append(page.View("relevance", "Relevance for the likeliest class", ("all layers",)))
-    except (ValueError, NotImplementedError) as error:  # no classes at the end, or a backend without gradients
+    except NotImplementedError as error:  # a backend without gradients of functions
         logging.info("No class-specific relevance: %s", error)
     return maps, views
 
@@ -199,7 +206,7 @@ def _draw_pictures(
     shown = list(pictures[:_STATIC])
     names = {"layers": "last layer", "rollout": "rollout", "relevance": "relevance", "occlusion": "occlusion"}
     rows = {names[view.key]: [picture.maps[view.key][-1, 0] for picture in shown] for view in views}
-    titles = [f"{p.predictions[0][0]} {p.predictions[0][1]:.0%}" for p in shown]
+    titles = [f"{p.predictions[0][0]} {p.predictions[0][1]:.0%}" if p.predictions else p.name for p in shown]
     figure = plots.attention_overlays([p.pixels for p in shown], rows, titles, [p.box for p in shown])
     book.add(
         "overlays",
@@ -245,4 +252,4 @@ def _facts(model: keras.Model | None, class_names: Sequence[str]) -> list[str]:
         shape = model.input_shape
         size = " x ".join("any" if side is None else str(side) for side in shape[1:3])
         facts += [type(model).__name__, f"{model.count_params():,} parameters", f"images of {size} pixels"]
-    return [*facts, f"{len(class_names):,} classes"]
+    return [*facts, f"{len(class_names):,} classes"] if class_names else facts

@@ -13,7 +13,8 @@
     maps: Object.fromEntries(Object.entries(picture.maps).map(([key, map]) => [key, { ...map, values: bytes(map.values) }])),
   }));
 
-  const view = () => data.views[Number(controls.view.value) || 0];
+  const nothing = { key: "", title: "", frames: [""], heads: 0 };
+  const view = () => data.views[Number(controls.view.value) || 0] || nothing;
 
   function frameOf(picture) {
     const map = picture.maps[view().key];
@@ -86,7 +87,7 @@
       controls.head.replaceChildren(...names.map((text, head) => new Option(text, head)));
     }
     controls.head.disabled = heads === 0;
-    for (const { canvas, name: picture } of pictures) canvas.setAttribute("aria-label", `${picture}: ${title}, ${name}`);
+    for (const { canvas, name: picture } of pictures) canvas.setAttribute("aria-label", title ? `${picture}: ${title}, ${name}` : picture);
   }
 
   function update() {

@@ -1,0 +1,133 @@
+import builtins
+import importlib
+import re
+
+import numpy as np
+import pytest
+
+from keras_vit.inspection import plots
+from keras_vit.inspection.plots import _matplotlib, figures
+
+pytest.importorskip("matplotlib", reason="figures need matplotlib")
+RNG = np.random.default_rng(0)
+PICTURE = RNG.integers(0, 256, (40, 60, 3)).astype("uint8")
+
+
+@pytest.fixture(scope="module")
+def drawings():
+    return {
+        "filters": plots.embedding_filters(RNG.normal(size=(9, 4, 4, 3))),
+        "filters of one channel": plots.embedding_filters(RNG.normal(size=(3, 2, 2, 1))),
+        "filters of features": plots.embedding_filters(RNG.normal(size=(3, 1, 1, 64))),
+        "positions": plots.position_similarity(RNG.uniform(-1, 1, (3, 2, 3, 2))),
+        "many positions": plots.position_similarity(RNG.uniform(-1, 1, (37, 37, 37, 37))),
+        "distance": plots.attention_distance(RNG.uniform(0, 99, (12, 4)), num_images=1),
+        "one head": plots.attention_distance(RNG.uniform(0, 99, (1, 1))),
+        "similarity": plots.layer_similarity(RNG.uniform(0, 1, (2, 3)), "ab", "cde"),
+        "curves": plots.training_curves([{"step": 1, "loss": 2.0}, {"step": 1, "eval_loss": 2.0}]),
+        "overlays": plots.attention_overlays([PICTURE, PICTURE[..., :1]], {"rollout": RNG.uniform(size=(2, 3, 3))}),
+        "panels": plots.attention_panels(PICTURE[:9, :9], {str(i): RNG.uniform(size=(3, 3)) for i in range(8)}),
+    }
+
+
+@pytest.mark.parametrize("ending", ["png", "svg"])
+def test_every_figure_is_written(drawings, tmp_path, ending):
+    magic = {"png": b"\x89PNG", "svg": b"<?xml"}[ending]
+    for name, figure in drawings.items():
+        path = tmp_path / f"{name}.{ending}"
+        plots.save(figure, str(path))
+        assert path.read_bytes().startswith(magic)
+    assert len(list(tmp_path.iterdir())) == len(drawings)  # no temporary file is left
+
+
+def test_pdf(drawings, tmp_path):
+    plots.save(drawings["distance"], str(tmp_path / "distance.pdf"))
+    assert (tmp_path / "distance.pdf").read_bytes().startswith(b"%PDF")
+
+
+def test_axes_have_names(drawings):
+    for name in ("positions", "distance", "similarity", "curves"):
+        axes = drawings[name].axes[0]
+        assert axes.get_xlabel()
+        assert axes.get_ylabel()
+    assert drawings["distance"].axes[0].get_ylabel() == "mean attention distance (pixels)"
+
+
+def test_letters_stay_letters_in_vector_graphics(drawings):
+    text = plots.svg(drawings["distance"]).decode()
+    assert "mean attention distance (pixels)" in re.sub(r"<[^>]+>", "", text)
+
+
+def test_the_same_figure_gives_the_same_file():
+    first, second = (plots.svg(plots.attention_distance(np.ones((2, 2)))) for _ in range(2))
+    assert first == second
+
+
+def test_the_settings_of_others_stay():
+    import matplotlib
+
+    before = dict(matplotlib.rcParams)
+    plots.training_curves([])
+    assert dict(matplotlib.rcParams) == before
+
+
+class TestOverlay:
+    def test_has_the_pictures_resolution(self):
+        assert plots.overlay(PICTURE, np.ones((3, 4))).shape == PICTURE.shape
+        assert plots.overlay(PICTURE[..., 0], np.ones((3, 4))).shape == PICTURE.shape
+
+    def test_without_opacity_it_is_the_picture(self):
+        np.testing.assert_array_equal(plots.overlay(PICTURE, np.ones((3, 4)), opacity=0), PICTURE)
+
+    def test_is_brightest_where_the_weight_is(self):
+        grid = np.zeros((4, 6))
+        grid[1, 4] = 0.1  # rows 10 to 20, columns 40 to 50
+        for smooth in (True, False):
+            image = plots.overlay(np.zeros_like(PICTURE), grid, opacity=1, smooth=smooth)
+            light = image.sum(axis=-1)
+            y, x = np.unravel_index(light.argmax(), light.shape)
+            assert 10 <= y < 20
+            assert 40 <= x < 50
+            assert light[35, 5] <= light.max() * 0.02
+        blocks = image.reshape(4, 10, 6, 10, 3)
+        assert (blocks == blocks[:, :1, :, :1]).all()
+
+    def test_lies_in_the_part_that_the_model_saw(self):
+        image = plots.overlay(np.full_like(PICTURE, 200), np.ones((2, 2)), (0, 10, 40, 50), opacity=0.5)
+        bright = image.sum(axis=-1) > 300
+        assert bright[:, 10:50].all()
+        assert not bright[:, :10].any()
+        assert not bright[:, 50:].any()
+        np.testing.assert_array_equal(image[:, :10], 100)
+
+    def test_of_nothing(self):
+        assert np.isfinite(plots.overlay(PICTURE, np.zeros((2, 2)))).all()
+        np.testing.assert_array_equal(
+            plots.overlay(PICTURE, -np.ones((2, 2))), plots.overlay(PICTURE, np.zeros((2, 2)))
+        )
+
+
+def test_mosaic():
+    panels = np.arange(2 * 3 * 4 * 5.0).reshape(2, 3, 4, 5)
+    found = figures.mosaic(panels, gap=1)
+    assert found.shape == (9, 17)
+    np.testing.assert_array_equal(found[5:9, 12:17], panels[1, 2])
+    assert np.isnan(found[4]).all()
+
+
+def test_pictures_as_files():
+    large = np.zeros((300, 20, 3), "uint8")
+    assert plots.encode_picture(large).startswith(b"\xff\xd8\xff")
+    assert plots.encode_picture(PICTURE).startswith(b"\x89PNG")
+
+
+def test_without_matplotlib(monkeypatch):
+    def refuse(name, *arguments):
+        raise ImportError(name)
+
+    monkeypatch.setattr(importlib, "import_module", refuse)
+    assert builtins.__import__("keras_vit.inspection")  # the rest does not need it
+    with pytest.raises(ImportError, match=r"pip install 'keras-vision-transformers\[plots\]'"):
+        plots.attention_distance(np.ones((2, 2)))
+    with pytest.raises(ImportError, match=r"\[plots\]"):
+        _matplotlib.colors("viridis")

@@ -1,0 +1,191 @@
+"""`train.inspect` on everything that it opens."""
+
+import base64
+import json
+import pathlib
+import re
+import subprocess
+import sys
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from keras_vit import checkpoints, data, models
+from keras_vit.data import preprocess
+from keras_vit.inspection import report
+from tests import golden_data
+from tests.export import runs
+from tests.inspection import browser, small
+from train import inspect as program
+
+pytest.importorskip("matplotlib", reason="the report needs matplotlib")
+ROOT = pathlib.Path(__file__).parent.parent.parent
+
+
+def inspect(output, *arguments):
+    assert runs.call("train.inspect", f"--output={output}", "--title=", *arguments) == 0
+    html = (output / "report.html").read_text(encoding="utf-8")
+    data = json.loads(re.search(r'id="viewer-data">(.*?)</script>', html, re.DOTALL)[1])
+    return html, data
+
+
+@pytest.fixture(scope="module")
+def digits(tmp_path_factory):
+    """A run on the digits and its report."""
+    directory = tmp_path_factory.mktemp("digits")
+    runs.write_digits_run(directory / "run", pooling="gap", num_layers=2)
+    arguments = [f"--model={directory / 'run'}", "--num_pictures=3", "--distance_images=5"]
+    return directory, *inspect(directory / "report", *arguments)
+
+
+def test_a_run(digits):
+    directory, html, data = digits
+    assert [picture["name"] for picture in data["pictures"]] == ["digits #0", "digits #179", "digits #359"]
+    assert [view["title"] for view in data["views"]] == [
+        "Attention by layer",
+        "Attention rollout",
+        "Relevance for the likeliest class",
+    ]
+    layers = data["pictures"][0]["maps"]["layers"]
+    assert len(base64.b64decode(layers["values"])) == 2 * (1 + 2) * 2 * 2  # layers, heads and their mean, grid
+    for text in ("Similarity of positions", "Filters of the first layer", "How far attention reaches", "Training"):
+        assert f"<h2>{text}</h2>" in html
+    for text in ("(5 images)", "value_range(-1, 1)", "eval_accuracy"):
+        assert text in html or base64.b64encode(text.encode())[:-4].decode() in html or text == "(5 images)"
+    for name in ("attention_distance", "embedding_filters", "layers_0", "overlays", "position_similarity", "training"):
+        for ending in ("svg", "png"):
+            assert (directory / "report" / "figures" / f"{name}.{ending}").stat().st_size > 500
+    assert re.search(r">[✓✗] (is )?\d</span>", html)  # the true labels of the data set
+
+
+def test_the_report_in_a_browser(digits):
+    if browser.find() is None:
+        pytest.skip("no browser: install Debian's chromium to check the report in one")
+    directory, _, _ = digits
+    with browser.Browser(directory / "profile") as opened:
+        opened.open(directory / "report" / "report.html", "document.documentElement.dataset.drawn === '3'")
+        assert opened.evaluate("document.getElementById('layer-name').textContent") == "2: encoderblock_1"
+        opened.evaluate("document.getElementById('layer').focus()")
+        opened.press("ArrowLeft", 37)
+        assert opened.evaluate("document.getElementById('layer-name').textContent") == "1: encoderblock_0"
+        assert opened.evaluate("[...document.images].every((image) => image.complete && image.naturalWidth > 0)")
+        assert opened.problems == []
+
+
+def test_a_keras_file_without_a_run(tmp_path):
+    small.model(image_size=16, patch_size=8).save(tmp_path / "model.keras")
+    images = golden_data.path("images/wide.jpg").parent
+    html, data = inspect(tmp_path / "report", f"--model={tmp_path / 'model.keras'}", f"--images={images}/*.jpg")
+    assert [picture["name"] for picture in data["pictures"]] == ["tall.jpg", "wide.jpg"]
+    assert (data["pictures"][1]["height"], data["pictures"][1]["width"]) == (120, 211)  # its own resolution
+    assert data["pictures"][1]["box"] == [0, 0, 120, 211]
+    assert "<h1>model.keras</h1>" in html
+    assert "<h2>Training</h2>" not in html
+
+
+def test_a_checkpoint_with_attention_pooling(tmp_path):
+    model = small.model(image_size=16, pooling="map")
+    checkpoints.save_checkpoint(model, tmp_path / "map.npz", format="big_vision")
+    picture = golden_data.path("images/tall.jpg")
+    pp = "decode|resize_small(20)|central_crop(16)|value_range(-1, 1)"
+    html, data = inspect(tmp_path / "report", f"--model={tmp_path / 'map.npz'}", f"--preprocess={pp}", str(picture))
+    assert data["views"][0]["frames"][-1] == "3: MAPHead_0"
+    (found,) = data["pictures"]
+    top, left, bottom, right = found["box"]  # the middle 16 of 42 x 20 pixels, of a picture of 205 x 97
+    np.testing.assert_allclose([top, left, bottom, right], np.array([13, 2, 29, 18]) * 97 / 20, atol=1.5)
+
+
+def test_a_resnet(tmp_path):
+    model = small.randomise(models.BiTResNet((1,), image_size=32, classes=3))
+    model.save(tmp_path / "bit.keras")
+    picture = golden_data.path("images/small.png")
+    html, data = inspect(tmp_path / "report", f"--model={tmp_path / 'bit.keras'}", f"--images={picture}")
+    assert [view["key"] for view in data["views"]] == ["occlusion"]
+    assert "has no attention" in html
+    assert "<h2>Filters of the first layer</h2>" in html
+
+
+def test_a_headless_model(tmp_path):
+    checkpoints.save_checkpoint(small.model(image_size=16, include_top=False), tmp_path / "body.npz", format="google")
+    picture = golden_data.path("images/small.png")
+    html, data = inspect(tmp_path / "report", f"--model={tmp_path / 'body.npz'}", f"--images={picture}")
+    assert [view["key"] for view in data["views"]] == ["layers", "rollout"]
+    assert "This model has no head" in html
+    assert '<ul class="predictions"></ul>' in html
+
+
+@pytest.mark.slow
+def test_an_exported_model(digits, tmp_path):
+    directory, _, _ = digits
+    runs.call(
+        "export.saved_model", f"--model={directory / 'run'}", f"--output={tmp_path / 'saved'}", "--signature=attention"
+    )
+    html, data = inspect(tmp_path / "report", f"--model={tmp_path / 'saved'}", "--num_pictures=2")
+    assert [(view["key"], view["frames"]) for view in data["views"]] == [
+        ("layers", ["block 1", "block 2"]),
+        ("occlusion", ["whole model"]),
+    ]
+    assert "This is an exported model" in html
+    assert len(data["pictures"]) == 2
+
+
+def test_errors(tmp_path):
+    picture = golden_data.path("images/small.png")
+    for arguments, message in [
+        ([], "--model is missing"),
+        (["--model=x"], "--output is missing"),
+        (["--model=x", f"--output={tmp_path}"], "no checkpoint at 'x'"),
+    ]:
+        with pytest.raises((ValueError, FileNotFoundError), match=message):
+            runs.call("train.inspect", *arguments)
+    small.model(image_size=16).save(tmp_path / "model.keras")
+    with pytest.raises(ValueError, match="--images is missing: the model does not say"):
+        runs.call("train.inspect", f"--model={tmp_path / 'model.keras'}", f"--output={tmp_path}")
+    with pytest.raises(FileNotFoundError, match="nowhere"):
+        runs.call(
+            "train.inspect",
+            f"--model={tmp_path / 'model.keras'}",
+            f"--output={tmp_path}",
+            f"--images=nowhere.jpg,{picture}",
+        )
+
+
+@pytest.mark.parametrize(
+    ("pp", "expected"),
+    [
+        ("resize(32)", (0, 0, 90, 120)),
+        ("resize_small(30)|central_crop(30)", (0, 15, 90, 105)),
+        ("central_crop(60)", (15, 30, 75, 90)),
+        ("resize(64)|central_crop(32)", (22.5, 30, 67.5, 90)),
+        ("", (0, 0, 90, 120)),
+        ("resize_long(40, method='bilinear')|pad(5)", (0, 0, 90, 120)),
+    ],
+)
+def test_seen_part(pp, expected):
+    found = program.seen_part((90, 120, 3), preprocess.host_function(pp))
+    np.testing.assert_allclose(found, expected, atol=0.6)
+
+
+def test_not_by_its_path(tmp_path):
+    # `python train/...` would put this file in place of Python's own `inspect`.
+    code = "import sys; sys.path.insert(0, 'train'); sys.modules.pop('inspect', None); import inspect"
+    result = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert "Run the programs from the repository's root with -m" in result.stderr
+
+
+def test_examples_see_what_the_classifier_sees(digits):
+    directory, _, _ = digits
+    classifier = program.open_model(str(directory / "run"))
+    source = data.open_source("digits", split="test")
+    found = program.runs.from_source(source, 4)
+    examples = program.make_examples(found, classifier.card["preprocess"], classifier)
+    for example in examples:
+        index = int(example.name.partition("#")[2])
+        fetched = source.fetch(tf.constant(index))
+        np.testing.assert_array_equal(example.pixels, fetched["image"])
+        np.testing.assert_allclose(example.image, fetched["image"].numpy() / 127.5 - 1, atol=1e-6)
+        assert example.truth == str(int(fetched["label"]))
+        assert isinstance(example, report.Example)
+    assert isinstance(classifier.model, keras.Model)
