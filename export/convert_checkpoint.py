@@ -1,0 +1,125 @@
+"""Converts a checkpoint into the format of another project, and checks that it gives the same logits.
+
+    python -m export.convert_checkpoint ViT-B_16.npz vit_b16.keras
+    python -m export.convert_checkpoint runs/flowers flowers-hf --format=huggingface
+    python -m export.convert_checkpoint timm_model/ model.npz --format=big_vision --image_size=384
+    python -m export.convert_checkpoint ViT-B_16.npz --describe
+
+SRC is any checkpoint that keras_vit.load_checkpoint reads, or the directory of a run. DST is a file (.npz,
+.safetensors, .keras) or a directory. A format that cannot hold the model says so and names those that can.
+"""
+
+import json
+import os
+import tempfile
+
+import numpy as np
+from absl import flags, logging
+
+from keras_vit import program, training
+from keras_vit.checkpoints import model_from_checkpoint, save_checkpoint
+
+FORMATS = ("google", "big_vision", "huggingface", "timm", "keras")
+
+program.define_flag(flags.DEFINE_string, "format", None, f"One of {', '.join(FORMATS)}; keras if DST ends in .keras.")
+program.define_flag(flags.DEFINE_string, "dtype", "float32", "Dtype of the weights: float32, bfloat16 or float16.")
+program.define_flag(flags.DEFINE_string, "naming", None, "Names: legacy or linen (google), published or later (HF).")
+program.define_flag(flags.DEFINE_boolean, "stacked", None, "For big_vision: stack the blocks, as scan=True does.")
+program.define_flag(
+    flags.DEFINE_list, "image_size", [], "Resize position embeddings for images of SIZE or HEIGHT,WIDTH."
+)
+program.define_flag(flags.DEFINE_string, "method", None, "How to resize: reference, bilinear, bicubic or antialiased.")
+program.define_flag(
+    flags.DEFINE_list, "grid", [], "HEIGHT,WIDTH of the position table in patches, if SRC does not say."
+)
+program.define_flag(flags.DEFINE_integer, "num_heads", None, "Attention heads, if SRC does not say.", 1)
+program.define_flag(flags.DEFINE_string, "prefix", None, "Where SRC's tree of parameters begins, such as params/ema/.")
+program.define_flag(flags.DEFINE_string, "model_config", None, "SRC's config.json, if it does not lie beside it.")
+program.define_flag(flags.DEFINE_boolean, "check", True, "Read DST back and compare its logits.")
+program.define_flag(flags.DEFINE_boolean, "describe", False, "Only say what SRC is.")
+
+# The same weights in the same operations; a class token's position that was folded into it adds one rounding.
+TOLERANCE = 1e-4
+
+
+def main(argv):
+    options = flags.FLAGS
+    if len(argv) != (2 if options.describe else 3):
+        raise ValueError("Two arguments are needed, SRC and DST (with --describe one, SRC).")
+    model, class_names = load_source(argv[1], options)
+    if options.describe:
+        logging.info("%s: %s", argv[1], json.dumps(model.get_config(), indent=2))
+        logging.info("%d parameters", model.count_params())
+        return
+    destination = argv[2]
+    format = options.format or ("keras" if destination.endswith(".keras") else "google")
+    if format not in FORMATS:
+        raise ValueError(f"--format must be one of {', '.join(FORMATS)}. Received: --format={format}.")
+    if format == "keras":
+        save_keras(model, destination)
+    else:
+        save_checkpoint(
+            model,
+            destination,
+            format=format,
+            naming=options.naming,
+            stacked=options.stacked,
+            dtype=options.dtype,
+            class_names=class_names,
+        )
+    logging.info("Wrote %s (%s).", destination, format)
+    if options.check:
+        check(model, destination, options.dtype)
+
+
+def load_source(path, options):
+    """Returns the model of SRC and the names of its classes, if known."""
+    if os.path.isfile(os.path.join(path, "model.keras")) and os.path.isfile(os.path.join(path, "config.json")):
+        run = training.load_run(path)
+        return run.model, run.class_names
+    arguments = {"num_heads": options.num_heads} if options.num_heads else {}
+    if options.image_size:
+        arguments["image_size"] = one_or_two("image_size", options.image_size)
+    grid = one_or_two("grid", options.grid) if options.grid else None
+    model = model_from_checkpoint(
+        path, method=options.method, grid=grid, prefix=options.prefix, config=options.model_config, **arguments
+    )
+    return model, getattr(model, "class_names", None)
+
+
+def one_or_two(name, values):
+    """Returns SIZE or HEIGHT,WIDTH as numbers."""
+    if len(values) not in (1, 2) or not all(value.isdigit() for value in values):
+        raise ValueError(f"--{name} must be SIZE or HEIGHT,WIDTH. Received: --{name}={','.join(values)}.")
+    return int(values[0]) if len(values) == 1 else (int(values[0]), int(values[1]))
+
+
+def save_keras(model, path):
+    """Writes a .keras file under a temporary name, then renames it."""
+    directory = os.path.dirname(os.path.abspath(path))
+    os.makedirs(directory, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".writing-", dir=directory) as temporary:
+        model.save(os.path.join(temporary, "model.keras"))
+        os.replace(os.path.join(temporary, "model.keras"), path)
+
+
+def check(model, path, dtype):
+    """Compares the logits of the model and of what was written, on random images."""
+    again = model_from_checkpoint(path)
+    height, width, channels = model.inputs[0].shape[1:]
+    shape = (2, height or 224, width or 224, channels)
+    images = np.random.default_rng(0).uniform(-1.0, 1.0, shape).astype("float32")
+    expected, result = np.asarray(model(images)), np.asarray(again(images))
+    difference = float(np.max(np.abs(expected - result)))
+    scale = max(float(np.max(np.abs(expected))), 1.0)
+    logging.info("Read back: the largest difference of the outputs is %.3g.", difference)
+    if dtype == "float32" and difference > TOLERANCE * scale:
+        raise ValueError(f"{path} does not give the outputs of the model: they differ by {difference:.3g}.")
+
+
+def run():
+    program.run(main)
+
+
+if __name__ == "__main__":
+    run()

@@ -1,0 +1,132 @@
+"""Finds published files on disk, in a mirror, or at their owners', and keeps what was downloaded."""
+
+import os
+import pathlib
+import re
+import urllib.parse
+
+import keras
+from absl import logging
+
+from keras_vit import _checks
+from keras_vit.zoo.published import PublishedWeights, list_weights
+
+MIRROR_VARIABLE = "KERAS_VIT_WEIGHTS_DIR"
+_HOST = "storage.googleapis.com"
+_FILE_SUFFIXES = (".npz", ".safetensors", ".keras", ".h5", ".json")
+# The pre-training of an AugReg file is part of its name: model, data, epochs and recipe.
+_AUGREG_STEM = re.compile(r"[A-Za-z0-9]+(_[A-Za-z0-9]+)*-i(21|1)k(_30)?-[\w.+-]+")
+
+
+def resolve(model: str, weights: str | os.PathLike[str]) -> str:
+    """Returns the path of a checkpoint, after downloading it if need be.
+
+    Args:
+        model: Name of the model, as in `keras_vit.list_models()`.
+        weights: The path of a checkpoint, a name of `keras_vit.list_weights(model)`, the name of an AugReg file (a
+            value of the columns `filename` or `adapt_filename` of its index), or a `gs://` or `https://` address.
+
+    Returns:
+        A path that `keras_vit.load_checkpoint` reads.
+
+    Raises:
+        ValueError: If `weights` is none of these; the message lists the names.
+        OSError: If the file can neither be found nor fetched; the message names it and its address.
+    """
+    weights = os.fspath(weights)
+    if os.path.exists(weights):
+        return weights
+    entry = find(model, weights)
+    if entry is not None:
+        return fetch(entry.path)
+    if weights.startswith(("gs://", "https://")):
+        return fetch(_path_of(weights))
+    if _AUGREG_STEM.fullmatch(weights.removesuffix(".npz")):
+        return fetch(f"vit_models/augreg/{weights.removesuffix('.npz')}.npz")
+    if weights.endswith(_FILE_SUFFIXES) or os.sep in weights:
+        raise FileNotFoundError(f"There is no checkpoint at {weights!r}.")
+    names = [entry.name for entry in list_weights(model)]
+    raise ValueError(
+        f"{model} has no published weights named {weights!r}.{_checks.nearest(weights, names)} "
+        f"Published: {', '.join(names) or 'none'}; or pass the path of a checkpoint."
+    )
+
+
+def find(model: str, weights: str) -> PublishedWeights | None:
+    """Returns the description of published weights, or None if the name is none of this model's."""
+    return next((entry for entry in list_weights(model) if entry.name == weights), None)
+
+
+def _path_of(address: str) -> str:
+    """Returns bucket and file of an address, such as `gs://vit_models/sam/ViT-B_16.npz`."""
+    parts = urllib.parse.urlsplit(address)
+    path = parts.path.lstrip("/") if parts.scheme == "https" else f"{parts.netloc}{parts.path}"
+    if parts.scheme == "https" and parts.netloc != _HOST:
+        raise ValueError(
+            f"Weights are fetched from {_HOST} alone. Received: {address!r}. Download it and pass its path."
+        )
+    path = urllib.parse.unquote(path)
+    if any(part in ("", ".", "..") for part in path.split("/")) or "\\" in path:
+        raise ValueError(f"{address!r} is no address of a file.")
+    return path
+
+
+def fetch(path: str) -> str:
+    """Returns a local copy of a published file: from the mirror, the cache, or its owners.
+
+    The mirror is the directory that the environment variable `KERAS_VIT_WEIGHTS_DIR` names. It holds the files as their
+    buckets do (`vit_models/augreg/NAME.npz`), without the bucket's name (`augreg/NAME.npz`), or flat (`NAME.npz`) where
+    names tell them apart.
+
+    Args:
+        path: Bucket and file, below `https://storage.googleapis.com/`.
+
+    Raises:
+        OSError: If it can neither be found nor fetched.
+    """
+    mirror = os.environ.get(MIRROR_VARIABLE)
+    cached = cache_directory() / path
+    candidates = [cached]
+    if mirror:
+        below = path.split("/", 1)[1]
+        names = [path, below]
+        if _is_unmistakable(path):
+            names.append(os.path.basename(path))
+        candidates = [*(pathlib.Path(mirror, name) for name in names), cached]
+    for candidate in candidates:
+        if candidate.is_file():
+            return str(candidate)
+    return _download(path, cached, mirror)
+
+
+def _is_unmistakable(path: str) -> bool:
+    """Whether a file's name alone says which it is: `ViT-B_16.npz` exists in several sets."""
+    return path.startswith(("vit_models/augreg/", "bit_models/")) and not path.endswith("index.csv")
+
+
+def cache_directory() -> pathlib.Path:
+    """Returns where downloads are kept, below Keras' own directory."""
+    home = os.environ.get("KERAS_HOME") or os.path.join(os.path.expanduser("~"), ".keras")
+    return pathlib.Path(home, "keras_vit")
+
+
+def _download(path: str, target: pathlib.Path, mirror: str | None) -> str:
+    url = f"https://{_HOST}/{urllib.parse.quote(path)}"
+    logging.info("Downloading %s to %s.", url, target)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    partial = f"{target.name}.{os.getpid()}.part"
+    try:
+        # Under a name of its own until it is complete: a process that dies leaves nothing that looks finished.
+        fetched = keras.utils.get_file(
+            partial, url, cache_dir=str(target.parent.parent), cache_subdir=target.parent.name, force_download=True
+        )
+        os.replace(fetched, target)
+    except Exception as error:  # noqa: BLE001 (get_file raises plain Exception)
+        places = (
+            f" or below {mirror} ({MIRROR_VARIABLE})" if mirror else f", or in a directory that {MIRROR_VARIABLE} names"
+        )
+        raise OSError(
+            f"Could not fetch {url} ({error}). Without a network, fetch it elsewhere and put it at {target}{places}, "
+            f"as {path}."
+        ) from error
+    return str(target)

@@ -1,0 +1,60 @@
+"""Class names of ImageNet heads, and predictions in words."""
+
+import functools
+import gzip
+import importlib.resources
+from collections.abc import Sequence
+
+import numpy as np
+
+_FILES = {1000: "imagenet1k.tsv.gz", 21_843: "imagenet21k.tsv.gz"}
+
+
+@functools.cache
+def imagenet_classes(classes: int = 1000) -> tuple[tuple[str, str], ...]:
+    """Returns (WordNet identifier, name) of each class of an ImageNet head, in the order of the published checkpoints.
+
+    Args:
+        classes: 1000 for ImageNet-1k, 21843 for ImageNet-21k.
+
+    Raises:
+        ValueError: If it is another number.
+    """
+    if classes not in _FILES:
+        raise ValueError(f"ImageNet heads have 1000 or 21843 classes. Received: classes={classes}. Pass `class_names`.")
+    file = importlib.resources.files("keras_vit.zoo") / "assets" / _FILES[classes]
+    with file.open("rb") as compressed, gzip.open(compressed, "rt", encoding="utf-8") as text:
+        return tuple(tuple(line.rstrip("\n").split("\t")) for line in text)
+
+
+def decode_predictions(
+    predictions: np.ndarray, top: int = 5, class_names: Sequence[str] | None = None
+) -> list[list[tuple[str, str, float]]]:
+    """Returns the best classes of each image, in words.
+
+    Args:
+        predictions: Array `[batch, classes]` of logits or probabilities, which come back as they are.
+        top: How many classes an image.
+        class_names: Names of the classes; None for those of ImageNet-1k or -21k, by their number.
+
+    Returns:
+        For each image `top` tuples (identifier, name, score), the best first. The identifier is WordNet's, or the
+        number of the class where `class_names` were given.
+
+    Raises:
+        ValueError: If the shapes do not agree, or the classes are not ImageNet's.
+    """
+    predictions = np.asarray(predictions)
+    if predictions.ndim != 2:
+        raise ValueError(f"`predictions` must have the shape [batch, classes]. Received: shape {predictions.shape}.")
+    count = predictions.shape[1]
+    if class_names is None:
+        names = imagenet_classes(count)
+    elif len(class_names) != count:
+        raise ValueError(f"`class_names` must name {count} classes. Received: {len(class_names)} names.")
+    else:
+        names = [(str(index), name) for index, name in enumerate(class_names)]
+    order = np.argsort(-predictions, axis=1, kind="stable")[:, : max(top, 0)]
+    return [
+        [(*names[index], float(row[index])) for index in best] for row, best in zip(predictions, order, strict=True)
+    ]

@@ -1,0 +1,164 @@
+"""The published checkpoints: what they are, where their owners keep them, and what they say about their accuracy.
+
+References:
+    - [vision_transformer, available models](https://github.com/google-research/vision_transformer#available-vit-models)
+    - [How to train your ViT?](https://arxiv.org/abs/2106.10270)
+    - [Big Transfer](https://github.com/google-research/big_transfer)
+"""
+
+import dataclasses
+import functools
+
+from keras_vit import _checks
+from keras_vit.models import BIT, VIT
+
+_AUGREG, _ORIGINAL = "vit_models/augreg", "vit_models/imagenet21k"
+_CLASSES = {"imagenet2012": 1000, "imagenet21k": 21_843}
+
+
+@dataclasses.dataclass(frozen=True)
+class PublishedWeights:
+    """One published checkpoint.
+
+    Attributes:
+        name: What to pass as `weights`.
+        model: Name of the model, as in `keras_vit.list_models()`.
+        path: Bucket and file, below `https://storage.googleapis.com/`.
+        pretraining: Data set of the pre-training.
+        head: Data set whose classes the head has.
+        resolution: Edge of the images it was last trained on.
+        accuracy: Top-1 accuracy in percent on ImageNet that its owners state, or None.
+        size_mib: Size of the file in MiB that its owners state, or None.
+        pool_padding: Border of a BiT's max-pooling in training, None for others.
+    """
+
+    name: str
+    model: str
+    path: str
+    pretraining: str
+    head: str
+    resolution: int
+    accuracy: float | None = None
+    size_mib: int | None = None
+    pool_padding: str | None = None
+
+    @property
+    def url(self) -> str:
+        """Where its owners publish it."""
+        return "https://storage.googleapis.com/" + self.path.replace("+", "%2B")
+
+    @property
+    def classes(self) -> int:
+        """Number of classes of the head."""
+        return _CLASSES[self.head]
+
+
+# Model: pre-trained file, its size in MiB, learning rate of the fine-tuning at 384 pixels, accuracy. These are the
+# checkpoints that the reference's README recommends: the best of each model by pre-training accuracy.
+_RECOMMENDED = {
+    "ViT-L/16": ("L_16-i21k-300ep-lr_0.001-aug_strong1-wd_0.1-do_0.0-sd_0.0", 1243, "0.01", 85.59),
+    "ViT-B/16": ("B_16-i21k-300ep-lr_0.001-aug_medium1-wd_0.1-do_0.0-sd_0.0", 391, "0.03", 85.49),
+    "ViT-S/16": ("S_16-i21k-300ep-lr_0.001-aug_light1-wd_0.03-do_0.0-sd_0.0", 115, "0.03", 83.73),
+    "R50+ViT-L/32": ("R50_L_32-i21k-300ep-lr_0.001-aug_medium1-wd_0.1-do_0.1-sd_0.1", 1337, "0.01", 85.99),
+    "R26+ViT-S/32": ("R26_S_32-i21k-300ep-lr_0.001-aug_light1-wd_0.1-do_0.0-sd_0.0", 170, "0.01", 83.85),
+    "ViT-Ti/16": ("Ti_16-i21k-300ep-lr_0.001-aug_none-wd_0.03-do_0.0-sd_0.0", 37, "0.03", 78.22),
+    "ViT-B/32": ("B_32-i21k-300ep-lr_0.001-aug_light1-wd_0.1-do_0.0-sd_0.0", 398, "0.01", 83.59),
+    "ViT-S/32": ("S_32-i21k-300ep-lr_0.001-aug_none-wd_0.1-do_0.0-sd_0.0", 118, "0.01", 79.58),
+    "R+ViT-Ti/16": ("R_Ti_16-i21k-300ep-lr_0.001-aug_none-wd_0.03-do_0.0-sd_0.0", 40, "0.03", 75.40),
+}
+_AT_224 = {
+    "ViT-Ti/16": "Ti_16-i21k-300ep-lr_0.001-aug_none-wd_0.03-do_0.0-sd_0.0--imagenet2012-steps_20k-lr_0.03-res_224",
+    "ViT-S/32": "S_32-i21k-300ep-lr_0.001-aug_light1-wd_0.03-do_0.0-sd_0.0--imagenet2012-steps_20k-lr_0.03-res_224",
+    "ViT-S/16": "S_16-i21k-300ep-lr_0.001-aug_light1-wd_0.03-do_0.0-sd_0.0--imagenet2012-steps_20k-lr_0.03-res_224",
+    "ViT-B/32": "B_32-i21k-300ep-lr_0.001-aug_medium1-wd_0.03-do_0.0-sd_0.0--imagenet2012-steps_20k-lr_0.03-res_224",
+    "ViT-B/16": "B_16-i21k-300ep-lr_0.001-aug_medium1-wd_0.1-do_0.0-sd_0.0--imagenet2012-steps_20k-lr_0.01-res_224",
+    "ViT-B/8": "B_8-i21k-300ep-lr_0.001-aug_medium1-wd_0.1-do_0.0-sd_0.0--imagenet2012-steps_20k-lr_0.01-res_224",
+    "ViT-L/16": "L_16-i21k-300ep-lr_0.001-aug_medium1-wd_0.1-do_0.1-sd_0.1--imagenet2012-steps_20k-lr_0.01-res_224",
+}
+_ORIGINALS = ("ViT-B/16", "ViT-B/32", "ViT-L/16", "ViT-L/32", "ViT-H/14", "R50+ViT-B/16")
+_SMALL_IMAGES = {"ViT-B/16": 81.2, "ViT-L/16": 82.7}
+_SAM = ("ViT-B/16", "ViT-B/32")
+
+
+@functools.cache
+def catalogue() -> tuple[PublishedWeights, ...]:
+    """Returns every published checkpoint that has a name here."""
+    return (*_augreg(), *_originals(), *_sam(), *_bit())
+
+
+def _augreg():
+    for model, (stem, size, rate, accuracy) in _RECOMMENDED.items():
+        tuned = f"{_AUGREG}/{stem}--imagenet2012-steps_20k-lr_{rate}-res_384.npz"
+        yield PublishedWeights("augreg", model, tuned, "imagenet21k", "imagenet2012", 384, accuracy)
+        plain = f"{_AUGREG}/{stem}.npz"
+        yield PublishedWeights("augreg-imagenet21k", model, plain, "imagenet21k", "imagenet21k", 224, size_mib=size)
+    for model, stem in _AT_224.items():
+        yield PublishedWeights("augreg-224", model, f"{_AUGREG}/{stem}.npz", "imagenet21k", "imagenet2012", 224)
+
+
+def _originals():
+    for model in _ORIGINALS:
+        stem = model.replace("/", "_")
+        yield PublishedWeights("imagenet21k", model, f"{_ORIGINAL}/{stem}.npz", "imagenet21k", "imagenet21k", 224)
+        if model == "ViT-H/14":
+            continue
+        tuned = f"{_ORIGINAL}+imagenet2012/{stem}"
+        name = "imagenet21k+imagenet2012"
+        yield PublishedWeights(name, model, f"{tuned}.npz", "imagenet21k", "imagenet2012", 384)
+        if model in _SMALL_IMAGES:
+            accuracy = _SMALL_IMAGES[model]
+            yield PublishedWeights(
+                f"{name}-224", model, f"{tuned}-224.npz", "imagenet21k", "imagenet2012", 224, accuracy
+            )
+
+
+def _sam():
+    for model in _SAM:
+        path = f"vit_models/sam/{model.replace('/', '_')}.npz"
+        yield PublishedWeights("sam", model, path, "imagenet2012", "imagenet2012", 224)
+
+
+def _bit():
+    for model in BIT:
+        size = model.removeprefix("BiT-")
+        for name, path, head in (
+            ("bit-s", f"BiT-S-{size}", "imagenet2012"),
+            ("bit-m", f"BiT-M-{size}", "imagenet21k"),
+            ("bit-m-imagenet2012", f"BiT-M-{size}-ILSVRC2012", "imagenet2012"),
+        ):
+            before = "imagenet2012" if name == "bit-s" else "imagenet21k"
+            resolution = 480 if name == "bit-m-imagenet2012" else 224
+            yield PublishedWeights(
+                name, model, f"bit_models/{path}.npz", before, head, resolution, pool_padding="zeros"
+            )
+    for resolution, accuracy in ((224, 82.8), (160, 80.5)):
+        yield PublishedWeights(
+            f"distilled-{resolution}",
+            "BiT-R50x1",
+            f"bit_models/distill/R50x1_{resolution}.npz",
+            "imagenet21k",
+            "imagenet2012",
+            resolution,
+            accuracy,
+            pool_padding="infinity",
+        )
+
+
+def list_weights(model: str | None = None) -> list[PublishedWeights]:
+    """Returns the published checkpoints of a model, or of all.
+
+    Args:
+        model: A name of `keras_vit.list_models()`, or None for all.
+
+    Returns:
+        Their descriptions; `weights=entry.name` loads one.
+
+    Raises:
+        ValueError: If there is no such model.
+    """
+    if model is not None and model not in VIT and model not in BIT:
+        names = [*VIT, *BIT]
+        raise ValueError(
+            f"There is no model named {model!r}.{_checks.nearest(model, names)} Known names: {', '.join(names)}."
+        )
+    return [entry for entry in catalogue() if model in (None, entry.model)]

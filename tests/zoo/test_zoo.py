@@ -1,0 +1,180 @@
+"""Published weights: where they are looked for, what is said when they are missing, and the classes of their heads."""
+
+import csv
+import os
+import pathlib
+
+import keras
+import numpy as np
+import pytest
+
+from keras_vit import models, zoo
+from keras_vit.checkpoints import save_checkpoint
+from keras_vit.zoo import cache
+
+GOLDEN = pathlib.Path(__file__).parents[1] / "golden"
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path, monkeypatch):
+    """No test sees a real cache, mirror or network."""
+    monkeypatch.setenv("KERAS_HOME", str(tmp_path / "home"))
+    monkeypatch.delenv(cache.MIRROR_VARIABLE, raising=False)
+    monkeypatch.setattr(keras.utils, "get_file", lambda *a, **k: pytest.fail("a download was tried"))
+
+
+def place(directory, path, content=b"x"):
+    target = pathlib.Path(directory, path)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    target.write_bytes(content)
+    return str(target)
+
+
+def test_the_catalogue():
+    entries = zoo.list_weights()
+    assert len({(entry.model, entry.name) for entry in entries}) == len(entries)
+    assert len({entry.path for entry in entries}) == len(entries)
+    assert {entry.model for entry in entries} <= set(models.list_models())
+    best = zoo.find("ViT-B/16", "augreg")
+    assert (best.accuracy, best.resolution, best.classes) == (85.49, 384, 1000)
+    assert best.url == (
+        "https://storage.googleapis.com/vit_models/augreg/B_16-i21k-300ep-lr_0.001-aug_medium1-wd_0.1-do_0.0-sd_0.0"
+        "--imagenet2012-steps_20k-lr_0.03-res_384.npz"
+    )
+    names = [entry.name for entry in zoo.list_weights("ViT-B/16")]
+    assert {"augreg", "augreg-imagenet21k", "imagenet21k", "imagenet21k+imagenet2012", "sam"} <= set(names)
+    assert {"bit-s", "bit-m"} <= {entry.name for entry in zoo.list_weights("BiT-R152x4")}
+    hybrid = zoo.find("R50+ViT-B/16", "imagenet21k+imagenet2012")
+    assert hybrid.url.endswith("vit_models/imagenet21k%2Bimagenet2012/R50%2BViT-B_16.npz")
+    with pytest.raises(ValueError, match="Did you mean 'ViT-B/16'"):
+        zoo.list_weights("VIT-B/16")
+
+
+def test_paths_are_taken_as_they_are(tmp_path):
+    path = place(tmp_path, "mine.npz")
+    assert zoo.resolve("ViT-B/16", path) == path
+    with pytest.raises(FileNotFoundError, match="yours.npz"):
+        zoo.resolve("ViT-B/16", tmp_path / "yours.npz")
+    with pytest.raises(ValueError, match="Did you mean 'augreg'.*Published: augreg, "):
+        zoo.resolve("ViT-B/16", "agreg")
+
+
+@pytest.mark.parametrize("place_in", ["vit_models/augreg/{}", "augreg/{}", "{}"])
+def test_mirrors(place_in, tmp_path, monkeypatch):
+    monkeypatch.setenv(cache.MIRROR_VARIABLE, str(tmp_path / "mirror"))
+    entry = zoo.find("ViT-Ti/16", "augreg")
+    path = place(tmp_path / "mirror", place_in.format(os.path.basename(entry.path)))
+    assert zoo.resolve("ViT-Ti/16", "augreg") == path
+    assert zoo.resolve("ViT-Ti/16", os.path.basename(entry.path).removesuffix(".npz")) == path
+    assert zoo.resolve("ViT-Ti/16", "gs://" + entry.path) == path
+    assert zoo.resolve("ViT-Ti/16", entry.url) == path
+
+
+def test_a_name_of_several_files_is_not_taken_from_a_flat_mirror(tmp_path, monkeypatch):
+    monkeypatch.setenv(cache.MIRROR_VARIABLE, str(tmp_path / "mirror"))
+    monkeypatch.setattr(keras.utils, "get_file", lambda *a, **k: (_ for _ in ()).throw(Exception("offline")))
+    place(tmp_path / "mirror", "ViT-B_16.npz")
+    with pytest.raises(OSError):
+        zoo.resolve("ViT-B/16", "sam")
+    sam = place(tmp_path / "mirror", "sam/ViT-B_16.npz")
+    assert zoo.resolve("ViT-B/16", "sam") == sam
+
+
+def test_downloads_are_kept_and_never_half_done(tmp_path, monkeypatch):
+    calls = []
+
+    def get_file(fname, origin, cache_dir, cache_subdir, force_download):
+        calls.append(origin)
+        path = place(os.path.join(cache_dir, cache_subdir), fname, b"whole" if len(calls) > 1 else b"ha")
+        if len(calls) == 1:
+            raise Exception(f"URL fetch failure on {origin}")
+        return path
+
+    monkeypatch.setattr(keras.utils, "get_file", get_file)
+    entry = zoo.find("ViT-S/32", "augreg-imagenet21k")
+    with pytest.raises(OSError) as error:
+        zoo.resolve("ViT-S/32", "augreg-imagenet21k")
+    # What to fetch, from where, and where to put it.
+    for part in (entry.url, cache.MIRROR_VARIABLE, entry.path, str(tmp_path / "home" / "keras_vit")):
+        assert part in str(error.value)
+    path = zoo.resolve("ViT-S/32", "augreg-imagenet21k")
+    assert pathlib.Path(path).read_bytes() == b"whole"
+    assert zoo.resolve("ViT-S/32", "augreg-imagenet21k") == path and calls == [entry.url] * 2
+
+
+@pytest.mark.parametrize("address", ["https://example.com/a.npz", "gs://bucket/../../x.npz", "gs://bucket//x.npz"])
+def test_addresses_elsewhere_are_refused(address):
+    with pytest.raises(ValueError):
+        zoo.resolve("ViT-B/16", address)
+
+
+ROWS = [
+    # filename, ds, final_val, adapt_filename, adapt_ds, adapt_resolution, adapt_final_val
+    ("B_16-i21k-300ep-a", "i21k", "0.51", "B_16-i21k-300ep-a--imagenet2012-384", "imagenet2012", "384", "0.85"),
+    ("B_16-i21k-300ep-b", "i21k", "0.52", "B_16-i21k-300ep-b--imagenet2012-224", "imagenet2012", "224", "0.83"),
+    ("B_16-i21k-300ep-b", "i21k", "0.52", "B_16-i21k-300ep-b--cifar100-384", "cifar100", "384", "0.93"),
+    ("B_16-i1k-300ep-c", "i1k", "0.80", "B_16-i1k-300ep-c--imagenet2012-384", "imagenet2012", "384", "0.81"),
+    ("R26_S_32-i21k-300ep-d", "i21k", "nan", "", "imagenet2012", "384", ""),
+    ("B_32-i21k-300ep-e", "i21k", "0.9", "B_32-i21k-300ep-e--x", "imagenet2012", "384", "0.99"),
+]
+
+
+def test_augreg_is_selected_as_the_reference_does(tmp_path):
+    path = tmp_path / "index.csv"
+    with open(path, "w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(
+            ["name", "filename", "ds", "final_val", "adapt_filename", "adapt_ds", "adapt_resolution", "adapt_final_val"]
+        )
+        writer.writerows([row[0].split("-")[0].replace("_", "/"), *row] for row in ROWS)
+    for name in ("ViT-B/16", "B/16"):
+        assert zoo.select_augreg(name, index=path)["filename"] == "B_16-i21k-300ep-b"
+    tuned = zoo.select_augreg(
+        "ViT-B/16", by="adapt_final_val", index=path, adapt_ds="imagenet2012", adapt_resolution=384
+    )
+    assert tuned["adapt_filename"] == "B_16-i21k-300ep-a--imagenet2012-384"
+    assert zoo.select_augreg("ViT-B/16", index=path, ds="i1k")["filename"] == "B_16-i1k-300ep-c"
+    with pytest.raises(ValueError, match="R26_S_32.*a number"):
+        zoo.select_augreg("R26+ViT-S/32", index=path)
+    with pytest.raises(ValueError, match="Did you mean 'final_val'"):
+        zoo.select_augreg("ViT-B/16", by="final_value", index=path)
+    path.write_text("a,b\n1,2\n")
+    with pytest.raises(ValueError, match="no AugReg index"):
+        zoo.select_augreg("ViT-B/16", index=path)
+
+
+def test_classes_of_imagenet():
+    small, large = zoo.imagenet_classes(1000), zoo.imagenet_classes(21_843)
+    assert small[0] == ("n01440764", "tench, Tinca tinca") and small[999][0] == "n15075141"
+    assert len(large) == 21_843 and large[0] == ("n00004475", "organism, being")
+    assert {identifier for identifier, _ in small} <= {identifier for identifier, _ in large} | {"n04399382"}
+    assert all(identifier[0] == "n" and identifier[1:].isdigit() and name for identifier, name in large)
+    with pytest.raises(ValueError, match="class_names"):
+        zoo.imagenet_classes(10)
+
+
+def test_decode_predictions():
+    predictions = np.zeros((2, 1000), "float32")
+    predictions[0, [281, 285]] = 3.0, 2.0
+    predictions[1, 999] = 0.5
+    first, second = zoo.decode_predictions(predictions, top=2)
+    assert first == [("n02123045", "tabby, tabby cat", 3.0), ("n02124075", "Egyptian cat", 2.0)]
+    assert second[0][0] == "n15075141" and len(second) == 2
+    named = zoo.decode_predictions([[0.1, 0.9]], class_names=["cat", "dog"])
+    assert [item[:2] for item in named[0]] == [("1", "dog"), ("0", "cat")]
+    for wrong in (np.zeros(1000), np.zeros((1, 3))):
+        with pytest.raises(ValueError):
+            zoo.decode_predictions(wrong)
+
+
+def test_heads_bring_their_classes(tmp_path, monkeypatch):
+    # A small model stands for the published one.
+    arguments = dict(hidden_size=32, num_layers=1, num_heads=2, mlp_dim=32, patch_size=16, image_size=32)
+    model = models.VisionTransformer(**arguments, classes=1000)
+    monkeypatch.setenv(cache.MIRROR_VARIABLE, str(tmp_path))
+    save_checkpoint(model, tmp_path / zoo.find("ViT-B/16", "augreg").path)
+    copy = models.VisionTransformer(**arguments, classes=1000)
+    assert zoo.load_weights(copy, "ViT-B/16", "augreg").reset == []
+    assert copy.class_names[0] == "tench, Tinca tinca"
+    fewer = models.VisionTransformer(**arguments, classes=3)
+    assert zoo.load_weights(fewer, "ViT-B/16", "augreg").reset and not hasattr(fewer, "class_names")
