@@ -1,9 +1,9 @@
 """The reference's training runs, reproduced step by step on one, two and four devices and with accumulation.
 
 Two differences are expected. With Adam, the gradient of a key bias is zero but for rounding (softmax ignores it), and
-Adam divides rounding by its own size: those biases take steps of a random sign in every implementation, and are left out.
-With bfloat16 momentum, a gradient that differs in the last bit of float32 may round to the neighbouring bfloat16 number:
-single weights then differ by the rate times one unit of bfloat16, which the tolerance admits.
+Adam divides rounding by its own size: those biases take steps of a random sign in every implementation; they are left
+out. With bfloat16 momentum, a gradient that differs in the last bit of float32 may round to the neighbouring bfloat16
+number: single weights then differ by the rate times one unit of bfloat16, which the tolerance admits.
 """
 
 import json

@@ -1,0 +1,104 @@
+"""Strategies: what the machine has, what it lacks, and batches that divide."""
+
+import time
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from keras_vit import distribute
+
+
+def test_one_device():
+    strategy = distribute.create_strategy("one_device")
+    assert distribute.describe(strategy) == "OneDeviceStrategy, 1 replica"
+    assert distribute.is_chief(strategy)
+    assert distribute.num_workers(strategy) == 1
+    assert not distribute.is_multi_worker(strategy)
+
+
+def test_auto_takes_what_there_is(monkeypatch):
+    monkeypatch.delenv("TF_CONFIG", raising=False)
+    assert distribute._what_there_is(virtual_devices=2) == "mirrored"
+    if not tf.config.list_physical_devices("GPU"):
+        assert distribute._what_there_is(virtual_devices=0) == "one_device"
+    monkeypatch.setenv("TF_CONFIG", "{}")
+    assert distribute._what_there_is(virtual_devices=0) == "multi_worker"
+
+
+def test_unknown_strategy():
+    with pytest.raises(ValueError, match="must be one of auto, one_device.*'horovod'"):
+        distribute.create_strategy("horovod")
+
+
+@pytest.mark.parametrize("tpu", ["local", "my-tpu"])
+def test_no_tpu_is_said_within_seconds(tpu, monkeypatch):
+    # A host that no resolver knows stands for a machine outside of Google Cloud.
+    monkeypatch.setattr(distribute, "METADATA_SERVER", ("metadata.invalid", 80))
+    started = time.monotonic()
+    with pytest.raises(RuntimeError, match="TPU build, which is not installed|metadata server cannot be reached"):
+        distribute.create_strategy("tpu", tpu)
+    assert time.monotonic() - started < 10
+
+
+def test_tpu_build_without_its_environment(monkeypatch):
+    monkeypatch.setattr(distribute, "has_tpu_build", lambda: True)
+    for name in distribute.TPU_ENVIRONMENT:
+        monkeypatch.delenv(name, raising=False)
+    with pytest.raises(RuntimeError, match="lacks TPU_NAME, PJRT_DEVICE.*export TPU_NAME=local PJRT_DEVICE=TPU"):
+        distribute.create_strategy("tpu")
+    for name in distribute.TPU_ENVIRONMENT:
+        monkeypatch.setenv(name, "x")
+    with pytest.raises(RuntimeError, match="found no TPU on this machine"):
+        distribute.create_strategy("tpu")
+
+
+def test_xla_is_never_asked_for_on_a_tpu_host(monkeypatch):
+    strategy = distribute.create_strategy("one_device")
+    assert distribute.use_xla("on", strategy)
+    assert not distribute.use_xla("off", strategy)
+    monkeypatch.setattr(distribute, "has_tpu_build", lambda: True)
+    assert not distribute.use_xla("auto", strategy)
+    with pytest.raises(ValueError, match="TPU build lacks"):
+        distribute.use_xla("on", strategy)
+
+
+@pytest.mark.parametrize(
+    "config",
+    [None, "not json", '{"cluster": {}}', '{"cluster": {"worker": ["a:1"]}, "task": {"type": "worker", "index": 1}}'],
+)
+def test_wrong_tf_config(monkeypatch, config):
+    if config is None:
+        monkeypatch.delenv("TF_CONFIG", raising=False)
+    else:
+        monkeypatch.setenv("TF_CONFIG", config)
+    with pytest.raises(ValueError, match='TF_CONFIG.*"cluster": {"worker"'):
+        distribute.create_strategy("multi_worker")
+
+
+def test_batch_sizes_are_global():
+    class Eight:
+        num_replicas_in_sync = 8
+
+    assert distribute.check_batch_size("data.batch_size", 64, Eight()) == 8
+    with pytest.raises(ValueError, match="among 8 replicas. Received: data.batch_size=60. The nearest that works is 64"):
+        distribute.check_batch_size("data.batch_size", 60, Eight())
+    with pytest.raises(ValueError, match="8 replicas and 4 micro-batches.*nearest that works is 32"):
+        distribute.check_batch_size("data.batch_size", 8, Eight(), micro_batches=4)
+
+
+def test_replicas_get_their_rows_in_order():
+    """The rows of a global batch go to the replicas of a worker in order, whatever their number."""
+
+    class TwoReplicas:
+        num_replicas_in_sync, num_input_pipelines, input_pipeline_id = 2, 1, 0
+
+        def distribute_datasets_from_function(self, function):
+            return function(self)
+
+    def of_worker(shard, shards):
+        numbers = tf.data.Dataset.range(3).map(lambda k: {"image": tf.range(4, dtype=tf.int64) + 10 * k, "label": tf.fill([4], k)})
+        return numbers
+
+    parts = list(distribute.distribute_batches(TwoReplicas(), of_worker).as_numpy_iterator())
+    np.testing.assert_array_equal([part["image"] for part in parts], [[0, 1], [2, 3], [10, 11], [12, 13], [20, 21], [22, 23]])

@@ -1,0 +1,193 @@
+"""The training step: gradients whatever the division, randomness from the step alone, compiled by XLA."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import keras_vit
+from keras_vit import optim
+from keras_vit import recipe as recipes
+from keras_vit.models.configs import BIT, VIT
+from keras_vit.training import seeds
+from keras_vit.training.state import TrainState
+from keras_vit.training.step import EvalStep, TrainStep
+
+CLASSES, BATCH = 4, 4
+RNG = np.random.default_rng(0)
+
+
+def recipe(loss="softmax", **fields):
+    fields = {"name": "sgd", "learning_rate": 0.1, "schedule": recipes.Schedule("constant"), **fields}
+    return recipes.Recipe(loss=loss, data=recipes.Data(batch_size=BATCH), optim=recipes.Optim(**fields))
+
+
+def small(**arguments):
+    keras.utils.set_random_seed(0)
+    sizes = {"patch_size": 4, "hidden_size": 16, "num_layers": 2, "num_heads": 2, "mlp_dim": 32, "image_size": 8}
+    model = keras_vit.VisionTransformer(**{**sizes, "classes": CLASSES, **arguments})
+    for weight in model.trainable_variables:  # a head of zeros would stop all gradients but its own
+        weight.assign(weight + np.random.default_rng(1).normal(scale=0.02, size=weight.shape))
+    return model
+
+
+def batch(image_size=8, channels=3):
+    images = RNG.normal(size=(BATCH, image_size, image_size, channels)).astype(np.float32)
+    return {"image": tf.constant(images), "label": tf.constant([0, 1, 2, 3])}
+
+
+def one_hot(batch, *_):
+    return batch["image"], tf.one_hot(batch["label"], CLASSES)
+
+
+def steps(model, recipe, batch, count=2, xla=False):
+    """State and metrics after some steps with one batch."""
+    state = TrainState(model, recipe)
+    step = TrainStep(state, recipe, one_hot, BATCH)
+    run = tf.function(step, jit_compile=xla)
+    metrics = [run(batch, tf.constant(index, tf.int64)).numpy() for index in range(count)]
+    assert run.experimental_get_tracing_count() == 1
+    return state, np.array(metrics)
+
+
+def weights(state):
+    return {weight.path: weight.numpy() for weight in state.trained}
+
+
+def assert_close(first, second, rtol=1e-5, atol=1e-6):
+    assert set(first) == set(second)
+    for path in first:
+        np.testing.assert_allclose(first[path], second[path], rtol=rtol, atol=atol, err_msg=path)
+
+
+@pytest.mark.parametrize(("loss", "micro_batches"), [("softmax", 2), ("sigmoid", 4)])
+def test_accumulation_equals_the_large_batch(loss, micro_batches):
+    data = batch()
+    whole, expected = steps(small(), recipe(loss), data)
+    parts, got = steps(small(), recipe(loss, accumulation_steps=micro_batches), data)
+    np.testing.assert_allclose(got, expected, rtol=1e-5)  # another order of summation in float32
+    assert_close(weights(parts), weights(whole))
+
+
+def test_rematerialisation_changes_nothing_with_dropout():
+    noise = {"dropout_rate": 0.3, "attention_dropout_rate": 0.3, "drop_path_rate": 0.5}
+    data = batch()
+    kept, expected = steps(small(**noise), recipe(), data)
+    again, got = steps(small(**noise, remat="blocks"), recipe(), data)
+    np.testing.assert_allclose(got, expected, rtol=1e-6)
+    assert_close(weights(again), weights(kept), rtol=1e-6, atol=1e-7)
+
+
+def test_dropout_depends_on_seed_step_and_replica_only():
+    values = {
+        (seed, step, replica): seeds.seed_values(seed, step, replica, 3).numpy()
+        for seed in (0, 1)
+        for step in (0, 1)
+        for replica in (0, 1)
+    }
+    rows = [tuple(row) for value in values.values() for row in value]
+    assert len(set(rows)) == len(rows) == 24
+    np.testing.assert_array_equal(seeds.seed_values(1, 1, 1, 3), values[1, 1, 1])
+    data = batch()
+    first, _ = steps(small(dropout_rate=0.5), recipe(), data)
+    model = small(dropout_rate=0.5)
+    model(data["image"], training=True)  # advances the generators, which must not matter
+    second, _ = steps(model, recipe(), data)
+    for path, value in weights(first).items():
+        assert value.tobytes() == weights(second)[path].tobytes()
+
+
+def test_a_held_generator_repeats_itself_and_does_not_advance():
+    layer = keras.layers.Dropout(0.5)
+    model = keras.Sequential([keras.Input((50,)), layer])
+    states = seeds.seed_states(model)
+    assert len(states) == 1
+    before = states[0].numpy()
+    with seeds.SeedScope(states, tf.constant([[3, 4]], tf.int64)):
+        first, second = model(np.ones((1, 50)), training=True), model(np.ones((1, 50)), training=True)
+    np.testing.assert_array_equal(first, second)
+    np.testing.assert_array_equal(states[0].numpy(), before)
+
+
+def test_frozen_decay_and_layer_rates():
+    data = batch()
+    model = small()
+    start = {weight.path: weight.numpy() for weight in model.trainable_variables}
+    state, _ = steps(model, recipe(frozen="^embedding|encoderblock_0"), data, count=1)
+    trained = weights(state)
+    for weight in model.trainable_variables:
+        frozen = weight.path.startswith(("embedding", "encoderblock_0"))
+        assert frozen == (weight.path not in trained)
+        assert frozen == np.array_equal(weight.numpy(), start[weight.path]) or weight.path.endswith("key/bias")
+
+    plain = weights(steps(small(), recipe(clip_norm=0.0), data, count=1)[0])
+    decayed = weights(steps(small(), recipe(clip_norm=0.0, weight_decay=0.5), data, count=1)[0])
+    for path, value in plain.items():
+        shrink = 0.1 * 0.5 * start[path] if path.endswith("kernel") else 0.0
+        np.testing.assert_allclose(decayed[path], value - shrink, rtol=1e-5, atol=1e-6, err_msg=path)
+
+    slower = weights(steps(small(), recipe(clip_norm=0.0, layer_decay=0.5), data, count=1)[0])
+    for path, factor in (("embedding/kernel", 0.125), ("encoderblock_1/MlpBlock_0/Dense_0/kernel", 0.5), ("head/bias", 1)):
+        np.testing.assert_allclose(slower[path] - start[path], factor * (plain[path] - start[path]), atol=1e-6)
+
+
+def test_nothing_left_to_train():
+    with pytest.raises(ValueError, match="matches every weight"):
+        TrainState(small(), recipe(frozen="."))
+
+
+def test_evaluation_uses_the_averages():
+    data = {**batch(), "mask": tf.constant([1.0, 1.0, 1.0, 0.0])}
+    state, _ = steps(small(), recipe(ema=0.5), data, count=3)
+    sums, confusion, logits = EvalStep(state, recipe(ema=0.5), one_hot, confusion=True)(data)
+    trained = state.model(data["image"]).numpy()
+    assert np.abs(logits - trained).max() > 1e-3
+    state.use_averages()
+    np.testing.assert_allclose(logits, state.model(data["image"]), rtol=1e-5, atol=1e-6)
+    labels = one_hot(data)[1]
+    loss = np.asarray(optim.cross_entropy(logits, labels))[:3].sum()
+    correct = (np.argmax(logits, -1) == [0, 1, 2, 3])[:3].sum()
+    np.testing.assert_allclose(sums, [loss, correct, 3], rtol=1e-6)
+    assert np.trace(confusion) == correct
+    assert np.sum(confusion) == 3
+
+
+def test_bfloat16_computes_in_half_and_stores_in_full():
+    state, metrics = steps(small(dtype="mixed_bfloat16"), recipe(), batch())
+    assert {weight.dtype for weight in state.trained} == {"float32"}
+    assert np.isfinite(metrics).all()
+    exact, expected = steps(small(), recipe(), batch())
+    np.testing.assert_allclose(metrics[0, 0], expected[0, 0], rtol=0.05)  # bfloat16 has 8 bits
+
+
+def structures():
+    """Every model of the family at small size: what differs only in width and depth is the same program."""
+    tiny = {"hidden_size": 16, "num_heads": 2, "num_layers": 2, "mlp_dim": 32, "patch_size": 1, "image_size": 32}
+    found = {}
+    for name in keras_vit.list_models():
+        if name in VIT:
+            blocks = VIT[name].resnet_blocks
+            arguments = {**tiny, "patch_size": 8} if blocks is None else {**tiny, "resnet_blocks": (1,) * len(blocks)}
+        else:
+            assert name in BIT
+            arguments = {"block_sizes": (1, 1), "width_factor": 1, "image_size": 32}
+        found.setdefault(str(sorted(arguments.items())), (name, arguments))
+    variants = {
+        "map head": {"pooling": "map", "representation_size": 8},
+        "sincos, gap, registers": {"pooling": "gap", "position_embedding": "sincos2d", "num_registers": 2},
+        "relative, rematerialised": {"position_embedding": "relative", "remat": "blocks"},
+        "learned2d": {"position_embedding": "learned2d", "position_embedding_at": "every_layer", "layer_scale": 0.1},
+    }
+    plain = {**tiny, "patch_size": 8}
+    return list(found.values()) + [("ViT-Ti/16", {**plain, **more}) for more in variants.values()]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("precision", ["float32", "mixed_bfloat16"])
+@pytest.mark.parametrize(("name", "arguments"), structures())
+def test_xla_compiles_the_step_of_every_model(name, arguments, precision):
+    noise = {"dropout_rate": 0.1, "attention_dropout_rate": 0.1, "drop_path_rate": 0.1} if name in VIT else {}
+    model = keras_vit.create_model(name, classes=CLASSES, dtype=precision, **noise, **arguments)
+    full = recipe(ema=0.9, accumulation_steps=2, momentum_dtype="bfloat16", weight_decay=0.1)
+    _, metrics = steps(model, full, batch(32), count=1, xla=True)
+    assert np.isfinite(metrics).all()
