@@ -51,11 +51,13 @@ demo: $(VENV)/.installed-demo
 	rm -rf $(DEMO)
 	$(BIN)/python -m train.main --config=train/configs/digits.py --workdir=$(DEMO)/run
 	$(BIN)/python -m train.evaluate --model=$(DEMO)/run
+	$(BIN)/python -m train.inspect --model=$(DEMO)/run --output=$(DEMO)/report
 	$(BIN)/python -m export.saved_model --model=$(DEMO)/run --output=$(DEMO)/saved_model
 	$(BIN)/python -m export.tflite --model=$(DEMO)/run --output=$(DEMO)/tflite
 	@echo
 	@echo "Done. Everything is in $(CURDIR)/$(DEMO):"
 	@echo "  run/          model.keras, report.png, metrics.jsonl, config.json, TensorBoard events, checkpoints"
+	@echo "  report/       report.html: open it in a browser to see what the model learned and where it looks"
 	@echo "  saved_model/  for TensorFlow Serving; takes encoded JPEG or PNG bytes"
 	@echo "  tflite/       for devices"
 	@echo "Next: $(BIN)/python -m train.predict --model=$(DEMO)/run PICTURE ..."

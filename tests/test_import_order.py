@@ -18,6 +18,16 @@ def write_tree(root, files):
     return import_order.check(root)
 
 
+def test_backend_switches_ask_inside_of_functions(tmp_path):
+    path = "keras_vit/inspection/_gradients.py"
+    lazy = "def gradients():\n    import tensorflow as tf\n    import jax\n"
+    assert write_tree(tmp_path / "a", {path: lazy, "train/main.py": "def f():\n    import jax"}) == []
+    (problem,) = write_tree(tmp_path / "b", {path: "import tensorflow as tf"})
+    assert "imports TensorFlow, which only" in problem
+    (problem,) = write_tree(tmp_path / "c", {"keras_vit/inspection/other.py": lazy.replace("import jax", "pass")})
+    assert "imports TensorFlow, which only" in problem
+
+
 def test_the_project_keeps_the_order():
     files = import_order.source_files(ROOT)
     assert any(path.name == "version.py" for path in files)
