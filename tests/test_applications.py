@@ -1,0 +1,44 @@
+"""The constructors of the published variants, `keras_vit.ViT_B16` and its like."""
+
+import inspect
+
+import numpy as np
+import pytest
+
+import keras_vit
+
+
+def test_the_constructor_builds_its_variant_with_the_documented_arguments():
+    model = keras_vit.ViT_Ti16(image_size=32, classes=5, pooling="gap", dtype="mixed_bfloat16")
+    assert model.name == "vit_ti16"
+    assert model.output_shape == (None, 5)
+    assert model.get_config()["pooling"] == "gap"
+    assert keras_vit.BiT_R50x1(64, 3).output_shape == (None, 3)
+    parameters = inspect.signature(keras_vit.ViT_B16).parameters
+    assert list(parameters)[:5] == ["image_size", "classes", "weights", "include_top", "pooling"]
+    assert "keras_vit.VisionTransformer" in keras_vit.ViT_B16.__doc__
+
+
+def test_every_constructor_is_public_and_named_after_its_model():
+    names = {name for name in keras_vit.__all__ if name.startswith(("ViT_", "R_", "R26_", "R50_", "BiT_"))}
+    assert len(names) == len(keras_vit.list_models()) == 22
+    assert all(getattr(keras_vit, name).__name__ == name for name in names)
+
+
+def test_weights_may_be_a_file_of_another_resolution_and_number_of_classes(tmp_path):
+    trained = keras_vit.ViT_Ti16(image_size=32, classes=3)
+    for variable in trained.weights:
+        variable.assign(np.random.default_rng(0).normal(size=variable.shape))
+    keras_vit.save_checkpoint(trained, tmp_path / "trained.npz", format="google")
+    model = keras_vit.ViT_Ti16(image_size=48, classes=4, weights=tmp_path / "trained.npz")
+    np.testing.assert_array_equal(
+        model.get_layer("encoderblock_11").get_weights()[0], trained.get_layer("encoderblock_11").get_weights()[0]
+    )
+    assert not model.get_layer("head").kernel.numpy().any()
+
+
+def test_unknown_weights_and_arguments_are_errors():
+    with pytest.raises(ValueError, match="augreg"):
+        keras_vit.ViT_B16(weights="augregg")
+    with pytest.raises(TypeError, match="dropout"):
+        keras_vit.ViT_B16(dropout=0.1)
