@@ -1,0 +1,231 @@
+"""Recipes: published constants, every field read, every evaluator run."""
+
+import ast
+import dataclasses
+import inspect
+import pathlib
+import re
+
+import numpy as np
+import pytest
+from absl import flags
+from absl.testing import flagsaver
+
+from keras_vit import evaluators, models
+from keras_vit import recipe as recipes
+from keras_vit.benchmarking import known, plan
+from keras_vit.optim import create_schedule
+from keras_vit.training import presets
+from keras_vit.training.progress import read_metrics
+from tests.recipes import toy
+
+ROOT = pathlib.Path(__file__).parents[2]
+FILES = sorted(path.stem for path in toy.CONFIGS.glob("*.py") if path.stem != "__init__")
+NEED_DATA = ("folder", "bit_hyperrule")
+
+
+def load(name, arguments=""):
+    return toy.load(name, arguments)
+
+
+def test_every_recipe_is_tested():
+    assert set(FILES) <= set(toy.VARIATIONS)
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_docstring_tells_what_one_must_know(name):
+    text = ast.get_docstring(ast.parse((toy.CONFIGS / f"{name}.py").read_text()))
+    assert f"python -m train.main --config=train/configs/{name}.py" in text
+    if name in ("digits", "fashion_mnist"):
+        return
+    for what in ("Cost", "Smaller machines"):
+        assert what in text, f"{name} does not tell: {what}"
+    if name != "folder":
+        assert "Published" in text and "arxiv.org/abs/" in text
+
+
+@pytest.mark.parametrize(("name", "arguments"), toy.CASES)
+def test_recipes_are_valid_and_their_evaluators_exist(name, arguments, monkeypatch, tmp_path):
+    if name not in FILES:
+        pytest.skip(f"There is no {name}.py yet.")
+    toy.replace_readers(monkeypatch, tmp_path)
+    recipe = toy.load(name, arguments)
+    assert recipe == recipes.from_dict(recipes.to_dict(recipe))
+    evaluators.Suite(recipe.evaluators)
+    assert recipe.model.variant in models.list_models()
+
+
+# ---- constants: numbers of the published configurations --------------------------------------------------------------
+
+
+def test_vit_s16_i1k():
+    assert load("vit_s16_i1k").total_steps == 111_477
+    assert load("vit_s16_i1k", "150").total_steps == 185_794
+    recipe = load("vit_s16_i1k", "300")
+    assert recipe.total_steps == 371_588
+    assert (recipe.data.batch_size, recipe.data.mixup, recipe.loss) == (1_024, 0.2, "softmax")
+    assert "decode_jpeg_and_inception_crop(224)|flip_lr|randaug(2, 10)|" in recipe.data.pp_train
+    assert (recipe.model.pooling, recipe.model.position_embedding) == ("gap", "sincos2d")
+    # big_vision subtracts 1e-4 of a weight a step at the peak of the rate.
+    assert recipe.optim.learning_rate * recipe.optim.weight_decay == pytest.approx(1e-4)
+    assert recipe.optim.schedule == recipes.Schedule("cosine", warmup_steps=10_000)
+
+
+def test_augreg_levels_and_defaults():
+    assert load("vit_i1k").total_steps == 92_897
+    assert load("vit_i1k").model.head_bias == -6.9
+    assert load("vit_i21k").model.head_bias == -10.0
+    found = {}
+    for name in ("vit_i1k", "vit_i21k"):
+        for variant in ("ViT_Ti16", "ViT_S32", "ViT_S16", "ViT_B32", "ViT_B16", "ViT_L16"):
+            data = load(name, variant).data
+            found[name, variant] = (re.findall(r"randaug\(2, (\d+)\)", data.pp_train), data.mixup)
+    none, light1, light2 = ([], 0.0), (["0"], 0.0), (["10"], 0.2)
+    medium1, medium2 = (["15"], 0.2), (["15"], 0.5)
+    assert list(found.values()) == [light1, medium1, *[medium2] * 4, none, none, light1, light2, light2, medium2]
+    assert presets.AUGREG["strong1"] == ("randaug(2, 20)", 0.5)
+    assert presets.AUGREG["strong2"] == ("randaug(2, 20)", 0.8)
+
+
+def test_original_pretraining():
+    recipe = load("vit_paper")
+    optim = recipe.optim
+    assert (recipe.data.batch_size, optim.beta1, optim.beta2, optim.schedule.warmup_steps) == (
+        4_096,
+        0.9,
+        0.999,
+        10_000,
+    )
+    assert (optim.learning_rate, optim.weight_decay, recipe.model.dropout_rate) == (1e-3, 0.03, 0.1)
+    assert optim.schedule.name == "linear"
+    huge = load("vit_paper", "ViT_H14,jft")
+    assert (huge.optim.learning_rate, huge.optim.weight_decay, huge.model.dropout_rate) == (3e-4, 0.1, 0.0)
+    small = load("vit_paper", "ViT_B32,imagenet2012")
+    assert (small.optim.learning_rate, small.optim.weight_decay, small.optim.clip_norm) == (3e-3, 0.3, 1.0)
+
+
+@pytest.mark.parametrize(("name", "rate"), [("bit_i1k", 1.6), ("bit_i21k", 0.48)])
+def test_bit_pretraining_scales_with_the_batch(name, rate):
+    optim = load(name).optim
+    assert optim.learning_rate == pytest.approx(rate)
+    # Decay a step at the peak: 1e-4 / 256 * 4096, and 3e-5 / 256 * 4096.
+    assert optim.learning_rate * optim.weight_decay == pytest.approx(rate * 1e-3)
+
+
+def test_finetuning():
+    recipe = load("finetune", "ViT_B16,cifar10")
+    optim = recipe.optim
+    assert (recipe.total_steps, recipe.data.batch_size, recipe.model.image_size) == (10_000, 512, 384)
+    assert (optim.name, optim.momentum, optim.momentum_dtype, optim.clip_norm) == ("sgd", 0.9, "bfloat16", 1.0)
+    assert (optim.learning_rate, optim.weight_decay, optim.accumulation_steps) == (0.01, 0.0, 8)
+    assert load("finetune", "ViT_B32,cifar10").optim.learning_rate == 0.03
+    for variant, size in (("ViT_L16", 512), ("ViT_H14", 518)):
+        large = load("finetune", f"{variant},imagenet2012")
+        assert (large.model.image_size, large.optim.ema, large.total_steps) == (size, 0.9999, 20_000)
+        assert large.model.dropout_rate == 0.1
+    vtab = load("finetune", "ViT_B16,vtab:svhn")
+    assert (vtab.total_steps, vtab.optim.learning_rate, vtab.data.train_split) == (2_500, 0.01, "train800val200")
+
+
+def test_hyperrule():
+    small, middle, large = (presets.hyperrule(number, 32, 32) for number in (19_999, 20_000, 500_000))
+    assert (small.mixup, middle.mixup, large.mixup) == (0.0, 0.1, 0.1)
+    assert [rule.supports[-1] for rule in (small, middle, large)] == [500, 10_000, 20_000]
+    assert (small.resize, small.crop) == (160, 128)
+    assert presets.hyperrule(10, 95, 97).crop == 128 and presets.hyperrule(10, 96, 96).crop == 480
+
+    rate = create_schedule(small.schedule(), 0.003, 500)
+    # The published rule: rate * step / 100 before step 100, then a tenth for each of 200, 300, 400 that is < step.
+    for step in (0, 50, 100, 101, 200, 201, 300, 301, 400, 401, 499):
+        expected = 0.003 * (step / 100 if step < 100 else 0.1 ** sum(bound < step for bound in (200, 300, 400)))
+        assert float(rate(step)) == pytest.approx(expected, rel=1e-5, abs=1e-12)  # float32
+
+
+def test_hyperrule_looks_at_unknown_data(monkeypatch, tmp_path):
+    toy.replace_readers(monkeypatch, tmp_path)
+    recipe = load("bit_hyperrule", "BiT_R50x1,tfds:unknown")
+    assert (recipe.total_steps, recipe.model.image_size, recipe.data.mixup) == (500, 128, 0.0)
+
+
+def test_folder_takes_what_fits():
+    module = toy.module("folder")
+    choices = [module.what_fits("ViT-B/16", 10, gib * 2**30) for gib in (2, 8, 16, 64, 1_000)]
+    assert choices[0] == (224, module.BATCH)  # nothing fits: as little as possible at a time
+    assert choices[-1] == (384, 1)
+    sizes, parts = zip(*choices[1:], strict=True)
+    assert sorted(sizes) == list(sizes)
+    assert module.what_fits("ViT-H/14", 10, 2**42)[0] == 378
+
+
+def test_variants_may_be_written_as_constructors():
+    for name in models.list_models():
+        assert presets.variant(presets.constructor(name)) == presets.variant(name) == name
+    with pytest.raises(ValueError, match="There is no model 'ViT_B17'. Did you mean 'ViT_B16'?"):
+        presets.variant("ViT_B17")
+    with pytest.raises(ValueError, match="takes 2 arguments, such as :ViT_B16,cifar10. Received: :a,b,c"):
+        presets.arguments("a,b,c", "ViT_B16", "cifar10")
+
+
+@pytest.mark.parametrize("name", [name for name in FILES if name not in ("digits", "fashion_mnist", "folder")])
+def test_costs_in_the_docstrings_are_those_of_the_plan(name):
+    recipe, module = toy.load(name, None if name == "cifar10_scratch" else ""), toy.module(name)
+    stated = re.search(r"([\d.]+)(?: and [\d.]+)?\s+TPUv3-core-days[^.;]*by `train.plan`", module.__doc__)
+    if stated is None:
+        return
+    examples, classes = known.examples_and_classes(recipe.data.source, recipe.data.train_split)
+    planned = plan.of_recipe(recipe, classes or 10, examples).core_days()
+    assert float(stated[1]) == pytest.approx(planned, rel=0.06)  # two digits
+
+
+# ---- every field has a reader ----------------------------------------------------------------------------------------
+
+
+def fields(kind, prefix=""):
+    for field in dataclasses.fields(kind):
+        if dataclasses.is_dataclass(field.type):
+            yield from fields(field.type, f"{prefix}{field.name}.")
+        else:
+            yield f"{prefix}{field.name}"
+
+
+def test_every_field_has_a_reader():
+    read = set()
+    for path in (*(ROOT / "keras_vit").rglob("*.py"), *(ROOT / "train").glob("*.py")):
+        if path.name == "recipe.py":
+            continue
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load):
+                read.add(node.attr)
+    # `create_network` passes the fields of the model on to its constructor.
+    passed_on = set()
+    for model in (models.VisionTransformer, models.BiTResNet):
+        passed_on |= set(inspect.signature(model).parameters)
+    for path in fields(recipes.Recipe):
+        name = path.split(".")[-1]
+        assert name in read or (path.startswith("model.") and name in passed_on), f"Nothing reads {path}."
+
+
+# ---- every recipe runs -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", FILES)
+def test_two_steps_and_every_evaluator(name, monkeypatch, tmp_path):
+    from train import main
+
+    toy.replace_readers(monkeypatch, tmp_path)
+    recipe = toy.shrink(toy.load(name, toy.VARIATIONS[name][0]))
+    recipe.deterministic = False  # would stay on for the tests that follow
+    monkeypatch.setattr(main.program, "recipe_from_flags", lambda: recipe)
+    monkeypatch.setattr(main, "draw_figure", lambda *_: None)
+    if not flags.FLAGS.is_parsed():
+        flags.FLAGS(["test"])
+    with flagsaver.flagsaver(workdir=str(tmp_path / "run"), distribute="one_device"):
+        main.main([])
+
+    lines = read_metrics(str(tmp_path / "run" / "metrics.jsonl"))
+    losses = [line["loss"] for line in lines if "loss" in line]
+    assert len(losses) == 2 and np.isfinite(losses).all()
+    assert [line["step"] for line in lines if "eval_accuracy" in line] == [2]
+    ran = {line["evaluator"] for line in lines if "evaluator" in line}
+    assert ran == set(evaluators.Suite(recipe.evaluators).evaluators)

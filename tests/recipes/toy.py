@@ -1,0 +1,107 @@
+"""Every recipe at a size at which it runs in seconds, on pictures that are made up."""
+
+import importlib.util
+import pathlib
+
+import numpy as np
+import tensorflow as tf
+
+from keras_vit import models
+from keras_vit import recipe as recipes
+from keras_vit.data import readers, sources
+
+CONFIGS = pathlib.Path(__file__).parents[2] / "train" / "configs"
+CLASSES = 3
+EXAMPLES = 24
+
+# Every file of train/configs, and what stands behind its colon in the tests.
+VARIATIONS = {
+    "vit_s16_i1k": ("", "300"),
+    "vit_i1k": ("", "ViT_S32,strong2"),
+    "vit_i21k": ("", "ViT_Ti16,none"),
+    "vit_paper": ("", "ViT_L16,imagenet2012", "ViT_H14,jft", "R50_B16,jft", "BiT_R50x1,jft"),
+    "bit_i1k": ("", "BiT_R101x1"),
+    "bit_i21k": ("",),
+    "finetune": (
+        "",
+        "ViT_L16,imagenet2012",
+        "ViT_H14,imagenet2012",
+        "ViT_H14,pets",
+        "R50_B16,flowers",
+        "ViT_B16,vtab:dtd",
+    ),
+    "augreg_transfer": ("", "ViT_B32,imagenet2012,inception", "ViT_B32,pets,resize"),
+    "bit_hyperrule": ("", "BiT_R50x1,imagenet2012", "BiT_R50x1,tfds:unknown"),
+    "vtab": ("", "ViT_S16,clevr_count"),
+    "cifar10_scratch": (None,),
+    "folder": ("/pictures", "tfds:pictures,ViT_H14"),
+    "digits": (None,),
+    "fashion_mnist": (None,),
+}
+CASES = [(name, arguments) for name, variations in VARIATIONS.items() for arguments in variations]
+
+
+def load(name, arguments):
+    """The recipe that `--config=train/configs/NAME.py:ARGUMENTS` gives."""
+    get_config = module(name).get_config
+    return recipes.check(get_config() if arguments is None else get_config(arguments))
+
+
+def module(name):
+    """The file train/configs/NAME.py."""
+    spec = importlib.util.spec_from_file_location(f"recipe_{name}", CONFIGS / f"{name}.py")
+    loaded = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(loaded)
+    return loaded
+
+
+def shrink(recipe):
+    """The same recipe with a narrow, shallow model, two steps and small batches; everything else as it is."""
+    model, optim = recipe.model, recipe.optim
+    model.checkpoint = None
+    if model.variant in models.VIT:
+        model.hidden_size, model.num_layers, model.num_heads, model.mlp_dim = 8, 2, 2, 16
+        if models.VIT[model.variant].resnet_blocks:
+            model.resnet_blocks = (1,) * len(models.VIT[model.variant].resnet_blocks)
+        if model.representation_size is not None:
+            model.representation_size = 8
+    else:
+        model.block_sizes, model.width_factor = (1, 1), 1
+    recipe.total_steps, recipe.log_every, recipe.eval_every = 2, 1, 0
+    recipe.data.batch_size = recipe.data.eval_batch_size = 8
+    optim.accumulation_steps = min(optim.accumulation_steps, 2)
+    optim.schedule.warmup_steps = min(optim.schedule.warmup_steps, 1)
+    return recipes.check(recipe)
+
+
+def pictures(folder):
+    """JPEG files of 40 by 48 pixels, a colour a class."""
+    paths = []
+    for index in range(EXAMPLES):
+        image = np.full((40, 48, 3), 20, np.uint8)
+        image[..., index % CLASSES] += np.uint8(10 * (index // CLASSES) + 100)
+        path = folder / f"ILSVRC2012_val_{index + 1:08}.JPEG"
+        path.write_bytes(tf.io.encode_jpeg(image).numpy())
+        paths.append(str(path))
+    return paths
+
+
+def replace_readers(monkeypatch, folder):
+    """Makes every source that is not in the package give the pictures, whatever its name and split."""
+    paths = pictures(folder)
+    labels = np.arange(EXAMPLES, dtype=np.int32) % CLASSES
+    names = [f"class {number}" for number in range(CLASSES)]
+
+    def open_source(location, split="train", label="label"):
+        if label == "real_label":
+            return sources.FileSource(location, split, paths, np.eye(CLASSES, dtype=np.float32)[labels], names, True)
+        return sources.FileSource(location, split, paths, labels, names)
+
+    def open_grey(location="", split="train"):
+        images = np.random.default_rng(0).integers(0, 255, (EXAMPLES, 28, 28, 1), np.uint8)
+        return sources.ArraySource(location, split, images, labels, names)
+
+    replaced = dict.fromkeys(("tfds", "vtab", "tfrecord", "folder"), open_source) | {"fashion_mnist": open_grey}
+    for kind, function in replaced.items():
+        reader = readers._Reader(function, lambda location: {}, kind, path=kind != "fashion_mnist")
+        monkeypatch.setitem(readers.READERS, kind, reader)

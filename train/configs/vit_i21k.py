@@ -1,0 +1,64 @@
+"""ViT of any size on ImageNet-21k, 300 epochs: how the AugReg checkpoints were made.
+
+Paper: "How to train your ViT?", https://arxiv.org/abs/2106.10270
+
+    python -m train.main --config=train/configs/vit_i21k.py --workdir=runs/b16_21k
+    python -m train.main --config=train/configs/vit_i21k.py:ViT_L16,medium2 --workdir=runs/l16_21k
+
+Levels: see `vit_i1k`. Without one, that which was chosen for the size: none for Ti/16 and S/32, light1 for S/16, light2
+for B/32 and B/16, medium2 for L/16.
+Published, after fine-tuning on ImageNet-1k at 384 pixels: Ti/16 78.22, S/32 79.58, S/16 83.73, B/32 83.59, B/16 85.49,
+L/16 85.59 % top-1. Not run here.
+Cost: 280 TPUv3-core-days for B/16 by `train.plan`.
+Data: ImageNet-21k (fall 2011, 14.2 million images) as `tfds:imagenet21k`, which TensorFlow Datasets does not publish:
+prepare it under that name, or give your own with `--config.data.source=tfrecord:...`.
+Smaller machines: there is no small version of this. Fine-tune the published result with `finetune` or `folder`.
+"""
+
+from keras_vit import recipe
+from keras_vit.training import presets
+
+BEST = {
+    "ViT-Ti/16": "none",
+    "ViT-S/32": "none",
+    "ViT-S/16": "light1",
+    "ViT-B/32": "light2",
+    "ViT-B/16": "light2",
+    "ViT-L/16": "medium2",
+}
+
+
+def get_config(arguments: str = "") -> recipe.Recipe:
+    """Returns the recipe; the arguments are the variant and the level of augmentation."""
+    variant, level = presets.arguments(arguments, "ViT_B16", "best")
+    variant = presets.variant(variant)
+    pp_train, mixup = presets.augmented(BEST.get(variant, "medium2") if level == "best" else level)
+    return recipe.Recipe(
+        total_steps=presets.steps(300, presets.IMAGENET_21K_TRAIN, 4_096),
+        precision="mixed_bfloat16",
+        deterministic=False,
+        loss="sigmoid",
+        log_every=50,
+        eval_every=1_000,
+        checkpoint_every=1_000,
+        evaluators=presets.IMAGENET_21K_EVALUATORS + presets.FEWSHOT_EVALUATORS,
+        model=recipe.Model(variant, pooling="gap", position_embedding="learned", head_bias=-10.0),
+        data=recipe.Data(
+            source=presets.IMAGENET_21K,
+            train_split="full[51200:]",
+            eval_split="full[:25600]",
+            pp_train=pp_train,
+            pp_eval=presets.PP_EVAL,
+            batch_size=4_096,
+            mixup=mixup,
+            shuffle_buffer=250_000,
+        ),
+        optim=recipe.Optim(
+            "adamw",
+            learning_rate=1e-3,
+            schedule=recipe.Schedule("cosine", warmup_steps=10_000),
+            momentum_dtype="bfloat16",
+            weight_decay=0.1,  # 1e-4 a step at the peak rate
+            clip_norm=1.0,
+        ),
+    )
