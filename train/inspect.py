@@ -15,6 +15,7 @@ if __name__ == "inspect":
 import os
 import sys
 
+import keras
 import numpy as np
 import tensorflow as tf
 from absl import flags
@@ -77,22 +78,28 @@ def open_model(path):
     )
     if artefacts.is_exported(path) or is_directory_of_run or is_file_of_run:
         return runs.open_classifier(path)
-    model = checkpoints_of_the_field.model_from_checkpoint(path)
+    if path.endswith(".keras") and os.path.isfile(path):
+        model = keras.models.load_model(path, compile=False)  # made of any layers, with the user's own around them
+    else:
+        model = checkpoints_of_the_field.model_from_checkpoint(path)
     height, width, channels = model.input_shape[1:]
-    pp = f"decode({channels})|resize(({height or 224}, {width or 224}))|value_range(-1, 1)"
-    has_head = model.get_config().get("include_top", True)
-    names = outputs.check_class_names(getattr(model, "class_names", ()), model.output_shape[-1]) if has_head else ()
+    size = (height or 224, width or 224)
+    has_head = model.get_config().get("include_top", True) and len(model.output_shape) == 2
+    activation = getattr(model.layers[-1], "activation", None)
     description = card.make(
-        names,
-        pp,
-        "softmax",
-        (height or 224, width or 224, channels),
+        outputs.check_class_names(getattr(model, "class_names", ()), model.output_shape[-1]) if has_head else (),
+        f"decode({channels})|resize({size})|value_range(-1, 1)",
+        "sigmoid" if activation is keras.activations.sigmoid else "softmax",
+        (*size, channels),
         architecture=type(model).__name__,
-        arguments=model.get_config(),
         parameters=model.count_params(),
-        checkpoint=os.path.basename(os.path.normpath(path)),
+        file=os.path.basename(os.path.normpath(path)),
+        arguments=model.get_config(),
     )
-    return artefacts.KerasArtefact(model, description, path)
+    classifier = artefacts.KerasArtefact(model, description, path)
+    if activation in (keras.activations.softmax, keras.activations.sigmoid):
+        classifier.scores_are = "probabilities"
+    return classifier
 
 
 def find_pictures(options, patterns, description, prepare):

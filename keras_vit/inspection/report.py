@@ -130,13 +130,14 @@ class _Figures:
 
     def add(self, name: str, title: str, caption: str, figure: Any, wide: bool = False) -> None:
         """Writes a figure, and puts it on the page."""
-        self.save(name, figure)
-        self.figures.append(page.Figure(title, caption, plots.svg(figure), wide))
+        self.figures.append(page.Figure(title, caption, self.save(name, figure), wide))
 
-    def save(self, name: str, figure: Any) -> None:
-        """Writes a figure that is not on the page."""
-        for ending in ("svg", "png"):
-            plots.save(figure, os.path.join(self.directory, f"{name}.{ending}"))
+    def save(self, name: str, figure: Any) -> bytes:
+        """Writes a figure that need not be on the page, and returns its SVG."""
+        drawing = plots.svg(figure)
+        page.write(os.path.join(self.directory, f"{name}.svg"), drawing.decode("utf-8"))
+        plots.save(figure, os.path.join(self.directory, f"{name}.png"))
+        return drawing
 
 
 def _pictures(

@@ -107,6 +107,19 @@ def test_a_resnet(tmp_path):
     assert "<h2>Filters of the first layer</h2>" in html
 
 
+def test_a_users_own_model_around_one(tmp_path):
+    inputs = keras.Input((16, 16, 3))
+    features = small.model(image_size=16, include_top=False)(inputs)
+    model = keras.Model(inputs, keras.layers.Dense(3, activation="softmax")(features))
+    model.save(tmp_path / "own.keras")
+    picture = golden_data.path("images/small.png")
+    html, data = inspect(tmp_path / "report", f"--model={tmp_path / 'own.keras'}", f"--images={picture}")
+    assert [view["key"] for view in data["views"]] == ["layers", "rollout", "relevance"]
+    image = preprocess.single_image("decode|resize(16)|value_range(-1, 1)")(tf.io.read_file(str(picture)))
+    share = float(np.max(model(image[None])))
+    assert f">{share:.1%}</span>" in html  # the softmax is not taken twice
+
+
 def test_a_headless_model(tmp_path):
     checkpoints.save_checkpoint(small.model(image_size=16, include_top=False), tmp_path / "body.npz", format="google")
     picture = golden_data.path("images/small.png")
