@@ -12,7 +12,7 @@ import os
 from absl import flags, logging
 
 from keras_vit import program, training
-from keras_vit.serving import decoding, deployment, outputs, pictures, runs, saved_model, signatures, verify
+from keras_vit.serving import decoding, deployment, latency, outputs, pictures, runs, saved_model, signatures, verify
 
 program.define_flag(flags.DEFINE_string, "model", None, "Directory of a run, or a .keras file in one.")
 program.define_flag(flags.DEFINE_string, "output", None, "Where to write.")
@@ -24,7 +24,12 @@ flags.DEFINE_multi_enum(
     "signature", ["features"], list(signatures.EXTRA_SIGNATURES), "Also offer this signature; may be repeated."
 )
 flags.DEFINE_string("name", None, "Name of the model on the server; the name of --output if not given.")
-flags.DEFINE_list("batch_sizes", ["1", "4", "8"], "Batch sizes that the server may run; warmed up. Empty: no warm-up.")
+program.define_flag(
+    flags.DEFINE_list,
+    "batch_sizes",
+    ["1", "4", "8"],
+    "Batch sizes that the server may run; warmed up. Empty: no warm-up.",
+)
 program.define_flag(flags.DEFINE_list, "images", [], "Pictures to verify with; some of the run's data if not given.")
 program.define_flag(flags.DEFINE_integer, "verify_examples", 64, "How many pictures to verify with.", 1)
 
@@ -60,13 +65,9 @@ def main(argv):
         return 1
     folder = deployment.write(options.output, name, batch_sizes or [1])
     logging.info("Verified: %s", comparison.summary())
-    logging.info("%s (%.1f MB)", path, directory_bytes(path) / 1e6)
+    logging.info("%s (%.1f MB)", path, latency.size_of(path) / 1e6)
     logging.info("Configuration of the server, Docker Compose and Kubernetes: %s", folder)
     return 0
-
-
-def directory_bytes(path):
-    return sum(os.path.getsize(os.path.join(folder, name)) for folder, _, names in os.walk(path) for name in names)
 
 
 def run():

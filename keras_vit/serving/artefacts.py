@@ -81,15 +81,20 @@ class SavedModelArtefact(Artefact):
 
     Args:
         path: The version directory.
+        num_threads: Threads of the kernels; None for all cores.
     """
 
     kind = "saved_model"
 
-    def __init__(self, path: str):
+    def __init__(self, path: str, num_threads: int | None = None):
         super().__init__(path, card.read(os.path.join(path, "assets.extra", card.FILE_NAME)))
         self._graph = tf.Graph()
         with self._graph.as_default(), _quiet_deprecations():
-            self._session = tf.compat.v1.Session(graph=self._graph)
+            # A pool of its own: the pool that sessions share has the size that the first of them asked for.
+            config = tf.compat.v1.ConfigProto(
+                use_per_session_threads=True, intra_op_parallelism_threads=num_threads or 0
+            )
+            self._session = tf.compat.v1.Session(graph=self._graph, config=config)
             loaded = tf.compat.v1.saved_model.loader.load(self._session, [tf.saved_model.SERVING], path)
         self.signatures = {name: sig for name, sig in loaded.signature_def.items() if not name.startswith("__")}
 
@@ -150,11 +155,12 @@ class TFLiteArtefact(Artefact):
         return np.concatenate(answers)
 
 
-def open_artefact(path: str) -> Artefact:
+def open_artefact(path: str, num_threads: int | None = None) -> Artefact:
     """Opens an exported classifier by what is at the path.
 
     Args:
         path: A SavedModel's version directory, a directory of versions (the largest is taken) or a `.tflite` file.
+        num_threads: Threads of a TFLite file; None for all cores.
 
     Returns:
         The artefact.
@@ -164,17 +170,17 @@ def open_artefact(path: str) -> Artefact:
         ValueError: If it is nothing that can be opened.
     """
     if path.endswith(".tflite"):
-        return TFLiteArtefact(path)
+        return TFLiteArtefact(path, num_threads)
     if not os.path.exists(path):
         raise FileNotFoundError(f"No artefact {path!r}.")
     if os.path.exists(os.path.join(path, "saved_model.pb")):
-        return SavedModelArtefact(path)
+        return SavedModelArtefact(path, num_threads)
     found = versions.list_versions(path)
     if found:
-        return SavedModelArtefact(os.path.join(path, str(found[-1])))
+        return SavedModelArtefact(os.path.join(path, str(found[-1])), num_threads)
     files = [name for name in (os.listdir(path) if os.path.isdir(path) else ()) if name.endswith(".tflite")]
     if len(files) == 1:
-        return TFLiteArtefact(os.path.join(path, files[0]))
+        return TFLiteArtefact(os.path.join(path, files[0]), num_threads)
     raise ValueError(
         "Expected a SavedModel (a directory with saved_model.pb, or numbered versions of one) or a .tflite file. "
         f"Received: {path!r}."

@@ -68,10 +68,15 @@ def complete_preprocess(pp: str, input_shape: tuple[int | None, int | None, int]
     return complete
 
 
-def open_classifier(path: str) -> artefacts.Artefact:
-    """Opens a run directory, a `.keras` file of one, or an exported artefact: from images to probabilities."""
+def open_classifier(path: str, num_threads: int | None = None) -> artefacts.Artefact:
+    """Opens a run directory, a `.keras` file of one, or an exported artefact: from images to probabilities.
+
+    Args:
+        path: Any of these.
+        num_threads: Threads of a TFLite file; None for all cores.
+    """
     if artefacts.is_exported(path):
-        return artefacts.open_artefact(path)
+        return artefacts.open_artefact(path, num_threads)
     run = training.load_run(path)
     return artefacts.KerasArtefact(run.model, describe(run), run.path)
 

@@ -10,7 +10,7 @@ import pytest
 import tensorflow as tf
 
 from keras_vit import data
-from keras_vit.serving import artefacts, runs, warmup
+from keras_vit.serving import artefacts, latency, runs, warmup
 from tests import golden_data
 from tests.export.runs import call, write_digits_run
 from tests.serving import small
@@ -217,6 +217,31 @@ def test_completed_preprocessing_leaves_images_of_the_right_size_alone():
     for image in source.images[:20]:
         prepared = prepare(tf.io.encode_png(image)).numpy()
         np.testing.assert_array_equal(prepared, -1 + image.astype(np.float32) / np.float32(255) * 2)
+
+
+@pytest.mark.slow
+def test_benchmark_measures_all_side_by_side(run, served, tflite_file, capfd):
+    arguments = (f"--model={run[0]}", f"--artefacts={served},{tflite_file}", "--batch_sizes=1,3", "--calls=4")
+    assert call("export.benchmark", *arguments, "--threads=1", "--json") == 0
+    rows = [json.loads(line) for line in capfd.readouterr().out.splitlines() if line.startswith("{")]
+    assert [(row["kind"], row["batch_size"]) for row in rows] == [
+        (kind, size) for kind in ("keras", "saved_model", "tflite") for size in (1, 3)
+    ]
+    for row in rows:
+        assert 0 < row["p50_ms"] <= row["p95_ms"] <= row["p99_ms"]
+        assert row["images_per_second"] > 0
+        assert row["peak_memory"] > row["bytes"] > 0
+    text = latency.table(rows)
+    assert len(text.splitlines()) == 7
+    assert len({len(line) for line in text.splitlines()}) == 1
+
+
+@pytest.mark.slow
+def test_benchmark_says_what_it_could_not_measure(tmp_path):
+    (tmp_path / "broken.tflite").write_bytes(b"no model")
+    assert call("export.benchmark", f"--artefacts={tmp_path / 'broken.tflite'}") == 1
+    with pytest.raises(ValueError, match="Nothing to measure"):
+        call("export.benchmark")
 
 
 @pytest.mark.slow

@@ -1,0 +1,85 @@
+"""Measures latency, throughput, memory and size of a model and its artefacts, side by side.
+
+    python -m export.benchmark --model=runs/digits --artefacts=served/digits,digits.tflite
+    python -m export.benchmark --artefacts=a.tflite,b.tflite --batch_sizes=1 --threads=1 --calls=200
+
+Each one runs in a process of its own, one after the other, so that none warms or crowds the others. What is timed is
+the network, from prepared images to probabilities. Figures are worth what the quiet of the machine is worth.
+"""
+
+import json
+import os
+import subprocess
+import sys
+
+import tensorflow as tf
+from absl import flags, logging
+
+from keras_vit import program
+from keras_vit.serving import latency, runs
+
+program.define_flag(flags.DEFINE_string, "model", None, "Directory of a run, or a .keras file in one.")
+flags.DEFINE_list("artefacts", [], "SavedModels and TFLite files to measure as well.")
+program.define_flag(flags.DEFINE_list, "batch_sizes", ["1", "4", "8"], "Images in one call.")
+flags.DEFINE_integer("threads", os.cpu_count() or 1, "Threads of the kernels.", 1)
+flags.DEFINE_integer("calls", 50, "Timed calls for each artefact and batch size.", 1)
+program.define_flag(flags.DEFINE_bool, "json", False, "Write JSON lines instead of a table.")
+flags.DEFINE_string("worker", None, "Used by the program itself: what this process measures.")
+
+
+def main(argv):
+    del argv
+    options = flags.FLAGS
+    if options.worker:
+        for row in measure(options.worker):
+            sys.stdout.write(json.dumps(row) + "\n")
+        return 0
+    paths = [path for path in (options.model, *options.artefacts) if path]
+    if not paths:
+        raise ValueError("Nothing to measure: give --model (a run) or --artefacts (SavedModels, TFLite files).")
+    rows, failed = [], 0
+    for path in paths:
+        logging.info("Measuring %s", path)
+        done = subprocess.run(worker_command(path), stdout=subprocess.PIPE, text=True, check=False)
+        if done.returncode:
+            logging.error("%s could not be measured (exit code %d)", path, done.returncode)
+            failed += 1
+            continue
+        rows += [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+    if options.json:
+        sys.stdout.write("".join(json.dumps(row) + "\n" for row in rows))
+    elif rows:
+        sys.stdout.write(latency.table(rows))
+    return 1 if failed else 0
+
+
+def measure(path):
+    """Yields the measurements of one artefact."""
+    options = flags.FLAGS
+    tf.config.threading.set_intra_op_parallelism_threads(options.threads)
+    tf.config.threading.set_inter_op_parallelism_threads(1)
+    classifier = runs.open_classifier(path, options.threads)
+    precision = classifier.card.get("precision") or classifier.model.dtype_policy.name
+    size = latency.size_of(os.path.join(path, "model.keras") if classifier.kind == "keras" else classifier.path)
+    for batch_size in options.batch_sizes:
+        row = latency.measure(classifier, int(batch_size), options.calls)
+        row |= {"path": path, "kind": classifier.kind, "precision": precision, "threads": options.threads}
+        yield row | {"bytes": size, "peak_memory": latency.peak_memory()}
+
+
+def worker_command(path):
+    options = flags.FLAGS
+    module = sys.modules[main.__module__].__spec__.name
+    sizes = ",".join(options.batch_sizes)
+    return [
+        *(sys.executable, "-m", module, f"--worker={path}"),
+        *(f"--batch_sizes={sizes}", f"--threads={options.threads}", f"--calls={options.calls}"),
+    ]
+
+
+def run():
+    program.run(main)
+
+
+if __name__ == "__main__":
+    run()
