@@ -20,7 +20,14 @@ import numpy as np
 from keras_vit.checkpoints import h5_headers
 from keras_vit.checkpoints.errors import CheckpointError
 from keras_vit.checkpoints.npz import open_archive
-from keras_vit.checkpoints.source import MAX_JSON_BYTES, MAX_NAME_LENGTH, TensorInfo, check_shape, parse_json
+from keras_vit.checkpoints.source import (
+    MAX_JSON_BYTES,
+    MAX_NAME_LENGTH,
+    RawTensors,
+    TensorInfo,
+    check_shape,
+    parse_json,
+)
 
 _WEIGHTS = "model.weights.h5"
 _MAX_SECONDS = 60
@@ -41,7 +48,7 @@ _VARIABLES = {
 }
 
 
-class KerasSource:
+class KerasSource(RawTensors):
     """An open `.keras` or `.weights.h5` file.
 
     Args:
@@ -125,23 +132,9 @@ class KerasSource:
         self._places[name] = entry["offset"], dtype
         self.tensors[name] = TensorInfo(shape, dtype.newbyteorder("=") if dtype.kind in "fiu" else dtype)
 
-    def read(self, name: str, verify: bool = False) -> np.ndarray:
-        """Returns the tensor `name`; the checksum of a `.keras` file was verified when it was opened."""
+    def _place(self, name: str) -> tuple[int, np.dtype]:
         offset, dtype = self._places[name]
-        array = np.empty(self.tensors[name].shape, dtype)
-        target = memoryview(array.reshape(-1).view(np.uint8))
-        self._file.seek(self._start + offset)
-        done = 0
-        while done < len(target):
-            count = self._file.readinto(target[done:])
-            if not count:
-                raise CheckpointError(f"{self.path} ends inside tensor {name!r}; fetch it again.")
-            done += count
-        return array.astype(self.tensors[name].dtype, copy=False)
-
-    def close(self) -> None:
-        """Closes the file."""
-        self._file.close()
+        return self._start + offset, dtype
 
 
 def _headers(path: str, start: int, size: int) -> list[dict[str, Any]]:

@@ -1,5 +1,6 @@
 """`load_checkpoint` and `model_from_checkpoint`."""
 
+import math
 import os
 from collections.abc import Sequence
 from typing import Any
@@ -14,9 +15,11 @@ from keras_vit.checkpoints.errors import CheckpointError
 from keras_vit.checkpoints.identify import identify
 from keras_vit.checkpoints.layout import Checkpoint
 from keras_vit.checkpoints.plan import LoadReport, Options, Plan
+from keras_vit.checkpoints.rules import SAME, Binding
 from keras_vit.models import BiTResNet, VisionTransformer
 
 _MAX_TABLE = 2**28  # entries of a position table
+_LARGE = 2**25  # bytes
 
 
 def load_checkpoint(
@@ -218,11 +221,11 @@ def _verify(checkpoint: Checkpoint, bindings, allow_nonfinite: bool) -> None:
         dtype = source.tensors[name].dtype
         if not np.issubdtype(dtype, np.floating) and dtype.name != "bfloat16":
             raise CheckpointError(f"{source.path}: tensor {name!r} has dtype {dtype}; weights are real numbers.")
-        array = source.read(name, verify=True)
-        if not allow_nonfinite and not is_finite(array):
-            raise CheckpointError(
-                f"{source.path}: tensor {name!r} holds NaN or infinity. Pass allow_nonfinite=True to load it anyway."
-            )
+        for block in source.blocks(name):
+            if not allow_nonfinite and not is_finite(block):
+                raise CheckpointError(
+                    f"{source.path}: tensor {name!r} holds NaN or infinity. Pass allow_nonfinite=True to load it."
+                )
 
 
 def is_finite(array: np.ndarray) -> bool:
@@ -233,7 +236,9 @@ def is_finite(array: np.ndarray) -> bool:
         return bool(np.isfinite(array.sum())) or bool(np.isfinite(array).all())
 
 
-def _assign(checkpoint: Checkpoint, binding, plan: Plan, heads: int) -> None:
+def _assign(checkpoint: Checkpoint, binding: Binding, plan: Plan, heads: int) -> None:
+    if _assign_by_rows(checkpoint, binding, plan):
+        return
     stored = tuple(checkpoint.source.read(name) for name in binding.stored)
     stored = tuple(a.astype(np.float32) if a.dtype.itemsize < 4 else a for a in stored)
     for name, array in zip(binding.variables, binding.transform.read(stored, heads), strict=True):
@@ -242,6 +247,29 @@ def _assign(checkpoint: Checkpoint, binding, plan: Plan, heads: int) -> None:
                 array = change(array)
             plan.variables[name].assign(array)
             plan.report.loaded.append(name)
+
+
+def _assign_by_rows(checkpoint: Checkpoint, binding: Binding, plan: Plan) -> bool:
+    """Fills a large variable some rows at a time, where the backend can change it in place.
+
+    A head for 21,843 classes would otherwise lie in memory three times while it is assigned.
+    """
+    name, source = binding.variables[0], checkpoint.source
+    tensor = source.tensors[binding.stored[0]]
+    variable = plan.variables[name]
+    as_it_is = binding.transform is SAME and name not in plan.changes and source.is_row_major(binding.stored[0])
+    # TensorFlow's plain variables take slices; those of a distribution strategy have `values`.
+    in_place = hasattr(variable.value, "scatter_nd_update") and not hasattr(variable.value, "values")
+    if not (as_it_is and in_place and tensor.nbytes >= _LARGE and tensor.dtype == variable.dtype):
+        return False
+    row_shape = tensor.shape[1:]
+    row, target = 0, variable.value
+    for block in source.blocks(binding.stored[0], multiple=math.prod(row_shape)):
+        rows = block.reshape(-1, *row_shape)
+        target[row : row + len(rows)].assign(rows)
+        row += len(rows)
+    plan.report.loaded.append(name)
+    return True
 
 
 def _reset(model, plan: Plan) -> None:

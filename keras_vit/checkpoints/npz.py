@@ -4,6 +4,7 @@ An `.npz` file is a zip archive of `.npy` members.  The directory and every memb
 is taken; the data of uncompressed members is read straight into the array.
 """
 
+import contextlib
 import io
 import json
 import math
@@ -12,14 +13,21 @@ import re
 import struct
 import zipfile
 import zlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, BinaryIO
 
 import ml_dtypes
 import numpy as np
 
 from keras_vit.checkpoints.errors import CheckpointError
-from keras_vit.checkpoints.source import MAX_NAME_LENGTH, TensorInfo, check_shape, parse_json
+from keras_vit.checkpoints.source import (
+    MAX_NAME_LENGTH,
+    TensorInfo,
+    block_sizes,
+    check_shape,
+    parse_json,
+    read_exactly,
+)
 
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 _MAX_DIRECTORY_BYTES = 64 * 2**20
@@ -98,36 +106,48 @@ class NpzSource:
             data = self._archive.read(member.info)[member.header_size :]
         return str(np.frombuffer(data, member.dtype)[0]) if len(data) else "{}"
 
-    def read(self, name: str, verify: bool = False) -> np.ndarray:
-        """Returns the tensor `name`, after its CRC was checked if `verify`."""
+    def read(self, name: str) -> np.ndarray:
+        """Returns the tensor `name`."""
         member, tensor = self._members[name], self.tensors[name]
         array = np.empty(tensor.shape[::-1] if member.fortran_order else tensor.shape, member.dtype)
-        target = memoryview(array.reshape(-1).view(np.uint8))
-        with _guarded(self.path, name):
-            if member.info.compress_type == zipfile.ZIP_STORED:
-                self._read_stored(member, target, verify)
-            else:
-                with self._archive.open(member.info) as stream:  # checks the CRC when it reaches the end
-                    stream.read(member.header_size)
-                    _read_exactly(stream, target)
-                    stream.read(1)
-        if array.dtype.kind == "V":
-            array = array.view(BFLOAT16)
-        elif not array.dtype.isnative:
-            array = array.astype(array.dtype.newbyteorder("="))
+        with _guarded(self.path, name), self._payload(member) as (stream, _):
+            read_exactly(stream, array)
+        array = _public(array)
         return array.T if member.fortran_order else array
 
-    def _read_stored(self, member: "_Member", target: memoryview, verify: bool) -> None:
+    def blocks(self, name: str, multiple: int = 1) -> Iterator[np.ndarray]:
+        """Yields the tensor's elements in blocks, and checks the CRC at the end; see `TensorSource`."""
+        member = self._members[name]
+        with _guarded(self.path, name), self._payload(member) as (stream, checksum):
+            for count in block_sizes(math.prod(self.tensors[name].shape), member.dtype.itemsize, multiple):
+                block = np.empty(count, member.dtype)
+                position = stream.tell()
+                read_exactly(stream, block)
+                checksum = zlib.crc32(block.view(np.uint8), checksum)
+                yield _public(block)
+                if member.info.compress_type == zipfile.ZIP_STORED:
+                    stream.seek(position + block.nbytes)  # whoever got the block may have read elsewhere
+            if checksum != member.info.CRC:
+                raise zipfile.BadZipFile("bad CRC")
+
+    def is_row_major(self, name: str) -> bool:
+        """Whether the stored order is that of rows."""
+        return not self._members[name].fortran_order
+
+    @contextlib.contextmanager
+    def _payload(self, member: "_Member") -> Iterator[tuple[Any, int]]:
+        """Opens a member behind its `.npy` header; yields the stream and the CRC of the header."""
+        if member.info.compress_type != zipfile.ZIP_STORED:
+            with self._archive.open(member.info) as stream:
+                yield stream, zlib.crc32(stream.read(member.header_size))
+            return
         self._file.seek(member.info.header_offset)
         local = self._file.read(30)
         if len(local) < 30 or local[:4] != b"PK\x03\x04":
             raise zipfile.BadZipFile("bad local header")
         name_length, extra_length = struct.unpack("<HH", local[26:30])
         self._file.seek(name_length + extra_length, os.SEEK_CUR)
-        header = self._file.read(member.header_size)
-        _read_exactly(self._file, target)
-        if verify and zlib.crc32(target, zlib.crc32(header)) != member.info.CRC:
-            raise zipfile.BadZipFile("bad CRC")
+        yield self._file, zlib.crc32(self._file.read(member.header_size))
 
     def close(self) -> None:
         """Closes the file."""
@@ -234,13 +254,11 @@ def _numpy_dtype(descr: str, name: str, path: str) -> np.dtype:
     return dtype
 
 
-def _read_exactly(stream: Any, target: memoryview) -> None:
-    done = 0
-    while done < len(target):
-        count = stream.readinto(target[done : done + 2**24])
-        if not count:
-            raise EOFError("the file ends early")
-        done += count
+def _public(array: np.ndarray) -> np.ndarray:
+    """Returns bfloat16 under its name, and numbers in native byte order."""
+    if array.dtype.kind == "V":
+        return array.view(BFLOAT16)
+    return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
 
 
 def write_npz(

@@ -7,14 +7,21 @@ import json
 import math
 import os
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 
 from keras_vit.checkpoints.errors import CheckpointError
-from keras_vit.checkpoints.source import MAX_JSON_BYTES, MAX_NAME_LENGTH, TensorInfo, check_shape, parse_json
+from keras_vit.checkpoints.source import (
+    MAX_JSON_BYTES,
+    MAX_NAME_LENGTH,
+    RawTensors,
+    TensorInfo,
+    check_shape,
+    parse_json,
+)
 
 _DTYPES: Mapping[str, np.dtype] = {
     "F64": np.dtype("<f8"),
@@ -31,7 +38,7 @@ _DTYPES: Mapping[str, np.dtype] = {
 _METADATA_KEY = "keras_vit"
 
 
-class SafetensorsSource:
+class SafetensorsSource(RawTensors):
     """One open `.safetensors` file.
 
     Args:
@@ -97,23 +104,8 @@ class SafetensorsSource:
             )
         return name, TensorInfo(shape, dtype), *offsets
 
-    def read(self, name: str, verify: bool = False) -> np.ndarray:
-        """Returns the tensor `name`; the format has no checksum to verify."""
-        tensor = self.tensors[name]
-        array = np.empty(tensor.shape, tensor.dtype)
-        target = memoryview(array.reshape(-1).view(np.uint8))
-        self._file.seek(self._offsets[name])
-        done = 0
-        while done < len(target):
-            count = self._file.readinto(target[done:])
-            if not count:
-                raise CheckpointError(f"{self.path} ends inside tensor {name!r}; fetch it again.")
-            done += count
-        return array
-
-    def close(self) -> None:
-        """Closes the file."""
-        self._file.close()
+    def _place(self, name: str) -> tuple[int, np.dtype]:
+        return self._offsets[name], self.tensors[name].dtype
 
 
 class ShardedSource:
@@ -173,9 +165,17 @@ class ShardedSource:
         self.tensors[name] = self._shards[shard].tensors[name]
         self._shard_of[name] = shard
 
-    def read(self, name: str, verify: bool = False) -> np.ndarray:
+    def read(self, name: str) -> np.ndarray:
         """Returns the tensor `name` from its shard."""
-        return self._shards[self._shard_of[name]].read(name, verify)
+        return self._shards[self._shard_of[name]].read(name)
+
+    def blocks(self, name: str, multiple: int = 1) -> Iterator[np.ndarray]:
+        """Yields the tensor's elements in blocks; see `TensorSource`."""
+        return self._shards[self._shard_of[name]].blocks(name, multiple)
+
+    def is_row_major(self, name: str) -> bool:
+        """Whether the stored order is that of rows: it always is."""
+        return True
 
     def close(self) -> None:
         """Closes every shard."""

@@ -3,8 +3,8 @@
 import dataclasses
 import json
 import math
-from collections.abc import Mapping
-from typing import Any, Protocol
+from collections.abc import Iterator, Mapping
+from typing import Any, BinaryIO, Protocol
 
 import numpy as np
 
@@ -13,6 +13,7 @@ from keras_vit.checkpoints.errors import CheckpointError
 MAX_JSON_BYTES = 16 * 2**20  # far above any model description, far below what could hurt
 MAX_DIMENSIONS = 8
 MAX_NAME_LENGTH = 1024
+_BLOCK_BYTES = 4 * 2**20
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,13 +49,99 @@ class TensorSource(Protocol):
     config: dict[str, Any] | None
     metadata: dict[str, Any]
 
-    def read(self, name: str, verify: bool = False) -> np.ndarray:
-        """Returns one tensor; with `verify`, after checking the stored checksum where the format has one."""
+    def read(self, name: str) -> np.ndarray:
+        """Returns one tensor."""
+        ...
+
+    def blocks(self, name: str, multiple: int = 1) -> Iterator[np.ndarray]:
+        """Yields a tensor's elements in stored order, in one-dimensional arrays of a few MiB.
+
+        Where the format has a checksum, it is checked at the end.
+
+        Args:
+            name: The tensor.
+            multiple: The number of elements in a block is a multiple of this.
+        """
+        ...
+
+    def is_row_major(self, name: str) -> bool:
+        """Whether the stored order is that of rows, so that blocks of whole rows can be read."""
         ...
 
     def close(self) -> None:
         """Closes the file."""
         ...
+
+
+def block_sizes(count: int, itemsize: int, multiple: int) -> Iterator[int]:
+    """Yields the numbers of elements of the blocks in which a tensor is read."""
+    step = max(_BLOCK_BYTES // (itemsize * max(multiple, 1)), 1) * max(multiple, 1)
+    for start in range(0, count, step):
+        yield min(step, count - start)
+
+
+def read_exactly(stream: Any, array: np.ndarray) -> None:
+    """Fills an array from a stream.
+
+    Raises:
+        EOFError: If the stream ends early.
+    """
+    target = memoryview(array.reshape(-1).view(np.uint8))
+    done = 0
+    while done < len(target):
+        count = stream.readinto(target[done : done + 2**24])
+        if not count:
+            raise EOFError("the file ends early")
+        done += count
+
+
+class RawTensors:
+    """Tensors that lie in a file as they are, one behind the other.
+
+    Attributes:
+        path: The file's name, for messages.
+        tensors: Their headers by name.
+    """
+
+    path: str
+    tensors: dict[str, TensorInfo]
+    _file: BinaryIO
+
+    def _place(self, name: str) -> tuple[int, np.dtype]:
+        """Returns where a tensor begins, and its stored dtype."""
+        raise NotImplementedError
+
+    def read(self, name: str) -> np.ndarray:
+        """Returns the tensor `name`."""
+        offset, dtype = self._place(name)
+        array = np.empty(self.tensors[name].shape, dtype)
+        self._file.seek(offset)
+        self._fill(array, name)
+        return array.astype(self.tensors[name].dtype, copy=False)
+
+    def blocks(self, name: str, multiple: int = 1) -> Iterator[np.ndarray]:
+        """Yields the tensor's elements in blocks; see `TensorSource`."""
+        offset, dtype = self._place(name)
+        for count in block_sizes(math.prod(self.tensors[name].shape), dtype.itemsize, multiple):
+            block = np.empty(count, dtype)
+            self._file.seek(offset)
+            self._fill(block, name)
+            offset += block.nbytes
+            yield block.astype(self.tensors[name].dtype, copy=False)
+
+    def _fill(self, array: np.ndarray, name: str) -> None:
+        try:
+            read_exactly(self._file, array)
+        except (EOFError, OSError) as error:
+            raise CheckpointError(f"{self.path} ends inside tensor {name!r}; fetch it again.") from error
+
+    def is_row_major(self, name: str) -> bool:
+        """Whether the stored order is that of rows: it always is."""
+        return True
+
+    def close(self) -> None:
+        """Closes the file."""
+        self._file.close()
 
 
 def parse_json(data: bytes, what: str) -> dict[str, Any]:
