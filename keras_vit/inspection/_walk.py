@@ -39,6 +39,11 @@ def walk(model: keras.Model, inputs: Any, call: Callable[..., Any]) -> Any:
     if not _is_walkable(model):
         raise ValueError(_opaque(model))
     flat = keras.tree.flatten(inputs)
+    if len(flat) != len(model.inputs):
+        raise ValueError(
+            f"Models that take images alone can be followed. Received: {model.name!r}, which takes {len(model.inputs)} "
+            "inputs. Pass the Vision Transformer inside of it, with the images as that one takes them."
+        )
     flat = [ops.cast(ops.convert_to_tensor(x), wanted.dtype) for x, wanted in zip(flat, model.inputs, strict=True)]
     # What `keras.models.clone_model(call_function=...)` runs, there on symbolic tensors only.
     return model._run_through_graph(flat, call_fn=visit)

@@ -165,7 +165,7 @@ def _viewer(pictures: Sequence[Picture], views: Sequence[View]) -> str:
         return ""
     return f"""<section>
 <h2>{"What it sees, and where it looks" if views else "What it sees"}</h2>
-<p>{_EXPLANATION if views else "Pictures with the likeliest classes."}</p>
+<p>{_explanation(views)}</p>
 <div class="controls"{"" if views else " hidden"}>
 <label>Show <select id="view"></select></label>
 <label class="wide"><span>Layer <output id="layer-name" for="layer"></output></span>
@@ -181,12 +181,21 @@ def _viewer(pictures: Sequence[Picture], views: Sequence[View]) -> str:
 </section>"""
 
 
-_EXPLANATION = (
-    "Bright patches count most; each picture's strongest is drawn brightest. Attention by layer: what the token that "
-    "is read attends to (mean of the patches where none is). Rollout: what it is made of when attention is followed "
-    "from the first layer to the chosen one. Relevance: what speaks for the likeliest class. Dark borders were cut "
-    "away before the model saw the picture."
-)
+_EXPLANATIONS = {
+    "layers": "Attention by layer: what the token that is read attends to (mean of the patches where none is).",
+    "rollout": "Rollout: what it is made of when attention is followed from the first layer to the chosen one.",
+    "relevance": "Relevance: what speaks for the likeliest class.",
+    "occlusion": "Occlusion: what the likeliest class loses most by when it is covered.",
+}
+
+
+def _explanation(views: Sequence[View]) -> str:
+    if not views:
+        return "Pictures with the likeliest classes."
+    sentences = [_EXPLANATIONS[view.key] for view in views if view.key in _EXPLANATIONS]
+    first = "Bright patches count most; each picture's strongest is drawn brightest."
+    last = "Dark borders were cut away before the model saw the picture."
+    return html.escape(" ".join([first, *sentences, last]))
 
 
 def _figure_of_picture(index: int, picture: Picture) -> str:

@@ -134,6 +134,9 @@ def test_errors():
         inspection.attention_maps(models.BiTResNet((1,), image_size=32, classes=2), images)
     with pytest.raises(ValueError, match="whose own `call` decides.*Pass the model inside of it, 'vision_transformer"):
         inspection.attention_maps(Wrapper(model), images)
+    inputs = [keras.Input((*small.SIZE, 3)), keras.Input((1,))]
+    with pytest.raises(ValueError, match="takes 2 inputs. Pass the Vision Transformer inside"):
+        inspection.attention_maps(keras.Model(inputs, model(inputs[0]) * inputs[1]), images)
     with pytest.raises(ValueError, match=r"floats in \[-1, 1\].*uint8.*images / 127.5 - 1"):
         inspection.attention_maps(model, np.zeros((1, *small.SIZE, 3), "uint8"))
     with pytest.raises(ValueError, match="must be a batch"):

@@ -46,7 +46,7 @@ def embedding_filters(filters: np.ndarray, title: str = "Embedding filters", col
     scaled = scaled.repeat(factor, axis=1).repeat(factor, axis=2)
     missing = np.full((rows * columns - len(scaled), *scaled.shape[1:]), np.nan, np.float32)
     panels = np.concatenate([scaled, missing]).reshape(rows, columns, *scaled.shape[1:])
-    picture = mosaic(panels, gap=max(scaled.shape[1] // 8, 1))
+    picture = mosaic(panels, gap=max(scaled.shape[1] // 5, 1))
     picture = np.where(np.isnan(picture), 1.0, picture)
     figure = _matplotlib.new_figure(min(0.75 * columns + 0.4, 8), min(0.75 * rows + 0.7, 9))
     axes = figure.subplots()
