@@ -1,5 +1,6 @@
 """Splits of data sources as batches of arrays that a model takes. The only part of the evaluators that reads data."""
 
+import functools
 from collections.abc import Callable, Iterator
 
 from keras_vit.evaluators.subject import Split
@@ -8,10 +9,13 @@ from keras_vit.evaluators.subject import Split
 def opener(batch_size: int) -> Callable[[str, str, str], Split]:
     """Returns the function of source, split and preprocessing string that `Subject.open_split` asks for.
 
+    It opens each split once: evaluating again during a training costs the reading of the data only.
+
     Args:
         batch_size: Images at a time.
     """
 
+    @functools.cache
     def open_split(source: str, split: str, pp: str) -> Split:
         from keras_vit import data  # TensorFlow, which the evaluators themselves do without
 

@@ -24,6 +24,11 @@ FILES = sorted(path.stem for path in toy.CONFIGS.glob("*.py") if path.stem != "_
 NEED_DATA = ("folder", "bit_hyperrule")
 
 
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("pictures")
+
+
 def load(name, arguments=""):
     return toy.load(name, arguments)
 
@@ -45,10 +50,10 @@ def test_docstring_tells_what_one_must_know(name):
 
 
 @pytest.mark.parametrize(("name", "arguments"), toy.CASES)
-def test_recipes_are_valid_and_their_evaluators_exist(name, arguments, monkeypatch, tmp_path):
+def test_recipes_are_valid_and_their_evaluators_exist(name, arguments, monkeypatch, folder):
     if name not in FILES:
         pytest.skip(f"There is no {name}.py yet.")
-    toy.replace_readers(monkeypatch, tmp_path)
+    toy.replace_readers(monkeypatch, folder)
     recipe = toy.load(name, arguments)
     assert recipe == recipes.from_dict(recipes.to_dict(recipe))
     evaluators.Suite(recipe.evaluators)
@@ -141,8 +146,8 @@ def test_hyperrule():
         assert float(rate(step)) == pytest.approx(expected, rel=1e-5, abs=1e-12)  # float32
 
 
-def test_hyperrule_looks_at_unknown_data(monkeypatch, tmp_path):
-    toy.replace_readers(monkeypatch, tmp_path)
+def test_hyperrule_looks_at_unknown_data(monkeypatch, folder):
+    toy.replace_readers(monkeypatch, folder)
     recipe = load("bit_hyperrule", "BiT_R50x1,tfds:unknown")
     assert (recipe.total_steps, recipe.model.image_size, recipe.data.mixup) == (500, 128, 0.0)
 
@@ -210,14 +215,15 @@ def test_every_field_has_a_reader():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", FILES)
-def test_two_steps_and_every_evaluator(name, monkeypatch, tmp_path):
+def test_two_steps_and_every_evaluator(name, monkeypatch, folder, tmp_path):
     from train import main
 
-    toy.replace_readers(monkeypatch, tmp_path)
+    toy.replace_readers(monkeypatch, folder)
     recipe = toy.shrink(toy.load(name, toy.VARIATIONS[name][0]))
     recipe.deterministic = False  # would stay on for the tests that follow
     monkeypatch.setattr(main.program, "recipe_from_flags", lambda: recipe)
     monkeypatch.setattr(main, "draw_figure", lambda *_: None)
+    monkeypatch.setattr(main.evaluators, "opener", toy.opener)
     if not flags.FLAGS.is_parsed():
         flags.FLAGS(["test"])
     with flagsaver.flagsaver(workdir=str(tmp_path / "run"), distribute="one_device"):
