@@ -112,3 +112,22 @@ def predict_request(model: str, signature: str, inputs: dict, version: int | Non
     for name, value in inputs.items():
         request.inputs[name] = encode_tensor(value)
     return request
+
+
+def metadata_json(name: str, version: int, signatures: dict) -> dict:
+    """The answer to a metadata request over REST.
+
+    Args:
+        name: The model's name.
+        version: The version that is served.
+        signatures: SignatureDef messages by name.
+    """
+    from google.protobuf import json_format
+
+    definitions = {
+        key: json_format.MessageToDict(value, preserving_proto_field_name=True) for key, value in signatures.items()
+    }
+    return {
+        "model_spec": {"name": name, "signature_name": "", "version": str(version)},
+        "metadata": {"signature_def": {"signature_def": definitions}},
+    }

@@ -1,0 +1,63 @@
+"""Asks a server about pictures.
+
+python -m export.client --url=localhost:8500 --name=digits *.jpg           (gRPC)
+python -m export.client --url=http://localhost:8501 --name=digits *.jpg    (REST)
+"""
+
+import json
+import sys
+
+from absl import flags, logging
+
+from keras_vit import program, serving
+from keras_vit.serving import pictures, rest
+
+flags.DEFINE_string("url", "http://localhost:8501", "host:port for gRPC, http://host:port for REST.")
+program.define_flag(flags.DEFINE_string, "name", None, "Name of the model on the server.")
+flags.DEFINE_float("timeout", 30.0, "Seconds for each request.", 0.001)
+program.define_flag(flags.DEFINE_integer, "batch_size", 8, "Pictures in one request.", 1)
+program.define_flag(flags.DEFINE_bool, "json", False, "Write one JSON object a line instead of a table.")
+
+
+def main(argv):
+    options = flags.FLAGS
+    if not options.name:
+        raise ValueError("--name is missing: the name of the model on the server.")
+    paths, contents, failed = [], [], 0
+    for path in pictures.find_files(argv[1:]):
+        try:
+            with open(path, "rb") as file:
+                contents.append(file.read())
+            paths.append(path)
+        except OSError as error:
+            logging.error("%s: %s", path, error.strerror or error)
+            failed += 1
+    if not paths and not failed:
+        raise ValueError("Name at least one picture: python -m export.client --url=URL --name=NAME picture.jpg ...")
+    try:
+        with serving.Client(options.url, options.name, timeout=options.timeout) as client:
+            predictions = client.predict(contents, options.batch_size)
+    except (OSError, rest.RequestError) as error:  # no connection and no answer in time are kinds of OSError
+        logging.error("%s: %s", options.url, error)
+        return 1
+    for path, prediction in zip(paths, predictions, strict=True):
+        if not prediction.valid:
+            logging.error("%s: the server cannot read this picture", path)
+            failed += 1
+        elif options.json:
+            top = zip(prediction.labels, prediction.scores, strict=True)
+            answer = [{"label": label, "probability": score} for label, score in top]
+            sys.stdout.write(json.dumps({"path": path, "predictions": answer}, ensure_ascii=False) + "\n")
+        else:
+            width = max(map(len, prediction.labels))
+            rows = zip(prediction.labels, prediction.scores, strict=True)
+            sys.stdout.write(f"{path}\n" + "".join(f"  {label:<{width}}  {score:8.3%}\n" for label, score in rows))
+    return 1 if failed else 0
+
+
+def run():
+    program.run(main)
+
+
+if __name__ == "__main__":
+    run()

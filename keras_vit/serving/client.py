@@ -1,0 +1,161 @@
+"""A client for TF Serving, and for the development server: over gRPC or REST, with deadlines and retries."""
+
+import base64
+import json
+import random
+import time
+import urllib.error
+import urllib.request
+from typing import NamedTuple
+
+import numpy as np
+
+from keras_vit.serving import protocol, rest, rpc
+
+
+class Prediction(NamedTuple):
+    """The answer for one picture.
+
+    Attributes:
+        labels: Class names, best first; empty if the server could not read the picture.
+        scores: Their probabilities.
+        valid: Whether the server could read the picture.
+    """
+
+    labels: list[str]
+    scores: list[float]
+    valid: bool
+
+
+class Client:
+    """Asks a server about pictures.
+
+    Args:
+        url: "host:8500" for gRPC, "http://host:8501" for REST.
+        model: Name of the model on the server.
+        version: Version of the model; None for the newest.
+        timeout: Seconds for each request, retries included.
+        retries: How often to ask again while the server is unavailable. Nothing else is retried: a request that was
+            refused would be refused again, and one that took too long makes an overloaded server slower.
+        backoff: Seconds before the first retry; doubles each time, with some randomness against herds.
+
+    Raises:
+        ValueError: If the URL is neither.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        model: str,
+        version: int | None = None,
+        timeout: float = 30.0,
+        retries: int = 4,
+        backoff: float = 0.2,
+    ):
+        self.model, self.version = model, version
+        self.timeout, self.retries, self.backoff = timeout, retries, backoff
+        self._rest = url.rstrip("/") if url.startswith(("http://", "https://")) else None
+        if self._rest is None and ("/" in url or ":" not in url):
+            raise ValueError(f"Expected host:8500 (gRPC) or http://host:8501 (REST). Received: {url!r}.")
+        self._channel = None if self._rest else rpc.open_channel(url)
+
+    def predict(self, contents: list[bytes], batch_size: int = 8) -> list[Prediction]:
+        """Asks about encoded pictures, in batches.
+
+        Args:
+            contents: The pictures, as files hold them.
+            batch_size: Pictures in one request.
+
+        Returns:
+            One prediction for each picture, in order.
+
+        Raises:
+            ConnectionError: If the server stays unavailable.
+            TimeoutError: If a request takes too long.
+            RequestError: If the server refuses a request.
+        """
+        predictions = []
+        for start in range(0, len(contents), batch_size):
+            outputs = self.run("serving_default", {"image_bytes": contents[start : start + batch_size]})
+            rows = zip(outputs["top_k_classes"], outputs["top_k_scores"], outputs["valid"], strict=True)
+            for labels, scores, valid in rows:
+                names = [label.decode() if isinstance(label, bytes) else label for label in labels]
+                predictions.append(
+                    Prediction(names if valid else [], [*map(float, scores)] if valid else [], bool(valid))
+                )
+        return predictions
+
+    def run(self, signature: str, inputs: dict) -> dict[str, np.ndarray]:
+        """Runs any signature.
+
+        Args:
+            signature: Its name.
+            inputs: Arrays, or lists of bytes, by input name.
+
+        Returns:
+            Arrays by output name.
+        """
+        deadline = time.monotonic() + self.timeout
+        for attempt in range(self.retries + 1):
+            try:
+                remaining = deadline - time.monotonic()
+                send = self._run_rest if self._rest else self._run_grpc
+                return send(signature, inputs, max(remaining, 1e-3))
+            except ConnectionError:
+                pause = self.backoff * 2**attempt * random.uniform(0.5, 1.5)
+                if attempt == self.retries or time.monotonic() + pause > deadline:
+                    raise
+                time.sleep(pause)
+        raise AssertionError("unreachable")
+
+    def close(self) -> None:
+        """Closes the connection."""
+        if self._channel:
+            self._channel.close()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.close()
+
+    def _run_grpc(self, signature, inputs, timeout):
+        arrays = {name: np.array(value, object) if _is_binary(value) else value for name, value in inputs.items()}
+        request = protocol.predict_request(self.model, signature, arrays, self.version)
+        response = rpc.predict(self._channel, request, timeout)
+        return {name: protocol.decode_tensor(content) for name, content in response.outputs.items()}
+
+    def _run_rest(self, signature, inputs, timeout):
+        columns = {name: _to_json(value) for name, value in inputs.items()}
+        version = f"/versions/{self.version}" if self.version is not None else ""
+        request = urllib.request.Request(
+            f"{self._rest}/v1/models/{self.model}{version}:predict",
+            json.dumps({"signature_name": signature, "inputs": columns}).encode(),
+            {"Content-Type": "application/json"},
+        )
+        try:
+            with urllib.request.urlopen(request, timeout=timeout) as response:
+                outputs = json.loads(response.read())["outputs"]
+        except urllib.error.HTTPError as error:
+            message = error.read().decode("utf-8", "replace")
+            if error.code in (502, 503):
+                raise ConnectionError(message) from error
+            raise rest.RequestError(message, error.code) from error
+        except urllib.error.URLError as error:
+            if isinstance(error.reason, TimeoutError):
+                raise TimeoutError(f"No answer within {timeout:.1f} s") from error
+            raise ConnectionError(str(error.reason)) from error
+        # A single output stands for itself, without its name: it can only be the one that the signature is called
+        # after.
+        outputs = outputs if isinstance(outputs, dict) else {signature: outputs}
+        return {name: np.array(value) for name, value in outputs.items()}
+
+
+def _is_binary(value):
+    return isinstance(value, list) and bool(value) and isinstance(value[0], bytes)
+
+
+def _to_json(value):
+    if _is_binary(value):
+        return [{"b64": base64.b64encode(item).decode()} for item in value]
+    return np.asarray(value).tolist()
