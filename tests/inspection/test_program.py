@@ -77,7 +77,9 @@ def test_the_report_in_a_browser(digits):
 def test_a_keras_file_without_a_run(tmp_path):
     small.model(image_size=16, patch_size=8).save(tmp_path / "model.keras")
     images = golden_data.path("images/wide.jpg").parent
-    html, data = inspect(tmp_path / "report", f"--model={tmp_path / 'model.keras'}", f"--images={images}/*.jpg")
+    html, data = inspect(
+        tmp_path / "report", f"--model={tmp_path / 'model.keras'}", f"--images={images}/*.jpg", "--num_pictures=2"
+    )
     assert [picture["name"] for picture in data["pictures"]] == ["tall.jpg", "wide.jpg"]
     assert (data["pictures"][1]["height"], data["pictures"][1]["width"]) == (120, 211)  # its own resolution
     assert data["pictures"][1]["box"] == [0, 0, 120, 211]
@@ -107,6 +109,7 @@ def test_a_resnet(tmp_path):
     assert "<h2>Filters of the first layer</h2>" in html
 
 
+@pytest.mark.slow
 def test_a_users_own_model_around_one(tmp_path):
     inputs = keras.Input((16, 16, 3))
     features = small.model(image_size=16, include_top=False)(inputs)
@@ -120,6 +123,7 @@ def test_a_users_own_model_around_one(tmp_path):
     assert f">{share:.1%}</span>" in html  # the softmax is not taken twice
 
 
+@pytest.mark.slow
 def test_a_headless_model(tmp_path):
     checkpoints.save_checkpoint(small.model(image_size=16, include_top=False), tmp_path / "body.npz", format="google")
     picture = golden_data.path("images/small.png")

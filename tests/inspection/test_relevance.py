@@ -12,8 +12,6 @@ from keras_vit import inspection
 from keras_vit.inspection import _gradients, attention, relevance
 from tests.inspection import small
 
-WITH_HEAD = [name for name, arguments in small.VARIANTS.items() if arguments.get("include_top", True)]
-
 
 def offsets_like_maps(model, images):
     offsets = []
@@ -21,7 +19,7 @@ def offsets_like_maps(model, images):
     return offsets
 
 
-@pytest.mark.parametrize("name", ["token", "gap", "map", "deit", "hybrid", "any_size", "bfloat16", "remat"])
+@pytest.mark.parametrize("name", ["token", "gap", "map", "hybrid", "bfloat16"])
 def test_shape_and_sign(name):
     model, images = small.model(**small.VARIANTS[name]), small.images()
     found = inspection.gradient_attention(model, images, batch_size=2)
@@ -30,7 +28,7 @@ def test_shape_and_sign(name):
     assert found.max() > 0
 
 
-@pytest.mark.parametrize("name", [name for name in WITH_HEAD if name != "probabilities"])
+@pytest.mark.parametrize("name", ["token", "map", "deit", "relative", "layer_scale", "bfloat16", "remat"])
 def test_offsets_of_zero_change_nothing(name):
     # The blocks are put together anew from their parts: they must stay what the layers are.
     model, images = small.model(**small.VARIANTS[name]), small.images()
