@@ -22,6 +22,10 @@ TPU_ENVIRONMENT = ("TPU_NAME", "PJRT_DEVICE", "NEXT_PLUGGABLE_DEVICE_USE_C_API",
 METADATA_SERVER = ("metadata.google.internal", 80)  # where Google Cloud says which TPUs there are
 
 
+class DevicesMissing(RuntimeError):
+    """The machine lacks the devices that were asked for."""
+
+
 def create_strategy(name: str = "auto", tpu: str = "local", virtual_devices: int = 0) -> tf.distribute.Strategy:
     """Returns the strategy under whose scope model, optimiser and data are then made.
 
@@ -35,7 +39,7 @@ def create_strategy(name: str = "auto", tpu: str = "local", virtual_devices: int
 
     Raises:
         ValueError: for an unknown name or a wrong `TF_CONFIG`.
-        RuntimeError: if the machine lacks what is asked for.
+        DevicesMissing: if the machine lacks what is asked for.
     """
     if name not in STRATEGIES:
         raise ValueError(f"--distribute must be one of {', '.join(STRATEGIES)}. Received: {name!r}")
@@ -162,7 +166,7 @@ def _split_cpu(count: int) -> None:
     try:
         tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * count)
     except RuntimeError as error:
-        raise RuntimeError(
+        raise DevicesMissing(
             f"--virtual_devices={count} must be set before TensorFlow uses the CPU for the first time: {error}"
         ) from error
 
@@ -210,7 +214,7 @@ def _check_local_tpu() -> None:
     if tf.config.list_physical_devices("TPU"):
         return
     if not has_tpu_build():
-        raise RuntimeError(
+        raise DevicesMissing(
             "--distribute=tpu needs TensorFlow's TPU build, which is not installed. On a TPU VM, in an environment of "
             "its own: pip install 'keras-vision-transformers[tpu]' -f "
             "https://storage.googleapis.com/libtpu-tf-releases/index.html. Elsewhere, use --distribute=auto."
@@ -219,12 +223,12 @@ def _check_local_tpu() -> None:
     if missing:
         libtpu = importlib.util.find_spec("libtpu")
         library = os.path.join(libtpu.submodule_search_locations[0], "libtpu.so") if libtpu else "/path/to/libtpu.so"
-        raise RuntimeError(
+        raise DevicesMissing(
             f"--distribute=tpu --tpu=local found no TPU, and the environment lacks {', '.join(missing)}. Before Python "
             "starts: export TPU_NAME=local PJRT_DEVICE=TPU NEXT_PLUGGABLE_DEVICE_USE_C_API=true "
             f"TF_XLA_FLAGS=--tf_mlir_enable_mlir_bridge=true TF_PLUGGABLE_DEVICE_LIBRARY_PATH={library}"
         )
-    raise RuntimeError(
+    raise DevicesMissing(
         "--distribute=tpu --tpu=local found no TPU on this machine. Run on a TPU VM, name one with --tpu=NAME, or "
         "use --distribute=auto to train on what this machine has."
     )
@@ -234,7 +238,7 @@ def _check_named_tpu(tpu: str) -> None:
     try:
         socket.create_connection(METADATA_SERVER, timeout=3).close()
     except OSError as error:
-        raise RuntimeError(
+        raise DevicesMissing(
             f"--tpu={tpu} is looked up in Google Cloud, whose metadata server cannot be reached from here ({error}). "
             "Run inside the TPU's project, or give its address as --tpu=grpc://HOST:8470."
         ) from error

@@ -5,6 +5,7 @@ A program defines its flags at the top, has `main(argv)`, and `run()` that calls
     0    done
     1    failed; the last line says why
     2    wrong flags or recipe
+    66   a picture could not be read: mend or remove it
     70   the loss became infinite or not a number: change the recipe
     74   a checkpoint could not be written or read: make space, then start again
     75   stopped by SIGTERM or Ctrl-C after saving: start again to go on
@@ -79,7 +80,18 @@ def run(main: Callable[[Sequence[str]], int | None]) -> None:
         lambda record: record.filename != "functional_saver.py"
     )  # TensorFlow's chatter
     _complete_help(main)
-    app.run(lambda argv: _run_main(main, argv), flags_parser=_parse_flags)
+    app.run(lambda argv: _leave(_run_main(main, argv)), flags_parser=_parse_flags)
+
+
+def _leave(exit_code: int | None) -> None:
+    """Ends a program that failed at once: an input pipeline that fails again and again in the background would
+    otherwise wait for the interpreter, which waits for the pipeline.
+    """
+    if exit_code:
+        logging.flush()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(exit_code)
 
 
 def _complete_help(main: Callable) -> None:
@@ -99,7 +111,7 @@ def _run_main(main: Callable, argv: Sequence[str]) -> int | None:
     except TrainingError as error:
         logging.error("%s", error)
         return error.exit_code
-    except (ValueError, FileNotFoundError) as error:
+    except (ValueError, FileNotFoundError, distribute.DevicesMissing) as error:
         logging.error("%s", error, exc_info=logging.vlog_is_on(1))
         logging.error("(--verbosity=1 shows where this came from)")
         return WRONG_USAGE

@@ -13,6 +13,12 @@ class Diverged(TrainingError):
     exit_code = 70
 
 
+class UnreadableInput(TrainingError):
+    """A picture could not be read. Mend or remove it, or set `data.on_bad_image=skip`."""
+
+    exit_code = 66
+
+
 class CheckpointError(TrainingError):
     """A checkpoint could not be written or none could be read. Restart once there is space, or the disk is mended."""
 

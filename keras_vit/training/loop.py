@@ -3,6 +3,7 @@
 import contextlib
 import math
 import os
+import re
 import time
 from collections.abc import Callable
 
@@ -12,8 +13,9 @@ from absl import logging
 
 from keras_vit import distribute
 from keras_vit import recipe as recipes
+from keras_vit.data import bad_images
 from keras_vit.training.checkpoints import CheckpointStore
-from keras_vit.training.errors import Diverged, Interrupted
+from keras_vit.training.errors import Diverged, Interrupted, UnreadableInput
 from keras_vit.training.interruption import StopRequest
 from keras_vit.training.progress import MetricsWriter, ProgressBar, duration
 from keras_vit.training.run_directory import TENSORBOARD
@@ -69,8 +71,22 @@ class Loop:
         Raises:
             Interrupted: after saving, if SIGTERM or SIGINT came.
             Diverged: if the loss is not finite; the last checkpoint is from before.
+            UnreadableInput: if a picture cannot be read.
             CheckpointError: if a checkpoint cannot be written.
         """
+        try:
+            return self._run()
+        except tf.errors.InvalidArgumentError as error:
+            # The message of the input pipeline, without the graph nodes that it passed on its way.
+            unreadable = re.search(rf"{bad_images.UNREADABLE} [^\[\]\n]+", error.message)
+            if unreadable is None:
+                raise
+            raise UnreadableInput(
+                f"{unreadable.group().strip()}. Mend or remove it, or skip such pictures with "
+                "--config.data.on_bad_image=skip"
+            ) from error
+
+    def _run(self) -> dict:
         step, total = int(self.state.step.numpy()), self.recipe.total_steps
         results = {}
         if step >= total:

@@ -3,9 +3,9 @@
     python -m tests.training.crash --kills=20 --workdir=/tmp/crash -- --config.total_steps=300
 
 Trains the digits recipe once without interruption, and then again and again, killed at random moments and started anew
-each time; every third kill waits for a checkpoint to be in the middle of its writing. Whenever a run reaches its end, its
-weights must equal those of the uninterrupted run in every bit, and its metrics line by line. What follows `--` goes to
-`train.main`.
+each time; every third kill waits for a checkpoint to be in the middle of its writing. Whenever a run reaches its end,
+its weights must equal those of the uninterrupted run in every bit, and its metrics line by line. What follows `--` goes
+to `train.main`.
 """
 
 import argparse

@@ -36,7 +36,9 @@ def test_no_tpu_is_said_within_seconds(tpu, monkeypatch):
     # A host that no resolver knows stands for a machine outside of Google Cloud.
     monkeypatch.setattr(distribute, "METADATA_SERVER", ("metadata.invalid", 80))
     started = time.monotonic()
-    with pytest.raises(RuntimeError, match="TPU build, which is not installed|metadata server cannot be reached"):
+    with pytest.raises(
+        distribute.DevicesMissing, match="TPU build, which is not installed|metadata server cannot be reached"
+    ):
         distribute.create_strategy("tpu", tpu)
     assert time.monotonic() - started < 10
 
@@ -45,11 +47,13 @@ def test_tpu_build_without_its_environment(monkeypatch):
     monkeypatch.setattr(distribute, "has_tpu_build", lambda: True)
     for name in distribute.TPU_ENVIRONMENT:
         monkeypatch.delenv(name, raising=False)
-    with pytest.raises(RuntimeError, match="lacks TPU_NAME, PJRT_DEVICE.*export TPU_NAME=local PJRT_DEVICE=TPU"):
+    with pytest.raises(
+        distribute.DevicesMissing, match="lacks TPU_NAME, PJRT_DEVICE.*export TPU_NAME=local PJRT_DEVICE=TPU"
+    ):
         distribute.create_strategy("tpu")
     for name in distribute.TPU_ENVIRONMENT:
         monkeypatch.setenv(name, "x")
-    with pytest.raises(RuntimeError, match="found no TPU on this machine"):
+    with pytest.raises(distribute.DevicesMissing, match="found no TPU on this machine"):
         distribute.create_strategy("tpu")
 
 
@@ -81,7 +85,9 @@ def test_batch_sizes_are_global():
         num_replicas_in_sync = 8
 
     assert distribute.check_batch_size("data.batch_size", 64, Eight()) == 8
-    with pytest.raises(ValueError, match="among 8 replicas. Received: data.batch_size=60. The nearest that works is 64"):
+    with pytest.raises(
+        ValueError, match="among 8 replicas. Received: data.batch_size=60. The nearest that works is 64"
+    ):
         distribute.check_batch_size("data.batch_size", 60, Eight())
     with pytest.raises(ValueError, match="8 replicas and 4 micro-batches.*nearest that works is 32"):
         distribute.check_batch_size("data.batch_size", 8, Eight(), micro_batches=4)
@@ -97,8 +103,12 @@ def test_replicas_get_their_rows_in_order():
             return function(self)
 
     def of_worker(shard, shards):
-        numbers = tf.data.Dataset.range(3).map(lambda k: {"image": tf.range(4, dtype=tf.int64) + 10 * k, "label": tf.fill([4], k)})
+        numbers = tf.data.Dataset.range(3).map(
+            lambda k: {"image": tf.range(4, dtype=tf.int64) + 10 * k, "label": tf.fill([4], k)}
+        )
         return numbers
 
     parts = list(distribute.distribute_batches(TwoReplicas(), of_worker).as_numpy_iterator())
-    np.testing.assert_array_equal([part["image"] for part in parts], [[0, 1], [2, 3], [10, 11], [12, 13], [20, 21], [22, 23]])
+    np.testing.assert_array_equal(
+        [part["image"] for part in parts], [[0, 1], [2, 3], [10, 11], [12, 13], [20, 21], [22, 23]]
+    )

@@ -41,9 +41,7 @@ def test_what_a_run_leaves_behind(whole):
 
 def test_the_model_opens_in_another_process(whole):
     directory, _ = whole
-    program = (
-        "import keras, keras_vit, sys; model = keras.models.load_model(sys.argv[1]); print(model.input_shape, model.name)"
-    )
+    program = "import keras, keras_vit, sys; model = keras.models.load_model(sys.argv[1]); print(model.input_shape, model.name)"
     command = [sys.executable, "-c", program, str(directory / "model.keras")]
     done = subprocess.run(command, cwd=worlds.ROOT, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
@@ -85,9 +83,7 @@ def test_virtual_devices_with_accumulation_follow_one_device(tmp_path):
     """Without dropout, whose draws belong to a replica, two devices and micro-batches give the same metrics."""
     quiet = {"model__dropout_rate": 0.0, "model__drop_path_rate": 0.0}
     worlds.train(tmp_path / "one", **quiet)
-    worlds.train(
-        tmp_path / "two", "--distribute=mirrored", "--virtual_devices=2", optim__accumulation_steps=2, **quiet
-    )
+    worlds.train(tmp_path / "two", "--distribute=mirrored", "--virtual_devices=2", optim__accumulation_steps=2, **quiet)
     one, two = worlds.metrics(tmp_path / "one"), worlds.metrics(tmp_path / "two")
     assert [line["step"] for line in one] == [line["step"] for line in two]
     for first, second in zip(one, two, strict=True):

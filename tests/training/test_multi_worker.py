@@ -1,6 +1,7 @@
 """Two real processes that train together under MultiWorkerMirroredStrategy, also when one of them is killed."""
 
 import json
+import re
 import signal
 import socket
 import time
@@ -36,9 +37,10 @@ def start_workers(workdir, **fields):
 
 
 def finish(workers):
-    for worker in workers:
-        output, _ = worker.communicate(timeout=180)
+    outputs = [worker.communicate(timeout=180)[0] for worker in workers]
+    for worker, output in zip(workers, outputs, strict=True):
         assert worker.returncode == 0, output[-4000:]
+    return outputs
 
 
 def kill(workers):
@@ -76,6 +78,8 @@ def test_a_killed_worker_costs_nothing(together, tmp_path):
     time.sleep(1)
     kill(workers)
     assert not (tmp_path / "model.keras").exists(), "the run was finished before the kill"
-    finish(start_workers(tmp_path, **QUIET))
-    worlds.assert_same_bits(worlds.final_weights(together), worlds.final_weights(tmp_path))
+    outputs = finish(start_workers(tmp_path, **QUIET))
+    went_on = [re.findall("Going on from the checkpoint of step ([0-9]+)", output) for output in outputs]
+    assert went_on[0] == went_on[1] != []
     assert worlds.metrics(together) == worlds.metrics(tmp_path)
+    worlds.assert_same_bits(worlds.final_weights(together), worlds.final_weights(tmp_path))

@@ -127,7 +127,11 @@ def test_frozen_decay_and_layer_rates():
         np.testing.assert_allclose(decayed[path], value - shrink, rtol=1e-5, atol=1e-6, err_msg=path)
 
     slower = weights(steps(small(), recipe(clip_norm=0.0, layer_decay=0.5), data, count=1)[0])
-    for path, factor in (("embedding/kernel", 0.125), ("encoderblock_1/MlpBlock_0/Dense_0/kernel", 0.5), ("head/bias", 1)):
+    for path, factor in (
+        ("embedding/kernel", 0.125),
+        ("encoderblock_1/MlpBlock_0/Dense_0/kernel", 0.5),
+        ("head/bias", 1),
+    ):
         np.testing.assert_allclose(slower[path] - start[path], factor * (plain[path] - start[path]), atol=1e-6)
 
 

@@ -1,0 +1,50 @@
+"""Fashion-MNIST from scratch: a small hybrid, a ResNet stem and stage under a Vision Transformer.
+
+    apt-get install dataset-fashion-mnist
+    python -m train.main --config=train/configs/fashion_mnist.py --workdir=runs/fashion_mnist
+
+The images are read as published (IDX files); `--config=train/configs/fashion_mnist.py:/my/folder` reads them from
+elsewhere.
+"""
+
+from keras_vit import recipe
+
+STEPS_PER_EPOCH = 60_000 // 128
+
+
+def get_config(folder: str = "/usr/share/datasets/fashion-mnist") -> recipe.Recipe:
+    """Returns the recipe; `folder` holds the four IDX files, compressed or not."""
+    return recipe.Recipe(
+        total_steps=10 * STEPS_PER_EPOCH,
+        log_every=100,
+        eval_every=2 * STEPS_PER_EPOCH,
+        checkpoint_every=STEPS_PER_EPOCH,
+        model=recipe.Model(
+            variant="R+ViT-Ti/16",
+            image_size=28,
+            patch_size=1,
+            resnet_blocks=(1,),
+            hidden_size=64,
+            num_layers=3,
+            num_heads=4,
+            mlp_dim=128,
+            pooling="gap",
+            position_embedding="sincos2d",
+            dropout_rate=0.05,
+        ),
+        data=recipe.Data(
+            source=f"idx:{folder}",
+            pp_train="pad(2)|random_crop(28)|flip_lr|value_range(-1, 1)",
+            pp_eval="value_range(-1, 1)",
+            batch_size=128,
+            eval_batch_size=500,
+        ),
+        optim=recipe.Optim(
+            name="adamw",
+            learning_rate=2e-3,
+            schedule=recipe.Schedule("cosine", warmup_steps=STEPS_PER_EPOCH // 2),
+            weight_decay=0.1,
+            ema=0.999,
+        ),
+        label_smoothing=0.1,
+    )
