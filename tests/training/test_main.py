@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 
+import keras
 import numpy as np
 import pytest
 
@@ -41,7 +42,7 @@ def test_what_a_run_leaves_behind(whole):
 
 def test_the_model_opens_in_another_process(whole):
     directory, _ = whole
-    program = "import keras, keras_vit, sys; model = keras.models.load_model(sys.argv[1]); print(model.input_shape, model.name)"
+    program = "import keras, keras_vit, sys; print(keras.models.load_model(sys.argv[1]).input_shape)"
     command = [sys.executable, "-c", program, str(directory / "model.keras")]
     done = subprocess.run(command, cwd=worlds.ROOT, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
@@ -89,6 +90,27 @@ def test_virtual_devices_with_accumulation_follow_one_device(tmp_path):
     for first, second in zip(one, two, strict=True):
         for name in {"loss", "grad_norm", "eval_loss", "learning_rate"} & set(first):
             assert first[name] == pytest.approx(second[name], rel=1e-4)
+
+
+def test_an_unreadable_picture_ends_the_run_with_its_path(tmp_path):
+    for name in ("train/a", "train/b", "test/a", "test/b"):
+        directory = tmp_path / "pictures" / name
+        directory.mkdir(parents=True)
+        for index in range(4):
+            keras.utils.save_img(directory / f"{index}.jpg", np.full((9, 9, 3), 40 * index))
+    whole = (tmp_path / "pictures/train/b/3.jpg").read_bytes()
+    (tmp_path / "pictures/train/b/3.jpg").write_bytes(whole[: len(whole) // 2])
+    pp = "decode|resize(8)|value_range(-1, 1)"
+    output = worlds.train(
+        tmp_path / "run",
+        expect=66,
+        data__source=f"folder:{tmp_path}/pictures",
+        data__pp_train=pp,
+        data__pp_eval=pp,
+        data__eval_batch_size=8,
+    )
+    assert f"unreadable image {tmp_path}/pictures/train/b/3.jpg" in output
+    assert "Traceback" not in output
 
 
 @pytest.mark.parametrize(
