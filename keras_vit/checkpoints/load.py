@@ -19,7 +19,7 @@ from keras_vit.checkpoints.rules import SAME, Binding
 from keras_vit.models import BiTResNet, VisionTransformer
 
 _MAX_TABLE = 2**28  # entries of a position table
-_LARGE = 2**25  # bytes
+_LARGE = 2**22  # bytes
 
 
 def load_checkpoint(
@@ -264,7 +264,7 @@ def _assign_by_rows(checkpoint: Checkpoint, binding: Binding, plan: Plan) -> boo
         return False
     row_shape = tensor.shape[1:]
     row, target = 0, variable.value
-    for block in source.blocks(binding.stored[0], multiple=math.prod(row_shape)):
+    for block in source.blocks(binding.stored[0], math.prod(row_shape), verify=False):
         rows = block.reshape(-1, *row_shape)
         target[row : row + len(rows)].assign(rows)
         row += len(rows)

@@ -53,14 +53,13 @@ class TensorSource(Protocol):
         """Returns one tensor."""
         ...
 
-    def blocks(self, name: str, multiple: int = 1) -> Iterator[np.ndarray]:
+    def blocks(self, name: str, multiple: int = 1, verify: bool = True) -> Iterator[np.ndarray]:
         """Yields a tensor's elements in stored order, in one-dimensional arrays of a few MiB.
-
-        Where the format has a checksum, it is checked at the end.
 
         Args:
             name: The tensor.
             multiple: The number of elements in a block is a multiple of this.
+            verify: Whether to check the checksum, where the format has one.
         """
         ...
 
@@ -119,7 +118,7 @@ class RawTensors:
         self._fill(array, name)
         return array.astype(self.tensors[name].dtype, copy=False)
 
-    def blocks(self, name: str, multiple: int = 1) -> Iterator[np.ndarray]:
+    def blocks(self, name: str, multiple: int = 1, verify: bool = True) -> Iterator[np.ndarray]:
         """Yields the tensor's elements in blocks; see `TensorSource`."""
         offset, dtype = self._place(name)
         for count in block_sizes(math.prod(self.tensors[name].shape), dtype.itemsize, multiple):

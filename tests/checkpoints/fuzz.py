@@ -15,6 +15,7 @@ import warnings
 import zipfile
 
 import numpy as np
+from absl import logging
 
 from keras_vit.checkpoints import load_checkpoint, model_from_checkpoint, save_checkpoint
 from tests.checkpoints import files
@@ -146,6 +147,7 @@ def main(argv=None):
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args(argv)
     warnings.simplefilter("ignore")
+    logging.set_verbosity(logging.ERROR)
     with tempfile.TemporaryDirectory() as directory:
         fuzzer = Fuzzer(directory, arguments.seed)
         base = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

@@ -210,7 +210,7 @@ def test_deit_of_each_kind(tmp_path):
     path = files.write_directory(tmp_path / "plain", tensors, files.hf_config("hf_deit"))
     plain = model_from_checkpoint(path)
     images = files.golden_case("hf_deit")[1]
-    expected = keras.Model(teacher.inputs, teacher.get_layer("head").output)(images)
+    expected = keras.Model(teacher.inputs[0], teacher.get_layer("head").output)(images)
     np.testing.assert_allclose(np.asarray(plain(images)), np.asarray(expected), **TOLERANCE)
     written = save_checkpoint(plain, tmp_path / "out", format="huggingface")
     again = model_from_checkpoint(written)
@@ -226,7 +226,7 @@ def test_headless_vit_with_and_without_pooler(tmp_path):
     model = model_from_checkpoint(files.write_directory(tmp_path / "dino", body, files.hf_config()))
     images = files.golden_case("hf_vit")[1]
     full = model_from_checkpoint(files.golden_path("hf_vit"))
-    features = keras.Model(full.inputs, full.get_layer("head").input)
+    features = keras.Model(full.inputs[0], full.get_layer("head").input)
     np.testing.assert_allclose(np.asarray(model(images)), np.asarray(features(images)), **TOLERANCE)
     rng = np.random.default_rng(0)
     body |= {
