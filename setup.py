@@ -60,12 +60,15 @@ EXTRAS = {
     "jax": ["jax>=0.10.2"],
     "data": ["tensorflow-datasets>=4.9.10"],
     "plots": ["matplotlib>=3.11"],
+    # Not tensorflow-serving-api: it requires `tensorflow`, which must not share an environment with tensorflow-cpu.
+    "serving": ["grpcio>=1.85"],
     "interop": ["torch", "timm", "transformers"],
 }
 EXTRAS["test"] = [
     *EXTRAS["data"],
     *EXTRAS["plots"],
     *EXTRAS["jax"],
+    *EXTRAS["serving"],
     "pytest>=9.2",
     "pytest-xdist>=3.8",
     "setuptools>=77",  # the tests build a wheel

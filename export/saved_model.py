@@ -23,7 +23,9 @@ flags.DEFINE_integer("max_pixels", decoding.MAX_PIXELS, "Larger pictures are ref
 flags.DEFINE_multi_enum(
     "signature", ["features"], list(signatures.EXTRA_SIGNATURES), "Also offer this signature; may be repeated."
 )
-flags.DEFINE_string("name", None, "Name of the model on the server; the name of --output if not given.")
+program.define_flag(
+    flags.DEFINE_string, "name", None, "Name of the model on the server; the name of --output if not given."
+)
 program.define_flag(
     flags.DEFINE_list,
     "batch_sizes",

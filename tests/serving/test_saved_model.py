@@ -26,12 +26,10 @@ def expected_probabilities(model, contents):
 
 
 @pytest.fixture(scope="module")
-def exported(tmp_path_factory):
-    """The model, its artefact (opened by the server's loader) and the directory."""
-    base = tmp_path_factory.mktemp("served")
-    model = small.model()
-    path, comparison = export(model, base, max_pixels=1_000_000, extra_signatures=("features", "attention"))
-    return model, artefacts.SavedModelArtefact(path), base, comparison
+def exported(served):
+    """The model, its artefact (opened by the server's loader), the directory and the comparison of the export."""
+    model, base, comparison = served
+    return model, artefacts.SavedModelArtefact(str(base / "1")), base, comparison
 
 
 def test_version_directory_and_files(exported):
@@ -187,6 +185,7 @@ def test_an_artefact_that_differs_is_not_published(tmp_path):
     assert os.listdir(tmp_path) == []
 
 
+@pytest.mark.slow
 def test_sigmoid_and_mixed_precision(tmp_path):
     model = small.model(dtype="mixed_bfloat16", dropout_rate=0.1, drop_path_rate=0.1)
     path, comparison = export(model, tmp_path, output="sigmoid")

@@ -17,24 +17,16 @@ import urllib.request
 import numpy as np
 import pytest
 
-from keras_vit.serving import artefacts, client, protocol, rest, rpc, saved_model, server
+from keras_vit.serving import artefacts, client, protocol, rest, rpc, server
+from tests.export.runs import call
 from tests.serving import small
 
 grpc = pytest.importorskip("grpc")
 
 
 @pytest.fixture(scope="module")
-def base(tmp_path_factory):
-    base = tmp_path_factory.mktemp("served") / "pets"
-    saved_model.export_saved_model(
-        small.model(),
-        str(base),
-        preprocess=small.preprocess,
-        description=small.description(),
-        examples=small.examples(),
-        extra_signatures=("features",),
-    )
-    return base
+def base(served):
+    return served[1]
 
 
 @contextlib.contextmanager
@@ -124,14 +116,31 @@ def test_rest_errors(running, path, body, status, message):
     assert message in json.loads(caught.value.read())["error"]
 
 
-def test_refusals_are_not_retried(running):
-    for address in running[1:]:
-        with client.Client(address, "cats", retries=5, backoff=100) as asking:
-            with pytest.raises(rest.RequestError, match="Servable not found"):
-                asking.predict([b"x"])
-        with client.Client(address, "pets", retries=5, backoff=100) as asking:
-            with pytest.raises(rest.RequestError, match=r"must have the shape \[None, 16, 16, 3\]. Received: \[1, 1\]"):
-                asking.run("serve_tensor", {"images": np.ones((1, 1), np.float32)})
+@pytest.mark.parametrize("transport", [1, 2], ids=["rest", "grpc"])
+def test_refusals_are_not_retried(running, transport):
+    def ask(model, signature, inputs):
+        # A retry would wait for minutes.
+        with client.Client(running[transport], model, retries=5, backoff=100) as asking:
+            asking.run(signature, inputs)
+
+    with pytest.raises(rest.RequestError, match="Servable not found"):
+        ask("cats", "serving_default", {"image_bytes": [b"x"]})
+    with pytest.raises(rest.RequestError, match=r"must have the shape \[None, 16, 16, 3\]. Received: \[1, 1\]"):
+        ask("pets", "serve_tensor", {"images": np.ones((1, 1), np.float32)})
+
+
+@pytest.mark.parametrize("transport", [1, 2], ids=["rest", "grpc"])
+def test_the_clients_program(running, pictures, expected, transport, tmp_path, capsys):
+    for index in range(2):
+        (tmp_path / f"{index}.png").write_bytes(pictures[index])
+    (tmp_path / "bad.png").write_bytes(b"bad")
+    arguments = (f"--url={running[transport]}", "--name=pets", f"{tmp_path}/*.png")
+    assert call("export.client", "--json", *arguments) == 1  # one picture cannot be read
+    answers = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [answer["predictions"][0]["label"] for answer in answers] == [
+        labels[0].decode() for labels in expected["top_k_classes"][:2]
+    ]
+    assert call("export.client", f"--url={running[transport]}", "--name=cats", f"{tmp_path}/0.png") == 1
 
 
 def free_port():

@@ -39,6 +39,10 @@ def bit():
     return small.randomise(network)
 
 
+def slow(value):
+    return pytest.param(value, marks=pytest.mark.slow)
+
+
 def test_file_card_and_labels(tmp_path):
     model = small.model()
     comparison = export(model, tmp_path / "a" / "model.tflite")
@@ -66,13 +70,13 @@ def test_signature_has_names_and_a_fixed_batch(tmp_path):
     "network",
     [
         lambda: small.model(dtype="mixed_bfloat16", dropout_rate=0.1, drop_path_rate=0.1),
-        lambda: small.model(dtype="bfloat16"),
+        slow(lambda: small.model(dtype="bfloat16")),
         lambda: small.model(pooling="map", num_registers=2, layer_scale=0.5),
-        lambda: small.model(pooling="gap", position_embedding="sincos2d", image_size=None),
-        lambda: small.model(position_embedding="relative", activation="gelu"),
-        lambda: small.model(classifier_activation="softmax", representation_size=8, remat="blocks"),
-        pytest.param(lambda: hybrid(dtype="mixed_bfloat16"), marks=pytest.mark.slow),
-        pytest.param(bit, marks=pytest.mark.slow),
+        slow(lambda: small.model(pooling="gap", position_embedding="sincos2d", image_size=None)),
+        slow(lambda: small.model(position_embedding="relative", activation="gelu")),
+        slow(lambda: small.model(classifier_activation="softmax", representation_size=8, remat="blocks")),
+        slow(lambda: hybrid(dtype="mixed_bfloat16")),
+        slow(bit),
     ],
     ids=["mixed", "bfloat16", "map", "gap", "relative", "activation", "hybrid", "bit"],
 )
@@ -83,6 +87,7 @@ def test_every_family_converts_to_built_in_operators(network, tmp_path):
     assert comparison.max_difference < 1e-4
 
 
+@pytest.mark.slow
 def test_gelu_is_one_operator_and_weights_are_standardised_beforehand(tmp_path):
     export(hybrid(), tmp_path / "model.tflite")
     counts = tflite.operators((tmp_path / "model.tflite").read_bytes())

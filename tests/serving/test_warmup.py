@@ -1,36 +1,33 @@
+import shutil
+
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_vit.serving import artefacts, protocol, saved_model, warmup
+from keras_vit.serving import artefacts, protocol, warmup
 from tests.serving import small
 
 
 @pytest.fixture(scope="module")
-def artefact(tmp_path_factory):
-    path, _ = saved_model.export_saved_model(
-        small.model(),
-        str(tmp_path_factory.mktemp("served")),
-        preprocess=small.preprocess,
-        description=small.description(),
-        examples=small.examples(),
-        extra_signatures=("features",),
-    )
-    return artefacts.SavedModelArtefact(path)
+def artefact(served, tmp_path_factory):
+    """A copy to write into."""
+    path = tmp_path_factory.mktemp("warm") / "1"
+    shutil.copytree(served[1] / "1", path)
+    return artefacts.SavedModelArtefact(str(path))
 
 
 def test_every_signature_and_batch_size_is_replayed(artefact):
     path = warmup.write_warmup(artefact, "pets", small.examples(3).contents, [4, 1])
     assert path.endswith("/assets.extra/tf_serving_warmup_requests")
-    signatures = ["features", "serve_images", "serve_tensor", "serving_default"]
+    signatures = ["attention", "features", "serve_images", "serve_tensor", "serving_default"]
     assert warmup.replay(artefact) == [(name, size) for size in (1, 4) for name in signatures]
     for record in tf.data.TFRecordDataset(path).as_numpy_iterator():
         assert protocol.messages().PredictionLog.FromString(record).predict_log.request.model_spec.name == "pets"
 
 
 def test_a_server_takes_a_thousand_records(artefact):
-    with pytest.raises(ValueError, match="at most 1000 requests. Received: 1004"):
-        warmup.write_warmup(artefact, "pets", small.examples(1).contents, [1] * 251)
+    with pytest.raises(ValueError, match="at most 1000 requests. Received: 1005"):
+        warmup.write_warmup(artefact, "pets", small.examples(1).contents, [1] * 201)
 
 
 def test_bytes_of_a_prediction_log():
