@@ -1,0 +1,66 @@
+"""Fashion-MNIST from scratch by a plain ViT and by a BiT ResNet, of the cost of the hybrid in `fashion_mnist`.
+
+Papers: "An Image is Worth 16x16 Words", https://arxiv.org/abs/2010.11929, and "Big Transfer (BiT)",
+https://arxiv.org/abs/1912.11370; the sizes are ours
+
+    apt-get install dataset-fashion-mnist
+    python -m train.main --config=train/configs/fashion_mnist_models.py:vit --workdir=runs/fashion_vit
+    python -m train.main --config=train/configs/fashion_mnist_models.py:bit --workdir=runs/fashion_bit
+
+All three take about 11 million multiply-adds an image and the same 4,680 steps. A folder with the four IDX files may
+follow: `:vit,/my/folder`.
+Published: nothing of this size; what was measured here is in docs/results.md.
+Cost: 10 epochs, tens of minutes on two cores; see docs/results.md.
+Smaller machines: `--config.total_steps=1_000`.
+"""
+
+from keras_vit import recipe
+from keras_vit.training import presets
+
+BATCH = 128
+EPOCH = 60_000 // BATCH
+
+
+def get_config(arguments: str = "") -> recipe.Recipe:
+    """Returns the recipe; the arguments are "vit" or "bit", and the folder of the files."""
+    kind, folder = presets.arguments(arguments, "vit", "")
+    if kind not in ("vit", "bit"):
+        raise ValueError(f'The model must be "vit" or "bit". Received: {kind!r}')
+    return recipe.Recipe(
+        total_steps=10 * EPOCH,
+        log_every=100,
+        eval_every=2 * EPOCH,
+        checkpoint_every=EPOCH,
+        model=vit() if kind == "vit" else recipe.Model("BiT-R50x1", image_size=28, block_sizes=(1, 1)),
+        data=recipe.Data(
+            source=f"fashion_mnist:{folder}" if folder else "fashion_mnist",
+            pp_train="pad(2)|random_crop(28)|flip_lr|value_range(-1, 1)",
+            pp_eval="value_range(-1, 1)",
+            batch_size=BATCH,
+            eval_batch_size=500,
+        ),
+        optim=recipe.Optim(
+            "adamw",
+            learning_rate=2e-3,
+            schedule=recipe.Schedule("cosine", warmup_steps=EPOCH // 2),
+            weight_decay=0.1,
+            ema=0.999,
+        ),
+        label_smoothing=0.1,
+    )
+
+
+def vit() -> recipe.Model:
+    """A ViT with 7 by 7 patches."""
+    return recipe.Model(
+        "ViT-Ti/16",
+        image_size=28,
+        patch_size=4,
+        hidden_size=64,
+        num_layers=6,
+        num_heads=4,
+        mlp_dim=128,
+        pooling="gap",
+        position_embedding="sincos2d",
+        dropout_rate=0.05,
+    )

@@ -1,0 +1,228 @@
+"""Makes the tables of docs/results.md: trains and evaluates several models on Fashion-MNIST, with several seeds.
+
+    python -m train.results --workdir=runs/results                          # everything, and writes docs/results.md
+    python -m train.results --workdir=runs/results --only=hybrid --seeds=1
+    python -m train.results --workdir=/tmp/try --steps=3 --seeds=1   # all of it with three steps; writes no document
+
+Stopped, it goes on where it was: a finished run is not repeated, an unfinished one resumes. Times are those of the
+training command, on whatever else the machine does: leave it alone.
+"""
+
+import json
+import os
+import platform
+import subprocess
+import sys
+import time
+
+import numpy as np
+from absl import flags, logging
+
+from keras_vit import data, program
+from keras_vit.benchmarking import results
+from keras_vit.training import progress, run_directory
+
+MODELS = {
+    "hybrid": ("train/configs/fashion_mnist.py", "hybrid: ResNet root and unit, then ViT"),
+    "vit": ("train/configs/fashion_mnist_models.py:vit", "ViT, patches of 4 pixels"),
+    "bit": ("train/configs/fashion_mnist_models.py:bit", "BiT, two units"),
+}
+EVALUATORS = ("classification", "fewshot(shots=(10,))", "knn(neighbours=(20,))")
+TRANSFER = "train/configs/fashion_mnist_transfer.py"
+# Stage of the recipe, and what is changed in it.
+TRANSFER_RUNS = {
+    "finetune": ("finetune", ["--config.model.checkpoint={pretrained}/model.keras"]),
+    "scratch": ("scratch", []),
+    "scratch_low_rate": ("scratch", ["--config.optim.learning_rate=0.0005"]),
+}
+HELD_BACK = (0, 6)  # as in the recipe: T-shirt/top, Shirt
+EXAMPLES = 1_000  # of the two classes together
+DOCUMENT = "docs/results.md"
+SECONDS = "seconds.json"
+
+program.define_flag(flags.DEFINE_string, "workdir", None, "Where everything is written; what is there is not repeated.")
+program.define_flag(flags.DEFINE_multi_enum, "only", [], [*MODELS, "transfer"], "Do only this; may be repeated.")
+program.define_flag(flags.DEFINE_integer, "seeds", 3, "Number of seeds, 0, 1, 2 ...", 1)
+program.define_flag(flags.DEFINE_integer, "steps", None, "Try it out with so many steps; no document is written.", 1)
+
+
+def main(argv):
+    del argv
+    options = flags.FLAGS
+    if not options.workdir:
+        raise ValueError("--workdir is missing: the directory for everything that the runs write.")
+    chosen = options.only or [*MODELS, "transfer"]
+    for seed in range(options.seeds):
+        for name in chosen:
+            if name == "transfer":
+                run_transfer(seed)
+            else:
+                config, _ = MODELS[name]
+                directory = run_path(name, seed)
+                train(config, directory, seed)
+                evaluate(directory)
+    tables = {}
+    if any(name in MODELS for name in chosen):
+        tables["models"] = results.table([model_row(name) for name in chosen if name in MODELS])
+    if "transfer" in chosen:
+        tables["transfer"] = results.table(transfer_rows())
+    for text in tables.values():
+        sys.stdout.write(text + "\n\n")
+    if options.steps is None:
+        for name, text in tables.items():
+            results.write_between(DOCUMENT, name, f"{machine()}\n\n{text}")
+        logging.info("Wrote %s", DOCUMENT)
+    return 0
+
+
+# ---- running ---------------------------------------------------------------------------------------------------------
+
+
+def train(config, directory, seed, extra=()):
+    """Runs the training program unless it is done, and adds up its time."""
+    if os.path.exists(os.path.join(directory, run_directory.MODEL)):
+        return
+    arguments = [f"--config={config}", f"--workdir={directory}", f"--config.seed={seed}", *extra]
+    if flags.FLAGS.steps is not None:
+        arguments.append(f"--config.total_steps={flags.FLAGS.steps}")
+    started = time.monotonic()
+    try:
+        run_program("main", arguments)
+    finally:
+        seconds = read_json(os.path.join(directory, SECONDS), 0.0) + time.monotonic() - started
+        os.makedirs(directory, exist_ok=True)
+        run_directory.write_atomically(os.path.join(directory, SECONDS), json.dumps(seconds))
+
+
+def evaluate(directory):
+    """Runs the evaluation program unless it is done."""
+    path = os.path.join(directory, "evaluators.json")
+    if not os.path.exists(path):
+        flags_of_each = [f"--evaluators={evaluator}" for evaluator in EVALUATORS]
+        output = run_program("evaluate", [f"--model={directory}", "--batch_size=500", "--json", *flags_of_each])
+        run_directory.write_atomically(path, json.dumps(json.loads(output)))
+
+
+def run_transfer(seed):
+    """Pre-trains on eight classes, then learns the other two with and without what was learned."""
+    folder = os.path.join(flags.FLAGS.workdir, "data")
+    make_data(folder)
+    pretrained = run_path("pretrain", seed)
+    train(f"{TRANSFER}:pretrain,{folder}", pretrained, seed)
+    for name, (stage, extra) in TRANSFER_RUNS.items():
+        extra = [argument.format(pretrained=pretrained) for argument in extra]
+        train(f"{TRANSFER}:{stage},{folder}", run_path(name, seed), seed, extra)
+
+
+def make_data(folder):
+    """Writes eight.npz with eight classes of Fashion-MNIST, and two.npz with few examples of the other two."""
+    if os.path.exists(os.path.join(folder, "two.npz")):
+        return
+    os.makedirs(folder, exist_ok=True)
+    sources = {split: data.open_source("fashion_mnist", split=split) for split in ("train", "test")}
+    names = sources["train"].class_names
+    kept = [number for number in range(len(names)) if number not in HELD_BACK]
+    for file, classes, limit in (("eight.npz", kept, None), ("two.npz", list(HELD_BACK), EXAMPLES // len(HELD_BACK))):
+        arrays = {"class_names": np.asarray([names[number] for number in classes])}
+        for split, source in sources.items():
+            chosen = [np.flatnonzero(source.labels() == number) for number in classes]
+            chosen = np.sort(np.concatenate([some[: limit if split == "train" else None] for some in chosen]))
+            arrays[f"x_{split}"] = source.images[chosen, ..., 0]
+            arrays[f"y_{split}"] = np.searchsorted(classes, source.labels()[chosen])
+        temporary = os.path.join(folder, f".{file}")
+        np.savez_compressed(temporary, **arrays)
+        os.replace(temporary, os.path.join(folder, file))
+
+
+def run_program(name, arguments):
+    """Runs another program of this package and returns what it wrote; its log goes to ours."""
+    module = f"{__package__ or 'train'}.{name}"
+    logging.info("%s %s", module, " ".join(arguments))
+    return subprocess.run([sys.executable, "-m", module, *arguments], stdout=subprocess.PIPE, check=True).stdout
+
+
+def run_path(name, seed):
+    return os.path.join(flags.FLAGS.workdir, f"{name}_{seed}")
+
+
+# ---- reporting -------------------------------------------------------------------------------------------------------
+
+
+def model_row(name):
+    """Mean and spread of a model over the seeds."""
+    config, description = MODELS[name]
+    paths = [run_path(name, seed) for seed in range(flags.FLAGS.seeds)]
+    found = [read_json(os.path.join(path, "evaluators.json")) for path in paths]
+    recipe = run_directory.read_config(paths[0])["recipe"]
+    minutes = [read_json(os.path.join(path, SECONDS)) / 60 for path in paths]
+    return {
+        "model": description,
+        "`--config`": f"`{config}`",
+        "steps": f"{recipe['total_steps']:,}",
+        "minutes a run": f"{np.mean(minutes):.1f}",
+        "seeds": f"{len(paths)}",
+        "test accuracy": results.percent([one["classification"]["accuracy"] for one in found]),
+        "10-shot linear": results.percent([one["fewshot"]["10shot"] for one in found]),
+        "kNN, k = 20": results.percent([one["knn"]["k20"] for one in found]),
+    }
+
+
+def transfer_rows():
+    """Mean and spread of the test accuracy with and without pre-training."""
+    rows = []
+    names = {
+        "finetune": "fine-tuned from eight classes at 28 pixels",
+        "scratch": "from scratch, rate 0.002",
+        "scratch_low_rate": "from scratch, rate 0.0005",
+    }
+    for name, description in names.items():
+        paths = [run_path(name, seed) for seed in range(flags.FLAGS.seeds)]
+        recipe = run_directory.read_config(paths[0])["recipe"]
+        minutes = [read_json(os.path.join(path, SECONDS)) / 60 for path in paths]
+        rows.append(
+            {
+                "T-shirt or shirt, at 56 pixels": description,
+                "steps": f"{recipe['total_steps']:,}",
+                "minutes a run": f"{np.mean(minutes):.1f}",
+                "seeds": f"{len(paths)}",
+                "test accuracy": results.percent([last_accuracy(path) for path in paths]),
+            }
+        )
+    return rows
+
+
+def last_accuracy(directory):
+    lines = progress.read_metrics(os.path.join(directory, run_directory.METRICS))
+    return [line["eval_accuracy"] for line in lines if "eval_accuracy" in line][-1]
+
+
+def machine():
+    """The machine and the versions on which all of this was measured."""
+    first = (flags.FLAGS.only or ["hybrid"])[0].replace("transfer", "finetune")
+    versions = run_directory.read_config(run_path(first, 0))["versions"]
+    shown = [f"{name} {versions[name]}" for name in ("tensorflow", "tensorflow-cpu", "keras") if name in versions]
+    return f"{os.cpu_count()} cores, {processor()}, {', '.join(shown)}."
+
+
+def processor():
+    if os.path.exists("/proc/cpuinfo"):
+        with open("/proc/cpuinfo", encoding="utf-8") as file:
+            for line in file:
+                if line.startswith("model name"):
+                    return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
+
+
+def read_json(path, default=None):
+    if default is not None and not os.path.exists(path):
+        return default
+    with open(path, encoding="utf-8") as file:
+        return json.load(file)
+
+
+def run():
+    program.run(main)
+
+
+if __name__ == "__main__":
+    run()

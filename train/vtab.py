@@ -1,0 +1,81 @@
+"""Fine-tunes a checkpoint on the tasks of VTAB-1k and averages the results.
+
+    python -m train.vtab --variant=ViT_B16 --checkpoint=ViT-B_16.npz --workdir=runs/vtab
+    python -m train.vtab --variant=ViT_B16 --checkpoint=ViT-B_16.npz --workdir=runs/vtab --tasks=svhn --tasks=dtd
+
+Each task is a run of `train/configs/vtab.py` in a directory of its own. Stopped, it goes on where it was. A task whose
+data set is not prepared is listed and not averaged away: no mean is given of a group that is not complete.
+"""
+
+import os
+import subprocess
+import sys
+
+from absl import flags, logging
+
+from keras_vit import data, evaluators, program
+from keras_vit.evaluators import vtab
+from keras_vit.training import progress, run_directory
+
+program.define_flag(flags.DEFINE_string, "variant", "ViT_B16", "The model.")
+program.define_flag(flags.DEFINE_string, "checkpoint", None, "Weights to start from.")
+program.define_flag(flags.DEFINE_string, "workdir", None, "Where everything is written; what is there is not repeated.")
+program.define_flag(flags.DEFINE_multi_enum, "tasks", [], list(vtab.TASKS), "Do only these; may be repeated.")
+program.define_flag(flags.DEFINE_multi_string, "set", [], "Changes of the recipe, such as total_steps=2500.")
+program.define_flag(flags.DEFINE_bool, "json", False, "Write one JSON object instead of a table.")
+program.define_flag(flags.DEFINE_bool, "markdown", False, "Write a row of a Markdown table.")
+
+
+def main(argv):
+    del argv
+    options = flags.FLAGS
+    if not options.workdir or not options.checkpoint:
+        raise ValueError("--workdir and --checkpoint are needed: where to write, and the weights to start from.")
+    accuracies, missing = {}, {}
+    for task in options.tasks or vtab.TASKS:
+        try:
+            data.open_source(f"vtab:{task}", split=vtab.TEST)
+        except (OSError, ImportError) as error:
+            missing[task] = str(error).splitlines()[0]
+            logging.warning("%s is missing: %s", task, missing[task])
+            continue
+        accuracies[task] = fine_tune(task)
+    means = vtab.summarize(accuracies)
+    del means["missing"]
+    sys.stdout.write(output([evaluators.Result("vtab", {**accuracies, **means}, missing)]))
+    return 0
+
+
+def fine_tune(task):
+    """Runs the training program on a task unless it is done; returns the accuracy on its test set."""
+    options = flags.FLAGS
+    directory = os.path.join(options.workdir, task)
+    if not os.path.exists(os.path.join(directory, run_directory.MODEL)):
+        config = os.path.join(os.path.dirname(__file__), "configs", "vtab.py")
+        arguments = [
+            f"--config={config}:{options.variant},{task}",
+            f"--config.model.checkpoint={options.checkpoint}",
+            f"--workdir={directory}",
+            *(f"--config.{change}" for change in options.set),
+        ]
+        module = f"{__package__ or 'train'}.main"
+        logging.info("%s %s", module, " ".join(arguments))
+        subprocess.run([sys.executable, "-m", module, *arguments], check=True)
+    lines = progress.read_metrics(os.path.join(directory, run_directory.METRICS))
+    return [line["eval_accuracy"] for line in lines if "eval_accuracy" in line][-1]
+
+
+def output(results):
+    if flags.FLAGS.json:
+        return evaluators.report.to_json(results) + "\n"
+    if flags.FLAGS.markdown:
+        return evaluators.report.markdown_row(flags.FLAGS.variant, results) + "\n"
+    return evaluators.report.table(results) + "\n"
+
+
+def run():
+    program.run(main)
+
+
+if __name__ == "__main__":
+    run()
