@@ -25,7 +25,7 @@ program.define_flag(flags.DEFINE_string, "source", None, "Data set of JPEG files
 program.define_flag(flags.DEFINE_string, "split", None, "Split of the data set; 'train' if not given.")
 program.define_flag(flags.DEFINE_integer, "batch_size", 64, "Images in a batch.", 1)
 program.define_flag(flags.DEFINE_integer, "size", 224, "Side of the images in a batch.", 1)
-program.define_flag(flags.DEFINE_integer, "threads", 0, "Threads for the pipeline; one for each core if 0.", 0)
+program.define_flag(flags.DEFINE_integer, "threads", 0, "Threads to decode with; one for each core if 0.", 0)
 program.define_flag(flags.DEFINE_integer, "rounds", 5, "How often each stage is measured.", 1)
 program.define_flag(flags.DEFINE_float, "seconds", 4.0, "How long each stage runs in a round.", 0.1)
 program.define_flag(flags.DEFINE_float, "step_seconds", 0.0, "Length of a training step.", 0.0)

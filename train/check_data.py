@@ -23,7 +23,7 @@ program.define_flag(flags.DEFINE_list, "splits", [], "Splits to look at; all tha
 program.define_flag(flags.DEFINE_string, "pp", None, "Preprocessing to draw the contact sheet with.")
 program.define_flag(flags.DEFINE_string, "sheet", None, "PNG file for the contact sheet; none is drawn if not given.")
 program.define_flag(flags.DEFINE_integer, "sheet_count", 64, "Pictures on the contact sheet.", 1)
-program.define_flag(flags.DEFINE_integer, "threads", 8, "Pictures to decode at a time.", 1)
+program.define_flag(flags.DEFINE_integer, "threads", 0, "Threads to decode with; one for each core if 0.", 0)
 program.define_flag(flags.DEFINE_bool, "json", False, "Write one JSON object instead of a table.")
 
 LISTED = 20  # of each kind of problem

@@ -58,8 +58,9 @@ def batches(
     if not isinstance(on_bad_image, Log):
         _checks.choice("on_bad_image", on_bad_image, ("error", "skip"))
     spec = {key: tf.TensorSpec(value.shape[1:], value.dtype) for key, value in items.element_spec.items()}
-    example = tf.function(load, autograph=False).get_concrete_function(spec).structured_outputs
-    zeros = {key: (value.shape, value.dtype) for key, value in example.items()}
+    load_again = load  # outside of graphs, where errors are short
+    load = tf.function(load, autograph=False).get_concrete_function(spec)  # traced once, used at several places
+    zeros = {key: (value.shape, value.dtype) for key, value in load.structured_outputs.items()}
 
     @tf.autograph.experimental.do_not_convert
     def load_or_fill(item):
@@ -72,15 +73,15 @@ def batches(
         loaded = items.unbatch().map(load_or_fill, tf.data.AUTOTUNE, deterministic=True)
         return _batch(loaded, rows)
     if on_bad_image == "error" and isinstance(source, IndexedSource):
-        return _checked_batches(items, load_or_fill, load, source, rows, steps)
-    return _batch(_one_by_one(items, load_or_fill, load, source, rows, on_bad_image, training), rows)
+        return _checked_batches(items, load_or_fill, load_again, source, rows, steps)
+    return _batch(_one_by_one(items, load_or_fill, load_again, source, rows, on_bad_image, training), rows)
 
 
 def _batch(dataset: tf.data.Dataset, rows: int) -> tf.data.Dataset:
     return dataset.batch(rows, drop_remainder=True, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
 
 
-def _checked_batches(items, load_or_fill, load, source, rows, steps):
+def _checked_batches(items, load_or_fill, load_again, source, rows, steps):
     """The fast way: failed elements drop out of the stream, which the numbers of the others then tell.
 
     After each step's rows comes one that cannot fail. So a batch is complete when its numbers are, and a stream in
@@ -90,25 +91,20 @@ def _checked_batches(items, load_or_fill, load, source, rows, steps):
     def number(step, item):
         guard = {key: tf.concat([value, value[:1]], 0) for key, value in item.items()}
         guard["position"] = tf.concat([item["position"], [-1]], 0)
-        return {**guard, "number": step * (rows + 1) + tf.range(rows + 1, dtype=tf.int64)}
+        return step * (rows + 1) + tf.range(rows + 1, dtype=tf.int64), guard
 
     if steps is not None:  # behind the last batch, enough to fill it when some of its rows are missing
         extra = items.take(1).map(lambda item: {**item, "position": tf.fill([rows], tf.constant(-1, tf.int64))})
         items = items.concatenate(extra)
     numbered = items.enumerate().map(number).unbatch()
-    loaded = numbered.map(lambda item: (item["number"], load_or_fill(item)), tf.data.AUTOTUNE, deterministic=True)
+    loaded = numbered.map(lambda number, item: (number, load_or_fill(item)), tf.data.AUTOTUNE, deterministic=True)
     loaded = _batch(loaded.ignore_errors(), rows + 1)
 
     def explain(first):
         step, row = divmod(int(first), rows + 1)
         item = next(iter(items.skip(step).take(1)))
         item = {key: value[row] for key, value in item.items()}
-        origin, reason = source.origin(int(item["index"])), "could not be read this time, but now it can"
-        try:
-            load(item)
-        except tf.errors.OpError as error:
-            reason = describe(error)
-        return f"{UNREADABLE} {origin}: {reason}".encode()
+        return f"{UNREADABLE} {source.origin(int(item['index']))}: {reason_of(load_again, item)}".encode()
 
     @tf.autograph.experimental.do_not_convert
     def check(step, loaded):
@@ -133,21 +129,17 @@ def _after(operation) -> tf.Tensor:
         return tf.constant(True)
 
 
-def _one_by_one(items, load_or_fill, load, source, rows, on_bad_image, training):
+def _one_by_one(items, load_or_fill, load_again, source, rows, on_bad_image, training):
     """The careful way: each image is a small dataset of its own, in which others stand behind it to take its place."""
     log = on_bad_image if isinstance(on_bad_image, Log) else Log()
     skip = on_bad_image != "error"
     indexed = isinstance(source, IndexedSource)
 
     def note(item):
-        """Loads once more, outside of the graph, to learn why it fails."""
+        """Loads once more, outside of graphs, to learn why it fails."""
         keys = ("index",) if indexed else ("file", "number")
         origin = source.origin(*(int(item[key]) for key in keys))
-        try:
-            load(item)
-            reason = "could not be read this time, but now it can"
-        except tf.errors.OpError as error:
-            reason = describe(error)
+        reason = log.reasons.get(origin) or reason_of(load_again, item)
         if skip:
             log.add(origin, reason)
         return f"{UNREADABLE} {origin}: {reason}"
@@ -157,50 +149,63 @@ def _one_by_one(items, load_or_fill, load, source, rows, on_bad_image, training)
         call = lambda *values: note(dict(zip(keys, values, strict=True)))  # noqa: E731
         return tf.py_function(call, [item[key] for key in keys], tf.string)
 
-    @tf.autograph.experimental.do_not_convert
-    def after_failure(item, fallback):
-        text = noted(item)
-        failed = [text] if fallback else [tf.debugging.Assert(False, [text])]
-        with tf.control_dependencies(failed):
-            return tf.nest.map_structure(tf.identity, (fallback or zeros)(item))
-
     def zeros(item):
-        return tf.nest.map_structure(tf.zeros_like, load_or_fill({**item, "position": tf.constant(-1, tf.int64)}))
+        return load_or_fill({**item, "position": tf.constant(-1, tf.int64)})
+
+    @tf.autograph.experimental.do_not_convert
+    def after_failure(failed, replacement=None):
+        """Notes that `failed` cannot be read and loads `replacement`, or zeros; without `skip` it is an error."""
+        text = noted(failed)
+        with tf.control_dependencies([text if skip else tf.debugging.Assert(False, [text])]):
+            example = zeros(failed) if replacement is None else load_or_fill(replacement)
+            return tf.nest.map_structure(tf.identity, example)
+
+    @tf.autograph.experimental.do_not_convert
+    def give_up(failed):
+        with tf.control_dependencies([tf.debugging.Assert(False, [noted(failed)])]):
+            return tf.nest.map_structure(tf.identity, zeros(failed))
+
+    def fallbacks(item, others):
+        """What is tried in place of an item, one after the other."""
+        if not (skip and training):
+            return tf.data.Dataset.from_tensors(item).map(after_failure)
+        tried = [item] + [{key: value[i] for key, value in others.items()} for i in range(ATTEMPTS - 1)]
+        last = tf.data.Dataset.from_tensors(tried[-1]).map(give_up)
+        for failed, replacement in reversed(list(zip(tried, tried[1:], strict=False))):
+            one = tf.data.Dataset.from_tensors((failed, replacement)).map(after_failure).ignore_errors()
+            last = one.concatenate(last)
+        return last
 
     def candidates(item, others):
         first = tf.data.Dataset.from_tensors(item).map(load_or_fill).ignore_errors()
-        if not skip:
-            last = tf.data.Dataset.from_tensors(item).map(lambda item: after_failure(item, None))
-            return first.concatenate(last).take(1)
-        if not training:
-            return first.concatenate(tf.data.Dataset.from_tensors(item).map(lambda i: after_failure(i, zeros))).take(1)
-        result = first
-        previous = item
-        for attempt in range(ATTEMPTS - 1):
-            other = {key: value[attempt] for key, value in others.items()}
-            replacement = tf.data.Dataset.from_tensors((previous, other)).map(
-                lambda failed, other: after_failure(failed, lambda _: load_or_fill(other))
-            )
-            result = result.concatenate(replacement.ignore_errors())
-            previous = other
-        last = tf.data.Dataset.from_tensors(previous).map(lambda item: after_failure(item, None))
-        return result.concatenate(last).take(1)
+        # By flat_map, so that the fallbacks are built only where they are needed.
+        return first.concatenate(tf.data.Dataset.from_tensors((item, others)).flat_map(fallbacks)).take(1)
 
     def with_others(item):
         """To each row the rows that may stand in for it, augmented as it would be."""
+        if not (skip and training):
+            return item, {}
         if indexed:  # those that follow in the source
-            others = (item["index"][:, None] + range(1, ATTEMPTS)) % source.num_examples
-            others = {"index": others}
+            others = {"index": (item["index"][:, None] + range(1, ATTEMPTS)) % source.num_examples}
         else:  # those that follow in the batch
             others = {
                 key: tf.stack([tf.roll(value, -i, 0) for i in range(1, ATTEMPTS)], 1) for key, value in item.items()
             }
         return item, {**others, "position": tf.repeat(item["position"][:, None], ATTEMPTS - 1, axis=1)}
 
-    stream = items.map(with_others if skip and training else lambda item: (item, {})).unbatch()
+    stream = items.map(with_others).unbatch()
     return stream.interleave(
         candidates, cycle_length=16, block_length=1, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True
     )
+
+
+def reason_of(load: Callable[[dict], dict], item: dict) -> str:
+    """Loads an item once more and says why it fails."""
+    try:
+        load(item)
+    except tf.errors.OpError as error:
+        return describe(error)
+    return "could not be read this time, but now it can"
 
 
 def explain(error: Exception) -> str | None:

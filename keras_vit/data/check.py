@@ -6,6 +6,7 @@ import dataclasses
 import hashlib
 import itertools
 import math
+import os
 from collections.abc import Callable, Iterator
 
 import numpy as np
@@ -35,19 +36,19 @@ class Picture:
     problem: str = ""
 
 
-def look(source: Source, threads: int = 8, on_progress: Callable[[int], None] = lambda done: None) -> list[Picture]:
+def look(source: Source, threads: int = 0, on_progress: Callable[[int], None] = lambda done: None) -> list[Picture]:
     """Reads and decodes all pictures of a source.
 
     Args:
         source: what `open_source` returned.
-        threads: how many pictures at a time.
+        threads: how many pictures at a time; one for each core if 0.
         on_progress: called with the number of pictures that are done.
 
     Returns:
         One entry for each picture, in order.
     """
     pictures = []
-    with concurrent.futures.ThreadPoolExecutor(threads) as pool:
+    with concurrent.futures.ThreadPoolExecutor(threads or os.cpu_count()) as pool:
         loaders = _loaders(source)
         while chunk := list(itertools.islice(loaders, 256)):
             pictures += pool.map(_look_at, *zip(*chunk, strict=True))

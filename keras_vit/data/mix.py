@@ -39,6 +39,8 @@ def draw(seed: int, step: tf.Tensor, mixup: float = 0.0, cutmix: float = 0.0) ->
     Returns:
         float32 scalar: the share for mixup, minus the share for CutMix.
     """
+    if not check(mixup, cutmix):
+        raise ValueError("`mixup` or `cutmix` must be positive. Received: 0 for both.")
     shares = []
     for name, alpha in (("mixup", mixup), ("cutmix", cutmix)):
         if alpha > 0:

@@ -39,7 +39,20 @@ def permute(index: tf.Tensor, epoch: tf.Tensor, stream: int, size: int) -> tf.Te
     """
     if size == 1:
         return tf.zeros_like(index)
-    # The Python wrapper of this op rejects a seed for each row, which the op itself takes (three words a row).
-    words = [stream & 0x7FFFFFFF, stream >> 31]
-    seed = tf.stack([tf.fill(tf.shape(epoch), tf.constant(word, tf.int64)) for word in words] + [epoch], axis=1)
+    # The op takes three words of seed for each row, and needs them well mixed: given the epoch as it is, it knows only
+    # 256 permutations. (Its Python wrapper rejects a seed for each row.)
+    base = tf.cast(epoch, tf.uint64) * _uint64(0x9E3779B97F4A7C15) + _uint64(stream)
+    words = [_mix(base + _uint64(word * 0x632BE59BD9B4E019)) for word in range(3)]
+    seed = tf.stack([tf.cast(word, tf.int64) for word in words], axis=1)
     return tf.raw_ops.RandomIndexShuffle(index=index, seed=seed, max_index=tf.constant(size - 1, tf.int64), rounds=4)
+
+
+def _uint64(value: int) -> tf.Tensor:
+    return tf.constant(value % 2**64, tf.uint64)
+
+
+def _mix(value: tf.Tensor) -> tf.Tensor:
+    """The output function of SplitMix64 (https://doi.org/10.1145/2714064.2660195)."""
+    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
+        value = tf.bitwise.bitwise_xor(value, tf.bitwise.right_shift(value, _uint64(shift))) * _uint64(factor)
+    return tf.bitwise.bitwise_xor(value, tf.bitwise.right_shift(value, _uint64(31)))

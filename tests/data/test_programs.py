@@ -1,0 +1,119 @@
+"""The programs that look at data sets, called as a user calls them, but for the start of a process."""
+
+import json
+import shutil
+
+import pytest
+import tensorflow as tf
+from absl.testing import flagsaver
+
+from keras_vit import data
+from keras_vit.data import check
+from tests.data import pictures
+from train import benchmark_data, check_data, make_tfrecords
+
+
+def call(program, **options):
+    from absl import flags
+
+    if not flags.FLAGS.is_parsed():
+        flags.FLAGS.mark_as_parsed()
+    with flagsaver.flagsaver(**options):
+        return program.main([])
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """33 pictures; one cannot be read, one occurs twice with another class."""
+    root = pictures.folder(tmp_path / "p")
+    (tmp_path / "p" / "cat" / "bad.jpg").write_bytes(b"")
+    shutil.copy(tmp_path / "p" / "cat" / "1.png", tmp_path / "p" / "dog" / "copy.png")
+    return root
+
+
+def test_check_data(folder, tmp_path, capsys):
+    sheet = tmp_path / "sheet.png"
+    pp = "decode_jpeg_and_inception_crop(20)|flip_lr|value_range(-1, 1)"
+    code = call(
+        check_data, source=f"folder:{folder}", splits=["all"], sheet=str(sheet), sheet_count=10, pp=pp, json=True
+    )
+    assert code == 1  # there is something to mend
+    results = json.loads(capsys.readouterr().out)
+    assert results["splits"]["all"]["examples"] == 35
+    assert results["splits"]["all"]["per_class"] == [11, 12, 11]
+    assert results["splits"]["all"]["heights"] == [20, 25, 30]
+    assert list(results["unreadable"]) == [f"{folder}/cat/bad.jpg"]
+    assert results["in_several_splits"] == []
+    (pair,) = results["same_picture_other_class"]
+    assert sorted(pair) == [f"all: {folder}/cat/1.png", f"all: {folder}/dog/copy.png"]
+    drawn = tf.io.decode_png(sheet.read_bytes())
+    assert drawn.shape == (3 * 22, 4 * 22, 3)  # ten pictures in rows of four, with a border
+
+
+def test_check_data_finds_pictures_in_several_splits(tmp_path, capsys):
+    pictures.folder(tmp_path / "train")
+    pictures.folder(tmp_path / "test", count=2)  # the same first pictures
+    assert call(check_data, source=f"folder:{tmp_path}", splits=[], json=False, sheet=None) == 1
+    text = capsys.readouterr().out
+    assert "in several splits: 6" in text and f"{tmp_path}/train/cat/0.jpg" in text
+    lines = [line.split() for line in text.splitlines()]
+    assert ["cat", "2", "11"] in lines or ["cat", "11", "2"] in lines
+
+
+def test_check_data_without_problems(capsys):
+    assert call(check_data, source="digits", splits=["test"], json=False, sheet=None) == 0
+    assert "unreadable: 0" in capsys.readouterr().out
+
+
+def test_duplicates_and_sheets():
+    source = data.open_source("digits", "test[:9]")
+    found = check.look(source)
+    assert [picture.classes for picture in found] == [(int(label),) for label in source.labels()]
+    groups = check.duplicates({"a": found, "b": found[:2]})
+    assert len(groups) == 2 and {split for split, _ in groups[0]} == {"a", "b"}
+    sheet = tf.io.decode_png(check.contact_sheet(source, "resize(8)|value_range(0, 1)|random_crop(8)", count=4))
+    assert sheet.shape == (20, 20, 1)  # floats are stretched to bytes, grey stays grey
+
+
+def test_make_tfrecords(folder, tmp_path, capsys):
+    output = tmp_path / "out"
+    assert call(make_tfrecords, source=f"folder:{folder}", output=str(output), splits=[], shards=3, seed=0) == 0
+    names = sorted(path.name for path in output.iterdir())
+    expected = [f"{split}-{i:05d}-of-00003" for split in ("test", "train") for i in range(3)]
+    assert names == ["dataset_info.json", *expected]
+    assert data.split_sizes(f"tfrecord:{output}") == {
+        key: value for key, value in data.split_sizes(f"folder:{folder}").items() if key != "all"
+    }
+    assert "image" in capsys.readouterr().out  # the progress bar
+
+
+@pytest.mark.parametrize("program", [check_data, make_tfrecords])
+def test_a_missing_source_is_told(program):
+    with pytest.raises(ValueError, match="--source is missing"):
+        call(program, source=None)
+
+
+def test_make_tfrecords_writes_whole_splits(tmp_path):
+    with pytest.raises(ValueError, match="Whole splits"):
+        call(make_tfrecords, source="digits", output=str(tmp_path), splits=["train[:10]"])
+
+
+@pytest.mark.slow
+def test_benchmark_data(tmp_path, capsys):
+    jpegs = pictures.folder(tmp_path / "p", suffixes=("jpg",))
+    code = call(
+        benchmark_data,
+        source=f"folder:{jpegs}",
+        batch_size=4,
+        size=8,
+        rounds=1,
+        seconds=0.1,
+        step_seconds=0.01,
+        augment=["randaug(1, 5)"],
+        json=True,
+    )
+    assert code == 0
+    results = json.loads(capsys.readouterr().out)
+    assert list(results["images_per_second"]) == ["read only", "decode only", "crop, flip, batch", "+ randaug(1, 5)"]
+    assert all(rate > 0 for rate in results["images_per_second"].values())
+    assert all(0 <= share <= 1 for share in results["waiting_share"].values())
