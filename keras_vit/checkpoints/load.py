@@ -230,9 +230,9 @@ def _verify(checkpoint: Checkpoint, bindings, allow_nonfinite: bool) -> None:
 
 def is_finite(array: np.ndarray) -> bool:
     """Whether all entries are finite; one pass without a temporary array in the usual case."""
-    if array.dtype.itemsize < 4:
-        array = array.astype(np.float32)
     with np.errstate(all="ignore"):
+        if array.dtype.itemsize != 4:
+            array = array.astype(np.float32)  # what it becomes: double precision may overflow
         return bool(np.isfinite(array.sum())) or bool(np.isfinite(array).all())
 
 

@@ -195,9 +195,9 @@ class Plan:
         if shape[3] != wanted[3]:
             return False
         if shape[2] != wanted[2]:
-            if not self.options.adapt_channels:
+            if not self.options.adapt_channels or not resize.can_adapt_channels(shape[2], wanted[2]):
                 self.report.differences["channels"] = (shape[2], wanted[2])
-                self.report.notes.append("adapt_channels=True would turn 3 channels into 1 or more than 3")
+                self.report.notes.append("adapt_channels=True turns 3 channels into 1 or more than 3")
                 return False
             standardized = name != "embedding/kernel"
             self._change(name, lambda w: resize.adapt_channels(w, wanted[2], standardized))

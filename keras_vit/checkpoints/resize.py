@@ -128,6 +128,11 @@ def resize_patch_kernel(kernel: np.ndarray, patch_size: tuple[int, int]) -> np.n
     return result.astype(kernel.dtype)
 
 
+def can_adapt_channels(old: int, new: int) -> bool:
+    """Whether `adapt_channels` changes kernels of `old` input channels to `new`."""
+    return old == 3 and (new == 1 or new > 3)
+
+
 def adapt_channels(kernel: np.ndarray, channels: int, standardized: bool) -> np.ndarray:
     """Changes the input channels of a kernel that was trained on three.
 
@@ -142,7 +147,7 @@ def adapt_channels(kernel: np.ndarray, channels: int, standardized: bool) -> np.
     Raises:
         ValueError: If the kernel has not three channels, or neither one nor more than three are wanted.
     """
-    if kernel.shape[2] != 3 or not (channels == 1 or channels > 3):
+    if not can_adapt_channels(kernel.shape[2], channels):
         raise ValueError(
             f"Kernels of 3 channels are adapted to 1 or to more than 3. Received: {kernel.shape[2]} to {channels}."
         )

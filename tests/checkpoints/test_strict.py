@@ -109,6 +109,22 @@ def test_fine_tuning_drops_pre_logits_as_the_reference():
     assert "pre_logits/kernel" in load_checkpoint(kept, files.golden_path("vit_prelogits")).loaded
 
 
+def test_channels_that_cannot_be_adapted_change_nothing():
+    model = keras_vit.VisionTransformer(**{**SIZES, "channels": 2})
+    before = snapshot(model)
+    with pytest.raises(ValueError, match="channels=3"):
+        load_checkpoint(model, files.golden_path("vit_token_legacy"), adapt_channels=True)
+    assert_unchanged(model, before)
+
+
+def test_numbers_beyond_single_precision(tmp_path):
+    tensors = files.tensors_of("vit_token_legacy")
+    tensors["head/bias"] = tensors["head/bias"].astype("float64") * 1e300
+    path = files.write_npz(tmp_path / "model.npz", tensors)
+    with pytest.raises(ValueError, match="head/bias.*infinity"):
+        load_checkpoint(keras_vit.VisionTransformer(**SIZES), path)
+
+
 def test_bit_and_vit_are_told_apart():
     with pytest.raises(ValueError, match="holds a BiT ResNet"):
         load_checkpoint(keras_vit.VisionTransformer(**SIZES), files.golden_path("bit_big_vision"))
