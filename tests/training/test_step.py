@@ -186,12 +186,28 @@ def structures():
     return list(found.values()) + [("ViT-Ti/16", {**plain, **more}) for more in variants.values()]
 
 
+def noisy(name, arguments, precision):
+    """A model with every kind of noise, and a recipe with everything on."""
+    noise = {"dropout_rate": 0.1, "attention_dropout_rate": 0.1, "drop_path_rate": 0.1} if name in VIT else {}
+    model = keras_vit.create_model(name, classes=CLASSES, dtype=precision, **noise, **arguments)
+    return model, recipe(ema=0.9, accumulation_steps=2, momentum_dtype="bfloat16", weight_decay=0.1)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("precision", ["float32", "mixed_bfloat16"])
 @pytest.mark.parametrize(("name", "arguments"), structures())
-def test_xla_compiles_the_step_of_every_model(name, arguments, precision):
-    noise = {"dropout_rate": 0.1, "attention_dropout_rate": 0.1, "drop_path_rate": 0.1} if name in VIT else {}
-    model = keras_vit.create_model(name, classes=CLASSES, dtype=precision, **noise, **arguments)
-    full = recipe(ema=0.9, accumulation_steps=2, momentum_dtype="bfloat16", weight_decay=0.1)
-    _, metrics = steps(model, full, batch(32), count=1, xla=True)
+def test_xla_takes_the_step_of_every_model(name, arguments, precision):
+    """The whole step, of static shapes, becomes one XLA program; an operation that XLA lacks would be an error here."""
+    model, everything = noisy(name, arguments, precision)
+    step = tf.function(TrainStep(TrainState(model, everything), everything, one_hot, BATCH), jit_compile=True)
+    program = step.experimental_get_compiler_ir(batch(32), tf.constant(0, tf.int64))(stage="hlo")
+    assert "ENTRY" in program
+    assert "<=" not in program.split("ENTRY", 1)[1].split("\n", 1)[0]  # how XLA writes a bounded, dynamic size
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("precision", ["float32", "mixed_bfloat16"])
+def test_xla_runs_the_step(precision):
+    model, everything = noisy(*structures()[0], precision)
+    _, metrics = steps(model, everything, batch(32), count=2, xla=True)
     assert np.isfinite(metrics).all()

@@ -9,7 +9,7 @@ from keras_vit import recipe
 def get_config() -> recipe.Recipe:
     """Returns the recipe."""
     return recipe.Recipe(
-        total_steps=1_200,
+        total_steps=1_800,
         log_every=50,
         eval_every=200,
         checkpoint_every=200,
