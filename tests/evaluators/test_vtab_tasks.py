@@ -75,3 +75,16 @@ def test_labels_of_dsprites_are_sixteen_steps():
 def test_unknown_tasks_are_refused():
     with pytest.raises(ValueError, match="There is no task 'clevr' in VTAB"):
         open_source("vtab:clevr")
+
+
+@pytest.mark.parametrize("name", vtab.TASKS)
+def test_data_sets_exist_in_the_wanted_version(name):
+    tfds = pytest.importorskip("tensorflow_datasets")
+    dataset, _, wanted = vtab.TASKS[name].dataset.partition(":")
+    dataset, _, config = dataset.partition("/")
+    builder = tfds.builder_cls(dataset)
+    versions = [builder.VERSION, *(builder.SUPPORTED_VERSIONS or [])]
+    if config:
+        chosen = {some.name: some for some in builder.BUILDER_CONFIGS}[config]
+        versions += [chosen.version, *(chosen.supported_versions or [])]
+    assert not wanted or any(tfds.core.Version(version).match(wanted) for version in versions if version)

@@ -38,6 +38,8 @@ VARIATIONS = {
     "folder": ("/pictures", "tfds:pictures,ViT_H14"),
     "digits": (None,),
     "fashion_mnist": (None,),
+    "fashion_mnist_models": ("vit", "bit"),
+    "fashion_mnist_transfer": ("pretrain", "finetune", "scratch"),
 }
 CASES = [(name, arguments) for name, variations in VARIATIONS.items() for arguments in variations]
 
@@ -102,7 +104,9 @@ def replace_readers(monkeypatch, folder):
         images = np.random.default_rng(0).integers(0, 255, (EXAMPLES, 28, 28, 1), np.uint8)
         return sources.ArraySource(location, split, images, labels, names)
 
-    replaced = dict.fromkeys(("tfds", "vtab", "tfrecord", "folder"), open_source) | {"fashion_mnist": open_grey}
+    replaced = dict.fromkeys(("tfds", "vtab", "tfrecord", "folder"), open_source) | dict.fromkeys(
+        ("fashion_mnist", "npz"), open_grey
+    )
     for kind, function in replaced.items():
         reader = readers._Reader(function, lambda location: {}, kind, path=kind != "fashion_mnist")
         monkeypatch.setitem(readers.READERS, kind, reader)

@@ -24,7 +24,7 @@ class Task:
     """How a task is made.
 
     Attributes:
-        dataset: Name in TensorFlow Datasets, with the version that the benchmark asks for.
+        dataset: Name in TensorFlow Datasets, with the version that the benchmark asks for, or that there is still.
         split: `THREE`; or percentages of "train" for training and, where there is no test split, for validation.
         test: Name of the test split, or None if it is the rest of "train".
         label: Feature that is the label, or a function of all features to an int64 label.
@@ -70,7 +70,7 @@ TASKS = {
     "cifar100": Task("cifar100:3.*.*", (90,)),
     "dtd": Task("dtd:3.*.*"),
     "flowers102": Task("oxford_flowers102:2.*.*"),
-    "pets": Task("oxford_iiit_pet:3.*.*", (80,)),
+    "pets": Task("oxford_iiit_pet:4.*.*", (80,)),
     "sun397": Task("sun397/tfds:4.*.*"),
     "svhn": Task("svhn_cropped:3.*.*", (90,)),
     "patch_camelyon": Task("patch_camelyon:2.*.*"),

@@ -1,0 +1,144 @@
+"""The programs that plan, that average over VTAB, and that write the tables of results."""
+
+import json
+import math
+
+import pytest
+from absl import flags
+from absl.testing import flagsaver
+
+from keras_vit import recipe as recipes
+from keras_vit.benchmarking import results
+from train import plan as plan_program
+from train import results as results_program
+from train import vtab as vtab_program
+
+
+@pytest.fixture(autouse=True)
+def parsed_flags():
+    if not flags.FLAGS.is_parsed():
+        flags.FLAGS(["test"])
+
+
+@pytest.fixture
+def recipe(monkeypatch):
+    recipe = recipes.Recipe(
+        total_steps=100_000,
+        model=recipes.Model("ViT-L/16"),
+        data=recipes.Data(source="tfds:imagenet2012", train_split="train[:99%]", batch_size=4_096),
+    )
+    monkeypatch.setattr(plan_program.program, "recipe_from_flags", lambda: recipe)
+    return recipe
+
+
+def test_plan_prints_what_one_wants_to_know(recipe, capsys):
+    with flagsaver.flagsaver(utilisation=0.4, devices=8, json=False, examples=None, classes=None):
+        assert plan_program.main([]) == 0
+    text = capsys.readouterr().out
+    for expected in ("ViT-L/16, 224 px, 197 tokens, 1,000 classes", "304,326,632", "61.6 G an image", "at 40% of 61.5"):
+        assert expected in text
+    for core_days in ("230 for ViT-L/16 on ImageNet-21k", "680 for ViT-L/16 on JFT", "2,500 for ViT-H/14 on JFT"):
+        assert core_days in text
+
+
+def test_plan_as_json(recipe, capsys):
+    with flagsaver.flagsaver(utilisation=1.0, devices=1, json=True, examples=4_096, classes=10):
+        plan_program.main([])
+    content = json.loads(capsys.readouterr().out)
+    assert content["parameters"] == 304_326_632 - 990 * 1_025
+    assert content["epochs"] == 100_000
+    assert content["examples_seen"] == 409_600_000
+    # 61.6e9 * 6 * 4.096e8 operations on 61.5e12 a second.
+    assert content["tpu_v3_core_days"] == pytest.approx(61.6e9 * 6 * 4.096e8 / 61.5e12 / 86_400, rel=0.01)
+
+
+def test_plan_of_unknown_data_asks_for_their_size(recipe):
+    recipe.data.source = "folder:/nowhere"
+    with (
+        flagsaver.flagsaver(examples=None, classes=None),
+        pytest.raises(ValueError, match="Give --examples and --classes"),
+    ):
+        plan_program.main([])
+
+
+def test_vtab_averages_whole_groups_and_lists_what_is_missing(monkeypatch, capsys, tmp_path):
+    tasks = vtab_program.vtab.GROUPS["specialized"]
+
+    def open_source(spec, split):
+        if spec == "vtab:dmlab":
+            raise FileNotFoundError("dmlab is not prepared.")
+
+    monkeypatch.setattr(vtab_program.data, "open_source", open_source)
+    monkeypatch.setattr(vtab_program, "fine_tune", lambda task: 0.5 if task == "eurosat" else 0.9)
+    with flagsaver.flagsaver(workdir=str(tmp_path), checkpoint="x.npz", tasks=[*tasks, "dmlab"], json=True):
+        vtab_program.main([])
+    content = json.loads(capsys.readouterr().out)["vtab"]
+    assert content["specialized"] == pytest.approx(0.8)
+    assert content["natural"] is None and content["mean"] is None
+    assert content["missing"] == {"dmlab": "dmlab is not prepared."}
+
+
+def test_vtab_starts_the_recipe_of_the_task_once(monkeypatch, tmp_path):
+    commands = []
+
+    def run(command, check):
+        commands.append(command)
+        directory = tmp_path / "svhn"
+        directory.mkdir()
+        (directory / "model.keras").write_text("")
+        (directory / "metrics.jsonl").write_text('{"step": 1, "eval_accuracy": 0.25}\n{"step": 1, "loss": 2.0}\n')
+
+    monkeypatch.setattr(vtab_program.subprocess, "run", run)
+    with flagsaver.flagsaver(workdir=str(tmp_path), checkpoint="x.npz", variant="ViT_S16", set=["total_steps=5"]):
+        assert vtab_program.fine_tune("svhn") == vtab_program.fine_tune("svhn") == 0.25
+    (command,) = commands
+    assert command[1:3] == ["-m", "train.main"]
+    assert command[3].endswith("configs/vtab.py:ViT_S16,svhn")
+    assert {"--config.model.checkpoint=x.npz", "--config.total_steps=5"} < set(command)
+
+
+def test_mean_and_spread():
+    assert results.mean_and_spread([0.9, 0.92, 0.94]) == (pytest.approx(0.92), pytest.approx(0.02))
+    assert math.isnan(results.mean_and_spread([0.5])[1])
+    assert results.percent([0.9, 0.92, 0.94]) == "92.00 ± 2.00"
+    assert results.percent([0.5]) == "50.00"
+    assert results.percent([]) == "-"
+
+
+def test_tables_replace_what_was_there(tmp_path):
+    path = tmp_path / "results.md"
+    path.write_text("before\n<!-- models -->\nold\n<!-- /models -->\nafter\n")
+    results.write_between(str(path), "models", results.table([{"model": "a", "accuracy": "1"}]))
+    expected = "before\n<!-- models -->\n| model | accuracy |\n| --- | ---: |\n| a | 1 |\n<!-- /models -->\nafter\n"
+    assert path.read_text() == expected
+    with pytest.raises(ValueError, match="must have one place between <!-- transfer -->"):
+        results.write_between(str(path), "transfer", "x")
+
+
+def test_results_are_read_from_the_runs(monkeypatch, capsys, tmp_path):
+    """All programs replaced by what they leave behind: two seeds of one model, and the transfer."""
+    accuracies = {"vit_0": 0.9, "vit_1": 0.92, "finetune_0": 0.8, "scratch_0": 0.7, "scratch_low_rate_0": 0.6}
+
+    def run_program(name, arguments):
+        if name == "evaluate":
+            seed = arguments[0][-1]
+            found = {"classification": {"accuracy": accuracies[f"vit_{seed}"]}, "fewshot": {"10shot": 0.5}}
+            return json.dumps({**found, "knn": {"k20": 0.75}}).encode()
+        directory = next(value for value in arguments if value.startswith("--workdir=")).removeprefix("--workdir=")
+        path = tmp_path / directory.rpartition("/")[2]
+        path.mkdir()
+        (path / "model.keras").write_text("")
+        config = {"recipe": {"total_steps": 7}, "data": {}, "preprocess": "", "output": "softmax"}
+        (path / "config.json").write_text(json.dumps(config))
+        line = {"step": 7, "eval_accuracy": accuracies.get(path.name, 0.0)}
+        (path / "metrics.jsonl").write_text(json.dumps(line) + "\n")
+
+    monkeypatch.setattr(results_program, "run_program", run_program)
+    monkeypatch.setattr(results_program, "make_data", lambda folder: None)
+    with flagsaver.flagsaver(workdir=str(tmp_path), only=["vit"], seeds=2, steps=7):
+        results_program.main([])
+    assert "| 7 | 0.0 | 2 | 91.00 ± 1.41 | 50.00 ± 0.00 | 75.00 ± 0.00 |" in capsys.readouterr().out
+    with flagsaver.flagsaver(workdir=str(tmp_path), only=["transfer"], seeds=1, steps=7):
+        results_program.main([])
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split("|")[-2].strip() for line in lines[2:5]] == ["80.00", "70.00", "60.00"]
