@@ -83,10 +83,10 @@ def what_fits(variant: str, classes: int, available: float) -> tuple[int, int]:
 
 def memory() -> float:
     """Bytes of memory of this machine's GPU, or else of the machine itself."""
-    return data_memory() or os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return gpu_memory() or os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
-def data_memory() -> float | None:
+def gpu_memory() -> float | None:
     """Bytes of memory of the first GPU that TensorFlow sees, or None."""
     import tensorflow as tf
 
