@@ -104,8 +104,10 @@ def cover(image: tf.Tensor, top: tf.Tensor, left: tf.Tensor, height: tf.Tensor, 
     """`image` [H, W, C] with a rectangle replaced by `filling`; the rectangle may reach beyond the picture."""
     rows = tf.range(tf.shape(image)[0], dtype=top.dtype)
     columns = tf.range(tf.shape(image)[1], dtype=left.dtype)
+    columns = tf.repeat(columns, image.shape[-1])  # long rows and bytes: faster than to select by pixels
     inside = ((rows >= top) & (rows < top + height))[:, None] & ((columns >= left) & (columns < left + width))[None, :]
-    return tf.where(inside[:, :, None], tf.cast(filling, image.dtype), image)
+    inside = tf.reshape(tf.cast(inside, image.dtype), tf.shape(image))
+    return image * (1 - inside) + tf.cast(filling, image.dtype) * inside
 
 
 def _grey(image: tf.Tensor) -> tf.Tensor:
