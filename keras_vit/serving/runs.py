@@ -150,8 +150,8 @@ def _examples(source, count):
             yield index, example["image"], example["label"].numpy()
         return
     # A stream of records: the first ones.
-    for index, batch in enumerate(data.eval_batches(source, "decode", batch_size=1).take(count)):
-        yield index, batch["image"][0], batch["label"][0].numpy()
+    for index, example in enumerate(source.examples().take(count)):
+        yield index, example["image"], example["label"].numpy()
 
 
 def _sha256(path):
