@@ -71,6 +71,7 @@ EXTRAS["test"] = [
     *EXTRAS["serving"],
     "pytest>=9.2",
     "pytest-xdist>=3.8",
+    "safetensors>=0.8",  # the tests compare our reader with it
     "setuptools>=77",  # the tests build a wheel
     "wheel",
 ]
