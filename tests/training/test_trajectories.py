@@ -6,6 +6,7 @@ out. With bfloat16 momentum, a gradient that differs in the last bit of float32 
 number: single weights then differ by the rate times one unit of bfloat16, which the tolerance admits.
 """
 
+import functools
 import json
 import os
 import subprocess
@@ -19,31 +20,25 @@ from tests.training.worlds import ROOT
 RTOL = 1e-4
 
 
-@pytest.fixture(scope="module")
-def errors():
+@functools.cache
+def errors(devices):
+    """What `tests.training.trajectories` finds with so many virtual devices."""
     environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "2", "CUDA_VISIBLE_DEVICES": "-1"}
-    processes = [
-        subprocess.Popen(
-            [sys.executable, "-m", "tests.training.trajectories", devices],
-            cwd=ROOT,
-            env=environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for devices in ("2", "4")
-    ]
-    found = {}
-    for process in processes:
-        output, problems = process.communicate(timeout=300)
-        assert process.returncode == 0, problems[-4000:]
-        found |= json.loads(output)
-    return found
+    command = [sys.executable, "-m", "tests.training.trajectories", str(devices)]
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stderr[-4000:]
+    return json.loads(done.stdout)
 
 
-@pytest.mark.parametrize(("name", "way"), trajectories.CASES)
-def test_trajectory(errors, name, way):
-    found = errors[f"{name}, {way}"]
+def cases():
+    for name, way in trajectories.CASES:
+        slow = trajectories.WAYS[way][0] == 4  # a process of its own
+        yield pytest.param(name, way, marks=[pytest.mark.slow] if slow else [])
+
+
+@pytest.mark.parametrize(("name", "way"), cases())
+def test_trajectory(name, way):
+    found = errors(trajectories.WAYS[way][0])[f"{name}, {way}"]
     assert found["loss"] < RTOL
     assert found["rate"] < RTOL
     assert found.get("norm", 0) < RTOL
