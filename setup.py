@@ -58,7 +58,8 @@ EXTRAS = {
     "gpu": ["tensorflow[and-cuda]>=2.21"],
     "tpu": ["tensorflow-tpu>=2.19.1"],
     "jax": ["jax>=0.10.2"],
-    "data": ["tensorflow-datasets>=4.9.10"],
+    # TensorFlow Datasets imports importlib_resources without requiring it.
+    "data": ["tensorflow-datasets>=4.9.10", "importlib_resources>=7.1"],
     "plots": ["matplotlib>=3.11"],
     # Not tensorflow-serving-api: it requires `tensorflow`, which must not share an environment with tensorflow-cpu.
     "serving": ["grpcio>=1.85"],
