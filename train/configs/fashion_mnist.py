@@ -5,6 +5,9 @@
 
 The images are read as published (IDX files); `--config=train/configs/fashion_mnist.py:/my/folder` reads them from
 elsewhere.
+
+Measured once, seed 0: 91.29 % of the 10,000 test images after the 10 epochs; the two cores were shared with other
+work, so that its time was not.
 """
 
 from keras_vit import recipe
