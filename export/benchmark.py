@@ -18,12 +18,12 @@ from absl import flags, logging
 from keras_vit import program
 from keras_vit.serving import latency, runs
 
-program.define_flag(flags.DEFINE_string, "model", None, "Directory of a run, or a .keras file in one.")
+flags.DEFINE_string("model", None, "Directory of a run, or a .keras file in one.")
 flags.DEFINE_list("artefacts", [], "SavedModels and TFLite files to measure as well.")
-program.define_flag(flags.DEFINE_list, "batch_sizes", ["1", "4", "8"], "Images in one call.")
+flags.DEFINE_list("batch_sizes", ["1", "4", "8"], "Images in one call.")
 flags.DEFINE_integer("threads", os.cpu_count() or 1, "Threads of the kernels.", 1)
 flags.DEFINE_integer("calls", 50, "Timed calls for each artefact and batch size.", 1)
-program.define_flag(flags.DEFINE_bool, "json", False, "Write JSON lines instead of a table.")
+flags.DEFINE_bool("json", False, "Write JSON lines instead of a table.")
 flags.DEFINE_string("worker", None, "Used by the program itself: what this process measures.")
 
 

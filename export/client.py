@@ -13,10 +13,10 @@ from keras_vit import program, serving
 from keras_vit.serving import pictures, rest
 
 flags.DEFINE_string("url", "http://localhost:8501", "host:port for gRPC, http://host:port for REST.")
-program.define_flag(flags.DEFINE_string, "name", None, "Name of the model on the server.")
+flags.DEFINE_string("name", None, "Name of the model on the server.")
 flags.DEFINE_float("timeout", 30.0, "Seconds for each request.", 0.001)
-program.define_flag(flags.DEFINE_integer, "batch_size", 8, "Pictures in one request.", 1)
-program.define_flag(flags.DEFINE_bool, "json", False, "Write one JSON object a line instead of a table.")
+flags.DEFINE_integer("batch_size", 8, "Pictures in one request.", 1)
+flags.DEFINE_bool("json", False, "Write one JSON object a line instead of a table.")
 
 
 def main(argv):

@@ -21,22 +21,18 @@ from keras_vit.checkpoints import model_from_checkpoint, save_checkpoint
 
 FORMATS = ("google", "big_vision", "huggingface", "timm", "keras")
 
-program.define_flag(flags.DEFINE_string, "format", None, f"One of {', '.join(FORMATS)}; keras if DST ends in .keras.")
-program.define_flag(flags.DEFINE_string, "dtype", "float32", "Dtype of the weights: float32, bfloat16 or float16.")
-program.define_flag(flags.DEFINE_string, "naming", None, "Names: legacy or linen (google), published or later (HF).")
-program.define_flag(flags.DEFINE_boolean, "stacked", None, "For big_vision: stack the blocks, as scan=True does.")
-program.define_flag(
-    flags.DEFINE_list, "image_size", [], "Resize position embeddings for images of SIZE or HEIGHT,WIDTH."
-)
-program.define_flag(flags.DEFINE_string, "method", None, "How to resize: reference, bilinear, bicubic or antialiased.")
-program.define_flag(
-    flags.DEFINE_list, "grid", [], "HEIGHT,WIDTH of the position table in patches, if SRC does not say."
-)
-program.define_flag(flags.DEFINE_integer, "num_heads", None, "Attention heads, if SRC does not say.", 1)
-program.define_flag(flags.DEFINE_string, "prefix", None, "Where SRC's tree of parameters begins, such as params/ema/.")
-program.define_flag(flags.DEFINE_string, "model_config", None, "SRC's config.json, if it does not lie beside it.")
-program.define_flag(flags.DEFINE_boolean, "check", True, "Read DST back and compare its logits.")
-program.define_flag(flags.DEFINE_boolean, "describe", False, "Only say what SRC is.")
+flags.DEFINE_string("format", None, f"One of {', '.join(FORMATS)}; keras if DST ends in .keras.")
+flags.DEFINE_string("dtype", "float32", "Dtype of the weights: float32, bfloat16 or float16.")
+flags.DEFINE_string("naming", None, "Names: legacy or linen (google), published or later (HF).")
+flags.DEFINE_boolean("stacked", None, "For big_vision: stack the blocks, as scan=True does.")
+flags.DEFINE_list("image_size", [], "Resize position embeddings for images of SIZE or HEIGHT,WIDTH.")
+flags.DEFINE_string("method", None, "How to resize: reference, bilinear, bicubic or antialiased.")
+flags.DEFINE_list("grid", [], "HEIGHT,WIDTH of the position table in patches, if SRC does not say.")
+flags.DEFINE_integer("num_heads", None, "Attention heads, if SRC does not say.", 1)
+flags.DEFINE_string("prefix", None, "Where SRC's tree of parameters begins, such as params/ema/.")
+flags.DEFINE_string("model_config", None, "SRC's config.json, if it does not lie beside it.")
+flags.DEFINE_boolean("check", True, "Read DST back and compare its logits.")
+flags.DEFINE_boolean("describe", False, "Only say what SRC is.")
 
 # The same weights in the same operations; a class token's position that was folded into it adds one rounding.
 TOLERANCE = 1e-4

@@ -14,26 +14,23 @@ from absl import flags, logging
 from keras_vit import program, training
 from keras_vit.serving import decoding, deployment, latency, outputs, pictures, runs, saved_model, signatures, verify
 
-program.define_flag(flags.DEFINE_string, "model", None, "Directory of a run, or a .keras file in one.")
-program.define_flag(flags.DEFINE_string, "output", None, "Where to write.")
-program.define_flag(flags.DEFINE_integer, "version", None, "Version number; the next free one if not given.", 1)
+flags.DEFINE_string("model", None, "Directory of a run, or a .keras file in one.")
+flags.DEFINE_string("output", None, "Where to write.")
+flags.DEFINE_integer("version", None, "Version number; the next free one if not given.", 1)
 flags.DEFINE_enum("compute", "float32", ["float32", "mixed_bfloat16"], "Precision that the server computes in.")
-program.define_flag(flags.DEFINE_integer, "top_k", outputs.TOP_K, "How many labels an answer holds.", 1)
+flags.DEFINE_integer("top_k", outputs.TOP_K, "How many labels an answer holds.", 1)
 flags.DEFINE_integer("max_pixels", decoding.MAX_PIXELS, "Larger pictures are refused before they are decoded.", 1)
 flags.DEFINE_multi_enum(
     "signature", ["features"], list(signatures.EXTRA_SIGNATURES), "Also offer this signature; may be repeated."
 )
-program.define_flag(
-    flags.DEFINE_string, "name", None, "Name of the model on the server; the name of --output if not given."
-)
-program.define_flag(
-    flags.DEFINE_list,
+flags.DEFINE_string("name", None, "Name of the model on the server; the name of --output if not given.")
+flags.DEFINE_list(
     "batch_sizes",
     ["1", "4", "8"],
     "Batch sizes that the server may run; warmed up. Empty: no warm-up.",
 )
-program.define_flag(flags.DEFINE_list, "images", [], "Pictures to verify with; some of the run's data if not given.")
-program.define_flag(flags.DEFINE_integer, "verify_examples", 64, "How many pictures to verify with.", 1)
+flags.DEFINE_list("images", [], "Pictures to verify with; some of the run's data if not given.")
+flags.DEFINE_integer("verify_examples", 64, "How many pictures to verify with.", 1)
 
 
 def main(argv):

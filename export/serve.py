@@ -16,8 +16,8 @@ from absl import flags, logging
 from keras_vit import program
 from keras_vit.serving import rpc, server
 
-program.define_flag(flags.DEFINE_string, "artefact", None, "Directory with the versions of a SavedModel.")
-program.define_flag(flags.DEFINE_string, "name", None, "Name of the model; the name of the directory if not given.")
+flags.DEFINE_string("artefact", None, "Directory with the versions of a SavedModel.")
+flags.DEFINE_string("name", None, "Name of the model; the name of the directory if not given.")
 flags.DEFINE_string("host", "localhost", "Address to listen at; 0.0.0.0 makes it reachable from other machines.")
 flags.DEFINE_integer("rest_port", 8501, "Port for REST; 0 for any free one.")
 flags.DEFINE_integer("grpc_port", 8500, "Port for gRPC; 0 for any free one, -1 for none.")

@@ -17,18 +17,16 @@ from keras_vit import program, training
 from keras_vit.data import preprocess as preprocessing
 from keras_vit.serving import pictures, quantization, runs, tflite, verify
 
-program.define_flag(flags.DEFINE_string, "model", None, "Directory of a run, or a .keras file in one.")
-program.define_flag(flags.DEFINE_string, "output", None, "Where to write.")
+flags.DEFINE_string("model", None, "Directory of a run, or a .keras file in one.")
+flags.DEFINE_string("output", None, "Where to write.")
 flags.DEFINE_enum("precision", "float32", list(quantization.PRECISIONS), "How weights are stored.")
-program.define_flag(flags.DEFINE_integer, "batch_size", 1, "Pictures in one call; a part of the file.", 1)
+flags.DEFINE_integer("batch_size", 1, "Pictures in one call; a part of the file.", 1)
 flags.DEFINE_enum("input", "float32", ["float32", "uint8"], "Whether the file takes prepared images or plain pixels.")
 flags.DEFINE_list("calibration", [], "For integers: training pictures; some of the run's training data if not given.")
 flags.DEFINE_integer("calibration_examples", 256, "For integers: how many pictures to find the ranges with.", 1)
-program.define_flag(flags.DEFINE_float, "max_accuracy_drop", 0.01, "For integers: largest allowed loss of accuracy.")
-program.define_flag(flags.DEFINE_list, "images", [], "Pictures to verify with; some of the run's data if not given.")
-program.define_flag(
-    flags.DEFINE_integer, "verify_examples", None, "How many pictures to verify with; 64, or 512 for integers.", 1
-)
+flags.DEFINE_float("max_accuracy_drop", 0.01, "For integers: largest allowed loss of accuracy.")
+flags.DEFINE_list("images", [], "Pictures to verify with; some of the run's data if not given.")
+flags.DEFINE_integer("verify_examples", None, "How many pictures to verify with; 64, or 512 for integers.", 1)
 
 
 def main(argv):

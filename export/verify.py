@@ -19,15 +19,15 @@ from keras_vit.serving import artefacts, pictures, runs, verify
 
 BATCH_SIZE = 16
 
-program.define_flag(flags.DEFINE_string, "model", None, "Directory of a run, or a .keras file in one.")
-program.define_flag(flags.DEFINE_string, "artefact", None, "SavedModel or TFLite file to check.")
-program.define_flag(flags.DEFINE_list, "images", [], "Pictures to compare on; some of the run's data if not given.")
-program.define_flag(flags.DEFINE_string, "split", None, "Split of the data; the run's evaluation split if not given.")
+flags.DEFINE_string("model", None, "Directory of a run, or a .keras file in one.")
+flags.DEFINE_string("artefact", None, "SavedModel or TFLite file to check.")
+flags.DEFINE_list("images", [], "Pictures to compare on; some of the run's data if not given.")
+flags.DEFINE_string("split", None, "Split of the data; the run's evaluation split if not given.")
 flags.DEFINE_integer("examples", 256, "How many pictures to compare on.", 1)
 flags.DEFINE_float("max_difference", None, "Largest allowed difference of a probability; by precision if not given.")
 flags.DEFINE_float("min_agreement", None, "Smallest allowed share of equal answers; by precision if not given.")
-program.define_flag(flags.DEFINE_float, "max_accuracy_drop", None, "Largest allowed loss of accuracy.")
-program.define_flag(flags.DEFINE_bool, "json", False, "Write one JSON object instead of a table.")
+flags.DEFINE_float("max_accuracy_drop", None, "Largest allowed loss of accuracy.")
+flags.DEFINE_bool("json", False, "Write one JSON object instead of a table.")
 
 
 def main(argv):

@@ -27,31 +27,14 @@ WRONG_USAGE = 2
 
 def define_config_flag() -> None:
     """Defines `--config`, a file of `train/configs/` with its overrides (`--config.optim.learning_rate=0.01`)."""
-    if "config" not in flags.FLAGS:
-        config_flags.DEFINE_config_file("config", None, "Recipe, such as train/configs/digits.py.", lock_config=False)
+    config_flags.DEFINE_config_file("config", None, "Recipe, such as train/configs/digits.py.", lock_config=False)
 
 
 def define_distribution_flags() -> None:
     """Defines `--distribute`, `--tpu` and `--virtual_devices`."""
-    if "distribute" in flags.FLAGS:
-        return
     flags.DEFINE_enum("distribute", "auto", list(distribute.STRATEGIES), "Devices to use; auto takes what there is.")
     flags.DEFINE_string("tpu", "local", "With --distribute=tpu: 'local', a TPU's name, or grpc://HOST:8470.")
     flags.DEFINE_integer("virtual_devices", 0, "Divide the CPU into so many devices, to try out mirrored.", 0)
-
-
-def define_flag(define: Callable, name: str, default: object, help_text: str, *arguments: object) -> None:
-    """Defines a flag that several programs have, unless another program in this process has done so.
-
-    Args:
-        define: such as `flags.DEFINE_string`.
-        name: of the flag.
-        default: its value when it is not given.
-        help_text: what it is for.
-        *arguments: what else `define` takes.
-    """
-    if name not in flags.FLAGS:
-        define(name, default, help_text, *arguments)
 
 
 def recipe_from_flags() -> recipes.Recipe:

@@ -21,18 +21,16 @@ from absl import flags, logging
 
 from keras_vit import data, program
 
-program.define_flag(flags.DEFINE_string, "source", None, "Data set of JPEG files; made if not given.")
-program.define_flag(flags.DEFINE_string, "split", None, "Split of the data set; 'train' if not given.")
-program.define_flag(flags.DEFINE_integer, "batch_size", 64, "Images in a batch.", 1)
-program.define_flag(flags.DEFINE_integer, "size", 224, "Side of the images in a batch.", 1)
-program.define_flag(flags.DEFINE_integer, "threads", 0, "Threads to decode with; one for each core if 0.", 0)
-program.define_flag(flags.DEFINE_integer, "rounds", 5, "How often each stage is measured.", 1)
-program.define_flag(flags.DEFINE_float, "seconds", 4.0, "How long each stage runs in a round.", 0.1)
-program.define_flag(flags.DEFINE_float, "step_seconds", 0.0, "Length of a training step.", 0.0)
-program.define_flag(
-    flags.DEFINE_multi_string, "augment", ["randaug(2, 10)"], "Further operations to measure, one at a time."
-)
-program.define_flag(flags.DEFINE_bool, "json", False, "Write one JSON object instead of a table.")
+flags.DEFINE_string("source", None, "Data set of JPEG files; made if not given.")
+flags.DEFINE_string("split", None, "Split of the data set; 'train' if not given.")
+flags.DEFINE_integer("batch_size", 64, "Images in a batch.", 1)
+flags.DEFINE_integer("size", 224, "Side of the images in a batch.", 1)
+flags.DEFINE_integer("threads", 0, "Threads to decode with; one for each core if 0.", 0)
+flags.DEFINE_integer("rounds", 5, "How often each stage is measured.", 1)
+flags.DEFINE_float("seconds", 4.0, "How long each stage runs in a round.", 0.1)
+flags.DEFINE_float("step_seconds", 0.0, "Length of a training step.", 0.0)
+flags.DEFINE_multi_string("augment", ["randaug(2, 10)"], "Further operations to measure, one at a time.")
+flags.DEFINE_bool("json", False, "Write one JSON object instead of a table.")
 
 
 def main(argv):

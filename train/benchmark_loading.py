@@ -21,9 +21,9 @@ import keras_vit
 from keras_vit import program
 from keras_vit.checkpoints import load_checkpoint, save_checkpoint
 
-program.define_flag(flags.DEFINE_string, "variant", "ViT-B/16", "Name of the model, as in keras_vit.list_models().")
-program.define_flag(flags.DEFINE_integer, "rounds", 3, "How often to load.", 1)
-program.define_flag(flags.DEFINE_string, "json", None, "File for the figures.")
+flags.DEFINE_string("variant", "ViT-B/16", "Name of the model, as in keras_vit.list_models().")
+flags.DEFINE_integer("rounds", 3, "How often to load.", 1)
+flags.DEFINE_string("json", None, "File for the figures.")
 
 CLASSES = 21_843  # the heads of the published files that were trained on ImageNet-21k
 

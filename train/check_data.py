@@ -18,13 +18,13 @@ from absl import flags, logging
 from keras_vit import data, program
 from keras_vit.data import check
 
-program.define_flag(flags.DEFINE_string, "source", None, "Data set, such as folder:/pictures.")
-program.define_flag(flags.DEFINE_list, "splits", [], "Splits to look at; all that the data set has if not given.")
-program.define_flag(flags.DEFINE_string, "pp", None, "Preprocessing to draw the contact sheet with.")
-program.define_flag(flags.DEFINE_string, "sheet", None, "PNG file for the contact sheet; none is drawn if not given.")
-program.define_flag(flags.DEFINE_integer, "sheet_count", 64, "Pictures on the contact sheet.", 1)
-program.define_flag(flags.DEFINE_integer, "threads", 0, "Threads to decode with; one for each core if 0.", 0)
-program.define_flag(flags.DEFINE_bool, "json", False, "Write one JSON object instead of a table.")
+flags.DEFINE_string("source", None, "Data set, such as folder:/pictures.")
+flags.DEFINE_list("splits", [], "Splits to look at; all that the data set has if not given.")
+flags.DEFINE_string("pp", None, "Preprocessing to draw the contact sheet with.")
+flags.DEFINE_string("sheet", None, "PNG file for the contact sheet; none is drawn if not given.")
+flags.DEFINE_integer("sheet_count", 64, "Pictures on the contact sheet.", 1)
+flags.DEFINE_integer("threads", 0, "Threads to decode with; one for each core if 0.", 0)
+flags.DEFINE_bool("json", False, "Write one JSON object instead of a table.")
 
 LISTED = 20  # of each kind of problem
 DEFAULT_PP = "decode|resize(128)|value_range(-1, 1)"

@@ -20,22 +20,14 @@ from keras_vit.data import preprocess as preprocessing
 from keras_vit.serving import artefacts, runs
 from keras_vit.training import report
 
-program.define_flag(flags.DEFINE_string, "model", None, "Directory of a run, .keras file, SavedModel or TFLite file.")
-program.define_flag(
-    flags.DEFINE_string, "artefact", None, "Measure this SavedModel or TFLite file instead of the model."
-)
-program.define_flag(
-    flags.DEFINE_string, "data", None, "Data set, such as folder:/pictures; the run's own if not given."
-)
-program.define_flag(
-    flags.DEFINE_string, "split", None, "Split of the data set; the run's evaluation split if not given."
-)
-program.define_flag(
-    flags.DEFINE_multi_string, "evaluators", [], "Evaluators to run, such as 'knn' or 'fewshot(shots=(1, 10))'."
-)
-program.define_flag(flags.DEFINE_bool, "markdown", False, "With --evaluators: write a row of a Markdown table.")
-program.define_flag(flags.DEFINE_integer, "batch_size", 64, "Images in one call of the model.", 1)
-program.define_flag(flags.DEFINE_bool, "json", False, "Write one JSON object instead of a table.")
+flags.DEFINE_string("model", None, "Directory of a run, .keras file, SavedModel or TFLite file.")
+flags.DEFINE_string("artefact", None, "Measure this SavedModel or TFLite file instead of the model.")
+flags.DEFINE_string("data", None, "Data set, such as folder:/pictures; the run's own if not given.")
+flags.DEFINE_string("split", None, "Split of the data set; the run's evaluation split if not given.")
+flags.DEFINE_multi_string("evaluators", [], "Evaluators to run, such as 'knn' or 'fewshot(shots=(1, 10))'.")
+flags.DEFINE_bool("markdown", False, "With --evaluators: write a row of a Markdown table.")
+flags.DEFINE_integer("batch_size", 64, "Images in one call of the model.", 1)
+flags.DEFINE_bool("json", False, "Write one JSON object instead of a table.")
 
 
 def main(argv):

@@ -27,15 +27,13 @@ from keras_vit.inspection import report
 from keras_vit.serving import artefacts, card, outputs, pictures, runs
 from keras_vit.training import progress, run_directory
 
-program.define_flag(flags.DEFINE_string, "model", None, "Directory of a run, .keras file, checkpoint, or SavedModel.")
-program.define_flag(flags.DEFINE_list, "images", [], "Picture files, or patterns such as 'pictures/*.jpg'.")
-program.define_flag(flags.DEFINE_string, "output", None, "Directory for the page and the figures.")
-program.define_flag(flags.DEFINE_integer, "num_pictures", 8, "How many pictures the page shows at most.", 1)
-program.define_flag(
-    flags.DEFINE_integer, "distance_images", 64, "How many images the attention distance is averaged over.", 1
-)
-program.define_flag(flags.DEFINE_string, "preprocess", None, "Preprocessing string, if not the model's own.")
-program.define_flag(flags.DEFINE_string, "title", None, "Title of the page; the model's name if not given.")
+flags.DEFINE_string("model", None, "Directory of a run, .keras file, checkpoint, or SavedModel.")
+flags.DEFINE_list("images", [], "Picture files, or patterns such as 'pictures/*.jpg'.")
+flags.DEFINE_string("output", None, "Directory for the page and the figures.")
+flags.DEFINE_integer("num_pictures", 8, "How many pictures the page shows at most.", 1)
+flags.DEFINE_integer("distance_images", 64, "How many images the attention distance is averaged over.", 1)
+flags.DEFINE_string("preprocess", None, "Preprocessing string, if not the model's own.")
+flags.DEFINE_string("title", None, "Title of the page; the model's name if not given.")
 
 
 def main(argv):

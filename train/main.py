@@ -30,8 +30,7 @@ from keras_vit.training.step import TrainStep
 
 program.define_config_flag()
 program.define_distribution_flags()
-if "workdir" not in flags.FLAGS:
-    flags.DEFINE_string("workdir", None, "Where everything is written; a stopped run there is resumed.")
+flags.DEFINE_string("workdir", None, "Where everything is written; a stopped run there is resumed.")
 flags.DEFINE_bool("profile", False, "Write a TensorFlow profile of a few steps for TensorBoard.")
 
 

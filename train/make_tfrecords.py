@@ -13,11 +13,11 @@ from absl import flags, logging
 from keras_vit import data, program
 from keras_vit.data import writer
 
-program.define_flag(flags.DEFINE_string, "source", None, "Data set, such as folder:/pictures.")
-program.define_flag(flags.DEFINE_list, "splits", [], "Splits to write; all that the data set has if not given.")
-program.define_flag(flags.DEFINE_string, "output", None, "Where to write.")
-program.define_flag(flags.DEFINE_integer, "shards", 16, "Files for each split; fewer for a split of few examples.", 1)
-program.define_flag(flags.DEFINE_integer, "seed", 0, "Seed of the order in which examples are written.")
+flags.DEFINE_string("source", None, "Data set, such as folder:/pictures.")
+flags.DEFINE_list("splits", [], "Splits to write; all that the data set has if not given.")
+flags.DEFINE_string("output", None, "Where to write.")
+flags.DEFINE_integer("shards", 16, "Files for each split; fewer for a split of few examples.", 1)
+flags.DEFINE_integer("seed", 0, "Seed of the order in which examples are written.")
 
 
 def main(argv):

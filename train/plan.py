@@ -17,13 +17,11 @@ from keras_vit import data, program
 from keras_vit.benchmarking import cost, known, plan
 
 program.define_config_flag()
-program.define_flag(flags.DEFINE_integer, "devices", 1, "Devices among which a batch is divided.", 1)
-program.define_flag(
-    flags.DEFINE_float, "utilisation", plan.UTILISATION, "Share of the hardware's peak that is assumed.", 0.001, 1.0
-)
-program.define_flag(flags.DEFINE_integer, "examples", None, "Training examples, where the data are not at hand.")
-program.define_flag(flags.DEFINE_integer, "classes", None, "Classes, where the data are not at hand.")
-program.define_flag(flags.DEFINE_bool, "json", False, "Write one JSON object instead of a table.")
+flags.DEFINE_integer("devices", 1, "Devices among which a batch is divided.", 1)
+flags.DEFINE_float("utilisation", plan.UTILISATION, "Share of the hardware's peak that is assumed.", 0.001, 1.0)
+flags.DEFINE_integer("examples", None, "Training examples, where the data are not at hand.")
+flags.DEFINE_integer("classes", None, "Classes, where the data are not at hand.")
+flags.DEFINE_bool("json", False, "Write one JSON object instead of a table.")
 
 
 def main(argv):

@@ -19,9 +19,9 @@ from keras_vit.serving import outputs, pictures, runs
 
 BATCH_SIZE = 16
 
-program.define_flag(flags.DEFINE_string, "model", None, "Directory of a run, .keras file, SavedModel or TFLite file.")
-program.define_flag(flags.DEFINE_integer, "top_k", outputs.TOP_K, "How many labels to give for each picture.", 1)
-program.define_flag(flags.DEFINE_bool, "json", False, "Write one JSON object a line instead of a table.")
+flags.DEFINE_string("model", None, "Directory of a run, .keras file, SavedModel or TFLite file.")
+flags.DEFINE_integer("top_k", outputs.TOP_K, "How many labels to give for each picture.", 1)
+flags.DEFINE_bool("json", False, "Write one JSON object a line instead of a table.")
 
 
 def main(argv):

@@ -40,10 +40,10 @@ EXAMPLES = 1_000  # of the two classes together
 DOCUMENT = "docs/results.md"
 SECONDS = "seconds.json"
 
-program.define_flag(flags.DEFINE_string, "workdir", None, "Where everything is written; what is there is not repeated.")
-program.define_flag(flags.DEFINE_multi_enum, "only", [], [*MODELS, "transfer"], "Do only this; may be repeated.")
-program.define_flag(flags.DEFINE_integer, "seeds", 3, "Number of seeds, 0, 1, 2 ...", 1)
-program.define_flag(flags.DEFINE_integer, "steps", None, "Try it out with so many steps; no document is written.", 1)
+flags.DEFINE_string("workdir", None, "Where everything is written; what is there is not repeated.")
+flags.DEFINE_multi_enum("only", [], [*MODELS, "transfer"], "Do only this; may be repeated.")
+flags.DEFINE_integer("seeds", 3, "Number of seeds, 0, 1, 2 ...", 1)
+flags.DEFINE_integer("steps", None, "Try it out with so many steps; no document is written.", 1)
 
 
 def main(argv):

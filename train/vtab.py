@@ -17,13 +17,13 @@ from keras_vit import data, evaluators, program
 from keras_vit.evaluators import vtab
 from keras_vit.training import progress, run_directory
 
-program.define_flag(flags.DEFINE_string, "variant", "ViT_B16", "The model.")
-program.define_flag(flags.DEFINE_string, "checkpoint", None, "Weights to start from.")
-program.define_flag(flags.DEFINE_string, "workdir", None, "Where everything is written; what is there is not repeated.")
-program.define_flag(flags.DEFINE_multi_enum, "tasks", [], list(vtab.TASKS), "Do only these; may be repeated.")
-program.define_flag(flags.DEFINE_multi_string, "set", [], "Changes of the recipe, such as total_steps=2500.")
-program.define_flag(flags.DEFINE_bool, "json", False, "Write one JSON object instead of a table.")
-program.define_flag(flags.DEFINE_bool, "markdown", False, "Write a row of a Markdown table.")
+flags.DEFINE_string("variant", "ViT_B16", "The model.")
+flags.DEFINE_string("checkpoint", None, "Weights to start from.")
+flags.DEFINE_string("workdir", None, "Where everything is written; what is there is not repeated.")
+flags.DEFINE_multi_enum("tasks", [], list(vtab.TASKS), "Do only these; may be repeated.")
+flags.DEFINE_multi_string("set", [], "Changes of the recipe, such as total_steps=2500.")
+flags.DEFINE_bool("json", False, "Write one JSON object instead of a table.")
+flags.DEFINE_bool("markdown", False, "Write a row of a Markdown table.")
 
 
 def main(argv):

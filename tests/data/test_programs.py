@@ -5,21 +5,11 @@ import shutil
 
 import pytest
 import tensorflow as tf
-from absl.testing import flagsaver
 
 from keras_vit import data
 from keras_vit.data import check
 from tests.data import pictures
-from train import benchmark_data, check_data, make_tfrecords
-
-
-def call(program, **options):
-    from absl import flags
-
-    if not flags.FLAGS.is_parsed():
-        flags.FLAGS.mark_as_parsed()
-    with flagsaver.flagsaver(**options):
-        return program.main([])
+from tests.programs import call
 
 
 @pytest.fixture
@@ -35,7 +25,13 @@ def test_check_data(folder, tmp_path, capsys):
     sheet = tmp_path / "sheet.png"
     pp = "decode_jpeg_and_inception_crop(20)|flip_lr|value_range(-1, 1)"
     code = call(
-        check_data, source=f"folder:{folder}", splits=["all"], sheet=str(sheet), sheet_count=10, pp=pp, json=True
+        "train.check_data",
+        source=f"folder:{folder}",
+        splits=["all"],
+        sheet=str(sheet),
+        sheet_count=10,
+        pp=pp,
+        json=True,
     )
     assert code == 1  # there is something to mend
     results = json.loads(capsys.readouterr().out)
@@ -53,7 +49,7 @@ def test_check_data(folder, tmp_path, capsys):
 def test_check_data_finds_pictures_in_several_splits(tmp_path, capsys):
     pictures.folder(tmp_path / "train")
     pictures.folder(tmp_path / "test", count=2)  # the same first pictures
-    assert call(check_data, source=f"folder:{tmp_path}", splits=[], json=False, sheet=None) == 1
+    assert call("train.check_data", source=f"folder:{tmp_path}", splits=[], json=False, sheet=None) == 1
     text = capsys.readouterr().out
     assert "in several splits: 6" in text and f"{tmp_path}/train/cat/0.jpg" in text
     lines = [line.split() for line in text.splitlines()]
@@ -61,7 +57,7 @@ def test_check_data_finds_pictures_in_several_splits(tmp_path, capsys):
 
 
 def test_check_data_without_problems(capsys):
-    assert call(check_data, source="digits", splits=["test"], json=False, sheet=None) == 0
+    assert call("train.check_data", source="digits", splits=["test"], json=False, sheet=None) == 0
     assert "unreadable: 0" in capsys.readouterr().out
 
 
@@ -77,7 +73,7 @@ def test_duplicates_and_sheets():
 
 def test_make_tfrecords(folder, tmp_path, capsys):
     output = tmp_path / "out"
-    assert call(make_tfrecords, source=f"folder:{folder}", output=str(output), splits=[], shards=3, seed=0) == 0
+    assert call("train.make_tfrecords", source=f"folder:{folder}", output=str(output), splits=[], shards=3, seed=0) == 0
     names = sorted(path.name for path in output.iterdir())
     expected = [f"{split}-{i:05d}-of-00003" for split in ("test", "train") for i in range(3)]
     assert names == ["dataset_info.json", *expected]
@@ -87,7 +83,7 @@ def test_make_tfrecords(folder, tmp_path, capsys):
     assert "image" in capsys.readouterr().out  # the progress bar
 
 
-@pytest.mark.parametrize("program", [check_data, make_tfrecords])
+@pytest.mark.parametrize("program", ["train.check_data", "train.make_tfrecords"])
 def test_a_missing_source_is_told(program):
     with pytest.raises(ValueError, match="--source is missing"):
         call(program, source=None)
@@ -95,14 +91,14 @@ def test_a_missing_source_is_told(program):
 
 def test_make_tfrecords_writes_whole_splits(tmp_path):
     with pytest.raises(ValueError, match="Whole splits"):
-        call(make_tfrecords, source="digits", output=str(tmp_path), splits=["train[:10]"])
+        call("train.make_tfrecords", source="digits", output=str(tmp_path), splits=["train[:10]"])
 
 
 @pytest.mark.slow
 def test_benchmark_data(tmp_path, capsys):
     jpegs = pictures.folder(tmp_path / "p", suffixes=("jpg",))
     code = call(
-        benchmark_data,
+        "train.benchmark_data",
         source=f"folder:{jpegs}",
         batch_size=4,
         size=8,

@@ -1,10 +1,6 @@
-"""A finished run, and a way to call the programs in this process."""
+"""A finished run."""
 
-import importlib
 import json
-
-from absl import flags
-from absl.testing import flagsaver
 
 from keras_vit import data, models, recipe
 from keras_vit.training import run_directory
@@ -45,12 +41,3 @@ def write_digits_run(directory, output="softmax", seed=0, **arguments):
     entry = {"step": 5, "split": "test", "eval_accuracy": 0.5, "eval_loss": 1.0, "examples": 360}
     (directory / "metrics.jsonl").write_text(json.dumps({"step": 4, "loss": 2.0}) + "\n" + json.dumps(entry) + "\n")
     return network
-
-
-def call(program, *arguments):
-    """Runs `program.main` ("export.tflite") with a command line, as `python -m` does; returns its exit code."""
-    main = importlib.import_module(program).main
-    with flagsaver.flagsaver():
-        flags.FLAGS.unparse_flags()
-        remaining = flags.FLAGS([program, *map(str, arguments)])
-        return main(remaining)

@@ -4,21 +4,15 @@ import os
 
 import numpy as np
 import pytest
-from absl.testing import flagsaver
 
-from export import convert_checkpoint
 from keras_vit.checkpoints import model_from_checkpoint
+from tests import programs
 from tests.checkpoints import files
 from tests.export import runs
 
 
 def convert(*argv, **options):
-    from absl import flags
-
-    if not flags.FLAGS.is_parsed():
-        flags.FLAGS(["test"])
-    with flagsaver.flagsaver(**options):
-        return convert_checkpoint.main(["convert_checkpoint", *map(str, argv)])
+    return programs.call("export.convert_checkpoint", *argv, **options)
 
 
 @pytest.mark.parametrize(

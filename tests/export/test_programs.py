@@ -12,7 +12,8 @@ import tensorflow as tf
 from keras_vit import data
 from keras_vit.serving import artefacts, latency, runs, warmup
 from tests import golden_data
-from tests.export.runs import call, write_digits_run
+from tests.export.runs import write_digits_run
+from tests.programs import call
 from tests.serving import small
 
 

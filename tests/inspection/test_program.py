@@ -15,17 +15,16 @@ import tensorflow as tf
 from keras_vit import checkpoints, data, models
 from keras_vit.data import preprocess
 from keras_vit.inspection import report
-from tests import golden_data
+from tests import golden_data, programs
 from tests.export import runs
 from tests.inspection import browser, small
-from train import inspect as program
 
 pytest.importorskip("matplotlib", reason="the report needs matplotlib")
 ROOT = pathlib.Path(__file__).parent.parent.parent
 
 
 def inspect(output, *arguments):
-    assert runs.call("train.inspect", f"--output={output}", "--title=", *arguments) == 0
+    assert programs.call("train.inspect", f"--output={output}", "--title=", *arguments) == 0
     html = (output / "report.html").read_text(encoding="utf-8")
     data = json.loads(re.search(r'id="viewer-data">(.*?)</script>', html, re.DOTALL)[1])
     return html, data
@@ -136,7 +135,7 @@ def test_a_headless_model(tmp_path):
 @pytest.mark.slow
 def test_an_exported_model(digits, tmp_path):
     directory, _, _ = digits
-    runs.call(
+    programs.call(
         "export.saved_model", f"--model={directory / 'run'}", f"--output={tmp_path / 'saved'}", "--signature=attention"
     )
     html, data = inspect(tmp_path / "report", f"--model={tmp_path / 'saved'}", "--num_pictures=2")
@@ -156,12 +155,12 @@ def test_errors(tmp_path):
         (["--model=x", f"--output={tmp_path}"], "no checkpoint at 'x'"),
     ]:
         with pytest.raises((ValueError, FileNotFoundError), match=message):
-            runs.call("train.inspect", *arguments)
+            programs.call("train.inspect", *arguments)
     small.model(image_size=16).save(tmp_path / "model.keras")
     with pytest.raises(ValueError, match="--images is missing: the model does not say"):
-        runs.call("train.inspect", f"--model={tmp_path / 'model.keras'}", f"--output={tmp_path}")
+        programs.call("train.inspect", f"--model={tmp_path / 'model.keras'}", f"--output={tmp_path}")
     with pytest.raises(FileNotFoundError, match="nowhere"):
-        runs.call(
+        programs.call(
             "train.inspect",
             f"--model={tmp_path / 'model.keras'}",
             f"--output={tmp_path}",
@@ -181,6 +180,7 @@ def test_errors(tmp_path):
     ],
 )
 def test_seen_part(pp, expected):
+    program = programs.load("train.inspect")
     found = program.seen_part((90, 120, 3), preprocess.host_function(pp))
     np.testing.assert_allclose(found, expected, atol=0.6)
 
@@ -194,6 +194,7 @@ def test_not_by_its_path(tmp_path):
 
 def test_examples_see_what_the_classifier_sees(digits):
     directory, _, _ = digits
+    program = programs.load("train.inspect")
     classifier = program.open_model(str(directory / "run"))
     source = data.open_source("digits", split="test")
     found = program.runs.from_source(source, 4)

@@ -4,20 +4,12 @@ import json
 import math
 
 import pytest
-from absl import flags
 from absl.testing import flagsaver
 
+from keras_vit import program
 from keras_vit import recipe as recipes
 from keras_vit.benchmarking import results
-from train import plan as plan_program
-from train import results as results_program
-from train import vtab as vtab_program
-
-
-@pytest.fixture(autouse=True)
-def parsed_flags():
-    if not flags.FLAGS.is_parsed():
-        flags.FLAGS(["test"])
+from tests import programs
 
 
 @pytest.fixture
@@ -27,13 +19,12 @@ def recipe(monkeypatch):
         model=recipes.Model("ViT-L/16"),
         data=recipes.Data(source="tfds:imagenet2012", train_split="train[:99%]", batch_size=4_096),
     )
-    monkeypatch.setattr(plan_program.program, "recipe_from_flags", lambda: recipe)
+    monkeypatch.setattr(program, "recipe_from_flags", lambda: recipe)
     return recipe
 
 
 def test_plan_prints_what_one_wants_to_know(recipe, capsys):
-    with flagsaver.flagsaver(utilisation=0.4, devices=8, json=False, examples=None, classes=None):
-        assert plan_program.main([]) == 0
+    assert programs.call("train.plan", "--utilisation=0.4", "--devices=8") == 0
     text = capsys.readouterr().out
     for expected in ("ViT-L/16, 224 px, 197 tokens, 1,000 classes", "304,326,632", "61.6 G an image", "at 40% of 61.5"):
         assert expected in text
@@ -42,8 +33,7 @@ def test_plan_prints_what_one_wants_to_know(recipe, capsys):
 
 
 def test_plan_as_json(recipe, capsys):
-    with flagsaver.flagsaver(utilisation=1.0, devices=1, json=True, examples=4_096, classes=10):
-        plan_program.main([])
+    programs.call("train.plan", "--utilisation=1", "--json", "--examples=4096", "--classes=10")
     content = json.loads(capsys.readouterr().out)
     assert content["parameters"] == 304_326_632 - 990 * 1_025
     assert content["epochs"] == 100_000
@@ -54,14 +44,12 @@ def test_plan_as_json(recipe, capsys):
 
 def test_plan_of_unknown_data_asks_for_their_size(recipe):
     recipe.data.source = "folder:/nowhere"
-    with (
-        flagsaver.flagsaver(examples=None, classes=None),
-        pytest.raises(ValueError, match="Give --examples and --classes"),
-    ):
-        plan_program.main([])
+    with pytest.raises(ValueError, match="Give --examples and --classes"):
+        programs.call("train.plan")
 
 
 def test_vtab_averages_whole_groups_and_lists_what_is_missing(monkeypatch, capsys, tmp_path):
+    vtab_program = programs.load("train.vtab")
     tasks = vtab_program.vtab.GROUPS["specialized"]
 
     def open_source(spec, split):
@@ -79,6 +67,7 @@ def test_vtab_averages_whole_groups_and_lists_what_is_missing(monkeypatch, capsy
 
 
 def test_vtab_starts_the_recipe_of_the_task_once(monkeypatch, tmp_path):
+    vtab_program = programs.load("train.vtab")
     commands = []
 
     def run(command, check):
@@ -117,6 +106,7 @@ def test_tables_replace_what_was_there(tmp_path):
 
 def test_results_are_read_from_the_runs(monkeypatch, capsys, tmp_path):
     """All programs replaced by what they leave behind: two seeds of one model, and the transfer."""
+    results_program = programs.load("train.results")
     accuracies = {"vit_0": 0.9, "vit_1": 0.92, "finetune_0": 0.8, "scratch_0": 0.7, "scratch_low_rate_0": 0.6}
 
     def run_program(name, arguments):

@@ -8,7 +8,6 @@ import re
 
 import numpy as np
 import pytest
-from absl import flags
 from absl.testing import flagsaver
 
 from keras_vit import evaluators, models
@@ -17,6 +16,7 @@ from keras_vit.benchmarking import known, plan
 from keras_vit.optim import create_schedule
 from keras_vit.training import presets
 from keras_vit.training.progress import read_metrics
+from tests import programs
 from tests.recipes import toy
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -216,16 +216,13 @@ def test_every_field_has_a_reader():
 @pytest.mark.slow
 @pytest.mark.parametrize("name", FILES)
 def test_two_steps_and_every_evaluator(name, monkeypatch, folder, tmp_path):
-    from train import main
-
+    main = programs.load("train.main")
     toy.replace_readers(monkeypatch, folder)
     recipe = toy.shrink(toy.load(name, toy.VARIATIONS[name][0]))
     recipe.deterministic = False  # would stay on for the tests that follow
     monkeypatch.setattr(main.program, "recipe_from_flags", lambda: recipe)
     monkeypatch.setattr(main, "draw_figure", lambda *_: None)
     monkeypatch.setattr(main.evaluators, "opener", toy.opener)
-    if not flags.FLAGS.is_parsed():
-        flags.FLAGS(["test"])
     with flagsaver.flagsaver(workdir=str(tmp_path / "run"), distribute="one_device"):
         main.main([])
 

@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 from keras_vit.serving import artefacts, client, protocol, rest, rpc, server
-from tests.export.runs import call
+from tests.programs import call
 from tests.serving import small
 
 grpc = pytest.importorskip("grpc")
