@@ -1,6 +1,7 @@
 """The transformer's feed-forward block."""
 
 import keras
+from keras import ops
 
 from keras_vit import _checks
 from keras_vit.layers.dropout import Dropout
@@ -93,9 +94,13 @@ class MlpBlock(keras.layers.Layer):
         )
 
     def call(self, x, training=False):
-        x = self._activation(self.dense_0(x))  # [B, N, mlp_dim]
+        shape = ops.shape(x)
+        if keras.backend.backend() == "tensorflow":
+            # Its graph optimiser fuses product, bias and activation of matrices only.
+            x = ops.reshape(x, (-1, shape[-1]))  # [B N, D]
+        x = self._activation(self.dense_0(x))  # [B, N, mlp_dim] or [B N, mlp_dim]
         x = self.dropout_0(x, training=training)
-        x = self.dense_1(x)  # [B, N, D]
+        x = ops.reshape(self.dense_1(x), shape)  # [B, N, D]
         return self.dropout_1(x, training=training)
 
     def compute_output_shape(self, input_shape):
