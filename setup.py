@@ -63,6 +63,11 @@ EXTRAS = {
     "plots": ["matplotlib>=3.11"],
     # Not tensorflow-serving-api: it requires `tensorflow`, which must not share an environment with tensorflow-cpu.
     "serving": ["grpcio>=1.85"],
+    # Keras writes ONNX files with tf2onnx.
+    "onnx": ["onnx>=1.23", "onnxruntime>=1.31", "tf2onnx>=1.17"],
+    "openvino": ["openvino>=2026.4"],
+    # Without it the interpreter is the one in TensorFlow, which is to be removed from there.
+    "litert": ["ai-edge-litert>=2.3"],
     "interop": ["torch", "timm", "transformers"],
 }
 EXTRAS["test"] = [
@@ -70,6 +75,9 @@ EXTRAS["test"] = [
     *EXTRAS["plots"],
     *EXTRAS["jax"],
     *EXTRAS["serving"],
+    *EXTRAS["onnx"],
+    *EXTRAS["openvino"],
+    *EXTRAS["litert"],
     "pytest>=9.2",
     "pytest-xdist>=3.8",
     "safetensors>=0.8",  # the tests compare our reader with it

@@ -19,7 +19,7 @@ from keras_vit import program
 from keras_vit.serving import latency, runs
 
 flags.DEFINE_string("model", None, "Directory of a run, or a .keras file in one.")
-flags.DEFINE_list("artefacts", [], "SavedModels and TFLite files to measure as well.")
+flags.DEFINE_list("artefacts", [], "SavedModels, TFLite, ONNX and OpenVINO files to measure as well.")
 flags.DEFINE_list("batch_sizes", ["1", "4", "8"], "Images in one call.")
 flags.DEFINE_integer("threads", os.cpu_count() or 1, "Threads of the kernels.", 1)
 flags.DEFINE_integer("calls", 50, "Timed calls for each artefact and batch size.", 1)
@@ -36,7 +36,7 @@ def main(argv):
         return 0
     paths = [path for path in (options.model, *options.artefacts) if path]
     if not paths:
-        raise ValueError("Nothing to measure: give --model (a run) or --artefacts (SavedModels, TFLite files).")
+        raise ValueError("Nothing to measure: give --model (a run) or --artefacts (exported files).")
     rows, failed = [], 0
     for path in paths:
         logging.info("Measuring %s", path)

@@ -20,7 +20,7 @@ from keras_vit.serving import artefacts, pictures, runs, verify
 BATCH_SIZE = 16
 
 flags.DEFINE_string("model", None, "Directory of a run, or a .keras file in one.")
-flags.DEFINE_string("artefact", None, "SavedModel or TFLite file to check.")
+flags.DEFINE_string("artefact", None, "SavedModel, TFLite, ONNX or OpenVINO file to check.")
 flags.DEFINE_list("images", [], "Pictures to compare on; some of the run's data if not given.")
 flags.DEFINE_string("split", None, "Split of the data; the run's evaluation split if not given.")
 flags.DEFINE_integer("examples", 256, "How many pictures to compare on.", 1)
@@ -34,7 +34,7 @@ def main(argv):
     del argv
     options = flags.FLAGS
     if not options.model or not options.artefact:
-        raise ValueError("--model (the directory of a run) and --artefact (a SavedModel or TFLite file) are needed.")
+        raise ValueError("--model (the directory of a run) and --artefact (what was exported) are needed.")
     run = training.load_run(options.model)
     model = artefacts.KerasArtefact(run.model, runs.describe(run), run.path)
     artefact = artefacts.open_artefact(options.artefact)

@@ -40,6 +40,8 @@ OPTIONAL = {
     "keras_hub",
     "vit_keras",
     "google",  # protobuf, which comes with TensorFlow
+    "flatbuffers",  # the same
+    "tf2onnx",
     "grpc",
     "tensorflow_serving",
     "ai_edge_litert",

@@ -6,14 +6,14 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from keras_vit.serving import card, interpreter, outputs, versions
+from keras_vit.serving import card, interpreter, outputs, runtimes, versions
 
 
 class Artefact:
     """A classifier of any format.
 
     Attributes:
-        kind: "keras", "saved_model" or "tflite".
+        kind: "keras", "saved_model", "tflite", "onnx" or "openvino".
         path: Where it came from.
         card: What describes it (see `keras_vit.serving.card`): class names, preprocessing, output function.
         scores_are: "logits" or "probabilities": what `predict_scores` returns.
@@ -145,22 +145,61 @@ class TFLiteArtefact(Artefact):
         self.input_details = self._runner.get_input_details()["images"]
 
     def predict(self, images):
-        batch_size = self.input_details["shape"][0]
-        answers = []
-        for start in range(0, len(images), batch_size):
-            batch = np.asarray(images[start : start + batch_size], self.input_details["dtype"])
-            missing = batch_size - len(batch)
-            padded = np.pad(batch, [(0, missing), (0, 0), (0, 0), (0, 0)])
-            answers.append(self._runner(images=padded)["probabilities"][: len(batch)])
-        return np.concatenate(answers)
+        return in_batches(
+            lambda batch: self._runner(images=batch)["probabilities"],
+            np.asarray(images, self.input_details["dtype"]),
+            self.input_details["shape"][0],
+        )
+
+
+class RuntimeArtefact(Artefact):
+    """A file that ONNX Runtime or OpenVINO runs.
+
+    Args:
+        path: The file, `.onnx` or `.xml`.
+        num_threads: Threads of the kernels; None for all cores.
+    """
+
+    def __init__(self, path: str, num_threads: int | None = None):
+        super().__init__(path, card.read(card.beside(path)))
+        self.kind = "onnx" if path.endswith(".onnx") else "openvino"
+        opener = runtimes.open_onnx if self.kind == "onnx" else runtimes.open_openvino
+        self._predict, self.batch_size = opener(path, num_threads)
+
+    def predict(self, images):
+        return in_batches(self._predict, np.ascontiguousarray(images, np.float32), self.batch_size or len(images))
+
+
+def in_batches(function, images: np.ndarray, batch_size: int) -> np.ndarray:
+    """Applies a function to batches of one size, of which the last is padded with zeros.
+
+    Args:
+        function: From images `[batch_size, H, W, C]` to `[batch_size, classes]`.
+        images: `[N, H, W, C]`.
+        batch_size: The size.
+
+    Returns:
+        `[N, classes]`.
+    """
+    answers = []
+    for start in range(0, len(images), batch_size):
+        batch = images[start : start + batch_size]
+        missing = batch_size - len(batch)
+        padded = np.pad(batch, [(0, missing), (0, 0), (0, 0), (0, 0)]) if missing else batch
+        answers.append(function(padded)[: len(batch)])
+    return np.concatenate(answers)
+
+
+_OPENERS = {".tflite": TFLiteArtefact, ".onnx": RuntimeArtefact, ".xml": RuntimeArtefact}
 
 
 def open_artefact(path: str, num_threads: int | None = None) -> Artefact:
     """Opens an exported classifier by what is at the path.
 
     Args:
-        path: A SavedModel's version directory, a directory of versions (the largest is taken) or a `.tflite` file.
-        num_threads: Threads of a TFLite file; None for all cores.
+        path: A SavedModel's version directory, a directory of versions (the largest is taken), a `.tflite`, `.onnx` or
+            OpenVINO `.xml` file, or a directory with just one such file.
+        num_threads: Threads of the kernels; None for all cores.
 
     Returns:
         The artefact.
@@ -169,29 +208,33 @@ def open_artefact(path: str, num_threads: int | None = None) -> Artefact:
         FileNotFoundError: If there is nothing.
         ValueError: If it is nothing that can be opened.
     """
-    if path.endswith(".tflite"):
-        return TFLiteArtefact(path, num_threads)
     if not os.path.exists(path):
         raise FileNotFoundError(f"No artefact {path!r}.")
+    if _extension(path) in _OPENERS:
+        return _OPENERS[_extension(path)](path, num_threads)
     if os.path.exists(os.path.join(path, "saved_model.pb")):
         return SavedModelArtefact(path, num_threads)
     found = versions.list_versions(path)
     if found:
         return SavedModelArtefact(os.path.join(path, str(found[-1])), num_threads)
-    files = [name for name in (os.listdir(path) if os.path.isdir(path) else ()) if name.endswith(".tflite")]
+    files = [name for name in (os.listdir(path) if os.path.isdir(path) else ()) if _extension(name) in _OPENERS]
     if len(files) == 1:
-        return TFLiteArtefact(os.path.join(path, files[0]), num_threads)
+        return open_artefact(os.path.join(path, files[0]), num_threads)
     raise ValueError(
-        "Expected a SavedModel (a directory with saved_model.pb, or numbered versions of one) or a .tflite file. "
-        f"Received: {path!r}."
+        "Expected a SavedModel (a directory with saved_model.pb, or numbered versions of one) or a file that ends in "
+        f"{', '.join(_OPENERS)}. Received: {path!r}."
     )
 
 
 def is_exported(path: str) -> bool:
     """Whether a path looks like an exported artefact rather than a run or a `.keras` file."""
-    if path.endswith(".tflite") or os.path.exists(os.path.join(path, "saved_model.pb")):
+    if _extension(path) in _OPENERS or os.path.exists(os.path.join(path, "saved_model.pb")):
         return True
     return bool(versions.list_versions(path)) and not os.path.exists(os.path.join(path, "model.keras"))
+
+
+def _extension(path):
+    return os.path.splitext(path)[1]
 
 
 class _quiet_deprecations:

@@ -7,7 +7,7 @@ import time
 
 import numpy as np
 
-from keras_vit.serving import artefacts
+from keras_vit.serving import artefacts, runtimes
 
 PERCENTILES = (50, 95, 99)
 
@@ -51,9 +51,10 @@ def peak_memory() -> int:
 
 
 def size_of(path: str) -> int:
-    """Bytes of a file, or of all files in a directory."""
+    """Bytes of a file (with the weights beside it, if it is OpenVINO's), or of all files in a directory."""
     if os.path.isfile(path):
-        return os.path.getsize(path)
+        weights = runtimes.weights_beside(path)
+        return os.path.getsize(path) + (os.path.getsize(weights) if path.endswith(".xml") else 0)
     return sum(os.path.getsize(os.path.join(folder, name)) for folder, _, names in os.walk(path) for name in names)
 
 

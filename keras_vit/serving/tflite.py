@@ -3,14 +3,14 @@
 import collections
 import contextlib
 import functools
-import os
 import tempfile
 
 import keras
 import numpy as np
 import tensorflow as tf
 
-from keras_vit.serving import artefacts, card, clone, outputs, pictures, quantization, signatures, verify
+from keras_vit.serving import artefacts, clone, files, metadata, outputs, pictures, quantization, signatures, verify
+from keras_vit.serving.files import ConversionError as ConversionError
 
 SIGNATURE = "classify"
 
@@ -59,17 +59,15 @@ def export_tflite(
     image_shape = tuple(description["image_shape"])
     calibration_images = None if calibration is None else pictures.prepare(calibration.contents, preprocess)
     content = convert(network, image_shape, description["output"], precision, batch_size, normalise, calibration_images)
-    description = {**description, "precision": precision, "batch_size": batch_size, "bytes": len(content)}
+    description = {**description, "precision": precision, "batch_size": batch_size}
     description["input"] = "float32" if normalise is None else "uint8"
-    os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=".unfinished-", dir=os.path.dirname(path) or ".") as folder:
-        draft = os.path.join(folder, os.path.basename(path))
-        with open(draft, "wb") as file:
+    content = metadata.add(content, description)
+    with files.draft(path, description) as (name, describe):
+        with open(name, "wb") as file:
             file.write(content)
-        card.write_text(card.labels_beside(draft), "".join(f"{name}\n" for name in description["class_names"]))
-        card.write(card.beside(draft), description)
+        describe()
         try:
-            comparison = verify_tflite(draft, network, preprocess, examples, normalise)
+            comparison = files.compare(artefacts.TFLiteArtefact(name), network, preprocess, examples, normalise)
         except RuntimeError as error:  # how the interpreter refuses
             raise ConversionError(f"The interpreter cannot run the {precision} file: {error}") from error
         try:
@@ -81,9 +79,6 @@ def export_tflite(
                 worst = quantization.block_errors(make_converter, spec, SIGNATURE, calibration_images)[:3]
             blocks = ", ".join(f"{name} ({steps:.2f} steps)" for name, steps in worst)
             raise verify.VerificationError(f"{error} The layers with the largest rounding errors: {blocks}.") from error
-        # The file comes last: whoever finds it finds its card as well.
-        for name in (card.labels_beside, card.beside, str):
-            os.replace(name(draft), name(path))
     return comparison
 
 
@@ -142,10 +137,6 @@ def _graph(network, image_shape, output, batch_size, normalise):
         yield functools.partial(tf.lite.TFLiteConverter.from_saved_model, folder, signature_keys=[SIGNATURE]), spec
 
 
-class ConversionError(RuntimeError):
-    """A model that TFLite cannot run with its built-in operators."""
-
-
 def operators(content: bytes) -> collections.Counter:
     """Counts the operators of a TFLite file by name; custom and Flex ones have the prefix `CUSTOM:`."""
     from tensorflow.lite.python import schema_py_generated as schema
@@ -169,25 +160,3 @@ def operators(content: bytes) -> collections.Counter:
 def foreign_operators(content: bytes) -> list[str]:
     """The custom and Flex operators of a TFLite file, which a plain interpreter cannot run."""
     return sorted(name.removeprefix("CUSTOM:") for name in operators(content) if name.startswith("CUSTOM"))
-
-
-def verify_tflite(
-    path: str, network: keras.Model, preprocess, examples: pictures.Pictures, normalise=None
-) -> verify.Comparison:
-    """Runs a TFLite file on real pictures and compares with the model.
-
-    Args:
-        path: The file, with its card beside it.
-        network: The model, which returns logits.
-        preprocess: Encoded picture (scalar string) -> what the artefact takes.
-        examples: Real pictures.
-        normalise: See `export_tflite`.
-    """
-    artefact = artefacts.TFLiteArtefact(path)
-    reference = artefacts.KerasArtefact(network, artefact.card)
-    expected, answers = [], []
-    for start in range(0, len(examples.contents), 16):
-        images = pictures.prepare(examples.contents[start : start + 16], preprocess)
-        expected.append(reference.predict(images if normalise is None else normalise(images)))
-        answers.append(artefact.predict(images))
-    return verify.compare(np.concatenate(expected), np.concatenate(answers), examples.labels)

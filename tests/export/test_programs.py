@@ -1,5 +1,6 @@
 """The programs on a finished run, from its directory to the artefacts and back through evaluation and prediction."""
 
+import importlib.util
 import json
 import os
 import subprocess
@@ -44,6 +45,17 @@ def tflite_file(run, tmp_path_factory):
     return path
 
 
+@pytest.fixture(scope="module", params=["onnx", "openvino"])
+def interchange_file(request, run, tmp_path_factory):
+    for package in {"onnx": ("tf2onnx", "onnxruntime"), "openvino": ("openvino",)}[request.param]:
+        if importlib.util.find_spec(package) is None:
+            pytest.skip(f"{package} is not installed: pip install 'keras-vision-transformers[{request.param}]'")
+    folder = tmp_path_factory.mktemp(request.param)
+    arguments = (f"--model={run[0]}", f"--output={folder}", "--verify_examples=20")
+    assert call(f"export.{request.param}", *arguments) == 0
+    return folder / ("model.onnx" if request.param == "onnx" else "model.xml")
+
+
 def evaluate(capsys, *arguments):
     capsys.readouterr()
     assert call("train.evaluate", "--json", *arguments) == 0
@@ -67,6 +79,28 @@ def test_artefacts_measure_as_the_model(run, served, tflite_file, capsys):
         assert result["accuracy"] == expected["accuracy"]
         assert result["loss"] == pytest.approx(expected["loss"], rel=1e-4)  # float32 in another order
     assert evaluate(capsys, f"--model={served}")["accuracy"] == expected["accuracy"]
+
+
+def test_interchange_files_measure_as_the_model(run, interchange_file, tmp_path, capsys):
+    expected = evaluate(capsys, f"--model={run[0]}")
+    result = evaluate(capsys, f"--model={run[0]}", f"--artefact={interchange_file}")
+    assert result["accuracy"] == expected["accuracy"]
+    assert result["loss"] == pytest.approx(expected["loss"], rel=1e-4)  # float32 in another order
+    assert call("export.verify", f"--model={run[0]}", f"--artefact={interchange_file}", "--examples=40") == 0
+    write_digits_run(tmp_path / "other", seed=1)
+    other = f"--model={tmp_path / 'other'}"
+    assert call("export.verify", other, f"--artefact={interchange_file}", "--examples=40") == 1
+    assert capsys.readouterr().out.endswith("differs\n")
+
+
+@pytest.mark.slow
+def test_benchmark_measures_interchange_files(interchange_file, capfd):
+    arguments = (f"--artefacts={interchange_file}", "--batch_sizes=2", "--calls=4", "--threads=1", "--json")
+    assert call("export.benchmark", *arguments) == 0
+    (row,) = [json.loads(line) for line in capfd.readouterr().out.splitlines() if line.startswith("{")]
+    assert (row["kind"], row["precision"]) == (artefacts.open_artefact(str(interchange_file)).kind, "float32")
+    assert row["bytes"] == latency.size_of(str(interchange_file)) > 10_000
+    assert 0 < row["p50_ms"] <= row["p99_ms"]
 
 
 def test_verify_agrees_and_differs(run, served, tflite_file, tmp_path, capsys):
@@ -160,8 +194,9 @@ def test_missing_arguments_are_named():
         call("train.predict", "--model=x")
     with pytest.raises(ValueError, match="--model .* and --output .* are needed"):
         call("export.saved_model", "--model=x")
-    with pytest.raises(ValueError, match="--model .* and --output .* are needed"):
-        call("export.tflite", "--output=x")
+    for program in ("export.tflite", "export.onnx", "export.openvino"):
+        with pytest.raises(ValueError, match="--model .* and --output .* are needed"):
+            call(program, "--output=x")
     with pytest.raises(FileNotFoundError, match="Expected model.keras"):
         call("train.evaluate", "--model=nowhere")
 

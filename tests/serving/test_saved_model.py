@@ -1,4 +1,6 @@
 import os
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -226,3 +228,38 @@ def test_a_header_that_lies_is_refused(height, width):
     with pytest.raises(tf.errors.InvalidArgumentError, match="at most 1000 pixels"):
         decoding.check_size(tf.constant(lying), 1000)
     assert decoding.check_size(tf.constant(honest), 20 * 24) == honest
+
+
+def saved_model_cli(*arguments):
+    """The command of that name, which TensorFlow installs."""
+    command = [sys.executable, "-m", "tensorflow.python.tools.saved_model_cli", *map(str, arguments)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr[-2000:]
+    return done.stdout
+
+
+@pytest.mark.slow
+def test_the_command_line_tool_shows_and_runs_it(exported, tmp_path):
+    model, _, base, _ = exported
+    path = base / "1"
+    where = ("--dir", path, "--tag_set", "serve")
+    shown = saved_model_cli("show", *where, "--signature_def", "serving_default")
+    for text in ("inputs['image_bytes']", "DT_STRING", "outputs['top_k_classes']", "tensorflow/serving/predict"):
+        assert text in shown
+    content = small.examples(1).contents[0]
+    expected = expected_probabilities(model, [content])
+    signature = ("--signature_def", "serving_default", "--input_exprs", f"image_bytes=[{content!r}]")
+    saved_model_cli("run", *where, *signature, "--outdir", tmp_path / "bytes")
+    np.testing.assert_allclose(np.load(tmp_path / "bytes" / "probabilities.npy"), expected, atol=1e-5)
+    np.save(tmp_path / "prepared.npy", small.preprocess(tf.constant(content))[None])
+    signature = ("--signature_def", "serve_tensor", "--inputs", f"images={tmp_path / 'prepared.npy'}")
+    saved_model_cli("run", *where, *signature, "--outdir", tmp_path / "tensor")
+    np.testing.assert_allclose(np.load(tmp_path / "tensor" / "probabilities.npy"), expected, atol=1e-5)
+
+
+@pytest.mark.slow
+def test_the_graph_neither_reads_nor_writes_files(exported):
+    # What the tool warns of in models from strangers.
+    assert "does not contain denylisted ops" in saved_model_cli(
+        "scan", "--dir", exported[2] / "1", "--tag_set", "serve"
+    )

@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 
 from keras_vit import models
-from keras_vit.serving import artefacts, clone, tflite, verify
+from keras_vit.serving import artefacts, clone, interpreter, metadata, tflite, verify
 from tests.serving import small
 
 
@@ -48,6 +48,7 @@ def test_file_card_and_labels(tmp_path):
     comparison = export(model, tmp_path / "a" / "model.tflite")
     assert sorted(os.listdir(tmp_path / "a")) == ["model.json", "model.labels.txt", "model.tflite"]
     assert (tmp_path / "a" / "model.labels.txt").read_text(encoding="utf-8").splitlines() == list(small.CLASS_NAMES)
+    assert metadata.labels_of((tmp_path / "a" / "model.tflite").read_bytes()) == list(small.CLASS_NAMES)
     assert comparison.examples == 6
     assert comparison.top1_agreement == 1.0
     artefact = artefacts.open_artefact(str(tmp_path / "a"))
@@ -60,8 +61,8 @@ def test_file_card_and_labels(tmp_path):
 def test_signature_has_names_and_a_fixed_batch(tmp_path):
     path = str(tmp_path / "model.tflite")
     export(small.model(), path, batch_size=4)
-    interpreter = tf.lite.Interpreter(path)
-    assert interpreter.get_signature_list() == {"classify": {"inputs": ["images"], "outputs": ["probabilities"]}}
+    opened = interpreter.make_interpreter(path)
+    assert opened.get_signature_list() == {"classify": {"inputs": ["images"], "outputs": ["probabilities"]}}
     assert artefacts.TFLiteArtefact(path).input_details["shape"].tolist() == [4, 16, 16, 3]
     assert artefacts.TFLiteArtefact(path).predict(prepared(6)).shape == (6, 7)  # one full batch, one padded
 

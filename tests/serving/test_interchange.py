@@ -1,0 +1,173 @@
+"""ONNX and OpenVINO files."""
+
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from keras_vit.serving import artefacts, files, interchange, latency, runtimes, verify
+from tests.serving import small
+from tests.serving.test_tflite import bit, hybrid, prepared, slow
+
+FORMATS = {"onnx": ("onnxruntime", "tf2onnx"), "openvino": ("openvino",)}
+
+
+@pytest.fixture(params=sorted(FORMATS))
+def kind(request):
+    for package in FORMATS[request.param]:
+        # Looked for without importing: OpenVINO's import has side effects, which are ours to prevent.
+        if interchange.importlib.util.find_spec(package) is None:
+            pytest.skip(f"{package} is not installed: pip install 'keras-vision-transformers[{request.param}]'")
+    return request.param
+
+
+def path_of(kind, folder):
+    return str(folder / f"model{interchange.FORMATS[kind][0]}")
+
+
+def export(model, kind, folder, output="softmax", **options):
+    return interchange.export_interchange(
+        model,
+        path_of(kind, folder),
+        kind,
+        preprocess=small.preprocess,
+        description=small.description(output),
+        examples=small.examples(),
+        **options,
+    )
+
+
+def test_files_card_and_answers(kind, tmp_path):
+    model = small.model(dtype="mixed_bfloat16", dropout_rate=0.1)
+    comparison = export(model, kind, tmp_path)
+    expected = {"onnx": ["model.onnx"], "openvino": ["model.bin", "model.xml"]}[kind]
+    assert sorted(os.listdir(tmp_path)) == sorted([*expected, "model.json", "model.labels.txt"])
+    assert (tmp_path / "model.labels.txt").read_text(encoding="utf-8").splitlines() == list(small.CLASS_NAMES)
+    assert comparison.examples == 6
+    assert comparison.top1_agreement == 1.0
+    artefact = artefacts.open_artefact(str(tmp_path))
+    assert artefact.kind == kind
+    assert artefact.card["precision"] == "float32"
+    assert (
+        artefact.card["bytes"] == latency.size_of(artefact.path) == sum(os.path.getsize(tmp_path / f) for f in expected)
+    )
+    # The same float32 sums in another order, for any number of pictures.
+    plain = small.model(dtype="float32")
+    for count in (6, 1, 3):
+        expected = tf.nn.softmax(plain(prepared(count), training=False)).numpy()
+        np.testing.assert_allclose(artefact.predict(prepared(count)), expected, atol=1e-5)
+
+
+def test_answers_do_not_share_memory(kind, tmp_path):
+    export(small.model(), kind, tmp_path, batch_size=1)
+    artefact = artefacts.open_artefact(path_of(kind, tmp_path))
+    images = prepared(2)
+    first = artefact.predict(images[:1])
+    kept = first.copy()
+    assert np.abs(artefact.predict(images[1:]) - kept).max() > 1e-3
+    np.testing.assert_array_equal(first, kept)
+
+
+def test_a_fixed_batch_is_filled_up(kind, tmp_path):
+    model = small.model()
+    export(model, kind, tmp_path, output="sigmoid", batch_size=4)
+    artefact = artefacts.open_artefact(path_of(kind, tmp_path), num_threads=1)
+    assert artefact.batch_size == 4
+    expected = tf.sigmoid(model(prepared(6), training=False)).numpy()
+    np.testing.assert_allclose(artefact.predict(prepared(6)), expected, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "network",
+    [
+        slow(lambda: small.model(pooling="map", num_registers=2, layer_scale=0.5)),
+        slow(lambda: small.model(pooling="gap", position_embedding="sincos2d", image_size=None)),
+        slow(lambda: small.model(position_embedding="relative", activation="gelu")),
+        slow(lambda: small.model(classifier_activation="softmax", representation_size=8, remat="blocks")),
+        slow(hybrid),
+        slow(bit),
+    ],
+    ids=["map", "gap", "relative", "activation", "hybrid", "bit"],
+)
+def test_every_family(network, kind, tmp_path):
+    # The tolerance of float32 is part of the export.
+    assert export(network(), kind, tmp_path).max_difference < 1e-4
+
+
+def test_an_artefact_that_differs_is_not_written(kind, tmp_path):
+    strict = verify.Tolerance(max_difference=-1.0)  # nothing can keep to it
+    with pytest.raises(verify.VerificationError, match=f"The {kind} file does not answer as its model"):
+        export(small.model(), kind, tmp_path, tolerance=strict)
+    assert os.listdir(tmp_path) == []
+
+
+def test_damaged_and_foreign_files(kind, tmp_path):
+    path = path_of(kind, tmp_path)
+    with pytest.raises(FileNotFoundError, match="No artefact"):
+        artefacts.open_artefact(path)
+    opener = runtimes.open_onnx if kind == "onnx" else runtimes.open_openvino
+    with pytest.raises(FileNotFoundError, match="No file"):
+        opener(path)
+    for extension in (".onnx", ".xml", ".bin"):
+        (tmp_path / f"model{extension}").write_bytes(b"no model")
+    with pytest.raises(ValueError, match="that can be run"):
+        opener(path)
+    with pytest.raises(ValueError, match="must have the input 'images' and the output 'probabilities'. Received"):
+        runtimes._check_names(path, ["images"], ["logits"])
+
+
+def test_wrong_arguments(tmp_path):
+    with pytest.raises(ValueError, match=r"must be one of \['onnx', 'openvino'\]. Received: format='coreml'"):
+        interchange.check("coreml", "a.onnx")
+    with pytest.raises(ValueError, match="must end in .xml. Received: 'a.onnx'"):
+        interchange.check("openvino", "a.onnx")
+
+
+def test_missing_packages_name_the_extra(monkeypatch, tmp_path):
+    monkeypatch.setattr(interchange.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(ImportError, match=r"needs tf2onnx, onnx: pip install 'keras-vision-transformers\[onnx\]'"):
+        interchange.check("onnx", "a.onnx")
+    for name in ("onnxruntime", "openvino"):
+        monkeypatch.setitem(sys.modules, name, None)
+    with pytest.raises(ImportError, match=r"keras-vision-transformers\[onnx\]"):
+        runtimes.open_onnx(str(tmp_path / "a.onnx"))
+    with pytest.raises(ImportError, match=r"keras-vision-transformers\[openvino\]"):
+        runtimes.open_openvino(str(tmp_path / "a.xml"))
+
+
+@pytest.mark.slow
+def test_openvino_reports_to_nobody(tmp_path):
+    """Its package for reports is not even imported, as it would be with a plain import."""
+    pytest.importorskip("openvino_telemetry")
+    code = "import sys; from keras_vit.serving import runtimes; runtimes.import_openvino(); print(sorted(sys.modules))"
+    environment = {**os.environ, "HOME": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=True)
+    assert "'openvino'" in done.stdout
+    assert "openvino_telemetry" not in done.stdout
+    assert not (tmp_path / "intel").exists()  # where it would keep the number that it gives to each user
+
+
+def test_files_beside_the_draft(tmp_path):
+    """Without any converter: what is written appears whole or not at all."""
+    path = str(tmp_path / "deep" / "a.xml")
+    description = {**small.description(), "precision": "float32"}
+
+    def write(name):
+        for extension in (".xml", ".bin"):
+            with open(os.path.splitext(name)[0] + extension, "wb") as file:
+                file.write(b"12345")
+
+    with pytest.raises(RuntimeError), files.draft(path, description, (".bin",)) as (name, describe):
+        write(name)
+        describe()
+        raise RuntimeError
+    assert os.listdir(tmp_path / "deep") == []
+    with files.draft(path, description, (".bin",)) as (name, describe):
+        write(name)
+        describe()
+        assert os.listdir(tmp_path / "deep") == [os.path.basename(os.path.dirname(name))]
+    assert sorted(os.listdir(tmp_path / "deep")) == ["a.bin", "a.json", "a.labels.txt", "a.xml"]
+    assert '"bytes": 10' in (tmp_path / "deep" / "a.json").read_text()
