@@ -5,6 +5,8 @@ mirrored      all GPUs of this machine (or virtual CPU devices), one replica eac
 multi_worker  several machines, each started with its own `TF_CONFIG`
 tpu           the TPU cores of this machine (`--tpu=local`) or of a named TPU
 auto          what the machine has: TF_CONFIG, else a TPU, else several GPUs, else one device
+
+On JAX, `keras_vit.training.jax.devices` is in its place, with `data_parallel` and `fsdp`.
 """
 
 import importlib.metadata
@@ -18,6 +20,7 @@ import tensorflow as tf
 from keras_vit import recipe as recipes
 
 STRATEGIES = ("auto", "one_device", "mirrored", "multi_worker", "tpu")
+JAX_STRATEGIES = ("auto", "one_device", "data_parallel", "fsdp")
 TPU_ENVIRONMENT = ("TPU_NAME", "PJRT_DEVICE", "NEXT_PLUGGABLE_DEVICE_USE_C_API", "TF_PLUGGABLE_DEVICE_LIBRARY_PATH")
 METADATA_SERVER = ("metadata.google.internal", 80)  # where Google Cloud says which TPUs there are
 
@@ -42,7 +45,8 @@ def create_strategy(name: str = "auto", tpu: str = "local", virtual_devices: int
         DevicesMissing: if the machine lacks what is asked for.
     """
     if name not in STRATEGIES:
-        raise ValueError(f"--distribute must be one of {', '.join(STRATEGIES)}. Received: {name!r}")
+        jax = " That one is for KERAS_BACKEND=jax." if name in JAX_STRATEGIES else ""
+        raise ValueError(f"--distribute must be one of {', '.join(STRATEGIES)}. Received: {name!r}.{jax}")
     if virtual_devices:
         _split_cpu(virtual_devices)
     if name == "auto":
@@ -50,7 +54,7 @@ def create_strategy(name: str = "auto", tpu: str = "local", virtual_devices: int
     if name == "tpu":
         return _tpu_strategy(tpu)
     if name == "multi_worker":
-        _check_tf_config()
+        check_tf_config()
         return tf.distribute.MultiWorkerMirroredStrategy()
     if name == "mirrored":
         devices = tf.config.list_logical_devices("GPU") or tf.config.list_logical_devices("CPU")
@@ -179,8 +183,12 @@ def _what_there_is(virtual_devices: int) -> str:
     return "mirrored" if virtual_devices > 1 or len(tf.config.list_physical_devices("GPU")) > 1 else "one_device"
 
 
-def _check_tf_config() -> None:
-    """Raises a readable error where TensorFlow would hang or complain about something else."""
+def check_tf_config() -> None:
+    """Raises a readable error where TensorFlow would hang or complain about something else.
+
+    Raises:
+        ValueError: if the environment variable TF_CONFIG is missing or not of the right form.
+    """
     example = (
         '\'{"cluster": {"worker": ["host0:12345", "host1:12345"]}, "task": {"type": "worker", "index": 0}}\', with '
         "the same cluster and another index on each machine"

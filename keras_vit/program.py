@@ -32,9 +32,10 @@ def define_config_flag() -> None:
 
 def define_distribution_flags() -> None:
     """Defines `--distribute`, `--tpu` and `--virtual_devices`."""
-    flags.DEFINE_enum("distribute", "auto", list(distribute.STRATEGIES), "Devices to use; auto takes what there is.")
+    names = dict.fromkeys([*distribute.STRATEGIES, *distribute.JAX_STRATEGIES])
+    flags.DEFINE_enum("distribute", "auto", list(names), "Devices to use; auto takes what there is.")
     flags.DEFINE_string("tpu", "local", "With --distribute=tpu: 'local', a TPU's name, or grpc://HOST:8470.")
-    flags.DEFINE_integer("virtual_devices", 0, "Divide the CPU into so many devices, to try out mirrored.", 0)
+    flags.DEFINE_integer("virtual_devices", 0, "Divide the CPU into so many devices, to try out several.", 0)
 
 
 def recipe_from_flags() -> recipes.Recipe:

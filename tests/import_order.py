@@ -27,8 +27,11 @@ ORDER = (
 )
 PROGRAMS = ("train", "export")  # folders; a program imports keras_vit.* and no other program
 WITH_TENSORFLOW = {"data", "distribute", "training", "serving", "benchmarking", *PROGRAMS}
-# Keras has no gradient of a function with respect to tensors: these ask the backend that runs, inside of a function.
-BACKEND_SWITCHES = {"keras_vit.inspection._gradients"}
+# Keras has no gradient of a function with respect to tensors, and no rounding that XLA keeps: these ask the backend
+# that runs, inside of a function.
+BACKEND_SWITCHES = {"keras_vit.inspection._gradients", "keras_vit.optim._rounding"}
+# What runs only on JAX may import it at the top; nothing else imports this package at the top.
+JAX_PACKAGE = "keras_vit.training.jax"
 REQUIRED = {"keras", "numpy", "absl", "h5py", "ml_collections", "ml_dtypes"}
 OPTIONAL = {
     "matplotlib",
@@ -75,9 +78,13 @@ def check(root):
         for target, line, nested in imports(root, path, module):
             where = f"{path.relative_to(root)}:{line}"
             top = target.split(".")[0]
+            if f"{target}.".startswith(f"{JAX_PACKAGE}.") and not (
+                nested or f"{module}.".startswith(f"{JAX_PACKAGE}.")
+            ):
+                problems.append(f"{where}: imports {target} at the top, which needs JAX; import it where it is used")
             if top == "keras_vit" or top in PROGRAMS:
                 problems.extend(f"{where}: {problem}" for problem in own_import(unit, target))
-            elif top in ("tensorflow", "jax") and nested and module in BACKEND_SWITCHES:
+            elif may_use_backend(module, top, nested):
                 continue
             elif top == "tensorflow":
                 if unit not in WITH_TENSORFLOW:
@@ -92,6 +99,13 @@ def check(root):
         if len(modules) > 1:
             problems.append(f"the optional {name!r} is imported in more than one module: {sorted(modules.values())}")
     return problems
+
+
+def may_use_backend(module, top, nested):
+    """Whether a module is one of those that may import a backend of Keras beside what their part of the project may."""
+    if top == "jax" and f"{module}.".startswith(f"{JAX_PACKAGE}."):
+        return True
+    return top in ("tensorflow", "jax") and nested and module in BACKEND_SWITCHES
 
 
 def source_files(root):

@@ -28,6 +28,17 @@ def test_backend_switches_ask_inside_of_functions(tmp_path):
     assert "imports TensorFlow, which only" in problem
 
 
+def test_jax_has_a_package_of_its_own(tmp_path):
+    path, importing = "keras_vit/training/engine.py", "from keras_vit.training.jax import step"
+    files = {
+        "keras_vit/training/jax/step.py": "import jax",
+        "keras_vit/training/jax/loop.py": f"import jax\n{importing}",
+    }
+    assert write_tree(tmp_path / "a", {**files, path: f"def f():\n    {importing}"}) == []
+    (problem,) = write_tree(tmp_path / "b", {**files, path: importing})
+    assert "imports keras_vit.training.jax.step at the top, which needs JAX" in problem
+
+
 def test_the_project_keeps_the_order():
     files = import_order.source_files(ROOT)
     assert any(path.name == "version.py" for path in files)

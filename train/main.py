@@ -6,6 +6,8 @@
 Leaves in the working directory: config.json, metrics.jsonl, tensorboard/, checkpoints/, model.keras and report.png.
 Started again with the same working directory, it goes on at the step of its last checkpoint. Exit codes are those of
 `keras_vit.program`; 75 means: stopped on request after saving, start again.
+
+Under KERAS_BACKEND=jax it trains the same recipes on JAX (--distribute=data_parallel or fsdp).
 """
 
 import os
@@ -19,19 +21,15 @@ from keras_vit import distribute, evaluators, program
 from keras_vit import recipe as recipes
 from keras_vit.data import eval_batches, open_source, train_batches
 from keras_vit.inspection import plots
-from keras_vit.training import inputs, network, report, run_directory
-from keras_vit.training.checkpoints import CheckpointStore
-from keras_vit.training.evaluation import Evaluation
-from keras_vit.training.forward import Forward
-from keras_vit.training.loop import Loop
+from keras_vit.training import engine as engines
+from keras_vit.training import inputs, report, run_directory
 from keras_vit.training.progress import read_metrics
-from keras_vit.training.state import TrainState
-from keras_vit.training.step import TrainStep
 
 program.define_config_flag()
 program.define_distribution_flags()
 flags.DEFINE_string("workdir", None, "Where everything is written; a stopped run there is resumed.")
-flags.DEFINE_bool("profile", False, "Write a TensorFlow profile of a few steps for TensorBoard.")
+flags.DEFINE_bool("profile", False, "Write a profile of a few steps for TensorBoard.")
+flags.DEFINE_bool("several_hosts", False, "On JAX: train with the other hosts of this TPU pod or cluster job.")
 
 
 def main(argv):
@@ -42,16 +40,19 @@ def main(argv):
         raise ValueError("--workdir is missing: the directory for everything that the run writes.")
 
     # Devices
-    strategy = distribute.create_strategy(flags.FLAGS.distribute, flags.FLAGS.tpu, flags.FLAGS.virtual_devices)
+    engine, options = engines.of_backend(), flags.FLAGS
+    strategy = engine.create_strategy(
+        recipe, options.distribute, options.tpu, options.virtual_devices, options.several_hosts
+    )
     if recipe.deterministic:
         keras.utils.set_random_seed(recipe.seed)
         tf.config.experimental.enable_op_determinism()
-    chief = distribute.is_chief(strategy)
+    chief = engine.is_chief(strategy)
     data, optim = recipe.data, recipe.optim
     distribute.check_batch_size("data.batch_size", data.batch_size, strategy, optim.accumulation_steps)
     eval_batch_size = data.eval_batch_size or data.batch_size
     distribute.check_batch_size("data.eval_batch_size", eval_batch_size, strategy)
-    logging.info("%s; %s", distribute.describe(strategy), recipe.precision)
+    logging.info("%s; %s", engine.describe(strategy), recipe.precision)
 
     # Data: the batches of a step depend on the recipe and the step alone
     train_source = open_source(data.source, split=data.train_split)
@@ -75,17 +76,16 @@ def main(argv):
                 on_bad_image=data.on_bad_image,
             )
 
-        return distribute.distribute_batches(strategy, of_worker)
+        return engine.batches(strategy, of_worker)
 
     def eval_batches_of_worker(shard, shards):
         return eval_batches(eval_source, data.pp_eval, batch_size=eval_batch_size, shard_index=shard, num_shards=shards)
 
     # Model, and everything else that a checkpoint holds
     channels = inputs.check_images(recipe, train_source, eval_source)
-    with strategy.scope():
-        model = network.create_network(recipe, classes, channels)
-        state = TrainState(model, recipe)
-    store = CheckpointStore(
+    state = engine.create_state(recipe, classes, channels, strategy)
+    model = state.model
+    store = engine.CheckpointStore(
         state.variables(), os.path.join(workdir, run_directory.CHECKPOINTS), recipe.keep_checkpoints, writes=chief
     )
     step = store.restore()
@@ -97,18 +97,11 @@ def main(argv):
     logging.info("%s: %s weights", recipe.model.variant, f"{model.count_params():,}")
 
     # Training
-    train_step = TrainStep(
-        state,
-        recipe,
-        inputs.training_inputs(recipe, classes),
-        data.batch_size,
-        xla=distribute.use_xla(recipe.jit, strategy),
-    )
-    evaluation = Evaluation(
+    evaluation = engine.Evaluation(
         state,
         recipe,
         strategy,
-        distribute.distribute_batches(strategy, eval_batches_of_worker),
+        engine.batches(strategy, eval_batches_of_worker),
         inputs.evaluation_inputs(recipe, classes),
         classes,
         multi_label=train_source.multi_label,
@@ -129,12 +122,12 @@ def main(argv):
         )
     scheduled = None
     if recipe.evaluators:
-        scheduled = scheduled_evaluators(recipe, state, strategy, eval_batch_size)
-    loop = Loop(
+        scheduled = scheduled_evaluators(recipe, engine.Forward(state, strategy), eval_batch_size)
+    loop = engine.Loop(
         recipe,
         strategy,
         state,
-        train_step,
+        engine.create_step(state, recipe, classes, strategy),
         batches_from,
         evaluation,
         store,
@@ -145,8 +138,8 @@ def main(argv):
     results = loop.run()
 
     # What is left behind
+    state.use_averages()
     if chief:
-        state.use_averages()
         run_directory.save_model(model, workdir)
         draw_figure(recipe, workdir, evaluation, train_source.class_names, results)
         logging.info("%s", report.report_text(workdir, results, evaluation, train_source.class_names))
@@ -154,9 +147,8 @@ def main(argv):
             logging.info("\n%s", evaluators.report.table(scheduled.last))
 
 
-def scheduled_evaluators(recipe: recipes.Recipe, state, strategy, batch_size) -> evaluators.Scheduled:
+def scheduled_evaluators(recipe: recipes.Recipe, forward, batch_size) -> evaluators.Scheduled:
     """The evaluators of the recipe, on the weights as they are when one is due; opens all their data first."""
-    forward = Forward(state, strategy)
     open_split = evaluators.opener(batch_size)
 
     def subject():

@@ -1,7 +1,7 @@
 """mixup and CutMix: each image of a batch is combined with its neighbour, and so are the labels.
 
 How strongly is drawn once a step, on the host (`draw`), equal for all workers; the combination (`apply`) is part of the
-training step on the device.
+training step on the device: TensorFlow draws where CutMix cuts, and `blend` does the rest on any backend.
 
 References:
     mixup: https://arxiv.org/abs/1710.09412
@@ -9,6 +9,7 @@ References:
 """
 
 import tensorflow as tf
+from keras import ops
 
 from keras_vit.data import seeds
 
@@ -86,30 +87,45 @@ def apply(
     """
     if not check(mixup, cutmix):
         return images, one_hot
-    partner_images, partner_labels = tf.roll(images, 1, axis=0), tf.roll(one_hot, 1, axis=0)
-    share = tf.cast(tf.abs(lam[0]), tf.float32)
-    height, width = tf.shape(images)[1], tf.shape(images)[2]
-    keep = tf.fill([height, width], share)  # [H, W]: how much of its own each pixel keeps
+    return blend(images, one_hot, lam, tf.random.stateless_uniform([2], seed), mixup, cutmix)
+
+
+def blend(images, one_hot, lam, center, mixup: float = 0.0, cutmix: float = 0.0):
+    """What `apply` does once it is known where to cut, in operations of Keras' backend.
+
+    Args:
+        images: float [B, H, W, C].
+        one_hot: float [B, classes].
+        lam: float32 [B], as in `apply`.
+        center: float32 [2] in [0, 1): middle of the box that CutMix cuts, as shares of height and width.
+        mixup: as in `apply`.
+        cutmix: as in `apply`.
+
+    Returns:
+        Images and labels, of the same shapes and types.
+    """
+    partner_images, partner_labels = ops.roll(images, 1, axis=0), ops.roll(one_hot, 1, axis=0)
+    share = ops.cast(ops.abs(lam[0]), "float32")
+    height, width = images.shape[1:3]
+    keep = share * ops.ones([height, width], dtype="float32")  # [H, W]: how much of its own each pixel keeps
     if cutmix > 0:
-        box = _box(height, width, share, seed)  # [H, W]: 1 outside, 0 inside
-        keep = tf.where(lam[0] < 0, box, keep) if mixup > 0 else box
+        box = _box(height, width, share, center)  # [H, W]: 1 outside, 0 inside
+        keep = ops.where(lam[0] < 0, box, keep) if mixup > 0 else box
     # With CutMix, what counts is the area that is left after the box was cut at the border.
-    share = tf.reduce_mean(keep)
-    keep = tf.cast(keep[None, :, :, None], images.dtype)
-    share = tf.cast(share, one_hot.dtype)
+    share = ops.mean(keep)
+    keep = ops.cast(keep[None, :, :, None], images.dtype)
+    share = ops.cast(share, one_hot.dtype)
     return keep * images + (1 - keep) * partner_images, share * one_hot + (1 - share) * partner_labels
 
 
-def _box(height: tf.Tensor, width: tf.Tensor, share: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
-    """float32 [H, W], 0 in a box of about `1 - share` of the area around a random point, 1 elsewhere."""
-    center = tf.random.stateless_uniform([2], seed)
+def _box(height: int, width: int, share, center):
+    """float32 [H, W], 0 in a box of about `1 - share` of the area around a point, 1 elsewhere."""
 
     def outside(size, position):
-        size_f = tf.cast(size, tf.float32)
-        half = tf.sqrt(1.0 - share) * size_f / 2
-        middle = tf.floor(position * size_f)
-        pixel = tf.cast(tf.range(size), tf.float32)
+        half = ops.sqrt(1.0 - share) * float(size) / 2
+        middle = ops.floor(position * float(size))
+        pixel = ops.arange(size, dtype="float32")
         return (pixel < middle - half) | (pixel >= middle + half)
 
     rows, columns = outside(height, center[0]), outside(width, center[1])
-    return tf.cast(rows[:, None] | columns[None, :], tf.float32)
+    return ops.cast(rows[:, None] | columns[None, :], "float32")

@@ -6,6 +6,8 @@ colours are in `augment` and `randaugment`.
 
 from collections.abc import Callable, Sequence
 
+import keras
+import numpy as np
 import tensorflow as tf
 
 from keras_vit import _checks
@@ -233,15 +235,25 @@ def grayscale_to_rgb() -> Callable[[tf.Tensor], tf.Tensor]:
     return lambda image: image if image.shape[-1] == 3 else tf.image.grayscale_to_rgb(image)
 
 
+def as_float32(image):
+    """Returns an image as float32: in the training step as a tensor of Keras' backend, elsewhere as one of TensorFlow.
+
+    The operations on values run in both places.
+    """
+    return keras.ops.cast(image, "float32") if keras.ops.is_tensor(image) else tf.cast(image, tf.float32)
+
+
 def value_range(
     vmin: float = -1, vmax: float = 1, in_min: float = 0, in_max: float = 255.0, clip_values: bool = False
 ) -> Callable[[tf.Tensor], tf.Tensor]:
     """Maps values from [in_min, in_max] to [vmin, vmax], as float32."""
 
     def apply(image):
-        low, high = tf.constant(in_min, tf.float32), tf.constant(in_max, tf.float32)
-        image = vmin + (tf.cast(image, tf.float32) - low) / (high - low) * (vmax - vmin)
-        return tf.clip_by_value(image, vmin, vmax) if clip_values else image
+        low, high = np.float32(in_min), np.float32(in_max)
+        image = vmin + (as_float32(image) - low) / (high - low) * (vmax - vmin)
+        if not clip_values:
+            return image
+        return keras.ops.clip(image, vmin, vmax) if keras.ops.is_tensor(image) else tf.clip_by_value(image, vmin, vmax)
 
     return apply
 
@@ -250,8 +262,8 @@ def value_norm(
     mean: Sequence[float] = (0.485, 0.456, 0.406), std: Sequence[float] = (0.229, 0.224, 0.225)
 ) -> Callable[[tf.Tensor], tf.Tensor]:
     """Maps 0..255 to 0..1, subtracts `mean` and divides by `std`, as float32. The defaults are those of ImageNet."""
-    mean, std = tf.constant(mean, tf.float32), tf.constant(std, tf.float32)
-    return lambda image: (tf.cast(image, tf.float32) / 255.0 - mean) / std
+    mean, std = np.asarray(mean, np.float32), np.asarray(std, np.float32)
+    return lambda image: (as_float32(image) / 255.0 - mean) / std
 
 
 def vgg_value_range(
@@ -259,8 +271,8 @@ def vgg_value_range(
     std: Sequence[float] = (0.229 * 255, 0.224 * 255, 0.225 * 255),
 ) -> Callable[[tf.Tensor], tf.Tensor]:
     """Subtracts `mean` and divides by `std`, both in 0..255, as float32: big_vision's way to write `value_norm`."""
-    mean, std = tf.constant(mean, tf.float32), tf.constant(std, tf.float32)
-    return lambda image: (tf.cast(image, tf.float32) - mean) / std
+    mean, std = np.asarray(mean, np.float32), np.asarray(std, np.float32)
+    return lambda image: (as_float32(image) - mean) / std
 
 
 def onehot(

@@ -81,7 +81,7 @@ def _array(image: tf.Tensor, call: Call) -> tf.Tensor:
 
 
 def device_function(pp: str) -> Callable[[tf.Tensor], tf.Tensor]:
-    """The device's part of a preprocessing string, for use inside the training step.
+    """The device's part of a preprocessing string, for use inside the training step of any backend.
 
     Args:
         pp: a preprocessing string, whole or only the device's part.
@@ -96,7 +96,7 @@ def device_function(pp: str) -> Callable[[tf.Tensor], tf.Tensor]:
     def apply(images: tf.Tensor) -> tf.Tensor:
         for call in device:
             images = call.function(images)
-        return tf.cast(images, tf.float32)
+        return ops.as_float32(images)
 
     return apply
 

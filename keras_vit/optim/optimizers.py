@@ -10,6 +10,7 @@ from typing import NamedTuple
 from keras import ops
 
 from keras_vit import recipe as recipes
+from keras_vit.optim._rounding import product
 
 
 class Slot(NamedTuple):
@@ -138,4 +139,4 @@ def create_optimizer(optim: recipes.Optim) -> Momentum | AdamW:
 
 def _scaled(slot, factor: float):
     """Returns `factor * slot` in float32; a slot in bfloat16 is multiplied in bfloat16, as the reference does."""
-    return ops.cast(ops.cast(factor, slot.dtype) * slot, "float32")
+    return ops.cast(product(factor, slot), "float32")

@@ -29,6 +29,8 @@ class Evaluation:
         examples: of the last call, a few images as the pipeline gives them, with their labels and logits.
     """
 
+    step_type = EvalStep
+
     def __init__(
         self,
         state: TrainState,
@@ -42,15 +44,7 @@ class Evaluation:
         self.strategy, self.batches, self.split = strategy, batches, recipe.data.eval_split
         self.with_confusion = classes <= _MOST_CLASSES and not multi_label
         self.confusion, self.examples = None, None
-        step = EvalStep(state, recipe, inputs, self.with_confusion)
-
-        @tf.function
-        def evaluate_batch(batch):
-            sums, confusion, logits = strategy.run(step, args=(batch,))
-            total = [strategy.reduce("SUM", value, axis=None) for value in (sums, confusion)]
-            return *total, strategy.experimental_local_results(logits)[0]
-
-        self._evaluate_batch = evaluate_batch
+        self._evaluate_batch = self._function(self.step_type(state, recipe, inputs, self.with_confusion))
 
     def __call__(self) -> dict:
         """Returns `split`, `eval_accuracy`, `eval_loss` and `examples`, their number.
@@ -62,10 +56,10 @@ class Evaluation:
         self.examples = None
         for batch in self.batches:
             batch_sums, batch_confusion, logits = self._evaluate_batch(batch)
-            sums += batch_sums.numpy()
-            confusion = confusion + batch_confusion.numpy().astype(np.int64)
+            sums += np.asarray(batch_sums)
+            confusion = confusion + np.asarray(batch_confusion).astype(np.int64)
             if self.examples is None:
-                self.examples = self._examples(batch, logits.numpy())
+                self.examples = self._examples(batch, np.asarray(logits))
         loss, correct, count = sums.tolist()
         if not count:
             raise ValueError(f"There is nothing to evaluate: the split {self.split!r} has no example.")
@@ -77,7 +71,22 @@ class Evaluation:
             "examples": int(count),
         }
 
+    def _function(self, step: EvalStep) -> Callable:
+        """Returns the compiled function of a batch: its sums, its confusion, and the logits of the first replica."""
+        strategy = self.strategy
+
+        @tf.function
+        def evaluate_batch(batch):
+            sums, confusion, logits = strategy.run(step, args=(batch,))
+            total = [strategy.reduce("SUM", value, axis=None) for value in (sums, confusion)]
+            return *total, strategy.experimental_local_results(logits)[0]
+
+        return evaluate_batch
+
+    def _of_first_replica(self, value) -> np.ndarray:
+        return self.strategy.experimental_local_results(value)[0].numpy()
+
     def _examples(self, batch: dict, logits: np.ndarray) -> dict:
-        first = {name: self.strategy.experimental_local_results(value)[0].numpy() for name, value in batch.items()}
+        first = {name: self._of_first_replica(value) for name, value in batch.items()}
         kept = first["mask"] > 0
         return {"image": first["image"][kept], "label": first["label"][kept], "logits": logits[kept]}

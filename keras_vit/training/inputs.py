@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 import tensorflow as tf
+from keras import ops
 
 from keras_vit import optim
 from keras_vit import recipe as recipes
@@ -11,12 +12,19 @@ from keras_vit.data import eval_batches, mix, preprocess, train_batches
 _MIX_SEED = 0x6D6978  # "mix": keeps these draws apart from those of dropout
 
 
-def training_inputs(recipe: recipes.Recipe, classes: int) -> Callable:
+def mix_center(seed: int, step):
+    """Returns where CutMix cuts in a step, float32 `[2]` in [0, 1)."""
+    seed = tf.stack([tf.constant(seed, tf.int32), tf.cast(step, tf.int32)])
+    return tf.random.stateless_uniform([2], seed)
+
+
+def training_inputs(recipe: recipes.Recipe, classes: int, center: Callable = mix_center) -> Callable:
     """Returns a function of (batch, step, replica) to (images, labels).
 
     Args:
         recipe: of the run.
         classes: number of classes.
+        center: function of (seed, step) that draws where CutMix cuts, as `mix_center` does.
 
     Returns:
         A function whose images are `[b, height, width, channels]` float32 in the model's range and whose labels are
@@ -28,8 +36,7 @@ def training_inputs(recipe: recipes.Recipe, classes: int) -> Callable:
     def prepare(batch, step, replica):
         images, labels = to_model_range(batch["image"]), _class_shares(batch["label"], classes)
         if any(mixing.values()):
-            seed = tf.stack([tf.constant(recipe.seed ^ _MIX_SEED, tf.int32), tf.cast(step, tf.int32)])
-            images, labels = mix.apply(images, labels, batch["mix"], seed=seed, **mixing)
+            images, labels = mix.blend(images, labels, batch["mix"], center(recipe.seed ^ _MIX_SEED, step), **mixing)
         return images, optim.smooth_labels(labels, recipe.label_smoothing)
 
     return prepare
@@ -77,6 +84,6 @@ def check_images(recipe: recipes.Recipe, train_source, eval_source) -> int:
 
 def _class_shares(labels, classes: int):
     """Returns labels as float32 `[b, classes]`, whether they come as class numbers or as one value a class."""
-    if labels.shape.rank == 1:
-        return tf.one_hot(labels, classes, dtype=tf.float32)
-    return tf.cast(labels, tf.float32)
+    if len(labels.shape) == 1:
+        return ops.one_hot(labels, classes, dtype="float32")
+    return ops.cast(labels, "float32")

@@ -58,7 +58,7 @@ class Loop:
         self.recipe, self.strategy, self.state, self.store = recipe, strategy, state, store
         self.batches, self.evaluate, self.directory, self.profile = batches, evaluate, directory, profile
         self.evaluators = evaluators
-        self.several_workers = distribute.is_multi_worker(strategy)
+        self.several_workers = self._has_several_workers()
         self.run_steps = self._steps_function(step)
         self.images_per_second = 0.0
 
@@ -135,6 +135,12 @@ class Loop:
             writer.close()
         return results
 
+    def _has_several_workers(self) -> bool:
+        return distribute.is_multi_worker(self.strategy)
+
+    def _profile(self, path: str):
+        return tf.profiler.experimental.Profile(path)
+
     def _steps_function(self, step: Callable) -> Callable:
         """Returns the compiled function that runs a number of steps and returns `METRICS` of each, `[count, 4]`."""
         strategy = self.strategy
@@ -163,7 +169,7 @@ class Loop:
             return contextlib.nullcontext()
         path = os.path.join(self.directory, TENSORBOARD)
         logging.info("Profiling a few steps into %s", path)
-        return tf.profiler.experimental.Profile(path)
+        return self._profile(path)
 
     def _next_count(self, step: int, speed: "_Speed") -> int:
         """Returns how many steps to run before the next thing to do; never changes what is computed."""

@@ -1,5 +1,7 @@
 """The network that a recipe describes."""
 
+import contextlib
+
 import keras
 
 from keras_vit import models
@@ -29,3 +31,8 @@ def create_network(recipe: recipes.Recipe, classes: int, channels: int = 3) -> k
     return models.create_model(
         recipe.model.variant, classes=classes, channels=channels, dtype=recipe.precision, **arguments
     )
+
+
+def without_values() -> contextlib.AbstractContextManager:
+    """Returns a scope in which a network has shapes only: one of any size is made at once, and takes no memory."""
+    return keras.StatelessScope(initialize_variables=False)

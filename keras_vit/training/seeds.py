@@ -43,12 +43,13 @@ class SeedScope(keras.StatelessScope):
 
     Args:
         states: from `seed_states`.
-        values: from `seed_values`.
+        values: from `seed_values`, integers `[count, 2]`.
+        weights: pairs of (variable, value) for other variables that take values of their own.
     """
 
-    def __init__(self, states: list, values: tf.Tensor):
-        pairs = list(zip(states, tf.unstack(values, num=len(states)), strict=True))
-        super().__init__(pairs, initialize_variables=False)
+    def __init__(self, states: list, values, weights=()):
+        pairs = list(zip(states, keras.ops.unstack(values, num=len(states)), strict=True))
+        super().__init__([*weights, *pairs], initialize_variables=False)
         self._fixed = {id(state) for state in states}
 
     def add_update(self, update):

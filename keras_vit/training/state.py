@@ -36,10 +36,10 @@ class TrainState:
         self.trained = [v for v in model.trainable_variables if optim.is_trained(v.path, recipe.optim.frozen)]
         if not self.trained:
             raise ValueError(f"optim.frozen={recipe.optim.frozen!r} matches every weight: nothing is left to train.")
-        self.slots = [[_zeros_like(weight, slot.dtype) for slot in self.optimizer.slots] for weight in self.trained]
+        self.slots = [[self._slot(weight, slot.dtype) for slot in self.optimizer.slots] for weight in self.trained]
         self.averages = []
         if recipe.optim.ema:
-            self.averages = [_zeros_like(weight, "float32") for weight in self.trained]
+            self.averages = [self._slot(weight, "float32") for weight in self.trained]
         self.step = tf.Variable(0, dtype=tf.int64, trainable=False, name="step")
         self.best = tf.Variable(-np.inf, dtype=tf.float32, trainable=False, name="best")
         self.window = tf.Variable(np.zeros(3), dtype=tf.float32, trainable=False, name="window")
@@ -55,9 +55,8 @@ class TrainState:
 
         Without the states of random generators: training computes them from the step (`keras_vit.training.seeds`).
         """
-        generators = {id(variable) for variable in seed_states(self.model)}
-        weights = [variable for variable in self.model.variables if id(variable) not in generators]
-        named = {f"model/{variable.path}": variable.value for variable in weights}
+        weights = self.weights()
+        named = {f"model/{weight.path}": self._saved(weight) for weight in weights}
         for index, weight in enumerate(self.trained):
             for slot, variable in zip(self.optimizer.slots, self.slots[index], strict=True):
                 named[f"optimizer/{slot.name}/{weight.path}"] = variable
@@ -68,6 +67,11 @@ class TrainState:
             raise ValueError("Two variables of the model have the same path, so a checkpoint cannot tell them apart.")
         return {**named, "step": self.step, "best": self.best, "window": self.window}
 
+    def weights(self) -> list[keras.Variable]:
+        """Returns all variables of the model but the states of its random generators."""
+        generators = {id(variable) for variable in seed_states(self.model)}
+        return [variable for variable in self.model.variables if id(variable) not in generators]
+
     def evaluated_weights(self) -> list:
         """Returns pairs of (weight, average) that evaluation uses instead of the weights; empty without averages."""
         return list(zip(self.trained, self.averages, strict=True)) if self.averages else []
@@ -77,6 +81,10 @@ class TrainState:
         for weight, average in self.evaluated_weights():
             weight.assign(average.numpy())
 
+    def _slot(self, weight: keras.Variable, dtype: str) -> tf.Variable:
+        """Returns a variable of the weight's shape, filled with zeros."""
+        return tf.Variable(tf.zeros(weight.shape, dtype), trainable=False, name=weight.path.replace("/", "_"))
 
-def _zeros_like(weight: keras.Variable, dtype: str) -> tf.Variable:
-    return tf.Variable(tf.zeros(weight.shape, dtype), trainable=False, name=weight.path.replace("/", "_"))
+    def _saved(self, weight: keras.Variable) -> tf.Variable:
+        """Returns what stands for a weight in a checkpoint."""
+        return weight.value

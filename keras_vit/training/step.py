@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 import keras
 import tensorflow as tf
+from keras import ops
 
 from keras_vit import optim
 from keras_vit import recipe as recipes
@@ -97,12 +98,19 @@ class TrainStep:
         weights = [weight.value for weight in self.state.trained]
         with SeedScope(self.seed_states, seeds), tf.GradientTape(watch_accessed_variables=False) as tape:
             tape.watch(weights)
-            logits = self.state.model(images, training=True)
-            losses = optim.cross_entropy(logits, labels, self.recipe.loss)  # [b]
-            loss = tf.reduce_sum(losses) / self.global_batch_size
+            loss, logits = self._loss(images, labels)
             gradients = tape.gradient(loss, weights, unconnected_gradients=tf.UnconnectedGradients.ZERO)
-        accuracy = tf.reduce_sum(optim.is_correct(logits, labels)) / self.global_batch_size
+        accuracy = self._accuracy(logits, labels)
         return [tf.cast(gradient, tf.float32) for gradient in gradients], tf.stack([loss, accuracy])
+
+    def _loss(self, images, labels):
+        """Returns the loss of some examples, as their part of the mean over the global batch, and the logits."""
+        logits = self.state.model(images, training=True)
+        losses = optim.cross_entropy(logits, labels, self.recipe.loss)  # [b]
+        return ops.sum(losses) / self.global_batch_size, logits
+
+    def _accuracy(self, logits, labels):
+        return ops.sum(optim.is_correct(logits, labels)) / self.global_batch_size
 
     def _update(self, strategy, gradients, rate, step):
         """Updates every weight on every device, outside of the single replicas."""
@@ -118,13 +126,21 @@ class TrainStep:
             )
 
     def _update_weight(self, weight, gradient, rate, step, slots, average, multiplier, decay):
-        direction, new_slots = self.state.optimizer.direction(gradient, slots, step)
-        new_weight = apply_direction(weight, direction, rate * multiplier, decay)
+        new_weight, new_slots, new_average = self._updated(
+            weight, gradient, rate, step, slots, average, multiplier, decay
+        )
         weight.assign(new_weight)
         for slot, new_slot in zip(slots, new_slots, strict=True):
             slot.assign(new_slot)
         if average is not None:
-            average.assign(optim.update_average(average, new_weight, self.recipe.optim.ema))
+            average.assign(new_average)
+
+    def _updated(self, weight, gradient, rate, step, slots, average, multiplier, decay):
+        """Returns what becomes of a weight, its slots and its average (None stays None)."""
+        direction, new_slots = self.state.optimizer.direction(gradient, slots, step)
+        new_weight = apply_direction(weight, direction, rate * multiplier, decay)
+        new_average = None if average is None else optim.update_average(average, new_weight, self.recipe.optim.ema)
+        return new_weight, new_slots, new_average
 
 
 class EvalStep:
@@ -152,15 +168,26 @@ class EvalStep:
             Sums `[3]` of loss, correct answers and examples; confusion `[true classes, predicted classes]`, or
             `[0, 0]`; and the logits `[b, classes]`.
         """
+        return self.evaluate(batch, [(weight, value.read_value()) for weight, value in self.state.evaluated_weights()])
+
+    def evaluate(self, batch: dict, weights: list) -> tuple:
+        """Does so with other values for some of the weights, on any backend.
+
+        Args:
+            batch: as in `__call__`.
+            weights: pairs of (weight, value).
+
+        Returns:
+            As `__call__`.
+        """
         images, labels = self.inputs(batch)
-        weights = [(weight, average.read_value()) for weight, average in self.state.evaluated_weights()]
         with keras.StatelessScope(weights, initialize_variables=False):
-            logits = tf.cast(self.state.model(images, training=False), tf.float32)
-        mask = tf.cast(batch["mask"], tf.float32)
+            logits = ops.cast(self.state.model(images, training=False), "float32")
+        mask = ops.cast(batch["mask"], "float32")
         losses = optim.cross_entropy(logits, labels, self.recipe.loss)
         counted = [losses * mask, optim.is_correct(logits, labels) * mask, mask]
-        confusion = tf.zeros([0, 0])
+        confusion = ops.zeros([0, 0], dtype="float32")
         if self.confusion:
-            predicted = tf.one_hot(tf.argmax(logits, axis=-1), logits.shape[-1])  # [b, classes]
-            confusion = tf.matmul(labels * mask[:, None], predicted, transpose_a=True)  # [classes, classes]
-        return tf.stack([tf.reduce_sum(x) for x in counted]), confusion, logits
+            predicted = ops.one_hot(ops.argmax(logits, axis=-1), logits.shape[-1], dtype="float32")  # [b, classes]
+            confusion = ops.matmul(ops.transpose(labels * mask[:, None]), predicted)  # [classes, classes]
+        return ops.stack([ops.sum(x) for x in counted]), confusion, logits

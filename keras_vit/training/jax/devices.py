@@ -1,0 +1,168 @@
+"""Devices as one mesh, and where arrays of the run live on it.
+
+one_device     one accelerator, or the CPU
+data_parallel  each device has a part of the batch and a copy of everything else
+fsdp           each device has a part of the batch, and of every large weight with its optimiser slots and average
+auto           data_parallel where there are several devices, else one_device
+"""
+
+import importlib.util
+import json
+import os
+from collections.abc import Callable, Iterator
+
+import jax
+import numpy as np
+import tensorflow as tf
+from jax.experimental import multihost_utils
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from keras_vit import distribute
+
+AXIS = "devices"  # the mesh has one
+LEAST_PART = 1024  # elements; a TPU keeps 8 x 128 of them at least, so that a smaller part would save nothing
+
+
+class Devices:
+    """A mesh of devices, all of which take part in every step.
+
+    Args:
+        devices: of the mesh, also those of a `jax.experimental.topologies` description, for which one can only compile;
+            None takes all that there are.
+        fsdp: whether weights are divided among the devices, too.
+        least_part: elements of a weight that a device must get for the weight to be divided.
+    """
+
+    def __init__(self, devices=None, fsdp: bool = False, least_part: int = LEAST_PART):
+        self.fsdp, self.least_part = fsdp, least_part
+        self.mesh = Mesh(np.asarray(jax.devices() if devices is None else devices), (AXIS,))
+        self.whole = NamedSharding(self.mesh, PartitionSpec())
+        self.rows = NamedSharding(self.mesh, PartitionSpec(AXIS))
+
+    @property
+    def num_replicas_in_sync(self) -> int:
+        """Number of devices among which a batch is divided."""
+        return self.mesh.size
+
+    @property
+    def processes(self) -> int:
+        """Number of processes that run the same program, one a host."""
+        return len({device.process_index for device in self.mesh.devices.flat})
+
+    @property
+    def is_chief(self) -> bool:
+        """Whether this process is the one that writes shared files."""
+        return jax.process_index() == 0
+
+    def of_weight(self, shape: tuple[int, ...]) -> NamedSharding:
+        """Returns where a weight of this shape lives: with `fsdp`, divided along its longest axis that can be."""
+        count = self.mesh.size
+        if self.fsdp and count > 1 and np.prod(shape, dtype=np.int64) >= self.least_part * count:
+            for axis in sorted(range(len(shape)), key=lambda axis: -shape[axis]):
+                if shape[axis] % count == 0:
+                    return NamedSharding(self.mesh, PartitionSpec(*[None] * axis, AXIS))
+        return self.whole
+
+    def place(self, value, sharding: NamedSharding) -> jax.Array:
+        """Puts an array, of which every process has all, on the devices."""
+        value = np.asarray(value)
+        return jax.make_array_from_callback(value.shape, sharding, lambda index: value[index])
+
+    def place_rows(self, batch: dict) -> dict:
+        """Puts this process's rows of a batch on its devices."""
+        return {name: jax.make_array_from_process_local_data(self.rows, rows) for name, rows in batch.items()}
+
+    def fetch(self, value: jax.Array) -> np.ndarray:
+        """Returns the whole of an array; every process must ask for it."""
+        if value.is_fully_addressable or value.is_fully_replicated:
+            return np.asarray(value)
+        return multihost_utils.process_allgather(value, tiled=True)
+
+    def any(self, value: bool) -> bool:
+        """Tells whether any process says so; every process must ask."""
+        return bool(np.max(multihost_utils.process_allgather(np.float32(value)))) if self.processes > 1 else value
+
+    def describe(self) -> str:
+        """Returns one line about the devices, such as `JAX, 8 TPU v5 lite, fsdp`."""
+        kind, count = self.mesh.devices.flat[0].device_kind, self.mesh.size
+        way = ("fsdp" if self.fsdp else "data parallel") if count > 1 else "one device"
+        processes = f" in {self.processes} processes" if self.processes > 1 else ""
+        return f"JAX, {count} {kind}{processes}, {way}"
+
+
+class Batches:
+    """Global batches on the devices, from each process's share.
+
+    Args:
+        devices: of the run.
+        per_process_batches: function of (shard index, number of shards) that returns the `tf.data.Dataset` of a
+            process's share of every global batch.
+    """
+
+    def __init__(self, devices: Devices, per_process_batches: Callable):
+        self.devices = devices
+        self.dataset = per_process_batches(jax.process_index() if devices.processes > 1 else 0, devices.processes)
+
+    def __iter__(self) -> Iterator[dict]:
+        return map(self.devices.place_rows, self.dataset.as_numpy_iterator())
+
+
+def create_devices(name: str = "auto", virtual_devices: int = 0, several_hosts: bool = False) -> Devices:
+    """Returns the devices to train on. To be called before anything else uses JAX.
+
+    Args:
+        name: one of `distribute.JAX_STRATEGIES`.
+        virtual_devices: makes that many devices out of the CPU first, to try things out without accelerators.
+        several_hosts: joins the other hosts of this TPU pod or cluster job, which JAX finds by itself. With the
+            environment variable TF_CONFIG, the hosts that it names are joined in any case.
+
+    Raises:
+        ValueError: for a name that means something under TensorFlow only, or a wrong `TF_CONFIG`.
+        DevicesMissing: if virtual devices are asked for too late.
+    """
+    if name not in distribute.JAX_STRATEGIES:
+        raise ValueError(
+            f"Under KERAS_BACKEND=jax, --distribute must be one of {', '.join(distribute.JAX_STRATEGIES)}. "
+            f"Received: {name!r}"
+        )
+    tf.config.set_visible_devices([], "GPU")  # TensorFlow reads data here; the memory belongs to JAX
+    try:
+        if virtual_devices:
+            jax.config.update("jax_platforms", "cpu")
+            jax.config.update("jax_num_cpu_devices", virtual_devices)
+    except RuntimeError as error:
+        raise distribute.DevicesMissing(
+            f"--virtual_devices={virtual_devices} must be set before JAX uses the CPU for the first time: {error}"
+        ) from error
+    if "TF_CONFIG" in os.environ:
+        address, count, index = hosts_of(os.environ["TF_CONFIG"])
+        jax.distributed.initialize(address, count, index)
+    elif several_hosts:
+        jax.distributed.initialize()
+    if name == "one_device":
+        if jax.process_count() > 1:
+            raise ValueError("--distribute=one_device cannot use several hosts. Use data_parallel or fsdp.")
+        return Devices(jax.devices()[:1])
+    return Devices(fsdp=name == "fsdp")
+
+
+def hosts_of(tf_config: str) -> tuple[str, int, int]:
+    """Returns the address of the first host that TF_CONFIG names, their number, and which of them this is.
+
+    Raises:
+        ValueError: if it is not of the right form.
+    """
+    distribute.check_tf_config()
+    config = json.loads(tf_config)
+    hosts = [(kind, index) for kind in ("chief", "worker") for index in range(len(config["cluster"].get(kind, ())))]
+    (kind, index), task = hosts[0], config["task"]
+    return config["cluster"][kind][index], len(hosts), hosts.index((task["type"], int(task["index"])))
+
+
+def ask_for_determinism() -> None:
+    """Makes GPUs give the same bits in every run. To be called before anything else uses JAX."""
+    flag = "--xla_gpu_deterministic_ops=true"
+    flags = os.environ.get("XLA_FLAGS", "")
+    gpu = any(importlib.util.find_spec(name) for name in ("jax_cuda13_plugin", "jax_cuda12_plugin", "jax_rocm7_plugin"))
+    if gpu and "xla_gpu_deterministic_ops" not in flags:
+        os.environ["XLA_FLAGS"] = f"{flags} {flag}".strip()
