@@ -68,6 +68,8 @@ EXTRAS = {
     "openvino": ["openvino>=2026.4"],
     # Without it the interpreter is the one in TensorFlow, which is to be removed from there.
     "litert": ["ai-edge-litert>=2.3"],
+    # The TPU's compiler (libtpu), for `train.plan --target=...`: beside [cpu], on any machine with Linux.
+    "plan": ["jax[tpu]>=0.10.2"],
     "interop": ["torch", "timm", "transformers"],
 }
 EXTRAS["test"] = [

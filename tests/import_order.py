@@ -37,6 +37,7 @@ OPTIONAL = {
     "matplotlib",
     "tensorflow_datasets",
     "jax",
+    "jaxlib",
     "torch",
     "timm",
     "transformers",

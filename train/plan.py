@@ -3,24 +3,32 @@
     python -m train.plan --config=train/configs/vit_s16_i1k.py
     python -m train.plan --config=train/configs/vit_paper.py:ViT_L16,imagenet21k --devices=8
     python -m train.plan --config=train/configs/digits.py --config.model.num_layers=8 --json
+    python -m train.plan --config=train/configs/vit_s16_i1k.py --target=v5e-8
 
 Parameters, operations and memory are counted from the architecture; time is that count divided by the peak of a
 TPUv3 core and the share of it (--utilisation) that a run is assumed to reach. Nothing is measured.
+
+With --target, the training step is compiled for that TPU slice by the TPU's own compiler, which needs no TPU but the
+extra [plan]: whether it fits, what limits it, how fast it can be at most, and the largest batch that fits (a minute or
+more for each batch tried; --nosearch tries only the recipe's own).
 """
 
+import dataclasses
 import json
 import sys
 
 from absl import flags
 
 from keras_vit import data, program
-from keras_vit.benchmarking import cost, known, plan
+from keras_vit.benchmarking import cost, known, plan, tpu_compiler, tpu_plan, tpu_report, tpu_targets
 
 program.define_config_flag()
 flags.DEFINE_integer("devices", 1, "Devices among which a batch is divided.", 1)
 flags.DEFINE_float("utilisation", plan.UTILISATION, "Share of the hardware's peak that is assumed.", 0.001, 1.0)
 flags.DEFINE_integer("examples", None, "Training examples, where the data are not at hand.")
 flags.DEFINE_integer("classes", None, "Classes, where the data are not at hand.")
+flags.DEFINE_string("target", None, "TPU slice to compile the step for, such as v5e-8, v3-8, v4-32 or v6e-8.")
+flags.DEFINE_bool("search", True, "With --target: search for the largest batch that fits, with and without remat.")
 flags.DEFINE_bool("json", False, "Write one JSON object instead of a table.")
 
 
@@ -28,18 +36,41 @@ def main(argv):
     del argv
     options = flags.FLAGS
     recipe = program.recipe_from_flags()
-    examples, classes, channels = size_of_data(recipe)
-    planned = plan.of_recipe(recipe, classes, examples, options.devices, channels)
-    write = as_json if options.json else as_table
-    sys.stdout.write(write(recipe, planned, examples, classes, options))
+    target = tpu_targets.parse(options.target) if options.target else None
+    devices = target.devices if target else options.devices
+    examples, classes, batch = size_of_data(recipe)
+    channels = batch["image"].shape[-1] if batch else 3
+    planned = plan.of_recipe(recipe, classes, examples, devices, channels)
+    compiled = compile_for(target, recipe, classes, batch) if target else None
+    if options.json:
+        content = as_dict(recipe, planned, examples, classes, devices)
+        sys.stdout.write(json.dumps(content | ({"tpu": tpu_report.as_dict(*compiled)} if compiled else {})) + "\n")
+    else:
+        rows = as_rows(recipe, planned, examples, classes, devices) + (tpu_report.rows(*compiled) if compiled else [])
+        sys.stdout.write("".join(f"{name:<17}{value}\n" for name, value in rows))
     return 0
 
 
+def compile_for(target, recipe, classes, batch):
+    """What the TPU compiler says of the recipe as it is, of what fits if that does not, and of the largest batches."""
+    setting = tpu_plan.setting_of(recipe)
+    planner = tpu_plan.of_recipe(recipe, classes, target, batch)
+    estimate = planner.estimate(setting)
+    remedies = [] if estimate.fits else planner.remedies(setting)
+    largest = {}
+    if flags.FLAGS.search:
+        for remat in sorted({setting.remat, planner.rematerialises}):
+            largest[remat] = planner.largest_batch(dataclasses.replace(setting, remat=remat))
+    return estimate, remedies, largest, tpu_compiler.versions()
+
+
 def size_of_data(recipe):
-    """Examples, classes and channels: from the flags, from what is known of public data sets, or from the data."""
+    """Examples, classes and what a batch consists of: from the flags, from what is known of public data sets (then the
+    last is None), or from the data.
+    """
     options, source_name = flags.FLAGS, recipe.data.source
     examples, classes = known.examples_and_classes(source_name, recipe.data.train_split)
-    examples, classes, channels = options.examples or examples, options.classes or classes, 3
+    examples, classes, batch = options.examples or examples, options.classes or classes, None
     if examples is None or classes is None or not source_name.startswith(("tfds:", "tfrecord:", "vtab:")):
         try:
             source = data.open_source(source_name, split=recipe.data.train_split)
@@ -50,12 +81,12 @@ def size_of_data(recipe):
                 ) from error
         else:
             examples, classes = options.examples or source.num_examples, options.classes or source.num_classes
-            image = data.train_batches(source, recipe.data.pp_train, batch_size=1).element_spec["image"]
-            channels = image.shape[-1]
-    return examples, classes, channels
+            batch = data.train_batches(source, recipe.data.pp_train, batch_size=1).element_spec
+    return examples, classes, batch
 
 
-def as_table(recipe, planned, examples, classes, options):
+def as_rows(recipe, planned, examples, classes, devices):
+    utilisation = flags.FLAGS.utilisation
     model, counted = recipe.model, planned.cost
     tokens = f", {counted.tokens} tokens" if counted.tokens else ""
     rows = [
@@ -73,17 +104,16 @@ def as_table(recipe, planned, examples, classes, options):
             f"{size(planned.activations_bytes)} a device for activations if compiled, "
             f"{size(cost.UNFUSED * planned.activations_bytes)} if not",
         ),
-        ("devices", f"{options.devices}"),
+        ("devices", f"{devices}"),
         (
             "TPUv3-core-days",
-            f"{planned.core_days(options.utilisation):,.4g} at {options.utilisation:.0%} of 61.5 TFLOP/s (assumed)",
+            f"{planned.core_days(utilisation):,.4g} at {utilisation:.0%} of 61.5 TFLOP/s (assumed)",
         ),
     ]
-    rows += [
+    return rows + [
         ("" if index else "in the paper", f"{run.core_days:,} for {run.name} ({published_utilisation(run)})")
         for index, run in enumerate(plan.PAPER)
     ]
-    return "\n".join(f"{name:<17}{value}" for name, value in rows) + "\n"
 
 
 def published_utilisation(run):
@@ -91,9 +121,10 @@ def published_utilisation(run):
     return f"a utilisation of {' or '.join(shares)}"
 
 
-def as_json(recipe, planned, examples, classes, options):
+def as_dict(recipe, planned, examples, classes, devices):
     counted = planned.cost
-    content = {
+    utilisation = flags.FLAGS.utilisation
+    return {
         "model": recipe.model.variant,
         "image_size": recipe.model.image_size,
         "tokens": counted.tokens,
@@ -106,14 +137,13 @@ def as_json(recipe, planned, examples, classes, options):
         "examples_seen": planned.examples_seen,
         "examples": examples,
         "epochs": planned.epochs,
-        "devices": options.devices,
+        "devices": devices,
         "weights_bytes_per_device": planned.weights_bytes,
         "activations_bytes_per_device": planned.activations_bytes,
-        "utilisation": options.utilisation,
-        "tpu_v3_core_days": planned.core_days(options.utilisation),
+        "utilisation": utilisation,
+        "tpu_v3_core_days": planned.core_days(utilisation),
         "paper_tpu_v3_core_days": {run.name: run.core_days for run in plan.PAPER},
     }
-    return json.dumps(content) + "\n"
 
 
 def amount(number):
