@@ -28,6 +28,7 @@ flags.DEFINE_float("utilisation", plan.UTILISATION, "Share of the hardware's pea
 flags.DEFINE_integer("examples", None, "Training examples, where the data are not at hand.")
 flags.DEFINE_integer("classes", None, "Classes, where the data are not at hand.")
 flags.DEFINE_string("target", None, "TPU slice to compile the step for, such as v5e-8, v3-8, v4-32 or v6e-8.")
+flags.DEFINE_bool("fsdp", False, "With --target, under KERAS_BACKEND=jax: divide weights and optimiser, too.")
 flags.DEFINE_bool("search", True, "With --target: search for the largest batch that fits, with and without remat.")
 flags.DEFINE_bool("json", False, "Write one JSON object instead of a table.")
 
@@ -53,7 +54,7 @@ def main(argv):
 
 def compile_for(target, recipe, classes, batch):
     """What the TPU compiler says of the recipe as it is, of what fits if that does not, and of the largest batches."""
-    setting = tpu_plan.setting_of(recipe)
+    setting = tpu_plan.setting_of(recipe, flags.FLAGS.fsdp)
     planner = tpu_plan.of_recipe(recipe, classes, target, batch)
     estimate = planner.estimate(setting)
     remedies = [] if estimate.fits else planner.remedies(setting)

@@ -1,15 +1,15 @@
 """What a recipe will do on a TPU slice, by the TPU's compiler: does it fit, how fast can it be, what would help."""
 
 import dataclasses
-import math
 import time
 from collections.abc import Callable
 
+import keras
 from absl import logging
 
 from keras_vit import models
 from keras_vit import recipe as recipes
-from keras_vit.benchmarking import tpu_compiler, tpu_step
+from keras_vit.benchmarking import tpu_compiler, tpu_step, tpu_step_jax
 from keras_vit.benchmarking.tpu_compiler import Compiled, DoesNotFit
 from keras_vit.benchmarking.tpu_targets import Target
 
@@ -24,11 +24,13 @@ class Setting:
         batch_size: Images of a step, over all devices.
         remat: Whether encoder blocks are recomputed in the backward pass.
         accumulation_steps: Micro-batches of a step.
+        fsdp: Whether weights and optimiser are divided among the devices (on the JAX backend).
     """
 
     batch_size: int
-    remat: bool
+    remat: bool = False
     accumulation_steps: int = 1
+    fsdp: bool = False
 
     def overrides(self, asked: "Setting") -> tuple[str, ...]:
         """Returns what to add to the command line to get from the setting that was asked for to this one."""
@@ -37,6 +39,8 @@ class Setting:
             found.append(f"--config.data.batch_size={self.batch_size}")
         if self.remat != asked.remat:
             found.append(f"--config.model.remat={'blocks' if self.remat else 'none'}")
+        if self.fsdp != asked.fsdp:
+            found.append("--fsdp")
         if self.accumulation_steps != asked.accumulation_steps:
             found.append(f"--config.optim.accumulation_steps={self.accumulation_steps}")
         return tuple(found)
@@ -74,8 +78,9 @@ class Estimate:
     def seconds(self) -> dict[str, float]:
         """The least time of a step by what is used: the operations, the memory, the network between the chips."""
         result, target = self.result, self.target
-        # Each chip of a ring sends 2 (n - 1) / n of the bytes that are summed.
-        ring = 2 * (target.chips - 1) / target.chips
+        # Each chip of a ring sends (n - 1) / n of what is collected or spread. A sum does both; divided weights are
+        # collected twice, for the forward and the backward pass, and their gradients are spread.
+        ring = (3 if self.setting.fsdp else 2) * (target.chips - 1) / target.chips
         return {
             "compute": result.flops / target.peak_flops,
             "memory bandwidth": result.bytes_accessed / target.bandwidth,
@@ -107,6 +112,7 @@ class Planner:
         capacity: Bytes of memory that a program may use on a device.
         summed: Bytes of the gradients.
         rematerialises: Whether the model can recompute its blocks.
+        divides: Whether weights can be divided among the devices.
     """
 
     def __init__(
@@ -116,9 +122,10 @@ class Planner:
         capacity: int,
         summed: int = 0,
         rematerialises: bool = True,
+        divides: bool = False,
     ):
         self.compile_step, self.target, self.capacity, self.summed = compile_step, target, capacity, summed
-        self.rematerialises = rematerialises
+        self.rematerialises, self.divides = rematerialises, divides
         self._estimates: dict[Setting, Estimate] = {}
 
     def estimate(self, setting: Setting) -> Estimate:
@@ -129,11 +136,12 @@ class Planner:
             estimate = Estimate(setting, self.target, result, self.capacity, self.summed)
             self._estimates[setting] = estimate
             logging.info(
-                "Compiled in %.0f s: batch %s, remat %s, %d micro-batches: %s, %.2f GiB a device",
+                "Compiled in %.0f s: batch %s, remat %s, %d micro-batches%s: %s, %.2f GiB a device",
                 time.monotonic() - started,
                 f"{setting.batch_size:,}",
                 "blocks" if setting.remat else "none",
                 setting.accumulation_steps,
+                ", fsdp" * setting.fsdp,
                 "fits" if estimate.fits else "does not fit",
                 result.memory / 2**30,
             )
@@ -169,46 +177,49 @@ class Planner:
             attempt(self._next(tried, low, high))
 
     def _next(self, tried: dict[int, Estimate], low: int, high: int) -> int:
-        """A batch strictly between one that fits and one that does not, where the line through two reaches the end."""
-        known = sorted((images, estimate.result.memory) for images, estimate in tried.items() if estimate.fits)
-        if len(known) == 1 and len(tried) == 1:
-            guess = 2 * low
-        elif len(known) >= 2 and known[-1][1] > known[-2][1]:
-            (x0, y0), (x1, y1) = known[-2:]
+        """A batch between one that fits and one that does not, by a line through the two nearest to the end."""
+        known = sorted((abs(estimate.free), images, estimate.result.memory) for images, estimate in tried.items())
+        (_, x1, y1), (_, x0, y0) = known[0], known[1] if len(known) > 1 else (0, 0, 0)
+        if (y1 - y0) * (x1 - x0) > 0:
             guess = x1 + int((self.capacity - y1) * (x1 - x0) / (y1 - y0))
-        else:
+        else:  # no line: the compiler finds other ways to save memory near the end
             guess = (low + high) // 2
-        # Whole multiples of 8 are what the hardware likes; a guess at the very edge is moved towards the middle.
-        step = 8 if high - low > 16 else 1
-        guess = guess // step * step
-        return min(max(guess, low + max(1, (high - low) // 32)), high - max(1, (high - low) // 32), high - 1)
+        margin = max(1, (high - low) // 32)
+        guess = min(max(guess, low + margin), high - margin)
+        rounded = guess // 8 * 8  # what the hardware likes
+        return rounded if low + margin <= rounded <= high - margin else guess
 
     def remedies(self, setting: Setting) -> list[Estimate]:
-        """Tries what makes a setting that does not fit smaller, and returns what fits, the least change first.
+        """Tries what makes a setting that does not fit smaller, and returns what fits, the fastest first.
 
-        Recomputing the blocks comes first, then micro-batches of the same batch, then both; the batch itself last,
-        because it changes the result of the training.
+        That is to recompute the blocks, micro-batches of the same batch, and to divide the weights where that can be
+        done, each of these with and without the others. The batch stays, because it decides the result of the training.
         """
         found = []
-        for remat in sorted({setting.remat, setting.remat or self.rematerialises}):
-            for parts in (1, 2, 4, 8, 16, 32):
-                steps = setting.accumulation_steps * parts
-                candidate = dataclasses.replace(setting, remat=remat, accumulation_steps=steps)
-                if candidate.batch_size % (self.target.devices * steps):
-                    break
-                if self.estimate(candidate).fits:
-                    found.append(self.estimate(candidate))
-                    break
+        for fsdp in sorted({setting.fsdp, setting.fsdp or self.divides}):
+            for remat in sorted({setting.remat, setting.remat or self.rematerialises}):
+                fits = self._fewest_parts(dataclasses.replace(setting, remat=remat, fsdp=fsdp))
+                found += [fits] if fits else []
         return sorted(found, key=lambda estimate: estimate.step_seconds)
 
+    def _fewest_parts(self, setting: Setting) -> Estimate | None:
+        """The setting with the fewest micro-batches that fits."""
+        steps = setting.accumulation_steps
+        while setting.batch_size % (self.target.devices * steps) == 0:
+            estimate = self.estimate(dataclasses.replace(setting, accumulation_steps=steps))
+            if estimate.fits:
+                return estimate
+            steps *= 2
+        return None
 
-def setting_of(recipe: recipes.Recipe) -> Setting:
+
+def setting_of(recipe: recipes.Recipe, fsdp: bool = False) -> Setting:
     """Returns what a recipe sets."""
-    return Setting(recipe.data.batch_size, recipe.model.remat == "blocks", recipe.optim.accumulation_steps)
+    return Setting(recipe.data.batch_size, recipe.model.remat == "blocks", recipe.optim.accumulation_steps, fsdp)
 
 
 def of_recipe(recipe: recipes.Recipe, classes: int, target: Target, example: dict | None = None) -> Planner:
-    """Returns the planner of a recipe's training step.
+    """Returns the planner of a recipe's training step, as the backend that Keras runs on would train.
 
     Args:
         recipe: The recipe.
@@ -222,22 +233,25 @@ def of_recipe(recipe: recipes.Recipe, classes: int, target: Target, example: dic
     """
     check_batch_size(recipe, target)
     capacity = tpu_compiler.capacity(target)
-    batch = tpu_step.batch_spec(recipe, example)
-    networks = {}
-
-    def network(remat):
-        if remat not in networks:
-            model = dataclasses.replace(recipe.model, remat="blocks" if remat else recipe.model.remat and "none")
-            networks.clear()  # one at a time in this machine's memory
-            networks[remat] = tpu_step.Network(dataclasses.replace(recipe, model=model), classes, batch)
-        return networks[remat]
+    on_jax = keras.backend.backend() == "jax"
+    kind = tpu_step_jax if on_jax else tpu_step
+    programs = kind.Programs(recipe, classes, tpu_step.batch_spec(recipe, example), target)
 
     def compile_step(setting):
-        program = network(setting.remat).train_step(setting.batch_size, target.devices, setting.accumulation_steps)
-        return tpu_compiler.compile_hlo(program, target, target.devices)
+        return programs.compile(with_setting(recipe, setting), setting.fsdp)
 
-    summed = 4 * sum(math.prod(weight.shape) for weight in network(recipe.model.remat == "blocks").state.trained)
-    return Planner(compile_step, target, capacity, summed, recipe.model.variant in models.VIT)
+    return Planner(compile_step, target, capacity, programs.summed, recipe.model.variant in models.VIT, on_jax)
+
+
+def with_setting(recipe: recipes.Recipe, setting: Setting) -> recipes.Recipe:
+    """Returns the recipe with the sizes of a setting."""
+    remat = "blocks" if setting.remat else recipe.model.remat and "none"
+    return dataclasses.replace(
+        recipe,
+        model=dataclasses.replace(recipe.model, remat=remat),
+        data=dataclasses.replace(recipe.data, batch_size=setting.batch_size),
+        optim=dataclasses.replace(recipe.optim, accumulation_steps=setting.accumulation_steps),
+    )
 
 
 def check_batch_size(recipe: recipes.Recipe, target: Target) -> None:

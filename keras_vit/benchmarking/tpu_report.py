@@ -41,8 +41,10 @@ def _answer(estimate: Estimate) -> list[tuple[str, str]]:
     setting, result = estimate.setting, estimate.result
     if not isinstance(result, Compiled):
         return [
-            ("memory", f"does NOT fit: needs {_gib(result.memory)} of {_gib(estimate.capacity)} on each device, "),
-            ("", f"{_gib(-estimate.free)} too much"),
+            (
+                "memory",
+                f"does NOT fit: needs {_gib(result.memory)} on each device, {_gib(-estimate.free)} more than there are",
+            ),
         ]
     seconds = estimate.seconds
     exchange = f", network between chips {_ms(seconds['interconnect'])}" if estimate.target.chips > 1 else ""
@@ -82,8 +84,8 @@ def _advice(estimate: Estimate, remedies: list[Estimate], largest: dict) -> list
             lines.append(f"{change}  (at most {found.images_per_second:,.0f} images/s)")
     if not lines:
         lines.append(
-            "nothing tried fits: the weights alone may be too many for one device. Train with the JAX backend and "
-            "--fsdp, which divides them, or use devices with more memory."
+            "nothing tried fits: weights and optimiser may be too much for a device. Divide them, which JAX can: plan "
+            "with KERAS_BACKEND=jax and --fsdp. Or use devices with more memory."
         )
     return [("" if index else "what fits", line) for index, line in enumerate(dict.fromkeys(lines))]
 

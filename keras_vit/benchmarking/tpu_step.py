@@ -4,12 +4,16 @@ Everything that `strategy.run` would do is in it: preprocessing on the device, m
 the sum over all replicas, clipping, update and averages.
 """
 
-import dataclasses
+import functools
+import math
 
 import tensorflow as tf
 from tensorflow.compiler.tf2xla.ops import gen_xla_ops
 
 from keras_vit import recipe as recipes
+from keras_vit.benchmarking import tpu_compiler
+from keras_vit.benchmarking.tpu_compiler import Compiled, DoesNotFit
+from keras_vit.benchmarking.tpu_targets import Target
 from keras_vit.data import preprocess
 from keras_vit.training import inputs, network
 from keras_vit.training.state import TrainState
@@ -37,32 +41,54 @@ class Replica(tf.distribute.ReplicaContext):
         return tf.nest.map_structure(lambda x: gen_xla_ops.xla_all_reduce(x, group, "Add", "CrossReplica"), value)
 
 
-class Network:
-    """The model of a recipe and what a run keeps beside it, without values.
+class State(TrainState):
+    """The state of a run whose variables of the same shape share one array of zeros: a large model takes no memory."""
+
+    def _slot(self, weight, dtype):
+        return tf.Variable(zeros(tuple(weight.shape), dtype), trainable=False)
+
+
+def described(recipe: recipes.Recipe, classes: int, channels: int):
+    """Builds the model of a recipe with zeros that its variables share."""
+    model = network.describe_network(recipe, classes, channels)
+    for variable in model.variables:
+        variable._initialize(zeros(tuple(variable.shape), variable.dtype))  # Keras has no public way to give a value
+    return model
+
+
+@functools.cache
+def zeros(shape: tuple[int, ...], dtype: str) -> tf.Tensor:
+    """Returns the zeros of a shape, the same tensor each time."""
+    return tf.zeros(shape, dtype)
+
+
+class Programs:
+    """The steps of a recipe that `train.main --distribute=tpu` would run in each replica.
 
     Args:
         recipe: The recipe.
         classes: Number of classes of its data.
         batch: Specification of a batch of any size, as the input pipeline has it; see `batch_spec`.
+        target: The slice.
+
+    Attributes:
+        summed: Bytes of the gradients, which are summed over the replicas.
     """
 
-    def __init__(self, recipe: recipes.Recipe, classes: int, batch: dict[str, tf.TensorSpec]):
-        self.recipe, self.classes, self.batch = recipe, classes, batch
-        model = network.create_network(recipe, classes, batch["image"].shape[-1])
-        self.state = TrainState(model, recipe)
+    def __init__(self, recipe: recipes.Recipe, classes: int, batch: dict[str, tf.TensorSpec], target: Target):
+        self.classes, self.batch, self.target = classes, batch, target
+        self._states = {}
+        trained = self._state(recipe).trained
+        self.summed = 4 * sum(math.prod(weight.shape) for weight in trained)
 
-    def train_step(self, batch_size: int, replicas: int, accumulation_steps: int | None = None) -> bytes:
-        """Returns the training step of one replica as a serialised HLO module.
+    def compile(self, recipe: recipes.Recipe, fsdp: bool = False) -> Compiled | DoesNotFit:
+        """Compiles the training step of the recipe with other sizes."""
+        return tpu_compiler.compile_hlo(self.train_step(recipe), self.target, self.target.devices)
 
-        Args:
-            batch_size: Of all replicas together.
-            replicas: Their number.
-            accumulation_steps: Micro-batches; None takes the recipe's.
-        """
-        optim = self.recipe.optim
-        optim = dataclasses.replace(optim, accumulation_steps=accumulation_steps or optim.accumulation_steps)
-        recipe = dataclasses.replace(self.recipe, optim=optim)
-        step = TrainStep(self.state, recipe, inputs.training_inputs(recipe, self.classes), batch_size)
+    def train_step(self, recipe: recipes.Recipe) -> bytes:
+        """Returns the training step of one replica as a serialised HLO module."""
+        replicas, batch_size = self.target.devices, recipe.data.batch_size
+        step = TrainStep(self._state(recipe), recipe, inputs.training_inputs(recipe, self.classes), batch_size)
         strategy = tf.distribute.get_strategy()
 
         def run(batch, index, replica):
@@ -72,12 +98,19 @@ class Network:
         specs = {name: _with_size(spec, batch_size // replicas) for name, spec in self.batch.items()}
         return lower(run, specs, tf.TensorSpec([], tf.int64), tf.TensorSpec([], tf.int32))
 
-    def eval_step(self, batch_size: int, replicas: int, confusion: bool = False) -> bytes:
+    def eval_step(self, recipe: recipes.Recipe, confusion: bool = False) -> bytes:
         """Returns the evaluation step of one replica as a serialised HLO module."""
-        step = EvalStep(self.state, self.recipe, inputs.evaluation_inputs(self.recipe, self.classes), confusion)
-        size = batch_size // replicas
+        step = EvalStep(self._state(recipe), recipe, inputs.evaluation_inputs(recipe, self.classes), confusion)
+        size = (recipe.data.eval_batch_size or recipe.data.batch_size) // self.target.devices
         specs = {name: _with_size(spec, size) for name, spec in self.batch.items() if name != "mix"}
         return lower(step, {**specs, "mask": tf.TensorSpec([size], tf.float32)})
+
+    def _state(self, recipe):
+        """The state for the recipe's model; kept as long as only sizes of the batch change."""
+        key = repr((recipe.model, recipe.precision))
+        if key not in self._states:
+            self._states = {key: State(described(recipe, self.classes, self.batch["image"].shape[-1]), recipe)}
+        return self._states[key]
 
 
 def lower(function, *specs) -> bytes:
