@@ -11,12 +11,13 @@ PYTEST = $(BIN)/python -m pytest -q -n $(WORKERS) --dist loadfile
 export TF_CPP_MIN_LOG_LEVEL ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-fast lint format clean
+.PHONY: help demo test test-fast test-tpu lint format clean
 
 help:
 	@echo "make demo       train, evaluate, export and verify on the embedded digits (a few minutes)"
 	@echo "make test       run all tests"
 	@echo "make test-fast  run the tests that are not slow"
+	@echo "make test-tpu   compile every model's steps with the TPU's compiler (an hour, no TPU needed)"
 	@echo "make lint       check style with ruff;  make format  mends what it can"
 	@echo "make clean      remove $(VENV), $(DEMO) and build outputs"
 	@echo "PYTHON=python3.12 chooses the interpreter (3.11 or later), WORKERS=4 the number of test processes"
@@ -63,11 +64,14 @@ demo: $(VENV)/.installed-demo
 	@echo "Next: $(BIN)/python -m train.predict --model=$(DEMO)/run PICTURE ..."
 
 test: $(VENV)/.installed-test
-	$(PYTEST) -m "not slow and not interop"
-	$(PYTEST) -m "slow and not interop"
+	$(PYTEST) -m "not slow and not interop and not tpu"
+	$(PYTEST) -m "slow and not interop and not tpu"
 
 test-fast: $(VENV)/.installed-test
-	$(PYTEST) -m "not slow and not interop"
+	$(PYTEST) -m "not slow and not interop and not tpu"
+
+test-tpu: $(VENV)/.installed-test
+	$(PYTEST) --dist load -m tpu
 
 lint: $(VENV)/.installed-test
 	$(BIN)/ruff check .

@@ -75,7 +75,7 @@ EXTRAS = {
 EXTRAS["test"] = [
     *EXTRAS["data"],
     *EXTRAS["plots"],
-    *EXTRAS["jax"],
+    *EXTRAS["plan"],
     *EXTRAS["serving"],
     *EXTRAS["onnx"],
     *EXTRAS["openvino"],
