@@ -52,6 +52,7 @@ def console_scripts():
     return scripts
 
 
+LIBTPU_MACHINES = "sys_platform == 'linux' and platform_machine == 'x86_64'"
 EXTRAS = {
     # One of the first three chooses the TensorFlow build. They must not share an environment.
     "cpu": ["tensorflow-cpu>=2.21"],
@@ -75,7 +76,8 @@ EXTRAS = {
 EXTRAS["test"] = [
     *EXTRAS["data"],
     *EXTRAS["plots"],
-    *EXTRAS["plan"],
+    *EXTRAS["jax"],
+    *(f"{requirement}; {LIBTPU_MACHINES}" for requirement in EXTRAS["plan"]),
     *EXTRAS["serving"],
     *EXTRAS["onnx"],
     *EXTRAS["openvino"],
