@@ -11,13 +11,14 @@ PYTEST = $(BIN)/python -m pytest -q -n $(WORKERS) --dist loadfile
 export TF_CPP_MIN_LOG_LEVEL ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-fast test-tpu lint format clean
+.PHONY: help demo test test-fast test-tpu benchmark lint format clean
 
 help:
 	@echo "make demo       train, evaluate, export and verify on the embedded digits (a few minutes)"
 	@echo "make test       run all tests"
 	@echo "make test-fast  run the tests that are not slow"
 	@echo "make test-tpu   compile every model's steps with the TPU's compiler (an hour, no TPU needed)"
+	@echo "make benchmark  measure beside other packages and write docs/benchmarks.md (an hour; ROWS=training,build: some rows)"
 	@echo "make lint       check style with ruff;  make format  mends what it can"
 	@echo "make clean      remove $(VENV), $(DEMO) and build outputs"
 	@echo "PYTHON=python3.12 chooses the interpreter (3.11 or later), WORKERS=4 the number of test processes"
@@ -73,6 +74,10 @@ test-fast: $(VENV)/.installed-test
 test-tpu: $(VENV)/.installed-test
 	$(PYTEST) --dist load -m tpu
 
+# Rows that were measured with this very code are left out; AGAIN=1 measures them anew.
+benchmark: $(VENV)/.installed-test
+	$(BIN)/python -m benchmarks.main $(if $(ROWS),--rows=$(ROWS)) $(if $(AGAIN),--again)
+
 lint: $(VENV)/.installed-test
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -82,5 +87,5 @@ format: $(VENV)/.installed-test
 	$(BIN)/ruff format .
 
 clean:
-	rm -rf $(VENV) $(DEMO) build dist *.egg-info .pytest_cache .ruff_cache
+	rm -rf $(VENV) .venv-benchmarks $(DEMO) build dist *.egg-info .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

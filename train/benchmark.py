@@ -10,13 +10,11 @@ environment that holds it; without one, this environment is taken.
 """
 
 import json
-import os
-import platform
 
 from absl import app, flags, logging
 
 from keras_vit import _checks
-from keras_vit.benchmarking import contestants, race
+from keras_vit.benchmarking import contestants, machine, race
 
 flags.DEFINE_enum("task", "inference", ["inference", "training"], "What a step is.")
 flags.DEFINE_string("model", "ViT-B/16", f"One of {', '.join(contestants.MODELS)}.")
@@ -29,32 +27,23 @@ flags.DEFINE_integer("rounds", 7, "Steps that each system takes.", lower_bound=1
 flags.DEFINE_string("json", None, "File to which the results are appended, one JSON object a line.")
 
 
-def machine():
-    """Describes this machine: the processor's name and the number of cores."""
-    name = platform.processor() or platform.machine()
-    if os.path.exists("/proc/cpuinfo"):
-        with open("/proc/cpuinfo") as file:
-            names = [line.split(":", 1)[1].strip() for line in file if line.startswith("model name")]
-        name = names[0] if names else name
-    return f"{os.cpu_count()} cores, {name}"
-
-
 def main(argv):
     del argv
     values = flags.FLAGS
     _checks.choice("model", values.model, list(contestants.MODELS))
-    systems = {"keras_vit": None}
+    work = {"task": values.task, "model": values.model, "batch": values.batch, "precision": values.precision}
+    entrants = [race.entrant("keras_vit", work=work)]
     for peer in values.peer:
         name, _, python = peer.partition("=")
         _checks.choice("peer", name, list(contestants.SYSTEMS))
-        systems[name] = python or None
-    results = race.race(values.task, values.model, values.batch, values.precision, systems, values.rounds)
-    title = f"{values.model} {values.task}, batch {values.batch}, {values.precision}; {machine()}"
+        entrants.append(race.entrant(name, python or None, work=work, root=None))
+    results = race.race(entrants, values.rounds)
+    title = f"{values.model} {values.task}, batch {values.batch}, {values.precision}; {machine.describe()}"
     if values.json:
         record = {"title": title, "rounds": values.rounds, "results": [vars(result) for result in results]}
         with open(values.json, "a") as file:
             file.write(json.dumps(record) + "\n")
-    logging.info("\n%s", race.table(title, results))
+    logging.info("%s\n%s", title, race.table(results, values.batch))
 
 
 def run():

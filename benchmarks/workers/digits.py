@@ -1,0 +1,157 @@
+"""Seconds until a small model knows 97 % of the test digits: `digits.py SYSTEM WORK`. A step is a whole training.
+
+The same network (8 x 8 pixels, patches of 2, 3 blocks of width 64, class token), the same batches of 128, AdamW with
+the same rate, decay and clipping; an evaluation after each pass over the training images. Initial values and the order
+of the images are each package's own. The clock starts before the model is built and includes compiling.
+"""
+
+import json
+import os
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from common import Work, serve
+
+GOAL = 0.97
+BATCH, PASSES, RATE, DECAY, CLIP = 128, 100, 1e-3, 0.05, 1.0
+STEPS_A_PASS = 12  # 1,437 images
+
+
+class Reached(Exception):
+    """The goal."""
+
+
+def keras_vit(work):
+    """The training loop, as `train.main` runs it."""
+    seeds = iter(range(1_000))
+
+    def step():
+        from keras_vit import recipe as recipes
+        from keras_vit.data import eval_batches, open_source, train_batches
+        from keras_vit.training import inputs, tf_engine
+
+        start = time.perf_counter()
+        scaled = "value_range(-1, 1)"
+        recipe = recipes.Recipe(
+            seed=next(seeds),
+            total_steps=PASSES * STEPS_A_PASS,
+            log_every=STEPS_A_PASS,
+            eval_every=STEPS_A_PASS,
+            checkpoint_every=0,
+            deterministic=False,
+            model=recipes.Model(
+                "ViT-Ti/16", image_size=8, patch_size=2, hidden_size=64, num_layers=3, num_heads=4, mlp_dim=128
+            ),
+            data=recipes.Data("digits", pp_train=scaled, pp_eval=scaled, batch_size=BATCH),
+            optim=recipes.Optim(
+                "adamw", RATE, recipes.Schedule("constant"), weight_decay=DECAY, weight_decay_mask=".*", clip_norm=CLIP
+            ),
+        )
+        strategy = tf_engine.create_strategy(recipe, "one_device", "local", 0, False)
+        train, test = open_source("digits", split="train"), open_source("digits", split="test")
+        state = tf_engine.create_state(recipe, 10, 1, strategy)
+
+        def batches(first):
+            return tf_engine.batches(
+                strategy,
+                lambda shard, shards: train_batches(
+                    train,
+                    scaled,
+                    batch_size=BATCH,
+                    seed=recipe.seed,
+                    start_step=first,
+                    shard_index=shard,
+                    num_shards=shards,
+                ),
+            )
+
+        evaluation = tf_engine.Evaluation(
+            state,
+            recipe,
+            strategy,
+            tf_engine.batches(
+                strategy,
+                lambda shard, shards: eval_batches(
+                    test, scaled, batch_size=BATCH, shard_index=shard, num_shards=shards
+                ),
+            ),
+            inputs.evaluation_inputs(recipe, 10),
+            10,
+        )
+
+        counted = []
+
+        def evaluate():
+            results = evaluation()
+            counted.append(results["eval_accuracy"])
+            if results["eval_accuracy"] >= GOAL:
+                raise Reached
+            return results
+
+        with tempfile.TemporaryDirectory() as folder:
+            store = tf_engine.CheckpointStore(state.variables(), os.path.join(folder, "checkpoints"))
+            store.save = lambda best=False: None  # `fit` writes none either
+            training_step = tf_engine.create_step(state, recipe, 10, strategy)
+            try:
+                tf_engine.Loop(recipe, strategy, state, training_step, batches, evaluate, store, folder).run()
+            except Reached:
+                return _answer(start, len(counted))
+        raise RuntimeError(f"{GOAL:.0%} were not reached in {PASSES} passes, but {max(counted):.2%}.")
+
+    return step
+
+
+def keras_hub(work):
+    """`fit` of keras-hub's classifier."""
+    import keras
+    import keras_hub
+    import numpy as np
+
+    path = Path(__file__).parents[2] / "keras_vit" / "data" / "assets" / "digits.npz"
+    with np.load(path) as file:
+        images, labels, is_test = file["images"], file["labels"], file["is_test"]
+    images = (images.astype("float32") / 8 - 1)[..., None]  # the file counts ink from 0 to 16
+    train, test = (images[~is_test], labels[~is_test]), (images[is_test], labels[is_test])
+    seeds = iter(range(1_000))
+
+    class Stop(keras.callbacks.Callback):
+        def on_epoch_end(self, epoch, logs=None):
+            self.passes = epoch + 1
+            self.model.stop_training = logs["val_accuracy"] >= GOAL
+
+    def step():
+        start = time.perf_counter()
+        keras.utils.set_random_seed(next(seeds))
+        backbone = keras_hub.models.ViTBackbone(
+            image_shape=(8, 8, 1), patch_size=2, num_layers=3, num_heads=4, hidden_dim=64, mlp_dim=128
+        )
+        model = keras_hub.models.ViTImageClassifier(backbone, num_classes=10, preprocessor=None)
+        model.compile(
+            keras.optimizers.AdamW(RATE, weight_decay=DECAY, global_clipnorm=CLIP),
+            keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+            metrics=["accuracy"],
+        )
+        stop = Stop()
+        history = model.fit(
+            *train,
+            batch_size=BATCH,
+            epochs=PASSES,
+            validation_data=test,
+            callbacks=[stop],
+            verbose=0,
+        )
+        if max(history.history["val_accuracy"]) < GOAL:
+            raise RuntimeError(f"{GOAL:.0%} were not reached in {PASSES} passes.")
+        return _answer(start, stop.passes)
+
+    return step
+
+
+def _answer(start, passes):
+    return {"seconds": time.perf_counter() - start, "note": f"{passes} passes"}
+
+
+if __name__ == "__main__":
+    serve({"keras_vit": keras_vit, "keras_hub": keras_hub}, sys.argv[1], Work(**json.loads(sys.argv[2])))

@@ -1,0 +1,84 @@
+"""What a fresh process waits for: imports, building a model, loading a checkpoint: `startup.py SYSTEM WORK`.
+
+Each step starts an interpreter, which prints what it took as JSON; imports are timed from within as well, because
+starting Python itself is nobody's merit.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+
+from common import CLASSES, Work, serve
+
+_IMPORT = """
+import json, sys, time
+start = time.perf_counter()
+import {module}
+seconds = time.perf_counter() - start
+note = "TensorFlow imported" if "tensorflow" in sys.modules else "TensorFlow not imported"
+print(json.dumps({{"seconds": seconds, "note": note}}))
+"""
+
+_BUILD = """
+import json, time
+import keras_vit
+start = time.perf_counter()
+model = keras_vit.create_model({model!r}, classes={classes})
+model.trainable_variables[-1].numpy()
+print(json.dumps({{"seconds": time.perf_counter() - start}}))
+"""
+
+_SAVE = """
+import keras_vit
+from keras_vit.checkpoints import save_checkpoint
+save_checkpoint(keras_vit.create_model({model!r}, classes={classes}), {path!r})
+"""
+
+_LOAD = """
+import json, os, time
+import keras_vit
+model = keras_vit.create_model({model!r}, classes={classes})
+start = time.perf_counter()
+keras_vit.load_checkpoint(model, {path!r})
+seconds = time.perf_counter() - start
+print(json.dumps({{"seconds": seconds, "note": "%.0f MB" % (os.path.getsize({path!r}) / 1e6)}}))
+"""
+
+
+def import_keras(work):
+    return lambda: _in_a_process(_IMPORT.format(module="keras"))
+
+
+def import_keras_vit(work):
+    return lambda: _in_a_process(_IMPORT.format(module="keras_vit"))
+
+
+def build(work):
+    return lambda: _in_a_process(_BUILD.format(model=work.model, classes=CLASSES))
+
+
+def load(work):
+    """Writes the file once, into a folder that goes with this process, and loads it into a built model."""
+    folder = tempfile.TemporaryDirectory()
+    values = {"model": work.model, "classes": 21_843, "path": os.path.join(folder.name, "weights.npz")}
+    _in_a_process(_SAVE.format(**values))
+
+    def step(folder=folder):
+        return _in_a_process(_LOAD.format(**values))
+
+    return step
+
+
+def _in_a_process(code):
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise RuntimeError(done.stderr.strip().splitlines()[-1])
+    lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
+    return json.loads(lines[-1]) if lines else {}
+
+
+if __name__ == "__main__":
+    functions = {function.__name__: function for function in (import_keras, import_keras_vit, build, load)}
+    serve(functions, sys.argv[1], Work(**json.loads(sys.argv[2])))

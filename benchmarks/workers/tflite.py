@@ -1,0 +1,58 @@
+"""One picture through a TFLite file: `tflite.py SYSTEM WORK`; the precision is float32 or dynamic_int8."""
+
+import json
+import os
+import sys
+import tempfile
+
+from common import CLASSES, Work, keras_hub_network, serve, warmed
+
+
+def keras_vit(work):
+    """This package's converter."""
+    from keras_vit import models
+    from keras_vit.serving import tflite
+
+    network = models.create_model(work.model, classes=CLASSES)
+    return _caller(tflite.convert(network, (work.image_size, work.image_size, 3), "softmax", work.precision), work)
+
+
+def keras_hub(work):
+    """keras-hub's classifier through Keras' LiteRT export."""
+    import dataclasses
+
+    import tensorflow as tf
+
+    network = keras_hub_network(dataclasses.replace(work, precision="float32"))
+    options = {} if work.precision == "float32" else {"optimizations": [tf.lite.Optimize.DEFAULT]}
+    size = (1, work.image_size, work.image_size, 3)
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "model.tflite")
+        signature = [tf.TensorSpec(size, tf.float32, name="images")]
+        network.export(path, format="litert", input_signature=signature, verbose=False, **options)
+        with open(path, "rb") as file:
+            return _caller(file.read(), work)
+
+
+def _caller(content, work):
+    import numpy as np
+    import tensorflow as tf
+
+    interpreter = tf.lite.Interpreter(model_content=content, num_threads=os.cpu_count())
+    interpreter.allocate_tensors()
+    size = (1, work.image_size, work.image_size, 3)
+    images = np.random.default_rng(0).uniform(-1, 1, size).astype(np.float32)
+    entry, output = interpreter.get_input_details()[0]["index"], interpreter.get_output_details()[0]["index"]
+
+    def step():
+        interpreter.set_tensor(entry, images)
+        interpreter.invoke()
+        interpreter.get_tensor(output)
+        return {"note": f"file of {len(content) / 1e6:.0f} MB"}
+
+    return step
+
+
+if __name__ == "__main__":
+    systems = {"keras_vit": warmed(keras_vit), "keras_hub": warmed(keras_hub)}
+    serve(systems, sys.argv[1], Work(**json.loads(sys.argv[2])))
