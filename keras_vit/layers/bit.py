@@ -5,7 +5,7 @@ from keras import ops
 
 from keras_vit import _checks
 from keras_vit.layers.normalization import GroupNorm
-from keras_vit.layers.resnet import StdConv2D, _Stage
+from keras_vit.layers.resnet import StdConv2D, _Stage, strided_shape
 
 _CONV = {"padding": "valid", "epsilon": 1e-10, "epsilon_inside": True}
 _NORM_EPSILON = 1e-5
@@ -29,6 +29,8 @@ class BiTRoot(keras.layers.Layer):
         filters: Number of output channels.
         pool_padding: What surrounds the pooled map, which has not passed a ReLU: `"infinity"` (big_vision: minus
             infinity, borders see real values alone) or `"zeros"` (big_transfer, in which the files were trained).
+            `"edge"` gives the same numbers as `"infinity"`, for integers that have none: it repeats the border, which
+            is in every window that its repetition is in.
         **kwargs: Arguments of `keras.layers.Layer`.
 
     References:
@@ -38,7 +40,7 @@ class BiTRoot(keras.layers.Layer):
     def __init__(self, filters, pool_padding="infinity", **kwargs):
         super().__init__(**kwargs)
         self.filters = _checks.positive_int("filters", filters)
-        self.pool_padding = _checks.choice("pool_padding", pool_padding, ("infinity", "zeros"))
+        self.pool_padding = _checks.choice("pool_padding", pool_padding, ("infinity", "zeros", "edge"))
 
     def build(self, input_shape):
         self.conv_root = StdConv2D(self.filters, 7, 2, dtype=self.dtype_policy, name="conv_root", **_CONV)
@@ -47,12 +49,14 @@ class BiTRoot(keras.layers.Layer):
 
     def call(self, x):
         x = self.conv_root(_pad(x, 3))
-        x = _pad(x, 1, float("-inf") if self.pool_padding == "infinity" else 0.0)
+        if self.pool_padding == "edge":
+            x = ops.pad(x, ((0, 0), (1, 1), (1, 1), (0, 0)), mode="symmetric")
+        else:
+            x = _pad(x, 1, float("-inf") if self.pool_padding == "infinity" else 0.0)
         return ops.max_pool(x, 3, strides=2, padding="valid", data_format="channels_last")
 
     def compute_output_shape(self, input_shape):
-        batch, *spatial, _ = input_shape
-        return (batch, *(None if s is None else -(-s // 4) for s in spatial), self.filters)
+        return strided_shape(input_shape, (4, 4), self.filters)
 
     def get_config(self):
         return {**super().get_config(), "filters": self.filters, "pool_padding": self.pool_padding}
@@ -110,9 +114,7 @@ class BiTUnit(keras.layers.Layer):
         return shortcut + y
 
     def compute_output_shape(self, input_shape):
-        batch, *spatial, _ = input_shape
-        spatial = [None if s is None else -(-s // stride) for s, stride in zip(spatial, self.strides, strict=True)]
-        return (batch, *spatial, self.features * 4)
+        return strided_shape(input_shape, self.strides, self.features * 4)
 
     def get_config(self):
         return {**super().get_config(), "features": self.features, "strides": self.strides}

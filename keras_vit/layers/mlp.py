@@ -1,5 +1,7 @@
 """The transformer's feed-forward block."""
 
+import math
+
 import keras
 from keras import ops
 
@@ -11,6 +13,30 @@ from keras_vit.layers.dropout import Dropout
 def gelu_tanh(x):
     """GELU in its tanh form, the reference's activation."""
     return keras.activations.gelu(x, approximate=True)
+
+
+@ops.custom_gradient
+def _lean_gelu_tanh(x):
+    """`gelu_tanh` whose backward pass keeps `x` alone, a quarter of what differentiation op by op keeps.
+
+    `(1 + tanh(u)) / 2 = sigmoid(2 u)`, so with `2 u = x (a + b x^2)` the value is `x s` and its derivative
+    `s + x s (1 - s) (a + 3 b x^2)`, `s = sigmoid(2 u)`.
+    """
+    a = math.sqrt(8 / math.pi)
+    b = 0.044715 * a
+
+    def parts():
+        wide = ops.cast(x, keras.backend.result_type(x.dtype, "float32"))
+        square = wide * wide
+        return wide, square, ops.sigmoid(wide * (a + b * square))
+
+    def gradient(*arguments, upstream=None):
+        upstream = arguments[0] if upstream is None else upstream
+        wide, square, s = parts()
+        return upstream * ops.cast(s + wide * s * (1 - s) * (a + 3 * b * square), upstream.dtype)
+
+    wide, _, s = parts()
+    return ops.cast(wide * s, x.dtype), gradient
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
@@ -98,7 +124,8 @@ class MlpBlock(keras.layers.Layer):
         if keras.backend.backend() == "tensorflow":
             # Its graph optimiser fuses product, bias and activation of matrices only.
             x = ops.reshape(x, (-1, shape[-1]))  # [B N, D]
-        x = self._activation(self.dense_0(x))  # [B, N, mlp_dim] or [B N, mlp_dim]
+        lean = training and self._activation is gelu_tanh
+        x = (_lean_gelu_tanh if lean else self._activation)(self.dense_0(x))  # [B, N, mlp_dim] or [B N, mlp_dim]
         x = self.dropout_0(x, training=training)
         x = ops.reshape(self.dense_1(x), shape)  # [B, N, D]
         return self.dropout_1(x, training=training)

@@ -7,6 +7,13 @@ from keras_vit import _checks
 from keras_vit.layers.normalization import GroupNorm
 
 
+def strided_shape(shape, strides, filters):
+    """The shape `[B, H, W, filters]` after steps of `strides` over `[B, H, W, C]`; unknown sides stay None."""
+    batch, *spatial, _ = shape
+    spatial = [None if side is None else -(-side // stride) for side, stride in zip(spatial, strides, strict=True)]
+    return (batch, *spatial, filters)
+
+
 @keras.saving.register_keras_serializable(package="keras_vit")
 class StdConv2D(keras.layers.Layer):
     """2-D convolution without bias whose kernel is standardised per output channel.
@@ -62,11 +69,10 @@ class StdConv2D(keras.layers.Layer):
         return ops.conv(x, kernel, strides=self.strides, padding=self.padding, data_format="channels_last")
 
     def compute_output_shape(self, input_shape):
-        batch, *spatial, _ = input_shape
+        batch, *spatial, channels = input_shape
         if self.padding == "valid":
             spatial = [None if s is None else s - k + 1 for s, k in zip(spatial, self.kernel_size, strict=True)]
-        spatial = [None if s is None else -(-s // stride) for s, stride in zip(spatial, self.strides, strict=True)]
-        return (batch, *spatial, self.filters)
+        return strided_shape((batch, *spatial, channels), self.strides, self.filters)
 
     def get_config(self):
         return {
@@ -148,9 +154,7 @@ class BottleneckUnit(keras.layers.Layer):
         return ops.relu(shortcut + y)
 
     def compute_output_shape(self, input_shape):
-        batch, *spatial, _ = input_shape
-        spatial = [None if s is None else -(-s // stride) for s, stride in zip(spatial, self.strides, strict=True)]
-        return (batch, *spatial, self.features * 4)
+        return strided_shape(input_shape, self.strides, self.features * 4)
 
     def get_config(self):
         return {
@@ -189,9 +193,7 @@ class _Stage(keras.layers.Layer):
         return x
 
     def compute_output_shape(self, input_shape):
-        batch, *spatial, _ = input_shape
-        spatial = [None if s is None else -(-s // stride) for s, stride in zip(spatial, self.strides, strict=True)]
-        return (batch, *spatial, self.features * 4)
+        return strided_shape(input_shape, self.strides, self.features * 4)
 
     def get_config(self):
         return {

@@ -107,6 +107,41 @@ def test_activations_equal_the_golden_gelu(kind, golden):
     np.testing.assert_allclose(array(activation(data["gelu_x"])), data[f"gelu_{kind}"], rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="differentiates with TensorFlow's tape")
+def test_gelu_in_training_and_its_derivative():
+    import tensorflow as tf
+
+    # The identity as the first matrix, so that the block is the activation of its input.
+    block = layers.MlpBlock(64)
+    block.build((1, 101, 64))
+    block.dense_0.kernel.assign(np.eye(64))
+    block.dense_1.kernel.assign(np.eye(64))
+    block.dense_0.bias.assign(np.zeros(64))
+    block.dense_1.bias.assign(np.zeros(64))
+    x = np.linspace(-12, 12, 101 * 64).astype("float32").reshape(1, 101, 64)
+    double = x.astype("float64")
+    inner = np.sqrt(2 / np.pi) * (double + 0.044715 * double**3)
+    value = 0.5 * double * (1 + np.tanh(inner))
+    slope = 0.5 * (1 + np.tanh(inner)) + 0.5 * double / np.cosh(inner) ** 2 * np.sqrt(2 / np.pi) * (
+        1 + 3 * 0.044715 * double**2
+    )
+    for dtype, tolerance in (("float32", 5e-6), ("bfloat16", 2**-7)):  # bfloat16 rounds values up to 2 by 2**-8 each
+        with tf.GradientTape() as tape:
+            inputs = tf.cast(x, dtype)
+            tape.watch(inputs)
+            outputs = layers.mlp._lean_gelu_tanh(inputs)
+        rounded = array(inputs)
+        np.testing.assert_allclose(
+            array(tape.gradient(outputs, inputs)), np.interp(rounded, x.ravel(), slope.ravel()), atol=tolerance
+        )
+    with tf.GradientTape() as tape:
+        inputs = tf.constant(x)
+        tape.watch(inputs)
+        outputs = block(inputs, training=True)
+    np.testing.assert_allclose(array(outputs), value, rtol=1e-6, atol=2e-6)  # a few roundings of values up to 12
+    np.testing.assert_allclose(array(tape.gradient(outputs, inputs)), slope, atol=5e-6)
+
+
 def test_quick_gelu():
     x = normal(50)
     got = array(layers.get_activation("quick_gelu")(ops.convert_to_tensor(x)))
@@ -242,6 +277,15 @@ def test_bit_pool_padding_matters_at_the_border_alone():
     np.testing.assert_array_equal(a[:, 1:, 1:], b[:, 1:, 1:])
     assert (a[:, 0] != b[:, 0]).any()
     np.testing.assert_array_equal(b[:, 0], np.maximum(a[:, 0], 0))
+
+
+def test_bit_repeated_borders_are_as_infinity():
+    for size in (32, 34, 38):  # maps of 16, 17 and 19 to pool
+        x = normal(1, size, size, 3)
+        infinity, edge = layers.BiTRoot(64), layers.BiTRoot(64, pool_padding="edge")
+        infinity.build(x.shape), edge.build(x.shape)
+        edge.set_weights(infinity.get_weights())
+        np.testing.assert_array_equal(array(infinity(x)), array(edge(x)))
 
 
 class TestPositions:
