@@ -24,7 +24,8 @@ class BiTResNet(ConfiguredModel):
         dtype: A dtype policy or its name; None for the global policy.
         channels: Channels of the images.
         head_bias: Initial bias of the head.
-        pool_padding: Border of the root's max-pooling, `"infinity"` or `"zeros"`; see `keras_vit.layers.BiTRoot`.
+        pool_padding: Border of the root's max-pooling, `"infinity"`, `"zeros"` or `"edge"`; see
+            `keras_vit.layers.BiTRoot`.
 
     Raises:
         ValueError: If an argument is out of range.

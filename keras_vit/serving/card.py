@@ -47,6 +47,7 @@ def to_markdown(content: dict) -> str:
         "output": f"{content['output']} over {len(names)} classes",
         "classes": ", ".join(names[:20]) + (", ..." if len(names) > 20 else ""),
         "precision": content.get("precision"),
+        "size": f"{content['bytes'] / 1e6:.1f} MB" if "bytes" in content else None,
         "SHA-256 of model.keras": content.get("model_sha256"),
     }
     rows |= {f"data: {key}": value for key, value in content.get("data", {}).items()}

@@ -3,7 +3,7 @@
 import keras
 
 
-def inference_clone(model: keras.Model, dtype: str = "float32") -> keras.Model:
+def inference_clone(model: keras.Model, dtype: str = "float32", **arguments) -> keras.Model:
     """Rebuilds a model for inference under another precision, with the same weights.
 
     A graph that was traced under `mixed_bfloat16` keeps its casts: TFLite cannot convert it, and a processor without
@@ -13,6 +13,7 @@ def inference_clone(model: keras.Model, dtype: str = "float32") -> keras.Model:
     Args:
         model: A model of this package.
         dtype: Precision of the copy, a dtype or the name of a Keras policy ("mixed_bfloat16").
+        **arguments: Arguments of the model's constructor that differ, without another number of weights.
 
     Returns:
         The copy.
@@ -33,7 +34,7 @@ def inference_clone(model: keras.Model, dtype: str = "float32") -> keras.Model:
         )
     changed = {"dtype": dtype, "classifier_activation": None, "remat": "none"}
     rates = {name: 0.0 for name in config if name in ("dropout_rate", "attention_dropout_rate", "drop_path_rate")}
-    config.update({name: value for name, value in changed.items() if name in config}, **rates)
+    config.update({name: value for name, value in changed.items() if name in config}, **rates, **arguments)
     clone = type(model).from_config(config)
     copy_weights(model, clone)
     return clone

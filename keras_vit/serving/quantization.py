@@ -1,11 +1,5 @@
 """The precisions of TFLite files, and how the converter is told about them."""
 
-import collections
-import csv
-import io
-import itertools
-import re
-
 import numpy as np
 import tensorflow as tf
 
@@ -17,6 +11,7 @@ PRECISIONS = {
     "int16x8": "all activations in 16 bits, weights in 8, with ranges found by calibration: for integer-only hardware",
 }
 CALIBRATED = ("int8", "int16x8")
+INTEGER = (*CALIBRATED, "dynamic_int8")
 
 # What stays in float32 in an int8 file. The two matrix products of attention cost the most accuracy: both sides of
 # them are activations, with one range for all heads. Sums of residual branches, the parts of norms, softmax and GELU
@@ -31,10 +26,11 @@ FLOAT_OPERATORS = (
     "SQUARED_DIFFERENCE",
     "MUL",
     "RSQRT",
-    "PADV2",
     "MAX_POOL_2D",
+    # Group norm's way from the means of groups to channels, which would lose them in between.
+    "RESHAPE",
+    "BROADCAST_TO",
 )
-_STATISTICS_BATCHES = 8
 
 
 def check(precision: str, calibration) -> None:
@@ -47,6 +43,22 @@ def check(precision: str, calibration) -> None:
         raise ValueError(f"precision must be one of {sorted(PRECISIONS)}. Received: precision={precision!r}.")
     if precision in CALIBRATED and not calibration:
         raise ValueError(f"The precision {precision!r} needs real training pictures for calibration. Received: none.")
+
+
+def model_arguments(model, precision: str) -> dict:
+    """What has to be built differently, to the same numbers, for the converter to take it.
+
+    Args:
+        model: The model.
+        precision: A key of `PRECISIONS`.
+
+    Returns:
+        Arguments of its constructor.
+    """
+    # BiT pads with minus infinity before it pools, which no integer is.
+    if precision in CALIBRATED and model.get_config().get("pool_padding") == "infinity":
+        return {"pool_padding": "edge"}
+    return {}
 
 
 def convert(make_converter, precision: str, spec: tf.TensorSpec, signature: str, images: np.ndarray | None) -> bytes:
@@ -78,32 +90,6 @@ def convert(make_converter, precision: str, spec: tf.TensorSpec, signature: str,
     return converter.convert()
 
 
-def block_errors(make_converter, spec: tf.TensorSpec, signature: str, images: np.ndarray) -> list[tuple[str, float]]:
-    """Which parts of a model int8 hurts most.
-
-    Args:
-        make_converter: Returns a new `tf.lite.TFLiteConverter`.
-        spec: The input of the graph.
-        signature: The name of the signature.
-        images: Calibration images.
-
-    Returns:
-        Layer names with the error of their quantised operators, worst first: the root of the mean squared error in
-        steps of the quantisation, of which rounding alone makes 0.29.
-    """
-    debugger = _debugger(make_converter(), spec, signature, images)
-    debugger.run()
-    table = io.StringIO()
-    debugger.layer_statistics_dump(table)
-    table.seek(0)
-    errors = collections.defaultdict(float)
-    for row in csv.DictReader(table):
-        layer, scale = _layer_of(row["tensor_name"]), float(row["scale"])
-        if layer and scale:
-            errors[layer] = max(errors[layer], float(row["mean_squared_error"]) ** 0.5 / scale)
-    return sorted(errors.items(), key=lambda item: -item[1])
-
-
 def _debugger(converter, spec, signature, images):
     """The converter's debugger, which is also what can leave kinds of operators in float."""
     converter.optimizations = [tf.lite.Optimize.DEFAULT]
@@ -111,7 +97,7 @@ def _debugger(converter, spec, signature, images):
     options = tf.lite.experimental.QuantizationDebugOptions(denylisted_ops=list(FLOAT_OPERATORS))
     return tf.lite.experimental.QuantizationDebugger(
         converter=converter,
-        debug_dataset=lambda: ([batch] for batch in itertools.islice(_batches(spec, images), _STATISTICS_BATCHES)),
+        debug_dataset=lambda: iter(()),  # it is not asked to measure
         debug_options=options,
     )
 
@@ -126,10 +112,3 @@ def _batches(spec, images):
     batch_size = spec.shape[0]
     for start in range(0, len(images), batch_size):
         yield images[np.arange(start, start + batch_size) % len(images)].astype(spec.dtype.as_numpy_dtype)
-
-
-def _layer_of(tensor_name):
-    """The layer in a tensor's name, such as `encoderblock_3` or `head`; None for the others."""
-    names = r"encoderblock_\d+|block\d+/unit\d+|MAPHead_\d+|conv_root|embedding|pre_logits|head"
-    match = re.search(rf"/({names})", tensor_name)
-    return match[1] if match else None

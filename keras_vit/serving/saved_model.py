@@ -11,6 +11,7 @@ from keras_vit.serving import (
     card,
     clone,
     decoding,
+    latency,
     outputs,
     pictures,
     representations,
@@ -64,7 +65,6 @@ def export_saved_model(
     """
     reference = clone.inference_clone(model, dtype)
     tolerance = verify.tolerance_of(dtype)
-    description = {**description, "precision": dtype}
     with versions.new_version(base, version) as draft:
         module = signatures.ServingModule(
             reference,
@@ -77,6 +77,7 @@ def export_saved_model(
             extra_signatures,
         )
         signatures.write(module, draft.path, module.signatures())
+        description = {**description, "precision": dtype, "bytes": latency.size_of(draft.path)}
         extra = os.path.join(draft.path, "assets.extra")  # copied and kept by the server, never read by it
         card.write_text(os.path.join(extra, LABELS), "".join(f"{name}\n" for name in description["class_names"]))
         card.write(os.path.join(extra, card.FILE_NAME), description)

@@ -3,13 +3,26 @@
 import collections
 import contextlib
 import functools
+import os
 import tempfile
 
 import keras
 import numpy as np
 import tensorflow as tf
 
-from keras_vit.serving import artefacts, clone, files, metadata, outputs, pictures, quantization, signatures, verify
+from keras_vit.serving import (
+    artefacts,
+    blame,
+    clone,
+    files,
+    interpreter,
+    metadata,
+    outputs,
+    pictures,
+    quantization,
+    signatures,
+    verify,
+)
 from keras_vit.serving.files import ConversionError as ConversionError
 
 SIGNATURE = "classify"
@@ -55,7 +68,7 @@ def export_tflite(
         VerificationError: If it answers differently; nothing is written then.
     """
     quantization.check(precision, calibration)
-    network = clone.inference_clone(model, "float32")
+    network = clone.inference_clone(model, "float32", **quantization.model_arguments(model, precision))
     image_shape = tuple(description["image_shape"])
     calibration_images = None if calibration is None else pictures.prepare(calibration.contents, preprocess)
     content = convert(network, image_shape, description["output"], precision, batch_size, normalise, calibration_images)
@@ -73,12 +86,17 @@ def export_tflite(
         try:
             verify.check(comparison, tolerance or verify.tolerance_of(precision), f"The {precision} TFLite file")
         except verify.VerificationError as error:
-            if precision != "int8":
+            if precision not in quantization.INTEGER:
                 raise
-            with _graph(network, image_shape, description["output"], batch_size, normalise) as (make_converter, spec):
-                worst = quantization.block_errors(make_converter, spec, SIGNATURE, calibration_images)[:3]
-            blocks = ", ".join(f"{name} ({steps:.2f} steps)" for name, steps in worst)
-            raise verify.VerificationError(f"{error} The layers with the largest rounding errors: {blocks}.") from error
+            plain = os.path.join(os.path.dirname(name), "float32.tflite")
+            with open(plain, "wb") as file:
+                file.write(convert(network, image_shape, description["output"], "float32", batch_size, normalise))
+            images = pictures.prepare(examples.contents[:8], preprocess)
+            worst = ", ".join(
+                f"{layer} (+{growth:.1%})" for layer, growth in blame.block_errors(plain, name, images)[:3]
+            )
+            message = f"{error} The layers that add most to the error: {worst}."
+            raise verify.VerificationError(message, error.comparison) from error
     return comparison
 
 
@@ -110,7 +128,8 @@ def convert(
     """
     with _graph(network, image_shape, output, batch_size, normalise) as (make_converter, spec):
         try:
-            content = quantization.convert(make_converter, precision, spec, SIGNATURE, calibration_images)
+            with interpreter.without_deprecation():  # the converter calibrates with TensorFlow's own
+                content = quantization.convert(make_converter, precision, spec, SIGNATURE, calibration_images)
         except Exception as error:  # the converter raises its own error, unexported, or whatever its passes raise
             raise ConversionError(f"The model cannot be converted to TFLite ({precision}): {error}") from error
     foreign = foreign_operators(content)

@@ -6,7 +6,11 @@ import numpy as np
 
 
 class VerificationError(RuntimeError):
-    """An artefact does not answer as the model it came from."""
+    """An artefact does not answer as the model it came from. `comparison` tells by how much, None if it is not that."""
+
+    def __init__(self, message: str, comparison=None):
+        super().__init__(message)
+        self.comparison = comparison
 
 
 @dataclasses.dataclass(frozen=True)
@@ -150,7 +154,8 @@ def check(comparison: Comparison, tolerance: Tolerance, what: str) -> None:
     """
     problems = failures(comparison, tolerance)
     if problems:
-        raise VerificationError(f"{what} does not answer as its model: {'; '.join(problems)}. ({comparison.summary()})")
+        message = f"{what} does not answer as its model: {'; '.join(problems)}. ({comparison.summary()})"
+        raise VerificationError(message, comparison)
 
 
 def _correct(predicted, labels):

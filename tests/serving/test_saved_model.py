@@ -40,6 +40,8 @@ def test_version_directory_and_files(exported):
     assert (base / "1" / "saved_model.pb").exists()
     assert (base / "1" / "assets.extra" / "labels.txt").read_text().splitlines() == list(small.CLASS_NAMES)
     assert artefact.card["preprocess"] == small.PREPROCESS
+    graph = [base / "1" / "saved_model.pb", *(base / "1" / "variables").iterdir()]
+    assert artefact.card["bytes"] >= sum(path.stat().st_size for path in graph)
     assert comparison.examples == 6
     assert comparison.top1_agreement == 1.0
 
@@ -248,7 +250,8 @@ def test_the_command_line_tool_shows_and_runs_it(exported, tmp_path):
         assert text in shown
     content = small.examples(1).contents[0]
     expected = expected_probabilities(model, [content])
-    signature = ("--signature_def", "serving_default", "--input_exprs", f"image_bytes=[{content!r}]")
+    literal = "".join(f"\\x{byte:02x}" for byte in content)  # a semicolon would end the expression
+    signature = ("--signature_def", "serving_default", "--input_exprs", f"image_bytes=[b'{literal}']")
     saved_model_cli("run", *where, *signature, "--outdir", tmp_path / "bytes")
     np.testing.assert_allclose(np.load(tmp_path / "bytes" / "probabilities.npy"), expected, atol=1e-5)
     np.save(tmp_path / "prepared.npy", small.preprocess(tf.constant(content))[None])
@@ -260,6 +263,6 @@ def test_the_command_line_tool_shows_and_runs_it(exported, tmp_path):
 @pytest.mark.slow
 def test_the_graph_neither_reads_nor_writes_files(exported):
     # What the tool warns of in models from strangers.
-    assert "does not contain denylisted ops" in saved_model_cli(
+    assert "does not contain the default denylisted ops" in saved_model_cli(
         "scan", "--dir", exported[2] / "1", "--tag_set", "serve"
     )
