@@ -5,8 +5,9 @@
     python -m train.evaluate --model=runs/digits --artefact=digits.tflite
     python -m train.evaluate --model=runs/digits --evaluators=knn --evaluators="fewshot(shots=(1, 10))" --markdown
 
-Without --data it takes the data set and the evaluation split of the run. Every example counts exactly once.
---evaluators measures something else instead: see docs/recipes.md for what there is.
+An artefact is a SavedModel, or a TFLite, ONNX or OpenVINO file. Without --data it takes the data set and the
+evaluation split of the run. Every example counts exactly once. --evaluators measures something else instead: see
+docs/recipes.md for what there is.
 """
 
 import json
@@ -20,8 +21,8 @@ from keras_vit.data import preprocess as preprocessing
 from keras_vit.serving import artefacts, runs
 from keras_vit.training import report
 
-flags.DEFINE_string("model", None, "Directory of a run, .keras file, SavedModel or TFLite file.")
-flags.DEFINE_string("artefact", None, "Measure this SavedModel or TFLite file instead of the model.")
+flags.DEFINE_string("model", None, "Directory of a run, .keras file, or exported artefact.")
+flags.DEFINE_string("artefact", None, "Measure this exported artefact instead of the model.")
 flags.DEFINE_string("data", None, "Data set, such as folder:/pictures; the run's own if not given.")
 flags.DEFINE_string("split", None, "Split of the data set; the run's evaluation split if not given.")
 flags.DEFINE_multi_string("evaluators", [], "Evaluators to run, such as 'knn' or 'fewshot(shots=(1, 10))'.")
@@ -34,7 +35,7 @@ def main(argv):
     del argv
     options = flags.FLAGS
     if not (options.model or options.artefact):
-        raise ValueError("--model is missing: the directory of a run, a .keras file, a SavedModel or a TFLite file.")
+        raise ValueError("--model is missing: the directory of a run, a .keras file, or an exported artefact.")
     classifier = artefacts.open_artefact(options.artefact) if options.artefact else runs.open_classifier(options.model)
     card = classifier.card
     recipe = card.get("recipe", {}).get("data", {})

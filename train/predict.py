@@ -3,8 +3,8 @@
     python -m train.predict --model=runs/digits picture.jpg more/*.png
     python -m train.predict --model=runs/digits --json picture.jpg
 
---model is the directory of a run, a `.keras` file in one, or an exported SavedModel or TFLite file. A picture that
-cannot be read is reported and the others are still answered; the exit code is 1 then.
+--model is the directory of a run, a `.keras` file in one, or what was exported from it: a SavedModel, or a TFLite, ONNX
+or OpenVINO file. A picture that cannot be read is reported and the others are still answered; the exit code is 1 then.
 """
 
 import json
@@ -19,14 +19,14 @@ from keras_vit.serving import outputs, pictures, runs
 
 BATCH_SIZE = 16
 
-flags.DEFINE_string("model", None, "Directory of a run, .keras file, SavedModel or TFLite file.")
+flags.DEFINE_string("model", None, "Directory of a run, .keras file, or exported artefact.")
 flags.DEFINE_integer("top_k", outputs.TOP_K, "How many labels to give for each picture.", 1)
 flags.DEFINE_bool("json", False, "Write one JSON object a line instead of a table.")
 
 
 def main(argv):
     if not flags.FLAGS.model:
-        raise ValueError("--model is missing: the directory of a run, a .keras file, a SavedModel or a TFLite file.")
+        raise ValueError("--model is missing: the directory of a run, a .keras file, or an exported artefact.")
     paths = pictures.find_files(argv[1:])
     if not paths:
         raise ValueError("Name at least one picture: python -m train.predict --model=DIR picture.jpg ...")
