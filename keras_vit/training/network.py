@@ -1,6 +1,6 @@
 """The network that a recipe describes."""
 
-import contextlib
+from concurrent import futures
 
 import keras
 
@@ -33,6 +33,24 @@ def create_network(recipe: recipes.Recipe, classes: int, channels: int = 3) -> k
     )
 
 
-def without_values() -> contextlib.AbstractContextManager:
-    """Returns a scope in which a network has shapes only: one of any size is made at once, and takes no memory."""
-    return keras.StatelessScope(initialize_variables=False)
+def describe_network(recipe: recipes.Recipe, classes: int, channels: int = 3) -> keras.Model:
+    """Builds the model of a recipe without values: one of any size is there at once, and takes no memory.
+
+    It can be called within a `keras.StatelessScope` that gives its variables values.
+
+    Args:
+        recipe: as in `create_network`.
+        classes: number of classes.
+        channels: of the images.
+
+    Returns:
+        The model.
+    """
+
+    def build():
+        with keras.StatelessScope(initialize_variables=False):
+            return create_network(recipe, classes, channels)
+
+    # Keras notes what is still to be initialised, to do so at the next occasion: in a thread, whose notes end with it.
+    with futures.ThreadPoolExecutor(1) as thread:
+        return thread.submit(build).result()

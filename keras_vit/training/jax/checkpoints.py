@@ -18,6 +18,7 @@ class CheckpointStore(checkpoints.CheckpointStore):
 
     def __init__(self, variables: dict, directory: str, keep: int = 2, writes: bool = True):
         self.placed = {name: variable for name, variable in variables.items() if isinstance(variable, Placed)}
+        self.devices = next(iter(self.placed.values())).devices
         with tf.device("CPU:0"):
             self.copies = {
                 name: tf.Variable(tf.zeros(placed.description.shape, tf.as_dtype(placed.description.dtype)))
@@ -31,7 +32,10 @@ class CheckpointStore(checkpoints.CheckpointStore):
             value = placed.numpy()
             if self.writes:
                 self.copies[name].assign(value)
-        super().save(best)
+        try:
+            super().save(best)
+        finally:
+            self.devices.wait()  # no process goes on, or ends, while one writes
 
     def _read(self, prefix: str) -> None:
         super()._read(prefix)

@@ -82,6 +82,11 @@ class Devices:
         """Tells whether any process says so; every process must ask."""
         return bool(np.max(multihost_utils.process_allgather(np.float32(value)))) if self.processes > 1 else value
 
+    def wait(self) -> None:
+        """Waits until every process is here."""
+        if self.processes > 1:
+            multihost_utils.sync_global_devices("keras_vit")
+
     def describe(self) -> str:
         """Returns one line about the devices, such as `JAX, 8 TPU v5 lite, fsdp`."""
         kind, count = self.mesh.devices.flat[0].device_kind, self.mesh.size
@@ -135,8 +140,7 @@ def create_devices(name: str = "auto", virtual_devices: int = 0, several_hosts: 
             f"--virtual_devices={virtual_devices} must be set before JAX uses the CPU for the first time: {error}"
         ) from error
     if "TF_CONFIG" in os.environ:
-        address, count, index = hosts_of(os.environ["TF_CONFIG"])
-        jax.distributed.initialize(address, count, index)
+        jax.distributed.initialize(*hosts())
     elif several_hosts:
         jax.distributed.initialize()
     if name == "one_device":
@@ -146,23 +150,24 @@ def create_devices(name: str = "auto", virtual_devices: int = 0, several_hosts: 
     return Devices(fsdp=name == "fsdp")
 
 
-def hosts_of(tf_config: str) -> tuple[str, int, int]:
-    """Returns the address of the first host that TF_CONFIG names, their number, and which of them this is.
+def hosts() -> tuple[str, int, int]:
+    """Returns the address of the first host that the variable TF_CONFIG names, their number, and which of them this is.
 
     Raises:
         ValueError: if it is not of the right form.
     """
     distribute.check_tf_config()
-    config = json.loads(tf_config)
-    hosts = [(kind, index) for kind in ("chief", "worker") for index in range(len(config["cluster"].get(kind, ())))]
-    (kind, index), task = hosts[0], config["task"]
-    return config["cluster"][kind][index], len(hosts), hosts.index((task["type"], int(task["index"])))
+    config = json.loads(os.environ["TF_CONFIG"])
+    cluster, task = config["cluster"], config["task"]
+    names = [(kind, index) for kind in ("chief", "worker") for index in range(len(cluster.get(kind, ())))]
+    kind, index = names[0]
+    return cluster[kind][index], len(names), names.index((task["type"], int(task["index"])))
 
 
 def ask_for_determinism() -> None:
     """Makes GPUs give the same bits in every run. To be called before anything else uses JAX."""
     flag = "--xla_gpu_deterministic_ops=true"
     flags = os.environ.get("XLA_FLAGS", "")
-    gpu = any(importlib.util.find_spec(name) for name in ("jax_cuda13_plugin", "jax_cuda12_plugin", "jax_rocm7_plugin"))
+    gpu = any(importlib.util.find_spec(name) for name in ("jax_cuda13_plugin", "jax_cuda12_plugin"))
     if gpu and "xla_gpu_deterministic_ops" not in flags:
         os.environ["XLA_FLAGS"] = f"{flags} {flag}".strip()

@@ -8,7 +8,7 @@ import numpy as np
 import tensorflow as tf
 from jax.sharding import NamedSharding, PartitionSpec
 
-from keras_vit import optim
+from keras_vit import distribute, optim
 from keras_vit import recipe as recipes
 from keras_vit.training import inputs, network, step
 from keras_vit.training.jax.devices import AXIS, Devices
@@ -147,10 +147,7 @@ class EvalStep(step.EvalStep):
 
 
 def program(
-    recipe: recipes.Recipe,
-    classes: int,
-    batch: dict[str, tf.TensorSpec],
-    devices: Devices,
+    recipe: recipes.Recipe, classes: int, batch: dict[str, tf.TensorSpec], devices: Devices
 ) -> tuple[Callable, tuple]:
     """Returns the training step of a recipe for devices that need not be there, to be compiled but not run.
 
@@ -166,11 +163,11 @@ def program(
         (the jitted step, its arguments as `jax.ShapeDtypeStruct`s that say where each lives).
 
     Raises:
-        ValueError: if the batch cannot be divided.
+        ValueError: if the batch cannot be divided among the devices.
     """
-    with network.without_values():
-        model = network.create_network(recipe, classes, batch["image"].shape[-1])
-        state = TrainState(model, recipe, devices, values=False)
+    distribute.check_batch_size("data.batch_size", recipe.data.batch_size, devices, recipe.optim.accumulation_steps)
+    model = network.describe_network(recipe, classes, batch["image"].shape[-1])
+    state = TrainState(model, recipe, devices, values=False)
     size = recipe.data.batch_size
     train_step = TrainStep(state, recipe, training_inputs(recipe, classes), size)
     rows = {
