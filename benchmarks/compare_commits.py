@@ -41,17 +41,18 @@ def write_out(commit, folder):
     return subprocess.run(name, cwd=report.ROOT, capture_output=True, text=True, check=True).stdout.strip()
 
 
-def entrants_of(row, folders):
+def entrants_of(row, folders, python_of):
     """Returns the entrants of a row for each of the two, the first one's before the second one's.
 
     Args:
         row: The row; its peers do not take part.
         folders: The two folders by name.
+        python_of: Function from the name of an environment to its Python.
     """
     row = dataclasses.replace(row, peers=())
     found = []
     for label, folder in folders.items():
-        for entrant in row.entrants(None, root=folder):
+        for entrant in row.entrants(python_of, root=folder):
             found.append(dataclasses.replace(entrant, name=f"{entrant.name} at {label}"))
     return found
 
@@ -82,6 +83,7 @@ def main(argv):
     if len(argv) != 3:
         raise app.UsageError("Two commits are needed: python -m benchmarks.compare_commits A B")
     lines, regressions = [], []
+    python_of = program.Environments(options)
     with tempfile.TemporaryDirectory() as folder:
         folders = {}
         for side, commit in zip("ab", argv[1:], strict=True):
@@ -89,7 +91,7 @@ def main(argv):
             folders[f"{side} ({write_out(commit, path)})"] = path
         for row in program.choose(options.rows or DEFAULT):
             logging.info("%s", row.name)
-            both = entrants_of(row, folders)
+            both = entrants_of(row, folders, python_of)
             half = len(both) // 2
             for pair in zip(both[:half], both[half:], strict=True):
                 first, second = race.race(pair, options.rounds or row.rounds)

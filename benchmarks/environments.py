@@ -1,4 +1,4 @@
-"""An environment of its own for each peer, made from the package index with pinned versions."""
+"""An environment of its own for each system, made from the package index with pinned versions."""
 
 import dataclasses
 import hashlib
@@ -25,10 +25,17 @@ class Peer:
 _KERAS = ("tensorflow-cpu==2.21.0", "keras==3.15.1")
 _TORCH = "torch==2.14.1"
 
+# What this package requires itself.
+_OWN = ("keras==3.15.1", "absl-py", "h5py", "ml_collections", "ml_dtypes")
+
 PEERS = {
+    # This package as well, so that nothing else that happens to be installed is imported along: Keras and TensorFlow
+    # import matplotlib, scikit-learn and JAX where they find them.
+    "keras_vit": Peer(packages=("tensorflow-cpu==2.21.0", *_OWN)),
+    "keras_vit_jax": Peer(packages=("jax[cpu]==0.10.2", *_OWN)),
     # keras-hub requires tensorflow-text, which requires `tensorflow`; its vision models use neither.
     "keras_hub": Peer(
-        packages=(*_KERAS, "packaging", "regex", "tokenizers", "sentencepiece", "kagglehub==1.0.3", "kagglesdk"),
+        packages=(*_KERAS, "packaging", "regex", "tokenizers", "sentencepiece", "kagglehub", "kagglesdk==0.1.28"),
         alone=("keras-hub==0.32.0",),
     ),
     "vit_keras": Peer(packages=(*_KERAS, "scipy", "validators"), alone=("vit-keras==0.2.0",)),
@@ -40,10 +47,10 @@ SAME = {"timm_compiled": "timm"}  # systems that run in another's environment
 
 
 def ensure(system: str, folder: Path) -> str:
-    """Returns the Python of a peer's environment, which is made first where it is not there or out of date.
+    """Returns the Python of a system's environment, which is made first where it is not there or out of date.
 
     Args:
-        system: A system of `contestants.SYSTEMS` other than this package.
+        system: A key of `PEERS` or `SAME`.
         folder: Where the environments are.
 
     Raises:

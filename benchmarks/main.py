@@ -28,8 +28,8 @@ flags.DEFINE_bool("list", False, "Only say which rows there are.")
 flags.DEFINE_bool("again", False, "Measure rows that have been measured with this code, too.")
 flags.DEFINE_integer("rounds", None, "Steps that each system takes; what the row says if not given.", lower_bound=1)
 flags.DEFINE_list("peers", None, "Only these peers; all if not given.")
-flags.DEFINE_multi_string("python", [], "PEER=PYTHON: an environment that is there already.")
-flags.DEFINE_string("environments", ".venv-benchmarks", "Folder of the peers' environments.")
+flags.DEFINE_multi_string("python", [], "NAME=PYTHON: an environment that is there already.")
+flags.DEFINE_string("environments", ".venv-benchmarks", "Folder of the environments.")
 flags.DEFINE_bool("tables_only", False, "Measure nothing; write the tables of what has been measured.")
 
 
@@ -48,6 +48,28 @@ def choose(wanted):
     return [row for name, row in all_rows.ROWS.items() if name in chosen]
 
 
+class Environments:
+    """Function from the name of an environment to its Python, which is made at first use.
+
+    Where it cannot be made it is this program's own, in which the system fails in its own place; `broken` says why.
+    """
+
+    def __init__(self, options):
+        self.given = dict(entry.split("=", 1) for entry in options.python)
+        self.folder = Path(options.environments).absolute()
+        self.broken = {}
+
+    def __call__(self, name):
+        if name in self.given:
+            return self.given[name]
+        try:
+            return environments.ensure(name, self.folder)
+        except (RuntimeError, OSError) as error:
+            logging.error("%s", error)
+            self.broken[name] = str(error)
+            return sys.executable
+
+
 def measure(row, python_of, rounds=None):
     """Runs a row and returns its list of `race.Result`."""
     entrants = row.entrants(python_of)
@@ -63,20 +85,7 @@ def main(argv):
     if options.list:
         sys.stdout.write("".join(f"{row.name:24} {row.title}\n" for row in chosen))
         return
-    given = dict(entry.split("=", 1) for entry in options.python)
-    broken = {}
-
-    def python_of(peer):
-        """The peer's Python; where its environment cannot be made, one that fails in this peer's place alone."""
-        if peer in given:
-            return given[peer]
-        try:
-            return environments.ensure(peer, Path(options.environments).absolute())
-        except (RuntimeError, OSError) as error:
-            logging.error("%s", error)
-            broken[peer] = str(error)
-            return sys.executable
-
+    python_of = Environments(options)
     records = report.read()
     failed = []
     for number, row in enumerate([] if options.tables_only else chosen, 1):
@@ -93,8 +102,7 @@ def main(argv):
             continue
         entry["rounds"] = options.rounds or row.rounds
         for result in entry["results"]:
-            if result["system"] in broken:
-                result["error"] = broken[result["system"]]
+            result["error"] = python_of.broken.get(result["system"], result["error"])
         records.append(entry)
         report.append(entry)
         report.write(records)

@@ -29,6 +29,7 @@ class Row:
         goals: What must come out, by name; see `benchmarks.goals`.
         environment: Variables of the processes.
         system: This package's own function in the worker; None where only variants run.
+        home: Name of the environment that this package runs in.
     """
 
     name: str
@@ -42,22 +43,24 @@ class Row:
     goals: tuple[Callable, ...] = ()
     environment: Mapping[str, str] = dataclasses.field(default_factory=dict)
     system: str | None = OURS
+    home: str = OURS
 
     def entrants(self, python_of, root=race.ROOT):
         """Returns the entrants of the race.
 
         Args:
-            python_of: Function from a peer's name to the Python of its environment.
+            python_of: Function from the name of an environment to its Python.
             root: Checkout of this package to measure.
         """
         common = {"script": self.worker, "environment": dict(self.environment)}
-        found = []
+        found, own = [], python_of(self.home)
         if self.system:
-            found.append(race.entrant(self.system, work=dict(self.work), root=root, **common))
+            found.append(race.entrant(self.system, own, work=dict(self.work), root=root, **common))
         for name, changes in self.variants.items():
             changes = dict(changes)
             system = changes.pop("system", OURS)
-            found.append(race.entrant(name, system=system, work={**self.work, **changes}, root=root, **common))
+            work = {**self.work, **changes}
+            found.append(race.entrant(name, own, system=system, work=work, root=root, **common))
         for name in self.peers:
             found.append(race.entrant(name, python_of(name), work=dict(self.work), root=None, **common))
         return found
@@ -149,6 +152,7 @@ def _startup():
             ),
             environment={"KERAS_BACKEND": backend},
             system=None,
+            home=OURS if backend == "tensorflow" else "keras_vit_jax",
         )
     for name, title, limit in (
         ("build", "Building ViT-B/16 in a fresh process", 1.5),

@@ -28,6 +28,7 @@ class Model:
         dropout_rate, attention_dropout_rate, drop_path_rate: regularisation, off during evaluation.
         head_bias: initial bias of the head (-10 for sigmoid losses over many classes).
         remat: `"blocks"` recomputes each encoder block in the backward pass to save memory.
+        attention_chunk_size: queries whose attention weights are there at a time, for long sequences.
         checkpoint: file of initial weights, anything `keras_vit.load_checkpoint` reads.
         head: what becomes of the head in `checkpoint`: `"auto"`, `"keep"` or `"reset"`.
     """
@@ -51,6 +52,7 @@ class Model:
     drop_path_rate: float | None = None
     head_bias: float | None = None
     remat: str | None = None
+    attention_chunk_size: int | None = None
     checkpoint: str | None = None
     head: str = "auto"
 

@@ -4,6 +4,7 @@ import keras
 from keras import ops
 
 from keras_vit import _checks
+from keras_vit.layers import chunked, gradients
 from keras_vit.layers.dropout import Dropout
 
 
@@ -22,6 +23,9 @@ class SelfAttention(keras.layers.Layer):
             embeddings are learned, or None. Each pair of tokens has the
             embedding of its offset, whose product with the query is added
             to the logits (paper, appendix D.4).
+        chunk_size: Number of queries whose weights are there at a time, so that memory grows with the number of tokens
+            and not with its square; None for all at once. The result is the same but for rounding. The backward pass
+            computes the weights again. Not together with dropout of weights or relative positions.
         **kwargs: Arguments of `keras.layers.Layer`.
 
     Call arguments:
@@ -32,19 +36,28 @@ class SelfAttention(keras.layers.Layer):
             weights `[B, H, N, M]` after the softmax, before dropout.
 
     Raises:
-        ValueError: If the width is not a multiple of `num_heads`.
+        ValueError: If the width is not a multiple of `num_heads`, or chunks are asked for with what they cannot do.
 
     References:
         - [Attention Is All You Need](https://arxiv.org/abs/1706.03762)
         - [An Image is Worth 16x16 Words](https://arxiv.org/abs/2010.11929), appendix A
     """
 
-    def __init__(self, num_heads, dropout_rate=0.0, use_bias=True, relative_positions=None, **kwargs):
+    def __init__(self, num_heads, dropout_rate=0.0, use_bias=True, relative_positions=None, chunk_size=None, **kwargs):
         super().__init__(**kwargs)
         self.num_heads = _checks.positive_int("num_heads", num_heads)
         self.dropout_rate = _checks.rate("dropout_rate", dropout_rate)
         self.use_bias = use_bias
         self.relative_positions = relative_positions
+        self.chunk_size = chunk_size
+        if chunk_size is not None:
+            _checks.positive_int("chunk_size", chunk_size)
+            if self.dropout_rate or relative_positions is not None:
+                raise ValueError(
+                    "Attention in chunks has neither dropout of attention weights nor relative positions. Received: "
+                    f"chunk_size={chunk_size}, dropout_rate={dropout_rate}, relative_positions={relative_positions}. "
+                    "Leave the chunk size at None."
+                )
 
     def build(self, x_shape, context_shape=None):
         hidden_size = x_shape[-1]
@@ -86,6 +99,11 @@ class SelfAttention(keras.layers.Layer):
         query = self.query(x) * ops.cast(self.head_size**-0.5, x.dtype)  # [B, N, H, K]
         key = self.key(context)  # [B, M, H, K]
         value = self.value(context)  # [B, M, H, K]
+        if self._in_chunks(x.shape[1]) and not return_attention_scores:
+            return self.out(chunked.attend(query, key, value, self.chunk_size))
+        plain = self.relative_positions is None and not self.dropout_rate and not return_attention_scores
+        if training and plain:
+            return self.out(gradients.attend(query, key, value))
         logits = ops.einsum("bnhk,bmhk->bhnm", query, key)
         if self.relative_positions is not None:
             logits = logits + self._relative_logits(query)
@@ -93,6 +111,9 @@ class SelfAttention(keras.layers.Layer):
         mixed = ops.einsum("bhnm,bmhk->bnhk", self.dropout(weights, training=training), value)
         output = self.out(mixed)  # [B, N, D]
         return (output, weights) if return_attention_scores else output
+
+    def _in_chunks(self, length):
+        return self.chunk_size is not None and (length is None or length > self.chunk_size)
 
     def _relative_logits(self, query):
         """Returns `[B, H, N, N]`: the query's product with the embedding of each pair's offset."""
@@ -121,4 +142,5 @@ class SelfAttention(keras.layers.Layer):
             "dropout_rate": self.dropout_rate,
             "use_bias": self.use_bias,
             "relative_positions": self.relative_positions,
+            "chunk_size": self.chunk_size,
         }

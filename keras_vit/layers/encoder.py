@@ -59,6 +59,7 @@ class EncoderBlock(keras.layers.Layer):
         layer_scale: Initial value of a learned scale of each branch, or None for no scale.
         relative_positions: See `SelfAttention`.
         remat: Whether the backward pass recomputes the block's activations instead of keeping them.
+        attention_chunk_size: See `SelfAttention`, `chunk_size`.
         **kwargs: Arguments of `keras.layers.Layer`.
 
     Call arguments:
@@ -83,6 +84,7 @@ class EncoderBlock(keras.layers.Layer):
         layer_scale=None,
         relative_positions=None,
         remat=False,
+        attention_chunk_size=None,
         **kwargs,
     ):
         super().__init__(**kwargs)
@@ -97,6 +99,7 @@ class EncoderBlock(keras.layers.Layer):
         self.layer_scale = layer_scale
         self.relative_positions = relative_positions
         self.remat = bool(remat)
+        self.attention_chunk_size = attention_chunk_size
         self.input_spec = keras.layers.InputSpec(ndim=3)
 
     def build(self, input_shape):
@@ -108,6 +111,7 @@ class EncoderBlock(keras.layers.Layer):
             self.attention_dropout_rate,
             self.qkv_bias,
             self.relative_positions,
+            self.attention_chunk_size,
             name="MultiHeadDotProductAttention_0",
             **shared,
         )
@@ -143,14 +147,16 @@ class EncoderBlock(keras.layers.Layer):
         return keras.remat(forward)(x)
 
     def _forward(self, x, training, return_attention_scores=False):
-        y = self.attention(self.norm_0(x), training=training, return_attention_scores=return_attention_scores)
+        y = self.attention(
+            self.norm_0(x, training=training), training=training, return_attention_scores=return_attention_scores
+        )
         y, weights = y if return_attention_scores else (y, None)
         y = self.dropout(y, training=training)
         if self.layer_scale is not None:
             y = self.scale_0(y)
         x = x + self.drop_path_0(y, training=training)  # [B, N, D]
 
-        y = self.mlp(self.norm_1(x), training=training)
+        y = self.mlp(self.norm_1(x, training=training), training=training)
         if self.layer_scale is not None:
             y = self.scale_1(y)
         x = x + self.drop_path_1(y, training=training)  # [B, N, D]
@@ -179,5 +185,6 @@ class EncoderBlock(keras.layers.Layer):
             "layer_scale",
             "relative_positions",
             "remat",
+            "attention_chunk_size",
         )
         return {**super().get_config(), **{name: getattr(self, name) for name in names}}

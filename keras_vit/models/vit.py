@@ -73,6 +73,8 @@ class VisionTransformer(ConfiguredModel):
         resnet_numerics: Epsilons of a hybrid's ResNet: `"reference"` or `"timm"`.
         head_bias: Initial bias of the head.
         remat: `"blocks"` to recompute each block's activations in the backward pass instead of keeping them.
+        attention_chunk_size: Number of queries whose attention weights are there at a time, for long sequences; None
+            for all at once. See `keras_vit.layers.SelfAttention`.
 
     Raises:
         ValueError: If an argument is out of range or two do not go together.
@@ -116,6 +118,7 @@ class VisionTransformer(ConfiguredModel):
         resnet_numerics="reference",
         head_bias=0.0,
         remat="none",
+        attention_chunk_size=None,
     ):
         arguments = {key: value for key, value in locals().items() if key not in ("self", "name", "dtype", "__class__")}
         policy = resolve_policy(dtype)
@@ -160,6 +163,14 @@ class _Builder:
             raise ValueError(
                 "Relative position embeddings have one entry an offset and cannot be resized. Received: "
                 "position_embedding='relative' with image_size=None. Give the `image_size`."
+            )
+        if self.attention_chunk_size is not None:
+            _checks.positive_int("attention_chunk_size", self.attention_chunk_size)
+        if self.attention_chunk_size and (self.attention_dropout_rate or self.position_embedding == "relative"):
+            raise ValueError(
+                "`attention_chunk_size` does not go with dropout of attention weights or relative positions. Received: "
+                f"attention_chunk_size={self.attention_chunk_size}, attention_dropout_rate="
+                f"{self.attention_dropout_rate}, position_embedding={self.position_embedding!r}. Leave it at None."
             )
         if self.class_token is None:
             self.class_token = self.pooling in ("token", None)
@@ -290,6 +301,7 @@ class _Builder:
             layer_scale=self.layer_scale,
             relative_positions=tokens if self.position_embedding == "relative" else None,
             remat=self.remat == "blocks",
+            attention_chunk_size=self.attention_chunk_size,
             dtype=self.policy,
             name=f"encoderblock_{index}",
         )

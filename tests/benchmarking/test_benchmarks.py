@@ -135,7 +135,7 @@ def test_rows_are_whole():
             contestants.Work(**json.loads(entrant.command[3]))  # no unknown field
             own = entrant.name not in row.peers
             assert bool(entrant.environment["PYTHONPATH"]) == own, row.name
-        for peer in row.peers:
+        for peer in (*row.peers, row.home):
             assert environments.SAME.get(peer, peer) in environments.PEERS
     tokens = [name for name in rows.ROWS["length-training"].variants if "chunks" not in name]
     assert (tokens[0], tokens[-1]) == ("196 tokens", "4096 tokens")
@@ -144,7 +144,9 @@ def test_rows_are_whole():
 def test_versions_are_pinned():
     for name, peer in environments.PEERS.items():
         pinned = [package for package in peer.packages + peer.alone if "==" in package]
-        assert any(package.startswith(name.replace("_", "-")) for package in pinned), name
+        if not name.startswith("keras_vit"):
+            assert any(package.startswith(name.replace("_", "-")) for package in pinned), name
+        assert any(package.split("==")[0] in ("keras", "torch") for package in pinned), name
     timm = environments.PEERS["timm"]
     assert environments.fingerprint(timm) == environments.fingerprint(dataclasses.replace(timm))
     assert environments.fingerprint(timm) != environments.fingerprint(dataclasses.replace(timm, alone=("x==1",)))
@@ -248,7 +250,7 @@ def test_commits_are_written_out(tmp_path, monkeypatch):
     with pytest.raises(ValueError, match="'nothing' is no commit"):
         compare_commits.write_out("nothing", tmp_path / "c")
     row = rows.ROWS["training-float32"]
-    pairs = compare_commits.entrants_of(row, {"a": tmp_path / "a", "b": tmp_path / "b"})
+    pairs = compare_commits.entrants_of(row, {"a": tmp_path / "a", "b": tmp_path / "b"}, str)
     assert [entrant.name for entrant in pairs] == [
         *("keras_vit at a", "keras_vit remat at a"),
         *("keras_vit at b", "keras_vit remat at b"),

@@ -366,7 +366,10 @@ LAYERS = {
     "SelfAttention": (dict(num_heads=2, use_bias=False, relative_positions=6), (2, 6, 8)),
     "MlpBlock": (dict(mlp_dim=5, activation="gelu"), (2, 6, 8)),
     "LayerScale": (dict(initial_value=0.3), (2, 6, 8)),
-    "EncoderBlock": (dict(num_heads=2, mlp_dim=5, dropout_rate=0.1, layer_scale=0.1, remat=True), (2, 6, 8)),
+    "EncoderBlock": (
+        dict(num_heads=2, mlp_dim=5, dropout_rate=0.1, layer_scale=0.1, remat=True, attention_chunk_size=4),
+        (2, 6, 8),
+    ),
     "MAPHead": (dict(num_heads=2, mlp_dim=5), (2, 6, 8)),
     "TokenPooling": (dict(index=1), (2, 6, 8)),
     "PatchMeanPooling": (dict(num_prefix_tokens=2), (2, 6, 8)),

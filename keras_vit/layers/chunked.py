@@ -1,0 +1,111 @@
+"""Attention whose memory grows with the number of tokens, not with its square."""
+
+import keras
+from keras import ops
+
+
+def attend(query, key, value, chunk_size):
+    """`softmax(query key^T) value` for `chunk_size` queries at a time, one chunk after the other.
+
+    Each row of weights is whole, so that the softmax is the same as without chunks; only so many rows are there at a
+    time. The backward pass computes them again, chunk by chunk, instead of keeping them.
+
+    Args:
+        query: Tensor `[B, N, H, K]`, scaled already.
+        key: Tensor `[B, M, H, K]`.
+        value: Tensor `[B, M, H, K]`.
+        chunk_size: Number of queries in a chunk.
+
+    Returns:
+        Tensor `[B, N, H, K]`.
+
+    References:
+        - [Self-attention Does Not Need O(n^2) Memory](https://arxiv.org/abs/2112.05682)
+    """
+    length = ops.shape(query)[1]
+    count = -(-length // chunk_size)
+    padding = count * chunk_size - length  # rows of zeros, whose output is dropped
+
+    def split(x):
+        x = ops.pad(x, ((0, 0), (0, padding), (0, 0), (0, 0)))
+        x = ops.reshape(x, (-1, count, chunk_size, *x.shape[2:]))
+        return ops.transpose(x, (1, 0, 3, 2, 4))  # [chunks, B, H, C, K]
+
+    def join(x):
+        x = ops.transpose(x, (1, 0, 3, 2, 4))  # [B, chunks, C, H, K]
+        return ops.reshape(x, (-1, count * chunk_size, *x.shape[3:]))[:, :length]
+
+    @ops.custom_gradient
+    def attention(query, key, value):
+        queries = split(query)
+        keys, values = (ops.transpose(x, (0, 2, 1, 3)) for x in (key, value))  # [B, H, M, K]
+
+        def forward(state, chunk):
+            return state, ops.matmul(_weights(*chunk, keys), values)
+
+        def backward(sums, chunk):
+            """`p` are the weights, `s` the logits; primes are derivatives of the loss."""
+            query, d_output = chunk
+            p = _weights(query, keys)
+            d_p = ops.matmul(d_output, _transposed(values))  # [B, H, C, M]
+            d_s = p * (d_p - ops.sum(d_p * p, axis=-1, keepdims=True))
+            d_keys = ops.matmul(_transposed(d_s), query)
+            d_values = ops.matmul(_transposed(p), d_output)
+            sums = [total + ops.cast(part, total.dtype) for total, part in zip(sums, (d_keys, d_values), strict=True)]
+            return sums, ops.matmul(d_s, keys)
+
+        def gradient(*arguments, upstream=None):
+            upstream = arguments[0] if upstream is None else upstream
+            # Sums over the chunks in at least float32, as the products over all rows are summed without chunks.
+            wide = keras.backend.result_type(key.dtype, "float32")
+            zeros = [ops.zeros_like(keys, dtype=wide), ops.zeros_like(values, dtype=wide)]
+            sums, d_queries = _in_turn(backward, zeros, [queries, split(upstream)])
+            d_key, d_value = (ops.cast(ops.transpose(x, (0, 2, 1, 3)), key.dtype) for x in sums)
+            return join(d_queries), d_key, d_value
+
+        _, outputs = _in_turn(forward, [], [queries])
+        return join(outputs), gradient
+
+    return attention(query, key, value)
+
+
+def _weights(query, keys):
+    return ops.softmax(ops.matmul(query, _transposed(keys)), axis=-1)  # [B, H, C, M]
+
+
+def _transposed(x):
+    return ops.swapaxes(x, -1, -2)
+
+
+def _in_turn(function, state, sequences):
+    """Calls a function with each element of sequences, the next one only when the last one is done.
+
+    Args:
+        function: Takes the state and a list with an element of each sequence; returns the new state and an output of
+            the shape and dtype of the first sequence's elements.
+        state: List of tensors.
+        sequences: List of tensors with the same first dimension.
+
+    Returns:
+        The last state, and the outputs, stacked.
+    """
+    if keras.backend.backend() != "tensorflow":
+        return ops.scan(lambda state, elements: function(state, elements), state, sequences)
+    # Keras' loops let TensorFlow begin up to ten rounds at once, which would bring back the memory.
+    import tensorflow as tf
+
+    first = sequences[0]
+    outputs = tf.TensorArray(first.dtype, size=tf.shape(first)[0], element_shape=first.shape[1:])
+
+    def body(index, state, outputs):
+        new, output = function(state, [sequence[index] for sequence in sequences])
+        for after, before in zip(new, state, strict=True):
+            after.set_shape(before.shape)
+        return index + 1, new, outputs.write(index, output)
+
+    _, state, outputs = tf.while_loop(
+        lambda index, state, outputs: index < tf.shape(first)[0], body, (0, state, outputs), parallel_iterations=1
+    )
+    stacked = outputs.stack()
+    stacked.set_shape(first.shape)
+    return state, stacked

@@ -1,0 +1,204 @@
+"""Attention in chunks: the same values and gradients as at once, with memory that is not quadratic."""
+
+import os
+import subprocess
+import sys
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import keras_vit
+from keras_vit import layers
+
+TOKENS, WIDTH, HEADS = 50, 16, 2
+
+
+def normal(*shape, seed=0):
+    return np.random.default_rng(seed).normal(size=shape).astype(np.float32)
+
+
+def values_and_gradients(chunk_size, policy="float32", tokens=TOKENS, compiled=False, context=None, xla=None):
+    layer = layers.SelfAttention(HEADS, chunk_size=chunk_size, dtype=policy)
+    layer.build((None, tokens, WIDTH))
+    for index, weight in enumerate(layer.weights):
+        weight.assign(0.5 * normal(*weight.shape, seed=index))
+    x = tf.constant(normal(3, tokens, WIDTH, seed=100))
+
+    def run(x, upstream):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = layer(tf.cast(x, layer.compute_dtype), context, training=True)
+            loss = tf.reduce_sum(tf.cast(y, tf.float32) * upstream)
+        return [
+            tf.cast(y, tf.float32),
+            *tape.gradient(loss, [x, *(weight.value for weight in layer.trainable_weights)]),
+        ]
+
+    upstream = tf.constant(normal(3, tokens, WIDTH, seed=101))
+    if compiled:
+        signature = [tf.TensorSpec(x.shape if xla else (None, None, WIDTH), tf.float32)] * 2
+        run = tf.function(run, input_signature=signature, jit_compile=xla)
+    return [value.numpy() for value in run(x, upstream)]
+
+
+def assert_close(got, expected):
+    """Equal to float32 rounding of the sums: relative to the largest value of all, since the gradient of the key's bias
+    is zero (it shifts all logits of a query alike), and what remains of it is rounding."""
+    scale = max(np.abs(wanted).max() for wanted in expected)
+    for value, wanted in zip(got, expected, strict=True):
+        np.testing.assert_allclose(value, wanted, rtol=1e-5, atol=2e-6 * scale)
+
+
+# 50 tokens: a divisor, one that leaves a rest, single queries, and one fewer than there are.
+@pytest.mark.parametrize("chunk_size", [25, 16, 1, 49])
+def test_equals_attention_at_once(chunk_size):
+    assert_close(values_and_gradients(chunk_size), values_and_gradients(None))
+
+
+@pytest.mark.parametrize("compiled", [dict(compiled=True), dict(compiled=True, xla=True)], ids=["graph", "XLA"])
+def test_equals_attention_at_once_when_compiled(compiled):
+    """In graphs also for shapes that are known at run time only."""
+    assert_close(values_and_gradients(16, **compiled), values_and_gradients(None))
+
+
+def test_half_precision_is_as_near_to_float32_as_at_once():
+    """Rounding to bfloat16 differs between the two; neither may be further from float32 than twice the other."""
+    exact = values_and_gradients(None)
+    at_once = values_and_gradients(None, "mixed_bfloat16")
+    for value, other, wanted in zip(values_and_gradients(16, "mixed_bfloat16"), at_once, exact, strict=True):
+        error, usual = np.abs(value - wanted).mean(), np.abs(other - wanted).mean()
+        assert error <= 2 * usual + 1e-6
+
+
+def test_attends_to_another_sequence():
+    context = tf.constant(normal(3, 70, WIDTH, seed=200))
+    assert_close(values_and_gradients(16, context=context), values_and_gradients(None, context=context))
+
+
+def test_scores_are_still_returned():
+    layer = layers.SelfAttention(HEADS, chunk_size=16)
+    x = normal(2, TOKENS, WIDTH)
+    output, scores = layer(x, return_attention_scores=True)
+    assert scores.shape == (2, HEADS, TOKENS, TOKENS)
+    np.testing.assert_allclose(np.array(layer(x)), np.array(output), rtol=1e-5, atol=1e-6)
+
+
+def small(**arguments):
+    sizes = {"image_size": 64, "patch_size": 8, "hidden_size": 16, "num_layers": 2, "num_heads": 2, "mlp_dim": 32}
+    return keras_vit.VisionTransformer(**{**sizes, "classes": 5, **arguments})
+
+
+def test_models_pass_it_on(tmp_path):
+    whole, images = small(), normal(2, 64, 64, 3)
+    model = small(attention_chunk_size=20, remat="blocks")
+    weights = [normal(*weight.shape, seed=index) / 4 for index, weight in enumerate(whole.get_weights())]
+    whole.set_weights(weights)
+    model.set_weights(weights)
+    assert model.get_layer("encoderblock_1").attention.chunk_size == 20
+    np.testing.assert_allclose(np.array(model(images)), np.array(whole(images)), rtol=1e-4, atol=1e-5)
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_sum(model(images, training=True) ** 2)
+    gradients = tape.gradient(loss, [weight.value for weight in model.trainable_weights])
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_sum(whole(images, training=True) ** 2)
+    for value, wanted in zip(
+        gradients, tape.gradient(loss, [weight.value for weight in whole.trainable_weights]), strict=True
+    ):
+        # float32 through two blocks; small parts of a gradient are differences of large ones.
+        np.testing.assert_allclose(value, wanted, rtol=1e-3, atol=1e-5 * np.abs(wanted).max() + 1e-6)
+    model.save(tmp_path / "model.keras")
+    loaded = keras.models.load_model(tmp_path / "model.keras")
+    assert loaded.get_config()["attention_chunk_size"] == 20
+    np.testing.assert_array_equal(np.array(loaded(images)), np.array(model(images)))
+
+
+def test_images_of_any_size():
+    model, whole = small(image_size=None, attention_chunk_size=20), small(image_size=None)
+    whole.set_weights(model.get_weights())
+    images = normal(1, 48, 80, 3)
+    np.testing.assert_allclose(np.array(model(images)), np.array(whole(images)), rtol=1e-4, atol=1e-5)
+
+
+def test_what_does_not_go_together():
+    for arguments in ({"dropout_rate": 0.1}, {"relative_positions": 5}):
+        with pytest.raises(ValueError, match="chunk_size=4"):
+            layers.SelfAttention(2, chunk_size=4, **arguments)
+    for arguments in ({"attention_dropout_rate": 0.1}, {"position_embedding": "relative"}):
+        with pytest.raises(ValueError, match="attention_chunk_size=4"):
+            small(attention_chunk_size=4, **arguments)
+    with pytest.raises(ValueError, match="chunk_size"):
+        layers.SelfAttention(2, chunk_size=0)
+
+
+# Prints the peak memory of a gradient beyond that of a short sequence's, in MB.
+MEMORY = """
+import sys
+import tensorflow as tf
+from keras_vit import layers
+
+def peak():
+    with open("/proc/self/status") as file:
+        return next(int(line.split()[1]) for line in file if line.startswith("VmHWM:")) / 1e3
+
+layer = layers.SelfAttention(2, chunk_size=int(sys.argv[1]) or None)
+layer.build((None, None, 8))
+
+@tf.function(input_signature=[tf.TensorSpec((1, None, 8))])
+def gradient(x):
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        y = layer(x)
+    return tape.gradient(y, x)
+
+gradient(tf.zeros((1, 256, 8)))
+before = peak()
+gradient(tf.zeros((1, 6000, 8)))
+print(peak() - before)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not os.path.exists("/proc/self/status"), reason="the peak of a process is read from /proc")
+def test_memory_is_not_quadratic():
+    """6,000 tokens and two heads have 288 MB of float32 weights; 64 queries at a time have 3 MB."""
+
+    def run(chunk_size):
+        command = [sys.executable, "-c", MEMORY, str(chunk_size)]
+        done = subprocess.run(
+            command, capture_output=True, text=True, check=True, env={**os.environ, "PYTHONPATH": "."}
+        )
+        return float(done.stdout.split()[-1])
+
+    assert run(0) > 288
+    assert run(64) < 30  # a few blocks of weights and the sequences themselves
+
+
+JAX = """
+import keras, numpy as np, jax
+from keras_vit import layers
+
+def run(chunk_size):
+    layer = layers.SelfAttention(2, chunk_size=chunk_size)
+    layer.build((None, 50, 16))
+    values = [np.random.default_rng(i).normal(size=w.shape).astype("float32") / 2 for i, w in enumerate(layer.weights)]
+    x = np.random.default_rng(9).normal(size=(3, 50, 16)).astype("float32")
+    def loss(values, x):
+        return (layer.stateless_call(values, [], x)[0] ** 2).sum()
+    return jax.tree.leaves(jax.jit(jax.value_and_grad(loss, (0, 1)))(values, x))
+
+expected = run(None)
+scale = max(float(abs(wanted).max()) for wanted in expected[1:])  # of the gradients; the first is the loss
+for value, wanted in zip(run(16), expected, strict=True):
+    np.testing.assert_allclose(value, wanted, rtol=1e-5, atol=2e-6 * scale)
+print("equal")
+"""
+
+
+@pytest.mark.slow
+def test_equals_attention_at_once_on_jax():
+    pytest.importorskip("jax")
+    environment = {**os.environ, "KERAS_BACKEND": "jax", "PYTHONPATH": "."}
+    done = subprocess.run([sys.executable, "-c", JAX], capture_output=True, text=True, env=environment, check=False)
+    assert done.stdout.strip() == "equal", done.stderr[-2000:]
