@@ -26,6 +26,7 @@ from keras_vit.serving import (
     card,
     files,
     interchange,
+    latency,
     pictures,
     quantization,
     runs,
@@ -125,7 +126,7 @@ def export(name, folder):
                 comparison = tflite.export_tflite(
                     run.model, path, **common, precision=precision, calibration=calibration, tolerance=tolerance
                 )
-            results[kind] = {"passed": True, **vars(comparison)}
+            results[kind] = {"passed": True, "bytes": latency.size_of(path), **vars(comparison)}
         except (verify.VerificationError, files.ConversionError) as error:
             logging.error("%s", error)
             results[kind] = {"passed": False, "error": str(error)}
@@ -193,7 +194,8 @@ def row(name, kind, verified, timed):
         accuracy = next(
             (other["reference_accuracy"] for other in verified.values() if "reference_accuracy" in other), None
         )
-    size = f"{timed['bytes'] / 1e6:.1f}" if timed else ""
+    size = (timed or result).get("bytes")
+    size = "" if size is None else f"{size / 1e6:.1f}"
     cells.append(size if result.get("passed", True) else "refused")
     cells.append(f"{result['max_difference']:.1e}" if result else "")
     cells.append(f"{result['top1_agreement']:.1%}" if result else "")
