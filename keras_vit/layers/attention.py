@@ -4,7 +4,7 @@ import keras
 from keras import ops
 
 from keras_vit import _checks
-from keras_vit.layers import chunked
+from keras_vit.layers import chunked, gradients
 from keras_vit.layers.dropout import Dropout
 
 
@@ -101,6 +101,9 @@ class SelfAttention(keras.layers.Layer):
         value = self.value(context)  # [B, M, H, K]
         if self._in_chunks(x.shape[1]) and not return_attention_scores:
             return self.out(chunked.attend(query, key, value, self.chunk_size))
+        plain = self.relative_positions is None and not self.dropout_rate and not return_attention_scores
+        if training and plain:
+            return self.out(gradients.attend(query, key, value))
         logits = ops.einsum("bnhk,bmhk->bhnm", query, key)
         if self.relative_positions is not None:
             logits = logits + self._relative_logits(query)

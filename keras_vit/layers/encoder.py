@@ -147,14 +147,16 @@ class EncoderBlock(keras.layers.Layer):
         return keras.remat(forward)(x)
 
     def _forward(self, x, training, return_attention_scores=False):
-        y = self.attention(self.norm_0(x), training=training, return_attention_scores=return_attention_scores)
+        y = self.attention(
+            self.norm_0(x, training=training), training=training, return_attention_scores=return_attention_scores
+        )
         y, weights = y if return_attention_scores else (y, None)
         y = self.dropout(y, training=training)
         if self.layer_scale is not None:
             y = self.scale_0(y)
         x = x + self.drop_path_0(y, training=training)  # [B, N, D]
 
-        y = self.mlp(self.norm_1(x), training=training)
+        y = self.mlp(self.norm_1(x, training=training), training=training)
         if self.layer_scale is not None:
             y = self.scale_1(y)
         x = x + self.drop_path_1(y, training=training)  # [B, N, D]

@@ -121,8 +121,9 @@ class MlpBlock(keras.layers.Layer):
 
     def call(self, x, training=False):
         shape = ops.shape(x)
-        if keras.backend.backend() == "tensorflow":
-            # Its graph optimiser fuses product, bias and activation of matrices only.
+        if keras.backend.backend() == "tensorflow" and not training:
+            # Its graph optimiser fuses product, bias and activation of matrices only. In training there is no such
+            # fusion to win, and a TPU, which stores rows of tokens in blocks of 8, would copy to change the shape.
             x = ops.reshape(x, (-1, shape[-1]))  # [B N, D]
         lean = training and self._activation is gelu_tanh
         x = (_lean_gelu_tanh if lean else self._activation)(self.dense_0(x))  # [B, N, mlp_dim] or [B N, mlp_dim]

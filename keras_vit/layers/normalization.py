@@ -10,6 +10,7 @@ import keras
 from keras import ops
 
 from keras_vit import _checks
+from keras_vit.layers import gradients
 
 
 class _Normalization(keras.layers.Layer):
@@ -52,6 +53,7 @@ class LayerNorm(_Normalization):
 
     Call arguments:
         x: Tensor `[..., D]`.
+        training: Whether a backward pass follows, for which less is then kept; see `gradients.layer_norm`.
 
     References:
         - [Layer Normalization](https://arxiv.org/abs/1607.06450)
@@ -60,7 +62,10 @@ class LayerNorm(_Normalization):
     def __init__(self, epsilon=1e-6, scale_initializer="ones", **kwargs):
         super().__init__(epsilon, scale_initializer, **kwargs)
 
-    def call(self, x):
+    def call(self, x, training=False):
+        if training:
+            scale, bias = self._float(self.scale), self._float(self.bias)  # tensors, not variables
+            return gradients.layer_norm(ops.cast(x, self.compute_dtype), scale, bias, self.epsilon)
         x = self._float(x)
         centred = x - ops.mean(x, axis=-1, keepdims=True)
         variance = ops.mean(centred * centred, axis=-1, keepdims=True)  # a square() would fuse into what int16 lacks
