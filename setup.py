@@ -57,7 +57,8 @@ EXTRAS = {
     # One of the first three chooses the TensorFlow build. They must not share an environment.
     "cpu": ["tensorflow-cpu>=2.21"],
     "gpu": ["tensorflow[and-cuda]>=2.21"],
-    "tpu": ["tensorflow-tpu>=2.19.1"],
+    # The last release for TPUs. It asks for any libtpu from 0.0.14, but from 0.0.32 its import ends in an abort.
+    "tpu": ["tensorflow-tpu>=2.20,<2.21", "libtpu>=0.0.14,<=0.0.30"],
     "jax": ["jax>=0.10.2"],
     # TensorFlow Datasets imports importlib_resources without requiring it.
     "data": ["tensorflow-datasets>=4.9.10", "importlib_resources>=7.1"],
