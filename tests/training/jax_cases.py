@@ -1,0 +1,409 @@
+"""Training on JAX with eight virtual devices. `test_jax.py` runs this file, in a process whose backend is JAX.
+
+KERAS_BACKEND=jax python -m pytest -p no:cacheprovider tests/training/jax_cases.py
+"""
+
+import json
+import os
+import signal
+
+import jax
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import keras_vit
+from keras_vit import distribute
+from keras_vit import recipe as recipes
+from keras_vit.training.errors import CheckpointError, Diverged, Interrupted
+from keras_vit.training.jax.checkpoints import CheckpointStore
+from keras_vit.training.jax.devices import Batches, Devices, create_devices, hosts
+from keras_vit.training.jax.loop import Evaluation, Forward, Loop
+from keras_vit.training.jax.state import TrainState
+from keras_vit.training.jax.step import TrainStep, program, seed_values, training_inputs
+from keras_vit.training.progress import read_metrics
+from keras_vit.training.step import METRICS
+from tests.training import reference
+from tests.training.trajectories import error
+
+CLASSES, BATCH, SIZE = 8, 16, 8
+EIGHT = create_devices(virtual_devices=8).mesh.devices.tolist()
+NOISE = {"dropout_rate": 0.2, "attention_dropout_rate": 0.2, "drop_path_rate": 0.2}
+
+
+def devices(count=1, fsdp=False):
+    return Devices(EIGHT[:count], fsdp, least_part=1)
+
+
+def recipe(total_steps=10, data=None, **fields):
+    optim = {"learning_rate": 0.01, "schedule": recipes.Schedule(warmup_steps=2), **fields.pop("optim", {})}
+    fields = {"log_every": 2, "eval_every": 4, "checkpoint_every": 3, "seed": 1, **fields}
+    return recipes.Recipe(
+        total_steps=total_steps,
+        model=recipes.Model(
+            variant="ViT-Ti/16", image_size=SIZE, patch_size=4, hidden_size=16, num_layers=1, num_heads=2, mlp_dim=32
+        ),
+        data=recipes.Data(batch_size=BATCH, pp_train="value_range(-1, 1)", **(data or {})),
+        optim=recipes.Optim(**optim),
+        **fields,
+    )
+
+
+EVERYTHING = recipe(
+    precision="float32",
+    label_smoothing=0.1,
+    data={"mixup": 0.2, "cutmix": 1.0},
+    optim={"ema": 0.8, "accumulation_steps": 2, "weight_decay": 0.1, "layer_decay": 0.8, "frozen": "^embedding"},
+)
+
+
+def network(seed=0, **arguments):
+    keras.utils.set_random_seed(seed)
+    sizes = {"patch_size": 4, "hidden_size": 16, "num_layers": 1, "num_heads": 2, "mlp_dim": 32, "image_size": SIZE}
+    model = keras_vit.VisionTransformer(**{**sizes, "classes": CLASSES, **arguments})
+    for weight in model.trainable_variables:  # a head of zeros would stop all gradients but its own
+        weight.assign(weight + np.random.default_rng(1).normal(scale=0.05, size=weight.shape))
+    return model
+
+
+def batch_of(step):
+    """A batch that is a function of the step, as real training data are."""
+    rng = np.random.default_rng(step + 10)
+    images = rng.integers(0, 256, [BATCH, SIZE, SIZE, 3], np.uint8)
+    share = np.full([BATCH], rng.uniform(0.3, 0.7) * (-1) ** step, np.float32)
+    return {"image": images, "label": rng.integers(0, CLASSES, [BATCH], np.int32), "mix": share}
+
+
+def train(recipe, where, steps=3, **arguments):
+    """State and metrics after some steps."""
+    state = TrainState(network(**arguments), recipe, where)
+    step = TrainStep(state, recipe, training_inputs(recipe, CLASSES), BATCH)
+    arrays, metrics = state.arrays(), []
+    for index in range(steps):
+        arrays, values = step.compiled(arrays, state.fixed_arrays(), where.place_rows(batch_of(index)), np.int32(index))
+        metrics.append(np.asarray(values))
+    state.set_arrays(arrays)
+    assert step.compiled._cache_size() == 1
+    return state, np.array(metrics)
+
+
+def saved(state):
+    return {name: np.asarray(variable.numpy()) for name, variable in state.variables().items()}
+
+
+def assert_close(first, second, rtol=1e-4, atol=1e-5):
+    assert set(first) == set(second)
+    for name in first:
+        if not name.endswith("key/bias"):  # rounding, which Adam magnifies: see test_trajectories.py
+            np.testing.assert_allclose(first[name], second[name], rtol=rtol, atol=atol, err_msg=name)
+
+
+def assert_same(first, second):
+    assert set(first) == set(second)
+    for name in first:
+        assert first[name].tobytes() == second[name].tobytes(), name
+
+
+# The reference's trajectories
+
+
+@pytest.mark.parametrize(
+    ("name", "count", "fsdp", "micro_batches"),
+    [
+        ("traj_sgd_float32", 1, False, 1),
+        ("traj_sgd_float32", 4, True, 2),
+        ("traj_sgd_bfloat16", 8, False, 1),
+        ("traj_adamw", 8, True, 1),
+    ],
+)
+def test_trajectory(name, count, fsdp, micro_batches):
+    data, start, end, averages = reference.load(name)
+    run, where = reference.recipe(data["meta"], accumulation_steps=micro_batches), devices(count, fsdp)
+    model = reference.create_model(data["meta"])
+    reference.assign(model, start)
+    state = TrainState(model, run, where)
+    step = TrainStep(
+        state, run, lambda batch, *_: (batch["image"], jax.nn.one_hot(batch["label"], data["meta"]["classes"])), 8
+    )
+    arrays, history = state.arrays(), []
+    for index in range(len(data["losses"])):
+        batch = where.place_rows({"image": data["images"][index], "label": data["labels"][index]})
+        arrays, metrics = step.compiled(arrays, state.fixed_arrays(), batch, np.int32(index))
+        history.append(np.asarray(metrics))
+    state.set_arrays(arrays)
+    history = dict(zip(METRICS, np.transpose(history), strict=True))
+    assert error(history["loss"], data["losses"]) < 1e-4
+    assert error(history["learning_rate"], data["lrs"]) < 1e-4
+    if "grad_norms" in data:
+        assert error(history["grad_norm"], data["grad_norms"]) < 1e-4
+    values = saved(state)
+    for weight in state.trained:
+        if name == "traj_adamw" and weight.path.endswith("key/bias"):  # see test_trajectories.py
+            continue
+        assert error(values[f"model/{weight.path}"], end[weight.path]) < 1e-4, weight.path
+        if name == "traj_adamw":
+            assert error(values[f"average/{weight.path}"], averages[weight.path]) < 1e-4, weight.path
+
+
+# Any number of devices
+
+
+@pytest.fixture(scope="module")
+def on_one():
+    return train(EVERYTHING, devices(), **NOISE)
+
+
+@pytest.mark.parametrize("fsdp", [False, True])
+def test_eight_devices_give_the_result_of_one(on_one, fsdp):
+    """With everything on: what dropout draws and mixup pairs belongs to the global batch."""
+    state, metrics = train(EVERYTHING, devices(8, fsdp), remat="blocks", **NOISE)
+    np.testing.assert_allclose(metrics, on_one[1], rtol=1e-4)  # another order of summation in float32
+    assert_close(saved(state), saved(on_one[0]))
+    arrays = state.arrays()
+    divided = [not array.is_fully_replicated for array in jax.tree.leaves(arrays)]
+    assert all(divided) if fsdp else not any(divided)
+    part = sum(array.addressable_shards[0].data.nbytes for array in jax.tree.leaves(arrays))
+    assert part == sum(array.nbytes for array in jax.tree.leaves(arrays)) / (8 if fsdp else 1)
+
+
+@pytest.fixture(scope="module")
+def plain():
+    return train(recipe(), devices(2))
+
+
+def test_accumulation_equals_the_large_batch(plain):
+    whole, expected = plain
+    parts, got = train(recipe(optim={"accumulation_steps": 4}), devices(2))
+    np.testing.assert_allclose(got, expected, rtol=1e-5)
+    assert_close(saved(parts), saved(whole))
+
+
+def test_frozen_weights_and_slower_layers(on_one):
+    start = {weight.path: weight.numpy() for weight in network(**NOISE).trainable_variables}
+    values = saved(on_one[0])
+    for path, value in start.items():
+        frozen = path.startswith("embedding")
+        assert np.array_equal(values[f"model/{path}"], value) == frozen, path
+        assert (f"optimizer/first_moment/{path}" in values) != frozen
+
+
+def test_bfloat16_computes_in_half_and_stores_in_full(plain):
+    _, expected = plain
+    half, metrics = train(
+        recipe(precision="mixed_bfloat16", optim={"momentum_dtype": "bfloat16"}),
+        devices(2, True),
+        dtype="mixed_bfloat16",
+    )
+    np.testing.assert_allclose(metrics[:, 0], expected[:, 0], rtol=0.05)  # bfloat16 has 8 bits
+    assert not np.array_equal(metrics[:, 0], expected[:, 0])
+    arrays = half.arrays()
+    assert {str(array.dtype) for array in arrays["weights"]} == {"float32"}
+    assert [str(slot.dtype) for slot in arrays["slots"][0]] == ["bfloat16", "float32"]
+    text = (
+        TrainStep(half, recipe(), training_inputs(recipe(), CLASSES), BATCH)
+        .compiled.lower(*half.descriptions(), batch_of(0), np.int32(0))
+        .as_text()
+    )
+    assert "dot_general" in text
+    assert all("bf16" in line for line in text.splitlines() if "stablehlo.dot_general" in line and "head" not in line)
+
+
+def test_dropout_depends_on_seed_and_step_only():
+    keys = {(seed, step): np.asarray(seed_values(seed, step, 3)) for seed in (0, 1) for step in (0, 1)}
+    assert len({tuple(row) for value in keys.values() for row in value}) == 12
+    np.testing.assert_array_equal(seed_values(1, 1, 3), keys[1, 1])
+
+
+# The loop
+
+
+class World:
+    """Everything that a run needs, as `train.main` makes it; `run()` starts or resumes in `directory`."""
+
+    def __init__(self, directory, recipe, where=None, bad_step=None):
+        self.directory, self.recipe, self.where, self.bad_step = str(directory), recipe, where or devices(), bad_step
+        self.state = TrainState(network(**NOISE), recipe, self.where)
+        variables = self.state.variables()
+        self.store = CheckpointStore(variables, f"{directory}/checkpoints", recipe.keep_checkpoints)
+        self.restored = self.store.restore()
+        inputs = training_inputs(recipe, CLASSES)
+
+        def poisoned(batch, step, replica):
+            images, labels = inputs(batch, step, replica)
+            return images + batch["poison"][:, None, None, None], labels
+
+        self.step = TrainStep(self.state, recipe, poisoned, BATCH)
+        # A function of arrays: one that was compiled for the same recipe and devices serves another world, too.
+        name = (repr(recipe), self.where.mesh, self.where.fsdp)
+        self.step.compiled = COMPILED.setdefault(name, self.step.compiled)
+        mask = np.asarray([1.0] * 11 + [0.0] * 5, np.float32)
+        rows = tf.data.Dataset.from_tensors({**batch_of(99), "mask": mask})
+        self.evaluation = Evaluation(
+            self.state, recipe, self.where, Batches(self.where, lambda *_: rows), lambda b: inputs(b, 0, 0), CLASSES
+        )
+        self.evaluation.compiled = COMPILED.setdefault((*name, "evaluation"), self.evaluation.compiled)
+        self.loop = Loop(
+            recipe, self.where, self.state, self.step, self.batches, self.evaluation, self.store, self.directory
+        )
+
+    def batches(self, first):
+        for step in range(first, 10**6):
+            poison = np.full([BATCH], np.nan if step == self.bad_step else 0.0, np.float32)
+            yield self.where.place_rows({**batch_of(step), "poison": poison})
+
+    def run(self):
+        return self.loop.run()
+
+
+RUN = recipe(optim={"ema": 0.8})
+COMPILED = {}
+
+
+def lines(directory):
+    found = read_metrics(f"{directory}/metrics.jsonl")
+    return [{name: value for name, value in line.items() if name != "images_per_second"} for line in found]
+
+
+@pytest.fixture(scope="module", params=[1, 4])
+def whole(request, tmp_path_factory):
+    """An uninterrupted run on one device, or on four with divided weights."""
+    directory = tmp_path_factory.mktemp("whole")
+    world = World(directory, RUN, devices(request.param, fsdp=request.param > 1))
+    world.results = world.run()
+    return world
+
+
+def test_it_reports(whole):
+    found = lines(whole.directory)
+    assert [line["step"] for line in found if "loss" in line] == [2, 4, 6, 8, 10]
+    assert [line["step"] for line in found if "eval_loss" in line] == [4, 8, 10]
+    assert whole.results["examples"] == 11  # five rows are masked
+    assert whole.evaluation.confusion.sum() == 11
+    images = whole.evaluation.examples["image"]
+    assert images.shape == ((4, SIZE, SIZE, 3) if whole.where.fsdp else (11, SIZE, SIZE, 3))
+    assert whole.step.compiled._cache_size() == 1
+
+
+@pytest.mark.parametrize("stop_at", [1, 5, 6])
+def test_resuming_is_exact(whole, tmp_path, stop_at, monkeypatch):
+    """SIGTERM after `stop_at` steps; a second process-like world goes on. Dropout, averages and metrics agree."""
+    first = World(tmp_path, RUN, whole.where)
+    next_count, call = first.loop._next_count, first.loop._call
+    monkeypatch.setattr(first.loop, "_next_count", lambda step, speed: min(1, next_count(step, speed)))
+
+    def call_and_terminate(iterator, step, count, stop):
+        if step + 1 == stop_at:
+            os.kill(os.getpid(), signal.SIGTERM)
+            stop = True
+        return call(iterator, step, count, stop)
+
+    monkeypatch.setattr(first.loop, "_call", call_and_terminate)
+    with pytest.raises(Interrupted, match=f"SIGTERM at step {stop_at} of 10; the state is saved"):
+        first.run()
+    second = World(tmp_path, RUN, whole.where)
+    assert second.restored == stop_at
+    second.run()
+    assert_same(saved(second.state), saved(whole.state))
+    assert lines(tmp_path) == lines(whole.directory)
+
+
+def test_another_number_of_devices_goes_on(whole, tmp_path):
+    """A checkpoint holds whole variables, whatever they were divided into."""
+    again = World(tmp_path, RUN, devices(8, fsdp=True))
+    for name, variable in again.state.variables().items():
+        variable.assign(saved(whole.state)[name])
+    again.store.save()
+    assert World(tmp_path, RUN, whole.where).restored == 10
+    assert_same(saved(World(tmp_path, RUN, devices(2)).state), saved(whole.state))
+
+
+def test_not_a_number(tmp_path):
+    world = World(tmp_path, RUN, bad_step=7)
+    with pytest.raises(Diverged, match=r"loss is nan.* in step 8, at learning rate 0.0.*ckpt-6"):
+        world.run()
+    assert World(tmp_path, RUN).restored == 6
+
+
+def test_a_checkpoint_of_another_recipe(whole):
+    with pytest.raises(CheckpointError, match="ckpt-10 does not fit this recipe"):
+        World(whole.directory, recipe(optim={"ema": 0.8, "name": "sgd"}))
+
+
+def test_evaluation_and_forward_use_the_averages(whole):
+    state, where = whole.state, whole.where
+    images = np.random.default_rng(0).normal(size=(8, SIZE, SIZE, 3)).astype(np.float32)
+    scores = Forward(state, where).predict(images)
+    assert np.abs(np.asarray(state.model(images)) - scores).max() > 1e-4
+    copy = network(seed=5, **NOISE)
+    for weight in copy.trainable_variables:
+        weight.assign(saved(state)[f"average/{weight.path}"])
+    np.testing.assert_allclose(scores, copy(images), rtol=1e-4, atol=1e-5)
+    rows = batch_of(99)
+    scores = np.asarray(copy(rows["image"] / 127.5 - 1.0))[:11]  # the other five are masked
+    right = (np.argmax(scores, -1) == rows["label"][:11]).sum()
+    assert whole.results["eval_accuracy"] == pytest.approx(right / 11)
+    assert np.trace(whole.evaluation.confusion) == right
+    np.testing.assert_allclose(
+        whole.evaluation.examples["logits"], scores[: len(whole.evaluation.examples["logits"])], rtol=1e-4, atol=1e-5
+    )
+
+
+# Devices, and programs for devices that are not there
+
+
+def test_where_weights_live():
+    four = Devices(EIGHT[:4], fsdp=True)
+    assert four.of_weight((1024, 16, 64)).spec == jax.sharding.PartitionSpec("devices")
+    assert four.of_weight((16, 64, 1024)).spec == jax.sharding.PartitionSpec(None, None, "devices")
+    assert four.of_weight((1023, 64)).spec == jax.sharding.PartitionSpec(None, "devices")
+    assert four.of_weight((1024,)).spec == four.of_weight((1023, 63)).spec == jax.sharding.PartitionSpec()
+    assert Devices(EIGHT[:4]).of_weight((1024, 1024)).spec == jax.sharding.PartitionSpec()
+    assert four.describe() == "JAX, 4 cpu, fsdp"
+
+
+def test_names_of_the_other_backend():
+    with pytest.raises(ValueError, match="must be one of auto, one_device, data_parallel, fsdp. Received: 'mirrored'"):
+        create_devices("mirrored")
+    with pytest.raises(ValueError, match="'fsdp'. That one is for KERAS_BACKEND=jax"):
+        distribute.create_strategy("fsdp")
+    with pytest.raises(distribute.DevicesMissing, match="must be set before JAX uses the CPU"):
+        create_devices(virtual_devices=4)
+
+
+def test_a_batch_that_cannot_be_divided():
+    with pytest.raises(ValueError, match="among 8 replicas and 2 micro-batches.*nearest that works is 16"):
+        distribute.check_batch_size("data.batch_size", 12, devices(8), 2)
+
+
+def test_hosts(monkeypatch):
+    cluster = {"chief": ["a:1"], "worker": ["b:2", "c:3"]}
+    monkeypatch.setenv("TF_CONFIG", json.dumps({"cluster": cluster, "task": {"type": "worker", "index": 1}}))
+    assert hosts() == ("a:1", 3, 2)
+    monkeypatch.setenv("TF_CONFIG", "{}")
+    with pytest.raises(ValueError, match="TF_CONFIG must be JSON such as"):
+        hosts()
+
+
+@pytest.mark.parametrize("fsdp", [False, True])
+def test_a_program_for_devices_exchanges_what_it_should(fsdp):
+    """No array is made of a model that would not fit in memory; the compiled text holds the communication."""
+    run = recipe(precision="mixed_bfloat16", optim={"ema": 0.9})
+    batch = {"image": tf.TensorSpec([None, SIZE, SIZE, 3], tf.uint8), "label": tf.TensorSpec([None], tf.int32)}
+    step, arguments = program(run, CLASSES, batch, devices(8, fsdp))
+    assert all(isinstance(leaf, jax.ShapeDtypeStruct) for leaf in jax.tree.leaves(arguments))
+    compiled = step.lower(*arguments).compile()
+    text = compiled.as_text()
+    assert ("all-gather(" in text) == fsdp
+    assert "all-reduce(" in text or "reduce-scatter(" in text
+    whole = sum(np.prod(leaf.shape) * leaf.dtype.itemsize for leaf in jax.tree.leaves(arguments[0]))
+    size = compiled.memory_analysis().argument_size_in_bytes
+    assert size < whole / 4 if fsdp else size > whole
+
+
+def test_a_model_of_two_billion_weights_is_described_without_them():
+    run = recipes.Recipe(model=recipes.Model(variant="ViT-g/14", image_size=224), optim=recipes.Optim(ema=0.9))
+    batch = {"image": tf.TensorSpec([None, 224, 224, 3], tf.uint8), "label": tf.TensorSpec([None], tf.int32)}
+    _, (arrays, _, rows, _) = program(run, 1000, batch, Devices(EIGHT, fsdp=True))
+    assert sum(np.prod(leaf.shape) for leaf in arrays["weights"]) > 1e9
+    assert rows["image"].shape == (128, 224, 224, 3)
