@@ -59,7 +59,8 @@ class ServingModule(tf.Module):
         extra_signatures: tuple[str, ...] = (),
     ):
         super().__init__(name="classifier")
-        self._model = model
+        # Behind a function, so that it is not tracked: Keras' variables wrap those below, and both would be saved.
+        self._model = lambda: model
         self._preprocess = preprocess
         self._image_shape = tuple(image_shape)
         self._class_names = outputs.check_class_names(class_names, model.output_shape[-1])
@@ -100,7 +101,7 @@ class ServingModule(tf.Module):
         }
         functions = {"features": representations.features_function, "attention": representations.attention_function}
         for name in self._extra_signatures:
-            methods[name] = (self._of_bytes(name, functions[name](self._model)), encoded)
+            methods[name] = (self._of_bytes(name, functions[name](self._model())), encoded)
         return {
             name: tf.function(method, autograph=False).get_concrete_function(spec)
             for name, (method, spec) in methods.items()
@@ -124,7 +125,7 @@ class ServingModule(tf.Module):
         return method
 
     def _classify(self, images):
-        probabilities = outputs.to_probabilities(self._model(images, training=False), self._output)  # [B, classes]
+        probabilities = outputs.to_probabilities(self._model()(images, training=False), self._output)  # [B, classes]
         return outputs.describe(probabilities, self._class_names, self._top_k)
 
 

@@ -40,6 +40,9 @@ def test_version_directory_and_files(exported):
     assert (base / "1" / "saved_model.pb").exists()
     assert (base / "1" / "assets.extra" / "labels.txt").read_text().splitlines() == list(small.CLASS_NAMES)
     assert artefact.card["preprocess"] == small.PREPROCESS
+    # Every weight once, in float32; the rest are their names.
+    size = sum(path.stat().st_size for path in (base / "1" / "variables").glob("*.data-*"))
+    assert 4 * exported[0].count_params() < size < 4 * exported[0].count_params() + 20_000
     graph = [base / "1" / "saved_model.pb", *(base / "1" / "variables").iterdir()]
     assert artefact.card["bytes"] >= sum(path.stat().st_size for path in graph)
     assert comparison.examples == 6
