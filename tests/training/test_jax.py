@@ -1,0 +1,111 @@
+"""Training on the JAX backend, in processes of its own."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+
+from keras_vit import recipe as recipes
+from keras_vit.training import network
+from keras_vit.training.checkpoints import CheckpointStore
+from keras_vit.training.state import TrainState
+from tests.training import worlds
+from tests.training.test_multi_worker import free_ports
+
+pytestmark = [pytest.mark.slow]
+ON_JAX = {"KERAS_BACKEND": "jax", "JAX_PLATFORMS": "cpu"}
+
+
+@pytest.fixture(autouse=True, scope="module")
+def jax():
+    return pytest.importorskip("jax")
+
+
+def test_the_cases():
+    """The golden trajectories, one and eight devices, resuming, divergence: `jax_cases.py`."""
+    command = [sys.executable, "-m", "pytest", "-q", "-n", "0", "-p", "no:cacheprovider", "tests/training/jax_cases.py"]
+    # Small programs: nearly all of the time is that of the compiler.
+    environment = {**os.environ, **ON_JAX, "JAX_DISABLE_MOST_OPTIMIZATIONS": "1"}
+    done = subprocess.run(command, cwd=worlds.ROOT, env=environment, capture_output=True, text=True, timeout=1800)
+    assert done.returncode == 0, done.stdout[-6000:]
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """An uninterrupted run of the tiny recipe on one device, with dropout and averages."""
+    directory = tmp_path_factory.mktemp("whole")
+    worlds.train(directory, environment=ON_JAX)
+    return directory
+
+
+def test_a_kill_costs_nothing(whole, tmp_path):
+    """SIGTERM, then SIGKILL in the middle of the run: the weights of the uninterrupted run, bit for bit."""
+    process = worlds.start(tmp_path, environment=ON_JAX, steps_per_loop=1)
+    wait_for(tmp_path / "metrics.jsonl", process)
+    process.send_signal(signal.SIGTERM)
+    output, _ = process.communicate(timeout=120)
+    assert process.returncode == 75, output[-3000:]
+    assert "Stopped by SIGTERM at step" in output
+    process = worlds.start(tmp_path, environment=ON_JAX, steps_per_loop=1)
+    wait_for(tmp_path / "checkpoints" / "ckpt-6.json", process)
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    assert not (tmp_path / "model.keras").exists(), "the run was finished before the kill"
+    output = worlds.train(tmp_path, environment=ON_JAX)
+    assert "Going on from the checkpoint of step" in output
+    worlds.assert_same_bits(worlds.final_weights(whole), worlds.final_weights(tmp_path))
+    assert worlds.metrics(whole) == worlds.metrics(tmp_path)
+
+
+def test_tensorflow_goes_on_from_a_checkpoint_of_jax(whole):
+    config = json.loads((whole / "config.json").read_text())
+    assert config["versions"]["keras_backend"] == "jax"
+    recipe = recipes.from_dict(config["recipe"])
+    state = TrainState(network.create_network(recipe, classes=10, channels=1), recipe)
+    assert CheckpointStore(state.variables(), str(whole / "checkpoints"), writes=False).restore() == 12
+    state.use_averages()
+    final = worlds.final_weights(whole)
+    worlds.assert_same_bits({weight.path: weight.numpy() for weight in state.trained}, final)
+
+
+def test_eight_devices_with_divided_weights(whole, tmp_path):
+    flags = ("--distribute=fsdp", "--virtual_devices=8")
+    output = worlds.train(tmp_path, *flags, environment=ON_JAX, data__eval_batch_size=184)  # a multiple of 8
+    assert "JAX, 8 cpu, fsdp" in output
+    assert_same_run(whole, tmp_path)
+
+
+def test_two_hosts_give_the_result_of_one_device(whole, tmp_path):
+    cluster = {"worker": [f"localhost:{port}" for port in free_ports(2)]}
+    configs = [{"cluster": cluster, "task": {"type": "worker", "index": index}} for index in range(2)]
+    hosts = [
+        worlds.start(tmp_path, "--distribute=fsdp", environment={**ON_JAX, "TF_CONFIG": json.dumps(config)})
+        for config in configs
+    ]
+    outputs = [host.communicate(timeout=600)[0] for host in hosts]
+    for host, output in zip(hosts, outputs, strict=True):
+        assert host.returncode == 0, output[-4000:]
+    assert "JAX, 2 cpu in 2 processes, fsdp" in outputs[0]
+    assert_same_run(whole, tmp_path)
+
+
+def wait_for(path, process):
+    deadline = time.monotonic() + 120
+    while not path.exists() and time.monotonic() < deadline and process.poll() is None:
+        time.sleep(0.01)
+
+
+def assert_same_run(first, second):
+    """The same up to the order of summation in float32: dropout belongs to the global batch."""
+    one, other = worlds.final_weights(first), worlds.final_weights(second)
+    for path, value in one.items():
+        if not path.endswith("key/bias"):  # rounding, which Adam magnifies: see test_trajectories.py
+            np.testing.assert_allclose(other[path], value, rtol=1e-3, atol=1e-4, err_msg=path)
+    for line, again in zip(worlds.metrics(first), worlds.metrics(second), strict=True):
+        for name in {"loss", "eval_loss", "learning_rate", "step", "examples"} & set(line):
+            assert line[name] == pytest.approx(again[name], rel=1e-4)
