@@ -176,6 +176,8 @@ def _resize_side(side, target: int, method: str, antialias: bool, cast: bool):
 
 def _resize(image: tf.Tensor, size, method: str, antialias: bool, cast: bool) -> tf.Tensor:
     dtype = image.dtype
+    if method == "bilinear" and dtype == tf.uint8:
+        image = tf.cast(image, tf.float32)  # equal values, sooner: only floats are taken as vectors
     image = tf.image.resize(image, size, method=method, antialias=antialias)
     if not cast or image.dtype == dtype:
         return image
