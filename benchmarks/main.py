@@ -21,7 +21,7 @@ from absl import app, flags, logging
 from benchmarks import environments, report
 from benchmarks import rows as all_rows
 from keras_vit import _checks
-from keras_vit.benchmarking import race
+from keras_vit.benchmarking import machine, race
 
 flags.DEFINE_list("rows", [], "Names of rows to measure, or beginnings of names; all if empty.")
 flags.DEFINE_bool("list", False, "Only say which rows there are.")
@@ -95,7 +95,9 @@ def main(argv):
         logging.info("[%d/%d] %s: %s", number, len(chosen), row.name, row.title)
         started = time.monotonic()
         try:
-            entry = report.record(row, measure(_with_peers(row, options.peers), python_of, options.rounds))
+            with machine.Watch() as watch:
+                outcome = measure(_with_peers(row, options.peers), python_of, options.rounds)
+            entry = {**report.record(row, outcome), "others": watch.others and round(watch.others, 3)}
         except Exception:  # one row must not lose the others
             logging.exception("%s failed", row.name)
             failed.append(row.name)
@@ -110,6 +112,8 @@ def main(argv):
             logging.info("    %s (%s): %s", verdict.measured, verdict.wanted, "met" if verdict.met else "NOT MET")
         failed += [f"{row.name} ({result['system']})" for result in entry["results"] if result["error"]]
         logging.info("    in %.0f s", time.monotonic() - started)
+        if (entry["others"] or 0) > report.QUIET:
+            logging.warning("    %.0f %% of the processors went to other programs meanwhile", 100 * entry["others"])
     report.write(records)
     if failed:
         logging.error("Failed: %s", ", ".join(failed))

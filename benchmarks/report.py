@@ -11,6 +11,7 @@ from keras_vit.benchmarking import machine, results
 ROOT = Path(__file__).parent.parent
 RECORDS = ROOT / "benchmarks" / "records.jsonl"
 DOCUMENT = ROOT / "docs" / "benchmarks.md"
+QUIET = 0.05  # share of the processors that other programs may take
 _DIGITS = 4  # significant ones of a stored figure
 
 
@@ -121,11 +122,14 @@ def _section(row, entry):
     work = dict(row.work)
     lines = [_line(result, entry["results"][0], work.get("batch", 1)) for result in entry["results"]]
     versions = ", ".join(f"{name} {version}" for name, version in sorted(entry["versions"].items()))
+    others = entry.get("others")
+    quiet = "" if others is None else f" Other programs took {100 * others:.0f} % of the processors."
     return "\n\n".join(
         [
             f'<a id="{row.name}"></a>\n### {row.title}',
             results.table(lines),
-            f"{entry['rounds']} rounds at `{entry['commit']}`, {entry['time']} UTC; {entry['machine']}; {versions}.",
+            f"{entry['rounds']} rounds at `{entry['commit']}`, {entry['time']} UTC; {entry['machine']}; {versions}."
+            + quiet,
         ]
     )
 
@@ -164,7 +168,7 @@ def _history(records):
             {
                 "when (UTC)": entry["time"],
                 "commit": f"`{entry['commit']}`",
-                "row": entry["row"],
+                "row": entry["row"] + (" (machine not quiet)" if (entry.get("others") or 0) > QUIET else ""),
                 "first system": figure,
                 "measured": said + (f" (failed: {', '.join(failed)})" if failed else ""),
             }

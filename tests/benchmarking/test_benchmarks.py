@@ -183,6 +183,26 @@ def a_record(row, code="abc", seconds=1.0, error=None):
     }
 
 
+def test_other_programs_are_noticed(monkeypatch):
+    """Four seconds of four processors, 10 of them busy: 6 with what we started, 4 with other programs."""
+    monkeypatch.setattr(machine.os, "cpu_count", lambda: 4)
+    readings = {"_busy_seconds": iter([100.0, 110.0]), "_own_seconds": iter([7.0, 13.0])}
+    for name, values in readings.items():
+        monkeypatch.setattr(machine, name, values.__next__)
+    monkeypatch.setattr(machine.time, "monotonic", iter([50.0, 54.0]).__next__)
+    with machine.Watch() as watch:
+        pass
+    assert watch.others == 4 / 16
+
+
+def test_work_of_children_is_our_own():
+    busy = "import time\nend = time.process_time() + 0.3\nwhile time.process_time() < end: pass"
+    before, own = machine._busy_seconds(), machine._own_seconds()
+    subprocess.run([sys.executable, "-c", busy], check=True)
+    assert machine._own_seconds() - own > 0.28  # the clock of os.times ticks every 10 ms
+    assert before is None or machine._busy_seconds() - before > 0.28
+
+
 def test_what_is_done_is_not_measured_again(monkeypatch):
     row = rows.ROWS["inference-16-float32"]
     monkeypatch.setattr(report, "code", lambda: ("1234567890", "abc"))
