@@ -161,18 +161,23 @@ def measure(name, folder):
 def write(output):
     """Puts the table between its marks."""
     options = flags.FLAGS
-    head = ("model", "format", "precision", "MB", "largest difference", "same answer", "accuracy", "p50 ms", "p95 ms")
-    lines = [f"| {' | '.join(head)} |", f"|---|---|---{'|--:' * 6}|"]
-    examples = {}
+    head = ["model", "format", "precision", "MB", "largest difference", "same answer", "accuracy", "p50 ms", "p95 ms"]
+    rows, examples, any_timed = [], {}, False
     for name in ("demo", *options.models) if options.demo else options.models:
         verified = read_json(os.path.join(folder_of(name), "verified.json"))
         timed = read_json(os.path.join(folder_of(name), "timed.json"))
         for kind in ("keras", *options.formats):
             if kind == "keras" or kind in verified:
-                lines.append(row(name, kind, verified, timed.get(kind)))
+                rows.append(row(name, kind, verified, timed.get(kind)))
+        any_timed = any_timed or bool(timed)
         examples[name] = max((result.get("examples", 0) for result in verified.values()), default=0)
     counts = ", ".join(f"{title(name)} {count}" for name, count in examples.items())
-    note = f"One picture at a time, {options.threads} threads. Pictures verified on: {counts}."
+    note = f"Pictures verified on: {counts}."
+    if any_timed:
+        note += f" Latency of the network from a prepared picture to probabilities, {options.threads} threads."
+    width = len(head) if any_timed else len(head) - 2  # nothing was timed, nothing is shown
+    lines = [f"| {' | '.join(cells[:width])} |" for cells in [head, *rows]]
+    lines.insert(1, f"|---|---|---{'|--:' * (width - 3)}|")
     with open(output, encoding="utf-8") as file:
         text = file.read()
     if text.count(BEGIN) != 1 or text.count(END) != 1:
@@ -183,12 +188,12 @@ def write(output):
 
 
 def row(name, kind, verified, timed):
-    """A line of the table: what was found for an artefact."""
+    """The cells of a line: what was found for an artefact."""
     result = verified.get(kind, {})
     form, _, precision = kind.partition("-")
     cells = [title(name), form, precision or "float32"]
     if result.get("passed") is False and "examples" not in result:
-        return f"| {' | '.join([*cells, '', 'cannot be converted', '', '', '', ''])} |"
+        return [*cells, "", "cannot be converted", "", "", "", ""]
     accuracy = result.get("accuracy")
     if kind == "keras":
         accuracy = next(
@@ -200,8 +205,7 @@ def row(name, kind, verified, timed):
     cells.append(f"{result['max_difference']:.1e}" if result else "")
     cells.append(f"{result['top1_agreement']:.1%}" if result else "")
     cells.append("" if accuracy is None else f"{accuracy:.2%}")
-    cells += [f"{timed[key]:.2f}" for key in ("p50_ms", "p95_ms")] if timed else ["", ""]
-    return f"| {' | '.join(cells)} |"
+    return cells + ([f"{timed[key]:.2f}" for key in ("p50_ms", "p95_ms")] if timed else ["", ""])
 
 
 def title(name):
