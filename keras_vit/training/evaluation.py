@@ -75,7 +75,7 @@ class Evaluation:
         """Returns the compiled function of a batch: its sums, its confusion, and the logits of the first replica."""
         strategy = self.strategy
 
-        @tf.function
+        @tf.function(autograph=False)
         def evaluate_batch(batch):
             sums, confusion, logits = strategy.run(step, args=(batch,))
             total = [strategy.reduce("SUM", value, axis=None) for value in (sums, confusion)]

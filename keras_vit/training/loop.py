@@ -144,6 +144,8 @@ class Loop:
     def _steps_function(self, step: Callable) -> Callable:
         """Returns the compiled function that runs a number of steps and returns `METRICS` of each, `[count, 4]`."""
         strategy = self.strategy
+        # Autograph is for the loop below. To read the step with it as well takes longer than to trace it.
+        step = tf.autograph.experimental.do_not_convert(step)
 
         @tf.function
         def run_steps(iterator, first, count, stop):
