@@ -7,7 +7,7 @@ import types
 from absl import flags
 from absl.testing import flagsaver
 
-OURS = ("train", "export", "keras_vit")
+OURS = ("train", "export", "keras_vit", "benchmarks")
 
 
 def load(name: str) -> types.ModuleType:
