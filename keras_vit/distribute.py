@@ -102,22 +102,43 @@ def is_chief(strategy: tf.distribute.Strategy) -> bool:
     return resolver.task_type == "worker" and resolver.task_id == 0 and "chief" not in resolver.cluster_spec().as_dict()
 
 
-def use_xla(jit: str, strategy: tf.distribute.Strategy) -> bool:
+def make_deterministic(strategy: tf.distribute.Strategy) -> None:
+    """Asks for the same bits in every run, of the pipelines on the host as well.
+
+    Not on a TPU: it computes the same bits in any case, and its compiler refuses the gradient of max pooling to a
+    program that asks.
+    """
+    if not isinstance(strategy, tf.distribute.TPUStrategy):
+        tf.config.experimental.enable_op_determinism()
+
+
+def use_xla(jit: str, strategy: tf.distribute.Strategy, exact_max_pool: bool = False) -> bool:
     """Decides whether the gradient computation is compiled with XLA on its device.
 
     `"auto"` compiles on a single GPU. A TPU compiles everything by itself; XLA for the host must never be asked for
     there, because TensorFlow's TPU build has none.
 
+    Args:
+        jit: `"auto"`, `"on"` or `"off"`.
+        strategy: Where it runs.
+        exact_max_pool: Whether the model has a max pooling whose gradient must be deterministic: TensorFlow refuses to
+            compile that with XLA.
+
     Raises:
         ValueError: for `"on"` where it cannot work.
     """
+    if jit == "on" and exact_max_pool:
+        raise ValueError(
+            'jit="on" and deterministic=True: TensorFlow cannot compile the deterministic gradient of the max pooling '
+            'in a hybrid or BiT. Use jit="auto", which leaves it uncompiled, or deterministic=False.'
+        )
     tpu = isinstance(strategy, tf.distribute.TPUStrategy) or has_tpu_build()
     if jit == "on" and tpu:
         raise ValueError('jit="on" asks for XLA on the host, which TensorFlow\'s TPU build lacks. Use jit="auto".')
     if jit == "on" and strategy.num_replicas_in_sync > 1:
         raise ValueError('jit="on" works on one device only: TensorFlow mixes up the replicas. Use jit="auto".')
     one_gpu = isinstance(strategy, tf.distribute.OneDeviceStrategy) and bool(tf.config.list_logical_devices("GPU"))
-    return jit == "on" or (jit == "auto" and one_gpu and not tpu)
+    return jit == "on" or (jit == "auto" and one_gpu and not tpu and not exact_max_pool)
 
 
 def has_tpu_build() -> bool:

@@ -13,7 +13,6 @@ Under KERAS_BACKEND=jax it trains the same recipes on JAX (--distribute=data_par
 import os
 
 import keras
-import tensorflow as tf
 from absl import flags, logging
 
 import keras_vit.checkpoints as checkpoints_of_the_field
@@ -46,7 +45,7 @@ def main(argv):
     )
     if recipe.deterministic:
         keras.utils.set_random_seed(recipe.seed)
-        tf.config.experimental.enable_op_determinism()
+        engine.make_deterministic(strategy)
     chief = engine.is_chief(strategy)
     data, optim = recipe.data, recipe.optim
     distribute.check_batch_size("data.batch_size", data.batch_size, strategy, optim.accumulation_steps)

@@ -2,10 +2,12 @@
 
 from collections.abc import Callable
 
+import keras
 import tensorflow as tf
 
 from keras_vit import distribute
 from keras_vit import recipe as recipes
+from keras_vit.layers.bit import BiTRoot
 from keras_vit.training import inputs, network
 from keras_vit.training.checkpoints import CheckpointStore
 from keras_vit.training.evaluation import Evaluation
@@ -25,9 +27,11 @@ __all__ = [
     "create_strategy",
     "describe",
     "is_chief",
+    "make_deterministic",
 ]
 
 is_chief, describe, batches = distribute.is_chief, distribute.describe, distribute.distribute_batches
+make_deterministic = distribute.make_deterministic
 
 
 def create_strategy(
@@ -56,5 +60,11 @@ def create_step(state: TrainState, recipe: recipes.Recipe, classes: int, strateg
         recipe,
         inputs.training_inputs(recipe, classes),
         recipe.data.batch_size,
-        xla=distribute.use_xla(recipe.jit, strategy),
+        xla=distribute.use_xla(
+            recipe.jit, strategy, exact_max_pool=recipe.deterministic and _has_max_pool(state.model)
+        ),
     )
+
+
+def _has_max_pool(model) -> bool:
+    return any(isinstance(layer, (keras.layers.MaxPooling2D, BiTRoot)) for layer in model.layers)

@@ -7,6 +7,8 @@ import pytest
 import tensorflow as tf
 
 from keras_vit import distribute
+from keras_vit import recipe as recipes
+from keras_vit.training import tf_engine
 
 
 def test_one_device():
@@ -65,6 +67,39 @@ def test_xla_is_never_asked_for_on_a_tpu_host(monkeypatch):
     assert not distribute.use_xla("auto", strategy)
     with pytest.raises(ValueError, match="TPU build lacks"):
         distribute.use_xla("on", strategy)
+
+
+def test_a_deterministic_max_pool_is_not_compiled(monkeypatch):
+    strategy = distribute.create_strategy("one_device")
+    monkeypatch.setattr(tf.config, "list_logical_devices", lambda kind=None: ["/gpu:0"])
+    assert distribute.use_xla("auto", strategy)
+    assert not distribute.use_xla("auto", strategy, exact_max_pool=True)
+    with pytest.raises(ValueError, match="deterministic gradient of the max pooling.*deterministic=False"):
+        distribute.use_xla("on", strategy, exact_max_pool=True)
+
+
+def test_a_tpu_is_not_asked_for_determinism(monkeypatch):
+    asked = []
+    monkeypatch.setattr(tf.config.experimental, "enable_op_determinism", lambda: asked.append(True))
+    distribute.make_deterministic(object.__new__(tf.distribute.TPUStrategy))
+    assert not asked
+    distribute.make_deterministic(distribute.create_strategy("one_device"))
+    assert asked
+
+
+@pytest.mark.parametrize("variant, pools", [("R+ViT-Ti/16", True), ("BiT-R50x1", True), ("ViT-Ti/16", False)])
+def test_which_models_have_a_max_pool(monkeypatch, variant, pools):
+    monkeypatch.setattr(distribute, "use_xla", lambda jit, strategy, exact_max_pool: exact_max_pool)
+    monkeypatch.setattr(tf_engine, "TrainStep", lambda *arguments, xla: xla)
+    small = {"BiT-R50x1": {"block_sizes": (1,)}, "R+ViT-Ti/16": {"resnet_blocks": (1,), "patch_size": 1}}
+    model = {"image_size": 16, "hidden_size": 8, "num_heads": 2, "num_layers": 1, "mlp_dim": 8, "patch_size": 4}
+    model = {**({} if variant == "BiT-R50x1" else model), **small.get(variant, {})}
+    recipe = recipes.Recipe(total_steps=1, model=recipes.Model(variant, **{"image_size": 16, **model}))
+    strategy = distribute.create_strategy("one_device")
+    state = tf_engine.create_state(recipe, 2, 3, strategy)
+    assert tf_engine.create_step(state, recipe, 2, strategy) == pools
+    recipe.deterministic = False
+    assert not tf_engine.create_step(state, recipe, 2, strategy)
 
 
 @pytest.mark.parametrize(

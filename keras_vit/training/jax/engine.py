@@ -2,6 +2,8 @@
 
 from collections.abc import Callable
 
+import tensorflow as tf
+
 from keras_vit import recipe as recipes
 from keras_vit.training import network
 from keras_vit.training.jax.checkpoints import CheckpointStore
@@ -21,6 +23,7 @@ __all__ = [
     "create_strategy",
     "describe",
     "is_chief",
+    "make_deterministic",
 ]
 
 
@@ -38,6 +41,12 @@ def create_strategy(recipe: recipes.Recipe, name: str, tpu: str, virtual_devices
     if recipe.deterministic:
         ask_for_determinism()
     return create_devices(name, virtual_devices, several_hosts)
+
+
+def make_deterministic(devices: Devices) -> None:
+    """Makes the pipelines on the host do the same in every run; JAX was asked in `create_strategy`."""
+    del devices
+    tf.config.experimental.enable_op_determinism()
 
 
 def is_chief(devices: Devices) -> bool:
