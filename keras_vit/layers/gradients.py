@@ -91,5 +91,65 @@ def layer_norm(x, scale, bias, epsilon):
     return norm(x, scale, bias)
 
 
+def group_norm(x, scale, bias, groups, epsilon):
+    """Group normalisation, for the backward pass of which `x` and three numbers a group are kept.
+
+    The derivative is linear in the upstream one and in `x`, with factors for each image and channel; these come from
+    two sums over the positions.
+
+    Args:
+        x: Tensor `[B, H, W, C]`; the result has its dtype. Statistics are taken in at least float32.
+        scale: Tensor `[C]`, float32.
+        bias: Tensor `[C]`, float32.
+        groups: Number of groups of channels.
+        epsilon: Added to the variance.
+
+    References:
+        - [Group Normalization](https://arxiv.org/abs/1803.08494)
+    """
+
+    @ops.custom_gradient
+    def norm(x, scale, bias):
+        wide = _wide(x)
+        mean, variance = group_moments(wide, groups)
+        factor = ops.rsqrt(variance + epsilon)  # [B, 1, 1, C], as the mean
+
+        def gradient(*arguments, upstream=None):
+            d_output = _wide(arguments[0] if upstream is None else upstream)
+            centred = _wide(x) - mean
+            d_bias = ops.mean(d_output, axis=(1, 2), keepdims=True)  # [B, 1, 1, C], as the next three
+            d_scale = ops.mean(d_output * centred, axis=(1, 2), keepdims=True) * factor
+            along = over_groups(d_scale * scale, groups)
+            offset = over_groups(d_bias * scale, groups)
+            d_x = d_output * (factor * scale) - centred * (factor * factor * along) - factor * offset
+            positions = ops.cast(ops.shape(x)[1] * ops.shape(x)[2], wide.dtype)
+            sums = [ops.sum(one, axis=(0, 1, 2)) * positions for one in (d_scale, d_bias)]
+            return ops.cast(d_x, x.dtype), *sums
+
+        return ops.cast((wide - mean) * (factor * scale) + bias, x.dtype), gradient
+
+    return norm(x, scale, bias)
+
+
+def group_moments(x, groups):
+    """Returns mean and variance of each group at its channels, `[B, 1, 1, C]`, of `x` `[B, H, W, C]`."""
+    # Per channel first, then across the channels of a group: no pass over a five-dimensional view.
+    mean = ops.mean(x, axis=(1, 2), keepdims=True)
+    centred = x - mean
+    variance = ops.mean(centred * centred, axis=(1, 2), keepdims=True)
+    group_mean = over_groups(mean, groups)
+    offset = mean - group_mean
+    return group_mean, over_groups(variance + offset * offset, groups)
+
+
+def over_groups(x, groups):
+    """Replaces the channels of `[B, 1, 1, C]` by the mean of their group."""
+    channels = x.shape[-1]
+    grouped = ops.reshape(x, (-1, 1, 1, groups, channels // groups))
+    grouped = ops.mean(grouped, axis=-1, keepdims=True)  # [B, 1, 1, G, 1]
+    grouped = ops.broadcast_to(grouped, (ops.shape(x)[0], 1, 1, groups, channels // groups))
+    return ops.reshape(grouped, (-1, 1, 1, channels))
+
+
 def _wide(x):
     return ops.cast(x, keras.backend.result_type(x.dtype, "float32"))

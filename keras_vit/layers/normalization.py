@@ -83,6 +83,10 @@ class GroupNorm(_Normalization):
         scale_initializer: Initial scale (zeros for the last norm of a hybrid's residual unit).
         **kwargs: Arguments of `keras.layers.Layer`.
 
+    Call arguments:
+        x: Tensor `[B, H, W, C]`.
+        training: Whether a backward pass follows, for which less is then kept; see `gradients.group_norm`.
+
     References:
         - [Group Normalization](https://arxiv.org/abs/1803.08494)
     """
@@ -95,24 +99,14 @@ class GroupNorm(_Normalization):
         _checks.divisible("channels", input_shape[-1], "groups", self.groups)
         super().build(input_shape)
 
-    def call(self, x):
+    def call(self, x, training=False):
+        if training:
+            scale, bias = self._float(self.scale), self._float(self.bias)  # tensors, not variables
+            return gradients.group_norm(ops.cast(x, self.compute_dtype), scale, bias, self.groups, self.epsilon)
         x = self._float(x)
-        # Per channel first, then across the channels of a group: no pass over a five-dimensional view.
-        mean = ops.mean(x, axis=(1, 2), keepdims=True)  # [B, 1, 1, C]
-        centred = x - mean
-        variance = ops.mean(centred * centred, axis=(1, 2), keepdims=True)
-        group_mean = self._over_group(mean)
-        offset = mean - group_mean
-        group_variance = self._over_group(variance + offset * offset)
-        factor = ops.rsqrt(group_variance + self.epsilon) * self._float(self.scale)  # [B, 1, 1, C]
-        return ops.cast((x - group_mean) * factor + self._float(self.bias), self.compute_dtype)
-
-    def _over_group(self, x):
-        channels = x.shape[-1]
-        grouped = ops.reshape(x, (-1, 1, 1, self.groups, channels // self.groups))
-        grouped = ops.mean(grouped, axis=-1, keepdims=True)  # [B, 1, 1, G, 1]
-        grouped = ops.broadcast_to(grouped, (ops.shape(x)[0], 1, 1, self.groups, channels // self.groups))
-        return ops.reshape(grouped, (-1, 1, 1, channels))
+        mean, variance = gradients.group_moments(x, self.groups)  # [B, 1, 1, C]
+        factor = ops.rsqrt(variance + self.epsilon) * self._float(self.scale)
+        return ops.cast((x - mean) * factor + self._float(self.bias), self.compute_dtype)
 
     def get_config(self):
         return {**super().get_config(), "groups": self.groups}

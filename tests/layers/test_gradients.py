@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from keras import ops
 
-from keras_vit.layers import LayerNorm, SelfAttention, gradients
+from keras_vit.layers import GroupNorm, LayerNorm, SelfAttention, gradients
 
 tf = pytest.importorskip("tensorflow")
 RNG = np.random.default_rng(0)
@@ -24,6 +24,15 @@ def plain_norm(x, scale, bias):
     centred = wide - ops.mean(wide, axis=-1, keepdims=True)
     variance = ops.mean(centred * centred, axis=-1, keepdims=True)
     return ops.cast(centred * ops.rsqrt(variance + 1e-6) * scale + bias, x.dtype)
+
+
+def plain_group_norm(x, scale, bias):
+    batch, height, width, channels = x.shape
+    grouped = ops.reshape(ops.cast(x, "float32"), (batch, height * width, 4, channels // 4))
+    centred = grouped - ops.mean(grouped, axis=(1, 3), keepdims=True)
+    variance = ops.mean(centred * centred, axis=(1, 3), keepdims=True)
+    normalised = ops.reshape(centred * ops.rsqrt(variance + 1e-6), x.shape)
+    return ops.cast(normalised * scale + bias, x.dtype)
 
 
 def value_and_gradients(function, arguments, upstream):
@@ -55,12 +64,26 @@ def test_layer_norm():
     assert_same(lambda *a: gradients.layer_norm(*a, 1e-6), plain_norm, arguments, rtol=1e-5, atol=2e-6)
 
 
+def test_group_norm():
+    arguments = [random(2, 3, 5, 16) * 3 + 1, random(16), random(16)]
+    assert_same(lambda *a: gradients.group_norm(*a, 4, 1e-6), plain_group_norm, arguments, rtol=1e-5, atol=3e-6)
+
+
+def test_group_norm_of_a_nearly_constant_picture():
+    """A mean a thousand times the deviation: sums of what is not centred would lose three of seven digits."""
+    arguments = [1000 + random(2, 3, 5, 16), random(16), random(16)]
+    # The mean itself is off by 1e3 * 2^-24 = 6e-5 in either form.
+    assert_same(lambda *a: gradients.group_norm(*a, 4, 1e-6), plain_group_norm, arguments, rtol=1e-3, atol=1e-3)
+
+
 def test_in_bfloat16_to_its_precision():
     attention = [random(2, 5, 3, 4, dtype="bfloat16") for _ in range(3)]
     # 8 bits, of which the plain form loses some to the weights' derivative: both may be 2 or 3 units off.
     assert_same(gradients.attend, plain_attention, attention, rtol=0.05, atol=0.05)
     norm = [random(2, 5, 16, dtype="bfloat16") * 3 + 1, random(16), random(16)]
     assert_same(lambda *a: gradients.layer_norm(*a, 1e-6), plain_norm, norm, rtol=0.02, atol=0.05)
+    norm = [random(2, 3, 5, 16, dtype="bfloat16") * 3 + 1, random(16), random(16)]
+    assert_same(lambda *a: gradients.group_norm(*a, 4, 1e-6), plain_group_norm, norm, rtol=0.02, atol=0.05)
 
 
 def test_one_pass_keeps_the_precision_of_its_input():
@@ -72,12 +95,15 @@ def test_one_pass_keeps_the_precision_of_its_input():
 
 
 def test_layers_use_them_in_training_and_give_the_same():
-    x = random(2, 5, 8)
-    for layer in (LayerNorm(), SelfAttention(2)):
+    for layer, x in (
+        (LayerNorm(), random(2, 5, 8)),
+        (GroupNorm(4), random(2, 5, 3, 8)),
+        (SelfAttention(2), random(2, 5, 8)),
+    ):
         layer.build(x.shape)
         for weight in layer.weights:
             weight.assign(weight + keras.random.normal(weight.shape, stddev=0.1, seed=1))
-        upstream = random(2, 5, 8)
+        upstream = random(*x.shape)
         results = []
         for training in (False, True):
             with tf.GradientTape() as tape:
