@@ -33,7 +33,7 @@ def get_config(arguments: str = "") -> recipe.Recipe:
         raise ValueError(f'The stage must be "pretrain", "finetune" or "scratch". Received: {stage!r}')
     first = stage == "pretrain"
     size = 28 if first else 56
-    steps = 3_750 if first else 300
+    steps = 1_875 if first else 300
     resized = "" if first else f"resize({size})|"
     return recipe.Recipe(
         total_steps=steps,
@@ -55,7 +55,7 @@ def get_config(arguments: str = "") -> recipe.Recipe:
         ),
         data=recipe.Data(
             source=f"npz:{os.path.join(folder, 'eight.npz' if first else 'two.npz')}",
-            pp_train=f"pad(2)|random_crop(28)|flip_lr|{resized}value_range(-1, 1)",
+            pp_train=f"pad(1)|random_crop(28)|flip_lr|{resized}value_range(-1, 1)",
             pp_eval=f"{resized}value_range(-1, 1)",
             batch_size=128 if first else 64,
             eval_batch_size=200,
