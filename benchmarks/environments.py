@@ -38,7 +38,7 @@ PEERS = {
         packages=(*_KERAS, "packaging", "regex", "tokenizers", "sentencepiece", "kagglehub", "kagglesdk==0.1.28"),
         alone=("keras-hub==0.32.0",),
     ),
-    "vit_keras": Peer(packages=(*_KERAS, "scipy", "validators"), alone=("vit-keras==0.2.0",)),
+    "vit_keras": Peer(packages=(*_KERAS, "scipy", "validators", "opencv-python-headless"), alone=("vit-keras==0.2.0",)),
     "timm": Peer(packages=(_TORCH, "torchvision==0.29.1", "timm==1.0.31")),
     # Without torchvision: its models do not need it.
     "transformers": Peer(packages=(_TORCH, "transformers==5.23.0")),
