@@ -147,3 +147,11 @@ def test_replicas_get_their_rows_in_order():
     np.testing.assert_array_equal(
         [part["image"] for part in parts], [[0, 1], [2, 3], [10, 11], [12, 13], [20, 21], [22, 23]]
     )
+
+
+def test_one_device_reads_the_dataset_itself():
+    numbers = tf.data.Dataset.range(3)
+    strategy = distribute.create_strategy("one_device")
+    batches = distribute.distribute_batches(strategy, lambda shard, shards: numbers.shard(shards, shard))
+    assert [int(number) for number in batches] == [0, 1, 2]
+    assert isinstance(batches, tf.data.Dataset) or tf.config.list_physical_devices("GPU")
