@@ -1,5 +1,8 @@
 """The transformer encoder's block."""
 
+import contextlib
+import contextvars
+
 import keras
 from keras import ops
 
@@ -9,6 +12,21 @@ from keras_vit.layers.dropout import Dropout, hold
 from keras_vit.layers.mlp import MlpBlock
 from keras_vit.layers.normalization import LayerNorm
 from keras_vit.layers.stochastic_depth import StochasticDepth
+
+_read = contextvars.ContextVar("read", default=(None, None))  # a block, and how many of its tokens are read
+
+
+@contextlib.contextmanager
+def reading(block, num_tokens):
+    """Makes an `EncoderBlock` return its first tokens only, `[B, num_tokens, D]`, as long as the context lasts.
+
+    Of the other tokens it computes what these attend to: keys and values.
+    """
+    token = _read.set((block, num_tokens))
+    try:
+        yield
+    finally:
+        _read.reset(token)
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
@@ -134,22 +152,25 @@ class EncoderBlock(keras.layers.Layer):
         super().build(input_shape)
 
     def call(self, x, training=False, return_attention_scores=False):
+        block, num_tokens = _read.get()  # now: what is recomputed runs when the context is gone
+        num_tokens = num_tokens if block is self else None
         if not (self.remat and training) or return_attention_scores:
-            return self._forward(x, training, return_attention_scores)
+            return self._forward(x, num_tokens, training, return_attention_scores)
         # Both runs must drop the same values: seeds are drawn here, outside of what is run twice.
         generators = [layer.seed_generator for layer in self._random_layers if layer.rate > 0]
         seeds = [generator.next() for generator in generators]
 
         def forward(x):
             with hold(generators, seeds):
-                return self._forward(x, training)
+                return self._forward(x, num_tokens, training)
 
         return keras.remat(forward)(x)
 
-    def _forward(self, x, training, return_attention_scores=False):
-        y = self.attention(
-            self.norm_0(x, training=training), training=training, return_attention_scores=return_attention_scores
-        )
+    def _forward(self, x, num_tokens, training, return_attention_scores=False):
+        y, context = self.norm_0(x, training=training), None
+        if num_tokens is not None:
+            x, y, context = x[:, :num_tokens], y[:, :num_tokens], y
+        y = self.attention(y, context, training=training, return_attention_scores=return_attention_scores)
         y, weights = y if return_attention_scores else (y, None)
         y = self.dropout(y, training=training)
         if self.layer_scale is not None:

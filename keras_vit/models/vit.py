@@ -19,6 +19,7 @@ from keras_vit.layers import (
     ResNetStage,
     StdConv2D,
     TokenPooling,
+    encoder,
     resnet,
 )
 from keras_vit.models.base import ConfiguredModel, head_layer, resolve_policy
@@ -125,6 +126,15 @@ class VisionTransformer(ConfiguredModel):
         builder = _Builder(policy=policy, **arguments)
         images, outputs = builder.build()
         super().__init__(images, outputs, builder.arguments, name or "vision_transformer", policy)
+        self._tokens_read = builder.tokens_read()
+
+    def call(self, inputs, training=None, mask=None, **kwargs):
+        """Runs the model. In training the last block computes only those tokens that the output is made of."""
+        if not training or self._tokens_read is None:
+            return super().call(inputs, training=training, mask=mask, **kwargs)
+        last_block = self.get_layer(f"encoderblock_{self._arguments['num_layers'] - 1}")
+        with encoder.reading(last_block, self._tokens_read):
+            return super().call(inputs, training=training, mask=mask, **kwargs)
 
 
 class _Builder:
@@ -305,6 +315,12 @@ class _Builder:
             dtype=self.policy,
             name=f"encoderblock_{index}",
         )
+
+    def tokens_read(self):
+        """Returns how many of the last block's tokens the output is made of; None for all."""
+        if self.pooling != "token" or not self.num_layers or self.position_embedding == "relative":
+            return None
+        return 2 if self.distillation_token is True else 1
 
     def _head(self, x):
         if self.pooling == "token":
