@@ -129,8 +129,8 @@ class VisionTransformer(ConfiguredModel):
         self._tokens_read = builder.tokens_read()
 
     def call(self, inputs, training=None, mask=None, **kwargs):
-        """Runs the model. In training the last block computes only those tokens that the output is made of."""
-        if not training or self._tokens_read is None:
+        """Runs the model. The last block computes only those tokens that the output is made of."""
+        if self._tokens_read is None:
             return super().call(inputs, training=training, mask=mask, **kwargs)
         last_block = self.get_layer(f"encoderblock_{self._arguments['num_layers'] - 1}")
         with encoder.reading(last_block, self._tokens_read):

@@ -19,7 +19,8 @@ def test_layers_by_name():
     model, images = small.model(representation_size=7), small.images()
     found = inspection.layer_features(model, images, ["pre_logits", "encoder_norm", "head"])
     assert [values.shape for values in found.values()] == [(3, 13, 16), (3, 7), (3, 5)]
-    np.testing.assert_array_equal(found["head"], model(images))
+    # The model alone computes only the class token in its last block: matrix products of other shapes.
+    np.testing.assert_allclose(found["head"], model(images), rtol=1e-5, atol=1e-5)
     with pytest.raises(ValueError, match="no layer 'encoderblok_1'. Did you mean 'encoderblock_1'"):
         inspection.layer_features(model, images, ["encoderblok_1"])
 

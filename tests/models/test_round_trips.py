@@ -38,7 +38,9 @@ def test_saved_and_cloned_models_give_the_same_output(name, policy, tmp_path):
 
     clone = keras.models.clone_model(model)
     clone.set_weights(model.get_weights())
-    np.testing.assert_array_equal(run(clone, images), expected)
+    # Keras' clone is a plain functional model, whose last block computes all tokens: matrix products of other shapes.
+    tolerance = 1e-5 if policy == "float32" else 0.02
+    np.testing.assert_allclose(run(clone, images), expected, rtol=tolerance, atol=tolerance)
 
 
 @pytest.mark.parametrize("name", list(variants.VARIANTS))

@@ -78,10 +78,11 @@ def test_a_fixed_batch_is_filled_up(kind, tmp_path):
         slow(lambda: small.model(pooling="gap", position_embedding="sincos2d", image_size=None)),
         slow(lambda: small.model(position_embedding="relative", activation="gelu")),
         slow(lambda: small.model(classifier_activation="softmax", representation_size=8, remat="blocks")),
+        slow(lambda: small.model(attention_chunk_size=2)),
         slow(hybrid),
         slow(bit),
     ],
-    ids=["map", "gap", "relative", "activation", "hybrid", "bit"],
+    ids=["map", "gap", "relative", "activation", "chunks", "hybrid", "bit"],
 )
 def test_every_family(network, kind, tmp_path):
     # The tolerance of float32 is part of the export.

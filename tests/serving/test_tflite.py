@@ -72,6 +72,7 @@ def test_signature_has_names_and_a_fixed_batch(tmp_path):
     [
         lambda: small.model(dtype="mixed_bfloat16", dropout_rate=0.1, drop_path_rate=0.1),
         slow(lambda: small.model(dtype="bfloat16")),
+        slow(lambda: small.model(attention_chunk_size=2)),
         lambda: small.model(pooling="map", num_registers=2, layer_scale=0.5),
         slow(lambda: small.model(pooling="gap", position_embedding="sincos2d", image_size=None)),
         slow(lambda: small.model(position_embedding="relative", activation="gelu")),
@@ -79,7 +80,7 @@ def test_signature_has_names_and_a_fixed_batch(tmp_path):
         slow(lambda: hybrid(dtype="mixed_bfloat16")),
         slow(bit),
     ],
-    ids=["mixed", "bfloat16", "map", "gap", "relative", "activation", "hybrid", "bit"],
+    ids=["mixed", "bfloat16", "chunks", "map", "gap", "relative", "activation", "hybrid", "bit"],
 )
 def test_every_family_converts_to_built_in_operators(network, tmp_path):
     path = tmp_path / "model.tflite"
