@@ -95,10 +95,8 @@ class SelfAttention(keras.layers.Layer):
         super().build(x_shape)
 
     def call(self, x, context=None, training=False, return_attention_scores=False):
-        context = x if context is None else context
-        query = self.query(x) * ops.cast(self.head_size**-0.5, x.dtype)  # [B, N, H, K]
-        key = self.key(context)  # [B, M, H, K]
-        value = self.value(context)  # [B, M, H, K]
+        query, key, value = self._project(x, context, training)  # [B, N, H, K], [B, M, H, K], [B, M, H, K]
+        query = query * ops.cast(self.head_size**-0.5, x.dtype)
         if self._in_chunks(x.shape[1]) and not return_attention_scores:
             return self.out(chunked.attend(query, key, value, self.chunk_size))
         plain = self.relative_positions is None and not self.dropout_rate and not return_attention_scores
@@ -111,6 +109,19 @@ class SelfAttention(keras.layers.Layer):
         mixed = ops.einsum("bhnm,bmhk->bnhk", self.dropout(weights, training=training), value)
         output = self.out(mixed)  # [B, N, D]
         return (output, weights) if return_attention_scores else output
+
+    def _project(self, x, context, training):
+        query, key, value = layers = self.query, self.key, self.value
+        if not training or not all(gradients.is_float(layer.kernel) for layer in layers):
+            context = x if context is None else context
+            return query(x), key(context), value(context)
+        return self._together(x, *layers) if context is None else (query(x), *self._together(context, key, value))
+
+    def _together(self, x, *layers):
+        """Returns what each of some projections makes of a sequence."""
+        kernel = ops.stack([ops.cast(layer.kernel, x.dtype) for layer in layers], axis=1)  # [D, T, H, K]
+        bias = ops.stack([ops.cast(layer.bias, x.dtype) for layer in layers]) if self.use_bias else None  # [T, H, K]
+        return gradients.project(x, kernel, bias)
 
     def _in_chunks(self, length):
         return self.chunk_size is not None and (length is None or length > self.chunk_size)

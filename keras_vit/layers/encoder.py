@@ -177,7 +177,8 @@ class EncoderBlock(keras.layers.Layer):
             y = self.scale_0(y)
         x = x + self.drop_path_0(y, training=training)  # [B, N, D]
 
-        y = self.mlp(self.norm_1(x, training=training), training=training)
+        # In training both share a backward pass.
+        y = self.mlp(x, training=training, norm=self.norm_1) if training else self.mlp(self.norm_1(x))
         if self.layer_scale is not None:
             y = self.scale_1(y)
         x = x + self.drop_path_1(y, training=training)  # [B, N, D]

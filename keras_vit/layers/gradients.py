@@ -64,19 +64,11 @@ def layer_norm(x, scale, bias, epsilon):
     References:
         - [Layer Normalization](https://arxiv.org/abs/1607.06450)
     """
-    one_pass = keras.backend.standardize_dtype(x.dtype) in ("bfloat16", "float16")
     rows = tuple(range(len(x.shape) - 1))
 
     @ops.custom_gradient
     def norm(x, scale, bias):
-        wide = _wide(x)
-        mean = ops.mean(wide, axis=-1, keepdims=True)
-        if one_pass:
-            variance = ops.maximum(ops.mean(wide * wide, axis=-1, keepdims=True) - mean * mean, 0.0)
-        else:
-            centred = wide - mean
-            variance = ops.mean(centred * centred, axis=-1, keepdims=True)
-        factor = ops.rsqrt(variance + epsilon)  # [..., 1]
+        mean, factor = _row_statistics(x, epsilon)
 
         def gradient(*arguments, upstream=None):
             d_output = _wide(arguments[0] if upstream is None else upstream)
@@ -86,9 +78,110 @@ def layer_norm(x, scale, bias, epsilon):
             d_x = factor * (d_normalised - ops.mean(d_normalised, axis=-1, keepdims=True) - normalised * along)
             return ops.cast(d_x, x.dtype), ops.sum(d_output * normalised, axis=rows), ops.sum(d_output, axis=rows)
 
-        return ops.cast((wide - mean) * factor * scale + bias, x.dtype), gradient
+        return ops.cast((_wide(x) - mean) * factor * scale + bias, x.dtype), gradient
 
     return norm(x, scale, bias)
+
+
+def norm_dense(x, scale, bias, kernel, offset, epsilon):
+    """`layer_norm(x, scale, bias, epsilon) kernel + offset`, whose backward pass writes the derivative of `x` at once.
+
+    The norm's derivative takes two means over each row of `g`, the derivative of the normed `x`: of `g scale` and of
+    `g scale normalised`. With `y` the result and `d_y` its derivative, `g` is `d_y kernel^T`, so that they are sums
+    over `d_y` and `y`, which are there before `g` is:
+
+        sum(g scale) = sum(d_y (scale kernel)),    sum(g scale normalised) = sum(d_y (y - bias kernel - offset)).
+
+    The product with `kernel^T` can then end in the derivative of `x`, instead of in a `g` that is stored and read
+    again. In the same way the derivatives of `kernel`, `scale` and `bias` all come from `normalised^T d_y`.
+
+    Args:
+        x: Tensor `[B, N, D]`.
+        scale: Tensor `[D]`, float32.
+        bias: Tensor `[D]`, float32.
+        kernel: Tensor `[D, F]`, of the dtype of `x`.
+        offset: Tensor `[F]`, of the dtype of `x`.
+        epsilon: Added to the variance.
+
+    Returns:
+        Tensor `[B, N, F]`.
+    """
+    width = x.shape[-1]
+
+    @ops.custom_gradient
+    def dense(x, scale, bias, kernel, offset):
+        mean, factor = _row_statistics(x, epsilon)
+        normed = ops.cast((_wide(x) - mean) * factor * scale + bias, x.dtype)
+        y = ops.matmul(normed, kernel) + offset
+
+        def gradient(*arguments, upstream=None):
+            d_y = arguments[0] if upstream is None else upstream
+            wide_kernel, wide_d_y = _wide(kernel), _wide(d_y)
+            of_scale = ops.sum(scale[:, None] * wide_kernel, axis=0)  # [F]
+            constant = ops.sum(bias[:, None] * wide_kernel, axis=0) + _wide(offset)  # [F], what y has from bias, offset
+            level = ops.sum(wide_d_y * of_scale, axis=-1, keepdims=True) / width  # [B, N, 1]
+            along = ops.sum(wide_d_y * (_wide(y) - constant), axis=-1, keepdims=True) / width
+            normalised = (_wide(x) - mean) * factor
+            d_normed = _wide(ops.matmul(d_y, ops.transpose(kernel)))
+            d_x = ops.cast(factor * (d_normed * scale - level - normalised * along), x.dtype)
+
+            d_offset = ops.sum(wide_d_y, axis=(0, 1))  # [F]
+            product = _wide(ops.einsum("bnd,bnf->df", ops.cast(normalised, x.dtype), d_y))
+            d_kernel = scale[:, None] * product + bias[:, None] * d_offset
+            d_scale = ops.sum(wide_kernel * product, axis=1)
+            d_bias = ops.sum(wide_kernel * d_offset, axis=1)
+            return d_x, d_scale, d_bias, ops.cast(d_kernel, kernel.dtype), ops.cast(d_offset, offset.dtype)
+
+        return y, gradient
+
+    return dense(x, scale, bias, kernel, offset)
+
+
+def project(x, kernel, bias=None):
+    """Projects a sequence to queries, keys and values in one product.
+
+    Their derivatives are put side by side again, so that one product makes the derivative of `x` of them: no partial
+    sums are stored.
+
+    Args:
+        x: Tensor `[B, N, D]`.
+        kernel: Tensor `[D, T, H, K]`: T projections.
+        bias: Tensor `[T, H, K]`, or None.
+
+    Returns:
+        Tuple of T tensors `[B, N, H, K]`.
+    """
+    count = kernel.shape[1]
+
+    def product(x, kernel):
+        return ops.einsum("bnd,dthk->bnthk", x, kernel)
+
+    def separate(together):
+        return tuple(together[:, :, index] for index in range(count))
+
+    def gradients(arguments, upstream):
+        apart = arguments if upstream is None else (upstream,)
+        apart = apart[0] if len(apart) == 1 else apart  # JAX gives one tuple, TensorFlow so many arguments
+        together = ops.stack(apart, axis=2)  # [B, N, T, H, K]
+        d_x = ops.einsum("bnthk,dthk->bnd", together, kernel)
+        d_kernel = ops.einsum("bnd,bnthk->dthk", x, together)
+        # Each sum from its own derivative: there it costs no pass over all three.
+        return d_x, d_kernel, ops.stack([ops.sum(one, axis=(0, 1)) for one in apart])
+
+    @ops.custom_gradient
+    def biased(x, kernel, bias):
+        return separate(product(x, kernel) + bias), lambda *a, upstream=None: gradients(a, upstream)
+
+    @ops.custom_gradient
+    def unbiased(x, kernel):
+        return separate(product(x, kernel)), lambda *a, upstream=None: gradients(a, upstream)[:2]
+
+    return unbiased(x, kernel) if bias is None else biased(x, kernel, bias)
+
+
+def is_float(weight):
+    """Tells whether a layer's weight is what it computes with, and not the integers of a quantised one."""
+    return "float" in keras.backend.standardize_dtype(weight.dtype)
 
 
 def group_norm(x, scale, bias, groups, epsilon):
@@ -149,6 +242,18 @@ def over_groups(x, groups):
     grouped = ops.mean(grouped, axis=-1, keepdims=True)  # [B, 1, 1, G, 1]
     grouped = ops.broadcast_to(grouped, (ops.shape(x)[0], 1, 1, groups, channels // groups))
     return ops.reshape(grouped, (-1, 1, 1, channels))
+
+
+def _row_statistics(x, epsilon):
+    """Returns mean and 1 / deviation of each row of `x`, `[..., 1]`, in at least float32."""
+    wide = _wide(x)
+    mean = ops.mean(wide, axis=-1, keepdims=True)
+    if keras.backend.standardize_dtype(x.dtype) in ("bfloat16", "float16"):
+        variance = ops.maximum(ops.mean(wide * wide, axis=-1, keepdims=True) - mean * mean, 0.0)
+    else:
+        centred = wide - mean
+        variance = ops.mean(centred * centred, axis=-1, keepdims=True)
+    return mean, ops.rsqrt(variance + epsilon)
 
 
 def _wide(x):

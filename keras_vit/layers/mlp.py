@@ -6,6 +6,7 @@ import keras
 from keras import ops
 
 from keras_vit import _checks
+from keras_vit.layers import gradients
 from keras_vit.layers.dropout import Dropout
 
 
@@ -87,6 +88,8 @@ class MlpBlock(keras.layers.Layer):
     Call arguments:
         x: Tensor `[B, N, D]`; the result has the same shape.
         training: Whether dropout applies.
+        norm: A `LayerNorm` that is applied to `x` first, or None. In training it shares the first dense layer's
+            backward pass; see `gradients.norm_dense`.
 
     References:
         - [An Image is Worth 16x16 Words](https://arxiv.org/abs/2010.11929), equation 3
@@ -119,17 +122,26 @@ class MlpBlock(keras.layers.Layer):
             name=name,
         )
 
-    def call(self, x, training=False):
+    def call(self, x, training=False, norm=None):
         shape = ops.shape(x)
+        lean = training and self._activation is gelu_tanh
+        x = (_lean_gelu_tanh if lean else self._activation)(self._first_dense(x, training, norm))
+        x = self.dropout_0(x, training=training)  # [B, N, mlp_dim] or [B N, mlp_dim]
+        x = ops.reshape(self.dense_1(x), shape)  # [B, N, D]
+        return self.dropout_1(x, training=training)
+
+    def _first_dense(self, x, training, norm):
+        dense = self.dense_0
+        if training and norm is not None and gradients.is_float(dense.kernel):
+            kernel, bias = (ops.cast(weight, x.dtype) for weight in (dense.kernel, dense.bias))
+            return gradients.norm_dense(x, *norm.weights_in_float(), kernel, bias, norm.epsilon)
+        if norm is not None:
+            x = norm(x, training=training)
         if keras.backend.backend() == "tensorflow" and not training:
             # Its graph optimiser fuses product, bias and activation of matrices only. In training there is no such
             # fusion to win, and a TPU, which stores rows of tokens in blocks of 8, would copy to change the shape.
-            x = ops.reshape(x, (-1, shape[-1]))  # [B N, D]
-        lean = training and self._activation is gelu_tanh
-        x = (_lean_gelu_tanh if lean else self._activation)(self.dense_0(x))  # [B, N, mlp_dim] or [B N, mlp_dim]
-        x = self.dropout_0(x, training=training)
-        x = ops.reshape(self.dense_1(x), shape)  # [B, N, D]
-        return self.dropout_1(x, training=training)
+            x = ops.reshape(x, (-1, x.shape[-1]))  # [B N, D]
+        return dense(x)
 
     def compute_output_shape(self, input_shape):
         return input_shape

@@ -31,6 +31,10 @@ class _Normalization(keras.layers.Layer):
     def _float(self, x):
         return ops.cast(x, keras.backend.result_type(x.dtype, "float32"))
 
+    def weights_in_float(self):
+        """Returns scale and bias as tensors, of at least float32."""
+        return self._float(self.scale), self._float(self.bias)
+
     def compute_output_shape(self, input_shape):
         return input_shape
 
@@ -64,8 +68,7 @@ class LayerNorm(_Normalization):
 
     def call(self, x, training=False):
         if training:
-            scale, bias = self._float(self.scale), self._float(self.bias)  # tensors, not variables
-            return gradients.layer_norm(ops.cast(x, self.compute_dtype), scale, bias, self.epsilon)
+            return gradients.layer_norm(ops.cast(x, self.compute_dtype), *self.weights_in_float(), self.epsilon)
         x = self._float(x)
         centred = x - ops.mean(x, axis=-1, keepdims=True)
         variance = ops.mean(centred * centred, axis=-1, keepdims=True)  # a square() would fuse into what int16 lacks
@@ -101,8 +104,8 @@ class GroupNorm(_Normalization):
 
     def call(self, x, training=False):
         if training:
-            scale, bias = self._float(self.scale), self._float(self.bias)  # tensors, not variables
-            return gradients.group_norm(ops.cast(x, self.compute_dtype), scale, bias, self.groups, self.epsilon)
+            weights = self.weights_in_float()
+            return gradients.group_norm(ops.cast(x, self.compute_dtype), *weights, self.groups, self.epsilon)
         x = self._float(x)
         mean, variance = gradients.group_moments(x, self.groups)  # [B, 1, 1, C]
         factor = ops.rsqrt(variance + self.epsilon) * self._float(self.scale)

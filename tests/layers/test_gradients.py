@@ -64,6 +64,33 @@ def test_layer_norm():
     assert_same(lambda *a: gradients.layer_norm(*a, 1e-6), plain_norm, arguments, rtol=1e-5, atol=2e-6)
 
 
+def plain_norm_dense(x, scale, bias, kernel, offset):
+    return ops.matmul(plain_norm(x, scale, bias), kernel) + offset
+
+
+def test_layer_norm_and_dense():
+    arguments = [random(2, 5, 16) * 3 + 1, random(16), random(16), random(16, 24), random(24)]
+    assert_same(
+        lambda *a: gradients.norm_dense(*a, 1e-6),
+        plain_norm_dense,
+        arguments,
+        rtol=1e-5,
+        atol=2e-5,  # of sums of up to 24 products of numbers up to 3 each
+    )
+
+
+def plain_projections(x, kernel, bias=None):
+    projected = ops.einsum("bnd,dthk->tbnhk", x, kernel)
+    return projected if bias is None else projected + bias[:, None, None]
+
+
+@pytest.mark.parametrize("biased", [True, False])
+def test_projections(biased):
+    arguments = [random(2, 5, 6), random(6, 3, 2, 4), random(3, 2, 4)][: 3 if biased else 2]
+    # Other orders of summation in float32.
+    assert_same(lambda *a: ops.stack(gradients.project(*a)), plain_projections, arguments, rtol=1e-5, atol=1e-5)
+
+
 def test_group_norm():
     arguments = [random(2, 3, 5, 16) * 3 + 1, random(16), random(16)]
     assert_same(lambda *a: gradients.group_norm(*a, 4, 1e-6), plain_group_norm, arguments, rtol=1e-5, atol=3e-6)
@@ -82,6 +109,9 @@ def test_in_bfloat16_to_its_precision():
     assert_same(gradients.attend, plain_attention, attention, rtol=0.05, atol=0.05)
     norm = [random(2, 5, 16, dtype="bfloat16") * 3 + 1, random(16), random(16)]
     assert_same(lambda *a: gradients.layer_norm(*a, 1e-6), plain_norm, norm, rtol=0.02, atol=0.05)
+    both = [*norm, random(16, 24, dtype="bfloat16"), random(24, dtype="bfloat16")]
+    # Sums of 24 and of 10 numbers up to 30 that were rounded to 8 bits before.
+    assert_same(lambda *a: gradients.norm_dense(*a, 1e-6), plain_norm_dense, both, rtol=0.05, atol=0.5)
     norm = [random(2, 3, 5, 16, dtype="bfloat16") * 3 + 1, random(16), random(16)]
     assert_same(lambda *a: gradients.group_norm(*a, 4, 1e-6), plain_group_norm, norm, rtol=0.02, atol=0.05)
 
