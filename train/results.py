@@ -23,7 +23,6 @@ from keras_vit.training import progress, run_directory
 
 MODELS = {
     "hybrid": ("train/configs/fashion_mnist.py", "hybrid: ResNet root and unit, then ViT"),
-    "vit": ("train/configs/fashion_mnist_models.py:vit", "ViT, patches of 4 pixels"),
     "bit": ("train/configs/fashion_mnist_models.py:bit", "BiT, two units"),
 }
 EVALUATORS = ("classification", "fewshot(shots=(10,))", "knn(neighbours=(20,))")

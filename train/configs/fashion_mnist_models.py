@@ -7,7 +7,7 @@ https://arxiv.org/abs/1912.11370; the sizes are ours
     python -m train.main --config=train/configs/fashion_mnist_models.py:vit --workdir=runs/fashion_vit
     python -m train.main --config=train/configs/fashion_mnist_models.py:bit --workdir=runs/fashion_bit
 
-All three take about 11 million multiply-adds an image; these two learn for 4 epochs, the hybrid for 20. A folder with
+All three take about 11 million multiply-adds an image; these two learn for 3 epochs, the hybrid for 20. A folder with
 the four IDX files may follow: `:vit,/my/folder`.
 Published: nothing of this size; what was measured here is in docs/results.md.
 Cost: minutes; see docs/results.md.
@@ -27,7 +27,7 @@ def get_config(arguments: str = "") -> recipe.Recipe:
     if kind not in ("vit", "bit"):
         raise ValueError(f'The model must be "vit" or "bit". Received: {kind!r}')
     return recipe.Recipe(
-        total_steps=4 * EPOCH,
+        total_steps=3 * EPOCH,
         log_every=100,
         eval_every=2 * EPOCH,
         checkpoint_every=EPOCH,

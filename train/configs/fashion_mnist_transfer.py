@@ -10,7 +10,7 @@ resolution, and the position embeddings are resized to its grid
     python -m train.main --config=train/configs/fashion_mnist_transfer.py:scratch --workdir=runs/scratch
 
 The two held back are T-shirts and shirts, the pair that is hardest to tell apart; 500 pictures of each are learned
-from, in 150 steps, with and without the pre-training. `scratch` has the rate of the pre-training; with
+from, in 100 steps, with and without the pre-training. `scratch` has the rate of the pre-training; with
 `--config.optim.learning_rate=0.0005` it has that of the fine-tuning. A folder with the two files that `train.results`
 prepares may follow: `:scratch,/my/folder`.
 Published: nothing of this size; what was measured here is in docs/results.md.
@@ -33,7 +33,7 @@ def get_config(arguments: str = "") -> recipe.Recipe:
         raise ValueError(f'The stage must be "pretrain", "finetune" or "scratch". Received: {stage!r}')
     first = stage == "pretrain"
     size = 28 if first else 56
-    steps = 1_000 if first else 150
+    steps = 750 if first else 100
     resized = "" if first else f"resize({size})|"
     return recipe.Recipe(
         total_steps=steps,
