@@ -117,10 +117,11 @@ def norm_dense(x, scale, bias, kernel, offset, epsilon):
         def gradient(*arguments, upstream=None):
             d_y = arguments[0] if upstream is None else upstream
             wide_kernel, wide_d_y = _wide(kernel), _wide(d_y)
-            of_scale = ops.sum(scale[:, None] * wide_kernel, axis=0)  # [F]
-            constant = ops.sum(bias[:, None] * wide_kernel, axis=0) + _wide(offset)  # [F], what y has from bias, offset
-            level = ops.sum(wide_d_y * of_scale, axis=-1, keepdims=True) / width  # [B, N, 1]
-            along = ops.sum(wide_d_y * (_wide(y) - constant), axis=-1, keepdims=True) / width
+            of_scale = ops.matmul(scale, wide_kernel)  # [F]
+            constant = ops.matmul(bias, wide_kernel) + _wide(offset)  # [F], what y has from bias, offset
+            level = ops.expand_dims(ops.matmul(wide_d_y, of_scale), -1) / width  # [B, N, 1]
+            along = ops.sum(wide_d_y * _wide(y), axis=-1) - ops.matmul(wide_d_y, constant)  # [B, N]
+            along = ops.expand_dims(along, -1) / width
             normalised = (_wide(x) - mean) * factor
             d_normed = _wide(ops.matmul(d_y, ops.transpose(kernel)))
             d_x = ops.cast(factor * (d_normed * scale - level - normalised * along), x.dtype)
@@ -129,7 +130,7 @@ def norm_dense(x, scale, bias, kernel, offset, epsilon):
             product = _wide(ops.einsum("bnd,bnf->df", ops.cast(normalised, x.dtype), d_y))
             d_kernel = scale[:, None] * product + bias[:, None] * d_offset
             d_scale = ops.sum(wide_kernel * product, axis=1)
-            d_bias = ops.sum(wide_kernel * d_offset, axis=1)
+            d_bias = ops.matmul(wide_kernel, d_offset)
             return d_x, d_scale, d_bias, ops.cast(d_kernel, kernel.dtype), ops.cast(d_offset, offset.dtype)
 
         return y, gradient
