@@ -135,7 +135,10 @@ def vit_keras(work):
 
 
 def _keras_policy(work):
-    return {"float32": "float32", "bfloat16": "mixed_bfloat16"}[work.precision]
+    """Inference has its weights in bfloat16, too; training keeps them in float32. The same holds under PyTorch."""
+    if work.precision == "bfloat16" and work.task == "training":
+        return "mixed_bfloat16"
+    return work.precision
 
 
 def _examples(np, work):
