@@ -65,7 +65,7 @@ def get_config(arguments: str = "") -> recipe.Recipe:
             learning_rate=5e-4 if stage == "finetune" else 2e-3,
             schedule=recipe.Schedule("cosine", warmup_steps=steps // 20),
             weight_decay=0.1,
-            ema=0.999 if first else 0.0,
+            ema=0.99 if first else 0.0,
         ),
         label_smoothing=0.1,
     )
