@@ -160,7 +160,7 @@ def project(x, kernel, bias=None):
     def separate(together):
         return tuple(together[:, :, index] for index in range(count))
 
-    def gradients(arguments, upstream):
+    def gradients(x, kernel, arguments, upstream):
         apart = arguments if upstream is None else (upstream,)
         apart = apart[0] if len(apart) == 1 else apart  # JAX gives one tuple, TensorFlow so many arguments
         together = ops.stack(apart, axis=2)  # [B, N, T, H, K]
@@ -171,11 +171,11 @@ def project(x, kernel, bias=None):
 
     @ops.custom_gradient
     def biased(x, kernel, bias):
-        return separate(product(x, kernel) + bias), lambda *a, upstream=None: gradients(a, upstream)
+        return separate(product(x, kernel) + bias), lambda *a, upstream=None: gradients(x, kernel, a, upstream)
 
     @ops.custom_gradient
     def unbiased(x, kernel):
-        return separate(product(x, kernel)), lambda *a, upstream=None: gradients(a, upstream)[:2]
+        return separate(product(x, kernel)), lambda *a, upstream=None: gradients(x, kernel, a, upstream)[:2]
 
     return unbiased(x, kernel) if bias is None else biased(x, kernel, bias)
 
