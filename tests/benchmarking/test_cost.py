@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -56,6 +57,8 @@ def test_built_models_have_the_counted_weights_and_operations(name):
     size = {"image_size": 224} if "image_size" in (variants.VARIANTS[name] or {}) else {}
     model = variants.make(name, **size)
     counted = cost.of_model(model)
+    # All tokens, as the paper counts: the model itself leaves out those of the last block that nothing reads.
+    model = keras.Model(model.inputs[0], model.outputs[0])
     assert counted.parameters == sum(int(np.prod(weight.shape)) for weight in model.trainable_variables)
     assert counted.macs == graph_macs(model)
 
@@ -101,17 +104,19 @@ def test_activations_grow_as_the_architecture_says():
 @pytest.mark.slow
 def test_activations_are_at_least_half_of_what_op_by_op_differentiation_keeps():
     program = """
-import jax, numpy as np
+import jax, keras, numpy as np
 from keras_vit.benchmarking import cost
 from tests.models import variants
 for name in ("dropout", "hybrid"):
     sizes = {"hidden_size": 64, "mlp_dim": 256, "num_heads": 4, "patch_size": 1 if name == "hybrid" else 8}
     model = variants.make(name, image_size=(64, 64), **sizes)
+    counted = cost.of_model(model).activations
+    model = keras.Model(model.inputs[0], model.outputs[0])  # all tokens of the last block, as they are counted
     weights, others = ([v.value for v in some] for some in (model.trainable_variables, model.non_trainable_variables))
     run = lambda w: model.stateless_call(w, others, variants.images(model, batch=4), training=True)[0].sum()
     kept = {id(leaf): leaf for leaf in jax.tree_util.tree_leaves(jax.vjp(run, weights)[1])}.values()
     number = sum(leaf.nbytes / 4 for leaf in kept if leaf.shape and leaf.shape[0] == 4) / 4
-    print(number / cost.of_model(model).activations)
+    print(number / counted)
 """
     environment = {"KERAS_BACKEND": "jax", "JAX_PLATFORMS": "cpu", "TF_CPP_MIN_LOG_LEVEL": "3"}
     done = subprocess.run(
