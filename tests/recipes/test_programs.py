@@ -107,12 +107,12 @@ def test_tables_replace_what_was_there(tmp_path):
 def test_results_are_read_from_the_runs(monkeypatch, capsys, tmp_path):
     """All programs replaced by what they leave behind: two seeds of one model, and the transfer."""
     results_program = programs.load("train.results")
-    accuracies = {"vit_0": 0.9, "vit_1": 0.92, "finetune_0": 0.8, "scratch_0": 0.7, "scratch_low_rate_0": 0.6}
+    accuracies = {"bit_0": 0.9, "bit_1": 0.92, "finetune_0": 0.8, "scratch_0": 0.7, "scratch_low_rate_0": 0.6}
 
     def run_program(name, arguments):
         if name == "evaluate":
             seed = arguments[0][-1]
-            found = {"classification": {"accuracy": accuracies[f"vit_{seed}"]}, "fewshot": {"10shot": 0.5}}
+            found = {"classification": {"accuracy": accuracies[f"bit_{seed}"]}, "fewshot": {"10shot": 0.5}}
             return json.dumps({**found, "knn": {"k20": 0.75}}).encode()
         directory = next(value for value in arguments if value.startswith("--workdir=")).removeprefix("--workdir=")
         path = tmp_path / directory.rpartition("/")[2]
@@ -125,7 +125,7 @@ def test_results_are_read_from_the_runs(monkeypatch, capsys, tmp_path):
 
     monkeypatch.setattr(results_program, "run_program", run_program)
     monkeypatch.setattr(results_program, "make_data", lambda folder: None)
-    with flagsaver.flagsaver(workdir=str(tmp_path), only=["vit"], seeds=2, steps=7):
+    with flagsaver.flagsaver(workdir=str(tmp_path), only=["bit"], seeds=2, steps=7):
         results_program.main([])
     assert "| 7 | 0.0 | 2 | 91.00 ± 1.41 | 50.00 ± 0.00 | 75.00 ± 0.00 |" in capsys.readouterr().out
     with flagsaver.flagsaver(workdir=str(tmp_path), only=["transfer"], seeds=1, steps=7):
