@@ -5,6 +5,7 @@ KERAS_BACKEND=jax python -m pytest -p no:cacheprovider tests/training/jax_cases.
 
 import json
 import os
+import re
 import signal
 
 import jax
@@ -205,8 +206,11 @@ def test_bfloat16_computes_in_half_and_stores_in_full(plain):
         .compiled.lower(*half.descriptions(), batch_of(0), np.int32(0))
         .as_text()
     )
-    assert "dot_general" in text
-    assert all("bf16" in line for line in text.splitlines() if "stablehlo.dot_general" in line and "head" not in line)
+    # Of matrices: sums that norm and dense layers share in their backward pass are products with a vector, in float32.
+    products = [line for line in text.splitlines() if "stablehlo.dot_general" in line]
+    matrices = [line for line in products if not re.search(r": \(.*tensor<\d+xf32>.*\) ->", line)]
+    assert len(matrices) > 20
+    assert all("bf16" in line for line in matrices)
 
 
 def test_dropout_depends_on_seed_and_step_only():
