@@ -34,13 +34,14 @@ def attend(query, key, value):
 
         def gradient(*arguments, upstream=None):
             d_output = arguments[0] if upstream is None else upstream
-            sums = ops.sum(_wide(d_output) * _wide(output), axis=-1)  # [B, N, H]
+            kept_weights, kept_output = later(d_output, weights, output)
+            sums = ops.sum(_wide(d_output) * _wide(kept_output), axis=-1)  # [B, N, H]
             sums = ops.expand_dims(ops.transpose(sums, (0, 2, 1)), -1)  # [B, H, N, 1]
             d_weights = ops.einsum("bnhk,bmhk->bhnm", d_output, value)
-            d_logits = ops.cast(_wide(weights) * (_wide(d_weights) - sums), query.dtype)  # [B, H, N, M]
+            d_logits = ops.cast(_wide(kept_weights) * (_wide(d_weights) - sums), query.dtype)  # [B, H, N, M]
             d_query = ops.einsum("bhnm,bmhk->bnhk", d_logits, key)
             d_key = ops.einsum("bhnm,bnhk->bmhk", d_logits, query)
-            d_value = ops.einsum("bhnm,bnhk->bmhk", weights, d_output)
+            d_value = ops.einsum("bhnm,bnhk->bmhk", kept_weights, d_output)
             return d_query, d_key, d_value
 
         return output, gradient
@@ -72,7 +73,8 @@ def layer_norm(x, scale, bias, epsilon):
 
         def gradient(*arguments, upstream=None):
             d_output = _wide(arguments[0] if upstream is None else upstream)
-            normalised = (_wide(x) - mean) * factor
+            (kept_x,) = later(d_output, x)
+            normalised = (_wide(kept_x) - mean) * factor
             d_normalised = d_output * scale
             along = ops.mean(d_normalised * normalised, axis=-1, keepdims=True)
             d_x = factor * (d_normalised - ops.mean(d_normalised, axis=-1, keepdims=True) - normalised * along)
@@ -116,13 +118,14 @@ def norm_dense(x, scale, bias, kernel, offset, epsilon):
 
         def gradient(*arguments, upstream=None):
             d_y = arguments[0] if upstream is None else upstream
-            wide_kernel, wide_d_y = _wide(kernel), _wide(d_y)
+            kept_x, kept_y, kept_kernel = later(d_y, x, y, kernel)
+            wide_kernel, wide_d_y = _wide(kept_kernel), _wide(d_y)
             of_scale = ops.matmul(scale, wide_kernel)  # [F]
             constant = ops.matmul(bias, wide_kernel) + _wide(offset)  # [F], what y has from bias, offset
             level = ops.expand_dims(ops.matmul(wide_d_y, of_scale), -1) / width  # [B, N, 1]
-            along = ops.sum(wide_d_y * _wide(y), axis=-1) - ops.matmul(wide_d_y, constant)  # [B, N]
+            along = ops.sum(wide_d_y * _wide(kept_y), axis=-1) - ops.matmul(wide_d_y, constant)  # [B, N]
             along = ops.expand_dims(along, -1) / width
-            normalised = (_wide(x) - mean) * factor
+            normalised = (_wide(kept_x) - mean) * factor
             d_normed = _wide(ops.matmul(d_y, ops.transpose(kernel)))
             d_x = ops.cast(factor * (d_normed * scale - level - normalised * along), x.dtype)
 
@@ -180,6 +183,20 @@ def project(x, kernel, bias=None):
     return unbiased(x, kernel) if bias is None else biased(x, kernel, bias)
 
 
+def later(upstream, *tensors):
+    """Returns tensors for a backward pass that computes again what the forward pass did.
+
+    TensorFlow's graph optimiser would notice that it is the same, compute it once and keep it. It does not when this
+    waits for the derivative `upstream`. XLA, which fuses such work into what needs it, is left to decide.
+    """
+    if keras.backend.backend() != "tensorflow":
+        return tensors
+    import tensorflow as tf
+
+    with tf.control_dependencies([upstream]):
+        return tuple(tf.identity(tensor) for tensor in tensors)
+
+
 def is_float(weight):
     """Tells whether a layer's weight is what it computes with, and not the integers of a quantised one."""
     return "float" in keras.backend.standardize_dtype(weight.dtype)
@@ -210,7 +227,8 @@ def group_norm(x, scale, bias, groups, epsilon):
 
         def gradient(*arguments, upstream=None):
             d_output = _wide(arguments[0] if upstream is None else upstream)
-            centred = _wide(x) - mean
+            (kept_x,) = later(d_output, x)
+            centred = _wide(kept_x) - mean
             d_bias = ops.mean(d_output, axis=(1, 2), keepdims=True)  # [B, 1, 1, C], as the next three
             d_scale = ops.mean(d_output * centred, axis=(1, 2), keepdims=True) * factor
             along = over_groups(d_scale * scale, groups)

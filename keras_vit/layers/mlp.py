@@ -26,17 +26,17 @@ def _lean_gelu_tanh(x):
     a = math.sqrt(8 / math.pi)
     b = 0.044715 * a
 
-    def parts():
+    def parts(x):
         wide = ops.cast(x, keras.backend.result_type(x.dtype, "float32"))
         square = wide * wide
         return wide, square, ops.sigmoid(wide * (a + b * square))
 
     def gradient(*arguments, upstream=None):
         upstream = arguments[0] if upstream is None else upstream
-        wide, square, s = parts()
+        wide, square, s = parts(*gradients.later(upstream, x))
         return upstream * ops.cast(s + wide * s * (1 - s) * (a + 3 * b * square), upstream.dtype)
 
-    wide, _, s = parts()
+    wide, _, s = parts(x)
     return ops.cast(wide * s, x.dtype), gradient
 
 

@@ -13,6 +13,7 @@ from keras_vit.training.seeds import SeedScope, seed_states, seed_values
 from keras_vit.training.state import TrainState
 
 METRICS = ("loss", "accuracy", "grad_norm", "learning_rate")
+LARGE = 1 << 18  # numbers of a weight that is updated on its own
 
 
 class TrainStep:
@@ -66,9 +67,8 @@ class TrainStep:
         *gradients, sums = context.all_reduce(tf.distribute.ReduceOp.SUM, [*gradients, sums])
 
         norm = optim.global_norm(gradients)
-        gradients = optim.clip_by_global_norm(gradients, norm, self.recipe.optim.clip_norm)
         rate = self.rate(step)
-        context.merge_call(self._update, args=(gradients, rate, step))
+        context.merge_call(self._update, args=(gradients, norm, rate, step))
         return tf.concat([sums, [norm, rate]], axis=0)
 
     def _gradients(self, images, labels, seeds):
@@ -112,28 +112,35 @@ class TrainStep:
     def _accuracy(self, logits, labels):
         return ops.sum(optim.is_correct(logits, labels)) / self.global_batch_size
 
-    def _update(self, strategy, gradients, rate, step):
+    def _update(self, strategy, gradients, norm, rate, step):
         """Updates every weight on every device, outside of the single replicas."""
         state = self.state
         averages = state.averages or [None] * len(state.trained)
+        before = {}
         for index, weight in enumerate(state.trained):
             strategy.extended.update(
                 weight.value,
                 self._update_weight,
-                args=(gradients[index], rate, step, state.slots[index], averages[index]),
-                kwargs={"multiplier": self.multipliers[index], "decay": self.decays[index]},
+                args=(gradients[index], norm, rate, step, state.slots[index], averages[index]),
+                kwargs={"multiplier": self.multipliers[index], "decay": self.decays[index], "before": before},
                 group=False,
             )
 
-    def _update_weight(self, weight, gradient, rate, step, slots, average, multiplier, decay):
-        new_weight, new_slots, new_average = self._updated(
-            weight, gradient, rate, step, slots, average, multiplier, decay
-        )
-        weight.assign(new_weight)
-        for slot, new_slot in zip(slots, new_slots, strict=True):
-            slot.assign(new_slot)
-        if average is not None:
-            average.assign(new_average)
+    def _update_weight(self, weight, gradient, norm, rate, step, slots, average, multiplier, decay, before):
+        # An executor starts whatever can start: it would scale all momentum before the forward pass and keep the
+        # result, and clip all gradients before it updates one weight. So the update of a weight waits for the norm,
+        # and that of a large one for the last large one on its device: one of them at a time is in memory.
+        large = weight.shape.num_elements() >= LARGE
+        with tf.control_dependencies([before.get(weight.device, norm) if large else norm]):
+            (gradient,) = optim.clip_by_global_norm([tf.identity(gradient)], norm, self.recipe.optim.clip_norm)
+            new_weight, new_slots, new_average = self._updated(
+                weight, gradient, rate, step, slots, average, multiplier, decay
+            )
+            assignments = [(weight, new_weight), *zip(slots, new_slots, strict=True)]
+            assignments += [] if average is None else [(average, new_average)]
+            assigned = [variable.assign(value) for variable, value in assignments]
+        if large:
+            before[weight.device] = tf.group(assigned)
 
     def _updated(self, weight, gradient, rate, step, slots, average, multiplier, decay):
         """Returns what becomes of a weight, its slots and its average (None stays None)."""

@@ -4,8 +4,9 @@ import keras
 import numpy as np
 import pytest
 from keras import ops
+from tensorflow.python.eager import context  # what the graph optimiser made is not to be had otherwise
 
-from keras_vit.layers import GroupNorm, LayerNorm, SelfAttention, gradients
+from keras_vit.layers import GroupNorm, LayerNorm, MlpBlock, SelfAttention, gradients
 
 tf = pytest.importorskip("tensorflow")
 RNG = np.random.default_rng(0)
@@ -143,3 +144,30 @@ def test_layers_use_them_in_training_and_give_the_same():
             results.append([y, *tape.gradient(y, [x, *weights], output_gradients=upstream)])
         for plain, written in zip(*results, strict=True):
             np.testing.assert_allclose(written, plain, rtol=1e-5, atol=2e-6)
+
+
+@pytest.mark.parametrize(
+    ("layer", "shape"), [(MlpBlock(8), (2, 3, 4)), (LayerNorm(), (2, 3, 4)), (GroupNorm(2), (2, 3, 3, 4))]
+)
+def test_what_is_computed_again_is_not_kept(layer, shape, monkeypatch):
+    """TensorFlow's graph optimiser makes one of two equal computations, and keeps the result in between."""
+    layer.build(shape)
+
+    def gradient(x):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = layer(x, training=True)
+        return tape.gradient(y, x, output_gradients=y)
+
+    def operations():
+        context.enable_run_metadata()
+        try:
+            tf.function(gradient)(random(*shape))
+            graphs = context.export_run_metadata().function_graphs
+        finally:
+            context.disable_run_metadata()
+        return max(sum(node.op != "Identity" for node in graph.post_optimization_graph.node) for graph in graphs)
+
+    computed_again = operations()
+    monkeypatch.setattr(gradients, "later", lambda upstream, *tensors: tensors)
+    assert computed_again > operations()

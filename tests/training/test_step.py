@@ -10,6 +10,7 @@ from keras_vit import optim
 from keras_vit import recipe as recipes
 from keras_vit.models.configs import BIT, VIT
 from keras_vit.training import seeds
+from keras_vit.training import step as step_module
 from keras_vit.training.state import TrainState
 from keras_vit.training.step import EvalStep, TrainStep
 
@@ -133,6 +134,40 @@ def test_frozen_decay_and_layer_rates():
         ("head/bias", 1),
     ):
         np.testing.assert_allclose(slower[path] - start[path], factor * (plain[path] - start[path]), atol=1e-6)
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+def test_what_an_update_needs_is_not_read_before_the_gradients_are_there(optimizer, monkeypatch):
+    """An executor starts whatever can start: slots scaled before the forward pass would be kept until the update."""
+    monkeypatch.setattr(step_module, "LARGE", 16 * 32)  # such as both kernels of an MLP
+    state, run = TrainState(small(), recipe(name=optimizer)), recipe(name=optimizer)
+    step = tf.function(TrainStep(state, run, one_hot, BATCH)).get_concrete_function(batch(), tf.constant(0, tf.int64))
+    graph = step.graph
+    handles = {id(outside): inside for outside, inside in graph.captures}
+    (norm,) = [op for op in graph.get_operations() if op.type == "Sqrt" and op.inputs[0].shape.rank == 0]
+
+    def before(op):
+        found, left = set(), [op]
+        while left:
+            op = left.pop()
+            new = {*(tensor.op for tensor in op.inputs), *op.control_inputs} - found
+            found |= new
+            left += new
+        return found
+
+    reads = [
+        [op for op in handles[id(slot.handle)].consumers() if op.type == "ReadVariableOp"]
+        for slots in state.slots
+        for slot in slots
+    ]
+    assert all(reads) and all(norm in before(op) for ops in reads for op in ops)
+    large = [
+        handles[id(weight.value.handle)].consumers() for weight in state.trained if np.prod(weight.shape) >= 16 * 32
+    ]
+    updates = [[op for op in ops if op.type.startswith("Assign")] for ops in large]
+    assert len(updates) >= 4
+    for (first,), (second,) in zip(updates, updates[1:], strict=False):
+        assert first in before(second)
 
 
 def test_nothing_left_to_train():
