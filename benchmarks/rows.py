@@ -86,7 +86,7 @@ def _models():
             {"task": "training", "batch": 8, "precision": precision},
             peers=("keras_hub", "timm"),
             variants=remat,
-            rounds=4,
+            rounds=8,
             goals=(
                 goals.ahead(ahead, excluding=tuple(remat)),
                 goals.memory("keras_hub", 0.6),
