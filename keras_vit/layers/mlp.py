@@ -18,7 +18,7 @@ def gelu_tanh(x):
 
 @ops.custom_gradient
 def _lean_gelu_tanh(x):
-    """`gelu_tanh` whose backward pass keeps `x` alone, a quarter of what differentiation op by op keeps.
+    """`gelu_tanh` whose backward pass keeps `x` alone (in float32), a quarter of what differentiation op by op keeps.
 
     `(1 + tanh(u)) / 2 = sigmoid(2 u)`, so with `2 u = x (a + b x^2)` the value is `x s` and its derivative
     `s + x s (1 - s) (a + 3 b x^2)`, `s = sigmoid(2 u)`.
@@ -33,7 +33,9 @@ def _lean_gelu_tanh(x):
 
     def gradient(*arguments, upstream=None):
         upstream = arguments[0] if upstream is None else upstream
-        wide, square, s = parts(*gradients.later(upstream, x))
+        # Of 16-bit numbers, what is computed again costs more time (5 % of a ViT-B/16 step on a CPU) than it saves.
+        kept = gradients.later(upstream, x) if x.dtype == "float32" else (x,)
+        wide, square, s = parts(*kept)
         return upstream * ops.cast(s + wide * s * (1 - s) * (a + 3 * b * square), upstream.dtype)
 
     wide, _, s = parts(x)
