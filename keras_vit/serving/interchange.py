@@ -1,7 +1,10 @@
 """ONNX and OpenVINO files, by Keras' own exporters: verified, and only then put in place."""
 
+import contextlib
 import functools
+import gc
 import importlib.util
+import threading
 
 import keras
 import numpy as np
@@ -60,7 +63,8 @@ def export_interchange(
     with files.draft(path, description, FORMATS[format][1]) as (name, describe):
         verbosity = logging.get_verbosity()
         try:
-            classifier.export(name, format=format, verbose=False, input_signature=[spec])
+            with _garbage_collected():
+                classifier.export(name, format=format, verbose=False, input_signature=[spec])
         except Exception as error:  # each converter raises its own
             raise files.ConversionError(f"The model cannot be converted to {format}: {error}") from error
         finally:
@@ -113,6 +117,28 @@ def with_probabilities(
     logits = network(images, training=False)
     probabilities = keras.layers.Activation(output, dtype="float32", name=runtimes.OUTPUT)(logits)
     return keras.Model(images, {runtimes.OUTPUT: probabilities}, name="classifier")
+
+
+@contextlib.contextmanager
+def _garbage_collected(seconds=1.0):
+    """Frees what refers to itself every few moments, as long as the context lasts.
+
+    tf2onnx copies the whole model for each of its passes, and its copies are such garbage, of few but large objects:
+    left to itself Python lets them grow to forty times the size of the model before it looks for them.
+    """
+    finished = threading.Event()
+
+    def collect():
+        while not finished.wait(seconds):
+            gc.collect()
+
+    thread = threading.Thread(target=collect, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        finished.set()
+        thread.join()
 
 
 @functools.cache

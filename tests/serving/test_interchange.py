@@ -1,8 +1,11 @@
 """ONNX and OpenVINO files."""
 
+import gc
 import os
 import subprocess
 import sys
+import time
+import weakref
 
 import numpy as np
 import pytest
@@ -164,3 +167,21 @@ def test_files_beside_the_draft(tmp_path):
         assert os.listdir(tmp_path / "deep") == [os.path.basename(os.path.dirname(name))]
     assert sorted(os.listdir(tmp_path / "deep")) == ["a.bin", "a.json", "a.labels.txt", "a.xml"]
     assert '"bytes": 10' in (tmp_path / "deep" / "a.json").read_text()
+
+
+def test_garbage_is_collected_meanwhile():
+    class Circle:
+        def __init__(self):
+            self.itself = self
+
+    gc.disable()
+    try:
+        circle = weakref.ref(Circle())
+        assert circle() is not None
+        with interchange._garbage_collected(seconds=0.01):
+            deadline = time.monotonic() + 20
+            while circle() is not None and time.monotonic() < deadline:
+                time.sleep(0.01)
+        assert circle() is None
+    finally:
+        gc.enable()
