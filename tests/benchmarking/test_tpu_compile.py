@@ -10,6 +10,7 @@ import os
 import subprocess
 import sys
 
+import keras
 import pytest
 
 from keras_vit.benchmarking import tpu_compiler, tpu_plan, tpu_step, tpu_targets
@@ -22,6 +23,13 @@ pytestmark = pytest.mark.skipif(
 PRECISIONS = ("float32", "mixed_bfloat16")
 STRUCTURES = tpu_cases.structures()
 SHORT = {"ViT of one layer": dataclasses.replace(STRUCTURES["ViT"], num_layers=1)}
+
+
+@pytest.fixture(autouse=True)
+def nothing_left():
+    """The full matrix would otherwise fill the memory with the models and programs of the tests before."""
+    yield
+    keras.utils.clear_session(free_memory=True)
 
 
 def programs(recipe, target="v5e-8"):
