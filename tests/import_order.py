@@ -28,8 +28,13 @@ ORDER = (
 PROGRAMS = ("train", "export")  # folders; a program imports keras_vit.* and no other program
 WITH_TENSORFLOW = {"data", "distribute", "training", "serving", "benchmarking", *PROGRAMS}
 # Keras has no gradient of a function with respect to tensors, and no rounding that XLA keeps: these ask the backend
-# that runs, inside of a function; nor has it a loop whose rounds follow each other.
-BACKEND_SWITCHES = {"keras_vit.inspection._gradients", "keras_vit.optim._rounding", "keras_vit.layers.chunked"}
+# that runs, inside of a function; nor has it a loop whose rounds follow each other, or a way to say what comes later.
+BACKEND_SWITCHES = {
+    "keras_vit.inspection._gradients",
+    "keras_vit.optim._rounding",
+    "keras_vit.layers.chunked",
+    "keras_vit.layers._later",
+}
 # What runs only on JAX may import it at the top; nothing else imports this package at the top.
 JAX_PACKAGE = "keras_vit.training.jax"
 REQUIRED = {"keras", "numpy", "absl", "h5py", "ml_collections", "ml_dtypes"}

@@ -7,6 +7,8 @@ than its arithmetic, as a TPU's is, moves less.
 import keras
 from keras import ops
 
+from keras_vit.layers._later import later
+
 
 def attend(query, key, value):
     """`softmax(query key^T) value`.
@@ -181,20 +183,6 @@ def project(x, kernel, bias=None):
         return separate(product(x, kernel)), lambda *a, upstream=None: gradients(x, kernel, a, upstream)[:2]
 
     return unbiased(x, kernel) if bias is None else biased(x, kernel, bias)
-
-
-def later(upstream, *tensors):
-    """Returns tensors for a backward pass that computes again what the forward pass did.
-
-    TensorFlow's graph optimiser would notice that it is the same, compute it once and keep it. It does not when this
-    waits for the derivative `upstream`. XLA, which fuses such work into what needs it, is left to decide.
-    """
-    if keras.backend.backend() != "tensorflow":
-        return tensors
-    import tensorflow as tf
-
-    with tf.control_dependencies([upstream]):
-        return tuple(tf.identity(tensor) for tensor in tensors)
 
 
 def is_float(weight):
