@@ -120,7 +120,7 @@ def _summary(known):
 
 def _section(row, entry):
     work = dict(row.work)
-    lines = [_line(result, entry["results"][0], work.get("batch", 1)) for result in entry["results"]]
+    lines = [_line(result, entry["results"][0], work.get("batch", 1), row.together) for result in entry["results"]]
     versions = ", ".join(f"{name} {version}" for name, version in sorted(entry["versions"].items()))
     others = entry.get("others")
     quiet = "" if others is None else f" Other programs took {100 * others:.0f} % of the processors."
@@ -134,7 +134,7 @@ def _section(row, entry):
     )
 
 
-def _line(result, first, batch):
+def _line(result, first, batch, together):
     if result["error"]:
         cells = {"a step": f"failed: {result['error']}", "images/s": "", "time over first": "", "memory": "", "": ""}
         return {"system": result["system"], **cells}
@@ -144,6 +144,8 @@ def _line(result, first, batch):
     if size and libraries:
         memory += f" ({(size - libraries) / 1e9:.2f} beyond libraries)"
     ratio = result["ratio"]
+    if not together:  # each was alone: there are no rounds to compare
+        ratio = seconds / first["seconds"] if first["seconds"] else None
     return {
         "system": result["system"],
         "a step": f"{seconds:.3g} s" + ("" if spread is None else f" ± {100 * spread:.0f} %"),

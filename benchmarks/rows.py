@@ -198,7 +198,8 @@ def _curves():
             variants=variants,
             rounds=rounds,
             together=False,
-            goals=(goals.memory_of(f"4096 tokens in chunks of {CHUNK}", "4096 tokens", 0.5),),
+            # Training keeps the weights of every block, inference those of one beside libraries and model.
+            goals=(goals.memory_of(f"4096 tokens in chunks of {CHUNK}", "4096 tokens", 0.5),) * (task == "training"),
             system=None,
         )
     yield Row(
