@@ -1,5 +1,6 @@
 """One training step of one replica: gradient of its share, sum over replicas, clip, update."""
 
+import functools
 from collections.abc import Callable
 
 import keras
@@ -116,23 +117,23 @@ class TrainStep:
         """Updates every weight on every device, outside of the single replicas."""
         state = self.state
         averages = state.averages or [None] * len(state.trained)
-        before = {}
+        last = {}  # bound below: of an argument, a strategy would hand each device a copy
         for index, weight in enumerate(state.trained):
             strategy.extended.update(
                 weight.value,
-                self._update_weight,
+                functools.partial(self._update_weight, last),
                 args=(gradients[index], norm, rate, step, state.slots[index], averages[index]),
-                kwargs={"multiplier": self.multipliers[index], "decay": self.decays[index], "before": before},
+                kwargs={"multiplier": self.multipliers[index], "decay": self.decays[index]},
                 group=False,
             )
 
-    def _update_weight(self, weight, gradient, norm, rate, step, slots, average, multiplier, decay, before):
+    def _update_weight(self, last, weight, gradient, norm, rate, step, slots, average, multiplier, decay):
         # An executor starts whatever can start: it would scale all momentum before the forward pass and keep the
         # result, and clip all gradients before it updates one weight. So the update of a weight waits for the norm,
         # and that of a large one for the last large one on its device: one of them at a time is in memory.
         large = weight.shape.num_elements() >= LARGE
-        with tf.control_dependencies([before.get(weight.device, norm) if large else norm]):
-            (gradient,) = optim.clip_by_global_norm([tf.identity(gradient)], norm, self.recipe.optim.clip_norm)
+        with tf.control_dependencies([last.get(weight.device, norm) if large else norm]):
+            (gradient,) = optim.clip_by_global_norm([gradient], norm, self.recipe.optim.clip_norm)
             new_weight, new_slots, new_average = self._updated(
                 weight, gradient, rate, step, slots, average, multiplier, decay
             )
@@ -140,7 +141,7 @@ class TrainStep:
             assignments += [] if average is None else [(average, new_average)]
             assigned = [variable.assign(value) for variable, value in assignments]
         if large:
-            before[weight.device] = tf.group(assigned)
+            last[weight.device] = tf.group(assigned)
 
     def _updated(self, weight, gradient, rate, step, slots, average, multiplier, decay):
         """Returns what becomes of a weight, its slots and its average (None stays None)."""

@@ -136,14 +136,23 @@ def test_frozen_decay_and_layer_rates():
         np.testing.assert_allclose(slower[path] - start[path], factor * (plain[path] - start[path]), atol=1e-6)
 
 
+@pytest.mark.parametrize("strategy", [tf.distribute.get_strategy, lambda: tf.distribute.MirroredStrategy(["CPU:0"])])
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
-def test_what_an_update_needs_is_not_read_before_the_gradients_are_there(optimizer, monkeypatch):
+def test_what_an_update_needs_is_not_read_before_the_gradients_are_there(optimizer, strategy, monkeypatch):
     """An executor starts whatever can start: slots scaled before the forward pass would be kept until the update."""
     monkeypatch.setattr(step_module, "LARGE", 16 * 32)  # such as both kernels of an MLP
-    state, run = TrainState(small(), recipe(name=optimizer)), recipe(name=optimizer)
-    step = tf.function(TrainStep(state, run, one_hot, BATCH)).get_concrete_function(batch(), tf.constant(0, tf.int64))
-    graph = step.graph
-    handles = {id(outside): inside for outside, inside in graph.captures}
+    strategy, run = strategy(), recipe(name=optimizer)
+    with strategy.scope():
+        state = TrainState(small(), run)
+        step = TrainStep(state, run, one_hot, BATCH)
+    trained = tf.function(lambda *arguments: strategy.run(step, args=arguments))
+    graph = trained.get_concrete_function(batch(), tf.constant(0, tf.int64)).graph
+    placeholders = {id(outside): inside for outside, inside in graph.captures}
+
+    def users(variable):
+        (on_this_device,) = strategy.experimental_local_results(variable)
+        return placeholders[id(on_this_device.handle)].consumers()
+
     (norm,) = [op for op in graph.get_operations() if op.type == "Sqrt" and op.inputs[0].shape.rank == 0]
 
     def before(op):
@@ -155,15 +164,9 @@ def test_what_an_update_needs_is_not_read_before_the_gradients_are_there(optimiz
             left += new
         return found
 
-    reads = [
-        [op for op in handles[id(slot.handle)].consumers() if op.type == "ReadVariableOp"]
-        for slots in state.slots
-        for slot in slots
-    ]
+    reads = [[op for op in users(slot) if op.type == "ReadVariableOp"] for slots in state.slots for slot in slots]
     assert all(reads) and all(norm in before(op) for ops in reads for op in ops)
-    large = [
-        handles[id(weight.value.handle)].consumers() for weight in state.trained if np.prod(weight.shape) >= 16 * 32
-    ]
+    large = [users(weight.value) for weight in state.trained if np.prod(weight.shape) >= 16 * 32]
     updates = [[op for op in ops if op.type.startswith("Assign")] for ops in large]
     assert len(updates) >= 4
     for (first,), (second,) in zip(updates, updates[1:], strict=False):
