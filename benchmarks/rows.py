@@ -183,6 +183,7 @@ CHUNK = 256
 
 def _curves():
     """Costs against the number of tokens and of blocks, each in a process of its own."""
+    less_memory = goals.memory_of(f"4096 tokens in chunks of {CHUNK}", "4096 tokens", 0.5)
     for task, rounds in (("inference", 3), ("training", 2)):
         variants = {}
         for size in SIZES:
@@ -199,7 +200,7 @@ def _curves():
             rounds=rounds,
             together=False,
             # Training keeps the weights of every block, inference those of one beside libraries and model.
-            goals=(goals.memory_of(f"4096 tokens in chunks of {CHUNK}", "4096 tokens", 0.5),) * (task == "training"),
+            goals=(less_memory,) if task == "training" else (),
             system=None,
         )
     yield Row(

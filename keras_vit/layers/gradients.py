@@ -4,6 +4,8 @@ They are used during training only. Their values are those of the plain formulas
 than its arithmetic, as a TPU's is, moves less.
 """
 
+import math
+
 import keras
 from keras import ops
 
@@ -143,6 +145,33 @@ def norm_dense(x, scale, bias, kernel, offset, epsilon):
     return dense(x, scale, bias, kernel, offset)
 
 
+@ops.custom_gradient
+def gelu_tanh(x):
+    """`layers.gelu_tanh` whose backward pass keeps `x` alone (in float32), a quarter of what differentiation op by op
+    keeps.
+
+    `(1 + tanh(u)) / 2 = sigmoid(2 u)`, so with `2 u = x (a + b x^2)` the value is `x s` and its derivative
+    `s + x s (1 - s) (a + 3 b x^2)`, `s = sigmoid(2 u)`.
+    """
+    a = math.sqrt(8 / math.pi)
+    b = 0.044715 * a
+
+    def parts(x):
+        wide = _wide(x)
+        square = wide * wide
+        return wide, square, ops.sigmoid(wide * (a + b * square))
+
+    def gradient(*arguments, upstream=None):
+        d_output = arguments[0] if upstream is None else upstream
+        # Of 16-bit numbers, what is computed again costs more time (5 % of a ViT-B/16 step on a CPU) than it saves.
+        (kept_x,) = (x,) if _has_16_bits(x) else later(d_output, x)
+        wide, square, s = parts(kept_x)
+        return d_output * ops.cast(s + wide * s * (1 - s) * (a + 3 * b * square), d_output.dtype)
+
+    wide, _, s = parts(x)
+    return ops.cast(wide * s, x.dtype), gradient
+
+
 def project(x, kernel, bias=None):
     """Projects a sequence to queries, keys and values in one product.
 
@@ -255,7 +284,7 @@ def _row_statistics(x, epsilon):
     """Returns mean and 1 / deviation of each row of `x`, `[..., 1]`, in at least float32."""
     wide = _wide(x)
     mean = ops.mean(wide, axis=-1, keepdims=True)
-    if keras.backend.standardize_dtype(x.dtype) in ("bfloat16", "float16"):
+    if _has_16_bits(x):
         variance = ops.maximum(ops.mean(wide * wide, axis=-1, keepdims=True) - mean * mean, 0.0)
     else:
         centred = wide - mean
@@ -265,3 +294,7 @@ def _row_statistics(x, epsilon):
 
 def _wide(x):
     return ops.cast(x, keras.backend.result_type(x.dtype, "float32"))
+
+
+def _has_16_bits(x):
+    return keras.backend.standardize_dtype(x.dtype) in ("bfloat16", "float16")

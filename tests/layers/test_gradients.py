@@ -4,7 +4,6 @@ import keras
 import numpy as np
 import pytest
 from keras import ops
-from tensorflow.python.eager import context  # what the graph optimiser made is not to be had otherwise
 
 from keras_vit.layers import GroupNorm, LayerNorm, MlpBlock, SelfAttention, gradients
 
@@ -151,6 +150,8 @@ def test_layers_use_them_in_training_and_give_the_same():
 )
 def test_what_is_computed_again_is_not_kept(layer, shape, monkeypatch):
     """TensorFlow's graph optimiser makes one of two equal computations, and keeps the result in between."""
+    from tensorflow.python.eager import context  # what the graph optimiser made is not to be had otherwise
+
     layer.build(shape)
 
     def gradient(x):
