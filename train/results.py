@@ -1,13 +1,15 @@
 """Makes the tables of docs/results.md: trains and evaluates several models on Fashion-MNIST, with several seeds.
 
-    python -m train.results --workdir=runs/results                          # everything, and writes docs/results.md
-    python -m train.results --workdir=runs/results --only=hybrid --seeds=1
-    python -m train.results --workdir=/tmp/try --steps=3 --seeds=1   # all of it with three steps; writes no document
+    python -m train.results --workdir=runs/results                      # everything, and writes docs/results.md
+    python -m train.results --workdir=runs/results --only=vit --seeds=1
+    python -m train.results --workdir=/tmp/try --steps=3 --seeds=1      # a trial, which writes no document
 
+The tables have all runs of the directory that are finished.
 Stopped, it goes on where it was: a finished run is not repeated, an unfinished one resumes. Times are the processor's
 for the training command, all cores added up, so that what else the machine does hardly matters.
 """
 
+import glob
 import json
 import os
 import platform
@@ -23,15 +25,20 @@ from keras_vit.training import progress, run_directory
 
 MODELS = {
     "hybrid": ("train/configs/fashion_mnist.py", "hybrid: ResNet root and unit, then ViT"),
+    "vit": ("train/configs/fashion_mnist_models.py:vit", "ViT, 7 by 7 patches of 4 pixels"),
     "bit": ("train/configs/fashion_mnist_models.py:bit", "BiT, two units"),
 }
 EVALUATORS = ("classification", "fewshot(shots=(10,))", "knn(neighbours=(20,))")
 TRANSFER = "train/configs/fashion_mnist_transfer.py"
-# Stage of the recipe, and what is changed in it.
+# Stage of the recipe, what is changed in it, and what the table says.
 TRANSFER_RUNS = {
-    "finetune": ("finetune", ["--config.model.checkpoint={pretrained}/model.keras"]),
-    "scratch": ("scratch", []),
-    "scratch_low_rate": ("scratch", ["--config.optim.learning_rate=0.0005"]),
+    "finetune": (
+        "finetune",
+        ["--config.model.checkpoint={pretrained}/model.keras"],
+        "fine-tuned from eight classes at 28 pixels",
+    ),
+    "scratch": ("scratch", [], "from scratch, rate 0.002"),
+    "scratch_low_rate": ("scratch", ["--config.optim.learning_rate=0.0005"], "from scratch, rate 0.0005"),
 }
 HELD_BACK = (0, 6)  # as in the recipe: T-shirt/top, Shirt
 EXAMPLES = 1_000  # of the two classes together
@@ -59,17 +66,7 @@ def main(argv):
                 directory = run_path(name, seed)
                 train(config, directory, seed)
                 evaluate(directory)
-    tables = {}
-    if any(name in MODELS for name in chosen):
-        tables["models"] = results.table([model_row(name) for name in chosen if name in MODELS])
-    if "transfer" in chosen:
-        tables["transfer"] = results.table(transfer_rows())
-    for text in tables.values():
-        sys.stdout.write(text + "\n\n")
-    if options.steps is None:
-        for name, text in tables.items():
-            results.write_between(DOCUMENT, name, f"{machine()}\n\n{text}")
-        logging.info("Wrote %s", DOCUMENT)
+    report()
     return 0
 
 
@@ -107,7 +104,7 @@ def run_transfer(seed):
     make_data(folder)
     pretrained = run_path("pretrain", seed)
     train(f"{TRANSFER}:pretrain,{folder}", pretrained, seed)
-    for name, (stage, extra) in TRANSFER_RUNS.items():
+    for name, (stage, extra, _) in TRANSFER_RUNS.items():
         extra = [argument.format(pretrained=pretrained) for argument in extra]
         train(f"{TRANSFER}:{stage},{folder}", run_path(name, seed), seed, extra)
 
@@ -152,47 +149,68 @@ def run_path(name, seed):
 # ---- reporting -------------------------------------------------------------------------------------------------------
 
 
-def model_row(name):
+def report():
+    """Prints the tables of all runs that are finished, whoever began them, and replaces those of the document."""
+    seeds_of = {name: finished(name) for name in (*MODELS, *TRANSFER_RUNS)}
+    compared = sorted(set.intersection(*(set(seeds_of[name]) for name in TRANSFER_RUNS)))
+    rows = {
+        "models": [model_row(name, seeds_of[name]) for name in MODELS if seeds_of[name]],
+        "transfer": [transfer_row(name, compared) for name in TRANSFER_RUNS if compared],
+    }
+    first = next(name for name in seeds_of if seeds_of[name])
+    shown_machine = machine(run_path(first, seeds_of[first][0]))
+    for name, some in rows.items():
+        if some:
+            sys.stdout.write(results.table(some) + "\n\n")
+            if flags.FLAGS.steps is None:
+                results.write_between(DOCUMENT, name, f"{shown_machine}\n\n{results.table(some)}")
+                logging.info("Wrote the table of %s in %s", name, DOCUMENT)
+
+
+def finished(name):
+    """The seeds with which a model was trained, and evaluated where that is a step of its own."""
+    last = "evaluators.json" if name in MODELS else run_directory.MODEL
+    found = (os.path.basename(os.path.dirname(path)) for path in glob.glob(os.path.join(run_path(name, "*"), last)))
+    return sorted(int(directory.rpartition("_")[2]) for directory in found)
+
+
+def model_row(name, seeds):
     """Mean and spread of a model over the seeds."""
     config, description = MODELS[name]
-    paths = [run_path(name, seed) for seed in range(flags.FLAGS.seeds)]
-    found = [read_json(os.path.join(path, "evaluators.json")) for path in paths]
-    recipe = run_directory.read_config(paths[0])["recipe"]
-    minutes = [read_json(os.path.join(path, CPU_SECONDS)) / 60 for path in paths]
+    found = [read_json(os.path.join(run_path(name, seed), "evaluators.json")) for seed in seeds]
     return {
         "model": description,
         "`--config`": f"`{config}`",
-        "steps": f"{recipe['total_steps']:,}",
-        "CPU minutes a run": f"{np.mean(minutes):.1f}",
-        "seeds": f"{len(paths)}",
+        **costs(name, seeds),
         "test accuracy": results.percent([one["classification"]["accuracy"] for one in found]),
         "10-shot linear": results.percent([one["fewshot"]["10shot"] for one in found]),
         "kNN, k = 20": results.percent([one["knn"]["k20"] for one in found]),
     }
 
 
-def transfer_rows():
-    """Mean and spread of the test accuracy with and without pre-training."""
-    rows = []
-    names = {
-        "finetune": "fine-tuned from eight classes at 28 pixels",
-        "scratch": "from scratch, rate 0.002",
-        "scratch_low_rate": "from scratch, rate 0.0005",
+def transfer_row(name, seeds):
+    """Mean and spread of the test accuracy with or without pre-training."""
+    return {
+        "T-shirt or shirt, at 56 pixels": TRANSFER_RUNS[name][2],
+        **costs(name, seeds),
+        "test accuracy": results.percent([last_accuracy(run_path(name, seed)) for seed in seeds]),
     }
-    for name, description in names.items():
-        paths = [run_path(name, seed) for seed in range(flags.FLAGS.seeds)]
-        recipe = run_directory.read_config(paths[0])["recipe"]
-        minutes = [read_json(os.path.join(path, CPU_SECONDS)) / 60 for path in paths]
-        rows.append(
-            {
-                "T-shirt or shirt, at 56 pixels": description,
-                "steps": f"{recipe['total_steps']:,}",
-                "CPU minutes a run": f"{np.mean(minutes):.1f}",
-                "seeds": f"{len(paths)}",
-                "test accuracy": results.percent([last_accuracy(path) for path in paths]),
-            }
+
+
+def costs(name, seeds):
+    """Columns that all tables have."""
+    steps = {run_directory.read_config(run_path(name, seed))["recipe"]["total_steps"] for seed in seeds}
+    if len(steps) > 1:
+        raise ValueError(
+            f"The runs {run_path(name, '*')} have different numbers of steps: {sorted(steps)}. Expected one number: "
+            f"delete those of an older recipe, they are then trained again."
         )
-    return rows
+    minutes = [read_json(os.path.join(run_path(name, seed), CPU_SECONDS)) / 60 for seed in seeds]
+    return {
+        "steps": f"{steps.pop():,}",
+        "CPU minutes a run": f"{np.mean(minutes):.1f}",
+        "seeds": ", ".join(map(str, seeds)),
+    }
 
 
 def last_accuracy(directory):
@@ -200,10 +218,9 @@ def last_accuracy(directory):
     return [line["eval_accuracy"] for line in lines if "eval_accuracy" in line][-1]
 
 
-def machine():
-    """The machine and the versions on which all of this was measured."""
-    first = (flags.FLAGS.only or ["hybrid"])[0].replace("transfer", "finetune")
-    versions = run_directory.read_config(run_path(first, 0))["versions"]
+def machine(directory):
+    """The machine, and the versions with which a run was made."""
+    versions = run_directory.read_config(directory)["versions"]
     shown = [f"{name} {versions[name]}" for name in ("tensorflow", "tensorflow-cpu", "keras") if name in versions]
     return f"{os.cpu_count()} cores, {processor()}, {', '.join(shown)}."
 

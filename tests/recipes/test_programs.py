@@ -105,9 +105,11 @@ def test_tables_replace_what_was_there(tmp_path):
 
 
 def test_results_are_read_from_the_runs(monkeypatch, capsys, tmp_path):
-    """All programs replaced by what they leave behind: two seeds of one model, and the transfer."""
+    """All programs replaced by what they leave behind: two seeds of one model, later the transfer."""
     results_program = programs.load("train.results")
     accuracies = {"bit_0": 0.9, "bit_1": 0.92, "finetune_0": 0.8, "scratch_0": 0.7, "scratch_low_rate_0": 0.6}
+
+    steps = 7
 
     def run_program(name, arguments):
         if name == "evaluate":
@@ -118,7 +120,8 @@ def test_results_are_read_from_the_runs(monkeypatch, capsys, tmp_path):
         path = tmp_path / directory.rpartition("/")[2]
         path.mkdir()
         (path / "model.keras").write_text("")
-        config = {"recipe": {"total_steps": 7}, "data": {}, "preprocess": "", "output": "softmax"}
+        config = {"recipe": {"total_steps": steps}, "data": {}, "preprocess": "", "output": "softmax"}
+        config["versions"] = {"keras": "3.15.1"}
         (path / "config.json").write_text(json.dumps(config))
         line = {"step": 7, "eval_accuracy": accuracies.get(path.name, 0.0)}
         (path / "metrics.jsonl").write_text(json.dumps(line) + "\n")
@@ -127,8 +130,16 @@ def test_results_are_read_from_the_runs(monkeypatch, capsys, tmp_path):
     monkeypatch.setattr(results_program, "make_data", lambda folder: None)
     with flagsaver.flagsaver(workdir=str(tmp_path), only=["bit"], seeds=2, steps=7):
         results_program.main([])
-    assert "| 7 | 0.0 | 2 | 91.00 ± 1.41 | 50.00 ± 0.00 | 75.00 ± 0.00 |" in capsys.readouterr().out
+    of_bit = "| 7 | 0.0 | 0, 1 | 91.00 ± 1.41 | 50.00 ± 0.00 | 75.00 ± 0.00 |"
+    assert of_bit in capsys.readouterr().out
     with flagsaver.flagsaver(workdir=str(tmp_path), only=["transfer"], seeds=1, steps=7):
         results_program.main([])
-    lines = capsys.readouterr().out.splitlines()
-    assert [line.split("|")[-2].strip() for line in lines[2:5]] == ["80.00", "70.00", "60.00"]
+    of_models, of_transfer = capsys.readouterr().out.strip().split("\n\n")
+    assert of_bit in of_models, "what was finished before stays in the tables"
+    assert [line.split("|")[-2].strip() for line in of_transfer.splitlines()[2:]] == ["80.00", "70.00", "60.00"]
+    accuracies["bit_2"], steps = 0.9, 5
+    with (
+        flagsaver.flagsaver(workdir=str(tmp_path), only=["bit"], seeds=3, steps=5),
+        pytest.raises(ValueError, match=r"different numbers of steps: \[5, 7\]"),
+    ):
+        results_program.main([])
