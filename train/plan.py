@@ -17,10 +17,12 @@ import dataclasses
 import json
 import sys
 
-from absl import flags
+import numpy as np
+from absl import flags, logging
 
 from keras_vit import data, program
 from keras_vit.benchmarking import cost, known, plan, tpu_compiler, tpu_plan, tpu_report, tpu_targets
+from keras_vit.data import sources
 
 program.define_config_flag()
 flags.DEFINE_integer("devices", 1, "Devices among which a batch is divided.", 1)
@@ -67,22 +69,25 @@ def compile_for(target, recipe, classes, batch):
 
 def size_of_data(recipe):
     """Examples, classes and what a batch consists of: from the flags, from what is known of public data sets (then the
-    last is None), or from the data.
+    last is None for pictures), or from the data.
     """
-    options, source_name = flags.FLAGS, recipe.data.source
-    examples, classes = known.examples_and_classes(source_name, recipe.data.train_split)
-    examples, classes, batch = options.examples or examples, options.classes or classes, None
-    if examples is None or classes is None or not source_name.startswith(("tfds:", "tfrecord:", "vtab:")):
+    options, name, split = flags.FLAGS, recipe.data.source, recipe.data.train_split
+    size = known.size(name, split)
+    examples, classes, source = options.examples or size.examples, options.classes or size.classes, None
+    if examples is None or classes is None or not name.startswith(("tfds:", "tfrecord:", "vtab:")):
         try:
-            source = data.open_source(source_name, split=recipe.data.train_split)
+            source = data.open_source(name, split=split)
         except (OSError, ImportError) as error:
             if examples is None or classes is None:
                 raise ValueError(
                     f"The data of the recipe cannot be opened ({error}). Give --examples and --classes instead."
                 ) from error
+            logging.warning("%s Planned for %s examples of %s classes.", error, f"{examples:,}", f"{classes:,}")
         else:
             examples, classes = options.examples or source.num_examples, options.classes or source.num_classes
-            batch = data.train_batches(source, recipe.data.pp_train, batch_size=1).element_spec
+    if source is None and size.shape is not None:
+        source = sources.ArraySource(name, split, np.zeros((1, *size.shape), np.uint8), np.zeros(1, np.int32), ["0"])
+    batch = None if source is None else data.train_batches(source, recipe.data.pp_train, batch_size=1).element_spec
     return examples, classes, batch
 
 
@@ -95,7 +100,7 @@ def as_rows(recipe, planned, examples, classes, devices):
         ("parameters", f"{counted.parameters:,}"),
         ("multiply-adds", f"{amount(counted.macs)} an image, forward"),
         ("operations", f"{amount(counted.training_flops)}FLOPs an image, forward and backward"),
-        ("", f"{amount(counted.training_flops * planned.batch_size)}FLOPs a step of {planned.batch_size:,} images"),
+        ("", f"{amount(planned.step_flops)}FLOPs a step of {planned.batch_size:,} images"),
         ("", f"{amount(planned.total_flops)}FLOPs in all"),
         ("length", f"{planned.total_steps:,} steps, {planned.examples_seen:,} images"),
         ("", f"{planned.epochs:,.1f} epochs of {examples:,} examples"),
@@ -133,7 +138,9 @@ def as_dict(recipe, planned, examples, classes, devices):
         "parameters": counted.parameters,
         "macs_per_image": counted.macs,
         "training_flops_per_image": counted.training_flops,
+        "training_flops_per_step": planned.step_flops,
         "training_flops": planned.total_flops,
+        "batch_size": planned.batch_size,
         "total_steps": planned.total_steps,
         "examples_seen": planned.examples_seen,
         "examples": examples,

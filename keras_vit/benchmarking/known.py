@@ -1,8 +1,11 @@
-"""Sizes of public data sets, for planning without having them."""
+"""Sizes of data sets, for planning without having them."""
 
 import dataclasses
+import posixpath
 from collections.abc import Mapping
+from typing import NamedTuple
 
+from keras_vit import _checks
 from keras_vit.data import splits
 
 
@@ -13,15 +16,29 @@ class Known:
     Attributes:
         splits: Number of examples of each split.
         classes: Number of classes.
+        shape: Height, width and channels of images that are arrays; None of pictures, which `decode` makes arrays.
     """
 
     splits: Mapping[str, int]
     classes: int
+    shape: tuple[int, int, int] | None = None
 
+
+class Size(NamedTuple):
+    """What is known of a source: examples of the split, classes, and the shape of its arrays. None is not known."""
+
+    examples: int | None = None
+    classes: int | None = None
+    shape: tuple[int, int, int] | None = None
+
+
+_GREY = (28, 28, 1)
+_MNIST = Known({"train": 60_000, "test": 10_000}, 10, _GREY)
 
 DATASETS = {
     "digits": Known({"train": 1_437, "test": 360}, 10),
-    "fashion_mnist": Known({"train": 60_000, "test": 10_000}, 10),
+    "fashion_mnist": _MNIST,
+    "idx": _MNIST,  # MNIST, Fashion-MNIST and KMNIST alike
     "tfds:cifar10": Known({"train": 50_000, "test": 10_000}, 10),
     "tfds:cifar100": Known({"train": 50_000, "test": 10_000}, 100),
     "tfds:oxford_iiit_pet": Known({"train": 3_680, "test": 3_669}, 37),
@@ -31,22 +48,64 @@ DATASETS = {
     "tfrecord:jft": Known({"train": 303_000_000, "test": 50_000}, 18_291),  # not public
 }
 
+# What `train.results` makes of Fashion-MNIST: eight of its classes, and 500 pictures of each of the other two.
+PREPARED = {
+    "eight.npz": Known({"train": 48_000, "test": 8_000}, 8, _GREY),
+    "two.npz": Known({"train": 1_000, "test": 2_000}, 2, _GREY),
+}
 
-def examples_and_classes(source: str, split: str) -> tuple[int | None, int | None]:
-    """Number of examples and classes of a split.
+# Classes of the tasks of VTAB (https://arxiv.org/abs/1910.04867), and examples of the splits to train on.
+VTAB = {
+    "caltech101": 102,
+    "cifar100": 100,
+    "dtd": 47,
+    "flowers102": 102,
+    "pets": 37,
+    "sun397": 397,
+    "svhn": 10,
+    "patch_camelyon": 2,
+    "eurosat": 10,
+    "resisc45": 45,
+    "diabetic_retinopathy": 5,
+    "clevr_count": 8,
+    "clevr_distance": 6,
+    "dmlab": 6,
+    "kitti_distance": 4,
+    "dsprites_location": 16,
+    "dsprites_orientation": 16,
+    "smallnorb_azimuth": 18,
+    "smallnorb_elevation": 9,
+}
+VTAB_SPLITS = {"train800": 800, "val200": 200, "train800val200": 1_000}
+
+
+def size(source: str, split: str) -> Size:
+    """Returns what is known of a split without opening it.
 
     Args:
         source: As for `keras_vit.data.open_source`; options and versions do not matter.
         split: As TensorFlow Datasets writes it.
 
-    Returns:
-        None for what is not known.
+    Raises:
+        ValueError: If the data set is known and has no such split, or if VTAB has no such task.
     """
     name = source.partition("#")[0]
+    kind, _, location = name.partition(":")
+    if kind == "vtab":
+        if location not in VTAB:
+            raise ValueError(
+                f"There is no task {location!r} in VTAB.{_checks.nearest(location, VTAB)} There are: {', '.join(VTAB)}."
+            )
+        return Size(VTAB_SPLITS.get(split), VTAB[location])
+    known = PREPARED.get(posixpath.basename(location)) if kind == "npz" else _dataset(name)
+    if known is None:
+        return Size()
+    parts = splits.parse(split, known.splits, name)
+    return Size(sum(part.stop - part.start for part in parts), known.classes, known.shape)
+
+
+def _dataset(name: str) -> Known | None:
     for known_name, known in DATASETS.items():
         if name == known_name or name.startswith((f"{known_name}:", f"{known_name}/")):
-            parts = splits.parse(split, known.splits, known_name)
-            return sum(part.stop - part.start for part in parts), known.classes
-    if name.startswith("vtab:"):
-        return {"train800": 800, "val200": 200, "train800val200": 1_000}.get(split), None
-    return None, None
+            return known
+    return None

@@ -68,9 +68,14 @@ class Plan:
         return self.batch_size * self.total_steps
 
     @property
+    def step_flops(self) -> int:
+        """Floating-point operations of a step, on all devices together."""
+        return self.cost.training_flops * self.batch_size
+
+    @property
     def total_flops(self) -> int:
         """Floating-point operations of the whole run."""
-        return self.cost.training_flops * self.examples_seen
+        return self.step_flops * self.total_steps
 
     def core_days(self, utilisation: float = UTILISATION) -> float:
         """TPUv3-core-days.

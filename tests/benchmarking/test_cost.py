@@ -1,6 +1,7 @@
 """Costs against published numbers, against the weights of built models, and against the operations of their graphs."""
 
 import os
+import socket
 import subprocess
 import sys
 
@@ -11,6 +12,7 @@ import tensorflow as tf
 
 from keras_vit import recipe as recipes
 from keras_vit.benchmarking import cost, known, plan
+from keras_vit.data.readers import vtab
 from tests.models import variants
 from tests.models.test_counts import COUNTS
 
@@ -155,8 +157,26 @@ def test_published_runs_have_possible_utilisations():
 
 
 def test_known_data():
-    assert known.examples_and_classes("tfds:imagenet2012", "train[:99%]") == (1_268_355, 1000)
-    assert known.examples_and_classes("tfds:imagenet2012:5.1.0#data_dir='/x'", "validation") == (50_000, 1000)
-    assert known.examples_and_classes("tfds:imagenet21k", "full[51200:]") == (14_145_922, 21_843)
-    assert known.examples_and_classes("vtab:dtd", "train800val200") == (1_000, None)
-    assert known.examples_and_classes("folder:/pictures", "train") == (None, None)
+    assert known.size("tfds:imagenet2012", "train[:99%]") == (1_268_355, 1000, None)
+    assert known.size("tfds:imagenet2012:5.1.0#data_dir='/x'", "validation") == (50_000, 1000, None)
+    assert known.size("tfds:imagenet21k", "full[51200:]") == (14_145_922, 21_843, None)
+    assert known.size("vtab:dtd#download=True", "train800val200") == (1_000, 47, None)
+    assert known.size("vtab:dtd", "trainval") == (None, 47, None)
+    assert known.size("fashion_mnist:/nowhere", "test") == (10_000, 10, (28, 28, 1))
+    assert known.size("npz:/nowhere/two.npz", "train") == (1_000, 2, (28, 28, 1))
+    assert known.size("npz:/nowhere/three.npz", "train") == known.size("folder:/pictures", "train") == known.Size()
+    with pytest.raises(ValueError, match="There is no task 'dtt' in VTAB. Did you mean 'dtd'"):
+        known.size("vtab:dtt", "train800")
+
+
+def test_known_classes_of_vtab_are_those_of_its_data_sets(monkeypatch):
+    tfds = pytest.importorskip("tensorflow_datasets")
+    monkeypatch.setattr(socket.socket, "connect", _refuse)  # what a data set consists of is known without its data
+    assert set(known.VTAB) == set(vtab.TASKS)
+    for name, task in vtab.TASKS.items():
+        builder = tfds.builder(task.dataset)
+        assert known.VTAB[name] == (task.num_classes or builder.info.features[task.label].num_classes), name
+
+
+def _refuse(*arguments):
+    raise OSError("no network")

@@ -1,15 +1,23 @@
 """The programs that plan, that average over VTAB, and that write the tables of results."""
 
+import dataclasses
 import json
 import math
 
+import numpy as np
 import pytest
+from absl import flags
 from absl.testing import flagsaver
 
 from keras_vit import program
 from keras_vit import recipe as recipes
-from keras_vit.benchmarking import results
+from keras_vit.benchmarking import cost, known, results
+from keras_vit.data import readers
+from keras_vit.evaluators import vtab
 from tests import programs
+from tests.recipes import toy
+
+OF_YOUR_OWN = [("bit_hyperrule", "BiT_R50x1,tfds:unknown"), *(case for case in toy.CASES if case[0] == "folder")]
 
 
 @pytest.fixture
@@ -38,6 +46,9 @@ def test_plan_as_json(recipe, capsys):
     assert content["parameters"] == 304_326_632 - 990 * 1_025
     assert content["epochs"] == 100_000
     assert content["examples_seen"] == 409_600_000
+    assert content["batch_size"] == 4_096
+    assert content["training_flops_per_step"] == 4_096 * content["training_flops_per_image"]
+    assert content["training_flops"] == 100_000 * content["training_flops_per_step"]
     # 61.6e9 * 6 * 4.096e8 operations on 61.5e12 a second.
     assert content["tpu_v3_core_days"] == pytest.approx(61.6e9 * 6 * 4.096e8 / 61.5e12 / 86_400, rel=0.01)
 
@@ -46,6 +57,63 @@ def test_plan_of_unknown_data_asks_for_their_size(recipe):
     recipe.data.source = "folder:/nowhere"
     with pytest.raises(ValueError, match="Give --examples and --classes"):
         programs.call("train.plan")
+
+
+@pytest.fixture
+def no_data(monkeypatch):
+    """A machine with the data of the package alone."""
+
+    def missing(location, split="train"):
+        raise FileNotFoundError(f"There is no {location!r} on this machine.")
+
+    for kind in set(readers.READERS) - {"digits"}:
+        monkeypatch.setitem(readers.READERS, kind, dataclasses.replace(readers.READERS[kind], open=missing))
+
+
+@pytest.mark.parametrize(("name", "arguments"), [case for case in toy.CASES if case not in OF_YOUR_OWN])
+def test_every_recipe_is_planned_without_its_data(name, arguments, no_data, capsys):
+    path = toy.CONFIGS / f"{name}.py"
+    assert programs.call("train.plan", f"--config={path}{f':{arguments}' if arguments else ''}", "--json") == 0
+    content = json.loads(capsys.readouterr().out)
+    assert content["examples"] * content["epochs"] == pytest.approx(content["examples_seen"])
+    assert content["classes"] >= 2 and content["tpu_v3_core_days"] > 0
+
+
+@pytest.mark.parametrize(("name", "arguments"), OF_YOUR_OWN)
+def test_a_recipe_for_data_of_your_own_names_what_is_missing(name, arguments, no_data):
+    wanted = arguments.rpartition("tfds:")[2].partition(",")[0]
+    with pytest.raises((flags.Error, ValueError), match=f"There is no '{wanted}' on this machine"):
+        programs.call("train.plan", f"--config={toy.CONFIGS / name}.py:{arguments}")
+
+
+def test_every_task_of_vtab_is_planned_without_its_data(no_data, capsys):
+    found = {}
+    for task in vtab.TASKS:
+        programs.call("train.plan", f"--config={toy.CONFIGS / 'vtab.py'}:ViT_B16,{task}", "--json")
+        found[task] = json.loads(capsys.readouterr().out)["classes"]
+    assert found == known.VTAB
+
+
+def test_a_task_that_vtab_does_not_have_is_not_planned(recipe):
+    recipe.data.source = "vtab:clevr_cuont"
+    with pytest.raises(ValueError, match="no task 'clevr_cuont' in VTAB. Did you mean 'clevr_count'"):
+        programs.call("train.plan", "--classes=10", "--examples=1000")
+
+
+def test_data_that_are_there_are_planned_with_their_own_size(recipe, capsys, tmp_path):
+    recipe.data.source, recipe.data.train_split = f"npz:{tmp_path}/two.npz", "train"
+    recipe.data.pp_train = "resize(224)|value_range(-1, 1)"
+    found = []
+    for written in (False, True):
+        if written:
+            arrays = {"x_train": np.zeros((6, 8, 8), np.uint8), "y_train": np.arange(6) % 3}
+            np.savez(tmp_path / "two.npz", **arrays)
+        programs.call("train.plan", "--json")
+        content = json.loads(capsys.readouterr().out)
+        found.append((content["examples"], content["classes"], content["parameters"]))
+    # One channel in both: 2 * 16 * 16 * 1,024 weights less than for colours.
+    colours = cost.of_variant("ViT-L/16", classes=2).parameters
+    assert found == [(1_000, 2, colours - 2 * 256 * 1_024), (6, 3, colours - 2 * 256 * 1_024 + 1_025)]
 
 
 def test_vtab_averages_whole_groups_and_lists_what_is_missing(monkeypatch, capsys, tmp_path):

@@ -177,7 +177,7 @@ def test_costs_in_the_docstrings_are_those_of_the_plan(name):
     stated = re.search(r"([\d.]+)(?: and [\d.]+)?\s+TPUv3-core-days[^.;]*by `train.plan`", module.__doc__)
     if stated is None:
         return
-    examples, classes = known.examples_and_classes(recipe.data.source, recipe.data.train_split)
+    examples, classes = known.size(recipe.data.source, recipe.data.train_split)[:2]
     planned = plan.of_recipe(recipe, classes or 10, examples).core_days()
     assert float(stated[1]) == pytest.approx(planned, rel=0.06)  # two digits
 
