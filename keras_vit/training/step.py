@@ -83,7 +83,11 @@ class TrainStep:
         def add(index, totals):
             # The same seeds for every micro-batch, as the reference has it.
             gradients, sums = self._micro_gradients(images[index], labels[index], seeds)
-            return index + 1, [total + part for total, part in zip(totals, [*gradients, sums], strict=True)]
+            # The graph optimiser would merge these sums with others before them, and where memory is short sum them
+            # in temporary variables, which a loop's last test leaves behind: the next loop fails. It does not merge
+            # what waits for something else.
+            with tf.control_dependencies([sums]):
+                return index + 1, [total + part for total, part in zip(totals, [*gradients, sums], strict=True)]
 
         totals = [tf.zeros(weight.shape, tf.float32) for weight in self.state.trained] + [tf.zeros([2])]
         _, totals = tf.while_loop(

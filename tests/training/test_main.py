@@ -92,6 +92,14 @@ def test_virtual_devices_with_accumulation_follow_one_device(tmp_path):
             assert first[name] == pytest.approx(second[name], rel=1e-4)
 
 
+def test_accumulation_goes_on_where_memory_is_short(tmp_path):
+    """TensorFlow takes 256 MB for the memory of a CPU and, near that, sums in temporary variables. See `TrainStep`."""
+    pp, model = "resize(192)|value_range(-1, 1)", {"model__image_size": 192, "model__patch_size": 4}  # 2,304 tokens
+    data = {"data__pp_train": pp, "data__pp_eval": pp, "data__eval_split": "test[:4]", "data__eval_batch_size": 4}
+    worlds.train(tmp_path, total_steps=2, data__batch_size=4, optim__accumulation_steps=2, **model, **data)
+    assert [line["step"] for line in worlds.metrics(tmp_path) if "loss" in line] == [2]
+
+
 def test_an_unreadable_picture_ends_the_run_with_its_path(tmp_path):
     for name in ("train/a", "train/b", "test/a", "test/b"):
         directory = tmp_path / "pictures" / name
