@@ -1,12 +1,14 @@
 """Every kind of exported classifier behind one interface: images in, probabilities out."""
 
+import functools
 import os
 
 import keras
 import numpy as np
 import tensorflow as tf
 
-from keras_vit.serving import card, interpreter, outputs, runtimes, versions
+from keras_vit import models
+from keras_vit.serving import card, interpreter, outputs, runtimes, signatures, versions
 
 
 class Artefact:
@@ -17,10 +19,12 @@ class Artefact:
         path: Where it came from.
         card: What describes it (see `keras_vit.serving.card`): class names, preprocessing, output function.
         scores_are: "logits" or "probabilities": what `predict_scores` returns.
+        without_features: Why `predict_features` does not work, and what to do; None where it does.
     """
 
     kind = ""
     scores_are = "probabilities"
+    without_features: str | None = None
 
     def __init__(self, path: str, description: dict):
         self.path = path
@@ -38,6 +42,14 @@ class Artefact:
     def predict_scores(self, images: np.ndarray) -> np.ndarray:
         """Logits `[B, classes]` where the artefact has them, else probabilities; `scores_are` tells."""
         return self.predict(images)
+
+    def predict_features(self, images: np.ndarray) -> np.ndarray:
+        """What the head reads, float32 `[B, D]`, of preprocessed images.
+
+        Raises:
+            ValueError: If the artefact does not hold it; see `without_features`.
+        """
+        raise ValueError(f"{self.without_features}.")
 
 
 class KerasArtefact(Artefact):
@@ -57,12 +69,25 @@ class KerasArtefact(Artefact):
         if not model.get_config().get("classifier_activation"):
             self.scores_are = "logits"
 
-        # The batch size stays open, so that a smaller last batch is not traced anew.
-        @tf.function(input_signature=[tf.TensorSpec((None, *model.input_shape[1:]), tf.float32)], autograph=False)
-        def scores(images):
-            return tf.cast(model(images, training=False), tf.float32)
+        self._scores = self._compiled(model)
 
-        self._scores = scores
+    def _compiled(self, network):
+        # The batch size stays open, so that a smaller last batch is not traced anew.
+        spec = tf.TensorSpec((None, *self.model.input_shape[1:]), tf.float32)
+        return tf.function(
+            lambda images: tf.nest.map_structure(
+                lambda output: tf.cast(output, tf.float32), network(images, training=False)
+            ),
+            input_signature=[spec],
+            autograph=False,
+        )
+
+    @functools.cached_property
+    def _features_and_scores(self):
+        return self._compiled(models.representation(self.model))
+
+    def predict_features(self, images):
+        return self._features_and_scores(tf.constant(images, tf.float32))[0].numpy()
 
     def predict_scores(self, images):
         return self._scores(tf.constant(images, tf.float32)).numpy()
@@ -97,6 +122,11 @@ class SavedModelArtefact(Artefact):
             self._session = tf.compat.v1.Session(graph=self._graph, config=config)
             loaded = tf.compat.v1.saved_model.loader.load(self._session, [tf.saved_model.SERVING], path)
         self.signatures = {name: sig for name, sig in loaded.signature_def.items() if not name.startswith("__")}
+        if signatures.FEATURES_TENSOR not in self.signatures:
+            self.without_features = (
+                f"this SavedModel has no signature {signatures.FEATURES_TENSOR!r}: export it again, with "
+                "--signature=features, or evaluate the directory of the run"
+            )
 
     def run(self, signature: str, inputs: dict) -> dict[str, np.ndarray]:
         """Runs a signature.
@@ -124,6 +154,9 @@ class SavedModelArtefact(Artefact):
     def predict(self, images):
         return self.run("serve_tensor", {"images": images})["probabilities"]
 
+    def predict_features(self, images):
+        return self.run(signatures.FEATURES_TENSOR, {"images": images})["features"]
+
     def close(self):
         """Frees the session."""
         self._session.close()
@@ -138,6 +171,10 @@ class TFLiteArtefact(Artefact):
     """
 
     kind = "tflite"
+    without_features = (
+        "a TFLite file gives probabilities only, not the features before the head: evaluate the directory of the run, "
+        "or a SavedModel exported from it"
+    )
 
     def __init__(self, path: str, num_threads: int | None = None):
         super().__init__(path, card.read(card.beside(path)))
@@ -163,6 +200,10 @@ class RuntimeArtefact(Artefact):
     def __init__(self, path: str, num_threads: int | None = None):
         super().__init__(path, card.read(card.beside(path)))
         self.kind = "onnx" if path.endswith(".onnx") else "openvino"
+        self.without_features = (
+            f"{'an ONNX' if self.kind == 'onnx' else 'an OpenVINO'} file gives probabilities only, not the features "
+            "before the head: evaluate the directory of the run, or a SavedModel exported from it"
+        )
         opener = runtimes.open_onnx if self.kind == "onnx" else runtimes.open_openvino
         self._predict, self.batch_size = opener(path, num_threads)
 

@@ -54,7 +54,8 @@ def export_saved_model(
         max_pixels: Pictures with more pixels are refused.
         name: Name of the model on the server, for the warm-up requests.
         batch_sizes: Batch sizes to write warm-up requests for; none without.
-        extra_signatures: "features" (what the head reads) and "attention" (where each block looks), if wanted.
+        extra_signatures: "features" (what the head reads, as "features" and "features_tensor") and "attention" (where
+            each block looks), if wanted.
 
     Returns:
         The version directory, and the comparison with the model.
@@ -161,10 +162,16 @@ def _check_decoded(artefact, keras_artefact, preprocess, content, tolerance):
 
 def _check_representations(artefact, model, preprocess, contents):
     """The extra signatures must give what the model computes, outside of the exported graph."""
-    functions = {"features": representations.features_function, "attention": representations.attention_function}
-    for name in artefact.signatures.keys() & functions.keys():
-        expected = functions[name](model)(tf.constant(pictures.prepare(contents, preprocess))).numpy()
-        answer = artefact.run(name, {"image_bytes": np.array(contents, object)})[name]
+    encoded, images = np.array(contents, object), pictures.prepare(contents, preprocess)
+    signatures_of = {
+        "features": (representations.features_function, "features", {"image_bytes": encoded}),
+        signatures.FEATURES_TENSOR: (representations.features_function, "features", {"images": images}),
+        "attention": (representations.attention_function, "attention", {"image_bytes": encoded}),
+    }
+    for name in artefact.signatures.keys() & signatures_of.keys():
+        function, output, inputs = signatures_of[name]
+        expected = function(model)(tf.constant(images)).numpy()
+        answer = artefact.run(name, inputs)[output]
         scale = max(float(np.abs(expected).max()), 1e-6)
         difference = float(np.abs(answer - expected).max()) / scale
         # Relative to the largest value; bfloat16 rounds each to 8 bits.

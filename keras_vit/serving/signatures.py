@@ -24,6 +24,7 @@ def write(module: tf.Module, path: str, functions: dict) -> None:
 
 
 EXTRA_SIGNATURES = ("features", "attention")
+FEATURES_TENSOR = "features_tensor"
 
 
 class ServingModule(tf.Module):
@@ -41,7 +42,7 @@ class ServingModule(tf.Module):
         output: "softmax" or "sigmoid", as the model was trained.
         top_k: Number of labels in the answer.
         max_pixels: Pictures with more pixels are refused before they are decoded.
-        extra_signatures: Which of `EXTRA_SIGNATURES` to offer as well.
+        extra_signatures: Which of `EXTRA_SIGNATURES` to offer as well; with "features" comes "features_tensor".
 
     Raises:
         ValueError: If the model cannot give one of the extra signatures, or the class names do not fit.
@@ -87,21 +88,25 @@ class ServingModule(tf.Module):
         """Preprocessed images, float32 `[B, H, W, C]`."""
         return self._classify(images)
 
+    def features_of_tensor(self, images: tf.Tensor) -> dict[str, tf.Tensor]:
+        """What the head reads, of preprocessed images, float32 `[B, H, W, C]`."""
+        return {"features": representations.features_function(self._model())(images)}
+
     def signatures(self) -> dict[str, tf.types.experimental.ConcreteFunction]:
         """Traces all signatures, by name."""
         height, width, channels = self._image_shape
         encoded = tf.TensorSpec([None], tf.string, "image_bytes")
+        prepared = tf.TensorSpec([None, height, width, channels], tf.float32, "images")
         methods = {
             "serving_default": (self.classify_bytes, encoded),
             "serve_images": (self.classify_images, tf.TensorSpec([None, None, None, channels], tf.uint8, "images")),
-            "serve_tensor": (
-                self.classify_tensor,
-                tf.TensorSpec([None, height, width, channels], tf.float32, "images"),
-            ),
+            "serve_tensor": (self.classify_tensor, prepared),
         }
         functions = {"features": representations.features_function, "attention": representations.attention_function}
         for name in self._extra_signatures:
             methods[name] = (self._of_bytes(name, functions[name](self._model())), encoded)
+        if "features" in self._extra_signatures:
+            methods[FEATURES_TENSOR] = (self.features_of_tensor, prepared)
         return {
             name: tf.function(method, autograph=False).get_concrete_function(spec)
             for name, (method, spec) in methods.items()

@@ -2,6 +2,7 @@ import os
 import subprocess
 import sys
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -51,7 +52,8 @@ def test_version_directory_and_files(exported):
 
 def test_signatures_have_the_documented_names(exported):
     signatures = exported[1].signatures
-    assert set(signatures) == {"serving_default", "serve_images", "serve_tensor", "features", "attention"}
+    expected = {"serving_default", "serve_images", "serve_tensor", "features", "features_tensor", "attention"}
+    assert set(signatures) == expected
     answer = {"probabilities", "top_k_classes", "top_k_scores"}
     assert set(signatures["serving_default"].inputs) == {"image_bytes"}
     assert set(signatures["serving_default"].outputs) == {*answer, "valid"}
@@ -130,6 +132,21 @@ def test_features_are_what_the_head_reads(exported):
     head = model.get_layer("head")
     logits = answer["features"][[0, 2, 3]] @ head.kernel.numpy() + head.bias.numpy()
     np.testing.assert_allclose(tf.nn.softmax(logits), expected_probabilities(model, contents), atol=1e-5)
+
+
+def test_features_of_prepared_images_are_the_models(exported):
+    model, artefact, _, _ = exported
+    contents = small.examples(3).contents
+    images = np.stack([small.preprocess(tf.constant(content)) for content in contents])
+    body = keras.Model(model.inputs[0], model.get_layer("head").input)
+    expected = body(images).numpy()
+    assert artefact.without_features is None
+    np.testing.assert_allclose(artefact.predict_features(images), expected, rtol=1e-5, atol=1e-5)  # float32
+    keras_artefact = artefacts.KerasArtefact(model, artefact.card)
+    np.testing.assert_allclose(keras_artefact.predict_features(images), expected, rtol=1e-5, atol=1e-5)
+    # The signature of files prepares the same images itself.
+    of_files = artefact.run("features", {"image_bytes": contents})["features"]
+    np.testing.assert_allclose(of_files, expected, rtol=1e-4, atol=1e-4)
 
 
 def test_attention_maps_are_those_of_inspection(exported):
