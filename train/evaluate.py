@@ -7,7 +7,8 @@
 
 An artefact is a SavedModel, or a TFLite, ONNX or OpenVINO file. Without --data it takes the data set and the
 evaluation split of the run. Every example counts exactly once. --evaluators measures something else instead: see
-docs/recipes.md for what there is.
+docs/recipes.md for what there is. What an artefact has no features for is listed as not measured, and the exit status
+is 1.
 """
 
 import json
@@ -16,7 +17,7 @@ import sys
 import numpy as np
 from absl import flags, logging
 
-from keras_vit import data, evaluators, models, program
+from keras_vit import data, evaluators, program
 from keras_vit.data import preprocess as preprocessing
 from keras_vit.serving import artefacts, runs
 from keras_vit.training import report
@@ -26,7 +27,7 @@ flags.DEFINE_string("artefact", None, "Measure this exported artefact instead of
 flags.DEFINE_string("data", None, "Data set, such as folder:/pictures; the run's own if not given.")
 flags.DEFINE_string("split", None, "Split of the data set; the run's evaluation split if not given.")
 flags.DEFINE_multi_string("evaluators", [], "Evaluators to run, such as 'knn' or 'fewshot(shots=(1, 10))'.")
-flags.DEFINE_bool("markdown", False, "With --evaluators: write a row of a Markdown table.")
+flags.DEFINE_bool("markdown", False, "Write a row of a Markdown table.")
 flags.DEFINE_integer("batch_size", 64, "Images in one call of the model.", 1)
 flags.DEFINE_bool("json", False, "Write one JSON object instead of a table.")
 
@@ -36,20 +37,35 @@ def main(argv):
     options = flags.FLAGS
     if not (options.model or options.artefact):
         raise ValueError("--model is missing: the directory of a run, a .keras file, or an exported artefact.")
+    if options.json and options.markdown:
+        raise ValueError("Expected one form of output. Received: --json and --markdown.")
+    suite = evaluators.Suite(options.evaluators)
     classifier = artefacts.open_artefact(options.artefact) if options.artefact else runs.open_classifier(options.model)
-    card = classifier.card
-    recipe = card.get("recipe", {}).get("data", {})
+    recipe = classifier.card.get("recipe", {}).get("data", {})
     name, split = options.data or recipe.get("source"), options.split or recipe.get("eval_split", "test")
     if not name:
         raise ValueError("--data is missing: the model does not say what it was trained on.")
-    if options.evaluators:
-        results = evaluators.Suite(options.evaluators).run(subject(classifier, name, split, options.batch_size))
-        sys.stdout.write(evaluators_output(classifier, results))
-        return 0
-    source = data.open_source(name, split=split)
-    check_classes(source, classifier.class_names)
-    logging.info("%s, %d images of %s[%s]", classifier.kind, source.num_examples, source.name, split)
+    if not options.evaluators:
+        return plain(classifier, name, split)
+    what = subject(classifier, name, split, options.batch_size)
+    suite.check(what)
+    results = suite.run(what)
+    if options.json:
+        output = evaluators.report.to_json(results)
+    elif options.markdown:
+        output = evaluators.report.markdown_row(classifier.path, results)
+    else:
+        output = evaluators.report.table(results)
+    sys.stdout.write(f"{output}\n")
+    return 1 if any(result.not_measured for result in results) else 0
 
+
+def plain(classifier, name, split):
+    """Measures the classification, with the accuracy of each class."""
+    options, card = flags.FLAGS, classifier.card
+    source = data.open_source(name, split=split)
+    evaluators.classes.check(source.name, source.class_names, classifier.class_names)
+    logging.info("%s, %d images of %s[%s]", classifier.kind, source.num_examples, source.name, split)
     results = evaluators.evaluate(
         classifier.predict_scores,
         batches(source, card["preprocess"], options.batch_size),
@@ -57,24 +73,25 @@ def main(argv):
         output=card["output"],
         scores_are=classifier.scores_are,
     )
-    results = {"model": classifier.path, "kind": classifier.kind, "data": source.name, "split": split, **results}
-    sys.stdout.write(as_json(results) if options.json else as_table(results, classifier.class_names))
+    origin = {"model": classifier.path, "kind": classifier.kind, "data": source.name, "split": split}
+    if options.json:
+        output = json.dumps(evaluators.report.plain({**origin, **results}), allow_nan=False) + "\n"
+    elif options.markdown:
+        row = evaluators.Result("classification", evaluators.classification.numbers(results))
+        output = evaluators.report.markdown_row(classifier.path, [row]) + "\n"
+    else:
+        output = as_table({**origin, **results}, classifier.class_names)
+    sys.stdout.write(output)
     return 0
 
 
 def subject(classifier, name, split, batch_size):
-    """The classifier as evaluators take it. An exported file gives scores only, no features."""
+    """The classifier as evaluators take it."""
     recipe = classifier.card.get("recipe", {}).get("data", {})
-    features = None
-    if classifier.kind == "keras":
-        network = models.representation(classifier.model)
-
-        def features(images):
-            return network.predict_on_batch(images)[0]
-
+    is_model = classifier.kind == "keras"
     return evaluators.Subject(
         classifier.predict_scores,
-        features,
+        None if classifier.without_features else classifier.predict_features,
         evaluators.opener(batch_size),
         name,
         recipe.get("train_split", "train"),
@@ -82,15 +99,10 @@ def subject(classifier, name, split, batch_size):
         classifier.card["preprocess"],
         output=classifier.card["output"],
         scores_are=classifier.scores_are,
+        class_names=classifier.class_names,
+        image_shape=classifier.model.input_shape[1:] if is_model else tuple(classifier.card["image_shape"]),
+        without_features=classifier.without_features or "",
     )
-
-
-def evaluators_output(classifier, results):
-    if flags.FLAGS.json:
-        return evaluators.report.to_json(results) + "\n"
-    if flags.FLAGS.markdown:
-        return evaluators.report.markdown_row(classifier.path, results) + "\n"
-    return evaluators.report.table(results) + "\n"
 
 
 def batches(source, pp, batch_size):
@@ -102,30 +114,6 @@ def batches(source, pp, batch_size):
             "label": batch["label"].numpy(),
             "mask": batch["mask"].numpy(),
         }
-
-
-def check_classes(source, class_names):
-    if source.num_classes != len(class_names):
-        raise ValueError(
-            f"The data must have the model's {len(class_names)} classes, {summary(class_names)}. "
-            f"Received: {source.name!r} with {source.num_classes}, {summary(source.class_names)}."
-        )
-    if tuple(source.class_names) != tuple(class_names):
-        if sorted(source.class_names) == sorted(class_names):
-            raise ValueError(
-                f"The classes of the data must be in the order of the model's, {summary(class_names)}. "
-                f"Received: {summary(source.class_names)}."
-            )
-        logging.warning(
-            "The classes of %s are called %s, those of the model %s: compared by their numbers.",
-            source.name,
-            summary(source.class_names),
-            summary(class_names),
-        )
-
-
-def summary(names):
-    return ", ".join(names[:5]) + (", ..." if len(names) > 5 else "")
 
 
 def as_table(results, class_names):
@@ -151,12 +139,6 @@ def as_table(results, class_names):
     if results["confusion"] is not None:
         lines += ["", *report.confusion_lines(results["confusion"], class_names)]
     return "\n".join(lines) + "\n"
-
-
-def as_json(results):
-    plain = {name: value.tolist() if isinstance(value, np.ndarray) else value for name, value in results.items()}
-    plain["per_class"] = [None if np.isnan(value) else value for value in plain["per_class"]]  # JSON knows no NaN
-    return json.dumps(plain) + "\n"
 
 
 def run():

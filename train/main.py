@@ -121,7 +121,8 @@ def main(argv):
         )
     scheduled = None
     if recipe.evaluators:
-        scheduled = scheduled_evaluators(recipe, engine.Forward(state, strategy), eval_batch_size)
+        forward = engine.Forward(state, strategy)
+        scheduled = scheduled_evaluators(recipe, forward, eval_batch_size, train_source.class_names)
     loop = engine.Loop(
         recipe,
         strategy,
@@ -146,7 +147,7 @@ def main(argv):
             logging.info("\n%s", evaluators.report.table(scheduled.last))
 
 
-def scheduled_evaluators(recipe: recipes.Recipe, forward, batch_size) -> evaluators.Scheduled:
+def scheduled_evaluators(recipe: recipes.Recipe, forward, batch_size, class_names) -> evaluators.Scheduled:
     """The evaluators of the recipe, on the weights as they are when one is due; opens all their data first."""
     open_split = evaluators.opener(batch_size)
 
@@ -160,6 +161,8 @@ def scheduled_evaluators(recipe: recipes.Recipe, forward, batch_size) -> evaluat
             recipe.data.eval_split,
             recipe.data.pp_eval,
             output=recipe.loss,
+            class_names=class_names,
+            image_shape=forward.state.model.input_shape[1:],
         )
 
     return evaluators.Scheduled(evaluators.Suite(recipe.evaluators), subject, recipe.total_steps, recipe.eval_every)

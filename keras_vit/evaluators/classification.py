@@ -180,6 +180,17 @@ class ClassificationMetrics:
         return float(np.mean(precisions)) if precisions else float("nan")
 
 
+def numbers(result: dict) -> dict[str, float]:
+    """The single numbers of a result that say something: what a table or a curve shows of it.
+
+    Args:
+        result: The dictionary of `ClassificationMetrics.result`.
+    """
+    names = ["accuracy", "top5", "loss", "ece", "examples", "mean_average_precision"]
+    names += ["non_finite"] if result["non_finite"] else []
+    return {name: result[name] for name in names if result[name] is not None}
+
+
 def evaluate(
     predict,
     batches,

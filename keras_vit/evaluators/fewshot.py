@@ -1,9 +1,10 @@
 """Few-shot accuracy by regularised least squares on frozen features, in closed form."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 import numpy as np
 
+from keras_vit.evaluators import arguments
 from keras_vit.evaluators.features import check_labels, standardization
 
 BIAS = 100.0  # a constant feature so large that its weight, the bias, is hardly regularised
@@ -56,13 +57,26 @@ def shots_of(labels: np.ndarray, shots: int, num_classes: int, seed: int) -> np.
     return np.concatenate([rng.permutation(np.flatnonzero(labels == c))[:shots] for c in range(num_classes)])
 
 
+def check(shots: int | Iterable[int] = SHOTS, l2: float = L2, seeds: int | Iterable[int] = 3) -> dict:
+    """Returns the options of `evaluate` by name, after checking them.
+
+    Raises:
+        ValueError: If a number is out of range.
+    """
+    return {
+        "shots": arguments.counts("shots", shots),
+        "l2": arguments.positive("l2", l2),
+        "seeds": arguments.seeds(seeds),
+    }
+
+
 def evaluate(
     train: tuple[np.ndarray, np.ndarray],
     test: tuple[np.ndarray, np.ndarray],
     num_classes: int,
-    shots: Iterable[int] = SHOTS,
+    shots: int | Iterable[int] = SHOTS,
     l2: float = L2,
-    seeds: int | Sequence[int] = 3,
+    seeds: int | Iterable[int] = 3,
 ) -> dict[str, float]:
     """Accuracy on the test set from few examples of each class.
 
@@ -70,22 +84,22 @@ def evaluate(
         train: Features `[N, D]` and labels `[N]` to choose the examples from.
         test: Features and labels of the test set.
         num_classes: Number of classes.
-        shots: Numbers of examples a class; a class that has fewer gives all it has.
+        shots: Numbers of examples a class, or one; a class that has fewer gives all it has.
         l2: Strength of the regularisation.
         seeds: Number of draws, 0, 1, 2 ..., or the seeds themselves.
 
     Returns:
         For each number of shots `"10shot"`, the mean over the draws, and `"10shot_std"`, their standard deviation.
     """
+    options = check(shots, l2, seeds)
     train_features, train_labels = np.asarray(train[0]), check_labels(train[1], num_classes, "the training set")
     test_features, test_labels = np.asarray(test[0]), check_labels(test[1], num_classes, "the test set")
-    seeds = range(seeds) if isinstance(seeds, int) else seeds
-    accuracies: dict[int, list[float]] = {int(count): [] for count in shots}
-    for seed in seeds:
+    accuracies: dict[int, list[float]] = {count: [] for count in options["shots"]}
+    for seed in options["seeds"]:
         for count, results in accuracies.items():
             chosen = shots_of(train_labels, count, num_classes, seed)
             classifier = RidgeClassifier(train_features[chosen], train_labels[chosen], num_classes)
-            results.append(float((classifier.predict(test_features, l2) == test_labels).mean()))
+            results.append(float((classifier.predict(test_features, options["l2"]) == test_labels).mean()))
     metrics = {}
     for count, results in accuracies.items():
         metrics[f"{count}shot"] = float(np.mean(results))

@@ -4,6 +4,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
+from keras_vit.evaluators import arguments
 from keras_vit.evaluators.features import check_labels
 
 NEIGHBOURS = (1, 5, 10, 20, 50, 100, 200)
@@ -11,11 +12,23 @@ TEMPERATURE = 0.07
 _ROWS = 1_024  # test examples compared at a time, to bound the memory
 
 
+def check(neighbours: int | Iterable[int] = NEIGHBOURS, temperature: float = TEMPERATURE) -> dict:
+    """Returns the options of `evaluate` by name, after checking them.
+
+    Raises:
+        ValueError: If a number is out of range.
+    """
+    return {
+        "neighbours": arguments.counts("neighbours", neighbours),
+        "temperature": arguments.positive("temperature", temperature),
+    }
+
+
 def evaluate(
     train: tuple[np.ndarray, np.ndarray],
     test: tuple[np.ndarray, np.ndarray],
     num_classes: int,
-    neighbours: Iterable[int] = NEIGHBOURS,
+    neighbours: int | Iterable[int] = NEIGHBOURS,
     temperature: float = TEMPERATURE,
 ) -> dict[str, float]:
     """Accuracy of a vote of the nearest training examples.
@@ -26,7 +39,7 @@ def evaluate(
         train: Features `[N, D]` and labels `[N]`.
         test: Features and labels of the test set.
         num_classes: Number of classes.
-        neighbours: Numbers of neighbours; those beyond the size of the training set are left out.
+        neighbours: Numbers of neighbours, or one; those beyond the size of the training set are left out.
         temperature: The smaller, the more the nearest decide.
 
     Returns:
@@ -35,13 +48,12 @@ def evaluate(
     References:
         Wu et al. 2018, "Unsupervised Feature Learning via Non-Parametric Instance Discrimination", section 3.4
     """
-    if temperature <= 0:
-        raise ValueError(f"temperature must be positive. Received: temperature={temperature}.")
+    neighbours, temperature = check(neighbours, temperature).values()
     train_labels = check_labels(train[1], num_classes, "the training set")
     test_labels = check_labels(test[1], num_classes, "the test set")
-    counts = sorted({int(k) for k in neighbours if 0 < k <= len(train_labels)})
+    counts = sorted({k for k in neighbours if k <= len(train_labels)})
     if not counts:
-        raise ValueError(f"No number of neighbours lies in [1, {len(train_labels)}]. Received: {tuple(neighbours)}.")
+        raise ValueError(f"No number of neighbours lies in [1, {len(train_labels)}]. Received: {neighbours}.")
     keys, queries = _normalized(train[0]), _normalized(test[0])
     correct = np.zeros(len(counts), np.int64)
     for start in range(0, len(queries), _ROWS):

@@ -4,7 +4,8 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from keras_vit.evaluators import lbfgs
+from keras_vit import _checks
+from keras_vit.evaluators import arguments, lbfgs
 from keras_vit.evaluators.features import check_labels, standardization
 from keras_vit.evaluators.fewshot import RidgeClassifier
 
@@ -58,6 +59,24 @@ class LogisticRegression:
         return (self._inputs(features) @ self.parameters[:-1] + self.parameters[-1]).argmax(axis=1)
 
 
+def check(
+    solver: str = "lbfgs", l2: Iterable[float] | float | None = None, max_iterations: int = MAX_ITERATIONS
+) -> dict:
+    """Returns the options of `evaluate` by name, after checking them.
+
+    Raises:
+        ValueError: If there is no such solver, or a number is out of range.
+    """
+    _checks.choice("solver", solver, SOLVERS)
+    # Least squares divide by the strength; the logistic loss does without.
+    strengths = L2[solver] if l2 is None else arguments.strengths("l2", l2, zero=solver == "lbfgs")
+    return {
+        "solver": solver,
+        "l2": strengths,
+        "max_iterations": _checks.positive_int("max_iterations", max_iterations),
+    }
+
+
 def evaluate(
     train: tuple[np.ndarray, np.ndarray],
     test: tuple[np.ndarray, np.ndarray],
@@ -82,9 +101,7 @@ def evaluate(
         `"accuracy"` on the test set after training on training and validation examples together, `"l2"` as chosen, and
         `"validation_accuracy"` (absent if there was nothing to choose).
     """
-    if solver not in SOLVERS:
-        raise ValueError(f"solver must be one of {', '.join(map(repr, SOLVERS))}. Received: solver={solver!r}.")
-    strengths = L2[solver] if l2 is None else np.atleast_1d(np.asarray(l2, float)).tolist()
+    solver, strengths, max_iterations = check(solver, l2, max_iterations).values()
     train_labels = check_labels(train[1], num_classes, "the training set")
     test_labels = check_labels(test[1], num_classes, "the test set")
     features = np.asarray(train[0])

@@ -41,32 +41,61 @@ def evaluate(predict: Callable, batches: Iterable[dict], labels: Sequence[Iterab
     return {"accuracy": float(np.mean(answers)), "examples": len(answers)}
 
 
-def read_labels(path: str, names: Sequence[str] | None = None) -> list[list[int]]:
+def read_labels(path: str) -> list[list[int]]:
     """Reads `real.json` of https://github.com/google-research/reassessed-imagenet.
 
     Args:
         path: The file: a JSON list that holds for each validation image, in the order of their numbers, a list of
             classes.
-        names: Paths of the images to evaluate, such as `"val/n01440764/ILSVRC2012_val_00000293.JPEG"`, in their order;
-            None for all images in the order of their numbers.
 
     Returns:
-        A list of classes for each image.
+        A list of classes for each validation image.
 
     Raises:
-        ValueError: If the file is something else, or a name holds no number.
+        ValueError: If the file cannot be read or is something else.
     """
-    with open(path, encoding="utf-8") as file:
-        labels = json.load(file)
+    try:
+        with open(path, encoding="utf-8") as file:
+            labels = json.load(file)
+    except (OSError, ValueError) as error:
+        raise ValueError(f"The labels of ImageNet ReaL cannot be read from {path!r}: {error}") from error
     if not isinstance(labels, list) or not all(isinstance(some, list) for some in labels):
         raise ValueError(f"{path} must hold a list of lists of class numbers, as `real.json` does.")
-    if names is None:
-        return labels
+    if not all(type(number) is int and number >= 0 for some in labels for number in some):
+        raise ValueError(f"{path} must hold lists of class numbers, integers of at least 0.")
+    return labels
+
+
+def check_labels(labels: Sequence[Sequence[int]], num_classes: int, path: str) -> None:
+    """Refuses labels that a model of `num_classes` classes has no scores for.
+
+    Raises:
+        ValueError: If there is one.
+    """
+    largest = max((number for some in labels for number in some), default=0)
+    if largest >= num_classes:
+        raise ValueError(f"{path} names the class {largest}, which a model of {num_classes} classes does not have.")
+
+
+def select(labels: list[list[int]], names: Sequence[str], path: str) -> list[list[int]]:
+    """The labels of some images.
+
+    Args:
+        labels: Of all validation images, in the order of their numbers.
+        names: Paths of the images to evaluate, such as `"val/n01440764/ILSVRC2012_val_00000293.JPEG"`, in their order.
+        path: The file of the labels, for messages.
+
+    Returns:
+        A list of classes for each of these images.
+
+    Raises:
+        ValueError: If a name holds no number, or one that is too large.
+    """
     found = [_NUMBER.search(name) for name in names]
     if None in found:
         name = names[found.index(None)]
         raise ValueError(f"Image files must be named ILSVRC2012_val_00000001.JPEG and so on. Received: {name!r}.")
     numbers = [int(match[1]) for match in found]
-    if max(numbers) > len(labels):
+    if max(numbers, default=0) > len(labels):
         raise ValueError(f"{path} has labels of {len(labels)} images. Received: an image of number {max(numbers)}.")
     return [labels[number - 1] for number in numbers]

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+from keras_vit.evaluators import report
 from keras_vit.evaluators.subject import Subject
 from keras_vit.evaluators.suite import Suite
 
@@ -36,11 +37,14 @@ class Scheduled:
             step: Number of steps made.
 
         Returns:
-            For each evaluator that ran its metrics, named `evaluator/metric`, and `"evaluator"`. `last` keeps the
-            `Result`s.
+            For each evaluator that ran its metrics, named `evaluator/metric`, and `"evaluator"`; None for numbers that
+            are not finite, which the lines of metrics cannot hold. `last` keeps the `Result`s.
         """
         self.last = self.suite.run(self.subject(), self.due(step))
         return [
-            {"evaluator": result.name, **{f"{result.name}/{key}": value for key, value in result.metrics.items()}}
+            {
+                "evaluator": result.name,
+                **{f"{result.name}/{key}": value for key, value in report.plain(result.metrics).items()},
+            }
             for result in self.last
         ]

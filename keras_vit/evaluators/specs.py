@@ -32,7 +32,7 @@ def parse(text: str) -> tuple[str, dict]:
     for keyword in node.keywords:
         try:
             arguments[keyword.arg] = ast.literal_eval(keyword.value)
-        except ValueError:
+        except (ValueError, TypeError):
             raise ValueError(f"{usage}, in which {keyword.arg} is not a literal.") from None
     return node.func.id, arguments
 
@@ -41,13 +41,21 @@ def create(kind: Callable, arguments: dict, text: str):
     """Calls `kind` with arguments that it has.
 
     Raises:
-        ValueError: If it has no such argument; names the nearest one.
+        ValueError: If it has no such argument, naming the nearest one, lacks one, or one has a wrong value.
     """
-    known = list(inspect.signature(kind).parameters)
+    parameters = inspect.signature(kind).parameters
+    known = list(parameters)
     for name in arguments:
         if name not in known:
             raise ValueError(
                 f"There is no argument {name!r} in {text!r}.{_checks.nearest(name, known)} "
                 f"There are: {', '.join([*known, 'name', 'every'])}."
             )
-    return kind(**arguments)
+    required = [name for name, parameter in parameters.items() if parameter.default is parameter.empty]
+    lacking = [name for name in required if name not in arguments]
+    if lacking:
+        raise ValueError(f"{text!r} lacks {' and '.join(f'{name}=' for name in lacking)}. It needs: {required}.")
+    try:
+        return kind(**arguments)
+    except ValueError as error:
+        raise ValueError(f"{text!r}: {error}") from error

@@ -24,7 +24,9 @@ def opener(batch_size: int) -> Callable[[str, str, str], Split]:
         indexed = hasattr(opened, "labels")
         names = tuple(opened.origin(index) for index in range(opened.num_examples)) if indexed else None
         batches = _Batches(dataset, data.preprocess.device_function(pp))
-        return Split(batches, opened.num_classes, opened.multi_label, names)
+        shape = dataset.element_spec["image"].shape[1:]
+        image_shape = tuple(shape.as_list()) if shape.rank else None
+        return Split(batches, opened.num_classes, opened.multi_label, names, opened.class_names, image_shape)
 
     return open_split
 

@@ -47,8 +47,7 @@ def restrict(predict: Callable, classes: Sequence[int]) -> Callable:
 
     def predict_some(images):
         scores = np.asarray(predict(images))
-        if scores.shape[-1] <= classes.max():
-            raise ValueError(f"Class {classes.max()} is wanted of a model of {scores.shape[-1]} classes.")
+        check_largest(classes, scores.shape[-1])
         return scores[:, classes]
 
     return predict_some
@@ -81,7 +80,14 @@ def check_classes(classes: Sequence[int] | str) -> np.ndarray:
         if classes not in SUBSETS:
             raise ValueError(f"The subset must be one of {', '.join(SUBSETS)}, or numbers. Received: {classes!r}.")
         classes = SUBSETS[classes]
-    numbers = np.asarray(classes, np.int64)
-    if numbers.ndim != 1 or not len(numbers) or len(np.unique(numbers)) != len(numbers) or numbers.min() < 0:
+    numbers = np.asarray(classes)
+    whole = numbers.ndim == 1 and len(numbers) > 0 and np.issubdtype(numbers.dtype, np.integer)
+    if not whole or len(np.unique(numbers)) != len(numbers) or numbers.min() < 0:
         raise ValueError(f"Different class numbers, none below 0, are expected. Received: {classes!r}.")
-    return numbers
+    return numbers.astype(np.int64)
+
+
+def check_largest(classes: np.ndarray, num_classes: int) -> None:
+    """Refuses a subset with a class that a model of `num_classes` classes does not have."""
+    if num_classes <= classes.max():
+        raise ValueError(f"Class {classes.max()} is wanted of a model of {num_classes} classes.")

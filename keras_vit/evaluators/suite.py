@@ -1,41 +1,24 @@
 """Evaluators by name, as recipes and `--evaluators` write them: `"fewshot(shots=(1, 10))"`, `"knn"`."""
 
-import dataclasses
 import time
 from collections.abc import Callable, Iterable
 
 from absl import logging
 
 from keras_vit import _checks
-from keras_vit.evaluators import named, specs
-from keras_vit.evaluators.subject import Subject
+from keras_vit.evaluators import arguments, on_features, on_scores, specs
+from keras_vit.evaluators.result import Result, format_metric
+from keras_vit.evaluators.subject import NotMeasurable, Subject
 
 EVALUATORS: dict[str, Callable] = {
-    "classification": named.Classification,
-    "real": named.Real,
-    "subset": named.Subset,
-    "fewshot": named.FewShot,
-    "knn": named.Knn,
-    "linear_probe": named.LinearProbe,
-    "vtab": named.Vtab,
+    "classification": on_scores.Classification,
+    "real": on_scores.Real,
+    "subset": on_scores.Subset,
+    "fewshot": on_features.FewShot,
+    "knn": on_features.Knn,
+    "linear_probe": on_features.LinearProbe,
+    "vtab": on_features.Vtab,
 }
-
-
-@dataclasses.dataclass(frozen=True)
-class Result:
-    """What an evaluator found.
-
-    Attributes:
-        name: Of the evaluator in its suite.
-        metrics: Numbers by name; None where a number could not be had.
-        missing: Data sets that are not there, with the reason.
-        seconds: How long it took.
-    """
-
-    name: str
-    metrics: dict[str, float | None]
-    missing: dict[str, str] = dataclasses.field(default_factory=dict)
-    seconds: float = 0.0
 
 
 class Suite:
@@ -55,18 +38,18 @@ class Suite:
     def __init__(self, texts: Iterable[str]):
         self.evaluators, self.every = {}, {}
         for text in texts:
-            kind, arguments = specs.parse(text)
+            kind, values = specs.parse(text)
             if kind not in EVALUATORS:
                 raise ValueError(
                     f"Unknown evaluator {kind!r} in {text!r}.{_checks.nearest(kind, EVALUATORS)} "
                     f"There are: {', '.join(EVALUATORS)}."
                 )
-            name, every = arguments.pop("name", kind), arguments.pop("every", None)
+            name, every = arguments.text("name", values.pop("name", None)) or kind, values.pop("every", None)
             if name in self.evaluators:
                 raise ValueError(f"Two evaluators are called {name!r}: give one of them another with name='...'.")
             if every is not None:
                 _checks.positive_int("every", every)
-            self.evaluators[name] = specs.create(EVALUATORS[kind], arguments, text)
+            self.evaluators[name] = specs.create(EVALUATORS[kind], values, text)
             self.every[name] = every
 
     def due(self, step: int, total_steps: int, every: int) -> list[str]:
@@ -85,17 +68,19 @@ class Suite:
         return [every for every in self.every.values() if every]
 
     def check(self, subject: Subject) -> None:
-        """Opens all data once, so that what is missing is found before a long training.
+        """Opens all data once and compares them with the network, so that mistakes are found before a long training.
 
         Raises:
-            ValueError: If a split cannot be opened; names the evaluator. (VTAB lists missing tasks instead.)
+            ValueError: If a split cannot be opened, or has other classes or images than the network; names the
+                evaluator. (VTAB lists missing tasks instead, and `run` what this network cannot give.)
         """
         for name, evaluator in self.evaluators.items():
             try:
-                for place in evaluator.splits(subject):
-                    subject.open_split(*place)
+                evaluator.check(subject)
+            except NotMeasurable:
+                continue
             except (OSError, ValueError, ImportError) as error:
-                raise ValueError(f"The data of the evaluator {name!r} cannot be opened: {error}") from error
+                raise ValueError(f"The evaluator {name!r} cannot run: {error}") from error
 
     def run(self, subject: Subject, names: Iterable[str] | None = None) -> list[Result]:
         """Runs evaluators on a network.
@@ -103,18 +88,22 @@ class Suite:
         Args:
             subject: The network and its data.
             names: Which of them; None for all.
+
+        Returns:
+            A result for each; of those that need what the network does not give, the reason.
         """
         results = []
         for name in self.evaluators if names is None else names:
             started = time.monotonic()
-            metrics, missing = self.evaluators[name](subject)
-            results.append(Result(name, metrics, missing, time.monotonic() - started))
-            logging.info("%s: %s", name, ", ".join(f"{key} {format_metric(value)}" for key, value in metrics.items()))
-            for what, why in missing.items():
+            try:
+                found = self.evaluators[name](subject)
+            except NotMeasurable as error:
+                results.append(Result(name, {}, not_measured=str(error)))
+                logging.warning("%s: not measured: %s", name, error)
+                continue
+            results.append(Result(name, found.metrics, found.missing, time.monotonic() - started, found.details))
+            shown = ", ".join(f"{key} {format_metric(value)}" for key, value in found.metrics.items())
+            logging.info("%s: %s", name, shown)
+            for what, why in found.missing.items():
                 logging.warning("%s: %s is missing: %s", name, what, why)
         return results
-
-
-def format_metric(value: float | None) -> str:
-    """A metric in few characters."""
-    return "-" if value is None else f"{value:,}" if isinstance(value, int) else f"{value:.4g}"

@@ -103,7 +103,7 @@ def test_knn_with_many_examples_is_that_of_the_plain_definition():
 def test_knn_refuses_what_cannot_be():
     with pytest.raises(ValueError, match=r"No number of neighbours lies in \[1, 3\]"):
         knn.evaluate(blobs(3), blobs(3), 4, neighbours=(10,))
-    with pytest.raises(ValueError, match="temperature must be positive"):
+    with pytest.raises(ValueError, match="`temperature` must be a finite number above 0"):
         knn.evaluate(blobs(3), blobs(3), 4, temperature=0)
 
 
@@ -162,7 +162,7 @@ def test_linear_probe_takes_a_validation_set_that_decides():
 
 
 def test_unknown_solver_is_refused():
-    with pytest.raises(ValueError, match="solver must be one of 'lbfgs', 'ridge'. Received: solver='adam'"):
+    with pytest.raises(ValueError, match="`solver` must be one of 'lbfgs', 'ridge'. Received: solver='adam'"):
         linear_probe.evaluate(blobs(9), blobs(9), 4, solver="adam")
 
 

@@ -7,50 +7,7 @@ import pytest
 
 from keras_vit import evaluators
 from keras_vit.evaluators import report, subsets, vtab
-
-
-def batches_of(images, labels, size=8):
-    """Full batches; the last is filled with rows of mask 0, as the pipeline does it."""
-    for start in range(0, len(images), size):
-        image, label = images[start : start + size], labels[start : start + size]
-        missing = size - len(image)
-        yield {
-            "image": np.pad(image, ((0, missing), (0, 0))),
-            "label": np.pad(label, ((0, missing),) + ((0, 0),) * (label.ndim - 1)),
-            "mask": np.repeat([1.0, 0.0], [len(image), missing]),
-        }
-
-
-class Data:
-    """An `open_split` of made-up data, that remembers what was asked of it."""
-
-    def __init__(self, num_classes=3, count=45, **splits):
-        rng = np.random.default_rng(0)
-        labels = np.arange(count) % num_classes
-        images = np.eye(num_classes)[labels] + 0.3 * rng.normal(size=(count, num_classes))
-        self.content = {"train": (images, labels), "test": (images[:20], labels[:20]), **splits}
-        self.num_classes, self.asked = num_classes, []
-
-    def __call__(self, source, split, pp):
-        self.asked.append((source, split, pp))
-        if source.startswith("missing"):
-            raise FileNotFoundError(f"{source} is not here.")
-        images, labels = self.content[split]
-        return evaluators.Split(list(batches_of(images, labels)), self.num_classes)
-
-
-def subject(data, **changes):
-    arguments = {
-        "predict": lambda images: 5.0 * images,
-        "features": lambda images: images,
-        "open_split": data,
-        "source": "made-up",
-        "train_split": "train",
-        "eval_split": "test",
-        "pp": "value_range",
-        **changes,
-    }
-    return evaluators.Subject(**arguments)
+from tests.evaluators.made_up import Data, batches_of, subject
 
 
 def test_every_evaluator_runs_by_name():
@@ -85,37 +42,6 @@ def test_intervals():
     assert suite.due(100, 100, every=0) == ["knn", "fewshot", "last"]
 
 
-@pytest.mark.parametrize(
-    ("texts", "message"),
-    [
-        (["few_shot"], "Unknown evaluator 'few_shot' in 'few_shot'. Did you mean 'fewshot'?"),
-        (["fewshot(shot=(1,))"], "There is no argument 'shot' in .*Did you mean 'shots'?"),
-        (["knn", "knn"], "Two evaluators are called 'knn'"),
-        (["knn(neighbours=range(3))"], "neighbours is not a literal"),
-        (["knn(1)"], "written name or name"),
-        (["knn("], "written name or name"),
-        (["__import__('os')"], "written name or name"),
-        (["knn(every=0)"], "`every` must be an integer of at least 1"),
-        (["vtab(tasks=('mnist',))"], "The tasks of VTAB are caltech101, .* Received: 'mnist'"),
-        (["subset(classes='imagenet_b', source='x')"], "The subset must be one of imagenet_a, imagenet_r"),
-    ],
-)
-def test_wrong_suites_are_refused(texts, message):
-    with pytest.raises(ValueError, match=message):
-        evaluators.Suite(texts)
-
-
-def test_missing_data_is_found_before_the_training():
-    suite = evaluators.Suite(["classification", "knn(source='missing:pets', name='pets')"])
-    with pytest.raises(ValueError, match="The data of the evaluator 'pets' cannot be opened: missing:pets is not here"):
-        suite.check(subject(Data()))
-
-
-def test_scores_alone_are_not_enough_for_features():
-    with pytest.raises(ValueError, match="needs the features before the head"):
-        evaluators.Suite(["knn"]).run(subject(Data(), features=None))
-
-
 def test_real_counts_any_right_label_and_leaves_out_images_without_one(tmp_path):
     scores = np.array([[9.0, 0, 0], [0, 9, 0], [0, 0, 9], [9, 0, 0], [np.nan, 0, 0]])
     sets = [[0, 2], [0], [2], [], [0]]
@@ -131,11 +57,13 @@ def test_real_counts_any_right_label_and_leaves_out_images_without_one(tmp_path)
     path = tmp_path / "real.json"
     path.write_text(json.dumps(sets))
     names = [f"val/n01440764/ILSVRC2012_val_{number:08}.JPEG" for number in (3, 1)]
-    assert evaluators.real.read_labels(str(path), names) == [[2], [0, 2]]
+    labels = evaluators.real.read_labels(str(path))
+    assert labels == sets
+    assert evaluators.real.select(labels, names, "real.json") == [[2], [0, 2]]
     with pytest.raises(ValueError, match="must be named ILSVRC2012_val_00000001.JPEG"):
-        evaluators.real.read_labels(str(path), ["cat.jpg"])
+        evaluators.real.select(labels, ["cat.jpg"], "real.json")
     with pytest.raises(ValueError, match="labels of 5 images. Received: an image of number 6"):
-        evaluators.real.read_labels(str(path), ["ILSVRC2012_val_00000006.JPEG"])
+        evaluators.real.select(labels, ["ILSVRC2012_val_00000006.JPEG"], "real.json")
     with pytest.raises(ValueError, match="for each of the 5 images is expected. Received: 1"):
         evaluators.real.evaluate(lambda images: images, batches, sets[:1])
 
@@ -203,7 +131,7 @@ def test_vtab_lists_what_is_missing():
     assert result.metrics["svhn"] > 0.9
     assert result.metrics["natural"] is None
     assert result.missing == {"dtd": "not prepared."}
-    assert "missing" in report.table([result])
+    assert "dtd          missing: not prepared." in report.table([result])
 
 
 def test_reports():
@@ -211,9 +139,10 @@ def test_reports():
         evaluators.Result("fewshot", {"10shot": 0.5, "10shot_std": 0.01}),
         evaluators.Result("test", {"accuracy": 0.9312, "loss": 0.25, "examples": 10_000}),
         evaluators.Result("vtab", {"mean": None}, {"dtd": "not prepared"}),
+        evaluators.Result("knn", {}, not_measured="no features"),
     ]
     lines = report.table(results).splitlines()
-    assert len({len(line) for line in lines}) == 1  # in columns
+    assert len({len(line) for line in lines[:6]}) == 1  # in columns
     assert [line.split() for line in lines] == [
         ["fewshot", "10shot", "50.00"],
         ["10shot_std", "1.00"],
@@ -221,16 +150,51 @@ def test_reports():
         ["loss", "0.25"],
         ["examples", "10,000"],
         ["vtab", "mean", "-"],
-        ["dtd", "missing"],
+        ["dtd", "missing:", "not", "prepared"],
+        ["knn", "not", "measured:", "no", "features"],
     ]
     assert report.markdown_row("ViT-B/16", results).splitlines() == [
-        "| model | fewshot 10shot | test accuracy | test loss | test examples | vtab mean |",
-        "| --- | ---: | ---: | ---: | ---: | ---: |",
-        "| ViT-B/16 | 50.00 ± 1.00 | 93.12 | 0.25 | 10,000 | - |",
+        "| model | fewshot 10shot | test accuracy | test loss | test examples | vtab mean | knn |",
+        "| --- | ---: | ---: | ---: | ---: | ---: | ---: |",
+        "| ViT-B/16 | 50.00 ± 1.00 | 93.12 | 0.25 | 10,000 | - | - |",
+        "",
+        "- vtab dtd is missing: not prepared",
+        "- knn was not measured: no features",
     ]
     assert json.loads(report.to_json(results)) == {
         "fewshot": {"10shot": 0.5, "10shot_std": 0.01},
         "test": {"accuracy": 0.9312, "loss": 0.25, "examples": 10_000},
         "vtab": {"mean": None, "missing": {"dtd": "not prepared"}},
+        "knn": {"not_measured": "no features"},
     }
     assert report.table([]) == ""
+
+
+def test_json_has_the_details_and_no_number_that_is_none():
+    details = {"per_class": np.array([0.5, np.nan]), "confusion": np.eye(2, dtype=np.int64)}
+    result = evaluators.Result("test", {"loss": float("nan"), "ece": np.float32(np.inf)}, details=details)
+    text = report.to_json([result])
+    assert "NaN" not in text and "Infinity" not in text
+    expected = {"loss": None, "ece": None, "per_class": [0.5, None], "confusion": [[1, 0], [0, 1]]}
+    assert json.loads(text) == {"test": expected}
+
+
+def test_a_network_without_features_is_measured_by_its_scores():
+    without = subject(Data(), features=None, without_features="a file: take the run")
+    suite = evaluators.Suite(["knn", "classification", "vtab"])
+    suite.check(without)  # what cannot run is no mistake of the data
+    results = {result.name: result for result in suite.run(without)}
+    assert results["classification"].metrics["accuracy"] == 1.0
+    assert results["knn"].not_measured == results["vtab"].not_measured == "a file: take the run."
+    assert results["knn"].metrics == {}
+
+
+def test_classification_by_name_has_the_accuracy_of_each_class():
+    (result,) = evaluators.Suite(["classification"]).run(subject(Data()))
+    np.testing.assert_array_equal(result.details["per_class"], [1.0, 1.0, 1.0])
+    np.testing.assert_array_equal(result.details["confusion"], np.diag([7, 7, 6]))
+    assert all(np.isscalar(value) for value in result.metrics.values())
+    # The first row of each of three batches is not finite.
+    bad = subject(Data(), predict=lambda images: np.where(np.arange(len(images))[:, None] == 0, np.nan, images))
+    (result,) = evaluators.Suite(["classification"]).run(bad)
+    assert result.metrics["non_finite"] == 3

@@ -1,12 +1,14 @@
 """Evaluators on a network in training: features, moving averages, replicas, and what is due when."""
 
 import numpy as np
+import pytest
 import tensorflow as tf
 
 from keras_vit import evaluators, models
 from keras_vit import recipe as recipes
 from keras_vit.training.forward import Forward
 from keras_vit.training.state import TrainState
+from tests import programs
 
 SIZES = {"patch_size": 4, "hidden_size": 8, "num_layers": 1, "num_heads": 2, "mlp_dim": 16}
 
@@ -64,3 +66,25 @@ def test_every_interval_stops_the_loop():
     assert scheduled(3) == [{"evaluator": "knn", "knn/k1": 1.0}]
     assert [values["evaluator"] for values in scheduled(8)] == ["knn", "fewshot"]
     assert len(made) == 3  # once to check the data, then anew for each evaluation
+
+
+@pytest.mark.parametrize(
+    ("evaluator", "class_names", "message"),
+    [
+        ("classification", "abc", "'classification' cannot run: The data must have the model's 3 classes, a, b, c"),
+        ("classification", "9876543210", "classes of the data must be in the order of the model's, 9, 8, 7"),
+        (
+            "knn(pp='resize(12)|grayscale_to_rgb')",
+            "0123456789",
+            r"takes images of the shape \(8, 8, 3\). Received: .*\(12, 12, 3\)",
+        ),
+    ],
+)
+def test_what_does_not_fit_the_model_ends_before_the_training(evaluator, class_names, message):
+    main = programs.load("train.main")
+    recipe = recipes.Recipe(
+        data=recipes.Data(source="digits", pp_eval="grayscale_to_rgb|value_range"), evaluators=(evaluator,)
+    )
+    forward = Forward(make_state(), tf.distribute.get_strategy())
+    with pytest.raises(ValueError, match=message):
+        main.scheduled_evaluators(recipe, forward, 8, tuple(class_names))

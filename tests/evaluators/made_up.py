@@ -1,0 +1,49 @@
+"""Data and networks that are made up, for tests of evaluators: arrays and functions of them."""
+
+import numpy as np
+
+from keras_vit import evaluators
+
+
+def batches_of(images, labels, size=8):
+    """Full batches; the last is filled with rows of mask 0, as the pipeline does it."""
+    for start in range(0, len(images), size):
+        image, label = images[start : start + size], labels[start : start + size]
+        missing = size - len(image)
+        yield {
+            "image": np.pad(image, ((0, missing), (0, 0))),
+            "label": np.pad(label, ((0, missing),) + ((0, 0),) * (label.ndim - 1)),
+            "mask": np.repeat([1.0, 0.0], [len(image), missing]),
+        }
+
+
+class Data:
+    """An `open_split` of made-up data, that remembers what was asked of it."""
+
+    def __init__(self, num_classes=3, count=45, **splits):
+        rng = np.random.default_rng(0)
+        labels = np.arange(count) % num_classes
+        images = np.eye(num_classes)[labels] + 0.3 * rng.normal(size=(count, num_classes))
+        self.content = {"train": (images, labels), "test": (images[:20], labels[:20]), **splits}
+        self.num_classes, self.asked = num_classes, []
+
+    def __call__(self, source, split, pp):
+        self.asked.append((source, split, pp))
+        if source.startswith("missing"):
+            raise FileNotFoundError(f"{source} is not here.")
+        images, labels = self.content[split]
+        return evaluators.Split(list(batches_of(images, labels)), self.num_classes)
+
+
+def subject(data, **changes):
+    arguments = {
+        "predict": lambda images: 5.0 * images,
+        "features": lambda images: images,
+        "open_split": data,
+        "source": "made-up",
+        "train_split": "train",
+        "eval_split": "test",
+        "pp": "value_range",
+        **changes,
+    }
+    return evaluators.Subject(**arguments)

@@ -1,0 +1,163 @@
+"""`train.evaluate --evaluators` on a run and on what is exported from it."""
+
+import json
+
+import numpy as np
+import pytest
+
+from keras_vit import data
+from tests.export.runs import write_digits_run
+from tests.programs import call
+
+EVALUATORS = (
+    "--evaluators=classification",
+    "--evaluators=knn(neighbours=5)",
+    "--evaluators=fewshot(shots=2, seeds=2)",
+    "--evaluators=linear_probe(solver='ridge')",
+)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("evaluated")
+    write_digits_run(directory)
+    return directory
+
+
+@pytest.fixture(scope="module")
+def tflite_file(run, tmp_path_factory):
+    path = tmp_path_factory.mktemp("tflite") / "digits.tflite"
+    assert call("export.tflite", f"--model={run}", f"--output={path}", "--verify_examples=8") == 0
+    return path
+
+
+def evaluate(capsys, *arguments):
+    """The exit status and what was written."""
+    capsys.readouterr()
+    code = call("train.evaluate", *arguments)
+    return code, capsys.readouterr().out
+
+
+def digits_as(path, class_names, classes=range(10)):
+    """The digits of some classes in a file, under other names or in another order."""
+    source = data.open_source("digits", "test")
+    chosen = np.isin(source.labels(), list(classes))
+    np.savez(path, images=source.images[chosen], labels=source.labels()[chosen], class_names=np.array(class_names))
+    return f"--data=npz:{path}"
+
+
+def test_evaluators_agree_with_the_plain_measurement(run, capsys):
+    code, text = evaluate(capsys, f"--model={run}", "--json", *EVALUATORS)
+    results = json.loads(text)
+    plain = json.loads(evaluate(capsys, f"--model={run}", "--json")[1])
+    assert code == 0
+    assert list(results) == ["classification", "knn", "fewshot", "linear_probe"]
+    assert results["classification"] == {name: plain[name] for name in results["classification"]}
+    assert set(plain) - set(results["classification"]) == {"model", "kind", "data", "split", "mean_average_precision"}
+    assert np.sum(results["classification"]["confusion"]) == 360
+    assert results["knn"]["k5"] > 0.5  # features of random weights still tell digits apart
+
+
+def test_tables(run, capsys):
+    arguments = (f"--model={run}", "--evaluators=classification", "--evaluators=knn(neighbours=5)")
+    code, text = evaluate(capsys, *arguments)
+    assert code == 0
+    assert [line.split()[0] for line in text.splitlines()] == [
+        "classification",
+        "top5",
+        "loss",
+        "ece",
+        "examples",
+        "knn",
+    ]
+    head, _, row = evaluate(capsys, *arguments, "--markdown")[1].splitlines()
+    assert head.split(" | ")[1] == "classification accuracy" and head.endswith(" knn k5 |")
+    assert row.startswith(f"| {run} | ")
+
+
+def test_markdown_without_evaluators(run, capsys):
+    head, _, row = evaluate(capsys, f"--model={run}", "--markdown")[1].splitlines()
+    assert head == "| model | accuracy | top5 | loss | ece | examples |"
+    assert row.startswith(f"| {run} | ") and row.endswith(" | 360 |")
+    with pytest.raises(ValueError, match="Received: --json and --markdown"):
+        call("train.evaluate", f"--model={run}", "--markdown", "--json")
+
+
+def test_what_a_file_cannot_give_is_listed(run, tflite_file, capsys):
+    arguments = (f"--model={run}", f"--artefact={tflite_file}", *EVALUATORS[:2])
+    code, text = evaluate(capsys, *arguments, "--json")
+    results = json.loads(text)
+    assert code == 1
+    assert results["classification"]["examples"] == 360
+    assert list(results["knn"]) == ["not_measured"]
+    reason = "a TFLite file gives probabilities only"
+    assert results["knn"]["not_measured"].startswith(reason)
+    expected = json.loads(evaluate(capsys, f"--model={run}", "--json", EVALUATORS[0])[1])
+    assert results["classification"]["confusion"] == expected["classification"]["confusion"]
+    code, text = evaluate(capsys, *arguments)
+    assert code == 1
+    assert text.splitlines()[-1].startswith(f"knn             not measured: {reason}")
+    code, text = evaluate(capsys, *arguments, "--markdown")
+    assert code == 1
+    assert text.splitlines()[-1].startswith(f"- knn was not measured: {reason}")
+
+
+@pytest.mark.slow
+def test_a_saved_model_is_measured_as_the_model(run, tmp_path, capsys):
+    for folder, signature in (("full", "features"), ("bare", "attention")):
+        arguments = (
+            f"--output={tmp_path / folder}",
+            f"--signature={signature}",
+            "--verify_examples=8",
+            "--batch_sizes=1",
+        )
+        assert call("export.saved_model", f"--model={run}", *arguments) == 0
+    expected = json.loads(evaluate(capsys, f"--model={run}", "--json", *EVALUATORS)[1])
+    code, text = evaluate(capsys, f"--model={tmp_path / 'full'}", "--json", *EVALUATORS)
+    results = json.loads(text)
+    assert code == 0
+    assert results["classification"]["confusion"] == expected["classification"]["confusion"]
+    for name in ("knn", "fewshot", "linear_probe"):
+        assert results[name] == expected[name]
+    code, text = evaluate(capsys, f"--model={tmp_path / 'bare'}", "--json", *EVALUATORS)
+    assert code == 1
+    assert "has no signature 'features_tensor': export it again" in json.loads(text)["knn"]["not_measured"]
+
+
+@pytest.mark.parametrize("arguments", [(), ("--evaluators=classification",)])
+def test_data_of_other_classes_are_refused(arguments, run, tmp_path, capsys):
+    reversed_names = digits_as(tmp_path / "reversed.npz", [str(9 - number) for number in range(10)])
+    with pytest.raises(ValueError, match="must be in the order of the model's, 0, 1, 2, 3, 4, .* Received: 9, 8, 7"):
+        call("train.evaluate", f"--model={run}", reversed_names, "--split=test", *arguments)
+    fewer = digits_as(tmp_path / "fewer.npz", ["0", "1", "2"], range(3))
+    with pytest.raises(ValueError, match="must have the model's 10 classes.*Received: .* with 3, 0, 1, 2"):
+        call("train.evaluate", f"--model={run}", fewer, "--split=test", *arguments)
+
+
+def test_other_names_are_told_and_compared_by_number(run, tmp_path, capsys, caplog):
+    named = digits_as(tmp_path / "named.npz", [f"digit {number}" for number in range(10)])
+    code, text = evaluate(capsys, f"--model={run}", named, "--split=test", "--json", "--evaluators=classification")
+    assert code == 0 and json.loads(text)["classification"]["examples"] == 70
+    assert "compared by their numbers" in caplog.text
+
+
+def test_features_may_be_of_any_classes(run, tmp_path, capsys):
+    fewer = digits_as(tmp_path / "fewer.npz", ["a", "b", "c"], range(3))
+    arguments = (f"--model={run}", fewer, "--split=test", "--json", "--evaluators=knn(neighbours=1)")
+    code, text = evaluate(capsys, *arguments)
+    assert code == 0 and json.loads(text)["knn"]["k1"] > 0.5
+
+
+def test_mistakes_are_found_before_anything_is_measured(run, tmp_path, capsys):
+    for evaluator, message in (
+        ("knn(source='folder:/nowhere')", "The evaluator 'knn' cannot run: .*nowhere"),
+        (
+            "knn(pp='value_range(-1, 1)|resize(12)')",
+            r"takes images of the shape \(8, 8, 1\). Received: .*\(12, 12, 1\)",
+        ),
+        ("subset(classes=(0, 12), source='digits')", "Class 12 is wanted of a model of 10 classes"),
+        ("fewshot(shots=(0,))", "`shots` must be an integer of at least 1"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            call("train.evaluate", f"--model={run}", "--evaluators=classification", f"--evaluators={evaluator}")
+        assert not capsys.readouterr().out
