@@ -23,6 +23,7 @@ from keras_vit import distribute
 from keras_vit import recipe as recipes
 
 WRONG_USAGE = 2
+WHERE_FROM = "(--verbosity=1 shows where this came from)"
 
 
 def define_config_flag() -> None:
@@ -97,14 +98,16 @@ def _run_main(main: Callable, argv: Sequence[str]) -> int | None:
         return error.exit_code
     except (ValueError, FileNotFoundError, distribute.DevicesMissing) as error:
         logging.error("%s", error, exc_info=logging.vlog_is_on(1))
-        logging.error("(--verbosity=1 shows where this came from)")
+        logging.error(WHERE_FROM)
         return WRONG_USAGE
 
 
 def _parse_flags(argv: Sequence[str]) -> list[str]:
     """Parses the command line; a wrong recipe or override is explained like any other wrong flag."""
     try:
-        return app.parse_flags_with_usage(_find_recipes(argv))
+        return flags.FLAGS(_find_recipes(argv))
+    except flags.Error as error:
+        message = _wrong_arguments(error) or str(error).replace("\n", "\n  ")
     except (KeyError, AttributeError, TypeError) as error:  # how ml_collections reports an unknown field
         message = _wrong_override(argv) or f"--config: {error}"
     except (OSError, ValueError) as error:
@@ -137,6 +140,19 @@ def _recipe_path(value: str) -> str:
         if os.path.isfile(candidate):
             return candidate + colon + arguments
     return value
+
+
+def _wrong_arguments(error: flags.Error) -> str | None:
+    """Returns what a recipe says of its arguments, which ml_collections buries in a traceback; None of other errors."""
+    flag, buried, _ = str(error).partition(": Error whilst parsing config file")
+    if not buried:
+        return None
+    own = error.__context__.__context__
+    if isinstance(own, ValueError):
+        return f"{flag}: {own}"
+    if isinstance(own, TypeError) and own.__traceback__.tb_next is None:  # get_config was not entered
+        return f"{flag}: this recipe takes no arguments, nothing may stand behind a colon."
+    return None  # a mistake in the recipe's file: the traceback tells where
 
 
 def _wrong_override(argv: Sequence[str]) -> str | None:

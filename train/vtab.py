@@ -2,12 +2,16 @@
 
     python -m train.vtab --variant=ViT_B16 --checkpoint=ViT-B_16.npz --workdir=runs/vtab
     python -m train.vtab --variant=ViT_B16 --checkpoint=ViT-B_16.npz --workdir=runs/vtab --tasks=svhn --tasks=dtd
+    python -m train.vtab --variant=ViT_B16 --checkpoint=ViT-B_16.npz --workdir=runs/vtab \
+        --options="data_dir='/data'&download=True"
 
 Each task is a run of `train/configs/vtab.py` in a directory of its own. Stopped, it goes on where it was. A task whose
-data set is not prepared is listed and not averaged away: no mean is given of a group that is not complete.
+data set is not prepared, or whose run fails, is listed and not averaged away: no mean is given of a group that is not
+complete. If a run failed, the exit code is 1, after all others were done.
 """
 
 import os
+import re
 import subprocess
 import sys
 
@@ -15,13 +19,14 @@ from absl import flags, logging
 
 from keras_vit import data, evaluators, program
 from keras_vit.evaluators import vtab
-from keras_vit.training import progress, run_directory
+from keras_vit.training import errors, progress, run_directory
 
 flags.DEFINE_string("variant", "ViT_B16", "The model.")
 flags.DEFINE_string("checkpoint", None, "Weights to start from.")
 flags.DEFINE_string("workdir", None, "Where everything is written; what is there is not repeated.")
 flags.DEFINE_multi_enum("tasks", [], list(vtab.TASKS), "Do only these; may be repeated.")
 flags.DEFINE_multi_string("set", [], "Changes of the recipe, such as total_steps=2500.")
+flags.DEFINE_string("options", "", "Of the data sets, joined by &, such as \"data_dir='/data'&download=True\".")
 flags.DEFINE_bool("json", False, "Write one JSON object instead of a table.")
 flags.DEFINE_bool("markdown", False, "Write a row of a Markdown table.")
 
@@ -31,38 +36,69 @@ def main(argv):
     options = flags.FLAGS
     if not options.workdir or not options.checkpoint:
         raise ValueError("--workdir and --checkpoint are needed: where to write, and the weights to start from.")
-    accuracies, missing = {}, {}
+    accuracies, missing, failed = {}, {}, {}
     for task in options.tasks or vtab.TASKS:
         try:
-            data.open_source(f"vtab:{task}", split=vtab.TEST)
+            data.open_source(source_of(task), split=vtab.TEST)
         except (OSError, ImportError) as error:
             missing[task] = str(error).splitlines()[0]
             logging.warning("%s is missing: %s", task, missing[task])
             continue
-        accuracies[task] = fine_tune(task)
+        try:
+            accuracies[task] = fine_tune(task)
+        except errors.Interrupted:
+            raise
+        except errors.TrainingError as error:
+            failed[task] = f"its run failed: {error}"
+            logging.error("%s: %s", task, failed[task])
     means = vtab.summarize(accuracies)
     del means["missing"]
-    sys.stdout.write(output([evaluators.Result("vtab", {**accuracies, **means}, missing)]))
-    return 0
+    sys.stdout.write(output([evaluators.Result("vtab", {**accuracies, **means}, {**missing, **failed})]))
+    return 1 if failed else 0
+
+
+def source_of(task):
+    """The task as `keras_vit.data.open_source` takes it, with the options."""
+    options = flags.FLAGS.options
+    return f"vtab:{task}#{options}" if options else f"vtab:{task}"
 
 
 def fine_tune(task):
-    """Runs the training program on a task unless it is done; returns the accuracy on its test set."""
+    """Runs the training program on a task unless it is done; returns the accuracy on its test set.
+
+    Raises:
+        TrainingError: If the run failed; with its last line.
+    """
     options = flags.FLAGS
     directory = os.path.join(options.workdir, task)
     if not os.path.exists(os.path.join(directory, run_directory.MODEL)):
         config = os.path.join(os.path.dirname(__file__), "configs", "vtab.py")
         arguments = [
             f"--config={config}:{options.variant},{task}",
+            f"--config.data.source={source_of(task)}",
             f"--config.model.checkpoint={options.checkpoint}",
             f"--workdir={directory}",
             *(f"--config.{change}" for change in options.set),
         ]
         module = f"{__package__ or 'train'}.main"
         logging.info("%s %s", module, " ".join(arguments))
-        subprocess.run([sys.executable, "-m", module, *arguments], check=True)
+        run_program([sys.executable, "-m", module, *arguments])
     lines = progress.read_metrics(os.path.join(directory, run_directory.METRICS))
     return [line["eval_accuracy"] for line in lines if "eval_accuracy" in line][-1]
+
+
+def run_program(command):
+    """Runs a program, whose log goes on to ours; raises what it says last if it fails."""
+    last = ""
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, errors="replace") as process:
+        for line in process.stderr:
+            sys.stderr.write(line)
+            if line.strip() and program.WHERE_FROM not in line:
+                last = re.sub(r"^[IWEF]\d{4} \S+ +\d+ \S+\] ", "", line.strip())
+    if process.returncode == errors.Interrupted.exit_code:
+        raise errors.Interrupted(last)
+    if process.returncode:
+        raise errors.TrainingError(f"exit code {process.returncode}, {last}")
 
 
 def output(results):

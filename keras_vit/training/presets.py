@@ -1,11 +1,12 @@
 """What several recipes share: augmentation levels, evaluators, arguments after the colon, published rules."""
 
 import dataclasses
-from collections.abc import Sequence
+import os
+from collections.abc import Collection, Sequence
 
 import tensorflow as tf
 
-from keras_vit import _checks, models
+from keras_vit import _checks, models, zoo
 from keras_vit import recipe as recipes
 from keras_vit.data import preprocess
 from keras_vit.data.sources import IndexedSource, Source
@@ -77,19 +78,25 @@ def arguments(text: str | None, *defaults: str) -> list[str]:
     return [value or default for value, default in zip(values, defaults, strict=True)]
 
 
-def variant(text: str) -> str:
+def variant(text: str, among: Collection[str] | None = None) -> str:
     """The name of a model, given by its name (`"ViT-B/16"`) or as its constructor is written (`"ViT_B16"`).
 
+    Args:
+        text: What stands in the recipe's arguments.
+        among: Names of the models that the recipe is for; all if None.
+
     Raises:
-        ValueError: If there is no such model; names the nearest one.
+        ValueError: If there is no such model, or the recipe is not for it; names the nearest one.
     """
     by_constructor = {constructor(name): name for name in models.list_models()}
     found = text if text in models.list_models() else by_constructor.get(text)
+    allowed = [written for written, name in by_constructor.items() if among is None or name in among]
     if found is None:
         raise ValueError(
-            f"There is no model {text!r}.{_checks.nearest(text, by_constructor)} "
-            f"There are: {', '.join(by_constructor)}."
+            f"There is no model {text!r}.{_checks.nearest(text, allowed)} There are: {', '.join(allowed)}."
         )
+    if constructor(found) not in allowed:
+        raise ValueError(f"This recipe is not for {text!r}. It takes: {', '.join(allowed)}.")
     return found
 
 
@@ -98,8 +105,20 @@ def constructor(name: str) -> str:
     return name.replace("+ViT-", "_").replace("-", "_").replace("/", "")
 
 
-def published_file(name: str) -> str:
-    """Name of the file in which a model's weights, trained on ImageNet-21k, are published."""
+def published_file(name: str, *preferred: str) -> str:
+    """Name of the file in which a model's weights, trained on ImageNet-21k, are published.
+
+    Args:
+        name: Of the model.
+        *preferred: Names of published weights, as in `keras_vit.list_weights`, that come before the original ones.
+
+    Returns:
+        The file of the first that there is; what it would be called if nothing is published for the model.
+    """
+    files = {weights.name: os.path.basename(weights.path) for weights in zoo.list_weights(name)}
+    for weights in (*preferred, "imagenet21k", "augreg-imagenet21k", "bit-m"):
+        if weights in files:
+            return files[weights]
     return name.replace("/", "_") + ".npz"
 
 

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import math
+import sys
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from keras_vit import recipe as recipes
 from keras_vit.benchmarking import cost, known, results
 from keras_vit.data import readers
 from keras_vit.evaluators import vtab
+from keras_vit.training import errors
 from tests import programs
 from tests.recipes import toy
 
@@ -138,20 +140,58 @@ def test_vtab_starts_the_recipe_of_the_task_once(monkeypatch, tmp_path):
     vtab_program = programs.load("train.vtab")
     commands = []
 
-    def run(command, check):
+    def run(command):
         commands.append(command)
         directory = tmp_path / "svhn"
         directory.mkdir()
         (directory / "model.keras").write_text("")
         (directory / "metrics.jsonl").write_text('{"step": 1, "eval_accuracy": 0.25}\n{"step": 1, "loss": 2.0}\n')
 
-    monkeypatch.setattr(vtab_program.subprocess, "run", run)
-    with flagsaver.flagsaver(workdir=str(tmp_path), checkpoint="x.npz", variant="ViT_S16", set=["total_steps=5"]):
+    monkeypatch.setattr(vtab_program, "run_program", run)
+    options = {"set": ["total_steps=5"], "options": "data_dir='/data'&download=True"}
+    with flagsaver.flagsaver(workdir=str(tmp_path), checkpoint="x.npz", variant="ViT_S16", **options):
         assert vtab_program.fine_tune("svhn") == vtab_program.fine_tune("svhn") == 0.25
     (command,) = commands
     assert command[1:3] == ["-m", "train.main"]
     assert command[3].endswith("configs/vtab.py:ViT_S16,svhn")
     assert {"--config.model.checkpoint=x.npz", "--config.total_steps=5"} < set(command)
+    assert "--config.data.source=vtab:svhn#data_dir='/data'&download=True" in command
+
+
+def test_vtab_goes_on_after_a_run_that_failed(monkeypatch, capsys, tmp_path):
+    """Also with the options of the data: where they are opened, and where the run is told."""
+    vtab_program = programs.load("train.vtab")
+    opened = []
+    monkeypatch.setattr(vtab_program.data, "open_source", lambda spec, split: opened.append(spec))
+
+    def run(command):
+        if "vtab:dtd#download=True" in " ".join(command):
+            says = f"E1122 00:52:02.621214 140519783324544 program.py:100] The loss is nan\n{program.WHERE_FROM}"
+            run_program([sys.executable, "-c", f"import sys; sys.stderr.write({says!r}); sys.exit(70)"])
+        directory = tmp_path / "svhn"
+        directory.mkdir()
+        (directory / "metrics.jsonl").write_text('{"step": 1, "eval_accuracy": 0.25}\n')
+
+    run_program = vtab_program.run_program
+    monkeypatch.setattr(vtab_program, "run_program", run)
+    chosen = {"tasks": ["dtd", "svhn"], "options": "download=True", "json": True}
+    with flagsaver.flagsaver(workdir=str(tmp_path), checkpoint="x.npz", **chosen):
+        assert vtab_program.main([]) == 1
+    captured = capsys.readouterr()
+    content = json.loads(captured.out)["vtab"]
+    assert content["svhn"] == 0.25
+    assert content["missing"] == {"dtd": "its run failed: exit code 70, The loss is nan"}
+    assert "The loss is nan" in captured.err, "the log of a run goes on to ours"
+    assert opened == ["vtab:dtd#download=True", "vtab:svhn#download=True"]
+
+
+def test_vtab_stops_with_a_run_that_was_asked_to_stop(monkeypatch, tmp_path):
+    vtab_program = programs.load("train.vtab")
+    monkeypatch.setattr(vtab_program.data, "open_source", lambda spec, split: None)
+    run_program = vtab_program.run_program
+    monkeypatch.setattr(vtab_program, "run_program", lambda _: run_program([sys.executable, "-c", "exit(75)"]))
+    with flagsaver.flagsaver(workdir=str(tmp_path), checkpoint="x.npz"), pytest.raises(errors.Interrupted):
+        vtab_program.main([])
 
 
 def test_mean_and_spread():

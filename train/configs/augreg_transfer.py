@@ -6,6 +6,8 @@ Paper: "How to train your ViT?", https://arxiv.org/abs/2106.10270, section 3.4
         --config.model.checkpoint=B_32-i21k-300ep-lr_0.001-aug_light1-wd_0.1-do_0.0-sd_0.0.npz
     python -m train.main --config=train/configs/augreg_transfer.py:ViT_B32,imagenet2012,inception --workdir=runs/i1k
 
+Without `model.checkpoint` it looks in the current folder for the file that the reference recommends for the model, the
+best ImageNet-21k checkpoint by validation accuracy; `keras_vit.list_weights("ViT-B/32")` has its address.
 Data sets: imagenet2012, cifar10, cifar100, pets, flowers. Crops: resmall (random crop of the picture whose smaller side
 is 448), inception, resize (random crop of the picture squashed to 448).
 Published, B/32 at 384 pixels: ImageNet 83.27 (rate 0.03, inception), CIFAR-10 98.55 (0.003), CIFAR-100 91.35 (0.01),
@@ -14,7 +16,7 @@ Cost: 0.25 TPUv3-core-days for B/32 on CIFAR-10 by `train.plan`.
 Smaller machines: `--config.optim.accumulation_steps=64`; Pets and Flowers take 500 steps only.
 """
 
-from keras_vit import recipe
+from keras_vit import models, recipe
 from keras_vit.training import presets
 
 # Source, training split, evaluation split, held-out split, steps, warm-up, the published learning rate.
@@ -35,7 +37,7 @@ CROPS = {
 def get_config(arguments: str = "") -> recipe.Recipe:
     """Returns the recipe; the arguments are the variant, the data set and the crop."""
     variant, dataset, crop = presets.arguments(arguments, "ViT_B32", "cifar10", "resmall")
-    variant = presets.variant(variant)
+    variant = presets.variant(variant, models.VIT)
     if dataset not in DATA or crop not in CROPS:
         raise ValueError(
             f"The data set must be one of {', '.join(DATA)} and the crop one of {', '.join(CROPS)}. "
@@ -51,7 +53,7 @@ def get_config(arguments: str = "") -> recipe.Recipe:
         checkpoint_every=1_000,
         evaluators=(f"classification(name='held_out', split='{held_out}')",),
         model=recipe.Model(
-            variant, image_size=384, checkpoint=presets.published_file(variant.removeprefix("ViT-")), head="reset"
+            variant, image_size=384, checkpoint=presets.published_file(variant, "augreg-imagenet21k"), head="reset"
         ),
         data=recipe.Data(
             source=source,

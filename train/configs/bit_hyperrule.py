@@ -16,7 +16,7 @@ Smaller machines: the authors suggest batch 128 with rate 0.001; or keep both an
 `--config.optim.accumulation_steps=16`.
 """
 
-from keras_vit import data, recipe
+from keras_vit import data, models, recipe
 from keras_vit.training import presets
 
 # Source, training split, evaluation split, training examples, size of a picture.
@@ -32,6 +32,7 @@ DATA = {
 def get_config(arguments: str = "") -> recipe.Recipe:
     """Returns the recipe; the arguments are the variant and the data set."""
     variant, dataset = presets.arguments(arguments, "BiT_R50x1", "cifar10")
+    variant = presets.variant(variant, models.BIT)
     if dataset in DATA:
         source, train_split, eval_split, num_examples, side = DATA[dataset]
         height = width = side
@@ -48,9 +49,9 @@ def get_config(arguments: str = "") -> recipe.Recipe:
         eval_every=0 if rule.supports[-1] <= 500 else 1_000,
         checkpoint_every=500,
         model=recipe.Model(
-            presets.variant(variant),
+            variant,
             image_size=rule.crop,
-            checkpoint=f"{presets.variant(variant).replace('BiT-', 'BiT-M-')}.npz",
+            checkpoint=presets.published_file(variant),
             head="reset",
         ),
         data=recipe.Data(

@@ -11,7 +11,7 @@ Smaller machines: rate and decay follow the batch; with `--config.data.batch_siz
 `--config.optim.learning_rate=0.1` and sixteen times as many steps.
 """
 
-from keras_vit import recipe
+from keras_vit import models, recipe
 from keras_vit.training import presets
 
 BATCH = 4_096
@@ -28,7 +28,7 @@ def get_config(arguments: str = "") -> recipe.Recipe:
         eval_every=1_000,
         checkpoint_every=1_000,
         evaluators=presets.IMAGENET_EVALUATORS,
-        model=recipe.Model(presets.variant(variant)),
+        model=recipe.Model(presets.variant(variant, models.BIT)),
         data=recipe.Data(
             source=presets.IMAGENET,
             train_split="train[:99%]",

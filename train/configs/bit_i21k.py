@@ -10,7 +10,7 @@ Cost: 20 TPUv3-core-days for R50x1 by `train.plan`. Data: see `vit_i21k`.
 Smaller machines: fine-tune the published BiT-M with `bit_hyperrule`.
 """
 
-from keras_vit import recipe
+from keras_vit import models, recipe
 from keras_vit.training import presets
 
 BATCH = 4_096
@@ -28,7 +28,7 @@ def get_config(arguments: str = "") -> recipe.Recipe:
         eval_every=1_000,
         checkpoint_every=1_000,
         evaluators=presets.IMAGENET_21K_EVALUATORS + presets.FEWSHOT_EVALUATORS,
-        model=recipe.Model(presets.variant(variant), head_bias=-10.0),
+        model=recipe.Model(presets.variant(variant, models.BIT), head_bias=-10.0),
         data=recipe.Data(
             source=presets.IMAGENET_21K,
             train_split="full[51200:]",

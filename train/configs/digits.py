@@ -1,6 +1,12 @@
 """The demo: a small Vision Transformer on the 1,797 handwritten digits that come with the package.
 
-python -m train.main --config=train/configs/digits.py --workdir=runs/digits
+Paper: "An Image is Worth 16x16 Words", https://arxiv.org/abs/2010.11929; the sizes and settings are ours
+
+    python -m train.main --config=train/configs/digits.py --workdir=runs/digits
+
+Published: nothing for this model. Here 98.9 % of the 360 test digits were right (seed 0, one run).
+Cost: two minutes of CPU time; 2.3e12 operations by `train.plan`.
+Smaller machines: `--config.total_steps=600`, a third of the steps.
 """
 
 from keras_vit import recipe

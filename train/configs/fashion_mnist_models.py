@@ -7,7 +7,7 @@ https://arxiv.org/abs/1912.11370; the sizes are ours
     python -m train.main --config=train/configs/fashion_mnist_models.py:vit --workdir=runs/fashion_vit
     python -m train.main --config=train/configs/fashion_mnist_models.py:bit --workdir=runs/fashion_bit
 
-All three take about 11 million multiply-adds an image and learn for 20 epochs. A folder with the four IDX
+All three take 11 to 12 million multiply-adds an image and learn for 20 epochs. A folder with the four IDX
 files may follow: `:vit,/my/folder`.
 Published: nothing of this size; what was measured here is in docs/results.md.
 Cost: see docs/results.md.

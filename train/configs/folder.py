@@ -3,18 +3,23 @@
     python -m train.main --config=train/configs/folder.py:/pictures --workdir=runs/pictures \
         --config.model.checkpoint=ViT-B_16.npz
     python -m train.main --config=train/configs/folder.py:/pictures,ViT_S16 --workdir=runs/pictures \
-        --config.model.checkpoint=S_16.npz
+        --config.model.checkpoint=S_16-i21k-300ep-lr_0.001-aug_light1-wd_0.03-do_0.0-sd_0.0.npz
 
 `/pictures` holds a folder a class (`/pictures/rose/1.jpg`), or `train/` and `test/` with such folders; without them a
 fifth is kept for testing. Chosen for you, and shown in the log: the number of steps from the number of pictures, as
-BiT-HyperRule does (https://arxiv.org/abs/1912.11370); the size of the images and the part of a batch that is computed
-at a time from this machine's memory. Momentum and the rate of the ViT paper for small data sets.
-Cost: 500 steps of batch 128 for up to 20,000 pictures: minutes on a GPU, hours on a CPU.
-Smaller machines: the choice is made for the machine; `:/pictures,ViT_Ti16` is the fastest model.
+BiT-HyperRule does (https://arxiv.org/abs/1912.11370); the size of the images, 384 pixels on a GPU with the memory for
+it and 224 otherwise; the part of a batch that is computed at a time from the memory. Momentum and the rate of the ViT
+paper for small data sets.
+Cost: 500 steps of batch 128 for up to 20,000 pictures. For B/16 that is 2.1e16 operations at 384 pixels, 36 minutes on
+a GPU if it does 1e13 a second, and 6.7e15 at 224, nine hours on two CPU cores that do 1e11 each. Ti/16 at 224 pixels
+takes 4.8e14: 40 minutes there. The log has the same estimate for what was chosen.
+Smaller machines: the choice is made for the machine; `:/pictures,ViT_Ti16` is the fastest model, and
+`--config.total_steps=100` does a fifth of the work.
 A picture that cannot be read stops the run: `--config.data.on_bad_image=skip` leaves it out and lists it.
 """
 
 import os
+from collections.abc import Sequence
 
 from absl import logging
 
@@ -25,6 +30,8 @@ from keras_vit.training import presets
 BATCH = 128
 SIZES = (384, 224)
 SHARE_OF_MEMORY = 0.5
+# Operations a second that the estimate assumes. A core: measured for ViT-B/16, docs/benchmarks.md; a GPU: a guess.
+CPU_CORE, GPU = 1e11, 1e13
 
 
 def get_config(arguments: str = "") -> recipe.Recipe:
@@ -34,10 +41,15 @@ def get_config(arguments: str = "") -> recipe.Recipe:
     source = folder if ":" in folder else f"folder:{folder}"
     opened = data.open_source(source, split="train")
     supports = presets.hyperrule(opened.num_examples, 256, 256).supports
-    size, parts = what_fits(variant, opened.num_classes, memory())
+    gpu = gpu_memory()
+    sizes = SIZES if gpu else SIZES[-1:]  # a CPU would take days for the larger
+    size, parts = what_fits(variant, opened.num_classes, gpu or host_memory(), sizes)
     logging.info(
         "%d pictures of %d classes: %d steps at %d pixels, a batch of %d in %d parts",
         *(opened.num_examples, opened.num_classes, supports[-1], size, BATCH, parts),
+    )
+    logging.info(
+        "%s", estimate(cost.of_variant(variant, classes=opened.num_classes, image_size=size), supports[-1], gpu)
     )
     return recipe.Recipe(
         total_steps=supports[-1],
@@ -67,9 +79,9 @@ def get_config(arguments: str = "") -> recipe.Recipe:
     )
 
 
-def what_fits(variant: str, classes: int, available: float) -> tuple[int, int]:
+def what_fits(variant: str, classes: int, available: float, sizes: Sequence[int] = SIZES) -> tuple[int, int]:
     """The largest image size, and the least number of parts of a batch, for which training takes half of the memory."""
-    for size in SIZES:
+    for size in sizes:
         size -= size % 14 if "/14" in variant else 0
         counted = cost.of_variant(variant, classes=classes, image_size=size)
         weights = 12 * counted.parameters  # weight, gradient, momentum
@@ -78,12 +90,21 @@ def what_fits(variant: str, classes: int, available: float) -> tuple[int, int]:
             activations = 4 * cost.UNFUSED * counted.activations * BATCH / parts
             if weights + gradients + activations <= SHARE_OF_MEMORY * available:
                 return size, parts
-    return SIZES[-1] - (SIZES[-1] % 14 if "/14" in variant else 0), BATCH
+    return sizes[-1] - (sizes[-1] % 14 if "/14" in variant else 0), BATCH
 
 
-def memory() -> float:
-    """Bytes of memory of this machine's GPU, or else of the machine itself."""
-    return gpu_memory() or os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+def estimate(counted: cost.Cost, steps: int, gpu: float | None) -> str:
+    """What the run takes, in operations, and in time at the rate that is assumed."""
+    operations = counted.training_flops * BATCH * steps
+    cores = os.cpu_count() or 1
+    rate = GPU if gpu else CPU_CORE * cores
+    device = "the GPU does" if gpu else f"{cores} CPU cores do"
+    return f"{operations:.2g} operations: {operations / rate / 3_600:.1f} hours if {device} {rate:.1g} a second"
+
+
+def host_memory() -> float:
+    """Bytes of memory of this machine."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 def gpu_memory() -> float | None:

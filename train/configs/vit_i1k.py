@@ -22,7 +22,7 @@ BEST = {"ViT-Ti/16": "light1", "ViT-S/32": "medium1"}
 def get_config(arguments: str = "") -> recipe.Recipe:
     """Returns the recipe; the arguments are the variant and the level of augmentation."""
     variant, level = presets.arguments(arguments, "ViT_B16", "best")
-    variant = presets.variant(variant)
+    variant = presets.variant(variant, models.VIT)
     pp_train, mixup = presets.augmented(BEST.get(variant, "medium2") if level == "best" else level)
     return recipe.Recipe(
         total_steps=presets.steps(300, presets.IMAGENET_TRAIN, 4_096),

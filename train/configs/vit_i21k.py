@@ -15,7 +15,7 @@ prepare it under that name, or give your own with `--config.data.source=tfrecord
 Smaller machines: there is no small version of this. Fine-tune the published result with `finetune` or `folder`.
 """
 
-from keras_vit import recipe
+from keras_vit import models, recipe
 from keras_vit.training import presets
 
 BEST = {
@@ -31,7 +31,7 @@ BEST = {
 def get_config(arguments: str = "") -> recipe.Recipe:
     """Returns the recipe; the arguments are the variant and the level of augmentation."""
     variant, level = presets.arguments(arguments, "ViT_B16", "best")
-    variant = presets.variant(variant)
+    variant = presets.variant(variant, models.VIT)
     pp_train, mixup = presets.augmented(BEST.get(variant, "medium2") if level == "best" else level)
     return recipe.Recipe(
         total_steps=presets.steps(300, presets.IMAGENET_21K_TRAIN, 4_096),

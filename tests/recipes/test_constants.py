@@ -1,0 +1,105 @@
+"""The recipes have the numbers of the published configurations, of which `published.py` has the table."""
+
+import re
+
+import pytest
+
+from keras_vit import recipe as recipes
+from keras_vit import zoo
+from keras_vit.evaluators import vtab
+from keras_vit.optim import create_schedule
+from keras_vit.training import presets
+from tests.recipes import toy
+from tests.recipes.published import EXPECTED
+
+
+@pytest.mark.parametrize(("name", "arguments"), EXPECTED)
+def test_constants_are_the_published_ones(name, arguments):
+    recipe = toy.load(name, arguments)
+    found = {"decay a step": recipe.optim.learning_rate * recipe.optim.weight_decay}
+    expected = EXPECTED[name, arguments]
+    found |= {path: recipes.get(recipe, path) for path in expected if path not in found}
+    wrong = {}
+    for path, value in expected.items():
+        same = found[path] == pytest.approx(value) if isinstance(value, float) else found[path] == value
+        if not same:
+            wrong[path] = f"{found[path]!r} instead of {value!r}"
+    assert not wrong
+
+
+def test_every_published_recipe_is_in_the_table():
+    ours = {"cifar10_scratch", "digits", "fashion_mnist", "fashion_mnist_models", "fashion_mnist_transfer", "folder"}
+    assert {name for name, _ in EXPECTED} == set(toy.VARIATIONS) - ours
+
+
+def test_augreg_levels_of_each_size():
+    """The level that big_vision's configurations take for a size, and what the levels are."""
+    found = {}
+    for name in ("vit_i1k", "vit_i21k"):
+        for variant in ("ViT_Ti16", "ViT_S32", "ViT_S16", "ViT_B32", "ViT_B16", "ViT_L16"):
+            data = toy.load(name, variant).data
+            found[name, variant] = (re.findall(r"randaug\(2, (\d+)\)", data.pp_train), data.mixup)
+    none, light1, light2 = ([], 0.0), (["0"], 0.0), (["10"], 0.2)
+    medium1, medium2 = (["15"], 0.2), (["15"], 0.5)
+    assert list(found.values()) == [light1, medium1, *[medium2] * 4, none, none, light1, light2, light2, medium2]
+    assert presets.AUGREG["strong1"] == ("randaug(2, 20)", 0.5)
+    assert presets.AUGREG["strong2"] == ("randaug(2, 20)", 0.8)
+
+
+def test_few_shot_data_of_the_pretraining():
+    evaluators = toy.load("vit_i21k", "").evaluators
+    pp = "decode|resize(256)|central_crop(224)|value_range(-1, 1)"
+    for name, source, train, test in (
+        ("caltech", "caltech101", "train", "test"),
+        ("cars", "cars196:2.1.0", "train", "test"),
+        ("cifar100", "cifar100", "train", "test"),
+        ("dtd", "dtd", "train", "test"),
+        ("pets", "oxford_iiit_pet", "train", "test"),
+        ("uc_merced", "uc_merced", "train[:1000]", "train[1000:]"),
+    ):
+        assert (
+            f"fewshot(name='{name}', source='tfds:{source}', train_split='{train}', eval_split='{test}', pp='{pp}', "
+            "every=25_000)"
+        ) in evaluators
+
+
+def test_vtab_pictures_are_not_cropped_or_mirrored_where_that_changes_the_label():
+    """BiT, appendix F, which the ViT paper follows."""
+    uncropped = {"clevr_count", "clevr_distance", "dmlab", "kitti_distance", "dsprites_location"}
+    unmirrored = {"dsprites_orientation", "smallnorb_azimuth", "dsprites_location"}
+    for task in vtab.TASKS:
+        words = toy.load("finetune", f"ViT_B16,vtab:{task}").data.pp_train.split("|")
+        assert ("flip_lr" not in words) == (task in unmirrored), task
+        resized = ["resize(384, cast=False)"]
+        if task not in uncropped:
+            resized = ["resize(448, cast=False)", "random_crop(384)"]
+        assert [word for word in words if "resize" in word or "crop" in word] == resized, task
+    with_options = toy.load("finetune", "ViT_H14,vtab:dsprites_location#download=True").data
+    assert with_options.pp_train == "decode|resize(378, cast=False)|value_range(-1, 1)"
+
+
+def test_vtab_rate():
+    """`piecewise_constant` of TensorFlow 1 keeps the old rate at the boundary itself."""
+    recipe = toy.load("vtab", "")
+    rate = create_schedule(recipe.optim.schedule, recipe.optim.learning_rate, recipe.total_steps)
+    for step in (0, 40, 80, 300, 301, 600, 601, 900, 901, 999):
+        warmup = min(1.0, step / 80)
+        expected = 0.01 * warmup * 0.1 ** sum(step > boundary for boundary in (300, 600, 900))
+        assert float(rate(step)) == pytest.approx(expected, rel=1e-5, abs=1e-12)  # float32
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "file"),
+    [
+        ("finetune", "ViT_B16,cifar10", "ViT-B_16.npz"),
+        ("finetune", "R50_B16,cifar10", "R50+ViT-B_16.npz"),
+        ("vtab", "ViT_S16,svhn", "S_16-i21k-300ep-lr_0.001-aug_light1-wd_0.03-do_0.0-sd_0.0.npz"),
+        ("augreg_transfer", "ViT_B32,pets", "B_32-i21k-300ep-lr_0.001-aug_light1-wd_0.1-do_0.0-sd_0.0.npz"),
+        ("augreg_transfer", "R26_S32,pets", "R26_S_32-i21k-300ep-lr_0.001-aug_light1-wd_0.1-do_0.0-sd_0.0.npz"),
+        ("bit_hyperrule", "BiT_R101x1,cifar10", "BiT-M-R101x1.npz"),
+    ],
+)
+def test_checkpoints_have_published_names(name, arguments, file):
+    recipe = toy.load(name, arguments)
+    assert recipe.model.checkpoint == file
+    assert file in {weights.path.rpartition("/")[2] for weights in zoo.list_weights(recipe.model.variant)}
