@@ -6,7 +6,8 @@
     python -m train.plan --config=train/configs/vit_s16_i1k.py --target=v5e-8
 
 Parameters, operations and memory are counted from the architecture; time is that count divided by the peak of a
-TPUv3 core and the share of it (--utilisation) that a run is assumed to reach. Nothing is measured.
+TPUv3 core and the share of it (--utilisation) that a run is assumed to reach. Nothing is measured. The data need not be
+there: of other than public data give --examples and --classes.
 
 With --target, the training step is compiled for that TPU slice by the TPU's own compiler, which needs no TPU but the
 extra [plan]: whether it fits, what limits it, how fast it can be at most, and the largest batch that fits (a minute or
@@ -107,8 +108,8 @@ def as_rows(recipe, planned, examples, classes, devices):
         ("memory", f"{size(planned.weights_bytes)} a device for weights, gradients and optimiser"),
         (
             "",
-            f"{size(planned.activations_bytes)} a device for activations if compiled, "
-            f"{size(cost.UNFUSED * planned.activations_bytes)} if not",
+            f"{size(planned.activations_bytes)} a device for activations, "
+            f"up to {size(cost.UNFUSED * planned.activations_bytes)} where the step is not compiled",
         ),
         ("devices", f"{devices}"),
         (

@@ -8,7 +8,9 @@ import dataclasses
 
 from keras_vit import models
 
-UNFUSED = 2.2  # at most; counted in JAX's residuals: 1.4 for a ViT, 1.8 for a hybrid, 2.2 for a BiT
+# Memory of an image in a step of TensorFlow that is not compiled, as a multiple of its activations, at most. Measured
+# on a CPU at 224 pixels: float32 1.2 for a ViT, 1.5 for a BiT; bfloat16, whose sums are in float32, 1.7 for both.
+UNFUSED = 1.8
 
 
 @dataclasses.dataclass(frozen=True)
@@ -19,9 +21,12 @@ class Cost:
         parameters: Number of weights.
         macs: Multiply-adds of the forward pass of an image, all tokens counted, as in the paper. Where only the class
             token is read, the last block computes less: 7 % of a model of twelve blocks.
-        activations: Numbers that the backward pass of an image needs from the forward pass: the inputs of products,
-            norms and activation functions, and attention weights. Differentiation one operation at a time, without a
-            compiler that fuses them, keeps up to `UNFUSED` times as many.
+        activations: Numbers that the backward pass of an image needs from the forward pass, each once: the inputs of
+            products, norms, poolings and of GELU (in its tanh form), attention weights, and masks of dropout, less what
+            the backward passes of `keras_vit.layers.gradients` compute again. With `remat` or attention in chunks,
+            what is computed again counts for one block and not for all. A ViT and a hybrid keep exactly these under
+            TensorFlow, a BiT that is not compiled padded copies, too. What a step holds for a while comes on top: it
+            takes up to `UNFUSED` times as much where no compiler fuses operations.
         tokens: Length of the transformer's sequence; 0 without one.
     """
 
@@ -64,6 +69,7 @@ _VIT_DEFAULTS = {
     "pooling": "token",
     "representation_size": None,
     "dropout_rate": 0.0,
+    "attention_dropout_rate": 0.0,
     "position_embedding": "learned",
     "position_embedding_at": "input",
     "num_registers": 0,
@@ -71,7 +77,9 @@ _VIT_DEFAULTS = {
     "distillation_token": False,
     "qkv_bias": True,
     "layer_scale": None,
+    "norm_after_pooling": False,
     "remat": "none",
+    "attention_chunk_size": None,
 }
 
 
@@ -101,8 +109,12 @@ class _Tally:
         self.activations += rows * width
 
     def elementwise(self, count: int):
-        """A function whose gradient needs its input, or the mask of a dropout."""
+        """A function whose gradient needs its input."""
         self.activations += count
+
+    def dropout(self, count: int):
+        """The mask of a dropout: a byte for each value, half of a 16-bit number."""
+        self.activations += count // 2
 
     def cost(self, tokens: int = 0) -> Cost:
         return Cost(self.parameters, self.macs, self.activations, tokens)
@@ -125,17 +137,19 @@ def _vit(a: dict) -> Cost:
     tally.parameters += (prefix + a["num_registers"]) * width
     tally.parameters += _positions(a, grid, prefix)
     if a["dropout_rate"]:
-        tally.elementwise(tokens * width)
+        tally.dropout(tokens * width)
 
     blocks = _Tally()
     for _ in range(a["num_layers"]):
         _block(blocks, a, tokens)
     if a["remat"] == "blocks" and a["num_layers"]:  # the input of each block, and one block while it is recomputed
         blocks.activations = a["num_layers"] * tokens * width + blocks.activations // a["num_layers"]
+    if a["num_layers"] and _in_chunks(a, tokens):  # one chunk's weights while they are there
+        blocks.activations += a["num_heads"] * a["attention_chunk_size"] * tokens
     for name in ("parameters", "macs", "activations"):
         setattr(tally, name, getattr(tally, name) + getattr(blocks, name))
 
-    tally.norm(tokens, width)
+    tally.norm(1 if a["norm_after_pooling"] else tokens, width)
     if pooling == "map":
         _map_head(tally, a, tokens)
     _vit_head(tally, a, 1 if pooling is not None else tokens)
@@ -143,7 +157,8 @@ def _vit(a: dict) -> Cost:
 
 
 def _block(tally: _Tally, a: dict, tokens: int):
-    width, dropout = a["hidden_size"], bool(a["dropout_rate"])
+    """Keeps 7 vectors of D and 2 of the MLP's width a token, and the attention weights."""
+    width = a["hidden_size"]
     tally.norm(tokens, width)
     for _ in ("query", "key", "value"):
         tally.dense(tokens, width, width, bias=a["qkv_bias"])
@@ -156,10 +171,15 @@ def _block(tally: _Tally, a: dict, tokens: int):
         tally.macs += tokens * offsets * width
     tally.norm(tokens, width)
     tally.dense(tokens, width, a["mlp_dim"])
+    tally.activations -= tokens * width  # norm and product share a backward pass, which computes the normed again
     tally.elementwise(tokens * a["mlp_dim"])  # GELU
     tally.dense(tokens, a["mlp_dim"], width)
-    if dropout:
-        tally.elementwise(tokens * (2 * width + a["mlp_dim"]))
+    if a["attention_dropout_rate"]:
+        weights = a["num_heads"] * tokens * tokens
+        tally.elementwise(weights)  # as they are multiplied with the values; softmax needs them whole
+        tally.dropout(weights)
+    if a["dropout_rate"]:
+        tally.dropout(tokens * (2 * width + a["mlp_dim"]))
     if a["layer_scale"] is not None:
         tally.parameters += 2 * width
         tally.elementwise(2 * tokens * width)
@@ -167,7 +187,13 @@ def _block(tally: _Tally, a: dict, tokens: int):
 
 def _attention(tally: _Tally, a: dict, queries: int, keys: int):
     tally.macs += 2 * queries * keys * a["hidden_size"]
-    tally.activations += (queries + 2 * keys) * a["hidden_size"] + a["num_heads"] * queries * keys
+    tally.activations += (queries + 2 * keys) * a["hidden_size"]
+    if not _in_chunks(a, queries):  # else the backward pass computes the weights again
+        tally.activations += a["num_heads"] * queries * keys
+
+
+def _in_chunks(a: dict, queries: int) -> bool:
+    return a["attention_chunk_size"] is not None and queries > a["attention_chunk_size"]
 
 
 def _map_head(tally: _Tally, a: dict, tokens: int):

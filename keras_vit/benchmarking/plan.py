@@ -8,7 +8,7 @@ from keras_vit.benchmarking import cost
 TPU_V3_CORE_FLOPS = 61.5e12  # a TPUv3 chip has two cores and 123 TFLOP/s in bfloat16
 UTILISATION = 0.3  # the paper's ViT-H/14 reached 0.32, and big_vision's ViT-S/16 in 6.5 h on a TPUv3-8 0.27
 _DAY = 24 * 3_600
-_ENDED_MODEL_FIELDS = ("variant", "checkpoint", "head", "head_bias", "attention_dropout_rate", "drop_path_rate")
+_ENDED_MODEL_FIELDS = ("variant", "checkpoint", "head", "head_bias", "drop_path_rate")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,7 +52,7 @@ class Plan:
         total_steps: Steps of the run.
         epochs: How often each example is seen; None where the size of the data is not known.
         weights_bytes: Of the weights, their gradients, the optimiser and the moving averages, on each device.
-        activations_bytes: Of what a device keeps for the gradient, in a compiled step, at one time.
+        activations_bytes: Of what a device keeps for the gradient at one time; see `cost.Cost`.
     """
 
     cost: cost.Cost
