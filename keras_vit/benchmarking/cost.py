@@ -9,7 +9,8 @@ import dataclasses
 from keras_vit import models
 
 # Memory of an image in a step of TensorFlow that is not compiled, as a multiple of its activations, at most. Measured
-# on a CPU at 224 pixels: float32 1.2 for a ViT, 1.5 for a BiT; bfloat16, whose sums are in float32, 1.7 for both.
+# on a CPU at 224 pixels: in float32 1.2 for a ViT, 1.4 for a hybrid, 1.5 for a BiT; in bfloat16, whose sums are in
+# float32, 1.7 to 1.8 for all three.
 UNFUSED = 1.8
 
 
