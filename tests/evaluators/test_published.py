@@ -68,8 +68,8 @@ def test_data_sets_exist(name):
     assert tfds.builder_cls(name).name == name
 
 
-# task_adaptation, data/*.py: data set (of pets, the version that there is still), its splits, number of classes where
-# the label is computed. Splits are: percent of "train" to train on and to validate on, name of the test split.
+# task_adaptation, data/*.py: data set (of pets and KITTI the version that there is still), its splits, number of classes
+# where the label is computed. Splits are: percent of "train" to train on and to validate on, name of the test split.
 TASKS = {
     "caltech101": ("caltech101:3.*.*", (90,), "test", "label", None),
     "cifar100": ("cifar100:3.*.*", (90,), "test", "label", None),
@@ -153,7 +153,7 @@ def parsed(name):
     [("dsprites_location", 255, 15, 16), ("dsprites_orientation", 255, 15, 16), ("dtd", 1, 0, 2)],
 )
 def test_dsprites_of_zeros_and_ones_become_pixels(name, pixel, label, num_classes):
-    """task_adaptation, data/dsprites.py: `img = img * 255`."""
+    """task_adaptation, data/dsprites.py: `tf.tile(tensors["image"], [1, 1, 3]) * 255`."""
     source, example = parsed(name)
     assert example["image"].dtype == tf.uint8
     np.testing.assert_array_equal(example["image"], np.full((4, 4, 1), pixel))
