@@ -69,8 +69,8 @@ def test_data_sets_exist(name):
 
 
 # task_adaptation, data/*.py: data set (of pets and KITTI the version that there is still), its splits, and the number
-# of classes where the label is computed. Splits are: percent of "train" to train on and to validate on, name of the test
-# split.
+# of classes where the label is computed. Splits are: percent of "train" to train on and to validate on, name of the
+# test split.
 TASKS = {
     "caltech101": ("caltech101:3.*.*", (90,), "test", "label", None),
     "cifar100": ("cifar100:3.*.*", (90,), "test", "label", None),
