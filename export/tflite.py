@@ -22,6 +22,7 @@ flags.DEFINE_string("output", None, "Where to write.")
 flags.DEFINE_enum("precision", "float32", list(quantization.PRECISIONS), "How weights are stored.")
 flags.DEFINE_integer("batch_size", 1, "Pictures in one call; a part of the file.", 1)
 flags.DEFINE_enum("input", "float32", ["float32", "uint8"], "Whether the file takes prepared images or plain pixels.")
+flags.DEFINE_bool("features", False, "Add a signature that gives the features before the head; not for integers.")
 flags.DEFINE_list("calibration", [], "For integers: training pictures; some of the run's training data if not given.")
 flags.DEFINE_integer("calibration_examples", 256, "For integers: how many pictures to find the ranges with.", 1)
 flags.DEFINE_float("max_accuracy_drop", 0.01, "For integers: largest allowed loss of accuracy.")
@@ -67,6 +68,7 @@ def main(argv):
             normalise=normalise,
             calibration=calibration,
             tolerance=tolerance,
+            features=options.features,
         )
     except (verify.VerificationError, tflite.ConversionError) as error:
         logging.error("%s", error)

@@ -162,8 +162,11 @@ class SavedModelArtefact(Artefact):
         self._session.close()
 
 
+FEATURES = "features"  # the signature of a TFLite file, beside "classify"
+
+
 class TFLiteArtefact(Artefact):
-    """A TFLite file with one signature, `images` -> `probabilities`, and a fixed batch size.
+    """A TFLite file that takes `images` and gives `probabilities`, and perhaps features, with a fixed batch size.
 
     Args:
         path: The file.
@@ -171,22 +174,31 @@ class TFLiteArtefact(Artefact):
     """
 
     kind = "tflite"
-    without_features = (
-        "a TFLite file gives probabilities only, not the features before the head: evaluate the directory of the run, "
-        "or a SavedModel exported from it"
-    )
 
     def __init__(self, path: str, num_threads: int | None = None):
         super().__init__(path, card.read(card.beside(path)))
-        self._runner = interpreter.make_interpreter(path, num_threads).get_signature_runner()
+        opened = interpreter.make_interpreter(path, num_threads)
+        several = FEATURES in opened.get_signature_list()
+        self._runner = opened.get_signature_runner("classify" if several else None)
+        self._features_runner = opened.get_signature_runner(FEATURES) if several else None
         self.input_details = self._runner.get_input_details()["images"]
+        if not several:
+            self.without_features = (
+                "this TFLite file gives probabilities only, not the features before the head: export it again with "
+                "--features (float32, float16 and dynamic_int8), or evaluate the directory of the run"
+            )
 
     def predict(self, images):
-        return in_batches(
-            lambda batch: self._runner(images=batch)["probabilities"],
-            np.asarray(images, self.input_details["dtype"]),
-            self.input_details["shape"][0],
-        )
+        return self._run(self._runner, "probabilities", images)
+
+    def predict_features(self, images):
+        if self._features_runner is None:
+            return super().predict_features(images)
+        return self._run(self._features_runner, "features", images)
+
+    def _run(self, runner, output, images):
+        images = np.asarray(images, self.input_details["dtype"])
+        return in_batches(lambda batch: runner(images=batch)[output], images, self.input_details["shape"][0])
 
 
 class RuntimeArtefact(Artefact):

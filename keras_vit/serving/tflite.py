@@ -20,12 +20,16 @@ from keras_vit.serving import (
     outputs,
     pictures,
     quantization,
+    representations,
     signatures,
     verify,
 )
 from keras_vit.serving.files import ConversionError as ConversionError
 
 SIGNATURE = "classify"
+# Precisions that features may be had in, with the largest error of them, relative to their length: float32 sums in
+# another order; 11 bits of each weight; 8 bits of each weight and of what enters the matrix products.
+FEATURES = {"float32": 1e-3, "float16": 1e-2, "dynamic_int8": 0.1}
 
 
 def export_tflite(
@@ -40,11 +44,12 @@ def export_tflite(
     normalise=None,
     calibration: pictures.Pictures | None = None,
     tolerance: verify.Tolerance | None = None,
+    features: bool = False,
 ) -> verify.Comparison:
     """Exports a classifier for devices, after checking that it answers as the model does.
 
-    Beside the file lie its card (`NAME.json`) and its labels (`NAME.labels.txt`). The one signature, `classify`,
-    takes `images` and returns `probabilities`.
+    Beside the file lie its card (`NAME.json`) and its labels (`NAME.labels.txt`). The signature `classify` takes
+    `images` and returns `probabilities`.
 
     Args:
         model: The trained model, under any precision.
@@ -58,20 +63,24 @@ def export_tflite(
             artefact that takes the model's float32 input.
         calibration: Real training pictures, for precisions whose activations are integers.
         tolerance: What the verification must keep to; None for the precision's own (`verify.TOLERANCES`).
+        features: Whether a second signature, `features`, returns what the head reads. It shares the weights.
 
     Returns:
         The comparison with the model.
 
     Raises:
-        ValueError: If the precision is unknown or lacks its calibration pictures.
+        ValueError: If the precision is unknown, lacks its calibration pictures, or does not go with `features`.
         ConversionError: If the artefact would need operators that are not built into TFLite.
         VerificationError: If it answers differently; nothing is written then.
     """
     quantization.check(precision, calibration)
+    if features and precision not in FEATURES:
+        raise ValueError(f"Features can be had in the precisions {', '.join(FEATURES)}. Received: {precision!r}.")
     network = clone.inference_clone(model, "float32", **quantization.model_arguments(model, precision))
     image_shape = tuple(description["image_shape"])
     calibration_images = None if calibration is None else pictures.prepare(calibration.contents, preprocess)
-    content = convert(network, image_shape, description["output"], precision, batch_size, normalise, calibration_images)
+    options = (network, image_shape, description["output"])
+    content = convert(*options, precision, batch_size, normalise, calibration_images, features)
     description = {**description, "precision": precision, "batch_size": batch_size}
     description["input"] = "float32" if normalise is None else "uint8"
     content = metadata.add(content, description)
@@ -80,7 +89,8 @@ def export_tflite(
             file.write(content)
         describe()
         try:
-            comparison = files.compare(artefacts.TFLiteArtefact(name), network, preprocess, examples, normalise)
+            artefact = artefacts.TFLiteArtefact(name)
+            comparison = files.compare(artefact, network, preprocess, examples, normalise)
         except RuntimeError as error:  # how the interpreter refuses
             raise ConversionError(f"The interpreter cannot run the {precision} file: {error}") from error
         try:
@@ -90,13 +100,15 @@ def export_tflite(
                 raise
             plain = os.path.join(os.path.dirname(name), "float32.tflite")
             with open(plain, "wb") as file:
-                file.write(convert(network, image_shape, description["output"], "float32", batch_size, normalise))
+                file.write(convert(*options, "float32", batch_size, normalise))
             images = pictures.prepare(examples.contents[:8], preprocess)
             worst = ", ".join(
                 f"{layer} (+{growth:.1%})" for layer, growth in blame.block_errors(plain, name, images)[:3]
             )
             message = f"{error} The layers that add most to the error: {worst}."
             raise verify.VerificationError(message, error.comparison) from error
+        if features:
+            _check_features(artefact, network, pictures.prepare(examples.contents[:16], preprocess), normalise)
     return comparison
 
 
@@ -108,6 +120,7 @@ def convert(
     batch_size: int = 1,
     normalise=None,
     calibration_images: np.ndarray | None = None,
+    features: bool = False,
 ) -> bytes:
     """Converts a float32 model to a TFLite file with built-in operators only.
 
@@ -119,6 +132,7 @@ def convert(
         batch_size: Pictures in one call.
         normalise: See `export_tflite`.
         calibration_images: What the artefact will take, `[N, H, W, C]`.
+        features: See `export_tflite`.
 
     Returns:
         The content of the file.
@@ -126,7 +140,7 @@ def convert(
     Raises:
         ConversionError: If there is an operator that is not built in.
     """
-    with _graph(network, image_shape, output, batch_size, normalise) as (make_converter, spec):
+    with _graph(network, image_shape, output, batch_size, normalise, features) as (make_converter, spec):
         try:
             with interpreter.without_deprecation():  # the converter calibrates with TensorFlow's own
                 content = quantization.convert(make_converter, precision, spec, SIGNATURE, calibration_images)
@@ -139,21 +153,41 @@ def convert(
 
 
 @contextlib.contextmanager
-def _graph(network, image_shape, output, batch_size, normalise):
+def _graph(network, image_shape, output, batch_size, normalise, features):
     """The graph to convert, as a function that makes converters for it, and its input."""
     module = tf.Module()
     module.model_variables = [variable.value for variable in network.variables]
     spec = tf.TensorSpec((batch_size, *image_shape), tf.float32 if normalise is None else tf.uint8, "images")
+    normalise = normalise or (lambda images: images)
 
-    @tf.function(input_signature=[spec], autograph=False)
     def classify(images):
-        prepared = images if normalise is None else normalise(images)
-        return {"probabilities": outputs.to_probabilities(network(prepared, training=False), output)}
+        return {"probabilities": outputs.to_probabilities(network(normalise(images), training=False), output)}
 
+    methods = {SIGNATURE: classify}
+    if features:
+        body = representations.features_function(network)
+        methods[artefacts.FEATURES] = lambda images: {"features": body(normalise(images))}
+    functions = {
+        name: tf.function(method, autograph=False).get_concrete_function(spec) for name, method in methods.items()
+    }
     with tempfile.TemporaryDirectory() as folder:
         # By way of a SavedModel: the other ways in lose the names of the signature.
-        signatures.write(module, folder, {SIGNATURE: classify.get_concrete_function()})
-        yield functools.partial(tf.lite.TFLiteConverter.from_saved_model, folder, signature_keys=[SIGNATURE]), spec
+        signatures.write(module, folder, functions)
+        yield functools.partial(tf.lite.TFLiteConverter.from_saved_model, folder, signature_keys=list(functions)), spec
+
+
+def _check_features(artefact, network, images, normalise):
+    """The features of real pictures must be those of the model, to what the precision rounds."""
+    expected = representations.features_function(network)(
+        tf.constant(images if normalise is None else normalise(images))
+    )
+    expected = expected.numpy()
+    error = float(np.linalg.norm(artefact.predict_features(images) - expected) / max(np.linalg.norm(expected), 1e-6))
+    limit = FEATURES[artefact.card["precision"]]
+    if not error <= limit:
+        raise verify.VerificationError(
+            f"The features differ from the model's by {error:.1e}, expected at most {limit}."
+        )
 
 
 def operators(content: bytes) -> collections.Counter:

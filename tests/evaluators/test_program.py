@@ -90,7 +90,7 @@ def test_what_a_file_cannot_give_is_listed(run, tflite_file, capsys):
     assert code == 1
     assert results["classification"]["examples"] == 360
     assert list(results["knn"]) == ["not_measured"]
-    reason = "a TFLite file gives probabilities only"
+    reason = "this TFLite file gives probabilities only"
     assert results["knn"]["not_measured"].startswith(reason)
     expected = json.loads(evaluate(capsys, f"--model={run}", "--json", EVALUATORS[0])[1])
     assert results["classification"]["confusion"] == expected["classification"]["confusion"]
@@ -100,6 +100,19 @@ def test_what_a_file_cannot_give_is_listed(run, tflite_file, capsys):
     code, text = evaluate(capsys, *arguments, "--markdown")
     assert code == 1
     assert text.splitlines()[-1].startswith(f"- knn was not measured: {reason}")
+
+
+@pytest.mark.parametrize("form", ["float32", "uint8"])
+def test_a_file_with_features_is_measured_as_the_model(form, run, tmp_path, capsys):
+    arguments = (f"--output={tmp_path / 'digits.tflite'}", "--features", f"--input={form}", "--verify_examples=8")
+    assert call("export.tflite", f"--model={run}", *arguments) == 0
+    expected = json.loads(evaluate(capsys, f"--model={run}", "--json", *EVALUATORS[1:3])[1])
+    code, text = evaluate(capsys, f"--model={tmp_path / 'digits.tflite'}", "--json", *EVALUATORS[1:3])
+    results = json.loads(text)
+    assert code == 0
+    # Sums in another order may change the nearest of equally near neighbours, of one image in 360.
+    assert results["knn"]["k5"] == pytest.approx(expected["knn"]["k5"], abs=1 / 360)
+    assert results["fewshot"]["2shot"] == pytest.approx(expected["fewshot"]["2shot"], abs=1 / 360)
 
 
 @pytest.mark.slow

@@ -301,3 +301,55 @@ def test_smaller_files(precision, tmp_path):
     sizes = {name: (tmp_path / f"{name}.tflite").stat().st_size for name in ("float32", "small")}
     assert sizes["small"] < sizes["float32"] * {"float16": 0.6, "dynamic_int8": 0.4}[precision]
     assert comparison.max_difference > 0
+
+
+@pytest.mark.parametrize(
+    ("precision", "error"),
+    # Of the length of the features: rounding of float32 sums, of weights to 11 bits, of weights and inputs to 8 bits.
+    [("float32", 1e-5), pytest.param("float16", 1e-3, marks=pytest.mark.slow), ("dynamic_int8", 0.05)],
+)
+def test_features_beside_the_answers(precision, error, tmp_path):
+    model = small.model()
+    for name, features in (("without", False), ("with", True)):
+        export(model, tmp_path / f"{name}.tflite", precision=precision, batch_size=4, features=features)
+    without, both = (artefacts.open_artefact(str(tmp_path / f"{name}.tflite")) for name in ("without", "with"))
+    expected = keras.Model(model.inputs[0], model.get_layer("head").input)(prepared()).numpy()
+    found = both.predict_features(prepared())
+    assert found.shape == expected.shape == (6, 16)
+    assert np.linalg.norm(found - expected) <= error * np.linalg.norm(expected)
+    np.testing.assert_array_equal(both.predict(prepared()), without.predict(prepared()))
+    assert both.without_features is None
+    assert "export it again with --features" in without.without_features
+    with pytest.raises(ValueError, match="gives probabilities only"):
+        without.predict_features(prepared())
+
+
+def test_a_file_with_features_is_a_classifier_to_whoever_takes_its_first_graph(tmp_path):
+    path = tmp_path / "both.tflite"
+    export(small.model(), path, features=True)
+    opened = interpreter.make_interpreter(str(path))
+    assert list(opened.get_signature_list()) == ["classify", "features"]
+    opened.allocate_tensors()
+    assert opened.get_output_details()[0]["shape"].tolist() == [1, len(small.CLASS_NAMES)]
+    assert metadata.labels_of(path.read_bytes()) == list(small.CLASS_NAMES)
+
+
+def test_the_weights_are_shared(tmp_path):
+    model = small.model(hidden_size=128, mlp_dim=512)
+    sizes = [
+        len(tflite.convert(model, (small.SIZE, small.SIZE, 3), "softmax", features=features))
+        for features in (False, True)
+    ]
+    assert sizes[1] - sizes[0] < 0.1 * sizes[0]
+
+
+def test_integer_files_have_no_features(tmp_path):
+    with pytest.raises(ValueError, match="float32, float16, dynamic_int8. Received: 'int8'"):
+        export(small.model(), tmp_path / "a.tflite", precision="int8", calibration=small.examples(), features=True)
+
+
+def test_wrong_features_are_not_written(tmp_path, monkeypatch):
+    monkeypatch.setattr(artefacts.TFLiteArtefact, "predict_features", lambda self, images: np.zeros((6, 16)))
+    with pytest.raises(verify.VerificationError, match=r"The features differ from the model's by 1\.0e\+00"):
+        export(small.model(), tmp_path / "a.tflite", features=True)
+    assert not os.listdir(tmp_path)
