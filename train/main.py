@@ -21,7 +21,7 @@ from keras_vit import recipe as recipes
 from keras_vit.data import eval_batches, open_source, train_batches
 from keras_vit.inspection import plots
 from keras_vit.training import engine as engines
-from keras_vit.training import inputs, report, run_directory
+from keras_vit.training import errors, inputs, report, run_directory
 from keras_vit.training.progress import read_metrics
 
 program.define_config_flag()
@@ -145,6 +145,11 @@ def main(argv):
         logging.info("%s", report.report_text(workdir, results, evaluation, train_source.class_names))
         if scheduled and scheduled.last:
             logging.info("\n%s", evaluators.report.table(scheduled.last))
+    if scheduled and scheduled.failed:
+        raise errors.EvaluatorFailed(
+            f"The training is done and its model saved, but evaluators failed: {', '.join(scheduled.failed)}. The log "
+            "has their errors. Once they are mended: python -m train.evaluate --evaluators=..."
+        )
 
 
 def scheduled_evaluators(recipe: recipes.Recipe, forward, batch_size, class_names) -> evaluators.Scheduled:

@@ -2,7 +2,10 @@
 
 from collections.abc import Callable
 
+from absl import logging
+
 from keras_vit.evaluators import report
+from keras_vit.evaluators.result import Result
 from keras_vit.evaluators.subject import Subject
 from keras_vit.evaluators.suite import Suite
 
@@ -19,7 +22,7 @@ class Scheduled:
 
     def __init__(self, suite: Suite, subject: Callable[[], Subject], total_steps: int, every: int):
         self.suite, self.subject, self.total_steps, self.every = suite, subject, total_steps, every
-        self.last = []
+        self.last, self.failed = [], {}
         suite.check(subject())
 
     def intervals(self) -> list[int]:
@@ -31,20 +34,30 @@ class Scheduled:
         return self.suite.due(step, self.total_steps, self.every)
 
     def __call__(self, step: int) -> list[dict]:
-        """Runs what is due after a step.
+        """Runs what is due after a step. An evaluator that fails does not end the training: what it raised is logged.
 
         Args:
             step: Number of steps made.
 
         Returns:
-            For each evaluator that ran its metrics, named `evaluator/metric`, and `"evaluator"`; None for numbers that
-            are not finite, which the lines of metrics cannot hold. `last` keeps the `Result`s.
+            For each evaluator that was due its metrics, named `evaluator/metric`, and `"evaluator"`; None for numbers
+            that are not finite, which the lines of metrics cannot hold; `"not_measured"` with the reason if it failed.
+            `last` keeps the `Result`s, `failed` the reasons by evaluator, of all calls.
         """
-        self.last = self.suite.run(self.subject(), self.due(step))
-        return [
-            {
-                "evaluator": result.name,
-                **{f"{result.name}/{key}": value for key, value in report.plain(result.metrics).items()},
-            }
-            for result in self.last
-        ]
+        subject = self.subject()
+        self.last = [self._run(subject, name, step) for name in self.due(step)]
+        return [_line(result) for result in self.last]
+
+    def _run(self, subject: Subject, name: str, step: int) -> Result:
+        try:
+            return self.suite.run(subject, [name])[0]
+        except Exception as error:  # whatever it is: the steps since the last checkpoint are worth more
+            logging.exception("The evaluator %r failed after step %d. The training goes on.", name, step)
+            self.failed[name] = f"{type(error).__name__}: {error}"
+            return Result(name, {}, not_measured=self.failed[name])
+
+
+def _line(result: Result) -> dict:
+    numbers = {f"{result.name}/{key}": value for key, value in report.plain(result.metrics).items()}
+    reason = {"not_measured": result.not_measured} if result.not_measured else {}
+    return {"evaluator": result.name, **numbers, **reason}

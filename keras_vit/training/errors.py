@@ -13,6 +13,10 @@ class Diverged(TrainingError):
     exit_code = 70
 
 
+class EvaluatorFailed(TrainingError):
+    """One of the recipe's evaluators raised an error. The training went on to its end."""
+
+
 class UnreadableInput(TrainingError):
     """A picture could not be read. Mend or remove it, or set `data.on_bad_image=skip`."""
 

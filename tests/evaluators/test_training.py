@@ -68,6 +68,32 @@ def test_every_interval_stops_the_loop():
     assert len(made) == 3  # once to check the data, then anew for each evaluation
 
 
+def test_an_evaluator_that_fails_costs_its_own_results_only():
+    opened = []
+
+    def open_split(source, split, pp):
+        opened.append(split)
+        if len(opened) > 4:  # both splits of both evaluators were opened before the training
+            raise OSError("the disk is gone")
+        return evaluators.Split([{"image": np.eye(4, dtype=np.float32), "label": np.arange(4) % 2}], 2)
+
+    def subject():
+        return evaluators.Subject(lambda x: x, lambda x: x, open_split, "source", "train", "test", "pp")
+
+    suite = evaluators.Suite(["knn(neighbours=(1,))", "fewshot(shots=(1,), seeds=1)"])
+    scheduled = evaluators.Scheduled(suite, subject, total_steps=8, every=5)
+    before = len(opened)
+    assert before == 4
+    expected = [
+        {"evaluator": "knn", "not_measured": "OSError: the disk is gone"},
+        {"evaluator": "fewshot", "not_measured": "OSError: the disk is gone"},
+    ]
+    assert scheduled(5) == expected
+    opened.clear()
+    assert ["knn/k1" in line or "fewshot/1shot" in line for line in scheduled(8)] == [True, True]
+    assert scheduled.failed == {line["evaluator"]: line["not_measured"] for line in expected}  # the run ends with it
+
+
 @pytest.mark.parametrize(
     ("evaluator", "class_names", "message"),
     [

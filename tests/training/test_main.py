@@ -100,6 +100,20 @@ def test_accumulation_goes_on_where_memory_is_short(tmp_path):
     assert [line["step"] for line in worlds.metrics(tmp_path) if "loss" in line] == [2]
 
 
+def test_an_evaluator_that_fails_loses_nothing(tmp_path):
+    broken = (
+        "import runpy, sys; from keras_vit.evaluators import on_features; on_features.Knn.__call__ = None; "
+        "sys.argv[0] = 'train/main.py'; runpy.run_module('train.main', run_name='__main__', alter_sys=True)"
+    )
+    command = worlds.command(tmp_path, total_steps=2, evaluators="('knn',)")
+    command[1:3] = ["-c", broken]
+    done = subprocess.run(command, cwd=worlds.ROOT, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 1
+    assert "model saved, but evaluators failed: knn" in done.stderr
+    assert (tmp_path / "model.keras").exists()
+    assert "TypeError" in worlds.metrics(tmp_path)[-1]["not_measured"]
+
+
 def test_an_unreadable_picture_ends_the_run_with_its_path(tmp_path):
     for name in ("train/a", "train/b", "test/a", "test/b"):
         directory = tmp_path / "pictures" / name
