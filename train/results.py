@@ -1,7 +1,7 @@
 """Makes the tables of docs/results.md: trains and evaluates several models on Fashion-MNIST, with several seeds.
 
     python -m train.results --workdir=runs/results                      # everything, and writes docs/results.md
-    python -m train.results --workdir=runs/results --only=vit --seeds=1
+    python -m train.results --workdir=runs/results --only=bit --seeds=1
     python -m train.results --workdir=/tmp/try --steps=3 --seeds=1      # a trial, which writes no document
 
 The tables have all runs of the directory that are finished.
@@ -24,8 +24,7 @@ from keras_vit.benchmarking import results
 from keras_vit.training import progress, run_directory
 
 MODELS = {
-    "hybrid": ("train/configs/fashion_mnist.py", "hybrid: ResNet root and unit, then ViT"),
-    "vit": ("train/configs/fashion_mnist_models.py:vit", "ViT, 7 by 7 patches of 4 pixels"),
+    "hybrid": ("train/configs/fashion_mnist.py", "hybrid: ResNet root and two units, then ViT"),
     "bit": ("train/configs/fashion_mnist_models.py:bit", "BiT, two units"),
 }
 EVALUATORS = ("classification", "fewshot(shots=(10,))", "knn(neighbours=(20,))")
@@ -56,6 +55,8 @@ def main(argv):
     options = flags.FLAGS
     if not options.workdir:
         raise ValueError("--workdir is missing: the directory for everything that the runs write.")
+    if options.steps is None and not os.path.exists(DOCUMENT):
+        raise ValueError(f"{DOCUMENT}, where the tables go, is not here. Start it in the root of a checkout.")
     chosen = options.only or [*MODELS, "transfer"]
     for seed in range(options.seeds):
         for name in chosen:

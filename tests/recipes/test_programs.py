@@ -236,6 +236,9 @@ def test_results_are_read_from_the_runs(monkeypatch, capsys, tmp_path):
 
     monkeypatch.setattr(results_program, "run_program", run_program)
     monkeypatch.setattr(results_program, "make_data", lambda folder: None)
+    monkeypatch.chdir(tmp_path)
+    with flagsaver.flagsaver(workdir=str(tmp_path)), pytest.raises(ValueError, match="is not here. Start it in the"):
+        results_program.main([])
     with flagsaver.flagsaver(workdir=str(tmp_path), only=["bit"], seeds=2, steps=7):
         results_program.main([])
     of_bit = "| 7 | 0.0 | 0, 1 | 91.00 ± 1.41 | 50.00 ± 0.00 | 75.00 ± 0.00 |"
