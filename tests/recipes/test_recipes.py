@@ -12,7 +12,7 @@ from keras_vit import evaluators, models
 from keras_vit import recipe as recipes
 from keras_vit.benchmarking import known, plan
 from keras_vit.optim import create_schedule
-from keras_vit.training import presets
+from keras_vit.training import network, presets
 from keras_vit.training.progress import read_metrics
 from tests import programs
 from tests.recipes import toy
@@ -138,8 +138,18 @@ def test_costs_in_the_docstrings_are_those_of_the_plan(name):
 # ---- every recipe runs -----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize(("name", "arguments"), toy.ONLY_BUILT)
+def test_models_build_at_full_size(name, arguments, monkeypatch, folder):
+    """Without values, which takes no memory."""
+    toy.replace_readers(monkeypatch, folder)
+    recipe = toy.load(name, arguments)
+    model = network.describe_network(recipe, classes=10)
+    assert model.output_shape == (None, 10)
+    assert model.count_params() == plan.model_cost(recipe, classes=10).parameters
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "arguments"), toy.CASES)
+@pytest.mark.parametrize(("name", "arguments"), [case for case in toy.CASES if case not in toy.ONLY_BUILT])
 def test_two_steps_and_every_evaluator(name, arguments, monkeypatch, folder, tmp_path):
     main = programs.load("train.main")
     toy.replace_readers(monkeypatch, folder)

@@ -1,0 +1,79 @@
+"""Every field of a recipe is read by the training program: an unread one would only look like a setting."""
+
+import dataclasses
+import inspect
+import sys
+
+import pytest
+from absl.testing import flagsaver
+
+from keras_vit import models
+from keras_vit import recipe as recipes
+from tests import programs
+from tests.recipes import toy
+
+# What copies, compares or writes down whole recipes does not use their fields.
+COPIES = (dataclasses.__file__, recipes.__file__, "<string>")
+
+
+def fields(kind, prefix=""):
+    for field in dataclasses.fields(kind):
+        if dataclasses.is_dataclass(field.type):
+            yield from fields(field.type, f"{prefix}{field.name}.")
+        else:
+            yield f"{prefix}{field.name}"
+
+
+def recorded(value, read, prefix=""):
+    """A copy of a recipe that adds to `read` the path of each field that is asked for; "model.__dict__" for `vars`."""
+
+    class Recorded(type(value)):
+        def __getattribute__(self, name):
+            if sys._getframe(1).f_code.co_filename not in COPIES:
+                read.add(prefix + name)
+            return super().__getattribute__(name)
+
+    copied = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+    for name, part in copied.items():
+        if dataclasses.is_dataclass(part):
+            copied[name] = recorded(part, read, f"{prefix}{name}.")
+    return Recorded(**copied)
+
+
+def small(**optim):
+    """The demo's recipe for two steps, with another optimiser or schedule."""
+    recipe = toy.shrink(toy.load("digits", None))
+    recipe.deterministic = False  # would stay on for the tests that follow
+    recipe.optim = recipes.Optim(**optim)
+    return recipe
+
+
+@pytest.mark.slow
+def test_every_field_is_read_in_training(monkeypatch, tmp_path):
+    """What only some optimisers, schedules and beginnings need is read in a run that has them."""
+    main, read = programs.load("train.main"), set()
+    monkeypatch.setattr(main, "draw_figure", lambda *_: None)
+    begun = small(name="adamw", schedule=recipes.Schedule("rsqrt"))
+    other = small(name="sgd", schedule=recipes.Schedule("steps", boundaries=(1,)))
+    other.model.checkpoint = str(tmp_path / "0" / "model.keras")
+    for number, recipe in enumerate((begun, other, small(schedule=recipes.Schedule("cosine")))):
+        traced = recorded(recipe, read)
+        monkeypatch.setattr(main.program, "recipe_from_flags", lambda traced=traced: traced)
+        with flagsaver.flagsaver(workdir=str(tmp_path / str(number)), distribute="one_device"):
+            main.main([])
+    if "model.__dict__" in read:  # `create_network` passes on all that a constructor takes
+        constructors = (models.VisionTransformer, models.BiTResNet)
+        read |= {f"model.{name}" for model in constructors for name in inspect.signature(model).parameters}
+    assert not set(fields(recipes.Recipe)) - read
+
+
+def test_reads_are_told_apart_by_their_path():
+    read = set()
+    recipe = recorded(recipes.Recipe(), read)
+    recipes.check(recipe)
+    assert recipes.to_dict(recipe) and not read
+    assert recipe.optim.schedule.end == 0.0
+    assert read == {"optim", "optim.schedule", "optim.schedule.end"}
+    with pytest.raises(AttributeError):
+        recipe.model.end  # noqa: B018
+    assert vars(recipe.model) and "model.__dict__" in read
