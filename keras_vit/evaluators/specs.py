@@ -54,7 +54,9 @@ def create(kind: Callable, arguments: dict, text: str):
     required = [name for name, parameter in parameters.items() if parameter.default is parameter.empty]
     lacking = [name for name in required if name not in arguments]
     if lacking:
-        raise ValueError(f"{text!r} lacks {' and '.join(f'{name}=' for name in lacking)}. It needs: {', '.join(required)}.")
+        raise ValueError(
+            f"{text!r} lacks {' and '.join(f'{name}=' for name in lacking)}. It needs: {', '.join(required)}."
+        )
     try:
         return kind(**arguments)
     except ValueError as error:
