@@ -24,6 +24,7 @@ from keras_vit import recipe as recipes
 
 WRONG_USAGE = 2
 WHERE_FROM = "(--verbosity=1 shows where this came from)"
+HELP = "Pass --helpshort or --helpfull to see help on flags."
 
 
 def define_config_flag() -> None:
@@ -112,7 +113,7 @@ def _parse_flags(argv: Sequence[str]) -> list[str]:
         message = _wrong_override(argv) or f"--config: {error}"
     except (OSError, ValueError) as error:
         message = str(error)
-    sys.stderr.write(f"FATAL Flags parsing error:\n  {message}\nPass --helpshort or --helpfull to see help on flags.\n")
+    sys.stderr.write(f"FATAL Flags parsing error:\n  {message}\n{HELP}\n")
     sys.exit(WRONG_USAGE)
 
 

@@ -148,7 +148,7 @@ def main(argv):
     if scheduled and scheduled.failed:
         raise errors.EvaluatorFailed(
             f"The training is done and its model saved, but evaluators failed: {', '.join(scheduled.failed)}. The log "
-            "has their errors. Once they are mended: python -m train.evaluate --evaluators=..."
+            f"has their errors. Once they are mended: python -m train.evaluate --model={workdir} --evaluators=..."
         )
 
 

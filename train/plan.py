@@ -73,12 +73,16 @@ def size_of_data(recipe):
     last is None for pictures), or from the data.
     """
     options, name, split = flags.FLAGS, recipe.data.source, recipe.data.train_split
-    size = known.size(name, split)
-    examples, classes, source = options.examples or size.examples, options.classes or size.classes, None
-    if examples is None or classes is None or not name.startswith(("tfds:", "tfrecord:", "vtab:")):
+    size, source = known.Size(), None
+    if name.startswith(("tfds:", "tfrecord:", "vtab:")):  # slow to open, or asks for what is not prepared
+        size = known.size(name, split)
+    examples, classes = options.examples or size.examples, options.classes or size.classes
+    if examples is None or classes is None or size == known.Size():
         try:
             source = data.open_source(name, split=split)
         except (OSError, ImportError) as error:
+            size = known.size(name, split)
+            examples, classes = examples or size.examples, classes or size.classes
             if examples is None or classes is None:
                 raise ValueError(
                     f"The data of the recipe cannot be opened ({error}). Give --examples and --classes instead."

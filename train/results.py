@@ -9,10 +9,10 @@ Stopped, it goes on where it was: a finished run is not repeated, an unfinished 
 for the training command, all cores added up, so that what else the machine does hardly matters.
 """
 
-import glob
 import json
 import os
 import platform
+import re
 import subprocess
 import sys
 
@@ -143,8 +143,8 @@ def cpu_seconds():
     return times.children_user + times.children_system
 
 
-def run_path(name, seed):
-    return os.path.join(flags.FLAGS.workdir, f"{name}_{seed}")
+def run_path(name, seed, *file):
+    return os.path.join(flags.FLAGS.workdir, f"{name}_{seed}", *file)
 
 
 # ---- reporting -------------------------------------------------------------------------------------------------------
@@ -171,8 +171,8 @@ def report():
 def finished(name):
     """The seeds with which a model was trained, and evaluated where that is a step of its own."""
     last = "evaluators.json" if name in MODELS else run_directory.MODEL
-    found = (os.path.basename(os.path.dirname(path)) for path in glob.glob(os.path.join(run_path(name, "*"), last)))
-    return sorted(int(directory.rpartition("_")[2]) for directory in found)
+    found = (re.fullmatch(rf"{name}_(\d+)", directory) for directory in os.listdir(flags.FLAGS.workdir))
+    return sorted(int(match[1]) for match in found if match and os.path.exists(run_path(name, match[1], last)))
 
 
 def model_row(name, seeds):
@@ -203,8 +203,8 @@ def costs(name, seeds):
     steps = {run_directory.read_config(run_path(name, seed))["recipe"]["total_steps"] for seed in seeds}
     if len(steps) > 1:
         raise ValueError(
-            f"The runs {run_path(name, '*')} have different numbers of steps: {sorted(steps)}. Expected one number: "
-            f"delete those of an older recipe, they are then trained again."
+            f"The runs of {name} in {flags.FLAGS.workdir} have different numbers of steps: {sorted(steps)}. "
+            "Expected one number: delete the directories of an older recipe, they are then trained again."
         )
     minutes = [read_json(os.path.join(run_path(name, seed), CPU_SECONDS)) / 60 for seed in seeds]
     return {

@@ -93,10 +93,12 @@ def run_program(command):
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, errors="replace") as process:
         for line in process.stderr:
             sys.stderr.write(line)
-            if line.strip() and program.WHERE_FROM not in line:
+            if line.strip() and program.WHERE_FROM not in line and program.HELP not in line:
                 last = re.sub(r"^[IWEF]\d{4} \S+ +\d+ \S+\] ", "", line.strip())
     if process.returncode == errors.Interrupted.exit_code:
         raise errors.Interrupted(last)
+    if process.returncode == program.WRONG_USAGE:  # the same for every task
+        raise ValueError(f"The training program cannot be run so: {last}")
     if process.returncode:
         raise errors.TrainingError(f"exit code {process.returncode}, {last}")
 

@@ -1,12 +1,11 @@
 """Sizes of data sets, for planning without having them."""
 
 import dataclasses
-import posixpath
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from keras_vit import _checks
 from keras_vit.data import splits
+from keras_vit.evaluators import vtab
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,10 +34,8 @@ class Size(NamedTuple):
 _GREY = (28, 28, 1)
 _MNIST = Known({"train": 60_000, "test": 10_000}, 10, _GREY)
 
+# By what their names begin with.
 DATASETS = {
-    "digits": Known({"train": 1_437, "test": 360}, 10),
-    "fashion_mnist": _MNIST,
-    "idx": _MNIST,  # MNIST, Fashion-MNIST and KMNIST alike
     "tfds:cifar10": Known({"train": 50_000, "test": 10_000}, 10),
     "tfds:cifar100": Known({"train": 50_000, "test": 10_000}, 100),
     "tfds:oxford_iiit_pet": Known({"train": 3_680, "test": 3_669}, 37),
@@ -48,10 +45,14 @@ DATASETS = {
     "tfrecord:jft": Known({"train": 303_000_000, "test": 50_000}, 18_291),  # not public
 }
 
-# What `train.results` makes of Fashion-MNIST: eight of its classes, and 500 pictures of each of the other two.
-PREPARED = {
-    "eight.npz": Known({"train": 48_000, "test": 8_000}, 8, _GREY),
-    "two.npz": Known({"train": 1_000, "test": 2_000}, 2, _GREY),
+# Where the recipes of this package look; another folder may hold anything.
+LOCATIONS = {
+    "digits": Known({"train": 1_437, "test": 360}, 10),
+    "fashion_mnist": _MNIST,
+    "idx:/usr/share/datasets/fashion-mnist": _MNIST,
+    # What `train.results` makes of Fashion-MNIST: eight of its classes, and 500 pictures of each of the other two.
+    "npz:runs/results/data/eight.npz": Known({"train": 48_000, "test": 8_000}, 8, _GREY),
+    "npz:runs/results/data/two.npz": Known({"train": 1_000, "test": 2_000}, 2, _GREY),
 }
 
 # Classes of the tasks of VTAB (https://arxiv.org/abs/1910.04867), and examples of the splits to train on.
@@ -92,12 +93,9 @@ def size(source: str, split: str) -> Size:
     name = source.partition("#")[0]
     kind, _, location = name.partition(":")
     if kind == "vtab":
-        if location not in VTAB:
-            raise ValueError(
-                f"There is no task {location!r} in VTAB.{_checks.nearest(location, VTAB)} There are: {', '.join(VTAB)}."
-            )
-        return Size(VTAB_SPLITS.get(split), VTAB[location])
-    known = PREPARED.get(posixpath.basename(location)) if kind == "npz" else _dataset(name)
+        (task,) = vtab.check_tasks([location])
+        return Size(VTAB_SPLITS.get(split), VTAB[task])
+    known = LOCATIONS.get(name) or _dataset(name)
     if known is None:
         return Size()
     parts = splits.parse(split, known.splits, name)

@@ -58,7 +58,7 @@ def text(name: str, value: str | None) -> str | None:
         ValueError: If it is something else.
     """
     if value is not None and (not isinstance(value, str) or not value):
-        raise ValueError(f"`{name}` must be a string. Received: {name}={value!r}.")
+        raise ValueError(f"`{name}` must be a string that is not empty. Received: {name}={value!r}.")
     return value
 
 

@@ -129,11 +129,13 @@ class Vtab:
     def __init__(
         self, tasks: str | Sequence[str] | None = None, pp: str | None = None, solver: str = "lbfgs", options: str = ""
     ):
+        if not isinstance(tasks, str | Sequence | None):
+            raise ValueError(f"`tasks` must be names of tasks, or be left out for all. Received: tasks={tasks!r}.")
         self.tasks = vtab.TASKS if tasks is None else vtab.check_tasks([tasks] if isinstance(tasks, str) else tasks)
         if not self.tasks:
             raise ValueError(f"`tasks` must name a task, or be left out for all. Received: tasks={tasks!r}.")
         self.pp, self.solver = arguments.text("pp", pp), linear_probe.check(solver)["solver"]
-        self.options = f"#{arguments.text('options', options)}" if options else ""
+        self.options = "" if options == "" else f"#{arguments.text('options', options)}"
 
     def splits(self, subject: Subject, task: str) -> list[tuple[str, str, str]]:
         """Source, split and preprocessing of what is learned from, validated and tested on."""

@@ -1,5 +1,6 @@
 """Evaluators during training: which are due, and what they add to the metrics of the run."""
 
+import dataclasses
 from collections.abc import Callable
 
 from absl import logging
@@ -50,7 +51,8 @@ class Scheduled:
 
     def _run(self, subject: Subject, name: str, step: int) -> Result:
         try:
-            return self.suite.run(subject, [name])[0]
+            (result,) = self.suite.run(subject, [name])
+            return dataclasses.replace(result, details={})  # nobody reads them here, and `last` would keep them
         except Exception as error:  # whatever it is: the steps since the last checkpoint are worth more
             logging.exception("The evaluator %r failed after step %d. The training goes on.", name, step)
             self.failed[name] = f"{type(error).__name__}: {error}"

@@ -9,6 +9,8 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from keras_vit import _checks
+
 GROUPS = {
     "natural": ("caltech101", "cifar100", "dtd", "flowers102", "pets", "sun397", "svhn"),
     "specialized": ("patch_camelyon", "eurosat", "resisc45", "diabetic_retinopathy"),
@@ -50,7 +52,9 @@ def check_tasks(tasks: Sequence[str]) -> tuple[str, ...]:
     """Returns the names of tasks, each of which exists."""
     for task in tasks:
         if task not in TASKS:
-            raise ValueError(f"The tasks of VTAB are {', '.join(TASKS)}. Received: {task!r}.")
+            raise ValueError(
+                f"There is no task {task!r} in VTAB.{_checks.nearest(task, TASKS)} There are: {', '.join(TASKS)}."
+            )
     return tuple(tasks)
 
 

@@ -72,6 +72,8 @@ class KerasArtefact(Artefact):
         self._scores = self._compiled(model)
 
     def _compiled(self, network):
+        if keras.backend.backend() != "tensorflow":
+            return network.predict_on_batch
         # The batch size stays open, so that a smaller last batch is not traced anew.
         spec = tf.TensorSpec((None, *self.model.input_shape[1:]), tf.float32)
         return tf.function(
@@ -87,10 +89,10 @@ class KerasArtefact(Artefact):
         return self._compiled(models.representation(self.model))
 
     def predict_features(self, images):
-        return self._features_and_scores(tf.constant(images, tf.float32))[0].numpy()
+        return np.asarray(self._features_and_scores(np.asarray(images, np.float32))[0], np.float32)
 
     def predict_scores(self, images):
-        return self._scores(tf.constant(images, tf.float32)).numpy()
+        return np.asarray(self._scores(np.asarray(images, np.float32)), np.float32)
 
     def predict(self, images):
         scores = self.predict_scores(images)

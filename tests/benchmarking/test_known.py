@@ -14,9 +14,16 @@ def test_known_data():
     assert known.size("tfds:imagenet21k", "full[51200:]") == (14_145_922, 21_843, None)
     assert known.size("vtab:dtd#download=True", "train800val200") == (1_000, 47, None)
     assert known.size("vtab:dtd", "trainval") == (None, 47, None)
-    assert known.size("fashion_mnist:/nowhere", "test") == (10_000, 10, (28, 28, 1))
-    assert known.size("npz:/nowhere/two.npz", "train") == (1_000, 2, (28, 28, 1))
-    assert known.size("npz:/nowhere/three.npz", "train") == known.size("folder:/pictures", "train") == known.Size()
+    assert known.size("fashion_mnist", "test") == (10_000, 10, (28, 28, 1))
+    assert known.size("npz:runs/results/data/two.npz", "train") == (1_000, 2, (28, 28, 1))
+
+
+@pytest.mark.parametrize("source", ["fashion_mnist:/mine", "idx:/mine", "npz:/mine/two.npz", "folder:/mine"])
+def test_nothing_is_known_of_folders_of_your_own(source):
+    assert known.size(source, "validation") == known.Size()
+
+
+def test_a_task_that_vtab_does_not_have():
     with pytest.raises(ValueError, match="There is no task 'dtt' in VTAB. Did you mean 'dtd'"):
         known.size("vtab:dtt", "train800")
 

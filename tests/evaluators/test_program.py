@@ -1,6 +1,10 @@
 """`train.evaluate --evaluators` on a run and on what is exported from it."""
 
 import json
+import os
+import pathlib
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -9,6 +13,7 @@ from keras_vit import data
 from tests.export.runs import write_digits_run
 from tests.programs import call
 
+ROOT = pathlib.Path(__file__).resolve().parents[2]
 EVALUATORS = (
     "--evaluators=classification",
     "--evaluators=knn(neighbours=5)",
@@ -56,6 +61,18 @@ def test_evaluators_agree_with_the_plain_measurement(run, capsys):
     assert set(plain) - set(results["classification"]) == {"model", "kind", "data", "split", "mean_average_precision"}
     assert np.sum(results["classification"]["confusion"]) == 360
     assert results["knn"]["k5"] > 0.5  # features of random weights still tell digits apart
+
+
+@pytest.mark.slow
+def test_jax_measures_the_same(run, capsys):
+    pytest.importorskip("jax")
+    arguments = [f"--model={run}", "--json", *EVALUATORS[:2]]
+    environment = {**os.environ, "KERAS_BACKEND": "jax", "JAX_PLATFORMS": "cpu"}
+    command = [sys.executable, "-m", "train.evaluate", *arguments]
+    done = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=300, check=True)
+    found, expected = json.loads(done.stdout), json.loads(evaluate(capsys, *arguments)[1])
+    assert found["knn"]["k5"] == pytest.approx(expected["knn"]["k5"], abs=2 / 360)  # rounding may change a vote
+    assert found["classification"]["loss"] == pytest.approx(expected["classification"]["loss"], rel=1e-5)
 
 
 def test_tables(run, capsys):

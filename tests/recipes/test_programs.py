@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import math
+import shutil
 import sys
 
 import numpy as np
@@ -102,20 +103,28 @@ def test_a_task_that_vtab_does_not_have_is_not_planned(recipe):
         programs.call("train.plan", "--classes=10", "--examples=1000")
 
 
-def test_data_that_are_there_are_planned_with_their_own_size(recipe, capsys, tmp_path):
-    recipe.data.source, recipe.data.train_split = f"npz:{tmp_path}/two.npz", "train"
+def test_data_that_are_there_are_planned_with_their_own_size(recipe, capsys, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    recipe.data.source, recipe.data.train_split = "npz:runs/results/data/two.npz", "train"
     recipe.data.pp_train = "resize(224)|value_range(-1, 1)"
     found = []
     for written in (False, True):
         if written:
             arrays = {"x_train": np.zeros((6, 8, 8), np.uint8), "y_train": np.arange(6) % 3}
-            np.savez(tmp_path / "two.npz", **arrays)
+            (tmp_path / "runs/results/data").mkdir(parents=True)
+            np.savez("runs/results/data/two.npz", **arrays)
         programs.call("train.plan", "--json")
         content = json.loads(capsys.readouterr().out)
         found.append((content["examples"], content["classes"], content["parameters"]))
     # One channel in both: 2 * 16 * 16 * 1,024 weights less than for colours.
     colours = cost.of_variant("ViT-L/16", classes=2).parameters
     assert found == [(1_000, 2, colours - 2 * 256 * 1_024), (6, 3, colours - 2 * 256 * 1_024 + 1_025)]
+
+
+@pytest.mark.parametrize("arguments", ["fashion_mnist.py:/typo", "fashion_mnist_transfer.py:pretrain,/typo"])
+def test_a_folder_that_is_not_there_is_not_taken_for_another(arguments, no_data):
+    with pytest.raises(ValueError, match="There is no '/typo.*Give --examples and --classes instead"):
+        programs.call("train.plan", f"--config={toy.CONFIGS}/{arguments}")
 
 
 def test_vtab_averages_whole_groups_and_lists_what_is_missing(monkeypatch, capsys, tmp_path):
@@ -194,6 +203,16 @@ def test_vtab_stops_with_a_run_that_was_asked_to_stop(monkeypatch, tmp_path):
         vtab_program.main([])
 
 
+def test_vtab_ends_at_a_mistake_that_every_run_would_make(monkeypatch, tmp_path):
+    vtab_program = programs.load("train.vtab")
+    monkeypatch.setattr(vtab_program.data, "open_source", lambda spec, split: None)
+    with (
+        flagsaver.flagsaver(workdir=str(tmp_path), checkpoint="x.npz", set=["optim.learning_rat=1"]),
+        pytest.raises(ValueError, match="cannot be run so: .*no field optim.learning_rat. Did you mean"),
+    ):
+        vtab_program.main([])
+
+
 def test_mean_and_spread():
     assert results.mean_and_spread([0.9, 0.92, 0.94]) == (pytest.approx(0.92), pytest.approx(0.02))
     assert math.isnan(results.mean_and_spread([0.5])[1])
@@ -248,6 +267,10 @@ def test_results_are_read_from_the_runs(monkeypatch, capsys, tmp_path):
     of_models, of_transfer = capsys.readouterr().out.strip().split("\n\n")
     assert of_bit in of_models, "what was finished before stays in the tables"
     assert [line.split("|")[-2].strip() for line in of_transfer.splitlines()[2:]] == ["80.00", "70.00", "60.00"]
+    for name in ("scratch_low_rate_1", "bit_old"):  # one without its like, and one of somebody else
+        shutil.copytree(tmp_path / "bit_0", tmp_path / name)
+    with flagsaver.flagsaver(workdir=str(tmp_path)):
+        assert results_program.finished("scratch") == [0] and results_program.finished("bit") == [0, 1]
     accuracies["bit_2"], steps = 0.9, 5
     with (
         flagsaver.flagsaver(workdir=str(tmp_path), only=["bit"], seeds=3, steps=5),

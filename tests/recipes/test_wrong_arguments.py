@@ -12,13 +12,13 @@ from tests import programs
 WRONG_ARGUMENTS = {
     "finetune.py:ViT_B17": "There is no model 'ViT_B17'. Did you mean 'ViT_B16'? There are: ViT_Ti16",
     "finetune.py:ViT_B16,mnist": "must be one of imagenet2012, cifar10, cifar100, pets, flowers or vtab:TASK",
-    "finetune.py:ViT_B16,vtab:mnist": "The tasks of VTAB are caltech101, cifar100",
+    "finetune.py:ViT_B16,vtab:mnist": "There is no task 'mnist' in VTAB.",
     "vit_i1k.py:ViT_B16,heavy": "must be one of 'none', 'light1', 'light2', 'medium1', 'medium2', 'strong1', 'strong2'",
     "vit_i1k.py:BiT_R50x1": "This recipe is not for 'BiT_R50x1'. It takes: ViT_Ti16, ViT_S32",
     "bit_i1k.py:ViT_B16": "This recipe is not for 'ViT_B16'. It takes: BiT_R50x1, BiT_R50x3",
     "vit_s16_i1k.py:abc": "a number of epochs: 90, 150 and 300 are published. Received: 'abc'",
     "vit_s16_i1k.py:0": "Received: '0'",
-    "vtab.py:ViT_B16,mnist": "The tasks of VTAB are caltech101, cifar100",
+    "vtab.py:ViT_B16,mnist": "There is no task 'mnist' in VTAB.",
     "vit_paper.py:a,b,c": "This recipe takes 2 arguments, such as :ViT_B16,imagenet21k. Received: :a,b,c",
     "digits.py:abc": "this recipe takes no arguments, nothing may stand behind a colon.",
 }

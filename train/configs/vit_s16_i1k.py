@@ -20,7 +20,7 @@ from keras_vit.training import presets
 def get_config(arguments: str = "") -> recipe.Recipe:
     """Returns the recipe; the argument is the number of epochs."""
     (epochs,) = presets.arguments(arguments, "90")
-    if not (epochs.isdigit() and int(epochs)):
+    if not (epochs.isdecimal() and int(epochs)):
         raise ValueError(f"The argument is a number of epochs: 90, 150 and 300 are published. Received: {epochs!r}")
     randaug, mixup = "randaug(2, 10)", 0.2
     return recipe.Recipe(
