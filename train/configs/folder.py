@@ -7,9 +7,9 @@
 
 `/pictures` holds a folder a class (`/pictures/rose/1.jpg`), or `train/` and `test/` with such folders; without them a
 fifth is kept for testing. Chosen for you, and shown in the log: the number of steps from the number of pictures, as
-BiT-HyperRule does (https://arxiv.org/abs/1912.11370); the size of the images, 384 pixels on a GPU with the memory for
-it and 224 otherwise; the part of a batch that is computed at a time from the memory. Momentum and the rate of the ViT
-paper for small data sets.
+BiT-HyperRule does (https://arxiv.org/abs/1912.11370); the size of the images, 384 pixels on a GPU that TensorFlow sees
+and that has the memory for it, and 224 otherwise; the part of a batch that is computed at a time from the memory.
+Momentum and the rate of the ViT paper for small data sets.
 Cost: 500 steps of batch 128 for up to 20,000 pictures. For B/16 that is 2.1e16 operations at 384 pixels, 36 minutes on
 a GPU if it does 1e13 a second, and 6.7e15 at 224, nine hours on two CPU cores that do 1e11 each. Ti/16 at 224 pixels
 takes 4.8e14: 40 minutes there. The log has the same estimate for what was chosen.
