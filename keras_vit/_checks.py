@@ -10,6 +10,22 @@ def nearest(value: str, choices: Iterable[str]) -> str:
     return f" Did you mean {matches[0]!r}?" if matches else ""
 
 
+def existing(what: str, name: str, names: Sequence[str]) -> str:
+    """Returns `name` when it is one of `names`.
+
+    Args:
+        what: Of the message, what there is not, such as `"task 'dtt' in VTAB"`.
+        name: What was asked for.
+        names: What there is.
+
+    Raises:
+        ValueError: If it is not; the message names the nearest and lists all.
+    """
+    if name in names:
+        return name
+    raise ValueError(f"There is no {what}.{nearest(name, names)} There are: {', '.join(names)}.")
+
+
 def choice(name: str, value: object, choices: Sequence[object]) -> object:
     """Returns `value` when it is one of `choices`.
 

@@ -73,11 +73,10 @@ def size_of_data(recipe):
     last is None for pictures), or from the data.
     """
     options, name, split = flags.FLAGS, recipe.data.source, recipe.data.train_split
-    size, source = known.Size(), None
-    if name.startswith(("tfds:", "tfrecord:", "vtab:")):  # slow to open, or asks for what is not prepared
-        size = known.size(name, split)
+    public = name.startswith(("tfds:", "tfrecord:", "vtab:"))  # slow to open, or asks for what is not prepared
+    size, source = known.size(name, split) if public else known.Size(), None
     examples, classes = options.examples or size.examples, options.classes or size.classes
-    if examples is None or classes is None or size == known.Size():
+    if examples is None or classes is None or not public:
         try:
             source = data.open_source(name, split=split)
         except (OSError, ImportError) as error:

@@ -162,9 +162,10 @@ def report():
     shown_machine = machine(run_path(first, seeds_of[first][0]))
     for name, some in rows.items():
         if some:
-            sys.stdout.write(results.table(some) + "\n\n")
+            text = results.table(some)
+            sys.stdout.write(text + "\n\n")
             if flags.FLAGS.steps is None:
-                results.write_between(DOCUMENT, name, f"{shown_machine}\n\n{results.table(some)}")
+                results.write_between(DOCUMENT, name, f"{shown_machine}\n\n{text}")
                 logging.info("Wrote the table of %s in %s", name, DOCUMENT)
 
 
@@ -178,7 +179,7 @@ def finished(name):
 def model_row(name, seeds):
     """Mean and spread of a model over the seeds."""
     config, description = MODELS[name]
-    found = [read_json(os.path.join(run_path(name, seed), "evaluators.json")) for seed in seeds]
+    found = [read_json(run_path(name, seed, "evaluators.json")) for seed in seeds]
     return {
         "model": description,
         "`--config`": f"`{config}`",
@@ -206,7 +207,7 @@ def costs(name, seeds):
             f"The runs of {name} in {flags.FLAGS.workdir} have different numbers of steps: {sorted(steps)}. "
             "Expected one number: delete the directories of an older recipe, they are then trained again."
         )
-    minutes = [read_json(os.path.join(run_path(name, seed), CPU_SECONDS)) / 60 for seed in seeds]
+    minutes = [read_json(run_path(name, seed, CPU_SECONDS)) / 60 for seed in seeds]
     return {
         "steps": f"{steps.pop():,}",
         "CPU minutes a run": f"{np.mean(minutes):.1f}",

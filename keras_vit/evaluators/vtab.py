@@ -50,12 +50,7 @@ def summarize(accuracies: Mapping[str, float]) -> dict:
 
 def check_tasks(tasks: Sequence[str]) -> tuple[str, ...]:
     """Returns the names of tasks, each of which exists."""
-    for task in tasks:
-        if task not in TASKS:
-            raise ValueError(
-                f"There is no task {task!r} in VTAB.{_checks.nearest(task, TASKS)} There are: {', '.join(TASKS)}."
-            )
-    return tuple(tasks)
+    return tuple(_checks.existing(f"task {task!r} in VTAB", task, TASKS) for task in tasks)
 
 
 def _mean(accuracies: Mapping[str, float], tasks: Sequence[str]) -> float | None:

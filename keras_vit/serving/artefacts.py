@@ -10,6 +10,8 @@ import tensorflow as tf
 from keras_vit import models
 from keras_vit.serving import card, interpreter, outputs, runtimes, signatures, versions
 
+CLASSIFY, FEATURES = "classify", "features"  # signatures of TFLite files; not all have the second
+
 
 class Artefact:
     """A classifier of any format.
@@ -76,13 +78,7 @@ class KerasArtefact(Artefact):
             return network.predict_on_batch
         # The batch size stays open, so that a smaller last batch is not traced anew.
         spec = tf.TensorSpec((None, *self.model.input_shape[1:]), tf.float32)
-        return tf.function(
-            lambda images: tf.nest.map_structure(
-                lambda output: tf.cast(output, tf.float32), network(images, training=False)
-            ),
-            input_signature=[spec],
-            autograph=False,
-        )
+        return tf.function(lambda images: network(images, training=False), input_signature=[spec], autograph=False)
 
     @functools.cached_property
     def _features_and_scores(self):
@@ -164,9 +160,6 @@ class SavedModelArtefact(Artefact):
         self._session.close()
 
 
-FEATURES = "features"  # the signature of a TFLite file, beside "classify"
-
-
 class TFLiteArtefact(Artefact):
     """A TFLite file that takes `images` and gives `probabilities`, and perhaps features, with a fixed batch size.
 
@@ -181,7 +174,7 @@ class TFLiteArtefact(Artefact):
         super().__init__(path, card.read(card.beside(path)))
         opened = interpreter.make_interpreter(path, num_threads)
         several = FEATURES in opened.get_signature_list()
-        self._runner = opened.get_signature_runner("classify" if several else None)
+        self._runner = opened.get_signature_runner(CLASSIFY if several else None)
         self._features_runner = opened.get_signature_runner(FEATURES) if several else None
         self.input_details = self._runner.get_input_details()["images"]
         if not several:

@@ -26,10 +26,9 @@ from keras_vit.serving import (
 )
 from keras_vit.serving.files import ConversionError as ConversionError
 
-SIGNATURE = "classify"
 # Precisions that features may be had in, with the largest error of them, relative to their length: float32 sums in
 # another order; 11 bits of each weight; 8 bits of each weight and of what enters the matrix products.
-FEATURES = {"float32": 1e-3, "float16": 1e-2, "dynamic_int8": 0.1}
+FEATURE_TOLERANCES = {"float32": 1e-3, "float16": 1e-2, "dynamic_int8": 0.1}
 
 
 def export_tflite(
@@ -74,8 +73,10 @@ def export_tflite(
         VerificationError: If it answers differently; nothing is written then.
     """
     quantization.check(precision, calibration)
-    if features and precision not in FEATURES:
-        raise ValueError(f"Features can be had in the precisions {', '.join(FEATURES)}. Received: {precision!r}.")
+    if features and precision not in FEATURE_TOLERANCES:
+        raise ValueError(
+            f"Features can be had in the precisions {', '.join(FEATURE_TOLERANCES)}. Received: {precision!r}."
+        )
     network = clone.inference_clone(model, "float32", **quantization.model_arguments(model, precision))
     image_shape = tuple(description["image_shape"])
     calibration_images = None if calibration is None else pictures.prepare(calibration.contents, preprocess)
@@ -143,7 +144,7 @@ def convert(
     with _graph(network, image_shape, output, batch_size, normalise, features) as (make_converter, spec):
         try:
             with interpreter.without_deprecation():  # the converter calibrates with TensorFlow's own
-                content = quantization.convert(make_converter, precision, spec, SIGNATURE, calibration_images)
+                content = quantization.convert(make_converter, precision, spec, artefacts.CLASSIFY, calibration_images)
         except Exception as error:  # the converter raises its own error, unexported, or whatever its passes raise
             raise ConversionError(f"The model cannot be converted to TFLite ({precision}): {error}") from error
     foreign = foreign_operators(content)
@@ -163,7 +164,7 @@ def _graph(network, image_shape, output, batch_size, normalise, features):
     def classify(images):
         return {"probabilities": outputs.to_probabilities(network(normalise(images), training=False), output)}
 
-    methods = {SIGNATURE: classify}
+    methods = {artefacts.CLASSIFY: classify}
     if features:
         body = representations.features_function(network)
         methods[artefacts.FEATURES] = lambda images: {"features": body(normalise(images))}
@@ -183,7 +184,7 @@ def _check_features(artefact, network, images, normalise):
     )
     expected = expected.numpy()
     error = float(np.linalg.norm(artefact.predict_features(images) - expected) / max(np.linalg.norm(expected), 1e-6))
-    limit = FEATURES[artefact.card["precision"]]
+    limit = FEATURE_TOLERANCES[artefact.card["precision"]]
     if not error <= limit:
         raise verify.VerificationError(
             f"The features differ from the model's by {error:.1e}, expected at most {limit}."

@@ -180,8 +180,4 @@ def from_builder(builder, task: Task, split: str, name: str) -> RecordSource:
 
 
 def _task(location: str) -> Task:
-    if location not in TASKS:
-        raise ValueError(
-            f"There is no task {location!r} in VTAB.{_checks.nearest(location, TASKS)} There are: {', '.join(TASKS)}."
-        )
-    return TASKS[location]
+    return TASKS[_checks.existing(f"task {location!r} in VTAB", location, tuple(TASKS))]
