@@ -8,7 +8,7 @@ import sys
 ORDER = (
     "version",
     "_checks",
-    "_registry",
+    "_io",
     "recipe",
     "layers",
     "models",

@@ -1,0 +1,194 @@
+"""Files that appear complete or not at all, and the small formats that several modules write."""
+
+import contextlib
+import hashlib
+import json
+import os
+import secrets
+import shutil
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+_PREFIX = ".writing-"
+_STALE_SECONDS = 3600
+
+
+@contextlib.contextmanager
+def atomic_file(path: str | os.PathLike) -> Iterator[str]:
+    """Replace a file in one step, so that readers see either the old content or all of the new.
+
+    The content reaches the disk before the name does. Missing parent directories are created, the permissions of an
+    existing file are kept, and a symbolic link is followed. Temporary files that a killed process left more than an
+    hour ago are removed.
+
+    Args:
+        path: Name of the file.
+
+    Yields:
+        Temporary name in the same directory, with the same extension, to write to. If the block raises, it is removed
+        and `path` is untouched.
+    """
+    path = os.path.realpath(path)
+    temporary = _temporary_name(path)
+    try:
+        os.close(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))  # the umask applies
+        if os.path.exists(path):
+            os.chmod(temporary, os.stat(path).st_mode & 0o7777)
+        yield temporary
+        _sync(temporary)
+        os.replace(temporary, path)
+        _sync(os.path.dirname(path))
+    finally:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(temporary)
+
+
+@contextlib.contextmanager
+def atomic_directory(path: str | os.PathLike) -> Iterator[str]:
+    """Create a directory in one step, with everything that is in it.
+
+    Args:
+        path: Name of the directory; it must not exist, or be empty.
+
+    Yields:
+        Temporary directory on the same file system to fill. If the block raises, it is removed.
+
+    Raises:
+        FileExistsError: If the directory exists and is not empty.
+    """
+    path = os.path.realpath(path)
+    temporary = _temporary_name(path)
+    os.mkdir(temporary)
+    try:
+        yield temporary
+        for directory, _, files in os.walk(temporary, topdown=False):
+            for name in files:
+                _sync(os.path.join(directory, name))
+            _sync(directory)
+        try:
+            os.rename(temporary, path)
+        except OSError as error:
+            if os.path.lexists(path):
+                raise FileExistsError(f"Expected no directory, or an empty one, at {path!r}. It is in use.") from error
+            raise
+        _sync(os.path.dirname(path))
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def write_text(path: str | os.PathLike, text: str) -> None:
+    """Write a UTF-8 text file in one step."""
+    with atomic_file(path) as temporary, open(temporary, "w", encoding="utf-8") as file:
+        file.write(text)
+
+
+def write_json(path: str | os.PathLike, content: Any) -> None:
+    """Write a JSON file in one step, indented, with a line break at its end."""
+    write_text(path, json.dumps(content, indent=2, ensure_ascii=False) + "\n")
+
+
+def read_json(path: str | os.PathLike, kind: type = dict) -> Any:
+    """Read a JSON file.
+
+    Args:
+        path: Name of the file.
+        kind: Type that the content must have.
+
+    Returns:
+        The content.
+
+    Raises:
+        FileNotFoundError: If there is no such file.
+        ValueError: If the file is not UTF-8, not JSON, nested too deeply, or its content is not a `kind`.
+    """
+    try:
+        with open(path, encoding="utf-8") as file:
+            content = json.load(file)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{os.fspath(path)!r} is not valid JSON: {error}") from error
+    if not isinstance(content, kind):
+        raise ValueError(f"{os.fspath(path)!r} must hold a JSON {kind.__name__}. Received: a {type(content).__name__}.")
+    return content
+
+
+def read_json_lines(path: str | os.PathLike) -> tuple[list[dict[str, Any]], int]:
+    """Read a file with one JSON object per line.
+
+    Args:
+        path: Name of the file.
+
+    Returns:
+        The objects, and the number of lines that are damaged: cut off, not UTF-8, or not a JSON object.
+    """
+    lines, damaged = [], 0
+    with open(path, "rb") as file:
+        for raw in file:
+            if not raw.strip():
+                continue
+            try:
+                content = json.loads(raw.decode("utf-8"))
+            except (ValueError, RecursionError):
+                content = None
+            if isinstance(content, dict):
+                lines.append(content)
+            else:
+                damaged += 1
+    return lines, damaged
+
+
+def sha256(path: str | os.PathLike) -> str:
+    """Return the SHA-256 of a file as 64 hexadecimal digits."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def markdown_table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """Return a Markdown table.
+
+    Args:
+        header: Column titles. A title that ends in `":"` aligns its column to the right; the colon is dropped.
+        rows: Cells per row; None becomes a dash.
+    """
+
+    def line(cells: Iterable[object]) -> str:
+        return "| " + " | ".join("–" if cell is None else str(cell).replace("|", "\\|") for cell in cells) + " |"
+
+    rule = "|" + "|".join("---:" if title.endswith(":") else "---" for title in header) + "|"
+    return "\n".join([line(title.removesuffix(":") for title in header), rule, *map(line, rows)])
+
+
+def one_line(text: object) -> str:
+    """Return a text without line breaks and other control characters."""
+    return " ".join("".join(char if char.isprintable() else " " for char in str(text)).split())
+
+
+def _temporary_name(path: str) -> str:
+    directory, name = os.path.split(path)
+    os.makedirs(directory, exist_ok=True)
+    with contextlib.suppress(OSError):
+        _remove_stale(directory)
+    return os.path.join(directory, f"{_PREFIX}{secrets.token_hex(4)}-{name}")
+
+
+def _remove_stale(directory: str) -> None:
+    now = time.time()
+    with os.scandir(directory) as entries:
+        for entry in entries:
+            if entry.name.startswith(_PREFIX) and now - entry.stat(follow_symlinks=False).st_mtime > _STALE_SECONDS:
+                if entry.is_dir(follow_symlinks=False):
+                    shutil.rmtree(entry.path, ignore_errors=True)
+                else:
+                    os.unlink(entry.path)
+
+
+def _sync(path: str) -> None:
+    """Wait until a file or directory is on the disk."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    except OSError:  # some network file systems cannot sync a directory
+        if not os.path.isdir(path):
+            raise
+    finally:
+        os.close(handle)

@@ -1,0 +1,92 @@
+"""Atomic writes: old or new, never parts, and nothing left behind."""
+
+import os
+import pathlib
+import stat
+import subprocess
+import sys
+import time
+
+import pytest
+
+from keras_vit import _io
+
+
+def test_a_failed_write_keeps_the_old_file_and_leaves_nothing(tmp_path):
+    path = tmp_path / "a.txt"
+    _io.write_text(path, "old")
+    with pytest.raises(OSError, match="full"), _io.atomic_file(path) as temporary:
+        pathlib.Path(temporary).write_text("half")
+        raise OSError("disk full")
+    assert path.read_text() == "old"
+    assert os.listdir(tmp_path) == ["a.txt"]
+
+
+def test_the_temporary_name_keeps_the_extension(tmp_path):
+    with _io.atomic_file(tmp_path / "model.keras") as temporary:
+        assert temporary.endswith(".keras")
+
+
+def test_permissions_follow_the_umask_or_the_existing_file(tmp_path):
+    old = os.umask(0o027)
+    try:
+        _io.write_text(tmp_path / "new", "")
+    finally:
+        os.umask(old)
+    assert stat.S_IMODE(os.stat(tmp_path / "new").st_mode) == 0o640
+    os.chmod(tmp_path / "new", 0o600)
+    _io.write_text(tmp_path / "new", "again")
+    assert stat.S_IMODE(os.stat(tmp_path / "new").st_mode) == 0o600
+
+
+def test_a_link_stays_a_link(tmp_path):
+    _io.write_text(tmp_path / "target", "old")
+    os.symlink(tmp_path / "target", tmp_path / "link")
+    _io.write_text(tmp_path / "link", "new")
+    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "target").read_text() == "new"
+
+
+def test_a_killed_writer_leaves_the_old_file_and_the_next_write_cleans_up(tmp_path):
+    _io.write_text(tmp_path / "a", "old")
+    code = (
+        "import os, signal, sys\nfrom keras_vit import _io\n"
+        "with _io.atomic_file(sys.argv[1]) as name:\n"
+        "    open(name, 'w').write('half')\n    os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    subprocess.run([sys.executable, "-c", code, str(tmp_path / "a")], env={**os.environ, "PYTHONPATH": "."})
+    assert (tmp_path / "a").read_text() == "old"
+    (leftover,) = [name for name in os.listdir(tmp_path) if name != "a"]
+    hours_ago = time.time() - 7200
+    os.utime(tmp_path / leftover, (hours_ago, hours_ago))
+    _io.write_text(tmp_path / "a", "new")
+    assert os.listdir(tmp_path) == ["a"]
+
+
+def test_a_directory_appears_whole_or_not_at_all(tmp_path):
+    with pytest.raises(RuntimeError), _io.atomic_directory(tmp_path / "d") as temporary:
+        open(os.path.join(temporary, "x"), "w").close()
+        raise RuntimeError
+    assert os.listdir(tmp_path) == []
+    with _io.atomic_directory(tmp_path / "d") as temporary:
+        open(os.path.join(temporary, "x"), "w").close()
+    assert os.listdir(tmp_path / "d") == ["x"]
+    with pytest.raises(FileExistsError), _io.atomic_directory(tmp_path / "d"):
+        pass
+    assert os.listdir(tmp_path) == ["d"]
+
+
+def test_damaged_json_is_named_and_damaged_lines_are_counted(tmp_path):
+    path = tmp_path / "a.json"
+    for content in (b"{", b"\xff", b"[" * 100_000, b"[1]"):
+        path.write_bytes(content)
+        with pytest.raises(ValueError, match="a.json"):
+            _io.read_json(path)
+    path.write_bytes(b'{"step": 1}\n[1]\n\xff\xfe\n{"step"')
+    assert _io.read_json_lines(path) == ([{"step": 1}], 3)
+
+
+def test_markdown_table_aligns_and_escapes():
+    assert _io.markdown_table(["a", "n:"], [["x|y", 1], [None, 2]]) == (
+        "| a | n |\n|---|---:|\n| x\\|y | 1 |\n| – | 2 |"
+    )
