@@ -110,7 +110,6 @@ setup(
         "numpy>=2.4",
         "absl-py>=2.5",
         "h5py>=3.14",
-        "ml_collections>=1.1",
         "ml_dtypes>=0.6",
     ],
     extras_require=EXTRAS,
