@@ -137,7 +137,15 @@ def test_without_matplotlib(monkeypatch):
 class TestNames:
     """Names of classes and files are the user's own: any character, any length."""
 
-    HOSTILE = (r"$\frac{$", "a_b^c$", "x" * 90, "WM" * 9, "Ringelblume auf einer Wiese im Garten hinter dem Haus", "漢字" * 30, "🐈\n\t")
+    HOSTILE = (
+        r"$\frac{$",
+        "a_b^c$",
+        "x" * 90,
+        "WM" * 9,
+        "Ringelblume auf einer Wiese im Garten hinter dem Haus",
+        "漢字" * 30,
+        "🐈\n\t",
+    )
 
     @staticmethod
     def overlapping(figure):
@@ -172,7 +180,9 @@ class TestNames:
         assert plots.svg(figure)
 
     def test_panels(self):
-        figure = plots.attention_panels(PICTURE, {name: np.ones((2, 2)) for name in self.HOSTILE}, title=self.HOSTILE[0])
+        figure = plots.attention_panels(
+            PICTURE, {name: np.ones((2, 2)) for name in self.HOSTILE}, title=self.HOSTILE[0]
+        )
         assert self.overlapping(figure) == []
         assert r"$\frac{$" in re.sub(r"<[^>]+>", "", plots.svg(figure).decode())
 
