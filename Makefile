@@ -57,7 +57,7 @@ demo: $(VENV)/.installed-demo
 	rm -rf $(DEMO)
 	$(BIN)/python -m train.main --config=train/configs/digits.py --workdir=$(DEMO)/run
 	$(BIN)/python -m train.evaluate --model=$(DEMO)/run
-	$(BIN)/python -m train.inspect --model=$(DEMO)/run --output=$(DEMO)/report
+	$(BIN)/python -m train.visualize --model=$(DEMO)/run --output=$(DEMO)/report
 	$(BIN)/python -m export.saved_model --model=$(DEMO)/run --output=$(DEMO)/saved_model
 	$(BIN)/python -m export.tflite --model=$(DEMO)/run --output=$(DEMO)/tflite
 	@echo
