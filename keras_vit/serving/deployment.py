@@ -3,7 +3,7 @@
 import os
 import re
 
-from keras_vit.serving import card
+from keras_vit import _io
 
 FOLDER = "deployment"
 GRPC_PORT, REST_PORT = 8500, 8501
@@ -57,7 +57,7 @@ def write(base: str, name: str, batch_sizes: list[int]) -> str:
         "kubernetes.yaml": kubernetes(name, batch_sizes),
     }
     for file_name, text in files.items():
-        card.write_text(os.path.join(folder, file_name), text)
+        _io.write_text(os.path.join(folder, file_name), text)
     return folder
 
 
