@@ -52,6 +52,8 @@ OPTIONAL = {
     "flatbuffers",  # the same
     "tf2onnx",
     "grpc",
+    "starlette",
+    "uvicorn",
     "tensorflow_serving",
     "ai_edge_litert",
     "onnx",
