@@ -207,7 +207,7 @@ def _draw_pictures(
     shown = list(pictures[:_STATIC])
     names = {"layers": "last layer", "rollout": "rollout", "relevance": "relevance", "occlusion": "occlusion"}
     rows = {names[view.key]: [picture.maps[view.key][-1, 0] for picture in shown] for view in views}
-    titles = [f"{p.predictions[0][0]} {p.predictions[0][1]:.0%}" if p.predictions else p.name for p in shown]
+    titles = [plots.prediction(*p.predictions[0], width=17) if p.predictions else p.name for p in shown]
     figure = plots.attention_overlays([p.pixels for p in shown], rows, titles, [p.box for p in shown])
     book.add(
         "overlays",

@@ -124,7 +124,7 @@ def from_source(source: sources.Source, limit: int) -> pictures.Pictures:
         image = image if image.dtype == tf.string else tf.io.encode_png(image)
         contents.append(image.numpy())
         labels.append(label)
-        names.append(f"{source.name} #{index}")
+        names.append(source.origin(index) if isinstance(source, sources.FileSource) else f"{source.name} #{index}")
     return pictures.Pictures(contents, np.stack(labels), names)
 
 
