@@ -64,7 +64,8 @@ EXTRAS = {
     "data": ["tensorflow-datasets>=4.9.10", "importlib_resources>=7.1"],
     "plots": ["matplotlib>=3.11"],
     # Not tensorflow-serving-api: it requires `tensorflow`, which must not share an environment with tensorflow-cpu.
-    "serving": ["grpcio>=1.85"],
+    # The client speaks gRPC with grpcio; the development server is made of Starlette and uvicorn.
+    "serving": ["grpcio>=1.85", "starlette>=1.0", "uvicorn>=0.40"],
     # Keras writes ONNX files with tf2onnx.
     "onnx": ["onnx>=1.23", "onnxruntime>=1.31", "tf2onnx>=1.17"],
     "openvino": ["openvino>=2026.4"],
