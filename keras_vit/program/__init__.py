@@ -73,6 +73,7 @@ def run(main: Callable[[Sequence[str]], int | None]) -> None:
     ends at once, whatever its threads still do: an input pipeline that fails over and over in the background would
     otherwise keep it alive.
     """
+    _check_package()
     logging.set_verbosity(logging.INFO)
     logging.use_absl_handler()
     logging.get_absl_handler().addFilter(
@@ -89,6 +90,16 @@ def run(main: Callable[[Sequence[str]], int | None]) -> None:
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(exit_code)
+
+
+def _check_package() -> None:
+    """Exit with an explanation if another project's `keras_vit` was installed over this one."""
+    package = sys.modules["keras_vit"]
+    if not hasattr(package, "create_model"):
+        sys.exit(
+            f"{package.__file__} belongs to another project (keras-vit), whose module has the same name as this one. "
+            "Repair: pip uninstall keras-vit keras-vision-transformers, then install keras-vision-transformers again."
+        )
 
 
 def _complete_help(main: Callable) -> None:
