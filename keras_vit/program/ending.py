@@ -40,6 +40,10 @@ def explain(error: BaseException) -> tuple[int, str | None]:
         return INTERRUPTED, "Stopped by Ctrl-C."
     if isinstance(error, OSError):
         return _explain_os_error(error)
+    unreadable = data.explain(error)
+    if unreadable or isinstance(error, data.UnreadableImageError):
+        advice = "Repair or remove it, or skip such images where the program can."
+        return UNREADABLE_IMAGE, f"{unreadable or error}. {advice}"
     if isinstance(error, (ValueError, ImportError, distribute.DevicesMissing)):
         return WRONG_USAGE, str(error)
     if isinstance(error, MemoryError):
@@ -67,19 +71,15 @@ def _explain_os_error(error: OSError) -> tuple[int, str | None]:
 
 
 def _explain_tensorflow_error(error: BaseException) -> tuple[int, str | None]:
-    """Explain the errors of TensorFlow's files, input pipelines and devices."""
-    import tensorflow as tf
-
-    if not isinstance(error, tf.errors.OpError):
+    """Explain the errors of TensorFlow's files, input pipelines and devices, known by name: programs import no more."""
+    names = {kind.__name__ for kind in type(error).__mro__ if kind.__module__.startswith("tensorflow.")}
+    if "OpError" not in names:
         return FAILED, None
-    unreadable = data.explain(error)
-    if unreadable:
-        return UNREADABLE_IMAGE, f"{unreadable}. Repair or remove it."
     text = error.message.strip().split("\n", 1)[0]
-    if isinstance(error, tf.errors.ResourceExhaustedError):
+    if "ResourceExhaustedError" in names:
         if any(words in text for words in ("No space left", "File too large", "quota exceeded")):
             return CANNOT_WRITE, f"{text}. Free some space, then start the same command again."
         return FAILED, f"The device has too little memory for this: {text}"
-    if isinstance(error, (tf.errors.PermissionDeniedError, tf.errors.NotFoundError)):
+    if names & {"PermissionDeniedError", "NotFoundError"}:
         return WRONG_USAGE, text
     return FAILED, None

@@ -9,7 +9,8 @@ import sys
 import pytest
 import tensorflow as tf
 
-from keras_vit import distribute
+from keras_vit import data, distribute
+from keras_vit.data.errors import bad_image
 from keras_vit.program import ending
 from keras_vit.training import errors
 from tests.training.worlds import ROOT
@@ -93,7 +94,8 @@ def os_error(number):
         (tf.errors.ResourceExhaustedError(None, None, "OOM when allocating [4,5]\n\nHint"), 1, "OOM"),
         (tf.errors.PermissionDeniedError(None, None, "/runs/x; Permission denied"), 2, "/runs/x"),
         (tf.errors.NotFoundError(None, None, "data.tfrecord; No such file"), 2, "data.tfrecord"),
-        (tf.errors.InvalidArgumentError(None, None, "[unreadable image /a/b.jpg: cut] [[{{node}}]]"), 66, "/a/b.jpg"),
+        (data.UnreadableImageError("/a/b.jpg", "cut"), 66, "/a/b.jpg"),
+        (tf.errors.InvalidArgumentError(None, None, f"[{bad_image('/a/b.jpg', 'cut')}] [[node]]"), 66, "/a/b.jpg"),
         (tf.errors.InternalError(None, None, "a mistake"), 1, None),
         (TypeError("a mistake"), 1, None),
         (SystemExit(3), 3, None),
