@@ -21,7 +21,7 @@ from keras_vit import data, program
 from keras_vit.data import parse, preprocess
 from keras_vit.inspection import plots, report
 from keras_vit.serving import artefacts, card, outputs, pictures, runs
-from keras_vit.training import progress, run_directory
+from keras_vit.training import metrics, run_directory
 
 flags.DEFINE_string("model", None, "Directory of a run, .keras file, checkpoint, or SavedModel.")
 flags.DEFINE_list("images", [], "Picture files, or patterns such as 'pictures/*.jpg'.")
@@ -200,7 +200,7 @@ def card_of(description):
 
 def metrics_of(path):
     path = os.path.join(path if os.path.isdir(path) else os.path.dirname(path), run_directory.METRICS)
-    return progress.read_metrics(path) if os.path.exists(path) else []
+    return metrics.read_metrics(path) if os.path.exists(path) else []
 
 
 def run():

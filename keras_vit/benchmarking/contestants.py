@@ -72,8 +72,8 @@ def keras_vit(work):
     import tensorflow as tf
 
     from keras_vit import models, recipe
-    from keras_vit.training.state import TrainState
-    from keras_vit.training.step import TrainStep
+    from keras_vit.training.tf.state import TrainState
+    from keras_vit.training.tf.step import TrainStep
 
     policy = _keras_policy(work)
     network = models.create_model(

@@ -12,8 +12,8 @@ from keras_vit import evaluators, models
 from keras_vit import recipe as recipes
 from keras_vit.benchmarking import known, plan
 from keras_vit.optim import create_schedule
-from keras_vit.training import network, presets
-from keras_vit.training.progress import read_metrics
+from keras_vit.training import presets
+from keras_vit.training.metrics import read_metrics
 from tests import programs
 from tests.recipes import toy
 
@@ -143,7 +143,7 @@ def test_models_build_at_full_size(name, arguments, monkeypatch, folder):
     """Without values, which takes no memory."""
     toy.replace_readers(monkeypatch, folder)
     recipe = toy.load(name, arguments)
-    model = network.describe_network(recipe, classes=10)
+    model = recipes.describe_model(recipe, classes=10)
     assert model.output_shape == (None, 10)
     assert model.count_params() == plan.model_cost(recipe, classes=10).parameters
 

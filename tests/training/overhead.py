@@ -15,11 +15,11 @@ import tensorflow as tf
 
 from keras_vit import distribute
 from keras_vit import recipe as recipes
-from keras_vit.training import network
 from keras_vit.training.checkpoints import CheckpointStore
 from keras_vit.training.loop import Loop
-from keras_vit.training.state import TrainState
-from keras_vit.training.step import TrainStep
+from keras_vit.training.tf.backend import TensorFlowBackend
+from keras_vit.training.tf.state import TrainState
+from keras_vit.training.tf.step import TrainStep
 
 CLASSES = 1000
 
@@ -40,7 +40,8 @@ def main():
         data=recipes.Data(batch_size=options.batch_size),
     )
     strategy = distribute.create_strategy("one_device")
-    state = TrainState(network.create_network(recipe, CLASSES), recipe)
+    backend = TensorFlowBackend(strategy)
+    state = TrainState(recipes.create_model(recipe, CLASSES), recipe)
     images = np.random.default_rng(0).normal(size=(options.batch_size, options.image_size, options.image_size, 3))
     batch = {"image": tf.constant(images, tf.float32), "label": tf.range(options.batch_size)}
 
@@ -59,18 +60,17 @@ def main():
         return distribute.distribute_batches(strategy, lambda shard, shards: repeated)
 
     with tempfile.TemporaryDirectory() as directory:
-        store = CheckpointStore(state.variables(), directory)
-        loop = Loop(recipe, strategy, state, step, batches, None, store, directory)
-        loop.store.save = lambda best=False: None  # a checkpoint's time is its own
+        run_steps = backend.run_steps(step)
+        loop = Loop(recipe, backend, state, run_steps, batches, CheckpointStore(directory), directory=directory)
         iterator = iter(batches(0))
-        loop._call(iterator, 0, steps, False)  # compile
+        run_steps(iterator, 0, steps, False)  # compile
         run_bare()
         ratios = []
         for round_ in range(options.rounds):
             started = time.perf_counter()
             run_bare()
             middle = time.perf_counter()
-            history, _ = loop._call(iterator, 0, steps, False)
+            history, _ = run_steps(iterator, 0, steps, False)
             loop._check_finite(history, 0)
             loop._add_to_window(history)
             ratios.append((time.perf_counter() - middle) / (middle - started))
