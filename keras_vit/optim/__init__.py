@@ -1,4 +1,4 @@
-"""Losses, learning-rate schedules, optimizers and the update of the weights, as pure functions of tensors on every Keras backend."""
+"""Losses, schedules, optimizers and the update of the weights, as pure functions of tensors on every backend."""
 
 from keras_vit.optim.ema import update_average
 from keras_vit.optim.groups import is_decayed, is_trained, layer_multipliers

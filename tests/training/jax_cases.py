@@ -338,7 +338,7 @@ def test_a_checkpoint_of_another_recipe(whole):
 
 
 def test_evaluation_and_forward_use_the_averages(whole):
-    state, where = whole.state, whole.where
+    state = whole.state
     images = np.random.default_rng(0).normal(size=(8, SIZE, SIZE, 3)).astype(np.float32)
     scores = Forward(whole.backend, state).predict(images)
     assert np.abs(np.asarray(state.model(images)) - scores).max() > 1e-4
