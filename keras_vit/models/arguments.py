@@ -40,16 +40,19 @@ _WITHOUT_ARGUMENT = {
 }
 
 
-def check_names(constructor: str, given: Iterable[str], known: Iterable[str]) -> None:
+def check_names(
+    constructor: str, given: Iterable[str], known: Iterable[str], error: type[Exception] = TypeError
+) -> None:
     """Check the names of keyword arguments.
 
     Args:
         constructor: Name of the function or class for the message.
         given: Names that were passed.
         known: Names of its arguments.
+        error: Type of the exception.
 
     Raises:
-        TypeError: If there is no such argument. The message names the argument to use instead.
+        TypeError: If there is no such argument (or `error`). The message names the argument to use instead.
     """
     known = list(known)
     for name in given:
@@ -62,7 +65,7 @@ def check_names(constructor: str, given: Iterable[str], known: Iterable[str]) ->
             hint = f" {_WITHOUT_ARGUMENT[meant]}"
         else:
             hint = _checks.nearest(name, known)
-        raise TypeError(f"{constructor}() has no argument {name!r}.{hint} Its arguments are: {', '.join(known)}.")
+        raise error(f"{constructor}() has no argument {name!r}.{hint} Its arguments are: {', '.join(known)}.")
 
 
 def configured_by(
