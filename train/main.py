@@ -18,9 +18,9 @@ from collections.abc import Sequence
 from absl import flags, logging
 
 from keras_vit import evaluators, program
+from keras_vit import recipe as recipes
 from keras_vit.checkpoints import load_checkpoint
 from keras_vit.inspection import plots
-from keras_vit.recipe import Recipe
 from keras_vit.training import backend as backends
 from keras_vit.training import errors, lock, preemption, record, report, run_directory
 from keras_vit.training.checkpoints import CheckpointStore
@@ -52,7 +52,7 @@ def main(argv):
             train(recipe, options.workdir, backend, stop)
 
 
-def train(recipe: Recipe, workdir: str, backend: backends.Backend, stop: preemption.StopRequest) -> None:
+def train(recipe: recipes.Recipe, workdir: str, backend: backends.Backend, stop: preemption.StopRequest) -> None:
     """Train to the end of a recipe, from the last checkpoint in the working directory if there is one."""
     # Data: the batches of a step depend on the recipe and the step alone
     data = Splits(recipe, backend)
@@ -63,6 +63,7 @@ def train(recipe: Recipe, workdir: str, backend: backends.Backend, stop: preempt
     record.check(workdir, recipe, data.describe(), flags.FLAGS.change_recipe)
 
     # State: the model, and everything else that a checkpoint holds
+    given, recipe = recipe, recipes.resolve(recipe, run_directory.recorded_architecture(workdir))
     state = backend.create_state(recipe, classes, data.channels)
     store = CheckpointStore(
         os.path.join(workdir, run_directory.CHECKPOINTS), recipe.keep_checkpoints, writes=backend.is_chief
@@ -76,7 +77,12 @@ def train(recipe: Recipe, workdir: str, backend: backends.Backend, stop: preempt
         state.begin()
     logging.info("%s: %s weights", recipe.model.variant, f"{state.model.count_params():,}")
     if backend.is_chief:
-        run_directory.write_config(workdir, recipe, data.describe(), state.progress.step if saved else None)
+        architecture = (
+            {"variant": recipe.model.variant, "arguments": recipe.model.arguments} if given != recipe else None
+        )
+        run_directory.write_config(
+            workdir, given, data.describe(), state.progress.step if saved else None, architecture
+        )
 
     # Training: `loop.run` makes the steps, and between them logs, evaluates and saves
     confusion = classes <= MAX_CLASSES and not data.train.multi_label
@@ -115,7 +121,7 @@ def train(recipe: Recipe, workdir: str, backend: backends.Backend, stop: preempt
 
 
 def scheduled_evaluators(
-    recipe: Recipe, forward: Forward, batch_size: int, class_names: Sequence[str]
+    recipe: recipes.Recipe, forward: Forward, batch_size: int, class_names: Sequence[str]
 ) -> evaluators.Scheduled:
     """Return the evaluators of the recipe, which see the weights as they are when one is due.
 
@@ -140,7 +146,9 @@ def scheduled_evaluators(
     return evaluators.Scheduled(evaluators.Suite(recipe.evaluators), subject, recipe.total_steps, recipe.eval_every)
 
 
-def draw_figure(recipe: Recipe, workdir: str, validation: Validation, class_names: Sequence[str], results: dict):
+def draw_figure(
+    recipe: recipes.Recipe, workdir: str, validation: Validation, class_names: Sequence[str], results: dict
+):
     """Draw report.png, or log what to install for it."""
     examples = validation.examples
     shares = report.probabilities(examples["logits"], recipe.loss)

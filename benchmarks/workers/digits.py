@@ -52,13 +52,15 @@ def keras_vit(work):
             model=recipes.Model(
                 "ViT-Ti/16",
                 image_size=8,
-                patch_size=2,
-                hidden_size=64,
-                num_layers=3,
-                num_heads=4,
-                mlp_dim=128,
-                pooling="gap",
-                dropout_rate=DROPOUT,
+                arguments={
+                    "patch_size": 2,
+                    "hidden_size": 64,
+                    "num_layers": 3,
+                    "num_heads": 4,
+                    "mlp_dim": 128,
+                    "pooling": "gap",
+                    "dropout_rate": DROPOUT,
+                },
             ),
             data=recipes.Data("digits", pp_train=scaled, pp_eval=scaled, batch_size=BATCH),
             optim=recipes.Optim(

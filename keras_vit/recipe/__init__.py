@@ -2,7 +2,7 @@
 
 from keras_vit.recipe.conversion import check, from_dict, get, nearest_multiple, override, to_dict
 from keras_vit.recipe.fields import Data, Model, Optim, Recipe, Schedule
-from keras_vit.recipe.model import create_model, describe_model
+from keras_vit.recipe.model import create_model, describe_model, model_arguments, resolve
 
 __all__ = [
     "Data",
@@ -12,6 +12,8 @@ __all__ = [
     "Schedule",
     "check",
     "create_model",
+    "model_arguments",
+    "resolve",
     "describe_model",
     "from_dict",
     "get",

@@ -1,72 +1,55 @@
-"""Recipes: everything that decides the result of a training run, as nested dataclasses.
+"""The fields of a recipe, as nested dataclasses.
 
-A file in `train/configs/` returns a `Recipe` from `get_config()`; the command line overrides single fields
-(`--config.optim.learning_rate=0.01`); `config.json` of a run holds the recipe that was used. Every field here is
-read by the training program: an unknown field is an error, not a comment.
+A file in `train/configs/` returns a `Recipe` from `get_config()`. The command line overrides single fields
+(`--config.optim.learning_rate=0.01`). `config.json` of a run holds the recipe that was used. The training program reads
+every field: an unknown one is an error.
 """
 
 import dataclasses
+from typing import Any
 
 
 @dataclasses.dataclass
 class Model:
-    """Which network to train. `None` keeps what the variant defines.
+    """The model to train.
 
     Attributes:
-        variant: a name of `keras_vit.list_models()`, such as `"ViT-S/16"`.
-        image_size: height and width of the square training images, in pixels.
-        patch_size, hidden_size, num_layers, num_heads, mlp_dim: sizes of the transformer.
-        resnet_blocks: units of each ResNet stage of a hybrid; `()` keeps only the stem.
-        block_sizes, width_factor: units of each stage of a BiT ResNet, and the multiple of its channels.
-        pooling: `"token"`, `"gap"` or `"map"`.
-        representation_size: width of the `tanh` layer before the head.
-        position_embedding: `"learned"`, `"learned2d"`, `"sincos2d"`, `"relative"` or `"none"`.
-        num_registers: extra tokens that take part in attention and are then dropped.
-        dropout_rate, attention_dropout_rate, drop_path_rate: regularisation, off during evaluation.
-        head_bias: initial bias of the head (-10 for sigmoid losses over many classes).
-        remat: `"blocks"` recomputes each encoder block in the backward pass to save memory.
-        attention_chunk_size: queries whose attention weights are there at a time, for long sequences.
-        checkpoint: file of initial weights, anything `keras_vit.load_checkpoint` reads.
-        head: what becomes of the head in `checkpoint`: `"auto"`, `"keep"` or `"reset"`.
+        variant: Name of the model, one of `keras_vit.list_models()`.
+        image_size: Height and width of the square training images, in pixels.
+        checkpoint: File or directory of initial weights, anything that `keras_vit.load_checkpoint` reads. The model
+            then has the architecture of the file, where `arguments` do not say otherwise.
+        head: What becomes of the head in `checkpoint`: `"auto"`, `"keep"` or `"reset"`.
+        remat: `"blocks"` to recompute each encoder block in the backward pass, to save memory; `"none"` or None not to.
+        attention_chunk_size: Number of queries whose attention weights are computed at a time, for long sequences.
+        arguments: All other arguments of `VisionTransformer` or `BiTResNet` by name, such as
+            `{"pooling": "gap", "layer_scale": 1e-4}`. They take precedence over the variant and the checkpoint.
     """
 
     variant: str = "ViT-S/16"
     image_size: int = 224
-    patch_size: int | None = None
-    hidden_size: int | None = None
-    num_layers: int | None = None
-    num_heads: int | None = None
-    mlp_dim: int | None = None
-    resnet_blocks: tuple[int, ...] | None = None
-    block_sizes: tuple[int, ...] | None = None
-    width_factor: int | None = None
-    pooling: str | None = None
-    representation_size: int | None = None
-    position_embedding: str | None = None
-    num_registers: int | None = None
-    dropout_rate: float | None = None
-    attention_dropout_rate: float | None = None
-    drop_path_rate: float | None = None
-    head_bias: float | None = None
-    remat: str | None = None
-    attention_chunk_size: int | None = None
     checkpoint: str | None = None
     head: str = "auto"
+    remat: str | None = None
+    attention_chunk_size: int | None = None
+    arguments: dict[str, Any] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass
 class Data:
-    """Where the images come from and what is done to them.
+    """The images and their preprocessing.
 
     Attributes:
-        source: a name for `keras_vit.data.open_source`, such as `"digits"` or `"folder:/pictures"`.
-        train_split, eval_split: splits, written as in TensorFlow Datasets (`"train[:98%]"`).
-        pp_train, pp_eval: preprocessing, written as `"decode|resize(224)|flip_lr|value_range(-1, 1)"`.
-        batch_size: examples per step, over all devices.
-        eval_batch_size: the same for evaluation; `None` takes `batch_size`.
-        mixup, cutmix: the `alpha` of their Beta distributions; 0 is off.
-        shuffle_buffer: examples to shuffle among where a source cannot be shuffled as a whole.
-        on_bad_image: `"error"` or `"skip"` (counted and listed).
+        source: Name for `keras_vit.data.open_source`, such as `"digits"` or `"folder:/images"`.
+        train_split: Training split, written as in TensorFlow Datasets (`"train[:98%]"`).
+        eval_split: Evaluation split.
+        pp_train: Preprocessing of training images, such as `"decode|resize(224)|flip_lr|value_range(-1, 1)"`.
+        pp_eval: Preprocessing of images in evaluation. It is stored with the model.
+        batch_size: Examples per step, over all devices.
+        eval_batch_size: Examples per batch of an evaluation, over all devices; None for `batch_size`.
+        mixup: `alpha` of the Beta distribution of mixup; 0 is off.
+        cutmix: `alpha` of the Beta distribution of CutMix; 0 is off.
+        shuffle_buffer: Number of examples to shuffle among where a source cannot be shuffled as a whole.
+        on_bad_image: What to do with images that cannot be read: `"error"`, or `"skip"` to count and list them.
     """
 
     source: str = "digits"
@@ -84,16 +67,16 @@ class Data:
 
 @dataclasses.dataclass
 class Schedule:
-    """The learning rate as a share of `optim.learning_rate`; see `keras_vit.optim.schedules`.
+    """The course of the learning rate over the steps; see `keras_vit.optim.schedules`.
 
     Attributes:
         name: `"constant"`, `"cosine"`, `"linear"`, `"rsqrt"` or `"steps"`.
-        warmup_steps: steps of linear growth from 0.
-        end: the rate at which `"cosine"` (default 0) and `"linear"` end: a rate, not a share.
-        timescale: steps over which `"rsqrt"` first decays.
-        cooldown_steps: steps of linear decay to 0 at the end of `"rsqrt"`.
-        boundaries: steps at which `"steps"` multiplies the rate by `factor`.
-        factor: see `boundaries`.
+        warmup_steps: Steps of linear growth from 0.
+        end: Absolute rate at which `"cosine"` and `"linear"` end.
+        timescale: Steps over which `"rsqrt"` first decays.
+        cooldown_steps: Steps of linear decay to 0 at the end.
+        boundaries: Steps at which `"steps"` multiplies the rate by `factor`.
+        factor: Factor of each boundary.
     """
 
     name: str = "cosine"
@@ -107,23 +90,25 @@ class Schedule:
 
 @dataclasses.dataclass
 class Optim:
-    """How weights are updated; see `keras_vit.optim` for the exact meaning of each number.
+    """The update of the weights; see `keras_vit.optim` for the formulas.
 
     Attributes:
         name: `"sgd"` or `"adamw"`; `"adam"` is another name of the latter.
-        learning_rate: the peak rate.
-        schedule: its course over the steps.
-        momentum: of `"sgd"`; 0 is plain gradient descent.
-        nesterov: Nesterov's form of it.
-        beta1, beta2, epsilon: of `"adam"` and `"adamw"`.
-        momentum_dtype: how the first moment is stored, `"float32"` or `"bfloat16"`.
-        weight_decay: decoupled; each step subtracts `rate * weight_decay * weight`.
-        weight_decay_mask: regular expression for the paths of the weights that decay.
-        clip_norm: largest norm of the whole gradient; 0 is off.
-        accumulation_steps: micro-batches that make up a step, to save memory.
-        layer_decay: factor on the rate per layer from the head down; 1 is off.
-        frozen: regular expression for the paths of weights that do not change; empty is off.
-        ema: momentum of the moving average of the weights that is evaluated and exported; 0 is off.
+        learning_rate: Peak rate.
+        schedule: Course of the rate over the steps.
+        momentum: Momentum of `"sgd"`; 0 is plain gradient descent.
+        nesterov: Whether `"sgd"` uses Nesterov's form.
+        beta1: Memory of the first moment of `"adamw"`.
+        beta2: Memory of the second moment of `"adamw"`.
+        epsilon: Added to the square root of the second moment of `"adamw"`.
+        momentum_dtype: Dtype in which the first moment is stored, `"float32"` or `"bfloat16"`.
+        weight_decay: Decoupled weight decay: each step subtracts `rate * weight_decay * weight`.
+        weight_decay_mask: Regular expression for the paths of the weights that decay.
+        clip_norm: Largest global norm of the gradient; 0 is off.
+        accumulation_steps: Number of micro-batches per step (gradient accumulation), to save memory.
+        layer_decay: Factor on the rate per layer from the head down; 1 is off.
+        frozen: Regular expression for the paths of weights that do not change; empty for none.
+        ema: Momentum of the moving average of the weights that is evaluated and exported; 0 is off.
     """
 
     name: str = "adamw"
@@ -146,22 +131,26 @@ class Optim:
 
 @dataclasses.dataclass
 class Recipe:
-    """A whole training run.
+    """A training run.
 
     Attributes:
-        seed: of initial weights, order of the data, augmentation and dropout.
-        total_steps: length of the run.
-        precision: `"float32"` or `"mixed_bfloat16"` (computed in bfloat16, stored in float32).
-        deterministic: the same bits in every run; slower on some accelerators.
-        jit: compile the step with XLA: `"auto"`, `"on"` or `"off"`.
+        seed: Seed of initial weights, order of the data, augmentation and dropout.
+        total_steps: Number of steps.
+        precision: `"float32"`, `"mixed_bfloat16"` (computed in bfloat16, stored in float32) or `"bfloat16"`.
+        deterministic: Whether every run gives the same bits; slower on some accelerators.
+        jit: Whether to compile the step with XLA: `"auto"`, `"on"` or `"off"`.
         loss: `"softmax"` or `"sigmoid"` cross-entropy.
-        label_smoothing: share of the label spread over all classes.
-        steps_per_loop: most steps that run on the devices without coming back to Python.
-        log_every, eval_every, checkpoint_every: in steps; 0 is at the end only.
-        keep_checkpoints: newest checkpoints that are kept, beside the best.
-        evaluators: what to measure beside the accuracy on `data.eval_split`, every `eval_every` steps or as they say:
+        label_smoothing: Fraction of the label that is spread evenly over all classes.
+        steps_per_loop: Largest number of steps that run on the devices without returning to Python.
+        log_every: Steps between two lines of metrics; 0 logs at the end only.
+        eval_every: Steps between two evaluations; 0 evaluates at the end only.
+        checkpoint_every: Steps between two checkpoints; 0 saves at the end only.
+        keep_checkpoints: Number of newest checkpoints that are kept, beside the best.
+        evaluators: Evaluations beside the accuracy on `data.eval_split`, every `eval_every` steps or as they say:
             `"knn"`, `"fewshot(source='tfds:oxford_iiit_pet', every=25_000)"`; see `keras_vit.evaluators.Suite`.
-        model, data, optim: see there.
+        model: The model.
+        data: The images.
+        optim: The update of the weights.
     """
 
     seed: int = 0

@@ -46,7 +46,9 @@ def recipe(total_steps=10, data=None, **fields):
     return recipes.Recipe(
         total_steps=total_steps,
         model=recipes.Model(
-            variant="ViT-Ti/16", image_size=SIZE, patch_size=4, hidden_size=16, num_layers=1, num_heads=2, mlp_dim=32
+            variant="ViT-Ti/16",
+            image_size=SIZE,
+            arguments={"patch_size": 4, "hidden_size": 16, "num_layers": 1, "num_heads": 2, "mlp_dim": 32},
         ),
         data=recipes.Data(batch_size=BATCH, pp_train="value_range(-1, 1)", **(data or {})),
         optim=recipes.Optim(**optim),

@@ -93,9 +93,9 @@ def test_which_models_have_a_max_pool(monkeypatch, variant, pools):
     monkeypatch.setattr(tf_backend, "TrainStep", lambda state, recipe, inputs, size, xla: xla)
     monkeypatch.setattr(tf_backend.TensorFlowBackend, "run_steps", lambda self, xla: xla)
     small = {"BiT-R50x1": {"block_sizes": (1,)}, "R+ViT-Ti/16": {"resnet_blocks": (1,), "patch_size": 1}}
-    model = {"image_size": 16, "hidden_size": 8, "num_heads": 2, "num_layers": 1, "mlp_dim": 8, "patch_size": 4}
+    model = {"hidden_size": 8, "num_heads": 2, "num_layers": 1, "mlp_dim": 8, "patch_size": 4}
     model = {**({} if variant == "BiT-R50x1" else model), **small.get(variant, {})}
-    recipe = recipes.Recipe(total_steps=1, model=recipes.Model(variant, **{"image_size": 16, **model}))
+    recipe = recipes.Recipe(total_steps=1, model=recipes.Model(variant, image_size=16, arguments=model))
     backend = tf_backend.TensorFlowBackend(distribute.create_strategy("one_device"))
     state = backend.create_state(recipe, 2, 3)
     assert backend.compile_steps(state, recipe, 2) == pools

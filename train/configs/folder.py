@@ -25,7 +25,8 @@ from absl import logging
 
 from keras_vit import data, recipe
 from keras_vit.benchmarking import cost
-from keras_vit.training import presets
+
+from . import common
 
 BATCH = 128
 SIZES = (384, 224)
@@ -35,12 +36,12 @@ CPU_CORE, GPU = 1e11, 1e13
 
 
 def get_config(arguments: str = "") -> recipe.Recipe:
-    """Returns the recipe; the arguments are the folder and the variant."""
-    folder, variant = presets.arguments(arguments, "pictures", "ViT_B16")
-    variant = presets.variant(variant)
+    """Return the recipe; the arguments are the folder and the variant."""
+    folder, variant = common.arguments(arguments, "pictures", "ViT_B16")
+    variant = common.variant(variant)
     source = folder if ":" in folder else f"folder:{folder}"
     opened = data.open_source(source, split="train")
-    supports = presets.hyperrule(opened.num_examples, 256, 256).supports
+    supports = common.hyperrule(opened.num_examples, 256, 256).supports
     gpu = gpu_memory()
     sizes = SIZES if gpu else SIZES[-1:]  # a CPU would take days for the larger
     size, parts = what_fits(variant, opened.num_classes, gpu or host_memory(), sizes)
@@ -58,7 +59,7 @@ def get_config(arguments: str = "") -> recipe.Recipe:
         eval_every=max(100, supports[-1] // 10),
         checkpoint_every=100,
         evaluators=("knn(neighbours=(1, 10))",),
-        model=recipe.Model(variant, image_size=size, checkpoint=presets.published_file(variant), head="reset"),
+        model=common.published_model(variant, image_size=size),
         data=recipe.Data(
             source=source,
             train_split="train",
