@@ -77,12 +77,8 @@ def train(recipe: recipes.Recipe, workdir: str, backend: backends.Backend, stop:
         state.begin()
     logging.info("%s: %s weights", recipe.model.variant, f"{state.model.count_params():,}")
     if backend.is_chief:
-        architecture = (
-            {"variant": recipe.model.variant, "arguments": recipe.model.arguments} if given != recipe else None
-        )
-        run_directory.write_config(
-            workdir, given, data.describe(), state.progress.step if saved else None, architecture
-        )
+        step = state.progress.step if saved else None
+        run_directory.write_config(workdir, given, data.describe(), step, resolved=recipe)
 
     # Training: `loop.run` makes the steps, and between them logs, evaluates and saves
     confusion = classes <= MAX_CLASSES and not data.train.multi_label
