@@ -2,27 +2,34 @@
 
 import contextlib
 import os
+from collections.abc import Iterator
 
 from keras_vit import _io
 
 
-def list_versions(base: str) -> list[int]:
-    """The versions under a directory, ascending. Names that are not plain numbers are no versions."""
-    if not os.path.isdir(base):
-        return []
-    return sorted(int(n) for n in os.listdir(base) if n.isdecimal() and os.path.isdir(os.path.join(base, n)))
+class Draft:
+    """Version that is being written.
+
+    Attributes:
+        path: Its directory.
+        version: Its number; None until it is published.
+    """
+
+    def __init__(self, path: str):
+        self.path = path
+        self.version: int | None = None
 
 
 @contextlib.contextmanager
-def new_version(base: str, version: int | None = None):
-    """A directory to write a version into, which becomes visible under its number only when all went well.
+def new_version(base: str, version: int | None = None) -> Iterator[Draft]:
+    """Write a version that becomes visible under its number only when it is complete.
 
     Args:
-        base: The directory that holds the versions; made if missing.
+        base: Directory that holds the versions; created if missing.
         version: The number, at least 1; None for the next free one.
 
     Yields:
-        A `Draft`: `path` is the temporary directory to fill. After the block `path` and `version` are the final ones.
+        A draft: `path` is the temporary directory to fill. After the block `path` and `version` are the final ones.
 
     Raises:
         FileExistsError: If the version exists.
@@ -38,20 +45,7 @@ def new_version(base: str, version: int | None = None):
         draft.path, draft.version = _publish(draft.path, base, version)
 
 
-class Draft:
-    """A version in the making.
-
-    Attributes:
-        path: Its directory.
-        version: Its number, None until it is published.
-    """
-
-    def __init__(self, path: str):
-        self.path = path
-        self.version = None
-
-
-def _publish(path, base, version):
+def _publish(path: str, base: str, version: int | None) -> tuple[str, int]:
     while True:
         number = version or max((int(name) for name in os.listdir(base) if name.isdecimal()), default=0) + 1
         _refuse_existing(base, number)
@@ -64,7 +58,7 @@ def _publish(path, base, version):
                 raise
 
 
-def _refuse_existing(base, version):
+def _refuse_existing(base: str, version: int | None) -> None:
     if version is not None and os.path.lexists(os.path.join(base, str(version))):
         raise FileExistsError(
             f"Version {version} exists in {base!r} and is never overwritten. "

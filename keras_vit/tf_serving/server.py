@@ -24,7 +24,9 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
-from keras_vit.serving import artefacts, protocol, rest, versions
+from keras_vit.inference.saved_model import SavedModelClassifier, list_versions
+from keras_vit.tf_serving import messages, rest
+from keras_vit.tf_serving.messages import RequestError
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,8 +69,8 @@ class ServedModel:
         self.name = name
         self.base = base
         self._lock = threading.Condition()
-        self._users: dict[artefacts.SavedModelArtefact, int] = {}  # requests under way
-        self._current: tuple[int, artefacts.SavedModelArtefact] | None = None
+        self._users: dict[SavedModelClassifier, int] = {}  # requests under way
+        self._current: tuple[int, SavedModelClassifier] | None = None
         self._failed: dict[int, object] = {}  # version -> its files when loading failed
         self.reload()
         if self._current is None:
@@ -93,7 +95,7 @@ class ServedModel:
         Returns:
             Whether another version is served now.
         """
-        for version in reversed(versions.list_versions(self.base)):
+        for version in reversed(list_versions(self.base)):
             if self._current and version == self._current[0]:
                 return False
             artifact = self._load(version)
@@ -102,13 +104,13 @@ class ServedModel:
                 return True
         return False
 
-    def _load(self, version: int) -> artefacts.SavedModelArtefact | None:
+    def _load(self, version: int) -> SavedModelClassifier | None:
         path = os.path.join(self.base, str(version))
         state = _state_of(path)
         if version in self._failed and self._failed[version] == state:
             return None
         try:
-            artifact = artefacts.SavedModelArtefact(path)
+            artifact = SavedModelClassifier(path)
         except Exception as error:  # a version that is being copied can fail in any way
             if version not in self._failed:
                 text = str(error).split("\n", 1)[0] or type(error).__name__
@@ -118,7 +120,7 @@ class ServedModel:
         self._failed.pop(version, None)
         return artifact
 
-    def _replace(self, version: int, artifact: artefacts.SavedModelArtefact) -> None:
+    def _replace(self, version: int, artifact: SavedModelClassifier) -> None:
         with self._lock:
             previous, self._current = self._current, (version, artifact)
             self._users[artifact] = 0
@@ -130,7 +132,7 @@ class ServedModel:
         logging.info("Serving %s version %d", self.name, version)
 
     @contextlib.contextmanager
-    def use(self, name: str, version: int | None = None) -> Iterator[tuple[int, artefacts.SavedModelArtefact]]:
+    def use(self, name: str, version: int | None = None) -> Iterator[tuple[int, SavedModelClassifier]]:
         """Hold the served version for one request.
 
         Args:
@@ -148,7 +150,7 @@ class ServedModel:
             if name != self.name or version not in (None, current):
                 wanted = name if version is None else f"{name} version {version}"
                 served = f"{self.name} version {current}"
-                raise rest.RequestError(f"Servable not found for request: {wanted}. Served: {served}.", 404)
+                raise RequestError(f"Servable not found for request: {wanted}. Served: {served}.", 404)
             self._users[artifact] += 1
         try:
             yield current, artifact
@@ -174,26 +176,26 @@ class ServedModel:
         with self.use(name, version) as (_, artifact):
             signature = body.get("signature_name", "") if isinstance(body, Mapping) else ""
             if not isinstance(signature, str):
-                raise rest.RequestError(f"'signature_name' must be a string. Received: {json.dumps(signature)[:100]}.")
+                raise RequestError(f"'signature_name' must be a string. Received: {json.dumps(signature)[:100]}.")
             signature = signature or "serving_default"
             if signature not in artifact.signatures:
                 names = sorted(artifact.signatures)
-                raise rest.RequestError(f"Serving signature key {signature[:100]!r} not found. There are: {names}.")
+                raise RequestError(f"Serving signature key {signature[:100]!r} not found. There are: {names}.")
             try:
                 inputs, rows = rest.parse_predict(body, artifact.signatures[signature].inputs)
                 outputs: dict[str, np.ndarray] = artifact.run(signature, inputs)
             except RecursionError as error:
-                raise rest.RequestError("The JSON of the request is nested too deeply.") from error
+                raise RequestError("The JSON of the request is nested too deeply.") from error
             except (tf.errors.InvalidArgumentError, ValueError) as error:
-                if isinstance(error, rest.RequestError):
+                if isinstance(error, RequestError):
                     raise
-                raise rest.RequestError(str(error).split("\n", 1)[0]) from error
+                raise RequestError(str(error).split("\n", 1)[0]) from error
             return rest.format_predict(outputs, rows)
 
     def metadata(self, name: str, version: int | None) -> dict[str, Any]:
         """Answer a metadata request."""
         with self.use(name, version) as (current, artifact):
-            return protocol.metadata_json(self.name, current, artifact.signatures)
+            return messages.metadata_json(self.name, current, artifact.signatures)
 
     def status(self, name: str, version: int | None) -> dict[str, Any]:
         """Answer a status request."""
@@ -267,7 +269,7 @@ def make_app(model: ServedModel, limits: Limits) -> Callable:
         try:
             held["requests"] += 1
             if held["requests"] > limits.requests:
-                raise rest.RequestError("The server has too many requests under way.", 503)
+                raise RequestError("The server has too many requests under way.", 503)
             version = _parse_version(request.path_params.get("version"))
             with contextlib.ExitStack() as stack:
                 if request.method == "POST":
@@ -278,8 +280,8 @@ def make_app(model: ServedModel, limits: Limits) -> Callable:
                 try:
                     content = await asyncio.wait_for(work, limits.answer_seconds)
                 except TimeoutError as error:
-                    raise rest.RequestError(f"No answer within {limits.answer_seconds} s.", 504) from error
-        except rest.RequestError as error:
+                    raise RequestError(f"No answer within {limits.answer_seconds} s.", 504) from error
+        except RequestError as error:
             status, content = error.status, {"error": str(error)}
         except requests.ClientDisconnect:
             status, content = 400, {"error": "The client closed the connection."}
@@ -297,7 +299,7 @@ def make_app(model: ServedModel, limits: Limits) -> Callable:
         """
         declared = request.headers.get("content-length", "0")
         if not declared.isdecimal() or len(declared) > 15 or int(declared) > 8 * limits.body_bytes:
-            raise rest.RequestError(_too_large(limits, declared[:30]), 413)
+            raise RequestError(_too_large(limits, declared[:30]), 413)
         chunks: list[bytes] = []
         refused, total = None, 0
         try:
@@ -305,9 +307,9 @@ def make_app(model: ServedModel, limits: Limits) -> Callable:
                 async for chunk in request.stream():
                     total += len(chunk)
                     if total > limits.body_bytes:
-                        refused = refused or rest.RequestError(_too_large(limits, f"at least {total}"), 413)
+                        refused = refused or RequestError(_too_large(limits, f"at least {total}"), 413)
                     elif held["bytes"] + len(chunk) > limits.buffered_bytes:
-                        refused = refused or rest.RequestError("The server has too many requests under way.", 503)
+                        refused = refused or RequestError("The server has too many requests under way.", 503)
                     if refused:
                         chunks.clear()
                         continue
@@ -315,7 +317,7 @@ def make_app(model: ServedModel, limits: Limits) -> Callable:
                     held["bytes"] += len(chunk)
                     stack.callback(_release, held, len(chunk))
         except TimeoutError as error:
-            raise rest.RequestError(f"The request did not arrive within {limits.read_seconds} s.", 408) from error
+            raise RequestError(f"The request did not arrive within {limits.read_seconds} s.", 408) from error
         if refused:
             raise refused
         return b"".join(chunks)
@@ -347,17 +349,17 @@ def _parse_version(text: str | None) -> int | None:
     if text is None:
         return None
     if not re.fullmatch("[0-9]{1,18}", text):
-        raise rest.RequestError(f"A version is a number. Received: {text[:100]!r}.", 404)
+        raise RequestError(f"A version is a number. Received: {text[:100]!r}.", 404)
     return int(text)
 
 
 def _parse_json(body: bytes, limits: Limits) -> object:
     if body.count(b"[") + body.count(b"{") > limits.json_lists:
-        raise rest.RequestError(f"The JSON of a request may hold at most {limits.json_lists} lists and objects.", 413)
+        raise RequestError(f"The JSON of a request may hold at most {limits.json_lists} lists and objects.", 413)
     try:
         return json.loads(body)
     except (ValueError, RecursionError) as error:
-        raise rest.RequestError(f"JSON Parse error: {error}") from error
+        raise RequestError(f"JSON Parse error: {error}") from error
 
 
 def _too_large(limits: Limits, received: str) -> str:

@@ -1,4 +1,4 @@
-"""Comparing an artefact with the model it came from, on real pictures."""
+"""Comparison of an artifact with the model that it was exported from, on real images."""
 
 import dataclasses
 
@@ -6,24 +6,28 @@ import numpy as np
 
 
 class VerificationError(RuntimeError):
-    """An artefact does not answer as the model it came from. `comparison` tells by how much, None if it is not that."""
+    """An artifact does not answer like the model that it was exported from.
 
-    def __init__(self, message: str, comparison=None):
+    Attributes:
+        comparison: The differences; None if there are none to report.
+    """
+
+    def __init__(self, message: str, comparison: "Comparison | None" = None):
         super().__init__(message)
         self.comparison = comparison
 
 
 @dataclasses.dataclass(frozen=True)
 class Comparison:
-    """How two classifiers answer for the same pictures.
+    """Answers of two classifiers to the same images.
 
     Attributes:
-        examples: Number of pictures.
+        examples: Number of images.
         max_difference: Largest absolute difference of a probability.
         mean_difference: Mean absolute difference of the probabilities.
-        top1_agreement: Share of pictures for which both name the same class.
-        reference_accuracy: Accuracy of the model, None without labels.
-        accuracy: Accuracy of the artefact, None without labels.
+        top1_agreement: Fraction of the images for which both name the same class.
+        reference_accuracy: Accuracy of the model; None without labels.
+        accuracy: Accuracy of the artifact; None without labels.
     """
 
     examples: int
@@ -34,9 +38,9 @@ class Comparison:
     accuracy: float | None = None
 
     def summary(self) -> str:
-        """One line for people."""
+        """Return the comparison in one line."""
         text = (
-            f"{self.examples} pictures, largest difference {self.max_difference:.1e}, "
+            f"{self.examples} images, largest difference {self.max_difference:.1e}, "
             f"top-1 agreement {self.top1_agreement:.2%}"
         )
         if self.accuracy is not None:
@@ -46,12 +50,12 @@ class Comparison:
 
 @dataclasses.dataclass(frozen=True)
 class Tolerance:
-    """What a comparison must keep to.
+    """Largest differences that are allowed.
 
     Attributes:
         max_difference: Largest allowed absolute difference of a probability.
-        top1_agreement: Smallest allowed share of equal answers.
-        accuracy_drop: Largest allowed loss of accuracy; None does not look at accuracy.
+        top1_agreement: Smallest allowed fraction of equal answers.
+        accuracy_drop: Largest allowed loss of accuracy; None to ignore accuracy.
     """
 
     max_difference: float = 1e-4
@@ -60,7 +64,7 @@ class Tolerance:
 
 
 # Differences are of probabilities. Float32 kernels differ in the order of sums; float16 weights have 11 significant
-# bits and int8 weights about 7, and errors add up through the blocks. For quantised artefacts the answers decide, not
+# bits and int8 weights about 7, and errors add up through the blocks. For quantized artifacts the answers decide, not
 # the size of the difference.
 TOLERANCES = {
     "float32": Tolerance(1e-4, 1.0),
@@ -75,14 +79,13 @@ TOLERANCES = {
 def compare(
     reference: np.ndarray, candidate: np.ndarray, labels: np.ndarray | None = None, tie: float = 1e-5
 ) -> Comparison:
-    """Compares the probabilities of two classifiers.
+    """Compare the probabilities of two classifiers.
 
     Args:
         reference: Probabilities of the model, `[N, classes]`.
-        candidate: Probabilities of the artefact, `[N, classes]`.
+        candidate: Probabilities of the artifact, `[N, classes]`.
         labels: True classes `[N]` or multi-hot rows `[N, classes]`; None if unknown.
-        tie: Two classes nearer than this in the reference's eyes are both right answers: which one is named is
-            rounding.
+        tie: Classes whose reference probabilities differ by less are both right answers: rounding decides between them.
 
     Returns:
         The comparison. NaN in the candidate gives an infinite difference and never agrees.
@@ -111,7 +114,7 @@ def compare(
 
 
 def tolerance_of(precision: str) -> Tolerance:
-    """The tolerance of a precision, by its name in `TOLERANCES` or that of a Keras policy.
+    """Return the tolerance of a precision, by its name in `TOLERANCES` or that of a Keras policy.
 
     Raises:
         ValueError: If it is unknown.
@@ -123,7 +126,7 @@ def tolerance_of(precision: str) -> Tolerance:
 
 
 def failures(comparison: Comparison, tolerance: Tolerance) -> list[str]:
-    """What a comparison violates, one sentence each; empty if it keeps to the tolerance."""
+    """Return how a comparison exceeds a tolerance, one clause per problem; empty if it does not."""
     problems = []
     if not comparison.max_difference <= tolerance.max_difference:
         problems.append(
@@ -142,15 +145,15 @@ def failures(comparison: Comparison, tolerance: Tolerance) -> list[str]:
 
 
 def check(comparison: Comparison, tolerance: Tolerance, what: str) -> None:
-    """Raises unless a comparison keeps to the tolerance.
+    """Raise an error if a comparison exceeds a tolerance.
 
     Args:
-        comparison: What was measured.
-        tolerance: What it must keep to.
-        what: The artefact, for the message.
+        comparison: The differences.
+        tolerance: Largest differences that are allowed.
+        what: Name of the artifact in the message.
 
     Raises:
-        VerificationError: With everything that is wrong.
+        VerificationError: With every problem.
     """
     problems = failures(comparison, tolerance)
     if problems:
@@ -158,7 +161,7 @@ def check(comparison: Comparison, tolerance: Tolerance, what: str) -> None:
         raise VerificationError(message, comparison)
 
 
-def _correct(predicted, labels):
+def _correct(predicted: np.ndarray, labels: np.ndarray) -> np.ndarray:
     labels = np.asarray(labels)
     if labels.ndim == 2:
         return labels[np.arange(len(labels)), predicted] > 0

@@ -1,4 +1,4 @@
-"""How long a classifier takes, and how much memory."""
+"""Latency, throughput and memory of a classifier."""
 
 import contextlib
 import os
@@ -6,33 +6,37 @@ import resource
 import sys
 import time
 
+from collections.abc import Mapping, Sequence
+from typing import Any
+
 import numpy as np
 
-from keras_vit.serving import artefacts, runtimes
+from keras_vit.inference import model_card
+from keras_vit.inference.classifier import Classifier
 
 PERCENTILES = (50, 95, 99)
 
 
-def measure(classifier: artefacts.Artefact, batch_size: int, calls: int, warmup: int = 5) -> dict:
-    """Times a classifier on batches of noise, call by call.
+def measure(classifier: Classifier, batch_size: int, calls: int, warmup: int = 5) -> dict[str, float]:
+    """Measure the latency of a classifier on batches of noise, call by call.
 
     Args:
-        classifier: The classifier. Preprocessing of pictures is not part of the measurement.
-        batch_size: Images in one call.
-        calls: How many calls to time.
-        warmup: How many calls to make before.
+        classifier: The classifier. Preprocessing is not part of the measurement.
+        batch_size: Number of images per call.
+        calls: Number of calls to time.
+        warmup: Number of calls before.
 
     Returns:
         `p50_ms`, `p95_ms`, `p99_ms` of a call and `images_per_second` over all timed calls.
 
     Raises:
-        ValueError: If there is nothing to time.
+        ValueError: If there is no call or no image.
     """
     if calls < 1 or batch_size < 1:
         raise ValueError(f"Expected at least one call and one image. Received: calls={calls}, batch_size={batch_size}.")
     rng = np.random.default_rng(0)
-    shape = (batch_size, *classifier.card["image_shape"])
-    pixels = classifier.card.get("input") == "uint8"
+    shape = (batch_size, *classifier.card.image_shape)
+    pixels = classifier.card.input == "uint8"
     images = rng.integers(0, 256, shape, np.uint8) if pixels else rng.uniform(-1, 1, shape).astype(np.float32)
     for _ in range(warmup):
         classifier.predict(images)
@@ -46,8 +50,8 @@ def measure(classifier: artefacts.Artefact, batch_size: int, calls: int, warmup:
 
 
 def peak_memory() -> int:
-    """The most memory that this process has held, in bytes, TensorFlow's own included."""
-    # Linux hands ru_maxrss on to programs that a process starts; the high-water mark of the memory itself is fresh.
+    """Return the peak memory of this process in bytes, TensorFlow's included."""
+    # On Linux, ru_maxrss includes the peak of the process that started this one. VmHWM does not.
     with contextlib.suppress(OSError, StopIteration), open("/proc/self/status", encoding="ascii") as file:
         return next(int(line.split()[1]) * 1024 for line in file if line.startswith("VmHWM:"))
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -55,16 +59,15 @@ def peak_memory() -> int:
 
 
 def size_of(path: str) -> int:
-    """Bytes of a file (with the weights beside it, if it is OpenVINO's), or of all files in a directory."""
+    """Return the size of a file in bytes (with the weights of an OpenVINO file), or of all files in a directory."""
     if os.path.isfile(path):
-        weights = runtimes.weights_beside(path)
-        return os.path.getsize(path) + (os.path.getsize(weights) if path.endswith(".xml") else 0)
+        return sum(map(os.path.getsize, model_card.parts_of(path).values()))
     return sum(os.path.getsize(os.path.join(folder, name)) for folder, _, names in os.walk(path) for name in names)
 
 
-def table(rows: list[dict]) -> str:
-    """Measurements as a text table, one line an artefact and batch size."""
-    head = ("artefact", "precision", "MB", "batch", "p50 ms", "p95 ms", "p99 ms", "images/s", "peak MB")
+def table(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Return measurements as a text table, with one line per artifact and batch size."""
+    head = ("artifact", "precision", "MB", "batch", "p50 ms", "p95 ms", "p99 ms", "images/s", "peak MB")
     lines = [head]
     for row in rows:
         numbers = (f"{row['p50_ms']:.2f}", f"{row['p95_ms']:.2f}", f"{row['p99_ms']:.2f}")

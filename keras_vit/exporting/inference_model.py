@@ -1,18 +1,20 @@
-"""The model that is exported: a copy under a chosen precision that returns logits."""
+"""Copy of a model for export, under a chosen precision, that returns logits."""
+
+from typing import Any
 
 import keras
 
 
-def inference_clone(model: keras.Model, dtype: str = "float32", **arguments) -> keras.Model:
-    """Rebuilds a model for inference under another precision, with the same weights.
+def inference_model(model: keras.Model, precision: str = "float32", **arguments: Any) -> keras.Model:
+    """Rebuild a model for inference under another precision, with the same weights.
 
-    A graph that was traced under `mixed_bfloat16` keeps its casts: TFLite cannot convert it, and a processor without
-    bfloat16 runs it slowly. The copy is traced anew. Randomness is off in it, and it ends in logits whatever the
+    A graph that was traced under `mixed_bfloat16` keeps its casts: TFLite cannot convert it, and a CPU without bfloat16
+    runs it slowly. The copy is traced anew. It has no dropout, and it returns logits whatever the
     `classifier_activation` was.
 
     Args:
         model: A model of this package.
-        dtype: Precision of the copy, a dtype or the name of a Keras policy ("mixed_bfloat16").
+        precision: Precision of the copy, a dtype or the name of a Keras policy (`"mixed_bfloat16"`).
         **arguments: Arguments of the model's constructor that differ, without another number of weights.
 
     Returns:
@@ -29,23 +31,19 @@ def inference_clone(model: keras.Model, dtype: str = "float32", **arguments) -> 
         )
     if len(model.output_shape) != 2:
         raise ValueError(
-            f"The exported model must return one row of logits an image, [B, classes]. Received: {model.output_shape}. "
+            f"The exported model must return one row of logits per image, [B, classes]. Received: {model.output_shape}. "
             "Build it with a pooling."
         )
-    changed = {"dtype": dtype, "classifier_activation": None, "remat": "none"}
+    changed = {"dtype": precision, "classifier_activation": None, "remat": "none"}
     rates = {name: 0.0 for name in config if name in ("dropout_rate", "attention_dropout_rate", "drop_path_rate")}
     config.update({name: value for name, value in changed.items() if name in config}, **rates, **arguments)
-    clone = type(model).from_config(config)
-    copy_weights(model, clone)
-    return clone
+    copy = type(model).from_config(config)
+    _copy_weights(model, copy)
+    return copy
 
 
-def copy_weights(source: keras.Model, target: keras.Model) -> None:
-    """Copies all weights between two models of the same architecture, by their paths.
-
-    Raises:
-        ValueError: If a weight is missing on one side or differs in shape.
-    """
+def _copy_weights(source: keras.Model, target: keras.Model) -> None:
+    """Copy all weights between two models of the same architecture, by their paths."""
     sources, targets = _weights(source), _weights(target)
     if sources.keys() != targets.keys():
         different = sorted(sources.keys() ^ targets.keys())
@@ -59,6 +57,6 @@ def copy_weights(source: keras.Model, target: keras.Model) -> None:
         weight.assign(sources[path])
 
 
-def _weights(model):
+def _weights(model: keras.Model) -> dict[str, keras.Variable]:
     # States of random generators are integers, and the copy has none without dropout.
     return {w.path: w for w in model.weights if "float" in keras.backend.standardize_dtype(w.dtype)}

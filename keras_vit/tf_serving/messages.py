@@ -1,9 +1,9 @@
-"""The messages of TF Serving's gRPC interface and of its warm-up files.
+"""Messages of TF Serving's Predict method and of its warm-up files.
 
-The package that holds them, `tensorflow-serving-api`, requires the full `tensorflow` distribution, which must not
-share an environment with `tensorflow-cpu` or `tensorflow-tpu`. The part used here is written down again below:
-fields, numbers and types, which are all that goes over the wire. Tensors and signature definitions are declared as
-bytes, which are encoded alike, and hold serialised TensorFlow messages.
+The package that holds them, `tensorflow-serving-api`, requires the `tensorflow` distribution, which must not share an
+environment with `tensorflow-cpu` or `tensorflow-tpu`. The part that the client needs is declared below: fields, numbers
+and types define the bytes on the wire. Tensors are declared as bytes, which have the same encoding, and hold serialized
+TensorFlow messages.
 
 References:
     https://github.com/tensorflow/serving/tree/master/tensorflow_serving/apis
@@ -11,6 +11,8 @@ References:
 
 import functools
 import types
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -18,6 +20,16 @@ from tensorflow.core.framework import tensor_pb2
 
 PACKAGE = "tensorflow.serving"
 PREDICTION_SERVICE = f"{PACKAGE}.PredictionService"
+
+
+
+class RequestError(ValueError):
+    """Request that the server refuses. `status` is the HTTP status code."""
+
+    def __init__(self, message: str, status: int = 400):
+        super().__init__(message)
+        self.status = status
+
 
 # message -> (field, number, type); "map" is a map from string to bytes, "[]" marks repeated fields.
 _MESSAGES = {
@@ -37,7 +49,7 @@ _MESSAGES = {
 
 @functools.cache
 def messages() -> types.SimpleNamespace:
-    """The message classes by name, e.g. `messages().PredictRequest`."""
+    """Return the message classes by name, such as `messages().PredictRequest`."""
     from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
     field_type = descriptor_pb2.FieldDescriptorProto
@@ -71,22 +83,22 @@ def messages() -> types.SimpleNamespace:
     return types.SimpleNamespace(**classes)
 
 
-def encode_tensor(value) -> bytes:
-    """A tensor as the bytes of a `TensorProto`.
+def encode_tensor(value: Any) -> bytes:
+    """Return the bytes of a tensor's `TensorProto`.
 
     Args:
-        value: A numpy array, or anything that becomes one; strings and bytes become string tensors.
+        value: A NumPy array, or anything that becomes one; strings and bytes become string tensors.
     """
     return tf.make_tensor_proto(value).SerializeToString()
 
 
 def decode_tensor(content: bytes) -> np.ndarray:
-    """The array in the bytes of a `TensorProto`; string tensors become arrays of bytes objects."""
+    """Return the array in the bytes of a `TensorProto`; string tensors become arrays of bytes objects."""
     return tf.make_ndarray(tensor_pb2.TensorProto.FromString(content))
 
 
-def predict_request(model: str, signature: str, inputs: dict, version: int | None = None):
-    """A `PredictRequest`.
+def predict_request(model: str, signature: str, inputs: Mapping[str, Any], version: int | None = None) -> Any:
+    """Return a `PredictRequest`.
 
     Args:
         model: Name of the model on the server.
@@ -104,12 +116,12 @@ def predict_request(model: str, signature: str, inputs: dict, version: int | Non
     return request
 
 
-def metadata_json(name: str, version: int, signatures: dict) -> dict:
-    """The answer to a metadata request.
+def metadata_json(name: str, version: int, signatures: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the answer to a metadata request over REST.
 
     Args:
-        name: The model's name.
-        version: The version that is served.
+        name: Name of the model.
+        version: Version that is served.
         signatures: SignatureDef messages by name.
     """
     from google.protobuf import json_format

@@ -1,4 +1,4 @@
-"""TF Serving's REST messages: JSON to arrays and back, in its row and its column format.
+"""JSON of TF Serving's REST API: requests and answers in its row and its column format.
 
 References:
     https://www.tensorflow.org/tfx/serving/api_rest
@@ -6,28 +6,24 @@ References:
 
 import base64
 import binascii
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-
-class RequestError(ValueError):
-    """A request that does not fit the model. `status` is the HTTP status code to answer with."""
-
-    def __init__(self, message: str, status: int = 400):
-        super().__init__(message)
-        self.status = status
+from keras_vit.tf_serving.messages import RequestError
 
 
-def parse_predict(body: object, signature_inputs) -> tuple[dict[str, np.ndarray], bool]:
-    """The inputs in the body of a predict request.
+def parse_predict(body: object, signature_inputs: Mapping[str, Any]) -> tuple[dict[str, np.ndarray], bool]:
+    """Read the inputs in the body of a predict request.
 
     Args:
-        body: The parsed JSON: `{"instances": [...]}` (rows) or `{"inputs": ...}` (columns).
-        signature_inputs: The inputs of the signature by name, as a SignatureDef holds them.
+        body: Parsed JSON: `{"instances": [...]}` (rows) or `{"inputs": ...}` (columns).
+        signature_inputs: Inputs of the signature by name, as a SignatureDef holds them.
 
     Returns:
-        Arrays by input name, and whether the request is in the row format, in which it wants its answer.
+        Arrays by input name, and whether the request is in the row format, which its answer then has as well.
 
     Raises:
         RequestError: If the body does not fit the signature.
@@ -53,15 +49,15 @@ def parse_predict(body: object, signature_inputs) -> tuple[dict[str, np.ndarray]
     return arrays, "instances" in body
 
 
-def format_predict(outputs: dict[str, np.ndarray], rows: bool) -> dict:
-    """The answer to a predict request.
+def format_predict(outputs: Mapping[str, np.ndarray], rows: bool) -> dict[str, Any]:
+    """Return the answer to a predict request.
 
     Args:
         outputs: Arrays by output name, with the batch as their first dimension.
         rows: Whether to answer in the row format.
 
     Returns:
-        `{"predictions": [...]}` or `{"outputs": ...}`; a single output stands for itself, without its name.
+        `{"predictions": [...]}` or `{"outputs": ...}`. A single output has no name.
     """
     columns = {name: _to_json(value, name) for name, value in outputs.items()}
     single = len(columns) == 1
@@ -72,8 +68,12 @@ def format_predict(outputs: dict[str, np.ndarray], rows: bool) -> dict:
     return {"predictions": [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]}
 
 
-def model_status(versions: dict[int, str]) -> dict:
-    """The status of each version: number -> state."""
+def model_status(versions: Mapping[int, str]) -> dict[str, Any]:
+    """Return the answer to a status request.
+
+    Args:
+        versions: State of each version, such as `"AVAILABLE"`.
+    """
     ok = {"error_code": "OK", "error_message": ""}
     return {
         "model_version_status": [
@@ -83,11 +83,11 @@ def model_status(versions: dict[int, str]) -> dict:
     }
 
 
-def _is_named(value, names):
+def _is_named(value: object, names: Sequence[str]) -> bool:
     return isinstance(value, dict) and value.keys() == set(names)
 
 
-def _to_array(value, name, info):
+def _to_array(value: object, name: str, info: Any) -> np.ndarray:
     dtype = tf.as_dtype(info.dtype)
     try:
         array = np.array(_decode_binary(value), dtype=object if dtype == tf.string else None)
@@ -102,27 +102,20 @@ def _to_array(value, name, info):
         array = array.astype(dtype.as_numpy_dtype)
     except (ValueError, TypeError, OverflowError) as error:
         raise RequestError(f"The input {name!r} cannot be read as {dtype.name}: {error}.") from error
-    check_tensor(array, name, info)
+    _check_shape(array, name, info)
     return array
 
 
-def check_tensor(array: np.ndarray, name: str, info) -> None:
-    """Refuses an array that does not fit an input of a signature.
-
-    Raises:
-        RequestError: If its type or shape is another.
-    """
-    dtype = tf.as_dtype(info.dtype)
-    if array.dtype != dtype.as_numpy_dtype:
-        raise RequestError(f"The input {name!r} must be {dtype.name}. Received: {array.dtype}.")
+def _check_shape(array: np.ndarray, name: str, info: Any) -> None:
+    """Refuse an array whose shape does not fit an input of a signature."""
     expected = [dim.size for dim in info.tensor_shape.dim]
     if array.ndim != len(expected) or any(e not in (-1, n) for e, n in zip(expected, array.shape, strict=True)):
         shape = [size if size >= 0 else None for size in expected]
         raise RequestError(f"The input {name!r} must have the shape {shape}. Received: {list(array.shape)}.")
 
 
-def _decode_binary(value):
-    """Replaces `{"b64": ...}` by its bytes and text by its UTF-8, in lists of any depth."""
+def _decode_binary(value: Any) -> Any:
+    """Replace `{"b64": ...}` by its bytes and text by its UTF-8, in lists of any depth."""
     if isinstance(value, list):
         return [_decode_binary(item) for item in value]
     if isinstance(value, dict):
@@ -131,18 +124,18 @@ def _decode_binary(value):
         try:
             return base64.b64decode(value["b64"], validate=True)
         except binascii.Error as error:
-            raise ValueError(f"what stands under b64 is not base64 ({error})") from error
+            raise ValueError(f"the value of b64 is not base64 ({error})") from error
     return value.encode() if isinstance(value, str) else value
 
 
-def _to_json(array, name):
+def _to_json(array: np.ndarray, name: str) -> Any:
     if array.dtype != object:
         return array.tolist()
-    # The suffix is how a model says that its strings are bytes.
+    # The suffix marks strings that are bytes.
     if name.endswith("_bytes"):
         return _map(array.tolist(), lambda item: {"b64": base64.b64encode(item).decode()})
     return _map(array.tolist(), lambda item: item.decode("utf-8", "replace"))
 
 
-def _map(value, function):
+def _map(value: Any, function: Callable) -> Any:
     return [_map(item, function) for item in value] if isinstance(value, list) else function(value)
