@@ -8,12 +8,12 @@ import keras
 import numpy as np
 from absl import logging
 
-from keras_vit.inspection import _walk, page, plots
+from keras_vit.inspection import _layer_walk, page, plots
 from keras_vit.inspection.distance import attention_distance
 from keras_vit.inspection.embeddings import embedding_filters, position_similarity
-from keras_vit.inspection.looks import Looks, looks
 from keras_vit.inspection.occlusion import occlusion_sensitivity
 from keras_vit.inspection.relevance import gradient_attention
+from keras_vit.inspection.streaming_attention import AttentionSummary, stream_attention
 
 PAGE, FIGURES = "report.html", "figures"
 _TOP = 5
@@ -76,7 +76,7 @@ def write_report(
     plots.require_matplotlib()
     os.makedirs(os.path.join(directory, FIGURES), exist_ok=True)
     book = _Figures(os.path.join(directory, FIGURES))
-    has_attention = model is not None and _walk.has_attention(model)
+    has_attention = model is not None and _layer_walk.has_attention(model)
     notes = []
     if model is None:
         notes.append(
@@ -166,7 +166,7 @@ def _pictures(
 def _maps_of_model(
     model: keras.Model, example: Example, class_index: int | None
 ) -> tuple[dict[str, np.ndarray], list[page.View]]:
-    seen: Looks = looks(model, example.image)
+    seen: AttentionSummary = stream_attention(model, example.image)
     heads = seen.layers.shape[1]
     names = tuple(f"{number}: {name}" for number, name in enumerate(seen.names, start=1))
     maps = {

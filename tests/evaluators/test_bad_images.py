@@ -98,8 +98,8 @@ def test_the_page(given, strict, lenient, tmp_path):
     images = [f"--images={broken.parent}/*.png"] if given else []
     output = f"--output={tmp_path / 'page'}"
     with pytest.raises(errors.UnreadableInput, match="image 1.png"):
-        programs.call("train.inspect", f"--model={run}", output, *images)
-    assert programs.call("train.inspect", f"--model={lenient}", output, *images) == 0
+        programs.call("train.visualize", f"--model={run}", output, *images)
+    assert programs.call("train.visualize", f"--model={lenient}", output, *images) == 0
     html = (tmp_path / "page" / "report.html").read_text()
     names = re.findall(r'<span class="name">(.*?)</span>', html)
     assert names.count("image 2.png") and names.count("image 1.png") == (0 if given else 1)  # that of the other class

@@ -9,7 +9,7 @@ from keras_vit.inspection.plots.figures import (
     position_similarity,
     training_curves,
 )
-from keras_vit.inspection.plots.pictures import (
+from keras_vit.inspection.plots.overlays import (
     attention_overlays,
     attention_panels,
     encode_picture,

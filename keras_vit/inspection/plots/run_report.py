@@ -7,7 +7,7 @@ import numpy as np
 from keras_vit.inspection.plots import _matplotlib
 from keras_vit.inspection.plots._text import fit, prediction
 from keras_vit.inspection.plots.figures import curve
-from keras_vit.inspection.plots.pictures import show_picture
+from keras_vit.inspection.plots.overlays import show_picture
 
 _TITLE_WIDTH = 22  # letters above an image
 _RIGHT, _WRONG = _matplotlib.BLUE, _matplotlib.VERMILION

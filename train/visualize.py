@@ -1,16 +1,12 @@
 """Shows what a model learned and where it looks: one page with pictures, predictions and figures.
 
-    python -m train.inspect --model=runs/digits --output=report
-    python -m train.inspect --model=ViT-B_16.npz --images='pictures/*.jpg' --output=report
+    python -m train.visualize --model=runs/digits --output=report
+    python -m train.visualize --model=ViT-B_16.npz --images='pictures/*.jpg' --output=report
 
 Opens a run's directory, a `.keras` file, any checkpoint that keras_vit reads, and exported models as far as they allow.
 Leaves report.html, which needs no network, and the figures as SVG and PNG in figures/. Without --images it takes
 pictures of the run's evaluation split.
 """
-
-if __name__ == "inspect":
-    # `python train/main.py` puts this folder where Python looks for its own module of this name.
-    raise ImportError("Run the programs from the repository's root with -m, as in: python -m train.main")
 
 import os
 import sys
