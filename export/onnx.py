@@ -1,7 +1,7 @@
 """Export a trained model as an ONNX file, and verify it on real images.
 
     python -m export.onnx --model=runs/digits --output=digits.onnx
-    python -m export.onnx --model=ViT-B_16.npz --preprocess='value_range(-1, 1)' --output=vit.onnx --images='images/*.jpg'
+    python -m export.onnx --model=ViT-B_16.npz --preprocess='value_range(-1, 1)' --images='*.jpg' --output=vit.onnx
 
 The file computes probabilities of preprocessed images, in float32. Its labels (OUTPUT.labels.txt) and its model card
 (OUTPUT.json, with the preprocessing) are written beside it. If --output does not end in .onnx it is a directory, for

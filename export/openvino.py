@@ -1,7 +1,7 @@
 """Export a trained model as an OpenVINO model, and verify it on real images.
 
     python -m export.openvino --model=runs/digits --output=digits.xml
-    python -m export.openvino --model=ViT-B_16.npz --preprocess='value_range(-1, 1)' --output=vit.xml --images='images/*.jpg'
+    python -m export.openvino --model=ViT-B_16.npz --preprocess='value_range(-1, 1)' --images='*.jpg' --output=vit.xml
 
 NAME.xml and NAME.bin compute probabilities of preprocessed images, in float32. The labels (OUTPUT.labels.txt) and the
 model card (OUTPUT.json, with the preprocessing) are written beside them. If --output does not end in .xml it is a

@@ -1,7 +1,7 @@
 """Export a trained model for TensorFlow Serving, and verify it on real images.
 
     python -m export.saved_model --model=runs/digits --output=served/digits
-    python -m export.saved_model --model=my.keras --preprocess='value_range(-1, 1)' --images='images/*.jpg' --output=served/my
+    python -m export.saved_model --model=my.keras --preprocess='value_range(-1, 1)' --images='*.jpg' --output=served/my
 
 Writes the next free version, served/digits/1 at first. It appears under its number only when it is complete and
 verified, and no version is ever overwritten. Files that start a server on it are written to served/digits/deployment.
@@ -26,7 +26,9 @@ flags.DEFINE_multi_enum(
     "signature", ["features"], list(signatures.EXTRA_SIGNATURES), "Also offer this signature; may be repeated."
 )
 flags.DEFINE_string("name", None, "Name of the model on the server; the name of --output if not given.")
-flags.DEFINE_list("batch_sizes", ["1", "4", "8"], "Batch sizes that the server may run and warms up; empty for no warm-up.")
+flags.DEFINE_list(
+    "batch_sizes", ["1", "4", "8"], "Batch sizes that the server may run and warms up; empty for no warm-up."
+)
 
 
 def main(argv):

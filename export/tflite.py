@@ -25,7 +25,9 @@ flags.DEFINE_integer("batch_size", 1, "Images per call; a part of the file.", 1)
 flags.DEFINE_enum("input", "float32", ["float32", "uint8"], "Whether the file takes preprocessed images or pixels.")
 flags.DEFINE_bool("features", False, "Add a signature that returns the features before the head; not for integers.")
 flags.DEFINE_multi_string(
-    "calibration", [], "For integers: training image or pattern, may be repeated; images of the run's data if not given."
+    "calibration",
+    [],
+    "For integers: training image or pattern, may be repeated; images of the run's data if not given.",
 )
 flags.DEFINE_integer("calibration_images", 256, "For integers: number of images to find the ranges with.", 1)
 flags.DEFINE_float("max_accuracy_drop", 0.01, "For integers: largest allowed loss of accuracy.")

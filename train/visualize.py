@@ -11,16 +11,14 @@ pictures of the run's evaluation split.
 import os
 import sys
 
-import keras
 import numpy as np
 import tensorflow as tf
 from absl import flags
 
-import keras_vit.checkpoints as checkpoints_of_the_field
 from keras_vit import data, program
 from keras_vit.data import parse, preprocess
+from keras_vit.inference import keras_model, opening, sample_images
 from keras_vit.inspection import plots, report
-from keras_vit.serving import artefacts, card, outputs, pictures, runs
 from keras_vit.training import progress, run_directory
 
 flags.DEFINE_string("model", None, "Directory of a run, .keras file, checkpoint, or SavedModel.")
@@ -43,7 +41,7 @@ def main(argv):
     classifier = open_model(options.model)
     model = getattr(classifier, "model", None)
     description = classifier.card
-    pp = options.preprocess or description["preprocess"]
+    pp = options.preprocess or description.preprocess
     found, more = find_pictures(options, argv[1:], description, preprocess.single_image(pp))
 
     examples = make_examples(found, pp, classifier)
@@ -65,51 +63,24 @@ def main(argv):
 
 
 def open_model(path):
-    """Opens whatever can predict, as an artefact with a card."""
-    is_directory_of_run = os.path.exists(os.path.join(path, run_directory.CONFIG)) and os.path.exists(
-        os.path.join(path, run_directory.MODEL)
-    )
-    is_file_of_run = path.endswith(".keras") and os.path.exists(
-        os.path.join(os.path.dirname(path), run_directory.CONFIG)
-    )
-    if artefacts.is_exported(path) or is_directory_of_run or is_file_of_run:
-        return runs.open_classifier(path)
-    if path.endswith(".keras") and os.path.isfile(path):
-        model = keras.models.load_model(path, compile=False)  # made of any layers, with the user's own around them
-    else:
-        model = checkpoints_of_the_field.model_from_checkpoint(path)
-    height, width, channels = model.input_shape[1:]
-    size = (height or 224, width or 224)
-    has_head = model.get_config().get("include_top", True) and len(model.output_shape) == 2
-    activation = getattr(model.layers[-1], "activation", None)
-    description = card.make(
-        outputs.check_class_names(getattr(model, "class_names", ()), model.output_shape[-1]) if has_head else (),
-        f"decode({channels})|resize({size})|value_range(-1, 1)",
-        "sigmoid" if activation is keras.activations.sigmoid else "softmax",
-        (*size, channels),
-        architecture=type(model).__name__,
-        parameters=model.count_params(),
-        file=os.path.basename(os.path.normpath(path)),
-        arguments=model.get_config(),
-    )
-    classifier = artefacts.KerasArtefact(model, description, path)
-    if activation in (keras.activations.softmax, keras.activations.sigmoid):
-        classifier.scores_are = "probabilities"
-    return classifier
+    """Opens whatever can predict, as a classifier with a card."""
+    if opening.is_artifact(path) or keras_model.is_run(path):
+        return opening.open_classifier(path)
+    return opening.open_classifier(path, preprocess="value_range(-1, 1)")
 
 
 def find_pictures(options, patterns, description, prepare):
     """Returns the pictures to show, and more images for the attention distance."""
     patterns = [*options.images, *patterns]
-    recipe = description.get("recipe", {}).get("data", {})
+    recipe = description.recipe_data
     if patterns:
-        found = pictures.from_files(patterns, max(options.num_pictures, options.distance_images))
+        found = sample_images.from_files(patterns, max(options.num_pictures, options.distance_images))
     else:
         if not recipe:
             raise ValueError("--images is missing: the model does not say what pictures it was trained on.")
         source = data.open_source(recipe["source"], split=recipe["eval_split"])
-        found = runs.from_source(source, max(options.num_pictures, options.distance_images))
-    found = pictures.keep_readable(found, prepare, options.on_bad_image or recipe.get("on_bad_image", "error"))
+        found = sample_images.from_source(source, max(options.num_pictures, options.distance_images))
+    found = sample_images.keep_readable(found, prepare, options.on_bad_image or recipe.get("on_bad_image", "error"))
     # Evenly spread, as data sets are often sorted by class.
     shown = np.unique(np.linspace(0, len(found.contents) - 1, options.num_pictures).round().astype(int)).tolist()
     others = [index for index in range(len(found.contents)) if index not in shown][
@@ -120,7 +91,7 @@ def find_pictures(options, patterns, description, prepare):
 
 def select(found, indices):
     labels = None if found.labels is None else found.labels[indices]
-    return pictures.Pictures([found.contents[i] for i in indices], labels, [found.names[i] for i in indices])
+    return sample_images.SampleImages([found.contents[i] for i in indices], labels, [found.names[i] for i in indices])
 
 
 def pictures_to_images(found, pp):
@@ -180,7 +151,7 @@ def true_label(label, class_names):
 
 
 def title_of(path, description):
-    recipe = description.get("recipe", {})
+    recipe = description.recipe
     if recipe:
         return f"{recipe['model']['variant']} on {without_folders(recipe['data']['source'])}"
     return os.path.basename(os.path.normpath(path))
@@ -195,7 +166,7 @@ def without_folders(source):
 def card_of(description):
     """The model card as the page shows it: short facts first, what is long folded."""
     hidden = {"image_shape"}
-    return {name.replace("_", " "): value for name, value in description.items() if name not in hidden}
+    return {name.replace("_", " "): value for name, value in description.to_dict().items() if name not in hidden}
 
 
 def metrics_of(path):

@@ -11,7 +11,7 @@ from common import CLASSES, Work, keras_hub_network, serve, warmed
 def keras_vit(work):
     """This package's converter."""
     from keras_vit import models
-    from keras_vit.serving import tflite
+    from keras_vit.exporting import tflite
 
     network = models.create_model(work.model, classes=CLASSES)
     return _caller(tflite.convert(network, (work.image_size, work.image_size, 3), "softmax", work.precision), work)

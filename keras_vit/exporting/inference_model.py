@@ -31,8 +31,8 @@ def inference_model(model: keras.Model, precision: str = "float32", **arguments:
         )
     if len(model.output_shape) != 2:
         raise ValueError(
-            f"The exported model must return one row of logits per image, [B, classes]. Received: {model.output_shape}. "
-            "Build it with a pooling."
+            "The exported model must return one row of logits per image, [B, classes]. "
+            f"Received: {model.output_shape}. Build it with a pooling."
         )
     changed = {"dtype": precision, "classifier_activation": None, "remat": "none"}
     rates = {name: 0.0 for name in config if name in ("dropout_rate", "attention_dropout_rate", "drop_path_rate")}

@@ -18,8 +18,8 @@ CALIBRATED = ("int8", "int16x8")
 INTEGER = (*CALIBRATED, "dynamic_int8")
 
 # Operators that stay in float32 in an int8 file. The two matrix products of attention cost the most accuracy: both
-# sides are activations, with one range for all heads. Residual sums, the parts of norms, softmax and GELU have outliers,
-# or outputs on a fixed scale of 1/256, which is coarser than attention weights over some hundred tokens.
+# sides are activations, with one range for all heads. Residual sums, the parts of norms, softmax and GELU have
+# outliers, or outputs on a fixed scale of 1/256, which is coarser than attention weights over some hundred tokens.
 FLOAT_OPERATORS = (
     "BATCH_MATMUL",
     "SOFTMAX",

@@ -49,8 +49,8 @@ def export_tflite(
 ) -> verify.Comparison:
     """Export a classifier for devices, after checking that it answers like the model.
 
-    The card (`PATH.json`) and the labels (`PATH.labels.txt`) are written beside the file. The signature `classify` takes
-    `images` and returns `probabilities`.
+    The card (`PATH.json`) and the labels (`PATH.labels.txt`) are written beside the file. The signature `classify`
+    takes `images` and returns `probabilities`.
 
     Args:
         model: The trained model, under any precision.

@@ -70,7 +70,7 @@ def open_model(
     Args:
         path: A run directory, a `.keras` file, or a checkpoint that `keras_vit.model_from_checkpoint` reads.
         preprocess: Preprocessing string, such as `"value_range(-1, 1)"`. Decoding and resizing are added where they are
-            missing. None for that of the run; other files have none.
+            missing; a model of any image size gets images of 224 x 224. None for that of the run, which only runs have.
         labels: Class names, or a file with one name per line. None for those of the run or checkpoint, or numbers.
 
     Raises:
@@ -158,7 +158,8 @@ def card_of_model(model: keras.Model, name: str, preprocess: str | None, labels:
             f"{name!r} does not say how images are prepared for the model: preprocess is missing, such as "
             "'value_range(-1, 1)' for checkpoints of Vision Transformer and Big Transfer. Received: preprocess=None."
         )
-    preprocess = complete_preprocess(preprocess, model.input_shape[1:])
+    height, width, channels = model.input_shape[1:]
+    preprocess = complete_preprocess(preprocess, (height or 224, width or 224, channels), method="bilinear")
     has_head = len(model.output_shape) == 2 and model.get_config().get("include_top", True)
     known = labels or getattr(model, "class_names", None) or ()
     return ModelCard(
@@ -173,7 +174,7 @@ def card_of_model(model: keras.Model, name: str, preprocess: str | None, labels:
     )
 
 
-def complete_preprocess(preprocess: str, input_shape: Sequence[int | None]) -> str:
+def complete_preprocess(preprocess: str, input_shape: Sequence[int | None], method: str = "area") -> str:
     """Add decoding and resizing to a preprocessing string that lacks them.
 
     A recipe for images in arrays of one size has neither. On an image of the model's size the result computes the same.
@@ -181,6 +182,7 @@ def complete_preprocess(preprocess: str, input_shape: Sequence[int | None]) -> s
     Args:
         preprocess: Preprocessing string for evaluation.
         input_shape: Input of the model, `(height, width, channels)`; open sizes are None.
+        method: Interpolation of the resizing. `"area"` averages all pixels of a larger image.
 
     Returns:
         A preprocessing string from an encoded image to the model's input.
@@ -194,7 +196,7 @@ def complete_preprocess(preprocess: str, input_shape: Sequence[int | None]) -> s
     try:
         preprocessing.output_size(complete)
     except ValueError:
-        resize = f"resize(({height}, {width}), method='area')"  # averages all pixels of a larger image
+        resize = f"resize(({height}, {width}), method={method!r})"
         complete = "|".join(part for part in (*parts, resize, device) if part)
     return complete
 

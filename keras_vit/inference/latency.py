@@ -5,7 +5,6 @@ import os
 import resource
 import sys
 import time
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

@@ -51,7 +51,9 @@ def open_classifier(
     if not is_artifact(path):
         return keras_model.open_model(path, preprocess, labels)
     if preprocess is not None or labels is not None:
-        raise ValueError(f"The artifact {path!r} holds its own preprocessing and labels. Leave out preprocess and labels.")
+        raise ValueError(
+            f"The artifact {path!r} holds its own preprocessing and labels. Leave out preprocess and labels."
+        )
     return open_artifact(path, num_threads)
 
 

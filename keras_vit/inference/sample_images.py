@@ -139,9 +139,8 @@ def keep_readable(
         except tf.errors.OpError as error:
             reason = errors.describe(error)
             if on_bad_image == "error":
-                raise UnreadableInput(
-                    f"unreadable image {images.names[index]}: {reason}. Repair or remove it, or pass --on_bad_image=skip"
-                ) from None
+                advice = "Repair or remove it, or pass --on_bad_image=skip"
+                raise UnreadableInput(f"unreadable image {images.names[index]}: {reason}. {advice}") from None
             logging.warning("Skipped the unreadable image %s: %s", images.names[index], reason)
     if not kept:
         raise ValueError(f"Expected real images. None of the {len(images.contents)} given can be read.")
@@ -153,11 +152,12 @@ def _open_source(recipe: Any, split: str | None) -> sources.Source:
     advice = "Give images with --images='images/*.jpg'."
     if "source" not in recipe:
         raise ValueError(f"Expected real images: the model does not say what it was trained on. {advice}")
+    source = recipe["source"]
     try:
-        return data.open_source(recipe["source"], split=split or recipe["eval_split"])
+        return data.open_source(source, split=split or recipe["eval_split"])
     except (OSError, ValueError, ImportError) as error:
         raise ValueError(
-            f"Expected real images: the data set of the model, {recipe['source']!r}, cannot be opened ({error}). {advice}"
+            f"Expected real images: the data set of the model, {source!r}, cannot be opened ({error}). {advice}"
         ) from error
 
 

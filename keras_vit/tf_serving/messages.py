@@ -22,7 +22,6 @@ PACKAGE = "tensorflow.serving"
 PREDICTION_SERVICE = f"{PACKAGE}.PredictionService"
 
 
-
 class RequestError(ValueError):
     """Request that the server refuses. `status` is the HTTP status code."""
 

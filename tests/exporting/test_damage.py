@@ -7,16 +7,16 @@ import numpy as np
 import tensorflow as tf
 
 from keras_vit.data import preprocess
-from keras_vit.serving import decoding
-from tests.serving import small
+from keras_vit.exporting import safe_decode
+from tests import small_classifier as small
 
 
 @tf.function(input_signature=[tf.TensorSpec([None], tf.string)], autograph=False)
 def read(contents):
     """What `serving_default` does with its input, with the preprocessing of a real recipe."""
     prepare = preprocess.single_image(small.PREPROCESS)
-    return decoding.map_valid(
-        lambda content: prepare(decoding.check_size(content, 100_000)), contents, (small.SIZE, small.SIZE, 3)
+    return safe_decode.map_valid(
+        lambda content: prepare(safe_decode.check_size(content, 100_000)), contents, (small.SIZE, small.SIZE, 3)
     )
 
 

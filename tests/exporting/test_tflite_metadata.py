@@ -8,8 +8,10 @@ import pytest
 import tensorflow as tf
 from tensorflow.lite.python import schema_py_generated as schema
 
-from keras_vit.serving import card, interpreter, metadata
-from tests.serving import small
+from keras_vit.exporting import tflite_metadata
+from keras_vit.inference.model_card import ModelCard
+from keras_vit.inference.tflite import make_interpreter
+from tests import small_classifier as small
 
 
 def constant_file(values):
@@ -72,13 +74,13 @@ def number(table, index, size):
 
 
 def root_of(description):
-    content = metadata.table_bytes(metadata.describe(description))
+    content = tflite_metadata.table_bytes(tflite_metadata.describe(description))
     assert content[4:8] == b"M001"
     return follow(content, 0)
 
 
 def test_every_field_stands_where_the_schema_has_it():
-    root = root_of({**small.description(), "architecture": "VisionTransformer"})
+    root = root_of(small.card(architecture="VisionTransformer"))
     assert text(child(root, 0)) == "VisionTransformer"
     assert text(child(root, 7)) == "1.0.0"
     (graph,) = items(child(root, 3))
@@ -89,7 +91,7 @@ def test_every_field_stands_where_the_schema_has_it():
     image = child(images, 3, 1)
     assert number(image, 0, 1) == 1
     assert [number(child(image, 1), index, 4) for index in (0, 1)] == [small.SIZE, small.SIZE]
-    # one process unit: a normalisation (1)
+    # one process unit: a normalization (1)
     (unit,) = items(child(images, 4))
     assert number(unit, 0, 1) == 1
     assert floats(child(unit, 1, 0)) == pytest.approx([127.5] * 3)
@@ -103,13 +105,13 @@ def test_every_field_stands_where_the_schema_has_it():
 
 
 def test_the_file_still_computes_and_holds_its_labels(plain, tmp_path):
-    content = metadata.add(plain, small.description())
-    assert metadata.labels_of(content) == list(small.CLASS_NAMES)
+    content = tflite_metadata.add(plain, small.card())
+    assert tflite_metadata.labels_of(content) == list(small.CLASS_NAMES)
     answers = []
     for name, data in (("plain", plain), ("with", content)):
         path = tmp_path / f"{name}.tflite"
         path.write_bytes(data)
-        opened = interpreter.make_interpreter(str(path))
+        opened = make_interpreter(str(path))
         opened.allocate_tensors()
         opened.set_tensor(opened.get_input_details()[0]["index"], np.ones((1, 64), np.float32))
         opened.invoke()
@@ -118,12 +120,12 @@ def test_the_file_still_computes_and_holds_its_labels(plain, tmp_path):
 
 
 def test_the_entry_is_found_by_its_name_and_weights_stay_aligned(plain):
-    content = metadata.add(plain, small.description())
+    content = tflite_metadata.add(plain, small.card())
     model = schema.Model.GetRootAs(content, 0)
     entries = {model.Metadata(i).Name(): model.Metadata(i).Buffer() for i in range(model.MetadataLength())}
     assert b"min_runtime_version" in entries  # what the converter wrote is still there
     found = model.Buffers(entries[b"TFLITE_METADATA"]).DataAsNumpy().tobytes()
-    assert found == metadata.table_bytes(metadata.describe(small.description()))
+    assert found == tflite_metadata.table_bytes(tflite_metadata.describe(small.card()))
     start = content.index(model.Buffers(model.BuffersLength() - 2).DataAsNumpy().tobytes())
     assert start % 4 == 0
     filled = [model.Buffers(i) for i in range(model.BuffersLength()) if model.Buffers(i).DataLength() > 64]
@@ -134,12 +136,12 @@ def test_the_entry_is_found_by_its_name_and_weights_stay_aligned(plain):
 
 
 def test_the_same_model_gives_the_same_file(plain):
-    assert metadata.add(plain, small.description()) == metadata.add(plain, small.description())
+    assert tflite_metadata.add(plain, small.card()) == tflite_metadata.add(plain, small.card())
 
 
 def test_the_archive_is_stored_plain(plain):
     """Readers on devices map the labels into memory, uncompressed."""
-    with zipfile.ZipFile(io.BytesIO(metadata.add(plain, small.description()))) as archive:
+    with zipfile.ZipFile(io.BytesIO(tflite_metadata.add(plain, small.card()))) as archive:
         assert [(info.filename, info.compress_type) for info in archive.infolist()] == [("labels.txt", 0)]
 
 
@@ -152,19 +154,21 @@ def test_the_archive_is_stored_plain(plain):
         ("decode|vgg_value_range((124, 116, 104), (58, 57, 57))", 3, [124, 116, 104], [58, 57, 57]),
     ],
 )
-def test_normalisation_is_that_of_the_preprocessing(pp, channels, mean, std):
-    for found, expected in zip(metadata.normalisation(pp, channels), (mean, std), strict=True):
+def test_normalization_is_that_of_the_preprocessing(pp, channels, mean, std):
+    for found, expected in zip(tflite_metadata.normalization(pp, channels), (mean, std), strict=True):
         np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-3)  # worked out in float32
 
 
 def test_other_endings_are_left_out(monkeypatch):
-    monkeypatch.setattr(metadata.preprocessing, "device_function", lambda pp: lambda x: tf.cast(x, tf.float32) ** 2)
-    assert metadata.normalisation("square", 3) is None
-    (graph,) = items(child(root_of(small.description()), 3))
+    monkeypatch.setattr(
+        tflite_metadata.preprocessing, "device_function", lambda pp: lambda x: tf.cast(x, tf.float32) ** 2
+    )
+    assert tflite_metadata.normalization("square", 3) is None
+    (graph,) = items(child(root_of(small.card()), 3))
     (images,) = items(child(graph, 2))
     assert field(images, 4) is None and field(images, 5) is None
 
 
 def test_labels_have_a_line_each(plain):
-    description = card.make(("a\nb", "c  d"), small.PREPROCESS, "softmax", (16, 16, 1))
-    assert metadata.labels_of(metadata.add(plain, description)) == ["a b", "c d"]
+    description = ModelCard(("a\nb", "c  d"), small.PREPROCESS, "softmax", (16, 16, 1))
+    assert tflite_metadata.labels_of(tflite_metadata.add(plain, description)) == ["a b", "c d"]

@@ -4,7 +4,7 @@ import re
 import pytest
 import yaml
 
-from keras_vit.serving import deployment
+from keras_vit.tf_serving import deployment
 
 
 def render(name="pets", batch_sizes=(1, 4, 8), model_bytes=350_000_000):

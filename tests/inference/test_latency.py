@@ -8,7 +8,7 @@ import pytest
 
 CHILD = """
 import resource
-from keras_vit.serving import latency
+from keras_vit.inference import latency
 print(latency.peak_memory(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
 """
 

@@ -7,7 +7,8 @@ import pytest
 import tensorflow as tf
 from tensorflow.core.protobuf import meta_graph_pb2
 
-from keras_vit.serving import rest
+from keras_vit.tf_serving import rest
+from keras_vit.tf_serving.messages import RequestError
 
 
 def inputs(**shapes):
@@ -64,7 +65,7 @@ def test_row_and_column_requests(body, signature, expected, rows):
     ],
 )
 def test_requests_that_do_not_fit(body, signature, message):
-    with pytest.raises(rest.RequestError, match=message):
+    with pytest.raises(RequestError, match=message):
         rest.parse_predict(body, signature)
 
 

@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_vit.serving import client, protocol, rest
-from tests.serving import small
+from keras_vit.tf_serving import client, messages
+from keras_vit.tf_serving.messages import RequestError
+from tests import small_classifier as small
 
 grpc = pytest.importorskip("grpc", reason="grpcio is not installed: pip install 'keras-vision-transformers[serving]'")
 
@@ -32,11 +33,11 @@ def listening(handlers):
 
 def predicting(method):
     """Our own messages behind the published names of service and method."""
-    messages = protocol.messages()
+    types = messages.messages()
 
     def add(grpc_server):
         handler = grpc.unary_unary_rpc_method_handler(
-            method, messages.PredictRequest.FromString, lambda response: response.SerializeToString()
+            method, types.PredictRequest.FromString, lambda response: response.SerializeToString()
         )
         handlers = grpc.method_handlers_generic_handler("tensorflow.serving.PredictionService", {"Predict": handler})
         grpc_server.add_generic_rpc_handlers((handlers,))
@@ -49,8 +50,8 @@ def test_predictions_of_our_messages():
 
     def predict(request, _):
         received.append(request)
-        contents = protocol.decode_tensor(request.inputs["image_bytes"])
-        response = protocol.messages().PredictResponse()
+        contents = messages.decode_tensor(request.inputs["image_bytes"])
+        response = messages.messages().PredictResponse()
         valid = np.array([content != b"bad" for content in contents])
         outputs = {
             "top_k_classes": np.array([[content, b"x"] for content in contents], object),
@@ -58,7 +59,7 @@ def test_predictions_of_our_messages():
             "valid": valid,
         }
         for name, value in outputs.items():
-            response.outputs[name] = protocol.encode_tensor(value)
+            response.outputs[name] = messages.encode_tensor(value)
         return response
 
     with listening(predicting(predict)) as address, client.Client(address, "pets", version=3) as asking:
@@ -73,9 +74,9 @@ def test_predictions_of_our_messages():
 @pytest.mark.parametrize(
     ("code", "error"),
     [
-        (grpc.StatusCode.NOT_FOUND, rest.RequestError),
-        (grpc.StatusCode.INVALID_ARGUMENT, rest.RequestError),
-        (grpc.StatusCode.RESOURCE_EXHAUSTED, rest.RequestError),
+        (grpc.StatusCode.NOT_FOUND, RequestError),
+        (grpc.StatusCode.INVALID_ARGUMENT, RequestError),
+        (grpc.StatusCode.RESOURCE_EXHAUSTED, RequestError),
         (grpc.StatusCode.UNAVAILABLE, ConnectionError),
     ],
 )
@@ -150,7 +151,7 @@ def test_the_published_service_understands_the_client(published, served):
             response.outputs["labels"].CopyFrom(tf.make_tensor_proto([b"\xff", b"a"]))
             return response
 
-    images = np.stack([small.preprocess(tf.constant(content)).numpy() for content in small.examples(2).contents])
+    images = np.stack([small.preprocess(tf.constant(content)).numpy() for content in small.images(2).contents])
     add = functools.partial(stubs.add_PredictionServiceServicer_to_server, Service())
     with listening(add) as address, client.Client(address, "pets", version=1) as asking:
         answer = asking.run("serve_tensor", {"images": images})

@@ -1,4 +1,4 @@
-"""A tiny classifier and real-looking pictures, shared by the tests of serving and export."""
+"""A tiny classifier and smooth images, shared by the tests of inference, export and serving."""
 
 import io
 
@@ -7,7 +7,8 @@ import tensorflow as tf
 from PIL import Image
 
 from keras_vit import models
-from keras_vit.serving import card, pictures
+from keras_vit.inference.model_card import ModelCard
+from keras_vit.inference.sample_images import SampleImages
 
 CLASS_NAMES = ("ape", "bee", "cat", "dog", "élan", "fox", "gnu")
 SIZE = 16
@@ -26,11 +27,11 @@ def model(seed=0, **arguments):
         "classes": len(CLASS_NAMES),
     }
     network = models.VisionTransformer(**{**options, **arguments})
-    return randomise(network, seed)
+    return randomize(network, seed)
 
 
-def randomise(network, seed=0):
-    """Gives every weight a random value of its own (a new head is zero: all classes would tie)."""
+def randomize(network, seed=0):
+    """Give every weight a random value of its own (a new head is zero: all classes would tie)."""
     rng = np.random.default_rng(seed)
     for weight in network.trainable_variables:
         noise = rng.normal(size=weight.shape)
@@ -51,23 +52,26 @@ def preprocess(contents):
     return tf.image.resize(tf.cast(image, tf.float32), (SIZE, SIZE)) / 127.5 - 1.0
 
 
-def description(output="softmax"):
-    return card.make(CLASS_NAMES, PREPROCESS, output, (SIZE, SIZE, 3))
+def card(output="softmax", **details):
+    """The description of the classifier."""
+    return ModelCard(CLASS_NAMES, PREPROCESS, output, (SIZE, SIZE, 3), **details)
 
 
 def arrays(count=6, height=20, width=24, seed=0):
-    """Smooth colour pictures, uint8 `[count, height, width, 3]`."""
+    """Smooth color images, uint8 `[count, height, width, 3]`."""
     rng = np.random.default_rng(seed)
     coarse = rng.integers(0, 256, (count, 4, 4, 3)).astype(np.float32)
     return tf.cast(tf.image.resize(coarse, (height, width)), tf.uint8).numpy()
 
 
-def examples(count=6):
-    return pictures.from_arrays(arrays(count), np.arange(count) % len(CLASS_NAMES))
+def images(count=6):
+    """The smooth images as PNG files, with labels."""
+    contents = [tf.io.encode_png(image).numpy() for image in arrays(count)]
+    return SampleImages(contents, np.arange(count) % len(CLASS_NAMES), [f"#{index}" for index in range(count)])
 
 
 def encode(array, kind, **options):
-    """One picture as a file of the given kind."""
+    """One image as a file of the given kind."""
     buffer = io.BytesIO()
     Image.fromarray(array).save(buffer, kind, **options)
     return buffer.getvalue()

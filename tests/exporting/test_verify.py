@@ -1,8 +1,9 @@
 import numpy as np
 import pytest
 
-from keras_vit.serving import pictures, verify
-from tests.serving import small
+from keras_vit.exporting import verify
+from keras_vit.inference import sample_images
+from tests import small_classifier as small
 
 REFERENCE = np.array([[0.7, 0.2, 0.1], [0.3, 0.4, 0.3], [0.1, 0.1, 0.8], [0.5, 0.5, 0.0]])
 
@@ -71,21 +72,18 @@ def test_finding_files(tmp_path):
     for name in ("b.png", "a.png", "c[1].jpg", "deep/d.png"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_bytes(b"")
-    found = pictures.find_files([f"{tmp_path}/*.png", f"{tmp_path}/b.png", f"{tmp_path}/c[1].jpg", "nowhere*.gif"])
+    found = sample_images.find_files([f"{tmp_path}/*.png", f"{tmp_path}/b.png", f"{tmp_path}/c[1].jpg", "nowhere*.gif"])
     assert [path.removeprefix(f"{tmp_path}/") for path in found] == ["a.png", "b.png", "c[1].jpg", "nowhere*.gif"]
-    assert pictures.find_files([f"{tmp_path}/**/*.png"])[-1].endswith("deep/d.png")
+    assert sample_images.find_files([f"{tmp_path}/**/*.png"])[-1].endswith("deep/d.png")
 
 
 def test_unreadable_pictures_are_left_out():
-    good = small.examples(2)
-    mixed = pictures.Pictures([good.contents[0], b"bad", good.contents[1]], np.array([1, 2, 3]), ["a", "b", "c"])
-    kept = pictures.keep_readable(mixed, small.preprocess)
+    good = small.images(2)
+    mixed = sample_images.SampleImages(
+        [good.contents[0], b"bad", good.contents[1]], np.array([1, 2, 3]), ["a", "b", "c"]
+    )
+    kept = sample_images.keep_readable(mixed, small.preprocess)
     assert kept.names == ["a", "c"]
     np.testing.assert_array_equal(kept.labels, [1, 3])
     with pytest.raises(ValueError, match="None of the 1 given can be read"):
-        pictures.keep_readable(pictures.Pictures([b"bad"], None, ["x"]), small.preprocess)
-
-
-def test_arrays_must_be_bytes():
-    with pytest.raises(ValueError, match="must be uint8. Received: float32"):
-        pictures.from_arrays(np.zeros((1, 2, 2, 3), np.float32))
+        sample_images.keep_readable(sample_images.SampleImages([b"bad"], None, ["x"]), small.preprocess)

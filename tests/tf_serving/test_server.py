@@ -19,9 +19,12 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_vit.serving import artefacts, client, rest, server
+from keras_vit.inference.opening import open_artifact
+from keras_vit.inference.saved_model import SavedModelClassifier
+from keras_vit.tf_serving import client, server
+from keras_vit.tf_serving.messages import RequestError
+from tests import small_classifier as small
 from tests.programs import call
-from tests.serving import small
 
 pytest.importorskip("uvicorn", reason="uvicorn is not installed: pip install 'keras-vision-transformers[serving]'")
 
@@ -60,8 +63,8 @@ def images():
 
 @pytest.fixture(scope="module")
 def expected(base, images):
-    artefact = artefacts.open_artefact(str(base))
-    return artefact.run("serving_default", {"image_bytes": images})
+    artifact = open_artifact(str(base))
+    return artifact.run("serving_default", {"image_bytes": images})
 
 
 def get(url):
@@ -85,7 +88,7 @@ def is_answering(url, images):
         return asking.predict(images[:1])[0].valid
 
 
-def test_client_gets_the_artefacts_answers(running, images, expected):
+def test_client_gets_the_artifacts_answers(running, images, expected):
     with client.Client(running, "pets") as asking:
         answers = asking.predict([*images[:5], b"bad", *images[5:9]], batch_size=4)
         features = asking.run("features", {"image_bytes": images[:2]})["features"]
@@ -162,7 +165,7 @@ def test_any_error_is_answered_and_the_server_goes_on(base, images, monkeypatch)
             (tf.errors.InvalidArgumentError(None, None, "bad shape"), 400),
         ):
             with monkeypatch.context() as patched:
-                patched.setattr(artefacts.SavedModelArtefact, "run", raising(error))
+                patched.setattr(SavedModelClassifier, "run", raising(error))
                 code, answer = post(url, b'{"instances": ["a"]}')
             assert code == status
             assert str(error.args[-1] if isinstance(error, KeyError) else error.message) in answer["error"]
@@ -187,7 +190,7 @@ def test_a_body_that_is_too_large_is_refused_in_so_many_words(base, images):
         code, answer = post(url, b"[" + b" " * 200_000 + b"]")
         assert code == 413
         assert "at most 100000 bytes" in answer["error"]
-        with pytest.raises(rest.RequestError, match="at most 100000 bytes") as caught:
+        with pytest.raises(RequestError, match="at most 100000 bytes") as caught:
             # A retry would wait for minutes.
             client.Client(url, "pets", retries=5, backoff=100).run("serve_tensor", {"images": np.ones((99, 99, 9))})
         assert caught.value.status == 413
@@ -255,7 +258,7 @@ def test_slow_clients_hinder_nobody_and_are_told(base, images):
 
 def test_an_answer_that_takes_too_long_is_a_timeout(base, monkeypatch):
     finish = threading.Event()
-    monkeypatch.setattr(artefacts.SavedModelArtefact, "run", lambda *_: finish.wait(60) and {})
+    monkeypatch.setattr(SavedModelClassifier, "run", lambda *_: finish.wait(60) and {})
     with serving(base, answer_seconds=0.5) as (_, url):
         try:
             assert post(url, b'{"instances": ["a"]}')[0] == 504
@@ -271,9 +274,9 @@ def test_refusals_are_not_retried(running):
         with client.Client(running, model, retries=5, backoff=100) as asking:
             asking.run(signature, inputs)
 
-    with pytest.raises(rest.RequestError, match="^Servable not found"):
+    with pytest.raises(RequestError, match="^Servable not found"):
         ask("cats", "serving_default", {"image_bytes": [b"x"]})
-    with pytest.raises(rest.RequestError, match=r"must have the shape \[None, 16, 16, 3\]. Received: \[1, 1\]"):
+    with pytest.raises(RequestError, match=r"must have the shape \[None, 16, 16, 3\]. Received: \[1, 1\]"):
         ask("pets", "serve_tensor", {"images": np.ones((1, 1), np.float32)})
 
 
@@ -317,7 +320,7 @@ def test_a_newer_version_is_taken_up(base, images, tmp_path):
         assert model.reload()
         assert get(f"{url}/v1/models/pets")["model_version_status"][0]["version"] == "3"
         assert asking.predict(images[:1]) == before
-        with pytest.raises(rest.RequestError, match="pets version 1"):
+        with pytest.raises(RequestError, match="pets version 1"):
             client.Client(url, "pets", version=1).predict(images[:1])
         shutil.rmtree(own / "3")
         assert model.reload()  # taken back by hand
@@ -370,8 +373,8 @@ def test_a_torn_version_leaves_the_served_one_in_place(base, tmp_path, tear, mon
         assert not model.reload()
     assert model.version == 1
     assert len(logged) <= 1  # a file or a dangling link is no version
-    with model.use("pets") as (_, artefact):
-        assert artefact.run("serve_tensor", {"images": np.zeros((1, 16, 16, 3))})["probabilities"].shape == (1, 7)
+    with model.use("pets") as (_, artifact):
+        assert artifact.run("serve_tensor", {"images": np.zeros((1, 16, 16, 3))})["probabilities"].shape == (1, 7)
     for leftover in (own / "2",):
         shutil.rmtree(leftover) if leftover.is_dir() and not leftover.is_symlink() else leftover.unlink()
     shutil.copytree(own / "1", own / "2")
@@ -394,7 +397,7 @@ def test_a_session_is_closed_when_loading_fails(base, monkeypatch):
     monkeypatch.setattr(tf.compat.v1.Session, "close", lambda self: closed.append(self))
     monkeypatch.setattr(tf.compat.v1.saved_model.loader, "load", raising(tf.errors.DataLossError(None, None, "torn")))
     with pytest.raises(tf.errors.DataLossError):
-        artefacts.SavedModelArtefact(str(base / "1"))
+        SavedModelClassifier(str(base / "1"))
     assert len(closed) == 1
 
 
@@ -408,7 +411,7 @@ def test_a_missing_extra_is_named(base, monkeypatch):
 def test_a_taken_port_is_one_line(base, running):
     port = running.rpartition(":")[2]
     with pytest.raises(ValueError, match=f"--port={port}"):
-        call("export.serve", f"--artefact={base}", f"--port={port}")
+        call("export.serve", f"--artifact={base}", f"--port={port}")
 
 
 def free_port():
@@ -422,7 +425,7 @@ def process(base, *arguments, code=None):
     """The server's program in a process of its own: (process, URL)."""
     port = free_port()
     start = ["-c", code] if code else ["-m", "export.serve"]
-    command = [sys.executable, *start, f"--artefact={base}", f"--port={port}", *arguments]
+    command = [sys.executable, *start, f"--artifact={base}", f"--port={port}", *arguments]
     child = subprocess.Popen(command, stderr=subprocess.DEVNULL)
     try:
         url = f"http://localhost:{port}"
@@ -453,8 +456,8 @@ def test_sigterm_finishes_what_is_under_way(base, images):
 # A request that is computed for ever.
 STUCK = """
 import sys, time
-from keras_vit.serving import artefacts
-artefacts.SavedModelArtefact.run = lambda *_: time.sleep(600)
+from keras_vit.inference.saved_model import SavedModelClassifier
+SavedModelClassifier.run = lambda *_: time.sleep(600)
 from export import serve
 serve.run()
 """

@@ -6,17 +6,19 @@ import pytest
 import tensorflow as tf
 
 from keras_vit import models
-from keras_vit.serving import artefacts, blame, clone, files, interpreter, metadata, tflite, verify
-from tests.serving import small
+from keras_vit.exporting import quantization_error, single_file, tflite, tflite_metadata, verify
+from keras_vit.exporting.inference_model import inference_model
+from keras_vit.inference.opening import open_artifact
+from keras_vit.inference.tflite import TFLiteClassifier, make_interpreter
+from tests import small_classifier as small
 
 
 def export(model, path, output="softmax", **options):
-    options = {"preprocess": small.preprocess, "examples": small.examples(), **options}
-    return tflite.export_tflite(model, str(path), description=small.description(output), **options)
+    return tflite.export_tflite(model, str(path), card=small.card(output), images=small.images(), **options)
 
 
 def prepared(count=6):
-    return np.stack([small.preprocess(tf.constant(content)) for content in small.examples(count).contents])
+    return np.stack([small.preprocess(tf.constant(content)) for content in small.images(count).contents])
 
 
 def hybrid(**arguments):
@@ -31,12 +33,12 @@ def hybrid(**arguments):
         classes=len(small.CLASS_NAMES),
         **arguments,
     )
-    return small.randomise(network)
+    return small.randomize(network)
 
 
 def bit():
     network = models.BiTResNet(block_sizes=(1, 1, 1, 1), image_size=small.SIZE, classes=len(small.CLASS_NAMES))
-    return small.randomise(network)
+    return small.randomize(network)
 
 
 def slow(value):
@@ -50,23 +52,23 @@ def test_file_card_and_labels(tmp_path):
     assert (tmp_path / "a" / "model.tflite.labels.txt").read_text(encoding="utf-8").splitlines() == list(
         small.CLASS_NAMES
     )
-    assert metadata.labels_of((tmp_path / "a" / "model.tflite").read_bytes()) == list(small.CLASS_NAMES)
+    assert tflite_metadata.labels_of((tmp_path / "a" / "model.tflite").read_bytes()) == list(small.CLASS_NAMES)
     assert comparison.examples == 6
     assert comparison.top1_agreement == 1.0
-    artefact = artefacts.open_artefact(str(tmp_path / "a"))
-    assert artefact.card["precision"] == "float32"
+    artifact = open_artifact(str(tmp_path / "a"))
+    assert artifact.card.precision == "float32"
     # The same float32 sums in another order.
     expected = tf.nn.softmax(model(prepared(), training=False)).numpy()
-    np.testing.assert_allclose(artefact.predict(prepared()), expected, atol=1e-5)
+    np.testing.assert_allclose(artifact.predict(prepared()), expected, atol=1e-5)
 
 
 def test_signature_has_names_and_a_fixed_batch(tmp_path):
     path = str(tmp_path / "model.tflite")
     export(small.model(), path, batch_size=4)
-    opened = interpreter.make_interpreter(path)
+    opened = make_interpreter(path)
     assert opened.get_signature_list() == {"classify": {"inputs": ["images"], "outputs": ["probabilities"]}}
-    assert artefacts.TFLiteArtefact(path).input_details["shape"].tolist() == [4, 16, 16, 3]
-    assert artefacts.TFLiteArtefact(path).predict(prepared(6)).shape == (6, 7)  # one full batch, one padded
+    assert TFLiteClassifier(path).input_details["shape"].tolist() == [4, 16, 16, 3]
+    assert TFLiteClassifier(path).predict(prepared(6)).shape == (6, 7)  # one full batch, one padded
 
 
 @pytest.mark.parametrize(
@@ -106,22 +108,20 @@ def test_gelu_is_one_operator_and_weights_are_standardised_beforehand(tmp_path):
 def test_sigmoid_outputs(tmp_path):
     model = small.model()
     export(model, tmp_path / "model.tflite", output="sigmoid")
-    answer = artefacts.open_artefact(str(tmp_path / "model.tflite")).predict(prepared())
+    answer = open_artifact(str(tmp_path / "model.tflite")).predict(prepared())
     np.testing.assert_allclose(answer, tf.sigmoid(model(prepared(), training=False)), atol=1e-5)
 
 
-def test_an_artefact_that_takes_pixels(tmp_path):
-    def resize(contents):
-        return tf.round((small.preprocess(contents) + 1.0) * 127.5)
-
+def test_an_artifact_that_takes_pixels(tmp_path):
     path = tmp_path / "model.tflite"
     model = small.model()
-    export(model, path, preprocess=resize, normalise=lambda pixels: tf.cast(pixels, tf.float32) / 127.5 - 1.0)
-    artefact = artefacts.open_artefact(str(path))
-    assert artefact.input_details["dtype"] == np.uint8
-    pixels = np.stack([resize(tf.constant(content)) for content in small.examples().contents]).astype(np.uint8)
+    export(model, path, input="uint8")
+    artifact = open_artifact(str(path))
+    assert artifact.input_details["dtype"] == np.uint8
+    assert artifact.card.preprocess == "decode|resize(16)"
+    pixels = artifact.preprocess(small.images().contents).astype(np.uint8)
     expected = tf.nn.softmax(model(pixels / np.float32(127.5) - 1, training=False)).numpy()
-    np.testing.assert_allclose(artefact.predict(pixels), expected, atol=1e-5)
+    np.testing.assert_allclose(artifact.predict(pixels), expected, atol=1e-5)
 
 
 class Erf(keras.layers.Layer):
@@ -148,7 +148,7 @@ def test_flex_operators_are_seen():
     assert tflite.foreign_operators(converter.convert()) == ["FlexErf"]
 
 
-def test_an_artefact_that_differs_is_not_written(tmp_path):
+def test_an_artifact_that_differs_is_not_written(tmp_path):
     strict = verify.Tolerance(max_difference=-1.0)  # nothing can keep to it
     with pytest.raises(verify.VerificationError, match="does not answer as its model"):
         export(small.model(), tmp_path / "model.tflite", tolerance=strict)
@@ -159,13 +159,13 @@ def test_wrong_arguments(tmp_path):
     with pytest.raises(ValueError, match="precision must be one of .*Received: precision='int4'"):
         export(small.model(), tmp_path / "model.tflite", precision="int4")
     with pytest.raises(ValueError, match="with its head"):
-        clone.inference_clone(small.model(include_top=False))
+        inference_model(small.model(include_top=False))
 
 
 def integer_export(precision, model, path, **options):
     """With the pictures of the verification as those of the calibration: what is tested is the mechanics."""
     lenient = verify.Tolerance(1.0, 0.5)
-    return export(model, path, precision=precision, calibration=small.examples(), tolerance=lenient, **options)
+    return export(model, path, precision=precision, calibration=small.images(), tolerance=lenient, **options)
 
 
 def test_integer_precisions_need_calibration(tmp_path):
@@ -222,30 +222,24 @@ def test_what_the_interpreter_cannot_run_is_not_written(tmp_path, monkeypatch):
     def refuse(*_):
         raise RuntimeError("Node number 3 (PADV2) failed to prepare")
 
-    monkeypatch.setattr(artefacts.TFLiteArtefact, "predict", refuse)
-    with pytest.raises(files.ConversionError, match="The interpreter cannot run .*float32.*PADV2"):
+    monkeypatch.setattr(TFLiteClassifier, "predict", refuse)
+    with pytest.raises(single_file.ConversionError, match="The interpreter cannot run .*float32.*PADV2"):
         export(small.model(), tmp_path / "model.tflite")
     assert os.listdir(tmp_path) == []
 
 
 @pytest.mark.slow
 def test_integer_pixels_in(tmp_path):
-    def resize(contents):
-        return tf.round((small.preprocess(contents) + 1.0) * 127.5)
-
-    def normalise(pixels):
-        return tf.cast(pixels, tf.float32) / 127.5 - 1.0
-
     path = tmp_path / "model.tflite"
-    integer_export("int8", small.model(), path, preprocess=resize, normalise=normalise, batch_size=4)
-    assert artefacts.open_artefact(str(path)).input_details["dtype"] == np.uint8
+    integer_export("int8", small.model(), path, input="uint8", batch_size=4)
+    assert open_artifact(str(path)).input_details["dtype"] == np.uint8
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("precision", ["int8", "int16x8", "dynamic_int8"])
 def test_the_gate_says_which_blocks_hurt(precision, tmp_path):
     strict = verify.Tolerance(max_difference=0.0)
-    calibration = small.examples()
+    calibration = small.images()
     with pytest.raises(verify.VerificationError, match=r"add most to the error: \w+ \(\+\d+\.\d%\), \w+"):
         export(small.model(), tmp_path / "model.tflite", precision=precision, calibration=calibration, tolerance=strict)
     assert os.listdir(tmp_path) == []
@@ -266,15 +260,15 @@ def test_the_layer_that_hurts_is_named(tmp_path):
             value[0] /= 1000.0
             weight.assign(value)
     for precision in ("float32", "int8"):
-        network = clone.inference_clone(model)
+        network = inference_model(model)
         content = tflite.convert(network, (16, 16, 3), "softmax", precision, calibration_images=images)
         (tmp_path / f"{precision}.tflite").write_bytes(content)
     paths = [str(tmp_path / f"{precision}.tflite") for precision in ("float32", "int8")]
-    layers = blame.block_errors(*paths, images)
+    layers = quantization_error.per_layer(*paths, images)
     assert layers[0][0] == "encoderblock_1"
     assert {name for name, _ in layers} >= {f"encoderblock_{i}" for i in range(3)} | {"embedding", "head"}
     # A file against itself has no error anywhere.
-    assert all(growth == 0.0 for _, growth in blame.block_errors(paths[0], paths[0], images))
+    assert all(growth == 0.0 for _, growth in quantization_error.per_layer(paths[0], paths[0], images))
 
 
 @pytest.mark.parametrize(
@@ -290,7 +284,7 @@ def test_the_layer_that_hurts_is_named(tmp_path):
     ],
 )
 def test_layers_in_names_of_tensors(name, layer):
-    assert blame.layer_of(name) == layer
+    assert quantization_error.layer_of(name) == layer
 
 
 @pytest.mark.slow
@@ -314,26 +308,26 @@ def test_features_beside_the_answers(precision, error, tmp_path):
     model = small.model()
     for name, features in (("without", False), ("with", True)):
         export(model, tmp_path / f"{name}.tflite", precision=precision, batch_size=4, features=features)
-    without, both = (artefacts.open_artefact(str(tmp_path / f"{name}.tflite")) for name in ("without", "with"))
+    without, both = (open_artifact(str(tmp_path / f"{name}.tflite")) for name in ("without", "with"))
     expected = keras.Model(model.inputs[0], model.get_layer("head").input)(prepared()).numpy()
-    found = both.predict_features(prepared())
+    found = both.features(prepared())
     assert found.shape == expected.shape == (6, 16)
     assert np.linalg.norm(found - expected) <= error * np.linalg.norm(expected)
     np.testing.assert_array_equal(both.predict(prepared()), without.predict(prepared()))
-    assert both.without_features is None
-    assert "export it again with --features" in without.without_features
+    assert both.features_unavailable is None
+    assert "export it again with --features" in without.features_unavailable
     with pytest.raises(ValueError, match="gives probabilities only"):
-        without.predict_features(prepared())
+        without.features(prepared())
 
 
 def test_a_file_with_features_is_a_classifier_to_whoever_takes_its_first_graph(tmp_path):
     path = tmp_path / "both.tflite"
     export(small.model(), path, features=True)
-    opened = interpreter.make_interpreter(str(path))
+    opened = make_interpreter(str(path))
     assert list(opened.get_signature_list()) == ["classify", "features"]
     opened.allocate_tensors()
     assert opened.get_output_details()[0]["shape"].tolist() == [1, len(small.CLASS_NAMES)]
-    assert metadata.labels_of(path.read_bytes()) == list(small.CLASS_NAMES)
+    assert tflite_metadata.labels_of(path.read_bytes()) == list(small.CLASS_NAMES)
 
 
 def test_the_weights_are_shared(tmp_path):
@@ -347,11 +341,11 @@ def test_the_weights_are_shared(tmp_path):
 
 def test_integer_files_have_no_features(tmp_path):
     with pytest.raises(ValueError, match="float32, float16, dynamic_int8. Received: 'int8'"):
-        export(small.model(), tmp_path / "a.tflite", precision="int8", calibration=small.examples(), features=True)
+        export(small.model(), tmp_path / "a.tflite", precision="int8", calibration=small.images(), features=True)
 
 
 def test_wrong_features_are_not_written(tmp_path, monkeypatch):
-    monkeypatch.setattr(artefacts.TFLiteArtefact, "predict_features", lambda self, images: np.zeros((6, 16)))
+    monkeypatch.setattr(TFLiteClassifier, "features", lambda self, images: np.zeros((6, 16)))
     with pytest.raises(verify.VerificationError, match=r"The features differ from the model's by 1\.0e\+00"):
         export(small.model(), tmp_path / "a.tflite", features=True)
     assert not os.listdir(tmp_path)
