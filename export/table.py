@@ -1,8 +1,8 @@
-"""Makes the table of docs/serving.md: models through every format and precision, verified, with size and latency.
+"""Write the table of docs/export_formats.md: every format and precision, verified, with size and latency.
 
     python -m export.table --work=/tmp/table --demo=runs/digits --step=export
     python -m export.table --work=/tmp/table --demo=runs/digits --step=measure
-    python -m export.table --work=/tmp/table --demo=runs/digits --step=write --output=docs/serving.md
+    python -m export.table --work=/tmp/table --demo=runs/digits --step=write --output=docs/export_formats.md
 
 Models by name get random weights and are verified on pictures of the digits. To a model that nobody trained all of them
 look much alike, and its best classes nearly tie: answers of 16-bit and integer files are counted but not refused, their

@@ -7,7 +7,7 @@ import numpy as np
 
 from keras_vit.inference.tflite import make_interpreter
 
-# Names of the model's layers, to which the copy for export appends a number ("block1_1/unit01_1").
+# Names of the model's layers. The copy for export appends numbers to them ("block1_1/unit01_1").
 _LAYERS = r"encoderblock_\d+|block\d+_?\d*/unit\d+|MAPHead_\d+|conv_root|embedding|encoder_norm|pre_logits|head"
 
 

@@ -1,4 +1,6 @@
-"""What a model computes besides its answer: the representation before the head, and where it looks."""
+"""Outputs of the exported graph besides probabilities: features and attention maps."""
+
+from collections.abc import Callable
 
 import keras
 import tensorflow as tf
@@ -8,8 +10,8 @@ from keras_vit.inspection import attention, token_layout
 HEAD = "head"
 
 
-def features_function(model: keras.Model):
-    """A function from images `[B, H, W, C]` to the representation that the head reads, float32 `[B, D]`.
+def features_function(model: keras.Model) -> Callable[[tf.Tensor], tf.Tensor]:
+    """Return a function from images `[B, H, W, C]` to the input of the head, float32 `[B, D]`.
 
     Args:
         model: A model of this package with its head.
@@ -18,16 +20,18 @@ def features_function(model: keras.Model):
         ValueError: If the model has no layer of the name "head".
     """
     if HEAD not in {layer.name for layer in model.layers}:
-        raise ValueError(f"Features are what the layer {HEAD!r} reads. Received: {model.name!r} without such a layer.")
+        raise ValueError(
+            f"The model must have a layer {HEAD!r}, whose input are the features. Received: {model.name!r}."
+        )
     body = keras.Model(model.inputs, model.get_layer(HEAD).input)
     return lambda images: tf.cast(body(images, training=False), tf.float32)
 
 
-def attention_function(model: keras.Model):
-    """A function from images `[B, H, W, C]` to where each encoder block looks, float32 `[B, blocks, h, w]`.
+def attention_function(model: keras.Model) -> Callable[[tf.Tensor], tf.Tensor]:
+    """Return a function from images `[B, H, W, C]` to the attention map of each block, float32 `[B, blocks, h, w]`.
 
-    The weights are means over the heads: the class token's row where the model reads that token, else the mean of the
-    patches' rows. Weights on tokens that are no patches are left out, so that a map sums to less than 1.
+    A map is the mean over the heads of the class token's row, or of the patches' rows if the model has no class token.
+    Weights on tokens that are no patches are left out, so that a map sums to less than 1.
 
     Args:
         model: A Vision Transformer.

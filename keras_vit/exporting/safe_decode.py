@@ -1,4 +1,6 @@
-"""Encoded pictures inside the exported graph: one that cannot be read or is too large does not fail the others."""
+"""Decoding inside the exported graph: an image that is unreadable or too large does not fail its batch."""
+
+from collections.abc import Callable
 
 import tensorflow as tf
 
@@ -20,15 +22,16 @@ def check_size(contents: tf.Tensor, max_pixels: int = MAX_PIXELS) -> tf.Tensor:
     return headers.check(contents, max_pixels, known_only=True)
 
 
-def map_valid(function, elements: tf.Tensor, shape: tuple[int, ...]) -> tuple[tf.Tensor, tf.Tensor]:
-    """Applies a function to every element on the processor, in parallel, and leaves zeros where it fails.
+def map_valid(
+    function: Callable[[tf.Tensor], tf.Tensor], elements: tf.Tensor, shape: tuple[int, ...]
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """Apply a function to every element on the CPU, in parallel; return zeros where it fails.
 
-    A `tf.data` pipeline inside the graph is what makes this possible: an operation that fails takes its whole graph
-    with it, but `ignore_errors` drops only the element. Each one carries its number, which tells where the others
-    belong.
+    The function runs in a `tf.data` pipeline inside the graph. A failed operation ends its whole graph, but
+    `ignore_errors` drops only the element. Elements carry their number, by which the results are put into order.
 
     Args:
-        function: Takes one element, returns a float32 tensor of the static `shape`.
+        function: Function from one element to a float32 tensor of the static `shape`.
         elements: `[B, ...]`.
         shape: Static shape of a result.
 
@@ -43,7 +46,7 @@ def map_valid(function, elements: tf.Tensor, shape: tuple[int, ...]) -> tuple[tf
 
         results = tf.data.Dataset.from_tensor_slices(elements).enumerate()
         results = results.map(numbered, num_parallel_calls=tf.data.AUTOTUNE, deterministic=False).ignore_errors()
-        # One extra element, cut off below, because a batch of nothing cannot be taken out of the pipeline.
+        # One extra element, cut off below: an empty batch cannot be taken out of the pipeline.
         extra = tf.data.Dataset.from_tensors((count, tf.zeros(shape)))
         indices, values = extra.concatenate(results).batch(count + 1).get_single_element()
         full_shape = tf.concat([[count + 1], tf.constant(shape, tf.int64)], axis=0)

@@ -132,7 +132,7 @@ def describe(card: ModelCard) -> Table:
 
 
 def normalization(pp: str, channels: int) -> tuple[np.ndarray, np.ndarray] | None:
-    """Return the mean and standard deviation with which preprocessing ends.
+    """Return the mean and standard deviation of the normalization at the end of a preprocessing string.
 
     Args:
         pp: Preprocessing string.

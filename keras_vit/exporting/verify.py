@@ -25,7 +25,7 @@ class Comparison:
         examples: Number of images.
         max_difference: Largest absolute difference of a probability.
         mean_difference: Mean absolute difference of the probabilities.
-        top1_agreement: Fraction of the images for which both name the same class.
+        top1_agreement: Fraction of the images where both name the same class.
         reference_accuracy: Accuracy of the model; None without labels.
         accuracy: Accuracy of the artifact; None without labels.
     """
