@@ -3,6 +3,7 @@
 import importlib.util
 import json
 import os
+import shutil
 import subprocess
 import sys
 
@@ -15,6 +16,7 @@ from keras_vit.inference import keras_model, latency
 from keras_vit.inference.model_card import ModelCard
 from keras_vit.inference.opening import open_artifact
 from keras_vit.tf_serving import warmup
+from keras_vit.training.errors import UnreadableInput
 from tests import golden_data
 from tests import small_classifier as small
 from tests.export.runs import write_digits_run
@@ -355,3 +357,55 @@ def test_what_a_user_can_mend_is_one_line(program):
     assert done.returncode == 2
     assert "Expected model.keras in the directory '/nowhere'" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_the_path_of_the_artifact_is_the_output(run, tmp_path, capsys):
+    arguments = (f"--model={run[0]}", f"--output={tmp_path / 'a.tflite'}", "--num_images=8")
+    assert call("export.tflite", *arguments) == 0
+    assert capsys.readouterr().out == f"{tmp_path / 'a.tflite'}\n"
+    assert call("export.tflite", *arguments, "--json") == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["path"] == str(tmp_path / "a.tflite")
+    assert answer["bytes"] == (tmp_path / "a.tflite").stat().st_size
+    assert (answer["examples"], answer["top1_agreement"]) == (8, 1.0)
+
+
+def test_files_that_are_not_part_of_a_run_are_exported(run, tmp_path):
+    model = small.model()
+    model.save(tmp_path / "model.keras")
+    (tmp_path / "labels.txt").write_text("\n".join(small.CLASS_NAMES), encoding="utf-8")
+    for index, content in enumerate(small.images(3).contents):
+        (tmp_path / f"{index}, pink.png").write_bytes(content)  # a comma in a name is no separator
+    arguments = [f"--model={tmp_path / 'model.keras'}", f"--output={tmp_path / 'a.tflite'}"]
+    with pytest.raises(ValueError, match="preprocess"):
+        call("export.tflite", *arguments)
+    arguments += ["--preprocess=value_range(-1, 1)", f"--labels={tmp_path / 'labels.txt'}"]
+    with pytest.raises(ValueError, match="--images="):
+        call("export.tflite", *arguments)
+    arguments += [f"--images={tmp_path}/[01], pink.png", f"--images={tmp_path / '2, pink.png'}"]
+    assert call("export.tflite", *arguments) == 0
+    assert open_artifact(str(tmp_path / "a.tflite")).class_names == small.CLASS_NAMES
+    verify = [argument for argument in arguments if not argument.startswith("--output")]
+    assert call("export.verify", *verify, f"--artifact={tmp_path / 'a.tflite'}") == 0
+
+
+@pytest.mark.parametrize(
+    ("recipe", "flag", "is_read"),
+    [("error", None, False), ("skip", None, True), ("error", "skip", True), ("skip", "error", False)],
+)
+def test_unreadable_images_are_treated_as_in_the_recipe(run, tflite_file, tmp_path, recipe, flag, is_read, capsys):
+    shutil.copytree(run[0], tmp_path / "run")
+    config = json.loads((tmp_path / "run" / "config.json").read_text())
+    config["recipe"]["data"]["on_bad_image"] = recipe
+    (tmp_path / "run" / "config.json").write_text(json.dumps(config))
+    digit_files(tmp_path, run[3], 2)
+    (tmp_path / "bad.png").write_bytes(b"not an image")
+    arguments = [f"--model={tmp_path / 'run'}", f"--artifact={tflite_file}", f"--images={tmp_path}/*.png", "--json"]
+    arguments += [f"--on_bad_image={flag}"] if flag else []
+    if is_read:
+        assert call("export.verify", *arguments) == 0
+        assert json.loads(capsys.readouterr().out)["examples"] == 2
+    else:
+        with pytest.raises(UnreadableInput, match=r"bad\.png") as caught:
+            call("export.verify", *arguments)
+        assert caught.value.exit_code == 66
