@@ -196,10 +196,10 @@ def test_missing_arguments_are_named():
         call("train.predict", "a.png")
     with pytest.raises(ValueError, match="Name at least one picture"):
         call("train.predict", "--model=x")
-    with pytest.raises(ValueError, match="--model .* and --output .* are needed"):
+    with pytest.raises(ValueError, match="--model.*--output"):
         call("export.saved_model", "--model=x")
     for program in ("export.tflite", "export.onnx", "export.openvino"):
-        with pytest.raises(ValueError, match="--model .* and --output .* are needed"):
+        with pytest.raises(ValueError, match="--model.*--output"):
             call(program, "--output=x")
     with pytest.raises(FileNotFoundError, match="Expected model.keras"):
         call("train.evaluate", "--model=nowhere")

@@ -170,7 +170,7 @@ def integer_export(precision, model, path, **options):
 
 def test_integer_precisions_need_calibration(tmp_path):
     for precision in ("int8", "int16x8"):
-        with pytest.raises(ValueError, match="needs real training pictures for calibration"):
+        with pytest.raises(ValueError, match="calibration"):
             export(small.model(), tmp_path / "model.tflite", precision=precision)
 
 
@@ -340,7 +340,7 @@ def test_the_weights_are_shared(tmp_path):
 
 
 def test_integer_files_have_no_features(tmp_path):
-    with pytest.raises(ValueError, match="float32, float16, dynamic_int8. Received: 'int8'"):
+    with pytest.raises(ValueError, match="features.*precision='int8'"):
         export(small.model(), tmp_path / "a.tflite", precision="int8", calibration=small.images(), features=True)
 
 
