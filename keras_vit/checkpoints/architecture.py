@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from keras_vit.checkpoints.errors import CheckpointError
+from keras_vit.models import ViTConfig
 
 Shapes = Mapping[str, tuple[int, ...]]
 TABLE = "posembed_input/pos_embedding"
@@ -31,6 +32,7 @@ STRUCTURE = (
     "resnet_numerics",
     "block_sizes",
     "width_factor",
+    "pool_padding",
 )
 
 
@@ -57,6 +59,7 @@ _BLOCK_KERNELS = (
 )
 _UNIT_KERNELS = ("conv1/kernel", "conv2/kernel", "conv3/kernel")
 MAX_BLOCKS = 1024
+NONE = "None"  # what a description states, where nothing stated is None
 MAX_SIZE = 2**31  # of an image edge in pixels
 
 
@@ -209,21 +212,18 @@ def pair(value: Any) -> tuple[int, int] | None:
     return sizes if good else None
 
 
-def stride(arguments: Mapping[str, Any]) -> tuple[int, int]:
-    """Returns how many pixels one patch covers."""
-    blocks = arguments.get("resnet_blocks")
-    reduction = 1 if blocks is None else 4 * 2 ** max(len(blocks) - 1, 0)
-    height, width = pair(arguments["patch_size"]) or (1, 1)
-    return reduction * height, reduction * width
+def geometry(arguments: Mapping[str, Any]) -> ViTConfig:
+    """Return a configuration with the arguments that patches depend on, and the defaults of all others."""
+    names = ("patch_size", "resnet_blocks", "image_size")
+    return ViTConfig(**{"image_size": None, **{name: arguments[name] for name in names if name in arguments}})
 
 
-def grid_of(arguments: Mapping[str, Any]) -> tuple[int, int]:
-    """Returns the grid of the position table of a model built with these arguments."""
-    height, width = pair(arguments.get("image_size")) or (224, 224)
-    rows, columns = stride(arguments)
-    if arguments.get("image_size") is None:
-        return max(height // rows, 1), max(width // columns, 1)
-    return math.ceil(height / rows), math.ceil(width / columns)
+def grid_of(arguments: Mapping[str, Any]) -> tuple[int, int] | None:
+    """Return the grid of a model's position table, None if its images are not a whole number of patches."""
+    try:
+        return geometry(arguments).grid
+    except ValueError:
+        return None
 
 
 def num_slots(arguments: Mapping[str, Any]) -> int:
@@ -279,16 +279,14 @@ def differences(
 
 
 def _comparable(name: str, value: Any, arguments: Mapping[str, Any]) -> Any:
-    if name == "class_token" and value is None:
-        return arguments.get("pooling") in ("token", None)
     if name == "layer_scale":
         return value is not None
-    if name == "layer_norm_epsilon":
-        return float(value)
     if name in ("resnet_blocks", "block_sizes"):
         return None if value is None else tuple(value)
-    if name == "resnet_numerics":
-        return value if arguments.get("resnet_blocks") is not None else None
+    if name == "resnet_numerics" and arguments.get("resnet_blocks") is None:
+        return None
     if name == "activation":
         return {"gelu_approximate": "gelu_tanh", "gelu_new": "gelu_tanh"}.get(value, value)
+    if name == "pool_padding" and value == "edge":
+        return "infinity"  # the edge is in every window that its copy is in
     return value

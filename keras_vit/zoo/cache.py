@@ -16,7 +16,7 @@ from absl import logging
 from keras_vit import _checks
 from keras_vit._io import atomic_file
 from keras_vit.checkpoints import CheckpointError
-from keras_vit.checkpoints.opening import open_source
+from keras_vit.checkpoints.formats import open_source
 from keras_vit.zoo.published import PublishedWeights, list_weights
 
 MIRROR_VARIABLE = "KERAS_VIT_WEIGHTS_DIR"

@@ -20,7 +20,7 @@ import ml_dtypes
 import numpy as np
 
 from keras_vit.checkpoints.errors import CheckpointError
-from keras_vit.checkpoints.source import (
+from keras_vit.checkpoints.formats.tensors import (
     MAX_NAME_LENGTH,
     TensorInfo,
     block_sizes,

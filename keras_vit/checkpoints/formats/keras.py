@@ -17,10 +17,10 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from keras_vit.checkpoints import h5_headers
 from keras_vit.checkpoints.errors import CheckpointError
-from keras_vit.checkpoints.npz import open_archive
-from keras_vit.checkpoints.source import (
+from keras_vit.checkpoints.formats import h5_headers
+from keras_vit.checkpoints.formats.npz import open_archive
+from keras_vit.checkpoints.formats.tensors import (
     MAX_JSON_BYTES,
     MAX_NAME_LENGTH,
     RawTensors,

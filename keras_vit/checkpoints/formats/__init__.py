@@ -8,10 +8,10 @@ from typing import Any
 from absl import logging
 
 from keras_vit.checkpoints.errors import CheckpointError
-from keras_vit.checkpoints.keras_file import KerasSource
-from keras_vit.checkpoints.npz import NpzSource, open_archive
-from keras_vit.checkpoints.safetensors_file import SafetensorsSource, ShardedSource
-from keras_vit.checkpoints.source import MAX_JSON_BYTES, TensorSource, parse_json
+from keras_vit.checkpoints.formats.keras import KerasSource
+from keras_vit.checkpoints.formats.npz import NpzSource, open_archive
+from keras_vit.checkpoints.formats.safetensors import SafetensorsSource, ShardedSource
+from keras_vit.checkpoints.formats.tensors import MAX_JSON_BYTES, TensorSource, parse_json
 
 _INDEX = "model.safetensors.index.json"
 _SINGLE = "model.safetensors"
