@@ -1,4 +1,4 @@
-"""The architecture that a set of variables belongs to, and how it differs from a model's."""
+"""Architecture that the shapes of variables show, and its differences from a model's."""
 
 import math
 import re
@@ -11,7 +11,7 @@ from keras_vit.models import ViTConfig
 Shapes = Mapping[str, tuple[int, ...]]
 TABLE = "posembed_input/pos_embedding"
 
-# What the weights depend on. Dropout, names and the like may differ between a file and the model it is loaded into.
+# Arguments that change the weights, or their effect. Dropout and the like may differ between file and model.
 STRUCTURE = (
     "hidden_size",
     "num_layers",
@@ -34,8 +34,6 @@ STRUCTURE = (
     "width_factor",
     "pool_padding",
 )
-
-
 # Number of dimensions of the variables that the arguments are read from.
 _RANKS = {
     "embedding/kernel": 4,
@@ -59,7 +57,7 @@ _BLOCK_KERNELS = (
 )
 _UNIT_KERNELS = ("conv1/kernel", "conv2/kernel", "conv3/kernel")
 MAX_BLOCKS = 1024
-NONE = "None"  # what a description states, where nothing stated is None
+NONE = "None"  # stands for a None that is stated
 MAX_SIZE = 2**31  # of an image edge in pixels
 
 
@@ -201,7 +199,7 @@ def infer_bit(shapes: Shapes, path: str) -> dict[str, Any]:
 
 
 def plain_pair(pair: tuple[int, ...]) -> int | list[int]:
-    """Returns one number for two equal ones."""
+    """Return one number for two equal ones."""
     return pair[0] if len(set(pair)) == 1 else list(pair)
 
 
@@ -227,7 +225,7 @@ def grid_of(arguments: Mapping[str, Any]) -> tuple[int, int] | None:
 
 
 def num_slots(arguments: Mapping[str, Any]) -> int:
-    """Returns how many prefix tokens the position table has entries for."""
+    """Return how many prefix tokens the position table has entries for."""
     return int(bool(arguments.get("class_token"))) + int(bool(arguments.get("distillation_token")))
 
 
@@ -256,7 +254,7 @@ def check_stated(stated: Mapping[str, Any], found: Mapping[str, Any], where: str
 def differences(
     found: Mapping[str, Any], model: Mapping[str, Any], alternatives: Mapping[str, tuple[Any, ...]]
 ) -> dict[str, tuple[Any, Any]]:
-    """Returns the arguments on which the outputs depend and in which file and model differ.
+    """Return the arguments that change the outputs and have another value in the model.
 
     Args:
         found: Arguments inferred from the file.

@@ -21,7 +21,7 @@ Grid = tuple[int, int]
 
 @dataclasses.dataclass(frozen=True)
 class Hints:
-    """What the caller knows of a file.
+    """Facts about a file that the caller knows.
 
     Attributes:
         wanted: Arguments of the model that the weights are for.
@@ -44,7 +44,7 @@ def stated_grids(source: TensorSource, arguments: Mapping[str, Any], hints: Hint
     Args:
         source: The open file.
         arguments: Arguments inferred from it; `patch_size` and `resnet_blocks` are needed, `image_size` is used.
-        hints: What the caller knows.
+        hints: Facts that the caller knows.
     """
     note = source.metadata
     sizes = (arguments.get("image_size"), note.get("image_size"), note.get("image"))

@@ -203,7 +203,7 @@ def identify(path: Path, hints: grids.Hints, config: Path | dict | None = None) 
 
     Args:
         path: A file or directory.
-        hints: What the caller knows of the file.
+        hints: Facts that the caller knows.
         config: The model's `config.json`, as a path or an object, if it is not beside the tensors.
 
     Returns:
@@ -340,7 +340,7 @@ def _assign_by_rows(checkpoint: Checkpoint, binding: Binding, match: Match) -> b
         return False
     row_shape = tensor.shape[1:]
     row, target = 0, variable.value
-    for block in source.blocks(binding.stored[0], math.prod(row_shape), verify=False):
+    for block in source.blocks(binding.stored[0], math.prod(row_shape)):
         rows = block.reshape(-1, *row_shape)
         target[row : row + len(rows)].assign(rows)
         row += len(rows)

@@ -1,4 +1,4 @@
-"""What becomes of each tensor of a checkpoint in a model: loaded, changed on the way, left out, or missing."""
+"""Match of a checkpoint with a model: tensors to load, change on the way, or leave out, and what is missing."""
 
 import dataclasses
 import difflib
@@ -45,8 +45,8 @@ class LoadReport:
         unexpected: Tensors of the file that the model has no variable for.
         missing: Variables that the file does not have.
         mismatched: Variables whose shape in the file is another, as (file's shape, model's shape).
-        differences: Arguments in which file and model differ, as (file's value, model's value).
-        notes: What was changed on the way or assumed, in words.
+        differences: Arguments whose values differ, as (file's value, model's value).
+        notes: Changes on the way and assumptions, in words.
     """
 
     family: str

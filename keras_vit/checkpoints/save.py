@@ -1,4 +1,4 @@
-"""`save_checkpoint`: writes a model in the form in which other libraries read it."""
+"""`save_checkpoint`: writes a model in the format of another library."""
 
 import contextlib
 import dataclasses

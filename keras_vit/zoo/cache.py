@@ -1,4 +1,4 @@
-"""Finds published files on disk, in a mirror, or at their owners', and keeps what was downloaded."""
+"""Published files: on disk, in a mirror, in the cache, or downloaded from their owners."""
 
 import base64
 import hashlib
@@ -29,10 +29,10 @@ _AUGREG_STEM = re.compile(r"[A-Za-z0-9]+(_[A-Za-z0-9]+)*-i(21|1)k(_30)?-[\w.+-]+
 
 
 def resolve(model: str, weights: str | os.PathLike[str]) -> str:
-    """Returns the path of a checkpoint, after downloading it if need be.
+    """Return the path of a checkpoint, and download it if necessary.
 
     Args:
-        model: Name of the model, as in `keras_vit.list_models()`.
+        model: Name of the model, as in `keras_vit.list_models()`, or of its constructor.
         weights: The path of a checkpoint, a name of `keras_vit.list_weights(model)`, the name of an AugReg file (a
             value of the columns `filename` or `adapt_filename` of its index), or a `gs://` or `https://` address.
 
@@ -63,30 +63,30 @@ def resolve(model: str, weights: str | os.PathLike[str]) -> str:
 
 
 def find(model: str, weights: str) -> PublishedWeights | None:
-    """Returns the description of published weights, or None if the name is none of this model's."""
+    """Return the published weights of a name, or None if the model has none of that name."""
     return next((entry for entry in list_weights(model) if entry.name == weights), None)
 
 
 def _path_of(address: str) -> str:
-    """Returns bucket and file of an address, such as `gs://vit_models/sam/ViT-B_16.npz`."""
+    """Return bucket and file of an address, such as `gs://vit_models/sam/ViT-B_16.npz`."""
     parts = urllib.parse.urlsplit(address)
     path = parts.path.lstrip("/") if parts.scheme == "https" else f"{parts.netloc}{parts.path}"
     if parts.scheme == "https" and parts.netloc != _HOST:
         raise ValueError(
-            f"Weights are fetched from {_HOST} alone. Received: {address!r}. Download it and pass its path."
+            f"Weights are fetched only from {_HOST}. Received: {address!r}. Download it and pass its path."
         )
     path = urllib.parse.unquote(path)
     if any(part in ("", ".", "..") for part in path.split("/")) or "\\" in path:
-        raise ValueError(f"{address!r} is no address of a file.")
+        raise ValueError(f"{address!r} is not the address of a file.")
     return path
 
 
 def fetch(path: str) -> str:
-    """Returns a local copy of a published file: from the mirror, the cache, or its owners.
+    """Return a local copy of a published file: from the mirror, the cache, or its owners.
 
-    The mirror is the directory that the environment variable `KERAS_VIT_WEIGHTS_DIR` names. It holds the files as their
-    buckets do (`vit_models/augreg/NAME.npz`), without the bucket's name (`augreg/NAME.npz`), or flat (`NAME.npz`) where
-    names tell them apart.
+    The mirror is the directory that the environment variable `KERAS_VIT_WEIGHTS_DIR` names. It has the files in the
+    folders of their buckets (`vit_models/augreg/NAME.npz`), without the bucket's name (`augreg/NAME.npz`), or flat
+    (`NAME.npz`) where names tell them apart.
 
     A download is put in place after its size and hash were compared with what the server states, and the file could be
     opened. A cached file that cannot be opened is fetched again, once.
@@ -117,12 +117,12 @@ def fetch(path: str) -> str:
 
 
 def _is_unmistakable(path: str) -> bool:
-    """Whether a file's name alone says which it is: `ViT-B_16.npz` exists in several sets."""
+    """Return whether a file's name alone identifies it: `ViT-B_16.npz` exists in several sets."""
     return path.startswith(("vit_models/augreg/", "bit_models/")) and not path.endswith("index.csv")
 
 
 def cache_directory() -> pathlib.Path:
-    """Returns where downloads are kept, below Keras' own directory."""
+    """Return the directory of downloads, below Keras' own directory."""
     home = os.environ.get("KERAS_HOME") or os.path.join(os.path.expanduser("~"), ".keras")
     return pathlib.Path(home, "keras_vit")
 

@@ -202,7 +202,8 @@ class Case:
         self.arguments = {**arguments, **({"grid": (4, 4)} if name.startswith("timm") else {})}
         self.model = model_from_checkpoint(files.golden_path(source), **arguments)
         self.path = self._write(name, source)
-        self.files = {path.name: path.read_bytes() for path in self.directory.iterdir()}
+        unread = self.directory / "preprocessor_config.json"
+        self.files = {path.name: path.read_bytes() for path in self.directory.iterdir() if path != unread}
         self.before = [np.array(variable) for variable in self.model.variables]
 
     def _write(self, name, source):

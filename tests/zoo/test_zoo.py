@@ -56,6 +56,28 @@ def test_the_catalogue():
         zoo.list_weights("VIT-B/16")
 
 
+def test_the_list_is_a_table():
+    entries = zoo.list_weights("ViT_B16")
+    assert list(entries) == list(zoo.list_weights("ViT-B/16")) != []
+    header, first, *rest = str(entries).splitlines()
+    assert header.split()[:5] == ["model", "weights", "size", "resolution", "accuracy"]
+    assert first.split()[:4] == ["ViT-B/16", "augreg", "384", "85.49"] and len(rest) == len(entries) - 1
+    assert all(len(line) < 100 for line in rest)
+
+
+def test_another_padding_than_that_of_the_training_is_said(tmp_path, monkeypatch, caplog):
+    monkeypatch.setenv(cache.MIRROR_VARIABLE, str(tmp_path))
+    arguments = dict(block_sizes=(1, 1), image_size=32, classes=21_843)
+    source = models.BiTResNet(**arguments, pool_padding="zeros")
+    save_checkpoint(source, tmp_path / zoo.find("BiT-R50x1", "bit-m").path)
+    with caplog.at_level("WARNING", logger="absl"):
+        zoo.load_weights(source, "BiT-R50x1", "bit-m")
+    assert not caplog.records
+    with pytest.raises(ValueError, match="pool_padding"), caplog.at_level("WARNING", logger="absl"):
+        zoo.load_weights(models.BiTResNet(**arguments), "BiT-R50x1", "bit-m")
+    assert any("pool_padding='zeros'" in record.getMessage() for record in caplog.records)
+
+
 def test_paths_are_taken_as_they_are(tmp_path):
     path = place(tmp_path, "mine.npz")
     assert zoo.resolve("ViT-B/16", path) == path

@@ -13,7 +13,7 @@ from keras_vit.checkpoints.families.family import Family
 from keras_vit.checkpoints.formats.tensors import TensorSource
 from keras_vit.checkpoints.grid import Hints
 
-# In the order in which they are asked. Keras' variables have the names of Google's tensors.
+# They are asked in this order: Keras' variables have the names of Google's tensors.
 FAMILIES: tuple[Family, ...] = (
     keras.FAMILY,
     vision_transformer.FAMILY,
@@ -30,7 +30,7 @@ def recognize(source: TensorSource, hints: Hints) -> Checkpoint:
 
     Args:
         source: The open file.
-        hints: What the caller knows of it.
+        hints: Facts that the caller knows.
 
     Raises:
         CheckpointError: If no family knows it.

@@ -177,7 +177,7 @@ def recognize(source: TensorSource, hints: Hints, family: str, all_rules) -> Che
 
     Args:
         source: The open file.
-        hints: What the caller knows of it.
+        hints: Facts that the caller knows.
         family: `"google"` or `"big_vision"`.
         all_rules: Returns the rules of a layout of this family.
     """

@@ -124,5 +124,5 @@ def positive(value: Any, name: str, path: str) -> int:
 
 
 def note_missing_config(path: str) -> None:
-    """Logs that a file lies alone."""
+    """Log that a file lies alone."""
     logging.warning("%s has no config.json beside it; its project's defaults are taken.", path)

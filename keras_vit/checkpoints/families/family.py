@@ -11,7 +11,7 @@ from keras_vit.checkpoints.rules import Rule
 
 Config = Mapping[str, Any]
 Documents = Callable[[Config, Layout, tuple[str, ...] | None, dict[str, Any] | None], dict[str, dict[str, Any]]]
-# What every project but Keras adds positions to.
+# No project but Keras' files has positions elsewhere.
 POSITIONS_AT_INPUT = {"position_embedding_at": ("input",)}
 
 

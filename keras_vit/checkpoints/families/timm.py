@@ -103,7 +103,7 @@ def recognize(source: TensorSource, hints: Hints) -> Checkpoint | None:
 
     Args:
         source: An open file.
-        hints: What the caller knows of it.
+        hints: Facts that the caller knows.
     """
     names = set(source.tensors)
     body = next((p for p in ("", "model.", "module.", "backbone.") if f"{p}patch_embed.proj.weight" in names), None)
@@ -132,7 +132,7 @@ def recognize(source: TensorSource, hints: Hints) -> Checkpoint | None:
 
 
 def _config(source: TensorSource) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Returns the configuration and the arguments of the timm model in it."""
+    """Return the configuration and the arguments of the timm model in it."""
     config = source.config or {}
     if not config and not source.metadata:
         _torch.note_missing_config(source.path)
@@ -299,7 +299,7 @@ def _documents(
 
 
 def _ratio(mlp_dim: int, hidden_size: int) -> float:
-    """Return a ratio for which `int(hidden_size * ratio)`, which timm computes, is `mlp_dim` in spite of rounding."""
+    """Return a ratio that timm turns into `mlp_dim`: it computes `int(hidden_size * ratio)`, with rounding errors."""
     ratio = mlp_dim / hidden_size
     return ratio if int(hidden_size * ratio) == mlp_dim else (mlp_dim + 0.5) / hidden_size
 

@@ -1,4 +1,4 @@
-"""Opens a checkpoint by what it contains, whatever its name."""
+"""File formats: bytes to named tensors. A file is opened by its content, whatever its name."""
 
 import os
 import pathlib
@@ -23,7 +23,7 @@ _PICKLE = (
 
 
 def open_source(path: str | os.PathLike[str], config: str | os.PathLike[str] | dict | None = None) -> TensorSource:
-    """Opens a checkpoint file or directory; nothing but headers is read.
+    """Open a checkpoint file or directory. Only headers are read.
 
     Args:
         path: An `.npz`, `.safetensors`, `.safetensors.index.json`, `.keras` or `.weights.h5` file, or a directory with
