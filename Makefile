@@ -6,7 +6,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 override DEMO := demo
 WORKERS ?= 2
-PYTEST = $(BIN)/python -m pytest -q -n $(WORKERS) --dist loadfile
+# NO_SKIPS=1 makes a skipped test a failure, as continuous integration does.
+PYTEST = $(BIN)/python -m pytest -q -n $(WORKERS) --dist loadfile $(if $(NO_SKIPS),--no-skips)
 
 export TF_CPP_MIN_LOG_LEVEL ?= 2
 
@@ -44,7 +45,10 @@ $(VENV)/.installed-demo: setup.py pyproject.toml keras_vit/version.py | $(BIN)/p
 	@touch $@
 
 $(VENV)/.installed-test: setup.py pyproject.toml keras_vit/version.py | $(BIN)/pip
-	$(BIN)/python -m pip install --quiet --editable '.[cpu,plots,dev]'
+	$(BIN)/python -m pip install --quiet --editable '.[cpu,dev]'
+# The published messages of TensorFlow Serving, which tests compare ours with. The package requires \`tensorflow\`, which
+# must not share an environment with \`tensorflow-cpu\`; its messages need neither more than the other.
+	$(BIN)/python -m pip install --quiet --no-deps 'tensorflow-serving-api>=2.20,<2.22'
 	@touch $@ $(VENV)/.installed-demo
 
 # --- what users run ---------------------------------------------------------------------------------------------------
@@ -53,7 +57,7 @@ demo: $(VENV)/.installed-demo
 	rm -rf $(DEMO)
 	$(BIN)/python -m train.main --config=train/configs/digits.py --workdir=$(DEMO)/run
 	$(BIN)/python -m train.evaluate --model=$(DEMO)/run
-	$(BIN)/python -m train.inspect --model=$(DEMO)/run --output=$(DEMO)/report
+	$(BIN)/python -m train.visualize --model=$(DEMO)/run --output=$(DEMO)/report
 	$(BIN)/python -m export.saved_model --model=$(DEMO)/run --output=$(DEMO)/saved_model
 	$(BIN)/python -m export.tflite --model=$(DEMO)/run --output=$(DEMO)/tflite
 	@echo

@@ -64,7 +64,8 @@ EXTRAS = {
     "data": ["tensorflow-datasets>=4.9.10", "importlib_resources>=7.1"],
     "plots": ["matplotlib>=3.11"],
     # Not tensorflow-serving-api: it requires `tensorflow`, which must not share an environment with tensorflow-cpu.
-    "serving": ["grpcio>=1.85"],
+    # The client speaks gRPC with grpcio; the development server is made of Starlette and uvicorn.
+    "serving": ["grpcio>=1.85", "starlette>=1.0", "uvicorn>=0.40"],
     # Keras writes ONNX files with tf2onnx.
     "onnx": ["onnx>=1.23", "onnxruntime>=1.31", "tf2onnx>=1.17"],
     "openvino": ["openvino>=2026.4"],
@@ -74,7 +75,19 @@ EXTRAS = {
     "plan": ["jax[tpu]>=0.10.2"],
     "interop": ["torch", "timm", "transformers"],
 }
+# What the tests themselves use. With these alone (`.[cpu,test]`) they pass, and those of an absent extra are skipped.
 EXTRAS["test"] = [
+    "pytest>=9.2",
+    "pytest-xdist>=3.8",
+    "pillow>=11",  # the tests write images with it, and compare ours with it
+    "safetensors>=0.4.5",  # the tests compare our reader with it
+    "scipy>=1.14",
+    "setuptools>=77",  # the tests build a wheel
+    "wheel",
+]
+# Everything that a test could need, so that none is skipped.
+EXTRAS["dev"] = [
+    *EXTRAS["test"],
     *EXTRAS["data"],
     *EXTRAS["plots"],
     *EXTRAS["jax"],
@@ -83,13 +96,10 @@ EXTRAS["test"] = [
     *EXTRAS["onnx"],
     *EXTRAS["openvino"],
     *EXTRAS["litert"],
-    "pytest>=9.2",
-    "pytest-xdist>=3.8",
-    "safetensors>=0.8",  # the tests compare our reader with it
-    "setuptools>=77",  # the tests build a wheel
-    "wheel",
+    "scikit-learn>=1.5",  # the tests compare the embedded digits with its copy
+    "ruff>=0.17,<0.18",
+    "pre-commit>=4.7",
 ]
-EXTRAS["dev"] = [*EXTRAS["test"], "ruff>=0.17,<0.18", "pre-commit>=4.7"]
 
 setup(
     name="keras-vision-transformers",

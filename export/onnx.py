@@ -2,8 +2,8 @@
 
     python -m export.onnx --model=runs/digits --output=digits.onnx
 
-The file holds the network, from prepared images to probabilities, in float32. Its labels (NAME.labels.txt) and its card
-(NAME.json, with the preprocessing) lie beside it. Where --output does not end in .onnx it is a directory, for
+The file holds the network, from prepared images to probabilities, in float32. Its labels (OUTPUT.labels.txt) and its
+card (OUTPUT.json, with the preprocessing) lie beside it. Where --output does not end in .onnx it is a directory, for
 model.onnx. It needs pip install 'keras-vision-transformers[onnx]'.
 """
 

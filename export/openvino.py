@@ -2,9 +2,9 @@
 
     python -m export.openvino --model=runs/digits --output=digits.xml
 
-NAME.xml and NAME.bin hold the network, from prepared images to probabilities, in float32. Its labels (NAME.labels.txt)
-and its card (NAME.json, with the preprocessing) lie beside them. Where --output does not end in .xml it is a directory,
-for model.xml. It needs pip install 'keras-vision-transformers[openvino]'.
+NAME.xml and NAME.bin hold the network, from prepared images to probabilities, in float32. Its labels
+(OUTPUT.labels.txt) and its card (OUTPUT.json, with the preprocessing) lie beside them. Where --output does not end in
+.xml it is a directory, for model.xml. It needs pip install 'keras-vision-transformers[openvino]'.
 """
 
 import os

@@ -62,7 +62,7 @@ def main(argv):
     except (verify.VerificationError, FileExistsError) as error:
         logging.error("%s", error)
         return 1
-    folder = deployment.write(options.output, name, batch_sizes or [1])
+    folder = deployment.write(options.output, name, batch_sizes or [1], latency.size_of(path))
     logging.info("Verified: %s", comparison.summary())
     logging.info("%s (%.1f MB)", path, latency.size_of(path) / 1e6)
     logging.info("Configuration of the server, Docker Compose and Kubernetes: %s", folder)

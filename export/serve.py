@@ -1,10 +1,11 @@
-"""Serves an exported SavedModel on this machine, for development.
+"""Serve an exported SavedModel on this machine, for development.
 
-    python -m export.serve --artefact=served/digits --rest_port=8501 --grpc_port=8500
+    python -m export.serve --artefact=served/digits --port=8501
 
-The REST paths and the gRPC service are those of TF Serving, so that clients can be written and tested without it.
-There is no batching, no access control and no speed: use the official server for anything else. A newer version in
-the directory is taken up while it runs. SIGTERM and Ctrl-C end it after the requests that are under way.
+The paths are those of TF Serving's REST API, so that clients can be written and tested without it. There is no batching
+and no access control: use the official server for production. A newer version in the directory is taken up while it
+runs; one that cannot be loaded is logged and leaves the served version in place. SIGTERM and Ctrl-C end it after the
+requests under way, at most --grace_seconds later. It needs pip install 'keras-vision-transformers[serving]'.
 """
 
 import os
@@ -14,14 +15,16 @@ import threading
 from absl import flags, logging
 
 from keras_vit import program
-from keras_vit.serving import rpc, server
+from keras_vit.serving import server
 
 flags.DEFINE_string("artefact", None, "Directory with the versions of a SavedModel.")
 flags.DEFINE_string("name", None, "Name of the model; the name of the directory if not given.")
 flags.DEFINE_string("host", "localhost", "Address to listen at; 0.0.0.0 makes it reachable from other machines.")
-flags.DEFINE_integer("rest_port", 8501, "Port for REST; 0 for any free one.")
-flags.DEFINE_integer("grpc_port", 8500, "Port for gRPC; 0 for any free one, -1 for none.")
-flags.DEFINE_float("poll_seconds", 5.0, "How often to look for a newer version.", 0.01)
+flags.DEFINE_integer("port", 8501, "Port to listen at; 0 for any free one.", 0, 65535)
+flags.DEFINE_float("poll_seconds", 5.0, "Interval between looks for a newer version.", 0.01)
+flags.DEFINE_float("read_seconds", 30.0, "Time that a request may take to arrive.", 0.01)
+flags.DEFINE_float("answer_seconds", 30.0, "Time that the answer to a request may take.", 0.01)
+flags.DEFINE_float("grace_seconds", 30.0, "Time that requests under way get to finish after SIGTERM.", 1.0)
 
 
 def main(argv):
@@ -30,31 +33,36 @@ def main(argv):
     if not options.artefact:
         raise ValueError("--artefact is missing: the directory that export.saved_model wrote versions into.")
     name = options.name or os.path.basename(os.path.normpath(options.artefact))
+    limits = server.Limits(
+        read_seconds=options.read_seconds,
+        answer_seconds=options.answer_seconds,
+        grace_seconds=options.grace_seconds,
+    )
     model = server.ServedModel(name, options.artefact)
+    try:
+        rest_server = server.RestServer(model, options.host, options.port, limits)
+    except OSError as error:
+        raise ValueError(f"Cannot listen at --host={options.host} --port={options.port}: {error.strerror}.") from error
 
-    stop = threading.Event()
+    stopped = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stop.set())
-
-    rest_server = server.RestServer(model, (options.host, options.rest_port))
-    threading.Thread(target=rest_server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
-    grpc_server = None
-    if options.grpc_port >= 0:
-        grpc_server, grpc_port = rpc.start_server(model, options.grpc_port, options.host)
-        logging.info("gRPC at %s:%d", options.host, grpc_port)
-    logging.info("REST at http://%s:%d/v1/models/%s (for development)", options.host, rest_server.server_port, name)
-
-    while not stop.wait(options.poll_seconds):
-        try:
-            model.reload()
-        except (OSError, ValueError) as error:
-            logging.error("The newest version cannot be loaded, version %d stays: %s", model.version, error)
-    logging.info("Stopping after the requests that are under way")
-    if grpc_server:
-        grpc_server.stop(grace=30).wait()
-    rest_server.shutdown()
-    rest_server.server_close()
+        signal.signal(number, lambda *_: stopped.set())  # until the server handles them, and after
+    threading.Thread(target=poll, args=(model, rest_server, stopped, options.poll_seconds), daemon=True).start()
+    logging.info("Serving at http://%s:%d/v1/models/%s (for development)", options.host, rest_server.port, name)
+    rest_server.run()
+    stopped.set()
+    if model.busy:
+        logging.warning("Requests were still under way after %.0f s; they are dropped.", options.grace_seconds)
+        logging.flush()
+        os._exit(0)  # a thread that computes cannot be stopped, and Python would wait for it
     return 0
+
+
+def poll(model, rest_server, stopped, seconds):
+    """Look for newer versions until the server stops."""
+    while not stopped.wait(seconds):
+        model.reload()
+    rest_server.stop()  # for a signal that came before the server handled signals
 
 
 def run():

@@ -21,9 +21,8 @@ import sys
 import numpy as np
 from absl import flags, logging
 
-from keras_vit import models, program, recipe, training
+from keras_vit import _io, models, program, recipe, training
 from keras_vit.serving import (
-    card,
     files,
     interchange,
     latency,
@@ -132,7 +131,7 @@ def export(name, folder):
             results[kind] = {"passed": False, "error": str(error)}
             if getattr(error, "comparison", None):
                 results[kind] |= vars(error.comparison)
-        card.write(os.path.join(folder, "verified.json"), results)
+        _io.write_json(os.path.join(folder, "verified.json"), results)
 
 
 def artefact_path(folder, kind):
@@ -155,7 +154,7 @@ def measure(name, folder):
         command += [f"--threads={options.threads}", f"--calls={calls}"]
         done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
         timed[kind] = json.loads(done.stdout)
-        card.write(os.path.join(folder, "timed.json"), timed)
+        _io.write_json(os.path.join(folder, "timed.json"), timed)
 
 
 def write(output):
@@ -184,7 +183,7 @@ def write(output):
         raise ValueError(f"{output!r} must hold the lines {BEGIN!r} and {END!r}, each once.")
     before, _, rest = text.partition(BEGIN)
     table = "\n".join([BEGIN, "", *lines, "", note, "", END])
-    card.write_text(output, before + table + rest.partition(END)[2])
+    _io.write_text(output, before + table + rest.partition(END)[2])
 
 
 def row(name, kind, verified, timed):

@@ -4,8 +4,8 @@
     python -m export.tflite --model=runs/digits --output=digits.tflite --precision=dynamic_int8 --input=uint8
     python -m export.tflite --model=runs/digits --output=digits.tflite --precision=int8 --max_accuracy_drop=0.005
 
-The file holds built-in operators only and takes a fixed number of pictures. Its labels (NAME.labels.txt) and its card
-(NAME.json) lie beside it. Where --output does not end in .tflite it is a directory, for model_PRECISION.tflite.
+The file holds built-in operators only and takes a fixed number of pictures. Its labels (OUTPUT.labels.txt) and its card
+(OUTPUT.json) lie beside it. Where --output does not end in .tflite it is a directory, for model_PRECISION.tflite.
 """
 
 import dataclasses

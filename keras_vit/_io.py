@@ -57,24 +57,66 @@ def atomic_directory(path: str | os.PathLike) -> Iterator[str]:
     Raises:
         FileExistsError: If the directory exists and is not empty.
     """
-    path = os.path.realpath(path)
-    temporary = _temporary_name(path)
+    with draft_directory(path) as temporary:
+        yield temporary
+        publish_directory(temporary, path)
+
+
+@contextlib.contextmanager
+def draft_directory(path: str | os.PathLike) -> Iterator[str]:
+    """Create a directory to work in, on the same file system as `path`, that is removed afterwards.
+
+    Drafts that a killed process left more than an hour ago are removed, too.
+
+    Args:
+        path: Name of the file or directory that the draft is for.
+
+    Yields:
+        The directory. What is to stay moves out of it with `publish_file` or `publish_directory`.
+    """
+    temporary = _temporary_name(os.path.realpath(path))
     os.mkdir(temporary)
     try:
         yield temporary
-        for directory, _, files in os.walk(temporary, topdown=False):
-            for name in files:
-                _sync(os.path.join(directory, name))
-            _sync(directory)
-        try:
-            os.rename(temporary, path)
-        except OSError as error:
-            if os.path.lexists(path):
-                raise FileExistsError(f"Expected no directory, or an empty one, at {path!r}. It is in use.") from error
-            raise
-        _sync(os.path.dirname(path))
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
+
+
+def publish_file(draft: str | os.PathLike, path: str | os.PathLike) -> None:
+    """Give a finished file its name in one step, after its content has reached the disk.
+
+    Args:
+        draft: The file, on the same file system as `path`.
+        path: Name to give it. A file of that name is replaced.
+    """
+    path = os.path.realpath(path)
+    _sync(os.fspath(draft))
+    os.replace(draft, path)
+    _sync(os.path.dirname(path))
+
+
+def publish_directory(draft: str | os.PathLike, path: str | os.PathLike) -> None:
+    """Give a finished directory its name in one step, after everything in it has reached the disk.
+
+    Args:
+        draft: The directory, on the same file system as `path`.
+        path: Name to give it; it must not exist, or be an empty directory.
+
+    Raises:
+        FileExistsError: If `path` exists and is not an empty directory.
+    """
+    path = os.path.realpath(path)
+    for directory, _, files in os.walk(draft, topdown=False):
+        for name in files:
+            _sync(os.path.join(directory, name))
+        _sync(directory)
+    try:
+        os.rename(draft, path)
+    except OSError as error:
+        if os.path.lexists(path):
+            raise FileExistsError(f"Expected no directory, or an empty one, at {path!r}. It is in use.") from error
+        raise
+    _sync(os.path.dirname(path))
 
 
 def write_text(path: str | os.PathLike, text: str) -> None:

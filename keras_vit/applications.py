@@ -5,6 +5,7 @@ import os
 
 from keras_vit import zoo
 from keras_vit.models import BiTResNet, VisionTransformer, create_model
+from keras_vit.models.factory import constructor_name
 
 _DOCSTRING = """Builds {name}, with random or published weights.
 
@@ -66,13 +67,11 @@ _BIT_PAPER = "Big Transfer (BiT): General Visual Representation Learning", "http
 
 
 def _vit(name):
-    # "ViT-B/16" -> ViT_B16, "R50+ViT-B/16" -> R50_B16
-    function_name = name.replace("+ViT-", "_").replace("-", "_").replace("/", "")
-    return _application(function_name, name, VisionTransformer, _VIT_SIZES, *_VIT_PAPER)
+    return _application(constructor_name(name), name, VisionTransformer, _VIT_SIZES, *_VIT_PAPER)
 
 
 def _bit(name):
-    return _application(name.replace("-", "_"), name, BiTResNet, _BIT_SIZES, *_BIT_PAPER)
+    return _application(constructor_name(name), name, BiTResNet, _BIT_SIZES, *_BIT_PAPER)
 
 
 ViT_Ti16 = _vit("ViT-Ti/16")

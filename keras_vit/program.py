@@ -60,6 +60,7 @@ def recipe_from_flags() -> recipes.Recipe:
 
 def run(main: Callable[[Sequence[str]], int | None]) -> None:
     """Parses the flags and runs a program's `main`; what a user can mend ends in one line instead of a traceback."""
+    _check_package()
     logging.set_verbosity(logging.INFO)
     logging.use_absl_handler()
     logging.get_absl_handler().addFilter(
@@ -67,6 +68,16 @@ def run(main: Callable[[Sequence[str]], int | None]) -> None:
     )  # TensorFlow's chatter
     _complete_help(main)
     app.run(lambda argv: _leave(_run_main(main, argv)), flags_parser=_parse_flags)
+
+
+def _check_package() -> None:
+    """Exit with an explanation if another project's `keras_vit` was installed over this one."""
+    package = sys.modules["keras_vit"]
+    if not hasattr(package, "create_model"):
+        sys.exit(
+            f"{package.__file__} belongs to another project (keras-vit), whose module has the same name as this one. "
+            "Repair: pip uninstall keras-vit keras-vision-transformers, then install keras-vision-transformers again."
+        )
 
 
 def _leave(exit_code: int | None) -> None:

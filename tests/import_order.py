@@ -34,6 +34,7 @@ BACKEND_SWITCHES = {
     "keras_vit.optim._rounding",
     "keras_vit.layers.chunked",
     "keras_vit.layers._later",
+    "keras_vit.models.base",
 }
 # What runs only on JAX may import it at the top; nothing else imports this package at the top.
 JAX_PACKAGE = "keras_vit.training.jax"
@@ -52,6 +53,8 @@ OPTIONAL = {
     "flatbuffers",  # the same
     "tf2onnx",
     "grpc",
+    "starlette",
+    "uvicorn",
     "tensorflow_serving",
     "ai_edge_litert",
     "onnx",

@@ -90,3 +90,19 @@ def test_markdown_table_aligns_and_escapes():
     assert _io.markdown_table(["a", "n:"], [["x|y", 1], [None, 2]]) == (
         "| a | n |\n|---|---:|\n| x\\|y | 1 |\n| – | 2 |"
     )
+
+
+def test_a_draft_is_removed_and_what_was_published_stays(tmp_path):
+    (tmp_path / "used").mkdir()
+    (tmp_path / "used" / "file").write_text("theirs")
+    with pytest.raises(OSError, match="full"), _io.draft_directory(tmp_path / "deep" / "a.txt") as draft:
+        for name in ("a.txt", "unpublished"):
+            pathlib.Path(draft, name).write_text("new")
+        pathlib.Path(draft, "tree").mkdir()
+        _io.publish_file(os.path.join(draft, "a.txt"), tmp_path / "deep" / "a.txt")
+        _io.publish_directory(os.path.join(draft, "tree"), tmp_path / "deep" / "tree")
+        with pytest.raises(FileExistsError, match="used"):
+            _io.publish_directory(draft, tmp_path / "used")
+        raise OSError("disk full")
+    assert sorted(os.listdir(tmp_path / "deep")) == ["a.txt", "tree"]
+    assert (tmp_path / "used" / "file").read_text() == "theirs"

@@ -18,21 +18,6 @@ COPIED = ("keras_vit", "train", "export", "setup.py", "pyproject.toml", "README.
 
 
 @pytest.fixture(scope="module")
-def metadata():
-    """What `setup.py` hands to setuptools."""
-    import setuptools
-
-    arguments = {}
-    original, setuptools.setup = setuptools.setup, arguments.update
-    try:
-        names = runpy.run_path(str(ROOT / "setup.py"))
-    finally:
-        setuptools.setup = original
-    assert callable(names["setup"])
-    return arguments
-
-
-@pytest.fixture(scope="module")
 def wheel(tmp_path_factory):
     """The wheel of a copy of the sources, built with the setuptools that is installed."""
     source = tmp_path_factory.mktemp("source")
@@ -178,6 +163,18 @@ def test_an_installed_command_trains(installed, tmp_path):
     result = subprocess.run([*command, *sizes], env=environment, cwd=tmp_path, capture_output=True, text=True)
     assert result.returncode == 0, result.stderr
     assert (tmp_path / "run/model.keras").is_file()
+
+
+@pytest.mark.slow
+def test_a_program_notices_another_project_s_module_of_the_same_name(installed, tmp_path):
+    # What `pip install keras-vit` leaves: its __init__.py in place of ours, all other files beside.
+    shutil.copytree(installed, tmp_path / "site")
+    (tmp_path / "site/keras_vit/__init__.py").write_text('__version__ = "1.0.0"\n')
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path / "site")}
+    command = [sys.executable, tmp_path / "site/bin/keras-vit-plan", "--config=digits"]
+    result = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True)
+    assert result.returncode == 1
+    assert str(tmp_path / "site/keras_vit/__init__.py") in result.stderr and "Traceback" not in result.stderr
 
 
 @pytest.mark.parametrize("given", ["digits", "digits.py", "train/configs/digits.py"])

@@ -28,11 +28,16 @@ def test_table_of_models(readme):
             assert int(parameters.replace(",", "")) == COUNTS[name]
 
 
-def test_programs_exist(readme):
-    programs = re.findall(r"^\| `(train|export)\.(\w+)[ `]", readme, re.MULTILINE)
-    assert len(programs) >= 5
-    for folder, name in programs:
-        assert (ROOT / folder / f"{name}.py").exists(), f"{folder}.{name}"
+def test_every_program_is_listed_with_its_command(readme, metadata):
+    listed = dict(re.findall(r"^\| `((?:train|export)\.\w+)[^|]*\| `([\w-]+)` \|", readme, re.MULTILINE))
+    entries = (entry.split(" = ") for entry in metadata["entry_points"]["console_scripts"])
+    assert listed == {target.removeprefix("keras_vit.").removesuffix(":run"): command for command, target in entries}
+
+
+def test_every_extra_is_listed(readme, metadata):
+    (table,) = re.findall(r"^\| extra \|.*\n\|[-|]+\|\n((?:\|.*\n)+)", readme, re.MULTILINE)
+    listed = [name for row in table.splitlines() for name in re.findall(r"`(\w+)`", row.split("|")[1])]
+    assert sorted(listed) == sorted(metadata["extras_require"])
 
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)

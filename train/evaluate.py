@@ -17,8 +17,7 @@ import sys
 import numpy as np
 from absl import flags, logging
 
-from keras_vit import data, evaluators, program
-from keras_vit.data import preprocess as preprocessing
+from keras_vit import evaluators, program
 from keras_vit.serving import artefacts, runs
 from keras_vit.training import report
 
@@ -29,6 +28,7 @@ flags.DEFINE_string("split", None, "Split of the data set; the run's evaluation 
 flags.DEFINE_multi_string("evaluators", [], "Evaluators to run, such as 'knn' or 'fewshot(shots=(1, 10))'.")
 flags.DEFINE_bool("markdown", False, "Write a row of a Markdown table.")
 flags.DEFINE_integer("batch_size", 64, "Images in one call of the model.", 1)
+flags.DEFINE_enum("on_bad_image", None, ["error", "skip"], "Images that cannot be read; the run's recipe if not given.")
 flags.DEFINE_bool("json", False, "Write one JSON object instead of a table.")
 
 
@@ -39,16 +39,17 @@ def main(argv):
         raise ValueError("--model is missing: the directory of a run, a .keras file, or an exported artefact.")
     if options.json and options.markdown:
         raise ValueError("Expected one form of output. Received: --json and --markdown.")
-    suite = evaluators.Suite(options.evaluators)
+    suite = evaluators.Suite(options.evaluators or ["classification"])
     classifier = artefacts.open_artefact(options.artefact) if options.artefact else runs.open_classifier(options.model)
     recipe = classifier.card.get("recipe", {}).get("data", {})
     name, split = options.data or recipe.get("source"), options.split or recipe.get("eval_split", "test")
     if not name:
         raise ValueError("--data is missing: the model does not say what it was trained on.")
-    if not options.evaluators:
-        return plain(classifier, name, split)
-    what = subject(classifier, name, split, options.batch_size)
+    on_bad_image = options.on_bad_image or recipe.get("on_bad_image", "error")
+    what = subject(classifier, name, split, evaluators.opener(options.batch_size, on_bad_image))
     suite.check(what)
+    if not options.evaluators:
+        return plain(classifier, suite, what)
     results = suite.run(what)
     if options.json:
         output = evaluators.report.to_json(results)
@@ -57,42 +58,35 @@ def main(argv):
     else:
         output = evaluators.report.table(results)
     sys.stdout.write(f"{output}\n")
-    return 1 if any(result.not_measured for result in results) else 0
+    return 0 if all(result.measured for result in results) else 1
 
 
-def plain(classifier, name, split):
+def plain(classifier, suite, what):
     """Measures the classification, with the accuracy of each class."""
-    options, card = flags.FLAGS, classifier.card
-    source = data.open_source(name, split=split)
-    evaluators.classes.check(source.name, source.class_names, classifier.class_names)
-    logging.info("%s, %d images of %s[%s]", classifier.kind, source.num_examples, source.name, split)
-    results = evaluators.evaluate(
-        classifier.predict_scores,
-        batches(source, card["preprocess"], options.batch_size),
-        len(classifier.class_names),
-        output=card["output"],
-        scores_are=classifier.scores_are,
-    )
-    origin = {"model": classifier.path, "kind": classifier.kind, "data": source.name, "split": split}
+    options = flags.FLAGS
+    logging.info("%s, on %s[%s]", classifier.kind, what.source, what.eval_split)
+    (result,) = suite.run(what)
+    if options.markdown:
+        sys.stdout.write(evaluators.report.markdown_row(classifier.path, [result]) + "\n")
+        return 0
+    origin = {"model": classifier.path, "kind": classifier.kind, "data": what.source, "split": what.eval_split}
+    results = {**origin, "mean_average_precision": None, **result.details, **result.metrics}
     if options.json:
-        output = json.dumps(evaluators.report.plain({**origin, **results}), allow_nan=False) + "\n"
-    elif options.markdown:
-        row = evaluators.Result("classification", evaluators.classification.numbers(results))
-        output = evaluators.report.markdown_row(classifier.path, [row]) + "\n"
+        output = json.dumps(evaluators.report.plain(results), allow_nan=False) + "\n"
     else:
-        output = as_table({**origin, **results}, classifier.class_names)
+        output = as_table(results, classifier.class_names)
     sys.stdout.write(output)
     return 0
 
 
-def subject(classifier, name, split, batch_size):
+def subject(classifier, name, split, open_split):
     """The classifier as evaluators take it."""
     recipe = classifier.card.get("recipe", {}).get("data", {})
     is_model = classifier.kind == "keras"
     return evaluators.Subject(
         classifier.predict_scores,
         None if classifier.without_features else classifier.predict_features,
-        evaluators.opener(batch_size),
+        open_split,
         name,
         recipe.get("train_split", "train"),
         split,
@@ -103,17 +97,6 @@ def subject(classifier, name, split, batch_size):
         image_shape=classifier.model.input_shape[1:] if is_model else tuple(classifier.card["image_shape"]),
         without_features=classifier.without_features or "",
     )
-
-
-def batches(source, pp, batch_size):
-    """Batches as the model takes them, in numpy."""
-    finish = preprocessing.device_function(pp)
-    for batch in data.eval_batches(source, pp, batch_size=batch_size):
-        yield {
-            "image": finish(batch["image"]).numpy(),
-            "label": batch["label"].numpy(),
-            "mask": batch["mask"].numpy(),
-        }
 
 
 def as_table(results, class_names):

@@ -78,7 +78,14 @@ def main(argv):
         return engine.batches(strategy, of_worker)
 
     def eval_batches_of_worker(shard, shards):
-        return eval_batches(eval_source, data.pp_eval, batch_size=eval_batch_size, shard_index=shard, num_shards=shards)
+        return eval_batches(
+            eval_source,
+            data.pp_eval,
+            batch_size=eval_batch_size,
+            shard_index=shard,
+            num_shards=shards,
+            on_bad_image=data.on_bad_image,
+        )
 
     # Model, and everything else that a checkpoint holds
     channels = inputs.check_images(recipe, train_source, eval_source)
@@ -154,7 +161,7 @@ def main(argv):
 
 def scheduled_evaluators(recipe: recipes.Recipe, forward, batch_size, class_names) -> evaluators.Scheduled:
     """The evaluators of the recipe, on the weights as they are when one is due; opens all their data first."""
-    open_split = evaluators.opener(batch_size)
+    open_split = evaluators.opener(batch_size, recipe.data.on_bad_image)
 
     def subject():
         return evaluators.Subject(

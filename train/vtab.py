@@ -7,7 +7,7 @@
 
 Each task is a run of `train/configs/vtab.py` in a directory of its own. Stopped, it goes on where it was. A task whose
 data set is not prepared, or whose run fails, is listed and not averaged away: no mean is given of a group that is not
-complete. If a run failed, the exit code is 1, after all others were done.
+complete. If a run failed or no task was measured, the exit code is 1, after all others were done.
 """
 
 import os
@@ -54,7 +54,7 @@ def main(argv):
     means = vtab.summarize(accuracies)
     del means["missing"]
     sys.stdout.write(output([evaluators.Result("vtab", {**accuracies, **means}, {**missing, **failed})]))
-    return 1 if failed else 0
+    return 1 if failed or not accuracies else 0
 
 
 def source_of(task):

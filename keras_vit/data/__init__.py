@@ -1,7 +1,8 @@
 """Data: sources of labelled images, preprocessing strings, and batches for training and evaluation."""
 
 from keras_vit.data import mix, preprocess
-from keras_vit.data.bad_images import Log, explain
+from keras_vit.data.bad_images import Log
+from keras_vit.data.errors import UnreadableImageError, explain, image_errors
 from keras_vit.data.pipeline import eval_batches, train_batches
 from keras_vit.data.readers import open_source, split_sizes
 from keras_vit.data.sources import Source
@@ -9,8 +10,10 @@ from keras_vit.data.sources import Source
 __all__ = [
     "Log",
     "Source",
+    "UnreadableImageError",
     "eval_batches",
     "explain",
+    "image_errors",
     "mix",
     "open_source",
     "preprocess",

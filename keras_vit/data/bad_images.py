@@ -1,17 +1,17 @@
 """Images that cannot be read: a run stops and names the file, or goes on without it and keeps a list."""
 
-import re
 from collections.abc import Callable
 
 import tensorflow as tf
 from absl import logging
 
 from keras_vit import _checks
+from keras_vit.data.callbacks import call_python
+from keras_vit.data.errors import bad_image, describe
 from keras_vit.data.sources import ArraySource, IndexedSource, Source
 
 # So many images are tried in place of one that cannot be read.
 ATTEMPTS = 4
-UNREADABLE = "unreadable image"
 
 
 class Log:
@@ -104,29 +104,26 @@ def _checked_batches(items, load_or_fill, load_again, source, rows, steps):
         step, row = divmod(int(first), rows + 1)
         item = next(iter(items.skip(step).take(1)))
         item = {key: value[row] for key, value in item.items()}
-        return f"{UNREADABLE} {source.origin(int(item['index']))}: {reason_of(load_again, item)}".encode()
+        return bad_image(source.origin(int(item["index"])), reason_of(load_again, item)).encode()
 
     @tf.autograph.experimental.do_not_convert
-    def check(step, loaded):
-        numbers, batch = loaded
+    def find(problem, numbered_batch):
+        """The first problem stays: what follows a missing row stands in wrong batches."""
+        step, (numbers, batch) = numbered_batch
         expected = step * (rows + 1) + tf.range(rows + 1, dtype=tf.int64)
         missing = numbers != expected
+        first = expected[tf.argmax(missing)]
+        is_new = tf.reduce_any(missing) & (tf.strings.length(problem) == 0)
+        problem = tf.cond(is_new, lambda: call_python(explain, [first]) + "\n", lambda: problem)
+        return problem, (problem, batch)
 
-        def fail():
-            first = expected[tf.argmax(missing)]
-            text = tf.numpy_function(explain, [first], tf.string)
-            return tf.debugging.Assert(False, [text])
-
-        with tf.control_dependencies([tf.cond(tf.reduce_any(missing), lambda: _after(fail()), lambda: True)]):
+    @tf.autograph.experimental.do_not_convert
+    def check(problem, batch):
+        with tf.control_dependencies([tf.debugging.Assert(tf.strings.length(problem) == 0, [problem])]):
             return {key: value[:rows] for key, value in batch.items()}  # a view, without a copy
 
-    checked = loaded.enumerate().map(check)
+    checked = loaded.enumerate().scan(tf.constant(""), find).map(check)
     return checked if steps is None else checked.take(steps)
-
-
-def _after(operation) -> tf.Tensor:
-    with tf.control_dependencies([operation]):
-        return tf.constant(True)
 
 
 def _one_by_one(items, load_or_fill, load_again, source, rows, on_bad_image, training):
@@ -142,12 +139,12 @@ def _one_by_one(items, load_or_fill, load_again, source, rows, on_bad_image, tra
         reason = log.reasons.get(origin) or reason_of(load_again, item)
         if skip:
             log.add(origin, reason)
-        return f"{UNREADABLE} {origin}: {reason}"
+        return bad_image(origin, reason).encode()
 
     def noted(item):
         keys = sorted(item)
         call = lambda *values: note(dict(zip(keys, values, strict=True)))  # noqa: E731
-        return tf.py_function(call, [item[key] for key in keys], tf.string)
+        return call_python(call, [item[key] for key in keys])
 
     def zeros(item):
         return load_or_fill({**item, "position": tf.constant(-1, tf.int64)})
@@ -206,27 +203,3 @@ def reason_of(load: Callable[[dict], dict], item: dict) -> str:
     except tf.errors.OpError as error:
         return describe(error)
     return "could not be read this time, but now it can"
-
-
-def explain(error: Exception) -> str | None:
-    """What an error that a pipeline raised says about the image that could not be read, without TensorFlow's words.
-
-    Args:
-        error: what iterating over batches raised.
-
-    Returns:
-        The path and the reason; `None` if the error is about something else.
-    """
-    match = re.search(rf"\[?({UNREADABLE} .*?)\]?\s*(\[\[|\[Op:|$)", str(getattr(error, "message", error)), re.DOTALL)
-    return match[1].strip() if match else None
-
-
-def describe(error: Exception) -> str:
-    """A short reason from an error of TensorFlow."""
-    message = str(getattr(error, "message", error)).strip()
-    if "Summarized data:" in message:  # of an assertion, outside of graphs
-        message = message.split("Summarized data:", 1)[1]
-        return " ".join(re.sub(r"b'(.*?)'", r"\1", message).split(" [Op:")[0].split())
-    message = re.sub(r"^\{\{function_node.*?\}\}\s*", "", message, flags=re.DOTALL)
-    lines = [line.strip() for line in message.splitlines() if line.strip()]
-    return re.sub(r"\s*\[Op:.*", "", lines[0]) if lines else type(error).__name__

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import tensorflow as tf
 
-from keras_vit.data import bad_images, images
+from keras_vit.data import errors, images
 from keras_vit.data.pipeline import train_batches
 from keras_vit.data.sources import IndexedSource, Source
 
@@ -74,7 +74,7 @@ def _look_at(origin: str, load: Callable[[], dict]) -> Picture:
         if image.dtype == tf.string:
             image = images.decode(image)
     except tf.errors.OpError as error:
-        return Picture(origin, problem=bad_images.describe(error))
+        return Picture(origin, problem=errors.describe(error))
     pixels = image.numpy()
     digest = hashlib.sha256(repr(pixels.shape).encode() + pixels.tobytes()).digest()
     classes = tuple(np.flatnonzero(label).tolist()) if label.ndim else (int(label),)

@@ -38,6 +38,11 @@ class Result:
     details: dict = dataclasses.field(default_factory=dict)
     not_measured: str | None = None
 
+    @property
+    def measured(self) -> bool:
+        """Whether there is at least one number."""
+        return any(value is not None for value in self.metrics.values())
+
 
 def format_metric(value: float | None) -> str:
     """A metric in few characters."""

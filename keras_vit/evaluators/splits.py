@@ -6,13 +6,14 @@ from collections.abc import Callable, Iterator
 from keras_vit.evaluators.subject import Split
 
 
-def opener(batch_size: int) -> Callable[[str, str, str], Split]:
-    """Returns the function of source, split and preprocessing string that `Subject.open_split` asks for.
+def opener(batch_size: int, on_bad_image: str = "error") -> Callable[[str, str, str], Split]:
+    """Return the function of source, split and preprocessing string that `Subject.open_split` asks for.
 
-    It opens each split once: evaluating again during a training costs the reading of the data only.
+    It opens each split once: evaluating again during training costs the reading of the data only.
 
     Args:
-        batch_size: Images at a time.
+        batch_size: Images per batch.
+        on_bad_image: `"error"` raises an `UnreadableInput` at an image that cannot be read, `"skip"` leaves it out.
     """
 
     @functools.cache
@@ -20,7 +21,7 @@ def opener(batch_size: int) -> Callable[[str, str, str], Split]:
         from keras_vit import data  # TensorFlow, which the evaluators themselves do without
 
         opened = data.open_source(source, split=split)
-        dataset = data.eval_batches(opened, pp, batch_size=batch_size)
+        dataset = data.eval_batches(opened, pp, batch_size=batch_size, on_bad_image=on_bad_image)
         indexed = hasattr(opened, "labels")
         names = tuple(opened.origin(index) for index in range(opened.num_examples)) if indexed else None
         batches = _Batches(dataset, data.preprocess.device_function(pp))
@@ -38,6 +39,18 @@ class _Batches:
         self.dataset, self.to_model_range = dataset, to_model_range
 
     def __iter__(self) -> Iterator[dict]:
-        for batch in self.dataset:
+        from keras_vit.data import explain
+        from keras_vit.training.errors import UnreadableInput
+
+        batches = iter(self.dataset)
+        while True:
+            try:
+                batch = next(batches, None)
+            except Exception as error:
+                if (reason := explain(error)) is None:
+                    raise
+                raise UnreadableInput(f"{reason}. Repair or remove it, or pass --on_bad_image=skip") from None
+            if batch is None:
+                return
             images = self.to_model_range(batch["image"]).numpy()
             yield {**{name: value.numpy() for name, value in batch.items() if name != "image"}, "image": images}

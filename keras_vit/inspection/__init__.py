@@ -6,7 +6,7 @@ from keras_vit.inspection.embeddings import embedding_filters, position_similari
 from keras_vit.inspection.features import LayerSimilarity, cka, layer_features, layer_similarity
 from keras_vit.inspection.occlusion import occlusion_sensitivity
 from keras_vit.inspection.relevance import gradient_attention
-from keras_vit.inspection.tokens import TokenLayout
+from keras_vit.inspection.token_layout import TokenLayout
 
 __all__ = [
     "AttentionMaps",

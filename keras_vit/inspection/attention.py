@@ -7,7 +7,7 @@ import keras
 import numpy as np
 
 from keras_vit import _checks
-from keras_vit.inspection import _walk, tokens
+from keras_vit.inspection import _layer_walk, token_layout
 from keras_vit.layers import EncoderBlock, MAPHead
 
 _FUSIONS = {"mean": np.mean, "max": np.max, "min": np.min}
@@ -26,7 +26,7 @@ class AttentionMaps(dict):
         pooling: See Args.
     """
 
-    def __init__(self, maps: Mapping[str, np.ndarray], layout: tokens.TokenLayout, pooling: str | None = None):
+    def __init__(self, maps: Mapping[str, np.ndarray], layout: token_layout.TokenLayout, pooling: str | None = None):
         super().__init__(maps)
         self.layout = layout
         self.pooling = pooling
@@ -83,15 +83,15 @@ def attention_maps(model: keras.Model, images: Any, batch_size: int = 32) -> Att
         - [An Image is Worth 16x16 Words](https://arxiv.org/abs/2010.11929), appendix D.8
     """
     require_attention(model)
-    images = _walk.check_images(model, images)
+    images = _layer_walk.check_images(model, images)
     parts: dict[str, list[np.ndarray]] = {}
     poolings: set[str] = set()
-    for batch in _walk.batches(images, _checks.positive_int("batch_size", batch_size)):
+    for batch in _layer_walk.batches(images, _checks.positive_int("batch_size", batch_size)):
         name_of = _UniqueNames()
 
         def keep(layer, weights, _, name_of=name_of):
             name = name_of(layer)
-            parts.setdefault(name, []).append(_walk.to_numpy(weights))
+            parts.setdefault(name, []).append(_layer_walk.to_numpy(weights))
             if isinstance(layer, MAPHead):
                 poolings.add(name)
 
@@ -101,8 +101,8 @@ def attention_maps(model: keras.Model, images: Any, batch_size: int = 32) -> Att
 
 
 def run(
-    model: keras.Model, images: Any, on_weights: Callable[[keras.layers.Layer, Any, tokens.LayoutRecorder], None]
-) -> tuple[Any, tokens.LayoutRecorder]:
+    model: keras.Model, images: Any, on_weights: Callable[[keras.layers.Layer, Any, token_layout.LayoutRecorder], None]
+) -> tuple[Any, token_layout.LayoutRecorder]:
     """Runs a model and hands out the attention weights of each layer as they come, to be reduced or kept.
 
     Args:
@@ -114,7 +114,7 @@ def run(
     Returns:
         The model's output, and what was seen of the tokens.
     """
-    recorder = tokens.LayoutRecorder()
+    recorder = token_layout.LayoutRecorder()
 
     def call(layer, *args, **kwargs):
         if not isinstance(layer, (EncoderBlock, MAPHead)):
@@ -127,12 +127,12 @@ def run(
         recorder.see(layer, args[0] if args else None, output)
         return output
 
-    return _walk.walk(model, images, call), recorder
+    return _layer_walk.walk(model, images, call), recorder
 
 
 def require_attention(model: keras.Model) -> None:
     """Raises a ValueError if a model has no attention to look at."""
-    if not _walk.has_attention(model):
+    if not _layer_walk.has_attention(model):
         raise ValueError(
             f"Attention is what Vision Transformers have. Received: {model.name!r} of class {type(model).__name__}, "
             "which has none (BiT is a ResNet). layer_features, cka and occlusion_sensitivity work with any model."

@@ -7,7 +7,7 @@ import numpy as np
 from keras import ops
 
 from keras_vit import _checks
-from keras_vit.inspection import _walk, attention
+from keras_vit.inspection import _layer_walk, attention
 from keras_vit.inspection._progress import Progress
 from keras_vit.layers import EncoderBlock
 
@@ -58,14 +58,14 @@ def attention_distance(
     count = 0
     bar = Progress("Attention distance", len(images) if hasattr(images, "__len__") else None, progress)
     try:
-        for batch in _walk.batches(images, batch_size):
-            batch = _walk.check_images(model, batch)
+        for batch in _layer_walk.batches(images, batch_size):
+            batch = _layer_walk.check_images(model, batch)
             sums = []
 
             def reduce(layer, weights, recorder, sums=sums, size=batch.shape[1:3]):
                 if isinstance(layer, EncoderBlock):
                     table = _table(tables, recorder, size)
-                    sums.append(_walk.to_numpy(_summed_distance(weights, table, normalize)))
+                    sums.append(_layer_walk.to_numpy(_summed_distance(weights, table, normalize)))
 
             attention.run(model, batch, reduce)
             totals = [a + b for a, b in zip(totals, sums, strict=True)] if totals else sums

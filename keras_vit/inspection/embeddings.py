@@ -4,7 +4,7 @@ import keras
 import numpy as np
 
 from keras_vit import _checks
-from keras_vit.inspection import _walk
+from keras_vit.inspection import _layer_walk
 from keras_vit.layers import AddPositionEmbs, PatchEncoder, StdConv2D
 
 
@@ -70,6 +70,6 @@ def position_similarity(model: keras.Model, layer: int = 0) -> np.ndarray:
         raise ValueError(
             f"`layer` must be in 0..{len(layers) - 1}: so many tables there are. Received: layer={layer!r}."
         )
-    table = _walk.to_numpy(layers[layer].table())[0].astype(np.float64)  # [h, w, D]
+    table = _layer_walk.to_numpy(layers[layer].table())[0].astype(np.float64)  # [h, w, D]
     table = table / np.maximum(np.linalg.norm(table, axis=-1, keepdims=True), 1e-12)
     return np.einsum("hwd,yxd->hwyx", table, table).astype(np.float32)

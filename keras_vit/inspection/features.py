@@ -7,7 +7,7 @@ import keras
 import numpy as np
 
 from keras_vit import _checks
-from keras_vit.inspection import _walk
+from keras_vit.inspection import _layer_walk
 from keras_vit.inspection._progress import Progress
 from keras_vit.layers import BiTStage, EncoderBlock, ResNetStage
 
@@ -34,9 +34,9 @@ def layer_features(
     Raises:
         ValueError: If there is no layer of a name.
     """
-    images = _walk.check_images(model, images)
+    images = _layer_walk.check_images(model, images)
     parts: dict[str, list[np.ndarray]] = {}
-    for batch in _walk.batches(images, _checks.positive_int("batch_size", batch_size)):
+    for batch in _layer_walk.batches(images, _checks.positive_int("batch_size", batch_size)):
         for name, output in _features(model, batch, layers).items():
             parts.setdefault(name, []).append(output)
     return {name: np.concatenate(arrays) for name, arrays in parts.items()}
@@ -50,10 +50,10 @@ def _features(model: keras.Model, images: np.ndarray, layers: Sequence[str] | No
         output = layer(*args, **kwargs)
         seen.append(layer.name)
         if layer.name in layers if layers is not None else isinstance(layer, _BLOCKS):
-            found[layer.name] = _walk.to_numpy(output)
+            found[layer.name] = _layer_walk.to_numpy(output)
         return output
 
-    _walk.walk(model, images, call)
+    _layer_walk.walk(model, images, call)
     for name in layers or ():
         if name not in found:
             raise ValueError(f"{model.name!r} has no layer {name!r}.{_checks.nearest(name, seen)} It has: {seen}.")
@@ -130,9 +130,9 @@ def layer_similarity(
     """
     _checks.positive_int("batch_size", batch_size, minimum=_SMALLEST_BATCH)
     if other_images is None:
-        pairs = ((batch, batch) for batch in _walk.batches(images, batch_size))
+        pairs = ((batch, batch) for batch in _layer_walk.batches(images, batch_size))
     else:
-        pairs = zip(_walk.batches(images, batch_size), _walk.batches(other_images, batch_size), strict=True)
+        pairs = zip(_layer_walk.batches(images, batch_size), _layer_walk.batches(other_images, batch_size), strict=True)
     totals: list[np.ndarray] | None = None
     names: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
     bar = Progress("Layer similarity", len(images) if hasattr(images, "__len__") else None, progress)
@@ -145,9 +145,9 @@ def layer_similarity(
                 )
             if len(batch) < _SMALLEST_BATCH:
                 continue
-            features = _features(model, _walk.check_images(model, batch), None)
+            features = _features(model, _layer_walk.check_images(model, batch), None)
             same = other is model and other_images is None
-            other_features = features if same else _features(other, _walk.check_images(other, other_batch), None)
+            other_features = features if same else _features(other, _layer_walk.check_images(other, other_batch), None)
             names = tuple(features), tuple(other_features)
             grams = [_gram(value) for value in features.values()]
             other_grams = [_gram(value) for value in other_features.values()]

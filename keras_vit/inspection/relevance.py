@@ -8,7 +8,7 @@ import numpy as np
 from keras import ops
 
 from keras_vit import _checks
-from keras_vit.inspection import _gradients, _walk, attention
+from keras_vit.inspection import _gradients, _layer_walk, attention
 from keras_vit.layers import EncoderBlock, MAPHead
 
 
@@ -38,11 +38,11 @@ def gradient_attention(
         - [Generic Attention-model Explainability](https://arxiv.org/abs/2103.15679), equations 5, 6 and 8
     """
     attention.require_attention(model)
-    images = _walk.check_images(model, images)
+    images = _layer_walk.check_images(model, images)
     if class_index is not None:
         class_index = np.broadcast_to(np.asarray(class_index, np.int32), (len(images),))
     parts, start = [], 0
-    for batch in _walk.batches(images, _checks.positive_int("batch_size", batch_size)):
+    for batch in _layer_walk.batches(images, _checks.positive_int("batch_size", batch_size)):
         chosen = None if class_index is None else class_index[start : start + len(batch)]
         parts.append(_relevance(model, batch, chosen))
         start += len(batch)
@@ -57,7 +57,7 @@ def _relevance(model: keras.Model, images: np.ndarray, class_index: np.ndarray |
         maps.append(weights)
 
     output, recorder = attention.run(model, images, keep)
-    logits = _walk.to_numpy(output)
+    logits = _layer_walk.to_numpy(output)
     if logits.ndim != 2:
         raise ValueError(
             f"gradient_attention needs a model that ends in classes, [B, classes]. Received: outputs of shape "
@@ -79,7 +79,7 @@ def _relevance(model: keras.Model, images: np.ndarray, class_index: np.ndarray |
     probe = None
     for layer, weights, slope in zip(layers, maps, slopes, strict=True):
         # [B, N, N], or [B, 1, N] for attention pooling
-        positive = np.maximum(_walk.to_numpy(weights) * _walk.to_numpy(slope), 0.0).mean(axis=1)
+        positive = np.maximum(_layer_walk.to_numpy(weights) * _layer_walk.to_numpy(slope), 0.0).mean(axis=1)
         if isinstance(layer, MAPHead):
             probe = positive[:, 0]  # [B, N]
         else:
@@ -106,7 +106,7 @@ def _run_with_offsets(model: keras.Model, images: np.ndarray, offsets: list[Any]
             return args[0]  # the score is what comes before: a probability near 1 has no gradient left
         return layer(*args, **kwargs)
 
-    return _walk.walk(model, images, call)
+    return _layer_walk.walk(model, images, call)
 
 
 def _encoder_block(block: EncoderBlock, x: Any, offset: Any) -> Any:

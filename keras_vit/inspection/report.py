@@ -8,12 +8,12 @@ import keras
 import numpy as np
 from absl import logging
 
-from keras_vit.inspection import _walk, page, plots
+from keras_vit.inspection import _layer_walk, page, plots
 from keras_vit.inspection.distance import attention_distance
 from keras_vit.inspection.embeddings import embedding_filters, position_similarity
-from keras_vit.inspection.looks import Looks, looks
 from keras_vit.inspection.occlusion import occlusion_sensitivity
 from keras_vit.inspection.relevance import gradient_attention
+from keras_vit.inspection.streaming_attention import AttentionSummary, stream_attention
 
 PAGE, FIGURES = "report.html", "figures"
 _TOP = 5
@@ -76,7 +76,7 @@ def write_report(
     plots.require_matplotlib()
     os.makedirs(os.path.join(directory, FIGURES), exist_ok=True)
     book = _Figures(os.path.join(directory, FIGURES))
-    has_attention = model is not None and _walk.has_attention(model)
+    has_attention = model is not None and _layer_walk.has_attention(model)
     notes = []
     if model is None:
         notes.append(
@@ -166,7 +166,7 @@ def _pictures(
 def _maps_of_model(
     model: keras.Model, example: Example, class_index: int | None
 ) -> tuple[dict[str, np.ndarray], list[page.View]]:
-    seen: Looks = looks(model, example.image)
+    seen: AttentionSummary = stream_attention(model, example.image)
     heads = seen.layers.shape[1]
     names = tuple(f"{number}: {name}" for number, name in enumerate(seen.names, start=1))
     maps = {
@@ -207,7 +207,7 @@ def _draw_pictures(
     shown = list(pictures[:_STATIC])
     names = {"layers": "last layer", "rollout": "rollout", "relevance": "relevance", "occlusion": "occlusion"}
     rows = {names[view.key]: [picture.maps[view.key][-1, 0] for picture in shown] for view in views}
-    titles = [f"{p.predictions[0][0]} {p.predictions[0][1]:.0%}" if p.predictions else p.name for p in shown]
+    titles = [plots.prediction(*p.predictions[0], width=17) if p.predictions else p.name for p in shown]
     figure = plots.attention_overlays([p.pixels for p in shown], rows, titles, [p.box for p in shown])
     book.add(
         "overlays",

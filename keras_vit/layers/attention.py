@@ -5,11 +5,12 @@ from keras import ops
 
 from keras_vit import _checks
 from keras_vit.layers import chunked, gradients
+from keras_vit.layers.composite import CompositeLayer
 from keras_vit.layers.dropout import Dropout
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
-class SelfAttention(keras.layers.Layer):
+class SelfAttention(CompositeLayer):
     """Multi-head dot-product attention of a sequence to itself, or to another one.
 
     Written as four contractions on `[B, N, H, K]` tensors, so that no

@@ -4,6 +4,7 @@ import keras
 from keras import ops
 
 from keras_vit import _checks
+from keras_vit.layers.composite import CompositeLayer
 from keras_vit.layers.normalization import GroupNorm
 from keras_vit.layers.resnet import StdConv2D, _Stage, strided_shape
 
@@ -22,7 +23,7 @@ def _padded(shape, size):
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
-class BiTRoot(keras.layers.Layer):
+class BiTRoot(CompositeLayer):
     """BiT's root: 7x7 convolution of stride 2, then 3x3 max-pooling of stride 2.
 
     Args:
@@ -63,7 +64,7 @@ class BiTRoot(keras.layers.Layer):
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
-class BiTUnit(keras.layers.Layer):
+class BiTUnit(CompositeLayer):
     """Pre-activation bottleneck of BiT.
 
     Args:

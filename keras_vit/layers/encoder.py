@@ -8,6 +8,7 @@ from keras import ops
 
 from keras_vit import _checks
 from keras_vit.layers.attention import SelfAttention
+from keras_vit.layers.composite import CompositeLayer
 from keras_vit.layers.dropout import Dropout, hold
 from keras_vit.layers.mlp import MlpBlock
 from keras_vit.layers.normalization import LayerNorm
@@ -62,7 +63,7 @@ class LayerScale(keras.layers.Layer):
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
-class EncoderBlock(keras.layers.Layer):
+class EncoderBlock(CompositeLayer):
     """Pre-norm transformer block: attention and MLP, each with a residual connection.
 
     Args:

@@ -5,6 +5,7 @@ from keras import ops
 
 from keras_vit import _checks
 from keras_vit.layers import gradients
+from keras_vit.layers.composite import CompositeLayer
 from keras_vit.layers.dropout import Dropout
 
 
@@ -50,7 +51,7 @@ def get_activation(name):
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
-class MlpBlock(keras.layers.Layer):
+class MlpBlock(CompositeLayer):
     """Dense, activation, dropout, dense, dropout.
 
     Args:

@@ -5,6 +5,7 @@ from keras import ops
 
 from keras_vit import _checks
 from keras_vit.layers.attention import SelfAttention
+from keras_vit.layers.composite import CompositeLayer
 from keras_vit.layers.mlp import MlpBlock
 from keras_vit.layers.normalization import LayerNorm
 
@@ -56,7 +57,7 @@ class PatchMeanPooling(keras.layers.Layer):
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
-class MAPHead(keras.layers.Layer):
+class MAPHead(CompositeLayer):
     """Multi-head attention pooling: a learned probe attends to all tokens.
 
     Args:

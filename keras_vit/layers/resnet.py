@@ -4,6 +4,7 @@ import keras
 from keras import ops
 
 from keras_vit import _checks
+from keras_vit.layers.composite import CompositeLayer
 from keras_vit.layers.normalization import GroupNorm
 
 
@@ -99,7 +100,7 @@ def numerics(name):
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
-class BottleneckUnit(keras.layers.Layer):
+class BottleneckUnit(CompositeLayer):
     """Post-activation bottleneck: 1x1, 3x3 and 1x1 standardised convolutions with group norms.
 
     Args:
@@ -165,7 +166,7 @@ class BottleneckUnit(keras.layers.Layer):
         }
 
 
-class _Stage(keras.layers.Layer):
+class _Stage(CompositeLayer):
     """A sequence of units of one resolution, the first of which may have a stride."""
 
     def __init__(self, num_units, features, strides=1, **kwargs):

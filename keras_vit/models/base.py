@@ -1,6 +1,10 @@
 """What all models of the package share: a functional model that is its constructor's arguments."""
 
+import re
+
 import keras
+
+from keras_vit.layers.composite import find_changes, restore_changes
 
 
 class ConfiguredModel(keras.Model):
@@ -16,9 +20,17 @@ class ConfiguredModel(keras.Model):
         self._arguments = arguments
 
     def __call__(self, inputs, *args, **kwargs):
-        """Checks the images' shape before Keras does, whose message does not say what to do; then runs the model."""
+        """Check the images' shape before Keras does, whose message does not say what to do; then run the model."""
         self._check_images(inputs)
         return super().__call__(inputs, *args, **kwargs)
+
+    def call(self, inputs, training=None, mask=None, **kwargs):
+        """Run the model. Images whose size is known at run time only are refused there if they have another one."""
+        if keras.backend.backend() == "tensorflow" and None in tuple(inputs.shape)[1:]:
+            import tensorflow as tf
+
+            inputs = tf.ensure_shape(inputs, self.inputs[0].shape)
+        return super().call(inputs, training=training, mask=mask, **kwargs)
 
     def _check_images(self, images):
         shape, expected = tuple(getattr(images, "shape", ())), tuple(self.inputs[0].shape)
@@ -32,8 +44,17 @@ class ConfiguredModel(keras.Model):
                 f"`image_size` (None for any size) and `channels` as your images have them."
             )
 
+    def quantize(self, mode=None, config=None, filters=None, **kwargs):
+        """Quantize the dense layers; see `keras.Model.quantize`. Layers that cannot be quantized stay as they are."""
+
+        def can_quantize(layer):
+            implemented = type(layer).quantize is not keras.layers.Layer.quantize
+            return implemented and (filters is None or _matches(layer, filters))
+
+        super().quantize(mode, config=config, filters=can_quantize, **kwargs)
+
     def get_config(self):
-        """Returns the constructor's arguments."""
+        """Return the constructor's arguments, and what was done to the layers since: frozen, quantized or replaced."""
         policy = self.dtype_policy
         simple = type(policy) is keras.dtype_policies.DTypePolicy
         config = {
@@ -41,19 +62,34 @@ class ConfiguredModel(keras.Model):
             "name": self.name,
             "dtype": policy.name if simple else keras.dtype_policies.serialize(policy),
         }
-        frozen = [layer.name for layer in self.layers if not layer.trainable]
-        return {**config, "frozen_layers": frozen} if frozen else config
+        if not self.trainable:
+            config["trainable"] = False
+        changes = {layer.name: find_changes(layer, self.trainable) for layer in self.layers}
+        changes = {name: found for name, found in changes.items() if found}
+        return {**config, "layers": changes} if changes else config
 
     @classmethod
     def from_config(cls, config, custom_objects=None):
-        """Builds a model from what `get_config` returned."""
+        """Build a model from what `get_config` returned."""
         config = dict(config)
-        frozen = config.pop("frozen_layers", ())
+        trainable = config.pop("trainable", True)
+        changes = config.pop("layers", {})
+        frozen = config.pop("frozen_layers", ())  # of files written before sublayers were looked at
+        changes |= {name: {"trainable": False} for name in frozen}
         model = cls(**config)
+        if not trainable:
+            model.trainable = False
         for layer in model.layers:
-            if layer.name in frozen:
-                layer.trainable = False
+            restore_changes(layer, changes.get(layer.name, {}))
         return model
+
+
+def _matches(layer: keras.layers.Layer, filters) -> bool:
+    """Return whether a layer is meant by the `filters` of `keras.Model.quantize`."""
+    if callable(filters):
+        return bool(filters(layer))
+    patterns = [filters] if isinstance(filters, str) else filters
+    return any(re.search(pattern, layer.name) for pattern in patterns)
 
 
 def resolve_policy(dtype):

@@ -18,11 +18,16 @@ def layer_safe_name(name):
     return name.lower().replace("/", "").replace("-", "_").replace("+", "_")
 
 
-def create_model(name, **arguments):
+def constructor_name(variant):
+    """Return the name of a variant's constructor: `ViT_B16` for `"ViT-B/16"`, `R50_B16` for `"R50+ViT-B/16"`."""
+    return variant.replace("+ViT-", "_").replace("-", "_").replace("/", "")
+
+
+def create_model(variant, /, **arguments):
     """Builds a model of the family by name.
 
     Args:
-        name: One of `list_models()`.
+        variant: One of `list_models()`, such as `"ViT-B/16"`, or the name of its constructor, such as `"ViT_B16"`.
         **arguments: Arguments of `VisionTransformer` or `BiTResNet`; they take precedence over the variant's own.
 
     Returns:
@@ -30,22 +35,14 @@ def create_model(name, **arguments):
 
     Raises:
         ValueError: If the name is unknown or an argument is wrong.
+        TypeError: If there is no such argument.
     """
-    config = VIT.get(name) or BIT.get(name)
-    if config is None:
+    variant = {constructor_name(known): known for known in list_models()}.get(variant, variant)
+    sizes = VIT.get(variant) or BIT.get(variant)
+    if sizes is None:
         raise ValueError(
-            f"There is no model named {name!r}.{_checks.nearest(name, list_models())} "
+            f"There is no model named {variant!r}.{_checks.nearest(variant, list_models())} "
             f"Known names: {', '.join(list_models())}."
         )
-    arguments = {"name": layer_safe_name(name), **dataclasses.asdict(config), **arguments}
-    model_class = VisionTransformer if name in VIT else BiTResNet
-    try:
-        return model_class(**arguments)
-    except TypeError as error:
-        if "unexpected keyword" not in str(error):
-            raise
-        unknown = str(error).rsplit("'", 2)[-2]
-        known = [key for key in model_class.__init__.__annotations__] or model_class.__init__.__code__.co_varnames
-        raise ValueError(
-            f"{model_class.__name__} has no argument `{unknown}`.{_checks.nearest(unknown, known)}"
-        ) from error
+    arguments = {"name": layer_safe_name(variant), **dataclasses.asdict(sizes), **arguments}
+    return (VisionTransformer if variant in VIT else BiTResNet)(**arguments)

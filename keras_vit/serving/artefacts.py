@@ -110,21 +110,31 @@ class SavedModelArtefact(Artefact):
     kind = "saved_model"
 
     def __init__(self, path: str, num_threads: int | None = None):
-        super().__init__(path, card.read(os.path.join(path, "assets.extra", card.FILE_NAME)))
+        super().__init__(path, card.read(os.path.join(path, "assets.extra", card.FILE_NAME), card.parts_of(path)))
         self._graph = tf.Graph()
-        with self._graph.as_default(), _quiet_deprecations():
-            # A pool of its own: the pool that sessions share has the size that the first of them asked for.
-            config = tf.compat.v1.ConfigProto(
-                use_per_session_threads=True, intra_op_parallelism_threads=num_threads or 0
-            )
-            self._session = tf.compat.v1.Session(graph=self._graph, config=config)
-            loaded = tf.compat.v1.saved_model.loader.load(self._session, [tf.saved_model.SERVING], path)
-        self.signatures = {name: sig for name, sig in loaded.signature_def.items() if not name.startswith("__")}
+        # A pool of its own: the pool that sessions share has the size that the first of them asked for.
+        config = tf.compat.v1.ConfigProto(use_per_session_threads=True, intra_op_parallelism_threads=num_threads or 0)
+        self._session = tf.compat.v1.Session(graph=self._graph, config=config)
+        try:
+            with self._graph.as_default(), _quiet_deprecations():
+                loaded = tf.compat.v1.saved_model.loader.load(self._session, [tf.saved_model.SERVING], path)
+            self.signatures = {name: sig for name, sig in loaded.signature_def.items() if not name.startswith("__")}
+            self._check_card()
+        except BaseException:
+            self._session.close()
+            raise
         if signatures.FEATURES_TENSOR not in self.signatures:
             self.without_features = (
                 f"this SavedModel has no signature {signatures.FEATURES_TENSOR!r}: export it again, with "
                 "--signature=features, or evaluate the directory of the run"
             )
+
+    def _check_card(self):
+        definition = self.signatures["serve_tensor"]
+        images, probabilities = definition.inputs["images"], definition.outputs["probabilities"]
+        shape = [dimension.size for dimension in images.tensor_shape.dim]
+        num_classes = probabilities.tensor_shape.dim[1].size
+        card.check_signature(self.path, self.card, shape, tf.as_dtype(images.dtype).name, num_classes)
 
     def run(self, signature: str, inputs: dict) -> dict[str, np.ndarray]:
         """Runs a signature.
@@ -171,12 +181,15 @@ class TFLiteArtefact(Artefact):
     kind = "tflite"
 
     def __init__(self, path: str, num_threads: int | None = None):
-        super().__init__(path, card.read(card.beside(path)))
+        super().__init__(path, card.read(card.beside(path), card.parts_of(path)))
         opened = interpreter.make_interpreter(path, num_threads)
         several = FEATURES in opened.get_signature_list()
         self._runner = opened.get_signature_runner(CLASSIFY if several else None)
         self._features_runner = opened.get_signature_runner(FEATURES) if several else None
         self.input_details = self._runner.get_input_details()["images"]
+        num_classes = self._runner.get_output_details()["probabilities"]["shape"][-1]
+        dtype = np.dtype(self.input_details["dtype"]).name
+        card.check_signature(path, self.card, self.input_details["shape"], dtype, num_classes)
         if not several:
             self.without_features = (
                 "this TFLite file gives probabilities only, not the features before the head: export it again with "
@@ -205,14 +218,16 @@ class RuntimeArtefact(Artefact):
     """
 
     def __init__(self, path: str, num_threads: int | None = None):
-        super().__init__(path, card.read(card.beside(path)))
+        super().__init__(path, card.read(card.beside(path), card.parts_of(path)))
         self.kind = "onnx" if path.endswith(".onnx") else "openvino"
         self.without_features = (
             f"{'an ONNX' if self.kind == 'onnx' else 'an OpenVINO'} file gives probabilities only, not the features "
             "before the head: evaluate the directory of the run, or a SavedModel exported from it"
         )
         opener = runtimes.open_onnx if self.kind == "onnx" else runtimes.open_openvino
-        self._predict, self.batch_size = opener(path, num_threads)
+        self._predict, shape, num_classes = opener(path, num_threads)
+        self.batch_size = shape[0]
+        card.check_signature(path, self.card, shape, "float32", num_classes)
 
     def predict(self, images):
         return in_batches(self._predict, np.ascontiguousarray(images, np.float32), self.batch_size or len(images))

@@ -1,6 +1,7 @@
 """A client for TF Serving, and for the development server: over gRPC or REST, with deadlines and retries."""
 
 import base64
+import http.client
 import json
 import random
 import time
@@ -137,18 +138,36 @@ class Client:
             with urllib.request.urlopen(request, timeout=timeout) as response:
                 outputs = json.loads(response.read())["outputs"]
         except urllib.error.HTTPError as error:
-            message = error.read().decode("utf-8", "replace")
+            message = _error_message(error.read())
             if error.code in (502, 503):
                 raise ConnectionError(message) from error
+            if error.code in (408, 504):
+                raise TimeoutError(message) from error
             raise rest.RequestError(message, error.code) from error
         except urllib.error.URLError as error:
             if isinstance(error.reason, TimeoutError):
                 raise TimeoutError(f"No answer within {timeout:.1f} s") from error
+            if isinstance(error.reason, BrokenPipeError):  # sent again it would break again
+                message = f"The server closed the connection while it was sent {len(request.data)} bytes. Send less."
+                raise rest.RequestError(message, 413) from error
             raise ConnectionError(str(error.reason)) from error
+        except http.client.HTTPException as error:
+            raise ConnectionError(f"The answer broke off: {type(error).__name__}") from error
+        except (ValueError, KeyError, TypeError) as error:
+            raise rest.RequestError(f"Expected an answer of TF Serving's REST API at {self._rest}: {error}") from error
         # A single output stands for itself, without its name: it can only be the one that the signature is called
         # after.
         outputs = outputs if isinstance(outputs, dict) else {signature: outputs}
         return {name: np.array(value) for name, value in outputs.items()}
+
+
+def _error_message(body):
+    """The error in the answer of a server; its text where it is not one of TF Serving."""
+    text = body.decode("utf-8", "replace")
+    try:
+        return str(json.loads(text)["error"])
+    except (ValueError, KeyError, TypeError):
+        return text[:1000]
 
 
 def _is_binary(value):

@@ -1,18 +1,34 @@
-"""Files that start the official TF Serving image on a model: its configuration, Docker Compose and Kubernetes."""
+"""Files that start the official TF Serving image: its configuration, Docker Compose and Kubernetes.
 
+The files are templates in `assets/`, where `@{name}` marks a value.
+"""
+
+import hashlib
+import importlib.resources
 import os
 import re
+import string
+import textwrap
+from collections.abc import Iterable
 
-from keras_vit.serving import card
+import tensorflow as tf
+
+from keras_vit import _io
 
 FOLDER = "deployment"
-GRPC_PORT, REST_PORT = 8500, 8501
-METRICS_PATH = "/monitoring/prometheus/metrics"
-IMAGE = "tensorflow/serving:latest"
+FILES = ("models.config", "batching.config", "monitoring.config", "docker-compose.yml", "kubernetes.yaml")
+IMAGE = "tensorflow/serving:2.20.0"
+_SUFFIX = "-serving"
+_MAX_LABEL = 63  # of names and labels in Kubernetes
+_MIB = 1 << 20
+
+
+class _Template(string.Template):
+    delimiter = "@"
 
 
 def check_name(name: str) -> str:
-    """A model name that is safe in paths, URLs and as a Kubernetes label.
+    """Return a model name that is safe in paths and URLs.
 
     Raises:
         ValueError: If it is not.
@@ -25,8 +41,8 @@ def check_name(name: str) -> str:
     return name
 
 
-def check_batch_sizes(batch_sizes: list[int]) -> list[int]:
-    """Allowed batch sizes, ascending.
+def check_batch_sizes(batch_sizes: Iterable[int]) -> list[int]:
+    """Return allowed batch sizes in ascending order.
 
     Raises:
         ValueError: If there is none, or one below 1.
@@ -37,182 +53,92 @@ def check_batch_sizes(batch_sizes: list[int]) -> list[int]:
     return sizes
 
 
-def write(base: str, name: str, batch_sizes: list[int]) -> str:
-    """Writes all files into `BASE/deployment`, which the server ignores because its name is no number.
+def write(base: str, name: str, batch_sizes: Iterable[int], model_bytes: int) -> str:
+    """Write all files into `BASE/deployment`, which the server ignores because its name is no number.
 
     Args:
-        base: The directory that holds the versions.
+        base: Directory that holds the versions.
         name: Name of the model on the server.
         batch_sizes: Allowed batch sizes, those of the warm-up.
+        model_bytes: Size of a version.
 
     Returns:
         The folder.
     """
     folder = os.path.join(base, FOLDER)
-    files = {
-        "models.config": models_config(name),
-        "batching.config": batching_config(batch_sizes),
-        "monitoring.config": f'prometheus_config {{\n  enable: true\n  path: "{METRICS_PATH}"\n}}\n',
-        "docker-compose.yml": docker_compose(name),
-        "kubernetes.yaml": kubernetes(name, batch_sizes),
-    }
-    for file_name, text in files.items():
-        card.write_text(os.path.join(folder, file_name), text)
+    for file_name, text in render(name, batch_sizes, model_bytes).items():
+        _io.write_text(os.path.join(folder, file_name), text)
     return folder
 
 
-def models_config(name: str) -> str:
-    """The server's list of models, as a text protocol buffer; it serves the newest version."""
-    return f"""\
-model_config_list {{
-  config {{
-    name: "{name}"
-    base_path: "/models/{name}"
-    model_platform: "tensorflow"
-    # To go back to a version: model_version_policy {{ specific {{ versions: 1 }} }}
-    model_version_policy {{ latest {{ num_versions: 1 }} }}
-  }}
-}}
-"""
-
-
-def batching_config(batch_sizes: list[int], timeout_micros: int = 2000, threads: int = 4) -> str:
-    """How the server joins requests.
+def render(name: str, batch_sizes: Iterable[int], model_bytes: int) -> dict[str, str]:
+    """Return the content of all files by name.
 
     Args:
-        batch_sizes: Batches are filled up to the next of these, so that no other size ever runs.
-        timeout_micros: How long the first request of a batch waits for others.
-        threads: Batches in the works at a time.
+        name: Name of the model on the server.
+        batch_sizes: Allowed batch sizes, those of the warm-up.
+        model_bytes: Size of a version.
     """
     sizes = check_batch_sizes(batch_sizes)
-    lines = [
-        f"max_batch_size {{ value: {sizes[-1]} }}",
-        f"batch_timeout_micros {{ value: {timeout_micros} }}",
-        "max_enqueued_batches { value: 100 }",
-        f"num_batch_threads {{ value: {threads} }}",
-        *(f"allowed_batch_sizes: {size}" for size in sizes),
-    ]
-    return "\n".join(lines) + "\n"
+    request, limit = memory(model_bytes, sizes[-1])
+    values = {
+        "name": check_name(name),
+        "resource": resource_name(name),
+        "image": IMAGE,
+        "tensorflow": tf.__version__,
+        "max_batch_size": sizes[-1],
+        "allowed_batch_sizes": "\n".join(f"allowed_batch_sizes: {size}" for size in sizes),
+        "memory_request": request,
+        "memory_limit": limit,
+        "compose_arguments": _arguments(f"/models/{name}/{FOLDER}", indent=6),
+        "kubernetes_arguments": _arguments("/config", indent=12),
+    }
+    files = {}
+    for file_name in FILES:  # the configuration comes before the files that contain it
+        text = importlib.resources.files(__package__).joinpath("assets", file_name).read_text(encoding="utf-8")
+        files[file_name] = _Template(text).substitute(values)
+        values[file_name.replace(".", "_")] = textwrap.indent(files[file_name].rstrip("\n"), " " * 4)
+    return files
 
 
-def _arguments(folder):
-    return [
-        f"--port={GRPC_PORT}",
-        f"--rest_api_port={REST_PORT}",
+def resource_name(name: str) -> str:
+    """Return the name of a model as a DNS label (RFC 1035), short enough for `NAME-serving` to be one.
+
+    Names that are no such label get a hash of theirs, so that two of them never collide.
+
+    References:
+        https://kubernetes.io/docs/concepts/overview/working-with-objects/names/
+    """
+    limit = _MAX_LABEL - len(_SUFFIX)
+    if re.fullmatch("[a-z]([-a-z0-9]*[a-z0-9])?", name) and len(name) <= limit:
+        return name
+    digest = hashlib.sha256(name.encode()).hexdigest()[:8]
+    label = re.sub("[^a-z0-9]+", "-", f"model-{name}" if not name[:1].isalpha() else name)
+    return f"{label[: limit - len(digest) - 1].strip('-')}-{digest}"
+
+
+def memory(model_bytes: int, max_batch_size: int) -> tuple[int, int]:
+    """Return the memory that a server requests and its limit, in MiB.
+
+    The limit covers the process (1 GiB), two versions during an update and a copy of one while it is read, and 64 MiB
+    per image of the largest batch: decoded, resized and as activations.
+
+    Args:
+        model_bytes: Size of a version.
+        max_batch_size: Images in the largest batch.
+    """
+    model = model_bytes / _MIB
+    request, limit = 512 + 1.5 * model, 1024 + 3 * model + 64 * max_batch_size
+    return tuple(256 * -(-int(size) // 256) for size in (request, limit))
+
+
+def _arguments(folder: str, indent: int) -> str:
+    arguments = (
+        "--port=8500",
+        "--rest_api_port=8501",
         f"--model_config_file={folder}/models.config",
         "--enable_batching=true",
         f"--batching_parameters_file={folder}/batching.config",
         f"--monitoring_config_file={folder}/monitoring.config",
-    ]
-
-
-def docker_compose(name: str) -> str:
-    """A Compose file that lies in `BASE/deployment` and serves `BASE`."""
-    arguments = "\n".join(f"      - {argument}" for argument in _arguments(f"/models/{name}/{FOLDER}"))
-    # The image has bash but no curl.
-    probe = (
-        f"exec 3<>/dev/tcp/127.0.0.1/{REST_PORT} && "
-        f"printf 'GET /v1/models/{name} HTTP/1.0\\r\\n\\r\\n' >&3 && grep -q AVAILABLE <&3"
     )
-    return f"""\
-# docker compose up; then POST pictures to http://localhost:{REST_PORT}/v1/models/{name}:predict
-# The server should not be older than the TensorFlow that exported the model: see the card of each version.
-services:
-  serving:
-    image: ${{TF_SERVING_IMAGE:-{IMAGE}}}
-    command:
-{arguments}
-    ports:
-      - "{GRPC_PORT}:{GRPC_PORT}"
-      - "{REST_PORT}:{REST_PORT}"
-    volumes:
-      - ..:/models/{name}:ro
-    healthcheck:
-      test: ["CMD", "bash", "-c", "{probe}"]
-      interval: 10s
-      timeout: 5s
-      retries: 3
-      start_period: 60s
-    restart: unless-stopped
-"""
-
-
-def kubernetes(name: str, batch_sizes: list[int]) -> str:
-    """A Deployment and a Service, with the server's configuration in a ConfigMap and the versions on a volume claim."""
-    resource = re.sub(r"[^a-z0-9-]", "-", name)
-    arguments = "\n".join(f"            - {argument}" for argument in _arguments("/config"))
-
-    def indented(text):
-        return "".join(f"    {line}\n" for line in text.splitlines())
-
-    return f"""\
-# kubectl apply -f kubernetes.yaml, after copying the version directories to the volume of the claim
-# "{resource}-models".
-apiVersion: v1
-kind: ConfigMap
-metadata:
-  name: {resource}-serving
-data:
-  models.config: |
-{indented(models_config(name))}  batching.config: |
-{indented(batching_config(batch_sizes))}  monitoring.config: |
-    prometheus_config {{ enable: true path: "{METRICS_PATH}" }}
----
-apiVersion: apps/v1
-kind: Deployment
-metadata:
-  name: {resource}-serving
-  labels: {{app: {resource}-serving}}
-spec:
-  replicas: 1
-  selector:
-    matchLabels: {{app: {resource}-serving}}
-  template:
-    metadata:
-      labels: {{app: {resource}-serving}}
-      annotations:
-        prometheus.io/scrape: "true"
-        prometheus.io/port: "{REST_PORT}"
-        prometheus.io/path: {METRICS_PATH}
-    spec:
-      containers:
-        - name: serving
-          image: {IMAGE}
-          args:
-{arguments}
-          ports:
-            - {{name: grpc, containerPort: {GRPC_PORT}}}
-            - {{name: rest, containerPort: {REST_PORT}}}
-          # The server opens its ports when the model is loaded and warm.
-          startupProbe:
-            httpGet: {{path: /v1/models/{name}, port: rest}}
-            periodSeconds: 5
-            failureThreshold: 60
-          readinessProbe:
-            httpGet: {{path: /v1/models/{name}, port: rest}}
-            periodSeconds: 5
-          livenessProbe:
-            tcpSocket: {{port: grpc}}
-            periodSeconds: 20
-          resources:
-            requests: {{cpu: "2", memory: 2Gi}}
-            limits: {{memory: 4Gi}}
-          volumeMounts:
-            - {{name: models, mountPath: /models/{name}, readOnly: true}}
-            - {{name: config, mountPath: /config, readOnly: true}}
-      volumes:
-        - name: models
-          persistentVolumeClaim: {{claimName: {resource}-models, readOnly: true}}
-        - name: config
-          configMap: {{name: {resource}-serving}}
----
-apiVersion: v1
-kind: Service
-metadata:
-  name: {resource}-serving
-spec:
-  selector: {{app: {resource}-serving}}
-  ports:
-    - {{name: grpc, port: {GRPC_PORT}, targetPort: grpc}}
-    - {{name: rest, port: {REST_PORT}, targetPort: rest}}
-"""
+    return textwrap.indent("\n".join(f"- {argument}" for argument in arguments), " " * indent)

@@ -2,11 +2,11 @@
 
 import contextlib
 import os
-import tempfile
 
 import keras
 import numpy as np
 
+from keras_vit import _io
 from keras_vit.serving import artefacts, card, pictures, verify
 
 
@@ -15,40 +15,33 @@ class ConversionError(RuntimeError):
 
 
 @contextlib.contextmanager
-def draft(path: str, description: dict, others: tuple[str, ...] = ()):
+def draft(path: str, description: dict):
     """A file to write, which appears under its name only when all went well.
 
-    Beside it come its card (`NAME.json`) and its labels (`NAME.labels.txt`).
+    Beside it come its card (`PATH.json`) and its labels (`PATH.labels.txt`).
 
     Args:
-        path: The final name.
-        description: The card, without `bytes`, which is added.
-        others: Extensions of further files that belong to it, such as ".bin".
+        path: The final name. For OpenVINO's `.xml` the `.bin` file beside it belongs to it.
+        description: The card, without the sizes and hashes of the files, which are added.
 
     Yields:
         The name to write to, in a temporary directory on the same file system, and a function to call once the file
         is written: it writes card and labels, so that the draft can be opened as an artefact.
     """
-    directory = os.path.dirname(path) or "."
-    os.makedirs(directory, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=".unfinished-", dir=directory) as folder:
+    with _io.draft_directory(path) as folder:
         name = os.path.join(folder, os.path.basename(path))
 
-        def extended(file, extension):
-            return os.path.splitext(file)[0] + extension
-
         def describe():
-            parts = [name, *(extended(name, extension) for extension in others)]
-            size = sum(os.path.getsize(part) for part in parts)
-            card.write_text(card.labels_beside(name), "".join(f"{label}\n" for label in description["class_names"]))
-            card.write(card.beside(name), {**description, "bytes": size})
+            _io.write_text(card.labels_beside(name), card.labels_text(description["class_names"]))
+            card.write(card.beside(name), description, card.parts_of(name))
 
         yield name, describe
-        for extension in others:
-            os.replace(extended(name, extension), extended(path, extension))
-        # The file comes last: whoever finds it finds its card as well.
-        for named in (card.labels_beside, card.beside, str):
-            os.replace(named(name), named(path))
+        drafts, finals = card.parts_of(name), card.parts_of(path)
+        # Whoever opens the artifact meanwhile sees a card that does not match it, and is told so.
+        for part in drafts:
+            _io.publish_file(drafts[part], finals[part])
+        for named in (card.labels_beside, card.beside):
+            _io.publish_file(named(name), named(path))
 
 
 def compare(

@@ -13,10 +13,10 @@ from absl import logging
 
 from keras_vit.serving import artefacts, clone, files, pictures, runtimes, verify
 
-# format -> extension of the file, extensions beside it, what Keras needs to write it beyond the runtime
+# format -> extension of the file, packages that Keras needs to write it beyond the runtime
 FORMATS = {
-    "onnx": (".onnx", (), ("tf2onnx", "onnx")),
-    "openvino": (".xml", (".bin",), ()),
+    "onnx": (".onnx", ("tf2onnx", "onnx")),
+    "openvino": (".xml", ()),
 }
 
 
@@ -33,7 +33,7 @@ def export_interchange(
 ) -> verify.Comparison:
     """Exports a classifier to ONNX or OpenVINO, after checking that it answers as the model does.
 
-    Beside the file lie its card (`NAME.json`) and its labels (`NAME.labels.txt`), and for OpenVINO its weights
+    Beside the file lie its card (`PATH.json`) and its labels (`PATH.labels.txt`), and for OpenVINO its weights
     (`NAME.bin`). Its input is `images`, its output `probabilities`.
 
     Args:
@@ -60,7 +60,7 @@ def export_interchange(
     classifier = with_probabilities(network, tuple(description["image_shape"]), description["output"], batch_size)
     spec = tf.TensorSpec(classifier.input_shape, tf.float32, runtimes.INPUT)
     description = {**description, "precision": "float32", "batch_size": batch_size, "input": "float32"}
-    with files.draft(path, description, FORMATS[format][1]) as (name, describe):
+    with files.draft(path, description) as (name, describe):
         verbosity = logging.get_verbosity()
         try:
             with _garbage_collected():
@@ -89,7 +89,7 @@ def check(format: str, path: str) -> None:  # noqa: A002
     """
     if format not in FORMATS:
         raise ValueError(f"format must be one of {sorted(FORMATS)}. Received: format={format!r}.")
-    extension, _, packages = FORMATS[format]
+    extension, packages = FORMATS[format]
     if not path.endswith(extension):
         raise ValueError(f"The name of the {format} file must end in {extension}. Received: {path!r}.")
     missing = [name for name in packages if importlib.util.find_spec(name) is None]

@@ -17,6 +17,7 @@ import numpy as np
 from absl import logging
 
 from keras_vit.data import preprocess as preprocessing
+from keras_vit.serving import card
 
 NAME = "TFLITE_METADATA"
 IDENTIFIER = b"M001"
@@ -74,13 +75,8 @@ def add(content: bytes, description: dict) -> bytes:
     output.write(builder.Output())
     with zipfile.ZipFile(output, "a", zipfile.ZIP_STORED) as archive:
         # A fixed time, so that the same model gives the same file.
-        archive.writestr(zipfile.ZipInfo(LABELS), "".join(f"{one_line(name)}\n" for name in description["class_names"]))
+        archive.writestr(zipfile.ZipInfo(LABELS), card.labels_text(description["class_names"]))
     return output.getvalue()
-
-
-def one_line(name: str) -> str:
-    """A class name as it stands in a file of labels, which has one a line."""
-    return " ".join(name.split())
 
 
 class Table(NamedTuple):

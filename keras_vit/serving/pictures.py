@@ -9,6 +9,8 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
+from keras_vit.training.errors import UnreadableInput
+
 
 class Pictures(NamedTuple):
     """Encoded pictures.
@@ -74,15 +76,17 @@ def prepare(contents: list[bytes], preprocess) -> np.ndarray:
     return np.stack([preprocess(tf.constant(content)).numpy() for content in contents])
 
 
-def keep_readable(pictures: Pictures, preprocess) -> Pictures:
-    """Leaves out pictures that cannot be decoded, and warns of each.
+def keep_readable(pictures: Pictures, preprocess, on_bad_image: str = "skip") -> Pictures:
+    """Leave out images that cannot be decoded, and warn about each.
 
     Args:
-        pictures: Encoded pictures.
-        preprocess: Encoded picture (scalar string) -> model input.
+        pictures: Encoded images.
+        preprocess: Function from an encoded image (scalar string) to the model's input.
+        on_bad_image: `"skip"`, or `"error"` to stop at the first that cannot be decoded.
 
     Raises:
-        ValueError: If none can be read.
+        UnreadableInput: If one cannot be decoded and `on_bad_image` is `"error"`.
+        ValueError: If none can be decoded.
     """
     kept = []
     for index, content in enumerate(pictures.contents):
@@ -90,6 +94,11 @@ def keep_readable(pictures: Pictures, preprocess) -> Pictures:
             preprocess(tf.constant(content))
             kept.append(index)
         except tf.errors.OpError as error:
+            if on_bad_image == "error":
+                raise UnreadableInput(
+                    f"unreadable image {pictures.names[index]}: {reason(error)}. Repair or remove it, or pass "
+                    "--on_bad_image=skip"
+                ) from None
             logging.warning("Left out, because it cannot be read: %s (%s)", pictures.names[index], reason(error))
     if not kept:
         raise ValueError(f"Expected real pictures. None of the {len(pictures.contents)} given can be read.")

@@ -18,13 +18,10 @@ from tensorflow.core.framework import tensor_pb2
 
 PACKAGE = "tensorflow.serving"
 PREDICTION_SERVICE = f"{PACKAGE}.PredictionService"
-MODEL_SERVICE = f"{PACKAGE}.ModelService"
-VERSION_STATES = {"UNKNOWN": 0, "START": 10, "LOADING": 20, "AVAILABLE": 30, "UNLOADING": 40, "END": 50}
 
 # message -> (field, number, type); "map" is a map from string to bytes, "[]" marks repeated fields.
 _MESSAGES = {
     "Int64Value": (("value", 1, "int64"),),
-    "Any": (("type_url", 1, "string"), ("value", 2, "bytes")),
     "ModelSpec": (
         ("name", 1, "string"),
         ("version", 2, "Int64Value"),
@@ -35,13 +32,6 @@ _MESSAGES = {
     "PredictResponse": (("outputs", 1, "map"), ("model_spec", 2, "ModelSpec")),
     "PredictLog": (("request", 1, "PredictRequest"), ("response", 2, "PredictResponse")),
     "PredictionLog": (("predict_log", 6, "PredictLog"),),
-    "GetModelStatusRequest": (("model_spec", 1, "ModelSpec"),),
-    "StatusProto": (("error_code", 1, "int32"), ("error_message", 2, "string")),
-    "ModelVersionStatus": (("version", 1, "int64"), ("state", 2, "int32"), ("status", 3, "StatusProto")),
-    "GetModelStatusResponse": (("model_version_status", 1, "ModelVersionStatus[]"),),
-    "GetModelMetadataRequest": (("model_spec", 1, "ModelSpec"), ("metadata_field", 2, "string[]")),
-    "GetModelMetadataResponse": (("model_spec", 1, "ModelSpec"), ("metadata", 2, "map")),
-    "SignatureDefMap": (("signature_def", 1, "map"),),
 }
 
 
@@ -115,7 +105,7 @@ def predict_request(model: str, signature: str, inputs: dict, version: int | Non
 
 
 def metadata_json(name: str, version: int, signatures: dict) -> dict:
-    """The answer to a metadata request over REST.
+    """The answer to a metadata request.
 
     Args:
         name: The model's name.

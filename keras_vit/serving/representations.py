@@ -3,7 +3,7 @@
 import keras
 import tensorflow as tf
 
-from keras_vit.inspection import attention, tokens
+from keras_vit.inspection import attention, token_layout
 
 HEAD = "head"
 
@@ -50,7 +50,7 @@ def attention_function(model: keras.Model):
         _, recorder = attention.run(model, images, keep)
         layout = recorder.layout()
         weights = tf.stack(blocks, axis=1)  # [B, L, N, N]
-        if layout.reads == tokens.TOKENS:
+        if layout.reads == token_layout.TOKENS:
             rows = tf.gather(weights, list(layout.read_tokens), axis=2)
         else:
             rows = weights[:, :, layout.num_prefix_tokens :]

@@ -1,14 +1,12 @@
 """From the directory of a training run to what the exports need: description, preprocessing, real pictures."""
 
-import hashlib
-import json
 import os
 
 import numpy as np
 import tensorflow as tf
 
 import keras_vit.models  # noqa: F401  the class of a saved model must be known before it is loaded
-from keras_vit import data, training
+from keras_vit import _io, data, training
 from keras_vit.data import preprocess as preprocessing
 from keras_vit.data import sources
 from keras_vit.serving import artefacts, card, outputs, pictures
@@ -37,7 +35,7 @@ def describe(run: training.Run) -> dict:
         data={name: value for name, value in run.config["data"].items() if name != "class_names"},
         recipe=run.config["recipe"],
         versions=run.config.get("versions", {}),
-        model_sha256=_sha256(os.path.join(run.path, run_directory.MODEL)),
+        model_sha256=_sha256_of_model(run.path),
     )
 
 
@@ -126,21 +124,15 @@ def from_source(source: sources.Source, limit: int) -> pictures.Pictures:
         image = image if image.dtype == tf.string else tf.io.encode_png(image)
         contents.append(image.numpy())
         labels.append(label)
-        names.append(f"{source.name} #{index}")
+        names.append(source.origin(index) if isinstance(source, sources.FileSource) else f"{source.name} #{index}")
     return pictures.Pictures(contents, np.stack(labels), names)
 
 
 def last_metrics(directory: str) -> dict:
     """The last line of a run's metrics that holds an evaluation; empty if there is none."""
     path = os.path.join(directory, run_directory.METRICS)
-    found = {}
-    if os.path.exists(path):
-        with open(path, encoding="utf-8") as file:
-            for line in file:
-                entry = json.loads(line) if line.strip() else {}
-                if "eval_accuracy" in entry:
-                    found = entry
-    return found
+    lines, _ = _io.read_json_lines(path) if os.path.exists(path) else ([], 0)
+    return next((line for line in reversed(lines) if "eval_accuracy" in line), {})
 
 
 def _examples(source, count):
@@ -154,11 +146,6 @@ def _examples(source, count):
         yield index, example["image"], example["label"].numpy()
 
 
-def _sha256(path):
-    if not os.path.exists(path):
-        return None
-    digest = hashlib.sha256()
-    with open(path, "rb") as file:
-        while chunk := file.read(1 << 20):
-            digest.update(chunk)
-    return digest.hexdigest()
+def _sha256_of_model(directory):
+    path = os.path.join(directory, run_directory.MODEL)
+    return _io.sha256(path) if os.path.exists(path) else None

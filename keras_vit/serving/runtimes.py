@@ -32,8 +32,8 @@ def open_onnx(path: str, num_threads: int | None = None):
         num_threads: Threads of the kernels; None for all cores.
 
     Returns:
-        A function from images, float32 `[B, H, W, C]`, to probabilities `[B, classes]`, and the file's batch size
-        (None if it is open).
+        A function from images, float32 `[B, H, W, C]`, to probabilities `[B, classes]`; the shape of its input, with
+        None for an open batch size; the number of classes.
 
     Raises:
         ImportError: If ONNX Runtime is not installed.
@@ -54,12 +54,12 @@ def open_onnx(path: str, num_threads: int | None = None):
     except Exception as error:  # its exceptions have no common class
         raise ValueError(f"{path!r} is not an ONNX file that can be run: {error}") from error
     _check_names(path, [node.name for node in session.get_inputs()], [node.name for node in session.get_outputs()])
-    batch_size = session.get_inputs()[0].shape[0]
+    shape = [size if isinstance(size, int) else None for size in session.get_inputs()[0].shape]
 
     def predict(images: np.ndarray) -> np.ndarray:
         return session.run([OUTPUT], {INPUT: images})[0]
 
-    return predict, batch_size if isinstance(batch_size, int) else None
+    return predict, shape, session.get_outputs()[0].shape[-1]
 
 
 def open_openvino(path: str, num_threads: int | None = None):
@@ -90,13 +90,13 @@ def open_openvino(path: str, num_threads: int | None = None):
         raise ValueError(f"{path!r} is not an OpenVINO model that can be run: {error}") from error
     inputs, outputs = ([next(iter(port.names), "") for port in ports] for ports in (compiled.inputs, compiled.outputs))
     _check_names(path, inputs, outputs)
-    dimension = compiled.inputs[0].partial_shape[0]
+    shape = [None if size.is_dynamic else size.get_length() for size in compiled.inputs[0].partial_shape]
     request = compiled.create_infer_request()
 
     def predict(images: np.ndarray) -> np.ndarray:
         return np.array(request.infer({INPUT: images})[OUTPUT])  # a copy: the next call writes into the same memory
 
-    return predict, None if dimension.is_dynamic else dimension.get_length()
+    return predict, shape, compiled.outputs[0].partial_shape[1].get_length()
 
 
 def weights_beside(path: str) -> str:

@@ -6,12 +6,12 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from keras_vit import _io
 from keras_vit.serving import (
     artefacts,
     card,
     clone,
     decoding,
-    latency,
     outputs,
     pictures,
     representations,
@@ -78,11 +78,12 @@ def export_saved_model(
             extra_signatures,
         )
         signatures.write(module, draft.path, module.signatures())
-        description = {**description, "precision": dtype, "bytes": latency.size_of(draft.path)}
         extra = os.path.join(draft.path, "assets.extra")  # copied and kept by the server, never read by it
-        card.write_text(os.path.join(extra, LABELS), "".join(f"{name}\n" for name in description["class_names"]))
-        card.write(os.path.join(extra, card.FILE_NAME), description)
-        card.write_text(os.path.join(extra, card.MARKDOWN_NAME), card.to_markdown(description))
+        _io.write_text(os.path.join(extra, LABELS), card.labels_text(description["class_names"]))
+        content = card.write(
+            os.path.join(extra, card.FILE_NAME), {**description, "precision": dtype}, card.parts_of(draft.path)
+        )
+        _io.write_text(os.path.join(extra, card.MARKDOWN_NAME), card.to_markdown(content))
         comparison = verify_saved_model(draft.path, reference, preprocess, examples, tolerance)
         if batch_sizes:
             artefact = artefacts.SavedModelArtefact(draft.path)

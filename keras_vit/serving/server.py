@@ -1,187 +1,389 @@
-"""A development server: TF Serving's REST paths and gRPC service in Python, without its batching and its speed."""
+"""Development server: TF Serving's REST API on Starlette and uvicorn.
 
+It serves the newest version of one model, without batching and without access control. Everything that a client decides
+is bounded: the size of a body, the memory of all bodies together, the number of requests at a time, the time that a
+request may take, and the time that stopping may take.
+
+References:
+    https://www.tensorflow.org/tfx/serving/api_rest
+"""
+
+import asyncio
+import concurrent.futures
 import contextlib
-import http.server
+import dataclasses
 import json
 import os
 import re
+import socket
 import threading
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
+import numpy as np
 import tensorflow as tf
 from absl import logging
 
 from keras_vit.serving import artefacts, protocol, rest, versions
 
-_PATH = re.compile(r"/v1/models/(?P<name>[^/:]+)(/versions/(?P<version>\d+))?(?P<rest>|/metadata|:predict)")
-MOST_BYTES = 64 << 20
+
+@dataclasses.dataclass(frozen=True)
+class Limits:
+    """Bounds of a server.
+
+    Attributes:
+        body_bytes: Largest body of a request.
+        buffered_bytes: Bodies of all requests together.
+        json_lists: Lists and objects in a body: each takes more memory than its two characters.
+        requests: Requests at a time, waiting ones included.
+        workers: Requests that are computed at a time.
+        read_seconds: Time that a request may take to arrive.
+        answer_seconds: Time that its answer may take.
+        grace_seconds: Time that requests under way get after SIGTERM.
+    """
+
+    body_bytes: int = 64 << 20
+    buffered_bytes: int = 256 << 20
+    json_lists: int = 4 << 20
+    requests: int = 512
+    workers: int = 8
+    read_seconds: float = 30.0
+    answer_seconds: float = 30.0
+    grace_seconds: float = 30.0
 
 
 class ServedModel:
-    """The newest version of a model, replaced when a newer one appears.
+    """Newest version of a model, replaced when a newer one appears.
 
     Args:
-        name: Its name in requests.
-        base: The directory that holds its versions.
+        name: Name of the model in requests.
+        base: Directory with the versions of the model.
 
     Raises:
-        FileNotFoundError: If there is no version.
+        FileNotFoundError: If there is no version that can be loaded.
     """
 
     def __init__(self, name: str, base: str):
         self.name = name
         self.base = base
         self._lock = threading.Condition()
-        self._users = {}  # artefact -> requests that are using it
-        self._current = None  # (version, artefact)
+        self._users: dict[artefacts.SavedModelArtefact, int] = {}  # requests under way
+        self._current: tuple[int, artefacts.SavedModelArtefact] | None = None
+        self._failed: dict[int, object] = {}  # version -> its files when loading failed
         self.reload()
         if self._current is None:
-            raise FileNotFoundError(f"Expected a version of the model, as {base}/1. There is none.")
+            raise FileNotFoundError(f"Expected a version of the model that can be loaded, as {base}/1. There is none.")
 
     @property
     def version(self) -> int:
-        """The version that is served."""
+        """Version that is served."""
         return self._current[0]
 
+    @property
+    def busy(self) -> bool:
+        """Whether requests are under way."""
+        with self._lock:
+            return any(self._users.values())
+
     def reload(self) -> bool:
-        """Loads the newest version if it is another one; requests that are under way finish on the old one.
+        """Load the newest version if it is not served yet; requests under way finish on the old one.
+
+        A version that cannot be loaded is logged once and tried again when its files change. The served version stays.
 
         Returns:
-            Whether it was another one.
+            Whether another version is served now.
         """
-        newest = (versions.list_versions(self.base) or [None])[-1]
-        if newest is None or (self._current and self._current[0] == newest):
-            return False
-        artefact = artefacts.SavedModelArtefact(os.path.join(self.base, str(newest)))
+        for version in reversed(versions.list_versions(self.base)):
+            if self._current and version == self._current[0]:
+                return False
+            artifact = self._load(version)
+            if artifact is not None:
+                self._replace(version, artifact)
+                return True
+        return False
+
+    def _load(self, version: int) -> artefacts.SavedModelArtefact | None:
+        path = os.path.join(self.base, str(version))
+        state = _state_of(path)
+        if version in self._failed and self._failed[version] == state:
+            return None
+        try:
+            artifact = artefacts.SavedModelArtefact(path)
+        except Exception as error:  # a version that is being copied can fail in any way
+            if version not in self._failed:
+                text = str(error).split("\n", 1)[0] or type(error).__name__
+                logging.error("Version %d cannot be loaded: %s", version, text)
+            self._failed[version] = state
+            return None
+        self._failed.pop(version, None)
+        return artifact
+
+    def _replace(self, version: int, artifact: artefacts.SavedModelArtefact) -> None:
         with self._lock:
-            previous, self._current = self._current, (newest, artefact)
-            self._users[artefact] = 0
+            previous, self._current = self._current, (version, artifact)
+            self._users[artifact] = 0
             if previous:
                 self._lock.wait_for(lambda: not self._users[previous[1]])
                 del self._users[previous[1]]
         if previous:
             previous[1].close()
-        logging.info("Serving %s version %d", self.name, newest)
-        return True
+        logging.info("Serving %s version %d", self.name, version)
 
     @contextlib.contextmanager
-    def use(self, name: str, version: int | None = None):
-        """The artefact for one request, with its version.
+    def use(self, name: str, version: int | None = None) -> Iterator[tuple[int, artefacts.SavedModelArtefact]]:
+        """Hold the served version for one request.
+
+        Args:
+            name: Name of the model in the request.
+            version: Version in the request; None for the newest.
+
+        Yields:
+            The version and its artifact.
 
         Raises:
             RequestError: If the name or version is not served.
         """
         with self._lock:
-            current, artefact = self._current
+            current, artifact = self._current
             if name != self.name or version not in (None, current):
                 wanted = name if version is None else f"{name} version {version}"
                 served = f"{self.name} version {current}"
                 raise rest.RequestError(f"Servable not found for request: {wanted}. Served: {served}.", 404)
-            self._users[artefact] += 1
+            self._users[artifact] += 1
         try:
-            yield current, artefact
+            yield current, artifact
         finally:
             with self._lock:
-                self._users[artefact] -= 1
+                self._users[artifact] -= 1
                 self._lock.notify_all()
 
-    def predict(self, name: str, version: int | None, signature: str, inputs_of) -> tuple[int, dict, object]:
-        """Answers one request.
+    def predict(self, name: str, version: int | None, body: object) -> dict[str, Any]:
+        """Answer a predict request.
 
         Args:
-            name: The model's name in the request.
-            version: The version in the request, None for the newest.
-            signature: The signature; "" for `serving_default`.
-            inputs_of: Takes the signature's inputs and returns arrays by name, and anything else to hand back.
+            name: Name of the model in the request.
+            version: Version in the request; None for the newest.
+            body: Parsed JSON of the request.
 
         Returns:
-            The version that answered, its outputs by name, and what `inputs_of` handed back.
+            The answer, for JSON.
 
         Raises:
-            RequestError: If the request does not fit.
+            RequestError: If the request does not fit the model.
         """
-        signature = signature or "serving_default"
-        with self.use(name, version) as (current, artefact):
-            if signature not in artefact.signatures:
-                names = sorted(artefact.signatures)
-                raise rest.RequestError(f"Serving signature key {signature!r} not found. There are: {names}.")
-            inputs, extra = inputs_of(artefact.signatures[signature].inputs)
+        with self.use(name, version) as (_, artifact):
+            signature = body.get("signature_name", "") if isinstance(body, Mapping) else ""
+            if not isinstance(signature, str):
+                raise rest.RequestError(f"'signature_name' must be a string. Received: {json.dumps(signature)[:100]}.")
+            signature = signature or "serving_default"
+            if signature not in artifact.signatures:
+                names = sorted(artifact.signatures)
+                raise rest.RequestError(f"Serving signature key {signature[:100]!r} not found. There are: {names}.")
             try:
-                return current, artefact.run(signature, inputs), extra
+                inputs, rows = rest.parse_predict(body, artifact.signatures[signature].inputs)
+                outputs: dict[str, np.ndarray] = artifact.run(signature, inputs)
+            except RecursionError as error:
+                raise rest.RequestError("The JSON of the request is nested too deeply.") from error
             except (tf.errors.InvalidArgumentError, ValueError) as error:
-                raise rest.RequestError(str(error).splitlines()[0]) from error
-
-
-class RestServer(http.server.ThreadingHTTPServer):
-    """The REST half.
-
-    Args:
-        model: What to serve.
-        address: Host and port; port 0 for any free one.
-    """
-
-    daemon_threads = False  # closing waits for the requests that are under way
-    request_queue_size = 1024
-
-    def __init__(self, model: ServedModel, address: tuple[str, int]):
-        self.model = model
-        super().__init__(address, _Handler)
-
-
-class _Handler(http.server.BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-    timeout = 30  # an idle connection must not keep the server from stopping for ever
-
-    def do_GET(self):  # noqa: N802  the name that the base class looks for
-        """Status and metadata."""
-        self._answer("GET")
-
-    def do_POST(self):  # noqa: N802
-        """Predictions."""
-        self._answer("POST")
-
-    def _answer(self, method):
-        try:
-            status, content = 200, self._result(method)
-        except rest.RequestError as error:
-            status, content = error.status, {"error": str(error)}
-        body = json.dumps(content).encode()
-        self.send_response(status)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(body)))
-        self.send_header("Connection", "close")
-        self.end_headers()
-        self.wfile.write(body)
-        self.close_connection = True
-
-    def _result(self, method):
-        model = self.server.model
-        body = self._read_body() if method == "POST" else None
-        match = _PATH.fullmatch(self.path.split("?")[0])
-        if not match or (method == "POST") != (match["rest"] == ":predict"):
-            raise rest.RequestError(f"Malformed request: {method} {self.path}", 404)
-        version = int(match["version"]) if match["version"] else None
-        if match["rest"] == ":predict":
-            signature = body.get("signature_name", "") if isinstance(body, dict) else ""
-            _, outputs, rows = model.predict(
-                match["name"], version, signature, lambda inputs: rest.parse_predict(body, inputs)
-            )
+                if isinstance(error, rest.RequestError):
+                    raise
+                raise rest.RequestError(str(error).split("\n", 1)[0]) from error
             return rest.format_predict(outputs, rows)
-        with model.use(match["name"], version) as (current, artefact):
-            if match["rest"] == "/metadata":
-                return protocol.metadata_json(model.name, current, artefact.signatures)
+
+    def metadata(self, name: str, version: int | None) -> dict[str, Any]:
+        """Answer a metadata request."""
+        with self.use(name, version) as (current, artifact):
+            return protocol.metadata_json(self.name, current, artifact.signatures)
+
+    def status(self, name: str, version: int | None) -> dict[str, Any]:
+        """Answer a status request."""
+        with self.use(name, version) as (current, _):
             return rest.model_status({current: "AVAILABLE"})
 
-    def _read_body(self):
-        length = self.headers.get("Content-Length", "")
-        if not length.isdecimal():
-            raise rest.RequestError("The header Content-Length is missing.", 411)
-        if int(length) > MOST_BYTES:
-            raise rest.RequestError(f"A request may have at most {MOST_BYTES} bytes. Received: {length}.", 413)
-        try:
-            return json.loads(self.rfile.read(int(length)))
-        except (ValueError, RecursionError) as error:
-            raise rest.RequestError(f"JSON Parse error: {error}") from error
 
-    def log_message(self, format, *arguments):  # noqa: A002
-        """Requests are logged at verbosity 1."""
-        logging.vlog(1, format, *arguments)
+class RestServer:
+    """REST server of one model, which listens from its construction on.
+
+    Args:
+        model: Model to serve.
+        host: Address to listen at.
+        port: Port to listen at; 0 for any free one.
+        limits: Bounds of the server.
+
+    Raises:
+        ImportError: If the extra is not installed.
+        OSError: If the address is taken.
+    """
+
+    def __init__(self, model: ServedModel, host: str = "localhost", port: int = 0, limits: Limits | None = None):
+        uvicorn = _import_uvicorn()
+        self.model = model
+        self.limits = limits or Limits()
+        self._socket = socket.create_server(
+            (host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET, backlog=1024
+        )
+        self.port: int = self._socket.getsockname()[1]
+        config = uvicorn.Config(
+            make_app(model, self.limits),
+            http="h11",
+            loop="asyncio",
+            ws="none",
+            lifespan="off",
+            log_config=None,
+            log_level="critical",
+            access_log=False,
+            timeout_graceful_shutdown=max(1, round(self.limits.grace_seconds)),
+        )
+        self._server = uvicorn.Server(config)
+
+    def run(self) -> None:
+        """Answer requests until SIGTERM, Ctrl-C or `stop`, then finish those under way within the grace period."""
+        self._server.run(sockets=[self._socket])
+
+    def stop(self) -> None:
+        """Let `run` return, from another thread."""
+        self._server.should_exit = True
+
+
+def make_app(model: ServedModel, limits: Limits) -> Callable:
+    """Return the ASGI application that serves a model.
+
+    Args:
+        model: Model to serve.
+        limits: Bounds of the server.
+
+    Raises:
+        ImportError: If the extra is not installed.
+    """
+    _import_uvicorn()
+    from starlette import applications, exceptions, requests, responses, routing
+
+    workers = concurrent.futures.ThreadPoolExecutor(limits.workers, thread_name_prefix="predict")
+    held = {"requests": 0, "bytes": 0}
+
+    async def answer(request: requests.Request, method: Callable, *arguments: object) -> responses.Response:
+        """Run a method of the model in a worker thread, with every error as JSON."""
+        status = 200
+        try:
+            held["requests"] += 1
+            if held["requests"] > limits.requests:
+                raise rest.RequestError("The server has too many requests under way.", 503)
+            version = _parse_version(request.path_params.get("version"))
+            with contextlib.ExitStack() as stack:
+                if request.method == "POST":
+                    arguments = (await read_body(request, stack),)
+                work = asyncio.get_running_loop().run_in_executor(
+                    workers, method, request.path_params["name"], version, *arguments
+                )
+                try:
+                    content = await asyncio.wait_for(work, limits.answer_seconds)
+                except TimeoutError as error:
+                    raise rest.RequestError(f"No answer within {limits.answer_seconds} s.", 504) from error
+        except rest.RequestError as error:
+            status, content = error.status, {"error": str(error)}
+        except requests.ClientDisconnect:
+            status, content = 400, {"error": "The client closed the connection."}
+        except Exception as error:  # a client must get an answer, and the others theirs
+            logging.exception("%s %s failed", request.method, request.url.path)
+            status, content = 500, {"error": f"{type(error).__name__}: {str(error)[:1000]}".split("\n", 1)[0]}
+        finally:
+            held["requests"] -= 1
+        return responses.JSONResponse(content, status, {"Connection": "close"} if status in (408, 413, 503) else None)
+
+    async def read_body(request: requests.Request, stack: contextlib.ExitStack) -> bytes:
+        """Read a body within the limits.
+
+        One that is too large is read to its end and dropped: a client that is still sending would not see the answer.
+        """
+        declared = request.headers.get("content-length", "0")
+        if not declared.isdecimal() or len(declared) > 15 or int(declared) > 8 * limits.body_bytes:
+            raise rest.RequestError(_too_large(limits, declared[:30]), 413)
+        chunks: list[bytes] = []
+        refused, total = None, 0
+        try:
+            async with asyncio.timeout(limits.read_seconds):
+                async for chunk in request.stream():
+                    total += len(chunk)
+                    if total > limits.body_bytes:
+                        refused = refused or rest.RequestError(_too_large(limits, f"at least {total}"), 413)
+                    elif held["bytes"] + len(chunk) > limits.buffered_bytes:
+                        refused = refused or rest.RequestError("The server has too many requests under way.", 503)
+                    if refused:
+                        chunks.clear()
+                        continue
+                    chunks.append(chunk)
+                    held["bytes"] += len(chunk)
+                    stack.callback(_release, held, len(chunk))
+        except TimeoutError as error:
+            raise rest.RequestError(f"The request did not arrive within {limits.read_seconds} s.", 408) from error
+        if refused:
+            raise refused
+        return b"".join(chunks)
+
+    def predict(name: str, version: int | None, body: bytes) -> dict[str, Any]:
+        return model.predict(name, version, _parse_json(body, limits))
+
+    def endpoint(method: Callable) -> Callable:
+        async def call(request: requests.Request) -> responses.Response:
+            return await answer(request, method)
+
+        return call
+
+    async def malformed(request: requests.Request, _: Exception) -> responses.Response:
+        message = f"Malformed request: {request.method} {request.url.path[:200]}"
+        return responses.JSONResponse({"error": message}, 404)
+
+    routes = []
+    for prefix in ("/v1/models/{name}/versions/{version}", "/v1/models/{name}"):
+        routes += [
+            routing.Route(f"{prefix}:predict", endpoint(predict), methods=["POST"]),
+            routing.Route(f"{prefix}/metadata", endpoint(model.metadata), methods=["GET"]),
+            routing.Route(prefix, endpoint(model.status), methods=["GET"]),
+        ]
+    return applications.Starlette(routes=routes, exception_handlers={exceptions.HTTPException: malformed})
+
+
+def _parse_version(text: str | None) -> int | None:
+    if text is None:
+        return None
+    if not re.fullmatch("[0-9]{1,18}", text):
+        raise rest.RequestError(f"A version is a number. Received: {text[:100]!r}.", 404)
+    return int(text)
+
+
+def _parse_json(body: bytes, limits: Limits) -> object:
+    if body.count(b"[") + body.count(b"{") > limits.json_lists:
+        raise rest.RequestError(f"The JSON of a request may hold at most {limits.json_lists} lists and objects.", 413)
+    try:
+        return json.loads(body)
+    except (ValueError, RecursionError) as error:
+        raise rest.RequestError(f"JSON Parse error: {error}") from error
+
+
+def _too_large(limits: Limits, received: str) -> str:
+    return f"A request may have at most {limits.body_bytes} bytes. Received: {received}."
+
+
+def _release(held: dict[str, int], count: int) -> None:
+    held["bytes"] -= count
+
+
+def _state_of(path: str) -> object:
+    """Return what changes when files of a version change."""
+    found = []
+    for folder, _, names in os.walk(path):
+        for name in names:
+            with contextlib.suppress(OSError):
+                info = os.stat(os.path.join(folder, name))
+                found.append((folder, name, info.st_size, info.st_mtime_ns))
+    return sorted(found)
+
+
+def _import_uvicorn() -> Any:
+    try:
+        import starlette  # noqa: F401
+        import uvicorn
+    except ImportError as error:
+        extra = "keras-vision-transformers[serving]"
+        raise ImportError(f"The development server needs Starlette and uvicorn: pip install '{extra}'") from error
+    return uvicorn

@@ -47,7 +47,7 @@ def export_tflite(
 ) -> verify.Comparison:
     """Exports a classifier for devices, after checking that it answers as the model does.
 
-    Beside the file lie its card (`NAME.json`) and its labels (`NAME.labels.txt`). The signature `classify` takes
+    Beside the file lie its card (`PATH.json`) and its labels (`PATH.labels.txt`). The signature `classify` takes
     `images` and returns `probabilities`.
 
     Args:

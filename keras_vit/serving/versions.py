@@ -2,8 +2,8 @@
 
 import contextlib
 import os
-import shutil
-import tempfile
+
+from keras_vit import _io
 
 
 def list_versions(base: str) -> list[int]:
@@ -32,14 +32,10 @@ def new_version(base: str, version: int | None = None):
         raise ValueError(f"version must be at least 1. Received: version={version}.")
     os.makedirs(base, exist_ok=True)
     _refuse_existing(base, version)
-    draft = Draft(tempfile.mkdtemp(prefix=".unfinished-", dir=base))  # same file system: the rename is one step
-    try:
+    with _io.draft_directory(os.path.join(base, "version")) as path:
+        draft = Draft(path)
         yield draft
-        os.chmod(draft.path, 0o755)  # mkdtemp makes it private, and the server is another user
         draft.path, draft.version = _publish(draft.path, base, version)
-    finally:
-        if draft.version is None:
-            shutil.rmtree(draft.path, ignore_errors=True)
 
 
 class Draft:
@@ -61,11 +57,10 @@ def _publish(path, base, version):
         _refuse_existing(base, number)
         target = os.path.join(base, str(number))
         try:
-            os.rename(path, target)
+            _io.publish_directory(path, target)
             return target, number
-        except OSError:
-            # Another export may have taken the number between the look and the rename.
-            if version is not None or not os.path.exists(target):
+        except FileExistsError:
+            if version is not None:  # otherwise another export has just taken the number
                 raise
 
 

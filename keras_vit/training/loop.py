@@ -3,7 +3,6 @@
 import contextlib
 import math
 import os
-import re
 import time
 from collections.abc import Callable
 
@@ -13,7 +12,7 @@ from absl import logging
 
 from keras_vit import distribute
 from keras_vit import recipe as recipes
-from keras_vit.data import bad_images
+from keras_vit.data import errors as data_errors
 from keras_vit.training.checkpoints import CheckpointStore
 from keras_vit.training.errors import Diverged, Interrupted, UnreadableInput
 from keras_vit.training.interruption import StopRequest
@@ -77,13 +76,11 @@ class Loop:
         try:
             return self._run()
         except tf.errors.InvalidArgumentError as error:
-            # The message of the input pipeline, without the graph nodes that it passed on its way.
-            unreadable = re.search(rf"{bad_images.UNREADABLE} [^\[\]\n]+", error.message)
+            unreadable = data_errors.explain(error)
             if unreadable is None:
                 raise
             raise UnreadableInput(
-                f"{unreadable.group().strip()}. Mend or remove it, or skip such pictures with "
-                "--config.data.on_bad_image=skip"
+                f"{unreadable}. Mend or remove it, or skip such pictures with --config.data.on_bad_image=skip"
             ) from error
 
     def _run(self) -> dict:

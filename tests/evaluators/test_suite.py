@@ -132,6 +132,9 @@ def test_vtab_lists_what_is_missing():
     assert result.metrics["natural"] is None
     assert result.missing == {"dtd": "not prepared."}
     assert "dtd          missing: not prepared." in report.table([result])
+    assert result.measured
+    nothing = evaluators.Suite(["vtab(tasks='dtd')"]).run(subject(open_split))[0]
+    assert not nothing.measured
 
 
 def test_reports():

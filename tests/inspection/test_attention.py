@@ -3,7 +3,7 @@ import numpy as np
 import pytest
 
 from keras_vit import checkpoints, inspection, models
-from keras_vit.inspection import looks as looking
+from keras_vit.inspection import streaming_attention
 from tests import golden_data
 from tests.inspection import small
 
@@ -63,10 +63,10 @@ def test_what_the_output_reads():
 
 
 @pytest.mark.parametrize("name", ["token", "gap", "map", "deit"])
-def test_looks_is_maps_and_rollout_in_less_memory(name):
+def test_streaming_gives_the_maps_and_the_rollout(name):
     model, images = small.model(**small.VARIANTS[name]), small.images(1)
     maps = inspection.attention_maps(model, images)
-    seen = looking.looks(model, images[0], head_fusion="max", discard_ratio=0.3)
+    seen = streaming_attention.stream_attention(model, images[0], head_fusion="max", discard_ratio=0.3)
     assert seen.names == tuple(maps)
     np.testing.assert_allclose(seen.layers, np.concatenate(list(maps.grids().values())), rtol=1e-5)
     for depth in range(1, 3):

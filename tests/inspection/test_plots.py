@@ -131,3 +131,73 @@ def test_without_matplotlib(monkeypatch):
         plots.attention_distance(np.ones((2, 2)))
     with pytest.raises(ImportError, match=r"\[plots\]"):
         _matplotlib.colors("viridis")
+
+
+@pytest.mark.filterwarnings("ignore:Glyph")
+class TestNames:
+    """Names of classes and files are the user's own: any character, any length."""
+
+    HOSTILE = (
+        r"$\frac{$",
+        "a_b^c$",
+        "x" * 90,
+        "WM" * 9,
+        "Ringelblume auf einer Wiese im Garten hinter dem Haus",
+        "漢字" * 30,
+        "🐈\n\t",
+    )
+
+    @staticmethod
+    def overlapping(figure):
+        """Pairs of titles on one row that overlap, and titles that leave the figure."""
+        figure.canvas.draw()
+        boxes = [axes.title.get_window_extent() for axes in figure.axes if axes.title.get_text()]
+        outside = [box for box in boxes if box.x0 < 0 or box.x1 > figure.bbox.width]
+        return [(a, b) for i, a in enumerate(boxes) for b in boxes[i + 1 :] if a.overlaps(b)] + outside
+
+    @pytest.mark.parametrize("ending", ["png", "svg"])
+    def test_run_report(self, ending, tmp_path):
+        path = tmp_path / f"report.{ending}"
+        count = len(self.HOSTILE)
+        plots.draw_report(
+            str(path), [], np.zeros((count, 8, 8, 3)), self.HOSTILE, self.HOSTILE[::-1], [0.5] * count, self.HOSTILE[0]
+        )
+        assert path.stat().st_size > 500
+
+    def test_run_report_keeps_names_apart(self, monkeypatch, tmp_path):
+        drawn = []
+        monkeypatch.setattr(_matplotlib, "save", lambda figure, path: drawn.append(figure))
+        names = [name for name in self.HOSTILE if name.isascii()] * 5
+        images = np.zeros((len(names), 8, 8, 3))
+        plots.draw_report("report.png", [], images, names, names[::-1], [0.5] * len(names))
+        assert self.overlapping(drawn[0]) == []
+
+    def test_overlays_keep_names_apart(self):
+        names = [name for name in self.HOSTILE if name.isascii()] * 2
+        grids = {"rollout": [np.ones((2, 2))] * len(names)}
+        figure = plots.attention_overlays([PICTURE] * len(names), grids, [f"{name} · 72 %" for name in names])
+        assert self.overlapping(figure) == []
+        assert plots.svg(figure)
+
+    def test_panels(self):
+        figure = plots.attention_panels(
+            PICTURE, {name: np.ones((2, 2)) for name in self.HOSTILE}, title=self.HOSTILE[0]
+        )
+        assert self.overlapping(figure) == []
+        assert r"$\frac{$" in re.sub(r"<[^>]+>", "", plots.svg(figure).decode())
+
+    def test_the_probability_is_apart_from_a_name_that_is_a_number(self, monkeypatch):
+        drawn = []
+        monkeypatch.setattr(_matplotlib, "save", lambda figure, path: drawn.append(figure))
+        plots.draw_report("report.png", [], np.zeros((1, 8, 8, 1)), ["9"], ["9"], [0.72])
+        assert "9 · 72 %" in [axes.get_title() for axes in drawn[0].axes]
+
+
+def test_labels_are_wrapped_and_shortened():
+    assert plots.fit("cat", 10) == "cat"
+    assert plots.fit("a cat on a lap", 8) == "a cat on\na lap"
+    assert plots.fit("a cat on a lap by the sea", 8) == "a cat on\na lap b…"
+    assert plots.fit("x" * 30, 10, lines=1) == "x" * 9 + "…"
+    assert plots.fit("漢" * 10, 10, lines=1) == "漢" * 4 + "…"  # each takes two columns
+    assert plots.fit("W" * 30, 10, lines=1) == "W" * 5 + "…"
+    assert plots.fit("a\nb\tc", 10) == "a b c"

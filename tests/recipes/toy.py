@@ -118,7 +118,7 @@ def replace_readers(monkeypatch, folder):
         return sources.ArraySource(location, split, images, labels, names)
 
     replaced = dict.fromkeys(("tfds", "vtab", "tfrecord", "folder"), open_source) | dict.fromkeys(
-        ("fashion_mnist", "npz"), open_grey
+        ("fashion_mnist", "idx", "npz"), open_grey
     )
     for kind, function in replaced.items():
         reader = readers._Reader(function, lambda location: {}, kind, path=kind != "fashion_mnist")
@@ -133,7 +133,7 @@ def opener(batch_size):
     open_split = splits.opener(batch_size)
 
     def open_some(source, split, pp):
-        key = (source.partition(":")[0] in ("digits", "fashion_mnist"), "real_label" in source, pp)
+        key = (source.partition(":")[0] in ("digits", "fashion_mnist", "idx", "npz"), "real_label" in source, pp)
         if key not in OPENED:
             OPENED[key] = open_split(source, split, pp)
         return OPENED[key]

@@ -1,4 +1,6 @@
-"""One export that all tests of serving look at."""
+"""One export that all tests of serving look at, and TF Serving's published messages."""
+
+import functools
 
 import pytest
 
@@ -21,3 +23,13 @@ def served(tmp_path_factory):
         extra_signatures=("features", "attention"),
     )
     return model, base, comparison
+
+
+@pytest.fixture
+def published():
+    """Imports a module of `tensorflow-serving-api` by its name.
+
+    That package requires `tensorflow`, which must not share an environment with `tensorflow-cpu`: it is
+    installed without its dependencies.
+    """
+    return functools.partial(pytest.importorskip, reason="pip install --no-deps tensorflow-serving-api")

@@ -47,8 +47,9 @@ def test_files_card_and_answers(kind, tmp_path):
     model = small.model(dtype="mixed_bfloat16", dropout_rate=0.1)
     comparison = export(model, kind, tmp_path)
     expected = {"onnx": ["model.onnx"], "openvino": ["model.bin", "model.xml"]}[kind]
-    assert sorted(os.listdir(tmp_path)) == sorted([*expected, "model.json", "model.labels.txt"])
-    assert (tmp_path / "model.labels.txt").read_text(encoding="utf-8").splitlines() == list(small.CLASS_NAMES)
+    file = expected[-1]
+    assert sorted(os.listdir(tmp_path)) == sorted([*expected, f"{file}.json", f"{file}.labels.txt"])
+    assert (tmp_path / f"{file}.labels.txt").read_text(encoding="utf-8").splitlines() == list(small.CLASS_NAMES)
     assert comparison.examples == 6
     assert comparison.top1_agreement == 1.0
     artefact = artefacts.open_artefact(str(tmp_path))
@@ -156,17 +157,17 @@ def test_files_beside_the_draft(tmp_path):
             with open(os.path.splitext(name)[0] + extension, "wb") as file:
                 file.write(b"12345")
 
-    with pytest.raises(RuntimeError), files.draft(path, description, (".bin",)) as (name, describe):
+    with pytest.raises(RuntimeError), files.draft(path, description) as (name, describe):
         write(name)
         describe()
         raise RuntimeError
     assert os.listdir(tmp_path / "deep") == []
-    with files.draft(path, description, (".bin",)) as (name, describe):
+    with files.draft(path, description) as (name, describe):
         write(name)
         describe()
         assert os.listdir(tmp_path / "deep") == [os.path.basename(os.path.dirname(name))]
-    assert sorted(os.listdir(tmp_path / "deep")) == ["a.bin", "a.json", "a.labels.txt", "a.xml"]
-    assert '"bytes": 10' in (tmp_path / "deep" / "a.json").read_text()
+    assert sorted(os.listdir(tmp_path / "deep")) == ["a.bin", "a.xml", "a.xml.json", "a.xml.labels.txt"]
+    assert '"bytes": 10' in (tmp_path / "deep" / "a.xml.json").read_text()
 
 
 def test_garbage_is_collected_meanwhile():

@@ -2,6 +2,7 @@
 
 import concurrent.futures
 import contextlib
+import http.client
 import json
 import os
 import shutil
@@ -16,12 +17,13 @@ import urllib.request
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
-from keras_vit.serving import artefacts, client, protocol, rest, rpc, server
+from keras_vit.serving import artefacts, client, rest, server
 from tests.programs import call
 from tests.serving import small
 
-grpc = pytest.importorskip("grpc")
+pytest.importorskip("uvicorn", reason="uvicorn is not installed: pip install 'keras-vision-transformers[serving]'")
 
 
 @pytest.fixture(scope="module")
@@ -30,38 +32,36 @@ def base(served):
 
 
 @contextlib.contextmanager
-def serving(base):
-    """A model behind both servers: (model, REST URL, gRPC address)."""
+def serving(base, **limits):
+    """A model behind a server: (model, URL)."""
     model = server.ServedModel("pets", str(base))
-    over_rest = server.RestServer(model, ("localhost", 0))
-    thread = threading.Thread(target=over_rest.serve_forever, kwargs={"poll_interval": 0.02})
+    rest_server = server.RestServer(model, limits=server.Limits(**limits))
+    thread = threading.Thread(target=rest_server.run)
     thread.start()
-    over_grpc, port = rpc.start_server(model, 0)
     try:
-        yield model, f"http://localhost:{over_rest.server_port}", f"localhost:{port}"
+        yield model, f"http://localhost:{rest_server.port}"
     finally:
-        over_grpc.stop(grace=10).wait()
-        over_rest.shutdown()
-        over_rest.server_close()
-        thread.join()
+        rest_server.stop()
+        thread.join(60)
+        assert not thread.is_alive()
 
 
 @pytest.fixture(scope="module")
 def running(base):
-    with serving(base) as addresses:
-        yield addresses
+    with serving(base) as found:
+        yield found[1]
 
 
 @pytest.fixture(scope="module")
-def pictures():
-    """Forty different pictures and what the artefact says to each."""
+def images():
+    """Forty different images."""
     return [small.encode(image, "PNG") for image in small.arrays(40, seed=3)]
 
 
 @pytest.fixture(scope="module")
-def expected(base, pictures):
+def expected(base, images):
     artefact = artefacts.open_artefact(str(base))
-    return artefact.run("serving_default", {"image_bytes": pictures})
+    return artefact.run("serving_default", {"image_bytes": images})
 
 
 def get(url):
@@ -69,11 +69,26 @@ def get(url):
         return json.loads(response.read())
 
 
-@pytest.mark.parametrize("transport", [1, 2], ids=["rest", "grpc"])
-def test_client_gets_the_artefacts_answers(running, pictures, expected, transport):
-    with client.Client(running[transport], "pets") as asking:
-        answers = asking.predict([*pictures[:5], b"bad", *pictures[5:9]], batch_size=4)
-        features = asking.run("features", {"image_bytes": pictures[:2]})["features"]
+def post(url, body, path="/v1/models/pets:predict"):
+    """Status and parsed answer of a request."""
+    connection = http.client.HTTPConnection(url.removeprefix("http://"), timeout=60)
+    try:
+        connection.request("POST", path, body, {"Content-Type": "application/json"})
+        response = connection.getresponse()
+        return response.status, json.loads(response.read())
+    finally:
+        connection.close()
+
+
+def is_answering(url, images):
+    with client.Client(url, "pets", retries=0) as asking:
+        return asking.predict(images[:1])[0].valid
+
+
+def test_client_gets_the_artefacts_answers(running, images, expected):
+    with client.Client(running, "pets") as asking:
+        answers = asking.predict([*images[:5], b"bad", *images[5:9]], batch_size=4)
+        features = asking.run("features", {"image_bytes": images[:2]})["features"]
     assert [answer.valid for answer in answers] == [True] * 5 + [False] + [True] * 4
     assert answers[5] == client.Prediction([], [], False)
     for answer, labels, scores in zip(
@@ -86,14 +101,14 @@ def test_client_gets_the_artefacts_answers(running, pictures, expected, transpor
 
 
 def test_status_and_metadata(running):
-    url = running[1]
-    status = get(f"{url}/v1/models/pets")
+    status = get(f"{running}/v1/models/pets")
     assert status["model_version_status"][0]["version"] == "1"
     assert status["model_version_status"][0]["state"] == "AVAILABLE"
-    assert get(f"{url}/v1/models/pets/versions/1") == status
-    definitions = get(f"{url}/v1/models/pets/metadata")["metadata"]["signature_def"]["signature_def"]
-    assert definitions["serving_default"]["inputs"]["image_bytes"]["dtype"] == "DT_STRING"
-    assert definitions["serve_tensor"]["method_name"] == "tensorflow/serving/predict"
+    assert get(f"{running}/v1/models/pets/versions/1") == status
+    for path in ("pets/metadata", "pets/versions/1/metadata"):
+        definitions = get(f"{running}/v1/models/{path}")["metadata"]["signature_def"]["signature_def"]
+        assert definitions["serving_default"]["inputs"]["image_bytes"]["dtype"] == "DT_STRING"
+        assert definitions["serve_tensor"]["method_name"] == "tensorflow/serving/predict"
 
 
 @pytest.mark.parametrize(
@@ -105,93 +120,181 @@ def test_status_and_metadata(running):
         ("/v1/models/cats:predict", b'{"instances": ["a"]}', 404, "Servable not found"),
         ("/v1/models/pets/versions/9:predict", b'{"instances": ["a"]}', 404, "pets version 9"),
         ("/v1/models/pets", b"{}", 404, "Malformed request"),
-        ("/nothing", None, 404, "Malformed request"),
+        ("/nothing", b"", 404, "Malformed request"),
         ("/v1/models/pets:predict", b"[" * 100_000, 400, "JSON Parse error"),
+        # Each of these ended in a closed connection and a traceback, or meant the default signature.
+        ("/v1/models/pets:predict", b'{"instances": ' + b"[" * 900 + b"]" * 900 + b"}", 400, ""),
+        ("/v1/models/pets:predict", b'{"signature_name": ["a"], "instances": ["a"]}', 400, "signature_name"),
+        ("/v1/models/pets:predict", b'{"signature_name": {}, "instances": ["a"]}', 400, "signature_name"),
+        ("/v1/models/pets:predict", b'{"signature_name": 0, "instances": ["a"]}', 400, "signature_name"),
+        (f"/v1/models/pets/versions/{'9' * 5000}:predict", b"{}", 404, "version"),
+        ("/v1/models/pets/versions/x", b"", 404, "version"),
     ],
 )
-def test_rest_errors(running, path, body, status, message):
-    with pytest.raises(urllib.error.HTTPError) as caught:
-        urllib.request.urlopen(urllib.request.Request(running[1] + path, body), timeout=30)
-    assert caught.value.code == status
-    assert message in json.loads(caught.value.read())["error"]
+def test_rest_errors(running, images, path, body, status, message):
+    if body:
+        code, answer = post(running, body, path)
+        assert code == status
+        assert message in answer["error"]
+    else:
+        with pytest.raises(urllib.error.HTTPError) as caught:
+            get(running + path)
+        assert caught.value.code == status
+        assert message in json.loads(caught.value.read())["error"]
+    assert is_answering(running, images)
 
 
-@pytest.mark.parametrize("transport", [1, 2], ids=["rest", "grpc"])
-def test_refusals_are_not_retried(running, transport):
+@pytest.mark.parametrize("length", ["9" * 5000, "-1", "x", "99999999999999999999"])
+def test_a_content_length_that_is_no_length(running, images, length):
+    with socket.create_connection(address_of(running), timeout=30) as connection:
+        connection.sendall(
+            f"POST /v1/models/pets:predict HTTP/1.1\r\nHost: x\r\nContent-Length: {length}\r\n\r\n".encode()
+        )
+        assert connection.recv(100).startswith((b"HTTP/1.1 400", b"HTTP/1.1 413"))
+    assert is_answering(running, images)
+
+
+def test_any_error_is_answered_and_the_server_goes_on(base, images, monkeypatch):
+    with serving(base) as (model, url):
+        for error, status in (
+            (KeyError("x"), 500),
+            (tf.errors.ResourceExhaustedError(None, None, "too much"), 500),
+            (tf.errors.InvalidArgumentError(None, None, "bad shape"), 400),
+        ):
+            with monkeypatch.context() as patched:
+                patched.setattr(artefacts.SavedModelArtefact, "run", raising(error))
+                code, answer = post(url, b'{"instances": ["a"]}')
+            assert code == status
+            assert str(error.args[-1] if isinstance(error, KeyError) else error.message) in answer["error"]
+        assert is_answering(url, images)
+        assert not model.busy
+
+
+def raising(error):
+    def call(*_):
+        raise error
+
+    return call
+
+
+def address_of(url):
+    host, _, port = url.removeprefix("http://").partition(":")
+    return host, int(port)
+
+
+def test_a_body_that_is_too_large_is_refused_in_so_many_words(base, images):
+    with serving(base, body_bytes=100_000) as (_, url):
+        code, answer = post(url, b"[" + b" " * 200_000 + b"]")
+        assert code == 413
+        assert "at most 100000 bytes" in answer["error"]
+        with pytest.raises(rest.RequestError, match="at most 100000 bytes") as caught:
+            # A retry would wait for minutes.
+            client.Client(url, "pets", retries=5, backoff=100).run("serve_tensor", {"images": np.ones((99, 99, 9))})
+        assert caught.value.status == 413
+        chunks = (b" " * 50_000 for _ in range(4))  # without a length
+        assert post(url, chunks)[0] == 413
+        assert is_answering(url, images)
+
+
+def test_json_of_many_lists_is_refused_before_it_takes_memory(base, images):
+    with serving(base, json_lists=1000) as (_, url):
+        code, answer = post(url, b'{"instances": [' + b"[]," * 2000 + b"[]]}")
+        assert code == 413
+        assert "at most 1000 lists" in answer["error"]
+        assert is_answering(url, images)
+
+
+def test_bodies_under_way_share_a_budget(base, images):
+    with serving(base, buffered_bytes=100_000) as (_, url):
+        with slow_bodies(url, 1, sent=b" " * 90_000):
+            wait_until(lambda: post(url, b" " * 50_000)[0] == 503)
+        wait_until(lambda: post(url, b" " * 50_000)[0] == 400)  # the memory is free again: the JSON is read
+        assert is_answering(url, images)
+
+
+def test_requests_at_a_time_are_bounded(base, images):
+    with serving(base, requests=3) as (_, url):
+        with slow_bodies(url, 3):
+            wait_until(lambda: post(url, b"{}")[0] == 503)
+        wait_until(lambda: is_answering(url, images))
+
+
+def wait_until(condition, seconds=30):
+    deadline = time.monotonic() + seconds
+    while True:
+        with contextlib.suppress(OSError):
+            if condition():
+                return
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+@contextlib.contextmanager
+def slow_bodies(url, count, sent=b" "):
+    """Clients that send the head of a request, some of its body, and then nothing."""
+    with contextlib.ExitStack() as stack:
+        connections = []
+        for _ in range(count):
+            connection = stack.enter_context(socket.create_connection(address_of(url), timeout=30))
+            connection.sendall(
+                b"POST /v1/models/pets:predict HTTP/1.1\r\nHost: x\r\nContent-Length: 100000\r\n\r\n" + sent
+            )
+            connections.append(connection)
+        yield connections
+
+
+def test_slow_clients_hinder_nobody_and_are_told(base, images):
+    with serving(base, read_seconds=2.0) as (_, url), contextlib.ExitStack() as stack:
+        bodies = stack.enter_context(slow_bodies(url, 10))
+        for _ in range(10):  # heads that never end
+            connection = stack.enter_context(socket.create_connection(address_of(url), timeout=30))
+            connection.sendall(b"POST /v1/models/pets:predict HTTP/1.1\r\nHost: x\r\nX: ")
+        assert all(is_answering(url, images) for _ in range(5))
+        assert all(connection.recv(100).startswith(b"HTTP/1.1 408") for connection in bodies)
+
+
+def test_an_answer_that_takes_too_long_is_a_timeout(base, monkeypatch):
+    finish = threading.Event()
+    monkeypatch.setattr(artefacts.SavedModelArtefact, "run", lambda *_: finish.wait(60) and {})
+    with serving(base, answer_seconds=0.5) as (_, url):
+        try:
+            assert post(url, b'{"instances": ["a"]}')[0] == 504
+            with pytest.raises(TimeoutError):
+                client.Client(url, "pets", retries=5, backoff=100).predict([b"x"])
+        finally:
+            finish.set()
+
+
+def test_refusals_are_not_retried(running):
     def ask(model, signature, inputs):
         # A retry would wait for minutes.
-        with client.Client(running[transport], model, retries=5, backoff=100) as asking:
+        with client.Client(running, model, retries=5, backoff=100) as asking:
             asking.run(signature, inputs)
 
-    with pytest.raises(rest.RequestError, match="Servable not found"):
+    with pytest.raises(rest.RequestError, match="^Servable not found"):
         ask("cats", "serving_default", {"image_bytes": [b"x"]})
     with pytest.raises(rest.RequestError, match=r"must have the shape \[None, 16, 16, 3\]. Received: \[1, 1\]"):
         ask("pets", "serve_tensor", {"images": np.ones((1, 1), np.float32)})
 
 
-@pytest.mark.parametrize("transport", [1, 2], ids=["rest", "grpc"])
-def test_the_clients_program(running, pictures, expected, transport, tmp_path, capsys):
+def test_the_clients_program(running, images, expected, tmp_path, capsys):
     for index in range(2):
-        (tmp_path / f"{index}.png").write_bytes(pictures[index])
+        (tmp_path / f"{index}.png").write_bytes(images[index])
     (tmp_path / "bad.png").write_bytes(b"bad")
-    arguments = (f"--url={running[transport]}", "--name=pets", f"{tmp_path}/*.png")
-    assert call("export.client", "--json", *arguments) == 1  # one picture cannot be read
+    arguments = (f"--url={running}", "--name=pets", f"{tmp_path}/*.png")
+    assert call("export.client", "--json", *arguments) == 1  # one image cannot be read
     answers = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [answer["predictions"][0]["label"] for answer in answers] == [
         labels[0].decode() for labels in expected["top_k_classes"][:2]
     ]
-    assert call("export.client", f"--url={running[transport]}", "--name=cats", f"{tmp_path}/0.png") == 1
+    assert call("export.client", f"--url={running}", "--name=cats", f"{tmp_path}/0.png") == 1
 
 
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("localhost", 0))
-        return probe.getsockname()[1]
-
-
-@pytest.mark.parametrize("address", ["localhost:{}", "http://localhost:{}"])
-def test_an_absent_server_is_retried_with_growing_pauses(address, monkeypatch):
-    pauses = []
-    monkeypatch.setattr(client.time, "sleep", pauses.append)
-    with (
-        client.Client(address.format(free_port()), "pets", retries=3, backoff=0.1) as asking,
-        pytest.raises(ConnectionError),
-    ):
-        asking.predict([b"x"])
-    for attempt, pause in enumerate(pauses):
-        assert 0.05 * 2**attempt <= pause <= 0.15 * 2**attempt
-    assert len(pauses) == 3
-
-
-def test_wrong_urls():
-    for url in ("localhost", "localhost/v1", "ftp://x"):
-        with pytest.raises(ValueError, match="Expected host:8500"):
-            client.Client(url, "pets")
-
-
-def test_published_stubs_understand_the_server(running, pictures, expected):
-    stubs = pytest.importorskip("tensorflow_serving.apis.prediction_service_pb2_grpc")
-    metadata_pb2 = pytest.importorskip("tensorflow_serving.apis.get_model_metadata_pb2")
-    predict_pb2 = pytest.importorskip("tensorflow_serving.apis.predict_pb2")
-    with grpc.insecure_channel(running[2]) as channel:
-        stub = stubs.PredictionServiceStub(channel)
-        content = protocol.predict_request("pets", "serving_default", {"image_bytes": np.array(pictures[:2], object)})
-        response = stub.Predict(predict_pb2.PredictRequest.FromString(content.SerializeToString()), timeout=30)
-        assert response.model_spec.version.value == 1
-        assert list(response.outputs["top_k_classes"].string_val[:5]) == expected["top_k_classes"][0].tolist()
-        request = metadata_pb2.GetModelMetadataRequest(metadata_field=["signature_def"])
-        request.model_spec.name = "pets"
-        answer = stub.GetModelMetadata(request, timeout=30)
-        definitions = metadata_pb2.SignatureDefMap()
-        assert answer.metadata["signature_def"].Unpack(definitions)
-        assert "serving_default" in definitions.signature_def
-
-
-def test_a_thousand_concurrent_requests(running, pictures, expected):
+def test_a_thousand_concurrent_requests(running, images, expected):
     def ask(number):
-        index = number % len(pictures)
-        with client.Client(running[1 + number % 2], "pets", timeout=120) as asking:
-            (answer,) = asking.predict([pictures[index]])
+        index = number % len(images)
+        with client.Client(running, "pets", timeout=120) as asking:
+            (answer,) = asking.predict([images[index]])
         return index, answer
 
     with concurrent.futures.ThreadPoolExecutor(50) as pool:
@@ -202,59 +305,178 @@ def test_a_thousand_concurrent_requests(running, pictures, expected):
         np.testing.assert_allclose(answer.scores, expected["top_k_scores"][index], atol=1e-5)
 
 
-def test_a_newer_version_is_taken_up(base, pictures, tmp_path):
+def test_a_newer_version_is_taken_up(base, images, tmp_path):
     own = tmp_path / "pets"
     shutil.copytree(base, own)
-    with serving(own) as (model, url, _), client.Client(url, "pets") as asking:
-        before = asking.predict(pictures[:1])
+    with serving(own) as (model, url), client.Client(url, "pets") as asking:
+        before = asking.predict(images[:1])
         assert not model.reload()
         shutil.copytree(own / "1", own / ".unfinished")
         assert not model.reload()  # not a version yet
         os.rename(own / ".unfinished", own / "3")
         assert model.reload()
         assert get(f"{url}/v1/models/pets")["model_version_status"][0]["version"] == "3"
-        assert asking.predict(pictures[:1]) == before
+        assert asking.predict(images[:1]) == before
         with pytest.raises(rest.RequestError, match="pets version 1"):
-            client.Client(url, "pets", version=1).predict(pictures[:1])
+            client.Client(url, "pets", version=1).predict(images[:1])
+        shutil.rmtree(own / "3")
+        assert model.reload()  # taken back by hand
+        assert model.version == 1
+        shutil.rmtree(own / "1")
+        assert not model.reload()
+        assert asking.predict(images[:1]) == before
 
 
-def test_there_must_be_a_version(tmp_path):
+TORN = {
+    "variables cut": lambda path: cut(path, "variables/variables.data*"),
+    "a bit of variables flipped": lambda path: flip(path, "variables/variables.data*"),
+    "index of variables cut": lambda path: cut(path, "variables/variables.index"),
+    "no variables": lambda path: shutil.rmtree(path / "variables"),
+    "graph empty": lambda path: (path / "saved_model.pb").write_bytes(b""),
+    "graph of garbage": lambda path: (path / "saved_model.pb").write_bytes(b"garbage"),
+    "graph cut": lambda path: cut(path, "saved_model.pb"),
+    "no graph": lambda path: (path / "saved_model.pb").unlink(),
+    "card cut": lambda path: cut(path, "assets.extra/model_card.json"),
+    "card a list": lambda path: (path / "assets.extra" / "model_card.json").write_text("[]"),
+    "nothing": lambda path: [shutil.rmtree(path), path.mkdir()],
+    "dangling link": lambda path: [shutil.rmtree(path), path.symlink_to(path / "nowhere")],
+    "a file": lambda path: [shutil.rmtree(path), path.write_text("")],
+}
+
+
+def cut(path, pattern):
+    (file,) = path.glob(pattern)
+    content = file.read_bytes()
+    file.write_bytes(content[: len(content) // 2])
+
+
+def flip(path, pattern):
+    (file,) = path.glob(pattern)
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 1
+    file.write_bytes(content)
+
+
+@pytest.mark.parametrize("tear", TORN.values(), ids=TORN)
+def test_a_torn_version_leaves_the_served_one_in_place(base, tmp_path, tear, monkeypatch):
+    own = tmp_path / "pets"
+    shutil.copytree(base, own)
+    model = server.ServedModel("pets", str(own))
+    shutil.copytree(own / "1", own / "2")
+    tear(own / "2")
+    logged = []
+    monkeypatch.setattr(server.logging, "error", lambda *arguments: logged.append(arguments))
+    for _ in range(3):
+        assert not model.reload()
+    assert model.version == 1
+    assert len(logged) <= 1  # a file or a dangling link is no version
+    with model.use("pets") as (_, artefact):
+        assert artefact.run("serve_tensor", {"images": np.zeros((1, 16, 16, 3))})["probabilities"].shape == (1, 7)
+    for leftover in (own / "2",):
+        shutil.rmtree(leftover) if leftover.is_dir() and not leftover.is_symlink() else leftover.unlink()
+    shutil.copytree(own / "1", own / "2")
+    assert model.reload()  # mended
+    assert model.version == 2
+
+
+def test_a_server_starts_on_the_newest_version_that_can_be_loaded(base, tmp_path):
+    own = tmp_path / "pets"
+    shutil.copytree(base, own)
+    (own / "2").mkdir()
+    assert server.ServedModel("pets", str(own)).version == 1
+    shutil.rmtree(own / "1")
     with pytest.raises(FileNotFoundError, match="Expected a version"):
-        server.ServedModel("pets", str(tmp_path))
+        server.ServedModel("pets", str(own))
+
+
+def test_a_session_is_closed_when_loading_fails(base, monkeypatch):
+    closed = []
+    monkeypatch.setattr(tf.compat.v1.Session, "close", lambda self: closed.append(self))
+    monkeypatch.setattr(tf.compat.v1.saved_model.loader, "load", raising(tf.errors.DataLossError(None, None, "torn")))
+    with pytest.raises(tf.errors.DataLossError):
+        artefacts.SavedModelArtefact(str(base / "1"))
+    assert len(closed) == 1
+
+
+def test_a_missing_extra_is_named(base, monkeypatch):
+    model = server.ServedModel("pets", str(base))
+    monkeypatch.setitem(sys.modules, "uvicorn", None)
+    with pytest.raises(ImportError, match=r"keras-vision-transformers\[serving\]"):
+        server.RestServer(model)
+
+
+def test_a_taken_port_is_one_line(base, running):
+    port = running.rpartition(":")[2]
+    with pytest.raises(ValueError, match=f"--port={port}"):
+        call("export.serve", f"--artefact={base}", f"--port={port}")
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("localhost", 0))
+        return probe.getsockname()[1]
+
+
+@contextlib.contextmanager
+def process(base, *arguments, code=None):
+    """The server's program in a process of its own: (process, URL)."""
+    port = free_port()
+    start = ["-c", code] if code else ["-m", "export.serve"]
+    command = [sys.executable, *start, f"--artefact={base}", f"--port={port}", *arguments]
+    child = subprocess.Popen(command, stderr=subprocess.DEVNULL)
+    try:
+        url = f"http://localhost:{port}"
+        wait_until(lambda: child.poll() is None and get(f"{url}/v1/models/pets"), 120)
+        yield child, url
+    finally:
+        child.kill()
+        child.wait()
 
 
 @pytest.mark.slow
-def test_sigterm_finishes_what_is_under_way(base, pictures):
-    port = free_port()
-    command = [sys.executable, "-m", "export.serve", f"--artefact={base}", f"--rest_port={port}", "--grpc_port=0"]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
-    try:
-        url = f"http://localhost:{port}"
-        with client.Client(url, "pets", timeout=240, retries=0) as asking:
-            wait_until_up(url, process)
-            with concurrent.futures.ThreadPoolExecutor(8) as pool:
-                answers = [pool.submit(asking.predict, pictures * 5, 200) for _ in range(8)]
-                time.sleep(0.2)  # requests are under way; whether all of them is not what matters
-                process.send_signal(signal.SIGTERM)
-                finished = [answer.exception() is None for answer in answers]
-        assert process.wait(timeout=60) == 0
+def test_sigterm_finishes_what_is_under_way(base, images):
+    with process(base) as (child, url), client.Client(url, "pets", timeout=240, retries=0) as asking:
+        with concurrent.futures.ThreadPoolExecutor(8) as pool:
+            answers = [pool.submit(asking.predict, images * 5, 200) for _ in range(8)]
+            time.sleep(0.2)  # requests are under way; whether all of them is not what matters
+            child.send_signal(signal.SIGTERM)
+            finished = [answer.exception() is None for answer in answers]
+        assert child.wait(timeout=60) == 0
         assert any(finished)
         for answer, done in zip(answers, finished, strict=True):
             if done:
                 assert len(answer.result()) == 200
             else:  # it came too late: refused at the door, not dropped half-way
                 assert isinstance(answer.exception(), ConnectionError)
-    finally:
-        process.kill()
-        process.wait()
 
 
-def wait_until_up(url, process):
-    for _ in range(600):
-        assert process.poll() is None, process.stderr.read()
-        try:
-            get(f"{url}/v1/models/pets")
-            return
-        except OSError:
-            time.sleep(0.2)
-    raise AssertionError("the server did not start")
+# A request that is computed for ever.
+STUCK = """
+import sys, time
+from keras_vit.serving import artefacts
+artefacts.SavedModelArtefact.run = lambda *_: time.sleep(600)
+from export import serve
+serve.run()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("stop", [(signal.SIGTERM,), (signal.SIGTERM, signal.SIGTERM), (signal.SIGINT,)], ids=str)
+def test_sigterm_ends_the_server_whatever_its_clients_do(base, stop):
+    with process(base, "--grace_seconds=2", code=STUCK) as (child, url), contextlib.ExitStack() as stack:
+        stack.enter_context(slow_bodies(url, 10))
+        for sent in (
+            b"",
+            b"GET /v1/models/pets HT",
+            b"POST / HTTP/1.1\r\nHost: x\r\nX: ",
+        ):  # idle, and heads that never end
+            stack.enter_context(socket.create_connection(address_of(url), timeout=30)).sendall(sent)
+        stuck = stack.enter_context(socket.create_connection(address_of(url), timeout=30))
+        body = b'{"instances": ["a"]}'
+        stuck.sendall(
+            b"POST /v1/models/pets:predict HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(body) + body
+        )
+        time.sleep(0.5)  # the request is under way
+        for number in stop:
+            child.send_signal(number)
+        assert child.wait(timeout=60) == 0

@@ -46,8 +46,10 @@ def slow(value):
 def test_file_card_and_labels(tmp_path):
     model = small.model()
     comparison = export(model, tmp_path / "a" / "model.tflite")
-    assert sorted(os.listdir(tmp_path / "a")) == ["model.json", "model.labels.txt", "model.tflite"]
-    assert (tmp_path / "a" / "model.labels.txt").read_text(encoding="utf-8").splitlines() == list(small.CLASS_NAMES)
+    assert sorted(os.listdir(tmp_path / "a")) == ["model.tflite", "model.tflite.json", "model.tflite.labels.txt"]
+    assert (tmp_path / "a" / "model.tflite.labels.txt").read_text(encoding="utf-8").splitlines() == list(
+        small.CLASS_NAMES
+    )
     assert metadata.labels_of((tmp_path / "a" / "model.tflite").read_bytes()) == list(small.CLASS_NAMES)
     assert comparison.examples == 6
     assert comparison.top1_agreement == 1.0

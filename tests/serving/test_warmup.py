@@ -57,9 +57,9 @@ def test_tensors_survive_the_wire(value):
     assert decoded.dtype == value.dtype
 
 
-def test_messages_are_those_of_the_published_package():
-    predict_pb2 = pytest.importorskip("tensorflow_serving.apis.predict_pb2")
-    logs = pytest.importorskip("tensorflow_serving.apis.prediction_log_pb2")
+def test_messages_are_those_of_the_published_package(published):
+    predict_pb2 = published("tensorflow_serving.apis.predict_pb2")
+    logs = published("tensorflow_serving.apis.prediction_log_pb2")
     request = protocol.predict_request("pets", "serve_tensor", {"images": np.ones((1, 2))}, version=7)
     theirs = predict_pb2.PredictRequest.FromString(request.SerializeToString())
     assert theirs.model_spec.name == "pets"

@@ -1,6 +1,7 @@
 """Figures, drawn with matplotlib: each function returns one, `save` writes it as PNG, SVG or PDF."""
 
 from keras_vit.inspection.plots._matplotlib import require_matplotlib, save, svg
+from keras_vit.inspection.plots._text import fit, prediction
 from keras_vit.inspection.plots.figures import (
     attention_distance,
     embedding_filters,
@@ -8,7 +9,7 @@ from keras_vit.inspection.plots.figures import (
     position_similarity,
     training_curves,
 )
-from keras_vit.inspection.plots.pictures import (
+from keras_vit.inspection.plots.overlays import (
     attention_overlays,
     attention_panels,
     encode_picture,
@@ -25,10 +26,12 @@ __all__ = [
     "draw_report",
     "embedding_filters",
     "encode_picture",
+    "fit",
     "heat_colors",
     "layer_similarity",
     "overlay",
     "position_similarity",
+    "prediction",
     "require_matplotlib",
     "save",
     "svg",

@@ -4,6 +4,7 @@ import functools
 import importlib
 import io
 import os
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -16,6 +17,7 @@ _STYLE = {
     "axes.spines.top": False,
     "axes.spines.right": False,
     "figure.constrained_layout.use": True,
+    "text.parse_math": False,  # a "$" in the name of a class or file is a "$"
     "svg.fonttype": "none",  # letters stay letters: they can be searched and set in the reader's font
     "svg.hashsalt": "keras_vit",  # the same figure gives the same file
     "pdf.fonttype": 42,
@@ -96,5 +98,6 @@ def svg(figure: Any) -> bytes:
 
 
 def _write(figure: Any, target: Any, kind: str) -> None:
-    with styled():
+    with styled(), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Glyph .* missing from font")  # in SVG the reader's fonts supply it
         figure.savefig(target, format=kind, metadata={"Date": None} if kind == "svg" else None)

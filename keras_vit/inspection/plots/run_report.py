@@ -5,9 +5,11 @@ from collections.abc import Sequence
 import numpy as np
 
 from keras_vit.inspection.plots import _matplotlib
+from keras_vit.inspection.plots._text import fit, prediction
 from keras_vit.inspection.plots.figures import curve
-from keras_vit.inspection.plots.pictures import show_picture
+from keras_vit.inspection.plots.overlays import show_picture
 
+_TITLE_WIDTH = 22  # letters above an image
 _RIGHT, _WRONG = _matplotlib.BLUE, _matplotlib.VERMILION
 
 
@@ -48,12 +50,12 @@ def draw_report(
         axes.axis("off")
         if index < count:
             right = true_names[index] == predicted_names[index]
-            caption = f"{predicted_names[index]} {confidences[index]:.0%}"
+            caption = prediction(predicted_names[index], confidences[index], _TITLE_WIDTH)
             show_picture(axes, images[index])
             axes.set_title(
-                caption if right else f"{caption}\n(is {true_names[index]})",
+                caption if right else f"{caption}\n{fit(f'(is {true_names[index]})', _TITLE_WIDTH, lines=1)}",
                 fontsize=8,
                 color=_RIGHT if right else _WRONG,
             )
-    figure.suptitle(title)
+    figure.suptitle(fit(title, 110))
     _matplotlib.save(figure, path)

@@ -1,11 +1,8 @@
-"""`train.inspect` on everything that it opens."""
+"""`train.visualize` on everything that it opens."""
 
 import base64
 import json
-import pathlib
 import re
-import subprocess
-import sys
 
 import keras
 import numpy as np
@@ -20,11 +17,10 @@ from tests.export import runs
 from tests.inspection import browser, small
 
 pytest.importorskip("matplotlib", reason="the report needs matplotlib")
-ROOT = pathlib.Path(__file__).parent.parent.parent
 
 
-def inspect(output, *arguments):
-    assert programs.call("train.inspect", f"--output={output}", "--title=", *arguments) == 0
+def visualize(output, *arguments):
+    assert programs.call("train.visualize", f"--output={output}", "--title=", *arguments) == 0
     html = (output / "report.html").read_text(encoding="utf-8")
     data = json.loads(re.search(r'id="viewer-data">(.*?)</script>', html, re.DOTALL)[1])
     return html, data
@@ -36,7 +32,7 @@ def digits(tmp_path_factory):
     directory = tmp_path_factory.mktemp("digits")
     runs.write_digits_run(directory / "run", pooling="gap", num_layers=2)
     arguments = [f"--model={directory / 'run'}", "--num_pictures=3", "--distance_images=5"]
-    return directory, *inspect(directory / "report", *arguments)
+    return directory, *visualize(directory / "report", *arguments)
 
 
 def test_a_run(digits):
@@ -76,7 +72,7 @@ def test_the_report_in_a_browser(digits):
 def test_a_keras_file_without_a_run(tmp_path):
     small.model(image_size=16, patch_size=8).save(tmp_path / "model.keras")
     images = golden_data.path("images/wide.jpg").parent
-    html, data = inspect(
+    html, data = visualize(
         tmp_path / "report", f"--model={tmp_path / 'model.keras'}", f"--images={images}/*.jpg", "--num_pictures=2"
     )
     assert [picture["name"] for picture in data["pictures"]] == ["tall.jpg", "wide.jpg"]
@@ -91,7 +87,7 @@ def test_a_checkpoint_with_attention_pooling(tmp_path):
     checkpoints.save_checkpoint(model, tmp_path / "map.npz", format="big_vision")
     picture = golden_data.path("images/tall.jpg")
     pp = "decode|resize_small(20)|central_crop(16)|value_range(-1, 1)"
-    html, data = inspect(tmp_path / "report", f"--model={tmp_path / 'map.npz'}", f"--preprocess={pp}", str(picture))
+    html, data = visualize(tmp_path / "report", f"--model={tmp_path / 'map.npz'}", f"--preprocess={pp}", str(picture))
     assert data["views"][0]["frames"][-1] == "3: MAPHead_0"
     (found,) = data["pictures"]
     top, left, bottom, right = found["box"]  # the middle 16 of 42 x 20 pixels, of a picture of 205 x 97
@@ -102,7 +98,7 @@ def test_a_resnet(tmp_path):
     model = small.randomise(models.BiTResNet((1,), image_size=32, classes=3))
     model.save(tmp_path / "bit.keras")
     picture = golden_data.path("images/small.png")
-    html, data = inspect(tmp_path / "report", f"--model={tmp_path / 'bit.keras'}", f"--images={picture}")
+    html, data = visualize(tmp_path / "report", f"--model={tmp_path / 'bit.keras'}", f"--images={picture}")
     assert [view["key"] for view in data["views"]] == ["occlusion"]
     assert "has no attention" in html
     assert "<h2>Filters of the first layer</h2>" in html
@@ -115,7 +111,7 @@ def test_a_users_own_model_around_one(tmp_path):
     model = keras.Model(inputs, keras.layers.Dense(3, activation="softmax")(features))
     model.save(tmp_path / "own.keras")
     picture = golden_data.path("images/small.png")
-    html, data = inspect(tmp_path / "report", f"--model={tmp_path / 'own.keras'}", f"--images={picture}")
+    html, data = visualize(tmp_path / "report", f"--model={tmp_path / 'own.keras'}", f"--images={picture}")
     assert [view["key"] for view in data["views"]] == ["layers", "rollout", "relevance"]
     image = preprocess.single_image("decode|resize(16)|value_range(-1, 1)")(tf.io.read_file(str(picture)))
     share = float(np.max(model(image[None])))
@@ -126,7 +122,7 @@ def test_a_users_own_model_around_one(tmp_path):
 def test_a_headless_model(tmp_path):
     checkpoints.save_checkpoint(small.model(image_size=16, include_top=False), tmp_path / "body.npz", format="google")
     picture = golden_data.path("images/small.png")
-    html, data = inspect(tmp_path / "report", f"--model={tmp_path / 'body.npz'}", f"--images={picture}")
+    html, data = visualize(tmp_path / "report", f"--model={tmp_path / 'body.npz'}", f"--images={picture}")
     assert [view["key"] for view in data["views"]] == ["layers", "rollout"]
     assert "This model has no head" in html
     assert '<ul class="predictions"></ul>' in html
@@ -138,7 +134,7 @@ def test_an_exported_model(digits, tmp_path):
     programs.call(
         "export.saved_model", f"--model={directory / 'run'}", f"--output={tmp_path / 'saved'}", "--signature=attention"
     )
-    html, data = inspect(tmp_path / "report", f"--model={tmp_path / 'saved'}", "--num_pictures=2")
+    html, data = visualize(tmp_path / "report", f"--model={tmp_path / 'saved'}", "--num_pictures=2")
     assert [(view["key"], view["frames"]) for view in data["views"]] == [
         ("layers", ["block 1", "block 2"]),
         ("occlusion", ["whole model"]),
@@ -155,13 +151,13 @@ def test_errors(tmp_path):
         (["--model=x", f"--output={tmp_path}"], "no checkpoint at 'x'"),
     ]:
         with pytest.raises((ValueError, FileNotFoundError), match=message):
-            programs.call("train.inspect", *arguments)
+            programs.call("train.visualize", *arguments)
     small.model(image_size=16).save(tmp_path / "model.keras")
     with pytest.raises(ValueError, match="--images is missing: the model does not say"):
-        programs.call("train.inspect", f"--model={tmp_path / 'model.keras'}", f"--output={tmp_path}")
+        programs.call("train.visualize", f"--model={tmp_path / 'model.keras'}", f"--output={tmp_path}")
     with pytest.raises(FileNotFoundError, match="nowhere"):
         programs.call(
-            "train.inspect",
+            "train.visualize",
             f"--model={tmp_path / 'model.keras'}",
             f"--output={tmp_path}",
             f"--images=nowhere.jpg,{picture}",
@@ -180,21 +176,14 @@ def test_errors(tmp_path):
     ],
 )
 def test_seen_part(pp, expected):
-    program = programs.load("train.inspect")
+    program = programs.load("train.visualize")
     found = program.seen_part((90, 120, 3), preprocess.host_function(pp))
     np.testing.assert_allclose(found, expected, atol=0.6)
 
 
-def test_not_by_its_path(tmp_path):
-    # `python train/...` would put this file in place of Python's own `inspect`.
-    code = "import sys; sys.path.insert(0, 'train'); sys.modules.pop('inspect', None); import inspect"
-    result = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
-    assert "Run the programs from the repository's root with -m" in result.stderr
-
-
 def test_examples_see_what_the_classifier_sees(digits):
     directory, _, _ = digits
-    program = programs.load("train.inspect")
+    program = programs.load("train.visualize")
     classifier = program.open_model(str(directory / "run"))
     source = data.open_source("digits", split="test")
     found = program.runs.from_source(source, 4)

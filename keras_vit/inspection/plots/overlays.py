@@ -6,8 +6,10 @@ from typing import Any
 import numpy as np
 
 from keras_vit.inspection.plots import _matplotlib
+from keras_vit.inspection.plots._text import fit
 
 OPACITY = 0.6
+_TITLE_WIDTH = 17  # letters above an image
 
 
 def overlay(
@@ -105,11 +107,13 @@ def attention_overlays(
     """
     count = len(pictures)
     boxes = boxes or [None] * count
-    figure = _matplotlib.new_figure(min(1.55 * count + 0.6, 14), 1.65 * (len(rows) + 1) + 0.3)
+    width = min(1.55 * count + 0.6, 14)
+    title_width = min(_TITLE_WIDTH, int(10.5 * width / count))
+    figure = _matplotlib.new_figure(width, 1.65 * (len(rows) + 1) + 0.3)
     panels = figure.subplots(len(rows) + 1, count, squeeze=False)
     for column, picture in enumerate(pictures):
         panels[0, column].imshow(to_rgb(picture), interpolation=_interpolation(picture))
-        panels[0, column].set_title(titles[column] if titles else "", fontsize=8)
+        panels[0, column].set_title(fit(titles[column], title_width) if titles else "", fontsize=8)
         for row, grids in enumerate(rows.values(), start=1):
             image = overlay(_enlarged(picture), grids[column], _scaled(boxes[column], picture))
             panels[row, column].imshow(image)
@@ -145,8 +149,8 @@ def attention_panels(
     panels[0].set_title("picture", fontsize=8)
     for axes, (name, grid) in zip(panels[1:], grids.items(), strict=False):
         axes.imshow(overlay(_enlarged(picture), grid, _scaled(box, picture)))
-        axes.set_title(name, fontsize=8)
-    figure.suptitle(title)
+        axes.set_title(fit(name, _TITLE_WIDTH), fontsize=8)
+    figure.suptitle(fit(title, 16 * columns))
     return figure
 
 

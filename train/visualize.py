@@ -1,16 +1,12 @@
 """Shows what a model learned and where it looks: one page with pictures, predictions and figures.
 
-    python -m train.inspect --model=runs/digits --output=report
-    python -m train.inspect --model=ViT-B_16.npz --images='pictures/*.jpg' --output=report
+    python -m train.visualize --model=runs/digits --output=report
+    python -m train.visualize --model=ViT-B_16.npz --images='pictures/*.jpg' --output=report
 
 Opens a run's directory, a `.keras` file, any checkpoint that keras_vit reads, and exported models as far as they allow.
 Leaves report.html, which needs no network, and the figures as SVG and PNG in figures/. Without --images it takes
 pictures of the run's evaluation split.
 """
-
-if __name__ == "inspect":
-    # `python train/main.py` puts this folder where Python looks for its own module of this name.
-    raise ImportError("Run the programs from the repository's root with -m, as in: python -m train.main")
 
 import os
 import sys
@@ -23,7 +19,7 @@ from absl import flags
 import keras_vit.checkpoints as checkpoints_of_the_field
 from keras_vit import data, program
 from keras_vit.data import parse, preprocess
-from keras_vit.inspection import report
+from keras_vit.inspection import plots, report
 from keras_vit.serving import artefacts, card, outputs, pictures, runs
 from keras_vit.training import progress, run_directory
 
@@ -33,6 +29,7 @@ flags.DEFINE_string("output", None, "Directory for the page and the figures.")
 flags.DEFINE_integer("num_pictures", 8, "How many pictures the page shows at most.", 1)
 flags.DEFINE_integer("distance_images", 64, "How many images the attention distance is averaged over.", 1)
 flags.DEFINE_string("preprocess", None, "Preprocessing string, if not the model's own.")
+flags.DEFINE_enum("on_bad_image", None, ["error", "skip"], "Images that cannot be read; the run's recipe if not given.")
 flags.DEFINE_string("title", None, "Title of the page; the model's name if not given.")
 
 
@@ -42,6 +39,7 @@ def main(argv):
         raise ValueError("--model is missing: the directory of a run, a .keras file, a checkpoint or a SavedModel.")
     if not options.output:
         raise ValueError("--output is missing: the directory for the page and the figures.")
+    plots.require_matplotlib()
     classifier = open_model(options.model)
     model = getattr(classifier, "model", None)
     description = classifier.card
@@ -103,15 +101,15 @@ def open_model(path):
 def find_pictures(options, patterns, description, prepare):
     """Returns the pictures to show, and more images for the attention distance."""
     patterns = [*options.images, *patterns]
+    recipe = description.get("recipe", {}).get("data", {})
     if patterns:
         found = pictures.from_files(patterns, max(options.num_pictures, options.distance_images))
     else:
-        recipe = description.get("recipe", {}).get("data")
         if not recipe:
             raise ValueError("--images is missing: the model does not say what pictures it was trained on.")
         source = data.open_source(recipe["source"], split=recipe["eval_split"])
         found = runs.from_source(source, max(options.num_pictures, options.distance_images))
-    found = pictures.keep_readable(found, prepare)
+    found = pictures.keep_readable(found, prepare, options.on_bad_image or recipe.get("on_bad_image", "error"))
     # Evenly spread, as data sets are often sorted by class.
     shown = np.unique(np.linspace(0, len(found.contents) - 1, options.num_pictures).round().astype(int)).tolist()
     others = [index for index in range(len(found.contents)) if index not in shown][
@@ -142,7 +140,7 @@ def make_examples(found, pp, classifier):
     for index, (name, image) in enumerate(zip(found.names, pictures_to_images(found, pp), strict=True)):
         pixels = decode({"image": tf.constant(found.contents[index])})["image"].numpy()
         truth = None if found.labels is None else true_label(found.labels[index], classifier.class_names)
-        name = os.path.basename(name) if os.path.exists(name) else name
+        name = os.path.basename(name) if os.path.exists(name) else name.replace(os.path.sep, "/").rpartition("/")[2]
         attention = None
         if "attention" in getattr(classifier, "signatures", ()):
             attention = classifier.run("attention", {"image_bytes": [found.contents[index]]})["attention"][0]
@@ -184,8 +182,14 @@ def true_label(label, class_names):
 def title_of(path, description):
     recipe = description.get("recipe", {})
     if recipe:
-        return f"{recipe['model']['variant']} on {recipe['data']['source']}"
+        return f"{recipe['model']['variant']} on {without_folders(recipe['data']['source'])}"
     return os.path.basename(os.path.normpath(path))
+
+
+def without_folders(source):
+    """Returns the name of a data set, such as "flowers" of "folder:/home/me/flowers": a page may be passed on."""
+    kind, colon, place = source.partition(":")
+    return os.path.basename(os.path.normpath(place.partition("#")[0])) if colon and os.path.isabs(place) else source
 
 
 def card_of(description):

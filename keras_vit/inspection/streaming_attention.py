@@ -1,21 +1,21 @@
-"""Where a model looks in one picture, layer by layer, without keeping the weights of more than one layer."""
+"""Attention of one image layer by layer, in the memory of a single layer's weights."""
 
 from typing import Any, NamedTuple
 
 import keras
 import numpy as np
 
-from keras_vit.inspection import _walk, attention, tokens
+from keras_vit.inspection import _layer_walk, attention, token_layout
 from keras_vit.layers import MAPHead
 
 
-class Looks(NamedTuple):
-    """Where a model looks in one picture.
+class AttentionSummary(NamedTuple):
+    """Attention of the output to the patches of one image.
 
     Attributes:
-        names: Of the layers.
-        layers: `[layers, H, h, w]`: the rows of what the output reads, or of the probe, by layer and head.
-        rollout: `[layers, h, w]`: attention followed from the first layer to each.
+        names: Name of each layer.
+        layers: `[layers, H, h, w]`: attention of the tokens that the output reads, by layer and head.
+        rollout: `[layers, h, w]`: attention rollout from the first layer to each layer.
     """
 
     names: tuple[str, ...]
@@ -23,20 +23,23 @@ class Looks(NamedTuple):
     rollout: np.ndarray
 
 
-def looks(model: keras.Model, image: np.ndarray, head_fusion: str = "mean", discard_ratio: float = 0.0) -> Looks:
-    """Returns where a model looks in one picture.
-
-    What `attention_maps(...).grids()` and `attention_rollout` give, in the memory of one layer's weights.
+def stream_attention(
+    model: keras.Model, image: np.ndarray, head_fusion: str = "mean", discard_ratio: float = 0.0
+) -> AttentionSummary:
+    """Return what `attention_maps(...).grids()` and `attention_rollout` return, one layer at a time.
 
     Args:
         model: See `attention_maps`.
-        image: `[height, width, channels]`, as the model takes it.
+        image: `[height, width, channels]`, preprocessed for the model.
         head_fusion: See `attention_rollout`.
         discard_ratio: See `attention_rollout`.
+
+    Returns:
+        The attention per layer and head, and the rollout per layer.
     """
     attention.require_attention(model)
     attention.check_rollout(head_fusion, discard_ratio)
-    images = _walk.check_images(model, np.asarray(image)[None])
+    images = _layer_walk.check_images(model, np.asarray(image)[None])
     names: list[str] = []
     rows: list[np.ndarray] = []  # [H, prefix + 1, N]: each prefix token's row, and the mean of the patches'
     rollouts: list[np.ndarray] = []  # [prefix + 1, N]
@@ -48,7 +51,7 @@ def looks(model: keras.Model, image: np.ndarray, head_fusion: str = "mean", disc
 
     def reduce(layer, weights, recorder):
         nonlocal rollout, probe
-        weights = _walk.to_numpy(weights)  # [1, H, N, N]
+        weights = _layer_walk.to_numpy(weights)  # [1, H, N, N]
         names.append(layer.name)
         if isinstance(layer, MAPHead):
             probe = weights[0, :, 0]  # [H, N]
@@ -60,13 +63,13 @@ def looks(model: keras.Model, image: np.ndarray, head_fusion: str = "mean", disc
 
     _, recorder = attention.run(model, images, reduce)
     layout = recorder.layout()
-    read = list(layout.read_tokens) if layout.reads == tokens.TOKENS else [-1]
+    read = list(layout.read_tokens) if layout.reads == token_layout.TOKENS else [-1]
     layers = [row[:, read].mean(axis=1) for row in rows]  # [H, N] each
     followed = [row[read].mean(axis=0) for row in rollouts]  # [N] each
     if probe is not None:
         layers.append(probe)
         followed.append(probe.mean(axis=0) @ rollout[0])
-    return Looks(
+    return AttentionSummary(
         tuple(names),
         layout.to_grid(np.stack(_same_heads(layers))).astype(np.float32),
         layout.to_grid(np.stack(followed)).astype(np.float32),
@@ -74,7 +77,7 @@ def looks(model: keras.Model, image: np.ndarray, head_fusion: str = "mean", disc
 
 
 def _same_heads(layers: list[Any]) -> list[np.ndarray]:
-    """Returns the layers' rows, as means where the layers differ in their number of heads."""
+    """Return the layers' rows, averaged over the heads if the layers differ in their number of heads."""
     if len({len(layer) for layer in layers}) == 1:
         return layers
     return [layer.mean(axis=0, keepdims=True) for layer in layers]

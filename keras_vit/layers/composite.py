@@ -1,0 +1,107 @@
+"""Base class of layers that are made of layers."""
+
+from typing import Any
+
+import keras
+
+
+@keras.saving.register_keras_serializable(package="keras_vit")
+class CompositeLayer(keras.layers.Layer):
+    """Layer whose sublayers may change after it was built, and are saved as they are then.
+
+    A sublayer can be frozen, quantized, given LoRA by `enable_lora`, or replaced by assigning another layer to its
+    attribute. `get_config` returns these changes, and `build` makes them again in a layer that was loaded.
+
+    Args:
+        sublayers: Changes of sublayers by attribute name, as `get_config` returns them.
+        **kwargs: Arguments of `keras.layers.Layer`.
+    """
+
+    def __init__(self, sublayers: dict[str, Any] | None = None, **kwargs):
+        super().__init__(**kwargs)
+        self._loaded_changes = {} if sublayers is None else sublayers
+        self._replaced = set()
+
+    def build(self, *shapes):
+        """Finish building: subclasses call this when all sublayers are built."""
+        if not self.trainable:
+            for layer in _sublayers(self).values():
+                layer.trainable = False
+        restore_changes(self, {"sublayers": self._loaded_changes})
+        self.built = True
+
+    def __setattr__(self, name, value):
+        old = self.__dict__.get(name)
+        if isinstance(old, keras.layers.Layer) and isinstance(value, keras.layers.Layer) and value is not old:
+            # Keras would refuse a new sublayer of a built layer, and would go on to count the old one's weights.
+            self._replaced.add(name)
+            self._tracker.unlock()
+            self._tracker.untrack(old)
+            super().__setattr__(name, value)
+            if self.built:
+                self._tracker.lock()
+        else:
+            super().__setattr__(name, value)
+
+    def get_config(self):
+        config = super().get_config()
+        changes = find_changes(self).get("sublayers")
+        return {**config, "sublayers": changes} if changes else config
+
+
+def find_changes(layer: keras.layers.Layer, trainable: bool | None = None) -> dict[str, Any]:
+    """Return what was done to a layer after it was built, in values that JSON keeps.
+
+    Args:
+        layer: Any layer.
+        trainable: Whether the layer's parent is trainable; the layer's own state is returned only if it differs.
+    """
+    changes: dict[str, Any] = {}
+    if trainable is not None and layer.trainable != trainable:
+        changes["trainable"] = layer.trainable
+    if layer.quantization_mode is not None and getattr(layer, "quantization_config", None) is not None:
+        changes["quantization"] = keras.saving.serialize_keras_object(layer.quantization_config)
+    if getattr(layer, "lora_enabled", False):
+        changes["lora"] = {"rank": layer.lora_rank, "lora_alpha": layer.lora_alpha}
+    if isinstance(layer, CompositeLayer):
+        sublayers = {
+            name: keras.saving.serialize_keras_object(sublayer)
+            if name in layer._replaced
+            else find_changes(sublayer, layer.trainable)
+            for name, sublayer in _sublayers(layer).items()
+        }
+        sublayers = {name: found for name, found in sublayers.items() if found}
+        if sublayers:
+            changes["sublayers"] = sublayers
+    return changes
+
+
+def restore_changes(layer: keras.layers.Layer, changes: dict[str, Any]) -> None:
+    """Make the changes that `find_changes` found to a layer that is built.
+
+    Args:
+        layer: The layer, as its arguments build it.
+        changes: The result of `find_changes`.
+    """
+    if "trainable" in changes:
+        layer.trainable = changes["trainable"]
+    if "quantization" in changes and layer.quantization_mode is None:
+        layer.quantize(config=keras.saving.deserialize_keras_object(changes["quantization"]))
+    if "lora" in changes:
+        layer.enable_lora(**changes["lora"])
+    for name, found in changes.get("sublayers", {}).items():
+        if "class_name" in found:
+            setattr(layer, name, keras.saving.deserialize_keras_object(found))
+        else:
+            restore_changes(_sublayers(layer)[name], found)
+
+
+def _sublayers(layer: keras.layers.Layer) -> dict[str, keras.layers.Layer]:
+    """Return the layers that are a layer's attributes, or elements of a list that is one, by name."""
+    found = {}
+    for name, value in vars(layer).items():
+        if isinstance(value, keras.layers.Layer):
+            found[name] = value
+        elif isinstance(value, list) and not name.startswith("_"):
+            found |= {f"{name}.{i}": item for i, item in enumerate(value) if isinstance(item, keras.layers.Layer)}
+    return found

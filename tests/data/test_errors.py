@@ -1,0 +1,60 @@
+"""Errors of input pipelines: one type, the file's name, and no process that cannot end."""
+
+import subprocess
+import sys
+
+import pytest
+import tensorflow as tf
+
+from keras_vit import data
+from tests.data import pictures
+
+TRAIN = "decode_jpeg_and_inception_crop(8)|flip_lr|value_range(-1, 1)"
+EVAL = "decode|resize(8)|value_range(-1, 1)"
+
+
+@pytest.fixture
+def source(tmp_path):
+    """33 images, of which 17 that follow each other cannot be read."""
+    source = data.open_source(f"folder:{pictures.folder(tmp_path / 'p')}", "all")
+    for path in source.paths[3:20]:
+        with open(path, "wb"):
+            pass
+    return source
+
+
+@pytest.mark.parametrize("make", [lambda s: data.train_batches(s, TRAIN, 8), lambda s: data.eval_batches(s, EVAL, 8)])
+def test_one_type_of_error_names_the_file(source, make):
+    batches = make(source)
+    for _ in range(2):  # iterating again is possible and tells the same
+        with pytest.raises(data.UnreadableImageError) as error, data.image_errors():
+            list(batches)
+        assert error.value.origin in source.paths[3:20]
+        assert "Input is empty" in error.value.reason
+        assert error.value.origin in str(error.value) and "{{" not in str(error.value)
+
+
+def test_what_follows_a_failure_is_the_same_failure(source):
+    iterator = iter(data.train_batches(source, TRAIN, 8))
+    origins = set()
+    for _ in range(12):
+        with pytest.raises(data.UnreadableImageError) as error, data.image_errors():
+            while True:
+                next(iterator)
+        origins.add(error.value.origin)
+    assert len(origins) == 1
+
+
+def test_other_errors_pass():
+    with pytest.raises(tf.errors.NotFoundError), data.image_errors():
+        tf.io.read_file("no such file")
+    with pytest.raises(KeyError), data.image_errors():
+        raise KeyError
+
+
+@pytest.mark.parametrize(("on_bad_image", "ending"), [("error", "raise"), ("error", "break"), ("skip", "break")])
+def test_the_process_ends(source, tmp_path, on_bad_image, ending):
+    command = [sys.executable, "-m", "tests.data.exit_after_error", str(tmp_path / "p"), on_bad_image, ending]
+    process = subprocess.run(command, capture_output=True, text=True, timeout=180)
+    assert process.returncode == (1 if ending == "raise" else 0), process.stderr
+    assert ("unreadable image" in process.stderr) == (ending == "raise")

@@ -1,0 +1,23 @@
+"""`--no-skips`, by which continuous integration notices tests that never run."""
+
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+ROOT = pathlib.Path(__file__).parents[1]
+
+
+@pytest.mark.parametrize("workers", ["0", "1"])
+def test_a_skipped_test_is_a_failure_if_none_may_be_skipped(tmp_path, workers):
+    (tmp_path / "test_one.py").write_text(
+        "import pytest\n\ndef test_runs(): pass\n\ndef test_needs_something(): pytest.importorskip('no_such_module')\n"
+    )
+    command = [sys.executable, "-m", "pytest", "-q", "-n", workers, "-p", "no:cacheprovider", "-p", "tests.no_skips"]
+    run = [
+        subprocess.run([*command, *flags, str(tmp_path)], cwd=ROOT, capture_output=True, text=True)
+        for flags in ((), ("--no-skips",))
+    ]
+    assert [done.returncode for done in run] == [0, 1], run[1].stdout + run[1].stderr
+    assert "test_needs_something" in run[1].stdout and "no_such_module" in run[1].stdout
