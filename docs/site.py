@@ -29,25 +29,31 @@ def stage() -> None:
         target = STAGE / path.relative_to(docs)
         target.parent.mkdir(parents=True, exist_ok=True)
         if path.suffix == ".md":
-            target.write_text(adapted(path, path.relative_to(docs)), encoding="utf-8")
+            target.write_text(adapted(read(path), path, path.relative_to(docs)), encoding="utf-8")
         elif path.suffix in ASSETS:
             shutil.copy(path, target)
     for name, page in PAGES.items():
-        (STAGE / page).write_text(adapted(ROOT / name, pathlib.Path(page)), encoding="utf-8")
+        path = ROOT / name
+        (STAGE / page).write_text(adapted(read(path), path, pathlib.Path(page)), encoding="utf-8")
     for path in sorted((ROOT / "examples").glob("*.ipynb")):
         folder = STAGE / "examples"
         folder.mkdir(exist_ok=True)
         write_notebook(path, folder)
 
 
-def adapted(path: pathlib.Path, page: pathlib.Path) -> str:
-    """Return a page with links that fit its place in the site.
+def read(path: pathlib.Path) -> str:
+    """Read a text file."""
+    return path.read_text(encoding="utf-8")
+
+
+def adapted(text: str, path: pathlib.Path, page: pathlib.Path) -> str:
+    """Return a text with links that fit its place in the site.
 
     Args:
-        path: File to read.
+        text: Markdown.
+        path: File that it comes from.
         page: Place in the site, relative to its root.
     """
-    text = path.read_text(encoding="utf-8")
     up = "../" * (len(page.parts) - 1)
 
     def replace(match: re.Match) -> str:
@@ -75,10 +81,10 @@ def adapted(path: pathlib.Path, page: pathlib.Path) -> str:
 def write_notebook(path: pathlib.Path, folder: pathlib.Path) -> None:
     """Write a notebook with its outputs as a page, and its images beside it."""
     parts, images = [], 0
-    for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]:
+    for cell in json.loads(read(path))["cells"]:
         source = "".join(cell["source"]).strip()
         if cell["cell_type"] == "markdown":
-            parts.append(source)
+            parts.append(adapted(source, path, pathlib.Path("examples", path.name)))
         elif cell["cell_type"] == "code":
             parts.append(f"```python\n{source}\n```")
             for output in cell["outputs"]:
