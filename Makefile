@@ -12,13 +12,14 @@ PYTEST = $(BIN)/python -m pytest -q -n $(WORKERS) --dist loadfile $(if $(NO_SKIP
 export TF_CPP_MIN_LOG_LEVEL ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-fast test-tpu benchmark lint format clean
+.PHONY: help demo test test-fast test-tpu test-lower-bounds benchmark lint format clean
 
 help:
 	@echo "make demo       train, evaluate, export and verify on the embedded digits (a few minutes)"
 	@echo "make test       run all tests"
 	@echo "make test-fast  run the tests that are not slow"
 	@echo "make test-tpu   compile every model's steps with the TPU's compiler (an hour, no TPU needed)"
+	@echo "make test-lower-bounds  test some of it with the oldest versions that setup.py allows"
 	@echo "make benchmark  measure beside other packages and write docs/benchmarks.md (an hour; ROWS=training,build: some rows)"
 	@echo "make lint       check style with ruff;  make format  mends what it can"
 	@echo "make clean      remove $(VENV), $(DEMO) and build outputs"
@@ -78,6 +79,17 @@ test-fast: $(VENV)/.installed-test
 test-tpu: $(VENV)/.installed-test
 	$(PYTEST) --dist load -m tpu
 
+# In an environment of its own: models, checkpoints, both backends, data, figures and exports.
+OLDEST := .venv-lower-bounds
+OLDEST_TESTS = tests/models/test_golden.py tests/models/test_jax.py tests/checkpoints/test_golden.py tests/data/test_tfds.py \
+	tests/inspection/test_plots.py tests/serving/test_interchange.py tests/recipes/test_wrong_arguments.py
+test-lower-bounds: $(VENV)/.installed-test
+	$(BIN)/python -m venv --clear $(OLDEST)
+	$(BIN)/python tools/lower_bounds.py > $(OLDEST)/constraints.txt
+	$(OLDEST)/bin/python -m pip install --quiet --constraint $(OLDEST)/constraints.txt --editable \
+	  '.[cpu,jax,data,plots,serving,onnx,openvino,litert,test]'
+	$(OLDEST)/bin/python -m pytest -q -n $(WORKERS) --no-skips -m "not slow" $(OLDEST_TESTS)
+
 # Rows that were measured with this very code are left out; AGAIN=1 measures them anew.
 benchmark: $(VENV)/.installed-test
 	$(BIN)/python -m benchmarks.main $(if $(ROWS),--rows=$(ROWS)) $(if $(AGAIN),--again)
@@ -91,5 +103,5 @@ format: $(VENV)/.installed-test
 	$(BIN)/ruff format .
 
 clean:
-	rm -rf $(VENV) .venv-benchmarks $(DEMO) build dist *.egg-info .pytest_cache .ruff_cache
+	rm -rf $(VENV) $(OLDEST) .venv-benchmarks $(DEMO) build dist *.egg-info .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

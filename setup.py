@@ -59,18 +59,18 @@ EXTRAS = {
     "gpu": ["tensorflow[and-cuda]>=2.21"],
     # The last release for TPUs. It asks for any libtpu from 0.0.14, but from 0.0.32 its import ends in an abort.
     "tpu": ["tensorflow-tpu>=2.20,<2.21", "libtpu>=0.0.14,<=0.0.30"],
-    "jax": ["jax>=0.10.2"],
+    "jax": ["jax>=0.7"],
     # TensorFlow Datasets imports importlib_resources without requiring it.
-    "data": ["tensorflow-datasets>=4.9.10", "importlib_resources>=7.1"],
-    "plots": ["matplotlib>=3.11"],
+    "data": ["tensorflow-datasets>=4.9.7", "importlib_resources>=6.0"],
+    "plots": ["matplotlib>=3.9"],
     # Not tensorflow-serving-api: it requires `tensorflow`, which must not share an environment with tensorflow-cpu.
     # The client speaks gRPC with grpcio; the development server is made of Starlette and uvicorn.
-    "serving": ["grpcio>=1.85", "starlette>=1.0", "uvicorn>=0.40"],
+    "serving": ["grpcio>=1.66", "starlette>=1.0", "uvicorn>=0.40"],
     # Keras writes ONNX files with tf2onnx.
-    "onnx": ["onnx>=1.23", "onnxruntime>=1.31", "tf2onnx>=1.17"],
-    "openvino": ["openvino>=2026.4"],
+    "onnx": ["onnx>=1.17", "onnxruntime>=1.20", "tf2onnx>=1.17"],
+    "openvino": ["openvino>=2025.0"],
     # Without it the interpreter is the one in TensorFlow, which is to be removed from there.
-    "litert": ["ai-edge-litert>=2.3"],
+    "litert": ["ai-edge-litert>=1.2"],
     # The TPU's compiler (libtpu), for `train.plan --target=...`: beside [cpu], on any machine with Linux.
     "plan": ["jax[tpu]>=0.10.2"],
     "interop": ["torch", "timm", "transformers"],
@@ -114,14 +114,13 @@ setup(
     package_dir=packages(),
     package_data={"keras_vit": ["**/assets/*"]},
     include_package_data=False,
-    # The lower bounds, here and in the extras, are the versions that it is tested with.
+    # `make test-lower-bounds` tests the lower bounds, here and in the extras.
     install_requires=[
-        "keras>=3.15.1",
-        "numpy>=2.4",
-        "absl-py>=2.5",
-        "h5py>=3.14",
-        "ml_collections>=1.1",
-        "ml_dtypes>=0.6",
+        "keras>=3.15.0",
+        "numpy>=2.0.2",
+        "absl-py>=2.1",
+        "h5py>=3.11",
+        "ml_dtypes>=0.5.1",
     ],
     extras_require=EXTRAS,
     entry_points={"console_scripts": console_scripts()},

@@ -26,7 +26,7 @@ _KERAS = ("tensorflow-cpu==2.21.0", "keras==3.15.1")
 _TORCH = "torch==2.14.1"
 
 # What this package requires itself.
-_OWN = ("keras==3.15.1", "absl-py", "h5py", "ml_collections", "ml_dtypes")
+_OWN = ("keras==3.15.1", "absl-py", "h5py", "ml_dtypes")
 
 PEERS = {
     # This package as well, so that nothing else that happens to be installed is imported along: Keras and TensorFlow

@@ -95,6 +95,17 @@ def test_the_extra_named_in_a_message_exists(metadata):
                 assert set(extras.split(",")) <= known, f"{path.relative_to(ROOT)} names an unknown extra: {extras}"
 
 
+def test_every_requirement_of_the_package_has_a_lower_bound(metadata):
+    bounds = runpy.run_path(str(ROOT / "tools/lower_bounds.py"))["constraints"]()
+    for requirement in metadata["install_requires"]:
+        assert bounds[requirement.split(">=")[0]] == requirement.split(">=")[1]
+
+
+def test_the_tests_that_the_makefile_names_exist():
+    named = re.findall(r"tests/[\w/]+\.py", (ROOT / "Makefile").read_text(encoding="utf-8"))
+    assert named and not [path for path in named if not (ROOT / path).is_file()]
+
+
 @pytest.mark.slow
 def test_wheel_contents(wheel):
     names = zipfile.ZipFile(wheel).namelist()

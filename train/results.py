@@ -19,7 +19,7 @@ import sys
 import numpy as np
 from absl import flags, logging
 
-from keras_vit import data, program
+from keras_vit import _io, data, program
 from keras_vit.benchmarking import results
 from keras_vit.training import progress, run_directory
 
@@ -87,7 +87,7 @@ def train(config, directory, seed, extra=()):
     finally:
         seconds = read_json(os.path.join(directory, CPU_SECONDS), 0.0) + cpu_seconds() - started
         os.makedirs(directory, exist_ok=True)
-        run_directory.write_atomically(os.path.join(directory, CPU_SECONDS), json.dumps(seconds))
+        _io.write_json(os.path.join(directory, CPU_SECONDS), seconds)
 
 
 def evaluate(directory):
@@ -96,7 +96,7 @@ def evaluate(directory):
     if not os.path.exists(path):
         flags_of_each = [f"--evaluators={evaluator}" for evaluator in EVALUATORS]
         output = run_program("evaluate", [f"--model={directory}", "--batch_size=500", "--json", *flags_of_each])
-        run_directory.write_atomically(path, json.dumps(json.loads(output)))
+        _io.write_json(path, json.loads(output))
 
 
 def run_transfer(seed):
