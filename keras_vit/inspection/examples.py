@@ -5,6 +5,7 @@ import os
 from collections.abc import Callable, Sequence
 
 import numpy as np
+import tensorflow as tf
 
 from keras_vit.data import parse, preprocess
 
@@ -39,14 +40,12 @@ def load(contents: bytes, name: str, pp: str, label: np.ndarray | int | None = N
         pp: Preprocessing string of the model.
         label: See `Example`.
     """
-    import tensorflow as tf
-
     calls = [call.text for call in parse.parse(preprocess.split(pp)[0], preprocess.OPS)]
     if not calls or not calls[0].startswith("decode"):
         calls.insert(0, "decode")
     encoded = tf.constant(contents)
-    pixels = preprocess.host_function(calls[0])({"image": encoded})["image"].numpy()
-    image = preprocess.single_image(pp)(encoded).numpy()
+    pixels = np.asarray(preprocess.host_function(calls[0])({"image": encoded})["image"])
+    image = np.asarray(preprocess.single_image(pp)(encoded))
     box = visible_box(pixels.shape, preprocess.host_function("|".join(calls[1:])))
     return Example(os.path.basename(name.rstrip("/")), pixels, image, box, label)
 
@@ -60,11 +59,9 @@ def visible_box(shape: Sequence[int], geometry: Callable) -> tuple[float, float,
         shape: Shape of the image.
         geometry: The preprocessing after the decoding.
     """
-    import tensorflow as tf
-
     y, x = np.mgrid[: shape[0], : shape[1]].astype(np.float32) + 0.5
     coordinates = np.stack([y, x, np.zeros_like(y)], axis=-1)
-    seen = geometry({"image": tf.constant(coordinates)})["image"].numpy().astype(np.float32)
+    seen = np.asarray(geometry({"image": tf.constant(coordinates)})["image"], np.float32)
     edges = []
     for values, side in ((np.median(seen[..., 0], axis=1), shape[0]), (np.median(seen[..., 1], axis=0), shape[1])):
         size = len(values)
