@@ -5,7 +5,6 @@ import os
 from collections.abc import Callable, Sequence
 
 import numpy as np
-import tensorflow as tf
 
 from keras_vit.data import parse, preprocess
 
@@ -40,6 +39,8 @@ def load(contents: bytes, name: str, pp: str, label: np.ndarray | int | None = N
         pp: Preprocessing string of the model.
         label: See `Example`.
     """
+    import tensorflow as tf
+
     calls = [call.text for call in parse.parse(preprocess.split(pp)[0], preprocess.OPS)]
     if not calls or not calls[0].startswith("decode"):
         calls.insert(0, "decode")
@@ -59,6 +60,8 @@ def visible_box(shape: Sequence[int], geometry: Callable) -> tuple[float, float,
         shape: Shape of the image.
         geometry: The preprocessing after the decoding.
     """
+    import tensorflow as tf
+
     y, x = np.mgrid[: shape[0], : shape[1]].astype(np.float32) + 0.5
     coordinates = np.stack([y, x, np.zeros_like(y)], axis=-1)
     seen = np.asarray(geometry({"image": tf.constant(coordinates)})["image"], np.float32)
