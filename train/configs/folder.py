@@ -24,7 +24,7 @@ from collections.abc import Sequence
 from absl import logging
 
 from keras_vit import data, recipe
-from keras_vit.benchmarking import cost
+from keras_vit.planning import cost
 from keras_vit.training import presets
 
 BATCH = 128
