@@ -120,7 +120,6 @@ setup(
         "numpy>=2.0.2",
         "absl-py>=2.1",
         "h5py>=3.11",
-        "ml_collections>=1.0",
         "ml_dtypes>=0.5.1",
     ],
     extras_require=EXTRAS,

@@ -11,12 +11,12 @@ SRC is any checkpoint that keras_vit.load_checkpoint reads, or the directory of 
 
 import json
 import os
-import tempfile
 
 import numpy as np
 from absl import flags, logging
 
 from keras_vit import program, training
+from keras_vit._io import atomic_file
 from keras_vit.checkpoints import model_from_checkpoint, save_checkpoint
 
 FORMATS = ("google", "big_vision", "huggingface", "timm", "keras")
@@ -91,12 +91,9 @@ def one_or_two(name, values):
 
 
 def save_keras(model, path):
-    """Writes a .keras file under a temporary name, then renames it."""
-    directory = os.path.dirname(os.path.abspath(path))
-    os.makedirs(directory, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=".writing-", dir=directory) as temporary:
-        model.save(os.path.join(temporary, "model.keras"))
-        os.replace(os.path.join(temporary, "model.keras"), path)
+    """Write a .keras file in one step."""
+    with atomic_file(path) as temporary:
+        model.save(temporary)
 
 
 def check(model, path, dtype):

@@ -5,6 +5,7 @@ A file in `train/configs/` returns a `Recipe` from `get_config()`; the command l
 read by the training program: an unknown field is an error, not a comment.
 """
 
+import ast
 import dataclasses
 import difflib
 import types
@@ -273,6 +274,56 @@ def get(recipe: Recipe, path: str):
             raise ValueError(_unknown(".".join([*passed, name]), names, passed))
         value = getattr(value, name)
         passed.append(name)
+    return value
+
+
+def override(recipe: Recipe, path: str, text: str) -> Recipe:
+    """Return a recipe with one field set from the command line.
+
+    Args:
+        recipe: The recipe before.
+        path: Dotted path of the field.
+        text: The value as Python writes it, a string without quotes. An empty text or `None` means None where a field
+            may be None.
+
+    Raises:
+        ValueError: If there is no such field, or the value is of the wrong type.
+    """
+    current = get(recipe, path)
+    if dataclasses.is_dataclass(current):
+        names = ", ".join(f"{path}.{field.name}" for field in dataclasses.fields(current))
+        raise ValueError(f"{path} is a group of fields. Set one of them: {names}.")
+    values = to_dict(recipe)
+    *parents, name = path.split(".")
+    group = values
+    for parent in parents:
+        group = group[parent]
+    group[name] = _parse(text, _annotation(path), path)
+    return _build(Recipe, values, prefix="")
+
+
+def _annotation(path: str):
+    """Return the annotated type of the field at a dotted path."""
+    kind = Recipe
+    for name in path.split("."):
+        kind = {field.name: field.type for field in dataclasses.fields(kind)}[name]
+    return kind
+
+
+def _parse(text: str, expected, path: str):
+    """Return the value that a text on the command line means for a field of type `expected`."""
+    if isinstance(expected, types.UnionType):  # X | None
+        return None if text in ("", "None") else _parse(text, typing.get_args(expected)[0], path)
+    if expected is str:
+        return text
+    if expected is bool and text.lower() in ("true", "false", "1", "0"):
+        return text.lower() in ("true", "1")
+    try:
+        value = ast.literal_eval(text)
+    except (ValueError, SyntaxError, MemoryError, RecursionError):
+        value = text
+    if typing.get_origin(expected) is tuple and not isinstance(value, (tuple, list)):
+        value = (value,) if text else ()
     return value
 
 

@@ -69,7 +69,7 @@ def trains(python, folder):
         )  # fmt: skip
         outputs, seconds = outputs + result.stdout + result.stderr, seconds + spent
         codes.append(result.returncode)
-    good = codes == [0, 0] and "Going on from the checkpoint of step 8" in outputs
+    good = codes == [0, 0] and "Resuming from the checkpoint of step 8" in outputs
     host_xla = [line for line in outputs.splitlines() if "platform Host" in line or "Compiled cluster" in line]
     report("trains the digits and resumes", good, seconds, "" if good else outputs)
     report("asks for no XLA on the host", not host_xla, 0.0, "".join(host_xla))

@@ -1,15 +1,18 @@
-"""Trains a model as a recipe says.
+"""Train a model as a recipe says.
 
     python -m train.main --config=train/configs/digits.py --workdir=runs/digits
     python -m train.main --config=train/configs/digits.py --workdir=W --config.total_steps=200 --config.seed=1
 
 Leaves in the working directory: config.json, metrics.jsonl, tensorboard/, checkpoints/, model.keras and report.png.
-Started again with the same working directory, it goes on at the step of its last checkpoint. Exit codes are those of
-`keras_vit.program`; 75 means: stopped on request after saving, start again.
+Started again with the same working directory, it resumes from its last checkpoint. A directory that another recipe has
+trained in is refused, unless only fields differ that do not decide what is learned; --change_recipe continues from its
+last checkpoint with the new recipe and keeps the old record. Exit codes are those of `keras_vit.program`; 75 means:
+stopped on request after saving, start again.
 
 Under KERAS_BACKEND=jax it trains the same recipes on JAX (--distribute=data_parallel or fsdp).
 """
 
+import contextlib
 import os
 
 import keras
@@ -21,12 +24,13 @@ from keras_vit import recipe as recipes
 from keras_vit.data import eval_batches, open_source, train_batches
 from keras_vit.inspection import plots
 from keras_vit.training import engine as engines
-from keras_vit.training import errors, inputs, report, run_directory
+from keras_vit.training import errors, inputs, lock, preemption, record, report, run_directory
 from keras_vit.training.progress import read_metrics
 
 program.define_config_flag()
 program.define_distribution_flags()
-flags.DEFINE_string("workdir", None, "Where everything is written; a stopped run there is resumed.")
+flags.DEFINE_string("workdir", None, "Directory for all files of the run; a stopped run there is resumed.")
+flags.DEFINE_bool("change_recipe", False, "Resume even if the recipe of the run was another one.")
 flags.DEFINE_bool("profile", False, "Write a profile of a few steps for TensorBoard.")
 flags.DEFINE_bool("several_hosts", False, "On JAX: train with the other hosts of this TPU pod or cluster job.")
 
@@ -36,13 +40,18 @@ def main(argv):
     recipe = program.recipe_from_flags()
     workdir = flags.FLAGS.workdir
     if not workdir:
-        raise ValueError("--workdir is missing: the directory for everything that the run writes.")
-
-    # Devices
+        raise ValueError("--workdir is missing: the directory for all files of the run.")
     engine, options = engines.of_backend(), flags.FLAGS
-    strategy = engine.create_strategy(
-        recipe, options.distribute, options.tpu, options.virtual_devices, options.several_hosts
-    )
+    with preemption.StopRequest() as stop:
+        strategy = engine.create_strategy(
+            recipe, options.distribute, options.tpu, options.virtual_devices, options.several_hosts
+        )
+        with lock.locked(workdir) if engine.is_chief(strategy) else contextlib.nullcontext():
+            train(recipe, workdir, engine, strategy, stop)
+
+
+def train(recipe: recipes.Recipe, workdir: str, engine, strategy, stop: preemption.StopRequest) -> None:
+    """Train to the end of the recipe, from the last checkpoint in the working directory if there is one."""
     if recipe.deterministic:
         keras.utils.set_random_seed(recipe.seed)
         engine.make_deterministic(strategy)
@@ -58,6 +67,15 @@ def main(argv):
     eval_source = open_source(data.source, split=data.eval_split)
     classes = train_source.num_classes
     logging.info("%s: %d to train on, %d to evaluate", data.source, train_source.num_examples, eval_source.num_examples)
+    about_data = {
+        "name": train_source.name,
+        "class_names": list(train_source.class_names),
+        "num_classes": classes,
+        "num_train": train_source.num_examples,
+        "num_eval": eval_source.num_examples,
+        "multi_label": train_source.multi_label,
+    }
+    record.check(workdir, recipe, about_data, flags.FLAGS.change_recipe)
 
     def batches_from(step):
         def of_worker(shard, shards):
@@ -96,7 +114,7 @@ def main(argv):
     )
     step = store.restore()
     if step is not None:
-        logging.info("Going on from the checkpoint of step %d", step)
+        logging.info("Resuming from the checkpoint of step %d", step)
     elif recipe.model.checkpoint:
         checkpoints_of_the_field.load_checkpoint(model, recipe.model.checkpoint, head=recipe.model.head)
         state.reset_averages()
@@ -113,19 +131,7 @@ def main(argv):
         multi_label=train_source.multi_label,
     )
     if chief:
-        os.makedirs(workdir, exist_ok=True)
-        run_directory.write_config(
-            workdir,
-            recipe,
-            {
-                "name": train_source.name,
-                "class_names": list(train_source.class_names),
-                "num_classes": classes,
-                "num_train": train_source.num_examples,
-                "num_eval": eval_source.num_examples,
-                "multi_label": train_source.multi_label,
-            },
-        )
+        run_directory.write_config(workdir, recipe, about_data, step)
     scheduled = None
     if recipe.evaluators:
         forward = engine.Forward(state, strategy)
@@ -142,7 +148,7 @@ def main(argv):
         profile=flags.FLAGS.profile,
         evaluators=scheduled,
     )
-    results = loop.run()
+    results = loop.run(stop)
 
     # What is left behind
     state.use_averages()

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from keras_vit.checkpoints.errors import CheckpointError
-from keras_vit.checkpoints.flax_names import is_square
 
 Shapes = Mapping[str, tuple[int, ...]]
 TABLE = "posembed_input/pos_embedding"
@@ -35,21 +34,51 @@ STRUCTURE = (
 )
 
 
-def infer_vit(shapes: Shapes, heads: int | None) -> dict[str, Any]:
-    """Returns the constructor's arguments that the variables of a Vision Transformer show.
+# Number of dimensions of the variables that the arguments are read from.
+_RANKS = {
+    "embedding/kernel": 4,
+    "conv_root/kernel": 4,
+    "root_block/conv_root/kernel": 4,
+    "head/kernel": 2,
+    "head/bias": 1,
+    "head_dist/kernel": 2,
+    "head_dist/bias": 1,
+    "pre_logits/kernel": 2,
+    "cls/cls": 3,
+    "dist/dist": 3,
+    "registers/registers": 3,
+    TABLE: 3,
+}
+_BLOCK_KERNELS = (
+    "LayerNorm_0/scale",
+    "LayerNorm_1/scale",
+    *(f"MultiHeadDotProductAttention_0/{part}/kernel" for part in ("query", "key", "value", "out")),
+    *(f"MlpBlock_0/Dense_{index}/kernel" for index in (0, 1)),
+)
+_UNIT_KERNELS = ("conv1/kernel", "conv2/kernel", "conv3/kernel")
+MAX_BLOCKS = 1024
+MAX_SIZE = 2**31  # of an image edge in pixels
+
+
+def infer_vit(shapes: Shapes, heads: int | None, path: str) -> dict[str, Any]:
+    """Return the constructor's arguments that the variables of a Vision Transformer show.
 
     Args:
         shapes: Shapes by variable name.
-        heads: Number of attention heads where there is no block to show it.
+        heads: Number of attention heads if no block shows it.
+        path: Name of the file, for messages.
 
     Raises:
-        CheckpointError: If there is no patch embedding.
+        CheckpointError: If there is no patch embedding, a block is missing, or a variable has the wrong rank.
     """
-    kernel = shapes.get("embedding/kernel", ())
-    if len(kernel) != 4:
-        raise CheckpointError("no patch embedding of shape (height, width, channels, hidden_size) was found.")
-    blocks = resnet_blocks(shapes) if "conv_root/kernel" in shapes else None
-    depth = 1 + max((int(m[1]) for name in shapes if (m := re.match(r"encoderblock_(\d+)/", name))), default=-1)
+    _check_ranks(shapes, path)
+    kernel = shapes.get("embedding/kernel")
+    if kernel is None:
+        raise CheckpointError(f"{path} has no patch embedding of shape (height, width, channels, hidden_size).")
+    blocks = resnet_blocks(shapes, path) if "conv_root/kernel" in shapes else None
+    depth = _count(
+        {int(m[1]) for name in shapes if (m := re.match(r"encoderblock_(\d{1,6})/", name))}, 0, "block", path
+    )
     attention = "encoderblock_0/MultiHeadDotProductAttention_0"
     query = shapes.get(f"{attention}/query/kernel", ())
     mlp = shapes.get("encoderblock_0/MlpBlock_0/Dense_0/kernel", ())
@@ -78,23 +107,88 @@ def infer_vit(shapes: Shapes, heads: int | None) -> dict[str, Any]:
     }
 
 
-def resnet_blocks(shapes: Shapes) -> list[int]:
-    """Returns how many units each stage of a ResNet has."""
-    units: dict[int, int] = {}
+def resnet_blocks(shapes: Shapes, path: str) -> list[int]:
+    """Return the number of units in each stage of a ResNet.
+
+    Raises:
+        CheckpointError: If a stage or a unit is missing.
+    """
+    units: dict[int, set[int]] = {}
     for name in shapes:
-        if match := re.match(r"block(\d+)/unit(\d+)/", name):
-            stage, unit = int(match[1]), int(match[2])
-            units[stage] = max(units.get(stage, 0), unit)
-    return [units.get(stage, 0) for stage in range(1, max(units, default=0) + 1)]
+        if match := re.match(r"block(\d{1,6})/unit(\d{1,6})/", name):
+            units.setdefault(int(match[1]), set()).add(int(match[2]))
+    stages = _count(set(units), 1, "stage of the ResNet", path)
+    return [_count(units[stage], 1, f"unit of block{stage}", path) for stage in range(1, stages + 1)]
 
 
-def infer_bit(shapes: Shapes) -> dict[str, Any]:
-    """Returns the constructor's arguments that the variables of a BiT ResNet show."""
+def _count(numbers: set[int], first: int, what: str, path: str) -> int:
+    """Return how many there are of something that is numbered without gaps."""
+    expected = range(first, first + len(numbers))
+    if missing := sorted(set(expected) - numbers):
+        raise CheckpointError(f"{path} is incomplete: it has {what} {max(numbers)}, but no {what} {missing[0]}.")
+    if len(numbers) > MAX_BLOCKS:
+        raise CheckpointError(f"{path} has {len(numbers)} times a {what}; at most {MAX_BLOCKS} are read.")
+    return len(numbers)
+
+
+def _check_ranks(shapes: Shapes, path: str) -> None:
+    for name, rank in _RANKS.items():
+        if name in shapes and len(shapes[name]) != rank:
+            raise CheckpointError(f"{path}: {name!r} must have {rank} dimensions. Received: shape {shapes[name]}.")
+    for head in ("head", "head_dist"):
+        kernel, bias = shapes.get(f"{head}/kernel"), shapes.get(f"{head}/bias")
+        if kernel and bias and kernel[1] != bias[0]:
+            raise CheckpointError(f"{path}: {head}/kernel has {kernel[1]} classes, {head}/bias has {bias[0]}.")
+
+
+def check_complete(shapes: Shapes, arguments: Mapping[str, Any], path: str) -> None:
+    """Refuse a file that holds less than the model that its names describe, before the model is built.
+
+    Args:
+        shapes: Shapes by variable name.
+        arguments: Arguments inferred from the file.
+        path: Name of the file, for messages.
+
+    Raises:
+        CheckpointError: If a block lacks its kernels, or the model would have more weights than the file.
+    """
+    required = [f"encoderblock_{i}/{leaf}" for i in range(arguments.get("num_layers", 0)) for leaf in _BLOCK_KERNELS]
+    stages = arguments.get("resnet_blocks") or arguments.get("block_sizes") or ()
+    digits = 2 if "block_sizes" in arguments else 0
+    for stage, units in enumerate(stages, start=1):
+        names = [f"block{stage}/unit{str(unit).zfill(digits)}" for unit in range(1, units + 1)]
+        required += [f"{name}/{leaf}" for name in names for leaf in _UNIT_KERNELS]
+    missing = [name for name in required if name not in shapes]
+    if missing:
+        raise CheckpointError(
+            f"{path} is incomplete: {len(missing)} weights of its blocks are missing, such as {missing[0]}."
+        )
+    width = 64 * arguments.get("width_factor", 1)
+    wanted = sum(units * 14 * (width * 2**index) ** 2 for index, units in enumerate(stages))
+    if arguments.get("num_layers"):
+        size = arguments["hidden_size"]
+        wanted += arguments["num_layers"] * (4 * size**2 + 2 * size * arguments["mlp_dim"])
+    found = sum(math.prod(shape) for shape in shapes.values())
+    if wanted > found:
+        raise CheckpointError(
+            f"{path} is incomplete or damaged: its blocks would have {wanted} weights, the whole file has {found}."
+        )
+
+
+def infer_bit(shapes: Shapes, path: str) -> dict[str, Any]:
+    """Return the constructor's arguments that the variables of a BiT ResNet show.
+
+    Raises:
+        CheckpointError: If the root convolution is missing, or a unit is.
+    """
+    _check_ranks(shapes, path)
     root, head = shapes.get("root_block/conv_root/kernel", ()), shapes.get("head/kernel")
-    if len(root) != 4 or root[3] == 0 or root[3] % 64:
-        raise CheckpointError(f"the root convolution must have a multiple of 64 filters. Received: shape {root}.")
+    if len(root) != 4 or root[3] % 64:
+        raise CheckpointError(
+            f"{path}: the root convolution must have a multiple of 64 filters. Received: shape {root}."
+        )
     return {
-        "block_sizes": resnet_blocks(shapes),
+        "block_sizes": resnet_blocks(shapes, path),
         "width_factor": root[3] // 64,
         "image_size": None,
         "classes": head[-1] if head else 0,
@@ -109,11 +203,10 @@ def plain_pair(pair: tuple[int, ...]) -> int | list[int]:
 
 
 def pair(value: Any) -> tuple[int, int] | None:
-    """Returns (height, width) of an integer or a pair, None for anything else."""
-    if isinstance(value, (list, tuple)):
-        good = len(value) == 2 and all(type(size) is int and size > 0 for size in value)
-        return (value[0], value[1]) if good else None
-    return (value, value) if type(value) is int and value > 0 else None
+    """Return (height, width) of an integer or a pair, None for anything else."""
+    sizes = tuple(value) if isinstance(value, (list, tuple)) else (value, value)
+    good = len(sizes) == 2 and all(type(size) is int and 0 < size <= MAX_SIZE for size in sizes)
+    return sizes if good else None
 
 
 def stride(arguments: Mapping[str, Any]) -> tuple[int, int]:
@@ -138,34 +231,26 @@ def num_slots(arguments: Mapping[str, Any]) -> int:
     return int(bool(arguments.get("class_token"))) + int(bool(arguments.get("distillation_token")))
 
 
-def find_grid(
-    count: int,
-    hints: list[tuple[int, int] | None],
-    fallback: tuple[int, int] | None,
-    path: str,
-) -> tuple[int, int]:
-    """Returns the grid of a table of `count` patches.
+def check_stated(stated: Mapping[str, Any], found: Mapping[str, Any], where: str) -> None:
+    """Refuse a file whose description says something else than its tensors.
 
     Args:
-        count: Entries of the table without prefix tokens.
-        hints: Grids that the file or the caller names, the most reliable first; one that does not fit is passed over.
-        fallback: The model's grid, taken if the count is no square.
-        path: The file, for the message.
+        stated: Arguments as a configuration or note states them; None where it does not.
+        found: Arguments that the tensors show; None where they do not.
+        where: Name of the description, for the message.
 
     Raises:
-        CheckpointError: If the count fits no square and no hint.
+        CheckpointError: Naming the first argument that differs, and both values.
     """
-    for hint in hints:
-        if hint is not None and hint[0] * hint[1] == count:
-            return hint
-    if is_square(count):
-        return (round(count**0.5),) * 2
-    if fallback is not None and fallback[0] * fallback[1] == count:
-        return fallback
-    raise CheckpointError(
-        f"{path}: its {count} position embeddings form no square grid, and the file does not say which one they form. "
-        "Pass grid=(height, width), in patches."
-    )
+    for name, value in stated.items():
+        if value is None or found.get(name) is None:
+            continue
+        mine, theirs = (list(v) if isinstance(v, tuple) else v for v in (value, found[name]))
+        if mine != theirs or isinstance(mine, bool) != isinstance(theirs, bool):
+            raise CheckpointError(
+                f"{where} says {name}={str(value)[:60]}, the tensors say {name}={theirs!r}. The file lacks tensors, or "
+                "belongs to another model. Fetch both again."
+            )
 
 
 def differences(

@@ -79,8 +79,6 @@ def find_layout(names: Iterable[str], shapes: Mapping[str, tuple[int, ...]]) -> 
         map_names = renumber({name.split("/")[0] for name in names})
     position = next((name for name in POSITIONS if name in names), "")
     slots = POSITIONS.get(position, "prefix")
-    if "cls" in names and position:
-        slots = _confirm_slots(slots, shapes[position])
     legacy = block_names and dict(block_names) != dict(LINEN_BLOCK)
     plain = position == "pos_embedding" or stacked or map_names or not (position or legacy)
     hybrid = "conv_root/kernel" in names
@@ -94,21 +92,6 @@ def find_layout(names: Iterable[str], shapes: Mapping[str, tuple[int, ...]]) -> 
         block_names=block_names or LINEN_BLOCK,
         map_names=map_names,
     )
-
-
-def _confirm_slots(slots: str, shape: tuple[int, ...]) -> str:
-    """Returns what the name says about the class token's slot, unless only the contrary gives a square grid."""
-    if len(shape) != 3:
-        return slots
-    with_slot, without = is_square(shape[1] - 1), is_square(shape[1])
-    if with_slot == without:
-        return slots
-    return "prefix" if with_slot else "none"
-
-
-def is_square(count: int) -> bool:
-    """Whether a positive count is that of a square grid."""
-    return count > 0 and round(count**0.5) ** 2 == count
 
 
 def vit_rules(layout: Layout) -> list[Rule]:

@@ -5,15 +5,19 @@ References:
 """
 
 import re
+from typing import Any
 
 from keras_vit.checkpoints import architecture, torch_names
 from keras_vit.checkpoints.errors import CheckpointError
+from keras_vit.checkpoints.grid import Hints
 from keras_vit.checkpoints.layout import Checkpoint, Layout, variable_shapes
 from keras_vit.checkpoints.rules import Rule, bind_stored, rule
 from keras_vit.checkpoints.source import TensorSource
 from keras_vit.checkpoints.torch_names import ATTENTION
 
 _ANCHOR = re.compile(r"(?<![^.])embeddings\.patch_embeddings\.projection\.weight$")
+# MSN trained the same model.
+_MODEL_TYPES = ("vit", "deit", "vit_msn")
 # Names of a block's parts: as published (transformers up to 4), and as later versions name them in memory.
 _PUBLISHED = {
     "block": "encoder.layer.{i}",
@@ -60,8 +64,8 @@ def rules(layout: Layout) -> list[Rule]:
     ]
 
 
-def recognise(source: TensorSource, num_heads: int | None) -> Checkpoint | None:
-    """Returns what `source` holds, or None if it is no Hugging Face ViT or DeiT."""
+def recognise(source: TensorSource, hints: Hints) -> Checkpoint | None:
+    """Return what `source` holds, or None if it is no Hugging Face ViT or DeiT."""
     prefixes = {name[: match.start()] for name in source.tensors if (match := _ANCHOR.search(name))}
     if len(prefixes) != 1:
         return None
@@ -80,7 +84,7 @@ def recognise(source: TensorSource, num_heads: int | None) -> Checkpoint | None:
     checkpoint = Checkpoint(
         source, layout, bindings, shapes={}, arguments={}, unexpected=unexpected, ignored=sorted(ignored & names)
     )
-    _infer(checkpoint, num_heads)
+    _infer(checkpoint, hints.wanted.get("num_heads"))
     return checkpoint
 
 
@@ -96,7 +100,7 @@ def _infer(checkpoint: Checkpoint, num_heads: int | None) -> None:
     else:
         heads, checkpoint.assumed["num_heads"] = torch_names.guess_heads(source, width, num_heads)
     checkpoint.shapes = variable_shapes(source, checkpoint.bindings, heads)
-    found = architecture.infer_vit(checkpoint.shapes, heads)
+    found = architecture.infer_vit(checkpoint.shapes, heads, path)
     if found["distillation_token"] and "head_dist/kernel" not in checkpoint.shapes:
         found["distillation_token"] = "unused"  # carried through the blocks, read by nothing
     found["activation"] = torch_names.activation(config.get("hidden_act", "gelu"), path)
@@ -105,20 +109,49 @@ def _infer(checkpoint: Checkpoint, num_heads: int | None) -> None:
         if key not in config:
             checkpoint.assumed[argument] = f"the default of {key}"
     if "pre_logits/kernel" in checkpoint.shapes and config.get("pooler_act", "tanh") != "tanh":
-        raise CheckpointError(f"{path}: its pooler's activation is {config['pooler_act']!r}; only tanh is known.")
+        raise CheckpointError(
+            f"{path}: its pooler's activation is {str(config['pooler_act'])[:40]!r}; only tanh is known."
+        )
+    _check_config(config, found, body=checkpoint.layout.prefix, path=path)
     if "image_size" in config:
         found["image_size"] = config["image_size"]
     checkpoint.arguments = found
     labels = config.get("id2label")
-    if isinstance(labels, dict) and len(labels) == found["classes"]:
+    if isinstance(labels, dict) and found["include_top"]:
+        if len(labels) != found["classes"]:
+            raise CheckpointError(f"{path}: config.json names {len(labels)} classes, the head has {found['classes']}.")
         ordered = [labels.get(str(index)) for index in range(len(labels))]
         if all(isinstance(label, str) for label in ordered):
             checkpoint.class_names = tuple(ordered)
 
 
+def _check_config(config: dict[str, Any], found: dict[str, Any], body: str, path: str) -> None:
+    """Refuse tensors that are not those of the configuration."""
+    if config.get("model_type") not in (None, *_MODEL_TYPES):
+        raise CheckpointError(
+            f"{path}: config.json has model_type={str(config['model_type'])[:40]!r}. Known: {', '.join(_MODEL_TYPES)}."
+        )
+    stated = {
+        "hidden_size": config.get("hidden_size"),
+        "num_layers": config.get("num_hidden_layers"),
+        "channels": config.get("num_channels"),
+    }
+    patch = config.get("patch_size")
+    if patch is not None:
+        size = architecture.pair(patch)
+        stated["patch_size"] = architecture.plain_pair(size) if size else patch
+    if found["num_layers"]:
+        stated |= {"mlp_dim": config.get("intermediate_size"), "qkv_bias": config.get("qkv_bias")}
+    architecture.check_stated(stated, found, f"{path}: config.json")
+    architectures = config.get("architectures")
+    classifier = isinstance(architectures, list) and "ForImageClassification" in str(architectures[:1])
+    if classifier and body and not found["include_top"]:  # without a prefix it is the body alone, on purpose
+        raise CheckpointError(f"{path} has no classifier, though config.json says {architectures[0]}. Fetch it again.")
+
+
 def _epsilon(value: object, path: str) -> float:
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0.0 <= value < 1.0:
         raise CheckpointError(
-            f"{path}: the configuration's layer_norm_eps must be a small number. Received: {value!r}."
+            f"{path}: the configuration's layer_norm_eps must be a small number. Received: {str(value)[:60]}."
         )
     return float(value)

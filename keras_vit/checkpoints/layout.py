@@ -81,6 +81,9 @@ def variable_shapes(source: TensorSource, bindings: Iterable[Binding], heads: in
     shapes = {}
     for binding in bindings:
         stored = {name: source.tensors[name].shape for name in binding.stored}
+        for name, shape in stored.items():
+            if 0 in shape:
+                raise CheckpointError(f"{source.path}: tensor {name!r} of shape {shape} has no elements. Damaged?")
         try:
             results = binding.variable_shapes(stored, heads)
         except ValueError as error:

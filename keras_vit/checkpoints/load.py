@@ -12,6 +12,7 @@ from absl import logging
 from keras_vit import _checks
 from keras_vit.checkpoints import architecture, resize
 from keras_vit.checkpoints.errors import CheckpointError
+from keras_vit.checkpoints.grid import Hints
 from keras_vit.checkpoints.identify import identify
 from keras_vit.checkpoints.layout import Checkpoint
 from keras_vit.checkpoints.plan import LoadReport, Options, Plan
@@ -19,6 +20,7 @@ from keras_vit.checkpoints.rules import SAME, Binding
 from keras_vit.models import BiTResNet, VisionTransformer
 
 _MAX_TABLE = 2**28  # entries of a position table
+_MAX_STATED_TABLE = 2**24  # the same, where a file alone asks for it
 _LARGE = 2**22  # bytes
 
 
@@ -82,14 +84,7 @@ def load_checkpoint(
         )
     options = Options(head, method, resize_patch, adapt_channels, zero_edges)
     model_config = model.get_config()
-    checkpoint = identify(
-        path,
-        num_heads=model_config.get("num_heads"),
-        config=config,
-        prefix=prefix,
-        grid=None if grid is None else _checks.size_pair("grid", grid),
-        image_size=model_config.get("image_size"),
-    )
+    checkpoint = identify(path, _hints(model_config, grid, prefix), config)
     try:
         return _load(model, checkpoint, options, strict, allow_nonfinite)
     finally:
@@ -137,9 +132,7 @@ def model_from_checkpoint(
         FileNotFoundError: If there is nothing at `path`.
     """
     _checks.choice("head", head, ("auto", "keep", "reset"))
-    if grid is not None:
-        grid = _checks.size_pair("grid", grid)
-    checkpoint = identify(path, overrides.get("num_heads"), config, prefix, grid, overrides.get("image_size"))
+    checkpoint = identify(path, _hints(overrides, grid, prefix), config)
     try:
         model = _build(checkpoint, overrides)
         options = Options(head, method, resize_patch, adapt_channels, zero_edges)
@@ -149,7 +142,61 @@ def model_from_checkpoint(
     return model
 
 
+def architecture_of(
+    path: str | os.PathLike[str],
+    *,
+    grid: Sequence[int] | None = None,
+    config: str | os.PathLike[str] | dict | None = None,
+    prefix: str | None = None,
+    **overrides: Any,
+) -> tuple[str, dict[str, Any]]:
+    """Return the model that a checkpoint belongs to, without building it.
+
+    Only headers are read.
+
+    Args:
+        path: See `load_checkpoint`.
+        grid: See `load_checkpoint`.
+        config: See `load_checkpoint`.
+        prefix: See `load_checkpoint`.
+        **overrides: Arguments to use instead of the file's.
+
+    Returns:
+        `"vit"` or `"bit"`, and the arguments of `VisionTransformer` or `BiTResNet`.
+
+    Raises:
+        CheckpointError: If the file is damaged or of no known family.
+        FileNotFoundError: If there is nothing at `path`.
+
+    Example:
+        >>> kind, arguments = architecture_of("vit-base-patch16-224/")
+        >>> model = keras_vit.VisionTransformer(**{**arguments, "classes": 10})
+    """
+    checkpoint = identify(path, _hints(overrides, grid, prefix), config)
+    try:
+        return checkpoint.kind, _arguments(checkpoint, overrides)
+    finally:
+        checkpoint.source.close()
+
+
+def _hints(wanted: dict[str, Any], grid: Sequence[int] | None, prefix: str | None) -> Hints:
+    return Hints(wanted, None if grid is None else _checks.size_pair("grid", grid), prefix)
+
+
 def _build(checkpoint: Checkpoint, overrides: dict[str, Any]) -> keras.Model:
+    arguments = _arguments(checkpoint, overrides)
+    model_class = VisionTransformer if checkpoint.kind == "vit" else BiTResNet
+    try:
+        return model_class.from_config(arguments)
+    except (TypeError, ValueError) as error:
+        raise CheckpointError(
+            f"{model_class.__name__} cannot be built from {checkpoint.source.path}: {error}"
+        ) from error
+
+
+def _arguments(checkpoint: Checkpoint, overrides: dict[str, Any]) -> dict[str, Any]:
+    """Return the constructor's arguments, after checking that the file holds the weights of such a model."""
+    architecture.check_complete(checkpoint.shapes, checkpoint.arguments, checkpoint.source.path)
     arguments = {**checkpoint.arguments, **overrides}
     if checkpoint.kind == "vit":
         missing = [name for name in ("num_heads", "mlp_dim") if arguments.get(name) is None]
@@ -162,17 +209,11 @@ def _build(checkpoint: Checkpoint, overrides: dict[str, Any]) -> keras.Model:
     for name, reason in checkpoint.assumed.items():
         if name not in overrides:
             logging.info("%s: %s=%r is assumed: %s.", checkpoint.source.path, name, arguments.get(name), reason)
-    _check_size(arguments, checkpoint)
-    model_class = VisionTransformer if checkpoint.kind == "vit" else BiTResNet
-    try:
-        return model_class.from_config(arguments)
-    except TypeError as error:
-        raise CheckpointError(
-            f"{model_class.__name__} cannot be built from {checkpoint.source.path}: {error}."
-        ) from error
+    _check_size(arguments, checkpoint, _MAX_TABLE if "image_size" in overrides else _MAX_STATED_TABLE)
+    return arguments
 
 
-def _check_size(arguments: dict[str, Any], checkpoint: Checkpoint) -> None:
+def _check_size(arguments: dict[str, Any], checkpoint: Checkpoint, limit: int) -> None:
     """Refuses an image size that no file of weights has, before tables of that size are made."""
     size = architecture.pair(arguments.get("image_size"))
     if arguments.get("image_size") is not None and size is None:
@@ -182,7 +223,7 @@ def _check_size(arguments: dict[str, Any], checkpoint: Checkpoint) -> None:
         )
     if checkpoint.kind == "vit":
         height, width = architecture.grid_of(arguments)
-        if height * width * max(arguments["hidden_size"], 1) > _MAX_TABLE:
+        if height * width * arguments["hidden_size"] > limit:
             raise CheckpointError(
                 f"{checkpoint.source.path}: images of {arguments['image_size']} would have {height} x {width} patches. "
                 "Pass another image_size."

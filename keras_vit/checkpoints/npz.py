@@ -65,7 +65,7 @@ class NpzSource:
                 self._add(info)
             comment = self._archive.comment
             if comment.startswith(_COMMENT_PREFIX):
-                self.metadata = parse_json(comment[len(_COMMENT_PREFIX) :], f"{path}: the archive's comment")
+                self.metadata |= parse_json(comment[len(_COMMENT_PREFIX) :], f"{path}: the archive's comment")
         except BaseException:
             self._file.close()
             raise
@@ -95,7 +95,7 @@ class NpzSource:
         if dtype.kind == "U" and name.split("/")[-1] == "__meta__" and info.file_size < 2**20:
             # A description beside the tensors, as JSON text in an array of its own.
             text = str(self.read_text(name))
-            self.metadata = {**parse_json(text.encode(), f"{self.path}: {name}"), **self.metadata}
+            self.metadata["image"] = parse_json(text.encode(), f"{self.path}: {name}").get("image")
             return
         self.tensors[name] = TensorInfo(shape, public)
 

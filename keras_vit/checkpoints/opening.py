@@ -2,7 +2,10 @@
 
 import os
 import pathlib
+import re
 from typing import Any
+
+from absl import logging
 
 from keras_vit.checkpoints.errors import CheckpointError
 from keras_vit.checkpoints.keras_file import KerasSource
@@ -40,14 +43,44 @@ def open_source(path: str | os.PathLike[str], config: str | os.PathLike[str] | d
     elif os.path.isfile(path):
         source, directory, stem = _open_file(path), os.path.dirname(path), _stem(path)
     else:
-        raise FileNotFoundError(f"There is no checkpoint at {path!r}.")
+        raise FileNotFoundError(f"There is no checkpoint at {path!r}.{_hub_hint(path)}")
     if source.config is None:
         try:
-            source.config = _find_config(directory, stem, config)
+            source.config = _config(source, directory, stem, config)
         except BaseException:
             source.close()
             raise
     return source
+
+
+def _config(source: TensorSource, directory: str, stem: str | None, config: Any) -> dict[str, Any] | None:
+    """Return the configuration: what the caller passes, else the copy in the file, else the file beside it.
+
+    The copy in the file came with these very tensors: whoever reads while others write never sees those of another.
+    """
+    copy = source.metadata.get("config")
+    if config is not None or not isinstance(copy, dict):
+        return _find_config(directory, stem, config)
+    try:
+        agrees = _find_config(directory, stem, None) in (None, copy)
+    except (CheckpointError, OSError):
+        agrees = False
+    if not agrees:
+        logging.warning(
+            "%s: the configuration beside the file differs from the copy that was saved in it, which is used. Pass "
+            "config=... to use another.",
+            source.path,
+        )
+    return copy
+
+
+def _hub_hint(path: str) -> str:
+    if re.fullmatch(r"[\w.-]+/[\w.-]+", path) is None or path.endswith((".npz", ".safetensors", ".keras", ".h5")):
+        return ""
+    return (
+        " Models are not fetched from the Hugging Face Hub by name. Download it first: "
+        f"huggingface_hub.snapshot_download({path!r}) returns a directory to pass here."
+    )
 
 
 def _open_directory(path: str) -> TensorSource:
@@ -76,7 +109,7 @@ def _open_file(path: str) -> TensorSource:
         return _open_zip(path)
     if head[:8] == b"\x89HDF\r\n\x1a\n":
         return KerasSource(path)
-    if head[:1] == b"\x80" and head[1] < 6:
+    if head[:1] == b"\x80" and head[1:2] < b"\x06" and len(head) > 1:
         raise CheckpointError(_PICKLE.format(path=path))
     if head[8:9] == b"{" and int.from_bytes(head[:8], "little") <= MAX_JSON_BYTES:
         return SafetensorsSource(path)

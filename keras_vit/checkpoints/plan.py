@@ -226,10 +226,10 @@ class Plan:
             lines += [f"- {n}: file {a}, model {b}" for n, (a, b) in _some(list(report.mismatched.items()))]
         if report.missing:
             lines.append(f"{len(report.missing)} variables of the model are not in the file:")
-            lines += [f"- {name}{_nearest(name, report.unexpected)}" for name in _some(report.missing)]
+            lines += _with_nearest(report.missing, report.unexpected)
         if report.unexpected:
             lines.append(f"{len(report.unexpected)} tensors of the file have no place in the model:")
-            lines += [f"- {name}{_nearest(name, report.missing)}" for name in _some(report.unexpected)]
+            lines += _with_nearest(report.unexpected, report.missing)
         lines += [f"({note})" for note in report.notes]
         lines.append("Pass strict=False to load what fits and get this report back.")
         return "\n".join(lines)
@@ -239,6 +239,11 @@ def _some(items: list, limit: int = 40) -> list:
     return items[:limit]
 
 
-def _nearest(name: str, candidates: list[str]) -> str:
-    match = difflib.get_close_matches(name, candidates[:2000], n=1, cutoff=0.6)
-    return f"; nearest on the other side: {match[0]}" if match else ""
+def _with_nearest(names: list[str], others: list[str]) -> list[str]:
+    """Return a line per name; the first few with the most similar of the other side, which is slow to find."""
+    lines = []
+    for index, name in enumerate(_some(names)):
+        candidates = [other for other in others[:50] if len(other) < 200] if index < 10 else []
+        match = difflib.get_close_matches(name[:200], candidates, n=1, cutoff=0.6)
+        lines.append(f"- {name}" + (f"; nearest on the other side: {match[0]}" if match else ""))
+    return lines

@@ -172,7 +172,7 @@ class Binding:
         dummies = tuple(np.empty(shapes[name], _NOTHING) for name in self.stored)
         try:
             results = self.transform.read(dummies, heads)
-        except (ValueError, IndexError, ZeroDivisionError) as error:
+        except (ValueError, IndexError, TypeError, ZeroDivisionError) as error:
             raise ValueError(str(error)) from error
         return tuple(result.shape for result in results)
 

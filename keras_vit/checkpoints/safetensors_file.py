@@ -36,6 +36,7 @@ _DTYPES: Mapping[str, np.dtype] = {
     "BOOL": np.dtype("?"),
 }
 _METADATA_KEY = "keras_vit"
+_MAX_SHARDS = 256  # each takes a file descriptor
 
 
 class SafetensorsSource(RawTensors):
@@ -158,7 +159,12 @@ class ShardedSource:
             path = os.path.join(os.path.dirname(self.path), shard)
             if not os.path.isfile(path):
                 raise CheckpointError(f"{self.path} names the shard {shard!r}, which is not there. Fetch {path}.")
-            self._shards[shard] = SafetensorsSource(path)
+            if len(self._shards) == _MAX_SHARDS:
+                raise CheckpointError(f"{self.path} names more than {_MAX_SHARDS} shards. Merge them into one file.")
+            try:
+                self._shards[shard] = SafetensorsSource(path)
+            except OSError as error:  # of a process that may open few files, for example
+                raise CheckpointError(f"{self.path}: the shard {path} cannot be opened: {error}.") from error
             self.metadata = self.metadata or self._shards[shard].metadata
         if name not in self._shards[shard].tensors:
             raise CheckpointError(f"{self.path} says that {shard!r} holds {name[:100]!r}, but it does not.")

@@ -1,11 +1,10 @@
 """`save_checkpoint`: writes a model in the form in which other libraries read it."""
 
+import contextlib
 import dataclasses
 import json
 import os
-import shutil
-import tempfile
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 import keras
@@ -13,7 +12,8 @@ import ml_dtypes
 import numpy as np
 
 from keras_vit import _checks
-from keras_vit.checkpoints import architecture, google, huggingface, limits, timm, torch_config
+from keras_vit._io import atomic_directory, atomic_file, write_json
+from keras_vit.checkpoints import google, huggingface, limits, note, timm, torch_config
 from keras_vit.checkpoints.errors import CheckpointError
 from keras_vit.checkpoints.flax_names import LEGACY_BLOCK, LINEN_BLOCK, MAP_HEAD
 from keras_vit.checkpoints.layout import Layout
@@ -42,7 +42,9 @@ def save_checkpoint(
     """Writes a model in a format of another project.
 
     What was read is written as it was: names and shapes of the layout that `load_checkpoint` found are kept if the
-    format is the same, and every tensor is equal bit for bit. The file appears at once and complete, or not at all.
+    format is the same, and every tensor is equal bit for bit. A file or a new directory appears in one step, complete
+    and on the disk. In a directory that is in use `load_checkpoint` sees old or new weights, each with their own
+    configuration; for a moment, other libraries may see the new weights beside the old `config.json`.
 
     Args:
         model: A `VisionTransformer` or `BiTResNet`.
@@ -76,17 +78,16 @@ def save_checkpoint(
     if homeless:
         raise CheckpointError(f"The {format} format has no place for {', '.join(homeless[:20])}. Save it as .keras.")
     writer = _Writer(variables, bindings, dict(layout.renamed), dtype)
-    metadata = {"version": 1, "arguments": {k: config[k] for k in architecture.STRUCTURE if k in config}}
-    if config.get("image_size") is not None:
-        metadata["image_size"] = config["image_size"]
-    if isinstance(model, VisionTransformer):
-        metadata["grid"] = list(architecture.grid_of(config))
-    if format in ("google", "big_vision"):
-        _replace_file(path, lambda temporary: write_npz(temporary, writer.names, writer.produce, metadata))
-        return path
-    names = tuple(class_names) if class_names is not None else getattr(model, "class_names", None)
-    documents = torch_config.documents(format, config, layout, names, preprocessor)
-    _write_torch(path, writer, metadata, documents)
+    try:
+        if format in ("google", "big_vision"):
+            with atomic_file(path) as temporary:
+                write_npz(temporary, writer.names, writer.produce, note.of_model(config, None))
+        else:
+            names = tuple(class_names) if class_names is not None else getattr(model, "class_names", None)
+            _write_torch(path, writer, config, torch_config.documents(format, config, layout, names, preprocessor))
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise OSError(error.errno, f"Could not write the checkpoint ({reason}); nothing was changed", path) from error
     return path
 
 
@@ -173,59 +174,36 @@ class _Writer:
         return np.asarray(binding.transform.write(arrays)[index]).astype(self._dtype, copy=False)
 
 
-def _replace_file(path: str, write: Callable[[str], None]) -> None:
-    """Writes under a temporary name in the same directory, then renames."""
-    directory = os.path.dirname(os.path.abspath(path))
-    os.makedirs(directory, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(prefix=".writing-", dir=directory)
-    os.close(handle)
-    try:
-        write(temporary)
-        os.chmod(temporary, 0o666 & ~_umask())
-        os.replace(temporary, path)
-    except BaseException:
-        os.unlink(temporary)
-        raise
+def _write_torch(path: str, writer: _Writer, config: dict[str, Any], documents: dict[str, dict[str, Any]]) -> None:
+    """Write tensors and configuration in one step for a reader.
 
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
-
-
-def _write_torch(path: str, writer: _Writer, metadata: dict[str, Any], documents: dict[str, dict[str, Any]]) -> None:
-    def write_tensors(temporary: str) -> None:
-        write_safetensors(temporary, writer.tensors, writer.produce, metadata)
-
+    A new directory appears whole. Where a directory or file is in use, the tensors carry a copy of their configuration,
+    which `load_checkpoint` prefers to the file beside them.
+    """
+    metadata = note.of_model(config, documents["config.json"])
     if path.endswith(".safetensors"):
-        _replace_file(path, write_tensors)
-        _write_json(path.removesuffix(".safetensors") + "_config.json", documents["config.json"])
+        names = {"config.json": path.removesuffix(".safetensors") + "_config.json"}
+        documents = {names[name]: documents[name] for name in names}
+        _replace_files(path, writer, metadata, documents)
         return
-    if os.path.isdir(path) and os.listdir(path):
-        # A directory that is in use keeps its other files: the tensors come last, so that a reader sees old or new.
+    with contextlib.suppress(FileExistsError):
+        if not os.path.isdir(path) or not os.listdir(path):
+            with atomic_directory(path) as temporary:
+                for name, content in documents.items():
+                    write_json(os.path.join(temporary, name), content)
+                tensors = os.path.join(temporary, "model.safetensors")
+                write_safetensors(tensors, writer.tensors, writer.produce, metadata)
+            return
+    documents = {os.path.join(path, name): content for name, content in documents.items()}
+    _replace_files(os.path.join(path, "model.safetensors"), writer, metadata, documents)
+
+
+def _replace_files(path: str, writer: _Writer, metadata: dict[str, Any], documents: dict[str, dict[str, Any]]) -> None:
+    """Write all files under temporary names, then rename one after the other, the tensors first."""
+    with contextlib.ExitStack() as stack:
         for name, content in documents.items():
-            _write_json(os.path.join(path, name), content)
-        _replace_file(os.path.join(path, "model.safetensors"), write_tensors)
-        return
-    parent = os.path.dirname(os.path.abspath(path))
-    os.makedirs(parent, exist_ok=True)
-    temporary = tempfile.mkdtemp(prefix=".writing-", dir=parent)
-    try:
-        for name, content in documents.items():
-            _write_json(os.path.join(temporary, name), content)
-        write_tensors(os.path.join(temporary, "model.safetensors"))
-        os.chmod(temporary, 0o777 & ~_umask())
-        os.replace(temporary, path)
-    except BaseException:
-        shutil.rmtree(temporary, ignore_errors=True)
-        raise
-
-
-def _write_json(path: str, content: dict[str, Any]) -> None:
-    def write(temporary: str) -> None:
-        with open(temporary, "w", encoding="utf-8") as file:
-            json.dump(content, file, indent=2, ensure_ascii=False)
-            file.write("\n")
-
-    _replace_file(path, write)
+            with open(stack.enter_context(atomic_file(name)), "w", encoding="utf-8") as file:
+                json.dump(content, file, indent=2, ensure_ascii=False)
+                file.write("\n")
+        temporary = stack.enter_context(atomic_file(path))
+        write_safetensors(temporary, writer.tensors, writer.produce, metadata)

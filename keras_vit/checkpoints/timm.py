@@ -4,11 +4,14 @@ References:
     - [timm](https://github.com/huggingface/pytorch-image-models), `vision_transformer.py` and its hybrid
 """
 
+import math
 from typing import Any
+
+from absl import logging
 
 from keras_vit.checkpoints import architecture, torch_names
 from keras_vit.checkpoints.errors import CheckpointError
-from keras_vit.checkpoints.flax_names import is_square
+from keras_vit.checkpoints.grid import Hints, has_slots, is_square, stated_grids
 from keras_vit.checkpoints.layout import Checkpoint, Layout, variable_shapes
 from keras_vit.checkpoints.rules import (
     CONV,
@@ -92,16 +95,12 @@ def _resnet_rules(layout: Layout) -> list[Rule]:
     return result + torch_names.norm(f"{stored}.downsample.norm", f"{unit}/gn_proj")
 
 
-def recognise(
-    source: TensorSource, num_heads: int | None, grid: tuple[int, int] | None = None, image_size: Any = None
-) -> Checkpoint | None:
-    """Returns what `source` holds, or None if it is no timm ViT.
+def recognise(source: TensorSource, hints: Hints) -> Checkpoint | None:
+    """Return what `source` holds, or None if it is no timm ViT.
 
     Args:
         source: An open file.
-        num_heads: Attention heads, for a file without `config.json`.
-        grid: The grid of the position table, if the caller knows it.
-        image_size: Size of the images that the model takes.
+        hints: What the caller knows of it.
     """
     names = set(source.tensors)
     body = next((p for p in ("", "model.", "module.", "backbone.") if f"{p}patch_embed.proj.weight" in names), None)
@@ -115,16 +114,17 @@ def recognise(
     if "num_heads" in arguments:
         heads = torch_names.positive(arguments["num_heads"], "num_heads", source.path)
     else:
-        heads, checkpoint.assumed["num_heads"] = torch_names.guess_heads(source, width, num_heads)
-    sizes = _image_sizes(config, arguments)
-    checkpoint.layout = Layout(
-        "timm", style=layout.style, prefix=body, slots=_slots(source, body, arguments, grid, [*sizes, image_size])
-    )
+        heads, checkpoint.assumed["num_heads"] = torch_names.guess_heads(source, width, hints.wanted.get("num_heads"))
+    size = _image_size(config, arguments)
+    slots = _slots(source, body, arguments, size, hints)
+    checkpoint.layout = Layout("timm", style=layout.style, prefix=body, slots=slots)
     checkpoint.bindings, checkpoint.unexpected = bind_stored(rules(checkpoint.layout), source.tensors)
     checkpoint.shapes = variable_shapes(source, checkpoint.bindings, heads)
     _infer(checkpoint, config, arguments, heads)
-    if sizes:
-        checkpoint.arguments["image_size"] = list(sizes[0])
+    count = checkpoint.shapes.get(_TABLE, (0, 0))[1] - architecture.num_slots(checkpoint.arguments)
+    fits = size is not None and math.prod(architecture.grid_of({**checkpoint.arguments, "image_size": size})) == count
+    if size is not None and (fits or "img_size" in arguments or _TABLE not in checkpoint.shapes):
+        checkpoint.arguments["image_size"] = architecture.plain_pair(size)
     return checkpoint
 
 
@@ -142,45 +142,53 @@ def _config(source: TensorSource) -> tuple[dict[str, Any], dict[str, Any]]:
     return config, arguments
 
 
-def _image_sizes(config: dict[str, Any], arguments: dict[str, Any]) -> list[tuple[int, int]]:
+def _image_size(config: dict[str, Any], arguments: dict[str, Any]) -> tuple[int, int] | None:
+    """Return the image size: the model's argument, else that of the pretraining, which may have been another."""
+    if "img_size" in arguments:
+        return architecture.pair(arguments["img_size"])
     pretrained = config.get("pretrained_cfg")
     size = pretrained.get("input_size") if isinstance(pretrained, dict) else None
-    candidates = [arguments.get("img_size"), size[1:] if isinstance(size, list) and len(size) == 3 else None]
-    return [size for size in map(architecture.pair, candidates) if size is not None]
+    return architecture.pair(size[1:]) if isinstance(size, list) and len(size) == 3 else None
 
 
-def _slots(source, body: str, arguments: dict[str, Any], grid, sizes) -> str:
-    """Returns which tokens have entries in the position table: "all", the "prefix" without registers, or "none"."""
-    tensors = source.tensors
-    shape = tensors[f"{body}pos_embed"].shape if f"{body}pos_embed" in tensors else ()
-    tokens = sum(f"{body}{name}" in tensors for name in ("cls_token", "dist_token"))
-    registers = tensors[f"{body}reg_token"].shape if f"{body}reg_token" in tensors else ()
-    registers = registers[1] if len(registers) == 3 else 0
-    prefix = tokens + registers
-    if len(shape) != 3 or not prefix:
+def _slots(source: TensorSource, body: str, arguments: dict[str, Any], size: Any, hints: Hints) -> str:
+    """Return which tokens have entries in the position table: "all", the "prefix" without registers, or "none"."""
+    shapes = {name.removeprefix(body): tensor.shape for name, tensor in source.tensors.items()}
+    table, registers, patch = (shapes.get(f"{n}", ()) for n in ("pos_embed", "reg_token", "patch_embed.proj.weight"))
+    num_registers = registers[1] if len(registers) == 3 else 0
+    prefix = sum(name in shapes for name in ("cls_token", "dist_token")) + num_registers
+    if len(table) != 3 or not prefix:
         return "prefix"
-    with_slots = "all" if registers else "prefix"
+    with_slots = "all" if num_registers else "prefix"
     if "no_embed_class" in arguments:
         return "none" if arguments["no_embed_class"] else with_slots
-    patch = tensors[f"{body}patch_embed.proj.weight"].shape[2:]
-    grids = [grid] if grid else []
-    if f"{body}{_STEM}.conv.weight" not in tensors and f"{body}{_STEM}.stem.conv.weight" not in tensors and all(patch):
-        grids += [(s[0] // patch[0], s[1] // patch[1]) for s in map(architecture.pair, sizes) if s and len(patch) == 2]
-    for candidate in grids:
-        if shape[1] in (counts := (candidate[0] * candidate[1], candidate[0] * candidate[1] + prefix)):
-            return "none" if shape[1] == counts[0] else with_slots
-    squares = is_square(shape[1]), is_square(shape[1] - prefix)
-    if squares[0] == squares[1]:
-        raise CheckpointError(
-            f"{source.path}: {shape[1]} position embeddings with {prefix} prefix tokens can be read in two ways. Pass "
-            "grid=(height, width), in patches, or put the model's config.json beside the file."
+    # The stride of a hybrid depends on its stages, which are not known yet.
+    hybrid = any(name.startswith(_STEM) for name in shapes) or len(patch) != 4 or 0 in patch
+    stub = {"patch_size": patch[2:], "resnet_blocks": None, "image_size": size}
+    grids = [hints.grid, architecture.pair(source.metadata.get("grid"))]
+    if not hybrid:
+        grids = [*stated_grids(source, stub, hints), hints.model_grid(stub)]
+    known = has_slots(table[1], prefix, [grid for grid in grids if grid])
+    if known is None:
+        squares = is_square(table[1]), is_square(table[1] - prefix)
+        if squares[0] == squares[1]:
+            raise CheckpointError(
+                f"{source.path}: {table[1]} position embeddings with {prefix} prefix tokens can be read in two ways. "
+                "Pass grid=(height, width), in patches, or put the model's config.json beside the file."
+            )
+        known = squares[1]
+        logging.info(
+            "%s does not say whether its %d position embeddings include prefix tokens: a square grid is assumed.",
+            source.path,
+            table[1],
         )
-    return "none" if squares[0] else with_slots
+    return with_slots if known else "none"
 
 
 def _infer(checkpoint: Checkpoint, config: dict[str, Any], arguments: dict[str, Any], heads: int) -> None:
     path = checkpoint.source.path
-    found = architecture.infer_vit(checkpoint.shapes, heads)
+    found = architecture.infer_vit(checkpoint.shapes, heads, path)
+    _check_config(config, arguments, found, path)
     pool = arguments.get("global_pool")
     if pool in ("avg", "token", "map"):
         found["pooling"] = {"avg": "gap"}.get(pool, pool)
@@ -207,3 +215,25 @@ def _infer(checkpoint: Checkpoint, config: dict[str, Any], arguments: dict[str, 
     if isinstance(labels, list) and len(labels) == found["classes"] and all(isinstance(label, str) for label in labels):
         checkpoint.class_names = tuple(labels)
     checkpoint.arguments = found
+
+
+def _check_config(config: dict[str, Any], arguments: dict[str, Any], found: dict[str, Any], path: str) -> None:
+    """Refuse tensors that are not those of the configuration."""
+    stated = {"hidden_size": arguments.get("embed_dim"), "num_layers": arguments.get("depth")}
+    if found["resnet_blocks"] is None:
+        stated["channels"] = arguments.get("in_chans")
+        size = architecture.pair(arguments.get("patch_size"))
+        stated["patch_size"] = architecture.plain_pair(size) if size else arguments.get("patch_size")
+    for argument, key in (("class_token", "class_token"), ("num_registers", "reg_tokens")):
+        stated[argument] = arguments.get(key)
+    ratio = arguments.get("mlp_ratio")
+    if found["num_layers"]:
+        stated["qkv_bias"] = arguments.get("qkv_bias")
+        if isinstance(ratio, (int, float)) and 0 < ratio < 2**20:
+            stated["mlp_dim"] = int(found["hidden_size"] * ratio)
+    classes = config.get("num_classes")
+    if classes is not None:
+        stated["classes"] = classes
+    architecture.check_stated(stated, found, f"{path}: config.json")
+    if "img_size" in arguments and architecture.pair(arguments["img_size"]) is None:
+        raise CheckpointError(f"{path}: config.json has an invalid img_size={str(arguments['img_size'])[:60]}.")

@@ -87,7 +87,7 @@ def _timm(config: dict[str, Any], layout: Layout, class_names: tuple[str, ...] |
         "embed_dim": config["hidden_size"],
         "depth": config["num_layers"],
         "num_heads": config["num_heads"],
-        "mlp_ratio": config["mlp_dim"] / config["hidden_size"],
+        "mlp_ratio": _ratio(config["mlp_dim"], config["hidden_size"]),
         "qkv_bias": config["qkv_bias"],
         "global_pool": pool,
         "class_token": bool(config["class_token"]),
@@ -127,6 +127,12 @@ def _timm(config: dict[str, Any], layout: Layout, class_names: tuple[str, ...] |
     if class_names is not None:
         result["label_names"] = list(class_names)
     return result
+
+
+def _ratio(mlp_dim: int, hidden_size: int) -> float:
+    """Return a ratio for which `int(hidden_size * ratio)`, which timm computes, is `mlp_dim` in spite of rounding."""
+    ratio = mlp_dim / hidden_size
+    return ratio if int(hidden_size * ratio) == mlp_dim else (mlp_dim + 0.5) / hidden_size
 
 
 def _timm_name(config: dict[str, Any]) -> str:

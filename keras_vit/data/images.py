@@ -5,10 +5,10 @@ Everything here is TensorFlow operations only, so that it becomes part of an exp
 
 import tensorflow as tf
 
+from keras_vit.data import headers
+
 # What the Python Imaging Library takes for a decompression bomb; 178,956,970 pixels are half a gigabyte of RGB.
 MAX_PIXELS = 178_956_970
-
-FORMATS = "JPEG, PNG, GIF, BMP, WebP or JPEG XL"
 
 
 def decode(
@@ -34,8 +34,7 @@ def decode(
     Returns:
         uint8 [H, W, channels].
     """
-    with tf.control_dependencies([_check_size(encoded, max_pixels)]):
-        encoded = tf.identity(encoded)
+    encoded = headers.check(encoded, max_pixels)
     if precise:
         # `decode_jpeg` reads PNG and other formats as well.
         image = tf.image.decode_jpeg(encoded, channels=channels, dct_method="INTEGER_ACCURATE")
@@ -65,16 +64,16 @@ def decode_and_crop(encoded: tf.Tensor, window_of, exif: bool = True, max_pixels
     Returns:
         uint8 [h, w, 3].
     """
+    encoded = headers.check(encoded, max_pixels)
 
     def from_jpeg():
-        shape = tf.image.extract_jpeg_shape(encoded)
-        with tf.control_dependencies([_assert_pixels(shape[0], shape[1], max_pixels)]):
-            window = window_of(shape)
+        window = window_of(tf.image.extract_jpeg_shape(encoded))
         image = tf.image.decode_and_crop_jpeg(encoded, window, channels=3)
         return upright(image, encoded) if exif else image
 
     def from_other():
-        image = decode(encoded, exif=False, max_pixels=max_pixels)
+        image = tf.io.decode_image(encoded, channels=3, expand_animations=False)
+        image.set_shape([None, None, 3])
         y, x, height, width = tf.unstack(window_of(tf.shape(image)))
         return image[y : y + height, x : x + width]
 
@@ -127,30 +126,3 @@ def _decodes_to_grey(encoded: tf.Tensor) -> tf.Tensor:
     return tf.cond(
         tf.io.is_jpeg(encoded), lambda: tf.image.extract_jpeg_shape(encoded)[2] < 4, lambda: tf.identity(png)
     )
-
-
-def _check_size(encoded: tf.Tensor, max_pixels: int) -> tf.Operation:
-    """Fails when the header of a JPEG or PNG tells of more than `max_pixels`.
-
-    For the other formats TensorFlow has a limit of its own, 2**29 bytes of decoded picture.
-    """
-
-    def jpeg():
-        shape = tf.image.extract_jpeg_shape(encoded)
-        return shape[:2]
-
-    def png():
-        sides = tf.reshape(tf.io.decode_raw(tf.strings.substr(encoded + b"\0" * 32, 16, 8), tf.uint8), [2, 4])
-        # Sides beyond 2**31 are damage; float keeps them large instead of negative.
-        sides = tf.reduce_sum(tf.cast(sides, tf.float32) * [2.0**24, 2.0**16, 2.0**8, 1.0], axis=1)
-        return tf.cast(tf.minimum(sides, 2.0**30), tf.int32)[::-1]
-
-    is_png = tf.equal(tf.strings.substr(encoded + b"\0" * 4, 0, 4), b"\x89PNG")
-    size = tf.cond(tf.io.is_jpeg(encoded), jpeg, lambda: tf.cond(is_png, png, lambda: tf.zeros([2], tf.int32)))
-    return _assert_pixels(size[0], size[1], max_pixels)
-
-
-def _assert_pixels(height: tf.Tensor, width: tf.Tensor, max_pixels: int) -> tf.Operation:
-    pixels = tf.cast(height, tf.int64) * tf.cast(width, tf.int64)
-    text = f"a picture of more than {max_pixels:,} pixels (height, width):"
-    return tf.debugging.Assert(pixels <= max_pixels, [text, height, width])

@@ -1,17 +1,17 @@
 """Checkpoints that survive a kill at any moment.
 
-`tf.train.CheckpointManager` writes each one under a temporary name and renames it. A manifest with the size and hash of
-every file follows, renamed into place last: a checkpoint without one, or that does not agree with it, is torn, is
-reported, and the one before it is used.
+TensorFlow writes each one under temporary names and renames them. A manifest with the size and hash of every file
+follows, renamed into place last: a checkpoint without one, or that does not agree with it, is torn. It is reported, and
+the one before it is used. The files are the only truth: TensorFlow's index of them, `checkpoint`, is written for other
+programs and never read.
 
     checkpoints/ckpt-200.index, ckpt-200.data-...   the variables of `TrainState`
     checkpoints/ckpt-200.json                       the manifest
     checkpoints/best/ckpt-100...                    the same for the best evaluation so far
 """
 
+import contextlib
 import glob
-import hashlib
-import json
 import os
 import re
 import shutil
@@ -19,8 +19,8 @@ import shutil
 import tensorflow as tf
 from absl import logging
 
-from keras_vit.training.errors import CheckpointError
-from keras_vit.training.run_directory import write_atomically
+from keras_vit import _io
+from keras_vit.training.errors import CheckpointMismatch, StorageError
 
 _NAME = "ckpt"
 
@@ -29,149 +29,170 @@ class CheckpointStore:
     """The newest few checkpoints of a run, and the best one.
 
     Args:
-        variables: everything that is saved, by name; must hold `"step"`.
-        directory: where; made if it does not exist.
-        keep: how many of the newest are kept.
-        writes: whether this process writes; several workers share a directory, and only their chief does.
+        variables: Everything that is saved, by name; must hold `"step"`.
+        directory: Directory of the checkpoints; created by the first one.
+        keep: Number of newest checkpoints that are kept.
+        writes: Whether this process writes. Several workers share a directory, and only their chief writes.
     """
 
     def __init__(self, variables: dict[str, tf.Variable], directory: str, keep: int = 2, writes: bool = True):
         self.step = variables["step"]
-        self.directory = directory
-        self.writes = writes
+        self.directory, self.keep, self.writes = directory, keep, writes
+        self.best = os.path.join(directory, "best")
         self.checkpoint = tf.train.Checkpoint(**{name.replace("/", "|"): v for name, v in variables.items()})
         _ = self.checkpoint.save_counter  # is saved with the rest, and exists only from its first use on
-        self.newest = tf.train.CheckpointManager(self.checkpoint, directory, max_to_keep=keep, checkpoint_name=_NAME)
-        best = os.path.join(directory, "best")
-        self.best = tf.train.CheckpointManager(self.checkpoint, best, max_to_keep=1, checkpoint_name=_NAME)
         if writes:
             remove_unfinished(directory)
-            remove_unfinished(best)
+            remove_unfinished(self.best)
 
     def save(self, best: bool = False) -> None:
-        """Writes a checkpoint of the present step, unless there is one already.
+        """Write a checkpoint of the current step, unless there is one already.
 
         Args:
-            best: writes it as the best one as well.
+            best: Whether to write it as the best one as well.
 
         Raises:
-            CheckpointError: if it cannot be written, for example because the disk is full. Older ones stay.
+            StorageError: If it cannot be written, for example because the disk is full. Older ones stay.
         """
         if not self.writes:
             return
-        for manager in (self.newest, self.best) if best else (self.newest,):
-            self._save(manager)
+        self._save(self.directory, self.keep)
+        if best:
+            self._save(self.best, keep=1)
 
-    def _save(self, manager: tf.train.CheckpointManager) -> None:
-        step = int(self.step.numpy())
-        prefix = os.path.join(manager.directory, f"{_NAME}-{step}")
-        if os.path.exists(f"{prefix}.json") and not problem_with(prefix):
-            return
-        older = [path for path in manager.checkpoints if path != prefix]
-        try:
-            remove(prefix)
-            manager.save(checkpoint_number=step)
-            write_manifest(prefix, step)
-        except (tf.errors.OpError, OSError) as error:
-            remove(prefix)
-            kept = f"The checkpoint before it, {older[-1]}, is intact." if older else "There is no older checkpoint."
-            raise CheckpointError(
-                f"Could not write the checkpoint of step {step} to {manager.directory}: {error}. {kept} "
-                "Free some space or give another --workdir, then start again."
-            ) from error
-        for manifest in glob.glob(os.path.join(glob.escape(manager.directory), f"{_NAME}-*.json")):
-            if not os.path.exists(manifest.removesuffix(".json") + ".index"):  # deleted by the manager
-                os.remove(manifest)
+    def newest(self) -> str | None:
+        """Return the prefix of the newest checkpoint that is not torn, or None."""
+        whole = (self._prefix(step) for step in reversed(saved_steps(self.directory)))
+        return next((prefix for prefix in whole if problem_with(prefix) is None), None)
 
     def restore(self) -> int | None:
-        """Loads the newest checkpoint that is whole, saying why any newer one is not.
+        """Load the newest checkpoint that is not torn, and log why any newer one is not used.
 
         Returns:
             Its step, or None if there is no checkpoint at all.
 
         Raises:
-            CheckpointError: if there are checkpoints but none is usable.
+            CheckpointMismatch: If it does not fit the recipe.
+            StorageError: If there are checkpoints but none is usable.
         """
         found = saved_steps(self.directory)
         torn = []
         for step in reversed(found):
-            prefix = os.path.join(self.directory, f"{_NAME}-{step}")
+            prefix = self._prefix(step)
             problem = problem_with(prefix)
             if problem is None:
                 self._read(prefix)
                 return step
             logging.warning("Checkpoint %s is not usable: %s. Trying the one before it.", prefix, problem)
             torn.append(prefix)
-        best = saved_steps(self.best.directory)
-        if found and best and problem_with(os.path.join(self.best.directory, f"{_NAME}-{best[-1]}")) is None:
-            self._read(os.path.join(self.best.directory, f"{_NAME}-{best[-1]}"))
+        best = saved_steps(self.best)
+        if torn and best and problem_with(prefix := os.path.join(self.best, f"{_NAME}-{best[-1]}")) is None:
+            self._read(prefix)
             return best[-1]
         if any(os.path.exists(f"{prefix}.json") for prefix in torn):
-            raise CheckpointError(
-                f"None of the checkpoints in {self.directory} is whole: {', '.join(torn)}. Mend the disk, or delete "
+            raise StorageError(
+                f"None of the checkpoints in {self.directory} is whole: {', '.join(torn)}. Repair the disk, or delete "
                 "the directory to start from the beginning."
             )
         return None  # at most the torn start of a first checkpoint
+
+    def _prefix(self, step: int) -> str:
+        return os.path.join(self.directory, f"{_NAME}-{step}")
+
+    def _save(self, directory: str, keep: int) -> None:
+        step = int(self.step.numpy())
+        prefix = os.path.join(directory, f"{_NAME}-{step}")
+        if os.path.exists(f"{prefix}.json") and not problem_with(prefix):
+            return
+        older = [known for known in saved_steps(directory) if known < step]
+        try:
+            os.makedirs(directory, exist_ok=True)
+            remove(prefix)
+            self.checkpoint.write(prefix)
+            write_manifest(prefix, step)
+        except (tf.errors.OpError, OSError) as error:
+            remove(prefix)
+            kept = f"The checkpoint of step {older[-1]} is intact." if older else "There is no older checkpoint."
+            raise StorageError(
+                f"Could not write the checkpoint of step {step} to {directory}: {_first_line(error)}. {kept} "
+                "Free some space or give another --workdir, then start again."
+            ) from error
+        kept_steps = [*older, step][-keep:]
+        for known in saved_steps(directory):  # later steps are torn: the run resumed from before them
+            if known not in kept_steps:
+                remove(os.path.join(directory, f"{_NAME}-{known}"))
+        _write_index(directory, kept_steps)
 
     def _read(self, prefix: str) -> None:
         try:
             self.checkpoint.read(prefix).assert_consumed()
         except (AssertionError, ValueError, tf.errors.OpError) as error:
-            raise CheckpointError(
-                f"Checkpoint {prefix} does not fit this recipe: {str(error).splitlines()[0]} Give another --workdir to "
-                "start a new run, or the recipe that this one was started with."
+            raise CheckpointMismatch(
+                f"Checkpoint {prefix} does not fit this recipe: {_first_line(error)} Give another --workdir to start a "
+                "new run, or the recipe that this one was started with."
             ) from error
 
 
 def saved_steps(directory: str) -> list[int]:
-    """Returns the steps, in order, of which there is any file of a checkpoint in `directory`."""
+    """Return the steps, in order, of which there is any file of a checkpoint in `directory`."""
     names = os.listdir(directory) if os.path.isdir(directory) else []
     matches = (re.match(rf"{_NAME}-(\d+)\.", name) for name in names)
     return sorted({int(match.group(1)) for match in matches if match})
 
 
 def write_manifest(prefix: str, step: int) -> None:
-    """Writes the manifest of a complete checkpoint, and puts all of it on the disk before returning."""
+    """Write the manifest of a complete checkpoint, after all of its files have reached the disk."""
     files = {}
     for path in _files(prefix):
         with open(path, "rb") as file:
             os.fsync(file.fileno())
-        files[os.path.basename(path)] = {"size": os.path.getsize(path), "sha256": _hash(path)}
-    write_atomically(f"{prefix}.json", json.dumps({"step": step, "files": files}, indent=1))
+        files[os.path.basename(path)] = {"size": os.path.getsize(path), "sha256": _io.sha256(path)}
+    _io.write_json(f"{prefix}.json", {"step": step, "files": files})
 
 
 def problem_with(prefix: str) -> str | None:
-    """Returns what is wrong with a checkpoint, or None if it is as it was written."""
+    """Return what is wrong with a checkpoint, or None if it is as it was written."""
     manifest = f"{prefix}.json"
     if not os.path.exists(manifest):
         return "it has no manifest, so it was not written to the end"
     try:
-        with open(manifest, encoding="utf-8") as file:
-            files = json.load(file)["files"]
-    except (ValueError, KeyError, TypeError, OSError) as error:
+        files = _io.read_json(manifest)["files"]
+        expected = {name: (int(entry["size"]), str(entry["sha256"])) for name, entry in files.items()}
+    except (ValueError, KeyError, TypeError, AttributeError, OSError) as error:
         return f"its manifest cannot be read ({error!r})"
-    for name, expected in files.items():
+    if f"{os.path.basename(prefix)}.index" not in expected:
+        return "its manifest does not name its files"
+    for name, (size, sha256) in expected.items():
         path = os.path.join(os.path.dirname(prefix), name)
         if not os.path.exists(path):
             return f"{name} is missing"
-        if os.path.getsize(path) != expected["size"]:
-            return f"{name} has {os.path.getsize(path)} bytes instead of {expected['size']}"
-        if _hash(path) != expected["sha256"]:
+        if os.path.getsize(path) != size:
+            return f"{name} has {os.path.getsize(path)} bytes instead of {size}"
+        if _io.sha256(path) != sha256:
             return f"the content of {name} has changed"
     return None
 
 
 def remove(prefix: str) -> None:
-    """Deletes every file of a checkpoint, its manifest first."""
+    """Delete every file of a checkpoint, its manifest first."""
     for path in (f"{prefix}.json", *_files(prefix)):
         if os.path.exists(path):
             os.remove(path)
 
 
 def remove_unfinished(directory: str) -> None:
-    """Deletes what a process that was killed while it wrote a checkpoint left under temporary names."""
+    """Delete the temporary files of a process that was killed while it wrote a checkpoint."""
     for path in glob.glob(os.path.join(glob.escape(directory), f"{_NAME}-*temp*")):
         shutil.rmtree(path) if os.path.isdir(path) else os.remove(path)
+
+
+def _write_index(directory: str, steps: list[int]) -> None:
+    """Write TensorFlow's index of the checkpoints, for `tf.train.latest_checkpoint`."""
+    names = [f"{_NAME}-{step}" for step in steps]
+    text = f'model_checkpoint_path: "{names[-1]}"\n'
+    text += "".join(f'all_model_checkpoint_paths: "{name}"\n' for name in names)
+    with contextlib.suppress(OSError):  # nothing here reads it
+        _io.write_text(os.path.join(directory, "checkpoint"), text)
 
 
 def _files(prefix: str) -> list[str]:
@@ -179,6 +200,5 @@ def _files(prefix: str) -> list[str]:
     return sorted({*glob.glob(f"{escaped}.index*"), *glob.glob(f"{escaped}.data-*")})
 
 
-def _hash(path: str) -> str:
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+def _first_line(error: Exception) -> str:
+    return str(error).strip().split("\n", 1)[0]

@@ -1,4 +1,4 @@
-"""Why a run ended early, each with the exit code that tells a supervisor what to do."""
+"""Reasons for which a run ends early, each with the exit code that tells a supervisor what to do."""
 
 
 class TrainingError(Exception):
@@ -7,29 +7,35 @@ class TrainingError(Exception):
     exit_code = 1
 
 
+class CheckpointMismatch(TrainingError):
+    """A checkpoint that does not fit the recipe. A restart alone does not help: give the recipe that wrote it."""
+
+    exit_code = 2
+
+
 class Diverged(TrainingError):
-    """The loss is not a number any more. Restarting would diverge again: change the recipe."""
+    """A loss that is infinite or not a number. A restart would diverge again: change the recipe."""
 
     exit_code = 70
 
 
 class EvaluatorFailed(TrainingError):
-    """One of the recipe's evaluators raised an error. The training went on to its end."""
+    """An evaluator of the recipe that raised an error. The training itself went on to its end."""
 
 
 class UnreadableInput(TrainingError):
-    """A picture could not be read. Mend or remove it, or set `data.on_bad_image=skip`."""
+    """An image that cannot be read. Repair it, or set `data.on_bad_image=skip`."""
 
     exit_code = 66
 
 
-class CheckpointError(TrainingError):
-    """A checkpoint could not be written or none could be read. Restart once there is space, or the disk is mended."""
+class StorageError(TrainingError):
+    """A file of the run that cannot be written or read. Restart once there is space, or the disk is repaired."""
 
     exit_code = 74
 
 
 class Interrupted(TrainingError):
-    """The run was asked to stop (SIGTERM, SIGINT) and saved its state. Restart it: it goes on where it stopped."""
+    """A run that was asked to stop by SIGTERM or SIGINT. Nothing is lost: a restart resumes it."""
 
     exit_code = 75

@@ -15,7 +15,7 @@ from keras_vit import recipe as recipes
 from keras_vit.data import errors as data_errors
 from keras_vit.training.checkpoints import CheckpointStore
 from keras_vit.training.errors import Diverged, Interrupted, UnreadableInput
-from keras_vit.training.interruption import StopRequest
+from keras_vit.training.preemption import StopRequest
 from keras_vit.training.progress import MetricsWriter, ProgressBar, duration
 from keras_vit.training.run_directory import TENSORBOARD
 from keras_vit.training.state import TrainState
@@ -61,29 +61,34 @@ class Loop:
         self.run_steps = self._steps_function(step)
         self.images_per_second = 0.0
 
-    def run(self) -> dict:
-        """Trains to `recipe.total_steps`.
+    def run(self, stop: StopRequest | None = None) -> dict:
+        """Train to `recipe.total_steps`.
+
+        Args:
+            stop: Stop request of the caller; None listens to signals within this call.
 
         Returns:
             The last evaluation's results.
 
         Raises:
-            Interrupted: after saving, if SIGTERM or SIGINT came.
-            Diverged: if the loss is not finite; the last checkpoint is from before.
-            UnreadableInput: if a picture cannot be read.
-            CheckpointError: if a checkpoint cannot be written.
+            Interrupted: After saving, if SIGTERM or SIGINT came.
+            Diverged: If the loss is not finite; the last checkpoint is from before.
+            UnreadableInput: If an image cannot be read.
+            StorageError: If a checkpoint or the metrics cannot be written.
         """
         try:
-            return self._run()
+            with contextlib.nullcontext(stop) if stop is not None else StopRequest() as stop:
+                stop.defer()
+                return self._run(stop)
         except tf.errors.InvalidArgumentError as error:
             unreadable = data_errors.explain(error)
             if unreadable is None:
                 raise
             raise UnreadableInput(
-                f"{unreadable}. Mend or remove it, or skip such pictures with --config.data.on_bad_image=skip"
+                f"{unreadable}. Repair or remove it, or skip such images with --config.data.on_bad_image=skip"
             ) from error
 
-    def _run(self) -> dict:
+    def _run(self, stop: StopRequest) -> dict:
         step, total = int(self.state.step.numpy()), self.recipe.total_steps
         results = {}
         if step >= total:
@@ -92,42 +97,41 @@ class Loop:
         writer = MetricsWriter(self.directory, step) if self.directory else None
         bar = ProgressBar(step, total)
         speed = _Speed(self.recipe.data.batch_size)
-        with StopRequest() as stop:
-            while step < total:
-                count = self._next_count(step, speed)
-                started = time.monotonic()
-                with self._profiler(speed.calls):
-                    history, stopping = self._call(iterator, step, count, bool(stop))
-                speed.add(count, time.monotonic() - started)
-                self._check_finite(history, step)
-                step += count
-                self.state.step.assign(step)
-                window = self._add_to_window(history)
-                bar.update(step, window["loss"], window["accuracy"], speed.images_per_second)
+        while step < total:
+            count = self._next_count(step, speed)
+            started = time.monotonic()
+            with self._profiler(speed.calls):
+                history, stopping = self._call(iterator, step, count, bool(stop))
+            speed.add(count, time.monotonic() - started)
+            self._check_finite(history, step)
+            step += count
+            self.state.step.assign(step)
+            window = self._add_to_window(history)
+            bar.update(step, window["loss"], window["accuracy"], speed.images_per_second)
 
-                if step == total or _is_due(step, self.recipe.log_every):
-                    bar.clear()
-                    self._log(writer, step, window, history[-1], speed)
-                evaluated = self.evaluate is not None and (step == total or _is_due(step, self.recipe.eval_every))
-                if evaluated:
-                    bar.clear()
-                    results = self._evaluate(step, writer)
-                if self.evaluators is not None and self.evaluators.due(step):
-                    bar.clear()
-                    for values in self.evaluators(step):
-                        if writer:
-                            writer.write(step, values)
-                best = evaluated and results["eval_accuracy"] > float(self.state.best.numpy())
-                if best:
-                    self.state.best.assign(results["eval_accuracy"])
-                if best or stopping or step == total or _is_due(step, self.recipe.checkpoint_every):
-                    self.store.save(best=best)
-                if stopping and step < total:
-                    bar.clear()
-                    raise Interrupted(
-                        f"Stopped by {stop.signal or 'another worker'} at step {step} of {total}; the state is saved. "
-                        "Start the same command again to go on."
-                    )
+            if step == total or _is_due(step, self.recipe.log_every):
+                bar.clear()
+                self._log(writer, step, window, history[-1], speed)
+            evaluated = self.evaluate is not None and (step == total or _is_due(step, self.recipe.eval_every))
+            if evaluated:
+                bar.clear()
+                results = self._evaluate(step, writer)
+            if self.evaluators is not None and self.evaluators.due(step):
+                bar.clear()
+                for values in self.evaluators(step):
+                    if writer:
+                        writer.write(step, values)
+            best = evaluated and results["eval_accuracy"] > float(self.state.best.numpy())
+            if best:
+                self.state.best.assign(results["eval_accuracy"])
+            if best or stopping or step == total or _is_due(step, self.recipe.checkpoint_every):
+                self.store.save(best=best)
+            if stopping and step < total:
+                bar.clear()
+                raise Interrupted(
+                    f"Stopped by {stop.signal or 'another worker'} at step {step} of {total}; the state is saved. "
+                    "Start the same command again to go on."
+                )
         if writer:
             writer.close()
         return results
@@ -186,7 +190,7 @@ class Loop:
         wrong = np.flatnonzero(~np.isfinite(history[:, :3]).all(axis=1))
         if wrong.size:
             loss, _, norm, rate = history[wrong[0]]
-            saved = self.store.newest.latest_checkpoint
+            saved = self.store.newest()
             raise Diverged(
                 f"The loss is {loss} and the gradient's norm {norm} in step {step + int(wrong[0]) + 1}, at learning "
                 f"rate {rate:.3g}. The last good checkpoint is {saved or 'not there yet'}. Try a smaller "

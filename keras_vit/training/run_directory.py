@@ -1,22 +1,27 @@
-"""What a run leaves behind, written and read in one place.
+"""Files of a run, written and read in one place.
 
-DIR/config.json      the recipe, the data's classes and sizes, the preprocessing, the versions
+DIR/config.json      the recipe, the data's classes and sizes, the preprocessing, the versions; what changed on the way
 DIR/metrics.jsonl    a JSON object per line: one per logged step and per evaluation
 DIR/tensorboard/     the same as TensorBoard events
-DIR/checkpoints/     what a stopped run resumes from
+DIR/checkpoints/     states to resume from
 DIR/model.keras      the final weights (their moving average where the recipe keeps one)
 DIR/report.png       curves, and some test images with their predictions
 """
 
+import glob
 import importlib.metadata
-import json
 import os
 import platform
-from typing import NamedTuple
+import zipfile
+import zlib
+from typing import Any, NamedTuple
 
 import keras
+from absl import logging
 
+from keras_vit import _io
 from keras_vit import recipe as recipes
+from keras_vit.training.errors import StorageError
 
 CONFIG = "config.json"
 METRICS = "metrics.jsonl"
@@ -30,16 +35,16 @@ class Run(NamedTuple):
     """A finished run.
 
     Attributes:
-        model: the trained network.
-        config: everything in `config.json`.
-        class_names: one name a class, in the order of the logits.
-        preprocess: what turns an encoded picture into the model's input.
-        output: what turns logits into probabilities, `"softmax"` or `"sigmoid"`.
-        path: the directory.
+        model: The trained model.
+        config: Content of `config.json`.
+        class_names: Names of the classes, in the order of the logits.
+        preprocess: Preprocessing from an encoded image to the model's input.
+        output: Function from logits to probabilities, `"softmax"` or `"sigmoid"`.
+        path: The directory.
     """
 
     model: keras.Model
-    config: dict
+    config: dict[str, Any]
     class_names: tuple[str, ...]
     preprocess: str
     output: str
@@ -47,22 +52,19 @@ class Run(NamedTuple):
 
 
 def load_run(path: str) -> Run:
-    """Opens a finished run: its model and everything needed to use it.
+    """Open a finished run: its model and everything needed to use it.
 
     Args:
-        path: a run directory, or a `.keras` file in one.
-
-    Returns:
-        The run.
+        path: A run directory, or a `.keras` file in one.
 
     Raises:
-        FileNotFoundError: if the model or its `config.json` is missing.
-        ValueError: if `config.json` is not one of a run.
+        FileNotFoundError: If the model or its `config.json` is missing.
+        ValueError: If the model or `config.json` is damaged, or not one of a run.
     """
     directory, model_file = _locate(path)
     config = read_config(directory)
     return Run(
-        model=keras.models.load_model(model_file, compile=False),
+        model=_load_model(model_file),
         config=config,
         class_names=tuple(config["data"]["class_names"]),
         preprocess=config["preprocess"],
@@ -71,12 +73,12 @@ def load_run(path: str) -> Run:
     )
 
 
-def read_config(directory: str) -> dict:
-    """Returns what `config.json` of a run directory holds.
+def read_config(directory: str) -> dict[str, Any]:
+    """Return the content of `config.json` in a run directory.
 
     Raises:
-        FileNotFoundError: if there is none.
-        ValueError: if it is not JSON, or not one of a run.
+        FileNotFoundError: If there is none.
+        ValueError: If it is not JSON, or not one of a run.
     """
     path = os.path.join(directory, CONFIG)
     if not os.path.exists(path):
@@ -84,27 +86,33 @@ def read_config(directory: str) -> dict:
             f"Expected {CONFIG}, which says how to prepare images for the model, in {directory!r}. There is none: "
             "give the directory of a run of `python -m train.main`."
         )
-    try:
-        with open(path, encoding="utf-8") as file:
-            config = json.load(file)
-    except ValueError as error:
-        raise ValueError(f"{path} is not valid JSON: {error}") from error
-    missing = {"recipe", "data", "preprocess", "output"} - set(config)
-    if missing:
-        raise ValueError(f"{path} lacks {', '.join(sorted(missing))}: it was not written by `python -m train.main`.")
+    config = _io.read_json(path)
+    for name, kind in (("recipe", dict), ("data", dict), ("preprocess", str), ("output", str)):
+        if not isinstance(config.get(name), kind):
+            raise ValueError(
+                f"{path} must hold {name!r}, a {kind.__name__}. Received: {config.get(name)!r}. It was not written by "
+                "`python -m train.main`."
+            )
+    names = config["data"].get("class_names")
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise ValueError(f"{path} must hold data.class_names, a list of names. Received: {names!r}.")
     return config
 
 
-def write_config(directory: str, recipe: recipes.Recipe, data: dict) -> dict:
-    """Writes `config.json`: everything needed to repeat the run and to use its model.
+def write_config(directory: str, recipe: recipes.Recipe, data: dict[str, Any], step: int | None = None) -> dict:
+    """Write `config.json`: everything needed to repeat the run and to use its model.
+
+    The record of weights that are there is never lost: if it differs, it becomes an entry of `"history"`, with the
+    step at which it ends.
 
     Args:
-        directory: of the run.
-        recipe: that is trained.
+        directory: The run directory.
+        recipe: Recipe that is trained.
         data: `name`, `class_names`, `num_classes`, `num_train`, `num_eval`, `multi_label`.
+        step: Step at which the run resumes; None where it begins.
 
     Returns:
-        What was written.
+        The content.
     """
     config = {
         "recipe": recipes.to_dict(recipe),
@@ -113,35 +121,52 @@ def write_config(directory: str, recipe: recipes.Recipe, data: dict) -> dict:
         "output": recipe.loss,
         "versions": _versions(),
     }
-    write_atomically(os.path.join(directory, CONFIG), json.dumps(config, indent=2) + "\n")
+    path = os.path.join(directory, CONFIG)
+    if os.path.exists(path) and has_weights(directory):
+        before = read_config(directory)
+        parts = ("recipe", "data", "versions")
+        if all(_as_json(before.get(part)) == _as_json(config[part]) for part in parts):
+            return before
+        entry = {"until_step": step, **{part: before.get(part) for part in parts}}
+        config["history"] = [*before.get("history", []), entry]
+        logging.info("The earlier record of %s is kept in its history.", path)
+    _io.write_json(path, config)
     return config
 
 
-def write_atomically(path: str, text: str) -> None:
-    """Writes a text file so that `path` holds either all of it or what it held before."""
-    temporary = f"{path}.{os.getpid()}.tmp"
-    with open(temporary, "w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(temporary, path)
+def has_weights(directory: str) -> bool:
+    """Return whether a run directory holds a checkpoint or a model."""
+    manifests = os.path.join(glob.escape(directory), CHECKPOINTS, "*.json")
+    return os.path.exists(os.path.join(directory, MODEL)) or bool(glob.glob(manifests))
 
 
 def save_model(model: keras.Model, directory: str) -> str:
-    """Writes the final `model.keras` in one piece and returns its path."""
+    """Write the final `model.keras` in one step and return its path.
+
+    Raises:
+        StorageError: If it cannot be written. An older one stays.
+    """
     path = os.path.join(directory, MODEL)
-    temporary = os.path.join(directory, f".{os.getpid()}.tmp.keras")  # Keras insists on the ending
     try:
-        model.save(temporary)
-        os.replace(temporary, path)
-    finally:
-        if os.path.exists(temporary):
-            os.remove(temporary)
+        with _io.atomic_file(path) as temporary:
+            model.save(temporary)
+    except OSError as error:
+        raise StorageError(f"Could not write {path}: {error}. Free some space, then start again.") from error
     return path
 
 
+def _load_model(path: str) -> keras.Model:
+    """Load a `.keras` file; Keras itself reports a damaged one as missing."""
+    try:
+        if not zipfile.is_zipfile(path):
+            raise ValueError("it is cut off, or not a .keras file")
+        return keras.models.load_model(path, compile=False)
+    except (ValueError, TypeError, OSError, EOFError, KeyError, zipfile.BadZipFile, zlib.error) as error:
+        raise ValueError(f"The model in {path} cannot be loaded: {error}") from error
+
+
 def _locate(path: str) -> tuple[str, str]:
-    """Returns the run directory and the model file that `path` means."""
+    """Return the run directory and the model file that `path` means."""
     path = os.fspath(path)
     if path.endswith(".keras"):
         directory, model_file = os.path.dirname(path) or ".", path
@@ -156,7 +181,14 @@ def _locate(path: str) -> tuple[str, str]:
     return directory, model_file
 
 
-def _versions() -> dict:
+def _as_json(value: Any) -> Any:
+    """Return a value as it is read back from JSON, in which tuples are lists."""
+    if isinstance(value, dict):
+        return {name: _as_json(item) for name, item in value.items()}
+    return [_as_json(item) for item in value] if isinstance(value, (list, tuple)) else value
+
+
+def _versions() -> dict[str, str]:
     versions = {"python": platform.python_version(), "keras_backend": keras.backend.backend()}
     for name in (
         "keras-vision-transformers",

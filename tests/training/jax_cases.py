@@ -17,7 +17,7 @@ import tensorflow as tf
 import keras_vit
 from keras_vit import distribute
 from keras_vit import recipe as recipes
-from keras_vit.training.errors import CheckpointError, Diverged, Interrupted
+from keras_vit.training.errors import CheckpointMismatch, Diverged, Interrupted
 from keras_vit.training.jax.checkpoints import CheckpointStore
 from keras_vit.training.jax.devices import Batches, Devices, create_devices, hosts
 from keras_vit.training.jax.loop import Evaluation, Forward, Loop
@@ -330,7 +330,7 @@ def test_not_a_number(tmp_path):
 
 
 def test_a_checkpoint_of_another_recipe(whole):
-    with pytest.raises(CheckpointError, match="ckpt-10 does not fit this recipe"):
+    with pytest.raises(CheckpointMismatch, match="ckpt-10 does not fit this recipe"):
         World(whole.directory, recipe(optim={"ema": 0.8, "name": "sgd"}))
 
 

@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from keras_vit.training import checkpoints
 from keras_vit.training.checkpoints import CheckpointStore
-from keras_vit.training.errors import CheckpointError
+from keras_vit.training.errors import CheckpointMismatch, StorageError
 from tests.training.worlds import ROOT
 
 
@@ -82,6 +82,11 @@ def flip(path):
         (lambda directory: data_file(directory, 30).unlink(), "is missing"),
         (lambda directory: (directory / "ckpt-30.json").unlink(), "not written to the end"),
         (lambda directory: (directory / "ckpt-30.json").write_text('{"fi'), "cannot be read"),
+        (lambda directory: (directory / "ckpt-30.json").write_bytes(b"\xff\x00"), "cannot be read"),
+        (lambda directory: (directory / "ckpt-30.json").write_text("[]"), "cannot be read"),
+        (lambda directory: (directory / "ckpt-30.json").write_text('{"files": ["a"]}'), "cannot be read"),
+        (lambda directory: (directory / "ckpt-30.json").write_text('{"files": {"a": 1}}'), "cannot be read"),
+        (lambda directory: (directory / "ckpt-30.json").write_text('{"files": {}}'), "does not name its files"),
     ],
 )
 def test_a_damaged_newest_one_is_reported_and_the_one_before_is_used(tmp_path, caplog, harm, said):
@@ -95,11 +100,23 @@ def test_a_damaged_newest_one_is_reported_and_the_one_before_is_used(tmp_path, c
     assert checkpoints.problem_with(str(tmp_path / "ckpt-30")) is None
 
 
+@pytest.mark.parametrize("content", [b"", b"\xff" * 40, b"\x00" * 40, None])
+def test_tensorflows_index_is_not_needed(tmp_path, content):
+    """TensorFlow renames it without waiting for the disk, so that a power loss leaves an empty one."""
+    saved(tmp_path, [10, 20])
+    index = tmp_path / "checkpoint"
+    index.unlink() if content is None else index.write_bytes(content)
+    assert restored(tmp_path) == 20
+    saved(tmp_path, [30])
+    assert restored(tmp_path) == 30
+    assert tf.train.latest_checkpoint(str(tmp_path)) == str(tmp_path / "ckpt-30")
+
+
 def test_all_damaged(tmp_path):
     saved(tmp_path, [10, 20])
     for step in (10, 20):
         cut(data_file(tmp_path, step))
-    with pytest.raises(CheckpointError, match="None of the checkpoints .* is whole") as caught:
+    with pytest.raises(StorageError, match="None of the checkpoints .* is whole") as caught:
         restored(tmp_path)
     assert caught.value.exit_code == 74
 
@@ -127,13 +144,14 @@ def test_workers_other_than_the_chief_do_not_write(tmp_path):
 def test_a_checkpoint_of_another_recipe(tmp_path):
     saved(tmp_path, [10])
     for values in (variables(size=999), {**variables(), "model/c": tf.Variable(0.0)}, {"step": variables()["step"]}):
-        with pytest.raises(CheckpointError, match="ckpt-10 does not fit this recipe"):
+        with pytest.raises(CheckpointMismatch, match="ckpt-10") as caught:
             CheckpointStore(values, str(tmp_path)).restore()
+        assert caught.value.exit_code == 2  # it was 74, at which a supervisor restarts for ever
 
 
 DISK_FULL = """
 import json, resource, signal, sys
-from keras_vit.training.errors import CheckpointError
+from keras_vit.training.errors import StorageError
 from tests.training import test_checkpoints as t
 store = t.saved(sys.argv[1], [10])
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
@@ -141,7 +159,7 @@ resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000))  # from here on, no file
 try:
     store.step.assign(20)
     store.save()
-except CheckpointError as error:
+except StorageError as error:
     print(json.dumps(str(error)))
 """
 
@@ -154,5 +172,5 @@ def test_disk_full(tmp_path):
     assert done.returncode == 0, done.stderr[-2000:]
     message = json.loads(done.stdout)
     assert "Could not write the checkpoint of step 20" in message
-    assert "ckpt-10, is intact" in message
+    assert "step 10 is intact" in message
     assert restored(tmp_path) == 10

@@ -57,7 +57,7 @@ def test_a_kill_costs_nothing(whole, tmp_path):
     process.communicate()
     assert not (tmp_path / "model.keras").exists(), "the run was finished before the kill"
     output = worlds.train(tmp_path, environment=ON_JAX)
-    assert "Going on from the checkpoint of step" in output
+    assert "Resuming from the checkpoint of step" in output
     worlds.assert_same_bits(worlds.final_weights(whole), worlds.final_weights(tmp_path))
     assert worlds.metrics(whole) == worlds.metrics(tmp_path)
 

@@ -1,7 +1,10 @@
 """The training program as users run it: what it leaves behind, how it ends, and what a kill costs."""
 
 import json
+import os
+import pathlib
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -11,7 +14,7 @@ import keras
 import numpy as np
 import pytest
 
-from keras_vit.training import load_run
+from keras_vit.training import load_run, lock
 from tests.training import worlds
 from tools import crash
 
@@ -79,6 +82,89 @@ def test_a_supervisor_can_tell_a_stop_request_apart(whole, tmp_path):
     assert process.returncode == 75, output[-3000:]
     assert "Stopped by SIGTERM at step" in output
     assert list((tmp_path / "checkpoints").glob("ckpt-*.json"))
+
+
+def test_a_stop_request_before_the_first_step(tmp_path):
+    """The exit code was 143, of which a supervisor does not know that nothing was lost."""
+    process = worlds.start(tmp_path)
+    while "to train on" not in (line := process.stdout.readline()) and line:
+        pass
+    process.send_signal(signal.SIGTERM)
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == 75, output[-3000:]
+    assert "Traceback" not in output
+
+
+def test_a_used_directory(whole):
+    """Another recipe, a longer run, and another process, on a finished run."""
+    directory, _ = whole
+    config, model = (directory / "config.json").read_bytes(), (directory / "model.keras").read_bytes()
+    for changed in ({"seed": 4}, {"optim__learning_rate": 1e-5}, {"data__train_split": "train[:10%]"}):
+        output = worlds.train(directory, expect=2, **changed)
+        (field,) = changed
+        assert field.replace("__", ".") in output and "--change_recipe" in output
+    with lock.locked(str(directory)):
+        assert f"process {os.getpid()} on" in worlds.train(directory, expect=2)
+    assert (directory / "config.json").read_bytes() == config
+    assert (directory / "model.keras").read_bytes() == model
+
+
+def test_another_recipe_on_request_keeps_the_record_of_the_first(whole, tmp_path):
+    directory = shutil.copytree(whole[0], tmp_path / "run")
+    worlds.train(directory, "--change_recipe", total_steps=14, optim__learning_rate=1e-5)
+    config = json.loads((directory / "config.json").read_text())
+    assert config["recipe"]["optim"]["learning_rate"] == 1e-5
+    assert [(entry["until_step"], entry["recipe"]["total_steps"]) for entry in config["history"]] == [(12, 12)]
+    assert [line["step"] for line in worlds.metrics(directory) if "loss" in line] == [2, 4, 6, 8, 10, 12, 14]
+
+
+def test_torn_files_of_a_run_are_repaired(whole, tmp_path):
+    directory = shutil.copytree(whole[0], tmp_path / "run")
+    (directory / "checkpoints" / "checkpoint").write_bytes(b"\xff\xfe")
+    with open(directory / "metrics.jsonl", "ab") as file:
+        file.write(b"[1]\n\xff\xfe")
+    worlds.train(directory, total_steps=14)
+    assert [line["step"] for line in worlds.metrics(directory) if "loss" in line] == [2, 4, 6, 8, 10, 12, 14]
+
+
+LIMITED = """
+import resource, runpy, signal, sys
+from keras_vit.training import progress
+write = progress.MetricsWriter.write
+
+def limited(self, *arguments):
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (50, 50))  # from here on, no file can grow beyond 50 bytes
+    write(self, *arguments)
+
+progress.MetricsWriter.write = limited
+sys.argv[0] = "train/main.py"
+runpy.run_module("train.main", run_name="__main__", alter_sys=True)
+"""
+
+
+def test_a_full_disk_at_the_metrics(tmp_path):
+    """It was a traceback and exit code 1."""
+    command = worlds.command(tmp_path, checkpoint_every=100)
+    command[1:3] = ["-c", LIMITED]
+    done = subprocess.run(command, cwd=worlds.ROOT, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 74, done.stderr[-3000:]
+    assert "Could not write" in done.stderr and "Traceback" not in done.stderr
+    worlds.train(tmp_path)
+
+
+def test_a_file_as_working_directory(tmp_path):
+    (tmp_path / "file").write_text("")
+    output = worlds.train(tmp_path / "file", expect=2)
+    assert str(tmp_path / "file") in output and "Traceback" not in output
+
+
+def test_a_run_of_the_first_version_resumes(tmp_path):
+    directory = shutil.copytree(pathlib.Path(__file__).parent / "data" / "run", tmp_path / "run")
+    fields = {"patch_size": 4, "hidden_size": 8, "num_layers": 1, "num_heads": 2, "mlp_dim": 8, "dropout_rate": 0.0}
+    fields = {f"model__{name}": value for name, value in fields.items()} | {"model__drop_path_rate": None}
+    output = worlds.train(directory, total_steps=6, optim__ema=0.99, data__batch_size=16, **fields)
+    assert "Resuming from the checkpoint of step 4" in output
 
 
 def test_virtual_devices_with_accumulation_follow_one_device(tmp_path):

@@ -79,7 +79,7 @@ def test_a_killed_worker_costs_nothing(together, tmp_path):
     kill(workers)
     assert not (tmp_path / "model.keras").exists(), "the run was finished before the kill"
     outputs = finish(start_workers(tmp_path, **QUIET))
-    went_on = [re.findall("Going on from the checkpoint of step ([0-9]+)", output) for output in outputs]
+    went_on = [re.findall("Resuming from the checkpoint of step ([0-9]+)", output) for output in outputs]
     assert went_on[0] == went_on[1] != []
     assert worlds.metrics(together) == worlds.metrics(tmp_path)
     worlds.assert_same_bits(worlds.final_weights(together), worlds.final_weights(tmp_path))

@@ -3,8 +3,10 @@
 import dataclasses
 
 from keras_vit import _checks
+from keras_vit.models.arguments import check_names
 from keras_vit.models.bit import BiTResNet
-from keras_vit.models.configs import BIT, VIT
+from keras_vit.models.config import BiTConfig, ViTConfig
+from keras_vit.models.variants import BIT, VIT
 from keras_vit.models.vit import VisionTransformer
 
 
@@ -34,8 +36,7 @@ def create_model(variant, /, **arguments):
         A `VisionTransformer` or a `BiTResNet`, freshly initialised.
 
     Raises:
-        ValueError: If the name is unknown or an argument is wrong.
-        TypeError: If there is no such argument.
+        ValueError: If the name is unknown, an argument is wrong, or there is no such argument.
     """
     variant = {constructor_name(known): known for known in list_models()}.get(variant, variant)
     sizes = VIT.get(variant) or BIT.get(variant)
@@ -44,5 +45,6 @@ def create_model(variant, /, **arguments):
             f"There is no model named {variant!r}.{_checks.nearest(variant, list_models())} "
             f"Known names: {', '.join(list_models())}."
         )
+    check_names("create_model", arguments, (ViTConfig if variant in VIT else BiTConfig).names(), ValueError)
     arguments = {"name": layer_safe_name(variant), **dataclasses.asdict(sizes), **arguments}
     return (VisionTransformer if variant in VIT else BiTResNet)(**arguments)

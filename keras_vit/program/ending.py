@@ -1,0 +1,85 @@
+"""Exit codes of programs: from the error that ended one to a code and a line that says what to do."""
+
+import errno
+import sys
+import traceback
+
+from absl import flags, logging
+
+from keras_vit import data, distribute
+from keras_vit.training.errors import TrainingError
+
+FAILED = 1
+WRONG_USAGE = 2
+UNREADABLE_IMAGE = 66
+CANNOT_WRITE = 74
+INTERRUPTED = 130
+WHERE_FROM = "(--verbosity=1 shows where this came from)"
+_NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+def report(error: BaseException) -> int:
+    """Print why a program ended and return its exit code."""
+    if isinstance(error, SystemExit):
+        return _code_of_exit(error)
+    exit_code, message = explain(error)
+    if message is None:
+        traceback.print_exception(error)
+    else:
+        logging.error("%s", message, exc_info=error if flags.FLAGS.is_parsed() and logging.vlog_is_on(1) else None)
+        if exit_code in (FAILED, WRONG_USAGE):
+            logging.error(WHERE_FROM)
+    return exit_code
+
+
+def explain(error: BaseException) -> tuple[int, str | None]:
+    """Return the exit code of an error and what a user should read, or None where only a traceback helps."""
+    if isinstance(error, TrainingError):
+        return error.exit_code, str(error)
+    if isinstance(error, KeyboardInterrupt):
+        return INTERRUPTED, "Stopped by Ctrl-C."
+    if isinstance(error, OSError):
+        return _explain_os_error(error)
+    unreadable = data.explain(error)
+    if unreadable or isinstance(error, data.UnreadableImageError):
+        advice = "Repair or remove it, or skip such images where the program can."
+        return UNREADABLE_IMAGE, f"{unreadable or error}. {advice}"
+    if isinstance(error, (ValueError, ImportError, distribute.DevicesMissing)):
+        return WRONG_USAGE, str(error)
+    if isinstance(error, MemoryError):
+        return FAILED, f"The machine has too little memory for this. {error}".rstrip()
+    return _explain_tensorflow_error(error)
+
+
+def _code_of_exit(error: SystemExit) -> int:
+    if error.code is None or isinstance(error.code, int):
+        return error.code or 0
+    sys.stderr.write(f"{error.code}\n")
+    return FAILED
+
+
+def _explain_os_error(error: OSError) -> tuple[int, str | None]:
+    if error.errno in _NO_SPACE:
+        return CANNOT_WRITE, f"{error}. Free some space, then start the same command again."
+    if isinstance(error, BrokenPipeError):
+        return FAILED, "The reader of the output is gone."
+    if isinstance(error, (PermissionError, NotADirectoryError, IsADirectoryError, FileExistsError)):
+        return WRONG_USAGE, f"{error}. Give another file or directory, or change its permissions."
+    if error.errno == errno.EROFS:
+        return WRONG_USAGE, f"{error}. Give a directory on another file system."
+    return (WRONG_USAGE if isinstance(error, FileNotFoundError) else FAILED), str(error)
+
+
+def _explain_tensorflow_error(error: BaseException) -> tuple[int, str | None]:
+    """Explain the errors of TensorFlow's files, input pipelines and devices, known by name: programs import no more."""
+    names = {kind.__name__ for kind in type(error).__mro__ if kind.__module__.startswith("tensorflow.")}
+    if "OpError" not in names:
+        return FAILED, None
+    text = error.message.strip().split("\n", 1)[0]
+    if "ResourceExhaustedError" in names:
+        if any(words in text for words in ("No space left", "File too large", "quota exceeded")):
+            return CANNOT_WRITE, f"{text}. Free some space, then start the same command again."
+        return FAILED, f"The device has too little memory for this: {text}"
+    if names & {"PermissionDeniedError", "NotFoundError"}:
+        return WRONG_USAGE, text
+    return FAILED, None

@@ -1,0 +1,106 @@
+"""Recipe files: finding and running the file that `--config` names."""
+
+import difflib
+import importlib
+import importlib.machinery
+import importlib.util
+import inspect
+import os
+import sys
+import traceback
+import types
+
+from keras_vit import recipe as recipes
+
+
+def load(value: str) -> recipes.Recipe:
+    """Return the recipe that a file's `get_config` gives.
+
+    Args:
+        value: The file, after a colon followed by an argument for `get_config`: `"train/configs/finetune.py:ViT_B16"`.
+            Where there is no such file, the recipe of that name in this package: `"digits"`.
+
+    Raises:
+        ValueError: If there is no such file, or something is wrong in it. Names the file and the line.
+        ImportError: If the recipe needs a package that is not installed.
+    """
+    name, colon, argument = value.partition(":")
+    path = find(name)
+    try:
+        get_config = getattr(_import(path), "get_config", None)
+        if get_config is None:
+            raise ValueError(f"{path} must define get_config(). It does not.")
+        arguments = [argument] if colon else []
+        _check_arguments(get_config, arguments, value)
+        recipe = get_config(*arguments)
+    except ValueError as error:
+        raise ValueError(f"--config={value}: {error}") from error
+    except (ImportError, OSError):
+        raise
+    except SyntaxError as error:
+        raise ValueError(f"{error.filename}:{error.lineno}: {type(error).__name__}: {error.msg}") from error
+    except Exception as error:  # any mistake in the file
+        raise ValueError(f"{_place(error, path)}: {type(error).__name__}: {error}") from error
+    if not isinstance(recipe, recipes.Recipe):
+        raise ValueError(f"get_config() in {path} must return a keras_vit.recipe.Recipe. It returned: {recipe!r}")
+    return recipe
+
+
+def find(name: str) -> str:
+    """Return the path of a recipe file, given by its path or by the name of a recipe of this package.
+
+    Raises:
+        ValueError: If there is none; names the nearest.
+    """
+    if os.path.isfile(name):
+        return name
+    wanted, directory = os.path.basename(name).removesuffix(".py"), directory_of_recipes()
+    names = [file.removesuffix(".py") for file in sorted(os.listdir(directory)) if not file.startswith("_")]
+    names = [known for known in names if known not in ("common", "published")]
+    if wanted in names:
+        return os.path.join(directory, f"{wanted}.py")
+    near = difflib.get_close_matches(wanted, names, n=1)
+    hint = f" Did you mean {near[0]!r}?" if near else ""
+    raise ValueError(
+        f"--config: there is no file {name!r} and no recipe of that name.{hint} Recipes: {', '.join(names)}."
+    )
+
+
+def directory_of_recipes() -> str:
+    """Return the directory of this package's recipes, which is another one where the package is installed."""
+    package = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    installed = os.path.join(package, "train", "configs")
+    return installed if os.path.isdir(installed) else os.path.join(os.path.dirname(package), "train", "configs")
+
+
+def _import(path: str) -> types.ModuleType:
+    """Run a recipe file as a module, as part of its package where it is in one."""
+    path = os.path.abspath(path)
+    parts, directory = [os.path.basename(path).removesuffix(".py")], os.path.dirname(path)
+    while os.path.isfile(os.path.join(directory, "__init__.py")):
+        parts.insert(0, os.path.basename(directory))
+        directory = os.path.dirname(directory)
+    name = ".".join(parts) if len(parts) > 1 else "recipe_file"
+    if len(parts) > 1:
+        if directory not in map(os.path.abspath, sys.path):
+            sys.path.append(directory)
+        importlib.import_module(name.rpartition(".")[0])  # for its relative imports
+    loader = importlib.machinery.SourceFileLoader(name, path)
+    module = importlib.util.module_from_spec(importlib.util.spec_from_loader(name, loader))
+    loader.exec_module(module)
+    return module
+
+
+def _check_arguments(get_config, arguments: list[str], value: str) -> None:
+    try:
+        inspect.signature(get_config).bind(*arguments)
+    except TypeError as error:
+        if arguments:
+            raise ValueError(f"this recipe takes no arguments, nothing may follow the colon of {value!r}.") from error
+        raise ValueError("this recipe takes an argument: --config=FILE:ARGUMENT") from error
+
+
+def _place(error: Exception, path: str) -> str:
+    """Return `file:line` of the last line of a recipe file on the way to an error."""
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == os.path.abspath(path)]
+    return f"{path}:{frames[-1].lineno}" if frames else path

@@ -1,0 +1,124 @@
+"""Position tables of every grid, in every format, with every kind of prefix token."""
+
+import functools
+
+import keras
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+import keras_vit
+from keras_vit.checkpoints import CheckpointError, load_checkpoint, model_from_checkpoint, save_checkpoint
+from tests.checkpoints import files
+
+GRIDS = [(2, 8), (4, 6), (1, 9), (3, 3)]
+TOKENS = {
+    "class token": {"pooling": "token"},
+    "none": {"pooling": "gap"},
+    "registers": {"pooling": "token", "num_registers": 2},
+    "registers alone": {"pooling": "gap", "num_registers": 2},
+    "distillation": {"pooling": "token", "distillation_token": True},
+}
+FORMATS = {
+    "google": ("class token", "none"),
+    "big_vision": ("class token", "none"),
+    "huggingface": ("class token", "distillation"),
+    "timm": tuple(TOKENS),
+    "keras": tuple(TOKENS),
+    "weights.h5": tuple(TOKENS),
+}
+CASES = [(format, tokens) for format, kinds in FORMATS.items() for tokens in kinds]
+# Equal, but for a class token to which its position was added before the sum with the patches.
+TOLERANCE = {"rtol": 1e-4, "atol": 1e-5}
+
+
+@functools.cache
+def make(grid, tokens="class token", activation="gelu_tanh", seed=0):
+    """Returns a model, which the tests share; its weights are random, or zeros for seed None."""
+    size = tuple(4 * edge for edge in grid)
+    arguments = dict(image_size=size, classes=3, activation=activation, **TOKENS[tokens])
+    model = keras_vit.VisionTransformer(4, 8, 1, 2, 16, **arguments)
+    rng = np.random.default_rng(seed)
+    for variable in model.trainable_variables:
+        variable.assign(np.zeros(variable.shape) if seed is None else rng.normal(scale=0.3, size=variable.shape))
+    return model
+
+
+def outputs(model, grid):
+    images = np.random.default_rng(1).uniform(-1, 1, (2, 4 * grid[0], 4 * grid[1], 3)).astype("float32")
+    return keras.ops.convert_to_numpy(model(images))
+
+
+def write(model, directory, format):
+    if format in ("keras", "weights.h5"):
+        path = directory / ("model.keras" if format == "keras" else "model.weights.h5")
+        (model.save if format == "keras" else model.save_weights)(path)
+        return path
+    return save_checkpoint(model, directory / ("x.npz" if format in ("google", "big_vision") else "x"), format=format)
+
+
+@pytest.mark.parametrize("grid", GRIDS, ids=str)
+@pytest.mark.parametrize("format,tokens", CASES)
+def test_round_trip(format, tokens, grid, tmp_path):
+    model = make(grid, tokens)
+    expected = outputs(model, grid)
+    path = write(model, tmp_path, format)
+    copy = make(grid, tokens, seed=None)
+    report = load_checkpoint(copy, path)
+    assert not report.problems() and not any("resized" in note for note in report.notes)
+    np.testing.assert_allclose(outputs(copy, grid), expected, **TOLERANCE)
+    if format != "weights.h5":  # weights alone do not show their heads, nor the grid
+        np.testing.assert_allclose(outputs(model_from_checkpoint(path), grid), expected, **TOLERANCE)
+
+
+@pytest.mark.parametrize("grid", GRIDS, ids=str)
+@pytest.mark.parametrize("format,tokens", [case for case in CASES if case[0] in ("google", "big_vision", "timm")])
+def test_files_that_do_not_say_their_grid(format, tokens, grid, tmp_path):
+    """Into a model whose table is as long, the table is loaded as it is."""
+    model = make(grid, tokens)
+    path = write(model, tmp_path, format)
+    if format == "timm":  # without configuration and note
+        tensors = load_file(tmp_path / "x" / "model.safetensors")
+        path = files.write_directory(tmp_path / "foreign", tensors)
+    else:
+        path = files.write_npz(tmp_path / "foreign.npz", dict(np.load(path)))
+    copy = make(grid, tokens, "gelu" if format == "timm" else "gelu_tanh", seed=None)
+    report = load_checkpoint(copy, path)
+    assert not report.problems() and not any("resized" in note for note in report.notes)
+    tables = [np.asarray(m.get_layer("posembed_input").pos_embedding) for m in (copy, model)]
+    np.testing.assert_allclose(tables[0][:, -grid[0] * grid[1] :], tables[1][:, -grid[0] * grid[1] :])
+
+
+def test_the_class_token_of_a_published_name_has_its_entry(tmp_path):
+    # 25 entries were read as 5 x 5 patches, though the file holds `cls`.
+    path = files.write_npz(tmp_path / "x.npz", dict(np.load(write(make((4, 6)), tmp_path, "google"))))
+    with pytest.raises(CheckpointError, match=r"24 position embeddings.*grid=\(height, width\)"):
+        model_from_checkpoint(path)
+    assert model_from_checkpoint(path, grid=(4, 6)).get_config()["image_size"] == [16, 24]
+
+
+def test_equal_counts_are_taken_as_they_are(tmp_path):
+    # 16 patches of a 2 x 8 model were resized from a guessed 4 x 4.
+    path = files.write_npz(tmp_path / "x.npz", dict(np.load(write(make((2, 8)), tmp_path, "google"))))
+    model = model_from_checkpoint(path, image_size=(8, 32))
+    np.testing.assert_array_equal(outputs(model, (2, 8)), outputs(make((2, 8)), (2, 8)))
+
+
+def test_a_guess_is_logged(tmp_path, caplog):
+    path = files.write_npz(tmp_path / "x.npz", dict(np.load(write(make((3, 3)), tmp_path, "google"))))
+    with caplog.at_level("INFO", logger="absl"):
+        model_from_checkpoint(path)
+    assert any("3x3 is assumed" in record.getMessage() for record in caplog.records)
+
+
+def test_a_grid_that_does_not_fit_is_refused(tmp_path):
+    path = write(make((2, 8)), tmp_path, "google")
+    with pytest.raises(CheckpointError, match=r"grid=\(3, 4\)"):
+        model_from_checkpoint(path, grid=(3, 4))
+
+
+def test_big_vision_reads_one_entry_more_than_a_square_as_the_class_token_s(tmp_path):
+    tensors = dict(np.load(write(make((3, 3)), tmp_path, "google")))
+    tensors["pos_embedding"] = tensors.pop("Transformer/posembed_input/pos_embedding")
+    model = model_from_checkpoint(files.write_npz(tmp_path / "x.npz", tensors))
+    np.testing.assert_allclose(outputs(model, (3, 3)), outputs(make((3, 3)), (3, 3)), **TOLERANCE)

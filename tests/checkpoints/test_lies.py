@@ -1,0 +1,260 @@
+"""Files whose description and tensors disagree, and headers made to hang or to fill the memory: refused at once."""
+
+import json
+import os
+import re
+import zipfile
+
+import h5py
+import numpy as np
+import pytest
+
+import keras_vit
+from keras_vit.checkpoints import CheckpointError, architecture_of, load_checkpoint, model_from_checkpoint
+from keras_vit.checkpoints import save_checkpoint as save
+from tests.checkpoints import files
+
+
+def refused(path, match, **arguments):
+    """Every entry point refuses the file, and names it, before a model is built."""
+    for function in (architecture_of, model_from_checkpoint):
+        with pytest.raises(CheckpointError, match=match) as error:
+            function(path, **arguments)
+        assert os.fspath(path) in str(error.value)
+
+
+def golden_directory(tmp_path, name="hf_vit", drop="", **changes):
+    tensors = {k: v for k, v in files.tensors_of(name).items() if not drop or not re.search(drop, k)}
+    return files.write_directory(tmp_path / "model", tensors, files.hf_config(name, **changes))
+
+
+@pytest.mark.parametrize(
+    "argument,changes",
+    [
+        ("num_layers", {"num_hidden_layers": 3}),
+        ("hidden_size", {"hidden_size": 64}),
+        ("mlp_dim", {"intermediate_size": 10**6}),
+        ("patch_size", {"patch_size": 16}),
+        ("channels", {"num_channels": 1}),
+        ("qkv_bias", {"qkv_bias": False}),
+        ("image_size", {"image_size": 64}),
+        ("image_size", {"image_size": "32"}),
+        ("image_size", {"image_size": -5}),
+        ("image_size", {"image_size": int("9" * 400)}),
+        ("model_type", {"model_type": "swin"}),
+        ("7 classes", {"id2label": {str(index): str(index) for index in range(7)}}),
+        ("layer_norm_eps", {"layer_norm_eps": int("9" * 400)}),
+        ("num_attention_heads", {"num_attention_heads": 0}),
+    ],
+)
+def test_configurations_of_other_models(argument, changes, tmp_path):
+    # Each of them built the model of the tensors without a word, or ended in an OverflowError.
+    refused(golden_directory(tmp_path, **changes), argument)
+
+
+def test_lost_blocks_and_heads_of_hugging_face(tmp_path):
+    refused(golden_directory(tmp_path, drop=r"layers\.1\."), "num_layers=2")
+    refused(golden_directory(tmp_path, drop=r"layers\.0\."), "no block 0")
+    config = {"architectures": ["ViTForImageClassification"]}
+    refused(golden_directory(tmp_path, drop="^classifier", **config), "ViTForImageClassification")
+
+
+def write_timm(tmp_path):
+    model = model_from_checkpoint(files.golden_path("timm_vit_reg_ls"), num_heads=4)
+    return save(model, tmp_path / "timm", format="timm")
+
+
+@pytest.mark.parametrize(
+    "argument,changes",
+    [
+        ("num_layers", {"depth": 3}),
+        ("hidden_size", {"embed_dim": 64}),
+        ("mlp_dim", {"mlp_ratio": 4.0}),
+        ("patch_size", {"patch_size": 4}),
+        ("num_registers", {"reg_tokens": 1}),
+        ("qkv_bias", {"qkv_bias": False}),
+        ("img_size|image_size", {"img_size": 64}),
+        ("channels", {"in_chans": 4}),
+    ],
+)
+def test_timm_configurations_of_other_models(argument, changes, tmp_path):
+    path = write_timm(tmp_path)
+    with open(os.path.join(path, "config.json")) as file:
+        config = json.load(file)
+    config["model_args"] |= changes
+    refused(path, argument, config=config)
+    refused(path, "classes", config={**config, "num_classes": 7, "model_args": {}})
+
+
+def own_npz(tmp_path, drop="", note=None, **changes):
+    """Writes a file with our note, and then without some of its tensors or with another note."""
+    path = tmp_path / "own.npz"
+    save(model_from_checkpoint(files.golden_path("vit_token_legacy")), path)
+    with zipfile.ZipFile(path) as archive:
+        comment = archive.comment.removeprefix(b"keras_vit:")
+        members = {name: archive.read(name) for name in archive.namelist() if not drop or not re.search(drop, name)}
+    content = json.loads(comment)
+    content["arguments"] |= changes
+    content |= note or {}
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, data in members.items():
+            archive.writestr(name, data)
+        archive.comment = b"keras_vit:" + json.dumps(content).encode()
+    return path
+
+
+def test_files_that_lost_what_their_note_names(tmp_path):
+    refused(own_npz(tmp_path, drop="encoderblock_1/"), "num_layers=2")
+    refused(own_npz(tmp_path, drop="^head/"), "include_top=True")
+    refused(own_npz(tmp_path, drop="^cls"), "class_token=True")
+    model = keras_vit.VisionTransformer(8, 32, 2, 4, 64, image_size=32, classes=7)
+    with pytest.raises(CheckpointError, match="include_top"):  # it reset the head of the model
+        load_checkpoint(model, own_npz(tmp_path, drop="^head/"))
+
+
+@pytest.mark.parametrize(
+    "argument,changes",
+    [
+        ("hidden_size", {"hidden_size": 48}),
+        ("mlp_dim", {"mlp_dim": 65}),
+        ("num_heads", {"num_heads": 2}),
+        ("classes", {"classes": 8}),
+        ("patch_size", {"patch_size": 16}),
+        ("channels", {"channels": 1}),
+        ("pooling", {"pooling": "map"}),
+        ("pooling", {"pooling": 7}),
+        ("position_embedding", {"position_embedding": "none"}),
+        ("layer_scale", {"layer_scale": 0.1}),
+        ("layer_norm_epsilon", {"layer_norm_epsilon": None}),
+        ("layer_norm_epsilon", {"layer_norm_epsilon": "abc"}),
+        ("distillation_token", {"distillation_token": True}),
+        ("activation", {"activation": "no_such_function"}),
+    ],
+)
+def test_notes_of_other_models(argument, changes, tmp_path):
+    with pytest.raises(CheckpointError, match=argument) as error:
+        model_from_checkpoint(own_npz(tmp_path, **changes))
+    assert "own.npz" in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "match,note",
+    [
+        ("version 999", {"version": 999}),
+        ("arguments", {"arguments": [1]}),
+        ("grid", {"grid": [4, 5]}),
+        ("grid", {"grid": [4]}),
+        ("image_size", {"image_size": int("9" * 400)}),
+    ],
+)
+def test_malformed_notes(match, note, tmp_path):
+    refused(own_npz(tmp_path, note=note), match)
+
+
+def test_a_head_s_bias_without_dimensions(tmp_path):
+    tensors = files.tensors_of("vit_gap") | {"head/bias": np.float32(1)}
+    path = files.write_npz(tmp_path / "x.npz", tensors)
+    refused(path, "head/bias.*1 dimensions")
+    with pytest.raises(CheckpointError, match="head/bias"):  # it counted as 0 classes, and the head was reset
+        load_checkpoint(model_from_checkpoint(files.golden_path("vit_gap")), path)
+
+
+def bomb(tmp_path, source="vit_gap", **tensors):
+    return files.write_npz(tmp_path / "bomb.npz", {**files.tensors_of(source), **tensors})
+
+
+EMPTY = {
+    "classes": ("head/kernel", (0, 2**33)),
+    "mlp": ("Transformer/encoderblock_0/MlpBlock_3/Dense_0/kernel", (0, 2**36)),
+    "pre_logits": ("pre_logits/kernel", (2**30, 0)),
+    "stack": ("Transformer/encoderblock/LayerNorm_0/scale", (2**28, 0)),
+    "larger stack": ("Transformer/encoderblock/LayerNorm_0/scale", (2**40, 0)),
+}
+
+
+@pytest.mark.parametrize("name,shape", EMPTY.values(), ids=EMPTY)
+def test_tensors_without_elements(name, shape, tmp_path):
+    source = "bv_gap_rep_scan" if "encoderblock/" in name else "vit_token_legacy"
+    refused(bomb(tmp_path, source, **{name: np.empty(shape, "float32")}), "encoderblock/|no elements")
+
+
+def test_registers_without_elements(tmp_path):
+    tensors = files.tensors_of("timm_vit_reg_ls") | {"reg_token": np.empty((1, 2**40, 0), "float32")}
+    refused(files.write_directory(tmp_path / "x", tensors), "no elements", num_heads=4, grid=(4, 4))
+
+
+def test_blocks_are_numbered_without_gaps_and_complete(tmp_path):
+    norm = np.ones(32, "float32")
+    name = "Transformer/encoderblock_{}/LayerNorm_0/scale".format
+    refused(bomb(tmp_path, **{name(999_999): norm}), "no block 2")  # it built a million layers
+    refused(bomb(tmp_path, **{name(i): norm for i in range(2, 900)}), "incomplete.*encoderblock_2/LayerNorm_1")
+    refused(bomb(tmp_path, "hybrid_blocks", **{"block999999/unit1/conv1/kernel": np.ones((1, 1, 1, 1))}), "no stage")
+    unit = {f"block1/unit2/conv{part}/kernel": np.ones((1, 1, 1, 1), "float32") for part in (1, 2, 3)}
+    unit |= {n.replace("unit2", f"unit{i}"): v for n, v in unit.items() for i in range(3, 500)}
+    refused(bomb(tmp_path, "hybrid_blocks", **unit), "incomplete")
+
+
+def test_stacks_of_different_height(tmp_path):
+    source = files.tensors_of("bv_gap_rep_scan")
+    name = "Transformer/encoderblock/LayerNorm_0/scale"
+    refused(bomb(tmp_path, "bv_gap_rep_scan", **{name: source[name][:1]}), "same number of blocks")
+    refused(bomb(tmp_path, "bv_gap_rep_scan", **{name: np.float32(1)}), "same number of blocks")  # was a TypeError
+
+
+@pytest.mark.parametrize("name", ["block99999999999", "block1", "encoderblock_99999999999"])
+def test_numbers_in_the_names_of_keras_files(name, tmp_path):
+    path = tmp_path / "model.weights.h5"
+    model_from_checkpoint(files.golden_path("vit_gap")).save_weights(path)
+    with h5py.File(path, "a") as file:
+        outer = file.create_group("layers/bomb/vars")
+        outer.attrs["name"] = name
+        unit = file.create_group("layers/bomb/unit/vars")
+        unit.attrs["name"] = "unit999999999999999999"
+        inner = file.create_group("layers/bomb/unit/conv/vars")
+        inner.attrs["name"] = "conv1"
+        inner["0"] = np.ones((1, 1, 64, 64), "float32")
+    with pytest.raises(CheckpointError) as error:
+        model_from_checkpoint(path)
+    assert str(path) in str(error.value)
+
+
+def test_one_byte(tmp_path):
+    (tmp_path / "x").write_bytes(b"\x80")
+    refused(tmp_path / "x", "no checkpoint")  # was an IndexError
+
+
+def test_no_patch_embedding(tmp_path):
+    refused(bomb(tmp_path, **{"embedding/kernel": np.ones(3, "float32")}), "embedding/kernel")
+
+
+def test_too_many_shards(tmp_path):
+    weight_map = {f"{index}": f"{index}.safetensors" for index in range(300)}
+    for index in range(300):
+        files.write_directory(tmp_path / "one", {f"{index}": np.ones(1, "float32")})
+        os.replace(tmp_path / "one" / "model.safetensors", tmp_path / f"{index}.safetensors")
+    path = tmp_path / "model.safetensors.index.json"
+    path.write_text(json.dumps({"weight_map": weight_map}))
+    refused(path, "shards")
+
+
+def test_a_thousand_foreign_names_are_explained_quickly(tmp_path):
+    # Comparing all names with each other took 5 s.
+    alike = {f"Transformer/encoderblock_1/LayerNorm_{i}/scale{'x' * 60}": np.ones(1, "float32") for i in range(3000)}
+    model = model_from_checkpoint(files.golden_path("vit_gap"))
+    with pytest.raises(CheckpointError, match="3000 tensors of the file have no place") as error:
+        load_checkpoint(model, bomb(tmp_path, **alike))
+    assert str(error.value).count("nearest") <= 20
+
+
+def test_names_of_the_hub_are_explained(tmp_path):
+    with pytest.raises(FileNotFoundError, match="snapshot_download"):
+        model_from_checkpoint("google/vit-base-patch16-224")
+
+
+def test_the_architecture_of_a_file():
+    kind, arguments = architecture_of(files.golden_path("hf_vit"))
+    assert kind == "vit" and arguments["activation"] == "gelu" and arguments["image_size"] == 32
+    built = keras_vit.VisionTransformer(**arguments)
+    assert not load_checkpoint(built, files.golden_path("hf_vit")).problems()
+    kind, arguments = architecture_of(files.golden_path("bit_big_vision"), classes=3)
+    assert (kind, arguments["block_sizes"], arguments["classes"]) == ("bit", [1, 1], 3)

@@ -1,0 +1,142 @@
+"""Writing: one step for a reader, and nothing left behind by failures."""
+
+import errno
+import json
+import os
+import subprocess
+import sys
+import textwrap
+import threading
+
+import numpy as np
+import pytest
+from safetensors import safe_open
+
+import keras_vit
+from keras_vit.checkpoints import model_from_checkpoint, save, save_checkpoint
+from tests.checkpoints import files
+
+A, B = [f"a{index}" for index in range(6)], [f"b{index}" for index in range(6)]
+
+
+@pytest.fixture(scope="module")
+def model():
+    return model_from_checkpoint(files.golden_path("hf_vit"))
+
+
+@pytest.mark.parametrize("target", ["directory", "file.safetensors"])
+@pytest.mark.parametrize("stop_after", [1, 2])
+def test_weights_and_class_names_belong_together_whenever_it_stops(target, stop_after, model, tmp_path, monkeypatch):
+    """Stopped between the files, it left the weights of one model with the class names of another."""
+    path = save_checkpoint(model, tmp_path / target, format="huggingface", class_names=A)
+    double = model_from_checkpoint(path)
+    double.get_layer("head").bias.assign(np.asarray(double.get_layer("head").bias) * 2)
+    replaced = []
+
+    def replace(source, destination):
+        if len(replaced) == stop_after:
+            raise KeyboardInterrupt
+        replaced.append(destination)
+        rename(source, destination)
+
+    rename = os.replace
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(os, "replace", replace)
+        save_checkpoint(double, path, format="huggingface", class_names=B)
+        raise KeyboardInterrupt  # a file has one configuration: it never comes to a third
+    read = model_from_checkpoint(path)
+    old = np.array_equal(read.get_layer("head").bias, model.get_layer("head").bias)
+    assert read.class_names == tuple(A if old else B)
+    assert not any(name.startswith(".writing-") for name in os.listdir(tmp_path))
+
+
+def test_a_configuration_that_was_edited_is_noticed(model, tmp_path, caplog):
+    path = save_checkpoint(model, tmp_path / "x", format="huggingface", class_names=A)
+    model_from_checkpoint(path)
+    assert not caplog.records
+    config = json.loads((tmp_path / "x" / "config.json").read_text())
+    config["id2label"] = dict(enumerate(B))
+    (tmp_path / "x" / "config.json").write_text(json.dumps(config))
+    with caplog.at_level("WARNING", logger="absl"):
+        assert model_from_checkpoint(path).class_names == tuple(A)
+    assert any("config=..." in record.getMessage() for record in caplog.records)
+    assert model_from_checkpoint(path, config=tmp_path / "x" / "config.json").class_names == tuple(B)
+
+
+def test_other_files_of_a_directory_stay(model, tmp_path):
+    (tmp_path / "README.md").write_text("mine")
+    save_checkpoint(model, tmp_path, format="huggingface")
+    names = {"README.md", "config.json", "model.safetensors", "preprocessor_config.json"}
+    assert set(os.listdir(tmp_path)) == names
+    with safe_open(tmp_path / "model.safetensors", "np") as file:
+        assert set(file.keys()) == set(files.tensors_of("hf_vit"))
+
+
+def test_threads_that_write_the_same_directory(model, tmp_path):
+    # Two of four ended with "Directory not empty".
+    errors = []
+
+    def write():
+        try:
+            save_checkpoint(model, tmp_path / "x", format="huggingface")
+        except Exception as error:  # noqa: BLE001
+            errors.append(error)
+
+    threads = [threading.Thread(target=write) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not errors
+    assert os.listdir(tmp_path) == ["x"] and len(os.listdir(tmp_path / "x")) == 3
+    model_from_checkpoint(tmp_path / "x")
+
+
+def test_the_directory_that_appears_meanwhile_is_filled(model, tmp_path, monkeypatch):
+    write = save.write_safetensors
+
+    def late(*arguments):
+        (tmp_path / "x").mkdir(exist_ok=True)
+        (tmp_path / "x" / "README.md").write_text("mine")
+        write(*arguments)
+
+    monkeypatch.setattr(save, "write_safetensors", late)
+    save_checkpoint(model, tmp_path / "x", format="huggingface")
+    assert {"README.md", "model.safetensors"} < set(os.listdir(tmp_path / "x"))
+
+
+@pytest.mark.parametrize("format,target", [("google", "x.npz"), ("huggingface", "x"), ("timm", "x.safetensors")])
+def test_a_full_disk_is_one_error_that_names_the_file(format, target, tmp_path):
+    script = """
+        import resource, signal, sys
+        from keras_vit.checkpoints import model_from_checkpoint, save_checkpoint
+        model = model_from_checkpoint(sys.argv[1], num_heads=4)
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
+        try:
+            save_checkpoint(model, sys.argv[2], format=sys.argv[3])
+        except OSError as error:
+            print(error.errno, error.filename)
+    """
+    source = {"google": "vit_token_legacy", "huggingface": "hf_vit", "timm": "timm_vit"}[format]
+    command = [sys.executable, "-c", textwrap.dedent(script), files.golden_path(source), tmp_path / target, format]
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert result.stdout.split() == [str(errno.EFBIG), str(tmp_path / target)], result.stderr
+    assert os.listdir(tmp_path) == []
+
+
+def test_modes_are_kept_and_the_umask_is_not_set(model, tmp_path, monkeypatch):
+    monkeypatch.setattr(os, "umask", lambda mask: pytest.fail("the umask of all threads was changed"))
+    path = tmp_path / "x.safetensors"
+    save_checkpoint(model, path, format="huggingface")
+    path.chmod(0o600)
+    save_checkpoint(model, path, format="huggingface")
+    assert path.stat().st_mode & 0o777 == 0o600
+
+
+def test_timm_computes_the_width_of_the_mlp_from_the_ratio(tmp_path):
+    model = keras_vit.VisionTransformer(8, 11, 1, 1, 15, image_size=16, classes=2, activation="gelu")
+    assert int(11 * (15 / 11)) == 14  # rounding
+    save_checkpoint(model, tmp_path / "x", format="timm")
+    config = json.loads((tmp_path / "x" / "config.json").read_text())
+    assert int(11 * config["model_args"]["mlp_ratio"]) == 15

@@ -1,0 +1,59 @@
+"""Decodes small files that claim hundreds of megabytes. `test_headers.py` starts it in a process of its own.
+
+    python -m tests.data.bombs
+
+The exit code is 0 if all are refused, in the pipeline and as in an exported model, and the peak memory hardly grows.
+"""
+
+import resource
+import sys
+
+import tensorflow as tf
+
+from keras_vit.data import preprocess
+from keras_vit.serving import decoding
+from tests.data import pictures
+
+MEGABYTE = 2**20
+ALLOWED = 100 * MEGABYTE
+BOMBS = {
+    "frame larger than the screen": pictures.one_color_gif([(14_000, 14_000)]),
+    "frames behind the first": pictures.one_color_gif([(8, 8)] + [(5_000, 5_000)] * 8),
+    "a wide and a high frame": pictures.one_color_gif([(8, 8), (1, 30_000), (30_000, 1)]),
+}
+
+
+@tf.function(input_signature=[tf.TensorSpec([None], tf.string)], autograph=False)
+def exported(contents):
+    prepare = preprocess.single_image("decode|resize(8)|value_range(-1, 1)")
+    return decoding.map_valid(lambda content: prepare(decoding.check_size(content)), contents, (8, 8, 3))
+
+
+def peak():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def main():
+    function = preprocess.host_function("decode|resize(8)")
+    small = pictures.one_color_gif([(8, 8)])
+    function({"image": tf.constant(small)})
+    exported([small])
+    with open("/proc/self/statm") as file:
+        used = int(file.read().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (used + 1024 * MEGABYTE,) * 2)
+    before, failures = peak(), 0
+    for name, content in BOMBS.items():
+        try:
+            function({"image": tf.constant(content)})
+            refused = False
+        except tf.errors.InvalidArgumentError:
+            refused = True
+        valid = bool(exported([content])[1][0])
+        grown = peak() - before
+        print(f"{name}: {len(content):,} bytes, refused={refused}, valid={valid}, {grown / MEGABYTE:.0f} MiB")
+        failures += not refused or valid or grown > ALLOWED
+    return 1 if failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,109 @@
+"""How programs end: the exit code and the line that belong to an error, whatever threads are alive."""
+
+import errno
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+import tensorflow as tf
+
+from keras_vit import data, distribute
+from keras_vit.data.errors import bad_image
+from keras_vit.program import ending
+from keras_vit.training import errors
+from tests.training.worlds import ROOT
+
+FAILS = """
+import sys, threading, time
+from absl import flags
+from keras_vit import program
+
+def main(argv):
+    threading.Thread(target=time.sleep, args=(10**6,)).start()  # such as one of an input pipeline
+    print("running", flush=True)
+    {body}
+
+program.run(main)
+"""
+
+
+def start(body):
+    command = [sys.executable, "-c", FAILS.format(body=body)]
+    return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def end(body):
+    process = start(body)
+    _, error = process.communicate(timeout=300)  # it hung for ever before
+    return process.returncode, error
+
+
+def test_an_unexpected_error_ends_the_process_with_its_traceback():
+    code, error = end("{}['missing']")
+    assert code == 1
+    assert "Traceback" in error and "KeyError: 'missing'" in error
+
+
+def test_a_missing_package_is_one_line():
+    code, error = end("import tensorflow_dataset")
+    assert code == 2
+    assert "No module named 'tensorflow_dataset'" in error and "Traceback" not in error
+
+
+def test_ctrl_c_ends_the_process():
+    process = start("time.sleep(100)")
+    assert process.stdout.readline() == "running\n"
+    process.send_signal(signal.SIGINT)
+    _, error = process.communicate(timeout=300)
+    assert process.returncode == 130
+    assert "Traceback" not in error
+
+
+def test_flags_are_wrong_before_main_runs():
+    done = subprocess.run(
+        [sys.executable, "-c", FAILS.format(body="pass"), "--nothing=1"], cwd=ROOT, capture_output=True, text=True
+    )
+    assert done.returncode == 2
+    assert "nothing" in done.stderr and "Traceback" not in done.stderr
+
+
+def os_error(number):
+    return OSError(number, os.strerror(number), "/some/file")
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "said"),
+    [
+        (errors.Diverged("The loss is nan"), 70, "nan"),
+        (errors.Interrupted("Stopped"), 75, "Stopped"),
+        (KeyboardInterrupt(), 130, "Ctrl-C"),
+        (ValueError("wrong seed"), 2, "wrong seed"),
+        (ImportError("pip install it"), 2, "pip install it"),
+        (distribute.DevicesMissing("no TPU"), 2, "no TPU"),
+        (FileNotFoundError("no x"), 2, "no x"),
+        (os_error(errno.EACCES), 2, "/some/file"),
+        (os_error(errno.EROFS), 2, "/some/file"),
+        (os_error(errno.ENOTDIR), 2, "/some/file"),
+        (os_error(errno.ENOSPC), 74, "/some/file"),
+        (os_error(errno.EDQUOT), 74, "/some/file"),
+        (os_error(errno.EIO), 1, "/some/file"),
+        (MemoryError(), 1, "memory"),
+        (tf.errors.ResourceExhaustedError(None, None, "events.v2; No space left on device"), 74, "events.v2"),
+        (tf.errors.ResourceExhaustedError(None, None, "OOM when allocating [4,5]\n\nHint"), 1, "OOM"),
+        (tf.errors.PermissionDeniedError(None, None, "/runs/x; Permission denied"), 2, "/runs/x"),
+        (tf.errors.NotFoundError(None, None, "data.tfrecord; No such file"), 2, "data.tfrecord"),
+        (data.UnreadableImageError("/a/b.jpg", "cut"), 66, "/a/b.jpg"),
+        (tf.errors.InvalidArgumentError(None, None, f"[{bad_image('/a/b.jpg', 'cut')}] [[node]]"), 66, "/a/b.jpg"),
+        (tf.errors.InternalError(None, None, "a mistake"), 1, None),
+        (TypeError("a mistake"), 1, None),
+        (SystemExit(3), 3, None),
+    ],
+)
+def test_codes_and_messages(error, code, said, capfd):
+    assert ending.report(error) == code
+    printed = capfd.readouterr().err
+    if not isinstance(error, SystemExit):
+        assert ("Traceback" in printed or type(error).__name__ in printed) == (said is None)
+    assert said is None or said in ending.explain(error)[1]

@@ -1,0 +1,230 @@
+"""Run directories: what opens, what is refused, and that the record of a run is never lost."""
+
+import dataclasses
+import errno
+import json
+import pathlib
+import shutil
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from keras_vit import recipe as recipes
+from keras_vit.training import load_run, lock, record, run_directory
+from keras_vit.training.progress import MetricsWriter, read_metrics
+from tests.training import worlds
+
+FIRST_VERSION = pathlib.Path(__file__).parent / "data" / "run"
+DATA = {
+    "name": "toy",
+    "class_names": ["a", "b"],
+    "num_classes": 2,
+    "num_train": 10,
+    "num_eval": 5,
+    "multi_label": False,
+}
+
+
+@pytest.fixture
+def run(tmp_path):
+    """A copy of a run directory that the first version of this package wrote."""
+    return shutil.copytree(FIRST_VERSION, tmp_path / "run")
+
+
+def test_a_run_of_the_first_version_opens(run):
+    opened = load_run(run)
+    assert opened.class_names == tuple(str(digit) for digit in range(10))
+    assert (opened.preprocess, opened.output) == ("value_range(-1, 1)", "softmax")
+    assert opened.model(np.zeros((1, 8, 8, 1), np.float32)).shape == (1, 10)
+    recipe = recipes.from_dict(opened.config["recipe"])
+    assert (recipe.total_steps, recipe.optim.ema) == (4, 0.99)
+    assert not record.differences(opened.config, recipe, opened.config["data"])
+
+
+def cut(path):
+    path.write_bytes(path.read_bytes()[:-1000])
+
+
+def flip(path):
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize("harm", [cut, flip, lambda path: path.write_bytes(bytes(path.stat().st_size))])
+def test_a_damaged_model_is_named(run, harm):
+    """Keras said of a cut file that there was none."""
+    harm(run / "model.keras")
+    with pytest.raises(ValueError, match="model.keras cannot be loaded"):
+        load_run(run)
+
+
+def with_changes(config, **changes):
+    return json.dumps({**config, **changes})
+
+
+@pytest.mark.parametrize(
+    ("content", "named"),
+    [
+        (lambda config: "[]", "list"),
+        (lambda config: '{"a"', "JSON"),
+        (lambda config: "{}", "'recipe'"),
+        (lambda config: with_changes(config, data=[]), "'data'"),
+        (lambda config: with_changes(config, data={}), "class_names"),
+        (lambda config: with_changes(config, data={"class_names": [1]}), "class_names"),
+        (lambda config: with_changes(config, preprocess=None), "'preprocess'"),
+    ],
+)
+def test_a_wrong_config_is_named(run, content, named):
+    """A list, or data without class names, was a traceback."""
+    path = run / "config.json"
+    path.write_text(content(json.loads(path.read_text())))
+    with pytest.raises(ValueError, match=f"config.json.*{named}"):
+        load_run(run)
+
+
+# The record
+
+
+def recipe(**optim):
+    return recipes.Recipe(total_steps=10, optim=recipes.Optim(**optim))
+
+
+@pytest.fixture
+def trained(tmp_path):
+    """A run directory with a record and something that stands for weights."""
+    run_directory.write_config(str(tmp_path), recipe(), DATA)
+    (tmp_path / "checkpoints").mkdir()
+    (tmp_path / "checkpoints" / "ckpt-5.json").write_text("{}")
+    return str(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("changed", "data", "field"),
+    [
+        (recipe(learning_rate=0.5), DATA, "optim.learning_rate"),
+        (dataclasses.replace(recipe(), seed=9), DATA, "seed"),
+        (dataclasses.replace(recipe(), total_steps=9), DATA, "total_steps"),
+        (dataclasses.replace(recipe(), data=recipes.Data(train_split="train[:10%]")), DATA, "data.train_split"),
+        (recipe(), {**DATA, "class_names": ["b", "a"]}, "data set.class_names"),
+        (recipe(), {**DATA, "num_train": 9}, "data set.num_train"),
+    ],
+)
+def test_another_recipe_is_refused_unless_asked_for(trained, changed, data, field):
+    """It went on silently, and `config.json` described weights that it had not made."""
+    with pytest.raises(ValueError, match=field):
+        record.check(trained, changed, data)
+    record.check(trained, changed, data, change_recipe=True)
+    before = run_directory.read_config(trained)
+    run_directory.write_config(trained, changed, data, step=5)
+    after = run_directory.read_config(trained)
+    assert after["recipe"] == json.loads(json.dumps(recipes.to_dict(changed)))
+    (entry,) = after["history"]
+    assert entry == {"until_step": 5, **{part: before[part] for part in ("recipe", "data", "versions")}}
+    run_directory.write_config(trained, recipe(), DATA, step=7)
+    assert [entry["until_step"] for entry in run_directory.read_config(trained)["history"]] == [5, 7]
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        dataclasses.replace(recipe(), log_every=1, eval_every=3, keep_checkpoints=9, evaluators=("knn",)),
+        dataclasses.replace(recipe(), total_steps=20),
+        dataclasses.replace(recipe(), data=recipes.Data(on_bad_image="skip")),
+        recipe(accumulation_steps=2),
+    ],
+)
+def test_fields_that_do_not_decide_what_is_learned_may_change(trained, changed):
+    record.check(trained, changed, DATA)
+    run_directory.write_config(trained, changed, DATA, step=5)
+    assert len(run_directory.read_config(trained)["history"]) == 1
+
+
+def test_the_same_recipe_leaves_the_record_alone(trained):
+    path = pathlib.Path(trained) / "config.json"
+    before = path.read_bytes()
+    record.check(trained, recipe(), DATA)
+    run_directory.write_config(trained, recipe(), DATA, step=5)
+    assert path.read_bytes() == before
+
+
+def test_a_directory_without_weights_takes_any_recipe(tmp_path):
+    run_directory.write_config(str(tmp_path), recipe(), DATA)
+    record.check(str(tmp_path), recipe(learning_rate=0.5), DATA)
+    run_directory.write_config(str(tmp_path), recipe(learning_rate=0.5), DATA)
+    assert "history" not in run_directory.read_config(str(tmp_path))
+
+
+# The lock
+
+
+def test_one_process_at_a_time(tmp_path):
+    directory = str(tmp_path / "new")
+    for _ in range(2):
+        with lock.locked(directory), pytest.raises(ValueError, match=r"process \d+ on "):
+            lock.locked(directory).__enter__()
+
+
+KILLED = """
+import os, sys
+from keras_vit.training import lock
+{patch}
+with lock.locked(sys.argv[1]):
+    os._exit(9)
+"""
+NO_FLOCK = f"""
+import errno, fcntl
+def flock(handle, operation):
+    raise OSError({errno.ENOLCK}, "No locks available")
+fcntl.flock = flock
+"""
+
+
+@pytest.mark.parametrize("patch", ["", NO_FLOCK])
+def test_the_lock_of_a_killed_process_is_free(tmp_path, monkeypatch, patch):
+    program = KILLED.format(patch=patch)
+    done = subprocess.run([sys.executable, "-c", program, str(tmp_path)], cwd=worlds.ROOT, timeout=300)
+    assert done.returncode == 9
+    if patch:
+        without_flock(monkeypatch)
+        assert (tmp_path / ".lock-owner").exists()
+    with lock.locked(str(tmp_path)):
+        pass
+
+
+def without_flock(monkeypatch):
+    def flock(handle, operation):
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr("fcntl.flock", flock)
+
+
+def test_without_flock(tmp_path, monkeypatch):
+    without_flock(monkeypatch)
+    with lock.locked(str(tmp_path)), pytest.raises(ValueError, match=".lock-owner"), lock.locked(str(tmp_path)):
+        pass
+    with lock.locked(str(tmp_path)):
+        pass
+    (tmp_path / ".lock-owner").write_text('{"host": "another", "process": 1}')
+    with pytest.raises(ValueError, match="process 1 on another"), lock.locked(str(tmp_path)):
+        pass
+
+
+def test_a_file_in_the_place_of_the_directory(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(FileExistsError), lock.locked(str(tmp_path / "file")):
+        pass
+
+
+# Metrics
+
+
+def test_damaged_lines_of_metrics_are_skipped(tmp_path):
+    """A binary tail ended the program with a codec's message, a line with a list with a traceback."""
+    path = tmp_path / "metrics.jsonl"
+    path.write_bytes(b'{"step": 1}\n[1]\n{"loss": 2}\n{"step": "x"}\n{"step": 2}\n\xff\xfe\x00')
+    assert read_metrics(str(path)) == [{"step": 1}, {"step": 2}]
+    MetricsWriter(str(tmp_path), step=1).close()
+    assert path.read_text() == '{"step": 1}\n'
