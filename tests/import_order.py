@@ -31,6 +31,7 @@ WITH_TENSORFLOW = {"data", "distribute", "training", "serving", "planning", *PRO
 # that runs, inside of a function; nor has it a loop whose rounds follow each other, or a way to say what comes later.
 BACKEND_SWITCHES = {
     "keras_vit.inspection._gradients",
+    "keras_vit.inspection.examples",
     "keras_vit.optim._rounding",
     "keras_vit.layers.chunked",
     "keras_vit.layers._later",

@@ -1,6 +1,7 @@
 """Recipes: what they tell, what they choose, and that each runs with its evaluators."""
 
 import ast
+import os
 import pathlib
 import re
 
@@ -104,6 +105,20 @@ def test_folder_takes_small_images_without_a_gpu(gpu, size, hours, monkeypatch, 
     # 3 * 2 operations a multiply-add of the paper's 55.5 and 17.6 G, 500 steps of 128: 21.3e15 at 1e13, 6.7e15 at 4e11.
     operations = 6 * {384: 55.5e9, 224: 17.56e9}[size] * 128 * 500
     assert f"{operations:.2g} operations: {hours} hours if" in logged[-1]
+
+
+def test_the_folder_of_a_recipe_may_have_commas_in_its_name(tmp_path):
+    split = toy.module("folder").folder_and_variant
+    plain, comma = str(tmp_path / "roses"), str(tmp_path / "roses, pink")
+    os.mkdir(plain)
+    os.mkdir(comma)
+    assert split(comma) == (comma, "ViT-B/16")
+    assert split(f"{comma},ViT_Ti16") == split(f"{comma}, ViT-Ti/16") == (comma, "ViT-Ti/16")
+    assert split(f"folder:{comma}") == (f"folder:{comma}", "ViT-B/16")
+    assert split("") == split(",") == ("pictures", "ViT-B/16")
+    assert split("gs://a/b,ViT_S16") == ("gs://a/b", "ViT-S/16")
+    with pytest.raises(ValueError, match="ViT_B17"):
+        split(f"{plain},ViT_B17")
 
 
 def test_variants_may_be_written_as_constructors():

@@ -1,23 +1,22 @@
 "use strict";
-// Lays maps of patches over pictures. Each view has frames (layers) of maps: the mean of the heads first, then each head.
+// Lays maps of patches over images. Each view has frames (layers) of maps: the mean of the heads first, then each head.
 (() => {
   const data = JSON.parse(document.getElementById("viewer-data").textContent);
-  if (!data || !data.pictures.length) return;
+  if (!data || !data.images.length || !data.views.length) return;
   const $ = (id) => document.getElementById(id);
   const controls = { view: $("view"), layer: $("layer"), head: $("head"), opacity: $("opacity"), smooth: $("smooth") };
 
   const bytes = (base64) => Uint8Array.from(atob(base64), (character) => character.charCodeAt(0));
-  const pictures = data.pictures.map((picture, index) => ({
-    ...picture,
-    canvas: $("picture-" + index),
-    maps: Object.fromEntries(Object.entries(picture.maps).map(([key, map]) => [key, { ...map, values: bytes(map.values) }])),
+  const images = data.images.map((image, index) => ({
+    ...image,
+    pixels: $("image-" + index),
+    canvas: $("overlay-" + index),
+    maps: Object.fromEntries(Object.entries(image.maps).map(([key, map]) => [key, { ...map, values: bytes(map.values) }])),
   }));
+  const view = () => data.views[Number(controls.view.value) || 0];
 
-  const nothing = { key: "", title: "", frames: [""], heads: 0 };
-  const view = () => data.views[Number(controls.view.value) || 0] || nothing;
-
-  function frameOf(picture) {
-    const map = picture.maps[view().key];
+  function frameOf(image) {
+    const map = image.maps[view().key];
     if (!map) return null;
     const [rows, columns] = map.grid;
     const head = Math.min(Number(controls.head.value), view().heads);
@@ -25,11 +24,11 @@
     return { rows, columns, values: map.values.subarray(index * rows * columns, (index + 1) * rows * columns) };
   }
 
-  // A canvas with the map in colours, bilinear between the centres of the patches.
+  // A canvas with the map in colors, bilinear between the centers of the patches.
   function heat({ rows, columns, values }, width, height) {
     const canvas = new OffscreenCanvas(width, height);
     const context = canvas.getContext("2d");
-    const image = context.createImageData(width, height);
+    const colored = context.createImageData(width, height);
     const smooth = controls.smooth.checked;
     const place = (pixel, size, cells) => {
       const at = ((pixel + 0.5) / size) * cells - 0.5;
@@ -45,25 +44,24 @@
         const upper = values[top * columns + left] * (1 - over) + values[top * columns + right] * over;
         const lower = values[bottom * columns + left] * (1 - over) + values[bottom * columns + right] * over;
         const color = data.colors[Math.round(upper * (1 - down) + lower * down)];
-        image.data.set([color[0], color[1], color[2], 255], at);
+        colored.data.set([color[0], color[1], color[2], 255], at);
       }
     }
-    context.putImageData(image, 0, 0);
+    context.putImageData(colored, 0, 0);
     return canvas;
   }
 
-  function draw(picture) {
-    const { canvas, image, width, height } = picture;
-    if (!image) return;
+  function draw(image) {
+    const { canvas, pixels, width, height } = image;
     const scale = Math.max(1, Math.ceil(256 / Math.max(width, height)));
     canvas.width = width * scale;
     canvas.height = height * scale;
     const context = canvas.getContext("2d");
     context.imageSmoothingEnabled = Math.max(width, height) >= 64;
-    context.drawImage(image, 0, 0, canvas.width, canvas.height);
-    const frame = frameOf(picture);
+    context.drawImage(pixels, 0, 0, canvas.width, canvas.height);
+    const frame = frameOf(image);
     if (!frame) return;
-    const [top, left, bottom, right] = picture.box.map((edge) => edge * scale);
+    const [top, left, bottom, right] = image.box.map((edge) => edge * scale);
     context.globalAlpha = Number(controls.opacity.value) / 100;
     context.fillStyle = "black"; // what the model did not see
     context.beginPath();
@@ -76,7 +74,8 @@
   }
 
   function showControls() {
-    const { frames, heads, title } = view();
+    const { frames, heads, title, help } = view();
+    $("view-help").textContent = help;
     controls.layer.max = frames.length;
     controls.layer.disabled = frames.length < 2;
     const name = frames[Number(controls.layer.value) - 1];
@@ -87,12 +86,12 @@
       controls.head.replaceChildren(...names.map((text, head) => new Option(text, head)));
     }
     controls.head.disabled = heads === 0;
-    for (const { canvas, name: picture } of pictures) canvas.setAttribute("aria-label", title ? `${picture}: ${title}, ${name}` : picture);
+    for (const image of images) image.canvas.setAttribute("aria-label", `${image.name}: ${title}, ${name}`);
   }
 
   function update() {
     showControls();
-    pictures.forEach(draw);
+    images.forEach(draw);
   }
 
   controls.view.replaceChildren(...data.views.map(({ title }, index) => new Option(title, index)));
@@ -111,14 +110,9 @@
 
   controls.layer.max = view().frames.length;
   controls.layer.value = view().frames.length;
-  update();
-  for (const picture of pictures) {
-    const image = new Image();
-    image.addEventListener("load", () => {
-      picture.image = image;
-      draw(picture);
-      document.documentElement.dataset.drawn = pictures.filter((other) => other.image).length;
-    });
-    image.src = picture.source;
-  }
+  showControls();
+  Promise.all(images.map(({ pixels }) => pixels.decode())).then(() => {
+    update();
+    document.documentElement.dataset.drawn = images.length;
+  });
 })();
