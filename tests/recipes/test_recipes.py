@@ -11,8 +11,8 @@ from absl.testing import flagsaver
 
 from keras_vit import evaluators, models
 from keras_vit import recipe as recipes
-from keras_vit.benchmarking import known, plan
 from keras_vit.optim import create_schedule
+from keras_vit.planning import datasets, plan
 from keras_vit.training import network, presets
 from keras_vit.training.progress import read_metrics
 from tests import programs
@@ -145,7 +145,7 @@ def test_costs_in_the_docstrings_are_those_of_the_plan(name):
     planned = []
     for arguments in COSTS.get(name, ("",)):
         recipe = toy.load(name, arguments)
-        size = known.size(recipe.data.source, recipe.data.train_split)
+        size = datasets.size(recipe.data.source, recipe.data.train_split)
         planned.append(plan.of_recipe(recipe, size.classes, size.examples).core_days())
     assert stated == pytest.approx(planned, rel=0.06)  # two digits, or one
 

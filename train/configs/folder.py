@@ -24,7 +24,7 @@ from collections.abc import Sequence
 from absl import logging
 
 from keras_vit import data, models, recipe
-from keras_vit.benchmarking import cost
+from keras_vit.planning import cost
 from keras_vit.training import presets
 
 DEFAULT_FOLDER, DEFAULT_VARIANT = "pictures", "ViT-B/16"

@@ -11,10 +11,10 @@ import tensorflow as tf
 from tensorflow.compiler.tf2xla.ops import gen_xla_ops
 
 from keras_vit import recipe as recipes
-from keras_vit.benchmarking import tpu_compiler
-from keras_vit.benchmarking.tpu_compiler import Compiled, DoesNotFit
-from keras_vit.benchmarking.tpu_targets import Target
 from keras_vit.data import preprocess
+from keras_vit.planning import tpu_compiler
+from keras_vit.planning.tpu_compiler import Compiled, DoesNotFit
+from keras_vit.planning.tpu_targets import Target
 from keras_vit.training import inputs, network
 from keras_vit.training.state import TrainState
 from keras_vit.training.step import EvalStep, TrainStep

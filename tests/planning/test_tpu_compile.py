@@ -13,9 +13,9 @@ import sys
 import keras
 import pytest
 
-from keras_vit.benchmarking import tpu_compiler, tpu_plan, tpu_step, tpu_targets
-from keras_vit.benchmarking.tpu_compiler import Compiled, DoesNotFit
-from tests.benchmarking import tpu_cases
+from keras_vit.planning import tpu_compiler, tpu_plan, tpu_step, tpu_targets
+from keras_vit.planning.tpu_compiler import Compiled, DoesNotFit
+from tests.planning import tpu_cases
 
 pytestmark = pytest.mark.skipif(
     not tpu_compiler.available(), reason="the TPU's compiler is not installed: pip install 'jax[tpu]', on Linux"

@@ -1,6 +1,6 @@
 """Checks the package under TensorFlow's TPU build, on a machine without a TPU.
 
-    python -m tests.tensorflow_tpu --environment=.venv-tpu
+    python -m tools.tensorflow_tpu --environment=.venv-tpu
 
 Makes a virtual environment there, unless it exists, with the extra [tpu], and runs in it:
 

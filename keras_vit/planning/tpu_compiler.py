@@ -14,7 +14,7 @@ import importlib.util
 import os
 import re
 
-from keras_vit.benchmarking.tpu_targets import Target
+from keras_vit.planning.tpu_targets import Target
 
 # libtpu otherwise asks Google Cloud's metadata server which machine this is, for minutes where there is none.
 _ENVIRONMENT = {

@@ -50,7 +50,7 @@ LOCATIONS = {
     "digits": Known({"train": 1_437, "test": 360}, 10),
     "fashion_mnist": _MNIST,
     "idx:/usr/share/datasets/fashion-mnist": _MNIST,
-    # What `train.results` makes of Fashion-MNIST: eight of its classes, and 500 pictures of each of the other two.
+    # What `benchmarks.results` makes of Fashion-MNIST: eight of its classes, and 500 pictures of each of the other two.
     "npz:runs/results/data/eight.npz": Known({"train": 48_000, "test": 8_000}, 8, _GREY),
     "npz:runs/results/data/two.npz": Known({"train": 1_000, "test": 2_000}, 2, _GREY),
 }

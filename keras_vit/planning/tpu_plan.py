@@ -9,9 +9,9 @@ from absl import logging
 
 from keras_vit import models
 from keras_vit import recipe as recipes
-from keras_vit.benchmarking import tpu_compiler, tpu_step, tpu_step_jax
-from keras_vit.benchmarking.tpu_compiler import Compiled, DoesNotFit
-from keras_vit.benchmarking.tpu_targets import Target
+from keras_vit.planning import tpu_compiler, tpu_step, tpu_step_jax
+from keras_vit.planning.tpu_compiler import Compiled, DoesNotFit
+from keras_vit.planning.tpu_targets import Target
 
 _MOST_PER_DEVICE = 4_096  # images; where the search for the largest batch ends
 

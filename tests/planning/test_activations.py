@@ -10,7 +10,7 @@ import pytest
 import tensorflow as tf
 
 from keras_vit import models
-from keras_vit.benchmarking import cost
+from keras_vit.planning import cost
 from tests.models import variants
 
 
@@ -115,7 +115,7 @@ def kept_by_tensorflow(model):
 def test_activations_are_those_that_jax_keeps_op_by_op():
     program = """
 import jax, keras, numpy as np
-from keras_vit.benchmarking import cost
+from keras_vit.planning import cost
 from tests.models import variants
 for name in ("gap", "hybrid", "bit"):
     sizes = {"hidden_size": 64, "mlp_dim": 256, "num_heads": 4, "patch_size": 1 if name == "hybrid" else 8}
@@ -141,7 +141,7 @@ def test_a_step_that_is_not_compiled_takes_up_to_so_many_times_the_activations()
 import sys
 import tensorflow as tf
 from keras_vit import models
-from keras_vit.benchmarking import cost
+from keras_vit.planning import cost
 name, dtype, *batches = sys.argv[1:]
 model = models.create_model(name, dtype=dtype)
 

@@ -1,11 +1,11 @@
-"""Measures how fast images come from files to batches, stage by stage.
+"""Measure the throughput of the input pipeline, stage by stage.
 
-    python -m train.benchmark_data --source=folder:/pictures
-    python -m train.benchmark_data --step_seconds=0.25 --batch_size=256
+    python -m benchmarks.input_pipeline --source=folder:/images
+    python -m benchmarks.input_pipeline --step_seconds=0.25 --batch_size=256
 
-Without --source it makes JPEG files of the size of ImageNet's in a temporary folder. Every stage runs with the same
-threads, in turns, several times; the table has the median. `share` compares with decoding the crops alone. With
---step_seconds it also tells which share of its time a training step of that length would wait for input.
+Without --source, JPEG files of the size of ImageNet's are made in a temporary directory. The stages run interleaved,
+with the same number of threads; the table has medians. `share` is relative to decoding alone. With --step_seconds, the
+table also has the fraction of a training step of that length that is spent waiting for input.
 """
 
 import json
@@ -21,15 +21,15 @@ from absl import flags, logging
 
 from keras_vit import data, program
 
-flags.DEFINE_string("source", None, "Data set of JPEG files; made if not given.")
-flags.DEFINE_string("split", None, "Split of the data set; 'train' if not given.")
-flags.DEFINE_integer("batch_size", 64, "Images in a batch.", 1)
-flags.DEFINE_integer("size", 224, "Side of the images in a batch.", 1)
-flags.DEFINE_integer("threads", 0, "Threads to decode with; one for each core if 0.", 0)
-flags.DEFINE_integer("rounds", 5, "How often each stage is measured.", 1)
-flags.DEFINE_float("seconds", 4.0, "How long each stage runs in a round.", 0.1)
-flags.DEFINE_float("step_seconds", 0.0, "Length of a training step.", 0.0)
-flags.DEFINE_multi_string("augment", ["randaug(2, 10)"], "Further operations to measure, one at a time.")
+flags.DEFINE_string("source", None, "Data set of JPEG files; synthetic ones by default.")
+flags.DEFINE_string("split", None, "Split of the data set; train by default.")
+flags.DEFINE_integer("batch_size", 64, "Images per batch.", 1)
+flags.DEFINE_integer("size", 224, "Height and width of the images in a batch.", 1)
+flags.DEFINE_integer("threads", 0, "Decoding threads; 0 for one per core.", 0)
+flags.DEFINE_integer("rounds", 5, "Measurements per stage.", 1)
+flags.DEFINE_float("seconds", 4.0, "Duration of a measurement.", 0.1)
+flags.DEFINE_float("step_seconds", 0.0, "Duration of a training step.", 0.0)
+flags.DEFINE_multi_string("augment", ["randaug(2, 10)"], "Operations to measure, each added alone.")
 flags.DEFINE_bool("json", False, "Write one JSON object instead of a table.")
 
 
@@ -38,7 +38,7 @@ def main(argv):
     options = flags.FLAGS
     threads = options.threads or os.cpu_count()
     with tempfile.TemporaryDirectory() as folder:
-        name = options.source or make_pictures(folder)
+        name = options.source or make_images(folder)
         source = data.open_source(name, split=options.split or "train")
         stages = make_stages(source, options.size, options.batch_size, options.augment)
         rates = measure(stages, threads, options.rounds, options.seconds)
@@ -59,24 +59,24 @@ def main(argv):
     return 0
 
 
-def make_pictures(folder, count=256, height=375, width=500):
-    """JPEG files of natural roughness: noise whose power falls with its frequency. About 110 kB each."""
+def make_images(folder, count=256, height=375, width=500):
+    """Write JPEG files of about 110 kB: noise whose power decreases with the frequency, as in photographs."""
     rng = np.random.default_rng(0)
-    os.makedirs(os.path.join(folder, "pictures", "noise"))
+    os.makedirs(os.path.join(folder, "images", "noise"))
     frequency = np.hypot(np.fft.fftfreq(height)[:, None], np.fft.rfftfreq(width)[None, :]) + 1 / width
     for number in range(count):
         spectrum = rng.normal(size=(3, *frequency.shape)) * np.exp(2j * np.pi * rng.random((3, *frequency.shape)))
         planes = np.fft.irfft2(spectrum / frequency**1.1, (height, width))
-        planes = planes[:1] + 0.3 * planes  # the channels of a photograph are much alike
+        planes = planes[:1] + 0.3 * planes  # correlated channels
         pixels = np.clip(128 + 48 * planes / planes.std(), 0, 255).astype(np.uint8).transpose(1, 2, 0)
-        path = os.path.join(folder, "pictures", "noise", f"{number}.jpg")
+        path = os.path.join(folder, "images", "noise", f"{number}.jpg")
         with open(path, "wb") as file:
             file.write(tf.io.encode_jpeg(pixels, quality=94).numpy())
-    return f"folder:{folder}/pictures#test_fraction=0"
+    return f"folder:{folder}/images#test_fraction=0"
 
 
 def make_stages(source, size, batch_size, augmentations):
-    """{name of the stage: (dataset, images in one element)}; the first two are there to compare with."""
+    """Return (dataset, images per element) by stage; the first two are references."""
 
     def window(index):
         encoded = source.fetch(index % source.num_examples)["image"]
@@ -92,7 +92,7 @@ def make_stages(source, size, batch_size, augmentations):
         )
         return tf.image.decode_and_crop_jpeg(encoded, tf.concat([begin[:2], extent[:2]], 0), channels=3)
 
-    def batched(function):  # of numbers, so that pictures of all sizes can be counted without copying them
+    def batched(function):  # of numbers, so that images of all sizes are counted without being copied
         numbers = tf.data.Dataset.range(2**40).map(function, tf.data.AUTOTUNE)
         return numbers.batch(batch_size).prefetch(tf.data.AUTOTUNE), batch_size
 
@@ -115,7 +115,7 @@ def with_threads(dataset, threads):
 
 
 def measure(stages, threads, rounds, seconds):
-    """{stage: images a second}, the median over rounds in which the stages take turns."""
+    """Return the median over interleaved rounds of each stage's images per second."""
     iterators = {name: (iter(with_threads(dataset, threads)), images) for name, (dataset, images) in stages.items()}
     rates = {name: [] for name in stages}
     for number in range(rounds + 1):
@@ -131,7 +131,7 @@ def measure(stages, threads, rounds, seconds):
 
 
 def waiting_share(stage, threads, batch_size, step_seconds, steps=20):
-    """Share of the time that a step of this length waits for its batch."""
+    """Return the fraction of time that a step of this length waits for its batch."""
     dataset, _ = stage
     iterator = iter(with_threads(dataset, threads))
     next(iterator)
@@ -154,9 +154,5 @@ def as_text(results):
     return "\n".join(lines) + "\n"
 
 
-def run():
-    program.run(main)
-
-
 if __name__ == "__main__":
-    run()
+    program.run(main)

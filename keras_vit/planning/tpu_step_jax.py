@@ -3,9 +3,9 @@
 import math
 
 from keras_vit import recipe as recipes
-from keras_vit.benchmarking import tpu_compiler
-from keras_vit.benchmarking.tpu_compiler import Compiled, DoesNotFit
-from keras_vit.benchmarking.tpu_targets import Target
+from keras_vit.planning import tpu_compiler
+from keras_vit.planning.tpu_compiler import Compiled, DoesNotFit
+from keras_vit.planning.tpu_targets import Target
 
 
 class Programs:

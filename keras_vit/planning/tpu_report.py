@@ -1,8 +1,8 @@
 """Words for what `tpu_plan` finds out: rows of a table, or a dictionary for JSON."""
 
-from keras_vit.benchmarking.tpu_compiler import Compiled
-from keras_vit.benchmarking.tpu_plan import Estimate, Setting
-from keras_vit.benchmarking.tpu_targets import GIB, Target
+from keras_vit.planning.tpu_compiler import Compiled
+from keras_vit.planning.tpu_plan import Estimate, Setting
+from keras_vit.planning.tpu_targets import GIB, Target
 
 
 def rows(

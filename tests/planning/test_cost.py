@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 
 from keras_vit import recipe as recipes
-from keras_vit.benchmarking import cost, plan
+from keras_vit.planning import cost, plan
 from tests.models import variants
 from tests.models.test_counts import COUNTS
 

@@ -8,9 +8,9 @@ import pytest
 
 from keras_vit import program
 from keras_vit import recipe as recipes
-from keras_vit.benchmarking import tpu_compiler, tpu_plan, tpu_report, tpu_targets
-from keras_vit.benchmarking.tpu_compiler import Compiled, DoesNotFit
-from keras_vit.benchmarking.tpu_plan import Planner, Setting
+from keras_vit.planning import tpu_compiler, tpu_plan, tpu_report, tpu_targets
+from keras_vit.planning.tpu_compiler import Compiled, DoesNotFit
+from keras_vit.planning.tpu_plan import Planner, Setting
 from tests import programs
 
 GIB = 2**30

@@ -3,7 +3,7 @@
 import dataclasses
 
 from keras_vit import recipe as recipes
-from keras_vit.benchmarking import cost
+from keras_vit.planning import cost
 
 TPU_V3_CORE_FLOPS = 61.5e12  # a TPUv3 chip has two cores and 123 TFLOP/s in bfloat16
 UTILISATION = 0.3  # the paper's ViT-H/14 reached 0.32, and big_vision's ViT-S/16 in 6.5 h on a TPUv3-8 0.27

@@ -1,6 +1,6 @@
 """Kills a training run with SIGKILL at random moments and checks that it cost nothing.
 
-    python -m tests.training.crash --kills=20 --workdir=/tmp/crash -- --config.total_steps=300
+    python -m tools.crash --kills=20 --workdir=/tmp/crash -- --config.total_steps=300
 
 Trains the digits recipe once without interruption, and then again and again, killed at random moments and started anew
 each time; every third kill waits for a checkpoint to be in the middle of its writing. Whenever a run reaches its end,

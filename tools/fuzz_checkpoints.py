@@ -1,6 +1,6 @@
 """Damages checkpoint files in many ways and checks that each either loads or is refused, in bounded memory.
 
-`python -m tests.checkpoints.fuzz --count=10000` runs it at length; `test_safety.py` runs a short form.
+`python -m tools.fuzz_checkpoints --count=10000` runs it at length; `test_safety.py` runs a short form.
 """
 
 import argparse
