@@ -1,64 +1,111 @@
-"""The published variants as constructors, in the manner of `keras.applications`."""
+"""Published variants as constructors, in the manner of `keras.applications`."""
 
 import inspect
 import os
+from typing import Any, Literal, Protocol, cast
+
+import keras
 
 from keras_vit import zoo
-from keras_vit.models import BiTResNet, VisionTransformer, create_model
-from keras_vit.models.factory import constructor_name
+from keras_vit.models import (
+    BIT,
+    VIT,
+    BiTConfig,
+    BiTResNet,
+    VisionTransformer,
+    ViTConfig,
+    constructor_name,
+    create_model,
+)
+from keras_vit.models.arguments import argument_docs, check_names
+from keras_vit.models.config import Pooling, PositionEmbedding, PositionsAt, Size
 
-_DOCSTRING = """Builds {name}, with random or published weights.
+
+class ViTConstructor(Protocol):
+    """Signature of `ViT_B16` and the other constructors of Vision Transformers; `ViTConfig` has the defaults."""
+
+    def __call__(
+        self,
+        image_size: Size | None = 224,
+        classes: int | None = 1000,
+        weights: str | os.PathLike | None = None,
+        include_top: bool = True,
+        pooling: Pooling | None = "token",
+        representation_size: int | None = None,
+        classifier_activation: str | None = None,
+        dropout_rate: float = 0.0,
+        attention_dropout_rate: float = 0.0,
+        drop_path_rate: float = 0.0,
+        position_embedding: PositionEmbedding = "learned",
+        position_embedding_at: PositionsAt = "input",
+        num_registers: int = 0,
+        activation: str = "gelu_tanh",
+        name: str | None = None,
+        dtype: str | keras.DTypePolicy | None = None,
+        *,
+        channels: int = 3,
+        class_token: bool | None = None,
+        distillation_token: bool | Literal["unused"] = False,
+        layer_norm_epsilon: float = 1e-6,
+        qkv_bias: bool = True,
+        layer_scale: float | None = None,
+        norm_after_pooling: bool = False,
+        resnet_numerics: Literal["reference", "timm"] = "reference",
+        head_bias: float = 0.0,
+        remat: Literal["none", "blocks"] = "none",
+        attention_chunk_size: int | None = None,
+    ) -> VisionTransformer:
+        """Build the model."""
+
+
+class BiTConstructor(Protocol):
+    """Signature of `BiT_R50x1` and the other constructors of BiT ResNets; `BiTConfig` has the defaults."""
+
+    def __call__(
+        self,
+        image_size: Size | None = 224,
+        classes: int | None = 1000,
+        weights: str | os.PathLike | None = None,
+        include_top: bool = True,
+        classifier_activation: str | None = None,
+        name: str | None = None,
+        dtype: str | keras.DTypePolicy | None = None,
+        *,
+        channels: int = 3,
+        head_bias: float = 0.0,
+        pool_padding: Literal["infinity", "zeros", "edge"] = "infinity",
+    ) -> BiTResNet:
+        """Build the model."""
+
+
+_DOCSTRING = """Build {variant}, with random or published weights.
 
     A functional `keras.Model` from float images in [-1, 1], `[B, height, width, channels]`, to logits `[B, classes]`.
 
     Args:
-        weights: None for random initial values, the path of a checkpoint, or a name of
-            `keras_vit.list_weights({name!r})`, downloaded once to Keras' cache. Position embeddings are resized to the
-            model's grid. `classes` is by default what published weights have; a head for another number is left at its
-            initial value.
-        **arguments: Every other argument of `keras_vit.{model_class}`, whose docstring explains them.
+        weights: None for random initial values, the path of a checkpoint, or one of the names that
+            `keras_vit.list_weights({variant!r})` returns. Published weights are downloaded once to Keras' cache.
+            Position embeddings are resized to the grid of the model. `classes` is by default the number that published
+            weights have. A head for another number keeps its initial values.
+{arguments}
 
     Returns:
         A `keras_vit.{model_class}`.
 
     Raises:
         ValueError: If an argument is out of range, or the checkpoint does not fit the model.
+        TypeError: If there is no such argument.
 
     References:
         - [{title}]({url})
+
+    Example:
+
+    ```python
+    model = keras_vit.{name}(classes=10, image_size=384)
+    model.compile("adam", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    ```
     """
-
-
-def _application(function_name, name, model_class, sizes, title, url):
-    parameters = inspect.signature(model_class.__init__).parameters
-    public = [p for key, p in parameters.items() if key not in ("self", *sizes)]
-    weights = inspect.Parameter("weights", inspect.Parameter.POSITIONAL_OR_KEYWORD, default=None)
-    signature = inspect.Signature([*public[:2], weights, *public[2:]])
-
-    def build(*args, **kwargs):
-        arguments = signature.bind(*args, **kwargs).arguments
-        weights = arguments.pop("weights", None)
-        if weights is None:
-            return create_model(name, **arguments)
-        zoo.resolve(name, weights)  # a wrong name or a failed download is told before a large model is built
-        published = zoo.find(name, os.fspath(weights))
-        if published is not None:
-            arguments.setdefault("classes", published.classes)
-            if published.pool_padding is not None:
-                arguments.setdefault("pool_padding", published.pool_padding)
-        model = create_model(name, **arguments)
-        zoo.load_weights(model, name, weights)
-        return model
-
-    build.__name__ = build.__qualname__ = function_name
-    build.__module__ = __name__
-    build.__signature__ = signature
-    build.__doc__ = _DOCSTRING.format(name=name, model_class=model_class.__name__, title=title, url=url)
-    return build
-
-
-_VIT_SIZES = ("patch_size", "hidden_size", "num_layers", "num_heads", "mlp_dim", "resnet_blocks")
-_BIT_SIZES = ("block_sizes", "width_factor")
 _VIT_PAPER = (
     "An Image is Worth 16x16 Words: Transformers for Image Recognition at Scale",
     "https://arxiv.org/abs/2010.11929",
@@ -66,12 +113,45 @@ _VIT_PAPER = (
 _BIT_PAPER = "Big Transfer (BiT): General Visual Representation Learning", "https://arxiv.org/abs/1912.11370"
 
 
-def _vit(name):
-    return _application(constructor_name(name), name, VisionTransformer, _VIT_SIZES, *_VIT_PAPER)
+def _constructor(variant: str, protocol: type, config_class: Any, title: str, url: str) -> Any:
+    """Return the function that builds a variant."""
+    name = constructor_name(variant)
+    parameters = list(inspect.signature(protocol.__call__).parameters.values())[1:]  # without self
+    signature = inspect.Signature(parameters)
+
+    def build(*args, **kwargs):
+        check_names(name, kwargs, signature.parameters)
+        arguments = signature.bind(*args, **kwargs).arguments
+        weights = arguments.pop("weights", None)
+        if weights is None:
+            return create_model(variant, **arguments)
+        zoo.resolve(variant, weights)  # reports a wrong name or a failed download before a large model is built
+        published = zoo.find(variant, os.fspath(weights))
+        if published is not None:
+            arguments.setdefault("classes", published.classes)
+            if published.pool_padding is not None:
+                arguments.setdefault("pool_padding", published.pool_padding)
+        model = create_model(variant, **arguments)
+        zoo.load_weights(model, variant, weights)
+        return model
+
+    model_class = "VisionTransformer" if variant in VIT else "BiTResNet"
+    arguments = argument_docs(config_class, set(config_class.names()) - set(signature.parameters))
+    build.__name__ = build.__qualname__ = name
+    build.__module__ = __name__
+    build.__signature__ = signature
+    build.__doc__ = _DOCSTRING.format(
+        variant=variant, name=name, model_class=model_class, title=title, url=url, arguments=arguments
+    )
+    return build
 
 
-def _bit(name):
-    return _application(constructor_name(name), name, BiTResNet, _BIT_SIZES, *_BIT_PAPER)
+def _vit(variant: str) -> ViTConstructor:
+    return cast(ViTConstructor, _constructor(variant, ViTConstructor, ViTConfig, *_VIT_PAPER))
+
+
+def _bit(variant: str) -> BiTConstructor:
+    return cast(BiTConstructor, _constructor(variant, BiTConstructor, BiTConfig, *_BIT_PAPER))
 
 
 ViT_Ti16 = _vit("ViT-Ti/16")
@@ -97,4 +177,4 @@ BiT_R101x3 = _bit("BiT-R101x3")
 BiT_R152x2 = _bit("BiT-R152x2")
 BiT_R152x4 = _bit("BiT-R152x4")
 
-__all__ = [name for name, value in list(globals().items()) if hasattr(value, "__signature__")]
+__all__ = [constructor_name(variant) for variant in (*VIT, *BIT)]

@@ -1,9 +1,10 @@
-"""The models: Vision Transformers, hybrids and BiT."""
+"""Models: Vision Transformers, hybrids and BiT."""
 
 from keras_vit.models.bit import BiTResNet
-from keras_vit.models.configs import BIT, VIT, BiTConfig, ViTConfig
-from keras_vit.models.factory import create_model, list_models
+from keras_vit.models.config import BiTConfig, ViTConfig
+from keras_vit.models.registry import constructor_name, create_model, list_models
 from keras_vit.models.representation import representation
+from keras_vit.models.variants import BIT, VIT
 from keras_vit.models.vit import VisionTransformer
 
 __all__ = [
@@ -13,6 +14,7 @@ __all__ = [
     "BiTResNet",
     "ViTConfig",
     "VisionTransformer",
+    "constructor_name",
     "create_model",
     "list_models",
     "representation",

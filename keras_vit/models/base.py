@@ -1,23 +1,27 @@
-"""What all models of the package share: a functional model that is its constructor's arguments."""
+"""Base class of the models: a functional model that serializes as the arguments of its constructor."""
 
 import re
 
 import keras
 
 from keras_vit.layers.composite import find_changes, restore_changes
+from keras_vit.models.config import Config
 
 
 class ConfiguredModel(keras.Model):
-    """A functional model that serialises as the arguments of its constructor.
+    """Functional model that serializes as the arguments of its constructor.
 
     `type(model).from_config({**model.get_config(), "image_size": 384})` builds the same architecture with one argument
-    changed. Frozen layers stay frozen in saved models and clones.
+    changed. Frozen, quantized and replaced layers are as they were in saved models.
+
+    Attributes:
+        config: The resolved arguments, a `ViTConfig` or `BiTConfig`.
     """
 
-    def __init__(self, inputs, outputs, arguments, name, dtype_policy):
+    def __init__(self, inputs, outputs, config: Config, name: str, policy: keras.DTypePolicy):
         super().__init__(inputs=inputs, outputs=outputs, name=name)
-        self.dtype_policy = dtype_policy
-        self._arguments = arguments
+        self.dtype_policy = policy
+        self.config = config
 
     def __call__(self, inputs, *args, **kwargs):
         """Check the images' shape before Keras does, whose message does not say what to do; then run the model."""
@@ -58,7 +62,7 @@ class ConfiguredModel(keras.Model):
         policy = self.dtype_policy
         simple = type(policy) is keras.dtype_policies.DTypePolicy
         config = {
-            **self._arguments,
+            **self.config.to_dict(),
             "name": self.name,
             "dtype": policy.name if simple else keras.dtype_policies.serialize(policy),
         }
@@ -92,19 +96,31 @@ def _matches(layer: keras.layers.Layer, filters) -> bool:
     return any(re.search(pattern, layer.name) for pattern in patterns)
 
 
-def resolve_policy(dtype):
-    """Returns the dtype policy of a `dtype` argument: a policy, its name or configuration; the global one for None."""
+def resolve_policy(dtype) -> keras.DTypePolicy:
+    """Return the dtype policy of a `dtype` argument: a policy, its name or configuration; the global one for None."""
     if isinstance(dtype, dict):
         return keras.dtype_policies.deserialize(dtype)
     return keras.dtype_policies.get(dtype) if dtype is not None else keras.config.dtype_policy()
 
 
-def head_layer(classes, bias, policy, name="head"):
-    """Returns the classification layer: zero kernel and constant bias, as the reference starts it."""
+def images_input(config: Config, policy: keras.DTypePolicy) -> keras.KerasTensor:
+    """Return the symbolic images of a model."""
+    return keras.Input(config.image_shape, dtype=policy.compute_dtype, name="images")
+
+
+def head_layer(config: Config, policy: keras.DTypePolicy, name: str = "head") -> keras.layers.Layer:
+    """Return the classification layer: zero kernel and constant bias, as the reference initializes it."""
     return keras.layers.Dense(
-        classes,
+        config.classes,
         kernel_initializer="zeros",
-        bias_initializer=keras.initializers.Constant(bias),
+        bias_initializer=keras.initializers.Constant(config.head_bias),
         dtype=policy,
         name=name,
     )
+
+
+def predictions(config: Config, logits: keras.KerasTensor) -> keras.KerasTensor:
+    """Return the output of a model: logits, or what the activation of the classifier makes of them in float32."""
+    if config.classifier_activation is None:
+        return logits
+    return keras.layers.Activation(config.classifier_activation, dtype="float32", name="predictions")(logits)

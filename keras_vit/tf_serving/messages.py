@@ -54,7 +54,7 @@ def messages() -> types.SimpleNamespace:
     field_type = descriptor_pb2.FieldDescriptorProto
     scalars = {"int32": field_type.TYPE_INT32, "int64": field_type.TYPE_INT64}
     scalars |= {"string": field_type.TYPE_STRING, "bytes": field_type.TYPE_BYTES}
-    file = descriptor_pb2.FileDescriptorProto(name="keras_vit/serving.proto", package=PACKAGE, syntax="proto3")
+    file = descriptor_pb2.FileDescriptorProto(name="keras_vit/tf_serving.proto", package=PACKAGE, syntax="proto3")
     for name, fields in _MESSAGES.items():
         message = file.message_type.add(name=name)
         for field_name, number, kind in fields:

@@ -199,7 +199,7 @@ def test_wrong_images_say_what_is_expected(name):
 def test_unknown_names_and_arguments_are_errors():
     with pytest.raises(ValueError, match="Did you mean 'ViT-B/16'"):
         keras_vit.create_model("ViT-B-16")
-    with pytest.raises(TypeError, match="dropout"):
+    with pytest.raises(ValueError, match="`dropout_rate`"):
         keras_vit.create_model("ViT-Ti/16", dropout=0.1)
     with pytest.raises(ValueError, match="width_factor"):
         BiTResNet(width_factor=0)

@@ -8,7 +8,7 @@ import tensorflow as tf
 import keras_vit
 from keras_vit import optim
 from keras_vit import recipe as recipes
-from keras_vit.models.configs import BIT, VIT
+from keras_vit.models import BIT, VIT
 from keras_vit.training import seeds
 from keras_vit.training import step as step_module
 from keras_vit.training.state import TrainState

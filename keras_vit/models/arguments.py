@@ -1,0 +1,106 @@
+"""Constructors that take the arguments of a configuration, and say which argument was meant by a wrong one."""
+
+import functools
+import inspect
+import re
+import textwrap
+from collections.abc import Callable, Iterable
+from typing import Any, Concatenate, ParamSpec, TypeVar
+
+from keras_vit import _checks
+
+P = ParamSpec("P")
+C = TypeVar("C")
+Self = TypeVar("Self")
+
+# Names that other libraries have for an argument.
+_SYNONYMS = {
+    "image_size": ("input_shape", "input_size", "img_size", "image_shape"),
+    "classes": ("num_classes", "n_classes", "num_labels"),
+    "channels": ("num_channels", "in_chans", "in_channels"),
+    "name": ("model_name",),
+    "dropout_rate": ("dropout", "drop_rate", "hidden_dropout_prob"),
+    "attention_dropout_rate": ("attn_drop_rate", "attention_dropout", "attention_probs_dropout_prob"),
+    "drop_path_rate": ("stochastic_depth_rate", "stochastic_depth"),
+    "hidden_size": ("embed_dim", "hidden_dim", "width", "dim"),
+    "num_layers": ("depth", "num_hidden_layers", "transformer_layers"),
+    "num_heads": ("heads", "num_attention_heads"),
+    "mlp_dim": ("intermediate_size",),
+    "classifier_activation": ("activation_fn", "head_activation"),
+    "num_registers": ("reg_tokens", "num_register_tokens"),
+    "layer_scale": ("init_values", "layerscale_value"),
+    "layer_norm_epsilon": ("layer_norm_eps", "norm_eps"),
+    "weights": ("pretrained", "pretrained_cfg"),
+}
+_WITHOUT_ARGUMENT = {
+    "input_tensor": "Build the model without it, and call the model on the tensor.",
+    "weights": "Build a published variant, such as `keras_vit.ViT_B16(weights=...)`, or call "
+    "`keras_vit.load_checkpoint(model, path)`.",
+    "include_preprocessing": "Preprocess the images with `keras_vit.data`: the models take values in [-1, 1].",
+}
+
+
+def check_names(
+    constructor: str, given: Iterable[str], known: Iterable[str], error: type[Exception] = TypeError
+) -> None:
+    """Check the names of keyword arguments.
+
+    Args:
+        constructor: Name of the function or class for the message.
+        given: Names that were passed.
+        known: Names of its arguments.
+        error: Type of the exception.
+
+    Raises:
+        TypeError: If there is no such argument (or `error`). The message names the argument to use instead.
+    """
+    known = list(known)
+    for name in given:
+        if name in known:
+            continue
+        meant = next((own for own, others in _SYNONYMS.items() if name in others), name)
+        if meant != name and meant in known:
+            hint = f" Use `{meant}`."
+        elif meant in _WITHOUT_ARGUMENT:
+            hint = f" {_WITHOUT_ARGUMENT[meant]}"
+        else:
+            hint = _checks.nearest(name, known)
+        raise error(f"{constructor}() has no argument {name!r}.{hint} Its arguments are: {', '.join(known)}.")
+
+
+def configured_by(
+    config_class: Callable[P, C],
+) -> Callable[[Callable[[Self, C], None]], Callable[Concatenate[Self, P], None]]:
+    """Return a decorator of an `__init__` that takes a configuration: callers pass the configuration's arguments.
+
+    Args:
+        config_class: Class of the configuration, such as `ViTConfig`.
+    """
+    signature = inspect.signature(config_class)
+
+    def decorate(init: Callable[[Self, C], None]) -> Callable[Concatenate[Self, P], None]:
+        @functools.wraps(init)
+        def construct(self: Self, *args: P.args, **kwargs: P.kwargs) -> None:
+            check_names(type(self).__name__, kwargs, signature.parameters)
+            init(self, config_class(*args, **kwargs))
+
+        own = inspect.Parameter("self", inspect.Parameter.POSITIONAL_OR_KEYWORD)
+        construct.__signature__ = signature.replace(  # ty: ignore
+            parameters=[own, *signature.parameters.values()], return_annotation=None
+        )
+        return construct
+
+    return decorate
+
+
+def argument_docs(config_class: Any, leave_out: Iterable[str] = ()) -> str:
+    """Return the section "Args" of a configuration's docstring, without some of the arguments.
+
+    Args:
+        config_class: Class of the configuration.
+        leave_out: Names of arguments that are not wanted.
+    """
+    section = inspect.getdoc(config_class).split("Args:\n", 1)[1].split("\n\n", 1)[0]
+    entries = re.split(r"\n(?= {4}\w)", section)  # continued lines are indented by eight spaces
+    kept = [entry for entry in entries if entry.strip().split(":", 1)[0] not in tuple(leave_out)]
+    return textwrap.indent("\n".join(kept), "    ")

@@ -1,0 +1,50 @@
+"""Models by name."""
+
+import dataclasses
+
+from keras_vit import _checks
+from keras_vit.models.arguments import check_names
+from keras_vit.models.bit import BiTResNet
+from keras_vit.models.config import BiTConfig, ViTConfig
+from keras_vit.models.variants import BIT, VIT
+from keras_vit.models.vit import VisionTransformer
+
+
+def list_models():
+    """Returns the names that `create_model` knows, such as `"ViT-B/16"`, `"R50+ViT-B/16"` and `"BiT-R50x1"`."""
+    return [*VIT, *BIT]
+
+
+def layer_safe_name(name):
+    """Returns a model's name in the form that Keras allows, such as `vit_b16` and `r50_vit_b16`."""
+    return name.lower().replace("/", "").replace("-", "_").replace("+", "_")
+
+
+def constructor_name(variant):
+    """Return the name of a variant's constructor: `ViT_B16` for `"ViT-B/16"`, `R50_B16` for `"R50+ViT-B/16"`."""
+    return variant.replace("+ViT-", "_").replace("-", "_").replace("/", "")
+
+
+def create_model(variant, /, **arguments):
+    """Builds a model of the family by name.
+
+    Args:
+        variant: One of `list_models()`, such as `"ViT-B/16"`, or the name of its constructor, such as `"ViT_B16"`.
+        **arguments: Arguments of `VisionTransformer` or `BiTResNet`; they take precedence over the variant's own.
+
+    Returns:
+        A `VisionTransformer` or a `BiTResNet`, freshly initialised.
+
+    Raises:
+        ValueError: If the name is unknown, an argument is wrong, or there is no such argument.
+    """
+    variant = {constructor_name(known): known for known in list_models()}.get(variant, variant)
+    sizes = VIT.get(variant) or BIT.get(variant)
+    if sizes is None:
+        raise ValueError(
+            f"There is no model named {variant!r}.{_checks.nearest(variant, list_models())} "
+            f"Known names: {', '.join(list_models())}."
+        )
+    check_names("create_model", arguments, (ViTConfig if variant in VIT else BiTConfig).names(), ValueError)
+    arguments = {"name": layer_safe_name(variant), **dataclasses.asdict(sizes), **arguments}
+    return (VisionTransformer if variant in VIT else BiTResNet)(**arguments)

@@ -1,0 +1,60 @@
+"""Published variants, one line each.
+
+Sizes: table 1 of [An Image is Worth 16x16 Words](https://arxiv.org/abs/2010.11929), section 3 of
+[How to train your ViT?](https://arxiv.org/abs/2106.10270), table 2 of
+[Scaling Vision Transformers](https://arxiv.org/abs/2106.04560) and [Big Transfer](https://arxiv.org/abs/1912.11370).
+"""
+
+import dataclasses
+
+
+@dataclasses.dataclass(frozen=True)
+class ViTVariant:
+    """Sizes of a Vision Transformer; see the arguments of `ViTConfig`."""
+
+    patch_size: int
+    hidden_size: int
+    num_layers: int
+    num_heads: int
+    mlp_dim: int
+    resnet_blocks: tuple[int, ...] | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class BiTVariant:
+    """Sizes of a BiT ResNet; see the arguments of `BiTConfig`."""
+
+    block_sizes: tuple[int, ...]
+    width_factor: int
+
+
+_R50, _R101, _R152 = (3, 4, 6, 3), (3, 4, 23, 3), (3, 8, 36, 3)
+
+VIT = {
+    "ViT-Ti/16": ViTVariant(16, 192, 12, 3, 768),
+    "ViT-S/32": ViTVariant(32, 384, 12, 6, 1536),
+    "ViT-S/16": ViTVariant(16, 384, 12, 6, 1536),
+    "ViT-B/32": ViTVariant(32, 768, 12, 12, 3072),
+    "ViT-B/16": ViTVariant(16, 768, 12, 12, 3072),
+    "ViT-B/8": ViTVariant(8, 768, 12, 12, 3072),
+    "ViT-L/32": ViTVariant(32, 1024, 24, 16, 4096),
+    "ViT-L/16": ViTVariant(16, 1024, 24, 16, 4096),
+    "ViT-H/14": ViTVariant(14, 1280, 32, 16, 5120),
+    "ViT-g/14": ViTVariant(14, 1408, 40, 16, 6144),
+    "ViT-G/14": ViTVariant(14, 1664, 48, 16, 8192),
+    # The root alone reduces the image by 4, so patches of 8 cells make "R+Ti/16" a model of stride 32.
+    "R+ViT-Ti/16": ViTVariant(8, 192, 12, 3, 768, ()),
+    "R26+ViT-S/32": ViTVariant(1, 384, 12, 6, 1536, (2, 2, 2, 2)),
+    "R26+ViT-B/32": ViTVariant(1, 768, 12, 12, 3072, (2, 2, 2, 2)),
+    "R50+ViT-B/16": ViTVariant(1, 768, 12, 12, 3072, (3, 4, 9)),
+    "R50+ViT-L/32": ViTVariant(1, 1024, 24, 16, 4096, _R50),
+}
+
+BIT = {
+    "BiT-R50x1": BiTVariant(_R50, 1),
+    "BiT-R50x3": BiTVariant(_R50, 3),
+    "BiT-R101x1": BiTVariant(_R101, 1),
+    "BiT-R101x3": BiTVariant(_R101, 3),
+    "BiT-R152x2": BiTVariant(_R152, 2),
+    "BiT-R152x4": BiTVariant(_R152, 4),
+}

@@ -1,0 +1,142 @@
+"""Arguments of the models: one list of them, checked and resolved in one place."""
+
+import dataclasses
+import inspect
+import pathlib
+import re
+
+import keras
+import numpy as np
+import pytest
+
+import keras_vit
+from keras_vit import applications
+from keras_vit.models import BiTConfig, ViTConfig
+from tests.models import variants
+
+FILES = pathlib.Path(__file__).parent.parent / "data_files"
+
+
+@pytest.mark.parametrize(
+    ("protocol", "config_class", "built"),
+    [
+        (applications.ViTConstructor, ViTConfig, keras_vit.ViT_B16),
+        (applications.BiTConstructor, BiTConfig, keras_vit.BiT_R50x1),
+    ],
+)
+def test_constructors_have_the_arguments_of_the_configuration(protocol, config_class, built):
+    written = dict(inspect.signature(protocol.__call__).parameters)
+    del written["self"], written["weights"]
+    sizes = {field.name for field in dataclasses.fields(keras_vit.models.VIT["ViT-B/16"])}
+    sizes |= {field.name for field in dataclasses.fields(keras_vit.models.BIT["BiT-R50x1"])}
+    expected = {
+        name: parameter for name, parameter in inspect.signature(config_class).parameters.items() if name not in sizes
+    }
+    assert list(written) == list(expected)
+    for name, parameter in written.items():
+        assert (parameter.default, parameter.kind) == (expected[name].default, expected[name].kind), name
+    assert inspect.signature(built).parameters.keys() == {*written, "weights"}
+
+
+@pytest.mark.parametrize(
+    "thing", [keras_vit.VisionTransformer, keras_vit.BiTResNet, keras_vit.ViT_S16, keras_vit.BiT_R50x1]
+)
+def test_every_argument_is_documented_and_in_the_signature(thing):
+    names = set(inspect.signature(thing).parameters) - {"self"}
+    section = inspect.getdoc(thing).split("Args:", 1)[1].split("\n\n", 1)[0]
+    documented = re.findall(r"^ {4}(\w+): ", section, flags=re.MULTILINE)
+    assert set(documented) == names
+    assert len(documented) == len(names)
+
+
+@pytest.mark.parametrize("name", list(variants.VARIANTS))
+def test_a_model_returns_the_arguments_that_built_it(name):
+    model = variants.make(name)
+    config = model.get_config()
+    assert type(model.config).from_dict(config) == model.config
+    assert set(config) == set(type(model.config).names())
+    assert config.get("class_token", False) is not None
+    assert type(model)(**config).config == model.config
+
+
+@pytest.mark.parametrize("name", [name for name in variants.VARIANTS if name != "bit"])
+def test_derived_facts_are_those_of_the_layers(name):
+    model = variants.make(name)
+    config = model.config
+    length = model.get_layer("encoderblock_0").output.shape[1]
+    assert length in (None, config.num_tokens)
+    if config.image_size is not None:
+        assert model.get_layer("embedding").output.shape[1:3] == config.grid
+        assert config.stride == tuple(np.array(config.image_shape[:2]) // config.grid)
+    if config.has_position_table and config.position_embedding_at == "input":
+        layer = model.get_layer("posembed_input")
+        assert layer.table().shape[1:3] == config.grid
+        if config.num_position_entries:
+            assert layer.pos_embedding.shape[1] == config.num_position_entries
+    if config.include_top:
+        assert model.get_layer("head").input.shape[-1] == config.num_features
+    assert [model.get_layer(f"encoderblock_{i}").drop_path_rate for i in range(2)] == list(config.drop_path_rates)
+
+
+def test_grids_of_other_images():
+    config = ViTConfig(patch_size=(16, 8), image_size=None)
+    assert config.grid == (14, 28)
+    assert config.grid_of(32) == (2, 4)
+    with pytest.raises(ValueError, match="image_size"):
+        config.grid_of(40)
+    assert ViTConfig(patch_size=1, resnet_blocks=(3, 4, 9)).grid == (14, 14)
+    assert BiTConfig(width_factor=3).num_features == 6144
+
+
+@pytest.mark.parametrize(
+    ("arguments", "meant"),
+    [
+        ({"input_shape": (224, 224, 3)}, "image_size"),
+        ({"num_classes": 5}, "classes"),
+        ({"drop_rate": 0.1}, "dropout_rate"),
+        ({"input_tensor": None}, "call the model on the tensor"),
+        ({"dropout_rat": 0.1}, "dropout_rate"),
+    ],
+)
+@pytest.mark.parametrize(
+    ("constructor", "build"),
+    [
+        ("ViT_S16", keras_vit.ViT_S16),
+        ("VisionTransformer", keras_vit.VisionTransformer),
+        ("create_model", lambda **arguments: keras_vit.create_model("ViT-S/16", **arguments)),
+    ],
+)
+def test_wrong_names_of_arguments(constructor, build, arguments, meant):
+    with pytest.raises(ValueError if constructor == "create_model" else TypeError) as error:
+        build(**arguments)
+    message = str(error.value)
+    assert message.startswith(f"{constructor}()")
+    assert next(iter(arguments)) in message
+    assert meant in message.split("Its arguments are")[0]
+
+
+def test_weights_are_arguments_of_the_variants_only():
+    with pytest.raises(TypeError, match="load_checkpoint"):
+        keras_vit.VisionTransformer(weights="augreg")
+    with pytest.raises(TypeError, match="`weights`"):
+        keras_vit.ViT_S16(pretrained=True)
+
+
+def test_wrong_values_of_arguments():
+    with pytest.raises(ValueError, match="include_top=False"):
+        keras_vit.ViT_S16(classes=None)
+    with pytest.raises(ValueError, match="'gap'"):
+        keras_vit.ViT_S16(pooling="avg")
+    with pytest.raises(ValueError, match="include_top=False"):
+        keras_vit.BiT_R50x1(classes=None)
+
+
+@pytest.mark.parametrize("name", ["vit", "frozen"])
+def test_files_of_earlier_versions_open(name):
+    model = keras.models.load_model(FILES / f"{name}.keras")
+    data = np.load(FILES / f"{name}.npz")
+    np.testing.assert_allclose(model(data["images"]), data["outputs"], rtol=1e-5, atol=1e-5)
+    if name == "frozen":
+        assert not model.get_layer("embedding").trainable
+        assert not model.get_layer("encoderblock_0").trainable
+        assert model.get_layer("encoderblock_1").trainable
