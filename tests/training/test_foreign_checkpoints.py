@@ -82,7 +82,7 @@ def test_a_file_of_the_variant_changes_nothing(tmp_path):
 
 
 def test_the_change_is_logged(timm, caplog):
-    with caplog.at_level(logging.INFO):
+    with caplog.at_level(logging.INFO, logger="absl"):
         resolved(timm, image_size=8)
     assert "layer_scale" in caplog.text
 

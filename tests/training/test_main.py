@@ -15,7 +15,8 @@ import numpy as np
 import pytest
 
 from keras_vit.training import load_run, lock
-from tests.training import crash, worlds
+from tests.training import worlds
+from tools import crash
 
 pytestmark = pytest.mark.slow
 
@@ -128,15 +129,15 @@ def test_torn_files_of_a_run_are_repaired(whole, tmp_path):
 
 LIMITED = """
 import resource, runpy, signal, sys
-from keras_vit.training import progress
-write = progress.MetricsWriter.write
+from keras_vit.training import metrics
+write = metrics.MetricsWriter.write
 
 def limited(self, *arguments):
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (50, 50))  # from here on, no file can grow beyond 50 bytes
     write(self, *arguments)
 
-progress.MetricsWriter.write = limited
+metrics.MetricsWriter.write = limited
 sys.argv[0] = "train/main.py"
 runpy.run_module("train.main", run_name="__main__", alter_sys=True)
 """
