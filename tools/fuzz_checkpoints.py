@@ -2,8 +2,8 @@
 
 `python -m tools.fuzz_checkpoints --count=10000` runs it at length; `test_safety.py` runs a sample.
 
-Every file must load, or end in a `CheckpointError` that names the file: within 5 seconds of processor time, with no more
-memory than the file's size and 200 MB, and a load that fails must change no variable.
+Every file must load, or end in a `CheckpointError` that names the file: within 5 seconds of processor time, with no
+more memory than the file's size and 200 MB, and a load that fails must change no variable.
 """
 
 import argparse
