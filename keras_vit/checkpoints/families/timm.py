@@ -1,18 +1,23 @@
-"""Recognises timm's Vision Transformers and hybrids, and knows their names.
+"""timm's Vision Transformers and hybrids: a directory with `model.safetensors` and `config.json`.
 
 References:
     - [timm](https://github.com/huggingface/pytorch-image-models), `vision_transformer.py` and its hybrid
 """
 
+import dataclasses
 import math
 from typing import Any
 
 from absl import logging
 
-from keras_vit.checkpoints import architecture, torch_names
+from keras_vit.checkpoints import architecture
+from keras_vit.checkpoints.checkpoint import Checkpoint, Layout, variable_shapes
 from keras_vit.checkpoints.errors import CheckpointError
+from keras_vit.checkpoints.families import _torch
+from keras_vit.checkpoints.families._torch import ATTENTION
+from keras_vit.checkpoints.families.family import POSITIONS_AT_INPUT, Config, Family, Writing
+from keras_vit.checkpoints.formats.tensors import TensorSource
 from keras_vit.checkpoints.grid import Hints, has_slots, is_square, stated_grids
-from keras_vit.checkpoints.layout import Checkpoint, Layout, variable_shapes
 from keras_vit.checkpoints.rules import (
     CONV,
     HEADS_BIAS,
@@ -24,33 +29,31 @@ from keras_vit.checkpoints.rules import (
     register_slots,
     rule,
 )
-from keras_vit.checkpoints.source import TensorSource
-from keras_vit.checkpoints.torch_names import ATTENTION
 
 _TABLE = architecture.TABLE
 _STEM = "patch_embed.backbone"
 
 
 def rules(layout: Layout) -> list[Rule]:
-    """Returns the rules of a layout."""
+    """Return the rules of a layout."""
     body = layout.prefix
     result = _token_rules(layout.slots, body)
-    result += torch_names.conv(f"{body}patch_embed.proj", "embedding")
+    result += _torch.conv(f"{body}patch_embed.proj", "embedding")
     block, attention = f"{body}blocks.{{i}}", f"encoderblock_{{i}}/{ATTENTION}"
     parts = [f"{attention}/{part}" for part in ("query", "key", "value")]
     result += [
         rule(f"{block}.attn.qkv.weight", [f"{part}/kernel" for part in parts], fused(HEADS_IN, 3)),
         rule(f"{block}.attn.qkv.bias", [f"{part}/bias" for part in parts], fused(HEADS_BIAS, 3)),
-        *torch_names.heads_out(f"{block}.attn.proj", f"{attention}/out"),
+        *_torch.heads_out(f"{block}.attn.proj", f"{attention}/out"),
     ]
     for index in (0, 1):
-        result += torch_names.norm(f"{block}.norm{index + 1}", f"encoderblock_{{i}}/LayerNorm_{index}")
-        result += torch_names.dense(f"{block}.mlp.fc{index + 1}", f"encoderblock_{{i}}/MlpBlock_0/Dense_{index}")
+        result += _torch.norm(f"{block}.norm{index + 1}", f"encoderblock_{{i}}/LayerNorm_{index}")
+        result += _torch.dense(f"{block}.mlp.fc{index + 1}", f"encoderblock_{{i}}/MlpBlock_0/Dense_{index}")
         result.append(rule(f"{block}.ls{index + 1}.gamma", f"encoderblock_{{i}}/LayerScale_{index}/gamma"))
     for stored, variable in (("norm", "encoder_norm"), ("fc_norm", "fc_norm")):
-        result += torch_names.norm(f"{body}{stored}", variable)
+        result += _torch.norm(f"{body}{stored}", variable)
     for stored, variable in (("head", "head"), ("head_dist", "head_dist"), ("pre_logits.fc", "pre_logits")):
-        result += torch_names.dense(f"{body}{stored}", variable)
+        result += _torch.dense(f"{body}{stored}", variable)
     return result + _pooling_rules(body) + _resnet_rules(layout)
 
 
@@ -73,13 +76,13 @@ def _pooling_rules(body: str) -> list[Rule]:
     pair = [f"{attention}/key", f"{attention}/value"]
     return [
         rule(f"{pool}.latent", "MAPHead_0/probe"),
-        *torch_names.heads_in(f"{pool}.q", f"{attention}/query"),
+        *_torch.heads_in(f"{pool}.q", f"{attention}/query"),
         rule(f"{pool}.kv.weight", [f"{part}/kernel" for part in pair], fused(HEADS_IN, 2)),
         rule(f"{pool}.kv.bias", [f"{part}/bias" for part in pair], fused(HEADS_BIAS, 2)),
-        *torch_names.heads_out(f"{pool}.proj", f"{attention}/out"),
-        *torch_names.norm(f"{pool}.norm", "MAPHead_0/LayerNorm_0"),
-        *torch_names.dense(f"{pool}.mlp.fc1", "MAPHead_0/MlpBlock_0/Dense_0"),
-        *torch_names.dense(f"{pool}.mlp.fc2", "MAPHead_0/MlpBlock_0/Dense_1"),
+        *_torch.heads_out(f"{pool}.proj", f"{attention}/out"),
+        *_torch.norm(f"{pool}.norm", "MAPHead_0/LayerNorm_0"),
+        *_torch.dense(f"{pool}.mlp.fc1", "MAPHead_0/MlpBlock_0/Dense_0"),
+        *_torch.dense(f"{pool}.mlp.fc2", "MAPHead_0/MlpBlock_0/Dense_1"),
     ]
 
 
@@ -87,20 +90,20 @@ def _resnet_rules(layout: Layout) -> list[Rule]:
     # A hybrid of the root alone has it directly, one with stages under `stem`.
     stem = f"{layout.prefix}{_STEM}.stem" if layout.style == "stages" else f"{layout.prefix}{_STEM}"
     stored, unit = f"{layout.prefix}{_STEM}.stages.{{b}}.blocks.{{u}}", "block{b+1}/unit{u+1}"
-    result = [rule(f"{stem}.conv.weight", "conv_root/kernel", CONV), *torch_names.norm(f"{stem}.norm", "gn_root")]
+    result = [rule(f"{stem}.conv.weight", "conv_root/kernel", CONV), *_torch.norm(f"{stem}.norm", "gn_root")]
     for index in (1, 2, 3):
         result.append(rule(f"{stored}.conv{index}.weight", f"{unit}/conv{index}/kernel", CONV))
-        result += torch_names.norm(f"{stored}.norm{index}", f"{unit}/gn{index}")
+        result += _torch.norm(f"{stored}.norm{index}", f"{unit}/gn{index}")
     result.append(rule(f"{stored}.downsample.conv.weight", f"{unit}/conv_proj/kernel", CONV))
-    return result + torch_names.norm(f"{stored}.downsample.norm", f"{unit}/gn_proj")
+    return result + _torch.norm(f"{stored}.downsample.norm", f"{unit}/gn_proj")
 
 
-def recognise(source: TensorSource, hints: Hints) -> Checkpoint | None:
+def recognize(source: TensorSource, hints: Hints) -> Checkpoint | None:
     """Return what `source` holds, or None if it is no timm ViT.
 
     Args:
         source: An open file.
-        hints: What the caller knows of it.
+        hints: Facts that the caller knows.
     """
     names = set(source.tensors)
     body = next((p for p in ("", "model.", "module.", "backbone.") if f"{p}patch_embed.proj.weight" in names), None)
@@ -112,9 +115,9 @@ def recognise(source: TensorSource, hints: Hints) -> Checkpoint | None:
     width = (source.tensors[f"{body}patch_embed.proj.weight"].shape or (0,))[0]
     checkpoint = Checkpoint(source, layout, [], {}, {})
     if "num_heads" in arguments:
-        heads = torch_names.positive(arguments["num_heads"], "num_heads", source.path)
+        heads = _torch.positive(arguments["num_heads"], "num_heads", source.path)
     else:
-        heads, checkpoint.assumed["num_heads"] = torch_names.guess_heads(source, width, hints.wanted.get("num_heads"))
+        heads, checkpoint.assumed["num_heads"] = _torch.guess_heads(source, width, hints.wanted.get("num_heads"))
     size = _image_size(config, arguments)
     slots = _slots(source, body, arguments, size, hints)
     checkpoint.layout = Layout("timm", style=layout.style, prefix=body, slots=slots)
@@ -129,10 +132,10 @@ def recognise(source: TensorSource, hints: Hints) -> Checkpoint | None:
 
 
 def _config(source: TensorSource) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Returns the configuration and the arguments of the timm model in it."""
+    """Return the configuration and the arguments of the timm model in it."""
     config = source.config or {}
     if not config and not source.metadata:
-        torch_names.note_missing_config(source.path)
+        _torch.note_missing_config(source.path)
     arguments = config.get("model_args")
     arguments = dict(arguments) if isinstance(arguments, dict) else {}
     if "global_pool" in config:
@@ -206,7 +209,7 @@ def _infer(checkpoint: Checkpoint, config: dict[str, Any], arguments: dict[str, 
     ):
         if arguments.get(name, plain) not in (plain, None):
             raise CheckpointError(f"{path}: timm models with {name}={arguments[name]!r} are not supported.")
-    found["activation"] = torch_names.activation(arguments.get("act_layer") or "gelu", path)
+    found["activation"] = _torch.activation(arguments.get("act_layer") or "gelu", path)
     found["layer_norm_epsilon"] = 1e-6
     found["resnet_numerics"] = "timm"
     if not config:
@@ -237,3 +240,115 @@ def _check_config(config: dict[str, Any], arguments: dict[str, Any], found: dict
     architecture.check_stated(stated, found, f"{path}: config.json")
     if "img_size" in arguments and architecture.pair(arguments["img_size"]) is None:
         raise CheckpointError(f"{path}: config.json has an invalid img_size={str(arguments['img_size'])[:60]}.")
+
+
+def _documents(
+    config: Config, layout: Layout, class_names: tuple[str, ...] | None, preprocessor: dict[str, Any] | None
+) -> dict[str, dict[str, Any]]:
+    """Return `config.json`."""
+    height, width = architecture.pair(config["image_size"])
+    pool = {"gap": "avg"}.get(config["pooling"], config["pooling"])
+    classes = config["classes"] if config["include_top"] else 0
+    arguments: dict[str, Any] = {
+        "img_size": [height, width],
+        "patch_size": config["patch_size"],
+        "in_chans": config["channels"],
+        "embed_dim": config["hidden_size"],
+        "depth": config["num_layers"],
+        "num_heads": config["num_heads"],
+        "mlp_ratio": _ratio(config["mlp_dim"], config["hidden_size"]),
+        "qkv_bias": config["qkv_bias"],
+        "global_pool": pool,
+        "class_token": bool(config["class_token"]),
+        "act_layer": config["activation"],
+    }
+    if config["layer_scale"] is not None:
+        arguments["init_values"] = config["layer_scale"]
+    if pool == "avg":
+        arguments["fc_norm"] = config["norm_after_pooling"]
+    if config["distillation_token"]:
+        arguments.pop("class_token")  # the distilled class has both tokens always
+    else:
+        arguments["reg_tokens"] = config["num_registers"]
+        arguments["no_embed_class"] = layout.slots == "none"
+    if config["position_embedding"] == "none":
+        arguments["pos_embed"] = "none"
+    architecture_name = _registered_name(config)
+    result: dict[str, Any] = {
+        "architecture": architecture_name,
+        "num_classes": classes,
+        "num_features": config["hidden_size"],
+        "global_pool": pool,
+        "model_args": arguments,
+        "pretrained_cfg": {
+            "num_classes": classes,
+            "input_size": [config["channels"], height, width],
+            "fixed_input_size": True,
+            "interpolation": "bilinear",
+            "crop_pct": 1.0,
+            "crop_mode": "squash",
+            "mean": [0.5] * config["channels"],
+            "std": [0.5] * config["channels"],
+            "first_conv": "patch_embed.proj",
+            "classifier": "head",
+        },
+    }
+    if class_names is not None:
+        result["label_names"] = list(class_names)
+    return {"config.json": result}
+
+
+def _ratio(mlp_dim: int, hidden_size: int) -> float:
+    """Return a ratio that timm turns into `mlp_dim`: it computes `int(hidden_size * ratio)`, with rounding errors."""
+    ratio = mlp_dim / hidden_size
+    return ratio if int(hidden_size * ratio) == mlp_dim else (mlp_dim + 0.5) / hidden_size
+
+
+def _registered_name(config: Config) -> str:
+    """Return the registered model whose class builds this one; `model_args` says the rest."""
+    blocks = config["resnet_blocks"]
+    if blocks is not None:
+        # Its function builds the backbone, which arguments cannot describe.
+        named = {(): "vit_tiny_r_s16_p8_224", (2, 2, 2, 2): "vit_small_r26_s32_224", (3, 4, 9): "vit_base_r50_s16_224"}
+        named[(3, 4, 6, 3)] = "vit_large_r50_s32_224"
+        return named.get(tuple(blocks), "vit_base_resnet50_hybrid")
+    return "deit_base_distilled_patch16_224" if config["distillation_token"] else "vit_base_patch16_224"
+
+
+def _fit(layout: Layout, config: Config) -> Layout:
+    slots = "none" if config["num_registers"] and layout.slots == "prefix" else layout.slots
+    return dataclasses.replace(layout, slots=slots, style="stages" if config["resnet_blocks"] else "")
+
+
+FAMILY = Family(
+    "timm",
+    recognize,
+    rules,
+    resize_method="antialiased",
+    writing=Writing(
+        values={
+            **POSITIONS_AT_INPUT,
+            "activation": _torch.WRITTEN_ACTIVATIONS,
+            "layer_norm_epsilon": (1e-6,),
+            "pooling": ("token", "gap", "map"),
+            "position_embedding": ("learned", "none"),
+            "resnet_numerics": ("timm",),
+            "representation_size": (None,),
+        },
+        conditions=(
+            _torch.HEADLESS_DEIT,
+            (
+                lambda config: config["distillation_token"] == "unused",
+                "its distillation token always has a head",
+            ),
+            (
+                lambda config: config["distillation_token"] and config["num_registers"],
+                "it has no distillation token beside registers",
+            ),
+            _torch.ANY_SIZE,
+        ),
+        layout=lambda config: Layout("timm", slots="none" if config["num_registers"] else "prefix"),
+        fit=_fit,
+        documents=_documents,
+    ),
+)

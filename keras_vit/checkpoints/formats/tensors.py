@@ -1,4 +1,4 @@
-"""What every checkpoint reader offers: headers first, then one tensor at a time."""
+"""Interface of the formats: headers first, then one tensor at a time."""
 
 import dataclasses
 import json
@@ -10,7 +10,7 @@ import numpy as np
 
 from keras_vit.checkpoints.errors import CheckpointError
 
-MAX_JSON_BYTES = 16 * 2**20  # far above any model description, far below what could hurt
+MAX_JSON_BYTES = 16 * 2**20  # the largest configuration, of 21,843 class names, has 2
 MAX_DIMENSIONS = 8
 MAX_NAME_LENGTH = 1024
 _BLOCK_BYTES = 4 * 2**20
@@ -18,11 +18,11 @@ _BLOCK_BYTES = 4 * 2**20
 
 @dataclasses.dataclass(frozen=True)
 class TensorInfo:
-    """The header of one stored tensor.
+    """Header of one stored tensor.
 
     Attributes:
         shape: Its shape.
-        dtype: The dtype that `read` returns.
+        dtype: Dtype that `read` returns.
     """
 
     shape: tuple[int, ...]
@@ -35,13 +35,13 @@ class TensorInfo:
 
 
 class TensorSource(Protocol):
-    """An open checkpoint file: a mapping of names to headers, and the tensors on demand.
+    """Open checkpoint file: a mapping of names to headers, and the tensors on demand.
 
     Attributes:
-        path: What was opened, for messages.
-        tensors: Every stored tensor's header, by name.
-        config: The description stored with the tensors (`config.json`), if any.
-        metadata: What `keras_vit.save_checkpoint` noted in the file, if it wrote it.
+        path: Name of the file, for messages.
+        tensors: Headers of all tensors by name.
+        config: Configuration of the model (`config.json`), if there is one.
+        metadata: Note of `keras_vit.save_checkpoint`, if it wrote the file.
     """
 
     path: str
@@ -50,37 +50,36 @@ class TensorSource(Protocol):
     metadata: dict[str, Any]
 
     def read(self, name: str) -> np.ndarray:
-        """Returns one tensor."""
+        """Return one tensor."""
         ...
 
-    def blocks(self, name: str, multiple: int = 1, verify: bool = True) -> Iterator[np.ndarray]:
-        """Yields a tensor's elements in stored order, in one-dimensional arrays of a few MiB.
+    def blocks(self, name: str, multiple: int = 1) -> Iterator[np.ndarray]:
+        """Yield a tensor's elements in stored order, in one-dimensional arrays of a few MiB.
 
         Args:
             name: The tensor.
-            multiple: The number of elements in a block is a multiple of this.
-            verify: Whether to check the checksum, where the format has one.
+            multiple: Divisor of the number of elements in each block.
         """
         ...
 
     def is_row_major(self, name: str) -> bool:
-        """Whether the stored order is that of rows, so that blocks of whole rows can be read."""
+        """Return whether the elements are stored row by row, so that blocks of whole rows can be read."""
         ...
 
     def close(self) -> None:
-        """Closes the file."""
+        """Close the file."""
         ...
 
 
 def block_sizes(count: int, itemsize: int, multiple: int) -> Iterator[int]:
-    """Yields the numbers of elements of the blocks in which a tensor is read."""
+    """Yield the number of elements of each block that a tensor is read in."""
     step = max(_BLOCK_BYTES // (itemsize * max(multiple, 1)), 1) * max(multiple, 1)
     for start in range(0, count, step):
         yield min(step, count - start)
 
 
 def read_exactly(stream: Any, array: np.ndarray) -> None:
-    """Fills an array from a stream.
+    """Fill an array from a stream.
 
     Raises:
         EOFError: If the stream ends early.
@@ -95,11 +94,11 @@ def read_exactly(stream: Any, array: np.ndarray) -> None:
 
 
 class RawTensors:
-    """Tensors that lie in a file as they are, one behind the other.
+    """Base class of files that hold uncompressed tensors.
 
     Attributes:
-        path: The file's name, for messages.
-        tensors: Their headers by name.
+        path: Name of the file, for messages.
+        tensors: Headers of all tensors by name.
     """
 
     path: str
@@ -107,19 +106,19 @@ class RawTensors:
     _file: BinaryIO
 
     def _place(self, name: str) -> tuple[int, np.dtype]:
-        """Returns where a tensor begins, and its stored dtype."""
+        """Return where a tensor begins, and its stored dtype."""
         raise NotImplementedError
 
     def read(self, name: str) -> np.ndarray:
-        """Returns the tensor `name`."""
+        """Return the tensor `name`."""
         offset, dtype = self._place(name)
         array = np.empty(self.tensors[name].shape, dtype)
         self._file.seek(offset)
         self._fill(array, name)
         return array.astype(self.tensors[name].dtype, copy=False)
 
-    def blocks(self, name: str, multiple: int = 1, verify: bool = True) -> Iterator[np.ndarray]:
-        """Yields the tensor's elements in blocks; see `TensorSource`."""
+    def blocks(self, name: str, multiple: int = 1) -> Iterator[np.ndarray]:
+        """Yield the tensor's elements in blocks; see `TensorSource`."""
         offset, dtype = self._place(name)
         for count in block_sizes(math.prod(self.tensors[name].shape), dtype.itemsize, multiple):
             block = np.empty(count, dtype)
@@ -135,20 +134,20 @@ class RawTensors:
             raise CheckpointError(f"{self.path} ends inside tensor {name!r}; fetch it again.") from error
 
     def is_row_major(self, name: str) -> bool:
-        """Whether the stored order is that of rows: it always is."""
+        """Return whether the elements are stored row by row: they always are."""
         return True
 
     def close(self) -> None:
-        """Closes the file."""
+        """Close the file."""
         self._file.close()
 
 
 def parse_json(data: bytes, what: str) -> dict[str, Any]:
-    """Returns a JSON object, refusing oversized, malformed, deeply nested and non-object input.
+    """Return a JSON object; refuse oversized, malformed and deeply nested input.
 
     Args:
         data: UTF-8 bytes.
-        what: Where they come from, for messages.
+        what: Name of their origin, for messages.
 
     Raises:
         CheckpointError: If it is not one.
@@ -172,7 +171,7 @@ def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def check_shape(shape: Any, name: str, path: str) -> tuple[int, ...]:
-    """Returns `shape` as a tuple of non-negative ints of at most `MAX_DIMENSIONS`."""
+    """Return `shape` as a tuple of non-negative ints of at most `MAX_DIMENSIONS`."""
     valid = isinstance(shape, (list, tuple)) and all(type(size) is int and 0 <= size < 2**48 for size in shape)
     if not valid or len(shape) > MAX_DIMENSIONS:
         raise CheckpointError(f"{path}: tensor {name[:100]!r} has no valid shape. Received: shape={str(shape)[:100]}.")

@@ -1,4 +1,4 @@
-"""What the rules of Hugging Face's and timm's PyTorch names have in common."""
+"""Names and limits that the families of PyTorch models share."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -6,8 +6,9 @@ from typing import Any
 from absl import logging
 
 from keras_vit.checkpoints.errors import CheckpointError
+from keras_vit.checkpoints.families.family import Config
+from keras_vit.checkpoints.formats.tensors import TensorSource
 from keras_vit.checkpoints.rules import CONV, DENSE, HEADS_BIAS, HEADS_IN, HEADS_OUT, Rule, rule
-from keras_vit.checkpoints.source import TensorSource
 
 ATTENTION = "MultiHeadDotProductAttention_0"
 # Widths of published models whose heads are not 64 wide.
@@ -30,25 +31,34 @@ ACTIVATIONS: Mapping[str, str] = {
     "selu": "selu",
     "mish": "mish",
 }
+WRITTEN_ACTIVATIONS = ("gelu", "gelu_tanh", "quick_gelu", "relu", "silu", "tanh", "selu", "mish")
+
+
+def _is_headless_deit(config: Config) -> bool:
+    return not config["include_top"] and config["distillation_token"] is True
+
+
+HEADLESS_DEIT = (_is_headless_deit, "its headless DeiT does not average the two tokens")
+ANY_SIZE = (lambda config: config["image_size"] is None, "its configuration needs an image_size")
 
 
 def norm(stored: str, variable: str) -> list[Rule]:
-    """Returns the rules of a layer or group norm."""
+    """Return the rules of a layer or group norm."""
     return [rule(f"{stored}.weight", f"{variable}/scale"), rule(f"{stored}.bias", f"{variable}/bias")]
 
 
 def dense(stored: str, variable: str) -> list[Rule]:
-    """Returns the rules of a dense layer."""
+    """Return the rules of a dense layer."""
     return [rule(f"{stored}.weight", f"{variable}/kernel", DENSE), rule(f"{stored}.bias", f"{variable}/bias")]
 
 
 def conv(stored: str, variable: str) -> list[Rule]:
-    """Returns the rules of a convolution."""
+    """Return the rules of a convolution."""
     return [rule(f"{stored}.weight", f"{variable}/kernel", CONV), rule(f"{stored}.bias", f"{variable}/bias")]
 
 
 def heads_in(stored: str, variable: str) -> list[Rule]:
-    """Returns the rules of a projection to heads: query, key or value."""
+    """Return the rules of a projection to heads: query, key or value."""
     return [
         rule(f"{stored}.weight", f"{variable}/kernel", HEADS_IN),
         rule(f"{stored}.bias", f"{variable}/bias", HEADS_BIAS),
@@ -56,12 +66,12 @@ def heads_in(stored: str, variable: str) -> list[Rule]:
 
 
 def heads_out(stored: str, variable: str) -> list[Rule]:
-    """Returns the rules of the projection from heads."""
+    """Return the rules of the projection from heads."""
     return [rule(f"{stored}.weight", f"{variable}/kernel", HEADS_OUT), rule(f"{stored}.bias", f"{variable}/bias")]
 
 
 def guess_heads(source: TensorSource, width: int, given: int | None) -> tuple[int, str]:
-    """Returns the number of heads of a file whose configuration does not say it, with the reason.
+    """Return the number of heads of a file whose configuration does not say it, with the reason.
 
     Args:
         source: The open file.
@@ -92,7 +102,7 @@ def guess_heads(source: TensorSource, width: int, given: int | None) -> tuple[in
 
 
 def activation(name: Any, path: str) -> str:
-    """Returns the name of an activation in this package.
+    """Return the name of an activation in this package.
 
     Raises:
         CheckpointError: If it is unknown.
@@ -105,7 +115,7 @@ def activation(name: Any, path: str) -> str:
 
 
 def positive(value: Any, name: str, path: str) -> int:
-    """Returns a positive integer of a configuration."""
+    """Return a positive integer of a configuration."""
     if type(value) is not int or not 0 < value < 2**31:
         raise CheckpointError(
             f"{path}: the configuration's {name} must be a positive integer. Received: {str(value)[:60]!r}."
@@ -114,5 +124,5 @@ def positive(value: Any, name: str, path: str) -> int:
 
 
 def note_missing_config(path: str) -> None:
-    """Logs that a file lies alone."""
+    """Log that a file lies alone."""
     logging.warning("%s has no config.json beside it; its project's defaults are taken.", path)

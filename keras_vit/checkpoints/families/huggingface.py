@@ -1,19 +1,23 @@
-"""Recognises Hugging Face's ViT and DeiT (DINO's ViT included), and knows their names.
+"""Hugging Face's ViT and DeiT, which DINO's and MSN's are too: a directory with `model.safetensors` and `config.json`.
 
 References:
     - [transformers](https://github.com/huggingface/transformers), models `vit` and `deit`
 """
 
+import dataclasses
+import functools
 import re
 from typing import Any
 
-from keras_vit.checkpoints import architecture, torch_names
+from keras_vit.checkpoints import architecture
+from keras_vit.checkpoints.checkpoint import Checkpoint, Layout, variable_shapes
 from keras_vit.checkpoints.errors import CheckpointError
+from keras_vit.checkpoints.families import _torch
+from keras_vit.checkpoints.families._torch import ATTENTION
+from keras_vit.checkpoints.families.family import POSITIONS_AT_INPUT, Config, Family, Writing
+from keras_vit.checkpoints.formats.tensors import TensorSource
 from keras_vit.checkpoints.grid import Hints
-from keras_vit.checkpoints.layout import Checkpoint, Layout, variable_shapes
 from keras_vit.checkpoints.rules import Rule, bind_stored, rule
-from keras_vit.checkpoints.source import TensorSource
-from keras_vit.checkpoints.torch_names import ATTENTION
 
 _ANCHOR = re.compile(r"(?<![^.])embeddings\.patch_embeddings\.projection\.weight$")
 # MSN trained the same model.
@@ -39,32 +43,32 @@ _STYLES = {"published": _PUBLISHED, "later": _LATER}
 
 
 def rules(layout: Layout) -> list[Rule]:
-    """Returns the rules of a layout, whose `prefix` is that of the body, such as `vit.`."""
+    """Return the rules of a layout, whose `prefix` is that of the body, such as `vit.`."""
     body, names = layout.prefix, _STYLES[layout.style]
     block, attention = f"{body}{names['block']}", f"encoderblock_{{i}}/{ATTENTION}"
     result = [
         rule(f"{body}embeddings.cls_token", "cls/cls"),
         rule(f"{body}embeddings.distillation_token", "dist/dist"),
         rule(f"{body}embeddings.position_embeddings", architecture.TABLE),
-        *torch_names.conv(f"{body}embeddings.patch_embeddings.projection", "embedding"),
-        *torch_names.norm(f"{block}.layernorm_before", "encoderblock_{i}/LayerNorm_0"),
-        *torch_names.norm(f"{block}.layernorm_after", "encoderblock_{i}/LayerNorm_1"),
-        *torch_names.heads_out(f"{block}.{names['out']}", f"{attention}/out"),
-        *torch_names.norm(f"{body}layernorm", "encoder_norm"),
-        *torch_names.dense(f"{body}pooler.dense", "pre_logits"),
+        *_torch.conv(f"{body}embeddings.patch_embeddings.projection", "embedding"),
+        *_torch.norm(f"{block}.layernorm_before", "encoderblock_{i}/LayerNorm_0"),
+        *_torch.norm(f"{block}.layernorm_after", "encoderblock_{i}/LayerNorm_1"),
+        *_torch.heads_out(f"{block}.{names['out']}", f"{attention}/out"),
+        *_torch.norm(f"{body}layernorm", "encoder_norm"),
+        *_torch.dense(f"{body}pooler.dense", "pre_logits"),
     ]
     for part, stored in names["heads"].items():
-        result += torch_names.heads_in(f"{block}.{stored}", f"{attention}/{part}")
+        result += _torch.heads_in(f"{block}.{stored}", f"{attention}/{part}")
     for index, stored in enumerate(names["mlp"]):
-        result += torch_names.dense(f"{block}.{stored}", f"encoderblock_{{i}}/MlpBlock_0/Dense_{index}")
+        result += _torch.dense(f"{block}.{stored}", f"encoderblock_{{i}}/MlpBlock_0/Dense_{index}")
     # DeiT with a teacher has two classifiers, DeiT without and ViT have one.
     return result + [
-        *torch_names.dense("distillation_classifier", "head_dist"),
-        *torch_names.dense("cls_classifier" if layout.position == "teacher" else "classifier", "head"),
+        *_torch.dense("distillation_classifier", "head_dist"),
+        *_torch.dense("cls_classifier" if layout.position == "teacher" else "classifier", "head"),
     ]
 
 
-def recognise(source: TensorSource, hints: Hints) -> Checkpoint | None:
+def recognize(source: TensorSource, hints: Hints) -> Checkpoint | None:
     """Return what `source` holds, or None if it is no Hugging Face ViT or DeiT."""
     prefixes = {name[: match.start()] for name in source.tensors if (match := _ANCHOR.search(name))}
     if len(prefixes) != 1:
@@ -92,18 +96,18 @@ def _infer(checkpoint: Checkpoint, num_heads: int | None) -> None:
     source = checkpoint.source
     config, path = source.config or {}, source.path
     if not source.config:
-        torch_names.note_missing_config(path)
+        _torch.note_missing_config(path)
     projection = next(name for name in source.tensors if _ANCHOR.search(name))
     width = (source.tensors[projection].shape or (0,))[0]
     if "num_attention_heads" in config:
-        heads = torch_names.positive(config["num_attention_heads"], "num_attention_heads", path)
+        heads = _torch.positive(config["num_attention_heads"], "num_attention_heads", path)
     else:
-        heads, checkpoint.assumed["num_heads"] = torch_names.guess_heads(source, width, num_heads)
+        heads, checkpoint.assumed["num_heads"] = _torch.guess_heads(source, width, num_heads)
     checkpoint.shapes = variable_shapes(source, checkpoint.bindings, heads)
     found = architecture.infer_vit(checkpoint.shapes, heads, path)
     if found["distillation_token"] and "head_dist/kernel" not in checkpoint.shapes:
         found["distillation_token"] = "unused"  # carried through the blocks, read by nothing
-    found["activation"] = torch_names.activation(config.get("hidden_act", "gelu"), path)
+    found["activation"] = _torch.activation(config.get("hidden_act", "gelu"), path)
     found["layer_norm_epsilon"] = _epsilon(config.get("layer_norm_eps", 1e-12), path)
     for argument, key in (("activation", "hidden_act"), ("layer_norm_epsilon", "layer_norm_eps")):
         if key not in config:
@@ -155,3 +159,106 @@ def _epsilon(value: object, path: str) -> float:
             f"{path}: the configuration's layer_norm_eps must be a small number. Received: {str(value)[:60]}."
         )
     return float(value)
+
+
+def _documents(
+    config: Config, layout: Layout, class_names: tuple[str, ...] | None, preprocessor: dict[str, Any] | None
+) -> dict[str, dict[str, Any]]:
+    """Return `config.json` and `preprocessor_config.json`."""
+    height, width = architecture.pair(config["image_size"])
+    default = {
+        "do_normalize": True,
+        "do_rescale": True,
+        "do_resize": True,
+        "image_mean": [0.5, 0.5, 0.5],
+        "image_processor_type": "ViTImageProcessor",
+        "image_std": [0.5, 0.5, 0.5],
+        "resample": 2,
+        "rescale_factor": 1 / 255,
+        "size": {"height": height, "width": width},
+    }
+    return {"config.json": _config(config, class_names), "preprocessor_config.json": preprocessor or default}
+
+
+def _config(config: Config, class_names: tuple[str, ...] | None) -> dict[str, Any]:
+    deit = bool(config["distillation_token"])
+    kind = "DeiT" if deit else "ViT"
+    suffix = "Model" if not config["include_top"] else "ForImageClassification"
+    if deit and config["include_top"] and config["distillation_token"] is True:
+        suffix = "ForImageClassificationWithTeacher"
+    result: dict[str, Any] = {
+        "architectures": [f"{kind}{suffix}"],
+        "attention_probs_dropout_prob": config["attention_dropout_rate"],
+        "hidden_act": {"gelu_tanh": "gelu_pytorch_tanh"}.get(config["activation"], config["activation"]),
+        "hidden_dropout_prob": config["dropout_rate"],
+        "hidden_size": config["hidden_size"],
+        "image_size": config["image_size"],
+        "initializer_range": 0.02,
+        "intermediate_size": config["mlp_dim"],
+        "layer_norm_eps": config["layer_norm_epsilon"],
+        "model_type": kind.lower(),
+        "num_attention_heads": config["num_heads"],
+        "num_channels": config["channels"],
+        "num_hidden_layers": config["num_layers"],
+        "patch_size": config["patch_size"],
+        "qkv_bias": config["qkv_bias"],
+    }
+    if config["representation_size"] is not None:
+        result |= {"pooler_output_size": config["representation_size"], "pooler_act": "tanh"}
+    if config["include_top"]:
+        names = class_names or tuple(f"LABEL_{index}" for index in range(config["classes"]))
+        result["id2label"] = {str(index): name for index, name in enumerate(names)}
+        # Where two classes share a name the last index wins, as it does in transformers itself.
+        result["label2id"] = {name: index for index, name in enumerate(names)}
+    return result
+
+
+def _layout(config: Config) -> Layout:
+    return Layout("huggingface", "published", prefix=_body(config) if config["include_top"] else "")
+
+
+def _fit(layout: Layout, config: Config) -> Layout:
+    teacher = config["distillation_token"] is True and config["include_top"]
+    prefix = _body(config) if config["include_top"] else layout.prefix  # a file without head may have it or not
+    return dataclasses.replace(layout, position="teacher" if teacher else "", prefix=prefix)
+
+
+def _body(config: Config) -> str:
+    return "deit." if config["distillation_token"] else "vit."
+
+
+def _is_rectangle(size: Any) -> bool:
+    return isinstance(size, (list, tuple)) and size[0] != size[1]
+
+
+FAMILY = Family(
+    "huggingface",
+    recognize,
+    rules,
+    resize_method="bicubic",
+    writing=Writing(
+        values={
+            **POSITIONS_AT_INPUT,
+            "activation": _torch.WRITTEN_ACTIVATIONS,
+            "pooling": ("token", None),
+            "position_embedding": ("learned",),
+            "layer_scale": (None,),
+            "num_registers": (0,),
+            "resnet_blocks": (None,),
+            "class_token": (True,),
+        },
+        conditions=(
+            (
+                lambda config: config["include_top"] and config["representation_size"] is not None,
+                "its classifiers read the class token, not pre_logits (representation_size)",
+            ),
+            _torch.HEADLESS_DEIT,
+            (lambda config: _is_rectangle(config["patch_size"]), "its configuration knows square patches only"),
+            _torch.ANY_SIZE,
+        ),
+        layout=_layout,
+        fit=_fit,
+        styles={name: functools.partial(dataclasses.replace, style=name) for name in _STYLES},
+        documents=_documents,
+    ),
+)

@@ -1,6 +1,8 @@
-"""Reading and writing `.safetensors` files, sharded ones included: a JSON header, then raw little-endian data.
+"""`.safetensors` checkpoints, sharded ones included: a JSON header, then raw little-endian data.
 
-The header is checked completely (sizes, offsets, no holes, no overlaps) before any tensor is read.
+The `safetensors` package maps files into memory, where a file that is cut meanwhile ends the process, and writes
+tensors that are all in memory. This module reads and writes one tensor at a time. The whole header is checked first:
+sizes, offsets, no holes, no overlaps.
 """
 
 import json
@@ -14,7 +16,7 @@ import ml_dtypes
 import numpy as np
 
 from keras_vit.checkpoints.errors import CheckpointError
-from keras_vit.checkpoints.source import (
+from keras_vit.checkpoints.formats.tensors import (
     MAX_JSON_BYTES,
     MAX_NAME_LENGTH,
     RawTensors,
@@ -40,7 +42,7 @@ _MAX_SHARDS = 256  # each takes a file descriptor
 
 
 class SafetensorsSource(RawTensors):
-    """One open `.safetensors` file.
+    """Open `.safetensors` file.
 
     Args:
         path: The file.
@@ -110,7 +112,7 @@ class SafetensorsSource(RawTensors):
 
 
 class ShardedSource:
-    """The shards that a `model.safetensors.index.json` names, as one source.
+    """Open shards that a `model.safetensors.index.json` names.
 
     Args:
         index_path: The index file; the shards lie beside it.
@@ -172,19 +174,19 @@ class ShardedSource:
         self._shard_of[name] = shard
 
     def read(self, name: str) -> np.ndarray:
-        """Returns the tensor `name` from its shard."""
+        """Return the tensor `name` from its shard."""
         return self._shards[self._shard_of[name]].read(name)
 
-    def blocks(self, name: str, multiple: int = 1, verify: bool = True) -> Iterator[np.ndarray]:
-        """Yields the tensor's elements in blocks; see `TensorSource`."""
-        return self._shards[self._shard_of[name]].blocks(name, multiple, verify)
+    def blocks(self, name: str, multiple: int = 1) -> Iterator[np.ndarray]:
+        """Yield the tensor's elements in blocks; see `TensorSource`."""
+        return self._shards[self._shard_of[name]].blocks(name, multiple)
 
     def is_row_major(self, name: str) -> bool:
-        """Whether the stored order is that of rows: it always is."""
+        """Return whether the elements are stored row by row: they always are."""
         return True
 
     def close(self) -> None:
-        """Closes every shard."""
+        """Close every shard."""
         for shard in self._shards.values():
             shard.close()
 
@@ -195,7 +197,7 @@ def write_safetensors(
     produce: Callable[[str], np.ndarray],
     metadata: dict[str, Any] | None = None,
 ) -> None:
-    """Writes a `.safetensors` file, tensor by tensor; the caller passes a temporary name.
+    """Write a `.safetensors` file, tensor by tensor; the caller passes a temporary name.
 
     Args:
         path: Where to write.

@@ -1,4 +1,4 @@
-"""Opens a checkpoint by what it contains, whatever its name."""
+"""File formats: bytes to named tensors. A file is opened by its content, whatever its name."""
 
 import os
 import pathlib
@@ -8,10 +8,10 @@ from typing import Any
 from absl import logging
 
 from keras_vit.checkpoints.errors import CheckpointError
-from keras_vit.checkpoints.keras_file import KerasSource
-from keras_vit.checkpoints.npz import NpzSource, open_archive
-from keras_vit.checkpoints.safetensors_file import SafetensorsSource, ShardedSource
-from keras_vit.checkpoints.source import MAX_JSON_BYTES, TensorSource, parse_json
+from keras_vit.checkpoints.formats.keras import KerasSource
+from keras_vit.checkpoints.formats.npz import NpzSource, open_archive
+from keras_vit.checkpoints.formats.safetensors import SafetensorsSource, ShardedSource
+from keras_vit.checkpoints.formats.tensors import MAX_JSON_BYTES, TensorSource, parse_json
 
 _INDEX = "model.safetensors.index.json"
 _SINGLE = "model.safetensors"
@@ -23,7 +23,7 @@ _PICKLE = (
 
 
 def open_source(path: str | os.PathLike[str], config: str | os.PathLike[str] | dict | None = None) -> TensorSource:
-    """Opens a checkpoint file or directory; nothing but headers is read.
+    """Open a checkpoint file or directory. Only headers are read.
 
     Args:
         path: An `.npz`, `.safetensors`, `.safetensors.index.json`, `.keras` or `.weights.h5` file, or a directory with

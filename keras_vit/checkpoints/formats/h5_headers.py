@@ -1,4 +1,4 @@
-"""Lists the tensors of a Keras weights file; run as a program of its own, with bounded memory and time.
+"""List the tensors of a Keras weights file; run as a program of its own, with bounded memory and time.
 
 The HDF5 library trusts what it reads: a damaged file can make it loop, take gigabytes or crash.  Here that happens to a
 process that is meant for it.  `keras_file.py` starts it, and then reads the data itself, at the places listed.
@@ -19,7 +19,7 @@ _SECONDS = 20
 
 
 def list_tensors(file, size):
-    """Returns the tensors of an open file as dictionaries.
+    """Return the tensors of an open file as dictionaries.
 
     Args:
         file: A binary file.
@@ -112,7 +112,7 @@ def _limit_resources():
 
 
 def main(argv):
-    """Prints {"tensors": [...]} or {"error": "..."}."""
+    """Print {"tensors": [...]} or {"error": "..."}."""
     _limit_resources()
     path, start, size = argv[1], int(argv[2]), int(argv[3])
     try:

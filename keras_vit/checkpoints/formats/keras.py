@@ -17,10 +17,10 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from keras_vit.checkpoints import h5_headers
 from keras_vit.checkpoints.errors import CheckpointError
-from keras_vit.checkpoints.npz import open_archive
-from keras_vit.checkpoints.source import (
+from keras_vit.checkpoints.formats import h5_headers
+from keras_vit.checkpoints.formats.npz import open_archive
+from keras_vit.checkpoints.formats.tensors import (
     MAX_JSON_BYTES,
     MAX_NAME_LENGTH,
     RawTensors,
@@ -78,7 +78,7 @@ class KerasSource(RawTensors):
             raise
 
     def _open_archive(self) -> None:
-        """Reads the configuration and finds the weights, which are stored in one piece."""
+        """Read the configuration and finds the weights, which are stored in one piece."""
         path = self.path
         with open_archive(self._file, self._size, path) as archive:
             try:
@@ -138,7 +138,7 @@ class KerasSource(RawTensors):
 
 
 def _headers(path: str, start: int, size: int) -> list[dict[str, Any]]:
-    """Returns where the tensors lie, found out by another process."""
+    """Return where the tensors lie, found out by another process."""
     if not sys.executable:
         raise CheckpointError(f"{path}: Keras files are read with the help of a Python process, and there is none.")
     # -P: nothing of the current directory is imported.
