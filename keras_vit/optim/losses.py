@@ -4,17 +4,17 @@ from keras import ops
 
 
 def smooth_labels(labels, smoothing: float):
-    """Spreads a share of each label evenly over all classes.
+    """Spread a fraction of each label evenly over all classes.
 
     Args:
         labels: `[..., classes]`, one-hot, multi-hot or soft.
-        smoothing: the share, in [0, 1).
+        smoothing: The fraction, in [0, 1).
 
     Returns:
         Labels of the same shape.
 
     References:
-        [Rethinking the Inception Architecture](https://arxiv.org/abs/1512.00567), section 7
+        - [Rethinking the Inception Architecture](https://arxiv.org/abs/1512.00567), section 7
     """
     if not smoothing:
         return labels
@@ -22,18 +22,18 @@ def smooth_labels(labels, smoothing: float):
 
 
 def cross_entropy(logits, labels, kind: str = "softmax"):
-    """Cross-entropy of each example.
+    """Return the cross-entropy of each example.
 
     Args:
-        logits: `[..., classes]`, of any float type.
-        labels: `[..., classes]`: probabilities for `"softmax"`, one value in [0, 1] a class for `"sigmoid"`.
+        logits: `[..., classes]`, of any float dtype.
+        labels: `[..., classes]`: probabilities for `"softmax"`, a value in [0, 1] per class for `"sigmoid"`.
         kind: `"softmax"`, or `"sigmoid"` for the sum over classes of the binary cross-entropy.
 
     Returns:
         `[...]`, float32, in nats.
 
     Raises:
-        ValueError: for another `kind`.
+        ValueError: If `kind` is another.
     """
     logits, labels = ops.cast(logits, "float32"), ops.cast(labels, "float32")
     if kind == "softmax":
@@ -45,11 +45,11 @@ def cross_entropy(logits, labels, kind: str = "softmax"):
 
 
 def is_correct(logits, labels):
-    """Tells for each example, as 0 or 1, whether the largest logit is (one of) the true classes.
+    """Return for each example, as 0 or 1, whether the largest logit is that of a true class.
 
     Args:
         logits: `[..., classes]`.
-        labels: `[..., classes]`; of soft labels, the classes of the largest share are the true ones.
+        labels: `[..., classes]`; of soft labels, the classes with the largest value are the true ones.
 
     Returns:
         `[...]`, float32.
