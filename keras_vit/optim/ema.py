@@ -18,5 +18,9 @@ def update_average(average, weight, momentum: float):
 
     References:
         - [Acceleration of stochastic approximation by averaging](https://doi.org/10.1137/0330046) (Polyak and Juditsky)
+
+    Example:
+    >>> round(float(update_average(ops.array(1.0), ops.array(0.0), momentum=0.9)), 4)
+    0.9
     """
     return momentum * average + (1.0 - momentum) * ops.cast(weight, average.dtype)

@@ -14,6 +14,10 @@ def is_decayed(path: str, mask: str) -> bool:
     """Return whether the weight at `path` decays: whether the regular expression `mask` is found in the path.
 
     `"kernel$"` matches `encoderblock_0/MlpBlock_0/Dense_0/kernel`, not biases, norms, tokens and positions.
+
+    Example:
+    >>> is_decayed("head/kernel", "kernel$"), is_decayed("head/bias", "kernel$")
+    (True, False)
     """
     return re.search(mask, path) is not None
 
@@ -38,6 +42,10 @@ def layer_multipliers(paths: Sequence[str], decay: float) -> list[float]:
 
     References:
         - [BEiT](https://arxiv.org/abs/2106.08254), appendix on fine-tuning
+
+    Example:
+    >>> layer_multipliers(["embedding/kernel", "encoderblock_0/LayerNorm_0/scale", "head/kernel"], 0.5)
+    [0.25, 0.5, 1.0]
     """
     blocks: dict[str, int] = {}
     depths: list[int | None] = []

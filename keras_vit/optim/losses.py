@@ -15,6 +15,10 @@ def smooth_labels(labels, smoothing: float):
 
     References:
         - [Rethinking the Inception Architecture](https://arxiv.org/abs/1512.00567), section 7
+
+    Example:
+    >>> [round(float(value), 2) for value in smooth_labels(ops.one_hot([1], 4), 0.2)[0]]
+    [0.05, 0.85, 0.05, 0.05]
     """
     if not smoothing:
         return labels
@@ -34,6 +38,11 @@ def cross_entropy(logits, labels, kind: str = "softmax"):
 
     Raises:
         ValueError: If `kind` is another.
+
+    Example:
+    >>> losses = cross_entropy(ops.array([[0.0, 0.0]]), ops.array([[1.0, 0.0]]))
+    >>> round(float(losses[0]), 4)
+    0.6931
     """
     logits, labels = ops.cast(logits, "float32"), ops.cast(labels, "float32")
     if kind == "softmax":
@@ -53,6 +62,10 @@ def is_correct(logits, labels):
 
     Returns:
         `[...]`, float32.
+
+    Example:
+    >>> [float(value) for value in is_correct(ops.array([[0.1, 0.9], [0.8, 0.2]]), ops.array([[0, 1], [0, 1]]))]
+    [1.0, 0.0]
     """
     predicted = ops.one_hot(ops.argmax(logits, axis=-1), logits.shape[-1], dtype="float32")
     labels = ops.cast(labels, "float32")

@@ -117,6 +117,12 @@ def clip_by_global_norm(gradients, norm, largest: float):
 
     References:
         - [On the difficulty of training recurrent neural networks](https://arxiv.org/abs/1211.5063)
+
+    Example:
+    >>> gradients = [ops.array([3.0, 4.0])]
+    >>> (clipped,) = clip_by_global_norm(gradients, global_norm(gradients), 1.0)
+    >>> [round(float(value), 4) for value in clipped]
+    [0.6, 0.8]
     """
     if not largest:
         return list(gradients)

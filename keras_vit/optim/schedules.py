@@ -30,6 +30,11 @@ def create_schedule(schedule: recipes.Schedule, base: float, total_steps: int) -
         - [SGDR](https://arxiv.org/abs/1608.03983): `"cosine"`
         - [Scaling Vision Transformers](https://arxiv.org/abs/2106.04560), section 3.5: `"rsqrt"` with cooldown
         - [Big Transfer](https://arxiv.org/abs/1912.11370), section 3.3: `"steps"`
+
+    Example:
+    >>> rate = create_schedule(recipes.Schedule("cosine", warmup_steps=10), base=0.1, total_steps=110)
+    >>> [round(float(rate(step)), 3) for step in (0, 5, 10, 60, 110)]
+    [0.0, 0.05, 0.1, 0.05, 0.0]
     """
     if schedule.name not in DECAYS:
         raise ValueError(f"The schedule must be one of {', '.join(DECAYS)}. Received: {schedule.name!r}")

@@ -121,6 +121,12 @@ def override(recipe: Recipe, path: str, text: str) -> Recipe:
 
     Raises:
         ValueError: If there is no such field, or the value is of the wrong type.
+
+    Example:
+    >>> recipe = override(Recipe(), "optim.learning_rate", "1e-2")
+    >>> recipe = override(recipe, "model.arguments.layer_scale", "1e-4")
+    >>> recipe.optim.learning_rate, recipe.model.arguments
+    (0.01, {'layer_scale': 0.0001})
     """
     current = get(recipe, path)
     if dataclasses.is_dataclass(current):

@@ -151,6 +151,16 @@ class Recipe:
         model: The model.
         data: The images.
         optim: The update of the weights.
+
+    Example:
+    >>> recipe = Recipe(
+    ...     total_steps=500,
+    ...     model=Model("ViT-Ti/16", image_size=32, arguments={"patch_size": 4, "pooling": "gap"}),
+    ...     data=Data(source="digits", pp_train="resize(32)|value_range(-1, 1)", batch_size=64),
+    ...     optim=Optim("adamw", learning_rate=1e-3, schedule=Schedule("cosine", warmup_steps=50)),
+    ... )
+    >>> recipe.optim.schedule.name
+    'cosine'
     """
 
     seed: int = 0
