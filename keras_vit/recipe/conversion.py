@@ -154,6 +154,8 @@ def _check_model(recipe: Recipe) -> None:
         raise ValueError(f"model.variant must be one of keras_vit.list_models(). Received: {variant!r}.{hint}")
     for name in recipe.model.arguments:
         _check_argument(variant, name)
+    if recipe.model.checkpoint:  # whose architecture may be another one than the variant's
+        return
     config, sizes = (ViTConfig, models.VIT[variant]) if variant in models.VIT else (BiTConfig, models.BIT[variant])
     given = {name: value for name, value in model_arguments(recipe).items() if name in config.names()}
     config(**{**dataclasses.asdict(sizes), **given})
