@@ -32,8 +32,8 @@ WITH_TENSORFLOW = {"data", "distribute", "training", "serving", "benchmarking", 
 BACKEND_SWITCHES = {
     "keras_vit.inspection._gradients",
     "keras_vit.optim._rounding",
-    "keras_vit.layers.chunked",
-    "keras_vit.layers._later",
+    "keras_vit.layers.kernels.chunked_attention",
+    "keras_vit.layers.kernels.recompute",
     "keras_vit.models.base",
 }
 # What runs only on JAX may import it at the top; nothing else imports this package at the top.

@@ -24,7 +24,7 @@ class Cost:
             token is read, the last block computes less: 7 % of a model of twelve blocks.
         activations: Numbers that the backward pass of an image needs from the forward pass, each once: the inputs of
             products, norms, poolings and of GELU (in its tanh form), attention weights, and masks of dropout, less what
-            the backward passes of `keras_vit.layers.gradients` compute again. With `remat` or attention in chunks,
+            the backward passes of `keras_vit.layers.kernels` recompute. With `remat` or attention in chunks,
             what is computed again counts for one block and not for all. A ViT and a hybrid keep exactly these under
             TensorFlow, a BiT that is not compiled padded copies, too. What a step holds for a while comes on top: it
             takes up to `UNFUSED` times as much where no compiler fuses operations.
@@ -158,7 +158,7 @@ def _vit(a: dict) -> Cost:
 
 
 def _block(tally: _Tally, a: dict, tokens: int):
-    """Keeps 7 vectors of D and 2 of the MLP's width a token, and the attention weights."""
+    """Save 8 vectors of D and 2 of the MLP's width per token, and the attention weights."""
     width = a["hidden_size"]
     tally.norm(tokens, width)
     for _ in ("query", "key", "value"):
@@ -172,7 +172,6 @@ def _block(tally: _Tally, a: dict, tokens: int):
         tally.macs += tokens * offsets * width
     tally.norm(tokens, width)
     tally.dense(tokens, width, a["mlp_dim"])
-    tally.activations -= tokens * width  # norm and product share a backward pass, which computes the normed again
     tally.elementwise(tokens * a["mlp_dim"])  # GELU
     tally.dense(tokens, a["mlp_dim"], width)
     if a["attention_dropout_rate"]:
