@@ -8,15 +8,13 @@ from keras import ops
 from keras_vit import _checks
 from keras_vit.layers import kernels
 from keras_vit.layers.kernels.norm import group_moments
-from keras_vit.layers.kernels.precision import at_least_float32
+from keras_vit.layers.kernels.precision import at_least_float32, moments
 
 
 def layer_norm(x: Any, scale: Any, bias: Any, epsilon: float) -> Any:
     """Normalize the last axis of `x`; the plain formula. Statistics are computed in at least float32."""
-    wide = at_least_float32(x)
-    centered = wide - ops.mean(wide, axis=-1, keepdims=True)
-    variance = ops.mean(centered * centered, axis=-1, keepdims=True)  # integer TFLite files have no fused square
-    return ops.cast(centered * ops.rsqrt(variance + epsilon) * scale + bias, x.dtype)
+    mean, variance = moments(x)  # [..., 1]
+    return ops.cast((at_least_float32(x) - mean) * ops.rsqrt(variance + epsilon) * scale + bias, x.dtype)
 
 
 def group_norm(x: Any, scale: Any, bias: Any, groups: int, epsilon: float) -> Any:

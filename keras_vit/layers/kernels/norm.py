@@ -4,7 +4,7 @@ from typing import Any
 
 from keras import ops
 
-from keras_vit.layers.kernels.precision import at_least_float32
+from keras_vit.layers.kernels.precision import at_least_float32, moments
 from keras_vit.layers.kernels.recompute import recompute_from
 
 
@@ -24,10 +24,7 @@ def layer_norm(x: Any, scale: Any, bias: Any, epsilon: float) -> Any:
 
     @ops.custom_gradient
     def norm(x, scale, bias):
-        wide = at_least_float32(x)
-        mean = ops.mean(wide, axis=-1, keepdims=True)
-        centered = wide - mean
-        variance = ops.mean(centered * centered, axis=-1, keepdims=True)
+        mean, variance = moments(x)
         factor = ops.rsqrt(variance + epsilon)  # [..., 1], as the mean
 
         def gradient(*arguments, upstream=None):
@@ -40,7 +37,7 @@ def layer_norm(x: Any, scale: Any, bias: Any, epsilon: float) -> Any:
             d_x = factor * (d_normalized - offset - normalized * slope)
             return ops.cast(d_x, x.dtype), ops.sum(d_output * normalized, axis=rows), ops.sum(d_output, axis=rows)
 
-        return ops.cast(centered * factor * scale + bias, x.dtype), gradient
+        return ops.cast((at_least_float32(x) - mean) * factor * scale + bias, x.dtype), gradient
 
     return norm(x, scale, bias)
 

@@ -6,6 +6,8 @@ from typing import Any
 import keras
 from keras import ops
 
+from keras_vit.layers.kernels.precision import has_16_bits
+
 
 def project(x: Any, layers: Sequence[keras.layers.Layer]) -> tuple[Any, ...]:
     """Apply several projections to a sequence.
@@ -43,7 +45,7 @@ def _project(x, *kernels):
     def gradient(*arguments, upstream=None):
         return _gradients(x, kernels, _apart(arguments, upstream))
 
-    return tuple(ops.einsum("bnd,dhk->bnhk", x, kernel) for kernel in kernels), gradient
+    return _products(x, kernels), gradient
 
 
 @ops.custom_gradient
@@ -57,8 +59,15 @@ def _project_with_bias(x, *kernels_and_biases):
         d_biases = [ops.sum(d_output, axis=(0, 1)) for d_output in d_outputs]
         return (*_gradients(x, kernels, d_outputs), *d_biases)
 
-    outputs = (ops.einsum("bnd,dhk->bnhk", x, kernel) + bias for kernel, bias in zip(kernels, biases, strict=True))
-    return tuple(outputs), gradient
+    return tuple(y + bias for y, bias in zip(_products(x, kernels), biases, strict=True)), gradient
+
+
+def _products(x, kernels):
+    """Return the products with each kernel."""
+    if not has_16_bits(x):  # on processors, where small batches would wait for the kernels to be copied
+        return tuple(ops.einsum("bnd,dhk->bnhk", x, kernel) for kernel in kernels)
+    together = ops.einsum("bnd,dthk->bnthk", x, ops.stack(kernels, axis=1))
+    return tuple(together[:, :, index] for index in range(len(kernels)))
 
 
 def _gradients(x, kernels, d_outputs):
