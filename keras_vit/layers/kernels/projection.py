@@ -59,14 +59,17 @@ def _project_with_bias(x, *kernels_and_biases):
         d_biases = [ops.sum(d_output, axis=(0, 1)) for d_output in d_outputs]
         return (*_gradients(x, kernels, d_outputs), *d_biases)
 
-    return tuple(y + bias for y, bias in zip(_products(x, kernels), biases, strict=True)), gradient
+    return _products(x, kernels, biases), gradient
 
 
-def _products(x, kernels):
-    """Return the products with each kernel."""
-    if not has_16_bits(x):  # on processors, where small batches would wait for the kernels to be copied
-        return tuple(ops.einsum("bnd,dhk->bnhk", x, kernel) for kernel in kernels)
+def _products(x, kernels, biases=None):
+    """Return the products with each kernel, plus its bias."""
+    if not has_16_bits(x):  # processors compute in float32, where small batches would wait for the kernels to be copied
+        products = tuple(ops.einsum("bnd,dhk->bnhk", x, kernel) for kernel in kernels)
+        return products if biases is None else tuple(y + bias for y, bias in zip(products, biases, strict=True))
     together = ops.einsum("bnd,dthk->bnthk", x, ops.stack(kernels, axis=1))
+    if biases is not None:
+        together = together + ops.stack(biases)
     return tuple(together[:, :, index] for index in range(len(kernels)))
 
 
