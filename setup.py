@@ -74,6 +74,7 @@ EXTRAS = {
     # The TPU's compiler (libtpu), for `train.plan --target=...`: beside [cpu], on any machine with Linux.
     "plan": ["jax[tpu]>=0.10.2"],
     "interop": ["torch", "timm", "transformers"],
+    "docs": ["zensical>=0.0.73", "mkdocstrings-python>=2.0"],
 }
 # What the tests themselves use. With these alone (`.[cpu,test]`) they pass, and those of an absent extra are skipped.
 EXTRAS["test"] = [
@@ -96,6 +97,8 @@ EXTRAS["dev"] = [
     *EXTRAS["onnx"],
     *EXTRAS["openvino"],
     *EXTRAS["litert"],
+    "ipykernel>=6.29",
+    "nbclient>=0.10",  # the tests run the notebooks of examples/
     "scikit-learn>=1.5",  # the tests compare the embedded digits with its copy
     "ruff>=0.17,<0.18",
     "pre-commit>=4.7",

@@ -15,7 +15,7 @@ import keras
 import numpy as np
 from absl import flags, logging
 
-from keras_vit import data, program
+from keras_vit import _io, data, program
 from keras_vit.data import check
 
 flags.DEFINE_string("source", None, "Data set, such as folder:/pictures.")
@@ -43,12 +43,13 @@ def main(argv):
         bar = keras.utils.Progbar(source.num_examples, unit_name="image", verbose=0 if options.json else 1)
         pictures[name] = check.look(source, options.threads, bar.update)
     results = summarize(sources, pictures)
-    sys.stdout.write(json.dumps(results) + "\n" if options.json else as_text(results))
     if options.sheet:
         pp = options.pp or DEFAULT_PP
-        with open(options.sheet, "wb") as file:
-            file.write(check.contact_sheet(next(iter(sources.values())), pp, options.sheet_count))
+        sheet, results["sheet"] = check.contact_sheet(next(iter(sources.values())), pp, options.sheet_count)
+        with _io.atomic_file(options.sheet) as temporary, open(temporary, "wb") as file:
+            file.write(sheet)
         logging.info("%s shows %s after %s", options.sheet, names[0], pp)
+    sys.stdout.write(json.dumps(results) + "\n" if options.json else as_text(results))
     return 1 if results["unreadable"] or results["in_several_splits"] else 0
 
 
@@ -101,6 +102,9 @@ def as_text(results):
     lines += listing("in several splits", [", ".join(names) for names in results["in_several_splits"]])
     lines += listing("twice in a split", [", ".join(names) for names in results["twice_in_a_split"]])
     lines += listing("same picture in other class", [", ".join(names) for names in results["same_picture_other_class"]])
+    if "sheet" in results:
+        lines.append("classes on the sheet, row by row:")
+        lines += [f"  {', '.join(row)}" for row in results["sheet"]]
     return "\n".join(lines) + "\n"
 
 

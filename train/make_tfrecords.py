@@ -3,8 +3,9 @@
     python -m train.make_tfrecords --source=folder:/pictures --output=/data/pictures --shards=16
     python -m train.make_tfrecords --source=tfds:cifar10 --splits=train,test --output=gs://bucket/cifar10 --shards=8
 
-The result is opened as `tfrecord:/data/pictures`. If the program is interrupted, start it again: it keeps complete
-files.
+The result is opened as `tfrecord:/data/pictures`. Every image is decoded once: the program stops at one that cannot be
+read and names it, or leaves it out with `--on_bad_image=skip`. If the program is interrupted, start it again: it keeps
+complete files.
 """
 
 import keras
@@ -16,8 +17,9 @@ from keras_vit.data import writer
 flags.DEFINE_string("source", None, "Data set, such as folder:/pictures.")
 flags.DEFINE_list("splits", [], "Splits to write; all that the data set has if not given.")
 flags.DEFINE_string("output", None, "Where to write.")
-flags.DEFINE_integer("shards", 16, "Files for each split; fewer for a split of few examples.", 1)
+flags.DEFINE_integer("shards", 0, "Files per split. 0 writes one per 1,000 examples, at most 1,024.", 0)
 flags.DEFINE_integer("seed", 0, "Seed of the order in which examples are written.")
+flags.DEFINE_enum("on_bad_image", "error", ["error", "skip"], "Stop at an image that cannot be read, or leave it out.")
 
 
 def main(argv):
@@ -29,12 +31,19 @@ def main(argv):
     splits = options.splits or [name for name in data.split_sizes(options.source) if name != "all"]
     for split in splits:
         source = data.open_source(options.source, split=split)
-        shards = min(options.shards, source.num_examples)
+        shards = min(options.shards or default_shards(source.num_examples), source.num_examples)
         bar = keras.utils.Progbar(source.num_examples, unit_name="image")
         logging.info("Writing %s to %d files in %s", source, shards, options.output)
-        writer.write_tfrecords(source, options.output, name_of(split), shards, options.seed, bar.update)
+        log = data.Log() if options.on_bad_image == "skip" else "error"
+        writer.write_tfrecords(source, options.output, name_of(split), shards, options.seed, bar.update, log)
+        if log != "error" and log.reasons:
+            logging.warning("Left out %d images of %s that cannot be read", len(log.reasons), split)
     logging.info("Done. Open the data set as tfrecord:%s", options.output)
     return 0
+
+
+def default_shards(num_examples):
+    return max(1, min(1_024, -(-num_examples // 1_000)))
 
 
 def name_of(split):

@@ -22,8 +22,8 @@ import numpy as np
 from absl import flags, logging
 
 from keras_vit import data, program
-from keras_vit.benchmarking import cost, known, plan, tpu_compiler, tpu_plan, tpu_report, tpu_targets
 from keras_vit.data import sources
+from keras_vit.planning import cost, datasets, plan, tpu_compiler, tpu_plan, tpu_report, tpu_targets
 
 program.define_config_flag()
 flags.DEFINE_integer("devices", 1, "Devices among which a batch is divided.", 1)
@@ -74,13 +74,13 @@ def size_of_data(recipe):
     """
     options, name, split = flags.FLAGS, recipe.data.source, recipe.data.train_split
     public = name.startswith(("tfds:", "tfrecord:", "vtab:"))  # slow to open, or asks for what is not prepared
-    size, source = known.size(name, split) if public else known.Size(), None
+    size, source = datasets.size(name, split) if public else datasets.Size(), None
     examples, classes = options.examples or size.examples, options.classes or size.classes
     if examples is None or classes is None or not public:
         try:
             source = data.open_source(name, split=split)
         except (OSError, ImportError) as error:
-            size = known.size(name, split)
+            size = datasets.size(name, split)
             examples, classes = examples or size.examples, classes or size.classes
             if examples is None or classes is None:
                 raise ValueError(

@@ -72,7 +72,7 @@ def _look_at(origin: str, load: Callable[[], dict]) -> Picture:
         example = load()
         image, label = example["image"], example["label"].numpy()
         if image.dtype == tf.string:
-            image = images.decode(image)
+            image = images.decode_eagerly(image)
     except tf.errors.OpError as error:
         return Picture(origin, problem=errors.describe(error))
     pixels = image.numpy()
@@ -102,14 +102,17 @@ def duplicates(by_split: dict[str, list[Picture]]) -> list[list[tuple[str, Pictu
     return sorted(found, key=lambda group: len({split for split, _ in group}) == 1)
 
 
-def contact_sheet(source: Source, pp: str, count: int = 64, seed: int = 0) -> bytes:
-    """A PNG of what the network will see in training: the first images, augmented.
+def contact_sheet(source: Source, pp: str, count: int = 64, seed: int = 0) -> tuple[bytes, list[list[str]]]:
+    """Draw images as the model sees them in training: the first ones, augmented.
 
     Args:
         source: what `open_source` returned.
         pp: preprocessing string.
         count: how many images.
         seed: of order and augmentation.
+
+    Returns:
+        The PNG file, and the classes of its images row by row.
     """
     batch = next(iter(train_batches(source, pp, batch_size=count, seed=seed, on_bad_image="skip")))
     pictures = batch["image"].numpy()
@@ -122,4 +125,11 @@ def contact_sheet(source: Source, pp: str, count: int = 64, seed: int = 0) -> by
     _, height, width, channels = pictures.shape
     # [rows * columns, h, w, c] -> [rows, columns, h, w, c] -> [rows * h, columns * w, c]
     sheet = pictures.reshape(rows, columns, height, width, channels).transpose(0, 2, 1, 3, 4)
-    return tf.io.encode_png(sheet.reshape(rows * height, columns * width, channels)).numpy()
+    png = tf.io.encode_png(sheet.reshape(rows * height, columns * width, channels)).numpy()
+    names = [_class_names(source, label) for label in batch["label"].numpy()]
+    return png, [names[start : start + columns] for start in range(0, count, columns)]
+
+
+def _class_names(source: Source, label: np.ndarray) -> str:
+    numbers = np.flatnonzero(label) if label.ndim else [label]
+    return " + ".join(source.class_names[number] for number in numbers) or "-"

@@ -3,6 +3,8 @@
 Everything here is TensorFlow operations only, so that it becomes part of an exported model.
 """
 
+import functools
+
 import tensorflow as tf
 
 from keras_vit.data import headers
@@ -50,6 +52,20 @@ def decode(
         image = upright(image, encoded)
     image.set_shape([None, None, channels])
     return image
+
+
+@functools.cache
+def _decode_function():
+    signature = [tf.TensorSpec([], tf.string)]
+    return tf.function(decode, input_signature=signature, autograph=False).get_concrete_function()
+
+
+def decode_eagerly(encoded: tf.Tensor) -> tf.Tensor:
+    """Decode an image outside of graphs, as `decode` does, at the speed of a graph and with short error messages."""
+    try:
+        return _decode_function()(encoded)
+    except tf.errors.OpError:
+        return decode(encoded)  # again, for a message without the graph around it
 
 
 def decode_and_crop(encoded: tf.Tensor, window_of, exif: bool = True, max_pixels: int = MAX_PIXELS) -> tf.Tensor:

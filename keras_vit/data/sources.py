@@ -133,6 +133,49 @@ class FileSource(IndexedSource):
         return self._labels
 
 
+MAX_CLASSES = 2**20
+_MAX_EMPTY_CLASSES = 2**15
+
+
+def classes_up_to(largest: int, num_examples: int, origin: str) -> list[str]:
+    """Return the names of the classes `0` to `largest`, as sources without class names have them.
+
+    Args:
+        largest: Largest class number.
+        num_examples: Number of examples.
+        origin: Place of that label, for the message.
+
+    Raises:
+        ValueError: If the number cannot be that of a class: there would be more than a million classes, or more than
+            ten times as many as examples.
+    """
+    limit = min(max(10 * num_examples, _MAX_EMPTY_CLASSES), MAX_CLASSES)
+    if largest >= limit:
+        raise ValueError(
+            f"Labels are class numbers from 0, and {num_examples:,} examples allow at most {limit:,} classes. "
+            f"Received: {largest} for {origin}. Is it an identifier? Write names, or numbers without gaps."
+        )
+    return [str(number) for number in range(largest + 1)]
+
+
+def check_expansion(path: str, packed: int, unpacked: int) -> None:
+    """Refuse a compressed file that claims to unpack to far more than data do.
+
+    Args:
+        path: Name of the file.
+        packed: Number of compressed bytes.
+        unpacked: Number of bytes after unpacking, as the file tells.
+
+    Raises:
+        ValueError: If there are more than 256 MiB and 200 times the compressed bytes.
+    """
+    if unpacked > 2**28 + 200 * packed:
+        raise ValueError(
+            f"{path} would unpack {packed:,} bytes to {unpacked:,}. Is it what it should be? Write large data without "
+            "compression."
+        )
+
+
 def check_labels(labels: np.ndarray, num_classes: int, origin) -> np.ndarray:
     """Returns `labels` as int32, or as float32 when there is a vector for each example.
 

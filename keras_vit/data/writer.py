@@ -1,15 +1,22 @@
 """Writes any source as TFRecord files, in the layout that ImageNet is stored in."""
 
+import concurrent.futures
+import itertools
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import tensorflow as tf
 
 from keras_vit import _checks
+from keras_vit.data import errors, images
+from keras_vit.data.bad_images import Log
+from keras_vit.data.errors import UnreadableImageError
 from keras_vit.data.readers import tfrecord
 from keras_vit.data.sources import IndexedSource, Source
+
+_DECODED_TOGETHER = 256
 
 
 def write_tfrecords(
@@ -19,6 +26,7 @@ def write_tfrecords(
     num_shards: int,
     seed: int = 0,
     on_progress: Callable[[int], None] = lambda done: None,
+    on_bad_image: str | Log = "error",
 ) -> list[str]:
     """Writes a source to `folder/SPLIT-00000-of-00010` and on, and what is known of it to `dataset_info.json`.
 
@@ -33,14 +41,20 @@ def write_tfrecords(
         num_shards: how many files.
         seed: of the order.
         on_progress: called with the number of examples that are done.
+        on_bad_image: `"error"` stops at an image that cannot be decoded, `"skip"` leaves it out. A `Log` leaves it out
+            and keeps the list.
 
     Returns:
         Paths of the files.
 
     Raises:
+        UnreadableImageError: If an image cannot be decoded and is not to be skipped.
         ValueError: If there are more files than examples, or the folder holds another data set.
     """
     _checks.positive_int("num_shards", num_shards)
+    skip = on_bad_image != "error"
+    if not isinstance(on_bad_image, Log):
+        _checks.choice("on_bad_image", on_bad_image, ("error", "skip"))
     if num_shards > source.num_examples:
         raise ValueError(
             f"Each file must get an example. Received: num_shards={num_shards} for {source.num_examples} examples."
@@ -49,11 +63,12 @@ def write_tfrecords(
     info = _info(source, folder, split, num_shards, seed)
     bounds = [source.num_examples * i // num_shards for i in range(num_shards + 1)]
     paths = [f"{folder.rstrip('/')}/{split}-{i:05d}-of-{num_shards:05d}" for i in range(num_shards)]
+    log = on_bad_image if isinstance(on_bad_image, Log) else Log()
     for i, path in enumerate(paths):
-        count = bounds[i + 1] - bounds[i]
-        if not tf.io.gfile.exists(path) or info["records"].get(os.path.basename(path)) != count:
-            _write_file(path, _examples(source, bounds[i], bounds[i + 1], seed), source, bounds[i], on_progress)
-            info["records"][os.path.basename(path)] = count
+        if not tf.io.gfile.exists(path) or os.path.basename(path) not in info["records"]:
+            examples = _examples(source, bounds[i], bounds[i + 1], seed)
+            report = lambda done, start=bounds[i]: on_progress(start + done)  # noqa: E731
+            info["records"][os.path.basename(path)] = _write_file(path, examples, source, report, log if skip else None)
             _write_info(folder, info)
         on_progress(bounds[i + 1])
     return paths
@@ -74,21 +89,18 @@ def _info(source: Source, folder: str, split: str, num_shards: int, seed: int) -
         "seed": seed,
     }
     path = f"{folder.rstrip('/')}/{tfrecord.INFO_FILE}"
-    before = {}
-    if tf.io.gfile.exists(path):
-        with tf.io.gfile.GFile(path) as file:
-            before = json.load(file)
-        for key, value in info.items():
-            if before.get(key) != value:
-                raise ValueError(
-                    f"{folder} holds a data set with other classes: {key} is {before.get(key)!r} there and {value!r} "
-                    f"in {source.name}. Choose another folder."
-                )
-        if before.get("written", {}).get(split, written) != written:
+    before = tfrecord.read_info(path)
+    for key, value in info.items():
+        if before and before.get(key) != value:
             raise ValueError(
-                f"{folder} holds another split {split!r}, of {before['written'][split]}, and this is {written}. "
-                "Remove its files or choose another folder."
+                f"{folder} holds a data set with other classes: {key} is {before.get(key)!r} there and {value!r} "
+                f"in {source.name}. Choose another folder."
             )
+    if before.get("written", {}).get(split, written) != written:
+        raise ValueError(
+            f"{folder} holds another split {split!r}, of {before['written'][split]}, and this is {written}. "
+            "Remove its files or choose another folder."
+        )
     others = before.get("written", {})
     return {**info, "records": before.get("records", {}), "written": {**others, split: written}}
 
@@ -103,20 +115,55 @@ def _write_info(folder: str, info: dict) -> None:
 def _examples(source: Source, start: int, stop: int, seed: int):
     if isinstance(source, IndexedSource):
         for index in np.random.default_rng(seed).permutation(source.num_examples)[start:stop].tolist():
-            yield {**source.fetch(tf.constant(index, tf.int64)), "origin": source.origin(index)}
+            try:
+                example = source.fetch(tf.constant(index, tf.int64))
+            except tf.errors.OpError as error:
+                example = {"problem": errors.describe(error)}
+            yield {**example, "origin": source.origin(index)}
         return
     for example in source.examples().skip(start).take(stop - start):
         yield {**example, "origin": example["origin"].numpy().decode(errors="surrogateescape")}
 
 
-def _write_file(path: str, examples, source: Source, done: int, on_progress: Callable[[int], None]) -> None:
-    temporary = f"{path}.tmp"
+def _write_file(
+    path: str, examples: Iterator[dict], source: Source, on_progress: Callable[[int], None], log: Log | None
+) -> int:
+    """Write one file and return its number of records.
+
+    Raises:
+        UnreadableImageError: If an image cannot be decoded and there is no log.
+    """
+    temporary, count = f"{path}.tmp", 0
     with tf.io.TFRecordWriter(temporary) as writer:
-        for example in examples:
-            writer.write(_serialize(example, source))
-            done += 1
+        for done, (example, problem) in enumerate(_with_problems(examples), 1):
+            if problem and log is None:
+                raise UnreadableImageError(example["origin"], problem)
+            if problem:
+                log.add(example["origin"], problem)
+            else:
+                writer.write(_serialize(example, source))
+                count += 1
             on_progress(done)
     tf.io.gfile.rename(temporary, path, overwrite=True)
+    return count
+
+
+def _with_problems(examples: Iterator[dict]) -> Iterator[tuple[dict, str]]:
+    """Decode images in parallel, and pair each example with the reason why its image cannot be read."""
+    with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+        while chunk := list(itertools.islice(examples, _DECODED_TOGETHER)):
+            yield from zip(chunk, pool.map(_problem, chunk), strict=True)
+
+
+def _problem(example: dict) -> str:
+    try:
+        if "problem" in example:
+            return example["problem"]
+        if example["image"].dtype == tf.string:
+            images.decode_eagerly(example["image"])
+    except tf.errors.OpError as error:
+        return errors.describe(error)
+    return ""
 
 
 def _serialize(example: dict, source: Source) -> bytes:

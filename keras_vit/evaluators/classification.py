@@ -15,7 +15,7 @@ class ClassificationMetrics:
     Args:
         num_classes: Number of classes `C`.
         output: "softmax" (one class an image) or "sigmoid" (each class on its own), as the model was trained.
-        scores_are: "logits", or "probabilities" for artefacts that end in the softmax or sigmoid.
+        scores_are: "logits", or "probabilities" for artifacts that end in the softmax or sigmoid.
         num_bins: Number of equally wide confidence bins of the calibration error.
 
     References:
@@ -99,6 +99,7 @@ class ClassificationMetrics:
             A dictionary: `examples` (rows that counted), `non_finite` (rows with NaN or infinity, counted as wrong),
             `accuracy`, `top5`, `loss` (mean over examples; sigmoid losses are summed over classes), `ece`,
             `per_class` (accuracy, or recall at 0.5 of multi-label data; NaN for classes without examples),
+            `class_examples` (number of examples per class),
             `confusion` (`[C, C]`, rows are the true class; None for multi-label data) and `mean_average_precision`
             (multi-label data only, else None).
         """
@@ -114,6 +115,7 @@ class ClassificationMetrics:
             "loss": self._loss / self.examples,
             "ece": self._calibration_error(),
             "per_class": per_class,
+            "class_examples": self._class_examples.copy(),
             "confusion": None if self._multi_label else self._confusion.copy(),
             "mean_average_precision": self._mean_average_precision() if self._multi_label else None,
         }

@@ -49,7 +49,7 @@ class Classification:
             output=subject.output,
             scores_are=subject.scores_are,
         )
-        details = {name: result[name] for name in ("non_finite", "per_class", "confusion")}
+        details = {name: result[name] for name in ("non_finite", "per_class", "class_examples", "confusion")}
         return Findings(classification.numbers(result), details=details)
 
 

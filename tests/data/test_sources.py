@@ -1,6 +1,10 @@
 import gzip
+import io
 import json
+import os
 import struct
+import tracemalloc
+import zipfile
 
 import numpy as np
 import pytest
@@ -105,7 +109,7 @@ def test_a_slice_without_some_class_is_warned_of(tmp_path, caplog):
     [
         ({"images": np.zeros((3, 4, 4), np.float32), "labels": [0, 1, 0]}, ["uint8", "float32", "Multiply by 255"]),
         ({"images": np.zeros((3, 4, 4, 2), np.uint8), "labels": [0, 1, 0]}, ["1 or 3 channels", "[3, 4, 4, 2]"]),
-        ({"images": np.zeros((3, 4, 4), np.uint8), "labels": [0, 1]}, ["one label an image, 3", "[2]"]),
+        ({"images": np.zeros((3, 4, 4), np.uint8), "labels": [0, 1]}, ["one label per image, 3", "[2]"]),
         ({"images": np.zeros((3, 4, 4), np.uint8), "labels": [0, -1, 2]}, ["out of range", "-1 for image 1"]),
         ({"images": np.zeros((3, 4, 4), np.uint8), "labels": [0, 0.5, 1]}, ["integers", "float64"]),
         ({"pixels": np.zeros((3, 4, 4), np.uint8), "labels": [0, 1, 0]}, ["no pair of images and labels", "pixels"]),
@@ -134,6 +138,70 @@ def test_npz_that_is_none(tmp_path):
         data.open_source(f"npz:{tmp_path}/a.npz")
     with pytest.raises(FileNotFoundError, match="b.npz"):
         data.open_source(f"npz:{tmp_path}/b.npz")
+
+
+@pytest.mark.parametrize("label", [1_234_567_890, 2**40, 2**63 + 5])
+def test_npz_labels_that_are_identifiers(tmp_path, label):
+    x, y = arrays()
+    labels = y.astype(np.uint64)
+    labels[7] = label
+    np.savez(tmp_path / "a.npz", images=x, labels=labels)
+    with pytest.raises(ValueError, match=f"{label} for image 7 of npz:"):
+        data.open_source(f"npz:{tmp_path}/a.npz")
+
+
+def test_npz_labels_may_be_few_of_many(tmp_path):
+    x, y = arrays()
+    np.savez(tmp_path / "a.npz", images=x, labels=y + 21_839)
+    assert data.open_source(f"npz:{tmp_path}/a.npz").num_classes == 21_843
+
+
+def npz_with(path, name, content, compression=zipfile.ZIP_DEFLATED):
+    """An .npz with good labels, and one member as given."""
+    with zipfile.ZipFile(path, "w", compression) as file:
+        buffer = io.BytesIO()
+        np.save(buffer, np.zeros(3, np.int64))
+        file.writestr("labels.npy", buffer.getvalue())
+        file.writestr(f"{name}.npy", content)
+
+
+def npy_header(shape):
+    header = repr({"descr": "|u1", "fortran_order": False, "shape": shape}).ljust(117) + "\n"
+    return b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header.encode()
+
+
+def test_npz_whose_header_claims_more_than_there_is(tmp_path):
+    npz_with(tmp_path / "a.npz", "images", npy_header((3, 2**24, 2**24)) + b"\0" * 100)
+    with pytest.raises(ValueError, match="a.npz cannot be read.*images.npy has 228 bytes"):
+        data.open_source(f"npz:{tmp_path}/a.npz", "all")
+
+
+def test_npz_that_unpacks_to_far_more_is_refused_before(tmp_path):
+    file = zipfile.ZipFile(tmp_path / "a.npz", "w", zipfile.ZIP_DEFLATED)
+    with file, file.open("images.npy", "w") as member:
+        member.write(npy_header((600, 1024, 1024)))
+        for _ in range(600):
+            member.write(bytes(2**20))
+    assert (tmp_path / "a.npz").stat().st_size < 2**20
+    tracemalloc.start()
+    with pytest.raises(ValueError, match="would unpack"):
+        data.open_source(f"npz:{tmp_path}/a.npz", "all")
+    assert tracemalloc.get_traced_memory()[1] < 2**24
+    tracemalloc.stop()
+
+
+def test_npz_reads_the_images_of_the_split_only(tmp_path):
+    (x, y), (x_test, y_test) = arrays(200), arrays(8)
+    np.savez(tmp_path / "a.npz", x_train=x, y_train=y, x_test=x_test, y_test=y_test)
+    content = bytearray((tmp_path / "a.npz").read_bytes())
+    place = content.index(x.tobytes())
+    content[place] ^= 1
+    (tmp_path / "a.npz").write_bytes(content)
+    np.testing.assert_array_equal(data.open_source(f"npz:{tmp_path}/a.npz", "test").images[..., 0], x_test)
+    with pytest.raises(ValueError, match="a.npz cannot be read.*CRC"):
+        data.open_source(f"npz:{tmp_path}/a.npz", "train")
+    both = data.open_source(f"npz:{tmp_path}/a.npz", "test[2:4]+test[:1]")
+    np.testing.assert_array_equal(both.images[..., 0], x_test[[2, 3, 0]])
 
 
 # --- idx --------------------------------------------------------------------------------------------------------------
@@ -201,6 +269,26 @@ def test_idx_cut_off_while_compressed(idx_folder):
     path = idx_folder / "train-images-idx3-ubyte.gz"
     path.write_bytes(path.read_bytes()[:-20])
     with pytest.raises(ValueError, match="train-images-idx3-ubyte.gz"):
+        data.open_source(f"idx:{idx_folder}")
+
+
+def test_idx_that_unpacks_to_more_than_its_header_tells(idx_folder):
+    """The unpacked size at the end of the file, which it is modulo 2**32, may lie."""
+    path = idx_folder / "train-images-idx3-ubyte.gz"
+    images, _ = arrays()
+    content = idx(images)
+    packed = gzip.compress(content + bytes(10**6))
+    path.write_bytes(packed[:-4] + struct.pack("<I", len(content)))
+    with pytest.raises(ValueError, match="train-images-idx3-ubyte.gz is damaged.*more"):
+        data.open_source(f"idx:{idx_folder}")
+
+
+def test_idx_that_claims_gigabytes_is_refused_before(idx_folder):
+    path = idx_folder / "train-images-idx3-ubyte.gz"
+    header = struct.pack(">BBBBIII", 0, 0, 8, 3, 20, 60_000, 60_000)
+    packed = gzip.compress(header)
+    path.write_bytes(packed[:-4] + struct.pack("<I", (len(header) + 20 * 60_000 * 60_000) % 2**32))
+    with pytest.raises(ValueError, match="train-images-idx3-ubyte.gz would unpack"):
         data.open_source(f"idx:{idx_folder}")
 
 
@@ -282,6 +370,14 @@ def test_hidden_files_and_folders_are_passed_over(tmp_path):
     assert data.open_source(f"folder:{root}", "all").num_examples == 33
 
 
+def test_a_name_that_is_not_utf_8_is_named_with_its_folder(tmp_path):
+    root = pictures.folder(tmp_path / "p")
+    with open(os.fsencode(f"{root}/cat/") + b"caf\xe9.jpg", "wb"):
+        pass
+    with pytest.raises(ValueError, match=r"xe9.*p/cat"):
+        data.open_source(f"folder:{root}", "all")
+
+
 # --- manifests --------------------------------------------------------------------------------------------------------
 
 
@@ -309,6 +405,12 @@ def test_csv_with_several_labels(tmp_path):
     assert rows == {f"{tmp_path}/a.jpg": [1, 1], f"{tmp_path}/b.jpg": [0, 0], f"{tmp_path}/c.jpg": [1, 0]}
 
 
+def test_csv_that_is_not_utf_8(tmp_path):
+    (tmp_path / "list.csv").write_bytes("path,label\na.jpg,cat\nb.jpg,caf\u00e9\n".encode("latin-1"))
+    with pytest.raises(ValueError, match=r"list.csv must be UTF-8. Line 3 .*xe9"):
+        data.open_source(f"manifest:{tmp_path}/list.csv", "all")
+
+
 def test_json_lines(tmp_path):
     entries = [{"path": f"/p/{i}.jpg", "labels": [i % 3, 5]} for i in range(10)]
     (tmp_path / "list.jsonl").write_text("\n".join(map(json.dumps, entries)) + "\n\n")
@@ -327,6 +429,15 @@ def test_json_lines(tmp_path):
         ("a.csv", "path,label\n", ["lists no picture"]),
         ("a.csv", "path,label\na.jpg,\n", ["Line 2", "path and a label"]),
         ("a.csv", "path,label,split\na.jpg,x,train\nb.jpg,x,\n", ["Line 3", "split"]),
+        ("a.csv", "path,label\na.jpg,3\nb.jpg,99999999999\n", ["line 3", "99999999999"]),
+        ("a.csv", "path,label\na.jpg,3\nb.jpg," + "9" * 5000 + "\n", ["line 3", "class numbers"]),
+        ("a.csv", "path,label\na.jpg,3\nb.jpg," + "x" * 200_000 + "\n", ["Line 3", "field"]),
+        ("a.csv", "path,labels\n" + "a.jpg,3;1048570\n" * 200_000, ["GiB"]),
+        ("a.jsonl", '{"path": "a", "label": 1234567890}', ["line 1", "1234567890"]),
+        ("a.jsonl", '{"path": "a", "label": 1}\n{"path": "b", "label": ' + "[" * 100_000, ["Line 2"]),
+        ("a.jsonl", '{"path": "a", "label": ' + "9" * 5000 + "}", ["Line 1"]),
+        ("a.jsonl", '{"path": "a", "label": 1, "split": ["x"]}', ["Line 1", "`split`"]),
+        ("a.jsonl", "[1, 2]", ["Line 1"]),
         ("a.jsonl", '{"path": "a"}', ["Line 1", "label"]),
         ("a.jsonl", '{"path": "a", "label": 1}\nnonsense', ["Line 2", "nonsense"]),
         ("a.jsonl", '["a", 1]', ["Line 1"]),

@@ -1,5 +1,7 @@
 import gzip
 import json
+import os
+import pathlib
 
 import numpy as np
 import pytest
@@ -141,6 +143,27 @@ def test_errors(tmp_path):
         data.open_source(f"tfrecord:{tmp_path}", num_classes=10)
 
 
+@pytest.mark.parametrize(
+    "content",
+    ["[]", "[" * 100_000, "{", '{"class_names": "abc"}', '{"class_names": [1]}', '{"num_classes": "3"}']
+    + ['{"records": [1]}', '{"records": {"a": "1"}}', '{"multi_label": 1}', '{"written": {"train": 1}}'],
+)
+def test_a_damaged_description_is_named(tmp_path, content):
+    write_numbered(tmp_path, [5])
+    (tmp_path / "dataset_info.json").write_text(content)
+    with pytest.raises(ValueError, match=r"dataset_info\.json"):
+        data.open_source(f"tfrecord:{tmp_path}")
+    with pytest.raises(ValueError, match=r"dataset_info\.json"):
+        writer.write_tfrecords(data.open_source("digits", "test[:3]"), str(tmp_path), "test", 1)
+
+
+@pytest.mark.parametrize("num_classes", [0, 2**40, "ten"])
+def test_a_number_of_classes_that_none_has(tmp_path, num_classes):
+    write_numbered(tmp_path, [5])
+    with pytest.raises(ValueError, match="num_classes"):
+        data.open_source(f"tfrecord:{tmp_path}", num_classes=num_classes)
+
+
 def test_labels_out_of_range_name_the_record(tmp_path):
     write_numbered(tmp_path, [5, 5])
     source = data.open_source(f"tfrecord:{tmp_path}", num_classes=7)
@@ -204,6 +227,33 @@ def test_an_interrupted_call_goes_on(tmp_path):
     for path, expected in zip(paths, whole, strict=True):
         with open(path, "rb") as file, open(expected, "rb") as other:
             assert file.read() == other.read()
+
+
+@pytest.fixture
+def damaged(tmp_path):
+    source = data.open_source(f"folder:{pictures.folder(tmp_path / 'p')}", "all")
+    bad = [source.paths[4], source.paths[20]]
+    with open(bad[0], "wb"):
+        pass
+    os.remove(bad[1])
+    return source, bad
+
+
+def test_images_that_cannot_be_read_are_not_copied(damaged, tmp_path):
+    source, bad = damaged
+    with pytest.raises(data.UnreadableImageError) as error:
+        writer.write_tfrecords(source, str(tmp_path / "strict"), "all", 2)
+    assert error.value.origin in bad
+    log = data.Log()
+    paths = writer.write_tfrecords(source, str(tmp_path / "out"), "all", 2, on_bad_image=log)
+    assert sorted(log.reasons) == sorted(bad)
+    written = data.open_source(f"tfrecord:{tmp_path}/out", "all")
+    assert written.num_examples == 31 == sum(tfrecord.count_records(path) for path in paths)
+    names = {e["image"].numpy() for e in written.examples()}
+    assert names == {pathlib.Path(path).read_bytes() for path in source.paths if path not in bad}
+    again = data.Log()
+    writer.write_tfrecords(source, str(tmp_path / "out"), "all", 2, on_bad_image=again)
+    assert not again.reasons  # complete files are kept
 
 
 def test_a_folder_holds_one_data_set(tmp_path):

@@ -101,5 +101,15 @@ def test_the_page(given, strict, lenient, tmp_path):
         programs.call("train.visualize", f"--model={run}", output, *images)
     assert programs.call("train.visualize", f"--model={lenient}", output, *images) == 0
     html = (tmp_path / "page" / "report.html").read_text()
-    names = re.findall(r'<span class="name">(.*?)</span>', html)
+    names = re.findall(r'<span class="name" title="(.*?)">', html)
     assert names.count("image 2.png") and names.count("image 1.png") == (0 if given else 1)  # that of the other class
+
+
+def test_the_page_without_matplotlib_is_one_line(strict, tmp_path):
+    blocker = tmp_path / "blocked" / "matplotlib"
+    blocker.mkdir(parents=True)
+    (blocker / "__init__.py").write_text("raise ImportError('No module named matplotlib')")
+    done = program("train.visualize", f"--model={strict[0]}", f"--output={tmp_path}", PYTHONPATH=str(blocker.parent))
+    assert done.returncode
+    assert "pip install 'keras-vision-transformers[plots]'" in done.stderr
+    assert "Traceback" not in done.stderr

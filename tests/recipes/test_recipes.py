@@ -1,6 +1,7 @@
 """Recipes: what they tell, what they choose, and that each runs with its evaluators."""
 
 import ast
+import os
 import pathlib
 import re
 
@@ -10,8 +11,8 @@ from absl.testing import flagsaver
 
 from keras_vit import evaluators, models
 from keras_vit import recipe as recipes
-from keras_vit.benchmarking import known, plan
 from keras_vit.optim import create_schedule
+from keras_vit.planning import datasets, plan
 from keras_vit.training import network, presets
 from keras_vit.training.progress import read_metrics
 from tests import programs
@@ -106,6 +107,20 @@ def test_folder_takes_small_images_without_a_gpu(gpu, size, hours, monkeypatch, 
     assert f"{operations:.2g} operations: {hours} hours if" in logged[-1]
 
 
+def test_the_folder_of_a_recipe_may_have_commas_in_its_name(tmp_path):
+    split = toy.module("folder").folder_and_variant
+    plain, comma = str(tmp_path / "roses"), str(tmp_path / "roses, pink")
+    os.mkdir(plain)
+    os.mkdir(comma)
+    assert split(comma) == (comma, "ViT-B/16")
+    assert split(f"{comma},ViT_Ti16") == split(f"{comma}, ViT-Ti/16") == (comma, "ViT-Ti/16")
+    assert split(f"folder:{comma}") == (f"folder:{comma}", "ViT-B/16")
+    assert split("") == split(",") == ("pictures", "ViT-B/16")
+    assert split("gs://a/b,ViT_S16") == ("gs://a/b", "ViT-S/16")
+    with pytest.raises(ValueError, match="ViT_B17"):
+        split(f"{plain},ViT_B17")
+
+
 def test_variants_may_be_written_as_constructors():
     for name in models.list_models():
         assert presets.variant(presets.constructor(name)) == presets.variant(name) == name
@@ -130,7 +145,7 @@ def test_costs_in_the_docstrings_are_those_of_the_plan(name):
     planned = []
     for arguments in COSTS.get(name, ("",)):
         recipe = toy.load(name, arguments)
-        size = known.size(recipe.data.source, recipe.data.train_split)
+        size = datasets.size(recipe.data.source, recipe.data.train_split)
         planned.append(plan.of_recipe(recipe, size.classes, size.examples).core_days())
     assert stated == pytest.approx(planned, rel=0.06)  # two digits, or one
 

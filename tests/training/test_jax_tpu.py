@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from keras_vit.benchmarking import tpu_compiler
+from keras_vit.planning import tpu_compiler
 from tests.training.worlds import ROOT
 
 pytestmark = [
@@ -21,7 +21,7 @@ PROGRAM = """
 import json, re, sys
 import jax, numpy as np, tensorflow as tf
 from keras_vit import recipe as recipes
-from keras_vit.benchmarking import tpu_compiler, tpu_targets
+from keras_vit.planning import tpu_compiler, tpu_targets
 from keras_vit.training.jax.devices import Devices
 from keras_vit.training.jax.step import program
 

@@ -15,7 +15,8 @@ import numpy as np
 import pytest
 
 from keras_vit.training import load_run, lock
-from tests.training import crash, worlds
+from tests.training import worlds
+from tools import crash
 
 pytestmark = pytest.mark.slow
 

@@ -3,7 +3,7 @@
 Paper: "An Image is Worth 16x16 Words", https://arxiv.org/abs/2010.11929, section 3.2: the fine-tuning has twice the
 resolution, and the position embeddings are resized to its grid
 
-    python -m train.results --only=transfer --workdir=runs/results        # prepares the data and does all of it
+    python -m benchmarks.results --only=transfer --workdir=runs/results        # prepares the data and does all of it
     python -m train.main --config=train/configs/fashion_mnist_transfer.py:pretrain --workdir=runs/pretrain
     python -m train.main --config=train/configs/fashion_mnist_transfer.py:finetune --workdir=runs/finetune \
         --config.model.checkpoint=runs/pretrain/model.keras
@@ -11,8 +11,8 @@ resolution, and the position embeddings are resized to its grid
 
 The two held back are T-shirts and shirts, the pair that is hardest to tell apart; 500 pictures of each are learned
 from, in 100 steps, with and without the pre-training. `scratch` has the rate of the pre-training; with
-`--config.optim.learning_rate=0.0005` it has that of the fine-tuning. A folder with the two files that `train.results`
-prepares may follow: `:scratch,/my/folder`.
+`--config.optim.learning_rate=0.0005` it has that of the fine-tuning. A folder with the two files that
+`benchmarks.results` prepares may follow: `:scratch,/my/folder`.
 Published: nothing of this size; what was measured here is in docs/results.md.
 Cost: see docs/results.md.
 Smaller machines: `--config.total_steps=500` for the pre-training.

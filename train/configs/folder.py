@@ -23,10 +23,11 @@ from collections.abc import Sequence
 
 from absl import logging
 
-from keras_vit import data, recipe
-from keras_vit.benchmarking import cost
+from keras_vit import data, models, recipe
+from keras_vit.planning import cost
 from keras_vit.training import presets
 
+DEFAULT_FOLDER, DEFAULT_VARIANT = "pictures", "ViT-B/16"
 BATCH = 128
 SIZES = (384, 224)
 SHARE_OF_MEMORY = 0.5
@@ -36,8 +37,7 @@ CPU_CORE, GPU = 1e11, 1e13
 
 def get_config(arguments: str = "") -> recipe.Recipe:
     """Returns the recipe; the arguments are the folder and the variant."""
-    folder, variant = presets.arguments(arguments, "pictures", "ViT_B16")
-    variant = presets.variant(variant)
+    folder, variant = folder_and_variant(arguments)
     source = folder if ":" in folder else f"folder:{folder}"
     opened = data.open_source(source, split="train")
     supports = presets.hyperrule(opened.num_examples, 256, 256).supports
@@ -77,6 +77,16 @@ def get_config(arguments: str = "") -> recipe.Recipe:
             accumulation_steps=parts,
         ),
     )
+
+
+def folder_and_variant(arguments: str) -> tuple[str, str]:
+    """Returns what stands behind the colon: a folder, whose name may hold commas, and perhaps a comma and a variant."""
+    folder, comma, variant = (arguments or "").rpartition(",")
+    is_variant = variant.strip() in ("", *models.list_models(), *map(presets.constructor, models.list_models()))
+    is_typo = os.path.isdir(folder.removeprefix("folder:")) and not os.path.isdir(arguments.removeprefix("folder:"))
+    if comma and (is_variant or is_typo):
+        return folder.strip() or DEFAULT_FOLDER, presets.variant(variant.strip() or DEFAULT_VARIANT)
+    return (arguments or "").strip() or DEFAULT_FOLDER, DEFAULT_VARIANT
 
 
 def what_fits(variant: str, classes: int, available: float, sizes: Sequence[int] = SIZES) -> tuple[int, int]:

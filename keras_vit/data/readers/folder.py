@@ -1,6 +1,7 @@
 """Folders of pictures, one sub-folder a class."""
 
 import collections
+from collections.abc import Iterator
 
 import numpy as np
 import tensorflow as tf
@@ -83,11 +84,30 @@ def _divided(location: str, found: dict[str, dict[str, list[str]]]):
     return paths, np.concatenate(labels), class_names, indices
 
 
+def _list(folder: str) -> list[str]:
+    """Names in a folder.
+
+    Raises:
+        ValueError: If a name is not UTF-8.
+    """
+    try:
+        return [name.rstrip("/") for name in tf.io.gfile.listdir(folder)]
+    except UnicodeDecodeError as error:
+        raise ValueError(f"Names must be UTF-8. Received: {error.object!r} in {folder!r}. Rename the file.") from error
+
+
+def _walk(folder: str, inner: str = "") -> Iterator[str]:
+    """Paths of all files in a folder and those below it, relative to it."""
+    for name in _list(f"{folder}/{inner}"):
+        if tf.io.gfile.isdir(f"{folder}/{inner}{name}"):
+            yield from _walk(folder, f"{inner}{name}/")
+        else:
+            yield inner + name
+
+
 def _folders(location: str) -> list[str]:
     return sorted(
-        name.rstrip("/")
-        for name in tf.io.gfile.listdir(location)
-        if not name.startswith(".") and tf.io.gfile.isdir(f"{location}/{name.rstrip('/')}")
+        name for name in _list(location) if not name.startswith(".") and tf.io.gfile.isdir(f"{location}/{name}")
     )
 
 
@@ -95,7 +115,7 @@ def _classes(location: str) -> dict[str, list[str]]:
     """{class: paths of its pictures, relative to the folder of the class}."""
     names = _folders(location)
     if not names:
-        example = next((name for name in tf.io.gfile.listdir(location)), None)
+        example = next(iter(_list(location)), None)
         raise ValueError(
             f"A folder with one sub-folder a class is expected, as {location}/cat/1.jpg. Received: a folder without "
             f"sub-folders, which holds {f'{example!r} and the like' if example else 'nothing'}."
@@ -103,15 +123,13 @@ def _classes(location: str) -> dict[str, list[str]]:
     files = {}
     ignored = collections.Counter()
     for name in names:
-        top = f"{location}/{name}"
         files[name] = []
-        for folder, _, members in tf.io.gfile.walk(top):
-            inner = folder.rstrip("/")[len(top) :].strip("/")
-            for member in members:
-                if member.lower().endswith(EXTENSIONS) and not member.startswith("."):
-                    files[name].append(f"{inner}/{member}" if inner else member)
-                else:
-                    ignored[member.rsplit(".", 1)[-1]] += 1
+        for path in _walk(f"{location}/{name}"):
+            member = path.rpartition("/")[2]
+            if member.lower().endswith(EXTENSIONS) and not member.startswith("."):
+                files[name].append(path)
+            else:
+                ignored[member.rsplit(".", 1)[-1]] += 1
         files[name].sort()
     empty = [name for name in names if not files[name]]
     if empty:

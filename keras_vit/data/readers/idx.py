@@ -1,5 +1,6 @@
 """IDX files, the format in which MNIST, Fashion-MNIST, KMNIST and EMNIST are published (http://yann.lecun.com/exdb/mnist)."""
 
+import contextlib
 import gzip
 import math
 import re
@@ -10,7 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_vit.data import splits
-from keras_vit.data.sources import ArraySource, check_labels, select, warn_of_missing_classes
+from keras_vit.data.sources import ArraySource, check_expansion, check_labels, select, warn_of_missing_classes
 
 FASHION_MNIST = (
     "T-shirt/top",
@@ -117,27 +118,22 @@ def _files(location: str, prefix: str | None) -> dict[str, dict[str, str]]:
 
 def _header(path: str) -> tuple[int, tuple[int, ...]]:
     """Length of the header and dimensions of the array, checked against the size of the file."""
-    with tf.io.gfile.GFile(path, "rb") as raw:
-        start = raw.read(2)
-        raw.seek(0)
-        compressed = start == b"\x1f\x8b"
-        file = gzip.GzipFile(fileobj=raw) if compressed else raw
-        try:
-            head = file.read(4)
-            if len(head) < 4 or head[:2] != b"\0\0" or head[2] != 8 or not 1 <= head[3] <= 4:
-                raise ValueError(
-                    f"{path} is not an IDX file of bytes. Expected: a file that begins with 00 00 08 and the number of "
-                    f"dimensions. Received: {head.hex(' ') or 'an empty file'}."
-                )
-            dimensions = file.read(4 * head[3])
-            if len(dimensions) < 4 * head[3]:
-                raise ValueError(f"{path} ends within its header.")
-        except (EOFError, OSError, zlib.error) as error:
-            raise ValueError(f"{path} cannot be unpacked ({error}). Is the download complete?") from error
+    with _open(path) as file:
+        compressed = isinstance(file, gzip.GzipFile)
+        head = _unpacked(path, file, 4)
+        if len(head) < 4 or head[:2] != b"\0\0" or head[2] != 8 or not 1 <= head[3] <= 4:
+            raise ValueError(
+                f"{path} is not an IDX file of bytes. Expected: a file that begins with 00 00 08 and the number of "
+                f"dimensions. Received: {head.hex(' ') or 'an empty file'}."
+            )
+        dimensions = _unpacked(path, file, 4 * head[3])
+        if len(dimensions) < 4 * head[3]:
+            raise ValueError(f"{path} ends within its header.")
     shape = struct.unpack(f">{head[3]}I", dimensions)
     length = 4 + 4 * head[3]
     size, expected = tf.io.gfile.stat(path).length, length + math.prod(shape)
     if compressed:
+        check_expansion(path, size, expected)
         # The last four bytes tell the unpacked size, modulo 2**32.
         with tf.io.gfile.GFile(path, "rb") as raw:
             raw.seek(max(size - 4, 0))
@@ -151,15 +147,35 @@ def _header(path: str) -> tuple[int, tuple[int, ...]]:
 
 
 def _array(path: str, dimensions: int) -> np.ndarray:
+    """Read an array of known size, of which the header was checked against the file."""
     length, shape = _header(path)
     if len(shape) != dimensions or 0 in shape:
         raise ValueError(
             f"{path} must hold an array of {dimensions} dimensions, none of them 0. Received: {list(shape)}."
         )
-    with tf.io.gfile.GFile(path, "rb") as file:
-        data = file.read()
+    expected = length + math.prod(shape)
+    with _open(path) as file:
+        data = _unpacked(path, file, expected + 1)
+    if len(data) != expected:
+        raise ValueError(
+            f"{path} is damaged or incomplete: its header tells of {list(shape)} values, {expected:,} bytes with the "
+            f"header, and there are {'more' if len(data) > expected else f'{len(data):,}'}."
+        )
+    return np.frombuffer(data, np.uint8, offset=length).reshape(shape)
+
+
+@contextlib.contextmanager
+def _open(path: str):
+    """The content of a file, unpacked if it is compressed."""
+    with tf.io.gfile.GFile(path, "rb") as raw:
+        compressed = raw.read(2) == b"\x1f\x8b"
+        raw.seek(0)
+        yield gzip.GzipFile(fileobj=raw) if compressed else raw
+
+
+def _unpacked(path: str, file, count: int) -> bytes:
+    """At most `count` bytes from the start of a file."""
     try:
-        data = gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data
+        return file.read(count)
     except (EOFError, OSError, zlib.error) as error:
         raise ValueError(f"{path} cannot be unpacked ({error}). Is the download complete?") from error
-    return np.frombuffer(data, np.uint8, offset=length).reshape(shape)

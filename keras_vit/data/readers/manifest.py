@@ -9,7 +9,10 @@ import numpy as np
 import tensorflow as tf
 
 from keras_vit.data import holdout, splits
-from keras_vit.data.sources import FileSource, check_labels, select
+from keras_vit.data.sources import FileSource, check_labels, classes_up_to, select
+
+_MAX_DIGITS = 18  # of a class number
+_MAX_VALUES = 2**32  # of labels as vectors
 
 
 def sizes(location: str, **options) -> dict[str, int]:
@@ -51,7 +54,14 @@ def _read(location: str, root=None, test_fraction=0.2, separator=";", class_name
     if not tf.io.gfile.exists(location) or tf.io.gfile.isdir(location):
         raise FileNotFoundError(f"There is no file {location!r}.")
     with tf.io.gfile.GFile(location, "rb") as file:
-        text = file.read().decode("utf-8-sig")
+        content = file.read()
+    try:
+        text = content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        raise ValueError(
+            f"{location} must be UTF-8. Line {line} holds {content[error.start : error.end]!r}. Save the file as UTF-8."
+        ) from error
     is_json = location.lower().endswith((".jsonl", ".json", ".ndjson"))
     entries = _json_lines(location, text) if is_json else _csv(location, text, separator)
     if not entries:
@@ -85,7 +95,7 @@ def _csv(location: str, text: str, separator: str) -> list[tuple]:
             f"Received: {', '.join(columns) or 'an empty file'}."
         )
     entries = []
-    for row in reader:
+    for row in _rows(location, reader):
         path, split = (row["path"] or "").strip(), (row.get("split") or "").strip() or None
         if "labels" in columns:
             label = [part.strip() for part in (row["labels"] or "").split(separator) if part.strip()]
@@ -97,6 +107,13 @@ def _csv(location: str, text: str, separator: str) -> list[tuple]:
     return entries
 
 
+def _rows(location: str, reader: csv.DictReader):
+    try:
+        yield from reader
+    except csv.Error as error:  # a field of more than 128 KiB, or a zero byte
+        raise ValueError(f"Line {reader.line_num + 1} of {location} cannot be read: {error}.") from error
+
+
 def _json_lines(location: str, text: str) -> list[tuple]:
     entries = []
     for number, line in enumerate(text.splitlines(), 1):
@@ -106,15 +123,18 @@ def _json_lines(location: str, text: str) -> list[tuple]:
             entry = json.loads(line)
             path = entry["path"]
             label = entry["labels"] if "labels" in entry else entry["label"]
-        except (json.JSONDecodeError, KeyError, TypeError) as error:
+            split = entry.get("split")
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise ValueError(
                 f'Line {number} of {location} must be an object such as {{"path": "a.jpg", "label": "cat"}}. '
                 f"Received: {line[:100]!r} ({type(error).__name__}: {error})."
             ) from error
         if not isinstance(path, str) or not path or isinstance(label, (dict, float)) or label is None:
             raise ValueError(f"Line {number} of {location} must have a path and a label. Received: {line[:100]!r}.")
+        if split is not None and not isinstance(split, str):
+            raise ValueError(f"Line {number} of {location}: `split` must be a name. Received: {str(split)[:100]!r}.")
         label = [str(part) for part in label] if isinstance(label, list) else str(label)
-        entries.append((number, path, label, entry.get("split")))
+        entries.append((number, path, label, split))
     return entries
 
 
@@ -123,25 +143,43 @@ def _labels(location: str, entries: list[tuple], class_names, multi_label: bool)
     found = sorted({name for names in listed for name in names})
     if class_names is None:
         if all(name.isdecimal() for name in found):
-            class_names = [str(number) for number in range(max(map(int, found), default=-1) + 1)]
+            class_names = _numbered_classes(location, entries, listed)
         else:
             class_names = found
     if not class_names:
         raise ValueError(f"No entry of {location} has a label.")
     number = {name: i for i, name in enumerate(class_names)}
-    if all(name.isdecimal() for name in found):
+    if all(name.isdecimal() and len(name) <= _MAX_DIGITS for name in found):
         number = {**{name: int(name) for name in found}, **number}
     for (line, _, _, _), names in zip(entries, listed, strict=True):
         for name in names:
             if name not in number:
-                raise ValueError(f"Line {line} of {location} has the label {name!r}, not one of {list(class_names)}.")
+                raise ValueError(
+                    f"Line {line} of {location} has the label {name[:100]!r}, not one of {list(class_names)}."
+                )
     where = [f"line {line} of {location}" for line, _, _, _ in entries]
     if not multi_label:
         numbers = np.array([number[names[0]] for names in listed])
         return check_labels(numbers, len(class_names), where.__getitem__), list(class_names)
+    if len(entries) * len(class_names) > _MAX_VALUES:
+        raise ValueError(
+            f"{location} has {len(entries):,} entries with any number of {len(class_names):,} labels, which would take "
+            f"{len(entries) * len(class_names) / 2**28:,.0f} GiB."
+        )
     labels = np.zeros((len(entries), len(class_names)), np.float32)
     for row, names in enumerate(listed):
         for name in names:
             check_labels(np.array([number[name]]), len(class_names), lambda _, row=row: where[row])
             labels[row, number[name]] = 1.0
     return labels, list(class_names)
+
+
+def _numbered_classes(location: str, entries: list[tuple], listed: list[list[str]]) -> list[str]:
+    """The classes 0 to the largest number, which the message names the line of when it is no class number."""
+    numbers = [
+        (int(name) if len(name) <= _MAX_DIGITS else 10**_MAX_DIGITS, entry[0])
+        for entry, names in zip(entries, listed, strict=True)
+        for name in names
+    ]
+    largest, line = max(numbers, default=(-1, 0), key=lambda pair: pair[0])
+    return classes_up_to(largest, len(entries), f"line {line} of {location}")

@@ -1,22 +1,39 @@
 """Arrays of images and labels in a NumPy file, under the names that such files use."""
 
+import contextlib
+import math
 import re
 import zipfile
+import zlib
 
 import numpy as np
 import tensorflow as tf
 
 from keras_vit.data import holdout, splits
-from keras_vit.data.sources import ArraySource, check_labels, select, warn_of_missing_classes
+from keras_vit.data.sources import (
+    ArraySource,
+    check_expansion,
+    check_labels,
+    classes_up_to,
+    select,
+    warn_of_missing_classes,
+)
 
 IMAGES = ("images", "image", "x")
 LABELS = ("labels", "label", "y")
 SPLITS = {"train": "train", "test": "test", "val": "validation", "valid": "validation", "validation": "validation"}
 
+_UNREADABLE = (
+    *(ValueError, EOFError, KeyError, RuntimeError, NotImplementedError),
+    *(zipfile.BadZipFile, zlib.error, tf.errors.OpError),
+)
+
 
 def sizes(location: str, test_fraction: float = 0.2, class_names=None) -> dict[str, int]:
     """Number of examples of each split."""
-    return {key: len(value) for key, value in _read(location, test_fraction)[2].items()}
+    with _Arrays(location) as arrays:
+        _, indices = _labels_and_indices(location, arrays, _pairs(location, arrays.shapes), test_fraction)
+    return {key: len(value) for key, value in indices.items()}
 
 
 def open_source(
@@ -33,54 +50,133 @@ def open_source(
         class_names: names of the classes; from the array `class_names` in the file when `None`, else numbers.
     """
     name = f"npz:{location}"
-    images, labels, indices, file_names = _read(location, test_fraction)
-    class_names = class_names or file_names
-    if class_names is None:
-        count = labels.shape[1] if labels.ndim == 2 else int(labels.max()) + 1
-        class_names = [str(label) for label in range(count)]
-    labels = check_labels(labels, len(class_names), lambda index: f"image {index} of {name}")
-    chosen = select(splits.parse(split, {key: len(value) for key, value in indices.items()}, name), indices)
+    with _Arrays(location) as arrays:
+        pairs = _pairs(location, arrays.shapes)
+        labels, indices = _labels_and_indices(location, arrays, pairs, test_fraction)
+        class_names = class_names or arrays.class_names()
+        if class_names is None:
+            class_names = _numbered_classes(name, labels)
+        labels = check_labels(labels, len(class_names), lambda index: f"image {index} of {name}")
+        parts = splits.parse(split, {key: len(value) for key, value in indices.items()}, name)
+        images = _images_of(arrays, pairs, indices, parts)
+    chosen = select(parts, indices)
     warn_of_missing_classes(name, split, labels[chosen], labels)
-    return ArraySource(name, split, images[chosen], labels[chosen], class_names, multi_label=labels.ndim == 2)
+    return ArraySource(name, split, images, labels[chosen], class_names, multi_label=labels.ndim == 2)
 
 
-def _read(location: str, test_fraction: float):
-    arrays = _load(location)
-    pairs = _pairs(location, arrays)
-    images = [_images(location, key, arrays[key]) for key, _ in pairs.values()]
-    labels = [
-        _labels(location, key, arrays[key], len(image)) for (_, key), image in zip(pairs.values(), images, strict=True)
-    ]
-    if len({image.shape[1:] for image in images}) > 1 or len({label.shape[1:] for label in labels}) > 1:
-        shapes = {key: arrays[key].shape for pair in pairs.values() for key in pair}
-        raise ValueError(f"All splits of {location} must have images and labels of one shape. Received: {shapes}.")
-    images, labels = np.concatenate(images), np.concatenate(labels)
+def _numbered_classes(name: str, labels: np.ndarray) -> list[str]:
+    if labels.ndim == 2:
+        return [str(number) for number in range(labels.shape[1])]
+    largest = int(labels.argmax())
+    return classes_up_to(int(labels[largest]), len(labels), f"image {largest} of {name}")
+
+
+def _labels_and_indices(location: str, arrays: "_Arrays", pairs: dict[str, tuple[str, str]], test_fraction: float):
+    """Labels of all splits one behind the other, and the indices into them by split."""
+    shapes = arrays.shapes
+    for images_key, _ in pairs.values():
+        _check_images(location, images_key, shapes[images_key], arrays.dtypes[images_key])
+    labels = []
+    for images_key, key in pairs.values():
+        labels.append(_labels(location, key, arrays.read(key), shapes[images_key][0]))
+    if len({shapes[key][1:] for key, _ in pairs.values()}) > 1 or len({label.shape[1:] for label in labels}) > 1:
+        found = {key: shapes[key] for pair in pairs.values() for key in pair}
+        raise ValueError(f"All splits of {location} must have images and labels of one shape. Received: {found}.")
+    counts = [len(label) for label in labels]
+    labels = np.concatenate(labels)
     if list(pairs) == ["all"]:
-        indices = holdout.split_indices([str(i) for i in range(len(labels))], labels, test_fraction, shuffle=False)
-    else:
-        stops = np.cumsum([len(arrays[key]) for key, _ in pairs.values()])
-        indices = {
-            key: np.arange(stop - len(arrays[pair[0]]), stop)
-            for (key, pair), stop in zip(pairs.items(), stops, strict=True)
-        }
-    names = arrays.get("class_names")
-    return images, labels, indices, None if names is None else [str(name) for name in names]
+        keys = [str(i) for i in range(len(labels))]
+        return labels, holdout.split_indices(keys, labels, test_fraction, shuffle=False)
+    stops = np.cumsum(counts)
+    indices = {key: np.arange(stop - count, stop) for key, count, stop in zip(pairs, counts, stops, strict=True)}
+    return labels, indices
 
 
-def _load(location: str) -> dict[str, np.ndarray]:
-    if not tf.io.gfile.exists(location):
-        raise FileNotFoundError(f"There is no file {location!r}.")
-    try:
-        with tf.io.gfile.GFile(location, "rb") as file, np.load(file, allow_pickle=False) as arrays:
-            return {key: arrays[key] for key in arrays.files}
-    except (ValueError, zipfile.BadZipFile, AttributeError, EOFError, tf.errors.OpError) as error:
-        raise ValueError(
-            f"{location} cannot be read as an .npz file of plain arrays ({error}). Write it with "
-            "np.savez(path, images=images, labels=labels); arrays of objects are not read."
-        ) from error
+def _images_of(
+    arrays: "_Arrays", pairs: dict[str, tuple[str, str]], indices: dict[str, np.ndarray], parts
+) -> np.ndarray:
+    """Images of some parts; only the arrays that hold them are read."""
+    chosen = []
+    for part in parts:
+        whole = "all" if "all" in pairs else part.name
+        images = arrays.read(pairs[whole][0])
+        chosen.append(images[indices[part.name][part.start : part.stop] - indices[whole].min()])
+    return chosen[0] if len(chosen) == 1 else np.concatenate(chosen)
 
 
-def _pairs(location: str, arrays: dict[str, np.ndarray]) -> dict[str, tuple[str, str]]:
+class _Arrays:
+    """The arrays of an `.npz` file, whose sizes are checked against the file before memory is taken.
+
+    `numpy.load` believes the header of an array and the size that a compressed file tells.
+
+    Attributes:
+        shapes: Shape of each array.
+        dtypes: Data type of each array.
+    """
+
+    def __init__(self, location: str):
+        if not tf.io.gfile.exists(location):
+            raise FileNotFoundError(f"There is no file {location!r}.")
+        self.location = location
+        self.shapes: dict[str, tuple[int, ...]] = {}
+        self.dtypes: dict[str, np.dtype] = {}
+
+    def __enter__(self) -> "_Arrays":
+        self._raw = tf.io.gfile.GFile(self.location, "rb")
+        try:
+            with self._readable():
+                self._zip = zipfile.ZipFile(self._raw)
+                for member in self._zip.infolist():
+                    if member.filename.endswith(".npy"):
+                        self._look_at(member)
+        except BaseException:
+            self._raw.close()
+            raise
+        return self
+
+    def __exit__(self, *_) -> None:
+        self._raw.close()
+
+    def _look_at(self, member: zipfile.ZipInfo) -> None:
+        with self._zip.open(member) as file:
+            shape, dtype = _header(file)
+            expected = file.tell() + math.prod(shape) * dtype.itemsize
+        if dtype.hasobject:
+            raise ValueError(f"{member.filename} holds objects")
+        if expected != member.file_size:
+            raise ValueError(f"{member.filename} has {member.file_size:,} bytes, and its header tells of {expected:,}")
+        check_expansion(f"{member.filename} of {self.location}", member.compress_size, member.file_size)
+        key = member.filename.removesuffix(".npy")
+        self.shapes[key], self.dtypes[key] = shape, dtype
+
+    def read(self, key: str) -> np.ndarray:
+        """Read an array."""
+        with self._readable(), self._zip.open(f"{key}.npy") as file:
+            return np.lib.format.read_array(file, allow_pickle=False)
+
+    def class_names(self) -> list[str] | None:
+        """The array `class_names`, if there is one."""
+        return [str(name) for name in self.read("class_names")] if "class_names" in self.shapes else None
+
+    @contextlib.contextmanager
+    def _readable(self):
+        try:
+            yield
+        except _UNREADABLE as error:
+            raise ValueError(
+                f"{self.location} cannot be read as an .npz file of plain arrays ({error}). Write it with "
+                "np.savez(path, images=images, labels=labels); arrays of objects are not read."
+            ) from error
+
+
+def _header(file) -> tuple[tuple[int, ...], np.dtype]:
+    version = np.lib.format.read_magic(file)
+    read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+    shape, _, dtype = read(file)
+    return shape, dtype
+
+
+def _pairs(location: str, arrays: dict[str, tuple[int, ...]]) -> dict[str, tuple[str, str]]:
     """{split: (name of the images, name of the labels)}."""
     found: dict[str, dict[str, str]] = {}
     for key in arrays:
@@ -98,18 +194,17 @@ def _pairs(location: str, arrays: dict[str, np.ndarray]) -> dict[str, tuple[str,
     return pairs if len(pairs) == 1 or "all" not in pairs else {k: v for k, v in pairs.items() if k != "all"}
 
 
-def _images(location: str, key: str, images: np.ndarray) -> np.ndarray:
+def _check_images(location: str, key: str, shape: tuple[int, ...], dtype: np.dtype) -> None:
     hint = ""
-    if images.dtype.kind == "f":
+    if dtype.kind == "f":
         hint = " Multiply by 255 if the values are in 0..1, and write with .round().astype('uint8')."
-    if images.dtype != np.uint8 or images.ndim not in (3, 4) or (images.ndim == 4 and images.shape[-1] not in (1, 3)):
+    if dtype != np.uint8 or len(shape) not in (3, 4) or (len(shape) == 4 and shape[-1] not in (1, 3)):
         raise ValueError(
             f"Images must be uint8 [n, H, W] or [n, H, W, C] with 1 or 3 channels, values 0..255. Received: {key!r} of "
-            f"{location} with {images.dtype} {list(images.shape)}.{hint}"
+            f"{location} with {dtype} {list(shape)}.{hint}"
         )
-    if 0 in images.shape:
-        raise ValueError(f"{key!r} of {location} holds no image: its shape is {list(images.shape)}.")
-    return images
+    if 0 in shape:
+        raise ValueError(f"{key!r} of {location} holds no image: its shape is {list(shape)}.")
 
 
 def _labels(location: str, key: str, labels: np.ndarray, count: int) -> np.ndarray:
@@ -117,7 +212,7 @@ def _labels(location: str, key: str, labels: np.ndarray, count: int) -> np.ndarr
         labels = labels[:, 0]
     if labels.ndim not in (1, 2) or len(labels) != count:
         raise ValueError(
-            f"There must be one label an image, {count}. Received: {key!r} of {location}, shape {list(labels.shape)}."
+            f"There must be one label per image, {count}. Received: {key!r} of {location}, shape {list(labels.shape)}."
         )
     if labels.ndim == 1 and labels.dtype.kind not in "iu":
         raise ValueError(f"Labels must be integers. Received: {key!r} of {location} with {labels.dtype}.")

@@ -13,9 +13,17 @@ from absl import logging
 from keras_vit import _checks
 from keras_vit.data import splits
 from keras_vit.data.records import RecordSource, Slice
+from keras_vit.data.sources import MAX_CLASSES
 
 INFO_FILE = "dataset_info.json"
 _SHARD = re.compile(r"(?P<split>[\w.]+?)(\.tfrecords?)?-\d{5}-of-(?P<count>\d{5})(\.tfrecords?)?(\.gz)?")
+_INFO_TYPES = {
+    "class_names": (list, str),
+    "num_classes": (int, int),
+    "multi_label": (bool, bool),
+    "records": (dict, int),
+    "written": (dict, dict),
+}
 _COMPRESSION = {b"\x1f\x8b": "GZIP"}
 
 
@@ -61,12 +69,15 @@ def open_source(
     files, info = _files(location)
     class_names = class_names or info.get("class_names")
     multi_label = multi_label or info.get("multi_label", False)
-    num_classes = num_classes or (len(class_names) if class_names else info.get("num_classes"))
-    if not num_classes:
+    if num_classes is None:
+        num_classes = len(class_names) if class_names else info.get("num_classes")
+    if num_classes is None:
         raise ValueError(
             f"How many classes do the labels of {location} have? Give num_classes=, as "
             f"'{name}#num_classes=1000'. (Files written by train.make_tfrecords tell it in {INFO_FILE}.)"
         )
+    if _checks.positive_int("num_classes", num_classes) > MAX_CLASSES:
+        raise ValueError(f"`num_classes` must be at most {MAX_CLASSES:,}. Received: {num_classes} for {name}.")
     if num_examples is not None:
         if split not in files:
             raise ValueError(
@@ -138,11 +149,37 @@ def _files(location: str) -> tuple[dict[str, list[str]], dict]:
                 f"Received: {len(files[split])}."
             )
     info_path = f"{folder.rstrip('/')}/{INFO_FILE}" if folder else INFO_FILE
-    info = {}
-    if tf.io.gfile.exists(info_path):
-        with tf.io.gfile.GFile(info_path) as file:
-            info = json.load(file)
-    return dict(files), info
+    return dict(files), read_info(info_path)
+
+
+def read_info(path: str) -> dict:
+    """Read `dataset_info.json`.
+
+    Args:
+        path: Name of the file, which may be missing.
+
+    Returns:
+        Its content. Empty if there is no such file.
+
+    Raises:
+        ValueError: If the file is not JSON, or one of the fields that are read has another type.
+    """
+    if not tf.io.gfile.exists(path):
+        return {}
+    try:
+        with tf.io.gfile.GFile(path, "rb") as file:
+            info = json.loads(file.read().decode())
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{path} is not valid JSON: {error}") from error
+    if not isinstance(info, dict):
+        raise ValueError(f"{path} must hold a JSON object. Received: a {type(info).__name__}.")
+    for key, (kind, of) in _INFO_TYPES.items():
+        value = info.get(key)
+        values = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+        if value is not None and not (type(value) is kind and all(type(part) is of for part in values)):
+            expected = kind.__name__ if kind is of else f"{kind.__name__} of {of.__name__}"
+            raise ValueError(f"`{key}` in {path} must be a {expected}. Received: {str(value)[:100]}.")
+    return info
 
 
 def _counts(paths: list[str], info: dict) -> list[int]:

@@ -1,0 +1,207 @@
+"""The TPU compiler, on a machine without a TPU: what a program needs of memory, operations and traffic.
+
+libtpu, which holds the compiler, is an ordinary package; JAX describes to it the slice to compile for. A program of
+TensorFlow gets there as HLO, the form in which TensorFlow itself gives its steps to a TPU's compiler.
+
+References:
+    https://docs.jax.dev/en/latest/aot.html, https://openxla.org/xla/tf2xla
+"""
+
+import collections
+import dataclasses
+import importlib.metadata
+import importlib.util
+import os
+import re
+
+from keras_vit.planning.tpu_targets import Target
+
+# libtpu otherwise asks Google Cloud's metadata server which machine this is, for minutes where there is none.
+_ENVIRONMENT = {
+    "TPU_SKIP_MDS_QUERY": "1",
+    "TPU_ACCELERATOR_TYPE": "v5litepod-4",
+    "TPU_WORKER_HOSTNAMES": "localhost",
+    "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",  # nothing is run, so that several may compile at once
+}
+_UNITS = {"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
+# The two ways in which the compiler says that a program is too large.
+_MEMORY_ERRORS = (
+    r"Used ([\d.]+[KMGT]) of ([\d.]+[KMGT]) hbm",
+    r"\(([\d.]+[KMGT])\) exceeds available HBM \(([\d.]+[KMGT])\)",
+)
+
+
+class CompilerMissing(ImportError):
+    """The packages that compile for TPUs are not installed."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Compiled:
+    """What the compiler says of a program, for one device.
+
+    Attributes:
+        flops: Operations.
+        bytes_accessed: Bytes from and to memory.
+        arguments: Bytes of what the program takes: weights, optimiser, batch.
+        outputs: Bytes of what it returns.
+        aliased: Bytes of the outputs that are written over arguments.
+        temporaries: Bytes that it needs in between.
+        code: Bytes of the program itself.
+        collectives: How many operations of each kind exchange data between the devices, such as `all-reduce`.
+    """
+
+    flops: float
+    bytes_accessed: float
+    arguments: int
+    outputs: int
+    aliased: int
+    temporaries: int
+    code: int
+    collectives: dict[str, int]
+
+    @property
+    def memory(self) -> int:
+        """Bytes of a device's memory that the program needs."""
+        return self.arguments + self.outputs - self.aliased + self.temporaries + self.code
+
+
+@dataclasses.dataclass(frozen=True)
+class DoesNotFit:
+    """The compiler's answer for a program that is too large.
+
+    Attributes:
+        memory: Bytes that it needs.
+        capacity: Bytes that there are for it.
+    """
+
+    memory: int
+    capacity: int
+
+
+def available() -> bool:
+    """Tells whether the compiler is installed."""
+    return importlib.util.find_spec("libtpu") is not None and importlib.util.find_spec("jax") is not None
+
+
+def versions() -> str:
+    """Returns what compiles: `libtpu 0.0.42.1 through jax 0.10.2`."""
+    return " through ".join(f"{name} {importlib.metadata.version(name)}" for name in ("libtpu", "jax"))
+
+
+def compile_hlo(hlo: bytes, target: Target, replicas: int = 1) -> Compiled | DoesNotFit:
+    """Compiles a program for a slice.
+
+    Args:
+        hlo: A serialised `HloModuleProto`.
+        target: The slice.
+        replicas: On how many of its devices the same program runs.
+
+    Raises:
+        CompilerMissing: If the extra `plan` is not installed.
+    """
+    _prepare()
+    import numpy as np
+    from jax._src import compiler
+    from jax._src.interpreters import mlir
+    from jax._src.lib import xla_client
+    from jaxlib.mlir import ir
+
+    text = xla_client._xla.mlir.xla_computation_to_mlir_module(xla_client.XlaComputation(hlo))
+    text = text.replace("mhlo.copy", "stablehlo.optimization_barrier")  # identities that the importer leaves behind
+    module = ir.Module.parse(text, mlir.make_ir_context())
+    devices = topology(target).devices[:replicas]
+    assignment = np.array([[device.id] for device in devices])  # [replicas, 1]
+    options = compiler.get_compile_options(
+        num_replicas=replicas, num_partitions=1, device_assignment=assignment, backend=devices[0].client
+    )
+    return outcome(lambda: devices[0].client.compile(module, xla_client.DeviceList(tuple(devices)), options))
+
+
+def capacity(target: Target) -> int:
+    """Returns the bytes of a device's memory that programs may use: all that the compiler does not keep for the system.
+
+    The compiler says it when a program is too large, so it is given one.
+    """
+    device = topology(target).devices[0]
+    import jax
+
+    huge = jax.ShapeDtypeStruct((2 * target.memory,), "uint8", sharding=jax.sharding.SingleDeviceSharding(device))
+    answer = outcome(lambda: jax.jit(lambda x: x + x[:1]).lower(huge).compile())
+    if isinstance(answer, Compiled):
+        raise RuntimeError(f"The compiler takes twice the memory of {target.name} for granted. Expected a refusal.")
+    return answer.capacity
+
+
+def topology(target: Target):
+    """Returns JAX's description of a slice; `devices` of it are what programs are compiled for."""
+    _prepare()
+    from jax.experimental import topologies
+
+    options = {}
+    if target.chips == 1:
+        options["chips_per_host_bounds"] = [1, 1, 1]
+    if target.generation.devices < target.generation.cores:
+        options["chip_config_name"] = "megacore"  # both cores of a chip as one device
+    return topologies.get_topology_desc(platform="tpu", topology_name=target.topology, **options)
+
+
+def outcome(compile_program) -> Compiled | DoesNotFit:
+    """Calls a function that compiles a program and reads from the executable what the compiler knows of it."""
+    try:
+        executable = compile_program()
+    except Exception as error:  # noqa: BLE001  jaxlib's error type is private
+        too_large = _read_memory_error(str(error))
+        if too_large is None:
+            raise
+        return too_large
+    return read(executable)
+
+
+def read(executable) -> Compiled:
+    """Returns what the compiler says of an executable, of JAX's inner kind or of `jax.jit(...).lower().compile()`."""
+    cost = executable.cost_analysis()
+    if hasattr(executable, "memory_analysis"):
+        memory, text = executable.memory_analysis(), executable.as_text()
+    else:
+        memory, text = executable.get_compiled_memory_stats(), executable.hlo_modules()[0].to_string()
+    return Compiled(
+        cost["flops"],
+        cost["bytes accessed"],
+        memory.argument_size_in_bytes,
+        memory.output_size_in_bytes,
+        memory.alias_size_in_bytes,
+        memory.temp_size_in_bytes,
+        memory.generated_code_size_in_bytes,
+        collectives(text),
+    )
+
+
+def _prepare() -> None:
+    """Sets what libtpu reads when it is first used."""
+    if not available():
+        raise CompilerMissing(
+            "Compiling for TPUs needs jax[tpu] beside TensorFlow. Install it with: "
+            "pip install 'keras-vision-transformers[cpu,plan]'"
+        )
+    for name, value in _ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
+    import jax
+
+    jax.config.update("jax_platforms", "cpu")  # there is no TPU to look for
+
+
+def _read_memory_error(message: str) -> DoesNotFit | None:
+    for pattern in _MEMORY_ERRORS:
+        match = re.search(pattern, message)
+        if match:
+            used, capacity = (int(float(text[:-1]) * _UNITS[text[-1]]) for text in match.groups())
+            return DoesNotFit(used, capacity)
+    return None
+
+
+_COLLECTIVE = re.compile(r" (all-reduce|all-gather|reduce-scatter|all-to-all|collective-permute)(?:-start)?\(")
+
+
+def collectives(text: str) -> dict[str, int]:
+    """Counts the operations of a compiled program's text that exchange data, by kind."""
+    return dict(collections.Counter(_COLLECTIVE.findall(text)))
