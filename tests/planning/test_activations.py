@@ -69,7 +69,7 @@ def test_activations_that_tensorflow_keeps_beside_those_that_are_counted():
     assert kept_by_tensorflow(model) / cost.of_model(model).activations == pytest.approx(1.17, abs=0.01)
     # Activation functions other than GELU's tanh form, and relative positions, have no backward pass written out.
     ratios = {name: kept_by_tensorflow(small(name)) / counted(name) for name in ("deit", "relative")}
-    assert 1.4 < ratios["deit"] < 1.6 and 1.02 < ratios["relative"] < 1.06
+    assert 1.3 < ratios["deit"] < 1.5 and 1.01 < ratios["relative"] < 1.06
 
 
 def small(name, **arguments):
