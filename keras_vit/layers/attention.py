@@ -60,9 +60,9 @@ class SelfAttention(CompositeLayer):
         num_heads: Number of heads `H`. It must divide the width.
         dropout_rate: Rate of the dropout of attention weights.
         use_bias: Whether query, key and value have biases. The output projection always has one.
-        relative_positions: Number of tokens `L` for which 1-D relative position embeddings are learned, or None. Each
-            pair of tokens has the embedding of its offset, whose product with the query is added to the logits (paper,
-            appendix D.4).
+        relative_positions: Number of tokens `L` of a model with learned 1-D relative position embeddings, or None.
+            Each pair of tokens has the embedding of its offset. Its product with the query is added to the logits
+            (paper, appendix D.4).
         chunk_size: Number of queries whose attention weights are computed at a time, so that memory grows with the
             number of tokens and not with its square. None for all at once. The result is the same but for rounding, and
             the backward pass recomputes the weights. It excludes dropout of weights and relative positions.

@@ -70,14 +70,14 @@ def cases(dtype):
 @pytest.mark.parametrize("name", list(cases("float32")))
 def test_kernels_in_float32(name):
     formula, arguments, constants = cases("float32")[name]
-    # GELU's derivative is a sum of terms up to 9, of which little remains.
+    # GELU's derivative is a sum of terms up to 9, whose sum is small.
     assert_same(formula, arguments, *constants, rtol=1e-5, atol=2e-5 if name == "gelu_tanh" else 3e-6)
 
 
 @pytest.mark.parametrize("name", list(cases("float32")))
 def test_kernels_in_bfloat16_to_its_precision(name):
     formula, arguments, constants = cases("bfloat16")[name]
-    # 8 bits, of which the plain form loses some at every step: both may be 2 or 3 units off.
+    # The plain form rounds to 8 bits at every step: both may be 2 or 3 units off.
     assert_same(formula, arguments, *constants, rtol=0.05, atol=0.05)
 
 

@@ -6,7 +6,7 @@ import keras
 
 
 def recompute_from(upstream: Any, *tensors: Any) -> tuple[Any, ...]:
-    """Return tensors from which the backward pass recomputes what the forward pass did not save.
+    """Return the inputs of a recomputation in the backward pass.
 
     TensorFlow's graph optimizer merges equal computations and keeps the result in between. It does not merge those that
     wait for the derivative `upstream`. XLA, which fuses such work into the operations that need it, is left to decide.
