@@ -349,6 +349,7 @@ FAMILY = Family(
         ),
         layout=lambda config: Layout("timm", slots="none" if config["num_registers"] else "prefix"),
         fit=_fit,
+        tensors="safetensors",
         documents=_documents,
     ),
 )
