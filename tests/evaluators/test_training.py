@@ -59,7 +59,7 @@ def test_every_interval_stops_the_loop():
         split = evaluators.Split([{"image": np.eye(4, dtype=np.float32), "label": np.arange(4) % 2}], 2)
         return evaluators.Subject(lambda x: x, lambda x: x, lambda *_: split, "source", "train", "test", "pp")
 
-    suite = evaluators.Suite(["knn(neighbours=(1,), every=3)", "fewshot(shots=(1,), seeds=1)"])
+    suite = evaluators.Suite(["knn(neighbors=(1,), every=3)", "fewshot(shots=(1,), seeds=1)"])
     scheduled = evaluators.Scheduled(suite, subject, total_steps=8, every=5)
     assert scheduled.intervals() == [3]
     assert [step for step in range(1, 9) if scheduled.due(step)] == [3, 5, 6, 8]
@@ -80,7 +80,7 @@ def test_an_evaluator_that_fails_costs_its_own_results_only():
     def subject():
         return evaluators.Subject(lambda x: x, lambda x: x, open_split, "source", "train", "test", "pp")
 
-    suite = evaluators.Suite(["knn(neighbours=(1,))", "fewshot(shots=(1,), seeds=1)"])
+    suite = evaluators.Suite(["knn(neighbors=(1,))", "fewshot(shots=(1,), seeds=1)"])
     scheduled = evaluators.Scheduled(suite, subject, total_steps=8, every=5)
     before = len(opened)
     assert before == 4
