@@ -22,6 +22,7 @@ import keras_vit.checkpoints as checkpoints_of_the_field
 from keras_vit import distribute, evaluators, program
 from keras_vit import recipe as recipes
 from keras_vit.data import eval_batches, open_source, train_batches
+from keras_vit.inference import FunctionClassifier, ModelCard
 from keras_vit.inspection import plots
 from keras_vit.training import engine as engines
 from keras_vit.training import errors, inputs, lock, preemption, record, report, run_directory
@@ -167,23 +168,15 @@ def train(recipe: recipes.Recipe, workdir: str, engine, strategy, stop: preempti
 
 def scheduled_evaluators(recipe: recipes.Recipe, forward, batch_size, class_names) -> evaluators.Scheduled:
     """The evaluators of the recipe, on the weights as they are when one is due; opens all their data first."""
-    open_split = evaluators.opener(batch_size, recipe.data.on_bad_image)
-
-    def subject():
-        return evaluators.Subject(
-            forward.predict,
-            forward.features,
-            open_split,
-            recipe.data.source,
-            recipe.data.train_split,
-            recipe.data.eval_split,
-            recipe.data.pp_eval,
-            output=recipe.loss,
-            class_names=class_names,
-            image_shape=forward.state.model.input_shape[1:],
-        )
-
-    return evaluators.Scheduled(evaluators.Suite(recipe.evaluators), subject, recipe.total_steps, recipe.eval_every)
+    card = ModelCard(tuple(class_names), recipe.data.pp_eval, recipe.loss, forward.state.model.input_shape[1:])
+    context = evaluators.Context(
+        FunctionClassifier(card, forward.predict, forward.features),
+        evaluators.opener(batch_size, recipe.data.on_bad_image),
+        recipe.data.source,
+        recipe.data.train_split,
+        recipe.data.eval_split,
+    )
+    return evaluators.Scheduled(evaluators.Suite(recipe.evaluators), context, recipe.total_steps, recipe.eval_every)
 
 
 def draw_figure(recipe: recipes.Recipe, workdir, evaluation, class_names, results):

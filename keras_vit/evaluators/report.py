@@ -40,6 +40,11 @@ def to_json(results: Sequence[Result]) -> str:
             content[result.name]["missing"] = result.missing
         if result.not_measured:
             content[result.name]["not_measured"] = result.not_measured
+    return json_text(content)
+
+
+def json_text(content: Any) -> str:
+    """Return JSON, with lists for arrays and null for numbers that are not finite."""
     return json.dumps(plain(content), allow_nan=False)
 
 
