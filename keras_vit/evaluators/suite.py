@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterable
 
 from absl import logging
 
-from keras_vit import _checks
-from keras_vit.evaluators import arguments, on_features, on_scores, specs
+from keras_vit import _calls, _checks
+from keras_vit.evaluators import arguments, on_features, on_scores
 from keras_vit.evaluators.result import Result, format_metric
 from keras_vit.evaluators.subject import NotMeasurable, Subject
 
@@ -38,18 +38,16 @@ class Suite:
     def __init__(self, texts: Iterable[str]):
         self.evaluators, self.every = {}, {}
         for text in texts:
-            kind, values = specs.parse(text)
-            if kind not in EVALUATORS:
-                raise ValueError(
-                    f"Unknown evaluator {kind!r} in {text!r}.{_checks.nearest(kind, EVALUATORS)} "
-                    f"There are: {', '.join(EVALUATORS)}."
-                )
-            name, every = arguments.text("name", values.pop("name", None)) or kind, values.pop("every", None)
+            calls = _calls.parse(text, "evaluator", "fewshot(shots=(1, 10))")
+            if len(calls) != 1:
+                raise ValueError(f"One evaluator is expected, such as 'fewshot(shots=(1, 10))'. Received: {text!r}.")
+            evaluator, values = calls[0].create(calls[0].function(EVALUATORS, "evaluator"), extra=("name", "every"))
+            name, every = arguments.text("name", values.get("name")) or calls[0].name, values.get("every")
             if name in self.evaluators:
                 raise ValueError(f"Two evaluators are called {name!r}: give one of them another with name='...'.")
             if every is not None:
                 _checks.positive_int("every", every)
-            self.evaluators[name] = specs.create(EVALUATORS[kind], values, text)
+            self.evaluators[name] = evaluator
             self.every[name] = every
 
     def due(self, step: int, total_steps: int, every: int) -> list[str]:
