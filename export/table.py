@@ -160,9 +160,9 @@ def write(output):
         any_timed = any_timed or bool(timed)
         examples[name] = max((result.get("examples", 0) for result in verified.values()), default=0)
     counts = ", ".join(f"{title(name)} {count}" for name, count in examples.items())
-    note = f"Pictures verified on: {counts}."
+    note = f"Images verified on: {counts}."
     if any_timed:
-        note += f" Latency of the network from a prepared picture to probabilities, {options.threads} threads."
+        note += f" Latency of the model from a preprocessed image to probabilities, {options.threads} threads."
     width = len(head) if any_timed else len(head) - 2  # nothing was timed, nothing is shown
     lines = [f"| {' | '.join(cells[:width])} |" for cells in [head, *rows]]
     lines.insert(1, f"|---|---|---{'|--:' * (width - 3)}|")
