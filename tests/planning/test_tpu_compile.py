@@ -120,7 +120,12 @@ def test_generations_and_pods(structure, target, monkeypatch):
 @pytest.mark.parametrize("fsdp", [False, True])
 def test_the_program_on_the_jax_backend(fsdp):
     command = [sys.executable, "-m", "train.plan", "--config=train/configs/digits.py", "--target=v5e-8", "--json"]
-    command += ["--nosearch", "--config.data.batch_size=64", "--config.model.hidden_size=512", f"--fsdp={fsdp}"]
+    command += [
+        "--nosearch",
+        "--config.data.batch_size=64",
+        "--config.model.arguments.hidden_size=512",
+        f"--fsdp={fsdp}",
+    ]
     environment = {**os.environ, "KERAS_BACKEND": "jax"}
     result = subprocess.run(command, env=environment, stdout=subprocess.PIPE, check=True)
     content = json.loads(result.stdout)["tpu"]
