@@ -22,7 +22,8 @@ pytestmark = pytest.mark.skipif(
 )
 PRECISIONS = ("float32", "mixed_bfloat16")
 STRUCTURES = tpu_cases.structures()
-SHORT = {"ViT of one layer": dataclasses.replace(STRUCTURES["ViT"], num_layers=1)}
+_ONE_LAYER = {**STRUCTURES["ViT"].arguments, "num_layers": 1}
+SHORT = {"ViT of one layer": dataclasses.replace(STRUCTURES["ViT"], arguments=_ONE_LAYER)}
 
 
 @pytest.fixture(autouse=True)

@@ -62,8 +62,12 @@ def recipe(model: recipes.Model, precision: str, setting: str) -> recipes.Recipe
     if setting == "everything":
         fields["optim"] = recipes.Optim(name="adamw", momentum_dtype="bfloat16", weight_decay=0.1, layer_decay=0.9)
     for path, value in SETTINGS[setting].items():
-        part, name = path.split(".")
-        if part != "model" or model.variant in VIT:
+        part, _, name = path.partition(".")
+        if part == "model":
+            if model.variant in VIT:
+                arguments = {**fields["model"].arguments, name.removeprefix("arguments."): value}
+                fields["model"] = dataclasses.replace(fields["model"], arguments=arguments)
+        else:
             fields[part] = dataclasses.replace(fields[part], **{name: value})
     if model.variant not in VIT:
         fields["optim"] = dataclasses.replace(fields["optim"], layer_decay=1.0)
