@@ -66,7 +66,6 @@ OPTIONAL = {
     "openvino",
     "libtpu",
     "sklearn",
-    "scipy",
     "safetensors",
     "PIL",
     "tqdm",
