@@ -3,12 +3,15 @@
 import pathlib
 import re
 
+import pytest
+
 import keras_vit
 
 DOCUMENT = pathlib.Path(__file__).parent.parent.parent / "docs" / "inspection.md"
 
 
 def test_python_runs(tmp_path, monkeypatch):
+    pytest.importorskip("matplotlib", reason="the page draws figures")
     text = DOCUMENT.read_text(encoding="utf-8")
     (code,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
     narrow = {"hidden_size": 24, "num_layers": 2, "mlp_dim": 16}
