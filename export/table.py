@@ -1,12 +1,12 @@
-"""Makes the table of docs/serving.md: models through every format and precision, verified, with size and latency.
+"""Write the table of docs/export_formats.md: every format and precision, verified, with size and latency.
 
     python -m export.table --work=/tmp/table --demo=runs/digits --step=export
     python -m export.table --work=/tmp/table --demo=runs/digits --step=measure
-    python -m export.table --work=/tmp/table --demo=runs/digits --step=write --output=docs/serving.md
+    python -m export.table --work=/tmp/table --demo=runs/digits --step=write --output=docs/export_formats.md
 
 Models by name get random weights and are verified on pictures of the digits. To a model that nobody trained all of them
 look much alike, and its best classes nearly tie: answers of 16-bit and integer files are counted but not refused, their
-probabilities are. What exists in --work is not made again. Measure on a machine that does nothing else: each artefact
+probabilities are. What exists in --work is not made again. Measure on a machine that does nothing else: each artifact
 is timed in a process of its own, on one picture at a time.
 """
 
@@ -21,32 +21,23 @@ import sys
 import numpy as np
 from absl import flags, logging
 
-from keras_vit import _io, models, program, recipe, training
-from keras_vit.serving import (
-    files,
-    interchange,
-    latency,
-    pictures,
-    quantization,
-    runs,
-    saved_model,
-    tflite,
-    verify,
-)
+from keras_vit import _io, models, program, recipe
+from keras_vit.exporting import onnx_openvino, quantization, saved_model, single_file, tflite, verify
+from keras_vit.inference import keras_model, latency, sample_images
 from keras_vit.training import run_directory
 
 STEPS = ("export", "measure", "write")
-FORMATS = ("saved_model", *(f"tflite-{precision}" for precision in quantization.PRECISIONS), *interchange.FORMATS)
+FORMATS = ("saved_model", *(f"tflite-{precision}" for precision in quantization.PRECISIONS), *onnx_openvino.FORMATS)
 BEGIN, END = "<!-- table: export.table -->", "<!-- end of table -->"
 
-flags.DEFINE_string("work", None, "Directory for the artefacts and what is measured.")
+flags.DEFINE_string("work", None, "Directory for the artifacts and what is measured.")
 flags.DEFINE_string("demo", None, "Directory of a run that was trained, for the first rows.")
 flags.DEFINE_list("models", ["ViT-S/16", "ViT-B/16", "R50+ViT-B/16", "BiT-R50x1"], "Models with random weights to try.")
 flags.DEFINE_enum("step", "export", STEPS, "What to do.")
-flags.DEFINE_list("formats", list(FORMATS), "Which artefacts.")
+flags.DEFINE_list("formats", list(FORMATS), "Which artifacts.")
 flags.DEFINE_integer("examples", 32, "Pictures to verify with, and to calibrate with; for the demo all and 256.", 1)
 flags.DEFINE_integer("threads", os.cpu_count() or 1, "Threads of the kernels.", 1)
-flags.DEFINE_integer("calls", 15, "Timed calls for each artefact.", 1)
+flags.DEFINE_integer("calls", 15, "Timed calls for each artifact.", 1)
 flags.DEFINE_string("output", None, "Markdown file with the two marks that the table goes between.")
 
 
@@ -54,7 +45,7 @@ def main(argv):
     del argv
     options = flags.FLAGS
     if not options.work:
-        raise ValueError("--work (a directory for the artefacts) is needed.")
+        raise ValueError("--work (a directory for the artifacts) is needed.")
     for name in ("demo", *options.models) if options.demo else options.models:
         folder = folder_of(name)
         if options.step == "export":
@@ -99,34 +90,32 @@ def export(name, folder):
     wanted = [kind for kind in options.formats if kind not in results]
     if not wanted:
         return
-    run = training.load_run(run_of(name, folder))
-    description = runs.describe(run)
-    preprocess = runs.preprocess_function(description)
+    classifier = keras_model.open_model(run_of(name, folder))
+    model, card = classifier.model, classifier.card
     count, calibrated = (10_000, 256) if name == "demo" else (options.examples, options.examples)
-    examples = runs.verification_pictures(run, count)
-    train_split = run.config["recipe"]["data"]["train_split"]
-    calibration = runs.verification_pictures(run, calibrated, split=train_split)
+    images = sample_images.for_model(card, count)
+    calibration = sample_images.for_model(card, calibrated, split=card.recipe_data["train_split"])
     if name != "demo":
-        examples = pictures.Pictures(examples.contents, None, examples.names)
-    common = {"preprocess": preprocess, "description": description, "examples": examples}
+        images = images._replace(labels=None)
+    common = {"card": card, "images": images}
     for kind in wanted:
         logging.info("%s: %s", name, kind)
-        path = artefact_path(folder, kind)
+        path = artifact_path(folder, kind)
         try:
             if kind == "saved_model":
-                _, comparison = saved_model.export_saved_model(run.model, path, **common)
-            elif kind in interchange.FORMATS:
-                comparison = interchange.export_interchange(run.model, path, kind, **common)
+                _, comparison = saved_model.export_saved_model(model, path, **common)
+            elif kind in onnx_openvino.FORMATS:
+                comparison = onnx_openvino.export_onnx_openvino(model, path, kind, **common)
             else:
                 precision = kind.removeprefix("tflite-")
                 tolerance = verify.tolerance_of(precision)
                 if name != "demo" and precision != "float32":
                     tolerance = dataclasses.replace(tolerance, top1_agreement=0.0)
                 comparison = tflite.export_tflite(
-                    run.model, path, **common, precision=precision, calibration=calibration, tolerance=tolerance
+                    model, path, **common, precision=precision, calibration=calibration, tolerance=tolerance
                 )
             results[kind] = {"passed": True, "bytes": latency.size_of(path), **vars(comparison)}
-        except (verify.VerificationError, files.ConversionError) as error:
+        except (verify.VerificationError, single_file.ConversionError) as error:
             logging.error("%s", error)
             results[kind] = {"passed": False, "error": str(error)}
             if getattr(error, "comparison", None):
@@ -134,13 +123,13 @@ def export(name, folder):
         _io.write_json(os.path.join(folder, "verified.json"), results)
 
 
-def artefact_path(folder, kind):
+def artifact_path(folder, kind):
     extension = {"onnx": ".onnx", "openvino": ".xml", "saved_model": ""}.get(kind, ".tflite")
     return os.path.join(folder, kind + extension)
 
 
 def measure(name, folder):
-    """Times the model and its artefacts, each in another process."""
+    """Times the model and its artifacts, each in another process."""
     options = flags.FLAGS
     module = sys.modules[main.__module__].__spec__.name.rpartition(".")[0] + ".benchmark"
     verified = read_json(os.path.join(folder, "verified.json"))
@@ -148,9 +137,9 @@ def measure(name, folder):
     for kind in ("keras", *options.formats):
         if kind in timed or (kind != "keras" and not verified.get(kind, {}).get("passed")):
             continue
-        path = run_of(name, folder) if kind == "keras" else artefact_path(folder, kind)
+        path = run_of(name, folder) if kind == "keras" else artifact_path(folder, kind)
         calls = options.calls if name != "demo" else 10 * options.calls
-        command = [sys.executable, "-m", module, f"--artefacts={path}", "--batch_sizes=1", "--json"]
+        command = [sys.executable, "-m", module, f"--artifacts={path}", "--batch_sizes=1", "--json"]
         command += [f"--threads={options.threads}", f"--calls={calls}"]
         done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
         timed[kind] = json.loads(done.stdout)
@@ -187,7 +176,7 @@ def write(output):
 
 
 def row(name, kind, verified, timed):
-    """The cells of a line: what was found for an artefact."""
+    """The cells of a line: what was found for an artifact."""
     result = verified.get(kind, {})
     form, _, precision = kind.partition("-")
     cells = [title(name), form, precision or "float32"]

@@ -19,14 +19,16 @@ ORDER = (
     "optim",
     "distribute",
     "training",
+    "inference",
     "evaluators",
     "inspection",
-    "serving",
+    "exporting",
+    "tf_serving",
     "planning",
     "program",
 )
 PROGRAMS = ("train", "export")  # folders; a program imports keras_vit.* and no other program
-WITH_TENSORFLOW = {"data", "distribute", "training", "serving", "planning", *PROGRAMS}
+WITH_TENSORFLOW = {"data", "distribute", "training", "inference", "exporting", "tf_serving", "planning", *PROGRAMS}
 # Keras has no gradient of a function with respect to tensors, and no rounding that XLA keeps: these ask the backend
 # that runs, inside of a function; nor has it a loop whose rounds follow each other, or a way to say what comes later.
 BACKEND_SWITCHES = {

@@ -1,13 +1,13 @@
-"""Measures a trained model, or an artefact exported from it, on labelled images.
+"""Measures a trained model, or an artifact exported from it, on labelled images.
 
     python -m train.evaluate --model=runs/digits
     python -m train.evaluate --model=runs/digits --data=folder:/pictures --split=test --json
-    python -m train.evaluate --model=runs/digits --artefact=digits.tflite
+    python -m train.evaluate --model=runs/digits --artifact=digits.tflite
     python -m train.evaluate --model=runs/digits --evaluators=knn --evaluators="fewshot(shots=(1, 10))" --markdown
 
-An artefact is a SavedModel, or a TFLite, ONNX or OpenVINO file. Without --data it takes the data set and the
+An artifact is a SavedModel, or a TFLite, ONNX or OpenVINO file. Without --data it takes the data set and the
 evaluation split of the run. Every example counts exactly once. --evaluators measures something else instead: see
-docs/recipes.md for what there is. What an artefact has no features for is listed as not measured, and the exit status
+docs/recipes.md for what there is. What an artifact has no features for is listed as not measured, and the exit status
 is 1.
 """
 
@@ -18,11 +18,11 @@ import numpy as np
 from absl import flags, logging
 
 from keras_vit import evaluators, program
-from keras_vit.serving import artefacts, runs
+from keras_vit.inference import open_classifier
 from keras_vit.training import report
 
-flags.DEFINE_string("model", None, "Directory of a run, .keras file, or exported artefact.")
-flags.DEFINE_string("artefact", None, "Measure this exported artefact instead of the model.")
+flags.DEFINE_string("model", None, "Directory of a run, .keras file, or exported artifact.")
+flags.DEFINE_string("artifact", None, "Measure this exported artifact instead of the model.")
 flags.DEFINE_string("data", None, "Data set, such as folder:/pictures; the run's own if not given.")
 flags.DEFINE_string("split", None, "Split of the data set; the run's evaluation split if not given.")
 flags.DEFINE_multi_string("evaluators", [], "Evaluators to run, such as 'knn' or 'fewshot(shots=(1, 10))'.")
@@ -35,13 +35,13 @@ flags.DEFINE_bool("json", False, "Write one JSON object instead of a table.")
 def main(argv):
     del argv
     options = flags.FLAGS
-    if not (options.model or options.artefact):
-        raise ValueError("--model is missing: the directory of a run, a .keras file, or an exported artefact.")
+    if not (options.model or options.artifact):
+        raise ValueError("--model is missing: the directory of a run, a .keras file, or an exported artifact.")
     if options.json and options.markdown:
         raise ValueError("Expected one form of output. Received: --json and --markdown.")
     suite = evaluators.Suite(options.evaluators or ["classification"])
-    classifier = artefacts.open_artefact(options.artefact) if options.artefact else runs.open_classifier(options.model)
-    recipe = classifier.card.get("recipe", {}).get("data", {})
+    classifier = open_classifier(options.artifact or options.model)
+    recipe = classifier.card.recipe_data
     name, split = options.data or recipe.get("source"), options.split or recipe.get("eval_split", "test")
     if not name:
         raise ValueError("--data is missing: the model does not say what it was trained on.")
@@ -81,21 +81,21 @@ def plain(classifier, suite, what):
 
 def subject(classifier, name, split, open_split):
     """The classifier as evaluators take it."""
-    recipe = classifier.card.get("recipe", {}).get("data", {})
+    recipe = classifier.card.recipe_data
     is_model = classifier.kind == "keras"
     return evaluators.Subject(
-        classifier.predict_scores,
-        None if classifier.without_features else classifier.predict_features,
+        classifier.scores,
+        None if classifier.features_unavailable else classifier.features,
         open_split,
         name,
         recipe.get("train_split", "train"),
         split,
-        classifier.card["preprocess"],
-        output=classifier.card["output"],
+        classifier.card.preprocess,
+        output=classifier.card.output,
         scores_are=classifier.scores_are,
         class_names=classifier.class_names,
-        image_shape=classifier.model.input_shape[1:] if is_model else tuple(classifier.card["image_shape"]),
-        without_features=classifier.without_features or "",
+        image_shape=classifier.model.input_shape[1:] if is_model else classifier.card.image_shape,
+        without_features=classifier.features_unavailable or "",
     )
 
 

@@ -13,16 +13,14 @@ import dataclasses
 import os
 import sys
 
-import keras
 import numpy as np
 import tensorflow as tf
 from absl import flags
 
-import keras_vit.checkpoints as checkpoints_of_the_field
 from keras_vit import data, evaluators, program
 from keras_vit.data import preprocess
+from keras_vit.inference import keras_model, opening, sample_images
 from keras_vit.inspection import examples, plots, report
-from keras_vit.serving import artefacts, card, outputs, pictures, runs
 from keras_vit.training import progress, run_directory
 
 flags.DEFINE_string("model", None, "Directory of a run, .keras file, checkpoint, or exported model.")
@@ -46,7 +44,7 @@ def main(argv):
         raise ValueError("--output is missing: the directory for the page and the figures.")
     plots.require_matplotlib()
     classifier = open_model(options.model)
-    pp = options.preprocess or classifier.card["preprocess"]
+    pp = options.preprocess or classifier.card.preprocess
 
     # Images, as the model takes them; those of a run have labels
     found, origin = find_images([*options.images, *argv[1:]], classifier.card, preprocess.single_image(pp))
@@ -66,7 +64,7 @@ def main(argv):
         model=getattr(classifier, "model", None),
         results=results,
         data=origin,
-        card={name.replace("_", " "): value for name, value in classifier.card.items() if name != "image_shape"},
+        card=card_of(classifier),
         metrics=metrics_of(classifier.path),
         distance_images=[prepared[index] for index in examples.spread(range(len(prepared)), options.distance_images)],
         progress=True,
@@ -77,52 +75,25 @@ def main(argv):
 
 def open_model(path):
     """Open anything that predicts, with a model card."""
-    is_directory_of_run = os.path.exists(os.path.join(path, run_directory.CONFIG)) and os.path.exists(
-        os.path.join(path, run_directory.MODEL)
-    )
-    is_file_of_run = path.endswith(".keras") and os.path.exists(
-        os.path.join(os.path.dirname(path), run_directory.CONFIG)
-    )
-    if artefacts.is_exported(path) or is_directory_of_run or is_file_of_run:
-        return runs.open_classifier(path)
-    if path.endswith(".keras") and os.path.isfile(path):
-        model = keras.models.load_model(path, compile=False)  # made of any layers, with the user's own around them
-    else:
-        model = checkpoints_of_the_field.model_from_checkpoint(path)
-    height, width, channels = model.input_shape[1:]
-    size = (height or 224, width or 224)
-    has_head = model.get_config().get("include_top", True) and len(model.output_shape) == 2
-    activation = getattr(model.layers[-1], "activation", None)
-    description = card.make(
-        outputs.check_class_names(getattr(model, "class_names", ()), model.output_shape[-1]) if has_head else (),
-        f"decode({channels})|resize({size})|value_range(-1, 1)",
-        "sigmoid" if activation is keras.activations.sigmoid else "softmax",
-        (*size, channels),
-        architecture=type(model).__name__,
-        parameters=model.count_params(),
-        file=os.path.basename(os.path.normpath(path)),
-        arguments=model.get_config(),
-    )
-    classifier = artefacts.KerasArtefact(model, description, path)
-    if activation in (keras.activations.softmax, keras.activations.sigmoid):
-        classifier.scores_are = "probabilities"
-    return classifier
+    if opening.is_artifact(path) or keras_model.is_run(path):
+        return opening.open_classifier(path)
+    return opening.open_classifier(path, preprocess="value_range(-1, 1)")
 
 
 def find_images(patterns, description, prepare_one):
     """Return the images of the command line, else of the run's evaluation split, and where they come from."""
-    options, recipe = flags.FLAGS, description.get("recipe", {}).get("data", {})
+    options, recipe = flags.FLAGS, description.recipe_data
     limit = max(options.num_images, options.distance_images, options.evaluated_images)
     if patterns:
-        found, origin = pictures.from_files(patterns, limit), ""
+        found, origin = sample_images.from_files(patterns, limit), ""
     else:
         if not recipe:
             raise ValueError("--images is missing: the model does not say what images it was trained on.")
         source = data.open_source(recipe["source"], split=recipe["eval_split"])
-        found, origin = runs.from_source(source, limit), f"{recipe['eval_split']} split"
+        found, origin = sample_images.from_source(source, limit), f"{recipe['eval_split']} split"
         if source.num_examples > limit:
             origin += f", {limit:,} of {source.num_examples:,} images"
-    return pictures.keep_readable(
+    return sample_images.keep_readable(
         found, prepare_one, options.on_bad_image or recipe.get("on_bad_image", "error")
     ), origin
 
@@ -138,7 +109,7 @@ def evaluate(classifier, probabilities, labels):
     if probabilities is None or labels is None or not flags.FLAGS.evaluated_images:
         return None
     metrics = evaluators.ClassificationMetrics(
-        len(classifier.class_names), classifier.card["output"], scores_are="probabilities"
+        len(classifier.class_names), classifier.card.output, scores_are="probabilities"
     )
     metrics.update(probabilities, labels)
     return metrics.result()
@@ -154,13 +125,19 @@ def load_example(classifier, found, index, pp):
     return dataclasses.replace(example, attention=attention)
 
 
+def card_of(classifier):
+    """Return the model card as the page shows it."""
+    hidden = ("image_shape", "files")
+    return {name.replace("_", " "): value for name, value in classifier.card.to_dict().items() if name not in hidden}
+
+
 def title_of(path, description):
     """Return a title without absolute paths, such as "ViT-B/16 on flowers"."""
-    recipe = description.get("recipe", {})
+    recipe = description.recipe
     if not recipe:
         return os.path.basename(os.path.normpath(path))
     model, source = recipe["model"], recipe["data"]["source"]
-    arguments, name = description["arguments"], model["variant"]
+    arguments, name = description.arguments, model["variant"]
     if any(model.get(size) for size in ("hidden_size", "num_layers", "mlp_dim")):
         name = f"ViT of {arguments['num_layers']} layers"
     _, colon, place = source.partition("#")[0].partition(":")

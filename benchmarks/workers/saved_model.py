@@ -29,7 +29,7 @@ def keras_vit(work):
 
     from keras_vit import models
     from keras_vit.data import preprocess
-    from keras_vit.serving import signatures
+    from keras_vit.exporting import signatures
 
     model = models.create_model(work.model, classes=CLASSES)
     names = tuple(f"class {index}" for index in range(CLASSES))

@@ -10,7 +10,7 @@ from worker import CLASSES, keras_hub_model, serve
 def keras_vit(work):
     """This package's converter."""
     from keras_vit import models
-    from keras_vit.serving import tflite
+    from keras_vit.exporting import tflite
 
     model = models.create_model(work.model, classes=CLASSES)
     return _caller(tflite.convert(model, (work.image_size, work.image_size, 3), "softmax", work.precision), work)

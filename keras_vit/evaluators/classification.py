@@ -15,7 +15,7 @@ class ClassificationMetrics:
     Args:
         num_classes: Number of classes `C`.
         output: "softmax" (one class an image) or "sigmoid" (each class on its own), as the model was trained.
-        scores_are: "logits", or "probabilities" for artefacts that end in the softmax or sigmoid.
+        scores_are: "logits", or "probabilities" for artifacts that end in the softmax or sigmoid.
         num_bins: Number of equally wide confidence bins of the calibration error.
 
     References:

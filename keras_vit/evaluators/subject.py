@@ -40,7 +40,7 @@ class Subject:
 
     Attributes:
         predict: Takes images (float32 `[B, H, W, C]`, ready for the model) and returns scores `[B, classes]`.
-        features: Takes images and returns what the head sees, `[B, D]`; None for artefacts that give scores only.
+        features: Takes images and returns what the head sees, `[B, D]`; None for artifacts that give scores only.
         open_split: Takes a source, a split and a preprocessing string and returns a `Split`.
         source: Where an evaluator looks that names no source.
         train_split: Its examples to learn from.

@@ -11,7 +11,7 @@ import pytest
 
 import keras_vit
 from keras_vit.checkpoints import load_checkpoint, model_from_checkpoint
-from keras_vit.checkpoints.npz import NpzSource
+from keras_vit.checkpoints.formats.npz import NpzSource
 from tests.checkpoints import files
 from tools import fuzz_checkpoints as fuzz
 

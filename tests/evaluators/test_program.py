@@ -32,7 +32,7 @@ def run(tmp_path_factory):
 @pytest.fixture(scope="module")
 def tflite_file(run, tmp_path_factory):
     path = tmp_path_factory.mktemp("tflite") / "digits.tflite"
-    assert call("export.tflite", f"--model={run}", f"--output={path}", "--verify_examples=8") == 0
+    assert call("export.tflite", f"--model={run}", f"--output={path}", "--num_images=8") == 0
     return path
 
 
@@ -101,7 +101,7 @@ def test_markdown_without_evaluators(run, capsys):
 
 
 def test_what_a_file_cannot_give_is_listed(run, tflite_file, capsys):
-    arguments = (f"--model={run}", f"--artefact={tflite_file}", *EVALUATORS[:2])
+    arguments = (f"--model={run}", f"--artifact={tflite_file}", *EVALUATORS[:2])
     code, text = evaluate(capsys, *arguments, "--json")
     results = json.loads(text)
     assert code == 1
@@ -121,7 +121,7 @@ def test_what_a_file_cannot_give_is_listed(run, tflite_file, capsys):
 
 @pytest.mark.parametrize("form", ["float32", "uint8"])
 def test_a_file_with_features_is_measured_as_the_model(form, run, tmp_path, capsys):
-    arguments = (f"--output={tmp_path / 'digits.tflite'}", "--features", f"--input={form}", "--verify_examples=8")
+    arguments = (f"--output={tmp_path / 'digits.tflite'}", "--features", f"--input={form}", "--num_images=8")
     assert call("export.tflite", f"--model={run}", *arguments) == 0
     expected = json.loads(evaluate(capsys, f"--model={run}", "--json", *EVALUATORS[1:3])[1])
     code, text = evaluate(capsys, f"--model={tmp_path / 'digits.tflite'}", "--json", *EVALUATORS[1:3])
@@ -138,7 +138,7 @@ def test_a_saved_model_is_measured_as_the_model(run, tmp_path, capsys):
         arguments = (
             f"--output={tmp_path / folder}",
             f"--signature={signature}",
-            "--verify_examples=8",
+            "--num_images=8",
             "--batch_sizes=1",
         )
         assert call("export.saved_model", f"--model={run}", *arguments) == 0

@@ -11,8 +11,8 @@ import tensorflow as tf
 
 from keras_vit import checkpoints, data, models
 from keras_vit.data import preprocess
+from keras_vit.inference import sample_images
 from keras_vit.inspection import examples
-from keras_vit.serving import runs as runs_of_serving
 from tests import golden_data, programs
 from tests.export import runs
 from tests.inspection import browser, small
@@ -195,7 +195,7 @@ def test_visible_box(pp, expected):
 
 def test_examples_see_what_the_classifier_sees():
     source = data.open_source("digits", split="test")
-    found = runs_of_serving.from_source(source, 4)
+    found = sample_images.from_source(source, 4)
     for contents, name, label in zip(found.contents, found.names, found.labels, strict=True):
         example = examples.load(contents, name, "decode(1)|value_range(-1, 1)", label)
         fetched = source.fetch(tf.constant(int(name.partition("#")[2])))
