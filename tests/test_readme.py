@@ -28,8 +28,10 @@ def test_table_of_models(readme):
             assert int(parameters.replace(",", "")) == COUNTS[name]
 
 
-def test_every_program_is_listed_with_its_command(readme, metadata):
-    listed = dict(re.findall(r"^\| `((?:train|export)\.\w+)[^|]*\| `([\w-]+)` \|", readme, re.MULTILINE))
+@pytest.mark.parametrize("path", [ROOT / "README.md", ROOT / "docs" / "programs.md"], ids=lambda path: path.name)
+def test_every_program_is_listed_with_its_command(path, metadata):
+    rows = r"^\| `((?:train|export)\.\w+)[^|]*\| `([\w-]+)` \|"
+    listed = dict(re.findall(rows, path.read_text(encoding="utf-8"), re.MULTILINE))
     entries = (entry.split(" = ") for entry in metadata["entry_points"]["console_scripts"])
     assert listed == {target.removeprefix("keras_vit.").removesuffix(":run"): command for command, target in entries}
 
