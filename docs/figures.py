@@ -8,7 +8,7 @@ Writes `measured.json` and, for each figure, a light and a dark SVG to `docs/fig
 
 A digit has 8 x 8 pixels. Inductive bias: nearest-neighbor enlargement to 16 x 16 and patches of 4 give the ViT 4 x 4
 tokens of 2 x 2 digit pixels; the ResNet root of the hybrid reduces the same image to 4 x 4 tokens as well. Both run the
-same encoder. Attention: enlargement to 32 x 32 makes each digit pixel one of 64 tokens.
+same encoder. Attention: digits at random places of 16 x 16 scenes, with patches of 2 x 2 pixels.
 """
 
 import json
@@ -255,51 +255,37 @@ def draw_shuffled(measured: dict, scheme: dict):
 def draw_distance(measured: dict, scheme: dict):
     """Draw the attention distance of each head by depth, before and after training."""
     figure, (row,) = new_axes(scheme, 7.2, 3.2, columns=2)
-    scale = measured["pixels_per_digit_pixel"]
     for axes, key, title in zip(row, ("before", "after"), ("random weights", "trained"), strict=True):
-        distances = np.array(measured[key]) / scale
+        distances = np.array(measured[key])
         layers, heads = distances.shape
         depth = np.arange(1, layers + 1)
-        axes.axhline(measured["uniform"] / scale, color=scheme["faint"], linestyle="--", label="uniform attention")
+        axes.axhline(measured["uniform"], color=scheme["faint"], linestyle="--", label="uniform attention")
         axes.plot(depth, distances.mean(axis=1), color=scheme["hybrid"], linewidth=2, label="mean of heads")
         axes.plot(np.repeat(depth, heads), distances.ravel(), "o", color=scheme["ViT"], markersize=4, label="head")
-        axes.set_ylim(0, measured["uniform"] / scale * 1.45)
+        axes.set_ylim(5, 9)
         axes.set_xticks(depth)
         axes.set_xlabel("block")
         axes.set_title(title)
-    row[0].set_ylabel("attention distance\n(pixels of the 8 x 8 digit)")
+    row[0].set_ylabel("attention distance (pixels)")
     add_legend(row[0], scheme, loc="lower left")
     return figure
 
 
-def draw_positions(measured: dict, scheme: dict):
-    """Draw the similarity of nine positions with all positions."""
-    figure, axes = new_axes(scheme, 4.2, 4.2, columns=3, rows=3)
-    similarity = np.array(measured["position_similarity"])
-    for place, one in enumerate(axes.ravel()):
-        y, x = (1, 4, 6)[place // 3], (1, 4, 6)[place % 3]
-        shown = similarity[y, x].copy()
-        shown[y, x] = np.nan  # a position equals itself
-        one.imshow(shown, cmap="viridis")
-        one.plot(x, y, "s", color=scheme["text"], markersize=5)
-        one.grid(visible=False)
-        one.set_xticks([])
-        one.set_yticks([])
-        for spine in one.spines.values():
-            spine.set_visible(False)
-    return figure
-
-
 def draw_attention(measured: dict, scheme: dict):
-    """Draw ten test digits, and below each where the model looks for its answer."""
+    """Draw ten scenes with the model's answers, and below each the patches that the answer relies on."""
     examples = measured["examples"]
-    figure, axes = new_axes(scheme, 9.0, 2.3, columns=10, rows=2)
+    figure, axes = new_axes(scheme, 9.0, 2.15, columns=10, rows=2)
     for column in range(10):
-        pixels = np.array(examples["pixels"][column])
-        relevance = np.array(examples["relevance"][column])
-        axes[0, column].imshow(pixels, cmap="gray", interpolation="nearest")
-        axes[0, column].set_title(f"{examples['predicted'][column]}", fontsize=10)
-        axes[1, column].imshow(relevance, cmap="inferno", interpolation="nearest")
+        image = (np.array(examples["pixels"][column]) + 1) / 2
+        answer, label = examples["predicted"][column], examples["labels"][column]
+        relevance = np.maximum(np.array(examples["relevance"][column]), 0)
+        weights = np.kron(relevance / relevance.max(), np.ones((2, 2)))[..., None]
+        shade = np.array([1.0, 0.62, 0.1])  # orange where the answer comes from
+        overlaid = np.clip((1 - 0.7 * weights) * image[..., None] + 0.7 * weights * shade, 0, 1)
+        axes[0, column].imshow(image, cmap="gray", vmin=0, vmax=1, interpolation="nearest")
+        axes[1, column].imshow(overlaid, interpolation="nearest")
+        said = f"{answer}" if answer == label else f"{answer}, not {label}"
+        axes[0, column].set_title(said, fontsize=10)
         for one in axes[:, column]:
             one.grid(visible=False)
             one.set_xticks([])
@@ -313,7 +299,6 @@ FIGURES = {
     "training_size": (draw_training_size, "inductive_bias"),
     "shuffled_pixels": (draw_shuffled, "inductive_bias"),
     "attention_distance": (draw_distance, "attention"),
-    "position_similarity": (draw_positions, "attention"),
     "attention": (draw_attention, "attention"),
 }
 
@@ -349,12 +334,11 @@ def tables(measured: dict) -> dict[str, str]:
         ]
         for kind in ("hybrid", "ViT")
     ]
-    scale = attention["pixels_per_digit_pixel"]
-    before, after = (np.array(attention[key]) / scale for key in ("before", "after"))
+    before, after = np.array(attention["before"]), np.array(attention["after"])
     depth = [
         [
             str(block + 1),
-            *(f"{value:.2f}" for value in (before[block].mean(), after[block].mean())),
+            *(f"{distances[block].mean():.2f}" for distances in (before, after)),
             f"{after[block].min():.2f} to {after[block].max():.2f}",
         ]
         for block in range(len(before))

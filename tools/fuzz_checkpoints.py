@@ -2,8 +2,8 @@
 
 `python -m tools.fuzz_checkpoints --count=10000` runs it at length; `test_safety.py` runs a sample.
 
-What must hold for every file: it loads, or ends in a `CheckpointError` that names the file; within 5 seconds; with no
-more memory than the file's size and 200 MB; and a load that fails changes no variable.
+Every file must load, or end in a `CheckpointError` that names the file: within 5 seconds of processor time, with no
+more memory than the file's size and 200 MB, and a load that fails must change no variable.
 """
 
 import argparse
@@ -35,7 +35,8 @@ from keras_vit.checkpoints import (
 )
 from tests.checkpoints import files
 
-MAX_SECONDS = 5.0
+MAX_SECONDS = 5.0  # of processor time: the machine may be busy
+MAX_WALL_SECONDS = 60.0
 MAX_BYTES = 200e6
 # How often each kind is drawn. Reading HDF5 starts a process, which takes long.
 WEIGHTS = {
@@ -243,7 +244,7 @@ class Fuzzer:
 
     Attributes:
         counts: Number of files by (kind, outcome).
-        slowest: Longest time that one file took, in seconds.
+        slowest: Most processor time that one file took, in seconds.
         largest: Most memory that one file took beyond its size, in bytes.
     """
 
@@ -268,7 +269,7 @@ class Fuzzer:
         try:
             self._try(kind, case)
         except BaseException as error:
-            kept = self.directory.parent / f"fuzz-{kind}-{victim}"
+            kept = pathlib.Path(tempfile.gettempdir(), f"fuzz-{kind}-{victim}")
             kept.write_bytes(target.read_bytes())
             error.add_note(f"{kind}/{victim}, kept as {kept}; the generator's state began with {state[1][:3]}")
             raise
@@ -277,7 +278,7 @@ class Fuzzer:
 
     def _try(self, kind, case):
         size = sum(path.stat().st_size for path in case.directory.iterdir())
-        base, began = _memory("VmRSS"), time.monotonic()
+        base, began, started = _memory("VmRSS"), _processor_time(), time.monotonic()
         with contextlib.suppress(OSError):
             pathlib.Path("/proc/self/clear_refs").write_text("5")  # forget the peak
         try:
@@ -285,10 +286,11 @@ class Fuzzer:
         except CheckpointError as error:
             assert str(case.directory) in str(error), f"does not name the file: {error}"
             outcome = "refused"
-        seconds, used = time.monotonic() - began, _memory("VmHWM") - base - size
+        seconds, used = _processor_time() - began, _memory("VmHWM") - base - size
         self.counts[kind, outcome] += 1
         self.slowest, self.largest = max(self.slowest, seconds), max(self.largest, used)
         assert seconds < MAX_SECONDS, f"took {seconds:.1f} s"
+        assert time.monotonic() - started < MAX_WALL_SECONDS, f"took {time.monotonic() - started:.1f} s by the clock"
         assert used < MAX_BYTES, f"took {used / 1e6:.0f} MB"
         if outcome == "refused":  # not one variable may have changed
             for variable, value in zip(case.model.variables, case.before, strict=True):
@@ -307,6 +309,11 @@ class Fuzzer:
             assert np.isfinite(np.asarray(variable)).all()
             variable.assign(value)
         return "loaded"
+
+
+def _processor_time():
+    """Returns the seconds that this process and those it started have used."""
+    return sum(os.times()[:4])
 
 
 def _memory(key):

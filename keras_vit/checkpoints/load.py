@@ -1,26 +1,22 @@
 """`load_checkpoint`, `model_from_checkpoint` and `architecture_of`."""
 
-import math
 import os
 from collections.abc import Sequence
 from typing import Any
 
 import keras
-import numpy as np
 from absl import logging
 
 from keras_vit import _checks
-from keras_vit.checkpoints import architecture, families, formats, note, resize
+from keras_vit.checkpoints import architecture, assign, families, formats, note, resize
 from keras_vit.checkpoints import grid as grids
 from keras_vit.checkpoints.checkpoint import Checkpoint
 from keras_vit.checkpoints.errors import CheckpointError
 from keras_vit.checkpoints.match import LoadReport, Match, Options
-from keras_vit.checkpoints.rules import SAME, Binding
 from keras_vit.models import BiTResNet, VisionTransformer
 
 _MAX_TABLE = 2**28  # entries of a position table
 _MAX_STATED_TABLE = 2**24  # the same, where a file alone asks for it
-_LARGE = 2**22  # bytes
 _MODELS = {"vit": VisionTransformer, "bit": BiTResNet}
 _NAMES = {"vit": "Vision Transformer", "bit": "BiT ResNet"}
 Path = str | os.PathLike[str]
@@ -270,11 +266,7 @@ def _load(model, checkpoint: Checkpoint, options: Options, strict: bool, allow_n
     report = match.report
     if strict and report.problems():
         raise CheckpointError(match.explain())
-    bindings = [binding for binding in checkpoint.bindings if match.wanted & set(binding.variables)]
-    _verify(checkpoint, bindings, allow_nonfinite)
-    for binding in bindings:
-        _assign(checkpoint, binding, match, match.config.get("num_heads", 1))
-    _reset(model, match)
+    assign.assign(model, match, allow_nonfinite)
     for text in report.notes:
         logging.info("%s: %s.", checkpoint.path, text)
     for name, text in checkpoint.doubtful.items():
@@ -286,72 +278,3 @@ def _load(model, checkpoint: Checkpoint, options: Options, strict: bool, allow_n
     if checkpoint.class_names and not report.reset and model.config.include_top:
         model.class_names = checkpoint.class_names
     return report
-
-
-def _verify(checkpoint: Checkpoint, bindings: list[Binding], allow_nonfinite: bool) -> None:
-    """Read every tensor once, so that a damaged file is found before anything changes."""
-    source = checkpoint.source
-    for name in dict.fromkeys(stored for binding in bindings for stored in binding.stored):
-        dtype = source.tensors[name].dtype
-        if not np.issubdtype(dtype, np.floating) and dtype.name != "bfloat16":
-            raise CheckpointError(f"{source.path}: tensor {name!r} has dtype {dtype}; weights are real numbers.")
-        for block in source.blocks(name):
-            if not allow_nonfinite and not is_finite(block):
-                raise CheckpointError(
-                    f"{source.path}: tensor {name!r} holds NaN or infinity. Pass allow_nonfinite=True to load it."
-                )
-
-
-def is_finite(array: np.ndarray) -> bool:
-    """Return whether all entries are finite: one pass without a temporary array in the usual case."""
-    with np.errstate(all="ignore"):
-        if array.dtype.itemsize != 4:
-            array = array.astype(np.float32)  # the model's dtype: double precision may overflow
-        return bool(np.isfinite(array.sum())) or bool(np.isfinite(array).all())
-
-
-def _assign(checkpoint: Checkpoint, binding: Binding, match: Match, heads: int) -> None:
-    if _assign_by_rows(checkpoint, binding, match):
-        return
-    stored = tuple(checkpoint.source.read(name) for name in binding.stored)
-    stored = tuple(a.astype(np.float32) if a.dtype.itemsize < 4 else a for a in stored)
-    for name, array in zip(binding.variables, binding.transform.read(stored, heads), strict=True):
-        if name in match.wanted:
-            for change in match.changes.get(name, ()):
-                array = change(array)
-            match.variables[name].assign(array)
-            match.report.loaded.append(name)
-
-
-def _assign_by_rows(checkpoint: Checkpoint, binding: Binding, match: Match) -> bool:
-    """Fill a large variable some rows at a time, where the backend can change it in place.
-
-    Otherwise, a head for 21,843 classes would be in memory three times while it is assigned.
-    """
-    name, source = binding.variables[0], checkpoint.source
-    tensor = source.tensors[binding.stored[0]]
-    as_it_is = binding.transform is SAME and name not in match.changes and source.is_row_major(binding.stored[0])
-    if not as_it_is or tensor.nbytes < _LARGE:
-        return False
-    variable = match.variables[name]
-    # TensorFlow's plain variables take slices; those of a distribution strategy have `values`.
-    in_place = hasattr(variable.value, "scatter_nd_update") and not hasattr(variable.value, "values")
-    if not in_place or tensor.dtype != variable.dtype:
-        return False
-    row_shape = tensor.shape[1:]
-    row, target = 0, variable.value
-    for block in source.blocks(binding.stored[0], math.prod(row_shape)):
-        rows = block.reshape(-1, *row_shape)
-        target[row : row + len(rows)].assign(rows)
-        row += len(rows)
-    match.report.loaded.append(name)
-    return True
-
-
-def _reset(model: keras.Model, match: Match) -> None:
-    for name in match.report.reset:
-        layer_name, leaf = name.split("/")
-        layer = model.get_layer(layer_name)
-        initializer = layer.kernel_initializer if leaf == "kernel" else layer.bias_initializer
-        variable = match.variables[name]
-        variable.assign(initializer(tuple(variable.shape), dtype=variable.dtype))

@@ -72,7 +72,7 @@ def save_checkpoint(
     >>> keras_vit.model_from_checkpoint(path).class_names
     ('cat', 'dog')
     """
-    _checks.choice("format", format, families.FORMATS)
+    _checks.choice("format", format, families.written_formats())
     _checks.choice("dtype", dtype, DTYPES)
     if not isinstance(model, (VisionTransformer, BiTResNet)):
         raise ValueError(f"`model` must be a keras_vit model. Received: {type(model).__name__}.")
@@ -84,14 +84,19 @@ def save_checkpoint(
     if left_over:
         raise CheckpointError(f"The {format} format has no place for {', '.join(left_over[:20])}. Save it as .keras.")
     writer = _Writer(variables, bindings, dict(layout.renamed), dtype)
+    names = tuple(class_names) if class_names is not None else getattr(model, "class_names", None)
     documents = {}
     if family.writing.documents is not None:
-        names = tuple(class_names) if class_names is not None else getattr(model, "class_names", None)
         if names is not None and len(names) != config["classes"]:
             raise ValueError(f"`class_names` must name {config['classes']} classes. Received: {len(names)} names.")
         documents = family.writing.documents(config, layout, names, preprocessor)
+    metadata = note.of_model(config, documents.get("config.json"))
     try:
-        _write(path, writer, note.of_model(config, documents.get("config.json")), documents)
+        if family.writing.tensors == "npz":
+            with atomic_file(path) as temporary:
+                write_npz(temporary, writer.names, writer.produce, metadata)
+        else:
+            _write_safetensors(path, writer, metadata, documents)
     except OSError as error:
         reason = error.strerror or str(error)
         raise OSError(error.errno, f"Could not write the checkpoint ({reason}); nothing was changed", path) from error
@@ -119,19 +124,16 @@ def _layout(
     return writing.fit(layout, config)
 
 
-def _write(path: str, writer: "_Writer", metadata: dict[str, Any], documents: Documents) -> None:
+def _write_safetensors(path: str, writer: "_Writer", metadata: dict[str, Any], documents: Documents) -> None:
     """Write tensors and configuration in one step for a reader.
 
     A new directory appears whole. In a directory in use, the tensors carry a copy of their configuration, which
     `load_checkpoint` prefers to the file beside them.
     """
-    if not documents:
-        with atomic_file(path) as temporary:
-            write_npz(temporary, writer.names, writer.produce, metadata)
-        return
     if path.endswith(".safetensors"):
-        beside = path.removesuffix(".safetensors") + "_config.json"
-        _replace_files(path, writer, metadata, {beside: documents["config.json"]})
+        stem = path.removesuffix(".safetensors")
+        beside = {f"{stem}_{name}": content for name, content in documents.items() if name == "config.json"}
+        _replace_files(path, writer, metadata, beside)
         return
     with contextlib.suppress(FileExistsError):  # another process may make the directory meanwhile
         if not os.path.isdir(path) or not os.listdir(path):

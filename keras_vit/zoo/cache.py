@@ -43,6 +43,8 @@ def resolve(model: str, weights: str | os.PathLike[str]) -> str:
         ValueError: If `weights` is none of these; the message lists the names.
         OSError: If the file can neither be found nor fetched; the message names it and its address.
     """
+    if not isinstance(weights, (str, os.PathLike)):
+        raise ValueError(f"`weights` must be a name or a path. Received: weights={weights!r}.")
     weights = os.fspath(weights)
     if os.path.exists(weights):
         return weights

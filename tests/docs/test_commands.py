@@ -18,8 +18,36 @@ from tests.docs import pages
 
 OURS = ("train", "export", "benchmarks", "keras_vit")
 # Programs of the machine. Their arguments are not checked, except those of make and pip.
-OTHERS = {"apt-get", "cd", "curl", "docker", "export", "gcloud", "git", "kill", "kubectl", "ls", "mkdir", "nvidia-smi"}
-OTHERS |= {"source", "tensorboard", "unzip", "wget", "sudo", "cat", "tail", "echo", "for", "done", "do"}
+OTHERS = {
+    "apt-get",
+    "cd",
+    "curl",
+    "docker",
+    "export",
+    "gcloud",
+    "git",
+    "kill",
+    "kubectl",
+    "ls",
+    "mkdir",
+    "nvidia-smi",
+    "pre-commit",
+}
+OTHERS |= {
+    "source",
+    "tensorboard",
+    "unzip",
+    "wget",
+    "sudo",
+    "cat",
+    "tail",
+    "echo",
+    "for",
+    "until",
+    "while",
+    "done",
+    "do",
+}
 
 
 def commands(text: str) -> list[str]:
@@ -29,7 +57,17 @@ def commands(text: str) -> list[str]:
         if block.language in pages.COMMANDS and block.needs != "another package":
             joined = re.sub(r"\\\n\s*", " ", block.code)
             joined = re.sub(r"(?m)^\$ ", "", joined)
-            found += [line for line in joined.splitlines() if line.strip() and not line.lstrip().startswith("#")]
+            waiting = ""
+            for line in joined.splitlines():
+                waiting = f"{waiting} {line}".strip()
+                try:
+                    words = shlex.split(waiting, comments=True)
+                except ValueError:  # a quotation that ends on a later line
+                    continue
+                if words:
+                    found.append(waiting)
+                waiting = ""
+            assert not waiting, f"open quotation: {waiting}"
     return found
 
 
@@ -90,12 +128,14 @@ def check_config(value: str) -> None:
 
 def check(command: str) -> None:
     """Check one command line."""
-    words = shlex.split(command.split(" | ")[0].split("  #")[0].split(" && ")[0].rstrip("& "), comments=False)
-    while words and re.fullmatch(r"[A-Z_]+=\S*", words[0]):
+    words = shlex.split(command.split(" | ")[0].split(" && ")[0].rstrip("& "), comments=True)
+    while words and re.match(r"[A-Z_]+=", words[0]):
         words.pop(0)
     if not words:
         return
     program, arguments = words[0], words[1:]
+    if "/bin/" in program and not program.startswith("/usr"):  # a virtual environment
+        program = pathlib.Path(program).name
     if re.fullmatch(r"(\S*/)?python3?", program) and arguments[:1] == ["-m"]:
         module, arguments = arguments[1], arguments[2:]
         if module in ("pip", "pytest", "venv"):

@@ -5,6 +5,7 @@ takes one step. A block that needs what is not here says so (see `pages.REASONS`
 """
 
 import functools
+import pathlib
 import re
 
 import keras
@@ -69,6 +70,29 @@ def prepare(text, folder, create_model):
             keras_vit.save_checkpoint(create_model("ViT-B/16", classes=1000, activation="gelu"), name, format=format)
 
 
+def check_readme(names):
+    """The saved model is the trained one."""
+    images = np.random.default_rng(0).uniform(-1, 1, (2, 224, 224, 3))
+    loaded = keras.models.load_model("flowers.keras")
+    assert loaded.output_shape == (None, 2)
+    np.testing.assert_array_equal(loaded.predict(images, verbose=0), names["model"].predict(images, verbose=0))
+
+
+def check_inspection(names):
+    """Arrays have the shapes that the comments state; the figure was written."""
+    assert names["maps"]["encoderblock_0"].shape == (4, 2, 197, 197)  # narrow models have two heads
+    assert {name: names[name].shape for name in ("rollout", "where", "why")} == {
+        "rollout": (4, 197, 197),
+        "where": (4, 14, 14),
+        "why": (4, 14, 14),
+    }
+    assert names["overlaid"].shape == (224, 224, 3)
+    assert pathlib.Path("layers.svg").exists()
+
+
+CHECKS = {"README.md": check_readme, "docs/inspection.md": check_inspection}
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("page", [page for page in pages.PAGES if python_blocks(page)], ids=pages.name_of)
 def test_python_runs(page, workspace):
@@ -79,6 +103,7 @@ def test_python_runs(page, workspace):
         if block.needs is None:
             code = "\n" * (block.line - 1) + block.code
             exec(compile(code, pages.name_of(page), "exec"), names)
+    CHECKS.get(pages.name_of(page), lambda names: None)(names)
 
 
 @pytest.mark.parametrize("page", pages.PAGES, ids=pages.name_of)

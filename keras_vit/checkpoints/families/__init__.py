@@ -22,7 +22,11 @@ FAMILIES: tuple[Family, ...] = (
     huggingface.FAMILY,
     timm.FAMILY,
 )
-FORMATS = tuple(dict.fromkeys(family.name for family in FAMILIES if family.writing is not None))
+
+
+def written_formats() -> tuple[str, ...]:
+    """Return the names of the formats that models can be written in."""
+    return tuple(dict.fromkeys(family.name for family in FAMILIES if family.writing is not None))
 
 
 def recognize(source: TensorSource, hints: Hints) -> Checkpoint:
@@ -58,7 +62,7 @@ def writing_family(format: str, kind: str, config: Mapping[str, Any]) -> Family:
     """Return the family that writes a model in a format.
 
     Args:
-        format: One of `FORMATS`.
+        format: One of `written_formats()`.
         kind: `"vit"` or `"bit"`.
         config: The model's arguments.
 

@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Literal
 
 from keras_vit.checkpoints.checkpoint import Checkpoint, Layout
 from keras_vit.checkpoints.formats.tensors import TensorSource
@@ -26,7 +26,8 @@ class Writing:
         fit: Adapts the layout that was read to the model's arguments, which may have changed since.
         styles: Naming schemes to choose from, as functions that change a layout.
         can_stack: Whether the blocks can be stacked.
-        documents: Returns the configuration files by name; None for families that write `.npz` files.
+        tensors: Format of the tensors, `"npz"` or `"safetensors"`.
+        documents: Returns the configuration files by name.
     """
 
     values: Mapping[str, tuple[Any, ...]]
@@ -35,6 +36,7 @@ class Writing:
     fit: Callable[[Layout, Config], Layout] = lambda layout, config: layout
     styles: Mapping[str, Callable[[Layout], Layout]] = dataclasses.field(default_factory=dict)
     can_stack: bool = False
+    tensors: Literal["npz", "safetensors"] = "npz"
     documents: Documents | None = None
 
     def reasons(self, config: Config) -> list[str]:

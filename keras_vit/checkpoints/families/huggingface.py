@@ -259,6 +259,7 @@ FAMILY = Family(
         layout=_layout,
         fit=_fit,
         styles={name: functools.partial(dataclasses.replace, style=name) for name in _STYLES},
+        tensors="safetensors",
         documents=_documents,
     ),
 )
