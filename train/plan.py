@@ -2,7 +2,7 @@
 
     python -m train.plan --config=train/configs/vit_s16_i1k.py
     python -m train.plan --config=train/configs/vit_paper.py:ViT_L16,imagenet21k --devices=8
-    python -m train.plan --config=train/configs/digits.py --config.model.num_layers=8 --json
+    python -m train.plan --config=train/configs/digits.py --config.model.arguments.num_layers=8 --json
     python -m train.plan --config=train/configs/vit_s16_i1k.py --target=v5e-8
 
 Parameters, operations and memory are counted from the architecture. The time follows from the peak of a TPUv3 core and

@@ -8,7 +8,6 @@ from keras_vit.planning import cost
 TPU_V3_CORE_FLOPS = 61.5e12  # a TPUv3 chip has two cores and 123 TFLOP/s in bfloat16
 UTILIZATION = 0.3  # the paper's ViT-H/14 reached 0.32, and big_vision's ViT-S/16 in 6.5 h on a TPUv3-8 0.27
 _DAY = 24 * 3_600
-_ENDED_MODEL_FIELDS = ("variant", "checkpoint", "head", "head_bias", "drop_path_rate")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -114,11 +113,7 @@ def of_recipe(
 
 def model_cost(recipe: recipes.Recipe, classes: int, channels: int = 3) -> cost.Cost:
     """Return the costs of a recipe's model. The arguments are those of `of_recipe`."""
-    arguments = {
-        name: value
-        for name, value in vars(recipe.model).items()
-        if name not in _ENDED_MODEL_FIELDS and value is not None
-    }
+    arguments = recipes.model_arguments(recipe)
     return cost.of_variant(recipe.model.variant, classes=classes, channels=channels, **arguments)
 
 

@@ -15,9 +15,9 @@ from keras_vit.data import preprocess
 from keras_vit.planning import tpu_compiler
 from keras_vit.planning.tpu_compiler import Compiled, DoesNotFit
 from keras_vit.planning.tpu_targets import Target
-from keras_vit.training import inputs, network
-from keras_vit.training.state import TrainState
-from keras_vit.training.step import EvalStep, TrainStep
+from keras_vit.training import device_preprocessing as inputs
+from keras_vit.training.tf.state import TrainState
+from keras_vit.training.tf.step import EvalStep, TrainStep
 
 
 class Replica(tf.distribute.ReplicaContext):
@@ -50,7 +50,7 @@ class State(TrainState):
 
 def described(recipe: recipes.Recipe, classes: int, channels: int):
     """Return the model of a recipe, whose variables of the same shape share one array of zeros."""
-    model = network.describe_network(recipe, classes, channels)
+    model = recipes.describe_model(recipe, classes, channels)
     for variable in model.variables:
         variable._initialize(zeros(tuple(variable.shape), variable.dtype))  # Keras has no public way to set the value
     return model

@@ -10,7 +10,7 @@ import tensorflow as tf
 from keras_vit import evaluators
 from keras_vit.data.readers import vtab
 from keras_vit.evaluators import classification, fewshot, knn, linear_probe, subsets
-from keras_vit.training import presets
+from train.configs import common
 
 
 def test_constants():
@@ -38,7 +38,7 @@ def test_defaults_of_evaluators_by_name_are_those_constants():
 
 def test_imagenet_data():
     """The evaluations of big_vision's configs/vit_i1k.py, with the names of TensorFlow Datasets."""
-    assert presets.IMAGENET_EVALUATORS == (
+    assert common.IMAGENET_EVALUATORS == (
         "classification(name='train', split='train[:2%]')",
         "classification(name='minival', split='train[99%:]')",
         "classification(name='v2', source='tfds:imagenet_v2', split='test')",

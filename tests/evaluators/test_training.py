@@ -7,7 +7,8 @@ import tensorflow as tf
 from keras_vit import evaluators, models
 from keras_vit import recipe as recipes
 from keras_vit.training.forward import Forward
-from keras_vit.training.state import TrainState
+from keras_vit.training.tf.backend import TensorFlowBackend
+from keras_vit.training.tf.state import TrainState
 from tests import programs
 
 SIZES = {"patch_size": 4, "hidden_size": 8, "num_layers": 1, "num_heads": 2, "mlp_dim": 16}
@@ -27,7 +28,7 @@ def images(count=4):
 
 def test_features_are_what_the_head_turns_into_scores():
     state = make_state()
-    features, scores = Forward(state, tf.distribute.get_strategy())(images())
+    features, scores = Forward(TensorFlowBackend(tf.distribute.get_strategy()), state)(images())
     kernel, bias = (variable.numpy() for variable in state.model.get_layer("head").variables)
     assert features.shape == (4, 8)
     np.testing.assert_allclose(features @ kernel + bias, scores, rtol=1e-5, atol=1e-5)  # float32
@@ -42,12 +43,12 @@ def test_representation_of_a_model_without_head_is_its_output():
 
 def test_moving_averages_are_used_where_there_are_some():
     state = make_state(ema=0.9)
-    forward = Forward(state, tf.distribute.get_strategy())
+    forward = Forward(TensorFlowBackend(tf.distribute.get_strategy()), state)
     before = forward.predict(images())
     for weight in state.trained:
         weight.assign(weight + 1.0)  # the averages stay
     np.testing.assert_array_equal(forward.predict(images()), before)
-    state.reset_averages()
+    state.begin()
     assert np.abs(forward.predict(images()) - before).max() > 0.1
 
 
@@ -111,6 +112,6 @@ def test_what_does_not_fit_the_model_ends_before_the_training(evaluator, class_n
     recipe = recipes.Recipe(
         data=recipes.Data(source="digits", pp_eval="grayscale_to_rgb|value_range"), evaluators=(evaluator,)
     )
-    forward = Forward(make_state(), tf.distribute.get_strategy())
+    forward = Forward(TensorFlowBackend(tf.distribute.get_strategy()), make_state())
     with pytest.raises(ValueError, match=message):
         main.scheduled_evaluators(recipe, forward, 8, tuple(class_names))
