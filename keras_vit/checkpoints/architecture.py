@@ -123,12 +123,12 @@ def resnet_blocks(shapes: Shapes, path: str) -> list[int]:
 
 
 def _count(numbers: set[int], first: int, what: str, path: str) -> int:
-    """Return how many there are of something that is numbered without gaps."""
+    """Return the number of blocks, stages or units, which must be numbered without gaps."""
     expected = range(first, first + len(numbers))
     if missing := sorted(set(expected) - numbers):
         raise CheckpointError(f"{path} is incomplete: it has {what} {max(numbers)}, but no {what} {missing[0]}.")
     if len(numbers) > MAX_BLOCKS:
-        raise CheckpointError(f"{path} has {len(numbers)} times a {what}; at most {MAX_BLOCKS} are read.")
+        raise CheckpointError(f"{path}: {what} {max(numbers)} is too many. At most {MAX_BLOCKS} are read.")
     return len(numbers)
 
 
@@ -225,12 +225,12 @@ def grid_of(arguments: Mapping[str, Any]) -> tuple[int, int] | None:
 
 
 def num_slots(arguments: Mapping[str, Any]) -> int:
-    """Return how many prefix tokens the position table has entries for."""
+    """Return the number of prefix tokens with entries in the position table."""
     return int(bool(arguments.get("class_token"))) + int(bool(arguments.get("distillation_token")))
 
 
 def check_stated(stated: Mapping[str, Any], found: Mapping[str, Any], where: str) -> None:
-    """Refuse a file whose description says something else than its tensors.
+    """Refuse a file whose description disagrees with its tensors.
 
     Args:
         stated: Arguments as a configuration or note states them; None where it does not.

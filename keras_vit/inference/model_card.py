@@ -112,8 +112,9 @@ def write(path: str, card: ModelCard, parts: Mapping[str, str]) -> ModelCard:
     Returns:
         The card with the sizes and hashes of the files.
     """
-    files = {name: {"bytes": os.path.getsize(file), "sha256": _io.sha256(file)} for name, file in parts.items()}
-    card = dataclasses.replace(card, files=files, bytes=sum(entry["bytes"] for entry in files.values()))
+    sizes = {name: os.path.getsize(file) for name, file in parts.items()}
+    files = {name: {"bytes": sizes[name], "sha256": _io.sha256(file)} for name, file in parts.items()}
+    card = dataclasses.replace(card, files=files, bytes=sum(sizes.values()))
     _io.write_json(path, card.to_dict())
     return card
 

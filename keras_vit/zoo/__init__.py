@@ -52,5 +52,16 @@ def load_weights(model: keras.Model, name: str, weights: str | os.PathLike[str])
         )
     report = load_checkpoint(model, resolve(name, weights), head="auto")
     if entry is not None and "head/kernel" in report.loaded:
+        size = model.config.image_size
+        if size not in (None, entry.resolution):
+            logging.warning(
+                "%s of %s was last trained on images of %d pixels, the model takes %s: its accuracy is not the stated "
+                "one. Pass image_size=%d, or fine-tune.",
+                entry.name,
+                name,
+                entry.resolution,
+                size,
+                entry.resolution,
+            )
         model.class_names = tuple(label for _, label in imagenet_classes(entry.classes))
     return report

@@ -72,7 +72,7 @@ def test_another_padding_than_that_of_the_training_is_said(tmp_path, monkeypatch
     save_checkpoint(source, tmp_path / zoo.find("BiT-R50x1", "bit-m").path)
     with caplog.at_level("WARNING", logger="absl"):
         zoo.load_weights(source, "BiT-R50x1", "bit-m")
-    assert not caplog.records
+    assert not any("pool_padding" in record.getMessage() for record in caplog.records)
     with pytest.raises(ValueError, match="pool_padding"), caplog.at_level("WARNING", logger="absl"):
         zoo.load_weights(models.BiTResNet(**arguments), "BiT-R50x1", "bit-m")
     assert any("pool_padding='zeros'" in record.getMessage() for record in caplog.records)
@@ -85,6 +85,9 @@ def test_paths_are_taken_as_they_are(tmp_path):
         zoo.resolve("ViT-B/16", tmp_path / "yours.npz")
     with pytest.raises(ValueError, match="Did you mean 'augreg'.*Published: augreg, "):
         zoo.resolve("ViT-B/16", "agreg")
+    for wrong in (123, True, ["augreg"]):
+        with pytest.raises(ValueError, match="`weights`"):
+            zoo.resolve("ViT-B/16", wrong)
 
 
 @pytest.mark.parametrize("place_in", ["vit_models/augreg/{}", "augreg/{}", "{}"])
@@ -271,14 +274,16 @@ def test_decode_predictions():
             zoo.decode_predictions(wrong)
 
 
-def test_heads_bring_their_classes(tmp_path, monkeypatch):
+def test_heads_bring_their_classes(tmp_path, monkeypatch, caplog):
     # A small model stands for the published one.
     arguments = dict(hidden_size=32, num_layers=1, num_heads=2, mlp_dim=32, patch_size=16, image_size=32)
     model = models.VisionTransformer(**arguments, classes=1000)
     monkeypatch.setenv(cache.MIRROR_VARIABLE, str(tmp_path))
     save_checkpoint(model, tmp_path / zoo.find("ViT-B/16", "augreg").path)
     copy = models.VisionTransformer(**arguments, classes=1000)
-    assert zoo.load_weights(copy, "ViT-B/16", "augreg").reset == []
+    with caplog.at_level("WARNING", logger="absl"):
+        assert zoo.load_weights(copy, "ViT-B/16", "augreg").reset == []
+    assert any("image_size=384" in record.getMessage() for record in caplog.records)
     assert copy.class_names[0] == "tench, Tinca tinca"
     fewer = models.VisionTransformer(**arguments, classes=3)
     assert zoo.load_weights(fewer, "ViT-B/16", "augreg").reset and not hasattr(fewer, "class_names")

@@ -111,24 +111,28 @@ def recognize(source: TensorSource, hints: Hints) -> Checkpoint | None:
         return None
     config, arguments = _config(source)
     staged = any(name.startswith(f"{body}{_STEM}.stem.") for name in names)
-    layout = Layout("timm", style="stages" if staged else "", prefix=body)
     width = (source.tensors[f"{body}patch_embed.proj.weight"].shape or (0,))[0]
-    checkpoint = Checkpoint(source, layout, [], {}, {})
+    size = _image_size(config, arguments)
+    slots = _slots(source, body, arguments, size, hints)
+    layout = Layout("timm", style="stages" if staged else "", prefix=body, slots=slots)
+    checkpoint = Checkpoint(source, layout, bindings=[], shapes={})
     if "num_heads" in arguments:
         heads = _torch.positive(arguments["num_heads"], "num_heads", source.path)
     else:
         heads, checkpoint.assumed["num_heads"] = _torch.guess_heads(source, width, hints.wanted.get("num_heads"))
-    size = _image_size(config, arguments)
-    slots = _slots(source, body, arguments, size, hints)
-    checkpoint.layout = Layout("timm", style=layout.style, prefix=body, slots=slots)
-    checkpoint.bindings, checkpoint.unexpected = bind_stored(rules(checkpoint.layout), source.tensors)
+    checkpoint.bindings, checkpoint.unexpected = bind_stored(rules(layout), source.tensors)
     checkpoint.shapes = variable_shapes(source, checkpoint.bindings, heads)
     _infer(checkpoint, config, arguments, heads)
-    count = checkpoint.shapes.get(_TABLE, (0, 0))[1] - architecture.num_slots(checkpoint.arguments)
-    fits = size is not None and math.prod(architecture.grid_of({**checkpoint.arguments, "image_size": size})) == count
-    if size is not None and (fits or "img_size" in arguments or _TABLE not in checkpoint.shapes):
+    if size is not None and (_TABLE not in checkpoint.shapes or "img_size" in arguments or _fits(checkpoint, size)):
         checkpoint.arguments["image_size"] = architecture.plain_pair(size)
     return checkpoint
+
+
+def _fits(checkpoint: Checkpoint, size: tuple[int, int]) -> bool:
+    """Return whether images of a size have as many patches as the position table."""
+    grid = architecture.grid_of({**checkpoint.arguments, "image_size": size})
+    count = checkpoint.shapes[_TABLE][1] - architecture.num_slots(checkpoint.arguments)
+    return grid is not None and math.prod(grid) == count
 
 
 def _config(source: TensorSource) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -137,7 +141,7 @@ def _config(source: TensorSource) -> tuple[dict[str, Any], dict[str, Any]]:
     if not config and not source.metadata:
         _torch.note_missing_config(source.path)
     arguments = config.get("model_args")
-    arguments = dict(arguments) if isinstance(arguments, dict) else {}
+    arguments = {k: v for k, v in arguments.items() if v is not None} if isinstance(arguments, dict) else {}
     if "global_pool" in config:
         arguments.setdefault("global_pool", config["global_pool"])
     if "quickgelu" in str(config.get("architecture", "")):
@@ -201,14 +205,9 @@ def _infer(checkpoint: Checkpoint, config: dict[str, Any], arguments: dict[str, 
         raise CheckpointError(f"{path}: global_pool={str(pool)[:40]!r} is not supported; known are token, avg and map.")
     if found["distillation_token"] and "head_dist/kernel" not in checkpoint.shapes:
         found["distillation_token"] = "unused"
-    for name, plain in (
-        ("qk_norm", False),
-        ("pre_norm", False),
-        ("dynamic_img_pad", False),
-        ("pool_include_prefix", False),
-    ):
-        if arguments.get(name, plain) not in (plain, None):
-            raise CheckpointError(f"{path}: timm models with {name}={arguments[name]!r} are not supported.")
+    for name in ("qk_norm", "pre_norm", "dynamic_img_pad", "pool_include_prefix"):
+        if arguments.get(name, False) is not False:
+            raise CheckpointError(f"{path}: timm models with {name}={str(arguments[name])[:40]} are not supported.")
     found["activation"] = _torch.activation(arguments.get("act_layer") or "gelu", path)
     found["layer_norm_epsilon"] = 1e-6
     found["resnet_numerics"] = "timm"
