@@ -12,7 +12,7 @@ PYTEST = $(BIN)/python -m pytest -q -n $(WORKERS) --dist loadfile $(if $(NO_SKIP
 export TF_CPP_MIN_LOG_LEVEL ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-fast test-tpu test-lower-bounds benchmark lint format clean
+.PHONY: help demo test test-fast test-tpu test-lower-bounds benchmark docs lint format clean
 
 help:
 	@echo "make demo       train, evaluate, export and verify on the embedded digits (a few minutes)"
@@ -21,6 +21,7 @@ help:
 	@echo "make test-tpu   compile every model's steps with the TPU's compiler (an hour, no TPU needed)"
 	@echo "make test-lower-bounds  test some of it with the oldest versions that setup.py allows"
 	@echo "make benchmark  measure beside other packages and write docs/benchmarks.md (an hour; ROWS=training,build: some rows)"
+	@echo "make docs       build the documentation's site in build/site; a broken link is an error"
 	@echo "make lint       check style with ruff;  make format  mends what it can"
 	@echo "make clean      remove $(VENV), $(DEMO) and build outputs"
 	@echo "PYTHON=python3.12 chooses the interpreter (3.11 or later), WORKERS=4 the number of test processes"
@@ -52,6 +53,10 @@ $(VENV)/.installed-test: setup.py pyproject.toml keras_vit/version.py | $(BIN)/p
 	$(BIN)/python -m pip install --quiet --no-deps 'tensorflow-serving-api>=2.20,<2.22'
 	@touch $@ $(VENV)/.installed-demo
 
+$(VENV)/.installed-docs: setup.py pyproject.toml keras_vit/version.py | $(BIN)/pip
+	$(BIN)/python -m pip install --quiet --editable '.[cpu,plots,docs]'
+	@touch $@
+
 # --- what users run ---------------------------------------------------------------------------------------------------
 
 demo: $(VENV)/.installed-demo
@@ -82,7 +87,7 @@ test-tpu: $(VENV)/.installed-test
 # In an environment of its own: models, checkpoints, both backends, data, figures and exports.
 OLDEST := .venv-lower-bounds
 OLDEST_TESTS = tests/models/test_golden.py tests/models/test_jax.py tests/checkpoints/test_golden.py tests/data/test_tfds.py \
-	tests/inspection/test_plots.py tests/serving/test_interchange.py tests/recipes/test_wrong_arguments.py
+	tests/inspection/test_plots.py tests/exporting/test_onnx_openvino.py tests/recipes/test_wrong_arguments.py
 test-lower-bounds: $(VENV)/.installed-test
 	$(BIN)/python -m venv --clear $(OLDEST)
 	$(BIN)/python tools/lower_bounds.py > $(OLDEST)/constraints.txt
@@ -93,6 +98,9 @@ test-lower-bounds: $(VENV)/.installed-test
 # Rows that were measured with this very code are left out; AGAIN=1 measures them anew.
 benchmark: $(VENV)/.installed-test
 	$(BIN)/python -m benchmarks.main $(if $(ROWS),--rows=$(ROWS)) $(if $(AGAIN),--again)
+
+docs: $(VENV)/.installed-docs
+	$(BIN)/python docs/site.py
 
 lint: $(VENV)/.installed-test
 	$(BIN)/ruff check .

@@ -74,6 +74,7 @@ EXTRAS = {
     # The TPU's compiler (libtpu), for `train.plan --target=...`: beside [cpu], on any machine with Linux.
     "plan": ["jax[tpu]>=0.10.2"],
     "interop": ["torch", "timm", "transformers"],
+    "docs": ["zensical>=0.0.73", "mkdocstrings-python>=2.0"],
 }
 # What the tests themselves use. With these alone (`.[cpu,test]`) they pass, and those of an absent extra are skipped.
 EXTRAS["test"] = [
@@ -81,7 +82,6 @@ EXTRAS["test"] = [
     "pytest-xdist>=3.8",
     "pillow>=11",  # the tests write images with it, and compare ours with it
     "safetensors>=0.4.5",  # the tests compare our reader with it
-    "scipy>=1.14",
     "setuptools>=77",  # the tests build a wheel
     "wheel",
 ]
@@ -96,6 +96,8 @@ EXTRAS["dev"] = [
     *EXTRAS["onnx"],
     *EXTRAS["openvino"],
     *EXTRAS["litert"],
+    "ipykernel>=6.29",
+    "nbclient>=0.10",  # the tests run the notebooks of examples/
     "scikit-learn>=1.5",  # the tests compare the embedded digits with its copy
     "ruff>=0.17,<0.18",
     "pre-commit>=4.7",
@@ -121,6 +123,7 @@ setup(
         "absl-py>=2.1",
         "h5py>=3.11",
         "ml_dtypes>=0.5.1",
+        "scipy>=1.14",  # L-BFGS of linear probes
     ],
     extras_require=EXTRAS,
     entry_points={"console_scripts": console_scripts()},

@@ -1,129 +1,117 @@
-"""Measures this package beside its peers and writes the tables of docs/benchmarks.md.
+"""Compare this package with others, and write the tables of docs/benchmarks.md.
 
     make benchmark
     make benchmark ROWS=inference-16-float32,training-bfloat16
     python -m benchmarks.main --list
 
-Each peer gets an environment of its own, made from the package index with pinned versions at first use. Every system
-runs in a process of its own; the systems take their steps in turn, and what is compared is the median of the rounds'
-ratios. A row that fails does not stop the others, and rows that were measured already with this very code on this
-machine are left out, so that a stopped run goes on where it was; `--again` measures them anew.
-
-Close everything else first: figures are worth what the quiet of the machine is worth.
+Each package gets an environment of its own with pinned versions, made from the package index at first use. Every
+system runs in a process of its own; the systems of a row take their steps in turn. A failure does not stop the other
+rows. Rows that were measured with the same code on the same machine are skipped, so that a stopped run can be resumed;
+`--again` measures them again. Close all other programs first.
 """
 
+import dataclasses
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from absl import app, flags, logging
 
-from benchmarks import environments, report
-from benchmarks import rows as all_rows
+from benchmarks import environments, host, interleaved, records
+from benchmarks.rows import ROWS, Row
 from keras_vit import _checks
-from keras_vit.benchmarking import machine, race
 
-flags.DEFINE_list("rows", [], "Names of rows to measure, or beginnings of names; all if empty.")
-flags.DEFINE_bool("list", False, "Only say which rows there are.")
-flags.DEFINE_bool("again", False, "Measure rows that have been measured with this code, too.")
-flags.DEFINE_integer("rounds", None, "Steps that each system takes; what the row says if not given.", lower_bound=1)
-flags.DEFINE_list("peers", None, "Only these peers; all if not given.")
-flags.DEFINE_multi_string("python", [], "NAME=PYTHON: an environment that is there already.")
-flags.DEFINE_string("environments", ".venv-benchmarks", "Folder of the environments.")
-flags.DEFINE_bool("tables_only", False, "Measure nothing; write the tables of what has been measured.")
+flags.DEFINE_list("rows", [], "Rows to measure, by the beginning of their names; all if empty.")
+flags.DEFINE_bool("list", False, "List the rows and exit.")
+flags.DEFINE_bool("again", False, "Also measure rows that were measured with this code.")
+flags.DEFINE_integer("rounds", None, "Steps per system; by default as the row says.", lower_bound=1)
+flags.DEFINE_list("peers", None, "Other packages to compare with; all by default.")
+flags.DEFINE_multi_string("python", [], "NAME=PYTHON: interpreter of an existing environment.")
+flags.DEFINE_string("environments", ".venv-benchmarks", "Directory of the environments.")
+flags.DEFINE_bool("tables_only", False, "Write the tables from the records without measuring.")
 
 
-def choose(wanted):
-    """Returns the rows whose names begin with one of `wanted`, all if there is none.
+def choose(names: Sequence[str]) -> list[Row]:
+    """Return the rows whose names begin with one of `names`, or all rows if it is empty.
 
     Raises:
-        ValueError: If there is no such row.
+        ValueError: If a name matches no row.
     """
-    chosen = {}
-    for beginning in wanted or [""]:
-        found = {name: row for name, row in all_rows.ROWS.items() if name.startswith(beginning)}
-        if not found:
-            _checks.choice("rows", beginning, list(all_rows.ROWS))
-        chosen.update(found)
-    return [row for name, row in all_rows.ROWS.items() if name in chosen]
+    for name in names:
+        if not any(row.startswith(name) for row in ROWS):
+            _checks.choice("rows", name, list(ROWS))
+    return [row for row in ROWS.values() if not names or row.name.startswith(tuple(names))]
 
 
 class Environments:
-    """Function from the name of an environment to its Python, which is made at first use.
+    """Function from the name of an environment to its interpreter, which is made at first use.
 
-    Where it cannot be made it is this program's own, in which the system fails in its own place; `broken` says why.
+    If that fails, `broken` has the reason, and the interpreter is that of this program, where the system fails alone.
     """
 
     def __init__(self, options):
         self.given = dict(entry.split("=", 1) for entry in options.python)
-        self.folder = Path(options.environments).absolute()
-        self.broken = {}
+        self.directory = Path(options.environments).absolute()
+        self.broken: dict[str, str] = {}
 
-    def __call__(self, name):
+    def __call__(self, name: str) -> str:
         if name in self.given:
             return self.given[name]
         try:
-            return environments.ensure(name, self.folder)
+            return environments.ensure(name, self.directory)
         except (RuntimeError, OSError) as error:
             logging.error("%s", error)
             self.broken[name] = str(error)
             return sys.executable
 
 
-def measure(row, python_of, rounds=None):
-    """Runs a row and returns its list of `race.Result`."""
-    entrants = row.entrants(python_of)
-    if row.together:
-        return race.race(entrants, rounds or row.rounds)
-    return [result for entrant in entrants for result in race.race([entrant], rounds or row.rounds)]
+def measure(row: Row, python_of: Environments, rounds: int) -> dict:
+    """Measure a row and return its record."""
+    systems = row.systems(python_of)
+    with host.OtherPrograms() as others:
+        if row.together:
+            results = interleaved.run(systems, rounds)
+        else:
+            results = [interleaved.run([system], rounds)[0] for system in systems]
+    for result in results:
+        result.error = python_of.broken.get(result.system, result.error)
+    return records.make(row, results, rounds, others.share)
 
 
 def main(argv):
     del argv
     options = flags.FLAGS
-    chosen = choose(options.rows)
+    rows = choose(options.rows)
     if options.list:
-        sys.stdout.write("".join(f"{row.name:24} {row.title}\n" for row in chosen))
+        sys.stdout.write("".join(f"{row.name:24} {row.title}\n" for row in rows))
         return
-    python_of = Environments(options)
-    records = report.read()
-    failed = []
-    for number, row in enumerate([] if options.tables_only else chosen, 1):
-        if not options.again and report.is_done(row, records):
-            logging.info("[%d/%d] %s: measured already with this code", number, len(chosen), row.name)
+    python_of, done, failed = Environments(options), records.read(), []
+    for number, row in enumerate([] if options.tables_only else rows, 1):
+        if options.peers is not None:
+            row = dataclasses.replace(row, peers=tuple(name for name in row.peers if name in options.peers))
+        if not options.again and records.is_measured(row, done):
+            logging.info("[%d/%d] %s: already measured with this code", number, len(rows), row.name)
             continue
-        logging.info("[%d/%d] %s: %s", number, len(chosen), row.name, row.title)
+        logging.info("[%d/%d] %s: %s", number, len(rows), row.name, row.title)
         started = time.monotonic()
         try:
-            with machine.Watch() as watch:
-                outcome = measure(_with_peers(row, options.peers), python_of, options.rounds)
-            entry = {**report.record(row, outcome), "others": watch.others and round(watch.others, 3)}
-        except Exception:  # one row must not lose the others
+            record = measure(row, python_of, options.rounds or row.rounds)
+        except Exception:  # the other rows are still measured
             logging.exception("%s failed", row.name)
             failed.append(row.name)
             continue
-        entry["rounds"] = options.rounds or row.rounds
-        for result in entry["results"]:
-            result["error"] = python_of.broken.get(result["system"], result["error"])
-        records.append(entry)
-        report.append(entry)
-        report.write(records)
-        for verdict in report.verdicts(row, entry):
-            logging.info("    %s (%s): %s", verdict.measured, verdict.wanted, "met" if verdict.met else "NOT MET")
-        failed += [f"{row.name} ({result['system']})" for result in entry["results"] if result["error"]]
+        done.append(record)
+        records.append(record)
+        records.write_tables(done)
+        failed += [f"{row.name} ({result['system']})" for result in record["results"] if result["error"]]
         logging.info("    in %.0f s", time.monotonic() - started)
-        if (entry["others"] or 0) > report.QUIET:
-            logging.warning("    %.0f %% of the processors went to other programs meanwhile", 100 * entry["others"])
-    report.write(records)
+        if (record["others"] or 0) > records.QUIET:
+            logging.warning("    Other programs took %.0f %% of the processors", 100 * record["others"])
+    records.write_tables(done)
     if failed:
         logging.error("Failed: %s", ", ".join(failed))
         sys.exit(1)
-
-
-def _with_peers(row, peers):
-    if peers is None:
-        return row
-    return all_rows.dataclasses.replace(row, peers=tuple(name for name in row.peers if name in peers))
 
 
 if __name__ == "__main__":

@@ -1,14 +1,14 @@
-"""The rows of the table: what is measured, against whom, and what the goal is."""
+"""The rows of docs/benchmarks.md: the work that is measured, and the systems that do it."""
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
-from benchmarks import goals
-from keras_vit.benchmarking import race
+from benchmarks import interleaved
 
-WORKERS = Path(__file__).with_name("workers")
-OURS = "keras_vit"
+PACKAGE = "keras_vit"
+SIZES = (224, 320, 512, 768, 1024)  # pixels: 196 to 4,096 patches of 16
+CHUNK = 256
 
 
 @dataclasses.dataclass(frozen=True)
@@ -16,19 +16,18 @@ class Row:
     """A measurement.
 
     Attributes:
-        name: What `--rows` and `ROWS` select it by.
-        title: What the table calls it.
-        work: Of the worker, see `contestants.Work`.
-        peers: Systems of other packages that do the same work.
-        variants: Further runs of this package by name, with what they change of `work` and of its `arguments`; the key
-            `"system"` names another function of the worker.
-        worker: The script.
-        rounds: Steps that each takes.
-        together: Whether all are there at once and take their steps in turn; otherwise one after the other, for what
-            would not fit into memory together.
-        goals: What must come out, by name; see `benchmarks.goals`.
+        name: Name that `--rows` and `ROWS` select it by.
+        title: Heading of its table.
+        work: Fields of `workers/worker.py`'s `Work`.
+        peers: Other packages that do the same work.
+        variants: Further runs of this package by name, with their changes of `work`. The key `"system"` names another
+            function of the worker.
+        worker: File name of the script in `workers/`.
+        rounds: Steps per system.
+        together: Whether the systems take their steps in turn. Otherwise they run one after the other, because they
+            do not fit into memory together.
         environment: Variables of the processes.
-        system: This package's own function in the worker; None where only variants run.
+        system: This package's function in the worker; None if only variants run.
         home: Name of the environment that this package runs in.
     """
 
@@ -37,153 +36,123 @@ class Row:
     work: Mapping = dataclasses.field(default_factory=dict)
     peers: tuple[str, ...] = ()
     variants: Mapping[str, Mapping] = dataclasses.field(default_factory=dict)
-    worker: Path = race.CONTESTANTS
+    worker: str = "models.py"
     rounds: int = 5
     together: bool = True
-    goals: tuple[Callable, ...] = ()
     environment: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    system: str | None = OURS
-    home: str = OURS
+    system: str | None = PACKAGE
+    home: str = PACKAGE
 
-    def entrants(self, python_of, root=race.ROOT):
-        """Returns the entrants of the race.
+    def systems(self, python_of: Callable[[str], str], root: Path = interleaved.ROOT) -> list[interleaved.System]:
+        """Return the systems to run.
 
         Args:
-            python_of: Function from the name of an environment to its Python.
+            python_of: Function from the name of an environment to its interpreter.
             root: Checkout of this package to measure.
         """
-        common = {"script": self.worker, "environment": dict(self.environment)}
-        found, own = [], python_of(self.home)
-        if self.system:
-            found.append(race.entrant(self.system, own, work=dict(self.work), root=root, **common))
-        for name, changes in self.variants.items():
+        variants = {self.system: {"system": self.system}} if self.system else {}
+        systems = []
+        for name, changes in {**variants, **self.variants}.items():
             changes = dict(changes)
-            system = changes.pop("system", OURS)
-            work = {**self.work, **changes}
-            found.append(race.entrant(name, own, system=system, work=work, root=root, **common))
-        for name in self.peers:
-            found.append(race.entrant(name, python_of(name), work=dict(self.work), root=None, **common))
-        return found
+            function = changes.pop("system", PACKAGE)
+            systems.append(self._system(name, python_of(self.home), function, changes, root))
+        return systems + [self._system(name, python_of(name), name, {}, None) for name in self.peers]
+
+    def _system(self, name, python, function, changes, root):
+        script = interleaved.WORKERS / self.worker
+        work = {**self.work, **changes}
+        return interleaved.worker(
+            name, script, python=python, function=function, work=work, root=root, environment=self.environment
+        )
 
 
-def _models():
+def _models() -> Iterator[Row]:
     """Inference and training steps."""
     peers = {"float32": ("keras_hub", "vit_keras", "timm", "transformers"), "bfloat16": ("keras_hub", "timm")}
-    for precision, ahead in (("float32", 1.05), ("bfloat16", 1.10)):
-        for batch in (16, 1):
+    for precision in ("float32", "bfloat16"):
+        for batch, rounds in ((16, 5), (1, 25)):
             yield Row(
                 f"inference-{batch}-{precision}",
                 f"ViT-B/16 inference, batch {batch}, {precision}",
                 {"task": "inference", "batch": batch, "precision": precision},
                 peers=peers[precision],
-                rounds=5 if batch == 16 else 25,
-                goals=(goals.ahead(ahead),),
+                rounds=rounds,
             )
-        remat = {"keras_vit remat": {"arguments": {"remat": "blocks"}}}
         yield Row(
             f"training-{precision}",
             f"ViT-B/16 training step, batch 8, {precision}",
             {"task": "training", "batch": 8, "precision": precision},
             peers=("keras_hub", "timm"),
-            variants=remat,
+            variants={"keras_vit remat": {"arguments": {"remat": "blocks"}}},
             rounds=8,
-            goals=(
-                goals.ahead(ahead, excluding=tuple(remat)),
-                goals.memory("keras_hub", 0.6),
-                goals.memory("timm", 1.0, own_only=True),
-                goals.memory_of("keras_vit remat", "keras_vit", 0.5),
-            ),
         )
-    for model in ("R50+ViT-B/16", "BiT-R50x1"):
+    for name, model in (("r50", "R50+ViT-B/16"), ("bit", "BiT-R50x1")):
         yield Row(
-            f"inference-{model.split('+')[0].lower().replace('bit-r50x1', 'bit')}",
+            f"inference-{name}",
             f"{model} inference, batch 8, float32",
             {"task": "inference", "model": model, "batch": 8},
             peers=("timm",),
             rounds=7,
-            goals=(goals.ahead(1.0),),
         )
     yield Row(
         "inference-16-compiled",
-        "ViT-B/16 inference, batch 16, bfloat16, beside torch.compile",
+        "ViT-B/16 inference, batch 16, bfloat16, compared with torch.compile",
         {"task": "inference", "batch": 16, "precision": "bfloat16"},
         peers=("timm_compiled",),
-        rounds=5,
-        goals=(goals.ahead(1.0),),
     )
 
 
-def _artefacts():
+def _artifacts() -> Iterator[Row]:
     """Exported models."""
     yield Row(
         "saved-model",
         "SavedModel of ViT-B/16, JPEG bytes to probabilities, batch 8, float32",
         {"batch": 8},
         peers=("keras_hub",),
-        worker=WORKERS / "saved_model.py",
+        worker="saved_model.py",
         rounds=7,
-        goals=(goals.ahead(1.1),),
     )
     for precision in ("float32", "dynamic_int8"):
         yield Row(
             f"tflite-{precision}",
-            f"TFLite file of ViT-B/16, one picture, {precision}",
+            f"TFLite file of ViT-B/16, one image, {precision}",
             {"precision": precision},
             peers=("keras_hub",),
-            worker=WORKERS / "tflite.py",
+            worker="tflite.py",
             rounds=15,
-            goals=(goals.ahead(1.0),),
         )
 
 
-def _startup():
+def _startup() -> Iterator[Row]:
     """Fresh processes."""
     for backend in ("tensorflow", "jax"):
         names = ("import_keras", "import_keras_vit")
         yield Row(
             f"import-{backend}",
-            f"`import keras_vit` beside `import keras`, {backend} backend",
+            f"`import keras_vit` compared with `import keras`, {backend} backend",
             variants={name.replace("_", " ", 1): {"system": name} for name in names},
-            worker=WORKERS / "startup.py",
+            worker="startup.py",
             rounds=9,
-            goals=(
-                goals.more_seconds("import keras_vit", "import keras", 0.2),
-                *((goals.says("import keras_vit", "TensorFlow not imported"),) if backend == "jax" else ()),
-            ),
             environment={"KERAS_BACKEND": backend},
             system=None,
-            home=OURS if backend == "tensorflow" else "keras_vit_jax",
+            home=PACKAGE if backend == "tensorflow" else "keras_vit_jax",
         )
-    for name, title, limit in (
-        ("build", "Building ViT-B/16 in a fresh process", 1.5),
-        ("load", "Loading its `.npz` with 21,843 classes into a built model", 2.0),
+    for name, title in (
+        ("build", "Building ViT-B/16 in a fresh process"),
+        ("load", "Loading its `.npz` with 21,843 classes into a built model"),
     ):
-        yield Row(
-            name,
-            title,
-            {"model": "ViT-B/16"},
-            worker=WORKERS / "startup.py",
-            rounds=5,
-            goals=(goals.at_most_seconds(name, limit),),
-            system=name,
-        )
+        yield Row(name, title, {"model": "ViT-B/16"}, worker="startup.py", system=name)
     yield Row(
         "digits",
-        "Digits: seconds to 97 % on the test images, from building the model on",
-        worker=WORKERS / "digits.py",
+        "Digits: seconds to 97 % accuracy on the test images, from building the model on",
+        worker="digits.py",
         peers=("keras_hub",),
         rounds=3,
-        goals=(goals.ahead(2.0),),
     )
 
 
-SIZES = (224, 320, 512, 768, 1024)  # pixels: 196 to 4,096 patches of 16
-CHUNK = 256
-
-
-def _curves():
-    """Costs against the number of tokens and of blocks, each in a process of its own."""
-    less_memory = goals.memory_of(f"4096 tokens in chunks of {CHUNK}", "4096 tokens", 0.5)
+def _curves() -> Iterator[Row]:
+    """Costs against the numbers of tokens and blocks."""
     for task, rounds in (("inference", 3), ("training", 2)):
         variants = {}
         for size in SIZES:
@@ -194,18 +163,16 @@ def _curves():
                 variants[f"{tokens} tokens in chunks of {CHUNK}"] = chunked
         yield Row(
             f"length-{task}",
-            f"ViT-Ti/16 {task}, one image, against the number of tokens",
+            f"ViT-Ti/16 {task}, one image, by the number of tokens",
             {"task": task, "model": "ViT-Ti/16"},
             variants=variants,
             rounds=rounds,
             together=False,
-            # Training keeps the weights of every block, inference those of one beside libraries and model.
-            goals=(less_memory,) if task == "training" else (),
             system=None,
         )
     yield Row(
         "depth",
-        "ViT-B/16 inference, one image, against the number of blocks",
+        "ViT-B/16 inference, one image, by the number of blocks",
         {"task": "inference"},
         variants={f"{depth} blocks": {"arguments": {"num_layers": depth}} for depth in (3, 6, 12, 24)},
         rounds=15,
@@ -214,4 +181,4 @@ def _curves():
     )
 
 
-ROWS = {row.name: row for group in (_models, _artefacts, _startup, _curves) for row in group()}
+ROWS = {row.name: row for group in (_models, _artifacts, _startup, _curves) for row in group()}

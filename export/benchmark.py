@@ -1,7 +1,7 @@
-"""Measures latency, throughput, memory and size of a model and its artefacts, side by side.
+"""Measures latency, throughput, memory and size of a model and its artifacts, side by side.
 
-    python -m export.benchmark --model=runs/digits --artefacts=served/digits,digits.tflite
-    python -m export.benchmark --artefacts=a.tflite,b.tflite --batch_sizes=1 --threads=1 --calls=200
+    python -m export.benchmark --model=runs/digits --artifacts=served/digits,digits.tflite
+    python -m export.benchmark --artifacts=a.tflite,b.tflite --batch_sizes=1 --threads=1 --calls=200
 
 Each one runs in a process of its own, one after the other, so that none warms or crowds the others. What is timed is
 the network, from prepared images to probabilities. Figures are worth what the quiet of the machine is worth.
@@ -16,13 +16,13 @@ import tensorflow as tf
 from absl import flags, logging
 
 from keras_vit import program
-from keras_vit.serving import latency, runs
+from keras_vit.inference import latency, open_classifier
 
 flags.DEFINE_string("model", None, "Directory of a run, or a .keras file in one.")
-flags.DEFINE_list("artefacts", [], "SavedModels, TFLite, ONNX and OpenVINO files to measure as well.")
+flags.DEFINE_list("artifacts", [], "SavedModels, TFLite, ONNX and OpenVINO files to measure as well.")
 flags.DEFINE_list("batch_sizes", ["1", "4", "8"], "Images in one call.")
 flags.DEFINE_integer("threads", os.cpu_count() or 1, "Threads of the kernels.", 1)
-flags.DEFINE_integer("calls", 50, "Timed calls for each artefact and batch size.", 1)
+flags.DEFINE_integer("calls", 50, "Timed calls for each artifact and batch size.", 1)
 flags.DEFINE_bool("json", False, "Write JSON lines instead of a table.")
 flags.DEFINE_string("worker", None, "Used by the program itself: what this process measures.")
 
@@ -34,9 +34,9 @@ def main(argv):
         for row in measure(options.worker):
             sys.stdout.write(json.dumps(row) + "\n")
         return 0
-    paths = [path for path in (options.model, *options.artefacts) if path]
+    paths = [path for path in (options.model, *options.artifacts) if path]
     if not paths:
-        raise ValueError("Nothing to measure: give --model (a run) or --artefacts (exported files).")
+        raise ValueError("Nothing to measure: give --model (a run) or --artifacts (exported files).")
     rows, failed = [], 0
     for path in paths:
         logging.info("Measuring %s", path)
@@ -54,12 +54,12 @@ def main(argv):
 
 
 def measure(path):
-    """Yields the measurements of one artefact."""
+    """Yields the measurements of one artifact."""
     options = flags.FLAGS
     tf.config.threading.set_intra_op_parallelism_threads(options.threads)
     tf.config.threading.set_inter_op_parallelism_threads(1)
-    classifier = runs.open_classifier(path, options.threads)
-    precision = classifier.card.get("precision") or classifier.model.dtype_policy.name
+    classifier = open_classifier(path, num_threads=options.threads)
+    precision = classifier.card.precision
     size = latency.size_of(os.path.join(path, "model.keras") if classifier.kind == "keras" else classifier.path)
     for batch_size in options.batch_sizes:
         row = latency.measure(classifier, int(batch_size), options.calls)

@@ -1,4 +1,4 @@
-"""Asks a server about pictures.
+"""Classify images with a server.
 
 python -m export.client --url=localhost:8500 --name=digits *.jpg           (gRPC)
 python -m export.client --url=http://localhost:8501 --name=digits *.jpg    (REST)
@@ -9,14 +9,15 @@ import sys
 
 from absl import flags, logging
 
-from keras_vit import program, serving
-from keras_vit.serving import pictures, rest
+from keras_vit import program
+from keras_vit.inference import sample_images
+from keras_vit.tf_serving import Client, RequestError
 
 flags.DEFINE_string("url", "http://localhost:8501", "host:port for gRPC, http://host:port for REST.")
 flags.DEFINE_string("name", None, "Name of the model on the server.")
 flags.DEFINE_float("timeout", 30.0, "Seconds for each request.", 0.001)
-flags.DEFINE_integer("batch_size", 8, "Pictures in one request.", 1)
-flags.DEFINE_bool("json", False, "Write one JSON object a line instead of a table.")
+flags.DEFINE_integer("batch_size", 8, "Images per request.", 1)
+flags.DEFINE_bool("json", False, "Write one JSON object per line instead of a table.")
 
 
 def main(argv):
@@ -24,7 +25,7 @@ def main(argv):
     if not options.name:
         raise ValueError("--name is missing: the name of the model on the server.")
     paths, contents, failed = [], [], 0
-    for path in pictures.find_files(argv[1:]):
+    for path in sample_images.find_files(argv[1:]):
         try:
             with open(path, "rb") as file:
                 contents.append(file.read())
@@ -33,16 +34,16 @@ def main(argv):
             logging.error("%s: %s", path, error.strerror or error)
             failed += 1
     if not paths and not failed:
-        raise ValueError("Name at least one picture: python -m export.client --url=URL --name=NAME picture.jpg ...")
+        raise ValueError("Name at least one image: python -m export.client --url=URL --name=NAME image.jpg ...")
     try:
-        with serving.Client(options.url, options.name, timeout=options.timeout) as client:
+        with Client(options.url, options.name, timeout=options.timeout) as client:
             predictions = client.predict(contents, options.batch_size)
-    except (OSError, rest.RequestError) as error:  # no connection and no answer in time are kinds of OSError
+    except (OSError, RequestError) as error:  # no connection and no answer in time are kinds of OSError
         logging.error("%s: %s", options.url, error)
         return 1
     for path, prediction in zip(paths, predictions, strict=True):
         if not prediction.valid:
-            logging.error("%s: the server cannot read this picture", path)
+            logging.error("%s: the server cannot read this image", path)
             failed += 1
         elif options.json:
             top = zip(prediction.labels, prediction.scores, strict=True)

@@ -1,4 +1,4 @@
-"""Converts a checkpoint into the format of another project, and checks that it gives the same logits.
+"""Convert a checkpoint to the format of another project, and check that it gives the same logits.
 
     python -m export.convert_checkpoint ViT-B_16.npz vit_b16.keras
     python -m export.convert_checkpoint runs/flowers flowers-hf --format=huggingface
@@ -6,11 +6,13 @@
     python -m export.convert_checkpoint ViT-B_16.npz --describe
 
 SRC is any checkpoint that keras_vit.load_checkpoint reads, or the directory of a run. DST is a file (.npz,
-.safetensors, .keras) or a directory. A format that cannot hold the model says so and names those that can.
+.safetensors, .keras) or a directory. If a format cannot hold the model, the error names those that can. --describe
+prints the arguments of the model as JSON.
 """
 
 import json
 import os
+import sys
 
 import numpy as np
 from absl import flags, logging
@@ -23,18 +25,18 @@ FORMATS = ("google", "big_vision", "huggingface", "timm", "keras")
 
 flags.DEFINE_string("format", None, f"One of {', '.join(FORMATS)}; keras if DST ends in .keras.")
 flags.DEFINE_string("dtype", "float32", "Dtype of the weights: float32, bfloat16 or float16.")
-flags.DEFINE_string("naming", None, "Names: legacy or linen (google), published or later (HF).")
-flags.DEFINE_boolean("stacked", None, "For big_vision: stack the blocks, as scan=True does.")
-flags.DEFINE_list("image_size", [], "Resize position embeddings for images of SIZE or HEIGHT,WIDTH.")
-flags.DEFINE_string("method", None, "How to resize: reference, bilinear, bicubic or antialiased.")
-flags.DEFINE_list("grid", [], "HEIGHT,WIDTH of the position table in patches, if SRC does not say.")
-flags.DEFINE_integer("num_heads", None, "Attention heads, if SRC does not say.", 1)
-flags.DEFINE_string("prefix", None, "Where SRC's tree of parameters begins, such as params/ema/.")
-flags.DEFINE_string("model_config", None, "SRC's config.json, if it does not lie beside it.")
-flags.DEFINE_boolean("check", True, "Read DST back and compare its logits.")
-flags.DEFINE_boolean("describe", False, "Only say what SRC is.")
+flags.DEFINE_string("naming", None, "Names of the tensors: legacy or linen (google), published or later (huggingface).")
+flags.DEFINE_boolean("stacked", None, "Whether to stack the blocks (big_vision), as scan=True does there.")
+flags.DEFINE_list("image_size", [], "SIZE or HEIGHT,WIDTH of the images that position embeddings are resized to.")
+flags.DEFINE_string("method", None, "Resizing of position embeddings: reference, bilinear, bicubic or antialiased.")
+flags.DEFINE_list("grid", [], "HEIGHT,WIDTH of the position table in patches, if SRC does not say it.")
+flags.DEFINE_integer("num_heads", None, "Number of attention heads, if SRC does not say it.", 1)
+flags.DEFINE_string("prefix", None, "Prefix of SRC's tree of parameters, such as params/ema/.")
+flags.DEFINE_string("model_config", None, "SRC's config.json, if it is not beside it.")
+flags.DEFINE_boolean("check", True, "Whether to read DST back and compare its logits.")
+flags.DEFINE_boolean("describe", False, "Print what SRC is, and write nothing.")
 
-# The same weights in the same operations; a class token's position that was folded into it adds one rounding.
+# The same weights in the same operations. Adding its position to a class token rounds once more.
 TOLERANCE = 1e-4
 
 
@@ -44,7 +46,7 @@ def main(argv):
         raise ValueError("Two arguments are needed, SRC and DST (with --describe one, SRC).")
     model, class_names = load_source(argv[1], options)
     if options.describe:
-        logging.info("%s: %s", argv[1], json.dumps(model.get_config(), indent=2))
+        sys.stdout.write(json.dumps(model.get_config(), indent=2) + "\n")
         logging.info("%d parameters", model.count_params())
         return
     destination = argv[2]
@@ -69,7 +71,7 @@ def main(argv):
 
 
 def load_source(path, options):
-    """Returns the model of SRC and the names of its classes, if known."""
+    """Return the model of SRC and the names of its classes, if known."""
     if os.path.isfile(os.path.join(path, "model.keras")) and os.path.isfile(os.path.join(path, "config.json")):
         run = training.load_run(path)
         return run.model, run.class_names
@@ -84,7 +86,7 @@ def load_source(path, options):
 
 
 def one_or_two(name, values):
-    """Returns SIZE or HEIGHT,WIDTH as numbers."""
+    """Return SIZE or HEIGHT,WIDTH as numbers."""
     if len(values) not in (1, 2) or not all(value.isdigit() for value in values):
         raise ValueError(f"--{name} must be SIZE or HEIGHT,WIDTH. Received: --{name}={','.join(values)}.")
     return int(values[0]) if len(values) == 1 else (int(values[0]), int(values[1]))
@@ -97,7 +99,7 @@ def save_keras(model, path):
 
 
 def check(model, path, dtype):
-    """Compares the logits of the model and of what was written, on random images."""
+    """Compare the logits of the model and of the written checkpoint on random images."""
     again = model_from_checkpoint(path)
     height, width, channels = model.inputs[0].shape[1:]
     shape = (2, height or 224, width or 224, channels)

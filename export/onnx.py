@@ -1,53 +1,26 @@
-"""Exports a trained model as an ONNX file, and checks that it answers as the model does.
+"""Export a trained model as an ONNX file, and verify it on real images.
 
     python -m export.onnx --model=runs/digits --output=digits.onnx
+    python -m export.onnx --model=ViT-B_16.npz --preprocess='value_range(-1, 1)' --images='*.jpg' --output=vit.onnx
 
-The file holds the network, from prepared images to probabilities, in float32. Its labels (OUTPUT.labels.txt) and its
-card (OUTPUT.json, with the preprocessing) lie beside it. Where --output does not end in .onnx it is a directory, for
-model.onnx. It needs pip install 'keras-vision-transformers[onnx]'.
+The file computes probabilities of preprocessed images, in float32. Its labels (OUTPUT.labels.txt) and its model card
+(OUTPUT.json, with the preprocessing) are written beside it. If --output does not end in .onnx it is a directory, for
+model.onnx. The program needs pip install 'keras-vision-transformers[onnx]'.
 """
 
-import os
+from absl import flags
 
-from absl import flags, logging
+from keras_vit import program
+from keras_vit.exporting import command
 
-from keras_vit import program, training
-from keras_vit.serving import files, interchange, latency, pictures, runs, verify
-
-flags.DEFINE_string("model", None, "Directory of a run, or a .keras file in one.")
-flags.DEFINE_string("output", None, "Where to write.")
-flags.DEFINE_integer("batch_size", None, "Pictures in one call; any number of them if not given.", 1)
-flags.DEFINE_list("images", [], "Pictures to verify with; some of the run's data if not given.")
-flags.DEFINE_integer("verify_examples", 64, "How many pictures to verify with.", 1)
+command.define_model_flags(num_images=64)
+command.define_output_flag()
+flags.DEFINE_integer("batch_size", None, "Images per call; any number if not given.", 1)
 
 
 def main(argv):
     del argv
-    options = flags.FLAGS
-    if not options.model or not options.output:
-        raise ValueError("--model (the directory of a run) and --output (the .onnx file to write) are needed.")
-    path = options.output if options.output.endswith(".onnx") else os.path.join(options.output, "model.onnx")
-    interchange.check("onnx", path)
-    loaded = training.load_run(options.model)
-    description = runs.describe(loaded)
-    preprocess = runs.preprocess_function(description)
-    examples = runs.verification_pictures(loaded, options.verify_examples, options.images)
-    try:
-        comparison = interchange.export_interchange(
-            loaded.model,
-            path,
-            "onnx",
-            preprocess=preprocess,
-            description=description,
-            examples=pictures.keep_readable(examples, preprocess),
-            batch_size=options.batch_size,
-        )
-    except (verify.VerificationError, files.ConversionError) as error:
-        logging.error("%s", error)
-        return 1
-    logging.info("Verified: %s", comparison.summary())
-    logging.info("%s (%.1f MB)", path, latency.size_of(path) / 1e6)
-    return 0
+    return command.run_onnx_openvino("onnx")
 
 
 def run():

@@ -1,6 +1,6 @@
 """Serve an exported SavedModel on this machine, for development.
 
-    python -m export.serve --artefact=served/digits --port=8501
+    python -m export.serve --artifact=served/digits --port=8501
 
 The paths are those of TF Serving's REST API, so that clients can be written and tested without it. There is no batching
 and no access control: use the official server for production. A newer version in the directory is taken up while it
@@ -15,9 +15,10 @@ import threading
 from absl import flags, logging
 
 from keras_vit import program
-from keras_vit.serving import server
+from keras_vit.tf_serving import server
+from keras_vit.tf_serving.served_model import ServedModel
 
-flags.DEFINE_string("artefact", None, "Directory with the versions of a SavedModel.")
+flags.DEFINE_string("artifact", None, "Directory with the versions of a SavedModel.")
 flags.DEFINE_string("name", None, "Name of the model; the name of the directory if not given.")
 flags.DEFINE_string("host", "localhost", "Address to listen at; 0.0.0.0 makes it reachable from other machines.")
 flags.DEFINE_integer("port", 8501, "Port to listen at; 0 for any free one.", 0, 65535)
@@ -30,15 +31,15 @@ flags.DEFINE_float("grace_seconds", 30.0, "Time that requests under way get to f
 def main(argv):
     del argv
     options = flags.FLAGS
-    if not options.artefact:
-        raise ValueError("--artefact is missing: the directory that export.saved_model wrote versions into.")
-    name = options.name or os.path.basename(os.path.normpath(options.artefact))
+    if not options.artifact:
+        raise ValueError("--artifact is missing: the directory that export.saved_model wrote versions into.")
+    name = options.name or os.path.basename(os.path.normpath(options.artifact))
     limits = server.Limits(
         read_seconds=options.read_seconds,
         answer_seconds=options.answer_seconds,
         grace_seconds=options.grace_seconds,
     )
-    model = server.ServedModel(name, options.artefact)
+    model = ServedModel(name, options.artifact)
     try:
         rest_server = server.RestServer(model, options.host, options.port, limits)
     except OSError as error:

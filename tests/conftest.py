@@ -1,5 +1,6 @@
 """Set-up shared by all tests: a quiet TensorFlow, fixed seeds, golden data."""
 
+import functools
 import os
 import pathlib
 import runpy
@@ -40,3 +41,32 @@ def metadata():
         setuptools.setup = original
     assert callable(names["setup"])
     return arguments
+
+
+@pytest.fixture(scope="session")
+def served(tmp_path_factory):
+    """A model, the directory of its one version (named "pets") and the comparison of the export. Not to be changed."""
+    from keras_vit.exporting import saved_model
+    from tests import small_classifier
+
+    base = tmp_path_factory.mktemp("served") / "pets"
+    model = small_classifier.model()
+    _, comparison = saved_model.export_saved_model(
+        model,
+        str(base),
+        card=small_classifier.card(),
+        images=small_classifier.images(),
+        max_pixels=1_000_000,
+        extra_signatures=("features", "attention"),
+    )
+    return model, base, comparison
+
+
+@pytest.fixture
+def published():
+    """Imports a module of `tensorflow-serving-api` by its name.
+
+    That package requires `tensorflow`, which must not share an environment with `tensorflow-cpu`: it is installed
+    without its dependencies.
+    """
+    return functools.partial(pytest.importorskip, reason="pip install --no-deps tensorflow-serving-api")

@@ -10,28 +10,31 @@ ORDER = (
     "_checks",
     "_io",
     "_calls",
-    "recipe",
     "layers",
     "models",
     "checkpoints",
     "zoo",
     "applications",
+    "recipe",
     "data",
     "optim",
     "distribute",
     "training",
+    "inference",
     "evaluators",
     "inspection",
-    "serving",
-    "benchmarking",
+    "exporting",
+    "tf_serving",
+    "planning",
     "program",
 )
 PROGRAMS = ("train", "export")  # folders; a program imports keras_vit.* and no other program
-WITH_TENSORFLOW = {"data", "distribute", "training", "serving", "benchmarking", *PROGRAMS}
+WITH_TENSORFLOW = {"data", "distribute", "training", "inference", "exporting", "tf_serving", "planning", *PROGRAMS}
 # Keras has no gradient of a function with respect to tensors, and no rounding that XLA keeps: these ask the backend
 # that runs, inside of a function; nor has it a loop whose rounds follow each other, or a way to say what comes later.
 BACKEND_SWITCHES = {
     "keras_vit.inspection._gradients",
+    "keras_vit.inspection.examples",
     "keras_vit.optim._rounding",
     "keras_vit.layers.chunked",
     "keras_vit.layers._later",
@@ -39,7 +42,7 @@ BACKEND_SWITCHES = {
 }
 # What runs only on JAX may import it at the top; nothing else imports this package at the top.
 JAX_PACKAGE = "keras_vit.training.jax"
-REQUIRED = {"keras", "numpy", "absl", "h5py", "ml_dtypes"}
+REQUIRED = {"keras", "numpy", "absl", "h5py", "ml_dtypes", "scipy"}
 OPTIONAL = {
     "matplotlib",
     "tensorflow_datasets",
@@ -63,7 +66,6 @@ OPTIONAL = {
     "openvino",
     "libtpu",
     "sklearn",
-    "scipy",
     "safetensors",
     "PIL",
     "tqdm",
@@ -92,6 +94,8 @@ def check(root):
                 nested or f"{module}.".startswith(f"{JAX_PACKAGE}.")
             ):
                 problems.append(f"{where}: imports {target} at the top, which needs JAX; import it where it is used")
+            if module.startswith("train.configs.") and target.startswith("train.configs"):
+                continue  # recipes share `common`, by a relative import that works installed as well
             if top == "keras_vit" or top in PROGRAMS:
                 problems.extend(f"{where}: {problem}" for problem in own_import(unit, target))
             elif may_use_backend(module, top, nested):

@@ -11,7 +11,7 @@ import zipfile
 
 import pytest
 
-from keras_vit import program
+from keras_vit.program import recipe_file
 
 ROOT = pathlib.Path(__file__).parent.parent
 COPIED = ("keras_vit", "train", "export", "setup.py", "pyproject.toml", "README.md", "LICENSE")
@@ -170,7 +170,11 @@ def test_an_installed_command_trains(installed, tmp_path):
     # The recipe is named, not given as a file: there is no checkout here.
     environment = {**os.environ, "PYTHONPATH": str(installed)}
     command = [sys.executable, installed / "bin/keras-vit-train", "--config=digits", "--workdir=run"]
-    sizes = ["--config.total_steps=1", "--config.model.hidden_size=8", "--config.model.num_layers=1"]
+    sizes = [
+        "--config.total_steps=1",
+        "--config.model.arguments.hidden_size=8",
+        "--config.model.arguments.num_layers=1",
+    ]
     result = subprocess.run([*command, *sizes], env=environment, cwd=tmp_path, capture_output=True, text=True)
     assert result.returncode == 0, result.stderr
     assert (tmp_path / "run/model.keras").is_file()
@@ -192,12 +196,11 @@ def test_a_program_notices_another_project_s_module_of_the_same_name(installed, 
 def test_recipe_by_name(given, tmp_path, monkeypatch):
     path = str(ROOT / "train/configs/digits.py")
     monkeypatch.chdir(tmp_path)
-    assert program._find_recipes(["p", f"--config={given}"]) == ["p", f"--config={path}"]
-    assert program._find_recipes(["p", "--config", f"{given}:ViT_B16,a"]) == ["p", "--config", f"{path}:ViT_B16,a"]
-    unchanged = ["p", "--config=no_such_recipe", "--config.seed=1", "--workdir=digits"]
-    assert program._find_recipes(unchanged) == unchanged
+    assert recipe_file.find(given) == path
+    with pytest.raises(ValueError, match="no_such_recipe"):
+        recipe_file.find("no_such_recipe")
     (tmp_path / "digits.py").write_text("")  # a file of the user's comes first
-    assert program._find_recipes(["p", "--config=digits.py"]) == ["p", "--config=digits.py"]
+    assert recipe_file.find("digits.py") == "digits.py"
 
 
 def test_import_is_light():

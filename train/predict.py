@@ -15,23 +15,24 @@ import tensorflow as tf
 from absl import flags, logging
 
 from keras_vit import program
-from keras_vit.serving import outputs, pictures, runs
+from keras_vit.data import errors as data_errors
+from keras_vit.inference import open_classifier, probabilities, sample_images
 
 BATCH_SIZE = 16
 
-flags.DEFINE_string("model", None, "Directory of a run, .keras file, or exported artefact.")
-flags.DEFINE_integer("top_k", outputs.TOP_K, "How many labels to give for each picture.", 1)
+flags.DEFINE_string("model", None, "Directory of a run, .keras file, or exported artifact.")
+flags.DEFINE_integer("top_k", probabilities.TOP_K, "How many labels to give for each picture.", 1)
 flags.DEFINE_bool("json", False, "Write one JSON object a line instead of a table.")
 
 
 def main(argv):
     if not flags.FLAGS.model:
-        raise ValueError("--model is missing: the directory of a run, a .keras file, or an exported artefact.")
-    paths = pictures.find_files(argv[1:])
+        raise ValueError("--model is missing: the directory of a run, a .keras file, or an exported artifact.")
+    paths = sample_images.find_files(argv[1:])
     if not paths:
         raise ValueError("Name at least one picture: python -m train.predict --model=DIR picture.jpg ...")
-    classifier = runs.open_classifier(flags.FLAGS.model)
-    preprocess = runs.preprocess_function(classifier.card)
+    classifier = open_classifier(flags.FLAGS.model)
+    preprocess = classifier.card.preprocess_function()
     write = write_json if flags.FLAGS.json else write_table
 
     failed = 0
@@ -40,7 +41,7 @@ def main(argv):
         images, errors = read_all(batch, preprocess)
         answers = iter(classifier.predict(np.stack(images)) if images else ())
         for path, error in zip(batch, errors, strict=True):
-            top = [] if error else outputs.top_labels(next(answers), classifier.class_names, flags.FLAGS.top_k)
+            top = [] if error else probabilities.top_labels(next(answers), classifier.class_names, flags.FLAGS.top_k)
             write(path, top, error)
         failed += sum(error is not None for error in errors)
     if failed:
@@ -59,7 +60,7 @@ def read_all(paths, preprocess):
         except OSError as error:
             errors.append(error.strerror or str(error))
         except tf.errors.OpError as error:
-            errors.append(f"not a picture that can be read: {pictures.reason(error)}")
+            errors.append(f"not a picture that can be read: {data_errors.describe(error)}")
     return images, errors
 
 

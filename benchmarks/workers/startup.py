@@ -1,7 +1,6 @@
-"""What a fresh process waits for: imports, building a model, loading a checkpoint: `startup.py SYSTEM WORK`.
+"""Start-up costs of a fresh process: imports, building a model, loading a checkpoint: `startup.py SYSTEM WORK`.
 
-Each step starts an interpreter, which prints what it took as JSON; imports are timed from within as well, because
-starting Python itself is nobody's merit.
+Each step starts an interpreter, which measures itself, so that the start of Python does not count.
 """
 
 import json
@@ -10,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 
-from common import CLASSES, Work, serve
+from worker import CLASSES, serve
 
 _IMPORT = """
 import json, sys, time
@@ -60,7 +59,7 @@ def build(work):
 
 
 def load(work):
-    """Writes the file once, into a folder that goes with this process, and loads it into a built model."""
+    """Write a checkpoint once, then load it into a built model."""
     folder = tempfile.TemporaryDirectory()
     values = {"model": work.model, "classes": 21_843, "path": os.path.join(folder.name, "weights.npz")}
     _in_a_process(_SAVE.format(**values))
@@ -76,9 +75,12 @@ def _in_a_process(code):
     if done.returncode:
         raise RuntimeError(done.stderr.strip().splitlines()[-1])
     lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
-    return {"peak_bytes": None, "library_bytes": None, **(json.loads(lines[-1]) if lines else {})}  # not ours to tell
+    return {
+        "peak_bytes": None,
+        "library_bytes": None,
+        **(json.loads(lines[-1]) if lines else {}),
+    }  # of this process, which does nothing
 
 
 if __name__ == "__main__":
-    functions = {function.__name__: function for function in (import_keras, import_keras_vit, build, load)}
-    serve(functions, sys.argv[1], Work(**json.loads(sys.argv[2])))
+    serve({function.__name__: function for function in (import_keras, import_keras_vit, build, load)}, warm_up=0)

@@ -1,35 +1,32 @@
-"""One picture through a TFLite file: `tflite.py SYSTEM WORK`; the precision is float32 or dynamic_int8."""
+"""One image through a TFLite file: `tflite.py SYSTEM WORK`; the precision is float32 or dynamic_int8."""
 
-import json
+import dataclasses
 import os
-import sys
 import tempfile
 
-from common import CLASSES, Work, keras_hub_network, serve, warmed
+from worker import CLASSES, keras_hub_model, serve
 
 
 def keras_vit(work):
     """This package's converter."""
     from keras_vit import models
-    from keras_vit.serving import tflite
+    from keras_vit.exporting import tflite
 
-    network = models.create_model(work.model, classes=CLASSES)
-    return _caller(tflite.convert(network, (work.image_size, work.image_size, 3), "softmax", work.precision), work)
+    model = models.create_model(work.model, classes=CLASSES)
+    return _caller(tflite.convert(model, (work.image_size, work.image_size, 3), "softmax", work.precision), work)
 
 
 def keras_hub(work):
     """keras-hub's classifier through Keras' LiteRT export."""
-    import dataclasses
-
     import tensorflow as tf
 
-    network = keras_hub_network(dataclasses.replace(work, precision="float32"))
+    model = keras_hub_model(dataclasses.replace(work, precision="float32"))
     options = {} if work.precision == "float32" else {"optimizations": [tf.lite.Optimize.DEFAULT]}
     size = (1, work.image_size, work.image_size, 3)
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "model.tflite")
         signature = [tf.TensorSpec(size, tf.float32, name="images")]
-        network.export(path, format="litert", input_signature=signature, verbose=False, **options)
+        model.export(path, format="litert", input_signature=signature, verbose=False, **options)
         with open(path, "rb") as file:
             return _caller(file.read(), work)
 
@@ -54,5 +51,4 @@ def _caller(content, work):
 
 
 if __name__ == "__main__":
-    systems = {"keras_vit": warmed(keras_vit), "keras_hub": warmed(keras_hub)}
-    serve(systems, sys.argv[1], Work(**json.loads(sys.argv[2])))
+    serve({"keras_vit": keras_vit, "keras_hub": keras_hub})

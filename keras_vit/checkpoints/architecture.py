@@ -1,4 +1,4 @@
-"""The architecture that a set of variables belongs to, and how it differs from a model's."""
+"""Architecture that the shapes of variables show, and its differences from a model's."""
 
 import math
 import re
@@ -6,11 +6,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from keras_vit.checkpoints.errors import CheckpointError
+from keras_vit.models import ViTConfig
 
 Shapes = Mapping[str, tuple[int, ...]]
 TABLE = "posembed_input/pos_embedding"
 
-# What the weights depend on. Dropout, names and the like may differ between a file and the model it is loaded into.
+# Arguments that change the weights, or their effect. Dropout and the like may differ between file and model.
 STRUCTURE = (
     "hidden_size",
     "num_layers",
@@ -31,9 +32,8 @@ STRUCTURE = (
     "resnet_numerics",
     "block_sizes",
     "width_factor",
+    "pool_padding",
 )
-
-
 # Number of dimensions of the variables that the arguments are read from.
 _RANKS = {
     "embedding/kernel": 4,
@@ -57,6 +57,7 @@ _BLOCK_KERNELS = (
 )
 _UNIT_KERNELS = ("conv1/kernel", "conv2/kernel", "conv3/kernel")
 MAX_BLOCKS = 1024
+NONE = "None"  # stands for a None that is stated
 MAX_SIZE = 2**31  # of an image edge in pixels
 
 
@@ -122,12 +123,12 @@ def resnet_blocks(shapes: Shapes, path: str) -> list[int]:
 
 
 def _count(numbers: set[int], first: int, what: str, path: str) -> int:
-    """Return how many there are of something that is numbered without gaps."""
+    """Return the number of blocks, stages or units, which must be numbered without gaps."""
     expected = range(first, first + len(numbers))
     if missing := sorted(set(expected) - numbers):
         raise CheckpointError(f"{path} is incomplete: it has {what} {max(numbers)}, but no {what} {missing[0]}.")
     if len(numbers) > MAX_BLOCKS:
-        raise CheckpointError(f"{path} has {len(numbers)} times a {what}; at most {MAX_BLOCKS} are read.")
+        raise CheckpointError(f"{path}: {what} {max(numbers)} is too many. At most {MAX_BLOCKS} are read.")
     return len(numbers)
 
 
@@ -198,7 +199,7 @@ def infer_bit(shapes: Shapes, path: str) -> dict[str, Any]:
 
 
 def plain_pair(pair: tuple[int, ...]) -> int | list[int]:
-    """Returns one number for two equal ones."""
+    """Return one number for two equal ones."""
     return pair[0] if len(set(pair)) == 1 else list(pair)
 
 
@@ -209,30 +210,27 @@ def pair(value: Any) -> tuple[int, int] | None:
     return sizes if good else None
 
 
-def stride(arguments: Mapping[str, Any]) -> tuple[int, int]:
-    """Returns how many pixels one patch covers."""
-    blocks = arguments.get("resnet_blocks")
-    reduction = 1 if blocks is None else 4 * 2 ** max(len(blocks) - 1, 0)
-    height, width = pair(arguments["patch_size"]) or (1, 1)
-    return reduction * height, reduction * width
+def geometry(arguments: Mapping[str, Any]) -> ViTConfig:
+    """Return a configuration with the arguments that patches depend on, and the defaults of all others."""
+    names = ("patch_size", "resnet_blocks", "image_size")
+    return ViTConfig(**{"image_size": None, **{name: arguments[name] for name in names if name in arguments}})
 
 
-def grid_of(arguments: Mapping[str, Any]) -> tuple[int, int]:
-    """Returns the grid of the position table of a model built with these arguments."""
-    height, width = pair(arguments.get("image_size")) or (224, 224)
-    rows, columns = stride(arguments)
-    if arguments.get("image_size") is None:
-        return max(height // rows, 1), max(width // columns, 1)
-    return math.ceil(height / rows), math.ceil(width / columns)
+def grid_of(arguments: Mapping[str, Any]) -> tuple[int, int] | None:
+    """Return the grid of a model's position table, None if its images are not a whole number of patches."""
+    try:
+        return geometry(arguments).grid
+    except ValueError:
+        return None
 
 
 def num_slots(arguments: Mapping[str, Any]) -> int:
-    """Returns how many prefix tokens the position table has entries for."""
+    """Return the number of prefix tokens with entries in the position table."""
     return int(bool(arguments.get("class_token"))) + int(bool(arguments.get("distillation_token")))
 
 
 def check_stated(stated: Mapping[str, Any], found: Mapping[str, Any], where: str) -> None:
-    """Refuse a file whose description says something else than its tensors.
+    """Refuse a file whose description disagrees with its tensors.
 
     Args:
         stated: Arguments as a configuration or note states them; None where it does not.
@@ -256,7 +254,7 @@ def check_stated(stated: Mapping[str, Any], found: Mapping[str, Any], where: str
 def differences(
     found: Mapping[str, Any], model: Mapping[str, Any], alternatives: Mapping[str, tuple[Any, ...]]
 ) -> dict[str, tuple[Any, Any]]:
-    """Returns the arguments on which the outputs depend and in which file and model differ.
+    """Return the arguments that change the outputs and have another value in the model.
 
     Args:
         found: Arguments inferred from the file.
@@ -279,16 +277,14 @@ def differences(
 
 
 def _comparable(name: str, value: Any, arguments: Mapping[str, Any]) -> Any:
-    if name == "class_token" and value is None:
-        return arguments.get("pooling") in ("token", None)
     if name == "layer_scale":
         return value is not None
-    if name == "layer_norm_epsilon":
-        return float(value)
     if name in ("resnet_blocks", "block_sizes"):
         return None if value is None else tuple(value)
-    if name == "resnet_numerics":
-        return value if arguments.get("resnet_blocks") is not None else None
+    if name == "resnet_numerics" and arguments.get("resnet_blocks") is None:
+        return None
     if name == "activation":
         return {"gelu_approximate": "gelu_tanh", "gelu_new": "gelu_tanh"}.get(value, value)
+    if name == "pool_padding" and value == "edge":
+        return "infinity"  # the edge is in every window that its copy is in
     return value

@@ -1,5 +1,5 @@
-"""The error of every reader and writer of this package."""
+"""Error of all readers and writers of checkpoints."""
 
 
 class CheckpointError(ValueError):
-    """A checkpoint that cannot be read, does not fit, or cannot be written; the message says what to do."""
+    """Checkpoint that cannot be read, does not fit, or cannot be written. The message says what to do."""

@@ -12,16 +12,16 @@ from typing import Any
 from absl import logging
 
 from keras_vit.checkpoints import architecture
+from keras_vit.checkpoints.checkpoint import Checkpoint
 from keras_vit.checkpoints.errors import CheckpointError
-from keras_vit.checkpoints.layout import Checkpoint
-from keras_vit.checkpoints.source import TensorSource
+from keras_vit.checkpoints.formats.tensors import TensorSource
 
 Grid = tuple[int, int]
 
 
 @dataclasses.dataclass(frozen=True)
 class Hints:
-    """What the caller knows of a file.
+    """Facts about a file that the caller knows.
 
     Attributes:
         wanted: Arguments of the model that the weights are for.
@@ -44,7 +44,7 @@ def stated_grids(source: TensorSource, arguments: Mapping[str, Any], hints: Hint
     Args:
         source: The open file.
         arguments: Arguments inferred from it; `patch_size` and `resnet_blocks` are needed, `image_size` is used.
-        hints: What the caller knows.
+        hints: Facts that the caller knows.
     """
     note = source.metadata
     sizes = (arguments.get("image_size"), note.get("image_size"), note.get("image"))
@@ -78,66 +78,48 @@ def settle(checkpoint: Checkpoint, hints: Hints) -> None:
     Raises:
         CheckpointError: If what is stated does not fit the table, or nothing tells the grid.
     """
+    source, arguments, path = checkpoint.source, checkpoint.arguments, checkpoint.path
     if checkpoint.kind == "bit":
         return
-    source, arguments = checkpoint.source, checkpoint.arguments
-    table = checkpoint.shapes.get(architecture.TABLE)
-    stated = stated_grids(source, arguments, hints)
-    if table is None:
-        _size_without_table(checkpoint)
-        return
-    count = table[1] - architecture.num_slots(arguments)
-    if checkpoint.layout.family == "keras" and source.config is not None:
-        checkpoint.grid = architecture.grid_of(arguments)  # its image_size may be None, for any size
-        if math.prod(checkpoint.grid) != count:
-            raise CheckpointError(f"{source.path}: image_size and position table disagree. Damaged?")
-        return
-    for name, grid in (
-        ("grid", hints.grid),
-        ("the grid noted in the file", architecture.pair(source.metadata.get("grid"))),
-    ):
-        if grid is not None and math.prod(grid) != count:
-            raise CheckpointError(
-                f"{source.path}: {name}={grid} has {math.prod(grid)} patches, but the position table has {count}."
-            )
+    noted = [size for name in ("image_size", "image") if (size := architecture.pair(source.metadata.get(name)))]
     own = arguments.get("image_size")
     if own is not None and architecture.pair(own) is None:
-        raise CheckpointError(
-            f"{source.path}: image_size must be an integer or (height, width). Received: {str(own)[:60]}."
-        )
-    if own is not None and math.prod(architecture.grid_of(arguments)) != count:
-        raise CheckpointError(
-            f"{source.path}: its configuration says image_size={own}, a grid of {architecture.grid_of(arguments)}, "
-            f"but the position table has {count} patches: they disagree. Damaged?"
-        )
-    checkpoint.grid = _choose(count, stated, hints.model_grid(arguments), checkpoint)
-    if own is not None and architecture.grid_of(arguments) == checkpoint.grid:
+        raise CheckpointError(f"{path}: image_size must be an integer or (height, width). Received: {str(own)[:60]}.")
+    table = checkpoint.shapes.get(architecture.TABLE)
+    if table is None:
+        arguments.setdefault("image_size", architecture.plain_pair(noted[0]) if noted else None)
+        if arguments["image_size"] is None:
+            checkpoint.assumed["image_size"] = "without a position table nothing fixes it"
         return
-    rows, columns = architecture.stride(arguments)
-    noted = [architecture.pair(source.metadata.get(name)) for name in ("image_size", "image")]
-    fitting = [
-        size for size in noted if size and architecture.grid_of({**arguments, "image_size": size}) == checkpoint.grid
-    ]
-    size = fitting[0] if fitting else (checkpoint.grid[0] * rows, checkpoint.grid[1] * columns)
-    arguments["image_size"] = architecture.plain_pair(size)
+    count = table[1] - architecture.num_slots(arguments)
+    own_grid = architecture.grid_of(arguments) if "image_size" in arguments else None
+    stated = {
+        "grid": hints.grid,
+        "the grid in its note": architecture.pair(source.metadata.get("grid")),
+        f"image_size={str(own)[:60]} of its configuration": own_grid or ((0, 0) if own is not None else None),
+    }
+    for name, grid in stated.items():
+        if grid is not None and math.prod(grid) != count:
+            raise CheckpointError(
+                f"{path}: {name} and the position table disagree: the grid {grid} has {math.prod(grid)} patches, the "
+                f"table {count}. Damaged?"
+            )
+    if checkpoint.layout.family == "keras" and own_grid is not None:
+        checkpoint.grid = own_grid  # image_size may be None, for images of any size
+        return
+    checkpoint.grid = _choose(count, stated_grids(source, arguments, hints), hints.model_grid(arguments), path)
+    if own_grid == checkpoint.grid:
+        return
+    fitting = [size for size in noted if architecture.grid_of({**arguments, "image_size": size}) == checkpoint.grid]
+    stride = architecture.geometry(arguments).stride
+    size = (checkpoint.grid[0] * stride[0], checkpoint.grid[1] * stride[1])
+    arguments["image_size"] = architecture.plain_pair(fitting[0] if fitting else size)
 
 
-def _size_without_table(checkpoint: Checkpoint) -> None:
-    """Take the image size that the file states, where no table depends on it."""
-    arguments, note = checkpoint.arguments, checkpoint.source.metadata
-    stated = [architecture.pair(note.get(name)) for name in ("image_size", "image")]
-    stated = [size for size in stated if size is not None]
-    if "image_size" not in arguments:
-        arguments["image_size"] = architecture.plain_pair(stated[0]) if stated else None
-    if arguments["image_size"] is None and not stated:
-        checkpoint.assumed["image_size"] = "without a position table nothing fixes it"
-
-
-def _choose(count: int, stated: list[Grid], model: Grid | None, checkpoint: Checkpoint) -> Grid:
+def _choose(count: int, stated: list[Grid], model: Grid | None, path: str) -> Grid:
     for grid in [*stated, *([model] if model else [])]:
         if math.prod(grid) == count:
             return grid
-    path = checkpoint.source.path
     if not is_square(count):
         raise CheckpointError(
             f"{path}: its {count} position embeddings form no square grid, and the file does not say which one they "

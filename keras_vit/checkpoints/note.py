@@ -4,9 +4,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from keras_vit.checkpoints import architecture
+from keras_vit.checkpoints.checkpoint import Checkpoint
 from keras_vit.checkpoints.errors import CheckpointError
-from keras_vit.checkpoints.layout import Checkpoint
-from keras_vit.checkpoints.source import TensorSource
+from keras_vit.checkpoints.formats.tensors import TensorSource
 from keras_vit.models.config import POOLINGS, POSITION_EMBEDDINGS
 
 VERSION = 1
@@ -107,7 +107,7 @@ def apply(checkpoint: Checkpoint) -> None:
     stated = {name: noted.get(name) for name in names}
     if found.get("include_top"):
         stated["classes"] = noted.get("classes")
-    where = f"{checkpoint.source.path}: its note"
+    where = f"{checkpoint.path}: its note"
     architecture.check_stated(stated, found, where)
     for name, shown in _PARTLY_SHOWN.items():
         if name in noted and name in found:
@@ -117,4 +117,5 @@ def apply(checkpoint: Checkpoint) -> None:
     }
     found.update(known)
     checkpoint.assumed = {k: v for k, v in checkpoint.assumed.items() if k not in known}
+    checkpoint.doubtful = {k: v for k, v in checkpoint.doubtful.items() if k not in known}
     checkpoint.alternatives = {k: v for k, v in checkpoint.alternatives.items() if k not in known}

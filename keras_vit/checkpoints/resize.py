@@ -15,7 +15,7 @@ def resize_table(
     method: str = "reference",
     zero_edges: bool = False,
 ) -> np.ndarray:
-    """Resizes a table of position embeddings to another grid.
+    """Resize a table of position embeddings to another grid.
 
     Args:
         table: Array `[1, slots + h*w, D]`.
@@ -23,7 +23,7 @@ def resize_table(
         new_grid: The wanted (height, width).
         num_slots: Leading entries of prefix tokens, which are kept as they are.
         method: `"reference"` (bilinear between the corners, as the reference resizes), `"bilinear"` or `"bicubic"`
-            (pixel centres, as Hugging Face resizes), or `"antialiased"` (bicubic with antialiasing, as timm resizes).
+            (pixel centers, as Hugging Face resizes), or `"antialiased"` (bicubic with antialiasing, as timm resizes).
         zero_edges: Whether `"reference"` leaves the last row and column zero for the sizes at which rounding makes the
             reference do so (28 to 24, for example); otherwise they are interpolated like any other.
 
@@ -44,27 +44,27 @@ def resize_table(
 
 
 def resize_axis(array: np.ndarray, size: int, axis: int, method: str, zero_edges: bool = False) -> np.ndarray:
-    """Resizes one axis of an array, in double precision."""
+    """Resize one axis of an array, in double precision."""
     matrix = interpolation_matrix(array.shape[axis], size, method, zero_edges)
     return np.moveaxis(np.tensordot(matrix, array.astype(np.float64), axes=(1, axis)), 0, axis)
 
 
 def interpolation_matrix(old_size: int, new_size: int, method: str, zero_edges: bool = False) -> np.ndarray:
-    """Returns the `[new_size, old_size]` matrix of a one-dimensional resize; the identity if the sizes agree."""
+    """Return the `[new_size, old_size]` matrix of a one-dimensional resize; the identity if the sizes agree."""
     if old_size == new_size:
         return np.eye(old_size)
     if method == "reference":
         return _corner_aligned(old_size, new_size, zero_edges)
     scale = old_size / new_size
-    centres = (np.arange(new_size) + 0.5) * scale - 0.5
+    centers = (np.arange(new_size) + 0.5) * scale - 0.5
     if method == "antialiased":
-        return _antialiased(old_size, centres, max(scale, 1.0))
+        return _antialiased(old_size, centers, max(scale, 1.0))
     taps, kernel = ((0, 1), _triangle) if method == "bilinear" else ((-1, 0, 1, 2), lambda x: _cubic(x, -0.75))
     matrix = np.zeros((new_size, old_size))
-    first = np.floor(centres).astype(int)
+    first = np.floor(centers).astype(int)
     for tap in taps:
         columns = np.clip(first + tap, 0, old_size - 1)  # the border continues outside
-        np.add.at(matrix, (np.arange(new_size), columns), kernel(centres - (first + tap)))
+        np.add.at(matrix, (np.arange(new_size), columns), kernel(centers - (first + tap)))
     return matrix
 
 
@@ -85,11 +85,11 @@ def _corner_aligned(old_size: int, new_size: int, zero_edges: bool) -> np.ndarra
     return matrix
 
 
-def _antialiased(old_size: int, centres: np.ndarray, stretch: float) -> np.ndarray:
-    distance = np.arange(old_size)[np.newaxis] - centres[:, np.newaxis]  # [new, old]
-    # PyTorch counts a sample in if its centre is within the support after rounding to whole samples.
-    low = np.maximum(np.floor(centres + 0.5 - 2.0 * stretch + 0.5).astype(int), 0)[:, np.newaxis]
-    high = np.minimum(np.floor(centres + 0.5 + 2.0 * stretch + 0.5).astype(int), old_size)[:, np.newaxis]
+def _antialiased(old_size: int, centers: np.ndarray, stretch: float) -> np.ndarray:
+    distance = np.arange(old_size)[np.newaxis] - centers[:, np.newaxis]  # [new, old]
+    # PyTorch counts a sample in if its center is within the support after rounding to whole samples.
+    low = np.maximum(np.floor(centers + 0.5 - 2.0 * stretch + 0.5).astype(int), 0)[:, np.newaxis]
+    high = np.minimum(np.floor(centers + 0.5 + 2.0 * stretch + 0.5).astype(int), old_size)[:, np.newaxis]
     inside = (np.arange(old_size) >= low) & (np.arange(old_size) < high)
     matrix = np.where(inside, _cubic(distance / stretch, -0.5), 0.0)
     return matrix / matrix.sum(axis=1, keepdims=True)
@@ -108,7 +108,7 @@ def _cubic(x: np.ndarray, a: float) -> np.ndarray:
 
 
 def resize_patch_kernel(kernel: np.ndarray, patch_size: tuple[int, int]) -> np.ndarray:
-    """Resizes a patch embedding kernel so that it answers resized patches as it answered the originals.
+    """Resize a patch embedding kernel so that resized patches give the outputs of the originals.
 
     Args:
         kernel: Array `[height, width, channels, D]`.
@@ -134,15 +134,15 @@ def can_adapt_channels(old: int, new: int) -> bool:
 
 
 def adapt_channels(kernel: np.ndarray, channels: int, standardized: bool) -> np.ndarray:
-    """Changes the input channels of a kernel that was trained on three.
+    """Change the input channels of a kernel that was trained on three.
 
-    One channel gets the sum, which answers a grey image as the three equal channels did. Further channels get what
-    changes nothing at first: zeros, or the kernel's mean where weights are standardised.
+    One channel gets the sum, so that a gray image gives the output of its three equal channels. Further channels get
+    values that change nothing at first: zeros, or the kernel's mean where weights are standardized.
 
     Args:
         kernel: Array `[height, width, 3, filters]`.
         channels: The wanted number.
-        standardized: Whether the convolution standardises its weights.
+        standardized: Whether the convolution standardizes its weights.
 
     Raises:
         ValueError: If the kernel has not three channels, or neither one nor more than three are wanted.

@@ -17,7 +17,7 @@ Arrays = tuple[np.ndarray, ...]
 
 @dataclasses.dataclass(frozen=True)
 class Transform:
-    """Two inverse functions between the arrays of a file and those of a model.
+    """Pair of inverse functions between the arrays of a file and those of a model.
 
     Attributes:
         read: From (stored arrays, number of heads) to model arrays.
@@ -32,7 +32,7 @@ SAME = Transform(lambda arrays, heads: arrays, lambda arrays: arrays)
 
 
 def each(read: Callable[[np.ndarray, int], np.ndarray], write: Callable[[np.ndarray], np.ndarray]) -> Transform:
-    """Returns a transform of every array by itself."""
+    """Return a transform of every array by itself."""
     return Transform(
         lambda arrays, heads: tuple(read(array, heads) for array in arrays),
         lambda arrays: tuple(write(array) for array in arrays),
@@ -71,14 +71,14 @@ HEADS_OUT = each(
 
 
 def fused(inner: Transform, parts: int) -> Transform:
-    """Returns a transform whose stored array is its parts (query, key, value) one behind the other."""
+    """Return a transform whose stored array is the concatenation of its parts (query, key, value)."""
     return Transform(
         lambda arrays, heads: inner.read(tuple(np.split(arrays[0], parts)), heads),
         lambda arrays: (np.concatenate(inner.write(arrays)),),
     )
 
 
-# One array of a stack of blocks, with as many model arrays as there are blocks.
+# One stored array for the arrays of all blocks.
 STACKED = Transform(lambda arrays, heads: tuple(arrays[0]), lambda arrays: (np.stack(arrays),))
 
 
@@ -103,14 +103,14 @@ def _any(array: np.ndarray) -> bool:
     return array.dtype.kind != "V" and bool(array.any())  # shapes alone are traced with an empty dtype
 
 
-# Tokens whose position is not stored: they have a zero slot in the model's table, which is folded into them in writing.
+# Tokens without a stored position: their slot in the model's table is zero. Writing adds the slot to the token.
 WITHOUT_SLOT = Transform(_read_without_slot, _write_without_slot)
 
 
 def register_slots(num_tokens: int) -> Transform:
-    """Returns a transform of (tokens ..., registers, table) where the stored table has entries for the registers.
+    """Return a transform of (tokens ..., registers, table) where the stored table has entries for the registers.
 
-    They are added to the registers, which have none in the model; writing gives them zeros.
+    The model's table has none: reading adds them to the registers, and writing stores zeros.
     """
 
     def read(arrays: Arrays, heads: int) -> Arrays:
@@ -130,7 +130,7 @@ def register_slots(num_tokens: int) -> Transform:
 
 @dataclasses.dataclass(frozen=True)
 class Rule:
-    """Maps stored tensors to model variables.
+    """Correspondence of stored tensors and model variables.
 
     Attributes:
         stored: Templates of the stored names; `{i}` is a number, `{i:02d}` one of two digits, `{i+1}` one more.
@@ -144,14 +144,14 @@ class Rule:
 
 
 def rule(stored: str | Sequence[str], variables: str | Sequence[str], transform: Transform = SAME) -> Rule:
-    """Returns a rule; single names need no tuple."""
+    """Return a rule; single names need no tuple."""
     as_tuple = lambda names: (names,) if isinstance(names, str) else tuple(names)  # noqa: E731
     return Rule(as_tuple(stored), as_tuple(variables), transform)
 
 
 @dataclasses.dataclass(frozen=True)
 class Binding:
-    """A rule applied to names that exist.
+    """Rule applied to existing names.
 
     Attributes:
         stored: Names in the file.
@@ -164,7 +164,7 @@ class Binding:
     transform: Transform
 
     def variable_shapes(self, shapes: Mapping[str, tuple[int, ...]], heads: int) -> tuple[tuple[int, ...], ...]:
-        """Returns the shapes that reading gives, without any data.
+        """Return the shapes that reading gives, without any data.
 
         Raises:
             ValueError: If the stored shapes do not suit the transform.
@@ -177,7 +177,7 @@ class Binding:
         return tuple(result.shape for result in results)
 
     def stored_shapes(self, shapes: Mapping[str, tuple[int, ...]]) -> tuple[tuple[int, ...], ...]:
-        """Returns the shapes that writing gives, without any data."""
+        """Return the shapes that writing gives, without any data."""
         return tuple(
             a.shape for a in self.transform.write(tuple(np.empty(shapes[v], _NOTHING) for v in self.variables))
         )
@@ -189,7 +189,7 @@ _FIELD = re.compile(r"\{(\w+)(?:\+(\d))?(?::0(\d)d)?\}")
 
 @functools.lru_cache(maxsize=2048)
 def _pattern(template: str) -> tuple[re.Pattern[str], tuple[tuple[str, int], ...]]:
-    """Returns a template as a regular expression, and what each field adds to its number."""
+    """Return a template as a regular expression, and what each field adds to its number."""
     pieces, added, end = [], [], 0
     for field in _FIELD.finditer(template):
         name, plus, digits = field.groups()
@@ -201,7 +201,7 @@ def _pattern(template: str) -> tuple[re.Pattern[str], tuple[tuple[str, int], ...
 
 
 def _numbers(template: str, name: str) -> dict[str, int] | None:
-    """Returns the numbers for which the template gives `name`, or None."""
+    """Return the numbers that turn the template into `name`, or None."""
     pattern, added = _pattern(template)
     match = pattern.fullmatch(name)
     if match is None:
@@ -219,7 +219,7 @@ def _fill(template: str, numbers: Mapping[str, int]) -> str:
 
 
 def bind_stored(rules: Iterable[Rule], names: Iterable[str], depth: int = 0) -> tuple[list[Binding], list[str]]:
-    """Applies rules to the names in a file.
+    """Apply rules to the names in a file.
 
     Args:
         rules: In order of precedence.
@@ -233,7 +233,7 @@ def bind_stored(rules: Iterable[Rule], names: Iterable[str], depth: int = 0) -> 
 
 
 def bind_variables(rules: Iterable[Rule], names: Iterable[str], depth: int = 0) -> tuple[list[Binding], list[str]]:
-    """Applies rules to the names of a model's variables, in order to write them.
+    """Apply rules to the names of a model's variables, for writing.
 
     Returns:
         The bindings, and the names that no rule took.

@@ -1,8 +1,9 @@
-"""Published weights: names, addresses, cache, and the classes of their heads."""
+"""Published weights: names, downloads, and the classes of their heads."""
 
 import os
 
 import keras
+from absl import logging
 
 from keras_vit.checkpoints import LoadReport, load_checkpoint
 from keras_vit.zoo.augreg import read_index, select_augreg
@@ -25,7 +26,7 @@ __all__ = [
 
 
 def load_weights(model: keras.Model, name: str, weights: str | os.PathLike[str]) -> LoadReport:
-    """Loads published weights or a checkpoint into a model; a head that is kept brings the names of its classes.
+    """Load published weights or a checkpoint into a model. A head that is kept brings the names of its classes.
 
     Args:
         model: A model of the variant `name`.
@@ -33,14 +34,34 @@ def load_weights(model: keras.Model, name: str, weights: str | os.PathLike[str])
         weights: See `resolve`.
 
     Returns:
-        What was loaded.
+        Report of what was loaded.
 
     Raises:
         ValueError: If there are no such weights, or they do not fit.
-        OSError: If they cannot be fetched.
+        OSError: If they cannot be downloaded.
     """
-    report = load_checkpoint(model, resolve(name, weights), head="auto")
     entry = find(name, os.fspath(weights))
+    padding = entry.pool_padding if entry is not None else None
+    if padding is not None and model.config.pool_padding != padding:
+        logging.warning(
+            "%s of %s was trained with pool_padding=%r, the model has pool_padding=%r: it computes something else.",
+            entry.name,
+            name,
+            padding,
+            model.config.pool_padding,
+        )
+    report = load_checkpoint(model, resolve(name, weights), head="auto")
     if entry is not None and "head/kernel" in report.loaded:
+        size = model.config.image_size
+        if size not in (None, entry.resolution):
+            logging.warning(
+                "%s of %s was last trained on images of %d pixels, the model takes %s: its accuracy is not the stated "
+                "one. Pass image_size=%d, or fine-tune.",
+                entry.name,
+                name,
+                entry.resolution,
+                size,
+                entry.resolution,
+            )
         model.class_names = tuple(label for _, label in imagenet_classes(entry.classes))
     return report

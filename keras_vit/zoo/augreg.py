@@ -1,4 +1,4 @@
-"""Selects among the more than 50,000 checkpoints of "How to train your ViT?" by their index.
+"""Selection among the more than 50,000 checkpoints of "How to train your ViT?" by their index.
 
 References:
     - [How to train your ViT?](https://arxiv.org/abs/2106.10270)
@@ -16,20 +16,20 @@ INDEX = "vit_models/augreg/index.csv"
 
 
 def read_index(path: str | os.PathLike[str] | None = None) -> list[dict[str, str]]:
-    """Returns the rows of the index: one for each fine-tuning of each pre-trained checkpoint.
+    """Return the rows of the index: one per fine-tuning of each pretrained checkpoint.
 
     Args:
         path: The file `index.csv`; None to fetch it from its owners.
 
     Raises:
         OSError: If it cannot be fetched.
-        ValueError: If it has not the expected columns.
+        ValueError: If columns are missing.
     """
     with open(fetch(INDEX) if path is None else path, encoding="utf-8", newline="") as file:
         reader = csv.DictReader(file)
         missing = {"name", "ds", "filename", "adapt_filename", "final_val"} - set(reader.fieldnames or ())
         if missing:
-            raise ValueError(f"{path or INDEX} is no AugReg index: it has no columns {', '.join(sorted(missing))}.")
+            raise ValueError(f"{path or INDEX} is no AugReg index: without the columns {', '.join(sorted(missing))}.")
         return list(reader)
 
 
@@ -39,20 +39,20 @@ def select_augreg(
     index: str | os.PathLike[str] | list[dict[str, str]] | None = None,
     **columns: Any,
 ) -> dict[str, str]:
-    """Returns the row of the index with the best value in a column.
+    """Return the row of the index with the best value in a column.
 
-    Without further arguments it is the pre-trained checkpoint that the reference takes: the best of those pre-trained
-    on ImageNet-21k, by their final validation accuracy.  `adapt_ds="imagenet2012", adapt_resolution=384,
+    Without further arguments, this is the pretrained checkpoint that the reference takes: the best of those pretrained
+    on ImageNet-21k, by their final validation accuracy. `adapt_ds="imagenet2012", adapt_resolution=384,
     by="adapt_final_val"` selects a fine-tuned one.
 
     Args:
         model: Name of the model, as in `keras_vit.list_models()` (`"ViT-B/16"`) or in the index (`"B/16"`).
-        by: The column to maximise.
+        by: The column to maximize.
         index: The path of `index.csv`, its rows, or None to fetch it.
         **columns: Values that other columns must have; `ds="i21k"` unless given.
 
     Returns:
-        The row; its `filename` (pre-trained) and `adapt_filename` (fine-tuned) are names that `weights` takes.
+        The row; its `filename` (pretrained) and `adapt_filename` (fine-tuned) are names that `weights` takes.
 
     Raises:
         ValueError: If no row agrees, or a column does not exist.

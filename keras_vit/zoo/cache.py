@@ -1,28 +1,38 @@
-"""Finds published files on disk, in a mirror, or at their owners', and keeps what was downloaded."""
+"""Published files: on disk, in a mirror, in the cache, or downloaded from their owners."""
 
+import base64
+import hashlib
+import http.client
 import os
 import pathlib
 import re
+import sys
 import urllib.parse
+import urllib.request
 
 import keras
 from absl import logging
 
 from keras_vit import _checks
+from keras_vit._io import atomic_file
+from keras_vit.checkpoints import CheckpointError
+from keras_vit.checkpoints.formats import open_source
 from keras_vit.zoo.published import PublishedWeights, list_weights
 
 MIRROR_VARIABLE = "KERAS_VIT_WEIGHTS_DIR"
 _HOST = "storage.googleapis.com"
+_TIMEOUT = 60  # seconds without a byte
+_BLOCK_BYTES = 2**20
 _FILE_SUFFIXES = (".npz", ".safetensors", ".keras", ".h5", ".json")
-# The pre-training of an AugReg file is part of its name: model, data, epochs and recipe.
+# The pretraining of an AugReg file is part of its name: model, data, epochs and recipe.
 _AUGREG_STEM = re.compile(r"[A-Za-z0-9]+(_[A-Za-z0-9]+)*-i(21|1)k(_30)?-[\w.+-]+")
 
 
 def resolve(model: str, weights: str | os.PathLike[str]) -> str:
-    """Returns the path of a checkpoint, after downloading it if need be.
+    """Return the path of a checkpoint, and download it if necessary.
 
     Args:
-        model: Name of the model, as in `keras_vit.list_models()`.
+        model: Name of the model, as in `keras_vit.list_models()`, or of its constructor.
         weights: The path of a checkpoint, a name of `keras_vit.list_weights(model)`, the name of an AugReg file (a
             value of the columns `filename` or `adapt_filename` of its index), or a `gs://` or `https://` address.
 
@@ -33,6 +43,8 @@ def resolve(model: str, weights: str | os.PathLike[str]) -> str:
         ValueError: If `weights` is none of these; the message lists the names.
         OSError: If the file can neither be found nor fetched; the message names it and its address.
     """
+    if not isinstance(weights, (str, os.PathLike)):
+        raise ValueError(f"`weights` must be a name or a path. Received: weights={weights!r}.")
     weights = os.fspath(weights)
     if os.path.exists(weights):
         return weights
@@ -53,30 +65,33 @@ def resolve(model: str, weights: str | os.PathLike[str]) -> str:
 
 
 def find(model: str, weights: str) -> PublishedWeights | None:
-    """Returns the description of published weights, or None if the name is none of this model's."""
+    """Return the published weights of a name, or None if the model has none of that name."""
     return next((entry for entry in list_weights(model) if entry.name == weights), None)
 
 
 def _path_of(address: str) -> str:
-    """Returns bucket and file of an address, such as `gs://vit_models/sam/ViT-B_16.npz`."""
+    """Return bucket and file of an address, such as `gs://vit_models/sam/ViT-B_16.npz`."""
     parts = urllib.parse.urlsplit(address)
     path = parts.path.lstrip("/") if parts.scheme == "https" else f"{parts.netloc}{parts.path}"
     if parts.scheme == "https" and parts.netloc != _HOST:
         raise ValueError(
-            f"Weights are fetched from {_HOST} alone. Received: {address!r}. Download it and pass its path."
+            f"Weights are fetched only from {_HOST}. Received: {address!r}. Download it and pass its path."
         )
     path = urllib.parse.unquote(path)
     if any(part in ("", ".", "..") for part in path.split("/")) or "\\" in path:
-        raise ValueError(f"{address!r} is no address of a file.")
+        raise ValueError(f"{address!r} is not the address of a file.")
     return path
 
 
 def fetch(path: str) -> str:
-    """Returns a local copy of a published file: from the mirror, the cache, or its owners.
+    """Return a local copy of a published file: from the mirror, the cache, or its owners.
 
-    The mirror is the directory that the environment variable `KERAS_VIT_WEIGHTS_DIR` names. It holds the files as their
-    buckets do (`vit_models/augreg/NAME.npz`), without the bucket's name (`augreg/NAME.npz`), or flat (`NAME.npz`) where
-    names tell them apart.
+    The mirror is the directory that the environment variable `KERAS_VIT_WEIGHTS_DIR` names. It has the files in the
+    folders of their buckets (`vit_models/augreg/NAME.npz`), without the bucket's name (`augreg/NAME.npz`), or flat
+    (`NAME.npz`) where names tell them apart.
+
+    A download is put in place after its size and hash were compared with what the server states, and the file could be
+    opened. A cached file that cannot be opened is fetched again, once.
 
     Args:
         path: Bucket and file, below `https://storage.googleapis.com/`.
@@ -94,18 +109,22 @@ def fetch(path: str) -> str:
             names.append(os.path.basename(path))
         candidates = [*(pathlib.Path(mirror, name) for name in names), cached]
     for candidate in candidates:
-        if candidate.is_file():
+        if not candidate.is_file():
+            continue
+        problem = _problem(candidate, path) if candidate == cached else ""
+        if not problem:
             return str(candidate)
+        logging.warning("The file in the cache is not usable and is fetched again: %s", problem)
     return _download(path, cached, mirror)
 
 
 def _is_unmistakable(path: str) -> bool:
-    """Whether a file's name alone says which it is: `ViT-B_16.npz` exists in several sets."""
+    """Return whether a file's name alone identifies it: `ViT-B_16.npz` exists in several sets."""
     return path.startswith(("vit_models/augreg/", "bit_models/")) and not path.endswith("index.csv")
 
 
 def cache_directory() -> pathlib.Path:
-    """Returns where downloads are kept, below Keras' own directory."""
+    """Return the directory of downloads, below Keras' own directory."""
     home = os.environ.get("KERAS_HOME") or os.path.join(os.path.expanduser("~"), ".keras")
     return pathlib.Path(home, "keras_vit")
 
@@ -113,15 +132,12 @@ def cache_directory() -> pathlib.Path:
 def _download(path: str, target: pathlib.Path, mirror: str | None) -> str:
     url = f"https://{_HOST}/{urllib.parse.quote(path)}"
     logging.info("Downloading %s to %s.", url, target)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    partial = f"{target.name}.{os.getpid()}.part"
     try:
-        # Under a name of its own until it is complete: a process that dies leaves nothing that looks finished.
-        fetched = keras.utils.get_file(
-            partial, url, cache_dir=str(target.parent.parent), cache_subdir=target.parent.name, force_download=True
-        )
-        os.replace(fetched, target)
-    except Exception as error:  # noqa: BLE001 (get_file raises plain Exception)
+        with atomic_file(target) as temporary:
+            _retrieve(url, temporary)
+            if problem := _problem(temporary, path):
+                raise OSError(f"what came is not the file: {problem}")
+    except (OSError, http.client.HTTPException) as error:
         places = (
             f" or below {mirror} ({MIRROR_VARIABLE})" if mirror else f", or in a directory that {MIRROR_VARIABLE} names"
         )
@@ -130,3 +146,44 @@ def _download(path: str, target: pathlib.Path, mirror: str | None) -> str:
             f"as {path}."
         ) from error
     return str(target)
+
+
+def _retrieve(url: str, path: str) -> None:
+    """Download a file and compare its size and hash with what the server states.
+
+    Raises:
+        OSError: If the server cannot be reached, or size or hash differ.
+    """
+    request = urllib.request.Request(url, headers={"Accept-Encoding": "identity"})
+    with urllib.request.urlopen(request, timeout=_TIMEOUT) as response, open(path, "wb") as file:
+        length = response.headers.get("Content-Length", "")
+        expected = int(length) if length.isdigit() else None
+        progress = keras.utils.Progbar(expected) if sys.stdout.isatty() else None
+        digest, received = hashlib.md5(usedforsecurity=False), 0
+        while block := response.read(_BLOCK_BYTES):
+            file.write(block)
+            digest.update(block)
+            received += len(block)
+            if progress:
+                progress.update(received, finalize=received == expected)
+        if expected is not None and received != expected:
+            raise OSError(f"{received} of {expected} bytes came")
+        stated = re.search(r"md5=([\w+/=]+)", ",".join(response.headers.get_all("x-goog-hash") or ()))
+        if stated and stated[1] != base64.b64encode(digest.digest()).decode():
+            raise OSError("its MD5 is not the one that the server states")
+
+
+def _problem(file: str | os.PathLike[str], path: str) -> str:
+    """Return why a file cannot be the published one, an empty string if nothing speaks against it."""
+    if path.endswith(".csv"):
+        with open(file, "rb") as table:
+            return "" if b"filename" in table.readline(10_000) else "it is no table of checkpoints"
+    size = os.path.getsize(file) / 2**20
+    published = next((entry.size_mib for entry in list_weights() if entry.path == path), None)
+    if published and abs(size - published) > max(1.0, 0.01 * published):
+        return f"it has {size:.0f} MiB, its owners state {published} MiB"
+    try:
+        open_source(file).close()
+    except CheckpointError as error:
+        return str(error)
+    return ""

@@ -12,7 +12,7 @@ _FILES = {1000: "imagenet1k.tsv.gz", 21_843: "imagenet21k.tsv.gz"}
 
 @functools.cache
 def imagenet_classes(classes: int = 1000) -> tuple[tuple[str, str], ...]:
-    """Returns (WordNet identifier, name) of each class of an ImageNet head, in the order of the published checkpoints.
+    """Return (WordNet identifier, name) of each class of an ImageNet head, in the order of the published checkpoints.
 
     Args:
         classes: 1000 for ImageNet-1k, 21843 for ImageNet-21k.
@@ -30,19 +30,24 @@ def imagenet_classes(classes: int = 1000) -> tuple[tuple[str, str], ...]:
 def decode_predictions(
     predictions: np.ndarray, top: int = 5, class_names: Sequence[str] | None = None
 ) -> list[list[tuple[str, str, float]]]:
-    """Returns the best classes of each image, in words.
+    """Return the best classes of each image by name.
 
     Args:
-        predictions: Array `[batch, classes]` of logits or probabilities, which come back as they are.
-        top: How many classes an image.
-        class_names: Names of the classes; None for those of ImageNet-1k or -21k, by their number.
+        predictions: Array `[batch, classes]` of logits or probabilities.
+        top: Number of classes per image.
+        class_names: Names of the classes. None for those of ImageNet-1k or -21k, depending on their number.
 
     Returns:
         For each image `top` tuples (identifier, name, score), the best first. The identifier is WordNet's, or the
-        number of the class where `class_names` were given.
+        number of the class if `class_names` are given. The score is the logit or probability.
 
     Raises:
         ValueError: If the shapes do not agree, or the classes are not ImageNet's.
+
+    Example:
+    >>> predictions = np.array([[0.1, 0.7, 0.2]])
+    >>> keras_vit.decode_predictions(predictions, top=2, class_names=["cat", "dog", "fox"])
+    [[('1', 'dog', 0.7), ('2', 'fox', 0.2)]]
     """
     predictions = np.asarray(predictions)
     if predictions.ndim != 2:

@@ -1,4 +1,4 @@
-"""The published checkpoints: what they are, where their owners keep them, and what they say about their accuracy.
+"""Published checkpoints: names, addresses, and the sizes and accuracies that their owners state.
 
 References:
     - [vision_transformer, available models](https://github.com/google-research/vision_transformer#available-vit-models)
@@ -10,7 +10,7 @@ import dataclasses
 import functools
 
 from keras_vit import _checks
-from keras_vit.models import BIT, VIT
+from keras_vit.models import BIT, constructor_name, list_models
 
 _AUGREG, _ORIGINAL = "vit_models/augreg", "vit_models/imagenet21k"
 _CLASSES = {"imagenet2012": 1000, "imagenet21k": 21_843}
@@ -18,18 +18,18 @@ _CLASSES = {"imagenet2012": 1000, "imagenet21k": 21_843}
 
 @dataclasses.dataclass(frozen=True)
 class PublishedWeights:
-    """One published checkpoint.
+    """Published checkpoint.
 
     Attributes:
-        name: What to pass as `weights`.
+        name: Name to pass as `weights`.
         model: Name of the model, as in `keras_vit.list_models()`.
         path: Bucket and file, below `https://storage.googleapis.com/`.
-        pretraining: Data set of the pre-training.
+        pretraining: Data set of the pretraining.
         head: Data set whose classes the head has.
-        resolution: Edge of the images it was last trained on.
-        accuracy: Top-1 accuracy in percent on ImageNet that its owners state, or None.
-        size_mib: Size of the file in MiB that its owners state, or None.
-        pool_padding: Border of a BiT's max-pooling in training, None for others.
+        resolution: Edge in pixels of the images that it was last trained on.
+        accuracy: Top-1 accuracy in percent on ImageNet that its owners state; None if they do not.
+        size_mib: Size of the file in MiB that its owners state; None if they do not.
+        pool_padding: Border of the max-pooling in the training of a BiT; None for other models.
     """
 
     name: str
@@ -44,7 +44,7 @@ class PublishedWeights:
 
     @property
     def url(self) -> str:
-        """Where its owners publish it."""
+        """Address of its owners."""
         return "https://storage.googleapis.com/" + self.path.replace("+", "%2B")
 
     @property
@@ -53,8 +53,8 @@ class PublishedWeights:
         return _CLASSES[self.head]
 
 
-# Model: pre-trained file, its size in MiB, learning rate of the fine-tuning at 384 pixels, accuracy. These are the
-# checkpoints that the reference's README recommends: the best of each model by pre-training accuracy.
+# Model: pretrained file, its size in MiB, learning rate of the fine-tuning at 384 pixels, accuracy. These are the
+# checkpoints that the reference's README recommends: the best of each model by pretraining accuracy.
 _RECOMMENDED = {
     "ViT-L/16": ("L_16-i21k-300ep-lr_0.001-aug_strong1-wd_0.1-do_0.0-sd_0.0", 1243, "0.01", 85.59),
     "ViT-B/16": ("B_16-i21k-300ep-lr_0.001-aug_medium1-wd_0.1-do_0.0-sd_0.0", 391, "0.03", 85.49),
@@ -81,8 +81,8 @@ _SAM = ("ViT-B/16", "ViT-B/32")
 
 
 @functools.cache
-def catalogue() -> tuple[PublishedWeights, ...]:
-    """Returns every published checkpoint that has a name here."""
+def catalog() -> tuple[PublishedWeights, ...]:
+    """Return every published checkpoint that has a name."""
     return (*_augreg(), *_originals(), *_sam(), *_bit())
 
 
@@ -144,21 +144,61 @@ def _bit():
         )
 
 
-def list_weights(model: str | None = None) -> list[PublishedWeights]:
-    """Returns the published checkpoints of a model, or of all.
+class WeightsTable(list):
+    """List of `PublishedWeights` that prints as a table."""
+
+    def __repr__(self) -> str:
+        header = ("model", "weights", "size", "resolution", "accuracy", "pretraining", "head")
+        rows = [
+            (
+                entry.model,
+                entry.name,
+                "" if entry.size_mib is None else f"{entry.size_mib} MiB",
+                str(entry.resolution),
+                "" if entry.accuracy is None else f"{entry.accuracy} %",
+                entry.pretraining,
+                entry.head,
+            )
+            for entry in self
+        ]
+        widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
+        lines = [[cell.ljust(width) for cell, width in zip(row, widths, strict=True)] for row in (header, *rows)]
+        return "\n".join("  ".join(line).rstrip() for line in lines)
+
+
+def list_weights(model: str | None = None) -> WeightsTable:
+    """Return the published checkpoints of a model, or of all models.
 
     Args:
-        model: A name of `keras_vit.list_models()`, or None for all.
+        model: A name of `keras_vit.list_models()`, or of a constructor, such as `"ViT_B16"`. None for all models.
 
     Returns:
-        Their descriptions; `weights=entry.name` loads one.
+        List of `PublishedWeights`, which prints as a table. `weights=entry.name` loads one.
+
+    Raises:
+        ValueError: If there is no such model.
+
+    Example:
+    >>> [entry.name for entry in keras_vit.list_weights("ViT_S16")]
+    ['augreg', 'augreg-imagenet21k', 'augreg-224']
+    """
+    model = full_name(model) if model is not None else None
+    return WeightsTable(entry for entry in catalog() if model in (None, entry.model))
+
+
+def full_name(model: str) -> str:
+    """Return the name of a model as `keras_vit.list_models()` has it.
+
+    Args:
+        model: That name, or the one of the constructor, such as `"ViT_B16"`.
 
     Raises:
         ValueError: If there is no such model.
     """
-    if model is not None and model not in VIT and model not in BIT:
-        names = [*VIT, *BIT]
+    model = {constructor_name(name): name for name in list_models()}.get(model, model)
+    if model not in list_models():
         raise ValueError(
-            f"There is no model named {model!r}.{_checks.nearest(model, names)} Known names: {', '.join(names)}."
+            f"There is no model named {model!r}.{_checks.nearest(model, list_models())} "
+            f"Known names: {', '.join(list_models())}."
         )
-    return [entry for entry in catalogue() if model in (None, entry.model)]
+    return model

@@ -45,8 +45,8 @@ def test_load_into_a_model_of_the_same_kind():
 
 @pytest.mark.parametrize("name", ["vit_token_legacy", "bit_big_vision", "hf_vit"])
 def test_large_tensors_are_read_by_rows(name, monkeypatch):
-    monkeypatch.setattr("keras_vit.checkpoints.load._LARGE", 0)
-    monkeypatch.setattr("keras_vit.checkpoints.source._BLOCK_BYTES", 100)
+    monkeypatch.setattr("keras_vit.checkpoints.assign._LARGE", 0)
+    monkeypatch.setattr("keras_vit.checkpoints.formats.tensors._BLOCK_BYTES", 100)
     whole = model_from_checkpoint(files.golden_path(name))
     monkeypatch.undo()
     for ours, theirs in zip(whole.variables, model_from_checkpoint(files.golden_path(name)).variables, strict=True):

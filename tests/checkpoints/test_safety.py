@@ -11,8 +11,9 @@ import pytest
 
 import keras_vit
 from keras_vit.checkpoints import load_checkpoint, model_from_checkpoint
-from keras_vit.checkpoints.npz import NpzSource
-from tests.checkpoints import files, fuzz
+from keras_vit.checkpoints.formats.npz import NpzSource
+from tests.checkpoints import files
+from tools import fuzz_checkpoints as fuzz
 
 
 class Exploit:

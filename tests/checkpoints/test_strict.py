@@ -1,5 +1,6 @@
 """Strictness: what does not fit is an error that says what to do, and leaves the model as it was."""
 
+import keras
 import numpy as np
 import pytest
 
@@ -186,3 +187,71 @@ def test_wrong_arguments_of_saving(tmp_path):
     with pytest.raises(ValueError, match="class_names"):
         hf = model_from_checkpoint(files.golden_path("hf_vit"))
         save_checkpoint(hf, tmp_path / "x", format="huggingface", class_names=["one"])
+
+
+def big_transfer(tmp_path):
+    """Returns a file in the names of the published BiT files, without our note."""
+    return files.write_npz(tmp_path / "BiT-M.npz", files.tensors_of("bit_big_transfer"))
+
+
+def bit(**arguments):
+    return keras_vit.BiTResNet((1, 1), image_size=32, classes=7, **arguments)
+
+
+def test_the_padding_of_published_bit_files_is_not_passed_over(tmp_path, caplog):
+    # Their max-pooling was padded with zeros, which changes the outputs; nothing said so.
+    path = big_transfer(tmp_path)
+    with caplog.at_level("WARNING", logger="absl"):
+        report = load_checkpoint(bit(), path)
+        model_from_checkpoint(path)
+    assert sum("pool_padding='zeros'" in record.getMessage() for record in caplog.records) == 2
+    assert any("pool_padding='zeros'" in note for note in report.notes)
+    caplog.clear()
+    with caplog.at_level("WARNING", logger="absl"):
+        load_checkpoint(bit(pool_padding="zeros"), path)
+        assert model_from_checkpoint(path, pool_padding="zeros").config.pool_padding == "zeros"
+    assert not caplog.records
+
+
+def test_the_padding_of_other_bit_files_is_known(tmp_path):
+    with pytest.raises(ValueError, match="pool_padding='infinity'"):  # as big_vision computes
+        load_checkpoint(bit(pool_padding="zeros"), files.golden_path("bit_big_vision"))
+    load_checkpoint(bit(pool_padding="edge"), files.golden_path("bit_big_vision"))  # the same function
+    model = bit(pool_padding="zeros")
+    ours = save_checkpoint(model, tmp_path / "x.npz")
+    assert model_from_checkpoint(ours).config.pool_padding == "zeros"
+    with pytest.raises(ValueError, match="pool_padding='zeros'"):
+        load_checkpoint(bit(), ours)
+    model.save(tmp_path / "x.keras")
+    with pytest.raises(ValueError, match="pool_padding='zeros'"):
+        load_checkpoint(bit(), tmp_path / "x.keras")
+    with pytest.raises(ValueError, match="pool_padding='zeros'"):  # big_vision would compute something else
+        save_checkpoint(model, tmp_path / "y.npz", format="big_vision")
+
+
+def test_another_variant_is_named(tmp_path):
+    arguments = dict(num_layers=12, image_size=32, classes=2)
+    path = save_checkpoint(keras_vit.create_model("ViT-Ti/16", **arguments), tmp_path / "x.npz")
+    with pytest.raises(ValueError, match="The file is a ViT-Ti/16, the model ViT-S/16"):
+        load_checkpoint(keras_vit.create_model("ViT-S/16", **arguments), path)
+
+
+def test_the_report_prints_five_lines():
+    model = keras_vit.VisionTransformer(**{**SIZES, "classes": 3})
+    report = load_checkpoint(model, files.golden_path("vit_token_legacy"))
+    lines = str(report).splitlines()
+    assert len(lines) == 5 and str(len(report.loaded)) in lines[0] and "head/kernel" in lines[1]
+    assert "params/head/bias" in lines[2] and "none" in lines[3] and "7 classes" in lines[4]
+
+
+def test_frozen_layers_and_changed_ones_in_keras_files(tmp_path):
+    model = keras_vit.VisionTransformer(**SIZES)
+    model.get_layer("embedding").trainable = False
+    model.get_layer("encoderblock_1").mlp.trainable = False
+    model.save(tmp_path / "frozen.keras")
+    again = model_from_checkpoint(tmp_path / "frozen.keras")
+    assert [v.path for v in again.trainable_variables] == [v.path for v in model.trainable_variables]
+    model.get_layer("encoderblock_0").norm_0 = keras.layers.LayerNormalization()
+    model.save(tmp_path / "changed.keras")
+    with pytest.raises(ValueError, match="load_model"):
+        model_from_checkpoint(tmp_path / "changed.keras")

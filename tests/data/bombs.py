@@ -11,7 +11,7 @@ import sys
 import tensorflow as tf
 
 from keras_vit.data import preprocess
-from keras_vit.serving import decoding
+from keras_vit.exporting import safe_decode
 from tests.data import pictures
 
 MEGABYTE = 2**20
@@ -26,7 +26,7 @@ BOMBS = {
 @tf.function(input_signature=[tf.TensorSpec([None], tf.string)], autograph=False)
 def exported(contents):
     prepare = preprocess.single_image("decode|resize(8)|value_range(-1, 1)")
-    return decoding.map_valid(lambda content: prepare(decoding.check_size(content)), contents, (8, 8, 3))
+    return safe_decode.map_valid(lambda content: prepare(safe_decode.check_size(content)), contents, (8, 8, 3))
 
 
 def peak():

@@ -109,24 +109,3 @@ def test_a_missing_source_is_told(program):
 def test_make_tfrecords_writes_whole_splits(tmp_path):
     with pytest.raises(ValueError, match="Whole splits"):
         call("train.make_tfrecords", source="digits", output=str(tmp_path), splits=["train[:10]"])
-
-
-@pytest.mark.slow
-def test_benchmark_data(tmp_path, capsys):
-    jpegs = pictures.folder(tmp_path / "p", suffixes=("jpg",))
-    code = call(
-        "train.benchmark_data",
-        source=f"folder:{jpegs}",
-        batch_size=4,
-        size=8,
-        rounds=1,
-        seconds=0.1,
-        step_seconds=0.01,
-        augment=["randaug(1, 5)"],
-        json=True,
-    )
-    assert code == 0
-    results = json.loads(capsys.readouterr().out)
-    assert list(results["images_per_second"]) == ["read only", "decode only", "crop, flip, batch", "+ randaug(1, 5)"]
-    assert all(rate > 0 for rate in results["images_per_second"].values())
-    assert all(0 <= share <= 1 for share in results["waiting_share"].values())

@@ -15,7 +15,7 @@ from tests import programs
 from tests.evaluators import folders
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-KNN = "--evaluators=knn(neighbours=1)"
+KNN = "--evaluators=knn(neighbors=1)"
 
 
 @pytest.fixture(scope="module")
@@ -77,9 +77,11 @@ def test_evaluators_during_training_leave_it_out(strict, tmp_path, monkeypatch):
             total_steps=2,
             data=data,
             eval_every=1,
-            evaluators=("knn(neighbours=1, train_split='train', eval_split='test')",),
+            evaluators=("knn(neighbors=1, train_split='train', eval_split='test')",),
             model=recipes.Model(
-                "ViT-Ti/16", patch_size=4, image_size=8, hidden_size=8, num_layers=1, num_heads=2, mlp_dim=16
+                "ViT-Ti/16",
+                image_size=8,
+                arguments={"patch_size": 4, "hidden_size": 8, "num_layers": 1, "num_heads": 2, "mlp_dim": 16},
             ),
         )
         main = programs.load("train.main")
@@ -101,5 +103,15 @@ def test_the_page(given, strict, lenient, tmp_path):
         programs.call("train.visualize", f"--model={run}", output, *images)
     assert programs.call("train.visualize", f"--model={lenient}", output, *images) == 0
     html = (tmp_path / "page" / "report.html").read_text()
-    names = re.findall(r'<span class="name">(.*?)</span>', html)
+    names = re.findall(r'<span class="name" title="(.*?)">', html)
     assert names.count("image 2.png") and names.count("image 1.png") == (0 if given else 1)  # that of the other class
+
+
+def test_the_page_without_matplotlib_is_one_line(strict, tmp_path):
+    blocker = tmp_path / "blocked" / "matplotlib"
+    blocker.mkdir(parents=True)
+    (blocker / "__init__.py").write_text("raise ImportError('No module named matplotlib')")
+    done = program("train.visualize", f"--model={strict[0]}", f"--output={tmp_path}", PYTHONPATH=str(blocker.parent))
+    assert done.returncode
+    assert "pip install 'keras-vision-transformers[plots]'" in done.stderr
+    assert "Traceback" not in done.stderr

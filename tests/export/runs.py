@@ -4,7 +4,7 @@ import json
 
 from keras_vit import data, models, recipe
 from keras_vit.training import run_directory
-from tests.serving import small
+from tests import small_classifier as small
 
 
 def write_digits_run(directory, output="softmax", seed=0, **arguments):
@@ -23,7 +23,7 @@ def write_digits_run(directory, output="softmax", seed=0, **arguments):
             **arguments,
         }
     )
-    small.randomise(network, seed)
+    small.randomize(network, seed)
     directory.mkdir(parents=True, exist_ok=True)
     run_directory.save_model(network, str(directory))
     recipe_used = recipe.Recipe(

@@ -1,5 +1,6 @@
 """The program that converts checkpoints."""
 
+import json
 import os
 
 import numpy as np
@@ -39,6 +40,11 @@ def test_a_run_keeps_its_class_names(tmp_path):
     convert(tmp_path / "run", tmp_path / "out", format="huggingface")
     model = model_from_checkpoint(tmp_path / "out")
     assert model.class_names == tuple(str(digit) for digit in range(10))
+
+
+def test_the_description_is_json(capsys):
+    convert(files.golden_path("vit_gap"), describe=True)
+    assert json.loads(capsys.readouterr().out)["hidden_size"] == 32
 
 
 def test_another_resolution_and_wrong_usage(tmp_path):

@@ -1,8 +1,9 @@
-"""The programs on a finished run, from its directory to the artefacts and back through evaluation and prediction."""
+"""The programs on a finished run, from its directory to the artifacts and back through evaluation and prediction."""
 
 import importlib.util
 import json
 import os
+import shutil
 import subprocess
 import sys
 
@@ -11,11 +12,15 @@ import pytest
 import tensorflow as tf
 
 from keras_vit import data
-from keras_vit.serving import artefacts, latency, runs, warmup
+from keras_vit.inference import keras_model, latency
+from keras_vit.inference.model_card import ModelCard
+from keras_vit.inference.opening import open_artifact
+from keras_vit.tf_serving import warmup
+from keras_vit.training.errors import UnreadableInput
 from tests import golden_data
+from tests import small_classifier as small
 from tests.export.runs import write_digits_run
 from tests.programs import call
-from tests.serving import small
 
 
 @pytest.fixture(scope="module")
@@ -32,8 +37,7 @@ def run(tmp_path_factory):
 def served(run, tmp_path_factory):
     base = tmp_path_factory.mktemp("served") / "digits"
     assert (
-        call("export.saved_model", f"--model={run[0]}", f"--output={base}", "--verify_examples=20", "--batch_sizes=1,2")
-        == 0
+        call("export.saved_model", f"--model={run[0]}", f"--output={base}", "--num_images=20", "--batch_sizes=1,2") == 0
     )
     return base
 
@@ -41,7 +45,7 @@ def served(run, tmp_path_factory):
 @pytest.fixture(scope="module")
 def tflite_file(run, tmp_path_factory):
     path = tmp_path_factory.mktemp("tflite") / "digits.tflite"
-    assert call("export.tflite", f"--model={run[0]}", f"--output={path}", "--verify_examples=20") == 0
+    assert call("export.tflite", f"--model={run[0]}", f"--output={path}", "--num_images=20") == 0
     return path
 
 
@@ -51,7 +55,7 @@ def interchange_file(request, run, tmp_path_factory):
         if importlib.util.find_spec(package) is None:
             pytest.skip(f"{package} is not installed: pip install 'keras-vision-transformers[{request.param}]'")
     folder = tmp_path_factory.mktemp(request.param)
-    arguments = (f"--model={run[0]}", f"--output={folder}", "--verify_examples=20")
+    arguments = (f"--model={run[0]}", f"--output={folder}", "--num_images=20")
     assert call(f"export.{request.param}", *arguments) == 0
     return folder / ("model.onnx" if request.param == "onnx" else "model.xml")
 
@@ -72,10 +76,10 @@ def test_evaluate_counts_every_example_once(run, capsys):
     assert result["per_class"][3] == np.mean(predicted[source.labels() == 3] == 3)
 
 
-def test_artefacts_measure_as_the_model(run, served, tflite_file, capsys):
+def test_artifacts_measure_as_the_model(run, served, tflite_file, capsys):
     expected = evaluate(capsys, f"--model={run[0]}")
     for path in (served, tflite_file, tflite_file.parent):
-        result = evaluate(capsys, f"--model={run[0]}", f"--artefact={path}")
+        result = evaluate(capsys, f"--model={run[0]}", f"--artifact={path}")
         assert result["accuracy"] == expected["accuracy"]
         assert result["loss"] == pytest.approx(expected["loss"], rel=1e-4)  # float32 in another order
     assert evaluate(capsys, f"--model={served}")["accuracy"] == expected["accuracy"]
@@ -83,32 +87,32 @@ def test_artefacts_measure_as_the_model(run, served, tflite_file, capsys):
 
 def test_interchange_files_measure_as_the_model(run, interchange_file, tmp_path, capsys):
     expected = evaluate(capsys, f"--model={run[0]}")
-    result = evaluate(capsys, f"--model={run[0]}", f"--artefact={interchange_file}")
+    result = evaluate(capsys, f"--model={run[0]}", f"--artifact={interchange_file}")
     assert result["accuracy"] == expected["accuracy"]
     assert result["loss"] == pytest.approx(expected["loss"], rel=1e-4)  # float32 in another order
-    assert call("export.verify", f"--model={run[0]}", f"--artefact={interchange_file}", "--examples=40") == 0
+    assert call("export.verify", f"--model={run[0]}", f"--artifact={interchange_file}", "--num_images=40") == 0
     write_digits_run(tmp_path / "other", seed=1)
     other = f"--model={tmp_path / 'other'}"
-    assert call("export.verify", other, f"--artefact={interchange_file}", "--examples=40") == 1
+    assert call("export.verify", other, f"--artifact={interchange_file}", "--num_images=40") == 1
     assert capsys.readouterr().out.endswith("differs\n")
 
 
 @pytest.mark.slow
 def test_benchmark_measures_interchange_files(interchange_file, capfd):
-    arguments = (f"--artefacts={interchange_file}", "--batch_sizes=2", "--calls=4", "--threads=1", "--json")
+    arguments = (f"--artifacts={interchange_file}", "--batch_sizes=2", "--calls=4", "--threads=1", "--json")
     assert call("export.benchmark", *arguments) == 0
     (row,) = [json.loads(line) for line in capfd.readouterr().out.splitlines() if line.startswith("{")]
-    assert (row["kind"], row["precision"]) == (artefacts.open_artefact(str(interchange_file)).kind, "float32")
+    assert (row["kind"], row["precision"]) == (open_artifact(str(interchange_file)).kind, "float32")
     assert row["bytes"] == latency.size_of(str(interchange_file)) > 10_000
     assert 0 < row["p50_ms"] <= row["p99_ms"]
 
 
 def test_verify_agrees_and_differs(run, served, tflite_file, tmp_path, capsys):
     for path in (served, tflite_file):
-        assert call("export.verify", f"--model={run[0]}", f"--artefact={path}", "--examples=40") == 0
+        assert call("export.verify", f"--model={run[0]}", f"--artifact={path}", "--num_images=40") == 0
         assert capsys.readouterr().out.endswith("agrees\n")
     write_digits_run(tmp_path / "other", seed=1)
-    arguments = (f"--model={tmp_path / 'other'}", f"--artefact={tflite_file}", "--examples=40")
+    arguments = (f"--model={tmp_path / 'other'}", f"--artifact={tflite_file}", "--num_images=40")
     assert call("export.verify", "--json", *arguments) == 1
     report = json.loads(capsys.readouterr().out)
     assert report["passed"] is False
@@ -136,7 +140,7 @@ def test_the_table_names_the_numbers(run, capsys):
 def test_evaluate_refuses_other_classes(run, tmp_path):
     for name in ("cat", "dog"):
         (tmp_path / name).mkdir()
-        (tmp_path / name / "1.png").write_bytes(small.examples(1).contents[0])
+        (tmp_path / name / "1.png").write_bytes(small.images(1).contents[0])
     with pytest.raises(ValueError, match="must have the model's 10 classes.*Received: .* with 2, cat, dog"):
         call("train.evaluate", f"--model={run[0]}", f"--data=folder:{tmp_path}", "--split=all")
 
@@ -192,12 +196,12 @@ def test_missing_arguments_are_named():
         call("train.predict", "a.png")
     with pytest.raises(ValueError, match="Name at least one picture"):
         call("train.predict", "--model=x")
-    with pytest.raises(ValueError, match="--model .* and --output .* are needed"):
+    with pytest.raises(ValueError, match="--model.*--output"):
         call("export.saved_model", "--model=x")
     for program in ("export.tflite", "export.onnx", "export.openvino"):
-        with pytest.raises(ValueError, match="--model .* and --output .* are needed"):
+        with pytest.raises(ValueError, match="--model.*--output"):
             call(program, "--output=x")
-    with pytest.raises(FileNotFoundError, match="Expected model.keras"):
+    with pytest.raises(FileNotFoundError, match="nowhere"):
         call("train.evaluate", "--model=nowhere")
 
 
@@ -207,30 +211,30 @@ def test_a_second_export_takes_the_next_version(run, served):
 
 
 def test_the_server_finds_its_warm_up_and_configuration(served):
-    artefact = artefacts.open_artefact(str(served))
-    replayed = warmup.replay(artefact)
+    artifact = open_artifact(str(served))
+    replayed = warmup.replay(artifact)
     assert {size for _, size in replayed} == {1, 2}
-    assert {name for name, _ in replayed} == set(artefact.signatures)
+    assert {name for name, _ in replayed} == set(artifact.signatures)
     batching = (served / "deployment" / "batching.config").read_text()
     assert [f"allowed_batch_sizes: {size}" in batching for size in (1, 2)] == [True] * 2
     assert (served / "1" / "assets.extra" / "model_card.md").read_text().startswith("# Model card")
 
 
-def test_the_card_tells_where_the_artefact_comes_from(served):
-    card = artefacts.open_artefact(str(served)).card
-    assert card["class_names"] == [str(i) for i in range(10)]
-    assert card["metrics"]["eval_accuracy"] == 0.5
-    assert card["data"]["num_train"] == 1437
-    assert card["recipe"]["data"]["source"] == "digits"
-    assert len(card["model_sha256"]) == 64
+def test_the_card_tells_where_the_artifact_comes_from(served):
+    card = open_artifact(str(served)).card
+    assert card.class_names == tuple(str(i) for i in range(10))
+    assert card.metrics["eval_accuracy"] == 0.5
+    assert card.data["num_train"] == 1437
+    assert card.recipe["data"]["source"] == "digits"
+    assert len(card.model_sha256) == 64
 
 
 def test_pixels_in(run, tmp_path):
     path = tmp_path / "pixels.tflite"
-    assert call("export.tflite", f"--model={run[0]}", f"--output={path}", "--input=uint8", "--verify_examples=8") == 0
-    artefact = artefacts.open_artefact(str(path))
+    assert call("export.tflite", f"--model={run[0]}", f"--output={path}", "--input=uint8", "--num_images=8") == 0
+    artifact = open_artifact(str(path))
     _, _, logits, source = run
-    answer = artefact.predict(source.images[:4])
+    answer = artifact.predict(source.images[:4])
     np.testing.assert_allclose(answer, tf.nn.softmax(logits[:4]), atol=1e-5)
 
 
@@ -244,12 +248,13 @@ def test_pixels_in(run, tmp_path):
     ],
 )
 def test_preprocessing_of_arrays_is_completed(pp, shape, expected):
-    assert runs.complete_preprocess(pp, shape) == expected
+    assert keras_model.complete_preprocess(pp, shape) == expected
 
 
 def test_completed_preprocessing_leaves_images_of_the_right_size_alone():
     source = data.open_source("digits", "test")
-    prepare = runs.preprocess_function({"preprocess": runs.complete_preprocess("value_range(-1, 1)", (8, 8, 1))})
+    preprocess = keras_model.complete_preprocess("value_range(-1, 1)", (8, 8, 1))
+    prepare = ModelCard((), preprocess, "softmax", (8, 8, 1)).preprocess_function()
     for image in source.images[:20]:
         prepared = prepare(tf.io.encode_png(image)).numpy()
         np.testing.assert_array_equal(prepared, -1 + image.astype(np.float32) / np.float32(255) * 2)
@@ -257,7 +262,7 @@ def test_completed_preprocessing_leaves_images_of_the_right_size_alone():
 
 @pytest.mark.slow
 def test_benchmark_measures_all_side_by_side(run, served, tflite_file, capfd):
-    arguments = (f"--model={run[0]}", f"--artefacts={served},{tflite_file}", "--batch_sizes=1,3", "--calls=4")
+    arguments = (f"--model={run[0]}", f"--artifacts={served},{tflite_file}", "--batch_sizes=1,3", "--calls=4")
     assert call("export.benchmark", *arguments, "--threads=1", "--json") == 0
     rows = [json.loads(line) for line in capfd.readouterr().out.splitlines() if line.startswith("{")]
     assert [(row["kind"], row["batch_size"]) for row in rows] == [
@@ -272,55 +277,10 @@ def test_benchmark_measures_all_side_by_side(run, served, tflite_file, capfd):
     assert len({len(line) for line in text.splitlines()}) == 1
 
 
-def test_the_table_holds_what_was_found(tmp_path):
-    folder = tmp_path / "work" / "vit-s-16"
-    folder.mkdir(parents=True)
-    found = {"examples": 32, "max_difference": 1.5e-6, "mean_difference": 0.0, "top1_agreement": 1.0}
-    verified = {
-        "saved_model": {"passed": True, **found, "reference_accuracy": 0.96, "accuracy": 0.95},
-        "tflite-int8": {"passed": False, "error": "too far", **found, "top1_agreement": 0.5},
-        "onnx": {"passed": False, "error": "no such operator"},
-    }
-    (folder / "verified.json").write_text(json.dumps(verified))
-    timed = {"bytes": 88_100_000, "p50_ms": 59.004, "p95_ms": 61.5}
-    (folder / "timed.json").write_text(json.dumps({"saved_model": timed, "keras": timed}))
-    page = tmp_path / "page.md"
-    page.write_text("before\n<!-- table: export.table -->\nold\n<!-- end of table -->\nafter\n")
-    arguments = (f"--work={tmp_path / 'work'}", "--models=ViT-S/16", "--step=write", f"--output={page}")
-    for _ in range(2):  # again gives the same
-        assert call("export.table", *arguments, "--threads=2") == 0
-        lines = page.read_text().splitlines()
-        assert (lines[0], lines[-1]) == ("before", "after")
-        assert "old" not in lines
-        assert "| ViT-S/16 | keras | float32 | 88.1 |  |  | 96.00% | 59.00 | 61.50 |" in lines
-        assert "| ViT-S/16 | saved_model | float32 | 88.1 | 1.5e-06 | 100.0% | 95.00% | 59.00 | 61.50 |" in lines
-        assert "| ViT-S/16 | tflite | int8 | refused | 1.5e-06 | 50.0% |  |  |  |" in lines
-        assert "| ViT-S/16 | onnx | float32 |  | cannot be converted |  |  |  |  |" in lines
-        assert not any("float16" in line for line in lines)  # not tried
-        assert "2 threads" in page.read_text() and "ViT-S/16 32" in page.read_text()
-    page.write_text("no marks")
-    with pytest.raises(ValueError, match="must hold the lines"):
-        call("export.table", *arguments)
-
-
-@pytest.mark.slow
-def test_the_table_is_made_from_a_run(run, tmp_path):
-    page = tmp_path / "page.md"
-    page.write_text("<!-- table: export.table -->\n<!-- end of table -->\n")
-    common = (f"--work={tmp_path / 'work'}", f"--demo={run[0]}", "--models=", "--formats=tflite-float32,tflite-int8")
-    for step in ("export", "measure", "write"):
-        assert call("export.table", *common, f"--step={step}", "--calls=1", f"--output={page}") == 0
-    rows = [line.split(" | ") for line in page.read_text().splitlines() if line.startswith("| digits")]
-    assert [line[1:3] for line in rows] == [["keras", "float32"], ["tflite", "float32"], ["tflite", "int8"]]
-    assert all(float(cell) >= 0 for line in rows for cell in (line[3], line[7]))
-    assert rows[0][6] == rows[1][6]  # the accuracy on all 360 pictures, of the model and of its float32 file
-    assert "digits (trained) 360" in page.read_text()
-
-
 @pytest.mark.slow
 def test_benchmark_says_what_it_could_not_measure(tmp_path):
     (tmp_path / "broken.tflite").write_bytes(b"no model")
-    assert call("export.benchmark", f"--artefacts={tmp_path / 'broken.tflite'}") == 1
+    assert call("export.benchmark", f"--artifacts={tmp_path / 'broken.tflite'}") == 1
     with pytest.raises(ValueError, match="Nothing to measure"):
         call("export.benchmark")
 
@@ -350,5 +310,57 @@ def test_what_a_user_can_mend_is_one_line(program):
     ]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert done.returncode == 2
-    assert "Expected model.keras in the directory '/nowhere'" in done.stderr
+    assert "There is no model at '/nowhere'" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_the_path_of_the_artifact_is_the_output(run, tmp_path, capsys):
+    arguments = (f"--model={run[0]}", f"--output={tmp_path / 'a.tflite'}", "--num_images=8")
+    assert call("export.tflite", *arguments) == 0
+    assert capsys.readouterr().out == f"{tmp_path / 'a.tflite'}\n"
+    assert call("export.tflite", *arguments, "--json") == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["path"] == str(tmp_path / "a.tflite")
+    assert answer["bytes"] == (tmp_path / "a.tflite").stat().st_size
+    assert (answer["examples"], answer["top1_agreement"]) == (8, 1.0)
+
+
+def test_files_that_are_not_part_of_a_run_are_exported(run, tmp_path):
+    model = small.model()
+    model.save(tmp_path / "model.keras")
+    (tmp_path / "labels.txt").write_text("\n".join(small.CLASS_NAMES), encoding="utf-8")
+    for index, content in enumerate(small.images(3).contents):
+        (tmp_path / f"{index}, pink.png").write_bytes(content)  # a comma in a name is no separator
+    arguments = [f"--model={tmp_path / 'model.keras'}", f"--output={tmp_path / 'a.tflite'}"]
+    with pytest.raises(ValueError, match="preprocess"):
+        call("export.tflite", *arguments)
+    arguments += ["--preprocess=value_range(-1, 1)", f"--labels={tmp_path / 'labels.txt'}"]
+    with pytest.raises(ValueError, match="--images="):
+        call("export.tflite", *arguments)
+    arguments += [f"--images={tmp_path}/[01], pink.png", f"--images={tmp_path / '2, pink.png'}"]
+    assert call("export.tflite", *arguments) == 0
+    assert open_artifact(str(tmp_path / "a.tflite")).class_names == small.CLASS_NAMES
+    verify = [argument for argument in arguments if not argument.startswith("--output")]
+    assert call("export.verify", *verify, f"--artifact={tmp_path / 'a.tflite'}") == 0
+
+
+@pytest.mark.parametrize(
+    ("recipe", "flag", "is_read"),
+    [("error", None, False), ("skip", None, True), ("error", "skip", True), ("skip", "error", False)],
+)
+def test_unreadable_images_are_treated_as_in_the_recipe(run, tflite_file, tmp_path, recipe, flag, is_read, capsys):
+    shutil.copytree(run[0], tmp_path / "run")
+    config = json.loads((tmp_path / "run" / "config.json").read_text())
+    config["recipe"]["data"]["on_bad_image"] = recipe
+    (tmp_path / "run" / "config.json").write_text(json.dumps(config))
+    digit_files(tmp_path, run[3], 2)
+    (tmp_path / "bad.png").write_bytes(b"not an image")
+    arguments = [f"--model={tmp_path / 'run'}", f"--artifact={tflite_file}", f"--images={tmp_path}/*.png", "--json"]
+    arguments += [f"--on_bad_image={flag}"] if flag else []
+    if is_read:
+        assert call("export.verify", *arguments) == 0
+        assert json.loads(capsys.readouterr().out)["examples"] == 2
+    else:
+        with pytest.raises(UnreadableInput, match=r"bad\.png") as caught:
+            call("export.verify", *arguments)
+        assert caught.value.exit_code == 66

@@ -127,6 +127,12 @@ class Browser:
             raise RuntimeError(result["exceptionDetails"]["exception"].get("description"))
         return result["result"].get("value")
 
+    def look(self, scheme, width):
+        """Prefer the color scheme "light" or "dark", at a width in pixels."""
+        self.send("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
+        size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 500}
+        self.send("Emulation.setDeviceMetricsOverride", **size)
+
     def press(self, key, code):
         """Presses and releases a key, as a user does."""
         for kind in ("rawKeyDown", "keyUp"):

@@ -1,8 +1,10 @@
 """The page: what is in it, and that it works in a browser."""
 
 import base64
+import dataclasses
 import json
 import re
+from html import unescape
 
 import numpy as np
 import pytest
@@ -14,44 +16,66 @@ pytest.importorskip("matplotlib", reason="the page needs matplotlib")
 HOSTILE = "</script><script>throw 'x'</script><img src=x onerror=alert(1)> & \"'\u2028"
 
 
-def picture(index=0, size=(40, 60), box=None, truth="cat"):
+def image(index=0, size=(40, 60), box=None, truth="cat", **changes):
     rng = np.random.default_rng(index)
     layers = np.zeros((3, 3, 2, 3), "float32")  # 3 layers; mean and 2 heads; 2 x 3 patches
     for layer in range(3):
         for head in range(3):
             layers[layer, head].flat[(layer + 3 * (head > 0)) % 6] = 1.0  # each layer lights a patch of its own
-    return page.Picture(
-        f"picture {index}",
+    card = page.ImageCard(
+        f"image {index}",
         rng.integers(0, 256, (*size, 3)).astype("uint8"),
         box or (0.0, 0.0, *map(float, size)),
         [("cat", 0.75), ("dog", 0.25)],
         {"layers": layers, "rollout": np.ones((1, 1, 2, 3), "float32")},
         truth,
+        None if truth is None else truth == "cat",
     )
+    return dataclasses.replace(card, **changes)
 
 
 VIEWS = [
-    page.View("layers", "Attention by layer", ("first", "second", "third"), 2),
-    page.View("rollout", "Attention rollout", ("all",)),
+    page.View("layers", "Attention by layer", "Where it attends.", ("first", "second", "third"), 2),
+    page.View("rollout", "Attention rollout", "Followed.", ("all",)),
 ]
+CLASSES = page.Classes(
+    ("cat", "dog", "bird"),
+    np.array([0.75, 0.5, np.nan]),
+    np.array([4, 2, 0]),
+    np.array([[3, 1, 0], [1, 1, 0], [0, 0, 0]]),
+)
 
 
 def render(**changes):
-    figure = page.Figure("Distance", "How far.", plots.svg(plots.attention_distance(np.ones((2, 2)))))
-    arguments = {
-        "title": "A model",
-        "facts": ["5 classes"],
-        "notes": ["A note."],
-        "pictures": [picture(0), picture(1, truth="dog"), picture(2, (8, 8), truth=None)],
-        "views": VIEWS,
-        "figures": [figure],
-        "card": {"preprocess": "decode|resize(8)", "class names": ["cat", "dog"], "recipe": {"seed": 1}},
-    }
-    return page.render(**{**arguments, **changes})
+    figure = page.Figure("Distance", "How far.", [plots.svg(plots.attention_distance(np.ones((2, 2))))])
+    content = page.Page(
+        title="A model",
+        subtitle="22 November 2026",
+        tiles=[("97.8 %", "accuracy, test split"), ("5", "classes")],
+        notes=["A note."],
+        images=[image(0), image(1, truth="dog"), image(2, (8, 8), truth=None)],
+        views=VIEWS,
+        num_mistakes=7,
+        classes=CLASSES,
+        figures=[figure],
+        card={
+            "preprocess": "decode|resize(8)",
+            "class names": ["cat", "dog"],
+            "parameters": 101514,
+            "recipe": {"seed": 1},
+        },
+    )
+    return page.render(dataclasses.replace(content, **changes))
 
 
 def data_of(html):
     return json.loads(re.search(r'<script type="application/json" id="viewer-data">(.*?)</script>', html, re.DOTALL)[1])
+
+
+def text_of(html):
+    """The text of the page, without its markup."""
+    body = re.sub(r"<(script|style).*?</\1>", " ", html, flags=re.DOTALL)
+    return " ".join(unescape(re.sub(r"<[^>]+>", " ", body)).split())
 
 
 def test_holds_everything_and_needs_nothing():
@@ -63,61 +87,99 @@ def test_holds_everything_and_needs_nothing():
     assert not re.search(r"https?://(?!www\.w3\.org/|matplotlib\.org|purl\.org)", html)
     for text in (
         "A model",
-        "5 classes",
+        "97.8 % accuracy, test split",
         "A note.",
         "How far.",
         "decode|resize(8)",
         "cat, dog",
-        "✓ cat",
-        "✗ is dog",
-        "75.0%",
+        "101,514",
     ):
-        assert text in html
+        assert text in text_of(html)
     assert "{{" not in html
 
 
-def test_maps_are_scaled_by_themselves():
-    maps = data_of(render())["pictures"][0]["maps"]["layers"]
-    values = np.frombuffer(base64.b64decode(maps["values"]), np.uint8).reshape(3, 3, *maps["grid"])
-    expected = picture().maps["layers"] * 255
-    np.testing.assert_array_equal(values, expected)
-    faint = picture()._replace(
-        maps={"layers": picture().maps["layers"] * 1e-6, "rollout": np.full((1, 1, 2, 3), np.nan)}
+def test_mistakes_come_first_with_their_true_class():
+    text = text_of(render(images=[image(0), image(1, truth="dog")]))
+    assert (
+        text.index("the 1 most confident of 7") < text.index("image 1") < text.index("Correct") < text.index("image 0")
     )
-    maps = data_of(render(pictures=[faint]))["pictures"][0]["maps"]
+    assert "✗ cat 75 % dog 25 % true class: dog" in text
+    assert "✓ cat 75 %" in text
+    assert "Mistakes" not in text_of(render(images=[image(2, truth=None)]))
+
+
+def test_classes():
+    html = render()
+    text = text_of(html)
+    assert text.index("dog 50 % 2") < text.index("cat 75 % 4")  # the weakest first; classes without images are left out
+    matrix = re.search(r"<tbody>(.*?)</tbody>", html, re.DOTALL)[1]
+    rows = [re.findall(r"<td[^>]*>(.*?)</td>", row) for row in matrix.split("</tr>")[:3]]
+    assert rows == [["3", "1", "·"], ["1", "1", "·"], ["·", "·", "·"]]
+    assert "dog predicted as cat: 1" in matrix
+    assert "Recall per class" in text_of(render(classes=dataclasses.replace(CLASSES, confusion=None)))
+
+
+def test_of_many_classes_the_most_frequent_confusions():
+    count = 30
+    confusion = np.diag(np.full(count, 9))
+    confusion[3, 4], confusion[5, 6] = 8, 2
+    names = [f"class {number}" for number in range(count)]
+    text = text_of(render(classes=page.Classes(names, np.full(count, 0.9), np.full(count, 10), confusion)))
+    assert "8 × class 3 predicted as class 4 2 × class 5 predicted as class 6" in text
+    assert "18 more classes" in text
+
+
+def test_no_absolute_paths():
+    card = {
+        "source": "folder:/home/me/My images",
+        "recipe": {"checkpoint": "/data/ViT-B_16.npz", "evaluators": ["knn(source='folder:/a/b c/d')", "ViT-B/16"]},
+        "address": "https://arxiv.org/abs/2010.11929",
+        "options": "tfds:pets#data_dir='/data/x'&download=True",
+    }
+    text = text_of(render(card=card))
+    for expected in ("folder:My images", "ViT-B_16.npz", "folder:d", "ViT-B/16", "arxiv.org/abs/2010", "data_dir='x'"):
+        assert expected in text
+    for part in ("/home", "/data", "/a/b"):
+        assert part not in text
+
+
+def test_maps_are_scaled_by_themselves():
+    maps = data_of(render())["images"][0]["maps"]["layers"]
+    values = np.frombuffer(base64.b64decode(maps["values"]), np.uint8).reshape(3, 3, *maps["grid"])
+    expected = image().maps["layers"] * 255
+    np.testing.assert_array_equal(values, expected)
+    faint = image(maps={"layers": image().maps["layers"] * 1e-6, "rollout": np.full((1, 1, 2, 3), np.nan)})
+    maps = data_of(render(images=[faint]))["images"][0]["maps"]
     assert maps["layers"]["values"] == base64.b64encode(values.tobytes()).decode()
     assert set(base64.b64decode(maps["rollout"]["values"])) == {0}
 
 
-def test_large_pictures_are_shrunk_with_what_the_model_saw():
-    large = picture(size=(1500, 2100), box=(0.0, 300.0, 1500.0, 1800.0))
-    found = data_of(render(pictures=[large]))["pictures"][0]
+def test_large_images_are_shrunk_with_what_the_model_saw():
+    large = image(size=(1500, 2100), box=(0.0, 300.0, 1500.0, 1800.0))
+    found = data_of(render(images=[large]))["images"][0]
     assert (found["height"], found["width"], found["box"]) == (500, 700, [0, 100, 500, 600])
 
 
 def test_names_are_text():
-    hostile = picture()._replace(name=HOSTILE, predictions=[(HOSTILE, 1.0)], truth=HOSTILE)
+    hostile = image(name=HOSTILE, predictions=[(HOSTILE, 1.0)], truth=HOSTILE, correct=False)
     html = render(
         title=HOSTILE,
-        facts=[HOSTILE],
+        subtitle=HOSTILE,
+        tiles=[(HOSTILE, HOSTILE)],
         notes=[HOSTILE],
-        pictures=[hostile],
+        images=[hostile],
+        classes=dataclasses.replace(CLASSES, names=(HOSTILE, HOSTILE, HOSTILE)),
         card={HOSTILE: HOSTILE, "x": {"y": HOSTILE}},
     )
     assert "<script>throw" not in html
     assert "<img src=x" not in html
-    assert data_of(html)["pictures"][0]["name"] == HOSTILE
+    assert data_of(html)["images"][0]["name"] == HOSTILE
 
 
-def test_without_pictures():
-    html = render(pictures=[], views=[], figures=[], card=None, notes=[])
+def test_without_images():
+    html = page.render(page.Page("A model"))
     assert "<canvas" not in html
     assert "Model card" not in html
-
-
-def test_write(tmp_path):
-    page.write(str(tmp_path / "report.html"), render())
-    assert [path.name for path in tmp_path.iterdir()] == ["report.html"]
 
 
 @pytest.fixture(scope="module")
@@ -125,17 +187,18 @@ def opened(tmp_path_factory):
     if browser.find() is None:
         pytest.skip("no browser: install Debian's chromium to check the page in one")
     directory = tmp_path_factory.mktemp("browser")
-    names = picture()._replace(name=HOSTILE, predictions=[(HOSTILE, 1.0)])
-    pictures = [picture(0), picture(1, (300, 200), (50.0, 0.0, 250.0, 200.0)), picture(2, (8, 8)), names]
-    page.write(str(directory / "report.html"), render(pictures=pictures, title=HOSTILE))
+    names = image(name=HOSTILE, predictions=[(HOSTILE, 1.0), ("x" * 200, 0.0)], truth="y " * 99, correct=False)
+    images = [image(0), image(1, (300, 200), (50.0, 0.0, 250.0, 200.0)), image(2, (8, 8)), names]
+    classes = dataclasses.replace(CLASSES, names=(HOSTILE, "x" * 200, "y " * 99))
+    (directory / "report.html").write_text(render(images=images, title=HOSTILE, classes=classes), encoding="utf-8")
     with browser.Browser(directory / "profile") as found:
         found.open(directory / "report.html", "document.documentElement.dataset.drawn === '4'")
         yield found
 
 
-# Which patch of the first picture is brightest, row by row: the maps of `picture` light one each.
+# Brightest patch of the first image, row by row: each map of `image` lights one.
 BRIGHTEST = """(() => {
-  const canvas = document.getElementById("picture-0");
+  const canvas = document.getElementById("overlay-0");
   const context = canvas.getContext("2d");
   const light = [0, 1, 2, 3, 4, 5].map((patch) => {
     const x = ((patch % 3) + 0.5) / 3 * canvas.width, y = (Math.floor(patch / 3) + 0.5) / 2 * canvas.height;
@@ -153,10 +216,10 @@ class TestInABrowser:
         assert [url for url in opened.requests if not url.startswith(("file:", "data:"))] == []
         assert opened.evaluate("document.querySelector('h1').textContent") == HOSTILE
 
-    def test_every_figure_and_picture_is_drawn(self, opened):
+    def test_every_figure_and_image_is_drawn(self, opened):
         assert opened.evaluate("[...document.images].every((image) => image.complete && image.naturalWidth > 0)")
         assert opened.evaluate("document.querySelectorAll('canvas[role=img]').length") == 4
-        colors = "new Set(document.getElementById('picture-1').getContext('2d').getImageData(0, 0, 200, 300).data).size"
+        colors = "new Set(document.getElementById('overlay-1').getContext('2d').getImageData(0, 0, 200, 300).data).size"
         assert opened.evaluate(colors) > 50
         assert len(opened.screenshot()) > 20_000
 
@@ -179,7 +242,7 @@ class TestInABrowser:
         assert opened.evaluate(BRIGHTEST) == 2
 
     def test_patches_as_they_are(self, opened):
-        corner = "document.getElementById('picture-2').getContext('2d').getImageData(250, 2, 1, 1).data[0]"
+        corner = "document.getElementById('overlay-2').getContext('2d').getImageData(250, 2, 1, 1).data[0]"
         smooth = opened.evaluate(corner)
         opened.click("#smooth")
         assert opened.evaluate("document.getElementById('smooth').checked") is False
@@ -188,7 +251,7 @@ class TestInABrowser:
         opened.click("#smooth")
 
     def test_what_the_model_did_not_see_is_dark(self, opened):
-        top = "document.getElementById('picture-1').getContext('2d').getImageData(100, {}, 1, 1).data"
+        top = "document.getElementById('overlay-1').getContext('2d').getImageData(100, {}, 1, 1).data"
         assert list(opened.evaluate(f"[...{top.format(10)}]"))[:3] == [0, 0, 0]
 
     def test_other_views(self, opened):
@@ -201,15 +264,37 @@ class TestInABrowser:
         assert opened.evaluate(LAYER) == "third"
         assert opened.problems == []
 
-    def test_pictures_without_maps(self, opened, tmp_path):
-        plain = picture()._replace(maps={}, predictions=[])
-        page.write(str(tmp_path / "plain.html"), render(pictures=[plain], views=[]))
-        opened.open(tmp_path / "plain.html", "document.documentElement.dataset.drawn === '1'")
-        assert opened.evaluate("document.querySelector('.controls').offsetHeight") == 0
+    def test_help_is_behind_a_question_mark(self, opened):
+        shown = "document.querySelector('.help p').checkVisibility()"
+        assert opened.evaluate(shown) is False
+        opened.click(".help summary")
+        assert opened.evaluate(shown) is True
+        opened.click(".help summary")
+
+    @pytest.mark.parametrize("width", [1240, 390])
+    @pytest.mark.parametrize("scheme", ["light", "dark"])
+    def test_every_scheme_and_width(self, opened, scheme, width):
+        opened.look(scheme, width)
+        assert opened.evaluate("document.documentElement.scrollWidth <= document.documentElement.clientWidth")
+        outside = """[...document.querySelectorAll("main *:not(.scroll *)")].filter((element) =>
+            element.getBoundingClientRect().right > document.documentElement.clientWidth + 1).length"""
+        assert opened.evaluate(outside) == 0
+        lights = opened.evaluate("""["color", "backgroundColor"].map((name) =>
+            getComputedStyle(document.body)[name].match(/[0-9]+/g).slice(0, 3).map(Number).reduce((a, b) => a + b))""")
+        assert (lights[0] < lights[1]) == (scheme == "light")
+        assert abs(lights[0] - lights[1]) > 3 * 128
+        assert opened.problems == []
+
+    def test_images_without_maps(self, opened, tmp_path):
+        plain = image(maps={}, predictions=[])
+        (tmp_path / "plain.html").write_text(render(images=[plain], views=[]), encoding="utf-8")
+        opened.open(tmp_path / "plain.html", "true")
+        assert opened.evaluate("document.querySelectorAll('.controls, canvas').length") == 0
+        assert opened.evaluate("document.images[0].naturalWidth") == 60
         assert opened.problems == []
 
     def test_a_broken_page_would_be_noticed(self, opened, tmp_path):
-        (tmp_path / "broken.html").write_text("<script>missing()</script><img src='http://pictures.example/1.png'>")
+        (tmp_path / "broken.html").write_text("<script>missing()</script><img src='http://images.example/1.png'>")
         opened.open(tmp_path / "broken.html", "true")
         assert "missing is not defined" in str(opened.problems)
-        assert "http://pictures.example/1.png" in opened.requests
+        assert "http://images.example/1.png" in opened.requests

@@ -24,7 +24,7 @@ def drawings():
         "distance": plots.attention_distance(RNG.uniform(0, 99, (12, 4)), num_images=1),
         "one head": plots.attention_distance(RNG.uniform(0, 99, (1, 1))),
         "similarity": plots.layer_similarity(RNG.uniform(0, 1, (2, 3)), "ab", "cde"),
-        "curves": plots.training_curves([{"step": 1, "loss": 2.0}, {"step": 1, "eval_loss": 2.0}]),
+        "curves": plots.training_curve([{"step": 1, "loss": 2.0}, {"step": 1, "eval_loss": 2.0}], "loss"),
         "overlays": plots.attention_overlays([PICTURE, PICTURE[..., :1]], {"rollout": RNG.uniform(size=(2, 3, 3))}),
         "panels": plots.attention_panels(PICTURE[:9, :9], {str(i): RNG.uniform(size=(3, 3)) for i in range(8)}),
     }
@@ -53,6 +53,18 @@ def test_axes_have_names(drawings):
     assert drawings["distance"].axes[0].get_ylabel() == "mean attention distance (pixels)"
 
 
+def test_scales_fit_the_data(drawings):
+    rng = np.random.default_rng(1)
+    similarity = rng.uniform(0.9, 0.95, (3, 2, 3, 2))
+    similarity.reshape(6, 6)[np.eye(6, dtype=bool)] = 1.0
+    image = plots.position_similarity(similarity).axes[0].images[0]
+    assert 0.9 <= image.norm.vmin < image.norm.vmax <= 0.95
+    for name in ("distance", "one head"):
+        axes = drawings[name].axes[0]
+        offsets = axes.collections[0].get_offsets()
+        assert axes.get_ylim()[0] == 0 and offsets[:, 1].max() < axes.get_ylim()[1]
+
+
 def test_letters_stay_letters_in_vector_graphics(drawings):
     text = plots.svg(drawings["distance"]).decode()
     assert "mean attention distance (pixels)" in re.sub(r"<[^>]+>", "", text)
@@ -67,7 +79,7 @@ def test_the_settings_of_others_stay():
     import matplotlib
 
     before = dict(matplotlib.rcParams)
-    plots.training_curves([])
+    plots.training_curve([], "loss")
     assert dict(matplotlib.rcParams) == before
 
 

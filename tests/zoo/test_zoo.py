@@ -1,10 +1,16 @@
 """Published weights: where they are looked for, what is said when they are missing, and the classes of their heads."""
 
+import base64
 import csv
+import email.message
+import hashlib
+import io
 import os
 import pathlib
+import sys
+import urllib.error
+import urllib.request
 
-import keras
 import numpy as np
 import pytest
 
@@ -20,7 +26,7 @@ def own_cache(tmp_path, monkeypatch):
     """No test sees a real cache, mirror or network."""
     monkeypatch.setenv("KERAS_HOME", str(tmp_path / "home"))
     monkeypatch.delenv(cache.MIRROR_VARIABLE, raising=False)
-    monkeypatch.setattr(keras.utils, "get_file", lambda *a, **k: pytest.fail("a download was tried"))
+    monkeypatch.setattr(urllib.request, "urlopen", lambda *a, **k: pytest.fail("a download was tried"))
 
 
 def place(directory, path, content=b"x"):
@@ -50,6 +56,28 @@ def test_the_catalogue():
         zoo.list_weights("VIT-B/16")
 
 
+def test_the_list_is_a_table():
+    entries = zoo.list_weights("ViT_B16")
+    assert list(entries) == list(zoo.list_weights("ViT-B/16")) != []
+    header, first, *rest = str(entries).splitlines()
+    assert header.split()[:5] == ["model", "weights", "size", "resolution", "accuracy"]
+    assert first.split()[:4] == ["ViT-B/16", "augreg", "384", "85.49"] and len(rest) == len(entries) - 1
+    assert all(len(line) < 100 for line in rest)
+
+
+def test_another_padding_than_that_of_the_training_is_said(tmp_path, monkeypatch, caplog):
+    monkeypatch.setenv(cache.MIRROR_VARIABLE, str(tmp_path))
+    arguments = dict(block_sizes=(1, 1), image_size=32, classes=21_843)
+    source = models.BiTResNet(**arguments, pool_padding="zeros")
+    save_checkpoint(source, tmp_path / zoo.find("BiT-R50x1", "bit-m").path)
+    with caplog.at_level("WARNING", logger="absl"):
+        zoo.load_weights(source, "BiT-R50x1", "bit-m")
+    assert not any("pool_padding" in record.getMessage() for record in caplog.records)
+    with pytest.raises(ValueError, match="pool_padding"), caplog.at_level("WARNING", logger="absl"):
+        zoo.load_weights(models.BiTResNet(**arguments), "BiT-R50x1", "bit-m")
+    assert any("pool_padding='zeros'" in record.getMessage() for record in caplog.records)
+
+
 def test_paths_are_taken_as_they_are(tmp_path):
     path = place(tmp_path, "mine.npz")
     assert zoo.resolve("ViT-B/16", path) == path
@@ -57,6 +85,9 @@ def test_paths_are_taken_as_they_are(tmp_path):
         zoo.resolve("ViT-B/16", tmp_path / "yours.npz")
     with pytest.raises(ValueError, match="Did you mean 'augreg'.*Published: augreg, "):
         zoo.resolve("ViT-B/16", "agreg")
+    for wrong in (123, True, ["augreg"]):
+        with pytest.raises(ValueError, match="`weights`"):
+            zoo.resolve("ViT-B/16", wrong)
 
 
 @pytest.mark.parametrize("place_in", ["vit_models/augreg/{}", "augreg/{}", "{}"])
@@ -72,7 +103,7 @@ def test_mirrors(place_in, tmp_path, monkeypatch):
 
 def test_a_name_of_several_files_is_not_taken_from_a_flat_mirror(tmp_path, monkeypatch):
     monkeypatch.setenv(cache.MIRROR_VARIABLE, str(tmp_path / "mirror"))
-    monkeypatch.setattr(keras.utils, "get_file", lambda *a, **k: (_ for _ in ()).throw(Exception("offline")))
+    serve(monkeypatch, OSError("offline"))
     place(tmp_path / "mirror", "ViT-B_16.npz")
     with pytest.raises(OSError):
         zoo.resolve("ViT-B/16", "sam")
@@ -80,26 +111,102 @@ def test_a_name_of_several_files_is_not_taken_from_a_flat_mirror(tmp_path, monke
     assert zoo.resolve("ViT-B/16", "sam") == sam
 
 
+class Response(io.BytesIO):
+    """An answer of the server, cut after `end` bytes."""
+
+    def __init__(self, content, end=None, md5=None):
+        super().__init__(content[:end])
+        self.headers = email.message.Message()
+        self.headers["Content-Length"] = str(len(content))
+        self.headers["x-goog-hash"] = "crc32c=AAAAAA=="
+        digest = base64.b64encode(hashlib.md5(content).digest()).decode() if md5 is None else md5
+        self.headers["x-goog-hash"] = f"md5={digest}"
+
+
+def serve(monkeypatch, *answers):
+    """Lets the server answer one after the other; returns the list of addresses that are asked for."""
+    calls, answers = [], list(answers)
+
+    def urlopen(request, timeout):
+        calls.append(request.full_url)
+        answer = answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    monkeypatch.setattr(urllib.request, "urlopen", urlopen)
+    return calls
+
+
+WHOLE = (GOLDEN / "vit_gap.npz").read_bytes()
+NAMES = "ViT-S/32", "augreg-224"
+
+
 def test_downloads_are_kept_and_never_half_done(tmp_path, monkeypatch):
-    calls = []
+    offline = urllib.error.URLError("no route to host")
+    calls = serve(monkeypatch, offline, Response(WHOLE, end=1000), Response(WHOLE))
+    entry = zoo.find(*NAMES)
+    for reason in ("no route to host", "1000 of"):
+        with pytest.raises(OSError, match=reason) as error:
+            zoo.resolve(*NAMES)
+        # What to fetch, from where, and where to put it.
+        for part in (entry.url, cache.MIRROR_VARIABLE, entry.path, str(tmp_path / "home" / "keras_vit")):
+            assert part in str(error.value)
+        assert not [path for path in (tmp_path / "home").rglob("*") if path.is_file()]
+    path = zoo.resolve(*NAMES)
+    assert pathlib.Path(path).read_bytes() == WHOLE
+    assert zoo.resolve(*NAMES) == path and calls == [entry.url] * 3
 
-    def get_file(fname, origin, cache_dir, cache_subdir, force_download):
-        calls.append(origin)
-        path = place(os.path.join(cache_dir, cache_subdir), fname, b"whole" if len(calls) > 1 else b"ha")
-        if len(calls) == 1:
-            raise Exception(f"URL fetch failure on {origin}")
-        return path
 
-    monkeypatch.setattr(keras.utils, "get_file", get_file)
-    entry = zoo.find("ViT-S/32", "augreg-imagenet21k")
-    with pytest.raises(OSError) as error:
+@pytest.mark.parametrize(
+    "answer,reason",
+    [
+        (Response(WHOLE, md5="AAAA"), "MD5"),
+        (Response(b"<html>Log in to the guest network</html>"), "error page"),
+        (Response(WHOLE[:1000]), "truncated"),
+    ],
+    ids=["hash", "proxy", "cut"],
+)
+def test_wrong_downloads_are_not_cached(answer, reason, tmp_path, monkeypatch):
+    # They were put in place, and taken from there ever after.
+    calls = serve(monkeypatch, answer, Response(WHOLE))
+    with pytest.raises(OSError, match=reason):
+        zoo.resolve(*NAMES)
+    assert pathlib.Path(zoo.resolve(*NAMES)).read_bytes() == WHOLE and len(calls) == 2
+
+
+def test_sizes_that_the_owners_state_are_compared(monkeypatch):
+    serve(monkeypatch, Response(WHOLE))
+    assert zoo.find("ViT-S/32", "augreg-imagenet21k").size_mib == 118
+    with pytest.raises(OSError, match="118 MiB"):
         zoo.resolve("ViT-S/32", "augreg-imagenet21k")
-    # What to fetch, from where, and where to put it.
-    for part in (entry.url, cache.MIRROR_VARIABLE, entry.path, str(tmp_path / "home" / "keras_vit")):
-        assert part in str(error.value)
-    path = zoo.resolve("ViT-S/32", "augreg-imagenet21k")
-    assert pathlib.Path(path).read_bytes() == b"whole"
-    assert zoo.resolve("ViT-S/32", "augreg-imagenet21k") == path and calls == [entry.url] * 2
+
+
+def test_a_damaged_file_in_the_cache_is_fetched_again_once(tmp_path, monkeypatch):
+    path = place(cache.cache_directory(), zoo.find(*NAMES).path, WHOLE[:1000])
+    calls = serve(monkeypatch, OSError("offline"), Response(WHOLE))
+    with pytest.raises(OSError, match="offline"):
+        zoo.resolve(*NAMES)
+    assert zoo.resolve(*NAMES) == path and pathlib.Path(path).read_bytes() == WHOLE
+    assert zoo.resolve(*NAMES) == path and len(calls) == 2
+
+
+def test_the_index_is_a_table(monkeypatch):
+    page, table = b"<html></html>", b"name,filename,ds,adapt_filename,final_val\nB/16,x,i21k,y,0.5\n"
+    serve(monkeypatch, Response(page), Response(table))
+    with pytest.raises(OSError, match="no table"):
+        zoo.read_index()
+    assert zoo.read_index()[0]["filename"] == "x"
+
+
+def test_progress_is_shown_on_a_terminal(monkeypatch, capsys):
+    serve(monkeypatch, Response(WHOLE), Response(WHOLE))
+    zoo.resolve(*NAMES)
+    assert "/" not in capsys.readouterr().out
+    os.unlink(zoo.resolve(*NAMES))
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
+    zoo.resolve(*NAMES)
+    assert f"{len(WHOLE)}/{len(WHOLE)}" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("address", ["https://example.com/a.npz", "gs://bucket/../../x.npz", "gs://bucket//x.npz"])
@@ -167,14 +274,16 @@ def test_decode_predictions():
             zoo.decode_predictions(wrong)
 
 
-def test_heads_bring_their_classes(tmp_path, monkeypatch):
+def test_heads_bring_their_classes(tmp_path, monkeypatch, caplog):
     # A small model stands for the published one.
     arguments = dict(hidden_size=32, num_layers=1, num_heads=2, mlp_dim=32, patch_size=16, image_size=32)
     model = models.VisionTransformer(**arguments, classes=1000)
     monkeypatch.setenv(cache.MIRROR_VARIABLE, str(tmp_path))
     save_checkpoint(model, tmp_path / zoo.find("ViT-B/16", "augreg").path)
     copy = models.VisionTransformer(**arguments, classes=1000)
-    assert zoo.load_weights(copy, "ViT-B/16", "augreg").reset == []
+    with caplog.at_level("WARNING", logger="absl"):
+        assert zoo.load_weights(copy, "ViT-B/16", "augreg").reset == []
+    assert any("image_size=384" in record.getMessage() for record in caplog.records)
     assert copy.class_names[0] == "tench, Tinca tinca"
     fewer = models.VisionTransformer(**arguments, classes=3)
     assert zoo.load_weights(fewer, "ViT-B/16", "augreg").reset and not hasattr(fewer, "class_names")

@@ -3,7 +3,7 @@
 Paper: "An Image is Worth 16x16 Words", https://arxiv.org/abs/2010.11929, section 3.2: the fine-tuning has twice the
 resolution, and the position embeddings are resized to its grid
 
-    python -m train.results --only=transfer --workdir=runs/results        # prepares the data and does all of it
+    python -m benchmarks.results --only=transfer --workdir=runs/results        # prepares the data and does all of it
     python -m train.main --config=train/configs/fashion_mnist_transfer.py:pretrain --workdir=runs/pretrain
     python -m train.main --config=train/configs/fashion_mnist_transfer.py:finetune --workdir=runs/finetune \
         --config.model.checkpoint=runs/pretrain/model.keras
@@ -11,8 +11,8 @@ resolution, and the position embeddings are resized to its grid
 
 The two held back are T-shirts and shirts, the pair that is hardest to tell apart; 500 pictures of each are learned
 from, in 100 steps, with and without the pre-training. `scratch` has the rate of the pre-training; with
-`--config.optim.learning_rate=0.0005` it has that of the fine-tuning. A folder with the two files that `train.results`
-prepares may follow: `:scratch,/my/folder`.
+`--config.optim.learning_rate=0.0005` it has that of the fine-tuning. A folder with the two files that
+`benchmarks.results` prepares may follow: `:scratch,/my/folder`.
 Published: nothing of this size; what was measured here is in docs/results.md.
 Cost: see docs/results.md.
 Smaller machines: `--config.total_steps=500` for the pre-training.
@@ -21,14 +21,15 @@ Smaller machines: `--config.total_steps=500` for the pre-training.
 import os
 
 from keras_vit import recipe
-from keras_vit.training import presets
+
+from . import common
 
 HELD_BACK = (0, 6)  # T-shirt/top, Shirt
 
 
 def get_config(arguments: str = "") -> recipe.Recipe:
-    """Returns the recipe; the arguments are "pretrain", "finetune" or "scratch", and the folder of the two files."""
-    stage, folder = presets.arguments(arguments, "pretrain", "runs/results/data")
+    """Return the recipe; the arguments are "pretrain", "finetune" or "scratch", and the folder of the two files."""
+    stage, folder = common.arguments(arguments, "pretrain", "runs/results/data")
     if stage not in ("pretrain", "finetune", "scratch"):
         raise ValueError(f'The stage must be "pretrain", "finetune" or "scratch". Received: {stage!r}')
     first = stage == "pretrain"
@@ -43,15 +44,17 @@ def get_config(arguments: str = "") -> recipe.Recipe:
         model=recipe.Model(
             "ViT-Ti/16",
             image_size=size,
-            patch_size=4,
-            hidden_size=64,
-            num_layers=6,
-            num_heads=4,
-            mlp_dim=128,
-            pooling="gap",
-            position_embedding="learned",
-            dropout_rate=0.05,
             head="reset",
+            arguments={
+                "patch_size": 4,
+                "hidden_size": 64,
+                "num_layers": 6,
+                "num_heads": 4,
+                "mlp_dim": 128,
+                "pooling": "gap",
+                "position_embedding": "learned",
+                "dropout_rate": 0.05,
+            },
         ),
         data=recipe.Data(
             source=f"npz:{os.path.join(folder, 'eight.npz' if first else 'two.npz')}",

@@ -1,4 +1,4 @@
-"""Figures, drawn with matplotlib: each function returns one, `save` writes it as PNG, SVG or PDF."""
+"""Figures drawn with matplotlib. Each function returns one, and `save` writes it as PNG, SVG or PDF."""
 
 from keras_vit.inspection.plots._matplotlib import require_matplotlib, save, svg
 from keras_vit.inspection.plots._text import fit, prediction
@@ -7,7 +7,7 @@ from keras_vit.inspection.plots.figures import (
     embedding_filters,
     layer_similarity,
     position_similarity,
-    training_curves,
+    training_curve,
 )
 from keras_vit.inspection.plots.overlays import (
     attention_overlays,
@@ -36,5 +36,5 @@ __all__ = [
     "save",
     "svg",
     "to_rgb",
-    "training_curves",
+    "training_curve",
 ]

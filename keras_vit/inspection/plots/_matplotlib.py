@@ -61,6 +61,13 @@ def new_figure(width: float, height: float) -> Any:
     return require_matplotlib().Figure(figsize=(width, height), layout="constrained")
 
 
+def rectangle(corner: tuple[float, float], width: float, height: float) -> Any:
+    """Return a thin gray frame, to be added to axes."""
+    require_matplotlib()
+    patches = importlib.import_module("matplotlib.patches")
+    return patches.Rectangle(corner, width, height, fill=False, edgecolor="#b0b0b0", linewidth=0.8)
+
+
 def colors(name: str) -> list[list[int]]:
     """Returns the 256 colours of a map as [red, green, blue] in 0..255."""
     require_matplotlib()

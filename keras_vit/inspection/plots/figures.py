@@ -1,5 +1,6 @@
-"""Figures of what a model learned, and of how it learned."""
+"""Figures of weights, attention and training."""
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,11 +12,11 @@ _LARGEST_MOSAIC = 14  # panels on a side that can still be told apart in print
 
 
 def mosaic(panels: np.ndarray, gap: int = 1) -> np.ndarray:
-    """Lays panels side by side.
+    """Place panels side by side.
 
     Args:
         panels: `[rows, columns, height, width, ...]`.
-        gap: Pixels between two of them, NaN in the result.
+        gap: Pixels between two panels, NaN in the result.
 
     Returns:
         `[rows * (height + gap) - gap, columns * (width + gap) - gap, ...]`.
@@ -28,30 +29,36 @@ def mosaic(panels: np.ndarray, gap: int = 1) -> np.ndarray:
 
 @_matplotlib.in_style
 def embedding_filters(filters: np.ndarray, title: str = "Embedding filters", columns: int = 7) -> Any:
-    """Draws what `inspection.embedding_filters` returns, each component scaled by itself; grey is zero.
+    """Draw the result of `inspection.embedding_filters`. Each component is scaled by itself, and gray is zero.
 
     Args:
-        filters: `[k, height, width, channels]`; of other than 1 or 3 channels their mean is shown.
-        title: Of the figure.
-        columns: Components in a row.
+        filters: `[k, height, width, channels]`. The mean is shown unless there are 1 or 3 channels.
+        title: Title of the figure.
+        columns: Largest number of components per row.
     """
     filters = np.asarray(filters, np.float32)
     if filters.shape[-1] not in (1, 3):
         filters = filters.mean(axis=-1, keepdims=True)
-    columns = min(columns, len(filters))
-    rows = -(-len(filters) // columns)
+    rows = max(-(-len(filters) // columns), round(math.sqrt(len(filters) / 2)))
+    columns = -(-len(filters) // rows)
     largest = np.abs(filters).max(axis=(1, 2, 3), keepdims=True)
     scaled = 0.5 + 0.5 * filters / np.maximum(largest, 1e-12)
-    factor = max(16 // max(filters.shape[1:3]), 1)  # tiny filters are enlarged, for the gap between them to be narrow
+    if scaled.shape[-1] == 1:
+        scaled = scaled.repeat(3, axis=-1)
+    factor = max(16 // max(filters.shape[1:3]), 1)  # small filters are enlarged to keep the gaps narrow
     scaled = scaled.repeat(factor, axis=1).repeat(factor, axis=2)
     missing = np.full((rows * columns - len(scaled), *scaled.shape[1:]), np.nan, np.float32)
     panels = np.concatenate([scaled, missing]).reshape(rows, columns, *scaled.shape[1:])
-    picture = mosaic(panels, gap=max(scaled.shape[1] // 5, 1))
-    picture = np.where(np.isnan(picture), 1.0, picture)
-    figure = _matplotlib.new_figure(min(0.75 * columns + 0.4, 8), min(0.75 * rows + 0.7, 9))
+    height, width = scaled.shape[1:3]
+    gap = max(height // 8, 1)
+    colors = mosaic(panels, gap)
+    opaque = ~np.isnan(colors[..., :1])  # gaps show the ground, light or dark
+    figure = _matplotlib.new_figure(4.6, min(4.6 * colors.shape[0] / colors.shape[1] + (0.3 if title else 0), 6))
     axes = figure.subplots()
-    image = picture[..., 0] if picture.shape[-1] == 1 else picture
-    axes.imshow(image, cmap="gray", vmin=0, vmax=1, interpolation="none")
+    axes.imshow(np.concatenate([np.nan_to_num(colors), opaque], axis=-1), interpolation="none")
+    for index in range(len(filters)):  # frames keep white components apart from the ground
+        corner = index % columns * (width + gap) - 0.5, index // columns * (height + gap) - 0.5
+        axes.add_patch(_matplotlib.rectangle(corner, width, height))
     axes.set_axis_off()
     axes.set_title(title)
     return figure
@@ -59,25 +66,29 @@ def embedding_filters(filters: np.ndarray, title: str = "Embedding filters", col
 
 @_matplotlib.in_style
 def position_similarity(similarity: np.ndarray, title: str = "Position embedding similarity") -> Any:
-    """Draws what `inspection.position_similarity` returns, a map for each patch at the patch's own place.
+    """Draw the result of `inspection.position_similarity`: a map per patch, at the position of the patch.
+
+    The colors span the similarities of different patches; that of a patch with itself, 1, is the brightest.
 
     Args:
-        similarity: `[h, w, h, w]`. Of large grids every n-th patch is shown.
-        title: Of the figure.
+        similarity: `[h, w, h, w]`. Every n-th patch of large grids is shown.
+        title: Title of the figure.
     """
     height, width = similarity.shape[:2]
     step = max(-(-max(height, width) // _LARGEST_MOSAIC), 1)
     rows, columns = np.arange(step // 2, height, step), np.arange(step // 2, width, step)
     panels = similarity[rows][:, columns]  # [rows, columns, h, w]
     gap = max(round(0.08 * max(height, width)), 1)
-    scale = 5.4 / max(len(rows), len(columns))
-    figure = _matplotlib.new_figure(scale * len(columns) + 1.5, scale * len(rows) + 0.9)
+    others = similarity.reshape(height * width, -1)[~np.eye(height * width, dtype=bool)]
+    low, high = (float(others.min()), float(others.max())) if others.size else (0.0, 1.0)
+    scale = 3.5 / max(len(rows), len(columns))
+    figure = _matplotlib.new_figure(scale * len(columns) + 1.1, scale * len(rows) + 0.7)
     axes = figure.subplots()
     image = axes.imshow(
         mosaic(panels, gap),
         cmap=_matplotlib.SEQUENTIAL,
-        vmin=min(-1.0, similarity.min()),
-        vmax=1,
+        vmin=low,
+        vmax=max(high, low + 1e-3),
         interpolation="none",
     )
     labels = slice(None, None, max(len(columns) // 7, 1))
@@ -88,22 +99,22 @@ def position_similarity(similarity: np.ndarray, title: str = "Position embedding
     axes.set_xlabel("patch column")
     axes.set_ylabel("patch row")
     axes.set_title(title)
-    bar = figure.colorbar(image, ax=axes, shrink=0.85)
+    bar = figure.colorbar(image, ax=axes, shrink=0.85, extend="max")
     bar.set_label("cosine similarity")
     return figure
 
 
 @_matplotlib.in_style
 def attention_distance(distances: np.ndarray, title: str = "Attention distance", num_images: int | None = None) -> Any:
-    """Draws what `inspection.attention_distance` returns: a dot for each head, a line through the layers' means.
+    """Draw the result of `inspection.attention_distance`: a dot per head, and a line through the layers' means.
 
     Args:
         distances: `[layers, heads]`, in pixels.
-        title: Of the figure.
-        num_images: Over how many images it was averaged, for the label.
+        title: Title of the figure.
+        num_images: Number of images that it is averaged over, for the title.
     """
     layers, heads = distances.shape
-    figure = _matplotlib.new_figure(5.2, 3.6)
+    figure = _matplotlib.new_figure(4.6, 3.2)
     axes = figure.subplots()
     depth = np.arange(1, layers + 1)
     axes.plot(depth, distances.mean(axis=1), color=_matplotlib.VERMILION, label="mean of heads", zorder=1)
@@ -114,10 +125,11 @@ def attention_distance(distances: np.ndarray, title: str = "Attention distance",
     axes.set_xticks(ticks)
     axes.set_xlabel("layer")
     axes.set_ylabel("mean attention distance (pixels)")
-    axes.set_ylim(bottom=0)
+    axes.set_ylim(0, 1.06 * max(float(distances.max()), 1e-6))
     axes.grid(axis="y", alpha=0.3)
     axes.legend(framealpha=0.85, edgecolor="none")
-    axes.set_title(title if num_images is None else f"{title} ({num_images} image{'s' if num_images != 1 else ''})")
+    count = "" if num_images is None else f"{num_images:,} image{'s' if num_images != 1 else ''}"
+    axes.set_title(", ".join(text for text in (title, count) if text))
     return figure
 
 
@@ -125,7 +137,7 @@ def attention_distance(distances: np.ndarray, title: str = "Attention distance",
 def layer_similarity(
     values: np.ndarray, layers: Sequence[str], other_layers: Sequence[str], labels: tuple[str, str] = ("model", "other")
 ) -> Any:
-    """Draws what `inspection.layer_similarity` returns.
+    """Draw the result of `inspection.layer_similarity`.
 
     Args:
         values: CKA, `[layers, other layers]`.
@@ -147,24 +159,24 @@ def layer_similarity(
 
 
 @_matplotlib.in_style
-def training_curves(metrics: Sequence[dict], title: str = "Training") -> Any:
-    """Draws loss, accuracy and learning rate of a run.
+def training_curve(metrics: Sequence[dict], quantity: str, title: str = "") -> Any:
+    """Draw a quantity of a run over its steps, in training and in evaluation.
 
     Args:
         metrics: Lines of `metrics.jsonl`.
-        title: Of the figure.
+        quantity: `"loss"`, `"accuracy"` or `"learning_rate"`.
+        title: Title of the figure.
     """
-    figure = _matplotlib.new_figure(9.5, 2.8)
-    loss_axes, accuracy_axes, rate_axes = figure.subplots(1, 3)
-    curve(loss_axes, metrics, "loss", "eval_loss", "loss (nats)")
-    curve(accuracy_axes, metrics, "accuracy", "eval_accuracy", "accuracy")
-    curve(rate_axes, metrics, "learning_rate", None, "learning rate")
-    figure.suptitle(title)
+    figure = _matplotlib.new_figure(4.2, 2.8)
+    axes = figure.subplots()
+    label = {"loss": "loss (nats)", "learning_rate": "learning rate"}.get(quantity, quantity)
+    curve(axes, metrics, quantity, f"eval_{quantity}", label)
+    axes.set_title(title)
     return figure
 
 
-def curve(axes: Any, metrics: Sequence[dict], training: str, evaluation: str | None, label: str) -> None:
-    """Draws two quantities of a run over its steps."""
+def curve(axes: Any, metrics: Sequence[dict], training: str, evaluation: str, label: str) -> None:
+    """Draw two quantities of a run over its steps."""
     drawn = 0
     for name, caption, style in ((training, "training", "-"), (evaluation, "evaluation", "o-")):
         points = [(line["step"], line[name]) for line in metrics if name in line]

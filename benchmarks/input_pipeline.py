@@ -1,0 +1,158 @@
+"""Measure the throughput of the input pipeline, stage by stage.
+
+    python -m benchmarks.input_pipeline --source=folder:/images
+    python -m benchmarks.input_pipeline --step_seconds=0.25 --batch_size=256
+
+Without --source, JPEG files of the size of ImageNet's are made in a temporary directory. The stages run interleaved,
+with the same number of threads; the table has medians. `share` is relative to decoding alone. With --step_seconds, the
+table also has the fraction of a training step of that length that is spent waiting for input.
+"""
+
+import json
+import os
+import statistics
+import sys
+import tempfile
+import time
+
+import numpy as np
+import tensorflow as tf
+from absl import flags, logging
+
+from keras_vit import data, program
+
+flags.DEFINE_string("source", None, "Data set of JPEG files; synthetic ones by default.")
+flags.DEFINE_string("split", None, "Split of the data set; train by default.")
+flags.DEFINE_integer("batch_size", 64, "Images per batch.", 1)
+flags.DEFINE_integer("size", 224, "Height and width of the images in a batch.", 1)
+flags.DEFINE_integer("threads", 0, "Decoding threads; 0 for one per core.", 0)
+flags.DEFINE_integer("rounds", 5, "Measurements per stage.", 1)
+flags.DEFINE_float("seconds", 4.0, "Duration of a measurement.", 0.1)
+flags.DEFINE_float("step_seconds", 0.0, "Duration of a training step.", 0.0)
+flags.DEFINE_multi_string("augment", ["randaug(2, 10)"], "Operations to measure, each added alone.")
+flags.DEFINE_bool("json", False, "Write one JSON object instead of a table.")
+
+
+def main(argv):
+    del argv
+    options = flags.FLAGS
+    threads = options.threads or os.cpu_count()
+    with tempfile.TemporaryDirectory() as folder:
+        name = options.source or make_images(folder)
+        source = data.open_source(name, split=options.split or "train")
+        stages = make_stages(source, options.size, options.batch_size, options.augment)
+        rates = measure(stages, threads, options.rounds, options.seconds)
+        waiting = {}
+        if options.step_seconds:
+            for stage in list(stages)[2:]:
+                waiting[stage] = waiting_share(stages[stage], threads, options.batch_size, options.step_seconds)
+    bare = rates["decode only"]
+    results = {
+        "source": source.name,
+        "threads": threads,
+        "batch_size": options.batch_size,
+        "images_per_second": {stage: round(rate, 1) for stage, rate in rates.items()},
+        "share_of_decoding": {stage: round(rate / bare, 3) for stage, rate in rates.items()},
+        "waiting_share": {stage: round(share, 3) for stage, share in waiting.items()},
+    }
+    sys.stdout.write(json.dumps(results) + "\n" if options.json else as_text(results))
+    return 0
+
+
+def make_images(folder, count=256, height=375, width=500):
+    """Write JPEG files of about 110 kB: noise whose power decreases with the frequency, as in photographs."""
+    rng = np.random.default_rng(0)
+    os.makedirs(os.path.join(folder, "images", "noise"))
+    frequency = np.hypot(np.fft.fftfreq(height)[:, None], np.fft.rfftfreq(width)[None, :]) + 1 / width
+    for number in range(count):
+        spectrum = rng.normal(size=(3, *frequency.shape)) * np.exp(2j * np.pi * rng.random((3, *frequency.shape)))
+        planes = np.fft.irfft2(spectrum / frequency**1.1, (height, width))
+        planes = planes[:1] + 0.3 * planes  # correlated channels
+        pixels = np.clip(128 + 48 * planes / planes.std(), 0, 255).astype(np.uint8).transpose(1, 2, 0)
+        path = os.path.join(folder, "images", "noise", f"{number}.jpg")
+        with open(path, "wb") as file:
+            file.write(tf.io.encode_jpeg(pixels, quality=94).numpy())
+    return f"folder:{folder}/images#test_fraction=0"
+
+
+def make_stages(source, size, batch_size, augmentations):
+    """Return (dataset, images per element) by stage; the first two are references."""
+
+    def window(index):
+        encoded = source.fetch(index % source.num_examples)["image"]
+        shape = tf.image.extract_jpeg_shape(encoded)
+        begin, extent, _ = tf.image.stateless_sample_distorted_bounding_box(
+            shape,
+            tf.zeros([0, 0, 4]),
+            tf.stack([index, index]),
+            min_object_covered=0.0,
+            aspect_ratio_range=(0.75, 1.33),
+            area_range=(0.05, 1.0),
+            use_image_if_no_bounding_boxes=True,
+        )
+        return tf.image.decode_and_crop_jpeg(encoded, tf.concat([begin[:2], extent[:2]], 0), channels=3)
+
+    def batched(function):  # of numbers, so that images of all sizes are counted without being copied
+        numbers = tf.data.Dataset.range(2**40).map(function, tf.data.AUTOTUNE)
+        return numbers.batch(batch_size).prefetch(tf.data.AUTOTUNE), batch_size
+
+    pp = f"decode_jpeg_and_inception_crop({size})|flip_lr"
+    stages = {
+        "read only": batched(lambda index: tf.strings.length(source.fetch(index % source.num_examples)["image"])),
+        "decode only": batched(lambda index: tf.size(window(index))),
+        "crop, flip, batch": (data.train_batches(source, f"{pp}|value_range(-1, 1)", batch_size), batch_size),
+    }
+    for operation in augmentations:
+        full = f"{pp}|{operation}|value_range(-1, 1)"
+        stages[f"+ {operation}"] = (data.train_batches(source, full, batch_size), batch_size)
+    return stages
+
+
+def with_threads(dataset, threads):
+    options = tf.data.Options()
+    options.threading.private_threadpool_size = threads
+    return dataset.with_options(options)
+
+
+def measure(stages, threads, rounds, seconds):
+    """Return the median over interleaved rounds of each stage's images per second."""
+    iterators = {name: (iter(with_threads(dataset, threads)), images) for name, (dataset, images) in stages.items()}
+    rates = {name: [] for name in stages}
+    for number in range(rounds + 1):
+        for name, (iterator, count) in iterators.items():
+            done, start = 0, time.perf_counter()
+            while (passed := time.perf_counter() - start) < seconds:
+                next(iterator)
+                done += count
+            if number:  # the first round warms up
+                rates[name].append(done / passed)
+        logging.info("Round %d of %d", number, rounds)
+    return {name: statistics.median(values) for name, values in rates.items()}
+
+
+def waiting_share(stage, threads, batch_size, step_seconds, steps=20):
+    """Return the fraction of time that a step of this length waits for its batch."""
+    dataset, _ = stage
+    iterator = iter(with_threads(dataset, threads))
+    next(iterator)
+    waited, start = 0.0, time.perf_counter()
+    for _ in range(steps):
+        before = time.perf_counter()
+        next(iterator)
+        waited += time.perf_counter() - before
+        time.sleep(step_seconds)
+    return waited / (time.perf_counter() - start)
+
+
+def as_text(results):
+    lines = [f"{results['source']}, {results['threads']} threads, batches of {results['batch_size']}"]
+    lines.append(f"{'stage':32}{'images/s':>12}{'share':>8}" + ("   waiting" if results["waiting_share"] else ""))
+    for stage, rate in results["images_per_second"].items():
+        share = results["share_of_decoding"][stage]
+        waiting = results["waiting_share"].get(stage)
+        lines.append(f"{stage:32}{rate:12,.0f}{share:8.2f}" + (f"{waiting:10.1%}" if waiting is not None else ""))
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    program.run(main)

@@ -1,0 +1,143 @@
+"""Records of measured rows in `records.jsonl`, and their tables in `docs/benchmarks.md`."""
+
+import datetime
+import json
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+from benchmarks import host, tables
+from benchmarks.interleaved import ROOT, Result
+from benchmarks.rows import ROWS, Row
+from keras_vit import _io
+
+RECORDS = ROOT / "benchmarks" / "records.jsonl"
+DOCUMENT = ROOT / "docs" / "benchmarks.md"
+QUIET = 0.05  # share of the processors that other programs may take
+
+
+def code(root: Path = ROOT) -> tuple[str, str]:
+    """Return the commit and the Git tree of the package; with uncommitted changes, both end in `+`."""
+    commit = _git(root, "rev-parse", "--short=10", "HEAD")
+    tree = _git(root, "rev-parse", "--short=10", "HEAD:keras_vit")
+    changed = _git(root, "status", "--porcelain", "--", "keras_vit")
+    return (f"{commit}+", f"{tree}+") if changed else (commit, tree)
+
+
+def _git(root, *arguments):
+    done = subprocess.run(["git", *arguments], cwd=root, capture_output=True, text=True, check=False)
+    return done.stdout.strip() if not done.returncode else "unknown"
+
+
+def make(row: Row, results: Sequence[Result], rounds: int, others: float | None = None) -> dict:
+    """Return the record of a measured row.
+
+    Args:
+        row: The row.
+        results: Its results.
+        rounds: Steps per system.
+        others: Share of the processors that other programs took.
+    """
+    commit, tree = code()
+    return {
+        "row": row.name,
+        "time": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M"),
+        "commit": commit,
+        "code": tree,
+        "machine": host.describe(),
+        "rounds": rounds,
+        "versions": {name: version for result in results for name, version in result.versions.items()},
+        "results": [
+            {name: _short(value) for name, value in vars(result).items() if name != "versions"} for result in results
+        ],
+        "others": others and round(others, 3),
+    }
+
+
+def _short(value):
+    return float(f"{value:.4g}") if isinstance(value, float) else value
+
+
+def read(path: Path = RECORDS) -> list[dict]:
+    """Return all records, the oldest first."""
+    return _io.read_json_lines(path)[0] if Path(path).exists() else []
+
+
+def append(record: dict, path: Path = RECORDS) -> None:
+    """Add a record to the file."""
+    with open(path, "a", encoding="utf-8") as file:
+        file.write(json.dumps(record) + "\n")
+
+
+def is_measured(row: Row, records: Sequence[dict]) -> bool:
+    """Return whether the row was measured without failure with this code on this machine."""
+    _, tree = code()
+    here = host.describe()
+    return not tree.endswith(("+", "unknown")) and any(
+        record["row"] == row.name
+        and (record["code"], record["machine"]) == (tree, here)
+        and not any(result["error"] for result in record["results"])
+        for record in records
+    )
+
+
+def write_tables(records: Sequence[dict], path: Path = DOCUMENT) -> None:
+    """Write the newest record of each row, and the history, into the document."""
+    newest = {record["row"]: record for record in records}
+    measured = [(row, newest[name]) for name, row in ROWS.items() if name in newest]
+    tables.write_between(path, "rows", "\n\n".join(_section(row, record) for row, record in measured))
+    tables.write_between(path, "history", _history(records))
+
+
+def _section(row: Row, record: dict) -> str:
+    first = record["results"][0]
+    lines = [_line(row, result, first) for result in record["results"]]
+    versions = ", ".join(f"{name} {version}" for name, version in sorted(record["versions"].items()))
+    others = record.get("others")
+    busy = "" if others is None else f" Other programs took {100 * others:.0f} % of the processors."
+    measured = f"{record['rounds']} rounds at `{record['commit']}`, {record['time']} UTC; {record['machine']}"
+    header = ["system", "step:", "images/s:", "time relative to first:", "peak memory:", ""]
+    table = _io.markdown_table(header, lines)
+    return f'<a id="{row.name}"></a>\n### {row.title}\n\n{table}\n\n{measured}; {versions}.{busy}'
+
+
+def _line(row: Row, result: dict, first: dict) -> list[str]:
+    if result["error"]:
+        return [result["system"], f"failed: {result['error']}", "", "", "", ""]
+    seconds, ratio = result["seconds"], result["ratio"]
+    if not row.together:  # no common rounds
+        ratio = seconds / first["seconds"] if first["seconds"] else None
+    return [
+        result["system"],
+        f"{seconds:.3g} s" + (f" ± {100 * result['spread']:.0f} %" if result["spread"] is not None else ""),
+        f"{row.work.get('batch', 1) / seconds:.3g}",
+        "" if ratio is None or result["system"] == first["system"] else f"{ratio:.2f}",
+        _memory(result),
+        result["note"] or "",
+    ]
+
+
+def _memory(result: dict) -> str:
+    peak, libraries = result["peak_bytes"], result["library_bytes"]
+    if peak is None:
+        return ""
+    beyond = f" ({(peak - libraries) / 1e9:.2f} beyond libraries)" if libraries else ""
+    return f"{peak / 1e9:.2f} GB{beyond}"
+
+
+def _history(records: Sequence[dict]) -> str:
+    lines = []
+    for record in reversed(records):
+        if record["row"] not in ROWS:
+            continue
+        busy = " (busy machine)" if (record.get("others") or 0) > QUIET else ""
+        first, *rest = record["results"]
+        others = [
+            f"{result['system']} {'failed' if result['error'] else format(result['ratio'], '.2f')}"
+            for result in rest
+            if result["error"] or (ROWS[record["row"]].together and result["ratio"] is not None)
+        ]
+        seconds = "failed" if first["error"] else f"{first['seconds']:.3g} s"
+        lines.append([record["time"], f"`{record['commit']}`", record["row"] + busy, seconds, ", ".join(others)])
+    header = ["time (UTC)", "commit", "row", "step of the first system:", "time relative to it"]
+    return _io.markdown_table(header, lines)

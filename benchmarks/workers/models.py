@@ -1,0 +1,157 @@
+"""Inference and training steps of a model: `models.py SYSTEM WORK`.
+
+Weights are random and images are noise. Each package is used as its documentation shows: a compiled function under
+TensorFlow, `torch.inference_mode` and scaled-dot-product attention under PyTorch, `train_on_batch` for Keras models.
+"""
+
+from worker import CLASSES, SIZES, keras_hub_model, keras_policy, serve
+
+LEARNING_RATE, MOMENTUM, CLIP = 0.01, 0.9, 1.0
+TIMM = {
+    "ViT-Ti/16": "vit_tiny_patch16_224",
+    "ViT-S/16": "vit_small_patch16_224",
+    "ViT-B/16": "vit_base_patch16_224",
+    "R50+ViT-B/16": "vit_base_r50_s16_224",
+    "BiT-R50x1": "resnetv2_50x1_bit",
+}
+
+
+def keras_vit(work):
+    """This package: the model in a compiled function, or the step of the training loop."""
+    import tensorflow as tf
+
+    from keras_vit import models, recipe
+    from keras_vit.training.tf.state import TrainState
+    from keras_vit.training.tf.step import TrainStep
+
+    policy = keras_policy(work)
+    model = models.create_model(work.model, classes=CLASSES, image_size=work.image_size, dtype=policy, **work.arguments)
+    images, labels = _examples(work)
+    if work.task == "inference":
+        return _keras_inference(model, images)
+    run = recipe.Recipe(total_steps=1_000_000, precision=policy)
+    run.optim = recipe.Optim(name="sgd", learning_rate=LEARNING_RATE, momentum=MOMENTUM, clip_norm=CLIP)
+    run.optim.schedule.name = "constant"
+    step = TrainStep(
+        TrainState(model, run), run, lambda batch, step, replica: (batch["image"], batch["label"]), work.batch
+    )
+    strategy = tf.distribute.get_strategy()
+    batch = {"image": tf.constant(images), "label": tf.one_hot(labels, CLASSES)}
+    train = tf.function(lambda: strategy.run(step, args=(batch, tf.constant(0, tf.int64))))
+    return lambda: train().numpy()
+
+
+def keras_hub(work):
+    """keras-hub's classifier."""
+    return _keras_step(work, keras_hub_model(work))
+
+
+def vit_keras(work):
+    """vit-keras' model."""
+    from vit_keras import vit
+
+    if work.precision != "float32":
+        raise ValueError("vit-keras has float32 models only.")
+    build = getattr(vit, "vit_" + work.model[4:].replace("/", "").lower())
+    untrained = {"activation": "linear", "pretrained": False, "pretrained_top": False}
+    return _keras_step(work, build(image_size=work.image_size, classes=CLASSES, **untrained))
+
+
+def timm(work):
+    """The model of timm of the same sizes."""
+    return _torch_step(work, _timm_model(work))
+
+
+def timm_compiled(work):
+    """The same through `torch.compile`."""
+    import torch
+
+    return _torch_step(work, torch.compile(_timm_model(work)))
+
+
+def transformers(work):
+    """Hugging Face's ViTForImageClassification of the same sizes."""
+    from transformers import ViTConfig, ViTForImageClassification
+
+    patch, hidden, layers, heads, mlp = SIZES[work.model]
+    config = ViTConfig(
+        image_size=work.image_size,
+        patch_size=patch,
+        hidden_size=hidden,
+        num_hidden_layers=layers,
+        num_attention_heads=heads,
+        intermediate_size=mlp,
+        num_labels=CLASSES,
+    )
+    return _torch_step(work, ViTForImageClassification(config), lambda output: output.logits)
+
+
+def _examples(work):
+    import numpy as np
+
+    generator = np.random.default_rng(0)
+    images = generator.uniform(-1, 1, (work.batch, work.image_size, work.image_size, 3)).astype("float32")
+    return images, generator.integers(0, CLASSES, work.batch)
+
+
+def _keras_inference(model, images):
+    import tensorflow as tf
+
+    images = tf.constant(images)
+    forward = tf.function(lambda images: model(images, training=False))
+    return lambda: forward(images).numpy()
+
+
+def _keras_step(work, model):
+    import keras
+
+    images, labels = _examples(work)
+    if work.task == "inference":
+        return _keras_inference(model, images)
+    model.compile(
+        keras.optimizers.SGD(LEARNING_RATE, momentum=MOMENTUM, global_clipnorm=CLIP),
+        keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+    )
+    return lambda: model.train_on_batch(images, labels)
+
+
+def _timm_model(work):
+    import timm
+
+    size = {"img_size": work.image_size} if work.model.startswith("ViT") else {}
+    return timm.create_model(TIMM[work.model], num_classes=CLASSES, **size)
+
+
+def _torch_step(work, model, logits=lambda output: output):
+    import torch
+
+    images, labels = _examples(work)
+    images = torch.from_numpy(images.transpose(0, 3, 1, 2).copy())
+    labels = torch.from_numpy(labels)
+    if work.task == "inference":
+        model.eval()
+        if work.precision == "bfloat16":
+            model, images = model.bfloat16(), images.bfloat16()
+
+        def infer():
+            with torch.inference_mode():
+                return logits(model(images)).float().numpy()
+
+        return infer
+    model.train()
+    optimizer = torch.optim.SGD(model.parameters(), lr=LEARNING_RATE, momentum=MOMENTUM)
+
+    def train():
+        optimizer.zero_grad(set_to_none=True)
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=work.precision == "bfloat16"):
+            loss = torch.nn.functional.cross_entropy(logits(model(images)).float(), labels)
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), CLIP)
+        optimizer.step()
+        return loss.item()
+
+    return train
+
+
+if __name__ == "__main__":
+    serve({system.__name__: system for system in (keras_vit, keras_hub, vit_keras, timm, timm_compiled, transformers)})

@@ -1,0 +1,137 @@
+"""Process that runs one step for each line on standard input and prints its time as JSON.
+
+Workers import nothing of this package at the top, because they also run in environments that have another one. A worker
+is started as `python WORKER.py SYSTEM WORK`, with the fields of `Work` as JSON.
+"""
+
+import dataclasses
+import importlib
+import importlib.metadata
+import json
+import resource
+import sys
+import time
+
+CLASSES = 1000
+PACKAGES = (
+    *("keras", "tensorflow", "tensorflow-cpu", "jax", "numpy", "ai-edge-litert"),
+    *("keras-hub", "vit-keras", "torch", "timm", "transformers"),
+)
+# Libraries that are loaded first, so that their memory can be told from that of the work.
+IMPORTS = {
+    "keras_vit": ("tensorflow", "keras_vit"),
+    "keras_hub": ("tensorflow", "keras_hub"),
+    "vit_keras": ("tensorflow", "vit_keras"),
+    "timm": ("timm",),
+    "timm_compiled": ("timm",),
+    "transformers": ("torch", "transformers"),
+}
+# Patch size, width, layers, heads and MLP width.
+SIZES = {
+    "ViT-Ti/16": (16, 192, 12, 3, 768),
+    "ViT-S/16": (16, 384, 12, 6, 1536),
+    "ViT-B/16": (16, 768, 12, 12, 3072),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Work:
+    """Work of a step.
+
+    Attributes:
+        task: `"inference"` or `"training"`.
+        model: Name of the model.
+        batch: Images per step.
+        precision: `"float32"` or `"bfloat16"`, or the precision of a TFLite file.
+        image_size: Height and width of the images.
+        arguments: Further arguments of this package's model.
+    """
+
+    task: str = "inference"
+    model: str = "ViT-B/16"
+    batch: int = 1
+    precision: str = "float32"
+    image_size: int = 224
+    arguments: dict = dataclasses.field(default_factory=dict)
+
+
+def serve(systems, warm_up=2):
+    """Build the system that the command line names, then run a step for each line on standard input.
+
+    Args:
+        systems: Functions of a `Work` that return a step, by name. A step is a function without arguments; if it
+            returns a dictionary with `"seconds"`, these count, otherwise the time that it took.
+        warm_up: Number of steps before the first measured one.
+    """
+    name, work = sys.argv[1], Work(**json.loads(sys.argv[2]))
+    try:
+        for library in IMPORTS.get(name, ()):
+            importlib.import_module(library)
+        libraries = peak_bytes()
+        step = systems[name](work)
+        for _ in range(warm_up):
+            step()
+    except Exception as error:  # whatever a package raises; the others are measured without it
+        _say(error=f"{type(error).__name__}: {error}", versions=versions())
+        return
+    _say(ready=True, versions=versions())
+    for _ in sys.stdin:
+        try:
+            start = time.perf_counter()
+            answer = step()
+            seconds = time.perf_counter() - start
+        except Exception as error:
+            _say(error=f"{type(error).__name__}: {error}")
+            return
+        memory = {"peak_bytes": peak_bytes(), "library_bytes": libraries}
+        _say(**{"seconds": seconds, **memory, **(answer if isinstance(answer, dict) else {})})
+
+
+def _say(**values):
+    sys.stdout.write(json.dumps(values) + "\n")
+    sys.stdout.flush()
+
+
+def peak_bytes():
+    """Return the peak resident memory of this process."""
+    try:
+        with open("/proc/self/status", encoding="ascii") as file:
+            return next(int(line.split()[1]) * 1024 for line in file if line.startswith("VmHWM:"))
+    except (OSError, StopIteration):  # not Linux, where ru_maxrss starts at the memory of the parent
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+
+
+def versions():
+    """Return the versions of the installed packages of `PACKAGES`."""
+    found = {}
+    for package in PACKAGES:
+        try:
+            found[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def keras_hub_model(work):
+    """Return keras-hub's classifier of the same sizes, with random weights."""
+    import keras_hub
+
+    patch, hidden, layers, heads, mlp = SIZES[work.model]
+    dtype = keras_policy(work)
+    backbone = keras_hub.models.ViTBackbone(
+        image_shape=(work.image_size, work.image_size, 3),
+        patch_size=patch,
+        num_layers=layers,
+        num_heads=heads,
+        hidden_dim=hidden,
+        mlp_dim=mlp,
+        dtype=dtype,
+    )
+    return keras_hub.models.ViTImageClassifier(backbone, num_classes=CLASSES, preprocessor=None, dtype=dtype)
+
+
+def keras_policy(work):
+    """Return the dtype policy: training keeps float32 weights, inference in bfloat16 does not (as under PyTorch)."""
+    if work.precision == "bfloat16":
+        return "mixed_bfloat16" if work.task == "training" else "bfloat16"
+    return "float32"

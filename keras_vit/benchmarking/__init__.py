@@ -1,1 +1,0 @@
-"""Measuring speed and counting cost."""

@@ -1,0 +1,81 @@
+"""The projects whose checkpoints are read and written, one module each.
+
+A new project is a module with a `Family` and an entry in `FAMILIES`.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from keras_vit.checkpoints.checkpoint import Checkpoint
+from keras_vit.checkpoints.errors import CheckpointError
+from keras_vit.checkpoints.families import big_vision, bit, huggingface, keras, timm, vision_transformer
+from keras_vit.checkpoints.families.family import Family
+from keras_vit.checkpoints.formats.tensors import TensorSource
+from keras_vit.checkpoints.grid import Hints
+
+# They are asked in this order: Keras' variables have the names of Google's tensors.
+FAMILIES: tuple[Family, ...] = (
+    keras.FAMILY,
+    vision_transformer.FAMILY,
+    big_vision.FAMILY,
+    *bit.FAMILIES,
+    huggingface.FAMILY,
+    timm.FAMILY,
+)
+
+
+def written_formats() -> tuple[str, ...]:
+    """Return the names of the formats that models can be written in."""
+    return tuple(dict.fromkeys(family.name for family in FAMILIES if family.writing is not None))
+
+
+def recognize(source: TensorSource, hints: Hints) -> Checkpoint:
+    """Return the checkpoint that an open file holds.
+
+    Args:
+        source: The open file.
+        hints: Facts that the caller knows.
+
+    Raises:
+        CheckpointError: If no family knows it.
+    """
+    for family in FAMILIES:
+        checkpoint = family.recognize(source, hints)
+        if checkpoint is not None:
+            return checkpoint
+    if hints.prefix is not None:
+        raise CheckpointError(f"{source.path} has no tree of parameters at prefix={hints.prefix!r}.")
+    names = sorted(source.tensors)
+    raise CheckpointError(
+        f"{source.path} holds no Vision Transformer or BiT of a known family (Google, big_vision, Hugging Face, timm, "
+        f"Keras). Its {len(names)} tensors: {', '.join(names[:8])[:600]}{' ...' if len(names) > 8 else ''}"
+    )
+
+
+def family_of(checkpoint: Checkpoint) -> Family:
+    """Return the family that recognized a checkpoint."""
+    name, kind = checkpoint.layout.family, checkpoint.kind
+    return next(f for f in FAMILIES if f.name == name and (f.kind == kind or f is keras.FAMILY))
+
+
+def writing_family(format: str, kind: str, config: Mapping[str, Any]) -> Family:
+    """Return the family that writes a model in a format.
+
+    Args:
+        format: One of `written_formats()`.
+        kind: `"vit"` or `"bit"`.
+        config: The model's arguments.
+
+    Raises:
+        CheckpointError: If the format's readers could not rebuild the model with equal outputs. The message has every
+            reason, and the formats whose readers could.
+    """
+    families = [family for family in FAMILIES if family.writing is not None and family.kind == kind]
+    reasons = {family.name: family.writing.reasons(config) for family in families}
+    if format in reasons and not reasons[format]:
+        return next(family for family in families if family.name == format)
+    others = [name for name, found in reasons.items() if not found]
+    raise CheckpointError(
+        f"The {format} format cannot hold this model: {'; '.join(reasons.get(format, ['it holds no BiT ResNets']))}. "
+        f"{'Formats that can: ' + ', '.join(others) + '; or' if others else 'Save it with'} model.save('model.keras')."
+    )

@@ -1,0 +1,227 @@
+"""Names that vision_transformer and big_vision share: trees of Flax parameters of a Vision Transformer."""
+
+import dataclasses
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+
+from absl import logging
+
+from keras_vit.checkpoints import architecture
+from keras_vit.checkpoints.checkpoint import Checkpoint, Layout, Shape, variable_shapes
+from keras_vit.checkpoints.errors import CheckpointError
+from keras_vit.checkpoints.formats.tensors import TensorSource
+from keras_vit.checkpoints.grid import Hints, has_slots, is_square, stated_grids
+from keras_vit.checkpoints.rules import STACKED, WITHOUT_SLOT, Rule, bind_stored, rule
+
+VIT_ANCHOR = re.compile(r"(?<![^/])embedding/kernel$")
+BIT_ANCHOR = re.compile(r"(?<![^/])(root_block/conv_root/kernel|resnet/root_block/standardized_conv2d(_\d+)?/kernel)$")
+_PREFERRED_PREFIXES = ("", "params/", "opt/target/", "img/", "params/img/", "opt/target/img/")
+_BLOCKS, _STACK = "Transformer/encoderblock_{i}/", "Transformer/encoderblock/"
+# The place of the table says whether the class token was added before or after the positions.
+_POSITIONS = {
+    "Transformer/posembed_input/pos_embedding": "prefix",
+    "Transformer/pos_embedding": "prefix",
+    "pos_embedding": "none",
+}
+LEAVES: Mapping[str, tuple[str, ...]] = {
+    "LayerNorm": ("scale", "bias"),
+    "MultiHeadDotProductAttention": tuple(
+        f"{part}/{leaf}" for part in ("query", "key", "value", "out") for leaf in ("kernel", "bias")
+    ),
+    "MlpBlock": tuple(f"Dense_{index}/{leaf}" for index in (0, 1) for leaf in ("kernel", "bias")),
+}
+# Later versions count the modules of each class; the published files count all modules of a block together.
+LINEN_BLOCK = tuple((n, n) for n in ("LayerNorm_0", "LayerNorm_1", "MultiHeadDotProductAttention_0", "MlpBlock_0"))
+
+
+@dataclasses.dataclass(frozen=True)
+class Tree:
+    """One tree of parameters in a file.
+
+    Attributes:
+        names: Stored names by name without prefix.
+        shapes: Shapes by name without prefix.
+        ignored: Names outside the tree.
+        prefix: Prefix of the stored names.
+    """
+
+    names: dict[str, str]
+    shapes: dict[str, Shape]
+    ignored: list[str]
+    prefix: str
+
+
+def find_tree(source: TensorSource, anchor: re.Pattern[str], hints: Hints) -> Tree | None:
+    """Return the tree that holds a name, the likeliest if there are several.
+
+    Args:
+        source: The open file.
+        anchor: Matches the end of the name.
+        hints: Whose `prefix` chooses another one.
+    """
+    prefixes = _find_prefixes(source.tensors, anchor)
+    if hints.prefix is not None:
+        prefixes = [prefix for prefix in prefixes if prefix == hints.prefix]
+    if not prefixes:
+        return None
+    chosen = prefixes[0]
+    trees = _find_prefixes(source.tensors, VIT_ANCHOR) + _find_prefixes(source.tensors, BIT_ANCHOR)
+    inner = tuple(prefix for prefix in trees if prefix != chosen and prefix.startswith(chosen))
+    names = {n[len(chosen) :]: n for n in source.tensors if n.startswith(chosen) and not n.startswith(inner or ("\0",))}
+    inside = set(names.values())
+    shapes = {short: source.tensors[name].shape for short, name in names.items()}
+    return Tree(names, shapes, [name for name in source.tensors if name not in inside], chosen)
+
+
+def _find_prefixes(names: Iterable[str], anchor: re.Pattern[str]) -> list[str]:
+    found = {name[: match.start()] for name in names if (match := anchor.search(name))}
+    found = {prefix for prefix in found if prefix == "" or prefix.endswith("/")}
+    order = {prefix: index for index, prefix in enumerate(_PREFERRED_PREFIXES)}
+    return sorted(found, key=lambda prefix: (order.get(prefix, len(order)), len(prefix), prefix))
+
+
+def bind(source: TensorSource, layout: Layout, rules: list[Rule], tree: Tree, depth: int = 0) -> Checkpoint:
+    """Return the checkpoint of a tree, its arguments still missing.
+
+    Args:
+        source: The open file.
+        layout: Layout of the tree.
+        rules: Rules of that layout, for names without prefix.
+        tree: The tree.
+        depth: Number of blocks in a stacked tensor.
+    """
+    bindings, unexpected = bind_stored(rules, tree.names, depth)
+    bindings = [dataclasses.replace(b, stored=tuple(tree.names[short] for short in b.stored)) for b in bindings]
+    if tree.ignored:
+        logging.info(
+            "%s: reading the tree %r; %d other tensors are left out.", source.path, tree.prefix, len(tree.ignored)
+        )
+    shapes = variable_shapes(source, bindings, heads=0)
+    unexpected = [tree.names[short] for short in unexpected]
+    return Checkpoint(source, layout, bindings, shapes, unexpected=unexpected, ignored=tree.ignored)
+
+
+def find_layout(tree: Tree) -> Layout:
+    """Return the layout of a Vision Transformer; its family is `"google"` or `"big_vision"`."""
+    names = tree.names
+    stacked = any(name.startswith(_STACK) for name in names)
+    block = _STACK if stacked else _BLOCKS.format(i=0)
+    modules = renumber({name.removeprefix(block).split("/")[0] for name in names if name.startswith(block)})
+    map_names: tuple[tuple[str, str], ...] = ()
+    if any(name.startswith("MAPHead_0/") for name in names):
+        map_names = MAP_HEAD
+    elif "probe" in names:  # variants from the time of ViT-G had the attention pooling inlined
+        map_names = renumber({name.split("/")[0] for name in names})
+    position = next((name for name in _POSITIONS if name in names), "")
+    legacy = modules and dict(modules) != dict(LINEN_BLOCK)
+    later = position == "pos_embedding" or stacked or map_names or not (position or legacy)
+    return Layout(
+        family="big_vision" if later and "conv_root/kernel" not in names else "google",
+        style="legacy" if legacy else "linen",
+        position=position,
+        slots=_POSITIONS.get(position, "prefix"),
+        group_norm_4d=len(tree.shapes.get("gn_root/scale", ())) == 4,
+        stacked=stacked,
+        block_names=modules or LINEN_BLOCK,
+        map_names=map_names,
+    )
+
+
+def renumber(modules: Iterable[str]) -> tuple[tuple[str, str], ...]:
+    """Number modules of each class from zero, in the order of their numbers.
+
+    Args:
+        modules: Names such as `LayerNorm_0`, `LayerNorm_2`, `MlpBlock_3`.
+
+    Returns:
+        Pairs of old and new name, such as `("LayerNorm_2", "LayerNorm_1")`.
+    """
+    numbers = defaultdict(set)
+    for module in modules:
+        kind, _, number = module.rpartition("_")
+        if kind in LEAVES and number.isdigit() and len(number) < 6:
+            numbers[kind].add(number)
+    return tuple(
+        (f"{kind}_{number}", f"{kind}_{index}")
+        for kind, found in sorted(numbers.items())
+        for index, number in enumerate(sorted(found, key=int))
+    )
+
+
+MAP_HEAD = tuple((f"MAPHead_0/{name}", name) for _, name in (*LINEN_BLOCK[2:], LINEN_BLOCK[0]))
+
+
+def rules(layout: Layout) -> list[Rule]:
+    """Return the rules that all Vision Transformers share."""
+    table, result = architecture.TABLE, []
+    if layout.slots == "none" and layout.position:
+        result.append(rule(("cls", layout.position), ("cls/cls", table), WITHOUT_SLOT))
+    result.append(rule("cls", "cls/cls"))
+    if layout.position:
+        result.append(rule(layout.position, table))
+    for leaf in ("kernel", "bias"):
+        result += [rule(f"{name}/{leaf}", f"{name}/{leaf}") for name in ("embedding", "pre_logits", "head")]
+    result += [rule(f"Transformer/encoder_norm/{leaf}", f"encoder_norm/{leaf}") for leaf in ("scale", "bias")]
+    for stored, variable in layout.block_names:
+        for leaf in LEAVES[variable.rpartition("_")[0]]:
+            if layout.stacked:
+                result.append(rule(f"{_STACK}{stored}/{leaf}", f"encoderblock_{{*}}/{variable}/{leaf}", STACKED))
+            else:
+                result.append(rule(f"{_BLOCKS}{stored}/{leaf}", f"encoderblock_{{i}}/{variable}/{leaf}"))
+    return result
+
+
+def recognize(source: TensorSource, hints: Hints, family: str, all_rules) -> Checkpoint | None:
+    """Return the Vision Transformer that a file holds, or None if it is none of this family.
+
+    Args:
+        source: The open file.
+        hints: Facts that the caller knows.
+        family: `"google"` or `"big_vision"`.
+        all_rules: Returns the rules of a layout of this family.
+    """
+    tree = find_tree(source, VIT_ANCHOR, hints)
+    layout = find_layout(tree) if tree is not None else None
+    if layout is None or layout.family != family:
+        return None
+    layout = dataclasses.replace(layout, slots=_slots(source, layout, tree.shapes, hints))
+    depth = _stack_depth(source, tree.shapes) if layout.stacked else 0
+    checkpoint = bind(source, layout, all_rules(layout), tree, depth)
+    checkpoint.arguments = architecture.infer_vit(checkpoint.shapes, None, source.path)
+    # Both projects: GELU by tanh, epsilon 1e-6, norm before pooling.
+    checkpoint.arguments |= {"activation": "gelu_tanh", "layer_norm_epsilon": 1e-6, "resnet_numerics": "reference"}
+    return checkpoint
+
+
+def _stack_depth(source: TensorSource, shapes: Mapping[str, Shape]) -> int:
+    """Return the number of blocks that are stacked in each tensor."""
+    depths = {shape[:1] for name, shape in shapes.items() if name.startswith(_STACK)}
+    depth = max(depths, default=())
+    if len(depths) != 1 or not depth or not 0 < depth[0] <= architecture.MAX_BLOCKS:
+        raise CheckpointError(
+            f"{source.path}: the tensors below '{_STACK}' must stack the same number of blocks, at most "
+            f"{architecture.MAX_BLOCKS}. Received: {', '.join(map(str, sorted(depths)))[:200]}."
+        )
+    return depth[0]
+
+
+def _slots(source: TensorSource, layout: Layout, shapes: Mapping[str, Shape], hints: Hints) -> str:
+    """Return whether the class token has an entry in the position table.
+
+    The table's place says it, unless the grid is known. big_vision itself reads a table at the later place with one
+    entry more than a square as one with an entry for the class token.
+    """
+    table, kernel = shapes.get(layout.position, ()), shapes.get("embedding/kernel", ())
+    if "cls" not in shapes or len(table) != 3 or len(kernel) != 4 or 0 in kernel:
+        return layout.slots
+    blocks = architecture.resnet_blocks(shapes, source.path) if "conv_root/kernel" in shapes else None
+    stub = {"patch_size": kernel[:2], "resnet_blocks": blocks}
+    known = has_slots(table[1], 1, stated_grids(source, stub, hints))
+    if known is None and layout.slots == "none" and not is_square(table[1]):
+        model = hints.model_grid(stub)
+        known = has_slots(table[1], 1, [model] if model else [])
+        if known is None and is_square(table[1] - 1):
+            logging.info("%s: the first of %d positions is assumed to be the class token's.", source.path, table[1])
+            known = True
+    return layout.slots if known is None else "prefix" if known else "none"

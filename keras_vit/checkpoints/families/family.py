@@ -1,0 +1,77 @@
+"""Interface of a family: one project's way to name, shape and describe the tensors of a model."""
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any, Literal
+
+from keras_vit.checkpoints.checkpoint import Checkpoint, Layout
+from keras_vit.checkpoints.formats.tensors import TensorSource
+from keras_vit.checkpoints.grid import Hints
+from keras_vit.checkpoints.rules import Rule
+
+Config = Mapping[str, Any]
+Documents = Callable[[Config, Layout, tuple[str, ...] | None, dict[str, Any] | None], dict[str, dict[str, Any]]]
+# No project but Keras' files has positions elsewhere.
+POSITIONS_AT_INPUT = {"position_embedding_at": ("input",)}
+
+
+@dataclasses.dataclass(frozen=True)
+class Writing:
+    """How a family writes models.
+
+    Attributes:
+        values: Values of an argument that the project's own readers can rebuild.
+        conditions: Pairs of a function that tells whether a model cannot be rebuilt, and the reason.
+        layout: Returns the layout of a model that was not read from this family.
+        fit: Adapts the layout that was read to the model's arguments, which may have changed since.
+        styles: Naming schemes to choose from, as functions that change a layout.
+        can_stack: Whether the blocks can be stacked.
+        tensors: Format of the tensors, `"npz"` or `"safetensors"`.
+        documents: Returns the configuration files by name.
+    """
+
+    values: Mapping[str, tuple[Any, ...]]
+    layout: Callable[[Config], Layout]
+    conditions: tuple[tuple[Callable[[Config], bool], str], ...] = ()
+    fit: Callable[[Layout, Config], Layout] = lambda layout, config: layout
+    styles: Mapping[str, Callable[[Layout], Layout]] = dataclasses.field(default_factory=dict)
+    can_stack: bool = False
+    tensors: Literal["npz", "safetensors"] = "npz"
+    documents: Documents | None = None
+
+    def reasons(self, config: Config) -> list[str]:
+        """Return why the project's readers could not rebuild a model with equal outputs."""
+        reasons = [
+            f"{name}={config.get(name)!r} (it can hold {' or '.join(map(repr, allowed))})"
+            for name, allowed in self.values.items()
+            if not _is_among(name, config, allowed)
+        ]
+        return reasons + [reason for applies, reason in self.conditions if applies(config)]
+
+
+def _is_among(name: str, config: Config, allowed: tuple[Any, ...]) -> bool:
+    if name == "resnet_numerics" and config.get("resnet_blocks") is None:
+        return True
+    value = tuple(config[name]) if isinstance(config.get(name), list) else config.get(name)
+    return any(value == item and type(value) is type(item) for item in allowed)
+
+
+@dataclasses.dataclass(frozen=True)
+class Family:
+    """All that is known of one project's checkpoints.
+
+    Attributes:
+        name: Name of the family, which is the `format` of `save_checkpoint`.
+        recognize: Returns the checkpoint that a file holds, or None for another project's file.
+        rules: Returns the rules of one of the family's layouts.
+        kind: `"vit"` or `"bit"`.
+        resize_method: How the project resizes position tables.
+        writing: How models are written; None for a family that is only read.
+    """
+
+    name: str
+    recognize: Callable[[TensorSource, Hints], Checkpoint | None]
+    rules: Callable[[Layout], list[Rule]]
+    kind: str = "vit"
+    resize_method: str = "reference"
+    writing: Writing | None = None

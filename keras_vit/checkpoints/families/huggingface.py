@@ -1,0 +1,265 @@
+"""Hugging Face's ViT and DeiT, also for DINO and MSN: a directory with `model.safetensors` and `config.json`.
+
+References:
+    - [transformers](https://github.com/huggingface/transformers), models `vit` and `deit`
+"""
+
+import dataclasses
+import functools
+import re
+from typing import Any
+
+from keras_vit.checkpoints import architecture
+from keras_vit.checkpoints.checkpoint import Checkpoint, Layout, variable_shapes
+from keras_vit.checkpoints.errors import CheckpointError
+from keras_vit.checkpoints.families import _torch
+from keras_vit.checkpoints.families._torch import ATTENTION
+from keras_vit.checkpoints.families.family import POSITIONS_AT_INPUT, Config, Family, Writing
+from keras_vit.checkpoints.formats.tensors import TensorSource
+from keras_vit.checkpoints.grid import Hints
+from keras_vit.checkpoints.rules import Rule, bind_stored, rule
+
+_ANCHOR = re.compile(r"(?<![^.])embeddings\.patch_embeddings\.projection\.weight$")
+# MSN has the model of ViT.
+_MODEL_TYPES = ("vit", "deit", "vit_msn")
+# Names of a block's parts: in published files (transformers up to 4), and in later versions.
+_PUBLISHED = {
+    "block": "encoder.layer.{i}",
+    "heads": {
+        "query": "attention.attention.query",
+        "key": "attention.attention.key",
+        "value": "attention.attention.value",
+    },
+    "out": "attention.output.dense",
+    "mlp": ("intermediate.dense", "output.dense"),
+}
+_LATER = {
+    "block": "layers.{i}",
+    "heads": {"query": "attention.q_proj", "key": "attention.k_proj", "value": "attention.v_proj"},
+    "out": "attention.o_proj",
+    "mlp": ("mlp.fc1", "mlp.fc2"),
+}
+_STYLES = {"published": _PUBLISHED, "later": _LATER}
+
+
+def rules(layout: Layout) -> list[Rule]:
+    """Return the rules of a layout, whose `prefix` is that of the body, such as `vit.`."""
+    body, names = layout.prefix, _STYLES[layout.style]
+    block, attention = f"{body}{names['block']}", f"encoderblock_{{i}}/{ATTENTION}"
+    result = [
+        rule(f"{body}embeddings.cls_token", "cls/cls"),
+        rule(f"{body}embeddings.distillation_token", "dist/dist"),
+        rule(f"{body}embeddings.position_embeddings", architecture.TABLE),
+        *_torch.conv(f"{body}embeddings.patch_embeddings.projection", "embedding"),
+        *_torch.norm(f"{block}.layernorm_before", "encoderblock_{i}/LayerNorm_0"),
+        *_torch.norm(f"{block}.layernorm_after", "encoderblock_{i}/LayerNorm_1"),
+        *_torch.heads_out(f"{block}.{names['out']}", f"{attention}/out"),
+        *_torch.norm(f"{body}layernorm", "encoder_norm"),
+        *_torch.dense(f"{body}pooler.dense", "pre_logits"),
+    ]
+    for part, stored in names["heads"].items():
+        result += _torch.heads_in(f"{block}.{stored}", f"{attention}/{part}")
+    for index, stored in enumerate(names["mlp"]):
+        result += _torch.dense(f"{block}.{stored}", f"encoderblock_{{i}}/MlpBlock_0/Dense_{index}")
+    # DeiT with a teacher has two classifiers, DeiT without and ViT have one.
+    return result + [
+        *_torch.dense("distillation_classifier", "head_dist"),
+        *_torch.dense("cls_classifier" if layout.position == "teacher" else "classifier", "head"),
+    ]
+
+
+def recognize(source: TensorSource, hints: Hints) -> Checkpoint | None:
+    """Return what `source` holds, or None if it is no Hugging Face ViT or DeiT."""
+    prefixes = {name[: match.start()] for name in source.tensors if (match := _ANCHOR.search(name))}
+    if len(prefixes) != 1:
+        return None
+    names, body = set(source.tensors), prefixes.pop()
+    layout = Layout(
+        "huggingface",
+        style="published" if any(name.startswith(f"{body}encoder.layer.") for name in names) else "later",
+        position="teacher" if "cls_classifier.weight" in names else "",
+        prefix=body,
+    )
+    # The mask token of masked-image modeling is not part of the model, and no classifier reads the pooler.
+    ignored = {f"{body}embeddings.mask_token"}
+    if {"classifier.weight", "cls_classifier.weight"} & names:
+        ignored |= {f"{body}pooler.dense.weight", f"{body}pooler.dense.bias"}
+    bindings, unexpected = bind_stored(rules(layout), [name for name in source.tensors if name not in ignored])
+    checkpoint = Checkpoint(
+        source, layout, bindings, shapes={}, arguments={}, unexpected=unexpected, ignored=sorted(ignored & names)
+    )
+    _infer(checkpoint, hints.wanted.get("num_heads"))
+    return checkpoint
+
+
+def _infer(checkpoint: Checkpoint, num_heads: int | None) -> None:
+    source = checkpoint.source
+    config, path = source.config or {}, source.path
+    if not source.config:
+        _torch.note_missing_config(path)
+    projection = next(name for name in source.tensors if _ANCHOR.search(name))
+    width = (source.tensors[projection].shape or (0,))[0]
+    if "num_attention_heads" in config:
+        heads = _torch.positive(config["num_attention_heads"], "num_attention_heads", path)
+    else:
+        heads, checkpoint.assumed["num_heads"] = _torch.guess_heads(source, width, num_heads)
+    checkpoint.shapes = variable_shapes(source, checkpoint.bindings, heads)
+    found = architecture.infer_vit(checkpoint.shapes, heads, path)
+    if found["distillation_token"] and "head_dist/kernel" not in checkpoint.shapes:
+        found["distillation_token"] = "unused"  # it passes the blocks, and no head reads it
+    found["activation"] = _torch.activation(config.get("hidden_act", "gelu"), path)
+    found["layer_norm_epsilon"] = _epsilon(config.get("layer_norm_eps", 1e-12), path)
+    for argument, key in (("activation", "hidden_act"), ("layer_norm_epsilon", "layer_norm_eps")):
+        if key not in config:
+            checkpoint.assumed[argument] = f"the default of {key}"
+    if "pre_logits/kernel" in checkpoint.shapes and config.get("pooler_act", "tanh") != "tanh":
+        raise CheckpointError(
+            f"{path}: its pooler's activation is {str(config['pooler_act'])[:40]!r}; only tanh is known."
+        )
+    _check_config(config, found, body=checkpoint.layout.prefix, path=path)
+    if "image_size" in config:
+        found["image_size"] = config["image_size"]
+    checkpoint.arguments = found
+    labels = config.get("id2label")
+    if isinstance(labels, dict) and found["include_top"]:
+        if len(labels) != found["classes"]:
+            raise CheckpointError(f"{path}: config.json names {len(labels)} classes, the head has {found['classes']}.")
+        ordered = [labels.get(str(index)) for index in range(len(labels))]
+        if all(isinstance(label, str) for label in ordered):
+            checkpoint.class_names = tuple(ordered)
+
+
+def _check_config(config: dict[str, Any], found: dict[str, Any], body: str, path: str) -> None:
+    """Refuse tensors that are not those of the configuration."""
+    if config.get("model_type") not in (None, *_MODEL_TYPES):
+        raise CheckpointError(
+            f"{path}: config.json has model_type={str(config['model_type'])[:40]!r}. Known: {', '.join(_MODEL_TYPES)}."
+        )
+    stated = {
+        "hidden_size": config.get("hidden_size"),
+        "num_layers": config.get("num_hidden_layers"),
+        "channels": config.get("num_channels"),
+    }
+    patch = config.get("patch_size")
+    if patch is not None:
+        size = architecture.pair(patch)
+        stated["patch_size"] = architecture.plain_pair(size) if size else patch
+    if found["num_layers"]:
+        stated |= {"mlp_dim": config.get("intermediate_size"), "qkv_bias": config.get("qkv_bias")}
+    architecture.check_stated(stated, found, f"{path}: config.json")
+    architectures = config.get("architectures")
+    classifier = isinstance(architectures, list) and "ForImageClassification" in str(architectures[:1])
+    if classifier and body and not found["include_top"]:  # without a prefix it is the body alone, on purpose
+        raise CheckpointError(f"{path} has no classifier, though config.json says {architectures[0]}. Fetch it again.")
+
+
+def _epsilon(value: object, path: str) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0.0 <= value < 1.0:
+        raise CheckpointError(
+            f"{path}: the configuration's layer_norm_eps must be a small number. Received: {str(value)[:60]}."
+        )
+    return float(value)
+
+
+def _documents(
+    config: Config, layout: Layout, class_names: tuple[str, ...] | None, preprocessor: dict[str, Any] | None
+) -> dict[str, dict[str, Any]]:
+    """Return `config.json` and `preprocessor_config.json`."""
+    height, width = architecture.pair(config["image_size"])
+    default = {
+        "do_normalize": True,
+        "do_rescale": True,
+        "do_resize": True,
+        "image_mean": [0.5, 0.5, 0.5],
+        "image_processor_type": "ViTImageProcessor",
+        "image_std": [0.5, 0.5, 0.5],
+        "resample": 2,
+        "rescale_factor": 1 / 255,
+        "size": {"height": height, "width": width},
+    }
+    return {"config.json": _config(config, class_names), "preprocessor_config.json": preprocessor or default}
+
+
+def _config(config: Config, class_names: tuple[str, ...] | None) -> dict[str, Any]:
+    deit = bool(config["distillation_token"])
+    kind = "DeiT" if deit else "ViT"
+    suffix = "Model" if not config["include_top"] else "ForImageClassification"
+    if deit and config["include_top"] and config["distillation_token"] is True:
+        suffix = "ForImageClassificationWithTeacher"
+    result: dict[str, Any] = {
+        "architectures": [f"{kind}{suffix}"],
+        "attention_probs_dropout_prob": config["attention_dropout_rate"],
+        "hidden_act": {"gelu_tanh": "gelu_pytorch_tanh"}.get(config["activation"], config["activation"]),
+        "hidden_dropout_prob": config["dropout_rate"],
+        "hidden_size": config["hidden_size"],
+        "image_size": config["image_size"],
+        "initializer_range": 0.02,
+        "intermediate_size": config["mlp_dim"],
+        "layer_norm_eps": config["layer_norm_epsilon"],
+        "model_type": kind.lower(),
+        "num_attention_heads": config["num_heads"],
+        "num_channels": config["channels"],
+        "num_hidden_layers": config["num_layers"],
+        "patch_size": config["patch_size"],
+        "qkv_bias": config["qkv_bias"],
+    }
+    if config["representation_size"] is not None:
+        result |= {"pooler_output_size": config["representation_size"], "pooler_act": "tanh"}
+    if config["include_top"]:
+        names = class_names or tuple(f"LABEL_{index}" for index in range(config["classes"]))
+        result["id2label"] = {str(index): name for index, name in enumerate(names)}
+        # Where two classes share a name the last index wins, as it does in transformers itself.
+        result["label2id"] = {name: index for index, name in enumerate(names)}
+    return result
+
+
+def _layout(config: Config) -> Layout:
+    return Layout("huggingface", "published", prefix=_body(config) if config["include_top"] else "")
+
+
+def _fit(layout: Layout, config: Config) -> Layout:
+    teacher = config["distillation_token"] is True and config["include_top"]
+    prefix = _body(config) if config["include_top"] else layout.prefix  # headless files have it or not
+    return dataclasses.replace(layout, position="teacher" if teacher else "", prefix=prefix)
+
+
+def _body(config: Config) -> str:
+    return "deit." if config["distillation_token"] else "vit."
+
+
+def _is_rectangle(size: Any) -> bool:
+    return isinstance(size, (list, tuple)) and size[0] != size[1]
+
+
+FAMILY = Family(
+    "huggingface",
+    recognize,
+    rules,
+    resize_method="bicubic",
+    writing=Writing(
+        values={
+            **POSITIONS_AT_INPUT,
+            "activation": _torch.WRITTEN_ACTIVATIONS,
+            "pooling": ("token", None),
+            "position_embedding": ("learned",),
+            "layer_scale": (None,),
+            "num_registers": (0,),
+            "resnet_blocks": (None,),
+            "class_token": (True,),
+        },
+        conditions=(
+            (
+                lambda config: config["include_top"] and config["representation_size"] is not None,
+                "its classifiers read the class token, not pre_logits (representation_size)",
+            ),
+            _torch.HEADLESS_DEIT,
+            (lambda config: _is_rectangle(config["patch_size"]), "its configuration knows square patches only"),
+            _torch.ANY_SIZE,
+        ),
+        layout=_layout,
+        fit=_fit,
+        styles={name: functools.partial(dataclasses.replace, style=name) for name in _STYLES},
+        tensors="safetensors",
+        documents=_documents,
+    ),
+)

@@ -1,0 +1,99 @@
+"""Keras' own files of this package's models: `.keras` with the arguments, `.weights.h5` without them."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from keras_vit.checkpoints import architecture
+from keras_vit.checkpoints.checkpoint import Checkpoint, Layout, Shape, variable_shapes
+from keras_vit.checkpoints.errors import CheckpointError
+from keras_vit.checkpoints.families.family import Family
+from keras_vit.checkpoints.formats.keras import KerasSource
+from keras_vit.checkpoints.formats.tensors import TensorSource
+from keras_vit.checkpoints.grid import Hints
+from keras_vit.checkpoints.rules import SAME, Binding
+from keras_vit.models import BiTConfig, ViTConfig
+
+Arguments = dict[str, Any]
+_CLASSES = {"vit": ("VisionTransformer", ViTConfig), "bit": ("BiTResNet", BiTConfig)}
+# Arguments that weights do not show, or not fully.
+_UNCERTAIN = {"pooling", "position_embedding", "image_size", "layer_scale", "distillation_token", "classes"}
+
+
+def recognize(source: TensorSource, hints: Hints) -> Checkpoint | None:
+    """Return the checkpoint that a file holds, or None if Keras did not write it."""
+    if not isinstance(source, KerasSource):
+        return None
+    bindings = [Binding((name,), (name,), SAME) for name in source.tensors]
+    shapes = variable_shapes(source, bindings, heads=0)
+    kind = "bit" if "root_block/conv_root/kernel" in shapes else "vit"
+    checkpoint = Checkpoint(source, Layout("keras"), bindings, shapes, kind=kind)
+    if source.config is not None:
+        checkpoint.arguments, checkpoint.frozen = _stored_arguments(source, kind, shapes)
+    elif kind == "bit":
+        checkpoint.arguments = architecture.infer_bit(shapes, source.path)
+    else:
+        checkpoint.arguments = architecture.infer_vit(shapes, None, source.path)
+        if checkpoint.arguments["position_embedding"] == "none":
+            del checkpoint.arguments["position_embedding"]  # fixed, learned elsewhere or none: weights do not show it
+        checkpoint.assumed["activation"] = "weights alone do not show it; this is the reference's"
+    return checkpoint
+
+
+def _stored_arguments(
+    source: KerasSource, kind: str, shapes: Mapping[str, Shape]
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the arguments in a `.keras` file, whose weights must agree with them, and which layers are frozen."""
+    path, config = source.path, source.config or {}
+    class_name, config_class = _CLASSES[kind]
+    arguments = config.get("config")
+    if config.get("class_name") != class_name or not isinstance(arguments, dict):
+        raise CheckpointError(
+            f"{path} holds a model of class {str(config.get('class_name'))[:60]!r}, no keras_vit model. Open it with "
+            "keras.saving.load_model."
+        )
+    if not _is_frozen_at_most(arguments.get("layers", {})):
+        raise CheckpointError(
+            f"{path} holds a model with layers that were changed, replaced or quantized. Open it with "
+            "keras.saving.load_model."
+        )
+    state = {name: arguments[name] for name in ("trainable", "frozen_layers", "layers") if name in arguments}
+    arguments = {name: value for name, value in arguments.items() if name not in state}
+    for name, value in arguments.items():
+        items = value if isinstance(value, list) else [value]
+        if not all(item is None or isinstance(item, (bool, int, float, str)) for item in items):
+            raise CheckpointError(
+                f"{path}: argument `{name[:60]}` is no plain value. Open it with keras.saving.load_model."
+            )
+    if kind == "vit":
+        found = architecture.infer_vit(shapes, arguments.get("num_heads"), path)
+    else:
+        found = architecture.infer_bit(shapes, path)
+    resolved = _resolve(config_class, arguments, path)
+    certain = found.keys() - _UNCERTAIN | ({"classes"} if found["include_top"] else set())
+    if not found.get("num_layers", 1):
+        certain -= {"num_heads", "mlp_dim", "qkv_bias"}
+    stated = {name: architecture.NONE if resolved[name] is None else resolved[name] for name in certain}
+    found = {name: architecture.NONE if value is None else value for name, value in found.items()}
+    architecture.check_stated(stated, found, f"{path}: config.json")
+    return resolved, state
+
+
+def _resolve(config_class: type, arguments: dict[str, Any], path: str) -> dict[str, Any]:
+    try:
+        return config_class.from_dict(arguments).to_dict()
+    except (ValueError, TypeError, OverflowError) as error:
+        raise CheckpointError(f"{path}: config.json has no valid arguments: {str(error)[:500]}") from error
+
+
+def _is_frozen_at_most(layers: Any) -> bool:
+    """Return whether nothing was done to layers but to freeze them, on which weights do not depend."""
+    return isinstance(layers, dict) and all(
+        isinstance(change, dict)
+        and not set(change) - {"trainable", "sublayers"}
+        and isinstance(change.get("trainable", True), bool)
+        and _is_frozen_at_most(change.get("sublayers", {}))
+        for change in layers.values()
+    )
+
+
+FAMILY = Family("keras", recognize, rules=lambda layout: [])

@@ -1,0 +1,354 @@
+"""timm's Vision Transformers and hybrids: a directory with `model.safetensors` and `config.json`.
+
+References:
+    - [timm](https://github.com/huggingface/pytorch-image-models), `vision_transformer.py` and its hybrid
+"""
+
+import dataclasses
+import math
+from typing import Any
+
+from absl import logging
+
+from keras_vit.checkpoints import architecture
+from keras_vit.checkpoints.checkpoint import Checkpoint, Layout, variable_shapes
+from keras_vit.checkpoints.errors import CheckpointError
+from keras_vit.checkpoints.families import _torch
+from keras_vit.checkpoints.families._torch import ATTENTION
+from keras_vit.checkpoints.families.family import POSITIONS_AT_INPUT, Config, Family, Writing
+from keras_vit.checkpoints.formats.tensors import TensorSource
+from keras_vit.checkpoints.grid import Hints, has_slots, is_square, stated_grids
+from keras_vit.checkpoints.rules import (
+    CONV,
+    HEADS_BIAS,
+    HEADS_IN,
+    WITHOUT_SLOT,
+    Rule,
+    bind_stored,
+    fused,
+    register_slots,
+    rule,
+)
+
+_TABLE = architecture.TABLE
+_STEM = "patch_embed.backbone"
+
+
+def rules(layout: Layout) -> list[Rule]:
+    """Return the rules of a layout."""
+    body = layout.prefix
+    result = _token_rules(layout.slots, body)
+    result += _torch.conv(f"{body}patch_embed.proj", "embedding")
+    block, attention = f"{body}blocks.{{i}}", f"encoderblock_{{i}}/{ATTENTION}"
+    parts = [f"{attention}/{part}" for part in ("query", "key", "value")]
+    result += [
+        rule(f"{block}.attn.qkv.weight", [f"{part}/kernel" for part in parts], fused(HEADS_IN, 3)),
+        rule(f"{block}.attn.qkv.bias", [f"{part}/bias" for part in parts], fused(HEADS_BIAS, 3)),
+        *_torch.heads_out(f"{block}.attn.proj", f"{attention}/out"),
+    ]
+    for index in (0, 1):
+        result += _torch.norm(f"{block}.norm{index + 1}", f"encoderblock_{{i}}/LayerNorm_{index}")
+        result += _torch.dense(f"{block}.mlp.fc{index + 1}", f"encoderblock_{{i}}/MlpBlock_0/Dense_{index}")
+        result.append(rule(f"{block}.ls{index + 1}.gamma", f"encoderblock_{{i}}/LayerScale_{index}/gamma"))
+    for stored, variable in (("norm", "encoder_norm"), ("fc_norm", "fc_norm")):
+        result += _torch.norm(f"{body}{stored}", variable)
+    for stored, variable in (("head", "head"), ("head_dist", "head_dist"), ("pre_logits.fc", "pre_logits")):
+        result += _torch.dense(f"{body}{stored}", variable)
+    return result + _pooling_rules(body) + _resnet_rules(layout)
+
+
+def _token_rules(slots: str, body: str) -> list[Rule]:
+    tokens = {"cls_token": "cls/cls", "dist_token": "dist/dist", "reg_token": "registers/registers"}
+    table, cls, dist, registers = (f"{body}{name}" for name in ("pos_embed", *tokens))
+    result = []
+    if slots == "none":
+        result.append(rule((cls, dist, table), ("cls/cls", "dist/dist", _TABLE), WITHOUT_SLOT))
+        result.append(rule((cls, table), ("cls/cls", _TABLE), WITHOUT_SLOT))
+    if slots == "all":
+        result.append(rule((cls, registers, table), ("cls/cls", "registers/registers", _TABLE), register_slots(1)))
+        result.append(rule((registers, table), ("registers/registers", _TABLE), register_slots(0)))
+    result += [rule(f"{body}{stored}", variable) for stored, variable in tokens.items()]
+    return [*result, rule(table, _TABLE)]
+
+
+def _pooling_rules(body: str) -> list[Rule]:
+    pool, attention = f"{body}attn_pool", f"MAPHead_0/{ATTENTION}"
+    pair = [f"{attention}/key", f"{attention}/value"]
+    return [
+        rule(f"{pool}.latent", "MAPHead_0/probe"),
+        *_torch.heads_in(f"{pool}.q", f"{attention}/query"),
+        rule(f"{pool}.kv.weight", [f"{part}/kernel" for part in pair], fused(HEADS_IN, 2)),
+        rule(f"{pool}.kv.bias", [f"{part}/bias" for part in pair], fused(HEADS_BIAS, 2)),
+        *_torch.heads_out(f"{pool}.proj", f"{attention}/out"),
+        *_torch.norm(f"{pool}.norm", "MAPHead_0/LayerNorm_0"),
+        *_torch.dense(f"{pool}.mlp.fc1", "MAPHead_0/MlpBlock_0/Dense_0"),
+        *_torch.dense(f"{pool}.mlp.fc2", "MAPHead_0/MlpBlock_0/Dense_1"),
+    ]
+
+
+def _resnet_rules(layout: Layout) -> list[Rule]:
+    # A hybrid of the root alone has it directly, one with stages under `stem`.
+    stem = f"{layout.prefix}{_STEM}.stem" if layout.style == "stages" else f"{layout.prefix}{_STEM}"
+    stored, unit = f"{layout.prefix}{_STEM}.stages.{{b}}.blocks.{{u}}", "block{b+1}/unit{u+1}"
+    result = [rule(f"{stem}.conv.weight", "conv_root/kernel", CONV), *_torch.norm(f"{stem}.norm", "gn_root")]
+    for index in (1, 2, 3):
+        result.append(rule(f"{stored}.conv{index}.weight", f"{unit}/conv{index}/kernel", CONV))
+        result += _torch.norm(f"{stored}.norm{index}", f"{unit}/gn{index}")
+    result.append(rule(f"{stored}.downsample.conv.weight", f"{unit}/conv_proj/kernel", CONV))
+    return result + _torch.norm(f"{stored}.downsample.norm", f"{unit}/gn_proj")
+
+
+def recognize(source: TensorSource, hints: Hints) -> Checkpoint | None:
+    """Return what `source` holds, or None if it is no timm ViT.
+
+    Args:
+        source: An open file.
+        hints: Facts that the caller knows.
+    """
+    names = set(source.tensors)
+    body = next((p for p in ("", "model.", "module.", "backbone.") if f"{p}patch_embed.proj.weight" in names), None)
+    if body is None or not any(name.startswith(f"{body}blocks.") for name in names):
+        return None
+    config, arguments = _config(source)
+    staged = any(name.startswith(f"{body}{_STEM}.stem.") for name in names)
+    width = (source.tensors[f"{body}patch_embed.proj.weight"].shape or (0,))[0]
+    size = _image_size(config, arguments)
+    slots = _slots(source, body, arguments, size, hints)
+    layout = Layout("timm", style="stages" if staged else "", prefix=body, slots=slots)
+    checkpoint = Checkpoint(source, layout, bindings=[], shapes={})
+    if "num_heads" in arguments:
+        heads = _torch.positive(arguments["num_heads"], "num_heads", source.path)
+    else:
+        heads, checkpoint.assumed["num_heads"] = _torch.guess_heads(source, width, hints.wanted.get("num_heads"))
+    checkpoint.bindings, checkpoint.unexpected = bind_stored(rules(layout), source.tensors)
+    checkpoint.shapes = variable_shapes(source, checkpoint.bindings, heads)
+    _infer(checkpoint, config, arguments, heads)
+    if size is not None and (_TABLE not in checkpoint.shapes or "img_size" in arguments or _fits(checkpoint, size)):
+        checkpoint.arguments["image_size"] = architecture.plain_pair(size)
+    return checkpoint
+
+
+def _fits(checkpoint: Checkpoint, size: tuple[int, int]) -> bool:
+    """Return whether images of a size have as many patches as the position table."""
+    grid = architecture.grid_of({**checkpoint.arguments, "image_size": size})
+    count = checkpoint.shapes[_TABLE][1] - architecture.num_slots(checkpoint.arguments)
+    return grid is not None and math.prod(grid) == count
+
+
+def _config(source: TensorSource) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the configuration and the arguments of the timm model in it."""
+    config = source.config or {}
+    if not config and not source.metadata:
+        _torch.note_missing_config(source.path)
+    arguments = config.get("model_args")
+    arguments = {k: v for k, v in arguments.items() if v is not None} if isinstance(arguments, dict) else {}
+    if "global_pool" in config:
+        arguments.setdefault("global_pool", config["global_pool"])
+    if "quickgelu" in str(config.get("architecture", "")):
+        arguments.setdefault("act_layer", "quick_gelu")
+    return config, arguments
+
+
+def _image_size(config: dict[str, Any], arguments: dict[str, Any]) -> tuple[int, int] | None:
+    """Return the image size: the model's argument, else that of the pretraining, which may have been another."""
+    if "img_size" in arguments:
+        return architecture.pair(arguments["img_size"])
+    pretrained = config.get("pretrained_cfg")
+    size = pretrained.get("input_size") if isinstance(pretrained, dict) else None
+    return architecture.pair(size[1:]) if isinstance(size, list) and len(size) == 3 else None
+
+
+def _slots(source: TensorSource, body: str, arguments: dict[str, Any], size: Any, hints: Hints) -> str:
+    """Return which tokens have entries in the position table: "all", the "prefix" without registers, or "none"."""
+    shapes = {name.removeprefix(body): tensor.shape for name, tensor in source.tensors.items()}
+    table, registers, patch = (shapes.get(f"{n}", ()) for n in ("pos_embed", "reg_token", "patch_embed.proj.weight"))
+    num_registers = registers[1] if len(registers) == 3 else 0
+    prefix = sum(name in shapes for name in ("cls_token", "dist_token")) + num_registers
+    if len(table) != 3 or not prefix:
+        return "prefix"
+    with_slots = "all" if num_registers else "prefix"
+    if "no_embed_class" in arguments:
+        return "none" if arguments["no_embed_class"] else with_slots
+    # The stride of a hybrid depends on its stages, which are not known yet.
+    hybrid = any(name.startswith(_STEM) for name in shapes) or len(patch) != 4 or 0 in patch
+    stub = {"patch_size": patch[2:], "resnet_blocks": None, "image_size": size}
+    grids = [hints.grid, architecture.pair(source.metadata.get("grid"))]
+    if not hybrid:
+        grids = [*stated_grids(source, stub, hints), hints.model_grid(stub)]
+    known = has_slots(table[1], prefix, [grid for grid in grids if grid])
+    if known is None:
+        squares = is_square(table[1]), is_square(table[1] - prefix)
+        if squares[0] == squares[1]:
+            raise CheckpointError(
+                f"{source.path}: {table[1]} position embeddings with {prefix} prefix tokens can be read in two ways. "
+                "Pass grid=(height, width), in patches, or put the model's config.json beside the file."
+            )
+        known = squares[1]
+        logging.info(
+            "%s does not say whether its %d position embeddings include prefix tokens: a square grid is assumed.",
+            source.path,
+            table[1],
+        )
+    return with_slots if known else "none"
+
+
+def _infer(checkpoint: Checkpoint, config: dict[str, Any], arguments: dict[str, Any], heads: int) -> None:
+    path = checkpoint.source.path
+    found = architecture.infer_vit(checkpoint.shapes, heads, path)
+    _check_config(config, arguments, found, path)
+    pool = arguments.get("global_pool")
+    if pool in ("avg", "token", "map"):
+        found["pooling"] = {"avg": "gap"}.get(pool, pool)
+    elif found["norm_after_pooling"]:
+        found["pooling"] = "gap"
+    if pool not in ("avg", "token", "map", "", None):
+        raise CheckpointError(f"{path}: global_pool={str(pool)[:40]!r} is not supported; known are token, avg and map.")
+    if found["distillation_token"] and "head_dist/kernel" not in checkpoint.shapes:
+        found["distillation_token"] = "unused"
+    for name in ("qk_norm", "pre_norm", "dynamic_img_pad", "pool_include_prefix"):
+        if arguments.get(name, False) is not False:
+            raise CheckpointError(f"{path}: timm models with {name}={str(arguments[name])[:40]} are not supported.")
+    found["activation"] = _torch.activation(arguments.get("act_layer") or "gelu", path)
+    found["layer_norm_epsilon"] = 1e-6
+    found["resnet_numerics"] = "timm"
+    if not config:
+        checkpoint.assumed["activation"] = "timm's default"
+    labels = config.get("label_names")
+    if isinstance(labels, list) and len(labels) == found["classes"] and all(isinstance(label, str) for label in labels):
+        checkpoint.class_names = tuple(labels)
+    checkpoint.arguments = found
+
+
+def _check_config(config: dict[str, Any], arguments: dict[str, Any], found: dict[str, Any], path: str) -> None:
+    """Refuse tensors that are not those of the configuration."""
+    stated = {"hidden_size": arguments.get("embed_dim"), "num_layers": arguments.get("depth")}
+    if found["resnet_blocks"] is None:
+        stated["channels"] = arguments.get("in_chans")
+        size = architecture.pair(arguments.get("patch_size"))
+        stated["patch_size"] = architecture.plain_pair(size) if size else arguments.get("patch_size")
+    for argument, key in (("class_token", "class_token"), ("num_registers", "reg_tokens")):
+        stated[argument] = arguments.get(key)
+    ratio = arguments.get("mlp_ratio")
+    if found["num_layers"]:
+        stated["qkv_bias"] = arguments.get("qkv_bias")
+        if isinstance(ratio, (int, float)) and 0 < ratio < 2**20:
+            stated["mlp_dim"] = int(found["hidden_size"] * ratio)
+    classes = config.get("num_classes")
+    if classes is not None:
+        stated["classes"] = classes
+    architecture.check_stated(stated, found, f"{path}: config.json")
+    if "img_size" in arguments and architecture.pair(arguments["img_size"]) is None:
+        raise CheckpointError(f"{path}: config.json has an invalid img_size={str(arguments['img_size'])[:60]}.")
+
+
+def _documents(
+    config: Config, layout: Layout, class_names: tuple[str, ...] | None, preprocessor: dict[str, Any] | None
+) -> dict[str, dict[str, Any]]:
+    """Return `config.json`."""
+    height, width = architecture.pair(config["image_size"])
+    pool = {"gap": "avg"}.get(config["pooling"], config["pooling"])
+    classes = config["classes"] if config["include_top"] else 0
+    arguments: dict[str, Any] = {
+        "img_size": [height, width],
+        "patch_size": config["patch_size"],
+        "in_chans": config["channels"],
+        "embed_dim": config["hidden_size"],
+        "depth": config["num_layers"],
+        "num_heads": config["num_heads"],
+        "mlp_ratio": _ratio(config["mlp_dim"], config["hidden_size"]),
+        "qkv_bias": config["qkv_bias"],
+        "global_pool": pool,
+        "class_token": bool(config["class_token"]),
+        "act_layer": config["activation"],
+    }
+    if config["layer_scale"] is not None:
+        arguments["init_values"] = config["layer_scale"]
+    if pool == "avg":
+        arguments["fc_norm"] = config["norm_after_pooling"]
+    if config["distillation_token"]:
+        arguments.pop("class_token")  # the distilled class has both tokens always
+    else:
+        arguments["reg_tokens"] = config["num_registers"]
+        arguments["no_embed_class"] = layout.slots == "none"
+    if config["position_embedding"] == "none":
+        arguments["pos_embed"] = "none"
+    architecture_name = _registered_name(config)
+    result: dict[str, Any] = {
+        "architecture": architecture_name,
+        "num_classes": classes,
+        "num_features": config["hidden_size"],
+        "global_pool": pool,
+        "model_args": arguments,
+        "pretrained_cfg": {
+            "num_classes": classes,
+            "input_size": [config["channels"], height, width],
+            "fixed_input_size": True,
+            "interpolation": "bilinear",
+            "crop_pct": 1.0,
+            "crop_mode": "squash",
+            "mean": [0.5] * config["channels"],
+            "std": [0.5] * config["channels"],
+            "first_conv": "patch_embed.proj",
+            "classifier": "head",
+        },
+    }
+    if class_names is not None:
+        result["label_names"] = list(class_names)
+    return {"config.json": result}
+
+
+def _ratio(mlp_dim: int, hidden_size: int) -> float:
+    """Return a ratio that timm turns into `mlp_dim`: it computes `int(hidden_size * ratio)`, with rounding errors."""
+    ratio = mlp_dim / hidden_size
+    return ratio if int(hidden_size * ratio) == mlp_dim else (mlp_dim + 0.5) / hidden_size
+
+
+def _registered_name(config: Config) -> str:
+    """Return the registered model whose class builds this one; `model_args` says the rest."""
+    blocks = config["resnet_blocks"]
+    if blocks is not None:
+        # Its function builds the backbone, which arguments cannot describe.
+        named = {(): "vit_tiny_r_s16_p8_224", (2, 2, 2, 2): "vit_small_r26_s32_224", (3, 4, 9): "vit_base_r50_s16_224"}
+        named[(3, 4, 6, 3)] = "vit_large_r50_s32_224"
+        return named.get(tuple(blocks), "vit_base_resnet50_hybrid")
+    return "deit_base_distilled_patch16_224" if config["distillation_token"] else "vit_base_patch16_224"
+
+
+def _fit(layout: Layout, config: Config) -> Layout:
+    slots = "none" if config["num_registers"] and layout.slots == "prefix" else layout.slots
+    return dataclasses.replace(layout, slots=slots, style="stages" if config["resnet_blocks"] else "")
+
+
+FAMILY = Family(
+    "timm",
+    recognize,
+    rules,
+    resize_method="antialiased",
+    writing=Writing(
+        values={
+            **POSITIONS_AT_INPUT,
+            "activation": _torch.WRITTEN_ACTIVATIONS,
+            "layer_norm_epsilon": (1e-6,),
+            "pooling": ("token", "gap", "map"),
+            "position_embedding": ("learned", "none"),
+            "resnet_numerics": ("timm",),
+            "representation_size": (None,),
+        },
+        conditions=(
+            _torch.HEADLESS_DEIT,
+            (
+                lambda config: config["distillation_token"] == "unused",
+                "its distillation token always has a head",
+            ),
+            (
+                lambda config: config["distillation_token"] and config["num_registers"],
+                "it has no distillation token beside registers",
+            ),
+            _torch.ANY_SIZE,
+        ),
+        layout=lambda config: Layout("timm", slots="none" if config["num_registers"] else "prefix"),
+        fit=_fit,
+        tensors="safetensors",
+        documents=_documents,
+    ),
+)

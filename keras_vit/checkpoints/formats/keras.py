@@ -1,0 +1,169 @@
+"""Keras' `.keras` and `.weights.h5` files, read tensor by tensor under the names of the variables.
+
+Nothing of the file is executed: the configuration is data, and a process with bounded memory and time finds the places
+of the tensors (`h5_headers.py`).
+"""
+
+import collections
+import json
+import math
+import os
+import subprocess
+import sys
+import zipfile
+import zlib
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from keras_vit.checkpoints.errors import CheckpointError
+from keras_vit.checkpoints.formats import h5_headers
+from keras_vit.checkpoints.formats.npz import open_archive
+from keras_vit.checkpoints.formats.tensors import (
+    MAX_JSON_BYTES,
+    MAX_NAME_LENGTH,
+    RawTensors,
+    TensorInfo,
+    check_shape,
+    parse_json,
+)
+
+_WEIGHTS = "model.weights.h5"
+_MAX_SECONDS = 60
+# Variables of a layer in their order, if they are not a kernel and a bias.
+_SCALE = ("scale", "bias")
+_VARIABLES = {
+    "LayerNorm": _SCALE,
+    "encoder_norm": _SCALE,
+    "fc_norm": _SCALE,
+    "gn": _SCALE,
+    "norm-pre-head": _SCALE,
+    "LayerScale": ("gamma",),
+    "MAPHead": ("probe",),
+    "MultiHeadDotProductAttention": ("relative_embedding",),
+    "cls": ("cls",),
+    "dist": ("dist",),
+    "registers": ("registers",),
+}
+
+
+class KerasSource(RawTensors):
+    """Open `.keras` or `.weights.h5` file.
+
+    Args:
+        path: The file.
+
+    Raises:
+        CheckpointError: If it is damaged, or not a model of this package.
+    """
+
+    def __init__(self, path: str):
+        self.path = path
+        self.config: dict[str, Any] | None = None
+        self.metadata: dict[str, Any] = {}
+        self.tensors: dict[str, TensorInfo] = {}
+        self._places: dict[str, tuple[int, np.dtype]] = {}
+        self._file = open(path, "rb")  # noqa: SIM115 (closed by `close`)
+        try:
+            self._start, self._size = 0, os.fstat(self._file.fileno()).st_size
+            if self._file.read(4) == b"PK\x03\x04":
+                self._open_archive()
+            entries = _headers(path, self._start, self._size)
+            counts = collections.Counter("/".join(entry["layers"]) for entry in entries)
+            for entry in entries:
+                self._add(entry, counts["/".join(entry["layers"])])
+        except BaseException:
+            self.close()
+            raise
+
+    def _open_archive(self) -> None:
+        """Read the configuration and finds the weights, which are stored in one piece."""
+        path = self.path
+        with open_archive(self._file, self._size, path) as archive:
+            try:
+                config, weights = archive.getinfo("config.json"), archive.getinfo(_WEIGHTS)
+                if config.file_size > MAX_JSON_BYTES:
+                    raise CheckpointError(f"{path}: config.json takes {config.file_size} bytes; refused.")
+                self.config = parse_json(archive.read(config), f"{path}: config.json")
+            except (KeyError, zipfile.BadZipFile, zlib.error, EOFError, OSError, RuntimeError, ValueError) as error:
+                if isinstance(error, CheckpointError):
+                    raise
+                raise CheckpointError(f"{path} is no complete .keras file: damaged or truncated ({error}).") from error
+        if weights.compress_type != zipfile.ZIP_STORED:
+            raise CheckpointError(f"{path}: {_WEIGHTS} is compressed, which Keras never does; refused.")
+        self._file.seek(weights.header_offset + 26)
+        lengths = self._file.read(4)
+        start = (
+            weights.header_offset + 30 + int.from_bytes(lengths[:2], "little") + int.from_bytes(lengths[2:], "little")
+        )
+        if start + weights.file_size > self._size:
+            raise CheckpointError(f"{path} is truncated: {_WEIGHTS} reaches beyond its end.")
+        self._start, self._size = start, weights.file_size
+        self._check_sum(weights.CRC)
+
+    def _check_sum(self, expected: int) -> None:
+        self._file.seek(self._start)
+        remaining, checksum = self._size, 0
+        while remaining:
+            block = self._file.read(min(remaining, 2**22))
+            if not block:
+                break
+            checksum, remaining = zlib.crc32(block, checksum), remaining - len(block)
+        if remaining or checksum != expected:
+            raise CheckpointError(f"{self.path}: {_WEIGHTS} is damaged (wrong checksum). Fetch the file again.")
+
+    def _add(self, entry: dict[str, Any], count: int) -> None:
+        layers, index = entry["layers"], entry["index"]
+        if "seed_generator" in layers[-1]:
+            return
+        names = _variable_names(layers[-1], count)
+        position = int(index) if index.isdigit() and len(index) < 4 else -1
+        name = "/".join([*layers, names[position]]) if 0 <= position < len(names) else ""
+        if not name or name in self.tensors or len(name) > MAX_NAME_LENGTH:
+            raise CheckpointError(f"{self.path}: {'/'.join(layers)[:200]}/{index} is no variable of a keras_vit model.")
+        shape = check_shape(entry["shape"], name, self.path)
+        try:
+            dtype = np.dtype(ml_dtypes.bfloat16 if entry["dtype"] == "bfloat16" else entry["dtype"])
+        except TypeError as error:
+            raise CheckpointError(f"{self.path}: {name!r} has an unknown dtype.") from error
+        if math.prod(shape) * dtype.itemsize != entry["nbytes"] or (dtype.kind not in "fiub" and dtype.itemsize != 2):
+            raise CheckpointError(f"{self.path}: {name!r} has dtype {dtype}; only real numbers are read.")
+        self._places[name] = entry["offset"], dtype
+        self.tensors[name] = TensorInfo(shape, dtype.newbyteorder("=") if dtype.kind in "fiu" else dtype)
+
+    def _place(self, name: str) -> tuple[int, np.dtype]:
+        offset, dtype = self._places[name]
+        return self._start + offset, dtype
+
+
+def _headers(path: str, start: int, size: int) -> list[dict[str, Any]]:
+    """Return the headers and places of the tensors, which another process finds."""
+    if not sys.executable:
+        raise CheckpointError(f"{path}: Keras files are read with the help of a Python process, and there is none.")
+    # -P: nothing of the current directory is imported.
+    command = [sys.executable, "-P", h5_headers.__file__, os.path.abspath(path), str(start), str(size)]
+    environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}  # threads take memory
+    try:
+        result = subprocess.run(command, capture_output=True, timeout=_MAX_SECONDS, check=False, env=environment)
+    except subprocess.TimeoutExpired as error:
+        raise CheckpointError(f"{path}: reading its structure took more than {_MAX_SECONDS} s. Damaged?") from error
+    try:
+        answer = json.loads(result.stdout)
+    except ValueError as error:
+        raise CheckpointError(
+            f"{path} is damaged: reading its structure ended with status {result.returncode}. Fetch the file again."
+        ) from error
+    if "error" in answer:
+        raise CheckpointError(f"{path} is no readable Keras file: damaged or truncated ({answer['error']}).")
+    return answer["tensors"]
+
+
+def _variable_names(layer: str, count: int) -> tuple[str, ...]:
+    if layer.startswith("posembed"):
+        learned2d = ("pos_embedding_y", "pos_embedding_x", "pos_embedding_prefix")
+        return ("pos_embedding",) if count == 1 else learned2d
+    kind = layer.rstrip("0123456789").rstrip("_")
+    if kind in ("gn_root", "gn_proj"):
+        kind = "gn"
+    return _VARIABLES.get(layer) or _VARIABLES.get(kind) or ("kernel", "bias")

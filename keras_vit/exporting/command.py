@@ -1,0 +1,133 @@
+"""Flags and steps that the export programs share."""
+
+import dataclasses
+import json
+import os
+import sys
+from collections.abc import Callable, Sequence
+
+from absl import flags, logging
+
+from keras_vit.exporting import onnx_openvino, single_file, verify
+from keras_vit.inference import keras_model, latency, sample_images
+from keras_vit.inference.keras_model import KerasClassifier
+from keras_vit.inference.model_card import ModelCard
+from keras_vit.inference.sample_images import SampleImages
+
+flags.disclaim_key_flags()  # the flags belong to the program that defines them
+
+
+def define_model_flags(num_images: int | None) -> None:
+    """Define the flags that name a model and the images to verify an artifact with.
+
+    Args:
+        num_images: Default number of images; None if the program decides.
+    """
+    flags.DEFINE_string("model", None, "Directory of a run, .keras file, or checkpoint.")
+    flags.DEFINE_string(
+        "preprocess", None, "Preprocessing string, such as 'value_range(-1, 1)'; needed if the model is not a run."
+    )
+    flags.DEFINE_string("labels", None, "File with one class name per line, in place of the model's own names.")
+    flags.DEFINE_multi_string(
+        "images", [], "Image file or pattern to verify with, may be repeated; images of the run's data if not given."
+    )
+    flags.DEFINE_integer("num_images", num_images, "Number of images to verify with.", 1)
+    flags.DEFINE_enum("on_bad_image", None, ["error", "skip"], "Unreadable images; as the run's recipe if not given.")
+    flags.DEFINE_bool("json", False, "Write one JSON object instead of text.")
+
+
+def define_output_flag() -> None:
+    """Define `--output`."""
+    flags.DEFINE_string("output", None, "Where to write.")
+
+
+def open_model(needed: Sequence[str] = ("output",)) -> KerasClassifier:
+    """Return the model of `--model`.
+
+    Args:
+        needed: Other flags that the program needs.
+
+    Raises:
+        ValueError: If a needed flag is missing, or the model has no head.
+    """
+    options = flags.FLAGS
+    if not options.model or not all(options[name].value for name in needed):
+        names = " and ".join(f"--{name}" for name in needed)
+        raise ValueError(f"--model (a run, .keras file or checkpoint) and {names} are needed.")
+    classifier = keras_model.open_model(options.model, options.preprocess, options.labels)
+    if not classifier.class_names:
+        raise ValueError(f"--model must be a model with a classification head. Received: --model={options.model}.")
+    return classifier
+
+
+def load_images(
+    card: ModelCard, default: int = 64, *, patterns: Sequence[str] | None = None, split: str | None = None
+) -> SampleImages:
+    """Return the images to verify with.
+
+    Args:
+        card: Description of the model.
+        default: Number of images if `--num_images` is not given.
+        patterns: Files or patterns; None for `--images`.
+        split: Split of the run's data; None for its evaluation split.
+
+    Raises:
+        ValueError: If no image is available.
+        UnreadableInput: If an image cannot be read and is not to be skipped.
+    """
+    options = flags.FLAGS
+    return sample_images.for_model(
+        card,
+        options.num_images or default,
+        patterns=options.images if patterns is None else patterns,
+        split=split,
+        on_bad_image=options.on_bad_image,
+    )
+
+
+def run_export(export: Callable[[], tuple[str, verify.Comparison]]) -> int:
+    """Run an export and write the path of the artifact to the standard output.
+
+    Args:
+        export: Function that exports and returns the path and the comparison with the model.
+
+    Returns:
+        The exit code.
+    """
+    try:
+        path, comparison = export()
+    except (verify.VerificationError, single_file.ConversionError, FileExistsError) as error:
+        logging.error("%s", error)
+        return 1
+    size = latency.size_of(path)
+    logging.info("Verified: %s", comparison.summary())
+    if flags.FLAGS.json:
+        sys.stdout.write(json.dumps({"path": path, "bytes": size, **dataclasses.asdict(comparison)}) + "\n")
+    else:
+        logging.info("%.1f MB", size / 1e6)
+        sys.stdout.write(f"{path}\n")
+    return 0
+
+
+def run_onnx_openvino(format: str) -> int:  # noqa: A002
+    """Run the export to ONNX or OpenVINO; return the exit code.
+
+    Args:
+        format: A key of `onnx_openvino.FORMATS`.
+    """
+    options = flags.FLAGS
+    path = options.output
+    if path:
+        extension = onnx_openvino.FORMATS[format][0]
+        path = path if path.endswith(extension) else os.path.join(path, f"model{extension}")
+        onnx_openvino.check(format, path)
+    classifier = open_model()
+    images = load_images(classifier.card)
+
+    def export() -> tuple[str, verify.Comparison]:
+        comparison = onnx_openvino.export_onnx_openvino(
+            classifier.model, path, format, card=classifier.card, images=images, batch_size=options.batch_size
+        )
+        return path, comparison
+
+    return run_export(export)

@@ -1,0 +1,124 @@
+"""Precisions of TFLite files, and the settings of the converter for each."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+PRECISIONS = {
+    "float32": "as the model",
+    "float16": "weights stored in 16 bits, computed in float32: half the size",
+    "dynamic_int8": "weights in 8 bits, activations quantized at run time: a quarter of the size",
+    "int8": "weights and activations of the dense layers in 8 bits, with ranges found by calibration",
+    "int16x8": "all activations in 16 bits, weights in 8, with ranges found by calibration: for integer-only hardware",
+}
+CALIBRATED = ("int8", "int16x8")
+INTEGER = (*CALIBRATED, "dynamic_int8")
+
+# Operators that stay in float32 in an int8 file. The two matrix products of attention cost the most accuracy: both
+# sides are activations, with one range for all heads. Residual sums, the parts of norms, softmax and GELU have
+# outliers, or outputs on a fixed scale of 1/256, which is coarser than attention weights over some hundred tokens.
+FLOAT_OPERATORS = (
+    "BATCH_MATMUL",
+    "SOFTMAX",
+    "GELU",
+    "ADD",
+    "MEAN",
+    "SUB",
+    "SQUARED_DIFFERENCE",
+    "MUL",
+    "RSQRT",
+    "MAX_POOL_2D",
+    # They carry group norm's means from groups to channels, and would round them.
+    "RESHAPE",
+    "BROADCAST_TO",
+)
+
+
+def check(precision: str, calibration: object) -> None:
+    """Refuse an unknown precision, or missing calibration images.
+
+    Args:
+        precision: A key of `PRECISIONS`.
+        calibration: Calibration images, or None.
+
+    Raises:
+        ValueError: If the precision is unknown, or needs calibration images.
+    """
+    if precision not in PRECISIONS:
+        raise ValueError(f"precision must be one of {sorted(PRECISIONS)}. Received: precision={precision!r}.")
+    if precision in CALIBRATED and not calibration:
+        raise ValueError(f"The precision {precision!r} needs real training images for calibration. Received: none.")
+
+
+def model_arguments(model: keras.Model, precision: str) -> dict[str, Any]:
+    """Return arguments of a model that the converter needs, and that compute the same.
+
+    Args:
+        model: The model.
+        precision: A key of `PRECISIONS`.
+
+    Returns:
+        Arguments of its constructor.
+    """
+    # BiT pads with minus infinity before it pools, which no integer can represent.
+    if precision in CALIBRATED and model.get_config().get("pool_padding") == "infinity":
+        return {"pool_padding": "edge"}
+    return {}
+
+
+def convert(
+    make_converter: Callable[[], Any], precision: str, spec: tf.TensorSpec, signature: str, images: np.ndarray | None
+) -> bytes:
+    """Convert a graph to a TFLite file of a precision, with built-in operators only.
+
+    Args:
+        make_converter: Function that returns a new `tf.lite.TFLiteConverter`.
+        precision: A key of `PRECISIONS`.
+        spec: Input of the graph, `[B, H, W, C]`.
+        signature: Name of the signature.
+        images: Calibration images, `[N, H, W, C]`.
+
+    Returns:
+        The content of the file.
+    """
+    if precision == "int8":
+        return _debugger(make_converter(), spec, signature, images).get_nondebug_quantized_model()
+    converter = make_converter()
+    converter.target_spec.supported_ops = [tf.lite.OpsSet.TFLITE_BUILTINS]
+    converter.allow_custom_ops = False
+    if precision != "float32":
+        converter.optimizations = [tf.lite.Optimize.DEFAULT]
+    if precision == "float16":
+        converter.target_spec.supported_types = [tf.float16]
+    if precision == "int16x8":
+        integers = tf.lite.OpsSet.EXPERIMENTAL_TFLITE_BUILTINS_ACTIVATIONS_INT16_WEIGHTS_INT8
+        converter.target_spec.supported_ops = [integers, tf.lite.OpsSet.TFLITE_BUILTINS]
+        converter.representative_dataset = _calibration(spec, signature, images)
+    return converter.convert()
+
+
+def _debugger(converter: Any, spec: tf.TensorSpec, signature: str, images: np.ndarray) -> Any:
+    """Return the converter's debugger: only it can keep kinds of operators in float."""
+    converter.optimizations = [tf.lite.Optimize.DEFAULT]
+    converter.representative_dataset = _calibration(spec, signature, images)
+    options = tf.lite.experimental.QuantizationDebugOptions(denylisted_ops=list(FLOAT_OPERATORS))
+    return tf.lite.experimental.QuantizationDebugger(
+        converter=converter,
+        debug_dataset=lambda: iter(()),  # not used
+        debug_options=options,
+    )
+
+
+def _calibration(spec: tf.TensorSpec, signature: str, images: np.ndarray) -> Callable[[], Iterator]:
+    """Return the calibration images as the converter takes them."""
+    return lambda: ((signature, {spec.name: batch}) for batch in _batches(spec, images))
+
+
+def _batches(spec: tf.TensorSpec, images: np.ndarray) -> Iterator[np.ndarray]:
+    """Yield full batches of the input's type."""
+    batch_size = spec.shape[0]
+    for start in range(0, len(images), batch_size):
+        yield images[np.arange(start, start + batch_size) % len(images)].astype(spec.dtype.as_numpy_dtype)

@@ -1,0 +1,55 @@
+"""Decoding inside the exported graph: an image that is unreadable or too large does not fail its batch."""
+
+from collections.abc import Callable
+
+import tensorflow as tf
+
+from keras_vit.data import headers
+
+MAX_PIXELS = 50_000_000
+
+
+def check_size(contents: tf.Tensor, max_pixels: int = MAX_PIXELS) -> tf.Tensor:
+    """Pass an encoded image on, or fail before it is decoded.
+
+    Args:
+        contents: Scalar string.
+        max_pixels: Largest allowed number of pixels, see `keras_vit.data.headers.pixel_count`.
+
+    Returns:
+        `contents`.
+    """
+    return headers.check(contents, max_pixels, known_only=True)
+
+
+def map_valid(
+    function: Callable[[tf.Tensor], tf.Tensor], elements: tf.Tensor, shape: tuple[int, ...]
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """Apply a function to every element on the CPU, in parallel; return zeros where it fails.
+
+    The function runs in a `tf.data` pipeline inside the graph. A failed operation ends its whole graph, but
+    `ignore_errors` drops only the element. Elements carry their number, by which the results are put into order.
+
+    Args:
+        function: Function from one element to a float32 tensor of the static `shape`.
+        elements: `[B, ...]`.
+        shape: Static shape of a result.
+
+    Returns:
+        The results, float32 `[B, *shape]`, and which are valid, bool `[B]`.
+    """
+    with tf.device("/cpu:0"):  # strings and variants cannot live on an accelerator
+        count = tf.shape(elements, out_type=tf.int64)[0]
+
+        def numbered(index, element):
+            return index, tf.ensure_shape(function(element), shape)
+
+        results = tf.data.Dataset.from_tensor_slices(elements).enumerate()
+        results = results.map(numbered, num_parallel_calls=tf.data.AUTOTUNE, deterministic=False).ignore_errors()
+        # One extra element, cut off below: an empty batch cannot be taken out of the pipeline.
+        extra = tf.data.Dataset.from_tensors((count, tf.zeros(shape)))
+        indices, values = extra.concatenate(results).batch(count + 1).get_single_element()
+        full_shape = tf.concat([[count + 1], tf.constant(shape, tf.int64)], axis=0)
+        values = tf.scatter_nd(indices[:, None], values, full_shape)[:count]
+        valid = tf.scatter_nd(indices[:, None], tf.ones_like(indices), [count + 1])[:count] > 0
+        return tf.ensure_shape(values, (None, *shape)), tf.ensure_shape(valid, (None,))

@@ -1,0 +1,149 @@
+"""Exported graph: a model together with its preprocessing, labels and output function."""
+
+from collections.abc import Callable, Mapping, Sequence
+
+import keras
+import tensorflow as tf
+from absl import logging
+
+from keras_vit.exporting import representations, safe_decode
+from keras_vit.inference.probabilities import TOP_K, check_class_names, to_probabilities
+from keras_vit.inference.saved_model import FEATURES_TENSOR
+
+EXTRA_SIGNATURES = ("features", "attention")
+
+
+def write(module: tf.Module, path: str, functions: Mapping[str, Callable]) -> None:
+    """Save a module with its signatures.
+
+    Args:
+        module: Tracks the variables that the signatures use.
+        path: The directory to write into.
+        functions: Concrete functions by signature name.
+    """
+    verbosity = logging.get_verbosity()
+    logging.set_verbosity(logging.WARNING)  # TensorFlow logs the name of the temporary directory
+    try:
+        tf.saved_model.save(module, path, signatures=functions)
+    finally:
+        logging.set_verbosity(verbosity)
+
+
+class ServingModule(tf.Module):
+    """Trained classifier as a `tf.Module` with the signatures that TF Serving offers.
+
+    A Keras model cannot be saved with `tf.saved_model.save` directly: names and dtypes of its signature get lost. The
+    module tracks the model's variables and traces its call instead.
+
+    Args:
+        model: Model that returns logits, `[B, classes]`, for images `[B, H, W, C]`.
+        preprocess: Function from an image, encoded (scalar string) or decoded (uint8 `[h, w, C]`), to the model's
+            input, float32 `[H, W, C]`. It is part of the graph, so that training and serving cannot differ.
+        image_shape: Static shape `(H, W, C)` that `preprocess` returns.
+        class_names: One name for each class.
+        output: `"softmax"` or `"sigmoid"`, as the model was trained.
+        top_k: Number of labels in the answer.
+        max_pixels: Images with more pixels are refused before they are decoded.
+        extra_signatures: Names out of `EXTRA_SIGNATURES`. `"features"` adds `features_tensor` as well.
+
+    Raises:
+        ValueError: If the model does not support one of the extra signatures, or the class names do not fit.
+    """
+
+    def __init__(
+        self,
+        model: keras.Model,
+        preprocess: Callable[[tf.Tensor], tf.Tensor],
+        image_shape: tuple[int, int, int],
+        class_names: Sequence[str] = (),
+        output: str = "softmax",
+        top_k: int = TOP_K,
+        max_pixels: int = safe_decode.MAX_PIXELS,
+        extra_signatures: Sequence[str] = (),
+    ):
+        super().__init__(name="classifier")
+        # A function hides the model from tracking: Keras' variables wrap those below, and both would be saved.
+        self._model = lambda: model
+        self._preprocess = preprocess
+        self._image_shape = tuple(image_shape)
+        self._class_names = check_class_names(class_names, model.output_shape[-1])
+        self._output = output
+        self._top_k = top_k
+        self._max_pixels = max_pixels
+        self._extra_signatures = tuple(extra_signatures)
+        unknown = set(extra_signatures) - set(EXTRA_SIGNATURES)
+        if unknown:
+            raise ValueError(f"extra_signatures must be out of {EXTRA_SIGNATURES}. Received: {sorted(unknown)}.")
+        self.model_variables = [variable.value for variable in model.variables]  # tracked, and so saved
+
+    def classify_bytes(self, image_bytes: tf.Tensor) -> dict[str, tf.Tensor]:
+        """Classify encoded images of any size, string `[B]`. An unreadable one gets zeros and `valid` = False."""
+        images, valid = self._read(image_bytes)
+        return {**_blank_invalid(self._classify(images), valid), "valid": valid}
+
+    def classify_images(self, images: tf.Tensor) -> dict[str, tf.Tensor]:
+        """Classify decoded images of one size, uint8 `[B, h, w, C]`."""
+        prepared, valid = safe_decode.map_valid(self._preprocess, images, self._image_shape)
+        return _blank_invalid(self._classify(prepared), valid)
+
+    def classify_tensor(self, images: tf.Tensor) -> dict[str, tf.Tensor]:
+        """Classify preprocessed images, float32 `[B, H, W, C]`."""
+        return self._classify(images)
+
+    def features_of_tensor(self, images: tf.Tensor) -> dict[str, tf.Tensor]:
+        """Return the input of the head for preprocessed images, float32 `[B, H, W, C]`."""
+        return {"features": representations.features_function(self._model())(images)}
+
+    def signatures(self) -> dict[str, tf.types.experimental.ConcreteFunction]:
+        """Trace all signatures; return them by name."""
+        height, width, channels = self._image_shape
+        encoded = tf.TensorSpec([None], tf.string, "image_bytes")
+        prepared = tf.TensorSpec([None, height, width, channels], tf.float32, "images")
+        methods = {
+            "serving_default": (self.classify_bytes, encoded),
+            "serve_images": (self.classify_images, tf.TensorSpec([None, None, None, channels], tf.uint8, "images")),
+            "serve_tensor": (self.classify_tensor, prepared),
+        }
+        functions = {"features": representations.features_function, "attention": representations.attention_function}
+        for name in self._extra_signatures:
+            methods[name] = (self._of_bytes(name, functions[name](self._model())), encoded)
+        if "features" in self._extra_signatures:
+            methods[FEATURES_TENSOR] = (self.features_of_tensor, prepared)
+        return {
+            name: tf.function(method, autograph=False).get_concrete_function(spec)
+            for name, (method, spec) in methods.items()
+        }
+
+    def _read(self, image_bytes: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """Preprocess encoded images; return them `[B, H, W, C]` and which of them are valid, `[B]`."""
+
+        def read(contents):
+            return self._preprocess(safe_decode.check_size(contents, self._max_pixels))
+
+        return safe_decode.map_valid(read, image_bytes, self._image_shape)
+
+    def _of_bytes(self, name: str, function: Callable) -> Callable:
+        """Return a signature for encoded images with one output, called `name`."""
+
+        def method(image_bytes):
+            images, valid = self._read(image_bytes)
+            return {**_blank_invalid({name: function(images)}, valid), "valid": valid}
+
+        return method
+
+    def _classify(self, images: tf.Tensor) -> dict[str, tf.Tensor]:
+        probabilities = to_probabilities(self._model()(images, training=False), self._output)  # [B, classes]
+        scores, indices = tf.math.top_k(probabilities, min(self._top_k, len(self._class_names)))  # [B, k]
+        with tf.device("/cpu:0"):  # strings
+            labels = tf.gather(tf.constant(list(self._class_names), tf.string), indices)  # [B, k]
+        return {"probabilities": probabilities, "top_k_classes": labels, "top_k_scores": scores}
+
+
+def _blank_invalid(answer: dict[str, tf.Tensor], valid: tf.Tensor) -> dict[str, tf.Tensor]:
+    """Replace the rows that are not valid by zeros and empty strings."""
+
+    def blank(value):
+        rows = tf.reshape(valid, [-1] + [1] * (value.shape.rank - 1))  # [B, 1, ...]
+        return tf.where(rows, value, "" if value.dtype == tf.string else tf.zeros_like(value))
+
+    return {name: blank(value) for name, value in answer.items()}

@@ -1,0 +1,226 @@
+"""TFLite files: converted, checked for foreign operators and verified before they are published."""
+
+import collections
+import contextlib
+import dataclasses
+import functools
+import os
+import tempfile
+from collections.abc import Callable, Iterator
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from keras_vit.data import preprocess as preprocessing
+from keras_vit.exporting import (
+    quantization,
+    quantization_error,
+    representations,
+    signatures,
+    single_file,
+    tflite_metadata,
+    verify,
+)
+from keras_vit.exporting.inference_model import inference_model
+from keras_vit.exporting.single_file import ConversionError as ConversionError
+from keras_vit.inference.model_card import ModelCard
+from keras_vit.inference.probabilities import to_probabilities
+from keras_vit.inference.sample_images import SampleImages, prepare
+from keras_vit.inference.tflite import CLASSIFY, FEATURES, TFLiteClassifier, without_deprecation
+
+# Precisions that support features, with the largest error of the features relative to their length: float32 sums in
+# another order; 11 bits of each weight; 8 bits of each weight and of the inputs of the matrix products.
+FEATURE_TOLERANCES = {"float32": 1e-3, "float16": 1e-2, "dynamic_int8": 0.1}
+
+
+def export_tflite(
+    model: keras.Model,
+    path: str,
+    *,
+    card: ModelCard,
+    images: SampleImages,
+    precision: str = "float32",
+    batch_size: int = 1,
+    input: str = "float32",  # noqa: A002  the word of the card
+    calibration: SampleImages | None = None,
+    tolerance: verify.Tolerance | None = None,
+    features: bool = False,
+) -> verify.Comparison:
+    """Export a classifier for devices, after checking that it answers like the model.
+
+    The card (`PATH.json`) and the labels (`PATH.labels.txt`) are written beside the file. The signature `classify`
+    takes `images` and returns `probabilities`.
+
+    Args:
+        model: The trained model, under any precision.
+        path: The `.tflite` file to write.
+        card: Description of the model.
+        images: Real images to verify with.
+        precision: A key of `quantization.PRECISIONS`.
+        batch_size: Number of images per call. It is part of the file, because accelerators refuse open shapes.
+        input: `"float32"` for preprocessed images, or `"uint8"` for pixels of the model's image size, which the file
+            normalizes itself.
+        calibration: Real training images, for precisions whose activations are integers.
+        tolerance: Largest differences that the verification allows; None for those of the precision.
+        features: Whether to add a second signature, `features`, that returns the input of the head. It shares the
+            weights.
+
+    Returns:
+        The comparison with the model.
+
+    Raises:
+        ValueError: If the precision or input is unknown, lacks its calibration images, or does not support features.
+        ConversionError: If the artifact would need operators that are not built into TFLite.
+        VerificationError: If it answers differently; nothing is written then.
+    """
+    quantization.check(precision, calibration)
+    if features and precision not in FEATURE_TOLERANCES:
+        raise ValueError(
+            f"features=True supports precision in {', '.join(FEATURE_TOLERANCES)}. Received: precision={precision!r}."
+        )
+    normalize = None
+    if input == "uint8":
+        # The application resizes the image, the file does the rest.
+        normalize = preprocessing.device_function(card.preprocess)
+        card = dataclasses.replace(card, preprocess=preprocessing.split(card.preprocess)[0] or "decode")
+    elif input != "float32":
+        raise ValueError(f"input must be 'float32' or 'uint8'. Received: input={input!r}.")
+    card = dataclasses.replace(card, precision=precision, batch_size=batch_size, input=input)
+    preprocess = card.preprocess_function()
+    copy = inference_model(model, "float32", **quantization.model_arguments(model, precision))
+    calibration_images = None if calibration is None else prepare(calibration.contents, preprocess)
+    options = (copy, card.image_shape, card.output)
+    content = convert(*options, precision, batch_size, normalize, calibration_images, features)
+    content = tflite_metadata.add(content, card)
+    with single_file.draft(path, card) as (name, describe):
+        _write(name, content)
+        describe()
+        try:
+            artifact = TFLiteClassifier(name)
+            comparison = single_file.compare(artifact, copy, preprocess, images, normalize)
+        except RuntimeError as error:  # raised by the interpreter
+            raise ConversionError(f"The interpreter cannot run the {precision} file: {error}") from error
+        try:
+            verify.check(comparison, tolerance or verify.tolerance_of(precision), f"The {precision} TFLite file")
+        except verify.VerificationError as error:
+            if precision not in quantization.INTEGER:
+                raise
+            plain = os.path.join(os.path.dirname(name), "float32.tflite")
+            _write(plain, convert(*options, "float32", batch_size, normalize))
+            errors = quantization_error.per_layer(plain, name, prepare(images.contents[:8], preprocess))
+            worst = ", ".join(f"{layer} (+{growth:.1%})" for layer, growth in errors[:3])
+            message = f"{error} The layers that add most to the error: {worst}."
+            raise verify.VerificationError(message, error.comparison) from error
+        if features:
+            _check_features(artifact, copy, prepare(images.contents[:16], preprocess), normalize)
+    return comparison
+
+
+def _write(path: str, content: bytes) -> None:
+    with open(path, "wb") as file:
+        file.write(content)
+
+
+def convert(
+    model: keras.Model,
+    image_shape: tuple[int, int, int],
+    output: str,
+    precision: str = "float32",
+    batch_size: int = 1,
+    normalize: Callable | None = None,
+    calibration_images: np.ndarray | None = None,
+    features: bool = False,
+) -> bytes:
+    """Convert a float32 model to a TFLite file with built-in operators only.
+
+    Args:
+        model: A float32 model that returns logits.
+        image_shape: `(H, W, C)` of its input.
+        output: `"softmax"` or `"sigmoid"`.
+        precision: A key of `quantization.PRECISIONS`.
+        batch_size: Number of images per call.
+        normalize: Function from uint8 pixels `[B, H, W, C]` to the model's input; None for a file with the model's
+            float32 input.
+        calibration_images: Inputs of the artifact, `[N, H, W, C]`.
+        features: See `export_tflite`.
+
+    Returns:
+        The content of the file.
+
+    Raises:
+        ConversionError: If there is an operator that is not built in.
+    """
+    with _graph(model, image_shape, output, batch_size, normalize, features) as (make_converter, spec):
+        try:
+            with without_deprecation():  # the converter calibrates with TensorFlow's interpreter
+                content = quantization.convert(make_converter, precision, spec, CLASSIFY, calibration_images)
+        except Exception as error:  # the converter raises its own error, unexported, or whatever its passes raise
+            raise ConversionError(f"The model cannot be converted to TFLite ({precision}): {error}") from error
+    foreign = foreign_operators(content)
+    if foreign:
+        raise ConversionError(f"The artifact must hold built-in operators only. It also needs {foreign}.")
+    return content
+
+
+@contextlib.contextmanager
+def _graph(model, image_shape, output, batch_size, normalize, features) -> Iterator[tuple[Callable, tf.TensorSpec]]:
+    """Yield a function that makes converters for the graph, and the graph's input."""
+    module = tf.Module()
+    module.model_variables = [variable.value for variable in model.variables]
+    spec = tf.TensorSpec((batch_size, *image_shape), tf.float32 if normalize is None else tf.uint8, "images")
+    normalize = normalize or (lambda images: images)
+
+    def classify(images):
+        return {"probabilities": to_probabilities(model(normalize(images), training=False), output)}
+
+    methods = {CLASSIFY: classify}
+    if features:
+        body = representations.features_function(model)
+        methods[FEATURES] = lambda images: {"features": body(normalize(images))}
+    functions = {
+        name: tf.function(method, autograph=False).get_concrete_function(spec) for name, method in methods.items()
+    }
+    with tempfile.TemporaryDirectory() as folder:
+        # Through a SavedModel: the converter's other inputs lose the names of the signature.
+        signatures.write(module, folder, functions)
+        yield functools.partial(tf.lite.TFLiteConverter.from_saved_model, folder, signature_keys=list(functions)), spec
+
+
+def _check_features(
+    artifact: TFLiteClassifier, model: keras.Model, images: np.ndarray, normalize: Callable | None
+) -> None:
+    """Require that the features of real images are those of the model, within the rounding of the precision."""
+    inputs = tf.constant(images if normalize is None else normalize(images))
+    expected = representations.features_function(model)(inputs).numpy()
+    error = float(np.linalg.norm(artifact.features(images) - expected) / max(np.linalg.norm(expected), 1e-6))
+    limit = FEATURE_TOLERANCES[artifact.card.precision]
+    if not error <= limit:
+        raise verify.VerificationError(
+            f"The features differ from the model's by {error:.1e}, expected at most {limit}."
+        )
+
+
+def operators(content: bytes) -> collections.Counter:
+    """Count the operators of a TFLite file by name; custom and Flex ones have the prefix `CUSTOM:`."""
+    from tensorflow.lite.python import schema_py_generated as schema
+
+    root = schema.Model.GetRootAs(content, 0)
+    names = {code: name for name, code in vars(schema.BuiltinOperator).items() if isinstance(code, int)}
+    codes = []
+    for index in range(root.OperatorCodesLength()):
+        entry = root.OperatorCodes(index)
+        # Codes below 127 are stored in the old, one-byte field.
+        code = max(entry.BuiltinCode(), entry.DeprecatedBuiltinCode())
+        custom = entry.CustomCode()
+        codes.append(f"CUSTOM:{custom.decode()}" if custom else names[code])
+    counts = collections.Counter()
+    for index in range(root.SubgraphsLength()):
+        graph = root.Subgraphs(index)
+        counts.update(codes[graph.Operators(i).OpcodeIndex()] for i in range(graph.OperatorsLength()))
+    return counts
+
+
+def foreign_operators(content: bytes) -> list[str]:
+    """Return the custom and Flex operators of a TFLite file, which a plain interpreter cannot run."""
+    return sorted(name.removeprefix("CUSTOM:") for name in operators(content) if name.startswith("CUSTOM"))

@@ -1,0 +1,168 @@
+"""Comparison of an artifact with the model that it was exported from, on real images."""
+
+import dataclasses
+
+import numpy as np
+
+
+class VerificationError(RuntimeError):
+    """An artifact does not answer like the model that it was exported from.
+
+    Attributes:
+        comparison: The differences; None if there are none to report.
+    """
+
+    def __init__(self, message: str, comparison: "Comparison | None" = None):
+        super().__init__(message)
+        self.comparison = comparison
+
+
+@dataclasses.dataclass(frozen=True)
+class Comparison:
+    """Answers of two classifiers to the same images.
+
+    Attributes:
+        examples: Number of images.
+        max_difference: Largest absolute difference of a probability.
+        mean_difference: Mean absolute difference of the probabilities.
+        top1_agreement: Fraction of the images where both name the same class.
+        reference_accuracy: Accuracy of the model; None without labels.
+        accuracy: Accuracy of the artifact; None without labels.
+    """
+
+    examples: int
+    max_difference: float
+    mean_difference: float
+    top1_agreement: float
+    reference_accuracy: float | None = None
+    accuracy: float | None = None
+
+    def summary(self) -> str:
+        """Return the comparison in one line."""
+        text = (
+            f"{self.examples} images, largest difference {self.max_difference:.1e}, "
+            f"top-1 agreement {self.top1_agreement:.2%}"
+        )
+        if self.accuracy is not None:
+            text += f", accuracy {self.accuracy:.2%} (model: {self.reference_accuracy:.2%})"
+        return text
+
+
+@dataclasses.dataclass(frozen=True)
+class Tolerance:
+    """Largest differences that are allowed.
+
+    Attributes:
+        max_difference: Largest allowed absolute difference of a probability.
+        top1_agreement: Smallest allowed fraction of equal answers.
+        accuracy_drop: Largest allowed loss of accuracy; None to ignore accuracy.
+    """
+
+    max_difference: float = 1e-4
+    top1_agreement: float = 1.0
+    accuracy_drop: float | None = None
+
+
+# Differences are of probabilities. Float32 kernels differ in the order of sums; float16 weights have 11 significant
+# bits and int8 weights about 7, and errors add up through the blocks. For quantized artifacts the answers decide, not
+# the size of the difference.
+TOLERANCES = {
+    "float32": Tolerance(1e-4, 1.0),
+    "bfloat16": Tolerance(0.1, 0.98),
+    "float16": Tolerance(0.02, 0.999),
+    "dynamic_int8": Tolerance(0.5, 0.99),
+    "int8": Tolerance(1.0, 0.9, accuracy_drop=0.01),
+    "int16x8": Tolerance(1.0, 0.95, accuracy_drop=0.01),
+}
+
+
+def compare(
+    reference: np.ndarray, candidate: np.ndarray, labels: np.ndarray | None = None, tie: float = 1e-5
+) -> Comparison:
+    """Compare the probabilities of two classifiers.
+
+    Args:
+        reference: Probabilities of the model, `[N, classes]`.
+        candidate: Probabilities of the artifact, `[N, classes]`.
+        labels: True classes `[N]` or multi-hot rows `[N, classes]`; None if unknown.
+        tie: Classes whose reference probabilities differ by less are both right answers: rounding decides between them.
+
+    Returns:
+        The comparison. NaN in the candidate gives an infinite difference and never agrees.
+
+    Raises:
+        ValueError: If the shapes differ or there is nothing to compare.
+    """
+    reference, candidate = np.asarray(reference, np.float64), np.asarray(candidate, np.float64)
+    if reference.shape != candidate.shape or reference.ndim != 2 or not len(reference):
+        raise ValueError(
+            f"Expected two equal shapes [N, classes] with N > 0. Received: {reference.shape} and {candidate.shape}."
+        )
+    difference = np.abs(reference - candidate)
+    finite = np.isfinite(candidate).all(axis=-1)
+    difference = np.where(np.isfinite(difference), difference, np.inf)
+    chosen = np.where(finite, np.argmax(np.nan_to_num(candidate), axis=-1), 0)
+    rows = np.arange(len(reference))
+    agrees = finite & (reference[rows, chosen] >= reference.max(axis=-1) - tie)
+    accuracies = {}
+    if labels is not None:
+        accuracies = {
+            "reference_accuracy": float(_correct(np.argmax(reference, axis=-1), labels).mean()),
+            "accuracy": float((finite & _correct(chosen, labels)).mean()),
+        }
+    return Comparison(len(rows), float(difference.max()), float(difference.mean()), float(agrees.mean()), **accuracies)
+
+
+def tolerance_of(precision: str) -> Tolerance:
+    """Return the tolerance of a precision, by its name in `TOLERANCES` or that of a Keras policy.
+
+    Raises:
+        ValueError: If it is unknown.
+    """
+    name = precision.removeprefix("mixed_")
+    if name not in TOLERANCES:
+        raise ValueError(f"precision must be one of {sorted(TOLERANCES)}. Received: precision={precision!r}.")
+    return TOLERANCES[name]
+
+
+def failures(comparison: Comparison, tolerance: Tolerance) -> list[str]:
+    """Return how a comparison exceeds a tolerance, one clause per problem; empty if it does not."""
+    problems = []
+    if not comparison.max_difference <= tolerance.max_difference:
+        problems.append(
+            f"the largest difference of a probability is {comparison.max_difference:.2e}, "
+            f"expected at most {tolerance.max_difference:.2e}"
+        )
+    if comparison.top1_agreement < tolerance.top1_agreement:
+        problems.append(
+            f"the top-1 agreement is {comparison.top1_agreement:.2%}, expected at least {tolerance.top1_agreement:.2%}"
+        )
+    if tolerance.accuracy_drop is not None and comparison.accuracy is not None:
+        drop = comparison.reference_accuracy - comparison.accuracy
+        if drop > tolerance.accuracy_drop:
+            problems.append(f"the accuracy falls by {drop:.2%}, expected at most {tolerance.accuracy_drop:.2%}")
+    return problems
+
+
+def check(comparison: Comparison, tolerance: Tolerance, what: str) -> None:
+    """Raise an error if a comparison exceeds a tolerance.
+
+    Args:
+        comparison: The differences.
+        tolerance: Largest differences that are allowed.
+        what: Name of the artifact in the message.
+
+    Raises:
+        VerificationError: With every problem.
+    """
+    problems = failures(comparison, tolerance)
+    if problems:
+        message = f"{what} does not answer as its model: {'; '.join(problems)}. ({comparison.summary()})"
+        raise VerificationError(message, comparison)
+
+
+def _correct(predicted: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    labels = np.asarray(labels)
+    if labels.ndim == 2:
+        return labels[np.arange(len(labels)), predicted] > 0
+    return predicted == labels

@@ -1,0 +1,219 @@
+"""Keras models as classifiers: of a training run, of a `.keras` file, or of a checkpoint."""
+
+import functools
+import os
+from collections.abc import Callable, Sequence
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from keras_vit import _io, checkpoints, models, training
+from keras_vit.data import preprocess as preprocessing
+from keras_vit.inference.classifier import BaseClassifier
+from keras_vit.inference.model_card import ModelCard
+from keras_vit.inference.probabilities import check_class_names, to_probabilities
+from keras_vit.training import run_directory
+
+
+class KerasClassifier(BaseClassifier):
+    """Keras model with its head.
+
+    Args:
+        model: The model.
+        card: Its description.
+        path: File or directory that it came from.
+
+    Example:
+        classifier = keras_vit.inference.open_classifier("runs/digits")
+        probabilities = classifier.predict(classifier.preprocess([encoded_image]))
+    """
+
+    kind = "keras"
+
+    def __init__(self, model: keras.Model, card: ModelCard, path: str = ""):
+        super().__init__(path, card)
+        self.model = model
+        self.scores_are = "probabilities" if _output_activation(model) else "logits"
+        self._scores = self._compiled(model)
+
+    def _compiled(self, model: keras.Model) -> Callable:
+        if keras.backend.backend() != "tensorflow":
+            return model.predict_on_batch
+        # The batch size stays open, so that a smaller last batch is not traced anew.
+        spec = tf.TensorSpec((None, *self.model.input_shape[1:]), tf.float32)
+        return tf.function(lambda images: model(images, training=False), input_signature=[spec], autograph=False)
+
+    @functools.cached_property
+    def _features_and_scores(self) -> Callable:
+        return self._compiled(models.representation(self.model))
+
+    def features(self, images: np.ndarray) -> np.ndarray:
+        """Return the input of the classification head, float32 `[B, D]`."""
+        return np.asarray(self._features_and_scores(np.asarray(images, np.float32))[0], np.float32)
+
+    def scores(self, images: np.ndarray) -> np.ndarray:
+        """Return the output of the model, float32 `[B, classes]`; see `scores_are`."""
+        return np.asarray(self._scores(np.asarray(images, np.float32)), np.float32)
+
+    def predict(self, images: np.ndarray) -> np.ndarray:
+        """Return the probabilities `[B, classes]` of preprocessed images `[B, H, W, C]`."""
+        scores = self.scores(images)
+        return scores if self.scores_are == "probabilities" else to_probabilities(scores, self.card.output).numpy()
+
+
+def open_model(
+    path: str, preprocess: str | None = None, labels: Sequence[str] | str | os.PathLike | None = None
+) -> KerasClassifier:
+    """Open a Keras model of any origin.
+
+    Args:
+        path: A run directory, a `.keras` file, or a checkpoint that `keras_vit.model_from_checkpoint` reads.
+        preprocess: Preprocessing string, such as `"value_range(-1, 1)"`. Decoding and resizing are added where they are
+            missing; a model of any image size gets images of 224 x 224. None for that of the run, which only runs have.
+        labels: Class names, or a file with one name per line. None for those of the run or checkpoint, or numbers.
+
+    Raises:
+        FileNotFoundError: If there is no model.
+        ValueError: If `preprocess` is needed and missing, or the number of labels is not that of the classes.
+    """
+    if is_run(path):
+        run = training.load_run(path)
+        return KerasClassifier(run.model, card_of_run(run, preprocess, read_labels(labels)), run.path)
+    if not os.path.exists(path):
+        raise FileNotFoundError(
+            f"There is no model at {path!r}. Expected a run directory, a .keras file, a checkpoint or an artifact."
+        )
+    if path.endswith(".keras"):
+        model = keras.models.load_model(path, compile=False)
+    elif _looks_like_run(path):
+        model = training.load_run(path).model  # raises an error that says what is missing
+    else:
+        model = checkpoints.model_from_checkpoint(path)
+    return KerasClassifier(model, card_of_model(model, path, preprocess, read_labels(labels)), path)
+
+
+def is_run(path: str) -> bool:
+    """Return whether a path is a finished run, or the `.keras` file of one."""
+    directory = os.path.dirname(path) if path.endswith(".keras") else path
+    model = path if path.endswith(".keras") else os.path.join(path, run_directory.MODEL)
+    return os.path.isfile(model) and os.path.isfile(os.path.join(directory, run_directory.CONFIG))
+
+
+def _looks_like_run(path: str) -> bool:
+    """Return whether a directory is a run that lacks its model, or a model that lacks its run."""
+    names = (run_directory.MODEL, run_directory.METRICS, run_directory.CHECKPOINTS)
+    return any(os.path.exists(os.path.join(path, name)) for name in names)
+
+
+def read_labels(labels: Sequence[str] | str | os.PathLike | None) -> tuple[str, ...]:
+    """Return class names, read from a file with one name per line if `labels` names one; empty for None."""
+    if labels is None:
+        return ()
+    if isinstance(labels, (str, os.PathLike)):
+        with open(labels, encoding="utf-8") as file:
+            return tuple(file.read().splitlines())
+    return tuple(labels)
+
+
+def card_of_run(run: training.Run, preprocess: str | None = None, labels: Sequence[str] = ()) -> ModelCard:
+    """Return the description of a run: its data, recipe, last metrics, size and hash.
+
+    Args:
+        run: A run that `training.load_run` returned.
+        preprocess: Preprocessing string in place of the run's.
+        labels: Class names in place of the run's.
+    """
+    model = run.model
+    path = os.path.join(run.path, run_directory.MODEL)
+    preprocess = complete_preprocess(preprocess or run.preprocess, model.input_shape[1:])
+    return ModelCard(
+        class_names=check_class_names(labels or run.class_names, model.output_shape[-1]),
+        preprocess=preprocess,
+        output=run.output,
+        image_shape=(*preprocessing.output_size(preprocess), model.input_shape[-1]),
+        precision=model.dtype_policy.name,
+        architecture=type(model).__name__,
+        arguments=model.get_config(),
+        parameters=model.count_params(),
+        metrics=last_metrics(run.path),
+        data={name: value for name, value in run.config["data"].items() if name != "class_names"},
+        recipe=run.config["recipe"],
+        versions=run.config.get("versions", {}),
+        model_sha256=_io.sha256(path) if os.path.exists(path) else "",
+    )
+
+
+def card_of_model(model: keras.Model, name: str, preprocess: str | None, labels: Sequence[str] = ()) -> ModelCard:
+    """Return the description of a model that is not one of a run.
+
+    Args:
+        model: The model.
+        name: Its file, for the error message.
+        preprocess: Preprocessing string.
+        labels: Class names; empty for those that were loaded with the model, or numbers.
+
+    Raises:
+        ValueError: If `preprocess` is None, or the number of labels is not that of the classes.
+    """
+    if not preprocess:
+        raise ValueError(
+            f"{name!r} does not say how images are prepared for the model: preprocess is missing, such as "
+            "'value_range(-1, 1)' for checkpoints of Vision Transformer and Big Transfer. Received: preprocess=None."
+        )
+    height, width, channels = model.input_shape[1:]
+    preprocess = complete_preprocess(preprocess, (height or 224, width or 224, channels), method="bilinear")
+    has_head = len(model.output_shape) == 2 and model.get_config().get("include_top", True)
+    known = labels or getattr(model, "class_names", None) or ()
+    return ModelCard(
+        class_names=check_class_names(known, model.output_shape[-1]) if has_head else (),
+        preprocess=preprocess,
+        output=_output_activation(model) or "softmax",
+        image_shape=(*preprocessing.output_size(preprocess), model.input_shape[-1]),
+        precision=model.dtype_policy.name,
+        architecture=type(model).__name__,
+        arguments=model.get_config(),
+        parameters=model.count_params(),
+    )
+
+
+def complete_preprocess(preprocess: str, input_shape: Sequence[int | None], method: str = "area") -> str:
+    """Add decoding and resizing to a preprocessing string that lacks them.
+
+    A recipe for images in arrays of one size has neither. On an image of the model's size the result computes the same.
+
+    Args:
+        preprocess: Preprocessing string for evaluation.
+        input_shape: Input of the model, `(height, width, channels)`; open sizes are None.
+        method: Interpolation of the resizing. `"area"` averages all pixels of a larger image.
+
+    Returns:
+        A preprocessing string from an encoded image to the model's input.
+    """
+    height, width, channels = input_shape
+    host, device = preprocessing.split(preprocess)
+    parts = [host] if host.startswith("decode") else [f"decode({channels})", host]
+    complete = "|".join(part for part in (*parts, device) if part)
+    if height is None or width is None:
+        return complete
+    try:
+        preprocessing.output_size(complete)
+    except ValueError:
+        resize = f"resize(({height}, {width}), method={method!r})"
+        complete = "|".join(part for part in (*parts, resize, device) if part)
+    return complete
+
+
+def last_metrics(directory: str) -> dict[str, object]:
+    """Return the last line of a run's metrics that holds an evaluation; empty if there is none."""
+    path = os.path.join(directory, run_directory.METRICS)
+    lines, _ = _io.read_json_lines(path) if os.path.exists(path) else ([], 0)
+    return next((line for line in reversed(lines) if "eval_accuracy" in line), {})
+
+
+def _output_activation(model: keras.Model) -> str | None:
+    """Return `"softmax"` or `"sigmoid"` if the model ends in it."""
+    name = model.get_config().get("classifier_activation")
+    if name is None:
+        name = getattr(getattr(model.layers[-1], "activation", None), "__name__", None)
+    return name if name in ("softmax", "sigmoid") else None

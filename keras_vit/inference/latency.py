@@ -1,0 +1,91 @@
+"""Latency, throughput and memory of a classifier."""
+
+import contextlib
+import os
+import resource
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from keras_vit.inference import model_card
+from keras_vit.inference.classifier import Classifier
+
+PERCENTILES = (50, 95, 99)
+
+
+def measure(classifier: Classifier, batch_size: int, calls: int, warmup: int = 5) -> dict[str, float]:
+    """Measure the latency of a classifier on batches of noise, call by call.
+
+    Args:
+        classifier: The classifier. Preprocessing is not part of the measurement.
+        batch_size: Number of images per call.
+        calls: Number of calls to time.
+        warmup: Number of calls before.
+
+    Returns:
+        `p50_ms`, `p95_ms`, `p99_ms` of a call and `images_per_second` over all timed calls.
+
+    Raises:
+        ValueError: If there is no call or no image.
+    """
+    if calls < 1 or batch_size < 1:
+        raise ValueError(f"Expected at least one call and one image. Received: calls={calls}, batch_size={batch_size}.")
+    rng = np.random.default_rng(0)
+    shape = (batch_size, *classifier.card.image_shape)
+    pixels = classifier.card.input == "uint8"
+    images = rng.integers(0, 256, shape, np.uint8) if pixels else rng.uniform(-1, 1, shape).astype(np.float32)
+    for _ in range(warmup):
+        classifier.predict(images)
+    times = []
+    for _ in range(calls):
+        start = time.perf_counter()
+        classifier.predict(images)
+        times.append(time.perf_counter() - start)
+    percentiles = {f"p{p}_ms": float(np.percentile(times, p)) * 1e3 for p in PERCENTILES}
+    return {"batch_size": batch_size, **percentiles, "images_per_second": batch_size * calls / sum(times)}
+
+
+def peak_memory() -> int:
+    """Return the peak memory of this process in bytes, TensorFlow's included."""
+    # On Linux, ru_maxrss includes the peak of the process that started this one. VmHWM does not.
+    with contextlib.suppress(OSError, StopIteration), open("/proc/self/status", encoding="ascii") as file:
+        return next(int(line.split()[1]) * 1024 for line in file if line.startswith("VmHWM:"))
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024
+
+
+def size_of(path: str) -> int:
+    """Return the size of a file in bytes (with the weights of an OpenVINO file), or of all files in a directory."""
+    if os.path.isfile(path):
+        return sum(map(os.path.getsize, model_card.parts_of(path).values()))
+    return sum(os.path.getsize(os.path.join(folder, name)) for folder, _, names in os.walk(path) for name in names)
+
+
+def table(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Return measurements as a text table, with one line per artifact and batch size."""
+    head = ("artifact", "precision", "MB", "batch", "p50 ms", "p95 ms", "p99 ms", "images/s", "peak MB")
+    lines = [head]
+    for row in rows:
+        numbers = (f"{row['p50_ms']:.2f}", f"{row['p95_ms']:.2f}", f"{row['p99_ms']:.2f}")
+        lines.append(
+            (
+                row["kind"],
+                row["precision"],
+                f"{row['bytes'] / 1e6:.1f}",
+                str(row["batch_size"]),
+                *numbers,
+                f"{row['images_per_second']:.1f}",
+                f"{row['peak_memory'] / 1e6:.0f}",
+            )
+        )
+    widths = [max(len(line[column]) for line in lines) for column in range(len(head))]
+    rows_of_text = []
+    for line in lines:
+        cells = [
+            f"{cell:<{w}}" if i < 2 else f"{cell:>{w}}" for i, (cell, w) in enumerate(zip(line, widths, strict=True))
+        ]
+        rows_of_text.append("  ".join(cells).rstrip())
+    return "\n".join(rows_of_text) + "\n"

@@ -1,0 +1,246 @@
+"""Model card: the description of a classifier, as JSON for programs and as Markdown for people.
+
+Each artifact has a card of its own, with the size and the SHA-256 of the artifact's files. A card that belongs to other
+files is refused: labels and preprocessing of another export would give wrong answers without an error.
+"""
+
+import dataclasses
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from keras_vit import _io
+from keras_vit.data import preprocess as preprocessing
+
+FILE_NAME = "model_card.json"
+MARKDOWN_NAME = "model_card.md"
+EXPORT_AGAIN = "Export the artifact again to get a new card."
+
+
+@dataclasses.dataclass(frozen=True)
+class ModelCard:
+    """Description of a classifier.
+
+    Attributes:
+        class_names: One name for each class; empty for a model without a head.
+        preprocess: Preprocessing string, from an encoded image to the input.
+        output: `"softmax"` or `"sigmoid"`, which turns logits into probabilities.
+        image_shape: Shape of a preprocessed image, `(H, W, C)`.
+        input: Type of the input, `"float32"` or `"uint8"`.
+        precision: Precision of the weights, such as `"float32"` or `"int8"`.
+        batch_size: Number of images per call; None if it is open.
+        architecture: Name of the model's class.
+        arguments: Arguments of the model.
+        parameters: Number of parameters.
+        metrics: Last evaluation of the training run.
+        data: Data set that the model was trained on.
+        recipe: Recipe of the training run.
+        versions: Packages that the model was trained with.
+        model_sha256: SHA-256 of the run's `model.keras`.
+        bytes: Size of the artifact.
+        files: Size and SHA-256 of each file of the artifact.
+    """
+
+    class_names: tuple[str, ...]
+    preprocess: str
+    output: str
+    image_shape: tuple[int, int, int]
+    input: str = "float32"
+    precision: str = "float32"
+    batch_size: int | None = None
+    architecture: str = ""
+    arguments: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    parameters: int = 0
+    metrics: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    data: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    recipe: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    versions: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    model_sha256: str = ""
+    bytes: int = 0
+    files: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+    @property
+    def recipe_data(self) -> Mapping[str, Any]:
+        """Data section of the recipe; empty if the card holds none."""
+        return self.recipe.get("data", {})
+
+    def preprocess_function(self) -> Callable[[tf.Tensor], tf.Tensor]:
+        """Return the function from an encoded image (scalar string) or decoded pixels to the classifier's input."""
+        return preprocessing.single_image(self.preprocess)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the card for JSON, without empty fields."""
+        content = dataclasses.asdict(self)
+        return {name: value for name, value in content.items() if value not in (None, "", 0, {}) or name in _REQUIRED}
+
+    def to_markdown(self) -> str:
+        """Return the card as a Markdown table."""
+        names = ", ".join(self.class_names[:20]) + (", ..." if len(self.class_names) > 20 else "")
+        rows = {
+            "architecture": self.architecture,
+            "parameters": f"{self.parameters:,}" if self.parameters else "",
+            "input": " x ".join(map(str, self.image_shape)),
+            "preprocessing": f"`{self.preprocess}`",
+            "output": f"{self.output} over {len(self.class_names)} classes",
+            "classes": names,
+            "precision": self.precision,
+            "size": f"{self.bytes / 1e6:.1f} MB" if self.bytes else "",
+            "SHA-256 of model.keras": self.model_sha256,
+        }
+        rows |= {f"data: {key}": value for key, value in self.data.items()}
+        rows |= {f"measured: {key}": value for key, value in self.metrics.items()}
+        rows |= {f"made with: {key}": value for key, value in self.versions.items()}
+        cells = [(_io.one_line(key), _io.one_line(value)) for key, value in rows.items() if value not in (None, "")]
+        return f"# Model card\n\n{_io.markdown_table(('', ''), cells)}\n"
+
+
+_REQUIRED = ("class_names", "preprocess", "output", "image_shape", "files")
+_KINDS = {"class_names": list, "preprocess": str, "output": str, "image_shape": list, "files": dict}
+
+
+def write(path: str, card: ModelCard, parts: Mapping[str, str]) -> ModelCard:
+    """Write the card of an artifact.
+
+    Args:
+        path: Name of the card.
+        card: The description.
+        parts: Files of the artifact by the name that they have in the card, see `parts_of`.
+
+    Returns:
+        The card with the sizes and hashes of the files.
+    """
+    files = {name: {"bytes": os.path.getsize(file), "sha256": _io.sha256(file)} for name, file in parts.items()}
+    card = dataclasses.replace(card, files=files, bytes=sum(entry["bytes"] for entry in files.values()))
+    _io.write_json(path, card.to_dict())
+    return card
+
+
+def read(path: str, parts: Mapping[str, str]) -> ModelCard:
+    """Read the card of an artifact and check that it belongs to the artifact's files.
+
+    Args:
+        path: Name of the card.
+        parts: Files of the artifact by the name that they have in the card, see `parts_of`.
+
+    Raises:
+        FileNotFoundError: If there is no card, or a file that it names is missing.
+        ValueError: If the card is damaged, incomplete, or belongs to other files.
+    """
+    if not os.path.exists(path):
+        raise FileNotFoundError(
+            f"Expected the model card {path!r}, which holds the labels and the preprocessing. {EXPORT_AGAIN}"
+        )
+    content = _io.read_json(path)
+    wrong = [name for name in _REQUIRED if not isinstance(content.get(name), _KINDS[name])]
+    wrong += [
+        field.name
+        for field in dataclasses.fields(ModelCard)
+        if field.default_factory is dict and not isinstance(content.get(field.name, {}), dict)
+    ]
+    if wrong:
+        raise ValueError(f"The model card {path!r} lacks {', '.join(wrong)}. {EXPORT_AGAIN}")
+    _check_values(path, content)
+    _check_files(path, content["files"], parts)
+    known = {field.name for field in dataclasses.fields(ModelCard)}
+    content = {name: value for name, value in content.items() if name in known}
+    for name in ("class_names", "image_shape"):
+        content[name] = tuple(content[name])
+    return ModelCard(**content)
+
+
+def check_signature(path: str, card: ModelCard, shape: Sequence[int | None], dtype: str, num_classes: int) -> None:
+    """Refuse a card whose input or classes are not those of the artifact, as after an edit by hand.
+
+    Args:
+        path: The artifact.
+        card: Its card.
+        shape: Shape of the artifact's input, `[batch, H, W, C]`.
+        dtype: Type of its input, such as `"uint8"`.
+        num_classes: Number of its classes.
+
+    Raises:
+        ValueError: If they differ.
+    """
+    expected = {
+        "image_shape": list(map(int, shape[1:])),
+        "input": str(dtype),
+        "class_names": f"{num_classes} names",
+    }
+    received = {
+        "image_shape": list(card.image_shape),
+        "input": card.input,
+        "class_names": f"{len(card.class_names)} names",
+    }
+    different = [name for name in expected if expected[name] != received[name]]
+    if different:
+        details = ", ".join(f"{name}={received[name]} instead of {expected[name]}" for name in different)
+        raise ValueError(f"The model card of {path!r} does not describe this artifact: {details}. {EXPORT_AGAIN}")
+
+
+def path_of(path: str) -> str:
+    """Return the name of an artifact's card: `model.tflite` -> `model.tflite.json`.
+
+    Args:
+        path: A SavedModel directory or a file.
+    """
+    return os.path.join(path, "assets.extra", FILE_NAME) if os.path.isdir(path) else f"{path}.json"
+
+
+def labels_path_of(path: str) -> str:
+    """Return the name of the labels of a single-file artifact: `model.tflite` -> `model.tflite.labels.txt`."""
+    return f"{path}.labels.txt"
+
+
+def labels_text(class_names: Sequence[str]) -> str:
+    """Return the content of a file of labels, with one line per class."""
+    return "".join(f"{_io.one_line(name)}\n" for name in class_names)
+
+
+def parts_of(path: str) -> dict[str, str]:
+    """Return the files of an artifact by the name that they have in its card.
+
+    Args:
+        path: A SavedModel directory, or a file; the weights of an OpenVINO model belong to it.
+    """
+    if os.path.isdir(path):
+        names = ["saved_model.pb"]
+        if os.path.isdir(os.path.join(path, "variables")):
+            names += [f"variables/{name}" for name in sorted(os.listdir(os.path.join(path, "variables")))]
+        return {name: os.path.join(path, *name.split("/")) for name in names}
+    # Names without the stem: a file that is renamed together with its card is still the same artifact.
+    stem, extension = os.path.splitext(path)
+    extensions = [extension, ".bin"] if extension == ".xml" else [extension]
+    return {extension: stem + extension for extension in extensions}
+
+
+def _check_values(path: str, content: Mapping[str, Any]) -> None:
+    problems = []
+    if not all(isinstance(name, str) for name in content["class_names"]):
+        problems.append("class_names must hold strings")
+    if content["output"] not in ("softmax", "sigmoid"):
+        problems.append(f"output must be 'softmax' or 'sigmoid', not {content['output']!r}")
+    if len(content["image_shape"]) != 3 or not all(isinstance(size, int) for size in content["image_shape"]):
+        problems.append(f"image_shape must hold three integers, not {content['image_shape']!r}")
+    if problems:
+        raise ValueError(f"The model card {path!r} is damaged: {'; '.join(problems)}. {EXPORT_AGAIN}")
+
+
+def _check_files(path: str, expected: Mapping[str, Any], parts: Mapping[str, str]) -> None:
+    """Compare sizes and hashes of an artifact's files with those in its card."""
+    missing = [name for name in expected if not os.path.isfile(parts.get(name, ""))]
+    if missing:
+        raise FileNotFoundError(f"The artifact of the model card {path!r} lacks its file {missing[0]!r}.")
+    different = [name for name in parts if name not in expected or not _is_same(parts[name], expected[name])]
+    if different:
+        raise ValueError(
+            f"The model card {path!r} does not belong to {parts[different[0]]!r}: size or SHA-256 differ, so the file "
+            f"was replaced or damaged after the export. {EXPORT_AGAIN}"
+        )
+
+
+def _is_same(file: str, entry: Any) -> bool:
+    if not isinstance(entry, dict) or entry.get("bytes") != os.path.getsize(file):
+        return False
+    return entry.get("sha256") == _io.sha256(file)

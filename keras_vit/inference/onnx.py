@@ -1,0 +1,73 @@
+"""ONNX files as classifiers, run with ONNX Runtime."""
+
+import os
+from collections.abc import Sequence
+
+import numpy as np
+
+from keras_vit.inference import model_card
+from keras_vit.inference.classifier import BaseClassifier, in_batches
+
+INPUT, OUTPUT = "images", "probabilities"
+
+
+class OnnxClassifier(BaseClassifier):
+    """ONNX file on the CPU.
+
+    Args:
+        path: The file, with the input `images` and the output `probabilities`.
+        num_threads: Threads of the kernels; None for all cores.
+
+    Raises:
+        ImportError: If ONNX Runtime is not installed.
+        FileNotFoundError: If there is no file or no model card.
+        ValueError: If the file cannot be opened, or the card does not belong to it.
+    """
+
+    kind = "onnx"
+    features_unavailable = (
+        "an ONNX file returns probabilities only; use the directory of the run, or a SavedModel exported from it"
+    )
+
+    def __init__(self, path: str, num_threads: int | None = None):
+        super().__init__(path, model_card.read(model_card.path_of(path), model_card.parts_of(path)))
+        self._session = _open_session(path, num_threads)
+        (images,), (probabilities,) = self._session.get_inputs(), self._session.get_outputs()
+        self.batch_size = images.shape[0] if isinstance(images.shape[0], int) else None
+        model_card.check_signature(path, self.card, images.shape, "float32", probabilities.shape[-1])
+
+    def predict(self, images: np.ndarray) -> np.ndarray:
+        """Return the probabilities `[B, classes]` of preprocessed images `[B, H, W, C]`."""
+        images = np.ascontiguousarray(images, np.float32)
+        return in_batches(
+            lambda batch: self._session.run([OUTPUT], {INPUT: batch})[0], images, self.batch_size or len(images)
+        )
+
+
+def _open_session(path: str, num_threads: int | None):
+    try:
+        import onnxruntime
+    except ImportError as error:
+        raise ImportError("ONNX files need ONNX Runtime: pip install 'keras-vision-transformers[onnx]'") from error
+    onnxruntime.disable_telemetry_events()  # on in the builds for Windows
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = num_threads or os.cpu_count() or 1
+    options.log_severity_level = 3  # errors
+    try:
+        session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+    except Exception as error:  # its exceptions have no common class
+        raise ValueError(f"{path!r} is not an ONNX file that can be run: {error}") from error
+    check_names(path, [node.name for node in session.get_inputs()], [node.name for node in session.get_outputs()])
+    return session
+
+
+def check_names(path: str, inputs: Sequence[str], outputs: Sequence[str]) -> None:
+    """Refuse a file with other inputs or outputs than ours.
+
+    Raises:
+        ValueError: If it has other ones.
+    """
+    if list(inputs) != [INPUT] or list(outputs) != [OUTPUT]:
+        raise ValueError(
+            f"{path!r} must have the input {INPUT!r} and the output {OUTPUT!r}. Received: {inputs} and {outputs}."
+        )

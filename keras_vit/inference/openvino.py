@@ -1,0 +1,91 @@
+"""OpenVINO models as classifiers."""
+
+import contextlib
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from keras_vit.inference import model_card
+from keras_vit.inference.classifier import BaseClassifier, in_batches
+from keras_vit.inference.onnx import INPUT, OUTPUT, check_names
+
+
+class OpenVinoClassifier(BaseClassifier):
+    """OpenVINO model on the CPU.
+
+    Args:
+        path: The `.xml` file, with its weights in a `.bin` file beside it.
+        num_threads: Threads of the kernels; None for all cores.
+
+    Raises:
+        ImportError: If OpenVINO is not installed.
+        FileNotFoundError: If a file or the model card is missing.
+        ValueError: If the files cannot be opened, or the card does not belong to them.
+    """
+
+    kind = "openvino"
+    features_unavailable = (
+        "an OpenVINO file returns probabilities only; use the directory of the run, or a SavedModel exported from it"
+    )
+
+    def __init__(self, path: str, num_threads: int | None = None):
+        super().__init__(path, model_card.read(model_card.path_of(path), model_card.parts_of(path)))
+        compiled = _compile(path, num_threads)
+        shape = [None if size.is_dynamic else size.get_length() for size in compiled.inputs[0].partial_shape]
+        self.batch_size = shape[0]
+        num_classes = compiled.outputs[0].partial_shape[1].get_length()
+        model_card.check_signature(path, self.card, shape, "float32", num_classes)
+        self._request = compiled.create_infer_request()
+
+    def predict(self, images: np.ndarray) -> np.ndarray:
+        """Return the probabilities `[B, classes]` of preprocessed images `[B, H, W, C]`."""
+        images = np.ascontiguousarray(images, np.float32)
+        # A copy of each result: the next call writes into the same memory.
+        return in_batches(
+            lambda batch: np.array(self._request.infer({INPUT: batch})[OUTPUT]), images, self.batch_size or len(images)
+        )
+
+
+def _compile(path: str, num_threads: int | None) -> Any:
+    openvino = import_openvino()
+    # OpenVINO computes in bfloat16 on CPUs that have it, unless told otherwise.
+    config = {"INFERENCE_PRECISION_HINT": "f32", "PERFORMANCE_HINT": "LATENCY"}
+    if num_threads:
+        config["INFERENCE_NUM_THREADS"] = num_threads
+    try:
+        compiled = openvino.Core().compile_model(path, "CPU", config)
+    except RuntimeError as error:
+        raise ValueError(f"{path!r} is not an OpenVINO model that can be run: {error}") from error
+    inputs, outputs = ([next(iter(port.names), "") for port in ports] for ports in (compiled.inputs, compiled.outputs))
+    check_names(path, inputs, outputs)
+    return compiled
+
+
+def import_openvino() -> Any:
+    """Import OpenVINO with its telemetry disabled.
+
+    Raises:
+        ImportError: If it is not installed.
+    """
+    with _hidden("openvino_telemetry"):
+        try:
+            import openvino
+        except ImportError as error:
+            extra = "keras-vision-transformers[openvino]"
+            raise ImportError(f"OpenVINO files need OpenVINO: pip install '{extra}'") from error
+    return openvino
+
+
+@contextlib.contextmanager
+def _hidden(name: str) -> Iterator[None]:
+    """Let imports of a module fail inside the block, unless it was imported before."""
+    present = name in sys.modules
+    if not present:
+        sys.modules[name] = None
+    try:
+        yield
+    finally:
+        if not present:
+            del sys.modules[name]

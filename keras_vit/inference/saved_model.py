@@ -1,0 +1,112 @@
+"""SavedModels as classifiers, loaded and run as TF Serving does it."""
+
+import contextlib
+import os
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from keras_vit.inference import model_card
+from keras_vit.inference.classifier import BaseClassifier
+
+FEATURES_TENSOR = "features_tensor"  # signature that returns the features of preprocessed images
+
+
+class SavedModelClassifier(BaseClassifier):
+    """SavedModel in a TF1 session, with the tag `serve` and tensors by name, as the server runs it.
+
+    Args:
+        path: The version directory.
+        num_threads: Threads of the kernels; None for all cores.
+
+    Raises:
+        FileNotFoundError: If there is no model card.
+        ValueError: If the card does not belong to the SavedModel.
+    """
+
+    kind = "saved_model"
+
+    def __init__(self, path: str, num_threads: int | None = None):
+        super().__init__(path, model_card.read(model_card.path_of(path), model_card.parts_of(path)))
+        self._graph = tf.Graph()
+        # A pool of its own: the pool that sessions share has the size that the first of them asked for.
+        config = tf.compat.v1.ConfigProto(use_per_session_threads=True, intra_op_parallelism_threads=num_threads or 0)
+        self._session = tf.compat.v1.Session(graph=self._graph, config=config)
+        try:
+            with self._graph.as_default(), _without_deprecation_warnings():
+                loaded = tf.compat.v1.saved_model.loader.load(self._session, [tf.saved_model.SERVING], path)
+            self.signatures = {name: sig for name, sig in loaded.signature_def.items() if not name.startswith("__")}
+            self._check_card()
+        except BaseException:
+            self._session.close()
+            raise
+        if FEATURES_TENSOR not in self.signatures:
+            self.features_unavailable = (
+                f"this SavedModel has no signature {FEATURES_TENSOR!r}; export it again with --signature=features, or "
+                "use the directory of the run"
+            )
+
+    def _check_card(self) -> None:
+        definition = self.signatures["serve_tensor"]
+        images, probabilities = definition.inputs["images"], definition.outputs["probabilities"]
+        shape = [dimension.size for dimension in images.tensor_shape.dim]
+        num_classes = probabilities.tensor_shape.dim[1].size
+        model_card.check_signature(self.path, self.card, shape, tf.as_dtype(images.dtype).name, num_classes)
+
+    def run(self, signature: str, inputs: Mapping[str, Any]) -> dict[str, np.ndarray]:
+        """Run a signature.
+
+        Args:
+            signature: Name of the signature.
+            inputs: Values by input name.
+
+        Returns:
+            Values by output name.
+
+        Raises:
+            ValueError: If the signature or an input is unknown.
+        """
+        if signature not in self.signatures:
+            raise ValueError(f"Unknown signature {signature!r}. Available: {', '.join(sorted(self.signatures))}.")
+        definition = self.signatures[signature]
+        if inputs.keys() != definition.inputs.keys():
+            raise ValueError(
+                f"The signature {signature!r} takes the inputs {sorted(definition.inputs)}. Received: {sorted(inputs)}."
+            )
+        fetches = {name: info.name for name, info in definition.outputs.items()}
+        return self._session.run(fetches, {definition.inputs[name].name: value for name, value in inputs.items()})
+
+    def predict(self, images: np.ndarray) -> np.ndarray:
+        """Return the probabilities `[B, classes]` of preprocessed images `[B, H, W, C]`."""
+        return self.run("serve_tensor", {"images": images})["probabilities"]
+
+    def features(self, images: np.ndarray) -> np.ndarray:
+        """Return the input of the classification head, float32 `[B, D]`."""
+        if self.features_unavailable:
+            return super().features(images)
+        return self.run(FEATURES_TENSOR, {"images": images})["features"]
+
+    def close(self) -> None:
+        """Free the session."""
+        self._session.close()
+
+
+def list_versions(base: str) -> list[int]:
+    """Return the versions in a directory in ascending order; names that are not plain numbers are no versions."""
+    if not os.path.isdir(base):
+        return []
+    return sorted(int(n) for n in os.listdir(base) if n.isdecimal() and os.path.isdir(os.path.join(base, n)))
+
+
+@contextlib.contextmanager
+def _without_deprecation_warnings() -> Iterator[None]:
+    """Hide that the session loader is deprecated for users of TF2; it is what the server runs."""
+    logger = tf.get_logger()
+    level = logger.level
+    logger.setLevel("ERROR")
+    try:
+        yield
+    finally:
+        logger.setLevel(level)

@@ -1,0 +1,112 @@
+"""Images as people see them and as a model sees them, and the choice of those worth looking at."""
+
+import dataclasses
+import os
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from keras_vit.data import parse, preprocess
+
+
+@dataclasses.dataclass(frozen=True)
+class Example:
+    """An image, as people and as the model see it.
+
+    Attributes:
+        name: File name, or another short name.
+        pixels: uint8 `[H, W, C]`, at its own resolution.
+        image: float32 `[h, w, c]`, preprocessed for the model.
+        box: (top, left, bottom, right): the part of `pixels` that `image` shows, in pixels.
+        label: Class number, multi-hot row, or None if it is unknown.
+        attention: `[layers, h, w]` from an exported model that returns it, or None.
+    """
+
+    name: str
+    pixels: np.ndarray
+    image: np.ndarray
+    box: tuple[float, float, float, float]
+    label: np.ndarray | int | None = None
+    attention: np.ndarray | None = None
+
+
+def load(contents: bytes, name: str, pp: str, label: np.ndarray | int | None = None) -> Example:
+    """Return an example from an encoded image.
+
+    Args:
+        contents: The file.
+        name: Path or name of the image. Folders are cut off.
+        pp: Preprocessing string of the model.
+        label: See `Example`.
+    """
+    import tensorflow as tf
+
+    calls = [call.text for call in parse.parse(preprocess.split(pp)[0], preprocess.OPS)]
+    if not calls or not calls[0].startswith("decode"):
+        calls.insert(0, "decode")
+    encoded = tf.constant(contents)
+    pixels = np.asarray(preprocess.host_function(calls[0])({"image": encoded})["image"])
+    image = np.asarray(preprocess.single_image(pp)(encoded))
+    box = visible_box(pixels.shape, preprocess.host_function("|".join(calls[1:])))
+    return Example(os.path.basename(name.rstrip("/")), pixels, image, box, label)
+
+
+def visible_box(shape: Sequence[int], geometry: Callable) -> tuple[float, float, float, float]:
+    """Return (top, left, bottom, right) of the part of an image that preprocessing keeps, in pixels.
+
+    It is found by preprocessing an image whose values are the coordinates of its pixels.
+
+    Args:
+        shape: Shape of the image.
+        geometry: The preprocessing after the decoding.
+    """
+    import tensorflow as tf
+
+    y, x = np.mgrid[: shape[0], : shape[1]].astype(np.float32) + 0.5
+    coordinates = np.stack([y, x, np.zeros_like(y)], axis=-1)
+    seen = np.asarray(geometry({"image": tf.constant(coordinates)})["image"], np.float32)
+    edges = []
+    for values, side in ((np.median(seen[..., 0], axis=1), shape[0]), (np.median(seen[..., 1], axis=0), shape[1])):
+        size = len(values)
+        inner = slice(size // 4, max(size - size // 4, size // 4 + 1))  # borders are padded, or repeat the last pixel
+        centers = np.arange(size)[inner] + 0.5
+        step = (values[inner][-1] - values[inner][0]) / (len(centers) - 1) if len(centers) > 1 else side / size
+        first = values[inner].mean() - step * centers.mean()
+        edges.append((float(np.clip(first, 0, side)), float(np.clip(first + step * size, 0, side))))
+    (top, bottom), (left, right) = edges
+    return top, left, bottom, right
+
+
+def choose(count: int, probabilities: np.ndarray | None, labels: np.ndarray | None, total: int) -> list[int]:
+    """Return the indices of images worth looking at.
+
+    Up to half of them are mistakes, those of the highest probability first. The others are spread evenly over the
+    images that are predicted correctly, because data sets are often sorted by class.
+
+    Args:
+        count: Number of indices; fewer if there are fewer images.
+        probabilities: `[N, classes]`, or None for a model without classes.
+        labels: Class numbers `[N]`, multi-hot rows, or None if they are unknown.
+        total: Number of images N.
+    """
+    if probabilities is None or labels is None:
+        return spread(range(total), count)
+    right = is_correct(probabilities, labels)
+    mistakes = np.flatnonzero(~right)
+    mistakes = mistakes[np.argsort(-probabilities[mistakes].max(axis=-1), kind="stable")].tolist()
+    shown = mistakes[: max(count // 2, count - int(right.sum()))]
+    return shown + spread(np.flatnonzero(right).tolist(), count - len(shown))
+
+
+def is_correct(probabilities: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    """Return whether the most likely class of each image is right, bool `[N]`."""
+    best = probabilities.argmax(axis=-1)
+    return best == labels if np.ndim(labels) == 1 else np.take_along_axis(labels, best[:, None], axis=1)[:, 0] > 0
+
+
+def spread(indices: Sequence[int], count: int) -> list[int]:
+    """Return up to `count` of some indices, evenly spread."""
+    if count < 1 or not len(indices):
+        return []
+    chosen = np.unique(np.linspace(0, len(indices) - 1, min(count, len(indices))).round().astype(int))
+    return [indices[index] for index in chosen.tolist()]

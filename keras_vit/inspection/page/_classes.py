@@ -1,0 +1,80 @@
+"""The part of the page that shows accuracy per class and confusions."""
+
+import numpy as np
+
+from keras_vit.inspection.page import _html
+from keras_vit.inspection.page.content import Classes
+
+_MAX_MATRIX = 20  # classes up to which the whole matrix is shown
+_MAX_ROWS = 12  # classes in view; the rest is folded
+_MAX_PAIRS = 12  # most frequent confusions in their place
+
+
+def sections(classes: Classes | None) -> str:
+    """Return the HTML of both cards."""
+    if classes is None:
+        return ""
+    accuracy_help = "Share of the images of each class that are predicted correctly, the weakest class first."
+    if classes.confusion is None:
+        return _html.card("Recall per class", accuracy_help, _accuracies(classes), "wide")
+    if len(classes.names) <= _MAX_MATRIX:
+        title, content = "Confusion matrix", _matrix(classes)
+        help_text = "Each row is a true class, each column a predicted class: mistakes are outside the diagonal."
+    else:
+        title, content = "Most frequent confusions", _pairs(classes)
+        help_text = "True classes and what they were mistaken for, the most frequent first."
+    return _html.card("Accuracy per class", accuracy_help, _accuracies(classes)) + _html.card(title, help_text, content)
+
+
+def _accuracies(classes: Classes) -> str:
+    order = [int(index) for index in np.argsort(np.nan_to_num(classes.accuracies, nan=2.0), kind="stable")]
+    rows = [_accuracy(classes, index) for index in order if classes.counts[index]]
+    folded = rows[_MAX_ROWS:]
+    more = f"<details><summary>{len(folded)} more classes</summary>{_list(folded)}</details>" if folded else ""
+    return _list(rows[:_MAX_ROWS]) + more
+
+
+def _list(rows: list[str]) -> str:
+    return f'<ul class="bars">{"".join(rows)}</ul>'
+
+
+def _accuracy(classes: Classes, index: int) -> str:
+    name, share, count = _html.escape(classes.names[index]), classes.accuracies[index], int(classes.counts[index])
+    return (
+        f'<li><span class="label" title="{name}">{name}</span><span class="bar"><span style="width:{share:.1%}"></span>'
+        f'</span><span class="value">{100 * share:.0f} %</span><span class="count">{count:,}</span></li>'
+    )
+
+
+def _matrix(classes: Classes) -> str:
+    shares = classes.confusion / np.maximum(classes.confusion.sum(axis=1, keepdims=True), 1)
+    largest = np.where(np.eye(len(shares), dtype=bool), 0, shares).max(initial=1e-9)
+    tints = np.where(np.eye(len(shares), dtype=bool), shares, shares / largest)  # mistakes among themselves
+    names = [_html.escape(name) for name in classes.names]
+    upright = "" if max(map(len, classes.names)) <= 3 else ' class="upright"'
+    head = "".join(f'<th scope="col" title="{name}"><span{upright}>{name}</span></th>' for name in names)
+    rows = []
+    for true, name in enumerate(names):
+        cells = "".join(
+            f'<td class="{"hit" if true == predicted else "miss" if count else "none"}" style="--tint:{tint:.2f}" '
+            f'title="{name} predicted as {names[predicted]}: {count:,}">{f"{count:,}" if count else "·"}</td>'
+            for predicted, (count, tint) in enumerate(zip(classes.confusion[true].tolist(), tints[true], strict=True))
+        )
+        rows.append(f'<tr><th scope="row" title="{name}"><span>{name}</span></th>{cells}</tr>')
+    return (
+        f'<div class="scroll"><table class="confusion"><thead><tr><td></td>{head}</tr></thead>'
+        f"<tbody>{''.join(rows)}</tbody></table></div>"
+    )
+
+
+def _pairs(classes: Classes) -> str:
+    wrong = classes.confusion - np.diag(np.diag(classes.confusion))
+    order = np.argsort(-wrong, axis=None, kind="stable")[:_MAX_PAIRS]
+    pairs = [np.unravel_index(index, wrong.shape) for index in order]
+    items = "".join(
+        f"<li><b>{int(wrong[true, predicted]):,} ×</b> {_html.escape(classes.names[true])} "
+        f"<span>predicted as</span> {_html.escape(classes.names[predicted])}</li>"
+        for true, predicted in pairs
+        if wrong[true, predicted]
+    )
+    return f'<ol class="pairs">{items}</ol>' if items else "<p>There are no mistakes.</p>"

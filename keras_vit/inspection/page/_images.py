@@ -1,0 +1,119 @@
+"""The part of the page that shows images with their predictions, and the data that its script draws maps from."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from keras_vit.inspection import plots
+from keras_vit.inspection.page import _html
+from keras_vit.inspection.page.content import ImageCard, View
+
+_MAX_SIDE = 1024  # pixels that the page keeps per side of an image
+_CHIPS = 3  # predictions per image
+_SMALL = 64  # images below this size show their pixels
+_HELP = "Bright patches count most. Dark borders were cropped before the model saw the image."
+_CONTROLS = """<div class="controls">
+<label>Show <select id="view"></select></label>
+<label class="wide"><span>Layer <output id="layer-name" for="layer"></output></span>
+<input type="range" id="layer" min="1" max="1" step="1" value="1"></label>
+<label>Head <select id="head"></select></label>
+<label>Opacity <input type="range" id="opacity" min="0" max="100" value="65"></label>
+<label class="check"><input type="checkbox" id="smooth" checked> smooth</label>
+<span class="scale">none <canvas id="scale" width="256" height="1"></canvas> most</span>
+<p id="view-help"></p>
+</div>
+"""
+
+
+def section(images: Sequence[ImageCard], views: Sequence[View], num_mistakes: int | None) -> str:
+    """Return the HTML of all images: mistakes first, with the controls of the maps above."""
+    if not images:
+        return ""
+    mistakes = [index for index, image in enumerate(images) if image.correct is False]
+    hidden = num_mistakes is not None and num_mistakes > len(mistakes)
+    groups = [
+        (f"Mistakes: the {len(mistakes)} most confident of {num_mistakes:,}" if hidden else "Mistakes", mistakes),
+        ("Correct predictions", [index for index, image in enumerate(images) if image.correct]),
+        ("Predictions", [index for index, image in enumerate(images) if image.correct is None]),
+    ]
+    named = [(title, indices) for title, indices in groups if indices]
+    parts = [_CONTROLS if views else ""]
+    for title, indices in named:
+        if len(named) > 1 or title != "Predictions":
+            parts.append(f"<h3>{title}</h3>")
+        figures = "".join(_figure(index, images[index], bool(views)) for index in indices)
+        parts.append(f'<div class="images{"" if views else " plain"}">\n{figures}</div>\n')
+    return _html.card("Where the model looks" if views else "Predictions", _HELP if views else "", "".join(parts))
+
+
+def data(images: Sequence[ImageCard], views: Sequence[View]) -> dict[str, Any]:
+    """Return what the script needs to draw the maps."""
+    return {
+        "colors": plots.heat_colors() if views else [],
+        "views": [
+            {"key": v.key, "title": v.title, "help": v.help, "frames": list(v.frames), "heads": v.heads} for v in views
+        ],
+        "images": [_image_data(image) for image in images],
+    }
+
+
+def _image_data(image: ImageCard) -> dict[str, Any]:
+    pixels, factor = _shrunk(image.pixels)
+    return {
+        "name": image.name,
+        "width": pixels.shape[1],
+        "height": pixels.shape[0],
+        "box": [round(edge / factor, 2) for edge in image.box],
+        "maps": {key: _map(values) for key, values in image.maps.items()},
+    }
+
+
+def _figure(index: int, image: ImageCard, with_map: bool) -> str:
+    pixels, _ = _shrunk(image.pixels)
+    source = plots.encode_picture(pixels)
+    url = _html.data_url(source, "image/png" if source.startswith(b"\x89PNG") else "image/jpeg")
+    name = _html.escape(image.name)
+    small = ' class="small"' if max(pixels.shape[:2]) < _SMALL else ""
+    original = f'<img id="image-{index}"{small} alt="{name}" src="{url}">'
+    overlay = f'<canvas id="overlay-{index}" role="img" aria-label="{name}"></canvas>' if with_map else ""
+    return (
+        f'<figure class="image"><div class="pair">{original}{overlay}</div>'
+        f'<figcaption><span class="name" title="{name}">{name}</span>{_chips(image)}</figcaption></figure>\n'
+    )
+
+
+def _chips(image: ImageCard) -> str:
+    chips = []
+    for rank, (label, probability) in enumerate(image.predictions[:_CHIPS]):
+        kind, mark = "", ""
+        if rank == 0 and image.correct is not None:
+            kind, mark = (" right", "✓ ") if image.correct else (" wrong", "✗ ")
+        label = _html.escape(label)
+        chips.append(
+            f'<li class="chip{kind}"><span title="{label}: {probability:.2%}">{mark}{label}</span>'
+            f"<b>{100 * probability:.0f} %</b></li>"
+        )
+    if image.truth is not None and not image.correct:
+        truth = _html.escape(image.truth)
+        chips.append(f'<li class="chip truth"><span title="{truth}">true class: {truth}</span></li>')
+    return f'<ul class="chips">{"".join(chips)}</ul>' if chips else ""
+
+
+def _shrunk(pixels: np.ndarray) -> tuple[np.ndarray, int]:
+    """Return an image, averaged over squares of pixels if it is large, and the side of the squares."""
+    pixels = plots.to_rgb(pixels)
+    factor = -(-max(pixels.shape[:2]) // _MAX_SIDE)
+    if factor == 1:
+        return pixels, 1
+    height, width = (max(size // factor, 1) for size in pixels.shape[:2])
+    cut = pixels[: height * factor, : width * factor].reshape(height, -1, width, pixels.shape[1] // width, 3)
+    return np.round(cut[:, :factor, :, :factor].mean(axis=(1, 3))).astype(np.uint8), factor
+
+
+def _map(values: np.ndarray) -> dict[str, Any]:
+    """Return maps as bytes, each scaled to its maximum."""
+    values = np.maximum(np.nan_to_num(np.asarray(values, np.float32)), 0.0)
+    largest = values.max(axis=(-2, -1), keepdims=True)
+    scaled = np.round(255 * values / np.maximum(largest, 1e-30)).astype(np.uint8)
+    return {"grid": list(values.shape[-2:]), "values": _html.to_base64(scaled.tobytes())}

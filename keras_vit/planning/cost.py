@@ -1,0 +1,275 @@
+"""Costs of a model, counted from its configuration: parameters, multiply-adds and saved activations.
+
+Multiply-adds are those of convolutions and matrix products. Norms, softmax and activation functions would add about one
+percent. One multiply-add is two floating-point operations.
+"""
+
+import dataclasses
+from typing import Any
+
+from keras_vit import models
+
+# Peak memory per image of a step that is not compiled, as a multiple of its saved activations. Measured on a CPU at 224
+# pixels: in float32 1.2 for a ViT, 1.4 for a hybrid, 1.5 for a BiT; in bfloat16, whose sums are in float32, 1.7 to 1.8.
+UNFUSED = 1.8
+
+
+@dataclasses.dataclass(frozen=True)
+class Cost:
+    """Costs of a model.
+
+    Attributes:
+        parameters: Number of weights.
+        macs: Multiply-adds of the forward pass per image. All tokens count, as in the paper. If only the class token is
+            read, the last block computes less: 7 % of a model of twelve blocks.
+        activations: Number of values per image that the backward pass needs from the forward pass: inputs of matrix
+            products, norms, poolings and GELU, attention weights, and dropout masks, without those that the kernels of
+            `keras_vit.layers` recompute. With `remat`, or attention in chunks, recomputed values count for one block
+            instead of all. The temporary values of a step come on top: see `UNFUSED`.
+        tokens: Length of the transformer's sequence; 0 without a transformer.
+    """
+
+    parameters: int
+    macs: int
+    activations: int
+    tokens: int = 0
+
+    @property
+    def training_flops(self) -> int:
+        """Floating-point operations of forward and backward pass per image: three times the forward pass."""
+        return 6 * self.macs
+
+
+def of_variant(name: str, **arguments: Any) -> Cost:
+    """Return the costs of a named model without building it.
+
+    Args:
+        name: One of `keras_vit.list_models()`.
+        **arguments: Arguments of `keras_vit.create_model`.
+
+    Raises:
+        ValueError: If the name is unknown or an argument is wrong.
+    """
+    if name in models.VIT:
+        return of_config(models.ViTConfig(**{**dataclasses.asdict(models.VIT[name]), **arguments}))
+    if name in models.BIT:
+        return of_config(models.BiTConfig(**{**dataclasses.asdict(models.BIT[name]), **arguments}))
+    raise ValueError(f"There is no model named {name!r}. Known names: {', '.join(models.list_models())}.")
+
+
+def of_config(config: models.ViTConfig | models.BiTConfig) -> Cost:
+    """Return the costs of a model with this configuration.
+
+    Args:
+        config: The configuration. A model for images of any size counts for 224 pixels.
+    """
+    return _bit(config) if isinstance(config, models.BiTConfig) else _vit(config)
+
+
+class _Tally:
+    """Sums over the operations of a model, in the order of the forward pass."""
+
+    def __init__(self):
+        self.parameters = self.macs = self.activations = 0
+
+    def dense(self, rows: int, inputs: int, outputs: int, bias: bool = True, parameters: bool = True) -> None:
+        """Add a matrix product of `rows` vectors."""
+        self.parameters += (inputs * outputs + bias * outputs) if parameters else 0
+        self.macs += rows * inputs * outputs
+        self.activations += rows * inputs
+
+    def conv(self, size: tuple[int, int], kernel: int, inputs: int, outputs: int, strides: int = 1) -> tuple[int, int]:
+        """Add a convolution of an `[h, w, inputs]` map and return the size of its output."""
+        height, width = -(-size[0] // strides), -(-size[1] // strides)
+        self.parameters += kernel * kernel * inputs * outputs
+        self.macs += height * width * kernel * kernel * inputs * outputs
+        self.activations += size[0] * size[1] * inputs
+        return height, width
+
+    def norm(self, rows: int, width: int) -> None:
+        """Add a norm with scale and bias."""
+        self.parameters += 2 * width
+        self.activations += rows * width
+
+    def elementwise(self, count: int) -> None:
+        """Add a function whose gradient needs its input."""
+        self.activations += count
+
+    def dropout(self, count: int) -> None:
+        """Add the mask of a dropout: one byte per value, half of a 16-bit number."""
+        self.activations += count // 2
+
+    def add(self, other: "_Tally") -> None:
+        """Add everything that another tally counted."""
+        self.parameters += other.parameters
+        self.macs += other.macs
+        self.activations += other.activations
+
+    def cost(self, tokens: int = 0) -> Cost:
+        return Cost(self.parameters, self.macs, self.activations, tokens)
+
+
+def _vit(config: models.ViTConfig) -> Cost:
+    tally, width, tokens = _Tally(), config.hidden_size, config.num_tokens
+    channels = config.channels
+    if config.resnet_blocks is not None:
+        channels = _hybrid_stem(tally, config)
+    patch = _pair(config.patch_size)
+    tally.dense(config.grid[0] * config.grid[1], patch[0] * patch[1] * channels, width)
+    tally.parameters += (config.num_prefix_tokens + config.num_registers) * width
+    tally.parameters += _positions(config)
+    if config.dropout_rate:
+        tally.dropout(tokens * width)
+
+    blocks = _Tally()
+    for _ in range(config.num_layers):
+        _block(blocks, config, tokens)
+    if config.remat == "blocks" and config.num_layers:  # the input of each block, and one recomputed block at a time
+        blocks.activations = config.num_layers * tokens * width + blocks.activations // config.num_layers
+    if config.num_layers and _in_chunks(config, tokens):  # the weights of one chunk at a time
+        blocks.activations += config.num_heads * (config.attention_chunk_size or 0) * tokens
+    tally.add(blocks)
+
+    tally.norm(1 if config.norm_after_pooling else tokens, width)
+    if config.pooling == "map":
+        _map_head(tally, config, tokens)
+    _vit_head(tally, config, 1 if config.pooling is not None else tokens)
+    return tally.cost(tokens)
+
+
+def _block(tally: _Tally, config: models.ViTConfig, tokens: int) -> None:
+    """Count a block, which saves 7 vectors of `D` and 2 of the MLP's width per token, and the attention weights."""
+    width = config.hidden_size
+    tally.norm(tokens, width)
+    for _ in ("query", "key", "value"):
+        tally.dense(tokens, width, width, bias=config.qkv_bias)
+    tally.activations -= 2 * tokens * width  # the three share their input
+    _attention(tally, config, tokens, tokens)
+    tally.dense(tokens, width, width)
+    if config.position_embedding == "relative":
+        offsets = 2 * tokens - 1
+        tally.parameters += offsets * (width // config.num_heads)
+        tally.macs += tokens * offsets * width
+    tally.norm(tokens, width)
+    tally.dense(tokens, width, config.mlp_dim)
+    tally.activations -= tokens * width  # the output of the norm is recomputed
+    tally.elementwise(tokens * config.mlp_dim)  # GELU
+    tally.dense(tokens, config.mlp_dim, width)
+    if config.attention_dropout_rate:
+        weights = config.num_heads * tokens * tokens
+        tally.elementwise(weights)  # after the dropout; softmax needs them before it
+        tally.dropout(weights)
+    if config.dropout_rate:
+        tally.dropout(tokens * (2 * width + config.mlp_dim))
+    if config.layer_scale is not None:
+        tally.parameters += 2 * width
+        tally.elementwise(2 * tokens * width)
+
+
+def _attention(tally: _Tally, config: models.ViTConfig, queries: int, keys: int) -> None:
+    tally.macs += 2 * queries * keys * config.hidden_size
+    tally.activations += (queries + 2 * keys) * config.hidden_size
+    if not _in_chunks(config, queries):  # otherwise the backward pass recomputes the weights
+        tally.activations += config.num_heads * queries * keys
+
+
+def _in_chunks(config: models.ViTConfig, queries: int) -> bool:
+    return config.attention_chunk_size is not None and queries > config.attention_chunk_size
+
+
+def _map_head(tally: _Tally, config: models.ViTConfig, tokens: int) -> None:
+    width = config.hidden_size
+    tally.parameters += width
+    tally.dense(1, width, width)
+    tally.dense(tokens, width, width)
+    tally.dense(tokens, width, width)
+    tally.activations -= tokens * width
+    _attention(tally, config, 1, tokens)
+    tally.dense(1, width, width)
+    tally.norm(1, width)
+    tally.dense(1, width, config.mlp_dim)
+    tally.elementwise(config.mlp_dim)
+    tally.dense(1, config.mlp_dim, width)
+
+
+def _vit_head(tally: _Tally, config: models.ViTConfig, rows: int) -> None:
+    width, heads = config.hidden_size, 2 if config.distillation_token is True else 1
+    if config.representation_size is not None:
+        for head in range(heads):
+            tally.dense(rows, width, config.representation_size, parameters=head == 0)
+        width = config.representation_size
+    if config.include_top:
+        for _ in range(heads):
+            tally.dense(rows, width, config.classes or 0)
+
+
+def _positions(config: models.ViTConfig) -> int:
+    """Return the number of parameters of the position embeddings that are added to tokens."""
+    grid, width, prefix = config.grid, config.hidden_size, config.num_prefix_tokens
+    learned = {
+        "learned": config.num_position_entries * width,
+        "learned2d": (grid[0] + grid[1]) * (width // 2) + prefix * width,
+    }
+    times = config.num_layers if config.position_embedding_at == "every_layer" else 1
+    return times * learned.get(config.position_embedding, 0)
+
+
+def _hybrid_stem(tally: _Tally, config: models.ViTConfig) -> int:
+    """Count the ResNet of a hybrid and return the number of its channels."""
+    size = tally.conv(_image_size(config), 7, config.channels, 64, 2)
+    channels = 64
+    tally.norm(size[0] * size[1], channels)
+    size = _max_pool(tally, size, channels)
+    for stage, units in enumerate(config.resnet_blocks or ()):
+        features = 64 * 2**stage
+        for unit in range(units):
+            strides = 2 if stage and not unit else 1
+            if channels != 4 * features or strides > 1:
+                projected = tally.conv(size, 1, channels, 4 * features, strides)
+                tally.norm(projected[0] * projected[1], 4 * features)
+                tally.activations -= size[0] * size[1] * channels  # shared with the first convolution
+            tally.conv(size, 1, channels, features)
+            tally.norm(size[0] * size[1], features)
+            size = tally.conv(size, 3, features, features, strides)
+            tally.norm(size[0] * size[1], features)
+            tally.conv(size, 1, features, 4 * features)
+            tally.norm(size[0] * size[1], 4 * features)
+            channels = 4 * features
+    return channels
+
+
+def _bit(config: models.BiTConfig) -> Cost:
+    tally = _Tally()
+    channels = 64 * config.width_factor
+    size = _max_pool(tally, tally.conv(_image_size(config), 7, config.channels, channels, 2), channels)
+    for stage, units in enumerate(config.block_sizes):
+        features = 64 * config.width_factor * 2**stage
+        for unit in range(units):
+            strides = 2 if stage and not unit else 1
+            tally.norm(size[0] * size[1], channels)
+            if channels != 4 * features or strides > 1:
+                tally.conv(size, 1, channels, 4 * features, strides)
+                tally.activations -= size[0] * size[1] * channels
+            tally.conv(size, 1, channels, features)
+            tally.norm(size[0] * size[1], features)
+            size = tally.conv(size, 3, features, features, strides)
+            tally.norm(size[0] * size[1], features)
+            tally.conv(size, 1, features, 4 * features)
+            channels = 4 * features
+    tally.norm(size[0] * size[1], channels)
+    if config.include_top:
+        tally.dense(1, channels, config.classes or 0)
+    return tally.cost()
+
+
+def _max_pool(tally: _Tally, size: tuple[int, int], channels: int) -> tuple[int, int]:
+    tally.elementwise(size[0] * size[1] * channels)
+    return -(-size[0] // 2), -(-size[1] // 2)
+
+
+def _image_size(config: models.ViTConfig | models.BiTConfig) -> tuple[int, int]:
+    return _pair(config.image_size or 224)
+
+
+def _pair(value: int | tuple[int, int]) -> tuple[int, int]:
+    return (value, value) if isinstance(value, int) else value

@@ -1,0 +1,109 @@
+"""Sizes of public data sets, for planning without them."""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from keras_vit.data import splits
+from keras_vit.evaluators import vtab
+
+
+@dataclasses.dataclass(frozen=True)
+class Dataset:
+    """A data set.
+
+    Attributes:
+        splits: Number of examples per split.
+        classes: Number of classes.
+        shape: Height, width and channels of images that are stored as arrays; None for encoded images.
+    """
+
+    splits: Mapping[str, int]
+    classes: int
+    shape: tuple[int, int, int] | None = None
+
+
+class Size(NamedTuple):
+    """Size of a split: its examples, its classes, and the shape of its arrays. None for what is unknown."""
+
+    examples: int | None = None
+    classes: int | None = None
+    shape: tuple[int, int, int] | None = None
+
+
+_GRAY = (28, 28, 1)
+_MNIST = Dataset({"train": 60_000, "test": 10_000}, 10, _GRAY)
+
+# By the beginning of their names.
+DATASETS = {
+    "tfds:cifar10": Dataset({"train": 50_000, "test": 10_000}, 10),
+    "tfds:cifar100": Dataset({"train": 50_000, "test": 10_000}, 100),
+    "tfds:oxford_iiit_pet": Dataset({"train": 3_680, "test": 3_669}, 37),
+    "tfds:oxford_flowers102": Dataset({"train": 1_020, "validation": 1_020, "test": 6_149}, 102),
+    "tfds:imagenet2012": Dataset({"train": 1_281_167, "validation": 50_000}, 1_000),
+    "tfds:imagenet21k": Dataset({"full": 14_197_122}, 21_843),
+    "tfrecord:jft": Dataset({"train": 303_000_000, "test": 50_000}, 18_291),  # not public
+}
+
+# The locations in the recipes of this package. Other folders may contain anything.
+LOCATIONS = {
+    "digits": Dataset({"train": 1_437, "test": 360}, 10),
+    "fashion_mnist": _MNIST,
+    "idx:/usr/share/datasets/fashion-mnist": _MNIST,
+    # Fashion-MNIST as `benchmarks.results` splits it: eight classes, and 500 training images of each of the other two.
+    "npz:runs/results/data/eight.npz": Dataset({"train": 48_000, "test": 8_000}, 8, _GRAY),
+    "npz:runs/results/data/two.npz": Dataset({"train": 1_000, "test": 2_000}, 2, _GRAY),
+}
+
+# Classes of the tasks of VTAB (https://arxiv.org/abs/1910.04867), and examples of the training splits.
+VTAB = {
+    "caltech101": 102,
+    "cifar100": 100,
+    "dtd": 47,
+    "flowers102": 102,
+    "pets": 37,
+    "sun397": 397,
+    "svhn": 10,
+    "patch_camelyon": 2,
+    "eurosat": 10,
+    "resisc45": 45,
+    "diabetic_retinopathy": 5,
+    "clevr_count": 8,
+    "clevr_distance": 6,
+    "dmlab": 6,
+    "kitti_distance": 4,
+    "dsprites_location": 16,
+    "dsprites_orientation": 16,
+    "smallnorb_azimuth": 18,
+    "smallnorb_elevation": 9,
+}
+VTAB_SPLITS = {"train800": 800, "val200": 200, "train800val200": 1_000}
+
+
+def size(source: str, split: str) -> Size:
+    """Return the size of a split without opening it, as far as it is known.
+
+    Args:
+        source: A name for `keras_vit.data.open_source`. Its options and version are ignored.
+        split: The split, in the notation of TensorFlow Datasets.
+
+    Raises:
+        ValueError: If a known data set has no such split, or VTAB has no such task.
+    """
+    name = source.partition("#")[0]
+    kind, _, location = name.partition(":")
+    if kind == "vtab":
+        (task,) = vtab.check_tasks([location])
+        return Size(VTAB_SPLITS.get(split), VTAB[task])
+    known = LOCATIONS.get(name) or _dataset(name)
+    if known is None:
+        return Size()
+    parts = splits.parse(split, known.splits, name)
+    return Size(sum(part.stop - part.start for part in parts), known.classes, known.shape)
+
+
+def _dataset(name: str) -> Dataset | None:
+    for prefix, known in DATASETS.items():
+        if name == prefix or name.startswith((f"{prefix}:", f"{prefix}/")):
+            return known
+    return None

@@ -1,0 +1,126 @@
+"""Costs of a recipe: size of the model, operations, memory, and time on the hardware of the paper."""
+
+import dataclasses
+
+from keras_vit import recipe as recipes
+from keras_vit.planning import cost
+
+TPU_V3_CORE_FLOPS = 61.5e12  # a TPUv3 chip has two cores and 123 TFLOP/s in bfloat16
+UTILIZATION = 0.3  # the paper's ViT-H/14 reached 0.32, and big_vision's ViT-S/16 in 6.5 h on a TPUv3-8 0.27
+_DAY = 24 * 3_600
+
+
+@dataclasses.dataclass(frozen=True)
+class Published:
+    """A run of the paper's table 2.
+
+    Attributes:
+        name: Model and data set.
+        variant: Name of the model.
+        examples: Number of images of the data set.
+        epochs: Epochs in table 3, which has two numbers for some runs.
+        core_days: Published TPUv3-core-days.
+    """
+
+    name: str
+    variant: str
+    examples: float
+    epochs: tuple[int, ...]
+    core_days: float
+
+    def utilization(self, epochs: int) -> float:
+        """Return the fraction of the hardware's peak that the published time amounts to."""
+        flops = cost.of_variant(self.variant).training_flops * self.examples * epochs
+        return flops / (self.core_days * _DAY * TPU_V3_CORE_FLOPS)
+
+
+PAPER = (
+    Published("ViT-L/16 on ImageNet-21k", "ViT-L/16", 14.2e6, (30, 90), 230),
+    Published("ViT-L/16 on JFT-300M", "ViT-L/16", 303e6, (7, 14), 680),
+    Published("ViT-H/14 on JFT-300M", "ViT-H/14", 303e6, (14,), 2_500),
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """Costs of a recipe.
+
+    Attributes:
+        cost: Costs of the model.
+        batch_size: Images per step, over all devices.
+        total_steps: Number of steps.
+        epochs: Number of passes over the training examples; None if their number is unknown.
+        weights_bytes: Bytes of weights, gradients, optimizer state and moving averages per device.
+        activations_bytes: Bytes of the saved activations per device; see `cost.Cost`.
+    """
+
+    cost: cost.Cost
+    batch_size: int
+    total_steps: int
+    epochs: float | None
+    weights_bytes: int
+    activations_bytes: int
+
+    @property
+    def examples_seen(self) -> int:
+        """Number of images of the run."""
+        return self.batch_size * self.total_steps
+
+    @property
+    def step_flops(self) -> int:
+        """Floating-point operations per step, over all devices."""
+        return self.cost.training_flops * self.batch_size
+
+    @property
+    def total_flops(self) -> int:
+        """Floating-point operations of the run."""
+        return self.step_flops * self.total_steps
+
+    def core_days(self, utilization: float = UTILIZATION) -> float:
+        """Return the time in TPUv3-core-days.
+
+        Args:
+            utilization: Fraction of the hardware's peak that the run reaches.
+        """
+        return self.total_flops / (TPU_V3_CORE_FLOPS * utilization * _DAY)
+
+
+def of_recipe(
+    recipe: recipes.Recipe, classes: int, num_examples: int | None = None, devices: int = 1, channels: int = 3
+) -> Plan:
+    """Return the costs of a recipe without building anything.
+
+    Args:
+        recipe: The recipe.
+        classes: Number of classes of its data.
+        num_examples: Number of training examples, for the epochs.
+        devices: Number of devices that share a batch.
+        channels: Number of channels of the images.
+    """
+    counted = model_cost(recipe, classes, channels)
+    batch_size, optim = recipe.data.batch_size, recipe.optim
+    at_a_time = -(-batch_size // (devices * optim.accumulation_steps))
+    number = 4 if recipe.precision == "float32" else 2
+    return Plan(
+        counted,
+        batch_size,
+        recipe.total_steps,
+        None if num_examples is None else batch_size * recipe.total_steps / num_examples,
+        counted.parameters * _bytes_per_weight(recipe),
+        counted.activations * at_a_time * number,
+    )
+
+
+def model_cost(recipe: recipes.Recipe, classes: int, channels: int = 3) -> cost.Cost:
+    """Return the costs of a recipe's model. The arguments are those of `of_recipe`."""
+    arguments = recipes.model_arguments(recipe)
+    return cost.of_variant(recipe.model.variant, classes=classes, channels=channels, **arguments)
+
+
+def _bytes_per_weight(recipe: recipes.Recipe) -> int:
+    optim = recipe.optim
+    weight = 2 if recipe.precision == "bfloat16" else 4
+    first_moment = 2 if optim.momentum_dtype == "bfloat16" else 4
+    slots = {"sgd": first_moment if optim.momentum else 0}.get(optim.name, first_moment + 4)
+    gradients = 4 * (2 if optim.accumulation_steps > 1 else 1)
+    return weight + gradients + slots + (4 if optim.ema else 0)

@@ -1,0 +1,275 @@
+"""Plan of a recipe on a TPU slice, by the TPU compiler: does it fit, how fast can it be, and what would help."""
+
+import dataclasses
+import time
+from collections.abc import Callable
+
+import keras
+from absl import logging
+
+from keras_vit import models
+from keras_vit import recipe as recipes
+from keras_vit.planning import tpu_compiler, tpu_step, tpu_step_jax
+from keras_vit.planning.tpu_compiler import Compiled, DoesNotFit
+from keras_vit.planning.tpu_targets import Target
+
+_MAX_IMAGES_PER_DEVICE = 4_096  # where the search for the largest batch ends
+
+
+@dataclasses.dataclass(frozen=True)
+class Setting:
+    """Fields of a recipe that determine the memory of a step.
+
+    Attributes:
+        batch_size: Images per step, over all devices.
+        remat: Whether the backward pass recomputes encoder blocks.
+        accumulation_steps: Micro-batches per step.
+        fsdp: Whether weights and optimizer are sharded (on the JAX backend).
+    """
+
+    batch_size: int
+    remat: bool = False
+    accumulation_steps: int = 1
+    fsdp: bool = False
+
+    def overrides(self, requested: "Setting") -> tuple[str, ...]:
+        """Return the flags that change the requested setting to this one."""
+        found = []
+        if self.batch_size != requested.batch_size:
+            found.append(f"--config.data.batch_size={self.batch_size}")
+        if self.remat != requested.remat:
+            found.append(f"--config.model.remat={'blocks' if self.remat else 'none'}")
+        if self.fsdp != requested.fsdp:
+            found.append("--fsdp")
+        if self.accumulation_steps != requested.accumulation_steps:
+            found.append(f"--config.optim.accumulation_steps={self.accumulation_steps}")
+        return tuple(found)
+
+
+@dataclasses.dataclass(frozen=True)
+class Estimate:
+    """Result of the compiler for one setting, and the bounds that follow from the hardware.
+
+    Attributes:
+        setting: The compiled setting.
+        target: The slice.
+        result: The compiler's result.
+        capacity: Bytes of memory per device that a program may use.
+        gradient_bytes: Bytes of the gradients, which are summed over all devices.
+    """
+
+    setting: Setting
+    target: Target
+    result: Compiled | DoesNotFit
+    capacity: int
+    gradient_bytes: int
+
+    @property
+    def fits(self) -> bool:
+        """Whether the program can run."""
+        return isinstance(self.result, Compiled) and self.result.memory <= self.capacity
+
+    @property
+    def free(self) -> int:
+        """Bytes left per device; negative if the program does not fit."""
+        return self.capacity - self.result.memory
+
+    @property
+    def seconds(self) -> dict[str, float]:
+        """Lower bounds of the time of a step, from its operations and its traffic to memory and between chips."""
+        result, target = self.result, self.target
+        assert isinstance(result, Compiled), "a program that does not fit has no time"
+        # In an all-gather or reduce-scatter, each chip of a ring sends (n - 1) / n of the data. An all-reduce is both.
+        # Sharded weights are gathered twice, for the forward and the backward pass, and their gradients are scattered.
+        ring = (3 if self.setting.fsdp else 2) * (target.chips - 1) / target.chips
+        return {
+            "compute": result.flops / target.peak_flops,
+            "memory bandwidth": result.bytes_accessed / target.bandwidth,
+            "interconnect": ring * self.gradient_bytes / target.generation.interconnect,
+        }
+
+    @property
+    def limit(self) -> str:
+        """The resource that takes the longest time."""
+        seconds = self.seconds
+        return max(seconds, key=lambda name: seconds[name])
+
+    @property
+    def step_seconds(self) -> float:
+        """Lower bound of the time of a step: all resources at their peak at the same time (roofline model)."""
+        return max(self.seconds.values())
+
+    @property
+    def images_per_second(self) -> float:
+        """Upper bound of the throughput, over all devices."""
+        return self.setting.batch_size / self.step_seconds
+
+
+class Planner:
+    """Planner that compiles settings of a recipe for a slice, each of them once.
+
+    Args:
+        compile_step: Function from a `Setting` to the compiler's result.
+        target: The slice.
+        capacity: Bytes of memory per device that a program may use.
+        gradient_bytes: Bytes of the gradients.
+        rematerializes: Whether the model can recompute its blocks.
+        shards: Whether weights can be sharded.
+    """
+
+    def __init__(
+        self,
+        compile_step: Callable[[Setting], Compiled | DoesNotFit],
+        target: Target,
+        capacity: int,
+        gradient_bytes: int = 0,
+        rematerializes: bool = True,
+        shards: bool = False,
+    ):
+        self.compile_step = compile_step
+        self.target = target
+        self.capacity = capacity
+        self.gradient_bytes = gradient_bytes
+        self.rematerializes = rematerializes
+        self.shards = shards
+        self._estimates: dict[Setting, Estimate] = {}
+
+    def estimate(self, setting: Setting) -> Estimate:
+        """Return the estimate of a setting."""
+        if setting not in self._estimates:
+            started = time.monotonic()
+            result = self.compile_step(setting)
+            estimate = Estimate(setting, self.target, result, self.capacity, self.gradient_bytes)
+            self._estimates[setting] = estimate
+            logging.info(
+                "Compiled in %.0f s: batch size %s, remat %s, %d micro-batches%s: %s, %.2f GiB per device",
+                time.monotonic() - started,
+                f"{setting.batch_size:,}",
+                "blocks" if setting.remat else "none",
+                setting.accumulation_steps,
+                ", fsdp" * setting.fsdp,
+                "fits" if estimate.fits else "does not fit",
+                result.memory / 2**30,
+            )
+        return self._estimates[setting]
+
+    def largest_batch(self, setting: Setting) -> Estimate | None:
+        """Search for the largest batch size that fits, to within a few percent.
+
+        Memory is roughly linear in the batch size, so guesses come from a line through the compiled settings.
+
+        Args:
+            setting: The setting whose batch size is varied; the search begins there.
+
+        Returns:
+            The estimate of a compiled setting that fits, or None if not even one image per device does.
+        """
+        unit = self.target.devices * setting.accumulation_steps
+        most = _MAX_IMAGES_PER_DEVICE // setting.accumulation_steps
+        tried: dict[int, Estimate] = {}  # by images per device and micro-batch
+
+        def attempt(images):
+            tried[images] = self.estimate(dataclasses.replace(setting, batch_size=images * unit))
+            return tried[images].fits
+
+        attempt(max(1, min(most, setting.batch_size // unit)))
+        while True:
+            good = [images for images, estimate in tried.items() if estimate.fits]
+            bad = [images for images, estimate in tried.items() if not estimate.fits]
+            low, high = max(good, default=0), min(bad, default=most + 1)
+            if high - low <= max(1, low // 32):
+                return tried[low] if low else None
+            attempt(self._next(tried, low, high))
+
+    def _next(self, tried: dict[int, Estimate], low: int, high: int) -> int:
+        """Return a size between `low`, which fits, and `high`, which does not, on a line through known ones."""
+        known = sorted((abs(estimate.free), images, estimate.result.memory) for images, estimate in tried.items())
+        (_, x1, y1), (_, x0, y0) = known[0], known[1] if len(known) > 1 else (0, 0, 0)
+        if (y1 - y0) * (x1 - x0) > 0:
+            guess = x1 + int((self.capacity - y1) * (x1 - x0) / (y1 - y0))
+        else:  # not linear: close to the limit, the compiler saves memory in other ways
+            guess = (low + high) // 2
+        margin = max(1, (high - low) // 32)
+        guess = min(max(guess, low + margin), high - margin)
+        rounded = guess // 8 * 8  # multiples of 8 suit the hardware
+        return rounded if low + margin <= rounded <= high - margin else guess
+
+    def remedies(self, setting: Setting) -> list[Estimate]:
+        """Return settings that fit instead of one that does not, the fastest first.
+
+        They recompute blocks, accumulate gradients over micro-batches, and shard the weights if possible, in all
+        combinations. The batch size stays the same, because the result of the training depends on it.
+        """
+        found = []
+        for fsdp in sorted({setting.fsdp, setting.fsdp or self.shards}):
+            for remat in sorted({setting.remat, setting.remat or self.rematerializes}):
+                fits = self._fewest_parts(dataclasses.replace(setting, remat=remat, fsdp=fsdp))
+                found += [fits] if fits else []
+        return sorted(found, key=lambda estimate: estimate.step_seconds)
+
+    def _fewest_parts(self, setting: Setting) -> Estimate | None:
+        """Return the estimate with the fewest micro-batches that fits, or None."""
+        steps = setting.accumulation_steps
+        while setting.batch_size % (self.target.devices * steps) == 0:
+            estimate = self.estimate(dataclasses.replace(setting, accumulation_steps=steps))
+            if estimate.fits:
+                return estimate
+            steps *= 2
+        return None
+
+
+def setting_of(recipe: recipes.Recipe, fsdp: bool = False) -> Setting:
+    """Return the setting of a recipe."""
+    return Setting(recipe.data.batch_size, recipe.model.remat == "blocks", recipe.optim.accumulation_steps, fsdp)
+
+
+def of_recipe(recipe: recipes.Recipe, classes: int, target: Target, example: dict | None = None) -> Planner:
+    """Return the planner of a recipe's training step on the current Keras backend.
+
+    Args:
+        recipe: The recipe.
+        classes: Number of classes of its data.
+        target: The slice.
+        example: Specification of a batch; see `tpu_step.batch_spec`.
+
+    Raises:
+        ValueError: If the batch size is not a multiple of the number of devices.
+        CompilerMissing: If the extra `plan` is not installed.
+    """
+    check_batch_size(recipe, target)
+    capacity = tpu_compiler.capacity(target)
+    on_jax = keras.backend.backend() == "jax"
+    kind = tpu_step_jax if on_jax else tpu_step
+    programs = kind.Programs(recipe, classes, tpu_step.batch_spec(recipe, example), target)
+
+    def compile_step(setting):
+        return programs.compile(with_setting(recipe, setting), setting.fsdp)
+
+    return Planner(compile_step, target, capacity, programs.gradient_bytes, recipe.model.variant in models.VIT, on_jax)
+
+
+def with_setting(recipe: recipes.Recipe, setting: Setting) -> recipes.Recipe:
+    """Return the recipe with the fields of a setting."""
+    remat = "blocks" if setting.remat else recipe.model.remat and "none"
+    return dataclasses.replace(
+        recipe,
+        model=dataclasses.replace(recipe.model, remat=remat),
+        data=dataclasses.replace(recipe.data, batch_size=setting.batch_size),
+        optim=dataclasses.replace(recipe.optim, accumulation_steps=setting.accumulation_steps),
+    )
+
+
+def check_batch_size(recipe: recipes.Recipe, target: Target) -> None:
+    """Check that the batch size is a multiple of the number of devices and micro-batches.
+
+    Raises:
+        ValueError: If it is not. The message names the nearest multiple.
+    """
+    unit = target.devices * recipe.optim.accumulation_steps
+    if recipe.data.batch_size % unit:
+        raise ValueError(
+            f"data.batch_size must be a multiple of the {target.devices} devices of {target.name}"
+            f"{' times the micro-batches' if recipe.optim.accumulation_steps > 1 else ''}. Received: "
+            f"data.batch_size={recipe.data.batch_size}. The nearest multiple is "
+            f"{recipes.nearest_multiple(recipe.data.batch_size, unit)}."
+        )

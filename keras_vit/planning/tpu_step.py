@@ -1,0 +1,148 @@
+"""The training step of a recipe as the program that each replica of `tf.distribute.TPUStrategy` runs.
+
+It includes everything that `strategy.run` does: preprocessing on the device, mixup, forward and backward pass, the sum
+over all replicas, clipping, the update and the moving averages.
+"""
+
+import functools
+import math
+
+import tensorflow as tf
+from tensorflow.compiler.tf2xla.ops import gen_xla_ops
+
+from keras_vit import recipe as recipes
+from keras_vit.data import preprocess
+from keras_vit.planning import tpu_compiler
+from keras_vit.planning.tpu_compiler import Compiled, DoesNotFit
+from keras_vit.planning.tpu_targets import Target
+from keras_vit.training import device_preprocessing as inputs
+from keras_vit.training.tf.state import TrainState
+from keras_vit.training.tf.step import EvalStep, TrainStep
+
+
+class Replica(tf.distribute.ReplicaContext):
+    """Replica context of TPUStrategy without a TPU.
+
+    Args:
+        strategy: The strategy of the variables.
+        index: Index of this replica, an int32 scalar tensor.
+        replicas: Number of replicas.
+    """
+
+    def __init__(self, strategy: tf.distribute.Strategy, index: tf.Tensor, replicas: int):
+        super().__init__(strategy, index)
+        self._replicas = replicas
+
+    def all_reduce(self, reduce_op, value, options=None):
+        """Sum over the replicas with the XLA operation that TPUStrategy's all-reduce becomes."""
+        if reduce_op != tf.distribute.ReduceOp.SUM:
+            raise ValueError(f"Only sums over the replicas are supported. Received: {reduce_op}.")
+        group = tf.constant([list(range(self._replicas))])
+        return tf.nest.map_structure(lambda x: gen_xla_ops.xla_all_reduce(x, group, "Add", "CrossReplica"), value)
+
+
+class State(TrainState):
+    """State whose variables of the same shape share one array of zeros, so that a large model takes no memory."""
+
+    def _slot(self, weight, dtype):
+        return tf.Variable(zeros(tuple(weight.shape), dtype), trainable=False)
+
+
+def described(recipe: recipes.Recipe, classes: int, channels: int):
+    """Return the model of a recipe, whose variables of the same shape share one array of zeros."""
+    model = recipes.describe_model(recipe, classes, channels)
+    for variable in model.variables:
+        variable._initialize(zeros(tuple(variable.shape), variable.dtype))  # Keras has no public way to set the value
+    return model
+
+
+@functools.cache
+def zeros(shape: tuple[int, ...], dtype: str) -> tf.Tensor:
+    """Return the zeros of a shape, always the same tensor."""
+    return tf.zeros(shape, dtype)
+
+
+class Programs:
+    """Steps that `train.main --distribute=tpu` runs in each replica.
+
+    Args:
+        recipe: The recipe.
+        classes: Number of classes of its data.
+        batch: Specification of a batch of any size; see `batch_spec`.
+        target: The slice.
+
+    Attributes:
+        gradient_bytes: Bytes of the gradients, which are summed over the replicas.
+    """
+
+    def __init__(self, recipe: recipes.Recipe, classes: int, batch: dict[str, tf.TensorSpec], target: Target):
+        self.classes, self.batch, self.target = classes, batch, target
+        self._states: dict[str, State] = {}
+        trained = self._state(recipe).trained
+        self.gradient_bytes = 4 * sum(math.prod(weight.shape) for weight in trained)
+
+    def compile(self, recipe: recipes.Recipe, fsdp: bool = False) -> Compiled | DoesNotFit:
+        """Compile the training step of a recipe that differs in its `tpu_plan.Setting`."""
+        return tpu_compiler.compile_hlo(self.train_step(recipe), self.target, self.target.devices)
+
+    def train_step(self, recipe: recipes.Recipe) -> bytes:
+        """Return the training step of one replica as a serialized HLO module."""
+        replicas, batch_size = self.target.devices, recipe.data.batch_size
+        step = TrainStep(self._state(recipe), recipe, inputs.training_inputs(recipe, self.classes), batch_size)
+        strategy = tf.distribute.get_strategy()
+
+        def run(batch, index, replica):
+            with Replica(strategy, replica, replicas):
+                return step(batch, index)
+
+        specs = {name: _with_size(spec, batch_size // replicas) for name, spec in self.batch.items()}
+        return lower(run, specs, tf.TensorSpec([], tf.int64), tf.TensorSpec([], tf.int32))
+
+    def eval_step(self, recipe: recipes.Recipe, confusion: bool = False) -> bytes:
+        """Return the evaluation step of one replica as a serialized HLO module."""
+        step = EvalStep(self._state(recipe), recipe, inputs.evaluation_inputs(recipe, self.classes), confusion)
+        size = (recipe.data.eval_batch_size or recipe.data.batch_size) // self.target.devices
+        specs = {name: _with_size(spec, size) for name, spec in self.batch.items() if name != "mix"}
+        return lower(step, {**specs, "mask": tf.TensorSpec([size], tf.float32)})
+
+    def _state(self, recipe):
+        """Return the state of the recipe's model, which is reused while only the batch size changes."""
+        key = repr((recipe.model, recipe.precision))
+        if key not in self._states:
+            self._states = {key: State(described(recipe, self.classes, self.batch["image"].shape[-1]), recipe)}
+        return self._states[key]
+
+
+def lower(function, *specs) -> bytes:
+    """Return a function of tensors, or dictionaries of them, as a serialized HLO module."""
+
+    @tf.function(jit_compile=True)
+    def flat(*tensors):
+        return function(*tf.nest.pack_sequence_as(specs, tensors))
+
+    return flat.experimental_get_compiler_ir(*tf.nest.flatten(specs))(stage="hlo_serialized")
+
+
+def batch_spec(recipe: recipes.Recipe, example: dict[str, tf.TensorSpec] | None = None) -> dict[str, tf.TensorSpec]:
+    """Return the specification of a training batch.
+
+    Args:
+        recipe: The recipe.
+        example: Specification of a batch of the recipe's source. None for the result of its preprocessing on color
+            images with one label.
+    """
+    if example is None:
+        host = preprocess.host_function(recipe.data.pp_train)
+        encoded = recipe.data.pp_train.startswith("decode")
+        image = tf.TensorSpec([], tf.string) if encoded else tf.TensorSpec([None, None, 3], tf.uint8)
+        fields = {"image": image, "label": tf.TensorSpec([], tf.int32)}
+        outputs = tf.function(host, autograph=False).get_concrete_function(fields).structured_outputs
+        example = {name: tf.TensorSpec([None, *value.shape], value.dtype) for name, value in outputs.items()}
+    example = {name: example[name] for name in ("image", "label")}
+    if recipe.data.mixup or recipe.data.cutmix:
+        example["mix"] = tf.TensorSpec([None], tf.float32)
+    return example
+
+
+def _with_size(spec: tf.TensorSpec, size: int) -> tf.TensorSpec:
+    return tf.TensorSpec([size, *spec.shape[1:]], spec.dtype)

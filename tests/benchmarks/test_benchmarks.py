@@ -1,0 +1,290 @@
+"""The benchmarks without their measurements: interleaved runs, records, tables, the choice of rows and commits."""
+
+import dataclasses
+import json
+import subprocess
+import sys
+
+import pytest
+from absl import app
+
+from benchmarks import compare_commits, environments, host, interleaved, main, records, rows
+from benchmarks.interleaved import Result
+from tests import programs
+
+# A worker without libraries, whose steps take as many seconds as its work says.
+WORKER = """
+import json, sys
+sys.path.insert(1, {folder!r})
+import worker
+
+def steady(work):
+    ballast = bytes(range(256)) * 400_000  # 100 MB
+    return lambda: {{"seconds": work.arguments["seconds"], "note": "done", "first": ballast[0]}}
+
+def dies(work):
+    taken = []
+    def step():
+        taken.append(1)
+        if len(taken) > 1:
+            raise MemoryError("no more")
+        return {{"seconds": 1.0}}
+    return step
+
+def vanishes(work):
+    print("greeting of a library")
+    sys.stderr.write("killed by a kernel\\n")
+    sys.exit(3)
+
+def refuses(work):
+    raise ValueError("not this model")
+
+worker.serve(dict(steady=steady, dies=dies, vanishes=vanishes, refuses=refuses), warm_up=0)
+"""
+
+FIELDS = {"task", "model", "batch", "precision", "image_size", "arguments"}  # of `Work` in worker.py
+
+# Another one, which is given its answers.
+CLOCK = """
+import sys, json
+print('{"ready": true}', flush=True)
+for line, seconds in zip(sys.stdin, json.loads(sys.argv[1])):
+    print(json.dumps({"seconds": seconds}), flush=True)
+"""
+
+
+def test_the_others_continue_if_a_system_fails(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(WORKER.format(folder=str(interleaved.WORKERS)))
+
+    def system(name, function, **arguments):
+        return interleaved.worker(name, script, function=function, work={"arguments": arguments}, root=None)
+
+    systems = [
+        system("slow", "steady", seconds=3.0),
+        system("dies", "dies"),
+        system("vanishes", "vanishes"),
+        system("refuses", "refuses"),
+        system("fast", "steady", seconds=2.0),
+    ]
+    results = {result.system: result for result in interleaved.run(systems, 3)}
+    assert list(results) == ["slow", "dies", "vanishes", "refuses", "fast"]
+    assert (results["slow"].seconds, results["slow"].ratio, results["slow"].error) == (3.0, 1.0, None)
+    assert results["fast"].ratio == pytest.approx(2 / 3)
+    assert results["fast"].note == "done"
+    # The memory of its own process, not of the one that started it. Pages that nothing touched do not count.
+    assert 100e6 < results["fast"].peak_bytes - results["fast"].library_bytes < 200e6
+    assert results["dies"].error == "MemoryError: no more"
+    assert "code 3" in results["vanishes"].error and "killed by a kernel" in results["vanishes"].error
+    assert results["refuses"].error == "ValueError: not this model"
+    assert results["dies"].seconds is None
+
+
+def test_ratios_are_of_the_same_round():
+    """A machine twice as slow in one round changes no ratio: 1.5 each, although the medians' quotient is 0.75."""
+    first, second = [2.0, 4.0, 4.0], [3.0, 6.0, 3.0]
+    systems = [
+        interleaved.System(str(index), (sys.executable, "-c", CLOCK, json.dumps(times)))
+        for index, times in enumerate((first, second))
+    ]
+    results = interleaved.run(systems, 3)
+    assert results[1].seconds / results[0].seconds == 0.75
+    assert results[1].ratio == 1.5
+
+
+def test_every_row_names_functions_of_its_worker_and_known_environments():
+    assert len(rows.ROWS) >= 18
+    for row in rows.ROWS.values():
+        source = (interleaved.WORKERS / row.worker).read_text()
+        for system in row.systems(lambda environment: f"/{environment}/python"):
+            assert f"def {system.command[2]}(" in source, (row.name, system.command[2])
+            assert set(json.loads(system.command[3])) <= FIELDS
+            assert bool(system.environment["PYTHONPATH"]) == (system.name not in row.peers), row.name
+        for peer in (*row.peers, row.home):
+            assert environments.SAME.get(peer, peer) in environments.ENVIRONMENTS
+    tokens = [name for name in rows.ROWS["length-training"].variants if "chunks" not in name]
+    assert (tokens[0], tokens[-1]) == ("196 tokens", "4096 tokens")
+
+
+def test_versions_are_pinned():
+    for name, environment in environments.ENVIRONMENTS.items():
+        pinned = [package.split("==")[0] for package in environment.packages + environment.alone if "==" in package]
+        assert {"keras", "torch"} & set(pinned), name
+        assert name.startswith("keras_vit") or name.replace("_", "-") in pinned
+    timm = environments.ENVIRONMENTS["timm"]
+    assert environments.fingerprint(timm) == environments.fingerprint(dataclasses.replace(timm))
+    assert environments.fingerprint(timm) != environments.fingerprint(dataclasses.replace(timm, alone=("x==1",)))
+
+
+def test_an_environment_that_cannot_be_made_is_named_with_the_reason(tmp_path, monkeypatch):
+    broken = tmp_path / "python"
+    broken.write_text("#!/bin/sh\necho no ensurepip here >&2; exit 1\n")
+    broken.chmod(0o755)
+    monkeypatch.setattr(environments.sys, "executable", str(broken))
+    with pytest.raises(RuntimeError, match="timm.*no ensurepip here"):
+        environments.ensure("timm_compiled", tmp_path / "environments")
+
+
+def test_rows_are_chosen_by_the_beginning_of_their_names():
+    assert [row.name for row in main.choose(["tflite", "build"])] == ["tflite-float32", "tflite-dynamic_int8", "build"]
+    assert len(main.choose([])) == len(rows.ROWS)
+    with pytest.raises(ValueError, match="build"):
+        main.choose(["biuld"])
+
+
+def test_the_program_measures_records_and_writes_the_tables(tmp_path, monkeypatch):
+    """Two systems: this package, and one whose environment cannot be made."""
+    script = tmp_path / "script.py"
+    script.write_text(WORKER.format(folder=str(interleaved.WORKERS)))
+    work = {"batch": 6, "arguments": {"seconds": 2.0}}
+    row = rows.Row("tiny", "Tiny row", work, peers=("timm",), worker=str(script), system="steady")
+    document = tmp_path / "benchmarks.md"
+    document.write_text("".join(f"<!-- {name} -->\n<!-- /{name} -->\n" for name in ("rows", "history")))
+
+    def ensure(name, directory):
+        if name == "timm":
+            raise RuntimeError("no package index")
+        return sys.executable
+
+    monkeypatch.setattr(environments, "ensure", ensure)
+    for module in (rows, records):
+        monkeypatch.setattr(module, "ROWS", {"tiny": row})
+    monkeypatch.setattr(records.read, "__defaults__", (tmp_path / "records.jsonl",))
+    monkeypatch.setattr(records.append, "__defaults__", (tmp_path / "records.jsonl",))
+    monkeypatch.setattr(records.write_tables, "__defaults__", (document,))
+    with pytest.raises(SystemExit):
+        programs.call("benchmarks.main", "--rounds=3")
+    (record,) = records.read()
+    assert [result["error"] for result in record["results"]] == [None, "no package index"]
+    assert "| steady | 2 s ± 0 % | 3 |" in document.read_text()
+
+
+def a_record(row, code="abc", seconds=1.0, error=None):
+    own = dict(system="keras_vit", seconds=seconds, ratio=1.0, spread=0.01, note=None, error=error)
+    peer = dict(system="keras_hub", seconds=1.2 * seconds, ratio=1.2, spread=None, note=None, error=None)
+    return {
+        "row": row,
+        "time": "2025-01-02 03:04",
+        "commit": "1234567890",
+        "code": code,
+        "machine": host.describe(),
+        "rounds": 3,
+        "versions": {"keras": "3.15.1"},
+        "results": [
+            own | {"peak_bytes": 3_000_000_000, "library_bytes": 1_000_000_000},
+            peer | {"peak_bytes": 5_000_000_000, "library_bytes": None},
+        ],
+    }
+
+
+def test_the_share_of_other_programs(monkeypatch):
+    """Four seconds of four processors, 10 s of them busy: 6 s with own processes, 4 s with other programs."""
+    monkeypatch.setattr(host.os, "cpu_count", lambda: 4)
+    readings = {"_busy_seconds": iter([100.0, 110.0]), "_own_seconds": iter([7.0, 13.0])}
+    for name, values in readings.items():
+        monkeypatch.setattr(host, name, values.__next__)
+    monkeypatch.setattr(host.time, "monotonic", iter([50.0, 54.0]).__next__)
+    with host.OtherPrograms() as others:
+        pass
+    assert others.share == 4 / 16
+
+
+def test_child_processes_are_no_other_programs():
+    busy = "import time\nend = time.process_time() + 0.3\nwhile time.process_time() < end: pass"
+    before, own = host._busy_seconds(), host._own_seconds()
+    subprocess.run([sys.executable, "-c", busy], check=True)
+    assert host._own_seconds() - own > 0.28  # the clock of os.times ticks every 10 ms
+    assert before is None or host._busy_seconds() - before > 0.28
+
+
+def test_measured_rows_are_not_measured_again(monkeypatch):
+    row = rows.ROWS["inference-16-float32"]
+    monkeypatch.setattr(records, "code", lambda: ("1234567890", "abc"))
+    assert records.is_measured(row, [a_record(row.name)])
+    assert not records.is_measured(row, [a_record(row.name, code="older")])
+    assert not records.is_measured(row, [a_record("build")])
+    assert not records.is_measured(row, [a_record(row.name, error="it failed")])
+    assert not records.is_measured(row, [{**a_record(row.name), "machine": "another"}])
+    monkeypatch.setattr(records, "code", lambda: ("1234567890+", "abc+"))  # uncommitted changes: not the same code
+    assert not records.is_measured(row, [a_record(row.name, code="abc+")])
+
+
+def test_tables_are_written_between_the_marks(tmp_path):
+    path = tmp_path / "benchmarks.md"
+    path.write_text("".join(f"<!-- {name} -->\nold\n<!-- /{name} -->\nkept {name}\n" for name in ("rows", "history")))
+    entries = [
+        a_record("inference-16-float32", seconds=4.0),
+        a_record("inference-16-float32", seconds=2.0),
+        a_record("training-float32", error="out of memory"),
+        a_record("a row of old"),
+    ]
+    records.write_tables(entries, path)
+    text = path.read_text()
+    assert "old\n" not in text.replace("row of old", "") and text.count("kept ") == 2
+    assert "| keras_vit | 2 s ± 1 % | 8 |  | 3.00 GB (2.00 beyond libraries) |  |" in text  # of the newest record
+    assert "| keras_hub | 2.4 s | 6.67 | 1.20 | 5.00 GB |  |" in text
+    assert "failed: out of memory" in text
+    history = text.split("<!-- history -->")[1]
+    assert history.count("inference-16-float32") == 2 and history.index("| 2 s |") < history.index("| 4 s |")
+    records.write_tables(entries, path)
+    assert path.read_text() == text
+
+
+def test_the_document_holds_the_tables_of_the_records(tmp_path):
+    copy = tmp_path / "benchmarks.md"
+    copy.write_text(records.DOCUMENT.read_text())
+    records.write_tables(records.read(), copy)
+    assert copy.read_text() == records.DOCUMENT.read_text(), "run python -m benchmarks.main --tables_only"
+
+
+def test_records_come_back(tmp_path):
+    path = tmp_path / "records.jsonl"
+    assert records.read(path) == []
+    results = [Result("keras_vit", 1.23456789, 1.0, versions={"keras": "3"}), Result("timm", error="no")]
+    entry = records.make(rows.ROWS["build"], results, rounds=5, others=0.01234)
+    records.append(entry, path)
+    records.append(entry, path)
+    assert records.read(path) == [entry, entry]
+    assert entry["results"][0]["seconds"] == 1.235 and entry["versions"] == {"keras": "3"} and entry["others"] == 0.012
+
+
+def test_commits_are_extracted(tmp_path, monkeypatch):
+    repository = tmp_path / "repository"
+    (repository / "keras_vit").mkdir(parents=True)
+    monkeypatch.setattr(compare_commits, "ROOT", repository)
+
+    def git(*arguments):
+        subprocess.run(["git", "-c", "user.name=n", "-c", "user.email=e@e", *arguments], cwd=repository, check=True)
+
+    git("init", "-q")
+    for number in ("1", "2"):
+        (repository / "keras_vit" / "version.py").write_text(number)
+        git("add", "-A")
+        git("commit", "-q", "-m", number)
+    name = compare_commits.extract("HEAD~1", tmp_path / "a")
+    compare_commits.extract("HEAD", tmp_path / "b")
+    assert [(tmp_path / side / "keras_vit" / "version.py").read_text() for side in "ab"] == ["1", "2"]
+    assert len(name) == 10
+    with pytest.raises(ValueError, match="'nothing'"):
+        compare_commits.extract("nothing", tmp_path / "c")
+    pairs = compare_commits.pairs(rows.ROWS["training-float32"], {"a": tmp_path / "a", "b": tmp_path / "b"}, str)
+    assert [[system.name for system in pair] for pair in pairs] == [
+        ["keras_vit at a", "keras_vit at b"],
+        ["keras_vit remat at a", "keras_vit remat at b"],
+    ]
+    assert pairs[0][0].environment["PYTHONPATH"] == str(tmp_path / "a")
+
+
+def test_regressions_are_found():
+    before = Result("a", 1.0, 1.0, peak_bytes=1_000)
+    assert compare_commits.regression(before, Result("b", 1.0, 1.04, peak_bytes=1_040), 0.05) == ""
+    after = Result("b", 1.2, 1.2, peak_bytes=1_500)
+    assert compare_commits.regression(before, after, 0.05) == "20 % more time, 50 % more memory"
+    broken = Result("b", error="it failed")
+    assert compare_commits.regression(before, broken, 0.05) == "fails: it failed"
+    assert compare_commits.regression(broken, broken, 0.05) == ""
+
+
+def test_two_commits_are_needed():
+    with pytest.raises(app.UsageError):
+        compare_commits.main(["compare_commits", "HEAD"])

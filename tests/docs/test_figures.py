@@ -1,0 +1,46 @@
+"""The figures and tables of the documentation are those that `docs/figures.py` makes of its measurements."""
+
+import json
+import re
+import runpy
+
+import pytest
+
+from tests.docs import pages
+
+FOLDER = pages.ROOT / "docs" / "figures"
+
+
+@pytest.fixture(scope="module")
+def program():
+    return runpy.run_path(str(pages.ROOT / "docs" / "figures.py"), run_name="figures")
+
+
+@pytest.fixture(scope="module")
+def measured():
+    return json.loads((FOLDER / "measured.json").read_text(encoding="utf-8"))
+
+
+def test_tables_are_current(program, measured):
+    tables, found = program["tables"](measured), set()
+    for page in pages.PAGES:
+        text = page.read_text(encoding="utf-8")
+        for name, table in re.findall(r"<!-- figures: (\w+) -->\n(.*?)<!-- end of figures -->", text, re.DOTALL):
+            assert table.strip() == tables[name].strip(), f"{pages.name_of(page)}: {name}"
+            found.add(name)
+    assert found == set(tables)
+
+
+def test_every_figure_is_there_and_used(program):
+    text = "".join(page.read_text(encoding="utf-8") for page in pages.PAGES)
+    names = {f"{name}_{scheme}.svg" for name in program["FIGURES"] for scheme in program["SCHEMES"]}
+    assert names == {path.name for path in FOLDER.glob("*.svg")}
+    for name in names:
+        assert f"figures/{name}" in text, name
+
+
+def test_figures_can_be_drawn(program, measured):
+    pytest.importorskip("matplotlib")
+    for draw, part in program["FIGURES"].values():
+        for scheme in program["SCHEMES"].values():
+            assert draw(measured[part], scheme).axes

@@ -1,0 +1,34 @@
+"""The tables of models, programs and extras are complete."""
+
+import re
+
+import keras_vit
+from tests.docs import pages
+from tests.models.test_counts import COUNTS
+
+
+def read(name):
+    return (pages.ROOT / "docs" / name).read_text(encoding="utf-8")
+
+
+def test_table_of_models():
+    rows = re.findall(r"^\| `(\w+)` \| (\S+) \| ([\d,]+) \|", read("models.md"), re.MULTILINE)
+    assert sorted(name for _, name, _ in rows) == sorted(keras_vit.list_models())
+    for constructor, name, parameters in rows:
+        assert callable(getattr(keras_vit, constructor)), constructor
+        if name in COUNTS:
+            assert int(parameters.replace(",", "")) == COUNTS[name]
+
+
+def test_every_program_is_listed_with_its_command(metadata):
+    rows = re.findall(r"^\| `((?:train|export)\.\w+)[^|]*\| `([\w-]+)` \|", read("programs.md"), re.MULTILINE)
+    entries = (entry.split(" = ") for entry in metadata["entry_points"]["console_scripts"])
+    expected = {target.removeprefix("keras_vit.").removesuffix(":run"): command for command, target in entries}
+    assert dict(rows) == expected
+
+
+def test_every_extra_is_listed(metadata):
+    text = read("getting_started.md")
+    (table,) = re.findall(r"^\| extra \|.*\n\|[-|]+\|\n((?:\|.*\n)+)", text, re.MULTILINE)
+    listed = [name for row in table.splitlines() for name in re.findall(r"`(\w+)`", row.split("|")[1])]
+    assert sorted(listed) == sorted(metadata["extras_require"])

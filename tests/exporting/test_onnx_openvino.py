@@ -1,0 +1,193 @@
+"""ONNX and OpenVINO files."""
+
+import gc
+import os
+import subprocess
+import sys
+import time
+import weakref
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from keras_vit.exporting import onnx_openvino, single_file, verify
+from keras_vit.inference import latency, model_card, onnx, openvino
+from keras_vit.inference.opening import open_artifact
+from tests import small_classifier as small
+from tests.exporting.test_tflite import bit, hybrid, prepared, slow
+
+FORMATS = {"onnx": ("onnxruntime", "tf2onnx"), "openvino": ("openvino",)}
+
+
+@pytest.fixture(params=sorted(FORMATS))
+def kind(request):
+    for package in FORMATS[request.param]:
+        # Looked for without importing: OpenVINO's import has side effects, which are ours to prevent.
+        if onnx_openvino.importlib.util.find_spec(package) is None:
+            pytest.skip(f"{package} is not installed: pip install 'keras-vision-transformers[{request.param}]'")
+    return request.param
+
+
+def path_of(kind, folder):
+    return str(folder / f"model{onnx_openvino.FORMATS[kind][0]}")
+
+
+def export(model, kind, folder, output="softmax", **options):
+    return onnx_openvino.export_onnx_openvino(
+        model,
+        path_of(kind, folder),
+        kind,
+        card=small.card(output),
+        images=small.images(),
+        **options,
+    )
+
+
+def test_files_card_and_answers(kind, tmp_path):
+    model = small.model(dtype="mixed_bfloat16", dropout_rate=0.1)
+    comparison = export(model, kind, tmp_path)
+    expected = {"onnx": ["model.onnx"], "openvino": ["model.bin", "model.xml"]}[kind]
+    file = expected[-1]
+    assert sorted(os.listdir(tmp_path)) == sorted([*expected, f"{file}.json", f"{file}.labels.txt"])
+    assert (tmp_path / f"{file}.labels.txt").read_text(encoding="utf-8").splitlines() == list(small.CLASS_NAMES)
+    assert comparison.examples == 6
+    assert comparison.top1_agreement == 1.0
+    artifact = open_artifact(str(tmp_path))
+    assert artifact.kind == kind
+    assert artifact.card.precision == "float32"
+    assert artifact.card.bytes == latency.size_of(artifact.path) == sum(os.path.getsize(tmp_path / f) for f in expected)
+    # The same float32 sums in another order, for any number of pictures.
+    plain = small.model(dtype="float32")
+    for count in (6, 1, 3):
+        expected = tf.nn.softmax(plain(prepared(count), training=False)).numpy()
+        np.testing.assert_allclose(artifact.predict(prepared(count)), expected, atol=1e-5)
+
+
+def test_a_fixed_batch_is_filled_up(kind, tmp_path):
+    model = small.model()
+    export(model, kind, tmp_path, output="sigmoid", batch_size=4)
+    artifact = open_artifact(path_of(kind, tmp_path), num_threads=1)
+    assert artifact.batch_size == 4
+    # Two calls for six pictures: an answer that lay in the runtime's memory would be that of the other call.
+    expected = tf.sigmoid(model(prepared(6), training=False)).numpy()
+    np.testing.assert_allclose(artifact.predict(prepared(6)), expected, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "network",
+    [
+        slow(lambda: small.model(pooling="map", num_registers=2, layer_scale=0.5)),
+        slow(lambda: small.model(pooling="gap", position_embedding="sincos2d", image_size=None)),
+        slow(lambda: small.model(position_embedding="relative", activation="gelu")),
+        slow(lambda: small.model(classifier_activation="softmax", representation_size=8, remat="blocks")),
+        slow(lambda: small.model(attention_chunk_size=2)),
+        slow(hybrid),
+        slow(bit),
+    ],
+    ids=["map", "gap", "relative", "activation", "chunks", "hybrid", "bit"],
+)
+def test_every_family(network, kind, tmp_path):
+    # The tolerance of float32 is part of the export.
+    assert export(network(), kind, tmp_path).max_difference < 1e-4
+
+
+@pytest.mark.slow
+def test_an_artifact_that_differs_is_not_written(kind, tmp_path):
+    strict = verify.Tolerance(max_difference=-1.0)  # nothing can keep to it
+    with pytest.raises(verify.VerificationError, match=f"The {kind} file does not answer as its model"):
+        export(small.model(), kind, tmp_path, tolerance=strict)
+    assert os.listdir(tmp_path) == []
+
+
+def test_damaged_and_foreign_files(kind, tmp_path):
+    path = path_of(kind, tmp_path)
+    with pytest.raises(FileNotFoundError, match="No artifact"):
+        open_artifact(path)
+    parts = model_card.parts_of(path)
+    for part in parts.values():
+        with open(part, "wb") as file:
+            file.write(b"no model")
+    model_card.write(model_card.path_of(path), small.card(), parts)
+    with pytest.raises(ValueError, match="that can be run"):
+        open_artifact(path)
+    if kind == "openvino":
+        os.remove(parts[".bin"])
+        with pytest.raises(FileNotFoundError, match=r"\.bin"):
+            open_artifact(path)
+    with pytest.raises(ValueError, match="must have the input 'images' and the output 'probabilities'. Received"):
+        onnx.check_names(path, ["images"], ["logits"])
+
+
+def test_wrong_arguments(tmp_path):
+    with pytest.raises(ValueError, match=r"must be one of \['onnx', 'openvino'\]. Received: format='coreml'"):
+        onnx_openvino.check("coreml", "a.onnx")
+    with pytest.raises(ValueError, match="must end in .xml. Received: 'a.onnx'"):
+        onnx_openvino.check("openvino", "a.onnx")
+
+
+def test_missing_packages_name_the_extra(monkeypatch, tmp_path):
+    monkeypatch.setattr(onnx_openvino.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(ImportError, match=r"needs tf2onnx, onnx: pip install 'keras-vision-transformers\[onnx\]'"):
+        onnx_openvino.check("onnx", "a.onnx")
+    for name in ("onnxruntime", "openvino"):
+        monkeypatch.setitem(sys.modules, name, None)
+    with pytest.raises(ImportError, match=r"keras-vision-transformers\[onnx\]"):
+        onnx._open_session(str(tmp_path / "a.onnx"), None)
+    with pytest.raises(ImportError, match=r"keras-vision-transformers\[openvino\]"):
+        openvino.import_openvino()
+
+
+@pytest.mark.slow
+def test_openvino_reports_to_nobody(tmp_path):
+    """Its package for reports is not even imported, as it would be with a plain import."""
+    pytest.importorskip("openvino_telemetry")
+    code = (
+        "import sys; from keras_vit.inference import openvino; openvino.import_openvino(); print(sorted(sys.modules))"
+    )
+    environment = {**os.environ, "HOME": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=True)
+    assert "'openvino'" in done.stdout
+    assert "openvino_telemetry" not in done.stdout
+    assert not (tmp_path / "intel").exists()  # where it would keep the number that it gives to each user
+
+
+def test_files_beside_the_draft(tmp_path):
+    """Without any converter: what is written appears whole or not at all."""
+    path = str(tmp_path / "deep" / "a.xml")
+    card = small.card()
+
+    def write(name):
+        for extension in (".xml", ".bin"):
+            with open(os.path.splitext(name)[0] + extension, "wb") as file:
+                file.write(b"12345")
+
+    with pytest.raises(RuntimeError), single_file.draft(path, card) as (name, describe):
+        write(name)
+        describe()
+        raise RuntimeError
+    assert os.listdir(tmp_path / "deep") == []
+    with single_file.draft(path, card) as (name, describe):
+        write(name)
+        describe()
+        assert os.listdir(tmp_path / "deep") == [os.path.basename(os.path.dirname(name))]
+    assert sorted(os.listdir(tmp_path / "deep")) == ["a.bin", "a.xml", "a.xml.json", "a.xml.labels.txt"]
+    assert '"bytes": 10' in (tmp_path / "deep" / "a.xml.json").read_text()
+
+
+def test_garbage_is_collected_meanwhile():
+    class Circle:
+        def __init__(self):
+            self.itself = self
+
+    gc.disable()
+    try:
+        circle = weakref.ref(Circle())
+        assert circle() is not None
+        with onnx_openvino._garbage_collected(seconds=0.01):
+            deadline = time.monotonic() + 20
+            while circle() is not None and time.monotonic() < deadline:
+                time.sleep(0.01)
+        assert circle() is None
+    finally:
+        gc.enable()

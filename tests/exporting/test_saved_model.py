@@ -1,0 +1,266 @@
+import os
+import subprocess
+import sys
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from keras_vit import inspection, models
+from keras_vit.exporting import safe_decode, saved_model, verify
+from keras_vit.inference import KerasClassifier
+from keras_vit.inference.saved_model import SavedModelClassifier
+from tests import small_classifier as small
+
+
+def export(model, base, output="softmax", **options):
+    return saved_model.export_saved_model(model, str(base), card=small.card(output), images=small.images(), **options)
+
+
+def expected_probabilities(model, contents):
+    images = np.stack([small.preprocess(tf.constant(content)) for content in contents])
+    return tf.nn.softmax(tf.cast(model(images, training=False), tf.float32)).numpy()
+
+
+@pytest.fixture(scope="module")
+def exported(served):
+    """The model, its artifact (opened by the server's loader), the directory and the comparison of the export."""
+    model, base, comparison = served
+    return model, SavedModelClassifier(str(base / "1")), base, comparison
+
+
+def test_version_directory_and_files(exported):
+    _, artifact, base, comparison = exported
+    assert os.listdir(base) == ["1"]
+    assert (base / "1" / "saved_model.pb").exists()
+    assert (base / "1" / "assets.extra" / "labels.txt").read_text().splitlines() == list(small.CLASS_NAMES)
+    assert artifact.card.preprocess == small.PREPROCESS
+    # Every weight once, in float32; the rest are their names.
+    size = sum(path.stat().st_size for path in (base / "1" / "variables").glob("*.data-*"))
+    assert 4 * exported[0].count_params() < size < 4 * exported[0].count_params() + 20_000
+    graph = [base / "1" / "saved_model.pb", *(base / "1" / "variables").iterdir()]
+    assert artifact.card.bytes >= sum(path.stat().st_size for path in graph)
+    assert comparison.examples == 6
+    assert comparison.top1_agreement == 1.0
+
+
+def test_signatures_have_the_documented_names(exported):
+    signatures = exported[1].signatures
+    expected = {"serving_default", "serve_images", "serve_tensor", "features", "features_tensor", "attention"}
+    assert set(signatures) == expected
+    answer = {"probabilities", "top_k_classes", "top_k_scores"}
+    assert set(signatures["serving_default"].inputs) == {"image_bytes"}
+    assert set(signatures["serving_default"].outputs) == {*answer, "valid"}
+    for name, dtype in (("serve_images", tf.uint8), ("serve_tensor", tf.float32)):
+        assert set(signatures[name].inputs) == {"images"}
+        assert signatures[name].inputs["images"].dtype == dtype.as_datatype_enum
+        assert set(signatures[name].outputs) == answer
+        assert signatures[name].inputs["images"].tensor_shape.dim[0].size == -1
+    assert all(signature.method_name == "tensorflow/serving/predict" for signature in signatures.values())
+
+
+def test_pictures_of_several_kinds_and_sizes_share_a_batch(exported):
+    model, artifact, _, _ = exported
+    wide, tall = small.arrays(1, 20, 40)[0], small.arrays(1, 50, 10, seed=1)[0]
+    contents = [
+        small.encode(wide, "PNG"),
+        small.encode(tall, "JPEG", quality=95),
+        small.encode(tall, "BMP"),
+        small.encode(wide, "GIF"),
+        small.encode(wide, "WEBP", lossless=True),
+    ]
+    answer = artifact.run("serving_default", {"image_bytes": contents})
+    assert answer["valid"].all()
+    # Float32 kernels sum in another order in the exported graph than in the model.
+    np.testing.assert_allclose(answer["probabilities"], expected_probabilities(model, contents), atol=1e-5)
+
+
+def test_top_k_names_the_best_classes(exported):
+    answer = exported[1].run("serving_default", {"image_bytes": small.images(2).contents})
+    assert answer["top_k_classes"].shape == answer["top_k_scores"].shape == (2, 5)
+    for probabilities, labels, scores in zip(
+        *(answer[k] for k in ("probabilities", "top_k_classes", "top_k_scores")), strict=True
+    ):
+        best = np.argsort(-probabilities)[:5]
+        assert [label.decode() for label in labels] == [small.CLASS_NAMES[index] for index in best]
+        np.testing.assert_array_equal(scores, probabilities[best])
+
+
+def test_a_bad_picture_does_not_fail_its_neighbours(exported):
+    model, artifact, _, _ = exported
+    good = small.images(2).contents
+    bomb = small.encode(np.zeros((2000, 1000, 3), np.uint8), "PNG")  # 2 million pixels, 1 allowed
+    contents = [good[0], b"", b"no picture", good[0][:60], bomb, good[1]]
+    answer = artifact.run("serving_default", {"image_bytes": contents})
+    np.testing.assert_array_equal(answer["valid"], [True, False, False, False, False, True])
+    np.testing.assert_allclose(answer["probabilities"][[0, 5]], expected_probabilities(model, good), atol=1e-5)
+    assert not answer["probabilities"][1:5].any()
+    assert (answer["top_k_classes"][1:5] == b"").all()
+
+
+def test_batches_without_any_good_picture(exported):
+    artifact = exported[1]
+    answer = artifact.run("serving_default", {"image_bytes": [b"bad"]})
+    assert answer["probabilities"].shape == (1, 7)
+    assert not answer["valid"].any()
+    assert artifact.run("serving_default", {"image_bytes": np.zeros([0], object)})["probabilities"].shape == (0, 7)
+
+
+def test_decoded_and_prepared_images(exported):
+    model, artifact, _, _ = exported
+    images = small.arrays(3)
+    contents = small.images(3).contents
+    expected = expected_probabilities(model, contents)
+    answer = artifact.run("serve_images", {"images": images})
+    np.testing.assert_allclose(answer["probabilities"], expected, atol=1e-5)
+    prepared = np.stack([small.preprocess(tf.constant(content)) for content in contents])
+    np.testing.assert_allclose(artifact.predict(prepared), expected, atol=1e-5)
+
+
+def test_features_are_what_the_head_reads(exported):
+    model, artifact, _, _ = exported
+    contents = small.images(3).contents
+    answer = artifact.run("features", {"image_bytes": [contents[0], b"bad", *contents[1:]]})
+    np.testing.assert_array_equal(answer["valid"], [True, False, True, True])
+    assert not answer["features"][1].any()
+    head = model.get_layer("head")
+    logits = answer["features"][[0, 2, 3]] @ head.kernel.numpy() + head.bias.numpy()
+    np.testing.assert_allclose(tf.nn.softmax(logits), expected_probabilities(model, contents), atol=1e-5)
+
+
+def test_features_of_prepared_images_are_the_models(exported):
+    model, artifact, _, _ = exported
+    contents = small.images(3).contents
+    images = np.stack([small.preprocess(tf.constant(content)) for content in contents])
+    body = keras.Model(model.inputs[0], model.get_layer("head").input)
+    expected = body(images).numpy()
+    assert artifact.features_unavailable is None
+    np.testing.assert_allclose(artifact.features(images), expected, rtol=1e-5, atol=1e-5)  # float32
+    keras_artifact = KerasClassifier(model, artifact.card)
+    np.testing.assert_allclose(keras_artifact.features(images), expected, rtol=1e-5, atol=1e-5)
+    # The signature of files prepares the same images itself.
+    of_files = artifact.run("features", {"image_bytes": contents})["features"]
+    np.testing.assert_allclose(of_files, expected, rtol=1e-4, atol=1e-4)
+
+
+def test_attention_maps_are_those_of_inspection(exported):
+    model, artifact, _, _ = exported
+    contents = small.images(3).contents
+    answer = artifact.run("attention", {"image_bytes": contents})["attention"]
+    images = np.stack([small.preprocess(tf.constant(content)) for content in contents])
+    maps = inspection.attention_maps(model, images).grids()
+    expected = np.stack([weights.mean(axis=1) for weights in maps.values()], axis=1)
+    assert answer.shape == (3, 2, 2, 2)  # pictures, blocks, rows and columns of patches
+    np.testing.assert_allclose(answer, expected, atol=1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("pooling", ["gap", "map"])
+def test_attention_of_models_without_a_class_token(pooling, tmp_path):
+    model = small.model(pooling=pooling, num_registers=2)
+    path, _ = export(model, tmp_path, extra_signatures=("attention",))
+    contents = small.images(2).contents
+    images = np.stack([small.preprocess(tf.constant(content)) for content in contents])
+    maps = inspection.attention_maps(model, images)
+    expected = np.stack([maps.grids()[name].mean(axis=1) for name in maps.blocks()], axis=1)
+    answer = SavedModelClassifier(path).run("attention", {"image_bytes": contents})["attention"]
+    np.testing.assert_allclose(answer, expected, atol=1e-5)
+
+
+def test_signatures_that_a_model_cannot_give(tmp_path):
+    with pytest.raises(ValueError, match="BiT is a ResNet"):
+        export(models.BiTResNet((1, 1, 1, 1), image_size=16, classes=7), tmp_path, extra_signatures=("attention",))
+    with pytest.raises(ValueError, match=r"must be out of .* Received: \['logits'\]"):
+        export(small.model(), tmp_path, extra_signatures=("logits",))
+    with pytest.raises(ValueError, match="one row of logits per image"):
+        export(small.model(pooling=None), tmp_path)
+    assert os.listdir(tmp_path) == []
+
+
+def test_unknown_signatures_and_inputs_are_refused(exported):
+    with pytest.raises(ValueError, match="'predict'.*serve_tensor"):
+        exported[1].run("predict", {})
+    with pytest.raises(ValueError, match=r"takes the inputs \['images'\]\. Received: \['x'\]"):
+        exported[1].run("serve_tensor", {"x": 0})
+
+
+def test_the_next_version_is_free_and_none_is_overwritten(tmp_path):
+    (tmp_path / "7").mkdir()
+    model = small.model()
+    path, _ = export(model, tmp_path)
+    assert path == str(tmp_path / "8")
+    with pytest.raises(FileExistsError, match="Version 8 exists .* never overwritten"):
+        export(model, tmp_path, version=8)
+    assert sorted(os.listdir(tmp_path)) == ["7", "8"]
+
+
+def test_an_artifact_that_differs_is_not_published(tmp_path):
+    def drifting(contents):  # prepares differently inside the graph
+        return small.preprocess(contents) * (1.0 if tf.executing_eagerly() else -1.0)
+
+    with pytest.raises(verify.VerificationError, match="serving_default does not answer as its model"):
+        export(small.model(), tmp_path, preprocess=drifting)
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.slow
+def test_sigmoid_and_mixed_precision(tmp_path):
+    model = small.model(dtype="mixed_bfloat16", dropout_rate=0.1, drop_path_rate=0.1)
+    path, comparison = export(model, tmp_path, output="sigmoid")
+    images = np.stack([small.preprocess(tf.constant(content)) for content in small.images(4).contents])
+    plain = small.model(dtype="float32")  # the same random weights
+    expected = tf.sigmoid(plain(images)).numpy()
+    np.testing.assert_allclose(SavedModelClassifier(path).predict(images), expected, atol=1e-5)
+    assert comparison.max_difference < 1e-5
+
+
+@pytest.mark.slow
+def test_bfloat16_artifact(tmp_path):
+    _, comparison = export(small.model(), tmp_path, precision="mixed_bfloat16")
+    assert comparison.examples == 6
+
+
+@pytest.mark.parametrize("height, width", [(2**31 - 1, 2**31 - 1), (2**32 - 1, 2**32 - 1), (0, 5), (50_000, 50_000)])
+def test_a_header_that_lies_is_refused(height, width):
+    honest = small.encode(small.arrays(1)[0], "PNG")
+    lying = honest[:16] + width.to_bytes(4, "big") + height.to_bytes(4, "big") + honest[24:]
+    with pytest.raises(tf.errors.InvalidArgumentError, match="pixels|Expected"):
+        safe_decode.check_size(tf.constant(lying), 1000)
+    assert safe_decode.check_size(tf.constant(honest), 20 * 24) == honest
+
+
+def saved_model_cli(*arguments):
+    """The command of that name, which TensorFlow installs."""
+    command = [sys.executable, "-m", "tensorflow.python.tools.saved_model_cli", *map(str, arguments)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr[-2000:]
+    return done.stdout
+
+
+@pytest.mark.slow
+def test_the_command_line_tool_shows_and_runs_it(exported, tmp_path):
+    model, _, base, _ = exported
+    path = base / "1"
+    where = ("--dir", path, "--tag_set", "serve")
+    shown = saved_model_cli("show", *where, "--signature_def", "serving_default")
+    for text in ("inputs['image_bytes']", "DT_STRING", "outputs['top_k_classes']", "tensorflow/serving/predict"):
+        assert text in shown
+    content = small.images(1).contents[0]
+    expected = expected_probabilities(model, [content])
+    literal = "".join(f"\\x{byte:02x}" for byte in content)  # a semicolon would end the expression
+    signature = ("--signature_def", "serving_default", "--input_exprs", f"image_bytes=[b'{literal}']")
+    saved_model_cli("run", *where, *signature, "--outdir", tmp_path / "bytes")
+    np.testing.assert_allclose(np.load(tmp_path / "bytes" / "probabilities.npy"), expected, atol=1e-5)
+    np.save(tmp_path / "prepared.npy", small.preprocess(tf.constant(content))[None])
+    signature = ("--signature_def", "serve_tensor", "--inputs", f"images={tmp_path / 'prepared.npy'}")
+    saved_model_cli("run", *where, *signature, "--outdir", tmp_path / "tensor")
+    np.testing.assert_allclose(np.load(tmp_path / "tensor" / "probabilities.npy"), expected, atol=1e-5)
+
+
+@pytest.mark.slow
+def test_the_graph_neither_reads_nor_writes_files(exported):
+    # What the tool warns of in models from strangers.
+    assert "does not contain the default denylisted ops" in saved_model_cli(
+        "scan", "--dir", exported[2] / "1", "--tag_set", "serve"
+    )

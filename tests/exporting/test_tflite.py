@@ -1,0 +1,351 @@
+import os
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from keras_vit import models
+from keras_vit.exporting import quantization_error, single_file, tflite, tflite_metadata, verify
+from keras_vit.exporting.inference_model import inference_model
+from keras_vit.inference.opening import open_artifact
+from keras_vit.inference.tflite import TFLiteClassifier, make_interpreter
+from tests import small_classifier as small
+
+
+def export(model, path, output="softmax", **options):
+    return tflite.export_tflite(model, str(path), card=small.card(output), images=small.images(), **options)
+
+
+def prepared(count=6):
+    return np.stack([small.preprocess(tf.constant(content)) for content in small.images(count).contents])
+
+
+def hybrid(**arguments):
+    network = models.VisionTransformer(
+        patch_size=1,
+        hidden_size=16,
+        num_layers=1,
+        num_heads=2,
+        mlp_dim=32,
+        resnet_blocks=(1, 1),
+        image_size=small.SIZE,
+        classes=len(small.CLASS_NAMES),
+        **arguments,
+    )
+    return small.randomize(network)
+
+
+def bit():
+    network = models.BiTResNet(block_sizes=(1, 1, 1, 1), image_size=small.SIZE, classes=len(small.CLASS_NAMES))
+    return small.randomize(network)
+
+
+def slow(value):
+    return pytest.param(value, marks=pytest.mark.slow)
+
+
+def test_file_card_and_labels(tmp_path):
+    model = small.model()
+    comparison = export(model, tmp_path / "a" / "model.tflite")
+    assert sorted(os.listdir(tmp_path / "a")) == ["model.tflite", "model.tflite.json", "model.tflite.labels.txt"]
+    assert (tmp_path / "a" / "model.tflite.labels.txt").read_text(encoding="utf-8").splitlines() == list(
+        small.CLASS_NAMES
+    )
+    assert tflite_metadata.labels_of((tmp_path / "a" / "model.tflite").read_bytes()) == list(small.CLASS_NAMES)
+    assert comparison.examples == 6
+    assert comparison.top1_agreement == 1.0
+    artifact = open_artifact(str(tmp_path / "a"))
+    assert artifact.card.precision == "float32"
+    # The same float32 sums in another order.
+    expected = tf.nn.softmax(model(prepared(), training=False)).numpy()
+    np.testing.assert_allclose(artifact.predict(prepared()), expected, atol=1e-5)
+
+
+def test_signature_has_names_and_a_fixed_batch(tmp_path):
+    path = str(tmp_path / "model.tflite")
+    export(small.model(), path, batch_size=4)
+    opened = make_interpreter(path)
+    assert opened.get_signature_list() == {"classify": {"inputs": ["images"], "outputs": ["probabilities"]}}
+    assert TFLiteClassifier(path).input_details["shape"].tolist() == [4, 16, 16, 3]
+    assert TFLiteClassifier(path).predict(prepared(6)).shape == (6, 7)  # one full batch, one padded
+
+
+@pytest.mark.parametrize(
+    "network",
+    [
+        lambda: small.model(dtype="mixed_bfloat16", dropout_rate=0.1, drop_path_rate=0.1),
+        slow(lambda: small.model(dtype="bfloat16")),
+        slow(lambda: small.model(attention_chunk_size=2)),
+        lambda: small.model(pooling="map", num_registers=2, layer_scale=0.5),
+        slow(lambda: small.model(pooling="gap", position_embedding="sincos2d", image_size=None)),
+        slow(lambda: small.model(position_embedding="relative", activation="gelu")),
+        slow(lambda: small.model(classifier_activation="softmax", representation_size=8, remat="blocks")),
+        slow(lambda: hybrid(dtype="mixed_bfloat16")),
+        slow(bit),
+    ],
+    ids=["mixed", "bfloat16", "chunks", "map", "gap", "relative", "activation", "hybrid", "bit"],
+)
+def test_every_family_converts_to_built_in_operators(network, tmp_path):
+    path = tmp_path / "model.tflite"
+    comparison = export(network(), path)
+    assert tflite.foreign_operators(path.read_bytes()) == []
+    assert comparison.max_difference < 1e-4
+
+
+@pytest.mark.slow
+def test_gelu_is_one_operator_and_weights_are_standardised_beforehand(tmp_path):
+    export(hybrid(), tmp_path / "model.tflite")
+    counts = tflite.operators((tmp_path / "model.tflite").read_bytes())
+    assert counts["GELU"] == 1
+    # Kernels standardised at run time would add a root for each convolution. There are those of the 9 group norms and
+    # of the 3 layer norms.
+    assert counts["CONV_2D"] == 10
+    assert counts["RSQRT"] == 9 + 3
+    assert counts["SQRT"] == 0
+
+
+def test_sigmoid_outputs(tmp_path):
+    model = small.model()
+    export(model, tmp_path / "model.tflite", output="sigmoid")
+    answer = open_artifact(str(tmp_path / "model.tflite")).predict(prepared())
+    np.testing.assert_allclose(answer, tf.sigmoid(model(prepared(), training=False)), atol=1e-5)
+
+
+def test_an_artifact_that_takes_pixels(tmp_path):
+    path = tmp_path / "model.tflite"
+    model = small.model()
+    export(model, path, input="uint8")
+    artifact = open_artifact(str(path))
+    assert artifact.input_details["dtype"] == np.uint8
+    assert artifact.card.preprocess == "decode|resize(16)"
+    pixels = artifact.preprocess(small.images().contents).astype(np.uint8)
+    expected = tf.nn.softmax(model(pixels / np.float32(127.5) - 1, training=False)).numpy()
+    np.testing.assert_allclose(artifact.predict(pixels), expected, atol=1e-5)
+
+
+class Erf(keras.layers.Layer):
+    """Something that TFLite has no built-in operator for."""
+
+    def call(self, x):
+        return tf.math.erf(tf.reduce_mean(x, axis=(1, 2)))
+
+
+def test_foreign_operators_are_refused():
+    inputs = keras.Input((4, 4, 3))
+    network = keras.Model(inputs, Erf()(inputs))
+    with pytest.raises(tflite.ConversionError, match="cannot be converted to TFLite .*Erf"):
+        tflite.convert(network, (4, 4, 3), "softmax")
+
+
+def test_flex_operators_are_seen():
+    @tf.function(input_signature=[tf.TensorSpec([2, 2])])
+    def erf(x):
+        return tf.math.erf(x)
+
+    converter = tf.lite.TFLiteConverter.from_concrete_functions([erf.get_concrete_function()])
+    converter.target_spec.supported_ops = [tf.lite.OpsSet.TFLITE_BUILTINS, tf.lite.OpsSet.SELECT_TF_OPS]
+    assert tflite.foreign_operators(converter.convert()) == ["FlexErf"]
+
+
+def test_an_artifact_that_differs_is_not_written(tmp_path):
+    strict = verify.Tolerance(max_difference=-1.0)  # nothing can keep to it
+    with pytest.raises(verify.VerificationError, match="does not answer as its model"):
+        export(small.model(), tmp_path / "model.tflite", tolerance=strict)
+    assert os.listdir(tmp_path) == []
+
+
+def test_wrong_arguments(tmp_path):
+    with pytest.raises(ValueError, match="precision must be one of .*Received: precision='int4'"):
+        export(small.model(), tmp_path / "model.tflite", precision="int4")
+    with pytest.raises(ValueError, match="with its head"):
+        inference_model(small.model(include_top=False))
+
+
+def integer_export(precision, model, path, **options):
+    """With the pictures of the verification as those of the calibration: what is tested is the mechanics."""
+    lenient = verify.Tolerance(1.0, 0.5)
+    return export(model, path, precision=precision, calibration=small.images(), tolerance=lenient, **options)
+
+
+def test_integer_precisions_need_calibration(tmp_path):
+    for precision in ("int8", "int16x8"):
+        with pytest.raises(ValueError, match="calibration"):
+            export(small.model(), tmp_path / "model.tflite", precision=precision)
+
+
+def test_int8_keeps_sensitive_operators_in_float(tmp_path):
+    path = tmp_path / "model.tflite"
+    integer_export("int8", small.model(), path)
+    types = operand_types(path.read_bytes())
+    assert types["FULLY_CONNECTED"] == types["CONV_2D"] == {"INT8"}
+    for name in ("BATCH_MATMUL", "SOFTMAX", "GELU", "ADD", "RSQRT"):
+        assert types[name] == {"FLOAT32"}, name
+
+
+def test_int16_activations(tmp_path):
+    path = tmp_path / "model.tflite"
+    comparison = integer_export("int16x8", small.model(), path)
+    types = operand_types(path.read_bytes())
+    for name in ("FULLY_CONNECTED", "CONV_2D", "BATCH_MATMUL", "SOFTMAX", "ADD", "RSQRT"):
+        assert types[name] == {"INT16"}, name
+    assert comparison.max_difference < 0.1
+
+
+def operand_types(content):
+    """The types of the first input of each operator, by operator name."""
+    from tensorflow.lite.python import schema_py_generated as schema
+
+    model = schema.ModelT.InitFromObj(schema.Model.GetRootAs(content, 0))
+    names = {code: name for name, code in vars(schema.BuiltinOperator).items() if isinstance(code, int)}
+    kinds = {code: name for name, code in vars(schema.TensorType).items() if isinstance(code, int)}
+    types = {}
+    for graph in model.subgraphs:
+        for operator in graph.operators:
+            code = model.operatorCodes[operator.opcodeIndex]
+            name = names[max(code.builtinCode, code.deprecatedBuiltinCode)]
+            types.setdefault(name, set()).add(kinds[graph.tensors[operator.inputs[0]].type])
+    return types
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("network", "precision"), [(hybrid, "int8"), (hybrid, "int16x8"), (bit, "int8"), (bit, "int16x8")]
+)
+def test_integer_convolutions(network, precision, tmp_path):
+    integer_export(precision, network(), tmp_path / "model.tflite")
+    types = operand_types((tmp_path / "model.tflite").read_bytes())
+    assert types["CONV_2D"] == {"INT8" if precision == "int8" else "INT16"}
+
+
+def test_what_the_interpreter_cannot_run_is_not_written(tmp_path, monkeypatch):
+    def refuse(*_):
+        raise RuntimeError("Node number 3 (PADV2) failed to prepare")
+
+    monkeypatch.setattr(TFLiteClassifier, "predict", refuse)
+    with pytest.raises(single_file.ConversionError, match="The interpreter cannot run .*float32.*PADV2"):
+        export(small.model(), tmp_path / "model.tflite")
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.slow
+def test_integer_pixels_in(tmp_path):
+    path = tmp_path / "model.tflite"
+    integer_export("int8", small.model(), path, input="uint8", batch_size=4)
+    assert open_artifact(str(path)).input_details["dtype"] == np.uint8
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("precision", ["int8", "int16x8", "dynamic_int8"])
+def test_the_gate_says_which_blocks_hurt(precision, tmp_path):
+    strict = verify.Tolerance(max_difference=0.0)
+    calibration = small.images()
+    with pytest.raises(verify.VerificationError, match=r"add most to the error: \w+ \(\+\d+\.\d%\), \w+"):
+        export(small.model(), tmp_path / "model.tflite", precision=precision, calibration=calibration, tolerance=strict)
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.slow
+def test_the_layer_that_hurts_is_named(tmp_path):
+    """One channel a thousand times larger than the others takes the whole range of a block's integers."""
+    model = small.model(num_layers=3)
+    images = prepared()
+    for weight in model.get_layer("encoderblock_1").weights:
+        if weight.path.endswith("Dense_0/kernel"):
+            value = weight.numpy()
+            value[:, 0] *= 1000.0
+            weight.assign(value)
+        if weight.path.endswith("Dense_1/kernel"):
+            value = weight.numpy()
+            value[0] /= 1000.0
+            weight.assign(value)
+    for precision in ("float32", "int8"):
+        network = inference_model(model)
+        content = tflite.convert(network, (16, 16, 3), "softmax", precision, calibration_images=images)
+        (tmp_path / f"{precision}.tflite").write_bytes(content)
+    paths = [str(tmp_path / f"{precision}.tflite") for precision in ("float32", "int8")]
+    layers = quantization_error.per_layer(*paths, images)
+    assert layers[0][0] == "encoderblock_1"
+    assert {name for name, _ in layers} >= {f"encoderblock_{i}" for i in range(3)} | {"embedding", "head"}
+    # A file against itself has no error anywhere.
+    assert all(growth == 0.0 for _, growth in quantization_error.per_layer(paths[0], paths[0], images))
+
+
+@pytest.mark.parametrize(
+    ("name", "layer"),
+    [
+        ("vision_transformer_1/encoderblock_11_1/add_1;vision_transformer_1/x", "encoderblock_11"),
+        ("bit_resnet_1/block4_1/unit01_1/add", "block4/unit01"),
+        ("vision_transformer_1/block1/unit2/Relu", "block1/unit2"),
+        ("bit_resnet_1/root_block_1/conv_root_1/convolution1", "conv_root"),
+        ("vision_transformer_1/head_1/MatMul", "head"),
+        ("vision_transformer_1/posembed_input_1/add", None),
+        ("tfl.quantize3", None),
+    ],
+)
+def test_layers_in_names_of_tensors(name, layer):
+    assert quantization_error.layer_of(name) == layer
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("precision", ["float16", "dynamic_int8"])
+def test_smaller_files(precision, tmp_path):
+    # Wide enough that weights make up the file: the graph itself takes 20 kB.
+    model = small.model(hidden_size=128, mlp_dim=512)
+    export(model, tmp_path / "float32.tflite")
+    comparison = export(model, tmp_path / "small.tflite", precision=precision)
+    sizes = {name: (tmp_path / f"{name}.tflite").stat().st_size for name in ("float32", "small")}
+    assert sizes["small"] < sizes["float32"] * {"float16": 0.6, "dynamic_int8": 0.4}[precision]
+    assert comparison.max_difference > 0
+
+
+@pytest.mark.parametrize(
+    ("precision", "error"),
+    # Of the length of the features: rounding of float32 sums, of weights to 11 bits, of weights and inputs to 8 bits.
+    [("float32", 1e-5), pytest.param("float16", 1e-3, marks=pytest.mark.slow), ("dynamic_int8", 0.05)],
+)
+def test_features_beside_the_answers(precision, error, tmp_path):
+    model = small.model()
+    for name, features in (("without", False), ("with", True)):
+        export(model, tmp_path / f"{name}.tflite", precision=precision, batch_size=4, features=features)
+    without, both = (open_artifact(str(tmp_path / f"{name}.tflite")) for name in ("without", "with"))
+    expected = keras.Model(model.inputs[0], model.get_layer("head").input)(prepared()).numpy()
+    found = both.features(prepared())
+    assert found.shape == expected.shape == (6, 16)
+    assert np.linalg.norm(found - expected) <= error * np.linalg.norm(expected)
+    np.testing.assert_array_equal(both.predict(prepared()), without.predict(prepared()))
+    assert both.features_unavailable is None
+    assert "export it again with --features" in without.features_unavailable
+    with pytest.raises(ValueError, match="gives probabilities only"):
+        without.features(prepared())
+
+
+def test_a_file_with_features_is_a_classifier_to_whoever_takes_its_first_graph(tmp_path):
+    path = tmp_path / "both.tflite"
+    export(small.model(), path, features=True)
+    opened = make_interpreter(str(path))
+    assert list(opened.get_signature_list()) == ["classify", "features"]
+    opened.allocate_tensors()
+    assert opened.get_output_details()[0]["shape"].tolist() == [1, len(small.CLASS_NAMES)]
+    assert tflite_metadata.labels_of(path.read_bytes()) == list(small.CLASS_NAMES)
+
+
+def test_the_weights_are_shared(tmp_path):
+    model = small.model(hidden_size=128, mlp_dim=512)
+    sizes = [
+        len(tflite.convert(model, (small.SIZE, small.SIZE, 3), "softmax", features=features))
+        for features in (False, True)
+    ]
+    assert sizes[1] - sizes[0] < 0.1 * sizes[0]
+
+
+def test_integer_files_have_no_features(tmp_path):
+    with pytest.raises(ValueError, match="features.*precision='int8'"):
+        export(small.model(), tmp_path / "a.tflite", precision="int8", calibration=small.images(), features=True)
+
+
+def test_wrong_features_are_not_written(tmp_path, monkeypatch):
+    monkeypatch.setattr(TFLiteClassifier, "features", lambda self, images: np.zeros((6, 16)))
+    with pytest.raises(verify.VerificationError, match=r"The features differ from the model's by 1\.0e\+00"):
+        export(small.model(), tmp_path / "a.tflite", features=True)
+    assert not os.listdir(tmp_path)

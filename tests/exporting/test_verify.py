@@ -1,0 +1,89 @@
+import numpy as np
+import pytest
+
+from keras_vit.exporting import verify
+from keras_vit.inference import sample_images
+from tests import small_classifier as small
+
+REFERENCE = np.array([[0.7, 0.2, 0.1], [0.3, 0.4, 0.3], [0.1, 0.1, 0.8], [0.5, 0.5, 0.0]])
+
+
+def test_equal_answers():
+    comparison = verify.compare(REFERENCE, REFERENCE, np.array([0, 0, 2, 0]))
+    assert comparison == verify.Comparison(4, 0.0, 0.0, 1.0, 0.75, 0.75)
+    assert verify.failures(comparison, verify.Tolerance(0.0, 1.0, 0.0)) == []
+
+
+def test_differences_by_hand():
+    candidate = REFERENCE.copy()
+    candidate[1] = [0.45, 0.25, 0.3]  # another answer
+    candidate[3] = [0.5 - 1e-7, 0.5 + 1e-7, 0.0]  # a tie, decided the other way
+    comparison = verify.compare(REFERENCE, candidate, np.array([0, 1, 2, 0]))
+    assert comparison.max_difference == pytest.approx(0.15)
+    assert comparison.mean_difference == pytest.approx(0.3 / 12, rel=1e-5)
+    assert comparison.top1_agreement == 0.75
+    assert comparison.reference_accuracy == 1.0
+    assert comparison.accuracy == 0.5
+
+
+def test_without_labels_there_is_no_accuracy():
+    comparison = verify.compare(REFERENCE, REFERENCE)
+    assert comparison.accuracy is None
+    assert "accuracy" not in comparison.summary()
+    assert verify.failures(comparison, verify.Tolerance(0.1, 1.0, accuracy_drop=0.0)) == []
+
+
+def test_multi_label_accuracy():
+    labels = np.array([[1, 1, 0], [0, 0, 1], [0, 0, 1], [0, 1, 0]])
+    assert verify.compare(REFERENCE, REFERENCE, labels).accuracy == 0.5
+
+
+def test_nan_never_passes():
+    candidate = np.full_like(REFERENCE, np.nan)
+    comparison = verify.compare(REFERENCE, candidate, np.zeros(4, int))
+    assert comparison.max_difference == np.inf
+    assert comparison.top1_agreement == comparison.accuracy == 0.0
+    assert len(verify.failures(comparison, verify.TOLERANCES["float32"])) == 2
+
+
+def test_everything_that_is_wrong_is_said():
+    comparison = verify.Comparison(10, 0.5, 0.1, 0.8, 0.9, 0.7)
+    with pytest.raises(verify.VerificationError) as caught:
+        verify.check(comparison, verify.Tolerance(0.1, 0.9, 0.05), "The file")
+    message = str(caught.value)
+    assert "The file does not answer as its model" in message
+    for part in ("5.00e-01, expected at most 1.00e-01", "80.00%, expected at least 90.00%", "falls by 20.00%"):
+        assert part in message
+
+
+def test_every_precision_has_a_tolerance():
+    assert verify.tolerance_of("float32") == verify.TOLERANCES["float32"]
+    assert verify.tolerance_of("mixed_bfloat16") == verify.TOLERANCES["bfloat16"]
+    with pytest.raises(ValueError, match="precision must be one of"):
+        verify.tolerance_of("int3")
+
+
+def test_shapes_must_agree():
+    with pytest.raises(ValueError, match="two equal shapes"):
+        verify.compare(REFERENCE, REFERENCE[:2])
+
+
+def test_finding_files(tmp_path):
+    for name in ("b.png", "a.png", "c[1].jpg", "deep/d.png"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(b"")
+    found = sample_images.find_files([f"{tmp_path}/*.png", f"{tmp_path}/b.png", f"{tmp_path}/c[1].jpg", "nowhere*.gif"])
+    assert [path.removeprefix(f"{tmp_path}/") for path in found] == ["a.png", "b.png", "c[1].jpg", "nowhere*.gif"]
+    assert sample_images.find_files([f"{tmp_path}/**/*.png"])[-1].endswith("deep/d.png")
+
+
+def test_unreadable_pictures_are_left_out():
+    good = small.images(2)
+    mixed = sample_images.SampleImages(
+        [good.contents[0], b"bad", good.contents[1]], np.array([1, 2, 3]), ["a", "b", "c"]
+    )
+    kept = sample_images.keep_readable(mixed, small.preprocess)
+    assert kept.names == ["a", "c"]
+    np.testing.assert_array_equal(kept.labels, [1, 3])
+    with pytest.raises(ValueError, match="None of the 1 given can be read"):
+        sample_images.keep_readable(sample_images.SampleImages([b"bad"], None, ["x"]), small.preprocess)

@@ -1,0 +1,137 @@
+"""The card beside an artifact: of this artifact alone, complete, and refused where it does not match."""
+
+import importlib.util
+import json
+import os
+import shutil
+
+import numpy as np
+import pytest
+
+from keras_vit.inference import keras_model, model_card
+from keras_vit.inference.opening import open_artifact
+from tests import small_classifier as small
+from tests.export.runs import write_digits_run
+from tests.programs import call
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory):
+    """A run, and a TFLite file of it that takes pixels, both in one directory."""
+    directory = tmp_path_factory.mktemp("cards")
+    write_digits_run(directory / "run")
+    arguments = (f"--model={directory / 'run'}", "--num_images=8")
+    assert call("export.tflite", *arguments, f"--output={directory / 'coll.tflite'}", "--input=uint8") == 0
+    return directory
+
+
+@pytest.fixture
+def copied(exported, tmp_path):
+    """A copy of the TFLite file, its card and its labels."""
+    for name in ("coll.tflite", "coll.tflite.json", "coll.tflite.labels.txt"):
+        shutil.copy(exported / name, tmp_path / name)
+    return tmp_path / "coll.tflite"
+
+
+def test_two_formats_of_one_name_keep_their_own_cards(exported):
+    pixels = np.random.default_rng(0).integers(0, 256, (4, 8, 8, 1), np.uint8)
+    before = open_artifact(str(exported / "coll.tflite")).predict(pixels)
+    arguments = (f"--model={exported / 'run'}", "--num_images=8", f"--output={exported / 'coll.xml'}")
+    if importlib.util.find_spec("openvino") is None:
+        pytest.skip("openvino is not installed: pip install 'keras-vision-transformers[openvino]'")
+    assert call("export.openvino", *arguments) == 0
+    artifact = open_artifact(str(exported / "coll.tflite"))
+    assert artifact.card.input == "uint8"
+    np.testing.assert_array_equal(artifact.predict(pixels), before)
+    assert open_artifact(str(exported / "coll.xml")).card.input == "float32"
+
+
+def test_the_card_of_another_artifact_is_refused(copied, exported):
+    other = copied.with_name("other.tflite")
+    arguments = (f"--model={exported / 'run'}", "--num_images=8")
+    assert call("export.tflite", *arguments, f"--output={other}") == 0
+    shutil.copy(model_card.path_of(str(other)), model_card.path_of(str(copied)))
+    with pytest.raises(ValueError, match=r"coll\.tflite.*Export the artifact again"):
+        open_artifact(str(copied))
+
+
+def test_a_changed_artifact_is_refused(copied):
+    content = bytearray(copied.read_bytes())
+    content[-1] ^= 1
+    copied.write_bytes(content)
+    with pytest.raises(ValueError, match=r"coll\.tflite.*Export the artifact again"):
+        open_artifact(str(copied))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"image_shape": [16, 16, 1]},
+        {"image_shape": [8, 8]},
+        {"class_names": ["a"]},
+        {"class_names": [1] * 10},
+        {"input": "float32"},
+        {"output": "tanh"},
+        {"preprocess": None},
+        {"files": {}},
+        {"files": {".tflite": 5}},
+    ],
+    ids=str,
+)
+def test_an_edited_card_is_one_clear_error(copied, change):
+    path = model_card.path_of(str(copied))
+    with open(path, encoding="utf-8") as file:
+        content = json.load(file)
+    with open(path, "w", encoding="utf-8") as file:
+        json.dump({**content, **change}, file)
+    with pytest.raises(ValueError, match=r"coll\.tflite.*Export the artifact again"):
+        open_artifact(str(copied))
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b"\xff", b"[" * 100_000])
+def test_a_damaged_card_is_one_clear_error(copied, content):
+    with open(model_card.path_of(str(copied)), "wb") as file:
+        file.write(content)
+    with pytest.raises(ValueError, match=r"coll\.tflite\.json"):
+        open_artifact(str(copied))
+
+
+def test_a_missing_card_is_one_clear_error(copied):
+    os.remove(model_card.path_of(str(copied)))
+    with pytest.raises(FileNotFoundError, match=r"coll\.tflite\.json.*Export the artifact again"):
+        open_artifact(str(copied))
+
+
+def test_an_artifact_may_be_renamed_together_with_its_card(copied):
+    renamed = str(copied.with_name("new.tflite"))
+    os.rename(copied, renamed)
+    os.rename(model_card.path_of(str(copied)), model_card.path_of(renamed))
+    assert open_artifact(renamed).class_names == tuple(map(str, range(10)))
+
+
+@pytest.mark.parametrize("damage", ["flip", "cut", "missing"])
+def test_a_torn_saved_model_is_refused(served, tmp_path, damage):
+    shutil.copytree(served[1] / "1", tmp_path / "1")
+    (data,) = (tmp_path / "1" / "variables").glob("*.data-*")
+    content = bytearray(data.read_bytes())
+    content[len(content) // 2] ^= 1
+    if damage == "missing":
+        data.unlink()
+    else:
+        data.write_bytes(content if damage == "flip" else content[:100])
+    with pytest.raises((ValueError, FileNotFoundError), match=r"variables\.data"):
+        open_artifact(str(tmp_path / "1"))
+
+
+def test_labels_have_one_line_per_class(tmp_path):
+    assert model_card.labels_text(("a\nb", "c", "d\r\u2028e")) == "a b\nc\nd e\n"
+
+
+def test_a_cut_line_of_metrics_is_ignored(tmp_path):
+    (tmp_path / "metrics.jsonl").write_bytes(b'{"step": 1, "eval_accuracy": 0.5}\n{"step": 2}\n{"step": 3, "eval_acc')
+    assert keras_model.last_metrics(str(tmp_path)) == {"step": 1, "eval_accuracy": 0.5}
+
+
+def test_markdown_keeps_one_row_per_line():
+    text = small.card(data={"name": "a|b\nc"}).to_markdown()
+    assert "a\\|b c |" in text

@@ -1,0 +1,100 @@
+"""One way to open everything that predicts."""
+
+import keras
+import numpy as np
+import pytest
+
+import keras_vit
+from keras_vit import inference
+from tests import small_classifier as small
+from tests.export.runs import write_digits_run
+
+PREPROCESS = "value_range(-1, 1)"
+
+
+@pytest.fixture(scope="module")
+def expected():
+    """A model, and its probabilities for six images."""
+    model = small.model()
+    classifier = inference.KerasClassifier(model, small.card())
+    return model, classifier.predict(classifier.preprocess(small.images().contents))
+
+
+@pytest.mark.parametrize("name", ["model.keras", "model.npz", "model.safetensors", "model_directory"])
+def test_model_files(expected, name, tmp_path):
+    model, probabilities = expected
+    path = tmp_path / name
+    if name.endswith(".keras"):
+        model.save(path)
+    else:
+        keras_vit.save_checkpoint(model, path, format="timm" if "." not in name else None)
+    classifier = inference.open_classifier(path, preprocess=PREPROCESS, labels=small.CLASS_NAMES)
+    assert (classifier.kind, classifier.scores_are) == ("keras", "logits")
+    assert classifier.class_names == small.CLASS_NAMES
+    images = classifier.preprocess(small.images().contents)
+    np.testing.assert_allclose(classifier.predict(images), probabilities, atol=1e-5)
+    assert classifier.features(images).shape == (6, 16)
+
+
+def test_a_run_knows_its_preprocessing(tmp_path):
+    write_digits_run(tmp_path / "run")
+    for path in (tmp_path / "run", tmp_path / "run" / "model.keras"):
+        classifier = inference.open_classifier(path)
+        assert classifier.card.preprocess == "decode(1)|resize((8, 8), method='area')|value_range(-1, 1)"
+        assert classifier.class_names == tuple("0123456789")
+    other = inference.open_classifier(tmp_path / "run", preprocess="value_range(0, 1)", labels=list("abcdefghij"))
+    assert other.card.preprocess.endswith("value_range(0, 1)")
+    assert other.class_names == tuple("abcdefghij")
+
+
+def test_an_artifact_knows_its_preprocessing(served):
+    classifier = inference.open_classifier(served[1])
+    assert classifier.kind == "saved_model"
+    assert classifier.class_names == small.CLASS_NAMES
+    for options in ({"preprocess": PREPROCESS}, {"labels": small.CLASS_NAMES}):
+        with pytest.raises(ValueError, match="Leave out preprocess and labels"):
+            inference.open_classifier(served[1], **options)
+
+
+def test_labels_of_a_file(expected, tmp_path):
+    expected[0].save(tmp_path / "model.keras")
+    (tmp_path / "labels.txt").write_text("\n".join(small.CLASS_NAMES) + "\n", encoding="utf-8")
+    open_with = {"preprocess": PREPROCESS, "labels": tmp_path / "labels.txt"}
+    assert inference.open_classifier(tmp_path / "model.keras", **open_with).class_names == small.CLASS_NAMES
+    (tmp_path / "labels.txt").write_text("a\nb\n")
+    with pytest.raises(ValueError, match="class_names"):
+        inference.open_classifier(tmp_path / "model.keras", **open_with)
+
+
+def test_preprocess_must_be_known(expected, tmp_path):
+    expected[0].save(tmp_path / "model.keras")
+    with pytest.raises(ValueError, match=r"model\.keras.*preprocess"):
+        inference.open_classifier(tmp_path / "model.keras")
+
+
+def test_what_cannot_be_opened(tmp_path):
+    with pytest.raises(FileNotFoundError, match="nowhere"):
+        inference.open_classifier(tmp_path / "nowhere")
+    (tmp_path / "config.json").write_text("{}")
+    (tmp_path / "metrics.jsonl").write_text("")
+    with pytest.raises(FileNotFoundError, match=r"model\.keras"):  # a run that was interrupted
+        inference.open_classifier(tmp_path)
+
+
+@pytest.mark.parametrize("output", ["softmax", "sigmoid"])
+def test_a_model_that_ends_in_probabilities(output, tmp_path):
+    model = small.model(classifier_activation=output)
+    model.save(tmp_path / "model.keras")
+    classifier = inference.open_classifier(tmp_path / "model.keras", preprocess=PREPROCESS)
+    assert (classifier.scores_are, classifier.card.output) == ("probabilities", output)
+    images = classifier.preprocess(small.images(2).contents)
+    np.testing.assert_allclose(classifier.predict(images), model.predict(images, verbose=0), atol=1e-6)
+
+
+def test_any_keras_model_around_ours(expected, tmp_path):
+    inputs = keras.Input((16, 16, 3))
+    scaled = keras.Model(inputs, keras.layers.Rescaling(2.0)(expected[0](inputs)))
+    scaled.save(tmp_path / "model.keras")
+    classifier = inference.open_classifier(tmp_path / "model.keras", preprocess=PREPROCESS)
+    images = classifier.preprocess(small.images(2).contents)
+    np.testing.assert_allclose(classifier.scores(images), scaled.predict(images, verbose=0), atol=1e-5)

@@ -1,0 +1,184 @@
+"""Counted activations against algebra, against what TensorFlow and JAX keep, and against the memory of a step."""
+
+import os
+import subprocess
+import sys
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from keras_vit import models
+from keras_vit.planning import cost
+from tests.models import variants
+
+
+def test_activations_grow_as_the_architecture_says():
+    base = cost.of_variant("ViT-B/16")
+    # A block keeps 7 vectors of D and 2 of the MLP's width a token, and the attention weights.
+    block = 197 * (7 * 768 + 2 * 3072) + 12 * 197**2
+    assert cost.of_variant("ViT-B/16", num_layers=13).activations - base.activations == block
+    remat = cost.of_variant("ViT-B/16", remat="blocks")
+    assert remat.parameters == base.parameters and remat.macs == base.macs
+    assert base.activations - remat.activations == 12 * block - (12 * 197 * 768 + block)
+
+
+def test_activations_of_attention_in_chunks_have_the_weights_of_one_chunk():
+    arguments = {"image_size": 1024, "pooling": "gap"}
+    whole = cost.of_variant("ViT-S/16", **arguments)
+    chunks = cost.of_variant("ViT-S/16", attention_chunk_size=256, **arguments)
+    assert (chunks.parameters, chunks.macs) == (whole.parameters, whole.macs)
+    assert whole.activations - chunks.activations == 6 * 4096 * (12 * 4096 - 256)
+    # 7 vectors of D and 2 of the MLP's width a token: with the chunks, memory grows with the number of tokens alone.
+    rest = chunks.activations - 12 * 4096 * (7 * 384 + 2 * 1536) - 6 * 256 * 4096
+    assert rest == 1024 * 1024 * 3 + 4096 * 384 + 384  # the image, and what norm and head take
+    both = cost.of_variant("ViT-S/16", attention_chunk_size=256, remat="blocks", **arguments)
+    one_block = 4096 * (7 * 384 + 2 * 1536) + 6 * 256 * 4096
+    assert both.activations == rest + 12 * 4096 * 384 + one_block
+    assert cost.of_variant("ViT-S/16", attention_chunk_size=4096, **arguments) == whole  # one chunk: no chunks
+
+
+def test_dropout_keeps_a_byte_of_each_value():
+    base = cost.of_variant("ViT-B/16")
+    tokens, weights = 197 * 12 * (2 * 768 + 3072) + 197 * 768, 12 * 12 * 197**2
+    assert cost.of_variant("ViT-B/16", dropout_rate=0.1).activations - base.activations == tokens // 2
+    dropped = cost.of_variant("ViT-B/16", attention_dropout_rate=0.1)
+    assert dropped.activations - base.activations == weights + weights // 2
+
+
+BATCH = 11  # no other dimension is 11
+KEPT = {
+    **{name: {} for name in ("token", "gap", "all_tokens", "features", "every_layer", "registers", "fc_norm")},
+    "hybrid": {"patch_size": 1},
+    "hybrid_timm": {"patch_size": 2},
+    "chunks": {"attention_chunk_size": 16},
+}
+
+
+@pytest.mark.parametrize("name", KEPT)
+def test_activations_are_those_that_tensorflow_keeps(name):
+    assert kept_by_tensorflow(small("gap" if name == "chunks" else name, **KEPT[name])) == counted(name)
+
+
+def test_activations_that_tensorflow_keeps_beside_those_that_are_counted():
+    # The masks of stochastic depth.
+    ratio = kept_by_tensorflow(small("dropout")) / counted("dropout")
+    assert ratio == pytest.approx(1, abs=0.001)
+    # Convolutions of BiT have padded copies of their inputs.
+    model = models.create_model("BiT-R50x1", block_sizes=(1, 1, 1, 1))
+    assert kept_by_tensorflow(model) / cost.of_config(model.config).activations == pytest.approx(1.17, abs=0.01)
+    # Activation functions other than GELU's tanh form, and relative positions, have no backward pass written out.
+    ratios = {name: kept_by_tensorflow(small(name)) / counted(name) for name in ("deit", "relative")}
+    assert 1.4 < ratios["deit"] < 1.6 and 1.02 < ratios["relative"] < 1.06
+
+
+def small(name, **arguments):
+    sizes = {"hidden_size": 64, "mlp_dim": 256, "num_heads": 4, "patch_size": 8, "image_size": (64, 64)}
+    return variants.make(name, **{**sizes, **arguments})
+
+
+def counted(name):
+    model = small("gap" if name == "chunks" else name, **KEPT.get(name, {}))
+    one_chunk = 4 * 16 * 64 if name == "chunks" else 0  # is there for a while, and is not kept
+    return cost.of_config(model.config).activations - one_chunk
+
+
+def kept_by_tensorflow(model):
+    """Numbers an image that the gradient's operations take from the forward pass, statistics of norms left out."""
+    model = keras.Model(model.inputs[0], model.outputs[0])  # all tokens of the last block, as they are counted
+    kept = {}
+
+    def step(images):
+        operations = tf.compat.v1.get_default_graph().get_operations
+        with tf.GradientTape() as tape:
+            output = tf.reduce_sum(model(images, training=True))
+        forward = {operation.name for operation in operations()}
+        tape.gradient(output, [weight.value for weight in model.trainable_variables])
+        for operation in operations():
+            for tensor in operation.inputs if operation.name not in forward else ():
+                while tensor.op.type in ("Identity", "IdentityN", "Reshape"):  # the same memory
+                    tensor = tensor.op.inputs[tensor.value_index if tensor.op.type == "IdentityN" else 0]
+                if tensor.op.name in forward:
+                    kept[tensor.name] = tensor
+
+    tf.function(step).get_concrete_function(tf.TensorSpec((BATCH, *model.inputs[0].shape[1:])))
+    numbers = 0
+    for tensor in kept.values():
+        shape = tensor.shape.as_list() if tensor.dtype != tf.resource and tensor.shape.rank else []
+        if BATCH in shape[:2] and shape[-1] > 1 and shape[1:3] != [1, 1]:
+            numbers += int(np.prod(shape)) // BATCH // (2 if tensor.dtype == tf.bool else 1)
+    return numbers
+
+
+@pytest.mark.slow
+def test_activations_are_those_that_jax_keeps_op_by_op():
+    program = """
+import jax, keras, numpy as np
+from keras_vit.planning import cost
+from tests.models import variants
+for name in ("gap", "hybrid", "bit"):
+    sizes = {"hidden_size": 64, "mlp_dim": 256, "num_heads": 4, "patch_size": 1 if name == "hybrid" else 8}
+    model = variants.make(name, image_size=(64, 64), **({} if name == "bit" else sizes))
+    counted = cost.of_config(model.config).activations
+    model = keras.Model(model.inputs[0], model.outputs[0])  # all tokens of the last block, as they are counted
+    weights, others = ([v.value for v in some] for some in (model.trainable_variables, model.non_trainable_variables))
+    run = lambda w: model.stateless_call(w, others, variants.images(model, batch=11), training=True)[0].sum()
+    kept = {id(leaf): leaf for leaf in jax.tree_util.tree_leaves(jax.vjp(run, weights)[1])}.values()
+    kept = [leaf for leaf in kept if leaf.shape and leaf.shape[0] == 11 and leaf.shape[-1] > 1]
+    print(sum(leaf.nbytes / 4 for leaf in kept) / 11 / counted)
+"""
+    vit, hybrid, bit = (float(line) for line in run(program, "jax").split())
+    assert vit == pytest.approx(1, abs=0.001)
+    # JAX also keeps, of each ReLU, where its input was above 0, and zeros for elsewhere; the compiler removes both.
+    assert hybrid == pytest.approx(1.39, abs=0.02) and bit == pytest.approx(1.62, abs=0.02)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not os.access("/proc/self/clear_refs", os.W_OK), reason="needs Linux's count of a process's memory")
+def test_a_step_that_is_not_compiled_takes_up_to_so_many_times_the_activations():
+    program = """
+import sys
+import tensorflow as tf
+from keras_vit import models
+from keras_vit.planning import cost
+name, dtype, *batches = sys.argv[1:]
+model = models.create_model(name, dtype=dtype)
+
+@tf.function
+def step(images):
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_mean(model(images, training=True))
+    return [tf.reduce_sum(g) for g in tape.gradient(loss, [w.value for w in model.trainable_variables])]
+
+def peak(batch):
+    images = tf.random.uniform((batch, 224, 224, 3))
+    step(images)
+    open("/proc/self/clear_refs", "w").write("5")  # forgets the first step's peak
+    step(images)
+    return int(dict(line.split(":") for line in open("/proc/self/status"))["VmHWM"].split()[0]) * 1024
+
+small, large = map(int, batches)
+first, second = peak(small), peak(large)
+activations = tf.as_dtype(model.compute_dtype).size * cost.of_config(model.config).activations
+print((second - first) / (large - small) / activations)
+"""
+    ratios = []
+    for work in (
+        ("ViT-Ti/16", "float32", 2, 18),
+        ("ViT-Ti/16", "mixed_bfloat16", 2, 18),
+        ("BiT-R50x1", "float32", 2, 8),
+    ):
+        command = [sys.executable, "-c", program, *map(str, work)]
+        environment = {**os.environ, "KERAS_BACKEND": "tensorflow", "TF_CPP_MIN_LOG_LEVEL": "3"}
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+        ratios.append(float(done.stdout.split()[-1]))
+    # What is held for a while depends on how many operations run at once.
+    assert min(ratios) > 1 and cost.UNFUSED - 0.4 < max(ratios) < cost.UNFUSED, ratios
+
+
+def run(program, backend, *arguments):
+    """What a Python program prints, in a process of its own."""
+    environment = {**os.environ, "KERAS_BACKEND": backend, "JAX_PLATFORMS": "cpu", "TF_CPP_MIN_LOG_LEVEL": "3"}
+    command = [sys.executable, "-c", program, *map(str, arguments)]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout

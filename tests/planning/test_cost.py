@@ -1,0 +1,113 @@
+"""Costs against published numbers, against the weights of built models, and against the operations of their graphs."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from keras_vit import recipe as recipes
+from keras_vit.planning import cost, plan
+from tests.models import variants
+from tests.models.test_counts import COUNTS
+
+# Multiply-adds at 224 pixels as the field has them: 17.6 of ViT-B/16 (DeiT, table 5, and timm), 4.1 of a ResNet-50.
+MACS = {"ViT-B/16": 17.6e9, "ViT-S/16": 4.6e9, "ViT-Ti/16": 1.3e9, "ViT-L/16": 61.6e9, "BiT-R50x1": 4.1e9}
+
+# Appendix of "An Image is Worth 16x16 Words", table 6: operations of pre-training on JFT-300M, in 10^18.
+EXAFLOPS = {
+    ("ViT-B/32", 7): 55,
+    ("ViT-B/16", 7): 224,
+    ("ViT-L/32", 7): 196,
+    ("ViT-L/16", 7): 783,
+    ("ViT-L/16", 14): 1567,
+    ("ViT-H/14", 14): 4262,
+    ("BiT-R50x1", 7): 50,
+    ("BiT-R101x1", 7): 96,
+    ("BiT-R152x2", 7): 563,
+    ("R50+ViT-B/16", 7): 274,
+    ("R50+ViT-L/32", 7): 246,
+}
+
+
+@pytest.mark.parametrize("name", COUNTS)
+def test_parameters_are_the_published_ones(name):
+    assert cost.of_variant(name).parameters == COUNTS[name]
+
+
+@pytest.mark.parametrize("name", MACS)
+def test_multiply_adds_are_the_published_ones(name):
+    # Published with two digits, and with or without norms and activation functions.
+    assert cost.of_variant(name).macs == pytest.approx(MACS[name], rel=0.04)
+
+
+@pytest.mark.parametrize(("name", "epochs"), EXAFLOPS)
+def test_operations_of_a_pretraining_are_the_papers(name, epochs):
+    flops = cost.of_variant(name, classes=18_291).training_flops * epochs * 303e6
+    # Rounded to whole numbers there; the paper counted its ResNets a little lower.
+    tolerance = 0.06 if name.startswith("BiT") else 0.025
+    assert flops == pytest.approx(EXAFLOPS[name, epochs] * 1e18, rel=tolerance)
+
+
+@pytest.mark.parametrize("name", variants.VARIANTS)
+def test_built_models_have_the_counted_weights_and_operations(name):
+    size = {"image_size": 224} if "image_size" in (variants.VARIANTS[name] or {}) else {}
+    model = variants.make(name, **size)
+    counted = cost.of_config(model.config)
+    # All tokens, as the paper counts: the model itself leaves out those of the last block that nothing reads.
+    model = keras.Model(model.inputs[0], model.outputs[0])
+    assert counted.parameters == sum(int(np.prod(weight.shape)) for weight in model.trainable_variables)
+    assert counted.macs == graph_macs(model)
+
+
+def graph_macs(model):
+    """Multiply-adds of all products and convolutions in the model's graph for one image."""
+    function = tf.function(lambda images: model(images, training=False))
+    graph = function.get_concrete_function(tf.TensorSpec((1, *model.inputs[0].shape[1:]))).graph
+    operations = list(graph.get_operations())
+    for inner in graph._functions.values() if hasattr(graph, "_functions") else ():
+        operations += inner.graph.get_operations()
+    return sum(operation_macs(operation) for operation in operations)
+
+
+def operation_macs(operation):
+    if operation.type == "Conv2D":
+        kernel, result = operation.inputs[1].shape.as_list(), operation.outputs[0].shape.as_list()
+        return int(np.prod(kernel)) * result[1] * result[2]
+    if operation.type in ("MatMul", "BatchMatMulV2", "BatchMatMul"):
+        transposed = operation.get_attr("transpose_a" if operation.type == "MatMul" else "adj_x")
+        shape = operation.inputs[0].shape.as_list()
+        return int(np.prod(operation.outputs[0].shape.as_list())) * shape[-2 if transposed else -1]
+    if operation.type == "Einsum":
+        sizes = {}
+        for letters, tensor in zip(
+            operation.get_attr("equation").decode().split("->")[0].split(","), operation.inputs, strict=True
+        ):
+            sizes |= dict(zip(letters, tensor.shape.as_list(), strict=True))
+        return int(np.prod(list(sizes.values()))) if len(operation.inputs) == 2 else 0
+    return 0
+
+
+def test_plan_of_a_recipe():
+    recipe = recipes.Recipe(
+        total_steps=1_000,
+        precision="mixed_bfloat16",
+        model=recipes.Model("ViT-B/16"),
+        data=recipes.Data(batch_size=512),
+        optim=recipes.Optim("adamw", momentum_dtype="bfloat16", accumulation_steps=4, ema=0.999),
+    )
+    planned = plan.of_recipe(recipe, classes=1000, num_examples=51_200, devices=8)
+    assert planned.epochs == 10
+    assert planned.cost.parameters == COUNTS["ViT-B/16"]
+    assert planned.examples_seen == 512_000
+    # Weight 4, gradient and its sum 8, first moment 2, second moment 4, average 4.
+    assert planned.weights_bytes == 22 * COUNTS["ViT-B/16"]
+    assert planned.activations_bytes == planned.cost.activations * (512 // 8 // 4) * 2
+    # 17.56 G * 6 * 512,000 operations; at the whole peak of 61.5e12 a core and second that is 877 s.
+    assert planned.core_days(1.0) * 86_400 == pytest.approx(877, rel=0.01)
+    assert planned.core_days(0.25) == pytest.approx(4 * planned.core_days(1.0))
+
+
+def test_published_runs_have_possible_utilizations():
+    for run in plan.PAPER:
+        for epochs in run.epochs:
+            assert 0.1 < run.utilization(epochs) < 0.5

@@ -1,0 +1,137 @@
+"""The TPU's own compiler takes every step that runs inside of `strategy.run`, on a machine without a TPU.
+
+A few cases are in the default run, all of them in `make test-tpu`. Nothing is run: that the numbers are right is tested
+elsewhere, on other hardware.
+"""
+
+import dataclasses
+import json
+import os
+import subprocess
+import sys
+
+import keras
+import pytest
+
+from keras_vit.planning import tpu_compiler, tpu_plan, tpu_step, tpu_targets
+from keras_vit.planning.tpu_compiler import Compiled, DoesNotFit
+from tests.planning import tpu_cases
+
+pytestmark = pytest.mark.skipif(
+    not tpu_compiler.available(), reason="the TPU's compiler is not installed: pip install 'jax[tpu]', on Linux"
+)
+PRECISIONS = ("float32", "mixed_bfloat16")
+STRUCTURES = tpu_cases.structures()
+_ONE_LAYER = {**STRUCTURES["ViT"].arguments, "num_layers": 1}
+SHORT = {"ViT of one layer": dataclasses.replace(STRUCTURES["ViT"], arguments=_ONE_LAYER)}
+
+
+@pytest.fixture(autouse=True)
+def nothing_left():
+    """The full matrix would otherwise fill the memory with the models and programs of the tests before."""
+    yield
+    keras.utils.clear_session(free_memory=True)
+
+
+def programs(recipe, target="v5e-8"):
+    return tpu_step.Programs(recipe, tpu_cases.CLASSES, tpu_step.batch_spec(recipe), tpu_targets.parse(target))
+
+
+def check_train_step(structure, precision, setting, target="v5e-8"):
+    recipe = tpu_cases.recipe({**STRUCTURES, **SHORT}[structure], precision, setting)
+    steps = programs(recipe, target)
+    compiled = steps.compile(recipe)
+    assert isinstance(compiled, Compiled)
+    assert compiled.collectives["all-reduce"] >= 1
+    assert compiled.flops > 0
+    # Weights, moments and averages are updated where they are.
+    copies = 1 + (2 if recipe.optim.name == "adamw" else 1) + (recipe.optim.ema > 0)
+    least = steps.gradient_bytes * (copies - (0.5 if recipe.optim.momentum_dtype == "bfloat16" else 0))
+    assert compiled.aliased >= least
+    assert compiled.outputs - compiled.aliased < 64 * 1024  # beyond them, four numbers (and padding) come back
+
+
+def check_eval_step(structure, precision, setting, target="v5e-8"):
+    recipe = tpu_cases.recipe(STRUCTURES[structure], precision, setting)
+    steps = programs(recipe, target)
+    compiled = tpu_compiler.compile_hlo(steps.eval_step(recipe, confusion=True), steps.target, steps.target.devices)
+    assert isinstance(compiled, Compiled)
+    assert compiled.collectives == {}
+    assert compiled.flops > 0
+
+
+# --- in the default run -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("structure", "precision"),
+    [("ViT of one layer", "mixed_bfloat16"), ("BiT", "float32")],
+)
+def test_training_with_everything(structure, precision):
+    check_train_step(structure, precision, "everything")
+
+
+@pytest.mark.slow
+def test_evaluation_with_averages():
+    check_eval_step("ViT", "mixed_bfloat16", "averages")
+
+
+@pytest.mark.slow
+def test_the_compiler_says_what_does_not_fit():
+    recipe = tpu_cases.recipe(STRUCTURES["ViT"], "float32", "plain")
+    planner = tpu_plan.of_recipe(recipe, tpu_cases.CLASSES, tpu_targets.parse("v5e-1"))
+    assert 15 * 2**30 < planner.capacity < 16 * 2**30
+    huge = planner.estimate(tpu_plan.Setting(2**22))  # 12 GiB of images, and 2 GiB a layer and matrix
+    assert isinstance(huge.result, DoesNotFit)
+    assert huge.result.capacity == planner.capacity
+    assert huge.free < 0
+
+
+# --- all of them: make test-tpu ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.tpu
+@pytest.mark.parametrize("setting", tpu_cases.SETTINGS)
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("structure", STRUCTURES)
+def test_train_step(structure, precision, setting):
+    if not tpu_cases.has(STRUCTURES[structure], setting):
+        pytest.skip("a BiT ResNet has no dropout and no stochastic depth")
+    check_train_step(structure, precision, setting)
+
+
+@pytest.mark.tpu
+@pytest.mark.parametrize("setting", ["plain", "averages"])
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("structure", STRUCTURES)
+def test_eval_step(structure, precision, setting):
+    check_eval_step(structure, precision, setting)
+
+
+@pytest.mark.tpu
+@pytest.mark.parametrize("target", ["v3-8", "v4-32", "v5p-16", "v6e-8", "v5e-256"])
+@pytest.mark.parametrize("structure", ["ViT", "hybrid of 3 stages", "BiT"])
+def test_generations_and_pods(structure, target, monkeypatch):
+    monkeypatch.setattr(tpu_cases, "BATCH", 2 * max(64, tpu_targets.parse(target).devices))
+    check_train_step(structure, "mixed_bfloat16", "everything", target)
+
+
+@pytest.mark.tpu
+@pytest.mark.parametrize("fsdp", [False, True])
+def test_the_program_on_the_jax_backend(fsdp):
+    command = [sys.executable, "-m", "train.plan", "--config=train/configs/digits.py", "--target=v5e-8", "--json"]
+    command += [
+        "--nosearch",
+        "--config.data.batch_size=64",
+        "--config.model.arguments.hidden_size=512",
+        f"--fsdp={fsdp}",
+    ]
+    environment = {**os.environ, "KERAS_BACKEND": "jax"}
+    result = subprocess.run(command, env=environment, stdout=subprocess.PIPE, check=True)
+    content = json.loads(result.stdout)["tpu"]
+    assert content["fits"]
+    if fsdp:
+        assert content["collectives"]["all-gather"] >= 1
+    else:
+        assert set(content["collectives"]) == {"all-reduce"}

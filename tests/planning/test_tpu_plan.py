@@ -1,0 +1,242 @@
+"""Planning for TPUs: names of slices, the roofline, the search, remedies. What compiles is in test_tpu_compile.py."""
+
+import dataclasses
+import json
+import math
+
+import pytest
+
+from keras_vit import program
+from keras_vit import recipe as recipes
+from keras_vit.planning import tpu_compiler, tpu_plan, tpu_report, tpu_targets
+from keras_vit.planning.tpu_compiler import Compiled, DoesNotFit
+from keras_vit.planning.tpu_plan import Planner, Setting
+from tests import programs
+
+GIB = 2**30
+
+
+@pytest.mark.parametrize(
+    ("name", "devices", "topology"),
+    [
+        # Up to v3 a name counts TensorCores, and a program sees each. v4 and v5p names count them too, but a program
+        # sees chips. v5e and v6e names count chips, which have one TensorCore.
+        ("v3-8", 8, "v3:2x2"),
+        ("v3-32", 32, "v3:4x4"),
+        ("v4-8", 4, "v4:2x2x1"),
+        ("v4-32", 16, "v4:2x2x4"),
+        ("v4-128", 64, "v4:4x4x4"),
+        ("v5p-16", 8, "v5p:2x2x2"),
+        ("v5e-1", 1, "v5e:1x1"),
+        ("v5litepod-8", 8, "v5e:2x4"),
+        ("v5e-256", 256, "v5e:16x16"),
+        ("v6e-8", 8, "v6e:2x4"),
+    ],
+)
+def test_slices_by_name(name, devices, topology):
+    target = tpu_targets.parse(name)
+    assert (target.devices, target.topology) == (devices, topology)
+    assert math.prod(target.shape) == target.chips
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("a100", "v3, v4"),
+        ("v9-8", "v3, v4"),
+        ("v3-7", "TensorCores.* v3-8"),
+        ("v4-4", "v4-8"),
+        ("v5e-12", "chips.* v5e-4"),
+    ],
+)
+def test_unknown_slices(name, message):
+    with pytest.raises(ValueError, match=message):
+        tpu_targets.parse(name)
+
+
+def compiled(memory=GIB, flops=1e12, accessed=1e9):
+    return Compiled(flops, accessed, memory // 2, 64, 64, memory - memory // 2, 0, {})
+
+
+def estimate(result, target="v5e-8", setting=None, summed=0):
+    setting = setting or Setting(64)
+    return tpu_plan.Estimate(setting, tpu_targets.parse(target), result, 8 * GIB, summed)
+
+
+def test_roofline():
+    # 197 TFLOP/s and 819 GB/s a chip; two cores share those of a v3 chip, 123 TFLOP/s and 900 GB/s.
+    bound = estimate(compiled(flops=197e12, accessed=81.9e9))
+    assert bound.seconds["compute"] == pytest.approx(1)
+    assert bound.seconds["memory bandwidth"] == pytest.approx(0.1)
+    assert (bound.limit, bound.step_seconds) == ("compute", pytest.approx(1))
+    assert bound.images_per_second == pytest.approx(64)
+    core = estimate(compiled(flops=61.5e12, accessed=900e9), "v3-8")
+    assert core.seconds["compute"] == pytest.approx(1)
+    assert (core.limit, core.step_seconds) == ("memory bandwidth", pytest.approx(2))
+    # 8 chips of a ring send 2 * 7/8 of the gradients, divided weights 3 * 7/8, at 200 GB/s.
+    ring = estimate(compiled(), summed=200e9)
+    assert ring.seconds["interconnect"] == pytest.approx(1.75)
+    assert ring.limit == "interconnect"
+    assert estimate(compiled(), setting=Setting(64, fsdp=True), summed=200e9).seconds["interconnect"] == 2.625
+
+
+def test_what_fits():
+    assert estimate(compiled(8 * GIB)).fits
+    assert not estimate(compiled(8 * GIB + 2)).fits
+    assert not estimate(DoesNotFit(7 * GIB, 6 * GIB)).fits
+    assert estimate(DoesNotFit(9 * GIB, 8 * GIB)).free == -GIB
+
+
+class Fake:
+    """A compiler for which memory is a fixed part and one for each image of a device and micro-batch."""
+
+    def __init__(self, fixed, each, refuses=True, devices=8):
+        self.fixed, self.each, self.refuses, self.devices, self.asked = fixed, each, refuses, devices, []
+
+    def __call__(self, setting):
+        self.asked.append(setting)
+        images = setting.batch_size // (self.devices * setting.accumulation_steps)
+        fixed = self.fixed / self.devices if setting.fsdp else self.fixed
+        memory = int(fixed + images * self.each / (4 if setting.remat else 1))
+        if self.refuses and memory > 8 * GIB:
+            return DoesNotFit(memory, 8 * GIB)
+        slower = setting.accumulation_steps + setting.remat
+        return compiled(memory, flops=1e12 * slower)
+
+    def planner(self, **options):
+        return Planner(self, tpu_targets.parse("v5e-8"), 8 * GIB, **options)
+
+
+@pytest.mark.parametrize("each", [GIB // 4096, GIB // 100, GIB // 20, 3 * GIB, 7 * GIB])
+@pytest.mark.parametrize("start", [8, 512, 80_000])
+def test_the_largest_batch(each, start):
+    fake = Fake(GIB // 2, each)
+    found = fake.planner().largest_batch(Setting(start))
+    largest = min(7.5 * GIB // each, 4_096)
+    images = found.setting.batch_size // 8
+    assert found.fits
+    assert images <= largest
+    assert images >= largest * 31 / 32 - 1
+    assert len(fake.asked) <= 12
+    assert len(set(fake.asked)) == len(fake.asked)
+
+
+def test_no_batch_fits():
+    fake = Fake(9 * GIB, GIB // 100)
+    assert fake.planner().largest_batch(Setting(512)) is None
+
+
+def test_remedies_were_tried_and_fit():
+    asked = Setting(512)  # 64 images a device need 16.5 GiB
+    fake = Fake(GIB // 2, GIB // 4)
+    planner = fake.planner()
+    assert not planner.estimate(asked).fits
+    found = planner.remedies(asked)
+    assert all(remedy.fits and remedy.setting in fake.asked for remedy in found)
+    assert [remedy.setting for remedy in found] == [Setting(512, remat=True), Setting(512, accumulation_steps=4)]
+    assert found[0].setting.overrides(asked) == ("--config.model.remat=blocks",)
+    assert found[1].setting.overrides(asked) == ("--config.optim.accumulation_steps=4",)
+    assert Fake(GIB // 2, GIB // 4).planner(rematerializes=False).remedies(asked)[0].setting.remat is False
+    # Weights too many for a device: nothing helps but to divide them.
+    assert Fake(9 * GIB, GIB // 100).planner().remedies(asked) == []
+    (divided, *_) = Fake(9 * GIB, GIB // 100).planner(shards=True).remedies(asked)
+    assert divided.setting.overrides(asked) == ("--fsdp",)
+
+
+def test_refusals_of_the_compiler_are_read():
+    texts = {
+        "RESOURCE_EXHAUSTED: XLA:TPU compile permanent error. Ran out of memory in memory space hbm. Used 22.50G of "
+        "15.75G hbm. Exceeded hbm capacity by 6.75G.": (22.5, 15.75),
+        "RESOURCE_EXHAUSTED: Ran out of memory on HBM, the total memory required for HLO temporaries (8.50T) exceeds "
+        "available HBM (15.48G).": (8_704, 15.48),
+    }
+
+    def fail(text):
+        raise RuntimeError(text)
+
+    for text, (memory, capacity) in texts.items():
+        answer = tpu_compiler.outcome(lambda text=text: fail(text))
+        assert (answer.memory, answer.capacity) == (int(memory * GIB), int(capacity * GIB))
+    with pytest.raises(RuntimeError, match="something else"):
+        tpu_compiler.outcome(lambda: fail("something else"))
+
+
+def test_operations_that_exchange_data_are_counted():
+    text = """
+      %a = f32[8]{0} all-reduce(f32[8]{0} %x), replica_groups={{0,1}}
+      %b = (f32[8]{0}, f32[8]{0}) all-reduce-start(%x)
+      %c = f32[8]{0} all-reduce-done(%b)
+      %all-gather.3 = f32[16]{0} all-gather(%c)
+    """
+    assert tpu_compiler.collectives(text) == {"all-reduce": 2, "all-gather": 1}
+
+
+def test_a_batch_that_cannot_be_divided():
+    recipe = recipes.Recipe(data=recipes.Data(batch_size=100))
+    with pytest.raises(ValueError, match="data.batch_size .* 8 devices of v3-8.*=100.* 96"):
+        tpu_plan.check_batch_size(recipe, tpu_targets.parse("v3-8"))
+
+
+def test_settings_become_recipes():
+    recipe = recipes.Recipe(model=recipes.Model("BiT-R50x1"))
+    assert tpu_plan.with_setting(recipe, Setting(64)).model.remat is None  # which a BiT ResNet does not have
+    assert tpu_plan.with_setting(recipe, Setting(64, remat=True, accumulation_steps=2)) == recipes.Recipe(
+        model=dataclasses.replace(recipe.model, remat="blocks"),
+        data=recipes.Data(batch_size=64),
+        optim=recipes.Optim(accumulation_steps=2),
+    )
+
+
+@pytest.fixture
+def planned(monkeypatch):
+    """The program with a fake compiler: 64 images per device need 16.5 GiB."""
+    plan = programs.load("train.plan")
+    recipe = recipes.Recipe(
+        model=recipes.Model("ViT-S/16"), data=recipes.Data(source="tfds:imagenet2012", batch_size=512)
+    )
+    monkeypatch.setattr(program, "recipe_from_flags", lambda: recipe)
+    fake = Fake(GIB // 2, GIB // 4)
+    monkeypatch.setattr(plan.tpu_plan, "of_recipe", lambda *arguments: fake.planner())
+    monkeypatch.setattr(plan.tpu_compiler, "versions", lambda: "a compiler")
+    return recipe
+
+
+def test_the_program_says_what_to_change(planned, capsys):
+    assert programs.call("train.plan", "--target=v5e-8") == 0
+    text = capsys.readouterr().out
+    for expected in (
+        "v5e-8, 8 chips, 8 devices with 16.00 GiB",
+        "does NOT fit: needs 16.50 GiB per device, 8.50 GiB too much",
+        "--config.model.remat=blocks  (fits with 3.50 GiB free",
+        "--config.optim.accumulation_steps=4  (fits with 3.50 GiB free",
+        "largest batch    240 (30 per device) without rematerialization",
+        "with model.remat=blocks",
+    ):
+        assert expected in text
+
+
+def test_the_program_as_json(planned, capsys):
+    planned.data.batch_size = 64
+    programs.call("train.plan", "--target=v5e-8", "--json", "--nosearch")
+    content = json.loads(capsys.readouterr().out)["tpu"]
+    assert content["fits"] is True
+    assert content["memory_bytes_per_device"] == 2.5 * GIB
+    assert content["free_bytes_per_device"] == 5.5 * GIB
+    assert content["limited_by"] == "compute"
+    assert content["most_images_per_second"] == pytest.approx(64 / (1e12 / 197e12))
+    assert content["largest_batch"] == {}
+    assert content["remedies"] == []
+
+
+def test_nothing_fits(monkeypatch):
+    asked = Setting(512)
+    rows = tpu_report.rows(Fake(9 * GIB, 1).planner().estimate(asked), [], {False: None}, "a compiler")
+    text = "\n".join(value for _, value in rows)
+    assert "KERAS_BACKEND=jax" in text
+    assert "none without rematerialization" in text
+
+
+def test_without_the_compiler(monkeypatch):
+    monkeypatch.setattr(tpu_compiler.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(tpu_compiler.CompilerMissing, match=r"keras-vision-transformers\[cpu,plan\]"):
+        tpu_compiler.topology(tpu_targets.parse("v5e-8"))

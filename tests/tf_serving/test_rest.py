@@ -1,0 +1,92 @@
+"""The JSON of requests and answers, as the interface's documentation shows it."""
+
+import base64
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from tensorflow.core.protobuf import meta_graph_pb2
+
+from keras_vit.tf_serving import rest
+from keras_vit.tf_serving.messages import RequestError
+
+
+def inputs(**shapes):
+    """Inputs of a signature: name=(dtype, shape)."""
+    definition = meta_graph_pb2.SignatureDef()
+    for name, (dtype, shape) in shapes.items():
+        definition.inputs[name].dtype = dtype.as_datatype_enum
+        definition.inputs[name].tensor_shape.CopyFrom(tf.TensorShape(shape).as_proto())
+    return definition.inputs
+
+
+PICTURES = inputs(image_bytes=(tf.string, [None]))
+NUMBERS = inputs(x=(tf.float32, [None, 2]))
+TWO = inputs(x=(tf.float32, [None, 2]), y=(tf.int32, [None]))
+B64 = {"b64": base64.b64encode(b"\xff\x00").decode()}
+
+
+@pytest.mark.parametrize(
+    ("body", "signature", "expected", "rows"),
+    [
+        ({"instances": [B64, B64]}, PICTURES, {"image_bytes": [b"\xff\x00"] * 2}, True),
+        ({"instances": [{"image_bytes": B64}]}, PICTURES, {"image_bytes": [b"\xff\x00"]}, True),
+        ({"inputs": [B64]}, PICTURES, {"image_bytes": [b"\xff\x00"]}, False),
+        ({"inputs": {"image_bytes": ["text"]}}, PICTURES, {"image_bytes": [b"text"]}, False),
+        ({"instances": [[1, 2], [3, 4.5]]}, NUMBERS, {"x": [[1, 2], [3, 4.5]]}, True),
+        ({"instances": [{"x": [1, 2], "y": 3}]}, TWO, {"x": [[1, 2]], "y": [3]}, True),
+        ({"inputs": {"x": [[1, 2]], "y": [3]}}, TWO, {"x": [[1, 2]], "y": [3]}, False),
+    ],
+)
+def test_row_and_column_requests(body, signature, expected, rows):
+    arrays, is_rows = rest.parse_predict(body, signature)
+    assert is_rows == rows
+    assert {name: array.tolist() for name, array in arrays.items()} == expected
+    for name, array in arrays.items():
+        assert array.dtype == tf.as_dtype(signature[name].dtype).as_numpy_dtype
+
+
+@pytest.mark.parametrize(
+    ("body", "signature", "message"),
+    [
+        ([], PICTURES, "either 'instances'"),
+        ({}, PICTURES, "either 'instances'"),
+        ({"instances": [1], "inputs": [1]}, PICTURES, "either 'instances'"),
+        ({"instances": []}, PICTURES, "at least one instance"),
+        ({"instances": [{"b64": "%%%"}]}, PICTURES, "not base64"),
+        ({"instances": [{"b64": 5}]}, PICTURES, "objects must be"),
+        ({"instances": [1]}, PICTURES, "must hold strings"),
+        ({"instances": [[1, 2], [3]]}, NUMBERS, "cannot be read as float32"),
+        ({"instances": [["a", "b"]]}, NUMBERS, "cannot be read as float32"),
+        ({"instances": [[1, 2, 3]]}, NUMBERS, r"must have the shape \[None, 2\]. Received: \[1, 3\]"),
+        ({"instances": [{"x": [1, 2]}]}, TWO, "exactly the inputs"),
+        ({"inputs": {"x": [[1, 2]], "y": [0.5]}}, TWO, "integers from"),
+        ({"inputs": {"x": [[1, 2]], "y": [2**40]}}, TWO, "integers from"),
+    ],
+)
+def test_requests_that_do_not_fit(body, signature, message):
+    with pytest.raises(RequestError, match=message):
+        rest.parse_predict(body, signature)
+
+
+def test_answers():
+    scores = np.array([[0.5, 0.25]], np.float32)
+    labels = np.array([[b"a", "é".encode()]], object)
+    assert rest.format_predict({"s": scores, "l": labels}, True) == {
+        "predictions": [{"s": [0.5, 0.25], "l": ["a", "é"]}]
+    }
+    assert rest.format_predict({"s": scores, "l": labels}, False) == {
+        "outputs": {"s": [[0.5, 0.25]], "l": [["a", "é"]]}
+    }
+    assert rest.format_predict({"s": scores}, True) == {"predictions": [[0.5, 0.25]]}
+    assert rest.format_predict({"s": scores}, False) == {"outputs": [[0.5, 0.25]]}
+    encoded = {"b64": base64.b64encode(b"a").decode()}
+    assert rest.format_predict({"raw_bytes": labels[:, :1]}, True) == {"predictions": [[encoded]]}
+
+
+def test_status():
+    assert rest.model_status({3: "AVAILABLE"}) == {
+        "model_version_status": [
+            {"version": "3", "state": "AVAILABLE", "status": {"error_code": "OK", "error_message": ""}}
+        ]
+    }

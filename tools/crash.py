@@ -1,0 +1,119 @@
+"""Kills a training run with SIGKILL at random moments and checks that it cost nothing.
+
+    python -m tools.crash --kills=20 --workdir=/tmp/crash -- --config.total_steps=300
+
+Trains the digits recipe once without interruption, and then again and again, killed at random moments and started anew
+each time; every third kill waits for a checkpoint to be in the middle of its writing. Whenever a run reaches its end,
+its weights must equal those of the uninterrupted run in every bit, and its metrics line by line. What follows `--` goes
+to `train.main`.
+"""
+
+import argparse
+import os
+import pathlib
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+from tests.training import worlds
+
+
+def main(arguments=None):
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--workdir", required=True)
+    parser.add_argument("--kills", type=int, default=20)
+    parser.add_argument("--seed", type=int, default=0, help="of the random moments")
+    parser.add_argument("rest", nargs="*", help="flags of train.main")
+    options = parser.parse_args(arguments)
+    command = [sys.executable, "-m", "train.main", f"--config={worlds.RECIPE}", *options.rest]
+    report(crash(pathlib.Path(options.workdir), command, options.kills, random.Random(options.seed)))
+
+
+def crash(workdir, command, kills, dice, say=print):
+    """Returns how many runs were finished under fire, all of them equal to the uninterrupted one.
+
+    Args:
+        workdir: emptied first.
+        command: of the program, without `--workdir`.
+        kills: how often to kill.
+        dice: chooses the moments.
+        say: takes a line about each kill.
+    """
+    shutil.rmtree(workdir, ignore_errors=True)
+    whole, killed = workdir / "whole", workdir / "killed"
+    started = time.monotonic()
+    run_to_end(command, whole)
+    seconds = time.monotonic() - started
+    finished = 0
+    for count in range(1, kills + 1):
+        process = start(command, killed)
+        if count % 3 == 0:
+            moment = "in the middle of a checkpoint" if wait_for_write(process, killed) else None
+        else:
+            delay = dice.uniform(0, seconds)
+            moment = f"after {delay:.1f} s" if not ends_within(process, delay) else None
+        if moment:
+            process.send_signal(signal.SIGKILL)
+        process.communicate()
+        saved = sorted(path.stem for path in killed.glob("checkpoints/ckpt-*.json"))
+        say(f"kill {count} of {kills}: {moment or 'too late, the run was finished'}; whole checkpoints: {saved}")
+        if not moment:
+            assert process.returncode == 0, process.returncode
+            compare(whole, killed)
+            finished += 1
+            shutil.rmtree(killed)
+    run_to_end(command, killed)
+    compare(whole, killed)
+    return finished + 1
+
+
+def report(finished):
+    print(f"{finished} interrupted runs ended with the very weights of the uninterrupted one.")
+
+
+def start(command, directory):
+    environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "2", "CUDA_VISIBLE_DEVICES": "-1"}
+    return subprocess.Popen(
+        [*command, f"--workdir={directory}"],
+        cwd=worlds.ROOT,
+        env=environment,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+
+
+def run_to_end(command, directory):
+    code = start(command, directory).wait(timeout=3600)
+    assert code == 0, f"the run in {directory} ended with exit code {code}"
+
+
+def ends_within(process, seconds):
+    try:
+        process.wait(seconds)
+    except subprocess.TimeoutExpired:
+        return False
+    return True
+
+
+def wait_for_write(process, directory):
+    """Waits until a checkpoint is being written: a temporary file, or an index without its manifest."""
+    while process.poll() is None:
+        names = set(os.listdir(directory / "checkpoints")) if (directory / "checkpoints").is_dir() else set()
+        unfinished = {f"{name[:-6]}.json" for name in names if name.endswith(".index")} - names
+        if unfinished or any("temp" in name for name in names):
+            return True
+        time.sleep(0.001)
+    return False
+
+
+def compare(whole, killed):
+    """Raises unless both runs have the same final weights and the same metrics."""
+    worlds.assert_same_bits(worlds.final_weights(whole), worlds.final_weights(killed))
+    assert worlds.metrics(whole) == worlds.metrics(killed)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,115 @@
+"""Checks the package under TensorFlow's TPU build, on a machine without a TPU.
+
+    python -m tools.tensorflow_tpu --environment=.venv-tpu
+
+Makes a virtual environment there, unless it exists, with the extra [tpu], and runs in it:
+
+1. The package imports, under tensorflow-tpu and a libtpu that goes with it.
+2. `train.main --distribute=one_device` trains some steps on the digits and resumes; no XLA for the host is asked for,
+   which that build does not have.
+3. `jit="on"`, which would ask for it, is refused with a message.
+4. `train.main --distribute=tpu` ends within seconds, with the exit code of wrong usage and says what to do.
+
+Prints what it finds, one line a check; the exit code is 0 if all is as it should be.
+"""
+
+import argparse
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+import time
+import venv
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+SECONDS = 60  # for a message that there is no TPU; most of it is the import of TensorFlow
+# Off Google Cloud, libtpu would ask its metadata server for minutes which TPU this machine has.
+ENVIRONMENT = {**os.environ, "TPU_SKIP_MDS_QUERY": "1", "TF_CPP_MIN_LOG_LEVEL": "2", "CUDA_VISIBLE_DEVICES": ""}
+SMALL = ("--config=train/configs/digits.py", "--config.eval_every=0", "--config.steps_per_loop=4")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--environment", default=".venv-tpu", help="folder of the virtual environment")
+    python = environment(pathlib.Path(parser.parse_args().environment).resolve())
+    with tempfile.TemporaryDirectory() as folder:
+        checks = [imports, lambda python: trains(python, folder), lambda python: refuses_xla(python, folder), no_tpu]
+        return 0 if all([check(python) for check in checks]) else 1
+
+
+def environment(folder: pathlib.Path) -> str:
+    """Returns the interpreter of the environment, which it makes if it is not there."""
+    python = folder / "bin" / "python"
+    if not python.exists():
+        venv.create(folder, with_pip=True)
+        subprocess.run([python, "-m", "pip", "install", "--quiet", "--editable", f"{ROOT}[tpu]"], check=True)
+    return str(python)
+
+
+def imports(python):
+    code = (
+        "import importlib.metadata as m, keras_vit, tensorflow as tf\n"
+        "from keras_vit import distribute\n"
+        "assert distribute.has_tpu_build()\n"
+        "assert keras_vit.ViT_Ti16(image_size=32, classes=3)(tf.zeros([1, 32, 32, 3])).shape == (1, 3)\n"
+        "print(', '.join(f'{name} {m.version(name)}' for name in ('tensorflow-tpu', 'libtpu', 'keras')))\n"
+    )
+    result, seconds = run(python, "-c", code)
+    return report("the package imports and computes", result.returncode == 0, seconds, result.stdout or result.stderr)
+
+
+def trains(python, folder):
+    """Trains, goes on from the checkpoint, and looks for XLA in what was said."""
+    outputs, codes, seconds = "", [], 0.0
+    for steps in (8, 12):
+        result, spent = run(
+            python, "-m", "train.main", *SMALL, f"--workdir={folder}/run", "--distribute=one_device",
+            f"--config.total_steps={steps}", "--config.checkpoint_every=8", "--config.log_every=4",
+        )  # fmt: skip
+        outputs, seconds = outputs + result.stdout + result.stderr, seconds + spent
+        codes.append(result.returncode)
+    good = codes == [0, 0] and "Resuming from the checkpoint of step 8" in outputs
+    host_xla = [line for line in outputs.splitlines() if "platform Host" in line or "Compiled cluster" in line]
+    report("trains the digits and resumes", good, seconds, "" if good else outputs)
+    report("asks for no XLA on the host", not host_xla, 0.0, "".join(host_xla))
+    return good and not host_xla
+
+
+def refuses_xla(python, folder):
+    result, seconds = run(
+        python, "-m", "train.main", *SMALL, f"--workdir={folder}/xla", "--distribute=one_device", "--config.jit=on"
+    )
+    good = result.returncode == 2 and 'Use jit="auto"' in result.stderr
+    return report("refuses XLA on the host", good, seconds, last_line(result.stderr))
+
+
+def no_tpu(python):
+    result, seconds = run(python, "-m", "train.main", *SMALL, "--workdir=/nonexistent", "--distribute=tpu")
+    named = "found no TPU" in result.stderr and "export TPU_NAME=local PJRT_DEVICE=TPU" in result.stderr
+    good = result.returncode == 2 and named and seconds < SECONDS
+    return report("--distribute=tpu without a TPU ends with the fix", good, seconds, last_line(result.stderr))
+
+
+def run(python, *arguments):
+    started = time.monotonic()
+    result = subprocess.run(
+        [python, *arguments], cwd=ROOT, env=ENVIRONMENT, capture_output=True, text=True, timeout=1_200
+    )
+    return result, time.monotonic() - started
+
+
+def last_line(text):
+    lines = [line for line in text.splitlines() if "TPU" in line or "XLA" in line]
+    return lines[-1] if lines else text
+
+
+def report(name, good, seconds, detail):
+    sys.stdout.write(f"{'ok  ' if good else 'FAIL'} {name} ({seconds:.0f} s)\n")
+    for line in detail.strip().splitlines():
+        sys.stdout.write(f"         {line}\n")
+    return good
+
+
+if __name__ == "__main__":
+    sys.exit(main())

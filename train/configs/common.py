@@ -1,0 +1,254 @@
+"""Shared parts of the recipes: augmentation levels, evaluators, pre-training, arguments, published rules."""
+
+import dataclasses
+import os
+from collections.abc import Collection, Sequence
+
+import tensorflow as tf
+
+from keras_vit import _checks, models, zoo
+from keras_vit import recipe as recipes
+from keras_vit.data import preprocess
+from keras_vit.data.sources import IndexedSource, Source
+from keras_vit.models.registry import constructor_name
+
+# Augmentation levels of "How to train your ViT?", figure 4: RandAugment and the alpha of mixup.
+AUGREG = {
+    "none": ("", 0.0),
+    "light1": ("randaug(2, 0)", 0.0),  # magnitude 0 is not nothing in the reference's RandAugment
+    "light2": ("randaug(2, 10)", 0.2),
+    "medium1": ("randaug(2, 15)", 0.2),
+    "medium2": ("randaug(2, 15)", 0.5),
+    "strong1": ("randaug(2, 20)", 0.5),
+    "strong2": ("randaug(2, 20)", 0.8),
+}
+
+# ImageNet at 224 pixels, as big_vision prepares it.
+PP_TRAIN = "decode_jpeg_and_inception_crop(224)|flip_lr{}|value_range(-1, 1)"
+PP_EVAL = "decode|resize_small(256)|central_crop(224)|value_range(-1, 1)"
+IMAGENET = "tfds:imagenet2012"
+IMAGENET_TRAIN = 1_268_355  # images in train[:99%], on which the published runs are trained
+IMAGENET_21K = "tfds:imagenet21k"
+IMAGENET_21K_TRAIN = 14_145_922  # images in full[51200:]
+
+IMAGENET_EVALUATORS = (
+    "classification(name='train', split='train[:2%]')",
+    "classification(name='minival', split='train[99%:]')",
+    "classification(name='v2', source='tfds:imagenet_v2', split='test')",
+    "real(source='tfds:imagenet2012_real#label=real_label')",
+)
+IMAGENET_21K_EVALUATORS = (
+    "classification(name='val', split='full[25600:51200]')",
+    "classification(name='train', split='full[51200:76800]')",
+)
+_FEWSHOT_PP = "decode|resize(256)|central_crop(224)|value_range(-1, 1)"
+_FEWSHOT_DATA = {
+    "caltech": ("tfds:caltech101", "train", "test"),
+    "cars": ("tfds:cars196:2.1.0", "train", "test"),
+    "cifar100": ("tfds:cifar100", "train", "test"),
+    "dtd": ("tfds:dtd", "train", "test"),
+    "pets": ("tfds:oxford_iiit_pet", "train", "test"),
+    "uc_merced": ("tfds:uc_merced", "train[:1000]", "train[1000:]"),
+}
+FEWSHOT_EVALUATORS = tuple(
+    f"fewshot(name='{name}', source='{source}', train_split='{train}', eval_split='{test}', pp='{_FEWSHOT_PP}', "
+    "every=25_000)"
+    for name, (source, train, test) in _FEWSHOT_DATA.items()
+)
+
+
+def arguments(text: str | None, *defaults: str) -> list[str]:
+    """Split the text after the colon of `--config=file.py:ViT_B16,cifar10`.
+
+    Args:
+        text: Values joined by commas; missing or empty ones take their default.
+        *defaults: Default of each argument of the recipe.
+
+    Returns:
+        As many values as defaults.
+
+    Raises:
+        ValueError: If there are too many.
+    """
+    values = [value.strip() for value in (text or "").split(",")]
+    if len(values) > len(defaults):
+        raise ValueError(
+            f"This recipe takes {len(defaults)} arguments, such as :{','.join(defaults)}. Received: :{text}"
+        )
+    values += [""] * (len(defaults) - len(values))
+    return [value or default for value, default in zip(values, defaults, strict=True)]
+
+
+def variant(text: str, among: Collection[str] | None = None) -> str:
+    """Return the name of a model, given by its name (`"ViT-B/16"`) or by its constructor (`"ViT_B16"`).
+
+    Args:
+        text: Argument of the recipe.
+        among: Names of the models that the recipe is for; None for all.
+
+    Raises:
+        ValueError: If there is no such model, or the recipe is not for it; names the nearest one.
+    """
+    by_constructor = {constructor_name(name): name for name in models.list_models()}
+    found = text if text in models.list_models() else by_constructor.get(text)
+    allowed = [written for written, name in by_constructor.items() if among is None or name in among]
+    if found is None:
+        raise ValueError(
+            f"There is no model {text!r}.{_checks.nearest(text, allowed)} There are: {', '.join(allowed)}."
+        )
+    if constructor_name(found) not in allowed:
+        raise ValueError(f"This recipe is not for {text!r}. It takes: {', '.join(allowed)}.")
+    return found
+
+
+def published_model(variant: str, *preferred: str, image_size: int = 224, **arguments: object) -> recipes.Model:
+    """Return the model that starts from the published weights of a variant, trained on ImageNet-21k, with a new head.
+
+    Args:
+        variant: Name of the model.
+        *preferred: Names of published weights, as in `keras_vit.list_weights`, to take rather than the original ones.
+        image_size: Height and width of the images.
+        **arguments: Further arguments of the model.
+    """
+    if variant in models.BIT:  # the published files were trained with zeros around the root's pooling
+        arguments = {"pool_padding": "zeros", **arguments}
+    files = {weights.name: os.path.basename(weights.path) for weights in zoo.list_weights(variant)}
+    published = [name for name in (*preferred, "imagenet21k", "augreg-imagenet21k", "bit-m") if name in files]
+    file = files[published[0]] if published else variant.replace("/", "_") + ".npz"
+    return recipes.Model(variant, image_size=image_size, checkpoint=file, head="reset", arguments=arguments)
+
+
+def augmented(level: str) -> tuple[str, float]:
+    """Return the training preprocessing at 224 pixels and the mixup of a level of `AUGREG`."""
+    _checks.choice("level", level, tuple(AUGREG))
+    randaug, mixup = AUGREG[level]
+    return PP_TRAIN.format(f"|{randaug}" if randaug else ""), mixup
+
+
+def pretraining(
+    dataset: str,
+    model: recipes.Model,
+    optim: recipes.Optim,
+    *,
+    epochs: float,
+    batch_size: int = 4_096,
+    pp_train: str = PP_TRAIN.format(""),
+    mixup: float = 0.0,
+    **fields: object,
+) -> recipes.Recipe:
+    """Return a pre-training at 224 pixels with the splits, evaluators and intervals of big_vision.
+
+    Args:
+        dataset: `"imagenet2012"` or `"imagenet21k"`.
+        model: The model.
+        optim: The update of the weights.
+        epochs: Passes over the training images.
+        batch_size: Examples per step.
+        pp_train: Preprocessing of training images.
+        mixup: Its alpha; 0 is off.
+        **fields: Further fields of the recipe.
+    """
+    small = dataset == "imagenet2012"
+    examples = IMAGENET_TRAIN if small else IMAGENET_21K_TRAIN
+    evaluators = IMAGENET_EVALUATORS if small else IMAGENET_21K_EVALUATORS + FEWSHOT_EVALUATORS
+    fields = {"log_every": 50, "eval_every": 1_000, "checkpoint_every": 1_000, "evaluators": evaluators, **fields}
+    return recipes.Recipe(
+        total_steps=steps(epochs, examples, batch_size),
+        precision="mixed_bfloat16",
+        deterministic=False,
+        model=model,
+        data=recipes.Data(
+            source=IMAGENET if small else IMAGENET_21K,
+            train_split="train[:99%]" if small else "full[51200:]",
+            eval_split="validation" if small else "full[:25600]",
+            pp_train=pp_train,
+            pp_eval=PP_EVAL,
+            batch_size=batch_size,
+            mixup=mixup,
+            shuffle_buffer=250_000,
+        ),
+        optim=optim,
+        **fields,
+    )
+
+
+def augreg_adam() -> recipes.Optim:
+    """Return the Adam of the plain baselines and of AugReg."""
+    return recipes.Optim(
+        "adamw",
+        learning_rate=1e-3,
+        schedule=recipes.Schedule("cosine", warmup_steps=10_000),
+        momentum_dtype="bfloat16",
+        weight_decay=0.1,  # 1e-4 per step at the peak rate
+        clip_norm=1.0,
+    )
+
+
+def bit_momentum(rate: float, decay: float, warmup_steps: int, batch_size: int = 4_096) -> recipes.Optim:
+    """Return the momentum of BiT's pre-training, whose rate and decay are given for a batch of 256."""
+    return recipes.Optim(
+        "sgd",
+        learning_rate=rate / 256 * batch_size,
+        schedule=recipes.Schedule("cosine", warmup_steps=warmup_steps),
+        momentum=0.9,
+        momentum_dtype="bfloat16",
+        weight_decay=decay / rate,  # the decay per step follows the rate
+        clip_norm=1.0,
+    )
+
+
+def steps(epochs: float, examples: int, batch_size: int) -> int:
+    """Return the number of steps nearest to a number of epochs."""
+    return max(1, round(epochs * examples / batch_size))
+
+
+@dataclasses.dataclass(frozen=True)
+class HyperRule:
+    """Choices of BiT-HyperRule for a data set.
+
+    Attributes:
+        resize: Size to which training images are brought.
+        crop: Size of the random crop, and of images in evaluation.
+        mixup: Its alpha; 0 is off.
+        supports: Steps of the schedule: end of the warm-up, three decays by ten, end of the training.
+    """
+
+    resize: int
+    crop: int
+    mixup: float
+    supports: Sequence[int]
+
+    def schedule(self) -> recipes.Schedule:
+        """Return the course of the learning rate; its total length is `supports[-1]`."""
+        # The published code decays after the step of the boundary, not at it.
+        boundaries = tuple(step + 1 for step in self.supports[1:-1])
+        return recipes.Schedule("steps", warmup_steps=self.supports[0], boundaries=boundaries, factor=0.1)
+
+
+def first_image_size(source: Source) -> tuple[int, int]:
+    """Return height and width of the first image of a source."""
+    if isinstance(source, IndexedSource):
+        image = source.fetch(tf.constant(0, tf.int64))["image"]
+    else:
+        image = source.parse(next(iter(source.read(tf.constant(0, tf.int64))))["record"])["image"]
+    height, width, _ = preprocess.host_function("decode")({"image": image})["image"].shape
+    return height, width
+
+
+def hyperrule(num_examples: int, height: int, width: int) -> HyperRule:
+    """Choose resolution, mixup and schedule from the size of a data set and of its images.
+
+    Args:
+        num_examples: Training examples.
+        height: Height of a typical image.
+        width: Width of a typical image.
+
+    References:
+        [Big Transfer](https://arxiv.org/abs/1912.11370), section 3.3
+    """
+    resize, crop = (160, 128) if height * width < 96 * 96 else (512, 480)
+    if num_examples < 20_000:
+        return HyperRule(resize, crop, 0.0, (100, 200, 300, 400, 500))
+    if num_examples < 500_000:
+        return HyperRule(resize, crop, 0.1, (500, 3_000, 6_000, 9_000, 10_000))
+    return HyperRule(resize, crop, 0.1, (500, 6_000, 12_000, 18_000, 20_000))
