@@ -19,13 +19,13 @@ from absl import flags, logging
 
 from benchmarks import host, tables
 from keras_vit import _io, data, program
-from keras_vit.training import progress, run_directory
+from keras_vit.training import metrics, run_directory
 
 MODELS = {
     "hybrid": ("train/configs/fashion_mnist.py", "hybrid: ResNet root and two units, then ViT"),
     "bit": ("train/configs/fashion_mnist_models.py:bit", "BiT, two units"),
 }
-EVALUATORS = ("classification", "fewshot(shots=(10,))", "knn(neighbours=(20,))")
+EVALUATORS = ("classification", "fewshot(shots=(10,))", "knn(neighbors=(20,))")
 TRANSFER = "train/configs/fashion_mnist_transfer.py"
 # Stage of the recipe, overrides, and description.
 TRANSFER_RUNS = {
@@ -207,7 +207,7 @@ def costs(name, seeds):
 
 
 def last_accuracy(directory):
-    lines = progress.read_metrics(os.path.join(directory, run_directory.METRICS))
+    lines = metrics.read_metrics(os.path.join(directory, run_directory.METRICS))
     return [line["eval_accuracy"] for line in lines if "eval_accuracy" in line][-1]
 
 

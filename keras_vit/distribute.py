@@ -62,13 +62,18 @@ def create_strategy(name: str = "auto", tpu: str = "local", virtual_devices: int
     return tf.distribute.OneDeviceStrategy("/gpu:0" if tf.config.list_logical_devices("GPU") else "/cpu:0")
 
 
-def check_batch_size(name: str, batch_size: int, strategy: tf.distribute.Strategy, micro_batches: int = 1) -> int:
-    """Returns how many examples of a global batch each replica gets.
+def check_batch_size(name: str, batch_size: int, replicas: int, micro_batches: int = 1) -> int:
+    """Return the number of examples of a global batch per replica.
+
+    Args:
+        name: Recipe field that gives the batch size.
+        batch_size: Examples of the global batch.
+        replicas: Number of replicas.
+        micro_batches: Micro-batches of each replica.
 
     Raises:
-        ValueError: if the batch cannot be divided evenly; names the nearest size that can.
+        ValueError: If the batch cannot be divided evenly; names the nearest size that can.
     """
-    replicas = strategy.num_replicas_in_sync
     parts = replicas * micro_batches
     if batch_size % parts:
         micro = f" and {micro_batches} micro-batches" if micro_batches > 1 else ""

@@ -170,7 +170,11 @@ def test_an_installed_command_trains(installed, tmp_path):
     # The recipe is named, not given as a file: there is no checkout here.
     environment = {**os.environ, "PYTHONPATH": str(installed)}
     command = [sys.executable, installed / "bin/keras-vit-train", "--config=digits", "--workdir=run"]
-    sizes = ["--config.total_steps=1", "--config.model.hidden_size=8", "--config.model.num_layers=1"]
+    sizes = [
+        "--config.total_steps=1",
+        "--config.model.arguments.hidden_size=8",
+        "--config.model.arguments.num_layers=1",
+    ]
     result = subprocess.run([*command, *sizes], env=environment, cwd=tmp_path, capture_output=True, text=True)
     assert result.returncode == 0, result.stderr
     assert (tmp_path / "run/model.keras").is_file()

@@ -12,20 +12,24 @@ stopped on request after saving, start again.
 Under KERAS_BACKEND=jax it trains the same recipes on JAX (--distribute=data_parallel or fsdp).
 """
 
-import contextlib
 import os
+from collections.abc import Sequence
 
-import keras
 from absl import flags, logging
 
-import keras_vit.checkpoints as checkpoints_of_the_field
-from keras_vit import distribute, evaluators, program
+from keras_vit import evaluators, program
 from keras_vit import recipe as recipes
-from keras_vit.data import eval_batches, open_source, train_batches
+from keras_vit.checkpoints import load_checkpoint
+from keras_vit.inference import FunctionClassifier, ModelCard
 from keras_vit.inspection import plots
-from keras_vit.training import engine as engines
-from keras_vit.training import errors, inputs, lock, preemption, record, report, run_directory
-from keras_vit.training.progress import read_metrics
+from keras_vit.training import backend as backends
+from keras_vit.training import errors, lock, preemption, record, report, run_directory
+from keras_vit.training.checkpoints import CheckpointStore
+from keras_vit.training.forward import Forward
+from keras_vit.training.loop import Loop
+from keras_vit.training.metrics import read_metrics
+from keras_vit.training.splits import Splits
+from keras_vit.training.validation import MAX_CLASSES, Validation
 
 program.define_config_flag()
 program.define_distribution_flags()
@@ -37,158 +41,105 @@ flags.DEFINE_bool("several_hosts", False, "On JAX: train with the other hosts of
 
 def main(argv):
     del argv
-    recipe = program.recipe_from_flags()
-    workdir = flags.FLAGS.workdir
-    if not workdir:
+    recipe, options = program.recipe_from_flags(), flags.FLAGS
+    if not options.workdir:
         raise ValueError("--workdir is missing: the directory for all files of the run.")
-    engine, options = engines.of_backend(), flags.FLAGS
     with preemption.StopRequest() as stop:
-        strategy = engine.create_strategy(
+        backend = backends.create(
             recipe, options.distribute, options.tpu, options.virtual_devices, options.several_hosts
         )
-        with lock.locked(workdir) if engine.is_chief(strategy) else contextlib.nullcontext():
-            train(recipe, workdir, engine, strategy, stop)
+        logging.info("%s; %s", backend.describe(), recipe.precision)
+        with lock.locked(options.workdir if backend.is_chief else None):
+            train(recipe, options.workdir, backend, stop)
 
 
-def train(recipe: recipes.Recipe, workdir: str, engine, strategy, stop: preemption.StopRequest) -> None:
-    """Train to the end of the recipe, from the last checkpoint in the working directory if there is one."""
-    if recipe.deterministic:
-        keras.utils.set_random_seed(recipe.seed)
-        engine.make_deterministic(strategy)
-    chief = engine.is_chief(strategy)
-    data, optim = recipe.data, recipe.optim
-    distribute.check_batch_size("data.batch_size", data.batch_size, strategy, optim.accumulation_steps)
-    eval_batch_size = data.eval_batch_size or data.batch_size
-    distribute.check_batch_size("data.eval_batch_size", eval_batch_size, strategy)
-    logging.info("%s; %s", engine.describe(strategy), recipe.precision)
-
+def train(recipe: recipes.Recipe, workdir: str, backend: backends.Backend, stop: preemption.StopRequest) -> None:
+    """Train to the end of a recipe, from the last checkpoint in the working directory if there is one."""
     # Data: the batches of a step depend on the recipe and the step alone
-    train_source = open_source(data.source, split=data.train_split)
-    eval_source = open_source(data.source, split=data.eval_split)
-    classes = train_source.num_classes
-    logging.info("%s: %d to train on, %d to evaluate", data.source, train_source.num_examples, eval_source.num_examples)
-    about_data = {
-        "name": train_source.name,
-        "class_names": list(train_source.class_names),
-        "num_classes": classes,
-        "num_train": train_source.num_examples,
-        "num_eval": eval_source.num_examples,
-        "multi_label": train_source.multi_label,
-    }
-    record.check(workdir, recipe, about_data, flags.FLAGS.change_recipe)
-
-    def batches_from(step):
-        def of_worker(shard, shards):
-            return train_batches(
-                train_source,
-                data.pp_train,
-                batch_size=data.batch_size,
-                seed=recipe.seed,
-                start_step=step,
-                shard_index=shard,
-                num_shards=shards,
-                mixup=data.mixup,
-                cutmix=data.cutmix,
-                shuffle_buffer=data.shuffle_buffer,
-                on_bad_image=data.on_bad_image,
-            )
-
-        return engine.batches(strategy, of_worker)
-
-    def eval_batches_of_worker(shard, shards):
-        return eval_batches(
-            eval_source,
-            data.pp_eval,
-            batch_size=eval_batch_size,
-            shard_index=shard,
-            num_shards=shards,
-            on_bad_image=data.on_bad_image,
-        )
-
-    # Model, and everything else that a checkpoint holds
-    channels = inputs.check_images(recipe, train_source, eval_source)
-    state = engine.create_state(recipe, classes, channels, strategy)
-    model = state.model
-    store = engine.CheckpointStore(
-        state.variables(), os.path.join(workdir, run_directory.CHECKPOINTS), recipe.keep_checkpoints, writes=chief
+    data = Splits(recipe, backend)
+    classes, class_names = data.num_classes, data.train.class_names
+    logging.info(
+        "%s: %d to train on, %d to evaluate", recipe.data.source, data.train.num_examples, data.eval.num_examples
     )
-    step = store.restore()
-    if step is not None:
-        logging.info("Resuming from the checkpoint of step %d", step)
+    record.check(workdir, recipe, data.describe(), flags.FLAGS.change_recipe)
+
+    # State: the model, and everything else that a checkpoint holds
+    given, recipe = recipe, recipes.resolve(recipe, run_directory.recorded_architecture(workdir))
+    state = backend.create_state(recipe, classes, data.channels)
+    store = CheckpointStore(
+        os.path.join(workdir, run_directory.CHECKPOINTS), recipe.keep_checkpoints, writes=backend.is_chief
+    )
+    saved = store.restore(state.specs())
+    if saved is not None:
+        state.assign(saved)
+        logging.info("Resuming from the checkpoint of step %d", state.progress.step)
     elif recipe.model.checkpoint:
-        checkpoints_of_the_field.load_checkpoint(model, recipe.model.checkpoint, head=recipe.model.head)
-        state.reset_averages()
-    logging.info("%s: %s weights", recipe.model.variant, f"{model.count_params():,}")
+        load_checkpoint(state.model, recipe.model.checkpoint, head=recipe.model.head)
+        state.begin()
+    logging.info("%s: %s weights", recipe.model.variant, f"{state.model.count_params():,}")
+    if backend.is_chief:
+        step = state.progress.step if saved else None
+        run_directory.write_config(workdir, given, data.describe(), step, resolved=recipe)
 
-    # Training
-    evaluation = engine.Evaluation(
-        state,
-        recipe,
-        strategy,
-        engine.batches(strategy, eval_batches_of_worker),
-        inputs.evaluation_inputs(recipe, classes),
-        classes,
-        multi_label=train_source.multi_label,
+    # Training: `loop.run` makes the steps, and between them logs, evaluates and saves
+    confusion = classes <= MAX_CLASSES and not data.train.multi_label
+    validation = Validation(
+        backend, recipe, backend.compile_evaluation(state, recipe, classes, confusion), data.eval_batches()
     )
-    if chief:
-        run_directory.write_config(workdir, recipe, about_data, step)
     scheduled = None
     if recipe.evaluators:
-        forward = engine.Forward(state, strategy)
-        scheduled = scheduled_evaluators(recipe, forward, eval_batch_size, train_source.class_names)
-    loop = engine.Loop(
+        scheduled = scheduled_evaluators(recipe, Forward(backend, state), data.eval_batch_size, class_names)
+    loop = Loop(
         recipe,
-        strategy,
+        backend,
         state,
-        engine.create_step(state, recipe, classes, strategy),
-        batches_from,
-        evaluation,
+        backend.compile_steps(state, recipe, classes),
+        data.train_batches,
         store,
-        directory=workdir if chief else None,
+        [validation, scheduled] if scheduled else [validation],
+        directory=workdir if backend.is_chief else None,
         profile=flags.FLAGS.profile,
-        evaluators=scheduled,
     )
     results = loop.run(stop)
 
-    # What is left behind
+    # The final model and the report
     state.use_averages()
-    if chief:
-        run_directory.save_model(model, workdir)
-        draw_figure(recipe, workdir, evaluation, train_source.class_names, results)
-        logging.info("%s", report.report_text(workdir, results, evaluation, train_source.class_names))
+    if backend.is_chief:
+        run_directory.save_model(state.model, workdir)
+        draw_figure(recipe, workdir, validation, class_names, results)
+        logging.info("%s", report.report_text(workdir, results, validation, class_names))
         if scheduled and scheduled.last:
             logging.info("\n%s", evaluators.report.table(scheduled.last))
     if scheduled and scheduled.failed:
         raise errors.EvaluatorFailed(
             f"The training is done and its model saved, but evaluators failed: {', '.join(scheduled.failed)}. The log "
-            f"has their errors. Once they are mended: python -m train.evaluate --model={workdir} --evaluators=..."
+            f"has their errors. Once they are corrected: python -m train.evaluate --model={workdir} --evaluators=..."
         )
 
 
-def scheduled_evaluators(recipe: recipes.Recipe, forward, batch_size, class_names) -> evaluators.Scheduled:
-    """The evaluators of the recipe, on the weights as they are when one is due; opens all their data first."""
-    open_split = evaluators.opener(batch_size, recipe.data.on_bad_image)
+def scheduled_evaluators(
+    recipe: recipes.Recipe, forward: Forward, batch_size: int, class_names: Sequence[str]
+) -> evaluators.Scheduled:
+    """Return the evaluators of the recipe, which see the weights as they are when one is due.
 
-    def subject():
-        return evaluators.Subject(
-            forward.predict,
-            forward.features,
-            open_split,
-            recipe.data.source,
-            recipe.data.train_split,
-            recipe.data.eval_split,
-            recipe.data.pp_eval,
-            output=recipe.loss,
-            class_names=class_names,
-            image_shape=forward.state.model.input_shape[1:],
-        )
-
-    return evaluators.Scheduled(evaluators.Suite(recipe.evaluators), subject, recipe.total_steps, recipe.eval_every)
+    All of their data are opened first, so that a mistake ends the program before the training.
+    """
+    card = ModelCard(tuple(class_names), recipe.data.pp_eval, recipe.loss, forward.state.model.input_shape[1:])
+    context = evaluators.Context(
+        FunctionClassifier(card, forward.predict, forward.features),
+        evaluators.opener(batch_size, recipe.data.on_bad_image),
+        recipe.data.source,
+        recipe.data.train_split,
+        recipe.data.eval_split,
+    )
+    return evaluators.Scheduled(evaluators.Suite(recipe.evaluators), context, recipe.total_steps, recipe.eval_every)
 
 
-def draw_figure(recipe: recipes.Recipe, workdir, evaluation, class_names, results):
-    """Draws report.png, or says what to install for it."""
-    examples = evaluation.examples
+def draw_figure(
+    recipe: recipes.Recipe, workdir: str, validation: Validation, class_names: Sequence[str], results: dict
+):
+    """Draw report.png, or log what to install for it."""
+    examples = validation.examples
     shares = report.probabilities(examples["logits"], recipe.loss)
     labels = examples["label"]
     true_classes = labels if labels.ndim == 1 else labels.argmax(axis=-1)

@@ -21,7 +21,7 @@ from keras_vit import data, evaluators, program
 from keras_vit.data import preprocess
 from keras_vit.inference import keras_model, opening, sample_images
 from keras_vit.inspection import examples, plots, report
-from keras_vit.training import progress, run_directory
+from keras_vit.training import metrics, run_directory
 
 flags.DEFINE_string("model", None, "Directory of a run, .keras file, checkpoint, or exported model.")
 flags.DEFINE_multi_string("images", [], "Image file, or a pattern such as 'images/*.jpg'. May be repeated.")
@@ -146,7 +146,7 @@ def title_of(path, description):
 
 def metrics_of(path):
     path = os.path.join(path if os.path.isdir(path) else os.path.dirname(path), run_directory.METRICS)
-    return progress.read_metrics(path) if os.path.exists(path) else []
+    return metrics.read_metrics(path) if os.path.exists(path) else []
 
 
 def run():

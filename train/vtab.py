@@ -19,7 +19,7 @@ from absl import flags, logging
 
 from keras_vit import data, evaluators, program
 from keras_vit.evaluators import vtab
-from keras_vit.training import errors, progress, run_directory
+from keras_vit.training import errors, metrics, run_directory
 
 flags.DEFINE_string("variant", "ViT_B16", "The model.")
 flags.DEFINE_string("checkpoint", None, "Weights to start from.")
@@ -83,7 +83,7 @@ def fine_tune(task):
         module = f"{__package__ or 'train'}.main"
         logging.info("%s %s", module, " ".join(arguments))
         run_program([sys.executable, "-m", module, *arguments])
-    lines = progress.read_metrics(os.path.join(directory, run_directory.METRICS))
+    lines = metrics.read_metrics(os.path.join(directory, run_directory.METRICS))
     return [line["eval_accuracy"] for line in lines if "eval_accuracy" in line][-1]
 
 

@@ -31,8 +31,11 @@ def keras_vit(work):
 
     def step():
         from keras_vit import recipe as recipes
-        from keras_vit.data import eval_batches, open_source, train_batches
-        from keras_vit.training import inputs, tf_engine
+        from keras_vit.training import backend as backends
+        from keras_vit.training import validation
+        from keras_vit.training.checkpoints import CheckpointStore
+        from keras_vit.training.loop import Loop
+        from keras_vit.training.splits import Splits
 
         start = time.perf_counter()
         scaled = "value_range(-1, 1)"
@@ -47,13 +50,15 @@ def keras_vit(work):
             model=recipes.Model(
                 "ViT-Ti/16",
                 image_size=8,
-                patch_size=2,
-                hidden_size=64,
-                num_layers=3,
-                num_heads=4,
-                mlp_dim=128,
-                pooling="gap",
-                dropout_rate=DROPOUT,
+                arguments={
+                    "patch_size": 2,
+                    "hidden_size": 64,
+                    "num_layers": 3,
+                    "num_heads": 4,
+                    "mlp_dim": 128,
+                    "pooling": "gap",
+                    "dropout_rate": DROPOUT,
+                },
             ),
             data=recipes.Data("digits", pp_train=scaled, pp_eval=scaled, batch_size=BATCH),
             optim=recipes.Optim(
@@ -66,53 +71,27 @@ def keras_vit(work):
                 ema=AVERAGE,
             ),
         )
-        strategy = tf_engine.create_strategy(recipe, "one_device", "local", 0, False)
-        train, test = open_source("digits", split="train"), open_source("digits", split="test")
-        state = tf_engine.create_state(recipe, 10, 1, strategy)
-
-        def batches(first):
-            return tf_engine.batches(
-                strategy,
-                lambda shard, shards: train_batches(
-                    train,
-                    scaled,
-                    batch_size=BATCH,
-                    seed=recipe.seed,
-                    start_step=first,
-                    shard_index=shard,
-                    num_shards=shards,
-                ),
-            )
-
-        evaluation = tf_engine.Evaluation(
-            state,
-            recipe,
-            strategy,
-            tf_engine.batches(
-                strategy,
-                lambda shard, shards: eval_batches(
-                    test, scaled, batch_size=BATCH, shard_index=shard, num_shards=shards
-                ),
-            ),
-            inputs.evaluation_inputs(recipe, 10),
-            10,
-        )
-
+        backend = backends.create(recipe, "one_device")
+        data = Splits(recipe, backend)
+        state = backend.create_state(recipe, 10, 1)
+        evaluate = backend.compile_evaluation(state, recipe, 10, confusion=False)
         counted = []
 
-        def evaluate():
-            results = evaluation()
-            counted.append(results["eval_accuracy"])
-            if results["eval_accuracy"] >= GOAL:
-                raise Reached
-            return results
+        class Validation(validation.Validation):
+            def __call__(self, step):
+                for line in super().__call__(step):
+                    counted.append(line["eval_accuracy"])
+                    if line["eval_accuracy"] >= GOAL:
+                        raise Reached
+                    yield line
 
         with tempfile.TemporaryDirectory() as folder:
-            store = tf_engine.CheckpointStore(state.variables(), os.path.join(folder, "checkpoints"))
-            store.save = lambda best=False: None  # `fit` writes none either
-            training_step = tf_engine.create_step(state, recipe, 10, strategy)
+            store = CheckpointStore(os.path.join(folder, "checkpoints"))
+            store.save = lambda values, best=False: None  # `fit` writes none either
+            evaluators = [Validation(backend, recipe, evaluate, data.eval_batches())]
+            run_steps = backend.compile_steps(state, recipe, 10)
             try:
-                tf_engine.Loop(recipe, strategy, state, training_step, batches, evaluate, store, folder).run()
+                Loop(recipe, backend, state, run_steps, data.train_batches, store, evaluators, folder).run()
             except Reached:
                 return _answer(start, len(counted))
         raise RuntimeError(f"{GOAL:.0%} were not reached in {PASSES} passes, but {max(counted):.2%}.")

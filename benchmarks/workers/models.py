@@ -21,8 +21,8 @@ def keras_vit(work):
     import tensorflow as tf
 
     from keras_vit import models, recipe
-    from keras_vit.training.state import TrainState
-    from keras_vit.training.step import TrainStep
+    from keras_vit.training.tf.state import TrainState
+    from keras_vit.training.tf.step import TrainStep
 
     policy = keras_policy(work)
     model = models.create_model(work.model, classes=CLASSES, image_size=work.image_size, dtype=policy, **work.arguments)

@@ -1,14 +1,16 @@
-"""Losses, learning-rate schedules and optimisers, as pure functions of tensors on every Keras backend."""
+"""Losses, schedules, optimizers and the update of the weights, as pure functions of tensors on every backend."""
 
 from keras_vit.optim.ema import update_average
 from keras_vit.optim.groups import is_decayed, is_trained, layer_multipliers
 from keras_vit.optim.losses import cross_entropy, is_correct, smooth_labels
 from keras_vit.optim.optimizers import AdamW, Momentum, clip_by_global_norm, create_optimizer, global_norm
 from keras_vit.optim.schedules import create_schedule
+from keras_vit.optim.update import UpdateRule
 
 __all__ = [
     "AdamW",
     "Momentum",
+    "UpdateRule",
     "clip_by_global_norm",
     "create_optimizer",
     "create_schedule",

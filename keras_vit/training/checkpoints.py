@@ -5,7 +5,7 @@ follows, renamed into place last: a checkpoint without one, or that does not agr
 the one before it is used. The files are the only truth: TensorFlow's index of them, `checkpoint`, is written for other
 programs and never read.
 
-    checkpoints/ckpt-200.index, ckpt-200.data-...   the variables of `TrainState`
+    checkpoints/ckpt-200.index, ckpt-200.data-...   the arrays of a `State`
     checkpoints/ckpt-200.json                       the manifest
     checkpoints/best/ckpt-100...                    the same for the best evaluation so far
 """
@@ -15,7 +15,9 @@ import glob
 import os
 import re
 import shutil
+from collections.abc import Iterable, Mapping
 
+import numpy as np
 import tensorflow as tf
 from absl import logging
 
@@ -23,53 +25,59 @@ from keras_vit import _io
 from keras_vit.training.errors import CheckpointMismatch, StorageError
 
 _NAME = "ckpt"
+# The names that `tf.train.Checkpoint` gives to variables, and its own entries.
+_SUFFIX = "/.ATTRIBUTES/VARIABLE_VALUE"
+_IGNORED = ("_CHECKPOINTABLE_OBJECT_GRAPH", f"save_counter{_SUFFIX}")
 
 
 class CheckpointStore:
     """The newest few checkpoints of a run, and the best one.
 
     Args:
-        variables: Everything that is saved, by name; must hold `"step"`.
         directory: Directory of the checkpoints; created by the first one.
         keep: Number of newest checkpoints that are kept.
         writes: Whether this process writes. Several workers share a directory, and only their chief writes.
     """
 
-    def __init__(self, variables: dict[str, tf.Variable], directory: str, keep: int = 2, writes: bool = True):
-        self.step = variables["step"]
+    def __init__(self, directory: str, keep: int = 2, writes: bool = True):
         self.directory, self.keep, self.writes = directory, keep, writes
         self.best = os.path.join(directory, "best")
-        self.checkpoint = tf.train.Checkpoint(**{name.replace("/", "|"): v for name, v in variables.items()})
-        _ = self.checkpoint.save_counter  # is saved with the rest, and exists only from its first use on
         if writes:
             remove_unfinished(directory)
             remove_unfinished(self.best)
 
-    def save(self, best: bool = False) -> None:
-        """Write a checkpoint of the current step, unless there is one already.
+    def save(self, values: Iterable[tuple[str, np.ndarray]], best: bool = False) -> None:
+        """Write a checkpoint, unless there is one of its step already.
 
         Args:
+            values: Pairs of (name, array), `"step"` among them; see `State.values`.
             best: Whether to write it as the best one as well.
 
         Raises:
             StorageError: If it cannot be written, for example because the disk is full. Older ones stay.
         """
         if not self.writes:
+            for _ in values:  # of which this process may have a part
+                pass
             return
-        self._save(self.directory, self.keep)
+        arrays = dict(values)
+        self._save(arrays, self.directory, self.keep)
         if best:
-            self._save(self.best, keep=1)
+            self._save(arrays, self.best, keep=1)
 
     def newest(self) -> str | None:
         """Return the prefix of the newest checkpoint that is not torn, or None."""
         whole = (self._prefix(step) for step in reversed(saved_steps(self.directory)))
         return next((prefix for prefix in whole if problem_with(prefix) is None), None)
 
-    def restore(self) -> int | None:
-        """Load the newest checkpoint that is not torn, and log why any newer one is not used.
+    def restore(self, specs: Mapping[str, tuple]) -> dict[str, np.ndarray] | None:
+        """Read the newest checkpoint that is not torn, and log why any newer one is not used.
+
+        Args:
+            specs: Shape and dtype of every array that it must hold, by name; see `State.specs`.
 
         Returns:
-            Its step, or None if there is no checkpoint at all.
+            Its arrays by name, or None if there is no checkpoint at all.
 
         Raises:
             CheckpointMismatch: If it does not fit the recipe.
@@ -81,14 +89,12 @@ class CheckpointStore:
             prefix = self._prefix(step)
             problem = problem_with(prefix)
             if problem is None:
-                self._read(prefix)
-                return step
+                return read(prefix, specs)
             logging.warning("Checkpoint %s is not usable: %s. Trying the one before it.", prefix, problem)
             torn.append(prefix)
         best = saved_steps(self.best)
         if torn and best and problem_with(prefix := os.path.join(self.best, f"{_NAME}-{best[-1]}")) is None:
-            self._read(prefix)
-            return best[-1]
+            return read(prefix, specs)
         if any(os.path.exists(f"{prefix}.json") for prefix in torn):
             raise StorageError(
                 f"None of the checkpoints in {self.directory} is whole: {', '.join(torn)}. Repair the disk, or delete "
@@ -99,8 +105,8 @@ class CheckpointStore:
     def _prefix(self, step: int) -> str:
         return os.path.join(self.directory, f"{_NAME}-{step}")
 
-    def _save(self, directory: str, keep: int) -> None:
-        step = int(self.step.numpy())
+    def _save(self, arrays: dict[str, np.ndarray], directory: str, keep: int) -> None:
+        step = int(arrays["step"])
         prefix = os.path.join(directory, f"{_NAME}-{step}")
         if os.path.exists(f"{prefix}.json") and not problem_with(prefix):
             return
@@ -108,7 +114,7 @@ class CheckpointStore:
         try:
             os.makedirs(directory, exist_ok=True)
             remove(prefix)
-            self.checkpoint.write(prefix)
+            write(prefix, arrays)
             write_manifest(prefix, step)
         except (tf.errors.OpError, OSError) as error:
             remove(prefix)
@@ -123,14 +129,42 @@ class CheckpointStore:
                 remove(os.path.join(directory, f"{_NAME}-{known}"))
         _write_index(directory, kept_steps)
 
-    def _read(self, prefix: str) -> None:
-        try:
-            self.checkpoint.read(prefix).assert_consumed()
-        except (AssertionError, ValueError, tf.errors.OpError) as error:
-            raise CheckpointMismatch(
-                f"Checkpoint {prefix} does not fit this recipe: {_first_line(error)} Give another --workdir to start a "
-                "new run, or the recipe that this one was started with."
-            ) from error
+
+def write(prefix: str, arrays: Mapping[str, np.ndarray]) -> None:
+    """Write arrays as a TensorFlow checkpoint."""
+    with tf.device("CPU:0"):
+        tensors = [tf.constant(array) for array in arrays.values()]
+        tf.raw_ops.SaveV2(
+            prefix=prefix,
+            tensor_names=[name.replace("/", "|") + _SUFFIX for name in arrays],
+            shape_and_slices=[""] * len(tensors),
+            tensors=tensors,
+        )
+
+
+def read(prefix: str, specs: Mapping[str, tuple]) -> dict[str, np.ndarray]:
+    """Read the arrays of a checkpoint, all or none.
+
+    Raises:
+        CheckpointMismatch: If it lacks an array of `specs`, has others, or one of another shape or dtype.
+    """
+    reader = tf.train.load_checkpoint(prefix)
+    shapes, dtypes = reader.get_variable_to_shape_map(), reader.get_variable_to_dtype_map()
+    keys = {key.removesuffix(_SUFFIX).replace("|", "/"): key for key in shapes if key not in _IGNORED}
+    found = {name: (tuple(shapes[key]), dtypes[key].name) for name, key in keys.items()}
+    wrong = [name for name in {**specs, **found} if found.get(name) != specs.get(name)]
+    if wrong:
+        there, here = _in_words(found.get(wrong[0])), _in_words(specs.get(wrong[0]))
+        raise CheckpointMismatch(
+            f"Checkpoint {prefix} does not fit this recipe: {wrong[0]!r} is {there} there and {here} here, and "
+            f"{len(wrong) - 1} more arrays differ. Give another --workdir to start a new run, or the recipe that this "
+            "one was started with."
+        )
+    return {name: reader.get_tensor(keys[name]) for name in specs}
+
+
+def _in_words(spec: tuple | None) -> str:
+    return "missing" if spec is None else f"{spec[1]} {list(spec[0])}"
 
 
 def saved_steps(directory: str) -> list[int]:

@@ -16,18 +16,21 @@ _UNSUPPORTED = (errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, err
 
 
 @contextlib.contextmanager
-def locked(directory: str) -> Iterator[None]:
+def locked(directory: str | None) -> Iterator[None]:
     """Hold a run directory for this process. The directory is created if it does not exist.
 
     The kernel releases the lock when the process ends, however it ends. On a file system without locks, a file that
     names the owner takes its place; that of a dead process of this host is removed.
 
     Args:
-        directory: The run directory.
+        directory: The run directory; None, for workers that write nothing, holds none.
 
     Raises:
         ValueError: If another process trains there; names it.
     """
+    if directory is None:
+        yield
+        return
     os.makedirs(directory, exist_ok=True)
     try:
         handle = os.open(os.path.join(directory, LOCK), os.O_RDWR | os.O_CREAT, 0o666)

@@ -5,24 +5,24 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from keras_vit.training.evaluation import Evaluation
 from keras_vit.training.run_directory import METRICS, MODEL, REPORT, TENSORBOARD
+from keras_vit.training.validation import Validation
 
 _WIDEST_TABLE = 20  # classes up to which the whole confusion is printed
 
 
-def report_text(directory: str, results: dict, evaluation: Evaluation, class_names: Sequence[str]) -> str:
-    """Returns accuracy, confusion of classes and where the files are.
+def report_text(directory: str, results: dict, validation: Validation, class_names: Sequence[str]) -> str:
+    """Return accuracy, confusion of classes and the list of files.
 
     Args:
-        directory: of the run.
-        results: of the last evaluation.
-        evaluation: that gave them.
-        class_names: one a class.
+        directory: The run directory.
+        results: Results of the last validation.
+        validation: The validation.
+        class_names: Names of the classes.
     """
     lines = ["", f"{results['split']} accuracy {results['eval_accuracy']:.2%} on {results['examples']} examples"]
-    if evaluation.confusion is not None:
-        lines += ["", *confusion_lines(evaluation.confusion, class_names)]
+    if validation.confusion is not None:
+        lines += ["", *confusion_lines(validation.confusion, class_names)]
     files = {
         MODEL: "the model: import keras_vit, then keras.models.load_model",
         METRICS: "loss, accuracy and more, one line of JSON each",
@@ -30,14 +30,14 @@ def report_text(directory: str, results: dict, evaluation: Evaluation, class_nam
         REPORT: "curves, and some images with their predictions",
     }
     lines += ["", f"In {directory}:"]
-    lines += [f"  {name:14}{what}" for name, what in files.items() if os.path.exists(os.path.join(directory, name))]
+    lines += [f"  {name:14}{text}" for name, text in files.items() if os.path.exists(os.path.join(directory, name))]
     page = os.path.join(directory, "inspection")
     lines += ["", f"To see where it looks: python -m train.visualize --model={directory} --output={page}"]
     return "\n".join(lines)
 
 
 def confusion_lines(confusion: np.ndarray, class_names: Sequence[str]) -> list[str]:
-    """Returns a table of true against predicted classes; of many classes, only the most frequent confusions."""
+    """Return a table of true against predicted classes; of many classes, only the most frequent confusions."""
     if len(class_names) <= _WIDEST_TABLE:
         width = max(4, *(len(str(count)) + 1 for count in confusion.flat))
         label = max(len(name) for name in class_names)
@@ -55,8 +55,8 @@ def confusion_lines(confusion: np.ndarray, class_names: Sequence[str]) -> list[s
 
 
 def probabilities(logits: np.ndarray, output: str) -> np.ndarray:
-    """Returns the probabilities that logits `[n, classes]` stand for."""
+    """Return the probabilities of logits `[n, classes]` under `"softmax"` or `"sigmoid"`."""
     if output == "sigmoid":
         return 1.0 / (1.0 + np.exp(-logits))
-    shares = np.exp(logits - logits.max(axis=-1, keepdims=True))
-    return shares / shares.sum(axis=-1, keepdims=True)
+    powers = np.exp(logits - logits.max(axis=-1, keepdims=True))
+    return powers / powers.sum(axis=-1, keepdims=True)

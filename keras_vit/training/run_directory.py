@@ -99,7 +99,13 @@ def read_config(directory: str) -> dict[str, Any]:
     return config
 
 
-def write_config(directory: str, recipe: recipes.Recipe, data: dict[str, Any], step: int | None = None) -> dict:
+def write_config(
+    directory: str,
+    recipe: recipes.Recipe,
+    data: dict[str, Any],
+    step: int | None = None,
+    resolved: recipes.Recipe | None = None,
+) -> dict[str, Any]:
     """Write `config.json`: everything needed to repeat the run and to use its model.
 
     The record of weights that are there is never lost: if it differs, it becomes an entry of `"history"`, with the
@@ -110,6 +116,8 @@ def write_config(directory: str, recipe: recipes.Recipe, data: dict[str, Any], s
         recipe: Recipe that is trained.
         data: `name`, `class_names`, `num_classes`, `num_train`, `num_eval`, `multi_label`.
         step: Step at which the run resumes; None where it begins.
+        resolved: The recipe with the architecture of its checkpoint; see `recipe.resolve`. It is recorded, so that the
+            run resumes without the checkpoint.
 
     Returns:
         The content.
@@ -121,6 +129,8 @@ def write_config(directory: str, recipe: recipes.Recipe, data: dict[str, Any], s
         "output": recipe.loss,
         "versions": _versions(),
     }
+    if resolved is not None and resolved.model != recipe.model:
+        config["architecture"] = {"variant": resolved.model.variant, "arguments": resolved.model.arguments}
     path = os.path.join(directory, CONFIG)
     if os.path.exists(path) and has_weights(directory):
         before = read_config(directory)
@@ -132,6 +142,13 @@ def write_config(directory: str, recipe: recipes.Recipe, data: dict[str, Any], s
         logging.info("The earlier record of %s is kept in its history.", path)
     _io.write_json(path, config)
     return config
+
+
+def recorded_architecture(directory: str) -> dict[str, Any] | None:
+    """Return the architecture that a run took from a checkpoint; None if it did not, or has no weights yet."""
+    if not has_weights(directory) or not os.path.exists(os.path.join(directory, CONFIG)):
+        return None
+    return read_config(directory).get("architecture")
 
 
 def has_weights(directory: str) -> bool:

@@ -1,90 +1,84 @@
-"""Everything that changes during training, as named variables: what a checkpoint holds."""
+"""Parts of the training state that do not depend on the backend: progress, and the names in a checkpoint."""
+
+import dataclasses
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 import keras
 import numpy as np
-import tensorflow as tf
 
-from keras_vit import optim
-from keras_vit import recipe as recipes
 from keras_vit.training.seeds import seed_states
 
 
-class TrainState:
-    """Weights, optimiser slots, averages, step and best result of a run. To be made in the strategy's scope.
+@dataclasses.dataclass
+class Progress:
+    """Numbers of a run that live on the host.
 
     The data and all randomness are functions of the seed and the step, so the step is also the position in the data
     and the state of every random generator.
 
-    Args:
-        model: the network.
-        recipe: of the run.
-
     Attributes:
-        model: the network.
-        optimizer: see `keras_vit.optim`.
-        trained: its weights that change, `keras.Variable`s.
-        slots: for each of them, the optimiser's variables.
-        averages: for each of them, the moving average; empty where the recipe keeps none.
-        step: number of updates made, int64.
-        best: best evaluation result, float32.
-        window: sums of loss and accuracy since the last logged line, and their count, float32.
+        step: Number of updates made.
+        best: Best validation accuracy.
+        window: Sums of loss and accuracy since the last logged line, and their count.
     """
 
-    def __init__(self, model: keras.Model, recipe: recipes.Recipe):
-        self.model = model
-        self.optimizer = optim.create_optimizer(recipe.optim)
-        self.trained = [v for v in model.trainable_variables if optim.is_trained(v.path, recipe.optim.frozen)]
-        if not self.trained:
-            raise ValueError(f"optim.frozen={recipe.optim.frozen!r} matches every weight: nothing is left to train.")
-        self.slots = [[self._slot(weight, slot.dtype) for slot in self.optimizer.slots] for weight in self.trained]
-        self.averages = []
-        if recipe.optim.ema:
-            self.averages = [self._slot(weight, "float32") for weight in self.trained]
-        self.step = tf.Variable(0, dtype=tf.int64, trainable=False, name="step")
-        self.best = tf.Variable(-np.inf, dtype=tf.float32, trainable=False, name="best")
-        self.window = tf.Variable(np.zeros(3), dtype=tf.float32, trainable=False, name="window")
-        self.reset_averages()
+    step: int = 0
+    best: float = -np.inf
+    window: np.ndarray = dataclasses.field(default_factory=lambda: np.zeros(3, np.float32))
 
-    def reset_averages(self) -> None:
-        """Starts the moving averages at the present weights; to be called after loading initial weights."""
-        for weight, average in self.evaluated_weights():
-            average.assign(tf.cast(weight.value, tf.float32))
+    def values(self) -> dict[str, np.ndarray]:
+        """Return the numbers as arrays for a checkpoint."""
+        return {
+            "step": np.asarray(self.step, np.int64),
+            "best": np.asarray(self.best, np.float32),
+            "window": self.window,
+        }
 
-    def variables(self) -> dict[str, tf.Variable]:
-        """Returns every variable of the state by a name that does not change between runs.
+    def assign(self, values: dict[str, np.ndarray]) -> None:
+        """Set the numbers from a checkpoint."""
+        self.step, self.best = int(values["step"]), float(values["best"])
+        self.window = np.array(values["window"], np.float32)
 
-        Without the states of random generators: training computes them from the step (`keras_vit.training.seeds`).
-        """
-        weights = self.weights()
-        named = {f"model/{weight.path}": self._saved(weight) for weight in weights}
-        for index, weight in enumerate(self.trained):
-            for slot, variable in zip(self.optimizer.slots, self.slots[index], strict=True):
-                named[f"optimizer/{slot.name}/{weight.path}"] = variable
-            if self.averages:
-                named[f"average/{weight.path}"] = self.averages[index]
-        expected = len(weights) + len(self.trained) * (len(self.optimizer.slots) + bool(self.averages))
-        if len(named) != expected:
-            raise ValueError("Two variables of the model have the same path, so a checkpoint cannot tell them apart.")
-        return {**named, "step": self.step, "best": self.best, "window": self.window}
 
-    def weights(self) -> list[keras.Variable]:
-        """Returns all variables of the model but the states of its random generators."""
-        generators = {id(variable) for variable in seed_states(self.model)}
-        return [variable for variable in self.model.variables if id(variable) not in generators]
+def weights(model: keras.Model) -> list[keras.Variable]:
+    """Return all variables of a model but the states of its random generators, which the step decides."""
+    generators = {id(variable) for variable in seed_states(model)}
+    return [variable for variable in model.variables if id(variable) not in generators]
 
-    def evaluated_weights(self) -> list:
-        """Returns pairs of (weight, average) that evaluation uses instead of the weights; empty without averages."""
-        return list(zip(self.trained, self.averages, strict=True)) if self.averages else []
 
-    def use_averages(self) -> None:
-        """Overwrites the weights with their averages, for the final model. Nothing can be trained afterwards."""
-        for weight, average in self.evaluated_weights():
-            weight.assign(average.numpy())
+def checkpoint_names(
+    trained: Sequence[str], fixed: Sequence[str], slots: Sequence[str], averages: bool
+) -> dict[str, Any]:
+    """Return the names of the arrays of a state in a checkpoint, in the structure in which states hold the arrays.
 
-    def _slot(self, weight: keras.Variable, dtype: str) -> tf.Variable:
-        """Returns a variable of the weight's shape, filled with zeros."""
-        return tf.Variable(tf.zeros(weight.shape, dtype), trainable=False, name=weight.path.replace("/", "_"))
+    Args:
+        trained: Paths of the weights that change.
+        fixed: Paths of the others.
+        slots: Names of the optimizer's slots.
+        averages: Whether there are moving averages.
 
-    def _saved(self, weight: keras.Variable) -> tf.Variable:
-        """Returns what stands for a weight in a checkpoint."""
-        return weight.value
+    Returns:
+        Lists of names: `"weights"`, `"fixed"`, `"slots"` (a list per weight) and `"averages"`.
+
+    Raises:
+        ValueError: If two weights have the same path.
+    """
+    names = {
+        "weights": [f"model/{path}" for path in trained],
+        "fixed": [f"model/{path}" for path in fixed],
+        "slots": [[f"optimizer/{slot}/{path}" for slot in slots] for path in trained],
+        "averages": [f"average/{path}" for path in trained] if averages else [],
+    }
+    if len({*trained, *fixed}) < len(trained) + len(fixed):
+        raise ValueError("Two variables of the model have the same path, so a checkpoint cannot tell them apart.")
+    return names
+
+
+def flat(tree: dict[str, Any]) -> Iterable[Any]:
+    """Yield the leaves of the structure of `checkpoint_names`, in order."""
+    yield from tree["weights"]
+    yield from tree["fixed"]
+    for of_weight in tree["slots"]:
+        yield from of_weight
+    yield from tree["averages"]

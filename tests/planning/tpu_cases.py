@@ -23,23 +23,24 @@ def structures():
         else:
             assert variant in BIT
             kind, fields = "BiT", {"block_sizes": (1, 1), "width_factor": 1}
-        cases.setdefault(kind, recipes.Model(variant, image_size=SIZE, **fields))
+        cases.setdefault(kind, recipes.Model(variant, image_size=SIZE, arguments=fields))
     variants = {
         "map head": {"pooling": "map", "representation_size": 8},
         "gap, sincos, registers": {"pooling": "gap", "position_embedding": "sincos2d", "num_registers": 2},
         "relative": {"position_embedding": "relative"},
         "learned2d": {"position_embedding": "learned2d"},
         "no positions": {"position_embedding": "none"},
-        "rematerialised": {"remat": "blocks"},
     }
-    plain = {**TINY, "patch_size": 8, "image_size": SIZE}
-    return cases | {name: recipes.Model("ViT-Ti/16", **plain, **fields) for name, fields in variants.items()}
+    plain = {**TINY, "patch_size": 8}
+    remat = {"rematerialised": recipes.Model("ViT-Ti/16", SIZE, remat="blocks", arguments=plain)}
+    models = {name: recipes.Model("ViT-Ti/16", SIZE, arguments={**plain, **more}) for name, more in variants.items()}
+    return cases | models | remat
 
 
 FEATURES = {
     "mixup": {"data.mixup": 0.2, "data.cutmix": 1.0},
-    "dropout": {"model.dropout_rate": 0.1, "model.attention_dropout_rate": 0.1},
-    "drop-path": {"model.drop_path_rate": 0.1},
+    "dropout": {"model.arguments.dropout_rate": 0.1, "model.arguments.attention_dropout_rate": 0.1},
+    "drop-path": {"model.arguments.drop_path_rate": 0.1},
     "averages": {"optim.ema": 0.9999},
     "accumulation": {"optim.accumulation_steps": 2},
 }
@@ -61,8 +62,12 @@ def recipe(model: recipes.Model, precision: str, setting: str) -> recipes.Recipe
     if setting == "everything":
         fields["optim"] = recipes.Optim(name="adamw", momentum_dtype="bfloat16", weight_decay=0.1, layer_decay=0.9)
     for path, value in SETTINGS[setting].items():
-        part, name = path.split(".")
-        if part != "model" or model.variant in VIT:
+        part, _, name = path.partition(".")
+        if part == "model":
+            if model.variant in VIT:
+                arguments = {**fields["model"].arguments, name.removeprefix("arguments."): value}
+                fields["model"] = dataclasses.replace(fields["model"], arguments=arguments)
+        else:
             fields[part] = dataclasses.replace(fields[part], **{name: value})
     if model.variant not in VIT:
         fields["optim"] = dataclasses.replace(fields["optim"], layer_decay=1.0)

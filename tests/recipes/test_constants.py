@@ -1,6 +1,8 @@
-"""The recipes have the numbers of the published configurations, of which `published.py` has the table."""
+"""The recipes have the numbers of the published configurations, of which `published.toml` has the table."""
 
+import pathlib
 import re
+import tomllib
 
 import pytest
 
@@ -8,15 +10,34 @@ from keras_vit import recipe as recipes
 from keras_vit import zoo
 from keras_vit.evaluators import vtab
 from keras_vit.optim import create_schedule
-from keras_vit.training import presets
 from tests.recipes import toy
-from tests.recipes.published import EXPECTED
+from train.configs import common
+
+PUBLISHED = tomllib.loads((pathlib.Path(__file__).parent / "published.toml").read_text())
+
+
+def extended(entry, own):
+    """The fields of a group or recipe, with those of the groups that it extends."""
+    fields = {}
+    for name in entry.get("extends", ()):
+        group = PUBLISHED["groups"][name]
+        fields |= extended(group, {field: value for field, value in group.items() if field != "extends"})
+    return fields | own | dict.fromkeys(entry.get("unset", ()))
+
+
+EXPECTED = {
+    (entry["recipe"], entry["arguments"]): extended(entry, entry.get("fields", {})) for entry in PUBLISHED["recipes"]
+}
+
+
+def test_every_row_names_its_source():
+    assert {entry["source"] for entry in PUBLISHED["recipes"]} == set(PUBLISHED["sources"])
 
 
 @pytest.mark.parametrize(("name", "arguments"), EXPECTED)
 def test_constants_are_the_published_ones(name, arguments):
     recipe = toy.load(name, arguments)
-    found = {"decay a step": recipe.optim.learning_rate * recipe.optim.weight_decay}
+    found = {"decay per step": recipe.optim.learning_rate * recipe.optim.weight_decay}
     expected = EXPECTED[name, arguments]
     found |= {path: recipes.get(recipe, path) for path in expected if path not in found}
     wrong = {}
@@ -42,8 +63,8 @@ def test_augreg_levels_of_each_size():
     none, light1, light2 = ([], 0.0), (["0"], 0.0), (["10"], 0.2)
     medium1, medium2 = (["15"], 0.2), (["15"], 0.5)
     assert list(found.values()) == [light1, medium1, *[medium2] * 4, none, none, light1, light2, light2, medium2]
-    assert presets.AUGREG["strong1"] == ("randaug(2, 20)", 0.5)
-    assert presets.AUGREG["strong2"] == ("randaug(2, 20)", 0.8)
+    assert common.AUGREG["strong1"] == ("randaug(2, 20)", 0.5)
+    assert common.AUGREG["strong2"] == ("randaug(2, 20)", 0.8)
 
 
 def test_few_shot_data_of_the_pretraining():

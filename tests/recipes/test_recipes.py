@@ -11,15 +11,16 @@ from absl.testing import flagsaver
 
 from keras_vit import evaluators, models
 from keras_vit import recipe as recipes
+from keras_vit.models.registry import constructor_name
 from keras_vit.optim import create_schedule
 from keras_vit.planning import datasets, plan
-from keras_vit.training import network, presets
-from keras_vit.training.progress import read_metrics
+from keras_vit.training.metrics import read_metrics
 from tests import programs
 from tests.recipes import toy
+from train.configs import common
 
 ROOT = pathlib.Path(__file__).parents[2]
-FILES = sorted(path.stem for path in toy.CONFIGS.glob("*.py") if path.stem != "__init__")
+FILES = sorted(path.stem for path in toy.CONFIGS.glob("*.py") if path.stem not in ("__init__", "common"))
 NEED_DATA = ("folder", "bit_hyperrule")
 
 
@@ -61,11 +62,11 @@ def test_recipes_are_valid_and_their_evaluators_exist(name, arguments, monkeypat
 
 
 def test_hyperrule():
-    small, middle, large = (presets.hyperrule(number, 32, 32) for number in (19_999, 20_000, 500_000))
+    small, middle, large = (common.hyperrule(number, 32, 32) for number in (19_999, 20_000, 500_000))
     assert (small.mixup, middle.mixup, large.mixup) == (0.0, 0.1, 0.1)
     assert [rule.supports[-1] for rule in (small, middle, large)] == [500, 10_000, 20_000]
     assert (small.resize, small.crop) == (160, 128)
-    assert presets.hyperrule(10, 95, 97).crop == 128 and presets.hyperrule(10, 96, 96).crop == 480
+    assert common.hyperrule(10, 95, 97).crop == 128 and common.hyperrule(10, 96, 96).crop == 480
 
     rate = create_schedule(small.schedule(), 0.003, 500)
     # The published rule: rate * step / 100 before step 100, then a tenth for each of 200, 300, 400 that is < step.
@@ -123,13 +124,13 @@ def test_the_folder_of_a_recipe_may_have_commas_in_its_name(tmp_path):
 
 def test_variants_may_be_written_as_constructors():
     for name in models.list_models():
-        assert presets.variant(presets.constructor(name)) == presets.variant(name) == name
+        assert common.variant(constructor_name(name)) == common.variant(name) == name
     with pytest.raises(ValueError, match="There is no model 'ViT_B17'. Did you mean 'ViT_B16'?"):
-        presets.variant("ViT_B17")
+        common.variant("ViT_B17")
     with pytest.raises(ValueError, match=r"not for 'ViT_B16'. It takes: BiT_R50x1, BiT_R50x3"):
-        presets.variant("ViT_B16", models.BIT)
+        common.variant("ViT_B16", models.BIT)
     with pytest.raises(ValueError, match="takes 2 arguments, such as :ViT_B16,cifar10. Received: :a,b,c"):
-        presets.arguments("a,b,c", "ViT_B16", "cifar10")
+        common.arguments("a,b,c", "ViT_B16", "cifar10")
 
 
 # Minutes on any machine, or, for the paper's own runs, what the paper says.
@@ -158,7 +159,7 @@ def test_models_build_at_full_size(name, arguments, monkeypatch, folder):
     """Without values, which takes no memory."""
     toy.replace_readers(monkeypatch, folder)
     recipe = toy.load(name, arguments)
-    model = network.describe_network(recipe, classes=10)
+    model = recipes.describe_model(recipe, classes=10)
     assert model.output_shape == (None, 10)
     assert model.count_params() == plan.model_cost(recipe, classes=10).parameters
 

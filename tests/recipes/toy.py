@@ -1,6 +1,6 @@
 """Every recipe at a size at which it runs in seconds, on pictures that are made up."""
 
-import importlib.util
+import importlib
 import pathlib
 
 import numpy as np
@@ -65,10 +65,7 @@ def load(name, arguments):
 
 def module(name):
     """The file train/configs/NAME.py."""
-    spec = importlib.util.spec_from_file_location(f"recipe_{name}", CONFIGS / f"{name}.py")
-    loaded = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(loaded)
-    return loaded
+    return importlib.import_module(f"train.configs.{name}")
 
 
 def shrink(recipe):
@@ -76,13 +73,14 @@ def shrink(recipe):
     model, optim = recipe.model, recipe.optim
     model.checkpoint = None
     if model.variant in models.VIT:
-        model.hidden_size, model.num_layers, model.num_heads, model.mlp_dim = 8, 2, 2, 16
+        tiny = {"hidden_size": 8, "num_layers": 2, "num_heads": 2, "mlp_dim": 16}
         if models.VIT[model.variant].resnet_blocks:
-            model.resnet_blocks = (1,) * len(models.VIT[model.variant].resnet_blocks)
-        if model.representation_size is not None:
-            model.representation_size = 8
+            tiny["resnet_blocks"] = (1,) * len(models.VIT[model.variant].resnet_blocks)
+        if model.arguments.get("representation_size") is not None:
+            tiny["representation_size"] = 8
     else:
-        model.block_sizes, model.width_factor = (1, 1), 1
+        tiny = {"block_sizes": (1, 1), "width_factor": 1}
+    model.arguments = {**model.arguments, **tiny}
     recipe.total_steps, recipe.log_every, recipe.eval_every = 2, 1, 0
     recipe.data.batch_size = recipe.data.eval_batch_size = 8
     optim.accumulation_steps = min(optim.accumulation_steps, 2)
@@ -128,9 +126,9 @@ def replace_readers(monkeypatch, folder):
 OPENED = {}
 
 
-def opener(batch_size):
+def opener(batch_size, on_bad_image="error"):
     """As `evaluators.opener`, for `replace_readers`, where all sources are alike: opens one for all recipes."""
-    open_split = splits.opener(batch_size)
+    open_split = splits.opener(batch_size, on_bad_image)
 
     def open_some(source, split, pp):
         key = (source.partition(":")[0] in ("digits", "fashion_mnist", "idx", "npz"), "real_label" in source, pp)

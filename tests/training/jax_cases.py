@@ -17,15 +17,18 @@ import tensorflow as tf
 import keras_vit
 from keras_vit import distribute
 from keras_vit import recipe as recipes
+from keras_vit.training.checkpoints import CheckpointStore
 from keras_vit.training.errors import CheckpointMismatch, Diverged, Interrupted
-from keras_vit.training.jax.checkpoints import CheckpointStore
+from keras_vit.training.forward import Forward
+from keras_vit.training.jax.backend import JaxBackend
 from keras_vit.training.jax.devices import Batches, Devices, create_devices, hosts
-from keras_vit.training.jax.loop import Evaluation, Forward, Loop
 from keras_vit.training.jax.state import TrainState
-from keras_vit.training.jax.step import TrainStep, program, seed_values, training_inputs
-from keras_vit.training.progress import read_metrics
+from keras_vit.training.jax.step import EvalStep, TrainStep, program, seed_values, training_inputs
+from keras_vit.training.loop import Loop
+from keras_vit.training.metrics import read_metrics
 from keras_vit.training.step import METRICS
-from tests.training import reference
+from keras_vit.training.validation import Validation
+from tests.training import reference, toy
 from tests.training.trajectories import error
 
 CLASSES, BATCH, SIZE = 8, 16, 8
@@ -43,7 +46,9 @@ def recipe(total_steps=10, data=None, **fields):
     return recipes.Recipe(
         total_steps=total_steps,
         model=recipes.Model(
-            variant="ViT-Ti/16", image_size=SIZE, patch_size=4, hidden_size=16, num_layers=1, num_heads=2, mlp_dim=32
+            variant="ViT-Ti/16",
+            image_size=SIZE,
+            arguments={"patch_size": 4, "hidden_size": 16, "num_layers": 1, "num_heads": 2, "mlp_dim": 32},
         ),
         data=recipes.Data(batch_size=BATCH, pp_train="value_range(-1, 1)", **(data or {})),
         optim=recipes.Optim(**optim),
@@ -90,7 +95,7 @@ def train(recipe, where, steps=3, **arguments):
 
 
 def saved(state):
-    return {name: np.asarray(variable.numpy()) for name, variable in state.variables().items()}
+    return {name: np.asarray(value) for name, value in state.values()}
 
 
 def assert_close(first, second, rtol=1e-4, atol=1e-5):
@@ -228,9 +233,9 @@ class World:
     def __init__(self, directory, recipe, where=None, bad_step=None):
         self.directory, self.recipe, self.where, self.bad_step = str(directory), recipe, where or devices(), bad_step
         self.state = TrainState(network(**NOISE), recipe, self.where)
-        variables = self.state.variables()
-        self.store = CheckpointStore(variables, f"{directory}/checkpoints", recipe.keep_checkpoints)
-        self.restored = self.store.restore()
+        self.backend = JaxBackend(self.where)
+        self.store = CheckpointStore(f"{directory}/checkpoints", recipe.keep_checkpoints)
+        self.restored = toy.restore(self.store, self.state)
         inputs = training_inputs(recipe, CLASSES)
 
         def poisoned(batch, step, replica):
@@ -242,13 +247,14 @@ class World:
         name = (repr(recipe), self.where.mesh, self.where.fsdp)
         self.step.compiled = COMPILED.setdefault(name, self.step.compiled)
         mask = np.asarray([1.0] * 11 + [0.0] * 5, np.float32)
-        rows = tf.data.Dataset.from_tensors({**batch_of(99), "mask": mask})
-        self.evaluation = Evaluation(
-            self.state, recipe, self.where, Batches(self.where, lambda *_: rows), lambda b: inputs(b, 0, 0), CLASSES
-        )
-        self.evaluation.compiled = COMPILED.setdefault((*name, "evaluation"), self.evaluation.compiled)
+        dataset = tf.data.Dataset.from_tensors({**batch_of(99), "mask": mask})
+        step = EvalStep(self.state, recipe, lambda batch: inputs(batch, 0, 0), confusion=True)
+        step.compiled = COMPILED.setdefault((*name, "evaluation"), step.compiled)
+        rows = Batches(self.where, lambda *_: dataset)
+        self.validation = Validation(self.backend, recipe, self.backend.evaluate(step), rows)
+        run_steps = self.backend.run_steps(self.state, self.step)
         self.loop = Loop(
-            recipe, self.where, self.state, self.step, self.batches, self.evaluation, self.store, self.directory
+            recipe, self.backend, self.state, run_steps, self.batches, self.store, [self.validation], self.directory
         )
 
     def batches(self, first):
@@ -283,8 +289,8 @@ def test_it_reports(whole):
     assert [line["step"] for line in found if "loss" in line] == [2, 4, 6, 8, 10]
     assert [line["step"] for line in found if "eval_loss" in line] == [4, 8, 10]
     assert whole.results["examples"] == 11  # five rows are masked
-    assert whole.evaluation.confusion.sum() == 11
-    images = whole.evaluation.examples["image"]
+    assert whole.validation.confusion.sum() == 11
+    images = whole.validation.examples["image"]
     assert images.shape == ((4, SIZE, SIZE, 3) if whole.where.fsdp else (11, SIZE, SIZE, 3))
     assert whole.step.compiled._cache_size() == 1
 
@@ -293,7 +299,7 @@ def test_it_reports(whole):
 def test_resuming_is_exact(whole, tmp_path, stop_at, monkeypatch):
     """SIGTERM after `stop_at` steps; a second process-like world goes on. Dropout, averages and metrics agree."""
     first = World(tmp_path, RUN, whole.where)
-    next_count, call = first.loop._next_count, first.loop._call
+    next_count, call = first.loop._next_count, first.loop.run_steps
     monkeypatch.setattr(first.loop, "_next_count", lambda step, speed: min(1, next_count(step, speed)))
 
     def call_and_terminate(iterator, step, count, stop):
@@ -302,7 +308,7 @@ def test_resuming_is_exact(whole, tmp_path, stop_at, monkeypatch):
             stop = True
         return call(iterator, step, count, stop)
 
-    monkeypatch.setattr(first.loop, "_call", call_and_terminate)
+    monkeypatch.setattr(first.loop, "run_steps", call_and_terminate)
     with pytest.raises(Interrupted, match=f"SIGTERM at step {stop_at} of 10; the state is saved"):
         first.run()
     second = World(tmp_path, RUN, whole.where)
@@ -315,9 +321,8 @@ def test_resuming_is_exact(whole, tmp_path, stop_at, monkeypatch):
 def test_another_number_of_devices_goes_on(whole, tmp_path):
     """A checkpoint holds whole variables, whatever they were divided into."""
     again = World(tmp_path, RUN, devices(8, fsdp=True))
-    for name, variable in again.state.variables().items():
-        variable.assign(saved(whole.state)[name])
-    again.store.save()
+    again.state.assign(saved(whole.state))
+    again.store.save(again.state.values())
     assert World(tmp_path, RUN, whole.where).restored == 10
     assert_same(saved(World(tmp_path, RUN, devices(2)).state), saved(whole.state))
 
@@ -335,9 +340,9 @@ def test_a_checkpoint_of_another_recipe(whole):
 
 
 def test_evaluation_and_forward_use_the_averages(whole):
-    state, where = whole.state, whole.where
+    state = whole.state
     images = np.random.default_rng(0).normal(size=(8, SIZE, SIZE, 3)).astype(np.float32)
-    scores = Forward(state, where).predict(images)
+    scores = Forward(whole.backend, state).predict(images)
     assert np.abs(np.asarray(state.model(images)) - scores).max() > 1e-4
     copy = network(seed=5, **NOISE)
     for weight in copy.trainable_variables:
@@ -347,9 +352,9 @@ def test_evaluation_and_forward_use_the_averages(whole):
     scores = np.asarray(copy(rows["image"] / 127.5 - 1.0))[:11]  # the other five are masked
     right = (np.argmax(scores, -1) == rows["label"][:11]).sum()
     assert whole.results["eval_accuracy"] == pytest.approx(right / 11)
-    assert np.trace(whole.evaluation.confusion) == right
+    assert np.trace(whole.validation.confusion) == right
     np.testing.assert_allclose(
-        whole.evaluation.examples["logits"], scores[: len(whole.evaluation.examples["logits"])], rtol=1e-4, atol=1e-5
+        whole.validation.examples["logits"], scores[: len(whole.validation.examples["logits"])], rtol=1e-4, atol=1e-5
     )
 
 
@@ -377,7 +382,7 @@ def test_names_of_the_other_backend():
 
 def test_a_batch_that_cannot_be_divided():
     with pytest.raises(ValueError, match="among 8 replicas and 2 micro-batches.*nearest that works is 16"):
-        distribute.check_batch_size("data.batch_size", 12, devices(8), 2)
+        distribute.check_batch_size("data.batch_size", 12, devices(8).count, 2)
 
 
 def test_hosts(monkeypatch):

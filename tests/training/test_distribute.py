@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from keras_vit import distribute
 from keras_vit import recipe as recipes
-from keras_vit.training import tf_engine
+from keras_vit.training.tf import backend as tf_backend
 
 
 def test_one_device():
@@ -90,16 +90,17 @@ def test_a_tpu_is_not_asked_for_determinism(monkeypatch):
 @pytest.mark.parametrize("variant, pools", [("R+ViT-Ti/16", True), ("BiT-R50x1", True), ("ViT-Ti/16", False)])
 def test_which_models_have_a_max_pool(monkeypatch, variant, pools):
     monkeypatch.setattr(distribute, "use_xla", lambda jit, strategy, exact_max_pool: exact_max_pool)
-    monkeypatch.setattr(tf_engine, "TrainStep", lambda *arguments, xla: xla)
+    monkeypatch.setattr(tf_backend, "TrainStep", lambda state, recipe, inputs, size, xla: xla)
+    monkeypatch.setattr(tf_backend.TensorFlowBackend, "run_steps", lambda self, xla: xla)
     small = {"BiT-R50x1": {"block_sizes": (1,)}, "R+ViT-Ti/16": {"resnet_blocks": (1,), "patch_size": 1}}
-    model = {"image_size": 16, "hidden_size": 8, "num_heads": 2, "num_layers": 1, "mlp_dim": 8, "patch_size": 4}
+    model = {"hidden_size": 8, "num_heads": 2, "num_layers": 1, "mlp_dim": 8, "patch_size": 4}
     model = {**({} if variant == "BiT-R50x1" else model), **small.get(variant, {})}
-    recipe = recipes.Recipe(total_steps=1, model=recipes.Model(variant, **{"image_size": 16, **model}))
-    strategy = distribute.create_strategy("one_device")
-    state = tf_engine.create_state(recipe, 2, 3, strategy)
-    assert tf_engine.create_step(state, recipe, 2, strategy) == pools
+    recipe = recipes.Recipe(total_steps=1, model=recipes.Model(variant, image_size=16, arguments=model))
+    backend = tf_backend.TensorFlowBackend(distribute.create_strategy("one_device"))
+    state = backend.create_state(recipe, 2, 3)
+    assert backend.compile_steps(state, recipe, 2) == pools
     recipe.deterministic = False
-    assert not tf_engine.create_step(state, recipe, 2, strategy)
+    assert not backend.compile_steps(state, recipe, 2)
 
 
 @pytest.mark.parametrize(
@@ -116,16 +117,13 @@ def test_wrong_tf_config(monkeypatch, config):
 
 
 def test_batch_sizes_are_global():
-    class Eight:
-        num_replicas_in_sync = 8
-
-    assert distribute.check_batch_size("data.batch_size", 64, Eight()) == 8
+    assert distribute.check_batch_size("data.batch_size", 64, 8) == 8
     with pytest.raises(
         ValueError, match="among 8 replicas. Received: data.batch_size=60. The nearest that works is 64"
     ):
-        distribute.check_batch_size("data.batch_size", 60, Eight())
+        distribute.check_batch_size("data.batch_size", 60, 8)
     with pytest.raises(ValueError, match="8 replicas and 4 micro-batches.*nearest that works is 32"):
-        distribute.check_batch_size("data.batch_size", 8, Eight(), micro_batches=4)
+        distribute.check_batch_size("data.batch_size", 8, 8, micro_batches=4)
 
 
 def test_replicas_get_their_rows_in_order():

@@ -11,10 +11,9 @@ import numpy as np
 import pytest
 
 from keras_vit import recipe as recipes
-from keras_vit.training import network
 from keras_vit.training.checkpoints import CheckpointStore
-from keras_vit.training.state import TrainState
-from tests.training import worlds
+from keras_vit.training.tf.state import TrainState
+from tests.training import toy, worlds
 from tests.training.test_multi_worker import free_ports
 
 pytestmark = [pytest.mark.slow]
@@ -66,8 +65,8 @@ def test_tensorflow_goes_on_from_a_checkpoint_of_jax(whole):
     config = json.loads((whole / "config.json").read_text())
     assert config["versions"]["keras_backend"] == "jax"
     recipe = recipes.from_dict(config["recipe"])
-    state = TrainState(network.create_network(recipe, classes=10, channels=1), recipe)
-    assert CheckpointStore(state.variables(), str(whole / "checkpoints"), writes=False).restore() == 12
+    state = TrainState(recipes.create_model(recipe, classes=10, channels=1), recipe)
+    assert toy.restore(CheckpointStore(str(whole / "checkpoints"), writes=False), state) == 12
     state.use_averages()
     final = worlds.final_weights(whole)
     worlds.assert_same_bits({weight.path: weight.numpy() for weight in state.trained}, final)

@@ -28,7 +28,7 @@ from keras_vit.training.jax.step import program
 chips = tpu_compiler.topology(tpu_targets.parse("v5e-256")).devices
 recipe = recipes.Recipe(
     precision="mixed_bfloat16",
-    model=recipes.Model(variant="ViT-L/16", num_layers=2),
+    model=recipes.Model(variant="ViT-L/16", arguments={"num_layers": 2}),
     data=recipes.Data(batch_size=4096),
 )
 batch = {"image": tf.TensorSpec([None, 224, 224, 3], tf.uint8), "label": tf.TensorSpec([None], tf.int32)}

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from keras_vit.training.errors import Diverged, Interrupted
-from keras_vit.training.progress import MetricsWriter, ProgressBar, duration, read_metrics
+from keras_vit.training.metrics import MetricsWriter, read_metrics
+from keras_vit.training.progress_bar import ProgressBar, duration
 from tests.training import toy
 
 
@@ -33,8 +34,8 @@ def test_it_learns_and_reports(whole):
     assert whole.results["examples"] == 5  # three rows of the evaluation batch are masked
     assert found[0]["learning_rate"] == pytest.approx(0.025)
     assert os.listdir(f"{whole.directory}/tensorboard")
-    assert whole.evaluation.confusion.sum() == 5
-    assert len(whole.evaluation.examples["image"]) == 5
+    assert whole.validation.confusion.sum() == 5
+    assert len(whole.validation.examples["image"]) == 5
 
 
 def test_steps_per_loop_changes_nothing(whole, tmp_path):
@@ -45,15 +46,15 @@ def test_steps_per_loop_changes_nothing(whole, tmp_path):
 
 
 def test_one_trace_whatever_the_number_of_steps(whole):
-    assert whole.loop.run_steps.experimental_get_tracing_count() == 1
-    assert whole.evaluation._evaluate_batch.experimental_get_tracing_count() == 1
+    assert whole.loop.run_steps.compiled.experimental_get_tracing_count() == 1
+    assert whole.validation.evaluate.compiled.experimental_get_tracing_count() == 1
 
 
 @pytest.mark.parametrize("stop_at", [1, 5, 6])
 def test_resuming_at_any_step_is_exact(whole, tmp_path, stop_at, monkeypatch):
     """SIGTERM after `stop_at` steps; a second process-like world goes on. Dropout, averages and metrics agree."""
     first = toy.World(tmp_path, toy.recipe(steps_per_loop=1))
-    call = first.loop._call
+    call = first.loop.run_steps
 
     def call_and_terminate(iterator, step, count, stop):
         if step + 1 == stop_at:
@@ -61,7 +62,7 @@ def test_resuming_at_any_step_is_exact(whole, tmp_path, stop_at, monkeypatch):
             stop = True
         return call(iterator, step, count, stop)
 
-    monkeypatch.setattr(first.loop, "_call", call_and_terminate)
+    monkeypatch.setattr(first.loop, "run_steps", call_and_terminate)
     with pytest.raises(Interrupted, match=f"SIGTERM at step {stop_at} of 10; the state is saved") as caught:
         first.run()
     assert caught.value.exit_code == 75
@@ -75,14 +76,14 @@ def test_resuming_at_any_step_is_exact(whole, tmp_path, stop_at, monkeypatch):
 def test_killed_between_checkpoints(whole, tmp_path, monkeypatch):
     """Steps after the last checkpoint are done again, and their lines of metrics are not there twice."""
     first = toy.World(tmp_path, toy.recipe(steps_per_loop=1))
-    call = first.loop._call
+    call = first.loop.run_steps
 
     def call_and_die(iterator, step, count, stop):
         if step == 7:
             raise MemoryError
         return call(iterator, step, count, stop)
 
-    monkeypatch.setattr(first.loop, "_call", call_and_die)
+    monkeypatch.setattr(first.loop, "run_steps", call_and_die)
     with pytest.raises(MemoryError):
         first.run()
     with open(tmp_path / "metrics.jsonl", "a") as file:
@@ -138,7 +139,8 @@ class Terminal:
         pass
 
 
-def test_bar_on_a_terminal_only():
+def test_bar_on_a_terminal_only(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "100")
     terminal, pipe = Terminal(True), Terminal(False)
     for stream in (terminal, pipe):
         bar = ProgressBar(0, 200, stream)
@@ -149,6 +151,10 @@ def test_bar_on_a_terminal_only():
         "step 100/200 [============            ] loss 1.0000 accuracy 0.750 1,234 images/s, 0:00 left" in terminal.text
     )
     assert pipe.text == ""
+    monkeypatch.setenv("COLUMNS", "40")
+    bar = ProgressBar(0, 200, terminal)
+    bar.update(100, 1.0, 0.75, 1234.0)
+    assert len(terminal.text.rpartition("\033[K")[2]) < 40  # a longer line would wrap, and stay
 
 
 def test_durations():

@@ -34,7 +34,7 @@ def test_what_a_run_leaves_behind(whole):
     assert {"config.json", "metrics.jsonl", "tensorboard", "checkpoints", "model.keras", "report.png"} <= names
     assert not [name for name in names if "tmp" in name]
     config = json.loads((directory / "config.json").read_text())
-    assert config["recipe"]["model"]["hidden_size"] == 16
+    assert config["recipe"]["model"]["arguments"]["hidden_size"] == 16
     assert config["data"]["class_names"] == [str(digit) for digit in range(10)]
     assert (config["data"]["num_train"], config["data"]["num_eval"]) == (1437, 360)
     assert "test accuracy" in output
@@ -129,15 +129,15 @@ def test_torn_files_of_a_run_are_repaired(whole, tmp_path):
 
 LIMITED = """
 import resource, runpy, signal, sys
-from keras_vit.training import progress
-write = progress.MetricsWriter.write
+from keras_vit.training import metrics
+write = metrics.MetricsWriter.write
 
 def limited(self, *arguments):
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (50, 50))  # from here on, no file can grow beyond 50 bytes
     write(self, *arguments)
 
-progress.MetricsWriter.write = limited
+metrics.MetricsWriter.write = limited
 sys.argv[0] = "train/main.py"
 runpy.run_module("train.main", run_name="__main__", alter_sys=True)
 """
@@ -162,14 +162,16 @@ def test_a_file_as_working_directory(tmp_path):
 def test_a_run_of_the_first_version_resumes(tmp_path):
     directory = shutil.copytree(pathlib.Path(__file__).parent / "data" / "run", tmp_path / "run")
     fields = {"patch_size": 4, "hidden_size": 8, "num_layers": 1, "num_heads": 2, "mlp_dim": 8, "dropout_rate": 0.0}
-    fields = {f"model__{name}": value for name, value in fields.items()} | {"model__drop_path_rate": None}
+    fields = {f"model__arguments__{name}": value for name, value in fields.items()} | {
+        "model__arguments__drop_path_rate": None
+    }
     output = worlds.train(directory, total_steps=6, optim__ema=0.99, data__batch_size=16, **fields)
     assert "Resuming from the checkpoint of step 4" in output
 
 
 def test_virtual_devices_with_accumulation_follow_one_device(tmp_path):
     """Without dropout, whose draws belong to a replica, two devices and micro-batches give the same metrics."""
-    quiet = {"model__dropout_rate": 0.0, "model__drop_path_rate": 0.0}
+    quiet = {"model__arguments__dropout_rate": 0.0, "model__arguments__drop_path_rate": 0.0}
     worlds.train(tmp_path / "one", **quiet)
     worlds.train(tmp_path / "two", "--distribute=mirrored", "--virtual_devices=2", optim__accumulation_steps=2, **quiet)
     one, two = worlds.metrics(tmp_path / "one"), worlds.metrics(tmp_path / "two")
@@ -181,7 +183,10 @@ def test_virtual_devices_with_accumulation_follow_one_device(tmp_path):
 
 def test_accumulation_goes_on_where_memory_is_short(tmp_path):
     """TensorFlow takes 256 MB for the memory of a CPU and, near that, sums in temporary variables. See `TrainStep`."""
-    pp, model = "resize(192)|value_range(-1, 1)", {"model__image_size": 192, "model__patch_size": 4}  # 2,304 tokens
+    pp, model = (
+        "resize(192)|value_range(-1, 1)",
+        {"model__image_size": 192, "model__arguments__patch_size": 4},
+    )  # 2,304 tokens
     data = {"data__pp_train": pp, "data__pp_eval": pp, "data__eval_split": "test[:4]", "data__eval_batch_size": 4}
     worlds.train(tmp_path, total_steps=2, data__batch_size=4, optim__accumulation_steps=2, **model, **data)
     assert [line["step"] for line in worlds.metrics(tmp_path) if "loss" in line] == [2]
@@ -189,7 +194,7 @@ def test_accumulation_goes_on_where_memory_is_short(tmp_path):
 
 def test_an_evaluator_that_fails_loses_nothing(tmp_path):
     broken = (
-        "import runpy, sys; from keras_vit.evaluators import on_features; on_features.Knn.__call__ = None; "
+        "import runpy, sys; from keras_vit.evaluators import knn; knn.Knn.measure = None; "
         "sys.argv[0] = 'train/main.py'; runpy.run_module('train.main', run_name='__main__', alter_sys=True)"
     )
     command = worlds.command(tmp_path, total_steps=2, evaluators="('knn',)")

@@ -14,7 +14,7 @@ from tests.training import worlds
 pytestmark = pytest.mark.slow
 
 # Dropout draws belong to a replica, so that two workers draw others than one device: off where they are compared.
-QUIET = {"model__dropout_rate": 0.0, "model__drop_path_rate": 0.0}
+QUIET = {"model__arguments__dropout_rate": 0.0, "model__arguments__drop_path_rate": 0.0}
 
 
 def free_ports(count):

@@ -5,11 +5,13 @@ import json
 import pytest
 
 from keras_vit import recipe as recipes
+from keras_vit.models.config import BiTConfig, ViTConfig
+from keras_vit.recipe.model import DERIVED, FIELDS
 
 
 def test_round_trip_through_json():
     recipe = recipes.Recipe(
-        model=recipes.Model(resnet_blocks=(2, 3), patch_size=4),
+        model=recipes.Model(arguments={"resnet_blocks": (2, 3), "patch_size": 4}),
         optim=recipes.Optim(schedule=recipes.Schedule("steps", boundaries=(1, 2))),
     )
     assert recipes.from_dict(json.loads(json.dumps(recipes.to_dict(recipe)))) == recipe
@@ -32,7 +34,16 @@ def test_missing_fields_keep_their_defaults():
         ({"total_steps": 1.5}, "total_steps must be of type int"),
         ({"deterministic": 1}, "deterministic must be of type bool"),
         ({"model": 3}, "model must be a dictionary of fields. Received: 3"),
-        ({"model": {"resnet_blocks": ("a",)}}, "model.resnet_blocks must be of type int"),
+        ({"model": {"arguments": {"resnet_blocks": ("a",)}}}, "resnet_blocks"),
+        ({"model": {"arguments": {"layer_scal": 1e-4}}}, "Did you mean 'layer_scale'?"),
+        ({"model": {"arguments": {"width_factor": 2}}}, "'width_factor'"),  # of a BiT
+        ({"model": {"arguments": {"image_size": 32}}}, "model.image_size"),
+        ({"model": {"arguments": {"classes": 3}}}, "model.arguments.classes"),
+        ({"model": {"arguments": {"pooling": "sum"}}}, "pooling='sum'"),
+        ({"model": {"arguments": {"hidden_size": 31}}}, "hidden_size=31"),
+        ({"model": {"image_size": 30}}, "image_size"),
+        ({"model": {"variant": "ViT-S"}}, "'ViT-S'"),
+        ({"model": {"hidden_siz": 8}}, "no field model.hidden_siz"),
         ({"model": {"head": "drop"}}, "model.head must be one of 'auto', 'keep', 'reset'. Received: model.head='drop'"),
         ({"total_steps": 0}, "total_steps must be at least 1. Received: total_steps=0"),
         (
@@ -56,3 +67,28 @@ def test_fields_by_path():
 
 def test_nearest_multiple():
     assert [recipes.nearest_multiple(n, 8) for n in (1, 11, 13, 16)] == [8, 8, 16, 16]
+
+
+def test_every_argument_of_the_model_can_be_set():
+    for config, variant in ((ViTConfig, "ViT-Ti/16"), (BiTConfig, "BiT-R50x1")):
+        for name in set(config.names()) - set(FIELDS) - set(DERIVED):
+            assert recipes.get(recipes.Recipe(model=recipes.Model(variant)), f"model.arguments.{name}") is None
+    recipe = recipes.Recipe()
+    for name, text in {"layer_scale": "1e-4", "qkv_bias": "False", "pooling": "gap", "num_registers": "2"}.items():
+        recipe = recipes.override(recipe, f"model.arguments.{name}", text)
+    expected = {"layer_scale": 1e-4, "qkv_bias": False, "pooling": "gap", "num_registers": 2}
+    assert recipes.check(recipe).model.arguments == expected
+    assert recipes.get(recipe, "model.arguments.layer_scale") == 1e-4
+    with pytest.raises(ValueError, match="model.arguments.layer_scale"):
+        recipes.override(recipe, "model.layer_scale", "1e-4")
+    with pytest.raises(ValueError, match="'layer_scale'"):
+        recipes.override(recipe, "model.arguments.layerscale", "1e-4")
+
+
+def test_the_arguments_of_an_old_record():
+    """They were fields of `model`, None where the variant decided."""
+    old = {
+        "model": {"variant": "ViT-Ti/16", "image_size": 32, "patch_size": 4, "resnet_blocks": None, "pooling": "gap"}
+    }
+    model = recipes.from_dict(old).model
+    assert (model.image_size, model.arguments) == (32, {"patch_size": 4, "pooling": "gap"})

@@ -13,7 +13,7 @@ import pytest
 
 from keras_vit import recipe as recipes
 from keras_vit.training import load_run, lock, record, run_directory
-from keras_vit.training.progress import MetricsWriter, read_metrics
+from keras_vit.training.metrics import MetricsWriter, read_metrics
 from tests.training import worlds
 
 FIRST_VERSION = pathlib.Path(__file__).parent / "data" / "run"

@@ -10,9 +10,9 @@ from keras_vit import optim
 from keras_vit import recipe as recipes
 from keras_vit.models import BIT, VIT
 from keras_vit.training import seeds
-from keras_vit.training import step as step_module
-from keras_vit.training.state import TrainState
-from keras_vit.training.step import EvalStep, TrainStep
+from keras_vit.training.tf import step as step_module
+from keras_vit.training.tf.state import TrainState
+from keras_vit.training.tf.step import EvalStep, TrainStep
 
 CLASSES, BATCH = 4, 4
 RNG = np.random.default_rng(0)
@@ -81,14 +81,14 @@ def test_rematerialisation_changes_nothing_with_dropout():
 
 def test_dropout_depends_on_seed_step_and_replica_only():
     values = {
-        (seed, step, replica): seeds.seed_values(seed, step, replica, 3).numpy()
+        (seed, step, replica): step_module.seed_values(seed, step, replica, 3).numpy()
         for seed in (0, 1)
         for step in (0, 1)
         for replica in (0, 1)
     }
     rows = [tuple(row) for value in values.values() for row in value]
     assert len(set(rows)) == len(rows) == 24
-    np.testing.assert_array_equal(seeds.seed_values(1, 1, 1, 3), values[1, 1, 1])
+    np.testing.assert_array_equal(step_module.seed_values(1, 1, 1, 3), values[1, 1, 1])
     data = batch()
     first, _ = steps(small(dropout_rate=0.5), recipe(), data)
     model = small(dropout_rate=0.5)

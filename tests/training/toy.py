@@ -7,10 +7,11 @@ import tensorflow as tf
 from keras_vit import distribute
 from keras_vit import recipe as recipes
 from keras_vit.training.checkpoints import CheckpointStore
-from keras_vit.training.evaluation import Evaluation
 from keras_vit.training.loop import Loop
-from keras_vit.training.state import TrainState
-from keras_vit.training.step import TrainStep
+from keras_vit.training.tf.backend import TensorFlowBackend
+from keras_vit.training.tf.state import TrainState
+from keras_vit.training.tf.step import EvalStep, TrainStep
+from keras_vit.training.validation import Validation
 
 CLASSES, FEATURES, BATCH = 3, 5, 8
 
@@ -57,11 +58,12 @@ class World:
     def __init__(self, directory, recipe, bad_step=None, strategy=None):
         self.directory, self.recipe = str(directory), recipe
         self.strategy = strategy or distribute.create_strategy("one_device")
+        self.backend = TensorFlowBackend(self.strategy)
         with self.strategy.scope():
             self.model = network()
             self.state = TrainState(self.model, recipe)
-        self.store = CheckpointStore(self.state.variables(), f"{directory}/checkpoints", recipe.keep_checkpoints)
-        self.restored = self.store.restore()
+        self.store = CheckpointStore(f"{directory}/checkpoints", recipe.keep_checkpoints)
+        self.restored = restore(self.store, self.state)
 
         def inputs(batch, step, replica):
             images, labels = one_hot(batch)
@@ -73,17 +75,20 @@ class World:
         examples = batch_of(-1)
         mask = tf.constant([1.0] * 5 + [0.0] * 3)
         dataset = tf.data.Dataset.from_tensors({**examples, "mask": mask})
-        self.evaluation = Evaluation(
-            self.state, recipe, self.strategy, self.strategy.experimental_distribute_dataset(dataset), one_hot, CLASSES
+        self.validation = Validation(
+            self.backend,
+            recipe,
+            self.backend.evaluate(EvalStep(self.state, recipe, one_hot, confusion=True)),
+            self.strategy.experimental_distribute_dataset(dataset),
         )
         self.loop = Loop(
             recipe,
-            self.strategy,
+            self.backend,
             self.state,
-            self.step,
+            self.backend.run_steps(self.step),
             lambda first: batches(self.strategy, first),
-            self.evaluation,
             self.store,
+            [self.validation],
             self.directory,
         )
 
@@ -91,12 +96,21 @@ class World:
         return self.loop.run()
 
     def everything(self):
-        """All variables of the state by name, as arrays."""
-        return {name: variable.numpy() for name, variable in self.state.variables().items()}
+        """All arrays of the state by name."""
+        return dict(self.state.values())
+
+
+def restore(store, state):
+    """Restores a state as `train.main` does; returns its step, or None."""
+    values = store.restore(state.specs())
+    if values is None:
+        return None
+    state.assign(values)
+    return state.progress.step
 
 
 def assert_same(first, second):
     """Two states agree in every bit."""
     assert set(first) == set(second)
     for name in first:
-        assert first[name].tobytes() == second[name].tobytes(), name
+        assert np.asarray(first[name]).tobytes() == np.asarray(second[name]).tobytes(), name

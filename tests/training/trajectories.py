@@ -11,8 +11,9 @@ import sys
 import numpy as np
 import tensorflow as tf
 
-from keras_vit.training.state import TrainState
-from keras_vit.training.step import METRICS, TrainStep
+from keras_vit.training.step import METRICS
+from keras_vit.training.tf.state import TrainState
+from keras_vit.training.tf.step import TrainStep
 from tests.training import reference
 
 NAMES = ("traj_sgd_float32", "traj_sgd_bfloat16", "traj_adamw")
@@ -68,7 +69,7 @@ def follow(name, devices, micro_batches):
         errors["norm"] = error(history["grad_norm"], data["grad_norms"])
     errors["weights"] = {weight.path: error(weight.numpy(), end[weight.path]) for weight in state.trained}
     errors["averages"] = {
-        weight.path: error(average.numpy(), averages[weight.path]) for weight, average in state.evaluated_weights()
+        weight.path: error(average.numpy(), averages[weight.path]) for weight, average in state.averaged()
     }
     errors["traces"] = run.experimental_get_tracing_count()
     return errors

@@ -15,12 +15,12 @@ TINY = {
     "log_every": 2,
     "eval_every": 4,
     "checkpoint_every": 3,
-    "model.hidden_size": 16,
-    "model.num_layers": 2,
-    "model.num_heads": 2,
-    "model.mlp_dim": 16,
-    "model.dropout_rate": 0.2,
-    "model.drop_path_rate": 0.2,
+    "model.arguments.hidden_size": 16,
+    "model.arguments.num_layers": 2,
+    "model.arguments.num_heads": 2,
+    "model.arguments.mlp_dim": 16,
+    "model.arguments.dropout_rate": 0.2,
+    "model.arguments.drop_path_rate": 0.2,
     "data.batch_size": 16,
     "data.eval_batch_size": 180,
     "data.pp_train": "inception_crop(8, 70)|value_range(-1, 1)",
@@ -69,7 +69,7 @@ def final_weights(workdir):
 
     import keras_vit  # noqa: F401  registers the layers
 
-    model = keras.models.load_model(pathlib.Path(workdir) / "model.keras", compile=False)
+    model = keras.models.load_model(pathlib.Path(workdir) / "model.arguments.keras", compile=False)
     return {weight.path: np.asarray(weight) for weight in model.trainable_variables}
 
 

@@ -17,7 +17,8 @@ Smaller machines: `--config.optim.accumulation_steps=64`; Pets and Flowers take 
 """
 
 from keras_vit import models, recipe
-from keras_vit.training import presets
+
+from . import common
 
 # Source, training split, evaluation split, held-out split, steps, warm-up, the published learning rate.
 DATA = {
@@ -35,9 +36,9 @@ CROPS = {
 
 
 def get_config(arguments: str = "") -> recipe.Recipe:
-    """Returns the recipe; the arguments are the variant, the data set and the crop."""
-    variant, dataset, crop = presets.arguments(arguments, "ViT_B32", "cifar10", "resmall")
-    variant = presets.variant(variant, models.VIT)
+    """Return the recipe; the arguments are the variant, the data set and the crop."""
+    variant, dataset, crop = common.arguments(arguments, "ViT_B32", "cifar10", "resmall")
+    variant = common.variant(variant, models.VIT)
     if dataset not in DATA or crop not in CROPS:
         raise ValueError(
             f"The data set must be one of {', '.join(DATA)} and the crop one of {', '.join(CROPS)}. "
@@ -52,9 +53,7 @@ def get_config(arguments: str = "") -> recipe.Recipe:
         eval_every=100 if steps < 10_000 else 1_000,
         checkpoint_every=1_000,
         evaluators=(f"classification(name='held_out', split='{held_out}')",),
-        model=recipe.Model(
-            variant, image_size=384, checkpoint=presets.published_file(variant, "augreg-imagenet21k"), head="reset"
-        ),
+        model=common.published_model(variant, "augreg-imagenet21k", image_size=384),
         data=recipe.Data(
             source=source,
             train_split=train_split,

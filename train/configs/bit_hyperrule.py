@@ -17,7 +17,8 @@ Smaller machines: the authors suggest batch 128 with rate 0.001; or keep both an
 """
 
 from keras_vit import data, models, recipe
-from keras_vit.training import presets
+
+from . import common
 
 # Source, training split, evaluation split, training examples, size of a picture.
 DATA = {
@@ -30,17 +31,17 @@ DATA = {
 
 
 def get_config(arguments: str = "") -> recipe.Recipe:
-    """Returns the recipe; the arguments are the variant and the data set."""
-    variant, dataset = presets.arguments(arguments, "BiT_R50x1", "cifar10")
-    variant = presets.variant(variant, models.BIT)
+    """Return the recipe; the arguments are the variant and the data set."""
+    variant, dataset = common.arguments(arguments, "BiT_R50x1", "cifar10")
+    variant = common.variant(variant, models.BIT)
     if dataset in DATA:
         source, train_split, eval_split, num_examples, side = DATA[dataset]
         height = width = side
     else:
         source, train_split, eval_split = dataset, "train", "test"
         opened = data.open_source(source, split=train_split)
-        num_examples, (height, width) = opened.num_examples, presets.picture_size(opened)
-    rule = presets.hyperrule(num_examples, height, width)
+        num_examples, (height, width) = opened.num_examples, common.first_image_size(opened)
+    rule = common.hyperrule(num_examples, height, width)
     return recipe.Recipe(
         total_steps=rule.supports[-1],
         precision="mixed_bfloat16",
@@ -48,12 +49,7 @@ def get_config(arguments: str = "") -> recipe.Recipe:
         log_every=50,
         eval_every=0 if rule.supports[-1] <= 500 else 1_000,
         checkpoint_every=500,
-        model=recipe.Model(
-            variant,
-            image_size=rule.crop,
-            checkpoint=presets.published_file(variant),
-            head="reset",
-        ),
+        model=common.published_model(variant, image_size=rule.crop),
         data=recipe.Data(
             source=source,
             train_split=train_split,

@@ -11,40 +11,13 @@ Smaller machines: fine-tune the published BiT-M with `bit_hyperrule`.
 """
 
 from keras_vit import models, recipe
-from keras_vit.training import presets
 
-BATCH = 4_096
+from . import common
 
 
 def get_config(arguments: str = "") -> recipe.Recipe:
-    """Returns the recipe; the argument is the variant."""
-    (variant,) = presets.arguments(arguments, "BiT_R50x1")
-    return recipe.Recipe(
-        total_steps=presets.steps(90, presets.IMAGENET_21K_TRAIN, BATCH),
-        precision="mixed_bfloat16",
-        deterministic=False,
-        loss="sigmoid",
-        log_every=50,
-        eval_every=1_000,
-        checkpoint_every=1_000,
-        evaluators=presets.IMAGENET_21K_EVALUATORS + presets.FEWSHOT_EVALUATORS,
-        model=recipe.Model(presets.variant(variant, models.BIT), head_bias=-10.0),
-        data=recipe.Data(
-            source=presets.IMAGENET_21K,
-            train_split="full[51200:]",
-            eval_split="full[:25600]",
-            pp_train=presets.PP_TRAIN.format(""),
-            pp_eval=presets.PP_EVAL,
-            batch_size=BATCH,
-            shuffle_buffer=250_000,
-        ),
-        optim=recipe.Optim(
-            "sgd",
-            learning_rate=0.03 / 256 * BATCH,
-            schedule=recipe.Schedule("cosine", warmup_steps=5_000),
-            momentum=0.9,
-            momentum_dtype="bfloat16",
-            weight_decay=3e-5 / 0.03,  # of the rate; 3e-5 / 256 a step and example at the peak
-            clip_norm=1.0,
-        ),
-    )
+    """Return the recipe; the argument is the variant."""
+    (variant,) = common.arguments(arguments, "BiT_R50x1")
+    model = recipe.Model(common.variant(variant, models.BIT), arguments={"head_bias": -10.0})
+    optim = common.bit_momentum(rate=0.03, decay=3e-5, warmup_steps=5_000)
+    return common.pretraining("imagenet21k", model, optim, epochs=90, loss="sigmoid")

@@ -7,18 +7,19 @@ https://arxiv.org/abs/2106.10270, with mixup and CutMix as in DeiT, https://arxi
 
 Published: nothing for these settings; small ViTs from scratch are usually reported between 90 and 95 %. Not run here.
 Cost: 0.016 TPUv3-core-days by `train.plan`; on a CPU days.
-Smaller machines: `--config.total_steps=4883 --config.model.num_layers=6`, a quarter of the 19,531 steps; two cores are
-better used on `fashion_mnist` or `digits`.
+Smaller machines: `--config.total_steps=4883 --config.model.arguments.num_layers=6`, a quarter of the 19,531 steps; for
+two cores, `fashion_mnist` or `digits` suits better.
 """
 
 from keras_vit import recipe
-from keras_vit.training import presets
+
+from . import common
 
 
 def get_config() -> recipe.Recipe:
-    """Returns the recipe."""
+    """Return the recipe."""
     return recipe.Recipe(
-        total_steps=presets.steps(200, 50_000, 512),
+        total_steps=common.steps(200, 50_000, 512),
         precision="mixed_bfloat16",
         deterministic=False,
         log_every=50,
@@ -29,13 +30,15 @@ def get_config() -> recipe.Recipe:
         model=recipe.Model(
             "ViT-Ti/16",
             image_size=32,
-            patch_size=4,
-            hidden_size=256,
-            num_layers=8,
-            num_heads=4,
-            mlp_dim=1_024,
-            pooling="gap",
-            drop_path_rate=0.1,
+            arguments={
+                "patch_size": 4,
+                "hidden_size": 256,
+                "num_layers": 8,
+                "num_heads": 4,
+                "mlp_dim": 1_024,
+                "pooling": "gap",
+                "drop_path_rate": 0.1,
+            },
         ),
         data=recipe.Data(
             source="tfds:cifar10",

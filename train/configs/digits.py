@@ -13,7 +13,7 @@ from keras_vit import recipe
 
 
 def get_config() -> recipe.Recipe:
-    """Returns the recipe."""
+    """Return the recipe."""
     return recipe.Recipe(
         total_steps=1_800,
         log_every=50,
@@ -22,14 +22,16 @@ def get_config() -> recipe.Recipe:
         model=recipe.Model(
             variant="ViT-Ti/16",
             image_size=8,
-            patch_size=2,
-            hidden_size=64,
-            num_layers=3,
-            num_heads=4,
-            mlp_dim=128,
-            pooling="gap",
-            position_embedding="sincos2d",
-            dropout_rate=0.1,
+            arguments={
+                "patch_size": 2,
+                "hidden_size": 64,
+                "num_layers": 3,
+                "num_heads": 4,
+                "mlp_dim": 128,
+                "pooling": "gap",
+                "position_embedding": "sincos2d",
+                "dropout_rate": 0.1,
+            },
         ),
         data=recipe.Data(
             source="digits",

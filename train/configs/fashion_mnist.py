@@ -18,7 +18,7 @@ STEPS_PER_EPOCH = 60_000 // 128
 
 
 def get_config(folder: str = "/usr/share/datasets/fashion-mnist") -> recipe.Recipe:
-    """Returns the recipe; `folder` holds the four IDX files, compressed or not."""
+    """Return the recipe; `folder` holds the four IDX files, compressed or not."""
     return recipe.Recipe(
         total_steps=20 * STEPS_PER_EPOCH,
         log_every=100,
@@ -27,15 +27,17 @@ def get_config(folder: str = "/usr/share/datasets/fashion-mnist") -> recipe.Reci
         model=recipe.Model(
             variant="R+ViT-Ti/16",
             image_size=28,
-            patch_size=1,
-            resnet_blocks=(2,),
-            hidden_size=64,
-            num_layers=2,
-            num_heads=4,
-            mlp_dim=128,
-            pooling="gap",
-            position_embedding="sincos2d",
-            dropout_rate=0.05,
+            arguments={
+                "patch_size": 1,
+                "resnet_blocks": (2,),
+                "hidden_size": 64,
+                "num_layers": 2,
+                "num_heads": 4,
+                "mlp_dim": 128,
+                "pooling": "gap",
+                "position_embedding": "sincos2d",
+                "dropout_rate": 0.05,
+            },
         ),
         data=recipe.Data(
             source=f"idx:{folder}",

@@ -15,15 +15,16 @@ Smaller machines: `--config.total_steps=1404` (3 epochs).
 """
 
 from keras_vit import recipe
-from keras_vit.training import presets
+
+from . import common
 
 BATCH = 128
 EPOCH = 60_000 // BATCH
 
 
 def get_config(arguments: str = "") -> recipe.Recipe:
-    """Returns the recipe; the arguments are "vit" or "bit", and the folder of the files."""
-    kind, folder = presets.arguments(arguments, "vit", "")
+    """Return the recipe; the arguments are "vit" or "bit", and the folder of the files."""
+    kind, folder = common.arguments(arguments, "vit", "")
     if kind not in ("vit", "bit"):
         raise ValueError(f'The model must be "vit" or "bit". Received: {kind!r}')
     return recipe.Recipe(
@@ -31,7 +32,7 @@ def get_config(arguments: str = "") -> recipe.Recipe:
         log_every=100,
         eval_every=4 * EPOCH,
         checkpoint_every=EPOCH,
-        model=vit() if kind == "vit" else recipe.Model("BiT-R50x1", image_size=28, block_sizes=(1, 1)),
+        model=vit() if kind == "vit" else recipe.Model("BiT-R50x1", image_size=28, arguments={"block_sizes": (1, 1)}),
         data=recipe.Data(
             source=f"fashion_mnist:{folder}" if folder else "fashion_mnist",
             pp_train="pad(1)|random_crop(28)|flip_lr|value_range(-1, 1)",
@@ -55,12 +56,14 @@ def vit() -> recipe.Model:
     return recipe.Model(
         "ViT-Ti/16",
         image_size=28,
-        patch_size=4,
-        hidden_size=64,
-        num_layers=6,
-        num_heads=4,
-        mlp_dim=128,
-        pooling="gap",
-        position_embedding="sincos2d",
-        dropout_rate=0.05,
+        arguments={
+            "patch_size": 4,
+            "hidden_size": 64,
+            "num_layers": 6,
+            "num_heads": 4,
+            "mlp_dim": 128,
+            "pooling": "gap",
+            "position_embedding": "sincos2d",
+            "dropout_rate": 0.05,
+        },
     )

@@ -21,14 +21,15 @@ Smaller machines: `--config.total_steps=500` for the pre-training.
 import os
 
 from keras_vit import recipe
-from keras_vit.training import presets
+
+from . import common
 
 HELD_BACK = (0, 6)  # T-shirt/top, Shirt
 
 
 def get_config(arguments: str = "") -> recipe.Recipe:
-    """Returns the recipe; the arguments are "pretrain", "finetune" or "scratch", and the folder of the two files."""
-    stage, folder = presets.arguments(arguments, "pretrain", "runs/results/data")
+    """Return the recipe; the arguments are "pretrain", "finetune" or "scratch", and the folder of the two files."""
+    stage, folder = common.arguments(arguments, "pretrain", "runs/results/data")
     if stage not in ("pretrain", "finetune", "scratch"):
         raise ValueError(f'The stage must be "pretrain", "finetune" or "scratch". Received: {stage!r}')
     first = stage == "pretrain"
@@ -43,15 +44,17 @@ def get_config(arguments: str = "") -> recipe.Recipe:
         model=recipe.Model(
             "ViT-Ti/16",
             image_size=size,
-            patch_size=4,
-            hidden_size=64,
-            num_layers=6,
-            num_heads=4,
-            mlp_dim=128,
-            pooling="gap",
-            position_embedding="learned",
-            dropout_rate=0.05,
             head="reset",
+            arguments={
+                "patch_size": 4,
+                "hidden_size": 64,
+                "num_layers": 6,
+                "num_heads": 4,
+                "mlp_dim": 128,
+                "pooling": "gap",
+                "position_embedding": "learned",
+                "dropout_rate": 0.05,
+            },
         ),
         data=recipe.Data(
             source=f"npz:{os.path.join(folder, 'eight.npz' if first else 'two.npz')}",

@@ -25,9 +25,10 @@ Smaller machines: short schedules reach nearly as much: `--config.total_steps=50
 `--config.optim.accumulation_steps=64` takes an eighth of the memory, `--config.model.remat=blocks` less still.
 """
 
-from keras_vit import recipe
+from keras_vit import models, recipe
 from keras_vit.evaluators import vtab
-from keras_vit.training import presets
+
+from . import common
 
 # Source, training split, evaluation split, steps, warm-up, learning rate.
 DATA = {
@@ -41,15 +42,15 @@ VTAB = ("train800val200", "test", 2_500, 500, 0.01)
 WITH_DROPOUT = ("ViT-L/16", "ViT-H/14", "R50+ViT-B/16", "R50+ViT-L/32")
 LARGE = {"ViT-L/16": 512, "ViT-H/14": 518}  # image size on ImageNet
 
-# Tasks of VTAB whose labels, such as a place, an angle or a number of things, change with the picture.
+# Tasks of VTAB whose labels (a place, an angle, a number of objects) change with the crop or the mirroring.
 WITHOUT_CROP = ("clevr_count", "clevr_distance", "dmlab", "kitti_distance", "dsprites_location")
 WITHOUT_FLIP = ("dsprites_location", "dsprites_orientation", "smallnorb_azimuth")
 
 
 def get_config(arguments: str = "") -> recipe.Recipe:
-    """Returns the recipe; the arguments are the variant and the data set."""
-    variant, dataset = presets.arguments(arguments, "ViT_B16", "cifar10")
-    variant = presets.variant(variant)
+    """Return the recipe; the arguments are the variant and the data set."""
+    variant, dataset = common.arguments(arguments, "ViT_B16", "cifar10")
+    variant = common.variant(variant)
     if dataset.startswith("vtab:"):
         source, (train_split, eval_split, steps, warmup, rate) = dataset, VTAB
     elif dataset in DATA:
@@ -60,9 +61,10 @@ def get_config(arguments: str = "") -> recipe.Recipe:
         rate = 0.01
     large = dataset == "imagenet2012" and variant in LARGE
     size = LARGE[variant] if large else (378 if variant == "ViT-H/14" else 384)
+    dropout = {"dropout_rate": 0.1 if variant in WITH_DROPOUT else 0.0} if variant in models.VIT else {}
     augmentation = f"inception_crop({size}, cast=False)|flip_lr"
     if dataset.startswith("vtab:"):
-        augmentation = of_task(dataset.removeprefix("vtab:").partition("#")[0], size)
+        augmentation = vtab_augmentation(dataset.removeprefix("vtab:").partition("#")[0], size)
     return recipe.Recipe(
         total_steps=steps,
         precision="mixed_bfloat16",
@@ -70,13 +72,7 @@ def get_config(arguments: str = "") -> recipe.Recipe:
         log_every=10,
         eval_every=100 if steps < 10_000 else 1_000,
         checkpoint_every=1_000,
-        model=recipe.Model(
-            variant,
-            image_size=size,
-            dropout_rate=0.1 if variant in WITH_DROPOUT else 0.0,
-            checkpoint=presets.published_file(variant),
-            head="reset",
-        ),
+        model=common.published_model(variant, image_size=size, **dropout),
         data=recipe.Data(
             source=source,
             train_split=train_split,
@@ -102,8 +98,8 @@ def get_config(arguments: str = "") -> recipe.Recipe:
     )
 
 
-def of_task(task: str, size: int) -> str:
-    """What is done to the training images of a task of VTAB, to give images of `size` pixels."""
+def vtab_augmentation(task: str, size: int) -> str:
+    """Return the preprocessing of the training images of a task of VTAB, to images of `size` pixels."""
     vtab.check_tasks([task])
     cropped = f"resize({size * 448 // 384}, cast=False)|random_crop({size})"
     resized = f"resize({size}, cast=False)" if task in WITHOUT_CROP else cropped

@@ -25,7 +25,8 @@ from absl import logging
 
 from keras_vit import data, models, recipe
 from keras_vit.planning import cost
-from keras_vit.training import presets
+
+from . import common
 
 DEFAULT_FOLDER, DEFAULT_VARIANT = "pictures", "ViT-B/16"
 BATCH = 128
@@ -36,11 +37,11 @@ CPU_CORE, GPU = 1e11, 1e13
 
 
 def get_config(arguments: str = "") -> recipe.Recipe:
-    """Returns the recipe; the arguments are the folder and the variant."""
+    """Return the recipe; the arguments are the folder and the variant."""
     folder, variant = folder_and_variant(arguments)
     source = folder if ":" in folder else f"folder:{folder}"
     opened = data.open_source(source, split="train")
-    supports = presets.hyperrule(opened.num_examples, 256, 256).supports
+    supports = common.hyperrule(opened.num_examples, 256, 256).supports
     gpu = gpu_memory()
     sizes = SIZES if gpu else SIZES[-1:]  # a CPU would take days for the larger
     size, parts = what_fits(variant, opened.num_classes, gpu or host_memory(), sizes)
@@ -57,8 +58,8 @@ def get_config(arguments: str = "") -> recipe.Recipe:
         log_every=10,
         eval_every=max(100, supports[-1] // 10),
         checkpoint_every=100,
-        evaluators=("knn(neighbours=(1, 10))",),
-        model=recipe.Model(variant, image_size=size, checkpoint=presets.published_file(variant), head="reset"),
+        evaluators=("knn(neighbors=(1, 10))",),
+        model=common.published_model(variant, image_size=size),
         data=recipe.Data(
             source=source,
             train_split="train",
@@ -82,10 +83,10 @@ def get_config(arguments: str = "") -> recipe.Recipe:
 def folder_and_variant(arguments: str) -> tuple[str, str]:
     """Returns what stands behind the colon: a folder, whose name may hold commas, and perhaps a comma and a variant."""
     folder, comma, variant = (arguments or "").rpartition(",")
-    is_variant = variant.strip() in ("", *models.list_models(), *map(presets.constructor, models.list_models()))
+    is_variant = variant.strip() in ("", *models.list_models(), *map(common.constructor_name, models.list_models()))
     is_typo = os.path.isdir(folder.removeprefix("folder:")) and not os.path.isdir(arguments.removeprefix("folder:"))
     if comma and (is_variant or is_typo):
-        return folder.strip() or DEFAULT_FOLDER, presets.variant(variant.strip() or DEFAULT_VARIANT)
+        return folder.strip() or DEFAULT_FOLDER, common.variant(variant.strip() or DEFAULT_VARIANT)
     return (arguments or "").strip() or DEFAULT_FOLDER, DEFAULT_VARIANT
 
 

@@ -14,44 +14,24 @@ times as many steps.
 """
 
 from keras_vit import models, recipe
-from keras_vit.training import presets
+
+from . import common
 
 BEST = {"ViT-Ti/16": "light1", "ViT-S/32": "medium1"}
 
 
 def get_config(arguments: str = "") -> recipe.Recipe:
-    """Returns the recipe; the arguments are the variant and the level of augmentation."""
-    variant, level = presets.arguments(arguments, "ViT_B16", "best")
-    variant = presets.variant(variant, models.VIT)
-    pp_train, mixup = presets.augmented(BEST.get(variant, "medium2") if level == "best" else level)
-    return recipe.Recipe(
-        total_steps=presets.steps(300, presets.IMAGENET_TRAIN, 4_096),
-        precision="mixed_bfloat16",
-        deterministic=False,
+    """Return the recipe; the arguments are the variant and the level of augmentation."""
+    variant, level = common.arguments(arguments, "ViT_B16", "best")
+    variant = common.variant(variant, models.VIT)
+    pp_train, mixup = common.augmented(BEST.get(variant, "medium2") if level == "best" else level)
+    head = {"pooling": "token", "representation_size": models.VIT[variant].hidden_size, "head_bias": -6.9}
+    return common.pretraining(
+        "imagenet2012",
+        recipe.Model(variant, arguments=head),
+        common.augreg_adam(),
+        epochs=300,
+        pp_train=pp_train,
+        mixup=mixup,
         loss="sigmoid",
-        log_every=50,
-        eval_every=1_000,
-        checkpoint_every=1_000,
-        evaluators=presets.IMAGENET_EVALUATORS,
-        model=recipe.Model(
-            variant, pooling="token", representation_size=models.VIT[variant].hidden_size, head_bias=-6.9
-        ),
-        data=recipe.Data(
-            source=presets.IMAGENET,
-            train_split="train[:99%]",
-            eval_split="validation",
-            pp_train=pp_train,
-            pp_eval=presets.PP_EVAL,
-            batch_size=4_096,
-            mixup=mixup,
-            shuffle_buffer=250_000,
-        ),
-        optim=recipe.Optim(
-            "adamw",
-            learning_rate=1e-3,
-            schedule=recipe.Schedule("cosine", warmup_steps=10_000),
-            momentum_dtype="bfloat16",
-            weight_decay=0.1,  # 1e-4 a step at the peak rate
-            clip_norm=1.0,
-        ),
     )

@@ -16,7 +16,8 @@ Smaller machines: there is no small version of this. Fine-tune the published res
 """
 
 from keras_vit import models, recipe
-from keras_vit.training import presets
+
+from . import common
 
 BEST = {
     "ViT-Ti/16": "none",
@@ -29,36 +30,17 @@ BEST = {
 
 
 def get_config(arguments: str = "") -> recipe.Recipe:
-    """Returns the recipe; the arguments are the variant and the level of augmentation."""
-    variant, level = presets.arguments(arguments, "ViT_B16", "best")
-    variant = presets.variant(variant, models.VIT)
-    pp_train, mixup = presets.augmented(BEST.get(variant, "medium2") if level == "best" else level)
-    return recipe.Recipe(
-        total_steps=presets.steps(300, presets.IMAGENET_21K_TRAIN, 4_096),
-        precision="mixed_bfloat16",
-        deterministic=False,
+    """Return the recipe; the arguments are the variant and the level of augmentation."""
+    variant, level = common.arguments(arguments, "ViT_B16", "best")
+    variant = common.variant(variant, models.VIT)
+    pp_train, mixup = common.augmented(BEST.get(variant, "medium2") if level == "best" else level)
+    head = {"pooling": "gap", "position_embedding": "learned", "head_bias": -10.0}
+    return common.pretraining(
+        "imagenet21k",
+        recipe.Model(variant, arguments=head),
+        common.augreg_adam(),
+        epochs=300,
+        pp_train=pp_train,
+        mixup=mixup,
         loss="sigmoid",
-        log_every=50,
-        eval_every=1_000,
-        checkpoint_every=1_000,
-        evaluators=presets.IMAGENET_21K_EVALUATORS + presets.FEWSHOT_EVALUATORS,
-        model=recipe.Model(variant, pooling="gap", position_embedding="learned", head_bias=-10.0),
-        data=recipe.Data(
-            source=presets.IMAGENET_21K,
-            train_split="full[51200:]",
-            eval_split="full[:25600]",
-            pp_train=pp_train,
-            pp_eval=presets.PP_EVAL,
-            batch_size=4_096,
-            mixup=mixup,
-            shuffle_buffer=250_000,
-        ),
-        optim=recipe.Optim(
-            "adamw",
-            learning_rate=1e-3,
-            schedule=recipe.Schedule("cosine", warmup_steps=10_000),
-            momentum_dtype="bfloat16",
-            weight_decay=0.1,  # 1e-4 a step at the peak rate
-            clip_norm=1.0,
-        ),
     )

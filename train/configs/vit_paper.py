@@ -21,7 +21,8 @@ Smaller machines: see `vit_i21k`.
 """
 
 from keras_vit import models, recipe
-from keras_vit.training import presets
+
+from . import common
 
 # Rates on JFT; 8e-4 for the others, which table 3 has for B/16, B/32, R50+B/16 and R101x1.
 JFT = {
@@ -35,45 +36,25 @@ JFT = {
 
 
 def get_config(arguments: str = "") -> recipe.Recipe:
-    """Returns the recipe; the arguments are the variant and the data set."""
-    variant, dataset = presets.arguments(arguments, "ViT_B16", "imagenet21k")
-    variant = presets.variant(variant)
+    """Return the recipe; the arguments are the variant and the data set."""
+    variant, dataset = common.arguments(arguments, "ViT_B16", "imagenet21k")
+    variant = common.variant(variant)
     if dataset not in ("imagenet21k", "imagenet2012", "jft"):
         raise ValueError(f"The data set must be imagenet21k, imagenet2012 or jft. Received: {dataset!r}")
     imagenet = dataset == "imagenet2012"
-    epochs, examples, source, train_split, eval_split = {
-        "imagenet21k": (90, presets.IMAGENET_21K_TRAIN, presets.IMAGENET_21K, "full[51200:]", "full[:25600]"),
-        "imagenet2012": (300, presets.IMAGENET_TRAIN, presets.IMAGENET, "train[:99%]", "validation"),
-        "jft": (14 if variant == "ViT-H/14" else 7, 303_000_000, "tfrecord:jft", "train", "test"),
-    }[dataset]
     rate = {"imagenet21k": 1e-3, "imagenet2012": 3e-3, "jft": JFT.get(variant, 8e-4)}[dataset]
-    is_vit = variant in models.VIT
-    return recipe.Recipe(
-        total_steps=presets.steps(epochs, examples, 4_096),
-        precision="mixed_bfloat16",
-        deterministic=False,
-        loss="softmax" if imagenet else "sigmoid",
-        log_every=50,
-        eval_every=5_000,
-        checkpoint_every=1_000,
-        evaluators=presets.IMAGENET_EVALUATORS if imagenet else presets.FEWSHOT_EVALUATORS,
-        model=recipe.Model(
-            variant,
-            pooling="token" if is_vit else None,
-            representation_size=models.VIT[variant].hidden_size if is_vit else None,
-            dropout_rate=(0.0 if dataset == "jft" else 0.1) if is_vit else None,
-            head_bias=0.0 if imagenet else -10.0,
-        ),
-        data=recipe.Data(
-            source=source,
-            train_split=train_split,
-            eval_split=eval_split,
-            pp_train=presets.PP_TRAIN.format(""),
-            pp_eval=presets.PP_EVAL,
-            batch_size=4_096,
-            shuffle_buffer=250_000,
-        ),
-        optim=recipe.Optim(
+    model = {"head_bias": 0.0 if imagenet else -10.0}
+    if variant in models.VIT:
+        hidden_size = models.VIT[variant].hidden_size
+        model |= {
+            "pooling": "token",
+            "representation_size": hidden_size,
+            "dropout_rate": 0.0 if dataset == "jft" else 0.1,
+        }
+    config = common.pretraining(
+        "imagenet2012" if imagenet else "imagenet21k",
+        recipe.Model(variant, arguments=model),
+        recipe.Optim(
             "adam",
             learning_rate=rate,
             schedule=recipe.Schedule(
@@ -84,4 +65,13 @@ def get_config(arguments: str = "") -> recipe.Recipe:
             weight_decay={"imagenet21k": 0.03, "imagenet2012": 0.3, "jft": 0.1}[dataset],
             clip_norm=1.0 if imagenet else 0.0,
         ),
+        epochs=300 if imagenet else 90,
+        loss="softmax" if imagenet else "sigmoid",
+        eval_every=5_000,
+        evaluators=common.IMAGENET_EVALUATORS if imagenet else common.FEWSHOT_EVALUATORS,
     )
+    if dataset == "jft":
+        epochs = 14 if variant == "ViT-H/14" else 7
+        config.total_steps = common.steps(epochs, 303_000_000, config.data.batch_size)
+        config.data.source, config.data.train_split, config.data.eval_split = "tfrecord:jft", "train", "test"
+    return config

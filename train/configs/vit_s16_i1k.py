@@ -10,44 +10,28 @@ Cost: 6 to 7 hours for 90 epochs on a TPUv3-8, as published; 2.0 TPUv3-core-days
 Data: ImageNet, prepared by TensorFlow Datasets; it asks for the archives, in the folder that
 `--config.data.source="tfds:imagenet2012#manual_dir='/archives'"` names.
 Smaller machines: `--config.optim.accumulation_steps=8` computes the same with an eighth of the memory;
-`--config.model.variant=ViT-Ti/16 --config.model.representation_size=192` learns faster and ends lower.
+`--config.model.variant=ViT-Ti/16 --config.model.arguments.representation_size=192` learns faster and ends lower.
 """
 
 from keras_vit import recipe
-from keras_vit.training import presets
+
+from . import common
 
 
 def get_config(arguments: str = "") -> recipe.Recipe:
-    """Returns the recipe; the argument is the number of epochs."""
-    (epochs,) = presets.arguments(arguments, "90")
+    """Return the recipe; the argument is the number of epochs."""
+    (epochs,) = common.arguments(arguments, "90")
     if not (epochs.isdecimal() and int(epochs)):
         raise ValueError(f"The argument is a number of epochs: 90, 150 and 300 are published. Received: {epochs!r}")
-    randaug, mixup = "randaug(2, 10)", 0.2
-    return recipe.Recipe(
-        total_steps=presets.steps(int(epochs), presets.IMAGENET_TRAIN, 1_024),
-        precision="mixed_bfloat16",
-        deterministic=False,
-        log_every=50,
+    pp_train, mixup = common.augmented("light2")
+    model = {"pooling": "gap", "position_embedding": "sincos2d", "representation_size": 384}
+    return common.pretraining(
+        "imagenet2012",
+        recipe.Model("ViT-S/16", arguments=model),
+        common.augreg_adam(),
+        epochs=int(epochs),
+        batch_size=1_024,
+        pp_train=pp_train,
+        mixup=mixup,
         eval_every=2_500,
-        checkpoint_every=1_000,
-        evaluators=presets.IMAGENET_EVALUATORS,
-        model=recipe.Model("ViT-S/16", pooling="gap", position_embedding="sincos2d", representation_size=384),
-        data=recipe.Data(
-            source=presets.IMAGENET,
-            train_split="train[:99%]",
-            eval_split="validation",
-            pp_train=presets.PP_TRAIN.format(f"|{randaug}"),
-            pp_eval=presets.PP_EVAL,
-            batch_size=1_024,
-            mixup=mixup,
-            shuffle_buffer=250_000,
-        ),
-        optim=recipe.Optim(
-            "adamw",
-            learning_rate=1e-3,
-            schedule=recipe.Schedule("cosine", warmup_steps=10_000),
-            momentum_dtype="bfloat16",
-            weight_decay=0.1,  # 1e-4 a step at the peak rate
-            clip_norm=1.0,
-        ),
     )

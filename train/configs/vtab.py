@@ -18,13 +18,14 @@ Smaller machines: `--config.optim.accumulation_steps=8`.
 
 from keras_vit import recipe
 from keras_vit.evaluators import vtab
-from keras_vit.training import presets
+
+from . import common
 
 
 def get_config(arguments: str = "") -> recipe.Recipe:
-    """Returns the recipe; the arguments are the variant and the task."""
-    variant, task = presets.arguments(arguments, "ViT_B16", "svhn")
-    variant = presets.variant(variant)
+    """Return the recipe; the arguments are the variant and the task."""
+    variant, task = common.arguments(arguments, "ViT_B16", "svhn")
+    variant = common.variant(variant)
     vtab.check_tasks([task.partition("#")[0]])
     return recipe.Recipe(
         total_steps=1_000,
@@ -32,7 +33,7 @@ def get_config(arguments: str = "") -> recipe.Recipe:
         log_every=100,
         eval_every=0,
         checkpoint_every=1_000,
-        model=recipe.Model(variant, checkpoint=presets.published_file(variant), head="reset"),
+        model=common.published_model(variant),
         data=recipe.Data(
             source=f"vtab:{task}",
             train_split="train800val200",

@@ -1,5 +1,4 @@
-"""The training loop on JAX: one program over all devices, in which the compiler places the communication.
+"""Training on JAX: one program over all devices, in which the compiler places the communication.
 
-Under TensorFlow each replica runs the step on its share and sums are asked for. Here the step is written for the global
-batch; where its arrays live (`Devices`) decides how it is divided. Everything else is that of the parent package.
+The step is written for the global batch; the sharding of its arrays (`Devices`) decides how it is divided.
 """

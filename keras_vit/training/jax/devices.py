@@ -40,7 +40,7 @@ class Devices:
         self.rows = NamedSharding(self.mesh, PartitionSpec(AXIS))
 
     @property
-    def num_replicas_in_sync(self) -> int:
+    def count(self) -> int:
         """Number of devices among which a batch is divided."""
         return self.mesh.size
 
@@ -62,6 +62,16 @@ class Devices:
                 if shape[axis] % count == 0:
                     return NamedSharding(self.mesh, PartitionSpec(*[None] * axis, AXIS))
         return self.whole
+
+    def description(self, shape: tuple[int, ...], dtype) -> jax.ShapeDtypeStruct:
+        """Return shape, dtype and sharding of a weight."""
+        return jax.ShapeDtypeStruct(tuple(shape), jax.numpy.dtype(dtype), sharding=self.of_weight(tuple(shape)))
+
+    def zeros(self, shape: tuple[int, ...], dtype) -> jax.Array:
+        """Return zeros in the place of a weight of this shape. Each process makes its own part."""
+        described = self.description(shape, dtype)
+        part = np.zeros(described.sharding.shard_shape(described.shape), described.dtype)
+        return jax.make_array_from_callback(described.shape, described.sharding, lambda _: part)
 
     def place(self, value, sharding: NamedSharding) -> jax.Array:
         """Puts an array, of which every process has all, on the devices."""

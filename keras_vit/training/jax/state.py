@@ -1,155 +1,133 @@
-"""The state of a run as arrays on a mesh of devices."""
+"""Everything that changes during training, as arrays on a mesh of devices."""
+
+from collections.abc import Iterator
 
 import jax
 import keras
 import numpy as np
 
+from keras_vit import optim
 from keras_vit import recipe as recipes
-from keras_vit.training import state
+from keras_vit.training import state as shared
 from keras_vit.training.jax.devices import Devices
-from keras_vit.training.seeds import seed_states
 
 
-class TrainState(state.TrainState):
-    """As its parent, with weights, slots and averages where `Devices.of_weight` says.
-
-    `step`, `best` and `window` are numbers on the host.
+class TrainState:
+    """Weights, optimizer slots and averages of a run, each sharded as `Devices.of_weight` says.
 
     Args:
-        model: the network.
-        recipe: of the run.
-        devices: of the run.
-        values: whether the arrays exist; without, the state only describes them, to compile a step for devices that are
-            not there.
+        model: The model.
+        recipe: The recipe.
+        devices: The mesh.
+        values: Whether the arrays exist. Without, the state only describes them, to compile a step for devices that
+            this machine lacks.
 
     Attributes:
-        fixed: weights that do not change.
-        devices: of the run.
+        model: The model.
+        progress: See `keras_vit.training.state.Progress`.
+        rule: The update of the weights.
+        trained: Weights that change.
+        fixed: Weights that do not.
+        slots: The optimizer's arrays for each weight in `trained`.
+        averages: The moving average of each of them; empty where the recipe keeps none.
     """
 
     def __init__(self, model: keras.Model, recipe: recipes.Recipe, devices: Devices, values: bool = True):
-        self.devices, self.values = devices, values
-        super().__init__(model, recipe)
-        trained = {id(weight) for weight in self.trained}
-        self.fixed = [weight for weight in self.weights() if id(weight) not in trained]
+        self.model, self.devices = model, devices
+        self.progress = shared.Progress()
+        self.rule = optim.UpdateRule(recipe, [weight.path for weight in model.trainable_variables])
+        trained = set(self.rule.trained)
+        self.trained = [weight for weight in model.trainable_variables if weight.path in trained]
+        self.fixed = [weight for weight in shared.weights(model) if weight.path not in trained]
+        create = devices.zeros if values else devices.description
+        slots = self.rule.optimizer.slots
+        self.slots = [[create(weight.shape, slot.dtype) for slot in slots] for weight in self.trained]
+        self.averages = [create(weight.shape, "float32") for weight in self.trained] if recipe.optim.ema else []
+        if values:
+            self.begin()
 
-    def reset_averages(self) -> None:
-        """Puts the present weights on all devices, and starts their averages there."""
-        if not self.values:
-            return
-        for weight in self.weights():
-            saved = self._saved(weight)
-            saved.assign(saved.numpy())
-        for weight, average in self.evaluated_weights():
-            average.assign(self._saved(weight).numpy().astype(np.float32))
+    def begin(self) -> None:
+        """Put the current weights on all devices, and start their averages there."""
+        for weight in (*self.trained, *self.fixed):
+            weight.assign(self._place(self.devices.fetch(weight.value)))
+        if self.averages:
+            self.averages = [self._place(self.devices.fetch(weight.value), np.float32) for weight in self.trained]
+
+    def specs(self) -> dict[str, tuple[tuple[int, ...], str]]:
+        """Return shape and dtype of every array of a checkpoint, by its name."""
+        arrays = zip(shared.flat(self._names()), shared.flat(self._all_arrays()), strict=True)
+        specs = {name: (tuple(array.shape), str(array.dtype)) for name, array in arrays}
+        return specs | {name: (value.shape, value.dtype.name) for name, value in self.progress.values().items()}
+
+    def values(self) -> Iterator[tuple[str, np.ndarray]]:
+        """Yield (name, whole array) for a checkpoint. Every process must iterate over all of them."""
+        for name, array in zip(shared.flat(self._names()), shared.flat(self._all_arrays()), strict=True):
+            yield name, self.devices.fetch(array)
+        yield from self.progress.values().items()
+
+    def assign(self, values: dict[str, np.ndarray]) -> None:
+        """Put all arrays of a checkpoint on the devices."""
+        names = self._names()
+        for weight, name in zip((*self.trained, *self.fixed), (*names["weights"], *names["fixed"]), strict=True):
+            weight.assign(self._place(values[name]))
+        self.slots = [[self._place(values[name]) for name in of_weight] for of_weight in names["slots"]]
+        self.averages = [self._place(values[name]) for name in names["averages"]]
+        self.progress.assign(values)
 
     def use_averages(self) -> None:
-        """Brings all weights together, averaged where they are averaged, for the final model; every process must ask.
+        """Gather all weights, averaged where they are averaged, for the final model; every process must ask.
 
         Nothing can be trained afterwards.
         """
-        averages = {id(weight): average for weight, average in self.evaluated_weights()}
-        whole = [averages.get(id(weight), self._saved(weight)).numpy() for weight in self.weights()]
-        for weight, value in zip(self.weights(), whole, strict=True):
+        weights = [*(self.averages or [weight.value for weight in self.trained]), *self.fixed_arrays()]
+        whole = [self.devices.fetch(array) for array in weights]
+        for weight, value in zip((*self.trained, *self.fixed), whole, strict=True):
             weight.assign(value)
 
     def arrays(self) -> dict:
-        """Returns what a step changes: lists of arrays by name, in the order of `trained`."""
-        return {
-            "weights": [weight.value for weight in self.trained],
-            "slots": [[slot.value for slot in slots] for slots in self.slots],
-            "averages": [average.value for average in self.averages],
-        }
+        """Return the arrays that a step changes: lists by name, in the order of `trained`."""
+        weights = [weight.value for weight in self.trained]
+        return {"weights": weights, "slots": self.slots, "averages": self.averages}
 
     def set_arrays(self, arrays: dict) -> None:
-        """Keeps what a step has returned."""
+        """Keep the arrays that a step returned."""
         for weight, value in zip(self.trained, arrays["weights"], strict=True):
             weight.assign(value)
-        for slots, values in zip(self.slots, arrays["slots"], strict=True):
-            for slot, value in zip(slots, values, strict=True):
-                slot.value = value
-        for average, value in zip(self.averages, arrays["averages"], strict=True):
-            average.value = value
+        self.slots, self.averages = arrays["slots"], arrays["averages"]
 
     def fixed_arrays(self) -> list[jax.Array]:
-        """Returns the weights that do not change."""
+        """Return the weights that do not change."""
         return [weight.value for weight in self.fixed]
 
     def descriptions(self) -> tuple[dict, list]:
-        """Returns shapes, types and places of `arrays()` and `fixed_arrays()`."""
+        """Return shapes, dtypes and shardings of `arrays()` and `fixed_arrays()`."""
 
-        def of_weight(weight):
-            return self._description(weight.shape, weight.dtype)
+        def describe(array):
+            return self.devices.description(array.shape, array.dtype)
 
-        changed = {
-            "weights": [of_weight(weight) for weight in self.trained],
-            "slots": [[slot.description for slot in slots] for slots in self.slots],
-            "averages": [average.description for average in self.averages],
-        }
-        return changed, [of_weight(weight) for weight in self.fixed]
+        changed = {"weights": list(self.trained), "slots": self.slots, "averages": self.averages}
+        return jax.tree.map(describe, changed), [describe(weight) for weight in self.fixed]
 
     def evaluated_arrays(self) -> dict:
-        """Returns what `pairs` takes for an evaluation: averages in the place of the weights that have one."""
-        weights = [average.value for average in self.averages] or [weight.value for weight in self.trained]
+        """Return the arguments of `pairs` for an evaluation: averages in the place of the weights that have one."""
+        weights = self.averages or [weight.value for weight in self.trained]
         return {"weights": weights, "fixed": self.fixed_arrays()}
 
-    def pairs(self, weights: list, fixed: list) -> list:
-        """Returns pairs of (variable, value) for all weights of the model."""
+    def pairs(self, weights: list, fixed: list) -> list[tuple]:
+        """Return pairs of (variable, value) for all weights of the model."""
         return [*zip(self.trained, weights, strict=True), *zip(self.fixed, fixed, strict=True)]
 
-    def generators(self) -> list:
-        """Returns the states of the random generators."""
-        return seed_states(self.model)
+    def _all_arrays(self) -> dict:
+        return {**self.arrays(), "fixed": self.fixed_arrays()}
 
-    def _description(self, shape, dtype) -> jax.ShapeDtypeStruct:
-        return jax.ShapeDtypeStruct(shape, jax.numpy.dtype(dtype), sharding=self.devices.of_weight(shape))
+    def _names(self) -> dict:
+        return shared.checkpoint_names(
+            [weight.path for weight in self.trained],
+            [weight.path for weight in self.fixed],
+            [slot.name for slot in self.rule.optimizer.slots],
+            bool(self.averages),
+        )
 
-    def _slot(self, weight: keras.Variable, dtype: str) -> "Placed":
-        return Placed(self.devices, self._description(weight.shape, dtype), self.values)
-
-    def _saved(self, weight: keras.Variable) -> "PlacedWeight":
-        return PlacedWeight(self.devices, self._description(weight.shape, weight.dtype), weight)
-
-
-class Placed:
-    """An array on the devices, zero at first, that is read and written as a `tf.Variable`: whole, as numpy.
-
-    Args:
-        devices: of the run.
-        description: shape, type and place.
-        values: whether to make the array.
-
-    Attributes:
-        value: the array.
-        description: its shape, type and place.
-    """
-
-    def __init__(self, devices: Devices, description: jax.ShapeDtypeStruct, values: bool):
-        self.devices, self.description, self.value = devices, description, None
-        if values:  # zeros, of which each process makes its own part
-            shape, sharding = description.shape, description.sharding
-            part = sharding.shard_shape(shape)
-            self.value = jax.make_array_from_callback(shape, sharding, lambda _: np.zeros(part, description.dtype))
-
-    def numpy(self) -> np.ndarray:
-        """Returns all of it; every process must ask."""
-        return self.devices.fetch(self.value)
-
-    def assign(self, value: np.ndarray) -> None:
-        """Puts a new value on the devices."""
-        self.value = self.devices.place(np.asarray(value, self.description.dtype), self.description.sharding)
-
-
-class PlacedWeight(Placed):
-    """The same for a weight of the model."""
-
-    def __init__(self, devices: Devices, description: jax.ShapeDtypeStruct, weight: keras.Variable):
-        self.devices, self.description, self.weight = devices, description, weight
-
-    @property
-    def value(self):
-        return self.weight.value
-
-    @value.setter
-    def value(self, value):
-        self.weight.assign(value)
+    def _place(self, value, dtype=None) -> jax.Array:
+        value = np.asarray(value, dtype)
+        return self.devices.place(value, self.devices.of_weight(value.shape))

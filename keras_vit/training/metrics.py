@@ -1,10 +1,8 @@
-"""How a run shows itself: a bar on a terminal, log lines elsewhere; a line of JSON and TensorBoard events always."""
+"""Metrics of a run: a line of JSON and TensorBoard events each."""
 
 import contextlib
 import json
 import os
-import sys
-import time
 from collections.abc import Iterator
 
 import tensorflow as tf
@@ -19,14 +17,17 @@ class MetricsWriter:
     """Appends to `metrics.jsonl` and to the TensorBoard events of a run.
 
     Args:
-        directory: The run directory.
+        directory: The run directory; None writes nothing.
         step: Step at which the run starts; lines of later steps, which a killed run left, are removed.
 
     Raises:
         StorageError: If a file cannot be written, for example because the disk is full.
     """
 
-    def __init__(self, directory: str, step: int):
+    def __init__(self, directory: str | None, step: int):
+        self.directory = directory
+        if directory is None:
+            return
         self.path = os.path.join(directory, METRICS)
         with _writing(self.path):
             forget_after(self.path, step)
@@ -36,6 +37,8 @@ class MetricsWriter:
 
     def write(self, step: int, values: dict) -> None:
         """Write one line: `step`, then `values` (numbers and strings)."""
+        if self.directory is None:
+            return
         with _writing(self.path), open(self.path, "a", encoding="utf-8") as file:
             file.write(json.dumps({"step": step, **values}) + "\n")
         with _writing(TENSORBOARD), self.events.as_default():
@@ -46,6 +49,8 @@ class MetricsWriter:
 
     def close(self) -> None:
         """End the TensorBoard file."""
+        if self.directory is None:
+            return
         with _writing(TENSORBOARD):
             self.events.close()
 
@@ -76,55 +81,8 @@ def read_metrics(path: str) -> list[dict]:
     return whole
 
 
-class ProgressBar:
-    """One line that is rewritten on a terminal; on anything else nothing, where log lines tell the same.
-
-    Args:
-        first: step at which this process starts.
-        total: last step.
-        stream: where to draw; the default is standard error, beside the log.
-    """
-
-    def __init__(self, first: int, total: int, stream=None):
-        self.first, self.total = first, total
-        self.stream = stream or sys.stderr
-        self.active = self.stream.isatty()
-        self.started = None
-
-    def update(self, step: int, loss: float, accuracy: float, images_per_second: float) -> None:
-        """Draws the line anew."""
-        now = time.monotonic()
-        if self.started is None:  # the first steps compile, which says nothing about the others
-            self.started, self.first = now, step
-        if not self.active:
-            return
-        seconds = (now - self.started) / (step - self.first) * (self.total - step) if step > self.first else None
-        filled = 24 * step // self.total
-        line = (
-            f"step {step}/{self.total} [{'=' * filled}{' ' * (24 - filled)}] loss {loss:.4f} accuracy {accuracy:.3f} "
-            f"{images_per_second:,.0f} images/s, {duration(seconds)} left"
-        )
-        self.stream.write(f"\r\033[K{line}")
-        self.stream.flush()
-
-    def clear(self) -> None:
-        """Removes the line, before something else is printed or at the end."""
-        if self.active:
-            self.stream.write("\r\033[K")
-            self.stream.flush()
-
-
-def duration(seconds: float | None) -> str:
-    """Returns a number of seconds as `1:02:03`, `2:03` or `?`."""
-    if seconds is None:
-        return "?"
-    minutes, seconds = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02d}:{seconds:02d}" if hours else f"{minutes}:{seconds:02d}"
-
-
 def _scalar_metadata():
-    """Returns what marks a tensor as a scalar for TensorBoard (TensorFlow writes events without TensorBoard, too)."""
+    """Return the metadata of a scalar for TensorBoard. TensorFlow writes events without TensorBoard, too."""
     metadata = tf.compat.v1.SummaryMetadata()
     metadata.plugin_data.plugin_name = "scalars"
     metadata.data_class = 1  # DATA_CLASS_SCALAR

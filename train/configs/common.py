@@ -1,4 +1,4 @@
-"""What several recipes share: augmentation levels, evaluators, arguments after the colon, published rules."""
+"""Shared parts of the recipes: augmentation levels, evaluators, pre-training, arguments, published rules."""
 
 import dataclasses
 import os
@@ -10,6 +10,7 @@ from keras_vit import _checks, models, zoo
 from keras_vit import recipe as recipes
 from keras_vit.data import preprocess
 from keras_vit.data.sources import IndexedSource, Source
+from keras_vit.models.registry import constructor_name
 
 # Augmentation levels of "How to train your ViT?", figure 4: RandAugment and the alpha of mixup.
 AUGREG = {
@@ -57,11 +58,11 @@ FEWSHOT_EVALUATORS = tuple(
 
 
 def arguments(text: str | None, *defaults: str) -> list[str]:
-    """Reads what stands behind the colon of `--config=file.py:ViT_B16,cifar10`.
+    """Split the text after the colon of `--config=file.py:ViT_B16,cifar10`.
 
     Args:
         text: Values joined by commas; missing or empty ones take their default.
-        *defaults: One for each argument of the recipe.
+        *defaults: Default of each argument of the recipe.
 
     Returns:
         As many values as defaults.
@@ -79,64 +80,131 @@ def arguments(text: str | None, *defaults: str) -> list[str]:
 
 
 def variant(text: str, among: Collection[str] | None = None) -> str:
-    """The name of a model, given by its name (`"ViT-B/16"`) or as its constructor is written (`"ViT_B16"`).
+    """Return the name of a model, given by its name (`"ViT-B/16"`) or by its constructor (`"ViT_B16"`).
 
     Args:
-        text: What stands in the recipe's arguments.
-        among: Names of the models that the recipe is for; all if None.
+        text: Argument of the recipe.
+        among: Names of the models that the recipe is for; None for all.
 
     Raises:
         ValueError: If there is no such model, or the recipe is not for it; names the nearest one.
     """
-    by_constructor = {constructor(name): name for name in models.list_models()}
+    by_constructor = {constructor_name(name): name for name in models.list_models()}
     found = text if text in models.list_models() else by_constructor.get(text)
     allowed = [written for written, name in by_constructor.items() if among is None or name in among]
     if found is None:
         raise ValueError(
             f"There is no model {text!r}.{_checks.nearest(text, allowed)} There are: {', '.join(allowed)}."
         )
-    if constructor(found) not in allowed:
+    if constructor_name(found) not in allowed:
         raise ValueError(f"This recipe is not for {text!r}. It takes: {', '.join(allowed)}.")
     return found
 
 
-def constructor(name: str) -> str:
-    """How a model's name is written as a constructor: `"R50_B16"` for `"R50+ViT-B/16"`."""
-    return name.replace("+ViT-", "_").replace("-", "_").replace("/", "")
-
-
-def published_file(name: str, *preferred: str) -> str:
-    """Name of the file in which a model's weights, trained on ImageNet-21k, are published.
+def published_model(variant: str, *preferred: str, image_size: int = 224, **arguments: object) -> recipes.Model:
+    """Return the model that starts from the published weights of a variant, trained on ImageNet-21k, with a new head.
 
     Args:
-        name: Of the model.
-        *preferred: Names of published weights, as in `keras_vit.list_weights`, that come before the original ones.
-
-    Returns:
-        The file of the first that there is; what it would be called if nothing is published for the model.
+        variant: Name of the model.
+        *preferred: Names of published weights, as in `keras_vit.list_weights`, to take rather than the original ones.
+        image_size: Height and width of the images.
+        **arguments: Further arguments of the model.
     """
-    files = {weights.name: os.path.basename(weights.path) for weights in zoo.list_weights(name)}
-    for weights in (*preferred, "imagenet21k", "augreg-imagenet21k", "bit-m"):
-        if weights in files:
-            return files[weights]
-    return name.replace("/", "_") + ".npz"
+    if variant in models.BIT:  # the published files were trained with zeros around the root's pooling
+        arguments = {"pool_padding": "zeros", **arguments}
+    files = {weights.name: os.path.basename(weights.path) for weights in zoo.list_weights(variant)}
+    published = [name for name in (*preferred, "imagenet21k", "augreg-imagenet21k", "bit-m") if name in files]
+    file = files[published[0]] if published else variant.replace("/", "_") + ".npz"
+    return recipes.Model(variant, image_size=image_size, checkpoint=file, head="reset", arguments=arguments)
 
 
 def augmented(level: str) -> tuple[str, float]:
-    """The training preprocessing at 224 pixels and the mixup of a level of `AUGREG`."""
+    """Return the training preprocessing at 224 pixels and the mixup of a level of `AUGREG`."""
     _checks.choice("level", level, tuple(AUGREG))
     randaug, mixup = AUGREG[level]
     return PP_TRAIN.format(f"|{randaug}" if randaug else ""), mixup
 
 
+def pretraining(
+    dataset: str,
+    model: recipes.Model,
+    optim: recipes.Optim,
+    *,
+    epochs: float,
+    batch_size: int = 4_096,
+    pp_train: str = PP_TRAIN.format(""),
+    mixup: float = 0.0,
+    **fields: object,
+) -> recipes.Recipe:
+    """Return a pre-training at 224 pixels with the splits, evaluators and intervals of big_vision.
+
+    Args:
+        dataset: `"imagenet2012"` or `"imagenet21k"`.
+        model: The model.
+        optim: The update of the weights.
+        epochs: Passes over the training images.
+        batch_size: Examples per step.
+        pp_train: Preprocessing of training images.
+        mixup: Its alpha; 0 is off.
+        **fields: Further fields of the recipe.
+    """
+    small = dataset == "imagenet2012"
+    examples = IMAGENET_TRAIN if small else IMAGENET_21K_TRAIN
+    evaluators = IMAGENET_EVALUATORS if small else IMAGENET_21K_EVALUATORS + FEWSHOT_EVALUATORS
+    fields = {"log_every": 50, "eval_every": 1_000, "checkpoint_every": 1_000, "evaluators": evaluators, **fields}
+    return recipes.Recipe(
+        total_steps=steps(epochs, examples, batch_size),
+        precision="mixed_bfloat16",
+        deterministic=False,
+        model=model,
+        data=recipes.Data(
+            source=IMAGENET if small else IMAGENET_21K,
+            train_split="train[:99%]" if small else "full[51200:]",
+            eval_split="validation" if small else "full[:25600]",
+            pp_train=pp_train,
+            pp_eval=PP_EVAL,
+            batch_size=batch_size,
+            mixup=mixup,
+            shuffle_buffer=250_000,
+        ),
+        optim=optim,
+        **fields,
+    )
+
+
+def augreg_adam() -> recipes.Optim:
+    """Return the Adam of the plain baselines and of AugReg."""
+    return recipes.Optim(
+        "adamw",
+        learning_rate=1e-3,
+        schedule=recipes.Schedule("cosine", warmup_steps=10_000),
+        momentum_dtype="bfloat16",
+        weight_decay=0.1,  # 1e-4 per step at the peak rate
+        clip_norm=1.0,
+    )
+
+
+def bit_momentum(rate: float, decay: float, warmup_steps: int, batch_size: int = 4_096) -> recipes.Optim:
+    """Return the momentum of BiT's pre-training, whose rate and decay are given for a batch of 256."""
+    return recipes.Optim(
+        "sgd",
+        learning_rate=rate / 256 * batch_size,
+        schedule=recipes.Schedule("cosine", warmup_steps=warmup_steps),
+        momentum=0.9,
+        momentum_dtype="bfloat16",
+        weight_decay=decay / rate,  # the decay per step follows the rate
+        clip_norm=1.0,
+    )
+
+
 def steps(epochs: float, examples: int, batch_size: int) -> int:
-    """Number of steps that are nearest to so many epochs."""
+    """Return the number of steps nearest to a number of epochs."""
     return max(1, round(epochs * examples / batch_size))
 
 
 @dataclasses.dataclass(frozen=True)
 class HyperRule:
-    """What BiT-HyperRule chooses for a data set.
+    """Choices of BiT-HyperRule for a data set.
 
     Attributes:
         resize: Size to which training images are brought.
@@ -151,14 +219,14 @@ class HyperRule:
     supports: Sequence[int]
 
     def schedule(self) -> recipes.Schedule:
-        """The course of the learning rate; its total length is `supports[-1]`."""
+        """Return the course of the learning rate; its total length is `supports[-1]`."""
         # The published code decays after the step of the boundary, not at it.
         boundaries = tuple(step + 1 for step in self.supports[1:-1])
         return recipes.Schedule("steps", warmup_steps=self.supports[0], boundaries=boundaries, factor=0.1)
 
 
-def picture_size(source: Source) -> tuple[int, int]:
-    """Height and width of the first picture of a source."""
+def first_image_size(source: Source) -> tuple[int, int]:
+    """Return height and width of the first image of a source."""
     if isinstance(source, IndexedSource):
         image = source.fetch(tf.constant(0, tf.int64))["image"]
     else:
@@ -168,12 +236,12 @@ def picture_size(source: Source) -> tuple[int, int]:
 
 
 def hyperrule(num_examples: int, height: int, width: int) -> HyperRule:
-    """Chooses resolution, mixup and schedule from the size of a data set and of its images.
+    """Choose resolution, mixup and schedule from the size of a data set and of its images.
 
     Args:
         num_examples: Training examples.
-        height: Of a typical image.
-        width: Of a typical image.
+        height: Height of a typical image.
+        width: Width of a typical image.
 
     References:
         [Big Transfer](https://arxiv.org/abs/1912.11370), section 3.3

@@ -1,0 +1,62 @@
+"""The update of a weight at the end of a training step, as a pure function for every backend."""
+
+from collections.abc import Sequence
+
+from keras_vit import recipe as recipes
+from keras_vit.optim.ema import update_average
+from keras_vit.optim.groups import is_decayed, is_trained, layer_multipliers
+from keras_vit.optim.optimizers import apply_direction, clip_by_global_norm, create_optimizer
+from keras_vit.optim.schedules import create_schedule
+
+
+class UpdateRule:
+    """Clipping, optimizer, learning rate per layer, weight decay and moving average of a recipe.
+
+    Args:
+        recipe: The recipe.
+        paths: Paths of all trainable weights, in the order of the model.
+
+    Attributes:
+        optimizer: See `create_optimizer`.
+        rate: Function from a step to the learning rate.
+        trained: Paths of the weights that change.
+        ema: Momentum of the moving average; 0 keeps none.
+
+    Raises:
+        ValueError: If the recipe freezes every weight.
+    """
+
+    def __init__(self, recipe: recipes.Recipe, paths: Sequence[str]):
+        optim = recipe.optim
+        self.optimizer = create_optimizer(optim)
+        self.rate = create_schedule(optim.schedule, optim.learning_rate, recipe.total_steps)
+        self.trained = [path for path in paths if is_trained(path, optim.frozen)]
+        if not self.trained:
+            raise ValueError(f"optim.frozen={optim.frozen!r} matches every weight: nothing is left to train.")
+        self.ema, self.clip_norm = optim.ema, optim.clip_norm
+        self._multipliers = dict(zip(paths, layer_multipliers(paths, optim.layer_decay), strict=True))
+        self._decays = {
+            path: optim.weight_decay if is_decayed(path, optim.weight_decay_mask) else 0.0 for path in self.trained
+        }
+
+    def __call__(self, path: str, weight, gradient, norm, rate, step, slots: Sequence, average) -> tuple:
+        """Return a weight, its slots and its average after a step.
+
+        Args:
+            path: Path of the weight.
+            weight: The weight before.
+            gradient: Its gradient of the global batch, float32.
+            norm: Global norm of all gradients.
+            rate: Learning rate of the step.
+            step: Number of updates before this one.
+            slots: Slots of the optimizer for this weight.
+            average: Moving average of the weight, or None.
+
+        Returns:
+            `(new weight, new slots, new average)`; an average of None stays None.
+        """
+        (gradient,) = clip_by_global_norm([gradient], norm, self.clip_norm)
+        direction, new_slots = self.optimizer.direction(gradient, slots, step)
+        new_weight = apply_direction(weight, direction, rate * self._multipliers[path], self._decays[path])
+        new_average = None if average is None else update_average(average, new_weight, self.ema)
+        return new_weight, new_slots, new_average

@@ -1,0 +1,23 @@
+"""Recipes: everything that decides the result of a training run, as nested dataclasses."""
+
+from keras_vit.recipe.conversion import check, from_dict, get, nearest_multiple, override, to_dict
+from keras_vit.recipe.fields import Data, Model, Optim, Recipe, Schedule
+from keras_vit.recipe.model import create_model, describe_model, model_arguments, resolve
+
+__all__ = [
+    "Data",
+    "Model",
+    "Optim",
+    "Recipe",
+    "Schedule",
+    "check",
+    "create_model",
+    "model_arguments",
+    "resolve",
+    "describe_model",
+    "from_dict",
+    "get",
+    "nearest_multiple",
+    "override",
+    "to_dict",
+]

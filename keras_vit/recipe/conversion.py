@@ -1,0 +1,246 @@
+"""Recipes from dictionaries and from the command line, with every type and range checked.
+
+The conversion is written out because its messages name the field as users write it, with the nearest name.
+"""
+
+import ast
+import dataclasses
+import types
+import typing
+from typing import Any
+
+from keras_vit import _checks, models
+from keras_vit.models.config import BiTConfig, ViTConfig
+from keras_vit.recipe.fields import Recipe
+from keras_vit.recipe.model import DERIVED, FIELDS, argument_names, model_arguments
+
+CHOICES = {
+    "precision": ("float32", "mixed_bfloat16", "bfloat16"),
+    "jit": ("auto", "on", "off"),
+    "loss": ("softmax", "sigmoid"),
+    "model.head": ("auto", "keep", "reset"),
+    "model.remat": (None, "none", "blocks"),
+    "data.on_bad_image": ("error", "skip"),
+    "optim.name": ("sgd", "adam", "adamw"),
+    "optim.momentum_dtype": ("float32", "bfloat16"),
+    "optim.schedule.name": ("constant", "cosine", "linear", "rsqrt", "steps"),
+}
+MINIMUM = {
+    "total_steps": 1,
+    "steps_per_loop": 1,
+    "keep_checkpoints": 1,
+    "log_every": 0,
+    "eval_every": 0,
+    "checkpoint_every": 0,
+    "label_smoothing": 0,
+    "data.batch_size": 1,
+    "data.eval_batch_size": 1,
+    "data.mixup": 0,
+    "data.cutmix": 0,
+    "optim.learning_rate": 0,
+    "optim.weight_decay": 0,
+    "optim.clip_norm": 0,
+    "optim.accumulation_steps": 1,
+    "optim.schedule.warmup_steps": 0,
+}
+_ARGUMENTS = "model.arguments"
+
+
+def to_dict(recipe: Recipe) -> dict[str, Any]:
+    """Return the recipe as plain dictionaries, ready for JSON."""
+    return dataclasses.asdict(recipe)
+
+
+def from_dict(values: dict[str, Any]) -> Recipe:
+    """Build a recipe from plain dictionaries, such as `config.json` holds.
+
+    Args:
+        values: Fields by name; a missing one keeps its default.
+
+    Returns:
+        The recipe, checked.
+
+    Raises:
+        ValueError: If a field is unknown, of the wrong type or out of range.
+    """
+    return check(_build(Recipe, _upgrade(values), prefix=""))
+
+
+def check(recipe: Recipe) -> Recipe:
+    """Return the recipe if the type and range of every field are right.
+
+    Raises:
+        ValueError: If they are not; names the field.
+    """
+    recipe = _build(Recipe, to_dict(recipe), prefix="")
+    for path, allowed in CHOICES.items():
+        value = get(recipe, path)
+        if value not in allowed:
+            raise ValueError(f"{path} must be one of {', '.join(map(repr, allowed))}. Received: {path}={value!r}")
+    for path, minimum in MINIMUM.items():
+        value = get(recipe, path)
+        if value is not None and value < minimum:
+            raise ValueError(f"{path} must be at least {minimum}. Received: {path}={value}")
+    batch_size, micro_batches = recipe.data.batch_size, recipe.optim.accumulation_steps
+    if batch_size % micro_batches:
+        raise ValueError(
+            f"data.batch_size must be a multiple of optim.accumulation_steps={micro_batches}. Received: "
+            f"data.batch_size={batch_size}. The nearest that works is {nearest_multiple(batch_size, micro_batches)}."
+        )
+    _check_model(recipe)
+    return recipe
+
+
+def get(recipe: Recipe, path: str) -> Any:
+    """Return the field at a dotted path; None for one of `model.arguments` that is not set.
+
+    Raises:
+        ValueError: If there is no such field; names the nearest one.
+    """
+    value, parents = recipe, []
+    for name in path.split("."):
+        if ".".join(parents) == _ARGUMENTS:
+            _check_argument(recipe.model.variant, name)
+            return recipe.model.arguments.get(name)
+        names = [field.name for field in dataclasses.fields(value)] if dataclasses.is_dataclass(value) else []
+        if name not in names:
+            raise ValueError(_unknown(".".join([*parents, name]), names))
+        value = getattr(value, name)
+        parents.append(name)
+    return value
+
+
+def override(recipe: Recipe, path: str, text: str) -> Recipe:
+    """Return a recipe with one field set from the command line.
+
+    Args:
+        recipe: The recipe before.
+        path: Dotted path of the field.
+        text: The value as Python writes it, a string without quotes. An empty text or `None` means None where a field
+            may be None.
+
+    Raises:
+        ValueError: If there is no such field, or the value is of the wrong type.
+    """
+    current = get(recipe, path)
+    if dataclasses.is_dataclass(current):
+        names = ", ".join(f"{path}.{field.name}" for field in dataclasses.fields(current))
+        raise ValueError(f"{path} is a group of fields. Set one of them: {names}.")
+    values = to_dict(recipe)
+    *parents, name = path.split(".")
+    group, kind = values, Recipe
+    for parent in parents:
+        group, kind = group[parent], _annotations(kind).get(parent)
+    group[name] = _parse(text, _annotations(kind).get(name, Any))
+    return _build(Recipe, values, prefix="")
+
+
+def nearest_multiple(number: int, divisor: int) -> int:
+    """Return the positive multiple of `divisor` nearest to `number`."""
+    return max(divisor, divisor * round(number / divisor))
+
+
+def _check_model(recipe: Recipe) -> None:
+    """Check the variant, and the arguments of its model."""
+    variant = recipe.model.variant
+    if variant not in models.list_models():
+        hint = _checks.nearest(variant, models.list_models())
+        raise ValueError(f"model.variant must be one of keras_vit.list_models(). Received: {variant!r}.{hint}")
+    for name in recipe.model.arguments:
+        _check_argument(variant, name)
+    config, sizes = (ViTConfig, models.VIT[variant]) if variant in models.VIT else (BiTConfig, models.BIT[variant])
+    given = {name: value for name, value in model_arguments(recipe).items() if name in config.names()}
+    config(**{**dataclasses.asdict(sizes), **given})
+
+
+def _check_argument(variant: str, name: str) -> None:
+    names = argument_names(variant)
+    if name in names:
+        return
+    if name in FIELDS:
+        raise ValueError(f"{name} is a field of its own: set model.{name} instead of {_ARGUMENTS}.{name}.")
+    if name in DERIVED:
+        raise ValueError(f"{_ARGUMENTS}.{name} cannot be set: it follows from the data and the other fields.")
+    raise ValueError(
+        f"The model {variant} has no argument {name!r}, received in {_ARGUMENTS}.{_checks.nearest(name, names)} Known "
+        f"arguments: {', '.join(names)}."
+    )
+
+
+def _unknown(path: str, names: list[str]) -> str:
+    parent, _, name = path.rpartition(".")
+    if parent == "model" and name in argument_names(""):
+        return f"The recipe has no field {path}. Did you mean {_ARGUMENTS}.{name}?"
+    near = _checks.nearest(name, names).replace("'", "") if names else ""
+    hint = near.replace("mean ", f"mean {parent}.") if parent else near
+    known = f" Known fields there: {', '.join(names)}." if names else " It has no fields of its own."
+    return f"The recipe has no field {path}.{hint}{known}"
+
+
+def _upgrade(values: dict[str, Any]) -> dict[str, Any]:
+    """Return the recipe of an old `config.json` as one of today: the model's arguments were fields of `model`."""
+    model = values.get("model") if isinstance(values, dict) else None
+    if not isinstance(model, dict):
+        return values
+    old = {name: value for name, value in model.items() if name in argument_names("")}
+    if not old:
+        return values
+    kept = {name: value for name, value in model.items() if name not in old}
+    given = {name: value for name, value in old.items() if value is not None}
+    return {**values, "model": {**kept, "arguments": {**given, **model.get("arguments", {})}}}
+
+
+def _annotations(kind: Any) -> dict[str, Any]:
+    return {field.name: field.type for field in dataclasses.fields(kind)} if dataclasses.is_dataclass(kind) else {}
+
+
+def _build(kind: type, values: Any, prefix: str) -> Any:
+    """Build dataclass `kind` from a dictionary, recursively, checking each type."""
+    if not isinstance(values, dict):
+        raise ValueError(f"{prefix.rstrip('.') or 'A recipe'} must be a dictionary of fields. Received: {values!r}")
+    fields = _annotations(kind)
+    for name in values:
+        if name not in fields:
+            raise ValueError(_unknown(f"{prefix}{name}", list(fields)))
+    return kind(**{name: _convert(value, fields[name], f"{prefix}{name}") for name, value in values.items()})
+
+
+def _convert(value: Any, expected: Any, path: str) -> Any:
+    """Return `value` as the annotated type `expected`."""
+    if isinstance(expected, types.UnionType):  # X | None
+        return None if value is None else _convert(value, typing.get_args(expected)[0], path)
+    if dataclasses.is_dataclass(expected):
+        return _build(expected, value, f"{path}.")
+    if typing.get_origin(expected) is dict and isinstance(value, dict):
+        return {name: tuple(item) if isinstance(item, list) else item for name, item in value.items()}
+    if typing.get_origin(expected) is tuple and isinstance(value, (tuple, list)):
+        element = typing.get_args(expected)[0]
+        return tuple(_convert(item, element, path) for item in value)
+    number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if expected is float and number:
+        return float(value)
+    if expected is int and number and value == int(value):
+        return int(value)
+    if expected in (bool, str) and isinstance(value, expected):
+        return value
+    name = getattr(expected, "__name__", str(expected)) if typing.get_origin(expected) is None else str(expected)
+    raise ValueError(f"{path} must be of type {name}. Received: {path}={value!r}, of type {type(value).__name__}.")
+
+
+def _parse(text: str, expected: Any) -> Any:
+    """Return the value that a text on the command line means for a field of type `expected`."""
+    if isinstance(expected, types.UnionType):  # X | None
+        return None if text in ("", "None") else _parse(text, typing.get_args(expected)[0])
+    if expected is str:
+        return text
+    if text.lower() in ("true", "false"):
+        return text.lower() == "true"
+    if expected is bool and text in ("0", "1"):
+        return text == "1"
+    try:
+        value = ast.literal_eval(text)
+    except (ValueError, SyntaxError, MemoryError, RecursionError):
+        value = text
+    if typing.get_origin(expected) is tuple and not isinstance(value, (tuple, list)):
+        value = (value,) if text else ()
+    return value

@@ -1,0 +1,171 @@
+"""The fields of a recipe, as nested dataclasses.
+
+A file in `train/configs/` returns a `Recipe` from `get_config()`. The command line overrides single fields
+(`--config.optim.learning_rate=0.01`). `config.json` of a run holds the recipe that was used. The training program reads
+every field: an unknown one is an error.
+"""
+
+import dataclasses
+from typing import Any
+
+
+@dataclasses.dataclass
+class Model:
+    """The model to train.
+
+    Attributes:
+        variant: Name of the model, one of `keras_vit.list_models()`.
+        image_size: Height and width of the square training images, in pixels.
+        checkpoint: File or directory of initial weights, anything that `keras_vit.load_checkpoint` reads. The model
+            then has the architecture of the file, where `arguments` do not say otherwise.
+        head: What becomes of the head in `checkpoint`: `"auto"`, `"keep"` or `"reset"`.
+        remat: `"blocks"` to recompute each encoder block in the backward pass, to save memory; `"none"` or None not to.
+        attention_chunk_size: Number of queries whose attention weights are computed at a time, for long sequences.
+        arguments: All other arguments of `VisionTransformer` or `BiTResNet` by name, such as
+            `{"pooling": "gap", "layer_scale": 1e-4}`. They take precedence over the variant and the checkpoint.
+    """
+
+    variant: str = "ViT-S/16"
+    image_size: int = 224
+    checkpoint: str | None = None
+    head: str = "auto"
+    remat: str | None = None
+    attention_chunk_size: int | None = None
+    arguments: dict[str, Any] = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass
+class Data:
+    """The images and their preprocessing.
+
+    Attributes:
+        source: Name for `keras_vit.data.open_source`, such as `"digits"` or `"folder:/images"`.
+        train_split: Training split, written as in TensorFlow Datasets (`"train[:98%]"`).
+        eval_split: Evaluation split.
+        pp_train: Preprocessing of training images, such as `"decode|resize(224)|flip_lr|value_range(-1, 1)"`.
+        pp_eval: Preprocessing of images in evaluation. It is stored with the model.
+        batch_size: Examples per step, over all devices.
+        eval_batch_size: Examples per batch of an evaluation, over all devices; None for `batch_size`.
+        mixup: `alpha` of the Beta distribution of mixup; 0 is off.
+        cutmix: `alpha` of the Beta distribution of CutMix; 0 is off.
+        shuffle_buffer: Number of examples to shuffle among where a source cannot be shuffled as a whole.
+        on_bad_image: What to do with images that cannot be read: `"error"`, or `"skip"` to count and list them.
+    """
+
+    source: str = "digits"
+    train_split: str = "train"
+    eval_split: str = "test"
+    pp_train: str = "decode|resize(224)|flip_lr|value_range(-1, 1)"
+    pp_eval: str = "decode|resize(224)|value_range(-1, 1)"
+    batch_size: int = 128
+    eval_batch_size: int | None = None
+    mixup: float = 0.0
+    cutmix: float = 0.0
+    shuffle_buffer: int = 50_000
+    on_bad_image: str = "error"
+
+
+@dataclasses.dataclass
+class Schedule:
+    """The course of the learning rate over the steps; see `keras_vit.optim.schedules`.
+
+    Attributes:
+        name: `"constant"`, `"cosine"`, `"linear"`, `"rsqrt"` or `"steps"`.
+        warmup_steps: Steps of linear growth from 0.
+        end: Absolute rate at which `"cosine"` and `"linear"` end.
+        timescale: Steps over which `"rsqrt"` first decays.
+        cooldown_steps: Steps of linear decay to 0 at the end.
+        boundaries: Steps at which `"steps"` multiplies the rate by `factor`.
+        factor: Factor of each boundary.
+    """
+
+    name: str = "cosine"
+    warmup_steps: int = 0
+    end: float = 0.0
+    timescale: int = 10_000
+    cooldown_steps: int = 0
+    boundaries: tuple[int, ...] = ()
+    factor: float = 0.1
+
+
+@dataclasses.dataclass
+class Optim:
+    """The update of the weights; see `keras_vit.optim` for the formulas.
+
+    Attributes:
+        name: `"sgd"` or `"adamw"`; `"adam"` is another name of the latter.
+        learning_rate: Peak rate.
+        schedule: Course of the rate over the steps.
+        momentum: Momentum of `"sgd"`; 0 is plain gradient descent.
+        nesterov: Whether `"sgd"` uses Nesterov's form.
+        beta1: Memory of the first moment of `"adamw"`.
+        beta2: Memory of the second moment of `"adamw"`.
+        epsilon: Added to the square root of the second moment of `"adamw"`.
+        momentum_dtype: Dtype in which the first moment is stored, `"float32"` or `"bfloat16"`.
+        weight_decay: Decoupled weight decay: each step subtracts `rate * weight_decay * weight`.
+        weight_decay_mask: Regular expression for the paths of the weights that decay.
+        clip_norm: Largest global norm of the gradient; 0 is off.
+        accumulation_steps: Number of micro-batches per step (gradient accumulation), to save memory.
+        layer_decay: Factor on the rate per layer from the head down; 1 is off.
+        frozen: Regular expression for the paths of weights that do not change; empty for none.
+        ema: Momentum of the moving average of the weights that is evaluated and exported; 0 is off.
+    """
+
+    name: str = "adamw"
+    learning_rate: float = 1e-3
+    schedule: Schedule = dataclasses.field(default_factory=Schedule)
+    momentum: float = 0.9
+    nesterov: bool = False
+    beta1: float = 0.9
+    beta2: float = 0.999
+    epsilon: float = 1e-8
+    momentum_dtype: str = "float32"
+    weight_decay: float = 0.0
+    weight_decay_mask: str = "kernel$"
+    clip_norm: float = 1.0
+    accumulation_steps: int = 1
+    layer_decay: float = 1.0
+    frozen: str = ""
+    ema: float = 0.0
+
+
+@dataclasses.dataclass
+class Recipe:
+    """A training run.
+
+    Attributes:
+        seed: Seed of initial weights, order of the data, augmentation and dropout.
+        total_steps: Number of steps.
+        precision: `"float32"`, `"mixed_bfloat16"` (computed in bfloat16, stored in float32) or `"bfloat16"`.
+        deterministic: Whether every run gives the same bits; slower on some accelerators.
+        jit: Whether to compile the step with XLA: `"auto"`, `"on"` or `"off"`.
+        loss: `"softmax"` or `"sigmoid"` cross-entropy.
+        label_smoothing: Fraction of the label that is spread evenly over all classes.
+        steps_per_loop: Largest number of steps that run on the devices without returning to Python.
+        log_every: Steps between two lines of metrics; 0 logs at the end only.
+        eval_every: Steps between two evaluations; 0 evaluates at the end only.
+        checkpoint_every: Steps between two checkpoints; 0 saves at the end only.
+        keep_checkpoints: Number of newest checkpoints that are kept, beside the best.
+        evaluators: Evaluations beside the accuracy on `data.eval_split`, every `eval_every` steps or as they say:
+            `"knn"`, `"fewshot(source='tfds:oxford_iiit_pet', every=25_000)"`; see `keras_vit.evaluators.Suite`.
+        model: The model.
+        data: The images.
+        optim: The update of the weights.
+    """
+
+    seed: int = 0
+    total_steps: int = 1_000
+    precision: str = "float32"
+    deterministic: bool = True
+    jit: str = "auto"
+    loss: str = "softmax"
+    label_smoothing: float = 0.0
+    steps_per_loop: int = 100
+    log_every: int = 50
+    eval_every: int = 0
+    checkpoint_every: int = 1_000
+    keep_checkpoints: int = 2
+    evaluators: tuple[str, ...] = ()
+    model: Model = dataclasses.field(default_factory=Model)
+    data: Data = dataclasses.field(default_factory=Data)
+    optim: Optim = dataclasses.field(default_factory=Optim)

@@ -1,0 +1,108 @@
+"""The model that a recipe describes."""
+
+import dataclasses
+import os
+from concurrent import futures
+from typing import Any
+
+import keras
+from absl import logging
+
+from keras_vit import models
+from keras_vit.checkpoints import architecture_of
+from keras_vit.models.config import BiTConfig, ViTConfig
+from keras_vit.recipe.fields import Recipe
+
+# Arguments with a field of their own in `recipe.Model`, and those that follow from the data and the other fields.
+FIELDS = ("image_size", "remat", "attention_chunk_size")
+DERIVED = ("classes", "channels", "include_top", "classifier_activation", "name", "dtype")
+# Arguments that say how a model is trained, not what it computes: a checkpoint's own do not matter.
+_OF_TRAINING = ("dropout_rate", "attention_dropout_rate", "drop_path_rate", "head_bias")
+
+
+def argument_names(variant: str) -> list[str]:
+    """Return the names that `model.arguments` may hold for a variant, or for any if there is no such variant."""
+    configs = [config for config, known in ((ViTConfig, models.VIT), (BiTConfig, models.BIT)) if variant in known]
+    names = [name for config in configs or (ViTConfig, BiTConfig) for name in config.names()]
+    return [name for name in dict.fromkeys(names) if name not in (*FIELDS, *DERIVED)]
+
+
+def model_arguments(recipe: Recipe) -> dict[str, Any]:
+    """Return the arguments of the model's constructor that a recipe sets."""
+    fields = {name: getattr(recipe.model, name) for name in FIELDS if getattr(recipe.model, name) is not None}
+    return {**fields, **recipe.model.arguments}
+
+
+def resolve(recipe: Recipe, architecture: dict[str, Any] | None = None) -> Recipe:
+    """Return the recipe with the architecture of its checkpoint among `model.arguments`.
+
+    Args:
+        recipe: The recipe. Without a checkpoint, or with one that does not exist here, it stays as it is.
+        architecture: `variant` and `arguments` from an earlier `resolve`, so that the checkpoint is not needed again.
+
+    Raises:
+        CheckpointError: If the checkpoint is damaged or of no known project.
+    """
+    model = recipe.model
+    if architecture is not None:
+        arguments = {**architecture["arguments"], **model.arguments}
+        return dataclasses.replace(
+            recipe, model=dataclasses.replace(model, variant=architecture["variant"], arguments=arguments)
+        )
+    if not model.checkpoint or not os.path.exists(model.checkpoint):
+        return recipe
+    kind, found = architecture_of(model.checkpoint, image_size=model.image_size, **model.arguments)
+    ignored = (*FIELDS, *DERIVED, *_OF_TRAINING, *(() if model.head == "keep" else ("representation_size",)))
+    found = {name: value for name, value in found.items() if name not in ignored}
+    variants = models.VIT if kind == "vit" else models.BIT
+    variant = model.variant if model.variant in variants else next(iter(variants))
+    sizes = dataclasses.asdict(variants[variant])
+    config = ViTConfig if kind == "vit" else BiTConfig
+    file, named = config(**{**sizes, **found, "image_size": None}), config(**{**sizes, "image_size": None})
+    other = {name: getattr(file, name) for name in found if getattr(file, name) != getattr(named, name)}
+    other = {name: value for name, value in other.items() if name not in model.arguments}
+    if other:
+        logging.info("%s: the model takes %s from the checkpoint.", model.checkpoint, _in_words(other))
+    resolved = dataclasses.replace(model, variant=variant, arguments={**other, **model.arguments})
+    return dataclasses.replace(recipe, model=resolved)
+
+
+def create_model(recipe: Recipe, classes: int, channels: int = 3) -> keras.Model:
+    """Build the model of a recipe, with initial weights that depend only on its seed.
+
+    Args:
+        recipe: The recipe; see `resolve` for one with a checkpoint.
+        classes: Number of classes.
+        channels: Channels of the images.
+
+    Raises:
+        ValueError: If an argument is wrong or the variant has no such argument.
+    """
+    keras.utils.set_random_seed(recipe.seed)
+    return models.create_model(
+        recipe.model.variant, classes=classes, channels=channels, dtype=recipe.precision, **model_arguments(recipe)
+    )
+
+
+def describe_model(recipe: Recipe, classes: int, channels: int = 3) -> keras.Model:
+    """Build the model of a recipe without values, whatever its size, in no time and memory.
+
+    It can be called within a `keras.StatelessScope` that gives its variables values.
+
+    Args:
+        recipe: The recipe.
+        classes: Number of classes.
+        channels: Channels of the images.
+    """
+
+    def build():
+        with keras.StatelessScope(initialize_variables=False):
+            return create_model(recipe, classes, channels)
+
+    # Keras lists variables to initialize later, per thread: the list of this one ends with it.
+    with futures.ThreadPoolExecutor(1) as thread:
+        return thread.submit(build).result()
+
+
+def _in_words(arguments: dict[str, Any]) -> str:
+    return ", ".join(f"{name}={value!r}" for name, value in arguments.items())

@@ -1,0 +1,123 @@
+"""The interface between the training program and the Keras backend that trains.
+
+`training/tf` and `training/jax` implement it, each for itself; all else in this package is the same for both.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager
+from typing import Any, Protocol
+
+import keras
+import numpy as np
+
+from keras_vit.recipe import Recipe
+from keras_vit.training.state import Progress
+
+# Runs (batches, first step, number of steps, whether to stop) and returns `METRICS` of each step, `[steps, 4]`, and
+# whether any process has to stop.
+RunSteps = Callable[[Iterator[Any], int, int, bool], tuple[np.ndarray, bool]]
+# Evaluates a batch and returns the sums of loss, correct answers and examples, `[3]`; the confusion of classes, counts
+# `[true class, predicted class]` or `[0, 0]`; and the logits, of which `Backend.first_rows` gives some.
+EvaluateBatch = Callable[[Any], tuple[np.ndarray, np.ndarray, Any]]
+
+
+class State(Protocol):
+    """Everything that changes during training: the weights, optimizer slots and averages on the devices, and progress.
+
+    Attributes:
+        model: The model.
+        progress: Step, best result and sums of the metrics, on the host.
+    """
+
+    model: keras.Model
+    progress: Progress
+
+    def begin(self) -> None:
+        """Start from the current weights of the model: to be called after initial weights were loaded into it."""
+
+    def specs(self) -> dict[str, tuple[tuple[int, ...], str]]:
+        """Return shape and dtype of every array of a checkpoint, by its name."""
+
+    def values(self) -> Iterator[tuple[str, np.ndarray]]:
+        """Yield (name, array) for a checkpoint. Every process must iterate over all of them."""
+
+    def assign(self, values: dict[str, np.ndarray]) -> None:
+        """Set all arrays of a checkpoint."""
+
+    def use_averages(self) -> None:
+        """Overwrite the weights of the model with their averages, for the final model. Nothing can be trained then."""
+
+
+class Backend(Protocol):
+    """Devices of a run, and the programs that are compiled for them.
+
+    Attributes:
+        num_replicas: Number of parts into which a global batch is divided.
+        num_workers: Number of processes that train together.
+        is_chief: Whether this process writes the shared files.
+    """
+
+    num_replicas: int
+    num_workers: int
+    is_chief: bool
+
+    def describe(self) -> str:
+        """Return one line about the devices."""
+
+    def create_state(self, recipe: Recipe, classes: int, channels: int) -> State:
+        """Build the model of a recipe, and everything else that a checkpoint holds."""
+
+    def distribute(self, batches_of_worker: Callable[[int, int], Any]) -> Iterable[Any]:
+        """Return global batches on the devices.
+
+        Args:
+            batches_of_worker: Function of (shard index, number of shards) to the `tf.data.Dataset` of a process's
+                share of every global batch.
+        """
+
+    def compile_steps(self, state: Any, recipe: Recipe, classes: int) -> RunSteps:
+        """Return the function that runs training steps."""
+
+    def compile_evaluation(self, state: Any, recipe: Recipe, classes: int, confusion: bool) -> EvaluateBatch:
+        """Return the function that evaluates a batch, with averaged weights where the recipe has them."""
+
+    def compile_forward(self, state: Any) -> Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]:
+        """Return the function from images `[B, h, w, c]`, the same in every process, to features `[B, D]` and logits.
+
+        B is a multiple of the replicas of this process.
+        """
+
+    def first_rows(self, value: Any) -> np.ndarray:
+        """Return the rows of a distributed value that the first device of this process has."""
+
+    def profile(self, path: str) -> AbstractContextManager:
+        """Return a context that writes a profile for TensorBoard."""
+
+    def wait(self) -> None:
+        """Wait until every process is here."""
+
+
+def create(
+    recipe: Recipe, distribute: str = "auto", tpu: str = "local", virtual_devices: int = 0, several_hosts: bool = False
+) -> Backend:
+    """Return the Keras backend that runs, on the devices that the flags of a program ask for.
+
+    Args:
+        recipe: Recipe to train; decides about determinism.
+        distribute: One of `distribute.STRATEGIES`, on JAX of `distribute.JAX_STRATEGIES`.
+        tpu: `"local"`, or a TPU's name or address; TensorFlow only.
+        virtual_devices: Number of devices to split the CPU into; 0 leaves it as it is.
+        several_hosts: Whether to join the other hosts of a TPU pod or cluster job; JAX only.
+
+    Raises:
+        ValueError: If the backend cannot train, or a flag means nothing to it.
+        DevicesMissing: If the machine lacks the devices.
+    """
+    backend = keras.backend.backend()
+    if backend == "jax":
+        from keras_vit.training.jax.backend import create_backend
+    elif backend == "tensorflow":
+        from keras_vit.training.tf.backend import create_backend
+    else:
+        raise ValueError(f"Training needs the backend tensorflow or jax. Received: KERAS_BACKEND={backend}.")
+    return create_backend(recipe, distribute, tpu, virtual_devices, several_hosts)

@@ -1,0 +1,129 @@
+"""The JAX backend: programs jitted over a mesh of devices. See `keras_vit.training.backend`."""
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any
+
+import jax
+import keras
+import numpy as np
+import tensorflow as tf
+
+from keras_vit import recipe as recipes
+from keras_vit.models.representation import representation
+from keras_vit.training import device_preprocessing
+from keras_vit.training.forward import check_rows
+from keras_vit.training.jax.devices import Batches, Devices, ask_for_determinism, create_devices
+from keras_vit.training.jax.state import TrainState
+from keras_vit.training.jax.step import EvalStep, TrainStep, training_inputs
+
+_AHEAD = 2  # steps that are queued on the devices behind the one that runs
+
+
+def create_backend(
+    recipe: recipes.Recipe, name: str, tpu: str, virtual_devices: int, several_hosts: bool
+) -> "JaxBackend":
+    """Return the backend with the devices that flags ask for; see `keras_vit.training.backend.create`."""
+    if tpu != "local":
+        raise ValueError(
+            f"Under KERAS_BACKEND=jax the TPU is that of this machine or pod. Received: --tpu={tpu}. Start the program "
+            "on each of its hosts, with --several_hosts."
+        )
+    if recipe.deterministic:
+        ask_for_determinism()
+    devices = create_devices(name, virtual_devices, several_hosts)
+    if recipe.deterministic:
+        keras.utils.set_random_seed(recipe.seed)
+        tf.config.experimental.enable_op_determinism()  # for the input pipelines
+    return JaxBackend(devices)
+
+
+class JaxBackend:
+    """Devices of a mesh; see `keras_vit.training.backend.Backend`.
+
+    Args:
+        devices: The mesh.
+    """
+
+    def __init__(self, devices: Devices):
+        self.devices = devices
+        self.num_replicas, self.num_workers, self.is_chief = devices.count, devices.processes, devices.is_chief
+
+    def describe(self) -> str:
+        """Return one line about the devices."""
+        return self.devices.describe()
+
+    def create_state(self, recipe: recipes.Recipe, classes: int, channels: int) -> TrainState:
+        """Build the model of a recipe, and everything else that a checkpoint holds."""
+        return TrainState(recipes.create_model(recipe, classes, channels), recipe, self.devices)
+
+    def distribute(self, batches_of_worker: Callable[[int, int], tf.data.Dataset]) -> Batches:
+        """Return global batches on the devices."""
+        return Batches(self.devices, batches_of_worker)
+
+    def compile_steps(self, state: TrainState, recipe: recipes.Recipe, classes: int) -> Callable:
+        """Return the function that runs training steps."""
+        return self.run_steps(state, TrainStep(state, recipe, training_inputs(recipe, classes), recipe.data.batch_size))
+
+    def run_steps(self, state: TrainState, step: TrainStep) -> Callable:
+        """Return the function that runs a jitted step a number of times."""
+
+        def run_steps(iterator, first: int, count: int, stop: bool) -> tuple[np.ndarray, bool]:
+            arrays, fixed, history = state.arrays(), state.fixed_arrays(), []
+            try:
+                for index in range(first, first + count):
+                    arrays, metrics = step.compiled(arrays, fixed, next(iterator), np.int32(index))
+                    history.append(metrics)
+                    if len(history) > _AHEAD:  # not more, so that batches do not pile up
+                        history[-1 - _AHEAD].block_until_ready()
+            finally:  # the arrays that were given to a step are gone
+                state.set_arrays(arrays)
+            return np.asarray(jax.device_get(history)), self.devices.any(stop)
+
+        return run_steps
+
+    def compile_evaluation(self, state: TrainState, recipe: recipes.Recipe, classes: int, confusion: bool) -> Callable:
+        """Return the function that evaluates a batch."""
+        return self.evaluate(
+            EvalStep(state, recipe, device_preprocessing.evaluation_inputs(recipe, classes), confusion)
+        )
+
+    def evaluate(self, step: EvalStep) -> Callable:
+        """Return the function that runs a jitted evaluation step."""
+
+        def evaluate(batch: dict[str, jax.Array]) -> tuple[np.ndarray, np.ndarray, jax.Array]:
+            sums, confusion, logits = step.compiled(step.state.evaluated_arrays(), batch)
+            return np.asarray(sums), np.asarray(confusion), logits
+
+        return evaluate
+
+    def compile_forward(self, state: TrainState) -> Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]:
+        """Return the function from images to features and logits."""
+        model = representation(state.model)
+
+        def of_arrays(arrays, images):
+            with keras.StatelessScope(state.pairs(**arrays), initialize_variables=False):
+                features, logits = model(images, training=False)
+            return features.astype("float32"), logits.astype("float32")
+
+        compiled = jax.jit(of_arrays, out_shardings=self.devices.whole)
+
+        def forward(images: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+            check_rows(images, self.num_replicas)
+            rows = self.devices.place(np.asarray(images, np.float32), self.devices.rows)
+            features, logits = compiled(state.evaluated_arrays(), rows)
+            return np.asarray(features), np.asarray(logits)
+
+        return forward
+
+    def first_rows(self, value: Any) -> np.ndarray:
+        """Return the rows of a distributed array that the first device of this process has."""
+        return np.asarray(value.addressable_shards[0].data)
+
+    def profile(self, path: str) -> AbstractContextManager:
+        """Return a context that writes a profile for TensorBoard."""
+        return jax.profiler.trace(path)
+
+    def wait(self) -> None:
+        """Wait until every process is here."""
+        self.devices.wait()

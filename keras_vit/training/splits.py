@@ -1,0 +1,113 @@
+"""Training and evaluation data of a run, as batches that depend on the recipe and the step alone."""
+
+from collections.abc import Iterable
+from typing import Any
+
+from keras_vit import distribute
+from keras_vit import recipe as recipes
+from keras_vit.data import eval_batches, open_source, train_batches
+from keras_vit.training.backend import Backend
+
+
+class Splits:
+    """Both splits of a recipe's data.
+
+    Args:
+        recipe: The recipe.
+        backend: Backend that the batches are for.
+
+    Attributes:
+        train: Source of the training split.
+        eval: Source of the evaluation split.
+        num_classes: Number of classes.
+        channels: Channels of the images.
+        eval_batch_size: Examples per batch of an evaluation.
+
+    Raises:
+        ValueError: If a batch size does not divide among the replicas, the images have another size than the model
+            takes, or the sources disagree.
+    """
+
+    def __init__(self, recipe: recipes.Recipe, backend: Backend):
+        data, replicas = recipe.data, backend.num_replicas
+        self.recipe, self.backend = recipe, backend
+        self.eval_batch_size = data.eval_batch_size or data.batch_size
+        distribute.check_batch_size("data.batch_size", data.batch_size, replicas, recipe.optim.accumulation_steps)
+        distribute.check_batch_size("data.eval_batch_size", self.eval_batch_size, replicas)
+        self.train = open_source(data.source, split=data.train_split)
+        self.eval = open_source(data.source, split=data.eval_split)
+        self.num_classes = self.train.num_classes
+        self.channels = self._check_images()
+
+    def train_batches(self, step: int) -> Iterable[Any]:
+        """Return the global batches from a step on, on the devices."""
+        data = self.recipe.data
+
+        def of_worker(shard: int, shards: int):
+            return train_batches(
+                self.train,
+                data.pp_train,
+                batch_size=data.batch_size,
+                seed=self.recipe.seed,
+                start_step=step,
+                shard_index=shard,
+                num_shards=shards,
+                mixup=data.mixup,
+                cutmix=data.cutmix,
+                shuffle_buffer=data.shuffle_buffer,
+                on_bad_image=data.on_bad_image,
+            )
+
+        return self.backend.distribute(of_worker)
+
+    def eval_batches(self) -> Iterable[Any]:
+        """Return the global batches of one pass over the evaluation split, on the devices."""
+        data = self.recipe.data
+
+        def of_worker(shard: int, shards: int):
+            return eval_batches(
+                self.eval,
+                data.pp_eval,
+                batch_size=self.eval_batch_size,
+                shard_index=shard,
+                num_shards=shards,
+                on_bad_image=data.on_bad_image,
+            )
+
+        return self.backend.distribute(of_worker)
+
+    def describe(self) -> dict[str, Any]:
+        """Return the description of the data for `config.json`."""
+        return {
+            "name": self.train.name,
+            "class_names": list(self.train.class_names),
+            "num_classes": self.num_classes,
+            "num_train": self.train.num_examples,
+            "num_eval": self.eval.num_examples,
+            "multi_label": self.train.multi_label,
+        }
+
+    def _check_images(self) -> int:
+        """Return the number of channels, after checking that both pipelines give images of the model's size."""
+        data, size = self.recipe.data, self.recipe.model.image_size
+        if self.train.num_classes != self.eval.num_classes:
+            raise ValueError(
+                f"Both splits must have the same classes. Received: {self.train.num_classes} in {data.train_split!r}, "
+                f"{self.eval.num_classes} in {data.eval_split!r}."
+            )
+        shapes = {
+            "data.pp_train": train_batches(self.train, data.pp_train, batch_size=1).element_spec["image"].shape[1:],
+            "data.pp_eval": eval_batches(self.eval, data.pp_eval, batch_size=1).element_spec["image"].shape[1:],
+        }
+        for name, shape in shapes.items():
+            if tuple(shape[:2]) != (size, size):
+                raise ValueError(
+                    f"{name} must give images of model.image_size={size} by {size}. It gives {shape[0]} by {shape[1]}: "
+                    f"change model.image_size, or end it in an operation such as resize({size})."
+                )
+        train_shape, eval_shape = shapes.values()
+        if train_shape[2] != eval_shape[2]:
+            raise ValueError(
+                f"data.pp_train gives {train_shape[2]} channels, data.pp_eval {eval_shape[2]}: make them agree."
+            )
+        return train_shape[2]

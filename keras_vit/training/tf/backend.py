@@ -1,0 +1,152 @@
+"""The TensorFlow backend: compiled programs under a `tf.distribute` strategy. See `keras_vit.training.backend`."""
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from keras_vit import distribute
+from keras_vit import recipe as recipes
+from keras_vit.layers.bit import BiTRoot
+from keras_vit.models.representation import representation
+from keras_vit.training import device_preprocessing
+from keras_vit.training.forward import check_rows
+from keras_vit.training.step import METRICS
+from keras_vit.training.tf.state import TrainState
+from keras_vit.training.tf.step import EvalStep, TrainStep
+
+
+def create_backend(
+    recipe: recipes.Recipe, name: str, tpu: str, virtual_devices: int, several_hosts: bool
+) -> "TensorFlowBackend":
+    """Return the backend with the strategy that flags ask for; see `keras_vit.training.backend.create`."""
+    if several_hosts:
+        raise ValueError("--several_hosts is for KERAS_BACKEND=jax. Under TensorFlow, give each machine its TF_CONFIG.")
+    strategy = distribute.create_strategy(name, tpu, virtual_devices)
+    if recipe.deterministic:
+        keras.utils.set_random_seed(recipe.seed)
+        distribute.make_deterministic(strategy)
+    return TensorFlowBackend(strategy)
+
+
+class TensorFlowBackend:
+    """Devices of a strategy; see `keras_vit.training.backend.Backend`.
+
+    Args:
+        strategy: The strategy.
+    """
+
+    def __init__(self, strategy: tf.distribute.Strategy):
+        self.strategy = strategy
+        self.num_replicas = strategy.num_replicas_in_sync
+        self.num_workers = distribute.num_workers(strategy) if distribute.is_multi_worker(strategy) else 1
+        self.is_chief = distribute.is_chief(strategy)
+
+    def describe(self) -> str:
+        """Return one line about the devices."""
+        return distribute.describe(self.strategy)
+
+    def create_state(self, recipe: recipes.Recipe, classes: int, channels: int) -> TrainState:
+        """Build the model of a recipe, and everything else that a checkpoint holds."""
+        with self.strategy.scope():
+            return TrainState(recipes.create_model(recipe, classes, channels), recipe)
+
+    def distribute(self, batches_of_worker: Callable[[int, int], tf.data.Dataset]):
+        """Return global batches on the devices."""
+        return distribute.distribute_batches(self.strategy, batches_of_worker)
+
+    def compile_steps(self, state: TrainState, recipe: recipes.Recipe, classes: int) -> Callable:
+        """Return the function that runs training steps."""
+        max_pool = any(isinstance(layer, (keras.layers.MaxPooling2D, BiTRoot)) for layer in state.model.layers)
+        xla = distribute.use_xla(recipe.jit, self.strategy, exact_max_pool=recipe.deterministic and max_pool)
+        inputs = device_preprocessing.training_inputs(recipe, classes)
+        return self.run_steps(TrainStep(state, recipe, inputs, recipe.data.batch_size, xla))
+
+    def run_steps(self, step: Callable) -> Callable:
+        """Return the function that runs a step in every replica, a number of times in one compiled loop."""
+        strategy = self.strategy
+        # Autograph is for the loop below. To read the step with it as well takes longer than to trace it.
+        step = tf.autograph.experimental.do_not_convert(step)
+
+        @tf.function
+        def compiled(iterator, first, count, stop):
+            history = tf.TensorArray(tf.float32, size=count, element_shape=[len(METRICS)])
+            for index in tf.range(count):
+                values = strategy.run(step, args=(next(iterator), first + tf.cast(index, tf.int64)))
+                history = history.write(index, strategy.experimental_local_results(values)[0])
+            if self.num_workers > 1:  # all stop together if one has to
+                stop = strategy.reduce("SUM", strategy.run(lambda: stop), axis=None)
+            return history.stack(), stop
+
+        def run_steps(iterator, first: int, count: int, stop: bool) -> tuple[np.ndarray, bool]:
+            # Tensors, not numbers: another count or step must not trace the function again.
+            history, stopping = compiled(
+                iterator, tf.constant(first, tf.int64), tf.constant(count, tf.int32), tf.constant(float(stop))
+            )
+            return history.numpy(), bool(stopping.numpy() > 0)
+
+        run_steps.compiled = compiled
+        return run_steps
+
+    def compile_evaluation(self, state: TrainState, recipe: recipes.Recipe, classes: int, confusion: bool) -> Callable:
+        """Return the function that evaluates a batch."""
+        return self.evaluate(
+            EvalStep(state, recipe, device_preprocessing.evaluation_inputs(recipe, classes), confusion)
+        )
+
+    def evaluate(self, step: Callable) -> Callable:
+        """Return the function that runs an evaluation step in every replica and sums its counts."""
+        strategy = self.strategy
+
+        @tf.function(autograph=False)
+        def compiled(batch):
+            sums, confusion, logits = strategy.run(step, args=(batch,))
+            return *(strategy.reduce("SUM", value, axis=None) for value in (sums, confusion)), logits
+
+        def evaluate(batch) -> tuple[np.ndarray, np.ndarray, Any]:
+            sums, confusion, logits = compiled(batch)
+            return sums.numpy(), confusion.numpy(), logits
+
+        evaluate.compiled = compiled
+        return evaluate
+
+    def compile_forward(self, state: TrainState) -> Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]:
+        """Return the function from images to features and logits. Several workers all compute the same."""
+        strategy = self.strategy
+        replicas = len(strategy.experimental_local_results(strategy.run(lambda: tf.constant(0))))
+        with strategy.scope():
+            model = representation(state.model)
+
+        def of_replica(images):
+            weights = [(weight, average.read_value()) for weight, average in state.averaged()]
+            with keras.StatelessScope(weights, initialize_variables=False):
+                features, logits = model(images, training=False)
+            return tf.cast(features, tf.float32), tf.cast(logits, tf.float32)
+
+        compiled = tf.function(lambda images: strategy.run(of_replica, args=(images,)), autograph=False)
+
+        def forward(images: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+            check_rows(images, replicas)
+            parts = np.split(images, replicas)
+            divided = strategy.experimental_distribute_values_from_function(
+                lambda context: tf.constant(parts[context.replica_id_in_sync_group % replicas])
+            )
+            results = (strategy.experimental_local_results(part) for part in compiled(divided))
+            features, logits = (np.concatenate([value.numpy() for value in values]) for values in results)
+            return features, logits
+
+        return forward
+
+    def first_rows(self, value: Any) -> np.ndarray:
+        """Return the rows of a distributed value that the first replica of this process has."""
+        return self.strategy.experimental_local_results(value)[0].numpy()
+
+    def profile(self, path: str) -> AbstractContextManager:
+        """Return a context that writes a profile for TensorBoard."""
+        return tf.profiler.experimental.Profile(path)
+
+    def wait(self) -> None:
+        """Return at once: each step waits for all workers."""

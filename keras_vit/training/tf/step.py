@@ -1,0 +1,166 @@
+"""One training step of one replica: gradient of its share, sum over the replicas, update."""
+
+import functools
+from collections.abc import Callable
+
+import keras
+import tensorflow as tf
+
+from keras_vit import optim
+from keras_vit import recipe as recipes
+from keras_vit.training import step as shared
+from keras_vit.training.seeds import SeedScope, seed_states
+from keras_vit.training.tf.state import TrainState
+
+LARGE = 1 << 18  # elements from which on a weight is updated after the last such one, not beside it
+
+
+class TrainStep:
+    """The step as a function of (batch, step) to call in each replica. It updates the variables of the state.
+
+    The gradient is that of the mean loss over the global batch, whatever the number of replicas and micro-batches:
+    each replica divides the loss of its examples by the size of the global batch, and replicas are summed before the
+    norm is taken and clipped.
+
+    Args:
+        state: State of the run; updated in place.
+        recipe: The recipe.
+        inputs: Function of (batch, step, replica) to (images, labels); see `device_preprocessing`.
+        global_batch_size: Examples per step over all replicas.
+        xla: Whether to compile the gradient with XLA.
+    """
+
+    def __init__(
+        self, state: TrainState, recipe: recipes.Recipe, inputs: Callable, global_batch_size: int, xla: bool = False
+    ):
+        self.state, self.recipe, self.inputs, self.global_batch_size = state, recipe, inputs, global_batch_size
+        self.seed_states = seed_states(state.model)
+        self.gradients = tf.function(self._gradients, jit_compile=True) if xla else self._gradients
+
+    def __call__(self, batch: dict[str, tf.Tensor], step: tf.Tensor) -> tf.Tensor:
+        """Run the step in this replica.
+
+        Args:
+            batch: This replica's share of the global batch.
+            step: Number of updates made before, integer scalar.
+
+        Returns:
+            `METRICS` of the global batch, float32 `[4]`, the same in every replica.
+        """
+        context = tf.distribute.get_replica_context()
+        replica = context.replica_id_in_sync_group
+        images, labels = self.inputs(batch, step, replica)
+        seeds = seed_values(self.recipe.seed, step, replica, len(self.seed_states))
+        gradients, sums = self.gradients(images, labels, seeds)
+        *gradients, sums = context.all_reduce(tf.distribute.ReduceOp.SUM, [*gradients, sums])
+
+        norm = optim.global_norm(gradients)
+        rate = self.state.rule.rate(step)
+        context.merge_call(self._update, args=(gradients, norm, rate, step))
+        return tf.concat([sums, [norm, rate]], axis=0)
+
+    def _gradients(self, images, labels, seeds):
+        """Return this replica's gradients, and its part of the mean loss and accuracy, `[2]`."""
+        micro_batches = self.recipe.optim.accumulation_steps
+        if micro_batches == 1:
+            return self._micro_gradients(images, labels, seeds)
+        size = images.shape[0] // micro_batches
+        images = tf.reshape(images, [micro_batches, size, *images.shape[1:]])  # [m, b / m, h, w, c]
+        labels = tf.reshape(labels, [micro_batches, size, *labels.shape[1:]])  # [m, b / m, classes]
+
+        def add(index, totals):
+            # The same seeds for every micro-batch, as in the reference.
+            gradients, sums = self._micro_gradients(images[index], labels[index], seeds)
+            # Without this dependency the graph optimizer merges the sums with others before them. Where memory is
+            # short it then sums in temporary variables, which the loop's last test leaves behind: the next loop fails.
+            with tf.control_dependencies([sums]):
+                return index + 1, [total + part for total, part in zip(totals, [*gradients, sums], strict=True)]
+
+        totals = [tf.zeros(weight.shape, tf.float32) for weight in self.state.trained] + [tf.zeros([2])]
+        _, totals = tf.while_loop(
+            lambda index, _: index < micro_batches,
+            add,
+            [tf.constant(0), totals],
+            parallel_iterations=1,  # one micro-batch in memory at a time
+            maximum_iterations=micro_batches,
+        )
+        return totals[:-1], totals[-1]
+
+    def _micro_gradients(self, images, labels, seeds):
+        weights = [weight.value for weight in self.state.trained]
+        with SeedScope(self.seed_states, seeds), tf.GradientTape(watch_accessed_variables=False) as tape:
+            tape.watch(weights)
+            loss, accuracy = shared.loss_and_accuracy(
+                self.state.model, images, labels, self.recipe.loss, self.global_batch_size
+            )
+            gradients = tape.gradient(loss, weights, unconnected_gradients=tf.UnconnectedGradients.ZERO)
+        return [tf.cast(gradient, tf.float32) for gradient in gradients], tf.stack([loss, accuracy])
+
+    def _update(self, strategy, gradients, norm, rate, step):
+        """Update every weight on every device, outside of the single replicas."""
+        state = self.state
+        averages = state.averages or [None] * len(state.trained)
+        last = {}  # bound below: of an argument, a strategy would hand each device a copy
+        for index, weight in enumerate(state.trained):
+            strategy.extended.update(
+                weight.value,
+                functools.partial(self._update_weight, last, weight.path),
+                args=(gradients[index], norm, rate, step, state.slots[index], averages[index]),
+                group=False,
+            )
+
+    def _update_weight(self, last, path, weight, gradient, norm, rate, step, slots, average):
+        # An executor starts whatever can start: it would scale all momentum before the forward pass and keep the
+        # result, and clip all gradients before it updates one weight. So the update of a weight waits for the norm,
+        # and that of a large one for the last large one on its device: one of them at a time is in memory.
+        large = weight.shape.num_elements() >= LARGE
+        with tf.control_dependencies([last.get(weight.device, norm) if large else norm]):
+            new_weight, new_slots, new_average = self.state.rule(
+                path, weight, gradient, norm, rate, step, slots, average
+            )
+            assignments = [(weight, new_weight), *zip(slots, new_slots, strict=True)]
+            assignments += [] if average is None else [(average, new_average)]
+            assigned = [variable.assign(value) for variable, value in assignments]
+        if large:
+            last[weight.device] = tf.group(assigned)
+
+
+class EvalStep:
+    """Evaluation of one replica's share of a batch, with the moving averages where the state has them.
+
+    Args:
+        state: State of the run.
+        recipe: The recipe.
+        inputs: Function of a batch to (images, labels).
+        confusion: Whether to count the confusion of classes, too.
+    """
+
+    def __init__(self, state: TrainState, recipe: recipes.Recipe, inputs: Callable, confusion: bool = False):
+        self.state, self.recipe, self.inputs, self.confusion = state, recipe, inputs, confusion
+
+    def __call__(self, batch: dict[str, tf.Tensor]) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+        """Evaluate a batch in which the examples with `mask` 0 do not count; see `evaluate`."""
+        images, labels = self.inputs(batch)
+        averages = [(weight, average.read_value()) for weight, average in self.state.averaged()]
+        with keras.StatelessScope(averages, initialize_variables=False):
+            return shared.evaluate(self.state.model, images, labels, batch["mask"], self.recipe.loss, self.confusion)
+
+
+def seed_values(seed: int, step, replica, count: int) -> tf.Tensor:
+    """Return a state for each random generator of the model, int64 `[count, 2]`.
+
+    Args:
+        seed: Seed of the run.
+        step: Integer scalar tensor.
+        replica: Number of this replica among all.
+        count: Number of generators.
+    """
+    base = tf.stack([tf.constant(seed, tf.int32), tf.cast(step, tf.int32)])
+    base = tf.random.experimental.stateless_fold_in(base, tf.cast(replica, tf.int32))
+    # Philox everywhere, so that the drawn states do not depend on the device or on compilation.
+    return tf.cast(
+        tf.random.stateless_uniform(
+            [count, 2], base, minval=0, maxval=2**31 - 1, dtype=tf.int32, alg=tf.random.Algorithm.PHILOX
+        ),
+        tf.int64,
+    )

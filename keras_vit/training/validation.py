@@ -1,0 +1,77 @@
+"""Validation: accuracy and loss on the evaluation split, on all devices, where every example counts exactly once."""
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import numpy as np
+from absl import logging
+
+from keras_vit import recipe as recipes
+from keras_vit.training.backend import Backend, EvaluateBatch
+
+MAX_CLASSES = 200  # up to which the confusion of classes is counted
+
+
+class Validation:
+    """The evaluator whose accuracy decides about the best checkpoint.
+
+    Args:
+        backend: Backend that the batches live on.
+        recipe: Recipe; decides when it is due.
+        evaluate: See `Backend.compile_evaluation`.
+        batches: Distributed batches of one pass, see `keras_vit.data.eval_batches`.
+
+    Attributes:
+        confusion: Of the last pass, counts `[true class, predicted class]`; None where they are not counted.
+        examples: Of the last pass, a few images as the pipeline gives them, with their labels and logits.
+    """
+
+    def __init__(self, backend: Backend, recipe: recipes.Recipe, evaluate: EvaluateBatch, batches: Iterable[Any]):
+        self.backend, self.recipe, self.evaluate, self.batches = backend, recipe, evaluate, batches
+        self.confusion: np.ndarray | None = None
+        self.examples: dict[str, np.ndarray] | None = None
+
+    def intervals(self) -> list[int]:
+        """Return numbers of steps at whose multiples it is due."""
+        return [self.recipe.eval_every]
+
+    def due(self, step: int) -> bool:
+        """Return whether it runs after a step: every `eval_every` steps and at the end."""
+        every = self.recipe.eval_every
+        return step == self.recipe.total_steps or (every > 0 and step % every == 0)
+
+    def __call__(self, step: int) -> Iterator[dict[str, Any]]:
+        """Run a pass over the split.
+
+        Args:
+            step: Number of steps made.
+
+        Yields:
+            `split`, `eval_accuracy`, `eval_loss` and `examples`, their number.
+
+        Raises:
+            ValueError: If there is no example.
+        """
+        split = self.recipe.data.eval_split
+        sums, confusion = np.zeros(3, np.float64), np.zeros([0, 0], np.int64)
+        self.examples = None
+        for batch in self.batches:
+            batch_sums, batch_confusion, logits = self.evaluate(batch)
+            sums += batch_sums
+            confusion = (
+                confusion + batch_confusion.astype(np.int64) if confusion.size else batch_confusion.astype(np.int64)
+            )
+            if self.examples is None:
+                self.examples = self._first_examples(batch, logits)
+        loss, correct, count = sums.tolist()
+        if not count:
+            raise ValueError(f"There is nothing to evaluate: the split {split!r} has no example.")
+        self.confusion = confusion if confusion.size else None
+        accuracy, loss, count = correct / count, loss / count, int(count)
+        logging.info("step %d: %s accuracy %.4f loss %.4f on %d examples", step, split, accuracy, loss, count)
+        yield {"split": split, "eval_accuracy": accuracy, "eval_loss": loss, "examples": count}
+
+    def _first_examples(self, batch: dict, logits: Any) -> dict[str, np.ndarray]:
+        first = {name: self.backend.first_rows(value) for name, value in {**batch, "logits": logits}.items()}
+        kept = first["mask"] > 0
+        return {name: first[name][kept] for name in ("image", "label", "logits")}
