@@ -23,9 +23,9 @@ class Cost:
         macs: Multiply-adds of the forward pass per image. All tokens count, as in the paper. If only the class token is
             read, the last block computes less: 7 % of a model of twelve blocks.
         activations: Number of values per image that the backward pass needs from the forward pass: inputs of matrix
-            products, norms, poolings and GELU, attention weights, and dropout masks, without those that `keras_vit.layers.kernels`
-            recompute. With `remat`, or attention in chunks, recomputed values count for one block
-            instead of all. The temporary values of a step come on top: see `UNFUSED`.
+            products, norms, poolings and GELU, attention weights, and dropout masks, without those that
+            `keras_vit.layers.kernels` recompute. With `remat`, or attention in chunks, recomputed values count for one
+            block instead of all. The temporary values of a step come on top: see `UNFUSED`.
         tokens: Length of the transformer's sequence; 0 without a transformer.
     """
 
