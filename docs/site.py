@@ -4,7 +4,7 @@
 
 The pages of `docs/` link to files beside that folder, which code hosts show. The site has its own copies: this program
 stages the pages in `build/docs`, adds `CONTRIBUTING.md`, `CHANGELOG.md` and the notebooks of `examples/` as pages, and
-adapts the links. Then it runs Zensical in strict mode, in which a broken link or an unknown name is an error.
+adapts the links. Then it runs Zensical in strict mode: a broken link or an unknown name is an error.
 """
 
 import base64

@@ -9,6 +9,7 @@ ORDER = (
     "version",
     "_checks",
     "_io",
+    "_calls",
     "layers",
     "models",
     "checkpoints",
@@ -35,13 +36,13 @@ BACKEND_SWITCHES = {
     "keras_vit.inspection._gradients",
     "keras_vit.inspection.examples",
     "keras_vit.optim._rounding",
-    "keras_vit.layers.chunked",
-    "keras_vit.layers._later",
+    "keras_vit.layers.kernels.chunked_attention",
+    "keras_vit.layers.kernels.recompute",
     "keras_vit.models.base",
 }
 # What runs only on JAX may import it at the top; nothing else imports this package at the top.
 JAX_PACKAGE = "keras_vit.training.jax"
-REQUIRED = {"keras", "numpy", "absl", "h5py", "ml_dtypes"}
+REQUIRED = {"keras", "numpy", "absl", "h5py", "ml_dtypes", "scipy"}
 OPTIONAL = {
     "matplotlib",
     "tensorflow_datasets",
@@ -65,7 +66,6 @@ OPTIONAL = {
     "openvino",
     "libtpu",
     "sklearn",
-    "scipy",
     "safetensors",
     "PIL",
     "tqdm",

@@ -65,8 +65,12 @@ def prepare(text, folder, create_model):
     model = create_model("ViT-B/16", classes=1000)
     for name in set(re.findall(r'"(ViT[\w.-]+\.npz)"', text)):
         keras_vit.save_checkpoint(model, name, format="google")
-    for name, format in (("vit_base_patch16_224/", "timm"), ("vit-base-patch16-224/", "huggingface")):
-        if name in text:
+    for name, format in (
+        ("vit_base_patch16_224/", "timm"),
+        ("vit-base-patch16-224/", "huggingface"),
+        ("vit-base/", "huggingface"),
+    ):
+        if f'"{name}"' in text:
             keras_vit.save_checkpoint(create_model("ViT-B/16", classes=1000, activation="gelu"), name, format=format)
 
 
@@ -98,7 +102,11 @@ CHECKS = {"README.md": check_readme, "docs/inspection.md": check_inspection}
 def test_python_runs(page, workspace):
     text = page.read_text(encoding="utf-8")
     prepare(text, workspace, keras_vit.create_model)
+    rng = np.random.default_rng(0)
     names = {"__name__": "documentation"}
+    for split, count in (("train", 200), ("test", 50)):  # features that a text may start from
+        names[f"{split}_features"] = rng.normal(size=(count, 16)).astype("float32")
+        names[f"{split}_labels"] = np.arange(count) % 10
     for block in python_blocks(page):
         if block.needs is None:
             code = "\n" * (block.line - 1) + block.code

@@ -29,3 +29,8 @@ def test_words(page):
             if re.search(rf"\b{re.escape(word)}s?\b", line, re.IGNORECASE):
                 found.append(f"line {number}: {word}; the glossary says {better}")
     assert not found, "\n".join(found)
+
+
+@pytest.mark.parametrize("page", pages.PAGES, ids=pages.name_of)
+def test_no_marks_of_a_merge(page):
+    assert not re.search(r"^(<{7}|>{7}) ", page.read_text(encoding="utf-8"), re.MULTILINE)

@@ -1,5 +1,6 @@
 """The training program as users run it: what it leaves behind, how it ends, and what a kill costs."""
 
+import importlib.util
 import json
 import os
 import pathlib
@@ -31,7 +32,8 @@ def whole(tmp_path_factory):
 def test_what_a_run_leaves_behind(whole):
     directory, output = whole
     names = {path.name for path in directory.iterdir()}
-    assert {"config.json", "metrics.jsonl", "tensorboard", "checkpoints", "model.keras", "report.png"} <= names
+    drawn = {"report.png"} if importlib.util.find_spec("matplotlib") else set()
+    assert {"config.json", "metrics.jsonl", "tensorboard", "checkpoints", "model.keras", *drawn} <= names
     assert not [name for name in names if "tmp" in name]
     config = json.loads((directory / "config.json").read_text())
     assert config["recipe"]["model"]["arguments"]["hidden_size"] == 16
@@ -194,7 +196,7 @@ def test_accumulation_goes_on_where_memory_is_short(tmp_path):
 
 def test_an_evaluator_that_fails_loses_nothing(tmp_path):
     broken = (
-        "import runpy, sys; from keras_vit.evaluators import on_features; on_features.Knn.__call__ = None; "
+        "import runpy, sys; from keras_vit.evaluators import knn; knn.Knn.measure = None; "
         "sys.argv[0] = 'train/main.py'; runpy.run_module('train.main', run_name='__main__', alter_sys=True)"
     )
     command = worlds.command(tmp_path, total_steps=2, evaluators="('knn',)")

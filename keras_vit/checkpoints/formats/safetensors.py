@@ -165,7 +165,7 @@ class ShardedSource:
                 raise CheckpointError(f"{self.path} names more than {_MAX_SHARDS} shards. Merge them into one file.")
             try:
                 self._shards[shard] = SafetensorsSource(path)
-            except OSError as error:  # of a process that may open few files, for example
+            except OSError as error:  # such as too many open files
                 raise CheckpointError(f"{self.path}: the shard {path} cannot be opened: {error}.") from error
             self.metadata = self.metadata or self._shards[shard].metadata
         if name not in self._shards[shard].tensors:
@@ -177,9 +177,9 @@ class ShardedSource:
         """Return the tensor `name` from its shard."""
         return self._shards[self._shard_of[name]].read(name)
 
-    def blocks(self, name: str, multiple: int = 1) -> Iterator[np.ndarray]:
+    def blocks(self, name: str, multiple: int = 1, verify: bool = True) -> Iterator[np.ndarray]:
         """Yield the tensor's elements in blocks; see `TensorSource`."""
-        return self._shards[self._shard_of[name]].blocks(name, multiple)
+        return self._shards[self._shard_of[name]].blocks(name, multiple, verify)
 
     def is_row_major(self, name: str) -> bool:
         """Return whether the elements are stored row by row: they always are."""
@@ -197,7 +197,7 @@ def write_safetensors(
     produce: Callable[[str], np.ndarray],
     metadata: dict[str, Any] | None = None,
 ) -> None:
-    """Write a `.safetensors` file, tensor by tensor; the caller passes a temporary name.
+    """Write a `.safetensors` file, one tensor at a time.
 
     Args:
         path: Where to write.
