@@ -37,7 +37,7 @@ def start_workers(workdir, **fields):
 
 
 def finish(workers):
-    outputs = [worker.communicate(timeout=180)[0] for worker in workers]
+    outputs = [worker.communicate(timeout=600)[0] for worker in workers]
     for worker, output in zip(workers, outputs, strict=True):
         assert worker.returncode == 0, output[-4000:]
     return outputs
