@@ -100,6 +100,7 @@ EXTRAS["dev"] = [
     "nbclient>=0.10",  # the tests run the notebooks of examples/
     "scikit-learn>=1.5",  # the tests compare the embedded digits with its copy
     "ruff>=0.17,<0.18",
+    "mypy>=2.4,<3",
     "pre-commit>=4.7",
 ]
 
@@ -114,7 +115,7 @@ setup(
     python_requires=">=3.11",
     packages=sorted(packages()),
     package_dir=packages(),
-    package_data={"keras_vit": ["**/assets/*"]},
+    package_data={"keras_vit": ["**/assets/*", "py.typed"]},
     include_package_data=False,
     # `make test-lower-bounds` tests the lower bounds, here and in the extras.
     install_requires=[
