@@ -8,7 +8,7 @@ import numpy as np
 from keras_vit.training.run_directory import METRICS, MODEL, REPORT, TENSORBOARD
 from keras_vit.training.validation import Validation
 
-_WIDEST_TABLE = 20  # classes up to which the whole confusion is printed
+_WIDEST_TABLE = 20  # classes; of more, only the most frequent confusions are printed
 
 
 def report_text(directory: str, results: dict, validation: Validation, class_names: Sequence[str]) -> str:
