@@ -82,7 +82,6 @@ EXTRAS["test"] = [
     "pytest-xdist>=3.8",
     "pillow>=11",  # the tests write images with it, and compare ours with it
     "safetensors>=0.4.5",  # the tests compare our reader with it
-    "scipy>=1.14",
     "setuptools>=77",  # the tests build a wheel
     "wheel",
 ]
@@ -124,6 +123,7 @@ setup(
         "absl-py>=2.1",
         "h5py>=3.11",
         "ml_dtypes>=0.5.1",
+        "scipy>=1.14",  # L-BFGS of linear probes
     ],
     extras_require=EXTRAS,
     entry_points={"console_scripts": console_scripts()},

@@ -47,7 +47,7 @@ def choose(names: Sequence[str]) -> list[Row]:
 class Environments:
     """Function from the name of an environment to its interpreter, which is made at first use.
 
-    If that fails, `broken` has the reason, and the interpreter is this program's, in which the system fails alone.
+    If that fails, `broken` has the reason, and the interpreter is that of this program, where the system fails alone.
     """
 
     def __init__(self, options):

@@ -25,7 +25,7 @@ MODELS = {
     "hybrid": ("train/configs/fashion_mnist.py", "hybrid: ResNet root and two units, then ViT"),
     "bit": ("train/configs/fashion_mnist_models.py:bit", "BiT, two units"),
 }
-EVALUATORS = ("classification", "fewshot(shots=(10,))", "knn(neighbours=(20,))")
+EVALUATORS = ("classification", "fewshot(shots=(10,))", "knn(neighbors=(20,))")
 TRANSFER = "train/configs/fashion_mnist_transfer.py"
 # Stage of the recipe, overrides, and description.
 TRANSFER_RUNS = {

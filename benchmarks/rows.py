@@ -1,4 +1,4 @@
-"""The rows of docs/benchmarks.md: what is measured, and in which systems."""
+"""The rows of docs/benchmarks.md: the work that is measured, and the systems that do it."""
 
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping

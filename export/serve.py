@@ -16,6 +16,7 @@ from absl import flags, logging
 
 from keras_vit import program
 from keras_vit.tf_serving import server
+from keras_vit.tf_serving.served_model import ServedModel
 
 flags.DEFINE_string("artifact", None, "Directory with the versions of a SavedModel.")
 flags.DEFINE_string("name", None, "Name of the model; the name of the directory if not given.")
@@ -38,7 +39,7 @@ def main(argv):
         answer_seconds=options.answer_seconds,
         grace_seconds=options.grace_seconds,
     )
-    model = server.ServedModel(name, options.artifact)
+    model = ServedModel(name, options.artifact)
     try:
         rest_server = server.RestServer(model, options.host, options.port, limits)
     except OSError as error:

@@ -1,6 +1,8 @@
 """Argument checks whose messages say what was expected, what came and what to do."""
 
 import difflib
+import math
+import numbers
 from collections.abc import Iterable, Sequence
 
 
@@ -88,3 +90,54 @@ def divisible(name: str, value: int, by_name: str, by: int) -> int:
             f"`{name}` must be a multiple of `{by_name}`={by}. Received: {name}={value}. The nearest that work: {near}."
         )
     return value
+
+
+def positive_ints(name: str, value: object, minimum: int = 1) -> tuple[int, ...]:
+    """Return one integer or several as a tuple.
+
+    Raises:
+        ValueError: If there is none, or one is not an integer of at least `minimum`.
+    """
+    return tuple(positive_int(name, item, minimum) for item in _several(name, value))
+
+
+def finite_number(name: str, value: object, zero: bool = False) -> float:
+    """Return `value` as a finite number above 0, or of at least 0 if `zero`.
+
+    Raises:
+        ValueError: If it is something else.
+    """
+    return finite_numbers(name, value, zero)[0]
+
+
+def finite_numbers(name: str, value: object, zero: bool = False) -> tuple[float, ...]:
+    """Return one number or several as a tuple of finite numbers above 0, or of at least 0 if `zero`.
+
+    Raises:
+        ValueError: If there is none, or one is out of range.
+    """
+    values = _several(name, value)
+    for item in values:
+        number = isinstance(item, numbers.Real) and not isinstance(item, bool) and math.isfinite(item)
+        if not number or item < 0 or (item == 0 and not zero):
+            wanted = "at least 0" if zero else "above 0"
+            raise ValueError(f"`{name}` must be a finite number {wanted}. Received: {name}={value!r}.")
+    return tuple(float(item) for item in values)
+
+
+def optional_text(name: str, value: object) -> str | None:
+    """Return `value` if it is None or a string that is not empty.
+
+    Raises:
+        ValueError: If it is something else.
+    """
+    if value is not None and (not isinstance(value, str) or not value):
+        raise ValueError(f"`{name}` must be a string that is not empty. Received: {name}={value!r}.")
+    return value
+
+
+def _several(name: str, value: object) -> tuple:
+    values = tuple(value) if isinstance(value, Iterable) and not isinstance(value, str) else (value,)
+    if not values:
+        raise ValueError(f"`{name}` must be a number or several. Received: {name}={value!r}.")
+    return values

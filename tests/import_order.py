@@ -9,6 +9,7 @@ ORDER = (
     "version",
     "_checks",
     "_io",
+    "_calls",
     "layers",
     "models",
     "checkpoints",
@@ -41,7 +42,7 @@ BACKEND_SWITCHES = {
 }
 # What runs only on JAX may import it at the top; nothing else imports this package at the top.
 JAX_PACKAGE = "keras_vit.training.jax"
-REQUIRED = {"keras", "numpy", "absl", "h5py", "ml_dtypes"}
+REQUIRED = {"keras", "numpy", "absl", "h5py", "ml_dtypes", "scipy"}
 OPTIONAL = {
     "matplotlib",
     "tensorflow_datasets",
@@ -65,7 +66,6 @@ OPTIONAL = {
     "openvino",
     "libtpu",
     "sklearn",
-    "scipy",
     "safetensors",
     "PIL",
     "tqdm",

@@ -15,6 +15,7 @@ import json
 import os
 import pathlib
 import random
+import resource
 import struct
 import sys
 import tempfile
@@ -92,7 +93,7 @@ def mutate(data, rng):
 
 
 def mutate_json(value, rng):
-    """Returns a JSON value of which one entry is another, is missing, or is doubled under another name."""
+    """Returns a JSON value with one entry changed, removed, or doubled under another name."""
     if isinstance(value, dict) and value and rng.random() < 0.95:
         key = rng.choice(list(value))
         choice = rng.randrange(8)
@@ -347,6 +348,8 @@ def main(argv=None):
                 sys.stdout.flush()
     for (kind, outcome), count in sorted(fuzzer.counts.items()):
         sys.stdout.write(f"{kind:20} {outcome:10} {count}\n")
+    helper = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024
+    sys.stdout.write(f"most memory of a process that reads HDF5: {helper:.0f} MiB\n")
     sys.stdout.write(f"{arguments.count} damaged files: {_totals(fuzzer)}; {failures} failures\n")
     return 1 if failures else 0
 

@@ -20,6 +20,7 @@ from absl import flags, logging
 from keras_vit import evaluators, program
 from keras_vit import recipe as recipes
 from keras_vit.checkpoints import load_checkpoint
+from keras_vit.inference import FunctionClassifier, ModelCard
 from keras_vit.inspection import plots
 from keras_vit.training import backend as backends
 from keras_vit.training import errors, lock, preemption, record, report, run_directory
@@ -123,23 +124,15 @@ def scheduled_evaluators(
 
     All of their data are opened first, so that a mistake ends the program before the training.
     """
-    open_split = evaluators.opener(batch_size, recipe.data.on_bad_image)
-
-    def subject():
-        return evaluators.Subject(
-            forward.predict,
-            forward.features,
-            open_split,
-            recipe.data.source,
-            recipe.data.train_split,
-            recipe.data.eval_split,
-            recipe.data.pp_eval,
-            output=recipe.loss,
-            class_names=class_names,
-            image_shape=forward.state.model.input_shape[1:],
-        )
-
-    return evaluators.Scheduled(evaluators.Suite(recipe.evaluators), subject, recipe.total_steps, recipe.eval_every)
+    card = ModelCard(tuple(class_names), recipe.data.pp_eval, recipe.loss, forward.state.model.input_shape[1:])
+    context = evaluators.Context(
+        FunctionClassifier(card, forward.predict, forward.features),
+        evaluators.opener(batch_size, recipe.data.on_bad_image),
+        recipe.data.source,
+        recipe.data.train_split,
+        recipe.data.eval_split,
+    )
+    return evaluators.Scheduled(evaluators.Suite(recipe.evaluators), context, recipe.total_steps, recipe.eval_every)
 
 
 def draw_figure(

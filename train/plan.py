@@ -1,17 +1,17 @@
-"""Says what a recipe will cost, without training it.
+"""Plan a recipe: count its operations and memory, and estimate its time, without training.
 
     python -m train.plan --config=train/configs/vit_s16_i1k.py
     python -m train.plan --config=train/configs/vit_paper.py:ViT_L16,imagenet21k --devices=8
     python -m train.plan --config=train/configs/digits.py --config.model.arguments.num_layers=8 --json
     python -m train.plan --config=train/configs/vit_s16_i1k.py --target=v5e-8
 
-Parameters, operations and memory are counted from the architecture; time is that count divided by the peak of a
-TPUv3 core and the share of it (--utilisation) that a run is assumed to reach. Nothing is measured. The data need not be
-there: of other than public data give --examples and --classes.
+Parameters, operations and memory are counted from the architecture. The time follows from the peak of a TPUv3 core and
+the assumed fraction of it (--utilization). The sizes of public data sets are known; for other data that is not on this
+machine, pass --examples and --classes.
 
-With --target, the training step is compiled for that TPU slice by the TPU's own compiler, which needs no TPU but the
-extra [plan]: whether it fits, what limits it, how fast it can be at most, and the largest batch that fits (a minute or
-more for each batch tried; --nosearch tries only the recipe's own).
+With --target, the TPU compiler compiles the training step for that slice, without a TPU (extra [plan]). It
+says whether the step fits, what limits its speed, and which batch sizes fit. Each batch size takes a minute or more;
+--nosearch tries that of the recipe only.
 """
 
 import dataclasses
@@ -26,13 +26,13 @@ from keras_vit.data import sources
 from keras_vit.planning import cost, datasets, plan, tpu_compiler, tpu_plan, tpu_report, tpu_targets
 
 program.define_config_flag()
-flags.DEFINE_integer("devices", 1, "Devices among which a batch is divided.", 1)
-flags.DEFINE_float("utilisation", plan.UTILISATION, "Share of the hardware's peak that is assumed.", 0.001, 1.0)
-flags.DEFINE_integer("examples", None, "Training examples, where the data are not at hand.")
-flags.DEFINE_integer("classes", None, "Classes, where the data are not at hand.")
+flags.DEFINE_integer("devices", 1, "Number of devices that share a batch.", 1)
+flags.DEFINE_float("utilization", plan.UTILIZATION, "Assumed fraction of the hardware's peak.", 0.001, 1.0)
+flags.DEFINE_integer("examples", None, "Number of training examples, if the data set is missing here.")
+flags.DEFINE_integer("classes", None, "Number of classes, if the data set is missing here.")
 flags.DEFINE_string("target", None, "TPU slice to compile the step for, such as v5e-8, v3-8, v4-32 or v6e-8.")
-flags.DEFINE_bool("fsdp", False, "With --target, under KERAS_BACKEND=jax: divide weights and optimiser, too.")
-flags.DEFINE_bool("search", True, "With --target: search for the largest batch that fits, with and without remat.")
+flags.DEFINE_bool("fsdp", False, "With --target, under KERAS_BACKEND=jax: shard weights and optimizer, too.")
+flags.DEFINE_bool("search", True, "With --target: search for the largest batch size that fits, with and without remat.")
 flags.DEFINE_bool("json", False, "Write one JSON object instead of a table.")
 
 
@@ -56,24 +56,25 @@ def main(argv):
 
 
 def compile_for(target, recipe, classes, batch):
-    """What the TPU compiler says of the recipe as it is, of what fits if that does not, and of the largest batches."""
+    """Return the TPU compiler's results for the recipe, for changes that make it fit, and for the largest batches."""
     setting = tpu_plan.setting_of(recipe, flags.FLAGS.fsdp)
     planner = tpu_plan.of_recipe(recipe, classes, target, batch)
     estimate = planner.estimate(setting)
     remedies = [] if estimate.fits else planner.remedies(setting)
     largest = {}
     if flags.FLAGS.search:
-        for remat in sorted({setting.remat, planner.rematerialises}):
+        for remat in sorted({setting.remat, planner.rematerializes}):
             largest[remat] = planner.largest_batch(dataclasses.replace(setting, remat=remat))
     return estimate, remedies, largest, tpu_compiler.versions()
 
 
 def size_of_data(recipe):
-    """Examples, classes and what a batch consists of: from the flags, from what is known of public data sets (then the
-    last is None for pictures), or from the data.
+    """Return the number of examples and classes, and the specification of a batch.
+
+    They come from the flags, from the known public data sets (without a specification), or from the data itself.
     """
     options, name, split = flags.FLAGS, recipe.data.source, recipe.data.train_split
-    public = name.startswith(("tfds:", "tfrecord:", "vtab:"))  # slow to open, or asks for what is not prepared
+    public = name.startswith(("tfds:", "tfrecord:", "vtab:"))  # slow to open, or not prepared
     size, source = datasets.size(name, split) if public else datasets.Size(), None
     examples, classes = options.examples or size.examples, options.classes or size.classes
     if examples is None or classes is None or not public:
@@ -96,44 +97,45 @@ def size_of_data(recipe):
 
 
 def as_rows(recipe, planned, examples, classes, devices):
-    utilisation = flags.FLAGS.utilisation
+    utilization = flags.FLAGS.utilization
     model, counted = recipe.model, planned.cost
     tokens = f", {counted.tokens} tokens" if counted.tokens else ""
     rows = [
         ("model", f"{model.variant}, {model.image_size} px{tokens}, {classes:,} classes"),
         ("parameters", f"{counted.parameters:,}"),
-        ("multiply-adds", f"{amount(counted.macs)} an image, forward"),
-        ("operations", f"{amount(counted.training_flops)}FLOPs an image, forward and backward"),
-        ("", f"{amount(planned.step_flops)}FLOPs a step of {planned.batch_size:,} images"),
-        ("", f"{amount(planned.total_flops)}FLOPs in all"),
+        ("multiply-adds", f"{amount(counted.macs)}per image, forward"),
+        ("operations", f"{amount(counted.training_flops)}per image, forward and backward"),
+        ("", f"{amount(planned.step_flops)}per step of {planned.batch_size:,} images"),
+        ("", f"{amount(planned.total_flops)}in total"),
         ("length", f"{planned.total_steps:,} steps, {planned.examples_seen:,} images"),
         ("", f"{planned.epochs:,.1f} epochs of {examples:,} examples"),
-        ("memory", f"{size(planned.weights_bytes)} a device for weights, gradients and optimiser"),
+        ("memory", f"{size(planned.weights_bytes)} per device for weights, gradients and optimizer"),
         (
             "",
-            f"{size(planned.activations_bytes)} a device for activations, "
-            f"up to {size(cost.UNFUSED * planned.activations_bytes)} where the step is not compiled",
+            f"{size(planned.activations_bytes)} per device for saved activations, "
+            f"up to {size(cost.UNFUSED * planned.activations_bytes)} if the step is not compiled",
         ),
         ("devices", f"{devices}"),
         (
             "TPUv3-core-days",
-            f"{planned.core_days(utilisation):,.4g} at {utilisation:.0%} of 61.5 TFLOP/s (assumed)",
+            f"{planned.core_days(utilization):,.4g} at {utilization:.0%} of 61.5 TFLOP/s (assumed)",
         ),
     ]
+    published = [run for run in plan.PAPER if run.variant == model.variant]
     return rows + [
-        ("" if index else "in the paper", f"{run.core_days:,} for {run.name} ({published_utilisation(run)})")
-        for index, run in enumerate(plan.PAPER)
+        ("" if index else "in the paper", f"{run.core_days:,} for {run.name} ({published_utilization(run)})")
+        for index, run in enumerate(published)
     ]
 
 
-def published_utilisation(run):
-    shares = [f"{run.utilisation(epochs):.0%} for {epochs} epochs" for epochs in run.epochs]
-    return f"a utilisation of {' or '.join(shares)}"
+def published_utilization(run):
+    fractions = [f"{run.utilization(epochs):.0%} for {epochs} epochs" for epochs in run.epochs]
+    return f"a utilization of {' or '.join(fractions)}"
 
 
 def as_dict(recipe, planned, examples, classes, devices):
     counted = planned.cost
-    utilisation = flags.FLAGS.utilisation
+    utilization = flags.FLAGS.utilization
     return {
         "model": recipe.model.variant,
         "image_size": recipe.model.image_size,
@@ -152,22 +154,24 @@ def as_dict(recipe, planned, examples, classes, devices):
         "devices": devices,
         "weights_bytes_per_device": planned.weights_bytes,
         "activations_bytes_per_device": planned.activations_bytes,
-        "utilisation": utilisation,
-        "tpu_v3_core_days": planned.core_days(utilisation),
-        "paper_tpu_v3_core_days": {run.name: run.core_days for run in plan.PAPER},
+        "utilization": utilization,
+        "tpu_v3_core_days": planned.core_days(utilization),
+        "paper_tpu_v3_core_days": {
+            run.name: run.core_days for run in plan.PAPER if run.variant == recipe.model.variant
+        },
     }
 
 
 def amount(number):
-    """A number with its prefix: 17.6 G."""
+    """Return a number with its prefix: `"17.6 G"`."""
     for power, prefix in ((18, "E"), (15, "P"), (12, "T"), (9, "G"), (6, "M")):
         if number >= 10**power:
-            return f"{number / 10**power:.3g} {prefix}"
+            return f"{number / 10**power:.3g} {prefix} "
     return f"{number:,} "
 
 
 def size(count):
-    """A number of bytes with its unit."""
+    """Return a number of bytes with its unit."""
     for power, unit in ((3, "GiB"), (2, "MiB")):
         if count >= 1024**power:
             return f"{count / 1024**power:.3g} {unit}"

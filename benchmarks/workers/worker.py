@@ -1,7 +1,7 @@
 """Process that runs one step for each line on standard input and prints its time as JSON.
 
-The workers stand alone: they also run in environments that hold another package and not this one. A worker is started
-as `python WORKER.py SYSTEM WORK` with the fields of `Work` as JSON.
+Workers import nothing of this package at the top, because they also run in environments that have another one. A worker
+is started as `python WORKER.py SYSTEM WORK`, with the fields of `Work` as JSON.
 """
 
 import dataclasses

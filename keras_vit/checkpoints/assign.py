@@ -22,7 +22,7 @@ def assign(model: keras.Model, match: Match, allow_nonfinite: bool) -> None:
         allow_nonfinite: Whether to accept NaN and infinity.
 
     Raises:
-        CheckpointError: If a tensor is damaged, in which case nothing was changed.
+        CheckpointError: If a tensor is damaged. Nothing was changed then.
     """
     bindings = [binding for binding in match.checkpoint.bindings if match.wanted & set(binding.variables)]
     _verify(match.checkpoint.source, bindings, allow_nonfinite)

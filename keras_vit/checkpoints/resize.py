@@ -108,7 +108,7 @@ def _cubic(x: np.ndarray, a: float) -> np.ndarray:
 
 
 def resize_patch_kernel(kernel: np.ndarray, patch_size: tuple[int, int]) -> np.ndarray:
-    """Resize a patch embedding kernel so that it answers resized patches as it answered the originals.
+    """Resize a patch embedding kernel so that resized patches give the outputs of the originals.
 
     Args:
         kernel: Array `[height, width, channels, D]`.
@@ -136,8 +136,8 @@ def can_adapt_channels(old: int, new: int) -> bool:
 def adapt_channels(kernel: np.ndarray, channels: int, standardized: bool) -> np.ndarray:
     """Change the input channels of a kernel that was trained on three.
 
-    One channel gets the sum, which answers a gray image as the three equal channels did. Further channels get what
-    changes nothing at first: zeros, or the kernel's mean where weights are standardized.
+    One channel gets the sum, so that a gray image gives the output of its three equal channels. Further channels get
+    values that change nothing at first: zeros, or the kernel's mean where weights are standardized.
 
     Args:
         kernel: Array `[height, width, 3, filters]`.

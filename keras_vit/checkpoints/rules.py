@@ -17,7 +17,7 @@ Arrays = tuple[np.ndarray, ...]
 
 @dataclasses.dataclass(frozen=True)
 class Transform:
-    """Two inverse functions between the arrays of a file and those of a model.
+    """Pair of inverse functions between the arrays of a file and those of a model.
 
     Attributes:
         read: From (stored arrays, number of heads) to model arrays.
@@ -71,14 +71,14 @@ HEADS_OUT = each(
 
 
 def fused(inner: Transform, parts: int) -> Transform:
-    """Return a transform whose stored array is its parts (query, key, value) one behind the other."""
+    """Return a transform whose stored array is the concatenation of its parts (query, key, value)."""
     return Transform(
         lambda arrays, heads: inner.read(tuple(np.split(arrays[0], parts)), heads),
         lambda arrays: (np.concatenate(inner.write(arrays)),),
     )
 
 
-# One array of a stack of blocks, with as many model arrays as there are blocks.
+# One stored array for the arrays of all blocks.
 STACKED = Transform(lambda arrays, heads: tuple(arrays[0]), lambda arrays: (np.stack(arrays),))
 
 
@@ -103,14 +103,14 @@ def _any(array: np.ndarray) -> bool:
     return array.dtype.kind != "V" and bool(array.any())  # shapes alone are traced with an empty dtype
 
 
-# Tokens whose position is not stored: they have a zero slot in the model's table, which is folded into them in writing.
+# Tokens without a stored position: their slot in the model's table is zero. Writing adds the slot to the token.
 WITHOUT_SLOT = Transform(_read_without_slot, _write_without_slot)
 
 
 def register_slots(num_tokens: int) -> Transform:
     """Return a transform of (tokens ..., registers, table) where the stored table has entries for the registers.
 
-    They are added to the registers, which have none in the model; writing gives them zeros.
+    The model's table has none: reading adds them to the registers, and writing stores zeros.
     """
 
     def read(arrays: Arrays, heads: int) -> Arrays:
@@ -130,7 +130,7 @@ def register_slots(num_tokens: int) -> Transform:
 
 @dataclasses.dataclass(frozen=True)
 class Rule:
-    """Maps stored tensors to model variables.
+    """Correspondence of stored tensors and model variables.
 
     Attributes:
         stored: Templates of the stored names; `{i}` is a number, `{i:02d}` one of two digits, `{i+1}` one more.
@@ -151,7 +151,7 @@ def rule(stored: str | Sequence[str], variables: str | Sequence[str], transform:
 
 @dataclasses.dataclass(frozen=True)
 class Binding:
-    """A rule applied to names that exist.
+    """Rule applied to existing names.
 
     Attributes:
         stored: Names in the file.
@@ -233,7 +233,7 @@ def bind_stored(rules: Iterable[Rule], names: Iterable[str], depth: int = 0) -> 
 
 
 def bind_variables(rules: Iterable[Rule], names: Iterable[str], depth: int = 0) -> tuple[list[Binding], list[str]]:
-    """Apply rules to the names of a model's variables, in order to write them.
+    """Apply rules to the names of a model's variables, for writing.
 
     Returns:
         The bindings, and the names that no rule took.

@@ -10,7 +10,9 @@ that it would have seen, and the batch does not depend on how many workers share
 import tensorflow as tf
 
 from keras_vit import _checks
-from keras_vit.data import bad_images, mix, preprocess, records, seeds
+from keras_vit.data import mix, preprocess, records, seeds
+from keras_vit.data.bad_images import Log, Reporter
+from keras_vit.data.loading import load_batches
 from keras_vit.data.sources import IndexedSource, Source
 
 SHUFFLE_BUFFER = 50_000
@@ -27,7 +29,7 @@ def train_batches(
     mixup: float = 0.0,
     cutmix: float = 0.0,
     shuffle_buffer: int = SHUFFLE_BUFFER,
-    on_bad_image: str | bad_images.Log = "error",
+    on_bad_image: str | Log = "error",
 ) -> tf.data.Dataset:
     """Endless training batches, beginning with that of step `start_step`.
 
@@ -43,7 +45,7 @@ def train_batches(
         cutmix: the same for CutMix.
         shuffle_buffer: encoded examples to shuffle among, for sources that can only be read in order.
         on_bad_image: `"error"` stops with the path of the image; `"skip"` takes another in its place, and counts and
-            lists what it skipped in the log. A `bad_images.Log` skips and keeps the list.
+            lists what it skipped in the log. A `Log` skips and keeps the list.
 
     Returns:
         Dataset of {"image": uint8 [b, H, W, C], "label": int32 [b] or float32 [b, classes]}, with b = batch_size /
@@ -63,7 +65,8 @@ def train_batches(
         items = _train_items(source.num_examples, batch_size, rows, first_row, seed, start_step)
     else:
         items = records.train_items(source, batch_size, rows, first_row, seed, start_step, shuffle_buffer)
-    batches = bad_images.batches(items, load, source, rows, on_bad_image, training=True)
+    reporter = Reporter(source, load, on_bad_image, training=True)
+    batches = load_batches(items, load, source, rows, reporter, training=True)
     if mixing:
 
         def add_mix(step, batch):
@@ -79,7 +82,7 @@ def eval_batches(
     batch_size: int,
     shard_index: int = 0,
     num_shards: int = 1,
-    on_bad_image: str | bad_images.Log = "error",
+    on_bad_image: str | Log = "error",
 ) -> tf.data.Dataset:
     """One pass over a source, in its order, in full batches.
 
@@ -92,7 +95,7 @@ def eval_batches(
         batch_size: examples of a batch over all workers.
         shard_index: which worker this is.
         num_shards: of how many.
-        on_bad_image: `"error"`, `"skip"` (the example is masked, counted and listed) or a `bad_images.Log`.
+        on_bad_image: `"error"`, `"skip"` (the example is masked, counted and listed) or a `Log`.
 
     Returns:
         Dataset of {"image", "label", "mask": float32 [b]}.
@@ -112,7 +115,8 @@ def eval_batches(
         items = _eval_items(source.num_examples, batch_size, rows, shard_index * rows, steps)
     else:
         items = records.eval_items(source, batch_size, rows, shard_index * rows, steps)
-    batches = bad_images.batches(items, load, source, rows, on_bad_image, training=False, steps=steps)
+    reporter = Reporter(source, load, on_bad_image, training=False)
+    batches = load_batches(items, load, source, rows, reporter, training=False, steps=steps)
     return _finish(batches.apply(tf.data.experimental.assert_cardinality(steps)))
 
 

@@ -5,7 +5,7 @@ from the seed and the epoch. To resume within an epoch, records are read and pas
 """
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import tensorflow as tf
 
@@ -66,6 +66,22 @@ class RecordSource(Source):
             return {**self.parse(item["record"]), "origin": origin}
 
         return tf.data.Dataset.range(len(self.slices)).flat_map(self.read).map(example)
+
+    keys = ("file", "number")
+
+    def following(self, item: dict[str, tf.Tensor]) -> tf.data.Dataset:
+        """Items that may take the place of one whose image cannot be read: the others of its file, in a circle."""
+        file, number = item["file"], item["number"]
+        behind = self.read(file).filter(lambda record: record["number"] > number)
+        before = self.read(file).take_while(lambda record: record["number"] < number)
+        return behind.concatenate(before).map(lambda record: {**item, **record})
+
+    def tried(self, identity: dict[str, int], count: int) -> Iterator[tuple[str, dict[str, tf.Tensor]]]:
+        """The first `count` of an item and those that follow it, each with its origin."""
+        item = {key: tf.constant(value, tf.int64) for key, value in identity.items()}
+        first = self.read(item["file"]).filter(lambda record: record["number"] == item["number"])
+        for record in first.concatenate(self.following(item)).take(count):
+            yield self.origin(identity["file"], int(record["number"])), record
 
     def origin(self, file: int, number: int) -> str:
         """Names a record in messages."""

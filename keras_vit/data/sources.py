@@ -1,7 +1,7 @@
 """What a source of images is: a collection of (image, label), with class names and counts."""
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import tensorflow as tf
@@ -20,7 +20,10 @@ class Source:
         class_names: names of the classes, in the order of the labels.
         multi_label: whether an example may have several labels; then a label is a float32 vector of zeros and ones.
         encoded: whether images are encoded files (they need a "decode" operation) rather than arrays.
+        keys: entries of an item that tell which example it is.
     """
+
+    keys: tuple[str, ...]
 
     def __init__(self, name: str, split: str, num_examples: int, class_names: Sequence[str], multi_label: bool = False):
         self.name = name
@@ -46,6 +49,8 @@ class Source:
 class IndexedSource(Source):
     """A source whose examples can be fetched in any order: arrays in memory, or files of one image each."""
 
+    keys = ("index",)
+
     def fetch(self, index: tf.Tensor) -> dict[str, tf.Tensor]:
         """Example number `index` (int64 scalar) as {"image", "label"}, in TensorFlow operations."""
         raise NotImplementedError
@@ -56,6 +61,17 @@ class IndexedSource(Source):
 
         indices = tf.data.Dataset.range(self.num_examples)
         return indices.map(lambda index: {**self.fetch(index), "origin": origin(index)})
+
+    def following(self, item: dict[str, tf.Tensor]) -> tf.data.Dataset:
+        """Items that may take the place of one whose image cannot be read: the next half of the source."""
+        offsets = tf.data.Dataset.range(1, self.num_examples // 2 + 1)
+        return offsets.map(lambda offset: {**item, "index": (item["index"] + offset) % self.num_examples})
+
+    def tried(self, identity: dict[str, int], count: int) -> Iterator[tuple[str, dict[str, tf.Tensor]]]:
+        """The first `count` of an item and those that follow it, each with its origin."""
+        for offset in range(count):
+            index = (identity["index"] + offset) % self.num_examples
+            yield self.origin(index), {"index": tf.constant(index, tf.int64)}
 
     def origin(self, index: int) -> str:
         """Where example number `index` comes from, for messages: a path where there is one."""

@@ -1,23 +1,27 @@
-"""Measuring networks, given as functions of arrays: scores against labels, and what their features are good for."""
+"""Evaluators: accuracy of a classifier, and what its features are good for.
+
+An evaluator measures a `Context`: a classifier, see `keras_vit.inference.open_classifier`, and its data. Programs and
+recipes create evaluators by name in a `Suite`. The functions behind them take arrays.
+"""
 
 from keras_vit.evaluators import classes, classification, fewshot, knn, linear_probe, real, report, subsets, vtab
 from keras_vit.evaluators.classification import ClassificationMetrics, evaluate
+from keras_vit.evaluators.context import Context, Split
+from keras_vit.evaluators.evaluator import Evaluator, NotMeasurable, Result
 from keras_vit.evaluators.features import collect
-from keras_vit.evaluators.result import Findings, Result
 from keras_vit.evaluators.scheduled import Scheduled
 from keras_vit.evaluators.splits import opener
-from keras_vit.evaluators.subject import NotMeasurable, Split, Subject
 from keras_vit.evaluators.suite import EVALUATORS, Suite
 
 __all__ = [
     "EVALUATORS",
     "ClassificationMetrics",
-    "Findings",
+    "Context",
+    "Evaluator",
     "NotMeasurable",
     "Result",
     "Scheduled",
     "Split",
-    "Subject",
     "Suite",
     "classes",
     "classification",

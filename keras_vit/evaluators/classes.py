@@ -1,4 +1,4 @@
-"""Whether the classes of some data are those of a model."""
+"""Comparison of the classes of data with those of a model."""
 
 from collections.abc import Sequence
 
@@ -6,15 +6,15 @@ from absl import logging
 
 
 def check(name: str, class_names: Sequence[str], known: Sequence[str]) -> None:
-    """Refuses data whose labels cannot be compared with a model's scores; warns where only the names differ.
+    """Refuse data whose labels cannot be compared with a model's scores, and warn if only the names differ.
 
     Args:
-        name: Of the data.
-        class_names: Of the data, in the order of the labels.
-        known: Names of the model's classes, in the order of the scores.
+        name: Name of the data.
+        class_names: Classes of the data, in the order of the labels.
+        known: Classes of the model, in the order of the scores.
 
     Raises:
-        ValueError: If there are more or fewer classes, or the same in another order.
+        ValueError: If the number of classes differs, or the order of the same classes.
     """
     if len(class_names) != len(known):
         raise ValueError(
@@ -29,7 +29,7 @@ def check(name: str, class_names: Sequence[str], known: Sequence[str]) -> None:
             f"Received: {summary(class_names)}."
         )
     logging.warning(
-        "The classes of %s are called %s, those of the model %s: compared by their numbers.",
+        "The classes of %s are called %s, those of the model %s. They are compared by their numbers.",
         name,
         summary(class_names),
         summary(known),
@@ -37,5 +37,5 @@ def check(name: str, class_names: Sequence[str], known: Sequence[str]) -> None:
 
 
 def summary(names: Sequence[str]) -> str:
-    """The first names."""
+    """Return the first names."""
     return ", ".join(names[:5]) + (", ..." if len(names) > 5 else "")

@@ -1,12 +1,75 @@
-"""Classification metrics over any `predict` callable: a Keras model, a SavedModel and a TFLite file measure alike."""
+"""Accuracy, loss, calibration and confusion of scores against labels."""
+
+import dataclasses
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from keras_vit import _checks
+from keras_vit.evaluators.evaluator import Evaluator, Result
+
+if TYPE_CHECKING:
+    from keras_vit.evaluators.context import Context, Split
+
 CALIBRATION_BINS = 15
-# Artefacts answer in float32: what has become 0 was below the first of these, what has become 1 was within the second
-# of it.
+# Probabilities are float32: a 0 stands for less than the first number, a 1 for less than the second number below 1.
 _TINY = np.finfo(np.float32).tiny
 _EPSILON = np.finfo(np.float32).epsneg
+
+
+@dataclasses.dataclass(kw_only=True)
+class Classification(Evaluator):
+    """Accuracy, top-5 accuracy, loss and calibration.
+
+    Attributes:
+        source: Data set; None for that of the context.
+        split: Split to test on; None for that of the context.
+        pp: Preprocessing string; None for that of the classifier.
+    """
+
+    source: str | None = None
+    split: str | None = None
+    pp: str | None = None
+
+    def __post_init__(self):
+        for name in ("source", "split", "pp"):
+            _checks.optional_text(name, getattr(self, name))
+
+    def place(self, context: "Context") -> tuple[str, str, str]:
+        """Return source, split and preprocessing string."""
+        return self.source or context.source, self.split or context.eval_split, self.pp or context.preprocess
+
+    def open(self, context: "Context") -> "Split":
+        """Open the data."""
+        return context.open_fitting(*self.place(context))
+
+    def check(self, context: "Context") -> None:
+        opened = self.open(context)
+        context.check_classes(self.place(context)[0], opened)
+        check_labels(opened, context)
+
+    def measure(self, context: "Context") -> Result:
+        opened = self.open(context)
+        result = evaluate(
+            context.classifier.scores,
+            opened.batches,
+            opened.num_classes,
+            output=context.output,
+            scores_are=context.classifier.scores_are,
+        )
+        details = {name: result[name] for name in ("non_finite", "per_class", "class_examples", "confusion")}
+        return Result(single_numbers(result), details=details)
+
+
+def check_labels(opened: "Split", context: "Context") -> None:
+    """Refuse labels of several classes for a model that predicts one.
+
+    Raises:
+        ValueError: If the model was not trained with the sigmoid loss.
+    """
+    if opened.multi_label and context.output != "sigmoid":
+        raise ValueError("Labels of several classes need a model that was trained with the sigmoid loss.")
 
 
 class ClassificationMetrics:
@@ -14,12 +77,17 @@ class ClassificationMetrics:
 
     Args:
         num_classes: Number of classes `C`.
-        output: "softmax" (one class an image) or "sigmoid" (each class on its own), as the model was trained.
-        scores_are: "logits", or "probabilities" for artifacts that end in the softmax or sigmoid.
+        output: `"softmax"` (one class per image) or `"sigmoid"` (any number), as the model was trained.
+        scores_are: `"logits"` or `"probabilities"`: what `update` receives.
         num_bins: Number of equally wide confidence bins of the calibration error.
 
     References:
         Guo et al. 2017, "On Calibration of Modern Neural Networks", for the expected calibration error.
+
+    Example:
+        metrics = keras_vit.evaluators.ClassificationMetrics(num_classes=10)
+        metrics.update(model.predict(images), labels)
+        print(metrics.result()["accuracy"])
     """
 
     def __init__(
@@ -46,8 +114,8 @@ class ClassificationMetrics:
         self._multi_label = None
         self._ranking = []  # (probabilities, labels) of multi-label data: average precision needs all of them at once
 
-    def update(self, scores, labels, mask=None) -> None:
-        """Adds one batch.
+    def update(self, scores: np.ndarray, labels: np.ndarray, mask: np.ndarray | None = None) -> None:
+        """Add one batch.
 
         Args:
             scores: Logits or probabilities, `[B, C]`.
@@ -92,11 +160,11 @@ class ClassificationMetrics:
             np.add.at(self._confusion, (labels[finite], order[finite, 0]), 1)
             self._add_to_bins(probabilities.max(axis=-1)[finite], correct[finite])
 
-    def result(self) -> dict:
-        """Everything measured so far.
+    def result(self) -> dict[str, Any]:
+        """Return the metrics of all batches.
 
         Returns:
-            A dictionary: `examples` (rows that counted), `non_finite` (rows with NaN or infinity, counted as wrong),
+            `examples` (number of rows), `non_finite` (rows with NaN or infinity, which count as wrong),
             `accuracy`, `top5`, `loss` (mean over examples; sigmoid losses are summed over classes), `ece`,
             `per_class` (accuracy, or recall at 0.5 of multi-label data; NaN for classes without examples),
             `class_examples` (number of examples per class),
@@ -120,7 +188,7 @@ class ClassificationMetrics:
             "mean_average_precision": self._mean_average_precision() if self._multi_label else None,
         }
 
-    def _check(self, scores, labels, mask):
+    def _check(self, scores: np.ndarray, labels: np.ndarray, mask: np.ndarray) -> None:
         if scores.ndim != 2 or scores.shape[1] != self.num_classes:
             raise ValueError(f"scores must have the shape [B, {self.num_classes}]. Received: shape {scores.shape}.")
         if labels.ndim not in (1, 2) or len(labels) != len(scores) or len(mask) != len(scores):
@@ -142,8 +210,8 @@ class ClassificationMetrics:
         if len(wrong):
             raise ValueError(f"labels must lie in [0, {self.num_classes}). Received: {wrong[0]}.")
 
-    def _probabilities_and_losses(self, scores, targets):
-        """Probabilities `[B, C]` and the loss of each row `[B]`."""
+    def _probabilities_and_losses(self, scores: np.ndarray, targets: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return probabilities `[B, C]` and the loss of each row `[B]`."""
         if self.scores_are == "probabilities":
             probabilities = scores
             losses = -np.where(targets, np.log(np.maximum(probabilities, _TINY)), 0.0).sum(axis=-1)
@@ -159,7 +227,7 @@ class ClassificationMetrics:
             losses = np.logaddexp(0.0, np.where(targets, -scores, scores)).sum(axis=-1)
         return probabilities, losses
 
-    def _add_to_bins(self, confidence, correct):
+    def _add_to_bins(self, confidence: np.ndarray, correct: np.ndarray) -> None:
         num_bins = len(self._bin_counts)
         # Bins are (0, 1/n], (1/n, 2/n], ...: the right edge belongs to the bin, as in the paper.
         bins = np.clip(np.ceil(confidence * num_bins).astype(int) - 1, 0, num_bins - 1)
@@ -167,11 +235,11 @@ class ClassificationMetrics:
         np.add.at(self._bin_correct, bins, correct)
         np.add.at(self._bin_confidence, bins, confidence)
 
-    def _calibration_error(self):
+    def _calibration_error(self) -> float:
         total = self._bin_counts.sum()
         return float(np.abs(self._bin_correct - self._bin_confidence).sum() / total) if total else float("nan")
 
-    def _mean_average_precision(self):
+    def _mean_average_precision(self) -> float:
         probabilities, targets = (np.concatenate(parts) for parts in zip(*self._ranking, strict=True))
         precisions = []
         for column in np.flatnonzero(targets.any(axis=0)):
@@ -182,11 +250,11 @@ class ClassificationMetrics:
         return float(np.mean(precisions)) if precisions else float("nan")
 
 
-def numbers(result: dict) -> dict[str, float]:
-    """The single numbers of a result that say something: what a table or a curve shows of it.
+def single_numbers(result: dict[str, Any]) -> dict[str, float]:
+    """Return the single numbers of a result, for tables and curves.
 
     Args:
-        result: The dictionary of `ClassificationMetrics.result`.
+        result: What `ClassificationMetrics.result` returned.
     """
     names = ["accuracy", "top5", "loss", "ece", "examples", "mean_average_precision"]
     names += ["non_finite"] if result["non_finite"] else []
@@ -194,26 +262,30 @@ def numbers(result: dict) -> dict[str, float]:
 
 
 def evaluate(
-    predict,
-    batches,
+    predict: Callable[[np.ndarray], np.ndarray],
+    batches: Iterable[dict],
     num_classes: int,
     *,
     output: str = "softmax",
     scores_are: str = "logits",
     num_bins: int = CALIBRATION_BINS,
-) -> dict:
-    """Measures a classifier on one pass over the data.
+) -> dict[str, Any]:
+    """Measure a classifier on one pass over the data.
 
     Args:
-        predict: Takes images (float32 `[B, H, W, C]`, ready for the model) and returns scores `[B, num_classes]`.
-        batches: Yields dictionaries with "image", "label" and, where rows are padding, "mask".
+        predict: Function from images (float32 `[B, H, W, C]`, preprocessed) to scores `[B, num_classes]`.
+        batches: Yields dictionaries with "image", "label" and, if rows are padding, "mask".
         num_classes: Number of classes.
-        output: "softmax" or "sigmoid", as the model was trained.
-        scores_are: "logits" or "probabilities": what `predict` returns.
+        output: `"softmax"` or `"sigmoid"`, as the model was trained.
+        scores_are: `"logits"` or `"probabilities"`: what `predict` returns.
         num_bins: Number of confidence bins of the calibration error.
 
     Returns:
-        The dictionary of `ClassificationMetrics.result`.
+        What `ClassificationMetrics.result` returns.
+
+    Example:
+        batches = [{"image": images, "label": labels}]
+        print(keras_vit.evaluators.evaluate(model.predict, batches, num_classes=10)["accuracy"])
     """
     metrics = ClassificationMetrics(num_classes, output, scores_are, num_bins)
     for batch in batches:

@@ -1,28 +1,98 @@
-"""Collecting what a network makes of a whole split: features or scores, with their labels."""
+"""Evaluators of features: they learn from the features of one split and test on those of another."""
 
-from collections.abc import Callable, Iterable
+import abc
+import dataclasses
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from keras_vit import _checks
+from keras_vit.evaluators.evaluator import Evaluator, Result
 
-def collect(function: Callable, batches: Iterable[dict]) -> tuple[np.ndarray, np.ndarray]:
-    """Runs a function over one pass of batches and drops the rows that are padding.
+if TYPE_CHECKING:
+    from keras_vit.evaluators.context import Context
+
+Labeled = tuple[np.ndarray, np.ndarray]  # features [N, D] and labels [N]
+
+
+@dataclasses.dataclass(kw_only=True)
+class FeatureEvaluator(Evaluator):
+    """Evaluator of features, whose data may have any classes.
+
+    Attributes:
+        source: Data set; None for that of the context.
+        train_split: Split to learn from; None for that of the context.
+        eval_split: Split to test on; None for that of the context.
+        pp: Preprocessing string; None for that of the classifier.
+    """
+
+    source: str | None = None
+    train_split: str | None = None
+    eval_split: str | None = None
+    pp: str | None = None
+
+    def __post_init__(self):
+        for name in ("source", "train_split", "eval_split", "pp"):
+            _checks.optional_text(name, getattr(self, name))
+
+    def splits(self, context: "Context") -> list[tuple[str, str, str]]:
+        """Return source, split and preprocessing string to learn from and to test on."""
+        source, pp = self.source or context.source, self.pp or context.preprocess
+        splits = self.train_split or context.train_split, self.eval_split or context.eval_split
+        return [(source, split, pp) for split in splits]
+
+    def check(self, context: "Context") -> None:
+        context.require_features()
+        check_splits(context, self.splits(context))
+
+    def measure(self, context: "Context") -> Result:
+        (train, num_classes), (test, _) = (context.features(*split) for split in self.splits(context))
+        return Result(self.evaluate(train, test, num_classes))
+
+    @abc.abstractmethod
+    def evaluate(self, train: Labeled, test: Labeled, num_classes: int) -> dict[str, float]:
+        """Return the metrics of a classifier that is trained on features of `train`, on those of `test`."""
+
+
+def check_splits(context: "Context", splits: Sequence[tuple[str, str, str]]) -> None:
+    """Open splits, whose examples must have one class each, of the same classes.
+
+    Raises:
+        ValueError: If they do not, or their images do not fit the classifier.
+    """
+    opened = [context.open_fitting(*split) for split in splits]
+    for (source, name, _), split in zip(splits, opened, strict=True):
+        if split.multi_label:
+            raise ValueError(f"One class per example is needed. Received: {source!r}, whose examples have several.")
+        if split.num_classes != opened[0].num_classes:
+            raise ValueError(
+                f"All splits must have the same classes. Received: {opened[0].num_classes} in {splits[0][1]!r} and "
+                f"{split.num_classes} in {name!r} of {source!r}."
+            )
+
+
+def collect(function: Callable[[np.ndarray], np.ndarray], batches: Iterable[dict]) -> Labeled:
+    """Run a function over one pass of batches, and drop the rows that are padding.
 
     Args:
-        function: Takes images (float32 `[B, H, W, C]`, ready for the model) and returns `[B, D]`.
-        batches: Yields dictionaries with "image", "label" and, where rows are padding, "mask".
+        function: Function from images (float32 `[B, H, W, C]`, preprocessed) to `[B, D]`.
+        batches: Yields dictionaries with "image", "label" and, if rows are padding, "mask".
 
     Returns:
-        Outputs float32 `[N, D]` and labels `[N]`, or `[N, classes]` of multi-label data.
+        Outputs float32 `[N, D]`, and labels `[N]` or, of multi-label data, `[N, classes]`.
 
     Raises:
         ValueError: If there is no example, or the outputs are not `[B, D]`.
+
+    Example:
+        features, labels = keras_vit.evaluators.collect(classifier.features, split.batches)
     """
     outputs, labels = [], []
     for batch in batches:
         values, truth = np.asarray(function(batch["image"])), np.asarray(batch["label"])
         if values.ndim != 2 or len(values) != len(truth):
-            raise ValueError(f"A vector for each image is expected, [{len(truth)}, D]. Received: shape {values.shape}.")
+            raise ValueError(f"One vector per image is expected, [{len(truth)}, D]. Received: shape {values.shape}.")
         kept = np.asarray(batch["mask"]) > 0 if "mask" in batch else np.ones(len(truth), bool)
         outputs.append(values[kept].astype(np.float32))
         labels.append(truth[kept])
@@ -32,10 +102,14 @@ def collect(function: Callable, batches: Iterable[dict]) -> tuple[np.ndarray, np
 
 
 def check_labels(labels: np.ndarray, num_classes: int, what: str) -> np.ndarray:
-    """Returns labels as int64 `[N]`, after checking that there is one class an example and each exists."""
+    """Return labels as int64 `[N]`.
+
+    Raises:
+        ValueError: If there are several classes per example, or a class number is out of range.
+    """
     labels = np.asarray(labels)
     if labels.ndim != 1:
-        raise ValueError(f"{what} needs one class an example, labels [N]. Received: shape {labels.shape}.")
+        raise ValueError(f"{what} needs one class per example, labels [N]. Received: shape {labels.shape}.")
     wrong = labels[(labels < 0) | (labels >= num_classes)]
     if len(wrong):
         raise ValueError(f"The labels of {what} must lie in [0, {num_classes}). Received: {wrong[0]}.")
@@ -43,6 +117,6 @@ def check_labels(labels: np.ndarray, num_classes: int, what: str) -> np.ndarray:
 
 
 def standardization(features: np.ndarray, epsilon: float = 1e-5) -> tuple[np.ndarray, np.ndarray]:
-    """Mean and standard deviation plus `epsilon` of each feature, float64 `[1, D]`."""
+    """Return mean, and standard deviation plus `epsilon`, of each feature, float64 `[1, D]`."""
     features = features.astype(np.float64)
     return features.mean(axis=0, keepdims=True), features.std(axis=0, keepdims=True) + epsilon

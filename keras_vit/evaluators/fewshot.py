@@ -1,21 +1,45 @@
-"""Few-shot accuracy by regularised least squares on frozen features, in closed form."""
+"""Few-shot accuracy: regularized least squares on frozen features, in closed form."""
 
-from collections.abc import Iterable
+import dataclasses
+from collections.abc import Sequence
 
 import numpy as np
 
-from keras_vit.evaluators import arguments
-from keras_vit.evaluators.features import check_labels, standardization
+from keras_vit import _checks
+from keras_vit.evaluators.features import FeatureEvaluator, Labeled, check_labels, standardization
 
-BIAS = 100.0  # a constant feature so large that its weight, the bias, is hardly regularised
+BIAS = 100.0  # a constant feature so large that its weight, the bias, is hardly regularized
 L2 = 2.0**10
 SHOTS = (1, 5, 10, 25)
+SEEDS = 3
+
+
+@dataclasses.dataclass(kw_only=True)
+class FewShot(FeatureEvaluator):
+    """Accuracy from few examples per class, see `evaluate`.
+
+    Attributes:
+        shots: Number of examples per class, or several.
+        l2: Strength of the regularization.
+        seeds: Number of draws, or the seeds themselves.
+    """
+
+    shots: int | Sequence[int] = SHOTS
+    l2: float = L2
+    seeds: int | Sequence[int] = SEEDS
+
+    def __post_init__(self):
+        super().__post_init__()
+        self.shots, self.l2, self.seeds = _checked(self.shots, self.l2, self.seeds)
+
+    def evaluate(self, train: Labeled, test: Labeled, num_classes: int) -> dict[str, float]:
+        return evaluate(train, test, num_classes, self.shots, self.l2, self.seeds)
 
 
 class RidgeClassifier:
-    """Least squares from features to targets -1 and 1, solved at once for any strength of the regularisation.
+    """Least squares from features to targets -1 and 1, solved at once for any strength of the regularization.
 
-    Features are whitened one by one, by the mean and deviation of the training set, and a constant is added to them.
+    Features are standardized with the mean and deviation of the training set, and a constant is added to them.
 
     Args:
         features: `[N, D]`.
@@ -31,7 +55,7 @@ class RidgeClassifier:
         self.mean, self.deviation = standardization(features)
         x = self._inputs(features)  # [N, D + 1]
         y = 2.0 * np.eye(num_classes)[labels] - 1.0  # [N, C]
-        # (X'X + l2)^-1 X'y, or the same as X'(XX' + l2)^-1 y, by the smaller of both symmetric matrices.
+        # (X'X + l2)^-1 X'y, or the equal X'(XX' + l2)^-1 y: the smaller of both symmetric matrices is used.
         if len(x) >= x.shape[1]:
             self.eigenvalues, vectors = np.linalg.eigh(x.T @ x)  # [D + 1], [D + 1, D + 1]
             self.left, self.right = vectors, vectors.T @ (x.T @ y)
@@ -40,68 +64,64 @@ class RidgeClassifier:
             self.left, self.right = x.T @ vectors, vectors.T @ y
 
     def _inputs(self, features: np.ndarray) -> np.ndarray:
-        white = (features.astype(np.float64) - self.mean) / self.deviation
-        return np.pad(white, ((0, 0), (0, 1)), constant_values=BIAS)
+        standardized = (features.astype(np.float64) - self.mean) / self.deviation
+        return np.pad(standardized, ((0, 0), (0, 1)), constant_values=BIAS)
 
     def predict(self, features: np.ndarray, l2: float) -> np.ndarray:
-        """Class numbers `[N]` of features `[N, D]`, with the regularisation `l2` > 0."""
+        """Return class numbers `[N]` of features `[N, D]`, with the regularization `l2` > 0."""
         if l2 <= 0:
             raise ValueError(f"l2 must be positive. Received: l2={l2}.")
         weights = (self.left / (self.eigenvalues + l2)) @ self.right  # [D + 1, C]
         return (self._inputs(features) @ weights).argmax(axis=1)
 
 
-def shots_of(labels: np.ndarray, shots: int, num_classes: int, seed: int) -> np.ndarray:
-    """Indices of the first `shots` examples of each class, in an order that depends on `seed`."""
-    rng = np.random.default_rng(seed)
-    return np.concatenate([rng.permutation(np.flatnonzero(labels == c))[:shots] for c in range(num_classes)])
-
-
-def check(shots: int | Iterable[int] = SHOTS, l2: float = L2, seeds: int | Iterable[int] = 3) -> dict:
-    """Returns the options of `evaluate` by name, after checking them.
-
-    Raises:
-        ValueError: If a number is out of range.
-    """
-    return {
-        "shots": arguments.counts("shots", shots),
-        "l2": arguments.positive("l2", l2),
-        "seeds": arguments.seeds(seeds),
-    }
-
-
 def evaluate(
-    train: tuple[np.ndarray, np.ndarray],
-    test: tuple[np.ndarray, np.ndarray],
+    train: Labeled,
+    test: Labeled,
     num_classes: int,
-    shots: int | Iterable[int] = SHOTS,
+    shots: int | Sequence[int] = SHOTS,
     l2: float = L2,
-    seeds: int | Iterable[int] = 3,
+    seeds: int | Sequence[int] = SEEDS,
 ) -> dict[str, float]:
-    """Accuracy on the test set from few examples of each class.
+    """Measure the accuracy on the test set from few examples per class.
 
     Args:
         train: Features `[N, D]` and labels `[N]` to choose the examples from.
         test: Features and labels of the test set.
         num_classes: Number of classes.
-        shots: Numbers of examples a class, or one; a class that has fewer gives all it has.
-        l2: Strength of the regularisation.
+        shots: Number of examples per class, or several. A class that has fewer gives all it has.
+        l2: Strength of the regularization.
         seeds: Number of draws, 0, 1, 2 ..., or the seeds themselves.
 
     Returns:
         For each number of shots `"10shot"`, the mean over the draws, and `"10shot_std"`, their standard deviation.
+
+    Example:
+        metrics = keras_vit.evaluators.fewshot.evaluate(train, test, num_classes=10, shots=(1, 5))
     """
-    options = check(shots, l2, seeds)
+    shots, l2, seeds = _checked(shots, l2, seeds)
     train_features, train_labels = np.asarray(train[0]), check_labels(train[1], num_classes, "the training set")
     test_features, test_labels = np.asarray(test[0]), check_labels(test[1], num_classes, "the test set")
-    accuracies: dict[int, list[float]] = {count: [] for count in options["shots"]}
-    for seed in options["seeds"]:
+    accuracies: dict[int, list[float]] = {count: [] for count in shots}
+    for seed in seeds:
         for count, results in accuracies.items():
-            chosen = shots_of(train_labels, count, num_classes, seed)
+            chosen = draw(train_labels, count, num_classes, seed)
             classifier = RidgeClassifier(train_features[chosen], train_labels[chosen], num_classes)
-            results.append(float((classifier.predict(test_features, options["l2"]) == test_labels).mean()))
+            results.append(float((classifier.predict(test_features, l2) == test_labels).mean()))
     metrics = {}
     for count, results in accuracies.items():
         metrics[f"{count}shot"] = float(np.mean(results))
         metrics[f"{count}shot_std"] = float(np.std(results))
     return metrics
+
+
+def _checked(shots, l2, seeds) -> tuple[tuple[int, ...], float, tuple[int, ...]]:
+    several = isinstance(seeds, Sequence) and not isinstance(seeds, str)
+    seeds = _checks.positive_ints("seeds", seeds, 0) if several else range(_checks.positive_int("seeds", seeds))
+    return _checks.positive_ints("shots", shots), _checks.finite_number("l2", l2), tuple(seeds)
+
+
+def draw(labels: np.ndarray, shots: int, num_classes: int, seed: int) -> np.ndarray:
+    """Return indices of the first `shots` examples of each class, in an order that depends on `seed`."""
+    rng = np.random.default_rng(seed)
+    return np.concatenate([rng.permutation(np.flatnonzero(labels == c))[:shots] for c in range(num_classes)])

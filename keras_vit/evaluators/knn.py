@@ -1,59 +1,73 @@
-"""Accuracy of the nearest neighbours among frozen features."""
+"""Accuracy of the nearest neighbors among frozen features."""
 
-from collections.abc import Iterable
+import dataclasses
+from collections.abc import Sequence
 
 import numpy as np
 
-from keras_vit.evaluators import arguments
-from keras_vit.evaluators.features import check_labels
+from keras_vit import _checks
+from keras_vit.evaluators.features import FeatureEvaluator, Labeled, check_labels
 
-NEIGHBOURS = (1, 5, 10, 20, 50, 100, 200)
+NEIGHBORS = (1, 5, 10, 20, 50, 100, 200)
 TEMPERATURE = 0.07
-_ROWS = 1_024  # test examples compared at a time, to bound the memory
+_ROWS = 1_024  # test examples compared at a time, to limit the memory
 
 
-def check(neighbours: int | Iterable[int] = NEIGHBOURS, temperature: float = TEMPERATURE) -> dict:
-    """Returns the options of `evaluate` by name, after checking them.
+@dataclasses.dataclass(kw_only=True)
+class Knn(FeatureEvaluator):
+    """Accuracy of the nearest neighbors, see `evaluate`.
 
-    Raises:
-        ValueError: If a number is out of range.
+    Attributes:
+        neighbors: Number of neighbors, or several.
+        temperature: Temperature of their votes.
     """
-    return {
-        "neighbours": arguments.counts("neighbours", neighbours),
-        "temperature": arguments.positive("temperature", temperature),
-    }
+
+    neighbors: int | Sequence[int] = NEIGHBORS
+    temperature: float = TEMPERATURE
+
+    def __post_init__(self):
+        super().__post_init__()
+        self.neighbors = _checks.positive_ints("neighbors", self.neighbors)
+        self.temperature = _checks.finite_number("temperature", self.temperature)
+
+    def evaluate(self, train: Labeled, test: Labeled, num_classes: int) -> dict[str, float]:
+        return evaluate(train, test, num_classes, self.neighbors, self.temperature)
 
 
 def evaluate(
-    train: tuple[np.ndarray, np.ndarray],
-    test: tuple[np.ndarray, np.ndarray],
+    train: Labeled,
+    test: Labeled,
     num_classes: int,
-    neighbours: int | Iterable[int] = NEIGHBOURS,
+    neighbors: int | Sequence[int] = NEIGHBORS,
     temperature: float = TEMPERATURE,
 ) -> dict[str, float]:
-    """Accuracy of a vote of the nearest training examples.
+    """Measure the accuracy of a vote of the nearest training examples.
 
-    Nearness is the cosine of two feature vectors; each neighbour votes with `exp(cosine / temperature)`.
+    Neighbors are compared by the cosine of their features. Each votes with `exp(cosine / temperature)`.
 
     Args:
         train: Features `[N, D]` and labels `[N]`.
         test: Features and labels of the test set.
         num_classes: Number of classes.
-        neighbours: Numbers of neighbours, or one; those beyond the size of the training set are left out.
-        temperature: The smaller, the more the nearest decide.
+        neighbors: Number of neighbors, or several. Those above the size of the training set are left out.
+        temperature: Temperature of the votes. The lower it is, the more the nearest decide.
 
     Returns:
-        For each number of neighbours k, the accuracy as `"k20"`.
+        For each number of neighbors k, the accuracy as `"k20"`.
 
     References:
         Wu et al. 2018, "Unsupervised Feature Learning via Non-Parametric Instance Discrimination", section 3.4
+
+    Example:
+        metrics = keras_vit.evaluators.knn.evaluate(train, test, num_classes=10, neighbors=(1, 20))
     """
-    neighbours, temperature = check(neighbours, temperature).values()
+    neighbors = _checks.positive_ints("neighbors", neighbors)
+    temperature = _checks.finite_number("temperature", temperature)
     train_labels = check_labels(train[1], num_classes, "the training set")
     test_labels = check_labels(test[1], num_classes, "the test set")
-    counts = sorted({k for k in neighbours if k <= len(train_labels)})
+    counts = sorted({k for k in neighbors if k <= len(train_labels)})
     if not counts:
-        raise ValueError(f"No number of neighbours lies in [1, {len(train_labels)}]. Received: {neighbours}.")
+        raise ValueError(f"No number of neighbors lies in [1, {len(train_labels)}]. Received: neighbors={neighbors}.")
     keys, queries = _normalized(train[0]), _normalized(test[0])
     correct = np.zeros(len(counts), np.int64)
     for start in range(0, len(queries), _ROWS):
@@ -77,7 +91,7 @@ def _normalized(features: np.ndarray) -> np.ndarray:
 
 
 def _largest(values: np.ndarray, count: int) -> np.ndarray:
-    """Indices `[B, count]` of the largest values of each row `[B, N]`, in falling order; of equals, the first."""
+    """Return indices `[B, count]` of the largest values of each row `[B, N]`, largest first; of equals, the first."""
     if count < values.shape[1]:
         some = np.sort(np.argpartition(-values, count - 1, axis=1)[:, :count], axis=1)
     else:

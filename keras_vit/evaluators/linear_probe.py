@@ -1,48 +1,90 @@
-"""Accuracy of a linear classifier on frozen features, its regularisation chosen on held-out examples."""
+"""Accuracy of a linear classifier on frozen features, with its regularization chosen on held-out examples."""
 
-from collections.abc import Iterable
+import dataclasses
+from collections.abc import Callable, Sequence
 
 import numpy as np
+from scipy import optimize
 
 from keras_vit import _checks
-from keras_vit.evaluators import arguments, lbfgs
-from keras_vit.evaluators.features import check_labels, standardization
+from keras_vit.evaluators.features import FeatureEvaluator, Labeled, check_labels, standardization
 from keras_vit.evaluators.fewshot import RidgeClassifier
 
 SOLVERS = ("lbfgs", "ridge")
 L2 = {"lbfgs": tuple(10.0**k for k in range(-6, 2)), "ridge": tuple(2.0**k for k in range(-4, 21, 4))}
 HELD_OUT = 0.1
 MAX_ITERATIONS = 200
+_TOLERANCE = 1e-5  # largest entry of the gradient at the solution
+
+
+@dataclasses.dataclass(kw_only=True)
+class LinearProbe(FeatureEvaluator):
+    """Accuracy of a linear classifier, see `evaluate`.
+
+    Attributes:
+        solver: `"lbfgs"` or `"ridge"`.
+        l2: Strength of the regularization, or several to choose from; None for those of the solver.
+        max_iterations: Largest number of iterations of L-BFGS.
+    """
+
+    solver: str = "lbfgs"
+    l2: float | Sequence[float] | None = None
+    max_iterations: int = MAX_ITERATIONS
+
+    def __post_init__(self):
+        super().__post_init__()
+        self.l2 = _strengths(self.solver, self.l2)
+        self.max_iterations = _checks.positive_int("max_iterations", self.max_iterations)
+
+    def evaluate(self, train: Labeled, test: Labeled, num_classes: int) -> dict[str, float]:
+        return evaluate(train, test, num_classes, self.solver, self.l2, max_iterations=self.max_iterations)
 
 
 class LogisticRegression:
-    """Multinomial logistic regression on standardised features, by L-BFGS from zero weights.
+    """Multinomial logistic regression on standardized features, by L-BFGS from zero weights.
 
-    Minimises the mean cross-entropy plus `l2 / 2` times the sum of the squared weights, without the biases.
+    Minimizes the mean cross-entropy plus `l2 / 2` times the sum of the squared weights, without the biases.
 
     Args:
         features: `[N, D]`.
         labels: Class numbers, `[N]`.
         num_classes: Number of classes `C`.
-        l2: Strength of the regularisation.
-        max_iterations: Most iterations of L-BFGS.
-        start: Another fit, to begin at its weights.
+        l2: Strength of the regularization.
+        max_iterations: Largest number of iterations.
+        start: Another fit, whose weights are the start.
     """
 
-    def __init__(self, features, labels, num_classes, l2, max_iterations=MAX_ITERATIONS, start=None):
+    def __init__(
+        self,
+        features: np.ndarray,
+        labels: np.ndarray,
+        num_classes: int,
+        l2: float,
+        max_iterations: int = MAX_ITERATIONS,
+        start: "LogisticRegression | None" = None,
+    ):
         labels = check_labels(labels, num_classes, "the training set")
         self.mean, self.deviation = standardization(features)
         x = self._inputs(features)  # [N, D]
         y = np.eye(num_classes)[labels]  # [N, C]
         shape = (x.shape[1] + 1, num_classes)
-        first = np.zeros(shape) if start is None else start.parameters
-        best = lbfgs.minimize(
-            lambda flat: self._loss_and_gradient(flat.reshape(shape), x, y, l2), first.ravel(), max_iterations
+        found = optimize.minimize(
+            lambda flat: self._loss_and_gradient(flat.reshape(shape), x, y, l2),
+            np.zeros(shape).ravel() if start is None else start.parameters.ravel(),
+            jac=True,
+            method="L-BFGS-B",
+            options={
+                "maxiter": max_iterations,
+                "gtol": _TOLERANCE,
+                "ftol": 0.0,
+                "maxcor": 20,
+                "maxfun": 10**9,
+            },
         )
-        self.parameters = best.reshape(shape)  # [D + 1, C], the last row is the bias
+        self.parameters = found.x.reshape(shape)  # [D + 1, C], the last row is the bias
 
     @staticmethod
-    def _loss_and_gradient(parameters, x, y, l2):
+    def _loss_and_gradient(parameters: np.ndarray, x: np.ndarray, y: np.ndarray, l2: float) -> tuple[float, np.ndarray]:
         weights, bias = parameters[:-1], parameters[-1]
         logits = x @ weights + bias  # [N, C]
         logits -= logits.max(axis=1, keepdims=True)
@@ -51,57 +93,43 @@ class LogisticRegression:
         error = (np.exp(logits - log_totals) - y) / len(x)  # [N, C]
         return loss, np.concatenate([x.T @ error + l2 * weights, error.sum(axis=0, keepdims=True)]).ravel()
 
-    def _inputs(self, features):
+    def _inputs(self, features: np.ndarray) -> np.ndarray:
         return (np.asarray(features, np.float64) - self.mean) / self.deviation
 
     def predict(self, features: np.ndarray) -> np.ndarray:
-        """Class numbers `[N]` of features `[N, D]`."""
+        """Return class numbers `[N]` of features `[N, D]`."""
         return (self._inputs(features) @ self.parameters[:-1] + self.parameters[-1]).argmax(axis=1)
 
 
-def check(
-    solver: str = "lbfgs", l2: Iterable[float] | float | None = None, max_iterations: int = MAX_ITERATIONS
-) -> dict:
-    """Returns the options of `evaluate` by name, after checking them.
-
-    Raises:
-        ValueError: If there is no such solver, or a number is out of range.
-    """
-    _checks.choice("solver", solver, SOLVERS)
-    # Least squares divide by the strength; the logistic loss does without.
-    strengths = L2[solver] if l2 is None else arguments.strengths("l2", l2, zero=solver == "lbfgs")
-    return {
-        "solver": solver,
-        "l2": strengths,
-        "max_iterations": _checks.positive_int("max_iterations", max_iterations),
-    }
-
-
 def evaluate(
-    train: tuple[np.ndarray, np.ndarray],
-    test: tuple[np.ndarray, np.ndarray],
+    train: Labeled,
+    test: Labeled,
     num_classes: int,
     solver: str = "lbfgs",
-    l2: Iterable[float] | float | None = None,
-    validation: tuple[np.ndarray, np.ndarray] | None = None,
+    l2: float | Sequence[float] | None = None,
+    validation: Labeled | None = None,
     max_iterations: int = MAX_ITERATIONS,
 ) -> dict[str, float]:
-    """Accuracy of a linear classifier trained on all of the training set.
+    """Measure the accuracy of a linear classifier that is trained on the whole training set.
 
     Args:
         train: Features `[N, D]` and labels `[N]`.
         test: Features and labels of the test set.
         num_classes: Number of classes.
-        solver: "lbfgs", logistic regression; or "ridge", least squares in closed form as in `fewshot`.
-        l2: Strengths of the regularisation to choose from; None takes the solver's own.
-        validation: Features and labels on which the strength is chosen; None holds back a tenth of the training set.
-        max_iterations: Most iterations of L-BFGS for each strength.
+        solver: `"lbfgs"`, logistic regression; or `"ridge"`, least squares in closed form as in `fewshot`.
+        l2: Strength of the regularization, or several to choose from; None for those of the solver.
+        validation: Features and labels to choose the strength on. None holds back a tenth of the training set.
+        max_iterations: Largest number of iterations of L-BFGS per strength.
 
     Returns:
         `"accuracy"` on the test set after training on training and validation examples together, `"l2"` as chosen, and
-        `"validation_accuracy"` (absent if there was nothing to choose).
+        `"validation_accuracy"` if there was something to choose.
+
+    Example:
+        metrics = keras_vit.evaluators.linear_probe.evaluate(train, test, num_classes=10, solver="ridge")
     """
-    solver, strengths, max_iterations = check(solver, l2, max_iterations).values()
+    strengths = _strengths(solver, l2)
+    max_iterations = _checks.positive_int("max_iterations", max_iterations)
     train_labels = check_labels(train[1], num_classes, "the training set")
     test_labels = check_labels(test[1], num_classes, "the test set")
     features = np.asarray(train[0])
@@ -126,21 +154,37 @@ def evaluate(
     return {"accuracy": float((predict(test[0]) == test_labels).mean()), "l2": float(best), **metrics}
 
 
-def _sweep(fitted, chosen_on, num_classes, solver, strengths, max_iterations) -> dict[float, float]:
-    """Validation accuracy of each strength; of equals the stronger comes first."""
+def _strengths(solver: str, l2: float | Sequence[float] | None) -> tuple[float, ...]:
+    _checks.choice("solver", solver, SOLVERS)
+    # Least squares divide by the strength. The logistic loss works without regularization.
+    return L2[solver] if l2 is None else _checks.finite_numbers("l2", l2, zero=solver == "lbfgs")
+
+
+def _sweep(
+    fitted: Labeled,
+    chosen_on: Labeled,
+    num_classes: int,
+    solver: str,
+    strengths: Sequence[float],
+    max_iterations: int,
+) -> dict[float, float]:
+    """Return the validation accuracy of each strength, the strongest first."""
     accuracies, previous = {}, None
     ridge = RidgeClassifier(*fitted, num_classes) if solver == "ridge" else None
     for strength in sorted(strengths, reverse=True):
         if ridge is not None:
             predicted = ridge.predict(chosen_on[0], strength)
-        else:  # each fit starts at the solution of the stronger regularisation, which is near
+        else:  # each fit starts at the solution of the stronger regularization, which is near
             previous = LogisticRegression(*fitted, num_classes, strength, max_iterations, previous)
             predicted = previous.predict(chosen_on[0])
         accuracies[strength] = float((predicted == chosen_on[1]).mean())
     return accuracies
 
 
-def _fit(features, labels, num_classes, solver, strength, max_iterations):
+def _fit(
+    features: np.ndarray, labels: np.ndarray, num_classes: int, solver: str, strength: float, max_iterations: int
+) -> Callable[[np.ndarray], np.ndarray]:
+    """Return the function from features to class numbers."""
     if solver == "ridge":
         classifier = RidgeClassifier(features, labels, num_classes)
         return lambda x: classifier.predict(np.asarray(x), strength)

@@ -1,28 +1,77 @@
 """ImageNet ReaL: the validation images with all labels that apply, as people judged."""
 
-import json
+import dataclasses
 import re
 from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from keras_vit import _checks, _io
+from keras_vit.evaluators.classification import Classification
+from keras_vit.evaluators.evaluator import Result
 from keras_vit.evaluators.features import collect
+
+if TYPE_CHECKING:
+    from keras_vit.evaluators.context import Context, Split
 
 _NUMBER = re.compile(r"ILSVRC2012_val_(\d{8})")
 
 
+@dataclasses.dataclass(kw_only=True)
+class Real(Classification):
+    """ImageNet ReaL, see `evaluate`.
+
+    Attributes:
+        source: The validation images, with multi-hot labels (`"tfds:imagenet2012_real#label=real_label"`), or with any
+            labels if `labels` is given.
+        split: Split of the source.
+        labels: Path of `real.json`. The image files must then have ImageNet's names.
+    """
+
+    source: str = dataclasses.field()  # without a default: it must be given
+    split: str = "validation"
+    labels: str | None = None
+
+    def __post_init__(self):
+        super().__post_init__()
+        _checks.optional_text("labels", self.labels)
+        self._labels = None if self.labels is None else read_labels(self.labels)
+
+    def check(self, context: "Context") -> None:
+        opened = self.open(context)
+        if self._labels is not None:
+            self._select(opened)
+            if context.classifier.class_names:
+                check_labels(self._labels, len(context.classifier.class_names), self.labels)
+            return
+        context.check_classes(self.place(context)[0], opened)
+        if not opened.multi_label:
+            raise ValueError(f"ReaL needs several labels per image, or labels=. Received: source={self.source!r}.")
+
+    def measure(self, context: "Context") -> Result:
+        opened = self.open(context)
+        labels = None if self._labels is None else self._select(opened)
+        return Result(evaluate(context.classifier.scores, opened.batches, labels))
+
+    def _select(self, opened: "Split") -> list[list[int]]:
+        if opened.names is None:
+            raise ValueError(f"With labels= the images must be files with names. Received: source={self.source!r}.")
+        return select(self._labels, opened.names, self.labels)
+
+
 def evaluate(predict: Callable, batches: Iterable[dict], labels: Sequence[Iterable[int]] | None = None) -> dict:
-    """Accuracy where each image has a set of right answers.
+    """Measure the accuracy on images that have a set of right classes each.
 
     Args:
-        predict: Takes images and returns scores `[B, classes]`.
-        batches: Yields dictionaries with "image", "label" and, where rows are padding, "mask".
-        labels: The set of right classes of each image, in the order of the batches. None takes "label" of the batches,
-            multi-hot rows `[B, classes]`.
+        predict: Function from images to scores `[B, classes]`.
+        batches: Yields dictionaries with "image", "label" and, if rows are padding, "mask".
+        labels: Right classes of each image, in the order of the batches. None takes "label" of the batches, multi-hot
+            rows `[B, classes]`.
 
     Returns:
-        `"accuracy"`: share of images whose best class is one of the right ones, and `"examples"`, their number. Images
-        without a right answer are left out, as the paper has it.
+        `"accuracy"`, the fraction of images whose best class is one of the right ones, and `"examples"`, their number.
+        Images without a right class are left out, as in the paper.
 
     References:
         Beyer et al. 2020, "Are we done with ImageNet?", https://arxiv.org/abs/2006.07159
@@ -31,7 +80,7 @@ def evaluate(predict: Callable, batches: Iterable[dict], labels: Sequence[Iterab
     if labels is not None and len(labels) != len(scores):
         raise ValueError(f"A set of labels for each of the {len(scores)} images is expected. Received: {len(labels)}.")
     if labels is None and truth.ndim != 2:
-        raise ValueError("ReaL needs several labels an image: multi-hot labels [N, classes], or the file of labels.")
+        raise ValueError("ReaL needs several labels per image: multi-hot labels [N, classes], or the file of labels.")
     sets = [set(np.flatnonzero(row)) for row in truth] if labels is None else [set(some) for some in labels]
     finite = np.isfinite(scores).all(axis=1)
     predicted = np.where(finite, scores.argmax(axis=1), -1)  # a row of NaN answers nothing
@@ -42,24 +91,22 @@ def evaluate(predict: Callable, batches: Iterable[dict], labels: Sequence[Iterab
 
 
 def read_labels(path: str) -> list[list[int]]:
-    """Reads `real.json` of https://github.com/google-research/reassessed-imagenet.
+    """Read `real.json` of https://github.com/google-research/reassessed-imagenet.
 
     Args:
-        path: The file: a JSON list that holds for each validation image, in the order of their numbers, a list of
-            classes.
+        path: JSON file with a list of classes per validation image, in the order of the images' numbers.
 
     Returns:
-        A list of classes for each validation image.
+        A list of classes per validation image.
 
     Raises:
         ValueError: If the file cannot be read or is something else.
     """
     try:
-        with open(path, encoding="utf-8") as file:
-            labels = json.load(file)
+        labels = _io.read_json(path, list)
     except (OSError, ValueError) as error:
         raise ValueError(f"The labels of ImageNet ReaL cannot be read from {path!r}: {error}") from error
-    if not isinstance(labels, list) or not all(isinstance(some, list) for some in labels):
+    if not all(isinstance(some, list) for some in labels):
         raise ValueError(f"{path} must hold a list of lists of class numbers, as `real.json` does.")
     if not all(type(number) is int and number >= 0 for some in labels for number in some):
         raise ValueError(f"{path} must hold lists of class numbers, integers of at least 0.")
@@ -67,7 +114,7 @@ def read_labels(path: str) -> list[list[int]]:
 
 
 def check_labels(labels: Sequence[Sequence[int]], num_classes: int, path: str) -> None:
-    """Refuses labels that a model of `num_classes` classes has no scores for.
+    """Refuse labels that a model of `num_classes` classes has no scores for.
 
     Raises:
         ValueError: If there is one.
@@ -78,15 +125,15 @@ def check_labels(labels: Sequence[Sequence[int]], num_classes: int, path: str) -
 
 
 def select(labels: list[list[int]], names: Sequence[str], path: str) -> list[list[int]]:
-    """The labels of some images.
+    """Return the labels of some images.
 
     Args:
-        labels: Of all validation images, in the order of their numbers.
-        names: Paths of the images to evaluate, such as `"val/n01440764/ILSVRC2012_val_00000293.JPEG"`, in their order.
-        path: The file of the labels, for messages.
+        labels: Labels of all validation images, in the order of the images' numbers.
+        names: Paths of the images to evaluate, such as `"val/n01440764/ILSVRC2012_val_00000293.JPEG"`.
+        path: File of the labels, for messages.
 
     Returns:
-        A list of classes for each of these images.
+        A list of classes per image.
 
     Raises:
         ValueError: If a name holds no number, or one that is too large.

@@ -1,18 +1,19 @@
-"""Results of evaluators as a table, as JSON and as a row of Markdown."""
+"""Results of evaluators as a table, as JSON and as a row of a Markdown table."""
 
 import json
 import math
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
-from keras_vit.evaluators.result import Result, format_metric
+from keras_vit.evaluators.evaluator import Result
 
-NOT_SHARES = ("loss", "ece", "l2")  # every other number that is not whole is a share, shown in percent
+_AS_THEY_ARE = ("loss", "ece", "l2")  # other floats are fractions, shown in percent
 
 
 def table(results: Sequence[Result]) -> str:
-    """One line a metric, for a terminal; what is missing or was not measured with its reason."""
+    """Return a table for a terminal: one line per metric, missing data set and evaluator that was not measured."""
     texts = [_text(key, value) for result in results for key, value in result.metrics.items()]
     value_width, rows = max(map(len, texts), default=0), []
     for result in results:
@@ -31,7 +32,7 @@ def table(results: Sequence[Result]) -> str:
 
 
 def to_json(results: Sequence[Result]) -> str:
-    """All results as one JSON object: metrics and details by evaluator, and what was missing or not measured."""
+    """Return all results as one JSON object: metrics, details, missing data and reasons by evaluator."""
     content = {}
     for result in results:
         content[result.name] = {**result.details, **result.metrics}
@@ -39,11 +40,16 @@ def to_json(results: Sequence[Result]) -> str:
             content[result.name]["missing"] = result.missing
         if result.not_measured:
             content[result.name]["not_measured"] = result.not_measured
+    return json_text(content)
+
+
+def json_text(content: Any) -> str:
+    """Return JSON, with lists for arrays and null for numbers that are not finite."""
     return json.dumps(plain(content), allow_nan=False)
 
 
-def plain(value):
-    """Returns what JSON can say of a value: lists for arrays, None for numbers that are not finite."""
+def plain(value: Any) -> Any:
+    """Return a value as JSON can hold it: lists for arrays, None for numbers that are not finite."""
     if isinstance(value, Mapping):
         return {key: plain(item) for key, item in value.items()}
     if isinstance(value, np.ndarray | np.generic):
@@ -54,11 +60,11 @@ def plain(value):
 
 
 def markdown_row(first: str, results: Sequence[Result]) -> str:
-    """A heading, a rule and a row of Markdown, to be pasted into a table; below them what is missing, with its reason.
+    """Return a Markdown table of one row, followed by a list of what is missing.
 
     Args:
         first: Content of the first cell, such as the name of the model.
-        results: What to list, a column a metric; standard deviations are joined to what they belong to.
+        results: Results to list, one column per metric. Standard deviations are joined to their means.
     """
     heads, cells, notes = ["model"], [first], []
     for result in results:
@@ -78,8 +84,13 @@ def markdown_row(first: str, results: Sequence[Result]) -> str:
     return "\n".join([*rows, "", *notes] if notes else rows)
 
 
-def _text(key: str, value) -> str:
-    """Shares in percent, other numbers as they are."""
-    if not isinstance(value, float) or key in NOT_SHARES:
+def format_metric(value: float | None) -> str:
+    """Return a metric in few characters."""
+    return "-" if value is None else f"{value:,}" if isinstance(value, int) else f"{value:.4g}"
+
+
+def _text(key: str, value: float | None) -> str:
+    """Return a fraction in percent, and another number as it is."""
+    if not isinstance(value, float) or key in _AS_THEY_ARE:
         return format_metric(value)
     return f"{100 * value:.2f}"

@@ -1,13 +1,14 @@
-"""Splits of data sources as batches of arrays that a model takes. The only part of the evaluators that reads data."""
+"""Splits of data sets as batches of arrays that a classifier takes."""
 
 import functools
 from collections.abc import Callable, Iterator
+from typing import Any
 
-from keras_vit.evaluators.subject import Split
+from keras_vit.evaluators.context import Split
 
 
 def opener(batch_size: int, on_bad_image: str = "error") -> Callable[[str, str, str], Split]:
-    """Return the function of source, split and preprocessing string that `Subject.open_split` asks for.
+    """Return the function of source, split and preprocessing string that `Context.open_split` needs.
 
     It opens each split once: evaluating again during training costs the reading of the data only.
 
@@ -18,7 +19,7 @@ def opener(batch_size: int, on_bad_image: str = "error") -> Callable[[str, str, 
 
     @functools.cache
     def open_split(source: str, split: str, pp: str) -> Split:
-        from keras_vit import data  # TensorFlow, which the evaluators themselves do without
+        from keras_vit import data  # imports TensorFlow, which the evaluators do not need
 
         opened = data.open_source(source, split=split)
         dataset = data.eval_batches(opened, pp, batch_size=batch_size, on_bad_image=on_bad_image)
@@ -33,9 +34,9 @@ def opener(batch_size: int, on_bad_image: str = "error") -> Callable[[str, str, 
 
 
 class _Batches:
-    """Iterates over a dataset as often as wanted, as arrays in the range of the model."""
+    """A dataset as arrays in the range of the model, to be iterated over any number of times."""
 
-    def __init__(self, dataset, to_model_range: Callable):
+    def __init__(self, dataset: Any, to_model_range: Callable):
         self.dataset, self.to_model_range = dataset, to_model_range
 
     def __iter__(self) -> Iterator[dict]:

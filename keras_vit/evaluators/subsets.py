@@ -1,10 +1,18 @@
-"""Test sets that hold only some of the classes that a model knows, such as ImageNet-A and ImageNet-R."""
+"""Test sets that hold only some of a model's classes, such as ImageNet-A and ImageNet-R."""
 
+import dataclasses
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-# Classes of ILSVRC-2012, counted from 0 in the order of their WordNet numbers, that the two test sets are made of.
+from keras_vit.evaluators import classification
+from keras_vit.evaluators.evaluator import Result
+
+if TYPE_CHECKING:
+    from keras_vit.evaluators.context import Context
+
+# Classes of the two test sets, as numbers of ILSVRC-2012's classes from 0 on, in the order of their WordNet numbers.
 # ImageNet-A: https://arxiv.org/abs/1907.07174, ImageNet-R: https://arxiv.org/abs/2006.16241
 # fmt: off
 IMAGENET_A = (
@@ -33,19 +41,68 @@ IMAGENET_R = (
 SUBSETS = {"imagenet_a": IMAGENET_A, "imagenet_r": IMAGENET_R}
 
 
+@dataclasses.dataclass(kw_only=True)
+class Subset(classification.Classification):
+    """Accuracy on a test set that holds only some of the classes, from which alone the model may choose.
+
+    Attributes:
+        classes: `"imagenet_a"`, `"imagenet_r"` or class numbers.
+        source: The test set. Its classes are those of the subset in their order, or all classes of the model.
+        split: Split of the source.
+    """
+
+    classes: str | Sequence[int]
+    source: str = dataclasses.field()  # without a default: it must be given
+    split: str = "test"
+
+    def __post_init__(self):
+        super().__post_init__()
+        self.classes = check_classes(self.classes)
+
+    def check(self, context: "Context") -> None:
+        opened = self.open(context)
+        if context.classifier.class_names:
+            check_largest(self.classes, len(context.classifier.class_names))
+            subset = self.classes if opened.num_classes == len(self.classes) else None
+            context.check_classes(self.place(context)[0], opened, subset)
+        classification.check_labels(opened, context)
+
+    def measure(self, context: "Context") -> Result:
+        opened = self.open(context)
+        batches = opened.batches
+        if opened.num_classes != len(self.classes):
+            batches = (self._relabeled(batch) for batch in batches)
+        result = classification.evaluate(
+            restrict(context.classifier.scores, self.classes),
+            batches,
+            len(self.classes),
+            output=context.output,
+            scores_are=context.classifier.scores_are,
+        )
+        return Result({name: result[name] for name in ("accuracy", "top5", "examples")})
+
+    def _relabeled(self, batch: dict) -> dict:
+        kept = batch["mask"] > 0
+        return {
+            "image": batch["image"][kept],
+            "label": relabel(batch["label"][kept], self.classes),
+            "mask": batch["mask"][kept],
+        }
+
+
 def restrict(predict: Callable, classes: Sequence[int]) -> Callable:
-    """A `predict` that only knows some classes.
+    """Return a function that predicts only some classes, as in the papers of the test sets.
 
     Args:
-        predict: Takes images and returns scores `[B, C]`.
-        classes: The `c` class numbers to keep; class `i` of the result is class `classes[i]` of `predict`.
+        predict: Function from images to scores `[B, C]`.
+        classes: The `c` class numbers to keep. Class `i` of the result is class `classes[i]` of `predict`.
 
     Returns:
-        A function of images to scores `[B, c]`: the others are not considered, as the papers of the test sets have it.
+        A function from images to scores `[B, c]`.
     """
     classes = check_classes(classes)
 
-    def predict_some(images):
+    def predict_some(images: np.ndarray) -> np.ndarray:
         scores = np.asarray(predict(images))
         check_largest(classes, scores.shape[-1])
         return scores[:, classes]
@@ -54,14 +111,14 @@ def restrict(predict: Callable, classes: Sequence[int]) -> Callable:
 
 
 def relabel(labels: np.ndarray, classes: Sequence[int]) -> np.ndarray:
-    """Turns class numbers of the whole into places among `classes`.
+    """Convert class numbers of the model to indices of `classes`.
 
     Args:
         labels: Class numbers `[N]`.
-        classes: The class numbers that there may be.
+        classes: Class numbers of the subset.
 
     Returns:
-        Places `[N]`, int64.
+        Indices `[N]`, int64.
 
     Raises:
         ValueError: If a label is not among the classes.
@@ -75,7 +132,7 @@ def relabel(labels: np.ndarray, classes: Sequence[int]) -> np.ndarray:
 
 
 def check_classes(classes: Sequence[int] | str) -> np.ndarray:
-    """Returns the class numbers of a subset, given by its name or as numbers, int64 `[c]`."""
+    """Return the class numbers of a subset, given by its name or as numbers, int64 `[c]`."""
     if isinstance(classes, str):
         if classes not in SUBSETS:
             raise ValueError(f"The subset must be one of {', '.join(SUBSETS)}, or numbers. Received: {classes!r}.")
@@ -83,11 +140,11 @@ def check_classes(classes: Sequence[int] | str) -> np.ndarray:
     numbers = np.asarray(classes)
     whole = numbers.ndim == 1 and len(numbers) > 0 and np.issubdtype(numbers.dtype, np.integer)
     if not whole or len(np.unique(numbers)) != len(numbers) or numbers.min() < 0:
-        raise ValueError(f"Different class numbers, none below 0, are expected. Received: {classes!r}.")
+        raise ValueError(f"The classes must be different integers of at least 0. Received: {classes!r}.")
     return numbers.astype(np.int64)
 
 
 def check_largest(classes: np.ndarray, num_classes: int) -> None:
-    """Refuses a subset with a class that a model of `num_classes` classes does not have."""
+    """Refuse a subset with a class that a model of `num_classes` classes does not have."""
     if num_classes <= classes.max():
-        raise ValueError(f"Class {classes.max()} is wanted of a model of {num_classes} classes.")
+        raise ValueError(f"A model of {num_classes} classes has no class {classes.max()}, which is one of the subset.")

@@ -1,23 +1,31 @@
 """Evaluators by name, as recipes and `--evaluators` write them: `"fewshot(shots=(1, 10))"`, `"knn"`."""
 
+import dataclasses
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 from absl import logging
 
-from keras_vit import _checks
-from keras_vit.evaluators import arguments, on_features, on_scores, specs
-from keras_vit.evaluators.result import Result, format_metric
-from keras_vit.evaluators.subject import NotMeasurable, Subject
+from keras_vit import _calls, _checks
+from keras_vit.evaluators.classification import Classification
+from keras_vit.evaluators.context import Context
+from keras_vit.evaluators.evaluator import Evaluator, NotMeasurable, Result
+from keras_vit.evaluators.fewshot import FewShot
+from keras_vit.evaluators.knn import Knn
+from keras_vit.evaluators.linear_probe import LinearProbe
+from keras_vit.evaluators.real import Real
+from keras_vit.evaluators.report import format_metric
+from keras_vit.evaluators.subsets import Subset
+from keras_vit.evaluators.vtab import Vtab
 
-EVALUATORS: dict[str, Callable] = {
-    "classification": on_scores.Classification,
-    "real": on_scores.Real,
-    "subset": on_scores.Subset,
-    "fewshot": on_features.FewShot,
-    "knn": on_features.Knn,
-    "linear_probe": on_features.LinearProbe,
-    "vtab": on_features.Vtab,
+EVALUATORS: dict[str, type[Evaluator]] = {
+    "classification": Classification,
+    "real": Real,
+    "subset": Subset,
+    "fewshot": FewShot,
+    "knn": Knn,
+    "linear_probe": LinearProbe,
+    "vtab": Vtab,
 }
 
 
@@ -25,85 +33,96 @@ class Suite:
     """A list of evaluators.
 
     Each is written as a call, such as `"fewshot(source='tfds:oxford_iiit_pet', shots=(1, 5, 10, 25))"`, or as a name
-    alone. All of them take `name=`, by which the results are listed, and `every=`, the steps between two evaluations
-    during training.
+    alone. All of them accept `name=`, the name of the result, and `every=`, the steps between two evaluations during
+    training.
 
     Args:
         texts: The evaluators.
 
+    Attributes:
+        evaluators: Evaluators by name.
+        every: Steps between two evaluations by name; None if the text does not say.
+
     Raises:
-        ValueError: If one cannot be read, does not exist, or two have the same name.
+        ValueError: If a text cannot be read, an evaluator or argument does not exist, or two have the same name.
+
+    Example:
+        suite = keras_vit.evaluators.Suite(["classification", "knn(neighbors=(1, 20))"])
+        context = keras_vit.evaluators.Context(classifier, keras_vit.evaluators.opener(batch_size=64), "digits")
+        print(keras_vit.evaluators.report.table(suite.run(context)))
     """
 
     def __init__(self, texts: Iterable[str]):
-        self.evaluators, self.every = {}, {}
+        self.evaluators: dict[str, Evaluator] = {}
+        self.every: dict[str, int | None] = {}
         for text in texts:
-            kind, values = specs.parse(text)
-            if kind not in EVALUATORS:
-                raise ValueError(
-                    f"Unknown evaluator {kind!r} in {text!r}.{_checks.nearest(kind, EVALUATORS)} "
-                    f"There are: {', '.join(EVALUATORS)}."
-                )
-            name, every = arguments.text("name", values.pop("name", None)) or kind, values.pop("every", None)
+            calls = _calls.parse(text, "evaluator", "knn(neighbors=5)")
+            if len(calls) != 1:
+                raise ValueError(f"One evaluator is expected, such as 'knn(neighbors=5)'. Received: {text!r}.")
+            (call,) = calls
+            kind = call.function(EVALUATORS, "evaluator")
+            evaluator, values = call.create(kind, extra=("name", "every"))
+            name = _checks.optional_text("name", values.get("name")) or call.name
+            every = values.get("every")
             if name in self.evaluators:
-                raise ValueError(f"Two evaluators are called {name!r}: give one of them another with name='...'.")
-            if every is not None:
-                _checks.positive_int("every", every)
-            self.evaluators[name] = specs.create(EVALUATORS[kind], values, text)
-            self.every[name] = every
+                raise ValueError(f"Two evaluators are called {name!r}: give one of them another name with name='...'.")
+            self.evaluators[name] = evaluator
+            self.every[name] = None if every is None else _checks.positive_int("every", every)
 
     def due(self, step: int, total_steps: int, every: int) -> list[str]:
-        """Names of the evaluators to run after a step; all of them after the last one.
+        """Return the names of the evaluators that run after a step. All of them run after the last step.
 
         Args:
             step: Number of steps made.
             total_steps: Length of the run.
-            every: Steps between two evaluations where an evaluator does not say; 0 is at the end only.
+            every: Steps between two evaluations of evaluators without `every=`; 0 is at the end only.
         """
         intervals = {name: own or every for name, own in self.every.items()}
         return [name for name, own in intervals.items() if step == total_steps or (own and step % own == 0)]
 
     def intervals(self) -> list[int]:
-        """The `every` of all evaluators that have one."""
+        """Return the `every` of all evaluators that have one."""
         return [every for every in self.every.values() if every]
 
-    def check(self, subject: Subject) -> None:
-        """Opens all data once and compares them with the network, so that mistakes are found before a long training.
+    def check(self, context: Context) -> None:
+        """Open all data and compare them with the classifier, to find mistakes before a long training.
+
+        An evaluator that needs what the classifier lacks is not a mistake, nor are missing data of VTAB: the results
+        list them.
 
         Raises:
-            ValueError: If a split cannot be opened, or has other classes or images than the network; names the
-                evaluator. (VTAB lists missing tasks instead, and `run` what this network cannot give.)
+            ValueError: If a split cannot be opened, or its classes or images do not fit the classifier. The message
+                names the evaluator.
         """
         for name, evaluator in self.evaluators.items():
             try:
-                evaluator.check(subject)
+                evaluator.check(context)
             except NotMeasurable:
                 continue
             except (OSError, ValueError, ImportError) as error:
                 raise ValueError(f"The evaluator {name!r} cannot run: {error}") from error
 
-    def run(self, subject: Subject, names: Iterable[str] | None = None) -> list[Result]:
-        """Runs evaluators on a network.
+    def run(self, context: Context, names: Iterable[str] | None = None) -> list[Result]:
+        """Run evaluators on a classifier.
 
         Args:
-            subject: The network and its data.
-            names: Which of them; None for all.
+            context: The classifier and its data.
+            names: Names of the evaluators to run; None for all.
 
         Returns:
-            A result for each; of those that need what the network does not give, the reason.
+            One result per evaluator. It holds the reason if the evaluator needs what the classifier lacks.
         """
-        results = []
-        for name in self.evaluators if names is None else names:
-            started = time.monotonic()
-            try:
-                found = self.evaluators[name](subject)
-            except NotMeasurable as error:
-                results.append(Result(name, {}, not_measured=str(error)))
-                logging.warning("%s: not measured: %s", name, error)
-                continue
-            results.append(Result(name, found.metrics, found.missing, time.monotonic() - started, found.details))
-            shown = ", ".join(f"{key} {format_metric(value)}" for key, value in found.metrics.items())
-            logging.info("%s: %s", name, shown)
-            for what, why in found.missing.items():
-                logging.warning("%s: %s is missing: %s", name, what, why)
-        return results
+        return [self._run(context, name) for name in (self.evaluators if names is None else names)]
+
+    def _run(self, context: Context, name: str) -> Result:
+        started = time.monotonic()
+        try:
+            result = self.evaluators[name].measure(context)
+        except NotMeasurable as error:
+            logging.warning("%s: not measured: %s", name, error)
+            return Result(name=name, not_measured=str(error))
+        shown = ", ".join(f"{key} {format_metric(value)}" for key, value in result.metrics.items())
+        logging.info("%s: %s", name, shown)
+        for what, why in result.missing.items():
+            logging.warning("%s: %s is missing: %s", name, what, why)
+        return dataclasses.replace(result, name=name, seconds=time.monotonic() - started)

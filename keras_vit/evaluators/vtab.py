@@ -1,15 +1,24 @@
-"""VTAB-1k: nineteen classification tasks with 1,000 training examples each, and how their results are averaged.
+"""VTAB-1k: nineteen classification tasks with 1,000 training examples each, and the means of their results.
 
 References:
     Zhai et al. 2019, "A Large-scale Study of Representation Learning with the Visual Task Adaptation Benchmark",
     https://arxiv.org/abs/1910.04867
 """
 
+import dataclasses
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
+from absl import logging
 
 from keras_vit import _checks
+from keras_vit.evaluators import linear_probe
+from keras_vit.evaluators.evaluator import Evaluator, Result
+from keras_vit.evaluators.features import check_splits
+
+if TYPE_CHECKING:
+    from keras_vit.evaluators.context import Context
 
 GROUPS = {
     "natural": ("caltech101", "cifar100", "dtd", "flowers102", "pets", "sun397", "svhn"),
@@ -29,15 +38,74 @@ TASKS = tuple(task for tasks in GROUPS.values() for task in tasks)
 TRAIN, VALIDATION, ALL, TEST = "train800", "val200", "train800val200", "test"
 
 
+@dataclasses.dataclass(kw_only=True)
+class Vtab(Evaluator):
+    """VTAB-1k on frozen features: a linear classifier per task, regularized as is best on the 200 validation examples.
+
+    The papers report fine-tuning, which `train.vtab` does. This is the cheaper variant for use during training.
+
+    Attributes:
+        tasks: Names of tasks, or one; None for all nineteen.
+        pp: Preprocessing string. The benchmark resizes every image to one size.
+        solver: `"lbfgs"` or `"ridge"`.
+        options: Options of the sources, joined by `&`, such as `"data_dir='/data'&download=True"`.
+    """
+
+    tasks: str | Sequence[str] | None = None
+    pp: str | None = None
+    solver: str = "lbfgs"
+    options: str = ""
+
+    def __post_init__(self):
+        if self.tasks is None:
+            self.tasks = TASKS
+        elif not isinstance(self.tasks, (str, Sequence)) or not self.tasks:
+            raise ValueError(f"`tasks` must be names of tasks, or be left out for all. Received: tasks={self.tasks!r}.")
+        self.tasks = check_tasks([self.tasks] if isinstance(self.tasks, str) else self.tasks)
+        _checks.optional_text("pp", self.pp)
+        _checks.choice("solver", self.solver, linear_probe.SOLVERS)
+        if self.options != "":
+            _checks.optional_text("options", self.options)
+
+    def splits(self, context: "Context", task: str) -> list[tuple[str, str, str]]:
+        """Return source, split and preprocessing string to learn from, to validate on and to test on."""
+        source = f"vtab:{task}#{self.options}" if self.options else f"vtab:{task}"
+        return [(source, split, self.pp or context.preprocess) for split in (TRAIN, VALIDATION, TEST)]
+
+    def check(self, context: "Context") -> None:
+        """Open the data. A task whose data are missing is logged, and listed in the result."""
+        context.require_features()
+        for task in self.tasks:
+            try:
+                check_splits(context, self.splits(context, task))
+            except (OSError, ImportError) as error:
+                logging.warning("The task %s will be missing: %s", task, _first_line(error))
+
+    def measure(self, context: "Context") -> Result:
+        accuracies, missing = {}, {}
+        for task in self.tasks:
+            try:
+                found = [context.features(*split) for split in self.splits(context, task)]
+            except (OSError, ImportError) as error:
+                missing[task] = _first_line(error)
+                continue
+            (train, num_classes), (validation, _), (test, _) = found
+            result = linear_probe.evaluate(train, test, num_classes, self.solver, validation=validation)
+            accuracies[task] = result["accuracy"]
+        means = summarize(accuracies)
+        del means["missing"]
+        return Result({**accuracies, **means}, missing)
+
+
 def summarize(accuracies: Mapping[str, float]) -> dict:
-    """Means of the groups and of all tasks.
+    """Return the means of the groups and of all tasks.
 
     Args:
-        accuracies: Test accuracy of each task that was run.
+        accuracies: Test accuracy of each measured task.
 
     Returns:
         `"natural"`, `"specialized"`, `"structured"`: mean over the tasks of the group; `"mean"`: over all nineteen
-        tasks. A mean of which a task is missing is None. `"missing"`: the tasks without a result.
+        tasks. A mean is None if one of its tasks is missing. `"missing"`: the tasks without a result.
 
     Raises:
         ValueError: If there is no such task.
@@ -49,7 +117,11 @@ def summarize(accuracies: Mapping[str, float]) -> dict:
 
 
 def check_tasks(tasks: Sequence[str]) -> tuple[str, ...]:
-    """Returns the names of tasks, each of which exists."""
+    """Return the names of tasks.
+
+    Raises:
+        ValueError: If there is no such task.
+    """
     return tuple(_checks.existing(f"task {task!r} in VTAB", task, TASKS) for task in tasks)
 
 
@@ -57,3 +129,7 @@ def _mean(accuracies: Mapping[str, float], tasks: Sequence[str]) -> float | None
     if any(task not in accuracies for task in tasks):
         return None
     return float(np.mean([accuracies[task] for task in tasks]))
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error) or type(error).__name__).splitlines()[0]

@@ -80,13 +80,16 @@ def open_model(
     if is_run(path):
         run = training.load_run(path)
         return KerasClassifier(run.model, card_of_run(run, preprocess, read_labels(labels)), run.path)
-    if path.endswith(".keras") and os.path.isfile(path):
+    if not os.path.exists(path):
+        raise FileNotFoundError(
+            f"There is no model at {path!r}. Expected a run directory, a .keras file, a checkpoint or an artifact."
+        )
+    if path.endswith(".keras"):
         model = keras.models.load_model(path, compile=False)
-    elif os.path.exists(path) and not (os.path.isdir(path) and _looks_like_run(path)):
-        model = checkpoints.model_from_checkpoint(path)
+    elif _looks_like_run(path):
+        model = training.load_run(path).model  # raises an error that says what is missing
     else:
-        training.load_run(path)  # raises the error that says what is missing
-        raise FileNotFoundError(f"Expected a model at {path!r}.")
+        model = checkpoints.model_from_checkpoint(path)
     return KerasClassifier(model, card_of_model(model, path, preprocess, read_labels(labels)), path)
 
 

@@ -1,1 +1,1 @@
-"""Measuring speed and counting cost."""
+"""Planning: operations, memory and time of recipes, counted or compiled for TPUs, without measuring anything."""

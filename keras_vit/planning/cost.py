@@ -1,16 +1,16 @@
-"""What a model costs, counted from its architecture: parameters, multiply-adds, and numbers kept for the gradient.
+"""Costs of a model, counted from its configuration: parameters, multiply-adds and saved activations.
 
-Multiply-adds are those of convolutions and matrix products, as is usual; norms, softmax and activation functions add
-about a hundredth to that. One multiply-add is two floating-point operations.
+Multiply-adds are those of convolutions and matrix products. Norms, softmax and activation functions would add about one
+percent. One multiply-add is two floating-point operations.
 """
 
 import dataclasses
+from typing import Any
 
 from keras_vit import models
 
-# Memory of an image in a step of TensorFlow that is not compiled, as a multiple of its activations, at most. Measured
-# on a CPU at 224 pixels: in float32 1.2 for a ViT, 1.4 for a hybrid, 1.5 for a BiT; in bfloat16, whose sums are in
-# float32, 1.7 to 1.8 for all three.
+# Peak memory per image of a step that is not compiled, as a multiple of its saved activations. Measured on a CPU at 224
+# pixels: in float32 1.2 for a ViT, 1.4 for a hybrid, 1.5 for a BiT; in bfloat16, whose sums are in float32, 1.7 to 1.8.
 UNFUSED = 1.8
 
 
@@ -20,15 +20,13 @@ class Cost:
 
     Attributes:
         parameters: Number of weights.
-        macs: Multiply-adds of the forward pass of an image, all tokens counted, as in the paper. Where only the class
-            token is read, the last block computes less: 7 % of a model of twelve blocks.
-        activations: Numbers that the backward pass of an image needs from the forward pass, each once: the inputs of
-            products, norms, poolings and of GELU (in its tanh form), attention weights, and masks of dropout, less what
-            the backward passes of `keras_vit.layers.gradients` compute again. With `remat` or attention in chunks,
-            what is computed again counts for one block and not for all. A ViT and a hybrid keep exactly these under
-            TensorFlow, a BiT that is not compiled padded copies, too. What a step holds for a while comes on top: it
-            takes up to `UNFUSED` times as much where no compiler fuses operations.
-        tokens: Length of the transformer's sequence; 0 without one.
+        macs: Multiply-adds of the forward pass per image. All tokens count, as in the paper. If only the class token is
+            read, the last block computes less: 7 % of a model of twelve blocks.
+        activations: Number of values per image that the backward pass needs from the forward pass: inputs of matrix
+            products, norms, poolings and GELU, attention weights, and dropout masks, without those that the kernels of
+            `keras_vit.layers` recompute. With `remat`, or attention in chunks, recomputed values count for one block
+            instead of all. The temporary values of a step come on top: see `UNFUSED`.
+        tokens: Length of the transformer's sequence; 0 without a transformer.
     """
 
     parameters: int
@@ -38,217 +36,198 @@ class Cost:
 
     @property
     def training_flops(self) -> int:
-        """Floating-point operations of forward and backward pass of an image: three times the forward pass."""
+        """Floating-point operations of forward and backward pass per image: three times the forward pass."""
         return 6 * self.macs
 
 
-def of_variant(name: str, **arguments) -> Cost:
-    """Counts the costs of a named model without building it.
+def of_variant(name: str, **arguments: Any) -> Cost:
+    """Return the costs of a named model without building it.
 
     Args:
         name: One of `keras_vit.list_models()`.
-        **arguments: Those of `keras_vit.create_model`; the `image_size` must be given or be left at its default.
+        **arguments: Arguments of `keras_vit.create_model`.
+
+    Raises:
+        ValueError: If the name is unknown or an argument is wrong.
     """
     if name in models.VIT:
-        return _vit({**_VIT_DEFAULTS, **dataclasses.asdict(models.VIT[name]), **arguments})
+        return of_config(models.ViTConfig(**{**dataclasses.asdict(models.VIT[name]), **arguments}))
     if name in models.BIT:
-        return _bit({**_BIT_DEFAULTS, **dataclasses.asdict(models.BIT[name]), **arguments})
+        return of_config(models.BiTConfig(**{**dataclasses.asdict(models.BIT[name]), **arguments}))
     raise ValueError(f"There is no model named {name!r}. Known names: {', '.join(models.list_models())}.")
 
 
-def of_model(model) -> Cost:
-    """Counts the costs of a `VisionTransformer` or `BiTResNet` for images of its own size."""
-    config = model.get_config()
-    return _bit(config) if isinstance(model, models.BiTResNet) else _vit(config)
+def of_config(config: models.ViTConfig | models.BiTConfig) -> Cost:
+    """Return the costs of a model with this configuration.
 
-
-_COMMON = {"image_size": 224, "channels": 3, "classes": 1000, "include_top": True}
-_BIT_DEFAULTS = _COMMON
-_VIT_DEFAULTS = {
-    **_COMMON,
-    "resnet_blocks": None,
-    "pooling": "token",
-    "representation_size": None,
-    "dropout_rate": 0.0,
-    "attention_dropout_rate": 0.0,
-    "position_embedding": "learned",
-    "position_embedding_at": "input",
-    "num_registers": 0,
-    "class_token": None,
-    "distillation_token": False,
-    "qkv_bias": True,
-    "layer_scale": None,
-    "norm_after_pooling": False,
-    "remat": "none",
-    "attention_chunk_size": None,
-}
+    Args:
+        config: The configuration. A model for images of any size counts for 224 pixels.
+    """
+    return _bit(config) if isinstance(config, models.BiTConfig) else _vit(config)
 
 
 class _Tally:
-    """Sums over the operations of a network, in the order in which an image passes them."""
+    """Sums over the operations of a model, in the order of the forward pass."""
 
     def __init__(self):
         self.parameters = self.macs = self.activations = 0
 
-    def dense(self, rows: int, inputs: int, outputs: int, bias: bool = True, parameters: bool = True):
-        """A matrix product of `rows` vectors."""
+    def dense(self, rows: int, inputs: int, outputs: int, bias: bool = True, parameters: bool = True) -> None:
+        """Add a matrix product of `rows` vectors."""
         self.parameters += (inputs * outputs + bias * outputs) if parameters else 0
         self.macs += rows * inputs * outputs
         self.activations += rows * inputs
 
-    def conv(self, size, kernel: int, inputs: int, outputs: int, strides: int = 1, bias: bool = False):
-        """A convolution of a `[h, w, inputs]` map; returns the size of the result."""
-        new_size = tuple(-(-side // strides) for side in size)
-        self.parameters += kernel * kernel * inputs * outputs + bias * outputs
-        self.macs += new_size[0] * new_size[1] * kernel * kernel * inputs * outputs
+    def conv(self, size: tuple[int, int], kernel: int, inputs: int, outputs: int, strides: int = 1) -> tuple[int, int]:
+        """Add a convolution of an `[h, w, inputs]` map and return the size of its output."""
+        height, width = -(-size[0] // strides), -(-size[1] // strides)
+        self.parameters += kernel * kernel * inputs * outputs
+        self.macs += height * width * kernel * kernel * inputs * outputs
         self.activations += size[0] * size[1] * inputs
-        return new_size
+        return height, width
 
-    def norm(self, rows: int, width: int):
-        """A norm with scale and bias."""
+    def norm(self, rows: int, width: int) -> None:
+        """Add a norm with scale and bias."""
         self.parameters += 2 * width
         self.activations += rows * width
 
-    def elementwise(self, count: int):
-        """A function whose gradient needs its input."""
+    def elementwise(self, count: int) -> None:
+        """Add a function whose gradient needs its input."""
         self.activations += count
 
-    def dropout(self, count: int):
-        """The mask of a dropout: a byte for each value, half of a 16-bit number."""
+    def dropout(self, count: int) -> None:
+        """Add the mask of a dropout: one byte per value, half of a 16-bit number."""
         self.activations += count // 2
+
+    def add(self, other: "_Tally") -> None:
+        """Add everything that another tally counted."""
+        self.parameters += other.parameters
+        self.macs += other.macs
+        self.activations += other.activations
 
     def cost(self, tokens: int = 0) -> Cost:
         return Cost(self.parameters, self.macs, self.activations, tokens)
 
 
-def _vit(a: dict) -> Cost:
-    tally = _Tally()
-    size, channels = _pair(a["image_size"] or 224), a["channels"]
-    if a["resnet_blocks"] is not None:
-        size, channels = _hybrid_stem(tally, size, channels, a["resnet_blocks"])
-    patch, width = _pair(a["patch_size"]), a["hidden_size"]
-    grid = (size[0] // patch[0], size[1] // patch[1])
-    patches = grid[0] * grid[1]
-    tally.dense(patches, patch[0] * patch[1] * channels, width)
-
-    pooling = a["pooling"]
-    has_class_token = pooling in ("token", None) if a["class_token"] is None else a["class_token"]
-    prefix = int(has_class_token) + int(a["distillation_token"])
-    tokens = patches + prefix + a["num_registers"]
-    tally.parameters += (prefix + a["num_registers"]) * width
-    tally.parameters += _positions(a, grid, prefix)
-    if a["dropout_rate"]:
+def _vit(config: models.ViTConfig) -> Cost:
+    tally, width, tokens = _Tally(), config.hidden_size, config.num_tokens
+    channels = config.channels
+    if config.resnet_blocks is not None:
+        channels = _hybrid_stem(tally, config)
+    patch = _pair(config.patch_size)
+    tally.dense(config.grid[0] * config.grid[1], patch[0] * patch[1] * channels, width)
+    tally.parameters += (config.num_prefix_tokens + config.num_registers) * width
+    tally.parameters += _positions(config)
+    if config.dropout_rate:
         tally.dropout(tokens * width)
 
     blocks = _Tally()
-    for _ in range(a["num_layers"]):
-        _block(blocks, a, tokens)
-    if a["remat"] == "blocks" and a["num_layers"]:  # the input of each block, and one block while it is recomputed
-        blocks.activations = a["num_layers"] * tokens * width + blocks.activations // a["num_layers"]
-    if a["num_layers"] and _in_chunks(a, tokens):  # one chunk's weights while they are there
-        blocks.activations += a["num_heads"] * a["attention_chunk_size"] * tokens
-    for name in ("parameters", "macs", "activations"):
-        setattr(tally, name, getattr(tally, name) + getattr(blocks, name))
+    for _ in range(config.num_layers):
+        _block(blocks, config, tokens)
+    if config.remat == "blocks" and config.num_layers:  # the input of each block, and one recomputed block at a time
+        blocks.activations = config.num_layers * tokens * width + blocks.activations // config.num_layers
+    if config.num_layers and _in_chunks(config, tokens):  # the weights of one chunk at a time
+        blocks.activations += config.num_heads * (config.attention_chunk_size or 0) * tokens
+    tally.add(blocks)
 
-    tally.norm(1 if a["norm_after_pooling"] else tokens, width)
-    if pooling == "map":
-        _map_head(tally, a, tokens)
-    _vit_head(tally, a, 1 if pooling is not None else tokens)
+    tally.norm(1 if config.norm_after_pooling else tokens, width)
+    if config.pooling == "map":
+        _map_head(tally, config, tokens)
+    _vit_head(tally, config, 1 if config.pooling is not None else tokens)
     return tally.cost(tokens)
 
 
-def _block(tally: _Tally, a: dict, tokens: int):
-    """Keeps 7 vectors of D and 2 of the MLP's width a token, and the attention weights."""
-    width = a["hidden_size"]
+def _block(tally: _Tally, config: models.ViTConfig, tokens: int) -> None:
+    """Count a block, which saves 7 vectors of `D` and 2 of the MLP's width per token, and the attention weights."""
+    width = config.hidden_size
     tally.norm(tokens, width)
     for _ in ("query", "key", "value"):
-        tally.dense(tokens, width, width, bias=a["qkv_bias"])
+        tally.dense(tokens, width, width, bias=config.qkv_bias)
     tally.activations -= 2 * tokens * width  # the three share their input
-    _attention(tally, a, tokens, tokens)
+    _attention(tally, config, tokens, tokens)
     tally.dense(tokens, width, width)
-    if a["position_embedding"] == "relative":
+    if config.position_embedding == "relative":
         offsets = 2 * tokens - 1
-        tally.parameters += offsets * (width // a["num_heads"])
+        tally.parameters += offsets * (width // config.num_heads)
         tally.macs += tokens * offsets * width
     tally.norm(tokens, width)
-    tally.dense(tokens, width, a["mlp_dim"])
-    tally.activations -= tokens * width  # norm and product share a backward pass, which computes the normed again
-    tally.elementwise(tokens * a["mlp_dim"])  # GELU
-    tally.dense(tokens, a["mlp_dim"], width)
-    if a["attention_dropout_rate"]:
-        weights = a["num_heads"] * tokens * tokens
-        tally.elementwise(weights)  # as they are multiplied with the values; softmax needs them whole
+    tally.dense(tokens, width, config.mlp_dim)
+    tally.activations -= tokens * width  # the output of the norm is recomputed
+    tally.elementwise(tokens * config.mlp_dim)  # GELU
+    tally.dense(tokens, config.mlp_dim, width)
+    if config.attention_dropout_rate:
+        weights = config.num_heads * tokens * tokens
+        tally.elementwise(weights)  # after the dropout; softmax needs them before it
         tally.dropout(weights)
-    if a["dropout_rate"]:
-        tally.dropout(tokens * (2 * width + a["mlp_dim"]))
-    if a["layer_scale"] is not None:
+    if config.dropout_rate:
+        tally.dropout(tokens * (2 * width + config.mlp_dim))
+    if config.layer_scale is not None:
         tally.parameters += 2 * width
         tally.elementwise(2 * tokens * width)
 
 
-def _attention(tally: _Tally, a: dict, queries: int, keys: int):
-    tally.macs += 2 * queries * keys * a["hidden_size"]
-    tally.activations += (queries + 2 * keys) * a["hidden_size"]
-    if not _in_chunks(a, queries):  # else the backward pass computes the weights again
-        tally.activations += a["num_heads"] * queries * keys
+def _attention(tally: _Tally, config: models.ViTConfig, queries: int, keys: int) -> None:
+    tally.macs += 2 * queries * keys * config.hidden_size
+    tally.activations += (queries + 2 * keys) * config.hidden_size
+    if not _in_chunks(config, queries):  # otherwise the backward pass recomputes the weights
+        tally.activations += config.num_heads * queries * keys
 
 
-def _in_chunks(a: dict, queries: int) -> bool:
-    return a["attention_chunk_size"] is not None and queries > a["attention_chunk_size"]
+def _in_chunks(config: models.ViTConfig, queries: int) -> bool:
+    return config.attention_chunk_size is not None and queries > config.attention_chunk_size
 
 
-def _map_head(tally: _Tally, a: dict, tokens: int):
-    width = a["hidden_size"]
+def _map_head(tally: _Tally, config: models.ViTConfig, tokens: int) -> None:
+    width = config.hidden_size
     tally.parameters += width
     tally.dense(1, width, width)
     tally.dense(tokens, width, width)
     tally.dense(tokens, width, width)
     tally.activations -= tokens * width
-    _attention(tally, a, 1, tokens)
+    _attention(tally, config, 1, tokens)
     tally.dense(1, width, width)
     tally.norm(1, width)
-    tally.dense(1, width, a["mlp_dim"])
-    tally.elementwise(a["mlp_dim"])
-    tally.dense(1, a["mlp_dim"], width)
+    tally.dense(1, width, config.mlp_dim)
+    tally.elementwise(config.mlp_dim)
+    tally.dense(1, config.mlp_dim, width)
 
 
-def _vit_head(tally: _Tally, a: dict, rows: int):
-    width, heads = a["hidden_size"], 1 + int(a["distillation_token"])
-    if a["representation_size"] is not None:
+def _vit_head(tally: _Tally, config: models.ViTConfig, rows: int) -> None:
+    width, heads = config.hidden_size, 2 if config.distillation_token is True else 1
+    if config.representation_size is not None:
         for head in range(heads):
-            tally.dense(rows, width, a["representation_size"], parameters=head == 0)
-        width = a["representation_size"]
-    if a["include_top"]:
+            tally.dense(rows, width, config.representation_size, parameters=head == 0)
+        width = config.representation_size
+    if config.include_top:
         for _ in range(heads):
-            tally.dense(rows, width, a["classes"])
+            tally.dense(rows, width, config.classes or 0)
 
 
-def _positions(a: dict, grid: tuple[int, int], prefix: int) -> int:
-    """Parameters of the position embeddings that are added to tokens."""
-    width, times = a["hidden_size"], 1
-    if a["position_embedding_at"] == "every_layer":
-        times = a["num_layers"]
+def _positions(config: models.ViTConfig) -> int:
+    """Return the number of parameters of the position embeddings that are added to tokens."""
+    grid, width, prefix = config.grid, config.hidden_size, config.num_prefix_tokens
     learned = {
-        "learned": (grid[0] * grid[1] + prefix) * width,
+        "learned": config.num_position_entries * width,
         "learned2d": (grid[0] + grid[1]) * (width // 2) + prefix * width,
     }
-    return times * learned.get(a["position_embedding"], 0)
+    times = config.num_layers if config.position_embedding_at == "every_layer" else 1
+    return times * learned.get(config.position_embedding, 0)
 
 
-def _hybrid_stem(tally: _Tally, size, channels: int, blocks):
-    size = tally.conv(size, 7, channels, 64, 2)
+def _hybrid_stem(tally: _Tally, config: models.ViTConfig) -> int:
+    """Count the ResNet of a hybrid and return the number of its channels."""
+    size = tally.conv(_image_size(config), 7, config.channels, 64, 2)
     channels = 64
     tally.norm(size[0] * size[1], channels)
-    tally.elementwise(size[0] * size[1] * channels)  # the pooling's
-    size = tuple(-(-side // 2) for side in size)
-    for stage, units in enumerate(blocks):
+    size = _max_pool(tally, size, channels)
+    for stage, units in enumerate(config.resnet_blocks or ()):
         features = 64 * 2**stage
         for unit in range(units):
             strides = 2 if stage and not unit else 1
             if channels != 4 * features or strides > 1:
                 projected = tally.conv(size, 1, channels, 4 * features, strides)
                 tally.norm(projected[0] * projected[1], 4 * features)
-                tally.activations -= size[0] * size[1] * channels  # the input is that of the first convolution
+                tally.activations -= size[0] * size[1] * channels  # shared with the first convolution
             tally.conv(size, 1, channels, features)
             tally.norm(size[0] * size[1], features)
             size = tally.conv(size, 3, features, features, strides)
@@ -256,18 +235,15 @@ def _hybrid_stem(tally: _Tally, size, channels: int, blocks):
             tally.conv(size, 1, features, 4 * features)
             tally.norm(size[0] * size[1], 4 * features)
             channels = 4 * features
-    return size, channels
+    return channels
 
 
-def _bit(a: dict) -> Cost:
+def _bit(config: models.BiTConfig) -> Cost:
     tally = _Tally()
-    width = 64 * a["width_factor"]
-    size = tally.conv(_pair(a["image_size"] or 224), 7, a["channels"], width, 2)
-    channels = width
-    tally.elementwise(size[0] * size[1] * channels)  # the pooling's
-    size = tuple(-(-side // 2) for side in size)
-    for stage, units in enumerate(a["block_sizes"]):
-        features = width * 2**stage
+    channels = 64 * config.width_factor
+    size = _max_pool(tally, tally.conv(_image_size(config), 7, config.channels, channels, 2), channels)
+    for stage, units in enumerate(config.block_sizes):
+        features = 64 * config.width_factor * 2**stage
         for unit in range(units):
             strides = 2 if stage and not unit else 1
             tally.norm(size[0] * size[1], channels)
@@ -281,10 +257,19 @@ def _bit(a: dict) -> Cost:
             tally.conv(size, 1, features, 4 * features)
             channels = 4 * features
     tally.norm(size[0] * size[1], channels)
-    if a["include_top"]:
-        tally.dense(1, channels, a["classes"])
+    if config.include_top:
+        tally.dense(1, channels, config.classes or 0)
     return tally.cost()
 
 
-def _pair(value) -> tuple[int, int]:
-    return (value, value) if isinstance(value, int) else tuple(value)
+def _max_pool(tally: _Tally, size: tuple[int, int], channels: int) -> tuple[int, int]:
+    tally.elementwise(size[0] * size[1] * channels)
+    return -(-size[0] // 2), -(-size[1] // 2)
+
+
+def _image_size(config: models.ViTConfig | models.BiTConfig) -> tuple[int, int]:
+    return _pair(config.image_size or 224)
+
+
+def _pair(value: int | tuple[int, int]) -> tuple[int, int]:
+    return (value, value) if isinstance(value, int) else value

@@ -1,4 +1,4 @@
-"""Sizes of data sets, for planning without having them."""
+"""Sizes of public data sets, for planning without them."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -9,13 +9,13 @@ from keras_vit.evaluators import vtab
 
 
 @dataclasses.dataclass(frozen=True)
-class Known:
-    """Size of a data set.
+class Dataset:
+    """A data set.
 
     Attributes:
-        splits: Number of examples of each split.
+        splits: Number of examples per split.
         classes: Number of classes.
-        shape: Height, width and channels of images that are arrays; None of pictures, which `decode` makes arrays.
+        shape: Height, width and channels of images that are stored as arrays; None for encoded images.
     """
 
     splits: Mapping[str, int]
@@ -24,38 +24,38 @@ class Known:
 
 
 class Size(NamedTuple):
-    """What is known of a source: examples of the split, classes, and the shape of its arrays. None is not known."""
+    """Size of a split: its examples, its classes, and the shape of its arrays. None for what is unknown."""
 
     examples: int | None = None
     classes: int | None = None
     shape: tuple[int, int, int] | None = None
 
 
-_GREY = (28, 28, 1)
-_MNIST = Known({"train": 60_000, "test": 10_000}, 10, _GREY)
+_GRAY = (28, 28, 1)
+_MNIST = Dataset({"train": 60_000, "test": 10_000}, 10, _GRAY)
 
-# By what their names begin with.
+# By the beginning of their names.
 DATASETS = {
-    "tfds:cifar10": Known({"train": 50_000, "test": 10_000}, 10),
-    "tfds:cifar100": Known({"train": 50_000, "test": 10_000}, 100),
-    "tfds:oxford_iiit_pet": Known({"train": 3_680, "test": 3_669}, 37),
-    "tfds:oxford_flowers102": Known({"train": 1_020, "validation": 1_020, "test": 6_149}, 102),
-    "tfds:imagenet2012": Known({"train": 1_281_167, "validation": 50_000}, 1_000),
-    "tfds:imagenet21k": Known({"full": 14_197_122}, 21_843),
-    "tfrecord:jft": Known({"train": 303_000_000, "test": 50_000}, 18_291),  # not public
+    "tfds:cifar10": Dataset({"train": 50_000, "test": 10_000}, 10),
+    "tfds:cifar100": Dataset({"train": 50_000, "test": 10_000}, 100),
+    "tfds:oxford_iiit_pet": Dataset({"train": 3_680, "test": 3_669}, 37),
+    "tfds:oxford_flowers102": Dataset({"train": 1_020, "validation": 1_020, "test": 6_149}, 102),
+    "tfds:imagenet2012": Dataset({"train": 1_281_167, "validation": 50_000}, 1_000),
+    "tfds:imagenet21k": Dataset({"full": 14_197_122}, 21_843),
+    "tfrecord:jft": Dataset({"train": 303_000_000, "test": 50_000}, 18_291),  # not public
 }
 
-# Where the recipes of this package look; another folder may hold anything.
+# The locations in the recipes of this package. Other folders may contain anything.
 LOCATIONS = {
-    "digits": Known({"train": 1_437, "test": 360}, 10),
+    "digits": Dataset({"train": 1_437, "test": 360}, 10),
     "fashion_mnist": _MNIST,
     "idx:/usr/share/datasets/fashion-mnist": _MNIST,
-    # What `benchmarks.results` makes of Fashion-MNIST: eight of its classes, and 500 pictures of each of the other two.
-    "npz:runs/results/data/eight.npz": Known({"train": 48_000, "test": 8_000}, 8, _GREY),
-    "npz:runs/results/data/two.npz": Known({"train": 1_000, "test": 2_000}, 2, _GREY),
+    # Fashion-MNIST as `benchmarks.results` splits it: eight classes, and 500 training images of each of the other two.
+    "npz:runs/results/data/eight.npz": Dataset({"train": 48_000, "test": 8_000}, 8, _GRAY),
+    "npz:runs/results/data/two.npz": Dataset({"train": 1_000, "test": 2_000}, 2, _GRAY),
 }
 
-# Classes of the tasks of VTAB (https://arxiv.org/abs/1910.04867), and examples of the splits to train on.
+# Classes of the tasks of VTAB (https://arxiv.org/abs/1910.04867), and examples of the training splits.
 VTAB = {
     "caltech101": 102,
     "cifar100": 100,
@@ -81,14 +81,14 @@ VTAB_SPLITS = {"train800": 800, "val200": 200, "train800val200": 1_000}
 
 
 def size(source: str, split: str) -> Size:
-    """Returns what is known of a split without opening it.
+    """Return the size of a split without opening it, as far as it is known.
 
     Args:
-        source: As for `keras_vit.data.open_source`; options and versions do not matter.
-        split: As TensorFlow Datasets writes it.
+        source: A name for `keras_vit.data.open_source`. Its options and version are ignored.
+        split: The split, in the notation of TensorFlow Datasets.
 
     Raises:
-        ValueError: If the data set is known and has no such split, or if VTAB has no such task.
+        ValueError: If a known data set has no such split, or VTAB has no such task.
     """
     name = source.partition("#")[0]
     kind, _, location = name.partition(":")
@@ -102,8 +102,8 @@ def size(source: str, split: str) -> Size:
     return Size(sum(part.stop - part.start for part in parts), known.classes, known.shape)
 
 
-def _dataset(name: str) -> Known | None:
-    for known_name, known in DATASETS.items():
-        if name == known_name or name.startswith((f"{known_name}:", f"{known_name}/")):
+def _dataset(name: str) -> Dataset | None:
+    for prefix, known in DATASETS.items():
+        if name == prefix or name.startswith((f"{prefix}:", f"{prefix}/")):
             return known
     return None

@@ -1,4 +1,4 @@
-"""What a recipe costs: size of the model, operations, memory, and time on the hardware of the paper."""
+"""Costs of a recipe: size of the model, operations, memory, and time on the hardware of the paper."""
 
 import dataclasses
 
@@ -6,21 +6,20 @@ from keras_vit import recipe as recipes
 from keras_vit.planning import cost
 
 TPU_V3_CORE_FLOPS = 61.5e12  # a TPUv3 chip has two cores and 123 TFLOP/s in bfloat16
-UTILISATION = 0.3  # the paper's ViT-H/14 reached 0.32, and big_vision's ViT-S/16 in 6.5 h on a TPUv3-8 0.27
+UTILIZATION = 0.3  # the paper's ViT-H/14 reached 0.32, and big_vision's ViT-S/16 in 6.5 h on a TPUv3-8 0.27
 _DAY = 24 * 3_600
-_WITHOUT_COST = ("head_bias", "drop_path_rate", "pool_padding")
 
 
 @dataclasses.dataclass(frozen=True)
 class Published:
-    """A run of the paper's table 2, and what it cost.
+    """A run of the paper's table 2.
 
     Attributes:
-        name: Model and data.
-        variant: The model.
-        examples: Images of the data set.
-        epochs: As table 3 has them; of two numbers it does not say which one table 2 is about.
-        core_days: TPUv3-core-days, as published.
+        name: Model and data set.
+        variant: Name of the model.
+        examples: Number of images of the data set.
+        epochs: Epochs in table 3, which has two numbers for some runs.
+        core_days: Published TPUv3-core-days.
     """
 
     name: str
@@ -29,8 +28,8 @@ class Published:
     epochs: tuple[int, ...]
     core_days: float
 
-    def utilisation(self, epochs: int) -> float:
-        """Share of the hardware's peak that the published time means, by the count of this package."""
+    def utilization(self, epochs: int) -> float:
+        """Return the fraction of the hardware's peak that the published time amounts to."""
         flops = cost.of_variant(self.variant).training_flops * self.examples * epochs
         return flops / (self.core_days * _DAY * TPU_V3_CORE_FLOPS)
 
@@ -47,12 +46,12 @@ class Plan:
     """Costs of a recipe.
 
     Attributes:
-        cost: Of the model.
-        batch_size: Images of a step.
-        total_steps: Steps of the run.
-        epochs: How often each example is seen; None where the size of the data is not known.
-        weights_bytes: Of the weights, their gradients, the optimiser and the moving averages, on each device.
-        activations_bytes: Of what a device keeps for the gradient at one time; see `cost.Cost`.
+        cost: Costs of the model.
+        batch_size: Images per step, over all devices.
+        total_steps: Number of steps.
+        epochs: Number of passes over the training examples; None if their number is unknown.
+        weights_bytes: Bytes of weights, gradients, optimizer state and moving averages per device.
+        activations_bytes: Bytes of the saved activations per device; see `cost.Cost`.
     """
 
     cost: cost.Cost
@@ -64,39 +63,39 @@ class Plan:
 
     @property
     def examples_seen(self) -> int:
-        """Images over the whole run."""
+        """Number of images of the run."""
         return self.batch_size * self.total_steps
 
     @property
     def step_flops(self) -> int:
-        """Floating-point operations of a step, on all devices together."""
+        """Floating-point operations per step, over all devices."""
         return self.cost.training_flops * self.batch_size
 
     @property
     def total_flops(self) -> int:
-        """Floating-point operations of the whole run."""
+        """Floating-point operations of the run."""
         return self.step_flops * self.total_steps
 
-    def core_days(self, utilisation: float = UTILISATION) -> float:
-        """TPUv3-core-days.
+    def core_days(self, utilization: float = UTILIZATION) -> float:
+        """Return the time in TPUv3-core-days.
 
         Args:
-            utilisation: Share of the peak that the run reaches.
+            utilization: Fraction of the hardware's peak that the run reaches.
         """
-        return self.total_flops / (TPU_V3_CORE_FLOPS * utilisation * _DAY)
+        return self.total_flops / (TPU_V3_CORE_FLOPS * utilization * _DAY)
 
 
 def of_recipe(
     recipe: recipes.Recipe, classes: int, num_examples: int | None = None, devices: int = 1, channels: int = 3
 ) -> Plan:
-    """Counts what a recipe costs, without building anything.
+    """Return the costs of a recipe without building anything.
 
     Args:
         recipe: The recipe.
         classes: Number of classes of its data.
         num_examples: Number of training examples, for the epochs.
-        devices: Devices among which a batch is divided.
-        channels: Of the images.
+        devices: Number of devices that share a batch.
+        channels: Number of channels of the images.
     """
     counted = model_cost(recipe, classes, channels)
     batch_size, optim = recipe.data.batch_size, recipe.optim
@@ -113,8 +112,8 @@ def of_recipe(
 
 
 def model_cost(recipe: recipes.Recipe, classes: int, channels: int = 3) -> cost.Cost:
-    """Counts the model of a recipe. Arguments as for `of_recipe`."""
-    arguments = {name: value for name, value in recipes.model_arguments(recipe).items() if name not in _WITHOUT_COST}
+    """Return the costs of a recipe's model. The arguments are those of `of_recipe`."""
+    arguments = recipes.model_arguments(recipe)
     return cost.of_variant(recipe.model.variant, classes=classes, channels=channels, **arguments)
 
 

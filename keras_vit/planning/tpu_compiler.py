@@ -1,7 +1,7 @@
-"""The TPU compiler, on a machine without a TPU: what a program needs of memory, operations and traffic.
+"""The TPU compiler on a machine without a TPU: memory, operations and memory traffic of a program.
 
-libtpu, which holds the compiler, is an ordinary package; JAX describes to it the slice to compile for. A program of
-TensorFlow gets there as HLO, the form in which TensorFlow itself gives its steps to a TPU's compiler.
+The compiler is in libtpu, an ordinary package. JAX describes the target slice to it. A TensorFlow program is passed as
+HLO, as TensorFlow itself does on a TPU.
 
 References:
     https://docs.jax.dev/en/latest/aot.html, https://openxla.org/xla/tf2xla
@@ -16,15 +16,15 @@ import re
 
 from keras_vit.planning.tpu_targets import Target
 
-# libtpu otherwise asks Google Cloud's metadata server which machine this is, for minutes where there is none.
+# Otherwise libtpu asks the metadata server of Google Cloud for the machine, for minutes if there is none.
 _ENVIRONMENT = {
     "TPU_SKIP_MDS_QUERY": "1",
     "TPU_ACCELERATOR_TYPE": "v5litepod-4",
     "TPU_WORKER_HOSTNAMES": "localhost",
-    "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",  # nothing is run, so that several may compile at once
+    "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",  # several processes may compile at once, because nothing is run
 }
 _UNITS = {"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
-# The two ways in which the compiler says that a program is too large.
+# The two messages of the compiler for a program that is too large.
 _MEMORY_ERRORS = (
     r"Used ([\d.]+[KMGT]) of ([\d.]+[KMGT]) hbm",
     r"\(([\d.]+[KMGT])\) exceeds available HBM \(([\d.]+[KMGT])\)",
@@ -37,17 +37,17 @@ class CompilerMissing(ImportError):
 
 @dataclasses.dataclass(frozen=True)
 class Compiled:
-    """What the compiler says of a program, for one device.
+    """Figures of a compiled program, per device.
 
     Attributes:
-        flops: Operations.
-        bytes_accessed: Bytes from and to memory.
-        arguments: Bytes of what the program takes: weights, optimiser, batch.
-        outputs: Bytes of what it returns.
-        aliased: Bytes of the outputs that are written over arguments.
-        temporaries: Bytes that it needs in between.
+        flops: Number of operations.
+        bytes_accessed: Bytes read from and written to memory.
+        arguments: Bytes of the inputs: weights, optimizer, batch.
+        outputs: Bytes of the outputs.
+        aliased: Bytes of the outputs that overwrite inputs.
+        temporaries: Bytes of temporary values.
         code: Bytes of the program itself.
-        collectives: How many operations of each kind exchange data between the devices, such as `all-reduce`.
+        collectives: Number of operations by kind that exchange data between devices, such as `all-reduce`.
     """
 
     flops: float
@@ -61,17 +61,17 @@ class Compiled:
 
     @property
     def memory(self) -> int:
-        """Bytes of a device's memory that the program needs."""
+        """Bytes of memory that the program needs."""
         return self.arguments + self.outputs - self.aliased + self.temporaries + self.code
 
 
 @dataclasses.dataclass(frozen=True)
 class DoesNotFit:
-    """The compiler's answer for a program that is too large.
+    """A program that is too large.
 
     Attributes:
-        memory: Bytes that it needs.
-        capacity: Bytes that there are for it.
+        memory: Bytes that it needs per device.
+        capacity: Bytes that programs may use.
     """
 
     memory: int
@@ -79,22 +79,22 @@ class DoesNotFit:
 
 
 def available() -> bool:
-    """Tells whether the compiler is installed."""
+    """Return whether the compiler is installed."""
     return importlib.util.find_spec("libtpu") is not None and importlib.util.find_spec("jax") is not None
 
 
 def versions() -> str:
-    """Returns what compiles: `libtpu 0.0.42.1 through jax 0.10.2`."""
+    """Return the versions of the compiler: `"libtpu 0.0.42.1 through jax 0.10.2"`."""
     return " through ".join(f"{name} {importlib.metadata.version(name)}" for name in ("libtpu", "jax"))
 
 
 def compile_hlo(hlo: bytes, target: Target, replicas: int = 1) -> Compiled | DoesNotFit:
-    """Compiles a program for a slice.
+    """Compile a program for a slice.
 
     Args:
-        hlo: A serialised `HloModuleProto`.
+        hlo: A serialized `HloModuleProto`.
         target: The slice.
-        replicas: On how many of its devices the same program runs.
+        replicas: Number of devices that run the program.
 
     Raises:
         CompilerMissing: If the extra `plan` is not installed.
@@ -107,7 +107,7 @@ def compile_hlo(hlo: bytes, target: Target, replicas: int = 1) -> Compiled | Doe
     from jaxlib.mlir import ir
 
     text = xla_client._xla.mlir.xla_computation_to_mlir_module(xla_client.XlaComputation(hlo))
-    text = text.replace("mhlo.copy", "stablehlo.optimization_barrier")  # identities that the importer leaves behind
+    text = text.replace("mhlo.copy", "stablehlo.optimization_barrier")  # identities that the importer leaves
     module = ir.Module.parse(text, mlir.make_ir_context())
     devices = topology(target).devices[:replicas]
     assignment = np.array([[device.id] for device in devices])  # [replicas, 1]
@@ -118,9 +118,9 @@ def compile_hlo(hlo: bytes, target: Target, replicas: int = 1) -> Compiled | Doe
 
 
 def capacity(target: Target) -> int:
-    """Returns the bytes of a device's memory that programs may use: all that the compiler does not keep for the system.
+    """Return the bytes of memory per device that programs may use, without those reserved for the system.
 
-    The compiler says it when a program is too large, so it is given one.
+    The compiler states them for a program that is too large, so it gets one.
     """
     device = topology(target).devices[0]
     import jax
@@ -128,16 +128,18 @@ def capacity(target: Target) -> int:
     huge = jax.ShapeDtypeStruct((2 * target.memory,), "uint8", sharding=jax.sharding.SingleDeviceSharding(device))
     answer = outcome(lambda: jax.jit(lambda x: x + x[:1]).lower(huge).compile())
     if isinstance(answer, Compiled):
-        raise RuntimeError(f"The compiler takes twice the memory of {target.name} for granted. Expected a refusal.")
+        raise RuntimeError(
+            f"Expected the compiler to refuse a program of twice the memory of {target.name}. It accepted it."
+        )
     return answer.capacity
 
 
 def topology(target: Target):
-    """Returns JAX's description of a slice; `devices` of it are what programs are compiled for."""
+    """Return JAX's description of a slice, with its `devices`."""
     _prepare()
     from jax.experimental import topologies
 
-    options = {}
+    options: dict[str, object] = {}
     if target.chips == 1:
         options["chips_per_host_bounds"] = [1, 1, 1]
     if target.generation.devices < target.generation.cores:
@@ -146,7 +148,7 @@ def topology(target: Target):
 
 
 def outcome(compile_program) -> Compiled | DoesNotFit:
-    """Calls a function that compiles a program and reads from the executable what the compiler knows of it."""
+    """Call a function that compiles a program and return the figures of the result."""
     try:
         executable = compile_program()
     except Exception as error:  # noqa: BLE001  jaxlib's error type is private
@@ -158,7 +160,7 @@ def outcome(compile_program) -> Compiled | DoesNotFit:
 
 
 def read(executable) -> Compiled:
-    """Returns what the compiler says of an executable, of JAX's inner kind or of `jax.jit(...).lower().compile()`."""
+    """Return the figures of an executable, of JAX's internal kind or of `jax.jit(...).lower().compile()`."""
     cost = executable.cost_analysis()
     if hasattr(executable, "memory_analysis"):
         memory, text = executable.memory_analysis(), executable.as_text()
@@ -177,17 +179,17 @@ def read(executable) -> Compiled:
 
 
 def _prepare() -> None:
-    """Sets what libtpu reads when it is first used."""
+    """Set the variables that libtpu reads at its first use."""
     if not available():
         raise CompilerMissing(
-            "Compiling for TPUs needs jax[tpu] beside TensorFlow. Install it with: "
+            "Compiling for TPUs needs the package jax[tpu]. Install it with: "
             "pip install 'keras-vision-transformers[cpu,plan]'"
         )
     for name, value in _ENVIRONMENT.items():
         os.environ.setdefault(name, value)
     import jax
 
-    jax.config.update("jax_platforms", "cpu")  # there is no TPU to look for
+    jax.config.update("jax_platforms", "cpu")  # no search for a TPU
 
 
 def _read_memory_error(message: str) -> DoesNotFit | None:
@@ -203,5 +205,5 @@ _COLLECTIVE = re.compile(r" (all-reduce|all-gather|reduce-scatter|all-to-all|col
 
 
 def collectives(text: str) -> dict[str, int]:
-    """Counts the operations of a compiled program's text that exchange data, by kind."""
+    """Count the operations that exchange data in the text of a compiled program, by kind."""
     return dict(collections.Counter(_COLLECTIVE.findall(text)))

@@ -1,4 +1,4 @@
-"""What a recipe will do on a TPU slice, by the TPU's compiler: does it fit, how fast can it be, what would help."""
+"""Plan of a recipe on a TPU slice, by the TPU compiler: does it fit, how fast can it be, and what would help."""
 
 import dataclasses
 import time
@@ -13,18 +13,18 @@ from keras_vit.planning import tpu_compiler, tpu_step, tpu_step_jax
 from keras_vit.planning.tpu_compiler import Compiled, DoesNotFit
 from keras_vit.planning.tpu_targets import Target
 
-_MOST_PER_DEVICE = 4_096  # images; where the search for the largest batch ends
+_MAX_IMAGES_PER_DEVICE = 4_096  # where the search for the largest batch ends
 
 
 @dataclasses.dataclass(frozen=True)
 class Setting:
-    """What of a recipe decides how much memory a step needs.
+    """Fields of a recipe that determine the memory of a step.
 
     Attributes:
-        batch_size: Images of a step, over all devices.
-        remat: Whether encoder blocks are recomputed in the backward pass.
-        accumulation_steps: Micro-batches of a step.
-        fsdp: Whether weights and optimiser are divided among the devices (on the JAX backend).
+        batch_size: Images per step, over all devices.
+        remat: Whether the backward pass recomputes encoder blocks.
+        accumulation_steps: Micro-batches per step.
+        fsdp: Whether weights and optimizer are sharded (on the JAX backend).
     """
 
     batch_size: int
@@ -32,37 +32,37 @@ class Setting:
     accumulation_steps: int = 1
     fsdp: bool = False
 
-    def overrides(self, asked: "Setting") -> tuple[str, ...]:
-        """Returns what to add to the command line to get from the setting that was asked for to this one."""
+    def overrides(self, requested: "Setting") -> tuple[str, ...]:
+        """Return the flags that change the requested setting to this one."""
         found = []
-        if self.batch_size != asked.batch_size:
+        if self.batch_size != requested.batch_size:
             found.append(f"--config.data.batch_size={self.batch_size}")
-        if self.remat != asked.remat:
+        if self.remat != requested.remat:
             found.append(f"--config.model.remat={'blocks' if self.remat else 'none'}")
-        if self.fsdp != asked.fsdp:
+        if self.fsdp != requested.fsdp:
             found.append("--fsdp")
-        if self.accumulation_steps != asked.accumulation_steps:
+        if self.accumulation_steps != requested.accumulation_steps:
             found.append(f"--config.optim.accumulation_steps={self.accumulation_steps}")
         return tuple(found)
 
 
 @dataclasses.dataclass(frozen=True)
 class Estimate:
-    """The compiler's answer for one setting, and what the hardware makes of it at best.
+    """Result of the compiler for one setting, and the bounds that follow from the hardware.
 
     Attributes:
-        setting: What was compiled.
-        target: For which slice.
-        result: The compiler's answer.
-        capacity: Bytes of memory that a program may use on a device.
-        summed: Bytes of the gradients, which are summed over all devices.
+        setting: The compiled setting.
+        target: The slice.
+        result: The compiler's result.
+        capacity: Bytes of memory per device that a program may use.
+        gradient_bytes: Bytes of the gradients, which are summed over all devices.
     """
 
     setting: Setting
     target: Target
     result: Compiled | DoesNotFit
     capacity: int
-    summed: int
+    gradient_bytes: int
 
     @property
     def fits(self) -> bool:
@@ -71,48 +71,50 @@ class Estimate:
 
     @property
     def free(self) -> int:
-        """Bytes left over on a device; negative where it does not fit."""
+        """Bytes left per device; negative if the program does not fit."""
         return self.capacity - self.result.memory
 
     @property
     def seconds(self) -> dict[str, float]:
-        """The least time of a step by what is used: the operations, the memory, the network between the chips."""
+        """Lower bounds of the time of a step, from its operations and its traffic to memory and between chips."""
         result, target = self.result, self.target
-        # Each chip of a ring sends (n - 1) / n of what is collected or spread. A sum does both; divided weights are
-        # collected twice, for the forward and the backward pass, and their gradients are spread.
+        assert isinstance(result, Compiled), "a program that does not fit has no time"
+        # In an all-gather or reduce-scatter, each chip of a ring sends (n - 1) / n of the data. An all-reduce is both.
+        # Sharded weights are gathered twice, for the forward and the backward pass, and their gradients are scattered.
         ring = (3 if self.setting.fsdp else 2) * (target.chips - 1) / target.chips
         return {
             "compute": result.flops / target.peak_flops,
             "memory bandwidth": result.bytes_accessed / target.bandwidth,
-            "interconnect": ring * self.summed / target.generation.interconnect,
+            "interconnect": ring * self.gradient_bytes / target.generation.interconnect,
         }
 
     @property
     def limit(self) -> str:
-        """What takes longest."""
-        return max(self.seconds, key=self.seconds.get)
+        """The resource that takes the longest time."""
+        seconds = self.seconds
+        return max(seconds, key=lambda name: seconds[name])
 
     @property
     def step_seconds(self) -> float:
-        """The least time of a step, if all that is used is used at its peak and at the same time (the roofline)."""
+        """Lower bound of the time of a step: all resources at their peak at the same time (roofline model)."""
         return max(self.seconds.values())
 
     @property
     def images_per_second(self) -> float:
-        """Images of all devices together, at that time."""
+        """Upper bound of the throughput, over all devices."""
         return self.setting.batch_size / self.step_seconds
 
 
 class Planner:
-    """Compiles settings of a recipe for a slice, each once.
+    """Planner that compiles settings of a recipe for a slice, each of them once.
 
     Args:
-        compile_step: Function of a `Setting` to the compiler's answer.
+        compile_step: Function from a `Setting` to the compiler's result.
         target: The slice.
-        capacity: Bytes of memory that a program may use on a device.
-        summed: Bytes of the gradients.
-        rematerialises: Whether the model can recompute its blocks.
-        divides: Whether weights can be divided among the devices.
+        capacity: Bytes of memory per device that a program may use.
+        gradient_bytes: Bytes of the gradients.
+        rematerializes: Whether the model can recompute its blocks.
+        shards: Whether weights can be sharded.
     """
 
     def __init__(
@@ -120,23 +122,27 @@ class Planner:
         compile_step: Callable[[Setting], Compiled | DoesNotFit],
         target: Target,
         capacity: int,
-        summed: int = 0,
-        rematerialises: bool = True,
-        divides: bool = False,
+        gradient_bytes: int = 0,
+        rematerializes: bool = True,
+        shards: bool = False,
     ):
-        self.compile_step, self.target, self.capacity, self.summed = compile_step, target, capacity, summed
-        self.rematerialises, self.divides = rematerialises, divides
+        self.compile_step = compile_step
+        self.target = target
+        self.capacity = capacity
+        self.gradient_bytes = gradient_bytes
+        self.rematerializes = rematerializes
+        self.shards = shards
         self._estimates: dict[Setting, Estimate] = {}
 
     def estimate(self, setting: Setting) -> Estimate:
-        """Returns the estimate of a setting."""
+        """Return the estimate of a setting."""
         if setting not in self._estimates:
             started = time.monotonic()
             result = self.compile_step(setting)
-            estimate = Estimate(setting, self.target, result, self.capacity, self.summed)
+            estimate = Estimate(setting, self.target, result, self.capacity, self.gradient_bytes)
             self._estimates[setting] = estimate
             logging.info(
-                "Compiled in %.0f s: batch %s, remat %s, %d micro-batches%s: %s, %.2f GiB a device",
+                "Compiled in %.0f s: batch size %s, remat %s, %d micro-batches%s: %s, %.2f GiB per device",
                 time.monotonic() - started,
                 f"{setting.batch_size:,}",
                 "blocks" if setting.remat else "none",
@@ -148,20 +154,19 @@ class Planner:
         return self._estimates[setting]
 
     def largest_batch(self, setting: Setting) -> Estimate | None:
-        """Searches for the largest batch that fits, up to a few per cent.
+        """Search for the largest batch size that fits, to within a few percent.
 
-        Memory grows about linearly with the batch, so the first guesses come from a line through what was compiled;
-        what is returned was compiled and fits.
+        Memory is roughly linear in the batch size, so guesses come from a line through the compiled settings.
 
         Args:
-            setting: All but the batch; the search begins at its own.
+            setting: The setting whose batch size is varied; the search begins there.
 
         Returns:
-            None if not even one image a device fits.
+            The estimate of a compiled setting that fits, or None if not even one image per device does.
         """
         unit = self.target.devices * setting.accumulation_steps
-        most = _MOST_PER_DEVICE // setting.accumulation_steps
-        tried = {}  # images a device and micro-batch -> estimate
+        most = _MAX_IMAGES_PER_DEVICE // setting.accumulation_steps
+        tried: dict[int, Estimate] = {}  # by images per device and micro-batch
 
         def attempt(images):
             tried[images] = self.estimate(dataclasses.replace(setting, batch_size=images * unit))
@@ -177,33 +182,33 @@ class Planner:
             attempt(self._next(tried, low, high))
 
     def _next(self, tried: dict[int, Estimate], low: int, high: int) -> int:
-        """A batch between one that fits and one that does not, by a line through the two nearest to the end."""
+        """Return a size between `low`, which fits, and `high`, which does not, on a line through known ones."""
         known = sorted((abs(estimate.free), images, estimate.result.memory) for images, estimate in tried.items())
         (_, x1, y1), (_, x0, y0) = known[0], known[1] if len(known) > 1 else (0, 0, 0)
         if (y1 - y0) * (x1 - x0) > 0:
             guess = x1 + int((self.capacity - y1) * (x1 - x0) / (y1 - y0))
-        else:  # no line: the compiler finds other ways to save memory near the end
+        else:  # not linear: close to the limit, the compiler saves memory in other ways
             guess = (low + high) // 2
         margin = max(1, (high - low) // 32)
         guess = min(max(guess, low + margin), high - margin)
-        rounded = guess // 8 * 8  # what the hardware likes
+        rounded = guess // 8 * 8  # multiples of 8 suit the hardware
         return rounded if low + margin <= rounded <= high - margin else guess
 
     def remedies(self, setting: Setting) -> list[Estimate]:
-        """Tries what makes a setting that does not fit smaller, and returns what fits, the fastest first.
+        """Return settings that fit instead of one that does not, the fastest first.
 
-        That is to recompute the blocks, micro-batches of the same batch, and to divide the weights where that can be
-        done, each of these with and without the others. The batch stays, because it decides the result of the training.
+        They recompute blocks, accumulate gradients over micro-batches, and shard the weights if possible, in all
+        combinations. The batch size stays the same, because the result of the training depends on it.
         """
         found = []
-        for fsdp in sorted({setting.fsdp, setting.fsdp or self.divides}):
-            for remat in sorted({setting.remat, setting.remat or self.rematerialises}):
+        for fsdp in sorted({setting.fsdp, setting.fsdp or self.shards}):
+            for remat in sorted({setting.remat, setting.remat or self.rematerializes}):
                 fits = self._fewest_parts(dataclasses.replace(setting, remat=remat, fsdp=fsdp))
                 found += [fits] if fits else []
         return sorted(found, key=lambda estimate: estimate.step_seconds)
 
     def _fewest_parts(self, setting: Setting) -> Estimate | None:
-        """The setting with the fewest micro-batches that fits."""
+        """Return the estimate with the fewest micro-batches that fits, or None."""
         steps = setting.accumulation_steps
         while setting.batch_size % (self.target.devices * steps) == 0:
             estimate = self.estimate(dataclasses.replace(setting, accumulation_steps=steps))
@@ -214,21 +219,21 @@ class Planner:
 
 
 def setting_of(recipe: recipes.Recipe, fsdp: bool = False) -> Setting:
-    """Returns what a recipe sets."""
+    """Return the setting of a recipe."""
     return Setting(recipe.data.batch_size, recipe.model.remat == "blocks", recipe.optim.accumulation_steps, fsdp)
 
 
 def of_recipe(recipe: recipes.Recipe, classes: int, target: Target, example: dict | None = None) -> Planner:
-    """Returns the planner of a recipe's training step, as the backend that Keras runs on would train.
+    """Return the planner of a recipe's training step on the current Keras backend.
 
     Args:
         recipe: The recipe.
         classes: Number of classes of its data.
         target: The slice.
-        example: See `tpu_step.batch_spec`.
+        example: Specification of a batch; see `tpu_step.batch_spec`.
 
     Raises:
-        ValueError: If the batch cannot be divided among the devices.
+        ValueError: If the batch size is not a multiple of the number of devices.
         CompilerMissing: If the extra `plan` is not installed.
     """
     check_batch_size(recipe, target)
@@ -240,11 +245,11 @@ def of_recipe(recipe: recipes.Recipe, classes: int, target: Target, example: dic
     def compile_step(setting):
         return programs.compile(with_setting(recipe, setting), setting.fsdp)
 
-    return Planner(compile_step, target, capacity, programs.summed, recipe.model.variant in models.VIT, on_jax)
+    return Planner(compile_step, target, capacity, programs.gradient_bytes, recipe.model.variant in models.VIT, on_jax)
 
 
 def with_setting(recipe: recipes.Recipe, setting: Setting) -> recipes.Recipe:
-    """Returns the recipe with the sizes of a setting."""
+    """Return the recipe with the fields of a setting."""
     remat = "blocks" if setting.remat else recipe.model.remat and "none"
     return dataclasses.replace(
         recipe,
@@ -255,12 +260,16 @@ def with_setting(recipe: recipes.Recipe, setting: Setting) -> recipes.Recipe:
 
 
 def check_batch_size(recipe: recipes.Recipe, target: Target) -> None:
-    """Raises a ValueError that names the nearest batch that can be divided among the devices, if this one cannot."""
+    """Check that the batch size is a multiple of the number of devices and micro-batches.
+
+    Raises:
+        ValueError: If it is not. The message names the nearest multiple.
+    """
     unit = target.devices * recipe.optim.accumulation_steps
     if recipe.data.batch_size % unit:
         raise ValueError(
-            f"data.batch_size must divide evenly among the {target.devices} devices of {target.name}"
-            f"{' and the micro-batches' if recipe.optim.accumulation_steps > 1 else ''}. Received: "
-            f"data.batch_size={recipe.data.batch_size}. The nearest that works is "
+            f"data.batch_size must be a multiple of the {target.devices} devices of {target.name}"
+            f"{' times the micro-batches' if recipe.optim.accumulation_steps > 1 else ''}. Received: "
+            f"data.batch_size={recipe.data.batch_size}. The nearest multiple is "
             f"{recipes.nearest_multiple(recipe.data.batch_size, unit)}."
         )

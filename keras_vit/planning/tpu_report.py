@@ -1,4 +1,4 @@
-"""Words for what `tpu_plan` finds out: rows of a table, or a dictionary for JSON."""
+"""Text and JSON of the results of `tpu_plan`."""
 
 from keras_vit.planning.tpu_compiler import Compiled
 from keras_vit.planning.tpu_plan import Estimate, Setting
@@ -8,27 +8,28 @@ from keras_vit.planning.tpu_targets import GIB, Target
 def rows(
     estimate: Estimate, remedies: list[Estimate], largest: dict[bool, Estimate | None], versions: str
 ) -> list[tuple[str, str]]:
-    """Returns (name, value) lines.
+    """Return (name, value) lines.
 
     Args:
-        estimate: Of the recipe as it is.
-        remedies: What fits instead, if it does not.
-        largest: By rematerialisation, the largest batch that fits; empty where it was not searched for.
-        versions: Of what compiled it.
+        estimate: Estimate of the recipe.
+        remedies: Estimates that fit instead, if the recipe does not.
+        largest: Estimates with the largest batch size that fits, without and with rematerialization; empty if there was
+            no search.
+        versions: Versions of the compiler.
     """
     target, generation = estimate.target, estimate.target.generation
     lines = [
         (
             "target",
             f"{target.name}, {target.chips} chips, {target.devices} devices with {_gib(target.memory)} of memory, "
-            f"{_gib(estimate.capacity)} for programs",
+            f"{_gib(estimate.capacity)} of it for programs",
         ),
         (
             "",
-            f"peaks of a device: {target.peak_flops / 1e12:.4g} TFLOP/s, {target.bandwidth / 1e9:.4g} GB/s "
+            f"peak per device: {target.peak_flops / 1e12:.4g} TFLOP/s, {target.bandwidth / 1e9:.4g} GB/s "
             f"({generation.source})",
         ),
-        ("compiled", f"the whole training step for all {target.devices} devices, by {versions}; nothing was run"),
+        ("compiled", f"the whole training step for all {target.devices} devices, by {versions}; it was not run"),
         *_answer(estimate),
     ]
     if not estimate.fits:
@@ -43,37 +44,37 @@ def _answer(estimate: Estimate) -> list[tuple[str, str]]:
         return [
             (
                 "memory",
-                f"does NOT fit: needs {_gib(result.memory)} on each device, {_gib(-estimate.free)} more than there are",
+                f"does NOT fit: needs {_gib(result.memory)} per device, {_gib(-estimate.free)} too much",
             ),
         ]
     seconds = estimate.seconds
-    exchange = f", network between chips {_ms(seconds['interconnect'])}" if estimate.target.chips > 1 else ""
+    exchange = f", interconnect {_ms(seconds['interconnect'])}" if estimate.target.chips > 1 else ""
     counts = ", ".join(f"{count} {kind}" for kind, count in sorted(result.collectives.items()))
-    verdict = "fits" if estimate.fits else "does NOT fit"
+    answer = "fits" if estimate.fits else "does NOT fit"
     return [
         (
             "memory",
-            f"{verdict}: {_gib(result.memory)} of {_gib(estimate.capacity)} on each device, {_gib(estimate.free)} free",
+            f"{answer}: {_gib(result.memory)} of {_gib(estimate.capacity)} per device, {_gib(estimate.free)} free",
         ),
         (
             "",
-            f"{_gib(result.arguments)} weights, optimiser and batch, {_gib(result.temporaries)} temporaries, "
+            f"{_gib(result.arguments)} weights, optimizer and batch, {_gib(result.temporaries)} temporaries, "
             f"{_gib(result.code)} program",
         ),
-        ("operations", f"{result.flops / 1e12:.4g} TFLOP a step and device"),
-        ("traffic", f"{result.bytes_accessed / 1e9:.4g} GB a step and device from and to memory"),
+        ("operations", f"{result.flops / 1e12:.4g} TFLOP per step and device"),
+        ("traffic", f"{result.bytes_accessed / 1e9:.4g} GB of memory traffic per step and device"),
         *([("collectives", counts)] if counts else []),
         (
             "step",
-            f"at least {_ms(estimate.step_seconds)}, limited by {estimate.limit}: operations "
+            f"at least {_ms(estimate.step_seconds)}, limited by {estimate.limit}: compute "
             f"{_ms(seconds['compute'])}, memory {_ms(seconds['memory bandwidth'])}{exchange}",
         ),
-        ("speed", f"at most {estimate.images_per_second:,.0f} images/s with a batch of {setting.batch_size:,}"),
+        ("speed", f"at most {estimate.images_per_second:,.0f} images/s with a batch size of {setting.batch_size:,}"),
     ]
 
 
 def _advice(estimate: Estimate, remedies: list[Estimate], largest: dict) -> list[tuple[str, str]]:
-    """What to change so that it fits; each line was compiled and fits."""
+    """Return the changes that make the step fit; each was compiled."""
     lines = []
     for found in remedies:
         change = " ".join(found.setting.overrides(estimate.setting))
@@ -84,35 +85,36 @@ def _advice(estimate: Estimate, remedies: list[Estimate], largest: dict) -> list
             lines.append(f"{change}  (at most {found.images_per_second:,.0f} images/s)")
     if not lines:
         lines.append(
-            "nothing tried fits: weights and optimiser may be too much for a device. Divide them, which JAX can: plan "
-            "with KERAS_BACKEND=jax and --fsdp. Or use devices with more memory."
+            "nothing that was tried fits: weights and optimizer may be too large for a device. Shard them on the JAX "
+            "backend (KERAS_BACKEND=jax and --fsdp), or use devices with more memory."
         )
     return [("" if index else "what fits", line) for index, line in enumerate(dict.fromkeys(lines))]
 
 
-def _largest_row(remat: bool, found: Estimate | None, asked: Setting) -> tuple[str, str]:
-    name = "largest batch" if not remat or asked.remat else ""
-    how = "with model.remat=blocks" if remat else "without rematerialisation"
+def _largest_row(remat: bool, found: Estimate | None, requested: Setting) -> tuple[str, str]:
+    name = "largest batch" if not remat or requested.remat else ""
+    how = "with model.remat=blocks" if remat else "without rematerialization"
     if found is None:
-        return name, f"none {how}: not even one image a device fits"
+        return name, f"none {how}: not even one image per device fits"
     each = found.setting.batch_size // found.target.devices
     return name, (
-        f"{found.setting.batch_size:,} ({each} a device) {how}: {_gib(found.free)} free, at most "
+        f"{found.setting.batch_size:,} ({each} per device) {how}: {_gib(found.free)} free, at most "
         f"{found.images_per_second:,.0f} images/s"
     )
 
 
 def as_dict(estimate: Estimate, remedies: list[Estimate], largest: dict[bool, Estimate | None], versions: str) -> dict:
-    """Returns the same as `rows`, for JSON."""
-    asked = estimate.setting
+    """Return the content of `rows` for JSON. The arguments are the same."""
+    requested = estimate.setting
     return {
         **_target_dict(estimate.target),
         "compiler": versions,
         "capacity_bytes_per_device": estimate.capacity,
-        **_estimate_dict(estimate, asked),
-        "remedies": [_estimate_dict(found, asked) for found in remedies],
+        **_estimate_dict(estimate, requested),
+        "remedies": [_estimate_dict(found, requested) for found in remedies],
         "largest_batch": {
-            "remat" if remat else "no_remat": found and _estimate_dict(found, asked) for remat, found in largest.items()
+            "remat" if remat else "no_remat": found and _estimate_dict(found, requested)
+            for remat, found in largest.items()
         },
     }
 
@@ -128,13 +130,13 @@ def _target_dict(target: Target) -> dict:
     }
 
 
-def _estimate_dict(estimate: Estimate, asked: Setting) -> dict:
+def _estimate_dict(estimate: Estimate, requested: Setting) -> dict:
     setting, result = estimate.setting, estimate.result
     content = {
         "batch_size": setting.batch_size,
         "remat": setting.remat,
         "accumulation_steps": setting.accumulation_steps,
-        "overrides": list(setting.overrides(asked)),
+        "overrides": list(setting.overrides(requested)),
         "fits": estimate.fits,
         "memory_bytes_per_device": result.memory,
         "free_bytes_per_device": estimate.free,

@@ -1,7 +1,7 @@
 """The training step of a recipe as the program that each replica of `tf.distribute.TPUStrategy` runs.
 
-Everything that `strategy.run` would do is in it: preprocessing on the device, mixing, forward and backward pass,
-the sum over all replicas, clipping, update and averages.
+It includes everything that `strategy.run` does: preprocessing on the device, mixup, forward and backward pass, the sum
+over all replicas, clipping, the update and the moving averages.
 """
 
 import functools
@@ -21,12 +21,12 @@ from keras_vit.training.tf.step import EvalStep, TrainStep
 
 
 class Replica(tf.distribute.ReplicaContext):
-    """What a step sees inside of a replica of TPUStrategy, without a TPU.
+    """Replica context of TPUStrategy without a TPU.
 
     Args:
-        strategy: The strategy that the variables were made under.
-        index: Number of this replica, an int32 scalar tensor.
-        replicas: Number of all.
+        strategy: The strategy of the variables.
+        index: Index of this replica, an int32 scalar tensor.
+        replicas: Number of replicas.
     """
 
     def __init__(self, strategy: tf.distribute.Strategy, index: tf.Tensor, replicas: int):
@@ -34,59 +34,59 @@ class Replica(tf.distribute.ReplicaContext):
         self._replicas = replicas
 
     def all_reduce(self, reduce_op, value, options=None):
-        """Sums over the replicas, by the operation that XLA makes of what TPUStrategy uses for it."""
+        """Sum over the replicas with the XLA operation that TPUStrategy's all-reduce becomes."""
         if reduce_op != tf.distribute.ReduceOp.SUM:
-            raise ValueError(f"Only sums are taken over the replicas. Received: {reduce_op}.")
+            raise ValueError(f"Only sums over the replicas are supported. Received: {reduce_op}.")
         group = tf.constant([list(range(self._replicas))])
         return tf.nest.map_structure(lambda x: gen_xla_ops.xla_all_reduce(x, group, "Add", "CrossReplica"), value)
 
 
 class State(TrainState):
-    """The state of a run whose variables of the same shape share one array of zeros: a large model takes no memory."""
+    """State whose variables of the same shape share one array of zeros, so that a large model takes no memory."""
 
     def _slot(self, weight, dtype):
         return tf.Variable(zeros(tuple(weight.shape), dtype), trainable=False)
 
 
 def described(recipe: recipes.Recipe, classes: int, channels: int):
-    """Builds the model of a recipe with zeros that its variables share."""
+    """Return the model of a recipe, whose variables of the same shape share one array of zeros."""
     model = recipes.describe_model(recipe, classes, channels)
     for variable in model.variables:
-        variable._initialize(zeros(tuple(variable.shape), variable.dtype))  # Keras has no public way to give a value
+        variable._initialize(zeros(tuple(variable.shape), variable.dtype))  # Keras has no public way to set the value
     return model
 
 
 @functools.cache
 def zeros(shape: tuple[int, ...], dtype: str) -> tf.Tensor:
-    """Returns the zeros of a shape, the same tensor each time."""
+    """Return the zeros of a shape, always the same tensor."""
     return tf.zeros(shape, dtype)
 
 
 class Programs:
-    """The steps of a recipe that `train.main --distribute=tpu` would run in each replica.
+    """Steps that `train.main --distribute=tpu` runs in each replica.
 
     Args:
         recipe: The recipe.
         classes: Number of classes of its data.
-        batch: Specification of a batch of any size, as the input pipeline has it; see `batch_spec`.
+        batch: Specification of a batch of any size; see `batch_spec`.
         target: The slice.
 
     Attributes:
-        summed: Bytes of the gradients, which are summed over the replicas.
+        gradient_bytes: Bytes of the gradients, which are summed over the replicas.
     """
 
     def __init__(self, recipe: recipes.Recipe, classes: int, batch: dict[str, tf.TensorSpec], target: Target):
         self.classes, self.batch, self.target = classes, batch, target
-        self._states = {}
+        self._states: dict[str, State] = {}
         trained = self._state(recipe).trained
-        self.summed = 4 * sum(math.prod(weight.shape) for weight in trained)
+        self.gradient_bytes = 4 * sum(math.prod(weight.shape) for weight in trained)
 
     def compile(self, recipe: recipes.Recipe, fsdp: bool = False) -> Compiled | DoesNotFit:
-        """Compiles the training step of the recipe with other sizes."""
+        """Compile the training step of a recipe that differs in its `tpu_plan.Setting`."""
         return tpu_compiler.compile_hlo(self.train_step(recipe), self.target, self.target.devices)
 
     def train_step(self, recipe: recipes.Recipe) -> bytes:
-        """Returns the training step of one replica as a serialised HLO module."""
+        """Return the training step of one replica as a serialized HLO module."""
         replicas, batch_size = self.target.devices, recipe.data.batch_size
         step = TrainStep(self._state(recipe), recipe, inputs.training_inputs(recipe, self.classes), batch_size)
         strategy = tf.distribute.get_strategy()
@@ -99,14 +99,14 @@ class Programs:
         return lower(run, specs, tf.TensorSpec([], tf.int64), tf.TensorSpec([], tf.int32))
 
     def eval_step(self, recipe: recipes.Recipe, confusion: bool = False) -> bytes:
-        """Returns the evaluation step of one replica as a serialised HLO module."""
+        """Return the evaluation step of one replica as a serialized HLO module."""
         step = EvalStep(self._state(recipe), recipe, inputs.evaluation_inputs(recipe, self.classes), confusion)
         size = (recipe.data.eval_batch_size or recipe.data.batch_size) // self.target.devices
         specs = {name: _with_size(spec, size) for name, spec in self.batch.items() if name != "mix"}
         return lower(step, {**specs, "mask": tf.TensorSpec([size], tf.float32)})
 
     def _state(self, recipe):
-        """The state for the recipe's model; kept as long as only sizes of the batch change."""
+        """Return the state of the recipe's model, which is reused while only the batch size changes."""
         key = repr((recipe.model, recipe.precision))
         if key not in self._states:
             self._states = {key: State(described(recipe, self.classes, self.batch["image"].shape[-1]), recipe)}
@@ -114,7 +114,7 @@ class Programs:
 
 
 def lower(function, *specs) -> bytes:
-    """Returns the program of a function of tensors, or dictionaries of them, as a serialised HLO module."""
+    """Return a function of tensors, or dictionaries of them, as a serialized HLO module."""
 
     @tf.function(jit_compile=True)
     def flat(*tensors):
@@ -124,18 +124,18 @@ def lower(function, *specs) -> bytes:
 
 
 def batch_spec(recipe: recipes.Recipe, example: dict[str, tf.TensorSpec] | None = None) -> dict[str, tf.TensorSpec]:
-    """Returns what a training batch consists of, in the recipe's own pipeline.
+    """Return the specification of a training batch.
 
     Args:
         recipe: The recipe.
-        example: Specification of a batch of the recipe's source; None follows the preprocessing of a colour picture
-            with one label.
+        example: Specification of a batch of the recipe's source. None for the result of its preprocessing on color
+            images with one label.
     """
     if example is None:
         host = preprocess.host_function(recipe.data.pp_train)
         encoded = recipe.data.pp_train.startswith("decode")
-        picture = tf.TensorSpec([], tf.string) if encoded else tf.TensorSpec([None, None, 3], tf.uint8)
-        fields = {"image": picture, "label": tf.TensorSpec([], tf.int32)}
+        image = tf.TensorSpec([], tf.string) if encoded else tf.TensorSpec([None, None, 3], tf.uint8)
+        fields = {"image": image, "label": tf.TensorSpec([], tf.int32)}
         outputs = tf.function(host, autograph=False).get_concrete_function(fields).structured_outputs
         example = {name: tf.TensorSpec([None, *value.shape], value.dtype) for name, value in outputs.items()}
     example = {name: example[name] for name in ("image", "label")}

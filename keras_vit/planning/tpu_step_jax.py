@@ -9,25 +9,27 @@ from keras_vit.planning.tpu_targets import Target
 
 
 class Programs:
-    """The steps that `train.main` would run under `KERAS_BACKEND=jax`.
+    """Steps that `train.main` runs under `KERAS_BACKEND=jax`.
 
     Args:
         recipe: The recipe.
         classes: Number of classes of its data.
-        batch: See `tpu_step.batch_spec`.
+        batch: Specification of a batch; see `tpu_step.batch_spec`.
         target: The slice.
 
     Attributes:
-        summed: Bytes of the gradients.
+        gradient_bytes: Bytes of the gradients.
     """
 
     def __init__(self, recipe: recipes.Recipe, classes: int, batch: dict, target: Target):
         self.recipe, self.classes, self.batch, self.target = recipe, classes, batch, target
         self.devices = tpu_compiler.topology(target).devices
-        self.summed = 4 * sum(math.prod(weight.shape) for weight in self._program(recipe, fsdp=False)[1][0]["weights"])
+        self.gradient_bytes = 4 * sum(
+            math.prod(weight.shape) for weight in self._program(recipe, fsdp=False)[1][0]["weights"]
+        )
 
     def compile(self, recipe: recipes.Recipe, fsdp: bool) -> Compiled | DoesNotFit:
-        """Compiles the step of the recipe with other sizes."""
+        """Compile the training step of a recipe that differs in its `tpu_plan.Setting`."""
         step, arguments = self._program(recipe, fsdp)
         return tpu_compiler.outcome(lambda: step.lower(*arguments).compile())
 

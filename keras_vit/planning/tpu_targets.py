@@ -1,4 +1,4 @@
-"""TPUs by the names that Google Cloud gives them: how many devices a slice has, and what one can do at most."""
+"""TPU slices by their names on Google Cloud: their devices, memory and peak performance."""
 
 import dataclasses
 import math
@@ -9,19 +9,19 @@ GIB = 2**30
 
 @dataclasses.dataclass(frozen=True)
 class Generation:
-    """A generation of TPUs; figures are of one chip, as published.
+    """A generation of TPUs, with published figures per chip.
 
     Attributes:
-        name: As in `v5e-256`.
-        cores: TensorCores of a chip.
-        counts_cores: Whether the number of a slice's name counts TensorCores; else it counts chips.
-        devices: Devices that a chip is to a program: one a core up to v3, one a chip since v4.
-        dimensions: Of the network between the chips.
-        peak_flops: Operations a second in bfloat16.
+        name: Name, such as `v5e` in `v5e-256`.
+        cores: TensorCores per chip.
+        counts_cores: Whether the number in the name of a slice counts TensorCores instead of chips.
+        devices: Devices per chip that a program sees: one per core up to v3, one per chip since v4.
+        dimensions: Dimensions of the interconnect.
+        peak_flops: Operations per second in bfloat16.
         memory: Bytes of HBM.
-        bandwidth: Bytes a second from and to the HBM.
-        interconnect: Bytes a second that the chip can send to other chips, over all links.
-        source: Where these figures are from.
+        bandwidth: Bytes per second from and to the HBM.
+        interconnect: Bytes per second to other chips, over all links.
+        source: Source of these figures.
     """
 
     name: str
@@ -48,7 +48,7 @@ GENERATIONS = {
         Generation("v6e", 1, False, 1, 2, 918e12, 32 * GIB, 1_640e9, 448e9, _DOCS + "v6e"),
     )
 }
-_ALIASES = {"v5litepod": "v5e"}  # what gcloud calls it
+_ALIASES = {"v5litepod": "v5e"}  # its name in gcloud
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,9 +56,9 @@ class Target:
     """A slice of TPU chips.
 
     Attributes:
-        name: Such as `v5e-256`.
-        generation: Of its chips.
-        chips: Their number.
+        name: Name, such as `v5e-256`.
+        generation: Generation of its chips.
+        chips: Number of chips.
     """
 
     name: str
@@ -67,30 +67,30 @@ class Target:
 
     @property
     def devices(self) -> int:
-        """Devices that a program sees: the replicas of TPUStrategy."""
+        """Number of devices, which are the replicas of TPUStrategy."""
         return self.chips * self.generation.devices
 
     @property
     def peak_flops(self) -> float:
-        """Operations a second of a device, in bfloat16."""
+        """Operations per second and device, in bfloat16."""
         return self.generation.peak_flops / self.generation.devices
 
     @property
     def bandwidth(self) -> float:
-        """Bytes a second between a device and its HBM."""
+        """Bytes per second between a device and its HBM."""
         return self.generation.bandwidth / self.generation.devices
 
     @property
     def memory(self) -> int:
-        """Bytes of HBM of a device. The compiler leaves some of them to the system."""
+        """Bytes of HBM per device. The compiler reserves some of them for the system."""
         return self.generation.memory // self.generation.devices
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Chips along each dimension of the network, the flattest arrangement first: (2, 4) or (2, 2, 4)."""
+        """Chips along each dimension of the interconnect, in ascending order: (2, 4) or (2, 2, 4)."""
         sides = [1] * self.generation.dimensions
         for _ in range(int(math.log2(self.chips))):
-            # The smallest side doubles; of equal ones the last, but a third dimension only after a host's 2 x 2.
+            # Double the smallest side, the last one of equals; a third dimension only beyond the 2 x 2 chips of a host.
             candidates = [2, 1, 0] if min(sides[:2]) >= 2 else [1, 0]
             index = min((i for i in candidates if i < len(sides)), key=lambda i: sides[i])
             sides[index] *= 2
@@ -98,19 +98,19 @@ class Target:
 
     @property
     def topology(self) -> str:
-        """The slice as the compiler names it: `v5e:16x16`."""
+        """Name of the slice for the compiler: `v5e:16x16`."""
         return f"{self.generation.name}:{'x'.join(map(str, self.shape))}"
 
 
 def parse(name: str) -> Target:
-    """Returns the slice of a name such as `v5e-256`, `v3-8` or `v4-32`.
+    """Return the slice with a name such as `v5e-256`, `v3-8` or `v4-32`.
 
     Raises:
-        ValueError: For an unknown generation or a size that there is not.
+        ValueError: If the generation is unknown or has no slice of that size.
     """
     match = re.fullmatch(r"(v\d+[a-z]*)-(\d+)", name)
     generation = GENERATIONS.get(_ALIASES.get(match[1], match[1])) if match else None
-    if generation is None:
+    if match is None or generation is None:
         raise ValueError(
             f"--target must be a TPU slice of one of the generations {', '.join(GENERATIONS)}, such as v5e-8, v3-8 or "
             f"v4-32. Received: {name!r}."
@@ -125,7 +125,7 @@ def parse(name: str) -> Target:
         ]
         counted = "TensorCores" if generation.counts_cores else "chips"
         raise ValueError(
-            f"The number in --target={name} counts {counted}, and slices have a power of two of them, such as "
+            f"--target={name} must have a power of two of {counted}, such as "
             f"{', '.join(f'{generation.name}-{size}' for size in sizes)}. Received: {number}."
         )
     return Target(name, generation, chips)

@@ -13,20 +13,15 @@ import concurrent.futures
 import contextlib
 import dataclasses
 import json
-import os
 import re
 import socket
-import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 from typing import Any
 
-import numpy as np
-import tensorflow as tf
 from absl import logging
 
-from keras_vit.inference.saved_model import SavedModelClassifier, list_versions
-from keras_vit.tf_serving import messages, rest
 from keras_vit.tf_serving.messages import RequestError
+from keras_vit.tf_serving.served_model import ServedModel
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,155 +47,6 @@ class Limits:
     read_seconds: float = 30.0
     answer_seconds: float = 30.0
     grace_seconds: float = 30.0
-
-
-class ServedModel:
-    """Newest version of a model, replaced when a newer one appears.
-
-    Args:
-        name: Name of the model in requests.
-        base: Directory with the versions of the model.
-
-    Raises:
-        FileNotFoundError: If there is no version that can be loaded.
-    """
-
-    def __init__(self, name: str, base: str):
-        self.name = name
-        self.base = base
-        self._lock = threading.Condition()
-        self._users: dict[SavedModelClassifier, int] = {}  # requests under way
-        self._current: tuple[int, SavedModelClassifier] | None = None
-        self._failed: dict[int, object] = {}  # version -> its files when loading failed
-        self.reload()
-        if self._current is None:
-            raise FileNotFoundError(f"Expected a version of the model that can be loaded, as {base}/1. There is none.")
-
-    @property
-    def version(self) -> int:
-        """Version that is served."""
-        return self._current[0]
-
-    @property
-    def busy(self) -> bool:
-        """Whether requests are under way."""
-        with self._lock:
-            return any(self._users.values())
-
-    def reload(self) -> bool:
-        """Load the newest version if it is not served yet; requests under way finish on the old one.
-
-        A version that cannot be loaded is logged once and tried again when its files change. The served version stays.
-
-        Returns:
-            Whether another version is served now.
-        """
-        for version in reversed(list_versions(self.base)):
-            if self._current and version == self._current[0]:
-                return False
-            artifact = self._load(version)
-            if artifact is not None:
-                self._replace(version, artifact)
-                return True
-        return False
-
-    def _load(self, version: int) -> SavedModelClassifier | None:
-        path = os.path.join(self.base, str(version))
-        state = _state_of(path)
-        if version in self._failed and self._failed[version] == state:
-            return None
-        try:
-            artifact = SavedModelClassifier(path)
-        except Exception as error:  # a version that is being copied can fail in any way
-            if version not in self._failed:
-                text = str(error).split("\n", 1)[0] or type(error).__name__
-                logging.error("Version %d cannot be loaded: %s", version, text)
-            self._failed[version] = state
-            return None
-        self._failed.pop(version, None)
-        return artifact
-
-    def _replace(self, version: int, artifact: SavedModelClassifier) -> None:
-        with self._lock:
-            previous, self._current = self._current, (version, artifact)
-            self._users[artifact] = 0
-            if previous:
-                self._lock.wait_for(lambda: not self._users[previous[1]])
-                del self._users[previous[1]]
-        if previous:
-            previous[1].close()
-        logging.info("Serving %s version %d", self.name, version)
-
-    @contextlib.contextmanager
-    def use(self, name: str, version: int | None = None) -> Iterator[tuple[int, SavedModelClassifier]]:
-        """Hold the served version for one request.
-
-        Args:
-            name: Name of the model in the request.
-            version: Version in the request; None for the newest.
-
-        Yields:
-            The version and its artifact.
-
-        Raises:
-            RequestError: If the name or version is not served.
-        """
-        with self._lock:
-            current, artifact = self._current
-            if name != self.name or version not in (None, current):
-                wanted = name if version is None else f"{name} version {version}"
-                served = f"{self.name} version {current}"
-                raise RequestError(f"Servable not found for request: {wanted}. Served: {served}.", 404)
-            self._users[artifact] += 1
-        try:
-            yield current, artifact
-        finally:
-            with self._lock:
-                self._users[artifact] -= 1
-                self._lock.notify_all()
-
-    def predict(self, name: str, version: int | None, body: object) -> dict[str, Any]:
-        """Answer a predict request.
-
-        Args:
-            name: Name of the model in the request.
-            version: Version in the request; None for the newest.
-            body: Parsed JSON of the request.
-
-        Returns:
-            The answer, for JSON.
-
-        Raises:
-            RequestError: If the request does not fit the model.
-        """
-        with self.use(name, version) as (_, artifact):
-            signature = body.get("signature_name", "") if isinstance(body, Mapping) else ""
-            if not isinstance(signature, str):
-                raise RequestError(f"'signature_name' must be a string. Received: {json.dumps(signature)[:100]}.")
-            signature = signature or "serving_default"
-            if signature not in artifact.signatures:
-                names = sorted(artifact.signatures)
-                raise RequestError(f"Serving signature key {signature[:100]!r} not found. There are: {names}.")
-            try:
-                inputs, rows = rest.parse_predict(body, artifact.signatures[signature].inputs)
-                outputs: dict[str, np.ndarray] = artifact.run(signature, inputs)
-            except RecursionError as error:
-                raise RequestError("The JSON of the request is nested too deeply.") from error
-            except (tf.errors.InvalidArgumentError, ValueError) as error:
-                if isinstance(error, RequestError):
-                    raise
-                raise RequestError(str(error).split("\n", 1)[0]) from error
-            return rest.format_predict(outputs, rows)
-
-    def metadata(self, name: str, version: int | None) -> dict[str, Any]:
-        """Answer a metadata request."""
-        with self.use(name, version) as (current, artifact):
-            return messages.metadata_json(self.name, current, artifact.signatures)
-
-    def status(self, name: str, version: int | None) -> dict[str, Any]:
-        """Answer a status request."""
-        with self.use(name, version) as (current, _):
-            return rest.model_status({current: "AVAILABLE"})
 
 
 class RestServer:
@@ -368,17 +214,6 @@ def _too_large(limits: Limits, received: str) -> str:
 
 def _release(held: dict[str, int], count: int) -> None:
     held["bytes"] -= count
-
-
-def _state_of(path: str) -> object:
-    """Return what changes when files of a version change."""
-    found = []
-    for folder, _, names in os.walk(path):
-        for name in names:
-            with contextlib.suppress(OSError):
-                info = os.stat(os.path.join(folder, name))
-                found.append((folder, name, info.st_size, info.st_mtime_ns))
-    return sorted(found)
 
 
 def _import_uvicorn() -> Any:

@@ -24,7 +24,7 @@ _HOST = "storage.googleapis.com"
 _TIMEOUT = 60  # seconds without a byte
 _BLOCK_BYTES = 2**20
 _FILE_SUFFIXES = (".npz", ".safetensors", ".keras", ".h5", ".json")
-# The pre-training of an AugReg file is part of its name: model, data, epochs and recipe.
+# The pretraining of an AugReg file is part of its name: model, data, epochs and recipe.
 _AUGREG_STEM = re.compile(r"[A-Za-z0-9]+(_[A-Za-z0-9]+)*-i(21|1)k(_30)?-[\w.+-]+")
 
 

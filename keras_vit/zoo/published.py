@@ -24,7 +24,7 @@ class PublishedWeights:
         name: Name to pass as `weights`.
         model: Name of the model, as in `keras_vit.list_models()`.
         path: Bucket and file, below `https://storage.googleapis.com/`.
-        pretraining: Data set of the pre-training.
+        pretraining: Data set of the pretraining.
         head: Data set whose classes the head has.
         resolution: Edge in pixels of the images that it was last trained on.
         accuracy: Top-1 accuracy in percent on ImageNet that its owners state; None if they do not.
@@ -53,8 +53,8 @@ class PublishedWeights:
         return _CLASSES[self.head]
 
 
-# Model: pre-trained file, its size in MiB, learning rate of the fine-tuning at 384 pixels, accuracy. These are the
-# checkpoints that the reference's README recommends: the best of each model by pre-training accuracy.
+# Model: pretrained file, its size in MiB, learning rate of the fine-tuning at 384 pixels, accuracy. These are the
+# checkpoints that the reference's README recommends: the best of each model by pretraining accuracy.
 _RECOMMENDED = {
     "ViT-L/16": ("L_16-i21k-300ep-lr_0.001-aug_strong1-wd_0.1-do_0.0-sd_0.0", 1243, "0.01", 85.59),
     "ViT-B/16": ("B_16-i21k-300ep-lr_0.001-aug_medium1-wd_0.1-do_0.0-sd_0.0", 391, "0.03", 85.49),

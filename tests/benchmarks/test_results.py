@@ -43,7 +43,7 @@ def test_results_are_read_from_the_runs(monkeypatch, capsys, tmp_path):
         path = tmp_path / directory.rpartition("/")[2]
         path.mkdir()
         (path / "model.keras").write_text("")
-        config = {"recipe": {"total_steps": steps}, "data": {}, "preprocess": "", "output": "softmax"}
+        config = {"recipe": {"total_steps": steps}, "data": {"class_names": []}, "preprocess": "", "output": "softmax"}
         config["versions"] = {"keras": "3.15.1"}
         (path / "config.json").write_text(json.dumps(config))
         line = {"step": 7, "eval_accuracy": accuracies.get(path.name, 0.0)}

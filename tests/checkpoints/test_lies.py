@@ -151,6 +151,17 @@ def test_malformed_notes(match, note, tmp_path):
     refused(own_npz(tmp_path, note=note), match)
 
 
+def test_notes_of_the_commits_before_are_read(tmp_path):
+    # They named fewer arguments.
+    path = own_npz(tmp_path)
+    with zipfile.ZipFile(path, "a") as archive:
+        note = json.loads(archive.comment.removeprefix(b"keras_vit:"))
+        for name in ("patch_size", "channels", "include_top", "classes", "representation_size"):
+            del note["arguments"][name]
+        archive.comment = b"keras_vit:" + json.dumps(note).encode()
+    assert model_from_checkpoint(path).config.classes == 7
+
+
 def test_a_head_s_bias_without_dimensions(tmp_path):
     tensors = files.tensors_of("vit_gap") | {"head/bias": np.float32(1)}
     path = files.write_npz(tmp_path / "x.npz", tensors)

@@ -104,6 +104,44 @@ def test_skipping_in_evaluation_masks(damaged):
     assert sorted(log.reasons) == sorted(names) and log.count == 2
 
 
+@pytest.mark.parametrize("kind", ["folder", "tfrecord"])
+def test_skipping_survives_runs_of_images_that_cannot_be_read(tmp_path, kind):
+    """12 of 33 that follow each other, in batches of 2, so that most batches hold none that can be read."""
+    folder = data.open_source(f"folder:{pictures.folder(tmp_path / 'p')}", "all")
+    bad = folder.paths[5:17]
+    for path in bad:
+        with open(path, "wb"):
+            pass
+    source, names = folder, bad
+    if kind == "tfrecord":
+        write(
+            tmp_path / "all-00000-of-00001", [example(e["image"].numpy(), int(e["label"])) for e in folder.examples()]
+        )
+        source = data.open_source(f"tfrecord:{tmp_path}/all-*", "all", num_classes=3)
+        names = [f"record {i} of {tmp_path}/all-00000-of-00001" for i in range(5, 17)]
+    log = data.Log()
+    batches = data.train_batches(source, TRAIN, 2, shuffle_buffer=1, on_bad_image=log).take(17)
+    images = [batch["image"].any(axis=(1, 2, 3)) for batch in batches.as_numpy_iterator()]
+    assert np.concatenate(images).all()
+    assert sorted(log.reasons) == sorted(names)
+    resumed = next(iter(data.train_batches(source, TRAIN, 2, shuffle_buffer=1, on_bad_image="skip", start_step=5)))
+    again = list(data.train_batches(source, TRAIN, 2, shuffle_buffer=1, on_bad_image="skip").take(6))[5]
+    np.testing.assert_array_equal(resumed["image"], again["image"])
+
+
+def test_a_set_of_which_less_than_half_can_be_read_stops_the_training(tmp_path):
+    source = data.open_source(f"folder:{pictures.folder(tmp_path / 'p')}", "all")
+    for path in source.paths[::2] + source.paths[1:4:2]:
+        with open(path, "wb"):
+            pass
+    with pytest.raises(data.UnreadableImageError, match="More than half"), data.image_errors():
+        list(data.train_batches(source, TRAIN, 4, on_bad_image="skip").take(40))
+    mask = [
+        batch["mask"].sum() for batch in data.eval_batches(source, EVAL, 4, on_bad_image="skip").as_numpy_iterator()
+    ]
+    assert sum(mask) == 33 - 19  # evaluation says how many it counts
+
+
 def test_skipping_changes_nothing_where_all_is_well(tmp_path):
     source = data.open_source(f"folder:{pictures.folder(tmp_path / 'p')}", "all")
     strict, lenient = (

@@ -143,8 +143,8 @@ def test_decode_gives_arrays_the_wanted_channels(given, channels):
         ("decode|resize(__import__('os'))", "__import__('os')", ["not a literal"]),
         ("decode|resize(-3)", "resize(-3)", ["integer of at least 1", "-3"]),
         ("resize(4, 'cubic')", "resize(4, 'cubic')", ["'bicubic'", "Did you mean"]),
-        ("decode|'resize'", "'resize'", ["not an operation"]),
-        ("decode|tf.io.read_file('x')", "tf.io.read_file('x')", ["not an operation"]),
+        ("decode|'resize'", "'resize'", ["not a name"]),
+        ("decode|tf.io.read_file('x')", "tf.io.read_file('x')", ["not a name"]),
         ("decode||flip_lr", "|", ["syntax"]),
         ("decode|resize(224", "(", ["never closed"]),
         ("randaug(2, 10, mode='wrong')", "randaug(2, 10, mode='wrong')", ["'reference'", "'corrected'"]),
@@ -173,7 +173,7 @@ def test_a_string_over_several_lines():
 
 
 def test_not_a_string():
-    with pytest.raises(ValueError, match="preprocessing string is expected"):
+    with pytest.raises(ValueError, match="preprocessing string must be a string"):
         preprocess.split(None)
 
 

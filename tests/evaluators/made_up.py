@@ -1,4 +1,6 @@
-"""Data and networks that are made up, for tests of evaluators: arrays and functions of them."""
+"""Data and classifiers that are made up, for tests of evaluators: arrays and functions of them."""
+
+import types
 
 import numpy as np
 
@@ -35,15 +37,21 @@ class Data:
         return evaluators.Split(list(batches_of(images, labels)), self.num_classes)
 
 
-def subject(data, **changes):
+def classifier(**changes):
+    """A classifier whose images are its features."""
+    card = {"output": "softmax", "preprocess": "value_range", "image_shape": (3,)}
+    card |= {name: changes.pop(name) for name in card if name in changes}
     arguments = {
-        "predict": lambda images: 5.0 * images,
+        "scores": lambda images: 5.0 * images,
         "features": lambda images: images,
-        "open_split": data,
-        "source": "made-up",
-        "train_split": "train",
-        "eval_split": "test",
-        "pp": "value_range",
+        "scores_are": "logits",
+        "features_unavailable": None,
+        "class_names": (),
         **changes,
     }
-    return evaluators.Subject(**arguments)
+    return types.SimpleNamespace(card=types.SimpleNamespace(**card), **arguments)
+
+
+def context(open_split, **changes):
+    """The classifier with its data."""
+    return evaluators.Context(classifier(**changes), open_split, "made-up", "train", "test")

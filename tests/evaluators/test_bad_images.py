@@ -15,7 +15,7 @@ from tests import programs
 from tests.evaluators import folders
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-KNN = "--evaluators=knn(neighbours=1)"
+KNN = "--evaluators=knn(neighbors=1)"
 
 
 @pytest.fixture(scope="module")
@@ -77,7 +77,7 @@ def test_evaluators_during_training_leave_it_out(strict, tmp_path, monkeypatch):
             total_steps=2,
             data=data,
             eval_every=1,
-            evaluators=("knn(neighbours=1, train_split='train', eval_split='test')",),
+            evaluators=("knn(neighbors=1, train_split='train', eval_split='test')",),
             model=recipes.Model(
                 "ViT-Ti/16",
                 image_size=8,

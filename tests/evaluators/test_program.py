@@ -16,7 +16,7 @@ from tests.programs import call
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 EVALUATORS = (
     "--evaluators=classification",
-    "--evaluators=knn(neighbours=5)",
+    "--evaluators=knn(neighbors=5)",
     "--evaluators=fewshot(shots=2, seeds=2)",
     "--evaluators=linear_probe(solver='ridge')",
 )
@@ -76,7 +76,7 @@ def test_jax_measures_the_same(run, capsys):
 
 
 def test_tables(run, capsys):
-    arguments = (f"--model={run}", "--evaluators=classification", "--evaluators=knn(neighbours=5)")
+    arguments = (f"--model={run}", "--evaluators=classification", "--evaluators=knn(neighbors=5)")
     code, text = evaluate(capsys, *arguments)
     assert code == 0
     assert [line.split()[0] for line in text.splitlines()] == [
@@ -107,7 +107,7 @@ def test_what_a_file_cannot_give_is_listed(run, tflite_file, capsys):
     assert code == 1
     assert results["classification"]["examples"] == 360
     assert list(results["knn"]) == ["not_measured"]
-    reason = "this TFLite file gives probabilities only"
+    reason = "this TFLite file returns probabilities only"
     assert results["knn"]["not_measured"].startswith(reason)
     expected = json.loads(evaluate(capsys, f"--model={run}", "--json", EVALUATORS[0])[1])
     assert results["classification"]["confusion"] == expected["classification"]["confusion"]
@@ -127,7 +127,7 @@ def test_a_file_with_features_is_measured_as_the_model(form, run, tmp_path, caps
     code, text = evaluate(capsys, f"--model={tmp_path / 'digits.tflite'}", "--json", *EVALUATORS[1:3])
     results = json.loads(text)
     assert code == 0
-    # Sums in another order may change the nearest of equally near neighbours, of one image in 360.
+    # Sums in another order may change the nearest of equally near neighbors, of one image in 360.
     assert results["knn"]["k5"] == pytest.approx(expected["knn"]["k5"], abs=1 / 360)
     assert results["fewshot"]["2shot"] == pytest.approx(expected["fewshot"]["2shot"], abs=1 / 360)
 
@@ -173,7 +173,7 @@ def test_other_names_are_told_and_compared_by_number(run, tmp_path, capsys, capl
 
 def test_features_may_be_of_any_classes(run, tmp_path, capsys):
     fewer = digits_as(tmp_path / "fewer.npz", ["a", "b", "c"], range(3))
-    arguments = (f"--model={run}", fewer, "--split=test", "--json", "--evaluators=knn(neighbours=1)")
+    arguments = (f"--model={run}", fewer, "--split=test", "--json", "--evaluators=knn(neighbors=1)")
     code, text = evaluate(capsys, *arguments)
     assert code == 0 and json.loads(text)["knn"]["k1"] > 0.5
 
@@ -185,7 +185,7 @@ def test_mistakes_are_found_before_anything_is_measured(run, tmp_path, capsys):
             "knn(pp='value_range(-1, 1)|resize(12)')",
             r"takes images of the shape \(8, 8, 1\). Received: .*\(12, 12, 1\)",
         ),
-        ("subset(classes=(0, 12), source='digits')", "Class 12 is wanted of a model of 10 classes"),
+        ("subset(classes=(0, 12), source='digits')", "A model of 10 classes has no class 12"),
         ("fewshot(shots=(0,))", "`shots` must be an integer of at least 1"),
     ):
         with pytest.raises(ValueError, match=message):

@@ -1,4 +1,4 @@
-"""Evaluators by name, on a subject made of functions and arrays: no backend is needed."""
+"""Evaluators by name, on a classifier made of functions and arrays: no backend is needed."""
 
 import json
 
@@ -7,13 +7,13 @@ import pytest
 
 from keras_vit import evaluators
 from keras_vit.evaluators import report, subsets, vtab
-from tests.evaluators.made_up import Data, batches_of, subject
+from tests.evaluators.made_up import Data, batches_of, context
 
 
 def test_every_evaluator_runs_by_name():
-    suite = evaluators.Suite(["classification", "fewshot(shots=(1, 5))", "knn(neighbours=(1, 5))", "linear_probe"])
+    suite = evaluators.Suite(["classification", "fewshot(shots=(1, 5))", "knn(neighbors=(1, 5))", "linear_probe"])
     data = Data()
-    results = {result.name: result.metrics for result in suite.run(subject(data))}
+    results = {result.name: result.metrics for result in suite.run(context(data))}
     assert results["classification"]["accuracy"] == 1.0
     assert results["classification"]["examples"] == 20
     assert set(results["fewshot"]) == {"1shot", "1shot_std", "5shot", "5shot_std"}
@@ -25,10 +25,10 @@ def test_every_evaluator_runs_by_name():
     ]
 
 
-def test_arguments_override_the_subjects_data():
+def test_arguments_override_the_data_of_the_context():
     data = Data()
-    evaluators.Suite(["knn(source='other', train_split='test', eval_split='train', pp='resize', neighbours=[1])"]).run(
-        subject(data)
+    evaluators.Suite(["knn(source='other', train_split='test', eval_split='train', pp='resize', neighbors=[1])"]).run(
+        context(data)
     )
     assert data.asked == [("other", "test", "resize"), ("other", "train", "resize")]
 
@@ -78,7 +78,7 @@ def test_real_by_name_reads_the_file_and_the_names(tmp_path):
         return evaluators.Split(list(batches_of(images, np.zeros(2, int))), 3, names=names)
 
     suite = evaluators.Suite([f"real(source='folder:val', labels={str(path)!r})"])
-    assert suite.run(subject(open_split))[0].metrics == {"accuracy": 0.5, "examples": 2}
+    assert suite.run(context(open_split))[0].metrics == {"accuracy": 0.5, "examples": 2}
 
 
 def test_subsets_only_choose_among_their_classes():
@@ -89,13 +89,13 @@ def test_subsets_only_choose_among_their_classes():
     scores = np.array([[1.0, 9.0, 0.0], [0.0, 9.0, 1.0]])
     whole = Data(test=(scores, np.array([0, 2])))  # labels among all three classes
     suite = evaluators.Suite(["subset(classes=(0, 2), source='tfds:part')"])
-    assert suite.run(subject(whole))[0].metrics == {"accuracy": 1.0, "top5": 1.0, "examples": 2}
+    assert suite.run(context(whole))[0].metrics == {"accuracy": 1.0, "top5": 1.0, "examples": 2}
     part = Data(num_classes=2, test=(scores, np.array([0, 1])))  # labels that count the classes of the subset
-    assert suite.run(subject(part))[0].metrics["accuracy"] == 1.0
+    assert suite.run(context(part))[0].metrics["accuracy"] == 1.0
     outside = Data(test=(scores, np.array([0, 1])))
     with pytest.raises(ValueError, match="Every label must be one of the 2 classes of the subset. Received: 1"):
-        suite.run(subject(outside))
-    with pytest.raises(ValueError, match="Class 988 is wanted of a model of 3 classes"):
+        suite.run(context(outside))
+    with pytest.raises(ValueError, match="3 classes has no class 988"):
         subsets.restrict(lambda images: images, "imagenet_r")(scores)
 
 
@@ -127,22 +127,22 @@ def test_vtab_lists_what_is_missing():
             raise FileNotFoundError("not prepared.\nAnd more.")
         return data(source, split, pp)
 
-    result = evaluators.Suite(["vtab(tasks=('svhn', 'dtd'))"]).run(subject(open_split))[0]
+    result = evaluators.Suite(["vtab(tasks=('svhn', 'dtd'))"]).run(context(open_split))[0]
     assert result.metrics["svhn"] > 0.9
     assert result.metrics["natural"] is None
     assert result.missing == {"dtd": "not prepared."}
     assert "dtd          missing: not prepared." in report.table([result])
     assert result.measured
-    nothing = evaluators.Suite(["vtab(tasks='dtd')"]).run(subject(open_split))[0]
+    nothing = evaluators.Suite(["vtab(tasks='dtd')"]).run(context(open_split))[0]
     assert not nothing.measured
 
 
 def test_reports():
     results = [
-        evaluators.Result("fewshot", {"10shot": 0.5, "10shot_std": 0.01}),
-        evaluators.Result("test", {"accuracy": 0.9312, "loss": 0.25, "examples": 10_000}),
-        evaluators.Result("vtab", {"mean": None}, {"dtd": "not prepared"}),
-        evaluators.Result("knn", {}, not_measured="no features"),
+        evaluators.Result({"10shot": 0.5, "10shot_std": 0.01}, name="fewshot"),
+        evaluators.Result({"accuracy": 0.9312, "loss": 0.25, "examples": 10_000}, name="test"),
+        evaluators.Result({"mean": None}, {"dtd": "not prepared"}, name="vtab"),
+        evaluators.Result(name="knn", not_measured="no features"),
     ]
     lines = report.table(results).splitlines()
     assert len({len(line) for line in lines[:6]}) == 1  # in columns
@@ -175,7 +175,7 @@ def test_reports():
 
 def test_json_has_the_details_and_no_number_that_is_none():
     details = {"per_class": np.array([0.5, np.nan]), "confusion": np.eye(2, dtype=np.int64)}
-    result = evaluators.Result("test", {"loss": float("nan"), "ece": np.float32(np.inf)}, details=details)
+    result = evaluators.Result({"loss": float("nan"), "ece": np.float32(np.inf)}, details=details, name="test")
     text = report.to_json([result])
     assert "NaN" not in text and "Infinity" not in text
     expected = {"loss": None, "ece": None, "per_class": [0.5, None], "confusion": [[1, 0], [0, 1]]}
@@ -183,7 +183,7 @@ def test_json_has_the_details_and_no_number_that_is_none():
 
 
 def test_a_network_without_features_is_measured_by_its_scores():
-    without = subject(Data(), features=None, without_features="a file: take the run")
+    without = context(Data(), features_unavailable="a file: take the run")
     suite = evaluators.Suite(["knn", "classification", "vtab"])
     suite.check(without)  # what cannot run is no mistake of the data
     results = {result.name: result for result in suite.run(without)}
@@ -193,11 +193,11 @@ def test_a_network_without_features_is_measured_by_its_scores():
 
 
 def test_classification_by_name_has_the_accuracy_of_each_class():
-    (result,) = evaluators.Suite(["classification"]).run(subject(Data()))
+    (result,) = evaluators.Suite(["classification"]).run(context(Data()))
     np.testing.assert_array_equal(result.details["per_class"], [1.0, 1.0, 1.0])
     np.testing.assert_array_equal(result.details["confusion"], np.diag([7, 7, 6]))
     assert all(np.isscalar(value) for value in result.metrics.values())
     # The first row of each of three batches is not finite.
-    bad = subject(Data(), predict=lambda images: np.where(np.arange(len(images))[:, None] == 0, np.nan, images))
+    bad = context(Data(), scores=lambda images: np.where(np.arange(len(images))[:, None] == 0, np.nan, images))
     (result,) = evaluators.Suite(["classification"]).run(bad)
     assert result.metrics["non_finite"] == 3

@@ -10,6 +10,7 @@ from keras_vit.training.forward import Forward
 from keras_vit.training.tf.backend import TensorFlowBackend
 from keras_vit.training.tf.state import TrainState
 from tests import programs
+from tests.evaluators import made_up
 
 SIZES = {"patch_size": 4, "hidden_size": 8, "num_layers": 1, "num_heads": 2, "mlp_dim": 16}
 
@@ -53,20 +54,21 @@ def test_moving_averages_are_used_where_there_are_some():
 
 
 def test_every_interval_stops_the_loop():
-    made = []
+    computed = []
 
-    def subject():
-        made.append(True)
-        split = evaluators.Split([{"image": np.eye(4, dtype=np.float32), "label": np.arange(4) % 2}], 2)
-        return evaluators.Subject(lambda x: x, lambda x: x, lambda *_: split, "source", "train", "test", "pp")
+    def features(images):
+        computed.append(len(images))
+        return images
 
-    suite = evaluators.Suite(["knn(neighbours=(1,), every=3)", "fewshot(shots=(1,), seeds=1)"])
-    scheduled = evaluators.Scheduled(suite, subject, total_steps=8, every=5)
+    split = evaluators.Split([{"image": np.eye(4, dtype=np.float32), "label": np.arange(4) % 2}], 2)
+    context = made_up.context(lambda *_: split, features=features)
+    suite = evaluators.Suite(["knn(neighbors=(1,), every=3)", "fewshot(shots=(1,), seeds=1)"])
+    scheduled = evaluators.Scheduled(suite, context, total_steps=8, every=5)
     assert scheduled.intervals() == [3]
     assert [step for step in range(1, 9) if scheduled.due(step)] == [3, 5, 6, 8]
     assert scheduled(3) == [{"evaluator": "knn", "knn/k1": 1.0}]
     assert [values["evaluator"] for values in scheduled(8)] == ["knn", "fewshot"]
-    assert len(made) == 3  # once to check the data, then anew for each evaluation
+    assert computed == [4] * 4  # both splits, anew at each evaluation, once for both evaluators
 
 
 def test_an_evaluator_that_fails_costs_its_own_results_only():
@@ -78,11 +80,8 @@ def test_an_evaluator_that_fails_costs_its_own_results_only():
             raise OSError("the disk is gone")
         return evaluators.Split([{"image": np.eye(4, dtype=np.float32), "label": np.arange(4) % 2}], 2)
 
-    def subject():
-        return evaluators.Subject(lambda x: x, lambda x: x, open_split, "source", "train", "test", "pp")
-
-    suite = evaluators.Suite(["knn(neighbours=(1,))", "fewshot(shots=(1,), seeds=1)"])
-    scheduled = evaluators.Scheduled(suite, subject, total_steps=8, every=5)
+    suite = evaluators.Suite(["knn(neighbors=(1,))", "fewshot(shots=(1,), seeds=1)"])
+    scheduled = evaluators.Scheduled(suite, made_up.context(open_split), total_steps=8, every=5)
     before = len(opened)
     assert before == 4
     expected = [

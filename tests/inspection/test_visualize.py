@@ -160,7 +160,7 @@ def test_errors(tmp_path):
     for arguments, message in [
         ([], "--model is missing"),
         (["--model=x"], "--output is missing"),
-        (["--model=x", f"--output={tmp_path}"], "no checkpoint at 'x'"),
+        (["--model=x", f"--output={tmp_path}"], "at 'x'"),
     ]:
         with pytest.raises((ValueError, FileNotFoundError), match=message):
             programs.call("train.visualize", *arguments)

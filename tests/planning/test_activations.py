@@ -67,7 +67,7 @@ def test_activations_that_tensorflow_keeps_beside_those_that_are_counted():
     assert ratio == pytest.approx(1, abs=0.001)
     # Convolutions of BiT have padded copies of their inputs.
     model = models.create_model("BiT-R50x1", block_sizes=(1, 1, 1, 1))
-    assert kept_by_tensorflow(model) / cost.of_model(model).activations == pytest.approx(1.17, abs=0.01)
+    assert kept_by_tensorflow(model) / cost.of_config(model.config).activations == pytest.approx(1.17, abs=0.01)
     # Activation functions other than GELU's tanh form, and relative positions, have no backward pass written out.
     ratios = {name: kept_by_tensorflow(small(name)) / counted(name) for name in ("deit", "relative")}
     assert 1.4 < ratios["deit"] < 1.6 and 1.02 < ratios["relative"] < 1.06
@@ -81,7 +81,7 @@ def small(name, **arguments):
 def counted(name):
     model = small("gap" if name == "chunks" else name, **KEPT.get(name, {}))
     one_chunk = 4 * 16 * 64 if name == "chunks" else 0  # is there for a while, and is not kept
-    return cost.of_model(model).activations - one_chunk
+    return cost.of_config(model.config).activations - one_chunk
 
 
 def kept_by_tensorflow(model):
@@ -120,7 +120,7 @@ from tests.models import variants
 for name in ("gap", "hybrid", "bit"):
     sizes = {"hidden_size": 64, "mlp_dim": 256, "num_heads": 4, "patch_size": 1 if name == "hybrid" else 8}
     model = variants.make(name, image_size=(64, 64), **({} if name == "bit" else sizes))
-    counted = cost.of_model(model).activations
+    counted = cost.of_config(model.config).activations
     model = keras.Model(model.inputs[0], model.outputs[0])  # all tokens of the last block, as they are counted
     weights, others = ([v.value for v in some] for some in (model.trainable_variables, model.non_trainable_variables))
     run = lambda w: model.stateless_call(w, others, variants.images(model, batch=11), training=True)[0].sum()
@@ -160,7 +160,8 @@ def peak(batch):
 
 small, large = map(int, batches)
 first, second = peak(small), peak(large)
-print((second - first) / (large - small) / tf.as_dtype(model.compute_dtype).size / cost.of_model(model).activations)
+activations = tf.as_dtype(model.compute_dtype).size * cost.of_config(model.config).activations
+print((second - first) / (large - small) / activations)
 """
     ratios = []
     for work in (

@@ -52,7 +52,7 @@ def test_operations_of_a_pretraining_are_the_papers(name, epochs):
 def test_built_models_have_the_counted_weights_and_operations(name):
     size = {"image_size": 224} if "image_size" in (variants.VARIANTS[name] or {}) else {}
     model = variants.make(name, **size)
-    counted = cost.of_model(model)
+    counted = cost.of_config(model.config)
     # All tokens, as the paper counts: the model itself leaves out those of the last block that nothing reads.
     model = keras.Model(model.inputs[0], model.outputs[0])
     assert counted.parameters == sum(int(np.prod(weight.shape)) for weight in model.trainable_variables)
@@ -107,7 +107,7 @@ def test_plan_of_a_recipe():
     assert planned.core_days(0.25) == pytest.approx(4 * planned.core_days(1.0))
 
 
-def test_published_runs_have_possible_utilisations():
+def test_published_runs_have_possible_utilizations():
     for run in plan.PAPER:
         for epochs in run.epochs:
-            assert 0.1 < run.utilisation(epochs) < 0.5
+            assert 0.1 < run.utilization(epochs) < 0.5

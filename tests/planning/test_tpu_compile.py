@@ -46,7 +46,7 @@ def check_train_step(structure, precision, setting, target="v5e-8"):
     assert compiled.flops > 0
     # Weights, moments and averages are updated where they are.
     copies = 1 + (2 if recipe.optim.name == "adamw" else 1) + (recipe.optim.ema > 0)
-    least = steps.summed * (copies - (0.5 if recipe.optim.momentum_dtype == "bfloat16" else 0))
+    least = steps.gradient_bytes * (copies - (0.5 if recipe.optim.momentum_dtype == "bfloat16" else 0))
     assert compiled.aliased >= least
     assert compiled.outputs - compiled.aliased < 64 * 1024  # beyond them, four numbers (and padding) come back
 

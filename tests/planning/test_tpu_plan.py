@@ -42,14 +42,14 @@ def test_slices_by_name(name, devices, topology):
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("a100", "one of the generations v3, v4"),
-        ("v9-8", "one of the generations v3, v4"),
-        ("v3-7", "counts TensorCores, and slices have a power of two of them, such as v3-8"),
-        ("v4-4", "such as v4-8"),
-        ("v5e-12", "counts chips, and slices have a power of two of them, such as v5e-4"),
+        ("a100", "v3, v4"),
+        ("v9-8", "v3, v4"),
+        ("v3-7", "TensorCores.* v3-8"),
+        ("v4-4", "v4-8"),
+        ("v5e-12", "chips.* v5e-4"),
     ],
 )
-def test_slices_that_there_are_not(name, message):
+def test_unknown_slices(name, message):
     with pytest.raises(ValueError, match=message):
         tpu_targets.parse(name)
 
@@ -136,10 +136,10 @@ def test_remedies_were_tried_and_fit():
     assert [remedy.setting for remedy in found] == [Setting(512, remat=True), Setting(512, accumulation_steps=4)]
     assert found[0].setting.overrides(asked) == ("--config.model.remat=blocks",)
     assert found[1].setting.overrides(asked) == ("--config.optim.accumulation_steps=4",)
-    assert Fake(GIB // 2, GIB // 4).planner(rematerialises=False).remedies(asked)[0].setting.remat is False
+    assert Fake(GIB // 2, GIB // 4).planner(rematerializes=False).remedies(asked)[0].setting.remat is False
     # Weights too many for a device: nothing helps but to divide them.
     assert Fake(9 * GIB, GIB // 100).planner().remedies(asked) == []
-    (divided, *_) = Fake(9 * GIB, GIB // 100).planner(divides=True).remedies(asked)
+    (divided, *_) = Fake(9 * GIB, GIB // 100).planner(shards=True).remedies(asked)
     assert divided.setting.overrides(asked) == ("--fsdp",)
 
 
@@ -173,7 +173,7 @@ def test_operations_that_exchange_data_are_counted():
 
 def test_a_batch_that_cannot_be_divided():
     recipe = recipes.Recipe(data=recipes.Data(batch_size=100))
-    with pytest.raises(ValueError, match="among the 8 devices of v3-8. Received: data.batch_size=100. .* is 96"):
+    with pytest.raises(ValueError, match="data.batch_size .* 8 devices of v3-8.*=100.* 96"):
         tpu_plan.check_batch_size(recipe, tpu_targets.parse("v3-8"))
 
 
@@ -189,7 +189,7 @@ def test_settings_become_recipes():
 
 @pytest.fixture
 def planned(monkeypatch):
-    """The program with a compiler that is not there: 64 images a device need 16.5 GiB."""
+    """The program with a fake compiler: 64 images per device need 16.5 GiB."""
     plan = programs.load("train.plan")
     recipe = recipes.Recipe(
         model=recipes.Model("ViT-S/16"), data=recipes.Data(source="tfds:imagenet2012", batch_size=512)
@@ -206,10 +206,10 @@ def test_the_program_says_what_to_change(planned, capsys):
     text = capsys.readouterr().out
     for expected in (
         "v5e-8, 8 chips, 8 devices with 16.00 GiB",
-        "does NOT fit: needs 16.50 GiB on each device, 8.50 GiB more than there are",
+        "does NOT fit: needs 16.50 GiB per device, 8.50 GiB too much",
         "--config.model.remat=blocks  (fits with 3.50 GiB free",
         "--config.optim.accumulation_steps=4  (fits with 3.50 GiB free",
-        "largest batch    240 (30 a device) without rematerialisation",
+        "largest batch    240 (30 per device) without rematerialization",
         "with model.remat=blocks",
     ):
         assert expected in text
@@ -233,7 +233,7 @@ def test_nothing_fits(monkeypatch):
     rows = tpu_report.rows(Fake(9 * GIB, 1).planner().estimate(asked), [], {False: None}, "a compiler")
     text = "\n".join(value for _, value in rows)
     assert "KERAS_BACKEND=jax" in text
-    assert "none without rematerialisation: not even one image a device fits" in text
+    assert "none without rematerialization" in text
 
 
 def test_without_the_compiler(monkeypatch):

@@ -6,7 +6,6 @@ import sys
 
 import numpy as np
 import pytest
-from absl import flags
 from absl.testing import flagsaver
 
 from keras_vit import program
@@ -33,16 +32,22 @@ def recipe(monkeypatch):
 
 
 def test_plan_prints_what_one_wants_to_know(recipe, capsys):
-    assert programs.call("train.plan", "--utilisation=0.4", "--devices=8") == 0
+    assert programs.call("train.plan", "--utilization=0.4", "--devices=8") == 0
     text = capsys.readouterr().out
-    for expected in ("ViT-L/16, 224 px, 197 tokens, 1,000 classes", "304,326,632", "61.6 G an image", "at 40% of 61.5"):
+    for expected in (
+        "ViT-L/16, 224 px, 197 tokens, 1,000 classes",
+        "304,326,632",
+        "61.6 G per image",
+        "at 40% of 61.5",
+    ):
         assert expected in text
-    for core_days in ("230 for ViT-L/16 on ImageNet-21k", "680 for ViT-L/16 on JFT", "2,500 for ViT-H/14 on JFT"):
+    for core_days in ("230 for ViT-L/16 on ImageNet-21k", "680 for ViT-L/16 on JFT"):
         assert core_days in text
+    assert "ViT-H/14" not in text  # another model
 
 
 def test_plan_as_json(recipe, capsys):
-    programs.call("train.plan", "--utilisation=1", "--json", "--examples=4096", "--classes=10")
+    programs.call("train.plan", "--utilization=1", "--json", "--examples=4096", "--classes=10")
     content = json.loads(capsys.readouterr().out)
     assert content["parameters"] == 304_326_632 - 990 * 1_025
     assert content["epochs"] == 100_000
@@ -83,7 +88,7 @@ def test_every_recipe_is_planned_without_its_data(name, arguments, no_data, caps
 @pytest.mark.parametrize(("name", "arguments"), OF_YOUR_OWN)
 def test_a_recipe_for_data_of_your_own_names_what_is_missing(name, arguments, no_data):
     wanted = arguments.rpartition("tfds:")[2].partition(",")[0]
-    with pytest.raises((flags.Error, ValueError), match=f"There is no '{wanted}' on this machine"):
+    with pytest.raises((OSError, ValueError), match=f"'{wanted}'"):
         programs.call("train.plan", f"--config={toy.CONFIGS / name}.py:{arguments}")
 
 

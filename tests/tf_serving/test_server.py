@@ -21,7 +21,7 @@ import tensorflow as tf
 
 from keras_vit.inference.opening import open_artifact
 from keras_vit.inference.saved_model import SavedModelClassifier
-from keras_vit.tf_serving import client, server
+from keras_vit.tf_serving import client, served_model, server
 from keras_vit.tf_serving.messages import RequestError
 from tests import small_classifier as small
 from tests.programs import call
@@ -37,7 +37,7 @@ def base(served):
 @contextlib.contextmanager
 def serving(base, **limits):
     """A model behind a server: (model, URL)."""
-    model = server.ServedModel("pets", str(base))
+    model = served_model.ServedModel("pets", str(base))
     rest_server = server.RestServer(model, limits=server.Limits(**limits))
     thread = threading.Thread(target=rest_server.run)
     thread.start()
@@ -364,11 +364,11 @@ def flip(path, pattern):
 def test_a_torn_version_leaves_the_served_one_in_place(base, tmp_path, tear, monkeypatch):
     own = tmp_path / "pets"
     shutil.copytree(base, own)
-    model = server.ServedModel("pets", str(own))
+    model = served_model.ServedModel("pets", str(own))
     shutil.copytree(own / "1", own / "2")
     tear(own / "2")
     logged = []
-    monkeypatch.setattr(server.logging, "error", lambda *arguments: logged.append(arguments))
+    monkeypatch.setattr(served_model.logging, "error", lambda *arguments: logged.append(arguments))
     for _ in range(3):
         assert not model.reload()
     assert model.version == 1
@@ -386,10 +386,10 @@ def test_a_server_starts_on_the_newest_version_that_can_be_loaded(base, tmp_path
     own = tmp_path / "pets"
     shutil.copytree(base, own)
     (own / "2").mkdir()
-    assert server.ServedModel("pets", str(own)).version == 1
+    assert served_model.ServedModel("pets", str(own)).version == 1
     shutil.rmtree(own / "1")
     with pytest.raises(FileNotFoundError, match="Expected a version"):
-        server.ServedModel("pets", str(own))
+        served_model.ServedModel("pets", str(own))
 
 
 def test_a_session_is_closed_when_loading_fails(base, monkeypatch):
@@ -402,7 +402,7 @@ def test_a_session_is_closed_when_loading_fails(base, monkeypatch):
 
 
 def test_a_missing_extra_is_named(base, monkeypatch):
-    model = server.ServedModel("pets", str(base))
+    model = served_model.ServedModel("pets", str(base))
     monkeypatch.setitem(sys.modules, "uvicorn", None)
     with pytest.raises(ImportError, match=r"keras-vision-transformers\[serving\]"):
         server.RestServer(model)

@@ -194,7 +194,7 @@ def test_accumulation_goes_on_where_memory_is_short(tmp_path):
 
 def test_an_evaluator_that_fails_loses_nothing(tmp_path):
     broken = (
-        "import runpy, sys; from keras_vit.evaluators import on_features; on_features.Knn.__call__ = None; "
+        "import runpy, sys; from keras_vit.evaluators import knn; knn.Knn.measure = None; "
         "sys.argv[0] = 'train/main.py'; runpy.run_module('train.main', run_name='__main__', alter_sys=True)"
     )
     command = worlds.command(tmp_path, total_steps=2, evaluators="('knn',)")

@@ -58,7 +58,7 @@ def get_config(arguments: str = "") -> recipe.Recipe:
         log_every=10,
         eval_every=max(100, supports[-1] // 10),
         checkpoint_every=100,
-        evaluators=("knn(neighbours=(1, 10))",),
+        evaluators=("knn(neighbors=(1, 10))",),
         model=common.published_model(variant, image_size=size),
         data=recipe.Data(
             source=source,

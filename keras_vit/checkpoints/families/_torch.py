@@ -124,5 +124,5 @@ def positive(value: Any, name: str, path: str) -> int:
 
 
 def note_missing_config(path: str) -> None:
-    """Log that a file lies alone."""
-    logging.warning("%s has no config.json beside it; its project's defaults are taken.", path)
+    """Log that a file has no configuration."""
+    logging.warning("%s has no config.json beside it; its project's defaults are assumed.", path)

@@ -1,4 +1,4 @@
-"""Hugging Face's ViT and DeiT, which DINO's and MSN's are too: a directory with `model.safetensors` and `config.json`.
+"""Hugging Face's ViT and DeiT, also for DINO and MSN: a directory with `model.safetensors` and `config.json`.
 
 References:
     - [transformers](https://github.com/huggingface/transformers), models `vit` and `deit`
@@ -20,9 +20,9 @@ from keras_vit.checkpoints.grid import Hints
 from keras_vit.checkpoints.rules import Rule, bind_stored, rule
 
 _ANCHOR = re.compile(r"(?<![^.])embeddings\.patch_embeddings\.projection\.weight$")
-# MSN trained the same model.
+# MSN has the model of ViT.
 _MODEL_TYPES = ("vit", "deit", "vit_msn")
-# Names of a block's parts: as published (transformers up to 4), and as later versions name them in memory.
+# Names of a block's parts: in published files (transformers up to 4), and in later versions.
 _PUBLISHED = {
     "block": "encoder.layer.{i}",
     "heads": {
@@ -80,7 +80,7 @@ def recognize(source: TensorSource, hints: Hints) -> Checkpoint | None:
         position="teacher" if "cls_classifier.weight" in names else "",
         prefix=body,
     )
-    # The token that masked-image modelling puts in is no part of the model, and no classifier reads the pooler.
+    # The mask token of masked-image modeling is not part of the model, and no classifier reads the pooler.
     ignored = {f"{body}embeddings.mask_token"}
     if {"classifier.weight", "cls_classifier.weight"} & names:
         ignored |= {f"{body}pooler.dense.weight", f"{body}pooler.dense.bias"}
@@ -106,7 +106,7 @@ def _infer(checkpoint: Checkpoint, num_heads: int | None) -> None:
     checkpoint.shapes = variable_shapes(source, checkpoint.bindings, heads)
     found = architecture.infer_vit(checkpoint.shapes, heads, path)
     if found["distillation_token"] and "head_dist/kernel" not in checkpoint.shapes:
-        found["distillation_token"] = "unused"  # carried through the blocks, read by nothing
+        found["distillation_token"] = "unused"  # it passes the blocks, and no head reads it
     found["activation"] = _torch.activation(config.get("hidden_act", "gelu"), path)
     found["layer_norm_epsilon"] = _epsilon(config.get("layer_norm_eps", 1e-12), path)
     for argument, key in (("activation", "hidden_act"), ("layer_norm_epsilon", "layer_norm_eps")):
@@ -219,7 +219,7 @@ def _layout(config: Config) -> Layout:
 
 def _fit(layout: Layout, config: Config) -> Layout:
     teacher = config["distillation_token"] is True and config["include_top"]
-    prefix = _body(config) if config["include_top"] else layout.prefix  # a file without head may have it or not
+    prefix = _body(config) if config["include_top"] else layout.prefix  # headless files have it or not
     return dataclasses.replace(layout, position="teacher" if teacher else "", prefix=prefix)
 
 

@@ -28,10 +28,10 @@ def open_source(path: str | os.PathLike[str], config: str | os.PathLike[str] | d
     Args:
         path: An `.npz`, `.safetensors`, `.safetensors.index.json`, `.keras` or `.weights.h5` file, or a directory with
             `model.safetensors` or its index.
-        config: The model's `config.json`, as a path or an object; None to look for it beside the tensors.
+        config: The model's `config.json`, as a path or an object. None to look for it beside the tensors.
 
     Returns:
-        The open source; the caller closes it.
+        The open source, which the caller closes.
 
     Raises:
         CheckpointError: If it is none of these, damaged, or a format that can run code.
@@ -54,9 +54,9 @@ def open_source(path: str | os.PathLike[str], config: str | os.PathLike[str] | d
 
 
 def _config(source: TensorSource, directory: str, stem: str | None, config: Any) -> dict[str, Any] | None:
-    """Return the configuration: what the caller passes, else the copy in the file, else the file beside it.
+    """Return the configuration: the one that the caller passes, else the copy in the file, else the file beside it.
 
-    The copy in the file came with these very tensors: whoever reads while others write never sees those of another.
+    The copy was written together with the tensors. A reader never combines them with the configuration of others.
     """
     copy = source.metadata.get("config")
     if config is not None or not isinstance(copy, dict):

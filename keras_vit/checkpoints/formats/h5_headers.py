@@ -1,7 +1,7 @@
-"""List the tensors of a Keras weights file; run as a program of its own, with bounded memory and time.
+"""List the tensors of a Keras weights file: a program that runs with bounded memory and time.
 
-The HDF5 library trusts what it reads: a damaged file can make it loop, take gigabytes or crash.  Here that happens to a
-process that is meant for it.  `keras_file.py` starts it, and then reads the data itself, at the places listed.
+The HDF5 library trusts its input: a damaged file can make it loop, take gigabytes or crash. Here, that ends this
+process only. `keras.py` starts it, and then reads the data itself at the listed places.
 
 Usage: `python h5_headers.py FILE START SIZE`, which prints JSON. It imports nothing of the package, to start quickly.
 """
@@ -14,7 +14,7 @@ import h5py
 
 _MAX_DEPTH = 12
 _MAX_TENSORS = 20_000
-_MEMORY = 2**30
+_ADDRESSES, _MEMORY = 2**30, 200 * 2**20  # bytes
 _SECONDS = 20
 
 
@@ -74,7 +74,7 @@ def _describe(dataset, layers, index, size):
 
 
 class Window(io.RawIOBase):
-    """A read-only part of a file as a file of its own."""
+    """Read-only part of a file as a file."""
 
     def __init__(self, file, start, size):
         self._file, self._start, self._size, self._position = file, start, size, 0
@@ -104,9 +104,10 @@ class Window(io.RawIOBase):
 def _limit_resources():
     try:
         import resource
-    except ImportError:  # not on Windows, where the caller's time limit must do
+    except ImportError:  # on Windows, only the caller's time limit holds
         return
-    resource.setrlimit(resource.RLIMIT_AS, (_MEMORY, _MEMORY))
+    resource.setrlimit(resource.RLIMIT_AS, (_ADDRESSES, _ADDRESSES))
+    resource.setrlimit(resource.RLIMIT_DATA, (_MEMORY, _MEMORY))
     resource.setrlimit(resource.RLIMIT_CPU, (_SECONDS, _SECONDS))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 

@@ -1,7 +1,7 @@
-"""Reading Keras's own `.keras` and `.weights.h5` files tensor by tensor, by the names of the variables.
+"""Keras' `.keras` and `.weights.h5` files, read tensor by tensor under the names of the variables.
 
-Nothing of the file is executed: the configuration is data, and where the tensors lie is found out by a process of its
-own with bounded memory and time (`h5_headers.py`).
+Nothing of the file is executed: the configuration is data, and a process with bounded memory and time finds the places
+of the tensors (`h5_headers.py`).
 """
 
 import collections
@@ -31,7 +31,7 @@ from keras_vit.checkpoints.formats.tensors import (
 
 _WEIGHTS = "model.weights.h5"
 _MAX_SECONDS = 60
-# The variables of a layer in their order, where they are not a kernel and a bias.
+# Variables of a layer in their order, if they are not a kernel and a bias.
 _SCALE = ("scale", "bias")
 _VARIABLES = {
     "LayerNorm": _SCALE,
@@ -49,7 +49,7 @@ _VARIABLES = {
 
 
 class KerasSource(RawTensors):
-    """An open `.keras` or `.weights.h5` file.
+    """Open `.keras` or `.weights.h5` file.
 
     Args:
         path: The file.
@@ -138,13 +138,14 @@ class KerasSource(RawTensors):
 
 
 def _headers(path: str, start: int, size: int) -> list[dict[str, Any]]:
-    """Return where the tensors lie, found out by another process."""
+    """Return the headers and places of the tensors, which another process finds."""
     if not sys.executable:
         raise CheckpointError(f"{path}: Keras files are read with the help of a Python process, and there is none.")
     # -P: nothing of the current directory is imported.
     command = [sys.executable, "-P", h5_headers.__file__, os.path.abspath(path), str(start), str(size)]
+    environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}  # threads take memory
     try:
-        result = subprocess.run(command, capture_output=True, timeout=_MAX_SECONDS, check=False)
+        result = subprocess.run(command, capture_output=True, timeout=_MAX_SECONDS, check=False, env=environment)
     except subprocess.TimeoutExpired as error:
         raise CheckpointError(f"{path}: reading its structure took more than {_MAX_SECONDS} s. Damaged?") from error
     try:

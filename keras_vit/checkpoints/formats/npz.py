@@ -30,7 +30,7 @@ from keras_vit.checkpoints.formats.tensors import (
 
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 _MAX_DIRECTORY_BYTES = 64 * 2**20
-_MAX_EXPANSION = 20  # a whole archive that grows more than this is no checkpoint of trained weights
+_MAX_EXPANSION = 20  # trained weights compress much less
 _ALWAYS_ALLOWED_BYTES = 256 * 2**20
 _MAX_HEADER_BYTES = 10_000
 _COMMENT_PREFIX = b"keras_vit:"
@@ -168,7 +168,7 @@ def _guarded(path: str, name: str) -> Iterator[None]:
 
 
 def open_archive(file: BinaryIO, size: int, path: str) -> zipfile.ZipFile:
-    """Open a zip archive whose directory is of bounded size and describes the file.
+    """Open a zip archive after checking that its directory is small and agrees with the file.
 
     Raises:
         CheckpointError: If it is damaged, truncated or made to expand.
@@ -252,7 +252,7 @@ def _native(array: np.ndarray) -> np.ndarray:
 def write_npz(
     path: str, names: Iterable[str], produce: Callable[[str], np.ndarray], metadata: dict[str, Any] | None = None
 ) -> None:
-    """Write an `.npz` archive, tensor by tensor; the caller passes a temporary name.
+    """Write an `.npz` archive, one tensor at a time.
 
     Args:
         path: Where to write.

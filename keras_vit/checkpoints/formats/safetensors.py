@@ -165,7 +165,7 @@ class ShardedSource:
                 raise CheckpointError(f"{self.path} names more than {_MAX_SHARDS} shards. Merge them into one file.")
             try:
                 self._shards[shard] = SafetensorsSource(path)
-            except OSError as error:  # of a process that may open few files, for example
+            except OSError as error:  # such as too many open files
                 raise CheckpointError(f"{self.path}: the shard {path} cannot be opened: {error}.") from error
             self.metadata = self.metadata or self._shards[shard].metadata
         if name not in self._shards[shard].tensors:
@@ -197,7 +197,7 @@ def write_safetensors(
     produce: Callable[[str], np.ndarray],
     metadata: dict[str, Any] | None = None,
 ) -> None:
-    """Write a `.safetensors` file, tensor by tensor; the caller passes a temporary name.
+    """Write a `.safetensors` file, one tensor at a time.
 
     Args:
         path: Where to write.

@@ -2,6 +2,7 @@
 
 import tensorflow as tf
 
+from keras_vit.data.callbacks import call_python
 from keras_vit.data.records import RecordSource, Slice
 from keras_vit.data.sources import IndexedSource, Source
 
@@ -119,9 +120,7 @@ class ArrayRecordSource(IndexedSource):
         self._parse = parse
 
     def fetch(self, index):
-        record = tf.numpy_function(lambda i: self._records[int(i)], [index], tf.string, stateful=False)
-        record.set_shape([])
-        return self._parse(record)
+        return self._parse(call_python(lambda i: self._records[int(i)], [index]))
 
     def origin(self, index):
         return f"example {index} of {self.name} {self.split}"

@@ -1,0 +1,187 @@
+"""Export models to every format, verify and time the artifacts, and write the table of docs/export_formats.md.
+
+    python -m benchmarks.export_formats --work=/tmp/formats --run=runs/digits --step=export
+    python -m benchmarks.export_formats --work=/tmp/formats --run=runs/digits --step=measure
+    python -m benchmarks.export_formats --work=/tmp/formats --run=runs/digits --step=write
+
+Models by name get random weights and are verified on images of the digits. For an untrained model, classes nearly tie:
+the top answers of 16-bit and integer files are reported but need not agree; the probabilities must. Existing results in
+--work are kept. Measure on an idle machine: each artifact is timed in a process of its own, one image at a time.
+"""
+
+import dataclasses
+import json
+import os
+import re
+import subprocess
+import sys
+
+import numpy as np
+from absl import flags, logging
+
+from benchmarks import tables
+from keras_vit import _io, models, program, recipe
+from keras_vit.exporting import onnx_openvino, quantization, saved_model, single_file, tflite, verify
+from keras_vit.inference import keras_model, latency, sample_images
+from keras_vit.training import run_directory
+
+FORMATS = ("saved_model", *(f"tflite-{precision}" for precision in quantization.PRECISIONS), *onnx_openvino.FORMATS)
+HEADER = (
+    *("model", "format", "precision", "MB:", "largest difference:", "same answer:", "accuracy:"),
+    *("p50 ms:", "p95 ms:"),
+)
+PREPROCESS = "decode(3)|resize(224)|value_range(-1, 1)"
+TRAINED = "trained run"
+VERIFIED, TIMED = "verified.json", "timed.json"
+
+flags.DEFINE_string("work", None, "Directory for artifacts and results.")
+flags.DEFINE_string("run", None, "Directory of a finished run, for the first rows.")
+flags.DEFINE_list("models", ["ViT-S/16", "ViT-B/16", "R50+ViT-B/16", "BiT-R50x1"], "Models with random weights.")
+flags.DEFINE_enum("step", "export", ["export", "measure", "write"], "Step to do.")
+flags.DEFINE_list("formats", list(FORMATS), "Formats to export.")
+flags.DEFINE_integer("examples", 32, "Images for verification and calibration of untrained models.", 1)
+flags.DEFINE_integer("threads", os.cpu_count() or 1, "Number of threads.", 1)
+flags.DEFINE_integer("calls", 15, "Timed calls per artifact.", 1)
+flags.DEFINE_string("output", "docs/export_formats.md", "Markdown file with the marks of the table.")
+
+
+def main(argv):
+    del argv
+    options = flags.FLAGS
+    if not options.work:
+        raise ValueError("--work is missing: the directory for artifacts and results.")
+    names = [TRAINED, *options.models] if options.run else options.models
+    if options.step == "write":
+        tables.write_between(options.output, "formats", table(names))
+        return 0
+    for name in names:
+        {"export": export, "measure": measure}[options.step](name, directory_of(name))
+    return 0
+
+
+def directory_of(name):
+    return os.path.join(flags.FLAGS.work, re.sub(r"\W+", "-", name).lower())
+
+
+def run_of(name, directory):
+    """Return the run of a model. An untrained model gets one."""
+    if name == TRAINED:
+        return flags.FLAGS.run
+    path = os.path.join(directory, "run")
+    if not os.path.exists(os.path.join(path, run_directory.MODEL)):
+        os.makedirs(path, exist_ok=True)
+        model = models.create_model(name, image_size=224, classes=1000)
+        head = model.get_layer("head").kernel
+        scale = 4.0 / head.shape[0] ** 0.5  # logits of a few units; with a zero head, all classes would tie
+        head.assign(np.random.default_rng(0).normal(size=head.shape) * scale)
+        config = recipe.Recipe(data=recipe.Data(source="digits", pp_train=PREPROCESS, pp_eval=PREPROCESS))
+        class_names = [str(index) for index in range(1000)]
+        about = {"name": "none", "class_names": class_names, "num_classes": 1000, "multi_label": False}
+        run_directory.write_config(path, config, about)
+        run_directory.save_model(model, path)
+    return path
+
+
+def export(name, directory):
+    """Export a model to all formats and store the results of the verification."""
+    options = flags.FLAGS
+    results = read(directory, VERIFIED)
+    wanted = [kind for kind in options.formats if kind not in results]
+    if not wanted:
+        return
+    classifier = keras_model.open_model(run_of(name, directory))
+    model, card = classifier.model, classifier.card
+    count, calibrated = (10_000, 256) if name == TRAINED else (options.examples, options.examples)
+    images = sample_images.for_model(card, count)
+    calibration = sample_images.for_model(card, calibrated, split=card.recipe_data["train_split"])
+    if name != TRAINED:
+        images = images._replace(labels=None)
+    common = {"card": card, "images": images}
+    for kind in wanted:
+        logging.info("%s: %s", name, kind)
+        path = artifact_path(directory, kind)
+        try:
+            if kind == "saved_model":
+                _, comparison = saved_model.export_saved_model(model, path, **common)
+            elif kind in onnx_openvino.FORMATS:
+                comparison = onnx_openvino.export_onnx_openvino(model, path, kind, **common)
+            else:
+                precision = kind.removeprefix("tflite-")
+                tolerance = verify.tolerance_of(precision)
+                if name != TRAINED and precision != "float32":
+                    tolerance = dataclasses.replace(tolerance, top1_agreement=0.0)
+                comparison = tflite.export_tflite(
+                    model, path, **common, precision=precision, calibration=calibration, tolerance=tolerance
+                )
+            results[kind] = {"passed": True, "bytes": latency.size_of(path), **vars(comparison)}
+        except (verify.VerificationError, single_file.ConversionError) as error:
+            logging.error("%s", error)
+            comparison = getattr(error, "comparison", None)
+            results[kind] = {"passed": False, "error": str(error), **(vars(comparison) if comparison else {})}
+        _io.write_json(os.path.join(directory, VERIFIED), results)
+
+
+def artifact_path(directory, kind):
+    extension = {"onnx": ".onnx", "openvino": ".xml", "saved_model": ""}.get(kind, ".tflite")
+    return os.path.join(directory, kind + extension)
+
+
+def measure(name, directory):
+    """Time the model and its artifacts, each in a process of its own."""
+    options = flags.FLAGS
+    verified, timed = read(directory, VERIFIED), read(directory, TIMED)
+    for kind in ("keras", *options.formats):
+        if kind in timed or (kind != "keras" and not verified.get(kind, {}).get("passed")):
+            continue
+        path = run_of(name, directory) if kind == "keras" else artifact_path(directory, kind)
+        calls = options.calls if name != TRAINED else 10 * options.calls
+        command = [sys.executable, "-m", "export.benchmark", f"--artifacts={path}", "--batch_sizes=1", "--json"]
+        command += [f"--threads={options.threads}", f"--calls={calls}"]
+        done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+        timed[kind] = json.loads(done.stdout)
+        _io.write_json(os.path.join(directory, TIMED), timed)
+
+
+def table(names):
+    """Return the table of all results, and a line about their conditions."""
+    rows, examples, any_timed = [], [], False
+    for name in names:
+        verified, timed = read(directory_of(name), VERIFIED), read(directory_of(name), TIMED)
+        for kind in ("keras", *flags.FLAGS.formats):
+            if kind == "keras" or kind in verified:
+                rows.append(row(name, kind, verified, timed.get(kind)))
+        any_timed = any_timed or bool(timed)
+        examples.append(f"{name} {max((result.get('examples', 0) for result in verified.values()), default=0)}")
+    width = len(HEADER) if any_timed else len(HEADER) - 2
+    note = f"Images for the verification: {', '.join(examples)}."
+    if any_timed:
+        note += f" Latency of the model from a prepared image to probabilities, {flags.FLAGS.threads} threads."
+    return f"\n{_io.markdown_table(HEADER[:width], [cells[:width] for cells in rows])}\n\n{note}\n"
+
+
+def row(name, kind, verified, timed):
+    result = verified.get(kind, {})
+    form, _, precision = kind.partition("-")
+    cells = [name, form, precision or "float32"]
+    if result.get("passed") is False and "examples" not in result:
+        return [*cells, "", "cannot be converted", "", "", "", ""]
+    accuracy = result.get("accuracy")
+    if kind == "keras":
+        accuracy = next(
+            (other["reference_accuracy"] for other in verified.values() if "reference_accuracy" in other), None
+        )
+    size = (timed or result).get("bytes")
+    size = "" if size is None else f"{size / 1e6:.1f}"
+    cells.append(size if result.get("passed", True) else "refused")
+    cells += [f"{result['max_difference']:.1e}", f"{result['top1_agreement']:.1%}"] if result else ["", ""]
+    cells.append("" if accuracy is None else f"{accuracy:.2%}")
+    return cells + ([f"{timed[key]:.2f}" for key in ("p50_ms", "p95_ms")] if timed else ["", ""])
+
+
+def read(directory, name):
+    path = os.path.join(directory, name)
+    return _io.read_json(path) if os.path.exists(path) else {}
+
+
+if __name__ == "__main__":
+    program.run(main)

@@ -1,0 +1,182 @@
+"""Calls with literal arguments in a text, such as `"decode|resize(224)"`, read by `ast` and never by `eval`."""
+
+import ast
+import dataclasses
+import inspect
+from collections.abc import Callable, Collection
+from typing import Any
+
+from keras_vit import _checks
+
+
+def parse(text: str, kind: str = "call", example: str = "name(argument=1)") -> tuple["Call", ...]:
+    """Read calls that are joined by `|`.
+
+    Args:
+        text: Calls joined by `|`, each `name` or `name(arguments)`. May be empty, and run over several lines.
+        kind: Name of such a text, for messages.
+        example: Example of such a text, for messages.
+
+    Returns:
+        The calls, in order.
+
+    Raises:
+        ValueError: If the text is something else. The message points at the place.
+
+    Example:
+        >>> [call.name for call in parse("decode|resize(224)")]
+        ['decode', 'resize']
+    """
+    if not isinstance(text, str):
+        raise ValueError(f"The {kind} must be a string, such as {example!r}. Received: {text!r}.")
+    if not text.strip():
+        return ()
+    # In parentheses, a text may run over several lines. Python's own grammar splits it at `|`.
+    source = f"({text})"
+    try:
+        tree = ast.parse(source, mode="eval").body
+    except (SyntaxError, RecursionError, MemoryError) as error:
+        raise ValueError(_syntax_error(text, kind, error)) from None
+    nodes = []
+    while isinstance(tree, ast.BinOp) and isinstance(tree.op, ast.BitOr):
+        nodes.append(tree.right)
+        tree = tree.left
+    return tuple(_call(node, source, kind) for node in [tree, *reversed(nodes)])
+
+
+@dataclasses.dataclass(frozen=True)
+class Call:
+    """A name with arguments.
+
+    Attributes:
+        name: Name of the function.
+        text: The call as it is written.
+    """
+
+    name: str
+    text: str
+    _node: ast.AST = dataclasses.field(repr=False)
+    _source: str = dataclasses.field(repr=False)
+    _kind: str = dataclasses.field(repr=False)
+
+    def function(self, functions: dict[str, Any], kind: str = "operation") -> Any:
+        """Return the one of `functions` that the call names.
+
+        Args:
+            functions: Functions, or other values, by name.
+            kind: Name of such a function, for the message.
+
+        Raises:
+            ValueError: If there is none. The message names the nearest and lists all.
+        """
+        if self.name not in functions:
+            hint = f"{_checks.nearest(self.name, functions).strip()} There are: {', '.join(sorted(functions))}."
+            target = self._node.func if isinstance(self._node, ast.Call) else self._node
+            raise self._error(f"unknown {kind} {self.name!r}", hint.strip(), target)
+        return functions[self.name]
+
+    def bind(self, function: Callable, extra: Collection[str] = ()) -> tuple[inspect.BoundArguments, dict[str, Any]]:
+        """Match the arguments with the parameters of a function.
+
+        Args:
+            function: Function whose parameters the call gives.
+            extra: Keyword arguments that are allowed beside those of the function.
+
+        Returns:
+            The arguments of the function, defaults included, and those out of `extra` that are given.
+
+        Raises:
+            ValueError: If an argument is not a literal, is unknown or is missing. The message points at it.
+        """
+        signature = inspect.signature(function)
+        usage = f"Usage: {self.name}{_without_types(signature)}."
+        args, kwargs, others = [], {}, {}
+        for argument in getattr(self._node, "args", ()):
+            args.append(self._literal(argument, usage))
+        for keyword in getattr(self._node, "keywords", ()):
+            if keyword.arg not in signature.parameters and keyword.arg not in extra:
+                names = [*signature.parameters, *extra]
+                hint = f"{_checks.nearest(keyword.arg or '**', names).strip()} {usage}".strip()
+                raise self._error(f"unknown argument {keyword.arg!r} of {self.name!r}", hint, keyword)
+            (others if keyword.arg in extra else kwargs)[keyword.arg] = self._literal(keyword.value, usage)
+        try:
+            bound = signature.bind(*args, **kwargs)
+        except TypeError as error:
+            raise self._error(f"wrong arguments of {self.name!r} ({error})", usage) from None
+        bound.apply_defaults()
+        return bound, others
+
+    def create(self, function: Callable, extra: Collection[str] = ()) -> tuple[Any, dict[str, Any]]:
+        """Call a function with the arguments.
+
+        Args:
+            function: Function to call.
+            extra: Keyword arguments that are allowed beside those of the function, which it does not get.
+
+        Returns:
+            Its result, and the arguments by name: those of the function, defaults included, and those out of `extra`.
+
+        Raises:
+            ValueError: If the arguments do not fit, or the function refuses them. The message points at the call.
+        """
+        bound, others = self.bind(function, extra)
+        try:
+            return function(*bound.args, **bound.kwargs), {**bound.arguments, **others}
+        except (ValueError, TypeError) as error:
+            raise self._error(f"wrong arguments of {self.name!r}", str(error)) from error
+
+    def _literal(self, node: ast.AST, usage: str) -> Any:
+        try:
+            return ast.literal_eval(node)
+        except (ValueError, TypeError, MemoryError, RecursionError):
+            problem = "not a literal (a number, a string in quotes, a tuple, True, False or None)"
+            raise self._error(problem, usage, node) from None
+
+    def _error(self, problem: str, hint: str, node: ast.AST | None = None) -> ValueError:
+        return _error_at(node or self._node, self._source, self._kind, problem, hint)
+
+
+def _call(node: ast.AST, source: str, kind: str) -> Call:
+    target = node.func if isinstance(node, ast.Call) else node
+    if not isinstance(target, ast.Name):
+        raise _error_at(node, source, kind, "not a name", "Expected: name or name(arguments).")
+    return Call(target.id, ast.get_source_segment(source, node), node, source, kind)
+
+
+def _without_types(signature: inspect.Signature) -> str:
+    parameters = signature.parameters.values()
+    return f"({', '.join(str(parameter.replace(annotation=inspect.Parameter.empty)) for parameter in parameters)})"
+
+
+def _syntax_error(text: str, kind: str, error: Exception) -> str:
+    if not isinstance(error, SyntaxError):
+        return f"Error in the {kind}: it is nested too deeply. Received: {text[:100]!r}."
+    source = f"({text})"
+    if "\n" not in text:
+        # Without the parentheses, Python points at the place that the user wrote.
+        try:
+            ast.parse(text.strip(), mode="eval")
+        except SyntaxError as bare:
+            error, source = bare, text.strip()
+    hint = "Expected: name|name(arguments)|name."
+    if source == text.strip():
+        column = min(max((error.offset or 1) - 1, 0), len(source))
+        return f"Error in the {kind}, {error.msg}:\n  {source}\n  {' ' * column}^\n{hint}"
+    return _point(source, error.lineno, error.offset or 1, 1, kind, error.msg, hint)
+
+
+def _error_at(node: ast.AST, source: str, kind: str, problem: str, hint: str) -> ValueError:
+    line = source.splitlines()[node.lineno - 1].encode()
+    column = len(line[: node.col_offset].decode()) + 1
+    width = node.end_col_offset - node.col_offset if node.end_lineno == node.lineno else 1
+    return ValueError(_point(source, node.lineno, column, width, kind, problem, hint))
+
+
+def _point(source: str, lineno: int, column: int, width: int, kind: str, problem: str, hint: str) -> str:
+    lines = source.splitlines()
+    text = lines[min(lineno, len(lines)) - 1]
+    # The parentheses were added to what the user wrote.
+    shift = 1 if lineno == 1 else 0
+    text = text[shift:] if lineno < len(lines) else text[shift:-1]
+    column = min(max(column - 1 - shift, 0), len(text))
+    return f"Error in the {kind}, {problem}:\n  {text}\n  {' ' * column}{'^' * max(width, 1)}\n{hint}"

@@ -1,0 +1,150 @@
+"""From items, which say what each row of a batch is, to batches of loaded images."""
+
+from collections.abc import Callable
+
+import tensorflow as tf
+
+from keras_vit.data.bad_images import Reporter
+from keras_vit.data.sources import ArraySource, IndexedSource, Source
+
+
+def load_batches(
+    items: tf.data.Dataset,
+    load: Callable[[dict], dict],
+    source: Source,
+    rows: int,
+    reporter: Reporter,
+    training: bool,
+    steps: int | None = None,
+) -> tf.data.Dataset:
+    """Load examples in parallel, in order, and batch them.
+
+    Args:
+        items: One element per step: vectors of `rows`, with "position", and "index" or what a record is. Rows whose
+            position is -1 become zeros.
+        load: Function that loads one item, of scalars.
+        source: Source of the images.
+        rows: Number of rows per batch.
+        reporter: What happens to images that cannot be read.
+        training: Whether an image that cannot be read is replaced by another. Otherwise its row becomes zeros.
+        steps: Number of batches. None is without end.
+
+    Returns:
+        Batches of what `load` returns.
+    """
+    loader = _Loader(load, source, items.element_spec, always=training and isinstance(source, ArraySource))
+    if isinstance(source, ArraySource):  # nothing is decoded, nothing can fail
+        return _batch(items.unbatch().map(loader.load, tf.data.AUTOTUNE, deterministic=True), rows)
+    if isinstance(source, IndexedSource) and not reporter.skips:
+        return _batches_that_fail(items, loader, rows, reporter, steps)
+    return _batches_that_report(items, loader, rows, reporter, replace=training and reporter.skips)
+
+
+class _Loader:
+    """Loads single items inside of graphs."""
+
+    def __init__(self, load, source: Source, element_spec: dict, always: bool):
+        self.source, self.always = source, always
+        spec = {key: tf.TensorSpec(value.shape[1:], value.dtype) for key, value in element_spec.items()}
+        # Traced once, used at several places.
+        self._load = tf.function(load, autograph=False).get_concrete_function(spec)
+
+    @tf.autograph.experimental.do_not_convert
+    def load(self, item: dict) -> dict:
+        """Load an item. Rows that only fill up a batch become zeros."""
+        return self._load(item) if self.always else tf.cond(item["position"] < 0, self.zeros, lambda: self._load(item))
+
+    def zeros(self) -> dict:
+        """Return an example of zeros."""
+        return {key: tf.zeros(value.shape, value.dtype) for key, value in self._load.structured_outputs.items()}
+
+    @tf.autograph.experimental.do_not_convert
+    def first_readable(self, item: dict, replace: bool) -> tuple[tf.Tensor, dict]:
+        """Load an item, or the first one after it that can be read.
+
+        Args:
+            item: Item to load.
+            replace: Whether to try others in place of one that cannot be read.
+
+        Returns:
+            How many could not be read before that, int64, and the example. -1 and zeros if none can be read.
+        """
+        tried = tf.data.Dataset.from_tensors(item)
+        if replace:
+            tried = tried.concatenate(tf.data.Dataset.from_tensors(item).flat_map(self.source.following))
+        loaded = tried.enumerate().map(lambda failures, item: (failures, self.load(item))).ignore_errors()
+        nothing = tf.data.Dataset.from_tensors((tf.constant(-1, tf.int64), self.zeros()))
+        return loaded.concatenate(nothing).take(1).get_single_element()
+
+
+def _batch(dataset: tf.data.Dataset, rows: int) -> tf.data.Dataset:
+    return dataset.batch(rows, drop_remainder=True, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
+
+
+def _batches_that_report(
+    items: tf.data.Dataset, loader: _Loader, rows: int, reporter: Reporter, replace: bool
+) -> tf.data.Dataset:
+    """Load each item with a small dataset of its own, in which a failure stays.
+
+    That costs time for every image, but tells of each row whether it could be read, and lets others take its place.
+    """
+
+    def load(item):
+        failures, example = loader.first_readable(item, replace)
+        return failures, {key: item[key] for key in reporter.keys}, example
+
+    @tf.autograph.experimental.do_not_convert
+    def report(failures, identity, example):
+        problem = tf.cond(
+            tf.reduce_any(failures != 0), lambda: reporter.report(failures, identity), lambda: tf.constant("")
+        )
+        with tf.control_dependencies([tf.debugging.Assert(tf.strings.length(problem) == 0, [problem])]):
+            return {key: tf.identity(value) for key, value in example.items()}
+
+    loaded = items.unbatch().map(load, tf.data.AUTOTUNE, deterministic=True)
+    return _batch(loaded, rows).map(report)
+
+
+def _batches_that_fail(
+    items: tf.data.Dataset, loader: _Loader, rows: int, reporter: Reporter, steps: int | None
+) -> tf.data.Dataset:
+    """The fast way: items that cannot be read drop out of the stream, which the numbers of the others then tell.
+
+    After the rows of each step comes one that cannot fail. So a batch is complete when its numbers are, and a stream in
+    which everything fails still moves.
+    """
+
+    def number(step, item):
+        guard = {key: tf.concat([value, value[:1]], 0) for key, value in item.items()}
+        guard["position"] = tf.concat([item["position"], [-1]], 0)
+        return step * (rows + 1) + tf.range(rows + 1, dtype=tf.int64), guard
+
+    @tf.autograph.experimental.do_not_convert
+    def find(problem, element):
+        """Keep the first problem: the rows behind a missing one stand in wrong batches."""
+        step, (item, (numbers, batch)) = element
+        missing = numbers[:rows] != step * (rows + 1) + tf.range(rows, dtype=tf.int64)
+        row = tf.argmax(missing)
+        is_new = tf.reduce_any(missing) & (tf.strings.length(problem) == 0)
+        problem = tf.cond(
+            is_new,
+            lambda: reporter.report(tf.constant([-1], tf.int64), {key: item[key][row][None] for key in reporter.keys}),
+            lambda: problem,
+        )
+        return problem, (problem, batch)
+
+    @tf.autograph.experimental.do_not_convert
+    def check(problem, batch):
+        with tf.control_dependencies([tf.debugging.Assert(tf.strings.length(problem) == 0, [problem])]):
+            return {key: value[:rows] for key, value in batch.items()}  # a view, without a copy
+
+    filled = items
+    if steps is not None:  # behind the last batch, enough to fill it when some of its rows are missing
+        filled = items.concatenate(
+            items.take(1).map(lambda item: {**item, "position": tf.fill([rows], tf.constant(-1, tf.int64))})
+        )
+    numbered = filled.enumerate().map(number).unbatch()
+    loaded = numbered.map(lambda number, item: (number, loader.load(item)), tf.data.AUTOTUNE, deterministic=True)
+    loaded = _batch(loaded.ignore_errors(), rows + 1)
+    checked = tf.data.Dataset.zip(items, loaded).enumerate().scan(tf.constant(""), find).map(check)
+    return checked if steps is None else checked.take(steps)

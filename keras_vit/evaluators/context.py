@@ -1,0 +1,135 @@
+"""The classifier that is evaluated, and the data that evaluators use unless they name their own."""
+
+import dataclasses
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from keras_vit.evaluators import classes
+from keras_vit.evaluators.evaluator import NotMeasurable
+from keras_vit.evaluators.features import collect
+
+if TYPE_CHECKING:
+    from keras_vit.inference import Classifier
+
+
+@dataclasses.dataclass
+class Split:
+    """A split of a data set, to be iterated over any number of times.
+
+    Attributes:
+        batches: Yields dictionaries of arrays: "image" (float32, preprocessed), "label" and "mask".
+        num_classes: Number of classes of the data set.
+        multi_label: Whether labels are multi-hot rows.
+        names: Path of each image in the order of the batches, or None if there are none.
+        class_names: Names of the classes, or None if they are unknown.
+        image_shape: `(H, W, C)` of the images, of which unknown sizes are None; None if nothing is known.
+    """
+
+    batches: Iterable[dict]
+    num_classes: int
+    multi_label: bool = False
+    names: tuple[str, ...] | None = None
+    class_names: tuple[str, ...] | None = None
+    image_shape: tuple[int | None, ...] | None = None
+
+
+@dataclasses.dataclass
+class Context:
+    """A classifier with its data. Features of a split are computed once for all evaluators.
+
+    Attributes:
+        classifier: Classifier to evaluate, see `keras_vit.inference.open_classifier`.
+        open_split: Function of a source, a split and a preprocessing string to a `Split`, see `opener`.
+        source: Data of evaluators that name none.
+        train_split: Its split to learn from.
+        eval_split: Its split to test on.
+    """
+
+    classifier: "Classifier"
+    open_split: Callable[[str, str, str], Split]
+    source: str
+    train_split: str = "train"
+    eval_split: str = "test"
+    _features: dict = dataclasses.field(default_factory=dict, init=False, repr=False)
+
+    @property
+    def output(self) -> str:
+        """`"softmax"` or `"sigmoid"`, as the classifier was trained."""
+        return self.classifier.card.output
+
+    @property
+    def preprocess(self) -> str:
+        """Preprocessing string of the classifier."""
+        return self.classifier.card.preprocess
+
+    @property
+    def image_shape(self) -> tuple[int | None, ...]:
+        """`(H, W, C)` that the classifier takes; a size is None if it takes any."""
+        model = getattr(self.classifier, "model", None)
+        return tuple(self.classifier.card.image_shape if model is None else model.input_shape[1:])
+
+    def require_features(self) -> None:
+        """Refuse a classifier that returns only scores.
+
+        Raises:
+            NotMeasurable: If it does. The message says why.
+        """
+        if self.classifier.features_unavailable:
+            raise NotMeasurable(f"{self.classifier.features_unavailable}.")
+
+    def features(self, source: str, split: str, pp: str) -> tuple[tuple[np.ndarray, np.ndarray], int]:
+        """Return features `[N, D]` and labels `[N]` of a split, and the number of classes.
+
+        Raises:
+            NotMeasurable: If the classifier returns only scores.
+        """
+        self.require_features()
+        key = (source, split, pp)
+        if key not in self._features:
+            opened = self.open_split(*key)
+            self._features[key] = collect(self.classifier.features, opened.batches), opened.num_classes
+        return self._features[key]
+
+    def forget_features(self) -> None:
+        """Forget the features that were computed: the weights of the classifier have changed."""
+        self._features.clear()
+
+    def open_fitting(self, source: str, split: str, pp: str) -> Split:
+        """Open a split whose images fit the classifier.
+
+        Raises:
+            ValueError: If the images have another shape.
+        """
+        opened = self.open_split(source, split, pp)
+        expected = self.image_shape
+        if opened.image_shape is None:
+            return opened
+        pairs = list(zip(opened.image_shape, expected, strict=False))
+        if len(opened.image_shape) != len(expected) or any(None not in (a, b) and a != b for a, b in pairs):
+            raise ValueError(
+                f"The model takes images of the shape {expected}. Received: {source!r} with "
+                f"{tuple(opened.image_shape)} after {pp!r}: give another pp."
+            )
+        return opened
+
+    def check_classes(self, source: str, opened: Split, subset: Sequence[int] | None = None) -> None:
+        """Refuse data whose classes are not those of the classifier.
+
+        Args:
+            source: Name of the data.
+            opened: The data.
+            subset: Class numbers of the classifier that the data are limited to; None for all.
+
+        Raises:
+            ValueError: If they differ in number or order, see `classes.check`.
+        """
+        known = self.classifier.class_names
+        if not known:
+            return
+        if subset is not None:
+            known = [known[number] for number in subset]
+        # Data without names are compared by their number of classes.
+        names = known if opened.class_names is None and opened.num_classes == len(known) else opened.class_names
+        classes.check(source, names or [str(number) for number in range(opened.num_classes)], known)

@@ -1,0 +1,39 @@
+"""Classifiers made of functions, such as a model in training."""
+
+from collections.abc import Callable
+
+import numpy as np
+
+from keras_vit.inference.classifier import BaseClassifier
+from keras_vit.inference.model_card import ModelCard
+from keras_vit.inference.probabilities import to_probabilities
+
+
+class FunctionClassifier(BaseClassifier):
+    """Classifier made of functions of preprocessed images `[B, H, W, C]`.
+
+    Args:
+        card: Description of the classifier.
+        scores: Function to logits `[B, classes]`.
+        features: Function to the input of the classification head, `[B, D]`.
+
+    Example:
+        card = ModelCard(("cat", "dog"), "decode|resize(8)|value_range(-1, 1)", "softmax", (8, 8, 3))
+        classifier = FunctionClassifier(card, model.predict, backbone.predict)
+    """
+
+    kind = "functions"
+    scores_are = "logits"
+
+    def __init__(
+        self,
+        card: ModelCard,
+        scores: Callable[[np.ndarray], np.ndarray],
+        features: Callable[[np.ndarray], np.ndarray],
+    ):
+        super().__init__("", card)
+        self.scores, self.features = scores, features
+
+    def predict(self, images: np.ndarray) -> np.ndarray:
+        """Return the probabilities `[B, classes]` of preprocessed images `[B, H, W, C]`."""
+        return to_probabilities(self.scores(images), self.card.output).numpy()
