@@ -1,5 +1,6 @@
 """A tiny classifier and smooth images, shared by the tests of inference, export and serving."""
 
+import functools
 import io
 
 import numpy as np
@@ -7,6 +8,7 @@ import tensorflow as tf
 from PIL import Image
 
 from keras_vit import models
+from keras_vit.data import preprocess as preprocessing
 from keras_vit.inference.model_card import ModelCard
 from keras_vit.inference.sample_images import SampleImages
 
@@ -44,12 +46,13 @@ def randomize(network, seed=0):
 
 
 def preprocess(contents):
-    """Decoding and what follows it: what PREPROCESS stands for."""
-    image = contents
-    if image.dtype == tf.string:
-        image = tf.io.decode_image(contents, channels=3, expand_animations=False)
-    image.set_shape([None, None, 3])
-    return tf.image.resize(tf.cast(image, tf.float32), (SIZE, SIZE)) / 127.5 - 1.0
+    """From an encoded image, or its pixels, to the input of the model."""
+    return _preprocess_function()(contents)
+
+
+@functools.cache
+def _preprocess_function():
+    return preprocessing.single_image(PREPROCESS)
 
 
 def card(output="softmax", **details):

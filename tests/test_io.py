@@ -47,6 +47,7 @@ def test_a_link_stays_a_link(tmp_path):
     assert (tmp_path / "target").read_text() == "new"
 
 
+@pytest.mark.slow
 def test_a_killed_writer_leaves_the_old_file_and_the_next_write_cleans_up(tmp_path):
     _io.write_text(tmp_path / "a", "old")
     code = (

@@ -1,11 +1,11 @@
-"""Looks through a data set before it is trained on.
+"""Check a data set before training.
 
-    python -m train.check_data --source=folder:/pictures
-    python -m train.check_data --source=folder:/pictures --sheet=sheet.png \
+    python -m train.check_data --source=folder:/images
+    python -m train.check_data --source=folder:/images --sheet=sheet.png \
         --pp='decode_jpeg_and_inception_crop(224)|flip_lr|randaug(2, 10)|value_range(-1, 1)'
 
-Tells how many pictures each class has and how large they are, names unreadable pictures and those that occur twice, and
-draws what the network will see. The exit code is 1 when there are unreadable pictures or pictures in several splits.
+The program counts the images of each class, measures their sizes, lists unreadable images and duplicates, and draws
+images as the model sees them in training. The exit code is 1 if images are unreadable or in several splits.
 """
 
 import json
@@ -16,14 +16,14 @@ import numpy as np
 from absl import flags, logging
 
 from keras_vit import _io, data, program
-from keras_vit.data import check
+from keras_vit.data import audit
 
-flags.DEFINE_string("source", None, "Data set, such as folder:/pictures.")
-flags.DEFINE_list("splits", [], "Splits to look at; all that the data set has if not given.")
-flags.DEFINE_string("pp", None, "Preprocessing to draw the contact sheet with.")
-flags.DEFINE_string("sheet", None, "PNG file for the contact sheet; none is drawn if not given.")
-flags.DEFINE_integer("sheet_count", 64, "Pictures on the contact sheet.", 1)
-flags.DEFINE_integer("threads", 0, "Threads to decode with; one for each core if 0.", 0)
+flags.DEFINE_string("source", None, "Data set, such as folder:/images.")
+flags.DEFINE_list("splits", [], "Splits to check. All splits of the data set if empty.")
+flags.DEFINE_string("pp", None, "Preprocessing string for the contact sheet.")
+flags.DEFINE_string("sheet", None, "PNG file for the contact sheet. None is drawn if empty.")
+flags.DEFINE_integer("sheet_count", 64, "Images on the contact sheet.", 1)
+flags.DEFINE_integer("threads", 0, "Decoding threads. 0 takes one per core.", 0)
 flags.DEFINE_bool("json", False, "Write one JSON object instead of a table.")
 
 LISTED = 20  # of each kind of problem
@@ -34,18 +34,18 @@ def main(argv):
     del argv
     options = flags.FLAGS
     if not options.source:
-        raise ValueError("--source is missing: the data set, such as folder:/pictures.")
+        raise ValueError("--source is missing: the data set, such as folder:/images.")
     names = options.splits or [name for name in data.split_sizes(options.source) if name != "all"]
     sources = {name: data.open_source(options.source, split=name) for name in names}
-    pictures = {}
+    reports = {}
     for name, source in sources.items():
-        logging.info("Looking at %s", source)
+        logging.info("Checking %s", source)
         bar = keras.utils.Progbar(source.num_examples, unit_name="image", verbose=0 if options.json else 1)
-        pictures[name] = check.look(source, options.threads, bar.update)
-    results = summarize(sources, pictures)
+        reports[name] = audit.audit(source, options.threads, bar.update)
+    results = summarize(sources, reports)
     if options.sheet:
         pp = options.pp or DEFAULT_PP
-        sheet, results["sheet"] = check.contact_sheet(next(iter(sources.values())), pp, options.sheet_count)
+        sheet, results["sheet"] = audit.contact_sheet(next(iter(sources.values())), pp, options.sheet_count)
         with _io.atomic_file(options.sheet) as temporary, open(temporary, "wb") as file:
             file.write(sheet)
         logging.info("%s shows %s after %s", options.sheet, names[0], pp)
@@ -53,34 +53,34 @@ def main(argv):
     return 1 if results["unreadable"] or results["in_several_splits"] else 0
 
 
-def summarize(sources, pictures):
-    """All findings, as a dictionary that can be written as JSON."""
+def summarize(sources, reports):
+    """Return all findings, as a dictionary that can be written as JSON."""
     first = next(iter(sources.values()))
-    groups = check.duplicates(pictures)
-    as_lists = [[f"{split}: {picture.origin}" for split, picture in group] for group in groups]
+    groups = audit.duplicates(reports)
+    as_lists = [[f"{split}: {report.origin}" for split, report in group] for group in groups]
     crossing = [len({split for split, _ in group}) > 1 for group in groups]
-    conflicting = [len({picture.classes for _, picture in group}) > 1 for group in groups]
+    conflicting = [len({report.classes for _, report in group}) > 1 for group in groups]
     return {
         "source": first.name,
         "class_names": list(first.class_names),
         "splits": {
             name: {
                 "examples": len(found),
-                "per_class": check.count_classes(found, first.num_classes),
-                "heights": spread([picture.size[0] for picture in found if picture.size]),
-                "widths": spread([picture.size[1] for picture in found if picture.size]),
+                "per_class": audit.count_classes(found, first.num_classes),
+                "heights": spread([report.size[0] for report in found if report.size]),
+                "widths": spread([report.size[1] for report in found if report.size]),
             }
-            for name, found in pictures.items()
+            for name, found in reports.items()
         },
-        "unreadable": {p.origin: p.problem for found in pictures.values() for p in found if p.problem},
+        "unreadable": {p.origin: p.problem for found in reports.values() for p in found if p.problem},
         "in_several_splits": [names for names, crosses in zip(as_lists, crossing, strict=True) if crosses],
         "twice_in_a_split": [names for names, crosses in zip(as_lists, crossing, strict=True) if not crosses],
-        "same_picture_other_class": [names for names, differ in zip(as_lists, conflicting, strict=True) if differ],
+        "same_image_other_class": [names for names, differ in zip(as_lists, conflicting, strict=True) if differ],
     }
 
 
 def spread(values):
-    """Least, middle and largest."""
+    """Return minimum, median and maximum."""
     return [int(min(values)), int(np.median(values)), int(max(values))] if values else []
 
 
@@ -96,12 +96,12 @@ def as_text(results):
     for name, split in splits.items():
         if split["heights"]:
             low, middle, high = (f"{w} x {h}" for w, h in zip(split["widths"], split["heights"], strict=True))
-            lines.append(f"{name}: least {low}, median {middle}, largest {high} pixels (widths and heights apart)")
+            lines.append(f"{name}: minimum {low}, median {middle}, maximum {high} pixels, each side on its own")
     unreadable = [f"{origin}: {problem}" for origin, problem in results["unreadable"].items()]
     lines += listing("unreadable", unreadable)
     lines += listing("in several splits", [", ".join(names) for names in results["in_several_splits"]])
     lines += listing("twice in a split", [", ".join(names) for names in results["twice_in_a_split"]])
-    lines += listing("same picture in other class", [", ".join(names) for names in results["same_picture_other_class"]])
+    lines += listing("same image in another class", [", ".join(names) for names in results["same_image_other_class"]])
     if "sheet" in results:
         lines.append("classes on the sheet, row by row:")
         lines += [f"  {', '.join(row)}" for row in results["sheet"]]

@@ -1,9 +1,9 @@
-"""Writes a data set as TFRecord files, which are read fast from disks and from Google Cloud Storage.
+"""Write a data set as TFRecord files, which are read fast from disks and from Google Cloud Storage.
 
-    python -m train.make_tfrecords --source=folder:/pictures --output=/data/pictures --shards=16
+    python -m train.make_tfrecords --source=folder:/images --output=/data/images --shards=16
     python -m train.make_tfrecords --source=tfds:cifar10 --splits=train,test --output=gs://bucket/cifar10 --shards=8
 
-The result is opened as `tfrecord:/data/pictures`. Every image is decoded once: the program stops at one that cannot be
+The result is opened as `tfrecord:/data/images`. Every image is decoded once: the program stops at one that cannot be
 read and names it, or leaves it out with `--on_bad_image=skip`. If the program is interrupted, start it again: it keeps
 complete files.
 """
@@ -14,11 +14,11 @@ from absl import flags, logging
 from keras_vit import data, program
 from keras_vit.data import writer
 
-flags.DEFINE_string("source", None, "Data set, such as folder:/pictures.")
-flags.DEFINE_list("splits", [], "Splits to write; all that the data set has if not given.")
-flags.DEFINE_string("output", None, "Where to write.")
+flags.DEFINE_string("source", None, "Data set, such as folder:/images.")
+flags.DEFINE_list("splits", [], "Splits to write. All splits of the data set if empty.")
+flags.DEFINE_string("output", None, "Folder to write to.")
 flags.DEFINE_integer("shards", 0, "Files per split. 0 writes one per 1,000 examples, at most 1,024.", 0)
-flags.DEFINE_integer("seed", 0, "Seed of the order in which examples are written.")
+flags.DEFINE_integer("seed", 0, "Seed of the order of the examples.")
 flags.DEFINE_enum("on_bad_image", "error", ["error", "skip"], "Stop at an image that cannot be read, or leave it out.")
 
 
@@ -47,7 +47,7 @@ def default_shards(num_examples):
 
 
 def name_of(split):
-    """A name that can be a part of a file name: `train[:80%]` cannot."""
+    """Return the name of a split as a part of file names. `train[:80%]` cannot be one."""
     if not split.replace("_", "").isalnum():
         raise ValueError(
             f"Whole splits are written, such as --splits=train,test. Received: {split!r}. Slices can be taken when the "

@@ -1,10 +1,11 @@
-"""Names what is in pictures.
+"""Classify images.
 
-    python -m train.predict --model=runs/digits picture.jpg more/*.png
-    python -m train.predict --model=runs/digits --json picture.jpg
+    python -m train.predict --model=runs/digits image.jpg more/*.png
+    python -m train.predict --model=runs/digits --json image.jpg
+    python -m train.predict --model=ViT-B_16.npz --preprocess='value_range(-1, 1)' image.jpg
 
---model is the directory of a run, a `.keras` file in one, or what was exported from it: a SavedModel, or a TFLite, ONNX
-or OpenVINO file. A picture that cannot be read is reported and the others are still answered; the exit code is 1 then.
+The model is the directory of a run, a `.keras` file, a checkpoint, or an artifact: a SavedModel, or a TFLite, ONNX or
+OpenVINO file. An image that cannot be read is reported, the others are classified, and the exit code is 1.
 """
 
 import json
@@ -20,9 +21,11 @@ from keras_vit.inference import open_classifier, probabilities, sample_images
 
 BATCH_SIZE = 16
 
-flags.DEFINE_string("model", None, "Directory of a run, .keras file, or exported artifact.")
-flags.DEFINE_integer("top_k", probabilities.TOP_K, "How many labels to give for each picture.", 1)
-flags.DEFINE_bool("json", False, "Write one JSON object a line instead of a table.")
+flags.DEFINE_string("model", None, "Directory of a run, .keras file, checkpoint, or exported artifact.")
+flags.DEFINE_string("preprocess", None, "Preprocessing string of a .keras file or checkpoint.")
+flags.DEFINE_string("labels", None, "File with the class names of a .keras file or checkpoint, one per line.")
+flags.DEFINE_integer("top_k", probabilities.TOP_K, "Number of labels per image.", 1)
+flags.DEFINE_bool("json", False, "Write one JSON object per line instead of a table.")
 
 
 def main(argv):
@@ -30,8 +33,8 @@ def main(argv):
         raise ValueError("--model is missing: the directory of a run, a .keras file, or an exported artifact.")
     paths = sample_images.find_files(argv[1:])
     if not paths:
-        raise ValueError("Name at least one picture: python -m train.predict --model=DIR picture.jpg ...")
-    classifier = open_classifier(flags.FLAGS.model)
+        raise ValueError("Name at least one image: python -m train.predict --model=DIR image.jpg ...")
+    classifier = open_classifier(flags.FLAGS.model, preprocess=flags.FLAGS.preprocess, labels=flags.FLAGS.labels)
     preprocess = classifier.card.preprocess_function()
     write = write_json if flags.FLAGS.json else write_table
 
@@ -45,12 +48,12 @@ def main(argv):
             write(path, top, error)
         failed += sum(error is not None for error in errors)
     if failed:
-        logging.error("%d of %d pictures could not be read", failed, len(paths))
+        logging.error("%d of %d images could not be read", failed, len(paths))
     return 1 if failed else 0
 
 
 def read_all(paths, preprocess):
-    """Prepared images of the readable files, and for every file its error or None."""
+    """Return the preprocessed images of the readable files, and per file its error or None."""
     images, errors = [], []
     for path in paths:
         try:
@@ -60,7 +63,7 @@ def read_all(paths, preprocess):
         except OSError as error:
             errors.append(error.strerror or str(error))
         except tf.errors.OpError as error:
-            errors.append(f"not a picture that can be read: {data_errors.describe(error)}")
+            errors.append(f"not a readable image: {data_errors.describe(error)}")
     return images, errors
 
 

@@ -30,6 +30,7 @@ flags.DEFINE_integer("num_images", 12, "Largest number of images on the page.", 
 flags.DEFINE_integer("evaluated_images", 1000, "Largest number of images to measure the accuracy on.", 0)
 flags.DEFINE_integer("distance_images", 64, "Largest number of images to average the attention distance over.", 1)
 flags.DEFINE_string("preprocess", None, "Preprocessing string, if not that of the model.")
+flags.DEFINE_string("labels", None, "File with the class names of a .keras file or checkpoint, one per line.")
 flags.DEFINE_enum("on_bad_image", None, ["error", "skip"], "Images that cannot be read; the run's recipe if not given.")
 flags.DEFINE_string("title", None, "Title of the page; the model and its data if not given.")
 
@@ -77,7 +78,7 @@ def open_model(path):
     """Open anything that predicts, with a model card."""
     if opening.is_artifact(path) or keras_model.is_run(path):
         return opening.open_classifier(path)
-    return opening.open_classifier(path, preprocess="value_range(-1, 1)")
+    return opening.open_classifier(path, preprocess="value_range(-1, 1)", labels=flags.FLAGS.labels)
 
 
 def find_images(patterns, description, prepare_one):

@@ -1,13 +1,13 @@
-"""Fine-tunes a checkpoint on the tasks of VTAB-1k and averages the results.
+"""Fine-tune a checkpoint on the tasks of VTAB-1k and average the results.
 
     python -m train.vtab --variant=ViT_B16 --checkpoint=ViT-B_16.npz --workdir=runs/vtab
     python -m train.vtab --variant=ViT_B16 --checkpoint=ViT-B_16.npz --workdir=runs/vtab --tasks=svhn --tasks=dtd
     python -m train.vtab --variant=ViT_B16 --checkpoint=ViT-B_16.npz --workdir=runs/vtab \
         --options="data_dir='/data'&download=True"
 
-Each task is a run of `train/configs/vtab.py` in a directory of its own. Stopped, it goes on where it was. A task whose
-data set is not prepared, or whose run fails, is listed and not averaged away: no mean is given of a group that is not
-complete. If a run failed or no task was measured, the exit code is 1, after all others were done.
+Each task is a run of `train/configs/vtab.py` in a directory of its own. Run the same command again to resume. A task
+whose data set is not prepared, or whose run fails, is listed, and the mean of its group is left out. The exit code is 1
+if a run failed or no task was measured.
 """
 
 import os
@@ -21,12 +21,12 @@ from keras_vit import data, evaluators, program
 from keras_vit.evaluators import vtab
 from keras_vit.training import errors, metrics, run_directory
 
-flags.DEFINE_string("variant", "ViT_B16", "The model.")
-flags.DEFINE_string("checkpoint", None, "Weights to start from.")
-flags.DEFINE_string("workdir", None, "Where everything is written; what is there is not repeated.")
-flags.DEFINE_multi_enum("tasks", [], list(vtab.TASKS), "Do only these; may be repeated.")
-flags.DEFINE_multi_string("set", [], "Changes of the recipe, such as total_steps=2500.")
-flags.DEFINE_string("options", "", "Of the data sets, joined by &, such as \"data_dir='/data'&download=True\".")
+flags.DEFINE_string("variant", "ViT_B16", "Variant of the model.")
+flags.DEFINE_string("checkpoint", None, "Checkpoint to start from.")
+flags.DEFINE_string("workdir", None, "Directory for all runs; finished runs there are not repeated.")
+flags.DEFINE_multi_enum("tasks", [], list(vtab.TASKS), "Task to run; all if not given. May be repeated.")
+flags.DEFINE_multi_string("set", [], "Override of the recipe, such as total_steps=2500. May be repeated.")
+flags.DEFINE_string("options", "", "Options of the data sets, joined by &, such as \"data_dir='/data'&download=True\".")
 flags.DEFINE_bool("json", False, "Write one JSON object instead of a table.")
 flags.DEFINE_bool("markdown", False, "Write a row of a Markdown table.")
 
@@ -53,21 +53,21 @@ def main(argv):
             logging.error("%s: %s", task, failed[task])
     means = vtab.summarize(accuracies)
     del means["missing"]
-    sys.stdout.write(output([evaluators.Result("vtab", {**accuracies, **means}, {**missing, **failed})]))
+    sys.stdout.write(output([evaluators.Result({**accuracies, **means}, {**missing, **failed}, name="vtab")]))
     return 1 if failed or not accuracies else 0
 
 
 def source_of(task):
-    """The task as `keras_vit.data.open_source` takes it, with the options."""
+    """Return the source of a task for `keras_vit.data.open_source`, with the options."""
     options = flags.FLAGS.options
     return f"vtab:{task}#{options}" if options else f"vtab:{task}"
 
 
 def fine_tune(task):
-    """Runs the training program on a task unless it is done; returns the accuracy on its test set.
+    """Run the training program on a task unless it is finished, and return the accuracy on its test set.
 
     Raises:
-        TrainingError: If the run failed; with its last line.
+        TrainingError: If the run failed. The message is its last line.
     """
     options = flags.FLAGS
     directory = os.path.join(options.workdir, task)
@@ -88,7 +88,7 @@ def fine_tune(task):
 
 
 def run_program(command):
-    """Runs a program, whose log goes on to ours; raises what it says last if it fails."""
+    """Run a program, copy its log to ours, and raise an error with its last line if it fails."""
     last = ""
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, errors="replace") as process:
         for line in process.stderr:

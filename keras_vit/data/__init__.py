@@ -1,4 +1,4 @@
-"""Data: sources of labelled images, preprocessing strings, and batches for training and evaluation."""
+"""Sources of labeled images, preprocessing strings, and batches for training and evaluation."""
 
 from keras_vit.data import mix, preprocess
 from keras_vit.data.bad_images import Log

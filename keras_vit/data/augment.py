@@ -1,4 +1,4 @@
-"""Augmentations of colour and of missing parts."""
+"""Augmentations of color, and random erasing."""
 
 import math
 from collections.abc import Callable
@@ -12,16 +12,16 @@ from keras_vit.data.parse import IMAGE, Op
 def color_jitter(
     brightness: float = 0.0, contrast: float = 0.0, saturation: float = 0.0, hue: float = 0.0
 ) -> Callable[[tf.Tensor, tf.Tensor], tf.Tensor]:
-    """Changes brightness, contrast, saturation and hue at random, in this order.
+    """Change brightness, contrast, saturation and hue at random, in this order.
 
-    The factors are those of torchvision's `ColorJitter` (which draws the order as well): 1 is the picture itself, 0 is
-    black, the mean grey, or the grey picture.
+    The factors are those of torchvision's `ColorJitter` (which draws the order as well): 1 keeps the image, 0 gives
+    black, the mean gray, or the gray image.
 
     Args:
-        brightness: factors are drawn from [max(0, 1 - brightness), 1 + brightness].
-        contrast: the same for contrast.
-        saturation: the same for saturation.
-        hue: the hue is turned by a share of the circle drawn from [-hue, hue], at most 0.5.
+        brightness: Factors are drawn from [max(0, 1 - brightness), 1 + brightness].
+        contrast: Factors are drawn as for brightness.
+        saturation: Factors are drawn as for brightness.
+        hue: The hue is turned by a fraction of the circle drawn from [-hue, hue], at most 0.5.
     """
     ranges = {"brightness": brightness, "contrast": contrast, "saturation": saturation, "hue": hue}
     for name, value in ranges.items():
@@ -39,11 +39,11 @@ def color_jitter(
         if brightness:
             result = tf.clip_by_value(result * factors[0], 0.0, 255.0)
         if contrast:
-            mean = tf.reduce_mean(_grey(result))
+            mean = tf.reduce_mean(_gray(result))
             result = tf.clip_by_value(mean + (result - mean) * factors[1], 0.0, 255.0)
         if image.shape[-1] == 3 and saturation:
-            grey = _grey(result)
-            result = tf.clip_by_value(grey + (result - grey) * factors[2], 0.0, 255.0)
+            gray = _gray(result)
+            result = tf.clip_by_value(gray + (result - gray) * factors[2], 0.0, 255.0)
         if image.shape[-1] == 3 and hue:
             result = tf.image.adjust_hue(result / 255.0, factors[3]) * 255.0
         return tf.cast(tf.clip_by_value(tf.round(result), 0.0, 255.0), tf.uint8)
@@ -59,16 +59,19 @@ def random_erasing(
     ratio_max: float = 1 / 0.3,
     value: int | str = 128,
 ) -> Callable[[tf.Tensor, tf.Tensor], tf.Tensor]:
-    """Covers a random rectangle (https://arxiv.org/abs/1708.04896).
+    """Cover a random rectangle.
 
     Args:
-        probability: of covering one.
-        area_min: least area of the rectangle, in percent of the picture.
-        area_max: largest area; a rectangle that is too long for the picture is cut.
-        ratio_min: least height over width.
-        ratio_max: largest height over width.
-        value: what the rectangle is filled with, 0..255, or `"noise"` for noise of all values. The default, 128,
-            is what `value_range(-1, 1)` makes about zero.
+        probability: Probability of covering one.
+        area_min: Smallest area of the rectangle, in percent of the image.
+        area_max: Largest area. A rectangle that is too long for the image is cut.
+        ratio_min: Smallest height over width.
+        ratio_max: Largest height over width.
+        value: Value of the rectangle, 0..255, or `"noise"` for uniform noise. `value_range(-1, 1)` maps the default,
+            128, to about zero.
+
+    References:
+        https://arxiv.org/abs/1708.04896
     """
     if not 0 <= probability <= 1:
         raise ValueError(f"`probability` must be in [0, 1]. Received: {probability!r}.")
@@ -101,17 +104,17 @@ def random_erasing(
 
 
 def cover(image: tf.Tensor, top: tf.Tensor, left: tf.Tensor, height: tf.Tensor, width: tf.Tensor, filling) -> tf.Tensor:
-    """`image` [H, W, C] with a rectangle replaced by `filling`; the rectangle may reach beyond the picture."""
+    """Replace a rectangle of `image` `[H, W, C]` by `filling`. The rectangle may reach beyond the image."""
     rows = tf.range(tf.shape(image)[0], dtype=top.dtype)
     columns = tf.range(tf.shape(image)[1], dtype=left.dtype)
-    columns = tf.repeat(columns, image.shape[-1])  # long rows and bytes: faster than to select by pixels
+    columns = tf.repeat(columns, image.shape[-1])  # long rows of bytes are faster than selecting by pixel
     inside = ((rows >= top) & (rows < top + height))[:, None] & ((columns >= left) & (columns < left + width))[None, :]
     inside = tf.reshape(tf.cast(inside, image.dtype), tf.shape(image))
     return image * (1 - inside) + tf.cast(filling, image.dtype) * inside
 
 
-def _grey(image: tf.Tensor) -> tf.Tensor:
-    """Float [H, W, 1]: the brightness that the eye sees."""
+def _gray(image: tf.Tensor) -> tf.Tensor:
+    """Return the perceived brightness, float `[H, W, 1]`."""
     return image if image.shape[-1] == 1 else tf.tensordot(image, [[0.2989], [0.587], [0.114]], 1)
 
 

@@ -1,4 +1,4 @@
-"""Images that cannot be read: a run stops and names the file, or goes on without it and keeps a list."""
+"""Policy for images that cannot be read: stop with the name of the file, or skip it and keep a list."""
 
 from collections.abc import Callable
 
@@ -42,7 +42,7 @@ class Reporter:
         source: Source of the images.
         load: Function that loads one item, of scalars.
         on_bad_image: `"error"`, `"skip"` or a `Log`.
-        training: Whether others take the place of images that cannot be read, which at most half of them may be.
+        training: Whether skipped images are replaced by others, and more than half of them stop the pipeline.
 
     Attributes:
         skips: Whether images that cannot be read are skipped.
@@ -67,7 +67,7 @@ class Reporter:
             identity: Vectors of `keys`: the images of the rows.
 
         Returns:
-            Scalar string: the message that the pipeline is to fail with. Empty if it goes on.
+            Scalar string: the message that the pipeline is to fail with. Empty if it continues.
         """
 
         def call(failures, *values):

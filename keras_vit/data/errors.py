@@ -72,7 +72,7 @@ def describe(error: Exception) -> str:
 
 
 def bad_image(origin: str, reason: str) -> str:
-    """Return the message by which `explain` recognizes an image that cannot be read."""
+    """Return the message of a pipeline that fails at an image, as `explain` reads it."""
     return f"<{_MARK}|{origin}|{reason.replace('|', '/')}|>"
 
 

@@ -60,20 +60,25 @@ def pixel_count(encoded: tf.Tensor) -> tf.Tensor:
             (_has(encoded, b"\x89PNG"), lambda: _png(encoded)),
             (_has(encoded, b"GIF8"), lambda: _gif(encoded)),
             (_has(encoded, b"BM"), lambda: _bmp(encoded)),
-            (_has(encoded, b"RIFF") & _has(encoded, b"WEBP", 8), lambda: _webp(encoded)),
+            (is_webp(encoded), lambda: _webp(encoded)),
             (is_jpeg_xl(encoded), lambda: _jpeg_xl(encoded)),
         ],
         default=lambda: tf.constant(0, tf.int64),
     )
 
 
+def is_webp(encoded: tf.Tensor) -> tf.Tensor:
+    """Return whether a file is WebP."""
+    return _has(encoded, b"RIFF") & _has(encoded, b"WEBP", 8)
+
+
 def is_jpeg_xl(encoded: tf.Tensor) -> tf.Tensor:
-    """Whether a file is JPEG XL, with or without a container."""
+    """Return whether a file is JPEG XL, with or without a container."""
     return _has(encoded, b"\xff\x0a") | _has(encoded, b"JXL ", 4)
 
 
 def count_scans(encoded: tf.Tensor) -> tf.Tensor:
-    """Count the scans of a JPEG file, each of which the decoder goes through the whole image for."""
+    """Count the scans of a JPEG file. The decoder goes through the whole image for each."""
     data = tf.io.decode_raw(encoded, tf.uint8)
     # Inside of a scan, 0xff is followed by 0 or the number of a restart, so this is a marker.
     return tf.math.count_nonzero((data[:-1] == 0xFF) & (data[1:] == 0xDA))

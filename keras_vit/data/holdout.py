@@ -1,4 +1,4 @@
-"""A test split for collections that come without one, the same on every machine and on every day."""
+"""A deterministic test split for collections that have none."""
 
 import hashlib
 from collections.abc import Sequence
@@ -9,17 +9,16 @@ import numpy as np
 def split_indices(
     keys: Sequence[str], labels: np.ndarray, test_fraction: float, shuffle: bool = True
 ) -> dict[str, np.ndarray]:
-    """Divides examples into "train" and "test", with every class in proportion.
+    """Divide examples into "train" and "test", with every class in proportion.
 
-    Which examples are for testing depends on a hash of their keys: on no random number and not on the order in which
-    they are listed.
+    A hash of its key decides whether an example is for testing. Random numbers and the order of the list do not matter.
 
     Args:
-        keys: what identifies each example, e.g. its path relative to the folder.
-        labels: int [n], or [n, classes] (then the division is over all examples together).
-        test_fraction: share of the test split, in [0, 1).
-        shuffle: order the indices by the hash, which mixes the classes, so that a slice such as `train[:80%]` is a fair
-            sample; otherwise keep the order of the list.
+        keys: Identifier of each example, e.g. its path relative to the folder.
+        labels: int `[n]`, or `[n, classes]`, which are divided without regard to the class.
+        test_fraction: Fraction of the test split, in [0, 1).
+        shuffle: Whether to order the indices by the hash, so that a slice such as `train[:80%]` is a fair sample.
+            Otherwise they keep the order of the list.
 
     Returns:
         Indices of "train", "test" and "all". "test" has at least one example of each class of two or more.

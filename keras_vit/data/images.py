@@ -1,6 +1,6 @@
-"""Decoding of pictures as users have them: upright, three channels, 8 bits, and never larger than the machine bears.
+"""Decoding of image files as users have them: upright, of three channels and 8 bits, and limited in size.
 
-Everything here is TensorFlow operations only, so that it becomes part of an exported model.
+Everything here is made of TensorFlow operations, so that it becomes part of an exported model.
 """
 
 import functools
@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from keras_vit.data import headers
 
-# What the Python Imaging Library takes for a decompression bomb; 178,956,970 pixels are half a gigabyte of RGB.
+# The Python Imaging Library takes larger images for decompression bombs. They are half a gigabyte of RGB.
 MAX_PIXELS = 178_956_970
 
 
@@ -20,33 +20,34 @@ def decode(
     exif: bool = True,
     max_pixels: int = MAX_PIXELS,
 ) -> tf.Tensor:
-    """Decodes a picture of any format to uint8.
+    """Decode an image of any format to uint8.
 
-    What the file name says does not matter. Palettes and greys become RGB, CMYK is converted, an alpha channel is left
-    out, 16 bits are cut to the upper 8, and of an animation the first frame is taken.
+    The content decides the format, not the name of the file. Palettes and gray become RGB, CMYK is converted, an alpha
+    channel is dropped, 16 bits are cut to the upper 8, and the first frame of an animation is taken.
 
     Args:
-        encoded: the bytes of the file, a string scalar.
+        encoded: Content of the file, a scalar string.
         channels: 3 or 1.
-        precise: decode JPEG with the accurate integer transform, as PIL and OpenCV do; TensorFlow's default is a
-            faster one.
-        exif: turn a JPEG upright as its Exif orientation says.
-        max_pixels: refuse a larger picture, by its header, before memory is taken.
+        precise: Whether to decode JPEG with the accurate integer transform, as PIL and OpenCV do. TensorFlow's default
+            is a faster one.
+        exif: Whether to turn a JPEG upright as its Exif orientation says.
+        max_pixels: Largest number of pixels, see `headers.pixel_count`. Larger images are refused before memory is
+            taken.
 
     Returns:
-        uint8 [H, W, channels].
+        uint8 `[H, W, channels]`.
     """
     encoded = headers.check(encoded, max_pixels)
     if precise:
         # `decode_jpeg` reads PNG and other formats as well.
         image = tf.image.decode_jpeg(encoded, channels=channels, dct_method="INTEGER_ACCURATE")
     elif channels == 3:
-        image = tf.io.decode_image(encoded, channels=3, expand_animations=False)
+        image = _decode_rgb(encoded)
     else:
         image = tf.cond(
-            _decodes_to_grey(encoded),
+            _decodes_to_gray(encoded),
             lambda: tf.io.decode_image(encoded, channels=1, expand_animations=False),
-            lambda: tf.image.rgb_to_grayscale(tf.io.decode_image(encoded, channels=3, expand_animations=False)),
+            lambda: tf.image.rgb_to_grayscale(_decode_rgb(encoded)),
         )
     if exif:
         image = upright(image, encoded)
@@ -69,16 +70,16 @@ def decode_eagerly(encoded: tf.Tensor) -> tf.Tensor:
 
 
 def decode_and_crop(encoded: tf.Tensor, window_of, exif: bool = True, max_pixels: int = MAX_PIXELS) -> tf.Tensor:
-    """Decodes only a part of a JPEG; of other formats, the whole and then the part.
+    """Decode only a part of a JPEG. Other formats are decoded whole and cut.
 
     Args:
-        encoded: the bytes of the file, a string scalar.
-        window_of: maps the shape of the stored picture, int32 [3], to (y, x, height, width), int32 [4].
-        exif: turn the part upright as the Exif orientation says.
-        max_pixels: refuse a larger picture.
+        encoded: Content of the file, a scalar string.
+        window_of: Function of the shape of the stored image, int32 `[3]`, to (y, x, height, width), int32 `[4]`.
+        exif: Whether to turn the part upright as the Exif orientation says.
+        max_pixels: Largest number of pixels.
 
     Returns:
-        uint8 [h, w, 3].
+        uint8 `[h, w, 3]`.
     """
     encoded = headers.check(encoded, max_pixels)
 
@@ -88,8 +89,7 @@ def decode_and_crop(encoded: tf.Tensor, window_of, exif: bool = True, max_pixels
         return upright(image, encoded) if exif else image
 
     def from_other():
-        image = tf.io.decode_image(encoded, channels=3, expand_animations=False)
-        image.set_shape([None, None, 3])
+        image = _decode_rgb(encoded)
         y, x, height, width = tf.unstack(window_of(tf.shape(image)))
         return image[y : y + height, x : x + width]
 
@@ -99,8 +99,8 @@ def decode_and_crop(encoded: tf.Tensor, window_of, exif: bool = True, max_pixels
 
 
 def upright(image: tf.Tensor, encoded: tf.Tensor) -> tf.Tensor:
-    """Turns and mirrors `image` [H, W, C] as the Exif orientation in the JPEG bytes says."""
-    # An Exif block stands directly behind the start of the file or behind the 18 bytes of a JFIF block.
+    """Turn and mirror `image` `[H, W, C]` as the Exif orientation of the encoded JPEG says."""
+    # An Exif block follows the start of the file or the 18 bytes of a JFIF block.
     padded = encoded + b"\0" * 32
     first = tf.equal(tf.strings.substr(padded, 6, 6), b"Exif\0\0")
     second = tf.equal(tf.strings.substr(padded, 24, 6), b"Exif\0\0")
@@ -118,7 +118,7 @@ def upright(image: tf.Tensor, encoded: tf.Tensor) -> tf.Tensor:
 
 
 def _orientation(encoded: tf.Tensor, start: tf.Tensor) -> tf.Tensor:
-    """Reads the orientation, 1 to 8, from the TIFF structure that begins at `start`; 1 when there is none."""
+    """Read the orientation, 1 to 8, from the TIFF structure at `start`. It is 1 if there is none."""
     # The block is at most 64 KiB; zeros behind it keep damaged offsets and counts inside the array.
     block = tf.io.decode_raw(tf.strings.substr(encoded, start, 65536), tf.uint8)
     block = tf.cast(tf.concat([block, tf.zeros([65536 + 2 + 12 * 512], tf.uint8)], 0), tf.int32)
@@ -136,8 +136,19 @@ def _orientation(encoded: tf.Tensor, start: tf.Tensor) -> tf.Tensor:
     return tf.where((orientation >= 1) & (orientation <= 8), orientation, 1)
 
 
-def _decodes_to_grey(encoded: tf.Tensor) -> tf.Tensor:
-    """Whether `tf.io.decode_image` can give one channel: PNG, and JPEG unless it is CMYK."""
+def _decode_rgb(encoded: tf.Tensor) -> tf.Tensor:
+    """Decode to three channels. TensorFlow drops an alpha channel by itself, except that of WebP."""
+    image = tf.cond(
+        headers.is_webp(encoded),
+        lambda: tf.io.decode_image(encoded, channels=0, expand_animations=False)[:, :, :3],
+        lambda: tf.io.decode_image(encoded, channels=3, expand_animations=False),
+    )
+    image.set_shape([None, None, 3])
+    return image
+
+
+def _decodes_to_gray(encoded: tf.Tensor) -> tf.Tensor:
+    """Return whether `tf.io.decode_image` can give one channel: of PNG, and of JPEG except CMYK."""
     png = tf.equal(tf.strings.substr(encoded, 0, 4), b"\x89PNG")
     return tf.cond(
         tf.io.is_jpeg(encoded), lambda: tf.image.extract_jpeg_shape(encoded)[2] < 4, lambda: tf.identity(png)

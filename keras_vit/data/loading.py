@@ -84,9 +84,9 @@ def _batch(dataset: tf.data.Dataset, rows: int) -> tf.data.Dataset:
 def _batches_that_report(
     items: tf.data.Dataset, loader: _Loader, rows: int, reporter: Reporter, replace: bool
 ) -> tf.data.Dataset:
-    """Load each item with a small dataset of its own, in which a failure stays.
+    """Load each item by a small dataset of its own, so that a failure affects no other row.
 
-    That costs time for every image, but tells of each row whether it could be read, and lets others take its place.
+    This costs time for every image, but other images can take the place of a bad one.
     """
 
     def load(item):
@@ -108,10 +108,9 @@ def _batches_that_report(
 def _batches_that_fail(
     items: tf.data.Dataset, loader: _Loader, rows: int, reporter: Reporter, steps: int | None
 ) -> tf.data.Dataset:
-    """The fast way: items that cannot be read drop out of the stream, which the numbers of the others then tell.
+    """Load items in one stream, the fast way. An item that fails is missing there, and its number tells which it is.
 
-    After the rows of each step comes one that cannot fail. So a batch is complete when its numbers are, and a stream in
-    which everything fails still moves.
+    A row that cannot fail follows the rows of each step. So a stream of failures has elements as well.
     """
 
     def number(step, item):
@@ -121,7 +120,7 @@ def _batches_that_fail(
 
     @tf.autograph.experimental.do_not_convert
     def find(problem, element):
-        """Keep the first problem: the rows behind a missing one stand in wrong batches."""
+        """Keep the first problem, because the rows behind a missing one are in wrong batches."""
         step, (item, (numbers, batch)) = element
         missing = numbers[:rows] != step * (rows + 1) + tf.range(rows, dtype=tf.int64)
         row = tf.argmax(missing)

@@ -1,7 +1,7 @@
-"""mixup and CutMix: each image of a batch is combined with its neighbour, and so are the labels.
+"""mixup and CutMix: each image and label of a batch is combined with the one before it.
 
-How strongly is drawn once a step, on the host (`draw`), equal for all workers; the combination (`apply`) is part of the
-training step on the device: TensorFlow draws where CutMix cuts, and `blend` does the rest on any backend.
+The weight is drawn on the host once per step (`draw`), equal for all workers. The combination (`apply`) is part of the
+training step on the device: TensorFlow draws the position of CutMix, and `blend` does the rest on any backend.
 
 References:
     mixup: https://arxiv.org/abs/1710.09412
@@ -15,7 +15,7 @@ from keras_vit.data import seeds
 
 
 def check(mixup: float, cutmix: float) -> bool:
-    """Whether mixing is on.
+    """Return whether mixing is on.
 
     Raises:
         ValueError: If a parameter is negative.
@@ -26,19 +26,19 @@ def check(mixup: float, cutmix: float) -> bool:
 
 
 def draw(seed: int, step: tf.Tensor, mixup: float = 0.0, cutmix: float = 0.0) -> tf.Tensor:
-    """Draws the share of its own that each image keeps in this step.
+    """Draw the weight that each image keeps in a step.
 
-    The share is distributed as Beta(alpha, alpha). With mixup it is the larger of the share and its complement, as in
+    The weight is distributed as Beta(alpha, alpha). With mixup it is the larger of the weight and its complement, as in
     big_vision. With both, each step uses one of the two, with equal probability.
 
     Args:
-        seed: the seed of the run.
-        step: the global step, an integer scalar.
-        mixup: alpha of mixup; 0 is off.
-        cutmix: alpha of CutMix; 0 is off.
+        seed: Seed of the run.
+        step: Global step, an integer scalar.
+        mixup: Alpha of mixup. 0 is off.
+        cutmix: Alpha of CutMix. 0 is off.
 
     Returns:
-        float32 scalar: the share for mixup, minus the share for CutMix.
+        float32 scalar: the weight for mixup, or minus the weight for CutMix.
     """
     if not check(mixup, cutmix):
         raise ValueError("`mixup` or `cutmix` must be positive. Received: 0 for both.")
@@ -72,15 +72,15 @@ def apply(
     mixup: float = 0.0,
     cutmix: float = 0.0,
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Combines each image and label of a batch with those before it in the batch.
+    """Combine each image and label of a batch with the one before it.
 
     Args:
-        images: float [B, H, W, C].
-        one_hot: float [B, classes].
-        lam: float32 [B], what `draw` gave, the same number for the whole batch.
-        seed: int32 [2], decides where CutMix cuts; the place is one for the batch.
-        mixup: as in `draw`; which of the two is in use decides what is compiled.
-        cutmix: as in `draw`.
+        images: float `[B, H, W, C]`.
+        one_hot: float `[B, classes]`.
+        lam: float32 `[B]`, the result of `draw`, the same number for the whole batch.
+        seed: int32 `[2]`, seed of the position of CutMix, which is the same for the whole batch.
+        mixup: As in `draw`. The graph depends on which of the two is on.
+        cutmix: As in `draw`.
 
     Returns:
         Images and labels, of the same shapes and types.
@@ -91,15 +91,15 @@ def apply(
 
 
 def blend(images, one_hot, lam, center, mixup: float = 0.0, cutmix: float = 0.0):
-    """What `apply` does once it is known where to cut, in operations of Keras' backend.
+    """Combine images and labels as `apply` does, in operations of Keras' backend.
 
     Args:
-        images: float [B, H, W, C].
-        one_hot: float [B, classes].
-        lam: float32 [B], as in `apply`.
-        center: float32 [2] in [0, 1): middle of the box that CutMix cuts, as shares of height and width.
-        mixup: as in `apply`.
-        cutmix: as in `apply`.
+        images: float `[B, H, W, C]`.
+        one_hot: float `[B, classes]`.
+        lam: float32 `[B]`, as in `apply`.
+        center: float32 `[2]` in [0, 1): center of the box of CutMix, relative to height and width.
+        mixup: As in `apply`.
+        cutmix: As in `apply`.
 
     Returns:
         Images and labels, of the same shapes and types.

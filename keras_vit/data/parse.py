@@ -1,4 +1,4 @@
-"""Reads preprocessing strings such as `"decode|resize(224)|value_range(-1, 1)"`, by `ast` and never by `eval`."""
+"""Parser of preprocessing strings such as `"decode|resize(224)|value_range(-1, 1)"`."""
 
 import dataclasses
 from collections.abc import Callable
@@ -11,14 +11,14 @@ IMAGE, EXAMPLE, VALUE = "image", "example", "value"
 
 @dataclasses.dataclass(frozen=True)
 class Op:
-    """An operation that preprocessing strings may name.
+    """An operation of preprocessing strings.
 
     Attributes:
-        name: as written in the string.
-        factory: takes the arguments in the string and returns the function that does the work.
-        kind: `"image"`, a function of the image; `"value"`, the same, elementwise and possible on the device;
-            `"example"`, a function of the whole dictionary.
-        random: whether the function takes a seed as its second argument.
+        name: Name in the string.
+        factory: Function of the arguments in the string. It returns the function that processes images.
+        kind: `"image"` for a function of the image, `"value"` for an elementwise one that may run on the device,
+            `"example"` for a function of the whole dictionary.
+        random: Whether the function takes a seed as its second argument.
     """
 
     name: str
@@ -32,10 +32,10 @@ class Call:
     """One step of a preprocessing string.
 
     Attributes:
-        op: the operation.
-        text: the step as written.
-        function: what `op.factory` returned for the arguments in the string.
-        arguments: the arguments by name, defaults included.
+        op: Operation.
+        text: Text of the step.
+        function: Result of `op.factory` for the arguments in the string.
+        arguments: Arguments by name, defaults included.
     """
 
     op: Op

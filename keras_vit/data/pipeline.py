@@ -1,10 +1,10 @@
 """Batches for training and evaluation.
 
-What a training batch holds is a pure function of the source, the seed and the global step. Row `r` of step `s` is
-position `p = s * batch_size + r`; the position decides the example (by a permutation of its epoch that is computed,
-not stored) and the random numbers of its augmentation. A run therefore resumes at any step at once with the pictures
-that it would have seen, and the batch does not depend on how many workers share it: worker `i` of `S` takes the rows
-`i * batch_size / S` and on.
+A training batch is a pure function of the source, the seed and the global step. Row `r` of step `s` is position
+`p = s * batch_size + r`. The position decides the example, by a permutation of its epoch that is computed and not
+stored, and the random numbers of its augmentation. A run therefore resumes at any step at once with the images that it
+would have seen. The batch does not depend on the number of workers: worker `i` of `S` takes the rows from
+`i * batch_size / S`.
 """
 
 import tensorflow as tf
@@ -31,25 +31,35 @@ def train_batches(
     shuffle_buffer: int = SHUFFLE_BUFFER,
     on_bad_image: str | Log = "error",
 ) -> tf.data.Dataset:
-    """Endless training batches, beginning with that of step `start_step`.
+    """Make endless training batches.
 
     Args:
-        source: what `open_source` returned.
-        pp: preprocessing string; the part for the device (see `preprocess.split`) is left to `device_function`.
-        batch_size: examples of a step over all workers.
-        seed: of order and augmentation.
-        start_step: the global step that the first batch belongs to.
-        shard_index: which worker this is.
-        num_shards: of how many.
-        mixup: alpha of the mixing that the training step is to do by `mix.apply`; 0 is off.
-        cutmix: the same for CutMix.
-        shuffle_buffer: encoded examples to shuffle among, for sources that can only be read in order.
-        on_bad_image: `"error"` stops with the path of the image; `"skip"` takes another in its place, and counts and
-            lists what it skipped in the log. A `Log` skips and keeps the list.
+        source: Result of `open_source`.
+        pp: Preprocessing string. Its part for the device (see `preprocess.split`) is left to `device_function`.
+        batch_size: Number of examples per step over all workers.
+        seed: Seed of order and augmentation.
+        start_step: Global step of the first batch.
+        shard_index: Number of this worker.
+        num_shards: Number of workers.
+        mixup: Alpha of the mixing that the training step does by `mix.apply`. 0 is off.
+        cutmix: Alpha of CutMix. 0 is off.
+        shuffle_buffer: Number of encoded examples to shuffle among, for sources that can only be read in order.
+        on_bad_image: What happens to an image that cannot be read. `"error"` stops (see `image_errors`). `"skip"`
+            takes the next one that can be read in its place and logs the path. A `Log` skips and keeps the list. If
+            more than half of the source cannot be read, skipping stops as well.
 
     Returns:
-        Dataset of {"image": uint8 [b, H, W, C], "label": int32 [b] or float32 [b, classes]}, with b = batch_size /
-        num_shards, and "mix": float32 [b], the same number in each row, when mixing is on.
+        Dataset of `{"image": uint8 [b, H, W, C], "label": int32 [b] or float32 [b, classes]}` with
+        `b = batch_size / num_shards`, and `"mix": float32 [b]`, the same number in each row, if mixing is on.
+
+    Raises:
+        ValueError: If the preprocessing does not give images of one size, or an argument is out of range.
+
+    Example:
+        >>> source = open_source("digits")
+        >>> batches = train_batches(source, "resize(16)|value_range(-1, 1)", batch_size=32)
+        >>> next(iter(batches))["image"].shape
+        TensorShape([32, 16, 16, 1])
     """
     rows = _rows(batch_size, shard_index, num_shards)
     mixing = mix.check(mixup, cutmix)
@@ -84,21 +94,31 @@ def eval_batches(
     num_shards: int = 1,
     on_bad_image: str | Log = "error",
 ) -> tf.data.Dataset:
-    """One pass over a source, in its order, in full batches.
+    """Make batches of one pass over a source, in its order.
 
-    The last batch is filled with zero images; "mask" is 0 for them and for images that were skipped. All workers get
-    the same number of batches.
+    All batches are full: the last one ends in images of zeros. `"mask"` is 0 for them and for images that were skipped,
+    and 1 otherwise. All workers get the same number of batches.
 
     Args:
-        source: what `open_source` returned.
-        pp: preprocessing string, without random operations.
-        batch_size: examples of a batch over all workers.
-        shard_index: which worker this is.
-        num_shards: of how many.
-        on_bad_image: `"error"`, `"skip"` (the example is masked, counted and listed) or a `Log`.
+        source: Result of `open_source`.
+        pp: Preprocessing string without random operations.
+        batch_size: Number of examples per batch over all workers.
+        shard_index: Number of this worker.
+        num_shards: Number of workers.
+        on_bad_image: What happens to an image that cannot be read. `"error"` stops (see `image_errors`). `"skip"` masks
+            its row and logs the path, however many there are. A `Log` skips and keeps the list.
 
     Returns:
-        Dataset of {"image", "label", "mask": float32 [b]}.
+        Dataset of `{"image", "label", "mask": float32 [b]}`.
+
+    Raises:
+        ValueError: If the preprocessing is random or does not give images of one size.
+
+    Example:
+        >>> source = open_source("digits", "test")
+        >>> batches = eval_batches(source, "resize(16)|value_range(-1, 1)", batch_size=100)
+        >>> sum(int(batch["mask"].numpy().sum()) for batch in batches)
+        360
     """
     if preprocess.is_random(pp):
         raise ValueError(f"Preprocessing for evaluation must not be random. Received: {pp!r}.")
@@ -131,7 +151,7 @@ def _rows(batch_size: int, shard_index: int, num_shards: int) -> int:
 
 
 def _train_items(size: int, batch_size: int, rows: int, first_row: int, seed: int, start_step: int) -> tf.data.Dataset:
-    """Steps of {"position": int64 [rows], "index": int64 [rows]}."""
+    """Endless steps of {"position": int64 [rows], "index": int64 [rows]}."""
     stream = seeds.key(seed, "order")
 
     def of_step(step):
@@ -143,7 +163,7 @@ def _train_items(size: int, batch_size: int, rows: int, first_row: int, seed: in
 
 
 def _eval_items(size: int, batch_size: int, rows: int, first_row: int, steps: int) -> tf.data.Dataset:
-    """Steps of {"position", "index"}; the position of a row that is only filled in is -1."""
+    """Steps of {"position", "index"}. The position of a row that only fills up a batch is -1."""
 
     def of_step(step):
         position = step * batch_size + first_row + tf.range(rows, dtype=tf.int64)

@@ -1,30 +1,35 @@
 """Preprocessing strings: `"decode|resize_small(256)|central_crop(224)|value_range(-1, 1)"`.
 
-A string says all of what happens to an image between the file and the model. Training, evaluation and the exported
-model read the same string, so that they cannot drift apart.
+A string defines everything that happens to an image between the file and the model. Training, evaluation and the
+exported model read the same string.
 """
 
 from collections.abc import Callable
 
 import tensorflow as tf
 
-from keras_vit.data import augment, ops, randaugment, seeds
+from keras_vit.data import augment, crops, decoding, labels, randaugment, resizing, seeds, values
 from keras_vit.data.parse import EXAMPLE, VALUE, Call, Op, parse
 
-OPS: dict[str, Op] = {**ops.OPS, **augment.OPS, **randaugment.OPS}
+_MODULES = (decoding, resizing, crops, augment, randaugment, values, labels)
+OPS: dict[str, Op] = {name: op for module in _MODULES for name, op in module.OPS.items()}
 
 
 def split(pp: str) -> tuple[str, str]:
-    """Parts a preprocessing string into what the host does and what the device does.
+    """Split a preprocessing string into the part of the host and the part of the device.
 
-    The value operations at the end (`value_range`, `value_norm`) go to the device: images travel as uint8, a quarter of
-    the bytes.
+    The value operations at the end (`value_range`, `value_norm`) run on the device, so that images are transferred as
+    uint8, a quarter of the bytes.
 
     Args:
-        pp: a preprocessing string.
+        pp: Preprocessing string.
 
     Returns:
-        Two preprocessing strings, either of them possibly empty. Operations on labels stay on the host.
+        Two preprocessing strings, which may be empty. Operations on labels stay on the host.
+
+    Example:
+        >>> split("decode|resize(224)|value_range(-1, 1)")
+        ('decode|resize(224)', 'value_range(-1, 1)')
     """
     host, device = _split(parse(pp, OPS))
     return "|".join(call.text for call in host), "|".join(call.text for call in device)
@@ -42,15 +47,15 @@ def _split(calls: tuple[Call, ...]) -> tuple[list[Call], list[Call]]:
 
 
 def host_function(pp: str) -> Callable[..., dict]:
-    """The host's part of a preprocessing string, as a function of one example.
+    """Return the host's part of a preprocessing string as a function of one example.
 
     Args:
-        pp: a preprocessing string.
+        pp: Preprocessing string.
 
     Returns:
-        `function(example, seed=0, position=0)`: `example` is a dictionary with "image" (encoded bytes, or an array) and
-        most often "label"; random operations draw numbers that depend on `seed`, on their place in the string and on
-        `position`, an int64 scalar, and on nothing else.
+        `function(example, seed=0, position=0)`. `example` is a dictionary with "image" (encoded bytes or an array) and
+        usually "label". The numbers that random operations draw depend only on `seed`, on the place of the operation in
+        the string, and on `position`, an int64 scalar.
     """
     host, _ = _split(parse(pp, OPS))
 
@@ -81,14 +86,14 @@ def _array(image: tf.Tensor, call: Call) -> tf.Tensor:
 
 
 def device_function(pp: str) -> Callable[[tf.Tensor], tf.Tensor]:
-    """The device's part of a preprocessing string, for use inside the training step of any backend.
+    """Return the device's part of a preprocessing string, for use inside the training step of any backend.
 
     Args:
-        pp: a preprocessing string, whole or only the device's part.
+        pp: Preprocessing string, whole or only the device's part.
 
     Returns:
-        A function of images [B, H, W, C] of any type that returns float32 in the range that the model expects. Static
-        shapes, compilable by XLA.
+        Function of images `[B, H, W, C]` of any type that returns float32 in the range that the model expects. XLA can
+        compile it.
     """
     _, device = _split(parse(pp, OPS))
 
@@ -96,34 +101,35 @@ def device_function(pp: str) -> Callable[[tf.Tensor], tf.Tensor]:
     def apply(images: tf.Tensor) -> tf.Tensor:
         for call in device:
             images = call.function(images)
-        return ops.as_float32(images)
+        return values.as_float32(images)
 
     return apply
 
 
 def is_random(pp: str) -> bool:
-    """Whether a preprocessing string holds an operation that draws random numbers."""
+    """Return whether a preprocessing string has an operation that draws random numbers."""
     return any(call.op.random for call in parse(pp, OPS))
 
 
 def single_image(pp: str) -> Callable[[tf.Tensor], tf.Tensor]:
-    """From the bytes of one file to what the model takes: the function that an exported model carries.
+    """Return the function from the bytes of one file to the input of the model, which an exported model carries.
 
     Args:
-        pp: a preprocessing string for evaluation; without "decode" in front, for sources of arrays, it is put there.
+        pp: Preprocessing string for evaluation. "decode" is added in front where it is missing, as for sources of
+            arrays.
 
     Returns:
-        A function of a string scalar that returns float32 [H, W, C].
+        Function of a scalar string that returns float32 `[H, W, C]`.
 
     Raises:
-        ValueError: If `pp` holds random operations, or does not determine the size of the result.
+        ValueError: If `pp` has random operations.
     """
     calls = parse(pp, OPS)
     random = [call.text for call in calls if call.op.random]
     if random:
         raise ValueError(
-            f"Preprocessing for single images must not be random. Received: {pp!r}, of which {', '.join(random)} is; "
-            "give the preprocessing string of the evaluation."
+            f"Preprocessing for single images must not be random. Received: {pp!r} with {', '.join(random)}. "
+            "Give the preprocessing string of the evaluation."
         )
     if not calls or calls[0].op.name != "decode":
         pp = "|".join(["decode", pp] if pp.strip() else ["decode"])
@@ -137,13 +143,17 @@ def single_image(pp: str) -> Callable[[tf.Tensor], tf.Tensor]:
 
 
 def output_size(pp: str) -> tuple[int, int]:
-    """Height and width of the images that a preprocessing string ends with.
+    """Return height and width of the images that a preprocessing string results in.
 
     Args:
-        pp: a preprocessing string, with or without random operations.
+        pp: Preprocessing string, with or without random operations.
 
     Raises:
-        ValueError: If the size is not fixed, as it is after `resize(224)` or `central_crop(224)`.
+        ValueError: If the size is not fixed.
+
+    Example:
+        >>> output_size("decode|resize_small(256)|central_crop(224)")
+        (224, 224)
     """
     calls = parse(pp, OPS)
     encoded = bool(calls) and calls[0].op.name.startswith("decode")

@@ -1,24 +1,24 @@
 """RandAugment (https://arxiv.org/abs/1909.13719), in two modes.
 
-`"reference"` computes what the code of AutoAugment, EfficientNet and big_vision computes, bit by bit, with what is odd
-in it. All 16 operations are always applied at full strength. With L = magnitude / 10:
+`"reference"` equals the code of AutoAugment, EfficientNet and big_vision bit by bit, including its oddities.
+All 16 operations are always applied at full strength. With L = magnitude / 10:
 
 | operation | argument | what is odd |
 |---|---|---|
 | Rotate, ShearX, ShearY | +-30 L degrees, +-0.3 L | |
-| TranslateX, TranslateY | +-100 L pixels | whatever the size of the picture |
-| Color, Contrast, Brightness, Sharpness | factor 1.8 L + 0.1 | 0.1 at magnitude 0 is nearly black, or grey |
-| Contrast | | the grey that it is relative to is pixels / 256, not their mean |
+| TranslateX, TranslateY | +-100 L pixels | independent of the image size |
+| Color, Contrast, Brightness, Sharpness | factor 1.8 L + 0.1 | 0.1 at magnitude 0 is nearly black, or gray |
+| Contrast | | it is relative to the gray value pixels / 256, not to the mean |
 | Posterize | int(4 L) bits | the stronger, the less changes |
 | Solarize | threshold int(256 L) | taken modulo 256: at magnitudes 10 and 20 it inverts everything |
 | SolarizeAdd | 110 L | |
-| Cutout | square of twice 40 L pixels | whatever the size of the picture |
+| Cutout | square of twice 40 L pixels | independent of the image size |
 | AutoContrast, Equalize, Invert | | |
 
-`"corrected"` has the same operations, of which each does nothing at magnitude 0 (but for the three without an
-argument) and more at a larger one: factors are 1 +- 0.9 L, Contrast is relative to the mean, Posterize keeps
+`"corrected"` has the same operations. Except for the three without an argument, each does nothing at magnitude 0 and
+more at a larger one: factors are 1 +- 0.9 L, Contrast is relative to the mean, Posterize keeps
 8 - int(4 L) bits, Solarize has the threshold 256 (1 - L), lengths are those above at 224 pixels and in proportion to
-the picture, and moved pictures are interpolated.
+the image, and moved images are interpolated.
 """
 
 import math
@@ -31,16 +31,16 @@ from keras_vit.data.augment import cover
 from keras_vit.data.parse import IMAGE, Op
 
 REFERENCE, CORRECTED = "reference", "corrected"
-GREY = 128  # fills what becomes empty
+GRAY = 128  # of pixels that become empty
 
 
 def randaug(num_layers: int = 2, magnitude: float = 10, mode: str = REFERENCE) -> Callable:
-    """Applies randomly chosen augmentations one after the other.
+    """Apply randomly chosen augmentations one after the other.
 
     Args:
-        num_layers: how many.
-        magnitude: how strong; 10 is the strength that the operations were made for.
-        mode: `"reference"` or `"corrected"`; see the module.
+        num_layers: Number of augmentations.
+        magnitude: Strength. The operations were made for 10.
+        mode: `"reference"` or `"corrected"`, see the module.
     """
     _checks.positive_int("num_layers", num_layers, minimum=0)
     _checks.choice("mode", mode, (REFERENCE, CORRECTED))
@@ -51,7 +51,7 @@ def randaug(num_layers: int = 2, magnitude: float = 10, mode: str = REFERENCE) -
     def apply(image, seed):
         if image.dtype != tf.uint8 or image.shape[-1] != 3:
             raise ValueError(
-                f"'randaug' needs uint8 images of 3 channels: put it behind decode and before value operations. "
+                f"'randaug' needs uint8 images of 3 channels: put it after decode and before value operations. "
                 f"Received: {image.dtype.name} {image.shape}."
             )
         chosen = tf.random.stateless_uniform([num_layers], seed, 0, len(operations), tf.int32)
@@ -67,11 +67,11 @@ def randaug(num_layers: int = 2, magnitude: float = 10, mode: str = REFERENCE) -
 
 
 def operations_of(magnitude: float, mode: str) -> dict[str, Callable[[tf.Tensor, tf.Tensor], tf.Tensor]]:
-    """The 16 operations at one magnitude: name -> function of a uint8 image [H, W, 3] and two numbers in [0, 1).
+    """Return the 16 operations by name: functions of a uint8 image `[H, W, 3]` and two numbers in [0, 1).
 
     Args:
-        magnitude: see `randaug`.
-        mode: see `randaug`.
+        magnitude: See `randaug`.
+        mode: See `randaug`.
     """
     level = float(magnitude) / 10
     reference = mode == REFERENCE
@@ -79,7 +79,7 @@ def operations_of(magnitude: float, mode: str) -> dict[str, Callable[[tf.Tensor,
     def factor(draws):
         return level * 1.8 + 0.1 if reference else 1.0 + _sign(draws[0]) * 0.9 * level
 
-    def length(pixels, side):  # 224 is the size that the numbers of pixels were chosen for
+    def length(pixels, side):  # the numbers of pixels were chosen for a size of 224
         return pixels * level if reference else pixels * level / 224 * tf.cast(side, tf.float32)
 
     def translate(image, draws, axis):
@@ -94,7 +94,7 @@ def operations_of(magnitude: float, mode: str) -> dict[str, Callable[[tf.Tensor,
         pad = int(level * 40) if reference else tf.cast(length(40.0, tf.minimum(height, width)), tf.int32)
         top = tf.cast(draws[0] * tf.cast(height, tf.float32), tf.int32) - pad
         left = tf.cast(draws[1] * tf.cast(width, tf.float32), tf.int32) - pad
-        return cover(image, top, left, 2 * pad, 2 * pad, GREY)
+        return cover(image, top, left, 2 * pad, 2 * pad, GRAY)
 
     bits = int(level * 4) if reference else 8 - int(level * 4)
     threshold = int(level * 256) % 256 if reference else 256 - min(int(level * 256), 256)
@@ -127,7 +127,7 @@ def _sign(draw: tf.Tensor) -> tf.Tensor:
 
 
 def blend(degenerate: tf.Tensor, image: tf.Tensor, factor) -> tf.Tensor:
-    """`degenerate` at factor 0, `image` at 1, beyond it above; fractions are cut off."""
+    """Interpolate between `degenerate` at factor 0 and `image` at factor 1, or extrapolate. Fractions are cut off."""
     if isinstance(factor, float) and factor in (0.0, 1.0):
         return image if factor else degenerate
     start = tf.cast(degenerate, tf.float32)
@@ -136,7 +136,7 @@ def blend(degenerate: tf.Tensor, image: tf.Tensor, factor) -> tf.Tensor:
 
 
 def autocontrast(image: tf.Tensor) -> tf.Tensor:
-    """Stretches each channel to 0..255; a channel of one value stays."""
+    """Stretch each channel to 0..255. A constant channel stays."""
     rows = _rows(image)
     low, high = (
         tf.cast(reduce(tf.reshape(reduce(rows, 0), [-1, image.shape[-1]]), 0), tf.float32)
@@ -149,7 +149,7 @@ def autocontrast(image: tf.Tensor) -> tf.Tensor:
 
 
 def equalize(image: tf.Tensor) -> tf.Tensor:
-    """Makes the histogram of each channel flat, as PIL does."""
+    """Flatten the histogram of each channel, as PIL does."""
     channels = image.shape[-1]
     values = tf.cast(_rows(image), tf.int32) + _along_rows(image, tf.range(channels) * 256)  # each has bins of its own
     counts = tf.reshape(tf.math.bincount(values, minlength=256 * channels), [channels, 256])
@@ -164,39 +164,39 @@ def equalize(image: tf.Tensor) -> tf.Tensor:
 
 
 def posterize(image: tf.Tensor, bits: int) -> tf.Tensor:
-    """Keeps the upper `bits`, at least one."""
+    """Keep the upper `bits`, at least one."""
     shift = min(max(8 - bits, 0), 7)
     return tf.bitwise.bitwise_and(image, tf.constant((0xFF >> shift) << shift, tf.uint8))
 
 
 def solarize(image: tf.Tensor, threshold: int) -> tf.Tensor:
-    """Inverts what is not below `threshold`, 0..256."""
+    """Invert values from `threshold`, 0..256."""
     if threshold > 255:
         return image
     return tf.bitwise.bitwise_xor(image, tf.cast(image >= threshold, tf.uint8) * 255)  # faster than to select
 
 
 def solarize_add(image: tf.Tensor, addition: int) -> tf.Tensor:
-    """Adds to values below 128."""
+    """Add to values below 128."""
     return image + tf.cast(image < 128, tf.uint8) * tf.minimum(255 - image, min(addition, 255))
 
 
 def color(image: tf.Tensor, factor) -> tf.Tensor:
-    """Changes the saturation."""
+    """Change the saturation."""
     return blend(tf.image.grayscale_to_rgb(tf.image.rgb_to_grayscale(image)), image, factor)
 
 
 def contrast(image: tf.Tensor, factor, relative_to_mean: bool = True) -> tf.Tensor:
-    """Changes the contrast, relative to the mean brightness or, as the reference does, to a 256th of the pixels."""
+    """Change the contrast, relative to the mean brightness or, as the reference does, to a 256th of the pixels."""
     if relative_to_mean:
-        grey = tf.floor(tf.reduce_mean(tf.cast(tf.image.rgb_to_grayscale(image), tf.float32)) + 0.5)
+        gray = tf.floor(tf.reduce_mean(tf.cast(tf.image.rgb_to_grayscale(image), tf.float32)) + 0.5)
     else:
-        grey = tf.minimum(tf.floor(tf.cast(tf.shape(image)[0] * tf.shape(image)[1], tf.float32) / 256.0), 255.0)
-    return blend(grey, image, factor)
+        gray = tf.minimum(tf.floor(tf.cast(tf.shape(image)[0] * tf.shape(image)[1], tf.float32) / 256.0), 255.0)
+    return blend(gray, image, factor)
 
 
 def sharpness(image: tf.Tensor, factor) -> tf.Tensor:
-    """Blurs or sharpens; the outermost pixels stay."""
+    """Blur or sharpen. The outermost pixels stay."""
     height, width, channels = tf.shape(image)[0], tf.shape(image)[1], image.shape[-1]
     kernel = tf.reshape([1.0, 1.0, 1.0, 1.0, 5.0, 1.0, 1.0, 1.0, 1.0], [3, 3, 1, 1]) / 13.0
 
@@ -213,7 +213,7 @@ def sharpness(image: tf.Tensor, factor) -> tf.Tensor:
 
 
 def rotate(image: tf.Tensor, degrees: tf.Tensor, nearest: bool) -> tf.Tensor:
-    """Turns about the centre, anticlockwise for positive angles."""
+    """Rotate about the center, counterclockwise for positive angles."""
     angle = degrees * (math.pi / 180.0)
     cos, sin = tf.cos(angle), tf.sin(angle)
     bottom, right = (tf.cast(side, tf.float32) - 1.0 for side in tf.unstack(tf.shape(image)[:2]))
@@ -223,22 +223,22 @@ def rotate(image: tf.Tensor, degrees: tf.Tensor, nearest: bool) -> tf.Tensor:
 
 
 def _shift(image: tf.Tensor, pixels: int, right: tf.Tensor, axis: int) -> tf.Tensor:
-    """Fetches each pixel from `pixels` further along `axis` (0: x, 1: y), in the direction of the sign of `right`."""
+    """Move each pixel from `pixels` further along `axis` (0: x, 1: y), in the direction of the sign of `right`."""
     unit = image.shape[-1] if axis == 0 else 1
     borders = [[0, 0], [pixels * unit] * 2] if axis == 0 else [[pixels] * 2, [0, 0]]
-    padded = tf.pad(_rows(image), borders, constant_values=tf.constant(GREY, image.dtype))
+    padded = tf.pad(_rows(image), borders, constant_values=tf.constant(GRAY, image.dtype))
     start = (tf.cast(right, tf.int32) + 1) * pixels * unit
     begin = [0, start] if axis == 0 else [start, 0]
     return tf.reshape(tf.slice(padded, begin, tf.shape(_rows(image))), tf.shape(image))
 
 
 def _transform(image: tf.Tensor, transform: list, nearest: bool) -> tf.Tensor:
-    """Fetches each pixel (x, y) of the result from (a x + b y + c, d x + e y + f)."""
+    """Take each pixel (x, y) of the result from (a x + b y + c, d x + e y + f)."""
     result = tf.raw_ops.ImageProjectiveTransformV3(
         images=image[None],
         transforms=tf.stack([tf.cast(value, tf.float32) for value in transform])[None],
         output_shape=tf.shape(image)[:2],
-        fill_value=float(GREY),
+        fill_value=float(GRAY),
         interpolation="NEAREST" if nearest else "BILINEAR",
         fill_mode="CONSTANT",
     )[0]
@@ -246,7 +246,7 @@ def _transform(image: tf.Tensor, transform: list, nearest: bool) -> tf.Tensor:
 
 
 def _rows(image: tf.Tensor) -> tf.Tensor:
-    """[H, W, C] -> [H, W * C]: operations on long rows are several times faster than on many short ones."""
+    """[H, W, C] -> [H, W * C]: operations on a few long rows are several times faster."""
     return tf.reshape(image, [tf.shape(image)[0], tf.shape(image)[1] * image.shape[-1]])
 
 

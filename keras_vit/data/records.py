@@ -1,7 +1,7 @@
-"""Sources that can only be read from front to back: record files. Their order, and its resumption at any step.
+"""Sources that can only be read in order: record files, and how they are shuffled and resumed.
 
-An epoch reads the files in an order of its own, several at a time, and shuffles within a buffer. All of that follows
-from the seed and the epoch. To resume within an epoch, records are read and passed over, not decoded.
+Each epoch reads the files in another order, several at a time, and shuffles within a buffer. The order depends only on
+the seed and the epoch. To resume within an epoch, records are read and passed over without decoding them.
 """
 
 import dataclasses
@@ -12,13 +12,12 @@ import tensorflow as tf
 from keras_vit.data import seeds
 from keras_vit.data.sources import Source
 
-# So many files are read at the same time.
-CYCLE_LENGTH = 16
+CYCLE_LENGTH = 16  # files that are read at the same time
 
 
 @dataclasses.dataclass(frozen=True)
 class Slice:
-    """`take` records of the file at `path`, after the first `skip`; `take=-1` means all."""
+    """`take` records of the file at `path`, after the first `skip`. `take=-1` means all."""
 
     path: str
     skip: int = 0
@@ -29,13 +28,13 @@ class RecordSource(Source):
     """Examples in record files.
 
     Args:
-        name: what was opened.
-        split: which part of it.
-        slices: the files, or parts of files.
-        num_examples: records in all slices together.
-        parse: turns one serialized record into {"image", "label"}, in TensorFlow operations.
-        class_names: names of the classes.
-        multi_label: whether labels are vectors.
+        name: See `Source`.
+        split: See `Source`.
+        slices: Files, or parts of files.
+        num_examples: Number of records in all slices.
+        parse: Function of one serialized record to {"image", "label"}, in TensorFlow operations.
+        class_names: See `Source`.
+        multi_label: See `Source`.
         compression: "", "GZIP" or "ZLIB".
         shard_by: `"rows"`: every worker reads all files and decodes only its own rows, so that the global batch does
             not depend on the number of workers. `"files"`: every worker reads files of its own.
@@ -70,25 +69,25 @@ class RecordSource(Source):
     keys = ("file", "number")
 
     def following(self, item: dict[str, tf.Tensor]) -> tf.data.Dataset:
-        """Items that may take the place of one whose image cannot be read: the others of its file, in a circle."""
+        """Return the items that may replace one whose image cannot be read: the others of its file, cyclically."""
         file, number = item["file"], item["number"]
         behind = self.read(file).filter(lambda record: record["number"] > number)
         before = self.read(file).take_while(lambda record: record["number"] < number)
         return behind.concatenate(before).map(lambda record: {**item, **record})
 
     def tried(self, identity: dict[str, int], count: int) -> Iterator[tuple[str, dict[str, tf.Tensor]]]:
-        """The first `count` of an item and those that follow it, each with its origin."""
+        """Yield an item and those that follow it, `count` in all, each with its origin."""
         item = {key: tf.constant(value, tf.int64) for key, value in identity.items()}
         first = self.read(item["file"]).filter(lambda record: record["number"] == item["number"])
         for record in first.concatenate(self.following(item)).take(count):
             yield self.origin(identity["file"], int(record["number"])), record
 
     def origin(self, file: int, number: int) -> str:
-        """Names a record in messages."""
+        """Return the name of a record, for messages."""
         return f"record {number} of {self.slices[file].path}"
 
     def read(self, file: tf.Tensor) -> tf.data.Dataset:
-        """The records of slice number `file` (int64 scalar), as {"record", "file", "number"}."""
+        """Return the records of slice number `file` (int64 scalar), as {"record", "file", "number"}."""
         paths = tf.constant([item.path for item in self.slices])
         skip, take = (
             tf.gather(tf.constant([getattr(item, field) for item in self.slices], tf.int64), file)
@@ -102,16 +101,16 @@ class RecordSource(Source):
 def train_items(
     source: RecordSource, batch_size: int, rows: int, first_row: int, seed: int, start_step: int, shuffle_buffer: int
 ) -> tf.data.Dataset:
-    """Endless steps of {"record", "file", "number", "position"}, each of `rows`, from step `start_step` on.
+    """Make endless steps of {"record", "file", "number", "position"}, each of `rows`.
 
     Args:
-        source: where the records are.
-        batch_size: examples of a step over all workers.
-        rows: examples of a step on this worker.
-        first_row: the first of them within the step.
-        seed: of the order.
-        start_step: global step to begin with.
-        shuffle_buffer: records to shuffle among.
+        source: Source of the records.
+        batch_size: Number of examples per step over all workers.
+        rows: Number of examples per step on this worker.
+        first_row: First row of this worker within the step.
+        seed: Seed of the run.
+        start_step: Global step of the first element.
+        shuffle_buffer: Number of records to shuffle among.
     """
     size = source.num_examples
     worker, workers = first_row // rows, batch_size // rows
@@ -132,7 +131,7 @@ def train_items(
     stream = seeds.key(seed, "files")
 
     def of_epoch(epoch):
-        # What `tf.random.set_seed` set elsewhere must not change the order.
+        # `tf.random.set_seed` elsewhere must not change the order.
         tf.compat.v1.get_default_graph().seed = 1
         count = len(files)
         order = seeds.permute(tf.range(count, dtype=tf.int64), tf.fill([count], epoch), stream, count)
@@ -160,14 +159,14 @@ def train_items(
 
 
 def eval_items(source: RecordSource, batch_size: int, rows: int, first_row: int, steps: int) -> tf.data.Dataset:
-    """One pass in order, filled up to full batches with rows whose position is -1. Arguments as in `train_items`.
+    """Make one pass in order, filled up to full batches with rows whose position is -1.
 
     Args:
-        source: where the records are.
-        batch_size: examples of a batch over all workers.
-        rows: examples of a batch on this worker.
-        first_row: the first of them within the batch.
-        steps: number of batches.
+        source: Source of the records.
+        batch_size: Number of examples per batch over all workers.
+        rows: Number of examples per batch on this worker.
+        first_row: First row of this worker within the batch.
+        steps: Number of batches.
     """
     size = source.num_examples
     items = tf.data.Dataset.range(len(source.slices)).flat_map(source.read)

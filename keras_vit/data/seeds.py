@@ -1,4 +1,4 @@
-"""Random numbers that depend on nothing but the seed of the run and the place of an example in the training stream."""
+"""Random numbers that depend only on the seed of the run and the position of an example in the training stream."""
 
 import hashlib
 
@@ -6,36 +6,36 @@ import tensorflow as tf
 
 
 def key(seed: int, *path: str | int) -> int:
-    """A number below 2**63 that stands for one use (`path`) of the run's `seed`.
+    """Return the number below 2**63 of one stream of random numbers.
 
-    Different uses get independent streams; the same arguments give the same number on every machine and version.
+    Different streams are independent. The same arguments give the same number on every machine and version.
 
     Args:
-        seed: the seed of the run.
-        *path: what the numbers are for, e.g. `"augment", 3`.
+        seed: Seed of the run.
+        *path: Name of the stream, e.g. `"augment", 3`.
     """
     text = "/".join(str(part) for part in (int(seed), *path))
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little") >> 1
 
 
 def pair(stream: int, position: tf.Tensor) -> tf.Tensor:
-    """The seed, int64 [2], that `tf.random.stateless_*` takes, for one `stream` and one position."""
+    """Return the seed of `tf.random.stateless_*`, int64 `[2]`, for a stream and a position."""
     return tf.stack([tf.constant(stream, tf.int64), tf.cast(position, tf.int64)])
 
 
 def permute(index: tf.Tensor, epoch: tf.Tensor, stream: int, size: int) -> tf.Tensor:
-    """The place of each `index` in the permutation of `range(size)` that belongs to its `epoch`.
+    """Permute indices, with another permutation of `range(size)` for each epoch.
 
-    Nothing is stored and any element can be asked for alone, so that a run resumes at any step at once.
+    Nothing is stored and any element can be computed alone, so that a run resumes at any step at once.
 
     Args:
-        index: int64 [b], each in [0, size).
-        epoch: int64 [b], one permutation each.
-        stream: see `key`.
-        size: length of the permutation.
+        index: int64 `[b]`, each in [0, size).
+        epoch: int64 `[b]`, numbers of the permutations.
+        stream: Result of `key`.
+        size: Length of the permutations.
 
     Returns:
-        int64 [b].
+        int64 `[b]`.
     """
     if size == 1:
         return tf.zeros_like(index)

@@ -1,4 +1,4 @@
-"""What a source of images is: a collection of (image, label), with class names and counts."""
+"""Sources of labeled images: base classes, and the checks that all readers share."""
 
 import functools
 from collections.abc import Iterator, Sequence
@@ -14,13 +14,13 @@ class Source:
     """Images with labels.
 
     Attributes:
-        name: what was opened, e.g. `"folder:/pictures"`.
-        split: which part of it, e.g. `"train[:98%]"`.
-        num_examples: number of examples in the split.
-        class_names: names of the classes, in the order of the labels.
-        multi_label: whether an example may have several labels; then a label is a float32 vector of zeros and ones.
-        encoded: whether images are encoded files (they need a "decode" operation) rather than arrays.
-        keys: entries of an item that tell which example it is.
+        name: Name of the source, e.g. `"folder:/images"`.
+        split: Part of the source, e.g. `"train[:98%]"`.
+        num_examples: Number of examples in the split.
+        class_names: Names of the classes, in the order of the labels.
+        multi_label: Whether an example may have several labels. A label is then a float32 vector of zeros and ones.
+        encoded: Whether images are encoded files, which need a "decode" operation. Otherwise they are arrays.
+        keys: Entries of an item that identify its example.
     """
 
     keys: tuple[str, ...]
@@ -39,7 +39,7 @@ class Source:
         return len(self.class_names)
 
     def examples(self) -> tf.data.Dataset:
-        """All examples in order, as they are stored: {"image": encoded or uint8 [H, W, C], "label", "origin"}."""
+        """Return all examples in order, as stored: {"image": encoded or uint8 [H, W, C], "label", "origin"}."""
         raise NotImplementedError
 
     def __repr__(self) -> str:
@@ -52,7 +52,7 @@ class IndexedSource(Source):
     keys = ("index",)
 
     def fetch(self, index: tf.Tensor) -> dict[str, tf.Tensor]:
-        """Example number `index` (int64 scalar) as {"image", "label"}, in TensorFlow operations."""
+        """Return example number `index` (int64 scalar) as {"image", "label"}, in TensorFlow operations."""
         raise NotImplementedError
 
     def examples(self):
@@ -63,47 +63,48 @@ class IndexedSource(Source):
         return indices.map(lambda index: {**self.fetch(index), "origin": origin(index)})
 
     def following(self, item: dict[str, tf.Tensor]) -> tf.data.Dataset:
-        """Items that may take the place of one whose image cannot be read: the next half of the source."""
+        """Return the items that may replace one whose image cannot be read: the next half of the source."""
         offsets = tf.data.Dataset.range(1, self.num_examples // 2 + 1)
         return offsets.map(lambda offset: {**item, "index": (item["index"] + offset) % self.num_examples})
 
     def tried(self, identity: dict[str, int], count: int) -> Iterator[tuple[str, dict[str, tf.Tensor]]]:
-        """The first `count` of an item and those that follow it, each with its origin."""
+        """Yield an item and those that follow it, `count` in all, each with its origin."""
         for offset in range(count):
             index = (identity["index"] + offset) % self.num_examples
             yield self.origin(index), {"index": tf.constant(index, tf.int64)}
 
     def origin(self, index: int) -> str:
-        """Where example number `index` comes from, for messages: a path where there is one."""
+        """Return the path of example number `index`, or another name of it, for messages."""
         raise NotImplementedError
 
     def labels(self) -> np.ndarray:
-        """All labels: int32 [n], or float32 [n, classes] when `multi_label`."""
+        """Return all labels: int32 `[n]`, or float32 `[n, classes]` if `multi_label`."""
         raise NotImplementedError
 
 
 def _table(values) -> tf.Tensor:
-    """A tensor in host memory that functions refer to; a constant made inside of a function would be copied into it."""
+    """Return a tensor in host memory. A constant made inside of a function would be copied into its graph."""
     with tf.init_scope(), tf.device("CPU"):
         return tf.constant(values)
 
 
 class ArraySource(IndexedSource):
-    """Images held in memory.
+    """Images in memory.
 
     Args:
-        name, split, class_names, multi_label: see `Source`.
-        images: uint8 [n, H, W] or [n, H, W, C].
-        labels: int32 [n], or float32 [n, classes] when `multi_label`.
-        offset: added to the index in messages, so that they name the place in the file.
+        name: See `Source`.
+        split: See `Source`.
+        images: uint8 `[n, H, W]` or `[n, H, W, C]`.
+        labels: int32 `[n]`, or float32 `[n, classes]` if `multi_label`.
+        class_names: See `Source`.
+        multi_label: See `Source`.
     """
 
-    def __init__(self, name, split, images: np.ndarray, labels: np.ndarray, class_names, multi_label=False, offset=0):
+    def __init__(self, name, split, images: np.ndarray, labels: np.ndarray, class_names, multi_label=False):
         super().__init__(name, split, len(images), class_names, multi_label)
         self.encoded = False
         self.images = images[..., None] if images.ndim == 3 else images
         self._labels = labels
-        self._offset = offset
 
     @functools.cached_property
     def _tables(self):
@@ -114,7 +115,7 @@ class ArraySource(IndexedSource):
         return {"image": tf.gather(images, index), "label": tf.gather(labels, index)}
 
     def origin(self, index):
-        return f"image {index + self._offset} of {self.name}"
+        return f"image {index} of {self.name}"
 
     def labels(self):
         return self._labels
@@ -124,9 +125,12 @@ class FileSource(IndexedSource):
     """Images in files of their own, local or remote.
 
     Args:
-        name, split, class_names, multi_label: see `Source`.
-        paths: one path an image.
-        labels: int32 [n], or float32 [n, classes] when `multi_label`.
+        name: See `Source`.
+        split: See `Source`.
+        paths: One path per image.
+        labels: int32 `[n]`, or float32 `[n, classes]` if `multi_label`.
+        class_names: See `Source`.
+        multi_label: See `Source`.
     """
 
     def __init__(self, name, split, paths: Sequence[str], labels: np.ndarray, class_names, multi_label=False):
@@ -193,20 +197,20 @@ def check_expansion(path: str, packed: int, unpacked: int) -> None:
 
 
 def check_labels(labels: np.ndarray, num_classes: int, origin) -> np.ndarray:
-    """Returns `labels` as int32, or as float32 when there is a vector for each example.
+    """Return `labels` as int32, or as float32 if there is a vector for each example.
 
     Args:
-        labels: int [n], or zeros and ones [n, classes].
-        num_classes: number of classes.
-        origin: names example i in an error.
+        labels: int `[n]`, or zeros and ones `[n, classes]`.
+        num_classes: Number of classes.
+        origin: Function of an index to the name of that example.
 
     Raises:
-        ValueError: If a label is out of range; the message says which and where.
+        ValueError: If a label is out of range. The message names it and its example.
     """
     if labels.ndim == 2:
         if labels.shape[1] != num_classes:
             raise ValueError(
-                f"Labels of several classes must have one column a class, {num_classes}. Received: {labels.shape}."
+                f"Labels of several classes must have one column per class, {num_classes}. Received: {labels.shape}."
             )
         wrong = np.flatnonzero(~np.isin(labels, (0, 1)).all(axis=1))
         allowed, result = "zeros and ones", labels.astype(np.float32)
@@ -223,12 +227,12 @@ def check_labels(labels: np.ndarray, num_classes: int, origin) -> np.ndarray:
 
 
 def select(parts: Sequence[splits.Part], indices: dict[str, np.ndarray]) -> np.ndarray:
-    """The indices of the examples in `parts`, given those of each whole split in its order."""
+    """Return the indices of the examples in `parts`, given those of each whole split in its order."""
     return np.concatenate([indices[part.name][part.start : part.stop] for part in parts])
 
 
 def warn_of_missing_classes(name: str, split: str, labels: np.ndarray, whole: np.ndarray) -> None:
-    """Logs a warning when a slice holds fewer classes than the whole, as of a file sorted by class."""
+    """Log a warning if a slice has fewer classes than the whole, as that of a file sorted by class has."""
     if labels.ndim == 1:
         missing = np.setdiff1d(whole, labels)
         if len(missing):

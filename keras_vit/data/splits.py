@@ -22,15 +22,15 @@ class Part:
 
 
 def parse(split: str, sizes: Mapping[str, int], what: str = "the data set") -> tuple[Part, ...]:
-    """Resolves a split against the sizes of the splits that exist.
+    """Resolve a split against the sizes of the splits that exist.
 
     Percentages are rounded to the nearest example, as in TensorFlow Datasets, so that `train[:30%]` and `train[30%:]`
     share no example and together are `train`.
 
     Args:
-        split: one or several parts joined by `+`.
-        sizes: number of examples of each split.
-        what: named in errors.
+        split: One or several parts joined by `+`.
+        sizes: Number of examples of each split.
+        what: Name of the data set, for messages.
 
     Returns:
         The parts, none of them empty.

@@ -1,4 +1,4 @@
-"""Writes any source as TFRecord files, in the layout that ImageNet is stored in."""
+"""Conversion of any source to TFRecord files, in the usual layout of ImageNet."""
 
 import concurrent.futures
 import itertools
@@ -28,19 +28,19 @@ def write_tfrecords(
     on_progress: Callable[[int], None] = lambda done: None,
     on_bad_image: str | Log = "error",
 ) -> list[str]:
-    """Writes a source to `folder/SPLIT-00000-of-00010` and on, and what is known of it to `dataset_info.json`.
+    """Write a source to the files `folder/SPLIT-00000-of-00010` etc., and its description to `dataset_info.json`.
 
-    Examples are written in a shuffled order, so that each file is a fair sample, where the source can be read in any
-    order; files differ by one example at most. A file appears under its name when it is complete. Files that an earlier
-    call with the same arguments completed are kept, so that an interrupted call can be repeated.
+    Sources that can be read in any order are shuffled, so that each file is a fair sample. Files differ by one example
+    at most. A file appears under its name when it is complete. Files that an earlier call with the same arguments
+    completed are kept, so that an interrupted call can be repeated.
 
     Args:
-        source: what to write. Encoded images are written as they are, arrays as PNG.
-        folder: where to; made if need be.
-        split: name of the split in the file names.
-        num_shards: how many files.
-        seed: of the order.
-        on_progress: called with the number of examples that are done.
+        source: Source to write. Encoded images are written as they are, arrays as PNG.
+        folder: Folder to write to. It is created if it does not exist.
+        split: Name of the split in the file names.
+        num_shards: Number of files.
+        seed: Seed of the order.
+        on_progress: Function that is called with the number of examples that are done.
         on_bad_image: `"error"` stops at an image that cannot be decoded, `"skip"` leaves it out. A `Log` leaves it out
             and keeps the list.
 
@@ -75,7 +75,7 @@ def write_tfrecords(
 
 
 def _info(source: Source, folder: str, split: str, num_shards: int, seed: int) -> dict:
-    """What `dataset_info.json` will say, after checking that what is there fits."""
+    """Return the content of `dataset_info.json`, after comparing it with that of an existing file."""
     info = {
         "class_names": list(source.class_names),
         "num_classes": source.num_classes,

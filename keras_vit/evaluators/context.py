@@ -24,7 +24,7 @@ class Split:
         multi_label: Whether labels are multi-hot rows.
         names: Path of each image in the order of the batches, or None if there are none.
         class_names: Names of the classes, or None if they are unknown.
-        image_shape: `(H, W, C)` of the images, of which unknown sizes are None; None if nothing is known.
+        image_shape: `(H, W, C)` of the images, with None for unknown sizes; None if nothing is known.
     """
 
     batches: Iterable[dict]

@@ -12,7 +12,7 @@ from keras_vit.evaluators.suite import Suite
 
 
 class Scheduled:
-    """A suite whose evaluators run every so many steps of a training.
+    """A suite whose evaluators run at intervals during training.
 
     Args:
         suite: The evaluators.

@@ -43,7 +43,7 @@ SUBSETS = {"imagenet_a": IMAGENET_A, "imagenet_r": IMAGENET_R}
 
 @dataclasses.dataclass(kw_only=True)
 class Subset(classification.Classification):
-    """Accuracy on a test set that holds only some of the classes, from which alone the model may choose.
+    """Accuracy on a test set that holds only some of the classes; the model chooses among them.
 
     Attributes:
         classes: `"imagenet_a"`, `"imagenet_r"` or class numbers.

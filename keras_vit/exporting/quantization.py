@@ -100,7 +100,7 @@ def convert(
     return converter.convert()
 
 
-def _debugger(converter: Any, spec: tf.TensorSpec, signature: str, images: np.ndarray) -> Any:
+def _debugger(converter: Any, spec: tf.TensorSpec, signature: str, images: np.ndarray | None) -> Any:
     """Return the converter's debugger: only it can keep kinds of operators in float."""
     converter.optimizations = [tf.lite.Optimize.DEFAULT]
     converter.representative_dataset = _calibration(spec, signature, images)
@@ -112,13 +112,15 @@ def _debugger(converter: Any, spec: tf.TensorSpec, signature: str, images: np.nd
     )
 
 
-def _calibration(spec: tf.TensorSpec, signature: str, images: np.ndarray) -> Callable[[], Iterator]:
+def _calibration(spec: tf.TensorSpec, signature: str, images: np.ndarray | None) -> Callable[[], Iterator]:
     """Return the calibration images as the converter takes them."""
     return lambda: ((signature, {spec.name: batch}) for batch in _batches(spec, images))
 
 
-def _batches(spec: tf.TensorSpec, images: np.ndarray) -> Iterator[np.ndarray]:
+def _batches(spec: tf.TensorSpec, images: np.ndarray | None) -> Iterator[np.ndarray]:
     """Yield full batches of the input's type."""
+    if images is None:
+        raise ValueError("calibration_images must be given for precisions with integer activations. Received: None.")
     batch_size = spec.shape[0]
     for start in range(0, len(images), batch_size):
         yield images[np.arange(start, start + batch_size) % len(images)].astype(spec.dtype.as_numpy_dtype)

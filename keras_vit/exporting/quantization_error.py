@@ -51,7 +51,7 @@ def per_layer(reference: str, candidate: str, images: np.ndarray, num_images: in
 def _shared_results(reference: Any, candidate: Any) -> dict[str, tuple[dict, dict]]:
     """Return the last result of each layer that both files have, as tensor details, in the order of the graph."""
     found = {detail["name"]: detail for detail in candidate.get_tensor_details() if _is_real(detail)}
-    shared = {}
+    shared: dict[str, tuple[dict, dict]] = {}
     for detail in reference.get_tensor_details():
         other, layer = found.get(detail["name"]), layer_of(detail["name"])
         if layer and other is not None and _is_real(detail) and np.array_equal(detail["shape"], other["shape"]):

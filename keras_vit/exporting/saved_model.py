@@ -125,10 +125,10 @@ def verify_saved_model(
             raise verify.VerificationError(f"The artifact refuses the image {refused}, which the model takes.")
         _check_labels(answer, artifact.class_names)
         answers.append(answer["probabilities"])
-    expected = np.concatenate(expected)
-    tensors = verify.compare(expected, np.concatenate(tensor_answers), images.labels)
+    probabilities = np.concatenate(expected)
+    tensors = verify.compare(probabilities, np.concatenate(tensor_answers), images.labels)
     verify.check(tensors, tolerance, "The signature serve_tensor")
-    comparison = verify.compare(expected, np.concatenate(answers), images.labels)
+    comparison = verify.compare(probabilities, np.concatenate(answers), images.labels)
     verify.check(comparison, tolerance, "The signature serving_default")
     _check_representations(artifact, model, preprocess, images.contents[:1])
     _check_decoded(artifact, reference, preprocess, images.contents[0], tolerance)
@@ -143,7 +143,13 @@ def _check_labels(answer: dict[str, np.ndarray], class_names: Sequence[str]) -> 
         raise verify.VerificationError("top_k_classes does not name the classes of the largest probabilities.")
 
 
-def _check_decoded(artifact, reference, preprocess, content: bytes, tolerance: verify.Tolerance) -> None:
+def _check_decoded(
+    artifact: SavedModelClassifier,
+    reference: KerasClassifier,
+    preprocess: Callable[[tf.Tensor], tf.Tensor],
+    content: bytes,
+    tolerance: verify.Tolerance,
+) -> None:
     """Require that serve_images answers for a decoded image as for a file of the same pixels."""
     channels = artifact.card.image_shape[-1]
     image = tf.io.decode_image(content, channels=channels, expand_animations=False)
@@ -152,7 +158,12 @@ def _check_decoded(artifact, reference, preprocess, content: bytes, tolerance: v
     verify.check(verify.compare(expected, answer["probabilities"]), tolerance, "The signature serve_images")
 
 
-def _check_representations(artifact, model: keras.Model, preprocess, contents: list[bytes]) -> None:
+def _check_representations(
+    artifact: SavedModelClassifier,
+    model: keras.Model,
+    preprocess: Callable[[tf.Tensor], tf.Tensor],
+    contents: list[bytes],
+) -> None:
     """Require that the extra signatures return what the model computes outside of the exported graph."""
     encoded, images = np.array(contents, object), prepare(contents, preprocess)
     # output -> function of the model that computes it, and inputs of the signatures that return it

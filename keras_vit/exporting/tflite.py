@@ -164,7 +164,14 @@ def convert(
 
 
 @contextlib.contextmanager
-def _graph(model, image_shape, output, batch_size, normalize, features) -> Iterator[tuple[Callable, tf.TensorSpec]]:
+def _graph(
+    model: keras.Model,
+    image_shape: tuple[int, int, int],
+    output: str,
+    batch_size: int,
+    normalize: Callable | None,
+    features: bool,
+) -> Iterator[tuple[Callable, tf.TensorSpec]]:
     """Yield a function that makes converters for the graph, and the graph's input."""
     module = tf.Module()
     module.model_variables = [variable.value for variable in model.variables]
@@ -193,7 +200,7 @@ def _check_features(
     """Require that the features of real images are those of the model, within the rounding of the precision."""
     inputs = tf.constant(images if normalize is None else normalize(images))
     expected = representations.features_function(model)(inputs).numpy()
-    error = float(np.linalg.norm(artifact.features(images) - expected) / max(np.linalg.norm(expected), 1e-6))
+    error = float(np.linalg.norm(artifact.features(images) - expected)) / max(float(np.linalg.norm(expected)), 1e-6)
     limit = FEATURE_TOLERANCES[artifact.card.precision]
     if not error <= limit:
         raise verify.VerificationError(
@@ -214,7 +221,7 @@ def operators(content: bytes) -> collections.Counter:
         code = max(entry.BuiltinCode(), entry.DeprecatedBuiltinCode())
         custom = entry.CustomCode()
         codes.append(f"CUSTOM:{custom.decode()}" if custom else names[code])
-    counts = collections.Counter()
+    counts: collections.Counter = collections.Counter()
     for index in range(root.SubgraphsLength()):
         graph = root.Subgraphs(index)
         counts.update(codes[graph.Operators(i).OpcodeIndex()] for i in range(graph.OperatorsLength()))

@@ -182,9 +182,9 @@ def _write(builder: Any, value: Any) -> int:
     if isinstance(value, np.ndarray):
         return builder.CreateNumpyVector(value)
     if isinstance(value, list):
-        places = [_write(builder, item) for item in value]
-        builder.StartVector(4, len(places), 4)
-        for place in reversed(places):
+        items = [_write(builder, item) for item in value]
+        builder.StartVector(4, len(items), 4)
+        for place in reversed(items):
             builder.PrependUOffsetTRelative(place)
         return builder.EndVector()
     present = {value.numbers[name]: item for name, item in value.values.items() if item is not None}

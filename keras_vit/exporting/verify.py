@@ -137,8 +137,9 @@ def failures(comparison: Comparison, tolerance: Tolerance) -> list[str]:
         problems.append(
             f"the top-1 agreement is {comparison.top1_agreement:.2%}, expected at least {tolerance.top1_agreement:.2%}"
         )
-    if tolerance.accuracy_drop is not None and comparison.accuracy is not None:
-        drop = comparison.reference_accuracy - comparison.accuracy
+    accuracies = comparison.reference_accuracy, comparison.accuracy
+    if tolerance.accuracy_drop is not None and accuracies[0] is not None and accuracies[1] is not None:
+        drop = accuracies[0] - accuracies[1]
         if drop > tolerance.accuracy_drop:
             problems.append(f"the accuracy falls by {drop:.2%}, expected at most {tolerance.accuracy_drop:.2%}")
     return problems

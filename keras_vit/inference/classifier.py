@@ -57,7 +57,7 @@ class Classifier(Protocol):
 
 
 class BaseClassifier:
-    """What classifiers of all formats share.
+    """Common part of the classifiers.
 
     Args:
         path: File or directory of the classifier.

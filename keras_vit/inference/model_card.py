@@ -73,12 +73,12 @@ class ModelCard:
     def to_dict(self) -> dict[str, Any]:
         """Return the card for JSON, without empty fields."""
         content = dataclasses.asdict(self)
-        return {name: value for name, value in content.items() if value not in (None, "", 0, {}) or name in _REQUIRED}
+        return {name: value for name, value in content.items() if value or name in _REQUIRED}
 
     def to_markdown(self) -> str:
         """Return the card as a Markdown table."""
         names = ", ".join(self.class_names[:20]) + (", ..." if len(self.class_names) > 20 else "")
-        rows = {
+        rows: dict[str, object] = {
             "architecture": self.architecture,
             "parameters": f"{self.parameters:,}" if self.parameters else "",
             "input": " x ".join(map(str, self.image_shape)),
@@ -92,7 +92,8 @@ class ModelCard:
         rows |= {f"data: {key}": value for key, value in self.data.items()}
         rows |= {f"measured: {key}": value for key, value in self.metrics.items()}
         rows |= {f"made with: {key}": value for key, value in self.versions.items()}
-        cells = [(_io.one_line(key), _io.one_line(value)) for key, value in rows.items() if value not in (None, "")]
+        cells = [(_io.one_line(key), _io.one_line(value)) for key, value in rows.items() if value is not None]
+        cells = [row for row in cells if row[1]]
         return f"# Model card\n\n{_io.markdown_table(('', ''), cells)}\n"
 
 
@@ -111,8 +112,9 @@ def write(path: str, card: ModelCard, parts: Mapping[str, str]) -> ModelCard:
     Returns:
         The card with the sizes and hashes of the files.
     """
-    files = {name: {"bytes": os.path.getsize(file), "sha256": _io.sha256(file)} for name, file in parts.items()}
-    card = dataclasses.replace(card, files=files, bytes=sum(entry["bytes"] for entry in files.values()))
+    sizes = {name: os.path.getsize(file) for name, file in parts.items()}
+    files = {name: {"bytes": sizes[name], "sha256": _io.sha256(file)} for name, file in parts.items()}
+    card = dataclasses.replace(card, files=files, bytes=sum(sizes.values()))
     _io.write_json(path, card.to_dict())
     return card
 
@@ -163,12 +165,12 @@ def check_signature(path: str, card: ModelCard, shape: Sequence[int | None], dty
     Raises:
         ValueError: If they differ.
     """
-    expected = {
-        "image_shape": list(map(int, shape[1:])),
+    expected: dict[str, object] = {
+        "image_shape": [None if size is None else int(size) for size in shape[1:]],
         "input": str(dtype),
         "class_names": f"{num_classes} names",
     }
-    received = {
+    received: dict[str, object] = {
         "image_shape": list(card.image_shape),
         "input": card.input,
         "class_names": f"{len(card.class_names)} names",

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -25,7 +26,7 @@ class OnnxClassifier(BaseClassifier):
     """
 
     kind = "onnx"
-    features_unavailable = (
+    features_unavailable: str | None = (
         "an ONNX file returns probabilities only; use the directory of the run, or a SavedModel exported from it"
     )
 
@@ -44,7 +45,7 @@ class OnnxClassifier(BaseClassifier):
         )
 
 
-def _open_session(path: str, num_threads: int | None):
+def _open_session(path: str, num_threads: int | None) -> Any:
     try:
         import onnxruntime
     except ImportError as error:

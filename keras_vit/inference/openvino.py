@@ -26,7 +26,7 @@ class OpenVinoClassifier(BaseClassifier):
     """
 
     kind = "openvino"
-    features_unavailable = (
+    features_unavailable: str | None = (
         "an OpenVINO file returns probabilities only; use the directory of the run, or a SavedModel exported from it"
     )
 
@@ -51,7 +51,7 @@ class OpenVinoClassifier(BaseClassifier):
 def _compile(path: str, num_threads: int | None) -> Any:
     openvino = import_openvino()
     # OpenVINO computes in bfloat16 on CPUs that have it, unless told otherwise.
-    config = {"INFERENCE_PRECISION_HINT": "f32", "PERFORMANCE_HINT": "LATENCY"}
+    config: dict[str, Any] = {"INFERENCE_PRECISION_HINT": "f32", "PERFORMANCE_HINT": "LATENCY"}
     if num_threads:
         config["INFERENCE_NUM_THREADS"] = num_threads
     try:
@@ -83,7 +83,7 @@ def _hidden(name: str) -> Iterator[None]:
     """Let imports of a module fail inside the block, unless it was imported before."""
     present = name in sys.modules
     if not present:
-        sys.modules[name] = None
+        sys.modules[name] = None  # type: ignore[assignment]  # what Python documents for this
     try:
         yield
     finally:

@@ -1,4 +1,4 @@
-"""How far attention reaches, in pixels."""
+"""Attention distance, in pixels."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ from keras_vit.layers import EncoderBlock
 
 
 def patch_distances(grid: tuple[int, int], patch: tuple[float, float]) -> np.ndarray:
-    """Returns the Euclidean distances between the centres of all pairs of patches, float32 `[h*w, h*w]`.
+    """Return the Euclidean distances between the centers of all pairs of patches, float32 `[h*w, h*w]`.
 
     Args:
         grid: Rows and columns of patches.
@@ -28,18 +28,18 @@ def patch_distances(grid: tuple[int, int], patch: tuple[float, float]) -> np.nda
 def attention_distance(
     model: keras.Model, images: Any, batch_size: int = 8, normalize: bool = True, progress: bool = False
 ) -> np.ndarray:
-    """Returns the mean distance over which each head of each layer attends, in pixels of the images.
+    """Return the mean distance over which each head of each layer attends, in pixels of the images.
 
     For each patch, the distances to all patches are averaged with its attention weights, then patches and images are
-    averaged. Class token and registers have no place and are left out. Each layer's weights are reduced as they come:
+    averaged. Class token and registers have no position and are left out. Each layer's weights are reduced at once, so
     memory does not grow with the number of images or layers.
 
     Args:
         model: A `VisionTransformer`, or a functional or sequential model with one inside.
         images: `[n, height, width, channels]`, or an iterable of images or batches, read one batch at a time.
-        batch_size: How many images run at a time.
-        normalize: Whether the weights among the patches are divided by their sum, so that the result is a weighted
-            mean. Without it attention to the class token and registers counts as distance 0.
+        batch_size: Number of images per call.
+        normalize: Whether to divide the weights among the patches by their sum, so that the result is a weighted mean.
+            Otherwise attention to the class token and registers counts as distance 0.
         progress: Whether to show a progress bar.
 
     Returns:
@@ -79,7 +79,7 @@ def attention_distance(
 
 
 def _table(tables: dict, recorder: Any, size: tuple[int, int]) -> Any:
-    """Returns the distances for a grid on images of a size, made once."""
+    """Return the distances for a grid on images of a size, computed once."""
     layout = recorder.layout()
     key = (layout.grid, size)
     if key not in tables:
@@ -89,7 +89,7 @@ def _table(tables: dict, recorder: Any, size: tuple[int, int]) -> Any:
 
 
 def _summed_distance(weights: Any, distances: Any, normalize: bool) -> Any:
-    """Returns the mean over queries and the sum over images of the distance, `[H]`."""
+    """Return the distance, averaged over queries and summed over images, `[H]`."""
     patches = distances.shape[0]
     weights = ops.cast(weights[:, :, -patches:, -patches:], "float32")  # [B, H, h*w, h*w]
     reach = ops.einsum("bhnm,nm->bhn", weights, distances)

@@ -1,4 +1,4 @@
-"""What the first layers learned: filters of the patch embedding, and similarity of positions."""
+"""Weights of the first layers: filters of the patch embedding, and similarity of position embeddings."""
 
 import keras
 import numpy as np
@@ -9,18 +9,17 @@ from keras_vit.layers import AddPositionEmbs, PatchEncoder, StdConv2D
 
 
 def embedding_filters(model: keras.Model, k: int = 28) -> np.ndarray:
-    """Returns the principal components of the filters that read the pixels.
+    """Return the principal components of the filters that read the pixels.
 
     These are the patch embedding's filters in a Vision Transformer, and the first convolution's in a hybrid or a BiT,
     whose patch embedding reads features instead.
 
     Args:
         model: A `VisionTransformer` or `BiTResNet`, or a model with one inside.
-        k: How many components; fewer are returned where the filters have fewer dimensions.
+        k: Number of components; fewer if the filters have fewer dimensions.
 
     Returns:
-        float32 `[k, height, width, channels]`, orthonormal, the strongest first. The sign is chosen so that the largest
-        value of each is positive.
+        float32 `[k, height, width, channels]`, orthonormal, the strongest first. The largest value of each is positive.
 
     References:
         - [An Image is Worth 16x16 Words](https://arxiv.org/abs/2010.11929), figure 7 (left)
@@ -45,14 +44,14 @@ def _first_layer(model: keras.Model) -> keras.layers.Layer:
 
 
 def position_similarity(model: keras.Model, layer: int = 0) -> np.ndarray:
-    """Returns how similar the position embeddings are to each other: the cosine of each pair.
+    """Return the cosine similarity of each pair of position embeddings.
 
     Args:
         model: A `VisionTransformer`, or a model with one inside.
-        layer: Which table, for models with one for every layer.
+        layer: Index of the table, for models with one per layer.
 
     Returns:
-        float32 `[h, w, h, w]`: the map `[y, x]` compares the patch in row y and column x with all.
+        float32 `[h, w, h, w]`: the map `[y, x]` compares the patch in row y and column x with all patches.
 
     Raises:
         ValueError: If the model adds no position embeddings to the patches, or has no table `layer`.
@@ -68,7 +67,7 @@ def position_similarity(model: keras.Model, layer: int = 0) -> np.ndarray:
         )
     if not 0 <= layer < len(layers):
         raise ValueError(
-            f"`layer` must be in 0..{len(layers) - 1}: so many tables there are. Received: layer={layer!r}."
+            f"`layer` must be in 0..{len(layers) - 1}, the model's position tables. Received: layer={layer!r}."
         )
     table = _layer_walk.to_numpy(layers[layer].table())[0].astype(np.float64)  # [h, w, D]
     table = table / np.maximum(np.linalg.norm(table, axis=-1, keepdims=True), 1e-12)

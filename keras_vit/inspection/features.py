@@ -1,4 +1,4 @@
-"""Features of every block, and how similar those of two models are."""
+"""Features of every block, and their similarity between two models."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -12,27 +12,26 @@ from keras_vit.inspection._progress import Progress
 from keras_vit.layers import BiTStage, EncoderBlock, ResNetStage
 
 _BLOCKS = (EncoderBlock, ResNetStage, BiTStage)
-_SMALLEST_BATCH = 4  # for which the unbiased estimate is defined
+_SMALLEST_BATCH = 4  # the unbiased estimate is undefined below
 
 
 def layer_features(
     model: keras.Model, images: Any, layers: Sequence[str] | None = None, batch_size: int = 32
 ) -> dict[str, np.ndarray]:
-    """Returns the output of every block by its name, for transfer and comparison.
+    """Return the output of every block by its name.
 
     Args:
         model: Any functional or sequential model.
         images: `[B, height, width, channels]`, as the model takes them.
-        layers: Names of layers, such as `["encoder_norm", "pre_logits"]`; None for all encoder blocks and
-            ResNet stages.
-        batch_size: How many images run at a time. The result holds the features of all.
+        layers: Names of layers, such as `["encoder_norm", "pre_logits"]`; None for all encoder blocks and ResNet
+            stages.
+        batch_size: Number of images per call. The result holds the features of all.
 
     Returns:
-        Layer name to float32 `[B, N, D]` for encoder blocks, `[B, h, w, C]` for ResNet stages, in the order in which
-        they run.
+        Layer name to float32 `[B, N, D]` for encoder blocks, `[B, h, w, C]` for ResNet stages, in execution order.
 
     Raises:
-        ValueError: If there is no layer of a name.
+        ValueError: If there is no layer of that name.
     """
     images = _layer_walk.check_images(model, images)
     parts: dict[str, list[np.ndarray]] = {}
@@ -63,14 +62,14 @@ def _features(model: keras.Model, images: np.ndarray, layers: Sequence[str] | No
 
 
 def cka(x: np.ndarray, y: np.ndarray, unbiased: bool = False) -> float:
-    """Returns the linear centred kernel alignment of two sets of features of the same examples.
+    """Return the linear centered kernel alignment (CKA) of two sets of features of the same examples.
 
     It is 1 for features that differ by rotation and scale, and near 0 for unrelated ones.
 
     Args:
         x: `[n, ...]`, flattened to `[n, features]`.
-        y: `[n, ...]`, of any other number of features.
-        unbiased: Whether to use the estimate that does not grow as n falls below the number of features; it may be
+        y: `[n, ...]`, with any number of features.
+        unbiased: Whether to use the estimate that does not grow when n is below the number of features. It may be
             slightly negative.
 
     Raises:
@@ -90,7 +89,7 @@ def cka(x: np.ndarray, y: np.ndarray, unbiased: bool = False) -> float:
 
 
 class LayerSimilarity(NamedTuple):
-    """How similar the layers of two models are.
+    """Similarity of the layers of two models.
 
     Attributes:
         values: CKA of each pair, float32 `[layers, other layers]`.
@@ -111,15 +110,15 @@ def layer_similarity(
     batch_size: int = 64,
     progress: bool = False,
 ) -> LayerSimilarity:
-    """Returns the CKA of each pair of blocks of two models, estimated batch by batch in bounded memory.
+    """Return the CKA of each pair of blocks of two models, estimated batch by batch in bounded memory.
 
     Args:
         model: Any functional or sequential model with blocks.
-        other: The model to compare it with; the same one shows how its layers resemble each other.
+        other: The model to compare it with. It may be the same.
         images: An array, or an iterable of images or batches, as the first model takes them.
-        other_images: The same pictures as the second model takes them; None where both take the same.
-        batch_size: How many images are compared with each other. The estimate is unbiased whatever it is; more are less
-            noisy. At least 4; a last batch of fewer is left out.
+        other_images: The same images as the second model takes them; None if both take the same.
+        batch_size: Number of images that are compared with each other, at least 4. The estimate is unbiased, and less
+            noisy for larger batches. A smaller last batch is left out.
         progress: Whether to show a progress bar.
 
     Raises:
@@ -140,7 +139,7 @@ def layer_similarity(
         for batch, other_batch in pairs:
             if len(batch) != len(other_batch):
                 raise ValueError(
-                    f"`images` and `other_images` must hold the same pictures in the same batches. Received: "
+                    f"`images` and `other_images` must hold the same images in the same batches. Received: "
                     f"batches of {len(batch)} and {len(other_batch)}."
                 )
             if len(batch) < _SMALLEST_BATCH:
@@ -167,15 +166,15 @@ def layer_similarity(
 
 
 def _gram(features: np.ndarray) -> np.ndarray:
-    """Returns the products of all pairs of examples, float64 `[n, n]`."""
+    """Return the products of all pairs of examples, float64 `[n, n]`."""
     flat = np.asarray(features, np.float64).reshape(len(features), -1)
-    flat = flat - flat.mean(axis=0)  # changes no result, and keeps large means from costing digits
+    flat = flat - flat.mean(axis=0)  # changes no result, but keeps precision if means are large
     return flat @ flat.T
 
 
 def _hsic(k: np.ndarray, other: np.ndarray) -> float:
-    centre = np.eye(len(k)) - 1.0 / len(k)
-    return float(np.sum((centre @ k @ centre) * other))
+    center = np.eye(len(k)) - 1.0 / len(k)
+    return float(np.sum((center @ k @ center) * other))
 
 
 def _unbiased_hsic(k: np.ndarray, other: np.ndarray) -> float:

@@ -1,4 +1,4 @@
-"""Which parts of an image a classifier needs, found by covering them: works with anything that predicts."""
+"""Occlusion: which parts of an image a classifier needs. Works with anything that predicts."""
 
 from collections.abc import Callable
 from typing import Any
@@ -16,20 +16,20 @@ def occlusion_sensitivity(
     fill: float = 0.0,
     batch_size: int = 16,
 ) -> np.ndarray:
-    """Returns how much a class's score falls when a part of the image is covered.
+    """Return how much the score of a class drops when a part of the image is covered.
 
-    Needs predictions only, and so works with exported models and with networks without attention.
+    It needs only predictions, so it works with exported models and with models without attention.
 
     Args:
-        predict: Takes images `[B, height, width, channels]`, returns scores or probabilities `[B, classes]`.
+        predict: Function from images `[B, height, width, channels]` to scores or probabilities `[B, classes]`.
         image: `[height, width, channels]`, as `predict` takes it.
-        class_index: The class; None for the likeliest.
-        grid: Into how many rows and columns of parts the image is divided.
-        fill: Value of what is covered, in the image's range; 0 is grey for images in [-1, 1].
-        batch_size: How many images are predicted at a time.
+        class_index: Class number; None for the most likely class.
+        grid: Rows and columns of parts that the image is divided into.
+        fill: Value of the covered pixels; 0 is gray for images in [-1, 1].
+        batch_size: Number of images per call.
 
     Returns:
-        float32 `[rows, columns]`: the fall of the score, negative where covering the part raises it.
+        float32 `[rows, columns]`: the drop of the score, negative if covering the part raises it.
 
     References:
         - [Visualizing and Understanding Convolutional Networks](https://arxiv.org/abs/1311.2901), section 4.2

@@ -1,4 +1,4 @@
-"""Which token is which: the grid of the patches, what stands before them, and what the output reads."""
+"""Layout of the tokens: prefix tokens, the grid of the patches, and the tokens that the output reads."""
 
 import dataclasses
 from typing import Any
@@ -16,9 +16,9 @@ class TokenLayout:
 
     Attributes:
         grid: Rows and columns of the patches.
-        num_prefix_tokens: How many tokens stand before them (class token, distillation token, registers).
-        reads: What the output is made of: `"tokens"`, `"patches"` (their mean) or `"probe"` (attention pooling).
-        read_tokens: Positions of the tokens that are read, where `reads` is `"tokens"`.
+        num_prefix_tokens: Number of tokens before the patches (class token, distillation token, registers).
+        reads: Input of the head: `"tokens"`, `"patches"` (their mean) or `"probe"` (attention pooling).
+        read_tokens: Positions of the tokens that are read, if `reads` is `"tokens"`.
     """
 
     grid: tuple[int, int]
@@ -27,17 +27,16 @@ class TokenLayout:
     read_tokens: tuple[int, ...] = ()
 
     def to_grid(self, weights: np.ndarray) -> np.ndarray:
-        """Returns the patches' part of `[..., N]` as `[..., h, w]`."""
+        """Return the patches' part of `[..., N]` as `[..., h, w]`."""
         patches = weights[..., self.num_prefix_tokens :]
         return patches.reshape(*weights.shape[:-1], *self.grid)
 
     def output_row(self, matrix: np.ndarray, probe: np.ndarray | None = None) -> np.ndarray:
-        """Returns what the output draws from each token, `[..., N]`, given what each token draws, `[..., N, N]`.
+        """Return how much the output takes from each token, `[..., N]`.
 
         Args:
-            matrix: Weights whose row n says what token n is made of.
-            probe: Weights of the attention pooling, `[B, N]`, to go through; without them the patches' rows are
-                averaged.
+            matrix: `[..., N, N]`: row n holds how much token n takes from each token.
+            probe: Weights of the attention pooling, `[B, N]`; None averages the patches' rows.
         """
         if self.reads == TOKENS:
             return matrix[..., list(self.read_tokens), :].mean(axis=-2)
@@ -60,7 +59,7 @@ class LayoutRecorder:
         self._reads: list[Any] = []
 
     def see(self, layer: Any, inputs: Any, output: Any) -> None:
-        """Takes note of a layer that ran."""
+        """Record a layer that ran."""
         if isinstance(layer, PatchEncoder):
             shape, patch = inputs.shape, layer.patch_size
             self.grid = (int(shape[1]) // patch[0], int(shape[2]) // patch[1])
@@ -70,15 +69,15 @@ class LayoutRecorder:
             self._reads.append(PROBE if isinstance(layer, MAPHead) else PATCHES)
 
     def layout(self) -> TokenLayout:
-        """Returns the layout of the model that ran.
+        """Return the layout of the model that ran.
 
         Raises:
             ValueError: If there was no patch embedding or no encoder block.
         """
         if self.grid is None or self.length is None:
             raise ValueError(
-                "No patch embedding with encoder blocks behind it was found, and so no attention to look at. Pass a "
-                "VisionTransformer or a model made of one."
+                "The model has no patch embedding that encoder blocks follow, so it has no attention. Pass a "
+                "VisionTransformer or a model that contains one."
             )
         prefix = self.length - self.grid[0] * self.grid[1]
         tokens = tuple(sorted(index for index in self._reads if isinstance(index, int)))

@@ -136,10 +136,9 @@ class Client:
     def _run_rest(self, signature: str, inputs: Mapping[str, Any], timeout: float) -> dict[str, np.ndarray]:
         columns = {name: _to_json(value) for name, value in inputs.items()}
         version = f"/versions/{self.version}" if self.version is not None else ""
+        body = json.dumps({"signature_name": signature, "inputs": columns}).encode()
         request = urllib.request.Request(
-            f"{self._rest}/v1/models/{self.model}{version}:predict",
-            json.dumps({"signature_name": signature, "inputs": columns}).encode(),
-            {"Content-Type": "application/json"},
+            f"{self._rest}/v1/models/{self.model}{version}:predict", body, {"Content-Type": "application/json"}
         )
         try:
             with urllib.request.urlopen(request, timeout=timeout) as response:
@@ -155,7 +154,7 @@ class Client:
             if isinstance(error.reason, TimeoutError):
                 raise TimeoutError(f"No answer within {timeout:.1f} s") from error
             if isinstance(error.reason, BrokenPipeError):  # sent again it would break again
-                message = f"The server closed the connection while it was sent {len(request.data)} bytes. Send less."
+                message = f"The server closed the connection while it was sent {len(body)} bytes. Send less."
                 raise RequestError(message, 413) from error
             raise ConnectionError(str(error.reason)) from error
         except http.client.HTTPException as error:

@@ -128,8 +128,11 @@ def memory(model_bytes: int, max_batch_size: int) -> tuple[int, int]:
         max_batch_size: Images in the largest batch.
     """
     model = model_bytes / _MIB
-    request, limit = 512 + 1.5 * model, 1024 + 3 * model + 64 * max_batch_size
-    return tuple(256 * -(-int(size) // 256) for size in (request, limit))
+    return _round_up(512 + 1.5 * model), _round_up(1024 + 3 * model + 64 * max_batch_size)
+
+
+def _round_up(mebibytes: float) -> int:
+    return 256 * -(-int(mebibytes) // 256)
 
 
 def _arguments(folder: str, indent: int) -> str:

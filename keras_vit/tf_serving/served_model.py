@@ -35,13 +35,12 @@ class ServedModel:
         self._current: tuple[int, SavedModelClassifier] | None = None
         self._failed: dict[int, object] = {}  # version -> its files when loading failed
         self.reload()
-        if self._current is None:
-            raise FileNotFoundError(f"Expected a version of the model that can be loaded, as {base}/1. There is none.")
+        self._served()
 
     @property
     def version(self) -> int:
         """Version that is served."""
-        return self._current[0]
+        return self._served()[0]
 
     @property
     def busy(self) -> bool:
@@ -65,6 +64,13 @@ class ServedModel:
                 self._replace(version, artifact)
                 return True
         return False
+
+    def _served(self) -> tuple[int, SavedModelClassifier]:
+        if self._current is None:
+            raise FileNotFoundError(
+                f"Expected a version of the model that can be loaded, as {self.base}/1. There is none."
+            )
+        return self._current
 
     def _load(self, version: int) -> SavedModelClassifier | None:
         path = os.path.join(self.base, str(version))
@@ -108,7 +114,7 @@ class ServedModel:
             RequestError: If the name or version is not served.
         """
         with self._lock:
-            current, artifact = self._current
+            current, artifact = self._served()
             if name != self.name or version not in (None, current):
                 wanted = name if version is None else f"{name} version {version}"
                 served = f"{self.name} version {current}"

@@ -22,6 +22,7 @@ def check(path, name, **arguments):
     return model
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("prefix", ["", "opt/target/", "params/", "img/", "params/img/"])
 def test_prefixes_and_what_lies_beside_them(prefix, tmp_path):
     tensors = {prefix + name: value for name, value in files.tensors_of("vit_token_legacy").items()}
@@ -108,6 +109,7 @@ def test_inlined_attention_pooling_of_legacy_names(tmp_path):
     assert set(np.load(save_checkpoint(model, tmp_path / "out.npz", format="big_vision")).files) == set(tensors)
 
 
+@pytest.mark.slow
 def test_stacked_and_flat_blocks_are_the_same(tmp_path):
     flat = files.tensors_of("bv_tok")
     stacked = {name: value for name, value in flat.items() if "encoderblock_" not in name}
@@ -292,6 +294,7 @@ def test_keras_files(tmp_path):
     assert report.reset and any("resized from 4 to 6" in note for note in report.notes)
 
 
+@pytest.mark.slow
 def test_every_variable_of_keras_files_is_named(tmp_path):
     kinds = [
         keras_vit.BiTResNet((1, 2), image_size=32, classes=3),

@@ -39,6 +39,7 @@ FILES = {
     "grey": pictures.encode(pictures.smooth(), "PNG", "L"),
     "bmp": pictures.encode(pictures.smooth(), "BMP"),
     "bmp with alpha": pictures.encode(RGBA, "BMP"),
+    "webp with alpha": pictures.encode(RGBA, "WEBP", lossless=True),
     "lossless webp": pictures.encode(pictures.smooth(), "WEBP", lossless=True),
     "animated gif": pictures.encode(
         Image.fromarray(pictures.smooth()).convert("P"),

@@ -44,6 +44,7 @@ def train(source, batch_size, steps, pp="decode(channels=1)|resize(4)", **argume
     return list(batches.take(steps).as_numpy_iterator())
 
 
+@pytest.mark.slow
 def test_every_epoch_has_every_example_once_in_a_new_order(source):
     seen = [number for batch in train(source, 10, 20) for number in numbers(batch)]
     first, second = seen[:PRIME], seen[PRIME : 2 * PRIME]
@@ -57,6 +58,7 @@ def test_labels_belong_to_their_images(source):
     assert batch["label"].dtype == np.int32 and batch["image"].dtype == np.uint8
 
 
+@pytest.mark.slow
 def test_a_batch_depends_on_seed_and_step_only(source):
     pp = "decode|resize(6)|random_crop(4)|color_jitter(0.3)|flip_lr"
     whole = train(source, 12, 20, pp, seed=5, mixup=0.2)

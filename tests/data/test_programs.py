@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 
 from keras_vit import data
-from keras_vit.data import check
+from keras_vit.data import audit
 from tests.data import pictures
 from tests.programs import call
 
@@ -40,7 +40,7 @@ def test_check_data(folder, tmp_path, capsys):
     assert results["splits"]["all"]["heights"] == [20, 25, 30]
     assert list(results["unreadable"]) == [f"{folder}/cat/bad.jpg"]
     assert results["in_several_splits"] == []
-    (pair,) = results["same_picture_other_class"]
+    (pair,) = results["same_image_other_class"]
     assert sorted(pair) == [f"all: {folder}/cat/1.png", f"all: {folder}/dog/copy.png"]
     drawn = tf.io.decode_png(sheet.read_bytes())
     assert [len(row) for row in results["sheet"]] == [4, 4, 2] and set(results["sheet"][0]) <= {"cat", "dog", "eel"}
@@ -64,11 +64,11 @@ def test_check_data_without_problems(capsys):
 
 def test_duplicates_and_sheets():
     source = data.open_source("digits", "test[:9]")
-    found = check.look(source)
+    found = audit.audit(source)
     assert [picture.classes for picture in found] == [(int(label),) for label in source.labels()]
-    groups = check.duplicates({"a": found, "b": found[:2]})
+    groups = audit.duplicates({"a": found, "b": found[:2]})
     assert len(groups) == 2 and {split for split, _ in groups[0]} == {"a", "b"}
-    png, rows = check.contact_sheet(source, "resize(8)|value_range(0, 1)|random_crop(8)", count=4)
+    png, rows = audit.contact_sheet(source, "resize(8)|value_range(0, 1)|random_crop(8)", count=4)
     batch = next(iter(data.train_batches(source, "resize(8)", 4)))
     assert sum(rows, []) == [source.class_names[label] for label in batch["label"].numpy()]
     sheet = tf.io.decode_png(png)

@@ -251,7 +251,7 @@ def test_fashion_mnist_knows_its_classes(idx_folder):
         (lambda content: b"", ["not an IDX file", "empty file"]),
         (lambda content: b"<html>" + content, ["not an IDX file", "3c 68"]),
         (lambda content: b"\0\0\x08\x01\xff\xff\xff\xff" + content[8:], ["damaged or incomplete", "4,294,967,303"]),
-        (lambda content: idx(np.zeros(19)), ["one label an image", "20", "19"]),
+        (lambda content: idx(np.zeros(19)), ["one label per image", "20", "19"]),
     ],
 )
 def test_idx_errors(idx_folder, change, words):
@@ -344,10 +344,10 @@ def test_a_class_may_be_called_test(tmp_path):
 def test_folder_errors(tmp_path):
     with pytest.raises(FileNotFoundError, match="no folder.*none"):
         data.open_source(f"folder:{tmp_path}/none")
-    with pytest.raises(ValueError, match="one sub-folder a class.*nothing"):
+    with pytest.raises(ValueError, match="one subfolder per class.*nothing"):
         data.open_source(f"folder:{tmp_path}")
     (tmp_path / "a.jpg").write_bytes(b"")
-    with pytest.raises(ValueError, match=r"without sub-folders.*a\.jpg"):
+    with pytest.raises(ValueError, match=r"without subfolders.*a\.jpg"):
         data.open_source(f"folder:{tmp_path}")
     root = pictures.folder(tmp_path / "p")
     (tmp_path / "p" / "fox").mkdir()
@@ -426,7 +426,7 @@ def test_json_lines(tmp_path):
     [
         ("a.csv", "file,label\n1,2\n", ["name the columns 'path' and 'label'", "file, label"]),
         ("a.csv", "", ["an empty file"]),
-        ("a.csv", "path,label\n", ["lists no picture"]),
+        ("a.csv", "path,label\n", ["lists no image"]),
         ("a.csv", "path,label\na.jpg,\n", ["Line 2", "path and a label"]),
         ("a.csv", "path,label,split\na.jpg,x,train\nb.jpg,x,\n", ["Line 3", "split"]),
         ("a.csv", "path,label\na.jpg,3\nb.jpg,99999999999\n", ["line 3", "99999999999"]),

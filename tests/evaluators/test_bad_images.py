@@ -42,6 +42,7 @@ def program(name, *arguments, **environment):
     return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=240)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("arguments", [(), (KNN,)])
 def test_evaluate_names_the_image_and_ends(arguments, strict):
     run, broken = strict
@@ -52,6 +53,7 @@ def test_evaluate_names_the_image_and_ends(arguments, strict):
     assert not done.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("arguments", [(), (KNN,)])
 def test_the_recipe_says_that_it_is_left_out(arguments, lenient, capsys):
     assert programs.call("train.evaluate", f"--model={lenient}", "--json", *arguments) == 0
@@ -59,6 +61,7 @@ def test_the_recipe_says_that_it_is_left_out(arguments, lenient, capsys):
     assert "k1" in found["knn"] if arguments else found["examples"] == 11
 
 
+@pytest.mark.slow
 def test_a_flag_changes_it(strict, lenient, capsys):
     run, broken = strict
     assert programs.call("train.evaluate", f"--model={run}", "--json", "--on_bad_image=skip") == 0
@@ -67,6 +70,7 @@ def test_a_flag_changes_it(strict, lenient, capsys):
         programs.call("train.evaluate", f"--model={lenient}", "--on_bad_image=error", KNN)
 
 
+@pytest.mark.slow
 def test_evaluators_during_training_leave_it_out(strict, tmp_path, monkeypatch):
     directory = strict[0].parent / "images"
     (broken,) = folders.write_images(tmp_path / "images", damaged=("train",))

@@ -100,6 +100,7 @@ def test_markdown_without_evaluators(run, capsys):
         call("train.evaluate", f"--model={run}", "--markdown", "--json")
 
 
+@pytest.mark.slow
 def test_what_a_file_cannot_give_is_listed(run, tflite_file, capsys):
     arguments = (f"--model={run}", f"--artifact={tflite_file}", *EVALUATORS[:2])
     code, text = evaluate(capsys, *arguments, "--json")
@@ -119,6 +120,7 @@ def test_what_a_file_cannot_give_is_listed(run, tflite_file, capsys):
     assert text.splitlines()[-1].startswith(f"- knn was not measured: {reason}")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", ["float32", "uint8"])
 def test_a_file_with_features_is_measured_as_the_model(form, run, tmp_path, capsys):
     arguments = (f"--output={tmp_path / 'digits.tflite'}", "--features", f"--input={form}", "--num_images=8")

@@ -16,6 +16,7 @@ def convert(*argv, **options):
     return programs.call("export.convert_checkpoint", *argv, **options)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name,format,target",
     [

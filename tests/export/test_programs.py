@@ -107,6 +107,7 @@ def test_benchmark_measures_interchange_files(interchange_file, capfd):
     assert 0 < row["p50_ms"] <= row["p99_ms"]
 
 
+@pytest.mark.slow
 def test_verify_agrees_and_differs(run, served, tflite_file, tmp_path, capsys):
     for path in (served, tflite_file):
         assert call("export.verify", f"--model={run[0]}", f"--artifact={path}", "--num_images=40") == 0
@@ -210,6 +211,7 @@ def test_a_second_export_takes_the_next_version(run, served):
     assert sorted(os.listdir(served)) == ["1", "deployment"]
 
 
+@pytest.mark.slow
 def test_the_server_finds_its_warm_up_and_configuration(served):
     artifact = open_artifact(str(served))
     replayed = warmup.replay(artifact)
@@ -229,6 +231,7 @@ def test_the_card_tells_where_the_artifact_comes_from(served):
     assert len(card.model_sha256) == 64
 
 
+@pytest.mark.slow
 def test_pixels_in(run, tmp_path):
     path = tmp_path / "pixels.tflite"
     assert call("export.tflite", f"--model={run[0]}", f"--output={path}", "--input=uint8", "--num_images=8") == 0

@@ -4,6 +4,7 @@ import struct
 import zlib
 
 import numpy as np
+import pytest
 import tensorflow as tf
 
 from keras_vit.data import preprocess
@@ -57,6 +58,7 @@ def check_answers(contents):
     return valid
 
 
+@pytest.mark.slow
 def test_ten_thousand_mutated_pictures():
     rng = np.random.default_rng(0)
     whole = originals()

@@ -185,6 +185,7 @@ def test_unknown_signatures_and_inputs_are_refused(exported):
         exported[1].run("serve_tensor", {"x": 0})
 
 
+@pytest.mark.slow
 def test_the_next_version_is_free_and_none_is_overwritten(tmp_path):
     (tmp_path / "7").mkdir()
     model = small.model()

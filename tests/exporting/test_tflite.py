@@ -71,6 +71,7 @@ def test_signature_has_names_and_a_fixed_batch(tmp_path):
     assert TFLiteClassifier(path).predict(prepared(6)).shape == (6, 7)  # one full batch, one padded
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "network",
     [
@@ -105,6 +106,7 @@ def test_gelu_is_one_operator_and_weights_are_standardised_beforehand(tmp_path):
     assert counts["SQRT"] == 0
 
 
+@pytest.mark.slow
 def test_sigmoid_outputs(tmp_path):
     model = small.model()
     export(model, tmp_path / "model.tflite", output="sigmoid")
@@ -183,6 +185,7 @@ def test_int8_keeps_sensitive_operators_in_float(tmp_path):
         assert types[name] == {"FLOAT32"}, name
 
 
+@pytest.mark.slow
 def test_int16_activations(tmp_path):
     path = tmp_path / "model.tflite"
     comparison = integer_export("int16x8", small.model(), path)
@@ -320,6 +323,7 @@ def test_features_beside_the_answers(precision, error, tmp_path):
         without.features(prepared())
 
 
+@pytest.mark.slow
 def test_a_file_with_features_is_a_classifier_to_whoever_takes_its_first_graph(tmp_path):
     path = tmp_path / "both.tflite"
     export(small.model(), path, features=True)
@@ -330,6 +334,7 @@ def test_a_file_with_features_is_a_classifier_to_whoever_takes_its_first_graph(t
     assert tflite_metadata.labels_of(path.read_bytes()) == list(small.CLASS_NAMES)
 
 
+@pytest.mark.slow
 def test_the_weights_are_shared(tmp_path):
     model = small.model(hidden_size=128, mlp_dim=512)
     sizes = [
@@ -344,6 +349,7 @@ def test_integer_files_have_no_features(tmp_path):
         export(small.model(), tmp_path / "a.tflite", precision="int8", calibration=small.images(), features=True)
 
 
+@pytest.mark.slow
 def test_wrong_features_are_not_written(tmp_path, monkeypatch):
     monkeypatch.setattr(TFLiteClassifier, "features", lambda self, images: np.zeros((6, 16)))
     with pytest.raises(verify.VerificationError, match=r"The features differ from the model's by 1\.0e\+00"):

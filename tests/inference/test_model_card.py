@@ -33,6 +33,7 @@ def copied(exported, tmp_path):
     return tmp_path / "coll.tflite"
 
 
+@pytest.mark.slow
 def test_two_formats_of_one_name_keep_their_own_cards(exported):
     pixels = np.random.default_rng(0).integers(0, 256, (4, 8, 8, 1), np.uint8)
     before = open_artifact(str(exported / "coll.tflite")).predict(pixels)
@@ -46,6 +47,7 @@ def test_two_formats_of_one_name_keep_their_own_cards(exported):
     assert open_artifact(str(exported / "coll.xml")).card.input == "float32"
 
 
+@pytest.mark.slow
 def test_the_card_of_another_artifact_is_refused(copied, exported):
     other = copied.with_name("other.tflite")
     arguments = (f"--model={exported / 'run'}", "--num_images=8")
@@ -109,6 +111,7 @@ def test_an_artifact_may_be_renamed_together_with_its_card(copied):
     assert open_artifact(renamed).class_names == tuple(map(str, range(10)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("damage", ["flip", "cut", "missing"])
 def test_a_torn_saved_model_is_refused(served, tmp_path, damage):
     shutil.copytree(served[1] / "1", tmp_path / "1")

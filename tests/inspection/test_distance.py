@@ -77,6 +77,7 @@ def test_images_of_several_sizes():
     np.testing.assert_allclose(inspection.attention_distance(model, images), expected, rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_memory_does_not_grow_with_the_images():
     model, held = small.model(image_size=64), []
 

@@ -129,8 +129,8 @@ def test_mosaic():
 
 def test_pictures_as_files():
     large = np.zeros((300, 20, 3), "uint8")
-    assert plots.encode_picture(large).startswith(b"\xff\xd8\xff")
-    assert plots.encode_picture(PICTURE).startswith(b"\x89PNG")
+    assert plots.encode_image(large).startswith(b"\xff\xd8\xff")
+    assert plots.encode_image(PICTURE).startswith(b"\x89PNG")
 
 
 def test_without_matplotlib(monkeypatch):

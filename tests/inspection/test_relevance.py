@@ -119,6 +119,7 @@ def test_errors():
 @pytest.mark.slow
 @pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="compares another backend with TensorFlow")
 def test_jax_gives_the_same(tmp_path):
+    pytest.importorskip("jax")
     code = (
         "import numpy as np; from keras_vit import inspection; from tests.inspection import small; import sys\n"
         "model, images = small.model(pooling='map'), small.images()\n"

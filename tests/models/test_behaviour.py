@@ -16,7 +16,7 @@ def run(model, images, **arguments):
 
 
 @pytest.mark.parametrize("policy", ["float32", pytest.param("mixed_bfloat16", marks=pytest.mark.slow)])
-@pytest.mark.parametrize("name", list(variants.VARIANTS))
+@pytest.mark.parametrize("name", variants.CASES)
 def test_gradient_reaches_every_variable_and_a_second_step_does_not_retrace(name, policy):
     model = variants.make(name, policy)
     images = variants.images(model)
@@ -58,6 +58,7 @@ def gradients_with_given_seeds(model, images):
     return loss, tape.gradient(loss, [variable.value for variable in model.trainable_variables])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("compiled", [False, True])
 def test_rematerialisation_changes_no_gradient(compiled):
     """Recomputed activations see the same dropout: gradients agree to the rounding of another order of sums."""
@@ -210,6 +211,7 @@ def test_four_channels_are_possible():
     assert model.get_layer("embedding").kernel.shape == (4, 4, 4, 16)
 
 
+@pytest.mark.slow
 def test_fit_works_out_of_the_box():
     model = variants.make("token")
     model.compile("adam", keras.losses.SparseCategoricalCrossentropy(from_logits=True), metrics=["accuracy"])

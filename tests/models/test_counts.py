@@ -24,6 +24,7 @@ COUNTS = {
 LARGE = ("ViT-L", "ViT-H", "R50+ViT-L")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in COUNTS if not name.startswith(LARGE)])
 def test_parameter_count_is_the_published_one(name):
     assert keras_vit.create_model(name).count_params() == COUNTS[name]

@@ -18,7 +18,7 @@ def run(model, images):
 
 
 @pytest.mark.parametrize("policy", ["float32", *(pytest.param(p, marks=pytest.mark.slow) for p in POLICIES[1:])])
-@pytest.mark.parametrize("name", list(variants.VARIANTS))
+@pytest.mark.parametrize("name", variants.CASES)
 def test_saved_and_cloned_models_give_the_same_output(name, policy, tmp_path):
     model = variants.make(name, policy)
     images = variants.images(model)
@@ -43,12 +43,13 @@ def test_saved_and_cloned_models_give_the_same_output(name, policy, tmp_path):
     np.testing.assert_allclose(run(clone, images), expected, rtol=tolerance, atol=tolerance)
 
 
-@pytest.mark.parametrize("name", list(variants.VARIANTS))
+@pytest.mark.parametrize("name", variants.CASES)
 def test_configuration_is_json(name):
     config = variants.make(name).get_config()
     assert json.loads(json.dumps(config)) == config
 
 
+@pytest.mark.slow
 def test_another_process_loads_the_file(tmp_path):
     models = {
         name: variants.make(name, policy) for name, policy in zip(("hybrid", "bit", "map"), POLICIES, strict=True)

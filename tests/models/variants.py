@@ -1,6 +1,7 @@
 """Small models, one for each thing that a model can be told to do."""
 
 import numpy as np
+import pytest
 
 from keras_vit import BiTResNet, VisionTransformer
 
@@ -39,6 +40,10 @@ VARIANTS = {
     "hybrid_timm": {"resnet_blocks": (1,), "patch_size": 2, "resnet_numerics": "timm"},
     "bit": None,
 }
+
+# For tests that take long with every variant: the fast tests take some of each kind, the slow tests the others.
+QUICK = ("token", "map", "relative", "every_layer", "hybrid", "bit")
+CASES = [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in VARIANTS]
 
 
 def make(name, dtype="float32", **arguments):

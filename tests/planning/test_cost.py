@@ -48,7 +48,7 @@ def test_operations_of_a_pretraining_are_the_papers(name, epochs):
     assert flops == pytest.approx(EXAFLOPS[name, epochs] * 1e18, rel=tolerance)
 
 
-@pytest.mark.parametrize("name", variants.VARIANTS)
+@pytest.mark.parametrize("name", variants.CASES)
 def test_built_models_have_the_counted_weights_and_operations(name):
     size = {"image_size": 224} if "image_size" in (variants.VARIANTS[name] or {}) else {}
     model = variants.make(name, **size)

@@ -92,6 +92,7 @@ def test_a_recipe_for_data_of_your_own_names_what_is_missing(name, arguments, no
         programs.call("train.plan", f"--config={toy.CONFIGS / name}.py:{arguments}")
 
 
+@pytest.mark.slow
 def test_every_task_of_vtab_is_planned_without_its_data(no_data, capsys):
     found = {}
     for task in vtab.TASKS:
@@ -206,6 +207,7 @@ def test_vtab_stops_with_a_run_that_was_asked_to_stop(monkeypatch, tmp_path):
         vtab_program.main([])
 
 
+@pytest.mark.slow
 def test_vtab_ends_at_a_mistake_that_every_run_would_make(monkeypatch, tmp_path):
     vtab_program = programs.load("train.vtab")
     monkeypatch.setattr(vtab_program.data, "open_source", lambda spec, split: None)

@@ -154,6 +154,7 @@ def test_costs_in_the_docstrings_are_those_of_the_plan(name):
 # ---- every recipe runs -----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "arguments"), toy.ONLY_BUILT)
 def test_models_build_at_full_size(name, arguments, monkeypatch, folder):
     """Without values, which takes no memory."""

@@ -17,6 +17,7 @@ def artifact(served, tmp_path_factory):
     return SavedModelClassifier(str(path))
 
 
+@pytest.mark.slow
 def test_every_signature_and_batch_size_is_replayed(artifact):
     path = warmup.write_warmup(artifact, "pets", small.images(3).contents, [4, 1])
     assert path.endswith("/assets.extra/tf_serving_warmup_requests")

@@ -170,6 +170,7 @@ except StorageError as error:
 """
 
 
+@pytest.mark.slow
 def test_disk_full(tmp_path):
     """A file that cannot be written to its end gives one clear error, and leaves the older checkpoint usable."""
     environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "2"}

@@ -61,6 +61,7 @@ def assert_close(first, second, rtol=1e-5, atol=1e-6):
         np.testing.assert_allclose(first[path], second[path], rtol=rtol, atol=atol, err_msg=path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("loss", "micro_batches"), [("softmax", 2), ("sigmoid", 4)])
 def test_accumulation_equals_the_large_batch(loss, micro_batches):
     data = batch()
@@ -70,6 +71,7 @@ def test_accumulation_equals_the_large_batch(loss, micro_batches):
     assert_close(weights(parts), weights(whole))
 
 
+@pytest.mark.slow
 def test_rematerialisation_changes_nothing_with_dropout():
     noise = {"dropout_rate": 0.3, "attention_dropout_rate": 0.3, "drop_path_rate": 0.5}
     data = batch()
@@ -79,6 +81,7 @@ def test_rematerialisation_changes_nothing_with_dropout():
     assert_close(weights(again), weights(kept), rtol=1e-6, atol=1e-7)
 
 
+@pytest.mark.slow
 def test_dropout_depends_on_seed_step_and_replica_only():
     values = {
         (seed, step, replica): step_module.seed_values(seed, step, replica, 3).numpy()
@@ -110,6 +113,7 @@ def test_a_held_generator_repeats_itself_and_does_not_advance():
     np.testing.assert_array_equal(states[0].numpy(), before)
 
 
+@pytest.mark.slow
 def test_frozen_decay_and_layer_rates():
     data = batch()
     model = small()
@@ -136,6 +140,7 @@ def test_frozen_decay_and_layer_rates():
         np.testing.assert_allclose(slower[path] - start[path], factor * (plain[path] - start[path]), atol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("strategy", [tf.distribute.get_strategy, lambda: tf.distribute.MirroredStrategy(["CPU:0"])])
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
 def test_what_an_update_needs_is_not_read_before_the_gradients_are_there(optimizer, strategy, monkeypatch):
@@ -194,6 +199,7 @@ def test_evaluation_uses_the_averages():
     assert np.sum(confusion) == 3
 
 
+@pytest.mark.slow
 def test_bfloat16_computes_in_half_and_stores_in_full():
     state, metrics = steps(small(dtype="mixed_bfloat16"), recipe(), batch())
     assert {weight.dtype for weight in state.trained} == {"float32"}

@@ -30,13 +30,8 @@ def errors(devices):
     return json.loads(done.stdout)
 
 
-def cases():
-    for name, way in trajectories.CASES:
-        slow = trajectories.WAYS[way][0] == 4  # a process of its own
-        yield pytest.param(name, way, marks=[pytest.mark.slow] if slow else [])
-
-
-@pytest.mark.parametrize(("name", "way"), cases())
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "way"), trajectories.CASES)
 def test_trajectory(name, way):
     found = errors(trajectories.WAYS[way][0])[f"{name}, {way}"]
     assert found["loss"] < RTOL

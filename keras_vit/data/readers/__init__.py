@@ -1,4 +1,4 @@
-"""Opening of every kind of source by one function."""
+"""One function that opens every kind of source."""
 
 import ast
 import dataclasses
@@ -23,7 +23,7 @@ class _Reader:
 
 READERS = {
     "digits": _Reader(digits.open_source, digits.sizes, "digits", path=False),
-    "folder": _Reader(folder.open_source, folder.sizes, "folder:/pictures"),
+    "folder": _Reader(folder.open_source, folder.sizes, "folder:/images"),
     "manifest": _Reader(manifest.open_source, manifest.sizes, "manifest:/list.csv"),
     "tfrecord": _Reader(tfrecord.open_source, tfrecord.sizes, "tfrecord:/folder"),
     "tfds": _Reader(tfds.open_source, tfds.sizes, "tfds:cifar10"),
@@ -35,28 +35,33 @@ READERS = {
 
 
 def open_source(spec: str, split: str = "train", **options) -> Source:
-    """Opens a source of labelled images.
+    """Open a source of labeled images.
 
     Args:
-        spec: kind and place: `"digits"`, `"folder:/pictures"`, `"npz:/arrays.npz"`, `"idx:/mnist"`, `"fashion_mnist"`,
+        spec: Kind and place: `"digits"`, `"folder:/images"`, `"npz:/arrays.npz"`, `"idx:/mnist"`, `"fashion_mnist"`,
             `"manifest:/list.csv"`, `"tfrecord:/data/train-*"`, `"tfds:cifar10"`. Options may follow, as
-            `"folder:/pictures#test_fraction=0.1"`, joined by `&`.
-        split: as TensorFlow Datasets writes it: `"train"`, `"train[:98%]"`, `"train[:10%]+test"`.
-        **options: what the kind of source takes; see `docs/data.md`.
+            `"folder:/images#test_fraction=0.1"`, joined by `&`.
+        split: As TensorFlow Datasets writes it: `"train"`, `"train[:98%]"`, `"train[:10%]+test"`.
+        **options: Options of the kind of source, see `docs/data.md`.
 
     Returns:
         The source, with `num_examples`, `num_classes` and `class_names`.
 
     Raises:
-        ValueError: If the source, the split or an option does not exist, or the data are not as they should be.
+        ValueError: If the source, the split or an option does not exist, or the data are invalid.
         FileNotFoundError: If a file does not exist.
+
+    Example:
+        >>> source = open_source("digits", split="train[:90%]")
+        >>> source.num_examples, source.num_classes
+        (1293, 10)
     """
     reader, location, options = _resolve(spec, options)
     return reader.open(location, split, **options)
 
 
 def split_sizes(spec: str, **options) -> dict[str, int]:
-    """The splits that a source has, with their number of examples. Arguments as for `open_source`."""
+    """Return the splits of a source with their numbers of examples. Arguments as for `open_source`."""
     reader, location, options = _resolve(spec, options)
     return reader.sizes(location, **options)
 
@@ -69,7 +74,7 @@ def _resolve(spec: str, options: dict) -> tuple[_Reader, str, dict]:
     kind, colon, location = spec.partition(":")
     if kind not in READERS:
         usage = ", ".join(reader.usage for reader in READERS.values())
-        hint = " For a folder of pictures write 'folder:' before its path." if "/" in kind else ""
+        hint = " For a folder of images write 'folder:' before its path." if "/" in kind else ""
         raise ValueError(f"Unknown source {spec!r}.{_checks.nearest(kind, READERS)}{hint} There are: {usage}.")
     reader = READERS[kind]
     if reader.path and not location:

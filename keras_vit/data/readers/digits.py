@@ -1,4 +1,4 @@
-"""The 1,797 handwritten digits that are part of this package; see `assets/README.md` for where they come from."""
+"""The 1,797 handwritten digits of this package. Their source is in `assets/README.md`."""
 
 import pathlib
 
@@ -12,7 +12,7 @@ ASSET = pathlib.Path(__file__).parent.parent / "assets" / "digits.npz"
 
 
 def load() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Images, uint8 [1797, 8, 8] in 0..255; labels, int32 [1797]; whether each is a test image, bool [1797]."""
+    """Return images, uint8 `[1797, 8, 8]`; labels, int32 `[1797]`; and whether each is for testing, bool `[1797]`."""
     with np.load(ASSET, allow_pickle=False) as file:
         # The published values count ink from 0 to 16.
         images = np.round(file["images"] * (255 / 16)).astype(np.uint8)
@@ -20,16 +20,16 @@ def load() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def sizes(location: str = "") -> dict[str, int]:
-    """Number of examples of each split."""
+    """Return the number of examples of each split."""
     return {key: len(value) for key, value in _indices(load()[2]).items()}
 
 
 def open_source(location: str = "", split: str = "train") -> ArraySource:
-    """Opens the digits.
+    """Open the digits.
 
     Args:
-        location: must be empty.
-        split: of "train" (1,437 examples) and "test" (360).
+        location: Must be empty.
+        split: Part of "train" (1,437 examples) and "test" (360).
     """
     if location:
         raise ValueError(f"'digits' takes no path. Received: 'digits:{location}'.")

@@ -1,4 +1,4 @@
-"""Folders of pictures, one sub-folder a class."""
+"""Folders of images with one subfolder per class."""
 
 import collections
 from collections.abc import Iterator
@@ -22,19 +22,19 @@ SPLITS = {
 
 
 def sizes(location: str, test_fraction: float = 0.2) -> dict[str, int]:
-    """Number of examples of each split."""
+    """Return the number of examples of each split."""
     return {key: len(value) for key, value in _read(location, test_fraction)[3].items()}
 
 
 def open_source(location: str, split: str = "train", test_fraction: float = 0.2) -> FileSource:
-    """Opens a folder of pictures.
+    """Open a folder of images.
 
     Args:
-        location: `folder` with `folder/class_a/*.jpg, folder/class_b/*.png, ...`, or with `train`, `val` (or `valid`,
-            `validation`) and `test` folders that look so. Deeper folders belong to the class that they are in.
-        split: as TensorFlow Datasets writes it. Without split folders there are "train", "test" and "all", divided by
-            a hash of the file names, for each class in proportion.
-        test_fraction: share of "test" where there are no split folders.
+        location: `folder` with `folder/class_a/*.jpg, folder/class_b/*.png, ...`, or with such folders in `train`,
+            `val` (or `valid`, `validation`) and `test`. Deeper folders belong to the class that they are in.
+        split: As TensorFlow Datasets writes it. Without split folders, a hash of the file names divides each class in
+            proportion into "train" and "test", and "all" is both.
+        test_fraction: Fraction of "test" where there are no split folders.
     """
     name = f"folder:{location}"
     paths, labels, class_names, indices = _read(location, test_fraction)
@@ -48,7 +48,7 @@ def _read(location: str, test_fraction: float):
         raise FileNotFoundError(f"There is no folder {location!r}.")
     folders = _folders(location)
     split_folders = {SPLITS[name.lower()]: name for name in folders if name.lower() in SPLITS}
-    # A folder is taken to be divided when it has a training folder, and that has classes rather than pictures in it.
+    # A folder is divided into splits if it has a training folder that holds classes instead of images.
     if "train" in split_folders and _folders(f"{location}/{split_folders['train']}"):
         found = {key: _classes(f"{location}/{folder}") for key, folder in split_folders.items()}
         return _divided(location, found)
@@ -71,7 +71,7 @@ def _divided(location: str, found: dict[str, dict[str, list[str]]]):
         unknown = sorted(set(files) - set(class_names))
         if unknown:
             raise ValueError(
-                f"Every class must have training pictures. {location} has no training folder for {unknown}, of the "
+                f"Every class must have training images. {location} has no training folder for {unknown}, of the "
                 f"split {key!r}."
             )
         keys = [(f"{name}/{file}", label) for label, name in enumerate(class_names) for file in files.get(name, ())]
@@ -85,7 +85,7 @@ def _divided(location: str, found: dict[str, dict[str, list[str]]]):
 
 
 def _list(folder: str) -> list[str]:
-    """Names in a folder.
+    """Return the names in a folder.
 
     Raises:
         ValueError: If a name is not UTF-8.
@@ -97,7 +97,7 @@ def _list(folder: str) -> list[str]:
 
 
 def _walk(folder: str, inner: str = "") -> Iterator[str]:
-    """Paths of all files in a folder and those below it, relative to it."""
+    """Yield the paths of all files in a folder and below it, relative to it."""
     for name in _list(f"{folder}/{inner}"):
         if tf.io.gfile.isdir(f"{folder}/{inner}{name}"):
             yield from _walk(folder, f"{inner}{name}/")
@@ -112,13 +112,13 @@ def _folders(location: str) -> list[str]:
 
 
 def _classes(location: str) -> dict[str, list[str]]:
-    """{class: paths of its pictures, relative to the folder of the class}."""
+    """Return the paths of the images of each class, relative to its folder."""
     names = _folders(location)
     if not names:
         example = next(iter(_list(location)), None)
         raise ValueError(
-            f"A folder with one sub-folder a class is expected, as {location}/cat/1.jpg. Received: a folder without "
-            f"sub-folders, which holds {f'{example!r} and the like' if example else 'nothing'}."
+            f"A folder with one subfolder per class is expected, as {location}/cat/1.jpg. Received: a folder without "
+            f"subfolders, which holds {f'{example!r} and the like' if example else 'nothing'}."
         )
     files = {}
     ignored = collections.Counter()
@@ -135,7 +135,7 @@ def _classes(location: str) -> dict[str, list[str]]:
     if empty:
         other = f" Files of other kinds: {dict(ignored.most_common(5))}." if ignored else ""
         raise ValueError(
-            f"Every class folder must hold pictures ({', '.join(EXTENSIONS)}). Empty in {location}: "
-            f"{', '.join(empty)}. Add pictures or remove the folder.{other}"
+            f"Every class folder must hold images ({', '.join(EXTENSIONS)}). Empty in {location}: "
+            f"{', '.join(empty)}. Add images or remove the folder.{other}"
         )
     return files

@@ -1,4 +1,4 @@
-"""IDX files, the format in which MNIST, Fashion-MNIST, KMNIST and EMNIST are published (http://yann.lecun.com/exdb/mnist)."""
+"""IDX files, the format of MNIST, Fashion-MNIST, KMNIST and EMNIST (http://yann.lecun.com/exdb/mnist)."""
 
 import contextlib
 import gzip
@@ -32,21 +32,22 @@ _FILE = re.compile(r"(?P<prefix>.*?)(?P<part>train|t10k|test)-(?P<kind>images|la
 
 
 def sizes(location: str, prefix: str | None = None, class_names=None) -> dict[str, int]:
-    """Number of examples of each split."""
+    """Return the number of examples of each split."""
     return {split: _header(files["labels"])[1][0] for split, files in _files(location, prefix).items()}
 
 
 def open_source(
     location: str, split: str = "train", prefix: str | None = None, class_names: list[str] | None = None
 ) -> ArraySource:
-    """Opens IDX files.
+    """Open IDX files.
 
     Args:
-        location: a folder with `train-images-idx3-ubyte`, `train-labels-idx1-ubyte`, `t10k-images-idx3-ubyte` and
+        location: A folder with `train-images-idx3-ubyte`, `train-labels-idx1-ubyte`, `t10k-images-idx3-ubyte` and
             `t10k-labels-idx1-ubyte`, or some of them; compressed (`.gz`) or not.
-        split: of "train" and "test".
-        prefix: what stands before `train-images...`, as `"emnist-letters-"`; needed only when there are several.
-        class_names: names of the classes; numbers when `None`.
+        split: Part of "train" and "test".
+        prefix: Part of the file names before `train-images...`, as `"emnist-letters-"`. Needed only if the folder holds
+            several data sets.
+        class_names: Names of the classes. None takes numbers.
     """
     name = f"idx:{location}"
     files = _files(location, prefix)
@@ -56,7 +57,7 @@ def open_source(
     for key, (images, labels) in read.items():
         if len(images) != len(labels):
             raise ValueError(
-                f"There must be one label an image. Received: {len(images):,} images in {files[key]['images']} and "
+                f"There must be one label per image. Received: {len(images):,} images in {files[key]['images']} and "
                 f"{len(labels):,} labels in {files[key]['labels']}."
             )
     if class_names is None:  # all splits count, so that they agree
@@ -70,11 +71,11 @@ def open_source(
 
 
 def open_fashion_mnist(location: str = "", split: str = "train") -> ArraySource:
-    """Opens Fashion-MNIST, with the names of its classes.
+    """Open Fashion-MNIST, with the names of its classes.
 
     Args:
-        location: the folder of the files; where Debian's package `dataset-fashion-mnist` puts them when empty.
-        split: of "train" (60,000 examples) and "test" (10,000).
+        location: Folder of the files. If empty, that of Debian's package `dataset-fashion-mnist`.
+        split: Part of "train" (60,000 examples) and "test" (10,000).
     """
     location = location or FASHION_MNIST_FOLDER
     if not tf.io.gfile.isdir(location):
@@ -88,12 +89,12 @@ def open_fashion_mnist(location: str = "", split: str = "train") -> ArraySource:
 
 
 def fashion_mnist_sizes(location: str = "") -> dict[str, int]:
-    """Number of examples of each split."""
+    """Return the number of examples of each split."""
     return sizes(location or FASHION_MNIST_FOLDER)
 
 
 def _files(location: str, prefix: str | None) -> dict[str, dict[str, str]]:
-    """{split: {"images": path, "labels": path}}."""
+    """Return the paths of "images" and "labels" by split."""
     if not tf.io.gfile.isdir(location):
         raise FileNotFoundError(f"There is no folder {location!r}.")
     found: dict[str, dict[str, dict[str, str]]] = {}
@@ -117,7 +118,7 @@ def _files(location: str, prefix: str | None) -> dict[str, dict[str, str]]:
 
 
 def _header(path: str) -> tuple[int, tuple[int, ...]]:
-    """Length of the header and dimensions of the array, checked against the size of the file."""
+    """Return the length of the header and the shape of the array, checked against the size of the file."""
     with _open(path) as file:
         compressed = isinstance(file, gzip.GzipFile)
         head = _unpacked(path, file, 4)
@@ -147,7 +148,7 @@ def _header(path: str) -> tuple[int, tuple[int, ...]]:
 
 
 def _array(path: str, dimensions: int) -> np.ndarray:
-    """Read an array of known size, of which the header was checked against the file."""
+    """Read an array, no more than its header tells."""
     length, shape = _header(path)
     if len(shape) != dimensions or 0 in shape:
         raise ValueError(
@@ -166,7 +167,7 @@ def _array(path: str, dimensions: int) -> np.ndarray:
 
 @contextlib.contextmanager
 def _open(path: str):
-    """The content of a file, unpacked if it is compressed."""
+    """Open a file, unpacked if it is compressed."""
     with tf.io.gfile.GFile(path, "rb") as raw:
         compressed = raw.read(2) == b"\x1f\x8b"
         raw.seek(0)
@@ -174,7 +175,7 @@ def _open(path: str):
 
 
 def _unpacked(path: str, file, count: int) -> bytes:
-    """At most `count` bytes from the start of a file."""
+    """Read at most `count` bytes of a file."""
     try:
         return file.read(count)
     except (EOFError, OSError, zlib.error) as error:

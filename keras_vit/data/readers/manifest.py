@@ -1,4 +1,4 @@
-"""Lists of picture files with their labels: CSV, or JSON lines."""
+"""Lists of image files with their labels, as CSV or JSON lines."""
 
 import csv
 import io
@@ -16,7 +16,7 @@ _MAX_VALUES = 2**32  # of labels as vectors
 
 
 def sizes(location: str, **options) -> dict[str, int]:
-    """Number of examples of each split."""
+    """Return the number of examples of each split."""
     return {key: len(value) for key, value in _read(location, **options)[3].items()}
 
 
@@ -28,19 +28,19 @@ def open_source(
     separator: str = ";",
     class_names: list[str] | None = None,
 ) -> FileSource:
-    """Opens a list of pictures.
+    """Open a list of images.
 
     Args:
-        location: a `.csv` file whose first line names the columns, or a `.jsonl` file of one object a line. Each entry
-            has "path" and "label" (one label), or "path" and "labels" (any number: a list in JSON, joined by
+        location: A `.csv` file whose first line names the columns, or a `.jsonl` file with one object per line. Each
+            entry has "path" and "label" (one label), or "path" and "labels" (any number: a list in JSON, joined by
             `separator` in CSV), and may have "split". Labels are names or, if all are whole numbers, class numbers
             from 0.
-        split: as TensorFlow Datasets writes it. Without a "split" column there are "train", "test" and "all",
-            divided by a hash of the paths, for each class in proportion.
-        root: folder that relative paths start from; that of the list when `None`.
-        test_fraction: share of "test" where there is no "split" column.
-        separator: between labels in a CSV file.
-        class_names: names of the classes in order; from the labels when `None`.
+        split: As TensorFlow Datasets writes it. Without a "split" column, a hash of the paths divides each class in
+            proportion into "train" and "test", and "all" is both.
+        root: Folder that relative paths start from. None is the folder of the list.
+        test_fraction: Fraction of "test" where there is no "split" column.
+        separator: Separator of labels in a CSV file.
+        class_names: Names of the classes in order. None takes them from the labels.
     """
     name = f"manifest:{location}"
     options = {"root": root, "test_fraction": test_fraction, "separator": separator, "class_names": class_names}
@@ -65,7 +65,7 @@ def _read(location: str, root=None, test_fraction=0.2, separator=";", class_name
     is_json = location.lower().endswith((".jsonl", ".json", ".ndjson"))
     entries = _json_lines(location, text) if is_json else _csv(location, text, separator)
     if not entries:
-        raise ValueError(f"{location} lists no picture.")
+        raise ValueError(f"{location} lists no image.")
     root = posixpath.dirname(location) if root is None else root
     paths = [posixpath.join(root, path) for _, path, _, _ in entries]
     multi_label = any(isinstance(label, list) for _, _, label, _ in entries)
@@ -85,7 +85,7 @@ def _read(location: str, root=None, test_fraction=0.2, separator=";", class_name
 
 
 def _csv(location: str, text: str, separator: str) -> list[tuple]:
-    """(line, path, label or list of labels, split or None) of each entry."""
+    """Return (line, path, label or list of labels, split or None) of each entry."""
     reader = csv.DictReader(io.StringIO(text))
     columns = [column.strip() for column in reader.fieldnames or ()]
     reader.fieldnames = columns
@@ -175,7 +175,7 @@ def _labels(location: str, entries: list[tuple], class_names, multi_label: bool)
 
 
 def _numbered_classes(location: str, entries: list[tuple], listed: list[list[str]]) -> list[str]:
-    """The classes 0 to the largest number, which the message names the line of when it is no class number."""
+    """Return the classes 0 to the largest number. If that cannot be a class number, the message names its line."""
     numbers = [
         (int(name) if len(name) <= _MAX_DIGITS else 10**_MAX_DIGITS, entry[0])
         for entry, names in zip(entries, listed, strict=True)

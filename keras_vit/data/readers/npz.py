@@ -30,7 +30,7 @@ _UNREADABLE = (
 
 
 def sizes(location: str, test_fraction: float = 0.2, class_names=None) -> dict[str, int]:
-    """Number of examples of each split."""
+    """Return the number of examples of each split."""
     with _Arrays(location) as arrays:
         _, indices = _labels_and_indices(location, arrays, _pairs(location, arrays.shapes), test_fraction)
     return {key: len(value) for key, value in indices.items()}
@@ -39,15 +39,15 @@ def sizes(location: str, test_fraction: float = 0.2, class_names=None) -> dict[s
 def open_source(
     location: str, split: str = "train", test_fraction: float = 0.2, class_names: list[str] | None = None
 ) -> ArraySource:
-    """Opens an `.npz` file.
+    """Open an `.npz` file.
 
     Args:
-        location: path of a file with `x_train, y_train, x_test, y_test` as Keras writes them, `train_images,
+        location: Path of a file with `x_train, y_train, x_test, y_test` as Keras writes them, `train_images,
             train_labels, ...`, or one pair `images, labels`. Images are uint8 [n, H, W] or [n, H, W, C]; labels are
-            integers [n] or [n, 1], or zeros and ones [n, classes] of which several may be one.
-        split: as TensorFlow Datasets writes it.
-        test_fraction: share that becomes the test split when the file has only one pair.
-        class_names: names of the classes; from the array `class_names` in the file when `None`, else numbers.
+            integers [n] or [n, 1], or zeros and ones [n, classes] with any number of ones.
+        split: As TensorFlow Datasets writes it.
+        test_fraction: Fraction of the test split if the file has only one pair.
+        class_names: Names of the classes. None takes the array `class_names` of the file, or numbers.
     """
     name = f"npz:{location}"
     with _Arrays(location) as arrays:
@@ -72,7 +72,7 @@ def _numbered_classes(name: str, labels: np.ndarray) -> list[str]:
 
 
 def _labels_and_indices(location: str, arrays: "_Arrays", pairs: dict[str, tuple[str, str]], test_fraction: float):
-    """Labels of all splits one behind the other, and the indices into them by split."""
+    """Return the labels of all splits, concatenated, and the indices into them by split."""
     shapes = arrays.shapes
     for images_key, _ in pairs.values():
         _check_images(location, images_key, shapes[images_key], arrays.dtypes[images_key])
@@ -95,7 +95,7 @@ def _labels_and_indices(location: str, arrays: "_Arrays", pairs: dict[str, tuple
 def _images_of(
     arrays: "_Arrays", pairs: dict[str, tuple[str, str]], indices: dict[str, np.ndarray], parts
 ) -> np.ndarray:
-    """Images of some parts; only the arrays that hold them are read."""
+    """Return the images of some parts, reading only the arrays that hold them."""
     chosen = []
     for part in parts:
         whole = "all" if "all" in pairs else part.name
@@ -177,7 +177,7 @@ def _header(file) -> tuple[tuple[int, ...], np.dtype]:
 
 
 def _pairs(location: str, arrays: dict[str, tuple[int, ...]]) -> dict[str, tuple[str, str]]:
-    """{split: (name of the images, name of the labels)}."""
+    """Return the names of images and labels by split."""
     found: dict[str, dict[str, str]] = {}
     for key in arrays:
         words = re.split(r"[_\-.]", key.lower())

@@ -8,7 +8,7 @@ from keras_vit.data.sources import IndexedSource, Source
 
 
 def sizes(location: str, data_dir: str | None = None, manual_dir: str | None = None, **_) -> dict[str, int]:
-    """Number of examples of each split, as far as the data set tells before it is prepared."""
+    """Return the number of examples of each split, which some data sets know only when they are prepared."""
     builder = _package().builder(location, data_dir=data_dir)
     return {name: split.num_examples for name, split in builder.info.splits.items()}
 
@@ -23,18 +23,18 @@ def open_source(
     label: str = "label",
     shard_by: str = "rows",
 ) -> Source:
-    """Opens a data set of TensorFlow Datasets.
+    """Open a data set of TensorFlow Datasets.
 
     Args:
-        location: its name, e.g. `"cifar10"` or `"imagenet2012:5.1.0"`.
-        split: as TensorFlow Datasets writes it.
-        data_dir: where data sets are prepared; `~/tensorflow_datasets` when `None`.
-        manual_dir: where files are that must be fetched by hand, as those of ImageNet.
-        download: prepare the data set if that was not done yet. With several workers let one of them do it, and give
-            `download=False` to the others.
-        image: name of the feature that holds the image.
-        label: name of the feature that holds the label: one class, or several.
-        shard_by: with several workers, `"rows"` or `"files"`; see `RecordSource`.
+        location: Name of the data set, e.g. `"cifar10"` or `"imagenet2012:5.1.0"`.
+        split: As TensorFlow Datasets writes it.
+        data_dir: Folder of prepared data sets. None is `~/tensorflow_datasets`.
+        manual_dir: Folder of files that must be fetched by hand, as those of ImageNet.
+        download: Whether to prepare the data set if that was not done yet. With several workers let one of them do it,
+            and give `download=False` to the others.
+        image: Feature of the image.
+        label: Feature of the label: one class, or several.
+        shard_by: `"rows"` or `"files"` with several workers, see `RecordSource`.
     """
     name = f"tfds:{location}"
     builder = prepared_builder(location, name, data_dir, manual_dir, download)
@@ -42,14 +42,14 @@ def open_source(
 
 
 def prepared_builder(location: str, name: str, data_dir: str | None, manual_dir: str | None, download: bool):
-    """The `tfds.core.DatasetBuilder` of a data set that is prepared, or is now. Arguments as in `open_source`.
+    """Return the `tfds.core.DatasetBuilder` of a data set, after preparing it if need be.
 
     Args:
-        location: name of the data set.
-        name: what the source is called in errors.
-        data_dir: where data sets are prepared.
-        manual_dir: where files are that must be fetched by hand.
-        download: whether to prepare it.
+        location: Name of the data set.
+        name: Name of the source, for messages.
+        data_dir: See `open_source`.
+        manual_dir: See `open_source`.
+        download: See `open_source`.
 
     Raises:
         FileNotFoundError: If it is not prepared and `download` is off.
@@ -67,15 +67,15 @@ def prepared_builder(location: str, name: str, data_dir: str | None, manual_dir:
 
 
 def from_builder(builder, split: str, name: str, image: str = "image", label: str = "label", shard_by="rows") -> Source:
-    """The source for a prepared `tfds.core.DatasetBuilder`. Other arguments as in `open_source`.
+    """Return the source of a prepared `tfds.core.DatasetBuilder`.
 
     Args:
-        builder: the builder.
-        split: as TensorFlow Datasets writes it.
-        name: name of the source.
-        image: name of the feature that holds the image.
-        label: name of the feature that holds the label.
-        shard_by: with several workers, `"rows"` or `"files"`.
+        builder: Builder of the data set.
+        split: See `open_source`.
+        name: Name of the source.
+        image: See `open_source`.
+        label: See `open_source`.
+        shard_by: See `open_source`.
     """
     tfds = _package()
     features = builder.info.features
@@ -106,12 +106,12 @@ class ArrayRecordSource(IndexedSource):
     """A prepared data set in the ArrayRecord format, which allows any order.
 
     Args:
-        name: what was opened.
-        split: which part of it.
-        records: serialized examples by number.
-        parse: turns one of them into {"image", "label"}.
-        class_names: names of the classes.
-        multi_label: whether labels are vectors.
+        name: See `Source`.
+        split: See `Source`.
+        records: Serialized examples by number.
+        parse: Function of one of them to {"image", "label"}.
+        class_names: See `Source`.
+        multi_label: See `Source`.
     """
 
     def __init__(self, name, split, records, parse, class_names, multi_label):

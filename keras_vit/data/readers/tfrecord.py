@@ -1,4 +1,4 @@
-"""TFRecord files of encoded images, as ImageNet is most often stored."""
+"""TFRecord files of encoded images, the usual layout of ImageNet."""
 
 import collections
 import gzip
@@ -28,7 +28,7 @@ _COMPRESSION = {b"\x1f\x8b": "GZIP"}
 
 
 def sizes(location: str, num_examples: int | None = None, **_) -> dict[str, int]:
-    """Number of examples of each split."""
+    """Return the number of examples of each split."""
     files, info = _files(location)
     return {
         split: num_examples if num_examples is not None else sum(_counts(paths, info)) for split, paths in files.items()
@@ -48,21 +48,21 @@ def open_source(
     multi_label: bool = False,
     shard_by: str = "rows",
 ) -> RecordSource:
-    """Opens TFRecord files of `tf.train.Example`s.
+    """Open TFRecord files of `tf.train.Example`s.
 
     Args:
-        location: a folder or a pattern. Files named `train-00000-of-00010` belong to the split "train"; files with
+        location: A folder or a pattern. Files named `train-00000-of-00010` belong to the split "train". Files with
             other names are the split "all".
-        split: as TensorFlow Datasets writes it.
-        image: the feature that holds the encoded image.
-        label: the feature that holds the class number.
-        label_offset: added to it; -1 for ImageNet as commonly written, with labels from 1 to 1000.
-        num_classes: number of classes; from `dataset_info.json` beside the files, or `class_names`, when `None`.
-        class_names: names of the classes.
-        num_examples: number of records of the split, for remote files that are not to be counted; whole splits only.
-        shape: height, width and channels of images that are stored as raw bytes.
-        multi_label: whether there may be any number of labels.
-        shard_by: with several workers, `"rows"` or `"files"`; see `RecordSource`.
+        split: As TensorFlow Datasets writes it.
+        image: Feature of the encoded image.
+        label: Feature of the class number.
+        label_offset: Number that is added to the label. -1 for ImageNet as commonly written, with labels 1 to 1000.
+        num_classes: Number of classes. None takes that of `class_names`, or of `dataset_info.json` beside the files.
+        class_names: Names of the classes.
+        num_examples: Number of records of the split, for remote files that are not to be counted. Whole splits only.
+        shape: Height, width and channels of images that are stored as raw bytes.
+        multi_label: Whether there may be any number of labels.
+        shard_by: `"rows"` or `"files"` with several workers, see `RecordSource`.
     """
     _checks.choice("shard_by", shard_by, ("rows", "files"))
     name = f"tfrecord:{location}"
@@ -128,7 +128,7 @@ def _parser(image: str, label: str, label_offset: int, num_classes: int, shape, 
 
 
 def _files(location: str) -> tuple[dict[str, list[str]], dict]:
-    """{split: paths}, and what `dataset_info.json` says."""
+    """Return the paths by split, and the content of `dataset_info.json`."""
     if tf.io.gfile.isdir(location):
         folder, paths = location, tf.io.gfile.glob(f"{location.rstrip('/')}/*-of-*")
     else:
@@ -197,7 +197,7 @@ def _counts(paths: list[str], info: dict) -> list[int]:
 
 
 def count_records(path: str) -> int:
-    """Number of records of a local TFRecord file, found by its lengths alone.
+    """Count the records of a local TFRecord file, reading only their lengths.
 
     Raises:
         ValueError: If the file ends within a record.

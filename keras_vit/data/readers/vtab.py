@@ -54,14 +54,14 @@ def _nearest_object(example):
 
 
 def _nearest_vehicle(example):
-    """How far the nearest car, van or truck is, in three steps, or that there is none, of KITTI."""
+    """Return the distance of the nearest car, van or truck of KITTI in three steps, or that there is none."""
     depth = example["objects"]["location"][:, 2]
     vehicles = tf.boolean_mask(depth, example["objects"]["type"] < 3)
     return _above(tf.reduce_min(tf.concat([vehicles, [1000.0]], axis=0)), [-100.0, 8.0, 20.0, 999.0])
 
 
 def _sixteenth(feature: str, values: int) -> Callable[[dict], tf.Tensor]:
-    """A feature of so many values, in sixteen steps, of dSprites."""
+    """Return the label of a feature of dSprites with `values` values, in sixteen steps."""
     return lambda example: tf.cast(tf.math.floordiv(tf.cast(example[feature], tf.float32), values / 16), tf.int64)
 
 

@@ -5,7 +5,7 @@ import numpy as np
 from keras_vit.inspection.page import _html
 from keras_vit.inspection.page.content import Classes
 
-_MAX_MATRIX = 20  # classes up to which the whole matrix is shown
+_MAX_MATRIX = 20  # more classes have a list of confusions instead
 _MAX_ROWS = 12  # classes in view; the rest is folded
 _MAX_PAIRS = 12  # most frequent confusions in their place
 

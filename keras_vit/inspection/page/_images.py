@@ -71,7 +71,7 @@ def _image_data(image: ImageCard) -> dict[str, Any]:
 
 def _figure(index: int, image: ImageCard, with_map: bool) -> str:
     pixels, _ = _shrunk(image.pixels)
-    source = plots.encode_picture(pixels)
+    source = plots.encode_image(pixels)
     url = _html.data_url(source, "image/png" if source.startswith(b"\x89PNG") else "image/jpeg")
     name = _html.escape(image.name)
     small = ' class="small"' if max(pixels.shape[:2]) < _SMALL else ""

@@ -29,7 +29,7 @@ def render(page: Page) -> str:
     """Return the page as HTML.
 
     Args:
-        page: What is on it. Names may hold any characters.
+        page: Content of the page. Names may hold any characters.
     """
     parts = {
         "title": _html.escape(page.title),

@@ -12,7 +12,7 @@ from keras_vit.inspection.plots.figures import (
 from keras_vit.inspection.plots.overlays import (
     attention_overlays,
     attention_panels,
-    encode_picture,
+    encode_image,
     heat_colors,
     overlay,
     to_rgb,
@@ -25,7 +25,7 @@ __all__ = [
     "attention_panels",
     "draw_report",
     "embedding_filters",
-    "encode_picture",
+    "encode_image",
     "fit",
     "heat_colors",
     "layer_similarity",

@@ -8,8 +8,10 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
+from keras_vit import _io
+
 BLUE, VERMILION, GREEN, ORANGE, PURPLE = "#0072B2", "#D55E00", "#009E73", "#E69F00", "#CC79A7"
-SEQUENTIAL, HEAT = "viridis", "inferno"  # both are read in grey and by colour-blind readers
+SEQUENTIAL, HEAT = "viridis", "inferno"  # both are readable in gray and by color-blind readers
 
 _STYLE = {
     "font.size": 9,
@@ -26,10 +28,10 @@ _STYLE = {
 
 
 def require_matplotlib() -> Any:
-    """Returns `matplotlib.figure`, without touching the process-wide state of `pyplot`.
+    """Return `matplotlib.figure`, without touching the process-wide state of `pyplot`.
 
     Raises:
-        ImportError: naming the extra to install.
+        ImportError: If matplotlib is not installed. The message names the extra.
     """
     try:
         return importlib.import_module("matplotlib.figure")
@@ -40,13 +42,13 @@ def require_matplotlib() -> Any:
 
 
 def styled() -> Any:
-    """Returns a context in which figures are drawn and saved in this package's style."""
+    """Return a context manager for drawing and saving in this package's style."""
     require_matplotlib()
     return importlib.import_module("matplotlib").rc_context(_STYLE)
 
 
 def in_style(draw: Callable) -> Callable:
-    """Makes a function draw in this package's style."""
+    """Make a function draw in this package's style."""
 
     @functools.wraps(draw)
     def wrapper(*args, **kwargs):
@@ -57,7 +59,7 @@ def in_style(draw: Callable) -> Callable:
 
 
 def new_figure(width: float, height: float) -> Any:
-    """Returns an empty figure of a size in inches."""
+    """Return an empty figure of a size in inches."""
     return require_matplotlib().Figure(figsize=(width, height), layout="constrained")
 
 
@@ -69,14 +71,14 @@ def rectangle(corner: tuple[float, float], width: float, height: float) -> Any:
 
 
 def colors(name: str) -> list[list[int]]:
-    """Returns the 256 colours of a map as [red, green, blue] in 0..255."""
+    """Return the 256 colors of a color map as [red, green, blue] in 0..255."""
     require_matplotlib()
     table = importlib.import_module("matplotlib").colormaps[name](range(256), bytes=True)
     return table[:, :3].tolist()
 
 
 def encode(image: Any, kind: str) -> bytes:
-    """Returns a uint8 image `[height, width, 3]` as a file, `kind` "png" or "jpeg"."""
+    """Return a uint8 image `[height, width, 3]` as a file, `kind` "png" or "jpeg"."""
     require_matplotlib()
     buffer = io.BytesIO()
     options = {"pil_kwargs": {"quality": 88}} if kind == "jpeg" else {}
@@ -85,20 +87,18 @@ def encode(image: Any, kind: str) -> bytes:
 
 
 def save(figure: Any, path: str) -> None:
-    """Writes a figure in one piece: `path` holds either all of it or what it held before.
+    """Write a figure in one step.
 
     Args:
-        figure: What a function of `plots` returned.
-        path: Its ending decides the format: `.svg` and `.pdf` are vector graphics, `.png` is not.
+        figure: Result of a function of `plots`.
+        path: File to write. The extension decides the format: `.svg` and `.pdf` are vector graphics, `.png` is not.
     """
-    root, ending = os.path.splitext(path)
-    temporary = f"{root}.{os.getpid()}.tmp{ending}"
-    _write(figure, temporary, ending.removeprefix("."))
-    os.replace(temporary, path)
+    with _io.atomic_file(path) as temporary:
+        _write(figure, temporary, os.path.splitext(path)[1].removeprefix("."))
 
 
 def svg(figure: Any) -> bytes:
-    """Returns a figure as an SVG file."""
+    """Return a figure as an SVG file."""
     buffer = io.BytesIO()
     _write(figure, buffer, "svg")
     return buffer.getvalue()

@@ -1,4 +1,4 @@
-"""The figure that a run leaves behind."""
+"""The figure that a training run writes."""
 
 from collections.abc import Sequence
 
@@ -7,7 +7,7 @@ import numpy as np
 from keras_vit.inspection.plots import _matplotlib
 from keras_vit.inspection.plots._text import fit, prediction
 from keras_vit.inspection.plots.figures import curve
-from keras_vit.inspection.plots.overlays import show_picture
+from keras_vit.inspection.plots.overlays import show_image
 
 _TITLE_WIDTH = 22  # letters above an image
 _RIGHT, _WRONG = _matplotlib.BLUE, _matplotlib.VERMILION
@@ -23,19 +23,19 @@ def draw_report(
     confidences: Sequence[float],
     title: str = "",
 ) -> None:
-    """Draws the curves of a run, and some of its test images with their predictions.
+    """Draw the curves of a run, and some of its test images with their predictions.
 
     Args:
-        path: file to write; its ending decides the format (`.png`, `.svg`, `.pdf`).
-        metrics: lines of `metrics.jsonl`.
+        path: File to write; its extension decides the format (`.png`, `.svg`, `.pdf`).
+        metrics: Lines of `metrics.jsonl`.
         images: `[n, height, width, channels]`, uint8, or float in any range.
-        true_names: class of each image.
-        predicted_names: class that the model gives each image.
-        confidences: probability of that class, in [0, 1].
-        title: of the whole figure.
+        true_names: Class of each image.
+        predicted_names: Predicted class of each image.
+        confidences: Probability of the predicted class, in [0, 1].
+        title: Title of the figure.
 
     Raises:
-        ImportError: if matplotlib is not installed.
+        ImportError: If matplotlib is not installed.
     """
     columns = 6
     count = min(len(images), 3 * columns)
@@ -45,13 +45,13 @@ def draw_report(
     loss_axes, accuracy_axes = parts[0].subplots(1, 2)
     curve(loss_axes, metrics, "loss", "eval_loss", "loss (nats)")
     curve(accuracy_axes, metrics, "accuracy", "eval_accuracy", "accuracy")
-    pictures = parts[1].subplots(rows, columns, squeeze=False).flat if rows else []
-    for index, axes in enumerate(pictures):
+    panels = parts[1].subplots(rows, columns, squeeze=False).flat if rows else []
+    for index, axes in enumerate(panels):
         axes.axis("off")
         if index < count:
             right = true_names[index] == predicted_names[index]
             caption = prediction(predicted_names[index], confidences[index], _TITLE_WIDTH)
-            show_picture(axes, images[index])
+            show_image(axes, images[index])
             axes.set_title(
                 caption if right else f"{caption}\n{fit(f'(is {true_names[index]})', _TITLE_WIDTH, lines=1)}",
                 fontsize=8,

@@ -1,0 +1,153 @@
+"""Operations of preprocessing strings that cut, pad and mirror images."""
+
+from collections.abc import Callable, Sequence
+
+import tensorflow as tf
+
+from keras_vit import _checks
+from keras_vit.data import images
+from keras_vit.data.decoding import decode
+from keras_vit.data.parse import IMAGE, Op
+from keras_vit.data.resizing import resize
+
+
+def inception_crop(
+    size: int | Sequence[int] | None = None,
+    area_min: float = 5,
+    area_max: float = 100,
+    ratio_min: float = 0.75,
+    ratio_max: float = 1.33,
+    method: str = "bilinear",
+    antialias: bool = False,
+    cast: bool = True,
+) -> Callable[[tf.Tensor, tf.Tensor], tf.Tensor]:
+    """Crop at random, with random area and aspect ratio, and resize.
+
+    Args:
+        size: Side of the result, or (height, width). None leaves the crop as it is.
+        area_min: Smallest area of the crop, in percent of the image.
+        area_max: Largest area of the crop, in percent of the image.
+        ratio_min: Smallest width over height of the crop.
+        ratio_max: Largest width over height of the crop.
+        method: See `resize`.
+        antialias: See `resize`.
+        cast: See `resize`.
+
+    References:
+        https://arxiv.org/abs/1409.4842
+    """
+    resized = resize(size, method, antialias, cast) if size else lambda image: image
+    window = _random_window(area_min, area_max, ratio_min, ratio_max)
+    return lambda image, seed: resized(_cut(image, lambda shape: window(shape, seed)))
+
+
+def decode_jpeg_and_inception_crop(
+    size: int | Sequence[int] | None = None,
+    area_min: float = 5,
+    area_max: float = 100,
+    ratio_min: float = 0.75,
+    ratio_max: float = 1.33,
+    method: str = "bilinear",
+    antialias: bool = False,
+    cast: bool = True,
+    exif: bool = True,
+    max_pixels: int = images.MAX_PIXELS,
+) -> Callable[[tf.Tensor, tf.Tensor], tf.Tensor]:
+    """`decode|inception_crop(size)` that decodes only the crop of a JPEG. Other formats are decoded whole."""
+    resized = resize(size, method, antialias, cast) if size else lambda image: image
+    window = _random_window(area_min, area_max, ratio_min, ratio_max)
+
+    def apply(image, seed):
+        if image.dtype == tf.string:
+            return resized(images.decode_and_crop(image, lambda shape: window(shape, seed), exif, max_pixels))
+        return resized(_cut(decode()(image), lambda shape: window(shape, seed)))
+
+    return apply
+
+
+def _random_window(area_min: float, area_max: float, ratio_min: float, ratio_max: float) -> Callable:
+    """Return a function of the shape of an image and a seed to (y, x, height, width)."""
+    if not 0 < area_min <= area_max <= 100:
+        raise ValueError(f"0 < area_min <= area_max <= 100 is expected, in percent. Received: {area_min}, {area_max}.")
+    if not 0 < ratio_min <= ratio_max:
+        raise ValueError(f"0 < ratio_min <= ratio_max is expected. Received: {ratio_min}, {ratio_max}.")
+
+    def window(shape, seed):
+        begin, size, _ = tf.image.stateless_sample_distorted_bounding_box(
+            shape,
+            tf.zeros([0, 0, 4], tf.float32),
+            seed,
+            min_object_covered=0.0,
+            aspect_ratio_range=(ratio_min, ratio_max),
+            area_range=(area_min / 100, area_max / 100),
+            use_image_if_no_bounding_boxes=True,
+        )
+        return tf.concat([begin[:2], size[:2]], axis=0)
+
+    return window
+
+
+def _cut(image: tf.Tensor, window: Callable[[tf.Tensor], tf.Tensor]) -> tf.Tensor:
+    y, x, height, width = tf.unstack(window(tf.shape(image)))
+    crop = image[y : y + height, x : x + width]
+    crop.set_shape([None, None, image.shape[-1]])
+    return crop
+
+
+def central_crop(crop_size: int | Sequence[int] | None = None) -> Callable[[tf.Tensor], tf.Tensor]:
+    """Cut out the middle: `crop_size` (a side or (height, width)), or the largest square."""
+    size = _checks.size_pair("crop_size", crop_size) if crop_size else None
+
+    def apply(image):
+        height, width = tf.shape(image)[0], tf.shape(image)[1]
+        h, w = size or (tf.minimum(height, width),) * 2
+        return tf.image.crop_to_bounding_box(image, (height - h) // 2, (width - w) // 2, h, w)
+
+    return apply
+
+
+def random_crop(crop_size: int | Sequence[int]) -> Callable[[tf.Tensor, tf.Tensor], tf.Tensor]:
+    """Cut out a part of `crop_size` (a side or (height, width)) at a random place."""
+    size = _checks.size_pair("crop_size", crop_size)
+    return lambda image, seed: tf.image.stateless_random_crop(image, (*size, image.shape[-1]), seed)
+
+
+def pad(padding: int | Sequence[int], mode: str = "constant", value: int = 0) -> Callable[[tf.Tensor], tf.Tensor]:
+    """Add a border, e.g. `pad(4)|random_crop(32)` for CIFAR.
+
+    Args:
+        padding: Number of pixels on each side, or (above and below, left and right).
+        mode: `"constant"`, `"reflect"` or `"symmetric"`.
+        value: Value of a constant border.
+    """
+    vertical, horizontal = (padding, padding) if isinstance(padding, int) else tuple(padding)
+    if min(vertical, horizontal) < 0:
+        raise ValueError(f"`padding` must not be negative. Received: {padding!r}.")
+    _checks.choice("mode", mode, ("constant", "reflect", "symmetric"))
+    borders = [[vertical, vertical], [horizontal, horizontal], [0, 0]]
+    return lambda image: tf.pad(image, borders, mode.upper(), constant_values=tf.cast(value, image.dtype))
+
+
+def flip_lr(probability: float = 0.5) -> Callable[[tf.Tensor, tf.Tensor], tf.Tensor]:
+    """Mirror left and right at random."""
+    if not 0 <= probability <= 1:
+        raise ValueError(f"`probability` must be in [0, 1]. Received: {probability!r}.")
+
+    def apply(image, seed):
+        flip = tf.random.stateless_uniform([], seed) < probability
+        return tf.cond(flip, lambda: tf.reverse(image, [1]), lambda: image)
+
+    return apply
+
+
+OPS = {
+    op.name: op
+    for op in (
+        Op("decode_jpeg_and_inception_crop", decode_jpeg_and_inception_crop, IMAGE, random=True),
+        Op("inception_crop", inception_crop, IMAGE, random=True),
+        Op("central_crop", central_crop),
+        Op("random_crop", random_crop, IMAGE, random=True),
+        Op("pad", pad),
+        Op("flip_lr", flip_lr, IMAGE, random=True),
+    )
+}
