@@ -64,7 +64,7 @@ demo: $(VENV)/.installed-demo
 	$(BIN)/python -m train.main --config=train/configs/digits.py --workdir=$(DEMO)/run
 	$(BIN)/python -m train.evaluate --model=$(DEMO)/run
 	$(BIN)/python -m train.visualize --model=$(DEMO)/run --output=$(DEMO)/report
-	$(BIN)/python -m export.saved_model --model=$(DEMO)/run --output=$(DEMO)/saved_model
+	$(BIN)/python -m export.saved_model --model=$(DEMO)/run --output=$(DEMO)/saved_model --name=digits
 	$(BIN)/python -m export.tflite --model=$(DEMO)/run --output=$(DEMO)/tflite
 	@echo
 	@echo "Done. Everything is in $(CURDIR)/$(DEMO):"

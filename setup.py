@@ -114,7 +114,7 @@ setup(
     python_requires=">=3.11",
     packages=sorted(packages()),
     package_dir=packages(),
-    package_data={"keras_vit": ["**/assets/*"]},
+    package_data={"keras_vit": ["py.typed", "**/assets/*"]},
     include_package_data=False,
     # `make test-lower-bounds` tests the lower bounds, here and in the extras.
     install_requires=[

@@ -1,10 +1,10 @@
-"""Measures latency, throughput, memory and size of a model and its artifacts, side by side.
+"""Measure latency, throughput, memory and size of a model and its artifacts, side by side.
 
     python -m export.benchmark --model=runs/digits --artifacts=served/digits,digits.tflite
     python -m export.benchmark --artifacts=a.tflite,b.tflite --batch_sizes=1 --threads=1 --calls=200
 
-Each one runs in a process of its own, one after the other, so that none warms or crowds the others. What is timed is
-the network, from prepared images to probabilities. Figures are worth what the quiet of the machine is worth.
+Each runs in a process of its own, one after the other, so that none warms up or slows down the others. The model is
+timed from preprocessed images to probabilities. Run it on an idle machine.
 """
 
 import json
@@ -20,7 +20,7 @@ from keras_vit.inference import latency, open_classifier
 
 flags.DEFINE_string("model", None, "Directory of a run, or a .keras file in one.")
 flags.DEFINE_list("artifacts", [], "SavedModels, TFLite, ONNX and OpenVINO files to measure as well.")
-flags.DEFINE_list("batch_sizes", ["1", "4", "8"], "Images in one call.")
+flags.DEFINE_list("batch_sizes", ["1", "4", "8"], "Images per call.")
 flags.DEFINE_integer("threads", os.cpu_count() or 1, "Threads of the kernels.", 1)
 flags.DEFINE_integer("calls", 50, "Timed calls for each artifact and batch size.", 1)
 flags.DEFINE_bool("json", False, "Write JSON lines instead of a table.")

@@ -36,8 +36,8 @@ BACKEND_SWITCHES = {
     "keras_vit.inspection._gradients",
     "keras_vit.inspection.examples",
     "keras_vit.optim._rounding",
-    "keras_vit.layers.chunked",
-    "keras_vit.layers._later",
+    "keras_vit.layers.kernels.chunked_attention",
+    "keras_vit.layers.kernels.recompute",
     "keras_vit.models.base",
 }
 # What runs only on JAX may import it at the top; nothing else imports this package at the top.

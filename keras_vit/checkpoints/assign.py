@@ -84,7 +84,7 @@ def _assign_by_rows(binding: Binding, match: Match) -> bool:
         return False
     row_shape = tensor.shape[1:]
     row, target = 0, variable.value
-    for block in source.blocks(binding.stored[0], math.prod(row_shape)):
+    for block in source.blocks(binding.stored[0], math.prod(row_shape), verify=False):
         rows = block.reshape(-1, *row_shape)
         target[row : row + len(rows)].assign(rows)
         row += len(rows)

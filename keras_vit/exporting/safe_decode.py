@@ -28,7 +28,7 @@ def map_valid(
     """Apply a function to every element on the CPU, in parallel; return zeros where it fails.
 
     The function runs in a `tf.data` pipeline inside the graph. A failed operation ends its whole graph, but
-    `ignore_errors` drops only the element. Elements carry their number, by which the results are put into order.
+    `ignore_errors` drops only the element. Elements carry their number, which gives the order of the results.
 
     Args:
         function: Function from one element to a float32 tensor of the static `shape`.

@@ -117,10 +117,9 @@ def run(
     recorder = token_layout.LayoutRecorder()
 
     def call(layer, *args, **kwargs):
-        if not isinstance(layer, (EncoderBlock, MAPHead)):
-            output = layer(*args, **kwargs)
-        else:
-            output, weights = layer(*args, return_attention_scores=True, **kwargs)
+        output = layer(*args, **kwargs)
+        if isinstance(layer, (EncoderBlock, MAPHead)):
+            weights = layer.scores(*args)
             if isinstance(layer, EncoderBlock):
                 recorder.length = int(weights.shape[-1])
             on_weights(layer, weights, recorder)

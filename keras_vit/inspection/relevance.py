@@ -113,13 +113,8 @@ def _encoder_block(block: EncoderBlock, x: Any, offset: Any) -> Any:
     """Returns the block's output `[B, N, D]` with an offset to its attention weights; a test holds it to the block."""
     normed = block.norm_0(x)
     y = block.attention(normed) + _attended(block.attention, normed, offset)
-    if block.layer_scale is not None:
-        y = block.scale_0(y)
-    x = x + y  # [B, N, D]
-    y = block.mlp(block.norm_1(x))
-    if block.layer_scale is not None:
-        y = block.scale_1(y)
-    return x + y  # [B, N, D]
+    x = x + block.scale_0(y)  # [B, N, D]
+    return x + block.scale_1(block.mlp(block.norm_1(x)))  # [B, N, D]
 
 
 def _attention_pooling(head: MAPHead, x: Any, offset: Any) -> Any:

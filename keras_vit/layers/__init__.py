@@ -1,4 +1,4 @@
-"""Keras layers of which Vision Transformers, hybrids and BiT are composed."""
+"""Keras layers that make up Vision Transformers, hybrids and BiT."""
 
 from keras_vit.layers.attention import SelfAttention
 from keras_vit.layers.bit import BiTRoot, BiTStage, BiTUnit

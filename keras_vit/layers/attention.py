@@ -1,50 +1,103 @@
 """Multi-head scaled dot-product attention."""
 
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
 import keras
 from keras import ops
 
 from keras_vit import _checks
-from keras_vit.layers import chunked, gradients
+from keras_vit.layers import kernels
 from keras_vit.layers.composite import CompositeLayer
 from keras_vit.layers.dropout import Dropout
+from keras_vit.layers.kernels import chunked_attention
+
+
+def attention(
+    query: Any,
+    key: Any,
+    value: Any,
+    bias: Any = None,
+    dropout: Callable[[Any], Any] | None = None,
+    chunk_size: int | None = None,
+) -> Any:
+    """Compute `softmax(query key^T + bias) value`; the plain formula.
+
+    Args:
+        query: Tensor `[B, N, H, K]`, scaled already.
+        key: Tensor `[B, M, H, K]`.
+        value: Tensor `[B, M, H, K]`.
+        bias: Tensor `[B, H, N, M]`, or None.
+        dropout: Dropout of the weights, or None.
+        chunk_size: Number of queries whose weights are computed at a time, or None for all.
+
+    Returns:
+        Tensor `[B, N, H, K]`.
+    """
+    if chunked_attention.applies(query, chunk_size):
+        return chunked_attention.attend(query, key, value, chunk_size)
+    weights = attention_weights(query, key, bias)
+    return ops.einsum("bhnm,bmhk->bnhk", weights if dropout is None else dropout(weights), value)
+
+
+def attention_weights(query: Any, key: Any, bias: Any = None) -> Any:
+    """Compute `softmax(query key^T + bias)`, `[B, H, N, M]`; see `attention`."""
+    logits = ops.einsum("bnhk,bmhk->bhnm", query, key)
+    return ops.softmax(logits if bias is None else logits + bias, axis=-1)
+
+
+def project(x: Any, layers: Sequence[keras.layers.Layer]) -> tuple[Any, ...]:
+    """Apply several projections to a sequence; the plain formula."""
+    return tuple(layer(x) for layer in layers)
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
 class SelfAttention(CompositeLayer):
     """Multi-head dot-product attention of a sequence to itself, or to another one.
 
-    Written as four contractions on `[B, N, H, K]` tensors, so that no
-    transposed copy of a sequence is asked for.
-
     Args:
-        num_heads: Number of heads `H`; must divide the width.
-        dropout_rate: Dropout of single attention weights.
-        use_bias: Whether query, key and value have biases; the output projection always has one.
-        relative_positions: Number of tokens `L` for which 1-D relative position
-            embeddings are learned, or None. Each pair of tokens has the
-            embedding of its offset, whose product with the query is added
-            to the logits (paper, appendix D.4).
-        chunk_size: Number of queries whose weights are there at a time, so that memory grows with the number of tokens
-            and not with its square; None for all at once. The result is the same but for rounding. The backward pass
-            computes the weights again. Not together with dropout of weights or relative positions.
+        num_heads: Number of heads `H`. It must divide the width.
+        dropout_rate: Rate of the dropout of attention weights.
+        use_bias: Whether query, key and value have biases. The output projection always has one.
+        relative_positions: Number of tokens `L` of a model with learned 1-D relative position embeddings, or None.
+            Each pair of tokens has the embedding of its offset. Its product with the query is added to the logits
+            (paper, appendix D.4).
+        chunk_size: Number of queries whose attention weights are computed at a time, so that memory grows with the
+            number of tokens and not with its square. None for all at once. The result is the same but for rounding, and
+            the backward pass recomputes the weights. It excludes dropout of weights and relative positions.
         **kwargs: Arguments of `keras.layers.Layer`.
 
     Call arguments:
-        x: Tensor `[B, N, D]`, the queries' sequence.
+        x: Tensor `[B, N, D]`, the sequence of the queries.
         context: Tensor `[B, M, D]` for keys and values, or None for `x` itself.
         training: Whether dropout applies.
-        return_attention_scores: Whether to return `(output, weights)` with the
-            weights `[B, H, N, M]` after the softmax, before dropout.
 
     Raises:
-        ValueError: If the width is not a multiple of `num_heads`, or chunks are asked for with what they cannot do.
+        ValueError: If the width is not a multiple of `num_heads`, or `chunk_size` is combined with dropout of weights
+            or relative positions.
 
     References:
         - [Attention Is All You Need](https://arxiv.org/abs/1706.03762)
         - [An Image is Worth 16x16 Words](https://arxiv.org/abs/2010.11929), appendix A
+
+    Example:
+    >>> import numpy as np
+    >>> attend = SelfAttention(num_heads=2)
+    >>> x = np.ones((1, 5, 8), "float32")
+    >>> tuple(attend(x).shape), tuple(attend.scores(x).shape)
+    ((1, 5, 8), (1, 2, 5, 5))
     """
 
-    def __init__(self, num_heads, dropout_rate=0.0, use_bias=True, relative_positions=None, chunk_size=None, **kwargs):
+    def __init__(
+        self,
+        num_heads: int,
+        dropout_rate: float = 0.0,
+        use_bias: bool = True,
+        relative_positions: int | None = None,
+        chunk_size: int | None = None,
+        **kwargs,
+    ):
         super().__init__(**kwargs)
         self.num_heads = _checks.positive_int("num_heads", num_heads)
         self.dropout_rate = _checks.rate("dropout_rate", dropout_rate)
@@ -55,9 +108,9 @@ class SelfAttention(CompositeLayer):
             _checks.positive_int("chunk_size", chunk_size)
             if self.dropout_rate or relative_positions is not None:
                 raise ValueError(
-                    "Attention in chunks has neither dropout of attention weights nor relative positions. Received: "
+                    "`chunk_size` excludes dropout of attention weights and relative positions. Received: "
                     f"chunk_size={chunk_size}, dropout_rate={dropout_rate}, relative_positions={relative_positions}. "
-                    "Leave the chunk size at None."
+                    "Leave `chunk_size` at None."
                 )
 
     def build(self, x_shape, context_shape=None):
@@ -95,57 +148,41 @@ class SelfAttention(CompositeLayer):
         self.dropout.build(None)
         super().build(x_shape)
 
-    def call(self, x, context=None, training=False, return_attention_scores=False):
-        query, key, value = self._project(x, context, training)  # [B, N, H, K], [B, M, H, K], [B, M, H, K]
-        query = query * ops.cast(self.head_size**-0.5, x.dtype)
-        if self._in_chunks(x.shape[1]) and not return_attention_scores:
-            return self.out(chunked.attend(query, key, value, self.chunk_size))
-        plain = self.relative_positions is None and not self.dropout_rate and not return_attention_scores
-        if training and plain:
-            return self.out(gradients.attend(query, key, value))
-        logits = ops.einsum("bnhk,bmhk->bhnm", query, key)
-        if self.relative_positions is not None:
-            logits = logits + self._relative_logits(query)
-        weights = ops.softmax(logits, axis=-1)  # [B, H, N, M]
-        mixed = ops.einsum("bhnm,bmhk->bnhk", self.dropout(weights, training=training), value)
-        output = self.out(mixed)  # [B, N, D]
-        return (output, weights) if return_attention_scores else output
+    def call(self, x, context=None, training=False):
+        query, key, value = self._project(x, context)  # [B, N, H, K], [B, M, H, K], [B, M, H, K]
+        query = query * ops.cast(self.head_size**-0.5, query.dtype)
+        drop = functools.partial(self.dropout, training=training) if self.dropout_rate else None
+        y = kernels.select(attention)(query, key, value, self._relative_logits(query), drop, self.chunk_size)
+        return self.out(y)  # [B, N, D]
 
-    def _project(self, x, context, training):
-        query, key, value = layers = self.query, self.key, self.value
-        if not training or not all(gradients.is_float(layer.kernel) for layer in layers):
-            context = x if context is None else context
-            return query(x), key(context), value(context)
-        return self._together(x, *layers) if context is None else (query(x), *self._together(context, key, value))
+    def scores(self, x: Any, context: Any = None) -> Any:
+        """Return the attention weights `[B, H, N, M]` after the softmax; see the call arguments."""
+        if not self.built:
+            self.build(x.shape)
+        x = ops.cast(x, self.compute_dtype)
+        query, key = self.query(x), self.key(x if context is None else ops.cast(context, self.compute_dtype))
+        query = query * ops.cast(self.head_size**-0.5, query.dtype)
+        return attention_weights(query, key, self._relative_logits(query))
 
-    def _together(self, x, *layers):
-        """Returns what each of some projections makes of a sequence."""
-        kernel = ops.stack([ops.cast(layer.kernel, x.dtype) for layer in layers], axis=1)  # [D, T, H, K]
-        bias = ops.stack([ops.cast(layer.bias, x.dtype) for layer in layers]) if self.use_bias else None  # [T, H, K]
-        return gradients.project(x, kernel, bias)
-
-    def _in_chunks(self, length):
-        return self.chunk_size is not None and (length is None or length > self.chunk_size)
+    def _project(self, x, context):
+        if context is None or context is x:
+            return kernels.select(project)(x, (self.query, self.key, self.value))
+        return (self.query(x), *kernels.select(project)(context, (self.key, self.value)))
 
     def _relative_logits(self, query):
-        """Returns `[B, H, N, N]`: the query's product with the embedding of each pair's offset."""
+        """Return the products of the query with the embedding of each pair's offset, `[B, H, N, N]`, or None."""
+        if self.relative_positions is None:
+            return None
         length, heads = self.relative_positions, self.num_heads
         embedding = ops.cast(self.relative_embedding, query.dtype)
         by_offset = ops.einsum("bnhk,rk->bhnr", query, embedding)  # [B, H, N, 2N-1], offset key - query + N - 1
-        # Row n is to be shifted n places to the left: in rows one shorter than the padded ones, it is.
+        # Shift row n by n places to the left (Transformer-XL): pad each row by one and read rows that are one shorter.
         flat = ops.reshape(ops.pad(by_offset, ((0, 0), (0, 0), (0, 0), (0, 1))), (-1, heads, 2 * length * length))
         flat = ops.pad(flat, ((0, 0), (0, 0), (0, length - 1)))
         return ops.reshape(flat, (-1, heads, length + 1, 2 * length - 1))[:, :, :length, length - 1 :]  # [B, H, N, N]
 
     def compute_output_shape(self, x_shape, context_shape=None):
         return x_shape
-
-    def compute_output_spec(self, x, context=None, training=False, return_attention_scores=False):
-        output = keras.KerasTensor(x.shape, dtype=self.compute_dtype)
-        if not return_attention_scores:
-            return output
-        length = (x if context is None else context).shape[1]
-        return output, keras.KerasTensor((x.shape[0], self.num_heads, x.shape[1], length), dtype=self.compute_dtype)
 
     def get_config(self):
         return {

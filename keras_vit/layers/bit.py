@@ -1,4 +1,4 @@
-"""BiT's pre-activation ResNet: root block, units and stages."""
+"""Pre-activation ResNet of BiT: root block, units and stages."""
 
 import keras
 from keras import ops
@@ -24,21 +24,25 @@ def _padded(shape, size):
 
 @keras.saving.register_keras_serializable(package="keras_vit")
 class BiTRoot(CompositeLayer):
-    """BiT's root: 7x7 convolution of stride 2, then 3x3 max-pooling of stride 2.
+    """Root of BiT: 7x7 convolution of stride 2, then 3x3 max-pooling of stride 2.
 
     Args:
         filters: Number of output channels.
-        pool_padding: What surrounds the pooled map, which has not passed a ReLU: `"infinity"` (big_vision: minus
-            infinity, borders see real values alone) or `"zeros"` (big_transfer, in which the files were trained).
-            `"edge"` gives the same numbers as `"infinity"`, for integers that have none: it repeats the border, which
-            is in every window that its repetition is in.
+        pool_padding: Padding of the map before the pooling, which has not passed a ReLU: `"infinity"` (big_vision:
+            minus infinity) or `"zeros"` (big_transfer, which trained the published files). `"edge"` repeats the border.
+            It gives the same numbers as `"infinity"` and works for integers, which have no infinity.
         **kwargs: Arguments of `keras.layers.Layer`.
 
     References:
         - [Big Transfer](https://arxiv.org/abs/1912.11370)
+
+    Example:
+    >>> import numpy as np
+    >>> tuple(BiTRoot(filters=32)(np.ones((1, 32, 32, 3), "float32")).shape)
+    (1, 8, 8, 32)
     """
 
-    def __init__(self, filters, pool_padding="infinity", **kwargs):
+    def __init__(self, filters: int, pool_padding: str = "infinity", **kwargs):
         super().__init__(**kwargs)
         self.filters = _checks.positive_int("filters", filters)
         self.pool_padding = _checks.choice("pool_padding", pool_padding, ("infinity", "zeros", "edge"))
@@ -68,16 +72,21 @@ class BiTUnit(CompositeLayer):
     """Pre-activation bottleneck of BiT.
 
     Args:
-        features: Inner channels; the output has four times as many.
+        features: Number of inner channels. The output has four times as many.
         strides: Stride of the 3x3 convolution.
         **kwargs: Arguments of `keras.layers.Layer`.
 
     References:
         - [Identity Mappings in Deep Residual Networks](https://arxiv.org/abs/1603.05027)
         - [Big Transfer](https://arxiv.org/abs/1912.11370)
+
+    Example:
+    >>> import numpy as np
+    >>> tuple(BiTUnit(features=32, strides=2)(np.ones((1, 8, 8, 64), "float32")).shape)
+    (1, 4, 4, 128)
     """
 
-    def __init__(self, features, strides=1, **kwargs):
+    def __init__(self, features: int, strides: int | tuple[int, int] = 1, **kwargs):
         super().__init__(**kwargs)
         self.features = _checks.positive_int("features", features)
         self.strides = _checks.size_pair("strides", strides)
@@ -127,9 +136,14 @@ class BiTStage(_Stage):
 
     Args:
         num_units: Number of units.
-        features: Inner channels of the units.
+        features: Number of inner channels of the units. The output has four times as many.
         strides: Stride of the first unit.
         **kwargs: Arguments of `keras.layers.Layer`.
+
+    Example:
+    >>> import numpy as np
+    >>> tuple(BiTStage(num_units=2, features=32, strides=2)(np.ones((1, 8, 8, 64), "float32")).shape)
+    (1, 4, 4, 128)
     """
 
     def _make_unit(self, index, strides):

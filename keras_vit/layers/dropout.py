@@ -1,37 +1,14 @@
-"""Dropout whose draw can be repeated, as recomputing a block's activations needs."""
-
-import contextlib
+"""Dropout whose draw can be replayed, for rematerialization."""
 
 import keras
 
 from keras_vit import _checks
-
-
-class HoldableSeedGenerator(keras.random.SeedGenerator):
-    """A seed generator that can be held at one seed while a computation runs more than once."""
-
-    _held = None
-
-    def next(self, ordered=True):
-        """Returns the held seed, or draws the next one."""
-        return super().next(ordered) if self._held is None else self._held
-
-
-@contextlib.contextmanager
-def hold(generators, seeds):
-    """Makes each of `generators` return its entry of `seeds`, however often it is asked."""
-    for generator, seed in zip(generators, seeds, strict=True):
-        generator._held = seed
-    try:
-        yield
-    finally:
-        for generator in generators:
-            generator._held = None
+from keras_vit.layers.remat import ReplayableSeedGenerator
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
 class Dropout(keras.layers.Layer):
-    """Sets single values to zero during training and scales the others up.
+    """Dropout of single values: training sets them to zero at random and scales the others up.
 
     Args:
         rate: Probability in [0, 1) of dropping a value.
@@ -44,14 +21,19 @@ class Dropout(keras.layers.Layer):
 
     References:
         - [Dropout](https://www.jmlr.org/papers/v15/srivastava14a.html)
+
+    Example:
+    >>> import numpy as np
+    >>> np.array(Dropout(0.5)(np.ones(3, "float32"))).tolist()
+    [1.0, 1.0, 1.0]
     """
 
-    def __init__(self, rate, seed=None, **kwargs):
+    def __init__(self, rate: float, seed: int | None = None, **kwargs):
         super().__init__(**kwargs)
         self.rate = _checks.rate("rate", rate)
         self.seed = seed
         if self.rate > 0:
-            self.seed_generator = HoldableSeedGenerator(seed)
+            self.seed_generator = ReplayableSeedGenerator(seed)
 
     def build(self, input_shape):
         super().build(input_shape)

@@ -1,28 +1,31 @@
-"""The transformer's feed-forward block."""
+"""Feed-forward block of the transformer."""
+
+from collections.abc import Callable
+from typing import Any
 
 import keras
 from keras import ops
 
 from keras_vit import _checks
-from keras_vit.layers import gradients
+from keras_vit.layers import kernels
 from keras_vit.layers.composite import CompositeLayer
 from keras_vit.layers.dropout import Dropout
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
-def gelu_tanh(x):
+def gelu_tanh(x: Any) -> Any:
     """GELU in its tanh form, the reference's activation."""
     return keras.activations.gelu(x, approximate=True)
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
-def gelu(x):
+def gelu(x: Any) -> Any:
     """GELU in its exact form, with the error function."""
     return keras.activations.gelu(x, approximate=False)
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
-def quick_gelu(x):
+def quick_gelu(x: Any) -> Any:
     """GELU approximated as x * sigmoid(1.702 x)."""
     return x * keras.ops.sigmoid(1.702 * x)
 
@@ -30,14 +33,18 @@ def quick_gelu(x):
 _ACTIVATIONS = {"gelu_tanh": gelu_tanh, "gelu": gelu, "quick_gelu": quick_gelu}
 
 
-def get_activation(name):
-    """Returns the activation function of a name.
+def get_activation(name: str) -> Callable[[Any], Any]:
+    """Return the activation function of a name.
 
     Args:
         name: `"gelu_tanh"`, `"gelu"` (error function), `"quick_gelu"` or any name that `keras.activations.get` knows.
 
     Raises:
         ValueError: If the name is unknown.
+
+    Example:
+    >>> float(get_activation("relu")(-1.0))
+    0.0
     """
     if name in _ACTIVATIONS:
         return _ACTIVATIONS[name]
@@ -63,14 +70,17 @@ class MlpBlock(CompositeLayer):
     Call arguments:
         x: Tensor `[B, N, D]`; the result has the same shape.
         training: Whether dropout applies.
-        norm: A `LayerNorm` that is applied to `x` first, or None. In training it shares the first dense layer's
-            backward pass; see `gradients.norm_dense`.
 
     References:
         - [An Image is Worth 16x16 Words](https://arxiv.org/abs/2010.11929), equation 3
+
+    Example:
+    >>> import numpy as np
+    >>> tuple(MlpBlock(mlp_dim=32)(np.ones((2, 5, 8), "float32")).shape)
+    (2, 5, 8)
     """
 
-    def __init__(self, mlp_dim, dropout_rate=0.0, activation="gelu_tanh", **kwargs):
+    def __init__(self, mlp_dim: int, dropout_rate: float = 0.0, activation: str = "gelu_tanh", **kwargs):
         super().__init__(**kwargs)
         self.mlp_dim = _checks.positive_int("mlp_dim", mlp_dim)
         self.dropout_rate = _checks.rate("dropout_rate", dropout_rate)
@@ -97,26 +107,11 @@ class MlpBlock(CompositeLayer):
             name=name,
         )
 
-    def call(self, x, training=False, norm=None):
-        shape = ops.shape(x)
-        lean = training and self._activation is gelu_tanh
-        x = (gradients.gelu_tanh if lean else self._activation)(self._first_dense(x, training, norm))
-        x = self.dropout_0(x, training=training)  # [B, N, mlp_dim] or [B N, mlp_dim]
-        x = ops.reshape(self.dense_1(x), shape)  # [B, N, D]
-        return self.dropout_1(x, training=training)
-
-    def _first_dense(self, x, training, norm):
-        dense = self.dense_0
-        if training and norm is not None and gradients.is_float(dense.kernel):
-            kernel, bias = (ops.cast(weight, x.dtype) for weight in (dense.kernel, dense.bias))
-            return gradients.norm_dense(x, *norm.weights_in_float(), kernel, bias, norm.epsilon)
-        if norm is not None:
-            x = norm(x, training=training)
-        if keras.backend.backend() == "tensorflow" and not training:
-            # Its graph optimiser fuses product, bias and activation of matrices only. In training there is no such
-            # fusion to win, and a TPU, which stores rows of tokens in blocks of 8, would copy to change the shape.
-            x = ops.reshape(x, (-1, x.shape[-1]))  # [B N, D]
-        return dense(x)
+    def call(self, x, training=False):
+        y = self.dense_0(kernels.as_rows(x, training))  # [B, N, mlp_dim] or [B*N, mlp_dim]
+        y = self.dropout_0(kernels.select(self._activation)(y), training=training)
+        y = self.dropout_1(self.dense_1(y), training=training)
+        return ops.reshape(y, ops.shape(x))  # [B, N, D]
 
     def compute_output_shape(self, input_shape):
         return input_shape

@@ -1,16 +1,27 @@
-"""Layer and group normalisation with float32 statistics and the reference's variable names.
+"""Layer and group normalization with float32 statistics and the reference's variable names."""
 
-Keras' own layers take their statistics in the compute dtype (group norm) and
-end in a form that integer TFLite conversion refuses (layer norm); these two
-take them in float32 under every policy and are written as
-`d = x - mean; d * rsqrt(mean(d * d) + epsilon)`.
-"""
+from typing import Any
 
 import keras
 from keras import ops
 
 from keras_vit import _checks
-from keras_vit.layers import gradients
+from keras_vit.layers import kernels
+from keras_vit.layers.kernels.norm import group_moments
+from keras_vit.layers.kernels.precision import at_least_float32, moments
+
+
+def layer_norm(x: Any, scale: Any, bias: Any, epsilon: float) -> Any:
+    """Normalize the last axis of `x`; the plain formula. Statistics are computed in at least float32."""
+    mean, variance = moments(x)  # [..., 1]
+    return ops.cast((at_least_float32(x) - mean) * ops.rsqrt(variance + epsilon) * scale + bias, x.dtype)
+
+
+def group_norm(x: Any, scale: Any, bias: Any, groups: int, epsilon: float) -> Any:
+    """Normalize `[B, H, W, C]` over space and groups of channels; the plain formula."""
+    wide = at_least_float32(x)
+    mean, variance = group_moments(wide, groups)  # [B, 1, 1, C]
+    return ops.cast((wide - mean) * (ops.rsqrt(variance + epsilon) * scale) + bias, x.dtype)
 
 
 class _Normalization(keras.layers.Layer):
@@ -28,13 +39,6 @@ class _Normalization(keras.layers.Layer):
         self.bias = self.add_weight(name="bias", shape=(width,), initializer="zeros", autocast=False)
         super().build(input_shape)
 
-    def _float(self, x):
-        return ops.cast(x, keras.backend.result_type(x.dtype, "float32"))
-
-    def weights_in_float(self):
-        """Returns scale and bias as tensors, of at least float32."""
-        return self._float(self.scale), self._float(self.bias)
-
     def compute_output_shape(self, input_shape):
         return input_shape
 
@@ -48,53 +52,63 @@ class _Normalization(keras.layers.Layer):
 
 @keras.saving.register_keras_serializable(package="keras_vit")
 class LayerNorm(_Normalization):
-    """Layer normalisation over the last axis.
+    """Layer normalization over the last axis.
+
+    Unlike `keras.layers.LayerNormalization` it has the reference's epsilon and variable names, and a form that integer
+    TFLite files can have.
 
     Args:
-        epsilon: Added to the variance; the reference's value is 1e-6.
-        scale_initializer: Initial scale.
+        epsilon: Added to the variance. The reference's value is 1e-6.
+        scale_initializer: Initializer of the scale.
         **kwargs: Arguments of `keras.layers.Layer`.
 
     Call arguments:
         x: Tensor `[..., D]`.
-        training: Whether a backward pass follows, for which less is then kept; see `gradients.layer_norm`.
 
     References:
         - [Layer Normalization](https://arxiv.org/abs/1607.06450)
+
+    Example:
+    >>> import numpy as np
+    >>> y = LayerNorm()(np.array([[1.0, 3.0]], "float32"))
+    >>> np.round(np.array(y), 3).tolist()
+    [[-1.0, 1.0]]
     """
 
-    def __init__(self, epsilon=1e-6, scale_initializer="ones", **kwargs):
+    def __init__(self, epsilon: float = 1e-6, scale_initializer: Any = "ones", **kwargs):
         super().__init__(epsilon, scale_initializer, **kwargs)
 
-    def call(self, x, training=False):
-        if training:
-            return gradients.layer_norm(ops.cast(x, self.compute_dtype), *self.weights_in_float(), self.epsilon)
-        x = self._float(x)
-        centred = x - ops.mean(x, axis=-1, keepdims=True)
-        variance = ops.mean(centred * centred, axis=-1, keepdims=True)  # a square() would fuse into what int16 lacks
-        normalised = centred * ops.rsqrt(variance + self.epsilon)
-        return ops.cast(normalised * self._float(self.scale) + self._float(self.bias), self.compute_dtype)
+    def call(self, x):
+        scale, bias = at_least_float32(self.scale), at_least_float32(self.bias)
+        return kernels.select(layer_norm)(ops.cast(x, self.compute_dtype), scale, bias, self.epsilon)
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
 class GroupNorm(_Normalization):
-    """Group normalisation of `[B, H, W, C]` over space and groups of channels.
+    """Group normalization of `[B, H, W, C]` over space and groups of channels.
 
     Args:
-        groups: Number of groups; must divide the channels.
+        groups: Number of groups. It must divide the channels.
         epsilon: Added to the variance: 1e-6 in the hybrids, 1e-5 in BiT.
-        scale_initializer: Initial scale (zeros for the last norm of a hybrid's residual unit).
+        scale_initializer: Initializer of the scale (zeros for the last norm of a hybrid's residual unit).
         **kwargs: Arguments of `keras.layers.Layer`.
 
     Call arguments:
         x: Tensor `[B, H, W, C]`.
-        training: Whether a backward pass follows, for which less is then kept; see `gradients.group_norm`.
+
+    Raises:
+        ValueError: If `groups` does not divide the channels.
 
     References:
         - [Group Normalization](https://arxiv.org/abs/1803.08494)
+
+    Example:
+    >>> import numpy as np
+    >>> tuple(GroupNorm(groups=2)(np.ones((1, 4, 4, 8), "float32")).shape)
+    (1, 4, 4, 8)
     """
 
-    def __init__(self, groups=32, epsilon=1e-6, scale_initializer="ones", **kwargs):
+    def __init__(self, groups: int = 32, epsilon: float = 1e-6, scale_initializer: Any = "ones", **kwargs):
         super().__init__(epsilon, scale_initializer, **kwargs)
         self.groups = _checks.positive_int("groups", groups)
 
@@ -102,14 +116,9 @@ class GroupNorm(_Normalization):
         _checks.divisible("channels", input_shape[-1], "groups", self.groups)
         super().build(input_shape)
 
-    def call(self, x, training=False):
-        if training:
-            weights = self.weights_in_float()
-            return gradients.group_norm(ops.cast(x, self.compute_dtype), *weights, self.groups, self.epsilon)
-        x = self._float(x)
-        mean, variance = gradients.group_moments(x, self.groups)  # [B, 1, 1, C]
-        factor = ops.rsqrt(variance + self.epsilon) * self._float(self.scale)
-        return ops.cast((x - mean) * factor + self._float(self.bias), self.compute_dtype)
+    def call(self, x):
+        scale, bias = at_least_float32(self.scale), at_least_float32(self.bias)
+        return kernels.select(group_norm)(ops.cast(x, self.compute_dtype), scale, bias, self.groups, self.epsilon)
 
     def get_config(self):
         return {**super().get_config(), "groups": self.groups}

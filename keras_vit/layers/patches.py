@@ -1,4 +1,6 @@
-"""Images to patch embeddings."""
+"""Patch embeddings of images."""
+
+from typing import Any
 
 import keras
 from keras import ops
@@ -6,8 +8,8 @@ from keras import ops
 from keras_vit import _checks
 
 
-def flatten_grid(grid):
-    """Reshapes `[B, h, w, D]` to `[B, h*w, D]`, raster order, whether or not h and w are known."""
+def flatten_grid(grid: Any) -> Any:
+    """Reshape `[B, h, w, D]` to `[B, h*w, D]` in raster order, whether or not h and w are known."""
     _, height, width, hidden_size = grid.shape
     if height is None or width is None:
         shape = ops.shape(grid)
@@ -17,17 +19,16 @@ def flatten_grid(grid):
 
 @keras.saving.register_keras_serializable(package="keras_vit")
 class PatchEncoder(keras.layers.Layer):
-    """Cuts images into patches and projects each linearly to an embedding.
+    """Linear projection of each patch of an image to an embedding.
 
-    A convolution whose stride equals its kernel size, which is the same as
-    flattening each patch and multiplying it with a matrix. The image must be
-    a whole number of patches in both dimensions.
+    A convolution whose stride equals its kernel size is the same as flattening each patch and multiplying it by a
+    matrix. The image must be a whole number of patches in both dimensions.
 
     Args:
         patch_size: Patch edge in pixels, an integer or (height, width).
         hidden_size: Width `D` of the embeddings.
-        flatten: Whether to return the patches as a sequence in raster order
-            `[B, h*w, D]`, or as a grid `[B, h, w, D]`.
+        flatten: Whether to return the patches as a sequence in raster order `[B, h*w, D]`, or as a grid
+            `[B, h, w, D]`.
         use_bias: Whether the projection has a bias.
         **kwargs: Arguments of `keras.layers.Layer`.
 
@@ -39,9 +40,21 @@ class PatchEncoder(keras.layers.Layer):
 
     References:
         - [An Image is Worth 16x16 Words](https://arxiv.org/abs/2010.11929), section 3.1
+
+    Example:
+    >>> import numpy as np
+    >>> tuple(PatchEncoder(patch_size=4, hidden_size=16)(np.ones((1, 8, 8, 3), "float32")).shape)
+    (1, 4, 16)
     """
 
-    def __init__(self, patch_size, hidden_size, flatten=True, use_bias=True, **kwargs):
+    def __init__(
+        self,
+        patch_size: int | tuple[int, int],
+        hidden_size: int,
+        flatten: bool = True,
+        use_bias: bool = True,
+        **kwargs,
+    ):
         super().__init__(**kwargs)
         self.patch_size = _checks.size_pair("patch_size", patch_size)
         self.hidden_size = _checks.positive_int("hidden_size", hidden_size)
@@ -104,7 +117,13 @@ class PatchEncoder(keras.layers.Layer):
 
 @keras.saving.register_keras_serializable(package="keras_vit")
 class FlattenGrid(keras.layers.Layer):
-    """Turns a grid of embeddings `[B, h, w, D]` into a sequence `[B, h*w, D]` in raster order."""
+    """Grid of embeddings `[B, h, w, D]` as a sequence `[B, h*w, D]` in raster order.
+
+    Example:
+    >>> import numpy as np
+    >>> tuple(FlattenGrid()(np.ones((1, 2, 3, 8), "float32")).shape)
+    (1, 6, 8)
+    """
 
     def call(self, grid):
         return flatten_grid(grid)

@@ -1,4 +1,4 @@
-"""From the encoder's sequence to one vector an image."""
+"""Pooling layers, from the tokens `[B, N, D]` to one vector per image `[B, D]`."""
 
 import keras
 from keras import ops
@@ -12,14 +12,19 @@ from keras_vit.layers.normalization import LayerNorm
 
 @keras.saving.register_keras_serializable(package="keras_vit")
 class TokenPooling(keras.layers.Layer):
-    """Takes one token of the sequence: `[B, N, D]` to `[B, D]`.
+    """One token of the sequence: `[B, N, D]` to `[B, D]`.
 
     Args:
         index: Position of the token, 0 for the class token.
         **kwargs: Arguments of `keras.layers.Layer`.
+
+    Example:
+    >>> import numpy as np
+    >>> tuple(TokenPooling()(np.ones((3, 5, 8), "float32")).shape)
+    (3, 8)
     """
 
-    def __init__(self, index=0, **kwargs):
+    def __init__(self, index: int = 0, **kwargs):
         super().__init__(**kwargs)
         self.index = _checks.positive_int("index", index, minimum=0)
 
@@ -35,14 +40,19 @@ class TokenPooling(keras.layers.Layer):
 
 @keras.saving.register_keras_serializable(package="keras_vit")
 class PatchMeanPooling(keras.layers.Layer):
-    """Averages the patches' tokens: `[B, N, D]` to `[B, D]`.
+    """Mean of the tokens of the patches: `[B, N, D]` to `[B, D]`.
 
     Args:
-        num_prefix_tokens: How many tokens before the patches (class token, registers) to leave out.
+        num_prefix_tokens: Number of tokens before the patches (class token, registers), which are left out.
         **kwargs: Arguments of `keras.layers.Layer`.
+
+    Example:
+    >>> import numpy as np
+    >>> tuple(PatchMeanPooling(num_prefix_tokens=1)(np.ones((3, 5, 8), "float32")).shape)
+    (3, 8)
     """
 
-    def __init__(self, num_prefix_tokens=0, **kwargs):
+    def __init__(self, num_prefix_tokens: int = 0, **kwargs):
         super().__init__(**kwargs)
         self.num_prefix_tokens = _checks.positive_int("num_prefix_tokens", num_prefix_tokens, minimum=0)
 
@@ -69,14 +79,25 @@ class MAPHead(CompositeLayer):
 
     Call arguments:
         x: Tensor `[B, N, D]`; the result is `[B, D]`.
-        return_attention_scores: Whether to return `(output, weights)` with weights `[B, H, 1, N]`.
 
     References:
         - [Set Transformer](https://arxiv.org/abs/1810.00825)
         - [Scaling Vision Transformers](https://arxiv.org/abs/2106.04560), section 3
+
+    Example:
+    >>> import numpy as np
+    >>> tuple(MAPHead(num_heads=2, mlp_dim=32)(np.ones((3, 5, 8), "float32")).shape)
+    (3, 8)
     """
 
-    def __init__(self, num_heads, mlp_dim, activation="gelu_tanh", layer_norm_epsilon=1e-6, **kwargs):
+    def __init__(
+        self,
+        num_heads: int,
+        mlp_dim: int,
+        activation: str = "gelu_tanh",
+        layer_norm_epsilon: float = 1e-6,
+        **kwargs,
+    ):
         super().__init__(**kwargs)
         self.num_heads = _checks.positive_int("num_heads", num_heads)
         self.mlp_dim = _checks.positive_int("mlp_dim", mlp_dim)
@@ -95,22 +116,23 @@ class MAPHead(CompositeLayer):
             child.build(pooled_shape)
         super().build(input_shape)
 
-    def call(self, x, return_attention_scores=False):
+    def call(self, x):
+        pooled = self.attention(self._probe(x), context=x)  # [B, 1, D]
+        pooled = pooled + self.mlp(self.norm(pooled))
+        return ops.squeeze(pooled, axis=1)  # [B, D]
+
+    def scores(self, x):
+        """Return the attention weights of the probe, `[B, H, 1, N]`, for the tokens `[B, N, D]`."""
+        if not self.built:
+            self.build(x.shape)
+        return self.attention.scores(self._probe(x), context=x)
+
+    def _probe(self, x):
         probe = ops.cast(self.probe, x.dtype)
-        probe = ops.broadcast_to(probe, (ops.shape(x)[0], 1, x.shape[-1]))  # [B, 1, D]
-        pooled, weights = self.attention(probe, context=x, return_attention_scores=True)
-        pooled = pooled + self.mlp(self.norm(pooled))  # [B, 1, D]
-        pooled = ops.squeeze(pooled, axis=1)  # [B, D]
-        return (pooled, weights) if return_attention_scores else pooled
+        return ops.broadcast_to(probe, (ops.shape(x)[0], 1, x.shape[-1]))  # [B, 1, D]
 
     def compute_output_shape(self, input_shape):
         return (input_shape[0], input_shape[-1])
-
-    def compute_output_spec(self, x, return_attention_scores=False):
-        output = keras.KerasTensor((x.shape[0], x.shape[-1]), dtype=self.compute_dtype)
-        if not return_attention_scores:
-            return output
-        return output, keras.KerasTensor((x.shape[0], self.num_heads, 1, x.shape[1]), dtype=self.compute_dtype)
 
     def get_config(self):
         return {

@@ -1,5 +1,7 @@
 """Position embeddings: learned 1-D and 2-D tables, fixed 2-D sine-cosine, resized to any grid."""
 
+from typing import Any
+
 import keras
 import numpy as np
 from keras import ops
@@ -13,8 +15,8 @@ def _omega(quarter, temperature=10_000.0):
     return 1.0 / temperature ** (np.arange(quarter) / (quarter - 1))
 
 
-def sincos_2d_table(height, width, hidden_size):
-    """Returns the fixed 2-D sine-cosine embedding of a grid, float32 `[1, height*width, hidden_size]`.
+def sincos_2d_table(height: int, width: int, hidden_size: int) -> np.ndarray:
+    """Return the fixed 2-D sine-cosine embedding of a grid, float32 `[1, height*width, hidden_size]`.
 
     The four quarters of the width are sin x, cos x, sin y, cos y.
 
@@ -28,6 +30,10 @@ def sincos_2d_table(height, width, hidden_size):
 
     References:
         - [Better plain ViT baselines for ImageNet-1k](https://arxiv.org/abs/2205.01580)
+
+    Example:
+    >>> sincos_2d_table(2, 3, 8).shape
+    (1, 6, 8)
     """
     _checks.positive_int("hidden_size", hidden_size, minimum=8)
     _checks.divisible("hidden_size", hidden_size, "the four quarters of sincos2d", 4)
@@ -39,13 +45,13 @@ def sincos_2d_table(height, width, hidden_size):
 
 
 def _sincos_1d(length, half):
-    """Returns `[length, half]`: sine, then cosine of each position, for a length that may be a tensor."""
+    """Return `[length, half]`: sine, then cosine of each position, for a length that may be a tensor."""
     angles = ops.outer(ops.cast(ops.arange(length), "float32"), _omega(half // 2).astype("float32"))
     return ops.concatenate([ops.sin(angles), ops.cos(angles)], axis=1)
 
 
 def _interpolation_matrix(new_size, old_size):
-    """Returns `[new_size, old_size]`: align-corners linear interpolation, the identity when sizes agree."""
+    """Return `[new_size, old_size]`: align-corners linear interpolation, the identity when sizes agree."""
     # In integers, so that the cell is exact and the fraction is rounded once.
     numerator = ops.arange(new_size, dtype="int32") * (old_size - 1)
     denominator = ops.maximum(new_size - 1, 1)
@@ -56,8 +62,8 @@ def _interpolation_matrix(new_size, old_size):
     return ops.where(offset == 0, 1.0 - fraction, ops.where(offset == 1, fraction, 0.0))
 
 
-def resize_table(table, new_grid):
-    """Resizes position embeddings `[1, h, w, D]` to a grid, align-corners bilinear as the reference.
+def resize_table(table: Any, new_grid: tuple[Any, Any]) -> Any:
+    """Resize position embeddings `[1, h, w, D]` to a grid, align-corners bilinear as the reference.
 
     Args:
         table: Tensor `[1, h, w, D]`.
@@ -65,6 +71,10 @@ def resize_table(table, new_grid):
 
     Returns:
         Tensor `[1, new height, new width, D]`.
+
+    Example:
+    >>> tuple(resize_table(np.ones((1, 2, 2, 8), "float32"), (3, 4)).shape)
+    (1, 3, 4, 8)
     """
     _, height, width, _ = table.shape
     rows = _interpolation_matrix(new_grid[0], height)
@@ -74,18 +84,17 @@ def resize_table(table, new_grid):
 
 @keras.saving.register_keras_serializable(package="keras_vit")
 class AddPositionEmbs(keras.layers.Layer):
-    """Adds position embeddings to a sequence of tokens.
+    """Addition of position embeddings to a sequence of tokens.
 
-    The sequence is `[prefix tokens, registers, patches in raster order]`.
-    Prefix tokens (class token) have embeddings of their own in the learned
-    kinds and none in `"sincos2d"`; registers have none.
+    The sequence is `[prefix tokens, registers, patches in raster order]`. Prefix tokens (class token) have embeddings
+    of their own in the learned kinds and none in `"sincos2d"`. Registers have none.
 
     Args:
         grid: (height, width) of the patch grid, or None for a square grid found from the sequence's length.
         kind: `"learned"` (1-D, raster order), `"learned2d"` (a row and a column table, each of half the width) or
             `"sincos2d"` (fixed).
-        num_prefix_tokens: Tokens with a position before the patches.
-        num_registers: Tokens without a position between prefix and patches.
+        num_prefix_tokens: Number of tokens with a position before the patches.
+        num_registers: Number of tokens without a position between the prefix tokens and the patches.
         stddev: Standard deviation of the initial table.
         **kwargs: Arguments of `keras.layers.Layer`.
 
@@ -99,9 +108,21 @@ class AddPositionEmbs(keras.layers.Layer):
 
     References:
         - [An Image is Worth 16x16 Words](https://arxiv.org/abs/2010.11929), equation 1 and appendix D.4
+
+    Example:
+    >>> tuple(AddPositionEmbs(grid=(2, 3), num_prefix_tokens=1)(np.ones((1, 7, 8), "float32")).shape)
+    (1, 7, 8)
     """
 
-    def __init__(self, grid=None, kind="learned", num_prefix_tokens=0, num_registers=0, stddev=0.02, **kwargs):
+    def __init__(
+        self,
+        grid: int | tuple[int, int] | None = None,
+        kind: str = "learned",
+        num_prefix_tokens: int = 0,
+        num_registers: int = 0,
+        stddev: float = 0.02,
+        **kwargs,
+    ):
         super().__init__(**kwargs)
         self.grid = None if grid is None else _checks.size_pair("grid", grid)
         self.kind = _checks.choice("kind", kind, KINDS)
@@ -171,12 +192,12 @@ class AddPositionEmbs(keras.layers.Layer):
             parts.insert(len(parts) - 1, ops.zeros((1, empty, hidden_size), dtype=x.dtype))
         return x + (parts[0] if len(parts) == 1 else ops.concatenate(parts, axis=1))
 
-    def table(self):
-        """Returns the embeddings of the patches on the layer's own grid, `[1, h, w, D]`, without the prefix tokens'."""
+    def table(self) -> Any:
+        """Return the embeddings of the patches on the layer's own grid, `[1, h, w, D]`, without the prefix tokens'."""
         return self._tables()[1]
 
     def _tables(self):
-        """Returns the prefix tokens' embeddings (or None) and those of the grid, `[1, h, w, D]`."""
+        """Return the embeddings of the prefix tokens (or None) and those of the grid, `[1, h, w, D]`."""
         height, width = self._table_grid
         if self.kind == "sincos2d":
             return None, np.reshape(self._fixed_table, (1, height, width, -1))

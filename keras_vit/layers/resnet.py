@@ -1,4 +1,7 @@
-"""ResNet stem of the hybrids: standardised convolutions and post-activation bottleneck units."""
+"""ResNet stem of the hybrids: standardized convolutions and post-activation bottleneck units."""
+
+from collections.abc import Sequence
+from typing import Any
 
 import keras
 from keras import ops
@@ -8,8 +11,8 @@ from keras_vit.layers.composite import CompositeLayer
 from keras_vit.layers.normalization import GroupNorm
 
 
-def strided_shape(shape, strides, filters):
-    """The shape `[B, H, W, filters]` after steps of `strides` over `[B, H, W, C]`; unknown sides stay None."""
+def strided_shape(shape: Sequence[int | None], strides: tuple[int, int], filters: int) -> tuple[int | None, ...]:
+    """Return the shape `[B, H, W, filters]` after steps of `strides` over `[B, H, W, C]`; unknown sides stay None."""
     batch, *spatial, _ = shape
     spatial = [None if side is None else -(-side // stride) for side, stride in zip(spatial, strides, strict=True)]
     return (batch, *spatial, filters)
@@ -17,7 +20,7 @@ def strided_shape(shape, strides, filters):
 
 @keras.saving.register_keras_serializable(package="keras_vit")
 class StdConv2D(keras.layers.Layer):
-    """2-D convolution without bias whose kernel is standardised per output channel.
+    """2-D convolution without bias whose kernel is standardized per output channel.
 
     Args:
         filters: Number of output channels.
@@ -34,9 +37,23 @@ class StdConv2D(keras.layers.Layer):
     References:
         - [Weight Standardization](https://arxiv.org/abs/1903.10520)
         - [Big Transfer](https://arxiv.org/abs/1912.11370)
+
+    Example:
+    >>> import numpy as np
+    >>> tuple(StdConv2D(filters=8, kernel_size=3, strides=2)(np.ones((1, 8, 8, 3), "float32")).shape)
+    (1, 4, 4, 8)
     """
 
-    def __init__(self, filters, kernel_size, strides=1, padding="same", epsilon=1e-5, epsilon_inside=False, **kwargs):
+    def __init__(
+        self,
+        filters: int,
+        kernel_size: int | tuple[int, int],
+        strides: int | tuple[int, int] = 1,
+        padding: str = "same",
+        epsilon: float = 1e-5,
+        epsilon_inside: bool = False,
+        **kwargs,
+    ):
         super().__init__(**kwargs)
         self.filters = _checks.positive_int("filters", filters)
         self.kernel_size = _checks.size_pair("kernel_size", kernel_size)
@@ -56,14 +73,14 @@ class StdConv2D(keras.layers.Layer):
         )
         super().build(input_shape)
 
-    def standardized_kernel(self):
-        """Returns the kernel that is applied, float32 `[h, w, in, out]`."""
+    def standardized_kernel(self) -> Any:
+        """Return the kernel that is applied, float32 `[h, w, in, out]`."""
         kernel = ops.cast(self.kernel, keras.backend.result_type(self.kernel.dtype, "float32"))
-        centred = kernel - ops.mean(kernel, axis=(0, 1, 2))
-        variance = ops.mean(ops.square(centred), axis=(0, 1, 2))
+        centered = kernel - ops.mean(kernel, axis=(0, 1, 2))
+        variance = ops.mean(ops.square(centered), axis=(0, 1, 2))
         if self.epsilon_inside:
-            return centred * ops.rsqrt(variance + self.epsilon)
-        return centred / (ops.sqrt(variance) + self.epsilon)
+            return centered * ops.rsqrt(variance + self.epsilon)
+        return centered / (ops.sqrt(variance) + self.epsilon)
 
     def call(self, x):
         kernel = ops.cast(self.standardized_kernel(), self.compute_dtype)
@@ -87,11 +104,14 @@ class StdConv2D(keras.layers.Layer):
         }
 
 
-def numerics(name):
-    """Returns `(StdConv2D arguments, GroupNorm arguments)` of a family of hybrids.
+def numerics(name: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return `(StdConv2D arguments, GroupNorm arguments)` of a family of hybrids.
 
     Args:
         name: `"reference"` (google-research) or `"timm"`, whose hybrids have other epsilons.
+
+    Raises:
+        ValueError: If the name is unknown.
     """
     _checks.choice("resnet_numerics", name, ("reference", "timm"))
     if name == "timm":
@@ -101,10 +121,10 @@ def numerics(name):
 
 @keras.saving.register_keras_serializable(package="keras_vit")
 class BottleneckUnit(CompositeLayer):
-    """Post-activation bottleneck: 1x1, 3x3 and 1x1 standardised convolutions with group norms.
+    """Post-activation bottleneck: 1x1, 3x3 and 1x1 standardized convolutions with group norms.
 
     Args:
-        features: Channels of the inner convolutions; the output has four times as many.
+        features: Number of inner channels. The output has four times as many.
         strides: Stride of the 3x3 convolution.
         resnet_numerics: `"reference"` or `"timm"`.
         **kwargs: Arguments of `keras.layers.Layer`.
@@ -112,9 +132,20 @@ class BottleneckUnit(CompositeLayer):
     References:
         - [Deep Residual Learning](https://arxiv.org/abs/1512.03385)
         - [Big Transfer](https://arxiv.org/abs/1912.11370)
+
+    Example:
+    >>> import numpy as np
+    >>> tuple(BottleneckUnit(features=32, strides=2)(np.ones((1, 8, 8, 64), "float32")).shape)
+    (1, 4, 4, 128)
     """
 
-    def __init__(self, features, strides=1, resnet_numerics="reference", **kwargs):
+    def __init__(
+        self,
+        features: int,
+        strides: int | tuple[int, int] = 1,
+        resnet_numerics: str = "reference",
+        **kwargs,
+    ):
         super().__init__(**kwargs)
         self.features = _checks.positive_int("features", features)
         self.strides = _checks.size_pair("strides", strides)
@@ -167,9 +198,9 @@ class BottleneckUnit(CompositeLayer):
 
 
 class _Stage(CompositeLayer):
-    """A sequence of units of one resolution, the first of which may have a stride."""
+    """Sequence of units of one resolution; the first may have a stride."""
 
-    def __init__(self, num_units, features, strides=1, **kwargs):
+    def __init__(self, num_units: int, features: int, strides: int | tuple[int, int] = 1, **kwargs):
         super().__init__(**kwargs)
         self.num_units = _checks.positive_int("num_units", num_units)
         self.features = _checks.positive_int("features", features)
@@ -211,13 +242,25 @@ class ResNetStage(_Stage):
 
     Args:
         num_units: Number of units.
-        features: Inner channels of the units; the output has four times as many.
+        features: Number of inner channels of the units. The output has four times as many.
         strides: Stride of the first unit.
         resnet_numerics: `"reference"` or `"timm"`.
         **kwargs: Arguments of `keras.layers.Layer`.
+
+    Example:
+    >>> import numpy as np
+    >>> tuple(ResNetStage(num_units=2, features=32, strides=2)(np.ones((1, 8, 8, 64), "float32")).shape)
+    (1, 4, 4, 128)
     """
 
-    def __init__(self, num_units, features, strides=1, resnet_numerics="reference", **kwargs):
+    def __init__(
+        self,
+        num_units: int,
+        features: int,
+        strides: int | tuple[int, int] = 1,
+        resnet_numerics: str = "reference",
+        **kwargs,
+    ):
         super().__init__(num_units, features, strides, **kwargs)
         self.resnet_numerics = resnet_numerics
 

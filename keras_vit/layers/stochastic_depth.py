@@ -8,10 +8,9 @@ from keras_vit.layers.dropout import Dropout
 
 @keras.saving.register_keras_serializable(package="keras_vit")
 class StochasticDepth(Dropout):
-    """Drops a residual branch for whole examples during training.
+    """Dropout of a residual branch for whole examples.
 
-    Kept branches are divided by the probability of keeping them, so that the
-    expected value is unchanged.
+    Branches that stay are divided by the probability of staying, so that the expected value is unchanged.
 
     Args:
         rate: Probability in [0, 1) of dropping an example's branch.
@@ -24,6 +23,12 @@ class StochasticDepth(Dropout):
 
     References:
         - [Deep Networks with Stochastic Depth](https://arxiv.org/abs/1603.09382)
+
+    Example:
+    >>> import numpy as np
+    >>> branch = np.ones((4, 2), "float32")
+    >>> tuple(StochasticDepth(0.1)(branch, training=True).shape)
+    (4, 2)
     """
 
     def call(self, x, training=False):

@@ -1,4 +1,4 @@
-"""Learned tokens that join the sequence of patches."""
+"""Learned tokens in the sequence of patches."""
 
 import keras
 from keras import ops
@@ -7,7 +7,7 @@ from keras_vit import _checks
 
 
 class _LearnedTokens(keras.layers.Layer):
-    """Inserts `num_tokens` learned tokens after the first `position` tokens of a sequence `[B, N, D]`."""
+    """Sequence `[B, N, D]` with `num_tokens` learned tokens after its first `position` tokens."""
 
     _initializer = "zeros"
 
@@ -38,7 +38,7 @@ class _LearnedTokens(keras.layers.Layer):
 
 @keras.saving.register_keras_serializable(package="keras_vit")
 class ClassToken(_LearnedTokens):
-    """Prepends a learned classification token, initially zero, to a sequence.
+    """Learned classification token, initially zero, in front of a sequence.
 
     Args:
         **kwargs: Arguments of `keras.layers.Layer`.
@@ -48,6 +48,11 @@ class ClassToken(_LearnedTokens):
 
     References:
         - [An Image is Worth 16x16 Words](https://arxiv.org/abs/2010.11929), equation 1
+
+    Example:
+    >>> import numpy as np
+    >>> tuple(ClassToken()(np.ones((2, 4, 8), "float32")).shape)
+    (2, 5, 8)
     """
 
     def __init__(self, **kwargs):
@@ -59,11 +64,11 @@ class ClassToken(_LearnedTokens):
 
 @keras.saving.register_keras_serializable(package="keras_vit")
 class RegisterTokens(_LearnedTokens):
-    """Inserts learned register tokens behind the class token.
+    """Learned register tokens behind the class token of a sequence.
 
     Args:
-        num_tokens: How many registers.
-        position: How many tokens stand before them.
+        num_tokens: Number of registers.
+        position: Number of tokens before the registers.
         **kwargs: Arguments of `keras.layers.Layer`.
 
     Call arguments:
@@ -71,9 +76,14 @@ class RegisterTokens(_LearnedTokens):
 
     References:
         - [Vision Transformers Need Registers](https://arxiv.org/abs/2309.16588)
+
+    Example:
+    >>> import numpy as np
+    >>> tuple(RegisterTokens(num_tokens=4)(np.ones((2, 5, 8), "float32")).shape)
+    (2, 9, 8)
     """
 
-    def __init__(self, num_tokens, position=1, **kwargs):
+    def __init__(self, num_tokens: int, position: int = 1, **kwargs):
         super().__init__(num_tokens=num_tokens, position=position, **kwargs)
         self._initializer = keras.initializers.RandomNormal(stddev=0.02)
 

@@ -4,6 +4,7 @@ import re
 
 import keras
 
+from keras_vit.layers import kernels
 from keras_vit.layers.composite import find_changes, restore_changes
 from keras_vit.models.config import Config
 
@@ -56,6 +57,11 @@ class ConfiguredModel(keras.Model):
             return implemented and (filters is None or _matches(layer, filters))
 
         super().quantize(mode, config=config, filters=can_quantize, **kwargs)
+
+    def export(self, *args, **kwargs):
+        """Write the model for serving; see `keras.Model.export`. The file holds no backward passes."""
+        with kernels.mode("plain"):
+            super().export(*args, **kwargs)
 
     def get_config(self):
         """Return the constructor's arguments, and what was done to the layers since: frozen, quantized or replaced."""

@@ -1,6 +1,7 @@
 """Models by name."""
 
 import dataclasses
+from typing import Any
 
 from keras_vit import _checks
 from keras_vit.models.arguments import check_names
@@ -10,33 +11,43 @@ from keras_vit.models.variants import BIT, VIT
 from keras_vit.models.vit import VisionTransformer
 
 
-def list_models():
-    """Returns the names that `create_model` knows, such as `"ViT-B/16"`, `"R50+ViT-B/16"` and `"BiT-R50x1"`."""
+def list_models() -> list[str]:
+    """Return the names that `create_model` knows.
+
+    Example:
+    >>> list_models()[:3]
+    ['ViT-Ti/16', 'ViT-S/32', 'ViT-S/16']
+    """
     return [*VIT, *BIT]
 
 
-def layer_safe_name(name):
-    """Returns a model's name in the form that Keras allows, such as `vit_b16` and `r50_vit_b16`."""
+def layer_safe_name(name: str) -> str:
+    """Return a model's name in the form that Keras allows, such as `vit_b16` and `r50_vit_b16`."""
     return name.lower().replace("/", "").replace("-", "_").replace("+", "_")
 
 
-def constructor_name(variant):
+def constructor_name(variant: str) -> str:
     """Return the name of a variant's constructor: `ViT_B16` for `"ViT-B/16"`, `R50_B16` for `"R50+ViT-B/16"`."""
     return variant.replace("+ViT-", "_").replace("-", "_").replace("/", "")
 
 
-def create_model(variant, /, **arguments):
-    """Builds a model of the family by name.
+def create_model(variant: str, /, **arguments: Any) -> VisionTransformer | BiTResNet:
+    """Build a model by the name of its variant.
 
     Args:
         variant: One of `list_models()`, such as `"ViT-B/16"`, or the name of its constructor, such as `"ViT_B16"`.
         **arguments: Arguments of `VisionTransformer` or `BiTResNet`; they take precedence over the variant's own.
 
     Returns:
-        A `VisionTransformer` or a `BiTResNet`, freshly initialised.
+        A `VisionTransformer` or a `BiTResNet` with random initial values.
 
     Raises:
         ValueError: If the name is unknown, an argument is wrong, or there is no such argument.
+
+    Example:
+    >>> model = create_model("ViT-Ti/16", image_size=32, classes=10)
+    >>> model.output_shape
+    (None, 10)
     """
     variant = {constructor_name(known): known for known in list_models()}.get(variant, variant)
     sizes = VIT.get(variant) or BIT.get(variant)

@@ -17,7 +17,6 @@ from keras_vit.layers import (
     ResNetStage,
     StdConv2D,
     TokenPooling,
-    encoder,
     resnet,
 )
 from keras_vit.models.arguments import argument_docs, configured_by
@@ -60,14 +59,6 @@ class VisionTransformer(ConfiguredModel):
         images, outputs = _Builder(config, policy).build()
         super().__init__(images, outputs, config, config.name or "vision_transformer", policy)
 
-    def call(self, inputs, training=None, mask=None, **kwargs):
-        """Runs the model. The last block computes only those tokens that the output is made of."""
-        if self.config.num_output_tokens is None or not self.config.num_layers:
-            return super().call(inputs, training=training, mask=mask, **kwargs)
-        last_block = self.get_layer(f"encoderblock_{self.config.num_layers - 1}")
-        with encoder.reading(last_block, self.config.num_output_tokens):
-            return super().call(inputs, training=training, mask=mask, **kwargs)
-
 
 VisionTransformer.__doc__ = VisionTransformer.__doc__.replace(
     "        See `keras_vit.models.ViTConfig`.", argument_docs(ViTConfig)
@@ -85,10 +76,7 @@ class _Builder:
         """Return the symbolic images and outputs."""
         images = images_input(self.config, self.policy)
         x = images if self.config.resnet_blocks is None else self._resnet(images)
-        x = self._blocks(self._tokens(x))  # [B, N, D]
-        if not self.config.norm_after_pooling:
-            x = self._norm("encoder_norm")(x)
-        return images, self._head(x)
+        return images, self._head(self._blocks(self._tokens(x)))
 
     def _norm(self, name):
         return LayerNorm(self.config.layer_norm_epsilon, dtype=self.policy, name=name)
@@ -142,17 +130,24 @@ class _Builder:
         )
 
     def _blocks(self, x):
+        """Return the tokens behind the last norm that the output depends on."""
         config = self.config
-        add_positions = None
-        if config.position_embedding_at == "every_layer_shared":
-            add_positions = self._add_positions("posembed_shared", config.num_registers)
+        add_positions = block = None
         for index in range(config.num_layers):
-            if config.position_embedding_at == "every_layer":
+            if config.position_embedding_at == "every_layer_shared":
+                add_positions = add_positions or self._add_positions("posembed_shared", config.num_registers)
+            elif config.position_embedding_at == "every_layer":
                 add_positions = self._add_positions(f"posembed_layer_{index}", config.num_registers)
             if add_positions is not None:
                 x = add_positions(x, *self.position_arguments)
-            x = self._block(index)(x)
-        return x
+            block, last_input = self._block(index), x
+            x = block(x)
+        norm = (lambda x: x) if config.norm_after_pooling else self._norm("encoder_norm")
+        tokens = norm(x)  # [B, N, D]
+        if block is None or config.num_output_tokens is None:
+            return tokens
+        # `get_layer(...).output` has all tokens; the model computes what its output depends on.
+        return norm(block(last_input, num_outputs=config.num_output_tokens))
 
     def _block(self, index):
         config = self.config

@@ -23,9 +23,9 @@ class Cost:
         macs: Multiply-adds of the forward pass per image. All tokens count, as in the paper. If only the class token is
             read, the last block computes less: 7 % of a model of twelve blocks.
         activations: Number of values per image that the backward pass needs from the forward pass: inputs of matrix
-            products, norms, poolings and GELU, attention weights, and dropout masks, without those that the kernels of
-            `keras_vit.layers` recompute. With `remat`, or attention in chunks, recomputed values count for one block
-            instead of all. The temporary values of a step come on top: see `UNFUSED`.
+            products, norms, poolings and GELU, attention weights, and dropout masks, without those that
+            `keras_vit.layers.kernels` recompute. With `remat`, or attention in chunks, recomputed values count for one
+            block instead of all. The temporary values of a step come on top: see `UNFUSED`.
         tokens: Length of the transformer's sequence; 0 without a transformer.
     """
 
@@ -138,7 +138,7 @@ def _vit(config: models.ViTConfig) -> Cost:
 
 
 def _block(tally: _Tally, config: models.ViTConfig, tokens: int) -> None:
-    """Count a block, which saves 7 vectors of `D` and 2 of the MLP's width per token, and the attention weights."""
+    """Count a block, which saves 8 vectors of `D` and 2 of the MLP's width per token, and the attention weights."""
     width = config.hidden_size
     tally.norm(tokens, width)
     for _ in ("query", "key", "value"):
@@ -152,7 +152,6 @@ def _block(tally: _Tally, config: models.ViTConfig, tokens: int) -> None:
         tally.macs += tokens * offsets * width
     tally.norm(tokens, width)
     tally.dense(tokens, width, config.mlp_dim)
-    tally.activations -= tokens * width  # the output of the norm is recomputed
     tally.elementwise(tokens * config.mlp_dim)  # GELU
     tally.dense(tokens, config.mlp_dim, width)
     if config.attention_dropout_rate:

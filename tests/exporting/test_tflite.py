@@ -319,7 +319,7 @@ def test_features_beside_the_answers(precision, error, tmp_path):
     np.testing.assert_array_equal(both.predict(prepared()), without.predict(prepared()))
     assert both.features_unavailable is None
     assert "export it again with --features" in without.features_unavailable
-    with pytest.raises(ValueError, match="gives probabilities only"):
+    with pytest.raises(ValueError, match="export it again with --features"):
         without.features(prepared())
 
 

@@ -117,6 +117,25 @@ def test_lora(tmp_path):
     np.testing.assert_allclose(loaded(images), changed, rtol=1e-4, atol=1e-4)  # the file holds the sum of both
 
 
+@pytest.mark.parametrize("built", [True, False])
+def test_replaced_norms(built, tmp_path):
+    model = variants.make("token")
+    images = variants.images(model)
+    weights = len(model.weights)
+    for index in range(2):
+        norm = keras.layers.RMSNormalization(name=f"rms_{index}")
+        if built:
+            norm.build((None, None, 16))
+        model.get_layer(f"encoderblock_{index}").norm_1 = norm
+    outputs = model(images)
+    assert len(model.weights) == weights - 2  # a scale each instead of scale and bias
+    assert_trains(model, images)
+    np.testing.assert_allclose(model(images, training=True), outputs, rtol=1e-4, atol=1e-4)
+    loaded = saved_and_loaded(model, tmp_path)
+    assert type(loaded.get_layer("encoderblock_1").norm_1) is keras.layers.RMSNormalization
+    np.testing.assert_array_equal(loaded(images), outputs)
+
+
 def test_two_models_in_one_with_names_of_their_own():
     first = keras_vit.VisionTransformer(**variants.SMALL, name="first")
     second = keras_vit.VisionTransformer(**variants.SMALL, name="second")

@@ -1,9 +1,12 @@
 """Small models, one for each thing that a model can be told to do."""
 
+from unittest import mock
+
 import numpy as np
 import pytest
 
 from keras_vit import BiTResNet, VisionTransformer
+from keras_vit.models import ViTConfig
 
 SMALL = {
     "patch_size": 4,
@@ -54,6 +57,12 @@ def make(name, dtype="float32", **arguments):
         model = VisionTransformer(**{**SMALL, **VARIANTS[name], "dtype": dtype, **arguments})
     randomize(model)
     return model
+
+
+def make_whole(name, dtype="float32", **arguments):
+    """The same model, but its last block computes all tokens, whatever the output depends on."""
+    with mock.patch.object(ViTConfig, "num_output_tokens", None):
+        return make(name, dtype, **arguments)
 
 
 def randomize(model, seed=0):

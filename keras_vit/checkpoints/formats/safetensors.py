@@ -177,9 +177,9 @@ class ShardedSource:
         """Return the tensor `name` from its shard."""
         return self._shards[self._shard_of[name]].read(name)
 
-    def blocks(self, name: str, multiple: int = 1) -> Iterator[np.ndarray]:
+    def blocks(self, name: str, multiple: int = 1, verify: bool = True) -> Iterator[np.ndarray]:
         """Yield the tensor's elements in blocks; see `TensorSource`."""
-        return self._shards[self._shard_of[name]].blocks(name, multiple)
+        return self._shards[self._shard_of[name]].blocks(name, multiple, verify)
 
     def is_row_major(self, name: str) -> bool:
         """Return whether the elements are stored row by row: they always are."""

@@ -53,12 +53,13 @@ class TensorSource(Protocol):
         """Return one tensor."""
         ...
 
-    def blocks(self, name: str, multiple: int = 1) -> Iterator[np.ndarray]:
+    def blocks(self, name: str, multiple: int = 1, verify: bool = True) -> Iterator[np.ndarray]:
         """Yield a tensor's elements in stored order, in one-dimensional arrays of a few MiB.
 
         Args:
             name: The tensor.
             multiple: Divisor of the number of elements in each block.
+            verify: Whether to compare the checksum at the end, where the format has one.
         """
         ...
 
@@ -117,7 +118,7 @@ class RawTensors:
         self._fill(array, name)
         return array.astype(self.tensors[name].dtype, copy=False)
 
-    def blocks(self, name: str, multiple: int = 1) -> Iterator[np.ndarray]:
+    def blocks(self, name: str, multiple: int = 1, verify: bool = True) -> Iterator[np.ndarray]:
         """Yield the tensor's elements in blocks; see `TensorSource`."""
         offset, dtype = self._place(name)
         for count in block_sizes(math.prod(self.tensors[name].shape), dtype.itemsize, multiple):

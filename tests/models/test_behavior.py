@@ -1,4 +1,4 @@
-"""What the models do: shapes, initial values, gradients, sizes, errors."""
+"""Behavior of the models: shapes, initial values, gradients, sizes, errors."""
 
 import keras
 import numpy as np

@@ -1,20 +1,27 @@
 """Attention whose memory grows with the number of tokens, not with its square."""
 
+from typing import Any
+
 import keras
 from keras import ops
 
 
-def attend(query, key, value, chunk_size):
-    """`softmax(query key^T) value` for `chunk_size` queries at a time, one chunk after the other.
+def applies(query: Any, chunk_size: int | None) -> bool:
+    """Return whether queries `[B, N, H, K]` are more than one chunk."""
+    return chunk_size is not None and (query.shape[1] is None or query.shape[1] > chunk_size)
 
-    Each row of weights is whole, so that the softmax is the same as without chunks; only so many rows are there at a
-    time. The backward pass computes them again, chunk by chunk, instead of keeping them.
+
+def attend(query: Any, key: Any, value: Any, chunk_size: int) -> Any:
+    """Compute `softmax(query key^T) value` for `chunk_size` queries at a time, one chunk after the other.
+
+    Each row of weights is whole, so that the softmax is the same as without chunks. The backward pass recomputes the
+    weights chunk by chunk instead of saving them.
 
     Args:
         query: Tensor `[B, N, H, K]`, scaled already.
         key: Tensor `[B, M, H, K]`.
         value: Tensor `[B, M, H, K]`.
-        chunk_size: Number of queries in a chunk.
+        chunk_size: Number of queries per chunk.
 
     Returns:
         Tensor `[B, N, H, K]`.

@@ -1,0 +1,67 @@
+"""Attention whose backward pass sums over the width of a head instead of over all tokens."""
+
+from collections.abc import Callable
+from typing import Any
+
+from keras import ops
+
+from keras_vit.layers.kernels import chunked_attention
+from keras_vit.layers.kernels.precision import at_least_float32
+from keras_vit.layers.kernels.recompute import recompute_from
+
+
+def attention(
+    query: Any,
+    key: Any,
+    value: Any,
+    bias: Any = None,
+    dropout: Callable[[Any], Any] | None = None,
+    chunk_size: int | None = None,
+) -> Any:
+    """Compute `softmax(query key^T) value`.
+
+    The derivative of the logits is `w (d_w - sum(d_w w))`. As the output is what `w` averages, the sum equals that of
+    `d_output * output`: it is taken over the width of a head before `d_w` exists, so that `d_w` is not stored.
+
+    Args:
+        query: Tensor `[B, N, H, K]`, scaled already.
+        key: Tensor `[B, M, H, K]`.
+        value: Tensor `[B, M, H, K]`.
+        bias: Tensor `[B, H, N, M]` that is added to the logits, or None.
+        dropout: Dropout of the weights, or None.
+        chunk_size: Number of queries whose weights are computed at a time, or None for all.
+
+    Returns:
+        Tensor `[B, N, H, K]`.
+
+    References:
+        - [FlashAttention](https://arxiv.org/abs/2205.14135), appendix B.2
+    """
+    if chunked_attention.applies(query, chunk_size):
+        return chunked_attention.attend(query, key, value, chunk_size)
+    if dropout is None and bias is None:
+        return _attend(query, key, value)
+    logits = ops.einsum("bnhk,bmhk->bhnm", query, key)
+    weights = ops.softmax(logits if bias is None else logits + bias, axis=-1)  # [B, H, N, M]
+    return ops.einsum("bhnm,bmhk->bnhk", weights if dropout is None else dropout(weights), value)
+
+
+@ops.custom_gradient
+def _attend(query, key, value):
+    weights = ops.softmax(ops.einsum("bnhk,bmhk->bhnm", query, key), axis=-1)  # [B, H, N, M]
+    output = ops.einsum("bhnm,bmhk->bnhk", weights, value)
+
+    def gradient(*arguments, upstream=None):
+        d_output = arguments[0] if upstream is None else upstream
+        saved_weights, saved_output = recompute_from(d_output, weights, output)
+        sums = ops.sum(at_least_float32(d_output) * at_least_float32(saved_output), axis=-1)  # [B, N, H]
+        sums = ops.expand_dims(ops.transpose(sums, (0, 2, 1)), -1)  # [B, H, N, 1]
+        d_weights = ops.einsum("bnhk,bmhk->bhnm", d_output, value)
+        d_logits = at_least_float32(saved_weights) * (at_least_float32(d_weights) - sums)  # [B, H, N, M]
+        d_logits = ops.cast(d_logits, query.dtype)
+        d_query = ops.einsum("bhnm,bmhk->bnhk", d_logits, key)
+        d_key = ops.einsum("bhnm,bnhk->bmhk", d_logits, query)
+        d_value = ops.einsum("bhnm,bnhk->bmhk", saved_weights, d_output)
+        return d_query, d_key, d_value
+
+    return output, gradient

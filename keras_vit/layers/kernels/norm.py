@@ -1,0 +1,108 @@
+"""Norms whose backward pass saves their input and statistics alone."""
+
+from typing import Any
+
+from keras import ops
+
+from keras_vit.layers.kernels.precision import at_least_float32, moments
+from keras_vit.layers.kernels.recompute import recompute_from
+
+
+def layer_norm(x: Any, scale: Any, bias: Any, epsilon: float) -> Any:
+    """Compute `(x - mean) / sqrt(variance + epsilon) * scale + bias` over the last axis.
+
+    Args:
+        x: Tensor `[..., D]`; the result has its dtype. Statistics are computed in at least float32.
+        scale: Tensor `[D]`, float32.
+        bias: Tensor `[D]`, float32.
+        epsilon: Added to the variance.
+
+    References:
+        - [Layer Normalization](https://arxiv.org/abs/1607.06450)
+    """
+    rows = tuple(range(len(x.shape) - 1))
+
+    @ops.custom_gradient
+    def norm(x, scale, bias):
+        mean, variance = moments(x)
+        factor = ops.rsqrt(variance + epsilon)  # [..., 1], as the mean
+
+        def gradient(*arguments, upstream=None):
+            d_output = at_least_float32(arguments[0] if upstream is None else upstream)
+            (saved,) = recompute_from(d_output, x)
+            normalized = (at_least_float32(saved) - mean) * factor
+            d_normalized = d_output * scale
+            slope = ops.mean(d_normalized * normalized, axis=-1, keepdims=True)
+            offset = ops.mean(d_normalized, axis=-1, keepdims=True)
+            d_x = factor * (d_normalized - offset - normalized * slope)
+            return ops.cast(d_x, x.dtype), ops.sum(d_output * normalized, axis=rows), ops.sum(d_output, axis=rows)
+
+        return ops.cast((at_least_float32(x) - mean) * factor * scale + bias, x.dtype), gradient
+
+    return norm(x, scale, bias)
+
+
+def group_norm(x: Any, scale: Any, bias: Any, groups: int, epsilon: float) -> Any:
+    """Compute `(x - mean) / sqrt(variance + epsilon) * scale + bias` over space and groups of channels.
+
+    The derivative is linear in the upstream derivative and in `x`, with factors per image and channel that follow from
+    two sums over the positions.
+
+    Args:
+        x: Tensor `[B, H, W, C]`; the result has its dtype. Statistics are computed in at least float32.
+        scale: Tensor `[C]`, float32.
+        bias: Tensor `[C]`, float32.
+        groups: Number of groups of channels.
+        epsilon: Added to the variance.
+
+    References:
+        - [Group Normalization](https://arxiv.org/abs/1803.08494)
+    """
+
+    @ops.custom_gradient
+    def norm(x, scale, bias):
+        wide = at_least_float32(x)
+        mean, variance = group_moments(wide, groups)  # [B, 1, 1, C]
+        factor = ops.rsqrt(variance + epsilon)
+
+        def gradient(*arguments, upstream=None):
+            d_output = at_least_float32(arguments[0] if upstream is None else upstream)
+            (saved,) = recompute_from(d_output, x)
+            centered = at_least_float32(saved) - mean
+            d_bias = ops.mean(d_output, axis=(1, 2), keepdims=True)  # [B, 1, 1, C], as the next three
+            d_scale = ops.mean(d_output * centered, axis=(1, 2), keepdims=True) * factor
+            slope = mean_over_groups(d_scale * scale, groups)
+            offset = mean_over_groups(d_bias * scale, groups)
+            d_x = d_output * (factor * scale) - centered * (factor * factor * slope) - factor * offset
+            positions = ops.cast(ops.shape(x)[1] * ops.shape(x)[2], wide.dtype)
+            sums = [ops.sum(per_image, axis=(0, 1, 2)) * positions for per_image in (d_scale, d_bias)]
+            return ops.cast(d_x, x.dtype), *sums
+
+        return ops.cast((wide - mean) * (factor * scale) + bias, x.dtype), gradient
+
+    return norm(x, scale, bias)
+
+
+def group_moments(x: Any, groups: int) -> tuple[Any, Any]:
+    """Return mean and variance of each group, at each of its channels, `[B, 1, 1, C]`.
+
+    Args:
+        x: Tensor `[B, H, W, C]`.
+        groups: Number of groups of channels.
+    """
+    # Per channel first, then over the channels of a group: no pass over a five-dimensional view.
+    mean = ops.mean(x, axis=(1, 2), keepdims=True)
+    centered = x - mean
+    variance = ops.mean(centered * centered, axis=(1, 2), keepdims=True)
+    group_mean = mean_over_groups(mean, groups)
+    offset = mean - group_mean
+    return group_mean, mean_over_groups(variance + offset * offset, groups)
+
+
+def mean_over_groups(x: Any, groups: int) -> Any:
+    """Replace the channels of `[B, 1, 1, C]` by the mean of their group."""
+    channels = x.shape[-1]
+    grouped = ops.reshape(x, (-1, 1, 1, groups, channels // groups))
+    grouped = ops.mean(grouped, axis=-1, keepdims=True)  # [B, 1, 1, G, 1]
+    grouped = ops.broadcast_to(grouped, (ops.shape(x)[0], 1, 1, groups, channels // groups))
+    return ops.reshape(grouped, (-1, 1, 1, channels))

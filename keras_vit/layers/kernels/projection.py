@@ -1,0 +1,87 @@
+"""Projections of one sequence, whose backward pass is one product for all of them."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+from keras import ops
+
+from keras_vit.layers.kernels.precision import has_16_bits
+
+
+def project(x: Any, layers: Sequence[keras.layers.Layer]) -> tuple[Any, ...]:
+    """Apply several projections to a sequence.
+
+    The derivatives of the results are put side by side, so that one product makes the derivative of `x` of them, and no
+    partial sums are stored.
+
+    Args:
+        x: Tensor `[B, N, D]`.
+        layers: Projections from `[B, N, D]` to `[B, N, H, K]`.
+
+    Returns:
+        Tuple of tensors `[B, N, H, K]`, one for each layer.
+    """
+    if len(layers) == 1 or not all(_is_plain(layer, x) for layer in layers):
+        return tuple(layer(x) for layer in layers)
+    kernels = [ops.cast(layer.kernel, x.dtype) for layer in layers]  # [D, H, K] each
+    if layers[0].bias is None:
+        return _project(x, *kernels)
+    return _project_with_bias(x, *kernels, *(ops.cast(layer.bias, x.dtype) for layer in layers))
+
+
+def _is_plain(layer, x) -> bool:
+    """Return whether a layer is a product and a sum, and neither quantized nor adapted nor replaced."""
+    return (
+        type(layer) is keras.layers.EinsumDense
+        and layer.quantization_mode is None
+        and not layer.lora_enabled
+        and layer.compute_dtype == keras.backend.standardize_dtype(x.dtype)
+    )
+
+
+@ops.custom_gradient
+def _project(x, *kernels):
+    def gradient(*arguments, upstream=None):
+        return _gradients(x, kernels, _apart(arguments, upstream))
+
+    return _products(x, kernels), gradient
+
+
+@ops.custom_gradient
+def _project_with_bias(x, *kernels_and_biases):
+    count = len(kernels_and_biases) // 2
+    kernels, biases = kernels_and_biases[:count], kernels_and_biases[count:]
+
+    def gradient(*arguments, upstream=None):
+        d_outputs = _apart(arguments, upstream)
+        # The sum of each bias is taken of its own derivative: of those side by side it would be another pass.
+        d_biases = [ops.sum(d_output, axis=(0, 1)) for d_output in d_outputs]
+        return (*_gradients(x, kernels, d_outputs), *d_biases)
+
+    return _products(x, kernels, biases), gradient
+
+
+def _products(x, kernels, biases=None):
+    """Return the products with each kernel, plus its bias."""
+    if not has_16_bits(x):  # processors compute in float32, where small batches would wait for the kernels to be copied
+        products = tuple(ops.einsum("bnd,dhk->bnhk", x, kernel) for kernel in kernels)
+        return products if biases is None else tuple(y + bias for y, bias in zip(products, biases, strict=True))
+    together = ops.einsum("bnd,dthk->bnthk", x, ops.stack(kernels, axis=1))
+    if biases is not None:
+        together = together + ops.stack(biases)
+    return tuple(together[:, :, index] for index in range(len(kernels)))
+
+
+def _gradients(x, kernels, d_outputs):
+    """Return the derivatives of `x` and of each kernel."""
+    together = ops.stack(d_outputs, axis=2)  # [B, N, T, H, K]
+    d_x = ops.einsum("bnthk,dthk->bnd", together, ops.stack(kernels, axis=1))
+    d_kernel = ops.einsum("bnd,bnthk->dthk", x, together)
+    return (d_x, *(d_kernel[:, index] for index in range(len(kernels))))
+
+
+def _apart(arguments, upstream):
+    """Return the derivatives of the outputs: JAX passes them as one tuple, TensorFlow as that many arguments."""
+    derivatives = arguments if upstream is None else (upstream,)
+    return derivatives[0] if len(derivatives) == 1 else derivatives

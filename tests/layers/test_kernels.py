@@ -1,0 +1,197 @@
+"""Kernels against their plain formulas: equal values, and the derivatives of differentiation op by op."""
+
+import importlib
+
+import keras
+import numpy as np
+import pytest
+from keras import ops
+
+from keras_vit.layers import GroupNorm, LayerNorm, MlpBlock, SelfAttention, attention, kernels, mlp, normalization
+from keras_vit.layers.kernels import recompute
+
+tf = pytest.importorskip("tensorflow")
+RNG = np.random.default_rng(0)
+
+
+def random(*shape, dtype="float32"):
+    return tf.cast(RNG.normal(size=shape), dtype)
+
+
+def plain_group_norm(x, scale, bias):
+    batch, height, width, channels = x.shape
+    grouped = ops.reshape(ops.cast(x, "float32"), (batch, height * width, 4, channels // 4))
+    centred = grouped - ops.mean(grouped, axis=(1, 3), keepdims=True)
+    variance = ops.mean(centred * centred, axis=(1, 3), keepdims=True)
+    normalised = ops.reshape(centred * ops.rsqrt(variance + 1e-6), x.shape)
+    return ops.cast(normalised * scale + bias, x.dtype)
+
+
+def value_and_gradients(function, arguments, upstream):
+    with tf.GradientTape() as tape:
+        tape.watch(arguments)
+        value = function(*arguments)
+    return value, tape.gradient(value, arguments, output_gradients=upstream)
+
+
+def assert_same(formula, arguments, *constants, rtol, atol, value_too=True):
+    """The kernel of a formula has its values, and its derivatives up to the rounding of other orders of summation."""
+    plain, kernel = formula, kernels.select(formula)
+    assert kernel is not plain
+    upstream = random(*plain(*arguments, *constants).shape, dtype=arguments[0].dtype)
+    value, got = value_and_gradients(lambda *a: kernel(*a, *constants), arguments, upstream)
+    expected_value, expected = value_and_gradients(lambda *a: plain(*a, *constants), arguments, upstream)
+    np.testing.assert_array_equal(tf.cast(value, tf.float32), tf.cast(expected_value, tf.float32))
+    for first, second in zip(got, expected, strict=True):
+        assert first.dtype == second.dtype and first.shape == second.shape
+        np.testing.assert_allclose(tf.cast(first, tf.float64), tf.cast(second, tf.float64), rtol=rtol, atol=atol)
+
+
+def cases(dtype):
+    """{name: formula, arguments, constants}"""
+    image = random(2, 3, 5, 16, dtype=dtype) * 3 + 1
+    return {
+        "attention": (attention.attention, [random(2, 5, 3, 4, dtype=dtype) for _ in range(3)], ()),
+        "attention of one query": (
+            attention.attention,
+            [random(2, n, 3, 4, dtype=dtype) for n in (1, 7, 7)],
+            (),
+        ),
+        "layer_norm": (
+            normalization.layer_norm,
+            [random(2, 5, 16, dtype=dtype) * 3 + 1, random(16), random(16)],
+            (1e-6,),
+        ),
+        "group_norm": (normalization.group_norm, [image, random(16), random(16)], (4, 1e-6)),
+        "gelu_tanh": (mlp.gelu_tanh, [random(2, 5, 16, dtype=dtype) * 3], ()),
+    }
+
+
+@pytest.mark.parametrize("name", list(cases("float32")))
+def test_kernels_in_float32(name):
+    formula, arguments, constants = cases("float32")[name]
+    # GELU's derivative is a sum of terms up to 9, whose sum is small.
+    assert_same(formula, arguments, *constants, rtol=1e-5, atol=2e-5 if name == "gelu_tanh" else 3e-6)
+
+
+@pytest.mark.parametrize("name", list(cases("float32")))
+def test_kernels_in_bfloat16_to_its_precision(name):
+    formula, arguments, constants = cases("bfloat16")[name]
+    # The plain form rounds to 8 bits at every step: both may be 2 or 3 units off.
+    assert_same(formula, arguments, *constants, rtol=0.05, atol=0.05)
+
+
+@pytest.mark.parametrize("biased", [True, False])
+@pytest.mark.parametrize("count", [2, 3])
+def test_projections(biased, count):
+    layers = [
+        keras.layers.EinsumDense("bnd,dhk->bnhk", (None, 2, 4), bias_axes="hk" if biased else None)
+        for _ in range(count)
+    ]
+    x = random(2, 5, 6)
+    upstream = [random(2, 5, 2, 4) for _ in layers]
+    for layer in layers:
+        layer.build(x.shape)
+        layer.set_weights([random(*weight.shape) for weight in layer.weights])
+    weights = [weight.value for layer in layers for weight in layer.weights]
+    results = []
+    for project in (attention.project, kernels.select(attention.project)):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            outputs = project(x, layers)
+        results.append([*outputs, *tape.gradient(outputs, [x, *weights], output_gradients=upstream)])
+    for index, (plain, kernel) in enumerate(zip(*results, strict=True)):
+        if index < count:
+            np.testing.assert_array_equal(kernel, plain)
+        np.testing.assert_allclose(kernel, plain, rtol=1e-5, atol=1e-5)
+
+
+def test_group_norm_is_the_formula():
+    x, scale, bias = random(2, 3, 5, 16) * 3 + 1, random(16), random(16)
+    expected = plain_group_norm(x, scale, bias)
+    np.testing.assert_allclose(normalization.group_norm(x, scale, bias, 4, 1e-6), expected, rtol=1e-5, atol=3e-6)
+
+
+def test_group_norm_of_a_nearly_constant_image():
+    """A mean a thousand times the deviation: sums of what is not centered would lose three of seven digits."""
+    arguments = [1000 + random(2, 3, 5, 16), random(16), random(16)]
+    expected = plain_group_norm(*arguments)
+    # The mean itself is off by 1e3 * 2^-24 = 6e-5 in either form.
+    np.testing.assert_allclose(normalization.group_norm(*arguments, 4, 1e-6), expected, rtol=1e-3, atol=1e-3)
+    assert_same(normalization.group_norm, arguments, 4, 1e-6, rtol=1e-3, atol=1e-3)
+
+
+def test_layer_norm_keeps_the_precision_of_its_input():
+    """A mean a hundred times the deviation, of numbers with 8 bits."""
+    signs = RNG.choice([-1.0, 1.0], size=(4, 64))
+    x = tf.cast(100.0 + signs, tf.bfloat16)
+    expected = (signs - signs.mean(-1, keepdims=True)) / signs.std(-1, keepdims=True)
+    got = LayerNorm(dtype="bfloat16")(x, training=True)
+    np.testing.assert_allclose(tf.cast(got, tf.float32), expected, atol=0.01)
+
+
+@pytest.mark.parametrize("policy", ["float32", "bfloat16"])
+@pytest.mark.parametrize(
+    ("make", "shape"),
+    [
+        (LayerNorm, (2, 5, 8)),
+        (lambda **k: GroupNorm(4, **k), (2, 5, 3, 8)),
+        (lambda **k: SelfAttention(2, **k), (2, 5, 8)),
+    ],
+)
+def test_training_and_inference_are_the_same_function(make, shape, policy):
+    layer = make(dtype=policy)
+    layer.build(shape)
+    for weight in layer.weights:
+        weight.assign(weight + keras.random.normal(weight.shape, stddev=0.1, seed=1, dtype="float32"))
+    x = random(*shape, dtype=policy) * 3 + 1
+    outputs = [tf.cast(layer(x, training=training), tf.float32) for training in (False, True)]
+    np.testing.assert_array_equal(*outputs)
+    with kernels.mode("plain"):
+        np.testing.assert_array_equal(tf.cast(layer(x), tf.float32), outputs[0])
+
+
+def test_modes():
+    assert kernels.select(mlp.quick_gelu) is mlp.quick_gelu
+    with kernels.mode("plain"):
+        assert kernels.select(mlp.gelu_tanh) is mlp.gelu_tanh
+    assert kernels.select(mlp.gelu_tanh) is not mlp.gelu_tanh
+    with pytest.raises(ValueError, match="`mode`"), kernels.mode("fast"):
+        pass
+
+
+def test_other_backends_have_the_plain_formulas(monkeypatch):
+    monkeypatch.setattr(keras.backend, "backend", lambda: "torch")
+    assert kernels.select(normalization.layer_norm) is normalization.layer_norm
+
+
+@pytest.mark.parametrize(
+    ("layer", "shape", "module"),
+    [(MlpBlock(8), (2, 3, 4), "gelu"), (LayerNorm(), (2, 3, 4), "norm"), (GroupNorm(2), (2, 3, 3, 4), "norm")],
+)
+def test_recomputation_is_not_merged_with_the_forward_pass(layer, shape, module, monkeypatch):
+    """TensorFlow's graph optimizer makes one of two equal computations, and keeps the result in between."""
+    from tensorflow.python.eager import context  # the optimized graph is not public
+
+    layer.build(shape)
+
+    def gradient(x):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = layer(x, training=True)
+        return tape.gradient(y, x, output_gradients=y)
+
+    def operations():
+        context.enable_run_metadata()
+        try:
+            tf.function(gradient)(random(*shape))
+            graphs = context.export_run_metadata().function_graphs
+        finally:
+            context.disable_run_metadata()
+        return max(sum(node.op != "Identity" for node in graph.post_optimization_graph.node) for graph in graphs)
+
+    recomputed = operations()
+    kernel = importlib.import_module(f"keras_vit.layers.kernels.{module}")
+    monkeypatch.setattr(kernel, "recompute_from", lambda upstream, *tensors: tensors)
+    assert recompute.recompute_from is not kernel.recompute_from
+    assert recomputed > operations()
