@@ -1,12 +1,12 @@
-"""Devices: which strategy to train under, and how a global batch divides over its replicas.
+"""Devices of TensorFlow: the strategy to train under, and the division of a global batch among its replicas.
 
 one_device    one GPU, or the CPU
 mirrored      all GPUs of this machine (or virtual CPU devices), one replica each
 multi_worker  several machines, each started with its own `TF_CONFIG`
 tpu           the TPU cores of this machine (`--tpu=local`) or of a named TPU
-auto          what the machine has: TF_CONFIG, else a TPU, else several GPUs, else one device
+auto          the first of these that the machine has: TF_CONFIG, a TPU, several GPUs, one device
 
-On JAX, `keras_vit.training.jax.devices` is in its place, with `data_parallel` and `fsdp`.
+The devices of JAX are in `keras_vit.training.jax.devices`.
 """
 
 import importlib.metadata
@@ -26,23 +26,20 @@ METADATA_SERVER = ("metadata.google.internal", 80)  # where Google Cloud says wh
 
 
 class DevicesMissing(RuntimeError):
-    """The machine lacks the devices that were asked for."""
+    """Requested devices that the machine lacks."""
 
 
 def create_strategy(name: str = "auto", tpu: str = "local", virtual_devices: int = 0) -> tf.distribute.Strategy:
-    """Returns the strategy under whose scope model, optimiser and data are then made.
+    """Return the strategy of that name.
 
     Args:
-        name: one of `STRATEGIES`.
+        name: One of `STRATEGIES`.
         tpu: `"local"`, or the name or `grpc://` address of a TPU.
-        virtual_devices: makes that many devices out of the CPU first, to try `mirrored` without accelerators.
-
-    Returns:
-        A `OneDeviceStrategy`, `MirroredStrategy`, `MultiWorkerMirroredStrategy` or `TPUStrategy`.
+        virtual_devices: Number of devices to split the CPU into first, to try `mirrored` without accelerators.
 
     Raises:
-        ValueError: for an unknown name or a wrong `TF_CONFIG`.
-        DevicesMissing: if the machine lacks what is asked for.
+        ValueError: If the name is unknown or `TF_CONFIG` is wrong.
+        DevicesMissing: If the machine lacks the devices.
     """
     if name not in STRATEGIES:
         jax = " That one is for KERAS_BACKEND=jax." if name in JAX_STRATEGIES else ""
@@ -50,7 +47,7 @@ def create_strategy(name: str = "auto", tpu: str = "local", virtual_devices: int
     if virtual_devices:
         _split_cpu(virtual_devices)
     if name == "auto":
-        name = _what_there_is(virtual_devices)
+        name = _default_strategy(virtual_devices)
     if name == "tpu":
         return _tpu_strategy(tpu)
     if name == "multi_worker":
@@ -85,12 +82,12 @@ def check_batch_size(name: str, batch_size: int, replicas: int, micro_batches: i
 
 
 def is_multi_worker(strategy: tf.distribute.Strategy) -> bool:
-    """Tells whether several processes train together."""
+    """Return whether several processes train together."""
     return strategy.cluster_resolver is not None and num_workers(strategy) > 1
 
 
 def num_workers(strategy: tf.distribute.Strategy) -> int:
-    """Returns the number of training processes that read data."""
+    """Return the number of training processes that read data."""
     if isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
         workers = strategy.cluster_resolver.cluster_spec().as_dict()
         return max(1, len(workers.get("worker", ())) + len(workers.get("chief", ())))
@@ -98,7 +95,7 @@ def num_workers(strategy: tf.distribute.Strategy) -> int:
 
 
 def is_chief(strategy: tf.distribute.Strategy) -> bool:
-    """Tells whether this process is the one that writes shared files."""
+    """Return whether this process is the one that writes shared files."""
     if not isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
         return True
     resolver = strategy.cluster_resolver
@@ -108,29 +105,28 @@ def is_chief(strategy: tf.distribute.Strategy) -> bool:
 
 
 def make_deterministic(strategy: tf.distribute.Strategy) -> None:
-    """Asks for the same bits in every run, of the pipelines on the host as well.
+    """Make every run compute the same bits, in the input pipelines as well.
 
-    Not on a TPU: it computes the same bits in any case, and its compiler refuses the gradient of max pooling to a
-    program that asks.
+    A TPU does so in any case, and its compiler refuses the gradient of max pooling in a program that asks for it.
     """
     if not isinstance(strategy, tf.distribute.TPUStrategy):
         tf.config.experimental.enable_op_determinism()
 
 
 def use_xla(jit: str, strategy: tf.distribute.Strategy, exact_max_pool: bool = False) -> bool:
-    """Decides whether the gradient computation is compiled with XLA on its device.
+    """Return whether the gradient computation is compiled with XLA on its device.
 
     `"auto"` compiles on a single GPU. A TPU compiles everything by itself; XLA for the host must never be asked for
     there, because TensorFlow's TPU build has none.
 
     Args:
         jit: `"auto"`, `"on"` or `"off"`.
-        strategy: Where it runs.
+        strategy: Strategy that runs it.
         exact_max_pool: Whether the model has a max pooling whose gradient must be deterministic: TensorFlow refuses to
             compile that with XLA.
 
     Raises:
-        ValueError: for `"on"` where it cannot work.
+        ValueError: If `jit` is `"on"` where it cannot work.
     """
     if jit == "on" and exact_max_pool:
         raise ValueError(
@@ -147,7 +143,7 @@ def use_xla(jit: str, strategy: tf.distribute.Strategy, exact_max_pool: bool = F
 
 
 def has_tpu_build() -> bool:
-    """Tells whether the installed TensorFlow is the TPU build."""
+    """Return whether the installed TensorFlow is the TPU build."""
     try:
         importlib.metadata.version("tensorflow-tpu")
     except importlib.metadata.PackageNotFoundError:
@@ -156,7 +152,7 @@ def has_tpu_build() -> bool:
 
 
 def describe(strategy: tf.distribute.Strategy) -> str:
-    """Returns one line about the devices, such as `MirroredStrategy, 2 replicas`."""
+    """Return one line about the devices, such as `MirroredStrategy, 2 replicas`."""
     replicas = strategy.num_replicas_in_sync
     workers = f" in {num_workers(strategy)} workers" if num_workers(strategy) > 1 else ""
     return f"{type(strategy).__name__}, {replicas} replica{'s' if replicas > 1 else ''}{workers}"
@@ -165,12 +161,12 @@ def describe(strategy: tf.distribute.Strategy) -> str:
 def distribute_batches(
     strategy: tf.distribute.Strategy, per_worker_batches
 ) -> tf.distribute.DistributedDataset | tf.data.Dataset:
-    """Spreads each worker's batches over its replicas, in order of the rows.
+    """Spread each worker's batches over its replicas, in order of the rows.
 
     Args:
-        strategy: of the run.
-        per_worker_batches: function of (shard index, number of shards) that returns the `tf.data.Dataset` of a
-            worker's share of every global batch.
+        strategy: Strategy of the devices.
+        per_worker_batches: Function of (shard index, number of shards) to the `tf.data.Dataset` of a worker's share of
+            every global batch.
 
     Returns:
         A dataset whose elements feed one step of all replicas.
@@ -205,7 +201,7 @@ def _split_cpu(count: int) -> None:
         ) from error
 
 
-def _what_there_is(virtual_devices: int) -> str:
+def _default_strategy(virtual_devices: int) -> str:
     if "TF_CONFIG" in os.environ:
         return "multi_worker"
     if tf.config.list_physical_devices("TPU"):
@@ -214,10 +210,10 @@ def _what_there_is(virtual_devices: int) -> str:
 
 
 def check_tf_config() -> None:
-    """Raises a readable error where TensorFlow would hang or complain about something else.
+    """Raise a readable error where TensorFlow would hang or complain about something else.
 
     Raises:
-        ValueError: if the environment variable TF_CONFIG is missing or not of the right form.
+        ValueError: If the environment variable TF_CONFIG is missing or not of the right form.
     """
     example = (
         '\'{"cluster": {"worker": ["host0:12345", "host1:12345"]}, "task": {"type": "worker", "index": 0}}\', with '
@@ -248,7 +244,7 @@ def _tpu_strategy(tpu: str) -> tf.distribute.Strategy:
 
 
 def _check_local_tpu() -> None:
-    """Explains within seconds why there is no TPU here, instead of the minutes that TensorFlow takes."""
+    """Explain within seconds why no TPU is found, where TensorFlow takes minutes."""
     if tf.config.list_physical_devices("TPU"):
         return
     if not has_tpu_build():
@@ -260,7 +256,8 @@ def _check_local_tpu() -> None:
     missing = [name for name in TPU_ENVIRONMENT if name not in os.environ]
     if missing:
         libtpu = importlib.util.find_spec("libtpu")
-        library = os.path.join(libtpu.submodule_search_locations[0], "libtpu.so") if libtpu else "/path/to/libtpu.so"
+        folder = libtpu.submodule_search_locations if libtpu else None
+        library = os.path.join(folder[0] if folder else "/path/to", "libtpu.so")
         raise DevicesMissing(
             f"--distribute=tpu --tpu=local found no TPU, and the environment lacks {', '.join(missing)}. Before Python "
             "starts: export TPU_NAME=local PJRT_DEVICE=TPU NEXT_PLUGGABLE_DEVICE_USE_C_API=true "

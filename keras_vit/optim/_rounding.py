@@ -1,13 +1,13 @@
-"""Products that are really rounded to their type."""
+"""Products rounded to their dtype."""
 
 import keras
 
 
 def product(factor: float, values):
-    """Returns `factor * values` in the type of `values`, rounded to it.
+    """Return `factor * values`, rounded to the dtype of `values`.
 
-    XLA may leave out a rounding to bfloat16 between two operations that compute in float32. The reference's numbers
-    have it, so on JAX, where the whole step is one program, it is asked for by name.
+    XLA may leave out a rounding to bfloat16 between two operations that compute in float32. The reference rounds there,
+    so on JAX, where the whole step is one program, the rounding is an operation of its own.
     """
     result = keras.ops.cast(factor, values.dtype) * values
     if keras.backend.backend() == "jax" and keras.backend.standardize_dtype(values.dtype) == "bfloat16":

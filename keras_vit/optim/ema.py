@@ -1,22 +1,26 @@
-"""The moving average of the weights that is evaluated and exported."""
+"""Moving average of the weights, which is evaluated and exported."""
 
 from keras import ops
 
 
 def update_average(average, weight, momentum: float):
-    """Returns `momentum * average + (1 - momentum) * weight`.
+    """Return `momentum * average + (1 - momentum) * weight`.
 
     The average starts at the initial weights, without a correction for the start.
 
     Args:
-        average: the average before this step, in float32.
-        weight: the weight after this step, of the same shape.
-        momentum: close to 1; 0.9999 remembers about 10,000 steps.
+        average: Average before this step, in float32.
+        weight: Weight after this step, of the same shape.
+        momentum: Close to 1; 0.9999 averages over about 10,000 steps.
 
     Returns:
-        The average after this step.
+        The average after this step, in float32.
 
     References:
-        [Acceleration of stochastic approximation by averaging](https://doi.org/10.1137/0330046) (Polyak and Juditsky)
+        - [Acceleration of stochastic approximation by averaging](https://doi.org/10.1137/0330046) (Polyak and Juditsky)
+
+    Example:
+    >>> round(float(update_average(ops.array(1.0), ops.array(0.0), momentum=0.9)), 4)
+    0.9
     """
     return momentum * average + (1.0 - momentum) * ops.cast(weight, average.dtype)

@@ -1,8 +1,8 @@
-"""Optimisers with the reference's meaning, as pure functions of one weight and its slots.
+"""Optimizers of the reference, as pure functions of one weight and its slots.
 
-`keras.optimizers` means something else by the same names: its SGD keeps the learning rate inside the momentum, its Adam
-adds epsilon before the bias correction of the second moment, and it cannot store the momentum in bfloat16. A change of
-the rate, a small gradient or a long run shows the difference, so these are written out here (three formulas).
+`keras.optimizers` has other formulas under the same names: its SGD keeps the learning rate inside the momentum, its
+Adam adds epsilon before the bias correction of the second moment, and it cannot store the momentum in bfloat16. A
+changing rate, a small gradient or a long run shows the difference.
 """
 
 from typing import NamedTuple
@@ -14,24 +14,24 @@ from keras_vit.optim._rounding import product
 
 
 class Slot(NamedTuple):
-    """A tensor that an optimiser remembers for each weight, of the weight's shape and zero at the start."""
+    """A tensor that an optimizer keeps for each weight, of the weight's shape and zero at the start."""
 
     name: str
     dtype: str
 
 
 class Momentum:
-    """Gradient descent with heavy-ball momentum, the rate outside of it.
+    """Gradient descent with heavy-ball momentum, and the learning rate outside of it.
 
     `m <- g + momentum * m`, then `w <- w - rate * (m + weight_decay * w)`.
 
     Args:
-        momentum: share of the old direction that is kept; 0 is plain gradient descent.
-        nesterov: step along `g + momentum * m` instead of `m`.
-        momentum_dtype: how `m` is stored; the step that computes it uses it in float32.
+        momentum: Fraction of the old direction that is kept; 0 is plain gradient descent.
+        nesterov: Whether to step along `g + momentum * m` instead of `m`.
+        momentum_dtype: Dtype of the stored `m`; the step that computes it uses it in float32.
 
     References:
-        [On the importance of initialization and momentum](https://proceedings.mlr.press/v28/sutskever13.html)
+        - [On the importance of initialization and momentum](https://proceedings.mlr.press/v28/sutskever13.html)
     """
 
     def __init__(self, momentum: float = 0.9, nesterov: bool = False, momentum_dtype: str = "float32"):
@@ -40,7 +40,7 @@ class Momentum:
         self.slots = (Slot("momentum", momentum_dtype),) if momentum else ()
 
     def direction(self, gradient, slots, step):
-        """Returns the direction of descent and the new slots; see `AdamW.direction`."""
+        """Return the direction of descent and the new slots; see `AdamW.direction`."""
         if not self.slots:
             return gradient, ()
         momentum = gradient + _scaled(slots[0], self.momentum)
@@ -55,14 +55,14 @@ class AdamW:
     `w <- w - rate * (m / (sqrt(v) + epsilon) + weight_decay * w)`.
 
     Args:
-        beta1: memory of the first moment.
-        beta2: memory of the second.
-        epsilon: added to the square root of the second.
-        momentum_dtype: how the first moment is stored; the step that computes it uses it in float32.
+        beta1: Memory of the first moment.
+        beta2: Memory of the second moment.
+        epsilon: Added to the square root of the second moment.
+        momentum_dtype: Dtype of the stored first moment; the step that computes it uses it in float32.
 
     References:
-        [Adam](https://arxiv.org/abs/1412.6980),
-        [Decoupled Weight Decay Regularization](https://arxiv.org/abs/1711.05101)
+        - [Adam](https://arxiv.org/abs/1412.6980)
+        - [Decoupled Weight Decay Regularization](https://arxiv.org/abs/1711.05101)
     """
 
     def __init__(
@@ -72,12 +72,12 @@ class AdamW:
         self.slots = (Slot("first_moment", momentum_dtype), Slot("second_moment", "float32"))
 
     def direction(self, gradient, slots, step):
-        """Returns the direction of descent and the new slots.
+        """Return the direction of descent and the new slots.
 
         Args:
-            gradient: of one weight, float32.
-            slots: what this optimiser remembers for the weight, in the order of `self.slots`.
-            step: number of updates before this one, an integer scalar.
+            gradient: Gradient of one weight, float32.
+            slots: Slots of the weight, in the order of `self.slots`.
+            step: Number of updates before this one, an integer scalar.
 
         Returns:
             `(direction, new slots)`; `apply_direction` turns it into the new weight.
@@ -92,7 +92,7 @@ class AdamW:
 
 
 def apply_direction(weight, direction, rate, weight_decay: float = 0.0):
-    """Returns `weight - rate * (direction + weight_decay * weight)`, computed in float32, in the weight's own type."""
+    """Return `weight - rate * (direction + weight_decay * weight)`, computed in float32, in the weight's dtype."""
     value = ops.cast(weight, "float32")
     if weight_decay:
         direction = direction + weight_decay * value
@@ -100,23 +100,29 @@ def apply_direction(weight, direction, rate, weight_decay: float = 0.0):
 
 
 def global_norm(gradients):
-    """Returns the Euclidean norm of all gradients together, a float32 scalar."""
+    """Return the Euclidean norm of all gradients together, a float32 scalar."""
     return ops.sqrt(sum(ops.sum(ops.square(ops.cast(gradient, "float32"))) for gradient in gradients))
 
 
 def clip_by_global_norm(gradients, norm, largest: float):
-    """Scales gradients to a global norm of `largest` if theirs is not below it.
+    """Scale gradients to a global norm of `largest` if theirs is not below it.
 
     Args:
-        gradients: list of tensors.
-        norm: their `global_norm`.
-        largest: the bound; 0 leaves the gradients as they are.
+        gradients: List of tensors.
+        norm: Their `global_norm`.
+        largest: The bound; 0 leaves the gradients as they are.
 
     Returns:
         List of tensors. A norm below the bound changes no bit of them.
 
     References:
-        [On the difficulty of training recurrent neural networks](https://arxiv.org/abs/1211.5063)
+        - [On the difficulty of training recurrent neural networks](https://arxiv.org/abs/1211.5063)
+
+    Example:
+    >>> gradients = [ops.array([3.0, 4.0])]
+    >>> (clipped,) = clip_by_global_norm(gradients, global_norm(gradients), 1.0)
+    >>> [round(float(value), 4) for value in clipped]
+    [0.6, 0.8]
     """
     if not largest:
         return list(gradients)
@@ -125,10 +131,10 @@ def clip_by_global_norm(gradients, norm, largest: float):
 
 
 def create_optimizer(optim: recipes.Optim) -> Momentum | AdamW:
-    """Returns the optimiser that a recipe names.
+    """Return the optimizer that a recipe names.
 
     Raises:
-        ValueError: for an unknown name.
+        ValueError: If the name is unknown.
     """
     if optim.name == "sgd":
         return Momentum(optim.momentum, optim.nesterov, optim.momentum_dtype)
@@ -138,5 +144,5 @@ def create_optimizer(optim: recipes.Optim) -> Momentum | AdamW:
 
 
 def _scaled(slot, factor: float):
-    """Returns `factor * slot` in float32; a slot in bfloat16 is multiplied in bfloat16, as the reference does."""
+    """Return `factor * slot` in float32; a slot in bfloat16 is multiplied in bfloat16, as in the reference."""
     return ops.cast(product(factor, slot), "float32")

@@ -13,23 +13,28 @@ from keras_vit import recipe as recipes
 
 
 def create_schedule(schedule: recipes.Schedule, base: float, total_steps: int) -> Callable:
-    """Returns the function from a step (a tensor or a number) to its learning rate (a float32 scalar).
+    """Return the function from a step (a tensor or a number) to its learning rate (a float32 scalar).
 
     Args:
-        schedule: name and numbers.
-        base: the peak rate.
-        total_steps: length of the run.
+        schedule: Name and numbers of the schedule.
+        base: Peak rate.
+        total_steps: Number of steps of the run.
 
     Returns:
         `rate(step)`.
 
     Raises:
-        ValueError: for an unknown name, or steps out of order.
+        ValueError: If the name is unknown, or the boundaries do not grow.
 
     References:
-        `"cosine"`: [SGDR](https://arxiv.org/abs/1608.03983). `"rsqrt"` with cooldown:
-        [Scaling Vision Transformers](https://arxiv.org/abs/2106.04560), section 3.5. `"steps"`:
-        [Big Transfer](https://arxiv.org/abs/1912.11370), section 3.3.
+        - [SGDR](https://arxiv.org/abs/1608.03983): `"cosine"`
+        - [Scaling Vision Transformers](https://arxiv.org/abs/2106.04560), section 3.5: `"rsqrt"` with cooldown
+        - [Big Transfer](https://arxiv.org/abs/1912.11370), section 3.3: `"steps"`
+
+    Example:
+    >>> rate = create_schedule(recipes.Schedule("cosine", warmup_steps=10), base=0.1, total_steps=110)
+    >>> [round(float(rate(step)), 3) for step in (0, 5, 10, 60, 110)]
+    [0.0, 0.05, 0.1, 0.05, 0.0]
     """
     if schedule.name not in DECAYS:
         raise ValueError(f"The schedule must be one of {', '.join(DECAYS)}. Received: {schedule.name!r}")
@@ -51,7 +56,7 @@ def create_schedule(schedule: recipes.Schedule, base: float, total_steps: int) -
     return rate
 
 
-# Each decay maps (numbers, peak rate, steps since the warm-up, share of the steps since the warm-up) to a rate.
+# Each decay maps (schedule, peak rate, steps since the warm-up, fraction of the steps after the warm-up) to a rate.
 
 
 def _constant(schedule, base, since_warmup, progress):

@@ -121,6 +121,12 @@ def override(recipe: Recipe, path: str, text: str) -> Recipe:
 
     Raises:
         ValueError: If there is no such field, or the value is of the wrong type.
+
+    Example:
+    >>> recipe = override(Recipe(), "optim.learning_rate", "1e-2")
+    >>> recipe = override(recipe, "model.arguments.layer_scale", "1e-4")
+    >>> recipe.optim.learning_rate, recipe.model.arguments
+    (0.01, {'layer_scale': 0.0001})
     """
     current = get(recipe, path)
     if dataclasses.is_dataclass(current):
@@ -148,6 +154,8 @@ def _check_model(recipe: Recipe) -> None:
         raise ValueError(f"model.variant must be one of keras_vit.list_models(). Received: {variant!r}.{hint}")
     for name in recipe.model.arguments:
         _check_argument(variant, name)
+    if recipe.model.checkpoint:  # whose architecture may be another one than the variant's
+        return
     config, sizes = (ViTConfig, models.VIT[variant]) if variant in models.VIT else (BiTConfig, models.BIT[variant])
     given = {name: value for name, value in model_arguments(recipe).items() if name in config.names()}
     config(**{**dataclasses.asdict(sizes), **given})

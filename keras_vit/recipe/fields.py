@@ -18,7 +18,7 @@ class Model:
         image_size: Height and width of the square training images, in pixels.
         checkpoint: File or directory of initial weights, anything that `keras_vit.load_checkpoint` reads. The model
             then has the architecture of the file, where `arguments` do not say otherwise.
-        head: What becomes of the head in `checkpoint`: `"auto"`, `"keep"` or `"reset"`.
+        head: Whether to keep the head of `checkpoint`: `"auto"`, `"keep"` or `"reset"`.
         remat: `"blocks"` to recompute each encoder block in the backward pass, to save memory; `"none"` or None not to.
         attention_chunk_size: Number of queries whose attention weights are computed at a time, for long sequences.
         arguments: All other arguments of `VisionTransformer` or `BiTResNet` by name, such as
@@ -101,7 +101,7 @@ class Optim:
         beta1: Memory of the first moment of `"adamw"`.
         beta2: Memory of the second moment of `"adamw"`.
         epsilon: Added to the square root of the second moment of `"adamw"`.
-        momentum_dtype: Dtype in which the first moment is stored, `"float32"` or `"bfloat16"`.
+        momentum_dtype: Dtype of the stored first moment, `"float32"` or `"bfloat16"`.
         weight_decay: Decoupled weight decay: each step subtracts `rate * weight_decay * weight`.
         weight_decay_mask: Regular expression for the paths of the weights that decay.
         clip_norm: Largest global norm of the gradient; 0 is off.
@@ -151,6 +151,16 @@ class Recipe:
         model: The model.
         data: The images.
         optim: The update of the weights.
+
+    Example:
+    >>> recipe = Recipe(
+    ...     total_steps=500,
+    ...     model=Model("ViT-Ti/16", image_size=32, arguments={"patch_size": 4, "pooling": "gap"}),
+    ...     data=Data(source="digits", pp_train="resize(32)|value_range(-1, 1)", batch_size=64),
+    ...     optim=Optim("adamw", learning_rate=1e-3, schedule=Schedule("cosine", warmup_steps=50)),
+    ... )
+    >>> recipe.optim.schedule.name
+    'cosine'
     """
 
     seed: int = 0

@@ -17,7 +17,7 @@ from keras_vit.training.state import Progress
 # whether any process has to stop.
 RunSteps = Callable[[Iterator[Any], int, int, bool], tuple[np.ndarray, bool]]
 # Evaluates a batch and returns the sums of loss, correct answers and examples, `[3]`; the confusion of classes, counts
-# `[true class, predicted class]` or `[0, 0]`; and the logits, of which `Backend.first_rows` gives some.
+# `[true class, predicted class]` or `[0, 0]`; and the distributed logits.
 EvaluateBatch = Callable[[Any], tuple[np.ndarray, np.ndarray, Any]]
 
 

@@ -57,7 +57,7 @@ class CheckpointStore:
             StorageError: If it cannot be written, for example because the disk is full. Older ones stay.
         """
         if not self.writes:
-            for _ in values:  # of which this process may have a part
+            for _ in values:  # this process may hold a part of them
                 pass
             return
         arrays = dict(values)
@@ -168,7 +168,7 @@ def _in_words(spec: tuple | None) -> str:
 
 
 def saved_steps(directory: str) -> list[int]:
-    """Return the steps, in order, of which there is any file of a checkpoint in `directory`."""
+    """Return the steps, in order, that have any file of a checkpoint in `directory`."""
     names = os.listdir(directory) if os.path.isdir(directory) else []
     matches = (re.match(rf"{_NAME}-(\d+)\.", name) for name in names)
     return sorted({int(match.group(1)) for match in matches if match})

@@ -1,4 +1,4 @@
-"""Reasons for which a run ends early, each with the exit code that tells a supervisor what to do."""
+"""Reasons why a run ends early, each with the exit code that tells a supervisor what to do."""
 
 
 class TrainingError(Exception):

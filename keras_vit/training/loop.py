@@ -27,7 +27,7 @@ _PROFILED_STEPS = 5
 
 
 class Evaluator(Protocol):
-    """Something that is measured every so many steps and at the end."""
+    """An evaluation that runs at an interval of steps and at the end."""
 
     def intervals(self) -> list[int]:
         """Return numbers of steps at whose multiples it is due."""
@@ -156,7 +156,7 @@ class Loop:
         try:
             self.store.save(self.state.values(), best)
         finally:
-            self.backend.wait()  # no process goes on, or ends, while one writes
+            self.backend.wait()  # no process continues, or ends, while one writes
 
     def _profiler(self, calls: int) -> contextlib.AbstractContextManager:
         """Return a context that profiles the call after the one that compiles, if asked to."""

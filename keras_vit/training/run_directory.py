@@ -108,7 +108,7 @@ def write_config(
 ) -> dict[str, Any]:
     """Write `config.json`: everything needed to repeat the run and to use its model.
 
-    The record of weights that are there is never lost: if it differs, it becomes an entry of `"history"`, with the
+    The record of existing weights is never lost: if it differs, it becomes an entry of `"history"`, with the
     step at which it ends.
 
     Args:
@@ -199,7 +199,7 @@ def _locate(path: str) -> tuple[str, str]:
 
 
 def _as_json(value: Any) -> Any:
-    """Return a value as it is read back from JSON, in which tuples are lists."""
+    """Return a value as it is read back from JSON, with lists for tuples."""
     if isinstance(value, dict):
         return {name: _as_json(item) for name, item in value.items()}
     return [_as_json(item) for item in value] if isinstance(value, (list, tuple)) else value

@@ -18,7 +18,7 @@ def seed_states(model: keras.Model) -> list[keras.Variable]:
 
 
 class SeedScope(keras.StatelessScope):
-    """Scope in which random generators stay at given states: a generator called again draws the same again.
+    """Scope that keeps random generators at given states: a generator called again draws the same again.
 
     Gradients must be taken inside the scope too, because rematerialized layers run again there.
 

@@ -50,7 +50,7 @@ def weights(model: keras.Model) -> list[keras.Variable]:
 def checkpoint_names(
     trained: Sequence[str], fixed: Sequence[str], slots: Sequence[str], averages: bool
 ) -> dict[str, Any]:
-    """Return the names of the arrays of a state in a checkpoint, in the structure in which states hold the arrays.
+    """Return the names of the arrays of a state in a checkpoint, in the structure of the arrays themselves.
 
     Args:
         trained: Paths of the weights that change.

@@ -25,7 +25,7 @@ def loss_and_accuracy(model: keras.Model, images, labels, loss: str, global_batc
 
 
 def evaluate(model: keras.Model, images, labels, mask, loss: str, confusion: bool) -> tuple:
-    """Evaluate a batch in which the examples with `mask` 0 do not count.
+    """Evaluate a batch whose examples with `mask` 0 do not count.
 
     Args:
         model: The model.

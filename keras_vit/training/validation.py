@@ -9,7 +9,7 @@ from absl import logging
 from keras_vit import recipe as recipes
 from keras_vit.training.backend import Backend, EvaluateBatch
 
-MAX_CLASSES = 200  # up to which the confusion of classes is counted
+MAX_CLASSES = 200  # of more, the confusion of classes is not counted
 
 
 class Validation:

@@ -37,7 +37,7 @@ NOISE = {"dropout_rate": 0.2, "attention_dropout_rate": 0.2, "drop_path_rate": 0
 
 
 def devices(count=1, fsdp=False):
-    return Devices(EIGHT[:count], fsdp, least_part=1)
+    return Devices(EIGHT[:count], fsdp, min_part=1)
 
 
 def recipe(total_steps=10, data=None, **fields):

@@ -21,11 +21,11 @@ def test_one_device():
 
 def test_auto_takes_what_there_is(monkeypatch):
     monkeypatch.delenv("TF_CONFIG", raising=False)
-    assert distribute._what_there_is(virtual_devices=2) == "mirrored"
+    assert distribute._default_strategy(virtual_devices=2) == "mirrored"
     if not tf.config.list_physical_devices("GPU"):
-        assert distribute._what_there_is(virtual_devices=0) == "one_device"
+        assert distribute._default_strategy(virtual_devices=0) == "one_device"
     monkeypatch.setenv("TF_CONFIG", "{}")
-    assert distribute._what_there_is(virtual_devices=0) == "multi_worker"
+    assert distribute._default_strategy(virtual_devices=0) == "multi_worker"
 
 
 def test_unknown_strategy():

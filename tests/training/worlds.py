@@ -69,7 +69,7 @@ def final_weights(workdir):
 
     import keras_vit  # noqa: F401  registers the layers
 
-    model = keras.models.load_model(pathlib.Path(workdir) / "model.arguments.keras", compile=False)
+    model = keras.models.load_model(pathlib.Path(workdir) / "model.keras", compile=False)
     return {weight.path: np.asarray(weight) for weight in model.trainable_variables}
 
 

@@ -207,7 +207,7 @@ class HyperRule:
     """Choices of BiT-HyperRule for a data set.
 
     Attributes:
-        resize: Size to which training images are brought.
+        resize: Size of the resized training images.
         crop: Size of the random crop, and of images in evaluation.
         mixup: Its alpha; 0 is off.
         supports: Steps of the schedule: end of the warm-up, three decays by ten, end of the training.

@@ -81,7 +81,7 @@ def get_config(arguments: str = "") -> recipe.Recipe:
 
 
 def folder_and_variant(arguments: str) -> tuple[str, str]:
-    """Returns what stands behind the colon: a folder, whose name may hold commas, and perhaps a comma and a variant."""
+    """Split the argument into a folder, whose name may hold commas, and a variant, which may be left out."""
     folder, comma, variant = (arguments or "").rpartition(",")
     is_variant = variant.strip() in ("", *models.list_models(), *map(common.constructor_name, models.list_models()))
     is_typo = os.path.isdir(folder.removeprefix("folder:")) and not os.path.isdir(arguments.removeprefix("folder:"))
@@ -91,7 +91,7 @@ def folder_and_variant(arguments: str) -> tuple[str, str]:
 
 
 def what_fits(variant: str, classes: int, available: float, sizes: Sequence[int] = SIZES) -> tuple[int, int]:
-    """The largest image size, and the least number of parts of a batch, for which training takes half of the memory."""
+    """Return the largest image size and the fewest parts of a batch that fit into half of the memory."""
     for size in sizes:
         size -= size % 14 if "/14" in variant else 0
         counted = cost.of_variant(variant, classes=classes, image_size=size)
@@ -105,7 +105,7 @@ def what_fits(variant: str, classes: int, available: float, sizes: Sequence[int]
 
 
 def estimate(counted: cost.Cost, steps: int, gpu: float | None) -> str:
-    """What the run takes, in operations, and in time at the rate that is assumed."""
+    """Return the operations of the run, and its time at an assumed rate, in words."""
     operations = counted.training_flops * BATCH * steps
     cores = os.cpu_count() or 1
     rate = GPU if gpu else CPU_CORE * cores
@@ -114,12 +114,12 @@ def estimate(counted: cost.Cost, steps: int, gpu: float | None) -> str:
 
 
 def host_memory() -> float:
-    """Bytes of memory of this machine."""
+    """Return the bytes of memory of this machine."""
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 def gpu_memory() -> float | None:
-    """Bytes of memory of the first GPU that TensorFlow sees, or None."""
+    """Return the bytes of memory of the first GPU that TensorFlow sees, or None."""
     import tensorflow as tf
 
     gpus = tf.config.list_physical_devices("GPU")

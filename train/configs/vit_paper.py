@@ -15,8 +15,8 @@ answers (vision_transformer issue 2). That ImageNet-1k is trained with a softmax
 Published: L/16 85.30 % top-1 on ImageNet-1k after ImageNet-21k and fine-tuning at 512 pixels, H/14 88.55 % after
 JFT-300M and fine-tuning at 518. Not run here.
 Cost, as published: 230 TPUv3-core-days for L/16 on ImageNet-21k, 680 for L/16 and 2,500 for H/14 on JFT-300M;
-`train.plan` prints ours beside them. JFT-300M is not public: that recipe is there for planning, and to be pointed at
-other data (`--config.data.source=tfrecord:...`).
+`train.plan` prints its own count beside them. JFT-300M is not public: that recipe is for planning, and for other data
+(`--config.data.source=tfrecord:...`).
 Smaller machines: see `vit_i21k`.
 """
 

@@ -1,9 +1,9 @@
-"""Devices as one mesh, and where arrays of the run live on it.
+"""Devices as one mesh, and the sharding of arrays on it.
 
 one_device     one accelerator, or the CPU
-data_parallel  each device has a part of the batch and a copy of everything else
-fsdp           each device has a part of the batch, and of every large weight with its optimiser slots and average
-auto           data_parallel where there are several devices, else one_device
+data_parallel  the batch is sharded, everything else is copied to each device
+fsdp           the batch is sharded, and so is every large weight with its optimizer slots and average
+auto           data_parallel on several devices, else one_device
 """
 
 import importlib.util
@@ -20,21 +20,21 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from keras_vit import distribute
 
 AXIS = "devices"  # the mesh has one
-LEAST_PART = 1024  # elements; a TPU keeps 8 x 128 of them at least, so that a smaller part would save nothing
+MIN_PART = 1024  # elements; a TPU pads to tiles of 8 x 128, so that a smaller part would save nothing
 
 
 class Devices:
     """A mesh of devices, all of which take part in every step.
 
     Args:
-        devices: of the mesh, also those of a `jax.experimental.topologies` description, for which one can only compile;
-            None takes all that there are.
-        fsdp: whether weights are divided among the devices, too.
-        least_part: elements of a weight that a device must get for the weight to be divided.
+        devices: Devices of the mesh; None for all. Those of a `jax.experimental.topologies` description can only be
+            compiled for.
+        fsdp: Whether weights are sharded, too.
+        min_part: Smallest number of elements per device for a weight to be sharded.
     """
 
-    def __init__(self, devices=None, fsdp: bool = False, least_part: int = LEAST_PART):
-        self.fsdp, self.least_part = fsdp, least_part
+    def __init__(self, devices=None, fsdp: bool = False, min_part: int = MIN_PART):
+        self.fsdp, self.min_part = fsdp, min_part
         self.mesh = Mesh(np.asarray(jax.devices() if devices is None else devices), (AXIS,))
         self.whole = NamedSharding(self.mesh, PartitionSpec())
         self.rows = NamedSharding(self.mesh, PartitionSpec(AXIS))
@@ -46,7 +46,7 @@ class Devices:
 
     @property
     def processes(self) -> int:
-        """Number of processes that run the same program, one a host."""
+        """Number of processes that run the same program, one per host."""
         return len({device.process_index for device in self.mesh.devices.flat})
 
     @property
@@ -55,9 +55,9 @@ class Devices:
         return jax.process_index() == 0
 
     def of_weight(self, shape: tuple[int, ...]) -> NamedSharding:
-        """Returns where a weight of this shape lives: with `fsdp`, divided along its longest axis that can be."""
+        """Return the sharding of a weight of this shape: with `fsdp`, along the longest axis that divides evenly."""
         count = self.mesh.size
-        if self.fsdp and count > 1 and np.prod(shape, dtype=np.int64) >= self.least_part * count:
+        if self.fsdp and count > 1 and np.prod(shape, dtype=np.int64) >= self.min_part * count:
             for axis in sorted(range(len(shape)), key=lambda axis: -shape[axis]):
                 if shape[axis] % count == 0:
                     return NamedSharding(self.mesh, PartitionSpec(*[None] * axis, AXIS))
@@ -74,31 +74,31 @@ class Devices:
         return jax.make_array_from_callback(described.shape, described.sharding, lambda _: part)
 
     def place(self, value, sharding: NamedSharding) -> jax.Array:
-        """Puts an array, of which every process has all, on the devices."""
+        """Put an array that every process holds completely on the devices."""
         value = np.asarray(value)
         return jax.make_array_from_callback(value.shape, sharding, lambda index: value[index])
 
     def place_rows(self, batch: dict) -> dict:
-        """Puts this process's rows of a batch on its devices."""
+        """Put this process's rows of a batch on its devices."""
         return {name: jax.make_array_from_process_local_data(self.rows, rows) for name, rows in batch.items()}
 
     def fetch(self, value: jax.Array) -> np.ndarray:
-        """Returns the whole of an array; every process must ask for it."""
+        """Return a whole array; every process must ask for it."""
         if value.is_fully_addressable or value.is_fully_replicated:
             return np.asarray(value)
         return multihost_utils.process_allgather(value, tiled=True)
 
     def any(self, value: bool) -> bool:
-        """Tells whether any process says so; every process must ask."""
+        """Return whether the value is true in any process; every process must ask."""
         return bool(np.max(multihost_utils.process_allgather(np.float32(value)))) if self.processes > 1 else value
 
     def wait(self) -> None:
-        """Waits until every process is here."""
+        """Wait until every process is here."""
         if self.processes > 1:
             multihost_utils.sync_global_devices("keras_vit")
 
     def describe(self) -> str:
-        """Returns one line about the devices, such as `JAX, 8 TPU v5 lite, fsdp`."""
+        """Return one line about the devices, such as `JAX, 8 TPU v5 lite, fsdp`."""
         kind, count = self.mesh.devices.flat[0].device_kind, self.mesh.size
         way = ("fsdp" if self.fsdp else "data parallel") if count > 1 else "one device"
         processes = f" in {self.processes} processes" if self.processes > 1 else ""
@@ -109,9 +109,9 @@ class Batches:
     """Global batches on the devices, from each process's share.
 
     Args:
-        devices: of the run.
-        per_process_batches: function of (shard index, number of shards) that returns the `tf.data.Dataset` of a
-            process's share of every global batch.
+        devices: The mesh.
+        per_process_batches: Function of (shard index, number of shards) to the `tf.data.Dataset` of a process's share
+            of every global batch.
     """
 
     def __init__(self, devices: Devices, per_process_batches: Callable):
@@ -123,17 +123,17 @@ class Batches:
 
 
 def create_devices(name: str = "auto", virtual_devices: int = 0, several_hosts: bool = False) -> Devices:
-    """Returns the devices to train on. To be called before anything else uses JAX.
+    """Return the devices to train on. To be called before anything else uses JAX.
 
     Args:
-        name: one of `distribute.JAX_STRATEGIES`.
-        virtual_devices: makes that many devices out of the CPU first, to try things out without accelerators.
-        several_hosts: joins the other hosts of this TPU pod or cluster job, which JAX finds by itself. With the
-            environment variable TF_CONFIG, the hosts that it names are joined in any case.
+        name: One of `distribute.JAX_STRATEGIES`.
+        virtual_devices: Number of devices to split the CPU into first, to try things out without accelerators.
+        several_hosts: Whether to join the other hosts of this TPU pod or cluster job, which JAX finds by itself. The
+            hosts that the environment variable TF_CONFIG names are joined in any case.
 
     Raises:
-        ValueError: for a name that means something under TensorFlow only, or a wrong `TF_CONFIG`.
-        DevicesMissing: if virtual devices are asked for too late.
+        ValueError: If the name is one of TensorFlow's, or `TF_CONFIG` is wrong.
+        DevicesMissing: If JAX has used the CPU before it is split.
     """
     if name not in distribute.JAX_STRATEGIES:
         raise ValueError(
@@ -161,10 +161,10 @@ def create_devices(name: str = "auto", virtual_devices: int = 0, several_hosts: 
 
 
 def hosts() -> tuple[str, int, int]:
-    """Returns the address of the first host that the variable TF_CONFIG names, their number, and which of them this is.
+    """Return the address of the first host in the variable TF_CONFIG, the number of hosts, and the index of this one.
 
     Raises:
-        ValueError: if it is not of the right form.
+        ValueError: If it is not of the right form.
     """
     distribute.check_tf_config()
     config = json.loads(os.environ["TF_CONFIG"])
@@ -175,7 +175,7 @@ def hosts() -> tuple[str, int, int]:
 
 
 def ask_for_determinism() -> None:
-    """Makes GPUs give the same bits in every run. To be called before anything else uses JAX."""
+    """Make GPUs compute the same bits in every run. To be called before anything else uses JAX."""
     flag = "--xla_gpu_deterministic_ops=true"
     flags = os.environ.get("XLA_FLAGS", "")
     gpu = any(importlib.util.find_spec(name) for name in ("jax_cuda13_plugin", "jax_cuda12_plugin"))

@@ -158,7 +158,7 @@ class EvalStep:
         self.compiled = jax.jit(self.__call__, out_shardings=(devices.whole, devices.whole, devices.rows))
 
     def __call__(self, arrays: dict, batch: dict) -> tuple[jax.Array, jax.Array, jax.Array]:
-        """Evaluate a batch in which the examples with `mask` 0 do not count; see `evaluate`."""
+        """Evaluate a batch whose examples with `mask` 0 do not count; see `evaluate`."""
         images, labels = self.inputs(batch)
         with keras.StatelessScope(self.state.pairs(**arrays), initialize_variables=False):
             return shared.evaluate(self.state.model, images, labels, batch["mask"], self.recipe.loss, self.confusion)

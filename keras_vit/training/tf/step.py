@@ -12,7 +12,7 @@ from keras_vit.training import step as shared
 from keras_vit.training.seeds import SeedScope, seed_states
 from keras_vit.training.tf.state import TrainState
 
-LARGE = 1 << 18  # elements from which on a weight is updated after the last such one, not beside it
+LARGE = 1 << 18  # elements; weights of at least this size are updated one after the other
 
 
 class TrainStep:
@@ -139,7 +139,7 @@ class EvalStep:
         self.state, self.recipe, self.inputs, self.confusion = state, recipe, inputs, confusion
 
     def __call__(self, batch: dict[str, tf.Tensor]) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-        """Evaluate a batch in which the examples with `mask` 0 do not count; see `evaluate`."""
+        """Evaluate a batch whose examples with `mask` 0 do not count; see `evaluate`."""
         images, labels = self.inputs(batch)
         averages = [(weight, average.read_value()) for weight, average in self.state.averaged()]
         with keras.StatelessScope(averages, initialize_variables=False):
