@@ -6,7 +6,6 @@ from typing import Any, cast
 
 from keras_vit import zoo
 from keras_vit.models import (
-    BIT,
     VIT,
     BiTConfig,
     BiTResNet,
@@ -79,7 +78,7 @@ def _constructor(variant: str, protocol: type, config_class: Any, title: str, ur
     arguments = argument_docs(config_class, set(config_class.names()) - set(signature.parameters))
     build.__name__ = build.__qualname__ = name
     build.__module__ = __name__
-    build.__signature__ = signature
+    build.__signature__ = signature  # type: ignore[attr-defined]
     build.__doc__ = _DOCSTRING.format(
         variant=variant, name=name, model_class=model_class, title=title, url=url, arguments=arguments
     )
@@ -117,4 +116,27 @@ BiT_R101x3 = _bit("BiT-R101x3")
 BiT_R152x2 = _bit("BiT-R152x2")
 BiT_R152x4 = _bit("BiT-R152x4")
 
-__all__ = [constructor_name(variant) for variant in (*VIT, *BIT)]
+__all__ = [  # a literal, which editors and type checkers can read
+    "BiT_R101x1",
+    "BiT_R101x3",
+    "BiT_R152x2",
+    "BiT_R152x4",
+    "BiT_R50x1",
+    "BiT_R50x3",
+    "R26_B32",
+    "R26_S32",
+    "R50_B16",
+    "R50_L32",
+    "R_Ti16",
+    "ViT_B16",
+    "ViT_B32",
+    "ViT_B8",
+    "ViT_G14",
+    "ViT_H14",
+    "ViT_L16",
+    "ViT_L32",
+    "ViT_S16",
+    "ViT_S32",
+    "ViT_Ti16",
+    "ViT_g14",
+]
