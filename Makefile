@@ -22,7 +22,7 @@ help:
 	@echo "make test-lower-bounds  test some of it with the oldest versions that setup.py allows"
 	@echo "make benchmark  measure beside other packages and write docs/benchmarks.md (an hour; ROWS=training,build: some rows)"
 	@echo "make docs       build the documentation's site in build/site; a broken link is an error"
-	@echo "make lint       check style with ruff;  make format  mends what it can"
+	@echo "make lint       check style with ruff and types with mypy;  make format  mends what it can"
 	@echo "make clean      remove $(VENV), $(DEMO) and build outputs"
 	@echo "PYTHON=python3.12 chooses the interpreter (3.11 or later), WORKERS=4 the number of test processes"
 
@@ -105,6 +105,7 @@ docs: $(VENV)/.installed-docs
 lint: $(VENV)/.installed-test
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/mypy
 
 format: $(VENV)/.installed-test
 	$(BIN)/ruff check --fix .

@@ -40,7 +40,7 @@ class OtherPrograms:
         busy, own, clock = _busy_seconds(), _own_seconds(), time.monotonic()
         if busy is not None:
             others = (busy - self._start[0]) - (own - self._start[1])
-            self.share = min(max(others / ((clock - self._start[2]) * os.cpu_count()), 0.0), 1.0)
+            self.share = min(max(others / ((clock - self._start[2]) * (os.cpu_count() or 1)), 0.0), 1.0)
 
 
 def _busy_seconds():

@@ -117,7 +117,7 @@ def with_threads(dataset, threads):
 def measure(stages, threads, rounds, seconds):
     """Return the median over interleaved rounds of each stage's images per second."""
     iterators = {name: (iter(with_threads(dataset, threads)), images) for name, (dataset, images) in stages.items()}
-    rates = {name: [] for name in stages}
+    rates: dict[str, list[float]] = {name: [] for name in stages}
     for number in range(rounds + 1):
         for name, (iterator, count) in iterators.items():
             done, start = 0, time.perf_counter()

@@ -160,13 +160,15 @@ class _Process:
             text=True,
             env={**os.environ, **system.environment},
         )
+        assert self._process.stdin and self._process.stdout
+        self._input, self._output = self._process.stdin, self._process.stdout
 
     def read(self) -> dict:
         """Return the next JSON line, skipping what libraries print, or `{"error": ...}` if the process ended."""
         watchdog = threading.Timer(_TIMEOUT, self._process.kill)
         watchdog.start()
         try:
-            for line in self._process.stdout:
+            for line in self._output:
                 if line.startswith("{"):
                     return json.loads(line)
         finally:
@@ -176,18 +178,18 @@ class _Process:
     def step(self) -> dict:
         """Run a step and return its answer."""
         with contextlib.suppress(BrokenPipeError):  # the process has ended; reading says why
-            self._process.stdin.write("go\n")
-            self._process.stdin.flush()
+            self._input.write("go\n")
+            self._input.flush()
         return self.read()
 
     def close(self) -> None:
         """End the process."""
         self._process.kill()
         self._process.wait()
-        for pipe in (self._process.stdout, self._stderr):
+        for pipe in (self._output, self._stderr):
             pipe.close()
         with contextlib.suppress(BrokenPipeError):
-            self._process.stdin.close()
+            self._input.close()
 
     def _last_line(self) -> str:
         self._stderr.seek(0)

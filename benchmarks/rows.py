@@ -154,7 +154,7 @@ def _startup() -> Iterator[Row]:
 def _curves() -> Iterator[Row]:
     """Costs against the numbers of tokens and blocks."""
     for task, rounds in (("inference", 3), ("training", 2)):
-        variants = {}
+        variants: dict[str, Mapping] = {}
         for size in SIZES:
             tokens = (size // 16) ** 2
             variants[f"{tokens} tokens"] = {"image_size": size}

@@ -62,14 +62,15 @@ def measure(path):
     precision = classifier.card.precision
     size = latency.size_of(os.path.join(path, "model.keras") if classifier.kind == "keras" else classifier.path)
     for batch_size in options.batch_sizes:
-        row = latency.measure(classifier, int(batch_size), options.calls)
-        row |= {"path": path, "kind": classifier.kind, "precision": precision, "threads": options.threads}
-        yield row | {"bytes": size, "peak_memory": latency.peak_memory()}
+        about = {"path": path, "kind": classifier.kind, "precision": precision, "threads": options.threads}
+        measured = latency.measure(classifier, int(batch_size), options.calls)
+        yield {**measured, **about, "bytes": size, "peak_memory": latency.peak_memory()}
 
 
 def worker_command(path):
     options = flags.FLAGS
-    module = sys.modules[main.__module__].__spec__.name
+    spec = sys.modules[main.__module__].__spec__
+    module = spec.name if spec else "export.benchmark"
     sizes = ",".join(options.batch_sizes)
     return [
         *(sys.executable, "-m", module, f"--worker={path}"),

@@ -6,7 +6,7 @@ import numbers
 from collections.abc import Iterable, Sequence
 
 
-def nearest(value: str, choices: Iterable[str]) -> str:
+def nearest(value: str, choices: Iterable[object]) -> str:
     """Returns a hint naming the choice nearest to `value`, or an empty string."""
     matches = difflib.get_close_matches(str(value), [str(choice) for choice in choices], n=1)
     return f" Did you mean {matches[0]!r}?" if matches else ""

@@ -106,7 +106,7 @@ def publish_directory(draft: str | os.PathLike, path: str | os.PathLike) -> None
         FileExistsError: If `path` exists and is not an empty directory.
     """
     path = os.path.realpath(path)
-    for directory, _, files in os.walk(draft, topdown=False):
+    for directory, _, files in os.walk(os.fspath(draft), topdown=False):
         for name in files:
             _sync(os.path.join(directory, name))
         _sync(directory)

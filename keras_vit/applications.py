@@ -2,13 +2,10 @@
 
 import inspect
 import os
-from typing import Any, Literal, Protocol, cast
-
-import keras
+from typing import Any, cast
 
 from keras_vit import zoo
 from keras_vit.models import (
-    BIT,
     VIT,
     BiTConfig,
     BiTResNet,
@@ -18,65 +15,7 @@ from keras_vit.models import (
     create_model,
 )
 from keras_vit.models.arguments import argument_docs, check_names
-from keras_vit.models.config import Pooling, PositionEmbedding, PositionsAt, Size
-
-
-class ViTConstructor(Protocol):
-    """Signature of `ViT_B16` and the other constructors of Vision Transformers; `ViTConfig` has the defaults."""
-
-    def __call__(
-        self,
-        image_size: Size | None = 224,
-        classes: int | None = 1000,
-        weights: str | os.PathLike | None = None,
-        include_top: bool = True,
-        pooling: Pooling | None = "token",
-        representation_size: int | None = None,
-        classifier_activation: str | None = None,
-        dropout_rate: float = 0.0,
-        attention_dropout_rate: float = 0.0,
-        drop_path_rate: float = 0.0,
-        position_embedding: PositionEmbedding = "learned",
-        position_embedding_at: PositionsAt = "input",
-        num_registers: int = 0,
-        activation: str = "gelu_tanh",
-        name: str | None = None,
-        dtype: str | keras.DTypePolicy | None = None,
-        *,
-        channels: int = 3,
-        class_token: bool | None = None,
-        distillation_token: bool | Literal["unused"] = False,
-        layer_norm_epsilon: float = 1e-6,
-        qkv_bias: bool = True,
-        layer_scale: float | None = None,
-        norm_after_pooling: bool = False,
-        resnet_numerics: Literal["reference", "timm"] = "reference",
-        head_bias: float = 0.0,
-        remat: Literal["none", "blocks"] = "none",
-        attention_chunk_size: int | None = None,
-    ) -> VisionTransformer:
-        """Build the model."""
-
-
-class BiTConstructor(Protocol):
-    """Signature of `BiT_R50x1` and the other constructors of BiT ResNets; `BiTConfig` has the defaults."""
-
-    def __call__(
-        self,
-        image_size: Size | None = 224,
-        classes: int | None = 1000,
-        weights: str | os.PathLike | None = None,
-        include_top: bool = True,
-        classifier_activation: str | None = None,
-        name: str | None = None,
-        dtype: str | keras.DTypePolicy | None = None,
-        *,
-        channels: int = 3,
-        head_bias: float = 0.0,
-        pool_padding: Literal["infinity", "zeros", "edge"] = "infinity",
-    ) -> BiTResNet:
-        """Build the model."""
-
+from keras_vit.models.config import BiTConstructor, ViTConstructor
 
 _DOCSTRING = """Build {variant}, with random or published weights.
 
@@ -139,19 +78,19 @@ def _constructor(variant: str, protocol: type, config_class: Any, title: str, ur
     arguments = argument_docs(config_class, set(config_class.names()) - set(signature.parameters))
     build.__name__ = build.__qualname__ = name
     build.__module__ = __name__
-    build.__signature__ = signature
+    build.__signature__ = signature  # type: ignore[attr-defined]
     build.__doc__ = _DOCSTRING.format(
         variant=variant, name=name, model_class=model_class, title=title, url=url, arguments=arguments
     )
     return build
 
 
-def _vit(variant: str) -> ViTConstructor:
-    return cast(ViTConstructor, _constructor(variant, ViTConstructor, ViTConfig, *_VIT_PAPER))
+def _vit(variant: str) -> ViTConstructor[VisionTransformer]:
+    return cast(ViTConstructor[VisionTransformer], _constructor(variant, ViTConstructor, ViTConfig, *_VIT_PAPER))
 
 
-def _bit(variant: str) -> BiTConstructor:
-    return cast(BiTConstructor, _constructor(variant, BiTConstructor, BiTConfig, *_BIT_PAPER))
+def _bit(variant: str) -> BiTConstructor[BiTResNet]:
+    return cast(BiTConstructor[BiTResNet], _constructor(variant, BiTConstructor, BiTConfig, *_BIT_PAPER))
 
 
 ViT_Ti16 = _vit("ViT-Ti/16")
@@ -177,4 +116,27 @@ BiT_R101x3 = _bit("BiT-R101x3")
 BiT_R152x2 = _bit("BiT-R152x2")
 BiT_R152x4 = _bit("BiT-R152x4")
 
-__all__ = [constructor_name(variant) for variant in (*VIT, *BIT)]
+__all__ = [  # a literal, which editors and type checkers can read
+    "BiT_R101x1",
+    "BiT_R101x3",
+    "BiT_R152x2",
+    "BiT_R152x4",
+    "BiT_R50x1",
+    "BiT_R50x3",
+    "R26_B32",
+    "R26_S32",
+    "R50_B16",
+    "R50_L32",
+    "R_Ti16",
+    "ViT_B16",
+    "ViT_B32",
+    "ViT_B8",
+    "ViT_G14",
+    "ViT_H14",
+    "ViT_L16",
+    "ViT_L32",
+    "ViT_S16",
+    "ViT_S32",
+    "ViT_Ti16",
+    "ViT_g14",
+]

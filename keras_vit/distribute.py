@@ -256,7 +256,8 @@ def _check_local_tpu() -> None:
     missing = [name for name in TPU_ENVIRONMENT if name not in os.environ]
     if missing:
         libtpu = importlib.util.find_spec("libtpu")
-        library = os.path.join(libtpu.submodule_search_locations[0], "libtpu.so") if libtpu else "/path/to/libtpu.so"
+        folder = libtpu.submodule_search_locations if libtpu else None
+        library = os.path.join(folder[0] if folder else "/path/to", "libtpu.so")
         raise DevicesMissing(
             f"--distribute=tpu --tpu=local found no TPU, and the environment lacks {', '.join(missing)}. Before Python "
             "starts: export TPU_NAME=local PJRT_DEVICE=TPU NEXT_PLUGGABLE_DEVICE_USE_C_API=true "

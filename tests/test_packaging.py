@@ -118,7 +118,7 @@ def test_wheel_contents(wheel):
     assert {path.as_posix() for path in expected} == {name for name in names if name.endswith(".py")}
     assets = {path.relative_to(ROOT).as_posix() for path in ROOT.glob("keras_vit/**/assets/*") if path.is_file()}
     assert assets and assets <= set(names)
-    assert any(name.endswith("LICENSE") for name in names)
+    assert any(name.endswith("LICENSE") for name in names) and "keras_vit/py.typed" in names
 
 
 @pytest.fixture(scope="module")

@@ -21,6 +21,7 @@ from keras_vit import evaluators, program
 from keras_vit import recipe as recipes
 from keras_vit.checkpoints import load_checkpoint
 from keras_vit.inference import FunctionClassifier, ModelCard
+from keras_vit.inference.probabilities import to_probabilities
 from keras_vit.inspection import plots
 from keras_vit.training import backend as backends
 from keras_vit.training import errors, lock, preemption, record, report, run_directory
@@ -140,7 +141,7 @@ def draw_figure(
 ):
     """Draw report.png, or log what to install for it."""
     examples = validation.examples
-    shares = report.probabilities(examples["logits"], recipe.loss)
+    shares = to_probabilities(examples["logits"], recipe.loss).numpy()
     labels = examples["label"]
     true_classes = labels if labels.ndim == 1 else labels.argmax(axis=-1)
     try:

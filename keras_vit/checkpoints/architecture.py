@@ -47,6 +47,8 @@ _RANKS = {
     "cls/cls": 3,
     "dist/dist": 3,
     "registers/registers": 3,
+    "encoderblock_0/MultiHeadDotProductAttention_0/query/kernel": 3,
+    "encoderblock_0/MlpBlock_0/Dense_0/kernel": 2,
     TABLE: 3,
 }
 _BLOCK_KERNELS = (

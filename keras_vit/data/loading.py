@@ -123,13 +123,13 @@ def _batches_that_fail(
         """Keep the first problem, because the rows behind a missing one are in wrong batches."""
         step, (item, (numbers, batch)) = element
         missing = numbers[:rows] != step * (rows + 1) + tf.range(rows, dtype=tf.int64)
-        row = tf.argmax(missing)
         is_new = tf.reduce_any(missing) & (tf.strings.length(problem) == 0)
-        problem = tf.cond(
-            is_new,
-            lambda: reporter.report(tf.constant([-1], tf.int64), {key: item[key][row][None] for key in reporter.keys}),
-            lambda: problem,
-        )
+
+        def report():
+            row = tf.where(missing)[0, 0]
+            return reporter.report(tf.constant([-1], tf.int64), {key: item[key][row][None] for key in reporter.keys})
+
+        problem = tf.cond(is_new, report, lambda: problem)
         return problem, (problem, batch)
 
     @tf.autograph.experimental.do_not_convert

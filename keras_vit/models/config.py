@@ -1,8 +1,9 @@
 """Arguments of the models: their names, types, defaults and checks, and every fact that follows from them."""
 
 import dataclasses
+import os
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, Protocol, TypeVar
 
 import keras
 import numpy as np
@@ -11,6 +12,7 @@ from keras_vit import _checks
 from keras_vit.layers import get_activation, resnet
 
 Size = int | tuple[int, int]
+Model = TypeVar("Model", covariant=True)
 Pooling = Literal["token", "gap", "map"]
 PositionEmbedding = Literal["learned", "learned2d", "sincos2d", "relative", "none"]
 PositionsAt = Literal["input", "every_layer", "every_layer_shared"]
@@ -357,6 +359,63 @@ class BiTConfig(Config):
     def num_features(self) -> int:
         """Width of the input of the head."""
         return 4 * self.stage_widths[-1] if self.block_sizes else 64 * self.width_factor
+
+
+class ViTConstructor(Protocol[Model]):
+    """Signature of `ViT_B16` and the other constructors of Vision Transformers; `ViTConfig` says what they mean."""
+
+    def __call__(
+        self,
+        image_size: Size | None = 224,
+        classes: int | None = 1000,
+        weights: str | os.PathLike | None = None,
+        include_top: bool = True,
+        pooling: Pooling | None = "token",
+        representation_size: int | None = None,
+        classifier_activation: str | None = None,
+        dropout_rate: float = 0.0,
+        attention_dropout_rate: float = 0.0,
+        drop_path_rate: float = 0.0,
+        position_embedding: PositionEmbedding = "learned",
+        position_embedding_at: PositionsAt = "input",
+        num_registers: int = 0,
+        activation: str = "gelu_tanh",
+        name: str | None = None,
+        dtype: str | keras.DTypePolicy | None = None,
+        *,
+        channels: int = 3,
+        class_token: bool | None = None,
+        distillation_token: bool | Literal["unused"] = False,
+        layer_norm_epsilon: float = 1e-6,
+        qkv_bias: bool = True,
+        layer_scale: float | None = None,
+        norm_after_pooling: bool = False,
+        resnet_numerics: Literal["reference", "timm"] = "reference",
+        head_bias: float = 0.0,
+        remat: Literal["none", "blocks"] = "none",
+        attention_chunk_size: int | None = None,
+    ) -> Model:
+        """Build the model."""
+
+
+class BiTConstructor(Protocol[Model]):
+    """Signature of `BiT_R50x1` and the other constructors of BiT ResNets; `BiTConfig` says what they mean."""
+
+    def __call__(
+        self,
+        image_size: Size | None = 224,
+        classes: int | None = 1000,
+        weights: str | os.PathLike | None = None,
+        include_top: bool = True,
+        classifier_activation: str | None = None,
+        name: str | None = None,
+        dtype: str | keras.DTypePolicy | None = None,
+        *,
+        channels: int = 3,
+        head_bias: float = 0.0,
+        pool_padding: Literal["infinity", "zeros", "edge"] = "infinity",
+    ) -> Model:
+        """Build the model."""
 
 
 def _pair(size: Size) -> tuple[int, int]:

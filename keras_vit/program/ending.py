@@ -40,7 +40,7 @@ def explain(error: BaseException) -> tuple[int, str | None]:
         return INTERRUPTED, "Stopped by Ctrl-C."
     if isinstance(error, OSError):
         return _explain_os_error(error)
-    unreadable = data.explain(error)
+    unreadable = data.explain(error) if isinstance(error, Exception) else None
     if unreadable or isinstance(error, data.UnreadableImageError):
         advice = "Repair or remove it, or skip such images where the program can."
         return UNREADABLE_IMAGE, f"{unreadable or error}. {advice}"
@@ -75,7 +75,7 @@ def _explain_tensorflow_error(error: BaseException) -> tuple[int, str | None]:
     names = {kind.__name__ for kind in type(error).__mro__ if kind.__module__.startswith("tensorflow.")}
     if "OpError" not in names:
         return FAILED, None
-    text = error.message.strip().split("\n", 1)[0]
+    text = str(getattr(error, "message", error)).strip().split("\n", 1)[0]
     if "ResourceExhaustedError" in names:
         if any(words in text for words in ("No space left", "File too large", "quota exceeded")):
             return CANNOT_WRITE, f"{text}. Free some space, then start the same command again."

@@ -86,7 +86,9 @@ def _import(path: str) -> types.ModuleType:
             sys.path.append(directory)
         importlib.import_module(name.rpartition(".")[0])  # for its relative imports
     loader = importlib.machinery.SourceFileLoader(name, path)
-    module = importlib.util.module_from_spec(importlib.util.spec_from_loader(name, loader))
+    spec = importlib.util.spec_from_loader(name, loader)
+    assert spec is not None
+    module = importlib.util.module_from_spec(spec)
     loader.exec_module(module)
     return module
 

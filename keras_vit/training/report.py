@@ -52,11 +52,3 @@ def confusion_lines(confusion: np.ndarray, class_names: Sequence[str]) -> list[s
     pairs = [np.unravel_index(index, wrong.shape) for index in most]
     rows = [f"  {class_names[t]} taken for {class_names[p]}: {wrong[t, p]}" for t, p in pairs if wrong[t, p]]
     return ["Most frequent confusions", *rows]
-
-
-def probabilities(logits: np.ndarray, output: str) -> np.ndarray:
-    """Return the probabilities of logits `[n, classes]` under `"softmax"` or `"sigmoid"`."""
-    if output == "sigmoid":
-        return 1.0 / (1.0 + np.exp(-logits))
-    powers = np.exp(logits - logits.max(axis=-1, keepdims=True))
-    return powers / powers.sum(axis=-1, keepdims=True)

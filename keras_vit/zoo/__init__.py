@@ -42,7 +42,7 @@ def load_weights(model: keras.Model, name: str, weights: str | os.PathLike[str])
     """
     entry = find(name, os.fspath(weights))
     padding = entry.pool_padding if entry is not None else None
-    if padding is not None and model.config.pool_padding != padding:
+    if entry is not None and padding is not None and model.config.pool_padding != padding:
         logging.warning(
             "%s of %s was trained with pool_padding=%r, the model has pool_padding=%r: it computes something else.",
             entry.name,

@@ -24,7 +24,8 @@ def imagenet_classes(classes: int = 1000) -> tuple[tuple[str, str], ...]:
         raise ValueError(f"ImageNet heads have 1000 or 21843 classes. Received: classes={classes}. Pass `class_names`.")
     file = importlib.resources.files("keras_vit.zoo") / "assets" / _FILES[classes]
     with file.open("rb") as compressed, gzip.open(compressed, "rt", encoding="utf-8") as text:
-        return tuple(tuple(line.rstrip("\n").split("\t")) for line in text)
+        pairs = (line.rstrip("\n").partition("\t") for line in text)
+        return tuple((identifier, name) for identifier, _, name in pairs)
 
 
 def decode_predictions(
@@ -58,7 +59,7 @@ def decode_predictions(
     elif len(class_names) != count:
         raise ValueError(f"`class_names` must name {count} classes. Received: {len(class_names)} names.")
     else:
-        names = [(str(index), name) for index, name in enumerate(class_names)]
+        names = tuple((str(index), name) for index, name in enumerate(class_names))
     order = np.argsort(-predictions, axis=1, kind="stable")[:, : max(top, 0)]
     return [
         [(*names[index], float(row[index])) for index in best] for row, best in zip(predictions, order, strict=True)

@@ -170,6 +170,13 @@ def test_a_head_s_bias_without_dimensions(tmp_path):
         load_checkpoint(model_from_checkpoint(files.golden_path("vit_gap")), path)
 
 
+@pytest.mark.parametrize("name", ["MlpBlock_3/Dense_0", "MultiHeadDotProductAttention_1/query"])
+def test_kernels_of_the_first_block_have_their_dimensions(name, tmp_path):
+    # Found by damaging files: was a TypeError.
+    kernel = {f"Transformer/encoderblock_0/{name}/kernel": np.ones(1, "float32")}
+    refused(bomb(tmp_path, "vit_token_legacy", **kernel), "kernel.*dimensions")
+
+
 def bomb(tmp_path, source="vit_gap", **tensors):
     return files.write_npz(tmp_path / "bomb.npz", {**files.tensors_of(source), **tensors})
 

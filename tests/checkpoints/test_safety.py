@@ -223,6 +223,7 @@ def test_npz_source_reads_headers_only(tmp_path):
     source.close()
 
 
+@pytest.mark.slow
 def test_damaged_files(tmp_path):
     fuzzer = fuzz.Fuzzer(tmp_path, seed=1234)
     for _ in range(300):

@@ -274,6 +274,7 @@ def test_timm_directories_say_everything(arguments, tmp_path):
     np.testing.assert_allclose(np.asarray(again(images)), np.asarray(model(images)), **TOLERANCE)
 
 
+@pytest.mark.slow
 def test_keras_files(tmp_path):
     model = keras_vit.VisionTransformer(
         8, 32, 2, 4, 64, image_size=32, classes=7, num_registers=2, layer_scale=0.1, dropout_rate=0.1,

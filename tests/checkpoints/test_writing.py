@@ -105,6 +105,7 @@ def test_the_directory_that_appears_meanwhile_is_filled(model, tmp_path, monkeyp
     assert {"README.md", "model.safetensors"} < set(os.listdir(tmp_path / "x"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("format,target", [("google", "x.npz"), ("huggingface", "x"), ("timm", "x.safetensors")])
 def test_a_full_disk_is_one_error_that_names_the_file(format, target, tmp_path):
     script = """

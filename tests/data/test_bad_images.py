@@ -55,6 +55,7 @@ def test_an_error_names_the_file(tmp_path, kind, training):
     assert reason.get(kind, "") in text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("place", [0, 8, 32])
 def test_also_the_first_and_the_last_are_found(tmp_path, place):
     source = data.open_source(f"folder:{pictures.folder(tmp_path / 'p')}", "all")
@@ -65,6 +66,7 @@ def test_also_the_first_and_the_last_are_found(tmp_path, place):
     assert source.paths[place] in data.explain(error.value)
 
 
+@pytest.mark.slow
 def test_errors_of_records_name_file_and_number(damaged):
     source, names = damaged
     with pytest.raises(tf.errors.OpError) as error:
@@ -72,6 +74,7 @@ def test_errors_of_records_name_file_and_number(damaged):
     assert any(name in data.explain(error.value) for name in names)
 
 
+@pytest.mark.slow
 def test_skipping_in_training(damaged):
     source, names = damaged
     log = data.Log()
@@ -94,6 +97,7 @@ def test_skipping_keeps_the_other_rows_and_repeats(damaged):
     np.testing.assert_array_equal(resumed["image"], first[3]["image"])
 
 
+@pytest.mark.slow
 def test_skipping_in_evaluation_masks(damaged):
     source, names = damaged
     log = data.Log()
@@ -104,6 +108,7 @@ def test_skipping_in_evaluation_masks(damaged):
     assert sorted(log.reasons) == sorted(names) and log.count == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["folder", "tfrecord"])
 def test_skipping_survives_runs_of_images_that_cannot_be_read(tmp_path, kind):
     """12 of 33 that follow each other, in batches of 2, so that most batches hold none that can be read."""

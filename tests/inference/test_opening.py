@@ -27,7 +27,7 @@ def test_model_files(expected, name, tmp_path):
     if name.endswith(".keras"):
         model.save(path)
     else:
-        keras_vit.save_checkpoint(model, path, format="timm" if "." not in name else None)
+        keras_vit.save_checkpoint(model, path, format="google" if name.endswith(".npz") else "timm")
     classifier = inference.open_classifier(path, preprocess=PREPROCESS, labels=small.CLASS_NAMES)
     assert (classifier.kind, classifier.scores_are) == ("keras", "logits")
     assert classifier.class_names == small.CLASS_NAMES
