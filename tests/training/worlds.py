@@ -30,7 +30,7 @@ TINY = {
 
 
 def command(workdir, *flags, **fields):
-    """The command line that trains the tiny model: `fields` are recipe fields with `__` for the dot; None is left out."""
+    """The command that trains the tiny model: `fields` are recipe fields with `__` for the dot; None is left out."""
     fields = {**TINY, **{name.replace("__", "."): value for name, value in fields.items()}}
     overrides = [f"--config.{name}={value}" for name, value in fields.items() if value is not None]
     return [sys.executable, "-m", "train.main", f"--config={RECIPE}", f"--workdir={workdir}", *overrides, *flags]

@@ -24,7 +24,7 @@ MIN_PART = 1024  # elements; a TPU pads to tiles of 8 x 128, so that a smaller p
 
 
 class Devices:
-    """A mesh of devices, all of which take part in every step.
+    """A mesh of devices that all take part in every step.
 
     Args:
         devices: Devices of the mesh; None for all. Those of a `jax.experimental.topologies` description can only be
