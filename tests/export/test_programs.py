@@ -132,7 +132,7 @@ def test_the_table_names_the_numbers(run, capsys):
         "top-5 accuracy",
         "loss",
         "calibration error",
-        "Accuracy of each class",
+        "Accuracy per class",
         "Confusion",
     ):
         assert text in table
@@ -178,7 +178,7 @@ def test_predict_reports_bad_pictures_and_answers_the_others(run, tmp_path, caps
     answers = {answer["path"]: answer for answer in map(json.loads, capsys.readouterr().out.splitlines())}
     assert code == 1
     assert len(answers[str(good)]["predictions"]) == 5
-    assert "not a picture that can be read" in answers[str(bad)]["error"]
+    assert "not a readable image" in answers[str(bad)]["error"]
     assert "No such file" in answers[str(missing)]["error"]
     assert "directory" in answers[str(tmp_path)]["error"]
 
@@ -195,7 +195,7 @@ def test_predict_takes_photographs_of_any_size_and_writes_a_table(run, capsys):
 def test_missing_arguments_are_named():
     with pytest.raises(ValueError, match="--model is missing"):
         call("train.predict", "a.png")
-    with pytest.raises(ValueError, match="Name at least one picture"):
+    with pytest.raises(ValueError, match="python -m train.predict"):
         call("train.predict", "--model=x")
     with pytest.raises(ValueError, match="--model.*--output"):
         call("export.saved_model", "--model=x")
