@@ -31,7 +31,13 @@ program.run(main)
 
 def start(body):
     command = [sys.executable, "-c", FAILS.format(body=body)]
-    return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    return subprocess.Popen(command, cwd=ROOT, preexec_fn=hear_ctrl_c, **pipes)
+
+
+def hear_ctrl_c():
+    """Undo what a shell does to jobs in the background, and what they hand on: they ignore Ctrl-C."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def end(body):
