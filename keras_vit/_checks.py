@@ -13,12 +13,12 @@ def nearest(value: str, choices: Iterable[object]) -> str:
 
 
 def existing(what: str, name: str, names: Sequence[str]) -> str:
-    """Returns `name` when it is one of `names`.
+    """Return `name` if it is one of `names`.
 
     Args:
-        what: Of the message, what there is not, such as `"task 'dtt' in VTAB"`.
-        name: What was asked for.
-        names: What there is.
+        what: Missing thing that the message names, such as `"task 'dtt' in VTAB"`.
+        name: Requested name.
+        names: Available names.
 
     Raises:
         ValueError: If it is not; the message names the nearest and lists all.

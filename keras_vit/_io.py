@@ -72,7 +72,7 @@ def draft_directory(path: str | os.PathLike) -> Iterator[str]:
         path: Name of the file or directory that the draft is for.
 
     Yields:
-        The directory. What is to stay moves out of it with `publish_file` or `publish_directory`.
+        The directory. Finished files leave it with `publish_file` or `publish_directory`.
     """
     temporary = _temporary_name(os.path.realpath(path))
     os.mkdir(temporary)

@@ -157,7 +157,7 @@ def attention_rollout(
 ) -> np.ndarray:
     """Returns how much of each input token is in each token of the last layer, following attention from layer to layer.
 
-    Each layer's heads are fused, the identity is added for the residual connection, rows are normalised to 1, and the
+    Each layer's heads are fused, the identity is added for the residual connection, rows are normalized to 1, and the
     layers are multiplied.
 
     Args:
