@@ -1,6 +1,7 @@
 """The update of a weight at the end of a training step, as a pure function for every backend."""
 
 from collections.abc import Sequence
+from typing import Any
 
 from keras_vit import recipe as recipes
 from keras_vit.optim.ema import update_average
@@ -39,7 +40,9 @@ class UpdateRule:
             path: optim.weight_decay if is_decayed(path, optim.weight_decay_mask) else 0.0 for path in self.trained
         }
 
-    def __call__(self, path: str, weight, gradient, norm, rate, step, slots: Sequence, average) -> tuple:
+    def __call__(
+        self, path: str, weight: Any, gradient: Any, norm: Any, rate: Any, step: Any, slots: Sequence[Any], average: Any
+    ) -> tuple[Any, tuple[Any, ...], Any]:
         """Return a weight, its slots and its average after a step.
 
         Args:
