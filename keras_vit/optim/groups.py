@@ -23,7 +23,12 @@ def is_decayed(path: str, mask: str) -> bool:
 
 
 def is_trained(path: str, frozen: str) -> bool:
-    """Return whether the weight at `path` is trained: whether the regular expression `frozen` is not found there."""
+    """Return whether the weight at `path` is trained: whether the regular expression `frozen` is not found there.
+
+    Example:
+    >>> is_trained("head/kernel", "embedding|cls"), is_trained("embedding/kernel", "embedding|cls")
+    (True, False)
+    """
     return not frozen or re.search(frozen, path) is None
 
 

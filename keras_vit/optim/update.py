@@ -25,6 +25,12 @@ class UpdateRule:
 
     Raises:
         ValueError: If the recipe freezes every weight.
+
+    Example:
+    >>> recipe = recipes.Recipe(total_steps=100, optim=recipes.Optim("sgd", 0.1, frozen="embedding"))
+    >>> rule = UpdateRule(recipe, [weight.path for weight in model.trainable_weights])
+    >>> "embedding/kernel" in rule.trained, "head/kernel" in rule.trained
+    (False, True)
     """
 
     def __init__(self, recipe: recipes.Recipe, paths: Sequence[str]):
