@@ -128,4 +128,6 @@ def _attention_pooling(head: MAPHead, x: Any, offset: Any) -> Any:
 def _attended(attention: Any, context: Any, offset: Any) -> Any:
     """Returns what weights `[B, H, N, M]` add to attention's output, which is linear in them, `[B, N, D]`."""
     mixed = ops.einsum("bhnm,bmhk->bnhk", offset, attention.value(context))
+    if attention.output_projection == "none":
+        return ops.reshape(mixed, (*mixed.shape[:2], -1))
     return ops.einsum("bnhk,hkd->bnd", mixed, ops.cast(attention.out.kernel, mixed.dtype))
