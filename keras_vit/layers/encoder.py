@@ -85,6 +85,8 @@ class EncoderBlock(CompositeLayer):
     ((1, 5, 8), (1, 1, 8))
     """
 
+    is_block = True  # one layer deeper for rates that fall from the head down
+
     def __init__(
         self,
         num_heads: int,

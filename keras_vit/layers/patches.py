@@ -47,6 +47,8 @@ class PatchEncoder(keras.layers.Layer):
     (1, 4, 16)
     """
 
+    is_embedding = True  # among the first layers for rates that fall from the head down
+
     def __init__(
         self,
         patch_size: int | tuple[int, int],
