@@ -1,7 +1,7 @@
 """Groups of weights: those that decay, those that are trained, and the learning rate of each layer.
 
-Layers declare what they are: `is_block` (a block of an encoder, a unit of a ResNet) and `is_embedding` (patches, tokens,
-positions). A layer's `kernel` decays; biases, norms, tokens and positions do not.
+Layers declare what they are: `is_block` (a block of an encoder, a unit of a ResNet) and `is_embedding` (patches,
+tokens, positions). A layer's `kernel` decays; biases, norms, tokens and positions do not.
 """
 
 import re
