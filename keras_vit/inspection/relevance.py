@@ -40,11 +40,10 @@ def gradient_attention(
     """
     attention.require_attention(model)
     images = _layer_walk.check_images(model, images)
-    if class_index is not None:
-        class_index = np.broadcast_to(np.asarray(class_index, np.int32), (len(images),))
+    classes = None if class_index is None else np.broadcast_to(np.asarray(class_index, np.int32), (len(images),))
     parts, start = [], 0
     for batch in _layer_walk.batches(images, _checks.positive_int("batch_size", batch_size)):
-        chosen = None if class_index is None else class_index[start : start + len(batch)]
+        chosen = None if classes is None else classes[start : start + len(batch)]
         parts.append(_relevance(model, batch, chosen))
         start += len(batch)
     return np.concatenate(parts)
@@ -76,8 +75,8 @@ def _relevance(model: keras.Model, images: np.ndarray, class_index: np.ndarray |
         return ops.sum(ops.cast(_run_with_offsets(model, images, offsets), "float32") * one_hot)
 
     slopes = _gradients.gradients(score, [ops.zeros_like(weights) for weights in maps])
-    relevance = np.eye(recorder.length, dtype=np.float32)
-    probe = None
+    own = np.eye(recorder.length or 0, dtype=np.float32)  # each token's relevance to itself
+    relevance, probe = own, None
     for layer, weights, slope in zip(layers, maps, slopes, strict=True):
         # [B, N, N], or [B, 1, N] for attention pooling
         positive = np.maximum(_layer_walk.to_numpy(weights) * _layer_walk.to_numpy(slope), 0.0).mean(axis=1)
@@ -87,7 +86,7 @@ def _relevance(model: keras.Model, images: np.ndarray, class_index: np.ndarray |
             relevance = relevance + positive @ relevance  # [B, N, N]
     layout = recorder.layout()
     if probe is None:
-        relevance = relevance - np.eye(recorder.length, dtype=np.float32)  # each patch's own, the same for all
+        relevance = relevance - own
     return layout.to_grid(layout.output_row(relevance, probe)).astype(np.float32)
 
 

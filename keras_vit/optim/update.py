@@ -1,6 +1,7 @@
 """The update of a weight at the end of a training step, as a pure function for every backend."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import keras
 
@@ -40,7 +41,9 @@ class UpdateRule:
         decayed = groups.decayed(model, optim.weight_decay_mask)
         self._decays = {path: optim.weight_decay if path in decayed else 0.0 for path in self.trained}
 
-    def __call__(self, path: str, weight, gradient, norm, rate, step, slots: Sequence, average) -> tuple:
+    def __call__(
+        self, path: str, weight: Any, gradient: Any, norm: Any, rate: Any, step: Any, slots: Sequence[Any], average: Any
+    ) -> tuple[Any, tuple[Any, ...], Any]:
         """Return a weight, its slots and its average after a step.
 
         Args:
