@@ -20,14 +20,14 @@ from keras_vit.layers.kernels.rows import as_rows
 
 Formula = TypeVar("Formula", bound=Callable[..., Any])
 
-_KERNELS: dict[str, Callable[..., Any]] = {
+_KERNELS: dict[str, Any] = {
     "attention": attention,
     "gelu_tanh": gelu_tanh,
     "group_norm": group_norm,
     "layer_norm": layer_norm,
     "project": project,
 }
-_chosen: Mapping[str, Callable[..., Any]] | None = None  # None for the kernels that the backend supports
+_chosen: Mapping[str, Any] | None = None  # None for the kernels that the backend supports
 
 __all__ = ["as_rows", "mode", "replace", "select"]
 
@@ -77,7 +77,7 @@ def replace(**implementations: Callable[..., Any]) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _choose(implementations: Mapping[str, Callable[..., Any]] | None) -> Iterator[None]:
+def _choose(implementations: Mapping[str, Any] | None) -> Iterator[None]:
     global _chosen
     before, _chosen = _chosen, implementations
     try:
