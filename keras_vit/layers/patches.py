@@ -7,6 +7,7 @@ from keras import ops
 
 from keras_vit import _checks
 from keras_vit.layers.normalization import LayerNorm
+from keras_vit.layers.types import Shape
 
 
 def flatten_grid(grid: Any) -> Any:
@@ -50,6 +51,8 @@ class PatchEncoder(keras.layers.Layer):
     (1, 4, 16)
     """
 
+    is_embedding = True  # among the first layers for rates that fall from the head down
+
     def __init__(
         self,
         patch_size: int | tuple[int, int],
@@ -57,7 +60,7 @@ class PatchEncoder(keras.layers.Layer):
         flatten: bool = True,
         use_bias: bool = True,
         norm_epsilon: float | None = None,
-        **kwargs,
+        **kwargs: Any,
     ):
         super().__init__(**kwargs)
         self.patch_size = _checks.size_pair("patch_size", patch_size)
@@ -67,7 +70,7 @@ class PatchEncoder(keras.layers.Layer):
         self.norm_epsilon = None if norm_epsilon is None else float(norm_epsilon)
         self.input_spec = keras.layers.InputSpec(ndim=4)
 
-    def build(self, input_shape):
+    def build(self, input_shape: Shape) -> None:
         self._check_size(input_shape)
         if input_shape[-1] is None:
             raise ValueError(
@@ -97,7 +100,7 @@ class PatchEncoder(keras.layers.Layer):
                     f"Received: (height, width)=({height}, {width}). Resize or crop the image to a multiple."
                 )
 
-    def call(self, images):
+    def call(self, images: Any) -> Any:
         self._check_size(images.shape)
         x = self._project(images) if self.norm_epsilon is None else self._project_normalized(images)
         if self.use_bias:
@@ -106,11 +109,11 @@ class PatchEncoder(keras.layers.Layer):
             x = self.norm_1(x)
         return flatten_grid(x) if self.flatten else x
 
-    def _project(self, images):
+    def _project(self, images: Any) -> Any:
         # [B, height, width, C] -> [B, h, w, D]
         return ops.conv(images, self.kernel, strides=self.patch_size, padding="valid", data_format="channels_last")
 
-    def _project_normalized(self, images):
+    def _project_normalized(self, images: Any) -> Any:
         rows, columns = self.patch_size
         height, width = (ops.shape(images)[axis] for axis in (1, 2))
         pixels = rows * columns * images.shape[-1]
@@ -119,18 +122,18 @@ class PatchEncoder(keras.layers.Layer):
         x = self.norm_0(ops.reshape(x, (-1, height // rows, width // columns, pixels)))  # [B, h, w, p*q*C]
         return ops.matmul(x, ops.reshape(self.kernel, (pixels, self.hidden_size)))  # [B, h, w, D]
 
-    def compute_output_shape(self, input_shape):
+    def compute_output_shape(self, input_shape: Shape) -> Shape:
         self._check_size(input_shape)
         batch, height, width, _ = input_shape
-        grid = tuple(
+        rows, columns = (
             None if size is None else size // patch
             for size, patch in zip((height, width), self.patch_size, strict=True)
         )
         if not self.flatten:
-            return (batch, *grid, self.hidden_size)
-        return (batch, None if None in grid else grid[0] * grid[1], self.hidden_size)
+            return (batch, rows, columns, self.hidden_size)
+        return (batch, None if rows is None or columns is None else rows * columns, self.hidden_size)
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         return {
             **super().get_config(),
             "patch_size": self.patch_size,
@@ -151,12 +154,12 @@ class FlattenGrid(keras.layers.Layer):
     (1, 6, 8)
     """
 
-    def call(self, grid):
+    def call(self, grid: Any) -> Any:
         return flatten_grid(grid)
 
-    def compute_output_shape(self, input_shape):
+    def compute_output_shape(self, input_shape: Shape) -> Shape:
         batch, height, width, hidden_size = input_shape
         return (batch, None if height is None or width is None else height * width, hidden_size)
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         return super().get_config()
