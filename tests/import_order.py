@@ -27,6 +27,8 @@ ORDER = (
     "tf_serving",
     "planning",
     "program",
+    "__main__",
+    "_api",
 )
 PROGRAMS = ("train", "export")  # folders; a program imports keras_vit.* and no other program
 WITH_TENSORFLOW = {"data", "distribute", "training", "inference", "exporting", "tf_serving", "planning", *PROGRAMS}
