@@ -214,6 +214,9 @@ def test_import_changes_no_global_state():
         "                     keras.config.dtype_policy().name, keras.config.image_data_format())\n"
         "before = state()\n"
         "import keras_vit\n"
+        "import sys\n"
+        "assert 'keras_vit.layers' in sys.modules, 'saved models need its registered layers'\n"
+        "assert 'keras_vit.data' not in sys.modules and keras_vit.data.open_source and 'data' in dir(keras_vit)\n"
         "print(before == state())\n"
     )
     assert run_python(code).strip() == "True"

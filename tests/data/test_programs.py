@@ -102,8 +102,8 @@ def test_make_tfrecords_writes_few_files_for_few_images(tmp_path):
 
 @pytest.mark.parametrize("program", ["train.check_data", "train.make_tfrecords"])
 def test_a_missing_source_is_told(program):
-    with pytest.raises(ValueError, match="--source is missing"):
-        call(program, source=None)
+    with pytest.raises(ValueError, match="data set"):
+        call(program, data=None)
 
 
 def test_make_tfrecords_writes_whole_splits(tmp_path):
