@@ -15,6 +15,7 @@ ORDER = (
     "checkpoints",
     "zoo",
     "applications",
+    "_api",
     "recipe",
     "data",
     "optim",
@@ -28,7 +29,6 @@ ORDER = (
     "planning",
     "program",
     "__main__",
-    "_api",
 )
 PROGRAMS = ("train", "export")  # folders; a program imports keras_vit.* and no other program
 WITH_TENSORFLOW = {"data", "distribute", "training", "inference", "exporting", "tf_serving", "planning", *PROGRAMS}
