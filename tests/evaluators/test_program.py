@@ -102,7 +102,7 @@ def test_markdown_without_evaluators(run, capsys):
 
 @pytest.mark.slow
 def test_what_a_file_cannot_give_is_listed(run, tflite_file, capsys):
-    arguments = (f"--model={run}", f"--artifact={tflite_file}", *EVALUATORS[:2])
+    arguments = (f"--model={tflite_file}", *EVALUATORS[:2])
     code, text = evaluate(capsys, *arguments, "--json")
     results = json.loads(text)
     assert code == 1

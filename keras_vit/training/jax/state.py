@@ -36,7 +36,7 @@ class TrainState:
     def __init__(self, model: keras.Model, recipe: recipes.Recipe, devices: Devices, values: bool = True):
         self.model, self.devices = model, devices
         self.progress = shared.Progress()
-        self.rule = optim.UpdateRule(recipe, [weight.path for weight in model.trainable_variables])
+        self.rule = optim.UpdateRule(recipe, model)
         trained = set(self.rule.trained)
         self.trained = [weight for weight in model.trainable_variables if weight.path in trained]
         self.fixed = [weight for weight in shared.weights(model) if weight.path not in trained]
