@@ -9,7 +9,7 @@ import pytest
 from keras_vit.checkpoints import model_from_checkpoint
 from tests import programs
 from tests.checkpoints import files
-from tests.export import runs
+from tests.programs import runs
 
 
 def convert(*argv, **options):
