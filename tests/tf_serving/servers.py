@@ -1,6 +1,7 @@
 """Servers in this process, and what clients do to them."""
 
 import contextlib
+import functools
 import http.client
 import json
 import socket
@@ -12,10 +13,16 @@ import urllib.request
 from keras_vit.tf_serving import client, served_model, server
 
 
+@functools.cache
+def loaded(base):
+    """The model of a directory, loaded once for all servers of it."""
+    return served_model.ServedModel("pets", str(base))
+
+
 @contextlib.contextmanager
 def serving(base, **limits):
     """A model behind a server: (model, URL)."""
-    model = served_model.ServedModel("pets", str(base))
+    model = loaded(base)
     rest_server = server.RestServer(model, limits=server.Limits(**limits))
     thread = threading.Thread(target=rest_server.run)
     thread.start()

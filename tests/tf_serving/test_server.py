@@ -19,6 +19,7 @@ from keras_vit.inference.opening import open_artifact
 from keras_vit.inference.saved_model import SavedModelClassifier
 from keras_vit.tf_serving import client, served_model, server
 from keras_vit.tf_serving.messages import RequestError
+from tests import selection
 from tests import small_classifier as small
 from tests.tf_serving import servers
 
@@ -213,6 +214,7 @@ def test_refusals_are_not_retried(running):
         ask("pets", "serve_tensor", {"images": np.ones((1, 1), np.float32)})
 
 
+@pytest.mark.slow
 def test_a_thousand_concurrent_requests(running, images, expected):
     def ask(number):
         index = number % len(images)
@@ -228,6 +230,7 @@ def test_a_thousand_concurrent_requests(running, images, expected):
         np.testing.assert_allclose(answer.scores, expected["top_k_scores"][index], atol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_newer_version_is_taken_up(base, images, tmp_path):
     own = tmp_path / "pets"
     shutil.copytree(base, own)
@@ -280,11 +283,16 @@ def flip(path, pattern):
     file.write_bytes(content)
 
 
+@pytest.fixture(scope="module")
+def torn(base, tmp_path_factory):
+    """A served model, in whose directory newer versions may appear: (directory, model)."""
+    own = shutil.copytree(base, tmp_path_factory.mktemp("torn") / "pets")
+    return own, served_model.ServedModel("pets", str(own))
+
+
 @pytest.mark.parametrize("tear", TORN.values(), ids=TORN)
-def test_a_torn_version_leaves_the_served_one_in_place(base, tmp_path, tear, monkeypatch):
-    own = tmp_path / "pets"
-    shutil.copytree(base, own)
-    model = served_model.ServedModel("pets", str(own))
+def test_a_torn_version_leaves_the_served_one_in_place(torn, tear, monkeypatch):
+    own, model = torn
     shutil.copytree(own / "1", own / "2")
     tear(own / "2")
     logged = []
@@ -295,10 +303,23 @@ def test_a_torn_version_leaves_the_served_one_in_place(base, tmp_path, tear, mon
     assert len(logged) <= 1  # a file or a dangling link is no version
     with model.use("pets") as (_, artifact):
         assert artifact.run("serve_tensor", {"images": np.zeros((1, 16, 16, 3))})["probabilities"].shape == (1, 7)
-    for leftover in (own / "2",):
-        shutil.rmtree(leftover) if leftover.is_dir() and not leftover.is_symlink() else leftover.unlink()
+    leftover = own / "2"
+    shutil.rmtree(leftover) if leftover.is_dir() and not leftover.is_symlink() else leftover.unlink()
+
+
+@pytest.mark.parametrize(
+    "tear", selection.cases(TORN, (), lambda name: pytest.mark.slow if name == "graph cut" else selection.EXHAUSTIVE)
+)
+def test_a_mended_version_is_taken_up(base, tmp_path, tear):
+    own = shutil.copytree(base, tmp_path / "pets")
+    model = served_model.ServedModel("pets", str(own))
     shutil.copytree(own / "1", own / "2")
-    assert model.reload()  # mended
+    TORN[tear](own / "2")
+    assert not model.reload()
+    leftover = own / "2"
+    shutil.rmtree(leftover) if leftover.is_dir() and not leftover.is_symlink() else leftover.unlink()
+    shutil.copytree(own / "1", own / "2")
+    assert model.reload()
     assert model.version == 2
 
 
