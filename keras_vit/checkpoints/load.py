@@ -17,7 +17,7 @@ from keras_vit.models import BiTResNet, VisionTransformer
 
 _MAX_TABLE = 2**28  # entries of a position table
 _MAX_STATED_TABLE = 2**24  # the same, where a file alone asks for it
-_MODELS = {"vit": VisionTransformer, "bit": BiTResNet}
+_MODELS: dict[str, Any] = {"vit": VisionTransformer, "bit": BiTResNet}
 _NAMES = {"vit": "Vision Transformer", "bit": "BiT ResNet"}
 Path = str | os.PathLike[str]
 
@@ -45,7 +45,7 @@ def load_checkpoint(
     Args:
         model: A `VisionTransformer` or `BiTResNet`.
         path: An `.npz` file (vision_transformer, AugReg, SAM, big_vision, BiT), a `.safetensors` file or directory
-            (Hugging Face, timm), or a `.keras` or `.weights.h5` file.
+            (Hugging Face, timm, vit-pytorch), or a `.keras` or `.weights.h5` file.
         head: `"keep"` the file's head, `"reset"` the head to its initial values, or `"auto"`: keep it if the numbers of
             classes are equal, else reset it, which the report says.
         method: Resizing of position embeddings: `"reference"`, `"bilinear"`, `"bicubic"` or `"antialiased"`. None for
@@ -256,7 +256,9 @@ def _check_size(arguments: dict[str, Any], path: str, limit: int) -> None:
         )
 
 
-def _load(model, checkpoint: Checkpoint, options: Options, strict: bool, allow_nonfinite: bool) -> LoadReport:
+def _load(
+    model: keras.Model, checkpoint: Checkpoint, options: Options, strict: bool, allow_nonfinite: bool
+) -> LoadReport:
     if not isinstance(model, _MODELS[checkpoint.kind]):
         raise CheckpointError(
             f"{checkpoint.path} holds a {_NAMES[checkpoint.kind]}. Received: a {type(model).__name__}. Use "

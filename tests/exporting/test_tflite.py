@@ -87,10 +87,24 @@ def test_signature_has_names_and_a_fixed_batch(tmp_path):
         exhaustive(lambda: small.model(pooling="gap", position_embedding="sincos2d", image_size=None)),
         exhaustive(lambda: small.model(position_embedding="relative", activation="gelu")),
         exhaustive(lambda: small.model(classifier_activation="softmax", representation_size=8, remat="blocks")),
+        slow(lambda: small.model(patch_norm=True, head_dim=6, output_projection="no_bias", image_size=None)),
+        exhaustive(lambda: small.model(num_heads=1, output_projection="none", pooling="gap", pool_prefix_tokens=True)),
         slow(lambda: hybrid(dtype="mixed_bfloat16")),
         slow(bit),
     ],
-    ids=["mixed", "bfloat16", "chunks", "map", "gap", "relative", "activation", "hybrid", "bit"],
+    ids=[
+        "mixed",
+        "bfloat16",
+        "chunks",
+        "map",
+        "gap",
+        "relative",
+        "activation",
+        "patch_norm",
+        "one_head",
+        "hybrid",
+        "bit",
+    ],
 )
 def test_every_family_converts_to_built_in_operators(network, tmp_path):
     path = tmp_path / "model.tflite"

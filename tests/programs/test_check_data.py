@@ -24,11 +24,11 @@ def test_check_data(folder, tmp_path, capsys):
     pp = "decode_jpeg_and_inception_crop(20)|flip_lr|value_range(-1, 1)"
     code = call(
         "train.check_data",
-        source=f"folder:{folder}",
+        data=f"folder:{folder}",
         splits=["all"],
         sheet=str(sheet),
         sheet_count=10,
-        pp=pp,
+        preprocess=pp,
         json=True,
     )
     assert code == 1  # there is something to mend
@@ -48,7 +48,7 @@ def test_check_data(folder, tmp_path, capsys):
 def test_check_data_finds_pictures_in_several_splits(tmp_path, capsys):
     pictures.folder(tmp_path / "train")
     pictures.folder(tmp_path / "test", count=2)  # the same first pictures
-    assert call("train.check_data", source=f"folder:{tmp_path}", splits=[], json=False, sheet=None) == 1
+    assert call("train.check_data", data=f"folder:{tmp_path}", splits=[], json=False, sheet=None) == 1
     text = capsys.readouterr().out
     assert "in several splits: 6" in text and f"{tmp_path}/train/cat/0.jpg" in text
     lines = [line.split() for line in text.splitlines()]
@@ -56,11 +56,11 @@ def test_check_data_finds_pictures_in_several_splits(tmp_path, capsys):
 
 
 def test_check_data_without_problems(capsys):
-    assert call("train.check_data", source="digits", splits=["test"], json=False, sheet=None) == 0
+    assert call("train.check_data", data="digits", splits=["test"], json=False, sheet=None) == 0
     assert "unreadable: 0" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("program", ["train.check_data", "train.make_tfrecords"])
 def test_a_missing_source_is_told(program):
-    with pytest.raises(ValueError, match="--source is missing"):
-        call(program, source=None)
+    with pytest.raises(ValueError, match="data set"):
+        call(program, data=None)

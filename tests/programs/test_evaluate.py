@@ -88,7 +88,7 @@ def test_markdown_without_evaluators(run, capsys):
 
 @pytest.mark.slow
 def test_what_a_file_cannot_give_is_listed(run, tflite_file, capsys):
-    arguments = (f"--model={run}", f"--artifact={tflite_file}", *EVALUATORS[:2])
+    arguments = (f"--model={tflite_file}", *EVALUATORS[:2])
     code, text = evaluate(capsys, *arguments, "--json")
     results = json.loads(text)
     assert code == 1
@@ -196,7 +196,7 @@ def test_evaluate_counts_every_example_once(run, digits, capsys):
 def test_artifacts_measure_as_the_model(run, saved_model, tflite_file, capsys):
     expected = measured(capsys, f"--model={run}")
     for path in (saved_model, tflite_file, tflite_file.parent):
-        result = measured(capsys, f"--model={run}", f"--artifact={path}")
+        result = measured(capsys, f"--model={path}")
         assert result["accuracy"] == expected["accuracy"]
         assert result["loss"] == pytest.approx(expected["loss"], rel=1e-4)  # float32 in another order
     assert measured(capsys, f"--model={saved_model}")["accuracy"] == expected["accuracy"]

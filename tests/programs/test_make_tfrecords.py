@@ -20,7 +20,7 @@ def folder(tmp_path):
 
 def make_tfrecords(folder, output, **flags):
     flags = {"splits": [], "shards": 0, "seed": 0, "on_bad_image": "error", **flags}
-    return call("train.make_tfrecords", source=f"folder:{folder}", output=str(output), **flags)
+    return call("train.make_tfrecords", data=f"folder:{folder}", output=str(output), **flags)
 
 
 def test_make_tfrecords(folder, tmp_path, capsys):
@@ -45,4 +45,4 @@ def test_make_tfrecords_writes_few_files_for_few_images(tmp_path):
 
 def test_make_tfrecords_writes_whole_splits(tmp_path):
     with pytest.raises(ValueError, match="Whole splits"):
-        call("train.make_tfrecords", source="digits", output=str(tmp_path), splits=["train[:10]"])
+        call("train.make_tfrecords", data="digits", output=str(tmp_path), splits=["train[:10]"])

@@ -30,7 +30,7 @@ def evaluate(capsys, *arguments):
 
 def test_interchange_files_measure_as_the_model(run, interchange_file, tmp_path, capsys):
     expected = evaluate(capsys, f"--model={run}")
-    result = evaluate(capsys, f"--model={run}", f"--artifact={interchange_file}")
+    result = evaluate(capsys, f"--model={interchange_file}")
     assert result["accuracy"] == expected["accuracy"]
     assert result["loss"] == pytest.approx(expected["loss"], rel=1e-4)  # float32 in another order
     assert call("export.verify", f"--model={run}", f"--artifact={interchange_file}", "--num_images=40") == 0
