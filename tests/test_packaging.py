@@ -1,5 +1,6 @@
 """The package as users install it: its contents, its commands, and what an import does."""
 
+import ast
 import os
 import pathlib
 import re
@@ -153,16 +154,20 @@ def test_wheel_works_outside_of_the_checkout(installed, metadata, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("command", "expected"),
-    [("keras-vit-train", ["--config", "--workdir", "Trains"]), ("keras-vit-export", ["--model", "--output"])],
+    ("command", "program", "expected"),
+    [
+        ("keras-vit-train", "train/main.py", ["--config", "--workdir"]),
+        ("keras-vit-export", "export/saved_model.py", ["--model", "--output"]),
+    ],
 )
-def test_help_of_an_installed_command(installed, tmp_path, command, expected):
+def test_help_of_an_installed_command(installed, tmp_path, command, program, expected):
     environment = {**os.environ, "PYTHONPATH": str(installed)}
     path = installed / "bin" / command
     result = subprocess.run(
         [sys.executable, path, "--help"], env=environment, cwd=tmp_path, capture_output=True, text=True
     )
-    assert all(text in result.stdout for text in expected), result.stdout + result.stderr
+    summary = ast.get_docstring(ast.parse((ROOT / program).read_text(encoding="utf-8"))).splitlines()[0]
+    assert all(text in result.stdout for text in [summary, *expected]), result.stdout + result.stderr
 
 
 @pytest.mark.slow

@@ -20,7 +20,7 @@ from keras_vit.layers.kernels.rows import as_rows
 
 Formula = TypeVar("Formula", bound=Callable[..., Any])
 
-_KERNELS = {
+_KERNELS: dict[str, Any] = {
     "attention": attention,
     "gelu_tanh": gelu_tanh,
     "group_norm": group_norm,
