@@ -354,7 +354,10 @@ def test_evaluation_and_forward_use_the_averages(whole):
     assert whole.results["eval_accuracy"] == pytest.approx(right / 11)
     assert np.trace(whole.validation.confusion) == right
     np.testing.assert_allclose(
-        whole.validation.examples["logits"], scores[: len(whole.validation.examples["logits"])], rtol=1e-4, atol=1e-5
+        whole.validation.examples["predictions"],
+        scores[: len(whole.validation.examples["predictions"])],
+        rtol=1e-4,
+        atol=1e-5,
     )
 
 

@@ -51,35 +51,31 @@ class MAETask:
 
     def targets(self, images):
         """Return the pixels of all patches, normalized where the task asks for it, float32 `[b, N, pixels]`."""
-        pixels = self._pixels(ops.cast(images, "float32"))
+        pixels = p.to_pixels(ops.cast(images, "float32"), self.config.stride)
         if not self.normalize_pixels:
             return pixels
         mean, deviation = p.pixel_statistics(pixels)
         return (pixels - mean) / deviation
 
-    def show(self, batch: dict[str, np.ndarray], predictions: np.ndarray, preprocess: Callable) -> dict[str, np.ndarray]:
+    def show(
+        self, batch: dict[str, np.ndarray], predictions: np.ndarray, preprocess: Callable
+    ) -> dict[str, np.ndarray]:
         """Return input, visible patches, and the predicted patches among the visible ones.
 
         Normalized patches are shown with the mean and variance of the input's.
         """
-        images = ops.cast(preprocess(ops.convert_to_tensor(batch["image"])), "float32")
-        pixels = self._pixels(images)
+        channels = batch["image"].shape[-1]
+        pixels = p.to_pixels(preprocess(ops.convert_to_tensor(batch["image"])), self.config.stride)
         if self.normalize_pixels:
             mean, deviation = (ops.convert_to_numpy(value) for value in p.pixel_statistics(pixels))
             predictions = predictions * deviation + mean
         removed = ops.convert_to_numpy(self._removed(ops.convert_to_tensor(batch["order"])))[..., None]
-        pixels, back = ops.convert_to_numpy(pixels), p.invert(preprocess, self.config.channels)
-        image, restored = (self._image(x, back) for x in (pixels, np.where(removed, predictions, pixels)))
-        gray = p.to_images(np.where(removed[..., None, None], 128, p.to_patches_of(image, self.config)), self.config.grid)
-        return {"input": image, "visible": p.as_bytes(gray), "reconstruction": restored}
-
-    def _image(self, pixels: np.ndarray, back: Callable) -> np.ndarray:
-        shaped = pixels.reshape(*pixels.shape[:2], *self.config.patch_shape)
-        return p.as_bytes(back(p.to_images(shaped, self.config.grid)))
-
-    def _pixels(self, images):
-        cut = p.to_patches(images, self.config.stride)  # [b, N, height, width, c]
-        return ops.reshape(cut, (-1, self.config.num_patches, self.config.num_pixels))
+        pixels, back = ops.convert_to_numpy(pixels), p.invert(preprocess, channels)
+        shape = (*pixels.shape[:2], *self.config.stride, channels)
+        shown, restored = (back(x.reshape(shape)) for x in (pixels, np.where(removed, predictions, pixels)))
+        visible = np.where(removed[..., None, None], p.GRAY, shown)
+        found = {"input": shown, "visible": visible, "reconstruction": restored}
+        return {name: p.as_bytes(p.to_images(patches, self.config.grid)) for name, patches in found.items()}
 
     def _removed(self, order):
         return ops.argsort(order, axis=1) >= self.config.num_visible  # [b, N]

@@ -32,9 +32,7 @@ class MaskedPatchTask:
 
     def draw(self, seed: int, step: tf.Tensor, batch_size: int) -> dict[str, tf.Tensor]:
         """Return the patch whose embedding each patch gets, and which patches are corrupted."""
-        sources, corrupted = hidden.corruptions(
-            seed, step, batch_size, self.config.num_patches, self.config.num_hidden
-        )
+        sources, corrupted = hidden.corruptions(seed, step, batch_size, self.config.num_patches, self.config.num_hidden)
         return {"sources": sources, "corrupted": corrupted}
 
     def values(self, images, batch: dict) -> tuple:
@@ -55,9 +53,10 @@ class MaskedPatchTask:
         Returns:
             Classes, int32 `[b, N, predictions]`, or pixels in [0, 1], float32 `[b, N, pixels]`.
         """
-        cut = p.to_patches(ops.cast(images, "float32") / 255.0, self.config.stride)
+        images = ops.cast(images, "float32") / 255.0
         if self.config.target == "pixels":
-            return ops.reshape(cut, (-1, self.config.num_patches, self.config.num_pixels))
+            return p.to_pixels(images, self.config.stride)
+        cut = p.to_patches(images, self.config.stride)  # [b, N, height, width, c]
         return p.mean_color(cut) if self.config.target == "mean_color" else p.small_colors(cut)
 
     def compare(self, predictions, targets) -> tuple:
@@ -66,28 +65,30 @@ class MaskedPatchTask:
             errors = predictions - targets
             close = ops.cast(ops.abs(errors) < 0.5 / p.LEVELS, "float32")
             return ops.mean(ops.square(errors), axis=-1), ops.mean(close, axis=-1)
-        expected = ops.one_hot(targets, self.config.num_colors, dtype="float32")  # [b, N, predictions, colors]
+        expected = ops.one_hot(targets, predictions.shape[-1], dtype="float32")  # [b, N, predictions, colors]
         losses = -ops.sum(expected * ops.log_softmax(predictions, axis=-1), axis=-1)
         right = ops.cast(ops.equal(ops.cast(ops.argmax(predictions, axis=-1), "int32"), targets), "float32")
         return ops.mean(losses, axis=-1), ops.mean(right, axis=-1)
 
-    def show(self, batch: dict[str, np.ndarray], predictions: np.ndarray, preprocess: Callable) -> dict[str, np.ndarray]:
+    def show(
+        self, batch: dict[str, np.ndarray], predictions: np.ndarray, preprocess: Callable
+    ) -> dict[str, np.ndarray]:
         """Return input, corrupted patches, and the predicted colors in their places."""
         del preprocess
         config = self.config
-        cut = p.to_patches_of(batch["image"], config).astype(np.float32)  # [n, N, height, width, c]
+        cut = p.to_patches(ops.convert_to_tensor(batch["image"]), config.stride)
+        cut = ops.convert_to_numpy(cut).astype(np.float32)  # [n, N, height, width, c]
         sources, corrupted = batch["sources"], np.asarray(batch["corrupted"], bool)[..., None, None, None]
         moved = np.take_along_axis(cut, np.maximum(sources, 0)[..., None, None, None], axis=1)
-        seen = np.where(sources[..., None, None, None] < 0, 128.0, moved)
-        restored = np.where(corrupted, self._colors(predictions) * 255.0, cut)
+        seen = np.where(sources[..., None, None, None] < 0, p.GRAY, moved)
+        restored = np.where(corrupted, self._colors(predictions, cut.shape) * 255.0, cut)
         shown = {"input": cut, "corrupted": seen, "reconstruction": restored}
         return {name: p.as_bytes(p.to_images(patches, config.grid)) for name, patches in shown.items()}
 
-    def _colors(self, predictions: np.ndarray) -> np.ndarray:
-        """Return predictions as patches `[n, N, height, width, c]` in [0, 1]."""
-        config, (height, width, channels) = self.config, self.config.patch_shape
-        shape = (*predictions.shape[:2], height, width, channels)
-        if config.target == "pixels":
+    def _colors(self, predictions: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+        """Return predictions as patches of a shape, `[n, N, height, width, c]`, in [0, 1]."""
+        *_, height, width, channels = shape
+        if self.config.target == "pixels":
             return predictions.reshape(shape)
         colors = p.class_colors(predictions.argmax(axis=-1), channels)  # [n, N, predictions, c]
         edge = round(colors.shape[2] ** 0.5)

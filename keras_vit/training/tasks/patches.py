@@ -1,13 +1,15 @@
 """Images as patches, and functions of them, for every backend."""
 
+import math
 from collections.abc import Callable
 
 import keras
 import numpy as np
 from keras import ops
 
-from keras_vit.models import MaskedConfig
 from keras_vit.models.masked_patch import LEVELS, SMALL
+
+GRAY = 128.0  # shown in the place of what a model does not see
 
 
 def to_patches(images, patch_size: tuple[int, int]):
@@ -19,9 +21,10 @@ def to_patches(images, patch_size: tuple[int, int]):
     return ops.reshape(x, (-1, rows * columns, *patch_size, channels))
 
 
-def to_patches_of(images: np.ndarray, config: MaskedConfig) -> np.ndarray:
-    """Cut images into the patches of a model, in NumPy."""
-    return ops.convert_to_numpy(to_patches(ops.convert_to_tensor(images), config.stride))
+def to_pixels(images, patch_size: tuple[int, int]):
+    """Cut images `[b, h, w, c]` into patches, `[b, N, pixels]` with the order (row, column, channel)."""
+    cut = to_patches(images, patch_size)
+    return ops.reshape(cut, (-1, cut.shape[1], math.prod(cut.shape[2:])))
 
 
 def to_images(patches: np.ndarray, grid: tuple[int, int]) -> np.ndarray:
@@ -88,7 +91,7 @@ def _place_values(channels: int) -> np.ndarray:
 
 
 def _averages(size: int) -> np.ndarray:
-    """Return the matrix `[4, size]` that averages `size` pixels to 4, each weighted by the part of it that is inside."""
+    """Return the matrix `[4, size]` that averages `size` pixels to 4, each by the part of it that is inside."""
     edges = np.arange(SMALL + 1) * size / SMALL
     pixel = np.arange(size)
     inside = np.minimum(edges[1:, None], pixel + 1) - np.maximum(edges[:-1, None], pixel)  # [4, size]

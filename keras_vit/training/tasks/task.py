@@ -49,7 +49,9 @@ class HiddenPatchesTask(Task, Protocol):
             batch: The batch as the pipeline gives it, with the entries of `draw`.
         """
 
-    def show(self, batch: dict[str, np.ndarray], predictions: np.ndarray, preprocess: Callable) -> dict[str, np.ndarray]:
+    def show(
+        self, batch: dict[str, np.ndarray], predictions: np.ndarray, preprocess: Callable
+    ) -> dict[str, np.ndarray]:
         """Return images of an evaluation to look at: input, what the model saw of it, and its reconstruction.
 
         Args:
