@@ -107,7 +107,7 @@ class Loop:
             self._check_finite(history, progress.step)
             progress.step += count
             means = self._add_to_window(history)
-            bar.update(progress.step, means, speed.images_per_second)
+            bar.update(progress.step, means["loss"], means[self._score], speed.images_per_second, self._score)
 
             if self._is_due(self.recipe.log_every):
                 bar.clear()

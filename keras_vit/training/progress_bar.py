@@ -21,7 +21,7 @@ class ProgressBar:
         self.active = self.stream.isatty()
         self.started = None
 
-    def update(self, step: int, means: dict[str, float], images_per_second: float) -> None:
+    def update(self, step: int, loss: float, score: float, images_per_second: float, name: str = "accuracy") -> None:
         """Draw the line again, no wider than the terminal."""
         now = time.monotonic()
         if self.started is None:  # the first steps compile, which says nothing about the others
@@ -30,9 +30,8 @@ class ProgressBar:
             return
         seconds = (now - self.started) / (step - self.first) * (self.total - step) if step > self.first else None
         filled = 24 * step // self.total
-        shown = " ".join(f"{name} {value:.4f}" for name, value in means.items())
         line = (
-            f"step {step}/{self.total} [{'=' * filled}{' ' * (24 - filled)}] {shown} "
+            f"step {step}/{self.total} [{'=' * filled}{' ' * (24 - filled)}] loss {loss:.4f} {name} {score:.3f} "
             f"{images_per_second:,.0f} images/s, {duration(seconds)} left"
         )
         columns = shutil.get_terminal_size().columns
