@@ -155,7 +155,7 @@ def test_pickles_are_refused_with_the_way_to_convert(tmp_path):
 
 def test_arguments_of_the_models():
     with pytest.raises(ValueError, match="mask_ratio"):
-        models.MaskedAutoencoder(**SIZES, mask_ratio=0.01)
+        models.MaskedAutoencoder(**SIZES, mask_ratio=0.99)
     with pytest.raises(ValueError, match="image_size"):
         models.MaskedAutoencoder(**{**SIZES, "image_size": 30})
     with pytest.raises(ValueError, match="decoder_num_heads"):
