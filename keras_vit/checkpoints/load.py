@@ -17,7 +17,7 @@ from keras_vit.models import BiTResNet, MAEConfig, MaskedAutoencoder, VisionTran
 
 _MAX_TABLE = 2**28  # entries of a position table
 _MAX_STATED_TABLE = 2**24  # the same, where a file alone asks for it
-_MODELS: dict[str, tuple[type, ...]] = {
+_MODELS: dict[str, tuple[Any, ...]] = {
     "vit": (VisionTransformer,),
     "bit": (BiTResNet,),
     "mae": (MaskedAutoencoder, VisionTransformer),
@@ -50,7 +50,7 @@ def load_checkpoint(
         model: A `VisionTransformer` or `BiTResNet`, or a `MaskedAutoencoder`. A `VisionTransformer` takes the encoder
             of a masked autoencoder, whatever its pooling.
         path: An `.npz` file (vision_transformer, AugReg, SAM, big_vision, BiT), a `.safetensors` file or directory
-            (Hugging Face, timm, MAE), or a `.keras` or `.weights.h5` file.
+            (Hugging Face, timm, vit-pytorch, MAE), or a `.keras` or `.weights.h5` file.
         head: `"keep"` the file's head, `"reset"` the head to its initial values, or `"auto"`: keep it if the numbers of
             classes are equal, else reset it, which the report says.
         method: Resizing of position embeddings: `"reference"`, `"bilinear"`, `"bicubic"` or `"antialiased"`. None for
@@ -274,7 +274,9 @@ def _check_size(arguments: dict[str, Any], path: str, limit: int) -> None:
         )
 
 
-def _load(model, checkpoint: Checkpoint, options: Options, strict: bool, allow_nonfinite: bool) -> LoadReport:
+def _load(
+    model: keras.Model, checkpoint: Checkpoint, options: Options, strict: bool, allow_nonfinite: bool
+) -> LoadReport:
     if isinstance(model, MaskedAutoencoder) and checkpoint.kind == "vit":
         raise CheckpointError(
             f"{checkpoint.path} has no decoder, which a MaskedAutoencoder needs. Load it into a VisionTransformer, or "

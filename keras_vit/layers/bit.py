@@ -89,6 +89,8 @@ class BiTUnit(CompositeLayer):
     (1, 4, 4, 128)
     """
 
+    is_block = True  # one layer deeper for rates that fall from the head down
+
     def __init__(self, features: int, strides: int | tuple[int, int] = 1, **kwargs: Any):
         super().__init__(**kwargs)
         self.features = _checks.positive_int("features", features)

@@ -115,6 +115,8 @@ class AddPositionEmbs(keras.layers.Layer):
     (1, 7, 8)
     """
 
+    is_embedding = True  # among the first layers for rates that fall from the head down
+
     def __init__(
         self,
         grid: int | tuple[int, int] | None = None,

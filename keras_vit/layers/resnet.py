@@ -140,6 +140,8 @@ class BottleneckUnit(CompositeLayer):
     (1, 4, 4, 128)
     """
 
+    is_block = True  # one layer deeper for rates that fall from the head down
+
     def __init__(
         self,
         features: int,

@@ -12,6 +12,7 @@ from keras_vit.layers.types import Shape
 class _LearnedTokens(keras.layers.Layer):
     """Sequence `[B, N, D]` with `num_tokens` learned tokens after its first `position` tokens."""
 
+    is_embedding = True  # among the first layers for rates that fall from the head down
     _initializer = "zeros"
 
     def __init__(self, num_tokens, position, **kwargs: Any):

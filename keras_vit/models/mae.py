@@ -52,6 +52,17 @@ class MAEConfig(MaskedConfig):
         self._set("decoder_mlp_dim", _checks.positive_int("decoder_mlp_dim", self.decoder_mlp_dim))
 
     @property
+    def decoder(self) -> ViTConfig:
+        """Sizes of the decoder's blocks, as those of an encoder."""
+        return dataclasses.replace(
+            ViTConfig(**self.encoder_arguments()),
+            hidden_size=self.decoder_hidden_size,
+            num_layers=self.decoder_num_layers,
+            num_heads=self.decoder_num_heads,
+            mlp_dim=self.decoder_mlp_dim or 4 * self.decoder_hidden_size,
+        )
+
+    @property
     def num_visible(self) -> int:
         """Number of patches per image that the encoder sees."""
         return self.num_patches - self.num_hidden
@@ -83,13 +94,14 @@ class _Builder(Builder):
     def _decoder(self, latent):
         """Return the predicted pixels of all patches, `[B, N, pixels]`."""
         config, shared = self.config, {"dtype": self.policy}
-        x = keras.layers.Dense(config.decoder_hidden_size, name="decoder_embed", **shared)(latent)
+        decoder = config.decoder
+        x = keras.layers.Dense(decoder.hidden_size, name="decoder_embed", **shared)(latent)
         x = RestoredPatches(self._prefix, name="mask_token", **shared)(x, self.order)  # [B, prefix + N, decoder's D]
         x = FixedPositionEmbs(config.grid, self._prefix, name="decoder_posembed", **shared)(x)
-        for index in range(config.decoder_num_layers):
+        for index in range(decoder.num_layers):
             x = EncoderBlock(
-                config.decoder_num_heads,
-                config.decoder_mlp_dim,
+                decoder.num_heads,
+                decoder.mlp_dim,
                 activation=config.activation,
                 layer_norm_epsilon=config.layer_norm_epsilon,
                 qkv_bias=config.qkv_bias,
@@ -137,7 +149,7 @@ class MaskedAutoencoder(MaskedModel):
 
 
 _NOT_OURS = (*HEAD_ARGUMENTS, "class_token", "position_embedding", "position_embedding_at", "distillation_token")
-MaskedAutoencoder.__doc__ = MaskedAutoencoder.__doc__.replace(
+MaskedAutoencoder.__doc__ = (MaskedAutoencoder.__doc__ or "").replace(
     "        See `keras_vit.models.MAEConfig`.",
     f"{argument_docs(ViTConfig, (*_NOT_OURS, 'resnet_blocks', 'resnet_numerics'))}\n{argument_docs(MAEConfig)}",
 )

@@ -21,6 +21,7 @@ HEAD_ARGUMENTS = (
     "classifier_activation",
     "head_bias",
     "norm_after_pooling",
+    "pool_prefix_tokens",
 )
 _BEFORE_BLOCKS = ("embedding", "tokens", "cls", "posembed_input", "registers", "dropout_input")
 
@@ -38,7 +39,12 @@ class MaskedConfig(ViTConfig):
     def __post_init__(self):
         if self.class_token is None:
             self._set("class_token", self.pooling in ("token", None))
-        for name, value in (("pooling", None), ("include_top", False), ("norm_after_pooling", False)):
+        for name, value in (
+            ("pooling", None),
+            ("include_top", False),
+            ("norm_after_pooling", False),
+            ("pool_prefix_tokens", False),
+        ):
             self._set(name, value)
         for name in ("classes", "representation_size", "classifier_activation"):
             self._set(name, None)

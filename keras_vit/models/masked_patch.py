@@ -108,7 +108,7 @@ class MaskedPatchPredictor(MaskedModel):
 
 
 _NOT_OURS = (*HEAD_ARGUMENTS, "position_embedding_at", "distillation_token", "resnet_blocks", "resnet_numerics")
-MaskedPatchPredictor.__doc__ = MaskedPatchPredictor.__doc__.replace(
+MaskedPatchPredictor.__doc__ = (MaskedPatchPredictor.__doc__ or "").replace(
     "        See `keras_vit.models.MaskedPatchConfig`.",
     f"{argument_docs(ViTConfig, _NOT_OURS)}\n{argument_docs(MaskedPatchConfig)}",
 )

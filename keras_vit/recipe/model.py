@@ -3,7 +3,7 @@
 import dataclasses
 import os
 from concurrent import futures
-from typing import Any
+from typing import Any, cast
 
 import keras
 from absl import logging
@@ -96,7 +96,7 @@ def masked_arguments(recipe: Recipe, channels: int = 3) -> dict[str, Any]:
         ValueError: If the variant is not a Vision Transformer.
     """
     task, variant = parse_task(recipe.task), recipe.model.variant
-    if variant not in models.VIT:
+    if isinstance(task, Classification) or variant not in models.VIT:
         raise ValueError(f"task={recipe.task!r} needs a Vision Transformer. Received: model.variant={variant!r}.")
     sizes = dataclasses.asdict(models.VIT[variant])
     return {**sizes, **model_arguments(recipe), **task.arguments(), "channels": channels}
@@ -112,7 +112,8 @@ def masked_config(recipe: Recipe, channels: int = 3) -> MaskedConfig:
     Raises:
         ValueError: If an argument is out of range.
     """
-    return parse_task(recipe.task).config(**masked_arguments(recipe, channels))
+    arguments = masked_arguments(recipe, channels)
+    return cast(Any, parse_task(recipe.task)).config(**arguments)
 
 
 def describe_model(recipe: Recipe, classes: int, channels: int = 3) -> keras.Model:

@@ -1,6 +1,7 @@
 """Preprocessing on the device: from a batch of the input pipeline to the values that a task takes."""
 
 from collections.abc import Callable
+from typing import cast
 
 import tensorflow as tf
 from keras import ops
@@ -13,10 +14,10 @@ from keras_vit.training import tasks
 _MIX_SEED = 0x6D6978  # "mix": keeps these draws apart from those of dropout
 
 
-def mix_center(seed: int, step):
+def mix_center(seed: int, step: tf.Tensor) -> tf.Tensor:
     """Return where CutMix cuts in a step, float32 `[2]` in [0, 1)."""
-    seed = tf.stack([tf.constant(seed, tf.int32), tf.cast(step, tf.int32)])
-    return tf.random.stateless_uniform([2], seed)
+    key = tf.stack([tf.constant(seed, tf.int32), tf.cast(step, tf.int32)])
+    return tf.random.stateless_uniform([2], key)
 
 
 def training_inputs(recipe: recipes.Recipe, classes: int, center: Callable = mix_center) -> Callable:
@@ -61,9 +62,10 @@ def evaluation_inputs(recipe: recipes.Recipe, classes: int) -> Callable:
 
 def _without_labels(recipe: recipes.Recipe, pp: str) -> Callable | None:
     """Return the function of a batch to the values of a task that reads no labels; None for classification."""
-    task = tasks.create(recipe)
-    if isinstance(task, tasks.ClassificationTask):
+    created = tasks.create(recipe)
+    if isinstance(created, tasks.ClassificationTask):
         return None
+    task = cast(tasks.HiddenPatchesTask, created)
     to_model_range = preprocess.device_function(pp)
     return lambda batch: task.values(to_model_range(batch["image"]), batch)
 

@@ -1,5 +1,7 @@
 """Loss, score and evaluation of a batch, as pure functions for every backend."""
 
+from typing import Any
+
 import keras
 from keras import ops
 
@@ -8,7 +10,7 @@ from keras_vit.training.tasks import Task
 METRICS = ("loss", "score", "grad_norm", "learning_rate")
 
 
-def loss_and_score(task: Task, model: keras.Model, values: tuple, global_batch_size: int) -> tuple:
+def loss_and_score(task: Task, model: keras.Model, values: Any, global_batch_size: int) -> tuple[Any, Any]:
     """Return the part of some examples in the mean loss and score of the global batch, in training mode.
 
     Args:
@@ -21,7 +23,7 @@ def loss_and_score(task: Task, model: keras.Model, values: tuple, global_batch_s
     return ops.sum(losses) / global_batch_size, ops.sum(scores) / global_batch_size
 
 
-def evaluate(task: Task, model: keras.Model, values: tuple, mask, confusion: bool) -> tuple:
+def evaluate(task: Task, model: keras.Model, values: Any, mask: Any, confusion: bool) -> tuple[Any, Any, Any]:
     """Evaluate a batch whose examples with `mask` 0 do not count.
 
     Args:

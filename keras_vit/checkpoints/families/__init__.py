@@ -17,8 +17,9 @@ from keras_vit.checkpoints.families import (
     mae,
     timm,
     vision_transformer,
+    vit_pytorch,
 )
-from keras_vit.checkpoints.families.family import Family
+from keras_vit.checkpoints.families.family import Family, Writing
 from keras_vit.checkpoints.formats.tensors import TensorSource
 from keras_vit.checkpoints.grid import Hints
 
@@ -32,6 +33,7 @@ FAMILIES: tuple[Family, ...] = (
     huggingface.FAMILY,
     mae.FAMILY,
     timm.FAMILY,
+    vit_pytorch.FAMILY,
 )
 
 
@@ -62,7 +64,8 @@ def recognize(source: TensorSource, hints: Hints) -> Checkpoint:
     names = sorted(source.tensors)
     raise CheckpointError(
         f"{source.path} holds no Vision Transformer or BiT of a known family (Google, big_vision, Hugging Face, timm, "
-        f"MAE, Keras). Its {len(names)} tensors: {', '.join(names[:8])[:600]}{' ...' if len(names) > 8 else ''}"
+        f"vit-pytorch, MAE, Keras). Its {len(names)} tensors: {', '.join(names[:8])[:600]}"
+        f"{' ...' if len(names) > 8 else ''}"
     )
 
 
@@ -72,8 +75,8 @@ def family_of(checkpoint: Checkpoint) -> Family:
     return next(f for f in FAMILIES if f.name == name and (f.kind == kind or f is keras.FAMILY))
 
 
-def writing_family(format: str, kind: str, config: Mapping[str, Any]) -> Family:
-    """Return the family that writes a model in a format.
+def writing_family(format: str, kind: str, config: Mapping[str, Any]) -> tuple[Family, Writing]:
+    """Return the family that writes a model in a format, and how it does.
 
     Args:
         format: One of `written_formats()`.
@@ -84,10 +87,10 @@ def writing_family(format: str, kind: str, config: Mapping[str, Any]) -> Family:
         CheckpointError: If the format's readers could not rebuild the model with equal outputs. The message has every
             reason, and the formats whose readers could.
     """
-    families = [family for family in FAMILIES if family.writing is not None and family.kind == kind]
-    reasons = {family.name: family.writing.reasons(config) for family in families}
+    families = {f.name: (f, f.writing) for f in FAMILIES if f.writing is not None and f.kind == kind}
+    reasons = {name: writing.reasons(config) for name, (_, writing) in families.items()}
     if format in reasons and not reasons[format]:
-        return next(family for family in families if family.name == format)
+        return families[format]
     found = reasons.get(format, [f"it holds no {_NAMES[kind]}"])
     others = [name for name, listed in reasons.items() if not listed]
     raise CheckpointError(

@@ -16,6 +16,7 @@ BLOCK = "decoder_block_{i}"
 ALTERNATIVES: Mapping[str, tuple[Any, ...]] = {
     "pooling": ("token", "gap", "map", None),
     "norm_after_pooling": (True, False),
+    "pool_prefix_tokens": (True, False),
 }
 VALUES: Mapping[str, tuple[Any, ...]] = {
     "activation": _torch.WRITTEN_ACTIVATIONS,

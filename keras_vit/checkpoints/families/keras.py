@@ -13,16 +13,18 @@ from keras_vit.checkpoints.formats.tensors import TensorSource
 from keras_vit.checkpoints.grid import Hints
 from keras_vit.checkpoints.rules import SAME, Binding
 from keras_vit.models import BiTConfig, MAEConfig, MaskedPatchConfig, ViTConfig
+from keras_vit.models.config import Config
 
 Arguments = dict[str, Any]
-_CLASSES = {
+_CLASSES: dict[str, dict[str, type[Config]]] = {
     "vit": {"VisionTransformer": ViTConfig, "MaskedPatchPredictor": MaskedPatchConfig},
     "bit": {"BiTResNet": BiTConfig},
     "mae": {"MaskedAutoencoder": MAEConfig},
 }
 _PRETRAINING = ("mask_token/", "patch_head/")  # variables of masked patch prediction beside those of its encoder
 # Arguments that weights do not show, or not fully.
-_UNCERTAIN = {"pooling", "position_embedding", "image_size", "layer_scale", "distillation_token", "classes"}
+_UNCERTAIN = {"pooling", "position_embedding", "image_size", "layer_scale", "distillation_token"}
+_UNCERTAIN |= {"classes", "pool_prefix_tokens"}
 
 
 def recognize(source: TensorSource, hints: Hints) -> Checkpoint | None:
@@ -89,7 +91,7 @@ def _stored_arguments(
     resolved = _resolve(config_class, arguments, path)
     certain = found.keys() - _UNCERTAIN | ({"classes"} if found["include_top"] else set())
     if not found.get("num_layers", 1):
-        certain -= {"num_heads", "mlp_dim", "qkv_bias"}
+        certain -= architecture.OF_BLOCKS
     stated = {name: architecture.NONE if resolved[name] is None else resolved[name] for name in certain}
     found = {name: architecture.NONE if value is None else value for name, value in found.items()}
     architecture.check_stated(stated, found, f"{path}: config.json")
@@ -98,7 +100,7 @@ def _stored_arguments(
     return resolved, state
 
 
-def _resolve(config_class: type, arguments: dict[str, Any], path: str) -> dict[str, Any]:
+def _resolve(config_class: type[Config], arguments: dict[str, Any], path: str) -> dict[str, Any]:
     try:
         return config_class.from_dict(arguments).to_dict()
     except (ValueError, TypeError, OverflowError) as error:

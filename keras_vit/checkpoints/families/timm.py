@@ -10,12 +10,13 @@ from typing import Any
 
 from absl import logging
 
+from keras_vit import _checks
 from keras_vit.checkpoints import architecture
 from keras_vit.checkpoints.checkpoint import Checkpoint, Layout, variable_shapes
 from keras_vit.checkpoints.errors import CheckpointError
 from keras_vit.checkpoints.families import _decoder, _torch
 from keras_vit.checkpoints.families._torch import ATTENTION
-from keras_vit.checkpoints.families.family import POSITIONS_AT_INPUT, Config, Family, Writing
+from keras_vit.checkpoints.families.family import Config, Family, Writing
 from keras_vit.checkpoints.formats.tensors import TensorSource
 from keras_vit.checkpoints.grid import Hints, has_slots, is_square, stated_grids
 from keras_vit.checkpoints.rules import (
@@ -258,7 +259,7 @@ def _documents(
     config: Config, layout: Layout, class_names: tuple[str, ...] | None, preprocessor: dict[str, Any] | None
 ) -> dict[str, dict[str, Any]]:
     """Return `config.json`."""
-    height, width = architecture.pair(config["image_size"])
+    height, width = _checks.size_pair("image_size", config["image_size"])
     pool = {"gap": "avg"}.get(config["pooling"], config["pooling"])
     classes = config["classes"] if config["include_top"] else 0
     arguments: dict[str, Any] = {
@@ -339,7 +340,6 @@ FAMILY = Family(
     resize_method="antialiased",
     writing=Writing(
         values={
-            **POSITIONS_AT_INPUT,
             "activation": _torch.WRITTEN_ACTIVATIONS,
             "layer_norm_epsilon": (1e-6,),
             "pooling": ("token", "gap", "map"),

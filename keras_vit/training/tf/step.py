@@ -2,6 +2,7 @@
 
 import functools
 from collections.abc import Callable
+from typing import Any
 
 import keras
 import tensorflow as tf
@@ -99,7 +100,7 @@ class TrainStep:
         """Update every weight on every device, outside of the single replicas."""
         state = self.state
         averages = state.averages or [None] * len(state.trained)
-        last = {}  # bound below: of an argument, a strategy would hand each device a copy
+        last: dict[str, tf.Operation] = {}  # bound below: of an argument, a strategy would hand each device a copy
         for index, weight in enumerate(state.trained):
             strategy.extended.update(
                 weight.value,
@@ -146,7 +147,7 @@ class EvalStep:
             return shared.evaluate(self.task, self.state.model, values, batch["mask"], self.confusion)
 
 
-def seed_values(seed: int, step, replica, count: int) -> tf.Tensor:
+def seed_values(seed: int, step: Any, replica: Any, count: int) -> tf.Tensor:
     """Return a state for each random generator of the model, int64 `[count, 2]`.
 
     Args:
