@@ -1,8 +1,9 @@
 """Recipes: everything that decides the result of a training run, as nested dataclasses."""
 
+from keras_vit.recipe.choices import pretrained, with_image_size, with_variant, with_weights
 from keras_vit.recipe.conversion import check, from_dict, get, nearest_multiple, override, to_dict
 from keras_vit.recipe.fields import Data, Model, Optim, Recipe, Schedule
-from keras_vit.recipe.model import create_model, describe_model, model_arguments, resolve
+from keras_vit.recipe.model import create_model, describe_model, model_arguments, resolve, weights_path
 
 __all__ = [
     "Data",
@@ -19,5 +20,10 @@ __all__ = [
     "get",
     "nearest_multiple",
     "override",
+    "pretrained",
     "to_dict",
+    "weights_path",
+    "with_image_size",
+    "with_variant",
+    "with_weights",
 ]

@@ -16,8 +16,9 @@ class Model:
     Attributes:
         variant: Name of the model, one of `keras_vit.list_models()`.
         image_size: Height and width of the square training images, in pixels.
-        checkpoint: File or directory of initial weights, anything that `keras_vit.load_checkpoint` reads. The model
-            then has the architecture of the file, where `arguments` do not say otherwise.
+        checkpoint: Initial weights: a name of `keras_vit.list_weights(variant)`, or a file or directory that
+            `keras_vit.load_checkpoint` reads. The model then has the architecture of the file, where `arguments` do not
+            say otherwise. None trains from scratch.
         head: Whether to keep the head of `checkpoint`: `"auto"`, `"keep"` or `"reset"`.
         remat: `"blocks"` to recompute each encoder block in the backward pass, to save memory; `"none"` or None not to.
         attention_chunk_size: Number of queries whose attention weights are computed at a time, for long sequences.

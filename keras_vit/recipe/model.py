@@ -8,7 +8,7 @@ from typing import Any
 import keras
 from absl import logging
 
-from keras_vit import models
+from keras_vit import models, zoo
 from keras_vit.checkpoints import architecture_of
 from keras_vit.models.config import BiTConfig, ViTConfig
 from keras_vit.recipe.fields import Recipe
@@ -65,6 +65,16 @@ def resolve(recipe: Recipe, architecture: dict[str, Any] | None = None) -> Recip
         logging.info("%s: the model takes %s from the checkpoint.", model.checkpoint, _in_words(other))
     resolved = dataclasses.replace(model, variant=variant, arguments={**other, **model.arguments})
     return dataclasses.replace(recipe, model=resolved)
+
+
+def weights_path(recipe: Recipe) -> str | None:
+    """Return the path of the initial weights, which are downloaded if they are published and not here yet.
+
+    Raises:
+        ValueError: If there are no such weights.
+        OSError: If they can neither be found nor fetched.
+    """
+    return zoo.resolve(recipe.model.variant, recipe.model.checkpoint) if recipe.model.checkpoint else None
 
 
 def create_model(recipe: Recipe, classes: int, channels: int = 3) -> keras.Model:
