@@ -23,6 +23,7 @@ ORDER = (
     "inference",
     "evaluators",
     "inspection",
+    "experiments",
     "exporting",
     "tf_serving",
     "planning",

@@ -1,6 +1,6 @@
 """Recipes: everything that decides the result of a training run, as nested dataclasses."""
 
-from keras_vit.recipe.conversion import check, from_dict, get, nearest_multiple, override, to_dict
+from keras_vit.recipe.conversion import check, from_dict, get, nearest_multiple, override, replace, to_dict
 from keras_vit.recipe.fields import Data, Model, Optim, Recipe, Schedule
 from keras_vit.recipe.model import create_model, describe_model, model_arguments, resolve
 
@@ -19,5 +19,6 @@ __all__ = [
     "get",
     "nearest_multiple",
     "override",
+    "replace",
     "to_dict",
 ]

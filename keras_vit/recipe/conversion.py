@@ -7,6 +7,7 @@ import ast
 import dataclasses
 import types
 import typing
+from collections.abc import Mapping
 from typing import Any
 
 from keras_vit import _checks, models
@@ -128,17 +129,38 @@ def override(recipe: Recipe, path: str, text: str) -> Recipe:
     >>> recipe.optim.learning_rate, recipe.model.arguments
     (0.01, {'layer_scale': 0.0001})
     """
-    current = get(recipe, path)
-    if dataclasses.is_dataclass(current):
-        names = ", ".join(f"{path}.{field.name}" for field in dataclasses.fields(current))
-        raise ValueError(f"{path} is a group of fields. Set one of them: {names}.")
-    values = to_dict(recipe)
-    *parents, name = path.split(".")
-    group, kind = values, Recipe
-    for parent in parents:
-        group, kind = group[parent], _annotations(kind).get(parent)
-    group[name] = _parse(text, _annotations(kind).get(name, Any))
-    return _build(Recipe, values, prefix="")
+    parent, _, name = path.rpartition(".")
+    kind = _annotations(type(get(recipe, parent) if parent else recipe)).get(name, Any)
+    return replace(recipe, {path: _parse(text, kind)})
+
+
+def replace(recipe: Recipe, values: Mapping[str, Any]) -> Recipe:
+    """Return a recipe with other values for some fields.
+
+    Args:
+        recipe: The recipe before.
+        values: Values by dotted path of the field.
+
+    Raises:
+        ValueError: If there is no such field, or a value is of the wrong type.
+
+    Example:
+    >>> replace(Recipe(), {"seed": 1, "optim.learning_rate": 1e-2}).optim.learning_rate
+    0.01
+    """
+    for path, value in values.items():  # one after the other: a variant decides which arguments there are
+        current = get(recipe, path)
+        if dataclasses.is_dataclass(current):
+            names = ", ".join(f"{path}.{field.name}" for field in dataclasses.fields(current))
+            raise ValueError(f"{path} is a group of fields. Set one of them: {names}.")
+        changed = to_dict(recipe)
+        *parents, name = path.split(".")
+        group = changed
+        for parent in parents:
+            group = group[parent]
+        group[name] = value
+        recipe = _build(Recipe, changed, prefix="")
+    return recipe
 
 
 def nearest_multiple(number: int, divisor: int) -> int:
