@@ -13,7 +13,9 @@ import subprocess
 import sys
 import tarfile
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from absl import app, flags, logging
 
@@ -43,7 +45,7 @@ def extract(commit: str, directory: Path) -> str:
     return subprocess.run(name, cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
 
 
-def pairs(row: Row, directories: dict[str, Path], python_of) -> list[tuple[interleaved.System, ...]]:
+def pairs(row: Row, directories: dict[str, Path], python_of: Any) -> list[tuple[interleaved.System, ...]]:
     """Return the systems of this package in a row, as they are at each commit.
 
     Args:
@@ -71,7 +73,7 @@ def regression(first: Result, second: Result, tolerance: float) -> str:
     return ", ".join(worse)
 
 
-def main(argv):
+def main(argv: Sequence[str]) -> None:
     options = flags.FLAGS
     if len(argv) != 3:
         raise app.UsageError("Expected two commits: python -m benchmarks.compare_commits A B")

@@ -15,6 +15,8 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from absl import flags, logging
@@ -45,7 +47,7 @@ flags.DEFINE_integer("calls", 15, "Timed calls per artifact.", 1)
 flags.DEFINE_string("output", "docs/export_formats.md", "Markdown file with the marks of the table.")
 
 
-def main(argv):
+def main(argv: Sequence[str]) -> int:
     del argv
     options = flags.FLAGS
     if not options.work:
@@ -59,11 +61,11 @@ def main(argv):
     return 0
 
 
-def directory_of(name):
+def directory_of(name: str) -> str:
     return os.path.join(flags.FLAGS.work, re.sub(r"\W+", "-", name).lower())
 
 
-def run_of(name, directory):
+def run_of(name: str, directory: str) -> str:
     """Return the run of a model. An untrained model gets one."""
     if name == TRAINED:
         return flags.FLAGS.run
@@ -82,7 +84,7 @@ def run_of(name, directory):
     return path
 
 
-def export(name, directory):
+def export(name: str, directory: str) -> None:
     """Export a model to all formats and store the results of the verification."""
     options = flags.FLAGS
     results = read(directory, VERIFIED)
@@ -96,7 +98,7 @@ def export(name, directory):
     calibration = sample_images.for_model(card, calibrated, split=card.recipe_data["train_split"])
     if name != TRAINED:
         images = images._replace(labels=None)
-    common = {"card": card, "images": images}
+    common: dict[str, Any] = {"card": card, "images": images}
     for kind in wanted:
         logging.info("%s: %s", name, kind)
         path = artifact_path(directory, kind)
@@ -116,17 +118,17 @@ def export(name, directory):
             results[kind] = {"passed": True, "bytes": latency.size_of(path), **vars(comparison)}
         except (verify.VerificationError, single_file.ConversionError) as error:
             logging.error("%s", error)
-            comparison = getattr(error, "comparison", None)
-            results[kind] = {"passed": False, "error": str(error), **(vars(comparison) if comparison else {})}
+            failed = getattr(error, "comparison", None)
+            results[kind] = {"passed": False, "error": str(error), **(vars(failed) if failed else {})}
         _io.write_json(os.path.join(directory, VERIFIED), results)
 
 
-def artifact_path(directory, kind):
+def artifact_path(directory: str, kind: str) -> str:
     extension = {"onnx": ".onnx", "openvino": ".xml", "saved_model": ""}.get(kind, ".tflite")
     return os.path.join(directory, kind + extension)
 
 
-def measure(name, directory):
+def measure(name: str, directory: str) -> None:
     """Time the model and its artifacts, each in a process of its own."""
     options = flags.FLAGS
     verified, timed = read(directory, VERIFIED), read(directory, TIMED)
@@ -142,7 +144,7 @@ def measure(name, directory):
         _io.write_json(os.path.join(directory, TIMED), timed)
 
 
-def table(names):
+def table(names: Sequence[str]) -> str:
     """Return the table of all results, and a line about their conditions."""
     rows, examples, any_timed = [], [], False
     for name in names:
@@ -159,7 +161,7 @@ def table(names):
     return f"\n{_io.markdown_table(HEADER[:width], [cells[:width] for cells in rows])}\n\n{note}\n"
 
 
-def row(name, kind, verified, timed):
+def row(name: str, kind: str, verified: dict[str, Any], timed: dict[str, Any] | None) -> list[str]:
     result = verified.get(kind, {})
     form, _, precision = kind.partition("-")
     cells = [name, form, precision or "float32"]
@@ -178,7 +180,7 @@ def row(name, kind, verified, timed):
     return cells + ([f"{timed[key]:.2f}" for key in ("p50_ms", "p95_ms")] if timed else ["", ""])
 
 
-def read(directory, name):
+def read(directory: str, name: str) -> dict[str, Any]:
     path = os.path.join(directory, name)
     return _io.read_json(path) if os.path.exists(path) else {}
 

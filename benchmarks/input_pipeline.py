@@ -14,6 +14,8 @@ import statistics
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -33,13 +35,15 @@ flags.DEFINE_multi_string("augment", ["randaug(2, 10)"], "Operations to measure,
 flags.DEFINE_bool("json", False, "Write one JSON object instead of a table.")
 
 
-def main(argv):
+def main(argv: Sequence[str]) -> int:
     del argv
     options = flags.FLAGS
-    threads = options.threads or os.cpu_count()
+    threads = options.threads or os.cpu_count() or 1
     with tempfile.TemporaryDirectory() as folder:
         name = options.source or make_images(folder)
         source = data.open_source(name, split=options.split or "train")
+        if not isinstance(source, data.IndexedSource):
+            raise ValueError(f"--source must have its images in files of their own. Received: {name!r}.")
         stages = make_stages(source, options.size, options.batch_size, options.augment)
         rates = measure(stages, threads, options.rounds, options.seconds)
         waiting = {}
@@ -59,7 +63,11 @@ def main(argv):
     return 0
 
 
-def make_images(folder, count=256, height=375, width=500):
+Stage = tuple[tf.data.Dataset, int]  # a dataset, and the number of images per element
+Stages = dict[str, Stage]
+
+
+def make_images(folder: str, count: int = 256, height: int = 375, width: int = 500) -> str:
     """Write JPEG files of about 110 kB: noise whose power decreases with the frequency, as in photographs."""
     rng = np.random.default_rng(0)
     os.makedirs(os.path.join(folder, "images", "noise"))
@@ -75,7 +83,7 @@ def make_images(folder, count=256, height=375, width=500):
     return f"folder:{folder}/images#test_fraction=0"
 
 
-def make_stages(source, size, batch_size, augmentations):
+def make_stages(source: data.IndexedSource, size: int, batch_size: int, augmentations: Sequence[str]) -> Stages:
     """Return (dataset, images per element) by stage; the first two are references."""
 
     def window(index):
@@ -108,13 +116,13 @@ def make_stages(source, size, batch_size, augmentations):
     return stages
 
 
-def with_threads(dataset, threads):
+def with_threads(dataset: tf.data.Dataset, threads: int) -> tf.data.Dataset:
     options = tf.data.Options()
     options.threading.private_threadpool_size = threads
     return dataset.with_options(options)
 
 
-def measure(stages, threads, rounds, seconds):
+def measure(stages: Stages, threads: int, rounds: int, seconds: float) -> dict[str, float]:
     """Return the median over interleaved rounds of each stage's images per second."""
     iterators = {name: (iter(with_threads(dataset, threads)), images) for name, (dataset, images) in stages.items()}
     rates: dict[str, list[float]] = {name: [] for name in stages}
@@ -130,7 +138,7 @@ def measure(stages, threads, rounds, seconds):
     return {name: statistics.median(values) for name, values in rates.items()}
 
 
-def waiting_share(stage, threads, batch_size, step_seconds, steps=20):
+def waiting_share(stage: Stage, threads: int, batch_size: int, step_seconds: float, steps: int = 20) -> float:
     """Return the fraction of time that a step of this length waits for its batch."""
     dataset, _ = stage
     iterator = iter(with_threads(dataset, threads))
@@ -144,7 +152,7 @@ def waiting_share(stage, threads, batch_size, step_seconds, steps=20):
     return waited / (time.perf_counter() - start)
 
 
-def as_text(results):
+def as_text(results: dict[str, Any]) -> str:
     lines = [f"{results['source']}, {results['threads']} threads, batches of {results['batch_size']}"]
     lines.append(f"{'stage':32}{'images/s':>12}{'share':>8}" + ("   waiting" if results["waiting_share"] else ""))
     for stage, rate in results["images_per_second"].items():

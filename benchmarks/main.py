@@ -50,7 +50,7 @@ class Environments:
     If that fails, `broken` has the reason, and the interpreter is that of this program, where the system fails alone.
     """
 
-    def __init__(self, options):
+    def __init__(self, options: flags.FlagValues):
         self.given = dict(entry.split("=", 1) for entry in options.python)
         self.directory = Path(options.environments).absolute()
         self.broken: dict[str, str] = {}
@@ -79,7 +79,7 @@ def measure(row: Row, python_of: Environments, rounds: int) -> dict:
     return records.make(row, results, rounds, others.share)
 
 
-def main(argv):
+def main(argv: Sequence[str]) -> None:
     del argv
     options = flags.FLAGS
     rows = choose(options.rows)

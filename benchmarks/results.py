@@ -13,12 +13,15 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Sequence
+from typing import Any, cast
 
 import numpy as np
 from absl import flags, logging
 
 from benchmarks import host, tables
 from keras_vit import _io, data, program
+from keras_vit.data.sources import ArraySource
 from keras_vit.training import metrics, run_directory
 
 MODELS = {
@@ -49,7 +52,7 @@ flags.DEFINE_integer("seeds", 3, "Number of seeds.", 1)
 flags.DEFINE_integer("steps", None, "Number of steps for a trial, which writes no document.", 1)
 
 
-def main(argv):
+def main(argv: Sequence[str]) -> int:
     del argv
     options = flags.FLAGS
     if not options.workdir:
@@ -70,7 +73,7 @@ def main(argv):
 # ---- running ---------------------------------------------------------------------------------------------------------
 
 
-def train(config, directory, seed, overrides=()):
+def train(config: str, directory: str, seed: int, overrides: Sequence[str] = ()) -> None:
     """Train a model unless that is done, and add up the processor time."""
     if os.path.exists(os.path.join(directory, run_directory.MODEL)):
         return
@@ -85,7 +88,7 @@ def train(config, directory, seed, overrides=()):
         _io.write_json(path, {"seconds": before + cpu_seconds() - started})
 
 
-def evaluate(directory):
+def evaluate(directory: str) -> None:
     """Evaluate a model unless that is done."""
     path = os.path.join(directory, EVALUATED)
     if not os.path.exists(path):
@@ -94,7 +97,7 @@ def evaluate(directory):
         _io.write_json(path, json.loads(output))
 
 
-def run_transfer(seed):
+def run_transfer(seed: int) -> None:
     """Pre-train on eight classes, then train on the other two, from these weights and from scratch."""
     folder = os.path.join(flags.FLAGS.workdir, "data")
     make_data(folder)
@@ -105,15 +108,15 @@ def run_transfer(seed):
         train(f"{TRANSFER}:{stage},{folder}", run_path(name, seed), seed, overrides)
 
 
-def make_data(folder):
+def make_data(folder: str) -> None:
     """Write eight classes of Fashion-MNIST to eight.npz, and few examples of the other two to two.npz."""
     if os.path.exists(os.path.join(folder, "two.npz")):
         return
-    sources = {split: data.open_source("fashion_mnist", split=split) for split in ("train", "test")}
+    sources = {split: cast(ArraySource, data.open_source("fashion_mnist", split=split)) for split in ("train", "test")}
     names = sources["train"].class_names
     kept = [index for index in range(len(names)) if index not in HELD_BACK]
     for file, classes, limit in (("eight.npz", kept, None), ("two.npz", list(HELD_BACK), EXAMPLES // len(HELD_BACK))):
-        arrays = {"class_names": np.asarray([names[index] for index in classes])}
+        arrays: dict[str, Any] = {"class_names": np.asarray([names[index] for index in classes])}
         for split, source in sources.items():
             found = [np.flatnonzero(source.labels() == index) for index in classes]
             chosen = np.sort(np.concatenate([some[: limit if split == "train" else None] for some in found]))
@@ -123,7 +126,7 @@ def make_data(folder):
             np.savez_compressed(path, **arrays)
 
 
-def run_program(name, arguments):
+def run_program(name: str, arguments: Sequence[str]) -> bytes:
     """Run a program of `train/` and return its output."""
     logging.info("train.%s %s", name, " ".join(arguments))
     return subprocess.run(
@@ -131,19 +134,19 @@ def run_program(name, arguments):
     ).stdout
 
 
-def cpu_seconds():
+def cpu_seconds() -> float:
     """Return the processor time of ended child processes."""
     return sum(os.times()[2:4])
 
 
-def run_path(name, seed, *file):
+def run_path(name: str, seed: int, *file: str) -> str:
     return os.path.join(flags.FLAGS.workdir, f"{name}_{seed}", *file)
 
 
 # ---- reporting -------------------------------------------------------------------------------------------------------
 
 
-def report():
+def report() -> None:
     """Print the tables of all finished runs and write them into the document."""
     seeds_of = {name: finished(name) for name in (*MODELS, *TRANSFER_RUNS)}
     common = sorted(set.intersection(*(set(seeds_of[name]) for name in TRANSFER_RUNS)))
@@ -155,21 +158,21 @@ def report():
     where = machine(run_path(measured, seeds_of[measured][0]))
     for name, lines in rows.items():
         if lines:
-            table = _io.markdown_table(list(lines[0]), [line.values() for line in lines])
+            table = _io.markdown_table(list(lines[0]), [list(line.values()) for line in lines])
             sys.stdout.write(table + "\n\n")
             if flags.FLAGS.steps is None:
                 tables.write_between(DOCUMENT, name, f"{where}\n\n{table}")
                 logging.info("Wrote the table of %s in %s", name, DOCUMENT)
 
 
-def finished(name):
+def finished(name: str) -> list[int]:
     """Return the seeds of a model's finished runs."""
     last = EVALUATED if name in MODELS else run_directory.MODEL
     found = (re.fullmatch(rf"{name}_(\d+)", directory) for directory in os.listdir(flags.FLAGS.workdir))
-    return sorted(int(match[1]) for match in found if match and os.path.exists(run_path(name, match[1], last)))
+    return sorted(int(match[1]) for match in found if match and os.path.exists(run_path(name, int(match[1]), last)))
 
 
-def model_row(name, seeds):
+def model_row(name: str, seeds: Sequence[int]) -> dict[str, str]:
     config, description = MODELS[name]
     found = [_io.read_json(run_path(name, seed, EVALUATED)) for seed in seeds]
     return {
@@ -182,7 +185,7 @@ def model_row(name, seeds):
     }
 
 
-def transfer_row(name, seeds):
+def transfer_row(name: str, seeds: Sequence[int]) -> dict[str, str]:
     return {
         "T-shirt or shirt, at 56 pixels": TRANSFER_RUNS[name][2],
         **costs(name, seeds),
@@ -190,7 +193,7 @@ def transfer_row(name, seeds):
     }
 
 
-def costs(name, seeds):
+def costs(name: str, seeds: Sequence[int]) -> dict[str, str]:
     """Return the columns that both tables have."""
     steps = {run_directory.read_config(run_path(name, seed))["recipe"]["total_steps"] for seed in seeds}
     if len(steps) > 1:
@@ -206,12 +209,12 @@ def costs(name, seeds):
     }
 
 
-def last_accuracy(directory):
+def last_accuracy(directory: str) -> float:
     lines = metrics.read_metrics(os.path.join(directory, run_directory.METRICS))
     return [line["eval_accuracy"] for line in lines if "eval_accuracy" in line][-1]
 
 
-def machine(directory):
+def machine(directory: str) -> str:
     """Return the machine, and the versions that a run was made with."""
     versions = run_directory.read_config(directory)["versions"]
     shown = [f"{name} {versions[name]}" for name in ("tensorflow", "tensorflow-cpu", "keras") if name in versions]

@@ -8,6 +8,8 @@ from typing import Any
 
 from keras_vit import _checks
 
+Node = ast.expr | ast.keyword
+
 
 def parse(text: str, kind: str = "call", example: str = "name(argument=1)") -> tuple["Call", ...]:
     """Read calls that are joined by `|`.
@@ -55,7 +57,7 @@ class Call:
 
     name: str
     text: str
-    _node: ast.AST = dataclasses.field(repr=False)
+    _node: ast.expr = dataclasses.field(repr=False)
     _source: str = dataclasses.field(repr=False)
     _kind: str = dataclasses.field(repr=False)
 
@@ -90,7 +92,9 @@ class Call:
         """
         signature = inspect.signature(function)
         usage = f"Usage: {self.name}{_without_types(signature)}."
-        args, kwargs, others = [], {}, {}
+        args: list[Any] = []
+        kwargs: dict[str, Any] = {}
+        others: dict[str, Any] = {}
         for argument in getattr(self._node, "args", ()):
             args.append(self._literal(argument, usage))
         for keyword in getattr(self._node, "keywords", ()):
@@ -98,7 +102,7 @@ class Call:
                 names = [*signature.parameters, *extra]
                 hint = f"{_checks.nearest(keyword.arg or '**', names).strip()} {usage}".strip()
                 raise self._error(f"unknown argument {keyword.arg!r} of {self.name!r}", hint, keyword)
-            (others if keyword.arg in extra else kwargs)[keyword.arg] = self._literal(keyword.value, usage)
+            (others if keyword.arg in extra else kwargs)[str(keyword.arg)] = self._literal(keyword.value, usage)
         try:
             bound = signature.bind(*args, **kwargs)
         except TypeError as error:
@@ -125,22 +129,22 @@ class Call:
         except (ValueError, TypeError) as error:
             raise self._error(f"wrong arguments of {self.name!r}", str(error)) from error
 
-    def _literal(self, node: ast.AST, usage: str) -> Any:
+    def _literal(self, node: ast.expr, usage: str) -> Any:
         try:
             return ast.literal_eval(node)
         except (ValueError, TypeError, MemoryError, RecursionError):
             problem = "not a literal (a number, a string in quotes, a tuple, True, False or None)"
             raise self._error(problem, usage, node) from None
 
-    def _error(self, problem: str, hint: str, node: ast.AST | None = None) -> ValueError:
+    def _error(self, problem: str, hint: str, node: Node | None = None) -> ValueError:
         return _error_at(node or self._node, self._source, self._kind, problem, hint)
 
 
-def _call(node: ast.AST, source: str, kind: str) -> Call:
+def _call(node: ast.expr, source: str, kind: str) -> Call:
     target = node.func if isinstance(node, ast.Call) else node
     if not isinstance(target, ast.Name):
         raise _error_at(node, source, kind, "not a name", "Expected: name or name(arguments).")
-    return Call(target.id, ast.get_source_segment(source, node), node, source, kind)
+    return Call(target.id, ast.get_source_segment(source, node) or target.id, node, source, kind)
 
 
 def _without_types(signature: inspect.Signature) -> str:
@@ -162,13 +166,13 @@ def _syntax_error(text: str, kind: str, error: Exception) -> str:
     if source == text.strip():
         column = min(max((error.offset or 1) - 1, 0), len(source))
         return f"Error in the {kind}, {error.msg}:\n  {source}\n  {' ' * column}^\n{hint}"
-    return _point(source, error.lineno, error.offset or 1, 1, kind, error.msg, hint)
+    return _point(source, error.lineno or 1, error.offset or 1, 1, kind, error.msg, hint)
 
 
-def _error_at(node: ast.AST, source: str, kind: str, problem: str, hint: str) -> ValueError:
+def _error_at(node: Node, source: str, kind: str, problem: str, hint: str) -> ValueError:
     line = source.splitlines()[node.lineno - 1].encode()
     column = len(line[: node.col_offset].decode()) + 1
-    width = node.end_col_offset - node.col_offset if node.end_lineno == node.lineno else 1
+    width = (node.end_col_offset or 0) - node.col_offset if node.end_lineno == node.lineno else 1
     return ValueError(_point(source, node.lineno, column, width, kind, problem, hint))
 
 

@@ -4,10 +4,13 @@ import difflib
 import math
 import numbers
 from collections.abc import Iterable, Sequence
+from typing import TypeVar
+
+Value = TypeVar("Value")
 
 
 def nearest(value: str, choices: Iterable[object]) -> str:
-    """Returns a hint naming the choice nearest to `value`, or an empty string."""
+    """Return a hint naming the choice nearest to `value`, or an empty string."""
     matches = difflib.get_close_matches(str(value), [str(choice) for choice in choices], n=1)
     return f" Did you mean {matches[0]!r}?" if matches else ""
 
@@ -28,8 +31,8 @@ def existing(what: str, name: str, names: Sequence[str]) -> str:
     raise ValueError(f"There is no {what}.{nearest(name, names)} There are: {', '.join(names)}.")
 
 
-def choice(name: str, value: object, choices: Sequence[object]) -> object:
-    """Returns `value` when it is one of `choices`.
+def choice(name: str, value: Value, choices: Sequence[object]) -> Value:
+    """Return `value` when it is one of `choices`.
 
     Raises:
         ValueError: If it is not; the message lists the choices.
@@ -44,7 +47,7 @@ def choice(name: str, value: object, choices: Sequence[object]) -> object:
 
 
 def positive_int(name: str, value: object, minimum: int = 1) -> int:
-    """Returns `value` as an int of at least `minimum`.
+    """Return `value` as an int of at least `minimum`.
 
     Raises:
         ValueError: If it is not an integer or too small.
@@ -55,7 +58,7 @@ def positive_int(name: str, value: object, minimum: int = 1) -> int:
 
 
 def rate(name: str, value: object) -> float:
-    """Returns `value` as a probability in [0, 1).
+    """Return `value` as a probability in [0, 1).
 
     Raises:
         ValueError: If it is outside.
@@ -66,7 +69,7 @@ def rate(name: str, value: object) -> float:
 
 
 def size_pair(name: str, value: object) -> tuple[int, int]:
-    """Returns `value`, an integer or a (height, width) pair, as a pair of positive integers.
+    """Return `value`, an integer or a (height, width) pair, as a pair of positive integers.
 
     Raises:
         ValueError: If it is neither.
@@ -78,7 +81,7 @@ def size_pair(name: str, value: object) -> tuple[int, int]:
 
 
 def divisible(name: str, value: int, by_name: str, by: int) -> int:
-    """Returns `value` when it is a multiple of `by`.
+    """Return `value` when it is a multiple of `by`.
 
     Raises:
         ValueError: If it is not; the message names the nearest multiples.

@@ -14,6 +14,7 @@ import importlib.util
 import json
 import os
 import socket
+from collections.abc import Callable
 
 import tensorflow as tf
 
@@ -159,7 +160,7 @@ def describe(strategy: tf.distribute.Strategy) -> str:
 
 
 def distribute_batches(
-    strategy: tf.distribute.Strategy, per_worker_batches
+    strategy: tf.distribute.Strategy, per_worker_batches: Callable[[int, int], tf.data.Dataset]
 ) -> tf.distribute.DistributedDataset | tf.data.Dataset:
     """Spread each worker's batches over its replicas, in order of the rows.
 

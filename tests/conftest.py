@@ -1,9 +1,11 @@
 """Set-up shared by all tests: a quiet TensorFlow, fixed seeds, golden data."""
 
 import functools
+import gc
 import os
 import pathlib
 import runpy
+import sys
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 os.environ.setdefault("KERAS_BACKEND", "tensorflow")
@@ -20,6 +22,19 @@ def fixed_seeds():
     import keras
 
     keras.utils.set_random_seed(0)
+
+
+@pytest.fixture(autouse=True)
+def no_determinism_left():
+    """A training run makes TensorFlow deterministic for good, and XLA then refuses the gradient of max pooling."""
+    yield
+    if config := sys.modules.get("tensorflow.python.framework.config"):
+        config.disable_op_determinism()  # there is no public way back
+
+
+def pytest_sessionfinish():
+    """Keep the collection of garbage at the end short: after 5 s, pytest-xdist interrupts its workers with SIGINT."""
+    gc.freeze()
 
 
 @pytest.fixture

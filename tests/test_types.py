@@ -1,11 +1,14 @@
 """The types of the public interface, as a user's type checker sees them."""
 
+import ast
 import pathlib
 import re
 
 import pytest
 
 ROOT = pathlib.Path(__file__).parents[1]
+FOLDERS = ("keras_vit", "benchmarks", "tools")
+SPECIAL = ("__init__", "__call__")  # public, though their names begin with an underscore
 USER = """
 import keras_vit
 
@@ -30,3 +33,38 @@ def test_mistakes_of_a_user_are_type_errors(tmp_path, monkeypatch):
 
 def test_the_package_says_that_it_has_types():
     assert (ROOT / "keras_vit" / "py.typed").is_file()
+
+
+def public_functions(node, prefix=""):
+    """Yield the public functions and methods below a node, with their names and whether they are methods."""
+    for child in node.body:
+        if isinstance(child, ast.ClassDef) and not child.name.startswith("_"):
+            yield from public_functions(child, f"{child.name}.")
+        elif isinstance(child, ast.FunctionDef) and (child.name in SPECIAL or not child.name.startswith("_")):
+            static = any(isinstance(d, ast.Name) and d.id == "staticmethod" for d in child.decorator_list)
+            yield prefix + child.name, child, bool(prefix) and not static
+
+
+def missing_hints(function, is_method):
+    """Return the parameters without a type, and "return" if the result has none."""
+    arguments = function.args
+    given = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs][is_method:]
+    given += [variadic for variadic in (arguments.vararg, arguments.kwarg) if variadic is not None]
+    missing = [argument.arg for argument in given if argument.annotation is None]
+    return missing + ["return"] * (function.returns is None and function.name != "__init__")
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_every_public_function_has_hints(folder):
+    found = []
+    for path in sorted((ROOT / folder).rglob("*.py")):
+        for name, function, is_method in public_functions(ast.parse(path.read_text(encoding="utf-8"))):
+            if missing := missing_hints(function, is_method):
+                found.append(f"{path.relative_to(ROOT)}: {name}: {', '.join(missing)}")
+    assert not found, "\n".join(found)
+
+
+def test_missing_hints_are_found():
+    (function,) = ast.parse("def f(a, b: int, *c, d=1): ...").body
+    assert missing_hints(function, is_method=False) == ["a", "d", "c", "return"]
+    assert missing_hints(function, is_method=True) == ["d", "c", "return"]

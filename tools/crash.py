@@ -17,11 +17,12 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Sequence
 
 from tests.training import worlds
 
 
-def main(arguments=None):
+def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--workdir", required=True)
     parser.add_argument("--kills", type=int, default=20)
@@ -32,7 +33,9 @@ def main(arguments=None):
     report(crash(pathlib.Path(options.workdir), command, options.kills, random.Random(options.seed)))
 
 
-def crash(workdir, command, kills, dice, say=print):
+def crash(
+    workdir: pathlib.Path, command: Sequence[str], kills: int, dice: random.Random, say: Callable[[str], None] = print
+) -> int:
     """Returns how many runs were finished under fire, all of them equal to the uninterrupted one.
 
     Args:
@@ -70,11 +73,11 @@ def crash(workdir, command, kills, dice, say=print):
     return finished + 1
 
 
-def report(finished):
+def report(finished: int) -> None:
     print(f"{finished} interrupted runs ended with the very weights of the uninterrupted one.")
 
 
-def start(command, directory):
+def start(command: Sequence[str], directory: pathlib.Path) -> subprocess.Popen:
     environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "2", "CUDA_VISIBLE_DEVICES": "-1"}
     return subprocess.Popen(
         [*command, f"--workdir={directory}"],
@@ -85,12 +88,12 @@ def start(command, directory):
     )
 
 
-def run_to_end(command, directory):
+def run_to_end(command: Sequence[str], directory: pathlib.Path) -> None:
     code = start(command, directory).wait(timeout=3600)
     assert code == 0, f"the run in {directory} ended with exit code {code}"
 
 
-def ends_within(process, seconds):
+def ends_within(process: subprocess.Popen, seconds: float) -> bool:
     try:
         process.wait(seconds)
     except subprocess.TimeoutExpired:
@@ -98,7 +101,7 @@ def ends_within(process, seconds):
     return True
 
 
-def wait_for_write(process, directory):
+def wait_for_write(process: subprocess.Popen, directory: pathlib.Path) -> bool:
     """Waits until a checkpoint is being written: a temporary file, or an index without its manifest."""
     while process.poll() is None:
         names = set(os.listdir(directory / "checkpoints")) if (directory / "checkpoints").is_dir() else set()
@@ -109,7 +112,7 @@ def wait_for_write(process, directory):
     return False
 
 
-def compare(whole, killed):
+def compare(whole: pathlib.Path, killed: pathlib.Path) -> None:
     """Raises unless both runs have the same final weights and the same metrics."""
     worlds.assert_same_bits(worlds.final_weights(whole), worlds.final_weights(killed))
     assert worlds.metrics(whole) == worlds.metrics(killed)

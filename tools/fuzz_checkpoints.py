@@ -22,6 +22,8 @@ import tempfile
 import time
 import warnings
 import zipfile
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from absl import logging
@@ -60,9 +62,9 @@ WEIGHTS = {
 }
 
 
-def mutate(data, rng):
+def mutate(content: bytes, rng: random.Random) -> bytes:
     """Returns damaged bytes: truncated, overwritten, with bits flipped, pieces removed, doubled or exchanged."""
-    data = bytearray(data)
+    data = bytearray(content)
     kind = rng.randrange(9)
     if kind == 0:
         return bytes(data[: rng.randrange(len(data))])
@@ -92,7 +94,7 @@ def mutate(data, rng):
     return bytes(data)
 
 
-def mutate_json(value, rng):
+def mutate_json(value: Any, rng: random.Random) -> Any:
     """Returns a JSON value with one entry changed, removed, or doubled under another name."""
     if isinstance(value, dict) and value and rng.random() < 0.95:
         key = rng.choice(list(value))
@@ -107,12 +109,14 @@ def mutate_json(value, rng):
         return [*value[:index], mutate_json(value[index], rng), *value[index + 1 :]]
     if isinstance(value, int) and rng.random() < 0.5:
         return rng.choice((value + 1, value - 1, value * 1000, -value, 2 * value))
-    nested = functools.reduce(lambda inner, _: [inner], range(200), 0)
+    nested: Any = 0
+    for _ in range(200):
+        nested = [nested]
     numbers = (0, -1, 1, 7, 2**31, 2**63, 10**400, 0.5, 1e308)
     return rng.choice((None, True, False, *numbers, "", "x", "9" * 50, [], {}, [0, 0], nested))
 
 
-def mutate_name(name, rng):
+def mutate_name(name: str, rng: random.Random) -> str:
     """Returns a tensor's name with another number or letter in it."""
     digits = [index for index, letter in enumerate(name) if letter.isdigit()]
     if digits and rng.random() < 0.8:
@@ -121,12 +125,12 @@ def mutate_name(name, rng):
     return rng.choice((name + "x", "../" + name, name[::-1], "", name.rpartition("/")[0], "\1" + name))
 
 
-def npy(shape, dtype="<f4", data=b""):
+def npy(shape: str, dtype: str = "<f4", data: bytes = b"") -> bytes:
     header = f"{{'descr': '{dtype}', 'fortran_order': False, 'shape': {shape}, }}".encode().ljust(117) + b"\n"
     return b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header + data
 
 
-def mutate_archive(data, rng):
+def mutate_archive(data: bytes, rng: random.Random) -> bytes:
     """Damages members of an archive, and its note, where the checksums are right."""
     result = io.BytesIO()
     with zipfile.ZipFile(io.BytesIO(data)) as source, zipfile.ZipFile(result, "w") as target:
@@ -168,7 +172,7 @@ def _mutate_member(name, member, rng):
     return npy("(1,)", data=bytes(4))
 
 
-def mutate_safetensors(data, rng):
+def mutate_safetensors(data: bytes, rng: random.Random) -> bytes:
     """Damages the header; the data behind it stays."""
     length = struct.unpack("<Q", data[:8])[0]
     header = json.loads(data[8 : 8 + length])
@@ -181,7 +185,7 @@ def mutate_safetensors(data, rng):
     return struct.pack("<Q", len(encoded)) + encoded + data[8 + length :]
 
 
-def mutate_file(name, data, rng):
+def mutate_file(name: str, data: bytes, rng: random.Random) -> bytes:
     """Damages a file by its format, or blindly."""
     if rng.random() < 0.4:
         return mutate(data, rng)
@@ -195,7 +199,7 @@ def mutate_file(name, data, rng):
 class Case:
     """A checkpoint that is damaged: its files, and a model that it fits."""
 
-    def __init__(self, name, directory):
+    def __init__(self, name: str, directory: pathlib.Path):
         self.directory = directory / name
         self.directory.mkdir()
         source = name if name in WEIGHTS and (name in files.FLAX or name in files.TORCH) else "vit_token_legacy"
@@ -228,7 +232,8 @@ class Case:
         return next(self.directory.iterdir())
 
     def _write_shards(self, tensors):
-        names, weight_map = sorted(tensors), {}
+        names = sorted(tensors)
+        weight_map: dict[str, str] = {}
         for index in range(3):
             save_file({name: tensors[name] for name in names[index::3]}, self.directory / f"{index}.safetensors")
             weight_map |= dict.fromkeys(names[index::3], f"{index}.safetensors")
@@ -249,17 +254,17 @@ class Fuzzer:
         largest: Most memory that one file took beyond its size, in bytes.
     """
 
-    def __init__(self, directory, seed):
+    def __init__(self, directory: pathlib.Path, seed: int):
         self.directory, self.rng = pathlib.Path(directory), random.Random(seed)
         self.case = functools.cache(lambda name: Case(name, self.directory))
-        self.counts = collections.Counter()
+        self.counts: collections.Counter[tuple[str, str]] = collections.Counter()
         self.slowest = self.largest = 0.0
 
     @property
-    def refused(self):
+    def refused(self) -> int:
         return sum(count for (_, outcome), count in self.counts.items() if outcome == "refused")
 
-    def step(self):
+    def step(self) -> None:
         """Tries one damaged file; raises what must not happen."""
         kind = self.rng.choices(list(WEIGHTS), list(WEIGHTS.values()))[0]
         case = self.case(kind)
@@ -323,7 +328,7 @@ def _memory(key):
         return next(int(line.split()[1]) * 1024 for line in file if line.startswith(key))
 
 
-def main(argv=None):
+def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--count", type=int, default=10_000)
     parser.add_argument("--seed", type=int, default=0)
@@ -355,7 +360,7 @@ def main(argv=None):
 
 
 def _totals(fuzzer):
-    totals = collections.Counter()
+    totals: collections.Counter[str] = collections.Counter()
     for (_, outcome), count in fuzzer.counts.items():
         totals[outcome] += count
     words = ", ".join(f"{count} {outcome}" for outcome, count in sorted(totals.items()))

@@ -29,7 +29,7 @@ ENVIRONMENT = {**os.environ, "TPU_SKIP_MDS_QUERY": "1", "TF_CPP_MIN_LOG_LEVEL": 
 SMALL = ("--config=train/configs/digits.py", "--config.eval_every=0", "--config.steps_per_loop=4")
 
 
-def main():
+def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--environment", default=".venv-tpu", help="folder of the virtual environment")
     python = environment(pathlib.Path(parser.parse_args().environment).resolve())
@@ -47,7 +47,7 @@ def environment(folder: pathlib.Path) -> str:
     return str(python)
 
 
-def imports(python):
+def imports(python: str) -> bool:
     code = (
         "import importlib.metadata as m, keras_vit, tensorflow as tf\n"
         "from keras_vit import distribute\n"
@@ -59,7 +59,7 @@ def imports(python):
     return report("the package imports and computes", result.returncode == 0, seconds, result.stdout or result.stderr)
 
 
-def trains(python, folder):
+def trains(python: str, folder: str) -> bool:
     """Trains, goes on from the checkpoint, and looks for XLA in what was said."""
     outputs, codes, seconds = "", [], 0.0
     for steps in (8, 12):
@@ -76,7 +76,7 @@ def trains(python, folder):
     return good and not host_xla
 
 
-def refuses_xla(python, folder):
+def refuses_xla(python: str, folder: str) -> bool:
     result, seconds = run(
         python, "-m", "train.main", *SMALL, f"--workdir={folder}/xla", "--distribute=one_device", "--config.jit=on"
     )
@@ -84,14 +84,14 @@ def refuses_xla(python, folder):
     return report("refuses XLA on the host", good, seconds, last_line(result.stderr))
 
 
-def no_tpu(python):
+def no_tpu(python: str) -> bool:
     result, seconds = run(python, "-m", "train.main", *SMALL, "--workdir=/nonexistent", "--distribute=tpu")
     named = "found no TPU" in result.stderr and "export TPU_NAME=local PJRT_DEVICE=TPU" in result.stderr
     good = result.returncode == 2 and named and seconds < SECONDS
     return report("--distribute=tpu without a TPU ends with the fix", good, seconds, last_line(result.stderr))
 
 
-def run(python, *arguments):
+def run(python: str, *arguments: str) -> tuple[subprocess.CompletedProcess[str], float]:
     started = time.monotonic()
     result = subprocess.run(
         [python, *arguments], cwd=ROOT, env=ENVIRONMENT, capture_output=True, text=True, timeout=1_200
@@ -99,12 +99,12 @@ def run(python, *arguments):
     return result, time.monotonic() - started
 
 
-def last_line(text):
+def last_line(text: str) -> str:
     lines = [line for line in text.splitlines() if "TPU" in line or "XLA" in line]
     return lines[-1] if lines else text
 
 
-def report(name, good, seconds, detail):
+def report(name: str, good: bool, seconds: float, detail: str) -> bool:
     sys.stdout.write(f"{'ok  ' if good else 'FAIL'} {name} ({seconds:.0f} s)\n")
     for line in detail.strip().splitlines():
         sys.stdout.write(f"         {line}\n")

@@ -1,7 +1,7 @@
 """Train a model as a recipe says.
 
-    python -m train.main --config=train/configs/digits.py --workdir=runs/digits
-    python -m train.main --config=train/configs/digits.py --workdir=W --config.total_steps=200 --config.seed=1
+    keras-vit train --config=train/configs/digits.py --workdir=runs/digits
+    keras-vit train --config=train/configs/digits.py --workdir=W --config.total_steps=200 --config.seed=1
 
 Leaves in the working directory: config.json, metrics.jsonl, tensorboard/, checkpoints/, model.keras and report.png.
 Started again with the same working directory, it resumes from its last checkpoint. A directory that another recipe has
@@ -17,27 +17,31 @@ from collections.abc import Sequence
 
 from absl import flags, logging
 
-from keras_vit import evaluators, program
-from keras_vit import recipe as recipes
-from keras_vit.checkpoints import load_checkpoint
-from keras_vit.inference import FunctionClassifier, ModelCard
-from keras_vit.inference.probabilities import to_probabilities
-from keras_vit.inspection import plots
-from keras_vit.training import backend as backends
-from keras_vit.training import errors, lock, preemption, record, report, run_directory, tensorboard
-from keras_vit.training.checkpoints import CheckpointStore
-from keras_vit.training.forward import Forward
-from keras_vit.training.loop import Loop
-from keras_vit.training.metrics import read_metrics
-from keras_vit.training.splits import Splits
-from keras_vit.training.validation import MAX_CLASSES, Validation
+from keras_vit import program
+from keras_vit.program import common_flags
 
-program.define_config_flag()
-program.define_distribution_flags()
+common_flags.define_recipe_flags()
+common_flags.define_distribution_flags()
 flags.DEFINE_string("workdir", None, "Directory for all files of the run; a stopped run there is resumed.")
 flags.DEFINE_bool("change_recipe", False, "Resume even if the recipe of the run was another one.")
 flags.DEFINE_bool("profile", False, "Write a profile of a few steps for TensorBoard.")
 flags.DEFINE_bool("several_hosts", False, "On JAX: train with the other hosts of this TPU pod or cluster job.")
+
+with program.imports(__name__):
+    from keras_vit import evaluators
+    from keras_vit import recipe as recipes
+    from keras_vit.checkpoints import load_checkpoint
+    from keras_vit.inference import FunctionClassifier, ModelCard
+    from keras_vit.inference.probabilities import to_probabilities
+    from keras_vit.inspection import plots
+    from keras_vit.training import backend as backends
+    from keras_vit.training import errors, lock, preemption, record, report, run_directory, tensorboard
+    from keras_vit.training.checkpoints import CheckpointStore
+    from keras_vit.training.forward import Forward
+    from keras_vit.training.loop import Loop
+    from keras_vit.training.metrics import read_metrics
+    from keras_vit.training.splits import Splits
+    from keras_vit.training.validation import MAX_CLASSES, Validation
 
 
 def main(argv):
@@ -109,13 +113,14 @@ def train(recipe: recipes.Recipe, workdir: str, backend: backends.Backend, stop:
     if backend.is_chief:
         run_directory.save_model(state.model, workdir)
         draw_figure(recipe, workdir, validation, class_names, results)
-        logging.info("%s", report.report_text(workdir, results, validation, class_names))
+        logging.info("%s", program.words(report.report_text(workdir, results, validation, class_names)))
         if scheduled and scheduled.last:
             logging.info("\n%s", evaluators.report.table(scheduled.last))
     if scheduled and scheduled.failed:
         raise errors.EvaluatorFailed(
             f"The training is done and its model saved, but evaluators failed: {', '.join(scheduled.failed)}. The log "
-            f"has their errors. Once they are corrected: python -m train.evaluate --model={workdir} --evaluators=..."
+            "has their errors. Once they are corrected: "
+            + program.words(f"keras-vit evaluate --model={workdir} --evaluators=...")
         )
 
 
@@ -159,9 +164,5 @@ def draw_figure(
         logging.warning("No %s: %s", run_directory.REPORT, error)
 
 
-def run():
-    program.run(main)
-
-
 if __name__ == "__main__":
-    run()
+    program.run(main)

@@ -1,10 +1,10 @@
 """Train a recipe with all combinations of the values of some fields, and compare the results.
 
-    python -m train.sweep --config=digits --grid=optim.learning_rate=1e-3,3e-4 --seeds=3 --workdir=runs/rates
-    python -m train.sweep --config=digits --grid=seed=0,1,2 --workdir=runs/seeds -- --distribute=mirrored
+    keras-vit sweep --config=digits --grid=optim.learning_rate=1e-3,3e-4 --seeds=3 --workdir=runs/rates
+    keras-vit sweep --config=digits --grid=seed=0,1,2 --workdir=runs/seeds -- --distribute=mirrored
 
-Each run is a process of `train.main` in a directory of its own, DIR/runs/NAME. What follows `--` is passed to it. The
-results are in DIR/table.md and DIR/table.json, written again after every run: mean and standard deviation over the
+Each run is a process of `keras-vit train` in a directory of its own, DIR/runs/NAME. What follows `--` is passed to it.
+The results are in DIR/table.md and DIR/table.json, written again after every run: mean and standard deviation over the
 seeds. Run the same command again to resume. A larger grid adds runs. A run that fails does not stop the others; the
 exit code is then 1.
 """
@@ -13,9 +13,10 @@ import sys
 
 from absl import flags
 
-from keras_vit import experiments, program
+from keras_vit import program
+from keras_vit.program import common_flags
 
-program.define_config_flag()
+common_flags.define_recipe_flags()
 flags.DEFINE_multi_string("grid", [], "FIELD=VALUE,VALUE... of the recipe. May be repeated: all combinations are run.")
 flags.DEFINE_integer("seeds", None, "Number of seeds per combination: seed, seed + 1, and so on.", 1)
 flags.DEFINE_string("workdir", None, "Directory for all runs; finished runs there are not repeated.")
@@ -23,6 +24,9 @@ flags.DEFINE_string("metric", "eval_accuracy", "Metric that decides which settin
 flags.DEFINE_enum("best", "auto", ["auto", "highest", "lowest"], "Best value of the metric; auto: lowest of a loss.")
 flags.DEFINE_integer("parallel", 1, "Number of runs at a time.", 1)
 flags.DEFINE_bool("list", False, "List the runs and their states, and run nothing.")
+
+with program.imports(__name__):
+    from keras_vit import experiments
 
 
 def main(argv):
@@ -50,7 +54,6 @@ def main(argv):
         lowest={"auto": None, "highest": False, "lowest": True}[options.best],
         parallel=options.parallel,
         flags=argv[1:],
-        command=[sys.executable, "-m", f"{__package__ or 'train'}.main"],
     )
     sys.stdout.write(table.markdown())
     return 1 if table.failed or table.left else 0

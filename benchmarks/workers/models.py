@@ -4,7 +4,7 @@ Weights are random and images are noise. Each package is used as its documentati
 TensorFlow, `torch.inference_mode` and scaled-dot-product attention under PyTorch, `train_on_batch` for Keras models.
 """
 
-from worker import CLASSES, SIZES, keras_hub_model, keras_policy, serve
+from worker import CLASSES, SIZES, Step, Work, keras_hub_model, keras_policy, serve
 
 LEARNING_RATE, MOMENTUM, CLIP = 0.01, 0.9, 1.0
 TIMM = {
@@ -16,7 +16,7 @@ TIMM = {
 }
 
 
-def keras_vit(work):
+def keras_vit(work: Work) -> Step:
     """This package: the model in a compiled function, or the step of the training loop."""
     import tensorflow as tf
 
@@ -41,12 +41,12 @@ def keras_vit(work):
     return lambda: train().numpy()
 
 
-def keras_hub(work):
+def keras_hub(work: Work) -> Step:
     """keras-hub's classifier."""
     return _keras_step(work, keras_hub_model(work))
 
 
-def vit_keras(work):
+def vit_keras(work: Work) -> Step:
     """vit-keras' model."""
     from vit_keras import vit
 
@@ -57,19 +57,19 @@ def vit_keras(work):
     return _keras_step(work, build(image_size=work.image_size, classes=CLASSES, **untrained))
 
 
-def timm(work):
+def timm(work: Work) -> Step:
     """The model of timm of the same sizes."""
     return _torch_step(work, _timm_model(work))
 
 
-def timm_compiled(work):
+def timm_compiled(work: Work) -> Step:
     """The same through `torch.compile`."""
     import torch
 
     return _torch_step(work, torch.compile(_timm_model(work)))
 
 
-def transformers(work):
+def transformers(work: Work) -> Step:
     """Hugging Face's ViTForImageClassification of the same sizes."""
     from transformers import ViTConfig, ViTForImageClassification
 

@@ -3,13 +3,13 @@
 import shutil
 import tempfile
 
-from worker import CLASSES, keras_hub_model, serve
+from worker import CLASSES, Step, Work, keras_hub_model, serve
 
 PREPROCESS = "decode|resize(224)|value_range(-1, 1)"
 HEIGHT, WIDTH = 480, 640
 
 
-def jpegs(count):
+def jpegs(count: int) -> list[bytes]:
     """Return `count` encoded images: smooth colors with some noise, so that they have the size of photographs."""
     import numpy as np
     import tensorflow as tf
@@ -23,7 +23,7 @@ def jpegs(count):
     return contents
 
 
-def keras_vit(work):
+def keras_vit(work: Work) -> Step:
     """This package's export with all of its outputs: probabilities, top labels, and which images were readable."""
     import tensorflow as tf
 
@@ -40,7 +40,7 @@ def keras_vit(work):
     return _caller(tf, folder, "serving_default", "image_bytes", work)
 
 
-def keras_hub(work):
+def keras_hub(work: Work) -> Step:
     """keras-hub's classifier behind the same preprocessing, through Keras' ExportArchive."""
     import keras
     import tensorflow as tf

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 
-from worker import CLASSES, serve
+from worker import CLASSES, Step, Work, serve
 
 _IMPORT = """
 import json, sys, time
@@ -46,19 +46,19 @@ print(json.dumps({{"seconds": seconds, "note": "%.0f MB" % (os.path.getsize({pat
 """
 
 
-def import_keras(work):
+def import_keras(work: Work) -> Step:
     return lambda: _in_a_process(_IMPORT.format(module="keras"))
 
 
-def import_keras_vit(work):
+def import_keras_vit(work: Work) -> Step:
     return lambda: _in_a_process(_IMPORT.format(module="keras_vit"))
 
 
-def build(work):
+def build(work: Work) -> Step:
     return lambda: _in_a_process(_BUILD.format(model=work.model, classes=CLASSES))
 
 
-def load(work):
+def load(work: Work) -> Step:
     """Write a checkpoint once, then load it into a built model."""
     folder = tempfile.TemporaryDirectory()
     values = {"model": work.model, "classes": 21_843, "path": os.path.join(folder.name, "weights.npz")}

@@ -4,10 +4,10 @@ import dataclasses
 import os
 import tempfile
 
-from worker import CLASSES, keras_hub_model, serve
+from worker import CLASSES, Step, Work, keras_hub_model, serve
 
 
-def keras_vit(work):
+def keras_vit(work: Work) -> Step:
     """This package's converter."""
     from keras_vit import models
     from keras_vit.exporting import tflite
@@ -16,7 +16,7 @@ def keras_vit(work):
     return _caller(tflite.convert(model, (work.image_size, work.image_size, 3), "softmax", work.precision), work)
 
 
-def keras_hub(work):
+def keras_hub(work: Work) -> Step:
     """keras-hub's classifier through Keras' LiteRT export."""
     import tensorflow as tf
 

@@ -11,7 +11,10 @@ import json
 import resource
 import sys
 import time
+from collections.abc import Callable, Mapping
+from typing import Any
 
+Step = Callable[[], Any]  # a step returns nothing, or a dictionary with its "seconds"
 CLASSES = 1000
 PACKAGES = (
     *("keras", "tensorflow", "tensorflow-cpu", "jax", "numpy", "ai-edge-litert"),
@@ -55,7 +58,7 @@ class Work:
     arguments: dict = dataclasses.field(default_factory=dict)
 
 
-def serve(systems, warm_up=2):
+def serve(systems: Mapping[str, Callable[[Work], Step]], warm_up: int = 2) -> None:
     """Build the system that the command line names, then run a step for each line on standard input.
 
     Args:
@@ -92,7 +95,7 @@ def _say(**values):
     sys.stdout.flush()
 
 
-def peak_bytes():
+def peak_bytes() -> int | None:
     """Return the peak resident memory of this process."""
     try:
         with open("/proc/self/status", encoding="ascii") as file:
@@ -101,7 +104,7 @@ def peak_bytes():
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
-def versions():
+def versions() -> dict[str, str]:
     """Return the versions of the installed packages of `PACKAGES`."""
     found = {}
     for package in PACKAGES:
@@ -112,7 +115,7 @@ def versions():
     return found
 
 
-def keras_hub_model(work):
+def keras_hub_model(work: Work) -> Any:
     """Return keras-hub's classifier of the same sizes, with random weights."""
     import keras_hub
 
@@ -130,7 +133,7 @@ def keras_hub_model(work):
     return keras_hub.models.ViTImageClassifier(backbone, num_classes=CLASSES, preprocessor=None, dtype=dtype)
 
 
-def keras_policy(work):
+def keras_policy(work: Work) -> str:
     """Return the dtype policy: training keeps float32 weights, inference in bfloat16 does not (as under PyTorch)."""
     if work.precision == "bfloat16":
         return "mixed_bfloat16" if work.task == "training" else "bfloat16"

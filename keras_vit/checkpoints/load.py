@@ -17,7 +17,7 @@ from keras_vit.models import BiTResNet, VisionTransformer
 
 _MAX_TABLE = 2**28  # entries of a position table
 _MAX_STATED_TABLE = 2**24  # the same, where a file alone asks for it
-_MODELS = {"vit": VisionTransformer, "bit": BiTResNet}
+_MODELS: dict[str, Any] = {"vit": VisionTransformer, "bit": BiTResNet}
 _NAMES = {"vit": "Vision Transformer", "bit": "BiT ResNet"}
 Path = str | os.PathLike[str]
 
@@ -256,7 +256,9 @@ def _check_size(arguments: dict[str, Any], path: str, limit: int) -> None:
         )
 
 
-def _load(model, checkpoint: Checkpoint, options: Options, strict: bool, allow_nonfinite: bool) -> LoadReport:
+def _load(
+    model: keras.Model, checkpoint: Checkpoint, options: Options, strict: bool, allow_nonfinite: bool
+) -> LoadReport:
     if not isinstance(model, _MODELS[checkpoint.kind]):
         raise CheckpointError(
             f"{checkpoint.path} holds a {_NAMES[checkpoint.kind]}. Received: a {type(model).__name__}. Use "

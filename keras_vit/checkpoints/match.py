@@ -185,7 +185,7 @@ class Match:
 
     def _adapt_table(self, shape: Shape, wanted: Shape) -> bool:
         old, new = self.checkpoint.grid, architecture.grid_of(self.config)
-        if old == new:
+        if old is None or new is None or old == new:
             return shape == wanted
         slots = wanted[1] - new[0] * new[1]
         if shape[::2] != wanted[::2] or slots != shape[1] - old[0] * old[1]:
@@ -212,9 +212,11 @@ class Match:
             self.report.notes.append(f"{name} was adapted from {shape[2]} to {wanted[2]} channels")
         if shape[:2] != wanted[:2]:
             if not self.options.resize_patch or name != "embedding/kernel":
-                self.report.differences["patch_size"] = tuple(map(architecture.plain_pair, (shape[:2], wanted[:2])))
+                theirs, ours = (architecture.plain_pair(sizes[:2]) for sizes in (shape, wanted))
+                self.report.differences["patch_size"] = theirs, ours
                 return False
-            self._change(name, lambda w: resize.resize_patch_kernel(w, wanted[:2]))
+            height, width, *_ = wanted
+            self._change(name, lambda w: resize.resize_patch_kernel(w, (height, width)))
             self.report.notes.append(f"the patch kernel was resized from {shape[:2]} to {wanted[:2]} (pseudo-inverse)")
         return True
 
@@ -248,7 +250,8 @@ class Match:
 
 def _variant(arguments: Mapping[str, Any]) -> str | None:
     """Return the name of the published variant that has these sizes."""
-    for name, variant in {**VIT, **BIT}.items():
+    variants: dict[str, Any] = {**VIT, **BIT}
+    for name, variant in variants.items():
         sizes = dataclasses.asdict(variant)
         found = {key: arguments.get(key) for key in sizes}
         if {key: tuple(v) if isinstance(v, list) else v for key, v in found.items()} == sizes:

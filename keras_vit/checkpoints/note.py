@@ -60,7 +60,7 @@ def of_model(config: Mapping[str, Any], document: dict[str, Any] | None) -> dict
     if config.get("image_size") is not None:
         note["image_size"] = config["image_size"]
     if "patch_size" in config:
-        note["grid"] = list(architecture.grid_of(config))
+        note["grid"] = list(architecture.geometry(config).grid)
     if document is not None:
         note["config"] = document
     return note

@@ -15,7 +15,7 @@ from keras_vit._io import atomic_directory, atomic_file, write_json
 from keras_vit.checkpoints import families, note
 from keras_vit.checkpoints.checkpoint import Layout
 from keras_vit.checkpoints.errors import CheckpointError
-from keras_vit.checkpoints.families.family import Family
+from keras_vit.checkpoints.families.family import Writing
 from keras_vit.checkpoints.formats.npz import write_npz
 from keras_vit.checkpoints.formats.safetensors import write_safetensors
 from keras_vit.checkpoints.formats.tensors import TensorInfo
@@ -77,22 +77,22 @@ def save_checkpoint(
     if not isinstance(model, (VisionTransformer, BiTResNet)):
         raise ValueError(f"`model` must be a keras_vit model. Received: {type(model).__name__}.")
     path, config = os.fspath(path), model.config.to_dict()
-    family = families.writing_family(format, "vit" if isinstance(model, VisionTransformer) else "bit", config)
-    layout = _layout(model, family, config, naming, stacked)
+    family, writing = families.writing_family(format, "vit" if isinstance(model, VisionTransformer) else "bit", config)
+    layout = _layout(model, family.name, writing, config, naming, stacked)
     variables = weights_of(model)
     bindings, left_over = bind_variables(family.rules(layout), variables, depth=config.get("num_layers", 0))
     if left_over:
         raise CheckpointError(f"The {format} format has no place for {', '.join(left_over[:20])}. Save it as .keras.")
     writer = _Writer(variables, bindings, dict(layout.renamed), dtype)
     names = tuple(class_names) if class_names is not None else getattr(model, "class_names", None)
-    documents = {}
-    if family.writing.documents is not None:
+    documents: Documents = {}
+    if writing.documents is not None:
         if names is not None and len(names) != config["classes"]:
             raise ValueError(f"`class_names` must name {config['classes']} classes. Received: {len(names)} names.")
-        documents = family.writing.documents(config, layout, names, preprocessor)
+        documents = writing.documents(config, layout, names, preprocessor)
     metadata = note.of_model(config, documents.get("config.json"))
     try:
-        if family.writing.tensors == "npz":
+        if writing.tensors == "npz":
             with atomic_file(path) as temporary:
                 write_npz(temporary, writer.names, writer.produce, metadata)
         else:
@@ -104,21 +104,25 @@ def save_checkpoint(
 
 
 def _layout(
-    model: keras.Model, family: Family, config: dict[str, Any], naming: str | None, stacked: bool | None
+    model: keras.Model,
+    family: str,
+    writing: Writing,
+    config: dict[str, Any],
+    naming: str | None,
+    stacked: bool | None,
 ) -> Layout:
-    read, writing = getattr(model, "checkpoint_layout", None), family.writing
-    layout = read if read is not None and read.family == family.name else writing.layout(config)
+    read = getattr(model, "checkpoint_layout", None)
+    layout = read if read is not None and read.family == family else writing.layout(config)
     if naming is not None:
         if naming not in writing.styles:
             raise ValueError(
-                f"`naming` for format={family.name!r} must be one of {tuple(writing.styles)}. "
-                f"Received: naming={naming!r}."
+                f"`naming` for format={family!r} must be one of {tuple(writing.styles)}. Received: naming={naming!r}."
             )
         layout = writing.styles[naming](layout)
     if stacked is not None:
         if not writing.can_stack:
             raise ValueError(
-                f"`stacked` is for Vision Transformers in format='big_vision'. Received: format={family.name!r}."
+                f"`stacked` is for Vision Transformers in format='big_vision'. Received: format={family!r}."
             )
         layout = dataclasses.replace(layout, stacked=stacked)
     return writing.fit(layout, config)

@@ -5,9 +5,10 @@ from keras_vit.data.bad_images import Log
 from keras_vit.data.errors import UnreadableImageError, explain, image_errors
 from keras_vit.data.pipeline import eval_batches, train_batches
 from keras_vit.data.readers import open_source, split_sizes
-from keras_vit.data.sources import Source
+from keras_vit.data.sources import IndexedSource, Source
 
 __all__ = [
+    "IndexedSource",
     "Log",
     "Source",
     "UnreadableImageError",

@@ -3,6 +3,7 @@
 import collections
 import concurrent.futures
 import dataclasses
+import functools
 import hashlib
 import itertools
 import math
@@ -14,6 +15,7 @@ import tensorflow as tf
 
 from keras_vit.data import errors, images
 from keras_vit.data.pipeline import train_batches
+from keras_vit.data.records import RecordSource
 from keras_vit.data.sources import IndexedSource, Source
 
 
@@ -49,7 +51,7 @@ def audit(
     Returns:
         One report per image, in order.
     """
-    reports = []
+    reports: list[ImageReport] = []
     with concurrent.futures.ThreadPoolExecutor(threads or os.cpu_count()) as pool:
         loaders = _loaders(source)
         while chunk := list(itertools.islice(loaders, 256)):
@@ -62,11 +64,12 @@ def _loaders(source: Source) -> Iterator[tuple[str, Callable[[], dict]]]:
     """Yield the name of each example and the function that loads it."""
     if isinstance(source, IndexedSource):
         for index in range(source.num_examples):
-            yield source.origin(index), lambda index=index: source.fetch(tf.constant(index, tf.int64))
-        return
-    for file in range(len(source.slices)):
-        for item in source.read(tf.constant(file, tf.int64)):
-            yield source.origin(file, int(item["number"])), lambda record=item["record"]: source.parse(record)
+            item = {"index": tf.constant(index, tf.int64)}
+            yield source.origin(index), functools.partial(source.load, item)
+    elif isinstance(source, RecordSource):
+        for file in range(len(source.slices)):
+            for item in source.read(tf.constant(file, tf.int64)):
+                yield source.origin(file, int(item["number"])), functools.partial(source.load, item)
 
 
 def _report(origin: str, load: Callable[[], dict]) -> ImageReport:

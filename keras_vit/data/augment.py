@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import tensorflow as tf
 
@@ -103,7 +104,9 @@ def random_erasing(
     return apply
 
 
-def cover(image: tf.Tensor, top: tf.Tensor, left: tf.Tensor, height: tf.Tensor, width: tf.Tensor, filling) -> tf.Tensor:
+def cover(
+    image: tf.Tensor, top: tf.Tensor, left: tf.Tensor, height: tf.Tensor, width: tf.Tensor, filling: Any
+) -> tf.Tensor:
     """Replace a rectangle of `image` `[H, W, C]` by `filling`. The rectangle may reach beyond the image."""
     rows = tf.range(tf.shape(image)[0], dtype=top.dtype)
     columns = tf.range(tf.shape(image)[1], dtype=left.dtype)

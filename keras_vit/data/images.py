@@ -4,6 +4,7 @@ Everything here is made of TensorFlow operations, so that it becomes part of an 
 """
 
 import functools
+from collections.abc import Callable
 
 import tensorflow as tf
 
@@ -69,7 +70,9 @@ def decode_eagerly(encoded: tf.Tensor) -> tf.Tensor:
         return decode(encoded)  # again, for a message without the graph around it
 
 
-def decode_and_crop(encoded: tf.Tensor, window_of, exif: bool = True, max_pixels: int = MAX_PIXELS) -> tf.Tensor:
+def decode_and_crop(
+    encoded: tf.Tensor, window_of: Callable[[tf.Tensor], tf.Tensor], exif: bool = True, max_pixels: int = MAX_PIXELS
+) -> tf.Tensor:
     """Decode only a part of a JPEG. Other formats are decoded whole and cut.
 
     Args:

@@ -8,6 +8,8 @@ References:
     CutMix: https://arxiv.org/abs/1905.04899
 """
 
+from typing import Any
+
 import tensorflow as tf
 from keras import ops
 
@@ -90,7 +92,7 @@ def apply(
     return blend(images, one_hot, lam, tf.random.stateless_uniform([2], seed), mixup, cutmix)
 
 
-def blend(images, one_hot, lam, center, mixup: float = 0.0, cutmix: float = 0.0):
+def blend(images: Any, one_hot: Any, lam: Any, center: Any, mixup: float = 0.0, cutmix: float = 0.0) -> tuple[Any, Any]:
     """Combine images and labels as `apply` does, in operations of Keras' backend.
 
     Args:

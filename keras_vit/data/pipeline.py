@@ -7,6 +7,8 @@ would have seen. The batch does not depend on the number of workers: worker `i` 
 `i * batch_size / S`.
 """
 
+from typing import cast
+
 import tensorflow as tf
 
 from keras_vit import _checks
@@ -66,15 +68,15 @@ def train_batches(
     function = preprocess.host_function(pp)
 
     def load(item):
-        example = source.fetch(item["index"]) if indexed else source.parse(item["record"])
-        return _checked(source, function(example, seed, item["position"]))
+        return _checked(source, function(source.load(item), seed, item["position"]))
 
     first_row = shard_index * rows
-    indexed = isinstance(source, IndexedSource)
-    if indexed:
+    if isinstance(source, IndexedSource):
         items = _train_items(source.num_examples, batch_size, rows, first_row, seed, start_step)
     else:
-        items = records.train_items(source, batch_size, rows, first_row, seed, start_step, shuffle_buffer)
+        items = records.train_items(
+            cast(records.RecordSource, source), batch_size, rows, first_row, seed, start_step, shuffle_buffer
+        )
     reporter = Reporter(source, load, on_bad_image, training=True)
     batches = load_batches(items, load, source, rows, reporter, training=True)
     if mixing:
@@ -124,17 +126,15 @@ def eval_batches(
         raise ValueError(f"Preprocessing for evaluation must not be random. Received: {pp!r}.")
     rows = _rows(batch_size, shard_index, num_shards)
     function = preprocess.host_function(pp)
-    indexed = isinstance(source, IndexedSource)
 
     def load(item):
-        example = source.fetch(item["index"]) if indexed else source.parse(item["record"])
-        return {**_checked(source, function(example)), "mask": tf.constant(1.0)}
+        return {**_checked(source, function(source.load(item))), "mask": tf.constant(1.0)}
 
     steps = -(-source.num_examples // batch_size)
-    if indexed:
+    if isinstance(source, IndexedSource):
         items = _eval_items(source.num_examples, batch_size, rows, shard_index * rows, steps)
     else:
-        items = records.eval_items(source, batch_size, rows, shard_index * rows, steps)
+        items = records.eval_items(cast(records.RecordSource, source), batch_size, rows, shard_index * rows, steps)
     reporter = Reporter(source, load, on_bad_image, training=False)
     batches = load_batches(items, load, source, rows, reporter, training=False, steps=steps)
     return _finish(batches.apply(tf.data.experimental.assert_cardinality(steps)))

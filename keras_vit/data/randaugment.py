@@ -23,6 +23,7 @@ the image, and moved images are interpolated.
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import tensorflow as tf
 
@@ -126,7 +127,7 @@ def _sign(draw: tf.Tensor) -> tf.Tensor:
     return tf.where(draw >= 0.5, 1.0, -1.0)
 
 
-def blend(degenerate: tf.Tensor, image: tf.Tensor, factor) -> tf.Tensor:
+def blend(degenerate: tf.Tensor, image: tf.Tensor, factor: Any) -> tf.Tensor:
     """Interpolate between `degenerate` at factor 0 and `image` at factor 1, or extrapolate. Fractions are cut off."""
     if isinstance(factor, float) and factor in (0.0, 1.0):
         return image if factor else degenerate
@@ -181,12 +182,12 @@ def solarize_add(image: tf.Tensor, addition: int) -> tf.Tensor:
     return image + tf.cast(image < 128, tf.uint8) * tf.minimum(255 - image, min(addition, 255))
 
 
-def color(image: tf.Tensor, factor) -> tf.Tensor:
+def color(image: tf.Tensor, factor: Any) -> tf.Tensor:
     """Change the saturation."""
     return blend(tf.image.grayscale_to_rgb(tf.image.rgb_to_grayscale(image)), image, factor)
 
 
-def contrast(image: tf.Tensor, factor, relative_to_mean: bool = True) -> tf.Tensor:
+def contrast(image: tf.Tensor, factor: Any, relative_to_mean: bool = True) -> tf.Tensor:
     """Change the contrast, relative to the mean brightness or, as the reference does, to a 256th of the pixels."""
     if relative_to_mean:
         gray = tf.floor(tf.reduce_mean(tf.cast(tf.image.rgb_to_grayscale(image), tf.float32)) + 0.5)
@@ -195,7 +196,7 @@ def contrast(image: tf.Tensor, factor, relative_to_mean: bool = True) -> tf.Tens
     return blend(gray, image, factor)
 
 
-def sharpness(image: tf.Tensor, factor) -> tf.Tensor:
+def sharpness(image: tf.Tensor, factor: Any) -> tf.Tensor:
     """Blur or sharpen. The outermost pixels stay."""
     height, width, channels = tf.shape(image)[0], tf.shape(image)[1], image.shape[-1]
     kernel = tf.reshape([1.0, 1.0, 1.0, 1.0, 5.0, 1.0, 1.0, 1.0, 1.0], [3, 3, 1, 1]) / 13.0

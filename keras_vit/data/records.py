@@ -58,7 +58,10 @@ class RecordSource(Source):
         self.compression = compression
         self.shard_by = shard_by
 
-    def examples(self):
+    def load(self, item: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+        return self.parse(item["record"])
+
+    def examples(self) -> tf.data.Dataset:
         def example(item):
             args = [item["file"], item["number"]]
             origin = tf.numpy_function(lambda file, number: self.origin(file, number).encode(), args, tf.string)

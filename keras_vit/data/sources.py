@@ -1,7 +1,7 @@
 """Sources of labeled images: base classes, and the checks that all readers share."""
 
 import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 import tensorflow as tf
@@ -42,6 +42,18 @@ class Source:
         """Return all examples in order, as stored: {"image": encoded or uint8 [H, W, C], "label", "origin"}."""
         raise NotImplementedError
 
+    def load(self, item: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+        """Return the example of an item as {"image", "label"}, in TensorFlow operations."""
+        raise NotImplementedError
+
+    def following(self, item: dict[str, tf.Tensor]) -> tf.data.Dataset:
+        """Return the items that may replace one whose image cannot be read."""
+        raise NotImplementedError
+
+    def tried(self, identity: dict[str, int], count: int) -> Iterator[tuple[str, dict[str, tf.Tensor]]]:
+        """Yield an item and those that follow it, `count` in all, each with its origin."""
+        raise NotImplementedError
+
     def __repr__(self) -> str:
         return f"<{self.name!r} {self.split!r}: {self.num_examples:,} examples, {self.num_classes:,} classes>"
 
@@ -55,7 +67,10 @@ class IndexedSource(Source):
         """Return example number `index` (int64 scalar) as {"image", "label"}, in TensorFlow operations."""
         raise NotImplementedError
 
-    def examples(self):
+    def load(self, item: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+        return self.fetch(item["index"])
+
+    def examples(self) -> tf.data.Dataset:
         def origin(index):
             return tf.numpy_function(lambda i: self.origin(int(i)).encode(errors="surrogateescape"), [index], tf.string)
 
@@ -100,7 +115,15 @@ class ArraySource(IndexedSource):
         multi_label: See `Source`.
     """
 
-    def __init__(self, name, split, images: np.ndarray, labels: np.ndarray, class_names, multi_label=False):
+    def __init__(
+        self,
+        name: str,
+        split: str,
+        images: np.ndarray,
+        labels: np.ndarray,
+        class_names: Sequence[str],
+        multi_label: bool = False,
+    ):
         super().__init__(name, split, len(images), class_names, multi_label)
         self.encoded = False
         self.images = images[..., None] if images.ndim == 3 else images
@@ -110,14 +133,14 @@ class ArraySource(IndexedSource):
     def _tables(self):
         return _table(self.images), _table(self._labels)
 
-    def fetch(self, index):
+    def fetch(self, index: tf.Tensor) -> dict[str, tf.Tensor]:
         images, labels = self._tables
         return {"image": tf.gather(images, index), "label": tf.gather(labels, index)}
 
-    def origin(self, index):
+    def origin(self, index: int) -> str:
         return f"image {index} of {self.name}"
 
-    def labels(self):
+    def labels(self) -> np.ndarray:
         return self._labels
 
 
@@ -133,7 +156,15 @@ class FileSource(IndexedSource):
         multi_label: See `Source`.
     """
 
-    def __init__(self, name, split, paths: Sequence[str], labels: np.ndarray, class_names, multi_label=False):
+    def __init__(
+        self,
+        name: str,
+        split: str,
+        paths: Sequence[str],
+        labels: np.ndarray,
+        class_names: Sequence[str],
+        multi_label: bool = False,
+    ):
         super().__init__(name, split, len(paths), class_names, multi_label)
         self.paths = list(paths)
         self._labels = labels
@@ -142,14 +173,14 @@ class FileSource(IndexedSource):
     def _tables(self):
         return _table(self.paths), _table(self._labels)
 
-    def fetch(self, index):
+    def fetch(self, index: tf.Tensor) -> dict[str, tf.Tensor]:
         paths, labels = self._tables
         return {"image": tf.io.read_file(tf.gather(paths, index)), "label": tf.gather(labels, index)}
 
-    def origin(self, index):
+    def origin(self, index: int) -> str:
         return self.paths[index]
 
-    def labels(self):
+    def labels(self) -> np.ndarray:
         return self._labels
 
 
@@ -196,7 +227,7 @@ def check_expansion(path: str, packed: int, unpacked: int) -> None:
         )
 
 
-def check_labels(labels: np.ndarray, num_classes: int, origin) -> np.ndarray:
+def check_labels(labels: np.ndarray, num_classes: int, origin: Callable[[int], str]) -> np.ndarray:
     """Return `labels` as int32, or as float32 if there is a vector for each example.
 
     Args:

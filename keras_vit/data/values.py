@@ -1,6 +1,7 @@
 """Operations of preprocessing strings on the values of images. They run on the device, in any backend of Keras."""
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import keras
 import numpy as np
@@ -9,7 +10,7 @@ import tensorflow as tf
 from keras_vit.data.parse import VALUE, Op
 
 
-def as_float32(image):
+def as_float32(image: Any) -> Any:
     """Return an image as float32: a tensor of Keras' backend in the training step, of TensorFlow elsewhere."""
     return keras.ops.cast(image, "float32") if keras.ops.is_tensor(image) else tf.cast(image, tf.float32)
 
@@ -33,8 +34,8 @@ def value_norm(
     mean: Sequence[float] = (0.485, 0.456, 0.406), std: Sequence[float] = (0.229, 0.224, 0.225)
 ) -> Callable[[tf.Tensor], tf.Tensor]:
     """Map 0..255 to 0..1, subtract `mean` and divide by `std`, as float32. The defaults are those of ImageNet."""
-    mean, std = np.asarray(mean, np.float32), np.asarray(std, np.float32)
-    return lambda image: (as_float32(image) / 255.0 - mean) / std
+    center, scale = np.asarray(mean, np.float32), np.asarray(std, np.float32)
+    return lambda image: (as_float32(image) / 255.0 - center) / scale
 
 
 def vgg_value_range(
@@ -42,8 +43,8 @@ def vgg_value_range(
     std: Sequence[float] = (0.229 * 255, 0.224 * 255, 0.225 * 255),
 ) -> Callable[[tf.Tensor], tf.Tensor]:
     """Subtract `mean` and divide by `std`, both in 0..255, as float32. This is `value_norm` as big_vision writes it."""
-    mean, std = np.asarray(mean, np.float32), np.asarray(std, np.float32)
-    return lambda image: (as_float32(image) - mean) / std
+    center, scale = np.asarray(mean, np.float32), np.asarray(std, np.float32)
+    return lambda image: (as_float32(image) - center) / scale
 
 
 OPS = {

@@ -136,9 +136,9 @@ def _write_file(
     temporary, count = f"{path}.tmp", 0
     with tf.io.TFRecordWriter(temporary) as writer:
         for done, (example, problem) in enumerate(_with_problems(examples), 1):
-            if problem and log is None:
-                raise UnreadableImageError(example["origin"], problem)
             if problem:
+                if log is None:
+                    raise UnreadableImageError(example["origin"], problem)
                 log.add(example["origin"], problem)
             else:
                 writer.write(_serialize(example, source))

@@ -111,8 +111,10 @@ class ClassificationMetrics:
         self._bin_counts = np.zeros(num_bins, np.int64)
         self._bin_correct = np.zeros(num_bins, np.float64)
         self._bin_confidence = np.zeros(num_bins, np.float64)
-        self._multi_label = None
-        self._ranking = []  # (probabilities, labels) of multi-label data: average precision needs all of them at once
+        self._multi_label: bool | None = None
+        self._ranking: list[
+            tuple[np.ndarray, np.ndarray]
+        ] = []  # (probabilities, labels) of multi-label data: average precision needs all of them at once
 
     def update(self, scores: np.ndarray, labels: np.ndarray, mask: np.ndarray | None = None) -> None:
         """Add one batch.

@@ -129,7 +129,7 @@ class Context:
         if not known:
             return
         if subset is not None:
-            known = [known[number] for number in subset]
+            known = tuple(known[number] for number in subset)
         # Data without names are compared by their number of classes.
         names = known if opened.class_names is None and opened.num_classes == len(known) else opened.class_names
         classes.check(source, names or [str(number) for number in range(opened.num_classes)], known)

@@ -81,7 +81,7 @@ class LogisticRegression:
                 "maxfun": 10**9,
             },
         )
-        self.parameters = found.x.reshape(shape)  # [D + 1, C], the last row is the bias
+        self.parameters: np.ndarray = found.x.reshape(shape)  # [D + 1, C], the last row is the bias
 
     @staticmethod
     def _loss_and_gradient(parameters: np.ndarray, x: np.ndarray, y: np.ndarray, l2: float) -> tuple[float, np.ndarray]:
@@ -142,13 +142,14 @@ def evaluate(
     else:
         validation_labels = check_labels(validation[1], num_classes, "the validation set")
         parts = (features, train_labels), (np.asarray(validation[0]), validation_labels)
-        everything = tuple(np.concatenate(pair) for pair in zip(*parts, strict=True))
+        (train_x, train_y), (validation_x, validation_y) = parts
+        everything = np.concatenate([train_x, validation_x]), np.concatenate([train_y, validation_y])
 
     metrics = {}
     best = strengths[0]
     if len(strengths) > 1:
         accuracies = _sweep(*parts, num_classes, solver, strengths, max_iterations)
-        best = max(accuracies, key=accuracies.get)
+        best = max(accuracies, key=lambda strength: accuracies[strength])
         metrics["validation_accuracy"] = accuracies[best]
     predict = _fit(*everything, num_classes, solver, best, max_iterations)
     return {"accuracy": float((predict(test[0]) == test_labels).mean()), "l2": float(best), **metrics}

@@ -43,7 +43,7 @@ class Real(Classification):
         if self._labels is not None:
             self._select(opened)
             if context.classifier.class_names:
-                check_labels(self._labels, len(context.classifier.class_names), self.labels)
+                check_labels(self._labels, len(context.classifier.class_names), str(self.labels))
             return
         context.check_classes(self.place(context)[0], opened)
         if not opened.multi_label:
@@ -51,13 +51,13 @@ class Real(Classification):
 
     def measure(self, context: "Context") -> Result:
         opened = self.open(context)
-        labels = None if self._labels is None else self._select(opened)
+        labels = self._select(opened) if self._labels is not None else None
         return Result(evaluate(context.classifier.scores, opened.batches, labels))
 
     def _select(self, opened: "Split") -> list[list[int]]:
         if opened.names is None:
             raise ValueError(f"With labels= the images must be files with names. Received: source={self.source!r}.")
-        return select(self._labels, opened.names, self.labels)
+        return select(self._labels or [], opened.names, str(self.labels))
 
 
 def evaluate(predict: Callable, batches: Iterable[dict], labels: Sequence[Iterable[int]] | None = None) -> dict:
@@ -81,7 +81,7 @@ def evaluate(predict: Callable, batches: Iterable[dict], labels: Sequence[Iterab
         raise ValueError(f"A set of labels for each of the {len(scores)} images is expected. Received: {len(labels)}.")
     if labels is None and truth.ndim != 2:
         raise ValueError("ReaL needs several labels per image: multi-hot labels [N, classes], or the file of labels.")
-    sets = [set(np.flatnonzero(row)) for row in truth] if labels is None else [set(some) for some in labels]
+    sets = [set(row) for row in (map(np.flatnonzero, truth) if labels is None else labels)]
     finite = np.isfinite(scores).all(axis=1)
     predicted = np.where(finite, scores.argmax(axis=1), -1)  # a row of NaN answers nothing
     answers = [int(best) in right for best, right in zip(predicted, sets, strict=True) if right]
@@ -138,11 +138,12 @@ def select(labels: list[list[int]], names: Sequence[str], path: str) -> list[lis
     Raises:
         ValueError: If a name holds no number, or one that is too large.
     """
-    found = [_NUMBER.search(name) for name in names]
-    if None in found:
-        name = names[found.index(None)]
-        raise ValueError(f"Image files must be named ILSVRC2012_val_00000001.JPEG and so on. Received: {name!r}.")
-    numbers = [int(match[1]) for match in found]
+    numbers = []
+    for name in names:
+        match = _NUMBER.search(name)
+        if match is None:
+            raise ValueError(f"Image files must be named ILSVRC2012_val_00000001.JPEG and so on. Received: {name!r}.")
+        numbers.append(int(match[1]))
     if max(numbers, default=0) > len(labels):
         raise ValueError(f"{path} has labels of {len(labels)} images. Received: an image of number {max(numbers)}.")
     return [labels[number - 1] for number in numbers]

@@ -23,8 +23,9 @@ def opener(batch_size: int, on_bad_image: str = "error") -> Callable[[str, str, 
 
         opened = data.open_source(source, split=split)
         dataset = data.eval_batches(opened, pp, batch_size=batch_size, on_bad_image=on_bad_image)
-        indexed = hasattr(opened, "labels")
-        names = tuple(opened.origin(index) for index in range(opened.num_examples)) if indexed else None
+        names = None
+        if isinstance(opened, data.IndexedSource):
+            names = tuple(opened.origin(index) for index in range(opened.num_examples))
         batches = _Batches(dataset, data.preprocess.device_function(pp))
         shape = dataset.element_spec["image"].shape[1:]
         image_shape = tuple(shape.as_list()) if shape.rank else None

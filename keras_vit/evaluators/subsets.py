@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 # Classes of the two test sets, as numbers of ILSVRC-2012's classes from 0 on, in the order of their WordNet numbers.
 # ImageNet-A: https://arxiv.org/abs/1907.07174, ImageNet-R: https://arxiv.org/abs/2006.16241
 # fmt: off
+Classes = Sequence[int] | np.ndarray
 IMAGENET_A = (
     6, 11, 13, 15, 17, 22, 23, 27, 30, 37, 39, 42, 47, 50, 57, 70, 71, 76, 79, 89, 90, 94, 96, 97, 99, 105, 107, 108,
     110, 113, 124, 125, 130, 132, 143, 144, 150, 151, 207, 234, 235, 254, 277, 283, 287, 291, 295, 298, 301, 306, 307,
@@ -38,7 +39,7 @@ IMAGENET_R = (
     953, 954, 957, 963, 965, 967, 980, 981, 983, 988,
 )
 # fmt: on
-SUBSETS = {"imagenet_a": IMAGENET_A, "imagenet_r": IMAGENET_R}
+SUBSETS: dict[str, tuple[int, ...]] = {"imagenet_a": IMAGENET_A, "imagenet_r": IMAGENET_R}
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -57,25 +58,25 @@ class Subset(classification.Classification):
 
     def __post_init__(self):
         super().__post_init__()
-        self.classes = check_classes(self.classes)
+        self._classes = check_classes(self.classes)
 
     def check(self, context: "Context") -> None:
         opened = self.open(context)
         if context.classifier.class_names:
-            check_largest(self.classes, len(context.classifier.class_names))
-            subset = self.classes if opened.num_classes == len(self.classes) else None
+            check_largest(self._classes, len(context.classifier.class_names))
+            subset = self._classes.tolist() if opened.num_classes == len(self._classes) else None
             context.check_classes(self.place(context)[0], opened, subset)
         classification.check_labels(opened, context)
 
     def measure(self, context: "Context") -> Result:
         opened = self.open(context)
         batches = opened.batches
-        if opened.num_classes != len(self.classes):
+        if opened.num_classes != len(self._classes):
             batches = (self._relabeled(batch) for batch in batches)
         result = classification.evaluate(
-            restrict(context.classifier.scores, self.classes),
+            restrict(context.classifier.scores, self._classes),
             batches,
-            len(self.classes),
+            len(self._classes),
             output=context.output,
             scores_are=context.classifier.scores_are,
         )
@@ -85,12 +86,12 @@ class Subset(classification.Classification):
         kept = batch["mask"] > 0
         return {
             "image": batch["image"][kept],
-            "label": relabel(batch["label"][kept], self.classes),
+            "label": relabel(batch["label"][kept], self._classes),
             "mask": batch["mask"][kept],
         }
 
 
-def restrict(predict: Callable, classes: Sequence[int]) -> Callable:
+def restrict(predict: Callable, classes: Classes) -> Callable:
     """Return a function that predicts only some classes, as in the papers of the test sets.
 
     Args:
@@ -100,17 +101,17 @@ def restrict(predict: Callable, classes: Sequence[int]) -> Callable:
     Returns:
         A function from images to scores `[B, c]`.
     """
-    classes = check_classes(classes)
+    kept = check_classes(classes)
 
     def predict_some(images: np.ndarray) -> np.ndarray:
         scores = np.asarray(predict(images))
-        check_largest(classes, scores.shape[-1])
-        return scores[:, classes]
+        check_largest(kept, scores.shape[-1])
+        return scores[:, kept]
 
     return predict_some
 
 
-def relabel(labels: np.ndarray, classes: Sequence[int]) -> np.ndarray:
+def relabel(labels: np.ndarray, classes: Classes) -> np.ndarray:
     """Convert class numbers of the model to indices of `classes`.
 
     Args:
@@ -123,15 +124,15 @@ def relabel(labels: np.ndarray, classes: Sequence[int]) -> np.ndarray:
     Raises:
         ValueError: If a label is not among the classes.
     """
-    classes, labels = check_classes(classes), np.asarray(labels)
-    places = {number: place for place, number in enumerate(classes.tolist())}
-    wrong = labels[~np.isin(labels, classes)]
+    numbers, labels = check_classes(classes), np.asarray(labels)
+    places = {number: place for place, number in enumerate(numbers.tolist())}
+    wrong = labels[~np.isin(labels, numbers)]
     if len(wrong):
-        raise ValueError(f"Every label must be one of the {len(classes)} classes of the subset. Received: {wrong[0]}.")
+        raise ValueError(f"Every label must be one of the {len(numbers)} classes of the subset. Received: {wrong[0]}.")
     return np.asarray([places[label] for label in labels.tolist()], np.int64)
 
 
-def check_classes(classes: Sequence[int] | str) -> np.ndarray:
+def check_classes(classes: Classes | str) -> np.ndarray:
     """Return the class numbers of a subset, given by its name or as numbers, int64 `[c]`."""
     if isinstance(classes, str):
         if classes not in SUBSETS:

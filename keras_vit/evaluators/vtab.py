@@ -57,11 +57,10 @@ class Vtab(Evaluator):
     options: str = ""
 
     def __post_init__(self):
-        if self.tasks is None:
-            self.tasks = TASKS
-        elif not isinstance(self.tasks, (str, Sequence)) or not self.tasks:
+        tasks = TASKS if self.tasks is None else self.tasks
+        if not isinstance(tasks, (str, Sequence)) or not tasks:
             raise ValueError(f"`tasks` must be names of tasks, or be left out for all. Received: tasks={self.tasks!r}.")
-        self.tasks = check_tasks([self.tasks] if isinstance(self.tasks, str) else self.tasks)
+        self.tasks = self._tasks = check_tasks([tasks] if isinstance(tasks, str) else tasks)
         _checks.optional_text("pp", self.pp)
         _checks.choice("solver", self.solver, linear_probe.SOLVERS)
         if self.options != "":
@@ -75,7 +74,7 @@ class Vtab(Evaluator):
     def check(self, context: "Context") -> None:
         """Open the data. A task whose data are missing is logged, and listed in the result."""
         context.require_features()
-        for task in self.tasks:
+        for task in self._tasks:
             try:
                 check_splits(context, self.splits(context, task))
             except (OSError, ImportError) as error:
@@ -83,7 +82,7 @@ class Vtab(Evaluator):
 
     def measure(self, context: "Context") -> Result:
         accuracies, missing = {}, {}
-        for task in self.tasks:
+        for task in self._tasks:
             try:
                 found = [context.features(*split) for split in self.splits(context, task)]
             except (OSError, ImportError) as error:
@@ -110,7 +109,7 @@ def summarize(accuracies: Mapping[str, float]) -> dict:
     Raises:
         ValueError: If there is no such task.
     """
-    check_tasks(accuracies)
+    check_tasks(tuple(accuracies))
     means = {group: _mean(accuracies, tasks) for group, tasks in GROUPS.items()}
     missing = tuple(task for task in TASKS if task not in accuracies)
     return {**means, "mean": _mean(accuracies, TASKS), "missing": missing}

@@ -6,7 +6,6 @@ DIR/runs/NAME/         a run directory, with `recipe.py`, the recipe of the run,
 """
 
 import dataclasses
-import importlib.util
 import os
 import pprint
 import shlex
@@ -28,6 +27,7 @@ from keras_vit.training.progress_bar import duration
 
 SWEEP, RUNS, TABLE = "sweep.json", "runs", "table"
 RECIPE, OUTPUT = "recipe.py", "output.txt"
+TRAIN = (sys.executable, "-m", "keras_vit", "train")
 
 
 def sweep(
@@ -43,7 +43,7 @@ def sweep(
 ) -> Table:
     """Train a recipe with all combinations of the values of some fields.
 
-    Each run is a process of `train.main`. Called again, finished runs are kept, a stopped one resumes and a failed one
+    Each run is a process of `keras-vit train`. Called again, finished runs are kept, a stopped one resumes and a failed one
     is tried again. Another grid adds its runs to those that are there. A run that fails does not end the sweep.
 
     Args:
@@ -53,8 +53,8 @@ def sweep(
         metric: Metric of `metrics.jsonl` that decides which setting is best. The last value of each run counts.
         lowest: Whether the lowest value of the metric is the best; None for metrics whose name ends with "loss".
         parallel: Number of runs at a time.
-        flags: Further flags of `train.main`, such as `--distribute=mirrored`.
-        command: Command that trains instead of `train.main`. It receives `--config` and `--workdir`.
+        flags: Further flags of `keras-vit train`, such as `--distribute=mirrored`.
+        command: Command that trains instead of `keras-vit train`. It receives `--config` and `--workdir`.
 
     Returns:
         The table of all runs in the directory, which is also written there as `table.md` and `table.json`.
@@ -68,7 +68,7 @@ def sweep(
     """
     points = expand(recipe, grid)
     with lock.locked(workdir):
-        state = _State.open(workdir, recipe, points, [*(command or train_command()), *flags])
+        state = _State.open(workdir, recipe, points, [*(command or TRAIN), *flags])
         state.write()
         lowest = metric.endswith("loss") if lowest is None else lowest
         progress = _Progress(state, points, metric, lowest, parallel)
@@ -83,14 +83,8 @@ def pending(recipe: recipes.Recipe, grid: Grid | Sequence[Grid], workdir: str) -
     Nothing is run and nothing is written.
     """
     points = expand(recipe, grid)
-    state = _State.open(workdir, recipe, points, train_command())
+    state = _State.open(workdir, recipe, points, TRAIN)
     return {point.name: state.status(point.name) for point in points}
-
-
-def train_command() -> list[str]:
-    """Return the command of the training program, which is in the package or beside it in a clone."""
-    installed = importlib.util.find_spec("keras_vit.train") is not None
-    return [sys.executable, "-m", "keras_vit.train.main" if installed else "train.main"]
 
 
 @dataclasses.dataclass
@@ -231,8 +225,6 @@ def recipe_file(recipe: recipes.Recipe) -> str:
 
 
 def _environment() -> dict[str, str]:
-    """Return the variables that let a process find the programs of a clone."""
+    """Return the variables that let a process find this package where it is not installed."""
     root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-    if not os.path.isdir(os.path.join(root, "train")):
-        return {}
     return {"PYTHONPATH": os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH", "")]))}

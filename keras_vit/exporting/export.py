@@ -6,7 +6,7 @@ from typing import Any
 
 import keras
 
-from keras_vit import _checks
+from keras_vit import _checks, _io
 from keras_vit.exporting import verify
 from keras_vit.exporting.onnx_openvino import export_onnx_openvino
 from keras_vit.exporting.saved_model import export_saved_model
@@ -62,7 +62,7 @@ def export(
         classifier = keras_model.open_model(os.fspath(model), preprocess, class_names)
         model, card = classifier.model, classifier.card
     contents = [image for image in images if isinstance(image, bytes)]
-    files = sample_images.find_files([image for image in images if not isinstance(image, bytes)])
+    files = _io.find_files([image for image in images if not isinstance(image, bytes)])
     found = sample_images.from_files(files) if files else sample_images.SampleImages([], None, [])
     names = [*(f"image {index}" for index in range(len(contents))), *found.names]
     examples = sample_images.SampleImages([*contents, *found.contents], None, names)

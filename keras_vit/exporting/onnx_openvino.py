@@ -20,6 +20,7 @@ from keras_vit.inference.model_card import ModelCard
 from keras_vit.inference.onnx import INPUT, OUTPUT
 from keras_vit.inference.opening import open_artifact
 from keras_vit.inference.sample_images import SampleImages
+from keras_vit.layers import kernels
 
 # format -> extension of the file, packages that Keras needs to write it beyond the runtime
 FORMATS = {
@@ -69,7 +70,7 @@ def export_onnx_openvino(
     with single_file.draft(path, card) as (name, describe):
         verbosity = logging.get_verbosity()
         try:
-            with _garbage_collected():
+            with _garbage_collected(), kernels.mode("plain"):
                 classifier.export(name, format=format, verbose=False, input_signature=[spec])
         except Exception as error:  # each converter raises its own
             raise single_file.ConversionError(f"The model cannot be converted to {format}: {error}") from error

@@ -9,8 +9,22 @@ from absl import logging
 from keras_vit.exporting import representations, safe_decode
 from keras_vit.inference.probabilities import TOP_K, check_class_names, to_probabilities
 from keras_vit.inference.saved_model import FEATURES_TENSOR
+from keras_vit.layers import kernels
 
 EXTRA_SIGNATURES = ("features", "attention")
+
+
+def trace(methods: Mapping[str, tuple[Callable, tf.TensorSpec]]) -> dict[str, tf.types.experimental.ConcreteFunction]:
+    """Trace the signatures of a file, which has no use for the backward passes of kernels.
+
+    Args:
+        methods: Function and specification of its argument, by signature name.
+    """
+    with kernels.mode("plain"):
+        return {
+            name: tf.function(method, autograph=False).get_concrete_function(spec)
+            for name, (method, spec) in methods.items()
+        }
 
 
 def write(module: tf.Module, path: str, functions: Mapping[str, Callable]) -> None:
@@ -109,10 +123,7 @@ class ServingModule(tf.Module):
             methods[name] = (self._of_bytes(name, functions[name](self._model())), encoded)
         if "features" in self._extra_signatures:
             methods[FEATURES_TENSOR] = (self.features_of_tensor, prepared)
-        return {
-            name: tf.function(method, autograph=False).get_concrete_function(spec)
-            for name, (method, spec) in methods.items()
-        }
+        return trace(methods)
 
     def _read(self, image_bytes: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """Preprocess encoded images; return them `[B, H, W, C]` and which of them are valid, `[B]`."""

@@ -185,9 +185,7 @@ def _graph(
     if features:
         body = representations.features_function(model)
         methods[FEATURES] = lambda images: {"features": body(normalize(images))}
-    functions = {
-        name: tf.function(method, autograph=False).get_concrete_function(spec) for name, method in methods.items()
-    }
+    functions = signatures.trace({name: (method, spec) for name, method in methods.items()})
     with tempfile.TemporaryDirectory() as folder:
         # Through a SavedModel: the converter's other inputs lose the names of the signature.
         signatures.write(module, folder, functions)

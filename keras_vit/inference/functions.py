@@ -32,7 +32,13 @@ class FunctionClassifier(BaseClassifier):
         features: Callable[[np.ndarray], np.ndarray],
     ):
         super().__init__("", card)
-        self.scores, self.features = scores, features
+        self._scores, self._features = scores, features
+
+    def scores(self, images: np.ndarray) -> np.ndarray:
+        return self._scores(images)
+
+    def features(self, images: np.ndarray) -> np.ndarray:
+        return self._features(images)
 
     def predict(self, images: np.ndarray) -> np.ndarray:
         """Return the probabilities `[B, classes]` of preprocessed images `[B, H, W, C]`."""

@@ -2,6 +2,7 @@
 
 import sys
 import time
+from typing import TextIO
 
 from absl import logging
 
@@ -19,7 +20,7 @@ class Progress:
         stream: Where to draw; the default is standard error.
     """
 
-    def __init__(self, what: str, total: int | None, enabled: bool = True, stream=None):
+    def __init__(self, what: str, total: int | None, enabled: bool = True, stream: TextIO | None = None):
         self.what, self.total, self.done = what, total, 0
         self._stream = stream or sys.stderr
         self._enabled = enabled

@@ -10,7 +10,7 @@ from keras_vit import _checks
 from keras_vit.inspection import _layer_walk, token_layout
 from keras_vit.layers import EncoderBlock, MAPHead
 
-_FUSIONS = {"mean": np.mean, "max": np.max, "min": np.min}
+_FUSIONS: dict[str, Callable[..., np.ndarray]] = {"mean": np.mean, "max": np.max, "min": np.min}
 
 
 class AttentionMaps(dict):
@@ -178,8 +178,8 @@ def attention_rollout(
     layers = list(layers.values() if hasattr(layers, "values") else layers)
     if not layers:
         raise ValueError("attention_rollout needs the maps of at least one layer. Received: none.")
-    rollout = None
-    for weights in layers:
+    rollout = rollout_step(None, layers[0], head_fusion, discard_ratio, residual)
+    for weights in layers[1:]:
         rollout = rollout_step(rollout, weights, head_fusion, discard_ratio, residual)
     return rollout.astype(np.float32)
 
@@ -206,7 +206,7 @@ def rollout_step(
     fused = _discard(fused, discard_ratio)
     if residual:
         fused = fused + np.eye(fused.shape[-1])
-    fused = _normalise(fused)
+    fused = _normalize(fused)
     return fused if rollout is None else fused @ rollout  # [B, N, N]
 
 
@@ -221,7 +221,7 @@ def _discard(weights: np.ndarray, ratio: float) -> np.ndarray:
     return flat.reshape(weights.shape)
 
 
-def _normalise(weights: np.ndarray) -> np.ndarray:
+def _normalize(weights: np.ndarray) -> np.ndarray:
     """Divides each row by its sum; a row of zeros stays."""
     total = weights.sum(axis=-1, keepdims=True)
     return weights / np.where(total > 0, total, 1.0)

@@ -60,7 +60,7 @@ def attention_distance(
     try:
         for batch in _layer_walk.batches(images, batch_size):
             batch = _layer_walk.check_images(model, batch)
-            sums = []
+            sums: list[np.ndarray] = []
 
             def reduce(layer, weights, recorder, sums=sums, size=batch.shape[1:3]):
                 if isinstance(layer, EncoderBlock):

@@ -1,6 +1,6 @@
 """Features of every block, and their similarity between two models."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import keras
@@ -129,7 +129,9 @@ def layer_similarity(
     """
     _checks.positive_int("batch_size", batch_size, minimum=_SMALLEST_BATCH)
     if other_images is None:
-        pairs = ((batch, batch) for batch in _layer_walk.batches(images, batch_size))
+        pairs: Iterator[tuple[np.ndarray, np.ndarray]] = (
+            (batch, batch) for batch in _layer_walk.batches(images, batch_size)
+        )
     else:
         pairs = zip(_layer_walk.batches(images, batch_size), _layer_walk.batches(other_images, batch_size), strict=True)
     totals: list[np.ndarray] | None = None

@@ -143,17 +143,20 @@ def _cards(
     model: keras.Model | None,
 ) -> tuple[list[page.ImageCard], list[page.View]]:
     """Return the images with their predictions and maps, and the kinds of maps."""
-    cards, views = [], []
+    cards: list[page.ImageCard] = []
+    views: list[page.View] = []
     for example in examples:
-        predictions, best = [], None
+        predictions: list[tuple[str, float]] = []
+        best: int | None = None
         if predict is not None:
             probabilities = np.asarray(predict(example.image[None]))[0]
             order = np.argsort(-probabilities, kind="stable")[:_TOP].tolist()
-            predictions, best = [(str(class_names[index]), float(probabilities[index])) for index in order], order[0]
+            predictions = [(str(class_names[index]), float(probabilities[index])) for index in order]
+            best = order[0]
         maps: dict[str, np.ndarray] = {}
         if model is not None:
             maps, views = _attention_maps(model, example, best)
-        elif predict is not None:
+        elif predict is not None and best is not None:
             maps, views = _prediction_maps(predict, example, best)
         truth, correct = _truth(example.label, best, class_names)
         cards.append(page.ImageCard(example.name, example.pixels, example.box, predictions, maps, truth, correct))
@@ -166,7 +169,7 @@ def _truth(label: Any, best: int | None, class_names: Sequence[str]) -> tuple[st
         return None, None
     if np.ndim(label) == 0:
         return str(class_names[int(label)]), None if best is None else int(label) == best
-    names = ", ".join(str(class_names[index]) for index in np.flatnonzero(label))
+    names = ", ".join(str(class_names[index]) for index in np.flatnonzero(label).tolist())
     return names or "none", None if best is None else bool(label[best])
 
 
@@ -259,7 +262,9 @@ def _draw_overlays(figures: _Figures, cards: Sequence[page.ImageCard], views: Se
     images = [card.pixels for card in shown]
     figures.save("overlays", plots.attention_overlays(images, rows, titles, [card.box for card in shown]))
     layered = next((view for view in views if view.key == "layers"), None)
-    for number, card in enumerate(shown if layered else ()):
+    if layered is None:
+        return
+    for number, card in enumerate(shown):
         grids = {name: grid[0] for name, grid in zip(layered.frames, card.maps["layers"], strict=True)}
         figures.save(f"layers_{number}", plots.attention_panels(card.pixels, grids, card.box, card.name))
 

@@ -43,7 +43,8 @@ def stream_attention(
     names: list[str] = []
     rows: list[np.ndarray] = []  # [H, prefix + 1, N]: each prefix token's row, and the mean of the patches'
     rollouts: list[np.ndarray] = []  # [prefix + 1, N]
-    rollout, probe = None, None
+    rollout: np.ndarray | None = None
+    probe: np.ndarray | None = None
 
     def summary(matrix: np.ndarray, prefix: int) -> np.ndarray:
         patches = matrix[..., prefix:, :].mean(axis=-2, keepdims=True)
@@ -68,7 +69,7 @@ def stream_attention(
     followed = [row[read].mean(axis=0) for row in rollouts]  # [N] each
     if probe is not None:
         layers.append(probe)
-        followed.append(probe.mean(axis=0) @ rollout[0])
+        followed.append(probe.mean(axis=0) @ np.asarray(rollout)[0])
     return AttentionSummary(
         tuple(names),
         layout.to_grid(np.stack(_same_heads(layers))).astype(np.float32),

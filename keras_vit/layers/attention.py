@@ -1,6 +1,5 @@
 """Multi-head scaled dot-product attention."""
 
-import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -12,6 +11,7 @@ from keras_vit.layers import kernels
 from keras_vit.layers.composite import CompositeLayer
 from keras_vit.layers.dropout import Dropout
 from keras_vit.layers.kernels import chunked_attention
+from keras_vit.layers.types import Shape
 
 
 def attention(
@@ -35,7 +35,7 @@ def attention(
     Returns:
         Tensor `[B, N, H, K]`.
     """
-    if chunked_attention.applies(query, chunk_size):
+    if chunk_size is not None and chunked_attention.applies(query, chunk_size):
         return chunked_attention.attend(query, key, value, chunk_size)
     weights = attention_weights(query, key, bias)
     return ops.einsum("bhnm,bmhk->bnhk", weights if dropout is None else dropout(weights), value)
@@ -96,7 +96,7 @@ class SelfAttention(CompositeLayer):
         use_bias: bool = True,
         relative_positions: int | None = None,
         chunk_size: int | None = None,
-        **kwargs,
+        **kwargs: Any,
     ):
         super().__init__(**kwargs)
         self.num_heads = _checks.positive_int("num_heads", num_heads)
@@ -113,7 +113,7 @@ class SelfAttention(CompositeLayer):
                     "Leave `chunk_size` at None."
                 )
 
-    def build(self, x_shape, context_shape=None):
+    def build(self, x_shape: Shape, context_shape: Shape | None = None) -> None:
         hidden_size = x_shape[-1]
         _checks.divisible("hidden_size", hidden_size, "num_heads", self.num_heads)
         self.head_size = hidden_size // self.num_heads
@@ -148,10 +148,10 @@ class SelfAttention(CompositeLayer):
         self.dropout.build(None)
         super().build(x_shape)
 
-    def call(self, x, context=None, training=False):
+    def call(self, x: Any, context: Any = None, training: bool = False) -> Any:
         query, key, value = self._project(x, context)  # [B, N, H, K], [B, M, H, K], [B, M, H, K]
         query = query * ops.cast(self.head_size**-0.5, query.dtype)
-        drop = functools.partial(self.dropout, training=training) if self.dropout_rate else None
+        drop = (lambda weights: self.dropout(weights, training=training)) if self.dropout_rate else None
         y = kernels.select(attention)(query, key, value, self._relative_logits(query), drop, self.chunk_size)
         return self.out(y)  # [B, N, D]
 
@@ -181,10 +181,10 @@ class SelfAttention(CompositeLayer):
         flat = ops.pad(flat, ((0, 0), (0, 0), (0, length - 1)))
         return ops.reshape(flat, (-1, heads, length + 1, 2 * length - 1))[:, :, :length, length - 1 :]  # [B, H, N, N]
 
-    def compute_output_shape(self, x_shape, context_shape=None):
+    def compute_output_shape(self, x_shape: Shape, context_shape: Shape | None = None) -> Shape:
         return x_shape
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         return {
             **super().get_config(),
             "num_heads": self.num_heads,

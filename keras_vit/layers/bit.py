@@ -1,5 +1,7 @@
 """Pre-activation ResNet of BiT: root block, units and stages."""
 
+from typing import Any
+
 import keras
 from keras import ops
 
@@ -7,8 +9,9 @@ from keras_vit import _checks
 from keras_vit.layers.composite import CompositeLayer
 from keras_vit.layers.normalization import GroupNorm
 from keras_vit.layers.resnet import StdConv2D, _Stage, strided_shape
+from keras_vit.layers.types import Shape
 
-_CONV = {"padding": "valid", "epsilon": 1e-10, "epsilon_inside": True}
+_CONV: dict[str, Any] = {"padding": "valid", "epsilon": 1e-10, "epsilon_inside": True}
 _NORM_EPSILON = 1e-5
 
 
@@ -42,17 +45,17 @@ class BiTRoot(CompositeLayer):
     (1, 8, 8, 32)
     """
 
-    def __init__(self, filters: int, pool_padding: str = "infinity", **kwargs):
+    def __init__(self, filters: int, pool_padding: str = "infinity", **kwargs: Any):
         super().__init__(**kwargs)
         self.filters = _checks.positive_int("filters", filters)
         self.pool_padding = _checks.choice("pool_padding", pool_padding, ("infinity", "zeros", "edge"))
 
-    def build(self, input_shape):
+    def build(self, input_shape: Shape) -> None:
         self.conv_root = StdConv2D(self.filters, 7, 2, dtype=self.dtype_policy, name="conv_root", **_CONV)
         self.conv_root.build(_padded(input_shape, 3))
         super().build(input_shape)
 
-    def call(self, x):
+    def call(self, x: Any) -> Any:
         x = self.conv_root(_pad(x, 3))
         if self.pool_padding == "edge":
             x = ops.pad(x, ((0, 0), (1, 1), (1, 1), (0, 0)), mode="symmetric")
@@ -60,10 +63,10 @@ class BiTRoot(CompositeLayer):
             x = _pad(x, 1, float("-inf") if self.pool_padding == "infinity" else 0.0)
         return ops.max_pool(x, 3, strides=2, padding="valid", data_format="channels_last")
 
-    def compute_output_shape(self, input_shape):
+    def compute_output_shape(self, input_shape: Shape) -> Shape:
         return strided_shape(input_shape, (4, 4), self.filters)
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         return {**super().get_config(), "filters": self.filters, "pool_padding": self.pool_padding}
 
 
@@ -86,12 +89,14 @@ class BiTUnit(CompositeLayer):
     (1, 4, 4, 128)
     """
 
-    def __init__(self, features: int, strides: int | tuple[int, int] = 1, **kwargs):
+    is_block = True  # one layer deeper for rates that fall from the head down
+
+    def __init__(self, features: int, strides: int | tuple[int, int] = 1, **kwargs: Any):
         super().__init__(**kwargs)
         self.features = _checks.positive_int("features", features)
         self.strides = _checks.size_pair("strides", strides)
 
-    def build(self, input_shape):
+    def build(self, input_shape: Shape) -> None:
         shape, out = tuple(input_shape), self.features * 4
 
         def conv(name, filters, kernel_size, shape, strides=1):
@@ -115,7 +120,7 @@ class BiTUnit(CompositeLayer):
         self.conv3, _ = conv("conv3", out, 1, shape)
         super().build(input_shape)
 
-    def call(self, x):
+    def call(self, x: Any) -> Any:
         y = ops.relu(self.gn1(x))
         shortcut = self.conv_proj(y) if self.needs_projection else x
         y = self.conv1(y)
@@ -123,10 +128,10 @@ class BiTUnit(CompositeLayer):
         y = self.conv3(ops.relu(self.gn3(y)))
         return shortcut + y
 
-    def compute_output_shape(self, input_shape):
+    def compute_output_shape(self, input_shape: Shape) -> Shape:
         return strided_shape(input_shape, self.strides, self.features * 4)
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         return {**super().get_config(), "features": self.features, "strides": self.strides}
 
 

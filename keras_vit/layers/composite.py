@@ -17,12 +17,12 @@ class CompositeLayer(keras.layers.Layer):
         **kwargs: Arguments of `keras.layers.Layer`.
     """
 
-    def __init__(self, sublayers: dict[str, Any] | None = None, **kwargs):
+    def __init__(self, sublayers: dict[str, Any] | None = None, **kwargs: Any):
         super().__init__(**kwargs)
         self._loaded_changes = {} if sublayers is None else sublayers
-        self._replaced = set()
+        self._replaced: set[str] = set()
 
-    def build(self, *shapes):
+    def build(self, *args: Any, **kwargs: Any) -> None:
         """Finish building: subclasses call this when all sublayers are built."""
         if not self.trainable:
             for layer in _sublayers(self).values():
@@ -43,7 +43,7 @@ class CompositeLayer(keras.layers.Layer):
         else:
             super().__setattr__(name, value)
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         config = super().get_config()
         changes = find_changes(self).get("sublayers")
         return {**config, "sublayers": changes} if changes else config

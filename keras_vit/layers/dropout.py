@@ -1,9 +1,12 @@
 """Dropout whose draw can be replayed, for rematerialization."""
 
+from typing import Any
+
 import keras
 
 from keras_vit import _checks
 from keras_vit.layers.remat import ReplayableSeedGenerator
+from keras_vit.layers.types import Shape
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
@@ -28,23 +31,23 @@ class Dropout(keras.layers.Layer):
     [1.0, 1.0, 1.0]
     """
 
-    def __init__(self, rate: float, seed: int | None = None, **kwargs):
+    def __init__(self, rate: float, seed: int | None = None, **kwargs: Any):
         super().__init__(**kwargs)
         self.rate = _checks.rate("rate", rate)
         self.seed = seed
         if self.rate > 0:
             self.seed_generator = ReplayableSeedGenerator(seed)
 
-    def build(self, input_shape):
+    def build(self, input_shape: Shape | None) -> None:
         super().build(input_shape)
 
-    def call(self, x, training=False):
+    def call(self, x: Any, training: bool = False) -> Any:
         if not training or self.rate == 0:
             return x
         return keras.random.dropout(x, self.rate, seed=self.seed_generator)
 
-    def compute_output_shape(self, input_shape):
+    def compute_output_shape(self, input_shape: Shape) -> Shape:
         return input_shape
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         return {**super().get_config(), "rate": self.rate, "seed": self.seed}

@@ -1,5 +1,7 @@
 """Block of the transformer's encoder."""
 
+from typing import Any
+
 import keras
 from keras import ops
 
@@ -11,6 +13,7 @@ from keras_vit.layers.mlp import MlpBlock
 from keras_vit.layers.normalization import LayerNorm
 from keras_vit.layers.remat import rematerializable
 from keras_vit.layers.stochastic_depth import StochasticDepth
+from keras_vit.layers.types import Shape
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
@@ -30,23 +33,23 @@ class LayerScale(keras.layers.Layer):
     [[0.5, 0.5]]
     """
 
-    def __init__(self, initial_value: float = 1e-5, **kwargs):
+    def __init__(self, initial_value: float = 1e-5, **kwargs: Any):
         super().__init__(**kwargs)
         self.initial_value = float(initial_value)
 
-    def build(self, input_shape):
+    def build(self, input_shape: Shape) -> None:
         self.gamma = self.add_weight(
             name="gamma", shape=(input_shape[-1],), initializer=keras.initializers.Constant(self.initial_value)
         )
         super().build(input_shape)
 
-    def call(self, x):
+    def call(self, x: Any) -> Any:
         return x * ops.cast(self.gamma, x.dtype)
 
-    def compute_output_shape(self, input_shape):
+    def compute_output_shape(self, input_shape: Shape) -> Shape:
         return input_shape
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         return {**super().get_config(), "initial_value": self.initial_value}
 
 
@@ -85,6 +88,8 @@ class EncoderBlock(CompositeLayer):
     ((1, 5, 8), (1, 1, 8))
     """
 
+    is_block = True  # one layer deeper for rates that fall from the head down
+
     def __init__(
         self,
         num_heads: int,
@@ -99,7 +104,7 @@ class EncoderBlock(CompositeLayer):
         relative_positions: int | None = None,
         remat: bool = False,
         attention_chunk_size: int | None = None,
-        **kwargs,
+        **kwargs: Any,
     ):
         super().__init__(**kwargs)
         self.num_heads = _checks.positive_int("num_heads", num_heads)
@@ -116,7 +121,7 @@ class EncoderBlock(CompositeLayer):
         self.attention_chunk_size = attention_chunk_size
         self.input_spec = keras.layers.InputSpec(ndim=3)
 
-    def build(self, input_shape):
+    def build(self, input_shape: Shape) -> None:
         _checks.divisible("hidden_size", input_shape[-1], "num_heads", self.num_heads)
         shared = {"dtype": self.dtype_policy}
         self.norm_0 = LayerNorm(self.layer_norm_epsilon, name="LayerNorm_0", **shared)
@@ -149,7 +154,7 @@ class EncoderBlock(CompositeLayer):
         return LayerScale(self.layer_scale, dtype=self.dtype_policy, name=name)
 
     @rematerializable
-    def call(self, x, num_outputs=None, training=False):
+    def call(self, x: Any, num_outputs: int | None = None, training: bool = False) -> Any:
         y = self.norm_0(x)  # [B, M, D]
         x, queries = (t if num_outputs is None else t[:, :num_outputs] for t in (x, y))  # [B, N, D]
         y = self.attention(queries, context=y, training=training)
@@ -159,17 +164,17 @@ class EncoderBlock(CompositeLayer):
         y = self.mlp(self.norm_1(x), training=training)
         return x + self.drop_path_1(self.scale_1(y), training=training)  # [B, N, D]
 
-    def scores(self, x):
+    def scores(self, x: Any) -> Any:
         """Return the attention weights of the block, `[B, H, M, M]`, for its input `[B, M, D]`."""
         if not self.built:
             self.build(x.shape)
         return self.attention.scores(self.norm_0(x))
 
-    def compute_output_spec(self, x, num_outputs=None, training=False):
+    def compute_output_spec(self, x: Any, num_outputs: int | None = None, training: bool = False) -> keras.KerasTensor:
         length = x.shape[1] if num_outputs is None else num_outputs
         return keras.KerasTensor((x.shape[0], length, x.shape[2]), dtype=self.compute_dtype)
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         names = (
             "num_heads",
             "mlp_dim",

@@ -10,6 +10,7 @@ from keras_vit import _checks
 from keras_vit.layers import kernels
 from keras_vit.layers.composite import CompositeLayer
 from keras_vit.layers.dropout import Dropout
+from keras_vit.layers.types import Shape
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
@@ -80,14 +81,14 @@ class MlpBlock(CompositeLayer):
     (2, 5, 8)
     """
 
-    def __init__(self, mlp_dim: int, dropout_rate: float = 0.0, activation: str = "gelu_tanh", **kwargs):
+    def __init__(self, mlp_dim: int, dropout_rate: float = 0.0, activation: str = "gelu_tanh", **kwargs: Any):
         super().__init__(**kwargs)
         self.mlp_dim = _checks.positive_int("mlp_dim", mlp_dim)
         self.dropout_rate = _checks.rate("dropout_rate", dropout_rate)
         self.activation = activation
         self._activation = get_activation(activation)
 
-    def build(self, input_shape):
+    def build(self, input_shape: Shape) -> None:
         self.dense_0 = self._dense(self.mlp_dim, "Dense_0")
         self.dense_0.build(input_shape)
         self.dropout_0 = Dropout(self.dropout_rate, dtype=self.dtype_policy, name="Dropout_0")
@@ -107,16 +108,16 @@ class MlpBlock(CompositeLayer):
             name=name,
         )
 
-    def call(self, x, training=False):
+    def call(self, x: Any, training: bool = False) -> Any:
         y = self.dense_0(kernels.as_rows(x, training))  # [B, N, mlp_dim] or [B*N, mlp_dim]
         y = self.dropout_0(kernels.select(self._activation)(y), training=training)
         y = self.dropout_1(self.dense_1(y), training=training)
         return ops.reshape(y, ops.shape(x))  # [B, N, D]
 
-    def compute_output_shape(self, input_shape):
+    def compute_output_shape(self, input_shape: Shape) -> Shape:
         return input_shape
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         return {
             **super().get_config(),
             "mlp_dim": self.mlp_dim,

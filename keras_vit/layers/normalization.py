@@ -9,6 +9,7 @@ from keras_vit import _checks
 from keras_vit.layers import kernels
 from keras_vit.layers.kernels.norm import group_moments
 from keras_vit.layers.kernels.precision import at_least_float32, moments
+from keras_vit.layers.types import Shape
 
 
 def layer_norm(x: Any, scale: Any, bias: Any, epsilon: float) -> Any:
@@ -27,22 +28,22 @@ def group_norm(x: Any, scale: Any, bias: Any, groups: int, epsilon: float) -> An
 class _Normalization(keras.layers.Layer):
     """Scale and bias of the last axis, kept in the variable dtype."""
 
-    def __init__(self, epsilon, scale_initializer="ones", **kwargs):
+    def __init__(self, epsilon, scale_initializer="ones", **kwargs: Any):
         super().__init__(**kwargs)
         self.epsilon = float(epsilon)
         self.scale_initializer = keras.initializers.get(scale_initializer)
 
-    def build(self, input_shape):
+    def build(self, input_shape: Shape) -> None:
         width = input_shape[-1]
         # autocast=False: under mixed precision the affine step stays in float32 as well.
         self.scale = self.add_weight(name="scale", shape=(width,), initializer=self.scale_initializer, autocast=False)
         self.bias = self.add_weight(name="bias", shape=(width,), initializer="zeros", autocast=False)
         super().build(input_shape)
 
-    def compute_output_shape(self, input_shape):
+    def compute_output_shape(self, input_shape: Shape) -> Shape:
         return input_shape
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         return {
             **super().get_config(),
             "epsilon": self.epsilon,
@@ -75,10 +76,10 @@ class LayerNorm(_Normalization):
     [[-1.0, 1.0]]
     """
 
-    def __init__(self, epsilon: float = 1e-6, scale_initializer: Any = "ones", **kwargs):
+    def __init__(self, epsilon: float = 1e-6, scale_initializer: Any = "ones", **kwargs: Any):
         super().__init__(epsilon, scale_initializer, **kwargs)
 
-    def call(self, x):
+    def call(self, x: Any) -> Any:
         scale, bias = at_least_float32(self.scale), at_least_float32(self.bias)
         return kernels.select(layer_norm)(ops.cast(x, self.compute_dtype), scale, bias, self.epsilon)
 
@@ -108,17 +109,17 @@ class GroupNorm(_Normalization):
     (1, 4, 4, 8)
     """
 
-    def __init__(self, groups: int = 32, epsilon: float = 1e-6, scale_initializer: Any = "ones", **kwargs):
+    def __init__(self, groups: int = 32, epsilon: float = 1e-6, scale_initializer: Any = "ones", **kwargs: Any):
         super().__init__(epsilon, scale_initializer, **kwargs)
         self.groups = _checks.positive_int("groups", groups)
 
-    def build(self, input_shape):
+    def build(self, input_shape: Shape) -> None:
         _checks.divisible("channels", input_shape[-1], "groups", self.groups)
         super().build(input_shape)
 
-    def call(self, x):
+    def call(self, x: Any) -> Any:
         scale, bias = at_least_float32(self.scale), at_least_float32(self.bias)
         return kernels.select(group_norm)(ops.cast(x, self.compute_dtype), scale, bias, self.groups, self.epsilon)
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         return {**super().get_config(), "groups": self.groups}

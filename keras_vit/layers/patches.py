@@ -6,6 +6,7 @@ import keras
 from keras import ops
 
 from keras_vit import _checks
+from keras_vit.layers.types import Shape
 
 
 def flatten_grid(grid: Any) -> Any:
@@ -47,13 +48,15 @@ class PatchEncoder(keras.layers.Layer):
     (1, 4, 16)
     """
 
+    is_embedding = True  # among the first layers for rates that fall from the head down
+
     def __init__(
         self,
         patch_size: int | tuple[int, int],
         hidden_size: int,
         flatten: bool = True,
         use_bias: bool = True,
-        **kwargs,
+        **kwargs: Any,
     ):
         super().__init__(**kwargs)
         self.patch_size = _checks.size_pair("patch_size", patch_size)
@@ -62,7 +65,7 @@ class PatchEncoder(keras.layers.Layer):
         self.use_bias = use_bias
         self.input_spec = keras.layers.InputSpec(ndim=4)
 
-    def build(self, input_shape):
+    def build(self, input_shape: Shape) -> None:
         self._check_size(input_shape)
         if input_shape[-1] is None:
             raise ValueError(
@@ -86,7 +89,7 @@ class PatchEncoder(keras.layers.Layer):
                     f"Received: (height, width)=({height}, {width}). Resize or crop the image to a multiple."
                 )
 
-    def call(self, images):
+    def call(self, images: Any) -> Any:
         self._check_size(images.shape)
         # [B, height, width, C] -> [B, h, w, D]
         x = ops.conv(images, self.kernel, strides=self.patch_size, padding="valid", data_format="channels_last")
@@ -94,18 +97,18 @@ class PatchEncoder(keras.layers.Layer):
             x = x + self.bias
         return flatten_grid(x) if self.flatten else x
 
-    def compute_output_shape(self, input_shape):
+    def compute_output_shape(self, input_shape: Shape) -> Shape:
         self._check_size(input_shape)
         batch, height, width, _ = input_shape
-        grid = tuple(
+        rows, columns = (
             None if size is None else size // patch
             for size, patch in zip((height, width), self.patch_size, strict=True)
         )
         if not self.flatten:
-            return (batch, *grid, self.hidden_size)
-        return (batch, None if None in grid else grid[0] * grid[1], self.hidden_size)
+            return (batch, rows, columns, self.hidden_size)
+        return (batch, None if rows is None or columns is None else rows * columns, self.hidden_size)
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         return {
             **super().get_config(),
             "patch_size": self.patch_size,
@@ -125,12 +128,12 @@ class FlattenGrid(keras.layers.Layer):
     (1, 6, 8)
     """
 
-    def call(self, grid):
+    def call(self, grid: Any) -> Any:
         return flatten_grid(grid)
 
-    def compute_output_shape(self, input_shape):
+    def compute_output_shape(self, input_shape: Shape) -> Shape:
         batch, height, width, hidden_size = input_shape
         return (batch, None if height is None or width is None else height * width, hidden_size)
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         return super().get_config()

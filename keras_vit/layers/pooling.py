@@ -1,5 +1,7 @@
 """Pooling layers, from the tokens `[B, N, D]` to one vector per image `[B, D]`."""
 
+from typing import Any
+
 import keras
 from keras import ops
 
@@ -8,6 +10,7 @@ from keras_vit.layers.attention import SelfAttention
 from keras_vit.layers.composite import CompositeLayer
 from keras_vit.layers.mlp import MlpBlock
 from keras_vit.layers.normalization import LayerNorm
+from keras_vit.layers.types import Shape
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
@@ -24,17 +27,17 @@ class TokenPooling(keras.layers.Layer):
     (3, 8)
     """
 
-    def __init__(self, index: int = 0, **kwargs):
+    def __init__(self, index: int = 0, **kwargs: Any):
         super().__init__(**kwargs)
         self.index = _checks.positive_int("index", index, minimum=0)
 
-    def call(self, x):
+    def call(self, x: Any) -> Any:
         return x[:, self.index]
 
-    def compute_output_shape(self, input_shape):
+    def compute_output_shape(self, input_shape: Shape) -> Shape:
         return (input_shape[0], input_shape[-1])
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         return {**super().get_config(), "index": self.index}
 
 
@@ -52,17 +55,17 @@ class PatchMeanPooling(keras.layers.Layer):
     (3, 8)
     """
 
-    def __init__(self, num_prefix_tokens: int = 0, **kwargs):
+    def __init__(self, num_prefix_tokens: int = 0, **kwargs: Any):
         super().__init__(**kwargs)
         self.num_prefix_tokens = _checks.positive_int("num_prefix_tokens", num_prefix_tokens, minimum=0)
 
-    def call(self, x):
+    def call(self, x: Any) -> Any:
         return ops.mean(x[:, self.num_prefix_tokens :] if self.num_prefix_tokens else x, axis=1)
 
-    def compute_output_shape(self, input_shape):
+    def compute_output_shape(self, input_shape: Shape) -> Shape:
         return (input_shape[0], input_shape[-1])
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         return {**super().get_config(), "num_prefix_tokens": self.num_prefix_tokens}
 
 
@@ -96,7 +99,7 @@ class MAPHead(CompositeLayer):
         mlp_dim: int,
         activation: str = "gelu_tanh",
         layer_norm_epsilon: float = 1e-6,
-        **kwargs,
+        **kwargs: Any,
     ):
         super().__init__(**kwargs)
         self.num_heads = _checks.positive_int("num_heads", num_heads)
@@ -104,7 +107,7 @@ class MAPHead(CompositeLayer):
         self.activation = activation
         self.layer_norm_epsilon = float(layer_norm_epsilon)
 
-    def build(self, input_shape):
+    def build(self, input_shape: Shape) -> None:
         batch, _, hidden_size = input_shape
         pooled_shape = (batch, 1, hidden_size)
         self.probe = self.add_weight(name="probe", shape=(1, 1, hidden_size), initializer="glorot_uniform")
@@ -116,12 +119,12 @@ class MAPHead(CompositeLayer):
             child.build(pooled_shape)
         super().build(input_shape)
 
-    def call(self, x):
+    def call(self, x: Any) -> Any:
         pooled = self.attention(self._probe(x), context=x)  # [B, 1, D]
         pooled = pooled + self.mlp(self.norm(pooled))
         return ops.squeeze(pooled, axis=1)  # [B, D]
 
-    def scores(self, x):
+    def scores(self, x: Any) -> Any:
         """Return the attention weights of the probe, `[B, H, 1, N]`, for the tokens `[B, N, D]`."""
         if not self.built:
             self.build(x.shape)
@@ -131,10 +134,10 @@ class MAPHead(CompositeLayer):
         probe = ops.cast(self.probe, x.dtype)
         return ops.broadcast_to(probe, (ops.shape(x)[0], 1, x.shape[-1]))  # [B, 1, D]
 
-    def compute_output_shape(self, input_shape):
+    def compute_output_shape(self, input_shape: Shape) -> Shape:
         return (input_shape[0], input_shape[-1])
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         return {
             **super().get_config(),
             "num_heads": self.num_heads,

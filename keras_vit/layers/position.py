@@ -7,6 +7,7 @@ import numpy as np
 from keras import ops
 
 from keras_vit import _checks
+from keras_vit.layers.types import Shape
 
 KINDS = ("learned", "learned2d", "sincos2d")
 
@@ -114,6 +115,8 @@ class AddPositionEmbs(keras.layers.Layer):
     (1, 7, 8)
     """
 
+    is_embedding = True  # among the first layers for rates that fall from the head down
+
     def __init__(
         self,
         grid: int | tuple[int, int] | None = None,
@@ -121,7 +124,7 @@ class AddPositionEmbs(keras.layers.Layer):
         num_prefix_tokens: int = 0,
         num_registers: int = 0,
         stddev: float = 0.02,
-        **kwargs,
+        **kwargs: Any,
     ):
         super().__init__(**kwargs)
         self.grid = None if grid is None else _checks.size_pair("grid", grid)
@@ -131,7 +134,7 @@ class AddPositionEmbs(keras.layers.Layer):
         self.stddev = float(stddev)
         self.input_spec = keras.layers.InputSpec(ndim=3)
 
-    def build(self, x_shape, patches_shape=None):
+    def build(self, x_shape: Shape, patches_shape: Shape | None = None) -> None:
         _, length, hidden_size = x_shape
         self._table_grid = self.grid or self._square_grid(length)
         height, width = self._table_grid
@@ -176,7 +179,7 @@ class AddPositionEmbs(keras.layers.Layer):
             )
         return size, size
 
-    def call(self, x, patches=None):
+    def call(self, x: Any, patches: Any = None) -> Any:
         prefix, grid = self._tables()
         hidden_size = grid.shape[-1]
         if patches is not None:
@@ -227,10 +230,10 @@ class AddPositionEmbs(keras.layers.Layer):
         rows = ops.broadcast_to(rows, (1, height, width, half))
         return ops.concatenate([columns, rows], axis=-1)
 
-    def compute_output_shape(self, x_shape, patches_shape=None):
+    def compute_output_shape(self, x_shape: Shape, patches_shape: Shape | None = None) -> Shape:
         return x_shape
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         return {
             **super().get_config(),
             "grid": self.grid,

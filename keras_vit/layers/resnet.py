@@ -9,6 +9,7 @@ from keras import ops
 from keras_vit import _checks
 from keras_vit.layers.composite import CompositeLayer
 from keras_vit.layers.normalization import GroupNorm
+from keras_vit.layers.types import Shape
 
 
 def strided_shape(shape: Sequence[int | None], strides: tuple[int, int], filters: int) -> tuple[int | None, ...]:
@@ -52,7 +53,7 @@ class StdConv2D(keras.layers.Layer):
         padding: str = "same",
         epsilon: float = 1e-5,
         epsilon_inside: bool = False,
-        **kwargs,
+        **kwargs: Any,
     ):
         super().__init__(**kwargs)
         self.filters = _checks.positive_int("filters", filters)
@@ -63,7 +64,7 @@ class StdConv2D(keras.layers.Layer):
         self.epsilon_inside = epsilon_inside
         self.input_spec = keras.layers.InputSpec(ndim=4)
 
-    def build(self, input_shape):
+    def build(self, input_shape: Shape) -> None:
         # autocast=False: the kernel's statistics are taken in float32 under every policy.
         self.kernel = self.add_weight(
             name="kernel",
@@ -82,17 +83,17 @@ class StdConv2D(keras.layers.Layer):
             return centered * ops.rsqrt(variance + self.epsilon)
         return centered / (ops.sqrt(variance) + self.epsilon)
 
-    def call(self, x):
+    def call(self, x: Any) -> Any:
         kernel = ops.cast(self.standardized_kernel(), self.compute_dtype)
         return ops.conv(x, kernel, strides=self.strides, padding=self.padding, data_format="channels_last")
 
-    def compute_output_shape(self, input_shape):
+    def compute_output_shape(self, input_shape: Shape) -> Shape:
         batch, *spatial, channels = input_shape
         if self.padding == "valid":
             spatial = [None if s is None else s - k + 1 for s, k in zip(spatial, self.kernel_size, strict=True)]
         return strided_shape((batch, *spatial, channels), self.strides, self.filters)
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         return {
             **super().get_config(),
             "filters": self.filters,
@@ -139,12 +140,14 @@ class BottleneckUnit(CompositeLayer):
     (1, 4, 4, 128)
     """
 
+    is_block = True  # one layer deeper for rates that fall from the head down
+
     def __init__(
         self,
         features: int,
         strides: int | tuple[int, int] = 1,
         resnet_numerics: str = "reference",
-        **kwargs,
+        **kwargs: Any,
     ):
         super().__init__(**kwargs)
         self.features = _checks.positive_int("features", features)
@@ -152,7 +155,7 @@ class BottleneckUnit(CompositeLayer):
         self.resnet_numerics = resnet_numerics
         numerics(resnet_numerics)
 
-    def build(self, input_shape):
+    def build(self, input_shape: Shape) -> None:
         conv_arguments, norm_arguments = numerics(self.resnet_numerics)
         shape, out = tuple(input_shape), self.features * 4
 
@@ -178,17 +181,17 @@ class BottleneckUnit(CompositeLayer):
         self.gn3 = norm("gn3", shape, scale_initializer="zeros")  # the unit starts as its shortcut
         super().build(input_shape)
 
-    def call(self, x):
+    def call(self, x: Any) -> Any:
         shortcut = self.gn_proj(self.conv_proj(x)) if self.needs_projection else x
         y = ops.relu(self.gn1(self.conv1(x)))
         y = ops.relu(self.gn2(self.conv2(y)))
         y = self.gn3(self.conv3(y))
         return ops.relu(shortcut + y)
 
-    def compute_output_shape(self, input_shape):
+    def compute_output_shape(self, input_shape: Shape) -> Shape:
         return strided_shape(input_shape, self.strides, self.features * 4)
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         return {
             **super().get_config(),
             "features": self.features,
@@ -200,7 +203,7 @@ class BottleneckUnit(CompositeLayer):
 class _Stage(CompositeLayer):
     """Sequence of units of one resolution; the first may have a stride."""
 
-    def __init__(self, num_units: int, features: int, strides: int | tuple[int, int] = 1, **kwargs):
+    def __init__(self, num_units: int, features: int, strides: int | tuple[int, int] = 1, **kwargs: Any):
         super().__init__(**kwargs)
         self.num_units = _checks.positive_int("num_units", num_units)
         self.features = _checks.positive_int("features", features)
@@ -209,7 +212,7 @@ class _Stage(CompositeLayer):
     def _make_unit(self, index, strides):
         raise NotImplementedError
 
-    def build(self, input_shape):
+    def build(self, input_shape: Shape) -> None:
         self.units = []
         shape = tuple(input_shape)
         for index in range(self.num_units):
@@ -219,15 +222,15 @@ class _Stage(CompositeLayer):
             self.units.append(unit)
         super().build(input_shape)
 
-    def call(self, x):
+    def call(self, x: Any) -> Any:
         for unit in self.units:
             x = unit(x)
         return x
 
-    def compute_output_shape(self, input_shape):
+    def compute_output_shape(self, input_shape: Shape) -> Shape:
         return strided_shape(input_shape, self.strides, self.features * 4)
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         return {
             **super().get_config(),
             "num_units": self.num_units,
@@ -259,7 +262,7 @@ class ResNetStage(_Stage):
         features: int,
         strides: int | tuple[int, int] = 1,
         resnet_numerics: str = "reference",
-        **kwargs,
+        **kwargs: Any,
     ):
         super().__init__(num_units, features, strides, **kwargs)
         self.resnet_numerics = resnet_numerics
@@ -269,5 +272,5 @@ class ResNetStage(_Stage):
             self.features, strides, self.resnet_numerics, dtype=self.dtype_policy, name=f"unit{index}"
         )
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         return {**super().get_config(), "resnet_numerics": self.resnet_numerics}

@@ -1,5 +1,7 @@
 """Stochastic depth."""
 
+from typing import Any
+
 import keras
 from keras import ops
 
@@ -31,7 +33,7 @@ class StochasticDepth(Dropout):
     (4, 2)
     """
 
-    def call(self, x, training=False):
+    def call(self, x: Any, training: bool = False) -> Any:
         if not training or self.rate == 0:
             return x
         shape = (ops.shape(x)[0],) + (1,) * (len(x.shape) - 1)

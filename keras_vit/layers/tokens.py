@@ -1,37 +1,41 @@
 """Learned tokens in the sequence of patches."""
 
+from typing import Any
+
 import keras
 from keras import ops
 
 from keras_vit import _checks
+from keras_vit.layers.types import Shape
 
 
 class _LearnedTokens(keras.layers.Layer):
     """Sequence `[B, N, D]` with `num_tokens` learned tokens after its first `position` tokens."""
 
+    is_embedding = True  # among the first layers for rates that fall from the head down
     _initializer = "zeros"
 
-    def __init__(self, num_tokens, position, **kwargs):
+    def __init__(self, num_tokens, position, **kwargs: Any):
         super().__init__(**kwargs)
         self.num_tokens = _checks.positive_int("num_tokens", num_tokens)
         self.position = _checks.positive_int("position", position, minimum=0)
         self.input_spec = keras.layers.InputSpec(ndim=3)
 
-    def build(self, input_shape):
+    def build(self, input_shape: Shape) -> None:
         # The variable carries the layer's name: the reference's tree has `cls` at its top.
         self.tokens = self.add_weight(
             name=self.name, shape=(1, self.num_tokens, input_shape[-1]), initializer=self._initializer
         )
         super().build(input_shape)
 
-    def call(self, x):
+    def call(self, x: Any) -> Any:
         tokens = ops.cast(self.tokens, x.dtype)
         tokens = ops.broadcast_to(tokens, (ops.shape(x)[0], self.num_tokens, x.shape[-1]))  # [B, T, D]
         if self.position == 0:
             return ops.concatenate([tokens, x], axis=1)  # [B, T+N, D]
         return ops.concatenate([x[:, : self.position], tokens, x[:, self.position :]], axis=1)
 
-    def compute_output_shape(self, input_shape):
+    def compute_output_shape(self, input_shape: Shape) -> Shape:
         batch, length, hidden_size = input_shape
         return (batch, None if length is None else length + self.num_tokens, hidden_size)
 
@@ -55,10 +59,10 @@ class ClassToken(_LearnedTokens):
     (2, 5, 8)
     """
 
-    def __init__(self, **kwargs):
+    def __init__(self, **kwargs: Any):
         super().__init__(num_tokens=1, position=0, **kwargs)
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         return super().get_config()
 
 
@@ -83,9 +87,9 @@ class RegisterTokens(_LearnedTokens):
     (2, 9, 8)
     """
 
-    def __init__(self, num_tokens: int, position: int = 1, **kwargs):
+    def __init__(self, num_tokens: int, position: int = 1, **kwargs: Any):
         super().__init__(num_tokens=num_tokens, position=position, **kwargs)
         self._initializer = keras.initializers.RandomNormal(stddev=0.02)
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         return {**super().get_config(), "num_tokens": self.num_tokens, "position": self.position}

@@ -85,12 +85,18 @@ def configured_by(
             init(self, config_class(*args, **kwargs))
 
         own = inspect.Parameter("self", inspect.Parameter.POSITIONAL_OR_KEYWORD)
-        construct.__signature__ = signature.replace(  # ty: ignore
+        construct.__signature__ = signature.replace(  # type: ignore[attr-defined]
             parameters=[own, *signature.parameters.values()], return_annotation=None
         )
         return construct
 
     return decorate
+
+
+def with_arguments(model_class: type, config_class: type) -> str:
+    """Return the docstring of a model, with the arguments of its configuration in place of the reference to it."""
+    reference = f"        See `keras_vit.models.{config_class.__name__}`."
+    return (model_class.__doc__ or "").replace(reference, argument_docs(config_class))
 
 
 def argument_docs(config_class: Any, leave_out: Iterable[str] = ()) -> str:
@@ -100,7 +106,7 @@ def argument_docs(config_class: Any, leave_out: Iterable[str] = ()) -> str:
         config_class: Class of the configuration.
         leave_out: Names of arguments that are not wanted.
     """
-    section = inspect.getdoc(config_class).split("Args:\n", 1)[1].split("\n\n", 1)[0]
+    section = (inspect.getdoc(config_class) or "").partition("Args:\n")[2].split("\n\n", 1)[0]  # none under -OO
     entries = re.split(r"\n(?= {4}\w)", section)  # continued lines are indented by eight spaces
     kept = [entry for entry in entries if entry.strip().split(":", 1)[0] not in tuple(leave_out)]
     return textwrap.indent("\n".join(kept), "    ")

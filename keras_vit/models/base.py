@@ -1,12 +1,16 @@
 """Base class of the models: a functional model that serializes as the arguments of its constructor."""
 
 import re
+from collections.abc import Callable, Iterable
+from typing import Any, Self
 
 import keras
 
 from keras_vit.layers import kernels
 from keras_vit.layers.composite import find_changes, restore_changes
 from keras_vit.models.config import Config
+
+Filters = str | Iterable[str] | Callable[[keras.layers.Layer], bool]  # regular expressions of names, or a test
 
 
 class ConfiguredModel(keras.Model):
@@ -19,17 +23,24 @@ class ConfiguredModel(keras.Model):
         config: The resolved arguments, a `ViTConfig` or `BiTConfig`.
     """
 
-    def __init__(self, inputs, outputs, config: Config, name: str, policy: keras.DTypePolicy):
+    def __init__(
+        self,
+        inputs: keras.KerasTensor,
+        outputs: keras.KerasTensor,
+        config: Config,
+        name: str,
+        policy: keras.DTypePolicy,
+    ):
         super().__init__(inputs=inputs, outputs=outputs, name=name)
         self.dtype_policy = policy
         self.config = config
 
-    def __call__(self, inputs, *args, **kwargs):
+    def __call__(self, inputs: Any, *args: Any, **kwargs: Any) -> Any:
         """Check the images' shape before Keras does, whose message does not say what to do; then run the model."""
         self._check_images(inputs)
         return super().__call__(inputs, *args, **kwargs)
 
-    def call(self, inputs, training=None, mask=None, **kwargs):
+    def call(self, inputs: Any, training: bool | None = None, mask: Any = None, **kwargs: Any) -> Any:
         """Run the model. Images whose size is known at run time only are refused there if they have another one."""
         if keras.backend.backend() == "tensorflow" and None in tuple(inputs.shape)[1:]:
             import tensorflow as tf
@@ -49,7 +60,9 @@ class ConfiguredModel(keras.Model):
                 f"`image_size` (None for any size) and `channels` as your images have them."
             )
 
-    def quantize(self, mode=None, config=None, filters=None, **kwargs):
+    def quantize(
+        self, mode: str | None = None, config: Any = None, filters: Filters | None = None, **kwargs: Any
+    ) -> None:
         """Quantize the dense layers; see `keras.Model.quantize`. Layers that cannot be quantized stay as they are."""
 
         def can_quantize(layer):
@@ -58,12 +71,12 @@ class ConfiguredModel(keras.Model):
 
         super().quantize(mode, config=config, filters=can_quantize, **kwargs)
 
-    def export(self, *args, **kwargs):
+    def export(self, *args: Any, **kwargs: Any) -> None:
         """Write the model for serving; see `keras.Model.export`. The file holds no backward passes."""
         with kernels.mode("plain"):
             super().export(*args, **kwargs)
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         """Return the constructor's arguments, and what was done to the layers since: frozen, quantized or replaced."""
         policy = self.dtype_policy
         simple = type(policy) is keras.dtype_policies.DTypePolicy
@@ -79,7 +92,7 @@ class ConfiguredModel(keras.Model):
         return {**config, "layers": changes} if changes else config
 
     @classmethod
-    def from_config(cls, config, custom_objects=None):
+    def from_config(cls, config: dict[str, Any], custom_objects: dict[str, Any] | None = None) -> Self:
         """Build a model from what `get_config` returned."""
         config = dict(config)
         trainable = config.pop("trainable", True)
@@ -94,7 +107,7 @@ class ConfiguredModel(keras.Model):
         return model
 
 
-def _matches(layer: keras.layers.Layer, filters) -> bool:
+def _matches(layer: keras.layers.Layer, filters: Filters) -> bool:
     """Return whether a layer is meant by the `filters` of `keras.Model.quantize`."""
     if callable(filters):
         return bool(filters(layer))
@@ -102,7 +115,7 @@ def _matches(layer: keras.layers.Layer, filters) -> bool:
     return any(re.search(pattern, layer.name) for pattern in patterns)
 
 
-def resolve_policy(dtype) -> keras.DTypePolicy:
+def resolve_policy(dtype: str | dict[str, Any] | keras.DTypePolicy | None) -> keras.DTypePolicy:
     """Return the dtype policy of a `dtype` argument: a policy, its name or configuration; the global one for None."""
     if isinstance(dtype, dict):
         return keras.dtype_policies.deserialize(dtype)

@@ -3,7 +3,7 @@
 import keras
 
 from keras_vit.layers import BiTRoot, BiTStage, GroupNorm
-from keras_vit.models.arguments import argument_docs, configured_by
+from keras_vit.models.arguments import configured_by, with_arguments
 from keras_vit.models.base import ConfiguredModel, head_layer, images_input, predictions, resolve_policy
 from keras_vit.models.config import BiTConfig
 
@@ -47,4 +47,4 @@ class BiTResNet(ConfiguredModel):
         super().__init__(images, x, config, config.name or "bit_resnet", policy)
 
 
-BiTResNet.__doc__ = BiTResNet.__doc__.replace("        See `keras_vit.models.BiTConfig`.", argument_docs(BiTConfig))
+BiTResNet.__doc__ = with_arguments(BiTResNet, BiTConfig)

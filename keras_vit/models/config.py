@@ -3,7 +3,7 @@
 import dataclasses
 import os
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, Protocol, TypeVar
+from typing import Any, Literal, Protocol, Self, TypeVar
 
 import keras
 import numpy as np
@@ -30,15 +30,16 @@ class Config:
     classes: int | None
     include_top: bool
     channels: int
+    classifier_activation: str | None
     head_bias: float
 
     @classmethod
     def names(cls) -> tuple[str, ...]:
         """Return the names of all arguments, `name` and `dtype` included."""
-        return tuple(field.name for field in dataclasses.fields(cls))
+        return tuple(field.name for field in dataclasses.fields(cls))  # type: ignore[arg-type]  # subclasses are
 
     @classmethod
-    def from_dict(cls, arguments: Mapping[str, Any]):
+    def from_dict(cls, arguments: Mapping[str, Any]) -> Self:
         """Return the configuration of a model's `get_config()`; what is no argument of the model is left out."""
         return cls(**{name: value for name, value in arguments.items() if name in cls.names()})
 
@@ -244,7 +245,8 @@ class ViTConfig(Config):
         """Grid of patches, (height, width), of the model's images; of 224-pixel images where these have any size."""
         if self.image_size is not None:
             return self.grid_of(self.image_size)
-        return tuple(max(REFERENCE_SIZE // stride, 1) for stride in self.stride)
+        height, width = (max(REFERENCE_SIZE // stride, 1) for stride in self.stride)
+        return height, width
 
     def grid_of(self, image_size: Size) -> tuple[int, int]:
         """Return the grid of patches, (height, width), of images of a size.
@@ -269,7 +271,7 @@ class ViTConfig(Config):
     @property
     def num_prefix_tokens(self) -> int:
         """Number of tokens with a position before the patches: class and distillation token."""
-        return int(self.class_token) + int(bool(self.distillation_token))
+        return int(bool(self.class_token)) + int(bool(self.distillation_token))
 
     @property
     def num_tokens(self) -> int:

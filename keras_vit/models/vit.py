@@ -19,7 +19,7 @@ from keras_vit.layers import (
     TokenPooling,
     resnet,
 )
-from keras_vit.models.arguments import argument_docs, configured_by
+from keras_vit.models.arguments import configured_by, with_arguments
 from keras_vit.models.base import ConfiguredModel, head_layer, images_input, predictions, resolve_policy
 from keras_vit.models.config import ViTConfig
 
@@ -60,9 +60,7 @@ class VisionTransformer(ConfiguredModel):
         super().__init__(images, outputs, config, config.name or "vision_transformer", policy)
 
 
-VisionTransformer.__doc__ = VisionTransformer.__doc__.replace(
-    "        See `keras_vit.models.ViTConfig`.", argument_docs(ViTConfig)
-)
+VisionTransformer.__doc__ = with_arguments(VisionTransformer, ViTConfig)
 
 
 class _Builder:
@@ -70,7 +68,8 @@ class _Builder:
 
     def __init__(self, config: ViTConfig, policy: keras.DTypePolicy):
         self.config, self.policy = config, policy
-        self.position_arguments = ()  # the map whose grid the positions are resized to, for images of any size
+        # The map whose grid the positions are resized to, for images of any size.
+        self.position_arguments: tuple[keras.KerasTensor, ...] = ()
 
     def build(self):
         """Return the symbolic images and outputs."""
@@ -88,7 +87,7 @@ class _Builder:
         x = GroupNorm(dtype=self.policy, name="gn_root", **norm_arguments)(x)
         x = keras.layers.ReLU(dtype=self.policy, name="relu_root")(x)
         x = keras.layers.MaxPooling2D(3, 2, "same", data_format="channels_last", dtype=self.policy, name="pool_root")(x)
-        for index, num_units in enumerate(self.config.resnet_blocks):
+        for index, num_units in enumerate(self.config.resnet_blocks or ()):
             x = ResNetStage(
                 num_units,
                 width * 2**index,

@@ -1,7 +1,7 @@
 """Losses, schedules, optimizers and the update of the weights, as pure functions of tensors on every backend."""
 
 from keras_vit.optim.ema import update_average
-from keras_vit.optim.groups import is_decayed, is_trained, layer_multipliers
+from keras_vit.optim.groups import layer_multipliers
 from keras_vit.optim.losses import cross_entropy, is_correct, smooth_labels
 from keras_vit.optim.optimizers import AdamW, Momentum, clip_by_global_norm, create_optimizer, global_norm
 from keras_vit.optim.schedules import create_schedule
@@ -17,8 +17,6 @@ __all__ = [
     "cross_entropy",
     "global_norm",
     "is_correct",
-    "is_decayed",
-    "is_trained",
     "layer_multipliers",
     "smooth_labels",
     "update_average",

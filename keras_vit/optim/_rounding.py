@@ -1,9 +1,11 @@
 """Products rounded to their dtype."""
 
+from typing import Any
+
 import keras
 
 
-def product(factor: float, values):
+def product(factor: float, values: Any) -> Any:
     """Return `factor * values`, rounded to the dtype of `values`.
 
     XLA may leave out a rounding to bfloat16 between two operations that compute in float32. The reference rounds there,

@@ -1,9 +1,11 @@
 """Moving average of the weights, which is evaluated and exported."""
 
+from typing import Any
+
 from keras import ops
 
 
-def update_average(average, weight, momentum: float):
+def update_average(average: Any, weight: Any, momentum: float) -> Any:
     """Return `momentum * average + (1 - momentum) * weight`.
 
     The average starts at the initial weights, without a correction for the start.

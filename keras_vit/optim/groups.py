@@ -1,40 +1,48 @@
 """Groups of weights: those that decay, those that are trained, and the learning rate of each layer.
 
-The names of the layers that matter for this are listed here and nowhere else in the training.
+Layers declare what they are: `is_block` (a block of an encoder, a unit of a ResNet) and `is_embedding` (patches,
+tokens, positions). A layer's `kernel` decays; biases, norms, tokens and positions do not.
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator
 
-_BLOCK = re.compile(r"encoderblock_\d+|block\d+/unit\d+")
-_STEM = re.compile(r"(embedding|cls|dist|registers|posembed_\w+|conv_root|gn_root|root_block)(/|$)")
-
-
-def is_decayed(path: str, mask: str) -> bool:
-    """Return whether the weight at `path` decays: whether the regular expression `mask` is found in the path.
-
-    `"kernel$"` matches `encoderblock_0/MlpBlock_0/Dense_0/kernel`, not biases, norms, tokens and positions.
-
-    Example:
-    >>> is_decayed("head/kernel", "kernel$"), is_decayed("head/bias", "kernel$")
-    (True, False)
-    """
-    return re.search(mask, path) is not None
+import keras
 
 
-def is_trained(path: str, frozen: str) -> bool:
-    """Return whether the weight at `path` is trained: whether the regular expression `frozen` is not found there."""
-    return not frozen or re.search(frozen, path) is None
-
-
-def layer_multipliers(paths: Sequence[str], decay: float) -> list[float]:
-    """Return a factor on the learning rate of each weight, smaller the further it is from the head.
-
-    Depth 0 holds the patch embedding, tokens, positions and the root of a ResNet; each encoder block and each
-    residual unit is one deeper than the one before; final norm, pooling and head are the deepest.
+def decayed(model: keras.Model, mask: str | None = None) -> set[str]:
+    """Return the paths of the weights that decay.
 
     Args:
-        paths: Paths of all weights, in the order of the model.
+        model: The model.
+        mask: Regular expression for their paths, or None for the kernels.
+
+    Example:
+    >>> model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1, name="head")])
+    >>> decayed(model), sorted(decayed(model, "head"))
+    ({'head/kernel'}, ['head/bias', 'head/kernel'])
+    """
+    weights = model.trainable_weights
+    if mask is not None:
+        return {weight.path for weight in weights if re.search(mask, weight.path)}
+    kernels = {id(getattr(layer, "kernel", None)) for layer in model._flatten_layers()}
+    return {weight.path for weight in weights if id(weight) in kernels}
+
+
+def trained(model: keras.Model, frozen: str = "") -> list[str]:
+    """Return the paths of the weights that are trained: all, or those in which the expression `frozen` is not found."""
+    paths = [weight.path for weight in model.trainable_weights]
+    return [path for path in paths if not re.search(frozen, path)] if frozen else paths
+
+
+def layer_multipliers(model: keras.Model, decay: float) -> dict[str, float]:
+    """Return a factor on the learning rate of each weight by its path, smaller the further it is from the head.
+
+    Depth 0 holds embeddings and all that comes before the first block; each block is one deeper than the one before;
+    everything else (final norm, pooling, head) is the deepest.
+
+    Args:
+        model: The model.
         decay: Factor per layer; 1 leaves every rate as it is.
 
     Returns:
@@ -42,18 +50,27 @@ def layer_multipliers(paths: Sequence[str], decay: float) -> list[float]:
 
     References:
         - [BEiT](https://arxiv.org/abs/2106.08254), appendix on fine-tuning
-
-    Example:
-    >>> layer_multipliers(["embedding/kernel", "encoderblock_0/LayerNorm_0/scale", "head/kernel"], 0.5)
-    [0.25, 0.5, 1.0]
     """
-    blocks: dict[str, int] = {}
-    depths: list[int | None] = []
-    for path in paths:
-        block = _BLOCK.search(path)
-        if block:
-            depths.append(blocks.setdefault(block.group(), len(blocks) + 1))
-        else:
-            depths.append(0 if _STEM.match(path) else None)
+    parts = list(_parts(model))
+    blocks = [index for index, part in enumerate(parts) if getattr(part, "is_block", False)]
     deepest = len(blocks) + 1
-    return [decay ** (deepest - (deepest if depth is None else depth)) for depth in depths]
+    depths = {weight.path: deepest for weight in model.trainable_weights}
+    for index, part in enumerate(parts):
+        if index in blocks:
+            depth = 1 + blocks.index(index)
+        elif getattr(part, "is_embedding", False) or (blocks and index < blocks[0]):
+            depth = 0
+        else:
+            depth = deepest
+        depths |= {weight.path: depth for weight in part.trainable_weights}
+    return {path: decay ** (deepest - depth) for path, depth in depths.items()}
+
+
+def _parts(layer: keras.layers.Layer) -> Iterator[keras.layers.Layer]:
+    """Yield blocks, and the layers that neither are nor hold a block, in the order of the model."""
+    inner = list(layer._flatten_layers(include_self=False))
+    if not getattr(layer, "is_block", False) and any(getattr(part, "is_block", False) for part in inner):
+        for child in layer._flatten_layers(recursive=False, include_self=False):
+            yield from _parts(child)
+    else:
+        yield layer

@@ -1,9 +1,11 @@
 """Losses for one label, several labels or soft labels, each computed in float32."""
 
+from typing import Any
+
 from keras import ops
 
 
-def smooth_labels(labels, smoothing: float):
+def smooth_labels(labels: Any, smoothing: float) -> Any:
     """Spread a fraction of each label evenly over all classes.
 
     Args:
@@ -25,7 +27,7 @@ def smooth_labels(labels, smoothing: float):
     return labels * (1.0 - smoothing) + smoothing / labels.shape[-1]
 
 
-def cross_entropy(logits, labels, kind: str = "softmax"):
+def cross_entropy(logits: Any, labels: Any, kind: str = "softmax") -> Any:
     """Return the cross-entropy of each example.
 
     Args:
@@ -53,7 +55,7 @@ def cross_entropy(logits, labels, kind: str = "softmax"):
     raise ValueError(f'The loss must be "softmax" or "sigmoid". Received: {kind!r}')
 
 
-def is_correct(logits, labels):
+def is_correct(logits: Any, labels: Any) -> Any:
     """Return for each example, as 0 or 1, whether the largest logit is that of a true class.
 
     Args:

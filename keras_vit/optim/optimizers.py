@@ -5,7 +5,8 @@ Adam adds epsilon before the bias correction of the second moment, and it cannot
 changing rate, a small gradient or a long run shows the difference.
 """
 
-from typing import NamedTuple
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
 
 from keras import ops
 
@@ -39,7 +40,7 @@ class Momentum:
         self.nesterov = nesterov
         self.slots = (Slot("momentum", momentum_dtype),) if momentum else ()
 
-    def direction(self, gradient, slots, step):
+    def direction(self, gradient: Any, slots: Sequence[Any], step: Any) -> tuple[Any, tuple[Any, ...]]:
         """Return the direction of descent and the new slots; see `AdamW.direction`."""
         if not self.slots:
             return gradient, ()
@@ -71,7 +72,7 @@ class AdamW:
         self.beta1, self.beta2, self.epsilon = beta1, beta2, epsilon
         self.slots = (Slot("first_moment", momentum_dtype), Slot("second_moment", "float32"))
 
-    def direction(self, gradient, slots, step):
+    def direction(self, gradient: Any, slots: Sequence[Any], step: Any) -> tuple[Any, tuple[Any, ...]]:
         """Return the direction of descent and the new slots.
 
         Args:
@@ -91,7 +92,7 @@ class AdamW:
         return direction, (ops.cast(first, self.slots[0].dtype), second)
 
 
-def apply_direction(weight, direction, rate, weight_decay: float = 0.0):
+def apply_direction(weight: Any, direction: Any, rate: Any, weight_decay: float = 0.0) -> Any:
     """Return `weight - rate * (direction + weight_decay * weight)`, computed in float32, in the weight's dtype."""
     value = ops.cast(weight, "float32")
     if weight_decay:
@@ -99,12 +100,12 @@ def apply_direction(weight, direction, rate, weight_decay: float = 0.0):
     return ops.cast(value - rate * direction, weight.dtype)
 
 
-def global_norm(gradients):
+def global_norm(gradients: Iterable[Any]) -> Any:
     """Return the Euclidean norm of all gradients together, a float32 scalar."""
     return ops.sqrt(sum(ops.sum(ops.square(ops.cast(gradient, "float32"))) for gradient in gradients))
 
 
-def clip_by_global_norm(gradients, norm, largest: float):
+def clip_by_global_norm(gradients: Sequence[Any], norm: Any, largest: float) -> Sequence[Any]:
     """Scale gradients to a global norm of `largest` if theirs is not below it.
 
     Args:

@@ -1,10 +1,13 @@
 """The update of a weight at the end of a training step, as a pure function for every backend."""
 
 from collections.abc import Sequence
+from typing import Any
+
+import keras
 
 from keras_vit import recipe as recipes
+from keras_vit.optim import groups
 from keras_vit.optim.ema import update_average
-from keras_vit.optim.groups import is_decayed, is_trained, layer_multipliers
 from keras_vit.optim.optimizers import apply_direction, clip_by_global_norm, create_optimizer
 from keras_vit.optim.schedules import create_schedule
 
@@ -14,7 +17,7 @@ class UpdateRule:
 
     Args:
         recipe: The recipe.
-        paths: Paths of all trainable weights, in the order of the model.
+        model: The model whose weights are updated.
 
     Attributes:
         optimizer: See `create_optimizer`.
@@ -26,20 +29,21 @@ class UpdateRule:
         ValueError: If the recipe freezes every weight.
     """
 
-    def __init__(self, recipe: recipes.Recipe, paths: Sequence[str]):
+    def __init__(self, recipe: recipes.Recipe, model: keras.Model):
         optim = recipe.optim
         self.optimizer = create_optimizer(optim)
         self.rate = create_schedule(optim.schedule, optim.learning_rate, recipe.total_steps)
-        self.trained = [path for path in paths if is_trained(path, optim.frozen)]
+        self.trained = groups.trained(model, optim.frozen)
         if not self.trained:
             raise ValueError(f"optim.frozen={optim.frozen!r} matches every weight: nothing is left to train.")
         self.ema, self.clip_norm = optim.ema, optim.clip_norm
-        self._multipliers = dict(zip(paths, layer_multipliers(paths, optim.layer_decay), strict=True))
-        self._decays = {
-            path: optim.weight_decay if is_decayed(path, optim.weight_decay_mask) else 0.0 for path in self.trained
-        }
+        self._multipliers = groups.layer_multipliers(model, optim.layer_decay)
+        decayed = groups.decayed(model, optim.weight_decay_mask)
+        self._decays = {path: optim.weight_decay if path in decayed else 0.0 for path in self.trained}
 
-    def __call__(self, path: str, weight, gradient, norm, rate, step, slots: Sequence, average) -> tuple:
+    def __call__(
+        self, path: str, weight: Any, gradient: Any, norm: Any, rate: Any, step: Any, slots: Sequence[Any], average: Any
+    ) -> tuple[Any, tuple[Any, ...], Any]:
         """Return a weight, its slots and its average after a step.
 
         Args:

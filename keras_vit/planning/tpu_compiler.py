@@ -13,6 +13,8 @@ import importlib.metadata
 import importlib.util
 import os
 import re
+from collections.abc import Callable
+from typing import Any
 
 from keras_vit.planning.tpu_targets import Target
 
@@ -134,7 +136,7 @@ def capacity(target: Target) -> int:
     return answer.capacity
 
 
-def topology(target: Target):
+def topology(target: Target) -> Any:
     """Return JAX's description of a slice, with its `devices`."""
     _prepare()
     from jax.experimental import topologies
@@ -147,7 +149,7 @@ def topology(target: Target):
     return topologies.get_topology_desc(platform="tpu", topology_name=target.topology, **options)
 
 
-def outcome(compile_program) -> Compiled | DoesNotFit:
+def outcome(compile_program: Callable[[], Any]) -> Compiled | DoesNotFit:
     """Call a function that compiles a program and return the figures of the result."""
     try:
         executable = compile_program()
@@ -159,7 +161,7 @@ def outcome(compile_program) -> Compiled | DoesNotFit:
     return read(executable)
 
 
-def read(executable) -> Compiled:
+def read(executable: Any) -> Compiled:
     """Return the figures of an executable, of JAX's internal kind or of `jax.jit(...).lower().compile()`."""
     cost = executable.cost_analysis()
     if hasattr(executable, "memory_analysis"):

@@ -6,7 +6,10 @@ over all replicas, clipping, the update and the moving averages.
 
 import functools
 import math
+from collections.abc import Callable
+from typing import Any
 
+import keras
 import tensorflow as tf
 from tensorflow.compiler.tf2xla.ops import gen_xla_ops
 
@@ -33,7 +36,7 @@ class Replica(tf.distribute.ReplicaContext):
         super().__init__(strategy, index)
         self._replicas = replicas
 
-    def all_reduce(self, reduce_op, value, options=None):
+    def all_reduce(self, reduce_op: Any, value: Any, options: Any = None) -> Any:
         """Sum over the replicas with the XLA operation that TPUStrategy's all-reduce becomes."""
         if reduce_op != tf.distribute.ReduceOp.SUM:
             raise ValueError(f"Only sums over the replicas are supported. Received: {reduce_op}.")
@@ -48,7 +51,7 @@ class State(TrainState):
         return tf.Variable(zeros(tuple(weight.shape), dtype), trainable=False)
 
 
-def described(recipe: recipes.Recipe, classes: int, channels: int):
+def described(recipe: recipes.Recipe, classes: int, channels: int) -> keras.Model:
     """Return the model of a recipe, whose variables of the same shape share one array of zeros."""
     model = recipes.describe_model(recipe, classes, channels)
     for variable in model.variables:
@@ -113,7 +116,7 @@ class Programs:
         return self._states[key]
 
 
-def lower(function, *specs) -> bytes:
+def lower(function: Callable[..., Any], *specs: Any) -> bytes:
     """Return a function of tensors, or dictionaries of them, as a serialized HLO module."""
 
     @tf.function(jit_compile=True)

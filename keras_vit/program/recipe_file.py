@@ -69,7 +69,7 @@ def find(name: str) -> str:
 def directory_of_recipes() -> str:
     """Return the directory of this package's recipes, which is another one where the package is installed."""
     package = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-    installed = os.path.join(package, "train", "configs")
+    installed = os.path.join(package, "configs")
     return installed if os.path.isdir(installed) else os.path.join(os.path.dirname(package), "train", "configs")
 
 

@@ -98,7 +98,8 @@ def get(recipe: Recipe, path: str) -> Any:
     Raises:
         ValueError: If there is no such field; names the nearest one.
     """
-    value, parents = recipe, []
+    value: Any = recipe
+    parents: list[str] = []
     for name in path.split("."):
         if ".".join(parents) == _ARGUMENTS:
             _check_argument(recipe.model.variant, name)
@@ -224,7 +225,7 @@ def _annotations(kind: Any) -> dict[str, Any]:
     return {field.name: field.type for field in dataclasses.fields(kind)} if dataclasses.is_dataclass(kind) else {}
 
 
-def _build(kind: type, values: Any, prefix: str) -> Any:
+def _build(kind: Any, values: Any, prefix: str) -> Any:
     """Build dataclass `kind` from a dictionary, recursively, checking each type."""
     if not isinstance(values, dict):
         raise ValueError(f"{prefix.rstrip('.') or 'A recipe'} must be a dictionary of fields. Received: {values!r}")

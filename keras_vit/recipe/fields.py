@@ -103,7 +103,7 @@ class Optim:
         epsilon: Added to the square root of the second moment of `"adamw"`.
         momentum_dtype: Dtype of the stored first moment, `"float32"` or `"bfloat16"`.
         weight_decay: Decoupled weight decay: each step subtracts `rate * weight_decay * weight`.
-        weight_decay_mask: Regular expression for the paths of the weights that decay.
+        weight_decay_mask: Regular expression for the paths of the weights that decay; None for the kernels.
         clip_norm: Largest global norm of the gradient; 0 is off.
         accumulation_steps: Number of micro-batches per step (gradient accumulation), to save memory.
         layer_decay: Factor on the rate per layer from the head down; 1 is off.
@@ -121,7 +121,7 @@ class Optim:
     epsilon: float = 1e-8
     momentum_dtype: str = "float32"
     weight_decay: float = 0.0
-    weight_decay_mask: str = "kernel$"
+    weight_decay_mask: str | None = None
     clip_norm: float = 1.0
     accumulation_steps: int = 1
     layer_decay: float = 1.0

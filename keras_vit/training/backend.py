@@ -115,9 +115,9 @@ def create(
     """
     backend = keras.backend.backend()
     if backend == "jax":
-        from keras_vit.training.jax.backend import create_backend
+        from keras_vit.training.jax import backend as chosen
     elif backend == "tensorflow":
-        from keras_vit.training.tf.backend import create_backend
+        from keras_vit.training.tf import backend as chosen  # type: ignore[no-redef]
     else:
         raise ValueError(f"Training needs the backend tensorflow or jax. Received: KERAS_BACKEND={backend}.")
-    return create_backend(recipe, distribute, tpu, virtual_devices, several_hosts)
+    return chosen.create_backend(recipe, distribute, tpu, virtual_devices, several_hosts)

@@ -12,10 +12,10 @@ from keras_vit.data import mix, preprocess
 _MIX_SEED = 0x6D6978  # "mix": keeps these draws apart from those of dropout
 
 
-def mix_center(seed: int, step):
+def mix_center(seed: int, step: tf.Tensor) -> tf.Tensor:
     """Return where CutMix cuts in a step, float32 `[2]` in [0, 1)."""
-    seed = tf.stack([tf.constant(seed, tf.int32), tf.cast(step, tf.int32)])
-    return tf.random.stateless_uniform([2], seed)
+    key = tf.stack([tf.constant(seed, tf.int32), tf.cast(step, tf.int32)])
+    return tf.random.stateless_uniform([2], key)
 
 
 def training_inputs(recipe: recipes.Recipe, classes: int, center: Callable = mix_center) -> Callable:

@@ -224,8 +224,10 @@ class _Speed:
 
     def add(self, steps: int, seconds: float) -> None:
         new, self.calls = seconds / steps, self.calls + 1
-        keep = 0.0 if self.calls <= 2 else 0.7
-        self.seconds_per_step = new if not keep else keep * self.seconds_per_step + (1 - keep) * new
+        if self.seconds_per_step is None or self.calls <= 2:
+            self.seconds_per_step = new
+        else:
+            self.seconds_per_step = 0.7 * self.seconds_per_step + 0.3 * new
 
     def steps_in(self, seconds: float) -> int:
         return 1 if self.seconds_per_step is None else math.floor(seconds / self.seconds_per_step)

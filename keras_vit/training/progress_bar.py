@@ -19,7 +19,7 @@ class ProgressBar:
         self.first, self.total = first, total
         self.stream = stream or sys.stderr
         self.active = self.stream.isatty()
-        self.started = None
+        self.started: float | None = None
 
     def update(self, step: int, loss: float, accuracy: float, images_per_second: float) -> None:
         """Draw the line again, no wider than the terminal."""

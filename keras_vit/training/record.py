@@ -2,6 +2,7 @@
 
 import json
 import os
+from typing import Any
 
 from absl import logging
 
@@ -91,7 +92,7 @@ def _short(value) -> str:
 
 def flatten(values: dict, prefix: str = "") -> dict:
     """Return nested dictionaries as one, with dotted names and values as JSON has them."""
-    flat = {}
+    flat: dict[str, Any] = {}
     for name, value in json.loads(json.dumps(values)).items():
         flat |= flatten(value, f"{prefix}{name}.") if isinstance(value, dict) else {prefix + name: value}
     return flat

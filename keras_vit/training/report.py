@@ -32,7 +32,7 @@ def report_text(directory: str, results: dict, validation: Validation, class_nam
     lines += ["", f"In {directory}:"]
     lines += [f"  {name:14}{text}" for name, text in files.items() if os.path.exists(os.path.join(directory, name))]
     page = os.path.join(directory, "inspection")
-    lines += ["", f"To see where it looks: python -m train.visualize --model={directory} --output={page}"]
+    lines += ["", f"To see where it looks: keras-vit visualize --model={directory} --output={page}"]
     return "\n".join(lines)
 
 

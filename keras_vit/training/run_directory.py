@@ -122,7 +122,7 @@ def write_config(
     Returns:
         The content.
     """
-    config = {
+    config: dict[str, Any] = {
         "recipe": recipes.to_dict(recipe),
         "data": data,
         "preprocess": recipe.data.pp_eval,

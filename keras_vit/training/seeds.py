@@ -6,6 +6,7 @@ draws what an uninterrupted one would have, and a layer recomputed in the backwa
 """
 
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import keras
 
@@ -28,7 +29,7 @@ class SeedScope(keras.StatelessScope):
         weights: Pairs of (variable, value) for other variables that take values of their own.
     """
 
-    def __init__(self, states: Sequence[keras.Variable], values, weights: Iterable[tuple] = ()):
+    def __init__(self, states: Sequence[keras.Variable], values: Any, weights: Iterable[tuple] = ()):
         pairs = list(zip(states, keras.ops.unstack(values, num=len(states)), strict=True))
         super().__init__([*weights, *pairs], initialize_variables=False)
         self._fixed = {id(state) for state in states}

@@ -1,5 +1,7 @@
 """Loss, accuracy and evaluation of a batch, as pure functions for every backend."""
 
+from typing import Any
+
 import keras
 from keras import ops
 
@@ -8,7 +10,9 @@ from keras_vit import optim
 METRICS = ("loss", "accuracy", "grad_norm", "learning_rate")
 
 
-def loss_and_accuracy(model: keras.Model, images, labels, loss: str, global_batch_size: int) -> tuple:
+def loss_and_accuracy(
+    model: keras.Model, images: Any, labels: Any, loss: str, global_batch_size: int
+) -> tuple[Any, Any]:
     """Return the part of some examples in the mean loss and accuracy of the global batch, in training mode.
 
     Args:
@@ -24,7 +28,9 @@ def loss_and_accuracy(model: keras.Model, images, labels, loss: str, global_batc
     return ops.sum(losses) / global_batch_size, ops.sum(correct) / global_batch_size
 
 
-def evaluate(model: keras.Model, images, labels, mask, loss: str, confusion: bool) -> tuple:
+def evaluate(
+    model: keras.Model, images: Any, labels: Any, mask: Any, loss: str, confusion: bool
+) -> tuple[Any, Any, Any]:
     """Evaluate a batch whose examples with `mask` 0 do not count.
 
     Args:

@@ -26,11 +26,11 @@ def test_check_data(folder, tmp_path, capsys):
     pp = "decode_jpeg_and_inception_crop(20)|flip_lr|value_range(-1, 1)"
     code = call(
         "train.check_data",
-        source=f"folder:{folder}",
+        data=f"folder:{folder}",
         splits=["all"],
         sheet=str(sheet),
         sheet_count=10,
-        pp=pp,
+        preprocess=pp,
         json=True,
     )
     assert code == 1  # there is something to mend
@@ -50,7 +50,7 @@ def test_check_data(folder, tmp_path, capsys):
 def test_check_data_finds_pictures_in_several_splits(tmp_path, capsys):
     pictures.folder(tmp_path / "train")
     pictures.folder(tmp_path / "test", count=2)  # the same first pictures
-    assert call("train.check_data", source=f"folder:{tmp_path}", splits=[], json=False, sheet=None) == 1
+    assert call("train.check_data", data=f"folder:{tmp_path}", splits=[], json=False, sheet=None) == 1
     text = capsys.readouterr().out
     assert "in several splits: 6" in text and f"{tmp_path}/train/cat/0.jpg" in text
     lines = [line.split() for line in text.splitlines()]
@@ -58,7 +58,7 @@ def test_check_data_finds_pictures_in_several_splits(tmp_path, capsys):
 
 
 def test_check_data_without_problems(capsys):
-    assert call("train.check_data", source="digits", splits=["test"], json=False, sheet=None) == 0
+    assert call("train.check_data", data="digits", splits=["test"], json=False, sheet=None) == 0
     assert "unreadable: 0" in capsys.readouterr().out
 
 
@@ -77,7 +77,7 @@ def test_duplicates_and_sheets():
 
 def make_tfrecords(folder, output, **flags):
     flags = {"splits": [], "shards": 0, "seed": 0, "on_bad_image": "error", **flags}
-    return call("train.make_tfrecords", source=f"folder:{folder}", output=str(output), **flags)
+    return call("train.make_tfrecords", data=f"folder:{folder}", output=str(output), **flags)
 
 
 def test_make_tfrecords(folder, tmp_path, capsys):
@@ -102,10 +102,10 @@ def test_make_tfrecords_writes_few_files_for_few_images(tmp_path):
 
 @pytest.mark.parametrize("program", ["train.check_data", "train.make_tfrecords"])
 def test_a_missing_source_is_told(program):
-    with pytest.raises(ValueError, match="--source is missing"):
-        call(program, source=None)
+    with pytest.raises(ValueError, match="data set"):
+        call(program, data=None)
 
 
 def test_make_tfrecords_writes_whole_splits(tmp_path):
     with pytest.raises(ValueError, match="Whole splits"):
-        call("train.make_tfrecords", source="digits", output=str(tmp_path), splits=["train[:10]"])
+        call("train.make_tfrecords", data="digits", output=str(tmp_path), splits=["train[:10]"])

@@ -23,7 +23,7 @@ def test_the_program_fails_where_nothing_was_measured(monkeypatch, capsys, tmp_p
         raise FileNotFoundError(f"{spec} is not prepared.")
 
     monkeypatch.setattr(program.data, "open_source", missing)
-    arguments = (f"--workdir={tmp_path}", "--checkpoint=x.npz", "--tasks=dtd", "--tasks=svhn")
+    arguments = (f"--workdir={tmp_path}", "--weights=x.npz", "--tasks=dtd", "--tasks=svhn")
     monkeypatch.setattr(programs, "load", lambda name: program)
     assert programs.call("train.vtab", *arguments) == 1
     assert capsys.readouterr().out.count("is not prepared.") == 2

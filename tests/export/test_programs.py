@@ -79,7 +79,7 @@ def test_evaluate_counts_every_example_once(run, capsys):
 def test_artifacts_measure_as_the_model(run, served, tflite_file, capsys):
     expected = evaluate(capsys, f"--model={run[0]}")
     for path in (served, tflite_file, tflite_file.parent):
-        result = evaluate(capsys, f"--model={run[0]}", f"--artifact={path}")
+        result = evaluate(capsys, f"--model={path}")
         assert result["accuracy"] == expected["accuracy"]
         assert result["loss"] == pytest.approx(expected["loss"], rel=1e-4)  # float32 in another order
     assert evaluate(capsys, f"--model={served}")["accuracy"] == expected["accuracy"]
@@ -87,7 +87,7 @@ def test_artifacts_measure_as_the_model(run, served, tflite_file, capsys):
 
 def test_interchange_files_measure_as_the_model(run, interchange_file, tmp_path, capsys):
     expected = evaluate(capsys, f"--model={run[0]}")
-    result = evaluate(capsys, f"--model={run[0]}", f"--artifact={interchange_file}")
+    result = evaluate(capsys, f"--model={interchange_file}")
     assert result["accuracy"] == expected["accuracy"]
     assert result["loss"] == pytest.approx(expected["loss"], rel=1e-4)  # float32 in another order
     assert call("export.verify", f"--model={run[0]}", f"--artifact={interchange_file}", "--num_images=40") == 0
@@ -195,7 +195,7 @@ def test_predict_takes_photographs_of_any_size_and_writes_a_table(run, capsys):
 def test_missing_arguments_are_named():
     with pytest.raises(ValueError, match="--model is missing"):
         call("train.predict", "a.png")
-    with pytest.raises(ValueError, match="python -m train.predict"):
+    with pytest.raises(ValueError, match="keras-vit predict"):
         call("train.predict", "--model=x")
     with pytest.raises(ValueError, match="--model.*--output"):
         call("export.saved_model", "--model=x")

@@ -45,6 +45,13 @@ def test_version_directory_and_files(exported):
     assert comparison.top1_agreement == 1.0
 
 
+def test_the_graph_has_no_backward_passes(exported):
+    _, artifact, _, _ = exported
+    definition = artifact._graph.as_graph_def()
+    nodes = [*definition.node, *(node for function in definition.library.function for node in function.node_def)]
+    assert nodes and not [node.name for node in nodes if "_gradient_op_type" in node.attr]
+
+
 def test_signatures_have_the_documented_names(exported):
     signatures = exported[1].signatures
     expected = {"serving_default", "serve_images", "serve_tensor", "features", "features_tensor", "attention"}

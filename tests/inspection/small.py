@@ -25,6 +25,7 @@ VARIANTS = {
     "bfloat16": {"dtype": "mixed_bfloat16"},
     "remat": {"remat": "blocks", "dropout_rate": 0.5, "attention_dropout_rate": 0.5, "drop_path_rate": 0.5},
     "layer_scale": {"layer_scale": 0.5, "qkv_bias": False},
+    "chunks": {"attention_chunk_size": 4},
     "fc_norm": {"pooling": "gap", "norm_after_pooling": True},
     "probabilities": {"classifier_activation": "softmax"},
 }

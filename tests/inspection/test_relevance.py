@@ -28,9 +28,8 @@ def test_shape_and_sign(name):
     assert found.max() > 0
 
 
-@pytest.mark.parametrize("name", ["token", "map", "deit", "relative", "layer_scale", "bfloat16", "remat"])
+@pytest.mark.parametrize("name", ["token", "map", "deit", "relative", "layer_scale", "bfloat16", "remat", "chunks"])
 def test_offsets_of_zero_change_nothing(name):
-    # The blocks are put together anew from their parts: they must stay what the layers are.
     model, images = small.model(**small.VARIANTS[name]), small.images()
     found = relevance._run_with_offsets(model, images, offsets_like_maps(model, images))
     np.testing.assert_allclose(ops.cast(found, "float32"), ops.cast(model(images), "float32"), rtol=1e-5, atol=1e-5)

@@ -11,9 +11,6 @@ from keras_vit.optim import (
     clip_by_global_norm,
     create_optimizer,
     global_norm,
-    is_decayed,
-    is_trained,
-    layer_multipliers,
     update_average,
 )
 from keras_vit.optim.optimizers import apply_direction
@@ -108,31 +105,3 @@ def test_names():
     assert isinstance(create_optimizer(recipes.Optim(name="adam")), AdamW)
     with pytest.raises(ValueError, match='must be "sgd".*lion'):
         create_optimizer(recipes.Optim(name="lion"))
-
-
-PATHS = [
-    "conv_root/kernel",
-    "block1/unit1/conv1/kernel",
-    "block1/unit2/gn1/scale",
-    "embedding/kernel",
-    "cls/cls",
-    "posembed_input/pos_embedding",
-    "encoderblock_0/MlpBlock_0/Dense_0/kernel",
-    "encoderblock_0/LayerNorm_0/bias",
-    "encoderblock_1/MlpBlock_0/Dense_0/bias",
-    "encoder_norm/scale",
-    "head/kernel",
-]
-
-
-def test_decay_mask_and_frozen_parts_go_by_path():
-    assert [path for path in PATHS if is_decayed(path, "kernel$")] == [p for p in PATHS if p.endswith("/kernel")]
-    assert is_trained("head/kernel", "")
-    assert not is_trained("encoderblock_0/LayerNorm_0/bias", "encoderblock|embedding")
-    assert is_trained("head/kernel", "encoderblock|embedding")
-
-
-def test_layers_are_slower_the_further_from_the_head():
-    depths = [0, 1, 2, 0, 0, 0, 3, 3, 4, 5, 5]
-    assert layer_multipliers(PATHS, 0.5) == [0.5 ** (5 - depth) for depth in depths]
-    assert set(layer_multipliers(PATHS, 1.0)) == {1.0}

@@ -141,7 +141,7 @@ def test_vtab_averages_whole_groups_and_lists_what_is_missing(monkeypatch, capsy
 
     monkeypatch.setattr(vtab_program.data, "open_source", open_source)
     monkeypatch.setattr(vtab_program, "fine_tune", lambda task: 0.5 if task == "eurosat" else 0.9)
-    with flagsaver.flagsaver(workdir=str(tmp_path), checkpoint="x.npz", tasks=[*tasks, "dmlab"], json=True):
+    with flagsaver.flagsaver(workdir=str(tmp_path), weights="x.npz", tasks=[*tasks, "dmlab"], json=True):
         vtab_program.main([])
     content = json.loads(capsys.readouterr().out)["vtab"]
     assert content["specialized"] == pytest.approx(0.8)
@@ -162,11 +162,10 @@ def test_vtab_starts_the_recipe_of_the_task_once(monkeypatch, tmp_path):
 
     monkeypatch.setattr(vtab_program, "run_program", run)
     options = {"set": ["total_steps=5"], "options": "data_dir='/data'&download=True"}
-    with flagsaver.flagsaver(workdir=str(tmp_path), checkpoint="x.npz", variant="ViT_S16", **options):
+    with flagsaver.flagsaver(workdir=str(tmp_path), weights="x.npz", model="ViT_S16", **options):
         assert vtab_program.fine_tune("svhn") == vtab_program.fine_tune("svhn") == 0.25
     (command,) = commands
-    assert command[1:3] == ["-m", "train.main"]
-    assert command[3].endswith("configs/vtab.py:ViT_S16,svhn")
+    assert command[1:5] == ["-m", "keras_vit", "train", "--config=vtab:ViT_S16,svhn"]
     assert {"--config.model.checkpoint=x.npz", "--config.total_steps=5"} < set(command)
     assert "--config.data.source=vtab:svhn#data_dir='/data'&download=True" in command
 
@@ -188,7 +187,7 @@ def test_vtab_goes_on_after_a_run_that_failed(monkeypatch, capsys, tmp_path):
     run_program = vtab_program.run_program
     monkeypatch.setattr(vtab_program, "run_program", run)
     chosen = {"tasks": ["dtd", "svhn"], "options": "download=True", "json": True}
-    with flagsaver.flagsaver(workdir=str(tmp_path), checkpoint="x.npz", **chosen):
+    with flagsaver.flagsaver(workdir=str(tmp_path), weights="x.npz", **chosen):
         assert vtab_program.main([]) == 1
     captured = capsys.readouterr()
     content = json.loads(captured.out)["vtab"]
@@ -203,7 +202,7 @@ def test_vtab_stops_with_a_run_that_was_asked_to_stop(monkeypatch, tmp_path):
     monkeypatch.setattr(vtab_program.data, "open_source", lambda spec, split: None)
     run_program = vtab_program.run_program
     monkeypatch.setattr(vtab_program, "run_program", lambda _: run_program([sys.executable, "-c", "exit(75)"]))
-    with flagsaver.flagsaver(workdir=str(tmp_path), checkpoint="x.npz"), pytest.raises(errors.Interrupted):
+    with flagsaver.flagsaver(workdir=str(tmp_path), weights="x.npz"), pytest.raises(errors.Interrupted):
         vtab_program.main([])
 
 
@@ -212,7 +211,7 @@ def test_vtab_ends_at_a_mistake_that_every_run_would_make(monkeypatch, tmp_path)
     vtab_program = programs.load("train.vtab")
     monkeypatch.setattr(vtab_program.data, "open_source", lambda spec, split: None)
     with (
-        flagsaver.flagsaver(workdir=str(tmp_path), checkpoint="x.npz", set=["optim.learning_rat=1"]),
+        flagsaver.flagsaver(workdir=str(tmp_path), weights="x.npz", set=["optim.learning_rat=1"]),
         pytest.raises(ValueError, match="cannot be run so: .*no field optim.learning_rat. Did you mean"),
     ):
         vtab_program.main([])

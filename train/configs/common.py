@@ -4,12 +4,10 @@ import dataclasses
 import os
 from collections.abc import Collection, Sequence
 
-import tensorflow as tf
-
 from keras_vit import _checks, models, zoo
 from keras_vit import recipe as recipes
 from keras_vit.data import preprocess
-from keras_vit.data.sources import IndexedSource, Source
+from keras_vit.data.sources import Source
 from keras_vit.models.registry import constructor_name
 
 # Augmentation levels of "How to train your ViT?", figure 4: RandAugment and the alpha of mixup.
@@ -227,10 +225,7 @@ class HyperRule:
 
 def first_image_size(source: Source) -> tuple[int, int]:
     """Return height and width of the first image of a source."""
-    if isinstance(source, IndexedSource):
-        image = source.fetch(tf.constant(0, tf.int64))["image"]
-    else:
-        image = source.parse(next(iter(source.read(tf.constant(0, tf.int64))))["record"])["image"]
+    image = next(iter(source.examples()))["image"]
     height, width, _ = preprocess.host_function("decode")({"image": image})["image"].shape
     return height, width
 

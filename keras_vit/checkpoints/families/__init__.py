@@ -9,7 +9,7 @@ from typing import Any
 from keras_vit.checkpoints.checkpoint import Checkpoint
 from keras_vit.checkpoints.errors import CheckpointError
 from keras_vit.checkpoints.families import big_vision, bit, huggingface, keras, timm, vision_transformer
-from keras_vit.checkpoints.families.family import Family
+from keras_vit.checkpoints.families.family import Family, Writing
 from keras_vit.checkpoints.formats.tensors import TensorSource
 from keras_vit.checkpoints.grid import Hints
 
@@ -58,8 +58,8 @@ def family_of(checkpoint: Checkpoint) -> Family:
     return next(f for f in FAMILIES if f.name == name and (f.kind == kind or f is keras.FAMILY))
 
 
-def writing_family(format: str, kind: str, config: Mapping[str, Any]) -> Family:
-    """Return the family that writes a model in a format.
+def writing_family(format: str, kind: str, config: Mapping[str, Any]) -> tuple[Family, Writing]:
+    """Return the family that writes a model in a format, and how it does.
 
     Args:
         format: One of `written_formats()`.
@@ -70,10 +70,10 @@ def writing_family(format: str, kind: str, config: Mapping[str, Any]) -> Family:
         CheckpointError: If the format's readers could not rebuild the model with equal outputs. The message has every
             reason, and the formats whose readers could.
     """
-    families = [family for family in FAMILIES if family.writing is not None and family.kind == kind]
-    reasons = {family.name: family.writing.reasons(config) for family in families}
+    families = {f.name: (f, f.writing) for f in FAMILIES if f.writing is not None and f.kind == kind}
+    reasons = {name: writing.reasons(config) for name, (_, writing) in families.items()}
     if format in reasons and not reasons[format]:
-        return next(family for family in families if family.name == format)
+        return families[format]
     others = [name for name, found in reasons.items() if not found]
     raise CheckpointError(
         f"The {format} format cannot hold this model: {'; '.join(reasons.get(format, ['it holds no BiT ResNets']))}. "

@@ -3,7 +3,7 @@
 import dataclasses
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from absl import logging
 
@@ -172,7 +172,9 @@ def rules(layout: Layout) -> list[Rule]:
     return result
 
 
-def recognize(source: TensorSource, hints: Hints, family: str, all_rules) -> Checkpoint | None:
+def recognize(
+    source: TensorSource, hints: Hints, family: str, all_rules: Callable[[Layout], list[Rule]]
+) -> Checkpoint | None:
     """Return the Vision Transformer that a file holds, or None if it is none of this family.
 
     Args:
@@ -182,7 +184,9 @@ def recognize(source: TensorSource, hints: Hints, family: str, all_rules) -> Che
         all_rules: Returns the rules of a layout of this family.
     """
     tree = find_tree(source, VIT_ANCHOR, hints)
-    layout = find_layout(tree) if tree is not None else None
+    if tree is None:
+        return None
+    layout = find_layout(tree)
     if layout is None or layout.family != family:
         return None
     layout = dataclasses.replace(layout, slots=_slots(source, layout, tree.shapes, hints))

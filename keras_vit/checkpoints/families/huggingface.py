@@ -9,6 +9,7 @@ import functools
 import re
 from typing import Any
 
+from keras_vit import _checks
 from keras_vit.checkpoints import architecture
 from keras_vit.checkpoints.checkpoint import Checkpoint, Layout, variable_shapes
 from keras_vit.checkpoints.errors import CheckpointError
@@ -23,7 +24,7 @@ _ANCHOR = re.compile(r"(?<![^.])embeddings\.patch_embeddings\.projection\.weight
 # MSN has the model of ViT.
 _MODEL_TYPES = ("vit", "deit", "vit_msn")
 # Names of a block's parts: in published files (transformers up to 4), and in later versions.
-_PUBLISHED = {
+_PUBLISHED: dict[str, Any] = {
     "block": "encoder.layer.{i}",
     "heads": {
         "query": "attention.attention.query",
@@ -33,7 +34,7 @@ _PUBLISHED = {
     "out": "attention.output.dense",
     "mlp": ("intermediate.dense", "output.dense"),
 }
-_LATER = {
+_LATER: dict[str, Any] = {
     "block": "layers.{i}",
     "heads": {"query": "attention.q_proj", "key": "attention.k_proj", "value": "attention.v_proj"},
     "out": "attention.o_proj",
@@ -125,8 +126,9 @@ def _infer(checkpoint: Checkpoint, num_heads: int | None) -> None:
         if len(labels) != found["classes"]:
             raise CheckpointError(f"{path}: config.json names {len(labels)} classes, the head has {found['classes']}.")
         ordered = [labels.get(str(index)) for index in range(len(labels))]
-        if all(isinstance(label, str) for label in ordered):
-            checkpoint.class_names = tuple(ordered)
+        names = tuple(label for label in ordered if isinstance(label, str))
+        if len(names) == len(labels):
+            checkpoint.class_names = names
 
 
 def _check_config(config: dict[str, Any], found: dict[str, Any], body: str, path: str) -> None:
@@ -148,8 +150,9 @@ def _check_config(config: dict[str, Any], found: dict[str, Any], body: str, path
         stated |= {"mlp_dim": config.get("intermediate_size"), "qkv_bias": config.get("qkv_bias")}
     architecture.check_stated(stated, found, f"{path}: config.json")
     architectures = config.get("architectures")
-    classifier = isinstance(architectures, list) and "ForImageClassification" in str(architectures[:1])
-    if classifier and body and not found["include_top"]:  # without a prefix it is the body alone, on purpose
+    if not isinstance(architectures, list) or "ForImageClassification" not in str(architectures[:1]):
+        return
+    if body and not found["include_top"]:  # without a prefix it is the body alone, on purpose
         raise CheckpointError(f"{path} has no classifier, though config.json says {architectures[0]}. Fetch it again.")
 
 
@@ -165,7 +168,7 @@ def _documents(
     config: Config, layout: Layout, class_names: tuple[str, ...] | None, preprocessor: dict[str, Any] | None
 ) -> dict[str, dict[str, Any]]:
     """Return `config.json` and `preprocessor_config.json`."""
-    height, width = architecture.pair(config["image_size"])
+    height, width = _checks.size_pair("image_size", config["image_size"])
     default = {
         "do_normalize": True,
         "do_rescale": True,

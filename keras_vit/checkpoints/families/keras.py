@@ -12,9 +12,13 @@ from keras_vit.checkpoints.formats.tensors import TensorSource
 from keras_vit.checkpoints.grid import Hints
 from keras_vit.checkpoints.rules import SAME, Binding
 from keras_vit.models import BiTConfig, ViTConfig
+from keras_vit.models.config import Config
 
 Arguments = dict[str, Any]
-_CLASSES = {"vit": ("VisionTransformer", ViTConfig), "bit": ("BiTResNet", BiTConfig)}
+_CLASSES: dict[str, tuple[str, type[Config]]] = {
+    "vit": ("VisionTransformer", ViTConfig),
+    "bit": ("BiTResNet", BiTConfig),
+}
 # Arguments that weights do not show, or not fully.
 _UNCERTAIN = {"pooling", "position_embedding", "image_size", "layer_scale", "distillation_token", "classes"}
 
@@ -78,7 +82,7 @@ def _stored_arguments(
     return resolved, state
 
 
-def _resolve(config_class: type, arguments: dict[str, Any], path: str) -> dict[str, Any]:
+def _resolve(config_class: type[Config], arguments: dict[str, Any], path: str) -> dict[str, Any]:
     try:
         return config_class.from_dict(arguments).to_dict()
     except (ValueError, TypeError, OverflowError) as error:

@@ -10,6 +10,7 @@ from typing import Any
 
 from absl import logging
 
+from keras_vit import _checks
 from keras_vit.checkpoints import architecture
 from keras_vit.checkpoints.checkpoint import Checkpoint, Layout, variable_shapes
 from keras_vit.checkpoints.errors import CheckpointError
@@ -245,7 +246,7 @@ def _documents(
     config: Config, layout: Layout, class_names: tuple[str, ...] | None, preprocessor: dict[str, Any] | None
 ) -> dict[str, dict[str, Any]]:
     """Return `config.json`."""
-    height, width = architecture.pair(config["image_size"])
+    height, width = _checks.size_pair("image_size", config["image_size"])
     pool = {"gap": "avg"}.get(config["pooling"], config["pooling"])
     classes = config["classes"] if config["include_top"] else 0
     arguments: dict[str, Any] = {

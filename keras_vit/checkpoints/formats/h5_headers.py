@@ -9,6 +9,8 @@ Usage: `python h5_headers.py FILE START SIZE`, which prints JSON. It imports not
 import io
 import json
 import sys
+from collections.abc import Sequence
+from typing import Any, BinaryIO
 
 import h5py
 
@@ -18,14 +20,14 @@ _ADDRESSES, _MEMORY = 2**30, 200 * 2**20  # bytes
 _SECONDS = 20
 
 
-def list_tensors(file, size):
+def list_tensors(file: BinaryIO | io.RawIOBase, size: int) -> list[dict[str, Any]]:
     """Return the tensors of an open file as dictionaries.
 
     Args:
         file: A binary file.
         size: Its size in bytes, which no tensor may exceed.
     """
-    found = []
+    found: list[dict[str, Any]] = []
     with h5py.File(file, "r") as h5:
         _walk(h5, [], 0, size, found)
     return found
@@ -76,27 +78,27 @@ def _describe(dataset, layers, index, size):
 class Window(io.RawIOBase):
     """Read-only part of a file as a file."""
 
-    def __init__(self, file, start, size):
+    def __init__(self, file: BinaryIO, start: int, size: int):
         self._file, self._start, self._size, self._position = file, start, size, 0
 
-    def readable(self):
+    def readable(self) -> bool:
         return True
 
-    def seekable(self):
+    def seekable(self) -> bool:
         return True
 
-    def seek(self, offset, whence=io.SEEK_SET):
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
         base = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._size}[whence]
         self._position = max(base + offset, 0)
         return self._position
 
-    def tell(self):
+    def tell(self) -> int:
         return self._position
 
-    def readinto(self, buffer):
+    def readinto(self, buffer: Any) -> int:
         count = max(min(len(buffer), self._size - self._position), 0)
         self._file.seek(self._start + self._position)
-        count = self._file.readinto(memoryview(buffer)[:count])
+        count = self._file.readinto(memoryview(buffer)[:count])  # type: ignore[attr-defined]
         self._position += count
         return count
 
@@ -112,13 +114,13 @@ def _limit_resources():
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
 
-def main(argv):
+def main(argv: Sequence[str]) -> None:
     """Print {"tensors": [...]} or {"error": "..."}."""
     _limit_resources()
     path, start, size = argv[1], int(argv[2]), int(argv[3])
     try:
         with open(path, "rb") as file:
-            result = {"tensors": list_tensors(Window(file, start, size), size)}
+            result: dict[str, Any] = {"tensors": list_tensors(Window(file, start, size), size)}
     except Exception as error:  # noqa: BLE001 (whatever the library raises is the answer)
         result = {"error": f"{type(error).__name__}: {error}"[:500]}
     sys.stdout.write(json.dumps(result))

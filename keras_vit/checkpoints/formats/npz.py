@@ -13,7 +13,7 @@ import struct
 import zipfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, BinaryIO, NamedTuple
+from typing import IO, Any, NamedTuple
 
 import ml_dtypes
 import numpy as np
@@ -122,7 +122,7 @@ class NpzSource:
                 block = np.empty(count, member.dtype)
                 end = stream.tell() + block.nbytes
                 read_exactly(stream, block)
-                checksum = zlib.crc32(block.view(np.uint8), checksum) if verify else checksum
+                checksum = zlib.crc32(block.view(np.uint8).data, checksum) if verify else checksum
                 yield _native(block)
                 if member.info.compress_type == zipfile.ZIP_STORED:
                     stream.seek(end)  # other tensors may have been read meanwhile
@@ -182,7 +182,7 @@ def _guarded(path: str, name: str) -> Iterator[None]:
         ) from error
 
 
-def open_archive(file: BinaryIO, size: int, path: str) -> zipfile.ZipFile:
+def open_archive(file: IO[bytes], size: int, path: str) -> zipfile.ZipFile:
     """Open a zip archive after checking that its directory is small and agrees with the file.
 
     Raises:
@@ -226,7 +226,7 @@ def _check_members(members: list[zipfile.ZipInfo], size: int, path: str) -> None
         )
 
 
-def _read_npy_header(stream: BinaryIO, name: str, path: str) -> tuple[str, bool, tuple[int, ...], int]:
+def _read_npy_header(stream: IO[bytes], name: str, path: str) -> tuple[str, bool, tuple[int, ...], int]:
     """Return (dtype code, fortran order, shape, header size) of a `.npy` member."""
     magic = stream.read(8)
     if len(magic) != 8 or magic[:6] != b"\x93NUMPY" or magic[6] not in (1, 2, 3):
@@ -285,7 +285,7 @@ def write_npz(
                 header = io.BytesIO()
                 np.lib.format.write_array_header_1_0(header, np.lib.format.header_data_from_array_1_0(array))
                 member.write(header.getvalue())
-                member.write(memoryview(array.reshape(-1).view(np.uint8)))
+                member.write(array.reshape(-1).view(np.uint8).data)
         if metadata:
             comment = _COMMENT_PREFIX + json.dumps(metadata, sort_keys=True).encode()
             if len(comment) < 65_536:

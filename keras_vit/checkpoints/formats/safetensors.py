@@ -226,4 +226,4 @@ def write_safetensors(
             array = np.asanyarray(produce(name), order="C")
             if array.shape != tensor.shape or array.dtype != tensor.dtype:
                 raise CheckpointError(f"tensor {name!r} changed while it was written: {array.shape}, {array.dtype}.")
-            file.write(memoryview(array.reshape(-1).view(np.uint8)))
+            file.write(array.reshape(-1).view(np.uint8).data)

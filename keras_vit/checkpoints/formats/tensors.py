@@ -3,7 +3,7 @@
 import dataclasses
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any, BinaryIO, Protocol
 
 import numpy as np
@@ -45,7 +45,7 @@ class TensorSource(Protocol):
     """
 
     path: str
-    tensors: Mapping[str, TensorInfo]
+    tensors: dict[str, TensorInfo]
     config: dict[str, Any] | None
     metadata: dict[str, Any]
 
@@ -85,7 +85,7 @@ def read_exactly(stream: Any, array: np.ndarray) -> None:
     Raises:
         EOFError: If the stream ends early.
     """
-    target = memoryview(array.reshape(-1).view(np.uint8))
+    target = array.reshape(-1).view(np.uint8).data
     done = 0
     while done < len(target):
         count = stream.readinto(target[done : done + 2**24])

@@ -5,6 +5,7 @@ import dataclasses
 import inspect
 import re
 from collections.abc import Callable
+from typing import Any
 
 from keras_vit import _checks
 from keras_vit.data.readers import digits, folder, idx, manifest, npz, tfds, tfrecord, vtab
@@ -34,7 +35,7 @@ READERS = {
 }
 
 
-def open_source(spec: str, split: str = "train", **options) -> Source:
+def open_source(spec: str, split: str = "train", **options: Any) -> Source:
     """Open a source of labeled images.
 
     Args:
@@ -60,7 +61,7 @@ def open_source(spec: str, split: str = "train", **options) -> Source:
     return reader.open(location, split, **options)
 
 
-def split_sizes(spec: str, **options) -> dict[str, int]:
+def split_sizes(spec: str, **options: Any) -> dict[str, int]:
     """Return the splits of a source with their numbers of examples. Arguments as for `open_source`."""
     reader, location, options = _resolve(spec, options)
     return reader.sizes(location, **options)

@@ -66,7 +66,9 @@ def _read(location: str, test_fraction: float):
 
 def _divided(location: str, found: dict[str, dict[str, list[str]]]):
     class_names = sorted(found["train"])
-    paths, labels, indices = [], [], {}
+    paths: list[str] = []
+    labels: list[np.ndarray] = []
+    indices = {}
     for key, files in found.items():
         unknown = sorted(set(files) - set(class_names))
         if unknown:
@@ -120,8 +122,8 @@ def _classes(location: str) -> dict[str, list[str]]:
             f"A folder with one subfolder per class is expected, as {location}/cat/1.jpg. Received: a folder without "
             f"subfolders, which holds {f'{example!r} and the like' if example else 'nothing'}."
         )
-    files = {}
-    ignored = collections.Counter()
+    files: dict[str, list[str]] = {}
+    ignored: collections.Counter[str] = collections.Counter()
     for name in names:
         files[name] = []
         for path in _walk(f"{location}/{name}"):

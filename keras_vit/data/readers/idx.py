@@ -6,6 +6,7 @@ import math
 import re
 import struct
 import zlib
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -31,7 +32,7 @@ FASHION_MNIST_FOLDER = "/usr/share/datasets/fashion-mnist"
 _FILE = re.compile(r"(?P<prefix>.*?)(?P<part>train|t10k|test)-(?P<kind>images|labels)[-.]idx[13]-ubyte(\.gz)?")
 
 
-def sizes(location: str, prefix: str | None = None, class_names=None) -> dict[str, int]:
+def sizes(location: str, prefix: str | None = None, class_names: Any = None) -> dict[str, int]:
     """Return the number of examples of each split."""
     return {split: _header(files["labels"])[1][0] for split, files in _files(location, prefix).items()}
 

@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import posixpath
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -15,7 +16,7 @@ _MAX_DIGITS = 18  # of a class number
 _MAX_VALUES = 2**32  # of labels as vectors
 
 
-def sizes(location: str, **options) -> dict[str, int]:
+def sizes(location: str, **options: Any) -> dict[str, int]:
     """Return the number of examples of each split."""
     return {key: len(value) for key, value in _read(location, **options)[3].items()}
 
@@ -97,6 +98,7 @@ def _csv(location: str, text: str, separator: str) -> list[tuple]:
     entries = []
     for row in _rows(location, reader):
         path, split = (row["path"] or "").strip(), (row.get("split") or "").strip() or None
+        label: str | list[str]
         if "labels" in columns:
             label = [part.strip() for part in (row["labels"] or "").split(separator) if part.strip()]
         else:
@@ -169,7 +171,7 @@ def _labels(location: str, entries: list[tuple], class_names, multi_label: bool)
     labels = np.zeros((len(entries), len(class_names)), np.float32)
     for row, names in enumerate(listed):
         for name in names:
-            check_labels(np.array([number[name]]), len(class_names), lambda _, row=row: where[row])
+            check_labels(np.array([number[name]]), len(class_names), [where[row]].__getitem__)
             labels[row, number[name]] = 1.0
     return labels, list(class_names)
 

@@ -5,6 +5,7 @@ import math
 import re
 import zipfile
 import zlib
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -29,7 +30,7 @@ _UNREADABLE = (
 )
 
 
-def sizes(location: str, test_fraction: float = 0.2, class_names=None) -> dict[str, int]:
+def sizes(location: str, test_fraction: float = 0.2, class_names: Any = None) -> dict[str, int]:
     """Return the number of examples of each split."""
     with _Arrays(location) as arrays:
         _, indices = _labels_and_indices(location, arrays, _pairs(location, arrays.shapes), test_fraction)
@@ -76,14 +77,14 @@ def _labels_and_indices(location: str, arrays: "_Arrays", pairs: dict[str, tuple
     shapes = arrays.shapes
     for images_key, _ in pairs.values():
         _check_images(location, images_key, shapes[images_key], arrays.dtypes[images_key])
-    labels = []
+    found = []
     for images_key, key in pairs.values():
-        labels.append(_labels(location, key, arrays.read(key), shapes[images_key][0]))
-    if len({shapes[key][1:] for key, _ in pairs.values()}) > 1 or len({label.shape[1:] for label in labels}) > 1:
-        found = {key: shapes[key] for pair in pairs.values() for key in pair}
-        raise ValueError(f"All splits of {location} must have images and labels of one shape. Received: {found}.")
-    counts = [len(label) for label in labels]
-    labels = np.concatenate(labels)
+        found.append(_labels(location, key, arrays.read(key), shapes[images_key][0]))
+    if len({shapes[key][1:] for key, _ in pairs.values()}) > 1 or len({label.shape[1:] for label in found}) > 1:
+        shown = {key: shapes[key] for pair in pairs.values() for key in pair}
+        raise ValueError(f"All splits of {location} must have images and labels of one shape. Received: {shown}.")
+    counts = [len(label) for label in found]
+    labels = np.concatenate(found)
     if list(pairs) == ["all"]:
         keys = [str(i) for i in range(len(labels))]
         return labels, holdout.split_indices(keys, labels, test_fraction, shuffle=False)

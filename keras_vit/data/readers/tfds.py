@@ -1,5 +1,9 @@
 """Data sets of TensorFlow Datasets, by name."""
 
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
 import tensorflow as tf
 
 from keras_vit.data.callbacks import call_python
@@ -7,7 +11,7 @@ from keras_vit.data.records import RecordSource, Slice
 from keras_vit.data.sources import IndexedSource, Source
 
 
-def sizes(location: str, data_dir: str | None = None, manual_dir: str | None = None, **_) -> dict[str, int]:
+def sizes(location: str, data_dir: str | None = None, manual_dir: str | None = None, **_: Any) -> dict[str, int]:
     """Return the number of examples of each split, which some data sets know only when they are prepared."""
     builder = _package().builder(location, data_dir=data_dir)
     return {name: split.num_examples for name, split in builder.info.splits.items()}
@@ -41,7 +45,7 @@ def open_source(
     return from_builder(builder, split, name, image, label, shard_by)
 
 
-def prepared_builder(location: str, name: str, data_dir: str | None, manual_dir: str | None, download: bool):
+def prepared_builder(location: str, name: str, data_dir: str | None, manual_dir: str | None, download: bool) -> Any:
     """Return the `tfds.core.DatasetBuilder` of a data set, after preparing it if need be.
 
     Args:
@@ -66,7 +70,9 @@ def prepared_builder(location: str, name: str, data_dir: str | None, manual_dir:
     return builder
 
 
-def from_builder(builder, split: str, name: str, image: str = "image", label: str = "label", shard_by="rows") -> Source:
+def from_builder(
+    builder: Any, split: str, name: str, image: str = "image", label: str = "label", shard_by: str = "rows"
+) -> Source:
     """Return the source of a prepared `tfds.core.DatasetBuilder`.
 
     Args:
@@ -114,18 +120,26 @@ class ArrayRecordSource(IndexedSource):
         multi_label: See `Source`.
     """
 
-    def __init__(self, name, split, records, parse, class_names, multi_label):
+    def __init__(
+        self,
+        name: str,
+        split: str,
+        records: Sequence[bytes],
+        parse: Callable[[tf.Tensor], dict[str, tf.Tensor]],
+        class_names: Sequence[str],
+        multi_label: bool,
+    ):
         super().__init__(name, split, len(records), class_names, multi_label)
         self._records = records
         self._parse = parse
 
-    def fetch(self, index):
+    def fetch(self, index: tf.Tensor) -> dict[str, tf.Tensor]:
         return self._parse(call_python(lambda i: self._records[int(i)], [index]))
 
-    def origin(self, index):
+    def origin(self, index: int) -> str:
         return f"example {index} of {self.name} {self.split}"
 
-    def labels(self):
+    def labels(self) -> np.ndarray:
         labels = tf.data.Dataset.range(self.num_examples).map(lambda i: self.fetch(i)["label"], tf.data.AUTOTUNE)
         return next(labels.batch(self.num_examples).as_numpy_iterator())
 

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import struct
+from typing import Any
 
 import tensorflow as tf
 from absl import logging
@@ -27,7 +28,7 @@ _INFO_TYPES = {
 _COMPRESSION = {b"\x1f\x8b": "GZIP"}
 
 
-def sizes(location: str, num_examples: int | None = None, **_) -> dict[str, int]:
+def sizes(location: str, num_examples: int | None = None, **_: Any) -> dict[str, int]:
     """Return the number of examples of each split."""
     files, info = _files(location)
     return {

@@ -9,6 +9,7 @@ References:
 
 import dataclasses
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import tensorflow as tf
 
@@ -24,7 +25,7 @@ class Task:
     """How a task is made.
 
     Attributes:
-        dataset: Name in TensorFlow Datasets, with the version that the benchmark asks for, or that there is still.
+        dataset: Name in TensorFlow Datasets, with the benchmark's version, or the one that is still available.
         split: `THREE`; or percentages of "train" for training and, where there is no test split, for validation.
         test: Name of the test split, or None if it is the rest of "train".
         label: Feature that is the label, or a function of all features to an int64 label.
@@ -89,7 +90,7 @@ TASKS = {
 
 
 def tfds_splits(task: Task, counts: Mapping[str, int]) -> dict[str, str]:
-    """The benchmark's splits, written in those of TensorFlow Datasets.
+    """Return the benchmark's splits, written in those of TensorFlow Datasets.
 
     Args:
         task: The task.
@@ -99,10 +100,11 @@ def tfds_splits(task: Task, counts: Mapping[str, int]) -> dict[str, str]:
         For "train800", "val200", "train800val200", "trainval" and "test" a split of the data set.
     """
     if task.split == THREE:
-        trainval, validation, test = "train+validation", "validation[:200]", task.test
+        trainval, validation, test = "train+validation", "validation[:200]", task.test or "test"
     elif task.split == "halved test":
         trainval, validation, test = "train+test[:50%]", "test[:200]", "test[50%:]"
     else:
+        assert isinstance(task.split, tuple)
         first = task.split[0] * counts["train"] // 100
         last = first + task.split[1] * counts["train"] // 100 if len(task.split) > 1 else counts["train"]
         trainval, validation = f"train[:{last}]", f"train[{first}:{first + 200}]"
@@ -116,8 +118,8 @@ def tfds_splits(task: Task, counts: Mapping[str, int]) -> dict[str, str]:
     }
 
 
-def sizes(location: str, data_dir: str | None = None, manual_dir: str | None = None, **_) -> dict[str, int]:
-    """Number of examples of each split."""
+def sizes(location: str, data_dir: str | None = None, manual_dir: str | None = None, **_: Any) -> dict[str, int]:
+    """Return the number of examples of each split."""
     task = _task(location)
     infos = prepared_builder(task.dataset, f"vtab:{location}", data_dir, manual_dir, download=False).info.splits
     splits = tfds_splits(task, {name: info.num_examples for name, info in infos.items()})
@@ -131,14 +133,14 @@ def open_source(
     manual_dir: str | None = None,
     download: bool = False,
 ) -> RecordSource:
-    """Opens a task.
+    """Open a task.
 
     Args:
         location: Its name, such as `"clevr_count"`.
         split: "train800", "val200", "train800val200", "trainval" or "test".
-        data_dir: Where data sets are prepared; `~/tensorflow_datasets` when `None`.
-        manual_dir: Where files are that must be fetched by hand.
-        download: Prepare the data set if that was not done yet.
+        data_dir: Folder of prepared data sets. None is `~/tensorflow_datasets`.
+        manual_dir: Folder of files that must be fetched by hand.
+        download: Whether to prepare the data set if that was not done yet.
 
     Raises:
         FileNotFoundError: If the data set is not prepared and `download` is off.
@@ -149,8 +151,8 @@ def open_source(
     return from_builder(prepared_builder(task.dataset, name, data_dir, manual_dir, download), task, split, name)
 
 
-def from_builder(builder, task: Task, split: str, name: str) -> RecordSource:
-    """The source of a task for a prepared `tfds.core.DatasetBuilder`. Other arguments as in `open_source`.
+def from_builder(builder: Any, task: Task, split: str, name: str) -> RecordSource:
+    """Return the source of a task for a prepared `tfds.core.DatasetBuilder`. Other arguments as in `open_source`.
 
     Args:
         builder: The builder.
@@ -162,7 +164,7 @@ def from_builder(builder, task: Task, split: str, name: str) -> RecordSource:
     splits = tfds_splits(task, {key: info.num_examples for key, info in infos.items()})
     _checks.choice("split", split, tuple(splits))
     info = infos[splits[split]]
-    if callable(task.label):
+    if task.num_classes is not None:
         class_names = tuple(str(number) for number in range(task.num_classes))
     else:
         class_names = features[task.label].names

@@ -18,10 +18,10 @@ def sections(classes: Classes | None) -> str:
     if classes.confusion is None:
         return _html.card("Recall per class", accuracy_help, _accuracies(classes), "wide")
     if len(classes.names) <= _MAX_MATRIX:
-        title, content = "Confusion matrix", _matrix(classes)
+        title, content = "Confusion matrix", _matrix(classes, classes.confusion)
         help_text = "Each row is a true class, each column a predicted class: mistakes are outside the diagonal."
     else:
-        title, content = "Most frequent confusions", _pairs(classes)
+        title, content = "Most frequent confusions", _pairs(classes, classes.confusion)
         help_text = "True classes and what they were mistaken for, the most frequent first."
     return _html.card("Accuracy per class", accuracy_help, _accuracies(classes)) + _html.card(title, help_text, content)
 
@@ -46,8 +46,8 @@ def _accuracy(classes: Classes, index: int) -> str:
     )
 
 
-def _matrix(classes: Classes) -> str:
-    shares = classes.confusion / np.maximum(classes.confusion.sum(axis=1, keepdims=True), 1)
+def _matrix(classes: Classes, confusion: np.ndarray) -> str:
+    shares = confusion / np.maximum(confusion.sum(axis=1, keepdims=True), 1)
     largest = np.where(np.eye(len(shares), dtype=bool), 0, shares).max(initial=1e-9)
     tints = np.where(np.eye(len(shares), dtype=bool), shares, shares / largest)  # mistakes among themselves
     names = [_html.escape(name) for name in classes.names]
@@ -58,7 +58,7 @@ def _matrix(classes: Classes) -> str:
         cells = "".join(
             f'<td class="{"hit" if true == predicted else "miss" if count else "none"}" style="--tint:{tint:.2f}" '
             f'title="{name} predicted as {names[predicted]}: {count:,}">{f"{count:,}" if count else "·"}</td>'
-            for predicted, (count, tint) in enumerate(zip(classes.confusion[true].tolist(), tints[true], strict=True))
+            for predicted, (count, tint) in enumerate(zip(confusion[true].tolist(), tints[true], strict=True))
         )
         rows.append(f'<tr><th scope="row" title="{name}"><span>{name}</span></th>{cells}</tr>')
     return (
@@ -67,8 +67,8 @@ def _matrix(classes: Classes) -> str:
     )
 
 
-def _pairs(classes: Classes) -> str:
-    wrong = classes.confusion - np.diag(np.diag(classes.confusion))
+def _pairs(classes: Classes, confusion: np.ndarray) -> str:
+    wrong = confusion - np.diag(np.diag(confusion))
     order = np.argsort(-wrong, axis=None, kind="stable")[:_MAX_PAIRS]
     pairs = [np.unravel_index(index, wrong.shape) for index in order]
     items = "".join(

@@ -18,7 +18,8 @@ def fit(text: str, width: int, lines: int = 2) -> str:
     Returns:
         The text in up to `lines` lines.
     """
-    rows, rest = [], _io.one_line(text)
+    rows: list[str] = []
+    rest = _io.one_line(text)
     while rest and len(rows) < lines:
         end = _fitting(rest, width)
         if end < len(rest) and len(rows) < lines - 1:

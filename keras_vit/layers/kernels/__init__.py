@@ -6,7 +6,7 @@ a kernel by `select(formula)(...)`, in training and in inference alike.
 """
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Literal, TypeVar
 
 import keras
@@ -20,16 +20,16 @@ from keras_vit.layers.kernels.rows import as_rows
 
 Formula = TypeVar("Formula", bound=Callable[..., Any])
 
-_KERNELS = {
+_KERNELS: dict[str, Any] = {
     "attention": attention,
     "gelu_tanh": gelu_tanh,
     "group_norm": group_norm,
     "layer_norm": layer_norm,
     "project": project,
 }
-_mode: str = "auto"
+_chosen: Mapping[str, Any] | None = None  # None for the kernels that the backend supports
 
-__all__ = ["as_rows", "mode", "select"]
+__all__ = ["as_rows", "mode", "replace", "select"]
 
 
 def select(formula: Formula) -> Formula:
@@ -47,9 +47,10 @@ def select(formula: Formula) -> Formula:
     ...     kernels.select(layer_norm) is layer_norm
     True
     """
-    if _mode == "plain" or keras.backend.backend() not in ("tensorflow", "jax"):
-        return formula
-    return _KERNELS.get(formula.__name__, formula)
+    chosen = _chosen
+    if chosen is None:
+        chosen = _KERNELS if keras.backend.backend() in ("tensorflow", "jax") else {}
+    return chosen.get(formula.__name__, formula)
 
 
 @contextlib.contextmanager
@@ -59,9 +60,27 @@ def mode(name: Literal["auto", "plain"]) -> Iterator[None]:
     Args:
         name: `"auto"` for kernels, or `"plain"` for the plain formulas, such as for programs that are exported.
     """
-    global _mode
-    before, _mode = _mode, _checks.choice("mode", name, ("auto", "plain"))
+    _checks.choice("mode", name, ("auto", "plain"))
+    with _choose(None if name == "auto" else {}):
+        yield
+
+
+@contextlib.contextmanager
+def replace(**implementations: Callable[..., Any]) -> Iterator[None]:
+    """Use other implementations of the formulas named, and the plain ones of all others, within a `with` block.
+
+    Args:
+        **implementations: Functions by the name of the formula whose signature they have.
+    """
+    with _choose(implementations):
+        yield
+
+
+@contextlib.contextmanager
+def _choose(implementations: Mapping[str, Any] | None) -> Iterator[None]:
+    global _chosen
+    before, _chosen = _chosen, implementations
     try:
         yield
     finally:
-        _mode = before
+        _chosen = before

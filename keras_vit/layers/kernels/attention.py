@@ -37,7 +37,7 @@ def attention(
     References:
         - [FlashAttention](https://arxiv.org/abs/2205.14135), appendix B.2
     """
-    if chunked_attention.applies(query, chunk_size):
+    if chunk_size is not None and chunked_attention.applies(query, chunk_size):
         return chunked_attention.attend(query, key, value, chunk_size)
     if dropout is None and bias is None:
         return _attend(query, key, value)

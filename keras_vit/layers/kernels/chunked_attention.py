@@ -6,9 +6,9 @@ import keras
 from keras import ops
 
 
-def applies(query: Any, chunk_size: int | None) -> bool:
+def applies(query: Any, chunk_size: int) -> bool:
     """Return whether queries `[B, N, H, K]` are more than one chunk."""
-    return chunk_size is not None and (query.shape[1] is None or query.shape[1] > chunk_size)
+    return query.shape[1] is None or query.shape[1] > chunk_size
 
 
 def attend(query: Any, key: Any, value: Any, chunk_size: int) -> Any:
@@ -48,7 +48,8 @@ def attend(query: Any, key: Any, value: Any, chunk_size: int) -> Any:
         keys, values = (ops.transpose(x, (0, 2, 1, 3)) for x in (key, value))  # [B, H, M, K]
 
         def forward(state, chunk):
-            return state, ops.matmul(_weights(*chunk, keys), values)
+            (query,) = chunk
+            return state, ops.matmul(_weights(query, keys), values)
 
         def backward(sums, chunk):
             """`p` are the weights, `s` the logits; primes are derivatives of the loss."""

@@ -9,7 +9,8 @@ auto           data_parallel on several devices, else one_device
 import importlib.util
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import jax
 import numpy as np
@@ -33,7 +34,7 @@ class Devices:
         min_part: Smallest number of elements per device for a weight to be sharded.
     """
 
-    def __init__(self, devices=None, fsdp: bool = False, min_part: int = MIN_PART):
+    def __init__(self, devices: Sequence[Any] | None = None, fsdp: bool = False, min_part: int = MIN_PART):
         self.fsdp, self.min_part = fsdp, min_part
         self.mesh = Mesh(np.asarray(jax.devices() if devices is None else devices), (AXIS,))
         self.whole = NamedSharding(self.mesh, PartitionSpec())
@@ -63,17 +64,17 @@ class Devices:
                     return NamedSharding(self.mesh, PartitionSpec(*[None] * axis, AXIS))
         return self.whole
 
-    def description(self, shape: tuple[int, ...], dtype) -> jax.ShapeDtypeStruct:
+    def description(self, shape: tuple[int, ...], dtype: Any) -> jax.ShapeDtypeStruct:
         """Return shape, dtype and sharding of a weight."""
         return jax.ShapeDtypeStruct(tuple(shape), jax.numpy.dtype(dtype), sharding=self.of_weight(tuple(shape)))
 
-    def zeros(self, shape: tuple[int, ...], dtype) -> jax.Array:
+    def zeros(self, shape: tuple[int, ...], dtype: Any) -> jax.Array:
         """Return zeros in the place of a weight of this shape. Each process makes its own part."""
         described = self.description(shape, dtype)
         part = np.zeros(described.sharding.shard_shape(described.shape), described.dtype)
         return jax.make_array_from_callback(described.shape, described.sharding, lambda _: part)
 
-    def place(self, value, sharding: NamedSharding) -> jax.Array:
+    def place(self, value: Any, sharding: NamedSharding) -> jax.Array:
         """Put an array that every process holds completely on the devices."""
         value = np.asarray(value)
         return jax.make_array_from_callback(value.shape, sharding, lambda index: value[index])

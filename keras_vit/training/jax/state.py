@@ -1,6 +1,7 @@
 """Everything that changes during training, as arrays on a mesh of devices."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import jax
 import keras
@@ -35,11 +36,11 @@ class TrainState:
     def __init__(self, model: keras.Model, recipe: recipes.Recipe, devices: Devices, values: bool = True):
         self.model, self.devices = model, devices
         self.progress = shared.Progress()
-        self.rule = optim.UpdateRule(recipe, [weight.path for weight in model.trainable_variables])
+        self.rule = optim.UpdateRule(recipe, model)
         trained = set(self.rule.trained)
         self.trained = [weight for weight in model.trainable_variables if weight.path in trained]
         self.fixed = [weight for weight in shared.weights(model) if weight.path not in trained]
-        create = devices.zeros if values else devices.description
+        create: Callable[..., Any] = devices.zeros if values else devices.description
         slots = self.rule.optimizer.slots
         self.slots = [[create(weight.shape, slot.dtype) for slot in slots] for weight in self.trained]
         self.averages = [create(weight.shape, "float32") for weight in self.trained] if recipe.optim.ema else []

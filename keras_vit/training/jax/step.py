@@ -1,6 +1,7 @@
 """One training step of all devices, as a function of the whole state and the global batch."""
 
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -20,7 +21,7 @@ from keras_vit.training.seeds import SeedScope, seed_states
 _KEYS = "threefry2x32"  # the kind whose keys are two numbers, as the states of Keras' generators
 
 
-def seed_values(seed: int, step, count: int) -> jax.Array:
+def seed_values(seed: int, step: Any, count: int) -> jax.Array:
     """Return a state for each random generator of the model, uint32 `[count, 2]`.
 
     A generator draws for the global batch, whatever the number of devices.
@@ -34,7 +35,7 @@ def seed_values(seed: int, step, count: int) -> jax.Array:
     return jax.random.key_data(jax.random.split(key, count)) if count else jnp.zeros([0, 2], jnp.uint32)
 
 
-def mix_center(seed: int, step) -> jax.Array:
+def mix_center(seed: int, step: Any) -> jax.Array:
     """Return where CutMix cuts in a step, float32 `[2]` in [0, 1)."""
     return jax.random.uniform(jax.random.fold_in(jax.random.key(seed, impl=_KEYS), step), [2])
 
@@ -67,7 +68,7 @@ class TrainStep:
         self.places = jax.tree.map(lambda described: described.sharding, state.descriptions()[0])
         self.compiled = jax.jit(self.__call__, donate_argnums=0, out_shardings=(self.places, self.devices.whole))
 
-    def __call__(self, arrays: dict, fixed: list, batch: dict, step) -> tuple[dict, jax.Array]:
+    def __call__(self, arrays: dict, fixed: list, batch: dict, step: Any) -> tuple[dict, jax.Array]:
         """Run the step.
 
         Args:
@@ -107,7 +108,8 @@ class TrainStep:
 
         def add(totals, rows):
             # The same seeds for every micro-batch, as in the reference.
-            parts = self._micro_gradients(weights, fixed, *rows, seeds)
+            images, labels = rows
+            parts = self._micro_gradients(weights, fixed, images, labels, seeds)
             return jax.tree.map(jnp.add, totals, parts), None
 
         zeros = [jnp.zeros(weight.shape, jnp.float32) for weight in weights]

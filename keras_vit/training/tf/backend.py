@@ -1,6 +1,6 @@
 """The TensorFlow backend: compiled programs under a `tf.distribute` strategy. See `keras_vit.training.backend`."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -54,7 +54,7 @@ class TensorFlowBackend:
         with self.strategy.scope():
             return TrainState(recipes.create_model(recipe, classes, channels), recipe)
 
-    def distribute(self, batches_of_worker: Callable[[int, int], tf.data.Dataset]):
+    def distribute(self, batches_of_worker: Callable[[int, int], tf.data.Dataset]) -> Iterable[Any]:
         """Return global batches on the devices."""
         return distribute.distribute_batches(self.strategy, batches_of_worker)
 
@@ -88,7 +88,7 @@ class TensorFlowBackend:
             )
             return history.numpy(), bool(stopping.numpy() > 0)
 
-        run_steps.compiled = compiled
+        run_steps.compiled = compiled  # type: ignore[attr-defined]
         return run_steps
 
     def compile_evaluation(self, state: TrainState, recipe: recipes.Recipe, classes: int, confusion: bool) -> Callable:
@@ -110,7 +110,7 @@ class TensorFlowBackend:
             sums, confusion, logits = compiled(batch)
             return sums.numpy(), confusion.numpy(), logits
 
-        evaluate.compiled = compiled
+        evaluate.compiled = compiled  # type: ignore[attr-defined]
         return evaluate
 
     def compile_forward(self, state: TrainState) -> Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]:

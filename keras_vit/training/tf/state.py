@@ -30,7 +30,7 @@ class TrainState:
     def __init__(self, model: keras.Model, recipe: recipes.Recipe):
         self.model = model
         self.progress = shared.Progress()
-        self.rule = optim.UpdateRule(recipe, [weight.path for weight in model.trainable_variables])
+        self.rule = optim.UpdateRule(recipe, model)
         trained = set(self.rule.trained)
         self.trained = [weight for weight in model.trainable_variables if weight.path in trained]
         self.slots = [[self._slot(weight, slot.dtype) for slot in self.rule.optimizer.slots] for weight in self.trained]

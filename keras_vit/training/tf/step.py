@@ -2,6 +2,7 @@
 
 import functools
 from collections.abc import Callable
+from typing import Any
 
 import keras
 import tensorflow as tf
@@ -100,7 +101,7 @@ class TrainStep:
         """Update every weight on every device, outside of the single replicas."""
         state = self.state
         averages = state.averages or [None] * len(state.trained)
-        last = {}  # bound below: of an argument, a strategy would hand each device a copy
+        last: dict[str, tf.Operation] = {}  # bound below: of an argument, a strategy would hand each device a copy
         for index, weight in enumerate(state.trained):
             strategy.extended.update(
                 weight.value,
@@ -146,7 +147,7 @@ class EvalStep:
             return shared.evaluate(self.state.model, images, labels, batch["mask"], self.recipe.loss, self.confusion)
 
 
-def seed_values(seed: int, step, replica, count: int) -> tf.Tensor:
+def seed_values(seed: int, step: Any, replica: Any, count: int) -> tf.Tensor:
     """Return a state for each random generator of the model, int64 `[count, 2]`.
 
     Args:

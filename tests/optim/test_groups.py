@@ -1,0 +1,93 @@
+"""Groups of weights that layers declare, against patterns of the reference's names."""
+
+import dataclasses
+import re
+
+import keras
+import pytest
+
+from keras_vit import models
+from keras_vit import recipe as recipes
+from keras_vit.optim import groups
+from tests.models import variants
+from tests.recipes import toy
+
+BLOCK = re.compile(r"encoderblock_\d+|block\d+/unit\d+")
+STEM = re.compile(r"(embedding|cls|dist|registers|posembed_\w+|conv_root|gn_root|root_block)(/|$)")
+
+
+def check(model):
+    """What the layers declare is what the names say."""
+    paths = [weight.path for weight in model.trainable_weights]
+    assert groups.decayed(model) == {path for path in paths if path.endswith("kernel")}
+    blocks = list(dict.fromkeys(found.group() for path in paths if (found := BLOCK.search(path))))
+    deepest = len(blocks) + 1
+    expected = {}
+    for path in paths:
+        block = BLOCK.search(path)
+        depth = 1 + blocks.index(block.group()) if block else 0 if STEM.match(path) else deepest
+        expected[path] = 0.5 ** (deepest - depth)
+    assert groups.layer_multipliers(model, 0.5) == expected
+    assert groups.trained(model) == paths
+
+
+def describe(name):
+    arguments = {"block_sizes": (1, 2), "classes": 3} if name == "bit" else variants.SMALL | variants.VARIANTS[name]
+    with keras.StatelessScope(initialize_variables=False):
+        return models.BiTResNet(**arguments) if name == "bit" else models.VisionTransformer(**arguments)
+
+
+@pytest.mark.parametrize("name", variants.VARIANTS)
+def test_groups_of_models(name):
+    check(describe(name))
+
+
+def test_groups_of_recipes(monkeypatch, tmp_path):
+    toy.replace_readers(monkeypatch, tmp_path)
+    structures = {}
+    for name, arguments in toy.CASES:
+        recipe = toy.load(name, arguments)
+        assert recipe.optim.weight_decay_mask is None
+        if recipe.model.checkpoint is None:
+            short = {"num_layers": 2} if recipe.model.variant in models.VIT else {}
+            model = dataclasses.replace(recipe.model, arguments=recipe.model.arguments | short)
+            structures[model.variant.split("ViT")[0], repr(sorted(model.arguments))] = model
+    assert len(structures) > 5
+    for model in structures.values():
+        check(recipes.describe_model(recipes.Recipe(model=model), classes=3))
+
+
+def test_depths_by_hand():
+    multipliers = groups.layer_multipliers(describe("hybrid"), 0.5)
+    expected = {
+        "conv_root/kernel": 0,
+        "block1/unit1/conv1/kernel": 1,
+        "block2/unit1/gn1/scale": 2,
+        "embedding/kernel": 0,
+        "cls/cls": 0,
+        "encoderblock_0/LayerNorm_0/bias": 3,
+        "encoderblock_1/MlpBlock_0/Dense_0/bias": 4,
+        "encoder_norm/scale": 5,
+        "head/kernel": 5,
+    }
+    assert {path: multipliers[path] for path in expected} == {path: 0.5 ** (5 - d) for path, d in expected.items()}
+    assert set(groups.layer_multipliers(describe("hybrid"), 1.0).values()) == {1.0}
+
+
+def test_a_model_within_a_model_and_one_without_blocks():
+    head = keras.layers.Dense(2, name="own_head")
+    model = keras.Sequential([describe("features"), head])
+    multipliers = groups.layer_multipliers(model, 0.5)
+    assert sorted(set(multipliers.values())) == [0.125, 0.25, 0.5, 1.0]
+    assert multipliers[head.kernel.path] == 1.0
+    assert min(multipliers, key=multipliers.get).split("/")[-2] in ("embedding", "cls", "posembed_input")
+    plain = keras.Sequential([keras.Input((4,)), keras.layers.Dense(3), keras.layers.Dense(2)])
+    assert set(groups.layer_multipliers(plain, 0.5).values()) == {1.0}
+
+
+def test_masks_go_by_path():
+    model = describe("token")
+    paths = groups.trained(model)
+    assert groups.decayed(model, "kernel$") == groups.decayed(model)
+    assert groups.decayed(model, ".*") == set(paths)
+    assert groups.trained(model, "encoder|embedding|cls") == ["head/kernel", "head/bias"]
