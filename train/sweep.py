@@ -59,9 +59,5 @@ def main(argv):
     return 1 if table.failed or table.left else 0
 
 
-def run():
-    program.run(main)
-
-
 if __name__ == "__main__":
-    run()
+    program.run(main)

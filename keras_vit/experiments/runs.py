@@ -10,7 +10,7 @@ _COUNTS = ("step", "examples")
 def final_metrics(directory: str) -> dict[str, float]:
     """Return the last value of every metric of the evaluations of a run."""
     path = os.path.join(directory, run_directory.METRICS)
-    found = {}
+    found: dict[str, float] = {}
     for line in metrics.read_metrics(path) if os.path.exists(path) else []:
         if "loss" not in line:  # a line of training
             numbers = {name: value for name, value in line.items() if isinstance(value, (int, float))}

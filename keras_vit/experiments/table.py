@@ -62,8 +62,9 @@ class Table:
     @property
     def best(self) -> Row | None:
         """The row with the best mean of the metric, or None if no run is finished."""
-        measured = [row for row in self.rows if _is_number(row.mean(self.metric))]
-        return (min if self.lowest else max)(measured, key=lambda row: row.mean(self.metric), default=None)
+        means = [(row.mean(self.metric), row) for row in self.rows]
+        measured = [(mean, row) for mean, row in means if mean is not None and math.isfinite(mean)]
+        return (min if self.lowest else max)(measured, key=lambda pair: pair[0], default=(0.0, None))[1]
 
     @property
     def fields(self) -> list[str]:
@@ -142,9 +143,5 @@ def shorten(value: Any) -> str:
     return text if len(text) <= _LONGEST_VALUE else f"{text[: _LONGEST_VALUE - 1]}…"
 
 
-def _is_number(value: float | None) -> bool:
-    return value is not None and math.isfinite(value)
-
-
 def _plain(value: float | None) -> float | None:
-    return value if _is_number(value) else None
+    return value if value is not None and math.isfinite(value) else None
