@@ -48,7 +48,12 @@ _ARGUMENTS = "model.arguments"
 
 
 def to_dict(recipe: Recipe) -> dict[str, Any]:
-    """Return the recipe as plain dictionaries, ready for JSON."""
+    """Return the recipe as plain dictionaries, ready for JSON.
+
+    Example:
+    >>> to_dict(Recipe(total_steps=500))["total_steps"]
+    500
+    """
     return dataclasses.asdict(recipe)
 
 
@@ -63,6 +68,10 @@ def from_dict(values: dict[str, Any]) -> Recipe:
 
     Raises:
         ValueError: If a field is unknown, of the wrong type or out of range.
+
+    Example:
+    >>> from_dict({"total_steps": 500, "data": {"source": "digits"}}).data.source
+    'digits'
     """
     return check(_build(Recipe, _upgrade(values), prefix=""))
 
@@ -72,6 +81,11 @@ def check(recipe: Recipe) -> Recipe:
 
     Raises:
         ValueError: If they are not; names the field.
+
+    Example:
+    >>> check(Recipe(loss="hinge"))
+    Traceback (most recent call last):
+    ValueError: loss must be one of 'softmax', 'sigmoid'. Received: loss='hinge'
     """
     recipe = _build(Recipe, to_dict(recipe), prefix="")
     for path, allowed in CHOICES.items():
@@ -97,6 +111,10 @@ def get(recipe: Recipe, path: str) -> Any:
 
     Raises:
         ValueError: If there is no such field; names the nearest one.
+
+    Example:
+    >>> get(Recipe(), "optim.schedule.name")
+    'cosine'
     """
     value: Any = recipe
     parents: list[str] = []
@@ -165,7 +183,12 @@ def replace(recipe: Recipe, values: Mapping[str, Any]) -> Recipe:
 
 
 def nearest_multiple(number: int, divisor: int) -> int:
-    """Return the positive multiple of `divisor` nearest to `number`."""
+    """Return the positive multiple of `divisor` nearest to `number`.
+
+    Example:
+    >>> nearest_multiple(500, 64)
+    512
+    """
     return max(divisor, divisor * round(number / divisor))
 
 
