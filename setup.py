@@ -62,7 +62,7 @@ EXTRAS = {
     "litert": ["ai-edge-litert>=1.2"],
     # The TPU's compiler (libtpu), for `train.plan --target=...`: beside [cpu], on any machine with Linux.
     "plan": ["jax[tpu]>=0.10.2"],
-    "interop": ["torch", "timm", "transformers"],
+    "interop": ["torch", "timm", "transformers", "vit-pytorch"],
     "docs": ["zensical>=0.0.73", "mkdocstrings-python>=2.0"],
 }
 # What the tests themselves use. With these alone (`.[cpu,test]`) they pass, and those of an absent extra are skipped.

@@ -18,11 +18,11 @@ from absl import flags, logging
 
 from keras_vit import program
 
-FORMATS = ("google", "big_vision", "huggingface", "timm", "keras")
+FORMATS = ("google", "big_vision", "huggingface", "timm", "vit_pytorch", "keras")
 
 flags.DEFINE_string("format", None, f"One of {', '.join(FORMATS)}; keras if DST ends in .keras.")
 flags.DEFINE_string("dtype", "float32", "Dtype of the weights: float32, bfloat16 or float16.")
-flags.DEFINE_string("naming", None, "Names of the tensors: legacy or linen (google), published or later (huggingface).")
+flags.DEFINE_string("naming", None, "Names of the tensors, where a format has several; see save_checkpoint.")
 flags.DEFINE_boolean("stacked", None, "Whether to stack the blocks (big_vision), as scan=True does there.")
 flags.DEFINE_list("image_size", [], "SIZE or HEIGHT,WIDTH of the images that position embeddings are resized to.")
 flags.DEFINE_string("method", None, "Resizing of position embeddings: reference, bilinear, bicubic or antialiased.")

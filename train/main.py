@@ -41,7 +41,7 @@ with program.imports(__name__):
     from keras_vit.inference.probabilities import to_probabilities
     from keras_vit.inspection import plots
     from keras_vit.training import backend as backends
-    from keras_vit.training import errors, lock, preemption, record, report, run_directory
+    from keras_vit.training import errors, lock, preemption, record, report, run_directory, tensorboard
     from keras_vit.training.checkpoints import CheckpointStore
     from keras_vit.training.forward import Forward
     from keras_vit.training.loop import Loop
@@ -98,6 +98,7 @@ def train(recipe: recipes.Recipe, workdir: str, backend: backends.Backend, stop:
     if backend.is_chief:
         step = state.progress.step if saved else None
         run_directory.write_config(workdir, given, data.describe(), step, resolved=recipe)
+        tensorboard.describe(workdir, recipe, data.example_images() if saved is None else None)
 
     # Training: `loop.run` makes the steps, and between them logs, evaluates and saves
     confusion = classes <= MAX_CLASSES and not data.train.multi_label

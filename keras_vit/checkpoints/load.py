@@ -45,7 +45,7 @@ def load_checkpoint(
     Args:
         model: A `VisionTransformer` or `BiTResNet`.
         path: An `.npz` file (vision_transformer, AugReg, SAM, big_vision, BiT), a `.safetensors` file or directory
-            (Hugging Face, timm), or a `.keras` or `.weights.h5` file.
+            (Hugging Face, timm, vit-pytorch), or a `.keras` or `.weights.h5` file.
         head: `"keep"` the file's head, `"reset"` the head to its initial values, or `"auto"`: keep it if the numbers of
             classes are equal, else reset it, which the report says.
         method: Resizing of position embeddings: `"reference"`, `"bilinear"`, `"bicubic"` or `"antialiased"`. None for

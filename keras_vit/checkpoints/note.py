@@ -20,6 +20,7 @@ _NOTED: Mapping[str, Callable[[Any], bool]] = {
     "resnet_numerics": lambda value: value in ("reference", "timm"),
     "distillation_token": lambda value: isinstance(value, bool) or value == "unused",
     "pool_padding": lambda value: value in ("infinity", "zeros", "edge"),
+    "pool_prefix_tokens": lambda value: isinstance(value, bool),
 }
 # Arguments that tensors show.
 _SHOWN = (
@@ -33,6 +34,9 @@ _SHOWN = (
     "num_registers",
     "qkv_bias",
     "norm_after_pooling",
+    "patch_norm",
+    "head_dim",
+    "output_projection",
     "channels",
     "include_top",
     "representation_size",
@@ -103,7 +107,7 @@ def apply(checkpoint: Checkpoint) -> None:
     if noted is None:
         return
     found = checkpoint.arguments
-    names = [name for name in _SHOWN if name not in ("num_heads", "mlp_dim", "qkv_bias") or found.get("num_layers")]
+    names = [name for name in _SHOWN if name not in architecture.OF_BLOCKS or found.get("num_layers")]
     stated = {name: noted.get(name) for name in names}
     if found.get("include_top"):
         stated["classes"] = noted.get("classes")

@@ -47,12 +47,13 @@ def save_checkpoint(
 
     Args:
         model: A `VisionTransformer` or `BiTResNet`.
-        path: An `.npz` file for `"google"` and `"big_vision"`, a directory for `"huggingface"` and `"timm"`. For these,
-            a `.safetensors` file will do as well: its configuration is written beside it as `NAME_config.json`.
-        format: `"google"` (vision_transformer, and BiT in big_transfer's names), `"big_vision"`, `"huggingface"` or
-            `"timm"`.
+        path: An `.npz` file for `"google"` and `"big_vision"`, a directory for the others. For these, a `.safetensors`
+            file will do as well: its configuration is written beside it as `NAME_config.json`.
+        format: `"google"` (vision_transformer, and BiT in big_transfer's names), `"big_vision"`, `"huggingface"`,
+            `"timm"` or `"vit_pytorch"`.
         naming: Names of a format that has several: `"legacy"` (the published files) or `"linen"` for `"google"`,
-            `"published"` or `"later"` for `"huggingface"`. None for those that were read, or the first.
+            `"published"` or `"later"` for `"huggingface"`, `"1.18"` to `"0.7"` (the first version with these names) for
+            `"vit_pytorch"`. None for those that were read, or the first.
         stacked: Whether `"big_vision"` stacks the blocks (`scan=True` there). None for as read, or not.
         dtype: `"float32"`, `"bfloat16"` or `"float16"`.
         preprocessor: Content of `preprocessor_config.json`. None for images in [-1, 1] of the model's size.

@@ -101,7 +101,10 @@ class _Builder:
     def _tokens(self, x):
         """Return the tokens `[B, prefix + registers + h*w, D]`, with position embeddings that belong to the input."""
         config, shared = self.config, {"dtype": self.policy}
-        grid = PatchEncoder(config.patch_size, config.hidden_size, flatten=False, name="embedding", **shared)(x)
+        norm_epsilon = config.layer_norm_epsilon if config.patch_norm else None
+        grid = PatchEncoder(
+            config.patch_size, config.hidden_size, flatten=False, norm_epsilon=norm_epsilon, name="embedding", **shared
+        )(x)
         x = FlattenGrid(name="tokens", **shared)(grid)  # [B, h*w, D]
         if config.distillation_token:
             x = ClassToken(name="dist", **shared)(x)
@@ -163,6 +166,8 @@ class _Builder:
             relative_positions=config.num_tokens if config.position_embedding == "relative" else None,
             remat=config.remat == "blocks",
             attention_chunk_size=config.attention_chunk_size,
+            head_dim=config.head_dim,
+            output_projection=config.output_projection,
             dtype=self.policy,
             name=f"encoderblock_{index}",
         )
@@ -185,7 +190,8 @@ class _Builder:
         if config.pooling == "token":
             return TokenPooling(0, name="pool", **shared)(x)  # [B, D]
         if config.pooling == "gap":
-            return PatchMeanPooling(config.num_prefix_tokens + config.num_registers, name="pool", **shared)(x)
+            left_out = 0 if config.pool_prefix_tokens else config.num_prefix_tokens + config.num_registers
+            return PatchMeanPooling(left_out, name="pool", **shared)(x)
         if config.pooling == "map":
             sizes = (config.num_heads, config.mlp_dim, config.activation, config.layer_norm_epsilon)
             return MAPHead(*sizes, name="MAPHead_0", **shared)(x)

@@ -115,7 +115,11 @@ def _vit(config: models.ViTConfig) -> Cost:
     if config.resnet_blocks is not None:
         channels = _hybrid_stem(tally, config)
     patch = _pair(config.patch_size)
-    tally.dense(config.grid[0] * config.grid[1], patch[0] * patch[1] * channels, width)
+    patches, pixels = config.grid[0] * config.grid[1], patch[0] * patch[1] * channels
+    tally.dense(patches, pixels, width)
+    if config.patch_norm:
+        tally.norm(patches, pixels)
+        tally.norm(patches, width)
     tally.parameters += (config.num_prefix_tokens + config.num_registers) * width
     tally.parameters += _positions(config)
     if config.dropout_rate:
@@ -139,17 +143,18 @@ def _vit(config: models.ViTConfig) -> Cost:
 
 def _block(tally: _Tally, config: models.ViTConfig, tokens: int) -> None:
     """Count a block, which saves 8 vectors of `D` and 2 of the MLP's width per token, and the attention weights."""
-    width = config.hidden_size
+    width, heads = config.hidden_size, config.attention_size
     tally.norm(tokens, width)
     for _ in ("query", "key", "value"):
-        tally.dense(tokens, width, width, bias=config.qkv_bias)
+        tally.dense(tokens, width, heads, bias=config.qkv_bias)
     tally.activations -= 2 * tokens * width  # the three share their input
-    _attention(tally, config, tokens, tokens)
-    tally.dense(tokens, width, width)
+    _attention(tally, config, tokens, tokens, heads)
+    if config.output_projection != "none":
+        tally.dense(tokens, heads, width, bias=config.output_projection == "bias")
     if config.position_embedding == "relative":
         offsets = 2 * tokens - 1
-        tally.parameters += offsets * (width // config.num_heads)
-        tally.macs += tokens * offsets * width
+        tally.parameters += offsets * (heads // config.num_heads)
+        tally.macs += tokens * offsets * heads
     tally.norm(tokens, width)
     tally.dense(tokens, width, config.mlp_dim)
     tally.elementwise(tokens * config.mlp_dim)  # GELU
@@ -165,9 +170,9 @@ def _block(tally: _Tally, config: models.ViTConfig, tokens: int) -> None:
         tally.elementwise(2 * tokens * width)
 
 
-def _attention(tally: _Tally, config: models.ViTConfig, queries: int, keys: int) -> None:
-    tally.macs += 2 * queries * keys * config.hidden_size
-    tally.activations += (queries + 2 * keys) * config.hidden_size
+def _attention(tally: _Tally, config: models.ViTConfig, queries: int, keys: int, width: int) -> None:
+    tally.macs += 2 * queries * keys * width
+    tally.activations += (queries + 2 * keys) * width
     if not _in_chunks(config, queries):  # otherwise the backward pass recomputes the weights
         tally.activations += config.num_heads * queries * keys
 
@@ -183,7 +188,7 @@ def _map_head(tally: _Tally, config: models.ViTConfig, tokens: int) -> None:
     tally.dense(tokens, width, width)
     tally.dense(tokens, width, width)
     tally.activations -= tokens * width
-    _attention(tally, config, 1, tokens)
+    _attention(tally, config, 1, tokens, width)
     tally.dense(1, width, width)
     tally.norm(1, width)
     tally.dense(1, width, config.mlp_dim)

@@ -1,7 +1,7 @@
 """Recipes: everything that decides the result of a training run, as nested dataclasses."""
 
 from keras_vit.recipe.choices import pretrained, with_image_size, with_variant, with_weights
-from keras_vit.recipe.conversion import check, from_dict, get, nearest_multiple, override, to_dict
+from keras_vit.recipe.conversion import check, from_dict, get, nearest_multiple, override, replace, to_dict
 from keras_vit.recipe.fields import Data, Model, Optim, Recipe, Schedule
 from keras_vit.recipe.model import create_model, describe_model, model_arguments, resolve, weights_path
 
@@ -21,6 +21,7 @@ __all__ = [
     "nearest_multiple",
     "override",
     "pretrained",
+    "replace",
     "to_dict",
     "weights_path",
     "with_image_size",

@@ -28,7 +28,13 @@ def argument_names(variant: str) -> list[str]:
 
 
 def model_arguments(recipe: Recipe) -> dict[str, Any]:
-    """Return the arguments of the model's constructor that a recipe sets."""
+    """Return the arguments of the model's constructor that a recipe sets.
+
+    Example:
+    >>> recipe = Recipe(model=fields.Model("ViT-S/16", image_size=32, arguments={"pooling": "gap"}))
+    >>> model_arguments(recipe)["pooling"]
+    'gap'
+    """
     fields = {name: getattr(recipe.model, name) for name in FIELDS if getattr(recipe.model, name) is not None}
     return {**fields, **recipe.model.arguments}
 
@@ -42,6 +48,12 @@ def resolve(recipe: Recipe, architecture: dict[str, Any] | None = None) -> Recip
 
     Raises:
         CheckpointError: If the checkpoint is damaged or of no known project.
+
+    Example:
+    >>> path = keras_vit.save_checkpoint(model, "vit.npz")
+    >>> recipe = resolve(Recipe(model=fields.Model(checkpoint=path)))
+    >>> recipe.model.arguments["hidden_size"]
+    32
     """
     model = recipe.model
     if architecture is not None:
@@ -87,6 +99,11 @@ def create_model(recipe: Recipe, classes: int, channels: int = 3) -> keras.Model
 
     Raises:
         ValueError: If an argument is wrong or the variant has no such argument.
+
+    Example:
+    >>> recipe = Recipe(model=fields.Model("ViT-Ti/16", image_size=32, arguments={"num_layers": 1}))
+    >>> create_model(recipe, classes=10).output_shape
+    (None, 10)
     """
     keras.utils.set_random_seed(recipe.seed)
     return models.create_model(
@@ -103,6 +120,11 @@ def describe_model(recipe: Recipe, classes: int, channels: int = 3) -> keras.Mod
         recipe: The recipe.
         classes: Number of classes.
         channels: Channels of the images.
+
+    Example:
+    >>> recipe = Recipe(model=fields.Model("ViT-G/14", image_size=224, arguments={"num_layers": 2}))
+    >>> describe_model(recipe, classes=1000).output_shape
+    (None, 1000)
     """
 
     def build():

@@ -40,6 +40,11 @@ def load_weights(model: keras.Model, name: str, weights: str | os.PathLike[str])
     Raises:
         ValueError: If there are no such weights, or they do not fit.
         OSError: If they cannot be downloaded.
+
+    Example:
+    >>> path = keras_vit.save_checkpoint(model, "vit.npz")
+    >>> load_weights(model, "ViT-B/16", path).missing
+    []
     """
     entry = find(name, os.fspath(weights))
     padding = entry.pool_padding if entry is not None else None

@@ -42,6 +42,12 @@ def resolve(model: str, weights: str | os.PathLike[str]) -> str:
     Raises:
         ValueError: If `weights` is none of these; the message lists the names.
         OSError: If the file can neither be found nor fetched; the message names it and its address.
+
+    Example:
+    >>> path = resolve("ViT-B/16", "augreg")  # downloaded once  # doctest: +SKIP
+    >>> path = resolve("ViT-B/16", keras_vit.save_checkpoint(model, "vit.npz"))
+    >>> path
+    'vit.npz'
     """
     path = check_weights(model, weights)
     return os.fspath(weights) if path is None else fetch(path)
@@ -80,7 +86,12 @@ def check_weights(model: str, weights: str | os.PathLike[str]) -> str | None:
 
 
 def find(model: str, weights: str) -> PublishedWeights | None:
-    """Return the published weights of a name, or None if the model has none of that name."""
+    """Return the published weights of a name, or None if the model has none of that name.
+
+    Example:
+    >>> find("ViT-B/16", "augreg").resolution
+    384
+    """
     return next((entry for entry in list_weights(model) if entry.name == weights), None)
 
 
@@ -113,6 +124,9 @@ def fetch(path: str) -> str:
 
     Raises:
         OSError: If it can neither be found nor fetched.
+
+    Example:
+    >>> path = fetch("vit_models/augreg/index.csv")  # doctest: +SKIP
     """
     mirror = os.environ.get(MIRROR_VARIABLE)
     cached = cache_directory() / path

@@ -8,7 +8,7 @@ from typing import Any
 
 from keras_vit.checkpoints.checkpoint import Checkpoint
 from keras_vit.checkpoints.errors import CheckpointError
-from keras_vit.checkpoints.families import big_vision, bit, huggingface, keras, timm, vision_transformer
+from keras_vit.checkpoints.families import big_vision, bit, huggingface, keras, timm, vision_transformer, vit_pytorch
 from keras_vit.checkpoints.families.family import Family, Writing
 from keras_vit.checkpoints.formats.tensors import TensorSource
 from keras_vit.checkpoints.grid import Hints
@@ -21,6 +21,7 @@ FAMILIES: tuple[Family, ...] = (
     *bit.FAMILIES,
     huggingface.FAMILY,
     timm.FAMILY,
+    vit_pytorch.FAMILY,
 )
 
 
@@ -48,7 +49,7 @@ def recognize(source: TensorSource, hints: Hints) -> Checkpoint:
     names = sorted(source.tensors)
     raise CheckpointError(
         f"{source.path} holds no Vision Transformer or BiT of a known family (Google, big_vision, Hugging Face, timm, "
-        f"Keras). Its {len(names)} tensors: {', '.join(names[:8])[:600]}{' ...' if len(names) > 8 else ''}"
+        f"vit-pytorch, Keras). Its {len(names)} tensors: {', '.join(names[:8])[:600]}{' ...' if len(names) > 8 else ''}"
     )
 
 

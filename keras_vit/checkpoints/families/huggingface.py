@@ -15,7 +15,7 @@ from keras_vit.checkpoints.checkpoint import Checkpoint, Layout, variable_shapes
 from keras_vit.checkpoints.errors import CheckpointError
 from keras_vit.checkpoints.families import _torch
 from keras_vit.checkpoints.families._torch import ATTENTION
-from keras_vit.checkpoints.families.family import POSITIONS_AT_INPUT, Config, Family, Writing
+from keras_vit.checkpoints.families.family import Config, Family, Writing
 from keras_vit.checkpoints.formats.tensors import TensorSource
 from keras_vit.checkpoints.grid import Hints
 from keras_vit.checkpoints.rules import Rule, bind_stored, rule
@@ -241,7 +241,6 @@ FAMILY = Family(
     resize_method="bicubic",
     writing=Writing(
         values={
-            **POSITIONS_AT_INPUT,
             "activation": _torch.WRITTEN_ACTIVATIONS,
             "pooling": ("token", None),
             "position_embedding": ("learned",),

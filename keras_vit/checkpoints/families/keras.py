@@ -20,7 +20,8 @@ _CLASSES: dict[str, tuple[str, type[Config]]] = {
     "bit": ("BiTResNet", BiTConfig),
 }
 # Arguments that weights do not show, or not fully.
-_UNCERTAIN = {"pooling", "position_embedding", "image_size", "layer_scale", "distillation_token", "classes"}
+_UNCERTAIN = {"pooling", "position_embedding", "image_size", "layer_scale", "distillation_token"}
+_UNCERTAIN |= {"classes", "pool_prefix_tokens"}
 
 
 def recognize(source: TensorSource, hints: Hints) -> Checkpoint | None:
@@ -75,7 +76,7 @@ def _stored_arguments(
     resolved = _resolve(config_class, arguments, path)
     certain = found.keys() - _UNCERTAIN | ({"classes"} if found["include_top"] else set())
     if not found.get("num_layers", 1):
-        certain -= {"num_heads", "mlp_dim", "qkv_bias"}
+        certain -= architecture.OF_BLOCKS
     stated = {name: architecture.NONE if resolved[name] is None else resolved[name] for name in certain}
     found = {name: architecture.NONE if value is None else value for name, value in found.items()}
     architecture.check_stated(stated, found, f"{path}: config.json")

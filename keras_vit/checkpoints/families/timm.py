@@ -16,7 +16,7 @@ from keras_vit.checkpoints.checkpoint import Checkpoint, Layout, variable_shapes
 from keras_vit.checkpoints.errors import CheckpointError
 from keras_vit.checkpoints.families import _torch
 from keras_vit.checkpoints.families._torch import ATTENTION
-from keras_vit.checkpoints.families.family import POSITIONS_AT_INPUT, Config, Family, Writing
+from keras_vit.checkpoints.families.family import Config, Family, Writing
 from keras_vit.checkpoints.formats.tensors import TensorSource
 from keras_vit.checkpoints.grid import Hints, has_slots, is_square, stated_grids
 from keras_vit.checkpoints.rules import (
@@ -327,7 +327,6 @@ FAMILY = Family(
     resize_method="antialiased",
     writing=Writing(
         values={
-            **POSITIONS_AT_INPUT,
             "activation": _torch.WRITTEN_ACTIVATIONS,
             "layer_norm_epsilon": (1e-6,),
             "pooling": ("token", "gap", "map"),

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from keras_vit.checkpoints import model_from_checkpoint
-from tests import programs
+from tests import programs, selection
 from tests.checkpoints import files
-from tests.export import runs
+from tests.programs import runs
 
 
 def convert(*argv, **options):
@@ -21,11 +21,11 @@ def convert(*argv, **options):
     "name,format,target",
     [
         ("vit_token_legacy", "big_vision", "out.npz"),
-        ("bv_gap_sincos", "big_vision", "out.npz"),
         ("hf_vit", "huggingface", "directory"),
         ("hf_vit", None, "model.keras"),
-        ("bit_big_transfer", "big_vision", "out.npz"),
         ("vit_gap", "timm", "model.safetensors"),
+        pytest.param("bv_gap_sincos", "big_vision", "out.npz", marks=selection.EXHAUSTIVE),
+        pytest.param("bit_big_transfer", "big_vision", "out.npz", marks=selection.EXHAUSTIVE),
     ],
 )
 def test_conversion(name, format, target, tmp_path):

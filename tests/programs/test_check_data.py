@@ -6,8 +6,6 @@ import shutil
 import pytest
 import tensorflow as tf
 
-from keras_vit import data
-from keras_vit.data import audit
 from tests.data import pictures
 from tests.programs import call
 
@@ -62,50 +60,7 @@ def test_check_data_without_problems(capsys):
     assert "unreadable: 0" in capsys.readouterr().out
 
 
-def test_duplicates_and_sheets():
-    source = data.open_source("digits", "test[:9]")
-    found = audit.audit(source)
-    assert [picture.classes for picture in found] == [(int(label),) for label in source.labels()]
-    groups = audit.duplicates({"a": found, "b": found[:2]})
-    assert len(groups) == 2 and {split for split, _ in groups[0]} == {"a", "b"}
-    png, rows = audit.contact_sheet(source, "resize(8)|value_range(0, 1)|random_crop(8)", count=4)
-    batch = next(iter(data.train_batches(source, "resize(8)", 4)))
-    assert sum(rows, []) == [source.class_names[label] for label in batch["label"].numpy()]
-    sheet = tf.io.decode_png(png)
-    assert sheet.shape == (20, 20, 1)  # floats are stretched to bytes, grey stays grey
-
-
-def make_tfrecords(folder, output, **flags):
-    flags = {"splits": [], "shards": 0, "seed": 0, "on_bad_image": "error", **flags}
-    return call("train.make_tfrecords", data=f"folder:{folder}", output=str(output), **flags)
-
-
-def test_make_tfrecords(folder, tmp_path, capsys):
-    output = tmp_path / "out"
-    with pytest.raises(data.UnreadableImageError, match="bad.jpg"):
-        make_tfrecords(folder, tmp_path / "strict")
-    assert make_tfrecords(folder, output, shards=3, on_bad_image="skip") == 0
-    names = sorted(path.name for path in output.iterdir())
-    expected = [f"{split}-{i:05d}-of-00003" for split in ("test", "train") for i in range(3)]
-    assert names == ["dataset_info.json", *expected]
-    assert sum(data.split_sizes(f"tfrecord:{output}").values()) == 34  # 35 and one that cannot be read
-    assert "image" in capsys.readouterr().out  # the progress bar
-
-
-def test_make_tfrecords_writes_few_files_for_few_images(tmp_path):
-    make_tfrecords(pictures.folder(tmp_path / "p"), tmp_path / "out")
-    assert sorted(path.name for path in (tmp_path / "out").glob("t*")) == [
-        "test-00000-of-00001",
-        "train-00000-of-00001",
-    ]
-
-
 @pytest.mark.parametrize("program", ["train.check_data", "train.make_tfrecords"])
 def test_a_missing_source_is_told(program):
     with pytest.raises(ValueError, match="data set"):
         call(program, data=None)
-
-
-def test_make_tfrecords_writes_whole_splits(tmp_path):
-    with pytest.raises(ValueError, match="Whole splits"):
-        call("train.make_tfrecords", data="digits", output=str(tmp_path), splits=["train[:10]"])

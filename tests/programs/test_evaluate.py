@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from keras_vit import data
-from tests.export.runs import write_digits_run
+from tests import small_classifier as small
 from tests.programs import call
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -20,20 +20,6 @@ EVALUATORS = (
     "--evaluators=fewshot(shots=2, seeds=2)",
     "--evaluators=linear_probe(solver='ridge')",
 )
-
-
-@pytest.fixture(scope="module")
-def run(tmp_path_factory):
-    directory = tmp_path_factory.mktemp("evaluated")
-    write_digits_run(directory)
-    return directory
-
-
-@pytest.fixture(scope="module")
-def tflite_file(run, tmp_path_factory):
-    path = tmp_path_factory.mktemp("tflite") / "digits.tflite"
-    assert call("export.tflite", f"--model={run}", f"--output={path}", "--num_images=8") == 0
-    return path
 
 
 def evaluate(capsys, *arguments):
@@ -135,17 +121,11 @@ def test_a_file_with_features_is_measured_as_the_model(form, run, tmp_path, caps
 
 
 @pytest.mark.slow
-def test_a_saved_model_is_measured_as_the_model(run, tmp_path, capsys):
-    for folder, signature in (("full", "features"), ("bare", "attention")):
-        arguments = (
-            f"--output={tmp_path / folder}",
-            f"--signature={signature}",
-            "--num_images=8",
-            "--batch_sizes=1",
-        )
-        assert call("export.saved_model", f"--model={run}", *arguments) == 0
+def test_a_saved_model_is_measured_as_the_model(run, saved_model, tmp_path, capsys):
+    arguments = (f"--output={tmp_path / 'bare'}", "--signature=attention", "--num_images=8", "--batch_sizes=1")
+    assert call("export.saved_model", f"--model={run}", *arguments) == 0
     expected = json.loads(evaluate(capsys, f"--model={run}", "--json", *EVALUATORS)[1])
-    code, text = evaluate(capsys, f"--model={tmp_path / 'full'}", "--json", *EVALUATORS)
+    code, text = evaluate(capsys, f"--model={saved_model}", "--json", *EVALUATORS)
     results = json.loads(text)
     assert code == 0
     assert results["classification"]["confusion"] == expected["classification"]["confusion"]
@@ -194,3 +174,52 @@ def test_mistakes_are_found_before_anything_is_measured(run, tmp_path, capsys):
         with pytest.raises(ValueError, match=message):
             call("train.evaluate", f"--model={run}", "--evaluators=classification", f"--evaluators={evaluator}")
         assert not capsys.readouterr().out
+
+
+def measured(capsys, *arguments):
+    """What `--json` gives, of a command that must succeed."""
+    code, text = evaluate(capsys, "--json", *arguments)
+    assert code == 0
+    return json.loads(text)
+
+
+def test_evaluate_counts_every_example_once(run, digits, capsys):
+    logits, source = digits.logits, digits.source
+    result = measured(capsys, f"--model={run}", "--batch_size=50")  # 8 batches, the last with 40 padded rows
+    predicted = logits.argmax(axis=-1)
+    assert result["examples"] == 360
+    assert result["accuracy"] == np.mean(predicted == source.labels())
+    assert np.sum(result["confusion"]) == 360
+    assert result["per_class"][3] == np.mean(predicted[source.labels() == 3] == 3)
+
+
+def test_artifacts_measure_as_the_model(run, saved_model, tflite_file, capsys):
+    expected = measured(capsys, f"--model={run}")
+    for path in (saved_model, tflite_file, tflite_file.parent):
+        result = measured(capsys, f"--model={path}")
+        assert result["accuracy"] == expected["accuracy"]
+        assert result["loss"] == pytest.approx(expected["loss"], rel=1e-4)  # float32 in another order
+    assert measured(capsys, f"--model={saved_model}")["accuracy"] == expected["accuracy"]
+
+
+def test_the_table_names_the_numbers(run, capsys):
+    assert call("train.evaluate", f"--model={run}") == 0
+    table = capsys.readouterr().out
+    for text in (
+        "examples",
+        "360",
+        "top-5 accuracy",
+        "loss",
+        "calibration error",
+        "Accuracy per class",
+        "Confusion",
+    ):
+        assert text in table
+
+
+def test_evaluate_refuses_other_classes(run, tmp_path):
+    for name in ("cat", "dog"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "1.png").write_bytes(small.images(1).contents[0])
+    with pytest.raises(ValueError, match="must have the model's 10 classes.*Received: .* with 2, cat, dog"):
+        call("train.evaluate", f"--model={run}", f"--data=folder:{tmp_path}", "--split=all")

@@ -3,7 +3,6 @@
 import importlib.util
 import json
 import os
-import pathlib
 import random
 import shutil
 import signal
@@ -162,7 +161,7 @@ def test_a_file_as_working_directory(tmp_path):
 
 
 def test_a_run_of_the_first_version_resumes(tmp_path):
-    directory = shutil.copytree(pathlib.Path(__file__).parent / "data" / "run", tmp_path / "run")
+    directory = shutil.copytree(worlds.ROOT / "tests/training/data/run", tmp_path / "run")
     fields = {"patch_size": 4, "hidden_size": 8, "num_layers": 1, "num_heads": 2, "mlp_dim": 8, "dropout_rate": 0.0}
     fields = {f"model__arguments__{name}": value for name, value in fields.items()} | {
         "model__arguments__drop_path_rate": None

@@ -2,6 +2,8 @@
 
 import json
 
+import tensorflow as tf
+
 from keras_vit import data, models, recipe
 from keras_vit.training import run_directory
 from tests import small_classifier as small
@@ -41,3 +43,12 @@ def write_digits_run(directory, output="softmax", seed=0, **arguments):
     entry = {"step": 5, "split": "test", "eval_accuracy": 0.5, "eval_loss": 1.0, "examples": 360}
     (directory / "metrics.jsonl").write_text(json.dumps({"step": 4, "loss": 2.0}) + "\n" + json.dumps(entry) + "\n")
     return network
+
+
+def digit_files(tmp_path, source, count=3):
+    """Write the first images of a source as PNG files; returns their paths."""
+    paths = []
+    for index in range(count):
+        paths.append(tmp_path / f"digit_{index}.png")
+        paths[-1].write_bytes(tf.io.encode_png(source.images[index]).numpy())
+    return paths

@@ -14,8 +14,8 @@ from keras_vit.data import preprocess
 from keras_vit.inference import sample_images
 from keras_vit.inspection import examples
 from tests import golden_data, programs
-from tests.export import runs
 from tests.inspection import browser, small
+from tests.programs import runs
 
 pytest.importorskip("matplotlib", reason="the report needs matplotlib")
 
