@@ -48,6 +48,12 @@ class LoadReport:
         mismatched: Variables whose shape in the file is another, as (file's shape, model's shape).
         differences: Arguments whose values differ, as (file's value, model's value).
         notes: Changes on the way and assumptions, in words.
+
+    Example:
+    >>> path = keras_vit.save_checkpoint(model, "vit.npz")
+    >>> report = keras_vit.load_checkpoint(model, path)
+    >>> report.family, len(report.loaded), report.problems()
+    ('google', 40, False)
     """
 
     family: str
