@@ -5,6 +5,7 @@ percent. One multiply-add is two floating-point operations.
 """
 
 import dataclasses
+import math
 from typing import Any
 
 from keras_vit import models
@@ -63,6 +64,8 @@ def of_config(config: models.ViTConfig | models.BiTConfig) -> Cost:
     Args:
         config: The configuration. A model for images of any size counts for 224 pixels.
     """
+    if isinstance(config, models.MAEConfig):
+        return _mae(config)
     return _bit(config) if isinstance(config, models.BiTConfig) else _vit(config)
 
 
@@ -110,7 +113,33 @@ class _Tally:
 
 
 def _vit(config: models.ViTConfig) -> Cost:
-    tally, width, tokens = _Tally(), config.hidden_size, config.num_tokens
+    tally, tokens = _encoder(config, config.num_tokens), config.num_tokens
+    if config.pooling == "map":
+        _map_head(tally, config, tokens)
+    if isinstance(config, models.MaskedPatchConfig):
+        tally.parameters += config.hidden_size  # the mask token
+        tally.dense(config.num_patches, config.hidden_size, math.prod(config.output_shape))
+    else:
+        _vit_head(tally, config, 1 if config.pooling is not None else tokens)
+    return tally.cost(tokens)
+
+
+def _mae(config: models.MAEConfig) -> Cost:
+    """Count the encoder of the visible patches and the decoder of all. The fixed positions are weights, too."""
+    prefix = config.num_prefix_tokens + config.num_registers
+    tally, tokens = _encoder(config, prefix + config.num_visible), prefix + config.num_patches
+    decoder, width = config.decoder, config.decoder_hidden_size
+    tally.dense(prefix + config.num_visible, config.hidden_size, width)
+    tally.parameters += width + tokens * width  # the mask token, and the positions
+    _blocks(tally, decoder, tokens)
+    tally.norm(tokens, width)
+    tally.dense(tokens, width, config.num_pixels)
+    return tally.cost(tokens)
+
+
+def _encoder(config: models.ViTConfig, tokens: int) -> _Tally:
+    """Count everything before the pooling, with blocks on a number of tokens."""
+    tally, width = _Tally(), config.hidden_size
     channels = config.channels
     if config.resnet_blocks is not None:
         channels = _hybrid_stem(tally, config)
@@ -125,7 +154,14 @@ def _vit(config: models.ViTConfig) -> Cost:
     if config.dropout_rate:
         tally.dropout(tokens * width)
 
-    blocks = _Tally()
+    _blocks(tally, config, tokens)
+    tally.norm(1 if config.norm_after_pooling else tokens, width)
+    return tally
+
+
+def _blocks(tally: _Tally, config: models.ViTConfig, tokens: int) -> None:
+    """Count all encoder blocks on a number of tokens."""
+    width, blocks = config.hidden_size, _Tally()
     for _ in range(config.num_layers):
         _block(blocks, config, tokens)
     if config.remat == "blocks" and config.num_layers:  # the input of each block, and one recomputed block at a time
@@ -133,12 +169,6 @@ def _vit(config: models.ViTConfig) -> Cost:
     if config.num_layers and _in_chunks(config, tokens):  # the weights of one chunk at a time
         blocks.activations += config.num_heads * (config.attention_chunk_size or 0) * tokens
     tally.add(blocks)
-
-    tally.norm(1 if config.norm_after_pooling else tokens, width)
-    if config.pooling == "map":
-        _map_head(tally, config, tokens)
-    _vit_head(tally, config, 1 if config.pooling is not None else tokens)
-    return tally.cost(tokens)
 
 
 def _block(tally: _Tally, config: models.ViTConfig, tokens: int) -> None:
