@@ -17,9 +17,11 @@ from keras_vit.inspection.plots.overlays import (
     overlay,
     to_rgb,
 )
+from keras_vit.inspection.plots.run_curves import MAX_COLORS, run_curves
 from keras_vit.inspection.plots.run_report import draw_report
 
 __all__ = [
+    "MAX_COLORS",
     "attention_distance",
     "attention_overlays",
     "attention_panels",
@@ -33,6 +35,7 @@ __all__ = [
     "position_similarity",
     "prediction",
     "require_matplotlib",
+    "run_curves",
     "save",
     "svg",
     "to_rgb",
