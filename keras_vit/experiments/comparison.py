@@ -19,7 +19,7 @@ _LONGEST_TABLE = 6  # runs that stand side by side; of more, each has a row
 
 @dataclasses.dataclass(frozen=True)
 class Group:
-    """Runs that differ in nothing but the seed.
+    """Runs that differ only in the seed.
 
     Attributes:
         name: Name of the run, or what sets the group apart from the others.
@@ -42,7 +42,7 @@ class Comparison:
 
     @property
     def differences(self) -> dict[str, list[Any]]:
-        """Values per run of the fields, data and versions in which the runs differ."""
+        """Values per run of the fields, data and versions that differ between the runs."""
         tables = [
             {**run.fields, **{f"{_VERSION}{name}": text for name, text in run.versions.items()}} for run in self.runs
         ]
@@ -52,7 +52,7 @@ class Comparison:
 
     @property
     def groups(self) -> list[Group]:
-        """The runs, those together that differ in nothing but the seed."""
+        """The runs, those together that differ only in the seed."""
         differing = [name for name in self.differences if name != SEED and not name.startswith(_VERSION)]
         found: dict[str, list[Run]] = {}
         for run in self.runs:

@@ -39,7 +39,7 @@ def render(comparison: Comparison) -> str:
         _curves(comparison, groups),
         html.card(
             "Differences",
-            "Fields of the recipes, the data and the versions in which the runs differ. All others are the same.",
+            "Fields of the recipes, the data and the versions that differ between the runs. All others are the same.",
             _table(*comparison.difference_table())
             if comparison.differences
             else "<p>The runs have the same recipe, data and versions.</p>",
@@ -115,7 +115,7 @@ def _curves(comparison: Comparison, groups: Sequence[Group]) -> str:
     if len(groups) > plots.MAX_COLORS:
         names += '<li><span class="line"></span><span class="label">other runs</span></li>'
     help_text = (
-        "Runs that differ in nothing but the seed are one line, their mean, in a band from the lowest to the highest. "
+        "Runs that differ only in the seed are one line, their mean, in a band from the lowest to the highest. "
         "Training includes augmentation and label smoothing, evaluation does not."
     )
     content = f'<ul class="lines">{names}</ul><div class="drawings">{"".join(drawings)}</div>'

@@ -44,7 +44,7 @@ def sweep(
     """Train a recipe with all combinations of the values of some fields.
 
     Each run is a process of `keras-vit train`. Called again, finished runs are kept, a stopped one resumes and a failed
-    one is tried again. Another grid adds its runs to those that are there. A run that fails does not end the sweep.
+    one is tried again. Another grid adds its runs. A run that fails does not end the sweep.
 
     Args:
         recipe: Recipe for all other fields.

@@ -16,7 +16,7 @@ _LONGEST_VALUE = 40
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """Results of the runs that differ in nothing but the seed.
+    """Results of the runs that differ only in the seed.
 
     Attributes:
         settings: Swept fields other than the seed, and their values.
