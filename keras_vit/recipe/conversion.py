@@ -10,7 +10,7 @@ import typing
 from typing import Any
 
 from keras_vit import _checks, models
-from keras_vit.models.config import BiTConfig, ViTConfig
+from keras_vit.models import BiTConfig, ViTConfig
 from keras_vit.recipe.fields import Recipe
 from keras_vit.recipe.model import DERIVED, FIELDS, argument_names, model_arguments
 

@@ -10,7 +10,7 @@ from absl import logging
 
 from keras_vit import models
 from keras_vit.checkpoints import architecture_of
-from keras_vit.models.config import BiTConfig, ViTConfig
+from keras_vit.models import BiTConfig, ViTConfig
 from keras_vit.recipe.fields import Recipe
 
 # Arguments with a field of their own in `recipe.Model`, and those that follow from the data and the other fields.
