@@ -1,7 +1,8 @@
 """Packaging of `keras_vit`.
 
 `train/` and `export/` are top-level folders of the checkout, so that their programs run as `python -m train.main`.
-Installed, they are `keras_vit.train` and `keras_vit.export`: site-packages gains the one name `keras_vit`.
+Installed, they are `keras_vit._train` and `keras_vit._export`, and the recipes `keras_vit.configs`: site-packages gains
+the one name `keras_vit`. The command `keras-vit` runs the programs.
 """
 
 import os
@@ -10,8 +11,12 @@ import re
 from setuptools import setup
 
 ROOT = os.path.dirname(os.path.abspath(__file__))
-FOLDERS = {"keras_vit": "keras_vit", "train": "keras_vit.train", "export": "keras_vit.export"}
-SHORT_NAMES = {"train/main.py": "keras-vit-train", "export/saved_model.py": "keras-vit-export"}
+FOLDERS = {
+    "keras_vit": "keras_vit",
+    "train": "keras_vit._train",
+    "train/configs": "keras_vit.configs",
+    "export": "keras_vit._export",
+}
 
 
 def read(path):
@@ -31,25 +36,9 @@ def packages():
         for directory, _, files in os.walk(os.path.join(ROOT, folder)):
             if any(name.endswith(".py") for name in files):
                 relative = os.path.relpath(directory, ROOT).replace(os.sep, "/")
-                found[package + relative[len(folder) :].replace("/", ".")] = relative
+                if folder == relative or relative not in FOLDERS:
+                    found[package + relative[len(folder) :].replace("/", ".")] = relative
     return found
-
-
-def console_scripts():
-    """One `keras-vit-...` command for each program that has a `run()` function.
-
-    `train/evaluate.py` gives `keras-vit-evaluate`; `export/tflite.py` gives `keras-vit-export-tflite`.
-    """
-    scripts = []
-    for folder, prefix in (("train", "keras-vit-"), ("export", "keras-vit-export-")):
-        directory = os.path.join(ROOT, folder)
-        for name in sorted(os.listdir(directory)) if os.path.isdir(directory) else ():
-            path = f"{folder}/{name}"
-            if name.endswith(".py") and re.search(r"^def run\(", read(path), re.MULTILINE):
-                module = name.removesuffix(".py")
-                command = SHORT_NAMES.get(path, prefix + module.replace("_", "-"))
-                scripts.append(f"{command} = {FOLDERS[folder]}.{module}:run")
-    return scripts
 
 
 LIBTPU_MACHINES = "sys_platform == 'linux' and platform_machine == 'x86_64'"
@@ -73,7 +62,7 @@ EXTRAS = {
     "litert": ["ai-edge-litert>=1.2"],
     # The TPU's compiler (libtpu), for `train.plan --target=...`: beside [cpu], on any machine with Linux.
     "plan": ["jax[tpu]>=0.10.2"],
-    "interop": ["torch", "timm", "transformers"],
+    "interop": ["torch", "timm", "transformers", "vit-pytorch"],
     "docs": ["zensical>=0.0.73", "mkdocstrings-python>=2.0"],
 }
 # What the tests themselves use. With these alone (`.[cpu,test]`) they pass, and those of an absent extra are skipped.
@@ -127,7 +116,7 @@ setup(
         "scipy>=1.14",  # L-BFGS of linear probes
     ],
     extras_require=EXTRAS,
-    entry_points={"console_scripts": console_scripts()},
+    entry_points={"console_scripts": ["keras-vit = keras_vit.program.commands:main"]},
     zip_safe=False,
     classifiers=[
         "Development Status :: 3 - Alpha",

@@ -1,7 +1,7 @@
 """Measure latency, throughput, memory and size of a model and its artifacts, side by side.
 
-    python -m export.benchmark --model=runs/digits --artifacts=served/digits,digits.tflite
-    python -m export.benchmark --artifacts=a.tflite,b.tflite --batch_sizes=1 --threads=1 --calls=200
+    keras-vit benchmark --model=runs/digits --artifacts=served/digits,digits.tflite
+    keras-vit benchmark --artifacts=a.tflite,b.tflite --batch_sizes=1 --threads=1 --calls=200
 
 Each runs in a process of its own, one after the other, so that none warms up or slows down the others. The model is
 timed from preprocessed images to probabilities. Run it on an idle machine.
@@ -12,19 +12,23 @@ import os
 import subprocess
 import sys
 
-import tensorflow as tf
 from absl import flags, logging
 
 from keras_vit import program
-from keras_vit.inference import latency, open_classifier
+from keras_vit.program import common_flags
 
-flags.DEFINE_string("model", None, "Directory of a run, or a .keras file in one.")
+common_flags.define_model_flags("Run directory, or a .keras file in one.")
 flags.DEFINE_list("artifacts", [], "SavedModels, TFLite, ONNX and OpenVINO files to measure as well.")
 flags.DEFINE_list("batch_sizes", ["1", "4", "8"], "Images per call.")
 flags.DEFINE_integer("threads", os.cpu_count() or 1, "Threads of the kernels.", 1)
 flags.DEFINE_integer("calls", 50, "Timed calls for each artifact and batch size.", 1)
-flags.DEFINE_bool("json", False, "Write JSON lines instead of a table.")
+common_flags.define_json_flag()
 flags.DEFINE_string("worker", None, "Used by the program itself: what this process measures.")
+
+with program.imports(__name__):
+    import tensorflow as tf
+
+    from keras_vit.inference import latency, open_classifier
 
 
 def main(argv):
@@ -69,18 +73,12 @@ def measure(path):
 
 def worker_command(path):
     options = flags.FLAGS
-    spec = sys.modules[main.__module__].__spec__
-    module = spec.name if spec else "export.benchmark"
     sizes = ",".join(options.batch_sizes)
     return [
-        *(sys.executable, "-m", module, f"--worker={path}"),
+        *(sys.executable, "-m", "keras_vit", "benchmark", f"--worker={path}"),
         *(f"--batch_sizes={sizes}", f"--threads={options.threads}", f"--calls={options.calls}"),
     ]
 
 
-def run():
-    program.run(main)
-
-
 if __name__ == "__main__":
-    run()
+    program.run(main)

@@ -1,7 +1,7 @@
 """Classify images with a server.
 
-python -m export.client --url=localhost:8500 --name=digits *.jpg           (gRPC)
-python -m export.client --url=http://localhost:8501 --name=digits *.jpg    (REST)
+keras-vit client --url=localhost:8500 --name=digits *.jpg           (gRPC)
+keras-vit client --url=http://localhost:8501 --name=digits *.jpg    (REST)
 """
 
 import json
@@ -10,14 +10,17 @@ import sys
 from absl import flags, logging
 
 from keras_vit import program
-from keras_vit.inference import sample_images
-from keras_vit.tf_serving import Client, RequestError
+from keras_vit.program import common_flags
 
 flags.DEFINE_string("url", "http://localhost:8501", "host:port for gRPC, http://host:port for REST.")
 flags.DEFINE_string("name", None, "Name of the model on the server.")
 flags.DEFINE_float("timeout", 30.0, "Seconds for each request.", 0.001)
 flags.DEFINE_integer("batch_size", 8, "Images per request.", 1)
-flags.DEFINE_bool("json", False, "Write one JSON object per line instead of a table.")
+common_flags.define_json_flag()
+
+with program.imports(__name__):
+    from keras_vit import _io
+    from keras_vit.tf_serving import Client, RequestError
 
 
 def main(argv):
@@ -25,7 +28,7 @@ def main(argv):
     if not options.name:
         raise ValueError("--name is missing: the name of the model on the server.")
     paths, contents, failed = [], [], 0
-    for path in sample_images.find_files(argv[1:]):
+    for path in _io.find_files(argv[1:]):
         try:
             with open(path, "rb") as file:
                 contents.append(file.read())
@@ -34,7 +37,7 @@ def main(argv):
             logging.error("%s: %s", path, error.strerror or error)
             failed += 1
     if not paths and not failed:
-        raise ValueError("Name at least one image: python -m export.client --url=URL --name=NAME image.jpg ...")
+        raise ValueError(program.words("Name at least one image: keras-vit client --url=URL --name=NAME image.jpg ..."))
     try:
         with Client(options.url, options.name, timeout=options.timeout) as client:
             predictions = client.predict(contents, options.batch_size)
@@ -56,9 +59,5 @@ def main(argv):
     return 1 if failed else 0
 
 
-def run():
-    program.run(main)
-
-
 if __name__ == "__main__":
-    run()
+    program.run(main)

@@ -1,9 +1,9 @@
 """Convert a checkpoint to the format of another project, and check that it gives the same logits.
 
-    python -m export.convert_checkpoint ViT-B_16.npz vit_b16.keras
-    python -m export.convert_checkpoint runs/flowers flowers-hf --format=huggingface
-    python -m export.convert_checkpoint timm_model/ model.npz --format=big_vision --image_size=384
-    python -m export.convert_checkpoint ViT-B_16.npz --describe
+    keras-vit convert-checkpoint ViT-B_16.npz vit_b16.keras
+    keras-vit convert-checkpoint runs/flowers flowers-hf --format=huggingface
+    keras-vit convert-checkpoint timm_model/ model.npz --format=big_vision --image_size=384
+    keras-vit convert-checkpoint ViT-B_16.npz --describe
 
 SRC is any checkpoint that keras_vit.load_checkpoint reads, or the directory of a run. DST is a file (.npz,
 .safetensors, .keras) or a directory. If a format cannot hold the model, the error names those that can. --describe
@@ -14,18 +14,15 @@ import json
 import os
 import sys
 
-import numpy as np
 from absl import flags, logging
 
-from keras_vit import program, training
-from keras_vit._io import atomic_file
-from keras_vit.checkpoints import model_from_checkpoint, save_checkpoint
+from keras_vit import program
 
-FORMATS = ("google", "big_vision", "huggingface", "timm", "keras")
+FORMATS = ("google", "big_vision", "huggingface", "timm", "vit_pytorch", "keras")
 
 flags.DEFINE_string("format", None, f"One of {', '.join(FORMATS)}; keras if DST ends in .keras.")
 flags.DEFINE_string("dtype", "float32", "Dtype of the weights: float32, bfloat16 or float16.")
-flags.DEFINE_string("naming", None, "Names of the tensors: legacy or linen (google), published or later (huggingface).")
+flags.DEFINE_string("naming", None, "Names of the tensors, where a format has several; see save_checkpoint.")
 flags.DEFINE_boolean("stacked", None, "Whether to stack the blocks (big_vision), as scan=True does there.")
 flags.DEFINE_list("image_size", [], "SIZE or HEIGHT,WIDTH of the images that position embeddings are resized to.")
 flags.DEFINE_string("method", None, "Resizing of position embeddings: reference, bilinear, bicubic or antialiased.")
@@ -38,6 +35,13 @@ flags.DEFINE_boolean("describe", False, "Print what SRC is, and write nothing.")
 
 # The same weights in the same operations. Adding its position to a class token rounds once more.
 TOLERANCE = 1e-4
+
+with program.imports(__name__):
+    import numpy as np
+
+    from keras_vit import training
+    from keras_vit._io import atomic_file
+    from keras_vit.checkpoints import model_from_checkpoint, save_checkpoint
 
 
 def main(argv):
@@ -112,9 +116,5 @@ def check(model, path, dtype):
         raise ValueError(f"{path} does not give the outputs of the model: they differ by {difference:.3g}.")
 
 
-def run():
-    program.run(main)
-
-
 if __name__ == "__main__":
-    run()
+    program.run(main)

@@ -1,7 +1,7 @@
 """Export a trained model for TensorFlow Serving, and verify it on real images.
 
-    python -m export.saved_model --model=runs/digits --output=served/digits
-    python -m export.saved_model --model=my.keras --preprocess='value_range(-1, 1)' --images='*.jpg' --output=served/my
+    keras-vit export --model=runs/digits --output=served/digits
+    keras-vit export --model=my.keras --preprocess='value_range(-1, 1)' --images='*.jpg' --output=served/my
 
 Writes the next free version, served/digits/1 at first. It appears under its number only when it is complete and
 verified, and no version is ever overwritten. Files that start a server on it are written to served/digits/deployment.
@@ -12,23 +12,26 @@ import os
 from absl import flags, logging
 
 from keras_vit import program
-from keras_vit.exporting import command, safe_decode, saved_model, signatures
-from keras_vit.inference import latency, probabilities
-from keras_vit.tf_serving import deployment, warmup
+from keras_vit.program import common_flags
 
-command.define_model_flags(num_images=64)
-command.define_output_flag()
+common_flags.define_export_flags()
+common_flags.define_output_flag()
 flags.DEFINE_integer("version", None, "Version number; the next free one if not given.", 1)
-flags.DEFINE_enum("precision", "float32", ["float32", "mixed_bfloat16"], "Precision that the server computes in.")
-flags.DEFINE_integer("top_k", probabilities.TOP_K, "Number of labels in an answer.", 1)
-flags.DEFINE_integer("max_pixels", safe_decode.MAX_PIXELS, "Larger images are refused before they are decoded.", 1)
+common_flags.define_precision_flag(["float32", "mixed_bfloat16"])
+flags.DEFINE_integer("top_k", 5, "Number of labels in an answer.", 1)
+flags.DEFINE_integer("max_pixels", 50_000_000, "Larger images are refused before they are decoded.", 1)
 flags.DEFINE_multi_enum(
-    "signature", ["features"], list(signatures.EXTRA_SIGNATURES), "Also offer this signature; may be repeated."
+    "signature", ["features"], ["features", "attention"], "Also offer this signature; may be repeated."
 )
 flags.DEFINE_string("name", None, "Name of the model on the server; the name of --output if not given.")
 flags.DEFINE_list(
     "batch_sizes", ["1", "4", "8"], "Batch sizes that the server may run and warms up; empty for no warm-up."
 )
+
+with program.imports(__name__):
+    from keras_vit.exporting import command, saved_model
+    from keras_vit.inference import latency
+    from keras_vit.tf_serving import deployment, warmup
 
 
 def main(argv):
@@ -65,9 +68,5 @@ def main(argv):
     return command.run_export(export)
 
 
-def run():
-    program.run(main)
-
-
 if __name__ == "__main__":
-    run()
+    program.run(main)

@@ -1,6 +1,6 @@
 """Serve an exported SavedModel on this machine, for development.
 
-    python -m export.serve --artifact=served/digits --port=8501
+    keras-vit serve --artifact=served/digits --port=8501
 
 The paths are those of TF Serving's REST API, so that clients can be written and tested without it. There is no batching
 and no access control: use the official server for production. A newer version in the directory is taken up while it
@@ -15,8 +15,6 @@ import threading
 from absl import flags, logging
 
 from keras_vit import program
-from keras_vit.tf_serving import server
-from keras_vit.tf_serving.served_model import ServedModel
 
 flags.DEFINE_string("artifact", None, "Directory with the versions of a SavedModel.")
 flags.DEFINE_string("name", None, "Name of the model; the name of the directory if not given.")
@@ -26,6 +24,10 @@ flags.DEFINE_float("poll_seconds", 5.0, "Interval between looks for a newer vers
 flags.DEFINE_float("read_seconds", 30.0, "Time that a request may take to arrive.", 0.01)
 flags.DEFINE_float("answer_seconds", 30.0, "Time that the answer to a request may take.", 0.01)
 flags.DEFINE_float("grace_seconds", 30.0, "Time that requests under way get to finish after SIGTERM.", 1.0)
+
+with program.imports(__name__):
+    from keras_vit.tf_serving import server
+    from keras_vit.tf_serving.served_model import ServedModel
 
 
 def main(argv):
@@ -66,9 +68,5 @@ def poll(model, rest_server, stopped, seconds):
     rest_server.stop()  # for a signal that came before the server handled signals
 
 
-def run():
-    program.run(main)
-
-
 if __name__ == "__main__":
-    run()
+    program.run(main)

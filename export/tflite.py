@@ -1,8 +1,8 @@
 """Export a trained model as a TFLite file for devices, and verify it on real images.
 
-    python -m export.tflite --model=runs/digits --output=digits.tflite
-    python -m export.tflite --model=runs/digits --output=digits.tflite --precision=dynamic_int8 --input=uint8
-    python -m export.tflite --model=runs/digits --output=digits.tflite --precision=int8 --max_accuracy_drop=0.005
+    keras-vit export-tflite --model=runs/digits --output=digits.tflite
+    keras-vit export-tflite --model=runs/digits --output=digits.tflite --precision=dynamic_int8 --input=uint8
+    keras-vit export-tflite --model=runs/digits --output=digits.tflite --precision=int8 --max_accuracy_drop=0.005
 
 The file holds built-in operators only and takes a fixed number of images. Its labels (OUTPUT.labels.txt) and its model
 card (OUTPUT.json) are written beside it. If --output does not end in .tflite it is a directory, for
@@ -15,12 +15,11 @@ import os
 from absl import flags, logging
 
 from keras_vit import program
-from keras_vit.exporting import command, quantization, tflite, verify
-from keras_vit.inference import sample_images
+from keras_vit.program import common_flags
 
-command.define_model_flags(num_images=None)
-command.define_output_flag()
-flags.DEFINE_enum("precision", "float32", list(quantization.PRECISIONS), "Precision of the weights.")
+common_flags.define_export_flags(num_images=None)
+common_flags.define_output_flag()
+common_flags.define_precision_flag(["float32", "float16", "dynamic_int8", "int8", "int16x8"])
 flags.DEFINE_integer("batch_size", 1, "Images per call; a part of the file.", 1)
 flags.DEFINE_enum("input", "float32", ["float32", "uint8"], "Whether the file takes preprocessed images or pixels.")
 flags.DEFINE_bool("features", False, "Add a signature that returns the features before the head; not for integers.")
@@ -31,6 +30,10 @@ flags.DEFINE_multi_string(
 )
 flags.DEFINE_integer("calibration_images", 256, "For integers: number of images to find the ranges with.", 1)
 flags.DEFINE_float("max_accuracy_drop", 0.01, "For integers: largest allowed loss of accuracy.")
+
+with program.imports(__name__):
+    from keras_vit.exporting import command, quantization, tflite, verify
+    from keras_vit.inference import sample_images
 
 
 def main(argv):
@@ -80,9 +83,5 @@ def load_calibration(card, options):
     )
 
 
-def run():
-    program.run(main)
-
-
 if __name__ == "__main__":
-    run()
+    program.run(main)

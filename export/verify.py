@@ -1,7 +1,7 @@
 """Compare an exported artifact with the model that it came from, on real images.
 
-    python -m export.verify --model=runs/digits --artifact=served/digits
-    python -m export.verify --model=runs/digits --artifact=digits.tflite --num_images=1000 --min_agreement=0.99
+    keras-vit verify --model=runs/digits --artifact=served/digits
+    keras-vit verify --model=runs/digits --artifact=digits.tflite --num_images=1000 --min_agreement=0.99
 
 Each prepares the images with its own preprocessing. The exit code is 1 if they differ by more than the precision of the
 artifact explains, or than the flags allow.
@@ -11,21 +11,25 @@ import dataclasses
 import json
 import sys
 
-import numpy as np
 from absl import flags, logging
 
 from keras_vit import program
-from keras_vit.exporting import command, verify
-from keras_vit.inference.opening import open_artifact
+from keras_vit.program import common_flags
 
 BATCH_SIZE = 16
 
-command.define_model_flags(num_images=256)
+common_flags.define_export_flags(num_images=256)
 flags.DEFINE_string("artifact", None, "SavedModel, TFLite, ONNX or OpenVINO file to verify.")
 flags.DEFINE_string("split", None, "Split of the data; the run's evaluation split if not given.")
 flags.DEFINE_float("max_difference", None, "Largest allowed difference of a probability; by precision if not given.")
 flags.DEFINE_float("min_agreement", None, "Smallest allowed fraction of equal answers; by precision if not given.")
 flags.DEFINE_float("max_accuracy_drop", None, "Largest allowed loss of accuracy.")
+
+with program.imports(__name__):
+    import numpy as np
+
+    from keras_vit.exporting import command, verify
+    from keras_vit.inference.opening import open_artifact
 
 
 def main(argv):
@@ -86,9 +90,5 @@ def report(artifact, comparison, tolerance, problems):
     sys.stdout.write("\n".join(lines) + "\n")
 
 
-def run():
-    program.run(main)
-
-
 if __name__ == "__main__":
-    run()
+    program.run(main)

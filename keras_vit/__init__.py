@@ -1,32 +1,54 @@
 """Vision Transformers in Keras 3."""
 
-try:
-    import keras  # noqa: F401
-except ModuleNotFoundError as error:
-    raise ImportError(
-        f"keras_vit needs Keras with a backend, and the module {error.name!r} is not installed. Install one: "
-        "`pip install 'keras-vision-transformers[cpu]'` (or [gpu], [tpu]) for TensorFlow; [jax] for JAX, chosen by the "
-        "environment variable KERAS_BACKEND=jax."
-    ) from error
+import importlib
+import importlib.util
+import os
+import sys
+from typing import TYPE_CHECKING, Any
 
-from keras_vit import applications, layers
-from keras_vit.applications import *  # noqa: F403 - the published variants, ViT_B16 and its like
-from keras_vit.checkpoints import load_checkpoint, model_from_checkpoint, save_checkpoint
-from keras_vit.models import BiTResNet, VisionTransformer, create_model, list_models
-from keras_vit.version import __version__
-from keras_vit.zoo import decode_predictions, list_weights
+# Rooms that need TensorFlow or take long to import. As attributes they are imported when they are first used.
+_LAZY = (
+    "data",
+    "distribute",
+    "evaluators",
+    "experiments",
+    "exporting",
+    "inference",
+    "inspection",
+    "optim",
+    "recipe",
+    "training",
+)
 
-__all__ = [
-    "BiTResNet",
-    "VisionTransformer",
-    "__version__",
-    "create_model",
-    "decode_predictions",
-    "layers",
-    "list_models",
-    "list_weights",
-    "load_checkpoint",
-    "model_from_checkpoint",
-    "save_checkpoint",
-    *applications.__all__,
-]
+
+def _runs_program() -> bool:
+    """Return whether this process is one of the package's programs, which import what they need after their flags."""
+    if sys.argv[:1] == ["-m"]:  # Python is looking for the module to run, and imports its packages
+        return sys.orig_argv[sys.orig_argv.index("-m") + 1 :][:1] == ["keras_vit"]
+    file = os.path.abspath(getattr(sys.modules.get("__main__"), "__file__", None) or "")
+    folder, root = os.path.dirname(file), os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    return os.path.basename(file) == "keras-vit" or folder in (
+        os.path.join(root, "train"),
+        os.path.join(root, "export"),
+    )
+
+
+def __getattr__(name: str) -> Any:
+    if name in _LAZY:
+        return importlib.import_module(f"{__name__}.{name}")
+    if name == "export":
+        return importlib.import_module(f"{__name__}.exporting").export
+    is_module = name.startswith("__") or importlib.util.find_spec(f"{__name__}.{name}") is not None
+    if not _COMPLETE and not is_module:
+        return getattr(importlib.import_module(f"{__name__}._api"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted([*importlib.import_module(f"{__name__}._api").__all__, *_LAZY, "export"])
+
+
+_COMPLETE = not _runs_program()
+if TYPE_CHECKING or _COMPLETE:
+    from keras_vit._api import *  # noqa: F403
+    from keras_vit._api import __all__ as __all__

@@ -1,6 +1,7 @@
 """Files that appear complete or not at all, and the small formats that several modules write."""
 
 import contextlib
+import glob
 import hashlib
 import json
 import os
@@ -177,6 +178,23 @@ def read_json_lines(path: str | os.PathLike) -> tuple[list[dict[str, Any]], int]
             else:
                 damaged += 1
     return lines, damaged
+
+
+def find_files(patterns: Sequence[str]) -> list[str]:
+    """Expand file names and glob patterns, in order and without repetition.
+
+    Args:
+        patterns: File names, or patterns such as `images/**/*.jpg`. A name that exists is taken as it is, even with
+            `*` in it.
+
+    Returns:
+        The paths. A pattern without a match stays in the list as it is, so that reading it reports it.
+    """
+    paths = []
+    for pattern in patterns:
+        found = [pattern] if os.path.exists(pattern) else sorted(glob.glob(pattern, recursive=True))
+        paths.extend([path for path in found if not os.path.isdir(path) or found == [pattern]] or [pattern])
+    return list(dict.fromkeys(paths))
 
 
 def sha256(path: str | os.PathLike) -> str:

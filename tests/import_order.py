@@ -15,6 +15,7 @@ ORDER = (
     "checkpoints",
     "zoo",
     "applications",
+    "_api",
     "recipe",
     "data",
     "optim",
@@ -23,10 +24,12 @@ ORDER = (
     "inference",
     "evaluators",
     "inspection",
+    "experiments",
     "exporting",
     "tf_serving",
     "planning",
     "program",
+    "__main__",
 )
 PROGRAMS = ("train", "export")  # folders; a program imports keras_vit.* and no other program
 WITH_TENSORFLOW = {"data", "distribute", "training", "inference", "exporting", "tf_serving", "planning", *PROGRAMS}

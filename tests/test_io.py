@@ -107,3 +107,12 @@ def test_a_draft_is_removed_and_what_was_published_stays(tmp_path):
         raise OSError("disk full")
     assert sorted(os.listdir(tmp_path / "deep")) == ["a.txt", "tree"]
     assert (tmp_path / "used" / "file").read_text() == "theirs"
+
+
+def test_finding_files(tmp_path):
+    for name in ("b.png", "a.png", "c[1].jpg", "deep/d.png"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(b"")
+    found = _io.find_files([f"{tmp_path}/*.png", f"{tmp_path}/b.png", f"{tmp_path}/c[1].jpg", "nowhere*.gif"])
+    assert [path.removeprefix(f"{tmp_path}/") for path in found] == ["a.png", "b.png", "c[1].jpg", "nowhere*.gif"]
+    assert _io.find_files([f"{tmp_path}/**/*.png"])[-1].endswith("deep/d.png")

@@ -1,8 +1,8 @@
 """Check a data set before training.
 
-    python -m train.check_data --source=folder:/images
-    python -m train.check_data --source=folder:/images --sheet=sheet.png \
-        --pp='decode_jpeg_and_inception_crop(224)|flip_lr|randaug(2, 10)|value_range(-1, 1)'
+    keras-vit check-data folder:/images
+    keras-vit check-data folder:/images --sheet=sheet.png \
+        --preprocess='decode_jpeg_and_inception_crop(224)|flip_lr|randaug(2, 10)|value_range(-1, 1)'
 
 The program counts the images of each class, measures their sizes, lists unreadable images and duplicates, and draws
 images as the model sees them in training. The exit code is 1 if images are unreadable or in several splits.
@@ -11,32 +11,36 @@ images as the model sees them in training. The exit code is 1 if images are unre
 import json
 import sys
 
-import keras
-import numpy as np
 from absl import flags, logging
 
-from keras_vit import _io, data, program
-from keras_vit.data import audit
+from keras_vit import program
+from keras_vit.program import common_flags
 
-flags.DEFINE_string("source", None, "Data set, such as folder:/images.")
+common_flags.define_data_flag()
 flags.DEFINE_list("splits", [], "Splits to check. All splits of the data set if empty.")
-flags.DEFINE_string("pp", None, "Preprocessing string for the contact sheet.")
+common_flags.define_preprocess_flag(", for the contact sheet")
 flags.DEFINE_string("sheet", None, "PNG file for the contact sheet. None is drawn if empty.")
 flags.DEFINE_integer("sheet_count", 64, "Images on the contact sheet.", 1)
 flags.DEFINE_integer("threads", 0, "Decoding threads. 0 takes one per core.", 0)
-flags.DEFINE_bool("json", False, "Write one JSON object instead of a table.")
+common_flags.define_json_flag()
 
 LISTED = 20  # of each kind of problem
 DEFAULT_PP = "decode|resize(128)|value_range(-1, 1)"
 
+with program.imports(__name__):
+    import keras
+    import numpy as np
+
+    from keras_vit import _io, data
+    from keras_vit.data import audit
+
 
 def main(argv):
-    del argv
-    options = flags.FLAGS
-    if not options.source:
-        raise ValueError("--source is missing: the data set, such as folder:/images.")
-    names = options.splits or [name for name in data.split_sizes(options.source) if name != "all"]
-    sources = {name: data.open_source(options.source, split=name) for name in names}
+    options, given = flags.FLAGS, common_flags.data_argument(argv[1:])
+    if not given:
+        raise ValueError("The data set is missing. Name it first, such as folder:images.")
+    names = options.splits or [name for name in data.split_sizes(given) if name != "all"]
+    sources = {name: data.open_source(given, split=name) for name in names}
     reports = {}
     for name, source in sources.items():
         logging.info("Checking %s", source)
@@ -44,7 +48,7 @@ def main(argv):
         reports[name] = audit.audit(source, options.threads, bar.update)
     results = summarize(sources, reports)
     if options.sheet:
-        pp = options.pp or DEFAULT_PP
+        pp = options.preprocess or DEFAULT_PP
         sheet, results["sheet"] = audit.contact_sheet(next(iter(sources.values())), pp, options.sheet_count)
         with _io.atomic_file(options.sheet) as temporary, open(temporary, "wb") as file:
             file.write(sheet)
@@ -113,9 +117,5 @@ def listing(title, entries):
     return [f"{title}: {len(entries):,}"] + [f"  {entry}" for entry in entries[:LISTED]] + more
 
 
-def run():
-    program.run(main)
-
-
 if __name__ == "__main__":
-    run()
+    program.run(main)

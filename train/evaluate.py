@@ -1,52 +1,54 @@
 """Measure a trained model, or an artifact exported from it, on labeled images.
 
-    python -m train.evaluate --model=runs/digits
-    python -m train.evaluate --model=runs/digits --data=folder:/images --split=test --json
-    python -m train.evaluate --model=digits.tflite
-    python -m train.evaluate --model=ViT-B_16.npz --preprocess='value_range(-1, 1)' --data=folder:/images
-    python -m train.evaluate --model=runs/digits --evaluators=knn --evaluators="fewshot(shots=(1, 10))" --markdown
+    keras-vit evaluate --model=runs/digits
+    keras-vit evaluate --model=runs/digits folder:/images --split=test --json
+    keras-vit evaluate --model=digits.tflite
+    keras-vit evaluate --model=ViT-B_16.npz --preprocess='value_range(-1, 1)' folder:/images
+    keras-vit evaluate --model=runs/digits --evaluators=knn --evaluators="fewshot(shots=(1, 10))" --markdown
 
 The model is the directory of a run, a `.keras` file, a checkpoint, or an artifact: a SavedModel, or a TFLite, ONNX or
-OpenVINO file. Without --data it takes the data set and the evaluation split of the run. Every example counts exactly
+OpenVINO file. Without a data set it takes the one and the evaluation split of the run. Every example counts exactly
 once. --evaluators selects what is measured, see docs/recipes.md. An evaluator that needs features, of an artifact
 without them, is listed as not measured, and the exit code is 1.
 """
 
 import sys
 
-import numpy as np
 from absl import flags, logging
 
-from keras_vit import evaluators, program
-from keras_vit.inference import open_classifier
-from keras_vit.training import report
+from keras_vit import program
+from keras_vit.program import common_flags
 
-flags.DEFINE_string("model", None, "Directory of a run, .keras file, checkpoint, or exported artifact.")
-flags.DEFINE_string("artifact", None, "Exported artifact to measure instead of the model.")
-flags.DEFINE_string("preprocess", None, "Preprocessing string of a .keras file or checkpoint.")
-flags.DEFINE_string("labels", None, "File with the class names of a .keras file or checkpoint, one per line.")
-flags.DEFINE_string("data", None, "Data set, such as folder:/images; that of the run if not given.")
+common_flags.define_model_flags()
+common_flags.define_data_flag()
 flags.DEFINE_string("split", None, "Split of the data set; the evaluation split of the run if not given.")
 flags.DEFINE_multi_string("evaluators", [], "Evaluator, such as 'knn' or 'fewshot(shots=(1, 10))'. May be repeated.")
 flags.DEFINE_integer("batch_size", 64, "Images per call of the model.", 1)
-flags.DEFINE_enum("on_bad_image", None, ["error", "skip"], "Images that cannot be read; the run's recipe if not given.")
-flags.DEFINE_bool("json", False, "Write one JSON object instead of a table.")
+common_flags.define_on_bad_image_flag()
+common_flags.define_json_flag()
 flags.DEFINE_bool("markdown", False, "Write a row of a Markdown table.")
+
+with program.imports(__name__):
+    import numpy as np
+
+    from keras_vit import evaluators
+    from keras_vit.inference import open_classifier
+    from keras_vit.training import report
 
 
 def main(argv):
-    del argv
     options = flags.FLAGS
-    if not (options.model or options.artifact):
+    if not options.model:
         raise ValueError("--model is missing: the directory of a run, a .keras file, or an exported artifact.")
     if options.json and options.markdown:
         raise ValueError("Expected one form of output. Received: --json and --markdown.")
     suite = evaluators.Suite(options.evaluators or ["classification"])
-    classifier = open_classifier(
-        options.artifact or options.model, preprocess=options.preprocess, labels=options.labels
-    )
+    classifier = open_classifier(options.model, preprocess=options.preprocess, labels=options.labels)
     recipe = classifier.card.recipe_data
-    source, split = options.data or recipe.get("source"), options.split or recipe.get("eval_split", "test")
+    source, split = (
+        common_flags.data_argument(argv[1:]) or recipe.get("source"),
+        options.split or recipe.get("eval_split", "test"),
+    )
     if not source:
         raise ValueError("--data is missing: the model does not say what it was trained on.")
     open_split = evaluators.opener(options.batch_size, options.on_bad_image or recipe.get("on_bad_image", "error"))
@@ -99,9 +101,5 @@ def table(content, class_names):
     return "\n".join(lines)
 
 
-def run():
-    program.run(main)
-
-
 if __name__ == "__main__":
-    run()
+    program.run(main)

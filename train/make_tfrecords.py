@@ -1,36 +1,39 @@
 """Write a data set as TFRecord files, which are read fast from disks and from Google Cloud Storage.
 
-    python -m train.make_tfrecords --source=folder:/images --output=/data/images --shards=16
-    python -m train.make_tfrecords --source=tfds:cifar10 --splits=train,test --output=gs://bucket/cifar10 --shards=8
+    keras-vit make-tfrecords folder:/images --output=/data/images --shards=16
+    keras-vit make-tfrecords tfds:cifar10 --splits=train,test --output=gs://bucket/cifar10 --shards=8
 
 The result is opened as `tfrecord:/data/images`. Every image is decoded once: the program stops at one that cannot be
 read and names it, or leaves it out with `--on_bad_image=skip`. If the program is interrupted, start it again: it keeps
 complete files.
 """
 
-import keras
 from absl import flags, logging
 
-from keras_vit import data, program
-from keras_vit.data import writer
+from keras_vit import program
+from keras_vit.program import common_flags
 
-flags.DEFINE_string("source", None, "Data set, such as folder:/images.")
+common_flags.define_data_flag()
 flags.DEFINE_list("splits", [], "Splits to write. All splits of the data set if empty.")
-flags.DEFINE_string("output", None, "Folder to write to.")
+common_flags.define_output_flag("Folder to write to.")
 flags.DEFINE_integer("shards", 0, "Files per split. 0 writes one per 1,000 examples, at most 1,024.", 0)
 flags.DEFINE_integer("seed", 0, "Seed of the order of the examples.")
-flags.DEFINE_enum("on_bad_image", "error", ["error", "skip"], "Stop at an image that cannot be read, or leave it out.")
+common_flags.define_on_bad_image_flag("error")
+
+with program.imports(__name__):
+    import keras
+
+    from keras_vit import data
+    from keras_vit.data import writer
 
 
 def main(argv):
-    del argv
-    options = flags.FLAGS
-    for name in ("source", "output"):
-        if not options[name].value:
-            raise ValueError(f"--{name} is missing.")
-    splits = options.splits or [name for name in data.split_sizes(options.source) if name != "all"]
+    options, given = flags.FLAGS, common_flags.data_argument(argv[1:])
+    if not given or not options.output:
+        raise ValueError("A data set, such as folder:images, and --output are needed.")
+    splits = options.splits or [name for name in data.split_sizes(given) if name != "all"]
     for split in splits:
-        source = data.open_source(options.source, split=split)
+        source = data.open_source(given, split=split)
         shards = min(options.shards or default_shards(source.num_examples), source.num_examples)
         bar = keras.utils.Progbar(source.num_examples, unit_name="image")
         logging.info("Writing %s to %d files in %s", source, shards, options.output)
@@ -56,9 +59,5 @@ def name_of(split):
     return split
 
 
-def run():
-    program.run(main)
-
-
 if __name__ == "__main__":
-    run()
+    program.run(main)

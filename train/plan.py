@@ -1,9 +1,9 @@
 """Plan a recipe: count its operations and memory, and estimate its time, without training.
 
-    python -m train.plan --config=train/configs/vit_s16_i1k.py
-    python -m train.plan --config=train/configs/vit_paper.py:ViT_L16,imagenet21k --devices=8
-    python -m train.plan --config=train/configs/digits.py --config.model.arguments.num_layers=8 --json
-    python -m train.plan --config=train/configs/vit_s16_i1k.py --target=v5e-8
+    keras-vit plan --config=train/configs/vit_s16_i1k.py
+    keras-vit plan --config=train/configs/vit_paper.py:ViT_L16,imagenet21k --devices=8
+    keras-vit plan --config=train/configs/digits.py --config.model.arguments.num_layers=8 --json
+    keras-vit plan --config=train/configs/vit_s16_i1k.py --target=v5e-8
 
 Parameters, operations and memory are counted from the architecture. The time follows from the peak of a TPUv3 core and
 the assumed fraction of it (--utilization). The sizes of public data sets are known; for other data that is not on this
@@ -18,28 +18,32 @@ import dataclasses
 import json
 import sys
 
-import numpy as np
 from absl import flags, logging
 
-from keras_vit import data, program
-from keras_vit.data import sources
-from keras_vit.planning import cost, datasets, plan, tpu_compiler, tpu_plan, tpu_report, tpu_targets
+from keras_vit import program
+from keras_vit.program import common_flags
 
-program.define_config_flag()
+common_flags.define_recipe_flags()
 flags.DEFINE_integer("devices", 1, "Number of devices that share a batch.", 1)
-flags.DEFINE_float("utilization", plan.UTILIZATION, "Assumed fraction of the hardware's peak.", 0.001, 1.0)
+flags.DEFINE_float("utilization", 0.3, "Assumed fraction of the hardware's peak.", 0.001, 1.0)
 flags.DEFINE_integer("examples", None, "Number of training examples, if the data set is missing here.")
 flags.DEFINE_integer("classes", None, "Number of classes, if the data set is missing here.")
 flags.DEFINE_string("target", None, "TPU slice to compile the step for, such as v5e-8, v3-8, v4-32 or v6e-8.")
 flags.DEFINE_bool("fsdp", False, "With --target, under KERAS_BACKEND=jax: shard weights and optimizer, too.")
 flags.DEFINE_bool("search", True, "With --target: search for the largest batch size that fits, with and without remat.")
-flags.DEFINE_bool("json", False, "Write one JSON object instead of a table.")
+common_flags.define_json_flag()
+
+with program.imports(__name__):
+    import numpy as np
+
+    from keras_vit import data
+    from keras_vit.data import sources
+    from keras_vit.planning import cost, datasets, plan, tpu_compiler, tpu_plan, tpu_report, tpu_targets
 
 
 def main(argv):
-    del argv
     options = flags.FLAGS
-    recipe = program.recipe_from_flags()
+    recipe = program.recipe_from_flags(argv[1:])
     target = tpu_targets.parse(options.target) if options.target else None
     devices = target.devices if target else options.devices
     examples, classes, batch = size_of_data(recipe)
@@ -178,9 +182,5 @@ def size(count):
     return f"{count / 1024:.3g} KiB"
 
 
-def run():
-    program.run(main)
-
-
 if __name__ == "__main__":
-    run()
+    program.run(main)

@@ -1,39 +1,44 @@
 """Classify images.
 
-    python -m train.predict --model=runs/digits image.jpg more/*.png
-    python -m train.predict --model=runs/digits --json image.jpg
-    python -m train.predict --model=ViT-B_16.npz --preprocess='value_range(-1, 1)' image.jpg
+    keras-vit predict --model=runs/digits image.jpg more/*.png
+    keras-vit predict --model=runs/digits --json image.jpg
+    keras-vit predict --model=ViT-B_16.npz --preprocess='value_range(-1, 1)' image.jpg
 
 The model is the directory of a run, a `.keras` file, a checkpoint, or an artifact: a SavedModel, or a TFLite, ONNX or
-OpenVINO file. An image that cannot be read is reported, the others are classified, and the exit code is 1.
+OpenVINO file. An image that cannot be read is reported, the others are classified, and the exit code is 1, or 0 with
+--on_bad_image=skip.
 """
 
 import json
 import sys
 
-import numpy as np
-import tensorflow as tf
 from absl import flags, logging
 
 from keras_vit import program
-from keras_vit.data import errors as data_errors
-from keras_vit.inference import open_classifier, probabilities, sample_images
+from keras_vit.program import common_flags
 
 BATCH_SIZE = 16
 
-flags.DEFINE_string("model", None, "Directory of a run, .keras file, checkpoint, or exported artifact.")
-flags.DEFINE_string("preprocess", None, "Preprocessing string of a .keras file or checkpoint.")
-flags.DEFINE_string("labels", None, "File with the class names of a .keras file or checkpoint, one per line.")
-flags.DEFINE_integer("top_k", probabilities.TOP_K, "Number of labels per image.", 1)
-flags.DEFINE_bool("json", False, "Write one JSON object per line instead of a table.")
+common_flags.define_model_flags()
+flags.DEFINE_integer("top_k", 5, "Number of labels per image.", 1)
+common_flags.define_on_bad_image_flag("error")
+common_flags.define_json_flag()
+
+with program.imports(__name__):
+    import numpy as np
+    import tensorflow as tf
+
+    from keras_vit import _io
+    from keras_vit.data import errors as data_errors
+    from keras_vit.inference import open_classifier, probabilities
 
 
 def main(argv):
     if not flags.FLAGS.model:
         raise ValueError("--model is missing: the directory of a run, a .keras file, or an exported artifact.")
-    paths = sample_images.find_files(argv[1:])
+    paths = _io.find_files(argv[1:])
     if not paths:
-        raise ValueError("Name at least one image: python -m train.predict --model=DIR image.jpg ...")
+        raise ValueError(program.words("Name at least one image: keras-vit predict --model=DIR image.jpg ..."))
     classifier = open_classifier(flags.FLAGS.model, preprocess=flags.FLAGS.preprocess, labels=flags.FLAGS.labels)
     preprocess = classifier.card.preprocess_function()
     write = write_json if flags.FLAGS.json else write_table
@@ -48,8 +53,8 @@ def main(argv):
             write(path, top, error)
         failed += sum(error is not None for error in errors)
     if failed:
-        logging.error("%d of %d images could not be read", failed, len(paths))
-    return 1 if failed else 0
+        logging.warning("%d of %d images could not be read", failed, len(paths))
+    return 1 if failed and flags.FLAGS.on_bad_image == "error" else 0
 
 
 def read_all(paths, preprocess):
@@ -88,9 +93,5 @@ def write_json(path, top, error):
     sys.stdout.flush()
 
 
-def run():
-    program.run(main)
-
-
 if __name__ == "__main__":
-    run()
+    program.run(main)

@@ -1,7 +1,7 @@
 """Write a page that shows what a model learned and where it looks.
 
-    python -m train.visualize --model=runs/digits --output=report
-    python -m train.visualize --model=ViT-B_16.npz --images='images/*.jpg' --output=report
+    keras-vit visualize --model=runs/digits --output=report
+    keras-vit visualize --model=ViT-B_16.npz --images='images/*.jpg' --output=report
 
 The model is the directory of a run, a `.keras` file, a checkpoint that keras_vit reads, or an exported model. The page,
 report.html, needs no network. It shows accuracy, confusions, images with their predictions, mistakes first, and
@@ -13,26 +13,29 @@ import dataclasses
 import os
 import sys
 
-import numpy as np
-import tensorflow as tf
 from absl import flags
 
-from keras_vit import data, evaluators, program
-from keras_vit.data import preprocess
-from keras_vit.inference import keras_model, opening, sample_images
-from keras_vit.inspection import examples, plots, report
-from keras_vit.training import metrics, run_directory
+from keras_vit import program
+from keras_vit.program import common_flags
 
-flags.DEFINE_string("model", None, "Directory of a run, .keras file, checkpoint, or exported model.")
-flags.DEFINE_multi_string("images", [], "Image file, or a pattern such as 'images/*.jpg'. May be repeated.")
-flags.DEFINE_string("output", None, "Directory for the page and the figures.")
+common_flags.define_model_flags()
+common_flags.define_images_flag("for the page")
+common_flags.define_output_flag("Directory for the page and the figures.")
 flags.DEFINE_integer("num_images", 12, "Largest number of images on the page.", 1)
 flags.DEFINE_integer("evaluated_images", 1000, "Largest number of images to measure the accuracy on.", 0)
 flags.DEFINE_integer("distance_images", 64, "Largest number of images to average the attention distance over.", 1)
-flags.DEFINE_string("preprocess", None, "Preprocessing string, if not that of the model.")
-flags.DEFINE_string("labels", None, "File with the class names of a .keras file or checkpoint, one per line.")
-flags.DEFINE_enum("on_bad_image", None, ["error", "skip"], "Images that cannot be read; the run's recipe if not given.")
+common_flags.define_on_bad_image_flag()
 flags.DEFINE_string("title", None, "Title of the page; the model and its data if not given.")
+
+with program.imports(__name__):
+    import numpy as np
+    import tensorflow as tf
+
+    from keras_vit import data, evaluators
+    from keras_vit.data import preprocess
+    from keras_vit.inference import keras_model, opening, sample_images
+    from keras_vit.inspection import examples, plots, report
+    from keras_vit.training import metrics, run_directory
 
 
 def main(argv):
@@ -150,9 +153,5 @@ def metrics_of(path):
     return metrics.read_metrics(path) if os.path.exists(path) else []
 
 
-def run():
-    program.run(main)
-
-
 if __name__ == "__main__":
-    run()
+    program.run(main)

@@ -1,8 +1,8 @@
 """Fine-tune a checkpoint on the tasks of VTAB-1k and average the results.
 
-    python -m train.vtab --variant=ViT_B16 --checkpoint=ViT-B_16.npz --workdir=runs/vtab
-    python -m train.vtab --variant=ViT_B16 --checkpoint=ViT-B_16.npz --workdir=runs/vtab --tasks=svhn --tasks=dtd
-    python -m train.vtab --variant=ViT_B16 --checkpoint=ViT-B_16.npz --workdir=runs/vtab \
+    keras-vit vtab --model=ViT_B16 --weights=imagenet21k --workdir=runs/vtab
+    keras-vit vtab --model=ViT_B16 --weights=imagenet21k --workdir=runs/vtab --tasks=svhn --tasks=dtd
+    keras-vit vtab --model=ViT_B16 --weights=imagenet21k --workdir=runs/vtab \
         --options="data_dir='/data'&download=True"
 
 Each task is a run of `train/configs/vtab.py` in a directory of its own. Run the same command again to resume. A task
@@ -17,25 +17,30 @@ import sys
 
 from absl import flags, logging
 
-from keras_vit import data, evaluators, program
-from keras_vit.evaluators import vtab
-from keras_vit.training import errors, metrics, run_directory
+from keras_vit import program
+from keras_vit.program import common_flags
 
-flags.DEFINE_string("variant", "ViT_B16", "Variant of the model.")
-flags.DEFINE_string("checkpoint", None, "Checkpoint to start from.")
+flags.DEFINE_string("model", "ViT_B16", "Variant to train, such as ViT_S16.")
+flags.DEFINE_string("weights", None, "Initial weights: a published name such as augreg, or a file.")
 flags.DEFINE_string("workdir", None, "Directory for all runs; finished runs there are not repeated.")
-flags.DEFINE_multi_enum("tasks", [], list(vtab.TASKS), "Task to run; all if not given. May be repeated.")
+flags.DEFINE_multi_string("tasks", [], "Task to run, such as svhn; all if not given. May be repeated.")
 flags.DEFINE_multi_string("set", [], "Override of the recipe, such as total_steps=2500. May be repeated.")
 flags.DEFINE_string("options", "", "Options of the data sets, joined by &, such as \"data_dir='/data'&download=True\".")
-flags.DEFINE_bool("json", False, "Write one JSON object instead of a table.")
+common_flags.define_json_flag()
 flags.DEFINE_bool("markdown", False, "Write a row of a Markdown table.")
+
+with program.imports(__name__):
+    from keras_vit import data, evaluators
+    from keras_vit.evaluators import vtab
+    from keras_vit.training import errors, metrics, run_directory
 
 
 def main(argv):
     del argv
     options = flags.FLAGS
-    if not options.workdir or not options.checkpoint:
-        raise ValueError("--workdir and --checkpoint are needed: where to write, and the weights to start from.")
+    if not options.workdir or not options.weights:
+        raise ValueError("--workdir and --weights are needed: where to write, and the weights to start from.")
+    vtab.check_tasks(options.tasks)
     accuracies, missing, failed = {}, {}, {}
     for task in options.tasks or vtab.TASKS:
         try:
@@ -72,17 +77,15 @@ def fine_tune(task):
     options = flags.FLAGS
     directory = os.path.join(options.workdir, task)
     if not os.path.exists(os.path.join(directory, run_directory.MODEL)):
-        config = os.path.join(os.path.dirname(__file__), "configs", "vtab.py")
         arguments = [
-            f"--config={config}:{options.variant},{task}",
+            f"--config=vtab:{options.model},{task}",
             f"--config.data.source={source_of(task)}",
-            f"--config.model.checkpoint={options.checkpoint}",
+            f"--config.model.checkpoint={options.weights}",
             f"--workdir={directory}",
             *(f"--config.{change}" for change in options.set),
         ]
-        module = f"{__package__ or 'train'}.main"
-        logging.info("%s %s", module, " ".join(arguments))
-        run_program([sys.executable, "-m", module, *arguments])
+        logging.info("%s", program.words(f"keras-vit train {' '.join(arguments)}"))
+        run_program([sys.executable, "-m", "keras_vit", "train", *arguments])
     lines = metrics.read_metrics(os.path.join(directory, run_directory.METRICS))
     return [line["eval_accuracy"] for line in lines if "eval_accuracy" in line][-1]
 
@@ -107,13 +110,9 @@ def output(results):
     if flags.FLAGS.json:
         return evaluators.report.to_json(results) + "\n"
     if flags.FLAGS.markdown:
-        return evaluators.report.markdown_row(flags.FLAGS.variant, results) + "\n"
+        return evaluators.report.markdown_row(flags.FLAGS.model, results) + "\n"
     return evaluators.report.table(results) + "\n"
 
 
-def run():
-    program.run(main)
-
-
 if __name__ == "__main__":
-    run()
+    program.run(main)

@@ -10,6 +10,7 @@ from keras_vit.models import ViTConfig
 
 Shapes = Mapping[str, tuple[int, ...]]
 TABLE = "posembed_input/pos_embedding"
+DECODER_TABLE = "decoder_posembed/pos_embedding"
 
 # Arguments that change the weights, or their effect. Dropout and the like may differ between file and model.
 STRUCTURE = (
@@ -29,11 +30,21 @@ STRUCTURE = (
     "qkv_bias",
     "layer_scale",
     "norm_after_pooling",
+    "patch_norm",
+    "head_dim",
+    "output_projection",
+    "pool_prefix_tokens",
     "resnet_numerics",
     "block_sizes",
     "width_factor",
     "pool_padding",
+    "decoder_hidden_size",
+    "decoder_num_layers",
+    "decoder_num_heads",
+    "decoder_mlp_dim",
 )
+# Arguments that a model without blocks does not show.
+OF_BLOCKS = {"num_heads", "mlp_dim", "qkv_bias", "head_dim", "output_projection"}
 # Number of dimensions of the variables that the arguments are read from.
 _RANKS = {
     "embedding/kernel": 4,
@@ -54,7 +65,7 @@ _RANKS = {
 _BLOCK_KERNELS = (
     "LayerNorm_0/scale",
     "LayerNorm_1/scale",
-    *(f"MultiHeadDotProductAttention_0/{part}/kernel" for part in ("query", "key", "value", "out")),
+    *(f"MultiHeadDotProductAttention_0/{part}/kernel" for part in ("query", "key", "value")),
     *(f"MlpBlock_0/Dense_{index}/kernel" for index in (0, 1)),
 )
 _UNIT_KERNELS = ("conv1/kernel", "conv2/kernel", "conv3/kernel")
@@ -107,7 +118,17 @@ def infer_vit(shapes: Shapes, heads: int | None, path: str) -> dict[str, Any]:
         "qkv_bias": f"{attention}/query/bias" in shapes or depth == 0,
         "layer_scale": 1.0 if "encoderblock_0/LayerScale_0/gamma" in shapes else None,
         "norm_after_pooling": "fc_norm/scale" in shapes,
+        "pool_prefix_tokens": False,
+        "patch_norm": "embedding/LayerNorm_0/scale" in shapes,
+        "head_dim": query[2] if len(query) == 3 and query[1] * query[2] != kernel[3] else None,
+        "output_projection": _output_projection(shapes, attention, depth),
     }
+
+
+def _output_projection(shapes: Shapes, attention: str, depth: int) -> str:
+    if f"{attention}/out/bias" in shapes or depth == 0:
+        return "bias"
+    return "no_bias" if f"{attention}/out/kernel" in shapes else "none"
 
 
 def resnet_blocks(shapes: Shapes, path: str) -> list[int]:
@@ -155,7 +176,10 @@ def check_complete(shapes: Shapes, arguments: Mapping[str, Any], path: str) -> N
     Raises:
         CheckpointError: If a block lacks its kernels, or the model would have more weights than the file.
     """
-    required = [f"encoderblock_{i}/{leaf}" for i in range(arguments.get("num_layers", 0)) for leaf in _BLOCK_KERNELS]
+    leaves = list(_BLOCK_KERNELS)
+    if arguments.get("output_projection") != "none":
+        leaves.append("MultiHeadDotProductAttention_0/out/kernel")
+    required = [f"encoderblock_{i}/{leaf}" for i in range(arguments.get("num_layers", 0)) for leaf in leaves]
     stages = arguments.get("resnet_blocks") or arguments.get("block_sizes") or ()
     digits = 2 if "block_sizes" in arguments else 0
     for stage, units in enumerate(stages, start=1):
@@ -170,7 +194,9 @@ def check_complete(shapes: Shapes, arguments: Mapping[str, Any], path: str) -> N
     wanted = sum(units * 14 * (width * 2**index) ** 2 for index, units in enumerate(stages))
     if arguments.get("num_layers"):
         size = arguments["hidden_size"]
-        wanted += arguments["num_layers"] * (4 * size**2 + 2 * size * arguments["mlp_dim"])
+        heads = arguments["num_heads"] * arguments["head_dim"] if arguments.get("head_dim") else size
+        projections = 3 if arguments.get("output_projection") == "none" else 4
+        wanted += arguments["num_layers"] * (projections * size * heads + 2 * size * arguments["mlp_dim"])
     found = sum(math.prod(shape) for shape in shapes.values())
     if wanted > found:
         raise CheckpointError(

@@ -20,6 +20,7 @@ _NOTED: Mapping[str, Callable[[Any], bool]] = {
     "resnet_numerics": lambda value: value in ("reference", "timm"),
     "distillation_token": lambda value: isinstance(value, bool) or value == "unused",
     "pool_padding": lambda value: value in ("infinity", "zeros", "edge"),
+    "pool_prefix_tokens": lambda value: isinstance(value, bool),
 }
 # Arguments that tensors show.
 _SHOWN = (
@@ -33,6 +34,9 @@ _SHOWN = (
     "num_registers",
     "qkv_bias",
     "norm_after_pooling",
+    "patch_norm",
+    "head_dim",
+    "output_projection",
     "channels",
     "include_top",
     "representation_size",
@@ -56,6 +60,8 @@ def of_model(config: Mapping[str, Any], document: dict[str, Any] | None) -> dict
         document: `config.json` as it is written beside the tensors, None for formats without one.
     """
     names = dict.fromkeys((*architecture.STRUCTURE, *_SHOWN, "classes"))
+    if "decoder_hidden_size" in config:  # of a masked autoencoder, whose encoder suits any pooling
+        names = dict.fromkeys(name for name in names if name not in ("pooling", "norm_after_pooling"))
     note: dict[str, Any] = {"version": VERSION, "arguments": {name: config[name] for name in names if name in config}}
     if config.get("image_size") is not None:
         note["image_size"] = config["image_size"]
@@ -103,7 +109,7 @@ def apply(checkpoint: Checkpoint) -> None:
     if noted is None:
         return
     found = checkpoint.arguments
-    names = [name for name in _SHOWN if name not in ("num_heads", "mlp_dim", "qkv_bias") or found.get("num_layers")]
+    names = [name for name in _SHOWN if name not in architecture.OF_BLOCKS or found.get("num_layers")]
     stated = {name: noted.get(name) for name in names}
     if found.get("include_top"):
         stated["classes"] = noted.get("classes")

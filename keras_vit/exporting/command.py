@@ -1,4 +1,4 @@
-"""Flags and steps that the export programs share."""
+"""Steps that the export programs share; their flags are in `keras_vit.program.common_flags`."""
 
 import dataclasses
 import json
@@ -13,32 +13,6 @@ from keras_vit.inference import keras_model, latency, sample_images
 from keras_vit.inference.keras_model import KerasClassifier
 from keras_vit.inference.model_card import ModelCard
 from keras_vit.inference.sample_images import SampleImages
-
-flags.disclaim_key_flags()  # the flags belong to the program that defines them
-
-
-def define_model_flags(num_images: int | None) -> None:
-    """Define the flags that name a model and the images to verify an artifact with.
-
-    Args:
-        num_images: Default number of images; None if the program decides.
-    """
-    flags.DEFINE_string("model", None, "Directory of a run, .keras file, or checkpoint.")
-    flags.DEFINE_string(
-        "preprocess", None, "Preprocessing string, such as 'value_range(-1, 1)'; needed if the model is not a run."
-    )
-    flags.DEFINE_string("labels", None, "File with one class name per line, in place of the model's own names.")
-    flags.DEFINE_multi_string(
-        "images", [], "Image file or pattern to verify with, may be repeated; images of the run's data if not given."
-    )
-    flags.DEFINE_integer("num_images", num_images, "Number of images to verify with.", 1)
-    flags.DEFINE_enum("on_bad_image", None, ["error", "skip"], "Unreadable images; as the run's recipe if not given.")
-    flags.DEFINE_bool("json", False, "Write one JSON object instead of text.")
-
-
-def define_output_flag() -> None:
-    """Define `--output`."""
-    flags.DEFINE_string("output", None, "Where to write.")
 
 
 def open_model(needed: Sequence[str] = ("output",)) -> KerasClassifier:

@@ -6,7 +6,7 @@ from typing import Any
 
 import keras
 
-from keras_vit import _checks
+from keras_vit import _checks, _io
 from keras_vit.exporting import verify
 from keras_vit.exporting.onnx_openvino import export_onnx_openvino
 from keras_vit.exporting.saved_model import export_saved_model
@@ -50,8 +50,9 @@ def export(
         VerificationError: If the artifact answers differently; nothing is written then.
 
     Example:
-        model = keras_vit.ViT_Ti16(weights="augreg")
-        exporting.export(model, "vit.tflite", preprocess="value_range(-1, 1)", images=["images/*.jpg"])
+    >>> comparison = export("runs/digits", "digits.tflite", images=["images/*.png"])
+    >>> comparison.examples, comparison.top1_agreement
+    (1, 1.0)
     """
     path = os.fspath(path)
     format = format or _EXTENSIONS.get(os.path.splitext(path)[1], "saved_model")  # noqa: A001
@@ -62,7 +63,7 @@ def export(
         classifier = keras_model.open_model(os.fspath(model), preprocess, class_names)
         model, card = classifier.model, classifier.card
     contents = [image for image in images if isinstance(image, bytes)]
-    files = sample_images.find_files([image for image in images if not isinstance(image, bytes)])
+    files = _io.find_files([image for image in images if not isinstance(image, bytes)])
     found = sample_images.from_files(files) if files else sample_images.SampleImages([], None, [])
     names = [*(f"image {index}" for index in range(len(contents))), *found.names]
     examples = sample_images.SampleImages([*contents, *found.contents], None, names)

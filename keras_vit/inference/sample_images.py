@@ -1,7 +1,5 @@
 """Real images as encoded files, to verify and calibrate artifacts with and to look at."""
 
-import glob
-import os
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -9,7 +7,7 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
-from keras_vit import data
+from keras_vit import _io, data
 from keras_vit.data import errors, sources
 from keras_vit.inference.model_card import ModelCard
 from keras_vit.training.errors import UnreadableInput
@@ -29,23 +27,6 @@ class SampleImages(NamedTuple):
     names: list[str]
 
 
-def find_files(patterns: Sequence[str]) -> list[str]:
-    """Expand file names and glob patterns, in order and without repetition.
-
-    Args:
-        patterns: File names, or patterns such as `images/**/*.jpg`. A name that exists is taken as it is, even with
-            `*` in it.
-
-    Returns:
-        The paths. A pattern without a match stays in the list as it is, so that reading it reports it.
-    """
-    paths = []
-    for pattern in patterns:
-        found = [pattern] if os.path.exists(pattern) else sorted(glob.glob(pattern, recursive=True))
-        paths.extend([path for path in found if not os.path.isdir(path) or found == [pattern]] or [pattern])
-    return list(dict.fromkeys(paths))
-
-
 def from_files(patterns: Sequence[str], limit: int | None = None) -> SampleImages:
     """Read image files.
 
@@ -56,7 +37,7 @@ def from_files(patterns: Sequence[str], limit: int | None = None) -> SampleImage
     Raises:
         FileNotFoundError: If a file does not exist, or no pattern matches.
     """
-    paths = find_files(patterns)[:limit]
+    paths = _io.find_files(patterns)[:limit]
     if not paths:
         raise FileNotFoundError(f"Expected images. No file matches {list(patterns)}.")
     contents = []

@@ -64,9 +64,12 @@ def stream_attention(
 
     _, recorder = attention.run(model, images, reduce)
     layout = recorder.layout()
-    read = list(layout.read_tokens) if layout.reads == token_layout.TOKENS else [-1]
-    layers = [row[:, read].mean(axis=1) for row in rows]  # [H, N] each
-    followed = [row[read].mean(axis=0) for row in rollouts]  # [N] each
+    share = np.zeros(layout.num_prefix_tokens + 1)  # of each prefix token, and of all patches together
+    for token in layout.read_tokens if layout.reads == token_layout.TOKENS else (layout.num_prefix_tokens,):
+        share[min(token, layout.num_prefix_tokens)] += 1
+    share = (share / share.sum()).astype(np.float32)
+    layers = [np.einsum("hpn,p->hn", row, share) for row in rows]  # [H, N] each
+    followed = [np.einsum("pn,p->n", row, share) for row in rollouts]  # [N] each
     if probe is not None:
         layers.append(probe)
         followed.append(probe.mean(axis=0) @ np.asarray(rollout)[0])

@@ -19,6 +19,11 @@ class TokenLayout:
         num_prefix_tokens: Number of tokens before the patches (class token, distillation token, registers).
         reads: Input of the head: `"tokens"`, `"patches"` (their mean) or `"probe"` (attention pooling).
         read_tokens: Positions of the tokens that are read, if `reads` is `"tokens"`.
+
+    Example:
+    >>> layout = attention_maps(model, images).layout
+    >>> layout.grid, layout.num_prefix_tokens, layout.reads, layout.read_tokens
+    ((4, 4), 1, 'tokens', (0,))
     """
 
     grid: tuple[int, int]
@@ -65,8 +70,12 @@ class LayoutRecorder:
             self.grid = (int(shape[1]) // patch[0], int(shape[2]) // patch[1])
         elif isinstance(layer, TokenPooling):
             self._reads.append(layer.index)
-        elif isinstance(layer, (PatchMeanPooling, MAPHead)):
-            self._reads.append(PROBE if isinstance(layer, MAPHead) else PATCHES)
+        elif isinstance(layer, MAPHead):
+            self._reads.append(PROBE)
+        elif isinstance(layer, PatchMeanPooling):
+            prefix = int(inputs.shape[1]) - (self.grid[0] * self.grid[1] if self.grid else 0)
+            # The mean of all tokens, or of the patches alone.
+            self._reads += range(int(inputs.shape[1])) if prefix and not layer.num_prefix_tokens else [PATCHES]
 
     def layout(self) -> TokenLayout:
         """Return the layout of the model that ran.

@@ -57,15 +57,18 @@ class SelfAttention(CompositeLayer):
     """Multi-head dot-product attention of a sequence to itself, or to another one.
 
     Args:
-        num_heads: Number of heads `H`. It must divide the width.
+        num_heads: Number of heads `H`. It must divide the width, unless `head_dim` is given.
         dropout_rate: Rate of the dropout of attention weights.
-        use_bias: Whether query, key and value have biases. The output projection always has one.
+        use_bias: Whether query, key and value have biases.
         relative_positions: Number of tokens `L` of a model with learned 1-D relative position embeddings, or None.
             Each pair of tokens has the embedding of its offset. Its product with the query is added to the logits
             (paper, appendix D.4).
         chunk_size: Number of queries whose attention weights are computed at a time, so that memory grows with the
             number of tokens and not with its square. None for all at once. The result is the same but for rounding, and
             the backward pass recomputes the weights. It excludes dropout of weights and relative positions.
+        head_dim: Width `K` of a head, or None for the width divided by `num_heads`.
+        output_projection: `"bias"` or `"no_bias"` for a projection behind the heads with or without one, or `"none"`
+            for the heads side by side.
         **kwargs: Arguments of `keras.layers.Layer`.
 
     Call arguments:
@@ -74,8 +77,8 @@ class SelfAttention(CompositeLayer):
         training: Whether dropout applies.
 
     Raises:
-        ValueError: If the width is not a multiple of `num_heads`, or `chunk_size` is combined with dropout of weights
-            or relative positions.
+        ValueError: If the width of the heads is not that of the sequence where it must be, or `chunk_size` is
+            combined with dropout of weights or relative positions.
 
     References:
         - [Attention Is All You Need](https://arxiv.org/abs/1706.03762)
@@ -96,10 +99,14 @@ class SelfAttention(CompositeLayer):
         use_bias: bool = True,
         relative_positions: int | None = None,
         chunk_size: int | None = None,
+        head_dim: int | None = None,
+        output_projection: str = "bias",
         **kwargs: Any,
     ):
         super().__init__(**kwargs)
         self.num_heads = _checks.positive_int("num_heads", num_heads)
+        self.head_dim = None if head_dim is None else _checks.positive_int("head_dim", head_dim)
+        self.output_projection = _checks.choice("output_projection", output_projection, ("bias", "no_bias", "none"))
         self.dropout_rate = _checks.rate("dropout_rate", dropout_rate)
         self.use_bias = use_bias
         self.relative_positions = relative_positions
@@ -115,8 +122,14 @@ class SelfAttention(CompositeLayer):
 
     def build(self, x_shape: Shape, context_shape: Shape | None = None) -> None:
         hidden_size = x_shape[-1]
-        _checks.divisible("hidden_size", hidden_size, "num_heads", self.num_heads)
-        self.head_size = hidden_size // self.num_heads
+        if self.head_dim is None or self.output_projection == "none":
+            _checks.divisible("hidden_size", hidden_size, "num_heads", self.num_heads)
+        self.head_size = self.head_dim or hidden_size // self.num_heads
+        if self.output_projection == "none" and self.head_size * self.num_heads != hidden_size:
+            raise ValueError(
+                "output_projection='none' needs num_heads * head_dim equal to the width. Received: "
+                f"num_heads={self.num_heads}, head_dim={self.head_dim}, width {hidden_size}."
+            )
         heads_shape = (*x_shape[:-1], self.num_heads, self.head_size)
         for name in ("query", "key", "value"):
             projection = keras.layers.EinsumDense(
@@ -129,15 +142,16 @@ class SelfAttention(CompositeLayer):
             )
             projection.build(x_shape)
             setattr(self, name, projection)
-        self.out = keras.layers.EinsumDense(
-            "bnhk,hkd->bnd",
-            output_shape=(None, hidden_size),
-            bias_axes="d",
-            kernel_initializer="glorot_uniform",
-            dtype=self.dtype_policy,
-            name="out",
-        )
-        self.out.build(heads_shape)
+        if self.output_projection != "none":
+            self.out = keras.layers.EinsumDense(
+                "bnhk,hkd->bnd",
+                output_shape=(None, hidden_size),
+                bias_axes="d" if self.output_projection == "bias" else None,
+                kernel_initializer="glorot_uniform",
+                dtype=self.dtype_policy,
+                name="out",
+            )
+            self.out.build(heads_shape)
         if self.relative_positions is not None:
             self.relative_embedding = self.add_weight(
                 name="relative_embedding",
@@ -153,6 +167,8 @@ class SelfAttention(CompositeLayer):
         query = query * ops.cast(self.head_size**-0.5, query.dtype)
         drop = (lambda weights: self.dropout(weights, training=training)) if self.dropout_rate else None
         y = kernels.select(attention)(query, key, value, self._relative_logits(query), drop, self.chunk_size)
+        if self.output_projection == "none":
+            return ops.reshape(y, (-1, ops.shape(y)[1], self.num_heads * self.head_size))  # [B, N, D]
         return self.out(y)  # [B, N, D]
 
     def scores(self, x: Any, context: Any = None) -> Any:

@@ -56,7 +56,7 @@ class EncoderBlock(CompositeLayer):
     """Pre-norm transformer block: attention and MLP, each with a residual connection.
 
     Args:
-        num_heads: Number of attention heads. It must divide the width.
+        num_heads: Number of attention heads. It must divide the width, unless `head_dim` is given.
         mlp_dim: Width of the MLP's hidden layer.
         dropout_rate: Rate of the dropout after attention and in the MLP.
         attention_dropout_rate: Rate of the dropout of attention weights.
@@ -68,6 +68,8 @@ class EncoderBlock(CompositeLayer):
         relative_positions: See `SelfAttention`.
         remat: Whether the backward pass recomputes the block's activations instead of saving them.
         attention_chunk_size: See `SelfAttention`, `chunk_size`.
+        head_dim: See `SelfAttention`.
+        output_projection: See `SelfAttention`.
         **kwargs: Arguments of `keras.layers.Layer`.
 
     Call arguments:
@@ -102,6 +104,8 @@ class EncoderBlock(CompositeLayer):
         relative_positions: int | None = None,
         remat: bool = False,
         attention_chunk_size: int | None = None,
+        head_dim: int | None = None,
+        output_projection: str = "bias",
         **kwargs: Any,
     ):
         super().__init__(**kwargs)
@@ -117,10 +121,11 @@ class EncoderBlock(CompositeLayer):
         self.relative_positions = relative_positions
         self.remat = bool(remat)
         self.attention_chunk_size = attention_chunk_size
+        self.head_dim = head_dim
+        self.output_projection = output_projection
         self.input_spec = keras.layers.InputSpec(ndim=3)
 
     def build(self, input_shape: Shape) -> None:
-        _checks.divisible("hidden_size", input_shape[-1], "num_heads", self.num_heads)
         shared = {"dtype": self.dtype_policy}
         self.norm_0 = LayerNorm(self.layer_norm_epsilon, name="LayerNorm_0", **shared)
         self.attention = SelfAttention(
@@ -129,6 +134,8 @@ class EncoderBlock(CompositeLayer):
             self.qkv_bias,
             self.relative_positions,
             self.attention_chunk_size,
+            self.head_dim,
+            self.output_projection,
             name="MultiHeadDotProductAttention_0",
             **shared,
         )

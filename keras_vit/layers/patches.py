@@ -7,6 +7,7 @@ from keras import ops
 
 from keras_vit import _checks
 from keras_vit.layers.base import BaseLayer
+from keras_vit.layers.normalization import LayerNorm
 from keras_vit.layers.types import Shape
 
 
@@ -32,6 +33,8 @@ class PatchEncoder(BaseLayer):
         flatten: Whether to return the patches as a sequence in raster order `[B, h*w, D]`, or as a grid
             `[B, h, w, D]`.
         use_bias: Whether the projection has a bias.
+        norm_epsilon: Epsilon of a layer norm of the patches before the projection, and of another one behind it. None
+            for no norms.
         **kwargs: Arguments of `keras.layers.Layer`.
 
     Call arguments:
@@ -57,6 +60,7 @@ class PatchEncoder(BaseLayer):
         hidden_size: int,
         flatten: bool = True,
         use_bias: bool = True,
+        norm_epsilon: float | None = None,
         **kwargs: Any,
     ):
         super().__init__(**kwargs)
@@ -64,6 +68,7 @@ class PatchEncoder(BaseLayer):
         self.hidden_size = _checks.positive_int("hidden_size", hidden_size)
         self.flatten = flatten
         self.use_bias = use_bias
+        self.norm_epsilon = None if norm_epsilon is None else float(norm_epsilon)
         self.input_spec = keras.layers.InputSpec(ndim=4)
 
     def build(self, input_shape: Shape) -> None:
@@ -78,6 +83,12 @@ class PatchEncoder(BaseLayer):
         self.bias = (
             self.add_weight(name="bias", shape=(self.hidden_size,), initializer="zeros") if self.use_bias else None
         )
+        if self.norm_epsilon is not None:
+            pixels = self.patch_size[0] * self.patch_size[1] * input_shape[-1]
+            self.norm_0 = LayerNorm(self.norm_epsilon, dtype=self.dtype_policy, name="LayerNorm_0")
+            self.norm_0.build((None, None, None, pixels))
+            self.norm_1 = LayerNorm(self.norm_epsilon, dtype=self.dtype_policy, name="LayerNorm_1")
+            self.norm_1.build((None, None, None, self.hidden_size))
         self.input_spec = keras.layers.InputSpec(ndim=4, axes={-1: input_shape[-1]})
         super().build(input_shape)
 
@@ -92,11 +103,25 @@ class PatchEncoder(BaseLayer):
 
     def call(self, images: Any) -> Any:
         self._check_size(images.shape)
-        # [B, height, width, C] -> [B, h, w, D]
-        x = ops.conv(images, self.kernel, strides=self.patch_size, padding="valid", data_format="channels_last")
+        x = self._project(images) if self.norm_epsilon is None else self._project_normalized(images)
         if self.use_bias:
             x = x + self.bias
+        if self.norm_epsilon is not None:
+            x = self.norm_1(x)
         return flatten_grid(x) if self.flatten else x
+
+    def _project(self, images: Any) -> Any:
+        # [B, height, width, C] -> [B, h, w, D]
+        return ops.conv(images, self.kernel, strides=self.patch_size, padding="valid", data_format="channels_last")
+
+    def _project_normalized(self, images: Any) -> Any:
+        rows, columns = self.patch_size
+        height, width = (ops.shape(images)[axis] for axis in (1, 2))
+        pixels = rows * columns * images.shape[-1]
+        x = ops.reshape(images, (-1, rows, width // columns, columns * images.shape[-1]))  # [B*h, p, w, q*C]
+        x = ops.transpose(x, (0, 2, 1, 3))  # [B*h, w, p, q*C]
+        x = self.norm_0(ops.reshape(x, (-1, height // rows, width // columns, pixels)))  # [B, h, w, p*q*C]
+        return ops.matmul(x, ops.reshape(self.kernel, (pixels, self.hidden_size)))  # [B, h, w, D]
 
     def compute_output_shape(self, input_shape: Shape) -> Shape:
         self._check_size(input_shape)

@@ -2,6 +2,9 @@
 
 from keras_vit.models.bit import BiTResNet
 from keras_vit.models.bit_config import BiTConfig
+from keras_vit.models.mae import MAEConfig, MaskedAutoencoder
+from keras_vit.models.masked import MaskedConfig, MaskedModel
+from keras_vit.models.masked_patch import MaskedPatchConfig, MaskedPatchPredictor
 from keras_vit.models.registry import constructor_name, create_model, list_models
 from keras_vit.models.representation import representation
 from keras_vit.models.variants import BIT, VIT
@@ -13,6 +16,12 @@ __all__ = [
     "VIT",
     "BiTConfig",
     "BiTResNet",
+    "MAEConfig",
+    "MaskedAutoencoder",
+    "MaskedConfig",
+    "MaskedModel",
+    "MaskedPatchConfig",
+    "MaskedPatchPredictor",
     "ViTConfig",
     "VisionTransformer",
     "constructor_name",

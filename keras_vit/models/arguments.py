@@ -24,6 +24,7 @@ _SYNONYMS = {
     "drop_path_rate": ("stochastic_depth_rate", "stochastic_depth"),
     "hidden_size": ("embed_dim", "hidden_dim", "width", "dim"),
     "num_layers": ("depth", "num_hidden_layers", "transformer_layers"),
+    "head_dim": ("dim_head",),
     "num_heads": ("heads", "num_attention_heads"),
     "mlp_dim": ("intermediate_size",),
     "classifier_activation": ("activation_fn", "head_activation"),

@@ -2,12 +2,11 @@
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any, Self, TypeVar
+from typing import Any, Self
 
 from keras_vit import _checks
 
 Size = int | tuple[int, int]
-Model = TypeVar("Model", covariant=True)
 
 
 class Config:
@@ -39,9 +38,8 @@ class Config:
         object.__setattr__(self, name, value)  # the dataclasses are frozen once they are checked
 
     def _check_common(self) -> None:
-        self._set(
-            "image_size", None if self.image_size is None else plain(_checks.size_pair("image_size", self.image_size))
-        )
+        if self.image_size is not None:
+            self._set("image_size", plain(_checks.size_pair("image_size", self.image_size)))
         self._set("channels", _checks.positive_int("channels", self.channels))
         self._set("head_bias", float(self.head_bias))
         if self.include_top and self.classes is None:
@@ -63,6 +61,6 @@ def pair(size: Size) -> tuple[int, int]:
     return size if isinstance(size, tuple) else (size, size)
 
 
-def plain(pair: tuple[int, int]) -> Size:
+def plain(size: tuple[int, int]) -> Size:
     """Return (height, width), or a single number if both are the same."""
-    return pair[0] if pair[0] == pair[1] else pair
+    return size[0] if size[0] == size[1] else size

@@ -28,7 +28,12 @@ def layer_safe_name(name: str) -> str:
 
 
 def constructor_name(variant: str) -> str:
-    """Return the name of a variant's constructor: `ViT_B16` for `"ViT-B/16"`, `R50_B16` for `"R50+ViT-B/16"`."""
+    """Return the name of a variant's constructor: `ViT_B16` for `"ViT-B/16"`, `R50_B16` for `"R50+ViT-B/16"`.
+
+    Example:
+    >>> constructor_name("R50+ViT-B/16")
+    'R50_B16'
+    """
     return variant.replace("+ViT-", "_").replace("-", "_").replace("/", "")
 
 

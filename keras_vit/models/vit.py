@@ -56,14 +56,14 @@ class VisionTransformer(ConfiguredModel):
     @configured_by(ViTConfig)
     def __init__(self, config: ViTConfig):
         policy = resolve_policy(config.dtype)
-        images, outputs = _Builder(config, policy).build()
+        images, outputs = Builder(config, policy).build()
         super().__init__(images, outputs, config, config.name or "vision_transformer", policy)
 
 
 VisionTransformer.__doc__ = with_arguments(VisionTransformer, ViTConfig)
 
 
-class _Builder:
+class Builder:
     """Connects the layers of a configuration; every step is a method."""
 
     def __init__(self, config: ViTConfig, policy: keras.DTypePolicy):
@@ -101,8 +101,11 @@ class _Builder:
     def _tokens(self, x):
         """Return the tokens `[B, prefix + registers + h*w, D]`, with position embeddings that belong to the input."""
         config, shared = self.config, {"dtype": self.policy}
-        grid = PatchEncoder(config.patch_size, config.hidden_size, flatten=False, name="embedding", **shared)(x)
-        x = FlattenGrid(name="tokens", **shared)(grid)  # [B, h*w, D]
+        norm_epsilon = config.layer_norm_epsilon if config.patch_norm else None
+        grid = PatchEncoder(
+            config.patch_size, config.hidden_size, flatten=False, norm_epsilon=norm_epsilon, name="embedding", **shared
+        )(x)
+        x = self._patches(FlattenGrid(name="tokens", **shared)(grid))  # [B, h*w, D]
         if config.distillation_token:
             x = ClassToken(name="dist", **shared)(x)
         if config.class_token:
@@ -115,6 +118,10 @@ class _Builder:
             x = RegisterTokens(config.num_registers, config.num_prefix_tokens, name="registers", **shared)(x)
         if config.dropout_rate:
             x = Dropout(config.dropout_rate, name="dropout_input", **shared)(x)
+        return x
+
+    def _patches(self, x):
+        """Return the patch embeddings that the encoder sees; pre-training may change them."""
         return x
 
     def _add_positions(self, name, num_registers):
@@ -163,6 +170,8 @@ class _Builder:
             relative_positions=config.num_tokens if config.position_embedding == "relative" else None,
             remat=config.remat == "blocks",
             attention_chunk_size=config.attention_chunk_size,
+            head_dim=config.head_dim,
+            output_projection=config.output_projection,
             dtype=self.policy,
             name=f"encoderblock_{index}",
         )
@@ -185,7 +194,8 @@ class _Builder:
         if config.pooling == "token":
             return TokenPooling(0, name="pool", **shared)(x)  # [B, D]
         if config.pooling == "gap":
-            return PatchMeanPooling(config.num_prefix_tokens + config.num_registers, name="pool", **shared)(x)
+            left_out = 0 if config.pool_prefix_tokens else config.num_prefix_tokens + config.num_registers
+            return PatchMeanPooling(left_out, name="pool", **shared)(x)
         if config.pooling == "map":
             sizes = (config.num_heads, config.mlp_dim, config.activation, config.layer_norm_epsilon)
             return MAPHead(*sizes, name="MAPHead_0", **shared)(x)

@@ -1,24 +1,25 @@
 """Arguments of Vision Transformers: their names, types, defaults and checks, and every fact that follows from them."""
 
 import dataclasses
-import os
 from collections.abc import Sequence
-from typing import Literal, Protocol
+from typing import Literal
 
 import keras
 import numpy as np
 
 from keras_vit import _checks
 from keras_vit.layers import get_activation, resnet
-from keras_vit.models.config import Config, Model, Size, pair, plain
+from keras_vit.models.config import Config, Size, pair, plain
 
 Pooling = Literal["token", "gap", "map"]
 PositionEmbedding = Literal["learned", "learned2d", "sincos2d", "relative", "none"]
 PositionsAt = Literal["input", "every_layer", "every_layer_shared"]
+OutputProjection = Literal["bias", "no_bias", "none"]
 
 POOLINGS = ("token", "gap", "map", None)
 POSITION_EMBEDDINGS = ("learned", "learned2d", "sincos2d", "relative", "none")
 POSITIONS_AT = ("input", "every_layer", "every_layer_shared")
+OUTPUT_PROJECTIONS = ("bias", "no_bias", "none")
 REFERENCE_SIZE = 224  # pixels: the resolution whose grid the position table of a model for images of any size has
 
 
@@ -30,7 +31,7 @@ class ViTConfig(Config):
         patch_size: Patch edge in pixels, an integer or (height, width). For hybrids, in cells of the ResNet's map.
         hidden_size: Width `D` of the tokens.
         num_layers: Number of encoder blocks.
-        num_heads: Number of attention heads per block. It must divide `hidden_size`.
+        num_heads: Number of attention heads per block. It must divide `hidden_size`, unless `head_dim` is given.
         mlp_dim: Width of the hidden layers of the MLPs.
         resnet_blocks: Number of units of each ResNet stage before the patches, `()` for the root alone, or None for a
             model without a ResNet.
@@ -70,6 +71,11 @@ class ViTConfig(Config):
             `"none"`.
         attention_chunk_size: Number of queries whose attention weights are computed at a time, for long sequences.
             None for all at once. See `keras_vit.layers.SelfAttention`.
+        patch_norm: Whether a layer norm precedes the projection of the patches, and another follows it.
+        head_dim: Width of an attention head, or None for `hidden_size / num_heads`.
+        output_projection: Projection behind the heads of an attention: with a bias (`"bias"`), without one
+            (`"no_bias"`), or `"none"` for the heads side by side, whose widths must then add up to `hidden_size`.
+        pool_prefix_tokens: Whether the mean of `pooling="gap"` includes the class token and registers.
 
     Raises:
         ValueError: If an argument is out of range, or two arguments exclude each other.
@@ -113,6 +119,10 @@ class ViTConfig(Config):
     head_bias: float = 0.0
     remat: Literal["none", "blocks"] = "none"
     attention_chunk_size: int | None = None
+    patch_norm: bool = False
+    head_dim: int | None = None
+    output_projection: OutputProjection = "bias"
+    pool_prefix_tokens: bool = False
 
     def __post_init__(self):
         self._check_common()
@@ -121,12 +131,12 @@ class ViTConfig(Config):
             self._set(name, _checks.positive_int(name, getattr(self, name)))
         for name in ("num_layers", "num_registers"):
             self._set(name, _checks.positive_int(name, getattr(self, name), minimum=0))
-        for name in ("representation_size", "attention_chunk_size"):
+        for name in ("representation_size", "attention_chunk_size", "head_dim"):
             if getattr(self, name) is not None:
                 self._set(name, _checks.positive_int(name, getattr(self, name)))
         for name in ("dropout_rate", "attention_dropout_rate", "drop_path_rate"):
             self._set(name, _checks.rate(name, getattr(self, name)))
-        _checks.divisible("hidden_size", self.hidden_size, "num_heads", self.num_heads)
+        self._check_heads()
         _checks.choice("position_embedding", self.position_embedding, POSITION_EMBEDDINGS)
         _checks.choice("position_embedding_at", self.position_embedding_at, POSITIONS_AT)
         _checks.choice("remat", self.remat, ("none", "blocks"))
@@ -139,6 +149,18 @@ class ViTConfig(Config):
         self._check_positions()
         self._check_attention()
         _ = self.grid  # the image must be a whole number of patches
+
+    def _check_heads(self):
+        _checks.choice("output_projection", self.output_projection, OUTPUT_PROJECTIONS)
+        if self.head_dim is not None and self.head_dim * self.num_heads == self.hidden_size:
+            self._set("head_dim", None)  # one way to say it, so that equal models have equal configurations
+        if self.head_dim is None or self.pooling == "map":
+            _checks.divisible("hidden_size", self.hidden_size, "num_heads", self.num_heads)
+        if self.head_dim is not None and self.output_projection == "none":
+            raise ValueError(
+                "output_projection='none' needs num_heads * head_dim == hidden_size. Received: "
+                f"num_heads={self.num_heads}, head_dim={self.head_dim}, hidden_size={self.hidden_size}."
+            )
 
     def _check_pooling(self):
         if self.pooling in ("avg", "average", "mean"):
@@ -159,6 +181,11 @@ class ViTConfig(Config):
             raise ValueError(
                 f"`norm_after_pooling` needs pooling='gap'. Received: pooling={self.pooling!r}. "
                 "Leave it off: the norm then precedes the pooling."
+            )
+
+        if self.pool_prefix_tokens and self.pooling != "gap":
+            raise ValueError(
+                f"`pool_prefix_tokens` needs pooling='gap'. Received: pooling={self.pooling!r}. Leave it off."
             )
 
     def _check_positions(self):
@@ -249,6 +276,11 @@ class ViTConfig(Config):
         return self.num_prefix_tokens + self.grid[0] * self.grid[1] if self.position_embedding == "learned" else 0
 
     @property
+    def attention_size(self) -> int:
+        """Width of all heads of an attention together."""
+        return self.hidden_size if self.head_dim is None else self.num_heads * self.head_dim
+
+    @property
     def drop_path_rates(self) -> tuple[float, ...]:
         """Stochastic depth rate of each block."""
         return tuple(float(rate) for rate in np.linspace(0.0, self.drop_path_rate, self.num_layers))
@@ -257,40 +289,3 @@ class ViTConfig(Config):
     def num_features(self) -> int:
         """Width of the input of the head."""
         return self.hidden_size if self.representation_size is None else self.representation_size
-
-
-class ViTConstructor(Protocol[Model]):
-    """Signature of `ViT_B16` and the other constructors of Vision Transformers; `ViTConfig` says what they mean."""
-
-    def __call__(
-        self,
-        image_size: Size | None = 224,
-        classes: int | None = 1000,
-        weights: str | os.PathLike | None = None,
-        include_top: bool = True,
-        pooling: Pooling | None = "token",
-        representation_size: int | None = None,
-        classifier_activation: str | None = None,
-        dropout_rate: float = 0.0,
-        attention_dropout_rate: float = 0.0,
-        drop_path_rate: float = 0.0,
-        position_embedding: PositionEmbedding = "learned",
-        position_embedding_at: PositionsAt = "input",
-        num_registers: int = 0,
-        activation: str = "gelu_tanh",
-        name: str | None = None,
-        dtype: str | keras.DTypePolicy | None = None,
-        *,
-        channels: int = 3,
-        class_token: bool | None = None,
-        distillation_token: bool | Literal["unused"] = False,
-        layer_norm_epsilon: float = 1e-6,
-        qkv_bias: bool = True,
-        layer_scale: float | None = None,
-        norm_after_pooling: bool = False,
-        resnet_numerics: Literal["reference", "timm"] = "reference",
-        head_bias: float = 0.0,
-        remat: Literal["none", "blocks"] = "none",
-        attention_chunk_size: int | None = None,
-    ) -> Model:
-        """Build the model."""

@@ -5,6 +5,7 @@ percent. One multiply-add is two floating-point operations.
 """
 
 import dataclasses
+import math
 from typing import Any
 
 from keras_vit import models
@@ -64,6 +65,8 @@ def of_config(config: models.ViTConfig | models.BiTConfig) -> Cost:
     Args:
         config: The configuration. A model for images of any size counts for 224 pixels.
     """
+    if isinstance(config, models.MAEConfig):
+        return _mae(config)
     return _bit(config) if isinstance(config, models.BiTConfig) else _vit(config)
 
 
@@ -111,18 +114,55 @@ class _Tally:
 
 
 def _vit(config: models.ViTConfig) -> Cost:
-    tally, width, tokens = _Tally(), config.hidden_size, config.num_tokens
+    tally, tokens = _encoder(config, config.num_tokens), config.num_tokens
+    if config.pooling == "map":
+        _map_head(tally, config, tokens)
+    if isinstance(config, models.MaskedPatchConfig):
+        tally.parameters += config.hidden_size  # the mask token
+        tally.dense(config.num_patches, config.hidden_size, math.prod(config.output_shape))
+    else:
+        _vit_head(tally, config, 1 if config.pooling is not None else tokens)
+    return tally.cost(tokens)
+
+
+def _mae(config: models.MAEConfig) -> Cost:
+    """Count the encoder of the visible patches and the decoder of all. The fixed positions are weights, too."""
+    prefix = config.num_prefix_tokens + config.num_registers
+    tally, tokens = _encoder(config, prefix + config.num_visible), prefix + config.num_patches
+    decoder, width = config.decoder, config.decoder_hidden_size
+    tally.dense(prefix + config.num_visible, config.hidden_size, width)
+    tally.parameters += width + tokens * width  # the mask token, and the positions
+    _blocks(tally, decoder, tokens)
+    tally.norm(tokens, width)
+    tally.dense(tokens, width, config.num_pixels)
+    return tally.cost(tokens)
+
+
+def _encoder(config: models.ViTConfig, tokens: int) -> _Tally:
+    """Count everything before the pooling, with blocks on a number of tokens."""
+    tally, width = _Tally(), config.hidden_size
     channels = config.channels
     if config.resnet_blocks is not None:
         channels = _hybrid_stem(tally, config)
     patch = pair(config.patch_size)
-    tally.dense(config.grid[0] * config.grid[1], patch[0] * patch[1] * channels, width)
+    patches, pixels = config.grid[0] * config.grid[1], patch[0] * patch[1] * channels
+    tally.dense(patches, pixels, width)
+    if config.patch_norm:
+        tally.norm(patches, pixels)
+        tally.norm(patches, width)
     tally.parameters += (config.num_prefix_tokens + config.num_registers) * width
     tally.parameters += _positions(config)
     if config.dropout_rate:
         tally.dropout(tokens * width)
 
-    blocks = _Tally()
+    _blocks(tally, config, tokens)
+    tally.norm(1 if config.norm_after_pooling else tokens, width)
+    return tally
+
+
+def _blocks(tally: _Tally, config: models.ViTConfig, tokens: int) -> None:
+    """Count all encoder blocks on a number of tokens."""
+    width, blocks = config.hidden_size, _Tally()
     for _ in range(config.num_layers):
         _block(blocks, config, tokens)
     if config.remat == "blocks" and config.num_layers:  # the input of each block, and one recomputed block at a time
@@ -131,26 +171,21 @@ def _vit(config: models.ViTConfig) -> Cost:
         blocks.activations += config.num_heads * (config.attention_chunk_size or 0) * tokens
     tally.add(blocks)
 
-    tally.norm(1 if config.norm_after_pooling else tokens, width)
-    if config.pooling == "map":
-        _map_head(tally, config, tokens)
-    _vit_head(tally, config, 1 if config.pooling is not None else tokens)
-    return tally.cost(tokens)
-
 
 def _block(tally: _Tally, config: models.ViTConfig, tokens: int) -> None:
     """Count a block, which saves 8 vectors of `D` and 2 of the MLP's width per token, and the attention weights."""
-    width = config.hidden_size
+    width, heads = config.hidden_size, config.attention_size
     tally.norm(tokens, width)
     for _ in ("query", "key", "value"):
-        tally.dense(tokens, width, width, bias=config.qkv_bias)
+        tally.dense(tokens, width, heads, bias=config.qkv_bias)
     tally.activations -= 2 * tokens * width  # the three share their input
-    _attention(tally, config, tokens, tokens)
-    tally.dense(tokens, width, width)
+    _attention(tally, config, tokens, tokens, heads)
+    if config.output_projection != "none":
+        tally.dense(tokens, heads, width, bias=config.output_projection == "bias")
     if config.position_embedding == "relative":
         offsets = 2 * tokens - 1
-        tally.parameters += offsets * (width // config.num_heads)
-        tally.macs += tokens * offsets * width
+        tally.parameters += offsets * (heads // config.num_heads)
+        tally.macs += tokens * offsets * heads
     tally.norm(tokens, width)
     tally.dense(tokens, width, config.mlp_dim)
     tally.elementwise(tokens * config.mlp_dim)  # GELU
@@ -166,9 +201,9 @@ def _block(tally: _Tally, config: models.ViTConfig, tokens: int) -> None:
         tally.elementwise(2 * tokens * width)
 
 
-def _attention(tally: _Tally, config: models.ViTConfig, queries: int, keys: int) -> None:
-    tally.macs += 2 * queries * keys * config.hidden_size
-    tally.activations += (queries + 2 * keys) * config.hidden_size
+def _attention(tally: _Tally, config: models.ViTConfig, queries: int, keys: int, width: int) -> None:
+    tally.macs += 2 * queries * keys * width
+    tally.activations += (queries + 2 * keys) * width
     if not _in_chunks(config, queries):  # otherwise the backward pass recomputes the weights
         tally.activations += config.num_heads * queries * keys
 
@@ -184,7 +219,7 @@ def _map_head(tally: _Tally, config: models.ViTConfig, tokens: int) -> None:
     tally.dense(tokens, width, width)
     tally.dense(tokens, width, width)
     tally.activations -= tokens * width
-    _attention(tally, config, 1, tokens)
+    _attention(tally, config, 1, tokens, width)
     tally.dense(1, width, width)
     tally.norm(1, width)
     tally.dense(1, width, config.mlp_dim)

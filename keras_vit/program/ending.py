@@ -1,13 +1,12 @@
 """Exit codes of programs: from the error that ended one to a code and a line that says what to do."""
 
 import errno
+import os
 import sys
 import traceback
+from typing import Any, NoReturn
 
 from absl import flags, logging
-
-from keras_vit import data, distribute
-from keras_vit.training.errors import TrainingError
 
 FAILED = 1
 WRONG_USAGE = 2
@@ -32,23 +31,37 @@ def report(error: BaseException) -> int:
     return exit_code
 
 
+def end(exit_code: int) -> NoReturn:
+    """End the process at once, whatever its threads still do."""
+    logging.flush()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(exit_code)
+
+
 def explain(error: BaseException) -> tuple[int, str | None]:
     """Return the exit code of an error and what a user should read, or None where only a traceback helps."""
-    if isinstance(error, TrainingError):
+    if isinstance(error, _imported("training.errors", "TrainingError")):
         return error.exit_code, str(error)
     if isinstance(error, KeyboardInterrupt):
         return INTERRUPTED, "Stopped by Ctrl-C."
     if isinstance(error, OSError):
         return _explain_os_error(error)
-    unreadable = data.explain(error) if isinstance(error, Exception) else None
-    if unreadable or isinstance(error, data.UnreadableImageError):
+    explain_image = _imported("data", "explain")
+    unreadable = explain_image(error) if explain_image and isinstance(error, Exception) else None
+    if unreadable or isinstance(error, _imported("data", "UnreadableImageError")):
         advice = "Repair or remove it, or skip such images where the program can."
         return UNREADABLE_IMAGE, f"{unreadable or error}. {advice}"
-    if isinstance(error, (ValueError, ImportError, distribute.DevicesMissing)):
+    if isinstance(error, (ValueError, ImportError, _imported("distribute", "DevicesMissing"))):
         return WRONG_USAGE, str(error)
     if isinstance(error, MemoryError):
         return FAILED, f"The machine has too little memory for this. {error}".rstrip()
     return _explain_tensorflow_error(error)
+
+
+def _imported(module: str, name: str) -> Any:
+    """Return a part of the library if it was imported; an empty tuple if not: none of its errors can have come."""
+    return getattr(sys.modules.get(f"keras_vit.{module}"), name, ())
 
 
 def _code_of_exit(error: SystemExit) -> int:

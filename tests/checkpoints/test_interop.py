@@ -1,9 +1,10 @@
-"""What is written opens in `transformers` and `timm` and gives the same logits, and the other way round.
+"""What is written opens in `transformers`, `timm` and `vit-pytorch` and gives the same logits, and the other way round.
 
 Run with the extra [interop] installed: `pytest -m interop`.
 """
 
 import importlib.machinery
+import json
 import sys
 import types
 
@@ -29,7 +30,7 @@ class _Anything(type):
 
 
 class _Stub(types.ModuleType):
-    """Stands for torchvision, which timm imports for the data pipelines that are not used here."""
+    """Stands for torchvision, which is imported for data pipelines and models that are not used here."""
 
     __path__ = []
 
@@ -50,7 +51,7 @@ def transformers(torch):
 
 
 @pytest.fixture
-def timm(torch, monkeypatch):
+def torchvision(torch, monkeypatch):
     try:
         import torchvision  # noqa: F401
     except ImportError:
@@ -60,7 +61,16 @@ def timm(torch, monkeypatch):
             stub = _Stub(f"torchvision{name}")
             stub.__spec__ = importlib.machinery.ModuleSpec(stub.__name__, None)
             monkeypatch.setitem(sys.modules, stub.__name__, stub)
+
+
+@pytest.fixture
+def timm(torchvision):
     return pytest.importorskip("timm", exc_type=ImportError)
+
+
+@pytest.fixture
+def vit_pytorch(torchvision):
+    return pytest.importorskip("vit_pytorch", exc_type=ImportError)
 
 
 def small_vit(**arguments):
@@ -160,6 +170,30 @@ def test_timm_opens_what_is_written(case, timm, torch, tmp_path):
     model = small_vit(**TIMM_MODELS[case])
     save_checkpoint(model, tmp_path / "model", format="timm")
     module = timm.create_model(f"local-dir:{tmp_path / 'model'}", pretrained=True)
+    images = images_for(model)
+    np.testing.assert_allclose(torch_logits(torch, module, images), np.asarray(model(images)), **TOLERANCE)
+
+
+VIT_PYTORCH = {
+    "cls": {},
+    "mean": {"pooling": "gap"},
+    "head_dim": {"head_dim": 8},
+    "one_head": {"num_heads": 1, "output_projection": "none", "channels": 1, "patch_size": (4, 6)},
+    "simple": {"pooling": "gap", "position_embedding": "sincos2d", "output_projection": "no_bias", "head_dim": 24},
+}
+
+
+@pytest.mark.parametrize("case", VIT_PYTORCH)
+def test_vit_pytorch_opens_what_is_written(case, vit_pytorch, torch, tmp_path):
+    from safetensors.torch import load_file
+
+    details = {"patch_norm": True, "qkv_bias": False, "activation": "gelu", "layer_norm_epsilon": 1e-5}
+    model = small_vit(**{**details, **VIT_PYTORCH[case]})
+    save_checkpoint(model, tmp_path / "model", format="vit_pytorch")
+    config = json.loads((tmp_path / "model" / "config.json").read_text())
+    arguments = {name: tuple(v) if isinstance(v, list) else v for name, v in config["arguments"].items()}
+    module = getattr(vit_pytorch, config["class"])(**arguments)
+    module.load_state_dict(load_file(tmp_path / "model" / "model.safetensors"))
     images = images_for(model)
     np.testing.assert_allclose(torch_logits(torch, module, images), np.asarray(model(images)), **TOLERANCE)
 

@@ -59,9 +59,9 @@ def test_splits_come_from_the_file_names(tmp_path):
     ("split", "expected"),
     [
         ("train[25%:75%]", list(range(10, 30))),
-        ("train[12:14]", [12, 13]),
-        ("train[:2]+train[-2:]", [0, 1, 38, 39]),
-        ("train[13:20]", list(range(13, 20))),
+        pytest.param("train[12:14]", [12, 13], marks=pytest.mark.slow),
+        pytest.param("train[:2]+train[-2:]", [0, 1, 38, 39], marks=pytest.mark.slow),
+        pytest.param("train[13:20]", list(range(13, 20)), marks=pytest.mark.slow),
     ],
 )
 def test_slices(tmp_path, split, expected):

@@ -14,6 +14,7 @@ import pytest
 from absl import flags
 
 from keras_vit import recipe
+from keras_vit.program import commands as commands_of_package
 from tests.docs import pages
 
 OURS = ("train", "export", "benchmarks", "keras_vit")
@@ -82,12 +83,6 @@ def setup_file() -> dict:
             os.chdir(before)
 
 
-def installed_commands() -> dict[str, str]:
-    """Return the modules of the installed commands, as folders of the checkout name them."""
-    scripts = (script.split(" = ") for script in setup_file()["console_scripts"]())
-    return {name: target.partition(":")[0].removeprefix("keras_vit.") for name, target in scripts}
-
-
 def flags_of(module: str) -> flags.FlagValues:
     """Import a program anew and return its flags."""
     for flag in set(flags.FLAGS):
@@ -96,6 +91,12 @@ def flags_of(module: str) -> flags.FlagValues:
     sys.modules.pop(module, None)
     importlib.import_module(module)
     return flags.FLAGS
+
+
+def program_of(arguments: list[str]) -> tuple[str, list[str]]:
+    """Return the program of a subcommand of `keras-vit`, and the rest of its arguments."""
+    assert arguments and arguments[0] in commands_of_package.PROGRAMS, f"no command {arguments[:1]}"
+    return commands_of_package.PROGRAMS[arguments[0]], arguments[1:]
 
 
 def check_flag(argument: str, known: flags.FlagValues) -> None:
@@ -140,13 +141,17 @@ def check(command: str) -> None:
         module, arguments = arguments[1], arguments[2:]
         if module in ("pip", "pytest", "venv"):
             return
+        if module == "keras_vit":
+            module, arguments = program_of(arguments)
         assert (pages.ROOT / (module.replace(".", "/") + ".py")).exists(), f"no program {module}"
     elif re.fullmatch(r"(\S*/)?python3?", program):
         assert not arguments or arguments[0].startswith("-") or (pages.ROOT / arguments[0]).exists(), arguments[0]
         return
     elif program.startswith("keras-vit"):
-        assert program in installed_commands(), f"no command {program}"
-        module = installed_commands()[program]
+        assert program == "keras-vit", f"no command {program}"
+        if arguments == ["--help"]:
+            return
+        module, arguments = program_of(arguments)
     elif program == "make":
         makefile = (pages.ROOT / "Makefile").read_text(encoding="utf-8")
         for target in arguments:
@@ -190,7 +195,8 @@ def test_programs_and_flags_exist(page):
         "python -m train.main --worksdir=runs",
         "python -m train.main --config=train/configs/digit.py",
         "python -m train.main --config=digits --config.optim.rate=1",
-        "keras-vit-trian --config=digits",
+        "keras-vit trian --config=digits",
+        "keras-vit train --worksdir=runs",
         "make tests",
         "pip install 'keras-vision-transformers[cpus]'",
     ],

@@ -72,6 +72,10 @@ def prepare(text, folder, create_model):
     ):
         if f'"{name}"' in text:
             keras_vit.save_checkpoint(create_model("ViT-B/16", classes=1000, activation="gelu"), name, format=format)
+    if '"vit.safetensors"' in text:
+        details = {"patch_norm": True, "qkv_bias": False, "activation": "gelu", "layer_norm_epsilon": 1e-5}
+        model = create_model("ViT-B/16", classes=1000, num_heads=16, head_dim=4, **details)
+        keras_vit.save_checkpoint(model, "vit.safetensors", format="vit_pytorch")
 
 
 def check_readme(names):

@@ -15,7 +15,7 @@ from keras_vit.exporting import onnx_openvino, single_file, verify
 from keras_vit.inference import latency, model_card, onnx, openvino
 from keras_vit.inference.opening import open_artifact
 from tests import small_classifier as small
-from tests.exporting.test_tflite import bit, hybrid, prepared, slow
+from tests.exporting.test_tflite import bit, exhaustive, hybrid, prepared, slow
 
 FORMATS = {"onnx": ("onnxruntime", "tf2onnx"), "openvino": ("openvino",)}
 
@@ -78,11 +78,11 @@ def test_a_fixed_batch_is_filled_up(kind, tmp_path):
     "network",
     [
         slow(lambda: small.model(pooling="map", num_registers=2, layer_scale=0.5)),
-        slow(lambda: small.model(pooling="gap", position_embedding="sincos2d", image_size=None)),
-        slow(lambda: small.model(position_embedding="relative", activation="gelu")),
-        slow(lambda: small.model(classifier_activation="softmax", representation_size=8, remat="blocks")),
-        slow(lambda: small.model(attention_chunk_size=2)),
-        slow(hybrid),
+        exhaustive(lambda: small.model(pooling="gap", position_embedding="sincos2d", image_size=None)),
+        exhaustive(lambda: small.model(position_embedding="relative", activation="gelu")),
+        exhaustive(lambda: small.model(classifier_activation="softmax", representation_size=8, remat="blocks")),
+        exhaustive(lambda: small.model(attention_chunk_size=2)),
+        exhaustive(hybrid),
         slow(bit),
     ],
     ids=["map", "gap", "relative", "activation", "chunks", "hybrid", "bit"],

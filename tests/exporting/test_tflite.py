@@ -10,6 +10,7 @@ from keras_vit.exporting import quantization_error, single_file, tflite, tflite_
 from keras_vit.exporting.inference_model import inference_model
 from keras_vit.inference.opening import open_artifact
 from keras_vit.inference.tflite import TFLiteClassifier, make_interpreter
+from tests import selection
 from tests import small_classifier as small
 
 
@@ -45,6 +46,10 @@ def slow(value):
     return pytest.param(value, marks=pytest.mark.slow)
 
 
+def exhaustive(value):
+    return pytest.param(value, marks=selection.EXHAUSTIVE)
+
+
 def test_file_card_and_labels(tmp_path):
     model = small.model()
     comparison = export(model, tmp_path / "a" / "model.tflite")
@@ -76,16 +81,30 @@ def test_signature_has_names_and_a_fixed_batch(tmp_path):
     "network",
     [
         lambda: small.model(dtype="mixed_bfloat16", dropout_rate=0.1, drop_path_rate=0.1),
-        slow(lambda: small.model(dtype="bfloat16")),
-        slow(lambda: small.model(attention_chunk_size=2)),
+        exhaustive(lambda: small.model(dtype="bfloat16")),
+        exhaustive(lambda: small.model(attention_chunk_size=2)),
         lambda: small.model(pooling="map", num_registers=2, layer_scale=0.5),
-        slow(lambda: small.model(pooling="gap", position_embedding="sincos2d", image_size=None)),
-        slow(lambda: small.model(position_embedding="relative", activation="gelu")),
-        slow(lambda: small.model(classifier_activation="softmax", representation_size=8, remat="blocks")),
+        exhaustive(lambda: small.model(pooling="gap", position_embedding="sincos2d", image_size=None)),
+        exhaustive(lambda: small.model(position_embedding="relative", activation="gelu")),
+        exhaustive(lambda: small.model(classifier_activation="softmax", representation_size=8, remat="blocks")),
+        slow(lambda: small.model(patch_norm=True, head_dim=6, output_projection="no_bias", image_size=None)),
+        exhaustive(lambda: small.model(num_heads=1, output_projection="none", pooling="gap", pool_prefix_tokens=True)),
         slow(lambda: hybrid(dtype="mixed_bfloat16")),
         slow(bit),
     ],
-    ids=["mixed", "bfloat16", "chunks", "map", "gap", "relative", "activation", "hybrid", "bit"],
+    ids=[
+        "mixed",
+        "bfloat16",
+        "chunks",
+        "map",
+        "gap",
+        "relative",
+        "activation",
+        "patch_norm",
+        "one_head",
+        "hybrid",
+        "bit",
+    ],
 )
 def test_every_family_converts_to_built_in_operators(network, tmp_path):
     path = tmp_path / "model.tflite"
@@ -213,7 +232,13 @@ def operand_types(content):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("network", "precision"), [(hybrid, "int8"), (hybrid, "int16x8"), (bit, "int8"), (bit, "int16x8")]
+    ("network", "precision"),
+    [
+        pytest.param(hybrid, "int8", marks=selection.EXHAUSTIVE),
+        pytest.param(hybrid, "int16x8", marks=selection.EXHAUSTIVE),
+        (bit, "int8"),
+        (bit, "int16x8"),
+    ],
 )
 def test_integer_convolutions(network, precision, tmp_path):
     integer_export(precision, network(), tmp_path / "model.tflite")
@@ -239,7 +264,9 @@ def test_integer_pixels_in(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("precision", ["int8", "int16x8", "dynamic_int8"])
+@pytest.mark.parametrize(
+    "precision", selection.cases(["int8", "int16x8", "dynamic_int8"], ["int8"], selection.EXHAUSTIVE)
+)
 def test_the_gate_says_which_blocks_hurt(precision, tmp_path):
     strict = verify.Tolerance(max_difference=0.0)
     calibration = small.images()

@@ -68,15 +68,6 @@ def test_shapes_must_agree():
         verify.compare(REFERENCE, REFERENCE[:2])
 
 
-def test_finding_files(tmp_path):
-    for name in ("b.png", "a.png", "c[1].jpg", "deep/d.png"):
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).write_bytes(b"")
-    found = sample_images.find_files([f"{tmp_path}/*.png", f"{tmp_path}/b.png", f"{tmp_path}/c[1].jpg", "nowhere*.gif"])
-    assert [path.removeprefix(f"{tmp_path}/") for path in found] == ["a.png", "b.png", "c[1].jpg", "nowhere*.gif"]
-    assert sample_images.find_files([f"{tmp_path}/**/*.png"])[-1].endswith("deep/d.png")
-
-
 def test_unreadable_pictures_are_left_out():
     good = small.images(2)
     mixed = sample_images.SampleImages(

@@ -11,8 +11,8 @@ import pytest
 from keras_vit.inference import keras_model, model_card
 from keras_vit.inference.opening import open_artifact
 from tests import small_classifier as small
-from tests.export.runs import write_digits_run
 from tests.programs import call
+from tests.programs.runs import write_digits_run
 
 
 @pytest.fixture(scope="module")

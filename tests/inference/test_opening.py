@@ -7,7 +7,7 @@ import pytest
 import keras_vit
 from keras_vit import inference
 from tests import small_classifier as small
-from tests.export.runs import write_digits_run
+from tests.programs.runs import write_digits_run
 
 PREPROCESS = "value_range(-1, 1)"
 

@@ -27,9 +27,21 @@ VARIANTS = {
     "layer_scale": {"layer_scale": 0.5, "qkv_bias": False},
     "chunks": {"attention_chunk_size": 4},
     "fc_norm": {"pooling": "gap", "norm_after_pooling": True},
+    "vit_pytorch": {"patch_norm": True, "head_dim": 6, "output_projection": "no_bias", "qkv_bias": False},
+    "no_output": {"output_projection": "none"},
+    "mean_of_all": {"pooling": "gap", "class_token": True, "pool_prefix_tokens": True, "num_registers": 2},
     "probabilities": {"classifier_activation": "softmax"},
 }
-PREFIX = {"gap": 0, "map": 0, "sincos2d": 0, "fc_norm": 0, "registers": 3, "every_layer_shared": 3, "deit": 2}
+PREFIX = {
+    "gap": 0,
+    "map": 0,
+    "sincos2d": 0,
+    "fc_norm": 0,
+    "registers": 3,
+    "mean_of_all": 3,
+    "every_layer_shared": 3,
+    "deit": 2,
+}
 
 
 def model(seed=0, **arguments):

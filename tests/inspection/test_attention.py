@@ -4,7 +4,7 @@ import pytest
 
 from keras_vit import checkpoints, inspection, models
 from keras_vit.inspection import streaming_attention
-from tests import golden_data
+from tests import golden_data, selection
 from tests.inspection import small
 
 
@@ -21,7 +21,9 @@ def test_equal_to_hugging_face():
     assert maps.layout == inspection.TokenLayout((4, 4), 1, "tokens", (0,))
 
 
-@pytest.mark.parametrize("name", small.VARIANTS)
+@pytest.mark.parametrize(
+    "name", selection.cases(small.VARIANTS, ("token", "map", "registers", "hybrid", "relative", "bfloat16"))
+)
 def test_every_variant(name):
     model, images = small.model(**small.VARIANTS[name]), small.images()
     prefix = small.PREFIX.get(name, 1)
@@ -56,13 +58,18 @@ def test_what_the_output_reads():
     )
     weights = registers["encoderblock_1"]
     np.testing.assert_array_equal(registers.grids()["encoderblock_1"], weights[:, :, 0, 3:].reshape(3, 2, 4, 3))
+    everything = inspection.attention_maps(small.model(**small.VARIANTS["mean_of_all"]), small.images())
+    weights = everything["encoderblock_1"]
+    np.testing.assert_allclose(
+        everything.grids()["encoderblock_1"], weights[..., 3:].mean(2).reshape(3, 2, 4, 3), rtol=1e-6
+    )
     pooled = inspection.attention_maps(small.model(pooling="map"), small.images())
     rollout = inspection.attention_rollout(pooled)
     probe = pooled["MAPHead_0"].mean(1)  # [B, 1, N]
     np.testing.assert_allclose(pooled.output_grid(rollout), (probe @ rollout).reshape(3, 4, 3), rtol=1e-5)
 
 
-@pytest.mark.parametrize("name", ["token", "gap", "map", "deit"])
+@pytest.mark.parametrize("name", ["token", "gap", "map", "deit", "mean_of_all"])
 def test_streaming_gives_the_maps_and_the_rollout(name):
     model, images = small.model(**small.VARIANTS[name]), small.images(1)
     maps = inspection.attention_maps(model, images)

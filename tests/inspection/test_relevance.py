@@ -28,7 +28,10 @@ def test_shape_and_sign(name):
     assert found.max() > 0
 
 
-@pytest.mark.parametrize("name", ["token", "map", "deit", "relative", "layer_scale", "bfloat16", "remat", "chunks"])
+@pytest.mark.parametrize(
+    "name",
+    ["token", "map", "deit", "relative", "layer_scale", "bfloat16", "remat", "chunks", "vit_pytorch", "no_output"],
+)
 def test_offsets_of_zero_change_nothing(name):
     model, images = small.model(**small.VARIANTS[name]), small.images()
     found = relevance._run_with_offsets(model, images, offsets_like_maps(model, images))

@@ -8,6 +8,7 @@ import pytest
 from keras import ops
 
 from keras_vit import layers
+from tests import selection
 
 
 def array(x):
@@ -394,8 +395,14 @@ def test_every_public_layer_is_in_the_table():
     assert public == set(LAYERS)
 
 
-@pytest.mark.parametrize("policy", ["float32", "mixed_bfloat16", pytest.param("bfloat16", marks=pytest.mark.slow)])
-@pytest.mark.parametrize("name", list(LAYERS))
+@pytest.mark.parametrize(
+    ("name", "policy"),
+    selection.cases(
+        [(name, policy) for policy in ("float32", "mixed_bfloat16", "bfloat16") for name in LAYERS],
+        lambda name, policy: policy == "float32",
+        lambda name, policy: pytest.mark.slow if policy == "mixed_bfloat16" else selection.EXHAUSTIVE,
+    ),
+)
 def test_layer_round_trip(name, policy, tmp_path):
     arguments, shape = LAYERS[name]
     layer = getattr(layers, name)(**arguments, dtype=policy, name="layer")

@@ -15,8 +15,7 @@ def run(model, images, **arguments):
     return ops.convert_to_numpy(ops.cast(model(images, **arguments), "float32"))
 
 
-@pytest.mark.parametrize("policy", ["float32", pytest.param("mixed_bfloat16", marks=pytest.mark.slow)])
-@pytest.mark.parametrize("name", variants.CASES)
+@pytest.mark.parametrize(("name", "policy"), variants.cases_under(["float32", "mixed_bfloat16"]))
 def test_gradient_reaches_every_variable_and_a_second_step_does_not_retrace(name, policy):
     model = variants.make(name, policy)
     images = variants.images(model)

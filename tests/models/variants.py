@@ -7,6 +7,7 @@ import pytest
 
 from keras_vit import BiTResNet, VisionTransformer
 from keras_vit.models import ViTConfig
+from tests import selection
 
 SMALL = {
     "patch_size": 4,
@@ -36,6 +37,10 @@ VARIANTS = {
     "remat": {"dropout_rate": 0.1, "drop_path_rate": 0.2, "remat": "blocks"},
     "deit": {"distillation_token": True, "activation": "gelu"},
     "fc_norm": {"pooling": "gap", "class_token": True, "norm_after_pooling": True},
+    "vit_pytorch": {"patch_norm": True, "head_dim": 6, "output_projection": "no_bias", "qkv_bias": False},
+    "one_head": {"num_heads": 1, "output_projection": "none", "patch_size": (4, 2)},
+    "mean_of_all": {"pooling": "gap", "class_token": True, "pool_prefix_tokens": True},
+    "any_size_patch_norm": {"image_size": None, "patch_norm": True},
     "any_size": {"image_size": None},
     "any_size_sincos2d": {"image_size": None, "position_embedding": "sincos2d"},
     "hybrid": {"resnet_blocks": (1, 1), "patch_size": 1},
@@ -44,9 +49,18 @@ VARIANTS = {
     "bit": None,
 }
 
-# For tests that take long with every variant: the fast tests take some of each kind, the slow tests the others.
-QUICK = ("token", "map", "relative", "every_layer", "hybrid", "bit")
-CASES = [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in VARIANTS]
+# For tests that take long with every variant: the fast tests take one of each kind, the slow tests the others.
+QUICK = ("token", "map", "hybrid", "bit")
+CASES = selection.cases(VARIANTS, QUICK)
+
+
+def cases_under(policies):
+    """(variant, policy): all variants in float32; in half precision, some in `make test` and all in `make test-all`."""
+    return selection.cases(
+        [(name, policy) for policy in policies for name in VARIANTS],
+        lambda name, policy: policy == "float32" and name in QUICK,
+        lambda name, policy: pytest.mark.slow if policy == "float32" or name in QUICK else selection.EXHAUSTIVE,
+    )
 
 
 def make(name, dtype="float32", **arguments):

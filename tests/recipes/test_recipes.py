@@ -15,7 +15,7 @@ from keras_vit.models.registry import constructor_name
 from keras_vit.optim import create_schedule
 from keras_vit.planning import datasets, plan
 from keras_vit.training.metrics import read_metrics
-from tests import programs
+from tests import programs, selection
 from tests.recipes import toy
 from train.configs import common
 
@@ -166,13 +166,20 @@ def test_models_build_at_full_size(name, arguments, monkeypatch, folder):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "arguments"), [case for case in toy.CASES if case not in toy.ONLY_BUILT])
+@pytest.mark.parametrize(
+    ("name", "arguments"),
+    selection.cases(
+        [case for case in toy.CASES if case not in toy.ONLY_BUILT],
+        lambda name, arguments: arguments == toy.VARIATIONS[name][0],
+        selection.EXHAUSTIVE,
+    ),
+)
 def test_two_steps_and_every_evaluator(name, arguments, monkeypatch, folder, tmp_path):
     main = programs.load("train.main")
     toy.replace_readers(monkeypatch, folder)
     recipe = toy.shrink(toy.load(name, arguments))
     recipe.deterministic = False  # would stay on for the tests that follow
-    monkeypatch.setattr(main.program, "recipe_from_flags", lambda: recipe)
+    monkeypatch.setattr(main.program, "recipe_from_flags", lambda _: recipe)
     monkeypatch.setattr(main, "draw_figure", lambda *_: None)
     monkeypatch.setattr(main.evaluators, "opener", toy.opener)
     with flagsaver.flagsaver(workdir=str(tmp_path / "run"), distribute="one_device"):

@@ -8,7 +8,7 @@ import pytest
 
 from keras_vit import program
 from keras_vit import recipe as recipes
-from keras_vit.program import recipe_file
+from keras_vit.program import recipe_file, startup
 from tests import programs
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -63,7 +63,7 @@ def test_mistakes_in_a_recipe_name_its_file_and_line(tmp_path, text, said):
 
 def overridden(*arguments):
     plan = programs.load("train.plan")
-    plan.program._parse_flags(["plan", "--config=digits", *arguments])
+    startup.parse(["plan", "--config=digits", *arguments])
     return plan.program.recipe_from_flags()
 
 
@@ -106,7 +106,7 @@ def test_a_recipe_of_its_own_package_may_import_its_neighbors(tmp_path):
         "def get_config():\n    return recipe.Recipe(total_steps=shared.STEPS)\n",
     }.items():
         (package / f"{name}.py").write_text(text)
-    assert recipe_file.load(str(package / "run.py")) == recipes.Recipe(total_steps=7)
+    assert recipe_file.load(str(package / "run.py"))[0] == recipes.Recipe(total_steps=7)
 
 
 @pytest.mark.slow

@@ -67,6 +67,15 @@ def test_a_timm_file_decides_the_architecture(timm):
     keras_vit.load_checkpoint(model, str(timm), head="reset")
 
 
+def test_a_vit_pytorch_file_decides_the_architecture():
+    file = GOLDEN / "vit_pytorch_one_head.safetensors"
+    arguments = {"num_heads": 1, "patch_size": (4, 6)}
+    recipe = resolved(file, image_size=(12, 24), arguments=arguments)
+    model = recipes.create_model(recipe, classes=3, channels=1)
+    assert (model.config.patch_norm, model.config.output_projection) == (True, "none")
+    keras_vit.load_checkpoint(model, str(file), head="reset")
+
+
 def test_arguments_of_the_recipe_come_first(huggingface):
     recipe = resolved(huggingface, image_size=32, arguments={"dropout_rate": 0.3, "layer_norm_epsilon": 1e-3})
     assert recipe.model.arguments["dropout_rate"] == 0.3
@@ -132,7 +141,7 @@ def test_recipes_of_published_bits_pad_with_zeros(config, padding):
     """They built a border of infinity, with which the published weights compute something else."""
     from keras_vit.program import recipe_file
 
-    recipe = recipe_file.load(f"train/configs/{config}")
+    recipe = recipe_file.load(f"train/configs/{config}")[0]
     assert recipe.model.arguments.get("pool_padding") == padding
     recipe.model.image_size, recipe.model.arguments = 32, {**recipe.model.arguments, "block_sizes": (1,)}
     model = recipes.create_model(recipe, classes=2)

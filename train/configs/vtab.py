@@ -5,7 +5,7 @@ https://arxiv.org/abs/1910.04867
 
     python -m train.main --config=train/configs/vtab.py:ViT_B16,svhn --workdir=runs/vtab/svhn \
         --config.model.checkpoint=ViT-B_16.npz
-    python -m train.vtab --variant=ViT_B16 --checkpoint=ViT-B_16.npz --workdir=runs/vtab     # all tasks and their means
+    python -m train.vtab --model=ViT_B16 --weights=imagenet21k --workdir=runs/vtab     # all tasks and their means
 
 Tasks: `keras_vit.evaluators.vtab.TASKS`. 1,000 steps of batch 64 on 1,000 examples, rate 0.01 divided by ten after step
 300, 600 and 900, 80 steps of warm-up, 224 pixels, no augmentation. For model selection train on `train800` and evaluate

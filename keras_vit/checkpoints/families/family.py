@@ -11,8 +11,17 @@ from keras_vit.checkpoints.rules import Rule
 
 Config = Mapping[str, Any]
 Documents = Callable[[Config, Layout, tuple[str, ...] | None, dict[str, Any] | None], dict[str, dict[str, Any]]]
-# No project but Keras' files has positions elsewhere.
-POSITIONS_AT_INPUT = {"position_embedding_at": ("input",)}
+# Arguments that most projects have no other value of. A family whose project has other ones says so in its `values`.
+COMMON_VALUES: Mapping[str, tuple[Any, ...]] = {
+    "position_embedding_at": ("input",),
+    "patch_norm": (False,),
+    "head_dim": (None,),
+    "output_projection": ("bias",),
+    "pool_prefix_tokens": (False,),
+}
+
+
+ANY: tuple[Any, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -20,7 +29,7 @@ class Writing:
     """How a family writes models.
 
     Attributes:
-        values: Values of an argument that the project's own readers can rebuild.
+        values: Values of an argument that the project's own readers can rebuild; `ANY` where `conditions` check it.
         conditions: Pairs of a function that tells whether a model cannot be rebuilt, and the reason.
         layout: Returns the layout of a model that was not read from this family.
         fit: Adapts the layout that was read to the model's arguments, which may have changed since.
@@ -43,13 +52,15 @@ class Writing:
         """Return why the project's readers could not rebuild a model with equal outputs."""
         reasons = [
             f"{name}={config.get(name)!r} (it can hold {' or '.join(map(repr, allowed))})"
-            for name, allowed in self.values.items()
-            if not _is_among(name, config, allowed)
+            for name, allowed in {**COMMON_VALUES, **self.values}.items()
+            if (name in self.values or name in config) and not _is_among(name, config, allowed)
         ]
         return reasons + [reason for applies, reason in self.conditions if applies(config)]
 
 
 def _is_among(name: str, config: Config, allowed: tuple[Any, ...]) -> bool:
+    if allowed == ANY:
+        return True
     if name == "resnet_numerics" and config.get("resnet_blocks") is None:
         return True
     value = tuple(config[name]) if isinstance(config.get(name), list) else config.get(name)
@@ -64,7 +75,7 @@ class Family:
         name: Name of the family, which is the `format` of `save_checkpoint`.
         recognize: Returns the checkpoint that a file holds, or None for another project's file.
         rules: Returns the rules of one of the family's layouts.
-        kind: `"vit"` or `"bit"`.
+        kind: `"vit"`, `"bit"` or `"mae"`.
         resize_method: How the project resizes position tables.
         writing: How models are written; None for a family that is only read.
     """

@@ -8,7 +8,7 @@ import dataclasses
 
 from keras_vit.checkpoints.checkpoint import Checkpoint, Layout
 from keras_vit.checkpoints.families import _flax
-from keras_vit.checkpoints.families.family import POSITIONS_AT_INPUT, Config, Family, Writing
+from keras_vit.checkpoints.families.family import Config, Family, Writing
 from keras_vit.checkpoints.formats.tensors import TensorSource
 from keras_vit.checkpoints.grid import Hints
 from keras_vit.checkpoints.rules import GROUP_NORM_4D, SAME, Rule, rule
@@ -21,7 +21,6 @@ LEGACY_BLOCK = (
 )
 # Arguments that Google's models have no other value of.
 FLAX_VALUES = {
-    **POSITIONS_AT_INPUT,
     "activation": ("gelu_tanh",),
     "layer_norm_epsilon": (1e-6,),
     "qkv_bias": (True,),

@@ -1,0 +1,41 @@
+"""Everything that `import keras_vit` offers at once."""
+
+try:
+    import keras  # noqa: F401
+except ModuleNotFoundError as error:
+    raise ImportError(
+        f"keras_vit needs Keras with a backend, and the module {error.name!r} is not installed. Install one: "
+        "`pip install 'keras-vision-transformers[cpu]'` (or [gpu], [tpu]) for TensorFlow; [jax] for JAX, chosen by the "
+        "environment variable KERAS_BACKEND=jax."
+    ) from error
+
+from keras_vit import applications, layers
+from keras_vit.applications import *  # noqa: F403 - the published variants, ViT_B16 and its like
+from keras_vit.checkpoints import load_checkpoint, model_from_checkpoint, save_checkpoint
+from keras_vit.models import (
+    BiTResNet,
+    MaskedAutoencoder,
+    MaskedPatchPredictor,
+    VisionTransformer,
+    create_model,
+    list_models,
+)
+from keras_vit.version import __version__
+from keras_vit.zoo import decode_predictions, list_weights
+
+__all__ = [
+    "BiTResNet",
+    "MaskedAutoencoder",
+    "MaskedPatchPredictor",
+    "VisionTransformer",
+    "__version__",
+    "create_model",
+    "decode_predictions",
+    "layers",
+    "list_models",
+    "list_weights",
+    "load_checkpoint",
+    "model_from_checkpoint",
+    "save_checkpoint",
+    *applications.__all__,
+]

@@ -1,0 +1,102 @@
+"""The command `keras-vit`: its subcommands are the programs in `train/` and `export/`."""
+
+import importlib.util
+import os
+import re
+import runpy
+import sys
+
+from keras_vit import _checks
+
+PROGRAMS = {
+    "train": "train.main",
+    "evaluate": "train.evaluate",
+    "predict": "train.predict",
+    "visualize": "train.visualize",
+    "export": "export.saved_model",
+    "export-tflite": "export.tflite",
+    "export-onnx": "export.onnx",
+    "export-openvino": "export.openvino",
+    "verify": "export.verify",
+    "benchmark": "export.benchmark",
+    "serve": "export.serve",
+    "client": "export.client",
+    "convert-checkpoint": "export.convert_checkpoint",
+    "check-data": "train.check_data",
+    "make-tfrecords": "train.make_tfrecords",
+    "plan": "train.plan",
+    "sweep": "train.sweep",
+    "vtab": "train.vtab",
+}
+_ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+_started_as: str | None = None  # "keras-vit" or "python -m keras_vit", once `main` has run
+
+
+def main() -> None:
+    """Run the subcommand that the command line names."""
+    global _started_as
+    _started_as = "keras-vit" if os.path.basename(sys.argv[0]) == "keras-vit" else "python -m keras_vit"
+    name, arguments = (sys.argv[1:2] or ["--help"])[0], sys.argv[2:]
+    if name in ("--help", "-h", "-help", "help"):
+        sys.stdout.write(overview())
+        return
+    if name == "--version":
+        from keras_vit.version import __version__
+
+        sys.stdout.write(f"{__version__}\n")
+        return
+    if name not in PROGRAMS:
+        sys.stderr.write(
+            f"{_started_as}: there is no command {name!r}.{_checks.nearest(name, PROGRAMS)} "
+            f"The commands are: {', '.join(PROGRAMS)}.\n"
+        )
+        sys.exit(2)
+    sys.argv[1:] = arguments
+    runpy.run_module(module_of(name), run_name="__main__", alter_sys=True)
+
+
+def overview() -> str:
+    """Return what `keras-vit --help` prints."""
+    width = max(map(len, PROGRAMS)) + 2
+    lines = [f"usage: {_started_as or 'keras-vit'} COMMAND [flags]", "", "commands:"]
+    lines += [f"  {name:{width}}{_summary(program)}" for name, program in PROGRAMS.items()]
+    return "\n".join([*lines, "", words("keras-vit COMMAND --help shows the flags of a command.")]) + "\n"
+
+
+def words(text: str) -> str:
+    """Return a text with its commands, such as `keras-vit train`, written as this process was started."""
+    return re.sub(r"\bkeras-vit ([a-z-]+|COMMAND)\b", lambda found: _as_started(found[1]) or found[0], text)
+
+
+def module_of(name: str) -> str:
+    """Return the module of a subcommand, where the package is installed and in a checkout."""
+    folder, module = PROGRAMS[name].split(".")
+    package = f"keras_vit._{folder}"
+    if importlib.util.find_spec(package) is None:
+        path = os.path.join(_ROOT, folder)
+        spec = importlib.util.spec_from_file_location(
+            package, os.path.join(path, "__init__.py"), submodule_search_locations=[path]
+        )
+        assert spec is not None
+        sys.modules[package] = importlib.util.module_from_spec(spec)
+    return f"{package}.{module}"
+
+
+def _as_started(name: str) -> str | None:
+    if name == "COMMAND":
+        return f"{_started_as or 'keras-vit'} COMMAND"
+    if name not in PROGRAMS:
+        return None
+    spec = getattr(sys.modules["__main__"], "__spec__", None)
+    if _started_as is None and spec is not None and spec.name in PROGRAMS.values():
+        return f"python -m {PROGRAMS[name]}"
+    return f"{_started_as or 'keras-vit'} {name}"
+
+
+def _summary(program: str) -> str:
+    """Return the first line of a program's docstring, without importing it."""
+    folder, module = program.split(".")
+    installed = os.path.join(_ROOT, "keras_vit", f"_{folder}", f"{module}.py")
+    path = installed if os.path.exists(installed) else os.path.join(_ROOT, folder, f"{module}.py")
+    with open(path, encoding="utf-8") as file:
+        return file.readline().strip().strip('"').rstrip(".")

@@ -1,0 +1,135 @@
+"""Flags that several programs have: each is defined here, with one meaning."""
+
+from collections.abc import Sequence
+
+from absl import flags
+
+flags.disclaim_key_flags()  # the flags belong to the program that defines them
+
+# As in `keras_vit.distribute`, which is not imported before the flags are parsed.
+STRATEGIES = ("auto", "one_device", "mirrored", "multi_worker", "tpu", "data_parallel", "fsdp")
+
+
+def define_recipe_flags() -> None:
+    """Define the flags that choose a recipe and change it."""
+    define_data_flag()
+    flags.DEFINE_string("config", None, "Recipe: its name, such as digits, or a file that defines get_config().")
+    flags.DEFINE_multi_string(
+        "override", [], "Change a field of the recipe: FIELD=VALUE, the same as --config.FIELD=VALUE. May be repeated."
+    )
+    flags.DEFINE_string("model", None, "Variant to train, such as ViT_S16; that of the recipe if not given.")
+    flags.DEFINE_string(
+        "weights", None, "Initial weights: a published name such as augreg, a file, or 'none' to train from scratch."
+    )
+    flags.DEFINE_integer("image_size", None, "Height and width of the images in pixels; the recipe's if not given.", 1)
+    flags.DEFINE_bool("list_recipes", False, "List the recipes of the package, and do nothing else.")
+
+
+def define_distribution_flags() -> None:
+    """Define `--distribute`, `--tpu` and `--virtual_devices`."""
+    flags.DEFINE_enum("distribute", "auto", STRATEGIES, "Devices to use; auto takes those of the machine.")
+    flags.DEFINE_string("tpu", "local", "With --distribute=tpu: 'local', a TPU's name, or grpc://HOST:8470.")
+    flags.DEFINE_integer("virtual_devices", 0, "Split the CPU into this many devices, to try out several.", 0)
+
+
+def define_model_flags(kinds: str = "Run directory, .keras file, checkpoint or exported artifact.") -> None:
+    """Define the flags that open a trained model.
+
+    Args:
+        kinds: Help of `--model`.
+    """
+    flags.DEFINE_string("model", None, kinds)
+    define_preprocess_flag("; needed if the model has none")
+    flags.DEFINE_string("labels", None, "File with one class name per line, in place of the model's own names.")
+
+
+def define_preprocess_flag(when: str) -> None:
+    """Define `--preprocess`.
+
+    Args:
+        when: When it is needed.
+    """
+    flags.DEFINE_string("preprocess", None, f"Preprocessing string, such as 'value_range(-1, 1)'{when}.")
+
+
+def define_images_flag(purpose: str) -> None:
+    """Define `--images`.
+
+    Args:
+        purpose: What the images are for.
+    """
+    flags.DEFINE_multi_string(
+        "images", [], f"Image file or pattern {purpose}, may be repeated; the evaluation data if not given."
+    )
+
+
+def define_on_bad_image_flag(default: str | None = None) -> None:
+    """Define `--on_bad_image`.
+
+    Args:
+        default: Its default; None for the recipe of the model.
+    """
+    which = "" if default else "; as the run's recipe if not given"
+    flags.DEFINE_enum(
+        "on_bad_image", default, ["error", "skip"], f"Whether an unreadable image is an error or left out{which}."
+    )
+
+
+def define_data_flag() -> None:
+    """Define `--data`, which may also be the first argument; see `data_argument`."""
+    flags.DEFINE_string("data", None, "Data set, such as folder:images; may also be given as the first argument.")
+
+
+def define_json_flag(form: str = "a table") -> None:
+    """Define `--json`.
+
+    Args:
+        form: Form of the output without the flag.
+    """
+    flags.DEFINE_bool("json", False, f"Write JSON instead of {form}.")
+
+
+def define_output_flag(text: str = "Where to write.") -> None:
+    """Define `--output`.
+
+    Args:
+        text: Its help.
+    """
+    flags.DEFINE_string("output", None, text)
+
+
+def define_precision_flag(precisions: Sequence[str]) -> None:
+    """Define `--precision`.
+
+    Args:
+        precisions: Its values; the first one is the default.
+    """
+    flags.DEFINE_enum("precision", precisions[0], precisions, "Precision of the artifact.")
+
+
+def define_export_flags(num_images: int | None = 64) -> None:
+    """Define the flags of the programs that compare an artifact with its model.
+
+    Args:
+        num_images: Default number of images to compare on; None if the program decides.
+    """
+    define_model_flags("Run directory, .keras file or checkpoint.")
+    define_images_flag("to verify with")
+    flags.DEFINE_integer("num_images", num_images, "Number of images to verify with.", 1)
+    define_on_bad_image_flag()
+    define_json_flag("text")
+
+
+def data_argument(arguments: Sequence[str]) -> str | None:
+    """Return the data set of `--data` or of the first argument.
+
+    Args:
+        arguments: Command line without the flags and the program.
+
+    Raises:
+        ValueError: If there are several.
+    """
+    given = [*([flags.FLAGS.data] if "data" in flags.FLAGS and flags.FLAGS.data else []), *arguments]
+    if len(given) > 1:
+        raise ValueError(f"Expected one data set. Received: {', '.join(map(repr, given))}.")
+    return given[0] if given else None
