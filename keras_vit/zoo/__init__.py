@@ -7,12 +7,13 @@ from absl import logging
 
 from keras_vit.checkpoints import LoadReport, load_checkpoint
 from keras_vit.zoo.augreg import read_index, select_augreg
-from keras_vit.zoo.cache import fetch, find, resolve
+from keras_vit.zoo.cache import check_weights, fetch, find, resolve
 from keras_vit.zoo.labels import decode_predictions, imagenet_classes
 from keras_vit.zoo.published import PublishedWeights, list_weights
 
 __all__ = [
     "PublishedWeights",
+    "check_weights",
     "decode_predictions",
     "fetch",
     "find",

@@ -17,6 +17,7 @@ from keras_vit.inspection.plots.overlays import (
     overlay,
     to_rgb,
 )
+from keras_vit.inspection.plots.reconstructions import draw_pretraining_report, reconstructions
 from keras_vit.inspection.plots.run_curves import MAX_COLORS, run_curves
 from keras_vit.inspection.plots.run_report import draw_report
 
@@ -25,6 +26,7 @@ __all__ = [
     "attention_distance",
     "attention_overlays",
     "attention_panels",
+    "draw_pretraining_report",
     "draw_report",
     "embedding_filters",
     "encode_image",
@@ -34,6 +36,7 @@ __all__ = [
     "overlay",
     "position_similarity",
     "prediction",
+    "reconstructions",
     "require_matplotlib",
     "run_curves",
     "save",
