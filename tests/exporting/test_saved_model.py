@@ -152,6 +152,7 @@ def test_features_of_prepared_images_are_the_models(exported):
     np.testing.assert_allclose(of_files, expected, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_attention_maps_are_those_of_inspection(exported):
     model, artifact, _, _ = exported
     contents = small.images(3).contents

@@ -249,6 +249,7 @@ def test_integer_convolutions(network, precision, tmp_path):
     assert types["CONV_2D"] == {"INT8" if precision == "int8" else "INT16"}
 
 
+@pytest.mark.slow
 def test_what_the_interpreter_cannot_run_is_not_written(tmp_path, monkeypatch):
     def refuse(*_):
         raise RuntimeError("Node number 3 (PADV2) failed to prepare")
@@ -335,7 +336,7 @@ def test_smaller_files(precision, tmp_path):
 @pytest.mark.parametrize(
     ("precision", "error"),
     # Of the length of the features: rounding of float32 sums, of weights to 11 bits, of weights and inputs to 8 bits.
-    [("float32", 1e-5), pytest.param("float16", 1e-3, marks=pytest.mark.slow), ("dynamic_int8", 0.05)],
+    selection.cases([("float32", 1e-5), ("float16", 1e-3), ("dynamic_int8", 0.05)], [("float32", 1e-5)]),
 )
 def test_features_beside_the_answers(precision, error, tmp_path):
     model = small.model()
