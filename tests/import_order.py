@@ -24,6 +24,7 @@ ORDER = (
     "inference",
     "evaluators",
     "inspection",
+    "experiments",
     "exporting",
     "tf_serving",
     "planning",

@@ -50,6 +50,10 @@ def attention_distance(
 
     References:
         - [An Image is Worth 16x16 Words](https://arxiv.org/abs/2010.11929), figure 7 (right) and appendix D.7
+
+    Example:
+    >>> attention_distance(model, images).shape  # layers, heads
+    (2, 2)
     """
     attention.require_attention(model)
     _checks.positive_int("batch_size", batch_size)

@@ -22,13 +22,14 @@ from absl import app, logging
 from keras_vit.program import ending, startup
 from keras_vit.program.commands import words
 from keras_vit.program.ending import WHERE_FROM, WRONG_USAGE
-from keras_vit.program.recipe_flags import recipe_from_flags
+from keras_vit.program.recipe_flags import default_workdir, recipe_from_flags
 from keras_vit.program.startup import HELP, imports
 
 __all__ = [
     "HELP",
     "WHERE_FROM",
     "WRONG_USAGE",
+    "default_workdir",
     "imports",
     "recipe_from_flags",
     "run",

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 
 from absl import flags, logging
 
-from keras_vit.program import commands, ending
+from keras_vit.program import commands, ending, recipe_names
 
 HELP = "--help lists the flags."
 _HELP_FLAGS = ("-h", "-help", "--help", "-helpshort", "--helpshort", "-helpfull", "--helpfull")
@@ -53,6 +53,9 @@ def parsed_arguments() -> list[str]:
             sys.exit(0)
         logging.set_verbosity(logging.INFO)
         _remaining = parse(sys.argv)
+        if "list_recipes" in flags.FLAGS and flags.FLAGS.list_recipes:
+            sys.stdout.write(recipe_names.table())
+            sys.exit(0)
     return _remaining
 
 

@@ -21,7 +21,7 @@ class ProgressBar:
         self.active = self.stream.isatty()
         self.started: float | None = None
 
-    def update(self, step: int, loss: float, accuracy: float, images_per_second: float) -> None:
+    def update(self, step: int, loss: float, score: float, images_per_second: float, name: str = "accuracy") -> None:
         """Draw the line again, no wider than the terminal."""
         now = time.monotonic()
         if self.started is None:  # the first steps compile, which says nothing about the others
@@ -31,7 +31,7 @@ class ProgressBar:
         seconds = (now - self.started) / (step - self.first) * (self.total - step) if step > self.first else None
         filled = 24 * step // self.total
         line = (
-            f"step {step}/{self.total} [{'=' * filled}{' ' * (24 - filled)}] loss {loss:.4f} accuracy {accuracy:.3f} "
+            f"step {step}/{self.total} [{'=' * filled}{' ' * (24 - filled)}] loss {loss:.4f} {name} {score:.3f} "
             f"{images_per_second:,.0f} images/s, {duration(seconds)} left"
         )
         columns = shutil.get_terminal_size().columns

@@ -194,7 +194,7 @@ def planned(monkeypatch):
     recipe = recipes.Recipe(
         model=recipes.Model("ViT-S/16"), data=recipes.Data(source="tfds:imagenet2012", batch_size=512)
     )
-    monkeypatch.setattr(program, "recipe_from_flags", lambda: recipe)
+    monkeypatch.setattr(program, "recipe_from_flags", lambda _: recipe)
     fake = Fake(GIB // 2, GIB // 4)
     monkeypatch.setattr(plan.tpu_plan, "of_recipe", lambda *arguments: fake.planner())
     monkeypatch.setattr(plan.tpu_compiler, "versions", lambda: "a compiler")

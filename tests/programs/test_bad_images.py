@@ -89,7 +89,7 @@ def test_evaluators_during_training_leave_it_out(strict, tmp_path, monkeypatch):
             ),
         )
         main = programs.load("train.main")
-        monkeypatch.setattr(main.program, "recipe_from_flags", lambda recipe=recipe: recipe)
+        monkeypatch.setattr(main.program, "recipe_from_flags", lambda _, recipe=recipe: recipe)
         monkeypatch.setattr(programs, "load", lambda name, main=main: main)
         assert not programs.call("train.main", f"--workdir={tmp_path / bad}")
         lines = [json.loads(line) for line in (tmp_path / bad / "metrics.jsonl").read_text().splitlines()]

@@ -24,7 +24,7 @@ def recipe(monkeypatch):
         model=recipes.Model("ViT-L/16"),
         data=recipes.Data(source="tfds:imagenet2012", train_split="train[:99%]", batch_size=4_096),
     )
-    monkeypatch.setattr(program, "recipe_from_flags", lambda: recipe)
+    monkeypatch.setattr(program, "recipe_from_flags", lambda _: recipe)
     return recipe
 
 

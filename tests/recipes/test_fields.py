@@ -57,7 +57,7 @@ def test_every_field_is_read_in_training(monkeypatch, tmp_path):
     other.model.checkpoint = str(tmp_path / "0" / "model.keras")
     for number, recipe in enumerate((begun, other, small(schedule=recipes.Schedule("cosine")))):
         traced = recorded(recipe, read)
-        monkeypatch.setattr(main.program, "recipe_from_flags", lambda traced=traced: traced)
+        monkeypatch.setattr(main.program, "recipe_from_flags", lambda _, traced=traced: traced)
         with flagsaver.flagsaver(workdir=str(tmp_path / str(number)), distribute="one_device"):
             main.main([])
     unread = sorted(set(fields(recipes.Recipe)) - read)

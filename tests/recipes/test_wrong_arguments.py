@@ -106,7 +106,7 @@ def test_a_recipe_of_its_own_package_may_import_its_neighbors(tmp_path):
         "def get_config():\n    return recipe.Recipe(total_steps=shared.STEPS)\n",
     }.items():
         (package / f"{name}.py").write_text(text)
-    assert recipe_file.load(str(package / "run.py")) == recipes.Recipe(total_steps=7)
+    assert recipe_file.load(str(package / "run.py"))[0] == recipes.Recipe(total_steps=7)
 
 
 @pytest.mark.slow

@@ -141,7 +141,7 @@ def test_recipes_of_published_bits_pad_with_zeros(config, padding):
     """They built a border of infinity, with which the published weights compute something else."""
     from keras_vit.program import recipe_file
 
-    recipe = recipe_file.load(f"train/configs/{config}")
+    recipe = recipe_file.load(f"train/configs/{config}")[0]
     assert recipe.model.arguments.get("pool_padding") == padding
     recipe.model.image_size, recipe.model.arguments = 32, {**recipe.model.arguments, "block_sizes": (1,)}
     model = recipes.create_model(recipe, classes=2)
