@@ -16,7 +16,7 @@ from keras_vit.models import (
     create_model,
 )
 from keras_vit.models.arguments import argument_docs, check_names
-from keras_vit.models.config import BiTConstructor, ViTConstructor
+from keras_vit.models.constructors import BiTConstructor, ViTConstructor
 
 _DOCSTRING = """Build {variant}, with random or published weights.
 
