@@ -20,6 +20,7 @@ Under KERAS_BACKEND=jax it trains the same recipes on JAX (--distribute=data_par
 import dataclasses
 import os
 from collections.abc import Sequence
+from typing import Any
 
 from absl import flags, logging
 
@@ -51,7 +52,7 @@ with program.imports(__name__):
     from keras_vit.training.validation import MAX_CLASSES, Validation
 
 
-def main(argv):
+def main(argv: Sequence[str]) -> None:
     recipe, options = program.recipe_from_flags(argv[1:]), flags.FLAGS
     workdir = options.workdir or program.default_workdir(argv[1:])
     with preemption.StopRequest() as stop:
@@ -90,7 +91,7 @@ def train(recipe: recipes.Recipe, workdir: str, backend: backends.Backend, stop:
         state.assign(saved)
         logging.info("Resuming from the checkpoint of step %d", state.progress.step)
     elif recipe.model.checkpoint:
-        load_checkpoint(state.model, recipes.weights_path(recipe), head=recipe.model.head)
+        load_checkpoint(state.model, recipes.weights_path(recipe) or "", head=recipe.model.head)
         state.begin()
         logging.info("Fine-tuning from %s", given.model.checkpoint)
     else:
@@ -108,7 +109,7 @@ def train(recipe: recipes.Recipe, workdir: str, backend: backends.Backend, stop:
     validation = Validation(
         backend, recipe, backend.compile_evaluation(state, recipe, classes, confusion), data.eval_batches()
     )
-    between = [validation]
+    between: list[Any] = [validation]
     if not labeled:
         between.append(Reconstructions(recipe, validation, workdir if backend.is_chief else None))
     scheduled = None
@@ -163,7 +164,9 @@ def scheduled_evaluators(
     return evaluators.Scheduled(evaluators.Suite(recipe.evaluators), context, recipe.total_steps, recipe.eval_every)
 
 
-def draw_figure(recipe: recipes.Recipe, workdir: str, validation: Validation, class_names: Sequence[str], score: float):
+def draw_figure(
+    recipe: recipes.Recipe, workdir: str, validation: Validation, class_names: Sequence[str], score: float
+) -> None:
     """Draw report.png, or log what to install for it."""
     path, history = os.path.join(workdir, run_directory.REPORT), os.path.join(workdir, run_directory.METRICS)
     title = f"{recipe.model.variant} on {recipe.data.source}: {score:.2%}"
@@ -173,7 +176,7 @@ def draw_figure(recipe: recipes.Recipe, workdir: str, validation: Validation, cl
             images = Reconstructions(recipe, validation, workdir).images()
             plots.draw_pretraining_report(path, read_metrics(history), images, task.score, f"{title} {task.score}")
             return
-        examples = validation.examples
+        examples = validation.examples or {}
         shares = to_probabilities(examples["predictions"], recipe.loss).numpy()
         labels = examples["label"]
         true_classes = labels if labels.ndim == 1 else labels.argmax(axis=-1)
