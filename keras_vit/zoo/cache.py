@@ -186,8 +186,7 @@ def _retrieve(url: str, path: str) -> None:
     with urllib.request.urlopen(request, timeout=_TIMEOUT) as response, open(path, "wb") as file:
         length = response.headers.get("Content-Length", "")
         expected = int(length) if length.isdigit() else None
-        name = urllib.parse.unquote(url.rpartition("/")[2])
-        progress = Progress(name, max(expected // 2**20, 1) if expected else None, unit="MiB")
+        progress = Progress("Downloading", max(expected // 2**20, 1) if expected else None, unit="MiB")
         digest, received = hashlib.md5(usedforsecurity=False), 0
         while block := response.read(_BLOCK_BYTES):
             file.write(block)
