@@ -47,6 +47,7 @@ with program.imports(__name__):
     from keras_vit.training.forward import Forward
     from keras_vit.training.loop import Loop
     from keras_vit.training.metrics import read_metrics
+    from keras_vit.training.reconstructions import Reconstructions
     from keras_vit.training.splits import Splits
     from keras_vit.training.validation import MAX_CLASSES, Validation
 
@@ -97,6 +98,8 @@ def train(recipe: recipes.Recipe, workdir: str, backend: backends.Backend, stop:
         logging.info("Fine-tuning from %s", given.model.checkpoint)
     else:
         logging.info("Training from scratch: the initial weights are random (--weights names published ones)")
+    task = recipes.parse_task(recipe.task)
+    labeled = isinstance(task, recipes.Classification)
     logging.info("%s: %s weights", recipe.model.variant, f"{state.model.count_params():,}")
     if backend.is_chief:
         step = state.progress.step if saved else None
@@ -104,13 +107,17 @@ def train(recipe: recipes.Recipe, workdir: str, backend: backends.Backend, stop:
         tensorboard.describe(workdir, recipe, data.example_images() if saved is None else None)
 
     # Training: `loop.run` makes the steps, and between them logs, evaluates and saves
-    confusion = classes <= MAX_CLASSES and not data.train.multi_label
+    confusion = labeled and classes <= MAX_CLASSES and not data.train.multi_label
     validation = Validation(
         backend, recipe, backend.compile_evaluation(state, recipe, classes, confusion), data.eval_batches()
     )
+    between = [validation]
+    if not labeled:
+        between.append(Reconstructions(recipe, validation, workdir if backend.is_chief else None))
     scheduled = None
     if recipe.evaluators:
         scheduled = scheduled_evaluators(recipe, Forward(backend, state), data.eval_batch_size, class_names)
+        between.append(scheduled)
     loop = Loop(
         recipe,
         backend,
@@ -118,7 +125,7 @@ def train(recipe: recipes.Recipe, workdir: str, backend: backends.Backend, stop:
         backend.compile_steps(state, recipe, classes),
         data.train_batches,
         store,
-        [validation, scheduled] if scheduled else [validation],
+        between,
         directory=workdir if backend.is_chief else None,
         profile=flags.FLAGS.profile,
     )
@@ -128,8 +135,9 @@ def train(recipe: recipes.Recipe, workdir: str, backend: backends.Backend, stop:
     state.use_averages()
     if backend.is_chief:
         run_directory.save_model(state.model, workdir)
-        draw_figure(recipe, workdir, validation, class_names, results)
-        sys.stdout.write(program.words(report.report_text(workdir, results, validation, class_names)) + "\n")
+        draw_figure(recipe, workdir, validation, class_names, results[f"eval_{task.score}"])
+        text = report.report_text(workdir, results, validation, class_names, task.score)
+        sys.stdout.write(f"{program.words(text)}\n")
         if scheduled and scheduled.last:
             sys.stdout.write(f"\n{evaluators.report.table(scheduled.last)}\n")
     if scheduled and scheduled.failed:
@@ -147,7 +155,7 @@ def scheduled_evaluators(
 
     All of their data are opened first, so that a mistake ends the program before the training.
     """
-    card = ModelCard(tuple(class_names), recipe.data.pp_eval, recipe.loss, forward.state.model.input_shape[1:])
+    card = ModelCard(tuple(class_names), recipe.data.pp_eval, recipe.loss, forward.state.model.config.image_shape)
     context = evaluators.Context(
         FunctionClassifier(card, forward.predict, forward.features),
         evaluators.opener(batch_size, recipe.data.on_bad_image),
@@ -158,23 +166,28 @@ def scheduled_evaluators(
     return evaluators.Scheduled(evaluators.Suite(recipe.evaluators), context, recipe.total_steps, recipe.eval_every)
 
 
-def draw_figure(
-    recipe: recipes.Recipe, workdir: str, validation: Validation, class_names: Sequence[str], results: dict
-):
+def draw_figure(recipe: recipes.Recipe, workdir: str, validation: Validation, class_names: Sequence[str], score: float):
     """Draw report.png, or log what to install for it."""
-    examples = validation.examples
-    shares = to_probabilities(examples["logits"], recipe.loss).numpy()
-    labels = examples["label"]
-    true_classes = labels if labels.ndim == 1 else labels.argmax(axis=-1)
+    path, history = os.path.join(workdir, run_directory.REPORT), os.path.join(workdir, run_directory.METRICS)
+    title = f"{recipe.model.variant} on {recipe.data.source}: {score:.2%}"
     try:
+        task = recipes.parse_task(recipe.task)
+        if not isinstance(task, recipes.Classification):
+            images = Reconstructions(recipe, validation, workdir).images()
+            plots.draw_pretraining_report(path, read_metrics(history), images, task.score, f"{title} {task.score}")
+            return
+        examples = validation.examples
+        shares = to_probabilities(examples["predictions"], recipe.loss).numpy()
+        labels = examples["label"]
+        true_classes = labels if labels.ndim == 1 else labels.argmax(axis=-1)
         plots.draw_report(
-            os.path.join(workdir, run_directory.REPORT),
-            read_metrics(os.path.join(workdir, run_directory.METRICS)),
+            path,
+            read_metrics(history),
             examples["image"],
             [class_names[index] for index in true_classes],
             [class_names[index] for index in shares.argmax(axis=-1)],
             shares.max(axis=-1),
-            title=f"{recipe.model.variant} on {recipe.data.source}: {results['eval_accuracy']:.2%}",
+            title=title,
         )
     except ImportError as error:
         logging.warning("No %s: %s", run_directory.REPORT, error)

@@ -56,6 +56,12 @@ def layer_multipliers(model: keras.Model, decay: float) -> dict[str, float]:
 
     References:
         - [BEiT](https://arxiv.org/abs/2106.08254), appendix on fine-tuning
+
+    Example:
+    >>> model = keras_vit.VisionTransformer(8, 32, 2, 2, 64, image_size=32, classes=10)
+    >>> multipliers = layer_multipliers(model, decay=0.5)
+    >>> multipliers["embedding/kernel"], multipliers["head/kernel"]
+    (0.125, 1.0)
     """
     parts = list(_parts(model))
     blocks = [index for index, part in enumerate(parts) if getattr(part, "is_block", False)]

@@ -11,9 +11,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from keras_vit import _checks, models
-from keras_vit.models.config import BiTConfig, ViTConfig
+from keras_vit.models import BiTConfig, ViTConfig
 from keras_vit.recipe.fields import Recipe
-from keras_vit.recipe.model import DERIVED, FIELDS, argument_names, model_arguments
+from keras_vit.recipe.model import DERIVED, FIELDS, argument_names, masked_config, model_arguments
+from keras_vit.recipe.task import Classification, parse_task
 
 CHOICES = {
     "precision": ("float32", "mixed_bfloat16", "bfloat16"),
@@ -200,6 +201,10 @@ def _check_model(recipe: Recipe) -> None:
         raise ValueError(f"model.variant must be one of keras_vit.list_models(). Received: {variant!r}.{hint}")
     for name in recipe.model.arguments:
         _check_argument(variant, name)
+    task = parse_task(recipe.task)
+    if not isinstance(task, Classification):
+        masked_config(recipe)
+        return
     if recipe.model.checkpoint:  # whose architecture may be another one than the variant's
         return
     config, sizes = (ViTConfig, models.VIT[variant]) if variant in models.VIT else (BiTConfig, models.BIT[variant])

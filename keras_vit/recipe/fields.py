@@ -157,7 +157,9 @@ class Recipe:
         precision: `"float32"`, `"mixed_bfloat16"` (computed in bfloat16, stored in float32) or `"bfloat16"`.
         deterministic: Whether every run gives the same bits; slower on some accelerators.
         jit: Whether to compile the step with XLA: `"auto"`, `"on"` or `"off"`.
-        loss: `"softmax"` or `"sigmoid"` cross-entropy.
+        task: What the model learns: `"classification"`, or without labels `"masked_patch"` or `"mae"`, with arguments
+            such as `"mae(mask_ratio=0.5)"`; see `keras_vit.recipe.MaskedPatch` and `keras_vit.recipe.MAE`.
+        loss: `"softmax"` or `"sigmoid"` cross-entropy of the classification.
         label_smoothing: Fraction of the label that is spread evenly over all classes.
         steps_per_loop: Largest number of steps that run on the devices without returning to Python.
         log_every: Steps between two lines of metrics; 0 logs at the end only.
@@ -186,6 +188,7 @@ class Recipe:
     precision: str = "float32"
     deterministic: bool = True
     jit: str = "auto"
+    task: str = "classification"
     loss: str = "softmax"
     label_smoothing: float = 0.0
     steps_per_loop: int = 100

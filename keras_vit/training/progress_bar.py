@@ -22,7 +22,7 @@ class ProgressBar:
         self.active = _progress.can_draw(self.stream)
         self.started: float | None = None
 
-    def update(self, step: int, loss: float, accuracy: float, images_per_second: float) -> None:
+    def update(self, step: int, loss: float, score: float, images_per_second: float, name: str = "accuracy") -> None:
         """Draw the line again, no wider than the terminal."""
         now = time.monotonic()
         if self.started is None:  # the first steps compile, which says nothing about the others
@@ -30,7 +30,7 @@ class ProgressBar:
         if not self.active:
             return
         seconds = (now - self.started) / (step - self.first) * (self.total - step) if step > self.first else None
-        details = [f"loss {loss:.4f}", f"accuracy {accuracy:.3f}", f"{duration(seconds)} left"]
+        details = [f"loss {loss:.4f}", f"{name} {score:.3f}", f"{duration(seconds)} left"]
         details.append(f"{images_per_second:,.0f} images/s")
         _progress.draw(self.stream, f"step {step}/{self.total}", step / self.total, details)
 

@@ -1,5 +1,6 @@
 """Training and evaluation data of a run, as batches that depend on the recipe and the step alone."""
 
+import functools
 from collections.abc import Iterable
 from typing import Any
 
@@ -8,7 +9,10 @@ import numpy as np
 from keras_vit import distribute
 from keras_vit import recipe as recipes
 from keras_vit.data import eval_batches, open_source, train_batches
+from keras_vit.training import tasks
 from keras_vit.training.backend import Backend
+
+_EVALUATION_SEED = 0x6576616C  # "eval": keeps the patches hidden there apart from those of the training
 
 
 class Splits:
@@ -58,6 +62,7 @@ class Splits:
                 cutmix=data.cutmix,
                 shuffle_buffer=data.shuffle_buffer,
                 on_bad_image=data.on_bad_image,
+                draw=self._draw(self.recipe.seed),
             )
 
         return self.backend.distribute(of_worker)
@@ -91,9 +96,15 @@ class Splits:
                 shard_index=shard,
                 num_shards=shards,
                 on_bad_image=data.on_bad_image,
+                draw=self._draw(self.recipe.seed ^ _EVALUATION_SEED),
             )
 
         return self.backend.distribute(of_worker)
+
+    def _draw(self, seed: int):
+        """Return the function that draws the patches to hide, None for a task that hides none."""
+        draw = getattr(tasks.create(self.recipe), "draw", None)
+        return None if draw is None else functools.partial(draw, seed)
 
     def describe(self) -> dict[str, Any]:
         """Return the description of the data for `config.json`."""

@@ -125,6 +125,7 @@ def test_decoded_and_prepared_images(exported):
     np.testing.assert_allclose(artifact.predict(prepared), expected, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_features_are_what_the_head_reads(exported):
     model, artifact, _, _ = exported
     contents = small.images(3).contents
@@ -151,6 +152,7 @@ def test_features_of_prepared_images_are_the_models(exported):
     np.testing.assert_allclose(of_files, expected, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_attention_maps_are_those_of_inspection(exported):
     model, artifact, _, _ = exported
     contents = small.images(3).contents
@@ -203,6 +205,7 @@ def test_the_next_version_is_free_and_none_is_overwritten(tmp_path):
     assert sorted(os.listdir(tmp_path)) == ["7", "8"]
 
 
+@pytest.mark.slow
 def test_an_artifact_that_differs_is_not_published(tmp_path):
     def drifting(contents):  # prepares differently inside the graph
         return small.preprocess(contents) * (1.0 if tf.executing_eagerly() else -1.0)

@@ -155,7 +155,9 @@ def test_costs_in_the_docstrings_are_those_of_the_plan(name):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "arguments"), toy.ONLY_BUILT)
+@pytest.mark.parametrize(
+    ("name", "arguments"), selection.cases(toy.ONLY_BUILT, toy.ONLY_BUILT[::5], selection.EXHAUSTIVE)
+)
 def test_models_build_at_full_size(name, arguments, monkeypatch, folder):
     """Without values, which takes no memory."""
     toy.replace_readers(monkeypatch, folder)
