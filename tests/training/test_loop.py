@@ -52,7 +52,7 @@ def test_one_trace_whatever_the_number_of_steps(whole):
 
 @pytest.mark.parametrize("stop_at", [1, 5, 6])
 def test_resuming_at_any_step_is_exact(whole, tmp_path, stop_at, monkeypatch):
-    """SIGTERM after `stop_at` steps; a second process-like world goes on. Dropout, averages and metrics agree."""
+    """SIGTERM after `stop_at` steps; a second process-like world resumes. Dropout, averages and metrics agree."""
     first = toy.World(tmp_path, toy.recipe(steps_per_loop=1))
     call = first.loop.run_steps
 
