@@ -4,8 +4,8 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from keras_vit import inspection
-from keras_vit.inspection import _progress, distance
+from keras_vit import _progress, inspection
+from keras_vit.inspection import distance
 from tests.inspection import small
 
 

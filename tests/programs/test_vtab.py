@@ -58,7 +58,7 @@ def test_vtab_goes_on_after_a_run_that_failed(monkeypatch, capsys, tmp_path):
 
     def run(command):
         if "vtab:dtd#download=True" in " ".join(command):
-            says = f"E1122 00:52:02.621214 140519783324544 program.py:100] The loss is nan\n{program.WHERE_FROM}"
+            says = f"error: The loss is nan\n{program.WHERE_FROM}"
             run_program([sys.executable, "-c", f"import sys; sys.stderr.write({says!r}); sys.exit(70)"])
         directory = tmp_path / "svhn"
         directory.mkdir()
