@@ -45,6 +45,7 @@ if TYPE_CHECKING:  # type checkers see the rooms as plain imports
     from keras_vit import recipe as recipe
     from keras_vit import training as training
     from keras_vit.applications import *  # noqa: F403 - they do not follow the star of `__all__` in `_api`
+    from keras_vit.exporting.export import export as export  # type: ignore[no-redef]
 else:
 
     def __getattr__(name: str) -> Any:

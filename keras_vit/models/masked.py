@@ -32,6 +32,11 @@ class MaskedConfig(ViTConfig):
 
     Args:
         mask_ratio: Fraction of the patches that is hidden.
+
+    Example:
+    >>> from keras_vit.models import MAEConfig
+    >>> isinstance(MAEConfig(patch_size=16, image_size=224), MaskedConfig)
+    True
     """
 
     mask_ratio: float = 0.5
@@ -96,7 +101,14 @@ class MaskedConfig(ViTConfig):
 
 
 class MaskedModel(ConfiguredModel):
-    """Functional model of images and the places of their patches, around the encoder of a `VisionTransformer`."""
+    """Functional model of images and the places of their patches, around the encoder of a `VisionTransformer`.
+
+    Example:
+    >>> import keras_vit
+    >>> model = keras_vit.MaskedPatchPredictor(8, 32, 1, 4, 64, image_size=32)
+    >>> isinstance(model, MaskedModel)
+    True
+    """
 
     config: MaskedConfig
 
