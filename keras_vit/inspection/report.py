@@ -1,6 +1,5 @@
 """The report of a model: one page and its figures."""
 
-import datetime
 import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -9,7 +8,7 @@ import keras
 import numpy as np
 from absl import logging
 
-from keras_vit import _io, version
+from keras_vit import _io
 from keras_vit.inspection import _layer_walk, page, plots
 from keras_vit.inspection.distance import attention_distance
 from keras_vit.inspection.embeddings import embedding_filters, position_similarity
@@ -17,6 +16,7 @@ from keras_vit.inspection.examples import Example
 from keras_vit.inspection.occlusion import occlusion_sensitivity
 from keras_vit.inspection.relevance import gradient_attention
 from keras_vit.inspection.streaming_attention import stream_attention
+from keras_vit.inspection.titles import stamp
 
 PAGE, FIGURES = "report.html", "figures"
 _TOP = 5
@@ -88,8 +88,7 @@ def write_report(
         _classes(results, class_names),
         figures.cards,
         card or {},
-        f"Written by keras_vit {version.__version__} on {datetime.date.today():%d %B %Y}. "
-        "This file needs no network and holds the images it shows.",
+        f"Written by {stamp()}. This file needs no network and holds the images it shows.",
     )
     path = os.path.join(directory, PAGE)
     _io.write_text(path, page.render(content))
@@ -97,9 +96,8 @@ def write_report(
 
 
 def _subtitle(model: keras.Model | None) -> str:
-    today = f"{datetime.date.today():%d %B %Y}"
     kind = "Exported model" if model is None else type(model).__name__
-    return f"{kind} · keras_vit {version.__version__} · {today}"
+    return f"{kind} · {stamp()}"
 
 
 def _tiles(

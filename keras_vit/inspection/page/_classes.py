@@ -14,7 +14,10 @@ def sections(classes: Classes | None) -> str:
     """Return the HTML of both cards."""
     if classes is None:
         return ""
-    accuracy_help = "Share of the images of each class that are predicted correctly, the weakest class first."
+    accuracy_help = (
+        "Share of the images of each class that are predicted correctly, the weakest class first. The last number counts "
+        "the images of the class."
+    )
     if classes.confusion is None:
         return html.card("Recall per class", accuracy_help, _accuracies(classes), "wide")
     if len(classes.names) <= _MAX_MATRIX:
@@ -62,7 +65,7 @@ def _matrix(classes: Classes, confusion: np.ndarray) -> str:
         )
         rows.append(f'<tr><th scope="row" title="{name}"><span>{name}</span></th>{cells}</tr>')
     return (
-        f'<div class="scroll"><table class="confusion"><thead><tr><td></td>{head}</tr></thead>'
+        f'<div class="scroll"><table class="confusion"><thead><tr><td class="corner">predicted →<br>true ↓</td>{head}</tr></thead>'
         f"<tbody>{''.join(rows)}</tbody></table></div>"
     )
 
