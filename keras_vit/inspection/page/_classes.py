@@ -15,8 +15,8 @@ def sections(classes: Classes | None) -> str:
     if classes is None:
         return ""
     accuracy_help = (
-        "Share of the images of each class that are predicted correctly, the weakest class first. The last number counts "
-        "the images of the class."
+        "Share of the images of each class that are predicted correctly, the weakest class first. "
+        "The last number counts the images of the class."
     )
     if classes.confusion is None:
         return html.card("Recall per class", accuracy_help, _accuracies(classes), "wide")
@@ -64,8 +64,9 @@ def _matrix(classes: Classes, confusion: np.ndarray) -> str:
             for predicted, (count, tint) in enumerate(zip(confusion[true].tolist(), tints[true], strict=True))
         )
         rows.append(f'<tr><th scope="row" title="{name}"><span>{name}</span></th>{cells}</tr>')
+    corner = '<td class="corner">predicted →<br>true ↓</td>'
     return (
-        f'<div class="scroll"><table class="confusion"><thead><tr><td class="corner">predicted →<br>true ↓</td>{head}</tr></thead>'
+        f'<div class="scroll"><table class="confusion"><thead><tr>{corner}{head}</tr></thead>'
         f"<tbody>{''.join(rows)}</tbody></table></div>"
     )
 
