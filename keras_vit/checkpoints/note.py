@@ -7,7 +7,7 @@ from keras_vit.checkpoints import architecture
 from keras_vit.checkpoints.checkpoint import Checkpoint
 from keras_vit.checkpoints.errors import CheckpointError
 from keras_vit.checkpoints.formats.tensors import TensorSource
-from keras_vit.models.config import POOLINGS, POSITION_EMBEDDINGS
+from keras_vit.models.vit_config import POOLINGS, POSITION_EMBEDDINGS
 
 VERSION = 1
 

@@ -8,9 +8,9 @@ from keras_vit import _checks
 from keras_vit.layers import EncoderBlock, FixedPositionEmbs, LayerNorm, RestoredPatches, VisiblePatches
 from keras_vit.models.arguments import argument_docs, configured_by
 from keras_vit.models.base import images_input, resolve_policy
-from keras_vit.models.config import ViTConfig
 from keras_vit.models.masked import HEAD_ARGUMENTS, MaskedConfig, MaskedModel
 from keras_vit.models.vit import Builder
+from keras_vit.models.vit_config import ViTConfig
 
 
 @dataclasses.dataclass(frozen=True)

@@ -9,8 +9,8 @@ import keras
 from keras_vit import _checks
 from keras_vit.layers import PatchMeanPooling, TokenPooling
 from keras_vit.models.base import ConfiguredModel
-from keras_vit.models.config import ViTConfig
 from keras_vit.models.vit import VisionTransformer
+from keras_vit.models.vit_config import ViTConfig
 
 # Arguments of `VisionTransformer` that pre-training has no use for: they belong to the model that is fine-tuned.
 HEAD_ARGUMENTS = (
@@ -149,7 +149,7 @@ class MaskedModel(ConfiguredModel):
         return model
 
     def features(self, images: keras.KerasTensor) -> keras.KerasTensor:
-        """Return what the encoder makes of symbolic images of which nothing is hidden, `[B, D]`, with these layers.
+        """Return the encoder's output for symbolic images without hidden patches, `[B, D]`, with these layers.
 
         It is the class token, or the mean of the patches where there is none.
         """

@@ -9,9 +9,9 @@ from keras_vit import _checks
 from keras_vit.layers import CorruptedPatches
 from keras_vit.models.arguments import argument_docs, configured_by
 from keras_vit.models.base import images_input, resolve_policy
-from keras_vit.models.config import ViTConfig
 from keras_vit.models.masked import HEAD_ARGUMENTS, MaskedConfig, MaskedModel
 from keras_vit.models.vit import Builder
+from keras_vit.models.vit_config import ViTConfig
 
 LEVELS = 8  # levels per channel: colors of 3 bits
 SMALL = 4  # edge of the downsized patch
@@ -24,7 +24,7 @@ class MaskedPatchConfig(MaskedConfig):
 
     Args:
         mask_ratio: Fraction of the patches that is corrupted and predicted.
-        target: What is predicted of each patch: `"mean_color"` (its mean color in 3 bits per channel, one class),
+        target: Predicted property of each patch: `"mean_color"` (its mean color in 3 bits per channel, one class),
             `"colors_4x4"` (the colors of the patch downsized to 4 x 4, 16 classes) or `"pixels"` (all of its pixels).
 
     Raises:

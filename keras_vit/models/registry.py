@@ -6,9 +6,10 @@ from typing import Any
 from keras_vit import _checks
 from keras_vit.models.arguments import check_names
 from keras_vit.models.bit import BiTResNet
-from keras_vit.models.config import BiTConfig, ViTConfig
+from keras_vit.models.bit_config import BiTConfig
 from keras_vit.models.variants import BIT, VIT
 from keras_vit.models.vit import VisionTransformer
+from keras_vit.models.vit_config import ViTConfig
 
 
 def list_models() -> list[str]:

@@ -21,7 +21,7 @@ from keras_vit.layers import (
 )
 from keras_vit.models.arguments import configured_by, with_arguments
 from keras_vit.models.base import ConfiguredModel, head_layer, images_input, predictions, resolve_policy
-from keras_vit.models.config import ViTConfig
+from keras_vit.models.vit_config import ViTConfig
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")

@@ -9,6 +9,7 @@ import math
 from typing import Any
 
 from keras_vit import models
+from keras_vit.models.config import pair
 
 # Peak memory per image of a step that is not compiled, as a multiple of its saved activations. Measured on a CPU at 224
 # pixels: in float32 1.2 for a ViT, 1.4 for a hybrid, 1.5 for a BiT; in bfloat16, whose sums are in float32, 1.7 to 1.8.
@@ -143,7 +144,7 @@ def _encoder(config: models.ViTConfig, tokens: int) -> _Tally:
     channels = config.channels
     if config.resnet_blocks is not None:
         channels = _hybrid_stem(tally, config)
-    patch = _pair(config.patch_size)
+    patch = pair(config.patch_size)
     patches, pixels = config.grid[0] * config.grid[1], patch[0] * patch[1] * channels
     tally.dense(patches, pixels, width)
     if config.patch_norm:
@@ -302,8 +303,4 @@ def _max_pool(tally: _Tally, size: tuple[int, int], channels: int) -> tuple[int,
 
 
 def _image_size(config: models.ViTConfig | models.BiTConfig) -> tuple[int, int]:
-    return _pair(config.image_size or 224)
-
-
-def _pair(value: int | tuple[int, int]) -> tuple[int, int]:
-    return (value, value) if isinstance(value, int) else value
+    return pair(config.image_size or 224)

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from keras_vit import _checks, models
-from keras_vit.models.config import BiTConfig, ViTConfig
+from keras_vit.models import BiTConfig, ViTConfig
 from keras_vit.recipe.fields import Recipe
 from keras_vit.recipe.model import DERIVED, FIELDS, argument_names, masked_config, model_arguments
 from keras_vit.recipe.task import Classification, parse_task

@@ -10,7 +10,7 @@ from absl import logging
 
 from keras_vit import models, zoo
 from keras_vit.checkpoints import architecture_of
-from keras_vit.models.config import BiTConfig, ViTConfig
+from keras_vit.models import BiTConfig, ViTConfig
 from keras_vit.models.masked import MaskedConfig
 from keras_vit.recipe.fields import Recipe
 from keras_vit.recipe.task import Classification, parse_task
