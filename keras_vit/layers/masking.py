@@ -192,7 +192,7 @@ class RestoredPatches(_WithMaskToken):
 
 @keras.saving.register_keras_serializable(package="keras_vit")
 class CorruptedPatches(_WithMaskToken):
-    """Patch embeddings of which some are replaced by a mask token or by another patch.
+    """Patch embeddings, some of them replaced by a mask token or by another patch.
 
     Args:
         **kwargs: Arguments of `keras.layers.Layer`.

@@ -138,7 +138,7 @@ class MaskedModel(ConfiguredModel):
         return model
 
     def features(self, images: keras.KerasTensor) -> keras.KerasTensor:
-        """Return what the encoder makes of symbolic images of which nothing is hidden, `[B, D]`, with these layers.
+        """Return the encoder's output for symbolic images without hidden patches, `[B, D]`, with these layers.
 
         It is the class token, or the mean of the patches where there is none.
         """

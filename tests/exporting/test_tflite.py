@@ -118,8 +118,8 @@ def test_gelu_is_one_operator_and_weights_are_standardised_beforehand(tmp_path):
     export(hybrid(), tmp_path / "model.tflite")
     counts = tflite.operators((tmp_path / "model.tflite").read_bytes())
     assert counts["GELU"] == 1
-    # Kernels standardised at run time would add a root for each convolution. There are those of the 9 group norms and
-    # of the 3 layer norms.
+    # Kernels standardized at run time would add a root for each convolution. There is one for each of the 9 group norms
+    # and 3 layer norms.
     assert counts["CONV_2D"] == 10
     assert counts["RSQRT"] == 9 + 3
     assert counts["SQRT"] == 0
@@ -133,6 +133,7 @@ def test_sigmoid_outputs(tmp_path):
     np.testing.assert_allclose(answer, tf.sigmoid(model(prepared(), training=False)), atol=1e-5)
 
 
+@pytest.mark.slow
 def test_an_artifact_that_takes_pixels(tmp_path):
     path = tmp_path / "model.tflite"
     model = small.model()
@@ -169,6 +170,7 @@ def test_flex_operators_are_seen():
     assert tflite.foreign_operators(converter.convert()) == ["FlexErf"]
 
 
+@pytest.mark.slow
 def test_an_artifact_that_differs_is_not_written(tmp_path):
     strict = verify.Tolerance(max_difference=-1.0)  # nothing can keep to it
     with pytest.raises(verify.VerificationError, match="does not answer as its model"):
@@ -184,7 +186,7 @@ def test_wrong_arguments(tmp_path):
 
 
 def integer_export(precision, model, path, **options):
-    """With the pictures of the verification as those of the calibration: what is tested is the mechanics."""
+    """With the images of the verification as those of the calibration: what is tested is the mechanics."""
     lenient = verify.Tolerance(1.0, 0.5)
     return export(model, path, precision=precision, calibration=small.images(), tolerance=lenient, **options)
 
@@ -195,6 +197,7 @@ def test_integer_precisions_need_calibration(tmp_path):
             export(small.model(), tmp_path / "model.tflite", precision=precision)
 
 
+@pytest.mark.slow
 def test_int8_keeps_sensitive_operators_in_float(tmp_path):
     path = tmp_path / "model.tflite"
     integer_export("int8", small.model(), path)
@@ -246,6 +249,7 @@ def test_integer_convolutions(network, precision, tmp_path):
     assert types["CONV_2D"] == {"INT8" if precision == "int8" else "INT16"}
 
 
+@pytest.mark.slow
 def test_what_the_interpreter_cannot_run_is_not_written(tmp_path, monkeypatch):
     def refuse(*_):
         raise RuntimeError("Node number 3 (PADV2) failed to prepare")
@@ -332,7 +336,7 @@ def test_smaller_files(precision, tmp_path):
 @pytest.mark.parametrize(
     ("precision", "error"),
     # Of the length of the features: rounding of float32 sums, of weights to 11 bits, of weights and inputs to 8 bits.
-    [("float32", 1e-5), pytest.param("float16", 1e-3, marks=pytest.mark.slow), ("dynamic_int8", 0.05)],
+    selection.cases([("float32", 1e-5), ("float16", 1e-3), ("dynamic_int8", 0.05)], [("float32", 1e-5)]),
 )
 def test_features_beside_the_answers(precision, error, tmp_path):
     model = small.model()

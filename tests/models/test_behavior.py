@@ -8,6 +8,7 @@ from keras import ops
 
 import keras_vit
 from keras_vit import BiTResNet, VisionTransformer
+from tests import selection
 from tests.models import variants
 
 
@@ -58,7 +59,7 @@ def gradients_with_given_seeds(model, images):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize("compiled", selection.cases([False, True], [False], selection.EXHAUSTIVE))
 def test_rematerialisation_changes_no_gradient(compiled):
     """Recomputed activations see the same dropout: gradients agree to the rounding of another order of sums."""
     arguments = {"dropout_rate": 0.3, "attention_dropout_rate": 0.3, "drop_path_rate": 0.3}

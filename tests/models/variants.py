@@ -59,7 +59,11 @@ def cases_under(policies):
     return selection.cases(
         [(name, policy) for policy in policies for name in VARIANTS],
         lambda name, policy: policy == "float32" and name in QUICK,
-        lambda name, policy: pytest.mark.slow if policy == "float32" or name in QUICK else selection.EXHAUSTIVE,
+        lambda name, policy: (
+            pytest.mark.slow
+            if policy == "float32" or (policy == "mixed_bfloat16" and name in QUICK)
+            else selection.EXHAUSTIVE
+        ),
     )
 
 

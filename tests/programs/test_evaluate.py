@@ -193,6 +193,7 @@ def test_evaluate_counts_every_example_once(run, digits, capsys):
     assert result["per_class"][3] == np.mean(predicted[source.labels() == 3] == 3)
 
 
+@pytest.mark.slow
 def test_artifacts_measure_as_the_model(run, saved_model, tflite_file, capsys):
     expected = measured(capsys, f"--model={run}")
     for path in (saved_model, tflite_file, tflite_file.parent):

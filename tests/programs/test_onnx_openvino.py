@@ -28,6 +28,7 @@ def evaluate(capsys, *arguments):
     return json.loads(capsys.readouterr().out)
 
 
+@pytest.mark.slow
 def test_interchange_files_measure_as_the_model(run, interchange_file, tmp_path, capsys):
     expected = evaluate(capsys, f"--model={run}")
     result = evaluate(capsys, f"--model={interchange_file}")

@@ -11,12 +11,15 @@ from tests import golden_data
 from tests.programs import call, runs
 
 
-@pytest.mark.parametrize("kind", ["run", "keras", "saved_model", "tflite"])
-def test_predict_gives_the_models_probabilities(kind, run, digits, saved_model, tflite_file, tmp_path, capsys):
+@pytest.mark.parametrize("kind", ["run", "keras", pytest.param("saved_model", marks=pytest.mark.slow), "tflite"])
+def test_predict_gives_the_models_probabilities(kind, run, digits, request, tmp_path, capsys):
     logits, source = digits.logits, digits.source
-    models = {"run": run, "keras": run / "model.keras", "saved_model": saved_model, "tflite": tflite_file}
+    exported = {"saved_model": "saved_model", "tflite": "tflite_file"}
+    models = {"run": run, "keras": run / "model.keras"}
+    model = models[kind] if kind in models else request.getfixturevalue(exported[kind])
+    capsys.readouterr()
     runs.digit_files(tmp_path, source)
-    assert call("train.predict", f"--model={models[kind]}", "--json", tmp_path / "digit_*.png") == 0
+    assert call("train.predict", f"--model={model}", "--json", tmp_path / "digit_*.png") == 0
     answers = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [os.path.basename(answer["path"]) for answer in answers] == [f"digit_{i}.png" for i in range(3)]
     for answer, row in zip(answers, logits, strict=False):

@@ -9,6 +9,7 @@ from keras_vit.tf_serving import warmup
 from tests.programs import call
 
 
+@pytest.mark.slow
 def test_a_second_export_takes_the_next_version(run, saved_model):
     assert call("export.saved_model", f"--model={run}", f"--output={saved_model}", "--version=1") == 1
     assert sorted(os.listdir(saved_model)) == ["1", "deployment"]
@@ -25,6 +26,7 @@ def test_the_server_finds_its_warm_up_and_configuration(saved_model):
     assert (saved_model / "1" / "assets.extra" / "model_card.md").read_text().startswith("# Model card")
 
 
+@pytest.mark.slow
 def test_the_card_tells_where_the_artifact_comes_from(saved_model):
     card = open_artifact(str(saved_model)).card
     assert card.class_names == tuple(str(i) for i in range(10))

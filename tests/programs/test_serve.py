@@ -11,6 +11,7 @@ import time
 import pytest
 
 from keras_vit.tf_serving import client
+from tests import selection
 from tests import small_classifier as small
 from tests.programs import call
 from tests.tf_serving import servers
@@ -91,7 +92,15 @@ serve.run()
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("stop", [(signal.SIGTERM,), (signal.SIGTERM, signal.SIGTERM), (signal.SIGINT,)], ids=str)
+@pytest.mark.parametrize(
+    "stop",
+    [
+        (signal.SIGTERM,),
+        pytest.param((signal.SIGTERM, signal.SIGTERM), marks=selection.EXHAUSTIVE),
+        pytest.param((signal.SIGINT,), marks=selection.EXHAUSTIVE),
+    ],
+    ids=str,
+)
 def test_sigterm_ends_the_server_whatever_its_clients_do(base, stop):
     with process(base, "--grace_seconds=2", code=STUCK) as (child, url), contextlib.ExitStack() as stack:
         stack.enter_context(servers.slow_bodies(url, 10))

@@ -1,4 +1,4 @@
-"""The recipes have the numbers of the published configurations, of which `published.toml` has the table."""
+"""The recipes have the numbers of the published configurations, which `published.toml` lists."""
 
 import pathlib
 import re

@@ -9,7 +9,7 @@ import pytest
 from keras_vit import program
 from keras_vit import recipe as recipes
 from keras_vit.program import recipe_file, startup
-from tests import programs
+from tests import programs, selection
 
 ROOT = pathlib.Path(__file__).parents[2]
 WRONG_ARGUMENTS = {
@@ -110,7 +110,14 @@ def test_a_recipe_of_its_own_package_may_import_its_neighbors(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("flag", ["--config=digits:x", "--config=digits --devises=8", "--config=digits --config.sed=1"])
+@pytest.mark.parametrize(
+    "flag",
+    selection.cases(
+        ["--config=digits:x", "--config=digits --devises=8", "--config=digits --config.sed=1"],
+        ["--config=digits:x"],
+        selection.EXHAUSTIVE,
+    ),
+)
 def test_exit_code_of_wrong_flags(flag):
     command = [sys.executable, "-m", "train.plan", *flag.split()]
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
