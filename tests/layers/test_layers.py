@@ -431,6 +431,8 @@ ARGUMENTS = {
     layers.BiTUnit: {"features": 32},
     layers.BottleneckUnit: {"features": 32},
     layers.Dropout: {"rate": 0.1},
+    layers.FixedPositionEmbs: {"grid": (2, 3)},
+    layers.VisiblePatches: {"num_visible": 2},
     layers.EncoderBlock: {"num_heads": 2, "mlp_dim": 8},
     layers.MAPHead: {"num_heads": 2, "mlp_dim": 8},
     layers.MlpBlock: {"mlp_dim": 8},
