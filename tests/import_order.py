@@ -9,6 +9,7 @@ ORDER = (
     "version",
     "_checks",
     "_io",
+    "_progress",
     "_calls",
     "layers",
     "models",

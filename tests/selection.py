@@ -1,4 +1,4 @@
-"""Which cases of a matrix are in which run: in all, in `make test`, or in `make test-all` only."""
+"""Selection of the cases of a matrix: in every run, in `make test`, or in `make test-all` only."""
 
 import pytest
 
@@ -6,7 +6,7 @@ EXHAUSTIVE = pytest.mark.exhaustive
 
 
 def cases(values, quick, others=pytest.mark.slow):
-    """Values for `parametrize`, of which only the quick ones run always; the others get a mark.
+    """Values for `parametrize`. The quick ones run always, the others get a mark.
 
     Args:
         values: The cases; a tuple is a case of several arguments.

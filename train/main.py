@@ -19,6 +19,7 @@ Under KERAS_BACKEND=jax it trains the same recipes on JAX (--distribute=data_par
 
 import dataclasses
 import os
+import sys
 from collections.abc import Sequence
 
 from absl import flags, logging
@@ -61,6 +62,8 @@ def main(argv):
         logging.info("%s; %s", backend.describe(), recipe.precision)
         logging.info("Run directory: %s", workdir)
         with lock.locked(workdir if backend.is_chief else None):
+            if backend.is_chief:
+                program.log_to(workdir)
             train(recipe, workdir, backend, stop)
 
 
@@ -134,9 +137,9 @@ def train(recipe: recipes.Recipe, workdir: str, backend: backends.Backend, stop:
         run_directory.save_model(state.model, workdir)
         draw_figure(recipe, workdir, validation, class_names, results[f"eval_{task.score}"])
         text = report.report_text(workdir, results, validation, class_names, task.score)
-        logging.info("%s", program.words(text))
+        sys.stdout.write(f"{program.words(text)}\n")
         if scheduled and scheduled.last:
-            logging.info("\n%s", evaluators.report.table(scheduled.last))
+            sys.stdout.write(f"\n{evaluators.report.table(scheduled.last)}\n")
     if scheduled and scheduled.failed:
         raise errors.EvaluatorFailed(
             f"The training is done and its model saved, but evaluators failed: {', '.join(scheduled.failed)}. The log "

@@ -1,6 +1,6 @@
 """Which patches of an image are hidden in pre-training: functions of the seed and the step alone.
 
-Each function draws for the global batch, of which every worker takes its rows.
+Each function draws for the global batch, and every worker takes its rows.
 """
 
 import tensorflow as tf

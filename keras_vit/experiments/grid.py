@@ -109,7 +109,7 @@ def _point(recipe: recipes.Recipe, settings: dict[str, Any]) -> Point:
 
 
 def _name(settings: Mapping[str, Any]) -> str:
-    """Return a name for a directory. What does not fit into one is told apart by a hash."""
+    """Return a name for a directory. A hash replaces what does not fit into one."""
     full = json.dumps(settings, default=str)
     tails = [field.rpartition(".")[2] for field in settings]
     parts = [

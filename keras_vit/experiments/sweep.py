@@ -19,13 +19,13 @@ from keras_vit import _io
 from keras_vit import recipe as recipes
 from keras_vit.experiments.grid import Grid, Point, expand
 from keras_vit.experiments.processes import Job, last_line, run_all
-from keras_vit.experiments.runs import final_metrics
+from keras_vit.experiments.runs import RUNS, SWEEP, final_metrics, read_metrics
 from keras_vit.experiments.table import SEED, Row, Table
 from keras_vit.training import lock, record, run_directory
 from keras_vit.training.errors import Interrupted
 from keras_vit.training.progress_bar import duration
 
-SWEEP, RUNS, TABLE = "sweep.json", "runs", "table"
+TABLE = "table"
 RECIPE, OUTPUT = "recipe.py", "output.txt"
 TRAIN = (sys.executable, "-m", "keras_vit", "train")
 
@@ -44,7 +44,7 @@ def sweep(
     """Train a recipe with all combinations of the values of some fields.
 
     Each run is a process of `keras-vit train`. Called again, finished runs are kept, a stopped one resumes and a failed
-    one is tried again. Another grid adds its runs to those that are there. A run that fails does not end the sweep.
+    one is tried again. Another grid adds its runs. A run that fails does not end the sweep.
 
     Args:
         recipe: Recipe for all other fields.
@@ -149,7 +149,7 @@ class _State:
             metrics: dict[str, list[float]] = {}
             for _, name in group:
                 if self.status(name) == "finished":
-                    for key, value in final_metrics(self.path(name)).items():
+                    for key, value in final_metrics(read_metrics(self.path(name))).items():
                         metrics.setdefault(key, []).append(value)
                 elif self.status(name) == "failed":
                     failed[name] = self._reason(name)
@@ -188,14 +188,10 @@ class _Progress:
         """Say what is left and how long it takes, and write the table."""
         self.state.table(self.metric, self.lowest)
         known = [seconds for seconds in self.seconds if seconds]
-        each = sum(known) / len(known) if known else None
-        rest = None if each is None else each * -(-len(self.left) // self.parallel)
-        logging.info(
-            "%d of %d runs finished%s",
-            self.total - len(self.left),
-            self.total,
-            f"; {len(self.left)} left, about {duration(rest)}" if self.left else "",
-        )
+        rest = sum(known) / len(known) * -(-len(self.left) // self.parallel) if known else None
+        time = "" if rest is None else f", about {duration(rest)}"
+        left = f"; {len(self.left)} left{time}" if self.left else ""
+        logging.info("%d of %d runs finished%s", self.total - len(self.left), self.total, left)
 
     def started(self, job: Job) -> None:
         self.state.runs[job.name].update(status="started")

@@ -16,7 +16,7 @@ _LONGEST_VALUE = 40
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """Results of the runs that differ in nothing but the seed.
+    """Results of the runs that differ only in the seed.
 
     Attributes:
         settings: Swept fields other than the seed, and their values.
@@ -124,16 +124,16 @@ class Table:
     def _cell(row: Row, name: str) -> str:
         mean, std = row.mean(name), row.std(name)
         text = figure(name, mean)
-        return text if std is None else f"{text} ± {figure(name, std)}"
+        return text if std is None else f"{text} ± {figure(name, std, digits=2)}"
 
 
-def figure(name: str, value: float | None) -> str:
-    """Return the value of a metric as people read it: a share in percent."""
+def figure(name: str, value: float | None, digits: int = 4) -> str:
+    """Return the value of a metric as people read it: a share in percent, else in `digits` significant digits."""
     if value is None:
         return "–"
     tail = name.rpartition("/")[2]
     if isinstance(value, int) or any(part in tail for part in _NOT_SHARES):
-        return f"{value:,}" if isinstance(value, int) else f"{value:.4g}"
+        return f"{value:,}" if isinstance(value, int) else f"{value:.{digits}g}"
     return f"{100 * value:.2f} %"
 
 

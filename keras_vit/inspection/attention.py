@@ -48,7 +48,7 @@ class AttentionMaps(dict):
         """Returns how much the output draws on each patch.
 
         Args:
-            matrix: What each token is made of, `[B, ..., N, N]`: a rollout, or one layer's weights.
+            matrix: Weight of each token (last axis) in each token, `[B, ..., N, N]`: a rollout, or weights of a layer.
 
         Returns:
             `[B, ..., h, w]`: the rows of the tokens that the output reads, averaged; the weighted mean of rows where it

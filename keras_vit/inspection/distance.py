@@ -7,8 +7,8 @@ import numpy as np
 from keras import ops
 
 from keras_vit import _checks
+from keras_vit._progress import Progress
 from keras_vit.inspection import _layer_walk, attention
-from keras_vit.inspection._progress import Progress
 from keras_vit.layers import EncoderBlock
 
 

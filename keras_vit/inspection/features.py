@@ -7,8 +7,8 @@ import keras
 import numpy as np
 
 from keras_vit import _checks
+from keras_vit._progress import Progress
 from keras_vit.inspection import _layer_walk
-from keras_vit.inspection._progress import Progress
 from keras_vit.layers import BiTStage, EncoderBlock, ResNetStage
 
 _BLOCKS = (EncoderBlock, ResNetStage, BiTStage)

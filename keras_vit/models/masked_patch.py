@@ -24,7 +24,7 @@ class MaskedPatchConfig(MaskedConfig):
 
     Args:
         mask_ratio: Fraction of the patches that is corrupted and predicted.
-        target: What is predicted of each patch: `"mean_color"` (its mean color in 3 bits per channel, one class),
+        target: Predicted property of each patch: `"mean_color"` (its mean color in 3 bits per channel, one class),
             `"colors_4x4"` (the colors of the patch downsized to 4 x 4, 16 classes) or `"pixels"` (all of its pixels).
 
     Raises:

@@ -30,7 +30,7 @@ def decayed(model: keras.Model, mask: str | None = None) -> set[str]:
 
 
 def trained(model: keras.Model, frozen: str = "") -> list[str]:
-    """Return the paths of the weights that are trained: all, or those in which the expression `frozen` is not found.
+    """Return the paths of the weights that are trained: all, or those where the expression `frozen` is not found.
 
     Example:
     >>> model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1, name="head")])

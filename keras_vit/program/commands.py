@@ -26,6 +26,7 @@ PROGRAMS = {
     "make-tfrecords": "train.make_tfrecords",
     "plan": "train.plan",
     "sweep": "train.sweep",
+    "compare": "train.compare",
     "vtab": "train.vtab",
 }
 _ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))

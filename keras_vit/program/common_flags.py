@@ -56,7 +56,7 @@ def define_images_flag(purpose: str) -> None:
     """Define `--images`.
 
     Args:
-        purpose: What the images are for.
+        purpose: Purpose of the images.
     """
     flags.DEFINE_multi_string(
         "images", [], f"Image file or pattern {purpose}, may be repeated; the evaluation data if not given."

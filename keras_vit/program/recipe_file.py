@@ -22,7 +22,7 @@ def load(value: str, chosen: Mapping[str, Any] | None = None) -> tuple[recipes.R
     Args:
         value: The file, after a colon followed by an argument for `get_config`: `"train/configs/finetune.py:ViT_B16"`.
             Where there is no such file, the recipe of that name in this package: `"digits"`.
-        chosen: Choices of the user by name; `get_config` gets those for which it has keyword-only arguments.
+        chosen: Choices of the user by name; `get_config` gets those that it has keyword-only arguments for.
 
     Raises:
         ValueError: If there is no such file, or something is wrong in it. Names the file and the line.

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 
 from absl import flags, logging
 
-from keras_vit.program import commands, ending, recipe_names
+from keras_vit.program import commands, ending, output, recipe_names
 
 HELP = "--help lists the flags."
 _HELP_FLAGS = ("-h", "-help", "--help", "-helpshort", "--helpshort", "-helpfull", "--helpfull")
@@ -35,6 +35,8 @@ def imports(name: str) -> Iterator[None]:
         return
     try:
         parsed_arguments()
+        if not logging.vlog_is_on(1):
+            output.begin()
         yield
         if "keras" in sys.modules:
             import keras_vit._api  # noqa: F401  the layers that saved models hold are registered

@@ -157,7 +157,7 @@ class Recipe:
         precision: `"float32"`, `"mixed_bfloat16"` (computed in bfloat16, stored in float32) or `"bfloat16"`.
         deterministic: Whether every run gives the same bits; slower on some accelerators.
         jit: Whether to compile the step with XLA: `"auto"`, `"on"` or `"off"`.
-        task: What the model learns: `"classification"`, or without labels `"masked_patch"` or `"mae"`, with arguments
+        task: Learning task: `"classification"`, or without labels `"masked_patch"` or `"mae"`, with arguments
             such as `"mae(mask_ratio=0.5)"`; see `keras_vit.recipe.MaskedPatch` and `keras_vit.recipe.MAE`.
         loss: `"softmax"` or `"sigmoid"` cross-entropy of the classification.
         label_smoothing: Fraction of the label that is spread evenly over all classes.

@@ -6,15 +6,14 @@ import http.client
 import os
 import pathlib
 import re
-import sys
 import urllib.parse
 import urllib.request
 
-import keras
 from absl import logging
 
 from keras_vit import _checks
 from keras_vit._io import atomic_file
+from keras_vit._progress import Progress
 from keras_vit.checkpoints import CheckpointError
 from keras_vit.checkpoints.formats import open_source
 from keras_vit.zoo.published import PublishedWeights, list_weights
@@ -62,7 +61,7 @@ def check_weights(model: str, weights: str | os.PathLike[str]) -> str | None:
 
     Raises:
         ValueError: If `weights` is neither; the message lists the names.
-        FileNotFoundError: If it looks like a path, and nothing is there.
+        FileNotFoundError: If it looks like the path of a file, and that does not exist.
     """
     if not isinstance(weights, (str, os.PathLike)):
         raise ValueError(f"`weights` must be a name or a path. Received: weights={weights!r}.")
@@ -187,14 +186,14 @@ def _retrieve(url: str, path: str) -> None:
     with urllib.request.urlopen(request, timeout=_TIMEOUT) as response, open(path, "wb") as file:
         length = response.headers.get("Content-Length", "")
         expected = int(length) if length.isdigit() else None
-        progress = keras.utils.Progbar(expected) if sys.stdout.isatty() else None
+        progress = Progress("Downloading", max(expected // 2**20, 1) if expected else None, unit="MiB")
         digest, received = hashlib.md5(usedforsecurity=False), 0
         while block := response.read(_BLOCK_BYTES):
             file.write(block)
             digest.update(block)
             received += len(block)
-            if progress:
-                progress.update(received, finalize=received == expected)
+            progress.update(received // 2**20)
+        progress.close()
         if expected is not None and received != expected:
             raise OSError(f"{received} of {expected} bytes came")
         stated = re.search(r"md5=([\w+/=]+)", ",".join(response.headers.get_all("x-goog-hash") or ()))

@@ -29,7 +29,7 @@ FORMATS = {
     "weights.h5": tuple(TOKENS),
 }
 CASES = [(format, tokens) for format, kinds in FORMATS.items() for tokens in kinds]
-# Equal, but for a class token to which its position was added before the sum with the patches.
+# Equal, except for a class token whose position was added before the sum with the patches.
 TOLERANCE = {"rtol": 1e-4, "atol": 1e-5}
 
 

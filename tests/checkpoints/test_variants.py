@@ -1,4 +1,4 @@
-"""The spellings, prefixes and shapes in which the same weights are found."""
+"""Spellings, prefixes and shapes of the same weights."""
 
 import json
 import re

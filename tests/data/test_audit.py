@@ -16,4 +16,4 @@ def test_duplicates_and_sheets():
     batch = next(iter(data.train_batches(source, "resize(8)", 4)))
     assert sum(rows, []) == [source.class_names[label] for label in batch["label"].numpy()]
     sheet = tf.io.decode_png(png)
-    assert sheet.shape == (20, 20, 1)  # floats are stretched to bytes, grey stays grey
+    assert sheet.shape == (20, 20, 1)  # floats are stretched to bytes, gray stays gray

@@ -166,7 +166,7 @@ def test_a_webp_that_lies_about_its_canvas_is_refused():
 
 
 def jpeg_of_scans(extra):
-    """A progressive JPEG whose last scan is there `extra` more times."""
+    """A progressive JPEG whose last scan is repeated `extra` times."""
     content = FILES["progressive jpeg"]
     start = content.rindex(b"\xff\xda")
     return content[:-2] + content[start:-2] * extra + b"\xff\xd9"

@@ -35,7 +35,7 @@ FILES = {
     "palette": pictures.encode(pictures.smooth(), "PNG", "P"),
     "palette with alpha": pictures.encode(pictures.smooth(), "PNG", "P", transparency=0),
     "alpha": pictures.encode(RGBA),
-    "grey and alpha": pictures.encode(RGBA, "PNG", "LA"),
+    "gray and alpha": pictures.encode(RGBA, "PNG", "LA"),
     "one bit": pictures.encode(pictures.smooth(), "PNG", "1"),
     "grey": pictures.encode(pictures.smooth(), "PNG", "L"),
     "bmp": pictures.encode(pictures.smooth(), "BMP"),
@@ -48,7 +48,7 @@ FILES = {
         save_all=True,
         append_images=[Image.fromarray(pictures.smooth(seed=1)).convert("P")],
     ),
-    "grey jpeg": pictures.encode(pictures.smooth(), "JPEG", "L"),
+    "gray jpeg": pictures.encode(pictures.smooth(), "JPEG", "L"),
     "progressive jpeg": pictures.encode(pictures.smooth(), "JPEG", progressive=True),
     "cmyk jpeg": pictures.encode(pictures.smooth(), "JPEG", "CMYK", quality=95),
 }
@@ -65,8 +65,8 @@ def test_formats(name, channels):
     expected = by_pil(FILES[name], "RGB" if channels == 3 else "L")
     result = decode(FILES[name], channels=channels)
     assert result.shape == (40, 50, channels) and result.dtype == np.uint8
-    # JPEG decoders may round the transform and the colours differently; grey weights are rounded elsewhere.
-    tolerance = {"cmyk jpeg": 12, "progressive jpeg": 6, "grey jpeg": 3}.get(name, 0 if channels == 3 else 1)
+    # JPEG decoders may round the transform and the colors differently; weights of gray are rounded elsewhere.
+    tolerance = {"cmyk jpeg": 12, "progressive jpeg": 6, "gray jpeg": 3}.get(name, 0 if channels == 3 else 1)
     assert np.abs(result.astype(int) - expected).max() <= tolerance
 
 

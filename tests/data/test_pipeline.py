@@ -25,7 +25,7 @@ SOURCES = ("array", "folder", "tfrecord")
 
 @pytest.fixture(scope="module", params=SOURCES)
 def source(request, tmp_path_factory):
-    """The same 97 numbered pictures in every kind of source."""
+    """The same 97 numbered images in every kind of source."""
     if request.param == "array":
         return numbered()
     root = tmp_path_factory.mktemp(request.param)

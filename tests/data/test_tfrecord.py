@@ -26,7 +26,7 @@ def write(path, records):
 
 
 def write_numbered(root, counts, split="train", label=lambda i: i % 10):
-    """Files of pictures of which number i has only the value i."""
+    """Files of images; number i has only the value i."""
     number = 0
     for i, count in enumerate(counts):
         records = [

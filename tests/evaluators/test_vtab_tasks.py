@@ -1,4 +1,4 @@
-"""The tasks of VTAB as they are made from data sets, on annotations made up here."""
+"""The tasks of VTAB on synthetic annotations."""
 
 import pytest
 import tensorflow as tf

@@ -94,11 +94,11 @@ def test_top_k_names_the_best_classes(exported):
         np.testing.assert_array_equal(scores, probabilities[best])
 
 
-def test_a_bad_picture_does_not_fail_its_neighbours(exported):
+def test_a_bad_image_does_not_fail_its_neighbors(exported):
     model, artifact, _, _ = exported
     good = tiny.images(2).contents
     bomb = tiny.encode(np.zeros((2000, 1000, 3), np.uint8), "PNG")  # 2 million pixels, 1 allowed
-    contents = [good[0], b"", b"no picture", good[0][:60], bomb, good[1]]
+    contents = [good[0], b"", b"no image", good[0][:60], bomb, good[1]]
     answer = artifact.run("serving_default", {"image_bytes": contents})
     np.testing.assert_array_equal(answer["valid"], [True, False, False, False, False, True])
     np.testing.assert_allclose(answer["probabilities"][[0, 5]], expected_probabilities(model, good), atol=1e-5)
@@ -160,7 +160,7 @@ def test_attention_maps_are_those_of_inspection(exported):
     images = np.stack([tiny.preprocess(tf.constant(content)) for content in contents])
     maps = inspection.attention_maps(model, images).grids()
     expected = np.stack([weights.mean(axis=1) for weights in maps.values()], axis=1)
-    assert answer.shape == (3, 2, 2, 2)  # pictures, blocks, rows and columns of patches
+    assert answer.shape == (3, 2, 2, 2)  # images, blocks, rows and columns of patches
     np.testing.assert_allclose(answer, expected, atol=1e-5)
 
 
@@ -271,7 +271,7 @@ def test_the_command_line_tool_shows_and_runs_it(exported, tmp_path):
 
 @pytest.mark.slow
 def test_the_graph_neither_reads_nor_writes_files(exported):
-    # What the tool warns of in models from strangers.
+    # Operations that the tool warns about in untrusted models.
     assert "does not contain the default denylisted ops" in saved_model_cli(
         "scan", "--dir", exported[2] / "1", "--tag_set", "serve"
     )

@@ -117,8 +117,8 @@ def test_gelu_is_one_operator_and_weights_are_standardised_beforehand(tmp_path):
     export(hybrid(), tmp_path / "model.tflite")
     counts = tflite.operators((tmp_path / "model.tflite").read_bytes())
     assert counts["GELU"] == 1
-    # Kernels standardised at run time would add a root for each convolution. There are those of the 9 group norms and
-    # of the 3 layer norms.
+    # Kernels standardized at run time would add a root for each convolution. There is one for each of the 9 group norms
+    # and 3 layer norms.
     assert counts["CONV_2D"] == 10
     assert counts["RSQRT"] == 9 + 3
     assert counts["SQRT"] == 0
@@ -185,7 +185,7 @@ def test_wrong_arguments(tmp_path):
 
 
 def integer_export(precision, model, path, **options):
-    """With the pictures of the verification as those of the calibration: what is tested is the mechanics."""
+    """With the images of the verification as those of the calibration: what is tested is the mechanics."""
     lenient = verify.Tolerance(1.0, 0.5)
     return export(model, path, precision=precision, calibration=tiny.images(), tolerance=lenient, **options)
 

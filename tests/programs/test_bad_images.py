@@ -20,7 +20,7 @@ KNN = "--evaluators=knn(neighbors=1)"
 
 @pytest.fixture(scope="module")
 def strict(tmp_path_factory):
-    """A run that stops at damaged images, of which its test split has one: its directory and the file."""
+    """A run that stops at damaged images, with one in its test split: its directory and the file."""
     directory = tmp_path_factory.mktemp("strict $x$")
     (broken,) = folders.write_images(directory / "images")
     folders.write_run(directory / "run", directory / "images")

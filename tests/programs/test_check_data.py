@@ -12,7 +12,7 @@ from tests.programs import call
 
 @pytest.fixture
 def folder(tmp_path):
-    """33 pictures; one cannot be read, one occurs twice with another class."""
+    """33 images; one cannot be read, one occurs twice with another class."""
     root = pictures.folder(tmp_path / "p")
     (tmp_path / "p" / "cat" / "bad.jpg").write_bytes(b"")
     shutil.copy(tmp_path / "p" / "cat" / "1.png", tmp_path / "p" / "dog" / "copy.png")
@@ -42,12 +42,12 @@ def test_check_data(folder, tmp_path, capsys):
     assert sorted(pair) == [f"all: {folder}/cat/1.png", f"all: {folder}/dog/copy.png"]
     drawn = tf.io.decode_png(sheet.read_bytes())
     assert [len(row) for row in results["sheet"]] == [4, 4, 2] and set(results["sheet"][0]) <= {"cat", "dog", "eel"}
-    assert drawn.shape == (3 * 22, 4 * 22, 3)  # ten pictures in rows of four, with a border
+    assert drawn.shape == (3 * 22, 4 * 22, 3)  # ten images in rows of four, with a border
 
 
 def test_check_data_finds_pictures_in_several_splits(tmp_path, capsys):
     pictures.folder(tmp_path / "train")
-    pictures.folder(tmp_path / "test", count=2)  # the same first pictures
+    pictures.folder(tmp_path / "test", count=2)  # the same first images
     assert call("train.check_data", data=f"folder:{tmp_path}", splits=[], json=False, sheet=None) == 1
     text = capsys.readouterr().out
     assert "in several splits: 6" in text and f"{tmp_path}/train/cat/0.jpg" in text

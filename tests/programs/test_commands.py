@@ -50,6 +50,22 @@ def test_overview():
     assert set(re.findall(r"^  ([a-z-]+) +\S", output, re.MULTILINE)) == set(commands.PROGRAMS)
 
 
+def test_the_client_does_not_import_tensorflow():
+    """A call took seven seconds, most of them to import TensorFlow."""
+    code = (
+        "import sys\n"
+        "sys.argv = ['keras-vit', 'client', '--url=http://localhost:1', '--name=x', '--timeout=1', 'setup.py']\n"
+        "sys.modules['__main__'].__file__ = 'keras-vit'\n"
+        "from keras_vit.program import commands\n"
+        "try:\n    commands.main()\nexcept SystemExit as exit: assert exit.code == 1, exit\n"
+        "finally: print([name for name in ('tensorflow', 'keras') if name in sys.modules])\n"
+    )
+    code = code.replace("commands.main()", "import os; os._exit = lambda code: sys.exit(code); commands.main()")
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert done.stdout.strip() == "[]", done.stderr
+    assert "localhost:1" in done.stderr
+
+
 @pytest.mark.parametrize(("arguments", "said"), [(["trian"], "'train'"), (["plan", "--confg=digits"], "config")])
 def test_mistakes_are_told_before_the_imports(arguments, said):
     command = [sys.executable, "-m", "keras_vit", *arguments]

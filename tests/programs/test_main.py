@@ -86,7 +86,7 @@ def test_a_supervisor_can_tell_a_stop_request_apart(whole, tmp_path):
 
 
 def test_a_stop_request_before_the_first_step(tmp_path):
-    """The exit code was 143, of which a supervisor does not know that nothing was lost."""
+    """The exit code was 143, which does not tell a supervisor that nothing was lost."""
     process = worlds.start(tmp_path)
     while "to train on" not in (line := process.stdout.readline()) and line:
         pass

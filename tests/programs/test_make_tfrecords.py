@@ -11,7 +11,7 @@ from tests.programs import call
 
 @pytest.fixture
 def folder(tmp_path):
-    """33 pictures; one cannot be read, one occurs twice with another class."""
+    """33 images; one cannot be read, one occurs twice with another class."""
     root = pictures.folder(tmp_path / "p")
     (tmp_path / "p" / "cat" / "bad.jpg").write_bytes(b"")
     shutil.copy(tmp_path / "p" / "cat" / "1.png", tmp_path / "p" / "dog" / "copy.png")

@@ -117,9 +117,9 @@ def test_data_that_are_there_are_planned_with_their_own_size(recipe, capsys, mon
         programs.call("train.plan", "--json")
         content = json.loads(capsys.readouterr().out)
         found.append((content["examples"], content["classes"], content["parameters"]))
-    # One channel in both: 2 * 16 * 16 * 1,024 weights less than for colours.
-    colours = cost.of_variant("ViT-L/16", classes=2).parameters
-    assert found == [(1_000, 2, colours - 2 * 256 * 1_024), (6, 3, colours - 2 * 256 * 1_024 + 1_025)]
+    # One channel in both: 2 * 16 * 16 * 1,024 weights less than for colors.
+    colors = cost.of_variant("ViT-L/16", classes=2).parameters
+    assert found == [(1_000, 2, colors - 2 * 256 * 1_024), (6, 3, colors - 2 * 256 * 1_024 + 1_025)]
 
 
 @pytest.mark.parametrize("arguments", ["fashion_mnist.py:/typo", "fashion_mnist_transfer.py:pretrain,/typo"])

@@ -1,4 +1,4 @@
-"""What is missing or wrong on a command line is named in one line."""
+"""A missing or wrong argument of a command line is named in one line."""
 
 import subprocess
 import sys

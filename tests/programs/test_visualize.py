@@ -101,7 +101,7 @@ def test_a_checkpoint_with_attention_pooling(tmp_path):
     html, data = visualize(tmp_path / "report", f"--model={tmp_path / 'map.npz'}", f"--preprocess={pp}", str(picture))
     assert data["views"][-1]["frames"][-1] == "3: MAPHead_0"
     (found,) = data["images"]
-    top, left, bottom, right = found["box"]  # the middle 16 of 42 x 20 pixels, of a picture of 205 x 97
+    top, left, bottom, right = found["box"]  # the middle 16 of 42 x 20 pixels, of an image of 205 x 97
     np.testing.assert_allclose([top, left, bottom, right], np.array([13, 2, 29, 18]) * 97 / 20, atol=1.5)
 
 

@@ -51,14 +51,14 @@ def test_vtab_starts_the_recipe_of_the_task_once(monkeypatch, tmp_path):
 
 
 def test_vtab_goes_on_after_a_run_that_failed(monkeypatch, capsys, tmp_path):
-    """Also with the options of the data: where they are opened, and where the run is told."""
+    """Also with the options of the data, which are passed to the source and to the run."""
     vtab_program = programs.load("train.vtab")
     opened = []
     monkeypatch.setattr(vtab_program.data, "open_source", lambda spec, split: opened.append(spec))
 
     def run(command):
         if "vtab:dtd#download=True" in " ".join(command):
-            says = f"E1122 00:52:02.621214 140519783324544 program.py:100] The loss is nan\n{program.WHERE_FROM}"
+            says = f"error: The loss is nan\n{program.WHERE_FROM}"
             run_program([sys.executable, "-c", f"import sys; sys.stderr.write({says!r}); sys.exit(70)"])
         directory = tmp_path / "svhn"
         directory.mkdir()
@@ -73,7 +73,7 @@ def test_vtab_goes_on_after_a_run_that_failed(monkeypatch, capsys, tmp_path):
     content = json.loads(captured.out)["vtab"]
     assert content["svhn"] == 0.25
     assert content["missing"] == {"dtd": "its run failed: exit code 70, The loss is nan"}
-    assert "The loss is nan" in captured.err, "the log of a run goes on to ours"
+    assert "The loss is nan" in captured.err, "the log of a run is passed on"
     assert opened == ["vtab:dtd#download=True", "vtab:svhn#download=True"]
 
 

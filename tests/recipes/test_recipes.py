@@ -100,7 +100,7 @@ def test_folder_takes_small_images_without_a_gpu(gpu, size, hours, monkeypatch, 
     monkeypatch.setattr(load_folder.os, "cpu_count", lambda: 4)
     logged = []
     monkeypatch.setattr(load_folder.logging, "info", lambda text, *values: logged.append(text % values))
-    recipe = load_folder.get_config("/pictures,ViT_B16")
+    recipe = load_folder.get_config("/images,ViT_B16")
     assert recipe.model.image_size == size
     assert f"({size})" in recipe.data.pp_eval
     # 3 * 2 operations a multiply-add of the paper's 55.5 and 17.6 G, 500 steps of 128: 21.3e15 at 1e13, 6.7e15 at 4e11.
@@ -116,7 +116,7 @@ def test_the_folder_of_a_recipe_may_have_commas_in_its_name(tmp_path):
     assert split(comma) == (comma, "ViT-B/16")
     assert split(f"{comma},ViT_Ti16") == split(f"{comma}, ViT-Ti/16") == (comma, "ViT-Ti/16")
     assert split(f"folder:{comma}") == (f"folder:{comma}", "ViT-B/16")
-    assert split("") == split(",") == ("pictures", "ViT-B/16")
+    assert split("") == split(",") == ("images", "ViT-B/16")
     assert split("gs://a/b,ViT_S16") == ("gs://a/b", "ViT-S/16")
     with pytest.raises(ValueError, match="ViT_B17"):
         split(f"{plain},ViT_B17")
@@ -135,7 +135,8 @@ def test_variants_may_be_written_as_constructors():
 
 # Minutes on any machine, or, for the paper's own runs, what the paper says.
 WITHOUT_COST = {"digits", "fashion_mnist", "fashion_mnist_models", "fashion_mnist_transfer", "folder", "vit_paper"}
-# What the figures of a docstring are of, where it is not the recipe without arguments.
+WITHOUT_COST |= {"mae_fashion_mnist", "masked_patch_fashion_mnist"}
+# Arguments that the figures of a docstring belong to, where they are not those of the recipe without arguments.
 COSTS = {"finetune": ("ViT_B16,cifar10", "ViT_B16,imagenet2012"), "cifar10_scratch": (None,)}
 
 
@@ -163,7 +164,8 @@ def test_models_build_at_full_size(name, arguments, monkeypatch, folder):
     toy.replace_readers(monkeypatch, folder)
     recipe = toy.load(name, arguments)
     model = recipes.describe_model(recipe, classes=10)
-    assert model.output_shape == (None, 10)
+    if recipe.task == "classification":
+        assert model.output_shape == (None, 10)
     assert model.count_params() == plan.model_cost(recipe, classes=10).parameters
 
 
@@ -190,6 +192,6 @@ def test_two_steps_and_every_evaluator(name, arguments, monkeypatch, folder, tmp
     lines = read_metrics(str(tmp_path / "run" / "metrics.jsonl"))
     losses = [line["loss"] for line in lines if "loss" in line]
     assert len(losses) == 2 and np.isfinite(losses).all()
-    assert [line["step"] for line in lines if "eval_accuracy" in line] == [2]
+    assert [line["step"] for line in lines if "eval_loss" in line] == [2]
     ran = {line["evaluator"] for line in lines if "evaluator" in line}
     assert ran == set(evaluators.Suite(recipe.evaluators).evaluators)

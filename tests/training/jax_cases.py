@@ -302,7 +302,7 @@ def lines(directory):
 
 @pytest.fixture(scope="module", params=[1, 4])
 def whole(request, tmp_path_factory):
-    """An uninterrupted run on one device, or on four with divided weights."""
+    """An uninterrupted run on one device, or on four with sharded weights."""
     directory = tmp_path_factory.mktemp("whole")
     world = World(directory, RUN, devices(request.param, fsdp=request.param > 1))
     world.results = world.run()
@@ -322,7 +322,7 @@ def test_it_reports(whole):
 
 @pytest.mark.parametrize("stop_at", [1, 5, 6])
 def test_resuming_is_exact(whole, tmp_path, stop_at, monkeypatch):
-    """SIGTERM after `stop_at` steps; a second process-like world goes on. Dropout, averages and metrics agree."""
+    """SIGTERM after `stop_at` steps; a second process-like world resumes. Dropout, averages and metrics agree."""
     first = World(tmp_path, RUN, whole.where)
     next_count, call = first.loop._next_count, first.loop.run_steps
     monkeypatch.setattr(first.loop, "_next_count", lambda step, speed: min(1, next_count(step, speed)))

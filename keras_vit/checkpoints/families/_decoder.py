@@ -1,4 +1,4 @@
-"""What the two families of masked autoencoders share: the decoder's rules and arguments."""
+"""Rules and arguments of the decoder, shared by the two families of masked autoencoders."""
 
 import re
 from collections.abc import Iterable, Mapping

@@ -18,9 +18,11 @@ from keras_vit.inspection.plots.overlays import (
     to_rgb,
 )
 from keras_vit.inspection.plots.reconstructions import draw_pretraining_report, reconstructions
+from keras_vit.inspection.plots.run_curves import MAX_COLORS, run_curves
 from keras_vit.inspection.plots.run_report import draw_report
 
 __all__ = [
+    "MAX_COLORS",
     "attention_distance",
     "attention_overlays",
     "attention_panels",
@@ -36,6 +38,7 @@ __all__ = [
     "prediction",
     "reconstructions",
     "require_matplotlib",
+    "run_curves",
     "save",
     "svg",
     "to_rgb",

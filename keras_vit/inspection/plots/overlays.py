@@ -191,7 +191,7 @@ def _interpolation(image: np.ndarray) -> str:
 
 
 def _factor(image: np.ndarray) -> int:
-    """Return the factor by which a small image is enlarged, so that a smooth map over it is smooth."""
+    """Return the factor that enlarges a small image, so that a smooth map over it looks smooth."""
     return max(64 // max(np.shape(image)[:2]), 1)
 
 

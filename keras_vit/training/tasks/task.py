@@ -9,7 +9,7 @@ import tensorflow as tf
 
 
 class Task(Protocol):
-    """What a model learns, as a pure function for every backend.
+    """Learning task, as a pure function for every backend.
 
     The step hands a task the values of a batch, a tuple of arrays `[b, ...]` whose rows are those of the examples.
 

@@ -1,4 +1,4 @@
-"""Data and classifiers that are made up, for tests of evaluators: arrays and functions of them."""
+"""Synthetic data and classifiers for tests of evaluators: arrays, and functions of them."""
 
 import types
 
@@ -20,7 +20,7 @@ def batches_of(images, labels, size=8):
 
 
 class Data:
-    """An `open_split` of made-up data, that remembers what was asked of it."""
+    """An `open_split` of synthetic data that records its calls."""
 
     def __init__(self, num_classes=3, count=45, **splits):
         rng = np.random.default_rng(0)
