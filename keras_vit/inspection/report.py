@@ -33,6 +33,7 @@ def write_report(
     card: Mapping[str, Any] | None = None,
     metrics: Sequence[dict] = (),
     distance_images: Any = None,
+    reconstructions: Mapping[str, np.ndarray] | None = None,
     progress: bool = False,
 ) -> str:
     """Write `report.html` and the figures next to it.
@@ -50,6 +51,8 @@ def write_report(
         card: Facts about the model: names to values.
         metrics: Lines of `metrics.jsonl`.
         distance_images: Images for the attention distance, an array or an iterable; None for those of the examples.
+        reconstructions: Input, visible part and reconstruction of images by a model that was trained without labels;
+            see `plots.reconstructions`. None for none.
         progress: Whether to show progress bars.
 
     Returns:
@@ -65,6 +68,12 @@ def write_report(
     figures = _Figures(os.path.join(directory, FIGURES))
     if views:
         _draw_overlays(figures, cards, views)
+    if reconstructions is not None:
+        figures.add(
+            "Reconstruction of hidden patches",
+            "Input, what the model saw of it, and the patches it predicted for the hidden ones.",
+            {"reconstructions": plots.reconstructions(reconstructions)},
+        )
     if metrics:
         _draw_training(figures, metrics)
     if model is not None:
@@ -171,10 +180,11 @@ def _draw_overlays(figures: _Figures, cards: Sequence[page.ImageCard], views: Se
 
 
 def _draw_training(figures: _Figures, metrics: Sequence[dict]) -> None:
+    score = next((name for name in ("accuracy", "explained") if any(name in line for line in metrics)), "accuracy")
     figures.add(
         "Training",
         "The training loss includes augmentation and label smoothing, so it can be higher than that of the evaluation.",
-        {f"training_{name}": plots.training_curve(metrics, name) for name in ("loss", "accuracy", "learning_rate")},
+        {f"training_{name}": plots.training_curve(metrics, name) for name in ("loss", score, "learning_rate")},
     )
 
 
