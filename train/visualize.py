@@ -34,10 +34,12 @@ with program.imports(__name__):
     import tensorflow as tf
 
     from keras_vit import data, evaluators
+    from keras_vit import recipe as recipes
     from keras_vit.data import preprocess
     from keras_vit.inference import Classifier, ModelCard, keras_model, opening, sample_images
     from keras_vit.inspection import examples, plots, report
-    from keras_vit.training import metrics, run_directory
+    from keras_vit.inspection.titles import run_title
+    from keras_vit.training import metrics, reconstructions, run_directory
 
 
 def main(argv: Sequence[str]) -> int:
@@ -58,6 +60,8 @@ def main(argv: Sequence[str]) -> int:
     predict = classifier.predict if classifier.class_names else None
     probabilities = None if predict is None else np.concatenate([predict(image[None]) for image in prepared])
     results = evaluate(classifier, probabilities, found.labels)
+    if predict is None:
+        found = found._replace(labels=None)  # the names of their classes are not known
 
     # The page
     chosen = examples.choose(options.num_images, probabilities, found.labels, len(prepared))
@@ -73,6 +77,7 @@ def main(argv: Sequence[str]) -> int:
         card=card_of(classifier),
         metrics=metrics_of(classifier.path),
         distance_images=[prepared[index] for index in examples.spread(range(len(prepared)), options.distance_images)],
+        reconstructions=reconstruct(classifier, [prepared[index] for index in chosen], pp),
         progress=True,
     )
     sys.stdout.write(f"{path}\n")
@@ -135,6 +140,14 @@ def load_example(classifier: Any, found: sample_images.SampleImages, index: int,
     return dataclasses.replace(example, attention=attention)
 
 
+def reconstruct(classifier: Classifier, images: Any, pp: str) -> Any:
+    """Return the reconstructions of a run that trained without labels, None for other models."""
+    whole, recipe = getattr(classifier, "whole_model", None), classifier.card.recipe
+    if whole is None or not recipe:
+        return None
+    return reconstructions.reconstruct(whole, recipes.from_dict(dict(recipe)), np.stack(images), pp)
+
+
 def card_of(classifier: Classifier) -> dict[str, Any]:
     """Return the model card as the page shows it."""
     hidden = ("image_shape", "files")
@@ -143,15 +156,7 @@ def card_of(classifier: Classifier) -> dict[str, Any]:
 
 def title_of(path: str, description: ModelCard) -> str:
     """Return a title without absolute paths, such as "ViT-B/16 on flowers"."""
-    recipe = description.recipe
-    if not recipe:
-        return os.path.basename(os.path.normpath(path))
-    model, source = recipe["model"], recipe["data"]["source"]
-    arguments, name = description.arguments, model["variant"]
-    if any(model.get(size) for size in ("hidden_size", "num_layers", "mlp_dim")):
-        name = f"ViT of {arguments['num_layers']} layers"
-    _, colon, place = source.partition("#")[0].partition(":")
-    return f"{name} on {os.path.basename(os.path.normpath(place)) if colon and os.path.isabs(place) else source}"
+    return run_title(description.recipe) if description.recipe else os.path.basename(os.path.normpath(path))
 
 
 def metrics_of(path: str) -> list[dict[str, Any]]:

@@ -7,6 +7,7 @@ import numpy as np
 from keras import ops
 
 from keras_vit import _checks
+from keras_vit.layers.base import BaseLayer
 from keras_vit.layers.types import Shape
 
 
@@ -61,7 +62,7 @@ def take_patches(patches: Any, sources: Any) -> Any:
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
-class FixedPositionEmbs(keras.layers.Layer):
+class FixedPositionEmbs(BaseLayer):
     """Addition of fixed position embeddings, stored in a table that is not trained.
 
     The table begins as `fixed_positions`, with zeros for the prefix tokens. Checkpoints hold it, so that a model of
@@ -104,12 +105,9 @@ class FixedPositionEmbs(keras.layers.Layer):
     def compute_output_shape(self, input_shape: Shape) -> Shape:
         return input_shape
 
-    def get_config(self) -> dict[str, Any]:
-        return {**super().get_config(), "grid": self.grid, "num_prefix_tokens": self.num_prefix_tokens}
-
 
 @keras.saving.register_keras_serializable(package="keras_vit")
-class VisiblePatches(keras.layers.Layer):
+class VisiblePatches(BaseLayer):
     """Sequence without the patches that are removed.
 
     Args:
@@ -141,15 +139,8 @@ class VisiblePatches(keras.layers.Layer):
     def compute_output_shape(self, x_shape: Shape, order_shape: Shape) -> Shape:
         return (x_shape[0], self.num_prefix_tokens + self.num_visible, x_shape[-1])
 
-    def get_config(self) -> dict[str, Any]:
-        return {
-            **super().get_config(),
-            "num_visible": self.num_visible,
-            "num_prefix_tokens": self.num_prefix_tokens,
-        }
 
-
-class _WithMaskToken(keras.layers.Layer):
+class _WithMaskToken(BaseLayer):
     """Layer with a learned token in the place of patches that are hidden."""
 
     def _add_token(self, hidden_size):
@@ -201,9 +192,6 @@ class RestoredPatches(_WithMaskToken):
     def compute_output_shape(self, x_shape: Shape, order_shape: Shape) -> Shape:
         return (x_shape[0], self.num_prefix_tokens + order_shape[1], x_shape[-1])
 
-    def get_config(self) -> dict[str, Any]:
-        return {**super().get_config(), "num_prefix_tokens": self.num_prefix_tokens}
-
 
 @keras.saving.register_keras_serializable(package="keras_vit")
 class CorruptedPatches(_WithMaskToken):
@@ -233,6 +221,3 @@ class CorruptedPatches(_WithMaskToken):
 
     def compute_output_shape(self, patches_shape: Shape, sources_shape: Shape) -> Shape:
         return patches_shape
-
-    def get_config(self) -> dict[str, Any]:
-        return super().get_config()

@@ -34,9 +34,8 @@ class MaskedConfig(ViTConfig):
         mask_ratio: Fraction of the patches that is hidden.
 
     Example:
-    >>> from keras_vit.models import MAEConfig
-    >>> isinstance(MAEConfig(patch_size=16, image_size=224), MaskedConfig)
-    True
+    >>> MaskedConfig(patch_size=16, image_size=224, mask_ratio=0.5).num_hidden
+    98
     """
 
     mask_ratio: float = 0.5
@@ -105,9 +104,9 @@ class MaskedModel(ConfiguredModel):
 
     Example:
     >>> import keras_vit
-    >>> model = keras_vit.MaskedPatchPredictor(8, 32, 1, 4, 64, image_size=32)
-    >>> isinstance(model, MaskedModel)
-    True
+    >>> model = keras_vit.MaskedAutoencoder(8, 32, 1, 4, 64, image_size=32, decoder_hidden_size=16)
+    >>> isinstance(model, MaskedModel), model.encoder().output_shape
+    (True, (None, 32))
     """
 
     config: MaskedConfig
