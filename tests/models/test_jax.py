@@ -62,12 +62,22 @@ for remat in ("blocks",):
 """
 
 
+ON_JAX = {**os.environ, "KERAS_BACKEND": "jax", "JAX_PLATFORMS": "cpu"}
+
+
+@pytest.mark.slow
+def test_attention_on_the_jax_backend():
+    pytest.importorskip("jax")
+    command = [sys.executable, "-m", "pytest", "-q", "-n", "0", "-p", "no:cacheprovider"]
+    done = subprocess.run(
+        [*command, "tests/layers/test_attention.py"], capture_output=True, text=True, env=ON_JAX, check=False
+    )
+    assert done.returncode == 0, done.stdout[-3000:]
+
+
 @pytest.mark.slow
 def test_models_on_the_jax_backend():
     pytest.importorskip("jax")
-    environment = {**os.environ, "KERAS_BACKEND": "jax", "JAX_PLATFORMS": "cpu"}
-    result = subprocess.run(
-        [sys.executable, "-c", PROGRAM], capture_output=True, text=True, env=environment, check=False
-    )
+    result = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, env=ON_JAX, check=False)
     assert result.returncode == 0, result.stderr[-3000:]
     assert result.stdout.split("\n")[-2] == "gradient blocks"

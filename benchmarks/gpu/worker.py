@@ -1,0 +1,23 @@
+"""One process of `benchmarks.gpu`: runs a function of `WORKERS` and prints what it returns as a line of JSON."""
+
+import json
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from benchmarks.gpu import correctness, peers, speed
+
+WORKERS: dict[str, Callable[..., dict[str, Any]]] = {
+    "correctness": correctness.correctness,
+    "resume": correctness.resume,
+    "training": speed.training,
+    "inference": speed.inference,
+    "attention": speed.attention,
+    "timm_training": peers.training,
+    "timm_inference": peers.inference,
+}
+
+if __name__ == "__main__":
+    name, arguments = sys.argv[1], json.loads(sys.argv[2])
+    arguments.pop("exit_code", None)
+    sys.stdout.write(json.dumps(WORKERS[name](**arguments)) + "\n")
