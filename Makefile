@@ -7,17 +7,19 @@ BIN := $(VENV)/bin
 override DEMO := demo
 WORKERS ?= 2
 # NO_SKIPS=1 makes a skipped test a failure, as continuous integration does.
-PYTEST = $(BIN)/python -m pytest -q -n $(WORKERS) --dist loadfile $(if $(NO_SKIPS),--no-skips)
+PYTEST = $(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal $(if $(NO_SKIPS),--no-skips)
+OURS = not interop and not tpu
 
 export TF_CPP_MIN_LOG_LEVEL ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-fast test-tpu test-lower-bounds benchmark docs lint format clean
+.PHONY: help demo test test-fast test-all test-tpu test-lower-bounds benchmark docs lint format clean
 
 help:
 	@echo "make demo       train, evaluate, export and verify on the embedded digits (a few minutes)"
-	@echo "make test       run all tests"
+	@echo "make test       run the tests: the fast ones, then the slow ones"
 	@echo "make test-fast  run the tests that are not slow"
+	@echo "make test-all   run every case of every matrix, too"
 	@echo "make test-tpu   compile every model's steps with the TPU's compiler (an hour, no TPU needed)"
 	@echo "make test-lower-bounds  test some of it with the oldest versions that setup.py allows"
 	@echo "make benchmark  measure beside other packages and write docs/benchmarks.md (an hour; ROWS=training,build: some rows)"
@@ -75,14 +77,17 @@ demo: $(VENV)/.installed-demo
 	@echo "Next: $(BIN)/python -m train.predict --model=$(DEMO)/run PICTURE ..."
 
 test: $(VENV)/.installed-test
-	$(PYTEST) -m "not slow and not interop and not tpu"
-	$(PYTEST) -m "slow and not interop and not tpu"
+	$(PYTEST) -m "not slow and not exhaustive and $(OURS)"
+	$(PYTEST) -m "slow and not exhaustive and $(OURS)"
 
 test-fast: $(VENV)/.installed-test
-	$(PYTEST) -m "not slow and not interop and not tpu"
+	$(PYTEST) -m "not slow and not exhaustive and $(OURS)"
+
+test-all: test
+	$(PYTEST) -m "exhaustive and $(OURS)"
 
 test-tpu: $(VENV)/.installed-test
-	$(PYTEST) --dist load -m tpu
+	$(PYTEST) -m tpu
 
 # In an environment of its own: models, checkpoints, both backends, data, figures and exports.
 OLDEST := .venv-lower-bounds
@@ -93,7 +98,7 @@ test-lower-bounds: $(VENV)/.installed-test
 	$(BIN)/python tools/lower_bounds.py > $(OLDEST)/constraints.txt
 	$(OLDEST)/bin/python -m pip install --quiet --constraint $(OLDEST)/constraints.txt --editable \
 	  '.[cpu,jax,data,plots,serving,onnx,openvino,litert,test]'
-	$(OLDEST)/bin/python -m pytest -q -n $(WORKERS) --no-skips -m "not slow" $(OLDEST_TESTS)
+	$(OLDEST)/bin/python -m pytest -q -n $(WORKERS) --no-skips -m "not slow and not exhaustive" $(OLDEST_TESTS)
 
 # Rows that were measured with this very code are left out; AGAIN=1 measures them anew.
 benchmark: $(VENV)/.installed-test

@@ -66,7 +66,7 @@ EXTRAS = {
     "interop": ["torch", "timm", "transformers", "vit-pytorch"],
     "docs": ["zensical>=0.0.73", "mkdocstrings-python>=2.0"],
 }
-# What the tests themselves use. With these alone (`.[cpu,test]`) they pass, and those of an absent extra are skipped.
+# Requirements of the tests. With these alone (`.[cpu,test]`) they pass, and those of an absent extra are skipped.
 EXTRAS["test"] = [
     "pytest>=9.2",
     "pytest-xdist>=3.8",

@@ -44,7 +44,9 @@ def main(argv):
     rows, failed = [], 0
     for path in paths:
         logging.info("Measuring %s", path)
-        done = subprocess.run(worker_command(path), stdout=subprocess.PIPE, text=True, check=False)
+        done = subprocess.run(
+            worker_command(path), stdout=subprocess.PIPE, stderr=program.terminal(), text=True, check=False
+        )
         if done.returncode:
             logging.error("%s could not be measured (exit code %d)", path, done.returncode)
             failed += 1

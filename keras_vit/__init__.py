@@ -7,7 +7,18 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 # Rooms that need TensorFlow or take long to import. As attributes they are imported when they are first used.
-_LAZY = ("data", "distribute", "evaluators", "exporting", "inference", "inspection", "optim", "recipe", "training")
+_LAZY = (
+    "data",
+    "distribute",
+    "evaluators",
+    "experiments",
+    "exporting",
+    "inference",
+    "inspection",
+    "optim",
+    "recipe",
+    "training",
+)
 
 
 def _runs_program() -> bool:

@@ -12,12 +12,21 @@ except ModuleNotFoundError as error:
 from keras_vit import applications, layers
 from keras_vit.applications import *  # noqa: F403 - the published variants, ViT_B16 and its like
 from keras_vit.checkpoints import load_checkpoint, model_from_checkpoint, save_checkpoint
-from keras_vit.models import BiTResNet, VisionTransformer, create_model, list_models
+from keras_vit.models import (
+    BiTResNet,
+    MaskedAutoencoder,
+    MaskedPatchPredictor,
+    VisionTransformer,
+    create_model,
+    list_models,
+)
 from keras_vit.version import __version__
 from keras_vit.zoo import decode_predictions, list_weights
 
 __all__ = [
     "BiTResNet",
+    "MaskedAutoencoder",
+    "MaskedPatchPredictor",
     "VisionTransformer",
     "__version__",
     "create_model",

@@ -2,6 +2,7 @@
 
 import inspect
 import os
+import textwrap
 from typing import Any, cast
 
 from keras_vit import zoo
@@ -15,7 +16,7 @@ from keras_vit.models import (
     create_model,
 )
 from keras_vit.models.arguments import argument_docs, check_names
-from keras_vit.models.config import BiTConstructor, ViTConstructor
+from keras_vit.models.constructors import BiTConstructor, ViTConstructor
 
 _DOCSTRING = """Build {variant}, with random or published weights.
 
@@ -27,6 +28,9 @@ _DOCSTRING = """Build {variant}, with random or published weights.
             Position embeddings are resized to the grid of the model. `classes` is by default the number that published
             weights have. A head for another number keeps its initial values.
 {arguments}
+
+    Published weights:
+{weights}
 
     Returns:
         A `keras_vit.{model_class}`.
@@ -50,6 +54,20 @@ _VIT_PAPER = (
     "https://arxiv.org/abs/2010.11929",
 )
 _BIT_PAPER = "Big Transfer (BiT): General Visual Representation Learning", "https://arxiv.org/abs/1912.11370"
+
+
+_DATA_SETS = {"imagenet21k": "ImageNet-21k", "imagenet2012": "ImageNet"}
+
+
+def _published(variant: str) -> str:
+    """Return the list of the published weights of a variant, as its docstring shows it."""
+    lines = []
+    for entry in zoo.list_weights(variant):
+        accuracy = "" if entry.accuracy is None else f", {entry.accuracy} % top-1 on ImageNet"
+        pretraining, head = _DATA_SETS[entry.pretraining], _DATA_SETS[entry.head]
+        trained = pretraining if head == pretraining else f"{pretraining}, then {head}"
+        lines.append(f"    - `{entry.name!r}`: trained on {trained}, {entry.resolution} pixels{accuracy}")
+    return textwrap.indent("\n".join(lines or ["    None."]), "    ")
 
 
 def _constructor(variant: str, protocol: type, config_class: Any, title: str, url: str) -> Any:
@@ -80,7 +98,13 @@ def _constructor(variant: str, protocol: type, config_class: Any, title: str, ur
     build.__module__ = __name__
     build.__signature__ = signature  # type: ignore[attr-defined]
     build.__doc__ = _DOCSTRING.format(
-        variant=variant, name=name, model_class=model_class, title=title, url=url, arguments=arguments
+        variant=variant,
+        name=name,
+        model_class=model_class,
+        title=title,
+        url=url,
+        arguments=arguments,
+        weights=_published(variant),
     )
     return build
 

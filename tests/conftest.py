@@ -9,6 +9,8 @@ import sys
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 os.environ.setdefault("KERAS_BACKEND", "tensorflow")
+if "PYTEST_XDIST_WORKER" in os.environ:  # the processes share the cores: threads of one would only wait for the other's
+    os.environ.setdefault("TF_NUM_INTRAOP_THREADS", "1")
 
 import pytest  # noqa: E402
 

@@ -1,4 +1,4 @@
-"""What the last release of TensorFlow Addons computed, from its successors: `docs/tensorflow_addons.md`, proved."""
+"""Results of the last release of TensorFlow Addons, reproduced by its successors in `docs/tensorflow_addons.md`."""
 
 import pathlib
 import re
@@ -22,7 +22,7 @@ def addons():
 
 @pytest.fixture(scope="module")
 def documented():
-    """What the Python blocks of the document define."""
+    """Names that the Python blocks of the document define."""
     text = pathlib.Path(__file__).parent.parent.joinpath("docs/tensorflow_addons.md").read_text(encoding="utf-8")
     names = {"__name__": "documented"}
     for block in re.findall(r"```python\n(.*?)```", text, re.DOTALL):

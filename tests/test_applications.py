@@ -1,7 +1,9 @@
 """The constructors of the published variants, `keras_vit.ViT_B16` and its like."""
 
 import inspect
+import re
 
+import keras
 import numpy as np
 import pytest
 
@@ -17,6 +19,15 @@ def test_the_constructor_builds_its_variant_with_the_documented_arguments():
     parameters = inspect.signature(keras_vit.ViT_B16).parameters
     assert list(parameters)[:5] == ["image_size", "classes", "weights", "include_top", "pooling"]
     assert "keras_vit.VisionTransformer" in keras_vit.ViT_B16.__doc__
+
+
+def test_the_docstring_lists_the_published_weights_with_their_accuracy():
+    text = inspect.getdoc(keras_vit.ViT_B16)
+    assert "'augreg'`: trained on ImageNet-21k, then ImageNet, 384 pixels, 85.49 %" in text
+    for name in inspect.signature(keras_vit.ViT_B16).parameters:
+        assert f"\n    {name}: " in text, name
+    (example,) = re.findall(r"```python\n(.*?)```", inspect.getdoc(keras_vit.ViT_Ti16), re.DOTALL)
+    exec(example, {"keras": keras, "keras_vit": keras_vit})
 
 
 def test_every_constructor_is_public_and_named_after_its_model():

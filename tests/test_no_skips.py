@@ -1,4 +1,4 @@
-"""`--no-skips`, by which continuous integration notices tests that never run."""
+"""`--no-skips`, which lets continuous integration notice tests that never run."""
 
 import pathlib
 import subprocess

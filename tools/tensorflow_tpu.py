@@ -60,7 +60,7 @@ def imports(python: str) -> bool:
 
 
 def trains(python: str, folder: str) -> bool:
-    """Trains, goes on from the checkpoint, and looks for XLA in what was said."""
+    """Train, resume from the checkpoint, and look for XLA in the output."""
     outputs, codes, seconds = "", [], 0.0
     for steps in (8, 12):
         result, spent = run(

@@ -18,7 +18,7 @@ from keras_vit.program import common_flags
 
 common_flags.define_data_flag()
 flags.DEFINE_list("splits", [], "Splits to check. All splits of the data set if empty.")
-flags.DEFINE_string("preprocess", None, "Preprocessing string for the contact sheet.")
+common_flags.define_preprocess_flag(", for the contact sheet")
 flags.DEFINE_string("sheet", None, "PNG file for the contact sheet. None is drawn if empty.")
 flags.DEFINE_integer("sheet_count", 64, "Images on the contact sheet.", 1)
 flags.DEFINE_integer("threads", 0, "Decoding threads. 0 takes one per core.", 0)
@@ -28,10 +28,10 @@ LISTED = 20  # of each kind of problem
 DEFAULT_PP = "decode|resize(128)|value_range(-1, 1)"
 
 with program.imports(__name__):
-    import keras
     import numpy as np
 
     from keras_vit import _io, data
+    from keras_vit._progress import Progress
     from keras_vit.data import audit
 
 
@@ -44,8 +44,9 @@ def main(argv):
     reports = {}
     for name, source in sources.items():
         logging.info("Checking %s", source)
-        bar = keras.utils.Progbar(source.num_examples, unit_name="image", verbose=0 if options.json else 1)
+        bar = Progress(name, source.num_examples)
         reports[name] = audit.audit(source, options.threads, bar.update)
+        bar.close()
     results = summarize(sources, reports)
     if options.sheet:
         pp = options.preprocess or DEFAULT_PP

@@ -1,10 +1,15 @@
 """Train a model as a recipe says.
 
-    keras-vit train --config=train/configs/digits.py --workdir=runs/digits
-    keras-vit train --config=train/configs/digits.py --workdir=W --config.total_steps=200 --config.seed=1
+    keras-vit train folder:images
+    keras-vit train folder:images --model=ViT_S16 --weights=augreg --image_size=224
+    keras-vit train --config=digits --workdir=runs/digits
+    keras-vit train --config=my_recipe.py --workdir=runs/mine --config.total_steps=200 --config.seed=1
 
-Leaves in the working directory: config.json, metrics.jsonl, tensorboard/, checkpoints/, model.keras and report.png.
-Started again with the same working directory, it resumes from its last checkpoint. A directory that another recipe has
+A data set without a recipe is trained with the recipe `folder`, which fine-tunes published weights. They are downloaded
+once and verified. --model, --weights and --image_size set all fields of the recipe that follow from them.
+
+Leaves in the run directory: config.json, metrics.jsonl, tensorboard/, checkpoints/, model.keras and report.png.
+Started again with the same run directory, it resumes from its last checkpoint. A directory that another recipe has
 trained in is refused, unless only fields differ that do not decide what is learned; --change_recipe continues from its
 last checkpoint with the new recipe and keeps the old record. Exit codes are those of `keras_vit.program`; 75 means:
 stopped on request after saving, start again.
@@ -12,7 +17,9 @@ stopped on request after saving, start again.
 Under KERAS_BACKEND=jax it trains the same recipes on JAX (--distribute=data_parallel or fsdp).
 """
 
+import dataclasses
 import os
+import sys
 from collections.abc import Sequence
 
 from absl import flags, logging
@@ -22,7 +29,7 @@ from keras_vit.program import common_flags
 
 common_flags.define_recipe_flags()
 common_flags.define_distribution_flags()
-flags.DEFINE_string("workdir", None, "Directory for all files of the run; a stopped run there is resumed.")
+flags.DEFINE_string("workdir", None, "Run directory; a stopped run there is resumed. runs/NAME if not given.")
 flags.DEFINE_bool("change_recipe", False, "Resume even if the recipe of the run was another one.")
 flags.DEFINE_bool("profile", False, "Write a profile of a few steps for TensorBoard.")
 flags.DEFINE_bool("several_hosts", False, "On JAX: train with the other hosts of this TPU pod or cluster job.")
@@ -35,27 +42,29 @@ with program.imports(__name__):
     from keras_vit.inference.probabilities import to_probabilities
     from keras_vit.inspection import plots
     from keras_vit.training import backend as backends
-    from keras_vit.training import errors, lock, preemption, record, report, run_directory
+    from keras_vit.training import errors, lock, preemption, record, report, run_directory, tensorboard
     from keras_vit.training.checkpoints import CheckpointStore
     from keras_vit.training.forward import Forward
     from keras_vit.training.loop import Loop
     from keras_vit.training.metrics import read_metrics
+    from keras_vit.training.reconstructions import Reconstructions
     from keras_vit.training.splits import Splits
     from keras_vit.training.validation import MAX_CLASSES, Validation
 
 
 def main(argv):
-    del argv
-    recipe, options = program.recipe_from_flags(), flags.FLAGS
-    if not options.workdir:
-        raise ValueError("--workdir is missing: the directory for all files of the run.")
+    recipe, options = program.recipe_from_flags(argv[1:]), flags.FLAGS
+    workdir = options.workdir or program.default_workdir(argv[1:])
     with preemption.StopRequest() as stop:
         backend = backends.create(
             recipe, options.distribute, options.tpu, options.virtual_devices, options.several_hosts
         )
         logging.info("%s; %s", backend.describe(), recipe.precision)
-        with lock.locked(options.workdir if backend.is_chief else None):
-            train(recipe, options.workdir, backend, stop)
+        logging.info("Run directory: %s", workdir)
+        with lock.locked(workdir if backend.is_chief else None):
+            if backend.is_chief:
+                program.log_to(workdir)
+            train(recipe, workdir, backend, stop)
 
 
 def train(recipe: recipes.Recipe, workdir: str, backend: backends.Backend, stop: preemption.StopRequest) -> None:
@@ -69,7 +78,12 @@ def train(recipe: recipes.Recipe, workdir: str, backend: backends.Backend, stop:
     record.check(workdir, recipe, data.describe(), flags.FLAGS.change_recipe)
 
     # State: the model, and everything else that a checkpoint holds
-    given, recipe = recipe, recipes.resolve(recipe, run_directory.recorded_architecture(workdir))
+    given, architecture = recipe, run_directory.recorded_architecture(workdir)
+    if architecture is None:
+        recipe = dataclasses.replace(
+            recipe, model=dataclasses.replace(recipe.model, checkpoint=recipes.weights_path(recipe))
+        )
+    recipe = recipes.resolve(recipe, architecture)
     state = backend.create_state(recipe, classes, data.channels)
     store = CheckpointStore(
         os.path.join(workdir, run_directory.CHECKPOINTS), recipe.keep_checkpoints, writes=backend.is_chief
@@ -79,21 +93,31 @@ def train(recipe: recipes.Recipe, workdir: str, backend: backends.Backend, stop:
         state.assign(saved)
         logging.info("Resuming from the checkpoint of step %d", state.progress.step)
     elif recipe.model.checkpoint:
-        load_checkpoint(state.model, recipe.model.checkpoint, head=recipe.model.head)
+        load_checkpoint(state.model, recipes.weights_path(recipe), head=recipe.model.head)
         state.begin()
+        logging.info("Fine-tuning from %s", given.model.checkpoint)
+    else:
+        logging.info("Training from scratch: the initial weights are random (--weights names published ones)")
+    task = recipes.parse_task(recipe.task)
+    labeled = isinstance(task, recipes.Classification)
     logging.info("%s: %s weights", recipe.model.variant, f"{state.model.count_params():,}")
     if backend.is_chief:
         step = state.progress.step if saved else None
         run_directory.write_config(workdir, given, data.describe(), step, resolved=recipe)
+        tensorboard.describe(workdir, recipe, data.example_images() if saved is None else None)
 
     # Training: `loop.run` makes the steps, and between them logs, evaluates and saves
-    confusion = classes <= MAX_CLASSES and not data.train.multi_label
+    confusion = labeled and classes <= MAX_CLASSES and not data.train.multi_label
     validation = Validation(
         backend, recipe, backend.compile_evaluation(state, recipe, classes, confusion), data.eval_batches()
     )
+    between = [validation]
+    if not labeled:
+        between.append(Reconstructions(recipe, validation, workdir if backend.is_chief else None))
     scheduled = None
     if recipe.evaluators:
         scheduled = scheduled_evaluators(recipe, Forward(backend, state), data.eval_batch_size, class_names)
+        between.append(scheduled)
     loop = Loop(
         recipe,
         backend,
@@ -101,7 +125,7 @@ def train(recipe: recipes.Recipe, workdir: str, backend: backends.Backend, stop:
         backend.compile_steps(state, recipe, classes),
         data.train_batches,
         store,
-        [validation, scheduled] if scheduled else [validation],
+        between,
         directory=workdir if backend.is_chief else None,
         profile=flags.FLAGS.profile,
     )
@@ -111,10 +135,11 @@ def train(recipe: recipes.Recipe, workdir: str, backend: backends.Backend, stop:
     state.use_averages()
     if backend.is_chief:
         run_directory.save_model(state.model, workdir)
-        draw_figure(recipe, workdir, validation, class_names, results)
-        logging.info("%s", program.words(report.report_text(workdir, results, validation, class_names)))
+        draw_figure(recipe, workdir, validation, class_names, results[f"eval_{task.score}"])
+        text = report.report_text(workdir, results, validation, class_names, task.score)
+        sys.stdout.write(f"{program.words(text)}\n")
         if scheduled and scheduled.last:
-            logging.info("\n%s", evaluators.report.table(scheduled.last))
+            sys.stdout.write(f"\n{evaluators.report.table(scheduled.last)}\n")
     if scheduled and scheduled.failed:
         raise errors.EvaluatorFailed(
             f"The training is done and its model saved, but evaluators failed: {', '.join(scheduled.failed)}. The log "
@@ -130,7 +155,7 @@ def scheduled_evaluators(
 
     All of their data are opened first, so that a mistake ends the program before the training.
     """
-    card = ModelCard(tuple(class_names), recipe.data.pp_eval, recipe.loss, forward.state.model.input_shape[1:])
+    card = ModelCard(tuple(class_names), recipe.data.pp_eval, recipe.loss, forward.state.model.config.image_shape)
     context = evaluators.Context(
         FunctionClassifier(card, forward.predict, forward.features),
         evaluators.opener(batch_size, recipe.data.on_bad_image),
@@ -141,23 +166,28 @@ def scheduled_evaluators(
     return evaluators.Scheduled(evaluators.Suite(recipe.evaluators), context, recipe.total_steps, recipe.eval_every)
 
 
-def draw_figure(
-    recipe: recipes.Recipe, workdir: str, validation: Validation, class_names: Sequence[str], results: dict
-):
+def draw_figure(recipe: recipes.Recipe, workdir: str, validation: Validation, class_names: Sequence[str], score: float):
     """Draw report.png, or log what to install for it."""
-    examples = validation.examples
-    shares = to_probabilities(examples["logits"], recipe.loss).numpy()
-    labels = examples["label"]
-    true_classes = labels if labels.ndim == 1 else labels.argmax(axis=-1)
+    path, history = os.path.join(workdir, run_directory.REPORT), os.path.join(workdir, run_directory.METRICS)
+    title = f"{recipe.model.variant} on {recipe.data.source}: {score:.2%}"
     try:
+        task = recipes.parse_task(recipe.task)
+        if not isinstance(task, recipes.Classification):
+            images = Reconstructions(recipe, validation, workdir).images()
+            plots.draw_pretraining_report(path, read_metrics(history), images, task.score, f"{title} {task.score}")
+            return
+        examples = validation.examples
+        shares = to_probabilities(examples["predictions"], recipe.loss).numpy()
+        labels = examples["label"]
+        true_classes = labels if labels.ndim == 1 else labels.argmax(axis=-1)
         plots.draw_report(
-            os.path.join(workdir, run_directory.REPORT),
-            read_metrics(os.path.join(workdir, run_directory.METRICS)),
+            path,
+            read_metrics(history),
             examples["image"],
             [class_names[index] for index in true_classes],
             [class_names[index] for index in shares.argmax(axis=-1)],
             shares.max(axis=-1),
-            title=f"{recipe.model.variant} on {recipe.data.source}: {results['eval_accuracy']:.2%}",
+            title=title,
         )
     except ImportError as error:
         logging.warning("No %s: %s", run_directory.REPORT, error)

@@ -21,9 +21,8 @@ flags.DEFINE_integer("seed", 0, "Seed of the order of the examples.")
 common_flags.define_on_bad_image_flag("error")
 
 with program.imports(__name__):
-    import keras
-
     from keras_vit import data
+    from keras_vit._progress import Progress
     from keras_vit.data import writer
 
 
@@ -35,10 +34,11 @@ def main(argv):
     for split in splits:
         source = data.open_source(given, split=split)
         shards = min(options.shards or default_shards(source.num_examples), source.num_examples)
-        bar = keras.utils.Progbar(source.num_examples, unit_name="image")
+        bar = Progress(split, source.num_examples)
         logging.info("Writing %s to %d files in %s", source, shards, options.output)
         log = data.Log() if options.on_bad_image == "skip" else "error"
         writer.write_tfrecords(source, options.output, name_of(split), shards, options.seed, bar.update, log)
+        bar.close()
         if log != "error" and log.reasons:
             logging.warning("Left out %d images of %s that cannot be read", len(log.reasons), split)
     logging.info("Done. Open the data set as tfrecord:%s", options.output)

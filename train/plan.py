@@ -42,9 +42,8 @@ with program.imports(__name__):
 
 
 def main(argv):
-    del argv
     options = flags.FLAGS
-    recipe = program.recipe_from_flags()
+    recipe = program.recipe_from_flags(argv[1:])
     target = tpu_targets.parse(options.target) if options.target else None
     devices = target.devices if target else options.devices
     examples, classes, batch = size_of_data(recipe)

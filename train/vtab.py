@@ -11,7 +11,6 @@ if a run failed or no task was measured.
 """
 
 import os
-import re
 import subprocess
 import sys
 
@@ -97,7 +96,7 @@ def run_program(command):
         for line in process.stderr:
             sys.stderr.write(line)
             if line.strip() and program.WHERE_FROM not in line and program.HELP not in line:
-                last = re.sub(r"^[IWEF]\d{4} \S+ +\d+ \S+\] ", "", line.strip())
+                last = line.strip().removeprefix("error: ")
     if process.returncode == errors.Interrupted.exit_code:
         raise errors.Interrupted(last)
     if process.returncode == program.WRONG_USAGE:  # the same for every task

@@ -42,7 +42,7 @@ def _outcome(result: dict[str, Any]) -> str:
         return f"skipped: {result['skipped']}"
     if "errors" in result:
         return f"{result['device']}; largest error {max(result['errors'].values()):.1e}"
-    if "ms_per_batch" in result:
+    if "ms_per_batch" in result and "batch_size" not in result:
         return ", ".join(f"batch {size}: {value} ms" for size, value in result["ms_per_batch"].items())
     if "ms_with_gradients" in result:
         rows = result["ms_with_gradients"].items()

@@ -45,16 +45,12 @@ def _inference(variant: str) -> Row:
     return Row(f"inference-{variant}", "inference", ({"variant": variant, "batches": [1, 32, 256], "tiny": False},))
 
 
-def _attention(tokens: list[int], tiny: bool = False) -> Row:
-    return Row("attention", "attention", ({"tokens": tokens, "tiny": tiny},))
-
-
 ROWS = [
     Row("correctness", "correctness", ({"trajectories": ["traj_sgd_float32", "traj_sgd_bfloat16", "traj_adamw"]},)),
     _resume(tiny=False),
     *_training("ViT-B/16", "adamw"),
     *_training("ViT-S/16", "adamw"),
-    _attention([196, 197, 577, 1025]),
+    Row("attention", "attention", ({"tokens": [196, 197, 577, 1025]},)),
     _inference("ViT-B/16"),
     Row(
         "inference-ViT-B/16-timm", "timm_inference", ({"variant": "ViT-B/16", "batches": [1, 32, 256], "tiny": False},)
@@ -69,9 +65,6 @@ ROWS = [
 _TINY = [
     Row("correctness", "correctness", ({"trajectories": ["traj_sgd_float32"], "models": ["vit_token_linen"]},)),
     _resume(tiny=True),
-    Row("training", "training", ({"variant": "ViT-Ti/16", "optimizer": "adamw", "remat": "blocks", "tiny": True},)),
-    Row("training-timm", "timm_training", ({"variant": "ViT-S/16", "optimizer": "adamw", "tiny": True},)),
-    Row("inference", "inference", ({"variant": "ViT-Ti/16", "batches": [1, 2], "tiny": True},)),
-    _attention([5], tiny=True),
+    Row("speed", "everything", ({"variant": "ViT-Ti/16", "optimizer": "adamw", "batches": [1, 2], "tokens": [5]},)),
 ]
 TINY = [dataclasses.replace(row, limit=600.0) for row in _TINY]  # a busy machine is no failure

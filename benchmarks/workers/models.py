@@ -37,7 +37,7 @@ def keras_vit(work: Work) -> Step:
     )
     strategy = tf.distribute.get_strategy()
     batch = {"image": tf.constant(images), "label": tf.one_hot(labels, CLASSES)}
-    train = tf.function(lambda: strategy.run(step, args=(batch, tf.constant(0, tf.int64))))
+    train = tf.function(lambda: strategy.run(step, args=(batch, tf.constant(0, tf.int64))), autograph=False)
     return lambda: train().numpy()
 
 
@@ -98,7 +98,7 @@ def _keras_inference(model, images):
     import tensorflow as tf
 
     images = tf.constant(images)
-    forward = tf.function(lambda images: model(images, training=False))
+    forward = tf.function(lambda images: model(images, training=False), autograph=False)
     return lambda: forward(images).numpy()
 
 

@@ -10,6 +10,7 @@ from keras_vit.models import ViTConfig
 
 Shapes = Mapping[str, tuple[int, ...]]
 TABLE = "posembed_input/pos_embedding"
+DECODER_TABLE = "decoder_posembed/pos_embedding"
 
 # Arguments that change the weights, or their effect. Dropout and the like may differ between file and model.
 STRUCTURE = (
@@ -37,6 +38,10 @@ STRUCTURE = (
     "block_sizes",
     "width_factor",
     "pool_padding",
+    "decoder_hidden_size",
+    "decoder_num_layers",
+    "decoder_num_heads",
+    "decoder_mlp_dim",
 )
 # Arguments that a model without blocks does not show.
 OF_BLOCKS = {"num_heads", "mlp_dim", "qkv_bias", "head_dim", "output_projection"}

@@ -7,7 +7,7 @@ import numpy as np
 
 from keras_vit.checkpoints.errors import CheckpointError
 from keras_vit.checkpoints.formats.tensors import TensorSource
-from keras_vit.checkpoints.match import Match
+from keras_vit.checkpoints.match import NORMS, Match
 from keras_vit.checkpoints.rules import SAME, Binding
 
 _LARGE = 2**22  # bytes
@@ -96,6 +96,9 @@ def _reset(model: keras.Model, match: Match) -> None:
     for name in match.report.reset:
         layer_name, leaf = name.split("/")
         layer = model.get_layer(layer_name)
-        initializer = layer.kernel_initializer if leaf == "kernel" else layer.bias_initializer
         variable = match.variables[name]
+        if layer_name in NORMS:
+            variable.assign(keras.ops.full(variable.shape, float(leaf == "scale"), dtype=variable.dtype))
+            continue
+        initializer = layer.kernel_initializer if leaf == "kernel" else layer.bias_initializer
         variable.assign(initializer(tuple(variable.shape), dtype=variable.dtype))

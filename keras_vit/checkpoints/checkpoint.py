@@ -26,6 +26,7 @@ class Layout:
         block_names: Modules of a block, as (stored name, variable's name).
         map_names: Modules of the attention pooling, likewise.
         prefix: Prefix of the names of the model's body.
+        decoder_heads: Number of attention heads per block of a masked autoencoder's decoder.
         renamed: Tensors whose names deviate from the scheme, as (the scheme's name, stored name).
     """
 
@@ -38,6 +39,7 @@ class Layout:
     block_names: tuple[tuple[str, str], ...] = ()
     map_names: tuple[tuple[str, str], ...] = ()
     prefix: str = ""
+    decoder_heads: int = 0
     renamed: tuple[tuple[str, str], ...] = ()
 
 
@@ -58,7 +60,7 @@ class Checkpoint:
         ignored: Tensors that are left out on purpose, such as the optimizer's state.
         grid: (height, width) of the position table, if known.
         class_names: Names of the classes, if the file has them.
-        kind: `"vit"` or `"bit"`.
+        kind: `"vit"`, `"bit"` or `"mae"`, an encoder with its decoder.
         alternatives: Other values of an argument that agree with the file.
     """
 

@@ -13,12 +13,16 @@ from keras_vit.checkpoints import grid as grids
 from keras_vit.checkpoints.checkpoint import Checkpoint
 from keras_vit.checkpoints.errors import CheckpointError
 from keras_vit.checkpoints.match import LoadReport, Match, Options
-from keras_vit.models import BiTResNet, VisionTransformer
+from keras_vit.models import BiTResNet, MAEConfig, MaskedAutoencoder, VisionTransformer, ViTConfig
 
 _MAX_TABLE = 2**28  # entries of a position table
 _MAX_STATED_TABLE = 2**24  # the same, where a file alone asks for it
-_MODELS: dict[str, Any] = {"vit": VisionTransformer, "bit": BiTResNet}
-_NAMES = {"vit": "Vision Transformer", "bit": "BiT ResNet"}
+_MODELS: dict[str, tuple[Any, ...]] = {
+    "vit": (VisionTransformer,),
+    "bit": (BiTResNet,),
+    "mae": (MaskedAutoencoder, VisionTransformer),
+}
+_NAMES = {"vit": "Vision Transformer", "bit": "BiT ResNet", "mae": "masked autoencoder"}
 Path = str | os.PathLike[str]
 
 
@@ -43,9 +47,10 @@ def load_checkpoint(
     checked before the first variable changes: a load that fails leaves the model as it was.
 
     Args:
-        model: A `VisionTransformer` or `BiTResNet`.
+        model: A `VisionTransformer` or `BiTResNet`, or a `MaskedAutoencoder`. A `VisionTransformer` takes the encoder
+            of a masked autoencoder, whatever its pooling.
         path: An `.npz` file (vision_transformer, AugReg, SAM, big_vision, BiT), a `.safetensors` file or directory
-            (Hugging Face, timm, vit-pytorch), or a `.keras` or `.weights.h5` file.
+            (Hugging Face, timm, vit-pytorch, MAE), or a `.keras` or `.weights.h5` file.
         head: `"keep"` the file's head, `"reset"` the head to its initial values, or `"auto"`: keep it if the numbers of
             classes are equal, else reset it, which the report says.
         method: Resizing of position embeddings: `"reference"`, `"bilinear"`, `"bicubic"` or `"antialiased"`. None for
@@ -82,7 +87,7 @@ def load_checkpoint(
     _checks.choice("head", head, ("auto", "keep", "reset"))
     if method is not None:
         _checks.choice("method", method, resize.METHODS)
-    if not isinstance(model, (VisionTransformer, BiTResNet)):
+    if not isinstance(model, (VisionTransformer, BiTResNet, MaskedAutoencoder)):
         raise ValueError(
             f"`model` must be a keras_vit model. Received: {type(model).__name__}. Load into the VisionTransformer or "
             "BiTResNet before building other models from it."
@@ -98,6 +103,7 @@ def load_checkpoint(
 def model_from_checkpoint(
     path: Path,
     *,
+    decoder: bool = False,
     head: str = "auto",
     method: str | None = None,
     grid: Sequence[int] | None = None,
@@ -116,6 +122,7 @@ def model_from_checkpoint(
 
     Args:
         path: See `load_checkpoint`, also for the other arguments.
+        decoder: Whether to build a `MaskedAutoencoder` with the decoder in the file, instead of the encoder alone.
         head: Whether to keep or reset the head.
         method: Resizing of position embeddings.
         grid: (height, width) of the file's position table in patches.
@@ -129,10 +136,11 @@ def model_from_checkpoint(
             `classes`, `num_heads` or `dropout_rate`.
 
     Returns:
-        A `VisionTransformer` or `BiTResNet`.
+        A `VisionTransformer` or `BiTResNet`; with `decoder`, a `MaskedAutoencoder`.
 
     Raises:
-        CheckpointError: If the file is damaged, of no known project, or does not suit the overrides.
+        CheckpointError: If the file is damaged, of no known project, or does not suit the overrides, or if it has no
+            decoder where one is asked for.
         FileNotFoundError: If there is nothing at `path`.
 
     Example:
@@ -144,9 +152,15 @@ def model_from_checkpoint(
     _checks.choice("head", head, ("auto", "keep", "reset"))
     checkpoint = identify(path, _hints(overrides, grid, prefix), config)
     try:
-        model_class = _MODELS[checkpoint.kind]
+        if decoder and checkpoint.kind != "mae":
+            raise CheckpointError(
+                f"{checkpoint.path} holds a {_NAMES[checkpoint.kind]} without a decoder. Received: decoder=True. Leave "
+                "it out, or give the file of a masked autoencoder that was not reduced to its encoder."
+            )
+        model_class = _MODELS[checkpoint.kind][0 if decoder or checkpoint.kind != "mae" else 1]
+        arguments = _arguments(checkpoint, overrides, decoder)
         try:
-            model = model_class.from_config({**_arguments(checkpoint, overrides), **checkpoint.frozen})
+            model = model_class.from_config({**arguments, **checkpoint.frozen})
         except (TypeError, ValueError) as error:
             raise CheckpointError(f"{model_class.__name__} cannot be built from {checkpoint.path}: {error}") from error
         options = Options(head, method, resize_patch, adapt_channels, zero_edges)
@@ -174,7 +188,8 @@ def architecture_of(
         **overrides: Arguments to use instead of the file's.
 
     Returns:
-        `"vit"` or `"bit"`, and the arguments of `VisionTransformer` or `BiTResNet`.
+        `"vit"` or `"bit"`, and the arguments of `VisionTransformer` or `BiTResNet`, also of the encoder of a masked
+        autoencoder.
 
     Raises:
         CheckpointError: If the file is damaged or of no known project.
@@ -189,7 +204,7 @@ def architecture_of(
     """
     checkpoint = identify(path, _hints(overrides, grid, prefix), config)
     try:
-        return checkpoint.kind, _arguments(checkpoint, overrides)
+        return "bit" if checkpoint.kind == "bit" else "vit", _arguments(checkpoint, overrides)
     finally:
         checkpoint.source.close()
 
@@ -224,12 +239,15 @@ def _hints(wanted: dict[str, Any], grid: Sequence[int] | None, prefix: str | Non
     return grids.Hints(wanted, None if grid is None else _checks.size_pair("grid", grid), prefix)
 
 
-def _arguments(checkpoint: Checkpoint, overrides: dict[str, Any]) -> dict[str, Any]:
+def _arguments(checkpoint: Checkpoint, overrides: dict[str, Any], decoder: bool = False) -> dict[str, Any]:
     """Return the constructor's arguments, after checking that the file holds the weights of such a model."""
     found, path = checkpoint.arguments, checkpoint.path
     architecture.check_complete(checkpoint.shapes, found, path)
     arguments = {**found, **overrides}
-    if checkpoint.kind == "vit":
+    if checkpoint.kind == "mae":
+        known = (MAEConfig if decoder else ViTConfig).names()
+        arguments = {name: value for name, value in arguments.items() if name in known or name in overrides}
+    if checkpoint.kind != "bit":
         missing = [name for name in ("num_heads", "mlp_dim") if arguments.get(name) is None]
         if missing:
             raise CheckpointError(f"{path} has no encoder blocks to show {', '.join(missing)}.")
@@ -259,6 +277,11 @@ def _check_size(arguments: dict[str, Any], path: str, limit: int) -> None:
 def _load(
     model: keras.Model, checkpoint: Checkpoint, options: Options, strict: bool, allow_nonfinite: bool
 ) -> LoadReport:
+    if isinstance(model, MaskedAutoencoder) and checkpoint.kind == "vit":
+        raise CheckpointError(
+            f"{checkpoint.path} has no decoder, which a MaskedAutoencoder needs. Load it into a VisionTransformer, or "
+            "give the file of a masked autoencoder that was not reduced to its encoder."
+        )
     if not isinstance(model, _MODELS[checkpoint.kind]):
         raise CheckpointError(
             f"{checkpoint.path} holds a {_NAMES[checkpoint.kind]}. Received: a {type(model).__name__}. Use "

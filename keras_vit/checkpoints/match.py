@@ -16,6 +16,7 @@ from keras_vit.models import BIT, VIT
 
 HEADS = ("head/kernel", "head/bias", "head_dist/kernel", "head_dist/bias")
 PRE_LOGITS = ("pre_logits/kernel", "pre_logits/bias")
+NORMS = {"encoder_norm": ("encoder_norm/scale", "encoder_norm/bias"), "fc_norm": ("fc_norm/scale", "fc_norm/bias")}
 _FIRST_KERNELS = ("embedding/kernel", "conv_root/kernel", "root_block/conv_root/kernel")
 _SHOWN_NAMES, _COMPARED_NAMES = 40, 10
 
@@ -47,6 +48,12 @@ class LoadReport:
         mismatched: Variables whose shape in the file is another, as (file's shape, model's shape).
         differences: Arguments whose values differ, as (file's value, model's value).
         notes: Changes on the way and assumptions, in words.
+
+    Example:
+    >>> path = keras_vit.save_checkpoint(model, "vit.npz")
+    >>> report = keras_vit.load_checkpoint(model, path)
+    >>> report.family, len(report.loaded), report.problems()
+    ('google', 40, False)
     """
 
     family: str
@@ -113,6 +120,7 @@ class Match:
         self._method = options.method or family_of(checkpoint).resize_method
         self._dropped: set[str] = set()
         self._decide_head()
+        self._decide_encoder()
         self._match()
         self.report.differences |= architecture.differences(checkpoint.arguments, self.config, checkpoint.alternatives)
         for name, reason in checkpoint.assumed.items():
@@ -142,6 +150,21 @@ class Match:
         if not any(name in self.variables for name in PRE_LOGITS):
             # As in the reference: without representation_size the whole head of the pretraining goes.
             self._drop({name: found[name] for name in PRE_LOGITS if name in found}, "the model has no pre_logits")
+
+    def _decide_encoder(self) -> None:
+        """Leave out what only pre-training needs, where the model is the encoder of a file without a head."""
+        found = self.checkpoint.shapes
+        if self.checkpoint.kind == "mae" and "decoder_embed/kernel" not in self.variables:
+            parts = ("decoder_", "mask_token/")
+            self._drop(
+                {name: shape for name, shape in found.items() if name.startswith(parts)}, "the decoder is left out"
+            )
+        if "norm_after_pooling" not in self.checkpoint.alternatives or not self.config.get("norm_after_pooling"):
+            return
+        if not any(name in found for name in NORMS["fc_norm"]):
+            own = {name: found[name] for name in NORMS["encoder_norm"] if name in found}
+            self._drop(own, "the norm after the pooling begins at its initial values")
+            self.report.reset += [name for name in NORMS["fc_norm"] if name in self.variables]
 
     def _drop(self, names: Mapping[str, Shape], reason: str) -> None:
         self._dropped |= set(names)
@@ -173,8 +196,8 @@ class Match:
 
     def _adapt(self, name: str, shape: Shape, wanted: Shape) -> bool:
         """Decide how an array becomes the model's; return whether it does."""
-        if name == architecture.TABLE:
-            return self._adapt_table(shape, wanted)
+        if name in (architecture.TABLE, architecture.DECODER_TABLE):
+            return self._adapt_table(name, shape, wanted)
         if shape == wanted:
             return True
         if name.endswith(("/pos_embedding_y", "/pos_embedding_x")) and shape[::2] == wanted[::2]:
@@ -183,7 +206,7 @@ class Match:
             return True
         return name in _FIRST_KERNELS and len(shape) == 4 and self._adapt_kernel(name, shape, wanted)
 
-    def _adapt_table(self, shape: Shape, wanted: Shape) -> bool:
+    def _adapt_table(self, name: str, shape: Shape, wanted: Shape) -> bool:
         old, new = self.checkpoint.grid, architecture.grid_of(self.config)
         if old is None or new is None or old == new:
             return shape == wanted
@@ -191,7 +214,7 @@ class Match:
         if shape[::2] != wanted[::2] or slots != shape[1] - old[0] * old[1]:
             return False
         self._change(
-            architecture.TABLE,
+            name,
             lambda table: resize.resize_table(table, old, new, slots, self._method, self.options.zero_edges),
         )
         self.report.notes.append(

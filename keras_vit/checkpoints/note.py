@@ -7,7 +7,7 @@ from keras_vit.checkpoints import architecture
 from keras_vit.checkpoints.checkpoint import Checkpoint
 from keras_vit.checkpoints.errors import CheckpointError
 from keras_vit.checkpoints.formats.tensors import TensorSource
-from keras_vit.models.config import POOLINGS, POSITION_EMBEDDINGS
+from keras_vit.models.vit_config import POOLINGS, POSITION_EMBEDDINGS
 
 VERSION = 1
 
@@ -60,6 +60,8 @@ def of_model(config: Mapping[str, Any], document: dict[str, Any] | None) -> dict
         document: `config.json` as it is written beside the tensors, None for formats without one.
     """
     names = dict.fromkeys((*architecture.STRUCTURE, *_SHOWN, "classes"))
+    if "decoder_hidden_size" in config:  # of a masked autoencoder, whose encoder suits any pooling
+        names = dict.fromkeys(name for name in names if name not in ("pooling", "norm_after_pooling"))
     note: dict[str, Any] = {"version": VERSION, "arguments": {name: config[name] for name in names if name in config}}
     if config.get("image_size") is not None:
         note["image_size"] = config["image_size"]

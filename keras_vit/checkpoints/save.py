@@ -21,7 +21,7 @@ from keras_vit.checkpoints.formats.safetensors import write_safetensors
 from keras_vit.checkpoints.formats.tensors import TensorInfo
 from keras_vit.checkpoints.match import weights_of
 from keras_vit.checkpoints.rules import Binding, bind_variables
-from keras_vit.models import BiTResNet, VisionTransformer
+from keras_vit.models import BiTResNet, MaskedAutoencoder, VisionTransformer
 
 Documents = dict[str, dict[str, Any]]
 DTYPES = ("float32", "bfloat16", "float16")
@@ -46,11 +46,11 @@ def save_checkpoint(
     the new weights beside the old `config.json`.
 
     Args:
-        model: A `VisionTransformer` or `BiTResNet`.
+        model: A `VisionTransformer` or `BiTResNet`, or a `MaskedAutoencoder` for `"mae"` and `"huggingface"`.
         path: An `.npz` file for `"google"` and `"big_vision"`, a directory for the others. For these, a `.safetensors`
             file will do as well: its configuration is written beside it as `NAME_config.json`.
         format: `"google"` (vision_transformer, and BiT in big_transfer's names), `"big_vision"`, `"huggingface"`,
-            `"timm"` or `"vit_pytorch"`.
+            `"timm"`, `"vit_pytorch"` or `"mae"` (facebookresearch/mae).
         naming: Names of a format that has several: `"legacy"` (the published files) or `"linen"` for `"google"`,
             `"published"` or `"later"` for `"huggingface"`, `"1.18"` to `"0.7"` (the first version with these names) for
             `"vit_pytorch"`. None for those that were read, or the first.
@@ -75,10 +75,12 @@ def save_checkpoint(
     """
     _checks.choice("format", format, families.written_formats())
     _checks.choice("dtype", dtype, DTYPES)
-    if not isinstance(model, (VisionTransformer, BiTResNet)):
+    kinds: dict[type, str] = {VisionTransformer: "vit", BiTResNet: "bit", MaskedAutoencoder: "mae"}
+    kind = next((kind for known, kind in kinds.items() if isinstance(model, known)), None)
+    if kind is None:
         raise ValueError(f"`model` must be a keras_vit model. Received: {type(model).__name__}.")
     path, config = os.fspath(path), model.config.to_dict()
-    family, writing = families.writing_family(format, "vit" if isinstance(model, VisionTransformer) else "bit", config)
+    family, writing = families.writing_family(format, kind, config)
     layout = _layout(model, family.name, writing, config, naming, stacked)
     variables = weights_of(model)
     bindings, left_over = bind_variables(family.rules(layout), variables, depth=config.get("num_layers", 0))

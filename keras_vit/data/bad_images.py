@@ -21,6 +21,13 @@ class Log:
     Attributes:
         reasons: Why an image could not be read, by path.
         count: How often an image was skipped. One file counts again in each epoch.
+
+    Example:
+    >>> log = Log()
+    >>> batches = train_batches(open_source("digits"), "resize(16)", batch_size=8, on_bad_image=log)
+    >>> _ = next(iter(batches))
+    >>> log.count, log.reasons
+    (0, {})
     """
 
     def __init__(self):

@@ -15,6 +15,11 @@ class UnreadableImageError(ValueError):
     Attributes:
         origin: Path of the image, or the record or array that holds it.
         reason: Why it cannot be read.
+
+    Example:
+    >>> error = UnreadableImageError("images/cat.jpg", "the file is empty")
+    >>> error.origin, error.reason
+    ('images/cat.jpg', 'the file is empty')
     """
 
     def __init__(self, origin: str, reason: str):
@@ -55,6 +60,10 @@ def explain(error: Exception) -> str | None:
 
     Returns:
         One line with the path and the reason. None if the error is about something else.
+
+    Example:
+    >>> explain(ValueError("nothing about images")) is None
+    True
     """
     found = _find(error)
     return str(UnreadableImageError(*found)) if found else None

@@ -21,6 +21,10 @@ def check(mixup: float, cutmix: float) -> bool:
 
     Raises:
         ValueError: If a parameter is negative.
+
+    Example:
+    >>> check(mixup=0.2, cutmix=0.0), check(mixup=0.0, cutmix=0.0)
+    (True, False)
     """
     if mixup < 0 or cutmix < 0:
         raise ValueError(f"`mixup` and `cutmix` must be 0 (off) or positive. Received: mixup={mixup}, cutmix={cutmix}.")
@@ -41,6 +45,11 @@ def draw(seed: int, step: tf.Tensor, mixup: float = 0.0, cutmix: float = 0.0) ->
 
     Returns:
         float32 scalar: the weight for mixup, or minus the weight for CutMix.
+
+    Example:
+    >>> weight = float(draw(seed=0, step=tf.constant(7), mixup=0.2))
+    >>> 0.5 <= weight <= 1.0
+    True
     """
     if not check(mixup, cutmix):
         raise ValueError("`mixup` or `cutmix` must be positive. Received: 0 for both.")
@@ -86,6 +95,12 @@ def apply(
 
     Returns:
         Images and labels, of the same shapes and types.
+
+    Example:
+    >>> images, one_hot = tf.eye(2)[:, :, None, None], tf.eye(2)
+    >>> _, labels = apply(images, one_hot, tf.constant([0.75, 0.75]), tf.constant([0, 0]), mixup=0.2)
+    >>> labels.numpy().tolist()
+    [[0.75, 0.25], [0.25, 0.75]]
     """
     if not check(mixup, cutmix):
         return images, one_hot
@@ -105,6 +120,12 @@ def blend(images: Any, one_hot: Any, lam: Any, center: Any, mixup: float = 0.0, 
 
     Returns:
         Images and labels, of the same shapes and types.
+
+    Example:
+    >>> images, one_hot = ops.eye(2)[:, :, None, None], ops.eye(2)
+    >>> _, labels = blend(images, one_hot, lam=ops.array([0.75, 0.75]), center=ops.array([0.5, 0.5]), mixup=0.2)
+    >>> ops.convert_to_numpy(labels).tolist()
+    [[0.75, 0.25], [0.25, 0.75]]
     """
     partner_images, partner_labels = ops.roll(images, 1, axis=0), ops.roll(one_hot, 1, axis=0)
     share = ops.cast(ops.abs(lam[0]), "float32")

@@ -7,6 +7,7 @@ would have seen. The batch does not depend on the number of workers: worker `i` 
 `i * batch_size / S`.
 """
 
+from collections.abc import Callable
 from typing import cast
 
 import tensorflow as tf
@@ -18,6 +19,8 @@ from keras_vit.data.loading import load_batches
 from keras_vit.data.sources import IndexedSource, Source
 
 SHUFFLE_BUFFER = 50_000
+# From a step and the size of the global batch to further entries of the global batch.
+Draw = Callable[[tf.Tensor, int], dict[str, tf.Tensor]]
 
 
 def train_batches(
@@ -32,6 +35,7 @@ def train_batches(
     cutmix: float = 0.0,
     shuffle_buffer: int = SHUFFLE_BUFFER,
     on_bad_image: str | Log = "error",
+    draw: Draw | None = None,
 ) -> tf.data.Dataset:
     """Make endless training batches.
 
@@ -49,6 +53,8 @@ def train_batches(
         on_bad_image: What happens to an image that cannot be read. `"error"` stops (see `image_errors`). `"skip"`
             takes the next one that can be read in its place and logs the path. A `Log` skips and keeps the list. If
             more than half of the source cannot be read, skipping stops as well.
+        draw: Function of a step and `batch_size` to further entries of the global batch, such as the patches that are
+            hidden in pre-training.
 
     Returns:
         Dataset of `{"image": uint8 [b, H, W, C], "label": int32 [b] or float32 [b, classes]}` with
@@ -85,7 +91,7 @@ def train_batches(
             return {**batch, "mix": tf.fill([rows], mix.draw(seed, step, mixup, cutmix))}
 
         batches = batches.enumerate(start=start_step).map(add_mix)
-    return _finish(batches)
+    return _finish(_add_draws(batches, draw, start_step, batch_size, rows, first_row))
 
 
 def eval_batches(
@@ -95,6 +101,7 @@ def eval_batches(
     shard_index: int = 0,
     num_shards: int = 1,
     on_bad_image: str | Log = "error",
+    draw: Draw | None = None,
 ) -> tf.data.Dataset:
     """Make batches of one pass over a source, in its order.
 
@@ -109,6 +116,7 @@ def eval_batches(
         num_shards: Number of workers.
         on_bad_image: What happens to an image that cannot be read. `"error"` stops (see `image_errors`). `"skip"` masks
             its row and logs the path, however many there are. A `Log` skips and keeps the list.
+        draw: See `train_batches`, with the number of the batch as the step.
 
     Returns:
         Dataset of `{"image", "label", "mask": float32 [b]}`.
@@ -137,6 +145,7 @@ def eval_batches(
         items = records.eval_items(cast(records.RecordSource, source), batch_size, rows, shard_index * rows, steps)
     reporter = Reporter(source, load, on_bad_image, training=False)
     batches = load_batches(items, load, source, rows, reporter, training=False, steps=steps)
+    batches = _add_draws(batches, draw, 0, batch_size, rows, shard_index * rows)
     return _finish(batches.apply(tf.data.experimental.assert_cardinality(steps)))
 
 
@@ -185,6 +194,20 @@ def _checked(source: Source, example: dict) -> dict:
             "fixes it, such as resize(224); encoded images need 'decode|' first."
         )
     return example
+
+
+def _add_draws(
+    batches: tf.data.Dataset, draw: Draw | None, start: int, batch_size: int, rows: int, first_row: int
+) -> tf.data.Dataset:
+    """Add this worker's rows of what is drawn for the global batch."""
+    if draw is None:
+        return batches
+
+    def add(step, batch):
+        drawn = draw(step, batch_size)
+        return {**batch, **{name: value[first_row : first_row + rows] for name, value in drawn.items()}}
+
+    return batches.enumerate(start=start).map(add)
 
 
 def _finish(batches: tf.data.Dataset) -> tf.data.Dataset:

@@ -56,6 +56,12 @@ def host_function(pp: str) -> Callable[..., dict]:
         `function(example, seed=0, position=0)`. `example` is a dictionary with "image" (encoded bytes or an array) and
         usually "label". The numbers that random operations draw depend only on `seed`, on the place of the operation in
         the string, and on `position`, an int64 scalar.
+
+    Example:
+    >>> function = host_function("resize(16)|flip_lr|value_range(-1, 1)")
+    >>> example = function({"image": np.zeros((20, 30, 3), np.uint8), "label": 1}, seed=0, position=0)
+    >>> example["image"].shape, example["image"].dtype.name
+    (TensorShape([16, 16, 3]), 'uint8')
     """
     host, _ = _split(parse(pp, OPS))
 
@@ -94,6 +100,11 @@ def device_function(pp: str) -> Callable[[tf.Tensor], tf.Tensor]:
     Returns:
         Function of images `[B, H, W, C]` of any type that returns float32 in the range that the model expects. XLA can
         compile it.
+
+    Example:
+    >>> function = device_function("decode|resize(16)|value_range(-1, 1)")
+    >>> function(tf.constant([0, 255], tf.uint8)).numpy().tolist()
+    [-1.0, 1.0]
     """
     _, device = _split(parse(pp, OPS))
 
@@ -107,7 +118,12 @@ def device_function(pp: str) -> Callable[[tf.Tensor], tf.Tensor]:
 
 
 def is_random(pp: str) -> bool:
-    """Return whether a preprocessing string has an operation that draws random numbers."""
+    """Return whether a preprocessing string has an operation that draws random numbers.
+
+    Example:
+    >>> is_random("decode|flip_lr"), is_random("decode|resize(224)")
+    (True, False)
+    """
     return any(call.op.random for call in parse(pp, OPS))
 
 
@@ -123,6 +139,11 @@ def single_image(pp: str) -> Callable[[tf.Tensor], tf.Tensor]:
 
     Raises:
         ValueError: If `pp` has random operations.
+
+    Example:
+    >>> function = single_image("resize(16)|value_range(-1, 1)")
+    >>> function(tf.io.read_file("images/cat.png")).shape
+    TensorShape([16, 16, 3])
     """
     calls = parse(pp, OPS)
     random = [call.text for call in calls if call.op.random]

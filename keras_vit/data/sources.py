@@ -21,6 +21,14 @@ class Source:
         multi_label: Whether an example may have several labels. A label is then a float32 vector of zeros and ones.
         encoded: Whether images are encoded files, which need a "decode" operation. Otherwise they are arrays.
         keys: Entries of an item that identify its example.
+
+    Example:
+    >>> source = open_source("digits", split="test")
+    >>> source
+    <'digits' 'test': 360 examples, 10 classes>
+    >>> example = next(iter(source.examples()))
+    >>> example["image"].shape, int(example["label"])
+    (TensorShape([8, 8, 1]), 5)
     """
 
     keys: tuple[str, ...]
@@ -59,7 +67,13 @@ class Source:
 
 
 class IndexedSource(Source):
-    """A source whose examples can be fetched in any order: arrays in memory, or files of one image each."""
+    """A source whose examples can be fetched in any order: arrays in memory, or files of one image each.
+
+    Example:
+    >>> source = open_source("digits")
+    >>> source.labels().shape, source.origin(0)
+    ((1437,), 'image 0 of digits')
+    """
 
     keys = ("index",)
 

@@ -85,9 +85,10 @@ class ClassificationMetrics:
         Guo et al. 2017, "On Calibration of Modern Neural Networks", for the expected calibration error.
 
     Example:
-        metrics = keras_vit.evaluators.ClassificationMetrics(num_classes=10)
-        metrics.update(model.predict(images), labels)
-        print(metrics.result()["accuracy"])
+    >>> metrics = ClassificationMetrics(num_classes=3)
+    >>> metrics.update(np.array([[2.0, 1.0, 0.0], [0.0, 1.0, 2.0]]), np.array([0, 1]))
+    >>> metrics.result()["accuracy"]
+    0.5
     """
 
     def __init__(
@@ -286,8 +287,9 @@ def evaluate(
         What `ClassificationMetrics.result` returns.
 
     Example:
-        batches = [{"image": images, "label": labels}]
-        print(keras_vit.evaluators.evaluate(model.predict, batches, num_classes=10)["accuracy"])
+    >>> batches = [{"image": images, "label": np.array([0, 1, 2, 3])}]
+    >>> evaluate(model.predict_on_batch, batches, num_classes=10)["examples"]
+    4
     """
     metrics = ClassificationMetrics(num_classes, output, scores_are, num_bins)
     for batch in batches:

@@ -25,6 +25,11 @@ class Split:
         names: Path of each image in the order of the batches, or None if there are none.
         class_names: Names of the classes, or None if they are unknown.
         image_shape: `(H, W, C)` of the images, with None for unknown sizes; None if nothing is known.
+
+    Example:
+    >>> split = keras_vit.evaluators.opener(batch_size=100)("digits", "test", "value_range(-1, 1)")
+    >>> split.num_classes, split.image_shape
+    (10, (8, 8, 1))
     """
 
     batches: Iterable[dict]
@@ -45,6 +50,12 @@ class Context:
         source: Data of evaluators that name none.
         train_split: Its split to learn from.
         eval_split: Its split to test on.
+
+    Example:
+    >>> classifier = keras_vit.inference.open_classifier("runs/digits")
+    >>> context = Context(classifier, keras_vit.evaluators.opener(batch_size=100), source="digits")
+    >>> context.output, context.image_shape
+    ('softmax', (8, 8, 1))
     """
 
     classifier: "Classifier"

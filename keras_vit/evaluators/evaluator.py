@@ -24,6 +24,10 @@ class Result:
         name: Name of the evaluator in its suite.
         seconds: Duration of the measurement.
         not_measured: Why the evaluator could not run on this classifier; None if it ran.
+
+    Example:
+    >>> Result({"accuracy": 0.75}).metrics["accuracy"]
+    0.75
     """
 
     metrics: Mapping[str, float | None] = dataclasses.field(default_factory=dict)
@@ -44,6 +48,12 @@ class Evaluator(abc.ABC):
 
     Evaluators are dataclasses: their fields are the arguments that `Suite` accepts, and they check them when they are
     created.
+
+    Example:
+    >>> @dataclasses.dataclass(kw_only=True)
+    ... class ParameterCount(Evaluator):
+    ...     def measure(self, context):
+    ...         return Result({"parameters": context.classifier.card.parameters})
     """
 
     @abc.abstractmethod

@@ -86,7 +86,10 @@ def collect(function: Callable[[np.ndarray], np.ndarray], batches: Iterable[dict
         ValueError: If there is no example, or the outputs are not `[B, D]`.
 
     Example:
-        features, labels = keras_vit.evaluators.collect(classifier.features, split.batches)
+    >>> batches = [{"image": images, "label": np.array([0, 1, 2, 3])}]
+    >>> features, labels = collect(model.predict_on_batch, batches)
+    >>> features.shape, labels.tolist()
+    ((4, 10), [0, 1, 2, 3])
     """
     outputs, labels = [], []
     for batch in batches:

@@ -26,6 +26,13 @@ class Scheduled:
 
     Raises:
         ValueError: If the data of an evaluator do not fit the classifier, see `Suite.check`.
+
+    Example:
+    >>> classifier = keras_vit.inference.open_classifier("runs/digits")
+    >>> context = keras_vit.evaluators.Context(classifier, keras_vit.evaluators.opener(batch_size=360), "digits")
+    >>> scheduled = Scheduled(Suite(["classification(every=100)"]), context, total_steps=250, every=0)
+    >>> [step for step in (50, 100, 200, 250) if scheduled.due(step)]
+    [100, 200, 250]
     """
 
     def __init__(self, suite: Suite, context: Context, total_steps: int, every: int):

@@ -15,6 +15,12 @@ def opener(batch_size: int, on_bad_image: str = "error") -> Callable[[str, str, 
     Args:
         batch_size: Images per batch.
         on_bad_image: `"error"` raises an `UnreadableInput` at an image that cannot be read, `"skip"` leaves it out.
+
+    Example:
+    >>> open_split = opener(batch_size=100)
+    >>> split = open_split("digits", "test", "value_range(-1, 1)")
+    >>> [len(batch["label"]) for batch in split.batches]
+    [100, 100, 100, 100]
     """
 
     @functools.cache

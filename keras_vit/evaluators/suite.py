@@ -47,9 +47,14 @@ class Suite:
         ValueError: If a text cannot be read, an evaluator or argument does not exist, or two have the same name.
 
     Example:
-        suite = keras_vit.evaluators.Suite(["classification", "knn(neighbors=(1, 20))"])
-        context = keras_vit.evaluators.Context(classifier, keras_vit.evaluators.opener(batch_size=64), "digits")
-        print(keras_vit.evaluators.report.table(suite.run(context)))
+    >>> suite = Suite(["classification", "knn(neighbors=(1, 20))"])
+    >>> list(suite.evaluators)
+    ['classification', 'knn']
+    >>> classifier = keras_vit.inference.open_classifier("runs/digits")
+    >>> context = keras_vit.evaluators.Context(classifier, keras_vit.evaluators.opener(batch_size=360), "digits")
+    >>> results = suite.run(context)
+    >>> list(results[1].metrics)
+    ['k1', 'k20']
     """
 
     def __init__(self, texts: Iterable[str]):

@@ -50,8 +50,9 @@ def export(
         VerificationError: If the artifact answers differently; nothing is written then.
 
     Example:
-        model = keras_vit.ViT_Ti16(weights="augreg")
-        exporting.export(model, "vit.tflite", preprocess="value_range(-1, 1)", images=["images/*.jpg"])
+    >>> comparison = export("runs/digits", "digits.tflite", images=["images/*.png"])
+    >>> comparison.examples, comparison.top1_agreement
+    (1, 1.0)
     """
     path = os.fspath(path)
     format = format or _EXTENSIONS.get(os.path.splitext(path)[1], "saved_model")  # noqa: A001

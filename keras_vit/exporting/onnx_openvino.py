@@ -61,6 +61,13 @@ def export_onnx_openvino(
         ValueError: If the format is unknown, or the file name has another extension.
         ConversionError: If the model cannot be converted, or its file cannot be run.
         VerificationError: If the file answers differently; nothing is written then.
+
+    Example:
+    >>> classifier = keras_vit.inference.open_classifier("runs/digits")
+    >>> examples = keras_vit.inference.sample_images.from_files(["images/*.png"], limit=16)
+    >>> comparison = export_onnx_openvino(  # doctest: +SKIP
+    ...     classifier.model, "digits.onnx", "onnx", card=classifier.card, images=examples
+    ... )
     """
     check(format, path)
     copy = inference_model(model, "float32")

@@ -57,6 +57,13 @@ def export_saved_model(
     Raises:
         FileExistsError: If the version exists.
         VerificationError: If the artifact answers differently; nothing is left behind then.
+
+    Example:
+    >>> classifier = keras_vit.inference.open_classifier("runs/digits")
+    >>> examples = keras_vit.inference.sample_images.from_files(["images/*.png"], limit=16)
+    >>> path, comparison = export_saved_model(classifier.model, "served", card=classifier.card, images=examples)
+    >>> path
+    'served/1'
     """
     preprocess = preprocess or card.preprocess_function()
     reference = inference_model(model, precision)

@@ -73,6 +73,12 @@ def export_tflite(
         ValueError: If the precision or input is unknown, lacks its calibration images, or does not support features.
         ConversionError: If the artifact would need operators that are not built into TFLite.
         VerificationError: If it answers differently; nothing is written then.
+
+    Example:
+    >>> classifier = keras_vit.inference.open_classifier("runs/digits")
+    >>> examples = keras_vit.inference.sample_images.from_files(["images/*.png"], limit=16)
+    >>> export_tflite(classifier.model, "b.tflite", card=classifier.card, images=examples, precision="float16").examples
+    1
     """
     quantization.check(precision, calibration)
     if features and precision not in FEATURE_TOLERANCES:

@@ -28,6 +28,10 @@ class Comparison:
         top1_agreement: Fraction of the images where both name the same class.
         reference_accuracy: Accuracy of the model; None without labels.
         accuracy: Accuracy of the artifact; None without labels.
+
+    Example:
+    >>> Comparison(examples=100, max_difference=1e-6, mean_difference=1e-7, top1_agreement=1.0).summary()
+    '100 images, largest difference 1.0e-06, top-1 agreement 100.00%'
     """
 
     examples: int
@@ -56,6 +60,11 @@ class Tolerance:
         max_difference: Largest allowed absolute difference of a probability.
         top1_agreement: Smallest allowed fraction of equal answers.
         accuracy_drop: Largest allowed loss of accuracy; None to ignore accuracy.
+
+    Example:
+    >>> images = ["images/*.png"]
+    >>> keras_vit.exporting.export("runs/digits", "a.tflite", images=images, tolerance=Tolerance(1e-3)).examples
+    1
     """
 
     max_difference: float = 1e-4

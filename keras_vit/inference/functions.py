@@ -18,8 +18,10 @@ class FunctionClassifier(BaseClassifier):
         features: Function to the input of the classification head, `[B, D]`.
 
     Example:
-        card = ModelCard(("cat", "dog"), "decode|resize(8)|value_range(-1, 1)", "softmax", (8, 8, 3))
-        classifier = FunctionClassifier(card, model.predict, backbone.predict)
+    >>> card = ModelCard(tuple("0123456789"), "decode|resize(32)|value_range(-1, 1)", "softmax", (32, 32, 3))
+    >>> classifier = FunctionClassifier(card, model.predict_on_batch, model.predict_on_batch)
+    >>> classifier.predict(images).shape
+    (4, 10)
     """
 
     kind = "functions"

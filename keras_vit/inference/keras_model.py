@@ -25,8 +25,9 @@ class KerasClassifier(BaseClassifier):
         path: File or directory that it came from.
 
     Example:
-        classifier = keras_vit.inference.open_classifier("runs/digits")
-        probabilities = classifier.predict(classifier.preprocess([encoded_image]))
+    >>> classifier = keras_vit.inference.open_classifier("runs/digits")
+    >>> classifier.kind, classifier.card.image_shape
+    ('keras', (8, 8, 1))
     """
 
     kind = "keras"

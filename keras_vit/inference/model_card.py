@@ -41,6 +41,11 @@ class ModelCard:
         model_sha256: SHA-256 of the run's `model.keras`.
         bytes: Size of the artifact.
         files: Size and SHA-256 of each file of the artifact.
+
+    Example:
+    >>> card = ModelCard(("cat", "dog"), "decode|resize(32)|value_range(-1, 1)", "softmax", (32, 32, 3))
+    >>> card.preprocess_function()(tf.io.read_file("images/cat.png")).shape
+    TensorShape([32, 32, 3])
     """
 
     class_names: tuple[str, ...]

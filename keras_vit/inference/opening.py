@@ -43,9 +43,11 @@ def open_classifier(
         ValueError: If it cannot be opened, or `preprocess` or `labels` do not fit.
 
     Example:
-        classifier = keras_vit.inference.open_classifier("ViT-B_16.npz", preprocess="value_range(-1, 1)")
-        images = classifier.preprocess([open("cat.jpg", "rb").read()])
-        print(classifier.predict(images).argmax())
+    >>> classifier = open_classifier("runs/digits")
+    >>> with open("images/cat.png", "rb") as file:
+    ...     images = classifier.preprocess([file.read()])
+    >>> classifier.predict(images).shape
+    (1, 10)
     """
     path = os.fspath(path)
     if not is_artifact(path):

@@ -18,7 +18,7 @@ def walk(model: keras.Model, inputs: Any, call: Callable[..., Any]) -> Any:
 
     Args:
         model: A functional or sequential model.
-        inputs: What the model takes.
+        inputs: Input of the model.
         call: `call(layer, *args, **kwargs)` runs one layer and returns its output.
 
     Raises:
@@ -93,7 +93,7 @@ def batches(images: Any, batch_size: int) -> Iterator[np.ndarray]:
     """Yields `[b, height, width, channels]` with b up to `batch_size`.
 
     Args:
-        images: An array of images, or an iterable of images or of batches, of which few are held at a time.
+        images: An array of images, or an iterable of images or batches, which is read one batch at a time.
         batch_size: Largest batch.
     """
     waiting: list[np.ndarray] = []

@@ -24,6 +24,11 @@ class AttentionMaps(dict):
     Attributes:
         layout: See Args.
         pooling: See Args.
+
+    Example:
+    >>> maps = attention_maps(model, images)
+    >>> maps.grids()["encoderblock_0"].shape  # images, heads, rows, columns
+    (4, 2, 4, 4)
     """
 
     def __init__(self, maps: Mapping[str, np.ndarray], layout: token_layout.TokenLayout, pooling: str | None = None):
@@ -43,7 +48,7 @@ class AttentionMaps(dict):
         """Returns how much the output draws on each patch.
 
         Args:
-            matrix: What each token is made of, `[B, ..., N, N]`: a rollout, or one layer's weights.
+            matrix: Weight of each token (last axis) in each token, `[B, ..., N, N]`: a rollout, or weights of a layer.
 
         Returns:
             `[B, ..., h, w]`: the rows of the tokens that the output reads, averaged; the weighted mean of rows where it
@@ -81,6 +86,11 @@ def attention_maps(model: keras.Model, images: Any, batch_size: int = 32) -> Att
 
     References:
         - [An Image is Worth 16x16 Words](https://arxiv.org/abs/2010.11929), appendix D.8
+
+    Example:
+    >>> maps = attention_maps(model, images)
+    >>> {name: weights.shape for name, weights in maps.items()}
+    {'encoderblock_0': (4, 2, 17, 17), 'encoderblock_1': (4, 2, 17, 17)}
     """
     require_attention(model)
     images = _layer_walk.check_images(model, images)
@@ -172,6 +182,12 @@ def attention_rollout(
 
     References:
         - [Quantifying Attention Flow in Transformers](https://arxiv.org/abs/2005.00928)
+
+    Example:
+    >>> maps = attention_maps(model, images)
+    >>> rollout = attention_rollout(maps)
+    >>> rollout.shape, maps.output_grid(rollout).shape
+    ((4, 17, 17), (4, 4, 4))
     """
     check_rollout(head_fusion, discard_ratio)
     layers = maps.blocks() if isinstance(maps, AttentionMaps) else maps

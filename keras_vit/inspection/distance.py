@@ -7,8 +7,8 @@ import numpy as np
 from keras import ops
 
 from keras_vit import _checks
+from keras_vit._progress import Progress
 from keras_vit.inspection import _layer_walk, attention
-from keras_vit.inspection._progress import Progress
 from keras_vit.layers import EncoderBlock
 
 
@@ -50,6 +50,10 @@ def attention_distance(
 
     References:
         - [An Image is Worth 16x16 Words](https://arxiv.org/abs/2010.11929), figure 7 (right) and appendix D.7
+
+    Example:
+    >>> attention_distance(model, images).shape  # layers, heads
+    (2, 2)
     """
     attention.require_attention(model)
     _checks.positive_int("batch_size", batch_size)

@@ -23,6 +23,10 @@ def embedding_filters(model: keras.Model, k: int = 28) -> np.ndarray:
 
     References:
         - [An Image is Worth 16x16 Words](https://arxiv.org/abs/2010.11929), figure 7 (left)
+
+    Example:
+    >>> embedding_filters(model, k=7).shape  # components, height, width, channels
+    (7, 8, 8, 3)
     """
     _checks.positive_int("k", k)
     kernel = keras.ops.convert_to_numpy(_first_layer(model).kernel).astype(np.float64)  # [p, p, C, D]
@@ -58,6 +62,10 @@ def position_similarity(model: keras.Model, layer: int = 0) -> np.ndarray:
 
     References:
         - [An Image is Worth 16x16 Words](https://arxiv.org/abs/2010.11929), figure 7 (middle) and appendix D.4
+
+    Example:
+    >>> position_similarity(model).shape
+    (4, 4, 4, 4)
     """
     layers = [part for part in model._flatten_layers() if isinstance(part, AddPositionEmbs)]
     if not layers:

@@ -7,8 +7,8 @@ import keras
 import numpy as np
 
 from keras_vit import _checks
+from keras_vit._progress import Progress
 from keras_vit.inspection import _layer_walk
-from keras_vit.inspection._progress import Progress
 from keras_vit.layers import BiTStage, EncoderBlock, ResNetStage
 
 _BLOCKS = (EncoderBlock, ResNetStage, BiTStage)
@@ -32,6 +32,11 @@ def layer_features(
 
     Raises:
         ValueError: If there is no layer of that name.
+
+    Example:
+    >>> features = layer_features(model, images, ["encoderblock_1", "encoder_norm"])
+    >>> {name: array.shape for name, array in features.items()}
+    {'encoderblock_1': (4, 17, 32), 'encoder_norm': (4, 17, 32)}
     """
     images = _layer_walk.check_images(model, images)
     parts: dict[str, list[np.ndarray]] = {}
@@ -77,6 +82,11 @@ def cka(x: np.ndarray, y: np.ndarray, unbiased: bool = False) -> float:
 
     References:
         - [Similarity of Neural Network Representations Revisited](https://arxiv.org/abs/1905.00414)
+
+    Example:
+    >>> features = np.random.default_rng(0).normal(size=(16, 8))
+    >>> round(float(cka(features, 3.0 * features)), 4)
+    1.0
     """
     k, other = _gram(x), _gram(y)
     if len(k) != len(other) or len(k) < (_SMALLEST_BATCH if unbiased else 2):
@@ -95,6 +105,11 @@ class LayerSimilarity(NamedTuple):
         values: CKA of each pair, float32 `[layers, other layers]`.
         layers: Names of the first model's layers.
         other_layers: Names of the second's.
+
+    Example:
+    >>> similarity = layer_similarity(model, model, images)
+    >>> similarity.layers
+    ('encoderblock_0', 'encoderblock_1')
     """
 
     values: np.ndarray
@@ -126,6 +141,11 @@ def layer_similarity(
 
     References:
         - [Do Wide and Deep Networks Learn the Same Things?](https://arxiv.org/abs/2010.15327), equations 2 and 3
+
+    Example:
+    >>> similarity = layer_similarity(model, model, images)
+    >>> similarity.values.shape, round(float(similarity.values[0, 0]), 3)
+    ((2, 2), 1.0)
     """
     _checks.positive_int("batch_size", batch_size, minimum=_SMALLEST_BATCH)
     if other_images is None:

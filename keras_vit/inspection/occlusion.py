@@ -33,6 +33,10 @@ def occlusion_sensitivity(
 
     References:
         - [Visualizing and Understanding Convolutional Networks](https://arxiv.org/abs/1311.2901), section 4.2
+
+    Example:
+    >>> occlusion_sensitivity(model.predict_on_batch, images[0], grid=4).shape
+    (4, 4)
     """
     image = np.asarray(image, np.float32)
     if image.ndim != 3:

@@ -37,6 +37,10 @@ def gradient_attention(
 
     References:
         - [Generic Attention-model Explainability](https://arxiv.org/abs/2103.15679), equations 5, 6 and 8
+
+    Example:
+    >>> gradient_attention(model, images, class_index=3).shape
+    (4, 4, 4)
     """
     attention.require_attention(model)
     images = _layer_walk.check_images(model, images)

@@ -19,6 +19,11 @@ class TokenLayout:
         num_prefix_tokens: Number of tokens before the patches (class token, distillation token, registers).
         reads: Input of the head: `"tokens"`, `"patches"` (their mean) or `"probe"` (attention pooling).
         read_tokens: Positions of the tokens that are read, if `reads` is `"tokens"`.
+
+    Example:
+    >>> layout = attention_maps(model, images).layout
+    >>> layout.grid, layout.num_prefix_tokens, layout.reads, layout.read_tokens
+    ((4, 4), 1, 'tokens', (0,))
     """
 
     grid: tuple[int, int]

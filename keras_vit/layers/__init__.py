@@ -4,6 +4,13 @@ from keras_vit.layers.attention import SelfAttention
 from keras_vit.layers.bit import BiTRoot, BiTStage, BiTUnit
 from keras_vit.layers.dropout import Dropout
 from keras_vit.layers.encoder import EncoderBlock, LayerScale
+from keras_vit.layers.masking import (
+    CorruptedPatches,
+    FixedPositionEmbs,
+    RestoredPatches,
+    VisiblePatches,
+    fixed_positions,
+)
 from keras_vit.layers.mlp import MlpBlock, get_activation
 from keras_vit.layers.normalization import GroupNorm, LayerNorm
 from keras_vit.layers.patches import FlattenGrid, PatchEncoder
@@ -20,6 +27,10 @@ __all__ = [
     "BiTUnit",
     "BottleneckUnit",
     "ClassToken",
+    "CorruptedPatches",
+    "FixedPositionEmbs",
+    "RestoredPatches",
+    "VisiblePatches",
     "Dropout",
     "EncoderBlock",
     "FlattenGrid",
@@ -37,6 +48,7 @@ __all__ = [
     "StochasticDepth",
     "TokenPooling",
     "get_activation",
+    "fixed_positions",
     "resize_table",
     "sincos_2d_table",
 ]

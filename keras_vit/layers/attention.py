@@ -199,15 +199,3 @@ class SelfAttention(CompositeLayer):
 
     def compute_output_shape(self, x_shape: Shape, context_shape: Shape | None = None) -> Shape:
         return x_shape
-
-    def get_config(self) -> dict[str, Any]:
-        return {
-            **super().get_config(),
-            "num_heads": self.num_heads,
-            "dropout_rate": self.dropout_rate,
-            "use_bias": self.use_bias,
-            "relative_positions": self.relative_positions,
-            "chunk_size": self.chunk_size,
-            "head_dim": self.head_dim,
-            "output_projection": self.output_projection,
-        }

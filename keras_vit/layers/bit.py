@@ -66,9 +66,6 @@ class BiTRoot(CompositeLayer):
     def compute_output_shape(self, input_shape: Shape) -> Shape:
         return strided_shape(input_shape, (4, 4), self.filters)
 
-    def get_config(self) -> dict[str, Any]:
-        return {**super().get_config(), "filters": self.filters, "pool_padding": self.pool_padding}
-
 
 @keras.saving.register_keras_serializable(package="keras_vit")
 class BiTUnit(CompositeLayer):
@@ -130,9 +127,6 @@ class BiTUnit(CompositeLayer):
 
     def compute_output_shape(self, input_shape: Shape) -> Shape:
         return strided_shape(input_shape, self.strides, self.features * 4)
-
-    def get_config(self) -> dict[str, Any]:
-        return {**super().get_config(), "features": self.features, "strides": self.strides}
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")

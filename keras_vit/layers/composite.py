@@ -4,9 +4,11 @@ from typing import Any
 
 import keras
 
+from keras_vit.layers.base import BaseLayer
+
 
 @keras.saving.register_keras_serializable(package="keras_vit")
-class CompositeLayer(keras.layers.Layer):
+class CompositeLayer(BaseLayer):
     """Layer whose sublayers may change after it was built, and are saved as they are then.
 
     A sublayer can be frozen, quantized, given LoRA by `enable_lora`, or replaced by assigning another layer to its

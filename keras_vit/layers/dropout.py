@@ -5,12 +5,13 @@ from typing import Any
 import keras
 
 from keras_vit import _checks
+from keras_vit.layers.base import BaseLayer
 from keras_vit.layers.remat import ReplayableSeedGenerator
 from keras_vit.layers.types import Shape
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
-class Dropout(keras.layers.Layer):
+class Dropout(BaseLayer):
     """Dropout of single values: training sets them to zero at random and scales the others up.
 
     Args:
@@ -48,6 +49,3 @@ class Dropout(keras.layers.Layer):
 
     def compute_output_shape(self, input_shape: Shape) -> Shape:
         return input_shape
-
-    def get_config(self) -> dict[str, Any]:
-        return {**super().get_config(), "rate": self.rate, "seed": self.seed}

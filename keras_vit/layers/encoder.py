@@ -7,6 +7,7 @@ from keras import ops
 
 from keras_vit import _checks
 from keras_vit.layers.attention import SelfAttention
+from keras_vit.layers.base import BaseLayer
 from keras_vit.layers.composite import CompositeLayer
 from keras_vit.layers.dropout import Dropout
 from keras_vit.layers.mlp import MlpBlock
@@ -17,7 +18,7 @@ from keras_vit.layers.types import Shape
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
-class LayerScale(keras.layers.Layer):
+class LayerScale(BaseLayer):
     """Multiplication of each channel by a learned factor.
 
     Args:
@@ -48,9 +49,6 @@ class LayerScale(keras.layers.Layer):
 
     def compute_output_shape(self, input_shape: Shape) -> Shape:
         return input_shape
-
-    def get_config(self) -> dict[str, Any]:
-        return {**super().get_config(), "initial_value": self.initial_value}
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
@@ -180,22 +178,3 @@ class EncoderBlock(CompositeLayer):
     def compute_output_spec(self, x: Any, num_outputs: int | None = None, training: bool = False) -> keras.KerasTensor:
         length = x.shape[1] if num_outputs is None else num_outputs
         return keras.KerasTensor((x.shape[0], length, x.shape[2]), dtype=self.compute_dtype)
-
-    def get_config(self) -> dict[str, Any]:
-        names = (
-            "num_heads",
-            "mlp_dim",
-            "dropout_rate",
-            "attention_dropout_rate",
-            "drop_path_rate",
-            "activation",
-            "layer_norm_epsilon",
-            "qkv_bias",
-            "layer_scale",
-            "relative_positions",
-            "remat",
-            "attention_chunk_size",
-            "head_dim",
-            "output_projection",
-        )
-        return {**super().get_config(), **{name: getattr(self, name) for name in names}}

@@ -116,11 +116,3 @@ class MlpBlock(CompositeLayer):
 
     def compute_output_shape(self, input_shape: Shape) -> Shape:
         return input_shape
-
-    def get_config(self) -> dict[str, Any]:
-        return {
-            **super().get_config(),
-            "mlp_dim": self.mlp_dim,
-            "dropout_rate": self.dropout_rate,
-            "activation": self.activation,
-        }

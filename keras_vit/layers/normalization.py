@@ -7,6 +7,7 @@ from keras import ops
 
 from keras_vit import _checks
 from keras_vit.layers import kernels
+from keras_vit.layers.base import BaseLayer
 from keras_vit.layers.kernels.norm import group_moments
 from keras_vit.layers.kernels.precision import at_least_float32, moments
 from keras_vit.layers.types import Shape
@@ -25,7 +26,7 @@ def group_norm(x: Any, scale: Any, bias: Any, groups: int, epsilon: float) -> An
     return ops.cast((wide - mean) * (ops.rsqrt(variance + epsilon) * scale) + bias, x.dtype)
 
 
-class _Normalization(keras.layers.Layer):
+class _Normalization(BaseLayer):
     """Scale and bias of the last axis, kept in the variable dtype."""
 
     def __init__(self, epsilon, scale_initializer="ones", **kwargs: Any):
@@ -42,13 +43,6 @@ class _Normalization(keras.layers.Layer):
 
     def compute_output_shape(self, input_shape: Shape) -> Shape:
         return input_shape
-
-    def get_config(self) -> dict[str, Any]:
-        return {
-            **super().get_config(),
-            "epsilon": self.epsilon,
-            "scale_initializer": keras.initializers.serialize(self.scale_initializer),
-        }
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
@@ -120,6 +114,3 @@ class GroupNorm(_Normalization):
     def call(self, x: Any) -> Any:
         scale, bias = at_least_float32(self.scale), at_least_float32(self.bias)
         return kernels.select(group_norm)(ops.cast(x, self.compute_dtype), scale, bias, self.groups, self.epsilon)
-
-    def get_config(self) -> dict[str, Any]:
-        return {**super().get_config(), "groups": self.groups}

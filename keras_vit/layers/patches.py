@@ -6,6 +6,7 @@ import keras
 from keras import ops
 
 from keras_vit import _checks
+from keras_vit.layers.base import BaseLayer
 from keras_vit.layers.normalization import LayerNorm
 from keras_vit.layers.types import Shape
 
@@ -20,7 +21,7 @@ def flatten_grid(grid: Any) -> Any:
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
-class PatchEncoder(keras.layers.Layer):
+class PatchEncoder(BaseLayer):
     """Linear projection of each patch of an image to an embedding.
 
     A convolution whose stride equals its kernel size is the same as flattening each patch and multiplying it by a
@@ -133,19 +134,9 @@ class PatchEncoder(keras.layers.Layer):
             return (batch, rows, columns, self.hidden_size)
         return (batch, None if rows is None or columns is None else rows * columns, self.hidden_size)
 
-    def get_config(self) -> dict[str, Any]:
-        return {
-            **super().get_config(),
-            "patch_size": self.patch_size,
-            "hidden_size": self.hidden_size,
-            "flatten": self.flatten,
-            "use_bias": self.use_bias,
-            "norm_epsilon": self.norm_epsilon,
-        }
-
 
 @keras.saving.register_keras_serializable(package="keras_vit")
-class FlattenGrid(keras.layers.Layer):
+class FlattenGrid(BaseLayer):
     """Grid of embeddings `[B, h, w, D]` as a sequence `[B, h*w, D]` in raster order.
 
     Example:
@@ -160,6 +151,3 @@ class FlattenGrid(keras.layers.Layer):
     def compute_output_shape(self, input_shape: Shape) -> Shape:
         batch, height, width, hidden_size = input_shape
         return (batch, None if height is None or width is None else height * width, hidden_size)
-
-    def get_config(self) -> dict[str, Any]:
-        return super().get_config()

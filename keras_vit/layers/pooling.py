@@ -7,6 +7,7 @@ from keras import ops
 
 from keras_vit import _checks
 from keras_vit.layers.attention import SelfAttention
+from keras_vit.layers.base import BaseLayer
 from keras_vit.layers.composite import CompositeLayer
 from keras_vit.layers.mlp import MlpBlock
 from keras_vit.layers.normalization import LayerNorm
@@ -14,7 +15,7 @@ from keras_vit.layers.types import Shape
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
-class TokenPooling(keras.layers.Layer):
+class TokenPooling(BaseLayer):
     """One token of the sequence: `[B, N, D]` to `[B, D]`.
 
     Args:
@@ -37,12 +38,9 @@ class TokenPooling(keras.layers.Layer):
     def compute_output_shape(self, input_shape: Shape) -> Shape:
         return (input_shape[0], input_shape[-1])
 
-    def get_config(self) -> dict[str, Any]:
-        return {**super().get_config(), "index": self.index}
-
 
 @keras.saving.register_keras_serializable(package="keras_vit")
-class PatchMeanPooling(keras.layers.Layer):
+class PatchMeanPooling(BaseLayer):
     """Mean of the tokens of the patches: `[B, N, D]` to `[B, D]`.
 
     Args:
@@ -64,9 +62,6 @@ class PatchMeanPooling(keras.layers.Layer):
 
     def compute_output_shape(self, input_shape: Shape) -> Shape:
         return (input_shape[0], input_shape[-1])
-
-    def get_config(self) -> dict[str, Any]:
-        return {**super().get_config(), "num_prefix_tokens": self.num_prefix_tokens}
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
@@ -136,12 +131,3 @@ class MAPHead(CompositeLayer):
 
     def compute_output_shape(self, input_shape: Shape) -> Shape:
         return (input_shape[0], input_shape[-1])
-
-    def get_config(self) -> dict[str, Any]:
-        return {
-            **super().get_config(),
-            "num_heads": self.num_heads,
-            "mlp_dim": self.mlp_dim,
-            "activation": self.activation,
-            "layer_norm_epsilon": self.layer_norm_epsilon,
-        }

@@ -7,6 +7,7 @@ import numpy as np
 from keras import ops
 
 from keras_vit import _checks
+from keras_vit.layers.base import BaseLayer
 from keras_vit.layers.types import Shape
 
 KINDS = ("learned", "learned2d", "sincos2d")
@@ -84,7 +85,7 @@ def resize_table(table: Any, new_grid: tuple[Any, Any]) -> Any:
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
-class AddPositionEmbs(keras.layers.Layer):
+class AddPositionEmbs(BaseLayer):
     """Addition of position embeddings to a sequence of tokens.
 
     The sequence is `[prefix tokens, registers, patches in raster order]`. Prefix tokens (class token) have embeddings
@@ -232,13 +233,3 @@ class AddPositionEmbs(keras.layers.Layer):
 
     def compute_output_shape(self, x_shape: Shape, patches_shape: Shape | None = None) -> Shape:
         return x_shape
-
-    def get_config(self) -> dict[str, Any]:
-        return {
-            **super().get_config(),
-            "grid": self.grid,
-            "kind": self.kind,
-            "num_prefix_tokens": self.num_prefix_tokens,
-            "num_registers": self.num_registers,
-            "stddev": self.stddev,
-        }

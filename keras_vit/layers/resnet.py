@@ -7,6 +7,7 @@ import keras
 from keras import ops
 
 from keras_vit import _checks
+from keras_vit.layers.base import BaseLayer
 from keras_vit.layers.composite import CompositeLayer
 from keras_vit.layers.normalization import GroupNorm
 from keras_vit.layers.types import Shape
@@ -20,7 +21,7 @@ def strided_shape(shape: Sequence[int | None], strides: tuple[int, int], filters
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
-class StdConv2D(keras.layers.Layer):
+class StdConv2D(BaseLayer):
     """2-D convolution without bias whose kernel is standardized per output channel.
 
     Args:
@@ -92,17 +93,6 @@ class StdConv2D(keras.layers.Layer):
         if self.padding == "valid":
             spatial = [None if s is None else s - k + 1 for s, k in zip(spatial, self.kernel_size, strict=True)]
         return strided_shape((batch, *spatial, channels), self.strides, self.filters)
-
-    def get_config(self) -> dict[str, Any]:
-        return {
-            **super().get_config(),
-            "filters": self.filters,
-            "kernel_size": self.kernel_size,
-            "strides": self.strides,
-            "padding": self.padding,
-            "epsilon": self.epsilon,
-            "epsilon_inside": self.epsilon_inside,
-        }
 
 
 def numerics(name: str) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -191,14 +181,6 @@ class BottleneckUnit(CompositeLayer):
     def compute_output_shape(self, input_shape: Shape) -> Shape:
         return strided_shape(input_shape, self.strides, self.features * 4)
 
-    def get_config(self) -> dict[str, Any]:
-        return {
-            **super().get_config(),
-            "features": self.features,
-            "strides": self.strides,
-            "resnet_numerics": self.resnet_numerics,
-        }
-
 
 class _Stage(CompositeLayer):
     """Sequence of units of one resolution; the first may have a stride."""
@@ -229,14 +211,6 @@ class _Stage(CompositeLayer):
 
     def compute_output_shape(self, input_shape: Shape) -> Shape:
         return strided_shape(input_shape, self.strides, self.features * 4)
-
-    def get_config(self) -> dict[str, Any]:
-        return {
-            **super().get_config(),
-            "num_units": self.num_units,
-            "features": self.features,
-            "strides": self.strides,
-        }
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
@@ -271,6 +245,3 @@ class ResNetStage(_Stage):
         return BottleneckUnit(
             self.features, strides, self.resnet_numerics, dtype=self.dtype_policy, name=f"unit{index}"
         )
-
-    def get_config(self) -> dict[str, Any]:
-        return {**super().get_config(), "resnet_numerics": self.resnet_numerics}

@@ -6,19 +6,18 @@ import keras
 from keras import ops
 
 from keras_vit import _checks
+from keras_vit.layers.base import BaseLayer
 from keras_vit.layers.types import Shape
 
 
-class _LearnedTokens(keras.layers.Layer):
+class _LearnedTokens(BaseLayer):
     """Sequence `[B, N, D]` with `num_tokens` learned tokens after its first `position` tokens."""
 
     is_embedding = True  # among the first layers for rates that fall from the head down
-    _initializer = "zeros"
+    num_tokens, position, _initializer = 1, 0, "zeros"
 
-    def __init__(self, num_tokens, position, **kwargs: Any):
+    def __init__(self, **kwargs: Any):
         super().__init__(**kwargs)
-        self.num_tokens = _checks.positive_int("num_tokens", num_tokens)
-        self.position = _checks.positive_int("position", position, minimum=0)
         self.input_spec = keras.layers.InputSpec(ndim=3)
 
     def build(self, input_shape: Shape) -> None:
@@ -59,12 +58,6 @@ class ClassToken(_LearnedTokens):
     (2, 5, 8)
     """
 
-    def __init__(self, **kwargs: Any):
-        super().__init__(num_tokens=1, position=0, **kwargs)
-
-    def get_config(self) -> dict[str, Any]:
-        return super().get_config()
-
 
 @keras.saving.register_keras_serializable(package="keras_vit")
 class RegisterTokens(_LearnedTokens):
@@ -88,8 +81,7 @@ class RegisterTokens(_LearnedTokens):
     """
 
     def __init__(self, num_tokens: int, position: int = 1, **kwargs: Any):
-        super().__init__(num_tokens=num_tokens, position=position, **kwargs)
+        super().__init__(**kwargs)
+        self.num_tokens = _checks.positive_int("num_tokens", num_tokens)
+        self.position = _checks.positive_int("position", position, minimum=0)
         self._initializer = keras.initializers.RandomNormal(stddev=0.02)
-
-    def get_config(self) -> dict[str, Any]:
-        return {**super().get_config(), "num_tokens": self.num_tokens, "position": self.position}

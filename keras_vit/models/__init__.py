@@ -1,17 +1,27 @@
 """Models: Vision Transformers, hybrids and BiT."""
 
 from keras_vit.models.bit import BiTResNet
-from keras_vit.models.config import BiTConfig, ViTConfig
+from keras_vit.models.bit_config import BiTConfig
+from keras_vit.models.mae import MAEConfig, MaskedAutoencoder
+from keras_vit.models.masked import MaskedConfig, MaskedModel
+from keras_vit.models.masked_patch import MaskedPatchConfig, MaskedPatchPredictor
 from keras_vit.models.registry import constructor_name, create_model, list_models
 from keras_vit.models.representation import representation
 from keras_vit.models.variants import BIT, VIT
 from keras_vit.models.vit import VisionTransformer
+from keras_vit.models.vit_config import ViTConfig
 
 __all__ = [
     "BIT",
     "VIT",
     "BiTConfig",
     "BiTResNet",
+    "MAEConfig",
+    "MaskedAutoencoder",
+    "MaskedConfig",
+    "MaskedModel",
+    "MaskedPatchConfig",
+    "MaskedPatchPredictor",
     "ViTConfig",
     "VisionTransformer",
     "constructor_name",

@@ -89,6 +89,7 @@ def configured_by(
         construct.__signature__ = signature.replace(  # type: ignore[attr-defined]
             parameters=[own, *signature.parameters.values()], return_annotation=None
         )
+        del construct.__wrapped__  # tools that unwrap functions would show the signature of `init`
         return construct
 
     return decorate

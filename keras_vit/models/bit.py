@@ -5,7 +5,7 @@ import keras
 from keras_vit.layers import BiTRoot, BiTStage, GroupNorm
 from keras_vit.models.arguments import configured_by, with_arguments
 from keras_vit.models.base import ConfiguredModel, head_layer, images_input, predictions, resolve_policy
-from keras_vit.models.config import BiTConfig
+from keras_vit.models.bit_config import BiTConfig
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")

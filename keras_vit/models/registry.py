@@ -6,9 +6,10 @@ from typing import Any
 from keras_vit import _checks
 from keras_vit.models.arguments import check_names
 from keras_vit.models.bit import BiTResNet
-from keras_vit.models.config import BiTConfig, ViTConfig
+from keras_vit.models.bit_config import BiTConfig
 from keras_vit.models.variants import BIT, VIT
 from keras_vit.models.vit import VisionTransformer
+from keras_vit.models.vit_config import ViTConfig
 
 
 def list_models() -> list[str]:
@@ -27,7 +28,12 @@ def layer_safe_name(name: str) -> str:
 
 
 def constructor_name(variant: str) -> str:
-    """Return the name of a variant's constructor: `ViT_B16` for `"ViT-B/16"`, `R50_B16` for `"R50+ViT-B/16"`."""
+    """Return the name of a variant's constructor: `ViT_B16` for `"ViT-B/16"`, `R50_B16` for `"R50+ViT-B/16"`.
+
+    Example:
+    >>> constructor_name("R50+ViT-B/16")
+    'R50_B16'
+    """
     return variant.replace("+ViT-", "_").replace("-", "_").replace("/", "")
 
 

@@ -2,6 +2,8 @@
 
 import keras
 
+from keras_vit.models.masked import MaskedModel
+
 
 def representation(model: keras.Model) -> keras.Model:
     """Return a model of the same layers whose outputs are features and scores.
@@ -11,7 +13,8 @@ def representation(model: keras.Model) -> keras.Model:
 
     Returns:
         A model from images to `[features, scores]`: the input of the head, float `[B, D]`, and the model's own output.
-        Both are the output of a model without a head.
+        Both are the output of a model without a head. For a pre-training model, both are the output of its encoder for
+        whole images.
 
     Example:
     >>> import keras_vit
@@ -19,6 +22,9 @@ def representation(model: keras.Model) -> keras.Model:
     >>> [tuple(output.shape) for output in both.outputs]
     [(None, 192), (None, 10)]
     """
+    if isinstance(model, MaskedModel):
+        features = model.features(model.inputs[0])
+        return keras.Model(model.inputs[0], [features, features], name=f"{model.name}_representation")
     names = [layer.name for layer in model.layers]
     output = model.outputs[0]
     features = model.get_layer("head").input if "head" in names else output

@@ -21,7 +21,7 @@ from keras_vit.layers import (
 )
 from keras_vit.models.arguments import configured_by, with_arguments
 from keras_vit.models.base import ConfiguredModel, head_layer, images_input, predictions, resolve_policy
-from keras_vit.models.config import ViTConfig
+from keras_vit.models.vit_config import ViTConfig
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
@@ -56,14 +56,14 @@ class VisionTransformer(ConfiguredModel):
     @configured_by(ViTConfig)
     def __init__(self, config: ViTConfig):
         policy = resolve_policy(config.dtype)
-        images, outputs = _Builder(config, policy).build()
+        images, outputs = Builder(config, policy).build()
         super().__init__(images, outputs, config, config.name or "vision_transformer", policy)
 
 
 VisionTransformer.__doc__ = with_arguments(VisionTransformer, ViTConfig)
 
 
-class _Builder:
+class Builder:
     """Connects the layers of a configuration; every step is a method."""
 
     def __init__(self, config: ViTConfig, policy: keras.DTypePolicy):
@@ -105,7 +105,7 @@ class _Builder:
         grid = PatchEncoder(
             config.patch_size, config.hidden_size, flatten=False, norm_epsilon=norm_epsilon, name="embedding", **shared
         )(x)
-        x = FlattenGrid(name="tokens", **shared)(grid)  # [B, h*w, D]
+        x = self._patches(FlattenGrid(name="tokens", **shared)(grid))  # [B, h*w, D]
         if config.distillation_token:
             x = ClassToken(name="dist", **shared)(x)
         if config.class_token:
@@ -118,6 +118,10 @@ class _Builder:
             x = RegisterTokens(config.num_registers, config.num_prefix_tokens, name="registers", **shared)(x)
         if config.dropout_rate:
             x = Dropout(config.dropout_rate, name="dropout_input", **shared)(x)
+        return x
+
+    def _patches(self, x):
+        """Return the patch embeddings that the encoder sees; pre-training may change them."""
         return x
 
     def _add_positions(self, name, num_registers):

@@ -30,7 +30,13 @@ def decayed(model: keras.Model, mask: str | None = None) -> set[str]:
 
 
 def trained(model: keras.Model, frozen: str = "") -> list[str]:
-    """Return the paths of the weights that are trained: all, or those in which the expression `frozen` is not found."""
+    """Return the paths of the weights that are trained: all, or those where the expression `frozen` is not found.
+
+    Example:
+    >>> model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1, name="head")])
+    >>> trained(model, frozen="bias")
+    ['head/kernel']
+    """
     paths = [weight.path for weight in model.trainable_weights]
     return [path for path in paths if not re.search(frozen, path)] if frozen else paths
 
@@ -50,6 +56,12 @@ def layer_multipliers(model: keras.Model, decay: float) -> dict[str, float]:
 
     References:
         - [BEiT](https://arxiv.org/abs/2106.08254), appendix on fine-tuning
+
+    Example:
+    >>> model = keras_vit.VisionTransformer(8, 32, 2, 2, 64, image_size=32, classes=10)
+    >>> multipliers = layer_multipliers(model, decay=0.5)
+    >>> multipliers["embedding/kernel"], multipliers["head/kernel"]
+    (0.125, 1.0)
     """
     parts = list(_parts(model))
     blocks = [index for index, part in enumerate(parts) if getattr(part, "is_block", False)]

@@ -33,6 +33,12 @@ class Momentum:
 
     References:
         - [On the importance of initialization and momentum](https://proceedings.mlr.press/v28/sutskever13.html)
+
+    Example:
+    >>> optimizer = Momentum(momentum=0.9)
+    >>> direction, (momentum,) = optimizer.direction(ops.array(1.0), [ops.array(2.0)], step=0)
+    >>> round(float(direction), 4), round(float(momentum), 4)
+    (2.8, 2.8)
     """
 
     def __init__(self, momentum: float = 0.9, nesterov: bool = False, momentum_dtype: str = "float32"):
@@ -64,6 +70,12 @@ class AdamW:
     References:
         - [Adam](https://arxiv.org/abs/1412.6980)
         - [Decoupled Weight Decay Regularization](https://arxiv.org/abs/1711.05101)
+
+    Example:
+    >>> optimizer = AdamW()
+    >>> direction, slots = optimizer.direction(ops.array(0.5), [ops.array(0.0), ops.array(0.0)], step=0)
+    >>> round(float(direction), 4)  # the first step has the size of the learning rate
+    1.0
     """
 
     def __init__(
@@ -101,7 +113,12 @@ def apply_direction(weight: Any, direction: Any, rate: Any, weight_decay: float 
 
 
 def global_norm(gradients: Iterable[Any]) -> Any:
-    """Return the Euclidean norm of all gradients together, a float32 scalar."""
+    """Return the Euclidean norm of all gradients together, a float32 scalar.
+
+    Example:
+    >>> float(global_norm([ops.array([3.0]), ops.array([4.0])]))
+    5.0
+    """
     return ops.sqrt(sum(ops.sum(ops.square(ops.cast(gradient, "float32"))) for gradient in gradients))
 
 
@@ -136,6 +153,11 @@ def create_optimizer(optim: recipes.Optim) -> Momentum | AdamW:
 
     Raises:
         ValueError: If the name is unknown.
+
+    Example:
+    >>> optimizer = create_optimizer(recipes.Optim("sgd", momentum=0.9, momentum_dtype="bfloat16"))
+    >>> [slot.name for slot in optimizer.slots]
+    ['momentum']
     """
     if optim.name == "sgd":
         return Momentum(optim.momentum, optim.nesterov, optim.momentum_dtype)

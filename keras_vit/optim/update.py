@@ -27,6 +27,12 @@ class UpdateRule:
 
     Raises:
         ValueError: If the recipe freezes every weight.
+
+    Example:
+    >>> recipe = recipes.Recipe(total_steps=100, optim=recipes.Optim("sgd", 0.1, frozen="embedding"))
+    >>> rule = UpdateRule(recipe, model)
+    >>> "embedding/kernel" in rule.trained, "head/kernel" in rule.trained
+    (False, True)
     """
 
     def __init__(self, recipe: recipes.Recipe, model: keras.Model):

@@ -5,9 +5,11 @@ percent. One multiply-add is two floating-point operations.
 """
 
 import dataclasses
+import math
 from typing import Any
 
 from keras_vit import models
+from keras_vit.models.config import pair
 
 # Peak memory per image of a step that is not compiled, as a multiple of its saved activations. Measured on a CPU at 224
 # pixels: in float32 1.2 for a ViT, 1.4 for a hybrid, 1.5 for a BiT; in bfloat16, whose sums are in float32, 1.7 to 1.8.
@@ -63,6 +65,8 @@ def of_config(config: models.ViTConfig | models.BiTConfig) -> Cost:
     Args:
         config: The configuration. A model for images of any size counts for 224 pixels.
     """
+    if isinstance(config, models.MAEConfig):
+        return _mae(config)
     return _bit(config) if isinstance(config, models.BiTConfig) else _vit(config)
 
 
@@ -110,11 +114,37 @@ class _Tally:
 
 
 def _vit(config: models.ViTConfig) -> Cost:
-    tally, width, tokens = _Tally(), config.hidden_size, config.num_tokens
+    tally, tokens = _encoder(config, config.num_tokens), config.num_tokens
+    if config.pooling == "map":
+        _map_head(tally, config, tokens)
+    if isinstance(config, models.MaskedPatchConfig):
+        tally.parameters += config.hidden_size  # the mask token
+        tally.dense(config.num_patches, config.hidden_size, math.prod(config.output_shape))
+    else:
+        _vit_head(tally, config, 1 if config.pooling is not None else tokens)
+    return tally.cost(tokens)
+
+
+def _mae(config: models.MAEConfig) -> Cost:
+    """Count the encoder of the visible patches and the decoder of all. The fixed positions are weights, too."""
+    prefix = config.num_prefix_tokens + config.num_registers
+    tally, tokens = _encoder(config, prefix + config.num_visible), prefix + config.num_patches
+    decoder, width = config.decoder, config.decoder_hidden_size
+    tally.dense(prefix + config.num_visible, config.hidden_size, width)
+    tally.parameters += width + tokens * width  # the mask token, and the positions
+    _blocks(tally, decoder, tokens)
+    tally.norm(tokens, width)
+    tally.dense(tokens, width, config.num_pixels)
+    return tally.cost(tokens)
+
+
+def _encoder(config: models.ViTConfig, tokens: int) -> _Tally:
+    """Count everything before the pooling, with blocks on a number of tokens."""
+    tally, width = _Tally(), config.hidden_size
     channels = config.channels
     if config.resnet_blocks is not None:
         channels = _hybrid_stem(tally, config)
-    patch = _pair(config.patch_size)
+    patch = pair(config.patch_size)
     patches, pixels = config.grid[0] * config.grid[1], patch[0] * patch[1] * channels
     tally.dense(patches, pixels, width)
     if config.patch_norm:
@@ -125,7 +155,14 @@ def _vit(config: models.ViTConfig) -> Cost:
     if config.dropout_rate:
         tally.dropout(tokens * width)
 
-    blocks = _Tally()
+    _blocks(tally, config, tokens)
+    tally.norm(1 if config.norm_after_pooling else tokens, width)
+    return tally
+
+
+def _blocks(tally: _Tally, config: models.ViTConfig, tokens: int) -> None:
+    """Count all encoder blocks on a number of tokens."""
+    width, blocks = config.hidden_size, _Tally()
     for _ in range(config.num_layers):
         _block(blocks, config, tokens)
     if config.remat == "blocks" and config.num_layers:  # the input of each block, and one recomputed block at a time
@@ -133,12 +170,6 @@ def _vit(config: models.ViTConfig) -> Cost:
     if config.num_layers and _in_chunks(config, tokens):  # the weights of one chunk at a time
         blocks.activations += config.num_heads * (config.attention_chunk_size or 0) * tokens
     tally.add(blocks)
-
-    tally.norm(1 if config.norm_after_pooling else tokens, width)
-    if config.pooling == "map":
-        _map_head(tally, config, tokens)
-    _vit_head(tally, config, 1 if config.pooling is not None else tokens)
-    return tally.cost(tokens)
 
 
 def _block(tally: _Tally, config: models.ViTConfig, tokens: int) -> None:
@@ -272,8 +303,4 @@ def _max_pool(tally: _Tally, size: tuple[int, int], channels: int) -> tuple[int,
 
 
 def _image_size(config: models.ViTConfig | models.BiTConfig) -> tuple[int, int]:
-    return _pair(config.image_size or 224)
-
-
-def _pair(value: int | tuple[int, int]) -> tuple[int, int]:
-    return (value, value) if isinstance(value, int) else value
+    return pair(config.image_size or 224)

@@ -113,6 +113,8 @@ def of_recipe(
 
 def model_cost(recipe: recipes.Recipe, classes: int, channels: int = 3) -> cost.Cost:
     """Return the costs of a recipe's model. The arguments are those of `of_recipe`."""
+    if not isinstance(recipes.parse_task(recipe.task), recipes.Classification):
+        return cost.of_config(recipes.masked_config(recipe, channels))
     arguments = recipes.model_arguments(recipe)
     return cost.of_variant(recipe.model.variant, classes=classes, channels=channels, **arguments)
 

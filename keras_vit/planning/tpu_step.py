@@ -19,6 +19,7 @@ from keras_vit.planning import tpu_compiler
 from keras_vit.planning.tpu_compiler import Compiled, DoesNotFit
 from keras_vit.planning.tpu_targets import Target
 from keras_vit.training import device_preprocessing as inputs
+from keras_vit.training import tasks
 from keras_vit.training.tf.state import TrainState
 from keras_vit.training.tf.step import EvalStep, TrainStep
 
@@ -144,6 +145,10 @@ def batch_spec(recipe: recipes.Recipe, example: dict[str, tf.TensorSpec] | None 
     example = {name: example[name] for name in ("image", "label")}
     if recipe.data.mixup or recipe.data.cutmix:
         example["mix"] = tf.TensorSpec([None], tf.float32)
+    draw = getattr(tasks.create(recipe), "draw", None)
+    if draw is not None:
+        drawn = tf.function(lambda: draw(0, tf.constant(0), 1)).get_concrete_function().structured_outputs
+        example |= {name: tf.TensorSpec([None, *value.shape[1:]], value.dtype) for name, value in drawn.items()}
     return example
 
 

@@ -17,21 +17,25 @@ Nothing here imports TensorFlow, Keras or NumPy before the flags are parsed.
 
 from collections.abc import Callable, Sequence
 
-from absl import app, logging
+from absl import app
 
 from keras_vit.program import ending, startup
 from keras_vit.program.commands import words
 from keras_vit.program.ending import WHERE_FROM, WRONG_USAGE
-from keras_vit.program.recipe_flags import recipe_from_flags
+from keras_vit.program.output import log_to, terminal
+from keras_vit.program.recipe_flags import default_workdir, recipe_from_flags
 from keras_vit.program.startup import HELP, imports
 
 __all__ = [
     "HELP",
     "WHERE_FROM",
     "WRONG_USAGE",
+    "default_workdir",
     "imports",
+    "log_to",
     "recipe_from_flags",
     "run",
+    "terminal",
     "words",
 ]
 
@@ -43,10 +47,6 @@ def run(main: Callable[[Sequence[str]], int | None]) -> None:
     ends at once, whatever its threads still do: an input pipeline that fails over and over in the background would
     otherwise keep it alive.
     """
-    logging.use_absl_handler()
-    logging.get_absl_handler().addFilter(
-        lambda record: record.filename != "functional_saver.py"
-    )  # TensorFlow's chatter
     exit_code = 0
     try:
         app.run(main, flags_parser=lambda argv: startup.parsed_arguments())  # ends with SystemExit

@@ -25,6 +25,8 @@ PROGRAMS = {
     "check-data": "train.check_data",
     "make-tfrecords": "train.make_tfrecords",
     "plan": "train.plan",
+    "sweep": "train.sweep",
+    "compare": "train.compare",
     "vtab": "train.vtab",
 }
 _ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))

@@ -12,6 +12,7 @@ STRATEGIES = ("auto", "one_device", "mirrored", "multi_worker", "tpu", "data_par
 
 def define_recipe_flags() -> None:
     """Define the flags that choose a recipe and change it."""
+    define_data_flag()
     flags.DEFINE_string("config", None, "Recipe: its name, such as digits, or a file that defines get_config().")
     flags.DEFINE_multi_string(
         "override", [], "Change a field of the recipe: FIELD=VALUE, the same as --config.FIELD=VALUE. May be repeated."
@@ -38,17 +39,24 @@ def define_model_flags(kinds: str = "Run directory, .keras file, checkpoint or e
         kinds: Help of `--model`.
     """
     flags.DEFINE_string("model", None, kinds)
-    flags.DEFINE_string(
-        "preprocess", None, "Preprocessing string, such as 'value_range(-1, 1)'; needed if the model has none."
-    )
+    define_preprocess_flag("; needed if the model has none")
     flags.DEFINE_string("labels", None, "File with one class name per line, in place of the model's own names.")
+
+
+def define_preprocess_flag(when: str) -> None:
+    """Define `--preprocess`.
+
+    Args:
+        when: When it is needed.
+    """
+    flags.DEFINE_string("preprocess", None, f"Preprocessing string, such as 'value_range(-1, 1)'{when}.")
 
 
 def define_images_flag(purpose: str) -> None:
     """Define `--images`.
 
     Args:
-        purpose: What the images are for.
+        purpose: Purpose of the images.
     """
     flags.DEFINE_multi_string(
         "images", [], f"Image file or pattern {purpose}, may be repeated; the evaluation data if not given."

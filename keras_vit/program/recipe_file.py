@@ -9,16 +9,20 @@ import os
 import sys
 import traceback
 import types
+from collections.abc import Mapping
+from typing import Any
 
 from keras_vit import recipe as recipes
+from keras_vit.program import recipe_names
 
 
-def load(value: str) -> recipes.Recipe:
-    """Return the recipe that a file's `get_config` gives.
+def load(value: str, chosen: Mapping[str, Any] | None = None) -> tuple[recipes.Recipe, dict[str, Any]]:
+    """Return the recipe that a file's `get_config` gives, and the choices that it does not know.
 
     Args:
         value: The file, after a colon followed by an argument for `get_config`: `"train/configs/finetune.py:ViT_B16"`.
             Where there is no such file, the recipe of that name in this package: `"digits"`.
+        chosen: Choices of the user by name; `get_config` gets those that it has keyword-only arguments for.
 
     Raises:
         ValueError: If there is no such file, or something is wrong in it. Names the file and the line.
@@ -32,7 +36,10 @@ def load(value: str) -> recipes.Recipe:
             raise ValueError(f"{path} must define get_config(). It does not.")
         arguments = [argument] if colon else []
         _check_arguments(get_config, arguments, value)
-        recipe = get_config(*arguments)
+        parameters = inspect.signature(get_config).parameters.values()
+        own = {parameter.name for parameter in parameters if parameter.kind is inspect.Parameter.KEYWORD_ONLY}
+        known = {name: choice for name, choice in (chosen or {}).items() if name in own}
+        recipe = get_config(*arguments, **known)
     except ValueError as error:
         raise ValueError(f"--config={value}: {error}") from error
     except (ImportError, OSError):
@@ -43,7 +50,7 @@ def load(value: str) -> recipes.Recipe:
         raise ValueError(f"{_place(error, path)}: {type(error).__name__}: {error}") from error
     if not isinstance(recipe, recipes.Recipe):
         raise ValueError(f"get_config() in {path} must return a keras_vit.recipe.Recipe. It returned: {recipe!r}")
-    return recipe
+    return recipe, {name: choice for name, choice in (chosen or {}).items() if name not in own}
 
 
 def find(name: str) -> str:
@@ -54,23 +61,14 @@ def find(name: str) -> str:
     """
     if os.path.isfile(name):
         return name
-    wanted, directory = os.path.basename(name).removesuffix(".py"), directory_of_recipes()
-    names = [file.removesuffix(".py") for file in sorted(os.listdir(directory)) if not file.startswith("_")]
-    names = [known for known in names if known not in ("common", "published")]
+    wanted, names = os.path.basename(name).removesuffix(".py"), recipe_names.names()
     if wanted in names:
-        return os.path.join(directory, f"{wanted}.py")
+        return os.path.join(recipe_names.directory(), f"{wanted}.py")
     near = difflib.get_close_matches(wanted, names, n=1)
     hint = f" Did you mean {near[0]!r}?" if near else ""
     raise ValueError(
         f"--config: there is no file {name!r} and no recipe of that name.{hint} Recipes: {', '.join(names)}."
     )
-
-
-def directory_of_recipes() -> str:
-    """Return the directory of this package's recipes, which is another one where the package is installed."""
-    package = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-    installed = os.path.join(package, "configs")
-    return installed if os.path.isdir(installed) else os.path.join(os.path.dirname(package), "train", "configs")
 
 
 def _import(path: str) -> types.ModuleType:

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 
 from absl import flags, logging
 
-from keras_vit.program import commands, ending
+from keras_vit.program import commands, ending, output, recipe_names
 
 HELP = "--help lists the flags."
 _HELP_FLAGS = ("-h", "-help", "--help", "-helpshort", "--helpshort", "-helpfull", "--helpfull")
@@ -37,6 +37,8 @@ def imports(name: str, backend: str | None = None) -> Iterator[None]:
         return
     try:
         parsed_arguments()
+        if not logging.vlog_is_on(1):
+            output.begin()
         if backend is not None:
             os.environ["KERAS_BACKEND"] = backend
         yield
@@ -57,6 +59,9 @@ def parsed_arguments() -> list[str]:
             sys.exit(0)
         logging.set_verbosity(logging.INFO)
         _remaining = parse(sys.argv)
+        if "list_recipes" in flags.FLAGS and flags.FLAGS.list_recipes:
+            sys.stdout.write(recipe_names.table())
+            sys.exit(0)
     return _remaining
 
 

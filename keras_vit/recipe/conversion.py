@@ -7,12 +7,14 @@ import ast
 import dataclasses
 import types
 import typing
+from collections.abc import Mapping
 from typing import Any
 
 from keras_vit import _checks, models
-from keras_vit.models.config import BiTConfig, ViTConfig
+from keras_vit.models import BiTConfig, ViTConfig
 from keras_vit.recipe.fields import Recipe
-from keras_vit.recipe.model import DERIVED, FIELDS, argument_names, model_arguments
+from keras_vit.recipe.model import DERIVED, FIELDS, argument_names, masked_config, model_arguments
+from keras_vit.recipe.task import Classification, parse_task
 
 CHOICES = {
     "precision": ("float32", "mixed_bfloat16", "bfloat16"),
@@ -47,7 +49,12 @@ _ARGUMENTS = "model.arguments"
 
 
 def to_dict(recipe: Recipe) -> dict[str, Any]:
-    """Return the recipe as plain dictionaries, ready for JSON."""
+    """Return the recipe as plain dictionaries, ready for JSON.
+
+    Example:
+    >>> to_dict(Recipe(total_steps=500))["total_steps"]
+    500
+    """
     return dataclasses.asdict(recipe)
 
 
@@ -62,6 +69,10 @@ def from_dict(values: dict[str, Any]) -> Recipe:
 
     Raises:
         ValueError: If a field is unknown, of the wrong type or out of range.
+
+    Example:
+    >>> from_dict({"total_steps": 500, "data": {"source": "digits"}}).data.source
+    'digits'
     """
     return check(_build(Recipe, _upgrade(values), prefix=""))
 
@@ -71,6 +82,11 @@ def check(recipe: Recipe) -> Recipe:
 
     Raises:
         ValueError: If they are not; names the field.
+
+    Example:
+    >>> check(Recipe(loss="hinge"))
+    Traceback (most recent call last):
+    ValueError: loss must be one of 'softmax', 'sigmoid'. Received: loss='hinge'
     """
     recipe = _build(Recipe, to_dict(recipe), prefix="")
     for path, allowed in CHOICES.items():
@@ -96,6 +112,10 @@ def get(recipe: Recipe, path: str) -> Any:
 
     Raises:
         ValueError: If there is no such field; names the nearest one.
+
+    Example:
+    >>> get(Recipe(), "optim.schedule.name")
+    'cosine'
     """
     value: Any = recipe
     parents: list[str] = []
@@ -129,22 +149,47 @@ def override(recipe: Recipe, path: str, text: str) -> Recipe:
     >>> recipe.optim.learning_rate, recipe.model.arguments
     (0.01, {'layer_scale': 0.0001})
     """
-    current = get(recipe, path)
-    if dataclasses.is_dataclass(current):
-        names = ", ".join(f"{path}.{field.name}" for field in dataclasses.fields(current))
-        raise ValueError(f"{path} is a group of fields. Set one of them: {names}.")
-    values = to_dict(recipe)
-    *parents, name = path.split(".")
-    group: Any = values
-    kind: Any = Recipe
-    for parent in parents:
-        group, kind = group[parent], _annotations(kind).get(parent)
-    group[name] = _parse(text, _annotations(kind).get(name, Any))
-    return _build(Recipe, values, prefix="")
+    parent, _, name = path.rpartition(".")
+    kind = _annotations(type(get(recipe, parent) if parent else recipe)).get(name, Any)
+    return replace(recipe, {path: _parse(text, kind)})
+
+
+def replace(recipe: Recipe, values: Mapping[str, Any]) -> Recipe:
+    """Return a recipe with other values for some fields.
+
+    Args:
+        recipe: The recipe before.
+        values: Values by dotted path of the field.
+
+    Raises:
+        ValueError: If there is no such field, or a value is of the wrong type.
+
+    Example:
+    >>> replace(Recipe(), {"seed": 1, "optim.learning_rate": 1e-2}).optim.learning_rate
+    0.01
+    """
+    for path, value in values.items():  # one after the other: a variant decides which arguments there are
+        current = get(recipe, path)
+        if dataclasses.is_dataclass(current):
+            names = ", ".join(f"{path}.{field.name}" for field in dataclasses.fields(current))
+            raise ValueError(f"{path} is a group of fields. Set one of them: {names}.")
+        changed = to_dict(recipe)
+        *parents, name = path.split(".")
+        group = changed
+        for parent in parents:
+            group = group[parent]
+        group[name] = value
+        recipe = _build(Recipe, changed, prefix="")
+    return recipe
 
 
 def nearest_multiple(number: int, divisor: int) -> int:
-    """Return the positive multiple of `divisor` nearest to `number`."""
+    """Return the positive multiple of `divisor` nearest to `number`.
+
+    Example:
+    >>> nearest_multiple(500, 64)
+    512
+    """
     return max(divisor, divisor * round(number / divisor))
 
 
@@ -156,6 +201,10 @@ def _check_model(recipe: Recipe) -> None:
         raise ValueError(f"model.variant must be one of keras_vit.list_models(). Received: {variant!r}.{hint}")
     for name in recipe.model.arguments:
         _check_argument(variant, name)
+    task = parse_task(recipe.task)
+    if not isinstance(task, Classification):
+        masked_config(recipe)
+        return
     if recipe.model.checkpoint:  # whose architecture may be another one than the variant's
         return
     config, sizes = (ViTConfig, models.VIT[variant]) if variant in models.VIT else (BiTConfig, models.BIT[variant])

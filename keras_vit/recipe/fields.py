@@ -16,13 +16,18 @@ class Model:
     Attributes:
         variant: Name of the model, one of `keras_vit.list_models()`.
         image_size: Height and width of the square training images, in pixels.
-        checkpoint: File or directory of initial weights, anything that `keras_vit.load_checkpoint` reads. The model
-            then has the architecture of the file, where `arguments` do not say otherwise.
+        checkpoint: Initial weights: a name of `keras_vit.list_weights(variant)`, or a file or directory that
+            `keras_vit.load_checkpoint` reads. The model then has the architecture of the file, where `arguments` do not
+            say otherwise. None trains from scratch.
         head: Whether to keep the head of `checkpoint`: `"auto"`, `"keep"` or `"reset"`.
         remat: `"blocks"` to recompute each encoder block in the backward pass, to save memory; `"none"` or None not to.
         attention_chunk_size: Number of queries whose attention weights are computed at a time, for long sequences.
         arguments: All other arguments of `VisionTransformer` or `BiTResNet` by name, such as
             `{"pooling": "gap", "layer_scale": 1e-4}`. They take precedence over the variant and the checkpoint.
+
+    Example:
+    >>> Model("ViT-S/16", image_size=224, arguments={"pooling": "gap"}).arguments
+    {'pooling': 'gap'}
     """
 
     variant: str = "ViT-S/16"
@@ -50,6 +55,10 @@ class Data:
         cutmix: `alpha` of the Beta distribution of CutMix; 0 is off.
         shuffle_buffer: Number of examples to shuffle among where a source cannot be shuffled as a whole.
         on_bad_image: What to do with images that cannot be read: `"error"`, or `"skip"` to count and list them.
+
+    Example:
+    >>> Data("digits", pp_train="flip_lr|value_range(-1, 1)", pp_eval="value_range(-1, 1)").source
+    'digits'
     """
 
     source: str = "digits"
@@ -77,6 +86,10 @@ class Schedule:
         cooldown_steps: Steps of linear decay to 0 at the end.
         boundaries: Steps at which `"steps"` multiplies the rate by `factor`.
         factor: Factor of each boundary.
+
+    Example:
+    >>> Schedule("cosine", warmup_steps=100).warmup_steps
+    100
     """
 
     name: str = "cosine"
@@ -109,6 +122,11 @@ class Optim:
         layer_decay: Factor on the rate per layer from the head down; 1 is off.
         frozen: Regular expression for the paths of weights that do not change; empty for none.
         ema: Momentum of the moving average of the weights that is evaluated and exported; 0 is off.
+
+    Example:
+    >>> optim = Optim("sgd", learning_rate=0.03, schedule=Schedule("cosine", warmup_steps=100), clip_norm=1.0)
+    >>> optim.schedule.name
+    'cosine'
     """
 
     name: str = "adamw"
@@ -139,7 +157,9 @@ class Recipe:
         precision: `"float32"`, `"mixed_bfloat16"` (computed in bfloat16, stored in float32) or `"bfloat16"`.
         deterministic: Whether every run gives the same bits; slower on some accelerators.
         jit: Whether to compile the step with XLA: `"auto"`, `"on"` or `"off"`.
-        loss: `"softmax"` or `"sigmoid"` cross-entropy.
+        task: Learning task: `"classification"`, or without labels `"masked_patch"` or `"mae"`, with arguments
+            such as `"mae(mask_ratio=0.5)"`; see `keras_vit.recipe.MaskedPatch` and `keras_vit.recipe.MAE`.
+        loss: `"softmax"` or `"sigmoid"` cross-entropy of the classification.
         label_smoothing: Fraction of the label that is spread evenly over all classes.
         steps_per_loop: Largest number of steps that run on the devices without returning to Python.
         log_every: Steps between two lines of metrics; 0 logs at the end only.
@@ -168,6 +188,7 @@ class Recipe:
     precision: str = "float32"
     deterministic: bool = True
     jit: str = "auto"
+    task: str = "classification"
     loss: str = "softmax"
     label_smoothing: float = 0.0
     steps_per_loop: int = 100

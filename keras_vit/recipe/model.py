@@ -3,15 +3,17 @@
 import dataclasses
 import os
 from concurrent import futures
-from typing import Any
+from typing import Any, cast
 
 import keras
 from absl import logging
 
-from keras_vit import models
+from keras_vit import models, zoo
 from keras_vit.checkpoints import architecture_of
-from keras_vit.models.config import BiTConfig, ViTConfig
+from keras_vit.models import BiTConfig, ViTConfig
+from keras_vit.models.masked import MaskedConfig
 from keras_vit.recipe.fields import Recipe
+from keras_vit.recipe.task import Classification, parse_task
 
 # Arguments with a field of their own in `recipe.Model`, and those that follow from the data and the other fields.
 FIELDS = ("image_size", "remat", "attention_chunk_size")
@@ -28,7 +30,13 @@ def argument_names(variant: str) -> list[str]:
 
 
 def model_arguments(recipe: Recipe) -> dict[str, Any]:
-    """Return the arguments of the model's constructor that a recipe sets."""
+    """Return the arguments of the model's constructor that a recipe sets.
+
+    Example:
+    >>> recipe = Recipe(model=fields.Model("ViT-S/16", image_size=32, arguments={"pooling": "gap"}))
+    >>> model_arguments(recipe)["pooling"]
+    'gap'
+    """
     fields = {name: getattr(recipe.model, name) for name in FIELDS if getattr(recipe.model, name) is not None}
     return {**fields, **recipe.model.arguments}
 
@@ -42,6 +50,12 @@ def resolve(recipe: Recipe, architecture: dict[str, Any] | None = None) -> Recip
 
     Raises:
         CheckpointError: If the checkpoint is damaged or of no known project.
+
+    Example:
+    >>> path = keras_vit.save_checkpoint(model, "vit.npz")
+    >>> recipe = resolve(Recipe(model=fields.Model(checkpoint=path)))
+    >>> recipe.model.arguments["hidden_size"]
+    32
     """
     model = recipe.model
     if architecture is not None:
@@ -67,6 +81,16 @@ def resolve(recipe: Recipe, architecture: dict[str, Any] | None = None) -> Recip
     return dataclasses.replace(recipe, model=resolved)
 
 
+def weights_path(recipe: Recipe) -> str | None:
+    """Return the path of the initial weights, which are downloaded if they are published and not here yet.
+
+    Raises:
+        ValueError: If there are no such weights.
+        OSError: If they can neither be found nor fetched.
+    """
+    return zoo.resolve(recipe.model.variant, recipe.model.checkpoint) if recipe.model.checkpoint else None
+
+
 def create_model(recipe: Recipe, classes: int, channels: int = 3) -> keras.Model:
     """Build the model of a recipe, with initial weights that depend only on its seed.
 
@@ -77,11 +101,46 @@ def create_model(recipe: Recipe, classes: int, channels: int = 3) -> keras.Model
 
     Raises:
         ValueError: If an argument is wrong or the variant has no such argument.
+
+    Example:
+    >>> recipe = Recipe(model=fields.Model("ViT-Ti/16", image_size=32, arguments={"num_layers": 1}))
+    >>> create_model(recipe, classes=10).output_shape
+    (None, 10)
     """
     keras.utils.set_random_seed(recipe.seed)
+    task = parse_task(recipe.task)
+    if not isinstance(task, Classification):
+        return task.model(**masked_arguments(recipe, channels), dtype=recipe.precision)
     return models.create_model(
         recipe.model.variant, classes=classes, channels=channels, dtype=recipe.precision, **model_arguments(recipe)
     )
+
+
+def masked_arguments(recipe: Recipe, channels: int = 3) -> dict[str, Any]:
+    """Return the arguments of the model of a recipe that trains without labels.
+
+    Raises:
+        ValueError: If the variant is not a Vision Transformer.
+    """
+    task, variant = parse_task(recipe.task), recipe.model.variant
+    if isinstance(task, Classification) or variant not in models.VIT:
+        raise ValueError(f"task={recipe.task!r} needs a Vision Transformer. Received: model.variant={variant!r}.")
+    sizes = dataclasses.asdict(models.VIT[variant])
+    return {**sizes, **model_arguments(recipe), **task.arguments(), "channels": channels}
+
+
+def masked_config(recipe: Recipe, channels: int = 3) -> MaskedConfig:
+    """Return the configuration of the model of a recipe that trains without labels.
+
+    Args:
+        recipe: The recipe.
+        channels: Channels of the images.
+
+    Raises:
+        ValueError: If an argument is out of range.
+    """
+    arguments = masked_arguments(recipe, channels)
+    return cast(Any, parse_task(recipe.task)).config(**arguments)
 
 
 def describe_model(recipe: Recipe, classes: int, channels: int = 3) -> keras.Model:
@@ -93,6 +152,11 @@ def describe_model(recipe: Recipe, classes: int, channels: int = 3) -> keras.Mod
         recipe: The recipe.
         classes: Number of classes.
         channels: Channels of the images.
+
+    Example:
+    >>> recipe = Recipe(model=fields.Model("ViT-G/14", image_size=224, arguments={"num_layers": 2}))
+    >>> describe_model(recipe, classes=1000).output_shape
+    (None, 1000)
     """
 
     def build():

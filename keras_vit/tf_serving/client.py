@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from keras_vit.tf_serving import grpc_transport, messages
+from keras_vit.tf_serving import grpc_transport, messages, tensors
 from keras_vit.tf_serving.messages import RequestError
 
 
@@ -131,7 +131,7 @@ class Client:
         arrays = {name: np.array(value, object) if _is_binary(value) else value for name, value in inputs.items()}
         request = messages.predict_request(self.model, signature, arrays, self.version)
         response = grpc_transport.predict(self._channel, request, timeout)
-        return {name: messages.decode_tensor(content) for name, content in response.outputs.items()}
+        return {name: tensors.decode(content) for name, content in response.outputs.items()}
 
     def _run_rest(self, signature: str, inputs: Mapping[str, Any], timeout: float) -> dict[str, np.ndarray]:
         columns = {name: _to_json(value) for name, value in inputs.items()}

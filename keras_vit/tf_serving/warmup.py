@@ -8,7 +8,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_vit.inference.saved_model import SavedModelClassifier
-from keras_vit.tf_serving import messages
+from keras_vit.tf_serving import messages, tensors
 
 FILE_NAME = "tf_serving_warmup_requests"
 MAX_RECORDS = 1000  # the server refuses files with more
@@ -81,7 +81,7 @@ def replay(artifact: SavedModelClassifier) -> list[tuple[str, int]]:
         if not log.HasField("predict_log"):
             raise ValueError(f"{path} must hold prediction requests. Received a record of another kind.")
         request = log.predict_log.request
-        inputs = {name: messages.decode_tensor(value) for name, value in request.inputs.items()}
+        inputs = {name: tensors.decode(value) for name, value in request.inputs.items()}
         artifact.run(request.model_spec.signature_name, inputs)
         done.append((request.model_spec.signature_name, len(next(iter(inputs.values())))))
     return done

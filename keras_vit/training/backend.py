@@ -16,8 +16,8 @@ from keras_vit.training.state import Progress
 # Runs (batches, first step, number of steps, whether to stop) and returns `METRICS` of each step, `[steps, 4]`, and
 # whether any process has to stop.
 RunSteps = Callable[[Iterator[Any], int, int, bool], tuple[np.ndarray, bool]]
-# Evaluates a batch and returns the sums of loss, correct answers and examples, `[3]`; the confusion of classes, counts
-# `[true class, predicted class]` or `[0, 0]`; and the distributed logits.
+# Evaluates a batch and returns the sums of loss, score and examples, `[3]`; the confusion of classes, counts
+# `[true class, predicted class]` or `[0, 0]`; and the distributed predictions.
 EvaluateBatch = Callable[[Any], tuple[np.ndarray, np.ndarray, Any]]
 
 

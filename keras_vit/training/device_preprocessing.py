@@ -1,6 +1,7 @@
-"""Preprocessing on the device: from a batch of the input pipeline to images and labels for the model and the loss."""
+"""Preprocessing on the device: from a batch of the input pipeline to the values that a task takes."""
 
 from collections.abc import Callable
+from typing import cast
 
 import tensorflow as tf
 from keras import ops
@@ -8,6 +9,7 @@ from keras import ops
 from keras_vit import optim
 from keras_vit import recipe as recipes
 from keras_vit.data import mix, preprocess
+from keras_vit.training import tasks
 
 _MIX_SEED = 0x6D6978  # "mix": keeps these draws apart from those of dropout
 
@@ -19,7 +21,7 @@ def mix_center(seed: int, step: tf.Tensor) -> tf.Tensor:
 
 
 def training_inputs(recipe: recipes.Recipe, classes: int, center: Callable = mix_center) -> Callable:
-    """Return a function of (batch, step, replica) to (images, labels).
+    """Return a function of (batch, step, replica) to the values of the recipe's task.
 
     Args:
         recipe: The recipe.
@@ -27,9 +29,12 @@ def training_inputs(recipe: recipes.Recipe, classes: int, center: Callable = mix
         center: Function of (seed, step) that draws where CutMix cuts, as `mix_center` does.
 
     Returns:
-        A function whose images are `[b, height, width, channels]` float32 in the model's range and whose labels are
-        `[b, classes]` float32: mixed where the recipe mixes, then smoothed.
+        A function whose first value are images `[b, height, width, channels]`, float32 in the model's range. In
+        classification, the second are labels `[b, classes]` float32: mixed where the recipe mixes, then smoothed.
     """
+    without_labels = _without_labels(recipe, recipe.data.pp_train)
+    if without_labels is not None:
+        return lambda batch, step, replica: without_labels(batch)
     to_model_range = preprocess.device_function(recipe.data.pp_train)
     mixing = {"mixup": recipe.data.mixup, "cutmix": recipe.data.cutmix}
 
@@ -43,13 +48,26 @@ def training_inputs(recipe: recipes.Recipe, classes: int, center: Callable = mix
 
 
 def evaluation_inputs(recipe: recipes.Recipe, classes: int) -> Callable:
-    """Return a function of a batch to (images, labels), as `training_inputs` without mixing and smoothing."""
+    """Return a function of a batch to the values of the task, as `training_inputs` without mixing and smoothing."""
+    without_labels = _without_labels(recipe, recipe.data.pp_eval)
+    if without_labels is not None:
+        return without_labels
     to_model_range = preprocess.device_function(recipe.data.pp_eval)
 
     def prepare(batch):
         return to_model_range(batch["image"]), _class_shares(batch["label"], classes)
 
     return prepare
+
+
+def _without_labels(recipe: recipes.Recipe, pp: str) -> Callable | None:
+    """Return the function of a batch to the values of a task that reads no labels; None for classification."""
+    created = tasks.create(recipe)
+    if isinstance(created, tasks.ClassificationTask):
+        return None
+    task = cast(tasks.HiddenPatchesTask, created)
+    to_model_range = preprocess.device_function(pp)
+    return lambda batch: task.values(to_model_range(batch["image"]), batch)
 
 
 def _class_shares(labels, classes: int):

@@ -36,7 +36,7 @@ class Evaluator(Protocol):
         """Return whether it runs after a step."""
 
     def __call__(self, step: int) -> Iterable[dict[str, Any]]:
-        """Yield lines of metrics. The `"eval_accuracy"` of the validation decides about the best checkpoint."""
+        """Yield lines of metrics. The validation's score (`"eval_accuracy"`) decides about the best checkpoint."""
 
 
 @dataclasses.dataclass
@@ -93,6 +93,7 @@ class Loop:
 
     def _run(self, stop: StopRequest, writer: MetricsWriter) -> dict[str, Any]:
         progress, total = self.state.progress, self.recipe.total_steps
+        score = f"eval_{self._score}"
         iterator = iter(self.batches(progress.step))
         bar = ProgressBar(progress.step, total)
         speed = _Speed(self.recipe.data.batch_size)
@@ -106,7 +107,7 @@ class Loop:
             self._check_finite(history, progress.step)
             progress.step += count
             means = self._add_to_window(history)
-            bar.update(progress.step, means["loss"], means["accuracy"], speed.images_per_second)
+            bar.update(progress.step, means["loss"], means[self._score], speed.images_per_second, self._score)
 
             if self._is_due(self.recipe.log_every):
                 bar.clear()
@@ -114,10 +115,10 @@ class Loop:
             best = False
             for line in self._evaluate(bar):
                 writer.write(progress.step, line)
-                if "eval_accuracy" in line:
-                    results, best = line, line["eval_accuracy"] > progress.best
+                if score in line:
+                    results, best = line, line[score] > progress.best
             if best:
-                progress.best = float(np.float32(results["eval_accuracy"]))
+                progress.best = float(np.float32(results[score]))
             if best or stopping or self._is_due(self.recipe.checkpoint_every):
                 self._save(best)
             if stopping and progress.step < total:
@@ -127,6 +128,11 @@ class Loop:
                     "saved. Start the same command again to resume."
                 )
         return results
+
+    @property
+    def _score(self) -> str:
+        """Name of the task's metric beside the loss."""
+        return recipes.parse_task(self.recipe.task).score
 
     def _next_count(self, step: int, speed: "_Speed") -> int:
         """Return how many steps to run before the next thing to do. It never changes what is computed."""
@@ -177,11 +183,11 @@ class Loop:
             )
 
     def _add_to_window(self, history: np.ndarray) -> dict[str, float]:
-        """Add steps to the sums since the last logged line, and return the means."""
+        """Add steps to the sums since the last logged line, and return the means of loss and score."""
         window = self.state.progress.window
-        for loss, accuracy, _, _ in history:  # one by one: the same sums however the steps were grouped
-            window += np.asarray([loss, accuracy, 1], np.float32)
-        return {"loss": float(window[0] / window[2]), "accuracy": float(window[1] / window[2])}
+        for loss, score, _, _ in history:  # one by one: the same sums however the steps were grouped
+            window += np.asarray([loss, score, 1], np.float32)
+        return {"loss": float(window[0] / window[2]), self._score: float(window[1] / window[2])}
 
     def _log(self, writer: MetricsWriter, means: dict[str, float], last: np.ndarray, speed: "_Speed") -> None:
         progress, total = self.state.progress, self.recipe.total_steps
@@ -192,8 +198,8 @@ class Loop:
         numbers = {name: values[name] for name in ("learning_rate", "grad_norm")}
         writer.write(progress.step, {**means, **numbers, "images_per_second": round(speed.images_per_second, 1)})
         logging.info(
-            "step %d/%d loss %.4f accuracy %.3f rate %.3g %.0f images/s, %s left",
-            *(progress.step, total, means["loss"], means["accuracy"], values["learning_rate"]),
+            "step %d/%d loss %.4f %s %.3f rate %.3g %.0f images/s, %s left",
+            *(progress.step, total, means["loss"], self._score, means[self._score], values["learning_rate"]),
             *(speed.images_per_second, duration(speed.seconds_for(total - progress.step))),
         )
 

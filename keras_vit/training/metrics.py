@@ -1,15 +1,12 @@
 """Metrics of a run: a line of JSON and TensorBoard events each."""
 
-import contextlib
 import json
 import os
-from collections.abc import Iterator
 
-import tensorflow as tf
 from absl import logging
 
 from keras_vit import _io
-from keras_vit.training.errors import StorageError
+from keras_vit.training import tensorboard
 from keras_vit.training.run_directory import METRICS, TENSORBOARD
 
 
@@ -29,39 +26,25 @@ class MetricsWriter:
         if directory is None:
             return
         self.path = os.path.join(directory, METRICS)
-        with _writing(self.path):
+        with tensorboard.writing(self.path):
             forget_after(self.path, step)
-        events = os.path.join(directory, TENSORBOARD)
-        with _writing(events):
-            self.events = tf.summary.create_file_writer(events)
+        self.events = tensorboard.ScalarWriter(directory)
 
     def write(self, step: int, values: dict) -> None:
         """Write one line: `step`, then `values` (numbers and strings)."""
         if self.directory is None:
             return
-        with _writing(self.path), open(self.path, "a", encoding="utf-8") as file:
+        with tensorboard.writing(self.path), open(self.path, "a", encoding="utf-8") as file:
             file.write(json.dumps({"step": step, **values}) + "\n")
-        with _writing(TENSORBOARD), self.events.as_default():
-            for name, value in values.items():
-                if isinstance(value, (int, float)):
-                    tf.summary.write(name, tf.constant(value, tf.float32), step, metadata=_scalar_metadata())
-            self.events.flush()
+        with tensorboard.writing(TENSORBOARD):
+            self.events.write(step, values)
 
     def close(self) -> None:
         """End the TensorBoard file."""
         if self.directory is None:
             return
-        with _writing(TENSORBOARD):
+        with tensorboard.writing(TENSORBOARD):
             self.events.close()
-
-
-@contextlib.contextmanager
-def _writing(path: str) -> Iterator[None]:
-    try:
-        yield
-    except (OSError, tf.errors.OpError) as error:
-        reason = str(error).split("\n", 1)[0]
-        raise StorageError(f"Could not write {path}: {reason}. Free some space, then start again.") from error
 
 
 def forget_after(path: str, step: int) -> None:
@@ -79,11 +62,3 @@ def read_metrics(path: str) -> list[dict]:
     if damaged:
         logging.warning("%s has %d damaged lines, which are ignored.", path, damaged)
     return whole
-
-
-def _scalar_metadata():
-    """Return the metadata of a scalar for TensorBoard. TensorFlow writes events without TensorBoard, too."""
-    metadata = tf.compat.v1.SummaryMetadata()
-    metadata.plugin_data.plugin_name = "scalars"
-    metadata.data_class = 1  # DATA_CLASS_SCALAR
-    return metadata

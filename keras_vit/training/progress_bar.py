@@ -1,9 +1,10 @@
 """Progress bar of a training run."""
 
-import shutil
 import sys
 import time
 from typing import TextIO
+
+from keras_vit import _progress
 
 
 class ProgressBar:
@@ -18,10 +19,10 @@ class ProgressBar:
     def __init__(self, first: int, total: int, stream: TextIO | None = None):
         self.first, self.total = first, total
         self.stream = stream or sys.stderr
-        self.active = self.stream.isatty()
+        self.active = _progress.can_draw(self.stream)
         self.started: float | None = None
 
-    def update(self, step: int, loss: float, accuracy: float, images_per_second: float) -> None:
+    def update(self, step: int, loss: float, score: float, images_per_second: float, name: str = "accuracy") -> None:
         """Draw the line again, no wider than the terminal."""
         now = time.monotonic()
         if self.started is None:  # the first steps compile, which says nothing about the others
@@ -29,20 +30,14 @@ class ProgressBar:
         if not self.active:
             return
         seconds = (now - self.started) / (step - self.first) * (self.total - step) if step > self.first else None
-        filled = 24 * step // self.total
-        line = (
-            f"step {step}/{self.total} [{'=' * filled}{' ' * (24 - filled)}] loss {loss:.4f} accuracy {accuracy:.3f} "
-            f"{images_per_second:,.0f} images/s, {duration(seconds)} left"
-        )
-        columns = shutil.get_terminal_size().columns
-        self.stream.write(f"\r\033[K{line[: columns - 1]}")
-        self.stream.flush()
+        details = [f"loss {loss:.4f}", f"{name} {score:.3f}", f"{duration(seconds)} left"]
+        details.append(f"{images_per_second:,.0f} images/s")
+        _progress.draw(self.stream, f"step {step}/{self.total}", step / self.total, details)
 
     def clear(self) -> None:
         """Remove the line, before something else is printed or at the end."""
         if self.active:
-            self.stream.write("\r\033[K")
-            self.stream.flush()
+            _progress.clear(self.stream)
 
 
 def duration(seconds: float | None) -> str:

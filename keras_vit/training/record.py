@@ -66,17 +66,26 @@ def differences(config: dict, recipe: recipes.Recipe, data: dict) -> dict[str, t
         recipe: Recipe to compare with.
         data: Description of the data to compare with.
     """
-    try:
-        before = recipes.to_dict(recipes.from_dict(config["recipe"]))
-    except ValueError:  # has fields of another version
-        before = config["recipe"]
-    old = {**_flat(before), **_flat(config["data"], "data set.")}
-    new = {**_flat(recipes.to_dict(recipe)), **_flat(data, "data set.")}
+    old = fields(config)
+    new = {**flatten(recipes.to_dict(recipe)), **flatten(data, "data set.")}
     return {
         field: (old.get(field), new.get(field))
         for field in dict.fromkeys([*new, *old])
         if old.get(field) != new.get(field)
     }
+
+
+def fields(config: dict) -> dict:
+    """Return the recipe and the data of a `config.json` as one dictionary with dotted names.
+
+    Args:
+        config: Content of `config.json`.
+    """
+    try:
+        recipe = recipes.to_dict(recipes.from_dict(config["recipe"]))
+    except ValueError:  # has fields of another version
+        recipe = config["recipe"]
+    return {**flatten(recipe), **flatten(config["data"], "data set.")}
 
 
 def _is_harmless(field: str, before, after) -> bool:
@@ -90,9 +99,9 @@ def _short(value) -> str:
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
-def _flat(values: dict, prefix: str = "") -> dict:
+def flatten(values: dict, prefix: str = "") -> dict:
     """Return nested dictionaries as one, with dotted names and values as JSON has them."""
     flat: dict[str, Any] = {}
     for name, value in json.loads(json.dumps(values)).items():
-        flat |= _flat(value, f"{prefix}{name}.") if isinstance(value, dict) else {prefix + name: value}
+        flat |= flatten(value, f"{prefix}{name}.") if isinstance(value, dict) else {prefix + name: value}
     return flat

@@ -11,23 +11,26 @@ from keras_vit.training.validation import Validation
 _WIDEST_TABLE = 20  # classes; of more, only the most frequent confusions are printed
 
 
-def report_text(directory: str, results: dict, validation: Validation, class_names: Sequence[str]) -> str:
-    """Return accuracy, confusion of classes and the list of files.
+def report_text(
+    directory: str, results: dict, validation: Validation, class_names: Sequence[str], score: str = "accuracy"
+) -> str:
+    """Return score, confusion of classes and the list of files.
 
     Args:
         directory: The run directory.
         results: Results of the last validation.
         validation: The validation.
         class_names: Names of the classes.
+        score: Name of the score of the task.
     """
-    lines = ["", f"{results['split']} accuracy {results['eval_accuracy']:.2%} on {results['examples']} examples"]
+    lines = ["", f"{results['split']} {score} {results[f'eval_{score}']:.2%} on {results['examples']} examples"]
     if validation.confusion is not None:
         lines += ["", *confusion_lines(validation.confusion, class_names)]
     files = {
         MODEL: "the model: import keras_vit, then keras.models.load_model",
-        METRICS: "loss, accuracy and more, one line of JSON each",
+        METRICS: "loss, score and more, one line of JSON each",
         TENSORBOARD: "the same for TensorBoard",
-        REPORT: "curves, and some images with their predictions",
+        REPORT: "curves, and some images with what the model makes of them",
     }
     lines += ["", f"In {directory}:"]
     lines += [f"  {name:14}{text}" for name, text in files.items() if os.path.exists(os.path.join(directory, name))]

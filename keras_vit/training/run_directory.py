@@ -2,7 +2,7 @@
 
 DIR/config.json      the recipe, the data's classes and sizes, the preprocessing, the versions; what changed on the way
 DIR/metrics.jsonl    a JSON object per line: one per logged step and per evaluation
-DIR/tensorboard/     the same as TensorBoard events
+DIR/tensorboard/     the same as TensorBoard events, with the recipe and some training images
 DIR/checkpoints/     states to resume from
 DIR/model.keras      the final weights (their moving average where the recipe keeps one)
 DIR/report.png       curves, and some test images with their predictions
@@ -41,6 +41,11 @@ class Run(NamedTuple):
         preprocess: Preprocessing from an encoded image to the model's input.
         output: Function from logits to probabilities, `"softmax"` or `"sigmoid"`.
         path: The directory.
+
+    Example:
+    >>> run = load_run("runs/digits")
+    >>> run.preprocess, run.output, run.class_names[:2]
+    ('value_range(-1, 1)', 'softmax', ('0', '1'))
     """
 
     model: keras.Model
@@ -60,6 +65,11 @@ def load_run(path: str) -> Run:
     Raises:
         FileNotFoundError: If the model or its `config.json` is missing.
         ValueError: If the model or `config.json` is damaged, or not one of a run.
+
+    Example:
+    >>> run = load_run("runs/digits")
+    >>> run.model.output_shape, run.config["recipe"]["total_steps"]
+    ((None, 10), 4)
     """
     directory, model_file = _locate(path)
     config = read_config(directory)

@@ -1,12 +1,18 @@
 """Training and evaluation data of a run, as batches that depend on the recipe and the step alone."""
 
+import functools
 from collections.abc import Iterable
 from typing import Any
+
+import numpy as np
 
 from keras_vit import distribute
 from keras_vit import recipe as recipes
 from keras_vit.data import eval_batches, open_source, train_batches
+from keras_vit.training import tasks
 from keras_vit.training.backend import Backend
+
+_EVALUATION_SEED = 0x6576616C  # "eval": keeps the patches hidden there apart from those of the training
 
 
 class Splits:
@@ -56,9 +62,27 @@ class Splits:
                 cutmix=data.cutmix,
                 shuffle_buffer=data.shuffle_buffer,
                 on_bad_image=data.on_bad_image,
+                draw=self._draw(self.recipe.seed),
             )
 
         return self.backend.distribute(of_worker)
+
+    def example_images(self, count: int = 16) -> np.ndarray:
+        """Return training images `[n, h, w, channels]` as the input pipeline gives them, augmented but not mixed.
+
+        Args:
+            count: Largest number of images.
+        """
+        data = self.recipe.data
+        batches = train_batches(
+            self.train,
+            data.pp_train,
+            batch_size=min(count, data.batch_size),
+            seed=self.recipe.seed,
+            shuffle_buffer=count,  # no longer wait than these images take
+            on_bad_image=data.on_bad_image,
+        )
+        return next(iter(batches))["image"].numpy()
 
     def eval_batches(self) -> Iterable[Any]:
         """Return the global batches of one pass over the evaluation split, on the devices."""
@@ -72,9 +96,15 @@ class Splits:
                 shard_index=shard,
                 num_shards=shards,
                 on_bad_image=data.on_bad_image,
+                draw=self._draw(self.recipe.seed ^ _EVALUATION_SEED),
             )
 
         return self.backend.distribute(of_worker)
+
+    def _draw(self, seed: int):
+        """Return the function that draws the patches to hide, None for a task that hides none."""
+        draw = getattr(tasks.create(self.recipe), "draw", None)
+        return None if draw is None else functools.partial(draw, seed)
 
     def describe(self) -> dict[str, Any]:
         """Return the description of the data for `config.json`."""

@@ -19,8 +19,8 @@ class Progress:
 
     Attributes:
         step: Number of updates made.
-        best: Best validation accuracy.
-        window: Sums of loss and accuracy since the last logged line, and their count.
+        best: Best score of the validation, such as its accuracy.
+        window: Sums of loss and score since the last logged line, and their count.
     """
 
     step: int = 0

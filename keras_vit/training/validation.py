@@ -1,4 +1,4 @@
-"""Validation: accuracy and loss on the evaluation split, on all devices, where every example counts exactly once."""
+"""Validation: score and loss on the evaluation split, on all devices, where every example counts exactly once."""
 
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -13,7 +13,7 @@ MAX_CLASSES = 200  # of more, the confusion of classes is not counted
 
 
 class Validation:
-    """The evaluator whose accuracy decides about the best checkpoint.
+    """The evaluator whose score decides about the best checkpoint.
 
     Args:
         backend: Backend that the batches live on.
@@ -23,7 +23,7 @@ class Validation:
 
     Attributes:
         confusion: Of the last pass, counts `[true class, predicted class]`; None where they are not counted.
-        examples: Of the last pass, a few images as the pipeline gives them, with their labels and logits.
+        examples: Of the last pass, the first rows of the batch as the pipeline gives them, with `"predictions"`.
     """
 
     def __init__(self, backend: Backend, recipe: recipes.Recipe, evaluate: EvaluateBatch, batches: Iterable[Any]):
@@ -47,7 +47,7 @@ class Validation:
             step: Number of steps made.
 
         Yields:
-            `split`, `eval_accuracy`, `eval_loss` and `examples`, their number.
+            `split`, the score, such as `eval_accuracy`, `eval_loss`, and `examples`, their number.
 
         Raises:
             ValueError: If there is no example.
@@ -56,22 +56,23 @@ class Validation:
         sums, confusion = np.zeros(3, np.float64), np.zeros([0, 0], np.int64)
         self.examples = None
         for batch in self.batches:
-            batch_sums, batch_confusion, logits = self.evaluate(batch)
+            batch_sums, batch_confusion, predictions = self.evaluate(batch)
             sums += batch_sums
             confusion = (
                 confusion + batch_confusion.astype(np.int64) if confusion.size else batch_confusion.astype(np.int64)
             )
             if self.examples is None:
-                self.examples = self._first_examples(batch, logits)
-        loss, correct, count = sums.tolist()
+                self.examples = self._first_examples(batch, predictions)
+        loss, score, count = sums.tolist()
         if not count:
             raise ValueError(f"There is nothing to evaluate: the split {split!r} has no example.")
         self.confusion = confusion if confusion.size else None
-        accuracy, loss, count = correct / count, loss / count, int(count)
-        logging.info("step %d: %s accuracy %.4f loss %.4f on %d examples", step, split, accuracy, loss, count)
-        yield {"split": split, "eval_accuracy": accuracy, "eval_loss": loss, "examples": count}
+        score, loss, count = score / count, loss / count, int(count)
+        name = recipes.parse_task(self.recipe.task).score
+        logging.info("step %d: %s %s %.4f loss %.4f on %d examples", step, split, name, score, loss, count)
+        yield {"split": split, f"eval_{name}": score, "eval_loss": loss, "examples": count}
 
-    def _first_examples(self, batch: dict, logits: Any) -> dict[str, np.ndarray]:
-        first = {name: self.backend.first_rows(value) for name, value in {**batch, "logits": logits}.items()}
+    def _first_examples(self, batch: dict, predictions: Any) -> dict[str, np.ndarray]:
+        first = {name: self.backend.first_rows(value) for name, value in {**batch, "predictions": predictions}.items()}
         kept = first["mask"] > 0
-        return {name: first[name][kept] for name in ("image", "label", "logits")}
+        return {name: values[kept] for name, values in first.items()}

@@ -7,12 +7,13 @@ from absl import logging
 
 from keras_vit.checkpoints import LoadReport, load_checkpoint
 from keras_vit.zoo.augreg import read_index, select_augreg
-from keras_vit.zoo.cache import fetch, find, resolve
+from keras_vit.zoo.cache import check_weights, fetch, find, resolve
 from keras_vit.zoo.labels import decode_predictions, imagenet_classes
 from keras_vit.zoo.published import PublishedWeights, list_weights
 
 __all__ = [
     "PublishedWeights",
+    "check_weights",
     "decode_predictions",
     "fetch",
     "find",
@@ -39,6 +40,11 @@ def load_weights(model: keras.Model, name: str, weights: str | os.PathLike[str])
     Raises:
         ValueError: If there are no such weights, or they do not fit.
         OSError: If they cannot be downloaded.
+
+    Example:
+    >>> path = keras_vit.save_checkpoint(model, "vit.npz")
+    >>> load_weights(model, "ViT-B/16", path).missing
+    []
     """
     entry = find(name, os.fspath(weights))
     padding = entry.pool_padding if entry is not None else None

@@ -24,6 +24,9 @@ def read_index(path: str | os.PathLike[str] | None = None) -> list[dict[str, str
     Raises:
         OSError: If it cannot be fetched.
         ValueError: If columns are missing.
+
+    Example:
+    >>> rows = read_index()  # downloaded once  # doctest: +SKIP
     """
     with open(fetch(INDEX) if path is None else path, encoding="utf-8", newline="") as file:
         reader = csv.DictReader(file)
@@ -56,6 +59,14 @@ def select_augreg(
 
     Raises:
         ValueError: If no row agrees, or a column does not exist.
+
+    Example:
+    >>> rows = [
+    ...     {"name": "B/16", "ds": "i21k", "final_val": "0.47", "filename": "B_16-i21k-300ep"},
+    ...     {"name": "B/16", "ds": "i21k", "final_val": "0.49", "filename": "B_16-i21k-30ep"},
+    ... ]
+    >>> select_augreg("ViT-B/16", index=rows)["filename"]
+    'B_16-i21k-30ep'
     """
     rows = index if isinstance(index, list) else read_index(index)
     known = list(rows[0]) if rows else []

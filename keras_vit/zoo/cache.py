@@ -6,15 +6,14 @@ import http.client
 import os
 import pathlib
 import re
-import sys
 import urllib.parse
 import urllib.request
 
-import keras
 from absl import logging
 
 from keras_vit import _checks
 from keras_vit._io import atomic_file
+from keras_vit._progress import Progress
 from keras_vit.checkpoints import CheckpointError
 from keras_vit.checkpoints.formats import open_source
 from keras_vit.zoo.published import PublishedWeights, list_weights
@@ -42,19 +41,40 @@ def resolve(model: str, weights: str | os.PathLike[str]) -> str:
     Raises:
         ValueError: If `weights` is none of these; the message lists the names.
         OSError: If the file can neither be found nor fetched; the message names it and its address.
+
+    Example:
+    >>> path = resolve("ViT-B/16", "augreg")  # downloaded once  # doctest: +SKIP
+    >>> path = resolve("ViT-B/16", keras_vit.save_checkpoint(model, "vit.npz"))
+    >>> path
+    'vit.npz'
+    """
+    path = check_weights(model, weights)
+    return os.fspath(weights) if path is None else fetch(path)
+
+
+def check_weights(model: str, weights: str | os.PathLike[str]) -> str | None:
+    """Return bucket and file of published weights, or None for the path of a checkpoint. Nothing is downloaded.
+
+    Args:
+        model: See `resolve`.
+        weights: See `resolve`.
+
+    Raises:
+        ValueError: If `weights` is neither; the message lists the names.
+        FileNotFoundError: If it looks like the path of a file, and that does not exist.
     """
     if not isinstance(weights, (str, os.PathLike)):
         raise ValueError(f"`weights` must be a name or a path. Received: weights={weights!r}.")
     weights = os.fspath(weights)
     if os.path.exists(weights):
-        return weights
+        return None
     entry = find(model, weights)
     if entry is not None:
-        return fetch(entry.path)
+        return entry.path
     if weights.startswith(("gs://", "https://")):
-        return fetch(_path_of(weights))
+        return _path_of(weights)
     if _AUGREG_STEM.fullmatch(weights.removesuffix(".npz")):
-        return fetch(f"vit_models/augreg/{weights.removesuffix('.npz')}.npz")
+        return f"vit_models/augreg/{weights.removesuffix('.npz')}.npz"
     if weights.endswith(_FILE_SUFFIXES) or os.sep in weights:
         raise FileNotFoundError(f"There is no checkpoint at {weights!r}.")
     names = [entry.name for entry in list_weights(model)]
@@ -65,7 +85,12 @@ def resolve(model: str, weights: str | os.PathLike[str]) -> str:
 
 
 def find(model: str, weights: str) -> PublishedWeights | None:
-    """Return the published weights of a name, or None if the model has none of that name."""
+    """Return the published weights of a name, or None if the model has none of that name.
+
+    Example:
+    >>> find("ViT-B/16", "augreg").resolution
+    384
+    """
     return next((entry for entry in list_weights(model) if entry.name == weights), None)
 
 
@@ -98,6 +123,9 @@ def fetch(path: str) -> str:
 
     Raises:
         OSError: If it can neither be found nor fetched.
+
+    Example:
+    >>> path = fetch("vit_models/augreg/index.csv")  # doctest: +SKIP
     """
     mirror = os.environ.get(MIRROR_VARIABLE)
     cached = cache_directory() / path
@@ -158,14 +186,14 @@ def _retrieve(url: str, path: str) -> None:
     with urllib.request.urlopen(request, timeout=_TIMEOUT) as response, open(path, "wb") as file:
         length = response.headers.get("Content-Length", "")
         expected = int(length) if length.isdigit() else None
-        progress = keras.utils.Progbar(expected) if sys.stdout.isatty() else None
+        progress = Progress("Downloading", max(expected // 2**20, 1) if expected else None, unit="MiB")
         digest, received = hashlib.md5(usedforsecurity=False), 0
         while block := response.read(_BLOCK_BYTES):
             file.write(block)
             digest.update(block)
             received += len(block)
-            if progress:
-                progress.update(received, finalize=received == expected)
+            progress.update(received // 2**20)
+        progress.close()
         if expected is not None and received != expected:
             raise OSError(f"{received} of {expected} bytes came")
         stated = re.search(r"md5=([\w+/=]+)", ",".join(response.headers.get_all("x-goog-hash") or ()))

@@ -19,6 +19,10 @@ def imagenet_classes(classes: int = 1000) -> tuple[tuple[str, str], ...]:
 
     Raises:
         ValueError: If it is another number.
+
+    Example:
+    >>> imagenet_classes(1000)[0]
+    ('n01440764', 'tench')
     """
     if classes not in _FILES:
         raise ValueError(f"ImageNet heads have 1000 or 21843 classes. Received: classes={classes}. Pass `class_names`.")

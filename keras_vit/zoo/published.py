@@ -30,6 +30,11 @@ class PublishedWeights:
         accuracy: Top-1 accuracy in percent on ImageNet that its owners state; None if they do not.
         size_mib: Size of the file in MiB that its owners state; None if they do not.
         pool_padding: Border of the max-pooling in the training of a BiT; None for other models.
+
+    Example:
+    >>> entry = keras_vit.list_weights("ViT-B/16")[0]
+    >>> entry.name, entry.resolution, entry.classes
+    ('augreg', 384, 1000)
     """
 
     name: str

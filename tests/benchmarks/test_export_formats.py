@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from tests.export.runs import write_digits_run
 from tests.programs import call
+from tests.programs.runs import write_digits_run
 
 
 @pytest.fixture(scope="module")

@@ -30,7 +30,7 @@ def test_golden_file(name, tmp_path):
         assert written[key].shape == value.shape and written[key].dtype == value.dtype, key
         assert written[key].tobytes() == value.tobytes(), key
 
-    # What was written says everything that the source left open.
+    # The written file states everything that the source left open.
     again = model_from_checkpoint(path)
     np.testing.assert_array_equal(np.asarray(again(images)), np.asarray(model(images)))
 

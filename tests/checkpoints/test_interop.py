@@ -1,4 +1,4 @@
-"""What is written opens in `transformers`, `timm` and `vit-pytorch` and gives the same logits, and the other way round.
+"""Written files open in `transformers`, `timm` and `vit-pytorch` and give the same logits, and the other way round.
 
 Run with the extra [interop] installed: `pytest -m interop`.
 """

@@ -113,7 +113,7 @@ def test_a_fourth_channel_changes_nothing_at_first(name):
     extra = np.zeros_like(images[..., :1])
     if name == "vit_token_legacy":
         extra += np.random.default_rng(0).uniform(-1, 1, extra.shape).astype("float32")
-    # A standardised kernel of four channels is that of three times a constant, which group norm removes but for its
+    # A standardized kernel of four channels is that of three times a constant, which group norm removes but for its
     # epsilon.
     tolerance = 1e-5 if name == "vit_token_legacy" else 2e-3
     np.testing.assert_allclose(

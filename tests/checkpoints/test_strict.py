@@ -229,6 +229,7 @@ def test_the_padding_of_other_bit_files_is_known(tmp_path):
         save_checkpoint(model, tmp_path / "y.npz", format="big_vision")
 
 
+@pytest.mark.slow
 def test_another_variant_is_named(tmp_path):
     arguments = dict(num_layers=12, image_size=32, classes=2)
     path = save_checkpoint(keras_vit.create_model("ViT-Ti/16", **arguments), tmp_path / "x.npz")

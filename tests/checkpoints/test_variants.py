@@ -1,4 +1,4 @@
-"""The spellings, prefixes and shapes in which the same weights are found."""
+"""Spellings, prefixes and shapes of the same weights."""
 
 import json
 import re
@@ -223,6 +223,7 @@ def test_deit_of_each_kind(tmp_path):
     assert not headless.get_config()["include_top"]
 
 
+@pytest.mark.slow
 def test_headless_vit_with_and_without_pooler(tmp_path):
     body = {k.removeprefix("vit."): v for k, v in files.tensors_of("hf_vit").items() if k.startswith("vit.")}
     model = model_from_checkpoint(files.write_directory(tmp_path / "dino", body, files.hf_config()))

@@ -60,7 +60,7 @@ def test_golden_file(name, tmp_path):
         assert written[key].shape == value.shape and written[key].dtype == value.dtype, key
         assert written[key].tobytes() == value.tobytes(), key
 
-    # What was written says everything that the source left open.
+    # The written file states everything that the source left open.
     np.testing.assert_array_equal(np.asarray(model_from_checkpoint(path)(images)), np.asarray(model(images)))
     document = json.loads((tmp_path / "out" / "config.json").read_text())
     stated = {key: document["arguments"][key] for key in arguments}

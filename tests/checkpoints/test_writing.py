@@ -106,23 +106,30 @@ def test_the_directory_that_appears_meanwhile_is_filled(model, tmp_path, monkeyp
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("format,target", [("google", "x.npz"), ("huggingface", "x"), ("timm", "x.safetensors")])
-def test_a_full_disk_is_one_error_that_names_the_file(format, target, tmp_path):
+def test_a_full_disk_is_one_error_that_names_the_file(tmp_path):
     script = """
         import resource, signal, sys
         from keras_vit.checkpoints import model_from_checkpoint, save_checkpoint
-        model = model_from_checkpoint(sys.argv[1], num_heads=4)
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
-        try:
-            save_checkpoint(model, sys.argv[2], format=sys.argv[3])
-        except OSError as error:
-            print(error.errno, error.filename)
+        for case in sys.argv[1:]:
+            source, target, format = case.split(",")
+            model = model_from_checkpoint(source, num_heads=4)
+            try:
+                save_checkpoint(model, target, format=format)
+            except OSError as error:
+                print(error.errno, error.filename)
     """
-    source = {"google": "vit_token_legacy", "huggingface": "hf_vit", "timm": "timm_vit"}[format]
-    command = [sys.executable, "-c", textwrap.dedent(script), files.golden_path(source), tmp_path / target, format]
+    cases = [
+        ("vit_token_legacy", "x.npz", "google"),
+        ("hf_vit", "x", "huggingface"),
+        ("timm_vit", "x.safetensors", "timm"),
+    ]
+    arguments = [f"{files.golden_path(source)},{tmp_path / target},{format}" for source, target, format in cases]
+    command = [sys.executable, "-c", textwrap.dedent(script), *arguments]
     result = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert result.stdout.split() == [str(errno.EFBIG), str(tmp_path / target)], result.stderr
+    expected = [f"{errno.EFBIG} {tmp_path / target}" for _, target, _ in cases]
+    assert result.stdout.splitlines() == expected, result.stderr
     assert os.listdir(tmp_path) == []
 
 

@@ -1,4 +1,4 @@
-"""Iterates over images of which some cannot be read, and ends. `test_errors.py` starts it in a process of its own.
+"""Iterate over images, some of them unreadable, and end. `test_errors.py` starts it in a process of its own.
 
 python -m tests.data.exit_after_error FOLDER error|skip raise|break
 """

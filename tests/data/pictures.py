@@ -22,7 +22,7 @@ def encode(pixels, format="PNG", mode=None, **options):
 
 
 def folder(root, classes=("cat", "dog", "eel"), count=11, suffixes=("jpg", "png")):
-    """Writes `count` pictures for each class; returns the root as a string."""
+    """Writes `count` images for each class; returns the root as a string."""
     for label, name in enumerate(classes):
         (root / name).mkdir(parents=True)
         for i in range(count):

@@ -3,6 +3,7 @@ import pytest
 import tensorflow as tf
 
 from keras_vit import data
+from tests import selection
 from tests.data import pictures
 from tests.data.test_tfrecord import example, write
 
@@ -19,7 +20,7 @@ DAMAGE = {
 
 @pytest.fixture(params=["folder", "tfrecord"])
 def damaged(request, tmp_path):
-    """33 pictures of which one has no bytes and one is cut off, and what names them."""
+    """33 images, one without bytes and one cut off, and the source that names them."""
     root = pictures.folder(tmp_path / "p")
     bad = [tmp_path / "p" / "cat" / "3.png", tmp_path / "p" / "eel" / "5.png"]
     bad[0].write_bytes(b"")
@@ -36,7 +37,7 @@ def damaged(request, tmp_path):
 
 
 @pytest.mark.parametrize("kind", DAMAGE)
-@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("training", selection.cases([True, False], [True]))
 def test_an_error_names_the_file(tmp_path, kind, training):
     root = pictures.folder(tmp_path / "p")
     source = data.open_source(f"folder:{root}", "all")
@@ -81,7 +82,7 @@ def test_skipping_in_training(damaged):
     batches = list(data.train_batches(source, TRAIN, 8, on_bad_image=log).take(9).as_numpy_iterator())
     assert len(batches) == 9 and all(batch["image"].any(axis=(1, 2, 3)).all() for batch in batches)
     assert sorted(log.reasons) == sorted(names)
-    assert log.count >= 4  # two pictures in two epochs; what was prefetched counts as well
+    assert log.count >= 4  # two images in two epochs; what was prefetched counts as well
     assert "Input is empty." in log.reasons.values()
 
 
@@ -173,7 +174,7 @@ def test_a_set_of_which_nothing_can_be_read_ends(tmp_path, mode):
 def test_an_operation_that_fails_is_reported_with_the_file(tmp_path):
     source = data.open_source(f"folder:{pictures.folder(tmp_path / 'p')}", "all")
     with pytest.raises(tf.errors.OpError) as error:
-        next(iter(data.train_batches(source, "decode|random_crop(22)", 33)))  # the pictures have 20 to 30 rows
+        next(iter(data.train_batches(source, "decode|random_crop(22)", 33)))  # the images have 20 to 30 rows
     assert f"{tmp_path}/p/" in data.explain(error.value)
 
 

@@ -15,7 +15,7 @@ EVAL = "decode|resize(8)|value_range(-1, 1)"
 
 @pytest.fixture
 def source(tmp_path):
-    """33 images, of which 17 that follow each other cannot be read."""
+    """33 images, 17 consecutive ones unreadable."""
     source = data.open_source(f"folder:{pictures.folder(tmp_path / 'p')}", "all")
     for path in source.paths[3:20]:
         with open(path, "wb"):

@@ -98,6 +98,7 @@ def gif_by_the_specification(content):
     return max(sums, max((w for w, _ in sizes), default=0) * max((h for _, h in sizes), default=0), width * height)
 
 
+@pytest.mark.slow
 def test_gif_of_any_blocks():
     """Chains of blocks of all lengths, and damaged ones, against the specification read by a loop."""
     rng = np.random.default_rng(1)
@@ -165,7 +166,7 @@ def test_a_webp_that_lies_about_its_canvas_is_refused():
 
 
 def jpeg_of_scans(extra):
-    """A progressive JPEG whose last scan is there `extra` more times."""
+    """A progressive JPEG whose last scan is repeated `extra` times."""
     content = FILES["progressive jpeg"]
     start = content.rindex(b"\xff\xda")
     return content[:-2] + content[start:-2] * extra + b"\xff\xd9"
@@ -185,6 +186,7 @@ def test_other_formats_are_refused_where_strangers_send_them(content):
         headers.check(tf.constant(content), 10**6, known_only=True)
 
 
+@pytest.mark.slow
 def test_bombs_are_refused_without_their_memory():
     """In a process of its own, whose peak memory is measured and limited."""
     process = subprocess.run([sys.executable, "-m", "tests.data.bombs"], capture_output=True, text=True, timeout=300)

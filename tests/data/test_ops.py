@@ -85,7 +85,7 @@ def test_decoding_only_the_crop_is_decoding_and_cropping():
         # The place in the string is a part of the seed, so the operation has to stand at the same place.
         part = run("keep('image')|decode_jpeg_and_inception_crop(area_min=30)", encoded, position)
         assert part.shape == whole.shape
-        # Upsampled colours at the border of a crop lack their neighbours.
+        # Upsampled colors at the border of a crop lack their neighbors.
         np.testing.assert_array_equal(part[2:-2, 2:-2], whole[2:-2, 2:-2])
 
 
@@ -131,9 +131,9 @@ def test_color_jitter(image):
     assert 0.69 < min(brightness) < 0.8 and 1.1 < max(brightness) < 1.31
     np.testing.assert_array_equal(run("color_jitter()", image), image)
     flat = run("color_jitter(contrast=1.0, saturation=1.0)", np.full((4, 4, 3), 60, np.uint8))
-    assert np.ptp(flat) == 0  # a grey picture has neither contrast nor colour to change
+    assert np.ptp(flat) == 0  # a gray image has neither contrast nor color to change
     hue = run("color_jitter(hue=0.5)", image)
-    np.testing.assert_allclose(hue.max(-1), image.max(-1), atol=2)  # the value of a colour stays when its hue turns
+    np.testing.assert_allclose(hue.max(-1), image.max(-1), atol=2)  # the value of a color stays when its hue changes
     assert (hue != image).any()
     assert run("color_jitter(0.4, 0.4, 0.4, 0.1)", image[..., :1]).shape == (20, 30, 1)
 

@@ -11,7 +11,7 @@ from tests.data import pictures
 
 # What big_vision's pp/archive/autoaugment.py computes (TensorFlow 2.21, in graphs), with the three functions that it
 # takes from tensorflow-addons written with ImageProjectiveTransformV3. Keys: operation/magnitude/sign, or
-# Cutout/magnitude/row,column of the centre.
+# Cutout/magnitude/row,column of the center.
 PUBLISHED = np.load(pathlib.Path(__file__).parent / "randaugment.npz", allow_pickle=False)
 OPERATIONS = list(randaugment.operations_of(10, "reference"))
 
@@ -45,7 +45,7 @@ def test_quirks_of_the_reference():
     np.testing.assert_array_equal(apply("Solarize", 15, image, [0, 0]), np.where(image < 128, image, invert))
     np.testing.assert_array_equal(apply("Posterize", 0, image, [0, 0]), image & 0x80)
     assert apply("Brightness", 0, image, [0, 0]).max() <= 25
-    assert (apply("TranslateX", 10, image, [0, 0]) == 128).all()  # 100 pixels, wider than the picture
+    assert (apply("TranslateX", 10, image, [0, 0]) == 128).all()  # 100 pixels, wider than the image
 
 
 CORRECTED_AT_0 = [name for name in OPERATIONS if name not in ("AutoContrast", "Equalize", "Invert")]
@@ -62,12 +62,12 @@ def test_corrected_does_nothing_at_magnitude_0_and_more_later(name):
     assert change(0) == 0
     changes = [change(magnitude) for magnitude in (3, 6, 10)]
     assert changes[0] > 0
-    if not name.startswith(("Translate", "Rotate", "Shear")):  # how much these change depends on the picture
+    if not name.startswith(("Translate", "Rotate", "Shear")):  # how much these change depends on the image
         assert changes[0] <= changes[1] <= changes[2]
 
 
 def test_colour_operations_are_those_of_pil():
-    """`corrected` differs from PIL by the rounding of greys and cut fractions only: 1 or, for a blurred picture, 2."""
+    """`corrected` differs from PIL by the rounding of greys and cut fractions only: 1 or, for a blurred image, 2."""
     image = pictures.smooth()
     pil = Image.fromarray(image)
     stronger = 1 + 0.9 * 0.5

@@ -26,7 +26,7 @@ def write(path, records):
 
 
 def write_numbered(root, counts, split="train", label=lambda i: i % 10):
-    """Files of pictures of which number i has only the value i."""
+    """Files of images; number i has only the value i."""
     number = 0
     for i, count in enumerate(counts):
         records = [
@@ -41,6 +41,7 @@ def values(source, pp="decode|resize(4)"):
     return [int(i) for b in batches for i, keep in zip(b["image"][:, 0, 0, 0], b["mask"], strict=True) if keep]
 
 
+@pytest.mark.slow
 def test_splits_come_from_the_file_names(tmp_path):
     write_numbered(tmp_path, [5, 7])
     write_numbered(tmp_path, [3], split="validation")
@@ -59,9 +60,9 @@ def test_splits_come_from_the_file_names(tmp_path):
     ("split", "expected"),
     [
         ("train[25%:75%]", list(range(10, 30))),
-        ("train[12:14]", [12, 13]),
-        ("train[:2]+train[-2:]", [0, 1, 38, 39]),
-        ("train[13:20]", list(range(13, 20))),
+        pytest.param("train[12:14]", [12, 13], marks=pytest.mark.slow),
+        pytest.param("train[:2]+train[-2:]", [0, 1, 38, 39], marks=pytest.mark.slow),
+        pytest.param("train[13:20]", list(range(13, 20)), marks=pytest.mark.slow),
     ],
 )
 def test_slices(tmp_path, split, expected):
@@ -89,6 +90,7 @@ def test_other_features_raw_bytes_and_several_labels(tmp_path):
     assert batch["label"].numpy().tolist() == [[1, 0, 1], [0, 0, 0], [0, 1, 0]]
 
 
+@pytest.mark.slow
 def test_compressed_files(tmp_path):
     write_numbered(tmp_path, [5])
     path = tmp_path / "train-00000-of-00001"

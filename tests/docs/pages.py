@@ -9,7 +9,7 @@ PAGES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md"
     (ROOT / "docs").rglob("*.md")
 )
 # A block that cannot run here says why, on the line before its fence: <!-- docs: needs network -->
-REASONS = ("another package", "data", "hardware", "network", "server", "JAX")
+REASONS = ("another package", "data", "hardware", "network", "server", "JAX", "time")
 COMMANDS = ("bash", "sh", "console")
 
 

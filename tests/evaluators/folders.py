@@ -1,4 +1,4 @@
-"""A run on a folder of images, one of which may be damaged."""
+"""A run on a folder of images, one possibly damaged."""
 
 import numpy as np
 import tensorflow as tf

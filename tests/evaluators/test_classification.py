@@ -94,7 +94,7 @@ def test_rows_of_nan_count_as_wrong():
 
 
 def test_calibration_error_of_a_perfectly_calibrated_model_is_zero():
-    # 100 predictions with confidence 0.8 of which 80 are right.
+    # 100 predictions with confidence 0.8, 80 of them right.
     probabilities = np.tile([0.8, 0.2], (100, 1))
     labels = np.repeat([0, 1], [80, 20])
     assert measure(probabilities, labels, scores_are="probabilities")["ece"] == pytest.approx(0.0, abs=1e-12)

@@ -73,7 +73,7 @@ def test_knn_by_hand():
 
 
 def test_knn_votes_are_weighted_by_temperature():
-    # One near neighbour of class 0 and two further ones of class 1.
+    # One near neighbor of class 0 and two more distant ones of class 1.
     train = np.array([[1.0, 0.0], [1.0, 0.5], [1.0, -0.5]]), np.array([0, 1, 1])
     test = np.array([[1.0, 0.0]]), np.array([0])
     cosine = 1 / np.sqrt(1.25)

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from keras_vit import evaluators
-from tests.evaluators.made_up import Data, context
+from tests.evaluators.synthetic import Data, context
 
 KNOWN = ("ape", "bee", "cat")
 

@@ -1,4 +1,4 @@
-"""What evaluators take from publications: constants, names of data, classes. Each typed here from its source."""
+"""Constants, data set names and classes that evaluators take from publications, each typed here from its source."""
 
 import hashlib
 import types
@@ -136,7 +136,7 @@ class Splits(dict):
 
 
 def parsed(name):
-    """What a task makes of a record whose pixels are all 1."""
+    """Example of a task, from a record whose pixels are all 1."""
     example = {"image": tf.ones((4, 4, 1), tf.uint8), "label": 0, "label_x_position": 31, "label_orientation": 39}
 
     class Features(dict):

@@ -7,7 +7,7 @@ import pytest
 
 from keras_vit import evaluators
 from keras_vit.evaluators import report, subsets, vtab
-from tests.evaluators.made_up import Data, batches_of, context
+from tests.evaluators.synthetic import Data, batches_of, context
 
 
 def test_every_evaluator_runs_by_name():

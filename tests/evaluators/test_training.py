@@ -10,7 +10,7 @@ from keras_vit.training.forward import Forward
 from keras_vit.training.tf.backend import TensorFlowBackend
 from keras_vit.training.tf.state import TrainState
 from tests import programs
-from tests.evaluators import made_up
+from tests.evaluators import synthetic
 
 SIZES = {"patch_size": 4, "hidden_size": 8, "num_layers": 1, "num_heads": 2, "mlp_dim": 16}
 
@@ -61,7 +61,7 @@ def test_every_interval_stops_the_loop():
         return images
 
     split = evaluators.Split([{"image": np.eye(4, dtype=np.float32), "label": np.arange(4) % 2}], 2)
-    context = made_up.context(lambda *_: split, features=features)
+    context = synthetic.context(lambda *_: split, features=features)
     suite = evaluators.Suite(["knn(neighbors=(1,), every=3)", "fewshot(shots=(1,), seeds=1)"])
     scheduled = evaluators.Scheduled(suite, context, total_steps=8, every=5)
     assert scheduled.intervals() == [3]
@@ -81,7 +81,7 @@ def test_an_evaluator_that_fails_costs_its_own_results_only():
         return evaluators.Split([{"image": np.eye(4, dtype=np.float32), "label": np.arange(4) % 2}], 2)
 
     suite = evaluators.Suite(["knn(neighbors=(1,))", "fewshot(shots=(1,), seeds=1)"])
-    scheduled = evaluators.Scheduled(suite, made_up.context(open_split), total_steps=8, every=5)
+    scheduled = evaluators.Scheduled(suite, synthetic.context(open_split), total_steps=8, every=5)
     before = len(opened)
     assert before == 4
     expected = [

@@ -1,4 +1,4 @@
-"""The tasks of VTAB as they are made from data sets, on annotations made up here."""
+"""The tasks of VTAB on synthetic annotations."""
 
 import pytest
 import tensorflow as tf
@@ -6,7 +6,6 @@ import tensorflow as tf
 from keras_vit import evaluators
 from keras_vit.data import open_source
 from keras_vit.data.readers import vtab
-from tests import programs
 
 
 def test_the_evaluator_and_the_reader_know_the_same_tasks():
@@ -14,19 +13,6 @@ def test_the_evaluator_and_the_reader_know_the_same_tasks():
     assert {evaluators.vtab.TRAIN, evaluators.vtab.VALIDATION, evaluators.vtab.TEST} < set(
         vtab.tfds_splits(vtab.TASKS["dtd"], {})
     )
-
-
-def test_the_program_fails_where_nothing_was_measured(monkeypatch, capsys, tmp_path):
-    program = programs.load("train.vtab")
-
-    def missing(spec, split):
-        raise FileNotFoundError(f"{spec} is not prepared.")
-
-    monkeypatch.setattr(program.data, "open_source", missing)
-    arguments = (f"--workdir={tmp_path}", "--weights=x.npz", "--tasks=dtd", "--tasks=svhn")
-    monkeypatch.setattr(programs, "load", lambda name: program)
-    assert programs.call("train.vtab", *arguments) == 1
-    assert capsys.readouterr().out.count("is not prepared.") == 2
 
 
 # As task_adaptation/data/*.py has them, for data sets of these sizes.

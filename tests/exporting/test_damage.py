@@ -1,4 +1,4 @@
-"""Damaged and hostile pictures: the process survives, and every answer is a result or a defined error."""
+"""Damaged and hostile images: the process survives, and every answer is a result or a defined error."""
 
 import struct
 import zlib
@@ -66,7 +66,7 @@ def test_ten_thousand_mutated_pictures():
     for start in range(0, 10_000, 200):
         contents = [mutate(whole[(start + i) % len(whole)], rng) for i in range(199)]
         answers = check_answers([*contents, whole[0]])
-        assert answers[-1], "a good picture among damaged ones"
+        assert answers[-1], "a good image among damaged ones"
         valid.extend(answers[:-1])
     # Both happen: some damage is harmless to a decoder, some is not.
     assert 0.05 < np.mean(valid) < 0.95

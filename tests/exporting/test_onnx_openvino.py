@@ -15,7 +15,7 @@ from keras_vit.exporting import onnx_openvino, single_file, verify
 from keras_vit.inference import latency, model_card, onnx, openvino
 from keras_vit.inference.opening import open_artifact
 from tests import small_classifier as small
-from tests.exporting.test_tflite import bit, hybrid, prepared, slow
+from tests.exporting.test_tflite import bit, exhaustive, hybrid, prepared, slow
 
 FORMATS = {"onnx": ("onnxruntime", "tf2onnx"), "openvino": ("openvino",)}
 
@@ -57,7 +57,7 @@ def test_files_card_and_answers(kind, tmp_path):
     assert artifact.kind == kind
     assert artifact.card.precision == "float32"
     assert artifact.card.bytes == latency.size_of(artifact.path) == sum(os.path.getsize(tmp_path / f) for f in expected)
-    # The same float32 sums in another order, for any number of pictures.
+    # The same float32 sums in another order, for any number of images.
     plain = small.model(dtype="float32")
     for count in (6, 1, 3):
         expected = tf.nn.softmax(plain(prepared(count), training=False)).numpy()
@@ -69,7 +69,7 @@ def test_a_fixed_batch_is_filled_up(kind, tmp_path):
     export(model, kind, tmp_path, output="sigmoid", batch_size=4)
     artifact = open_artifact(path_of(kind, tmp_path), num_threads=1)
     assert artifact.batch_size == 4
-    # Two calls for six pictures: an answer that lay in the runtime's memory would be that of the other call.
+    # Two calls for six images: an answer that lay in the runtime's memory would be that of the other call.
     expected = tf.sigmoid(model(prepared(6), training=False)).numpy()
     np.testing.assert_allclose(artifact.predict(prepared(6)), expected, atol=1e-5)
 
@@ -78,11 +78,11 @@ def test_a_fixed_batch_is_filled_up(kind, tmp_path):
     "network",
     [
         slow(lambda: small.model(pooling="map", num_registers=2, layer_scale=0.5)),
-        slow(lambda: small.model(pooling="gap", position_embedding="sincos2d", image_size=None)),
-        slow(lambda: small.model(position_embedding="relative", activation="gelu")),
-        slow(lambda: small.model(classifier_activation="softmax", representation_size=8, remat="blocks")),
-        slow(lambda: small.model(attention_chunk_size=2)),
-        slow(hybrid),
+        exhaustive(lambda: small.model(pooling="gap", position_embedding="sincos2d", image_size=None)),
+        exhaustive(lambda: small.model(position_embedding="relative", activation="gelu")),
+        exhaustive(lambda: small.model(classifier_activation="softmax", representation_size=8, remat="blocks")),
+        exhaustive(lambda: small.model(attention_chunk_size=2)),
+        exhaustive(hybrid),
         slow(bit),
     ],
     ids=["map", "gap", "relative", "activation", "chunks", "hybrid", "bit"],

@@ -94,11 +94,11 @@ def test_top_k_names_the_best_classes(exported):
         np.testing.assert_array_equal(scores, probabilities[best])
 
 
-def test_a_bad_picture_does_not_fail_its_neighbours(exported):
+def test_a_bad_image_does_not_fail_its_neighbors(exported):
     model, artifact, _, _ = exported
     good = small.images(2).contents
     bomb = small.encode(np.zeros((2000, 1000, 3), np.uint8), "PNG")  # 2 million pixels, 1 allowed
-    contents = [good[0], b"", b"no picture", good[0][:60], bomb, good[1]]
+    contents = [good[0], b"", b"no image", good[0][:60], bomb, good[1]]
     answer = artifact.run("serving_default", {"image_bytes": contents})
     np.testing.assert_array_equal(answer["valid"], [True, False, False, False, False, True])
     np.testing.assert_allclose(answer["probabilities"][[0, 5]], expected_probabilities(model, good), atol=1e-5)
@@ -125,6 +125,7 @@ def test_decoded_and_prepared_images(exported):
     np.testing.assert_allclose(artifact.predict(prepared), expected, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_features_are_what_the_head_reads(exported):
     model, artifact, _, _ = exported
     contents = small.images(3).contents
@@ -151,6 +152,7 @@ def test_features_of_prepared_images_are_the_models(exported):
     np.testing.assert_allclose(of_files, expected, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_attention_maps_are_those_of_inspection(exported):
     model, artifact, _, _ = exported
     contents = small.images(3).contents
@@ -158,7 +160,7 @@ def test_attention_maps_are_those_of_inspection(exported):
     images = np.stack([small.preprocess(tf.constant(content)) for content in contents])
     maps = inspection.attention_maps(model, images).grids()
     expected = np.stack([weights.mean(axis=1) for weights in maps.values()], axis=1)
-    assert answer.shape == (3, 2, 2, 2)  # pictures, blocks, rows and columns of patches
+    assert answer.shape == (3, 2, 2, 2)  # images, blocks, rows and columns of patches
     np.testing.assert_allclose(answer, expected, atol=1e-5)
 
 
@@ -203,6 +205,7 @@ def test_the_next_version_is_free_and_none_is_overwritten(tmp_path):
     assert sorted(os.listdir(tmp_path)) == ["7", "8"]
 
 
+@pytest.mark.slow
 def test_an_artifact_that_differs_is_not_published(tmp_path):
     def drifting(contents):  # prepares differently inside the graph
         return small.preprocess(contents) * (1.0 if tf.executing_eagerly() else -1.0)
@@ -268,7 +271,7 @@ def test_the_command_line_tool_shows_and_runs_it(exported, tmp_path):
 
 @pytest.mark.slow
 def test_the_graph_neither_reads_nor_writes_files(exported):
-    # What the tool warns of in models from strangers.
+    # Operations that the tool warns about in untrusted models.
     assert "does not contain the default denylisted ops" in saved_model_cli(
         "scan", "--dir", exported[2] / "1", "--tag_set", "serve"
     )

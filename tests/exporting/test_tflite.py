@@ -10,6 +10,7 @@ from keras_vit.exporting import quantization_error, single_file, tflite, tflite_
 from keras_vit.exporting.inference_model import inference_model
 from keras_vit.inference.opening import open_artifact
 from keras_vit.inference.tflite import TFLiteClassifier, make_interpreter
+from tests import selection
 from tests import small_classifier as small
 
 
@@ -45,6 +46,10 @@ def slow(value):
     return pytest.param(value, marks=pytest.mark.slow)
 
 
+def exhaustive(value):
+    return pytest.param(value, marks=selection.EXHAUSTIVE)
+
+
 def test_file_card_and_labels(tmp_path):
     model = small.model()
     comparison = export(model, tmp_path / "a" / "model.tflite")
@@ -76,14 +81,14 @@ def test_signature_has_names_and_a_fixed_batch(tmp_path):
     "network",
     [
         lambda: small.model(dtype="mixed_bfloat16", dropout_rate=0.1, drop_path_rate=0.1),
-        slow(lambda: small.model(dtype="bfloat16")),
-        slow(lambda: small.model(attention_chunk_size=2)),
+        exhaustive(lambda: small.model(dtype="bfloat16")),
+        exhaustive(lambda: small.model(attention_chunk_size=2)),
         lambda: small.model(pooling="map", num_registers=2, layer_scale=0.5),
-        slow(lambda: small.model(pooling="gap", position_embedding="sincos2d", image_size=None)),
-        slow(lambda: small.model(position_embedding="relative", activation="gelu")),
-        slow(lambda: small.model(classifier_activation="softmax", representation_size=8, remat="blocks")),
+        exhaustive(lambda: small.model(pooling="gap", position_embedding="sincos2d", image_size=None)),
+        exhaustive(lambda: small.model(position_embedding="relative", activation="gelu")),
+        exhaustive(lambda: small.model(classifier_activation="softmax", representation_size=8, remat="blocks")),
         slow(lambda: small.model(patch_norm=True, head_dim=6, output_projection="no_bias", image_size=None)),
-        slow(lambda: small.model(num_heads=1, output_projection="none", pooling="gap", pool_prefix_tokens=True)),
+        exhaustive(lambda: small.model(num_heads=1, output_projection="none", pooling="gap", pool_prefix_tokens=True)),
         slow(lambda: hybrid(dtype="mixed_bfloat16")),
         slow(bit),
     ],
@@ -113,8 +118,8 @@ def test_gelu_is_one_operator_and_weights_are_standardised_beforehand(tmp_path):
     export(hybrid(), tmp_path / "model.tflite")
     counts = tflite.operators((tmp_path / "model.tflite").read_bytes())
     assert counts["GELU"] == 1
-    # Kernels standardised at run time would add a root for each convolution. There are those of the 9 group norms and
-    # of the 3 layer norms.
+    # Kernels standardized at run time would add a root for each convolution. There is one for each of the 9 group norms
+    # and 3 layer norms.
     assert counts["CONV_2D"] == 10
     assert counts["RSQRT"] == 9 + 3
     assert counts["SQRT"] == 0
@@ -128,6 +133,7 @@ def test_sigmoid_outputs(tmp_path):
     np.testing.assert_allclose(answer, tf.sigmoid(model(prepared(), training=False)), atol=1e-5)
 
 
+@pytest.mark.slow
 def test_an_artifact_that_takes_pixels(tmp_path):
     path = tmp_path / "model.tflite"
     model = small.model()
@@ -164,6 +170,7 @@ def test_flex_operators_are_seen():
     assert tflite.foreign_operators(converter.convert()) == ["FlexErf"]
 
 
+@pytest.mark.slow
 def test_an_artifact_that_differs_is_not_written(tmp_path):
     strict = verify.Tolerance(max_difference=-1.0)  # nothing can keep to it
     with pytest.raises(verify.VerificationError, match="does not answer as its model"):
@@ -179,7 +186,7 @@ def test_wrong_arguments(tmp_path):
 
 
 def integer_export(precision, model, path, **options):
-    """With the pictures of the verification as those of the calibration: what is tested is the mechanics."""
+    """With the images of the verification as those of the calibration: what is tested is the mechanics."""
     lenient = verify.Tolerance(1.0, 0.5)
     return export(model, path, precision=precision, calibration=small.images(), tolerance=lenient, **options)
 
@@ -190,6 +197,7 @@ def test_integer_precisions_need_calibration(tmp_path):
             export(small.model(), tmp_path / "model.tflite", precision=precision)
 
 
+@pytest.mark.slow
 def test_int8_keeps_sensitive_operators_in_float(tmp_path):
     path = tmp_path / "model.tflite"
     integer_export("int8", small.model(), path)
@@ -227,7 +235,13 @@ def operand_types(content):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("network", "precision"), [(hybrid, "int8"), (hybrid, "int16x8"), (bit, "int8"), (bit, "int16x8")]
+    ("network", "precision"),
+    [
+        pytest.param(hybrid, "int8", marks=selection.EXHAUSTIVE),
+        pytest.param(hybrid, "int16x8", marks=selection.EXHAUSTIVE),
+        (bit, "int8"),
+        (bit, "int16x8"),
+    ],
 )
 def test_integer_convolutions(network, precision, tmp_path):
     integer_export(precision, network(), tmp_path / "model.tflite")
@@ -235,6 +249,7 @@ def test_integer_convolutions(network, precision, tmp_path):
     assert types["CONV_2D"] == {"INT8" if precision == "int8" else "INT16"}
 
 
+@pytest.mark.slow
 def test_what_the_interpreter_cannot_run_is_not_written(tmp_path, monkeypatch):
     def refuse(*_):
         raise RuntimeError("Node number 3 (PADV2) failed to prepare")
@@ -253,7 +268,9 @@ def test_integer_pixels_in(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("precision", ["int8", "int16x8", "dynamic_int8"])
+@pytest.mark.parametrize(
+    "precision", selection.cases(["int8", "int16x8", "dynamic_int8"], ["int8"], selection.EXHAUSTIVE)
+)
 def test_the_gate_says_which_blocks_hurt(precision, tmp_path):
     strict = verify.Tolerance(max_difference=0.0)
     calibration = small.images()
@@ -319,7 +336,7 @@ def test_smaller_files(precision, tmp_path):
 @pytest.mark.parametrize(
     ("precision", "error"),
     # Of the length of the features: rounding of float32 sums, of weights to 11 bits, of weights and inputs to 8 bits.
-    [("float32", 1e-5), pytest.param("float16", 1e-3, marks=pytest.mark.slow), ("dynamic_int8", 0.05)],
+    selection.cases([("float32", 1e-5), ("float16", 1e-3), ("dynamic_int8", 0.05)], [("float32", 1e-5)]),
 )
 def test_features_beside_the_answers(precision, error, tmp_path):
     model = small.model()

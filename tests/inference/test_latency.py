@@ -1,4 +1,4 @@
-"""What a measurement says of memory."""
+"""Memory figures of a measurement."""
 
 import subprocess
 import sys

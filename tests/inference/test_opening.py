@@ -6,8 +6,9 @@ import pytest
 
 import keras_vit
 from keras_vit import inference
+from tests import selection
 from tests import small_classifier as small
-from tests.export.runs import write_digits_run
+from tests.programs.runs import write_digits_run
 
 PREPROCESS = "value_range(-1, 1)"
 
@@ -20,7 +21,9 @@ def expected():
     return model, classifier.predict(classifier.preprocess(small.images().contents))
 
 
-@pytest.mark.parametrize("name", ["model.keras", "model.npz", "model.safetensors", "model_directory"])
+@pytest.mark.parametrize(
+    "name", selection.cases(["model.keras", "model.npz", "model.safetensors", "model_directory"], ["model.keras"])
+)
 def test_model_files(expected, name, tmp_path):
     model, probabilities = expected
     path = tmp_path / name
@@ -56,6 +59,7 @@ def test_an_artifact_knows_its_preprocessing(served):
             inference.open_classifier(served[1], **options)
 
 
+@pytest.mark.slow
 def test_labels_of_a_file(expected, tmp_path):
     expected[0].save(tmp_path / "model.keras")
     (tmp_path / "labels.txt").write_text("\n".join(small.CLASS_NAMES) + "\n", encoding="utf-8")
@@ -81,7 +85,7 @@ def test_what_cannot_be_opened(tmp_path):
         inference.open_classifier(tmp_path)
 
 
-@pytest.mark.parametrize("output", ["softmax", "sigmoid"])
+@pytest.mark.parametrize("output", selection.cases(["softmax", "sigmoid"], ["softmax"]))
 def test_a_model_that_ends_in_probabilities(output, tmp_path):
     model = small.model(classifier_activation=output)
     model.save(tmp_path / "model.keras")
@@ -91,6 +95,7 @@ def test_a_model_that_ends_in_probabilities(output, tmp_path):
     np.testing.assert_allclose(classifier.predict(images), model.predict(images, verbose=0), atol=1e-6)
 
 
+@pytest.mark.slow
 def test_any_keras_model_around_ours(expected, tmp_path):
     inputs = keras.Input((16, 16, 3))
     scaled = keras.Model(inputs, keras.layers.Rescaling(2.0)(expected[0](inputs)))

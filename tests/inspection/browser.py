@@ -36,7 +36,7 @@ class Browser:
         profile: An empty directory.
 
     Attributes:
-        problems: What the page wrote to the console as errors, exceptions, and requests that failed.
+        problems: Errors in the console of the page, exceptions, and failed requests.
         requests: Addresses that the page asked for.
     """
 

@@ -61,8 +61,8 @@ def randomise(network, seed=0):
     """Gives every weight a random value of its own, the same on each backend (new heads and class tokens are zero)."""
     rng = np.random.default_rng(seed)
     for weight in network.trainable_variables:
-        centre = 1.0 if weight.path.endswith(("scale", "gamma")) else 0.0
-        weight.assign(centre + 0.3 * rng.normal(size=weight.shape))
+        center = 1.0 if weight.path.endswith(("scale", "gamma")) else 0.0
+        weight.assign(center + 0.3 * rng.normal(size=weight.shape))
     return network
 
 

@@ -4,7 +4,7 @@ import pytest
 
 from keras_vit import checkpoints, inspection, models
 from keras_vit.inspection import streaming_attention
-from tests import golden_data
+from tests import golden_data, selection
 from tests.inspection import small
 
 
@@ -21,7 +21,9 @@ def test_equal_to_hugging_face():
     assert maps.layout == inspection.TokenLayout((4, 4), 1, "tokens", (0,))
 
 
-@pytest.mark.parametrize("name", small.VARIANTS)
+@pytest.mark.parametrize(
+    "name", selection.cases(small.VARIANTS, ("token", "map", "registers", "hybrid", "relative", "bfloat16"))
+)
 def test_every_variant(name):
     model, images = small.model(**small.VARIANTS[name]), small.images()
     prefix = small.PREFIX.get(name, 1)

@@ -4,8 +4,8 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from keras_vit import inspection
-from keras_vit.inspection import _progress, distance
+from keras_vit import _progress, inspection
+from keras_vit.inspection import distance
 from tests.inspection import small
 
 
@@ -45,7 +45,7 @@ def test_patches_that_are_not_square():
     np.testing.assert_allclose(found, mean_distance(2, 3, 16, 8), rtol=1e-5)
 
 
-def test_without_normalisation_other_tokens_count_as_near():
+def test_without_normalization_other_tokens_count_as_near():
     model = uniform(num_registers=3)  # 4 of 16 tokens have no place
     found = inspection.attention_distance(model, small.images(), normalize=False)
     np.testing.assert_allclose(found, mean_distance(4, 3, 8, 8) * 12 / 16, rtol=1e-5)

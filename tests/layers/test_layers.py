@@ -1,11 +1,14 @@
 """The layers against closed forms: what each computes, its shapes, its errors, its round trip."""
 
+import inspect
+
 import keras
 import numpy as np
 import pytest
 from keras import ops
 
 from keras_vit import layers
+from tests import selection
 
 
 def array(x):
@@ -392,8 +395,14 @@ def test_every_public_layer_is_in_the_table():
     assert public == set(LAYERS)
 
 
-@pytest.mark.parametrize("policy", ["float32", "mixed_bfloat16", pytest.param("bfloat16", marks=pytest.mark.slow)])
-@pytest.mark.parametrize("name", list(LAYERS))
+@pytest.mark.parametrize(
+    ("name", "policy"),
+    selection.cases(
+        [(name, policy) for policy in ("float32", "mixed_bfloat16", "bfloat16") for name in LAYERS],
+        lambda name, policy: policy == "float32",
+        lambda name, policy: pytest.mark.slow if policy == "mixed_bfloat16" else selection.EXHAUSTIVE,
+    ),
+)
 def test_layer_round_trip(name, policy, tmp_path):
     arguments, shape = LAYERS[name]
     layer = getattr(layers, name)(**arguments, dtype=policy, name="layer")
@@ -411,3 +420,44 @@ def test_layer_round_trip(name, policy, tmp_path):
     clone.set_weights(model.get_weights())
     np.testing.assert_array_equal(array(clone(x)), expected)
     assert layer.get_config() == loaded.get_layer("layer").get_config()
+
+
+ARGUMENTS = {
+    layers.AddPositionEmbs: {"grid": (2, 3)},
+    layers.BiTRoot: {"filters": 32},
+    layers.BiTStage: {"num_units": 2, "features": 32},
+    layers.BiTUnit: {"features": 32},
+    layers.BottleneckUnit: {"features": 32},
+    layers.Dropout: {"rate": 0.1},
+    layers.EncoderBlock: {"num_heads": 2, "mlp_dim": 8},
+    layers.MAPHead: {"num_heads": 2, "mlp_dim": 8},
+    layers.MlpBlock: {"mlp_dim": 8},
+    layers.PatchEncoder: {"patch_size": 4, "hidden_size": 8},
+    layers.RegisterTokens: {"num_tokens": 2},
+    layers.ResNetStage: {"num_units": 1, "features": 32, "resnet_numerics": "timm"},
+    layers.SelfAttention: {"num_heads": 2},
+    layers.StdConv2D: {"filters": 8, "kernel_size": 3},
+    layers.StochasticDepth: {"rate": 0.1},
+}
+CLASSES = [getattr(layers, name) for name in layers.__all__ if name[0].isupper()]
+
+
+@pytest.mark.parametrize("layer_class", CLASSES, ids=lambda layer_class: layer_class.__name__)
+def test_every_argument_is_in_the_configuration(layer_class):
+    layer = layer_class(**ARGUMENTS.get(layer_class, {}))
+    config = layer.get_config()
+    assert ARGUMENTS.get(layer_class, {}).keys() <= config.keys()
+    names = set(inspect.signature(layer_class).parameters) - {"args", "kwargs"}
+    assert names <= config.keys()
+    assert layer_class.from_config(config).get_config() == config
+    assert keras.saving.deserialize_keras_object(keras.saving.serialize_keras_object(layer)).get_config() == config
+
+
+def test_a_subclass_keeps_the_arguments_of_its_base():
+    class Doubled(layers.LayerNorm):
+        def __init__(self, factor, **kwargs):
+            super().__init__(**kwargs)
+            self.factor = factor
+
+    config = Doubled(3, epsilon=0.5).get_config()
+    assert (config["factor"], config["epsilon"]) == (3, 0.5)

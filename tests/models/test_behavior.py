@@ -8,6 +8,7 @@ from keras import ops
 
 import keras_vit
 from keras_vit import BiTResNet, VisionTransformer
+from tests import selection
 from tests.models import variants
 
 
@@ -15,8 +16,7 @@ def run(model, images, **arguments):
     return ops.convert_to_numpy(ops.cast(model(images, **arguments), "float32"))
 
 
-@pytest.mark.parametrize("policy", ["float32", pytest.param("mixed_bfloat16", marks=pytest.mark.slow)])
-@pytest.mark.parametrize("name", variants.CASES)
+@pytest.mark.parametrize(("name", "policy"), variants.cases_under(["float32", "mixed_bfloat16"]))
 def test_gradient_reaches_every_variable_and_a_second_step_does_not_retrace(name, policy):
     model = variants.make(name, policy)
     images = variants.images(model)
@@ -59,7 +59,7 @@ def gradients_with_given_seeds(model, images):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize("compiled", selection.cases([False, True], [False], selection.EXHAUSTIVE))
 def test_rematerialisation_changes_no_gradient(compiled):
     """Recomputed activations see the same dropout: gradients agree to the rounding of another order of sums."""
     arguments = {"dropout_rate": 0.3, "attention_dropout_rate": 0.3, "drop_path_rate": 0.3}

@@ -12,6 +12,7 @@ import pytest
 import keras_vit
 from keras_vit import applications
 from keras_vit.models import BiTConfig, ViTConfig
+from tests import selection
 from tests.models import variants
 
 FILES = pathlib.Path(__file__).parent.parent / "data_files"
@@ -49,7 +50,7 @@ def test_every_argument_is_documented_and_in_the_signature(thing):
     assert len(documented) == len(names)
 
 
-@pytest.mark.parametrize("name", list(variants.VARIANTS))
+@pytest.mark.parametrize("name", variants.CASES)
 def test_a_model_returns_the_arguments_that_built_it(name):
     model = variants.make(name)
     config = model.get_config()
@@ -59,7 +60,7 @@ def test_a_model_returns_the_arguments_that_built_it(name):
     assert type(model)(**config).config == model.config
 
 
-@pytest.mark.parametrize("name", [name for name in variants.VARIANTS if name != "bit"])
+@pytest.mark.parametrize("name", selection.cases([name for name in variants.VARIANTS if name != "bit"], variants.QUICK))
 def test_derived_facts_are_those_of_the_layers(name):
     model = variants.make(name)
     config = model.config

@@ -8,6 +8,7 @@ import keras
 import numpy as np
 import pytest
 
+from tests import selection
 from tests.models import variants
 
 POLICIES = ("float32", "mixed_bfloat16", "bfloat16")
@@ -17,8 +18,7 @@ def run(model, images):
     return keras.ops.convert_to_numpy(keras.ops.cast(model(images), "float32"))
 
 
-@pytest.mark.parametrize("policy", ["float32", *(pytest.param(p, marks=pytest.mark.slow) for p in POLICIES[1:])])
-@pytest.mark.parametrize("name", variants.CASES)
+@pytest.mark.parametrize(("name", "policy"), variants.cases_under(POLICIES))
 def test_saved_and_cloned_models_give_the_same_output(name, policy, tmp_path):
     model = variants.make(name, policy)
     images = variants.images(model)
@@ -43,7 +43,7 @@ def test_saved_and_cloned_models_give_the_same_output(name, policy, tmp_path):
     np.testing.assert_allclose(run(clone, images), expected, rtol=tolerance, atol=tolerance)
 
 
-@pytest.mark.parametrize("name", variants.CASES)
+@pytest.mark.parametrize("name", selection.cases(variants.VARIANTS, variants.QUICK, selection.EXHAUSTIVE))
 def test_configuration_is_json(name):
     config = variants.make(name).get_config()
     assert json.loads(json.dumps(config)) == config

@@ -8,6 +8,7 @@ import pytest
 import tensorflow as tf
 
 import keras_vit
+from tests import selection
 from tests.models import variants
 
 MODES = ("int8", "int4", "float8")
@@ -32,19 +33,24 @@ def assert_trains(model, images):
         assert gradient is not None, variable.path
 
 
-@pytest.mark.parametrize("name", ["token", "map", "bit"])
-@pytest.mark.parametrize("mode", MODES)
-def test_quantized_models_are_saved_and_loaded(name, mode, tmp_path):
-    model = variants.make(name)
+@pytest.mark.parametrize(
+    ("mode", "name"),
+    selection.cases(
+        [(mode, name) for mode in MODES for name in ("token", "map", "bit")],
+        lambda mode, name: name == "bit" or (mode, name) in [("int8", "token"), ("float8", "token")],
+    ),
+)
+def test_quantized_models_are_saved_and_loaded(mode, name, tmp_path):
+    model = variants.make(name, **({} if name == "bit" else {"num_layers": 1}))
     images = variants.images(model)
     with warnings.catch_warnings():
         warnings.filterwarnings("error", message=".*quantize.*")
         model.quantize(mode)
     quantized = [layer.name for layer in model._flatten_layers() if layer.quantization_mode == mode]
-    assert len(quantized) == {"token": 13, "map": 19, "bit": 1}[name]
+    assert len(quantized) == {"token": 7, "map": 13, "bit": 1}[name]
     loaded = saved_and_loaded(model, tmp_path)
     assert [(v.path, v.dtype) for v in loaded.weights] == [(v.path, v.dtype) for v in model.weights]
-    np.testing.assert_array_equal(loaded.predict(images, verbose=0), model.predict(images, verbose=0))
+    np.testing.assert_array_equal(loaded(images), model(images))  # `predict` would compile, a minute for int4
 
 
 def test_quantization_of_chosen_layers(tmp_path):

@@ -7,6 +7,7 @@ import pytest
 
 from keras_vit import BiTResNet, VisionTransformer
 from keras_vit.models import ViTConfig
+from tests import selection
 
 SMALL = {
     "patch_size": 4,
@@ -48,9 +49,22 @@ VARIANTS = {
     "bit": None,
 }
 
-# For tests that take long with every variant: the fast tests take some of each kind, the slow tests the others.
-QUICK = ("token", "map", "relative", "every_layer", "hybrid", "bit")
-CASES = [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in VARIANTS]
+# For tests that take long with every variant: the fast tests take one of each kind, the slow tests the others.
+QUICK = ("token", "map", "hybrid", "bit")
+CASES = selection.cases(VARIANTS, QUICK)
+
+
+def cases_under(policies):
+    """(variant, policy): all variants in float32; in half precision, some in `make test` and all in `make test-all`."""
+    return selection.cases(
+        [(name, policy) for policy in policies for name in VARIANTS],
+        lambda name, policy: policy == "float32" and name in QUICK,
+        lambda name, policy: (
+            pytest.mark.slow
+            if policy == "float32" or (policy == "mixed_bfloat16" and name in QUICK)
+            else selection.EXHAUSTIVE
+        ),
+    )
 
 
 def make(name, dtype="float32", **arguments):

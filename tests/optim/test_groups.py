@@ -17,7 +17,7 @@ STEM = re.compile(r"(embedding|cls|dist|registers|posembed_\w+|conv_root|gn_root
 
 
 def check(model):
-    """What the layers declare is what the names say."""
+    """The declarations of the layers agree with their names."""
     paths = [weight.path for weight in model.trainable_weights]
     assert groups.decayed(model) == {path for path in paths if path.endswith("kernel")}
     blocks = list(dict.fromkeys(found.group() for path in paths if (found := BLOCK.search(path))))

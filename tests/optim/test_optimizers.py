@@ -1,4 +1,4 @@
-"""Optimisers against their formulas, other implementations and each other."""
+"""Optimizers against their formulas, other implementations and each other."""
 
 import ml_dtypes
 import numpy as np

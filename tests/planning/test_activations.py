@@ -79,7 +79,7 @@ def small(name, **arguments):
 
 def counted(name):
     model = small("gap" if name == "chunks" else name, **KEPT.get(name, {}))
-    one_chunk = 4 * 16 * 64 if name == "chunks" else 0  # is there for a while, and is not kept
+    one_chunk = 4 * 16 * 64 if name == "chunks" else 0  # temporary, not saved
     return cost.of_config(model.config).activations - one_chunk
 
 
@@ -170,12 +170,12 @@ print((second - first) / (large - small) / activations)
         environment = {**os.environ, "KERAS_BACKEND": "tensorflow", "TF_CPP_MIN_LOG_LEVEL": "3"}
         done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
         ratios.append(float(done.stdout.split()[-1]))
-    # What is held for a while depends on how many operations run at once.
+    # Temporary memory depends on how many operations run at once.
     assert min(ratios) > 1 and cost.UNFUSED - 0.4 < max(ratios) < cost.UNFUSED, ratios
 
 
 def run(program, backend, *arguments):
-    """What a Python program prints, in a process of its own."""
+    """Output of a Python program in a process of its own."""
     environment = {**os.environ, "KERAS_BACKEND": backend, "JAX_PLATFORMS": "cpu", "TF_CPP_MIN_LOG_LEVEL": "3"}
     command = [sys.executable, "-c", program, *map(str, arguments)]
     return subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout

@@ -7,6 +7,7 @@ import tensorflow as tf
 from keras_vit import recipe as recipes
 from keras_vit.inspection._layer_walk import walk
 from keras_vit.planning import cost, plan
+from tests import selection
 from tests.models import variants
 from tests.models.test_counts import COUNTS
 
@@ -48,7 +49,14 @@ def test_operations_of_a_pretraining_are_the_papers(name, epochs):
     assert flops == pytest.approx(EXAFLOPS[name, epochs] * 1e18, rel=tolerance)
 
 
-@pytest.mark.parametrize("name", variants.CASES)
+@pytest.mark.parametrize(
+    "name",
+    selection.cases(
+        variants.VARIANTS,
+        variants.QUICK,
+        lambda name: pytest.mark.slow if name in ("relative", "registers", "deit") else selection.EXHAUSTIVE,
+    ),
+)
 def test_built_models_have_the_counted_weights_and_operations(name):
     size = {"image_size": 224} if "image_size" in (variants.VARIANTS[name] or {}) else {}
     model = variants.make(name, **size)

@@ -1,4 +1,4 @@
-"""What is known of data sets without having them."""
+"""Known sizes of data sets that are not on this machine."""
 
 import socket
 

@@ -73,7 +73,7 @@ def test_roofline():
     core = estimate(compiled(flops=61.5e12, accessed=900e9), "v3-8")
     assert core.seconds["compute"] == pytest.approx(1)
     assert (core.limit, core.step_seconds) == ("memory bandwidth", pytest.approx(2))
-    # 8 chips of a ring send 2 * 7/8 of the gradients, divided weights 3 * 7/8, at 200 GB/s.
+    # 8 chips of a ring send 2 * 7/8 of the gradients, sharded weights 3 * 7/8, at 200 GB/s.
     ring = estimate(compiled(), summed=200e9)
     assert ring.seconds["interconnect"] == pytest.approx(1.75)
     assert ring.limit == "interconnect"
@@ -88,7 +88,7 @@ def test_what_fits():
 
 
 class Fake:
-    """A compiler for which memory is a fixed part and one for each image of a device and micro-batch."""
+    """A compiler whose memory is a fixed part plus one part per image of a device and micro-batch."""
 
     def __init__(self, fixed, each, refuses=True, devices=8):
         self.fixed, self.each, self.refuses, self.devices, self.asked = fixed, each, refuses, devices, []
@@ -127,7 +127,7 @@ def test_no_batch_fits():
 
 
 def test_remedies_were_tried_and_fit():
-    asked = Setting(512)  # 64 images a device need 16.5 GiB
+    asked = Setting(512)  # 64 images per device need 16.5 GiB
     fake = Fake(GIB // 2, GIB // 4)
     planner = fake.planner()
     assert not planner.estimate(asked).fits
@@ -194,7 +194,7 @@ def planned(monkeypatch):
     recipe = recipes.Recipe(
         model=recipes.Model("ViT-S/16"), data=recipes.Data(source="tfds:imagenet2012", batch_size=512)
     )
-    monkeypatch.setattr(program, "recipe_from_flags", lambda: recipe)
+    monkeypatch.setattr(program, "recipe_from_flags", lambda _: recipe)
     fake = Fake(GIB // 2, GIB // 4)
     monkeypatch.setattr(plan.tpu_plan, "of_recipe", lambda *arguments: fake.planner())
     monkeypatch.setattr(plan.tpu_compiler, "versions", lambda: "a compiler")

@@ -54,7 +54,7 @@ def has(model: recipes.Model, setting: str) -> bool:
 
 
 def recipe(model: recipes.Model, precision: str, setting: str) -> recipes.Recipe:
-    """The recipe of a case, with the update of one of the optimisers."""
+    """The recipe of a case, with the update of one of the optimizers."""
     fields = {"model": model, "data": recipes.Data(source="tfds:imagenet2012"), "optim": recipes.Optim(name="sgd")}
     fields["data"].batch_size = BATCH
     fields["data"].pp_train = f"decode|inception_crop({SIZE})|flip_lr|value_range(-1, 1)"

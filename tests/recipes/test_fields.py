@@ -40,7 +40,7 @@ def recorded(value, read, prefix=""):
 
 
 def small(**optim):
-    """The demo's recipe for two steps, with another optimiser or schedule."""
+    """The demo's recipe for two steps, with another optimizer or schedule."""
     recipe = toy.shrink(toy.load("digits", None))
     recipe.deterministic = False  # would stay on for the tests that follow
     recipe.optim = recipes.Optim(**optim)
@@ -49,7 +49,7 @@ def small(**optim):
 
 @pytest.mark.slow
 def test_every_field_is_read_in_training(monkeypatch, tmp_path):
-    """What only some optimisers, schedules and beginnings need is read in a run that has them."""
+    """Fields that only some optimizers, schedules and checkpoints need are read in a run that has them."""
     main, read = programs.load("train.main"), set()
     monkeypatch.setattr(main, "draw_figure", lambda *_: None)
     begun = small(name="adamw", schedule=recipes.Schedule("rsqrt"))
@@ -57,7 +57,7 @@ def test_every_field_is_read_in_training(monkeypatch, tmp_path):
     other.model.checkpoint = str(tmp_path / "0" / "model.keras")
     for number, recipe in enumerate((begun, other, small(schedule=recipes.Schedule("cosine")))):
         traced = recorded(recipe, read)
-        monkeypatch.setattr(main.program, "recipe_from_flags", lambda traced=traced: traced)
+        monkeypatch.setattr(main.program, "recipe_from_flags", lambda _, traced=traced: traced)
         with flagsaver.flagsaver(workdir=str(tmp_path / str(number)), distribute="one_device"):
             main.main([])
     unread = sorted(set(fields(recipes.Recipe)) - read)

@@ -15,7 +15,7 @@ from keras_vit.models.registry import constructor_name
 from keras_vit.optim import create_schedule
 from keras_vit.planning import datasets, plan
 from keras_vit.training.metrics import read_metrics
-from tests import programs
+from tests import programs, selection
 from tests.recipes import toy
 from train.configs import common
 
@@ -100,7 +100,7 @@ def test_folder_takes_small_images_without_a_gpu(gpu, size, hours, monkeypatch, 
     monkeypatch.setattr(load_folder.os, "cpu_count", lambda: 4)
     logged = []
     monkeypatch.setattr(load_folder.logging, "info", lambda text, *values: logged.append(text % values))
-    recipe = load_folder.get_config("/pictures,ViT_B16")
+    recipe = load_folder.get_config("/images,ViT_B16")
     assert recipe.model.image_size == size
     assert f"({size})" in recipe.data.pp_eval
     # 3 * 2 operations a multiply-add of the paper's 55.5 and 17.6 G, 500 steps of 128: 21.3e15 at 1e13, 6.7e15 at 4e11.
@@ -116,7 +116,7 @@ def test_the_folder_of_a_recipe_may_have_commas_in_its_name(tmp_path):
     assert split(comma) == (comma, "ViT-B/16")
     assert split(f"{comma},ViT_Ti16") == split(f"{comma}, ViT-Ti/16") == (comma, "ViT-Ti/16")
     assert split(f"folder:{comma}") == (f"folder:{comma}", "ViT-B/16")
-    assert split("") == split(",") == ("pictures", "ViT-B/16")
+    assert split("") == split(",") == ("images", "ViT-B/16")
     assert split("gs://a/b,ViT_S16") == ("gs://a/b", "ViT-S/16")
     with pytest.raises(ValueError, match="ViT_B17"):
         split(f"{plain},ViT_B17")
@@ -135,7 +135,7 @@ def test_variants_may_be_written_as_constructors():
 
 # Minutes on any machine, or, for the paper's own runs, what the paper says.
 WITHOUT_COST = {"digits", "fashion_mnist", "fashion_mnist_models", "fashion_mnist_transfer", "folder", "vit_paper"}
-# What the figures of a docstring are of, where it is not the recipe without arguments.
+# Arguments that the figures of a docstring belong to, where they are not those of the recipe without arguments.
 COSTS = {"finetune": ("ViT_B16,cifar10", "ViT_B16,imagenet2012"), "cifar10_scratch": (None,)}
 
 
@@ -155,7 +155,9 @@ def test_costs_in_the_docstrings_are_those_of_the_plan(name):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "arguments"), toy.ONLY_BUILT)
+@pytest.mark.parametrize(
+    ("name", "arguments"), selection.cases(toy.ONLY_BUILT, toy.ONLY_BUILT[::5], selection.EXHAUSTIVE)
+)
 def test_models_build_at_full_size(name, arguments, monkeypatch, folder):
     """Without values, which takes no memory."""
     toy.replace_readers(monkeypatch, folder)
@@ -166,13 +168,20 @@ def test_models_build_at_full_size(name, arguments, monkeypatch, folder):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "arguments"), [case for case in toy.CASES if case not in toy.ONLY_BUILT])
+@pytest.mark.parametrize(
+    ("name", "arguments"),
+    selection.cases(
+        [case for case in toy.CASES if case not in toy.ONLY_BUILT],
+        lambda name, arguments: arguments == toy.VARIATIONS[name][0],
+        selection.EXHAUSTIVE,
+    ),
+)
 def test_two_steps_and_every_evaluator(name, arguments, monkeypatch, folder, tmp_path):
     main = programs.load("train.main")
     toy.replace_readers(monkeypatch, folder)
     recipe = toy.shrink(toy.load(name, arguments))
     recipe.deterministic = False  # would stay on for the tests that follow
-    monkeypatch.setattr(main.program, "recipe_from_flags", lambda: recipe)
+    monkeypatch.setattr(main.program, "recipe_from_flags", lambda _: recipe)
     monkeypatch.setattr(main, "draw_figure", lambda *_: None)
     monkeypatch.setattr(main.evaluators, "opener", toy.opener)
     with flagsaver.flagsaver(workdir=str(tmp_path / "run"), distribute="one_device"):

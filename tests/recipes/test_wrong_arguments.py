@@ -9,7 +9,7 @@ import pytest
 from keras_vit import program
 from keras_vit import recipe as recipes
 from keras_vit.program import recipe_file, startup
-from tests import programs
+from tests import programs, selection
 
 ROOT = pathlib.Path(__file__).parents[2]
 WRONG_ARGUMENTS = {
@@ -106,11 +106,18 @@ def test_a_recipe_of_its_own_package_may_import_its_neighbors(tmp_path):
         "def get_config():\n    return recipe.Recipe(total_steps=shared.STEPS)\n",
     }.items():
         (package / f"{name}.py").write_text(text)
-    assert recipe_file.load(str(package / "run.py")) == recipes.Recipe(total_steps=7)
+    assert recipe_file.load(str(package / "run.py"))[0] == recipes.Recipe(total_steps=7)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("flag", ["--config=digits:x", "--config=digits --devises=8", "--config=digits --config.sed=1"])
+@pytest.mark.parametrize(
+    "flag",
+    selection.cases(
+        ["--config=digits:x", "--config=digits --devises=8", "--config=digits --config.sed=1"],
+        ["--config=digits:x"],
+        selection.EXHAUSTIVE,
+    ),
+)
 def test_exit_code_of_wrong_flags(flag):
     command = [sys.executable, "-m", "train.plan", *flag.split()]
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)

@@ -1,4 +1,4 @@
-"""Every recipe at a size at which it runs in seconds, on pictures that are made up."""
+"""Every recipe at a size that runs in seconds, on synthetic images."""
 
 import importlib
 import pathlib
@@ -15,7 +15,7 @@ CONFIGS = pathlib.Path(__file__).parents[2] / "train" / "configs"
 CLASSES = 3
 EXAMPLES = 24
 
-# Every file of train/configs, and what stands behind its colon in the tests.
+# Every file of train/configs, and the argument after its colon in the tests.
 VARIATIONS = {
     "vit_s16_i1k": ("", "300"),
     "vit_i1k": ("", "ViT_S32,strong2"),
@@ -35,14 +35,14 @@ VARIATIONS = {
     "bit_hyperrule": ("", "BiT_R50x1,imagenet2012", "BiT_R50x1,tfds:unknown"),
     "vtab": ("", "ViT_S16,clevr_count"),
     "cifar10_scratch": (None,),
-    "folder": ("/pictures", "tfds:pictures,ViT_H14"),
+    "folder": ("/images", "tfds:images,ViT_H14"),
     "digits": (None,),
     "fashion_mnist": (None,),
     "fashion_mnist_models": ("vit", "bit"),
     "fashion_mnist_transfer": ("pretrain", "finetune", "scratch"),
 }
 CASES = [(name, arguments) for name, variations in VARIATIONS.items() for arguments in variations]
-# Of these, what differs from another case in nothing but numbers at toy width; their models are built at full size.
+# Those of them that differ from another case only in numbers at toy width; their models are built at full size.
 ONLY_BUILT = [
     ("vit_s16_i1k", "300"),
     ("vit_i1k", "ViT_S32,strong2"),
@@ -89,7 +89,7 @@ def shrink(recipe):
 
 
 def pictures(folder):
-    """JPEG files of 40 by 48 pixels, a colour a class."""
+    """JPEG files of 40 by 48 pixels, one color per class."""
     paths = []
     for index in range(EXAMPLES):
         image = np.full((40, 48, 3), 20, np.uint8)
@@ -101,7 +101,7 @@ def pictures(folder):
 
 
 def replace_readers(monkeypatch, folder):
-    """Makes every source that is not in the package give the pictures, whatever its name and split."""
+    """Makes every source that is not in the package give the images, whatever its name and split."""
     paths = pictures(folder)
     labels = np.arange(EXAMPLES, dtype=np.int32) % CLASSES
     names = [f"class {number}" for number in range(CLASSES)]

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_vit.tf_serving import client, messages
+from keras_vit.tf_serving import client, messages, tensors
 from keras_vit.tf_serving.messages import RequestError
 from tests import small_classifier as small
 
@@ -50,7 +50,7 @@ def test_predictions_of_our_messages():
 
     def predict(request, _):
         received.append(request)
-        contents = messages.decode_tensor(request.inputs["image_bytes"])
+        contents = tensors.decode(request.inputs["image_bytes"])
         response = messages.messages().PredictResponse()
         valid = np.array([content != b"bad" for content in contents])
         outputs = {
@@ -59,7 +59,7 @@ def test_predictions_of_our_messages():
             "valid": valid,
         }
         for name, value in outputs.items():
-            response.outputs[name] = messages.encode_tensor(value)
+            response.outputs[name] = tensors.encode(value)
         return response
 
     with listening(predicting(predict)) as address, client.Client(address, "pets", version=3) as asking:

@@ -2,16 +2,12 @@
 
 import concurrent.futures
 import contextlib
-import http.client
 import json
 import os
 import shutil
-import signal
 import socket
-import subprocess
 import sys
 import threading
-import time
 import urllib.error
 import urllib.request
 
@@ -23,8 +19,9 @@ from keras_vit.inference.opening import open_artifact
 from keras_vit.inference.saved_model import SavedModelClassifier
 from keras_vit.tf_serving import client, served_model, server
 from keras_vit.tf_serving.messages import RequestError
+from tests import selection
 from tests import small_classifier as small
-from tests.programs import call
+from tests.tf_serving import servers
 
 pytest.importorskip("uvicorn", reason="uvicorn is not installed: pip install 'keras-vision-transformers[serving]'")
 
@@ -34,24 +31,9 @@ def base(served):
     return served[1]
 
 
-@contextlib.contextmanager
-def serving(base, **limits):
-    """A model behind a server: (model, URL)."""
-    model = served_model.ServedModel("pets", str(base))
-    rest_server = server.RestServer(model, limits=server.Limits(**limits))
-    thread = threading.Thread(target=rest_server.run)
-    thread.start()
-    try:
-        yield model, f"http://localhost:{rest_server.port}"
-    finally:
-        rest_server.stop()
-        thread.join(60)
-        assert not thread.is_alive()
-
-
 @pytest.fixture(scope="module")
 def running(base):
-    with serving(base) as found:
+    with servers.serving(base) as found:
         yield found[1]
 
 
@@ -65,27 +47,6 @@ def images():
 def expected(base, images):
     artifact = open_artifact(str(base))
     return artifact.run("serving_default", {"image_bytes": images})
-
-
-def get(url):
-    with urllib.request.urlopen(url, timeout=30) as response:
-        return json.loads(response.read())
-
-
-def post(url, body, path="/v1/models/pets:predict"):
-    """Status and parsed answer of a request."""
-    connection = http.client.HTTPConnection(url.removeprefix("http://"), timeout=60)
-    try:
-        connection.request("POST", path, body, {"Content-Type": "application/json"})
-        response = connection.getresponse()
-        return response.status, json.loads(response.read())
-    finally:
-        connection.close()
-
-
-def is_answering(url, images):
-    with client.Client(url, "pets", retries=0) as asking:
-        return asking.predict(images[:1])[0].valid
 
 
 def test_client_gets_the_artifacts_answers(running, images, expected):
@@ -104,12 +65,12 @@ def test_client_gets_the_artifacts_answers(running, images, expected):
 
 
 def test_status_and_metadata(running):
-    status = get(f"{running}/v1/models/pets")
+    status = servers.get(f"{running}/v1/models/pets")
     assert status["model_version_status"][0]["version"] == "1"
     assert status["model_version_status"][0]["state"] == "AVAILABLE"
-    assert get(f"{running}/v1/models/pets/versions/1") == status
+    assert servers.get(f"{running}/v1/models/pets/versions/1") == status
     for path in ("pets/metadata", "pets/versions/1/metadata"):
-        definitions = get(f"{running}/v1/models/{path}")["metadata"]["signature_def"]["signature_def"]
+        definitions = servers.get(f"{running}/v1/models/{path}")["metadata"]["signature_def"]["signature_def"]
         assert definitions["serving_default"]["inputs"]["image_bytes"]["dtype"] == "DT_STRING"
         assert definitions["serve_tensor"]["method_name"] == "tensorflow/serving/predict"
 
@@ -136,29 +97,29 @@ def test_status_and_metadata(running):
 )
 def test_rest_errors(running, images, path, body, status, message):
     if body:
-        code, answer = post(running, body, path)
+        code, answer = servers.post(running, body, path)
         assert code == status
         assert message in answer["error"]
     else:
         with pytest.raises(urllib.error.HTTPError) as caught:
-            get(running + path)
+            servers.get(running + path)
         assert caught.value.code == status
         assert message in json.loads(caught.value.read())["error"]
-    assert is_answering(running, images)
+    assert servers.is_answering(running, images)
 
 
 @pytest.mark.parametrize("length", ["9" * 5000, "-1", "x", "99999999999999999999"])
 def test_a_content_length_that_is_no_length(running, images, length):
-    with socket.create_connection(address_of(running), timeout=30) as connection:
+    with socket.create_connection(servers.address_of(running), timeout=30) as connection:
         connection.sendall(
             f"POST /v1/models/pets:predict HTTP/1.1\r\nHost: x\r\nContent-Length: {length}\r\n\r\n".encode()
         )
         assert connection.recv(100).startswith((b"HTTP/1.1 400", b"HTTP/1.1 413"))
-    assert is_answering(running, images)
+    assert servers.is_answering(running, images)
 
 
 def test_any_error_is_answered_and_the_server_goes_on(base, images, monkeypatch):
-    with serving(base) as (model, url):
+    with servers.serving(base) as (model, url):
         for error, status in (
             (KeyError("x"), 500),
             (tf.errors.ResourceExhaustedError(None, None, "too much"), 500),
@@ -166,10 +127,10 @@ def test_any_error_is_answered_and_the_server_goes_on(base, images, monkeypatch)
         ):
             with monkeypatch.context() as patched:
                 patched.setattr(SavedModelClassifier, "run", raising(error))
-                code, answer = post(url, b'{"instances": ["a"]}')
+                code, answer = servers.post(url, b'{"instances": ["a"]}')
             assert code == status
             assert str(error.args[-1] if isinstance(error, KeyError) else error.message) in answer["error"]
-        assert is_answering(url, images)
+        assert servers.is_answering(url, images)
         assert not model.busy
 
 
@@ -180,14 +141,9 @@ def raising(error):
     return call
 
 
-def address_of(url):
-    host, _, port = url.removeprefix("http://").partition(":")
-    return host, int(port)
-
-
 def test_a_body_that_is_too_large_is_refused_in_so_many_words(base, images):
-    with serving(base, body_bytes=100_000) as (_, url):
-        code, answer = post(url, b"[" + b" " * 200_000 + b"]")
+    with servers.serving(base, body_bytes=100_000) as (_, url):
+        code, answer = servers.post(url, b"[" + b" " * 200_000 + b"]")
         assert code == 413
         assert "at most 100000 bytes" in answer["error"]
         with pytest.raises(RequestError, match="at most 100000 bytes") as caught:
@@ -195,73 +151,51 @@ def test_a_body_that_is_too_large_is_refused_in_so_many_words(base, images):
             client.Client(url, "pets", retries=5, backoff=100).run("serve_tensor", {"images": np.ones((99, 99, 9))})
         assert caught.value.status == 413
         chunks = (b" " * 50_000 for _ in range(4))  # without a length
-        assert post(url, chunks)[0] == 413
-        assert is_answering(url, images)
+        assert servers.post(url, chunks)[0] == 413
+        assert servers.is_answering(url, images)
 
 
 def test_json_of_many_lists_is_refused_before_it_takes_memory(base, images):
-    with serving(base, json_lists=1000) as (_, url):
-        code, answer = post(url, b'{"instances": [' + b"[]," * 2000 + b"[]]}")
+    with servers.serving(base, json_lists=1000) as (_, url):
+        code, answer = servers.post(url, b'{"instances": [' + b"[]," * 2000 + b"[]]}")
         assert code == 413
         assert "at most 1000 lists" in answer["error"]
-        assert is_answering(url, images)
+        assert servers.is_answering(url, images)
 
 
 def test_bodies_under_way_share_a_budget(base, images):
-    with serving(base, buffered_bytes=100_000) as (_, url):
-        with slow_bodies(url, 1, sent=b" " * 90_000):
-            wait_until(lambda: post(url, b" " * 50_000)[0] == 503)
-        wait_until(lambda: post(url, b" " * 50_000)[0] == 400)  # the memory is free again: the JSON is read
-        assert is_answering(url, images)
+    with servers.serving(base, buffered_bytes=100_000) as (_, url):
+        with servers.slow_bodies(url, 1, sent=b" " * 90_000):
+            servers.wait_until(lambda: servers.post(url, b" " * 50_000)[0] == 503)
+        servers.wait_until(
+            lambda: servers.post(url, b" " * 50_000)[0] == 400
+        )  # the memory is free again: the JSON is read
+        assert servers.is_answering(url, images)
 
 
 def test_requests_at_a_time_are_bounded(base, images):
-    with serving(base, requests=3) as (_, url):
-        with slow_bodies(url, 3):
-            wait_until(lambda: post(url, b"{}")[0] == 503)
-        wait_until(lambda: is_answering(url, images))
-
-
-def wait_until(condition, seconds=30):
-    deadline = time.monotonic() + seconds
-    while True:
-        with contextlib.suppress(OSError):
-            if condition():
-                return
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-
-
-@contextlib.contextmanager
-def slow_bodies(url, count, sent=b" "):
-    """Clients that send the head of a request, some of its body, and then nothing."""
-    with contextlib.ExitStack() as stack:
-        connections = []
-        for _ in range(count):
-            connection = stack.enter_context(socket.create_connection(address_of(url), timeout=30))
-            connection.sendall(
-                b"POST /v1/models/pets:predict HTTP/1.1\r\nHost: x\r\nContent-Length: 100000\r\n\r\n" + sent
-            )
-            connections.append(connection)
-        yield connections
+    with servers.serving(base, requests=3) as (_, url):
+        with servers.slow_bodies(url, 3):
+            servers.wait_until(lambda: servers.post(url, b"{}")[0] == 503)
+        servers.wait_until(lambda: servers.is_answering(url, images))
 
 
 def test_slow_clients_hinder_nobody_and_are_told(base, images):
-    with serving(base, read_seconds=2.0) as (_, url), contextlib.ExitStack() as stack:
-        bodies = stack.enter_context(slow_bodies(url, 10))
+    with servers.serving(base, read_seconds=2.0) as (_, url), contextlib.ExitStack() as stack:
+        bodies = stack.enter_context(servers.slow_bodies(url, 10))
         for _ in range(10):  # heads that never end
-            connection = stack.enter_context(socket.create_connection(address_of(url), timeout=30))
+            connection = stack.enter_context(socket.create_connection(servers.address_of(url), timeout=30))
             connection.sendall(b"POST /v1/models/pets:predict HTTP/1.1\r\nHost: x\r\nX: ")
-        assert all(is_answering(url, images) for _ in range(5))
+        assert all(servers.is_answering(url, images) for _ in range(5))
         assert all(connection.recv(100).startswith(b"HTTP/1.1 408") for connection in bodies)
 
 
 def test_an_answer_that_takes_too_long_is_a_timeout(base, monkeypatch):
     finish = threading.Event()
     monkeypatch.setattr(SavedModelClassifier, "run", lambda *_: finish.wait(60) and {})
-    with serving(base, answer_seconds=0.5) as (_, url):
+    with servers.serving(base, answer_seconds=0.5) as (_, url):
         try:
-            assert post(url, b'{"instances": ["a"]}')[0] == 504
+            assert servers.post(url, b'{"instances": ["a"]}')[0] == 504
             with pytest.raises(TimeoutError):
                 client.Client(url, "pets", retries=5, backoff=100).predict([b"x"])
         finally:
@@ -280,19 +214,7 @@ def test_refusals_are_not_retried(running):
         ask("pets", "serve_tensor", {"images": np.ones((1, 1), np.float32)})
 
 
-def test_the_clients_program(running, images, expected, tmp_path, capsys):
-    for index in range(2):
-        (tmp_path / f"{index}.png").write_bytes(images[index])
-    (tmp_path / "bad.png").write_bytes(b"bad")
-    arguments = (f"--url={running}", "--name=pets", f"{tmp_path}/*.png")
-    assert call("export.client", "--json", *arguments) == 1  # one image cannot be read
-    answers = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert [answer["predictions"][0]["label"] for answer in answers] == [
-        labels[0].decode() for labels in expected["top_k_classes"][:2]
-    ]
-    assert call("export.client", f"--url={running}", "--name=cats", f"{tmp_path}/0.png") == 1
-
-
+@pytest.mark.slow
 def test_a_thousand_concurrent_requests(running, images, expected):
     def ask(number):
         index = number % len(images)
@@ -308,17 +230,18 @@ def test_a_thousand_concurrent_requests(running, images, expected):
         np.testing.assert_allclose(answer.scores, expected["top_k_scores"][index], atol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_newer_version_is_taken_up(base, images, tmp_path):
     own = tmp_path / "pets"
     shutil.copytree(base, own)
-    with serving(own) as (model, url), client.Client(url, "pets") as asking:
+    with servers.serving(own) as (model, url), client.Client(url, "pets") as asking:
         before = asking.predict(images[:1])
         assert not model.reload()
         shutil.copytree(own / "1", own / ".unfinished")
         assert not model.reload()  # not a version yet
         os.rename(own / ".unfinished", own / "3")
         assert model.reload()
-        assert get(f"{url}/v1/models/pets")["model_version_status"][0]["version"] == "3"
+        assert servers.get(f"{url}/v1/models/pets")["model_version_status"][0]["version"] == "3"
         assert asking.predict(images[:1]) == before
         with pytest.raises(RequestError, match="pets version 1"):
             client.Client(url, "pets", version=1).predict(images[:1])
@@ -360,11 +283,16 @@ def flip(path, pattern):
     file.write_bytes(content)
 
 
+@pytest.fixture(scope="module")
+def torn(base, tmp_path_factory):
+    """A served model, in whose directory newer versions may appear: (directory, model)."""
+    own = shutil.copytree(base, tmp_path_factory.mktemp("torn") / "pets")
+    return own, served_model.ServedModel("pets", str(own))
+
+
 @pytest.mark.parametrize("tear", TORN.values(), ids=TORN)
-def test_a_torn_version_leaves_the_served_one_in_place(base, tmp_path, tear, monkeypatch):
-    own = tmp_path / "pets"
-    shutil.copytree(base, own)
-    model = served_model.ServedModel("pets", str(own))
+def test_a_torn_version_leaves_the_served_one_in_place(torn, tear, monkeypatch):
+    own, model = torn
     shutil.copytree(own / "1", own / "2")
     tear(own / "2")
     logged = []
@@ -375,10 +303,23 @@ def test_a_torn_version_leaves_the_served_one_in_place(base, tmp_path, tear, mon
     assert len(logged) <= 1  # a file or a dangling link is no version
     with model.use("pets") as (_, artifact):
         assert artifact.run("serve_tensor", {"images": np.zeros((1, 16, 16, 3))})["probabilities"].shape == (1, 7)
-    for leftover in (own / "2",):
-        shutil.rmtree(leftover) if leftover.is_dir() and not leftover.is_symlink() else leftover.unlink()
+    leftover = own / "2"
+    shutil.rmtree(leftover) if leftover.is_dir() and not leftover.is_symlink() else leftover.unlink()
+
+
+@pytest.mark.parametrize(
+    "tear", selection.cases(TORN, (), lambda name: pytest.mark.slow if name == "graph cut" else selection.EXHAUSTIVE)
+)
+def test_a_mended_version_is_taken_up(base, tmp_path, tear):
+    own = shutil.copytree(base, tmp_path / "pets")
+    model = served_model.ServedModel("pets", str(own))
     shutil.copytree(own / "1", own / "2")
-    assert model.reload()  # mended
+    TORN[tear](own / "2")
+    assert not model.reload()
+    leftover = own / "2"
+    shutil.rmtree(leftover) if leftover.is_dir() and not leftover.is_symlink() else leftover.unlink()
+    shutil.copytree(own / "1", own / "2")
+    assert model.reload()
     assert model.version == 2
 
 
@@ -406,80 +347,3 @@ def test_a_missing_extra_is_named(base, monkeypatch):
     monkeypatch.setitem(sys.modules, "uvicorn", None)
     with pytest.raises(ImportError, match=r"keras-vision-transformers\[serving\]"):
         server.RestServer(model)
-
-
-def test_a_taken_port_is_one_line(base, running):
-    port = running.rpartition(":")[2]
-    with pytest.raises(ValueError, match=f"--port={port}"):
-        call("export.serve", f"--artifact={base}", f"--port={port}")
-
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("localhost", 0))
-        return probe.getsockname()[1]
-
-
-@contextlib.contextmanager
-def process(base, *arguments, code=None):
-    """The server's program in a process of its own: (process, URL)."""
-    port = free_port()
-    start = ["-c", code] if code else ["-m", "export.serve"]
-    command = [sys.executable, *start, f"--artifact={base}", f"--port={port}", *arguments]
-    child = subprocess.Popen(command, stderr=subprocess.DEVNULL)
-    try:
-        url = f"http://localhost:{port}"
-        wait_until(lambda: child.poll() is None and get(f"{url}/v1/models/pets"), 120)
-        yield child, url
-    finally:
-        child.kill()
-        child.wait()
-
-
-@pytest.mark.slow
-def test_sigterm_finishes_what_is_under_way(base, images):
-    with process(base) as (child, url), client.Client(url, "pets", timeout=240, retries=0) as asking:
-        with concurrent.futures.ThreadPoolExecutor(8) as pool:
-            answers = [pool.submit(asking.predict, images * 5, 200) for _ in range(8)]
-            time.sleep(0.2)  # requests are under way; whether all of them is not what matters
-            child.send_signal(signal.SIGTERM)
-            finished = [answer.exception() is None for answer in answers]
-        assert child.wait(timeout=60) == 0
-        assert any(finished)
-        for answer, done in zip(answers, finished, strict=True):
-            if done:
-                assert len(answer.result()) == 200
-            else:  # it came too late: refused at the door, not dropped half-way
-                assert isinstance(answer.exception(), ConnectionError)
-
-
-# A request that is computed for ever.
-STUCK = """
-import sys, time
-from keras_vit.inference.saved_model import SavedModelClassifier
-SavedModelClassifier.run = lambda *_: time.sleep(600)
-from export import serve
-serve.run()
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("stop", [(signal.SIGTERM,), (signal.SIGTERM, signal.SIGTERM), (signal.SIGINT,)], ids=str)
-def test_sigterm_ends_the_server_whatever_its_clients_do(base, stop):
-    with process(base, "--grace_seconds=2", code=STUCK) as (child, url), contextlib.ExitStack() as stack:
-        stack.enter_context(slow_bodies(url, 10))
-        for sent in (
-            b"",
-            b"GET /v1/models/pets HT",
-            b"POST / HTTP/1.1\r\nHost: x\r\nX: ",
-        ):  # idle, and heads that never end
-            stack.enter_context(socket.create_connection(address_of(url), timeout=30)).sendall(sent)
-        stuck = stack.enter_context(socket.create_connection(address_of(url), timeout=30))
-        body = b'{"instances": ["a"]}'
-        stuck.sendall(
-            b"POST /v1/models/pets:predict HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(body) + body
-        )
-        time.sleep(0.5)  # the request is under way
-        for number in stop:
-            child.send_signal(number)
-        assert child.wait(timeout=60) == 0

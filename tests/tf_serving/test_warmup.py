@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 
 from keras_vit.inference.saved_model import SavedModelClassifier
-from keras_vit.tf_serving import messages, warmup
+from keras_vit.tf_serving import messages, tensors, warmup
 from tests import small_classifier as small
 
 
@@ -54,9 +54,33 @@ def test_bytes_of_a_prediction_log():
     ],
 )
 def test_tensors_survive_the_wire(value):
-    decoded = messages.decode_tensor(messages.encode_tensor(value))
+    decoded = tensors.decode(tensors.encode(value))
     np.testing.assert_array_equal(decoded, value)
     assert decoded.dtype == value.dtype
+
+
+@pytest.mark.parametrize(
+    "dtype", ["float32", "float64", "int32", "uint8", "int8", "int64", "bool", "float16", "bfloat16"]
+)
+def test_tensors_are_tensorflow_s(dtype):
+    value = tf.cast([[0, 1, 1], [1, 0, 1]], dtype).numpy()
+    theirs = tf.make_tensor_proto(value)
+    ours = type(theirs).FromString(tensors.encode(value))
+    np.testing.assert_array_equal(tf.make_ndarray(ours), value)
+    np.testing.assert_array_equal(tensors.decode(theirs.SerializeToString()), value)
+    short = tf.make_tensor_proto(np.ones((2, 3), value.dtype))  # TensorFlow may write a repeated value once
+    np.testing.assert_array_equal(tensors.decode(short.SerializeToString()), np.ones((2, 3)))
+    assert tensors.decode(theirs.SerializeToString()).dtype == value.dtype
+    scalar = tf.make_tensor_proto(value[0, 1])
+    assert tensors.decode(scalar.SerializeToString()).shape == () and tensors.decode(tensors.encode(value[0, 1])) == 1
+
+
+def test_strings_are_tensorflow_s():
+    for value in ([b"a", b"\xff"], np.array([["a", "b"]]), b"one"):
+        theirs = tf.make_tensor_proto(value)
+        ours = type(theirs).FromString(tensors.encode(value))
+        np.testing.assert_array_equal(tf.make_ndarray(ours), tf.make_ndarray(theirs))
+        np.testing.assert_array_equal(tensors.decode(theirs.SerializeToString()), tf.make_ndarray(theirs))
 
 
 def test_messages_are_those_of_the_published_package(published):
@@ -68,7 +92,7 @@ def test_messages_are_those_of_the_published_package(published):
     assert theirs.model_spec.version.value == 7
     np.testing.assert_array_equal(tf.make_ndarray(theirs.inputs["images"]), np.ones((1, 2)))
     ours = messages.messages().PredictRequest.FromString(theirs.SerializeToString())
-    np.testing.assert_array_equal(messages.decode_tensor(ours.inputs["images"]), np.ones((1, 2)))
+    np.testing.assert_array_equal(tensors.decode(ours.inputs["images"]), np.ones((1, 2)))
     for name, package in (("PredictRequest", predict_pb2), ("PredictResponse", predict_pb2), ("PredictionLog", logs)):
         published = {field.name: field.number for field in getattr(package, name).DESCRIPTOR.fields}
         for field in getattr(messages.messages(), name).DESCRIPTOR.fields:

@@ -30,8 +30,8 @@ from keras_vit.training.metrics import read_metrics
 from keras_vit.training.step import METRICS
 from keras_vit.training.validation import Validation
 from tests import programs
-from tests.export import runs
-from tests.training import reference, toy
+from tests.programs import runs
+from tests.training import masked, reference, toy
 from tests.training.trajectories import error
 
 CLASSES, BATCH, SIZE = 8, 16, 8
@@ -153,6 +153,31 @@ def test_trajectory(name, count, fsdp, micro_batches):
         assert error(values[f"model/{weight.path}"], end[weight.path]) < 1e-4, weight.path
         if name == "traj_adamw":
             assert error(values[f"average/{weight.path}"], averages[weight.path]) < 1e-4, weight.path
+
+
+@pytest.mark.parametrize(("count", "fsdp", "micro_batches"), [(1, False, 1), (8, True, 1)])
+def test_trajectory_of_a_masked_autoencoder(count, fsdp, micro_batches):
+    """Batches of four images, repeated until each device has one: the mean loss and its gradient stay the same."""
+    data = masked.load()
+    run, where = masked.recipe(data["meta"], accumulation_steps=micro_batches), devices(count, fsdp)
+    state = TrainState(masked.create_model(data["meta"]), run, where)
+    steps, size = data["traj/images"].shape[:2]
+    repeats = -(-count // size)
+    step = TrainStep(state, run, lambda batch, *_: (batch["image"], batch["order"]), size * repeats)
+    arrays, history = state.arrays(), []
+    for index in range(steps):
+        images, order = data["traj/images"][index], masked.to_order(data["traj/noise"][index])
+        rows = {"image": np.tile(images, (repeats, 1, 1, 1)), "order": np.tile(order, (repeats, 1))}
+        arrays, metrics = step.compiled(arrays, state.fixed_arrays(), where.place_rows(rows), np.int32(index))
+        history.append(np.asarray(metrics))
+    state.set_arrays(arrays)
+    history = dict(zip(METRICS, np.transpose(history), strict=True))
+    assert error(history["loss"], data["traj/losses"]) < 1e-4
+    final = {name.removeprefix("traj/final/"): value for name, value in data.items() if name.startswith("traj/final/")}
+    end, values = masked.to_variables(final, data["meta"]), saved(state)
+    for weight in (*state.trained, *state.fixed):
+        if not weight.path.endswith("key/bias"):  # see test_trajectories.py
+            assert error(values[f"model/{weight.path}"], end[weight.path]) < 1e-4, weight.path
 
 
 # Any number of devices
@@ -280,7 +305,7 @@ def lines(directory):
 
 @pytest.fixture(scope="module", params=[1, 4])
 def whole(request, tmp_path_factory):
-    """An uninterrupted run on one device, or on four with divided weights."""
+    """An uninterrupted run on one device, or on four with sharded weights."""
     directory = tmp_path_factory.mktemp("whole")
     world = World(directory, RUN, devices(request.param, fsdp=request.param > 1))
     world.results = world.run()
@@ -300,7 +325,7 @@ def test_it_reports(whole):
 
 @pytest.mark.parametrize("stop_at", [1, 5, 6])
 def test_resuming_is_exact(whole, tmp_path, stop_at, monkeypatch):
-    """SIGTERM after `stop_at` steps; a second process-like world goes on. Dropout, averages and metrics agree."""
+    """SIGTERM after `stop_at` steps; a second process-like world resumes. Dropout, averages and metrics agree."""
     first = World(tmp_path, RUN, whole.where)
     next_count, call = first.loop._next_count, first.loop.run_steps
     monkeypatch.setattr(first.loop, "_next_count", lambda step, speed: min(1, next_count(step, speed)))
@@ -357,7 +382,10 @@ def test_evaluation_and_forward_use_the_averages(whole):
     assert whole.results["eval_accuracy"] == pytest.approx(right / 11)
     assert np.trace(whole.validation.confusion) == right
     np.testing.assert_allclose(
-        whole.validation.examples["logits"], scores[: len(whole.validation.examples["logits"])], rtol=1e-4, atol=1e-5
+        whole.validation.examples["predictions"],
+        scores[: len(whole.validation.examples["predictions"])],
+        rtol=1e-4,
+        atol=1e-5,
     )
 
 

@@ -94,7 +94,7 @@ def test_a_damaged_newest_one_is_reported_and_the_one_before_is_used(tmp_path, c
     assert restored(tmp_path) == 20
     assert "ckpt-30 is not usable" in caplog.text
     assert said in caplog.text
-    saved(tmp_path, [30, 40])  # the run goes on, and writes the damaged step again
+    saved(tmp_path, [30, 40])  # the run resumes, and writes the damaged step again
     assert restored(tmp_path) == 40
     assert checkpoints.problem_with(str(tmp_path / "ckpt-30")) is None
 

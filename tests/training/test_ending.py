@@ -46,12 +46,14 @@ def end(body):
     return process.returncode, error
 
 
+@pytest.mark.slow
 def test_an_unexpected_error_ends_the_process_with_its_traceback():
     code, error = end("{}['missing']")
     assert code == 1
     assert "Traceback" in error and "KeyError: 'missing'" in error
 
 
+@pytest.mark.slow
 def test_a_missing_package_is_one_line():
     code, error = end("import tensorflow_dataset")
     assert code == 2
@@ -67,6 +69,7 @@ def test_ctrl_c_ends_the_process():
     assert "Traceback" not in error
 
 
+@pytest.mark.slow
 def test_flags_are_wrong_before_main_runs():
     done = subprocess.run(
         [sys.executable, "-c", FAILS.format(body="pass"), "--nothing=1"], cwd=ROOT, capture_output=True, text=True

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from keras_vit import recipe as recipes
-from keras_vit.models.config import BiTConfig, ViTConfig
+from keras_vit.models import BiTConfig, ViTConfig
 from keras_vit.recipe.model import DERIVED, FIELDS
 
 

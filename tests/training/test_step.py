@@ -13,6 +13,7 @@ from keras_vit.training import seeds
 from keras_vit.training.tf import step as step_module
 from keras_vit.training.tf.state import TrainState
 from keras_vit.training.tf.step import EvalStep, TrainStep
+from tests import selection
 
 CLASSES, BATCH = 4, 4
 RNG = np.random.default_rng(0)
@@ -239,7 +240,7 @@ def noisy(name, arguments, precision):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("precision", ["float32", "mixed_bfloat16"])
-@pytest.mark.parametrize(("name", "arguments"), structures())
+@pytest.mark.parametrize(("name", "arguments"), selection.cases(structures(), structures()[:1], selection.EXHAUSTIVE))
 def test_xla_takes_the_step_of_every_model(name, arguments, precision):
     """The whole step, of static shapes, becomes one XLA program; an operation that XLA lacks would be an error here."""
     model, everything = noisy(name, arguments, precision)

@@ -2,7 +2,7 @@
 
 Two differences are expected. With Adam, the gradient of a key bias is zero but for rounding (softmax ignores it), and
 Adam divides rounding by its own size: those biases take steps of a random sign in every implementation; they are left
-out. With bfloat16 momentum, a gradient that differs in the last bit of float32 may round to the neighbouring bfloat16
+out. With bfloat16 momentum, a gradient that differs in the last bit of float32 may round to the neighboring bfloat16
 number: single weights then differ by the rate times one unit of bfloat16, which the tolerance admits.
 """
 
@@ -22,7 +22,7 @@ RTOL = 1e-4
 
 @functools.cache
 def errors(devices):
-    """What `tests.training.trajectories` finds with so many virtual devices."""
+    """Results of `tests.training.trajectories` with a number of virtual devices."""
     environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "2", "CUDA_VISIBLE_DEVICES": "-1"}
     command = [sys.executable, "-m", "tests.training.trajectories", str(devices)]
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=600)

@@ -4,11 +4,11 @@ Paper: "Big Transfer (BiT)", https://arxiv.org/abs/1912.11370, section 3.3
 
     python -m train.main --config=train/configs/bit_hyperrule.py:BiT_R50x1,cifar10 --workdir=runs/cifar10 \
         --config.model.checkpoint=BiT-M-R50x1.npz
-    python -m train.main --config=train/configs/bit_hyperrule.py:BiT_R50x1,folder:/pictures --workdir=runs/pictures
+    python -m train.main --config=train/configs/bit_hyperrule.py:BiT_R50x1,folder:/images --workdir=runs/images
 
 Data sets: cifar10, cifar100, imagenet2012, pets, flowers, or any source of `keras_vit.data`, whose size and first
-picture decide. Small pictures are trained at 128 pixels, others at 480; 500, 10,000 or 20,000 steps; mixup 0.1 from
-20,000 examples on. Pictures are mirrored at random, as in the published PyTorch code; the TensorFlow code mirrors every
+image decide. Small images are trained at 128 pixels, others at 480; 500, 10,000 or 20,000 steps; mixup 0.1 from
+20,000 examples on. Images are mirrored at random, as in the published PyTorch code; the TensorFlow code mirrors every
 one.
 Published, R50x1-M: CIFAR-10 97.2, CIFAR-100 86.5, ImageNet 80.68 %. Not run here.
 Cost: 0.026 TPUv3-core-days for R50x1 on CIFAR-10 by `train.plan`.
@@ -20,7 +20,7 @@ from keras_vit import data, models, recipe
 
 from . import common
 
-# Source, training split, evaluation split, training examples, size of a picture.
+# Source, training split, evaluation split, training examples, size of an image.
 DATA = {
     "cifar10": ("tfds:cifar10", "train", "test", 50_000, 32),
     "cifar100": ("tfds:cifar100", "train", "test", 50_000, 32),

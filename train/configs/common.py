@@ -1,10 +1,9 @@
 """Shared parts of the recipes: augmentation levels, evaluators, pre-training, arguments, published rules."""
 
 import dataclasses
-import os
 from collections.abc import Collection, Sequence
 
-from keras_vit import _checks, models, zoo
+from keras_vit import _checks, models
 from keras_vit import recipe as recipes
 from keras_vit.data import preprocess
 from keras_vit.data.sources import Source
@@ -110,10 +109,8 @@ def published_model(variant: str, *preferred: str, image_size: int = 224, **argu
     """
     if variant in models.BIT:  # the published files were trained with zeros around the root's pooling
         arguments = {"pool_padding": "zeros", **arguments}
-    files = {weights.name: os.path.basename(weights.path) for weights in zoo.list_weights(variant)}
-    published = [name for name in (*preferred, "imagenet21k", "augreg-imagenet21k", "bit-m") if name in files]
-    file = files[published[0]] if published else variant.replace("/", "_") + ".npz"
-    return recipes.Model(variant, image_size=image_size, checkpoint=file, head="reset", arguments=arguments)
+    checkpoint = recipes.pretrained(variant, *preferred)
+    return recipes.Model(variant, image_size=image_size, checkpoint=checkpoint, head="reset", arguments=arguments)
 
 
 def augmented(level: str) -> tuple[str, float]:

@@ -1,4 +1,4 @@
-"""Transfer between parts of Fashion-MNIST: learn eight classes, then tell the other two apart from few pictures.
+"""Transfer between parts of Fashion-MNIST: learn eight classes, then tell the other two apart from few images.
 
 Paper: "An Image is Worth 16x16 Words", https://arxiv.org/abs/2010.11929, section 3.2: the fine-tuning has twice the
 resolution, and the position embeddings are resized to its grid
@@ -9,7 +9,7 @@ resolution, and the position embeddings are resized to its grid
         --config.model.checkpoint=runs/pretrain/model.keras
     python -m train.main --config=train/configs/fashion_mnist_transfer.py:scratch --workdir=runs/scratch
 
-The two held back are T-shirts and shirts, the pair that is hardest to tell apart; 500 pictures of each are learned
+The two held back are T-shirts and shirts, the pair that is hardest to tell apart; 500 images of each are learned
 from, in 100 steps, with and without the pre-training. `scratch` has the rate of the pre-training; with
 `--config.optim.learning_rate=0.0005` it has that of the fine-tuning. A folder with the two files that
 `benchmarks.results` prepares may follow: `:scratch,/my/folder`.

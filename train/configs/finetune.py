@@ -13,7 +13,7 @@ both with the Polyak average 0.9999. The rates of the paper are chosen on held-o
 (ImageNet), 0.001, 0.003, 0.01 and 0.03 (others): `--config.optim.learning_rate=0.01`.
 H/14 on other data has 378 pixels, 27 patches: of the paper's 384 its patches never saw the last six.
 Dropout 0.1 for L/16, H/14 and the R50 hybrids, none for the others, as in the published configurations.
-Pictures of VTAB are cropped (384 of 448 pixels) and mirrored as BiT does it, but not in the tasks whose labels that
+Images of VTAB are cropped (384 of 448 pixels) and mirrored as BiT does it, but not in the tasks whose labels that
 would change: `WITHOUT_CROP` and `WITHOUT_FLIP`, from appendix F of https://arxiv.org/abs/1912.11370.
 Published for these settings, from ImageNet-21k: CIFAR-10 99.02, CIFAR-100 92.06, ImageNet 84.53 % for B/16; 99.14,
 93.22 and, on ImageNet at 512 pixels with the average, 85.30 % for L/16 (85.05 % at 384 without it). Not run here.

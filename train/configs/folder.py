@@ -1,21 +1,20 @@
-"""Fine-tuning of a published checkpoint on your own pictures.
+"""Fine-tuning of a published checkpoint on your own images.
 
-    python -m train.main --config=train/configs/folder.py:/pictures --workdir=runs/pictures \
-        --config.model.checkpoint=ViT-B_16.npz
-    python -m train.main --config=train/configs/folder.py:/pictures,ViT_S16 --workdir=runs/pictures \
-        --config.model.checkpoint=S_16-i21k-300ep-lr_0.001-aug_light1-wd_0.03-do_0.0-sd_0.0.npz
+    keras-vit train folder:/images
+    keras-vit train folder:/images --model=ViT_S16 --weights=augreg --image_size=224
+    python -m train.main --config=train/configs/folder.py:/images,ViT_S16 --workdir=runs/images
 
-`/pictures` holds a folder a class (`/pictures/rose/1.jpg`), or `train/` and `test/` with such folders; without them a
-fifth is kept for testing. Chosen for you, and shown in the log: the number of steps from the number of pictures, as
+`/images` holds a folder per class (`/images/rose/1.jpg`), or `train/` and `test/` with such folders; without them a
+fifth is kept for testing. Chosen for you, and shown in the log: the number of steps from the number of images, as
 BiT-HyperRule does (https://arxiv.org/abs/1912.11370); the size of the images, 384 pixels on a GPU that TensorFlow sees
 and that has the memory for it, and 224 otherwise; the part of a batch that is computed at a time from the memory.
 Momentum and the rate of the ViT paper for small data sets.
-Cost: 500 steps of batch 128 for up to 20,000 pictures. For B/16 that is 2.1e16 operations at 384 pixels, 36 minutes on
+Cost: 500 steps of batch 128 for up to 20,000 images. For B/16 that is 2.1e16 operations at 384 pixels, 36 minutes on
 a GPU if it does 1e13 a second, and 6.7e15 at 224, nine hours on two CPU cores that do 1e11 each. Ti/16 at 224 pixels
 takes 4.8e14: 40 minutes there. The log has the same estimate for what was chosen.
-Smaller machines: the choice is made for the machine; `:/pictures,ViT_Ti16` is the fastest model, and
+Smaller machines: the choice is made for the machine; `--model=ViT_Ti16` is the fastest model, and
 `--config.total_steps=100` does a fifth of the work.
-A picture that cannot be read stops the run: `--config.data.on_bad_image=skip` leaves it out and lists it.
+An image that cannot be read stops the run: `--config.data.on_bad_image=skip` leaves it out and lists it.
 """
 
 import os
@@ -23,12 +22,13 @@ from collections.abc import Sequence
 
 from absl import logging
 
-from keras_vit import data, models, recipe
+from keras_vit import models, recipe
+from keras_vit.data import open_source
 from keras_vit.planning import cost
 
 from . import common
 
-DEFAULT_FOLDER, DEFAULT_VARIANT = "pictures", "ViT-B/16"
+DEFAULT_FOLDER, DEFAULT_VARIANT = "images", "ViT-B/16"
 BATCH = 128
 SIZES = (384, 224)
 SHARE_OF_MEMORY = 0.5
@@ -36,17 +36,20 @@ SHARE_OF_MEMORY = 0.5
 CPU_CORE, GPU = 1e11, 1e13
 
 
-def get_config(arguments: str = "") -> recipe.Recipe:
-    """Return the recipe; the arguments are the folder and the variant."""
+def get_config(
+    arguments: str = "", *, data: str | None = None, model: str | None = None, image_size: int | None = None
+) -> recipe.Recipe:
+    """Return the recipe; the arguments are the folder and the variant, in one text or each by its name."""
     folder, variant = folder_and_variant(arguments)
+    folder, variant = data or folder, common.variant(model) if model else variant
     source = folder if ":" in folder else f"folder:{folder}"
-    opened = data.open_source(source, split="train")
+    opened = open_source(source, split="train")
     supports = common.hyperrule(opened.num_examples, 256, 256).supports
     gpu = gpu_memory()
-    sizes = SIZES if gpu else SIZES[-1:]  # a CPU would take days for the larger
+    sizes = (image_size,) if image_size else SIZES if gpu else SIZES[-1:]  # a CPU would take days for the larger
     size, parts = what_fits(variant, opened.num_classes, gpu or host_memory(), sizes)
     logging.info(
-        "%d pictures of %d classes: %d steps at %d pixels, a batch of %d in %d parts",
+        "%d images of %d classes: %d steps at %d pixels, a batch of %d in %d parts",
         *(opened.num_examples, opened.num_classes, supports[-1], size, BATCH, parts),
     )
     logging.info(

@@ -8,7 +8,17 @@ from typing import Any
 
 from keras_vit.checkpoints.checkpoint import Checkpoint
 from keras_vit.checkpoints.errors import CheckpointError
-from keras_vit.checkpoints.families import big_vision, bit, huggingface, keras, timm, vision_transformer, vit_pytorch
+from keras_vit.checkpoints.families import (
+    big_vision,
+    bit,
+    huggingface,
+    huggingface_mae,
+    keras,
+    mae,
+    timm,
+    vision_transformer,
+    vit_pytorch,
+)
 from keras_vit.checkpoints.families.family import Family, Writing
 from keras_vit.checkpoints.formats.tensors import TensorSource
 from keras_vit.checkpoints.grid import Hints
@@ -19,10 +29,15 @@ FAMILIES: tuple[Family, ...] = (
     vision_transformer.FAMILY,
     big_vision.FAMILY,
     *bit.FAMILIES,
+    huggingface_mae.FAMILY,
     huggingface.FAMILY,
+    mae.FAMILY,
     timm.FAMILY,
     vit_pytorch.FAMILY,
 )
+
+
+_NAMES = {"vit": "Vision Transformers", "bit": "BiT ResNets", "mae": "masked autoencoders"}
 
 
 def written_formats() -> tuple[str, ...]:
@@ -49,7 +64,8 @@ def recognize(source: TensorSource, hints: Hints) -> Checkpoint:
     names = sorted(source.tensors)
     raise CheckpointError(
         f"{source.path} holds no Vision Transformer or BiT of a known family (Google, big_vision, Hugging Face, timm, "
-        f"vit-pytorch, Keras). Its {len(names)} tensors: {', '.join(names[:8])[:600]}{' ...' if len(names) > 8 else ''}"
+        f"vit-pytorch, MAE, Keras). Its {len(names)} tensors: {', '.join(names[:8])[:600]}"
+        f"{' ...' if len(names) > 8 else ''}"
     )
 
 
@@ -64,7 +80,7 @@ def writing_family(format: str, kind: str, config: Mapping[str, Any]) -> tuple[F
 
     Args:
         format: One of `written_formats()`.
-        kind: `"vit"` or `"bit"`.
+        kind: `"vit"`, `"bit"` or `"mae"`.
         config: The model's arguments.
 
     Raises:
@@ -75,8 +91,9 @@ def writing_family(format: str, kind: str, config: Mapping[str, Any]) -> tuple[F
     reasons = {name: writing.reasons(config) for name, (_, writing) in families.items()}
     if format in reasons and not reasons[format]:
         return families[format]
-    others = [name for name, found in reasons.items() if not found]
+    found = reasons.get(format, [f"it holds no {_NAMES[kind]}"])
+    others = [name for name, listed in reasons.items() if not listed]
     raise CheckpointError(
-        f"The {format} format cannot hold this model: {'; '.join(reasons.get(format, ['it holds no BiT ResNets']))}. "
+        f"The {format} format cannot hold this model: {'; '.join(found)}. "
         f"{'Formats that can: ' + ', '.join(others) + '; or' if others else 'Save it with'} model.save('model.keras')."
     )

@@ -75,7 +75,7 @@ class Family:
         name: Name of the family, which is the `format` of `save_checkpoint`.
         recognize: Returns the checkpoint that a file holds, or None for another project's file.
         rules: Returns the rules of one of the family's layouts.
-        kind: `"vit"` or `"bit"`.
+        kind: `"vit"`, `"bit"` or `"mae"`.
         resize_method: How the project resizes position tables.
         writing: How models are written; None for a family that is only read.
     """

@@ -7,13 +7,14 @@ References:
 import dataclasses
 import functools
 import re
+from collections.abc import Iterable
 from typing import Any
 
 from keras_vit import _checks
 from keras_vit.checkpoints import architecture
 from keras_vit.checkpoints.checkpoint import Checkpoint, Layout, variable_shapes
 from keras_vit.checkpoints.errors import CheckpointError
-from keras_vit.checkpoints.families import _torch
+from keras_vit.checkpoints.families import _decoder, _torch
 from keras_vit.checkpoints.families._torch import ATTENTION
 from keras_vit.checkpoints.families.family import Config, Family, Writing
 from keras_vit.checkpoints.formats.tensors import TensorSource
@@ -21,8 +22,8 @@ from keras_vit.checkpoints.grid import Hints
 from keras_vit.checkpoints.rules import Rule, bind_stored, rule
 
 _ANCHOR = re.compile(r"(?<![^.])embeddings\.patch_embeddings\.projection\.weight$")
-# MSN has the model of ViT.
-_MODEL_TYPES = ("vit", "deit", "vit_msn")
+# MSN and the encoder of MAE have the model of ViT.
+_MODEL_TYPES = ("vit", "deit", "vit_msn", "vit_mae")
 # Names of a block's parts: in published files (transformers up to 4), and in later versions.
 _PUBLISHED: dict[str, Any] = {
     "block": "encoder.layer.{i}",
@@ -45,28 +46,47 @@ _STYLES = {"published": _PUBLISHED, "later": _LATER}
 
 def rules(layout: Layout) -> list[Rule]:
     """Return the rules of a layout, whose `prefix` is that of the body, such as `vit.`."""
-    body, names = layout.prefix, _STYLES[layout.style]
-    block, attention = f"{body}{names['block']}", f"encoderblock_{{i}}/{ATTENTION}"
+    body = layout.prefix
     result = [
         rule(f"{body}embeddings.cls_token", "cls/cls"),
         rule(f"{body}embeddings.distillation_token", "dist/dist"),
         rule(f"{body}embeddings.position_embeddings", architecture.TABLE),
         *_torch.conv(f"{body}embeddings.patch_embeddings.projection", "embedding"),
-        *_torch.norm(f"{block}.layernorm_before", "encoderblock_{i}/LayerNorm_0"),
-        *_torch.norm(f"{block}.layernorm_after", "encoderblock_{i}/LayerNorm_1"),
-        *_torch.heads_out(f"{block}.{names['out']}", f"{attention}/out"),
+        *block_rules(f"{body}{_STYLES[layout.style]['block']}", "encoderblock_{i}", layout.style),
         *_torch.norm(f"{body}layernorm", "encoder_norm"),
         *_torch.dense(f"{body}pooler.dense", "pre_logits"),
     ]
-    for part, stored in names["heads"].items():
-        result += _torch.heads_in(f"{block}.{stored}", f"{attention}/{part}")
-    for index, stored in enumerate(names["mlp"]):
-        result += _torch.dense(f"{block}.{stored}", f"encoderblock_{{i}}/MlpBlock_0/Dense_{index}")
     # DeiT with a teacher has two classifiers, DeiT without and ViT have one.
     return result + [
         *_torch.dense("distillation_classifier", "head_dist"),
         *_torch.dense("cls_classifier" if layout.position == "teacher" else "classifier", "head"),
     ]
+
+
+def block_rules(stored: str, block: str, style: str) -> list[Rule]:
+    """Return the rules of the blocks.
+
+    Args:
+        stored: Template of a block's stored name.
+        block: Template of a block's variables.
+        style: Naming scheme of a block's parts.
+    """
+    names, attention = _STYLES[style], f"{block}/{ATTENTION}"
+    result = [
+        *_torch.norm(f"{stored}.layernorm_before", f"{block}/LayerNorm_0"),
+        *_torch.norm(f"{stored}.layernorm_after", f"{block}/LayerNorm_1"),
+        *_torch.heads_out(f"{stored}.{names['out']}", f"{attention}/out"),
+    ]
+    for part, name in names["heads"].items():
+        result += _torch.heads_in(f"{stored}.{name}", f"{attention}/{part}")
+    for index, name in enumerate(names["mlp"]):
+        result += _torch.dense(f"{stored}.{name}", f"{block}/MlpBlock_0/Dense_{index}")
+    return result
+
+
+def style_of(names: Iterable[str], body: str) -> str:
+    """Return the naming scheme of tensors whose names begin with `body`."""
+    return "published" if any(name.startswith(f"{body}encoder.layer.") for name in names) else "later"
 
 
 def recognize(source: TensorSource, hints: Hints) -> Checkpoint | None:
@@ -77,7 +97,7 @@ def recognize(source: TensorSource, hints: Hints) -> Checkpoint | None:
     names, body = set(source.tensors), prefixes.pop()
     layout = Layout(
         "huggingface",
-        style="published" if any(name.startswith(f"{body}encoder.layer.") for name in names) else "later",
+        style=style_of(names, body),
         position="teacher" if "cls_classifier.weight" in names else "",
         prefix=body,
     )
@@ -89,11 +109,14 @@ def recognize(source: TensorSource, hints: Hints) -> Checkpoint | None:
     checkpoint = Checkpoint(
         source, layout, bindings, shapes={}, arguments={}, unexpected=unexpected, ignored=sorted(ignored & names)
     )
-    _infer(checkpoint, hints.wanted.get("num_heads"))
+    infer(checkpoint, hints.wanted.get("num_heads"))
+    if (source.config or {}).get("model_type") == "vit_mae":
+        _decoder.settle(checkpoint)
     return checkpoint
 
 
-def _infer(checkpoint: Checkpoint, num_heads: int | None) -> None:
+def infer(checkpoint: Checkpoint, num_heads: int | None) -> None:
+    """Infer shapes and arguments of a checkpoint from its tensors and its configuration."""
     source = checkpoint.source
     config, path = source.config or {}, source.path
     if not source.config:
@@ -164,7 +187,7 @@ def _epsilon(value: object, path: str) -> float:
     return float(value)
 
 
-def _documents(
+def documents(
     config: Config, layout: Layout, class_names: tuple[str, ...] | None, preprocessor: dict[str, Any] | None
 ) -> dict[str, dict[str, Any]]:
     """Return `config.json` and `preprocessor_config.json`."""
@@ -234,6 +257,10 @@ def _is_rectangle(size: Any) -> bool:
     return isinstance(size, (list, tuple)) and size[0] != size[1]
 
 
+SQUARE_PATCHES = (
+    lambda config: _is_rectangle(config["patch_size"]),
+    "its configuration knows square patches only",
+)
 FAMILY = Family(
     "huggingface",
     recognize,
@@ -255,13 +282,13 @@ FAMILY = Family(
                 "its classifiers read the class token, not pre_logits (representation_size)",
             ),
             _torch.HEADLESS_DEIT,
-            (lambda config: _is_rectangle(config["patch_size"]), "its configuration knows square patches only"),
+            SQUARE_PATCHES,
             _torch.ANY_SIZE,
         ),
         layout=_layout,
         fit=_fit,
         styles={name: functools.partial(dataclasses.replace, style=name) for name in _STYLES},
         tensors="safetensors",
-        documents=_documents,
+        documents=documents,
     ),
 )

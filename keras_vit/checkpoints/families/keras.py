@@ -6,19 +6,22 @@ from typing import Any
 from keras_vit.checkpoints import architecture
 from keras_vit.checkpoints.checkpoint import Checkpoint, Layout, Shape, variable_shapes
 from keras_vit.checkpoints.errors import CheckpointError
+from keras_vit.checkpoints.families import _decoder
 from keras_vit.checkpoints.families.family import Family
 from keras_vit.checkpoints.formats.keras import KerasSource
 from keras_vit.checkpoints.formats.tensors import TensorSource
 from keras_vit.checkpoints.grid import Hints
 from keras_vit.checkpoints.rules import SAME, Binding
-from keras_vit.models import BiTConfig, ViTConfig
+from keras_vit.models import BiTConfig, MAEConfig, MaskedPatchConfig, ViTConfig
 from keras_vit.models.config import Config
 
 Arguments = dict[str, Any]
-_CLASSES: dict[str, tuple[str, type[Config]]] = {
-    "vit": ("VisionTransformer", ViTConfig),
-    "bit": ("BiTResNet", BiTConfig),
+_CLASSES: dict[str, dict[str, type[Config]]] = {
+    "vit": {"VisionTransformer": ViTConfig, "MaskedPatchPredictor": MaskedPatchConfig},
+    "bit": {"BiTResNet": BiTConfig},
+    "mae": {"MaskedAutoencoder": MAEConfig},
 }
+_PRETRAINING = ("mask_token/", "patch_head/")  # variables of masked patch prediction beside those of its encoder
 # Arguments that weights do not show, or not fully.
 _UNCERTAIN = {"pooling", "position_embedding", "image_size", "layer_scale", "distillation_token"}
 _UNCERTAIN |= {"classes", "pool_prefix_tokens"}
@@ -29,9 +32,14 @@ def recognize(source: TensorSource, hints: Hints) -> Checkpoint | None:
     if not isinstance(source, KerasSource):
         return None
     bindings = [Binding((name,), (name,), SAME) for name in source.tensors]
+    ignored: list[str] = []
+    if "patch_head/kernel" in source.tensors:
+        ignored = [name for name in source.tensors if name.startswith(_PRETRAINING)]
+        bindings = [binding for binding in bindings if binding.stored[0] not in ignored]
     shapes = variable_shapes(source, bindings, heads=0)
-    kind = "bit" if "root_block/conv_root/kernel" in shapes else "vit"
-    checkpoint = Checkpoint(source, Layout("keras"), bindings, shapes, kind=kind)
+    decoder = "decoder_embed/kernel" in shapes
+    kind = "bit" if "root_block/conv_root/kernel" in shapes else "mae" if decoder else "vit"
+    checkpoint = Checkpoint(source, Layout("keras"), bindings, shapes, kind=kind, ignored=ignored)
     if source.config is not None:
         checkpoint.arguments, checkpoint.frozen = _stored_arguments(source, kind, shapes)
     elif kind == "bit":
@@ -40,7 +48,14 @@ def recognize(source: TensorSource, hints: Hints) -> Checkpoint | None:
         checkpoint.arguments = architecture.infer_vit(shapes, None, source.path)
         if checkpoint.arguments["position_embedding"] == "none":
             del checkpoint.arguments["position_embedding"]  # fixed, learned elsewhere or none: weights do not show it
+        if decoder:
+            query = shapes.get("decoder_block_0/MultiHeadDotProductAttention_0/query/kernel", ())
+            heads = query[1] if len(query) == 3 else None
+            checkpoint.arguments |= _decoder.arguments(shapes, heads, source.path) | {"activation": "gelu"}
         checkpoint.assumed["activation"] = "weights alone do not show it; this is the reference's"
+    if decoder or ignored:
+        checkpoint.alternatives |= _decoder.ALTERNATIVES
+        checkpoint.arguments["pooling"] = "token" if checkpoint.arguments.get("class_token") else "gap"
     return checkpoint
 
 
@@ -49,9 +64,9 @@ def _stored_arguments(
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the arguments in a `.keras` file, whose weights must agree with them, and which layers are frozen."""
     path, config = source.path, source.config or {}
-    class_name, config_class = _CLASSES[kind]
+    config_class = _CLASSES[kind].get(str(config.get("class_name")))
     arguments = config.get("config")
-    if config.get("class_name") != class_name or not isinstance(arguments, dict):
+    if config_class is None or not isinstance(arguments, dict):
         raise CheckpointError(
             f"{path} holds a model of class {str(config.get('class_name'))[:60]!r}, no keras_vit model. Open it with "
             "keras.saving.load_model."
@@ -69,7 +84,7 @@ def _stored_arguments(
             raise CheckpointError(
                 f"{path}: argument `{name[:60]}` is no plain value. Open it with keras.saving.load_model."
             )
-    if kind == "vit":
+    if kind != "bit":
         found = architecture.infer_vit(shapes, arguments.get("num_heads"), path)
     else:
         found = architecture.infer_bit(shapes, path)
@@ -80,6 +95,8 @@ def _stored_arguments(
     stated = {name: architecture.NONE if resolved[name] is None else resolved[name] for name in certain}
     found = {name: architecture.NONE if value is None else value for name, value in found.items()}
     architecture.check_stated(stated, found, f"{path}: config.json")
+    if config_class is MaskedPatchConfig:
+        resolved = {name: value for name, value in resolved.items() if name in ViTConfig.names()}
     return resolved, state
 
 

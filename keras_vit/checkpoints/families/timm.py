@@ -14,7 +14,7 @@ from keras_vit import _checks
 from keras_vit.checkpoints import architecture
 from keras_vit.checkpoints.checkpoint import Checkpoint, Layout, variable_shapes
 from keras_vit.checkpoints.errors import CheckpointError
-from keras_vit.checkpoints.families import _torch
+from keras_vit.checkpoints.families import _decoder, _torch
 from keras_vit.checkpoints.families._torch import ATTENTION
 from keras_vit.checkpoints.families.family import Config, Family, Writing
 from keras_vit.checkpoints.formats.tensors import TensorSource
@@ -40,22 +40,33 @@ def rules(layout: Layout) -> list[Rule]:
     body = layout.prefix
     result = _token_rules(layout.slots, body)
     result += _torch.conv(f"{body}patch_embed.proj", "embedding")
-    block, attention = f"{body}blocks.{{i}}", f"encoderblock_{{i}}/{ATTENTION}"
-    parts = [f"{attention}/{part}" for part in ("query", "key", "value")]
-    result += [
-        rule(f"{block}.attn.qkv.weight", [f"{part}/kernel" for part in parts], fused(HEADS_IN, 3)),
-        rule(f"{block}.attn.qkv.bias", [f"{part}/bias" for part in parts], fused(HEADS_BIAS, 3)),
-        *_torch.heads_out(f"{block}.attn.proj", f"{attention}/out"),
-    ]
-    for index in (0, 1):
-        result += _torch.norm(f"{block}.norm{index + 1}", f"encoderblock_{{i}}/LayerNorm_{index}")
-        result += _torch.dense(f"{block}.mlp.fc{index + 1}", f"encoderblock_{{i}}/MlpBlock_0/Dense_{index}")
-        result.append(rule(f"{block}.ls{index + 1}.gamma", f"encoderblock_{{i}}/LayerScale_{index}/gamma"))
+    result += block_rules(f"{body}blocks.{{i}}", "encoderblock_{i}")
     for stored, variable in (("norm", "encoder_norm"), ("fc_norm", "fc_norm")):
         result += _torch.norm(f"{body}{stored}", variable)
     for stored, variable in (("head", "head"), ("head_dist", "head_dist"), ("pre_logits.fc", "pre_logits")):
         result += _torch.dense(f"{body}{stored}", variable)
     return result + _pooling_rules(body) + _resnet_rules(layout)
+
+
+def block_rules(stored: str, block: str) -> list[Rule]:
+    """Return the rules of the blocks.
+
+    Args:
+        stored: Template of a block's stored name.
+        block: Template of a block's variables.
+    """
+    attention = f"{block}/{ATTENTION}"
+    parts = [f"{attention}/{part}" for part in ("query", "key", "value")]
+    result = [
+        rule(f"{stored}.attn.qkv.weight", [f"{part}/kernel" for part in parts], fused(HEADS_IN, 3)),
+        rule(f"{stored}.attn.qkv.bias", [f"{part}/bias" for part in parts], fused(HEADS_BIAS, 3)),
+        *_torch.heads_out(f"{stored}.attn.proj", f"{attention}/out"),
+    ]
+    for index in (0, 1):
+        result += _torch.norm(f"{stored}.norm{index + 1}", f"{block}/LayerNorm_{index}")
+        result += _torch.dense(f"{stored}.mlp.fc{index + 1}", f"{block}/MlpBlock_0/Dense_{index}")
+        result.append(rule(f"{stored}.ls{index + 1}.gamma", f"{block}/LayerScale_{index}/gamma"))
+    return result
 
 
 def _token_rules(slots: str, body: str) -> list[Rule]:
@@ -212,6 +223,8 @@ def _infer(checkpoint: Checkpoint, config: dict[str, Any], arguments: dict[str, 
     found["activation"] = _torch.activation(arguments.get("act_layer") or "gelu", path)
     found["layer_norm_epsilon"] = 1e-6
     found["resnet_numerics"] = "timm"
+    if not found["include_top"] and pool is None:
+        checkpoint.alternatives |= _decoder.ALTERNATIVES  # an encoder alone, such as that of a masked autoencoder
     if not config:
         checkpoint.assumed["activation"] = "timm's default"
     labels = config.get("label_names")

@@ -18,6 +18,7 @@ _SINGLE = "model.safetensors"
 _PICKLE = (
     "{path} is a PyTorch pickle, which can run code when it is read; it is never loaded. Convert it where you trust "
     "it: `safetensors.torch.save_file(torch.load(path, weights_only=True, map_location='cpu'), 'model.safetensors')`, "
+    'with `["model"]` behind `torch.load(...)` where the tensors are under that name, '
     "or fetch the .safetensors file of the same model."
 )
 

@@ -45,6 +45,9 @@ _VARIABLES = {
     "cls": ("cls",),
     "dist": ("dist",),
     "registers": ("registers",),
+    "mask_token": ("mask_token",),
+    "decoder_posembed": ("pos_embedding",),
+    "decoder_norm": _SCALE,
 }
 
 

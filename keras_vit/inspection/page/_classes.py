@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from keras_vit.inspection.page import _html
+from keras_vit.inspection.page import html
 from keras_vit.inspection.page.content import Classes
 
 _MAX_MATRIX = 20  # more classes have a list of confusions instead
@@ -16,14 +16,14 @@ def sections(classes: Classes | None) -> str:
         return ""
     accuracy_help = "Share of the images of each class that are predicted correctly, the weakest class first."
     if classes.confusion is None:
-        return _html.card("Recall per class", accuracy_help, _accuracies(classes), "wide")
+        return html.card("Recall per class", accuracy_help, _accuracies(classes), "wide")
     if len(classes.names) <= _MAX_MATRIX:
         title, content = "Confusion matrix", _matrix(classes, classes.confusion)
         help_text = "Each row is a true class, each column a predicted class: mistakes are outside the diagonal."
     else:
         title, content = "Most frequent confusions", _pairs(classes, classes.confusion)
         help_text = "True classes and what they were mistaken for, the most frequent first."
-    return _html.card("Accuracy per class", accuracy_help, _accuracies(classes)) + _html.card(title, help_text, content)
+    return html.card("Accuracy per class", accuracy_help, _accuracies(classes)) + html.card(title, help_text, content)
 
 
 def _accuracies(classes: Classes) -> str:
@@ -39,7 +39,7 @@ def _list(rows: list[str]) -> str:
 
 
 def _accuracy(classes: Classes, index: int) -> str:
-    name, share, count = _html.escape(classes.names[index]), classes.accuracies[index], int(classes.counts[index])
+    name, share, count = html.escape(classes.names[index]), classes.accuracies[index], int(classes.counts[index])
     return (
         f'<li><span class="label" title="{name}">{name}</span><span class="bar"><span style="width:{share:.1%}"></span>'
         f'</span><span class="value">{100 * share:.0f} %</span><span class="count">{count:,}</span></li>'
@@ -50,7 +50,7 @@ def _matrix(classes: Classes, confusion: np.ndarray) -> str:
     shares = confusion / np.maximum(confusion.sum(axis=1, keepdims=True), 1)
     largest = np.where(np.eye(len(shares), dtype=bool), 0, shares).max(initial=1e-9)
     tints = np.where(np.eye(len(shares), dtype=bool), shares, shares / largest)  # mistakes among themselves
-    names = [_html.escape(name) for name in classes.names]
+    names = [html.escape(name) for name in classes.names]
     upright = "" if max(map(len, classes.names)) <= 3 else ' class="upright"'
     head = "".join(f'<th scope="col" title="{name}"><span{upright}>{name}</span></th>' for name in names)
     rows = []
@@ -72,8 +72,8 @@ def _pairs(classes: Classes, confusion: np.ndarray) -> str:
     order = np.argsort(-wrong, axis=None, kind="stable")[:_MAX_PAIRS]
     pairs = [np.unravel_index(index, wrong.shape) for index in order]
     items = "".join(
-        f"<li><b>{int(wrong[true, predicted]):,} ×</b> {_html.escape(classes.names[true])} "
-        f"<span>predicted as</span> {_html.escape(classes.names[predicted])}</li>"
+        f"<li><b>{int(wrong[true, predicted]):,} ×</b> {html.escape(classes.names[true])} "
+        f"<span>predicted as</span> {html.escape(classes.names[predicted])}</li>"
         for true, predicted in pairs
         if wrong[true, predicted]
     )

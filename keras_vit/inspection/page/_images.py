@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from keras_vit.inspection import plots
-from keras_vit.inspection.page import _html
+from keras_vit.inspection.page import html
 from keras_vit.inspection.page.content import ImageCard, View
 
 _MAX_SIDE = 1024  # pixels that the page keeps per side of an image
@@ -44,7 +44,7 @@ def section(images: Sequence[ImageCard], views: Sequence[View], num_mistakes: in
             parts.append(f"<h3>{title}</h3>")
         figures = "".join(_figure(index, images[index], bool(views)) for index in indices)
         parts.append(f'<div class="images{"" if views else " plain"}">\n{figures}</div>\n')
-    return _html.card("Where the model looks" if views else "Predictions", _HELP if views else "", "".join(parts))
+    return html.card("Where the model looks" if views else "Predictions", _HELP if views else "", "".join(parts))
 
 
 def data(images: Sequence[ImageCard], views: Sequence[View]) -> dict[str, Any]:
@@ -72,8 +72,8 @@ def _image_data(image: ImageCard) -> dict[str, Any]:
 def _figure(index: int, image: ImageCard, with_map: bool) -> str:
     pixels, _ = _shrunk(image.pixels)
     source = plots.encode_image(pixels)
-    url = _html.data_url(source, "image/png" if source.startswith(b"\x89PNG") else "image/jpeg")
-    name = _html.escape(image.name)
+    url = html.data_url(source, "image/png" if source.startswith(b"\x89PNG") else "image/jpeg")
+    name = html.escape(image.name)
     small = ' class="small"' if max(pixels.shape[:2]) < _SMALL else ""
     original = f'<img id="image-{index}"{small} alt="{name}" src="{url}">'
     overlay = f'<canvas id="overlay-{index}" role="img" aria-label="{name}"></canvas>' if with_map else ""
@@ -89,13 +89,13 @@ def _chips(image: ImageCard) -> str:
         kind, mark = "", ""
         if rank == 0 and image.correct is not None:
             kind, mark = (" right", "✓ ") if image.correct else (" wrong", "✗ ")
-        label = _html.escape(label)
+        label = html.escape(label)
         chips.append(
             f'<li class="chip{kind}"><span title="{label}: {probability:.2%}">{mark}{label}</span>'
             f"<b>{100 * probability:.0f} %</b></li>"
         )
     if image.truth is not None and not image.correct:
-        truth = _html.escape(image.truth)
+        truth = html.escape(image.truth)
         chips.append(f'<li class="chip truth"><span title="{truth}">true class: {truth}</span></li>')
     return f'<ul class="chips">{"".join(chips)}</ul>' if chips else ""
 
@@ -116,4 +116,4 @@ def _map(values: np.ndarray) -> dict[str, Any]:
     values = np.maximum(np.nan_to_num(np.asarray(values, np.float32)), 0.0)
     largest = values.max(axis=(-2, -1), keepdims=True)
     scaled = np.round(255 * values / np.maximum(largest, 1e-30)).astype(np.uint8)
-    return {"grid": list(values.shape[-2:]), "values": _html.to_base64(scaled.tobytes())}
+    return {"grid": list(values.shape[-2:]), "values": html.to_base64(scaled.tobytes())}

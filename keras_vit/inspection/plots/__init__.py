@@ -17,12 +17,16 @@ from keras_vit.inspection.plots.overlays import (
     overlay,
     to_rgb,
 )
+from keras_vit.inspection.plots.reconstructions import draw_pretraining_report, reconstructions
+from keras_vit.inspection.plots.run_curves import MAX_COLORS, run_curves
 from keras_vit.inspection.plots.run_report import draw_report
 
 __all__ = [
+    "MAX_COLORS",
     "attention_distance",
     "attention_overlays",
     "attention_panels",
+    "draw_pretraining_report",
     "draw_report",
     "embedding_filters",
     "encode_image",
@@ -32,7 +36,9 @@ __all__ = [
     "overlay",
     "position_similarity",
     "prediction",
+    "reconstructions",
     "require_matplotlib",
+    "run_curves",
     "save",
     "svg",
     "to_rgb",

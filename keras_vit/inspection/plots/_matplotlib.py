@@ -32,6 +32,10 @@ def require_matplotlib() -> Any:
 
     Raises:
         ImportError: If matplotlib is not installed. The message names the extra.
+
+    Example:
+    >>> require_matplotlib().Figure(figsize=(4, 3)).get_size_inches().tolist()
+    [4.0, 3.0]
     """
     try:
         return importlib.import_module("matplotlib.figure")
@@ -92,13 +96,21 @@ def save(figure: Any, path: str) -> None:
     Args:
         figure: Result of a function of `plots`.
         path: File to write. The extension decides the format: `.svg` and `.pdf` are vector graphics, `.png` is not.
+
+    Example:
+    >>> save(training_curve([{"step": 1, "loss": 2.3}], "loss"), "loss.svg")
     """
     with _io.atomic_file(path) as temporary:
         _write(figure, temporary, os.path.splitext(path)[1].removeprefix("."))
 
 
 def svg(figure: Any) -> bytes:
-    """Return a figure as an SVG file."""
+    """Return a figure as an SVG file.
+
+    Example:
+    >>> svg(training_curve([{"step": 1, "loss": 2.3}], "loss"))[:5]
+    b'<?xml'
+    """
     buffer = io.BytesIO()
     _write(figure, buffer, "svg")
     return buffer.getvalue()

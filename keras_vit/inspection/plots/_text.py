@@ -8,7 +8,7 @@ ELLIPSIS = "…"
 
 
 def fit(text: str, width: int, lines: int = 2) -> str:
-    """Wrap a text, and shorten it with an ellipsis where it does not fit.
+    r"""Wrap a text, and shorten it with an ellipsis where it does not fit.
 
     Args:
         text: Any text; line breaks and control characters become spaces.
@@ -17,6 +17,10 @@ def fit(text: str, width: int, lines: int = 2) -> str:
 
     Returns:
         The text in up to `lines` lines.
+
+    Example:
+    >>> fit("a class with a long name", width=16)
+    'a class with a\nlong name'
     """
     rows: list[str] = []
     rest = _io.one_line(text)
@@ -34,7 +38,12 @@ def fit(text: str, width: int, lines: int = 2) -> str:
 
 
 def prediction(label: str, probability: float, width: int) -> str:
-    """Return a label with its probability, such as `"9 · 72 %"`, in one or two lines of up to `width` columns."""
+    """Return a label with its probability, such as `"9 · 72 %"`, in one or two lines of up to `width` columns.
+
+    Example:
+    >>> prediction("cat", 0.72, width=20)
+    'cat · 72 %'
+    """
     suffix = f" · {100 * probability:.0f} %"
     one = fit(label, 1_000_000, lines=1)
     if _width(one + suffix) <= width:

@@ -35,6 +35,9 @@ def embedding_filters(filters: np.ndarray, title: str = "Embedding filters", col
         filters: `[k, height, width, channels]`. The mean is shown unless there are 1 or 3 channels.
         title: Title of the figure.
         columns: Largest number of components per row.
+
+    Example:
+    >>> figure = embedding_filters(keras_vit.inspection.embedding_filters(model, k=7))
     """
     filters = np.asarray(filters, np.float32)
     if filters.shape[-1] not in (1, 3):
@@ -73,6 +76,9 @@ def position_similarity(similarity: np.ndarray, title: str = "Position embedding
     Args:
         similarity: `[h, w, h, w]`. Every n-th patch of large grids is shown.
         title: Title of the figure.
+
+    Example:
+    >>> figure = position_similarity(keras_vit.inspection.position_similarity(model))
     """
     height, width = similarity.shape[:2]
     step = max(-(-max(height, width) // _LARGEST_MOSAIC), 1)
@@ -112,6 +118,9 @@ def attention_distance(distances: np.ndarray, title: str = "Attention distance",
         distances: `[layers, heads]`, in pixels.
         title: Title of the figure.
         num_images: Number of images that it is averaged over, for the title.
+
+    Example:
+    >>> figure = attention_distance(keras_vit.inspection.attention_distance(model, images), num_images=len(images))
     """
     layers, heads = distances.shape
     figure = _matplotlib.new_figure(4.6, 3.2)
@@ -144,6 +153,10 @@ def layer_similarity(
         layers: Names of the rows.
         other_layers: Names of the columns.
         labels: Names of the two models.
+
+    Example:
+    >>> found = keras_vit.inspection.layer_similarity(model, model, images)
+    >>> figure = layer_similarity(found.values, found.layers, found.other_layers)
     """
     rows, columns = values.shape
     figure = _matplotlib.new_figure(min(2.4 + 0.28 * columns, 9), min(1.6 + 0.28 * rows, 9))
@@ -166,6 +179,10 @@ def training_curve(metrics: Sequence[dict], quantity: str, title: str = "") -> A
         metrics: Lines of `metrics.jsonl`.
         quantity: `"loss"`, `"accuracy"` or `"learning_rate"`.
         title: Title of the figure.
+
+    Example:
+    >>> metrics = [{"step": 1, "loss": 2.3}, {"step": 2, "loss": 1.9}, {"step": 2, "eval_loss": 2.0}]
+    >>> figure = training_curve(metrics, "loss")
     """
     figure = _matplotlib.new_figure(4.2, 2.8)
     axes = figure.subplots()

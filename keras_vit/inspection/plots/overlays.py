@@ -31,6 +31,11 @@ def overlay(
 
     Returns:
         uint8 `[H, W, 3]`.
+
+    Example:
+    >>> relevance = keras_vit.inspection.gradient_attention(model, images)
+    >>> overlay(to_rgb(images[0]), relevance[0]).shape
+    (32, 32, 3)
     """
     image = to_rgb(image).astype(np.float32)
     height, width = image.shape[:2]
@@ -59,7 +64,13 @@ def _weights(size: int, start: float, end: float, cells: int, smooth: bool) -> t
 
 
 def to_rgb(image: np.ndarray) -> np.ndarray:
-    """Return an image, uint8 or float of any range, as uint8 `[H, W, 3]`."""
+    """Return an image, uint8 or float of any range, as uint8 `[H, W, 3]`.
+
+    Example:
+    >>> image = to_rgb(images[0])  # float in [-1, 1]
+    >>> image.shape, image.dtype.name
+    ((32, 32, 3), 'uint8')
+    """
     image = np.asarray(image)
     if image.ndim == 2:
         image = image[..., None]
@@ -71,13 +82,24 @@ def to_rgb(image: np.ndarray) -> np.ndarray:
 
 
 def encode_image(image: np.ndarray) -> bytes:
-    """Return an image as a file: JPEG if it is large, PNG otherwise."""
+    """Return an image as a file: JPEG if it is large, PNG otherwise.
+
+    Example:
+    >>> encode_image(to_rgb(images[0]))[1:4]
+    b'PNG'
+    """
     kind = "jpeg" if max(np.shape(image)[:2]) >= 256 else "png"
     return _matplotlib.encode(to_rgb(image), kind)
 
 
 def heat_colors() -> list[list[int]]:
-    """Return the 256 colors of overlays as [red, green, blue] in 0..255."""
+    """Return the 256 colors of overlays as [red, green, blue] in 0..255.
+
+    Example:
+    >>> colors = heat_colors()
+    >>> len(colors), len(colors[0])
+    (256, 3)
+    """
     return _matplotlib.colors(_matplotlib.HEAT)
 
 
@@ -104,6 +126,11 @@ def attention_overlays(
         rows: Name, such as `"Attention rollout"`, to a grid `[h, w]` per image.
         titles: Title of each column.
         boxes: See `overlay`, one per column.
+
+    Example:
+    >>> maps = keras_vit.inspection.attention_maps(model, images)
+    >>> rollout = maps.output_grid(keras_vit.inspection.attention_rollout(maps))
+    >>> figure = attention_overlays([to_rgb(image) for image in images], {"Attention rollout": rollout})
     """
     count = len(images)
     boxes = boxes or [None] * count
@@ -137,6 +164,11 @@ def attention_panels(
         grids: Name of the panel to a grid `[h, w]`.
         box: See `overlay`.
         title: Title of the figure.
+
+    Example:
+    >>> grids = keras_vit.inspection.attention_maps(model, images).grids()
+    >>> heads = {f"head {number}": grid for number, grid in enumerate(grids["encoderblock_1"][0])}
+    >>> figure = attention_panels(to_rgb(images[0]), heads)
     """
     columns = min(6, len(grids) + 1)
     rows = -(-(len(grids) + 1) // columns)
@@ -159,7 +191,7 @@ def _interpolation(image: np.ndarray) -> str:
 
 
 def _factor(image: np.ndarray) -> int:
-    """Return the factor by which a small image is enlarged, so that a smooth map over it is smooth."""
+    """Return the factor that enlarges a small image, so that a smooth map over it looks smooth."""
     return max(64 // max(np.shape(image)[:2]), 1)
 
 

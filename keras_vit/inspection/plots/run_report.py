@@ -36,6 +36,10 @@ def draw_report(
 
     Raises:
         ImportError: If matplotlib is not installed.
+
+    Example:
+    >>> metrics = [{"step": 1, "loss": 2.3, "accuracy": 0.1}, {"step": 1, "eval_accuracy": 0.2}]
+    >>> draw_report("report.png", metrics, images[:2], ["cat", "dog"], ["cat", "cat"], [0.9, 0.6])
     """
     columns = 6
     count = min(len(images), 3 * columns)

@@ -12,6 +12,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from keras_vit import optim
 from keras_vit import recipe as recipes
 from keras_vit.training import step as shared
+from keras_vit.training import tasks
 from keras_vit.training.jax.devices import AXIS, Devices
 from keras_vit.training.jax.state import TrainState
 from keras_vit.training.seeds import SeedScope, seed_states
@@ -42,7 +43,7 @@ def mix_center(seed: int, step: Any) -> jax.Array:
 
 
 def training_inputs(recipe: recipes.Recipe, classes: int) -> Callable:
-    """Return the function of (batch, step, replica) to (images, labels) of `device_preprocessing`, on JAX."""
+    """Return the function of (batch, step, replica) to values of `device_preprocessing`, on JAX."""
     from keras_vit.training import device_preprocessing  # needs TensorFlow, which the step does not
 
     return device_preprocessing.training_inputs(recipe, classes, mix_center)
@@ -57,7 +58,7 @@ class TrainStep:
     Args:
         state: State of the run. It only describes the arrays, which are arguments.
         recipe: The recipe.
-        inputs: Function of (batch, step, replica) to (images, labels); see `training_inputs`.
+        inputs: Function of (batch, step, replica) to the values of the task; see `training_inputs`.
         global_batch_size: Examples per step.
 
     Attributes:
@@ -66,7 +67,7 @@ class TrainStep:
 
     def __init__(self, state: TrainState, recipe: recipes.Recipe, inputs: Callable, global_batch_size: int):
         self.state, self.recipe, self.inputs, self.global_batch_size = state, recipe, inputs, global_batch_size
-        self.devices = state.devices
+        self.devices, self.task = state.devices, tasks.create(recipe)
         self.seed_states = seed_states(state.model)
         self.places = jax.tree.map(lambda described: described.sharding, state.descriptions()[0])
         self.compiled = jax.jit(self.__call__, donate_argnums=0, out_shardings=(self.places, self.devices.whole))
@@ -84,9 +85,9 @@ class TrainStep:
             The new arrays, and `METRICS`, float32 `[4]`.
         """
         rule = self.state.rule
-        images, labels = self.inputs(batch, step, 0)
+        values = self.inputs(batch, step, 0)
         seeds = seed_values(self.recipe.seed, step, len(self.seed_states))
-        gradients, sums = self._gradients(arrays["weights"], fixed, images, labels, seeds)
+        gradients, sums = self._gradients(arrays["weights"], fixed, values, seeds)
         norm = optim.global_norm(gradients)
         rate = rule.rate(step)
         averages = arrays["averages"] or [None] * len(gradients)
@@ -104,34 +105,31 @@ class TrainStep:
         }
         return new, jnp.concatenate([sums, jnp.stack([norm, rate])])
 
-    def _gradients(self, weights: list, fixed: list, images, labels, seeds):
-        """Return the gradients, sharded as the weights are, and the mean loss and accuracy, `[2]`."""
+    def _gradients(self, weights: list, fixed: list, values, seeds):
+        """Return the gradients, sharded as the weights are, and the mean loss and score, `[2]`."""
         if self.recipe.optim.accumulation_steps == 1:
-            return self._micro_gradients(weights, fixed, images, labels, seeds)
+            return self._micro_gradients(weights, fixed, values, seeds)
 
         def add(totals, rows):
             # The same seeds for every micro-batch, as in the reference.
-            images, labels = rows
-            parts = self._micro_gradients(weights, fixed, images, labels, seeds)
+            parts = self._micro_gradients(weights, fixed, rows, seeds)
             return jax.tree.map(jnp.add, totals, parts), None
 
         zeros = [jnp.zeros(weight.shape, jnp.float32) for weight in weights]
-        rows = self._micro_batches(images), self._micro_batches(labels)
+        rows = [self._micro_batches(value) for value in values]
         totals, _ = jax.lax.scan(add, (self._sharded(zeros), jnp.zeros([2])), rows)
         return totals
 
-    def _micro_gradients(self, weights: list, fixed: list, images, labels, seeds):
-        images, labels = (jax.lax.with_sharding_constraint(values, self.devices.rows) for values in (images, labels))
+    def _micro_gradients(self, weights: list, fixed: list, values, seeds):
+        values = tuple(jax.lax.with_sharding_constraint(value, self.devices.rows) for value in values)
 
-        def loss_and_accuracy(weights):
+        def loss_and_score(weights):
             with SeedScope(self.seed_states, seeds, self.state.pairs(weights, fixed)):
-                return shared.loss_and_accuracy(
-                    self.state.model, images, labels, self.recipe.loss, self.global_batch_size
-                )
+                return shared.loss_and_score(self.task, self.state.model, values, self.global_batch_size)
 
-        (loss, accuracy), gradients = jax.value_and_grad(loss_and_accuracy, has_aux=True)(weights)
+        (loss, score), gradients = jax.value_and_grad(loss_and_score, has_aux=True)(weights)
         gradients = [gradient.astype(jnp.float32) for gradient in gradients]
-        return self._sharded(gradients), jnp.stack([loss, accuracy])
+        return self._sharded(gradients), jnp.stack([loss, score])
 
     def _micro_batches(self, values):
         """`[b, ...]` to `[m, b / m, ...]`: every m-th row, so that each micro-batch has rows of every device."""
@@ -150,7 +148,7 @@ class EvalStep:
     Args:
         state: State of the run.
         recipe: The recipe.
-        inputs: Function of a batch to (images, labels).
+        inputs: Function of a batch to the values of the task.
         confusion: Whether to count the confusion of classes, too.
 
     Attributes:
@@ -158,15 +156,16 @@ class EvalStep:
     """
 
     def __init__(self, state: TrainState, recipe: recipes.Recipe, inputs: Callable, confusion: bool = False):
-        self.state, self.recipe, self.inputs, self.confusion = state, recipe, inputs, confusion
+        self.state, self.inputs, self.confusion = state, inputs, confusion
+        self.task = tasks.create(recipe)
         devices = state.devices
         self.compiled = jax.jit(self.__call__, out_shardings=(devices.whole, devices.whole, devices.rows))
 
     def __call__(self, arrays: dict, batch: dict) -> tuple[jax.Array, jax.Array, jax.Array]:
         """Evaluate a batch whose examples with `mask` 0 do not count; see `evaluate`."""
-        images, labels = self.inputs(batch)
+        values = self.inputs(batch)
         with keras.StatelessScope(self.state.pairs(**arrays), initialize_variables=False):
-            return shared.evaluate(self.state.model, images, labels, batch["mask"], self.recipe.loss, self.confusion)
+            return shared.evaluate(self.task, self.state.model, values, batch["mask"], self.confusion)
 
 
 def program(

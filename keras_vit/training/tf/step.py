@@ -10,6 +10,7 @@ import tensorflow as tf
 from keras_vit import optim
 from keras_vit import recipe as recipes
 from keras_vit.training import step as shared
+from keras_vit.training import tasks
 from keras_vit.training.seeds import SeedScope, seed_states
 from keras_vit.training.tf.state import TrainState
 
@@ -26,7 +27,7 @@ class TrainStep:
     Args:
         state: State of the run; updated in place.
         recipe: The recipe.
-        inputs: Function of (batch, step, replica) to (images, labels); see `device_preprocessing`.
+        inputs: Function of (batch, step, replica) to the values of the task; see `device_preprocessing`.
         global_batch_size: Examples per step over all replicas.
         xla: Whether to compile the gradient with XLA.
     """
@@ -35,6 +36,7 @@ class TrainStep:
         self, state: TrainState, recipe: recipes.Recipe, inputs: Callable, global_batch_size: int, xla: bool = False
     ):
         self.state, self.recipe, self.inputs, self.global_batch_size = state, recipe, inputs, global_batch_size
+        self.task = tasks.create(recipe)
         self.seed_states = seed_states(state.model)
         self.gradients = tf.function(self._gradients, jit_compile=True) if xla else self._gradients
 
@@ -50,9 +52,9 @@ class TrainStep:
         """
         context = tf.distribute.get_replica_context()
         replica = context.replica_id_in_sync_group
-        images, labels = self.inputs(batch, step, replica)
+        values = self.inputs(batch, step, replica)
         seeds = seed_values(self.recipe.seed, step, replica, len(self.seed_states))
-        gradients, sums = self.gradients(images, labels, seeds)
+        gradients, sums = self.gradients(values, seeds)
         *gradients, sums = context.all_reduce(tf.distribute.ReduceOp.SUM, [*gradients, sums])
 
         norm = optim.global_norm(gradients)
@@ -60,18 +62,17 @@ class TrainStep:
         context.merge_call(self._update, args=(gradients, norm, rate, step))
         return tf.concat([sums, [norm, rate]], axis=0)
 
-    def _gradients(self, images, labels, seeds):
-        """Return this replica's gradients, and its part of the mean loss and accuracy, `[2]`."""
+    def _gradients(self, values, seeds):
+        """Return this replica's gradients, and its part of the mean loss and score, `[2]`."""
         micro_batches = self.recipe.optim.accumulation_steps
         if micro_batches == 1:
-            return self._micro_gradients(images, labels, seeds)
-        size = images.shape[0] // micro_batches
-        images = tf.reshape(images, [micro_batches, size, *images.shape[1:]])  # [m, b / m, h, w, c]
-        labels = tf.reshape(labels, [micro_batches, size, *labels.shape[1:]])  # [m, b / m, classes]
+            return self._micro_gradients(values, seeds)
+        size = values[0].shape[0] // micro_batches
+        values = [tf.reshape(value, [micro_batches, size, *value.shape[1:]]) for value in values]  # [m, b / m, ...]
 
         def add(index, totals):
             # The same seeds for every micro-batch, as in the reference.
-            gradients, sums = self._micro_gradients(images[index], labels[index], seeds)
+            gradients, sums = self._micro_gradients([value[index] for value in values], seeds)
             # Without this dependency the graph optimizer merges the sums with others before them. Where memory is
             # short it then sums in temporary variables, which the loop's last test leaves behind: the next loop fails.
             with tf.control_dependencies([sums]):
@@ -87,15 +88,13 @@ class TrainStep:
         )
         return totals[:-1], totals[-1]
 
-    def _micro_gradients(self, images, labels, seeds):
+    def _micro_gradients(self, values, seeds):
         weights = [weight.value for weight in self.state.trained]
         with SeedScope(self.seed_states, seeds), tf.GradientTape(watch_accessed_variables=False) as tape:
             tape.watch(weights)
-            loss, accuracy = shared.loss_and_accuracy(
-                self.state.model, images, labels, self.recipe.loss, self.global_batch_size
-            )
+            loss, score = shared.loss_and_score(self.task, self.state.model, values, self.global_batch_size)
             gradients = tape.gradient(loss, weights, unconnected_gradients=tf.UnconnectedGradients.ZERO)
-        return [tf.cast(gradient, tf.float32) for gradient in gradients], tf.stack([loss, accuracy])
+        return [tf.cast(gradient, tf.float32) for gradient in gradients], tf.stack([loss, score])
 
     def _update(self, strategy, gradients, norm, rate, step):
         """Update every weight on every device, outside of the single replicas."""
@@ -132,19 +131,20 @@ class EvalStep:
     Args:
         state: State of the run.
         recipe: The recipe.
-        inputs: Function of a batch to (images, labels).
+        inputs: Function of a batch to the values of the task.
         confusion: Whether to count the confusion of classes, too.
     """
 
     def __init__(self, state: TrainState, recipe: recipes.Recipe, inputs: Callable, confusion: bool = False):
-        self.state, self.recipe, self.inputs, self.confusion = state, recipe, inputs, confusion
+        self.state, self.inputs, self.confusion = state, inputs, confusion
+        self.task = tasks.create(recipe)
 
     def __call__(self, batch: dict[str, tf.Tensor]) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
         """Evaluate a batch whose examples with `mask` 0 do not count; see `evaluate`."""
-        images, labels = self.inputs(batch)
+        values = self.inputs(batch)
         averages = [(weight, average.read_value()) for weight, average in self.state.averaged()]
         with keras.StatelessScope(averages, initialize_variables=False):
-            return shared.evaluate(self.state.model, images, labels, batch["mask"], self.recipe.loss, self.confusion)
+            return shared.evaluate(self.task, self.state.model, values, batch["mask"], self.confusion)
 
 
 def seed_values(seed: int, step: Any, replica: Any, count: int) -> tf.Tensor:

@@ -1,0 +1,161 @@
+"""What runs have in common, and in what they differ: recipes, data, versions, curves and results."""
+
+import dataclasses
+import json
+import os
+import statistics
+from collections.abc import Sequence
+from typing import Any
+
+from keras_vit import _io
+from keras_vit.experiments.runs import Run, read_runs
+from keras_vit.experiments.table import SEED, figure, shorten
+from keras_vit.inspection.page import html
+
+NAME = "comparison"  # of the files that are written
+_VERSION = "version of "
+_LONGEST_TABLE = 6  # runs that stand side by side; of more, each has a row
+
+
+@dataclasses.dataclass(frozen=True)
+class Group:
+    """Runs that differ only in the seed.
+
+    Attributes:
+        name: Name of the run, or what sets the group apart from the others.
+        runs: The runs.
+    """
+
+    name: str
+    runs: list[Run]
+
+
+@dataclasses.dataclass(frozen=True)
+class Comparison:
+    """Runs side by side.
+
+    Attributes:
+        runs: The runs.
+    """
+
+    runs: list[Run]
+
+    @property
+    def differences(self) -> dict[str, list[Any]]:
+        """Values per run of the fields, data and versions that differ between the runs."""
+        tables = [
+            {**run.fields, **{f"{_VERSION}{name}": text for name, text in run.versions.items()}} for run in self.runs
+        ]
+        names = dict.fromkeys(name for table in tables for name in table)
+        values = {name: [table.get(name) for table in tables] for name in names}
+        return {name: found for name, found in values.items() if any(value != found[0] for value in found)}
+
+    @property
+    def groups(self) -> list[Group]:
+        """The runs, those together that differ only in the seed."""
+        differing = [name for name in self.differences if name != SEED and not name.startswith(_VERSION)]
+        found: dict[str, list[Run]] = {}
+        for run in self.runs:
+            found.setdefault(json.dumps([run.fields.get(name) for name in differing]), []).append(run)
+        return [Group(_group_name(runs, differing), runs) for runs in found.values()]
+
+    @property
+    def metrics(self) -> list[str]:
+        """Metrics of the evaluations, in the order in which they appear."""
+        return list(dict.fromkeys(name for run in self.runs for name in run.final()))
+
+    def results(self) -> tuple[list[str], list[list[str]]]:
+        """Return header and rows of the table of results."""
+        header = ["run", "steps:", *(f"{name}:" for name in self.metrics)]
+        header += ["best eval_accuracy:", "training loss:", "images per second:"]
+        return header, [self._result(run) for run in self.runs]
+
+    def difference_table(self) -> tuple[list[str], list[list[str]]]:
+        """Return header and rows of the table of differences: a column per run, or a row if there are many."""
+        found = {name: [_shown(value) for value in values] for name, values in self.differences.items()}
+        if len(self.runs) <= _LONGEST_TABLE:
+            return ["field", *(run.name for run in self.runs)], [[name, *cells] for name, cells in found.items()]
+        rows = [[run.name, *(cells[index] for cells in found.values())] for index, run in enumerate(self.runs)]
+        return ["run", *found], rows
+
+    def markdown(self) -> str:
+        """Return both tables as Markdown."""
+        parts = ["## Results", "", _io.markdown_table(*self.results()), "", "## Differences", ""]
+        if not self.differences:
+            return "\n".join([*parts, "The runs have the same recipe, data and versions."]) + "\n"
+        return "\n".join([*parts, _io.markdown_table(*self.difference_table())]) + "\n"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the comparison as plain dictionaries, ready for JSON."""
+        return {
+            "runs": [
+                {"name": run.name, "step": run.step, "finished": run.finished, "metrics": run.final()}
+                for run in self.runs
+            ],
+            "differences": self.differences,
+        }
+
+    def _result(self, run: Run) -> list[str]:
+        final, accuracies = run.final(), run.curve("eval_accuracy")
+        losses, speeds = run.curve("loss"), run.curve("images_per_second")
+        best = max(accuracies, key=lambda step: accuracies[step], default=None)
+        return [
+            run.name,
+            f"{run.step:,}" if run.finished else f"{run.step:,} of {run.fields.get('total_steps'):,}",
+            *(figure(name, final.get(name)) for name in self.metrics),
+            "–" if best is None else f"{figure('accuracy', accuracies[best])} (step {best:,})",
+            figure("loss", losses[max(losses)] if losses else None),
+            f"{statistics.median(speeds.values()):,.0f}" if speeds else "–",
+        ]
+
+
+def compare(paths: Sequence[str]) -> Comparison:
+    """Compare runs.
+
+    Args:
+        paths: Run directories, and directories of sweeps, which stand for all of their runs.
+
+    Raises:
+        FileNotFoundError: If a path is neither.
+        ValueError: If there are not two runs, or a record is damaged.
+
+    Example:
+    >>> print(compare(["runs/adamw", "runs/sgd"]).markdown())  # doctest: +SKIP
+    """
+    runs = read_runs(paths)
+    if len(runs) < 2:
+        raise ValueError(f"Expected at least two runs to compare. Received: {', '.join(paths) or 'none'}.")
+    return Comparison(runs)
+
+
+def write_comparison(comparison: Comparison, directory: str) -> str:
+    """Write `comparison.html`, `.md` and `.json`, and return the path of the page.
+
+    Raises:
+        ImportError: If matplotlib is not installed.
+    """
+    from keras_vit.experiments.comparison_page import render
+
+    page = render(comparison)
+    _io.write_text(os.path.join(directory, f"{NAME}.md"), comparison.markdown())
+    _io.write_json(os.path.join(directory, f"{NAME}.json"), comparison.to_dict())
+    path = os.path.join(directory, f"{NAME}.html")
+    _io.write_text(path, page)
+    return path
+
+
+def _facts(run: Run) -> dict[str, Any]:
+    """Return fields, data and versions of a run."""
+    return {**run.fields, **{f"{_VERSION}{name}": text for name, text in run.versions.items()}}
+
+
+def _shown(value: Any) -> str:
+    """Return a value as the tables show it, without the folders of paths: the tables may be passed on to others."""
+    return shorten(html.without_folders(value))
+
+
+def _group_name(runs: Sequence[Run], differing: Sequence[str]) -> str:
+    if len(runs) == 1:
+        return runs[0].name
+    settings = ", ".join(f"{name.rpartition('.')[2]}={_shown(runs[0].fields.get(name))}" for name in differing)
+    return f"{settings or runs[0].fields.get('model.variant')} ({len(runs)} seeds)"

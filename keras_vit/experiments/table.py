@@ -1,0 +1,147 @@
+"""The table of a sweep: a row per setting, with mean and standard deviation over the seeds."""
+
+import dataclasses
+import json
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from keras_vit import _io
+
+SEED = "seed"
+_NOT_SHARES = ("loss", "ece", "l2", "norm", "rate", "second")  # other metrics are shares, shown in percent
+_LONGEST_VALUE = 40
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """Results of the runs that differ only in the seed.
+
+    Attributes:
+        settings: Swept fields other than the seed, and their values.
+        runs: Number of runs.
+        failed: Number of runs that failed.
+        metrics: Values of the finished runs by metric.
+    """
+
+    settings: dict[str, Any]
+    runs: int
+    failed: int
+    metrics: dict[str, list[float]]
+
+    def mean(self, metric: str) -> float | None:
+        """Return the mean of a metric over the finished runs, or None if there is none."""
+        values = self.metrics.get(metric)
+        return statistics.fmean(values) if values else None
+
+    def std(self, metric: str) -> float | None:
+        """Return the standard deviation over the finished runs (of the sample), or None if there are not two."""
+        values = self.metrics.get(metric, ())
+        return statistics.stdev(values) if len(values) > 1 else None
+
+
+@dataclasses.dataclass(frozen=True)
+class Table:
+    """Results of a sweep.
+
+    Attributes:
+        rows: Results by setting.
+        metric: Metric that decides which row is best.
+        lowest: Whether the lowest value of the metric is the best.
+        failed: What happened to the runs that failed, by name.
+        left: Number of runs that are not finished and have not failed.
+    """
+
+    rows: Sequence[Row]
+    metric: str
+    lowest: bool = False
+    failed: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    left: int = 0
+
+    @property
+    def best(self) -> Row | None:
+        """The row with the best mean of the metric, or None if no run is finished."""
+        means = [(row.mean(self.metric), row) for row in self.rows]
+        measured = [(mean, row) for mean, row in means if mean is not None and math.isfinite(mean)]
+        return (min if self.lowest else max)(measured, key=lambda pair: pair[0], default=(0.0, None))[1]
+
+    @property
+    def fields(self) -> list[str]:
+        """The swept fields other than the seed."""
+        return list(dict.fromkeys(field for row in self.rows for field in row.settings))
+
+    @property
+    def metrics(self) -> list[str]:
+        """All metrics, the one that decides first."""
+        return list(dict.fromkeys([self.metric, *(name for row in self.rows for name in row.metrics)]))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the table as plain dictionaries, ready for JSON."""
+        best = self.best
+        return {
+            "metric": self.metric,
+            "best": "lowest" if self.lowest else "highest",
+            "rows": [
+                {
+                    "settings": row.settings,
+                    "runs": row.runs,
+                    "failed": row.failed,
+                    "best": row is best,
+                    "metrics": {
+                        name: {"mean": _plain(row.mean(name)), "std": _plain(row.std(name)), "values": values}
+                        for name, values in row.metrics.items()
+                    },
+                }
+                for row in self.rows
+            ],
+            "failed": dict(self.failed),
+            "left": self.left,
+        }
+
+    def markdown(self) -> str:
+        """Return the table as Markdown, the best row in bold."""
+        best, lines = self.best, []
+        for row in self.rows:
+            cells = [shorten(row.settings.get(field)) for field in self.fields]
+            cells += [self._runs(row), *(self._cell(row, name) for name in self.metrics)]
+            lines.append([f"**{cell}**" if row is best and cell != "–" else cell for cell in cells])
+        header = [*self.fields, "runs", *(f"{name}:" for name in self.metrics)]
+        parts = [_io.markdown_table(header, lines)]
+        if any(row.std(self.metric) is not None for row in self.rows):
+            parts.append("± is the standard deviation over the seeds.")
+        parts += [f"- {name} failed: {reason}" for name, reason in self.failed.items()]
+        if self.left:
+            parts.append(f"{self.left} runs are not finished.")
+        return "\n".join([parts[0], "", *parts[1:]]).rstrip() + "\n"
+
+    @staticmethod
+    def _runs(row: Row) -> str:
+        done = max((len(values) for values in row.metrics.values()), default=0)
+        return str(row.runs) if done == row.runs else f"{done} of {row.runs}"
+
+    @staticmethod
+    def _cell(row: Row, name: str) -> str:
+        mean, std = row.mean(name), row.std(name)
+        text = figure(name, mean)
+        return text if std is None else f"{text} ± {figure(name, std, digits=2)}"
+
+
+def figure(name: str, value: float | None, digits: int = 4) -> str:
+    """Return the value of a metric as people read it: a share in percent, else in `digits` significant digits."""
+    if value is None:
+        return "–"
+    tail = name.rpartition("/")[2]
+    if isinstance(value, int) or any(part in tail for part in _NOT_SHARES):
+        return f"{value:,}" if isinstance(value, int) else f"{value:.{digits}g}"
+    return f"{100 * value:.2f} %"
+
+
+def shorten(value: Any) -> str:
+    """Return the value of a field in few characters."""
+    text = _io.one_line(value if isinstance(value, str) else json.dumps(value))
+    return text if len(text) <= _LONGEST_VALUE else f"{text[: _LONGEST_VALUE - 1]}…"
+
+
+def _plain(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) else None

@@ -1,0 +1,129 @@
+"""Small pieces of HTML that several parts of the page use."""
+
+import base64
+import html as standard_html
+import importlib.resources
+import json
+import re
+from collections.abc import Sequence
+from typing import Any
+
+_FOLDERS = re.compile(r"""(^|[:'"=\s(])/(?![/\s])(?:[^/'"]+/)*""")
+
+# matplotlib writes colors into each element. These rules replace them where the reader prefers dark pages.
+_DARK = """<style>
+text { font-family: system-ui, "Segoe UI", "DejaVu Sans", sans-serif !important; }
+#patch_1 path { fill: none !important; }
+[style*="fill: #ffffff"] { fill: none !important; }
+@media (prefers-color-scheme: dark) {
+  text, [style*="fill: #000000"] { fill: #dfe4ec !important; }
+  [style*="stroke: #000000"] { stroke: #8d99ab !important; }
+  [style*="stroke: #b0b0b0"] { stroke: #46505f !important; }
+  [style*="stroke: #0072b2"] { stroke: #4aa8de !important; }
+  [style*="fill: #0072b2"] { fill: #4aa8de !important; }
+  [style*="stroke: #d55e00"] { stroke: #f08a4b !important; }
+  [style*="fill: #d55e00"] { fill: #f08a4b !important; }
+  [style*="stroke: #009e73"] { stroke: #2fc39a !important; }
+  [style*="fill: #009e73"] { fill: #2fc39a !important; }
+}
+</style>"""
+
+
+def escape(text: object) -> str:
+    """Return a text that HTML shows as it is."""
+    return standard_html.escape(str(text))
+
+
+def document(
+    title: str, subtitle: str, tiles: Sequence[tuple[str, str]], body: str, footer: str, scripts: str = ""
+) -> str:
+    """Return a page in this package's style that needs no network.
+
+    Args:
+        title: Heading.
+        subtitle: Line below it.
+        tiles: Headline figures: values with their captions, the most important first.
+        body: HTML of the content.
+        footer: Last line.
+        scripts: HTML of the scripts.
+    """
+    parts = {
+        "title": escape(title),
+        "subtitle": escape(subtitle),
+        "tiles": _tiles(tiles),
+        "body": body,
+        "footer": escape(footer),
+        "css": asset("page.css"),
+        "scripts": scripts,
+    }
+    return re.sub(r"\{\{(\w+)\}\}", lambda match: parts[match[1]], asset("page.html"))
+
+
+def drawing(svg: bytes, title: str) -> str:
+    """Return a figure of matplotlib as an image that fits light and dark pages.
+
+    Args:
+        svg: The figure.
+        title: Text in its place.
+    """
+    themed = re.sub(rb"(<svg[^>]*>)", lambda match: match[1] + _DARK.encode(), svg, count=1)
+    return f'<img alt="{escape(title)}" src="{data_url(themed, "image/svg+xml")}">'
+
+
+def card(title: str, help_text: str, content: str, kind: str = "") -> str:
+    """Return a section with a heading and one sentence of help behind a question mark.
+
+    Args:
+        title: Heading.
+        help_text: The sentence; empty for none.
+        content: HTML of the section.
+        kind: Value of the attribute `class`.
+    """
+    help_html = (
+        f'<details class="help"><summary title="What is this?" aria-label="What is this?">?</summary>'
+        f"<p>{escape(help_text)}</p></details>"
+        if help_text
+        else ""
+    )
+    return f'<section class="{kind}"><header><h2>{escape(title)}</h2>{help_html}</header>\n{content}</section>\n'
+
+
+def _tiles(tiles: Sequence[tuple[str, str]]) -> str:
+    items = "".join(f"<div><dd>{escape(value)}</dd><dt>{escape(caption)}</dt></div>" for value, caption in tiles)
+    return f'<dl class="tiles">{items}</dl>' if items else ""
+
+
+def asset(name: str) -> str:
+    """Return the text of a file in `assets/`."""
+    return importlib.resources.files(__package__).joinpath("assets", name).read_text(encoding="utf-8")
+
+
+def data_url(content: bytes, kind: str) -> str:
+    """Return a file as the address of itself."""
+    return f"data:{kind};base64,{to_base64(content)}"
+
+
+def to_base64(content: bytes) -> str:
+    """Return bytes as ASCII text."""
+    return base64.b64encode(content).decode("ascii")
+
+
+def script_json(value: Any) -> str:
+    """Return JSON that cannot end the script element that holds it."""
+    return json.dumps(value, ensure_ascii=False).replace("<", "\\u003c")
+
+
+def without_folders(value: Any) -> Any:
+    """Return a value with absolute paths cut to their last part: the page may be passed on to others."""
+    if isinstance(value, dict):
+        return {key: without_folders(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [without_folders(item) for item in value]
+    return _FOLDERS.sub(r"\1", value.rstrip("/")) if isinstance(value, str) and "/" in value else value
+
+
+def number(value: object) -> str:
+    """Return a number as people read it: 101,514 or 0.0312."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return str(value)
+    return f"{value:,}" if isinstance(value, int) else f"{value:.4g}"

@@ -1,0 +1,155 @@
+"""The masked autoencoder."""
+
+import dataclasses
+
+import keras
+
+from keras_vit import _checks
+from keras_vit.layers import EncoderBlock, FixedPositionEmbs, LayerNorm, RestoredPatches, VisiblePatches
+from keras_vit.models.arguments import argument_docs, configured_by
+from keras_vit.models.base import images_input, resolve_policy
+from keras_vit.models.masked import HEAD_ARGUMENTS, MaskedConfig, MaskedModel
+from keras_vit.models.vit import Builder
+from keras_vit.models.vit_config import ViTConfig
+
+
+@dataclasses.dataclass(frozen=True)
+class MAEConfig(MaskedConfig):
+    """Arguments of `keras_vit.MaskedAutoencoder`: those of the encoder, a `ViTConfig`, and these.
+
+    Args:
+        mask_ratio: Fraction of the patches that is removed.
+        decoder_hidden_size: Width of the decoder's tokens.
+        decoder_num_layers: Number of blocks of the decoder.
+        decoder_num_heads: Number of attention heads per block of the decoder. It must divide `decoder_hidden_size`.
+        decoder_mlp_dim: Width of the hidden layers of the decoder's MLPs. None for four times `decoder_hidden_size`.
+
+    Raises:
+        ValueError: If an argument is out of range, or two arguments exclude each other.
+
+    Example:
+    >>> MAEConfig(patch_size=16, image_size=224).num_visible
+    49
+    """
+
+    activation: str = "gelu"
+    mask_ratio: float = 0.75
+    decoder_hidden_size: int = 512
+    decoder_num_layers: int = 8
+    decoder_num_heads: int = 16
+    decoder_mlp_dim: int | None = None
+
+    def __post_init__(self):
+        self._set("class_token", True)
+        self._set("position_embedding", "learned")  # of the encoder alone; here the same table is not trained
+        super().__post_init__()
+        for name in ("decoder_hidden_size", "decoder_num_heads"):
+            self._set(name, _checks.positive_int(name, getattr(self, name)))
+        _checks.positive_int("decoder_num_layers", self.decoder_num_layers, minimum=0)
+        _checks.divisible("decoder_hidden_size", self.decoder_hidden_size, "decoder_num_heads", self.decoder_num_heads)
+        if self.decoder_mlp_dim is None:
+            self._set("decoder_mlp_dim", 4 * self.decoder_hidden_size)
+        self._set("decoder_mlp_dim", _checks.positive_int("decoder_mlp_dim", self.decoder_mlp_dim))
+
+    @property
+    def decoder(self) -> ViTConfig:
+        """Sizes of the decoder's blocks, as those of an encoder."""
+        return dataclasses.replace(
+            ViTConfig(**self.encoder_arguments()),
+            hidden_size=self.decoder_hidden_size,
+            num_layers=self.decoder_num_layers,
+            num_heads=self.decoder_num_heads,
+            mlp_dim=self.decoder_mlp_dim or 4 * self.decoder_hidden_size,
+        )
+
+    @property
+    def num_visible(self) -> int:
+        """Number of patches per image that the encoder sees."""
+        return self.num_patches - self.num_hidden
+
+
+class _Builder(Builder):
+    """Encoder of the visible patches, and a decoder of all."""
+
+    config: MAEConfig
+
+    def build(self):
+        config = self.config
+        self.order = keras.Input((config.num_patches,), dtype="int32", name="order")
+        images = images_input(config, self.policy)
+        latent = self._blocks(self._tokens(images))  # [B, prefix + K, D]
+        return [images, self.order], self._decoder(latent)
+
+    @property
+    def _prefix(self):
+        return self.config.num_prefix_tokens + self.config.num_registers
+
+    def _tokens(self, x):
+        x = super()._tokens(x)  # [B, prefix + N, D]
+        return VisiblePatches(self.config.num_visible, self._prefix, dtype=self.policy, name="visible")(x, self.order)
+
+    def _add_positions(self, name, num_registers):
+        return FixedPositionEmbs(self.config.grid, self.config.num_prefix_tokens, dtype=self.policy, name=name)
+
+    def _decoder(self, latent):
+        """Return the predicted pixels of all patches, `[B, N, pixels]`."""
+        config, shared = self.config, {"dtype": self.policy}
+        decoder = config.decoder
+        x = keras.layers.Dense(decoder.hidden_size, name="decoder_embed", **shared)(latent)
+        x = RestoredPatches(self._prefix, name="mask_token", **shared)(x, self.order)  # [B, prefix + N, decoder's D]
+        x = FixedPositionEmbs(config.grid, self._prefix, name="decoder_posembed", **shared)(x)
+        for index in range(decoder.num_layers):
+            x = EncoderBlock(
+                decoder.num_heads,
+                decoder.mlp_dim,
+                activation=config.activation,
+                layer_norm_epsilon=config.layer_norm_epsilon,
+                qkv_bias=config.qkv_bias,
+                remat=config.remat == "blocks",
+                name=f"decoder_block_{index}",
+                **shared,
+            )(x)
+        x = LayerNorm(config.layer_norm_epsilon, name="decoder_norm", **shared)(x)
+        x = keras.layers.Dense(config.num_pixels, name="decoder_pred", **shared)(x)
+        return x[:, self._prefix :]
+
+
+@keras.saving.register_keras_serializable(package="keras_vit")
+class MaskedAutoencoder(MaskedModel):
+    """Masked autoencoder (MAE): an encoder that sees a part of the patches, and a decoder that predicts the others.
+
+    A functional `keras.Model` from `[images, order]` to the predicted pixels of all patches, `[B, N, pixels]`, in the
+    order (row, column, channel). `order`, integers `[B, N]`, holds the patches of each image in random order; the first
+    `config.num_visible` are seen. The encoder's layers have the names of `VisionTransformer`.
+
+    Args:
+        See `keras_vit.models.MAEConfig`.
+
+    Raises:
+        ValueError: If an argument is out of range, or two arguments exclude each other.
+        TypeError: If there is no such argument.
+
+    References:
+        - [Masked Autoencoders Are Scalable Vision Learners](https://arxiv.org/abs/2111.06377)
+
+    Example:
+    >>> import keras_vit
+    >>> model = keras_vit.MaskedAutoencoder(8, 32, 1, 4, 64, image_size=32, decoder_hidden_size=16)
+    >>> model.output_shape
+    (None, 16, 192)
+    >>> model.encoder(classes=10, include_top=True).output_shape
+    (None, 10)
+    """
+
+    @configured_by(MAEConfig)
+    def __init__(self, config: MAEConfig):
+        policy = resolve_policy(config.dtype)
+        inputs, outputs = _Builder(config, policy).build()
+        super().__init__(inputs, outputs, config, config.name or "masked_autoencoder", policy)
+
+
+_NOT_OURS = (*HEAD_ARGUMENTS, "class_token", "position_embedding", "position_embedding_at", "distillation_token")
+MaskedAutoencoder.__doc__ = (MaskedAutoencoder.__doc__ or "").replace(
+    "        See `keras_vit.models.MAEConfig`.",
+    f"{argument_docs(ViTConfig, (*_NOT_OURS, 'resnet_blocks', 'resnet_numerics'))}\n{argument_docs(MAEConfig)}",
+)

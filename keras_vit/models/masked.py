@@ -1,0 +1,153 @@
+"""Base class of the models that learn from images without labels, a part of whose patches is hidden."""
+
+import dataclasses
+import re
+from typing import Any
+
+import keras
+
+from keras_vit import _checks
+from keras_vit.layers import PatchMeanPooling, TokenPooling
+from keras_vit.models.base import ConfiguredModel
+from keras_vit.models.vit import VisionTransformer
+from keras_vit.models.vit_config import ViTConfig
+
+# Arguments of `VisionTransformer` that pre-training has no use for: they belong to the model that is fine-tuned.
+HEAD_ARGUMENTS = (
+    "classes",
+    "include_top",
+    "pooling",
+    "representation_size",
+    "classifier_activation",
+    "head_bias",
+    "norm_after_pooling",
+    "pool_prefix_tokens",
+)
+_BEFORE_BLOCKS = ("embedding", "tokens", "cls", "posembed_input", "registers", "dropout_input")
+
+
+@dataclasses.dataclass(frozen=True)
+class MaskedConfig(ViTConfig):
+    """Arguments of an encoder that is pre-trained; the base class of `MAEConfig` and `MaskedPatchConfig`.
+
+    Args:
+        mask_ratio: Fraction of the patches that is hidden.
+    """
+
+    mask_ratio: float = 0.5
+
+    def __post_init__(self):
+        if self.class_token is None:
+            self._set("class_token", self.pooling in ("token", None))
+        for name, value in (
+            ("pooling", None),
+            ("include_top", False),
+            ("norm_after_pooling", False),
+            ("pool_prefix_tokens", False),
+        ):
+            self._set(name, value)
+        for name in ("classes", "representation_size", "classifier_activation"):
+            self._set(name, None)
+        super().__post_init__()
+        self._check_encoder()
+        self._set("mask_ratio", _checks.rate("mask_ratio", self.mask_ratio))
+        if not 0 < self.num_hidden < self.num_patches:
+            raise ValueError(
+                f"`mask_ratio` must hide at least one of the {self.num_patches} patches and leave one. Received: "
+                f"mask_ratio={self.mask_ratio}, which hides {self.num_hidden}."
+            )
+
+    def _check_encoder(self):
+        allowed = {"resnet_blocks": None, "distillation_token": False, "position_embedding_at": "input"}
+        for name, value in allowed.items():
+            if getattr(self, name) != value:
+                raise ValueError(
+                    f"Pre-training on hidden patches needs {name}={value!r}. Received: {name}={getattr(self, name)!r}."
+                )
+        if self.image_size is None:
+            raise ValueError("Pre-training on hidden patches needs an `image_size`. Received: image_size=None.")
+
+    @property
+    def num_patches(self) -> int:
+        """Number of patches per image."""
+        return self.grid[0] * self.grid[1]
+
+    @property
+    def num_hidden(self) -> int:
+        """Number of patches per image that are hidden."""
+        return self.num_patches - int(self.num_patches * (1 - self.mask_ratio))
+
+    @property
+    def patch_shape(self) -> tuple[int, int, int]:
+        """Shape of one patch, (height, width, channels)."""
+        return (*self.stride, self.channels)
+
+    @property
+    def num_pixels(self) -> int:
+        """Number of values per patch."""
+        height, width, channels = self.patch_shape
+        return height * width * channels
+
+    def encoder_arguments(self) -> dict[str, Any]:
+        """Return the arguments of the `VisionTransformer` that the encoder is, without a head."""
+        values = {name: value for name, value in self.to_dict().items() if name in ViTConfig.names()}
+        values["pooling"] = "token" if self.class_token else "gap"
+        return {**values, "name": None, "dtype": None}
+
+
+class MaskedModel(ConfiguredModel):
+    """Functional model of images and the places of their patches, around the encoder of a `VisionTransformer`."""
+
+    config: MaskedConfig
+
+    def call(self, inputs, training=None, mask=None, **kwargs):
+        # The base class looks at the shape of its only input.
+        return super(ConfiguredModel, self).call(inputs, training=training, mask=mask, **kwargs)
+
+    def _check_images(self, inputs):
+        if not isinstance(inputs, (list, tuple)) or len(inputs) != 2:
+            raise ValueError(
+                f"{type(self).__name__} takes [images, places of the patches]. Received: {type(inputs).__name__}. For "
+                "an image alone, call the model that `encoder()` returns."
+            )
+        shape, expected = tuple(inputs[0].shape), (None, *self.config.image_shape)
+        if len(shape) != 4 or shape[1:] != expected[1:]:
+            raise ValueError(
+                f"{type(self).__name__} {self.name!r} takes images of shape {expected} [batch, height, width, "
+                f"channels]. Received: {shape}."
+            )
+
+    def encoder(self, **arguments: Any) -> VisionTransformer:
+        """Return the encoder as a model of its own, with a copy of the weights.
+
+        Args:
+            **arguments: Arguments of `VisionTransformer` in place of the encoder's, which change no shape of a weight:
+                `pooling`, `classes` with `include_top=True`, `drop_path_rate`.
+
+        Raises:
+            ValueError: If the encoder's weights do not fit the arguments.
+        """
+        policy = self.dtype_policy
+        model = VisionTransformer(**{**self.config.encoder_arguments(), "dtype": policy, **arguments})
+        own = {weight.path: weight for weight in self.variables}
+        for weight in model.variables:
+            if weight.path in own and weight.shape == own[weight.path].shape:
+                weight.assign(own[weight.path])
+            elif not re.match("(head|fc_norm|pre_logits|MAPHead)|.*seed_generator_state$", weight.path):
+                raise ValueError(f"The encoder has no weight {weight.path} of shape {tuple(weight.shape)}.")
+        return model
+
+    def features(self, images: keras.KerasTensor) -> keras.KerasTensor:
+        """Return the encoder's output for symbolic images without hidden patches, `[B, D]`, with these layers.
+
+        It is the class token, or the mean of the patches where there is none.
+        """
+        names = {layer.name for layer in self.layers}
+        x = images
+        blocks = [f"encoderblock_{index}" for index in range(self.config.num_layers)]
+        for name in (*_BEFORE_BLOCKS, *blocks, "encoder_norm"):
+            if name in names:
+                x = self.get_layer(name)(x)  # [B, prefix + N, D]
+        if self.config.class_token:
+            return TokenPooling(0, dtype=self.dtype_policy)(x)
+        return PatchMeanPooling(self.config.num_registers, dtype=self.dtype_policy)(x)

@@ -1,0 +1,114 @@
+"""The model of masked patch prediction."""
+
+import dataclasses
+from typing import Literal
+
+import keras
+
+from keras_vit import _checks
+from keras_vit.layers import CorruptedPatches
+from keras_vit.models.arguments import argument_docs, configured_by
+from keras_vit.models.base import images_input, resolve_policy
+from keras_vit.models.masked import HEAD_ARGUMENTS, MaskedConfig, MaskedModel
+from keras_vit.models.vit import Builder
+from keras_vit.models.vit_config import ViTConfig
+
+LEVELS = 8  # levels per channel: colors of 3 bits
+SMALL = 4  # edge of the downsized patch
+TARGETS = ("mean_color", "colors_4x4", "pixels")
+
+
+@dataclasses.dataclass(frozen=True)
+class MaskedPatchConfig(MaskedConfig):
+    """Arguments of `keras_vit.MaskedPatchPredictor`: those of the encoder, a `ViTConfig`, and these.
+
+    Args:
+        mask_ratio: Fraction of the patches that is corrupted and predicted.
+        target: Predicted property of each patch: `"mean_color"` (its mean color in 3 bits per channel, one class),
+            `"colors_4x4"` (the colors of the patch downsized to 4 x 4, 16 classes) or `"pixels"` (all of its pixels).
+
+    Raises:
+        ValueError: If an argument is out of range, or two arguments exclude each other.
+
+    Example:
+    >>> MaskedPatchConfig(patch_size=16, image_size=224).num_colors
+    512
+    """
+
+    target: Literal["mean_color", "colors_4x4", "pixels"] = "mean_color"
+
+    def __post_init__(self):
+        super().__post_init__()
+        _checks.choice("target", self.target, TARGETS)
+
+    @property
+    def num_colors(self) -> int:
+        """Number of colors of 3 bits per channel."""
+        return LEVELS**self.channels
+
+    @property
+    def output_shape(self) -> tuple[int, ...]:
+        """Shape of the prediction of one patch: `(predictions, colors)`, or `(pixels,)`."""
+        if self.target == "pixels":
+            return (self.num_pixels,)
+        return (SMALL**2 if self.target == "colors_4x4" else 1, self.num_colors)
+
+
+class _Builder(Builder):
+    """Encoder of corrupted patches, and a dense layer on each of its outputs."""
+
+    config: MaskedPatchConfig
+
+    def build(self):
+        config = self.config
+        self.sources = keras.Input((config.num_patches,), dtype="int32", name="sources")
+        images = images_input(config, self.policy)
+        x = self._blocks(self._tokens(images))[:, config.num_prefix_tokens + config.num_registers :]  # [B, N, D]
+        units = 1
+        for size in config.output_shape:
+            units *= size
+        x = keras.layers.Dense(units, dtype=self.policy, name="patch_head")(x)
+        x = keras.layers.Reshape((config.num_patches, *config.output_shape), dtype=self.policy, name="predictions")(x)
+        return [images, self.sources], x
+
+    def _patches(self, x):
+        return CorruptedPatches(dtype=self.policy, name="mask_token")(x, self.sources)
+
+
+@keras.saving.register_keras_serializable(package="keras_vit")
+class MaskedPatchPredictor(MaskedModel):
+    """Masked patch prediction: an encoder of corrupted patches that predicts what they were.
+
+    A functional `keras.Model` from `[images, sources]` to predictions of all patches, `[B, N, predictions, colors]` or
+    `[B, N, pixels]`. `sources`, integers `[B, N]`, holds the patch whose embedding each patch gets, -1 for the mask
+    token. The encoder's layers have the names of `VisionTransformer`.
+
+    Args:
+        See `keras_vit.models.MaskedPatchConfig`.
+
+    Raises:
+        ValueError: If an argument is out of range, or two arguments exclude each other.
+        TypeError: If there is no such argument.
+
+    References:
+        - [An Image is Worth 16x16 Words](https://arxiv.org/abs/2010.11929), appendix B.1.2
+
+    Example:
+    >>> import keras_vit
+    >>> model = keras_vit.MaskedPatchPredictor(8, 32, 1, 4, 64, image_size=32)
+    >>> model.output_shape
+    (None, 16, 1, 512)
+    """
+
+    @configured_by(MaskedPatchConfig)
+    def __init__(self, config: MaskedPatchConfig):
+        policy = resolve_policy(config.dtype)
+        inputs, outputs = _Builder(config, policy).build()
+        super().__init__(inputs, outputs, config, config.name or "masked_patch_predictor", policy)
+
+
+_NOT_OURS = (*HEAD_ARGUMENTS, "position_embedding_at", "distillation_token", "resnet_blocks", "resnet_numerics")
+MaskedPatchPredictor.__doc__ = (MaskedPatchPredictor.__doc__ or "").replace(
+    "        See `keras_vit.models.MaskedPatchConfig`.",
+    f"{argument_docs(ViTConfig, _NOT_OURS)}\n{argument_docs(MaskedPatchConfig)}",
+)

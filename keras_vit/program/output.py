@@ -1,0 +1,89 @@
+"""What reaches the terminal: the lines of the program. What other packages print goes to a log file."""
+
+import faulthandler
+import logging as standard_logging
+import os
+import re
+import sys
+import sysconfig
+import tempfile
+import warnings
+from typing import Any, TextIO
+
+from absl import logging
+
+LOG = "log.txt"
+_PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+_PREFIXES = {standard_logging.WARNING: "warning: ", standard_logging.ERROR: "error: "}
+_terminal: TextIO | None = None
+
+
+def begin() -> None:
+    """Send to the terminal what this package logs, in short lines, and everything else to a log.
+
+    TensorFlow and the converters print from C++, to file descriptor 2. It becomes a temporary file, which `log_to`
+    gives a name. Python's standard error and the log lines of this package stay on the terminal.
+    """
+    global _terminal
+    sys.stderr.flush()
+    _terminal = os.fdopen(os.dup(2), "w", buffering=1, errors="backslashreplace")
+    with tempfile.TemporaryFile() as file:
+        os.dup2(file.fileno(), 2)
+    sys.stderr = _terminal
+    faulthandler.enable(_terminal)
+    logging.use_absl_handler()
+    shown = logging.get_absl_handler().python_handler
+    shown.setStream(_terminal)
+    shown.setFormatter(_ShortFormatter())
+    shown.addFilter(lambda record: is_ours(record.pathname))
+    log = open(2, "w", buffering=1, closefd=False, errors="backslashreplace")  # noqa: SIM115  for the whole process
+    everything = standard_logging.StreamHandler(log)
+    everything.setFormatter(logging.PythonFormatter())
+    standard_logging.getLogger().addHandler(everything)
+    warnings.showwarning = _warn
+
+
+def log_to(directory: str) -> None:
+    """Keep what goes to the log, from the start of the process, in `log.txt` of a directory.
+
+    Args:
+        directory: A directory on this machine; of another one nothing is kept.
+    """
+    if _terminal is None or "://" in directory:
+        return
+    os.makedirs(directory, exist_ok=True)
+    size = os.lseek(2, 0, os.SEEK_CUR)
+    with open(os.path.join(directory, LOG), "ab") as file:
+        file.write(os.pread(2, size, 0))
+        file.flush()
+        os.dup2(file.fileno(), 2)
+
+
+def terminal() -> Any:
+    """Return the standard error for child processes; None if it is that of this process."""
+    return _terminal
+
+
+def is_ours(path: str) -> bool:
+    """Return whether a source file belongs to this package or to the user, not to another package.
+
+    Args:
+        path: Path of the file.
+    """
+    if path.startswith(_PACKAGE + os.sep):
+        return True
+    return not re.search(r"[/\\](site|dist)-packages[/\\]", path) and not path.startswith(sysconfig.get_path("stdlib"))
+
+
+class _ShortFormatter(standard_logging.Formatter):
+    def format(self, record: standard_logging.LogRecord) -> str:
+        return _PREFIXES.get(record.levelno, "") + super().format(record)
+
+
+def _warn(message: Any, category: type, filename: str, lineno: int, file: Any = None, line: str | None = None) -> None:
+    if is_ours(filename) and _terminal is not None:
+        _terminal.write(f"warning: {message}\n")
+    else:
+        text = warnings.formatwarning(message, category, filename, lineno, line)
+        with open(2, "w", closefd=False, errors="backslashreplace") as log:
+            log.write(text)

@@ -1,0 +1,98 @@
+"""Choices of a user that decide several fields of a recipe: variant, weights, size of the images."""
+
+import dataclasses
+import os
+import re
+
+from keras_vit import models, zoo
+from keras_vit.recipe.fields import Recipe
+from keras_vit.recipe.model import argument_names
+
+FROM_SCRATCH = "none"
+_SIZED = "resize|resize_small|resize_long|central_crop|random_crop|inception_crop|decode_jpeg_and_inception_crop"
+_SIZE = re.compile(rf"\b({_SIZED})\((\d+)")
+_PRETRAINED = ("imagenet21k", "augreg-imagenet21k", "bit-m")
+
+
+def pretrained(variant: str, *preferred: str) -> str:
+    """Return the name of the weights that a variant is fine-tuned from, trained on ImageNet-21k.
+
+    Args:
+        variant: Name of the model.
+        *preferred: Names to take rather than the original ones, where they exist.
+
+    Returns:
+        A name of `keras_vit.list_weights(variant)`; the name of a file for a variant without published weights.
+    """
+    published = [entry.name for entry in zoo.list_weights(variant)]
+    found = [name for name in (*preferred, *_PRETRAINED) if name in published]
+    return found[0] if found else f"{variant.replace('/', '_')}.npz"
+
+
+def with_variant(recipe: Recipe, variant: str) -> Recipe:
+    """Return the recipe for another variant, with weights that are published for it if the recipe has such weights.
+
+    Args:
+        recipe: The recipe.
+        variant: Name of the model (`"ViT-S/16"`) or of its constructor (`"ViT_S16"`).
+
+    Raises:
+        ValueError: If there is no such variant.
+    """
+    model, variant = recipe.model, zoo.published.full_name(variant)
+    checkpoint = model.checkpoint
+    if checkpoint and (checkpoint == pretrained(model.variant) or zoo.find(model.variant, checkpoint)):
+        checkpoint = pretrained(variant, checkpoint)
+    sizes = dataclasses.asdict((models.VIT if variant in models.VIT else models.BIT)[variant])
+    kept = {name for name in argument_names(variant) if name not in (*sizes, "pool_padding")}
+    arguments = {name: value for name, value in model.arguments.items() if name in kept}
+    changed = dataclasses.replace(model, variant=variant, checkpoint=None, arguments=arguments)
+    recipe = dataclasses.replace(recipe, model=changed)
+    return with_weights(recipe, checkpoint) if checkpoint else recipe
+
+
+def with_weights(recipe: Recipe, weights: str) -> Recipe:
+    """Return the recipe with other initial weights.
+
+    Args:
+        recipe: The recipe.
+        weights: Name of published weights, a file or directory, an address, or `"none"` to train from scratch.
+
+    Raises:
+        ValueError: If there are no such weights.
+    """
+    model = recipe.model
+    if weights == FROM_SCRATCH:
+        return dataclasses.replace(recipe, model=dataclasses.replace(model, checkpoint=None))
+    zoo.check_weights(model.variant, weights)
+    entry = None if os.path.exists(weights) else zoo.find(model.variant, weights)
+    padding = entry.pool_padding if entry else None
+    arguments = {**model.arguments, "pool_padding": padding} if padding else model.arguments
+    return dataclasses.replace(recipe, model=dataclasses.replace(model, checkpoint=weights, arguments=arguments))
+
+
+def with_image_size(recipe: Recipe, image_size: int) -> Recipe:
+    """Return the recipe for images of another size; sizes in its preprocessing strings change in proportion.
+
+    Args:
+        recipe: The recipe.
+        image_size: Height and width in pixels.
+
+    Example:
+    >>> with_image_size(Recipe(), 448).data.pp_train
+    'decode|resize(448)|flip_lr|value_range(-1, 1)'
+    """
+    old = recipe.model.image_size
+
+    def scaled(text: str) -> str:
+        return _SIZE.sub(lambda found: f"{found[1]}({round(int(found[2]) * image_size / old)}", text)
+
+    def sized(pp: str) -> str:
+        if _SIZE.search(pp):
+            return scaled(pp)
+        before, bar, values = pp.rpartition("|")
+        return f"{before}{bar}resize({image_size})|{values}" if pp else f"resize({image_size})"
+
+    data = dataclasses.replace(recipe.data, pp_train=sized(recipe.data.pp_train), pp_eval=sized(recipe.data.pp_eval))
+    model = dataclasses.replace(recipe.model, image_size=image_size)
+    return dataclasses.replace(recipe, model=model, data=data, evaluators=tuple(map(scaled, recipe.evaluators)))

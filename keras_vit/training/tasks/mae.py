@@ -1,0 +1,86 @@
+"""Masked autoencoder: the removed patches are predicted from the others."""
+
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import numpy as np
+from keras import ops
+
+from keras_vit.models import MAEConfig
+from keras_vit.training.tasks import patches as p
+
+
+class MAETask:
+    """Mean squared error of the removed patches. The values are images `[b, h, w, c]` and orders `[b, N]`.
+
+    The score is the fraction of the variance of the removed pixels that the predictions explain.
+
+    Args:
+        config: Configuration of the model.
+        normalize_pixels: Whether each patch is predicted with mean 0 and variance 1.
+
+    References:
+        - [Masked Autoencoders Are Scalable Vision Learners](https://arxiv.org/abs/2111.06377), section 3
+    """
+
+    score = "explained"
+
+    def __init__(self, config: MAEConfig, normalize_pixels: bool = True):
+        self.config, self.normalize_pixels = config, normalize_pixels
+
+    def draw(self, seed: int, step: Any, batch_size: int) -> dict[str, Any]:
+        """Return the patches of each image in random order; the first ones are visible."""
+        from keras_vit.data import hidden  # needs TensorFlow, which the step does not
+
+        return {"order": hidden.orders(seed, step, batch_size, self.config.num_patches)}
+
+    def values(self, images, batch: dict) -> tuple:
+        """Return images and orders."""
+        return images, batch["order"]
+
+    def __call__(self, model: keras.Model, values: tuple, training: bool) -> tuple:
+        """Return losses, explained variances and the predicted pixels of all patches, `[b, N, pixels]`."""
+        images, order = values
+        predictions = ops.cast(model([images, order], training=training), "float32")
+        targets = self.targets(images)
+        removed = ops.cast(self._removed(order), "float32")  # [b, N]
+        losses = self._mean(ops.mean(ops.square(predictions - targets), axis=-1), removed)
+        mean = self._mean(ops.mean(targets, axis=-1), removed)[:, None, None]
+        variances = self._mean(ops.mean(ops.square(targets - mean), axis=-1), removed)
+        return losses, 1.0 - losses / (variances + 1e-6), predictions
+
+    def targets(self, images):
+        """Return the pixels of all patches, normalized where the task asks for it, float32 `[b, N, pixels]`."""
+        pixels = p.to_pixels(ops.cast(images, "float32"), self.config.stride)
+        if not self.normalize_pixels:
+            return pixels
+        mean, deviation = p.pixel_statistics(pixels)
+        return (pixels - mean) / deviation
+
+    def show(
+        self, batch: dict[str, np.ndarray], predictions: np.ndarray, preprocess: Callable
+    ) -> dict[str, np.ndarray]:
+        """Return input, visible patches, and the predicted patches among the visible ones.
+
+        Normalized patches are shown with the mean and variance of the input's.
+        """
+        channels = batch["image"].shape[-1]
+        pixels = p.to_pixels(preprocess(ops.convert_to_tensor(batch["image"])), self.config.stride)
+        if self.normalize_pixels:
+            mean, deviation = (ops.convert_to_numpy(value) for value in p.pixel_statistics(pixels))
+            predictions = predictions * deviation + mean
+        removed = ops.convert_to_numpy(self._removed(ops.convert_to_tensor(batch["order"])))[..., None]
+        pixels, back = ops.convert_to_numpy(pixels), p.invert(preprocess, channels)
+        shape = (*pixels.shape[:2], *self.config.stride, channels)
+        shown, restored = (back(x.reshape(shape)) for x in (pixels, np.where(removed, predictions, pixels)))
+        visible = np.where(removed[..., None, None], p.GRAY, shown)
+        found = {"input": shown, "visible": visible, "reconstruction": restored}
+        return {name: p.as_bytes(p.to_images(patches, self.config.grid)) for name, patches in found.items()}
+
+    def _removed(self, order):
+        return ops.argsort(order, axis=1) >= self.config.num_visible  # [b, N]
+
+    def _mean(self, of_patch, removed):
+        """Return the mean over the removed patches, `[b]`; all images have the same number of them."""
+        return ops.sum(of_patch * removed, axis=1) / self.config.num_hidden

@@ -1,0 +1,102 @@
+"""Masked patch prediction: the colors of corrupted patches, as in the ViT paper."""
+
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import numpy as np
+from keras import ops
+
+from keras_vit.models import MaskedPatchConfig
+from keras_vit.training.tasks import patches as p
+
+
+class MaskedPatchTask:
+    """Cross-entropy of the colors of the corrupted patches, or squared error of their pixels.
+
+    The values are images `[b, h, w, c]`, sources and corrupted patches `[b, N]`, and targets `[b, N, predictions]`. The
+    score is the fraction of the colors that are right; of pixels, the fraction within half a level of 3 bits.
+
+    Args:
+        config: Configuration of the model.
+
+    References:
+        - [An Image is Worth 16x16 Words](https://arxiv.org/abs/2010.11929), appendix B.1.2
+    """
+
+    score = "accuracy"
+
+    def __init__(self, config: MaskedPatchConfig):
+        self.config = config
+
+    def draw(self, seed: int, step: Any, batch_size: int) -> dict[str, Any]:
+        """Return the patch whose embedding each patch gets, and which patches are corrupted."""
+        from keras_vit.data import hidden  # needs TensorFlow, which the step does not
+
+        sources, corrupted = hidden.corruptions(seed, step, batch_size, self.config.num_patches, self.config.num_hidden)
+        return {"sources": sources, "corrupted": corrupted}
+
+    def values(self, images, batch: dict) -> tuple:
+        """Return images, sources, corrupted patches and targets."""
+        return images, batch["sources"], batch["corrupted"], self.targets(batch["image"])
+
+    def __call__(self, model: keras.Model, values: tuple, training: bool) -> tuple:
+        """Return losses, accuracies and the predictions for all patches."""
+        images, sources, corrupted, targets = values
+        predictions = ops.cast(model([images, sources], training=training), "float32")
+        losses, right = self.compare(predictions, targets)
+        corrupted = ops.cast(corrupted, "float32")
+        return self._mean(losses, corrupted), self._mean(right, corrupted), predictions
+
+    def targets(self, images):
+        """Return what is to be predicted of images as the pipeline gives them, in [0, 255].
+
+        Returns:
+            Classes, int32 `[b, N, predictions]`, or pixels in [0, 1], float32 `[b, N, pixels]`.
+        """
+        images = ops.cast(images, "float32") / 255.0
+        if self.config.target == "pixels":
+            return p.to_pixels(images, self.config.stride)
+        cut = p.to_patches(images, self.config.stride)  # [b, N, height, width, c]
+        return p.mean_color(cut) if self.config.target == "mean_color" else p.small_colors(cut)
+
+    def compare(self, predictions, targets) -> tuple:
+        """Return the loss of each patch, and the fraction of its predictions that are right, `[b, N]` each."""
+        if self.config.target == "pixels":
+            errors = predictions - targets
+            close = ops.cast(ops.abs(errors) < 0.5 / p.LEVELS, "float32")
+            return ops.mean(ops.square(errors), axis=-1), ops.mean(close, axis=-1)
+        expected = ops.one_hot(targets, predictions.shape[-1], dtype="float32")  # [b, N, predictions, colors]
+        losses = -ops.sum(expected * ops.log_softmax(predictions, axis=-1), axis=-1)
+        right = ops.cast(ops.equal(ops.cast(ops.argmax(predictions, axis=-1), "int32"), targets), "float32")
+        return ops.mean(losses, axis=-1), ops.mean(right, axis=-1)
+
+    def show(
+        self, batch: dict[str, np.ndarray], predictions: np.ndarray, preprocess: Callable
+    ) -> dict[str, np.ndarray]:
+        """Return input, corrupted patches, and the predicted colors in their places."""
+        del preprocess
+        config = self.config
+        cut = p.to_patches(ops.convert_to_tensor(batch["image"]), config.stride)
+        cut = ops.convert_to_numpy(cut).astype(np.float32)  # [n, N, height, width, c]
+        sources, corrupted = batch["sources"], np.asarray(batch["corrupted"], bool)[..., None, None, None]
+        moved = np.take_along_axis(cut, np.maximum(sources, 0)[..., None, None, None], axis=1)
+        seen = np.where(sources[..., None, None, None] < 0, p.GRAY, moved)
+        restored = np.where(corrupted, self._colors(predictions, cut.shape) * 255.0, cut)
+        shown = {"input": cut, "corrupted": seen, "reconstruction": restored}
+        return {name: p.as_bytes(p.to_images(patches, config.grid)) for name, patches in shown.items()}
+
+    def _colors(self, predictions: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+        """Return predictions as patches of a shape, `[n, N, height, width, c]`, in [0, 1]."""
+        *_, height, width, channels = shape
+        if self.config.target == "pixels":
+            return predictions.reshape(shape)
+        colors = p.class_colors(predictions.argmax(axis=-1), channels)  # [n, N, predictions, c]
+        edge = round(colors.shape[2] ** 0.5)
+        colors = colors.reshape(*predictions.shape[:2], edge, edge, channels)
+        rows, columns = (np.arange(size) * edge // size for size in (height, width))
+        return colors[:, :, rows][:, :, :, columns]
+
+    def _mean(self, of_patch, corrupted):
+        """Return the mean over the corrupted patches, `[b]`; all images have the same number of them."""
+        return ops.sum(of_patch * corrupted, axis=1) / self.config.num_hidden

@@ -1,0 +1,143 @@
+"""TensorBoard events of a run, written without TensorBoard.
+
+DIR/tensorboard/train/   loss, accuracy and more of training steps
+DIR/tensorboard/eval/    results of evaluations; with the same tags, so that TensorBoard draws both on one chart
+DIR/tensorboard/         the recipe as text and as hyperparameters, and some training images
+
+Reference: [TensorBoard, hparams/plugin_data.proto](
+https://github.com/tensorflow/tensorboard/blob/master/tensorboard/plugins/hparams/plugin_data.proto)
+"""
+
+import contextlib
+import json
+import os
+import struct
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from keras_vit import recipe as recipes
+from keras_vit.training.errors import StorageError
+from keras_vit.training.record import flatten
+from keras_vit.training.run_directory import TENSORBOARD
+
+TRAIN, EVAL = "train", "eval"
+_EVALUATION = "eval_"  # prefix of the names in metrics.jsonl
+_SCALAR, _TENSOR, _BLOBS = 1, 2, 3  # tensorboard.DataClass
+
+
+class ScalarWriter:
+    """Writes metrics as events of the training or of the evaluation.
+
+    Args:
+        directory: The run directory.
+    """
+
+    def __init__(self, directory: str):
+        self.directory = os.path.join(directory, TENSORBOARD)
+        self.writers: dict[str, Any] = {}
+
+    def write(self, step: int, values: Mapping[str, Any]) -> None:
+        """Write the numbers of a line of `metrics.jsonl`. A line with a training loss is one of training."""
+        kind = TRAIN if "loss" in values else EVAL
+        if kind not in self.writers:
+            self.writers[kind] = tf.summary.create_file_writer(os.path.join(self.directory, kind))
+        with self.writers[kind].as_default():
+            for name, value in values.items():
+                if isinstance(value, (int, float)):
+                    tag = name.removeprefix(_EVALUATION)
+                    tf.summary.write(tag, tf.constant(value, tf.float32), step, metadata=_metadata("scalars", _SCALAR))
+        self.writers[kind].flush()
+
+    def close(self) -> None:
+        """End the files."""
+        for writer in self.writers.values():
+            writer.close()
+
+
+def describe(directory: str, recipe: recipes.Recipe, images: np.ndarray | None = None) -> None:
+    """Write the recipe as text and as hyperparameters, and example images.
+
+    Args:
+        directory: The run directory.
+        recipe: Recipe of the run.
+        images: Training images `[n, h, w, channels]`, uint8 or float of any range, or None.
+
+    Raises:
+        StorageError: If the file cannot be written.
+    """
+    content = recipes.to_dict(recipe)
+    text = f"```json\n{json.dumps(content, indent=2)}\n```"
+    with writing(TENSORBOARD):
+        writer = tf.summary.create_file_writer(os.path.join(directory, TENSORBOARD))
+        with contextlib.closing(writer), writer.as_default(step=0):
+            tf.summary.write("recipe", tf.constant(text), metadata=_metadata("text", _TENSOR))
+            hyperparameters = _metadata("hparams", _TENSOR, _session_start(flatten(content)))
+            tf.summary.write("_hparams_/session_start_info", tf.zeros([1]), metadata=hyperparameters)
+            if images is not None and len(images):
+                height, width = images.shape[1:3]
+                files = [tf.io.encode_png(image).numpy() for image in _as_bytes(images)]
+                blobs = tf.constant([str(width).encode(), str(height).encode(), *files])
+                tf.summary.write("training images", blobs, metadata=_metadata("images", _BLOBS))
+
+
+@contextlib.contextmanager
+def writing(path: str) -> Iterator[None]:
+    """Raise `StorageError` for a file that cannot be written."""
+    try:
+        yield
+    except (OSError, tf.errors.OpError) as error:
+        reason = str(error).split("\n", 1)[0]
+        raise StorageError(f"Could not write {path}: {reason}. Free some space, then start again.") from error
+
+
+def _as_bytes(images: np.ndarray) -> np.ndarray:
+    """Return images as uint8 with 1 or 3 channels."""
+    images = np.asarray(images)
+    if images.dtype != np.uint8:
+        low, high = images.min(), images.max()
+        images = np.round((images - low) / max(high - low, 1e-6) * 255).astype(np.uint8)
+    return images if images.shape[-1] in (1, 3) else images[..., :1]
+
+
+def _metadata(plugin: str, data_class: int, content: bytes = b"") -> Any:
+    """Return the metadata that tells TensorBoard which of its plugins shows a value."""
+    metadata = tf.compat.v1.SummaryMetadata()
+    metadata.plugin_data.plugin_name = plugin
+    metadata.plugin_data.content = content
+    metadata.data_class = data_class
+    return metadata
+
+
+def _session_start(values: Mapping[str, Any]) -> bytes:
+    """Return the encoded `HParamsPluginData` that starts a session with hyperparameters."""
+    entries = (_message(1, _message(1, name.encode()) + _message(2, _value(value))) for name, value in values.items())
+    return _message(3, b"".join(entries) + _key(5, 1) + struct.pack("<d", time.time()))
+
+
+def _value(value: Any) -> bytes:
+    """Return an encoded `google.protobuf.Value`."""
+    if isinstance(value, bool):
+        return _key(4, 0) + bytes([value])
+    if isinstance(value, (int, float)):
+        return _key(2, 1) + struct.pack("<d", value)
+    return _message(3, (value if isinstance(value, str) else json.dumps(value)).encode())
+
+
+def _message(number: int, content: bytes) -> bytes:
+    return _key(number, 2) + _varint(len(content)) + content
+
+
+def _key(number: int, wire_type: int) -> bytes:
+    return _varint(number << 3 | wire_type)
+
+
+def _varint(number: int) -> bytes:
+    encoded = bytearray()
+    while number > 127:
+        encoded.append(number & 127 | 128)
+        number >>= 7
+    return bytes([*encoded, number])

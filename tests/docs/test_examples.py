@@ -1,0 +1,86 @@
+"""The examples of docstrings run, and every public name that users call has one.
+
+Examples may use `model`, a Vision Transformer of two blocks for ten classes, `images`, four images for it, and the
+files `images/cat.png` and `runs/digits`, a finished run.
+"""
+
+import doctest
+import importlib
+import inspect
+import pathlib
+import shutil
+
+import keras
+import numpy as np
+import pytest
+
+import keras_vit
+
+ROOT = pathlib.Path(__file__).parents[2]
+ROOMS = (
+    *("keras_vit", "keras_vit.layers", "keras_vit.models", "keras_vit.checkpoints", "keras_vit.zoo"),
+    *("keras_vit.data", "keras_vit.data.mix", "keras_vit.data.preprocess", "keras_vit.optim", "keras_vit.recipe"),
+    *("keras_vit.training", "keras_vit.inference", "keras_vit.evaluators", "keras_vit.inspection"),
+    *("keras_vit.inspection.plots", "keras_vit.exporting"),
+)
+OPTIONS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE | doctest.IGNORE_EXCEPTION_DETAIL
+
+
+def public_objects(room):
+    """Return the functions and classes of a room that users call, by name."""
+    module = importlib.import_module(room)
+    own = [name for name, value in vars(module).items() if getattr(value, "__module__", None) == module.__name__]
+    names = getattr(module, "__all__", [name for name in own if not name.startswith("_")])
+    found = {name: getattr(module, name) for name in names}
+    return {name: value for name, value in found.items() if inspect.isfunction(value) or inspect.isclass(value)}
+
+
+def needs_example(value):
+    """Return whether users call an object: exceptions and protocols are only named."""
+    return not (inspect.isclass(value) and (issubclass(value, Exception) or getattr(value, "_is_protocol", False)))
+
+
+@pytest.fixture(scope="module")
+def workspace(tmp_path_factory):
+    """A directory with the files, and the names that all examples may use."""
+    keras.utils.set_random_seed(0)
+    folder = tmp_path_factory.mktemp("examples")
+    sizes = {"patch_size": 8, "hidden_size": 32, "num_layers": 2, "num_heads": 2, "mlp_dim": 64}
+    model = keras_vit.VisionTransformer(**sizes, image_size=32, classes=10)
+    images = np.random.default_rng(0).uniform(-1, 1, (4, 32, 32, 3)).astype("float32")
+    (folder / "images").mkdir()
+    keras.utils.save_img(folder / "images" / "cat.png", 127 * images[0] + 128, scale=False)
+    shutil.copytree(ROOT / "tests" / "training" / "data" / "run", folder / "runs" / "digits")
+    return folder, {"keras": keras, "keras_vit": keras_vit, "np": np, "model": model, "images": images}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("room", ROOMS)
+def test_examples_run(room, workspace, monkeypatch):
+    folder, names = workspace
+    monkeypatch.chdir(folder)
+    if room.endswith("plots"):
+        pytest.importorskip("matplotlib")
+    runner = doctest.DocTestRunner(optionflags=OPTIONS)
+    attempted = 0
+    for name, value in public_objects(room).items():
+        module = importlib.import_module(value.__module__)
+        shared = vars(importlib.import_module(room))
+        example = doctest.DocTestParser().get_doctest(
+            inspect.getdoc(value) or "", {**shared, **vars(module), **names}, name, room, 0
+        )
+        if example.examples and value.__module__.startswith(room):  # the rest is that of another room
+            result = runner.run(example)
+            attempted += result.attempted
+            assert not result.failed, f"the example of {room}.{name}"
+    assert attempted
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_every_public_name_has_an_example(room):
+    missing = [
+        name
+        for name, value in public_objects(room).items()
+        if needs_example(value) and "Example:\n" not in (inspect.getdoc(value) or "")
+    ]
+    assert not missing, missing

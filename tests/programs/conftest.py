@@ -1,0 +1,42 @@
+"""A run on the digits and what is exported from it, made once for the tests of all programs. Not to be changed."""
+
+import types
+
+import pytest
+
+from keras_vit import data
+from tests.programs import call
+from tests.programs.runs import write_digits_run
+
+
+@pytest.fixture(scope="session")
+def digits(tmp_path_factory):
+    """The directory of a run, its model, and the logits of that model on the 360 test digits, worked out here."""
+    directory = tmp_path_factory.mktemp("run")
+    model = write_digits_run(directory)
+    source = data.open_source("digits", "test")
+    logits = model.predict(source.images.astype("float32") / 127.5 - 1, verbose=0)
+    return types.SimpleNamespace(directory=directory, model=model, logits=logits, source=source)
+
+
+@pytest.fixture(scope="session")
+def run(digits):
+    """The directory of the run."""
+    return digits.directory
+
+
+@pytest.fixture(scope="session")
+def saved_model(run, tmp_path_factory):
+    """The SavedModel of the run."""
+    base = tmp_path_factory.mktemp("served") / "digits"
+    arguments = (f"--model={run}", f"--output={base}", "--signature=features", "--num_images=20", "--batch_sizes=1,2")
+    assert call("export.saved_model", *arguments) == 0
+    return base
+
+
+@pytest.fixture(scope="session")
+def tflite_file(run, tmp_path_factory):
+    """The TFLite file of the run."""
+    path = tmp_path_factory.mktemp("tflite") / "digits.tflite"
+    assert call("export.tflite", f"--model={run}", f"--output={path}", "--num_images=20") == 0
+    return path

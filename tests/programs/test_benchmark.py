@@ -1,0 +1,33 @@
+"""`export.benchmark`, which measures artifacts side by side."""
+
+import json
+
+import pytest
+
+from keras_vit.inference import latency
+from tests.programs import call
+
+
+@pytest.mark.slow
+def test_benchmark_measures_all_side_by_side(run, saved_model, tflite_file, capfd):
+    arguments = (f"--model={run}", f"--artifacts={saved_model},{tflite_file}", "--batch_sizes=1,3", "--calls=4")
+    assert call("export.benchmark", *arguments, "--threads=1", "--json") == 0
+    rows = [json.loads(line) for line in capfd.readouterr().out.splitlines() if line.startswith("{")]
+    assert [(row["kind"], row["batch_size"]) for row in rows] == [
+        (kind, size) for kind in ("keras", "saved_model", "tflite") for size in (1, 3)
+    ]
+    for row in rows:
+        assert 0 < row["p50_ms"] <= row["p95_ms"] <= row["p99_ms"]
+        assert row["images_per_second"] > 0
+        assert row["peak_memory"] > row["bytes"] > 0
+    text = latency.table(rows)
+    assert len(text.splitlines()) == 7
+    assert len({len(line) for line in text.splitlines()}) == 1
+
+
+@pytest.mark.slow
+def test_benchmark_says_what_it_could_not_measure(tmp_path):
+    (tmp_path / "broken.tflite").write_bytes(b"no model")
+    assert call("export.benchmark", f"--artifacts={tmp_path / 'broken.tflite'}") == 1
+    with pytest.raises(ValueError, match="Nothing to measure"):
+        call("export.benchmark")

@@ -1,0 +1,66 @@
+"""The programs that look at data sets, called as a user calls them, but for the start of a process."""
+
+import json
+import shutil
+
+import pytest
+import tensorflow as tf
+
+from tests.data import pictures
+from tests.programs import call
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """33 images; one cannot be read, one occurs twice with another class."""
+    root = pictures.folder(tmp_path / "p")
+    (tmp_path / "p" / "cat" / "bad.jpg").write_bytes(b"")
+    shutil.copy(tmp_path / "p" / "cat" / "1.png", tmp_path / "p" / "dog" / "copy.png")
+    return root
+
+
+def test_check_data(folder, tmp_path, capsys):
+    sheet = tmp_path / "sheet.png"
+    pp = "decode_jpeg_and_inception_crop(20)|flip_lr|value_range(-1, 1)"
+    code = call(
+        "train.check_data",
+        data=f"folder:{folder}",
+        splits=["all"],
+        sheet=str(sheet),
+        sheet_count=10,
+        preprocess=pp,
+        json=True,
+    )
+    assert code == 1  # there is something to mend
+    results = json.loads(capsys.readouterr().out)
+    assert results["splits"]["all"]["examples"] == 35
+    assert results["splits"]["all"]["per_class"] == [11, 12, 11]
+    assert results["splits"]["all"]["heights"] == [20, 25, 30]
+    assert list(results["unreadable"]) == [f"{folder}/cat/bad.jpg"]
+    assert results["in_several_splits"] == []
+    (pair,) = results["same_image_other_class"]
+    assert sorted(pair) == [f"all: {folder}/cat/1.png", f"all: {folder}/dog/copy.png"]
+    drawn = tf.io.decode_png(sheet.read_bytes())
+    assert [len(row) for row in results["sheet"]] == [4, 4, 2] and set(results["sheet"][0]) <= {"cat", "dog", "eel"}
+    assert drawn.shape == (3 * 22, 4 * 22, 3)  # ten images in rows of four, with a border
+
+
+def test_check_data_finds_pictures_in_several_splits(tmp_path, capsys):
+    pictures.folder(tmp_path / "train")
+    pictures.folder(tmp_path / "test", count=2)  # the same first images
+    assert call("train.check_data", data=f"folder:{tmp_path}", splits=[], json=False, sheet=None) == 1
+    text = capsys.readouterr().out
+    assert "in several splits: 6" in text and f"{tmp_path}/train/cat/0.jpg" in text
+    lines = [line.split() for line in text.splitlines()]
+    assert ["cat", "2", "11"] in lines or ["cat", "11", "2"] in lines
+
+
+def test_check_data_without_problems(capsys):
+    assert call("train.check_data", data="digits", splits=["test"], json=False, sheet=None) == 0
+    assert "unreadable: 0" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("program", ["train.check_data", "train.make_tfrecords"])
+def test_a_missing_source_is_told(program):
+    with pytest.raises(ValueError, match="data set"):
+        call(program, data=None)

@@ -1,0 +1,43 @@
+"""`export.client`, against a server in this process."""
+
+import json
+
+import pytest
+
+from keras_vit.inference.opening import open_artifact
+from tests import small_classifier as small
+from tests.programs import call
+from tests.tf_serving import servers
+
+pytest.importorskip("uvicorn", reason="uvicorn is not installed: pip install 'keras-vision-transformers[serving]'")
+
+
+@pytest.fixture(scope="module")
+def running(served):
+    with servers.serving(str(served[1])) as found:
+        yield found[1]
+
+
+@pytest.fixture(scope="module")
+def images():
+    """Forty different images."""
+    return [small.encode(image, "PNG") for image in small.arrays(40, seed=3)]
+
+
+@pytest.fixture(scope="module")
+def expected(served, images):
+    artifact = open_artifact(str(served[1]))
+    return artifact.run("serving_default", {"image_bytes": images})
+
+
+def test_the_clients_program(running, images, expected, tmp_path, capsys):
+    for index in range(2):
+        (tmp_path / f"{index}.png").write_bytes(images[index])
+    (tmp_path / "bad.png").write_bytes(b"bad")
+    arguments = (f"--url={running}", "--name=pets", f"{tmp_path}/*.png")
+    assert call("export.client", "--json", *arguments) == 1  # one image cannot be read
+    answers = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [answer["predictions"][0]["label"] for answer in answers] == [
+        labels[0].decode() for labels in expected["top_k_classes"][:2]
+    ]
+    assert call("export.client", f"--url={running}", "--name=cats", f"{tmp_path}/0.png") == 1

@@ -1,0 +1,113 @@
+"""The command `keras-vit`, its help, and the flags of the programs."""
+
+import importlib.util
+import pathlib
+import re
+import subprocess
+import sys
+
+import pytest
+from absl import flags
+
+from keras_vit import distribute
+from keras_vit.exporting import quantization, safe_decode, signatures
+from keras_vit.inference import probabilities
+from keras_vit.planning import plan
+from keras_vit.program import commands, common_flags, startup
+from tests import programs
+
+ROOT = pathlib.Path(__file__).parents[2]
+HEAVY = {"tensorflow", "keras", "numpy", "jax"}
+
+
+def start(*arguments):
+    """Run Python with these arguments; return its exit code, its output and the packages that it imported."""
+    command = [sys.executable, "-X", "importtime", *arguments]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    imported = re.findall(r"^import time:[\s\d|]+?\| +(\w+)$", done.stderr, re.MULTILINE)
+    assert "absl" in imported
+    return done.returncode, done.stdout, set(imported)
+
+
+@pytest.mark.parametrize("name", commands.PROGRAMS)
+def test_help_imports_nothing_heavy(name):
+    """It imported TensorFlow and ended with exit code 1 before."""
+    code, output, imported = start("-m", "keras_vit", name, "--help")
+    assert code == 0
+    assert not imported & HEAVY
+    assert f"python -m keras_vit {name} " in output and "\nflags:\n" in output
+
+
+def test_help_of_a_program_started_by_its_module():
+    code, output, imported = start("-m", "train.evaluate", "--helpshort")
+    assert code == 0 and not imported & HEAVY
+    assert "python -m train.evaluate --model=" in output and "keras-vit" not in output
+
+
+def test_overview():
+    code, output, imported = start("-m", "keras_vit", "--help")
+    assert code == 0 and not imported & HEAVY
+    assert set(re.findall(r"^  ([a-z-]+) +\S", output, re.MULTILINE)) == set(commands.PROGRAMS)
+
+
+def test_the_client_does_not_import_tensorflow():
+    """A call took seven seconds, most of them to import TensorFlow."""
+    code = (
+        "import sys\n"
+        "sys.argv = ['keras-vit', 'client', '--url=http://localhost:1', '--name=x', '--timeout=1', 'setup.py']\n"
+        "sys.modules['__main__'].__file__ = 'keras-vit'\n"
+        "from keras_vit.program import commands\n"
+        "try:\n    commands.main()\nexcept SystemExit as exit: assert exit.code == 1, exit\n"
+        "finally: print([name for name in ('tensorflow', 'keras') if name in sys.modules])\n"
+    )
+    code = code.replace("commands.main()", "import os; os._exit = lambda code: sys.exit(code); commands.main()")
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert done.stdout.strip() == "[]", done.stderr
+    assert "localhost:1" in done.stderr
+
+
+@pytest.mark.parametrize(("arguments", "said"), [(["trian"], "'train'"), (["plan", "--confg=digits"], "config")])
+def test_mistakes_are_told_before_the_imports(arguments, said):
+    command = [sys.executable, "-m", "keras_vit", *arguments]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 2
+    assert said in done.stderr and len(done.stderr.splitlines()) == 1
+
+
+def test_the_data_set_is_the_first_argument_or_a_flag():
+    programs.load("train.check_data")
+    startup.parse(["check-data", "--data=digits"])
+    assert common_flags.data_argument([]) == "digits"
+    with pytest.raises(ValueError, match="'digits', 'folder:x'"):
+        common_flags.data_argument(["folder:x"])
+    startup.parse(["check-data"])
+
+
+def values(program, flag):
+    programs.load(program)
+    return list(flags.FLAGS[flag].parser.enum_values)
+
+
+def test_flags_have_the_values_and_defaults_of_the_library():
+    """They are written out where they are defined: the library is imported after the flags are parsed."""
+    known = dict.fromkeys([*distribute.STRATEGIES, *distribute.JAX_STRATEGIES])
+    assert list(common_flags.STRATEGIES) == list(known)
+    assert values("export.tflite", "precision") == list(quantization.PRECISIONS)
+    assert values("export.saved_model", "signature") == list(signatures.EXTRA_SIGNATURES)
+    assert flags.FLAGS["max_pixels"].default == safe_decode.MAX_PIXELS
+    assert flags.FLAGS["top_k"].default == probabilities.TOP_K
+    programs.load("train.plan")
+    assert flags.FLAGS["utilization"].default == plan.UTILIZATION
+
+
+def test_one_flag_has_one_meaning():
+    shared = "config|preprocess|labels|images|on_bad_image|data|json|output|precision|distribute"
+    for name in commands.PROGRAMS.values():
+        text = (ROOT / name.replace(".", "/")).with_suffix(".py").read_text(encoding="utf-8")
+        assert not re.search(rf'DEFINE_\w+\(\s*"({shared})"', text), f"{name} defines a flag of common_flags.py"
+
+
+def test_words_are_the_command_s():
+    text = "keras-vit train, keras-vit nothing, keras-vit export-tflite"
+    assert commands.words(text) == text
+    assert importlib.util.find_spec(commands.module_of("plan"))

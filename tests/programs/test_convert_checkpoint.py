@@ -1,0 +1,63 @@
+"""The program that converts checkpoints."""
+
+import json
+import os
+
+import numpy as np
+import pytest
+
+from keras_vit.checkpoints import model_from_checkpoint
+from tests import programs, selection
+from tests.checkpoints import files
+from tests.programs import runs
+
+
+def convert(*argv, **options):
+    return programs.call("export.convert_checkpoint", *argv, **options)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "name,format,target",
+    [
+        ("vit_token_legacy", "big_vision", "out.npz"),
+        ("hf_vit", "huggingface", "directory"),
+        ("hf_vit", None, "model.keras"),
+        ("vit_gap", "timm", "model.safetensors"),
+        pytest.param("bv_gap_sincos", "big_vision", "out.npz", marks=selection.EXHAUSTIVE),
+        pytest.param("bit_big_transfer", "big_vision", "out.npz", marks=selection.EXHAUSTIVE),
+    ],
+)
+def test_conversion(name, format, target, tmp_path):
+    convert(files.golden_path(name), tmp_path / target, format=format)
+    _, images, logits = files.golden_case(name)
+    model = model_from_checkpoint(tmp_path / target)
+    # As the golden data.
+    np.testing.assert_allclose(np.asarray(model(images)), logits, rtol=1e-4, atol=1e-5)
+
+
+def test_a_run_keeps_its_class_names(tmp_path):
+    runs.write_digits_run(tmp_path / "run", activation="gelu")
+    convert(tmp_path / "run", tmp_path / "out", format="huggingface")
+    model = model_from_checkpoint(tmp_path / "out")
+    assert model.class_names == tuple(str(digit) for digit in range(10))
+
+
+def test_the_description_is_json(capsys):
+    convert(files.golden_path("vit_gap"), describe=True)
+    assert json.loads(capsys.readouterr().out)["hidden_size"] == 32
+
+
+def test_another_resolution_and_wrong_usage(tmp_path):
+    convert(files.golden_path("vit_gap"), tmp_path / "out.npz", image_size=["48", "64"])
+    assert model_from_checkpoint(tmp_path / "out.npz").get_config()["image_size"] == [48, 64]
+    convert(files.golden_path("vit_gap"), describe=True)
+    with pytest.raises(ValueError, match="SRC and DST"):
+        convert(files.golden_path("vit_gap"))
+    with pytest.raises(ValueError, match="--image_size"):
+        convert(files.golden_path("vit_gap"), tmp_path / "x.npz", image_size=["a"])
+    with pytest.raises(ValueError, match="--format"):
+        convert(files.golden_path("vit_gap"), tmp_path / "x.npz", format="onnx")
+    with pytest.raises(ValueError, match="Formats that can: google, big_vision, timm"):
+        convert(files.golden_path("vit_gap"), tmp_path / "x", format="huggingface")
+    assert sorted(os.listdir(tmp_path)) == ["out.npz"]

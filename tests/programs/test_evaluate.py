@@ -1,0 +1,226 @@
+"""`train.evaluate --evaluators` on a run and on what is exported from it."""
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from keras_vit import data
+from tests import small_classifier as small
+from tests.programs import call
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+EVALUATORS = (
+    "--evaluators=classification",
+    "--evaluators=knn(neighbors=5)",
+    "--evaluators=fewshot(shots=2, seeds=2)",
+    "--evaluators=linear_probe(solver='ridge')",
+)
+
+
+def evaluate(capsys, *arguments):
+    """The exit status and what was written."""
+    capsys.readouterr()
+    code = call("train.evaluate", *arguments)
+    return code, capsys.readouterr().out
+
+
+def digits_as(path, class_names, classes=range(10)):
+    """The digits of some classes in a file, under other names or in another order."""
+    source = data.open_source("digits", "test")
+    chosen = np.isin(source.labels(), list(classes))
+    np.savez(path, images=source.images[chosen], labels=source.labels()[chosen], class_names=np.array(class_names))
+    return f"--data=npz:{path}"
+
+
+def test_evaluators_agree_with_the_plain_measurement(run, capsys):
+    code, text = evaluate(capsys, f"--model={run}", "--json", *EVALUATORS)
+    results = json.loads(text)
+    plain = json.loads(evaluate(capsys, f"--model={run}", "--json")[1])
+    assert code == 0
+    assert list(results) == ["classification", "knn", "fewshot", "linear_probe"]
+    assert results["classification"] == {name: plain[name] for name in results["classification"]}
+    assert set(plain) - set(results["classification"]) == {"model", "kind", "data", "split", "mean_average_precision"}
+    assert np.sum(results["classification"]["confusion"]) == 360
+    assert results["knn"]["k5"] > 0.5  # features of random weights still tell digits apart
+
+
+@pytest.mark.slow
+def test_jax_measures_the_same(run, capsys):
+    pytest.importorskip("jax")
+    arguments = [f"--model={run}", "--json", *EVALUATORS[:2]]
+    environment = {**os.environ, "KERAS_BACKEND": "jax", "JAX_PLATFORMS": "cpu"}
+    command = [sys.executable, "-m", "train.evaluate", *arguments]
+    done = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=300, check=True)
+    found, expected = json.loads(done.stdout), json.loads(evaluate(capsys, *arguments)[1])
+    assert found["knn"]["k5"] == pytest.approx(expected["knn"]["k5"], abs=2 / 360)  # rounding may change a vote
+    assert found["classification"]["loss"] == pytest.approx(expected["classification"]["loss"], rel=1e-5)
+
+
+def test_tables(run, capsys):
+    arguments = (f"--model={run}", "--evaluators=classification", "--evaluators=knn(neighbors=5)")
+    code, text = evaluate(capsys, *arguments)
+    assert code == 0
+    assert [line.split()[0] for line in text.splitlines()] == [
+        "classification",
+        "top5",
+        "loss",
+        "ece",
+        "examples",
+        "knn",
+    ]
+    head, _, row = evaluate(capsys, *arguments, "--markdown")[1].splitlines()
+    assert head.split(" | ")[1] == "classification accuracy" and head.endswith(" knn k5 |")
+    assert row.startswith(f"| {run} | ")
+
+
+def test_markdown_without_evaluators(run, capsys):
+    head, _, row = evaluate(capsys, f"--model={run}", "--markdown")[1].splitlines()
+    assert head == "| model | accuracy | top5 | loss | ece | examples |"
+    assert row.startswith(f"| {run} | ") and row.endswith(" | 360 |")
+    with pytest.raises(ValueError, match="Received: --json and --markdown"):
+        call("train.evaluate", f"--model={run}", "--markdown", "--json")
+
+
+@pytest.mark.slow
+def test_what_a_file_cannot_give_is_listed(run, tflite_file, capsys):
+    arguments = (f"--model={tflite_file}", *EVALUATORS[:2])
+    code, text = evaluate(capsys, *arguments, "--json")
+    results = json.loads(text)
+    assert code == 1
+    assert results["classification"]["examples"] == 360
+    assert list(results["knn"]) == ["not_measured"]
+    reason = "this TFLite file returns probabilities only"
+    assert results["knn"]["not_measured"].startswith(reason)
+    expected = json.loads(evaluate(capsys, f"--model={run}", "--json", EVALUATORS[0])[1])
+    assert results["classification"]["confusion"] == expected["classification"]["confusion"]
+    code, text = evaluate(capsys, *arguments)
+    assert code == 1
+    assert text.splitlines()[-1].startswith(f"knn             not measured: {reason}")
+    code, text = evaluate(capsys, *arguments, "--markdown")
+    assert code == 1
+    assert text.splitlines()[-1].startswith(f"- knn was not measured: {reason}")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("form", ["float32", "uint8"])
+def test_a_file_with_features_is_measured_as_the_model(form, run, tmp_path, capsys):
+    arguments = (f"--output={tmp_path / 'digits.tflite'}", "--features", f"--input={form}", "--num_images=8")
+    assert call("export.tflite", f"--model={run}", *arguments) == 0
+    expected = json.loads(evaluate(capsys, f"--model={run}", "--json", *EVALUATORS[1:3])[1])
+    code, text = evaluate(capsys, f"--model={tmp_path / 'digits.tflite'}", "--json", *EVALUATORS[1:3])
+    results = json.loads(text)
+    assert code == 0
+    # Sums in another order may change the nearest of equally near neighbors, of one image in 360.
+    assert results["knn"]["k5"] == pytest.approx(expected["knn"]["k5"], abs=1 / 360)
+    assert results["fewshot"]["2shot"] == pytest.approx(expected["fewshot"]["2shot"], abs=1 / 360)
+
+
+@pytest.mark.slow
+def test_a_saved_model_is_measured_as_the_model(run, saved_model, tmp_path, capsys):
+    arguments = (f"--output={tmp_path / 'bare'}", "--signature=attention", "--num_images=8", "--batch_sizes=1")
+    assert call("export.saved_model", f"--model={run}", *arguments) == 0
+    expected = json.loads(evaluate(capsys, f"--model={run}", "--json", *EVALUATORS)[1])
+    code, text = evaluate(capsys, f"--model={saved_model}", "--json", *EVALUATORS)
+    results = json.loads(text)
+    assert code == 0
+    assert results["classification"]["confusion"] == expected["classification"]["confusion"]
+    for name in ("knn", "fewshot", "linear_probe"):
+        assert results[name] == expected[name]
+    code, text = evaluate(capsys, f"--model={tmp_path / 'bare'}", "--json", *EVALUATORS)
+    assert code == 1
+    reason = json.loads(text)["knn"]["not_measured"]
+    assert "'features_tensor'" in reason and "--signature=features" in reason
+
+
+@pytest.mark.parametrize("arguments", [(), ("--evaluators=classification",)])
+def test_data_of_other_classes_are_refused(arguments, run, tmp_path, capsys):
+    reversed_names = digits_as(tmp_path / "reversed.npz", [str(9 - number) for number in range(10)])
+    with pytest.raises(ValueError, match="must be in the order of the model's, 0, 1, 2, 3, 4, .* Received: 9, 8, 7"):
+        call("train.evaluate", f"--model={run}", reversed_names, "--split=test", *arguments)
+    fewer = digits_as(tmp_path / "fewer.npz", ["0", "1", "2"], range(3))
+    with pytest.raises(ValueError, match="must have the model's 10 classes.*Received: .* with 3, 0, 1, 2"):
+        call("train.evaluate", f"--model={run}", fewer, "--split=test", *arguments)
+
+
+def test_other_names_are_told_and_compared_by_number(run, tmp_path, capsys, caplog):
+    named = digits_as(tmp_path / "named.npz", [f"digit {number}" for number in range(10)])
+    code, text = evaluate(capsys, f"--model={run}", named, "--split=test", "--json", "--evaluators=classification")
+    assert code == 0 and json.loads(text)["classification"]["examples"] == 70
+    assert "compared by their numbers" in caplog.text
+
+
+def test_features_may_be_of_any_classes(run, tmp_path, capsys):
+    fewer = digits_as(tmp_path / "fewer.npz", ["a", "b", "c"], range(3))
+    arguments = (f"--model={run}", fewer, "--split=test", "--json", "--evaluators=knn(neighbors=1)")
+    code, text = evaluate(capsys, *arguments)
+    assert code == 0 and json.loads(text)["knn"]["k1"] > 0.5
+
+
+def test_mistakes_are_found_before_anything_is_measured(run, tmp_path, capsys):
+    for evaluator, message in (
+        ("knn(source='folder:/nowhere')", "The evaluator 'knn' cannot run: .*nowhere"),
+        (
+            "knn(pp='value_range(-1, 1)|resize(12)')",
+            r"takes images of the shape \(8, 8, 1\). Received: .*\(12, 12, 1\)",
+        ),
+        ("subset(classes=(0, 12), source='digits')", "A model of 10 classes has no class 12"),
+        ("fewshot(shots=(0,))", "`shots` must be an integer of at least 1"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            call("train.evaluate", f"--model={run}", "--evaluators=classification", f"--evaluators={evaluator}")
+        assert not capsys.readouterr().out
+
+
+def measured(capsys, *arguments):
+    """What `--json` gives, of a command that must succeed."""
+    code, text = evaluate(capsys, "--json", *arguments)
+    assert code == 0
+    return json.loads(text)
+
+
+def test_evaluate_counts_every_example_once(run, digits, capsys):
+    logits, source = digits.logits, digits.source
+    result = measured(capsys, f"--model={run}", "--batch_size=50")  # 8 batches, the last with 40 padded rows
+    predicted = logits.argmax(axis=-1)
+    assert result["examples"] == 360
+    assert result["accuracy"] == np.mean(predicted == source.labels())
+    assert np.sum(result["confusion"]) == 360
+    assert result["per_class"][3] == np.mean(predicted[source.labels() == 3] == 3)
+
+
+@pytest.mark.slow
+def test_artifacts_measure_as_the_model(run, saved_model, tflite_file, capsys):
+    expected = measured(capsys, f"--model={run}")
+    for path in (saved_model, tflite_file, tflite_file.parent):
+        result = measured(capsys, f"--model={path}")
+        assert result["accuracy"] == expected["accuracy"]
+        assert result["loss"] == pytest.approx(expected["loss"], rel=1e-4)  # float32 in another order
+    assert measured(capsys, f"--model={saved_model}")["accuracy"] == expected["accuracy"]
+
+
+def test_the_table_names_the_numbers(run, capsys):
+    assert call("train.evaluate", f"--model={run}") == 0
+    table = capsys.readouterr().out
+    for text in (
+        "examples",
+        "360",
+        "top-5 accuracy",
+        "loss",
+        "calibration error",
+        "Accuracy per class",
+        "Confusion",
+    ):
+        assert text in table
+
+
+def test_evaluate_refuses_other_classes(run, tmp_path):
+    for name in ("cat", "dog"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "1.png").write_bytes(small.images(1).contents[0])
+    with pytest.raises(ValueError, match="must have the model's 10 classes.*Received: .* with 2, cat, dog"):
+        call("train.evaluate", f"--model={run}", f"--data=folder:{tmp_path}", "--split=all")

@@ -1,0 +1,242 @@
+"""The training program as users run it: what it leaves behind, how it ends, and what a kill costs."""
+
+import importlib.util
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+import keras
+import numpy as np
+import pytest
+
+from keras_vit.training import load_run, lock
+from tests.training import worlds
+from tools import crash
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """An uninterrupted run of the tiny recipe, and what it printed."""
+    directory = tmp_path_factory.mktemp("whole")
+    return directory, worlds.train(directory)
+
+
+def test_what_a_run_leaves_behind(whole):
+    directory, output = whole
+    names = {path.name for path in directory.iterdir()}
+    drawn = {"report.png"} if importlib.util.find_spec("matplotlib") else set()
+    assert {"config.json", "metrics.jsonl", "tensorboard", "checkpoints", "model.keras", *drawn} <= names
+    assert not [name for name in names if "tmp" in name]
+    config = json.loads((directory / "config.json").read_text())
+    assert config["recipe"]["model"]["arguments"]["hidden_size"] == 16
+    assert config["data"]["class_names"] == [str(digit) for digit in range(10)]
+    assert (config["data"]["num_train"], config["data"]["num_eval"]) == (1437, 360)
+    assert "test accuracy" in output
+    assert "Confusion (rows: true class, columns: predicted)" in output
+    found = worlds.metrics(directory)
+    assert [line["step"] for line in found if "loss" in line] == [2, 4, 6, 8, 10, 12]
+    assert {line["examples"] for line in found if "eval_accuracy" in line} == {360}
+
+
+def test_the_model_opens_in_another_process(whole):
+    directory, _ = whole
+    program = "import keras, keras_vit, sys; print(keras.models.load_model(sys.argv[1]).input_shape)"
+    command = [sys.executable, "-c", program, str(directory / "model.keras")]
+    done = subprocess.run(command, cwd=worlds.ROOT, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert "(None, 8, 8, 1)" in done.stdout
+
+
+def test_load_run(whole):
+    directory, _ = whole
+    run = load_run(directory)
+    again = load_run(directory / "model.keras")
+    assert run.class_names == again.class_names == tuple(str(digit) for digit in range(10))
+    assert (run.preprocess, run.output, run.path) == ("value_range(-1, 1)", "softmax", str(directory))
+    assert run.model(np.zeros((1, 8, 8, 1), np.float32)).shape == (1, 10)
+    with pytest.raises(FileNotFoundError, match="Expected model.keras in the directory"):
+        load_run(directory / "tensorboard")
+
+
+def test_short_crash_test(tmp_path):
+    command = worlds.command("unused")
+    command = [argument for argument in command if not argument.startswith("--workdir")]
+    lines = []
+    assert crash.crash(tmp_path / "runs", command, kills=3, dice=random.Random(1), say=lines.append) >= 1
+    assert len(lines) == 3
+
+
+def test_a_supervisor_can_tell_a_stop_request_apart(whole, tmp_path):
+    process = worlds.start(tmp_path, total_steps=100_000, log_every=1)
+    deadline = time.monotonic() + 120
+    while not (tmp_path / "metrics.jsonl").exists() and time.monotonic() < deadline and process.poll() is None:
+        time.sleep(0.05)
+    process.send_signal(signal.SIGTERM)
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == 75, output[-3000:]
+    assert "Stopped by SIGTERM at step" in output
+    assert list((tmp_path / "checkpoints").glob("ckpt-*.json"))
+
+
+def test_a_stop_request_before_the_first_step(tmp_path):
+    """The exit code was 143, which does not tell a supervisor that nothing was lost."""
+    process = worlds.start(tmp_path)
+    while "to train on" not in (line := process.stdout.readline()) and line:
+        pass
+    process.send_signal(signal.SIGTERM)
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == 75, output[-3000:]
+    assert "Traceback" not in output
+
+
+def test_a_used_directory(whole):
+    """Another recipe, a longer run, and another process, on a finished run."""
+    directory, _ = whole
+    config, model = (directory / "config.json").read_bytes(), (directory / "model.keras").read_bytes()
+    for changed in ({"seed": 4}, {"optim__learning_rate": 1e-5}, {"data__train_split": "train[:10%]"}):
+        output = worlds.train(directory, expect=2, **changed)
+        (field,) = changed
+        assert field.replace("__", ".") in output and "--change_recipe" in output
+    with lock.locked(str(directory)):
+        assert f"process {os.getpid()} on" in worlds.train(directory, expect=2)
+    assert (directory / "config.json").read_bytes() == config
+    assert (directory / "model.keras").read_bytes() == model
+
+
+def test_another_recipe_on_request_keeps_the_record_of_the_first(whole, tmp_path):
+    directory = shutil.copytree(whole[0], tmp_path / "run")
+    worlds.train(directory, "--change_recipe", total_steps=14, optim__learning_rate=1e-5)
+    config = json.loads((directory / "config.json").read_text())
+    assert config["recipe"]["optim"]["learning_rate"] == 1e-5
+    assert [(entry["until_step"], entry["recipe"]["total_steps"]) for entry in config["history"]] == [(12, 12)]
+    assert [line["step"] for line in worlds.metrics(directory) if "loss" in line] == [2, 4, 6, 8, 10, 12, 14]
+
+
+def test_torn_files_of_a_run_are_repaired(whole, tmp_path):
+    directory = shutil.copytree(whole[0], tmp_path / "run")
+    (directory / "checkpoints" / "checkpoint").write_bytes(b"\xff\xfe")
+    with open(directory / "metrics.jsonl", "ab") as file:
+        file.write(b"[1]\n\xff\xfe")
+    worlds.train(directory, total_steps=14)
+    assert [line["step"] for line in worlds.metrics(directory) if "loss" in line] == [2, 4, 6, 8, 10, 12, 14]
+
+
+LIMITED = """
+import resource, runpy, signal, sys
+from keras_vit.training import metrics
+write = metrics.MetricsWriter.write
+
+def limited(self, *arguments):
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (50, 50))  # from here on, no file can grow beyond 50 bytes
+    write(self, *arguments)
+
+metrics.MetricsWriter.write = limited
+sys.argv[0] = "train/main.py"
+runpy.run_module("train.main", run_name="__main__", alter_sys=True)
+"""
+
+
+def test_a_full_disk_at_the_metrics(tmp_path):
+    """It was a traceback and exit code 1."""
+    command = worlds.command(tmp_path, checkpoint_every=100)
+    command[1:3] = ["-c", LIMITED]
+    done = subprocess.run(command, cwd=worlds.ROOT, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 74, done.stderr[-3000:]
+    assert "Could not write" in done.stderr and "Traceback" not in done.stderr
+    worlds.train(tmp_path)
+
+
+def test_a_file_as_working_directory(tmp_path):
+    (tmp_path / "file").write_text("")
+    output = worlds.train(tmp_path / "file", expect=2)
+    assert str(tmp_path / "file") in output and "Traceback" not in output
+
+
+def test_a_run_of_the_first_version_resumes(tmp_path):
+    directory = shutil.copytree(worlds.ROOT / "tests/training/data/run", tmp_path / "run")
+    fields = {"patch_size": 4, "hidden_size": 8, "num_layers": 1, "num_heads": 2, "mlp_dim": 8, "dropout_rate": 0.0}
+    fields = {f"model__arguments__{name}": value for name, value in fields.items()} | {
+        "model__arguments__drop_path_rate": None
+    }
+    output = worlds.train(directory, total_steps=6, optim__ema=0.99, data__batch_size=16, **fields)
+    assert "Resuming from the checkpoint of step 4" in output
+
+
+def test_virtual_devices_with_accumulation_follow_one_device(tmp_path):
+    """Without dropout, whose draws belong to a replica, two devices and micro-batches give the same metrics."""
+    quiet = {"model__arguments__dropout_rate": 0.0, "model__arguments__drop_path_rate": 0.0}
+    worlds.train(tmp_path / "one", **quiet)
+    worlds.train(tmp_path / "two", "--distribute=mirrored", "--virtual_devices=2", optim__accumulation_steps=2, **quiet)
+    one, two = worlds.metrics(tmp_path / "one"), worlds.metrics(tmp_path / "two")
+    assert [line["step"] for line in one] == [line["step"] for line in two]
+    for first, second in zip(one, two, strict=True):
+        for name in {"loss", "grad_norm", "eval_loss", "learning_rate"} & set(first):
+            assert first[name] == pytest.approx(second[name], rel=1e-4)
+
+
+def test_accumulation_goes_on_where_memory_is_short(tmp_path):
+    """TensorFlow takes 256 MB for the memory of a CPU and, near that, sums in temporary variables. See `TrainStep`."""
+    pp, model = (
+        "resize(192)|value_range(-1, 1)",
+        {"model__image_size": 192, "model__arguments__patch_size": 4},
+    )  # 2,304 tokens
+    data = {"data__pp_train": pp, "data__pp_eval": pp, "data__eval_split": "test[:4]", "data__eval_batch_size": 4}
+    worlds.train(tmp_path, total_steps=2, data__batch_size=4, optim__accumulation_steps=2, **model, **data)
+    assert [line["step"] for line in worlds.metrics(tmp_path) if "loss" in line] == [2]
+
+
+def test_an_evaluator_that_fails_loses_nothing(tmp_path):
+    broken = (
+        "import runpy, sys; from keras_vit.evaluators import knn; knn.Knn.measure = None; "
+        "sys.argv[0] = 'train/main.py'; runpy.run_module('train.main', run_name='__main__', alter_sys=True)"
+    )
+    command = worlds.command(tmp_path, total_steps=2, evaluators="('knn',)")
+    command[1:3] = ["-c", broken]
+    done = subprocess.run(command, cwd=worlds.ROOT, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 1
+    assert "model saved, but evaluators failed: knn" in done.stderr
+    assert (tmp_path / "model.keras").exists()
+    assert "TypeError" in worlds.metrics(tmp_path)[-1]["not_measured"]
+
+
+def test_an_unreadable_picture_ends_the_run_with_its_path(tmp_path):
+    for name in ("train/a", "train/b", "test/a", "test/b"):
+        directory = tmp_path / "pictures" / name
+        directory.mkdir(parents=True)
+        for index in range(4):
+            keras.utils.save_img(directory / f"{index}.jpg", np.full((9, 9, 3), 40 * index))
+    whole = (tmp_path / "pictures/train/b/3.jpg").read_bytes()
+    (tmp_path / "pictures/train/b/3.jpg").write_bytes(whole[: len(whole) // 2])
+    pp = "decode|resize(8)|value_range(-1, 1)"
+    output = worlds.train(
+        tmp_path / "run",
+        expect=66,
+        data__source=f"folder:{tmp_path}/pictures",
+        data__pp_train=pp,
+        data__pp_eval=pp,
+        data__eval_batch_size=8,
+    )
+    assert f"unreadable image {tmp_path}/pictures/train/b/3.jpg" in output
+    assert "Traceback" not in output
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (["--config.optim.learning_rat=1"], "no field optim.learning_rat. Did you mean optim.learning_rate"),
+        (["--distribute=mirrored", "--virtual_devices=3"], "The nearest that works is 15"),
+        (["--config.model.image_size=16"], "must give images of model.image_size=16 by 16. It gives 8 by 8"),
+    ],
+)
+def test_wrong_usage_is_one_readable_line(tmp_path, flags, said):
+    output = worlds.train(tmp_path, *flags, expect=2)
+    assert said in output
+    assert "Traceback" not in output

@@ -1,0 +1,48 @@
+"""`train.make_tfrecords`, called as a user calls it, but for the start of a process."""
+
+import shutil
+
+import pytest
+
+from keras_vit import data
+from tests.data import pictures
+from tests.programs import call
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """33 images; one cannot be read, one occurs twice with another class."""
+    root = pictures.folder(tmp_path / "p")
+    (tmp_path / "p" / "cat" / "bad.jpg").write_bytes(b"")
+    shutil.copy(tmp_path / "p" / "cat" / "1.png", tmp_path / "p" / "dog" / "copy.png")
+    return root
+
+
+def make_tfrecords(folder, output, **flags):
+    flags = {"splits": [], "shards": 0, "seed": 0, "on_bad_image": "error", **flags}
+    return call("train.make_tfrecords", data=f"folder:{folder}", output=str(output), **flags)
+
+
+def test_make_tfrecords(folder, tmp_path, capsys):
+    output = tmp_path / "out"
+    with pytest.raises(data.UnreadableImageError, match="bad.jpg"):
+        make_tfrecords(folder, tmp_path / "strict")
+    assert make_tfrecords(folder, output, shards=3, on_bad_image="skip") == 0
+    names = sorted(path.name for path in output.iterdir())
+    expected = [f"{split}-{i:05d}-of-00003" for split in ("test", "train") for i in range(3)]
+    assert names == ["dataset_info.json", *expected]
+    assert sum(data.split_sizes(f"tfrecord:{output}").values()) == 34  # 35 and one that cannot be read
+    assert "image" in capsys.readouterr().out  # the progress bar
+
+
+def test_make_tfrecords_writes_few_files_for_few_images(tmp_path):
+    make_tfrecords(pictures.folder(tmp_path / "p"), tmp_path / "out")
+    assert sorted(path.name for path in (tmp_path / "out").glob("t*")) == [
+        "test-00000-of-00001",
+        "train-00000-of-00001",
+    ]
+
+
+def test_make_tfrecords_writes_whole_splits(tmp_path):
+    with pytest.raises(ValueError, match="Whole splits"):
+        call("train.make_tfrecords", data="digits", output=str(tmp_path), splits=["train[:10]"])

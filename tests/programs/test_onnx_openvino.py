@@ -1,0 +1,51 @@
+"""`export.onnx` and `export.openvino`, which share everything but the format."""
+
+import importlib.util
+import json
+
+import pytest
+
+from keras_vit.inference import latency
+from keras_vit.inference.opening import open_artifact
+from tests.programs import call
+from tests.programs.runs import write_digits_run
+
+
+@pytest.fixture(scope="module", params=["onnx", "openvino"])
+def interchange_file(request, run, tmp_path_factory):
+    for package in {"onnx": ("tf2onnx", "onnxruntime"), "openvino": ("openvino",)}[request.param]:
+        if importlib.util.find_spec(package) is None:
+            pytest.skip(f"{package} is not installed: pip install 'keras-vision-transformers[{request.param}]'")
+    folder = tmp_path_factory.mktemp(request.param)
+    arguments = (f"--model={run}", f"--output={folder}", "--num_images=20")
+    assert call(f"export.{request.param}", *arguments) == 0
+    return folder / ("model.onnx" if request.param == "onnx" else "model.xml")
+
+
+def evaluate(capsys, *arguments):
+    capsys.readouterr()
+    assert call("train.evaluate", "--json", *arguments) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+@pytest.mark.slow
+def test_interchange_files_measure_as_the_model(run, interchange_file, tmp_path, capsys):
+    expected = evaluate(capsys, f"--model={run}")
+    result = evaluate(capsys, f"--model={interchange_file}")
+    assert result["accuracy"] == expected["accuracy"]
+    assert result["loss"] == pytest.approx(expected["loss"], rel=1e-4)  # float32 in another order
+    assert call("export.verify", f"--model={run}", f"--artifact={interchange_file}", "--num_images=40") == 0
+    write_digits_run(tmp_path / "other", seed=1)
+    other = f"--model={tmp_path / 'other'}"
+    assert call("export.verify", other, f"--artifact={interchange_file}", "--num_images=40") == 1
+    assert capsys.readouterr().out.endswith("differs\n")
+
+
+@pytest.mark.slow
+def test_benchmark_measures_interchange_files(interchange_file, capfd):
+    arguments = (f"--artifacts={interchange_file}", "--batch_sizes=2", "--calls=4", "--threads=1", "--json")
+    assert call("export.benchmark", *arguments) == 0
+    (row,) = [json.loads(line) for line in capfd.readouterr().out.splitlines() if line.startswith("{")]
+    assert (row["kind"], row["precision"]) == (open_artifact(str(interchange_file)).kind, "float32")
+    assert row["bytes"] == latency.size_of(str(interchange_file)) > 10_000
+    assert 0 < row["p50_ms"] <= row["p99_ms"]

@@ -1,0 +1,42 @@
+"""The terminal shows the program's lines; what other packages print is in the log."""
+
+import pathlib
+import subprocess
+import sys
+
+ROOT = pathlib.Path(__file__).parents[2]
+CODE = """
+import importlib.util, os, sys, warnings
+spec = importlib.util.spec_from_file_location("output", "keras_vit/program/output.py")
+output = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(output)
+from absl import logging
+
+from absl import flags; flags.FLAGS(['x'])
+output.begin()
+logging.set_verbosity(logging.INFO)
+os.write(2, b"from C++\\n")
+output.log_to(sys.argv[1])
+os.write(2, b"from C++ later\\n")
+logging.info("an own line")
+logging.error("an own error")
+foreign = "import logging, warnings; "
+foreign += "logging.getLogger('tf2onnx').error('a converter'); warnings.warn('a foreign warning')"
+exec(compile(foreign, "/usr/lib/python3/site-packages/tf2onnx/__init__.py", "exec"))
+warnings.warn("an own warning")
+os.system("echo from a child >&2")
+sys.stderr.write("an own text\\n")
+print("a result")
+os.abort()
+"""
+
+
+def test_lines_of_others_go_to_the_log(tmp_path):
+    command = [sys.executable, "-c", CODE, str(tmp_path / "run")]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    shown = done.stderr.splitlines()
+    assert shown[:4] == ["an own line", "error: an own error", "warning: an own warning", "an own text"]
+    assert "Fatal Python error: Aborted" in done.stderr, "a crash must not be silent"
+    log = (tmp_path / "run" / "log.txt").read_text()
+    for text in ("from C++\n", "from C++ later\n", "a converter", "a foreign warning", "from a child", "an own line"):
+        assert text in log and (text.startswith("an own") or text not in done.stderr)

@@ -1,0 +1,128 @@
+"""The programs that plan and that average over VTAB."""
+
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+
+from keras_vit import program
+from keras_vit import recipe as recipes
+from keras_vit.data import readers
+from keras_vit.evaluators import vtab
+from keras_vit.planning import cost, datasets
+from tests import programs
+from tests.recipes import toy
+
+OF_YOUR_OWN = [("bit_hyperrule", "BiT_R50x1,tfds:unknown"), *(case for case in toy.CASES if case[0] == "folder")]
+
+
+@pytest.fixture
+def recipe(monkeypatch):
+    recipe = recipes.Recipe(
+        total_steps=100_000,
+        model=recipes.Model("ViT-L/16"),
+        data=recipes.Data(source="tfds:imagenet2012", train_split="train[:99%]", batch_size=4_096),
+    )
+    monkeypatch.setattr(program, "recipe_from_flags", lambda _: recipe)
+    return recipe
+
+
+def test_plan_prints_what_one_wants_to_know(recipe, capsys):
+    assert programs.call("train.plan", "--utilization=0.4", "--devices=8") == 0
+    text = capsys.readouterr().out
+    for expected in (
+        "ViT-L/16, 224 px, 197 tokens, 1,000 classes",
+        "304,326,632",
+        "61.6 G per image",
+        "at 40% of 61.5",
+    ):
+        assert expected in text
+    for core_days in ("230 for ViT-L/16 on ImageNet-21k", "680 for ViT-L/16 on JFT"):
+        assert core_days in text
+    assert "ViT-H/14" not in text  # another model
+
+
+def test_plan_as_json(recipe, capsys):
+    programs.call("train.plan", "--utilization=1", "--json", "--examples=4096", "--classes=10")
+    content = json.loads(capsys.readouterr().out)
+    assert content["parameters"] == 304_326_632 - 990 * 1_025
+    assert content["epochs"] == 100_000
+    assert content["examples_seen"] == 409_600_000
+    assert content["batch_size"] == 4_096
+    assert content["training_flops_per_step"] == 4_096 * content["training_flops_per_image"]
+    assert content["training_flops"] == 100_000 * content["training_flops_per_step"]
+    # 61.6e9 * 6 * 4.096e8 operations on 61.5e12 a second.
+    assert content["tpu_v3_core_days"] == pytest.approx(61.6e9 * 6 * 4.096e8 / 61.5e12 / 86_400, rel=0.01)
+
+
+def test_plan_of_unknown_data_asks_for_their_size(recipe):
+    recipe.data.source = "folder:/nowhere"
+    with pytest.raises(ValueError, match="Give --examples and --classes"):
+        programs.call("train.plan")
+
+
+@pytest.fixture
+def no_data(monkeypatch):
+    """A machine with the data of the package alone."""
+
+    def missing(location, split="train"):
+        raise FileNotFoundError(f"There is no {location!r} on this machine.")
+
+    for kind in set(readers.READERS) - {"digits"}:
+        monkeypatch.setitem(readers.READERS, kind, dataclasses.replace(readers.READERS[kind], open=missing))
+
+
+@pytest.mark.parametrize(("name", "arguments"), [case for case in toy.CASES if case not in OF_YOUR_OWN])
+def test_every_recipe_is_planned_without_its_data(name, arguments, no_data, capsys):
+    path = toy.CONFIGS / f"{name}.py"
+    assert programs.call("train.plan", f"--config={path}{f':{arguments}' if arguments else ''}", "--json") == 0
+    content = json.loads(capsys.readouterr().out)
+    assert content["examples"] * content["epochs"] == pytest.approx(content["examples_seen"])
+    assert content["classes"] >= 2 and content["tpu_v3_core_days"] > 0
+
+
+@pytest.mark.parametrize(("name", "arguments"), OF_YOUR_OWN)
+def test_a_recipe_for_data_of_your_own_names_what_is_missing(name, arguments, no_data):
+    wanted = arguments.rpartition("tfds:")[2].partition(",")[0]
+    with pytest.raises((OSError, ValueError), match=f"'{wanted}'"):
+        programs.call("train.plan", f"--config={toy.CONFIGS / name}.py:{arguments}")
+
+
+@pytest.mark.slow
+def test_every_task_of_vtab_is_planned_without_its_data(no_data, capsys):
+    found = {}
+    for task in vtab.TASKS:
+        programs.call("train.plan", f"--config={toy.CONFIGS / 'vtab.py'}:ViT_B16,{task}", "--json")
+        found[task] = json.loads(capsys.readouterr().out)["classes"]
+    assert found == datasets.VTAB
+
+
+def test_a_task_that_vtab_does_not_have_is_not_planned(recipe):
+    recipe.data.source = "vtab:clevr_cuont"
+    with pytest.raises(ValueError, match="no task 'clevr_cuont' in VTAB. Did you mean 'clevr_count'"):
+        programs.call("train.plan", "--classes=10", "--examples=1000")
+
+
+def test_data_that_are_there_are_planned_with_their_own_size(recipe, capsys, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    recipe.data.source, recipe.data.train_split = "npz:runs/results/data/two.npz", "train"
+    recipe.data.pp_train = "resize(224)|value_range(-1, 1)"
+    found = []
+    for written in (False, True):
+        if written:
+            arrays = {"x_train": np.zeros((6, 8, 8), np.uint8), "y_train": np.arange(6) % 3}
+            (tmp_path / "runs/results/data").mkdir(parents=True)
+            np.savez("runs/results/data/two.npz", **arrays)
+        programs.call("train.plan", "--json")
+        content = json.loads(capsys.readouterr().out)
+        found.append((content["examples"], content["classes"], content["parameters"]))
+    # One channel in both: 2 * 16 * 16 * 1,024 weights less than for colors.
+    colors = cost.of_variant("ViT-L/16", classes=2).parameters
+    assert found == [(1_000, 2, colors - 2 * 256 * 1_024), (6, 3, colors - 2 * 256 * 1_024 + 1_025)]
+
+
+@pytest.mark.parametrize("arguments", ["fashion_mnist.py:/typo", "fashion_mnist_transfer.py:pretrain,/typo"])
+def test_a_folder_that_is_not_there_is_not_taken_for_another(arguments, no_data):
+    with pytest.raises(ValueError, match="There is no '/typo.*Give --examples and --classes instead"):
+        programs.call("train.plan", f"--config={toy.CONFIGS}/{arguments}")

@@ -1,0 +1,52 @@
+"""The programs on a finished run, from its directory to the artifacts and back through evaluation and prediction."""
+
+import json
+import os
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests import golden_data
+from tests.programs import call, runs
+
+
+@pytest.mark.parametrize("kind", ["run", "keras", pytest.param("saved_model", marks=pytest.mark.slow), "tflite"])
+def test_predict_gives_the_models_probabilities(kind, run, digits, request, tmp_path, capsys):
+    logits, source = digits.logits, digits.source
+    exported = {"saved_model": "saved_model", "tflite": "tflite_file"}
+    models = {"run": run, "keras": run / "model.keras"}
+    model = models[kind] if kind in models else request.getfixturevalue(exported[kind])
+    capsys.readouterr()
+    runs.digit_files(tmp_path, source)
+    assert call("train.predict", f"--model={model}", "--json", tmp_path / "digit_*.png") == 0
+    answers = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [os.path.basename(answer["path"]) for answer in answers] == [f"digit_{i}.png" for i in range(3)]
+    for answer, row in zip(answers, logits, strict=False):
+        expected = tf.nn.softmax(row).numpy()
+        order = np.argsort(-expected)[:5]
+        assert [p["label"] for p in answer["predictions"]] == [str(i) for i in order]
+        np.testing.assert_allclose([p["probability"] for p in answer["predictions"]], expected[order], atol=1e-5)
+
+
+def test_predict_reports_bad_images_and_answers_the_others(run, digits, tmp_path, capsys):
+    good = runs.digit_files(tmp_path, digits.source, 1)[0]
+    bad = tmp_path / "bad.jpg"
+    bad.write_bytes(b"not a picture")
+    missing = tmp_path / "missing.jpg"
+    code = call("train.predict", f"--model={run}", "--json", bad, good, missing, tmp_path)
+    answers = {answer["path"]: answer for answer in map(json.loads, capsys.readouterr().out.splitlines())}
+    assert code == 1
+    assert len(answers[str(good)]["predictions"]) == 5
+    assert "not a readable image" in answers[str(bad)]["error"]
+    assert "No such file" in answers[str(missing)]["error"]
+    assert "directory" in answers[str(tmp_path)]["error"]
+
+
+def test_predict_takes_photographs_of_any_size_and_writes_a_table(run, capsys):
+    paths = [golden_data.path(f"images/{name}") for name in ("tall.jpg", "gray.png")]
+    assert call("train.predict", f"--model={run}", "--top_k=3", *paths) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == str(paths[0])
+    assert lines[4] == str(paths[1])
+    assert all(line.endswith("%") for line in lines[1:4])

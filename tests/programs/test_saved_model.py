@@ -1,0 +1,36 @@
+"""`export.saved_model` on a finished run."""
+
+import os
+
+import pytest
+
+from keras_vit.inference.opening import open_artifact
+from keras_vit.tf_serving import warmup
+from tests.programs import call
+
+
+@pytest.mark.slow
+def test_a_second_export_takes_the_next_version(run, saved_model):
+    assert call("export.saved_model", f"--model={run}", f"--output={saved_model}", "--version=1") == 1
+    assert sorted(os.listdir(saved_model)) == ["1", "deployment"]
+
+
+@pytest.mark.slow
+def test_the_server_finds_its_warm_up_and_configuration(saved_model):
+    artifact = open_artifact(str(saved_model))
+    replayed = warmup.replay(artifact)
+    assert {size for _, size in replayed} == {1, 2}
+    assert {name for name, _ in replayed} == set(artifact.signatures)
+    batching = (saved_model / "deployment" / "batching.config").read_text()
+    assert [f"allowed_batch_sizes: {size}" in batching for size in (1, 2)] == [True] * 2
+    assert (saved_model / "1" / "assets.extra" / "model_card.md").read_text().startswith("# Model card")
+
+
+@pytest.mark.slow
+def test_the_card_tells_where_the_artifact_comes_from(saved_model):
+    card = open_artifact(str(saved_model)).card
+    assert card.class_names == tuple(str(i) for i in range(10))
+    assert card.metrics["eval_accuracy"] == 0.5
+    assert card.data["num_train"] == 1437
+    assert card.recipe["data"]["source"] == "digits"
+    assert len(card.model_sha256) == 64

@@ -1,0 +1,121 @@
+"""`export.serve`: its port, and how it ends."""
+
+import concurrent.futures
+import contextlib
+import signal
+import socket
+import subprocess
+import sys
+import time
+
+import pytest
+
+from keras_vit.tf_serving import client
+from tests import selection
+from tests import small_classifier as small
+from tests.programs import call
+from tests.tf_serving import servers
+
+pytest.importorskip("uvicorn", reason="uvicorn is not installed: pip install 'keras-vision-transformers[serving]'")
+
+
+@pytest.fixture(scope="module")
+def base(served):
+    return served[1]
+
+
+@pytest.fixture(scope="module")
+def running(base):
+    with servers.serving(base) as found:
+        yield found[1]
+
+
+@pytest.fixture(scope="module")
+def images():
+    """Forty different images."""
+    return [small.encode(image, "PNG") for image in small.arrays(40, seed=3)]
+
+
+def test_a_taken_port_is_one_line(base, running):
+    port = running.rpartition(":")[2]
+    with pytest.raises(ValueError, match=f"--port={port}"):
+        call("export.serve", f"--artifact={base}", f"--port={port}")
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("localhost", 0))
+        return probe.getsockname()[1]
+
+
+@contextlib.contextmanager
+def process(base, *arguments, code=None):
+    """The server's program in a process of its own: (process, URL)."""
+    port = free_port()
+    start = ["-c", code] if code else ["-m", "export.serve"]
+    command = [sys.executable, *start, f"--artifact={base}", f"--port={port}", *arguments]
+    child = subprocess.Popen(command, stderr=subprocess.DEVNULL)
+    try:
+        url = f"http://localhost:{port}"
+        servers.wait_until(lambda: child.poll() is None and servers.get(f"{url}/v1/models/pets"), 120)
+        yield child, url
+    finally:
+        child.kill()
+        child.wait()
+
+
+@pytest.mark.slow
+def test_sigterm_finishes_what_is_under_way(base, images):
+    with process(base) as (child, url), client.Client(url, "pets", timeout=240, retries=0) as asking:
+        with concurrent.futures.ThreadPoolExecutor(8) as pool:
+            answers = [pool.submit(asking.predict, images * 5, 200) for _ in range(8)]
+            time.sleep(0.2)  # requests are under way; whether all of them is not what matters
+            child.send_signal(signal.SIGTERM)
+            finished = [answer.exception() is None for answer in answers]
+        assert child.wait(timeout=60) == 0
+        assert any(finished)
+        for answer, done in zip(answers, finished, strict=True):
+            if done:
+                assert len(answer.result()) == 200
+            else:  # it came too late: refused at the door, not dropped half-way
+                assert isinstance(answer.exception(), ConnectionError)
+
+
+# A request that is computed for ever.
+STUCK = """
+import sys, time
+from keras_vit.inference.saved_model import SavedModelClassifier
+SavedModelClassifier.run = lambda *_: time.sleep(600)
+from export import serve
+serve.run()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "stop",
+    [
+        (signal.SIGTERM,),
+        pytest.param((signal.SIGTERM, signal.SIGTERM), marks=selection.EXHAUSTIVE),
+        pytest.param((signal.SIGINT,), marks=selection.EXHAUSTIVE),
+    ],
+    ids=str,
+)
+def test_sigterm_ends_the_server_whatever_its_clients_do(base, stop):
+    with process(base, "--grace_seconds=2", code=STUCK) as (child, url), contextlib.ExitStack() as stack:
+        stack.enter_context(servers.slow_bodies(url, 10))
+        for sent in (
+            b"",
+            b"GET /v1/models/pets HT",
+            b"POST / HTTP/1.1\r\nHost: x\r\nX: ",
+        ):  # idle, and heads that never end
+            stack.enter_context(socket.create_connection(servers.address_of(url), timeout=30)).sendall(sent)
+        stuck = stack.enter_context(socket.create_connection(servers.address_of(url), timeout=30))
+        body = b'{"instances": ["a"]}'
+        stuck.sendall(
+            b"POST /v1/models/pets:predict HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(body) + body
+        )
+        time.sleep(0.5)  # the request is under way
+        for number in stop:
+            child.send_signal(number)
+        assert child.wait(timeout=60) == 0

@@ -1,0 +1,241 @@
+"""`train.visualize` on everything that it opens."""
+
+import base64
+import json
+import re
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from keras_vit import checkpoints, data, models
+from keras_vit.data import preprocess
+from keras_vit.inference import sample_images
+from keras_vit.inspection import examples
+from tests import golden_data, programs
+from tests.inspection import browser, small
+from tests.programs import runs
+
+pytest.importorskip("matplotlib", reason="the report needs matplotlib")
+
+
+def visualize(output, *arguments):
+    assert programs.call("train.visualize", f"--output={output}", "--title=", *arguments) == 0
+    html = (output / "report.html").read_text(encoding="utf-8")
+    data = json.loads(re.search(r'id="viewer-data">(.*?)</script>', html, re.DOTALL)[1])
+    return html, data
+
+
+@pytest.fixture(scope="module")
+def digits(tmp_path_factory):
+    """A run on the digits and its report."""
+    directory = tmp_path_factory.mktemp("digits")
+    runs.write_digits_run(directory / "run", pooling="gap", num_layers=2)
+    arguments = [f"--model={directory / 'run'}", "--num_images=3", "--distance_images=5", "--evaluated_images=40"]
+    return directory, *visualize(directory / "report", *arguments)
+
+
+def test_a_run(digits):
+    directory, html, data = digits
+    names = [image["name"] for image in data["images"]]
+    assert len(names) == 3 and all(re.fullmatch(r"digits #\d+", name) for name in names)
+    assert [view["title"] for view in data["views"]] == [
+        "Attention rollout",
+        "Relevance for the prediction",
+        "Attention by layer",
+    ]
+    layers = data["images"][0]["maps"]["layers"]
+    assert len(base64.b64decode(layers["values"])) == 2 * (1 + 2) * 2 * 2  # layers, heads and their mean, grid
+    titles = re.findall("<h2>(.*?)</h2>", html)
+    for title in (
+        "Where the model looks",
+        "Accuracy per class",
+        "Confusion matrix",
+        "Training",
+        "Filters of the first layer",
+        "Similarity of positions",
+        "Attention distance",
+        "Model card",
+    ):
+        assert title in titles
+    for text in ("value_range(-1, 1)", "eval_accuracy", "accuracy, test split, 40 of 360 images"):
+        assert text in html
+    for name in ("attention_distance", "embedding_filters", "layers_0", "overlays", "position_similarity"):
+        for ending in ("svg", "png"):
+            assert (directory / "report" / "figures" / f"{name}.{ending}").stat().st_size > 500
+    assert re.search(r">[✓✗] \d</span>", html)  # the true labels of the data set are known
+
+
+def test_the_report_in_a_browser(digits):
+    if browser.find() is None:
+        pytest.skip("no browser: install Debian's chromium to check the report in one")
+    directory, _, _ = digits
+    with browser.Browser(directory / "profile") as opened:
+        opened.open(directory / "report" / "report.html", "document.documentElement.dataset.drawn === '3'")
+        assert opened.evaluate("document.getElementById('layer-name').textContent") == "1 to 2: encoderblock_1"
+        opened.evaluate("document.getElementById('layer').focus()")
+        opened.press("ArrowLeft", 37)
+        assert opened.evaluate("document.getElementById('layer-name').textContent") == "1 to 1: encoderblock_0"
+        assert opened.evaluate("[...document.images].every((image) => image.complete && image.naturalWidth > 0)")
+        assert opened.problems == []
+
+
+def test_a_keras_file_without_a_run(tmp_path):
+    small.model(image_size=16, patch_size=8).save(tmp_path / "model.keras")
+    images = golden_data.path("images/wide.jpg").parent
+    html, data = visualize(
+        tmp_path / "report", f"--model={tmp_path / 'model.keras'}", f"--images={images}/*.jpg", "--num_images=2"
+    )
+    assert [image["name"] for image in data["images"]] == ["tall.jpg", "wide.jpg"]
+    assert (data["images"][1]["height"], data["images"][1]["width"]) == (120, 211)  # its own resolution
+    assert data["images"][1]["box"] == [0, 0, 120, 211]
+    assert "<h1>model.keras</h1>" in html
+    assert "<h2>Training</h2>" not in html
+
+
+def test_a_checkpoint_with_attention_pooling(tmp_path):
+    model = small.model(image_size=16, pooling="map")
+    checkpoints.save_checkpoint(model, tmp_path / "map.npz", format="big_vision")
+    picture = golden_data.path("images/tall.jpg")
+    pp = "decode|resize_small(20)|central_crop(16)|value_range(-1, 1)"
+    html, data = visualize(tmp_path / "report", f"--model={tmp_path / 'map.npz'}", f"--preprocess={pp}", str(picture))
+    assert data["views"][-1]["frames"][-1] == "3: MAPHead_0"
+    (found,) = data["images"]
+    top, left, bottom, right = found["box"]  # the middle 16 of 42 x 20 pixels, of an image of 205 x 97
+    np.testing.assert_allclose([top, left, bottom, right], np.array([13, 2, 29, 18]) * 97 / 20, atol=1.5)
+
+
+def test_a_resnet(tmp_path):
+    model = small.randomise(models.BiTResNet((1,), image_size=32, classes=3))
+    model.save(tmp_path / "bit.keras")
+    picture = golden_data.path("images/small.png")
+    html, data = visualize(tmp_path / "report", f"--model={tmp_path / 'bit.keras'}", f"--images={picture}")
+    assert [view["key"] for view in data["views"]] == ["occlusion"]
+    assert "has no attention" in html
+    assert "<h2>Filters of the first layer</h2>" in html
+
+
+@pytest.mark.slow
+def test_a_users_own_model_around_one(tmp_path):
+    inputs = keras.Input((16, 16, 3))
+    features = small.model(image_size=16, include_top=False)(inputs)
+    model = keras.Model(inputs, keras.layers.Dense(3, activation="softmax")(features))
+    model.save(tmp_path / "own.keras")
+    picture = golden_data.path("images/small.png")
+    html, data = visualize(tmp_path / "report", f"--model={tmp_path / 'own.keras'}", f"--images={picture}")
+    assert [view["key"] for view in data["views"]] == ["rollout", "relevance", "layers"]
+    image = preprocess.single_image("decode|resize(16)|value_range(-1, 1)")(tf.io.read_file(str(picture)))
+    share = float(np.max(model(image[None])))
+    assert f': {share:.2%}">' in html  # the softmax is not taken twice
+
+
+@pytest.mark.slow
+def test_a_headless_model(tmp_path):
+    checkpoints.save_checkpoint(small.model(image_size=16, include_top=False), tmp_path / "body.npz", format="google")
+    picture = golden_data.path("images/small.png")
+    html, data = visualize(tmp_path / "report", f"--model={tmp_path / 'body.npz'}", f"--images={picture}")
+    assert [view["key"] for view in data["views"]] == ["rollout", "layers"]
+    assert "This model has no head" in html
+    assert 'class="chip' not in html
+
+
+@pytest.mark.slow
+def test_an_exported_model(digits, tmp_path):
+    directory, _, _ = digits
+    programs.call(
+        "export.saved_model", f"--model={directory / 'run'}", f"--output={tmp_path / 'saved'}", "--signature=attention"
+    )
+    html, data = visualize(tmp_path / "report", f"--model={tmp_path / 'saved'}", "--num_images=2")
+    assert [(view["key"], view["frames"]) for view in data["views"]] == [
+        ("occlusion", ["whole model"]),
+        ("layers", ["block 1", "block 2"]),
+    ]
+    assert "This is an exported model" in html
+    assert len(data["images"]) == 2
+
+
+def test_errors(tmp_path):
+    picture = golden_data.path("images/small.png")
+    for arguments, message in [
+        ([], "--model is missing"),
+        (["--model=x"], "--output is missing"),
+        (["--model=x", f"--output={tmp_path}"], "at 'x'"),
+    ]:
+        with pytest.raises((ValueError, FileNotFoundError), match=message):
+            programs.call("train.visualize", *arguments)
+    small.model(image_size=16).save(tmp_path / "model.keras")
+    with pytest.raises(ValueError, match="--images is missing: the model does not say"):
+        programs.call("train.visualize", f"--model={tmp_path / 'model.keras'}", f"--output={tmp_path}")
+    with pytest.raises(FileNotFoundError, match="nowhere"):
+        programs.call(
+            "train.visualize",
+            f"--model={tmp_path / 'model.keras'}",
+            f"--output={tmp_path}",
+            "--images=nowhere.jpg",
+            f"--images={picture}",
+        )
+
+
+@pytest.mark.parametrize(
+    ("pp", "expected"),
+    [
+        ("resize(32)", (0, 0, 90, 120)),
+        ("resize_small(30)|central_crop(30)", (0, 15, 90, 105)),
+        ("central_crop(60)", (15, 30, 75, 90)),
+        ("resize(64)|central_crop(32)", (22.5, 30, 67.5, 90)),
+        ("", (0, 0, 90, 120)),
+        ("resize_long(40, method='bilinear')|pad(5)", (0, 0, 90, 120)),
+    ],
+)
+def test_visible_box(pp, expected):
+    found = examples.visible_box((90, 120, 3), preprocess.host_function(pp))
+    np.testing.assert_allclose(found, expected, atol=0.6)
+
+
+def test_examples_see_what_the_classifier_sees():
+    source = data.open_source("digits", split="test")
+    found = sample_images.from_source(source, 4)
+    for contents, name, label in zip(found.contents, found.names, found.labels, strict=True):
+        example = examples.load(contents, name, "decode(1)|value_range(-1, 1)", label)
+        fetched = source.fetch(tf.constant(int(name.partition("#")[2])))
+        np.testing.assert_array_equal(example.pixels, fetched["image"])
+        np.testing.assert_allclose(example.image, fetched["image"].numpy() / 127.5 - 1, atol=1e-6)
+        assert example.label == int(fetched["label"])
+
+
+def test_files_with_commas_in_their_names(tmp_path):
+    small.model(image_size=16).save(tmp_path / "model.keras")
+    path = tmp_path / "Blüte, pink" / "a, b.png"
+    path.parent.mkdir()
+    path.write_bytes(golden_data.path("images/small.png").read_bytes())
+    _, data = visualize(tmp_path / "page", f"--model={tmp_path / 'model.keras'}", f"--images={path.parent}/*.png")
+    assert [image["name"] for image in data["images"]] == ["a, b.png"]
+
+
+class TestChoice:
+    labels = np.array([0, 0, 0, 0, 1, 1, 1, 1])
+    sure = np.array([0.9, 0.6, 0.7, 0.8, 0.9, 0.6, 0.7, 0.8])
+
+    def probabilities(self, mistakes):
+        predicted = np.where(np.isin(np.arange(8), mistakes), 1 - self.labels, self.labels)
+        return np.where(np.arange(2) == predicted[:, None], self.sure[:, None], 1 - self.sure[:, None])
+
+    def test_half_are_mistakes_the_most_confident_first(self):
+        assert examples.choose(4, self.probabilities([1, 2, 4]), self.labels, 8) == [4, 2, 0, 7]
+
+    def test_fewer_mistakes(self):
+        assert examples.choose(4, self.probabilities([2]), self.labels, 8) == [2, 0, 4, 7]
+        assert examples.choose(3, self.probabilities([]), self.labels, 8) == [0, 4, 7]
+
+    def test_more_mistakes_where_little_is_right(self):
+        assert len(examples.choose(6, self.probabilities(range(7)), self.labels, 8)) == 6
+
+    def test_without_labels(self):
+        assert examples.choose(3, self.probabilities([1]), None, 8) == [0, 4, 7]
+        assert examples.choose(99, None, None, 2) == [0, 1]
+
+    def test_one_of_several_labels_is_enough(self):
+        rows = np.array([[1, 1], [0, 1], [0, 0]])
+        found = examples.is_correct(np.array([[0.9, 0.1], [0.9, 0.1], [0.2, 0.3]]), rows)
+        assert found.tolist() == [True, False, False]

@@ -1,0 +1,110 @@
+"""`train.vtab`, which fine-tunes on every task and averages."""
+
+import json
+import sys
+
+import pytest
+from absl.testing import flagsaver
+
+from keras_vit import program
+from keras_vit.training import errors
+from tests import programs
+
+
+def test_vtab_averages_whole_groups_and_lists_what_is_missing(monkeypatch, capsys, tmp_path):
+    vtab_program = programs.load("train.vtab")
+    tasks = vtab_program.vtab.GROUPS["specialized"]
+
+    def open_source(spec, split):
+        if spec == "vtab:dmlab":
+            raise FileNotFoundError("dmlab is not prepared.")
+
+    monkeypatch.setattr(vtab_program.data, "open_source", open_source)
+    monkeypatch.setattr(vtab_program, "fine_tune", lambda task: 0.5 if task == "eurosat" else 0.9)
+    with flagsaver.flagsaver(workdir=str(tmp_path), weights="x.npz", tasks=[*tasks, "dmlab"], json=True):
+        vtab_program.main([])
+    content = json.loads(capsys.readouterr().out)["vtab"]
+    assert content["specialized"] == pytest.approx(0.8)
+    assert content["natural"] is None and content["mean"] is None
+    assert content["missing"] == {"dmlab": "dmlab is not prepared."}
+
+
+def test_vtab_starts_the_recipe_of_the_task_once(monkeypatch, tmp_path):
+    vtab_program = programs.load("train.vtab")
+    commands = []
+
+    def run(command):
+        commands.append(command)
+        directory = tmp_path / "svhn"
+        directory.mkdir()
+        (directory / "model.keras").write_text("")
+        (directory / "metrics.jsonl").write_text('{"step": 1, "eval_accuracy": 0.25}\n{"step": 1, "loss": 2.0}\n')
+
+    monkeypatch.setattr(vtab_program, "run_program", run)
+    options = {"set": ["total_steps=5"], "options": "data_dir='/data'&download=True"}
+    with flagsaver.flagsaver(workdir=str(tmp_path), weights="x.npz", model="ViT_S16", **options):
+        assert vtab_program.fine_tune("svhn") == vtab_program.fine_tune("svhn") == 0.25
+    (command,) = commands
+    assert command[1:5] == ["-m", "keras_vit", "train", "--config=vtab:ViT_S16,svhn"]
+    assert {"--config.model.checkpoint=x.npz", "--config.total_steps=5"} < set(command)
+    assert "--config.data.source=vtab:svhn#data_dir='/data'&download=True" in command
+
+
+def test_vtab_goes_on_after_a_run_that_failed(monkeypatch, capsys, tmp_path):
+    """Also with the options of the data, which are passed to the source and to the run."""
+    vtab_program = programs.load("train.vtab")
+    opened = []
+    monkeypatch.setattr(vtab_program.data, "open_source", lambda spec, split: opened.append(spec))
+
+    def run(command):
+        if "vtab:dtd#download=True" in " ".join(command):
+            says = f"error: The loss is nan\n{program.WHERE_FROM}"
+            run_program([sys.executable, "-c", f"import sys; sys.stderr.write({says!r}); sys.exit(70)"])
+        directory = tmp_path / "svhn"
+        directory.mkdir()
+        (directory / "metrics.jsonl").write_text('{"step": 1, "eval_accuracy": 0.25}\n')
+
+    run_program = vtab_program.run_program
+    monkeypatch.setattr(vtab_program, "run_program", run)
+    chosen = {"tasks": ["dtd", "svhn"], "options": "download=True", "json": True}
+    with flagsaver.flagsaver(workdir=str(tmp_path), weights="x.npz", **chosen):
+        assert vtab_program.main([]) == 1
+    captured = capsys.readouterr()
+    content = json.loads(captured.out)["vtab"]
+    assert content["svhn"] == 0.25
+    assert content["missing"] == {"dtd": "its run failed: exit code 70, The loss is nan"}
+    assert "The loss is nan" in captured.err, "the log of a run is passed on"
+    assert opened == ["vtab:dtd#download=True", "vtab:svhn#download=True"]
+
+
+def test_vtab_stops_with_a_run_that_was_asked_to_stop(monkeypatch, tmp_path):
+    vtab_program = programs.load("train.vtab")
+    monkeypatch.setattr(vtab_program.data, "open_source", lambda spec, split: None)
+    run_program = vtab_program.run_program
+    monkeypatch.setattr(vtab_program, "run_program", lambda _: run_program([sys.executable, "-c", "exit(75)"]))
+    with flagsaver.flagsaver(workdir=str(tmp_path), weights="x.npz"), pytest.raises(errors.Interrupted):
+        vtab_program.main([])
+
+
+@pytest.mark.slow
+def test_vtab_ends_at_a_mistake_that_every_run_would_make(monkeypatch, tmp_path):
+    vtab_program = programs.load("train.vtab")
+    monkeypatch.setattr(vtab_program.data, "open_source", lambda spec, split: None)
+    with (
+        flagsaver.flagsaver(workdir=str(tmp_path), weights="x.npz", set=["optim.learning_rat=1"]),
+        pytest.raises(ValueError, match="cannot be run so: .*no field optim.learning_rat. Did you mean"),
+    ):
+        vtab_program.main([])
+
+
+def test_the_program_fails_where_nothing_was_measured(monkeypatch, capsys, tmp_path):
+    program = programs.load("train.vtab")
+
+    def missing(spec, split):
+        raise FileNotFoundError(f"{spec} is not prepared.")
+
+    monkeypatch.setattr(program.data, "open_source", missing)
+    arguments = (f"--workdir={tmp_path}", "--weights=x.npz", "--tasks=dtd", "--tasks=svhn")
+    monkeypatch.setattr(programs, "load", lambda name: program)
+    assert programs.call("train.vtab", *arguments) == 1
+    assert capsys.readouterr().out.count("is not prepared.") == 2

@@ -1,0 +1,116 @@
+"""`--model`, `--weights`, `--image_size` and the data set: one choice sets all fields that follow from it."""
+
+import keras
+import numpy as np
+import pytest
+
+from keras_vit import recipe as recipes
+from keras_vit import zoo
+from keras_vit.program import recipe_names, startup
+from tests import programs
+from tests.recipes import toy
+
+
+def from_flags(*arguments):
+    plan = programs.load("train.plan")
+    remaining = startup.parse(["plan", *arguments])
+    return plan.program.recipe_from_flags(remaining[1:])
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory):
+    """Ten images of two classes, with commas in the names of their folders and files."""
+    root = tmp_path_factory.mktemp("my, images")
+    for number in range(10):
+        folder = root / ("a, b" if number % 2 else "c")
+        folder.mkdir(exist_ok=True)
+        pixels = np.random.default_rng(number).integers(0, 256, (16, 20, 3), np.uint8)
+        keras.utils.save_img(folder / f"{number},x.png", pixels, scale=False)
+    return root
+
+
+def test_one_command_for_a_folder(images):
+    recipe = from_flags(f"folder:{images}", "--model=ViT_S16", "--weights=augreg", "--image_size=96")
+    assert (recipe.data.source, recipe.model.variant) == (f"folder:{images}", "ViT-S/16")
+    assert (recipe.model.checkpoint, recipe.model.head) == ("augreg", "reset")
+    assert recipe.model.image_size == 96
+    assert recipe.data.pp_train.startswith("decode|inception_crop(96)|") and "resize(96)" in recipe.data.pp_eval
+    assert from_flags("--data", str(images)).model.checkpoint == "imagenet21k"  # that of ViT-B/16
+    assert from_flags(f"folder:{images}", "--weights=none", "--model=ViT_Ti16").model.checkpoint is None
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ([], "--list_recipes"),
+        (["digits"], "--config=digits"),
+        (["--config=digits", "a", "b"], "'a', 'b'"),
+        (["--config=digits", "--model=ViT_S17"], "'ViT_S17'"),
+        (["--config=finetune", "--weights=augreg21k"], "'augreg21k'"),
+    ],
+)
+def test_wrong_choices(arguments, said):
+    with pytest.raises(ValueError, match=said):
+        from_flags(*arguments)
+
+
+def test_a_file_that_is_not_there_is_told_before_the_data_are_read():
+    with pytest.raises(FileNotFoundError, match="mine.npz"):
+        from_flags("--config=digits", "--weights=mine.npz")
+
+
+def test_the_size_of_images_scales_every_preprocessing():
+    recipe = recipes.with_image_size(toy.load("augreg_transfer", "ViT_B32,pets"), 192)
+    assert recipe.model.image_size == 192
+    assert recipe.data.pp_train == "decode|resize_small(224)|random_crop(192)|flip_lr|value_range(-1, 1)"
+    assert recipe.data.pp_eval == "decode|resize_small(224)|central_crop(192)|value_range(-1, 1)"
+    recipe = recipes.with_image_size(toy.load("vit_i21k", "ViT_S16"), 448)
+    assert any("resize(512)|central_crop(448)" in evaluator for evaluator in recipe.evaluators)
+    recipe = recipes.with_image_size(toy.load("digits", None), 16)  # 8 pixels, never resized
+    assert recipe.data.pp_train == "inception_crop(16, 70)|value_range(-1, 1)"
+    assert recipe.data.pp_eval == "resize(16)|value_range(-1, 1)"
+
+
+def test_a_variant_brings_its_sizes_and_its_weights():
+    small = recipes.with_variant(toy.load("digits", None), "ViT_S16")
+    assert small.model.variant == "ViT-S/16" and small.model.checkpoint is None
+    assert small.model.arguments == {"pooling": "gap", "position_embedding": "sincos2d", "dropout_rate": 0.1}
+    assert recipes.with_variant(toy.load("finetune", "ViT_B16,pets"), "ViT-L/16").model.checkpoint == "imagenet21k"
+    bit = recipes.with_variant(toy.load("finetune", "ViT_B16,pets"), "BiT_R50x1")
+    assert bit.model.checkpoint == "bit-m" and bit.model.arguments == {"pool_padding": "zeros"}
+    assert recipes.with_variant(bit, "ViT_S16").model.arguments == {}
+
+
+def test_every_recipe_is_listed():
+    assert set(recipe_names.names()) == {path.stem for path in toy.CONFIGS.glob("*.py")} - {"__init__", "common"}
+    for line in recipe_names.table().splitlines():
+        assert line.partition(" ")[2].strip()
+
+
+@pytest.mark.slow
+def test_training_starts_from_weights_by_name(images, tmp_path, monkeypatch):
+    """The name was taken for a file before."""
+    wide = {"hidden_size": 16, "num_layers": 1, "num_heads": 2, "mlp_dim": 16}
+    recipe = recipes.Recipe(model=recipes.Model("ViT-Ti/16", 32, arguments=wide))
+    model = recipes.create_model(recipe, classes=7)
+    model.get_layer("embedding").kernel.assign_add(keras.ops.ones_like(model.get_layer("embedding").kernel))
+    path = tmp_path / "mirror" / zoo.find("ViT-Ti/16", "augreg").path
+    path.parent.mkdir(parents=True)
+    from keras_vit.checkpoints import save_checkpoint
+
+    save_checkpoint(model, path, format="google")
+    monkeypatch.setenv("KERAS_VIT_WEIGHTS_DIR", str(tmp_path / "mirror"))
+    arguments = [f"--config.model.arguments.{name}={value}" for name, value in wide.items()]
+    main = programs.load("train.main")
+    remaining = startup.parse(
+        [
+            *("train", f"folder:{images}", "--model=ViT_Ti16", "--weights=augreg", "--image_size=32", *arguments),
+            *("--config.total_steps=1", "--config.data.batch_size=2", "--config.optim.learning_rate=0"),
+            *("--config.evaluators=()", "--config.optim.accumulation_steps=1", f"--workdir={tmp_path / 'run'}"),
+        ]
+    )
+    assert not main.main(remaining)
+    trained = keras.models.load_model(tmp_path / "run" / "model.keras")
+    np.testing.assert_allclose(
+        trained.get_layer("embedding").kernel, model.get_layer("embedding").kernel, rtol=0, atol=1e-6
+    )

@@ -1,0 +1,84 @@
+"""Servers in this process, and what clients do to them."""
+
+import contextlib
+import functools
+import http.client
+import json
+import socket
+import threading
+import time
+import urllib.error
+import urllib.request
+
+from keras_vit.tf_serving import client, served_model, server
+
+
+@functools.cache
+def loaded(base):
+    """The model of a directory, loaded once for all servers of it."""
+    return served_model.ServedModel("pets", str(base))
+
+
+@contextlib.contextmanager
+def serving(base, **limits):
+    """A model behind a server: (model, URL)."""
+    model = loaded(base)
+    rest_server = server.RestServer(model, limits=server.Limits(**limits))
+    thread = threading.Thread(target=rest_server.run)
+    thread.start()
+    try:
+        yield model, f"http://localhost:{rest_server.port}"
+    finally:
+        rest_server.stop()
+        thread.join(60)
+        assert not thread.is_alive()
+
+
+def get(url):
+    with urllib.request.urlopen(url, timeout=30) as response:
+        return json.loads(response.read())
+
+
+def post(url, body, path="/v1/models/pets:predict"):
+    """Status and parsed answer of a request."""
+    connection = http.client.HTTPConnection(url.removeprefix("http://"), timeout=60)
+    try:
+        connection.request("POST", path, body, {"Content-Type": "application/json"})
+        response = connection.getresponse()
+        return response.status, json.loads(response.read())
+    finally:
+        connection.close()
+
+
+def is_answering(url, images):
+    with client.Client(url, "pets", retries=0) as asking:
+        return asking.predict(images[:1])[0].valid
+
+
+def address_of(url):
+    host, _, port = url.removeprefix("http://").partition(":")
+    return host, int(port)
+
+
+def wait_until(condition, seconds=30):
+    deadline = time.monotonic() + seconds
+    while True:
+        with contextlib.suppress(OSError):
+            if condition():
+                return
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+@contextlib.contextmanager
+def slow_bodies(url, count, sent=b" "):
+    """Clients that send the head of a request, some of its body, and then nothing."""
+    with contextlib.ExitStack() as stack:
+        connections = []
+        for _ in range(count):
+            connection = stack.enter_context(socket.create_connection(address_of(url), timeout=30))
+            connection.sendall(
+                b"POST /v1/models/pets:predict HTTP/1.1\r\nHost: x\r\nContent-Length: 100000\r\n\r\n" + sent
+            )
+            connections.append(connection)
+        yield connections
