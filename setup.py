@@ -72,7 +72,7 @@ EXTRAS["test"] = [
     "pytest-xdist>=3.8",
     "pillow>=11",  # the tests write images with it, and compare ours with it
     "safetensors>=0.4.5",  # the tests compare our reader with it
-    "setuptools>=77",  # the tests build a wheel
+    "setuptools>=77.0.1",  # the tests build a wheel
     "wheel",
 ]
 # Everything that a test could need, so that none is skipped.
