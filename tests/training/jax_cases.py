@@ -29,8 +29,7 @@ from keras_vit.training.loop import Loop
 from keras_vit.training.metrics import read_metrics
 from keras_vit.training.step import METRICS
 from keras_vit.training.validation import Validation
-from tests import programs
-from tests.programs import runs
+from tests import programs, tiny
 from tests.training import masked, reference, toy
 from tests.training.trajectories import error
 
@@ -454,7 +453,7 @@ def test_a_model_of_two_billion_weights_is_described_without_them():
 
 def test_programs_open_a_run_on_jax(tmp_path, capsys):
     """Evaluation, prediction, inspection and the benchmark ran under TensorFlow alone."""
-    runs.write_digits_run(tmp_path / "run")
+    tiny.write_digits_run(tmp_path / "run")
     pixels = np.arange(64, dtype=np.uint8).reshape(8, 8, 1) * 4
     keras.utils.save_img(tmp_path / "image.png", pixels, scale=False)
     model = {"model": str(tmp_path / "run")}
@@ -470,4 +469,4 @@ def test_programs_open_a_run_on_jax(tmp_path, capsys):
 
 def test_exporters_ask_for_tensorflow(tmp_path):
     with pytest.raises(ValueError, match="KERAS_BACKEND=jax"):
-        inference_model(runs.write_digits_run(tmp_path / "run"))
+        inference_model(tiny.write_digits_run(tmp_path / "run"))
