@@ -36,6 +36,7 @@ with program.imports(__name__):
     from keras_vit.data import preprocess
     from keras_vit.inference import keras_model, opening, sample_images
     from keras_vit.inspection import examples, plots, report
+    from keras_vit.inspection.titles import run_title
     from keras_vit.training import metrics, reconstructions, run_directory
 
 
@@ -149,15 +150,7 @@ def card_of(classifier):
 
 def title_of(path, description):
     """Return a title without absolute paths, such as "ViT-B/16 on flowers"."""
-    recipe = description.recipe
-    if not recipe:
-        return os.path.basename(os.path.normpath(path))
-    model, source = recipe["model"], recipe["data"]["source"]
-    arguments, name = description.arguments, model["variant"]
-    if any(model.get(size) for size in ("hidden_size", "num_layers", "mlp_dim")):
-        name = f"ViT of {arguments['num_layers']} layers"
-    _, colon, place = source.partition("#")[0].partition(":")
-    return f"{name} on {os.path.basename(os.path.normpath(place)) if colon and os.path.isabs(place) else source}"
+    return run_title(description.recipe) if description.recipe else os.path.basename(os.path.normpath(path))
 
 
 def metrics_of(path):
