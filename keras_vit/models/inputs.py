@@ -24,7 +24,9 @@ def preprocess_input(images: Any) -> Any:
     """
     if isinstance(images, (np.ndarray, list, tuple)):
         return np.asarray(images, np.float32) / 127.5 - 1.0
-    return keras.ops.cast(images, "float32") / 127.5 - 1.0
+    if "float32" not in str(images.dtype):
+        images = keras.ops.cast(images, "float32")
+    return images / 127.5 - 1.0  # also of a tensor of tf.data under another backend
 
 
 def warn_about_values(name: str, images: Any) -> bool:
