@@ -17,7 +17,7 @@ common_flags.define_export_flags()
 common_flags.define_output_flag()
 flags.DEFINE_integer("batch_size", None, "Images per call; any number if not given.", 1)
 
-with program.imports(__name__):
+with program.imports(__name__, backend="tensorflow"):
     from keras_vit.exporting import command
 
 

@@ -28,7 +28,7 @@ flags.DEFINE_list(
     "batch_sizes", ["1", "4", "8"], "Batch sizes that the server may run and warms up; empty for no warm-up."
 )
 
-with program.imports(__name__):
+with program.imports(__name__, backend="tensorflow"):
     from keras_vit.exporting import command, saved_model
     from keras_vit.inference import latency
     from keras_vit.tf_serving import deployment, warmup

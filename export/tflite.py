@@ -31,7 +31,7 @@ flags.DEFINE_multi_string(
 flags.DEFINE_integer("calibration_images", 256, "For integers: number of images to find the ranges with.", 1)
 flags.DEFINE_float("max_accuracy_drop", 0.01, "For integers: largest allowed loss of accuracy.")
 
-with program.imports(__name__):
+with program.imports(__name__, backend="tensorflow"):
     from keras_vit.exporting import command, quantization, tflite, verify
     from keras_vit.inference import sample_images
 

@@ -64,15 +64,15 @@ def metadata():
 def served(tmp_path_factory):
     """A model, the directory of its one version (named "pets") and the comparison of the export. Not to be changed."""
     from keras_vit.exporting import saved_model
-    from tests import small_classifier
+    from tests import tiny
 
     base = tmp_path_factory.mktemp("served") / "pets"
-    model = small_classifier.model()
+    model = tiny.model()
     _, comparison = saved_model.export_saved_model(
         model,
         str(base),
-        card=small_classifier.card(),
-        images=small_classifier.images(),
+        card=tiny.card(),
+        images=tiny.images(),
         max_pixels=1_000_000,
         extra_signatures=("features", "attention"),
     )

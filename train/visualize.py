@@ -32,10 +32,12 @@ with program.imports(__name__):
     import tensorflow as tf
 
     from keras_vit import data, evaluators
+    from keras_vit import recipe as recipes
     from keras_vit.data import preprocess
     from keras_vit.inference import keras_model, opening, sample_images
     from keras_vit.inspection import examples, plots, report
-    from keras_vit.training import metrics, run_directory
+    from keras_vit.inspection.titles import run_title
+    from keras_vit.training import metrics, reconstructions, run_directory
 
 
 def main(argv):
@@ -56,6 +58,8 @@ def main(argv):
     predict = classifier.predict if classifier.class_names else None
     probabilities = None if predict is None else np.concatenate([predict(image[None]) for image in prepared])
     results = evaluate(classifier, probabilities, found.labels)
+    if predict is None:
+        found = found._replace(labels=None)  # the names of their classes are not known
 
     # The page
     chosen = examples.choose(options.num_images, probabilities, found.labels, len(prepared))
@@ -71,6 +75,7 @@ def main(argv):
         card=card_of(classifier),
         metrics=metrics_of(classifier.path),
         distance_images=[prepared[index] for index in examples.spread(range(len(prepared)), options.distance_images)],
+        reconstructions=reconstruct(classifier, [prepared[index] for index in chosen], pp),
         progress=True,
     )
     sys.stdout.write(f"{path}\n")
@@ -129,6 +134,14 @@ def load_example(classifier, found, index, pp):
     return dataclasses.replace(example, attention=attention)
 
 
+def reconstruct(classifier, images, pp):
+    """Return the reconstructions of a run that trained without labels, None for other models."""
+    whole, recipe = getattr(classifier, "whole_model", None), classifier.card.recipe
+    if whole is None or not recipe:
+        return None
+    return reconstructions.reconstruct(whole, recipes.from_dict(recipe), np.stack(images), pp)
+
+
 def card_of(classifier):
     """Return the model card as the page shows it."""
     hidden = ("image_shape", "files")
@@ -137,15 +150,7 @@ def card_of(classifier):
 
 def title_of(path, description):
     """Return a title without absolute paths, such as "ViT-B/16 on flowers"."""
-    recipe = description.recipe
-    if not recipe:
-        return os.path.basename(os.path.normpath(path))
-    model, source = recipe["model"], recipe["data"]["source"]
-    arguments, name = description.arguments, model["variant"]
-    if any(model.get(size) for size in ("hidden_size", "num_layers", "mlp_dim")):
-        name = f"ViT of {arguments['num_layers']} layers"
-    _, colon, place = source.partition("#")[0].partition(":")
-    return f"{name} on {os.path.basename(os.path.normpath(place)) if colon and os.path.isabs(place) else source}"
+    return run_title(description.recipe) if description.recipe else os.path.basename(os.path.normpath(path))
 
 
 def metrics_of(path):

@@ -1,5 +1,6 @@
 """Operations of preprocessing strings that cut, pad and mirror images."""
 
+import dataclasses
 from collections.abc import Callable, Sequence
 
 import tensorflow as tf
@@ -11,16 +12,8 @@ from keras_vit.data.parse import IMAGE, Op
 from keras_vit.data.resizing import resize
 
 
-def inception_crop(
-    size: int | Sequence[int] | None = None,
-    area_min: float = 5,
-    area_max: float = 100,
-    ratio_min: float = 0.75,
-    ratio_max: float = 1.33,
-    method: str = "bilinear",
-    antialias: bool = False,
-    cast: bool = True,
-) -> Callable[[tf.Tensor, tf.Tensor], tf.Tensor]:
+@dataclasses.dataclass(frozen=True)
+class InceptionCrop:
     """Crop at random, with random area and aspect ratio, and resize.
 
     Args:
@@ -36,62 +29,59 @@ def inception_crop(
     References:
         https://arxiv.org/abs/1409.4842
     """
-    resized = resize(size, method, antialias, cast) if size else lambda image: image
-    window = _random_window(area_min, area_max, ratio_min, ratio_max)
-    return lambda image, seed: resized(_cut(image, lambda shape: window(shape, seed)))
 
+    size: int | Sequence[int] | None = None
+    area_min: float = 5
+    area_max: float = 100
+    ratio_min: float = 0.75
+    ratio_max: float = 1.33
+    method: str = "bilinear"
+    antialias: bool = False
+    cast: bool = True
 
-def decode_jpeg_and_inception_crop(
-    size: int | Sequence[int] | None = None,
-    area_min: float = 5,
-    area_max: float = 100,
-    ratio_min: float = 0.75,
-    ratio_max: float = 1.33,
-    method: str = "bilinear",
-    antialias: bool = False,
-    cast: bool = True,
-    exif: bool = True,
-    max_pixels: int = images.MAX_PIXELS,
-) -> Callable[[tf.Tensor, tf.Tensor], tf.Tensor]:
-    """`decode|inception_crop(size)` that decodes only the crop of a JPEG. Other formats are decoded whole."""
-    resized = resize(size, method, antialias, cast) if size else lambda image: image
-    window = _random_window(area_min, area_max, ratio_min, ratio_max)
+    def __post_init__(self):
+        area, ratio = (self.area_min, self.area_max), (self.ratio_min, self.ratio_max)
+        if not 0 < area[0] <= area[1] <= 100:
+            raise ValueError(f"0 < area_min <= area_max <= 100 is expected, in percent. Received: {area}.")
+        if not 0 < ratio[0] <= ratio[1]:
+            raise ValueError(f"0 < ratio_min <= ratio_max is expected. Received: {ratio}.")
+        self._resize()
 
-    def apply(image, seed):
-        if image.dtype == tf.string:
-            return resized(images.decode_and_crop(image, lambda shape: window(shape, seed), exif, max_pixels))
-        return resized(_cut(decode()(image), lambda shape: window(shape, seed)))
+    def __call__(self, image: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
+        y, x, height, width = tf.unstack(self._window(tf.shape(image), seed))
+        crop = image[y : y + height, x : x + width]
+        crop.set_shape([None, None, image.shape[-1]])
+        return self._resize()(crop)
 
-    return apply
+    def _resize(self) -> Callable[[tf.Tensor], tf.Tensor]:
+        return resize(self.size, self.method, self.antialias, self.cast) if self.size else lambda image: image
 
-
-def _random_window(area_min: float, area_max: float, ratio_min: float, ratio_max: float) -> Callable:
-    """Return a function of the shape of an image and a seed to (y, x, height, width)."""
-    if not 0 < area_min <= area_max <= 100:
-        raise ValueError(f"0 < area_min <= area_max <= 100 is expected, in percent. Received: {area_min}, {area_max}.")
-    if not 0 < ratio_min <= ratio_max:
-        raise ValueError(f"0 < ratio_min <= ratio_max is expected. Received: {ratio_min}, {ratio_max}.")
-
-    def window(shape, seed):
+    def _window(self, shape: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
+        """Return (y, x, height, width) of the crop of an image of this shape."""
         begin, size, _ = tf.image.stateless_sample_distorted_bounding_box(
             shape,
             tf.zeros([0, 0, 4], tf.float32),
             seed,
             min_object_covered=0.0,
-            aspect_ratio_range=(ratio_min, ratio_max),
-            area_range=(area_min / 100, area_max / 100),
+            aspect_ratio_range=(self.ratio_min, self.ratio_max),
+            area_range=(self.area_min / 100, self.area_max / 100),
             use_image_if_no_bounding_boxes=True,
         )
         return tf.concat([begin[:2], size[:2]], axis=0)
 
-    return window
 
+@dataclasses.dataclass(frozen=True)
+class DecodeJpegAndInceptionCrop(InceptionCrop):
+    """`decode|inception_crop(size)` that decodes only the crop of a JPEG. Other formats are decoded whole."""
 
-def _cut(image: tf.Tensor, window: Callable[[tf.Tensor], tf.Tensor]) -> tf.Tensor:
-    y, x, height, width = tf.unstack(window(tf.shape(image)))
-    crop = image[y : y + height, x : x + width]
-    crop.set_shape([None, None, image.shape[-1]])
-    return crop
+    exif: bool = True
+    max_pixels: int = images.MAX_PIXELS
+
+    def __call__(self, image: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
+        if image.dtype != tf.string:
+            return super().__call__(decode()(image), seed)
+        crop = images.decode_and_crop(image, lambda shape: self._window(shape, seed), self.exif, self.max_pixels)
+        return self._resize()(crop)
 
 
 def central_crop(crop_size: int | Sequence[int] | None = None) -> Callable[[tf.Tensor], tf.Tensor]:
@@ -143,8 +133,8 @@ def flip_lr(probability: float = 0.5) -> Callable[[tf.Tensor, tf.Tensor], tf.Ten
 OPS = {
     op.name: op
     for op in (
-        Op("decode_jpeg_and_inception_crop", decode_jpeg_and_inception_crop, IMAGE, random=True),
-        Op("inception_crop", inception_crop, IMAGE, random=True),
+        Op("decode_jpeg_and_inception_crop", DecodeJpegAndInceptionCrop, IMAGE, random=True),
+        Op("inception_crop", InceptionCrop, IMAGE, random=True),
         Op("central_crop", central_crop),
         Op("random_crop", random_crop, IMAGE, random=True),
         Op("pad", pad),

@@ -23,6 +23,7 @@ class KerasClassifier(BaseClassifier):
         model: The model.
         card: Its description.
         path: File or directory that it came from.
+        whole_model: Model of a run that trained without labels, around the encoder that `model` is; None for others.
 
     Example:
     >>> classifier = keras_vit.inference.open_classifier("runs/digits")
@@ -32,9 +33,11 @@ class KerasClassifier(BaseClassifier):
 
     kind = "keras"
 
-    def __init__(self, model: keras.Model, card: ModelCard, path: str = ""):
+    def __init__(
+        self, model: keras.Model, card: ModelCard, path: str = "", whole_model: models.MaskedModel | None = None
+    ):
         super().__init__(path, card)
-        self.model = model
+        self.model, self.whole_model = model, whole_model
         self.scores_are = "probabilities" if _output_activation(model) else "logits"
         self._scores = self._compiled(model)
 
@@ -80,7 +83,9 @@ def open_model(
     """
     if is_run(path):
         run = training.load_run(path)
-        return KerasClassifier(run.model, card_of_run(run, preprocess, read_labels(labels)), run.path)
+        encoder, whole = _without_pretraining(run.model)
+        card = card_of_run(run._replace(model=encoder), preprocess, read_labels(labels))
+        return KerasClassifier(encoder, card, run.path, whole)
     if not os.path.exists(path):
         raise FileNotFoundError(
             f"There is no model at {path!r}. Expected a run directory, a .keras file, a checkpoint or an artifact."
@@ -91,7 +96,13 @@ def open_model(
         model = training.load_run(path).model  # raises an error that says what is missing
     else:
         model = checkpoints.model_from_checkpoint(path)
-    return KerasClassifier(model, card_of_model(model, path, preprocess, read_labels(labels)), path)
+    encoder, whole = _without_pretraining(model)
+    return KerasClassifier(encoder, card_of_model(encoder, path, preprocess, read_labels(labels)), path, whole)
+
+
+def _without_pretraining(model: keras.Model) -> tuple[keras.Model, models.MaskedModel | None]:
+    """Return the encoder of a model that trained without labels, and the model; other models as they are, and None."""
+    return (model.encoder(), model) if isinstance(model, models.MaskedModel) else (model, None)
 
 
 def is_run(path: str) -> bool:
@@ -128,8 +139,9 @@ def card_of_run(run: training.Run, preprocess: str | None = None, labels: Sequen
     model = run.model
     path = os.path.join(run.path, run_directory.MODEL)
     preprocess = complete_preprocess(preprocess or run.preprocess, model.input_shape[1:])
+    has_head = model.get_config().get("include_top", True)
     return ModelCard(
-        class_names=check_class_names(labels or run.class_names, model.output_shape[-1]),
+        class_names=check_class_names(labels or run.class_names, model.output_shape[-1]) if has_head else (),
         preprocess=preprocess,
         output=run.output,
         image_shape=(*preprocessing.output_size(preprocess), model.input_shape[-1]),
@@ -209,7 +221,7 @@ def last_metrics(directory: str) -> dict[str, object]:
     """Return the last line of a run's metrics that holds an evaluation; empty if there is none."""
     path = os.path.join(directory, run_directory.METRICS)
     lines, _ = _io.read_json_lines(path) if os.path.exists(path) else ([], 0)
-    return next((line for line in reversed(lines) if "eval_accuracy" in line), {})
+    return next((line for line in reversed(lines) if "eval_loss" in line), {})
 
 
 def _output_activation(model: keras.Model) -> str | None:

@@ -12,7 +12,27 @@ from keras_vit.inference.classifier import BaseClassifier, in_batches
 INPUT, OUTPUT = "images", "probabilities"
 
 
-class OnnxClassifier(BaseClassifier):
+class SingleOutputClassifier(BaseClassifier):
+    """Common part of the classifiers whose files map `images` to `probabilities` and nothing else.
+
+    Attributes:
+        batch_size: Number of images per call; None if the file takes any number.
+    """
+
+    batch_size: int | None
+    features_unavailable: str | None = (
+        "files of this format return probabilities only; use the directory of the run, or a SavedModel exported from it"
+    )
+
+    def predict(self, images: np.ndarray) -> np.ndarray:
+        images = np.ascontiguousarray(images, np.float32)
+        return in_batches(self._run, images, self.batch_size or len(images))
+
+    def _run(self, batch: np.ndarray) -> np.ndarray:
+        raise NotImplementedError
+
+
+class OnnxClassifier(SingleOutputClassifier):
     """ONNX file on the CPU.
 
     Args:
@@ -26,9 +46,6 @@ class OnnxClassifier(BaseClassifier):
     """
 
     kind = "onnx"
-    features_unavailable: str | None = (
-        "an ONNX file returns probabilities only; use the directory of the run, or a SavedModel exported from it"
-    )
 
     def __init__(self, path: str, num_threads: int | None = None):
         super().__init__(path, model_card.read(model_card.path_of(path), model_card.parts_of(path)))
@@ -37,12 +54,8 @@ class OnnxClassifier(BaseClassifier):
         self.batch_size = images.shape[0] if isinstance(images.shape[0], int) else None
         model_card.check_signature(path, self.card, images.shape, "float32", probabilities.shape[-1])
 
-    def predict(self, images: np.ndarray) -> np.ndarray:
-        """Return the probabilities `[B, classes]` of preprocessed images `[B, H, W, C]`."""
-        images = np.ascontiguousarray(images, np.float32)
-        return in_batches(
-            lambda batch: self._session.run([OUTPUT], {INPUT: batch})[0], images, self.batch_size or len(images)
-        )
+    def _run(self, batch: np.ndarray) -> np.ndarray:
+        return self._session.run([OUTPUT], {INPUT: batch})[0]
 
 
 def _open_session(path: str, num_threads: int | None) -> Any:

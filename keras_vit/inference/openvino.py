@@ -8,11 +8,10 @@ from typing import Any
 import numpy as np
 
 from keras_vit.inference import model_card
-from keras_vit.inference.classifier import BaseClassifier, in_batches
-from keras_vit.inference.onnx import INPUT, OUTPUT, check_names
+from keras_vit.inference.onnx import INPUT, OUTPUT, SingleOutputClassifier, check_names
 
 
-class OpenVinoClassifier(BaseClassifier):
+class OpenVinoClassifier(SingleOutputClassifier):
     """OpenVINO model on the CPU.
 
     Args:
@@ -26,9 +25,6 @@ class OpenVinoClassifier(BaseClassifier):
     """
 
     kind = "openvino"
-    features_unavailable: str | None = (
-        "an OpenVINO file returns probabilities only; use the directory of the run, or a SavedModel exported from it"
-    )
 
     def __init__(self, path: str, num_threads: int | None = None):
         super().__init__(path, model_card.read(model_card.path_of(path), model_card.parts_of(path)))
@@ -39,13 +35,8 @@ class OpenVinoClassifier(BaseClassifier):
         model_card.check_signature(path, self.card, shape, "float32", num_classes)
         self._request = compiled.create_infer_request()
 
-    def predict(self, images: np.ndarray) -> np.ndarray:
-        """Return the probabilities `[B, classes]` of preprocessed images `[B, H, W, C]`."""
-        images = np.ascontiguousarray(images, np.float32)
-        # A copy of each result: the next call writes into the same memory.
-        return in_batches(
-            lambda batch: np.array(self._request.infer({INPUT: batch})[OUTPUT]), images, self.batch_size or len(images)
-        )
+    def _run(self, batch: np.ndarray) -> np.ndarray:
+        return np.array(self._request.infer({INPUT: batch})[OUTPUT])  # a copy: the next call writes into this memory
 
 
 def _compile(path: str, num_threads: int | None) -> Any:

@@ -1,6 +1,5 @@
 """The report of a model: one page and its figures."""
 
-import datetime
 import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -9,19 +8,16 @@ import keras
 import numpy as np
 from absl import logging
 
-from keras_vit import _io, version
+from keras_vit import _io
 from keras_vit.inspection import _layer_walk, page, plots
 from keras_vit.inspection.distance import attention_distance
 from keras_vit.inspection.embeddings import embedding_filters, position_similarity
 from keras_vit.inspection.examples import Example
-from keras_vit.inspection.occlusion import occlusion_sensitivity
-from keras_vit.inspection.relevance import gradient_attention
-from keras_vit.inspection.streaming_attention import stream_attention
+from keras_vit.inspection.report_cards import image_cards
+from keras_vit.inspection.titles import stamp
 
 PAGE, FIGURES = "report.html", "figures"
-_TOP = 5
 _PRINTED = 8  # images in the figure of overlays
-_OCCLUSION_GRID = 8
 
 
 def write_report(
@@ -37,6 +33,7 @@ def write_report(
     card: Mapping[str, Any] | None = None,
     metrics: Sequence[dict] = (),
     distance_images: Any = None,
+    reconstructions: Mapping[str, np.ndarray] | None = None,
     progress: bool = False,
 ) -> str:
     """Write `report.html` and the figures next to it.
@@ -54,6 +51,8 @@ def write_report(
         card: Facts about the model: names to values.
         metrics: Lines of `metrics.jsonl`.
         distance_images: Images for the attention distance, an array or an iterable; None for those of the examples.
+        reconstructions: Input, visible part and reconstruction of images by a model that was trained without labels;
+            see `plots.reconstructions`. None for none.
         progress: Whether to show progress bars.
 
     Returns:
@@ -65,10 +64,16 @@ def write_report(
     plots.require_matplotlib()
     os.makedirs(os.path.join(directory, FIGURES), exist_ok=True)
     with_attention = model is not None and _layer_walk.has_attention(model)
-    cards, views = _cards(examples, predict, class_names, model if with_attention else None)
+    cards, views = image_cards(examples, predict, class_names, model if with_attention else None)
     figures = _Figures(os.path.join(directory, FIGURES))
     if views:
         _draw_overlays(figures, cards, views)
+    if reconstructions is not None:
+        figures.add(
+            "Reconstruction of hidden patches",
+            "Input, what the model saw of it, and the patches it predicted for the hidden ones.",
+            {"reconstructions": plots.reconstructions(reconstructions)},
+        )
     if metrics:
         _draw_training(figures, metrics)
     if model is not None:
@@ -88,8 +93,7 @@ def write_report(
         _classes(results, class_names),
         figures.cards,
         card or {},
-        f"Written by keras_vit {version.__version__} on {datetime.date.today():%d %B %Y}. "
-        "This file needs no network and holds the images it shows.",
+        f"Written by {stamp()}. This file needs no network and holds the images it shows.",
     )
     path = os.path.join(directory, PAGE)
     _io.write_text(path, page.render(content))
@@ -97,9 +101,8 @@ def write_report(
 
 
 def _subtitle(model: keras.Model | None) -> str:
-    today = f"{datetime.date.today():%d %B %Y}"
     kind = "Exported model" if model is None else type(model).__name__
-    return f"{kind} · keras_vit {version.__version__} · {today}"
+    return f"{kind} · {stamp()}"
 
 
 def _tiles(
@@ -108,7 +111,7 @@ def _tiles(
     """Return the headline figures."""
     tiles = []
     if results:
-        tiles.append((f"{100 * results['accuracy']:.1f} %", f"accuracy, {data}" if data else "accuracy"))
+        tiles.append((f"{100 * results['accuracy']:.2f} %", f"accuracy, {data}" if data else "accuracy"))
         tiles.append((f"{results['examples']:,}", "images evaluated"))
     if class_names:
         tiles.append((f"{len(class_names):,}", "classes"))
@@ -134,101 +137,6 @@ def _classes(results: Mapping[str, Any] | None, class_names: Sequence[str]) -> p
     if not results or not class_names:
         return None
     return page.Classes(class_names, results["per_class"], results["class_examples"], results["confusion"])
-
-
-def _cards(
-    examples: Sequence[Example],
-    predict: Callable[[np.ndarray], np.ndarray] | None,
-    class_names: Sequence[str],
-    model: keras.Model | None,
-) -> tuple[list[page.ImageCard], list[page.View]]:
-    """Return the images with their predictions and maps, and the kinds of maps."""
-    cards: list[page.ImageCard] = []
-    views: list[page.View] = []
-    for example in examples:
-        predictions: list[tuple[str, float]] = []
-        best: int | None = None
-        if predict is not None:
-            probabilities = np.asarray(predict(example.image[None]))[0]
-            order = np.argsort(-probabilities, kind="stable")[:_TOP].tolist()
-            predictions = [(str(class_names[index]), float(probabilities[index])) for index in order]
-            best = order[0]
-        maps: dict[str, np.ndarray] = {}
-        if model is not None:
-            maps, views = _attention_maps(model, example, best)
-        elif predict is not None and best is not None:
-            maps, views = _prediction_maps(predict, example, best)
-        truth, correct = _truth(example.label, best, class_names)
-        cards.append(page.ImageCard(example.name, example.pixels, example.box, predictions, maps, truth, correct))
-    return cards, views
-
-
-def _truth(label: Any, best: int | None, class_names: Sequence[str]) -> tuple[str | None, bool | None]:
-    """Return the name of a label, or the names of several, and whether the prediction is right."""
-    if label is None:
-        return None, None
-    if np.ndim(label) == 0:
-        return str(class_names[int(label)]), None if best is None else int(label) == best
-    names = ", ".join(str(class_names[index]) for index in np.flatnonzero(label).tolist())
-    return names or "none", None if best is None else bool(label[best])
-
-
-def _attention_maps(
-    model: keras.Model, example: Example, class_index: int | None
-) -> tuple[dict[str, np.ndarray], list[page.View]]:
-    """Return the maps of a model with attention: rollout, relevance, and attention by layer and head."""
-    found = stream_attention(model, example.image)
-    names = tuple(f"{number}: {name}" for number, name in enumerate(found.names, start=1))
-    maps = {
-        "rollout": found.rollout[:, None],
-        "layers": np.concatenate([found.layers.mean(axis=1, keepdims=True), found.layers], axis=1),
-    }
-    rollout = page.View(
-        "rollout",
-        "Attention rollout",
-        "How much of each patch reaches the output when attention is followed from the first layer to this one.",
-        tuple(f"1 to {name}" for name in names),
-    )
-    layers = page.View(
-        "layers", "Attention by layer", "Where the output's token attends in this layer.", names, found.layers.shape[1]
-    )
-    if class_index is None:
-        return maps, [rollout, layers]
-    try:
-        maps["relevance"] = gradient_attention(model, example.image[None], class_index)[:, None]
-    except NotImplementedError as error:  # a backend without gradients of functions
-        logging.info("No class-specific relevance: %s", error)
-        return maps, [rollout, layers]
-    relevance = page.View(
-        "relevance",
-        "Relevance for the prediction",
-        "Patches that raise the score of the predicted class.",
-        ("all layers",),
-    )
-    return maps, [rollout, relevance, layers]
-
-
-def _prediction_maps(
-    predict: Callable[[np.ndarray], np.ndarray], example: Example, class_index: int
-) -> tuple[dict[str, np.ndarray], list[page.View]]:
-    """Return the maps of a model that only predicts: occlusion, and its attention if it was exported with it."""
-    drop = occlusion_sensitivity(predict, example.image, class_index, grid=_OCCLUSION_GRID)
-    maps = {"occlusion": drop[None, None]}
-    views = [
-        page.View(
-            "occlusion",
-            "Occlusion",
-            "How much the probability of the predicted class drops when this part of the image is covered.",
-            ("whole model",),
-        )
-    ]
-    if example.attention is not None:
-        maps["layers"] = example.attention[:, None]
-        names = tuple(f"block {number}" for number in range(1, len(example.attention) + 1))
-        views.append(
-            page.View("layers", "Attention by layer", "Where the output's token attends in this layer.", names)
-        )
-    return maps, views
 
 
 class _Figures:
@@ -270,10 +178,11 @@ def _draw_overlays(figures: _Figures, cards: Sequence[page.ImageCard], views: Se
 
 
 def _draw_training(figures: _Figures, metrics: Sequence[dict]) -> None:
+    score = next((name for name in ("accuracy", "explained") if any(name in line for line in metrics)), "accuracy")
     figures.add(
         "Training",
         "The training loss includes augmentation and label smoothing, so it can be higher than that of the evaluation.",
-        {f"training_{name}": plots.training_curve(metrics, name) for name in ("loss", "accuracy", "learning_rate")},
+        {f"training_{name}": plots.training_curve(metrics, name) for name in ("loss", score, "learning_rate")},
     )
 
 

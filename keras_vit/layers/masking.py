@@ -5,6 +5,7 @@ import numpy as np
 from keras import ops
 
 from keras_vit import _checks
+from keras_vit.layers.base import BaseLayer
 
 
 def fixed_positions(height: int, width: int, hidden_size: int) -> np.ndarray:
@@ -58,7 +59,7 @@ def take_patches(patches, sources):
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
-class FixedPositionEmbs(keras.layers.Layer):
+class FixedPositionEmbs(BaseLayer):
     """Addition of fixed position embeddings, stored in a table that is not trained.
 
     The table begins as `fixed_positions`, with zeros for the prefix tokens. Checkpoints hold it, so that a model of
@@ -101,12 +102,9 @@ class FixedPositionEmbs(keras.layers.Layer):
     def compute_output_shape(self, input_shape):
         return input_shape
 
-    def get_config(self):
-        return {**super().get_config(), "grid": self.grid, "num_prefix_tokens": self.num_prefix_tokens}
-
 
 @keras.saving.register_keras_serializable(package="keras_vit")
-class VisiblePatches(keras.layers.Layer):
+class VisiblePatches(BaseLayer):
     """Sequence without the patches that are removed.
 
     Args:
@@ -138,15 +136,8 @@ class VisiblePatches(keras.layers.Layer):
     def compute_output_shape(self, x_shape, order_shape):
         return (x_shape[0], self.num_prefix_tokens + self.num_visible, x_shape[-1])
 
-    def get_config(self):
-        return {
-            **super().get_config(),
-            "num_visible": self.num_visible,
-            "num_prefix_tokens": self.num_prefix_tokens,
-        }
 
-
-class _WithMaskToken(keras.layers.Layer):
+class _WithMaskToken(BaseLayer):
     """Layer with a learned token in the place of patches that are hidden."""
 
     def _add_token(self, hidden_size):
@@ -198,9 +189,6 @@ class RestoredPatches(_WithMaskToken):
     def compute_output_shape(self, x_shape, order_shape):
         return (x_shape[0], self.num_prefix_tokens + order_shape[1], x_shape[-1])
 
-    def get_config(self):
-        return {**super().get_config(), "num_prefix_tokens": self.num_prefix_tokens}
-
 
 @keras.saving.register_keras_serializable(package="keras_vit")
 class CorruptedPatches(_WithMaskToken):
@@ -230,6 +218,3 @@ class CorruptedPatches(_WithMaskToken):
 
     def compute_output_shape(self, patches_shape, sources_shape):
         return patches_shape
-
-    def get_config(self):
-        return super().get_config()

@@ -32,6 +32,10 @@ class MaskedConfig(ViTConfig):
 
     Args:
         mask_ratio: Fraction of the patches that is hidden.
+
+    Example:
+    >>> MaskedConfig(patch_size=16, image_size=224, mask_ratio=0.5).num_hidden
+    98
     """
 
     mask_ratio: float = 0.5
@@ -96,7 +100,14 @@ class MaskedConfig(ViTConfig):
 
 
 class MaskedModel(ConfiguredModel):
-    """Functional model of images and the places of their patches, around the encoder of a `VisionTransformer`."""
+    """Functional model of images and the places of their patches, around the encoder of a `VisionTransformer`.
+
+    Example:
+    >>> import keras_vit
+    >>> model = keras_vit.MaskedAutoencoder(8, 32, 1, 4, 64, image_size=32, decoder_hidden_size=16)
+    >>> isinstance(model, MaskedModel), model.encoder().output_shape
+    (True, (None, 32))
+    """
 
     config: MaskedConfig
 

@@ -138,6 +138,11 @@ def masked_config(recipe: Recipe, channels: int = 3) -> MaskedConfig:
 
     Raises:
         ValueError: If an argument is out of range.
+
+    Example:
+    >>> from keras_vit import recipe
+    >>> masked_config(recipe.Recipe(task="mae", model=recipe.Model("ViT-B/16"))).num_hidden
+    147
     """
     arguments = masked_arguments(recipe, channels)
     return cast(Any, parse_task(recipe.task)).config(**arguments)

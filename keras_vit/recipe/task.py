@@ -12,6 +12,10 @@ class Classification:
 
     Attributes:
         score: Name of the metric that the best checkpoint has most of.
+
+    Example:
+    >>> parse_task("classification").score
+    'accuracy'
     """
 
     score: ClassVar[str] = "accuracy"
@@ -24,6 +28,10 @@ class MaskedPatch:
     Attributes:
         mask_ratio: Fraction of the patches that is corrupted and predicted.
         target: `"mean_color"`, `"colors_4x4"` or `"pixels"`.
+
+    Example:
+    >>> MaskedPatch(target="pixels").arguments()
+    {'mask_ratio': 0.5, 'target': 'pixels'}
     """
 
     mask_ratio: float = 0.5
@@ -47,6 +55,10 @@ class MAE:
         decoder_hidden_size: Width of the decoder's tokens.
         decoder_num_layers: Number of blocks of the decoder.
         decoder_num_heads: Number of attention heads per block of the decoder.
+
+    Example:
+    >>> MAE(normalize_pixels=False).arguments()["mask_ratio"]
+    0.75
     """
 
     mask_ratio: float = 0.75

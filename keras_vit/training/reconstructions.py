@@ -1,18 +1,17 @@
 """Images of a run that trains without labels: input, what the model saw of it, and its reconstruction."""
 
-import contextlib
-import os
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import tensorflow as tf
+from keras import ops
 
 from keras_vit import recipe as recipes
 from keras_vit.data import preprocess
-from keras_vit.training import tasks
-from keras_vit.training.errors import StorageError
-from keras_vit.training.run_directory import TENSORBOARD
+from keras_vit.models import MaskedModel
+from keras_vit.training import tasks, tensorboard
+from keras_vit.training.tasks import patches
 from keras_vit.training.validation import Validation
 
 _SHOWN = 8  # images in TensorBoard
@@ -43,37 +42,33 @@ class Reconstructions:
         if self.directory is not None:
             images = list(self.images().values())
             strips = np.concatenate(images, axis=2)[:_SHOWN]  # [n, h, 3 w, c]
-            write_images(os.path.join(self.directory, TENSORBOARD), step, "reconstruction", strips)
+            tensorboard.write_images(self.directory, step, "reconstruction", strips)
         return iter(())
 
     def images(self) -> dict[str, np.ndarray]:
         """Return images of the last validation, uint8 `[n, h, w, c]` by name."""
         examples = dict(self.validation.examples or {})
         predictions = examples.pop("predictions")
-        task: Any = tasks.create(self.recipe)
+        task = cast(tasks.HiddenPatchesTask, tasks.create(self.recipe))
         return task.show(examples, predictions, preprocess.device_function(self.recipe.data.pp_eval))
 
 
-def write_images(directory: str, step: int, name: str, images: np.ndarray) -> None:
-    """Write images for TensorBoard, which need not be installed.
+def reconstruct(model: MaskedModel, recipe: recipes.Recipe, images: np.ndarray, pp: str) -> dict[str, np.ndarray]:
+    """Return images, what a model sees of them, and its reconstructions.
 
     Args:
-        directory: Directory of the events.
-        step: Step of the run.
-        name: Name of the images.
-        images: uint8 `[n, height, width, 1 or 3]`.
+        model: Model of a run that trained without labels.
+        recipe: Recipe of the run.
+        images: Images in the range of the model, float32 `[n, h, w, c]`.
+        pp: Preprocessing string of the images.
 
-    Raises:
-        StorageError: If they cannot be written.
+    Returns:
+        uint8 `[n, h, w, c]` each, by name.
     """
-    _, height, width, channels = images.shape
-    shown = images if channels in (1, 3) else images[..., :1]
-    encoded = [tf.io.encode_png(image) for image in shown]
-    metadata = tf.compat.v1.SummaryMetadata()
-    metadata.plugin_data.plugin_name = "images"
-    metadata.data_class = 3  # DATA_CLASS_BLOB_SEQUENCE
-    try:
-        with contextlib.closing(tf.summary.create_file_writer(directory)) as writer, writer.as_default():
-            tf.summary.write(name, tf.stack([str(width), str(height), *encoded]), step, metadata=metadata)
-    except (OSError, tf.errors.OpError) as error:
-        raise StorageError(f"Could not write {directory}: {str(error).splitlines()[0]}. Free some space.") from error
+    task = cast(tasks.HiddenPatchesTask, tasks.create(recipe))
+    to_model_range = preprocess.device_function(pp)
+    batch = {"image": patches.as_bytes(patches.invert(to_model_range, images.shape[-1])(images))}
+    batch |= {name: value.numpy() for name, value in task.draw(recipe.seed, tf.constant(0), len(images)).items()}
+    tensors = {name: ops.convert_to_tensor(value) for name, value in batch.items()}
+    _, _, predictions = task(model, task.values(ops.convert_to_tensor(images), tensors), training=False)
+    return task.show(batch, ops.convert_to_numpy(predictions), to_model_range)

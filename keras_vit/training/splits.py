@@ -43,6 +43,11 @@ class Splits:
         self.train = open_source(data.source, split=data.train_split)
         self.eval = open_source(data.source, split=data.eval_split)
         self.num_classes = self.train.num_classes
+        if not self.num_classes and isinstance(recipes.parse_task(recipe.task), recipes.Classification):
+            raise ValueError(
+                f"data.source={data.source!r} has no labels, which task='classification' learns from. Give a source "
+                "with labels, or a task that needs none, such as task='mae'."
+            )
         self.channels = self._check_images()
 
     def train_batches(self, step: int) -> Iterable[Any]:

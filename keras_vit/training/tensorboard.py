@@ -78,10 +78,32 @@ def describe(directory: str, recipe: recipes.Recipe, images: np.ndarray | None =
             hyperparameters = _metadata("hparams", _TENSOR, _session_start(flatten(content)))
             tf.summary.write("_hparams_/session_start_info", tf.zeros([1]), metadata=hyperparameters)
             if images is not None and len(images):
-                height, width = images.shape[1:3]
-                files = [tf.io.encode_png(image).numpy() for image in _as_bytes(images)]
-                blobs = tf.constant([str(width).encode(), str(height).encode(), *files])
-                tf.summary.write("training images", blobs, metadata=_metadata("images", _BLOBS))
+                _write_images("training images", images)
+
+
+def write_images(directory: str, step: int, name: str, images: np.ndarray) -> None:
+    """Write images of a step.
+
+    Args:
+        directory: The run directory.
+        step: Step of the run.
+        name: Name of the images.
+        images: `[n, h, w, channels]`, uint8 or float of any range.
+
+    Raises:
+        StorageError: If the file cannot be written.
+    """
+    with writing(TENSORBOARD):
+        writer = tf.summary.create_file_writer(os.path.join(directory, TENSORBOARD, EVAL))
+        with contextlib.closing(writer), writer.as_default(step=step):
+            _write_images(name, images)
+
+
+def _write_images(name: str, images: np.ndarray) -> None:
+    height, width = images.shape[1:3]
+    files = [tf.io.encode_png(image).numpy() for image in _as_bytes(images)]
+    blobs = tf.constant([str(width).encode(), str(height).encode(), *files])
+    tf.summary.write(name, blobs, metadata=_metadata("images", _BLOBS))
 
 
 @contextlib.contextmanager

@@ -4,14 +4,14 @@ import json
 
 import pytest
 
+from tests import tiny
 from tests.programs import call
-from tests.programs.runs import write_digits_run
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
     directory = tmp_path_factory.mktemp("run")
-    write_digits_run(directory)
+    tiny.write_digits_run(directory)
     return directory
 
 

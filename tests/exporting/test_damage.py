@@ -9,15 +9,15 @@ import tensorflow as tf
 
 from keras_vit.data import preprocess
 from keras_vit.exporting import safe_decode
-from tests import small_classifier as small
+from tests import tiny
 
 
 @tf.function(input_signature=[tf.TensorSpec([None], tf.string)], autograph=False)
 def read(contents):
     """What `serving_default` does with its input, with the preprocessing of a real recipe."""
-    prepare = preprocess.single_image(small.PREPROCESS)
+    prepare = preprocess.single_image(tiny.PREPROCESS)
     return safe_decode.map_valid(
-        lambda content: prepare(safe_decode.check_size(content, 100_000)), contents, (small.SIZE, small.SIZE, 3)
+        lambda content: prepare(safe_decode.check_size(content, 100_000)), contents, (tiny.SIZE, tiny.SIZE, 3)
     )
 
 
@@ -40,18 +40,18 @@ def mutate(content, rng):
 
 
 def originals():
-    image = small.arrays(1, 40, 52)[0]
+    image = tiny.arrays(1, 40, 52)[0]
     return [
-        small.encode(image, "JPEG", quality=80),
-        small.encode(image, "JPEG", quality=80, progressive=True),
-        small.encode(image, "PNG"),
-        small.encode(image[..., 0], "PNG"),
+        tiny.encode(image, "JPEG", quality=80),
+        tiny.encode(image, "JPEG", quality=80, progressive=True),
+        tiny.encode(image, "PNG"),
+        tiny.encode(image[..., 0], "PNG"),
     ]
 
 
 def check_answers(contents):
     images, valid = (value.numpy() for value in read(contents))
-    assert images.shape == (len(contents), small.SIZE, small.SIZE, 3)
+    assert images.shape == (len(contents), tiny.SIZE, tiny.SIZE, 3)
     assert np.isfinite(images).all()
     assert np.abs(images[valid]).max(initial=0.0) <= 1.0
     assert not images[~valid].any()
@@ -99,9 +99,9 @@ def test_decompression_bombs_are_refused_before_decoding():
 
 def test_bombs_of_every_format_are_refused():
     image = np.zeros((400, 400, 3), np.uint8)  # 160,000 pixels, 100,000 allowed
-    contents = [small.encode(image, kind) for kind in ("JPEG", "PNG", "GIF", "BMP", "WEBP")]
+    contents = [tiny.encode(image, kind) for kind in ("JPEG", "PNG", "GIF", "BMP", "WEBP")]
     assert not check_answers(contents).any()
-    contents = [small.encode(image[:200], kind) for kind in ("JPEG", "PNG", "GIF", "BMP", "WEBP")]
+    contents = [tiny.encode(image[:200], kind) for kind in ("JPEG", "PNG", "GIF", "BMP", "WEBP")]
     assert check_answers(contents).all()
 
 

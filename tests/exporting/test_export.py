@@ -7,41 +7,41 @@ import pytest
 
 from keras_vit import exporting, inference, save_checkpoint
 from keras_vit.training.errors import UnreadableInput
-from tests import small_classifier as small
+from tests import tiny
 
 
 def test_a_model_is_exported_to_the_format_of_the_extension(tmp_path):
-    model = small.model()
-    (tmp_path / "a.png").write_bytes(small.images(1).contents[0])
+    model = tiny.model()
+    (tmp_path / "a.png").write_bytes(tiny.images(1).contents[0])
     comparison = exporting.export(
         model,
         tmp_path / "model.tflite",
         preprocess="value_range(-1, 1)",
-        images=[small.images(2).contents[1], f"{tmp_path}/*.png"],
-        class_names=small.CLASS_NAMES,
+        images=[tiny.images(2).contents[1], f"{tmp_path}/*.png"],
+        class_names=tiny.CLASS_NAMES,
         precision="float16",
     )
     assert comparison.examples == 2
     artifact = inference.open_classifier(tmp_path / "model.tflite")
     assert (artifact.kind, artifact.card.precision) == ("tflite", "float16")
-    assert artifact.class_names == small.CLASS_NAMES
+    assert artifact.class_names == tiny.CLASS_NAMES
     assert artifact.card.preprocess == "decode(3)|resize((16, 16), method='bilinear')|value_range(-1, 1)"
 
 
 def test_a_checkpoint_is_exported(tmp_path):
-    model = small.model()
+    model = tiny.model()
     save_checkpoint(model, tmp_path / "model.npz")
-    arguments = {"preprocess": "value_range(-1, 1)", "images": small.images().contents}
+    arguments = {"preprocess": "value_range(-1, 1)", "images": tiny.images().contents}
     exporting.export(tmp_path / "model.npz", tmp_path / "served", **arguments)
     artifact = inference.open_classifier(tmp_path / "served")
     original = inference.open_classifier(tmp_path / "model.npz", preprocess="value_range(-1, 1)")
-    images = original.preprocess(small.images().contents)
+    images = original.preprocess(tiny.images().contents)
     np.testing.assert_allclose(artifact.predict(images), original.predict(images), atol=1e-5)
     assert artifact.class_names == tuple("0123456")
 
 
 def test_wrong_arguments(tmp_path):
-    model, images = small.model(), small.images(1).contents
+    model, images = tiny.model(), tiny.images(1).contents
     with pytest.raises(ValueError, match="preprocess"):
         exporting.export(model, tmp_path / "a.tflite", images=images)
     with pytest.raises(ValueError, match="format"):

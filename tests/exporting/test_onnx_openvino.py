@@ -14,7 +14,7 @@ import tensorflow as tf
 from keras_vit.exporting import onnx_openvino, single_file, verify
 from keras_vit.inference import latency, model_card, onnx, openvino
 from keras_vit.inference.opening import open_artifact
-from tests import small_classifier as small
+from tests import tiny
 from tests.exporting.test_tflite import bit, exhaustive, hybrid, prepared, slow
 
 FORMATS = {"onnx": ("onnxruntime", "tf2onnx"), "openvino": ("openvino",)}
@@ -38,19 +38,19 @@ def export(model, kind, folder, output="softmax", **options):
         model,
         path_of(kind, folder),
         kind,
-        card=small.card(output),
-        images=small.images(),
+        card=tiny.card(output),
+        images=tiny.images(),
         **options,
     )
 
 
 def test_files_card_and_answers(kind, tmp_path):
-    model = small.model(dtype="mixed_bfloat16", dropout_rate=0.1)
+    model = tiny.model(dtype="mixed_bfloat16", dropout_rate=0.1)
     comparison = export(model, kind, tmp_path)
     expected = {"onnx": ["model.onnx"], "openvino": ["model.bin", "model.xml"]}[kind]
     file = expected[-1]
     assert sorted(os.listdir(tmp_path)) == sorted([*expected, f"{file}.json", f"{file}.labels.txt"])
-    assert (tmp_path / f"{file}.labels.txt").read_text(encoding="utf-8").splitlines() == list(small.CLASS_NAMES)
+    assert (tmp_path / f"{file}.labels.txt").read_text(encoding="utf-8").splitlines() == list(tiny.CLASS_NAMES)
     assert comparison.examples == 6
     assert comparison.top1_agreement == 1.0
     artifact = open_artifact(str(tmp_path))
@@ -58,14 +58,14 @@ def test_files_card_and_answers(kind, tmp_path):
     assert artifact.card.precision == "float32"
     assert artifact.card.bytes == latency.size_of(artifact.path) == sum(os.path.getsize(tmp_path / f) for f in expected)
     # The same float32 sums in another order, for any number of images.
-    plain = small.model(dtype="float32")
+    plain = tiny.model(dtype="float32")
     for count in (6, 1, 3):
         expected = tf.nn.softmax(plain(prepared(count), training=False)).numpy()
         np.testing.assert_allclose(artifact.predict(prepared(count)), expected, atol=1e-5)
 
 
 def test_a_fixed_batch_is_filled_up(kind, tmp_path):
-    model = small.model()
+    model = tiny.model()
     export(model, kind, tmp_path, output="sigmoid", batch_size=4)
     artifact = open_artifact(path_of(kind, tmp_path), num_threads=1)
     assert artifact.batch_size == 4
@@ -77,11 +77,11 @@ def test_a_fixed_batch_is_filled_up(kind, tmp_path):
 @pytest.mark.parametrize(
     "network",
     [
-        slow(lambda: small.model(pooling="map", num_registers=2, layer_scale=0.5)),
-        exhaustive(lambda: small.model(pooling="gap", position_embedding="sincos2d", image_size=None)),
-        exhaustive(lambda: small.model(position_embedding="relative", activation="gelu")),
-        exhaustive(lambda: small.model(classifier_activation="softmax", representation_size=8, remat="blocks")),
-        exhaustive(lambda: small.model(attention_chunk_size=2)),
+        slow(lambda: tiny.model(pooling="map", num_registers=2, layer_scale=0.5)),
+        exhaustive(lambda: tiny.model(pooling="gap", position_embedding="sincos2d", image_size=None)),
+        exhaustive(lambda: tiny.model(position_embedding="relative", activation="gelu")),
+        exhaustive(lambda: tiny.model(classifier_activation="softmax", representation_size=8, remat="blocks")),
+        exhaustive(lambda: tiny.model(attention_chunk_size=2)),
         exhaustive(hybrid),
         slow(bit),
     ],
@@ -96,7 +96,7 @@ def test_every_family(network, kind, tmp_path):
 def test_an_artifact_that_differs_is_not_written(kind, tmp_path):
     strict = verify.Tolerance(max_difference=-1.0)  # nothing can keep to it
     with pytest.raises(verify.VerificationError, match=f"The {kind} file does not answer as its model"):
-        export(small.model(), kind, tmp_path, tolerance=strict)
+        export(tiny.model(), kind, tmp_path, tolerance=strict)
     assert os.listdir(tmp_path) == []
 
 
@@ -108,7 +108,7 @@ def test_damaged_and_foreign_files(kind, tmp_path):
     for part in parts.values():
         with open(part, "wb") as file:
             file.write(b"no model")
-    model_card.write(model_card.path_of(path), small.card(), parts)
+    model_card.write(model_card.path_of(path), tiny.card(), parts)
     with pytest.raises(ValueError, match="that can be run"):
         open_artifact(path)
     if kind == "openvino":
@@ -155,7 +155,7 @@ def test_openvino_reports_to_nobody(tmp_path):
 def test_files_beside_the_draft(tmp_path):
     """Without any converter: what is written appears whole or not at all."""
     path = str(tmp_path / "deep" / "a.xml")
-    card = small.card()
+    card = tiny.card()
 
     def write(name):
         for extension in (".xml", ".bin"):

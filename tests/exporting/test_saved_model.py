@@ -11,15 +11,15 @@ from keras_vit import inspection, models
 from keras_vit.exporting import safe_decode, saved_model, verify
 from keras_vit.inference import KerasClassifier
 from keras_vit.inference.saved_model import SavedModelClassifier
-from tests import small_classifier as small
+from tests import tiny
 
 
 def export(model, base, output="softmax", **options):
-    return saved_model.export_saved_model(model, str(base), card=small.card(output), images=small.images(), **options)
+    return saved_model.export_saved_model(model, str(base), card=tiny.card(output), images=tiny.images(), **options)
 
 
 def expected_probabilities(model, contents):
-    images = np.stack([small.preprocess(tf.constant(content)) for content in contents])
+    images = np.stack([tiny.preprocess(tf.constant(content)) for content in contents])
     return tf.nn.softmax(tf.cast(model(images, training=False), tf.float32)).numpy()
 
 
@@ -34,8 +34,8 @@ def test_version_directory_and_files(exported):
     _, artifact, base, comparison = exported
     assert os.listdir(base) == ["1"]
     assert (base / "1" / "saved_model.pb").exists()
-    assert (base / "1" / "assets.extra" / "labels.txt").read_text().splitlines() == list(small.CLASS_NAMES)
-    assert artifact.card.preprocess == small.PREPROCESS
+    assert (base / "1" / "assets.extra" / "labels.txt").read_text().splitlines() == list(tiny.CLASS_NAMES)
+    assert artifact.card.preprocess == tiny.PREPROCESS
     # Every weight once, in float32; the rest are their names.
     size = sum(path.stat().st_size for path in (base / "1" / "variables").glob("*.data-*"))
     assert 4 * exported[0].count_params() < size < 4 * exported[0].count_params() + 20_000
@@ -69,13 +69,13 @@ def test_signatures_have_the_documented_names(exported):
 
 def test_pictures_of_several_kinds_and_sizes_share_a_batch(exported):
     model, artifact, _, _ = exported
-    wide, tall = small.arrays(1, 20, 40)[0], small.arrays(1, 50, 10, seed=1)[0]
+    wide, tall = tiny.arrays(1, 20, 40)[0], tiny.arrays(1, 50, 10, seed=1)[0]
     contents = [
-        small.encode(wide, "PNG"),
-        small.encode(tall, "JPEG", quality=95),
-        small.encode(tall, "BMP"),
-        small.encode(wide, "GIF"),
-        small.encode(wide, "WEBP", lossless=True),
+        tiny.encode(wide, "PNG"),
+        tiny.encode(tall, "JPEG", quality=95),
+        tiny.encode(tall, "BMP"),
+        tiny.encode(wide, "GIF"),
+        tiny.encode(wide, "WEBP", lossless=True),
     ]
     answer = artifact.run("serving_default", {"image_bytes": contents})
     assert answer["valid"].all()
@@ -84,20 +84,20 @@ def test_pictures_of_several_kinds_and_sizes_share_a_batch(exported):
 
 
 def test_top_k_names_the_best_classes(exported):
-    answer = exported[1].run("serving_default", {"image_bytes": small.images(2).contents})
+    answer = exported[1].run("serving_default", {"image_bytes": tiny.images(2).contents})
     assert answer["top_k_classes"].shape == answer["top_k_scores"].shape == (2, 5)
     for probabilities, labels, scores in zip(
         *(answer[k] for k in ("probabilities", "top_k_classes", "top_k_scores")), strict=True
     ):
         best = np.argsort(-probabilities)[:5]
-        assert [label.decode() for label in labels] == [small.CLASS_NAMES[index] for index in best]
+        assert [label.decode() for label in labels] == [tiny.CLASS_NAMES[index] for index in best]
         np.testing.assert_array_equal(scores, probabilities[best])
 
 
 def test_a_bad_image_does_not_fail_its_neighbors(exported):
     model, artifact, _, _ = exported
-    good = small.images(2).contents
-    bomb = small.encode(np.zeros((2000, 1000, 3), np.uint8), "PNG")  # 2 million pixels, 1 allowed
+    good = tiny.images(2).contents
+    bomb = tiny.encode(np.zeros((2000, 1000, 3), np.uint8), "PNG")  # 2 million pixels, 1 allowed
     contents = [good[0], b"", b"no image", good[0][:60], bomb, good[1]]
     answer = artifact.run("serving_default", {"image_bytes": contents})
     np.testing.assert_array_equal(answer["valid"], [True, False, False, False, False, True])
@@ -116,19 +116,19 @@ def test_batches_without_any_good_picture(exported):
 
 def test_decoded_and_prepared_images(exported):
     model, artifact, _, _ = exported
-    images = small.arrays(3)
-    contents = small.images(3).contents
+    images = tiny.arrays(3)
+    contents = tiny.images(3).contents
     expected = expected_probabilities(model, contents)
     answer = artifact.run("serve_images", {"images": images})
     np.testing.assert_allclose(answer["probabilities"], expected, atol=1e-5)
-    prepared = np.stack([small.preprocess(tf.constant(content)) for content in contents])
+    prepared = np.stack([tiny.preprocess(tf.constant(content)) for content in contents])
     np.testing.assert_allclose(artifact.predict(prepared), expected, atol=1e-5)
 
 
 @pytest.mark.slow
 def test_features_are_what_the_head_reads(exported):
     model, artifact, _, _ = exported
-    contents = small.images(3).contents
+    contents = tiny.images(3).contents
     answer = artifact.run("features", {"image_bytes": [contents[0], b"bad", *contents[1:]]})
     np.testing.assert_array_equal(answer["valid"], [True, False, True, True])
     assert not answer["features"][1].any()
@@ -139,8 +139,8 @@ def test_features_are_what_the_head_reads(exported):
 
 def test_features_of_prepared_images_are_the_models(exported):
     model, artifact, _, _ = exported
-    contents = small.images(3).contents
-    images = np.stack([small.preprocess(tf.constant(content)) for content in contents])
+    contents = tiny.images(3).contents
+    images = np.stack([tiny.preprocess(tf.constant(content)) for content in contents])
     body = keras.Model(model.inputs[0], model.get_layer("head").input)
     expected = body(images).numpy()
     assert artifact.features_unavailable is None
@@ -155,9 +155,9 @@ def test_features_of_prepared_images_are_the_models(exported):
 @pytest.mark.slow
 def test_attention_maps_are_those_of_inspection(exported):
     model, artifact, _, _ = exported
-    contents = small.images(3).contents
+    contents = tiny.images(3).contents
     answer = artifact.run("attention", {"image_bytes": contents})["attention"]
-    images = np.stack([small.preprocess(tf.constant(content)) for content in contents])
+    images = np.stack([tiny.preprocess(tf.constant(content)) for content in contents])
     maps = inspection.attention_maps(model, images).grids()
     expected = np.stack([weights.mean(axis=1) for weights in maps.values()], axis=1)
     assert answer.shape == (3, 2, 2, 2)  # images, blocks, rows and columns of patches
@@ -167,10 +167,10 @@ def test_attention_maps_are_those_of_inspection(exported):
 @pytest.mark.slow
 @pytest.mark.parametrize("pooling", ["gap", "map"])
 def test_attention_of_models_without_a_class_token(pooling, tmp_path):
-    model = small.model(pooling=pooling, num_registers=2)
+    model = tiny.model(pooling=pooling, num_registers=2)
     path, _ = export(model, tmp_path, extra_signatures=("attention",))
-    contents = small.images(2).contents
-    images = np.stack([small.preprocess(tf.constant(content)) for content in contents])
+    contents = tiny.images(2).contents
+    images = np.stack([tiny.preprocess(tf.constant(content)) for content in contents])
     maps = inspection.attention_maps(model, images)
     expected = np.stack([maps.grids()[name].mean(axis=1) for name in maps.blocks()], axis=1)
     answer = SavedModelClassifier(path).run("attention", {"image_bytes": contents})["attention"]
@@ -181,9 +181,9 @@ def test_signatures_that_a_model_cannot_give(tmp_path):
     with pytest.raises(ValueError, match="BiT is a ResNet"):
         export(models.BiTResNet((1, 1, 1, 1), image_size=16, classes=7), tmp_path, extra_signatures=("attention",))
     with pytest.raises(ValueError, match=r"must be out of .* Received: \['logits'\]"):
-        export(small.model(), tmp_path, extra_signatures=("logits",))
+        export(tiny.model(), tmp_path, extra_signatures=("logits",))
     with pytest.raises(ValueError, match="one row of logits per image"):
-        export(small.model(pooling=None), tmp_path)
+        export(tiny.model(pooling=None), tmp_path)
     assert os.listdir(tmp_path) == []
 
 
@@ -197,7 +197,7 @@ def test_unknown_signatures_and_inputs_are_refused(exported):
 @pytest.mark.slow
 def test_the_next_version_is_free_and_none_is_overwritten(tmp_path):
     (tmp_path / "7").mkdir()
-    model = small.model()
+    model = tiny.model()
     path, _ = export(model, tmp_path)
     assert path == str(tmp_path / "8")
     with pytest.raises(FileExistsError, match="Version 8 exists .* never overwritten"):
@@ -208,19 +208,19 @@ def test_the_next_version_is_free_and_none_is_overwritten(tmp_path):
 @pytest.mark.slow
 def test_an_artifact_that_differs_is_not_published(tmp_path):
     def drifting(contents):  # prepares differently inside the graph
-        return small.preprocess(contents) * (1.0 if tf.executing_eagerly() else -1.0)
+        return tiny.preprocess(contents) * (1.0 if tf.executing_eagerly() else -1.0)
 
     with pytest.raises(verify.VerificationError, match="serving_default does not answer as its model"):
-        export(small.model(), tmp_path, preprocess=drifting)
+        export(tiny.model(), tmp_path, preprocess=drifting)
     assert os.listdir(tmp_path) == []
 
 
 @pytest.mark.slow
 def test_sigmoid_and_mixed_precision(tmp_path):
-    model = small.model(dtype="mixed_bfloat16", dropout_rate=0.1, drop_path_rate=0.1)
+    model = tiny.model(dtype="mixed_bfloat16", dropout_rate=0.1, drop_path_rate=0.1)
     path, comparison = export(model, tmp_path, output="sigmoid")
-    images = np.stack([small.preprocess(tf.constant(content)) for content in small.images(4).contents])
-    plain = small.model(dtype="float32")  # the same random weights
+    images = np.stack([tiny.preprocess(tf.constant(content)) for content in tiny.images(4).contents])
+    plain = tiny.model(dtype="float32")  # the same random weights
     expected = tf.sigmoid(plain(images)).numpy()
     np.testing.assert_allclose(SavedModelClassifier(path).predict(images), expected, atol=1e-5)
     assert comparison.max_difference < 1e-5
@@ -228,13 +228,13 @@ def test_sigmoid_and_mixed_precision(tmp_path):
 
 @pytest.mark.slow
 def test_bfloat16_artifact(tmp_path):
-    _, comparison = export(small.model(), tmp_path, precision="mixed_bfloat16")
+    _, comparison = export(tiny.model(), tmp_path, precision="mixed_bfloat16")
     assert comparison.examples == 6
 
 
 @pytest.mark.parametrize("height, width", [(2**31 - 1, 2**31 - 1), (2**32 - 1, 2**32 - 1), (0, 5), (50_000, 50_000)])
 def test_a_header_that_lies_is_refused(height, width):
-    honest = small.encode(small.arrays(1)[0], "PNG")
+    honest = tiny.encode(tiny.arrays(1)[0], "PNG")
     lying = honest[:16] + width.to_bytes(4, "big") + height.to_bytes(4, "big") + honest[24:]
     with pytest.raises(tf.errors.InvalidArgumentError, match="pixels|Expected"):
         safe_decode.check_size(tf.constant(lying), 1000)
@@ -257,13 +257,13 @@ def test_the_command_line_tool_shows_and_runs_it(exported, tmp_path):
     shown = saved_model_cli("show", *where, "--signature_def", "serving_default")
     for text in ("inputs['image_bytes']", "DT_STRING", "outputs['top_k_classes']", "tensorflow/serving/predict"):
         assert text in shown
-    content = small.images(1).contents[0]
+    content = tiny.images(1).contents[0]
     expected = expected_probabilities(model, [content])
     literal = "".join(f"\\x{byte:02x}" for byte in content)  # a semicolon would end the expression
     signature = ("--signature_def", "serving_default", "--input_exprs", f"image_bytes=[b'{literal}']")
     saved_model_cli("run", *where, *signature, "--outdir", tmp_path / "bytes")
     np.testing.assert_allclose(np.load(tmp_path / "bytes" / "probabilities.npy"), expected, atol=1e-5)
-    np.save(tmp_path / "prepared.npy", small.preprocess(tf.constant(content))[None])
+    np.save(tmp_path / "prepared.npy", tiny.preprocess(tf.constant(content))[None])
     signature = ("--signature_def", "serve_tensor", "--inputs", f"images={tmp_path / 'prepared.npy'}")
     saved_model_cli("run", *where, *signature, "--outdir", tmp_path / "tensor")
     np.testing.assert_allclose(np.load(tmp_path / "tensor" / "probabilities.npy"), expected, atol=1e-5)

@@ -10,16 +10,15 @@ from keras_vit.exporting import quantization_error, single_file, tflite, tflite_
 from keras_vit.exporting.inference_model import inference_model
 from keras_vit.inference.opening import open_artifact
 from keras_vit.inference.tflite import TFLiteClassifier, make_interpreter
-from tests import selection
-from tests import small_classifier as small
+from tests import selection, tiny
 
 
 def export(model, path, output="softmax", **options):
-    return tflite.export_tflite(model, str(path), card=small.card(output), images=small.images(), **options)
+    return tflite.export_tflite(model, str(path), card=tiny.card(output), images=tiny.images(), **options)
 
 
 def prepared(count=6):
-    return np.stack([small.preprocess(tf.constant(content)) for content in small.images(count).contents])
+    return np.stack([tiny.preprocess(tf.constant(content)) for content in tiny.images(count).contents])
 
 
 def hybrid(**arguments):
@@ -30,16 +29,16 @@ def hybrid(**arguments):
         num_heads=2,
         mlp_dim=32,
         resnet_blocks=(1, 1),
-        image_size=small.SIZE,
-        classes=len(small.CLASS_NAMES),
+        image_size=tiny.SIZE,
+        classes=len(tiny.CLASS_NAMES),
         **arguments,
     )
-    return small.randomize(network)
+    return tiny.randomize(network)
 
 
 def bit():
-    network = models.BiTResNet(block_sizes=(1, 1, 1, 1), image_size=small.SIZE, classes=len(small.CLASS_NAMES))
-    return small.randomize(network)
+    network = models.BiTResNet(block_sizes=(1, 1, 1, 1), image_size=tiny.SIZE, classes=len(tiny.CLASS_NAMES))
+    return tiny.randomize(network)
 
 
 def slow(value):
@@ -51,13 +50,13 @@ def exhaustive(value):
 
 
 def test_file_card_and_labels(tmp_path):
-    model = small.model()
+    model = tiny.model()
     comparison = export(model, tmp_path / "a" / "model.tflite")
     assert sorted(os.listdir(tmp_path / "a")) == ["model.tflite", "model.tflite.json", "model.tflite.labels.txt"]
     assert (tmp_path / "a" / "model.tflite.labels.txt").read_text(encoding="utf-8").splitlines() == list(
-        small.CLASS_NAMES
+        tiny.CLASS_NAMES
     )
-    assert tflite_metadata.labels_of((tmp_path / "a" / "model.tflite").read_bytes()) == list(small.CLASS_NAMES)
+    assert tflite_metadata.labels_of((tmp_path / "a" / "model.tflite").read_bytes()) == list(tiny.CLASS_NAMES)
     assert comparison.examples == 6
     assert comparison.top1_agreement == 1.0
     artifact = open_artifact(str(tmp_path / "a"))
@@ -69,7 +68,7 @@ def test_file_card_and_labels(tmp_path):
 
 def test_signature_has_names_and_a_fixed_batch(tmp_path):
     path = str(tmp_path / "model.tflite")
-    export(small.model(), path, batch_size=4)
+    export(tiny.model(), path, batch_size=4)
     opened = make_interpreter(path)
     assert opened.get_signature_list() == {"classify": {"inputs": ["images"], "outputs": ["probabilities"]}}
     assert TFLiteClassifier(path).input_details["shape"].tolist() == [4, 16, 16, 3]
@@ -80,15 +79,15 @@ def test_signature_has_names_and_a_fixed_batch(tmp_path):
 @pytest.mark.parametrize(
     "network",
     [
-        lambda: small.model(dtype="mixed_bfloat16", dropout_rate=0.1, drop_path_rate=0.1),
-        exhaustive(lambda: small.model(dtype="bfloat16")),
-        exhaustive(lambda: small.model(attention_chunk_size=2)),
-        lambda: small.model(pooling="map", num_registers=2, layer_scale=0.5),
-        exhaustive(lambda: small.model(pooling="gap", position_embedding="sincos2d", image_size=None)),
-        exhaustive(lambda: small.model(position_embedding="relative", activation="gelu")),
-        exhaustive(lambda: small.model(classifier_activation="softmax", representation_size=8, remat="blocks")),
-        slow(lambda: small.model(patch_norm=True, head_dim=6, output_projection="no_bias", image_size=None)),
-        exhaustive(lambda: small.model(num_heads=1, output_projection="none", pooling="gap", pool_prefix_tokens=True)),
+        lambda: tiny.model(dtype="mixed_bfloat16", dropout_rate=0.1, drop_path_rate=0.1),
+        exhaustive(lambda: tiny.model(dtype="bfloat16")),
+        exhaustive(lambda: tiny.model(attention_chunk_size=2)),
+        lambda: tiny.model(pooling="map", num_registers=2, layer_scale=0.5),
+        exhaustive(lambda: tiny.model(pooling="gap", position_embedding="sincos2d", image_size=None)),
+        exhaustive(lambda: tiny.model(position_embedding="relative", activation="gelu")),
+        exhaustive(lambda: tiny.model(classifier_activation="softmax", representation_size=8, remat="blocks")),
+        slow(lambda: tiny.model(patch_norm=True, head_dim=6, output_projection="no_bias", image_size=None)),
+        exhaustive(lambda: tiny.model(num_heads=1, output_projection="none", pooling="gap", pool_prefix_tokens=True)),
         slow(lambda: hybrid(dtype="mixed_bfloat16")),
         slow(bit),
     ],
@@ -127,7 +126,7 @@ def test_gelu_is_one_operator_and_weights_are_standardised_beforehand(tmp_path):
 
 @pytest.mark.slow
 def test_sigmoid_outputs(tmp_path):
-    model = small.model()
+    model = tiny.model()
     export(model, tmp_path / "model.tflite", output="sigmoid")
     answer = open_artifact(str(tmp_path / "model.tflite")).predict(prepared())
     np.testing.assert_allclose(answer, tf.sigmoid(model(prepared(), training=False)), atol=1e-5)
@@ -136,12 +135,12 @@ def test_sigmoid_outputs(tmp_path):
 @pytest.mark.slow
 def test_an_artifact_that_takes_pixels(tmp_path):
     path = tmp_path / "model.tflite"
-    model = small.model()
+    model = tiny.model()
     export(model, path, input="uint8")
     artifact = open_artifact(str(path))
     assert artifact.input_details["dtype"] == np.uint8
     assert artifact.card.preprocess == "decode|resize(16)"
-    pixels = artifact.preprocess(small.images().contents).astype(np.uint8)
+    pixels = artifact.preprocess(tiny.images().contents).astype(np.uint8)
     expected = tf.nn.softmax(model(pixels / np.float32(127.5) - 1, training=False)).numpy()
     np.testing.assert_allclose(artifact.predict(pixels), expected, atol=1e-5)
 
@@ -174,33 +173,33 @@ def test_flex_operators_are_seen():
 def test_an_artifact_that_differs_is_not_written(tmp_path):
     strict = verify.Tolerance(max_difference=-1.0)  # nothing can keep to it
     with pytest.raises(verify.VerificationError, match="does not answer as its model"):
-        export(small.model(), tmp_path / "model.tflite", tolerance=strict)
+        export(tiny.model(), tmp_path / "model.tflite", tolerance=strict)
     assert os.listdir(tmp_path) == []
 
 
 def test_wrong_arguments(tmp_path):
     with pytest.raises(ValueError, match="precision must be one of .*Received: precision='int4'"):
-        export(small.model(), tmp_path / "model.tflite", precision="int4")
+        export(tiny.model(), tmp_path / "model.tflite", precision="int4")
     with pytest.raises(ValueError, match="with its head"):
-        inference_model(small.model(include_top=False))
+        inference_model(tiny.model(include_top=False))
 
 
 def integer_export(precision, model, path, **options):
     """With the images of the verification as those of the calibration: what is tested is the mechanics."""
     lenient = verify.Tolerance(1.0, 0.5)
-    return export(model, path, precision=precision, calibration=small.images(), tolerance=lenient, **options)
+    return export(model, path, precision=precision, calibration=tiny.images(), tolerance=lenient, **options)
 
 
 def test_integer_precisions_need_calibration(tmp_path):
     for precision in ("int8", "int16x8"):
         with pytest.raises(ValueError, match="calibration"):
-            export(small.model(), tmp_path / "model.tflite", precision=precision)
+            export(tiny.model(), tmp_path / "model.tflite", precision=precision)
 
 
 @pytest.mark.slow
 def test_int8_keeps_sensitive_operators_in_float(tmp_path):
     path = tmp_path / "model.tflite"
-    integer_export("int8", small.model(), path)
+    integer_export("int8", tiny.model(), path)
     types = operand_types(path.read_bytes())
     assert types["FULLY_CONNECTED"] == types["CONV_2D"] == {"INT8"}
     for name in ("BATCH_MATMUL", "SOFTMAX", "GELU", "ADD", "RSQRT"):
@@ -210,7 +209,7 @@ def test_int8_keeps_sensitive_operators_in_float(tmp_path):
 @pytest.mark.slow
 def test_int16_activations(tmp_path):
     path = tmp_path / "model.tflite"
-    comparison = integer_export("int16x8", small.model(), path)
+    comparison = integer_export("int16x8", tiny.model(), path)
     types = operand_types(path.read_bytes())
     for name in ("FULLY_CONNECTED", "CONV_2D", "BATCH_MATMUL", "SOFTMAX", "ADD", "RSQRT"):
         assert types[name] == {"INT16"}, name
@@ -256,14 +255,14 @@ def test_what_the_interpreter_cannot_run_is_not_written(tmp_path, monkeypatch):
 
     monkeypatch.setattr(TFLiteClassifier, "predict", refuse)
     with pytest.raises(single_file.ConversionError, match="The interpreter cannot run .*float32.*PADV2"):
-        export(small.model(), tmp_path / "model.tflite")
+        export(tiny.model(), tmp_path / "model.tflite")
     assert os.listdir(tmp_path) == []
 
 
 @pytest.mark.slow
 def test_integer_pixels_in(tmp_path):
     path = tmp_path / "model.tflite"
-    integer_export("int8", small.model(), path, input="uint8", batch_size=4)
+    integer_export("int8", tiny.model(), path, input="uint8", batch_size=4)
     assert open_artifact(str(path)).input_details["dtype"] == np.uint8
 
 
@@ -273,16 +272,16 @@ def test_integer_pixels_in(tmp_path):
 )
 def test_the_gate_says_which_blocks_hurt(precision, tmp_path):
     strict = verify.Tolerance(max_difference=0.0)
-    calibration = small.images()
+    calibration = tiny.images()
     with pytest.raises(verify.VerificationError, match=r"add most to the error: \w+ \(\+\d+\.\d%\), \w+"):
-        export(small.model(), tmp_path / "model.tflite", precision=precision, calibration=calibration, tolerance=strict)
+        export(tiny.model(), tmp_path / "model.tflite", precision=precision, calibration=calibration, tolerance=strict)
     assert os.listdir(tmp_path) == []
 
 
 @pytest.mark.slow
 def test_the_layer_that_hurts_is_named(tmp_path):
     """One channel a thousand times larger than the others takes the whole range of a block's integers."""
-    model = small.model(num_layers=3)
+    model = tiny.model(num_layers=3)
     images = prepared()
     for weight in model.get_layer("encoderblock_1").weights:
         if weight.path.endswith("Dense_0/kernel"):
@@ -325,9 +324,9 @@ def test_layers_in_names_of_tensors(name, layer):
 @pytest.mark.parametrize("precision", ["float16", "dynamic_int8"])
 def test_smaller_files(precision, tmp_path):
     # Wide enough that weights make up the file: the graph itself takes 20 kB.
-    model = small.model(hidden_size=128, mlp_dim=512)
+    model = tiny.model(hidden_size=128, mlp_dim=512)
     export(model, tmp_path / "float32.tflite")
-    comparison = export(model, tmp_path / "small.tflite", precision=precision)
+    comparison = export(model, tmp_path / "tiny.tflite", precision=precision)
     sizes = {name: (tmp_path / f"{name}.tflite").stat().st_size for name in ("float32", "small")}
     assert sizes["small"] < sizes["float32"] * {"float16": 0.6, "dynamic_int8": 0.4}[precision]
     assert comparison.max_difference > 0
@@ -339,7 +338,7 @@ def test_smaller_files(precision, tmp_path):
     selection.cases([("float32", 1e-5), ("float16", 1e-3), ("dynamic_int8", 0.05)], [("float32", 1e-5)]),
 )
 def test_features_beside_the_answers(precision, error, tmp_path):
-    model = small.model()
+    model = tiny.model()
     for name, features in (("without", False), ("with", True)):
         export(model, tmp_path / f"{name}.tflite", precision=precision, batch_size=4, features=features)
     without, both = (open_artifact(str(tmp_path / f"{name}.tflite")) for name in ("without", "with"))
@@ -357,19 +356,19 @@ def test_features_beside_the_answers(precision, error, tmp_path):
 @pytest.mark.slow
 def test_a_file_with_features_is_a_classifier_to_whoever_takes_its_first_graph(tmp_path):
     path = tmp_path / "both.tflite"
-    export(small.model(), path, features=True)
+    export(tiny.model(), path, features=True)
     opened = make_interpreter(str(path))
     assert list(opened.get_signature_list()) == ["classify", "features"]
     opened.allocate_tensors()
-    assert opened.get_output_details()[0]["shape"].tolist() == [1, len(small.CLASS_NAMES)]
-    assert tflite_metadata.labels_of(path.read_bytes()) == list(small.CLASS_NAMES)
+    assert opened.get_output_details()[0]["shape"].tolist() == [1, len(tiny.CLASS_NAMES)]
+    assert tflite_metadata.labels_of(path.read_bytes()) == list(tiny.CLASS_NAMES)
 
 
 @pytest.mark.slow
 def test_the_weights_are_shared(tmp_path):
-    model = small.model(hidden_size=128, mlp_dim=512)
+    model = tiny.model(hidden_size=128, mlp_dim=512)
     sizes = [
-        len(tflite.convert(model, (small.SIZE, small.SIZE, 3), "softmax", features=features))
+        len(tflite.convert(model, (tiny.SIZE, tiny.SIZE, 3), "softmax", features=features))
         for features in (False, True)
     ]
     assert sizes[1] - sizes[0] < 0.1 * sizes[0]
@@ -377,12 +376,12 @@ def test_the_weights_are_shared(tmp_path):
 
 def test_integer_files_have_no_features(tmp_path):
     with pytest.raises(ValueError, match="features.*precision='int8'"):
-        export(small.model(), tmp_path / "a.tflite", precision="int8", calibration=small.images(), features=True)
+        export(tiny.model(), tmp_path / "a.tflite", precision="int8", calibration=tiny.images(), features=True)
 
 
 @pytest.mark.slow
 def test_wrong_features_are_not_written(tmp_path, monkeypatch):
     monkeypatch.setattr(TFLiteClassifier, "features", lambda self, images: np.zeros((6, 16)))
     with pytest.raises(verify.VerificationError, match=r"The features differ from the model's by 1\.0e\+00"):
-        export(small.model(), tmp_path / "a.tflite", features=True)
+        export(tiny.model(), tmp_path / "a.tflite", features=True)
     assert not os.listdir(tmp_path)

@@ -11,7 +11,7 @@ from tensorflow.lite.python import schema_py_generated as schema
 from keras_vit.exporting import tflite_metadata
 from keras_vit.inference.model_card import ModelCard
 from keras_vit.inference.tflite import make_interpreter
-from tests import small_classifier as small
+from tests import tiny
 
 
 def constant_file(values):
@@ -80,7 +80,7 @@ def root_of(description):
 
 
 def test_every_field_stands_where_the_schema_has_it():
-    root = root_of(small.card(architecture="VisionTransformer"))
+    root = root_of(tiny.card(architecture="VisionTransformer"))
     assert text(child(root, 0)) == "VisionTransformer"
     assert text(child(root, 7)) == "1.0.0"
     (graph,) = items(child(root, 3))
@@ -90,7 +90,7 @@ def test_every_field_stands_where_the_schema_has_it():
     assert number(child(images, 3), 0, 1) == 2
     image = child(images, 3, 1)
     assert number(image, 0, 1) == 1
-    assert [number(child(image, 1), index, 4) for index in (0, 1)] == [small.SIZE, small.SIZE]
+    assert [number(child(image, 1), index, 4) for index in (0, 1)] == [tiny.SIZE, tiny.SIZE]
     # one process unit: a normalization (1)
     (unit,) = items(child(images, 4))
     assert number(unit, 0, 1) == 1
@@ -105,8 +105,8 @@ def test_every_field_stands_where_the_schema_has_it():
 
 
 def test_the_file_still_computes_and_holds_its_labels(plain, tmp_path):
-    content = tflite_metadata.add(plain, small.card())
-    assert tflite_metadata.labels_of(content) == list(small.CLASS_NAMES)
+    content = tflite_metadata.add(plain, tiny.card())
+    assert tflite_metadata.labels_of(content) == list(tiny.CLASS_NAMES)
     answers = []
     for name, data in (("plain", plain), ("with", content)):
         path = tmp_path / f"{name}.tflite"
@@ -120,12 +120,12 @@ def test_the_file_still_computes_and_holds_its_labels(plain, tmp_path):
 
 
 def test_the_entry_is_found_by_its_name_and_weights_stay_aligned(plain):
-    content = tflite_metadata.add(plain, small.card())
+    content = tflite_metadata.add(plain, tiny.card())
     model = schema.Model.GetRootAs(content, 0)
     entries = {model.Metadata(i).Name(): model.Metadata(i).Buffer() for i in range(model.MetadataLength())}
     assert b"min_runtime_version" in entries  # what the converter wrote is still there
     found = model.Buffers(entries[b"TFLITE_METADATA"]).DataAsNumpy().tobytes()
-    assert found == tflite_metadata.table_bytes(tflite_metadata.describe(small.card()))
+    assert found == tflite_metadata.table_bytes(tflite_metadata.describe(tiny.card()))
     start = content.index(model.Buffers(model.BuffersLength() - 2).DataAsNumpy().tobytes())
     assert start % 4 == 0
     filled = [model.Buffers(i) for i in range(model.BuffersLength()) if model.Buffers(i).DataLength() > 64]
@@ -136,12 +136,12 @@ def test_the_entry_is_found_by_its_name_and_weights_stay_aligned(plain):
 
 
 def test_the_same_model_gives_the_same_file(plain):
-    assert tflite_metadata.add(plain, small.card()) == tflite_metadata.add(plain, small.card())
+    assert tflite_metadata.add(plain, tiny.card()) == tflite_metadata.add(plain, tiny.card())
 
 
 def test_the_archive_is_stored_plain(plain):
     """Readers on devices map the labels into memory, uncompressed."""
-    with zipfile.ZipFile(io.BytesIO(tflite_metadata.add(plain, small.card()))) as archive:
+    with zipfile.ZipFile(io.BytesIO(tflite_metadata.add(plain, tiny.card()))) as archive:
         assert [(info.filename, info.compress_type) for info in archive.infolist()] == [("labels.txt", 0)]
 
 
@@ -164,11 +164,11 @@ def test_other_endings_are_left_out(monkeypatch):
         tflite_metadata.preprocessing, "device_function", lambda pp: lambda x: tf.cast(x, tf.float32) ** 2
     )
     assert tflite_metadata.normalization("square", 3) is None
-    (graph,) = items(child(root_of(small.card()), 3))
+    (graph,) = items(child(root_of(tiny.card()), 3))
     (images,) = items(child(graph, 2))
     assert field(images, 4) is None and field(images, 5) is None
 
 
 def test_labels_have_a_line_each(plain):
-    description = ModelCard(("a\nb", "c  d"), small.PREPROCESS, "softmax", (16, 16, 1))
+    description = ModelCard(("a\nb", "c  d"), tiny.PREPROCESS, "softmax", (16, 16, 1))
     assert tflite_metadata.labels_of(tflite_metadata.add(plain, description)) == ["a b", "c d"]

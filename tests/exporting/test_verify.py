@@ -3,7 +3,7 @@ import pytest
 
 from keras_vit.exporting import verify
 from keras_vit.inference import sample_images
-from tests import small_classifier as small
+from tests import tiny
 
 REFERENCE = np.array([[0.7, 0.2, 0.1], [0.3, 0.4, 0.3], [0.1, 0.1, 0.8], [0.5, 0.5, 0.0]])
 
@@ -69,12 +69,12 @@ def test_shapes_must_agree():
 
 
 def test_unreadable_pictures_are_left_out():
-    good = small.images(2)
+    good = tiny.images(2)
     mixed = sample_images.SampleImages(
         [good.contents[0], b"bad", good.contents[1]], np.array([1, 2, 3]), ["a", "b", "c"]
     )
-    kept = sample_images.keep_readable(mixed, small.preprocess)
+    kept = sample_images.keep_readable(mixed, tiny.preprocess)
     assert kept.names == ["a", "c"]
     np.testing.assert_array_equal(kept.labels, [1, 3])
     with pytest.raises(ValueError, match="None of the 1 given can be read"):
-        sample_images.keep_readable(sample_images.SampleImages([b"bad"], None, ["x"]), small.preprocess)
+        sample_images.keep_readable(sample_images.SampleImages([b"bad"], None, ["x"]), tiny.preprocess)

@@ -10,17 +10,15 @@ import pytest
 
 from keras_vit.inference import keras_model, model_card
 from keras_vit.inference.opening import open_artifact
-from tests import selection
-from tests import small_classifier as small
+from tests import selection, tiny
 from tests.programs import call
-from tests.programs.runs import write_digits_run
 
 
 @pytest.fixture(scope="module")
 def exported(tmp_path_factory):
     """A run, and a TFLite file of it that takes pixels, both in one directory."""
     directory = tmp_path_factory.mktemp("cards")
-    write_digits_run(directory / "run")
+    tiny.write_digits_run(directory / "run")
     arguments = (f"--model={directory / 'run'}", "--num_images=8")
     assert call("export.tflite", *arguments, f"--output={directory / 'coll.tflite'}", "--input=uint8") == 0
     return directory
@@ -137,5 +135,5 @@ def test_a_cut_line_of_metrics_is_ignored(tmp_path):
 
 
 def test_markdown_keeps_one_row_per_line():
-    text = small.card(data={"name": "a|b\nc"}).to_markdown()
+    text = tiny.card(data={"name": "a|b\nc"}).to_markdown()
     assert "a\\|b c |" in text

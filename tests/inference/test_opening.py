@@ -6,9 +6,7 @@ import pytest
 
 import keras_vit
 from keras_vit import inference
-from tests import selection
-from tests import small_classifier as small
-from tests.programs.runs import write_digits_run
+from tests import selection, tiny
 
 PREPROCESS = "value_range(-1, 1)"
 
@@ -16,9 +14,9 @@ PREPROCESS = "value_range(-1, 1)"
 @pytest.fixture(scope="module")
 def expected():
     """A model, and its probabilities for six images."""
-    model = small.model()
-    classifier = inference.KerasClassifier(model, small.card())
-    return model, classifier.predict(classifier.preprocess(small.images().contents))
+    model = tiny.model()
+    classifier = inference.KerasClassifier(model, tiny.card())
+    return model, classifier.predict(classifier.preprocess(tiny.images().contents))
 
 
 @pytest.mark.parametrize(
@@ -31,16 +29,16 @@ def test_model_files(expected, name, tmp_path):
         model.save(path)
     else:
         keras_vit.save_checkpoint(model, path, format="google" if name.endswith(".npz") else "timm")
-    classifier = inference.open_classifier(path, preprocess=PREPROCESS, labels=small.CLASS_NAMES)
+    classifier = inference.open_classifier(path, preprocess=PREPROCESS, labels=tiny.CLASS_NAMES)
     assert (classifier.kind, classifier.scores_are) == ("keras", "logits")
-    assert classifier.class_names == small.CLASS_NAMES
-    images = classifier.preprocess(small.images().contents)
+    assert classifier.class_names == tiny.CLASS_NAMES
+    images = classifier.preprocess(tiny.images().contents)
     np.testing.assert_allclose(classifier.predict(images), probabilities, atol=1e-5)
     assert classifier.features(images).shape == (6, 16)
 
 
 def test_a_run_knows_its_preprocessing(tmp_path):
-    write_digits_run(tmp_path / "run")
+    tiny.write_digits_run(tmp_path / "run")
     for path in (tmp_path / "run", tmp_path / "run" / "model.keras"):
         classifier = inference.open_classifier(path)
         assert classifier.card.preprocess == "decode(1)|resize((8, 8), method='area')|value_range(-1, 1)"
@@ -53,8 +51,8 @@ def test_a_run_knows_its_preprocessing(tmp_path):
 def test_an_artifact_knows_its_preprocessing(served):
     classifier = inference.open_classifier(served[1])
     assert classifier.kind == "saved_model"
-    assert classifier.class_names == small.CLASS_NAMES
-    for options in ({"preprocess": PREPROCESS}, {"labels": small.CLASS_NAMES}):
+    assert classifier.class_names == tiny.CLASS_NAMES
+    for options in ({"preprocess": PREPROCESS}, {"labels": tiny.CLASS_NAMES}):
         with pytest.raises(ValueError, match="Leave out preprocess and labels"):
             inference.open_classifier(served[1], **options)
 
@@ -62,9 +60,9 @@ def test_an_artifact_knows_its_preprocessing(served):
 @pytest.mark.slow
 def test_labels_of_a_file(expected, tmp_path):
     expected[0].save(tmp_path / "model.keras")
-    (tmp_path / "labels.txt").write_text("\n".join(small.CLASS_NAMES) + "\n", encoding="utf-8")
+    (tmp_path / "labels.txt").write_text("\n".join(tiny.CLASS_NAMES) + "\n", encoding="utf-8")
     open_with = {"preprocess": PREPROCESS, "labels": tmp_path / "labels.txt"}
-    assert inference.open_classifier(tmp_path / "model.keras", **open_with).class_names == small.CLASS_NAMES
+    assert inference.open_classifier(tmp_path / "model.keras", **open_with).class_names == tiny.CLASS_NAMES
     (tmp_path / "labels.txt").write_text("a\nb\n")
     with pytest.raises(ValueError, match="class_names"):
         inference.open_classifier(tmp_path / "model.keras", **open_with)
@@ -87,11 +85,11 @@ def test_what_cannot_be_opened(tmp_path):
 
 @pytest.mark.parametrize("output", selection.cases(["softmax", "sigmoid"], ["softmax"]))
 def test_a_model_that_ends_in_probabilities(output, tmp_path):
-    model = small.model(classifier_activation=output)
+    model = tiny.model(classifier_activation=output)
     model.save(tmp_path / "model.keras")
     classifier = inference.open_classifier(tmp_path / "model.keras", preprocess=PREPROCESS)
     assert (classifier.scores_are, classifier.card.output) == ("probabilities", output)
-    images = classifier.preprocess(small.images(2).contents)
+    images = classifier.preprocess(tiny.images(2).contents)
     np.testing.assert_allclose(classifier.predict(images), model.predict(images, verbose=0), atol=1e-6)
 
 
@@ -101,5 +99,5 @@ def test_any_keras_model_around_ours(expected, tmp_path):
     scaled = keras.Model(inputs, keras.layers.Rescaling(2.0)(expected[0](inputs)))
     scaled.save(tmp_path / "model.keras")
     classifier = inference.open_classifier(tmp_path / "model.keras", preprocess=PREPROCESS)
-    images = classifier.preprocess(small.images(2).contents)
+    images = classifier.preprocess(tiny.images(2).contents)
     np.testing.assert_allclose(classifier.scores(images), scaled.predict(images, verbose=0), atol=1e-5)

@@ -9,6 +9,7 @@ from keras import ops
 
 from keras_vit import layers
 from tests import selection
+from tests.layers.test_masking import WITH_PLACES
 
 
 def array(x):
@@ -367,6 +368,7 @@ LAYERS = {
     "ClassToken": ({}, (2, 6, 8)),
     "RegisterTokens": (dict(num_tokens=3), (2, 6, 8)),
     "AddPositionEmbs": (dict(grid=(2, 3), kind="learned2d"), (2, 6, 8)),
+    "FixedPositionEmbs": (dict(grid=(2, 3), num_prefix_tokens=0), (2, 6, 8)),
     "SelfAttention": (dict(num_heads=2, use_bias=False, relative_positions=6), (2, 6, 8)),
     "MlpBlock": (dict(mlp_dim=5, activation="gelu"), (2, 6, 8)),
     "LayerScale": (dict(initial_value=0.3), (2, 6, 8)),
@@ -392,7 +394,7 @@ LAYERS = {
 
 def test_every_public_layer_is_in_the_table():
     public = {name for name in layers.__all__ if isinstance(getattr(layers, name), type)}
-    assert public == set(LAYERS)
+    assert public == set(LAYERS) | set(WITH_PLACES)
 
 
 @pytest.mark.parametrize(
@@ -429,6 +431,8 @@ ARGUMENTS = {
     layers.BiTUnit: {"features": 32},
     layers.BottleneckUnit: {"features": 32},
     layers.Dropout: {"rate": 0.1},
+    layers.FixedPositionEmbs: {"grid": (2, 3)},
+    layers.VisiblePatches: {"num_visible": 2},
     layers.EncoderBlock: {"num_heads": 2, "mlp_dim": 8},
     layers.MAPHead: {"num_heads": 2, "mlp_dim": 8},
     layers.MlpBlock: {"mlp_dim": 8},

@@ -5,15 +5,15 @@ import types
 import pytest
 
 from keras_vit import data
+from tests import tiny
 from tests.programs import call
-from tests.programs.runs import write_digits_run
 
 
 @pytest.fixture(scope="session")
 def digits(tmp_path_factory):
     """The directory of a run, its model, and the logits of that model on the 360 test digits, worked out here."""
     directory = tmp_path_factory.mktemp("run")
-    model = write_digits_run(directory)
+    model = tiny.write_digits_run(directory)
     source = data.open_source("digits", "test")
     logits = model.predict(source.images.astype("float32") / 127.5 - 1, verbose=0)
     return types.SimpleNamespace(directory=directory, model=model, logits=logits, source=source)

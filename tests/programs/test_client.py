@@ -5,7 +5,7 @@ import json
 import pytest
 
 from keras_vit.inference.opening import open_artifact
-from tests import small_classifier as small
+from tests import tiny
 from tests.programs import call
 from tests.tf_serving import servers
 
@@ -21,7 +21,7 @@ def running(served):
 @pytest.fixture(scope="module")
 def images():
     """Forty different images."""
-    return [small.encode(image, "PNG") for image in small.arrays(40, seed=3)]
+    return [tiny.encode(image, "PNG") for image in tiny.arrays(40, seed=3)]
 
 
 @pytest.fixture(scope="module")

@@ -7,9 +7,8 @@ import numpy as np
 import pytest
 
 from keras_vit.checkpoints import model_from_checkpoint
-from tests import programs, selection
+from tests import programs, selection, tiny
 from tests.checkpoints import files
-from tests.programs import runs
 
 
 def convert(*argv, **options):
@@ -37,7 +36,7 @@ def test_conversion(name, format, target, tmp_path):
 
 
 def test_a_run_keeps_its_class_names(tmp_path):
-    runs.write_digits_run(tmp_path / "run", activation="gelu")
+    tiny.write_digits_run(tmp_path / "run", activation="gelu")
     convert(tmp_path / "run", tmp_path / "out", format="huggingface")
     model = model_from_checkpoint(tmp_path / "out")
     assert model.class_names == tuple(str(digit) for digit in range(10))

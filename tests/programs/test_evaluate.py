@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from keras_vit import data
-from tests import small_classifier as small
+from tests import tiny
 from tests.programs import call
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -221,6 +221,6 @@ def test_the_table_names_the_numbers(run, capsys):
 def test_evaluate_refuses_other_classes(run, tmp_path):
     for name in ("cat", "dog"):
         (tmp_path / name).mkdir()
-        (tmp_path / name / "1.png").write_bytes(small.images(1).contents[0])
+        (tmp_path / name / "1.png").write_bytes(tiny.images(1).contents[0])
     with pytest.raises(ValueError, match="must have the model's 10 classes.*Received: .* with 2, cat, dog"):
         call("train.evaluate", f"--model={run}", f"--data=folder:{tmp_path}", "--split=all")

@@ -7,8 +7,8 @@ import pytest
 
 from keras_vit.inference import latency
 from keras_vit.inference.opening import open_artifact
+from tests import tiny
 from tests.programs import call
-from tests.programs.runs import write_digits_run
 
 
 @pytest.fixture(scope="module", params=["onnx", "openvino"])
@@ -35,7 +35,7 @@ def test_interchange_files_measure_as_the_model(run, interchange_file, tmp_path,
     assert result["accuracy"] == expected["accuracy"]
     assert result["loss"] == pytest.approx(expected["loss"], rel=1e-4)  # float32 in another order
     assert call("export.verify", f"--model={run}", f"--artifact={interchange_file}", "--num_images=40") == 0
-    write_digits_run(tmp_path / "other", seed=1)
+    tiny.write_digits_run(tmp_path / "other", seed=1)
     other = f"--model={tmp_path / 'other'}"
     assert call("export.verify", other, f"--artifact={interchange_file}", "--num_images=40") == 1
     assert capsys.readouterr().out.endswith("differs\n")

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests import golden_data
-from tests.programs import call, runs
+from tests import golden_data, tiny
+from tests.programs import call
 
 
 @pytest.mark.parametrize("kind", ["run", "keras", pytest.param("saved_model", marks=pytest.mark.slow), "tflite"])
@@ -18,7 +18,7 @@ def test_predict_gives_the_models_probabilities(kind, run, digits, request, tmp_
     models = {"run": run, "keras": run / "model.keras"}
     model = models[kind] if kind in models else request.getfixturevalue(exported[kind])
     capsys.readouterr()
-    runs.digit_files(tmp_path, source)
+    tiny.digit_files(tmp_path, source)
     assert call("train.predict", f"--model={model}", "--json", tmp_path / "digit_*.png") == 0
     answers = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [os.path.basename(answer["path"]) for answer in answers] == [f"digit_{i}.png" for i in range(3)]
@@ -30,7 +30,7 @@ def test_predict_gives_the_models_probabilities(kind, run, digits, request, tmp_
 
 
 def test_predict_reports_bad_images_and_answers_the_others(run, digits, tmp_path, capsys):
-    good = runs.digit_files(tmp_path, digits.source, 1)[0]
+    good = tiny.digit_files(tmp_path, digits.source, 1)[0]
     bad = tmp_path / "bad.jpg"
     bad.write_bytes(b"not a picture")
     missing = tmp_path / "missing.jpg"

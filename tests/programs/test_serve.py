@@ -11,8 +11,7 @@ import time
 import pytest
 
 from keras_vit.tf_serving import client
-from tests import selection
-from tests import small_classifier as small
+from tests import selection, tiny
 from tests.programs import call
 from tests.tf_serving import servers
 
@@ -33,7 +32,7 @@ def running(base):
 @pytest.fixture(scope="module")
 def images():
     """Forty different images."""
-    return [small.encode(image, "PNG") for image in small.arrays(40, seed=3)]
+    return [tiny.encode(image, "PNG") for image in tiny.arrays(40, seed=3)]
 
 
 def test_a_taken_port_is_one_line(base, running):

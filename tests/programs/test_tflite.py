@@ -7,10 +7,8 @@ import pytest
 import tensorflow as tf
 
 from keras_vit.inference.opening import open_artifact
-from tests import golden_data
-from tests import small_classifier as small
+from tests import golden_data, tiny
 from tests.programs import call
-from tests.programs.runs import write_digits_run
 
 
 @pytest.mark.slow
@@ -24,7 +22,7 @@ def test_pixels_in(run, digits, tmp_path):
 
 @pytest.mark.slow
 def test_without_the_data_set_pictures_must_be_given(tmp_path):
-    write_digits_run(tmp_path / "run")
+    tiny.write_digits_run(tmp_path / "run")
     config = json.loads((tmp_path / "run" / "config.json").read_text())
     config["recipe"]["data"]["source"] = "folder:/nowhere"
     (tmp_path / "run" / "config.json").write_text(json.dumps(config))
@@ -47,10 +45,10 @@ def test_the_path_of_the_artifact_is_the_output(run, tmp_path, capsys):
 
 
 def test_files_that_are_not_part_of_a_run_are_exported(run, tmp_path):
-    model = small.model()
+    model = tiny.model()
     model.save(tmp_path / "model.keras")
-    (tmp_path / "labels.txt").write_text("\n".join(small.CLASS_NAMES), encoding="utf-8")
-    for index, content in enumerate(small.images(3).contents):
+    (tmp_path / "labels.txt").write_text("\n".join(tiny.CLASS_NAMES), encoding="utf-8")
+    for index, content in enumerate(tiny.images(3).contents):
         (tmp_path / f"{index}, pink.png").write_bytes(content)  # a comma in a name is no separator
     arguments = [f"--model={tmp_path / 'model.keras'}", f"--output={tmp_path / 'a.tflite'}"]
     with pytest.raises(ValueError, match="preprocess"):
@@ -60,6 +58,6 @@ def test_files_that_are_not_part_of_a_run_are_exported(run, tmp_path):
         call("export.tflite", *arguments)
     arguments += [f"--images={tmp_path}/[01], pink.png", f"--images={tmp_path / '2, pink.png'}"]
     assert call("export.tflite", *arguments) == 0
-    assert open_artifact(str(tmp_path / "a.tflite")).class_names == small.CLASS_NAMES
+    assert open_artifact(str(tmp_path / "a.tflite")).class_names == tiny.CLASS_NAMES
     verify = [argument for argument in arguments if not argument.startswith("--output")]
     assert call("export.verify", *verify, f"--artifact={tmp_path / 'a.tflite'}") == 0

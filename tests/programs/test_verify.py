@@ -6,8 +6,8 @@ import shutil
 import pytest
 
 from keras_vit.training.errors import UnreadableInput
-from tests.programs import call, runs
-from tests.programs.runs import write_digits_run
+from tests import tiny
+from tests.programs import call
 
 
 @pytest.mark.slow
@@ -15,7 +15,7 @@ def test_verify_agrees_and_differs(run, saved_model, tflite_file, tmp_path, caps
     for path in (saved_model, tflite_file):
         assert call("export.verify", f"--model={run}", f"--artifact={path}", "--num_images=40") == 0
         assert capsys.readouterr().out.endswith("agrees\n")
-    write_digits_run(tmp_path / "other", seed=1)
+    tiny.write_digits_run(tmp_path / "other", seed=1)
     arguments = (f"--model={tmp_path / 'other'}", f"--artifact={tflite_file}", "--num_images=40")
     assert call("export.verify", "--json", *arguments) == 1
     report = json.loads(capsys.readouterr().out)
@@ -37,7 +37,7 @@ def test_unreadable_images_are_treated_as_in_the_recipe(
     config = json.loads((tmp_path / "run" / "config.json").read_text())
     config["recipe"]["data"]["on_bad_image"] = recipe
     (tmp_path / "run" / "config.json").write_text(json.dumps(config))
-    runs.digit_files(tmp_path, digits.source, 2)
+    tiny.digit_files(tmp_path, digits.source, 2)
     (tmp_path / "bad.png").write_bytes(b"not an image")
     arguments = [f"--model={tmp_path / 'run'}", f"--artifact={tflite_file}", f"--images={tmp_path}/*.png", "--json"]
     arguments += [f"--on_bad_image={flag}"] if flag else []

@@ -13,9 +13,8 @@ from keras_vit import checkpoints, data, models
 from keras_vit.data import preprocess
 from keras_vit.inference import sample_images
 from keras_vit.inspection import examples
-from tests import golden_data, programs
+from tests import golden_data, programs, tiny
 from tests.inspection import browser, small
-from tests.programs import runs
 
 pytest.importorskip("matplotlib", reason="the report needs matplotlib")
 
@@ -31,7 +30,7 @@ def visualize(output, *arguments):
 def digits(tmp_path_factory):
     """A run on the digits and its report."""
     directory = tmp_path_factory.mktemp("digits")
-    runs.write_digits_run(directory / "run", pooling="gap", num_layers=2)
+    tiny.write_digits_run(directory / "run", pooling="gap", num_layers=2)
     arguments = [f"--model={directory / 'run'}", "--num_images=3", "--distance_images=5", "--evaluated_images=40"]
     return directory, *visualize(directory / "report", *arguments)
 

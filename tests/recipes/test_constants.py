@@ -37,7 +37,10 @@ def test_every_row_names_its_source():
 @pytest.mark.parametrize(("name", "arguments"), EXPECTED)
 def test_constants_are_the_published_ones(name, arguments):
     recipe = toy.load(name, arguments)
-    found = {"decay per step": recipe.optim.learning_rate * recipe.optim.weight_decay}
+    found = {
+        "decay per step": recipe.optim.learning_rate * recipe.optim.weight_decay,
+        "decayed weights": recipe.optim.weight_decay_mask or "kernel$",  # the same groups: tests/optim/test_groups.py
+    }
     expected = EXPECTED[name, arguments]
     found |= {path: recipes.get(recipe, path) for path in expected if path not in found}
     wrong = {}
@@ -50,6 +53,7 @@ def test_constants_are_the_published_ones(name, arguments):
 
 def test_every_published_recipe_is_in_the_table():
     ours = {"cifar10_scratch", "digits", "fashion_mnist", "fashion_mnist_models", "fashion_mnist_transfer", "folder"}
+    ours |= {"mae_fashion_mnist", "masked_patch_fashion_mnist"}
     assert {name for name, _ in EXPECTED} == set(toy.VARIATIONS) - ours
 
 

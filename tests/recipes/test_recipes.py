@@ -135,6 +135,7 @@ def test_variants_may_be_written_as_constructors():
 
 # Minutes on any machine, or, for the paper's own runs, what the paper says.
 WITHOUT_COST = {"digits", "fashion_mnist", "fashion_mnist_models", "fashion_mnist_transfer", "folder", "vit_paper"}
+WITHOUT_COST |= {"mae_fashion_mnist", "masked_patch_fashion_mnist"}
 # Arguments that the figures of a docstring belong to, where they are not those of the recipe without arguments.
 COSTS = {"finetune": ("ViT_B16,cifar10", "ViT_B16,imagenet2012"), "cifar10_scratch": (None,)}
 
@@ -163,7 +164,8 @@ def test_models_build_at_full_size(name, arguments, monkeypatch, folder):
     toy.replace_readers(monkeypatch, folder)
     recipe = toy.load(name, arguments)
     model = recipes.describe_model(recipe, classes=10)
-    assert model.output_shape == (None, 10)
+    if recipe.task == "classification":
+        assert model.output_shape == (None, 10)
     assert model.count_params() == plan.model_cost(recipe, classes=10).parameters
 
 
@@ -190,6 +192,6 @@ def test_two_steps_and_every_evaluator(name, arguments, monkeypatch, folder, tmp
     lines = read_metrics(str(tmp_path / "run" / "metrics.jsonl"))
     losses = [line["loss"] for line in lines if "loss" in line]
     assert len(losses) == 2 and np.isfinite(losses).all()
-    assert [line["step"] for line in lines if "eval_accuracy" in line] == [2]
+    assert [line["step"] for line in lines if "eval_loss" in line] == [2]
     ran = {line["evaluator"] for line in lines if "evaluator" in line}
     assert ran == set(evaluators.Suite(recipe.evaluators).evaluators)

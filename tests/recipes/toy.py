@@ -36,9 +36,14 @@ VARIATIONS = {
     "vtab": ("", "ViT_S16,clevr_count"),
     "cifar10_scratch": (None,),
     "folder": ("/images", "tfds:images,ViT_H14"),
+    "vit_masked_patch": ("", "ViT_S16,imagenet2012"),
+    "mae_pretrain": ("", "ViT_L16,1600"),
+    "mae_finetune": ("", "ViT_H14"),
     "digits": (None,),
     "fashion_mnist": (None,),
     "fashion_mnist_models": ("vit", "bit"),
+    "mae_fashion_mnist": (None,),
+    "masked_patch_fashion_mnist": (None,),
     "fashion_mnist_transfer": ("pretrain", "finetune", "scratch"),
 }
 CASES = [(name, arguments) for name, variations in VARIATIONS.items() for arguments in variations]
@@ -54,6 +59,9 @@ ONLY_BUILT = [
     ("finetune", "ViT_H14,imagenet2012"),
     ("bit_hyperrule", "BiT_R50x1,tfds:unknown"),
     ("vtab", "ViT_S16,clevr_count"),
+    ("vit_masked_patch", ""),
+    ("mae_pretrain", "ViT_L16,1600"),
+    ("mae_finetune", "ViT_H14"),
 ]
 
 
@@ -81,6 +89,8 @@ def shrink(recipe):
     else:
         tiny = {"block_sizes": (1, 1), "width_factor": 1}
     model.arguments = {**model.arguments, **tiny}
+    if recipe.task.startswith("mae"):
+        recipe.task = "mae(decoder_hidden_size=8, decoder_num_layers=1, decoder_num_heads=2)"
     recipe.total_steps, recipe.log_every, recipe.eval_every = 2, 1, 0
     recipe.data.batch_size = recipe.data.eval_batch_size = 8
     optim.accumulation_steps = min(optim.accumulation_steps, 2)

@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from keras_vit.tf_serving import client, messages, tensors
 from keras_vit.tf_serving.messages import RequestError
-from tests import small_classifier as small
+from tests import tiny
 
 grpc = pytest.importorskip("grpc", reason="grpcio is not installed: pip install 'keras-vision-transformers[serving]'")
 
@@ -151,7 +151,7 @@ def test_the_published_service_understands_the_client(published, served):
             response.outputs["labels"].CopyFrom(tf.make_tensor_proto([b"\xff", b"a"]))
             return response
 
-    images = np.stack([small.preprocess(tf.constant(content)).numpy() for content in small.images(2).contents])
+    images = np.stack([tiny.preprocess(tf.constant(content)).numpy() for content in tiny.images(2).contents])
     add = functools.partial(stubs.add_PredictionServiceServicer_to_server, Service())
     with listening(add) as address, client.Client(address, "pets", version=1) as asking:
         answer = asking.run("serve_tensor", {"images": images})

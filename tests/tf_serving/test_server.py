@@ -19,8 +19,7 @@ from keras_vit.inference.opening import open_artifact
 from keras_vit.inference.saved_model import SavedModelClassifier
 from keras_vit.tf_serving import client, served_model, server
 from keras_vit.tf_serving.messages import RequestError
-from tests import selection
-from tests import small_classifier as small
+from tests import selection, tiny
 from tests.tf_serving import servers
 
 pytest.importorskip("uvicorn", reason="uvicorn is not installed: pip install 'keras-vision-transformers[serving]'")
@@ -40,7 +39,7 @@ def running(base):
 @pytest.fixture(scope="module")
 def images():
     """Forty different images."""
-    return [small.encode(image, "PNG") for image in small.arrays(40, seed=3)]
+    return [tiny.encode(image, "PNG") for image in tiny.arrays(40, seed=3)]
 
 
 @pytest.fixture(scope="module")

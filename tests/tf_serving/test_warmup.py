@@ -6,7 +6,7 @@ import tensorflow as tf
 
 from keras_vit.inference.saved_model import SavedModelClassifier
 from keras_vit.tf_serving import messages, tensors, warmup
-from tests import small_classifier as small
+from tests import tiny
 
 
 @pytest.fixture(scope="module")
@@ -19,7 +19,7 @@ def artifact(served, tmp_path_factory):
 
 @pytest.mark.slow
 def test_every_signature_and_batch_size_is_replayed(artifact):
-    path = warmup.write_warmup(artifact, "pets", small.images(3).contents, [4, 1])
+    path = warmup.write_warmup(artifact, "pets", tiny.images(3).contents, [4, 1])
     assert path.endswith("/assets.extra/tf_serving_warmup_requests")
     signatures = ["attention", "features", "features_tensor", "serve_images", "serve_tensor", "serving_default"]
     assert warmup.replay(artifact) == [(name, size) for size in (1, 4) for name in signatures]
@@ -29,7 +29,7 @@ def test_every_signature_and_batch_size_is_replayed(artifact):
 
 def test_a_server_takes_a_thousand_records(artifact):
     with pytest.raises(ValueError, match="at most 1000 requests. Received: 1206"):
-        warmup.write_warmup(artifact, "pets", small.images(1).contents, [1] * 201)
+        warmup.write_warmup(artifact, "pets", tiny.images(1).contents, [1] * 201)
 
 
 def test_bytes_of_a_prediction_log():

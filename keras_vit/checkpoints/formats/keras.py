@@ -61,24 +61,15 @@ class KerasSource(RawTensors):
         CheckpointError: If it is damaged, or not a model of this package.
     """
 
-    def __init__(self, path: str):
-        self.path = path
-        self.config: dict[str, Any] | None = None
-        self.metadata: dict[str, Any] = {}
-        self.tensors: dict[str, TensorInfo] = {}
+    def _read_headers(self) -> None:
         self._places: dict[str, tuple[int, np.dtype]] = {}
-        self._file = open(path, "rb")  # noqa: SIM115 (closed by `close`)
-        try:
-            self._start, self._size = 0, os.fstat(self._file.fileno()).st_size
-            if self._file.read(4) == b"PK\x03\x04":
-                self._open_archive()
-            entries = _headers(path, self._start, self._size)
-            counts = collections.Counter("/".join(entry["layers"]) for entry in entries)
-            for entry in entries:
-                self._add(entry, counts["/".join(entry["layers"])])
-        except BaseException:
-            self.close()
-            raise
+        self._start = 0
+        if self._file.read(4) == b"PK\x03\x04":
+            self._open_archive()
+        entries = _headers(self.path, self._start, self._size)
+        counts = collections.Counter("/".join(entry["layers"]) for entry in entries)
+        for entry in entries:
+            self._add(entry, counts["/".join(entry["layers"])])
 
     def _open_archive(self) -> None:
         """Read the configuration and finds the weights, which are stored in one piece."""

@@ -21,6 +21,7 @@ import numpy as np
 from keras_vit.checkpoints.errors import CheckpointError
 from keras_vit.checkpoints.formats.tensors import (
     MAX_NAME_LENGTH,
+    OpenFile,
     TensorInfo,
     block_sizes,
     check_shape,
@@ -40,7 +41,7 @@ _HEADER = re.compile(
 )
 
 
-class NpzSource:
+class NpzSource(OpenFile):
     """Open `.npz` file.
 
     Args:
@@ -50,24 +51,14 @@ class NpzSource:
         CheckpointError: If it is damaged, or not a plain archive of numeric arrays.
     """
 
-    def __init__(self, path: str):
-        self.path = path
-        self.config: dict[str, Any] | None = None
-        self.metadata: dict[str, Any] = {}
-        self._file = open(path, "rb")  # noqa: SIM115 (closed by `close`)
-        try:
-            self._size = os.fstat(self._file.fileno()).st_size
-            self._archive = open_archive(self._file, self._size, path)
-            self._members: dict[str, _Member] = {}
-            self.tensors: dict[str, TensorInfo] = {}
-            for info in self._archive.infolist():
-                self._add(info)
-            comment = self._archive.comment
-            if comment.startswith(_COMMENT_PREFIX):
-                self.metadata |= parse_json(comment[len(_COMMENT_PREFIX) :], f"{path}: the archive's comment")
-        except BaseException:
-            self._file.close()
-            raise
+    def _read_headers(self) -> None:
+        self._archive = open_archive(self._file, self._size, self.path)
+        self._members: dict[str, _Member] = {}
+        for info in self._archive.infolist():
+            self._add(info)
+        comment = self._archive.comment
+        if comment.startswith(_COMMENT_PREFIX):
+            self.metadata |= parse_json(comment[len(_COMMENT_PREFIX) :], f"{self.path}: the archive's comment")
 
     def _add(self, info: zipfile.ZipInfo) -> None:
         name = info.filename.removesuffix(".npy")
@@ -153,7 +144,7 @@ class NpzSource:
     def close(self) -> None:
         """Close the file."""
         self._archive.close()
-        self._file.close()
+        super().close()
 
 
 class _Member(NamedTuple):

@@ -51,20 +51,9 @@ class SafetensorsSource(RawTensors):
         CheckpointError: If the header is damaged or does not describe the file exactly.
     """
 
-    def __init__(self, path: str):
-        self.path = path
-        self.config: dict[str, Any] | None = None
-        self.metadata: dict[str, Any] = {}
-        self._file = open(path, "rb")  # noqa: SIM115 (closed by `close`)
-        try:
-            self._offsets: dict[str, int] = {}
-            self.tensors: dict[str, TensorInfo] = {}
-            self._read_header(os.fstat(self._file.fileno()).st_size)
-        except BaseException:
-            self._file.close()
-            raise
-
-    def _read_header(self, size: int) -> None:
+    def _read_headers(self) -> None:
+        self._offsets: dict[str, int] = {}
+        size = self._size
         prefix = self._file.read(8)
         length = struct.unpack("<Q", prefix)[0] if len(prefix) == 8 else 0
         if not 2 <= length <= min(MAX_JSON_BYTES, size - 8):

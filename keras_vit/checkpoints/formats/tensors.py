@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import math
+import os
 from collections.abc import Iterator
 from typing import Any, BinaryIO, Protocol
 
@@ -94,17 +95,37 @@ def read_exactly(stream: Any, array: np.ndarray) -> None:
         done += count
 
 
-class RawTensors:
-    """Base class of files that hold uncompressed tensors.
+class OpenFile:
+    """Base class of sources that are one open file; see `TensorSource` for the attributes.
 
-    Attributes:
-        path: Name of the file, for messages.
-        tensors: Headers of all tensors by name.
+    Args:
+        path: The file.
     """
 
-    path: str
-    tensors: dict[str, TensorInfo]
-    _file: BinaryIO
+    def __init__(self, path: str):
+        self.path = path
+        self.tensors: dict[str, TensorInfo] = {}
+        self.config: dict[str, Any] | None = None
+        self.metadata: dict[str, Any] = {}
+        self._file: BinaryIO = open(path, "rb")  # noqa: SIM115 (closed by `close`)
+        try:
+            self._size = os.fstat(self._file.fileno()).st_size
+            self._read_headers()
+        except BaseException:
+            self._file.close()
+            raise
+
+    def _read_headers(self) -> None:
+        """Fill in `tensors`, and `config` and `metadata` if the file has them."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+
+class RawTensors(OpenFile):
+    """Base class of files that hold uncompressed tensors."""
 
     def _place(self, name: str) -> tuple[int, np.dtype]:
         """Return where a tensor begins, and its stored dtype."""
@@ -137,10 +158,6 @@ class RawTensors:
     def is_row_major(self, name: str) -> bool:
         """Return whether the elements are stored row by row: they always are."""
         return True
-
-    def close(self) -> None:
-        """Close the file."""
-        self._file.close()
 
 
 def parse_json(data: bytes, what: str) -> dict[str, Any]:

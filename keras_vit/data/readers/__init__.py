@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from keras_vit import _checks
-from keras_vit.data.readers import digits, folder, idx, manifest, npz, tfds, tfrecord, vtab
+from keras_vit.data.readers import digits, folder, idx, images, manifest, npz, tfds, tfrecord, vtab
 from keras_vit.data.sources import Source
 
 _OPTIONS = re.compile(r"#(\w+=.*)$", re.DOTALL)
@@ -25,6 +25,7 @@ class _Reader:
 READERS = {
     "digits": _Reader(digits.open_source, digits.sizes, "digits", path=False),
     "folder": _Reader(folder.open_source, folder.sizes, "folder:/images"),
+    "images": _Reader(images.open_source, images.sizes, "images:/unlabeled"),
     "manifest": _Reader(manifest.open_source, manifest.sizes, "manifest:/list.csv"),
     "tfrecord": _Reader(tfrecord.open_source, tfrecord.sizes, "tfrecord:/folder"),
     "tfds": _Reader(tfds.open_source, tfds.sizes, "tfds:cifar10"),
@@ -40,8 +41,8 @@ def open_source(spec: str, split: str = "train", **options: Any) -> Source:
 
     Args:
         spec: Kind and place: `"digits"`, `"folder:/images"`, `"npz:/arrays.npz"`, `"idx:/mnist"`, `"fashion_mnist"`,
-            `"manifest:/list.csv"`, `"tfrecord:/data/train-*"`, `"tfds:cifar10"`. Options may follow, as
-            `"folder:/images#test_fraction=0.1"`, joined by `&`.
+            `"images:/unlabeled"`, `"manifest:/list.csv"`, `"tfrecord:/data/train-*"`, `"tfds:cifar10"`. Options may
+            follow, as `"folder:/images#test_fraction=0.1"`, joined by `&`.
         split: As TensorFlow Datasets writes it: `"train"`, `"train[:98%]"`, `"train[:10%]+test"`.
         **options: Options of the kind of source, see `docs/data.md`.
 

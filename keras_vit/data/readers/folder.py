@@ -98,11 +98,11 @@ def _list(folder: str) -> list[str]:
         raise ValueError(f"Names must be UTF-8. Received: {error.object!r} in {folder!r}. Rename the file.") from error
 
 
-def _walk(folder: str, inner: str = "") -> Iterator[str]:
+def walk(folder: str, inner: str = "") -> Iterator[str]:
     """Yield the paths of all files in a folder and below it, relative to it."""
     for name in _list(f"{folder}/{inner}"):
         if tf.io.gfile.isdir(f"{folder}/{inner}{name}"):
-            yield from _walk(folder, f"{inner}{name}/")
+            yield from walk(folder, f"{inner}{name}/")
         else:
             yield inner + name
 
@@ -126,7 +126,7 @@ def _classes(location: str) -> dict[str, list[str]]:
     ignored: collections.Counter[str] = collections.Counter()
     for name in names:
         files[name] = []
-        for path in _walk(f"{location}/{name}"):
+        for path in walk(f"{location}/{name}"):
             member = path.rpartition("/")[2]
             if member.lower().endswith(EXTENSIONS) and not member.startswith("."):
                 files[name].append(path)

@@ -21,6 +21,10 @@ def reconstructions(images: Mapping[str, np.ndarray], title: str = "", limit: in
         images: uint8 `[n, height, width, channels]` by name, such as `{"input", "visible", "reconstruction"}`.
         title: Title of the figure.
         limit: Largest number of images.
+
+    Example:
+    >>> images = {name: np.zeros((3, 8, 8, 1), "uint8") for name in ("input", "visible", "reconstruction")}
+    >>> figure = reconstructions(images)
     """
     rows = -(-_count(images, limit) // _COLUMNS)
     figure = _matplotlib.new_figure(11, max(1.3 * rows, 0.1) + 0.3)
@@ -45,6 +49,10 @@ def draw_pretraining_report(
 
     Raises:
         ImportError: If matplotlib is not installed.
+
+    Example:
+    >>> images = {name: np.zeros((3, 8, 8, 1), "uint8") for name in ("input", "visible", "reconstruction")}
+    >>> draw_pretraining_report("example/report.png", [{"step": 1, "loss": 0.5}], images, "explained")
     """
     height = max(1.3 * -(-_count(images, limit) // _COLUMNS), 0.1)
     figure = _matplotlib.new_figure(11, 3.6 + height)

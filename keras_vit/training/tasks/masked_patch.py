@@ -1,13 +1,12 @@
 """Masked patch prediction: the colors of corrupted patches, as in the ViT paper."""
 
 from collections.abc import Callable
+from typing import Any
 
 import keras
 import numpy as np
-import tensorflow as tf
 from keras import ops
 
-from keras_vit.data import hidden
 from keras_vit.models import MaskedPatchConfig
 from keras_vit.training.tasks import patches as p
 
@@ -30,8 +29,10 @@ class MaskedPatchTask:
     def __init__(self, config: MaskedPatchConfig):
         self.config = config
 
-    def draw(self, seed: int, step: tf.Tensor, batch_size: int) -> dict[str, tf.Tensor]:
+    def draw(self, seed: int, step: Any, batch_size: int) -> dict[str, Any]:
         """Return the patch whose embedding each patch gets, and which patches are corrupted."""
+        from keras_vit.data import hidden  # needs TensorFlow, which the step does not
+
         sources, corrupted = hidden.corruptions(seed, step, batch_size, self.config.num_patches, self.config.num_hidden)
         return {"sources": sources, "corrupted": corrupted}
 

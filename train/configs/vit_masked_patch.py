@@ -1,0 +1,62 @@
+"""Masked patch prediction, the self-supervised pre-training of the ViT paper.
+
+Paper: "An Image is Worth 16x16 Words", https://arxiv.org/abs/2010.11929, section 4.6 and appendix B.1.2
+
+    python -m train.main --config=train/configs/vit_masked_patch.py:ViT_B16,imagenet2012 --workdir=runs/masked
+    python -m train.main --config=train/configs/vit_masked_patch.py:ViT_B16,imagenet2012 --workdir=runs/masked_15 \
+        --config.task="masked_patch(mask_ratio=0.15)"
+    python -m train.plan --config=train/configs/vit_masked_patch.py
+
+Half of the patch embeddings are corrupted, and their mean colors of 3 bits are predicted. The paper also tried 15 %,
+and the targets `"masked_patch(target='colors_4x4')"` and `"masked_patch(target='pixels')"`. Its dropout and weight
+decay are those of its supervised training on JFT; clipping is not mentioned. `finetune` continues from the result:
+`--config.model.checkpoint=runs/masked/model.keras`. Data sets: jft (not public), imagenet21k, imagenet2012.
+Published: 79.9 % top-1 on ImageNet for B/16, 2 % more than from scratch; most of it after 100,000 steps. Not run here.
+Cost: 272 TPUv3-core-days for B/16 by `train.plan`.
+Smaller machines: `--config.total_steps=100000`, and `--config.optim.accumulation_steps=8` computes a step in 8 parts.
+"""
+
+from keras_vit import models, recipe
+
+from . import common
+
+DATA = {
+    "jft": ("tfrecord:jft", "train", "test"),
+    "imagenet21k": (common.IMAGENET_21K, "full[51200:]", "full[:25600]"),
+    "imagenet2012": (common.IMAGENET, "train[:99%]", "validation"),
+}
+
+
+def get_config(arguments: str = "") -> recipe.Recipe:
+    """Return the recipe; the arguments are the variant and the data set."""
+    variant, dataset = common.arguments(arguments, "ViT_B16", "jft")
+    variant = common.variant(variant, models.VIT)
+    if dataset not in DATA:
+        raise ValueError(f"The data set must be one of {', '.join(DATA)}. Received: {dataset!r}")
+    source, train_split, eval_split = DATA[dataset]
+    return recipe.Recipe(
+        total_steps=1_000_000,
+        precision="mixed_bfloat16",
+        deterministic=False,
+        log_every=50,
+        eval_every=10_000,
+        checkpoint_every=1_000,
+        task="masked_patch(mask_ratio=0.5, target='mean_color')",
+        model=recipe.Model(variant),
+        data=recipe.Data(
+            source=source,
+            train_split=train_split,
+            eval_split=eval_split,
+            pp_train=common.PP_TRAIN.format(""),
+            pp_eval=common.PP_EVAL,
+            batch_size=4_096,
+            shuffle_buffer=250_000,
+        ),
+        optim=recipe.Optim(
+            "adam",
+            learning_rate=2e-4,
+            schedule=recipe.Schedule("cosine", warmup_steps=10_000),
+            weight_decay=0.1,
+            clip_norm=0.0,
+        ),
+    )
