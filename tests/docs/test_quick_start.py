@@ -1,5 +1,6 @@
 """The commands of the README's quick start, as it shows them, with fewer steps."""
 
+import glob
 import os
 import re
 import shlex
@@ -21,15 +22,9 @@ COMMANDS = {words[1]: words[2:] for words in LINES}
 
 def call(name, *more):
     """Run a command of the quick start in this process; return its exit code."""
-    arguments = [path for word in COMMANDS[name] for path in (glob_of(word) if "*" in word else [word])]
+    arguments = [path for word in COMMANDS[name] for path in (sorted(glob.glob(word))[:3] if "*" in word else [word])]
     main = programs.load(commands.PROGRAMS[name])
     return main.main(startup.parse([name, *arguments, *more]))
-
-
-def glob_of(pattern):
-    import glob
-
-    return sorted(glob.glob(pattern))[:3]
 
 
 @pytest.fixture(scope="module")
