@@ -8,6 +8,7 @@ verified, and no version is ever overwritten. Files that start a server on it ar
 """
 
 import os
+from collections.abc import Sequence
 
 from absl import flags, logging
 
@@ -28,13 +29,13 @@ flags.DEFINE_list(
     "batch_sizes", ["1", "4", "8"], "Batch sizes that the server may run and warms up; empty for no warm-up."
 )
 
-with program.imports(__name__):
+with program.imports(__name__, backend="tensorflow"):
     from keras_vit.exporting import command, saved_model
     from keras_vit.inference import latency
     from keras_vit.tf_serving import deployment, warmup
 
 
-def main(argv):
+def main(argv: Sequence[str]) -> int:
     del argv
     options = flags.FLAGS
     name = options.name or os.path.basename(os.path.normpath(options.output or "")).lower()

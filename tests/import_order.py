@@ -41,6 +41,7 @@ BACKEND_SWITCHES = {
     "keras_vit.inspection.examples",
     "keras_vit.optim._rounding",
     "keras_vit.layers.kernels.chunked_attention",
+    "keras_vit.layers.kernels.fused_attention",
     "keras_vit.layers.kernels.recompute",
     "keras_vit.models.base",
 }

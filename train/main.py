@@ -21,6 +21,7 @@ import dataclasses
 import os
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 from absl import flags, logging
 
@@ -40,7 +41,8 @@ with program.imports(__name__):
     from keras_vit.checkpoints import load_checkpoint
     from keras_vit.inference import FunctionClassifier, ModelCard
     from keras_vit.inference.probabilities import to_probabilities
-    from keras_vit.inspection import plots
+    from keras_vit.inspection import examples, plots
+    from keras_vit.inspection.titles import run_title, stamp
     from keras_vit.training import backend as backends
     from keras_vit.training import errors, lock, preemption, record, report, run_directory, tensorboard
     from keras_vit.training.checkpoints import CheckpointStore
@@ -52,7 +54,7 @@ with program.imports(__name__):
     from keras_vit.training.validation import MAX_CLASSES, Validation
 
 
-def main(argv):
+def main(argv: Sequence[str]) -> None:
     recipe, options = program.recipe_from_flags(argv[1:]), flags.FLAGS
     workdir = options.workdir or program.default_workdir(argv[1:])
     with preemption.StopRequest() as stop:
@@ -93,7 +95,7 @@ def train(recipe: recipes.Recipe, workdir: str, backend: backends.Backend, stop:
         state.assign(saved)
         logging.info("Resuming from the checkpoint of step %d", state.progress.step)
     elif recipe.model.checkpoint:
-        load_checkpoint(state.model, recipes.weights_path(recipe), head=recipe.model.head)
+        load_checkpoint(state.model, recipes.weights_path(recipe) or "", head=recipe.model.head)
         state.begin()
         logging.info("Fine-tuning from %s", given.model.checkpoint)
     else:
@@ -111,7 +113,7 @@ def train(recipe: recipes.Recipe, workdir: str, backend: backends.Backend, stop:
     validation = Validation(
         backend, recipe, backend.compile_evaluation(state, recipe, classes, confusion), data.eval_batches()
     )
-    between = [validation]
+    between: list[Any] = [validation]
     if not labeled:
         between.append(Reconstructions(recipe, validation, workdir if backend.is_chief else None))
     scheduled = None
@@ -135,7 +137,7 @@ def train(recipe: recipes.Recipe, workdir: str, backend: backends.Backend, stop:
     state.use_averages()
     if backend.is_chief:
         run_directory.save_model(state.model, workdir)
-        draw_figure(recipe, workdir, validation, class_names, results[f"eval_{task.score}"])
+        draw_figure(recipe, workdir, validation, class_names, results)
         text = report.report_text(workdir, results, validation, class_names, task.score)
         sys.stdout.write(f"{program.words(text)}\n")
         if scheduled and scheduled.last:
@@ -166,28 +168,35 @@ def scheduled_evaluators(
     return evaluators.Scheduled(evaluators.Suite(recipe.evaluators), context, recipe.total_steps, recipe.eval_every)
 
 
-def draw_figure(recipe: recipes.Recipe, workdir: str, validation: Validation, class_names: Sequence[str], score: float):
+def draw_figure(
+    recipe: recipes.Recipe, workdir: str, validation: Validation, class_names: Sequence[str], results: dict
+) -> None:
     """Draw report.png, or log what to install for it."""
     path, history = os.path.join(workdir, run_directory.REPORT), os.path.join(workdir, run_directory.METRICS)
-    title = f"{recipe.model.variant} on {recipe.data.source}: {score:.2%}"
+    task = recipes.parse_task(recipe.task)
+    headline = f"{100 * results[f'eval_{task.score}']:.2f} % {task.score}"
+    name = run_title(recipes.to_dict(recipe))
     try:
-        task = recipes.parse_task(recipe.task)
         if not isinstance(task, recipes.Classification):
             images = Reconstructions(recipe, validation, workdir).images()
-            plots.draw_pretraining_report(path, read_metrics(history), images, task.score, f"{title} {task.score}")
+            plots.draw_pretraining_report(path, read_metrics(history), images, task.score, f"{name}: {headline}")
             return
-        examples = validation.examples
-        shares = to_probabilities(examples["predictions"], recipe.loss).numpy()
-        labels = examples["label"]
-        true_classes = labels if labels.ndim == 1 else labels.argmax(axis=-1)
+        found = validation.examples or {}
+        shares = to_probabilities(found["predictions"], recipe.loss).numpy()
+        labels = found["label"]
+        chosen = examples.choose(plots.MAX_IMAGES, shares, labels, len(shares))
+        true_classes = (labels if labels.ndim == 1 else labels.argmax(axis=-1))[chosen]
         plots.draw_report(
             path,
             read_metrics(history),
-            examples["image"],
+            found["image"][chosen],
             [class_names[index] for index in true_classes],
-            [class_names[index] for index in shares.argmax(axis=-1)],
-            shares.max(axis=-1),
-            title=title,
+            [class_names[index] for index in shares[chosen].argmax(axis=-1)],
+            shares[chosen].max(axis=-1),
+            title=headline,
+            subtitle=f"{name} · {results['examples']:,} images, {results['split']} split · {stamp()}",
+            confusion=validation.confusion,
+            class_names=class_names,
         )
     except ImportError as error:
         logging.warning("No %s: %s", run_directory.REPORT, error)

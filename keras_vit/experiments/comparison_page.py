@@ -1,13 +1,12 @@
 """The comparison as one HTML file that needs no network."""
 
-import datetime
 from collections.abc import Sequence, Set
 
-from keras_vit import version
 from keras_vit.experiments.comparison import Comparison, Group
 from keras_vit.experiments.table import figure
 from keras_vit.inspection import plots
 from keras_vit.inspection.page import html
+from keras_vit.inspection.titles import stamp
 
 _BEST = "eval_accuracy"
 _CURVES = {
@@ -45,13 +44,12 @@ def render(comparison: Comparison) -> str:
             else "<p>The runs have the same recipe, data and versions.</p>",
         ),
     ]
-    today = f"{datetime.date.today():%d %B %Y}"
     return html.document(
         f"Comparison of {count} runs",
-        f"keras_vit {version.__version__} · {today}",
+        stamp(),
         _tiles(comparison, groups),
         "\n".join(body),
-        f"Written by keras_vit {version.__version__} on {today}. This file needs no network.",
+        f"Written by {stamp()}. This file needs no network.",
     )
 
 

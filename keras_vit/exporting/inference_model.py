@@ -21,8 +21,14 @@ def inference_model(model: keras.Model, precision: str = "float32", **arguments:
         The copy.
 
     Raises:
-        ValueError: If the model cannot be rebuilt from its configuration.
+        ValueError: If the Keras backend is not TensorFlow, or the model cannot be rebuilt from its configuration.
     """
+    if keras.backend.backend() != "tensorflow":
+        raise ValueError(
+            "TensorFlow writes artifacts, of models of every backend. Received: a model of KERAS_BACKEND="
+            f"{keras.backend.backend()}. Save it as model.keras, and export that file with `keras-vit export`, or in a "
+            "process with KERAS_BACKEND=tensorflow."
+        )
     config = dict(model.get_config())
     if "dtype" not in config or not config.get("include_top", True):
         raise ValueError(

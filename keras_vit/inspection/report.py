@@ -1,6 +1,5 @@
 """The report of a model: one page and its figures."""
 
-import datetime
 import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -9,12 +8,13 @@ import keras
 import numpy as np
 from absl import logging
 
-from keras_vit import _io, version
+from keras_vit import _io
 from keras_vit.inspection import _layer_walk, page, plots
 from keras_vit.inspection.distance import attention_distance
 from keras_vit.inspection.embeddings import embedding_filters, position_similarity
 from keras_vit.inspection.examples import Example
 from keras_vit.inspection.report_cards import image_cards
+from keras_vit.inspection.titles import stamp
 
 PAGE, FIGURES = "report.html", "figures"
 _PRINTED = 8  # images in the figure of overlays
@@ -93,8 +93,7 @@ def write_report(
         _classes(results, class_names),
         figures.cards,
         card or {},
-        f"Written by keras_vit {version.__version__} on {datetime.date.today():%d %B %Y}. "
-        "This file needs no network and holds the images it shows.",
+        f"Written by {stamp()}. This file needs no network and holds the images it shows.",
     )
     path = os.path.join(directory, PAGE)
     _io.write_text(path, page.render(content))
@@ -102,9 +101,8 @@ def write_report(
 
 
 def _subtitle(model: keras.Model | None) -> str:
-    today = f"{datetime.date.today():%d %B %Y}"
     kind = "Exported model" if model is None else type(model).__name__
-    return f"{kind} · keras_vit {version.__version__} · {today}"
+    return f"{kind} · {stamp()}"
 
 
 def _tiles(
@@ -113,7 +111,7 @@ def _tiles(
     """Return the headline figures."""
     tiles = []
     if results:
-        tiles.append((f"{100 * results['accuracy']:.1f} %", f"accuracy, {data}" if data else "accuracy"))
+        tiles.append((f"{100 * results['accuracy']:.2f} %", f"accuracy, {data}" if data else "accuracy"))
         tiles.append((f"{results['examples']:,}", "images evaluated"))
     if class_names:
         tiles.append((f"{len(class_names):,}", "classes"))

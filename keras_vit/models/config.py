@@ -1,4 +1,4 @@
-"""What the arguments of all models have in common."""
+"""Common part of the arguments of all models."""
 
 import dataclasses
 from collections.abc import Mapping

@@ -1,6 +1,7 @@
 """The start of a program: its flags, its help, and the imports that follow them."""
 
 import contextlib
+import os
 import re
 import shutil
 import sys
@@ -17,11 +18,12 @@ _remaining: list[str] | None = None
 
 
 @contextlib.contextmanager
-def imports(name: str) -> Iterator[None]:
+def imports(name: str, backend: str | None = None) -> Iterator[None]:
     """Import what a program needs, after its flags were parsed: help and a wrong flag come at once.
 
     Args:
         name: The program's `__name__`. Nothing happens if it is imported, not run.
+        backend: Keras backend that the program needs, whatever `KERAS_BACKEND` says; None for the user's.
 
     Example:
     ```python
@@ -37,6 +39,8 @@ def imports(name: str) -> Iterator[None]:
         parsed_arguments()
         if not logging.vlog_is_on(1):
             output.begin()
+        if backend is not None:
+            os.environ["KERAS_BACKEND"] = backend
         yield
         if "keras" in sys.modules:
             import keras_vit._api  # noqa: F401  the layers that saved models hold are registered

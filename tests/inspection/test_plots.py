@@ -184,6 +184,27 @@ class TestNames:
         plots.draw_report("report.png", [], images, names, names[::-1], [0.5] * len(names))
         assert self.overlapping(drawn[0]) == []
 
+    @pytest.mark.parametrize("count", [2, 7, 30])
+    def test_run_report_with_confusions(self, monkeypatch, count):
+        drawn = []
+        monkeypatch.setattr(_matplotlib, "save", lambda figure, path: drawn.append(figure))
+        names = [f"{name} {number}" for number, name in enumerate(self.HOSTILE * 5)][:count]
+        confusion = np.diag(np.arange(count)) + np.eye(count, k=1, dtype=int)  # the first class is never right
+        lines = [{"step": step, "eval_accuracy": 0.5 - 0.01 * step} for step in (1, 2)]
+        images = np.zeros((2, 8, 8, 3))
+        plots.draw_report(
+            "x.png", lines, images, names[:2], names[:2][::-1], [0.5, 1.0], "9 %" * 40, "x " * 200, confusion, names
+        )
+        texts = [text.get_text() for axes in drawn[0].axes for text in axes.get_yticklabels()]
+        if count <= 20:  # a matrix, of few classes with numbers
+            assert r"$\frac{$ 0 · 0 %" in texts
+            assert len(drawn[0].axes[2].texts) == (np.count_nonzero(confusion) if count <= 12 else 0)
+        else:
+            assert r"$\frac{$ 0" in texts
+            assert len(drawn[0].axes[2].patches) == 10
+        assert drawn[0].axes[1].get_title() == "Best evaluation: 49.00 % at step 1"
+        assert self.overlapping(drawn[0]) == []
+
     def test_overlays_keep_names_apart(self):
         names = [name for name in self.HOSTILE if name.isascii()] * 2
         grids = {"rollout": [np.ones((2, 2))] * len(names)}

@@ -10,7 +10,7 @@ PROGRAM = """
 import keras, numpy as np, jax
 from tests import golden_data
 from tests.models import variants
-from tests.checkpoints.test_vit_pytorch import NAMES, assert_close, case, overrides, path_of
+from tests.checkpoints.test_vit_pytorch import QUICK, assert_close, case, overrides, path_of
 from tests.models.test_golden import TOLERANCE, assign, by_path, model_of
 import keras_vit
 
@@ -29,7 +29,7 @@ assign(model, by_path(golden_data.params(data)))
 np.testing.assert_allclose(model.predict(data["image"], verbose=0), data["logits"], **TOLERANCE)
 print("bit")
 
-for name in NAMES:
+for name in QUICK:
     arguments, images, logits = case(name)
     model = keras_vit.model_from_checkpoint(path_of(name), **overrides(arguments))
     assert_close(model(images), logits)
@@ -62,12 +62,23 @@ for remat in ("blocks",):
 """
 
 
+# Small programs: nearly all of the time is that of the compiler.
+ON_JAX = {**os.environ, "KERAS_BACKEND": "jax", "JAX_PLATFORMS": "cpu", "JAX_DISABLE_MOST_OPTIMIZATIONS": "1"}
+
+
+@pytest.mark.slow
+def test_attention_on_the_jax_backend():
+    pytest.importorskip("jax")
+    command = [sys.executable, "-m", "pytest", "-q", "-n", "0", "-p", "no:cacheprovider"]
+    done = subprocess.run(
+        [*command, "tests/layers/test_attention.py"], capture_output=True, text=True, env=ON_JAX, check=False
+    )
+    assert done.returncode == 0, done.stdout[-3000:]
+
+
 @pytest.mark.slow
 def test_models_on_the_jax_backend():
     pytest.importorskip("jax")
-    environment = {**os.environ, "KERAS_BACKEND": "jax", "JAX_PLATFORMS": "cpu"}
-    result = subprocess.run(
-        [sys.executable, "-c", PROGRAM], capture_output=True, text=True, env=environment, check=False
-    )
+    result = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, env=ON_JAX, check=False)
     assert result.returncode == 0, result.stderr[-3000:]
     assert result.stdout.split("\n")[-2] == "gradient blocks"

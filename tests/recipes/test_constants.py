@@ -37,7 +37,10 @@ def test_every_row_names_its_source():
 @pytest.mark.parametrize(("name", "arguments"), EXPECTED)
 def test_constants_are_the_published_ones(name, arguments):
     recipe = toy.load(name, arguments)
-    found = {"decay per step": recipe.optim.learning_rate * recipe.optim.weight_decay}
+    found = {
+        "decay per step": recipe.optim.learning_rate * recipe.optim.weight_decay,
+        "decayed weights": recipe.optim.weight_decay_mask or "kernel$",  # the same groups: tests/optim/test_groups.py
+    }
     expected = EXPECTED[name, arguments]
     found |= {path: recipes.get(recipe, path) for path in expected if path not in found}
     wrong = {}

@@ -17,6 +17,8 @@ import tensorflow as tf
 import keras_vit
 from keras_vit import distribute
 from keras_vit import recipe as recipes
+from keras_vit.exporting.inference_model import inference_model
+from keras_vit.inference import latency, open_classifier
 from keras_vit.training.checkpoints import CheckpointStore
 from keras_vit.training.errors import CheckpointMismatch, Diverged, Interrupted
 from keras_vit.training.forward import Forward
@@ -28,6 +30,7 @@ from keras_vit.training.loop import Loop
 from keras_vit.training.metrics import read_metrics
 from keras_vit.training.step import METRICS
 from keras_vit.training.validation import Validation
+from tests import programs, tiny
 from tests.training import masked, reference, toy
 from tests.training.trajectories import error
 
@@ -444,3 +447,27 @@ def test_a_model_of_two_billion_weights_is_described_without_them():
     _, (arrays, _, rows, _) = program(run, 1000, batch, Devices(EIGHT, fsdp=True))
     assert sum(np.prod(leaf.shape) for leaf in arrays["weights"]) > 1e9
     assert rows["image"].shape == (128, 224, 224, 3)
+
+
+# Programs
+
+
+def test_programs_open_a_run_on_jax(tmp_path, capsys):
+    """Evaluation, prediction, inspection and the benchmark ran under TensorFlow alone."""
+    tiny.write_digits_run(tmp_path / "run")
+    pixels = np.arange(64, dtype=np.uint8).reshape(8, 8, 1) * 4
+    keras.utils.save_img(tmp_path / "image.png", pixels, scale=False)
+    model = {"model": str(tmp_path / "run")}
+    assert programs.call("train.evaluate", json=True, **model) == 0
+    assert json.loads(capsys.readouterr().out)["examples"] == 360
+    assert programs.call("train.predict", tmp_path / "image.png", json=True, **model) in (0, None)
+    assert "image.png" in capsys.readouterr().out
+    small = {"num_images": 1, "distance_images": 1, "evaluated_images": 8}
+    assert programs.call("train.visualize", output=str(tmp_path / "report"), **small, **model) == 0
+    assert (tmp_path / "report" / "report.html").exists()
+    assert latency.measure(open_classifier(model["model"]), batch_size=2, calls=1)["images_per_second"] > 0
+
+
+def test_exporters_ask_for_tensorflow(tmp_path):
+    with pytest.raises(ValueError, match="KERAS_BACKEND=jax"):
+        inference_model(tiny.write_digits_run(tmp_path / "run"))

@@ -72,6 +72,19 @@ def test_tensorflow_goes_on_from_a_checkpoint_of_jax(whole):
     worlds.assert_same_bits({weight.path: weight.numpy() for weight in state.trained}, final)
 
 
+def test_tensorflow_exports_a_run_of_jax(whole, tmp_path):
+    """`KERAS_BACKEND=jax` ended in an error of the tracing: the artifact now agrees with the JAX model, too."""
+    environment = {**os.environ, **ON_JAX}
+    export = ["export.tflite", f"--output={tmp_path}/model.tflite"]
+    verify = ["export.verify", f"--artifact={tmp_path}/model.tflite"]
+    for module, flag in (export, verify):
+        command = [sys.executable, "-m", module, f"--model={whole}", flag, "--num_images=8"]
+        done = subprocess.run(
+            command, cwd=worlds.ROOT, env=environment, capture_output=True, text=True, timeout=600, check=False
+        )
+        assert done.returncode == 0, done.stderr[-3000:]
+
+
 def test_eight_devices_with_divided_weights(whole, tmp_path):
     flags = ("--distribute=fsdp", "--virtual_devices=8")
     output = worlds.train(tmp_path, *flags, environment=ON_JAX, data__eval_batch_size=184)  # a multiple of 8

@@ -14,7 +14,10 @@ def sections(classes: Classes | None) -> str:
     """Return the HTML of both cards."""
     if classes is None:
         return ""
-    accuracy_help = "Share of the images of each class that are predicted correctly, the weakest class first."
+    accuracy_help = (
+        "Share of the images of each class that are predicted correctly, the weakest class first. "
+        "The last number counts the images of the class."
+    )
     if classes.confusion is None:
         return html.card("Recall per class", accuracy_help, _accuracies(classes), "wide")
     if len(classes.names) <= _MAX_MATRIX:
@@ -61,8 +64,9 @@ def _matrix(classes: Classes, confusion: np.ndarray) -> str:
             for predicted, (count, tint) in enumerate(zip(confusion[true].tolist(), tints[true], strict=True))
         )
         rows.append(f'<tr><th scope="row" title="{name}"><span>{name}</span></th>{cells}</tr>')
+    corner = '<td class="corner">predicted →<br>true ↓</td>'
     return (
-        f'<div class="scroll"><table class="confusion"><thead><tr><td></td>{head}</tr></thead>'
+        f'<div class="scroll"><table class="confusion"><thead><tr>{corner}{head}</tr></thead>'
         f"<tbody>{''.join(rows)}</tbody></table></div>"
     )
 

@@ -19,10 +19,11 @@ from keras_vit.inspection.plots.overlays import (
 )
 from keras_vit.inspection.plots.reconstructions import draw_pretraining_report, reconstructions
 from keras_vit.inspection.plots.run_curves import MAX_COLORS, run_curves
-from keras_vit.inspection.plots.run_report import draw_report
+from keras_vit.inspection.plots.run_report import MAX_IMAGES, draw_report
 
 __all__ = [
     "MAX_COLORS",
+    "MAX_IMAGES",
     "attention_distance",
     "attention_overlays",
     "attention_panels",

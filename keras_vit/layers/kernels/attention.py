@@ -5,7 +5,7 @@ from typing import Any
 
 from keras import ops
 
-from keras_vit.layers.kernels import chunked_attention
+from keras_vit.layers.kernels import chunked_attention, fused_attention
 from keras_vit.layers.kernels.precision import at_least_float32
 from keras_vit.layers.kernels.recompute import recompute_from
 
@@ -40,7 +40,7 @@ def attention(
     if chunk_size is not None and chunked_attention.applies(query, chunk_size):
         return chunked_attention.attend(query, key, value, chunk_size)
     if dropout is None and bias is None:
-        return _attend(query, key, value)
+        return (fused_attention.attend if fused_attention.applies(query) else _attend)(query, key, value)
     logits = ops.einsum("bnhk,bmhk->bhnm", query, key)
     weights = ops.softmax(logits if bias is None else logits + bias, axis=-1)  # [B, H, N, M]
     return ops.einsum("bhnm,bmhk->bnhk", weights if dropout is None else dropout(weights), value)

@@ -14,11 +14,8 @@ from typing import Any
 
 import jax
 import numpy as np
-import tensorflow as tf
 from jax.experimental import multihost_utils
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
-
-from keras_vit import distribute
 
 AXIS = "devices"  # the mesh has one
 MIN_PART = 1024  # elements; a TPU pads to tiles of 8 x 128, so that a smaller part would save nothing
@@ -136,6 +133,10 @@ def create_devices(name: str = "auto", virtual_devices: int = 0, several_hosts: 
         ValueError: If the name is one of TensorFlow's, or `TF_CONFIG` is wrong.
         DevicesMissing: If JAX has used the CPU before it is split.
     """
+    import tensorflow as tf  # reads the data; the step itself runs without it
+
+    from keras_vit import distribute
+
     if name not in distribute.JAX_STRATEGIES:
         raise ValueError(
             f"Under KERAS_BACKEND=jax, --distribute must be one of {', '.join(distribute.JAX_STRATEGIES)}. "
@@ -167,6 +168,8 @@ def hosts() -> tuple[str, int, int]:
     Raises:
         ValueError: If it is not of the right form.
     """
+    from keras_vit import distribute
+
     distribute.check_tf_config()
     config = json.loads(os.environ["TF_CONFIG"])
     cluster, task = config["cluster"], config["task"]

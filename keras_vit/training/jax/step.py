@@ -1,22 +1,24 @@
 """One training step of all devices, as a function of the whole state and the global batch."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
 import keras
 import numpy as np
-import tensorflow as tf
 from jax.sharding import NamedSharding, PartitionSpec
 
-from keras_vit import distribute, optim
+from keras_vit import optim
 from keras_vit import recipe as recipes
-from keras_vit.training import device_preprocessing, tasks
 from keras_vit.training import step as shared
+from keras_vit.training import tasks
 from keras_vit.training.jax.devices import AXIS, Devices
 from keras_vit.training.jax.state import TrainState
 from keras_vit.training.seeds import SeedScope, seed_states
+
+if TYPE_CHECKING:
+    import tensorflow as tf
 
 _KEYS = "threefry2x32"  # the kind whose keys are two numbers, as the states of Keras' generators
 
@@ -42,6 +44,8 @@ def mix_center(seed: int, step: Any) -> jax.Array:
 
 def training_inputs(recipe: recipes.Recipe, classes: int) -> Callable:
     """Return the function of (batch, step, replica) to values of `device_preprocessing`, on JAX."""
+    from keras_vit.training import device_preprocessing  # needs TensorFlow, which the step does not
+
     return device_preprocessing.training_inputs(recipe, classes, mix_center)
 
 
@@ -165,7 +169,7 @@ class EvalStep:
 
 
 def program(
-    recipe: recipes.Recipe, classes: int, batch: dict[str, tf.TensorSpec], devices: Devices
+    recipe: recipes.Recipe, classes: int, batch: "dict[str, tf.TensorSpec]", devices: Devices
 ) -> tuple[Callable, tuple]:
     """Return the training step of a recipe for devices that this machine may lack, to be compiled but not run.
 
@@ -183,6 +187,8 @@ def program(
     Raises:
         ValueError: If the batch cannot be divided among the devices.
     """
+    from keras_vit import distribute
+
     distribute.check_batch_size(
         "data.batch_size", recipe.data.batch_size, devices.count, recipe.optim.accumulation_steps
     )

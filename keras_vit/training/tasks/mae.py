@@ -1,13 +1,12 @@
 """Masked autoencoder: the removed patches are predicted from the others."""
 
 from collections.abc import Callable
+from typing import Any
 
 import keras
 import numpy as np
-import tensorflow as tf
 from keras import ops
 
-from keras_vit.data import hidden
 from keras_vit.models import MAEConfig
 from keras_vit.training.tasks import patches as p
 
@@ -30,11 +29,13 @@ class MAETask:
     def __init__(self, config: MAEConfig, normalize_pixels: bool = True):
         self.config, self.normalize_pixels = config, normalize_pixels
 
-    def draw(self, seed: int, step: tf.Tensor, batch_size: int) -> dict[str, tf.Tensor]:
+    def draw(self, seed: int, step: Any, batch_size: int) -> dict[str, Any]:
         """Return the patches of each image in random order; the first ones are visible."""
+        from keras_vit.data import hidden  # needs TensorFlow, which the step does not
+
         return {"order": hidden.orders(seed, step, batch_size, self.config.num_patches)}
 
-    def values(self, images, batch: dict) -> tuple:
+    def values(self, images: Any, batch: dict) -> tuple:
         """Return images and orders."""
         return images, batch["order"]
 
@@ -49,7 +50,7 @@ class MAETask:
         variances = self._mean(ops.mean(ops.square(targets - mean), axis=-1), removed)
         return losses, 1.0 - losses / (variances + 1e-6), predictions
 
-    def targets(self, images):
+    def targets(self, images: Any) -> Any:
         """Return the pixels of all patches, normalized where the task asks for it, float32 `[b, N, pixels]`."""
         pixels = p.to_pixels(ops.cast(images, "float32"), self.config.stride)
         if not self.normalize_pixels:

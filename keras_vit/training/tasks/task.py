@@ -5,7 +5,6 @@ from typing import Any, Protocol
 
 import keras
 import numpy as np
-import tensorflow as tf
 
 
 class Task(Protocol):
@@ -32,7 +31,7 @@ class Task(Protocol):
 class HiddenPatchesTask(Task, Protocol):
     """Task that hides patches and predicts them. It reads no labels."""
 
-    def draw(self, seed: int, step: tf.Tensor, batch_size: int) -> dict[str, tf.Tensor]:
+    def draw(self, seed: int, step: Any, batch_size: int) -> dict[str, Any]:
         """Return the entries of a global batch that say which patches are hidden.
 
         Args:

@@ -1,0 +1,76 @@
+"""Check and measure the package on an accelerator, with JAX and without network, TensorFlow or data.
+
+    python -m benchmarks.gpu --output=gpu
+    python -m benchmarks.gpu --output=gpu --rows=correctness,training-ViT-B/16
+    python -m benchmarks.gpu --output=/tmp/gpu --tiny         # the same code on a CPU, at tiny sizes
+
+Correctness comes first, then speed. Each row runs in a process of its own, with what is left of --minutes as its limit.
+A failure does not stop the others. gpu.json and gpu.md in --output are written after every row. benchmarks/README.md
+lists what the machine needs.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from absl import app, flags, logging
+
+os.environ["KERAS_BACKEND"] = "jax"
+
+from benchmarks.gpu import report  # noqa: E402
+from benchmarks.gpu.rows import ROWS, TINY, Row  # noqa: E402
+
+flags.DEFINE_string("output", "gpu", "Directory of gpu.json and gpu.md.")
+flags.DEFINE_list("rows", [], "Rows to run, by the beginning of their names; all if empty.")
+flags.DEFINE_float("minutes", 8.0, "Time for all rows.", 0.0)
+flags.DEFINE_bool("tiny", False, "Whether to run tiny sizes, to try the program on a CPU.")
+
+ROOT = Path(__file__).parents[2]
+SHORTEST = 5.0  # seconds: with less left, a row is not started
+
+
+def main(argv):
+    del argv
+    options = flags.FLAGS
+    rows = TINY if options.tiny else ROWS
+    chosen = [row for row in rows if not options.rows or row.name.startswith(tuple(options.rows))]
+    if not chosen:
+        raise app.UsageError(f"--rows names none of {', '.join(row.name for row in rows)}.")
+    end, results = time.monotonic() + 60 * options.minutes, []
+    for row in chosen:
+        results.append(run(row, end - time.monotonic()))
+        logging.info("%s: %s", row.name, results[-1].get("error") or results[-1].get("skipped") or "done")
+        report.write(options.output, results, options.tiny)
+    sys.stdout.write(report.markdown(results))
+    return 1 if any("error" in result for result in results) else 0
+
+
+def run(row: Row, seconds: float) -> dict:
+    """Run a row in processes of its own; return `row`, `seconds`, and `skipped`, `error` or what it found."""
+    result, start = {"row": row.name}, time.monotonic()
+    for arguments in row.processes:
+        left = min(row.limit, seconds - (time.monotonic() - start))
+        if left < SHORTEST:
+            return {**result, "skipped": "no time left"}
+        environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "2", **row.environment}
+        command = [sys.executable, "-m", "benchmarks.gpu.worker", row.worker, json.dumps(arguments)]
+        try:
+            done = subprocess.run(
+                command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=left, check=False
+            )
+        except subprocess.TimeoutExpired:
+            result["error"] = f"more than {left:.0f} s"
+            break
+        lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
+        if done.returncode != arguments.get("exit_code", 0):
+            result["error"] = f"exit code {done.returncode}: {done.stderr[-1500:]}"
+            break
+        result |= json.loads(lines[-1]) if lines else {}
+    return {**result, "seconds": round(time.monotonic() - start, 1)}
+
+
+if __name__ == "__main__":
+    app.run(main)

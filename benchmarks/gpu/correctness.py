@@ -1,0 +1,113 @@
+"""Golden logits and trajectories, deterministic runs, and a run that was killed, on whatever device JAX has."""
+
+import hashlib
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from benchmarks.gpu import steps
+from keras_vit import _io, checkpoints
+from tests.training import reference
+
+GOLDEN = Path(__file__).parents[2] / "tests" / "golden"
+MODELS = ["vit_token_linen", "vit_gap", "hybrid_blocks", "bv_map", "bit_big_vision"]
+SINGLE = 1e-4  # float32 sums in another order
+HALF = 5e-2  # bfloat16 rounds each of a few dozen operations in a row to 8 bits
+STEPS, KILLED_AFTER = 6, 3
+
+
+def correctness(trajectories: list[str], models: list[str] = MODELS) -> dict[str, Any]:
+    """Compare with what the reference implementations computed.
+
+    Returns:
+        The device, and each largest relative error; `wrong` names those above their limit.
+
+    Raises:
+        ValueError: If one is above its limit.
+    """
+    jax.config.update("jax_default_matmul_precision", "highest")  # no TF32
+    found = {f"{name} {policy}": _logits(name, policy) for name in models for policy in ("float32", "mixed_bfloat16")}
+    found |= {name: _trajectory(name) for name in trajectories}
+    wrong = {name: value for name, value in found.items() if not value < (HALF if "mixed" in name else SINGLE)}
+    if wrong:
+        raise ValueError(f"Errors above their limits: {wrong}")
+    return {"device": steps.device_name(), "jax": jax.__version__, "errors": found}
+
+
+def error(value: Any, expected: Any) -> float:
+    """Return the largest difference relative to the largest expected value."""
+    value, expected = np.asarray(value, np.float64), np.asarray(expected, np.float64)
+    return float(np.abs(value - expected).max() / max(np.abs(expected).max(), 1e-12))
+
+
+def _logits(name: str, policy: str) -> float:
+    """Return the largest error of a golden file's logits, relative to the largest logit."""
+    data = np.load(GOLDEN / f"{name}.npz")
+    model = checkpoints.model_from_checkpoint(GOLDEN / f"{name}.npz", dtype=policy)
+    forward = steps.Forward(model)
+    return error(np.asarray(forward(data["image"]), np.float32), data["logits"])
+
+
+def _trajectory(name: str) -> float:
+    """Return the largest error of losses and final weights of a golden training run."""
+    data, start, end, _ = reference.load(name)
+    model = reference.create_model(data["meta"])
+    reference.assign(model, start)
+    run = steps.Steps(model, reference.recipe(data["meta"]), batch_size=len(data["labels"][0]))
+    losses = [run(images, labels)[0] for images, labels in zip(data["images"], data["labels"], strict=True)]
+    run.finish()
+    errors = [error(losses, data["losses"])]
+    for weight in run.state.trained:
+        if not (name == "traj_adamw" and weight.path.endswith("key/bias")):  # its gradient is rounding alone
+            errors.append(error(np.asarray(weight.value), end[weight.path]))
+    return max(errors)
+
+
+def resume(path: str, kill: bool, tiny: bool) -> dict[str, Any]:
+    """Train some steps twice, or up to a kill; then go on from the file that the killed process left.
+
+    Args:
+        path: File of the state after `KILLED_AFTER` steps.
+        kill: Whether this is the process that is killed.
+        tiny: Whether the model is tiny.
+
+    Returns:
+        Nothing if the process is killed, else the digest of the final weights.
+
+    Raises:
+        ValueError: If two runs, or the resumed run, end in other bits.
+    """
+    model, recipe, batch_size = steps.setup("ViT-Ti/16" if tiny else "ViT-S/16", "adamw", tiny=tiny, dropout=0.1)
+    run = steps.Steps(model, recipe, batch_size)
+    start = dict(run.state.values())
+    if kill:
+        _train(run, start, 0, KILLED_AFTER)
+        with _io.atomic_file(path) as temporary, open(temporary, "wb") as file:
+            np.savez(file, allow_pickle=False, **dict(run.state.values()))
+        os.kill(os.getpid(), signal.SIGKILL)
+    with np.load(path) as file:
+        saved = dict(file)
+    os.remove(path)
+    resumed = _train(run, saved, KILLED_AFTER, STEPS)
+    first, second = (_train(run, start, 0, STEPS) for _ in range(2))
+    if first != second:
+        raise ValueError("Two runs with the same seed end in other bits.")
+    if resumed != first:
+        raise ValueError("The resumed run ends in other bits than the whole run.")
+    return {"weights": first}
+
+
+def _train(run: steps.Steps, values: dict[str, np.ndarray], first: int, last: int) -> str:
+    """Train from a checkpoint's arrays; return the digest of the arrays at the end."""
+    run.resume(values, first)
+    for step in range(first, last):
+        run(*steps.random_batch(run.state.model, run.step.global_batch_size, seed=step))
+    run.finish()
+    digest = hashlib.sha256()
+    for name, value in sorted(run.state.values()):
+        digest.update(name.encode() + np.ascontiguousarray(value).tobytes())
+    return digest.hexdigest()

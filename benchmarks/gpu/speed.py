@@ -1,0 +1,132 @@
+"""Speed and memory of training, inference and attention, with data that are on the device."""
+
+import functools
+import importlib
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+
+from benchmarks.gpu import steps
+from keras_vit.layers import attention as plain
+from keras_vit.layers.kernels import fused_attention
+from keras_vit.planning import cost
+
+BATCHES = (512, 384, 256, 192, 128, 64, 32)
+SECONDS = 4.0  # of each measurement
+# Dense bfloat16 operations per second of a device, from NVIDIA's data sheets.
+PEAKS = {
+    "H200": 989e12,
+    "H100 PCIe": 756e12,
+    "H100 NVL": 835e12,
+    "H100": 989e12,
+    "A100": 312e12,
+    "L40S": 362e12,
+    "L4": 121e12,
+    "4090": 165e12,
+}
+
+
+def peak() -> float | None:
+    """Return the peak of the device, or None if it is not known."""
+    name = steps.device_name()
+    return next((value for key, value in PEAKS.items() if key in name), None)
+
+
+def training(variant: str, optimizer: str, remat: str = "none", tiny: bool = False) -> dict[str, Any]:
+    """Measure training steps with the largest batch that fits.
+
+    Returns:
+        Batch size, images per second, model FLOP utilization and peak memory in bytes.
+    """
+    for batch_size in (2,) if tiny else BATCHES:
+        try:
+            return _training(variant, optimizer, remat, batch_size, tiny)
+        except Exception as error:  # noqa: BLE001  XLA's error has no class of its own
+            if "RESOURCE_EXHAUSTED" not in str(error):
+                raise
+    raise MemoryError(f"{variant} does not fit with {BATCHES[-1]} images.")
+
+
+def _training(variant: str, optimizer: str, remat: str, batch_size: int, tiny: bool) -> dict[str, Any]:
+    model, recipe, _ = steps.setup(variant, optimizer, tiny, batch_size, remat)
+    run = steps.Steps(model, recipe, batch_size)
+    batch = run.place(*steps.random_batch(model, batch_size))
+    seconds, loss = measure(lambda: run.run(batch), 0.2 if tiny else SECONDS)
+    if not np.isfinite(np.asarray(loss)).all():
+        raise ValueError(f"The metrics are not finite: {loss}")
+    return {"batch_size": batch_size, **rates(batch_size / seconds, cost.of_config(model.config)), **memory()}
+
+
+def rates(images_per_second: float, costs: cost.Cost) -> dict[str, Any]:
+    """Return images per second and the utilization of the device that they are."""
+    limit = peak()
+    used = None if limit is None else round(images_per_second * costs.training_flops / limit, 4)
+    return {"images_per_second": round(images_per_second, 1), "utilization": used}
+
+
+def memory() -> dict[str, Any]:
+    """Return the peak of the device's memory in bytes, None where JAX does not tell."""
+    statistics_of_device = jax.devices()[0].memory_stats() or {}
+    return {"peak_bytes": statistics_of_device.get("peak_bytes_in_use")}
+
+
+def measure(function: Callable[[], Any], seconds: float) -> tuple[float, Any]:
+    """Return the median time of a call over five rounds, the first calls left out, and the last result."""
+    for _ in range(2):
+        result = jax.block_until_ready(function())  # compiles
+    start = time.perf_counter()
+    result = jax.block_until_ready(function())
+    calls = max(1, int(seconds / 5 / max(time.perf_counter() - start, 1e-6)))
+    times = []
+    for _ in range(5):
+        start = time.perf_counter()
+        for _ in range(calls):
+            result = function()
+        jax.block_until_ready(result)
+        times.append((time.perf_counter() - start) / calls)
+    return statistics.median(times), result
+
+
+def inference(variant: str, batches: list[int], tiny: bool = False) -> dict[str, Any]:
+    """Measure inference in bfloat16.
+
+    Returns:
+        Milliseconds per batch, by batch size.
+    """
+    model, _, _ = steps.setup(variant, "sgd", tiny)
+    forward, found = steps.Forward(model), {}
+    for batch_size in batches:
+        images = jax.device_put(steps.random_batch(model, batch_size)[0].astype("bfloat16"))
+        seconds, _ = measure(functools.partial(forward, images), 0.1 if tiny else SECONDS / 2)
+        found[str(batch_size)] = round(1e3 * seconds, 3)
+    return {"ms_per_batch": found, **memory()}
+
+
+def attention(tokens: list[int], tiny: bool = False) -> dict[str, Any]:
+    """Measure attention with its gradients, by implementation, in bfloat16 with heads as in ViT-B/16.
+
+    Returns:
+        Milliseconds by number of tokens and implementation; None where the device lacks it.
+    """
+    kernel = importlib.import_module("keras_vit.layers.kernels.attention")
+    implementations = {"plain": plain.attention, "written out": kernel._attend}
+    if fused_attention._has_cudnn():
+        implementations["cuDNN"] = fused_attention.attend
+    batch_size, heads, size = (1, 2, 8) if tiny else (64, 12, 64)
+    found: dict[str, dict[str, float | str]] = {}
+    for length in tokens:
+        keys = jax.random.split(jax.random.key(0), 3)
+        arrays = [jax.random.normal(key, (batch_size, length, heads, size), "bfloat16") for key in keys]
+        for name, function in implementations.items():
+            total = lambda *inputs, function=function: function(*inputs).astype("float32").sum()  # noqa: E731
+            gradients = jax.jit(jax.grad(total, argnums=(0, 1, 2)))
+            try:
+                seconds, _ = measure(functools.partial(gradients, *arrays), 0.05 if tiny else 0.5)
+                found.setdefault(str(length), {})[name] = round(1e3 * seconds, 3)
+            except Exception as error:  # noqa: BLE001  one implementation must not end the others
+                found.setdefault(str(length), {})[name] = str(error).splitlines()[0][:200]
+    return {"ms_with_gradients": found}

@@ -1,0 +1,50 @@
+"""Attention in one operation of the device's library: cuDNN's, for JAX on NVIDIA GPUs."""
+
+import functools
+from typing import Any, Literal
+
+import keras
+
+from keras_vit.layers.kernels.precision import has_16_bits
+
+_LARGEST_HEAD = 128  # 256 from the Hopper architecture on, where XLA's own products are as fast
+
+
+def applies(query: Any) -> bool:
+    """Return whether the library computes attention of queries `[B, N, H, K]`, with neither bias nor dropout."""
+    size = query.shape[-1]
+    return (
+        keras.backend.backend() == "jax"
+        and has_16_bits(query)  # it has no float32
+        and size % 8 == 0
+        and size <= _LARGEST_HEAD
+        and _has_cudnn()
+    )
+
+
+def attend(query: Any, key: Any, value: Any, implementation: Literal["cudnn", "xla"] = "cudnn") -> Any:
+    """Compute `softmax(query key^T) value` with logits and softmax in float32, which are not stored.
+
+    Args:
+        query: Tensor `[B, N, H, K]`, scaled already.
+        key: Tensor `[B, M, H, K]`.
+        value: Tensor `[B, M, H, K]`.
+        implementation: `"cudnn"`, or `"xla"` for the same function on any device.
+
+    Returns:
+        Tensor `[B, N, H, K]`.
+
+    References:
+        - [FlashAttention-2](https://arxiv.org/abs/2307.08691)
+    """
+    import jax
+
+    return jax.nn.dot_product_attention(query, key, value, scale=1.0, implementation=implementation)
+
+
+@functools.cache
+def _has_cudnn() -> bool:
+    import jax
+    from jax.extend import backend
+
+    return jax.default_backend() == "gpu" and "cuda" in backend.get_backend().platform_version

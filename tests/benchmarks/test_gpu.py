@@ -1,0 +1,56 @@
+"""`benchmarks.gpu` at tiny sizes on the CPU, where TensorFlow cannot be imported."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from benchmarks.gpu import report
+from tests.training import worlds
+
+
+@pytest.fixture
+def environment(tmp_path):
+    """JAX on the CPU, and a `tensorflow` that is not there."""
+    blocked = tmp_path / "blocked" / "tensorflow"
+    blocked.mkdir(parents=True)
+    (blocked / "__init__.py").write_text("raise ModuleNotFoundError('tensorflow is absent', name='tensorflow')\n")
+    path = os.pathsep.join([str(blocked.parent), os.environ.get("PYTHONPATH", "")])
+    quick = {"JAX_PLATFORMS": "cpu", "JAX_DISABLE_MOST_OPTIMIZATIONS": "1"}
+    return {**os.environ, **quick, "PYTHONPATH": path, "KERAS_BACKEND": "jax"}
+
+
+def run(environment, output, *flags):
+    command = [sys.executable, "-m", "benchmarks.gpu", "--tiny", f"--output={output}", *flags]
+    done = subprocess.run(command, cwd=worlds.ROOT, env=environment, capture_output=True, text=True, check=False)
+    rows = json.loads((output / "gpu.json").read_text())["rows"]
+    return done, {row["row"]: row for row in rows}
+
+
+@pytest.mark.slow
+def test_the_program_runs_without_tensorflow(environment, tmp_path):
+    pytest.importorskip("jax")
+    done, rows = run(environment, tmp_path, "--minutes=30")
+    assert done.returncode == 0, done.stdout + done.stderr[-3000:]
+    assert max(rows["correctness"]["errors"].values()) < 0.05
+    assert len(rows["resume"]["weights"]) == 64
+    speed = rows["speed"]
+    assert speed["images_per_second"] > 0 and speed["utilization"] is None
+    assert set(speed["ms_per_batch"]) == {"1", "2"}
+    assert set(speed["ms_with_gradients"]["5"]) == {"plain", "written out"}
+    assert (tmp_path / "gpu.md").read_text() == done.stdout
+
+
+def test_no_row_begins_without_time(environment, tmp_path):
+    done, rows = run(environment, tmp_path, "--minutes=0")
+    assert done.returncode == 0 and all("skipped" in row for row in rows.values())
+
+
+def test_the_table_tells_what_failed():
+    failed = {"row": "resume", "error": "exit code 1: ValueError: other bits"}
+    measured = {"row": "training", "batch_size": 256, "images_per_second": 2345.6, "utilization": 0.35, "seconds": 1.0}
+    text = report.markdown([failed, measured])
+    assert "| resume |  |  |  |  | failed: exit code 1: ValueError: other bits |" in text
+    assert "| training | 256 | 2,346 | 35.0% |" in text
