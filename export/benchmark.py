@@ -11,6 +11,8 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 from absl import flags, logging
 
@@ -31,7 +33,7 @@ with program.imports(__name__):
     from keras_vit.inference import latency, open_classifier
 
 
-def main(argv):
+def main(argv: Sequence[str]) -> int:
     del argv
     options = flags.FLAGS
     if options.worker:
@@ -59,8 +61,8 @@ def main(argv):
     return 1 if failed else 0
 
 
-def measure(path):
-    """Yields the measurements of one artifact."""
+def measure(path: str) -> Iterator[dict[str, Any]]:
+    """Yield the measurements of one artifact."""
     options = flags.FLAGS
     tf.config.threading.set_intra_op_parallelism_threads(options.threads)
     tf.config.threading.set_inter_op_parallelism_threads(1)
@@ -73,7 +75,7 @@ def measure(path):
         yield {**measured, **about, "bytes": size, "peak_memory": latency.peak_memory()}
 
 
-def worker_command(path):
+def worker_command(path: str) -> list[str]:
     options = flags.FLAGS
     sizes = ",".join(options.batch_sizes)
     return [

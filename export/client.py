@@ -6,6 +6,7 @@ keras-vit client --url=http://localhost:8501 --name=digits *.jpg    (REST)
 
 import json
 import sys
+from collections.abc import Sequence
 
 from absl import flags, logging
 
@@ -23,7 +24,7 @@ with program.imports(__name__):
     from keras_vit.tf_serving import Client, RequestError
 
 
-def main(argv):
+def main(argv: Sequence[str]) -> int:
     options = flags.FLAGS
     if not options.name:
         raise ValueError("--name is missing: the name of the model on the server.")

@@ -13,6 +13,8 @@ prints the arguments of the model as JSON.
 import json
 import os
 import sys
+from collections.abc import Sequence
+from typing import Any
 
 from absl import flags, logging
 
@@ -37,6 +39,7 @@ flags.DEFINE_boolean("describe", False, "Print what SRC is, and write nothing.")
 TOLERANCE = 1e-4
 
 with program.imports(__name__):
+    import keras
     import numpy as np
 
     from keras_vit import training
@@ -44,7 +47,7 @@ with program.imports(__name__):
     from keras_vit.checkpoints import model_from_checkpoint, save_checkpoint
 
 
-def main(argv):
+def main(argv: Sequence[str]) -> int:
     options = flags.FLAGS
     if len(argv) != (2 if options.describe else 3):
         raise ValueError("Two arguments are needed, SRC and DST (with --describe one, SRC).")
@@ -52,7 +55,7 @@ def main(argv):
     if options.describe:
         sys.stdout.write(json.dumps(model.get_config(), indent=2) + "\n")
         logging.info("%d parameters", model.count_params())
-        return
+        return 0
     destination = argv[2]
     format = options.format or ("keras" if destination.endswith(".keras") else "google")
     if format not in FORMATS:
@@ -72,9 +75,10 @@ def main(argv):
     logging.info("Wrote %s (%s).", destination, format)
     if options.check:
         check(model, destination, options.dtype)
+    return 0
 
 
-def load_source(path, options):
+def load_source(path: str, options: flags.FlagValues) -> tuple[keras.Model, Sequence[str] | None]:
     """Return the model of SRC and the names of its classes, if known."""
     if os.path.isfile(os.path.join(path, "model.keras")) and os.path.isfile(os.path.join(path, "config.json")):
         run = training.load_run(path)
@@ -89,20 +93,20 @@ def load_source(path, options):
     return model, getattr(model, "class_names", None)
 
 
-def one_or_two(name, values):
+def one_or_two(name: str, values: Sequence[str]) -> Any:
     """Return SIZE or HEIGHT,WIDTH as numbers."""
     if len(values) not in (1, 2) or not all(value.isdigit() for value in values):
         raise ValueError(f"--{name} must be SIZE or HEIGHT,WIDTH. Received: --{name}={','.join(values)}.")
     return int(values[0]) if len(values) == 1 else (int(values[0]), int(values[1]))
 
 
-def save_keras(model, path):
+def save_keras(model: keras.Model, path: str) -> None:
     """Write a .keras file in one step."""
     with atomic_file(path) as temporary:
         model.save(temporary)
 
 
-def check(model, path, dtype):
+def check(model: keras.Model, path: str, dtype: str) -> None:
     """Compare the logits of the model and of the written checkpoint on random images."""
     again = model_from_checkpoint(path)
     height, width, channels = model.inputs[0].shape[1:]

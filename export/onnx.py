@@ -8,6 +8,8 @@ The file computes probabilities of preprocessed images, in float32. Its labels (
 model.onnx. The program needs pip install 'keras-vision-transformers[onnx]'.
 """
 
+from collections.abc import Sequence
+
 from absl import flags
 
 from keras_vit import program
@@ -21,7 +23,7 @@ with program.imports(__name__, backend="tensorflow"):
     from keras_vit.exporting import command
 
 
-def main(argv):
+def main(argv: Sequence[str]) -> int:
     del argv
     return command.run_onnx_openvino("onnx")
 

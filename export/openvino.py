@@ -8,6 +8,8 @@ model card (OUTPUT.json, with the preprocessing) are written beside them. If --o
 directory, for model.xml. The program needs pip install 'keras-vision-transformers[openvino]'.
 """
 
+from collections.abc import Sequence
+
 from absl import flags
 
 from keras_vit import program
@@ -21,7 +23,7 @@ with program.imports(__name__, backend="tensorflow"):
     from keras_vit.exporting import command
 
 
-def main(argv):
+def main(argv: Sequence[str]) -> int:
     del argv
     return command.run_onnx_openvino("openvino")
 

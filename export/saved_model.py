@@ -8,6 +8,7 @@ verified, and no version is ever overwritten. Files that start a server on it ar
 """
 
 import os
+from collections.abc import Sequence
 
 from absl import flags, logging
 
@@ -34,7 +35,7 @@ with program.imports(__name__, backend="tensorflow"):
     from keras_vit.tf_serving import deployment, warmup
 
 
-def main(argv):
+def main(argv: Sequence[str]) -> int:
     del argv
     options = flags.FLAGS
     name = options.name or os.path.basename(os.path.normpath(options.output or "")).lower()

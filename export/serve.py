@@ -11,6 +11,8 @@ requests under way, at most --grace_seconds later. It needs pip install 'keras-v
 import os
 import signal
 import threading
+from collections.abc import Sequence
+from typing import Any
 
 from absl import flags, logging
 
@@ -30,7 +32,7 @@ with program.imports(__name__):
     from keras_vit.tf_serving.served_model import ServedModel
 
 
-def main(argv):
+def main(argv: Sequence[str]) -> int:
     del argv
     options = flags.FLAGS
     if not options.artifact:
@@ -61,7 +63,7 @@ def main(argv):
     return 0
 
 
-def poll(model, rest_server, stopped, seconds):
+def poll(model: Any, rest_server: Any, stopped: threading.Event, seconds: float) -> None:
     """Look for newer versions until the server stops."""
     while not stopped.wait(seconds):
         model.reload()

@@ -11,6 +11,7 @@ model_PRECISION.tflite.
 
 import dataclasses
 import os
+from collections.abc import Sequence
 
 from absl import flags, logging
 
@@ -33,10 +34,10 @@ flags.DEFINE_float("max_accuracy_drop", 0.01, "For integers: largest allowed los
 
 with program.imports(__name__, backend="tensorflow"):
     from keras_vit.exporting import command, quantization, tflite, verify
-    from keras_vit.inference import sample_images
+    from keras_vit.inference import ModelCard, sample_images
 
 
-def main(argv):
+def main(argv: Sequence[str]) -> int:
     del argv
     options = flags.FLAGS
     classifier = command.open_model()
@@ -71,7 +72,7 @@ def main(argv):
     return command.run_export(export)
 
 
-def load_calibration(card, options):
+def load_calibration(card: ModelCard, options: flags.FlagValues) -> sample_images.SampleImages | None:
     """Return the training images to find the ranges of activations with."""
     split = card.recipe_data.get("train_split", "train")
     return sample_images.for_model(

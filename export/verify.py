@@ -10,6 +10,7 @@ artifact explains, or than the flags allow.
 import dataclasses
 import json
 import sys
+from collections.abc import Sequence
 
 from absl import flags, logging
 
@@ -29,10 +30,11 @@ with program.imports(__name__):
     import numpy as np
 
     from keras_vit.exporting import command, verify
+    from keras_vit.inference import Classifier
     from keras_vit.inference.opening import open_artifact
 
 
-def main(argv):
+def main(argv: Sequence[str]) -> int:
     del argv
     options = flags.FLAGS
     model = command.open_model(needed=["artifact"])
@@ -51,12 +53,12 @@ def main(argv):
     return 1 if problems else 0
 
 
-def predict(classifier, contents):
+def predict(classifier: Classifier, contents: Sequence[bytes]) -> np.ndarray:
     batches = [contents[start : start + BATCH_SIZE] for start in range(0, len(contents), BATCH_SIZE)]
     return np.concatenate([classifier.predict(classifier.preprocess(batch)) for batch in batches])
 
 
-def choose_tolerance(artifact):
+def choose_tolerance(artifact: Classifier) -> verify.Tolerance:
     """Return the tolerance of the artifact's precision, with the changes of the flags."""
     options = flags.FLAGS
     chosen = {
@@ -68,7 +70,9 @@ def choose_tolerance(artifact):
     return dataclasses.replace(verify.tolerance_of(artifact.card.precision), **chosen)
 
 
-def report(artifact, comparison, tolerance, problems):
+def report(
+    artifact: Classifier, comparison: verify.Comparison, tolerance: verify.Tolerance, problems: Sequence[str]
+) -> None:
     if flags.FLAGS.json:
         content = {"artifact": artifact.path, "kind": artifact.kind, **dataclasses.asdict(comparison)}
         content |= {"tolerance": dataclasses.asdict(tolerance), "passed": not problems}

@@ -33,15 +33,30 @@ def _runs_program() -> bool:
     )
 
 
-def __getattr__(name: str) -> Any:
-    if name in _LAZY:
-        return importlib.import_module(f"{__name__}.{name}")
-    if name == "export":
-        return importlib.import_module(f"{__name__}.exporting").export
-    is_module = name.startswith("__") or importlib.util.find_spec(f"{__name__}.{name}") is not None
-    if not _COMPLETE and not is_module:
-        return getattr(importlib.import_module(f"{__name__}._api"), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+if TYPE_CHECKING:  # type checkers see the rooms as plain imports
+    from keras_vit import data as data
+    from keras_vit import distribute as distribute
+    from keras_vit import evaluators as evaluators
+    from keras_vit import experiments as experiments
+    from keras_vit import exporting as exporting
+    from keras_vit import inference as inference
+    from keras_vit import inspection as inspection
+    from keras_vit import optim as optim
+    from keras_vit import recipe as recipe
+    from keras_vit import training as training
+    from keras_vit.applications import *  # noqa: F403 - they do not follow the star of `__all__` in `_api`
+    from keras_vit.exporting.export import export as export  # type: ignore[no-redef]
+else:
+
+    def __getattr__(name: str) -> Any:
+        if name in _LAZY:
+            return importlib.import_module(f"{__name__}.{name}")
+        if name == "export":
+            return importlib.import_module(f"{__name__}.exporting").export
+        is_module = name.startswith("__") or importlib.util.find_spec(f"{__name__}.{name}") is not None
+        if not _COMPLETE and not is_module:
+            return getattr(importlib.import_module(f"{__name__}._api"), name)
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:

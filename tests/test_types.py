@@ -7,7 +7,7 @@ import re
 import pytest
 
 ROOT = pathlib.Path(__file__).parents[1]
-FOLDERS = ("keras_vit", "benchmarks", "tools")
+FOLDERS = ("keras_vit", "train", "export", "benchmarks", "tools")
 SPECIAL = ("__init__", "__call__")  # public, though their names begin with an underscore
 USER = """
 import keras_vit

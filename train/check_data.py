@@ -10,6 +10,8 @@ images as the model sees them in training. The exit code is 1 if images are unre
 
 import json
 import sys
+from collections.abc import Sequence
+from typing import Any
 
 from absl import flags, logging
 
@@ -35,7 +37,7 @@ with program.imports(__name__):
     from keras_vit.data import audit
 
 
-def main(argv):
+def main(argv: Sequence[str]) -> int:
     options, given = flags.FLAGS, common_flags.data_argument(argv[1:])
     if not given:
         raise ValueError("The data set is missing. Name it first, such as folder:images.")
@@ -58,7 +60,7 @@ def main(argv):
     return 1 if results["unreadable"] or results["in_several_splits"] else 0
 
 
-def summarize(sources, reports):
+def summarize(sources: dict[str, data.Source], reports: dict[str, list[audit.ImageReport]]) -> dict[str, Any]:
     """Return all findings, as a dictionary that can be written as JSON."""
     first = next(iter(sources.values()))
     groups = audit.duplicates(reports)
@@ -84,12 +86,12 @@ def summarize(sources, reports):
     }
 
 
-def spread(values):
+def spread(values: Sequence[int]) -> list[int]:
     """Return minimum, median and maximum."""
     return [int(min(values)), int(np.median(values)), int(max(values))] if values else []
 
 
-def as_text(results):
+def as_text(results: dict[str, Any]) -> str:
     splits = results["splits"]
     width = max([len(name) for name in results["class_names"]] + [10])
     lines = [results["source"], " ".join(["class".ljust(width)] + [name.rjust(12) for name in splits])]
@@ -113,7 +115,7 @@ def as_text(results):
     return "\n".join(lines) + "\n"
 
 
-def listing(title, entries):
+def listing(title: str, entries: Sequence[str]) -> list[str]:
     more = [f"  and {len(entries) - LISTED:,} more (--json lists all)"] if len(entries) > LISTED else []
     return [f"{title}: {len(entries):,}"] + [f"  {entry}" for entry in entries[:LISTED]] + more
 

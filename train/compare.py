@@ -10,6 +10,7 @@ and needs no network, and as comparison.md and comparison.json.
 
 import json
 import sys
+from collections.abc import Sequence
 
 from absl import flags
 
@@ -23,7 +24,7 @@ with program.imports(__name__):
     from keras_vit import experiments
 
 
-def main(argv):
+def main(argv: Sequence[str]) -> int:
     comparison = experiments.compare(argv[1:])
     if flags.FLAGS.json:
         sys.stdout.write(json.dumps(comparison.to_dict(), indent=2) + "\n")

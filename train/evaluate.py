@@ -13,6 +13,8 @@ without them, is listed as not measured, and the exit code is 1.
 """
 
 import sys
+from collections.abc import Sequence
+from typing import Any
 
 from absl import flags, logging
 
@@ -36,7 +38,7 @@ with program.imports(__name__):
     from keras_vit.training import report
 
 
-def main(argv):
+def main(argv: Sequence[str]) -> int:
     options = flags.FLAGS
     if not options.model:
         raise ValueError("--model is missing: the directory of a run, a .keras file, or an exported artifact.")
@@ -67,14 +69,14 @@ def main(argv):
     return 0 if all(result.measured for result in results) else 1
 
 
-def details(context, result):
+def details(context: evaluators.Context, result: evaluators.Result) -> dict[str, Any]:
     """Return everything that is measured of a classification, and of what."""
-    origin = {"model": context.classifier.path, "kind": context.classifier.kind}
+    origin: dict[str, Any] = {"model": context.classifier.path, "kind": context.classifier.kind}
     origin |= {"data": context.source, "split": context.eval_split, "mean_average_precision": None}
     return {**origin, **result.details, **result.metrics}
 
 
-def table(content, class_names):
+def table(content: dict[str, Any], class_names: Sequence[str]) -> str:
     """Return the classification as a table, with the accuracy per class and the confusions."""
     rows = [
         ("examples", f"{content['examples']:,}"),

@@ -21,6 +21,7 @@ import dataclasses
 import os
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 from absl import flags, logging
 
@@ -53,7 +54,7 @@ with program.imports(__name__):
     from keras_vit.training.validation import MAX_CLASSES, Validation
 
 
-def main(argv):
+def main(argv: Sequence[str]) -> None:
     recipe, options = program.recipe_from_flags(argv[1:]), flags.FLAGS
     workdir = options.workdir or program.default_workdir(argv[1:])
     with preemption.StopRequest() as stop:
@@ -94,7 +95,7 @@ def train(recipe: recipes.Recipe, workdir: str, backend: backends.Backend, stop:
         state.assign(saved)
         logging.info("Resuming from the checkpoint of step %d", state.progress.step)
     elif recipe.model.checkpoint:
-        load_checkpoint(state.model, recipes.weights_path(recipe), head=recipe.model.head)
+        load_checkpoint(state.model, recipes.weights_path(recipe) or "", head=recipe.model.head)
         state.begin()
         logging.info("Fine-tuning from %s", given.model.checkpoint)
     else:
@@ -112,7 +113,7 @@ def train(recipe: recipes.Recipe, workdir: str, backend: backends.Backend, stop:
     validation = Validation(
         backend, recipe, backend.compile_evaluation(state, recipe, classes, confusion), data.eval_batches()
     )
-    between = [validation]
+    between: list[Any] = [validation]
     if not labeled:
         between.append(Reconstructions(recipe, validation, workdir if backend.is_chief else None))
     scheduled = None
@@ -169,7 +170,7 @@ def scheduled_evaluators(
 
 def draw_figure(
     recipe: recipes.Recipe, workdir: str, validation: Validation, class_names: Sequence[str], results: dict
-):
+) -> None:
     """Draw report.png, or log what to install for it."""
     path, history = os.path.join(workdir, run_directory.REPORT), os.path.join(workdir, run_directory.METRICS)
     task = recipes.parse_task(recipe.task)
@@ -180,7 +181,7 @@ def draw_figure(
             images = Reconstructions(recipe, validation, workdir).images()
             plots.draw_pretraining_report(path, read_metrics(history), images, task.score, f"{name}: {headline}")
             return
-        found = validation.examples
+        found = validation.examples or {}
         shares = to_probabilities(found["predictions"], recipe.loss).numpy()
         labels = found["label"]
         chosen = examples.choose(plots.MAX_IMAGES, shares, labels, len(shares))

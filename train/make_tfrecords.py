@@ -8,6 +8,8 @@ read and names it, or leaves it out with `--on_bad_image=skip`. If the program i
 complete files.
 """
 
+from collections.abc import Sequence
+
 from absl import flags, logging
 
 from keras_vit import program
@@ -26,7 +28,7 @@ with program.imports(__name__):
     from keras_vit.data import writer
 
 
-def main(argv):
+def main(argv: Sequence[str]) -> int:
     options, given = flags.FLAGS, common_flags.data_argument(argv[1:])
     if not given or not options.output:
         raise ValueError("A data set, such as folder:images, and --output are needed.")
@@ -36,20 +38,21 @@ def main(argv):
         shards = min(options.shards or default_shards(source.num_examples), source.num_examples)
         bar = Progress(split, source.num_examples)
         logging.info("Writing %s to %d files in %s", source, shards, options.output)
-        log = data.Log() if options.on_bad_image == "skip" else "error"
-        writer.write_tfrecords(source, options.output, name_of(split), shards, options.seed, bar.update, log)
+        log = data.Log()
+        on_bad_image = log if options.on_bad_image == "skip" else "error"
+        writer.write_tfrecords(source, options.output, name_of(split), shards, options.seed, bar.update, on_bad_image)
         bar.close()
-        if log != "error" and log.reasons:
+        if log.reasons:
             logging.warning("Left out %d images of %s that cannot be read", len(log.reasons), split)
     logging.info("Done. Open the data set as tfrecord:%s", options.output)
     return 0
 
 
-def default_shards(num_examples):
+def default_shards(num_examples: int) -> int:
     return max(1, min(1_024, -(-num_examples // 1_000)))
 
 
-def name_of(split):
+def name_of(split: str) -> str:
     """Return the name of a split as a part of file names. `train[:80%]` cannot be one."""
     if not split.replace("_", "").isalnum():
         raise ValueError(

@@ -17,6 +17,8 @@ says whether the step fits, what limits its speed, and which batch sizes fit. Ea
 import dataclasses
 import json
 import sys
+from collections.abc import Sequence
+from typing import Any
 
 from absl import flags, logging
 
@@ -39,9 +41,10 @@ with program.imports(__name__):
     from keras_vit import data
     from keras_vit.data import sources
     from keras_vit.planning import cost, datasets, plan, tpu_compiler, tpu_plan, tpu_report, tpu_targets
+    from keras_vit.recipe import Recipe
 
 
-def main(argv):
+def main(argv: Sequence[str]) -> int:
     options = flags.FLAGS
     recipe = program.recipe_from_flags(argv[1:])
     target = tpu_targets.parse(options.target) if options.target else None
@@ -59,7 +62,7 @@ def main(argv):
     return 0
 
 
-def compile_for(target, recipe, classes, batch):
+def compile_for(target: tpu_targets.Target, recipe: Recipe, classes: int, batch: Any) -> tuple[Any, ...]:
     """Return the TPU compiler's results for the recipe, for changes that make it fit, and for the largest batches."""
     setting = tpu_plan.setting_of(recipe, flags.FLAGS.fsdp)
     planner = tpu_plan.of_recipe(recipe, classes, target, batch)
@@ -72,7 +75,7 @@ def compile_for(target, recipe, classes, batch):
     return estimate, remedies, largest, tpu_compiler.versions()
 
 
-def size_of_data(recipe):
+def size_of_data(recipe: Recipe) -> tuple[int, int, Any]:
     """Return the number of examples and classes, and the specification of a batch.
 
     They come from the flags, from the known public data sets (without a specification), or from the data itself.
@@ -100,7 +103,7 @@ def size_of_data(recipe):
     return examples, classes, batch
 
 
-def as_rows(recipe, planned, examples, classes, devices):
+def as_rows(recipe: Recipe, planned: plan.Plan, examples: int, classes: int, devices: int) -> list[tuple[str, str]]:
     utilization = flags.FLAGS.utilization
     model, counted = recipe.model, planned.cost
     tokens = f", {counted.tokens} tokens" if counted.tokens else ""
@@ -132,12 +135,12 @@ def as_rows(recipe, planned, examples, classes, devices):
     ]
 
 
-def published_utilization(run):
+def published_utilization(run: Any) -> str:
     fractions = [f"{run.utilization(epochs):.0%} for {epochs} epochs" for epochs in run.epochs]
     return f"a utilization of {' or '.join(fractions)}"
 
 
-def as_dict(recipe, planned, examples, classes, devices):
+def as_dict(recipe: Recipe, planned: plan.Plan, examples: int, classes: int, devices: int) -> dict[str, Any]:
     counted = planned.cost
     utilization = flags.FLAGS.utilization
     return {
@@ -166,7 +169,7 @@ def as_dict(recipe, planned, examples, classes, devices):
     }
 
 
-def amount(number):
+def amount(number: float) -> str:
     """Return a number with its prefix: `"17.6 G"`."""
     for power, prefix in ((18, "E"), (15, "P"), (12, "T"), (9, "G"), (6, "M")):
         if number >= 10**power:
@@ -174,7 +177,7 @@ def amount(number):
     return f"{number:,} "
 
 
-def size(count):
+def size(count: float) -> str:
     """Return a number of bytes with its unit."""
     for power, unit in ((3, "GiB"), (2, "MiB")):
         if count >= 1024**power:

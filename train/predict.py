@@ -11,6 +11,8 @@ OpenVINO file. An image that cannot be read is reported, the others are classifi
 
 import json
 import sys
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from absl import flags, logging
 
@@ -33,7 +35,7 @@ with program.imports(__name__):
     from keras_vit.inference import open_classifier, probabilities
 
 
-def main(argv):
+def main(argv: Sequence[str]) -> int:
     if not flags.FLAGS.model:
         raise ValueError("--model is missing: the directory of a run, a .keras file, or an exported artifact.")
     paths = _io.find_files(argv[1:])
@@ -57,9 +59,12 @@ def main(argv):
     return 1 if failed and flags.FLAGS.on_bad_image == "error" else 0
 
 
-def read_all(paths, preprocess):
+def read_all(
+    paths: Sequence[str], preprocess: Callable[[tf.Tensor], tf.Tensor]
+) -> tuple[list[np.ndarray], list[str | None]]:
     """Return the preprocessed images of the readable files, and per file its error or None."""
-    images, errors = [], []
+    images: list[np.ndarray] = []
+    errors: list[str | None] = []
     for path in paths:
         try:
             with open(path, "rb") as file:
@@ -72,7 +77,7 @@ def read_all(paths, preprocess):
     return images, errors
 
 
-def write_table(path, top, error):
+def write_table(path: str, top: Sequence[tuple[str, float]], error: str | None) -> None:
     if error:
         logging.error("%s: %s", path, error)
         return
@@ -82,10 +87,10 @@ def write_table(path, top, error):
     sys.stdout.flush()
 
 
-def write_json(path, top, error):
+def write_json(path: str, top: Sequence[tuple[str, float]], error: str | None) -> None:
     if error:
         logging.error("%s: %s", path, error)
-        answer = {"path": path, "error": error}
+        answer: dict[str, Any] = {"path": path, "error": error}
     else:
         predictions = [{"label": label, "probability": probability} for label, probability in top]
         answer = {"path": path, "predictions": predictions}

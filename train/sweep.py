@@ -10,6 +10,7 @@ exit code is then 1.
 """
 
 import sys
+from collections.abc import Sequence
 
 from absl import flags
 
@@ -29,7 +30,7 @@ with program.imports(__name__):
     from keras_vit import experiments
 
 
-def main(argv):
+def main(argv: Sequence[str]) -> int:
     options = flags.FLAGS
     if not options.workdir:
         raise ValueError("--workdir is missing: the directory for all runs.")

@@ -12,6 +12,8 @@ evaluation split.
 import dataclasses
 import os
 import sys
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from absl import flags
 
@@ -34,13 +36,13 @@ with program.imports(__name__):
     from keras_vit import data, evaluators
     from keras_vit import recipe as recipes
     from keras_vit.data import preprocess
-    from keras_vit.inference import keras_model, opening, sample_images
+    from keras_vit.inference import Classifier, ModelCard, keras_model, opening, sample_images
     from keras_vit.inspection import examples, plots, report
     from keras_vit.inspection.titles import run_title
     from keras_vit.training import metrics, reconstructions, run_directory
 
 
-def main(argv):
+def main(argv: Sequence[str]) -> int:
     options = flags.FLAGS
     if not options.model:
         raise ValueError(
@@ -82,14 +84,16 @@ def main(argv):
     return 0
 
 
-def open_model(path):
+def open_model(path: str) -> Classifier:
     """Open anything that predicts, with a model card."""
     if opening.is_artifact(path) or keras_model.is_run(path):
         return opening.open_classifier(path)
     return opening.open_classifier(path, preprocess="value_range(-1, 1)", labels=flags.FLAGS.labels)
 
 
-def find_images(patterns, description, prepare_one):
+def find_images(
+    patterns: Sequence[str], description: ModelCard, prepare_one: Callable[[tf.Tensor], tf.Tensor]
+) -> tuple[sample_images.SampleImages, str]:
     """Return the images of the command line, else of the run's evaluation split, and where they come from."""
     options, recipe = flags.FLAGS, description.recipe_data
     limit = max(options.num_images, options.distance_images, options.evaluated_images)
@@ -107,13 +111,15 @@ def find_images(patterns, description, prepare_one):
     ), origin
 
 
-def prepare(contents, pp):
+def prepare(contents: Sequence[bytes], pp: str) -> list[np.ndarray]:
     """Return the images as the model takes them. They may differ in size."""
     function = preprocess.single_image(pp)
     return [function(tf.constant(content)).numpy() for content in contents]
 
 
-def evaluate(classifier, probabilities, labels):
+def evaluate(
+    classifier: Classifier, probabilities: np.ndarray | None, labels: np.ndarray | None
+) -> dict[str, Any] | None:
     """Return the results on labeled images, or None if there is nothing to measure."""
     if probabilities is None or labels is None or not flags.FLAGS.evaluated_images:
         return None
@@ -124,7 +130,7 @@ def evaluate(classifier, probabilities, labels):
     return metrics.result()
 
 
-def load_example(classifier, found, index, pp):
+def load_example(classifier: Any, found: sample_images.SampleImages, index: int, pp: str) -> examples.Example:
     """Return an image as people and as the model see it, with the attention that an exported model returns."""
     contents = found.contents[index]
     example = examples.load(contents, found.names[index], pp, None if found.labels is None else found.labels[index])
@@ -134,26 +140,26 @@ def load_example(classifier, found, index, pp):
     return dataclasses.replace(example, attention=attention)
 
 
-def reconstruct(classifier, images, pp):
+def reconstruct(classifier: Classifier, images: Any, pp: str) -> Any:
     """Return the reconstructions of a run that trained without labels, None for other models."""
     whole, recipe = getattr(classifier, "whole_model", None), classifier.card.recipe
     if whole is None or not recipe:
         return None
-    return reconstructions.reconstruct(whole, recipes.from_dict(recipe), np.stack(images), pp)
+    return reconstructions.reconstruct(whole, recipes.from_dict(dict(recipe)), np.stack(images), pp)
 
 
-def card_of(classifier):
+def card_of(classifier: Classifier) -> dict[str, Any]:
     """Return the model card as the page shows it."""
     hidden = ("image_shape", "files")
     return {name.replace("_", " "): value for name, value in classifier.card.to_dict().items() if name not in hidden}
 
 
-def title_of(path, description):
+def title_of(path: str, description: ModelCard) -> str:
     """Return a title without absolute paths, such as "ViT-B/16 on flowers"."""
     return run_title(description.recipe) if description.recipe else os.path.basename(os.path.normpath(path))
 
 
-def metrics_of(path):
+def metrics_of(path: str) -> list[dict[str, Any]]:
     path = os.path.join(path if os.path.isdir(path) else os.path.dirname(path), run_directory.METRICS)
     return metrics.read_metrics(path) if os.path.exists(path) else []
 

@@ -13,6 +13,7 @@ if a run failed or no task was measured.
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 
 from absl import flags, logging
 
@@ -34,7 +35,7 @@ with program.imports(__name__):
     from keras_vit.training import errors, metrics, run_directory
 
 
-def main(argv):
+def main(argv: Sequence[str]) -> int:
     del argv
     options = flags.FLAGS
     if not options.workdir or not options.weights:
@@ -61,13 +62,13 @@ def main(argv):
     return 1 if failed or not accuracies else 0
 
 
-def source_of(task):
+def source_of(task: str) -> str:
     """Return the source of a task for `keras_vit.data.open_source`, with the options."""
     options = flags.FLAGS.options
     return f"vtab:{task}#{options}" if options else f"vtab:{task}"
 
 
-def fine_tune(task):
+def fine_tune(task: str) -> float:
     """Run the training program on a task unless it is finished, and return the accuracy on its test set.
 
     Raises:
@@ -89,11 +90,11 @@ def fine_tune(task):
     return [line["eval_accuracy"] for line in lines if "eval_accuracy" in line][-1]
 
 
-def run_program(command):
+def run_program(command: Sequence[str]) -> None:
     """Run a program, copy its log to ours, and raise an error with its last line if it fails."""
     last = ""
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, errors="replace") as process:
-        for line in process.stderr:
+        for line in process.stderr or ():
             sys.stderr.write(line)
             if line.strip() and program.WHERE_FROM not in line and program.HELP not in line:
                 last = line.strip().removeprefix("error: ")
@@ -105,7 +106,7 @@ def run_program(command):
         raise errors.TrainingError(f"exit code {process.returncode}, {last}")
 
 
-def output(results):
+def output(results: Sequence[evaluators.Result]) -> str:
     if flags.FLAGS.json:
         return evaluators.report.to_json(results) + "\n"
     if flags.FLAGS.markdown:

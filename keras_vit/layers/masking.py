@@ -1,11 +1,14 @@
 """Layers of masked image modeling: patches that are removed, restored or corrupted, and fixed positions."""
 
+from typing import Any
+
 import keras
 import numpy as np
 from keras import ops
 
 from keras_vit import _checks
 from keras_vit.layers.base import BaseLayer
+from keras_vit.layers.types import Shape
 
 
 def fixed_positions(height: int, width: int, hidden_size: int) -> np.ndarray:
@@ -37,7 +40,7 @@ def fixed_positions(height: int, width: int, hidden_size: int) -> np.ndarray:
     return np.concatenate([np.sin(x), np.cos(x), np.sin(y), np.cos(y)], axis=1).astype("float32")
 
 
-def take_patches(patches, sources):
+def take_patches(patches: Any, sources: Any) -> Any:
     """Return each patch from a place of the sequence, zeros where the place is negative.
 
     It is a product with a matrix of zeros and ones: exact, deterministic, and fast where gathering rows is slow.
@@ -78,13 +81,13 @@ class FixedPositionEmbs(BaseLayer):
     (1, 7, 8)
     """
 
-    def __init__(self, grid: int | tuple[int, int], num_prefix_tokens: int = 0, **kwargs):
+    def __init__(self, grid: int | tuple[int, int], num_prefix_tokens: int = 0, **kwargs: Any):
         super().__init__(**kwargs)
         self.grid = _checks.size_pair("grid", grid)
         self.num_prefix_tokens = _checks.positive_int("num_prefix_tokens", num_prefix_tokens, minimum=0)
         self.input_spec = keras.layers.InputSpec(ndim=3)
 
-    def build(self, input_shape):
+    def build(self, input_shape: Shape) -> None:
         hidden_size = input_shape[-1]
         table = np.zeros((1, self.num_prefix_tokens + self.grid[0] * self.grid[1], hidden_size), "float32")
         table[0, self.num_prefix_tokens :] = fixed_positions(*self.grid, hidden_size)
@@ -96,10 +99,10 @@ class FixedPositionEmbs(BaseLayer):
         )
         super().build(input_shape)
 
-    def call(self, x):
+    def call(self, x: Any) -> Any:
         return x + ops.cast(self.pos_embedding, x.dtype)
 
-    def compute_output_shape(self, input_shape):
+    def compute_output_shape(self, input_shape: Shape) -> Shape:
         return input_shape
 
 
@@ -123,17 +126,17 @@ class VisiblePatches(BaseLayer):
     [0.0, 3.0, 1.0]
     """
 
-    def __init__(self, num_visible: int, num_prefix_tokens: int = 0, **kwargs):
+    def __init__(self, num_visible: int, num_prefix_tokens: int = 0, **kwargs: Any):
         super().__init__(**kwargs)
         self.num_visible = _checks.positive_int("num_visible", num_visible)
         self.num_prefix_tokens = _checks.positive_int("num_prefix_tokens", num_prefix_tokens, minimum=0)
 
-    def call(self, x, order):
+    def call(self, x: Any, order: Any) -> Any:
         prefix, patches = x[:, : self.num_prefix_tokens], x[:, self.num_prefix_tokens :]
         visible = take_patches(patches, order[:, : self.num_visible])  # [B, K, D]
         return ops.concatenate([prefix, visible], axis=1)
 
-    def compute_output_shape(self, x_shape, order_shape):
+    def compute_output_shape(self, x_shape: Shape, order_shape: Shape) -> Shape:
         return (x_shape[0], self.num_prefix_tokens + self.num_visible, x_shape[-1])
 
 
@@ -172,21 +175,21 @@ class RestoredPatches(_WithMaskToken):
     (2, 5, 8)
     """
 
-    def __init__(self, num_prefix_tokens: int = 0, **kwargs):
+    def __init__(self, num_prefix_tokens: int = 0, **kwargs: Any):
         super().__init__(**kwargs)
         self.num_prefix_tokens = _checks.positive_int("num_prefix_tokens", num_prefix_tokens, minimum=0)
 
-    def build(self, x_shape, order_shape):
+    def build(self, x_shape: Shape, order_shape: Shape) -> None:
         self._add_token(x_shape[-1])
         super().build(x_shape)
 
-    def call(self, x, order):
+    def call(self, x: Any, order: Any) -> Any:
         prefix, visible = x[:, : self.num_prefix_tokens], x[:, self.num_prefix_tokens :]
         places = ops.argsort(order, axis=1)  # [B, N]: place of each patch in the random order
         patches = self._take(visible, ops.where(places < visible.shape[1], places, -1))  # [B, N, D]
         return ops.concatenate([prefix, patches], axis=1)
 
-    def compute_output_shape(self, x_shape, order_shape):
+    def compute_output_shape(self, x_shape: Shape, order_shape: Shape) -> Shape:
         return (x_shape[0], self.num_prefix_tokens + order_shape[1], x_shape[-1])
 
 
@@ -209,12 +212,12 @@ class CorruptedPatches(_WithMaskToken):
     (1, 3, 8)
     """
 
-    def build(self, patches_shape, sources_shape):
+    def build(self, patches_shape: Shape, sources_shape: Shape) -> None:
         self._add_token(patches_shape[-1])
         super().build(patches_shape)
 
-    def call(self, patches, sources):
+    def call(self, patches: Any, sources: Any) -> Any:
         return self._take(patches, sources)
 
-    def compute_output_shape(self, patches_shape, sources_shape):
+    def compute_output_shape(self, patches_shape: Shape, sources_shape: Shape) -> Shape:
         return patches_shape

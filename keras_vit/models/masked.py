@@ -111,7 +111,7 @@ class MaskedModel(ConfiguredModel):
 
     config: MaskedConfig
 
-    def call(self, inputs, training=None, mask=None, **kwargs):
+    def call(self, inputs: Any, training: bool | None = None, mask: Any = None, **kwargs: Any) -> Any:
         # The base class looks at the shape of its only input.
         return super(ConfiguredModel, self).call(inputs, training=training, mask=mask, **kwargs)
 

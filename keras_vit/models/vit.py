@@ -71,7 +71,7 @@ class Builder:
         # The map whose grid the positions are resized to, for images of any size.
         self.position_arguments: tuple[keras.KerasTensor, ...] = ()
 
-    def build(self):
+    def build(self) -> tuple[keras.KerasTensor, keras.KerasTensor]:
         """Return the symbolic images and outputs."""
         images = images_input(self.config, self.policy)
         x = images if self.config.resnet_blocks is None else self._resnet(images)

@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Collection, Sequence
+from typing import Any
 
 from keras_vit import _checks, models
 from keras_vit import recipe as recipes
@@ -129,7 +130,7 @@ def pretraining(
     batch_size: int = 4_096,
     pp_train: str = PP_TRAIN.format(""),
     mixup: float = 0.0,
-    **fields: object,
+    **fields: Any,
 ) -> recipes.Recipe:
     """Return a pre-training at 224 pixels with the splits, evaluators and intervals of big_vision.
 

@@ -20,6 +20,8 @@ Cost, as published: 230 TPUv3-core-days for L/16 on ImageNet-21k, 680 for L/16 a
 Smaller machines: see `vit_i21k`.
 """
 
+from typing import Any
+
 from keras_vit import models, recipe
 
 from . import common
@@ -43,7 +45,7 @@ def get_config(arguments: str = "") -> recipe.Recipe:
         raise ValueError(f"The data set must be imagenet21k, imagenet2012 or jft. Received: {dataset!r}")
     imagenet = dataset == "imagenet2012"
     rate = {"imagenet21k": 1e-3, "imagenet2012": 3e-3, "jft": JFT.get(variant, 8e-4)}[dataset]
-    model = {"head_bias": 0.0 if imagenet else -10.0}
+    model: dict[str, Any] = {"head_bias": 0.0 if imagenet else -10.0}
     if variant in models.VIT:
         hidden_size = models.VIT[variant].hidden_size
         model |= {

@@ -35,7 +35,7 @@ class MAETask:
 
         return {"order": hidden.orders(seed, step, batch_size, self.config.num_patches)}
 
-    def values(self, images, batch: dict) -> tuple:
+    def values(self, images: Any, batch: dict) -> tuple:
         """Return images and orders."""
         return images, batch["order"]
 
@@ -50,7 +50,7 @@ class MAETask:
         variances = self._mean(ops.mean(ops.square(targets - mean), axis=-1), removed)
         return losses, 1.0 - losses / (variances + 1e-6), predictions
 
-    def targets(self, images):
+    def targets(self, images: Any) -> Any:
         """Return the pixels of all patches, normalized where the task asks for it, float32 `[b, N, pixels]`."""
         pixels = p.to_pixels(ops.cast(images, "float32"), self.config.stride)
         if not self.normalize_pixels:

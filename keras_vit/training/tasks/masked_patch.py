@@ -36,7 +36,7 @@ class MaskedPatchTask:
         sources, corrupted = hidden.corruptions(seed, step, batch_size, self.config.num_patches, self.config.num_hidden)
         return {"sources": sources, "corrupted": corrupted}
 
-    def values(self, images, batch: dict) -> tuple:
+    def values(self, images: Any, batch: dict) -> tuple:
         """Return images, sources, corrupted patches and targets."""
         return images, batch["sources"], batch["corrupted"], self.targets(batch["image"])
 
@@ -48,7 +48,7 @@ class MaskedPatchTask:
         corrupted = ops.cast(corrupted, "float32")
         return self._mean(losses, corrupted), self._mean(right, corrupted), predictions
 
-    def targets(self, images):
+    def targets(self, images: Any) -> Any:
         """Return what is to be predicted of images as the pipeline gives them, in [0, 255].
 
         Returns:
@@ -60,7 +60,7 @@ class MaskedPatchTask:
         cut = p.to_patches(images, self.config.stride)  # [b, N, height, width, c]
         return p.mean_color(cut) if self.config.target == "mean_color" else p.small_colors(cut)
 
-    def compare(self, predictions, targets) -> tuple:
+    def compare(self, predictions: Any, targets: Any) -> tuple:
         """Return the loss of each patch, and the fraction of its predictions that are right, `[b, N]` each."""
         if self.config.target == "pixels":
             errors = predictions - targets

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import keras
 import numpy as np
@@ -12,7 +13,7 @@ from keras_vit.models.masked_patch import LEVELS, SMALL
 GRAY = 128.0  # shown in the place of what a model does not see
 
 
-def to_patches(images, patch_size: tuple[int, int]):
+def to_patches(images: Any, patch_size: tuple[int, int]) -> Any:
     """Cut images `[b, h, w, c]` into patches in raster order, `[b, N, height, width, c]`."""
     _, height, width, channels = images.shape
     rows, columns = height // patch_size[0], width // patch_size[1]
@@ -21,7 +22,7 @@ def to_patches(images, patch_size: tuple[int, int]):
     return ops.reshape(x, (-1, rows * columns, *patch_size, channels))
 
 
-def to_pixels(images, patch_size: tuple[int, int]):
+def to_pixels(images: Any, patch_size: tuple[int, int]) -> Any:
     """Cut images `[b, h, w, c]` into patches, `[b, N, pixels]` with the order (row, column, channel)."""
     cut = to_patches(images, patch_size)
     return ops.reshape(cut, (-1, cut.shape[1], math.prod(cut.shape[2:])))
@@ -35,7 +36,7 @@ def to_images(patches: np.ndarray, grid: tuple[int, int]) -> np.ndarray:
     return np.reshape(x, (count, grid[0] * height, grid[1] * width, channels))
 
 
-def pixel_statistics(pixels):
+def pixel_statistics(pixels: Any) -> tuple[Any, Any]:
     """Return mean and standard deviation of each patch `[..., pixels]`, `[..., 1]` each, as MAE normalizes by them.
 
     The variance is the unbiased one, and 1e-6 is added to it.
@@ -45,7 +46,7 @@ def pixel_statistics(pixels):
     return mean, ops.sqrt(variance + 1e-6)
 
 
-def color_classes(colors):
+def color_classes(colors: Any) -> Any:
     """Return the class of colors `[..., c]` in [0, 1] at 3 bits per channel: red + 8 green + 64 blue, int32 `[...]`."""
     levels = ops.clip(ops.cast(ops.floor(colors * float(LEVELS)), "int32"), 0, LEVELS - 1)
     return ops.sum(levels * ops.cast(_place_values(colors.shape[-1]), "int32"), axis=-1)
@@ -56,12 +57,12 @@ def class_colors(classes: np.ndarray, channels: int) -> np.ndarray:
     return (np.asarray(classes)[..., None] // _place_values(channels) % LEVELS + 0.5) / LEVELS
 
 
-def mean_color(patches):
+def mean_color(patches: Any) -> Any:
     """Return the class of the mean color of patches `[b, N, height, width, c]`, int32 `[b, N, 1]`."""
     return color_classes(ops.mean(patches, axis=(2, 3)))[..., None]
 
 
-def small_colors(patches):
+def small_colors(patches: Any) -> Any:
     """Return the classes of patches `[b, N, height, width, c]` downsized to 4 x 4 by averaging, int32 `[b, N, 16]`."""
     height, width, channels = patches.shape[2:]
     rows, columns = (ops.cast(_averages(size), patches.dtype) for size in (height, width))
