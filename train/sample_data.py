@@ -19,7 +19,8 @@ flags.DEFINE_integer("count", None, "Largest number of images per split; all if 
 with program.imports(__name__):
     import tensorflow as tf
 
-    from keras_vit import _io, data
+    from keras_vit import _io
+    from keras_vit.data.readers import digits
 
 
 def main(argv):
@@ -29,7 +30,7 @@ def main(argv):
         raise ValueError("--output is missing: the folder to write to.")
     with _io.atomic_directory(options.output) as directory:
         for split in ("train", "test"):
-            source = data.open_source("digits", split=split)
+            source = digits.open_source(split=split)
             labels = source.labels()[: options.count]
             for number, (image, label) in enumerate(zip(source.images, labels, strict=False)):
                 folder = os.path.join(directory, split, source.class_names[label])
