@@ -1,10 +1,13 @@
 """Comparison of runs: tables, page and program, on run directories without models."""
 
+import io
 import json
 import pathlib
 import re
 
+import numpy as np
 import pytest
+from PIL import Image
 
 from keras_vit import experiments, recipe
 from keras_vit.training import run_directory
@@ -155,6 +158,8 @@ class TestPage:
                     opened.look(scheme, width)
                     wide = "document.documentElement.scrollWidth <= document.documentElement.clientWidth"
                     assert opened.evaluate(wide), (scheme, width)
+                    pixels = Image.open(io.BytesIO(opened.screenshot(".drawings img"))).convert("L")
+                    assert (np.median(pixels) > 225) == (scheme == "light")
             assert opened.evaluate("[...document.images].every((image) => image.complete && image.naturalWidth > 0)")
             assert opened.problems == []
             assert [url for url in opened.requests if not url.startswith(("file:", "data:"))] == []

@@ -147,6 +147,16 @@ class Browser:
         for kind in ("mousePressed", "mouseReleased"):
             self.send("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", clickCount=1)
 
-    def screenshot(self):
-        """The visible part of the page, a PNG."""
-        return base64.b64decode(self.send("Page.captureScreenshot", format="png")["data"])
+    def screenshot(self, selector=None):
+        """The visible part of the page, or an element wherever it is: a PNG."""
+        clip = {}
+        if selector:
+            x, y, width, height = self.evaluate(
+                f"(() => {{ const r = document.querySelector({selector!r}).getBoundingClientRect();"
+                " return [r.x + scrollX, r.y + scrollY, r.width, r.height]; })()"
+            )
+            clip = {
+                "clip": {"x": x, "y": y, "width": width, "height": height, "scale": 1},
+                "captureBeyondViewport": True,
+            }
+        return base64.b64decode(self.send("Page.captureScreenshot", format="png", **clip)["data"])

@@ -2,12 +2,14 @@
 
 import base64
 import dataclasses
+import io
 import json
 import re
 from html import unescape
 
 import numpy as np
 import pytest
+from PIL import Image as pil_image
 
 from keras_vit.inspection import page, plots
 from tests.inspection import browser
@@ -283,6 +285,19 @@ class TestInABrowser:
             getComputedStyle(document.body)[name].match(/[0-9]+/g).slice(0, 3).map(Number).reduce((a, b) => a + b))""")
         assert (lights[0] < lights[1]) == (scheme == "light")
         assert abs(lights[0] - lights[1]) > 3 * 128
+        assert opened.problems == []
+
+    @pytest.mark.parametrize("width", [1240, 390])
+    @pytest.mark.parametrize("scheme", ["light", "dark"])
+    @pytest.mark.parametrize("selector", ["h1", ".tiles", ".confusion", ".drawings img"])
+    def test_screenshots_are_light_or_dark_and_readable(self, opened, selector, scheme, width):
+        """A figure is an image of its own: its ground and its lines have to follow the scheme, too."""
+        opened.look(scheme, width)
+        pixels = np.asarray(pil_image.open(io.BytesIO(opened.screenshot(selector))).convert("L"), np.float32)
+        assert min(pixels.shape) > 15
+        ground = np.median(pixels)
+        assert ground > 225 if scheme == "light" else ground < 50
+        assert np.abs(pixels - ground).max() > 130  # letters and lines
         assert opened.problems == []
 
     def test_images_without_maps(self, opened, tmp_path):
