@@ -7,6 +7,7 @@ The folder has train/CLASS/*.png and test/CLASS/*.png, as `keras-vit train folde
 
 import os
 import sys
+from collections.abc import Sequence
 
 from absl import flags
 
@@ -23,7 +24,7 @@ with program.imports(__name__):
     from keras_vit.data.readers import digits
 
 
-def main(argv):
+def main(argv: Sequence[str]) -> int:
     del argv
     options = flags.FLAGS
     if not options.output:

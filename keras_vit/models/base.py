@@ -43,17 +43,17 @@ class ConfiguredModel(keras.Model):
         self._look_at(inputs)
         return super().__call__(inputs, *args, **kwargs)
 
-    def fit(self, x=None, *args, **kwargs):
+    def fit(self, x: Any = None, *args: Any, **kwargs: Any) -> Any:
         """Train the model; see `keras.Model.fit`."""
         self._look_at(x)
         return super().fit(x, *args, **kwargs)
 
-    def evaluate(self, x=None, *args, **kwargs):
+    def evaluate(self, x: Any = None, *args: Any, **kwargs: Any) -> Any:
         """Measure the model; see `keras.Model.evaluate`."""
         self._look_at(x)
         return super().evaluate(x, *args, **kwargs)
 
-    def predict(self, x, *args, **kwargs):
+    def predict(self, x: Any, *args: Any, **kwargs: Any) -> Any:
         """Return the outputs for arrays or a data set; see `keras.Model.predict`."""
         self._look_at(x)
         return super().predict(x, *args, **kwargs)
