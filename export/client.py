@@ -40,7 +40,7 @@ def main(argv: Sequence[str]) -> int:
     if not paths and not failed:
         raise ValueError(program.words("Name at least one image: keras-vit client --url=URL --name=NAME image.jpg ..."))
     try:
-        with Client(options.url, options.name, timeout=options.timeout) as client:
+        with Client(options.url, options.name, timeout=options.timeout, retries=8) as client:
             predictions = client.predict(contents, options.batch_size)
     except (OSError, RequestError) as error:  # no connection and no answer in time are kinds of OSError
         logging.error("%s: %s", options.url, error)

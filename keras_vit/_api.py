@@ -19,6 +19,7 @@ from keras_vit.models import (
     VisionTransformer,
     create_model,
     list_models,
+    preprocess_input,
 )
 from keras_vit.version import __version__
 from keras_vit.zoo import decode_predictions, list_weights
@@ -36,6 +37,7 @@ __all__ = [
     "list_weights",
     "load_checkpoint",
     "model_from_checkpoint",
+    "preprocess_input",
     "save_checkpoint",
     *applications.__all__,
 ]

@@ -25,8 +25,8 @@ _DOCSTRING = """Build {variant}, with random or published weights.
     Args:
         weights: None for random initial values, the path of a checkpoint, or one of the names that
             `keras_vit.list_weights({variant!r})` returns. Published weights are downloaded once to Keras' cache.
-            Position embeddings are resized to the grid of the model. `classes` is by default the number that published
-            weights have. A head for another number keeps its initial values.
+            Position embeddings are resized to the grid of the model. `classes` and `image_size` are by default those
+            of published weights. A head for another number keeps its initial values.
 {arguments}
 
     Published weights:
@@ -86,6 +86,7 @@ def _constructor(variant: str, protocol: type, config_class: Any, title: str, ur
         published = zoo.find(variant, os.fspath(weights))
         if published is not None:
             arguments.setdefault("classes", published.classes)
+            arguments.setdefault("image_size", published.resolution)
             if published.pool_padding is not None:
                 arguments.setdefault("pool_padding", published.pool_padding)
         model = create_model(variant, **arguments)

@@ -48,6 +48,16 @@ def test_weights_may_be_a_file_of_another_resolution_and_number_of_classes(tmp_p
     assert not model.get_layer("head").kernel.numpy().any()
 
 
+def test_the_size_of_images_is_that_of_the_weights(monkeypatch):
+    """It was 224 pixels, at which the stated accuracy of weights for 384 pixels is not reached."""
+    from keras_vit import applications
+
+    monkeypatch.setattr(applications.zoo, "resolve", lambda *_: "")
+    monkeypatch.setattr(applications.zoo, "load_weights", lambda *_: None)
+    assert keras_vit.ViT_Ti16(weights="augreg").input_shape == (None, 384, 384, 3)
+    assert keras_vit.ViT_Ti16(weights="augreg", image_size=224).input_shape == (None, 224, 224, 3)
+
+
 def test_unknown_weights_and_arguments_are_errors():
     with pytest.raises(ValueError, match="augreg"):
         keras_vit.ViT_B16(weights="augregg")

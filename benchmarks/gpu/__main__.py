@@ -14,6 +14,7 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from absl import app, flags, logging
@@ -32,7 +33,7 @@ ROOT = Path(__file__).parents[2]
 SHORTEST = 5.0  # seconds: with less left, a row is not started
 
 
-def main(argv):
+def main(argv: Sequence[str]) -> int:
     del argv
     options = flags.FLAGS
     rows = TINY if options.tiny else ROWS

@@ -163,6 +163,7 @@ def _train_items(size: int, batch_size: int, rows: int, first_row: int, seed: in
     """Endless steps of {"position": int64 [rows], "index": int64 [rows]}."""
     stream = seeds.key(seed, "order")
 
+    @tf.autograph.experimental.do_not_convert
     def of_step(step):
         position = step * batch_size + first_row + tf.range(rows, dtype=tf.int64)
         index = seeds.permute(position % size, position // size, stream, size)
@@ -174,6 +175,7 @@ def _train_items(size: int, batch_size: int, rows: int, first_row: int, seed: in
 def _eval_items(size: int, batch_size: int, rows: int, first_row: int, steps: int) -> tf.data.Dataset:
     """Steps of {"position", "index"}. The position of a row that only fills up a batch is -1."""
 
+    @tf.autograph.experimental.do_not_convert
     def of_step(step):
         position = step * batch_size + first_row + tf.range(rows, dtype=tf.int64)
         inside = position < size

@@ -133,6 +133,7 @@ def train_items(
     per_step = batch_size if by_rows else rows
     stream = seeds.key(seed, "files")
 
+    @tf.autograph.experimental.do_not_convert
     def of_epoch(epoch):
         # `tf.random.set_seed` elsewhere must not change the order.
         tf.compat.v1.get_default_graph().seed = 1
@@ -153,6 +154,7 @@ def train_items(
     items = tf.data.Dataset.range(first_epoch, tf.int64.max).flat_map(of_epoch).skip(passed)
     items = items.batch(per_step, drop_remainder=True).enumerate(start=start_step)
 
+    @tf.autograph.experimental.do_not_convert
     def own_rows(step, item):
         if by_rows:
             item = {key: value[first_row : first_row + rows] for key, value in item.items()}
@@ -179,6 +181,7 @@ def eval_items(source: RecordSource, batch_size: int, rows: int, first_row: int,
     items = items.concatenate(tf.data.Dataset.from_tensors(filler).repeat(steps * batch_size - size))
     items = items.prefetch(2 * batch_size).batch(batch_size, drop_remainder=True).enumerate()
 
+    @tf.autograph.experimental.do_not_convert
     def own_rows(step, item):
         position = step * batch_size + first_row + tf.range(rows, dtype=tf.int64)
         item = {key: value[first_row : first_row + rows] for key, value in item.items()}

@@ -2,6 +2,7 @@
 
 from keras_vit.models.bit import BiTResNet
 from keras_vit.models.bit_config import BiTConfig
+from keras_vit.models.inputs import preprocess_input
 from keras_vit.models.mae import MAEConfig, MaskedAutoencoder
 from keras_vit.models.masked import MaskedConfig, MaskedModel
 from keras_vit.models.masked_patch import MaskedPatchConfig, MaskedPatchPredictor
@@ -27,5 +28,6 @@ __all__ = [
     "constructor_name",
     "create_model",
     "list_models",
+    "preprocess_input",
     "representation",
 ]

@@ -9,6 +9,7 @@ import keras
 from keras_vit.layers import kernels
 from keras_vit.layers.composite import find_changes, restore_changes
 from keras_vit.models.config import Config
+from keras_vit.models.inputs import warn_about_values
 
 Filters = str | Iterable[str] | Callable[[keras.layers.Layer], bool]  # regular expressions of names, or a test
 
@@ -34,11 +35,33 @@ class ConfiguredModel(keras.Model):
         super().__init__(inputs=inputs, outputs=outputs, name=name)
         self.dtype_policy = policy
         self.config = config
+        self._has_seen_images = False
 
     def __call__(self, inputs: Any, *args: Any, **kwargs: Any) -> Any:
         """Check the images' shape before Keras does, whose message does not say what to do; then run the model."""
         self._check_images(inputs)
+        self._look_at(inputs)
         return super().__call__(inputs, *args, **kwargs)
+
+    def fit(self, x=None, *args, **kwargs):
+        """Train the model; see `keras.Model.fit`."""
+        self._look_at(x)
+        return super().fit(x, *args, **kwargs)
+
+    def evaluate(self, x=None, *args, **kwargs):
+        """Measure the model; see `keras.Model.evaluate`."""
+        self._look_at(x)
+        return super().evaluate(x, *args, **kwargs)
+
+    def predict(self, x, *args, **kwargs):
+        """Return the outputs for arrays or a data set; see `keras.Model.predict`."""
+        self._look_at(x)
+        return super().predict(x, *args, **kwargs)
+
+    def _look_at(self, images):
+        """Warn once about images that were not prepared."""
+        if not self._has_seen_images:
+            self._has_seen_images = warn_about_values(self.name, images)
 
     def call(self, inputs: Any, training: bool | None = None, mask: Any = None, **kwargs: Any) -> Any:
         """Run the model. Images whose size is known at run time only are refused there if they have another one."""

@@ -23,6 +23,7 @@ PROGRAMS = {
     "client": "export.client",
     "convert-checkpoint": "export.convert_checkpoint",
     "check-data": "train.check_data",
+    "sample-data": "train.sample_data",
     "make-tfrecords": "train.make_tfrecords",
     "plan": "train.plan",
     "sweep": "train.sweep",

@@ -23,6 +23,10 @@ def pretrained(variant: str, *preferred: str) -> str:
 
     Returns:
         A name of `keras_vit.list_weights(variant)`; the name of a file for a variant without published weights.
+
+    Example:
+    >>> pretrained("ViT-S/16")
+    'augreg-imagenet21k'
     """
     published = [entry.name for entry in zoo.list_weights(variant)]
     found = [name for name in (*preferred, *_PRETRAINED) if name in published]
@@ -38,6 +42,10 @@ def with_variant(recipe: Recipe, variant: str) -> Recipe:
 
     Raises:
         ValueError: If there is no such variant.
+
+    Example:
+    >>> with_variant(Recipe(), "ViT_S16").model.variant
+    'ViT-S/16'
     """
     model, variant = recipe.model, zoo.published.full_name(variant)
     checkpoint = model.checkpoint
@@ -60,6 +68,10 @@ def with_weights(recipe: Recipe, weights: str) -> Recipe:
 
     Raises:
         ValueError: If there are no such weights.
+
+    Example:
+    >>> with_weights(Recipe(), "none").model.checkpoint is None
+    True
     """
     model = recipe.model
     if weights == FROM_SCRATCH:

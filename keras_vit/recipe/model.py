@@ -87,6 +87,10 @@ def weights_path(recipe: Recipe) -> str | None:
     Raises:
         ValueError: If there are no such weights.
         OSError: If they can neither be found nor fetched.
+
+    Example:
+    >>> weights_path(Recipe()) is None
+    True
     """
     return zoo.resolve(recipe.model.variant, recipe.model.checkpoint) if recipe.model.checkpoint else None
 

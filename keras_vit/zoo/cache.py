@@ -62,6 +62,10 @@ def check_weights(model: str, weights: str | os.PathLike[str]) -> str | None:
     Raises:
         ValueError: If `weights` is neither; the message lists the names.
         FileNotFoundError: If it looks like the path of a file, and that does not exist.
+
+    Example:
+    >>> check_weights("ViT-S/16", "augreg").startswith("vit_models/augreg/S_16")
+    True
     """
     if not isinstance(weights, (str, os.PathLike)):
         raise ValueError(f"`weights` must be a name or a path. Received: weights={weights!r}.")

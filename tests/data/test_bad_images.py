@@ -135,6 +135,7 @@ def test_skipping_survives_runs_of_images_that_cannot_be_read(tmp_path, kind):
     np.testing.assert_array_equal(resumed["image"], again["image"])
 
 
+@pytest.mark.slow
 def test_a_set_of_which_less_than_half_can_be_read_stops_the_training(tmp_path):
     source = data.open_source(f"folder:{pictures.folder(tmp_path / 'p')}", "all")
     for path in source.paths[::2] + source.paths[1:4:2]:
@@ -148,6 +149,7 @@ def test_a_set_of_which_less_than_half_can_be_read_stops_the_training(tmp_path):
     assert sum(mask) == 33 - 19  # evaluation says how many it counts
 
 
+@pytest.mark.slow
 def test_skipping_changes_nothing_where_all_is_well(tmp_path):
     source = data.open_source(f"folder:{pictures.folder(tmp_path / 'p')}", "all")
     strict, lenient = (

@@ -52,6 +52,7 @@ def test_other_errors_pass():
         raise KeyError
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("on_bad_image", "ending"), [("error", "raise"), ("error", "break"), ("skip", "break")])
 def test_the_process_ends(source, tmp_path, on_bad_image, ending):
     command = [sys.executable, "-m", "tests.data.exit_after_error", str(tmp_path / "p"), on_bad_image, ending]

@@ -34,7 +34,7 @@ def test_mixup(compiled):
     np.testing.assert_allclose(mixed_labels, 0.75 * labels + 0.25 * np.roll(labels, 1, axis=0), atol=1e-6)
 
 
-@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize("compiled", [False, pytest.param(True, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("alphas", [{"cutmix": 1.0}, {"mixup": 0.2, "cutmix": 1.0}])
 def test_cutmix(compiled, alphas):
     images, labels = (value.numpy() for value in batch())

@@ -82,6 +82,7 @@ def test_bit_reproduces_the_reference(golden):
     np.testing.assert_allclose(keras.ops.convert_to_numpy(logits), data["logits"], **TOLERANCE)
 
 
+@pytest.mark.slow
 def test_every_weight_matters(golden):
     """The golden comparison would notice a single parameter left at its initial value."""
     data = golden("vit_token_linen")

@@ -12,8 +12,9 @@ Smaller machines: `--config.total_steps=600`, a third of the steps.
 from keras_vit import recipe
 
 
-def get_config() -> recipe.Recipe:
-    """Return the recipe."""
+def get_config(*, data: str | None = None) -> recipe.Recipe:
+    """Return the recipe; of another data set, image files are read."""
+    read = "decode(channels=1)|resize(8)|" if data else ""
     return recipe.Recipe(
         total_steps=1_800,
         log_every=50,
@@ -34,9 +35,9 @@ def get_config() -> recipe.Recipe:
             },
         ),
         data=recipe.Data(
-            source="digits",
-            pp_train="inception_crop(8, 70)|value_range(-1, 1)",
-            pp_eval="value_range(-1, 1)",
+            source=data or "digits",
+            pp_train=f"{read}inception_crop(8, 70)|value_range(-1, 1)",
+            pp_eval=f"{read}value_range(-1, 1)",
             batch_size=128,
         ),
         optim=recipe.Optim(

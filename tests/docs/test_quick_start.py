@@ -1,0 +1,61 @@
+"""The commands of the README's quick start, as it shows them, with fewer steps."""
+
+import glob
+import os
+import re
+import shlex
+
+import pytest
+
+from keras_vit.program import commands, startup
+from tests import programs
+from tests.docs import pages
+
+README = (pages.ROOT / "README.md").read_text(encoding="utf-8")
+QUICK_START = next(block.code for block in pages.blocks(README) if "keras-vit sample-data" in block.code)
+LINES = [shlex.split(line.rstrip(" &")) for line in QUICK_START.splitlines() if line.startswith("keras-vit ")]
+COMMANDS = {words[1]: words[2:] for words in LINES}
+
+
+def call(name, *more):
+    """Run a command of the quick start in this process; return its exit code."""
+    arguments = [path for word in COMMANDS[name] for path in (sorted(glob.glob(word))[:3] if "*" in word else [word])]
+    main = programs.load(commands.PROGRAMS[name])
+    return main.main(startup.parse([name, *arguments, *more]))
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """The folder in which the first two commands were run."""
+    folder, before = tmp_path_factory.mktemp("quick_start"), os.getcwd()
+    os.chdir(folder)
+    try:
+        assert not call("sample-data")
+        assert not call("train", "--config.total_steps=10", "--config.eval_every=10", "--config.log_every=10")
+    finally:
+        os.chdir(before)
+    return folder
+
+
+def test_it_is_short():
+    assert len(QUICK_START.splitlines()) <= 12
+    assert list(COMMANDS) == ["sample-data", "train", "evaluate", "visualize", "export", "serve", "client"]
+    assert re.match(r"pip install 'keras-vision-transformers\[[\w,]+\]'\n", QUICK_START)
+
+
+@pytest.mark.slow
+def test_training_and_evaluation(trained, monkeypatch, capsys):
+    monkeypatch.chdir(trained)
+    images = list((trained / "images").rglob("*.png"))
+    assert len(images) == 1797
+    assert (trained / "runs/digits/model.keras").is_file()
+    assert not call("evaluate")
+    assert "360" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_the_page(trained, monkeypatch):
+    pytest.importorskip("matplotlib")
+    monkeypatch.chdir(trained)
+    assert not call("visualize", "--num_images=2", "--distance_images=2", "--evaluated_images=8")
+    assert (trained / "report/report.html").is_file()

@@ -1,0 +1,45 @@
+"""Write sample images: the handwritten digits of this package, as PNG files in a folder per class.
+
+    keras-vit sample-data --output=images
+
+The folder has train/CLASS/*.png and test/CLASS/*.png, as `keras-vit train folder:images` takes them.
+"""
+
+import os
+import sys
+
+from absl import flags
+
+from keras_vit import program
+from keras_vit.program import common_flags
+
+common_flags.define_output_flag("Folder to write to.")
+flags.DEFINE_integer("count", None, "Largest number of images per split; all if not given.", 1)
+
+with program.imports(__name__):
+    import tensorflow as tf
+
+    from keras_vit import _io
+    from keras_vit.data.readers import digits
+
+
+def main(argv):
+    del argv
+    options = flags.FLAGS
+    if not options.output:
+        raise ValueError("--output is missing: the folder to write to.")
+    with _io.atomic_directory(options.output) as directory:
+        for split in ("train", "test"):
+            source = digits.open_source(split=split)
+            labels = source.labels()[: options.count]
+            for number, (image, label) in enumerate(zip(source.images, labels, strict=False)):
+                folder = os.path.join(directory, split, source.class_names[label])
+                os.makedirs(folder, exist_ok=True)
+                with open(os.path.join(folder, f"{number:04}.png"), "wb") as file:
+                    file.write(tf.io.encode_png(image).numpy())
+    sys.stdout.write(f"{options.output}\n")
+    return 0
+
+
+if __name__ == "__main__":
+    program.run(main)
