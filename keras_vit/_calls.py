@@ -72,7 +72,7 @@ class Call:
             ValueError: If there is none. The message names the nearest and lists all.
         """
         if self.name not in functions:
-            hint = f"{_checks.nearest(self.name, functions).strip()} There are: {', '.join(sorted(functions))}."
+            hint = f"{_checks.nearest(self.name, functions).strip()} Available: {', '.join(sorted(functions))}."
             target = self._node.func if isinstance(self._node, ast.Call) else self._node
             raise self._error(f"unknown {kind} {self.name!r}", hint.strip(), target)
         return functions[self.name]

@@ -28,7 +28,7 @@ def existing(what: str, name: str, names: Sequence[str]) -> str:
     """
     if name in names:
         return name
-    raise ValueError(f"There is no {what}.{nearest(name, names)} There are: {', '.join(names)}.")
+    raise ValueError(f"There is no {what}.{nearest(name, names)} Available: {', '.join(names)}.")
 
 
 def choice(name: str, value: Value, choices: Sequence[object]) -> Value:

@@ -151,7 +151,7 @@ def _count(numbers: set[int], first: int, what: str, path: str) -> int:
     if missing := sorted(set(expected) - numbers):
         raise CheckpointError(f"{path} is incomplete: it has {what} {max(numbers)}, but no {what} {missing[0]}.")
     if len(numbers) > MAX_BLOCKS:
-        raise CheckpointError(f"{path}: {what} {max(numbers)} is too many. At most {MAX_BLOCKS} are read.")
+        raise CheckpointError(f"{path} must have at most {MAX_BLOCKS} of each: {what}. Received: {len(numbers)}.")
     return len(numbers)
 
 

@@ -1,4 +1,4 @@
-"""Which patches of an image are hidden in pre-training: functions of the seed and the step alone.
+"""Choice of the patches that pre-training hides: functions of the seed and the step alone.
 
 Each function draws for the global batch, and every worker takes its rows.
 """

@@ -40,7 +40,7 @@ def randaug(num_layers: int = 2, magnitude: float = 10, mode: str = REFERENCE) -
 
     Args:
         num_layers: Number of augmentations.
-        magnitude: Strength. The operations were made for 10.
+        magnitude: Strength of the operations, which are designed for at most 10.
         mode: `"reference"` or `"corrected"`, see the module.
     """
     _checks.positive_int("num_layers", num_layers, minimum=0)

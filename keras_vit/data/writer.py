@@ -98,8 +98,8 @@ def _info(source: Source, folder: str, split: str, num_shards: int, seed: int) -
             )
     if before.get("written", {}).get(split, written) != written:
         raise ValueError(
-            f"{folder} holds another split {split!r}, of {before['written'][split]}, and this is {written}. "
-            "Remove its files or choose another folder."
+            f"{folder} already holds a split {split!r} of other data. Expected: {before['written'][split]}. "
+            f"Received: {written}. Remove its files or choose another folder."
         )
     others = before.get("written", {})
     return {**info, "records": before.get("records", {}), "written": {**others, split: written}}

@@ -1,4 +1,4 @@
-"""What runs have in common, and in what they differ: recipes, data, versions, curves and results."""
+"""Comparison of runs: recipes, data, versions, curves and results."""
 
 import dataclasses
 import json

@@ -87,7 +87,7 @@ class ServingModule(tf.Module):
         self._extra_signatures = tuple(extra_signatures)
         unknown = set(extra_signatures) - set(EXTRA_SIGNATURES)
         if unknown:
-            raise ValueError(f"extra_signatures must be out of {EXTRA_SIGNATURES}. Received: {sorted(unknown)}.")
+            raise ValueError(f"`extra_signatures` must be among {EXTRA_SIGNATURES}. Received: {sorted(unknown)}.")
         self.model_variables = [variable.value for variable in model.variables]  # tracked, and so saved
 
     def classify_bytes(self, image_bytes: tf.Tensor) -> dict[str, tf.Tensor]:

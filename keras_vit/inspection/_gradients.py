@@ -7,7 +7,7 @@ import keras
 
 
 def gradients(function: Callable[[list[Any]], Any], tensors: list[Any]) -> list[Any]:
-    """Returns the gradients of `function(tensors)`, a scalar, with respect to each of the tensors.
+    """Return the gradients of `function(tensors)`, a scalar, with respect to each of the tensors.
 
     Raises:
         NotImplementedError: On a backend other than TensorFlow and JAX.

@@ -71,7 +71,7 @@ def _opaque(layer: Any) -> str:
 
 
 def check_images(model: keras.Model, images: Any) -> np.ndarray:
-    """Returns images as an array that the model takes.
+    """Return images as an array that the model takes.
 
     Raises:
         ValueError: If they are no batch, or whole numbers where the model expects values in [-1, 1].
@@ -120,5 +120,5 @@ def batches(images: Any, batch_size: int) -> Iterator[np.ndarray]:
 
 
 def to_numpy(tensor: Any) -> np.ndarray:
-    """Returns a tensor as an array, float32 where it is of lower precision."""
+    """Return a tensor as an array, float32 where it is of lower precision."""
     return ops.convert_to_numpy(ops.cast(tensor, "float32"))

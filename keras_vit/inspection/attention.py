@@ -37,15 +37,15 @@ class AttentionMaps(dict):
         self.pooling = pooling
 
     def blocks(self) -> dict[str, np.ndarray]:
-        """Returns the weights of the encoder blocks by name, `[B, H, N, N]` each."""
+        """Return the weights of the encoder blocks by name, `[B, H, N, N]` each."""
         return {name: weights for name, weights in self.items() if name != self.pooling}
 
     def probe(self) -> np.ndarray | None:
-        """Returns the weights of attention pooling, mean of its heads, `[B, N]`, or None where there is none."""
+        """Return the weights of attention pooling, mean of its heads, `[B, N]`, or None where there is none."""
         return None if self.pooling is None else self[self.pooling].mean(axis=1)[:, 0]
 
     def output_grid(self, matrix: np.ndarray) -> np.ndarray:
-        """Returns how much the output draws on each patch.
+        """Return the share of each patch in the output.
 
         Args:
             matrix: Weight of each token (last axis) in each token, `[B, ..., N, N]`: a rollout, or weights of a layer.
@@ -57,7 +57,7 @@ class AttentionMaps(dict):
         return self.layout.to_grid(self.layout.output_row(matrix, self.probe()))
 
     def grids(self) -> dict[str, np.ndarray]:
-        """Returns where each layer and head looks, `[B, H, h, w]` by layer name.
+        """Return the attention map of each layer and head, `[B, H, h, w]` by layer name.
 
         For models that read the class token it is the token's row, else the mean of the patches' rows; for attention
         pooling the row of its probe.
@@ -69,7 +69,7 @@ class AttentionMaps(dict):
 
 
 def attention_maps(model: keras.Model, images: Any, batch_size: int = 32) -> AttentionMaps:
-    """Returns the attention weights of every layer.
+    """Return the attention weights of every layer.
 
     The model's own layers run once, in the model's order; attention pooling and models inside of models are included.
 
@@ -140,7 +140,7 @@ def run(
 
 
 def require_attention(model: keras.Model) -> None:
-    """Raises a ValueError if a model has no attention to look at."""
+    """Raise a ValueError if a model has no attention to look at."""
     if not _layer_walk.has_attention(model):
         raise ValueError(
             f"Attention is what Vision Transformers have. Received: {model.name!r} of class {type(model).__name__}, "
@@ -165,7 +165,7 @@ def attention_rollout(
     discard_ratio: float = 0.0,
     residual: bool = True,
 ) -> np.ndarray:
-    """Returns how much of each input token is in each token of the last layer, following attention from layer to layer.
+    """Return how much of each input token is in each token of the last layer, following attention from layer to layer.
 
     Each layer's heads are fused, the identity is added for the residual connection, rows are normalized to 1, and the
     layers are multiplied.
@@ -201,7 +201,7 @@ def attention_rollout(
 
 
 def check_rollout(head_fusion: str, discard_ratio: float) -> None:
-    """Raises a ValueError if an argument of the rollout is out of range."""
+    """Raise a ValueError if an argument of the rollout is out of range."""
     _checks.choice("head_fusion", head_fusion, tuple(_FUSIONS))
     _checks.rate("discard_ratio", discard_ratio)
 

@@ -1,4 +1,4 @@
-"""Which patches speak for a class: attention, weighted with the gradient of the class's score."""
+"""Relevance of each patch for a class: attention weighted by the gradient of the class score."""
 
 from collections.abc import Sequence
 from typing import Any

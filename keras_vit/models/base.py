@@ -18,7 +18,7 @@ class ConfiguredModel(keras.Model):
     """Functional model that serializes as the arguments of its constructor.
 
     `type(model).from_config({**model.get_config(), "image_size": 384})` builds the same architecture with one argument
-    changed. Frozen, quantized and replaced layers are as they were in saved models.
+    changed. A saved model restores frozen, quantized and replaced layers.
 
     Attributes:
         config: The resolved arguments, a `ViTConfig` or `BiTConfig`.

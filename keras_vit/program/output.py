@@ -1,4 +1,4 @@
-"""What reaches the terminal: the lines of the program. What other packages print goes to a log file."""
+"""Output of the programs: their own lines go to the terminal, those of other packages to a log file."""
 
 import faulthandler
 import logging as standard_logging

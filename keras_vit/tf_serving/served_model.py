@@ -148,7 +148,7 @@ class ServedModel:
             signature = signature or "serving_default"
             if signature not in artifact.signatures:
                 names = sorted(artifact.signatures)
-                raise RequestError(f"Serving signature key {signature[:100]!r} not found. There are: {names}.")
+                raise RequestError(f"Serving signature key {signature[:100]!r} not found. Available: {names}.")
             try:
                 inputs, rows = rest.parse_predict(body, artifact.signatures[signature].inputs)
                 outputs: dict[str, np.ndarray] = artifact.run(signature, inputs)

@@ -28,7 +28,7 @@ class Progress:
     window: np.ndarray = dataclasses.field(default_factory=lambda: np.zeros(3, np.float32))
 
     def values(self) -> dict[str, np.ndarray]:
-        """Return the numbers as arrays for a checkpoint."""
+        """Return step, best score and window as arrays, for a checkpoint."""
         return {
             "step": np.asarray(self.step, np.int64),
             "best": np.asarray(self.best, np.float32),
@@ -36,7 +36,7 @@ class Progress:
         }
 
     def assign(self, values: dict[str, np.ndarray]) -> None:
-        """Set the numbers from a checkpoint."""
+        """Set step, best score and window from the arrays of a checkpoint."""
         self.step, self.best = int(values["step"]), float(values["best"])
         self.window = np.array(values["window"], np.float32)
 

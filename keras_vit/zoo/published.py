@@ -192,10 +192,10 @@ def list_weights(model: str | None = None) -> WeightsTable:
 
 
 def full_name(model: str) -> str:
-    """Return the name of a model as `keras_vit.list_models()` has it.
+    """Return the name of a model as `keras_vit.list_models()` lists it.
 
     Args:
-        model: That name, or the one of the constructor, such as `"ViT_B16"`.
+        model: That name, or the name of the constructor, such as `"ViT_B16"`.
 
     Raises:
         ValueError: If there is no such model.

@@ -57,7 +57,7 @@ class Named(Data):
         (["vtab(tasks=())"], "`tasks` must be names of tasks"),
         (["vtab(tasks=5)"], "`tasks` must be names of tasks"),
         (["vtab(options=0)"], "`options` must be a string"),
-        (["vtab(tasks=('mnist',))"], "There is no task 'mnist' in VTAB. There are: caltech101"),
+        (["vtab(tasks=('mnist',))"], "There is no task 'mnist' in VTAB. Available: caltech101"),
         (["real"], "'real'.*'source'"),
         (["real(source='x', labels='/nowhere/real.json')"], "cannot be read from '/nowhere/real.json'"),
         (["subset(classes=(0, 1))"], "'source'"),

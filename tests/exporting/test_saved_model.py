@@ -180,7 +180,7 @@ def test_attention_of_models_without_a_class_token(pooling, tmp_path):
 def test_signatures_that_a_model_cannot_give(tmp_path):
     with pytest.raises(ValueError, match="BiT is a ResNet"):
         export(models.BiTResNet((1, 1, 1, 1), image_size=16, classes=7), tmp_path, extra_signatures=("attention",))
-    with pytest.raises(ValueError, match=r"must be out of .* Received: \['logits'\]"):
+    with pytest.raises(ValueError, match=r"must be among .* Received: \['logits'\]"):
         export(tiny.model(), tmp_path, extra_signatures=("logits",))
     with pytest.raises(ValueError, match="one row of logits per image"):
         export(tiny.model(pooling=None), tmp_path)

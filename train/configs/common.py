@@ -92,7 +92,7 @@ def variant(text: str, among: Collection[str] | None = None) -> str:
     allowed = [written for written, name in by_constructor.items() if among is None or name in among]
     if found is None:
         raise ValueError(
-            f"There is no model {text!r}.{_checks.nearest(text, allowed)} There are: {', '.join(allowed)}."
+            f"There is no model {text!r}.{_checks.nearest(text, allowed)} Available: {', '.join(allowed)}."
         )
     if constructor_name(found) not in allowed:
         raise ValueError(f"This recipe is not for {text!r}. It takes: {', '.join(allowed)}.")

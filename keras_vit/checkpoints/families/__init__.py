@@ -84,8 +84,8 @@ def writing_family(format: str, kind: str, config: Mapping[str, Any]) -> tuple[F
         config: The model's arguments.
 
     Raises:
-        CheckpointError: If the format's readers could not rebuild the model with equal outputs. The message has every
-            reason, and the formats whose readers could.
+        CheckpointError: If the format's readers could not rebuild the model with equal outputs. The message lists
+            the reasons, and the formats that can hold the model.
     """
     families = {f.name: (f, f.writing) for f in FAMILIES if f.writing is not None and f.kind == kind}
     reasons = {name: writing.reasons(config) for name, (_, writing) in families.items()}

@@ -165,10 +165,10 @@ def parse_json(data: bytes, what: str) -> dict[str, Any]:
 
     Args:
         data: UTF-8 bytes.
-        what: Name of their origin, for messages.
+        what: Name of the file or header, for messages.
 
     Raises:
-        CheckpointError: If it is not one.
+        CheckpointError: If the bytes are not a JSON object.
     """
     if len(data) > MAX_JSON_BYTES:
         raise CheckpointError(f"{what} holds {len(data)} bytes of JSON; at most {MAX_JSON_BYTES} are read.")

@@ -82,7 +82,7 @@ def _resolve(spec: str, options: dict) -> tuple[_Reader, str, dict]:
     if kind not in READERS:
         usage = ", ".join(reader.usage for reader in READERS.values())
         hint = " For a folder of images write 'folder:' before its path." if "/" in kind else ""
-        raise ValueError(f"Unknown source {spec!r}.{_checks.nearest(kind, READERS)}{hint} There are: {usage}.")
+        raise ValueError(f"Unknown source {spec!r}.{_checks.nearest(kind, READERS)}{hint} Available: {usage}.")
     reader = READERS[kind]
     if reader.path and not location:
         raise ValueError(f"The source {kind!r} needs a place: {reader.usage!r}. Received: {spec!r}.")

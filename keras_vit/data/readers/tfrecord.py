@@ -81,9 +81,7 @@ def open_source(
         raise ValueError(f"`num_classes` must be at most {MAX_CLASSES:,}. Received: {num_classes} for {name}.")
     if num_examples is not None:
         if split not in files:
-            raise ValueError(
-                f"With `num_examples` a whole split must be asked for, of {sorted(files)}. Received: {split!r}."
-            )
+            raise ValueError(f"`num_examples` requires a whole split, one of {sorted(files)}. Received: {split!r}.")
         slices = [Slice(path) for path in files[split]]
     else:
         counts = {
