@@ -37,7 +37,7 @@ def begin() -> None:
     shown.setFormatter(_ShortFormatter())
     shown.addFilter(lambda record: is_ours(record.pathname))
     log = open(2, "w", buffering=1, closefd=False, errors="backslashreplace")  # noqa: SIM115  for the whole process
-    everything = standard_logging.StreamHandler(log)
+    everything = _LogHandler(log)
     everything.setFormatter(logging.PythonFormatter())
     standard_logging.getLogger().addHandler(everything)
     warnings.showwarning = _warn
@@ -73,6 +73,11 @@ def is_ours(path: str) -> bool:
     if path.startswith(_PACKAGE + os.sep):
         return True
     return not re.search(r"[/\\](site|dist)-packages[/\\]", path) and not path.startswith(sysconfig.get_path("stdlib"))
+
+
+class _LogHandler(standard_logging.StreamHandler):
+    def handleError(self, record: standard_logging.LogRecord) -> None:
+        """Go on where the log cannot be written, such as on a full disk."""
 
 
 class _ShortFormatter(standard_logging.Formatter):

@@ -326,7 +326,7 @@ def test_smaller_files(precision, tmp_path):
     # Wide enough that weights make up the file: the graph itself takes 20 kB.
     model = tiny.model(hidden_size=128, mlp_dim=512)
     export(model, tmp_path / "float32.tflite")
-    comparison = export(model, tmp_path / "tiny.tflite", precision=precision)
+    comparison = export(model, tmp_path / "small.tflite", precision=precision)
     sizes = {name: (tmp_path / f"{name}.tflite").stat().st_size for name in ("float32", "small")}
     assert sizes["small"] < sizes["float32"] * {"float16": 0.6, "dynamic_int8": 0.4}[precision]
     assert comparison.max_difference > 0

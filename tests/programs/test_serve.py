@@ -82,11 +82,11 @@ def test_sigterm_finishes_what_is_under_way(base, images):
 
 # A request that is computed for ever.
 STUCK = """
-import sys, time
+import runpy, sys, time
 from keras_vit.inference.saved_model import SavedModelClassifier
 SavedModelClassifier.run = lambda *_: time.sleep(600)
-from export import serve
-serve.run()
+sys.argv[0] = "export/serve.py"
+runpy.run_module("export.serve", run_name="__main__", alter_sys=True)
 """
 
 
