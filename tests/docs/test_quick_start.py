@@ -4,6 +4,9 @@ import glob
 import os
 import re
 import shlex
+import socket
+import subprocess
+import sys
 
 import pytest
 
@@ -59,3 +62,26 @@ def test_the_page(trained, monkeypatch):
     monkeypatch.chdir(trained)
     assert not call("visualize", "--num_images=2", "--distance_images=2", "--evaluated_images=8")
     assert (trained / "report/report.html").is_file()
+
+
+@pytest.mark.slow
+def test_export_and_server(trained, monkeypatch, capsys):
+    pytest.importorskip("starlette")
+    pytest.importorskip("uvicorn")
+    monkeypatch.chdir(trained)
+    assert not call("export", "--num_images=4", "--batch_sizes=")
+    assert capsys.readouterr().out == "served/digits/1\n"
+    with socket.socket() as free:
+        free.bind(("localhost", 0))
+        port = free.getsockname()[1]
+    environment = {**os.environ, "PYTHONPATH": str(pages.ROOT)}
+    serve = [sys.executable, "-m", "keras_vit", "serve", *COMMANDS["serve"], f"--port={port}"]
+    server = subprocess.Popen(serve, env=environment, stderr=subprocess.PIPE, text=True)
+    try:
+        shown = [server.stderr.readline() for _ in range(2)]  # nothing of other packages before them
+        assert shown[0] == "Serving digits version 1\n" and f":{port}/v1/models/digits" in shown[1]
+        assert not call("client", f"--url=http://localhost:{port}")
+    finally:
+        server.terminate()
+        server.communicate(timeout=60)
+    assert capsys.readouterr().out.count("images/test/3/") == 3
