@@ -9,7 +9,7 @@ Paper: "Masked Autoencoders Are Scalable Vision Learners", https://arxiv.org/abs
 The images are read as published (IDX files); `--config=train/configs/mae_fashion_mnist.py:/my/folder` reads them
 from elsewhere. report.png, TensorBoard and the page show images, what the model saw of them, and reconstructions.
 Published: nothing of this size.
-Cost: minutes to half an hour on two cores.
+Cost: not measured.
 Smaller machines: `--config.total_steps=1170` (5 epochs).
 """
 
