@@ -61,7 +61,7 @@ class Comparison:
 
     @property
     def metrics(self) -> list[str]:
-        """Metrics of the evaluations, in the order in which they appear."""
+        """Metrics of the evaluations, in order of appearance."""
         return list(dict.fromkeys(name for run in self.runs for name in run.final()))
 
     def results(self) -> tuple[list[str], list[list[str]]]:

@@ -29,7 +29,7 @@ def call(name, *more):
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
-    """The folder in which the first two commands were run."""
+    """Folder where the first two commands were run."""
     folder, before = tmp_path_factory.mktemp("quick_start"), os.getcwd()
     os.chdir(folder)
     try:
