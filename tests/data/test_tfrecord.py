@@ -260,7 +260,7 @@ def test_images_that_cannot_be_read_are_not_copied(damaged, tmp_path):
 
 def test_a_folder_holds_one_data_set(tmp_path):
     writer.write_tfrecords(data.open_source("digits", "test[:30]"), str(tmp_path), "test", 3)
-    with pytest.raises(ValueError, match="another split 'test'"):
+    with pytest.raises(ValueError, match="split 'test' of other data"):
         writer.write_tfrecords(data.open_source("digits", "test[:29]"), str(tmp_path), "test", 3)
     pairs = data.open_source(f"folder:{pictures.folder(tmp_path / 'p')}", "all")
     with pytest.raises(ValueError, match="other classes"):
