@@ -73,7 +73,7 @@ def test_the_whole_experiment(few_labels, workdir, capsys):
     trained = [arguments for name, arguments in calls if name == "main"]
     # Two pre-trainings per seed; three rates and one more number of steps, and one run for the other seed
     assert len(trained) == 2 * 2 + 6 * (4 + 1)
-    assert all("--config.total_steps=3" == arguments[-1] for arguments in trained)
+    assert all(arguments[-1] == "--config.total_steps=3" for arguments in trained)
     assert sum(name == "evaluate" for name, _ in calls) == 2 * 2
     for share, count in ((1, 10), (10, 20)):
         source = data.open_source(f"npz:{directory}/data/{share}_percent.npz", split="train")
