@@ -48,6 +48,7 @@ class ViTConstructor(Protocol[Model]):
         head_dim: int | None = None,
         output_projection: OutputProjection = "bias",
         pool_prefix_tokens: bool = False,
+        head_norm: bool = False,
     ) -> Model:
         """Build the model."""
 

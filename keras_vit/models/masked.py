@@ -12,8 +12,9 @@ from keras_vit.models.base import ConfiguredModel
 from keras_vit.models.vit import VisionTransformer
 from keras_vit.models.vit_config import ViTConfig
 
-# Arguments of `VisionTransformer` that pre-training has no use for: they belong to the model that is fine-tuned.
-HEAD_ARGUMENTS = (
+# Arguments of `VisionTransformer` that pre-training has no use for: those of the head belong to the model that is
+# fine-tuned, and the others have one possible value.
+NOT_OF_ENCODERS = (
     "classes",
     "include_top",
     "pooling",
@@ -22,6 +23,11 @@ HEAD_ARGUMENTS = (
     "head_bias",
     "norm_after_pooling",
     "pool_prefix_tokens",
+    "head_norm",
+    "position_embedding_at",
+    "distillation_token",
+    "resnet_blocks",
+    "resnet_numerics",
 )
 _BEFORE_BLOCKS = ("embedding", "tokens", "cls", "posembed_input", "registers", "dropout_input")
 
@@ -48,6 +54,7 @@ class MaskedConfig(ViTConfig):
             ("include_top", False),
             ("norm_after_pooling", False),
             ("pool_prefix_tokens", False),
+            ("head_norm", False),
         ):
             self._set(name, value)
         for name in ("classes", "representation_size", "classifier_activation"):

@@ -67,6 +67,7 @@ class ViTConfig(Config):
             `fc_norm`).
         resnet_numerics: Epsilons of a hybrid's ResNet: `"reference"` or `"timm"`.
         head_bias: Initial bias of the head.
+        head_norm: Whether a batch norm without scale and offset precedes the head (MAE's linear probe).
         remat: `"blocks"` to recompute the activations of each block in the backward pass instead of saving them, or
             `"none"`.
         attention_chunk_size: Number of queries whose attention weights are computed at a time, for long sequences.
@@ -123,6 +124,7 @@ class ViTConfig(Config):
     head_dim: int | None = None
     output_projection: OutputProjection = "bias"
     pool_prefix_tokens: bool = False
+    head_norm: bool = False
 
     def __post_init__(self):
         self._check_common()
@@ -176,6 +178,11 @@ class ViTConfig(Config):
             raise ValueError(
                 "`distillation_token` needs pooling='token': DeiT reads both tokens. "
                 f"Received: pooling={self.pooling!r}."
+            )
+        if self.head_norm and (self.pooling is None or self.distillation_token):
+            raise ValueError(
+                "`head_norm` needs a head on one vector per image. Received: "
+                f"pooling={self.pooling!r}, distillation_token={self.distillation_token!r}. Leave it off."
             )
         if self.norm_after_pooling and self.pooling != "gap":
             raise ValueError(

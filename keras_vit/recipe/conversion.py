@@ -23,7 +23,7 @@ CHOICES = {
     "model.head": ("auto", "keep", "reset"),
     "model.remat": (None, "none", "blocks"),
     "data.on_bad_image": ("error", "skip"),
-    "optim.name": ("sgd", "adam", "adamw"),
+    "optim.name": ("sgd", "lars", "adam", "adamw"),
     "optim.momentum_dtype": ("float32", "bfloat16"),
     "optim.schedule.name": ("constant", "cosine", "linear", "rsqrt", "steps"),
 }

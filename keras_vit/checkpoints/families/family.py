@@ -18,6 +18,7 @@ COMMON_VALUES: Mapping[str, tuple[Any, ...]] = {
     "head_dim": (None,),
     "output_projection": ("bias",),
     "pool_prefix_tokens": (False,),
+    "head_norm": (False,),
 }
 
 
