@@ -6,10 +6,10 @@
 On Fashion-MNIST, whose 60,000 images are pre-trained on without labels. All starts learn from the same labeled images.
 Rate and number of steps of each start are chosen on 5,000 other training images with the first seed: the rate among
 short runs, then the number of steps at that rate. The table shows the accuracy on the test images with the chosen ones,
-and is written again after each seed. Finished runs are not repeated, unfinished ones continue.
+and is written again as soon as there are results of another share or seed. Finished runs are not repeated, unfinished
+ones continue.
 """
 
-import itertools
 import json
 import os
 import sys
@@ -28,7 +28,7 @@ from keras_vit.training import run_directory
 PRETRAINING = {"mae": "mae_fashion_mnist", "masked_patch": "masked_patch_fashion_mnist"}
 STARTS = ("scratch", *PRETRAINING)
 SHARES = (0.01, 0.1)
-RATES = (3e-4, 1e-3, 3e-3)
+RATES = (1e-3, 3e-3)
 STEPS = (300, 1_000)
 VALIDATION = 5_000
 BATCH = 50
@@ -53,11 +53,13 @@ def main(argv: Sequence[str]) -> int:
     if not flags.FLAGS.workdir:
         raise ValueError("--workdir is missing: the directory for all runs.")
     files = {share: make_data(share) for share in SHARES}
+    rows = {}
     for seed in range(flags.FLAGS.seeds):
         for start in PRETRAINING:
             pretrain(start, seed)
-        rows = [row(share, start, files, seed + 1) for share, start in itertools.product(SHARES, STARTS)]
-        write(rows)
+        for share in SHARES:
+            rows |= {(share, start): row(share, start, files, seed + 1) for start in STARTS}
+            write(list(rows.values()))
     return 0
 
 

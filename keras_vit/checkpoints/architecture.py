@@ -119,6 +119,7 @@ def infer_vit(shapes: Shapes, heads: int | None, path: str) -> dict[str, Any]:
         "layer_scale": 1.0 if "encoderblock_0/LayerScale_0/gamma" in shapes else None,
         "norm_after_pooling": "fc_norm/scale" in shapes,
         "pool_prefix_tokens": False,
+        "head_norm": "head_norm/moving_mean" in shapes,
         "patch_norm": "embedding/LayerNorm_0/scale" in shapes,
         "head_dim": query[2] if len(query) == 3 and query[1] * query[2] != kernel[3] else None,
         "output_projection": _output_projection(shapes, attention, depth),

@@ -179,6 +179,8 @@ class ViTConfig(Config):
                 "`distillation_token` needs pooling='token': DeiT reads both tokens. "
                 f"Received: pooling={self.pooling!r}."
             )
+        if not self.include_top:
+            self._set("head_norm", False)  # it belongs to the head
         if self.head_norm and (self.pooling is None or self.distillation_token):
             raise ValueError(
                 "`head_norm` needs a head on one vector per image. Received: "
