@@ -10,7 +10,7 @@ The images are read as published (IDX files); `--config=train/configs/mae_fashio
 from elsewhere. report.png, TensorBoard and the page show images, what the model saw of them, and reconstructions.
 Published: nothing of this size.
 Cost: not measured.
-Smaller machines: `--config.total_steps=1170` (5 epochs).
+Smaller machines: `--config.total_steps=936` (2 epochs).
 """
 
 from keras_vit import recipe
@@ -22,9 +22,9 @@ STEPS_PER_EPOCH = 60_000 // BATCH
 def get_config(folder: str = "/usr/share/datasets/fashion-mnist") -> recipe.Recipe:
     """Return the recipe; `folder` holds the IDX files, compressed or not."""
     return recipe.Recipe(
-        total_steps=12 * STEPS_PER_EPOCH,
+        total_steps=6 * STEPS_PER_EPOCH,
         log_every=100,
-        eval_every=4 * STEPS_PER_EPOCH,
+        eval_every=2 * STEPS_PER_EPOCH,
         checkpoint_every=STEPS_PER_EPOCH,
         task="mae(decoder_hidden_size=32, decoder_num_layers=1, decoder_num_heads=2)",
         model=recipe.Model(

@@ -12,7 +12,7 @@ A linear layer on the class token behind a batch norm without scale and offset, 
 The batch norm takes the statistics of the images on a device, and the layer begins at zero instead of random weights.
 `python -m train.evaluate --evaluators=linear_probe` solves the same problem without augmentation in one pass.
 Published: 68.0 % top-1 for B/16, 75.8 % for L/16, 76.6 % for H/14, after 1,600 epochs of pre-training. Not run here.
-Cost: 7.6 TPUv3-core-days for B/16 by `train.plan`; a third of it, because nothing is propagated back through the encoder.
+Cost: 7.6 TPUv3-core-days for B/16 by `train.plan`; a third of it without the encoder's backward pass.
 Smaller machines: `--config.data.batch_size=1024 --config.optim.learning_rate=0.4` and 16 times as many steps.
 """
 
