@@ -30,7 +30,15 @@ def get_config(folder: str = "/usr/share/datasets/fashion-mnist") -> recipe.Reci
         model=recipe.Model(
             variant="ViT-Ti/16",
             image_size=28,
-            arguments={"patch_size": 4, "hidden_size": 64, "num_layers": 4, "num_heads": 4, "mlp_dim": 128},
+            arguments={
+                "patch_size": 4,
+                "hidden_size": 64,
+                "num_layers": 4,
+                "num_heads": 4,
+                "mlp_dim": 128,
+                "class_token": True,
+                "pooling": "gap",  # of the model that is fine-tuned
+            },
         ),
         data=recipe.Data(
             source=f"idx:{folder}",
