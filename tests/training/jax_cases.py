@@ -494,7 +494,7 @@ def test_linear_probe(count, fsdp):
         arrays, metrics = step.compiled(arrays, state.fixed_arrays(), rows, np.int32(index))
         losses.append(float(metrics[0]))
     state.set_arrays(arrays)
-    linear_probe.check(model, features, losses, start, labels)
+    linear_probe.check(model, losses, features, start, labels)
     assert {name for name in saved(state) if "head_norm" in name} == {
         "model/head_norm/moving_mean",
         "model/head_norm/moving_variance",

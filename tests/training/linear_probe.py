@@ -1,6 +1,13 @@
-"""MAE's linear probe by hand: a batch norm without scale and offset, a linear layer and LARS, in NumPy."""
+"""MAE's linear probe by hand: a batch norm without scale and offset, a linear layer and LARS, in NumPy.
 
+    python -m tests.training.linear_probe
+
+trains on two virtual devices of TensorFlow and compares.
+"""
+
+import keras
 import numpy as np
+import tensorflow as tf
 
 from keras_vit import models
 from keras_vit import recipe as recipes
@@ -68,7 +75,7 @@ def by_hand(features, labels, kernel, bias, parts=1):
     return np.array(losses), kernel, bias, mean, variance
 
 
-def check(model, features, losses, start, labels, parts=1):
+def check(model, losses, features, start, labels, parts=1):
     """Compare a trained model and its losses with the training by hand, in float32."""
     expected, kernel, bias, mean, variance = by_hand(features, labels, *start, parts)
     np.testing.assert_allclose(losses, expected, rtol=1e-4)
@@ -90,7 +97,44 @@ def head_of(model):
 
 def features_of(model, images):
     """The encoder's output `[steps, b, D]`."""
-    import keras
-
     encoder = keras.Model(model.inputs, model.get_layer("head_norm").input)
     return np.stack([np.asarray(encoder(some, training=False)) for some in images])
+
+
+def one_hot(batch, *_):
+    """Images and labels as the task takes them."""
+    return batch["image"], tf.one_hot(batch["label"], CLASSES)
+
+
+def train(strategy, **optim):
+    """Train on TensorFlow.
+
+    Returns:
+        The state, the losses, and features, start and labels for `check`.
+    """
+    from keras_vit.training.tf.backend import TensorFlowBackend
+    from keras_vit.training.tf.state import TrainState
+    from keras_vit.training.tf.step import TrainStep
+
+    run, (images, labels) = recipe(**optim), batches()
+    with strategy.scope():
+        state = TrainState(create_model(), run)
+    start, features = head_of(state.model), features_of(state.model, images)
+    data = tf.data.Dataset.from_tensor_slices({"image": images, "label": labels}).unbatch()
+    data = strategy.experimental_distribute_dataset(data.batch(BATCH, drop_remainder=True))
+    run_steps = TensorFlowBackend(strategy).run_steps(TrainStep(state, run, one_hot, BATCH))
+    history, _ = run_steps(iter(data), 0, STEPS, False)
+    return state, history[:, 0], (features, start, labels)
+
+
+def main():
+    cpu = tf.config.list_physical_devices("CPU")[0]
+    tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
+    strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+    for micro_batches in (1, 2):
+        state, losses, by_hand = train(strategy, accumulation_steps=micro_batches)
+        check(state.model, losses, *by_hand, parts=2 * micro_batches)
+
+
+if __name__ == "__main__":
+    main()

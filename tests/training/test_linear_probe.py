@@ -1,5 +1,8 @@
 """MAE's linear probe: the trajectory, a frozen encoder whose gradients are not computed, checkpoints and exports."""
 
+import subprocess
+import sys
+
 import keras
 import numpy as np
 import pytest
@@ -8,42 +11,28 @@ import tensorflow as tf
 from keras_vit import checkpoints, models
 from keras_vit.exporting.inference_model import inference_model
 from keras_vit.training.checkpoints import CheckpointStore
-from keras_vit.training.tf.backend import TensorFlowBackend
 from keras_vit.training.tf.state import TrainState
 from keras_vit.training.tf.step import TrainStep
 from tests.training import linear_probe as probe
+from tests.training import worlds
 
 
-def one_hot(batch, *_):
-    return batch["image"], tf.one_hot(batch["label"], probe.CLASSES)
+@pytest.mark.parametrize("micro_batches", [1, 2])
+def test_trajectory(micro_batches):
+    """Every step against NumPy; each micro-batch has statistics of its own."""
+    state, losses, by_hand = probe.train(tf.distribute.get_strategy(), accumulation_steps=micro_batches)
+    probe.check(state.model, losses, *by_hand, parts=micro_batches)
 
 
-def train(strategy, **optim):
-    """The state, the losses of four steps, and what the training by hand needs."""
-    recipe, (images, labels) = probe.recipe(**optim), probe.batches()
-    with strategy.scope():
-        state = TrainState(probe.create_model(), recipe)
-    start, features = probe.head_of(state.model), probe.features_of(state.model, images)
-    backend = TensorFlowBackend(strategy)
-    dataset = tf.data.Dataset.from_tensor_slices({"image": images, "label": labels}).unbatch()
-    dataset = dataset.batch(probe.BATCH, drop_remainder=True)
-    run = backend.run_steps(TrainStep(state, recipe, one_hot, probe.BATCH))
-    history, _ = run(iter(strategy.experimental_distribute_dataset(dataset)), 0, probe.STEPS, False)
-    return state, history[:, 0], (features, start, labels)
-
-
-@pytest.mark.parametrize(("replicas", "micro_batches"), [(1, 1), pytest.param(2, 1, marks=pytest.mark.slow), (1, 2)])
-def test_trajectory(replicas, micro_batches):
-    """Every step against NumPy; each replica and each micro-batch has statistics of its own."""
-    strategy = tf.distribute.get_strategy()
-    if replicas == 2:
-        strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
-    state, losses, (features, start, labels) = train(strategy, accumulation_steps=micro_batches)
-    probe.check(state.model, features, losses, start, labels, parts=replicas * micro_batches)
+@pytest.mark.slow
+def test_trajectory_of_two_replicas():
+    command = [sys.executable, "-m", "tests.training.linear_probe"]
+    done = subprocess.run(command, cwd=worlds.ROOT, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stderr[-3000:]
 
 
 def test_checkpoints_hold_the_moving_statistics(tmp_path):
-    state, _, _ = train(tf.distribute.get_strategy())
+    state, _, _ = probe.train(tf.distribute.get_strategy())
     store = CheckpointStore(tmp_path, keep=1)
     state.progress.step = probe.STEPS
     store.save(state.values(), best=False)
@@ -58,7 +47,9 @@ def test_gradients_of_the_frozen_encoder_are_not_computed():
     recipe = probe.recipe()
     state = TrainState(probe.create_model(), recipe)
     batch = {"image": tf.zeros([8, 8, 8, 3]), "label": tf.zeros([8], tf.int32)}
-    step = tf.function(TrainStep(state, recipe, one_hot, 8)).get_concrete_function(batch, tf.constant(0, tf.int64))
+    step = tf.function(TrainStep(state, recipe, probe.one_hot, 8)).get_concrete_function(
+        batch, tf.constant(0, tf.int64)
+    )
     forward = tf.function(lambda x: state.model(x, training=True)).get_concrete_function(batch["image"])
     assert products(step) == products(forward) + 1  # of the kernel; that of the input would be the encoder's
 
