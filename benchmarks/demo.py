@@ -3,8 +3,8 @@
     python -m benchmarks.demo --workdir=runs/demo    # trains and evaluates; about four CPU minutes per backend
     python -m benchmarks.demo --tables_only          # writes the table again
 
-What the documentation says about the accuracy of the demo comes from that file. Finished runs of the directory are not
-repeated. Processor times are summed over all cores.
+The documentation takes the accuracy of the demo from that file. Finished runs of the directory are not repeated.
+Processor times are summed over all cores.
 """
 
 import json
@@ -43,7 +43,7 @@ def main(argv: Sequence[str]) -> int:
             measured = _io.read_json(options.measured) if os.path.exists(options.measured) else {}
             measured[backend] = measure(backend, os.path.join(options.workdir, backend))
             _io.write_json(options.measured, measured)
-    tables.write_between(options.document, "demo", table(_io.read_json(options.measured)))
+    tables.write_between(options.document, "demo", f"\n{table(_io.read_json(options.measured))}\n")
     return 0
 
 
