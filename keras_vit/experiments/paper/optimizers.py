@@ -16,11 +16,16 @@ DECAY = 1e-4  # subtracted per step at the peak rate, of both optimizers
 
 def train(study: Study) -> Stage:
     """Return the trainings of a BiT with each optimizer and rate."""
-    grid: list[Grid] = []
-    for name, rates in RATES.items():
-        for rate in rates:
-            optim = {"optim.name": [_field(name)], "optim.learning_rate": [rate], "optim.weight_decay": [DECAY / rate]}
-            grid.append({**optim, "seed": range(study.seeds)})
+    grid: list[Grid] = [
+        {
+            "optim.name": [_field(name)],
+            "optim.learning_rate": [rate],
+            "optim.weight_decay": [DECAY / rate],
+            "seed": range(study.seeds),
+        }
+        for name, rates in RATES.items()
+        for rate in rates
+    ]
     return Stage("optimizers", study.recipe(study.bit(), STEPS, RATES["Adam"][0]), grid)
 
 
