@@ -157,6 +157,18 @@ def test_an_exported_model(digits, tmp_path):
     assert len(data["images"]) == 2
 
 
+def test_labels_and_preprocessing_in_place_of_those_of_a_run(digits, tmp_path):
+    directory, _, _ = digits
+    names = [f"digit {number}" for number in range(10)]
+    (tmp_path / "labels.txt").write_text("\n".join(names), encoding="utf-8")
+    html, data = visualize(
+        tmp_path / "report",
+        *(f"--model={directory / 'run'}", f"--labels={tmp_path / 'labels.txt'}", "--preprocess=value_range(0, 1)"),
+        *("--num_images=1", "--distance_images=1", "--evaluated_images=10"),
+    )
+    assert "digit 3" in html and "value_range(0, 1)" in html and "value_range(-1, 1)|" not in html
+
+
 def test_errors(tmp_path):
     picture = golden_data.path("images/small.png")
     for arguments, message in [
