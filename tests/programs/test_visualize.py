@@ -66,6 +66,7 @@ def test_a_run(digits):
     assert re.search(r">[✓✗] \d</span>", html)  # the true labels of the data set are known
 
 
+@pytest.mark.slow
 def test_the_report_in_a_browser(digits):
     if browser.find() is None:
         pytest.skip("no browser: install Debian's chromium to check the report in one")
@@ -80,6 +81,7 @@ def test_the_report_in_a_browser(digits):
         assert opened.problems == []
 
 
+@pytest.mark.slow
 def test_a_keras_file_without_a_run(tmp_path):
     small.model(image_size=16, patch_size=8).save(tmp_path / "model.keras")
     images = golden_data.path("images/wide.jpg").parent
@@ -93,6 +95,7 @@ def test_a_keras_file_without_a_run(tmp_path):
     assert "<h2>Training</h2>" not in html
 
 
+@pytest.mark.slow
 def test_a_checkpoint_with_attention_pooling(tmp_path):
     model = small.model(image_size=16, pooling="map")
     checkpoints.save_checkpoint(model, tmp_path / "map.npz", format="big_vision")
@@ -215,6 +218,7 @@ def test_examples_see_what_the_classifier_sees():
         assert example.label == int(fetched["label"])
 
 
+@pytest.mark.slow
 def test_files_with_commas_in_their_names(tmp_path):
     small.model(image_size=16).save(tmp_path / "model.keras")
     path = tmp_path / "Blüte, pink" / "a, b.png"
