@@ -8,21 +8,16 @@ import keras
 from absl import logging
 
 from keras_vit import _checks
-from keras_vit.checkpoints import architecture, assign, families, formats, note, resize
+from keras_vit.checkpoints import architecture, assign, facts, families, formats, note, resize
 from keras_vit.checkpoints import grid as grids
 from keras_vit.checkpoints.checkpoint import Checkpoint
 from keras_vit.checkpoints.errors import CheckpointError
+from keras_vit.checkpoints.kinds import KINDS, Kind
 from keras_vit.checkpoints.match import LoadReport, Match, Options
-from keras_vit.models import BiTResNet, MAEConfig, MaskedAutoencoder, VisionTransformer, ViTConfig
+from keras_vit.models import MaskedAutoencoder
 
 _MAX_TABLE = 2**28  # entries of a position table
 _MAX_STATED_TABLE = 2**24  # the same, where a file alone asks for it
-_MODELS: dict[str, tuple[Any, ...]] = {
-    "vit": (VisionTransformer,),
-    "bit": (BiTResNet,),
-    "mae": (MaskedAutoencoder, VisionTransformer),
-}
-_NAMES = {"vit": "Vision Transformer", "bit": "BiT ResNet", "mae": "masked autoencoder"}
 Path = str | os.PathLike[str]
 
 
@@ -87,7 +82,7 @@ def load_checkpoint(
     _checks.choice("head", head, ("auto", "keep", "reset"))
     if method is not None:
         _checks.choice("method", method, resize.METHODS)
-    if not isinstance(model, (VisionTransformer, BiTResNet, MaskedAutoencoder)):
+    if not isinstance(model, tuple(kind.model for kind in KINDS.values())):
         raise ValueError(
             f"`model` must be a keras_vit model. Received: {type(model).__name__}. Load into the VisionTransformer or "
             "BiTResNet before building other models from it."
@@ -154,15 +149,15 @@ def model_from_checkpoint(
     try:
         if decoder and checkpoint.kind != "mae":
             raise CheckpointError(
-                f"{checkpoint.path} holds a {_NAMES[checkpoint.kind]} without a decoder. Received: decoder=True. Leave "
-                "it out, or give the file of a masked autoencoder that was not reduced to its encoder."
+                f"{checkpoint.path} holds a {KINDS[checkpoint.kind].noun} without a decoder. Received: decoder=True. "
+                "Leave it out, or give the file of a masked autoencoder that was not reduced to its encoder."
             )
-        model_class = _MODELS[checkpoint.kind][0 if decoder or checkpoint.kind != "mae" else 1]
-        arguments = _arguments(checkpoint, overrides, decoder)
+        kind = KINDS[checkpoint.kind] if decoder else _without_decoder(checkpoint)
+        arguments = _arguments(checkpoint, overrides, kind)
         try:
-            model = model_class.from_config({**arguments, **checkpoint.frozen})
+            model = kind.model.from_config({**arguments, **checkpoint.frozen})
         except (TypeError, ValueError) as error:
-            raise CheckpointError(f"{model_class.__name__} cannot be built from {checkpoint.path}: {error}") from error
+            raise CheckpointError(f"{kind.model.__name__} cannot be built from {checkpoint.path}: {error}") from error
         options = Options(head, method, resize_patch, adapt_channels, zero_edges)
         _load(model, checkpoint, options, strict=True, allow_nonfinite=allow_nonfinite)
     finally:
@@ -204,7 +199,8 @@ def architecture_of(
     """
     checkpoint = identify(path, _hints(overrides, grid, prefix), config)
     try:
-        return "bit" if checkpoint.kind == "bit" else "vit", _arguments(checkpoint, overrides)
+        arguments = _arguments(checkpoint, overrides, _without_decoder(checkpoint))
+        return "bit" if checkpoint.kind == "bit" else "vit", arguments
     finally:
         checkpoint.source.close()
 
@@ -228,6 +224,9 @@ def identify(path: Path, hints: grids.Hints, config: Path | dict | None = None) 
         note.check(source)
         checkpoint = families.recognize(source, hints)
         note.apply(checkpoint)
+        if checkpoint.layout.family != "keras":  # whose weights may have options that they do not show
+            for name, default in KINDS[checkpoint.kind].config.options().items():
+                checkpoint.arguments.setdefault(name, default)
         grids.settle(checkpoint, hints)
     except BaseException:
         source.close()
@@ -239,14 +238,16 @@ def _hints(wanted: dict[str, Any], grid: Sequence[int] | None, prefix: str | Non
     return grids.Hints(wanted, None if grid is None else _checks.size_pair("grid", grid), prefix)
 
 
-def _arguments(checkpoint: Checkpoint, overrides: dict[str, Any], decoder: bool = False) -> dict[str, Any]:
+def _without_decoder(checkpoint: Checkpoint) -> Kind:
+    """Return the kind of model that is built where no decoder is asked for."""
+    return KINDS["vit" if checkpoint.kind == "mae" else checkpoint.kind]
+
+
+def _arguments(checkpoint: Checkpoint, overrides: dict[str, Any], kind: Kind) -> dict[str, Any]:
     """Return the constructor's arguments, after checking that the file holds the weights of such a model."""
     found, path = checkpoint.arguments, checkpoint.path
     architecture.check_complete(checkpoint.shapes, found, path)
-    arguments = {**found, **overrides}
-    if checkpoint.kind == "mae":
-        known = (MAEConfig if decoder else ViTConfig).names()
-        arguments = {name: value for name, value in arguments.items() if name in known or name in overrides}
+    arguments = {**{name: value for name, value in found.items() if name in kind.config.names()}, **overrides}
     if checkpoint.kind != "bit":
         missing = [name for name in ("num_heads", "mlp_dim") if arguments.get(name) is None]
         if missing:
@@ -265,9 +266,9 @@ def _arguments(checkpoint: Checkpoint, overrides: dict[str, Any], decoder: bool 
 def _check_size(arguments: dict[str, Any], path: str, limit: int) -> None:
     """Refuse an image size that no file of weights has, before tables of that size are made."""
     size = arguments.get("image_size")
-    if size is not None and architecture.pair(size) is None:
+    if size is not None and facts.pair(size) is None:
         raise CheckpointError(f"{path}: image_size must be an integer or (height, width). Received: {str(size)[:60]}.")
-    grid = architecture.grid_of(arguments)
+    grid = facts.grid_of(arguments)
     if grid is not None and grid[0] * grid[1] * arguments["hidden_size"] > limit:
         raise CheckpointError(
             f"{path}: images of {size} would have {grid[0]} x {grid[1]} patches. Pass another image_size."
@@ -282,9 +283,9 @@ def _load(
             f"{checkpoint.path} has no decoder, which a MaskedAutoencoder needs. Load it into a VisionTransformer, or "
             "give the file of a masked autoencoder that was not reduced to its encoder."
         )
-    if not isinstance(model, _MODELS[checkpoint.kind]):
+    if not isinstance(model, (KINDS[checkpoint.kind].model, _without_decoder(checkpoint).model)):
         raise CheckpointError(
-            f"{checkpoint.path} holds a {_NAMES[checkpoint.kind]}. Received: a {type(model).__name__}. Use "
+            f"{checkpoint.path} holds a {KINDS[checkpoint.kind].noun}. Received: a {type(model).__name__}. Use "
             "keras_vit.model_from_checkpoint to build the model it belongs to."
         )
     match = Match(model, checkpoint, options)

@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Literal
+from typing import ClassVar, Literal
 
 import keras
 
@@ -36,6 +36,8 @@ class BiTConfig(Config):
     >>> BiTConfig(width_factor=3).num_features
     6144
     """
+
+    SIZES: ClassVar[tuple[str, ...]] = (*Config.SIZES, "block_sizes", "width_factor")
 
     block_sizes: Sequence[int] = (3, 4, 6, 3)
     width_factor: int = 1

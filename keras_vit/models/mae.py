@@ -1,6 +1,7 @@
 """The masked autoencoder."""
 
 import dataclasses
+from typing import ClassVar
 
 import keras
 
@@ -8,7 +9,7 @@ from keras_vit import _checks
 from keras_vit.layers import EncoderBlock, FixedPositionEmbs, LayerNorm, RestoredPatches, VisiblePatches
 from keras_vit.models.arguments import argument_docs, configured_by
 from keras_vit.models.base import images_input, resolve_policy
-from keras_vit.models.masked import HEAD_ARGUMENTS, MaskedConfig, MaskedModel
+from keras_vit.models.masked import MaskedConfig, MaskedModel
 from keras_vit.models.vit import Builder
 from keras_vit.models.vit_config import ViTConfig
 
@@ -31,6 +32,11 @@ class MAEConfig(MaskedConfig):
     >>> MAEConfig(patch_size=16, image_size=224).num_visible
     49
     """
+
+    SIZES: ClassVar[tuple[str, ...]] = (
+        *ViTConfig.SIZES,
+        *("decoder_hidden_size", "decoder_num_layers", "decoder_num_heads", "decoder_mlp_dim"),
+    )
 
     activation: str = "gelu"
     mask_ratio: float = 0.75
@@ -148,7 +154,7 @@ class MaskedAutoencoder(MaskedModel):
         super().__init__(inputs, outputs, config, config.name or "masked_autoencoder", policy)
 
 
-_NOT_OURS = (*HEAD_ARGUMENTS, "class_token", "position_embedding", "position_embedding_at", "distillation_token")
+_NOT_OURS = (*ViTConfig.OF_HEAD, "class_token", "position_embedding", "position_embedding_at", "distillation_token")
 MaskedAutoencoder.__doc__ = (MaskedAutoencoder.__doc__ or "").replace(
     "        See `keras_vit.models.MAEConfig`.",
     f"{argument_docs(ViTConfig, (*_NOT_OURS, 'resnet_blocks', 'resnet_numerics'))}\n{argument_docs(MAEConfig)}",

@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Literal
+from typing import ClassVar, Literal
 
 import keras
 import numpy as np
@@ -86,6 +86,20 @@ class ViTConfig(Config):
     ((24, 24), 577, True)
     """
 
+    SIZES: ClassVar[tuple[str, ...]] = (
+        *Config.SIZES,
+        *("patch_size", "hidden_size", "num_layers", "num_heads", "mlp_dim"),
+    )
+    FREE: ClassVar[tuple[str, ...]] = (
+        *Config.FREE,
+        *("dropout_rate", "attention_dropout_rate", "drop_path_rate", "remat", "attention_chunk_size"),
+    )
+    # Arguments of everything behind the encoder, which a model that is pre-trained without labels does not have.
+    OF_HEAD: ClassVar[tuple[str, ...]] = (
+        *("classes", "include_top", "pooling", "representation_size", "classifier_activation", "head_bias"),
+        *("norm_after_pooling", "pool_prefix_tokens"),
+    )
+
     patch_size: Size = 16
     hidden_size: int = 768
     num_layers: int = 12
@@ -136,6 +150,9 @@ class ViTConfig(Config):
                 self._set(name, _checks.positive_int(name, getattr(self, name)))
         for name in ("dropout_rate", "attention_dropout_rate", "drop_path_rate"):
             self._set(name, _checks.rate(name, getattr(self, name)))
+        self._set("layer_norm_epsilon", _checks.rate("layer_norm_epsilon", self.layer_norm_epsilon))
+        if self.layer_scale is not None:
+            self._set("layer_scale", _checks.finite_number("layer_scale", self.layer_scale, zero=True))
         self._check_heads()
         _checks.choice("position_embedding", self.position_embedding, POSITION_EMBEDDINGS)
         _checks.choice("position_embedding_at", self.position_embedding_at, POSITIONS_AT)
@@ -144,7 +161,7 @@ class ViTConfig(Config):
         get_activation(self.activation)
         if self.resnet_blocks is not None:
             self._set("resnet_blocks", tuple(_checks.positive_int("resnet_blocks", n) for n in self.resnet_blocks))
-            resnet.numerics(self.resnet_numerics)
+        resnet.numerics(self.resnet_numerics)
         self._check_pooling()
         self._check_positions()
         self._check_attention()

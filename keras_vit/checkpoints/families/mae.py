@@ -62,7 +62,7 @@ FAMILY = Family(
     kind="mae",
     resize_method="bicubic",
     writing=Writing(
-        values={**_decoder.VALUES, "activation": ("gelu",), "layer_norm_epsilon": (_EPSILON,)},
+        values=_decoder.VALUES,
         layout=_layout,
         tensors="safetensors",
     ),

@@ -11,9 +11,10 @@ from typing import Any
 from absl import logging
 
 from keras_vit import _checks
-from keras_vit.checkpoints import architecture
+from keras_vit.checkpoints import architecture, facts
 from keras_vit.checkpoints.checkpoint import Checkpoint, Layout, variable_shapes
 from keras_vit.checkpoints.errors import CheckpointError
+from keras_vit.checkpoints.facts import ANY
 from keras_vit.checkpoints.families import _decoder, _torch
 from keras_vit.checkpoints.families._torch import ATTENTION
 from keras_vit.checkpoints.families.family import Config, Family, Writing
@@ -136,14 +137,14 @@ def recognize(source: TensorSource, hints: Hints) -> Checkpoint | None:
     checkpoint.shapes = variable_shapes(source, checkpoint.bindings, heads)
     _infer(checkpoint, config, arguments, heads)
     if size is not None and (_TABLE not in checkpoint.shapes or "img_size" in arguments or _fits(checkpoint, size)):
-        checkpoint.arguments["image_size"] = architecture.plain_pair(size)
+        checkpoint.arguments["image_size"] = facts.plain_pair(size)
     return checkpoint
 
 
 def _fits(checkpoint: Checkpoint, size: tuple[int, int]) -> bool:
     """Return whether images of a size have as many patches as the position table."""
-    grid = architecture.grid_of({**checkpoint.arguments, "image_size": size})
-    count = checkpoint.shapes[_TABLE][1] - architecture.num_slots(checkpoint.arguments)
+    grid = facts.grid_of({**checkpoint.arguments, "image_size": size})
+    count = checkpoint.shapes[_TABLE][1] - facts.num_slots(checkpoint.arguments)
     return grid is not None and math.prod(grid) == count
 
 
@@ -164,10 +165,10 @@ def _config(source: TensorSource) -> tuple[dict[str, Any], dict[str, Any]]:
 def _image_size(config: dict[str, Any], arguments: dict[str, Any]) -> tuple[int, int] | None:
     """Return the image size: the model's argument, else that of the pretraining, which may have been another."""
     if "img_size" in arguments:
-        return architecture.pair(arguments["img_size"])
+        return facts.pair(arguments["img_size"])
     pretrained = config.get("pretrained_cfg")
     size = pretrained.get("input_size") if isinstance(pretrained, dict) else None
-    return architecture.pair(size[1:]) if isinstance(size, list) and len(size) == 3 else None
+    return facts.pair(size[1:]) if isinstance(size, list) and len(size) == 3 else None
 
 
 def _slots(source: TensorSource, body: str, arguments: dict[str, Any], size: Any, hints: Hints) -> str:
@@ -184,7 +185,7 @@ def _slots(source: TensorSource, body: str, arguments: dict[str, Any], size: Any
     # The stride of a hybrid depends on its stages, which are not known yet.
     hybrid = any(name.startswith(_STEM) for name in shapes) or len(patch) != 4 or 0 in patch
     stub = {"patch_size": patch[2:], "resnet_blocks": None, "image_size": size}
-    grids = [hints.grid, architecture.pair(source.metadata.get("grid"))]
+    grids = [hints.grid, facts.pair(source.metadata.get("grid"))]
     if not hybrid:
         grids = [*stated_grids(source, stub, hints), hints.model_grid(stub)]
     known = has_slots(table[1], prefix, [grid for grid in grids if grid])
@@ -238,20 +239,16 @@ def _check_config(config: dict[str, Any], arguments: dict[str, Any], found: dict
     stated = {"hidden_size": arguments.get("embed_dim"), "num_layers": arguments.get("depth")}
     if found["resnet_blocks"] is None:
         stated["channels"] = arguments.get("in_chans")
-        size = architecture.pair(arguments.get("patch_size"))
-        stated["patch_size"] = architecture.plain_pair(size) if size else arguments.get("patch_size")
-    for argument, key in (("class_token", "class_token"), ("num_registers", "reg_tokens")):
-        stated[argument] = arguments.get(key)
+        size = facts.pair(arguments.get("patch_size"))
+        stated["patch_size"] = facts.plain_pair(size) if size else arguments.get("patch_size")
+    keys = {"class_token": "class_token", "num_registers": "reg_tokens", "qkv_bias": "qkv_bias"}
+    stated |= {argument: arguments.get(key) for argument, key in keys.items()}
+    stated["classes"] = config.get("num_classes")
     ratio = arguments.get("mlp_ratio")
-    if found["num_layers"]:
-        stated["qkv_bias"] = arguments.get("qkv_bias")
-        if isinstance(ratio, (int, float)) and 0 < ratio < 2**20:
-            stated["mlp_dim"] = int(found["hidden_size"] * ratio)
-    classes = config.get("num_classes")
-    if classes is not None:
-        stated["classes"] = classes
-    architecture.check_stated(stated, found, f"{path}: config.json")
-    if "img_size" in arguments and architecture.pair(arguments["img_size"]) is None:
+    if isinstance(ratio, (int, float)) and 0 < ratio < 2**20:
+        stated["mlp_dim"] = int(found["hidden_size"] * ratio)
+    facts.check_stated(stated, found, f"{path}: config.json")
+    if "img_size" in arguments and facts.pair(arguments["img_size"]) is None:
         raise CheckpointError(f"{path}: config.json has an invalid img_size={str(arguments['img_size'])[:60]}.")
 
 
@@ -345,7 +342,10 @@ FAMILY = Family(
             "pooling": ("token", "gap", "map"),
             "position_embedding": ("learned", "none"),
             "resnet_numerics": ("timm",),
-            "representation_size": (None,),
+            **dict.fromkeys(
+                ("resnet_blocks", "class_token", "distillation_token", "num_registers", "qkv_bias", "layer_scale"), ANY
+            ),
+            "norm_after_pooling": ANY,
         },
         conditions=(
             _torch.HEADLESS_DEIT,

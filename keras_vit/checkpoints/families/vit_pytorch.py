@@ -13,12 +13,13 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
-from keras_vit.checkpoints import architecture
+from keras_vit.checkpoints import architecture, facts
 from keras_vit.checkpoints.checkpoint import Checkpoint, Layout, variable_shapes
 from keras_vit.checkpoints.errors import CheckpointError
+from keras_vit.checkpoints.facts import ANY
 from keras_vit.checkpoints.families import _torch
 from keras_vit.checkpoints.families._torch import ATTENTION
-from keras_vit.checkpoints.families.family import ANY, Config, Family, Writing
+from keras_vit.checkpoints.families.family import Config, Family, Writing
 from keras_vit.checkpoints.formats.tensors import TensorSource
 from keras_vit.checkpoints.grid import Hints
 from keras_vit.checkpoints.rules import (
@@ -250,7 +251,7 @@ def _patch(source: TensorSource, pixels: int, stated: dict[str, Any], hints: Hin
 
 def _patches(pixels: int, size: Any, channels: Any) -> Iterator[Patch]:
     """Yield the patch that a size or a number of channels makes of that number of values, if there is one."""
-    pair = architecture.pair(size)
+    pair = facts.pair(size)
     known = type(channels) is int and channels > 0
     if pair and pixels and pixels % math.prod(pair) == 0 and (not known or pixels == math.prod(pair) * channels):
         yield (*pair, pixels // math.prod(pair))
@@ -326,11 +327,8 @@ FAMILY = Family(
             "qkv_bias": (False,),
             "pooling": ("token", "gap"),
             "position_embedding": ("learned", "sincos2d"),
-            "layer_scale": (None,),
-            "resnet_blocks": (None,),
-            "representation_size": (None,),
-            "distillation_token": (False,),
-            **dict.fromkeys(("patch_norm", "head_dim", "output_projection", "pool_prefix_tokens"), ANY),
+            **dict.fromkeys(("class_token", "num_registers", "patch_norm", "head_dim", "output_projection"), ANY),
+            **dict.fromkeys(("norm_after_pooling", "pool_prefix_tokens"), ANY),
         },
         conditions=(
             (
