@@ -2,22 +2,23 @@
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, TypeVar
 
 from keras_vit import _checks
 
 Size = int | tuple[int, int]
+Model = TypeVar("Model", covariant=True)
 
 
 class Config:
     """Arguments of a model; the base class of `ViTConfig` and `BiTConfig`.
 
     Attributes:
-        SIZES: Arguments that the weights of every project show.
+        COMMON: Arguments that the models of every project have.
         FREE: Arguments on which neither the weights nor what they compute depends.
     """
 
-    SIZES: ClassVar[tuple[str, ...]] = ("channels", "classes", "include_top")
+    COMMON: ClassVar[tuple[str, ...]] = ("channels", "classes", "include_top")
     FREE: ClassVar[tuple[str, ...]] = ("image_size", "classifier_activation", "name", "dtype", "head_bias")
 
     image_size: Size | None
@@ -34,11 +35,11 @@ class Config:
 
     @classmethod
     def options(cls) -> dict[str, Any]:
-        """Return the defaults of the arguments that are neither sizes nor free.
+        """Return the defaults of the arguments that are neither common nor free.
 
         A project's files have the default of every option that the project does not know.
         """
-        left_out = {*cls.SIZES, *cls.FREE}
+        left_out = {*cls.COMMON, *cls.FREE}
         return {f.name: f.default for f in dataclasses.fields(cls) if f.name not in left_out}  # type: ignore[arg-type]
 
     @classmethod
