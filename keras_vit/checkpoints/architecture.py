@@ -12,7 +12,7 @@ Shapes = Mapping[str, tuple[int, ...]]
 TABLE = "posembed_input/pos_embedding"
 DECODER_TABLE = "decoder_posembed/pos_embedding"
 
-# Arguments that the shapes show whole. What a file says of them elsewhere must agree.
+# Arguments that the shapes show whole. The descriptions in a file must agree with them.
 SHOWN = (
     *("patch_size", "hidden_size", "num_layers", "num_heads", "mlp_dim", "resnet_blocks", "class_token"),
     *("num_registers", "qkv_bias", "norm_after_pooling", "patch_norm", "head_dim", "output_projection"),

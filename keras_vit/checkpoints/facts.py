@@ -15,7 +15,7 @@ _ADAPTED = ("patch_size", "channels", "classes", "include_top", "representation_
 _SYNONYMS = {"gelu_approximate": "gelu_tanh", "gelu_new": "gelu_tanh"}
 
 
-class _Any(tuple):
+class _Any(tuple[Any, ...]):
     """All values of an argument."""
 
     def __contains__(self, value: object) -> bool:

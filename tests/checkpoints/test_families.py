@@ -54,7 +54,7 @@ def recognize(source, hints):
     return Checkpoint(source, layout, bindings, shapes, arguments, unexpected=unexpected)
 
 
-VALUES = {"qkv_bias": (False,), "activation": ("gelu",), "class_token": (True,)}  # of other options, the default
+VALUES = {"qkv_bias": (False,), "activation": ("gelu",)}  # of other options, the default
 TOY = Family(
     "toy",
     recognize,

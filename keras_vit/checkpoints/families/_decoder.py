@@ -16,7 +16,7 @@ from keras_vit.models import ViTConfig
 BLOCK = "decoder_block_{i}"
 # The head belongs to the model that is fine-tuned.
 ALTERNATIVES: Mapping[str, tuple[Any, ...]] = {name: ANY for name in ViTConfig.OF_HEAD}
-VALUES: Mapping[str, tuple[Any, ...]] = {"pooling": ANY, "class_token": ANY}  # both are fixed here
+VALUES: Mapping[str, tuple[Any, ...]] = {"pooling": ANY}
 _HEADS = 16  # of all published decoders
 
 

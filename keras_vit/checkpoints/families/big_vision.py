@@ -44,7 +44,7 @@ FAMILY = Family(
         values={
             "pooling": ("token", "gap", "map"),
             "position_embedding": ("learned", "sincos2d"),
-            **dict.fromkeys(("class_token", "representation_size"), ANY),
+            "representation_size": ANY,
         },
         conditions=(CLASS_TOKEN,),
         layout=lambda config: Layout(

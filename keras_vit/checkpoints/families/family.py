@@ -20,7 +20,7 @@ class Writing:
 
     Attributes:
         values: Values of an argument that the project's own readers can rebuild; `facts.ANY` for all of them, or where
-            `conditions` check it. Of an option that is not named, they know the default alone.
+            `conditions` check it. They know the default alone of an option that is not named.
         conditions: Pairs of a function that tells whether a model cannot be rebuilt, and the reason.
         layout: Returns the layout of a model that was not read from this family.
         fit: Adapts the layout that was read to the model's arguments, which may have changed since.

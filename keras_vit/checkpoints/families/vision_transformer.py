@@ -63,7 +63,7 @@ FAMILY = Family(
         values={
             "pooling": ("token", "gap", None),
             "position_embedding": ("learned", "none"),
-            **dict.fromkeys(("resnet_blocks", "class_token", "representation_size"), ANY),
+            **dict.fromkeys(("resnet_blocks", "representation_size"), ANY),
         },
         conditions=(CLASS_TOKEN,),
         layout=lambda config: _legacy(Layout("google", position="Transformer/posembed_input/pos_embedding")),
