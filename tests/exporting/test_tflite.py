@@ -66,6 +66,7 @@ def test_file_card_and_labels(tmp_path):
     np.testing.assert_allclose(artifact.predict(prepared()), expected, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_signature_has_names_and_a_fixed_batch(tmp_path):
     path = str(tmp_path / "model.tflite")
     export(tiny.model(), path, batch_size=4)
@@ -335,8 +336,9 @@ def test_smaller_files(precision, tmp_path):
 @pytest.mark.parametrize(
     ("precision", "error"),
     # Of the length of the features: rounding of float32 sums, of weights to 11 bits, of weights and inputs to 8 bits.
-    selection.cases([("float32", 1e-5), ("float16", 1e-3), ("dynamic_int8", 0.05)], [("float32", 1e-5)]),
+    [("float32", 1e-5), ("float16", 1e-3), ("dynamic_int8", 0.05)],
 )
+@pytest.mark.slow
 def test_features_beside_the_answers(precision, error, tmp_path):
     model = tiny.model()
     for name, features in (("without", False), ("with", True)):

@@ -37,7 +37,10 @@ def assert_trains(model, images):
     ("mode", "name"),
     selection.cases(
         [(mode, name) for mode in MODES for name in ("token", "map", "bit")],
-        lambda mode, name: name == "bit" or (mode, name) in [("int8", "token"), ("float8", "token")],
+        [("int8", "token"), ("int8", "bit")],
+        lambda mode, name: (
+            pytest.mark.slow if (mode, name) in [("int4", "token"), ("float8", "bit")] else selection.EXHAUSTIVE
+        ),
     ),
 )
 def test_quantized_models_are_saved_and_loaded(mode, name, tmp_path):
@@ -53,6 +56,7 @@ def test_quantized_models_are_saved_and_loaded(mode, name, tmp_path):
     np.testing.assert_array_equal(loaded(images), model(images))  # `predict` would compile, a minute for int4
 
 
+@pytest.mark.slow
 def test_quantization_of_chosen_layers(tmp_path):
     model = variants.make("token")
     model.quantize("int8", filters="Dense")
