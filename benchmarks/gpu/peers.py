@@ -1,5 +1,6 @@
 """The same figures of timm with `torch.compile` and scaled-dot-product attention, where they are installed."""
 
+import functools
 import importlib.util
 import statistics
 import time
@@ -82,7 +83,7 @@ def inference(variant: str, batches: list[int], tiny: bool = False) -> dict[str,
     with torch.inference_mode():
         for batch_size in batches:
             images = torch.rand(batch_size, 3, *model.patch_embed.img_size, device=device, dtype=torch.bfloat16)
-            seconds = _median(lambda images=images: compiled(images), 0.1 if tiny else speed.SECONDS / 2)
+            seconds = _median(functools.partial(compiled, images), 0.1 if tiny else speed.SECONDS / 2)
             found[str(batch_size)] = round(1e3 * seconds, 3)
     return {"ms_per_batch": found, **_versions()}
 

@@ -77,7 +77,7 @@ def load_checkpoint(
     _checks.choice("head", head, ("auto", "keep", "reset"))
     if method is not None:
         _checks.choice("method", method, resize.METHODS)
-    if not isinstance(model, tuple(kind.model for kind in KINDS.values())):
+    if not any(isinstance(model, kind.model) for kind in KINDS.values()):
         raise ValueError(
             f"`model` must be a keras_vit model. Received: {type(model).__name__}. Load into the VisionTransformer or "
             "BiTResNet before building other models from it."

@@ -132,7 +132,8 @@ def _patch(pixels: int, known: dict[str, Any], path: str) -> tuple[Patch, str]:
     size, channels = facts.pair(known.get("patch_size")), known.get("channels")
     if size and pixels and pixels % math.prod(size) == 0 and channels in (None, pixels // math.prod(size)):
         return (*size, pixels // math.prod(size)), ""
-    for count in (channels, 3, 1):
+    counts: tuple[Any, ...] = (channels, 3, 1)
+    for count in counts:
         edge = math.isqrt(pixels // count) if type(count) is int and count > 0 else 0
         if edge and edge * edge * count == pixels:
             reason = f"its {pixels} values per patch are a square of {count} channels"
