@@ -80,7 +80,7 @@ def _stated(source: TensorSource) -> dict[str, Any]:
     arguments = config.get("arguments", config)
     if not isinstance(arguments, dict):
         return {}
-    stated = {_NAMES.get(name, name): value for name, value in arguments.items() if value is not None}
+    stated = {str(_NAMES.get(name, name)): value for name, value in arguments.items() if value is not None}
     if "pool" in stated:
         stated["pooling"] = _POOLINGS.get(stated["pool"], "token")
     return stated
