@@ -1,4 +1,4 @@
-"""The accuracy of the demo is told one way: by the file that `benchmarks.demo` writes."""
+"""One source for the accuracy of the demo: the file that `benchmarks.demo` writes."""
 
 import json
 import re
