@@ -13,7 +13,7 @@ def project(x: Any, layers: Sequence[keras.layers.Layer]) -> tuple[Any, ...]:
     """Apply several projections to a sequence.
 
     In 16 bits, one product makes all projections, and one makes the derivative of `x` from their derivatives side by
-    side, so that no partial sums are stored. In float32 this saves neither time nor memory on a CPU: the layers are called.
+    side, so that no partial sums are stored. In float32, where this saves nothing on a CPU, the layers are called.
 
     Args:
         x: Tensor `[B, N, D]`.
