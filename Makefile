@@ -74,7 +74,7 @@ demo: $(VENV)/.installed-demo
 	@echo "  report/       report.html: open it in a browser to see what the model learned and where it looks"
 	@echo "  saved_model/  for TensorFlow Serving; takes encoded JPEG or PNG bytes"
 	@echo "  tflite/       for devices"
-	@echo "Next: $(BIN)/python -m train.predict --model=$(DEMO)/run PICTURE ..."
+	@echo "Next: $(BIN)/python -m train.predict --model=$(DEMO)/run IMAGE ..."
 
 test: $(VENV)/.installed-test
 	$(PYTEST) -m "not slow and not exhaustive and $(OURS)"

@@ -19,7 +19,7 @@ from absl import flags, logging
 from keras_vit import program
 from keras_vit.program import common_flags
 
-common_flags.define_model_flags("Run directory, or a .keras file in one.")
+common_flags.define_model_flags()
 flags.DEFINE_list("artifacts", [], "SavedModels, TFLite, ONNX and OpenVINO files to measure as well.")
 flags.DEFINE_list("batch_sizes", ["1", "4", "8"], "Images per call.")
 flags.DEFINE_integer("threads", os.cpu_count() or 1, "Threads of the kernels.", 1)
@@ -42,13 +42,12 @@ def main(argv: Sequence[str]) -> int:
         return 0
     paths = [path for path in (options.model, *options.artifacts) if path]
     if not paths:
-        raise ValueError("Nothing to measure: give --model (a run) or --artifacts (exported files).")
+        raise ValueError("Nothing to measure: give --model, or --artifacts (exported files).")
     rows, failed = [], 0
     for path in paths:
         logging.info("Measuring %s", path)
-        done = subprocess.run(
-            worker_command(path), stdout=subprocess.PIPE, stderr=program.terminal(), text=True, check=False
-        )
+        command = worker_command(path, path == options.model)
+        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=program.terminal(), text=True, check=False)
         if done.returncode:
             logging.error("%s could not be measured (exit code %d)", path, done.returncode)
             failed += 1
@@ -66,21 +65,27 @@ def measure(path: str) -> Iterator[dict[str, Any]]:
     options = flags.FLAGS
     tf.config.threading.set_intra_op_parallelism_threads(options.threads)
     tf.config.threading.set_inter_op_parallelism_threads(1)
-    classifier = open_classifier(path, num_threads=options.threads)
+    classifier = open_classifier(
+        path, preprocess=options.preprocess, labels=options.labels, num_threads=options.threads
+    )
     precision = classifier.card.precision
-    size = latency.size_of(os.path.join(path, "model.keras") if classifier.kind == "keras" else classifier.path)
+    run = os.path.join(path, "model.keras")
+    size = latency.size_of(run if os.path.exists(run) else classifier.path)
     for batch_size in options.batch_sizes:
         about = {"path": path, "kind": classifier.kind, "precision": precision, "threads": options.threads}
         measured = latency.measure(classifier, int(batch_size), options.calls)
         yield {**measured, **about, "bytes": size, "peak_memory": latency.peak_memory()}
 
 
-def worker_command(path: str) -> list[str]:
+def worker_command(path: str, is_model: bool) -> list[str]:
+    """Return the command that measures one path; artifacts know their preprocessing and labels."""
     options = flags.FLAGS
     sizes = ",".join(options.batch_sizes)
+    known = [f"--{name}={options[name].value}" for name in ("preprocess", "labels") if is_model and options[name].value]
     return [
         *(sys.executable, "-m", "keras_vit", "benchmark", f"--worker={path}"),
         *(f"--batch_sizes={sizes}", f"--threads={options.threads}", f"--calls={options.calls}"),
+        *known,
     ]
 
 

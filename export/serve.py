@@ -1,11 +1,15 @@
-"""Serve an exported SavedModel on this machine, for development.
+"""Serve a model on this machine, for development.
 
-    keras-vit serve --artifact=served/digits --port=8501
+    keras-vit serve --model=served/digits --port=8501
+    keras-vit serve --model=ViT-B_16.npz --preprocess='value_range(-1, 1)'
 
-The paths are those of TF Serving's REST API, so that clients can be written and tested without it. There is no batching
-and no access control: use the official server for production. A newer version in the directory is taken up while it
-runs; one that cannot be loaded is logged and leaves the served version in place. SIGTERM and Ctrl-C end it after the
-requests under way, at most --grace_seconds later. It needs pip install 'keras-vision-transformers[serving]'.
+The model is a directory with the versions of a SavedModel, or anything else that predicts: a run, a `.keras` file, a
+checkpoint, or a TFLite, ONNX or OpenVINO file. The paths are those of TF Serving's REST API, so that clients can be
+written and tested without it. There is no batching and no access control: use the official server for production.
+
+Of a SavedModel, a newer version in the directory is taken up while the server runs. A version that cannot be loaded is
+logged, and the served version stays. SIGTERM and Ctrl-C end the server after the requests under way, at most
+--grace_seconds later. The program needs pip install 'keras-vision-transformers[serving]'.
 """
 
 import os
@@ -17,9 +21,10 @@ from typing import Any
 from absl import flags, logging
 
 from keras_vit import program
+from keras_vit.program import common_flags
 
-flags.DEFINE_string("artifact", None, "Directory with the versions of a SavedModel.")
-flags.DEFINE_string("name", None, "Name of the model; the name of the directory if not given.")
+common_flags.define_model_flags("Directory with versions of a SavedModel, run, .keras file, checkpoint or artifact.")
+flags.DEFINE_string("name", None, "Name of the model in requests; that of the directory or file if not given.")
 flags.DEFINE_string("host", "localhost", "Address to listen at; 0.0.0.0 makes it reachable from other machines.")
 flags.DEFINE_integer("port", 8501, "Port to listen at; 0 for any free one.", 0, 65535)
 flags.DEFINE_float("poll_seconds", 5.0, "Interval between looks for a newer version.", 0.01)
@@ -28,6 +33,8 @@ flags.DEFINE_float("answer_seconds", 30.0, "Time that the answer to a request ma
 flags.DEFINE_float("grace_seconds", 30.0, "Time that requests under way get to finish after SIGTERM.", 1.0)
 
 with program.imports(__name__):
+    from keras_vit.inference import open_classifier
+    from keras_vit.inference.saved_model import list_versions
     from keras_vit.tf_serving import server
     from keras_vit.tf_serving.served_model import ServedModel
 
@@ -35,15 +42,15 @@ with program.imports(__name__):
 def main(argv: Sequence[str]) -> int:
     del argv
     options = flags.FLAGS
-    if not options.artifact:
-        raise ValueError("--artifact is missing: the directory that export.saved_model wrote versions into.")
-    name = options.name or os.path.basename(os.path.normpath(options.artifact))
+    if not options.model:
+        raise ValueError("--model is missing: the directory of an exported model, or another model.")
+    name = options.name or os.path.splitext(os.path.basename(os.path.normpath(options.model)))[0]
     limits = server.Limits(
         read_seconds=options.read_seconds,
         answer_seconds=options.answer_seconds,
         grace_seconds=options.grace_seconds,
     )
-    model = ServedModel(name, options.artifact)
+    model = open_model(name)
     try:
         rest_server = server.RestServer(model, options.host, options.port, limits)
     except OSError as error:
@@ -61,6 +68,14 @@ def main(argv: Sequence[str]) -> int:
         logging.flush()
         os._exit(0)  # a thread that computes cannot be stopped, and Python would wait for it
     return 0
+
+
+def open_model(name: str) -> ServedModel:
+    """Return the model to serve: the versions in a directory, or a classifier of another format."""
+    path, known = flags.FLAGS.model, (flags.FLAGS.preprocess, flags.FLAGS.labels)
+    if list_versions(path) and known == (None, None):
+        return ServedModel(name, path)
+    return ServedModel(name, path, open_classifier(path, preprocess=known[0], labels=known[1]))
 
 
 def poll(model: Any, rest_server: Any, stopped: threading.Event, seconds: float) -> None:

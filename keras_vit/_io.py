@@ -5,6 +5,7 @@ import glob
 import hashlib
 import json
 import os
+import re
 import secrets
 import shutil
 import time
@@ -124,6 +125,21 @@ def write_text(path: str | os.PathLike, text: str) -> None:
     """Write a UTF-8 text file in one step."""
     with atomic_file(path) as temporary, open(temporary, "w", encoding="utf-8") as file:
         file.write(text)
+
+
+def write_between(path: str | os.PathLike, name: str, text: str) -> None:
+    """Replace the text between `<!-- name -->` and `<!-- /name -->` in a file.
+
+    Raises:
+        ValueError: If the file does not have the two marks exactly once.
+    """
+    with open(path, encoding="utf-8") as file:
+        content = file.read()
+    pattern = re.compile(rf"(<!-- {re.escape(name)} -->\n).*?(<!-- /{re.escape(name)} -->)", re.DOTALL)
+    new, count = pattern.subn(lambda match: f"{match[1]}{text}\n{match[2]}", content)
+    if count != 1:
+        raise ValueError(f"{path} must contain <!-- {name} --> and <!-- /{name} --> once. It has {count} such places.")
+    write_text(path, new)
 
 
 def write_json(path: str | os.PathLike, content: Any) -> None:

@@ -6,6 +6,7 @@ import os
 import pathlib
 import runpy
 import sys
+from unittest import mock
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 os.environ.setdefault("KERAS_BACKEND", "tensorflow")
@@ -18,12 +19,26 @@ from tests import golden_data  # noqa: E402
 from tests.no_skips import pytest_addoption, pytest_terminal_summary  # noqa: E402, F401
 
 
-@pytest.fixture(autouse=True)
-def fixed_seeds():
-    """Every test starts from the same random state, whatever ran before it."""
+@pytest.fixture(autouse=True, scope="module")
+def fresh_kernels():
+    """Start each module without the kernels and functions that TensorFlow has compiled for others, to save memory."""
     import keras
 
     keras.utils.set_random_seed(0)
+
+
+@pytest.fixture(autouse=True)
+def fixed_seeds():
+    """Start every test from the same random state, whatever ran before it.
+
+    No test draws from TensorFlow's own state. Its seed stays, because a new one makes TensorFlow compile again what the
+    tests of a module share.
+    """
+    import keras
+    import tensorflow as tf
+
+    with mock.patch.object(tf.random, "set_seed"):
+        keras.utils.set_random_seed(0)
 
 
 @pytest.fixture(autouse=True)

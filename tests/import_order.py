@@ -25,10 +25,10 @@ ORDER = (
     "inference",
     "evaluators",
     "inspection",
-    "experiments",
     "exporting",
     "tf_serving",
     "planning",
+    "experiments",
     "program",
     "__main__",
 )

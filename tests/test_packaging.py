@@ -189,6 +189,7 @@ def test_recipe_by_name(given, tmp_path, monkeypatch):
     assert recipe_file.find("digits.py") == "digits.py"
 
 
+@pytest.mark.slow
 def test_import_is_light():
     # On the JAX backend nothing may import TensorFlow, and nothing may open a connection.
     pytest.importorskip("jax")
@@ -206,6 +207,7 @@ def test_import_is_light():
     assert run_python(code, KERAS_BACKEND="jax").strip() == "[]"
 
 
+@pytest.mark.slow
 def test_import_changes_no_global_state():
     code = (
         "import random, numpy as np, keras\n"

@@ -20,6 +20,7 @@ keras_vit.load_checkpoint(model)
 """
 
 
+@pytest.mark.slow
 def test_mistakes_of_a_user_are_type_errors(tmp_path, monkeypatch):
     api = pytest.importorskip("mypy.api", reason="mypy is in the extra [dev]")
     file = tmp_path / "user.py"

@@ -46,7 +46,6 @@ with program.imports(__name__):
     from keras_vit.training import backend as backends
     from keras_vit.training import errors, lock, preemption, record, report, run_directory, tensorboard
     from keras_vit.training.checkpoints import CheckpointStore
-    from keras_vit.training.forward import Forward
     from keras_vit.training.loop import Loop
     from keras_vit.training.metrics import read_metrics
     from keras_vit.training.reconstructions import Reconstructions
@@ -118,7 +117,7 @@ def train(recipe: recipes.Recipe, workdir: str, backend: backends.Backend, stop:
         between.append(Reconstructions(recipe, validation, workdir if backend.is_chief else None))
     scheduled = None
     if recipe.evaluators:
-        scheduled = scheduled_evaluators(recipe, Forward(backend, state), data.eval_batch_size, class_names)
+        scheduled = scheduled_evaluators(recipe, backend, state, data.eval_batch_size, class_names)
         between.append(scheduled)
     loop = Loop(
         recipe,
@@ -151,15 +150,19 @@ def train(recipe: recipes.Recipe, workdir: str, backend: backends.Backend, stop:
 
 
 def scheduled_evaluators(
-    recipe: recipes.Recipe, forward: Forward, batch_size: int, class_names: Sequence[str]
+    recipe: recipes.Recipe,
+    backend: backends.Backend,
+    state: backends.State,
+    batch_size: int,
+    class_names: Sequence[str],
 ) -> evaluators.Scheduled:
     """Return the evaluators of the recipe, which see the weights as they are when one is due.
 
     All of their data are opened first, so that a mistake ends the program before the training.
     """
-    card = ModelCard(tuple(class_names), recipe.data.pp_eval, recipe.loss, forward.state.model.config.image_shape)
+    card = ModelCard(tuple(class_names), recipe.data.pp_eval, recipe.loss, state.model.config.image_shape)
     context = evaluators.Context(
-        FunctionClassifier(card, forward.predict, forward.features),
+        FunctionClassifier(card, backend.compile_forward(state)),
         evaluators.opener(batch_size, recipe.data.on_bad_image),
         recipe.data.source,
         recipe.data.train_split,

@@ -52,7 +52,7 @@ def main(argv: Sequence[str]) -> int:
         raise ValueError("--output is missing: the directory for the page and the figures.")
     plots.require_matplotlib()
     classifier = open_model(options.model)
-    pp = options.preprocess or classifier.card.preprocess
+    pp = classifier.card.preprocess
 
     # Images, as the model takes them; those of a run have labels
     found, origin = find_images([*options.images, *argv[1:]], classifier.card, preprocess.single_image(pp))
@@ -86,9 +86,10 @@ def main(argv: Sequence[str]) -> int:
 
 def open_model(path: str) -> Classifier:
     """Open anything that predicts, with a model card."""
-    if opening.is_artifact(path) or keras_model.is_run(path):
-        return opening.open_classifier(path)
-    return opening.open_classifier(path, preprocess="value_range(-1, 1)", labels=flags.FLAGS.labels)
+    options = flags.FLAGS
+    known = opening.is_artifact(path) or keras_model.is_run(path)
+    pp = options.preprocess or (None if known else "value_range(-1, 1)")
+    return opening.open_classifier(path, preprocess=pp, labels=options.labels)
 
 
 def find_images(

@@ -41,6 +41,7 @@ def check(encoded: tf.Tensor, max_pixels: int, known_only: bool = False) -> tf.T
         return tf.identity(encoded)
 
 
+@tf.function(input_signature=[tf.TensorSpec([], tf.string)], autograph=False)  # traced once, called in every pipeline
 def pixel_count(encoded: tf.Tensor) -> tf.Tensor:
     """Read how many pixels decoding an image file allocates.
 

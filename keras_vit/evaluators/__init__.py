@@ -6,9 +6,8 @@ recipes create evaluators by name in a `Suite`. The functions behind them take a
 
 from keras_vit.evaluators import classes, classification, fewshot, knn, linear_probe, real, report, subsets, vtab
 from keras_vit.evaluators.classification import ClassificationMetrics, evaluate
-from keras_vit.evaluators.context import Context, Split
-from keras_vit.evaluators.evaluator import Evaluator, NotMeasurable, Result
-from keras_vit.evaluators.features import collect
+from keras_vit.evaluators.context import Context, NotMeasurable, Split, collect
+from keras_vit.evaluators.evaluator import Evaluator, Result
 from keras_vit.evaluators.scheduled import Scheduled
 from keras_vit.evaluators.splits import opener
 from keras_vit.evaluators.suite import EVALUATORS, Suite

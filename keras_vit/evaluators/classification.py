@@ -2,15 +2,13 @@
 
 import dataclasses
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from keras_vit import _checks
+from keras_vit.evaluators.context import Context, Split
 from keras_vit.evaluators.evaluator import Evaluator, Result
-
-if TYPE_CHECKING:
-    from keras_vit.evaluators.context import Context, Split
 
 CALIBRATION_BINS = 15
 # Probabilities are float32: a 0 stands for less than the first number, a 1 for less than the second number below 1.
@@ -36,20 +34,20 @@ class Classification(Evaluator):
         for name in ("source", "split", "pp"):
             _checks.optional_text(name, getattr(self, name))
 
-    def place(self, context: "Context") -> tuple[str, str, str]:
+    def place(self, context: Context) -> tuple[str, str, str]:
         """Return source, split and preprocessing string."""
         return self.source or context.source, self.split or context.eval_split, self.pp or context.preprocess
 
-    def open(self, context: "Context") -> "Split":
+    def open(self, context: Context) -> Split:
         """Open the data."""
         return context.open_fitting(*self.place(context))
 
-    def check(self, context: "Context") -> None:
+    def check(self, context: Context) -> None:
         opened = self.open(context)
         context.check_classes(self.place(context)[0], opened)
         check_labels(opened, context)
 
-    def measure(self, context: "Context") -> Result:
+    def measure(self, context: Context) -> Result:
         opened = self.open(context)
         result = evaluate(
             context.classifier.scores,
@@ -62,7 +60,7 @@ class Classification(Evaluator):
         return Result(single_numbers(result), details=details)
 
 
-def check_labels(opened: "Split", context: "Context") -> None:
+def check_labels(opened: Split, context: Context) -> None:
     """Refuse labels of several classes for a model that predicts one.
 
     Raises:

@@ -7,11 +7,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from keras_vit.evaluators import classes
-from keras_vit.evaluators.evaluator import NotMeasurable
-from keras_vit.evaluators.features import collect
 
 if TYPE_CHECKING:
     from keras_vit.inference import Classifier
+
+Labeled = tuple[np.ndarray, np.ndarray]  # features [N, D] and labels [N]
+
+
+class NotMeasurable(ValueError):
+    """The classifier lacks what an evaluator needs. Other evaluators may still run on it."""
 
 
 @dataclasses.dataclass
@@ -90,7 +94,7 @@ class Context:
         if self.classifier.features_unavailable:
             raise NotMeasurable(f"{self.classifier.features_unavailable}.")
 
-    def features(self, source: str, split: str, pp: str) -> tuple[tuple[np.ndarray, np.ndarray], int]:
+    def features(self, source: str, split: str, pp: str) -> tuple[Labeled, int]:
         """Return features `[N, D]` and labels `[N]` of a split, and the number of classes.
 
         Raises:
@@ -144,3 +148,35 @@ class Context:
         # Data without names are compared by their number of classes.
         names = known if opened.class_names is None and opened.num_classes == len(known) else opened.class_names
         classes.check(source, names or [str(number) for number in range(opened.num_classes)], known)
+
+
+def collect(function: Callable[[np.ndarray], np.ndarray], batches: Iterable[dict]) -> Labeled:
+    """Run a function over one pass of batches, and drop the rows that are padding.
+
+    Args:
+        function: Function from images (float32 `[B, H, W, C]`, preprocessed) to `[B, D]`.
+        batches: Yields dictionaries with "image", "label" and, if rows are padding, "mask".
+
+    Returns:
+        Outputs float32 `[N, D]`, and labels `[N]` or, of multi-label data, `[N, classes]`.
+
+    Raises:
+        ValueError: If there is no example, or the outputs are not `[B, D]`.
+
+    Example:
+    >>> batches = [{"image": images, "label": np.array([0, 1, 2, 3])}]
+    >>> features, labels = collect(model.predict_on_batch, batches)
+    >>> features.shape, labels.tolist()
+    ((4, 10), [0, 1, 2, 3])
+    """
+    outputs, labels = [], []
+    for batch in batches:
+        values, truth = np.asarray(function(batch["image"])), np.asarray(batch["label"])
+        if values.ndim != 2 or len(values) != len(truth):
+            raise ValueError(f"One vector per image is expected, [{len(truth)}, D]. Received: shape {values.shape}.")
+        kept = np.asarray(batch["mask"]) > 0 if "mask" in batch else np.ones(len(truth), bool)
+        outputs.append(values[kept].astype(np.float32))
+        labels.append(truth[kept])
+    if not sum(map(len, labels)):
+        raise ValueError("There is nothing to evaluate: no batch held an example with mask 1.")
+    return np.concatenate(outputs), np.concatenate(labels)

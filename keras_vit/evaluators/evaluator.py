@@ -3,14 +3,9 @@
 import abc
 import dataclasses
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from keras_vit.evaluators.context import Context
-
-
-class NotMeasurable(ValueError):
-    """The classifier lacks what an evaluator needs. Other evaluators may still run on it."""
+from keras_vit.evaluators.context import Context
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,7 +52,7 @@ class Evaluator(abc.ABC):
     """
 
     @abc.abstractmethod
-    def check(self, context: "Context") -> None:
+    def check(self, context: Context) -> None:
         """Open the data and compare them with the classifier, without running it.
 
         Raises:
@@ -66,5 +61,5 @@ class Evaluator(abc.ABC):
         """
 
     @abc.abstractmethod
-    def measure(self, context: "Context") -> Result:
+    def measure(self, context: Context) -> Result:
         """Run the classifier on the data and return the result."""

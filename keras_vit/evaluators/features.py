@@ -2,18 +2,13 @@
 
 import abc
 import dataclasses
-from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 import numpy as np
 
 from keras_vit import _checks
+from keras_vit.evaluators.context import Context, Labeled
 from keras_vit.evaluators.evaluator import Evaluator, Result
-
-if TYPE_CHECKING:
-    from keras_vit.evaluators.context import Context
-
-Labeled = tuple[np.ndarray, np.ndarray]  # features [N, D] and labels [N]
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -36,17 +31,17 @@ class FeatureEvaluator(Evaluator):
         for name in ("source", "train_split", "eval_split", "pp"):
             _checks.optional_text(name, getattr(self, name))
 
-    def splits(self, context: "Context") -> list[tuple[str, str, str]]:
+    def splits(self, context: Context) -> list[tuple[str, str, str]]:
         """Return source, split and preprocessing string to learn from and to test on."""
         source, pp = self.source or context.source, self.pp or context.preprocess
         splits = self.train_split or context.train_split, self.eval_split or context.eval_split
         return [(source, split, pp) for split in splits]
 
-    def check(self, context: "Context") -> None:
+    def check(self, context: Context) -> None:
         context.require_features()
         check_splits(context, self.splits(context))
 
-    def measure(self, context: "Context") -> Result:
+    def measure(self, context: Context) -> Result:
         (train, num_classes), (test, _) = (context.features(*split) for split in self.splits(context))
         return Result(self.evaluate(train, test, num_classes))
 
@@ -55,7 +50,7 @@ class FeatureEvaluator(Evaluator):
         """Return the metrics of a classifier that is trained on features of `train`, on those of `test`."""
 
 
-def check_splits(context: "Context", splits: Sequence[tuple[str, str, str]]) -> None:
+def check_splits(context: Context, splits: Sequence[tuple[str, str, str]]) -> None:
     """Open splits, whose examples must have one class each, of the same classes.
 
     Raises:
@@ -70,38 +65,6 @@ def check_splits(context: "Context", splits: Sequence[tuple[str, str, str]]) -> 
                 f"All splits must have the same classes. Received: {opened[0].num_classes} in {splits[0][1]!r} and "
                 f"{split.num_classes} in {name!r} of {source!r}."
             )
-
-
-def collect(function: Callable[[np.ndarray], np.ndarray], batches: Iterable[dict]) -> Labeled:
-    """Run a function over one pass of batches, and drop the rows that are padding.
-
-    Args:
-        function: Function from images (float32 `[B, H, W, C]`, preprocessed) to `[B, D]`.
-        batches: Yields dictionaries with "image", "label" and, if rows are padding, "mask".
-
-    Returns:
-        Outputs float32 `[N, D]`, and labels `[N]` or, of multi-label data, `[N, classes]`.
-
-    Raises:
-        ValueError: If there is no example, or the outputs are not `[B, D]`.
-
-    Example:
-    >>> batches = [{"image": images, "label": np.array([0, 1, 2, 3])}]
-    >>> features, labels = collect(model.predict_on_batch, batches)
-    >>> features.shape, labels.tolist()
-    ((4, 10), [0, 1, 2, 3])
-    """
-    outputs, labels = [], []
-    for batch in batches:
-        values, truth = np.asarray(function(batch["image"])), np.asarray(batch["label"])
-        if values.ndim != 2 or len(values) != len(truth):
-            raise ValueError(f"One vector per image is expected, [{len(truth)}, D]. Received: shape {values.shape}.")
-        kept = np.asarray(batch["mask"]) > 0 if "mask" in batch else np.ones(len(truth), bool)
-        outputs.append(values[kept].astype(np.float32))
-        labels.append(truth[kept])
-    if not sum(map(len, labels)):
-        raise ValueError("There is nothing to evaluate: no batch held an example with mask 1.")
-    return np.concatenate(outputs), np.concatenate(labels)
 
 
 def check_labels(labels: np.ndarray, num_classes: int, what: str) -> np.ndarray:

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from keras_vit import _checks
-from keras_vit.evaluators.features import FeatureEvaluator, Labeled, check_labels, standardization
+from keras_vit.evaluators.context import Labeled
+from keras_vit.evaluators.features import FeatureEvaluator, check_labels, standardization
 
 BIAS = 100.0  # a constant feature so large that its weight, the bias, is hardly regularized
 L2 = 2.0**10

@@ -7,7 +7,8 @@ import numpy as np
 from scipy import optimize
 
 from keras_vit import _checks
-from keras_vit.evaluators.features import FeatureEvaluator, Labeled, check_labels, standardization
+from keras_vit.evaluators.context import Labeled
+from keras_vit.evaluators.features import FeatureEvaluator, check_labels, standardization
 from keras_vit.evaluators.fewshot import RidgeClassifier
 
 SOLVERS = ("lbfgs", "ridge")

@@ -3,17 +3,13 @@
 import dataclasses
 import re
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from keras_vit import _checks, _io
 from keras_vit.evaluators.classification import Classification
+from keras_vit.evaluators.context import Context, Split, collect
 from keras_vit.evaluators.evaluator import Result
-from keras_vit.evaluators.features import collect
-
-if TYPE_CHECKING:
-    from keras_vit.evaluators.context import Context, Split
 
 _NUMBER = re.compile(r"ILSVRC2012_val_(\d{8})")
 
@@ -38,7 +34,7 @@ class Real(Classification):
         _checks.optional_text("labels", self.labels)
         self._labels = None if self.labels is None else read_labels(self.labels)
 
-    def check(self, context: "Context") -> None:
+    def check(self, context: Context) -> None:
         opened = self.open(context)
         if self._labels is not None:
             self._select(opened)
@@ -49,12 +45,12 @@ class Real(Classification):
         if not opened.multi_label:
             raise ValueError(f"ReaL needs several labels per image, or labels=. Received: source={self.source!r}.")
 
-    def measure(self, context: "Context") -> Result:
+    def measure(self, context: Context) -> Result:
         opened = self.open(context)
         labels = self._select(opened) if self._labels is not None else None
         return Result(evaluate(context.classifier.scores, opened.batches, labels))
 
-    def _select(self, opened: "Split") -> list[list[int]]:
+    def _select(self, opened: Split) -> list[list[int]]:
         if opened.names is None:
             raise ValueError(f"With labels= the images must be files with names. Received: source={self.source!r}.")
         return select(self._labels or [], opened.names, str(self.labels))

@@ -2,20 +2,18 @@
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from keras_vit.evaluators import classification
+from keras_vit.evaluators.context import Context
 from keras_vit.evaluators.evaluator import Result
 
-if TYPE_CHECKING:
-    from keras_vit.evaluators.context import Context
+Classes = Sequence[int] | np.ndarray
 
 # Classes of the two test sets, as numbers of ILSVRC-2012's classes from 0 on, in the order of their WordNet numbers.
 # ImageNet-A: https://arxiv.org/abs/1907.07174, ImageNet-R: https://arxiv.org/abs/2006.16241
 # fmt: off
-Classes = Sequence[int] | np.ndarray
 IMAGENET_A = (
     6, 11, 13, 15, 17, 22, 23, 27, 30, 37, 39, 42, 47, 50, 57, 70, 71, 76, 79, 89, 90, 94, 96, 97, 99, 105, 107, 108,
     110, 113, 124, 125, 130, 132, 143, 144, 150, 151, 207, 234, 235, 254, 277, 283, 287, 291, 295, 298, 301, 306, 307,
@@ -60,7 +58,7 @@ class Subset(classification.Classification):
         super().__post_init__()
         self._classes = check_classes(self.classes)
 
-    def check(self, context: "Context") -> None:
+    def check(self, context: Context) -> None:
         opened = self.open(context)
         if context.classifier.class_names:
             check_largest(self._classes, len(context.classifier.class_names))
@@ -68,7 +66,7 @@ class Subset(classification.Classification):
             context.check_classes(self.place(context)[0], opened, subset)
         classification.check_labels(opened, context)
 
-    def measure(self, context: "Context") -> Result:
+    def measure(self, context: Context) -> Result:
         opened = self.open(context)
         batches = opened.batches
         if opened.num_classes != len(self._classes):

@@ -8,8 +8,8 @@ from absl import logging
 
 from keras_vit import _calls, _checks
 from keras_vit.evaluators.classification import Classification
-from keras_vit.evaluators.context import Context
-from keras_vit.evaluators.evaluator import Evaluator, NotMeasurable, Result
+from keras_vit.evaluators.context import Context, NotMeasurable
+from keras_vit.evaluators.evaluator import Evaluator, Result
 from keras_vit.evaluators.fewshot import FewShot
 from keras_vit.evaluators.knn import Knn
 from keras_vit.evaluators.linear_probe import LinearProbe

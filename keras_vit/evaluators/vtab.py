@@ -7,18 +7,15 @@ References:
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 from absl import logging
 
 from keras_vit import _checks
 from keras_vit.evaluators import linear_probe
+from keras_vit.evaluators.context import Context
 from keras_vit.evaluators.evaluator import Evaluator, Result
 from keras_vit.evaluators.features import check_splits
-
-if TYPE_CHECKING:
-    from keras_vit.evaluators.context import Context
 
 GROUPS = {
     "natural": ("caltech101", "cifar100", "dtd", "flowers102", "pets", "sun397", "svhn"),
@@ -66,12 +63,12 @@ class Vtab(Evaluator):
         if self.options != "":
             _checks.optional_text("options", self.options)
 
-    def splits(self, context: "Context", task: str) -> list[tuple[str, str, str]]:
+    def splits(self, context: Context, task: str) -> list[tuple[str, str, str]]:
         """Return source, split and preprocessing string to learn from, to validate on and to test on."""
         source = f"vtab:{task}#{self.options}" if self.options else f"vtab:{task}"
         return [(source, split, self.pp or context.preprocess) for split in (TRAIN, VALIDATION, TEST)]
 
-    def check(self, context: "Context") -> None:
+    def check(self, context: Context) -> None:
         """Open the data. A task whose data are missing is logged, and listed in the result."""
         context.require_features()
         for task in self._tasks:
@@ -80,7 +77,7 @@ class Vtab(Evaluator):
             except (OSError, ImportError) as error:
                 logging.warning("The task %s will be missing: %s", task, _first_line(error))
 
-    def measure(self, context: "Context") -> Result:
+    def measure(self, context: Context) -> Result:
         accuracies, missing = {}, {}
         for task in self._tasks:
             try:

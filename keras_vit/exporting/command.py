@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from absl import flags, logging
 
 from keras_vit.exporting import onnx_openvino, single_file, verify
-from keras_vit.inference import keras_model, latency, sample_images
+from keras_vit.inference import keras_model, latency, opening, sample_images
 from keras_vit.inference.keras_model import KerasClassifier
 from keras_vit.inference.model_card import ModelCard
 from keras_vit.inference.sample_images import SampleImages
@@ -28,6 +28,11 @@ def open_model(needed: Sequence[str] = ("output",)) -> KerasClassifier:
     if not options.model or not all(options[name].value for name in needed):
         names = " and ".join(f"--{name}" for name in needed)
         raise ValueError(f"--model (a run, .keras file or checkpoint) and {names} are needed.")
+    if opening.is_artifact(options.model):
+        raise ValueError(
+            f"--model must be a run, .keras file or checkpoint: an exported artifact holds no Keras model. "
+            f"Received: --model={options.model}."
+        )
     classifier = keras_model.open_model(options.model, options.preprocess, options.labels)
     if not classifier.class_names:
         raise ValueError(f"--model must be a model with a classification head. Received: --model={options.model}.")

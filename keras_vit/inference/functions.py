@@ -1,6 +1,6 @@
-"""Classifiers made of functions, such as a model in training."""
+"""Classifier made of a function, such as a model in training."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -10,37 +10,31 @@ from keras_vit.inference.probabilities import to_probabilities
 
 
 class FunctionClassifier(BaseClassifier):
-    """Classifier made of functions of preprocessed images `[B, H, W, C]`.
+    """Classifier made of a function of preprocessed images `[B, H, W, C]`.
 
     Args:
         card: Description of the classifier.
-        scores: Function to logits `[B, classes]`.
-        features: Function to the input of the classification head, `[B, D]`.
+        function: Function to the input of the classification head, `[B, D]`, and logits `[B, classes]`.
 
     Example:
     >>> card = ModelCard(tuple("0123456789"), "decode|resize(32)|value_range(-1, 1)", "softmax", (32, 32, 3))
-    >>> classifier = FunctionClassifier(card, model.predict_on_batch, model.predict_on_batch)
+    >>> classifier = FunctionClassifier(card, keras_vit.models.representation(model).predict_on_batch)
     >>> classifier.predict(images).shape
     (4, 10)
     """
 
-    kind = "functions"
+    kind = "function"
     scores_are = "logits"
 
-    def __init__(
-        self,
-        card: ModelCard,
-        scores: Callable[[np.ndarray], np.ndarray],
-        features: Callable[[np.ndarray], np.ndarray],
-    ):
+    def __init__(self, card: ModelCard, function: Callable[[np.ndarray], Sequence[np.ndarray]]):
         super().__init__("", card)
-        self._scores, self._features = scores, features
+        self._function = function
 
     def scores(self, images: np.ndarray) -> np.ndarray:
-        return self._scores(images)
+        return self._function(images)[1]
 
     def features(self, images: np.ndarray) -> np.ndarray:
-        return self._features(images)
+        return self._function(images)[0]
 
     def predict(self, images: np.ndarray) -> np.ndarray:
         """Return the probabilities `[B, classes]` of preprocessed images `[B, H, W, C]`."""

@@ -6,6 +6,7 @@ percent. One multiply-add is two floating-point operations.
 
 import dataclasses
 import math
+from collections.abc import Sequence
 from typing import Any
 
 from keras_vit import models
@@ -143,7 +144,7 @@ def _encoder(config: models.ViTConfig, tokens: int) -> _Tally:
     tally, width = _Tally(), config.hidden_size
     channels = config.channels
     if config.resnet_blocks is not None:
-        channels = _hybrid_stem(tally, config)
+        _, channels = _resnet(tally, config, config.resnet_blocks, 64)
     patch = pair(config.patch_size)
     patches, pixels = config.grid[0] * config.grid[1], patch[0] * patch[1] * channels
     tally.dense(patches, pixels, width)
@@ -251,57 +252,57 @@ def _positions(config: models.ViTConfig) -> int:
     return times * learned.get(config.position_embedding, 0)
 
 
-def _hybrid_stem(tally: _Tally, config: models.ViTConfig) -> int:
-    """Count the ResNet of a hybrid and return the number of its channels."""
-    size = tally.conv(_image_size(config), 7, config.channels, 64, 2)
-    channels = 64
-    tally.norm(size[0] * size[1], channels)
-    size = _max_pool(tally, size, channels)
-    for stage, units in enumerate(config.resnet_blocks or ()):
-        features = 64 * 2**stage
-        for unit in range(units):
-            strides = 2 if stage and not unit else 1
-            if channels != 4 * features or strides > 1:
-                projected = tally.conv(size, 1, channels, 4 * features, strides)
-                tally.norm(projected[0] * projected[1], 4 * features)
-                tally.activations -= size[0] * size[1] * channels  # shared with the first convolution
-            tally.conv(size, 1, channels, features)
-            tally.norm(size[0] * size[1], features)
-            size = tally.conv(size, 3, features, features, strides)
-            tally.norm(size[0] * size[1], features)
-            tally.conv(size, 1, features, 4 * features)
-            tally.norm(size[0] * size[1], 4 * features)
-            channels = 4 * features
-    return channels
-
-
 def _bit(config: models.BiTConfig) -> Cost:
     tally = _Tally()
-    channels = 64 * config.width_factor
-    size = _max_pool(tally, tally.conv(_image_size(config), 7, config.channels, channels, 2), channels)
-    for stage, units in enumerate(config.block_sizes):
-        features = 64 * config.width_factor * 2**stage
-        for unit in range(units):
-            strides = 2 if stage and not unit else 1
-            tally.norm(size[0] * size[1], channels)
-            if channels != 4 * features or strides > 1:
-                tally.conv(size, 1, channels, 4 * features, strides)
-                tally.activations -= size[0] * size[1] * channels
-            tally.conv(size, 1, channels, features)
-            tally.norm(size[0] * size[1], features)
-            size = tally.conv(size, 3, features, features, strides)
-            tally.norm(size[0] * size[1], features)
-            tally.conv(size, 1, features, 4 * features)
-            channels = 4 * features
+    size, channels = _resnet(tally, config, config.block_sizes, 64 * config.width_factor, norm_first=True)
     tally.norm(size[0] * size[1], channels)
     if config.include_top:
         tally.dense(1, channels, config.classes or 0)
     return tally.cost()
 
 
-def _max_pool(tally: _Tally, size: tuple[int, int], channels: int) -> tuple[int, int]:
-    tally.elementwise(size[0] * size[1] * channels)
-    return -(-size[0] // 2), -(-size[1] // 2)
+def _resnet(
+    tally: _Tally,
+    config: models.ViTConfig | models.BiTConfig,
+    block_sizes: Sequence[int],
+    width: int,
+    norm_first: bool = False,
+) -> tuple[tuple[int, int], int]:
+    """Count a ResNet and return the size and the channels of its output.
+
+    Args:
+        tally: Sums to add to.
+        config: Configuration of the model.
+        block_sizes: Number of units per block.
+        width: Channels of the root.
+        norm_first: Whether norms come before the convolutions, as in BiT, or after them.
+    """
+    channels = width
+    size = tally.conv(_image_size(config), 7, config.channels, channels, 2)
+    if not norm_first:
+        tally.norm(size[0] * size[1], channels)
+    tally.elementwise(size[0] * size[1] * channels)  # the max pooling
+    size = -(-size[0] // 2), -(-size[1] // 2)
+    for block, units in enumerate(block_sizes):
+        features = width * 2**block
+        for unit in range(units):
+            strides = 2 if block and not unit else 1
+            if norm_first:
+                tally.norm(size[0] * size[1], channels)
+            if channels != 4 * features or strides > 1:
+                projected = tally.conv(size, 1, channels, 4 * features, strides)
+                tally.activations -= size[0] * size[1] * channels  # shared with the first convolution
+                if not norm_first:
+                    tally.norm(projected[0] * projected[1], 4 * features)
+            tally.conv(size, 1, channels, features)
+            tally.norm(size[0] * size[1], features)
+            size = tally.conv(size, 3, features, features, strides)
+            tally.norm(size[0] * size[1], features)
+            tally.conv(size, 1, features, 4 * features)
+            if not norm_first:
+                tally.norm(size[0] * size[1], 4 * features)
+            channels = 4 * features
+    return size, channels
 
 
 def _image_size(config: models.ViTConfig | models.BiTConfig) -> tuple[int, int]:

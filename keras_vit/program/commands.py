@@ -28,6 +28,7 @@ PROGRAMS = {
     "plan": "train.plan",
     "sweep": "train.sweep",
     "compare": "train.compare",
+    "paper": "train.paper",
     "vtab": "train.vtab",
 }
 _ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))

@@ -200,3 +200,35 @@ class Recipe:
     model: Model = dataclasses.field(default_factory=Model)
     data: Data = dataclasses.field(default_factory=Data)
     optim: Optim = dataclasses.field(default_factory=Optim)
+
+
+# Values that fields may have, and their smallest values, by path.
+CHOICES = {
+    "precision": ("float32", "mixed_bfloat16", "bfloat16"),
+    "jit": ("auto", "on", "off"),
+    "loss": ("softmax", "sigmoid"),
+    "model.head": ("auto", "keep", "reset"),
+    "model.remat": (None, "none", "blocks"),
+    "data.on_bad_image": ("error", "skip"),
+    "optim.name": ("sgd", "lars", "adam", "adamw"),
+    "optim.momentum_dtype": ("float32", "bfloat16"),
+    "optim.schedule.name": ("constant", "cosine", "linear", "rsqrt", "steps"),
+}
+MINIMUM = {
+    "total_steps": 1,
+    "steps_per_loop": 1,
+    "keep_checkpoints": 1,
+    "log_every": 0,
+    "eval_every": 0,
+    "checkpoint_every": 0,
+    "label_smoothing": 0,
+    "data.batch_size": 1,
+    "data.eval_batch_size": 1,
+    "data.mixup": 0,
+    "data.cutmix": 0,
+    "optim.learning_rate": 0,
+    "optim.weight_decay": 0,
+    "optim.clip_norm": 0,
+    "optim.accumulation_steps": 1,
+    "optim.schedule.warmup_steps": 0,
+}

@@ -11,9 +11,13 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
+from keras_vit.inference import Classifier
 from keras_vit.inference.saved_model import SavedModelClassifier, list_versions
 from keras_vit.tf_serving import messages, rest
 from keras_vit.tf_serving.messages import RequestError
+from keras_vit.tf_serving.served_classifier import ServedClassifier
+
+Servable = SavedModelClassifier | ServedClassifier
 
 
 class ServedModel:
@@ -22,20 +26,26 @@ class ServedModel:
     Args:
         name: Name of the model in requests.
         base: Directory with the versions of the model.
+        classifier: Classifier of another format, served as version 1 in place of those in `base`.
 
     Raises:
         FileNotFoundError: If there is no version that can be loaded.
+        ValueError: If the classifier has no head.
     """
 
-    def __init__(self, name: str, base: str):
+    def __init__(self, name: str, base: str, classifier: Classifier | None = None):
         self.name = name
         self.base = base
         self._lock = threading.Condition()
-        self._users: dict[SavedModelClassifier, int] = {}  # requests under way
-        self._current: tuple[int, SavedModelClassifier] | None = None
+        self._users: dict[Servable, int] = {}  # requests under way
+        self._current: tuple[int, Servable] | None = None
         self._failed: dict[int, object] = {}  # version -> its files when loading failed
-        self.reload()
-        self._served()
+        self._is_fixed = classifier is not None
+        if classifier is None:
+            self.reload()
+            self._served()
+        else:
+            self._replace(1, ServedClassifier(classifier))
 
     @property
     def version(self) -> int:
@@ -56,7 +66,7 @@ class ServedModel:
         Returns:
             Whether another version is served now.
         """
-        for version in reversed(list_versions(self.base)):
+        for version in () if self._is_fixed else reversed(list_versions(self.base)):
             if self._current and version == self._current[0]:
                 return False
             artifact = self._load(version)
@@ -65,7 +75,7 @@ class ServedModel:
                 return True
         return False
 
-    def _served(self) -> tuple[int, SavedModelClassifier]:
+    def _served(self) -> tuple[int, Servable]:
         if self._current is None:
             raise FileNotFoundError(
                 f"Expected a version of the model that can be loaded, as {self.base}/1. There is none."
@@ -88,7 +98,7 @@ class ServedModel:
         self._failed.pop(version, None)
         return artifact
 
-    def _replace(self, version: int, artifact: SavedModelClassifier) -> None:
+    def _replace(self, version: int, artifact: Servable) -> None:
         with self._lock:
             previous, self._current = self._current, (version, artifact)
             self._users[artifact] = 0
@@ -100,7 +110,7 @@ class ServedModel:
         logging.info("Serving %s version %d", self.name, version)
 
     @contextlib.contextmanager
-    def use(self, name: str, version: int | None = None) -> Iterator[tuple[int, SavedModelClassifier]]:
+    def use(self, name: str, version: int | None = None) -> Iterator[tuple[int, Servable]]:
         """Hold the served version for one request.
 
         Args:

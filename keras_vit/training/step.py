@@ -4,11 +4,18 @@ from collections.abc import Sequence
 from typing import Any
 
 import keras
+import numpy as np
 from keras import ops
 
 from keras_vit.training.tasks import Task
 
 METRICS = ("loss", "score", "grad_norm", "learning_rate")
+
+
+def check_rows(images: np.ndarray, replicas: int) -> None:
+    """Refuse images that do not divide among the replicas of this process."""
+    if len(images) % replicas:
+        raise ValueError(f"The images must divide among {replicas} replicas. Received: {len(images)} images.")
 
 
 def loss_and_score(

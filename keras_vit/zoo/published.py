@@ -14,6 +14,14 @@ from keras_vit.models import BIT, constructor_name, list_models
 
 _AUGREG, _ORIGINAL = "vit_models/augreg", "vit_models/imagenet21k"
 _CLASSES = {"imagenet2012": 1000, "imagenet21k": 21_843}
+# Project and paper of the files whose path begins so; both projects are licensed under Apache-2.0.
+_SOURCES = {
+    _AUGREG: "vision_transformer, arXiv:2106.10270",
+    _ORIGINAL: "vision_transformer, arXiv:2010.11929",
+    "vit_models/sam": "vision_transformer, arXiv:2106.01548",
+    "bit_models/distill": "big_transfer, arXiv:2106.05237",
+    "bit_models": "big_transfer, arXiv:1912.11370",
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,6 +59,11 @@ class PublishedWeights:
     def url(self) -> str:
         """Address of its owners."""
         return "https://storage.googleapis.com/" + self.path.replace("+", "%2B")
+
+    @property
+    def source(self) -> str:
+        """Project that published it, and its paper."""
+        return next(source for start, source in _SOURCES.items() if self.path.startswith(start))
 
     @property
     def classes(self) -> int:
@@ -153,7 +166,7 @@ class WeightsTable(list):
     """List of `PublishedWeights` that prints as a table."""
 
     def __repr__(self) -> str:
-        header = ("model", "weights", "size", "resolution", "accuracy", "pretraining", "head")
+        header = ("model", "weights", "size", "resolution", "accuracy", "pretraining", "head", "source")
         rows = [
             (
                 entry.model,
@@ -163,6 +176,7 @@ class WeightsTable(list):
                 "" if entry.accuracy is None else f"{entry.accuracy} %",
                 entry.pretraining,
                 entry.head,
+                entry.source,
             )
             for entry in self
         ]

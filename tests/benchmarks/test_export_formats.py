@@ -50,11 +50,11 @@ def test_the_table_holds_what_was_found(tmp_path):
 def test_the_table_is_made_from_a_run(run, tmp_path):
     page = tmp_path / "page.md"
     page.write_text("<!-- formats -->\n<!-- /formats -->\n")
-    common = (f"--work={tmp_path / 'work'}", f"--run={run}", "--models=", "--formats=tflite-float32,tflite-int8")
+    common = (f"--work={tmp_path / 'work'}", f"--run={run}", "--models=", "--formats=tflite-float32")
     for step in ("export", "measure", "write"):
         assert call("benchmarks.export_formats", *common, f"--step={step}", "--calls=1", f"--output={page}") == 0
     rows = [line.split(" | ") for line in page.read_text().splitlines() if line.startswith("| trained run")]
-    assert [line[1:3] for line in rows] == [["keras", "float32"], ["tflite", "float32"], ["tflite", "int8"]]
+    assert [line[1:3] for line in rows] == [["keras", "float32"], ["tflite", "float32"]]
     assert all(float(cell) >= 0 for line in rows for cell in (line[3], line[7]))
     assert rows[0][6] == rows[1][6]  # the accuracy on all 360 images, of the model and of its float32 file
     assert "trained run 360" in page.read_text()

@@ -231,7 +231,7 @@ def test_damaged_files(tmp_path):
     assert fuzzer.refused > 200
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_many_damaged_files(tmp_path):
     fuzzer = fuzz.Fuzzer(tmp_path, seed=4321)
     for _ in range(4000):

@@ -4,6 +4,8 @@ import doctest
 import pathlib
 import re
 
+import pytest
+
 from keras_vit import _calls
 from keras_vit.data import preprocess
 
@@ -16,6 +18,13 @@ def test_examples_of_the_document():
     names = {}
     for block in blocks:
         exec(compile(block, str(DOCUMENT), "exec"), names)
+
+
+def test_the_message_of_an_unknown_operation():
+    (quoted,) = re.findall(r"```\n(Error in the .*?), \.\.\.\n```", DOCUMENT.read_text(encoding="utf-8"), re.DOTALL)
+    with pytest.raises(ValueError) as raised:
+        preprocess.host_function("decode|resise(224)|flip_lr")
+    assert str(raised.value).startswith(quoted)
 
 
 def test_every_operation_is_documented():

@@ -23,7 +23,13 @@ def source(tmp_path):
     return source
 
 
-@pytest.mark.parametrize("make", [lambda s: data.train_batches(s, TRAIN, 8), lambda s: data.eval_batches(s, EVAL, 8)])
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda s: data.train_batches(s, TRAIN, 8),
+        pytest.param(lambda s: data.eval_batches(s, EVAL, 8), marks=pytest.mark.slow),
+    ],
+)
 def test_one_type_of_error_names_the_file(source, make):
     batches = make(source)
     for _ in range(2):  # iterating again is possible and tells the same
@@ -34,6 +40,7 @@ def test_one_type_of_error_names_the_file(source, make):
         assert error.value.origin in str(error.value) and "{{" not in str(error.value)
 
 
+@pytest.mark.slow
 def test_what_follows_a_failure_is_the_same_failure(source):
     iterator = iter(data.train_batches(source, TRAIN, 8))
     origins = set()

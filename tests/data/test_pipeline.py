@@ -174,6 +174,7 @@ def test_permutations(size):
         assert len(set(epochs)) == 4
 
 
+@pytest.mark.slow
 def test_permutations_are_even():
     """Each example stands at each place about equally often."""
     size, count = 8, 2000

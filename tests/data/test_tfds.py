@@ -34,7 +34,7 @@ class Numbered(tfds.core.GeneratorBasedBuilder):
             yield i, {"image": image, "label": CLASSES[i % 3], "tags": [CLASSES[i % 3], CLASSES[0]]}
 
 
-@pytest.fixture(scope="module", params=["tfrecord", "array_record"])
+@pytest.fixture(scope="module", params=["tfrecord", pytest.param("array_record", marks=pytest.mark.slow)])
 def builder(request, tmp_path_factory):
     if request.param == "array_record":
         pytest.importorskip("array_record")
@@ -48,6 +48,7 @@ def numbers(batch):
     return [int(image[0, 0, 0]) for image, keep in zip(batch["image"], mask, strict=True) if keep]
 
 
+@pytest.mark.slow
 def test_splits_are_those_of_tensorflow_datasets(builder):
     for split in ("train", "test", "train[:30%]", "train[5:9]+test[-2:]"):
         source = reader.from_builder(builder, split, "tfds:numbered")
@@ -73,6 +74,7 @@ def test_training_and_resuming(builder):
         assert [n % 3 for n in numbers(batch)] == batch["label"].tolist()
 
 
+@pytest.mark.slow
 def test_several_labels(builder):
     source = reader.from_builder(builder, "test", "tfds:numbered", label="tags")
     assert source.multi_label
@@ -83,6 +85,7 @@ def test_several_labels(builder):
         np.testing.assert_array_equal(label, expected)
 
 
+@pytest.mark.slow
 def test_skipping_names_the_record(builder):
     source = reader.from_builder(builder, "test", "tfds:numbered")
     log = data.Log()

@@ -100,6 +100,7 @@ def test_compressed_files(tmp_path):
     assert values(data.open_source(f"tfrecord:{tmp_path}", num_classes=10)) == [0, 1, 2, 3, 4]
 
 
+@pytest.mark.slow
 def test_sharding_by_files(tmp_path):
     write_numbered(tmp_path, [5, 7, 6, 6])
     source = data.open_source(f"tfrecord:{tmp_path}", num_classes=10, shard_by="files")
@@ -116,6 +117,7 @@ def test_sharding_by_files(tmp_path):
         data.train_batches(source, "decode|resize(4)", 5, num_shards=5)
 
 
+@pytest.mark.slow
 def test_num_examples_spares_counting(tmp_path):
     write_numbered(tmp_path, [5, 5])
     source = data.open_source(f"tfrecord:{tmp_path}", num_classes=10, num_examples=10)
@@ -178,6 +180,7 @@ def test_labels_out_of_range_name_the_record(tmp_path):
 # --- writing ----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_written_files_hold_the_source(tmp_path):
     folder = data.open_source(f"folder:{pictures.folder(tmp_path / 'p')}", "all")
     progress = []

@@ -11,6 +11,7 @@ import re
 import keras
 import numpy as np
 import pytest
+from absl import flags
 
 import keras_vit
 from tests.docs import pages
@@ -57,7 +58,10 @@ def workspace(tmp_path, monkeypatch):
                 pixels = rng.integers(0, 128, (40, 50, 3)) + 127 * label
                 keras.utils.save_img(folder / f"{number}.jpg", pixels.astype("uint8"), scale=False)
     keras.utils.save_img(tmp_path / "image.jpg", rng.integers(0, 256, (300, 400, 3)).astype("uint8"), scale=False)
-    return tmp_path
+    yield tmp_path
+    for flag in set(flags.FLAGS):  # those of a program that a page shows
+        if flags.FLAGS.find_module_defining_flag(flag) == __name__:
+            delattr(flags.FLAGS, flag)
 
 
 def prepare(text, folder, create_model):

@@ -6,7 +6,6 @@ import tensorflow as tf
 
 from keras_vit import evaluators, models
 from keras_vit import recipe as recipes
-from keras_vit.training.forward import Forward
 from keras_vit.training.tf.backend import TensorFlowBackend
 from keras_vit.training.tf.state import TrainState
 from tests import programs
@@ -23,13 +22,17 @@ def make_state(**optim):
     return TrainState(model, recipe)
 
 
+def forward_of(state):
+    return TensorFlowBackend(tf.distribute.get_strategy()).compile_forward(state)
+
+
 def images(count=4):
     return np.random.default_rng(1).normal(size=(count, 8, 8, 3)).astype(np.float32)
 
 
 def test_features_are_what_the_head_turns_into_scores():
     state = make_state()
-    features, scores = Forward(TensorFlowBackend(tf.distribute.get_strategy()), state)(images())
+    features, scores = forward_of(state)(images())
     kernel, bias = (variable.numpy() for variable in state.model.get_layer("head").variables)
     assert features.shape == (4, 8)
     np.testing.assert_allclose(features @ kernel + bias, scores, rtol=1e-5, atol=1e-5)  # float32
@@ -44,13 +47,13 @@ def test_representation_of_a_model_without_head_is_its_output():
 
 def test_moving_averages_are_used_where_there_are_some():
     state = make_state(ema=0.9)
-    forward = Forward(TensorFlowBackend(tf.distribute.get_strategy()), state)
-    before = forward.predict(images())
+    forward = forward_of(state)
+    before = forward(images())[1]
     for weight in state.trained:
         weight.assign(weight + 1.0)  # the averages stay
-    np.testing.assert_array_equal(forward.predict(images()), before)
+    np.testing.assert_array_equal(forward(images())[1], before)
     state.begin()
-    assert np.abs(forward.predict(images()) - before).max() > 0.1
+    assert np.abs(forward(images())[1] - before).max() > 0.1
 
 
 def test_every_interval_stops_the_loop():
@@ -111,6 +114,6 @@ def test_what_does_not_fit_the_model_ends_before_the_training(evaluator, class_n
     recipe = recipes.Recipe(
         data=recipes.Data(source="digits", pp_eval="grayscale_to_rgb|value_range"), evaluators=(evaluator,)
     )
-    forward = Forward(TensorFlowBackend(tf.distribute.get_strategy()), make_state())
+    backend = TensorFlowBackend(tf.distribute.get_strategy())
     with pytest.raises(ValueError, match=message):
-        main.scheduled_evaluators(recipe, forward, 8, tuple(class_names))
+        main.scheduled_evaluators(recipe, backend, make_state(), 8, tuple(class_names))

@@ -143,6 +143,7 @@ class TestPage:
         assert str(tmp_path) not in html
         assert not re.search(r'src="(?!data:)', html)
 
+    @pytest.mark.slow
     def test_in_a_browser(self, tmp_path):
         if browser.find() is None:
             pytest.skip("no browser: install Debian's chromium to check the page in one")

@@ -10,6 +10,7 @@ from keras_vit.training.errors import UnreadableInput
 from tests import tiny
 
 
+@pytest.mark.slow
 def test_a_model_is_exported_to_the_format_of_the_extension(tmp_path):
     model = tiny.model()
     (tmp_path / "a.png").write_bytes(tiny.images(1).contents[0])
@@ -28,6 +29,7 @@ def test_a_model_is_exported_to_the_format_of_the_extension(tmp_path):
     assert artifact.card.preprocess == "decode(3)|resize((16, 16), method='bilinear')|value_range(-1, 1)"
 
 
+@pytest.mark.slow
 def test_a_checkpoint_is_exported(tmp_path):
     model = tiny.model()
     save_checkpoint(model, tmp_path / "model.npz")

@@ -20,7 +20,7 @@ from tests.exporting.test_tflite import bit, exhaustive, hybrid, prepared, slow
 FORMATS = {"onnx": ("onnxruntime", "tf2onnx"), "openvino": ("openvino",)}
 
 
-@pytest.fixture(params=sorted(FORMATS))
+@pytest.fixture(params=["onnx", pytest.param("openvino", marks=pytest.mark.slow)])
 def kind(request):
     for package in FORMATS[request.param]:
         # Looked for without importing: OpenVINO's import has side effects, which are ours to prevent.
@@ -44,6 +44,7 @@ def export(model, kind, folder, output="softmax", **options):
     )
 
 
+@pytest.mark.slow
 def test_files_card_and_answers(kind, tmp_path):
     model = tiny.model(dtype="mixed_bfloat16", dropout_rate=0.1)
     comparison = export(model, kind, tmp_path)
@@ -64,6 +65,7 @@ def test_files_card_and_answers(kind, tmp_path):
         np.testing.assert_allclose(artifact.predict(prepared(count)), expected, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_fixed_batch_is_filled_up(kind, tmp_path):
     model = tiny.model()
     export(model, kind, tmp_path, output="sigmoid", batch_size=4)

@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 
 from keras_vit import models
-from keras_vit.exporting import quantization_error, single_file, tflite, tflite_metadata, verify
+from keras_vit.exporting import quantization_error, single_file, tflite, verify
 from keras_vit.exporting.inference_model import inference_model
 from keras_vit.inference.opening import open_artifact
 from keras_vit.inference.tflite import TFLiteClassifier, make_interpreter
@@ -56,7 +56,7 @@ def test_file_card_and_labels(tmp_path):
     assert (tmp_path / "a" / "model.tflite.labels.txt").read_text(encoding="utf-8").splitlines() == list(
         tiny.CLASS_NAMES
     )
-    assert tflite_metadata.labels_of((tmp_path / "a" / "model.tflite").read_bytes()) == list(tiny.CLASS_NAMES)
+    assert tiny.labels_in((tmp_path / "a" / "model.tflite").read_bytes()) == list(tiny.CLASS_NAMES)
     assert comparison.examples == 6
     assert comparison.top1_agreement == 1.0
     artifact = open_artifact(str(tmp_path / "a"))
@@ -66,6 +66,7 @@ def test_file_card_and_labels(tmp_path):
     np.testing.assert_allclose(artifact.predict(prepared()), expected, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_signature_has_names_and_a_fixed_batch(tmp_path):
     path = str(tmp_path / "model.tflite")
     export(tiny.model(), path, batch_size=4)
@@ -335,8 +336,9 @@ def test_smaller_files(precision, tmp_path):
 @pytest.mark.parametrize(
     ("precision", "error"),
     # Of the length of the features: rounding of float32 sums, of weights to 11 bits, of weights and inputs to 8 bits.
-    selection.cases([("float32", 1e-5), ("float16", 1e-3), ("dynamic_int8", 0.05)], [("float32", 1e-5)]),
+    [("float32", 1e-5), ("float16", 1e-3), ("dynamic_int8", 0.05)],
 )
+@pytest.mark.slow
 def test_features_beside_the_answers(precision, error, tmp_path):
     model = tiny.model()
     for name, features in (("without", False), ("with", True)):
@@ -361,7 +363,7 @@ def test_a_file_with_features_is_a_classifier_to_whoever_takes_its_first_graph(t
     assert list(opened.get_signature_list()) == ["classify", "features"]
     opened.allocate_tensors()
     assert opened.get_output_details()[0]["shape"].tolist() == [1, len(tiny.CLASS_NAMES)]
-    assert tflite_metadata.labels_of(path.read_bytes()) == list(tiny.CLASS_NAMES)
+    assert tiny.labels_in(path.read_bytes()) == list(tiny.CLASS_NAMES)
 
 
 @pytest.mark.slow

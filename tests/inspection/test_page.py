@@ -212,6 +212,7 @@ BRIGHTEST = """(() => {
 LAYER = "document.getElementById('layer-name').textContent"
 
 
+@pytest.mark.slow
 class TestInABrowser:
     def test_no_errors_and_no_requests(self, opened):
         assert opened.problems == []

@@ -12,6 +12,7 @@ from tests import selection
 from tests.models import variants
 
 MODES = ("int8", "int4", "float8")
+SLOW_MODES = [("int8", "token"), ("int4", "token"), ("float8", "bit")]
 
 
 def saved_and_loaded(model, tmp_path):
@@ -37,7 +38,8 @@ def assert_trains(model, images):
     ("mode", "name"),
     selection.cases(
         [(mode, name) for mode in MODES for name in ("token", "map", "bit")],
-        lambda mode, name: name == "bit" or (mode, name) in [("int8", "token"), ("float8", "token")],
+        [("int8", "bit")],
+        lambda *case: pytest.mark.slow if case in SLOW_MODES else selection.EXHAUSTIVE,
     ),
 )
 def test_quantized_models_are_saved_and_loaded(mode, name, tmp_path):
@@ -53,6 +55,7 @@ def test_quantized_models_are_saved_and_loaded(mode, name, tmp_path):
     np.testing.assert_array_equal(loaded(images), model(images))  # `predict` would compile, a minute for int4
 
 
+@pytest.mark.slow
 def test_quantization_of_chosen_layers(tmp_path):
     model = variants.make("token")
     model.quantize("int8", filters="Dense")

@@ -71,6 +71,7 @@ def test_lars_leaves_some_gradients_as_they_are(weight, gradient):
     np.testing.assert_array_equal(direction, gradient)
 
 
+@pytest.mark.slow
 def test_bfloat16_momentum_is_bit_for_bit_that_of_jax():
     """The stored momentum is `g + 0.9 * m` with the product in bfloat16, as `optax.trace` computes it, rounded once."""
     jnp = pytest.importorskip("jax.numpy")

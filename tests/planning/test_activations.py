@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from keras_vit import models
 from keras_vit.planning import cost
+from tests import selection
 from tests.models import variants
 
 
@@ -55,11 +56,12 @@ KEPT = {
 }
 
 
-@pytest.mark.parametrize("name", KEPT)
+@pytest.mark.parametrize("name", selection.cases(KEPT, ("gap", "hybrid")))
 def test_activations_are_those_that_tensorflow_keeps(name):
     assert kept_by_tensorflow(small("gap" if name == "chunks" else name, **KEPT[name])) == counted(name)
 
 
+@pytest.mark.slow
 def test_activations_that_tensorflow_keeps_beside_those_that_are_counted():
     # The masks of stochastic depth.
     ratio = kept_by_tensorflow(small("dropout")) / counted("dropout")
@@ -109,7 +111,7 @@ def kept_by_tensorflow(model):
     return numbers
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_activations_are_those_that_jax_keeps_op_by_op():
     program = """
 import jax, keras, numpy as np
@@ -131,7 +133,7 @@ for name in ("gap", "hybrid", "bit"):
     assert hybrid == pytest.approx(1.39, abs=0.02) and bit == pytest.approx(1.62, abs=0.02)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.skipif(not os.access("/proc/self/clear_refs", os.W_OK), reason="needs Linux's count of a process's memory")
 def test_a_step_that_is_not_compiled_takes_up_to_so_many_times_the_activations():
     program = """

@@ -66,7 +66,7 @@ def check_eval_step(structure, precision, setting, target="v5e-8"):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("structure", "precision"),
-    [("ViT of one layer", "mixed_bfloat16"), ("BiT", "float32")],
+    [("ViT of one layer", "mixed_bfloat16"), pytest.param("BiT", "float32", marks=pytest.mark.exhaustive)],
 )
 def test_training_with_everything(structure, precision):
     check_train_step(structure, precision, "everything")

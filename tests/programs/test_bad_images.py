@@ -97,6 +97,7 @@ def test_evaluators_during_training_leave_it_out(strict, tmp_path, monkeypatch):
         assert {line["examples"] for line in lines if "eval_accuracy" in line} == {12 if bad == "train" else 11}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("given", [True, False])
 def test_the_page(given, strict, lenient, tmp_path):
     pytest.importorskip("matplotlib", reason="the page needs matplotlib")
@@ -111,6 +112,7 @@ def test_the_page(given, strict, lenient, tmp_path):
     assert names.count("image 2.png") and names.count("image 1.png") == (0 if given else 1)  # that of the other class
 
 
+@pytest.mark.slow
 def test_the_page_without_matplotlib_is_one_line(strict, tmp_path):
     blocker = tmp_path / "blocked" / "matplotlib"
     blocker.mkdir(parents=True)

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from keras_vit.inference import latency
-from tests.programs import call
+from tests.programs import call, load
 
 
 @pytest.mark.slow
@@ -23,6 +23,14 @@ def test_benchmark_measures_all_side_by_side(run, saved_model, tflite_file, capf
     text = latency.table(rows)
     assert len(text.splitlines()) == 7
     assert len({len(line) for line in text.splitlines()}) == 1
+
+
+def test_the_model_is_opened_as_the_flags_say():
+    program = load("export.benchmark")
+    given = ["--model=vit.npz", "--preprocess=value_range(-1, 1)", "--labels=labels.txt", "--artifacts=a.tflite"]
+    program.flags.FLAGS(["benchmark", *given])
+    assert set(given[1:3]) <= set(program.worker_command("vit.npz", True))
+    assert not set(given) & set(program.worker_command("a.tflite", False))  # an artifact knows both
 
 
 @pytest.mark.slow

@@ -61,6 +61,7 @@ def test_jax_measures_the_same(run, capsys):
     assert found["classification"]["loss"] == pytest.approx(expected["classification"]["loss"], rel=1e-5)
 
 
+@pytest.mark.slow
 def test_tables(run, capsys):
     arguments = (f"--model={run}", "--evaluators=classification", "--evaluators=knn(neighbors=5)")
     code, text = evaluate(capsys, *arguments)
@@ -78,6 +79,7 @@ def test_tables(run, capsys):
     assert row.startswith(f"| {run} | ")
 
 
+@pytest.mark.slow
 def test_markdown_without_evaluators(run, capsys):
     head, _, row = evaluate(capsys, f"--model={run}", "--markdown")[1].splitlines()
     assert head == "| model | accuracy | top5 | loss | ece | examples |"
@@ -137,7 +139,7 @@ def test_a_saved_model_is_measured_as_the_model(run, saved_model, tmp_path, caps
     assert "'features_tensor'" in reason and "--signature=features" in reason
 
 
-@pytest.mark.parametrize("arguments", [(), ("--evaluators=classification",)])
+@pytest.mark.parametrize("arguments", [(), pytest.param(("--evaluators=classification",), marks=pytest.mark.slow)])
 def test_data_of_other_classes_are_refused(arguments, run, tmp_path, capsys):
     reversed_names = digits_as(tmp_path / "reversed.npz", [str(9 - number) for number in range(10)])
     with pytest.raises(ValueError, match="must be in the order of the model's, 0, 1, 2, 3, 4, .* Received: 9, 8, 7"):
@@ -147,6 +149,7 @@ def test_data_of_other_classes_are_refused(arguments, run, tmp_path, capsys):
         call("train.evaluate", f"--model={run}", fewer, "--split=test", *arguments)
 
 
+@pytest.mark.slow
 def test_other_names_are_told_and_compared_by_number(run, tmp_path, capsys, caplog):
     named = digits_as(tmp_path / "named.npz", [f"digit {number}" for number in range(10)])
     code, text = evaluate(capsys, f"--model={run}", named, "--split=test", "--json", "--evaluators=classification")
@@ -154,6 +157,7 @@ def test_other_names_are_told_and_compared_by_number(run, tmp_path, capsys, capl
     assert "compared by their numbers" in caplog.text
 
 
+@pytest.mark.slow
 def test_features_may_be_of_any_classes(run, tmp_path, capsys):
     fewer = digits_as(tmp_path / "fewer.npz", ["a", "b", "c"], range(3))
     arguments = (f"--model={run}", fewer, "--split=test", "--json", "--evaluators=knn(neighbors=1)")
@@ -161,6 +165,7 @@ def test_features_may_be_of_any_classes(run, tmp_path, capsys):
     assert code == 0 and json.loads(text)["knn"]["k1"] > 0.5
 
 
+@pytest.mark.slow
 def test_mistakes_are_found_before_anything_is_measured(run, tmp_path, capsys):
     for evaluator, message in (
         ("knn(source='folder:/nowhere')", "The evaluator 'knn' cannot run: .*nowhere"),

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests import golden_data, tiny
+from tests import golden_data, selection, tiny
 from tests.programs import call
 
 
-@pytest.mark.parametrize("kind", ["run", "keras", pytest.param("saved_model", marks=pytest.mark.slow), "tflite"])
+@pytest.mark.parametrize("kind", selection.cases(["run", "keras", "saved_model", "tflite"], ["run"]))
 def test_predict_gives_the_models_probabilities(kind, run, digits, request, tmp_path, capsys):
     logits, source = digits.logits, digits.source
     exported = {"saved_model": "saved_model", "tflite": "tflite_file"}

@@ -26,6 +26,12 @@ def test_the_server_finds_its_warm_up_and_configuration(saved_model):
     assert (saved_model / "1" / "assets.extra" / "model_card.md").read_text().startswith("# Model card")
 
 
+def test_an_artifact_cannot_be_exported_again(tmp_path):
+    (tmp_path / "digits.tflite").write_bytes(b"")
+    with pytest.raises(ValueError, match="--model must be a run"):
+        call("export.saved_model", f"--model={tmp_path / 'digits.tflite'}", f"--output={tmp_path / 'served'}")
+
+
 @pytest.mark.slow
 def test_the_card_tells_where_the_artifact_comes_from(saved_model):
     card = open_artifact(str(saved_model)).card

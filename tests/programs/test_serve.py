@@ -38,7 +38,7 @@ def images():
 def test_a_taken_port_is_one_line(base, running):
     port = running.rpartition(":")[2]
     with pytest.raises(ValueError, match=f"--port={port}"):
-        call("export.serve", f"--artifact={base}", f"--port={port}")
+        call("export.serve", f"--model={base}", f"--port={port}")
 
 
 def free_port():
@@ -52,7 +52,7 @@ def process(base, *arguments, code=None):
     """The server's program in a process of its own: (process, URL)."""
     port = free_port()
     start = ["-c", code] if code else ["-m", "export.serve"]
-    command = [sys.executable, *start, f"--artifact={base}", f"--port={port}", *arguments]
+    command = [sys.executable, *start, f"--model={base}", f"--port={port}", *arguments]
     child = subprocess.Popen(command, stderr=subprocess.DEVNULL)
     try:
         url = f"http://localhost:{port}"

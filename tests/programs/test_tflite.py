@@ -33,6 +33,7 @@ def test_without_the_data_set_pictures_must_be_given(tmp_path):
     assert call("export.tflite", *arguments, f"--images={images}/*") == 0
 
 
+@pytest.mark.slow
 def test_the_path_of_the_artifact_is_the_output(run, tmp_path, capsys):
     arguments = (f"--model={run}", f"--output={tmp_path / 'a.tflite'}", "--num_images=8")
     assert call("export.tflite", *arguments) == 0
@@ -44,6 +45,7 @@ def test_the_path_of_the_artifact_is_the_output(run, tmp_path, capsys):
     assert (answer["examples"], answer["top1_agreement"]) == (8, 1.0)
 
 
+@pytest.mark.slow
 def test_files_that_are_not_part_of_a_run_are_exported(run, tmp_path):
     model = tiny.model()
     model.save(tmp_path / "model.keras")

@@ -30,6 +30,7 @@ def test_verify_agrees_and_differs(run, saved_model, tflite_file, tmp_path, caps
     ("recipe", "flag", "is_read"),
     [("error", None, False), ("skip", None, True), ("error", "skip", True), ("skip", "error", False)],
 )
+@pytest.mark.slow
 def test_unreadable_images_are_treated_as_in_the_recipe(
     run, digits, tflite_file, tmp_path, recipe, flag, is_read, capsys
 ):

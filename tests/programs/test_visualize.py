@@ -66,6 +66,7 @@ def test_a_run(digits):
     assert re.search(r">[✓✗] \d</span>", html)  # the true labels of the data set are known
 
 
+@pytest.mark.slow
 def test_the_report_in_a_browser(digits):
     if browser.find() is None:
         pytest.skip("no browser: install Debian's chromium to check the report in one")
@@ -80,6 +81,7 @@ def test_the_report_in_a_browser(digits):
         assert opened.problems == []
 
 
+@pytest.mark.slow
 def test_a_keras_file_without_a_run(tmp_path):
     small.model(image_size=16, patch_size=8).save(tmp_path / "model.keras")
     images = golden_data.path("images/wide.jpg").parent
@@ -93,6 +95,7 @@ def test_a_keras_file_without_a_run(tmp_path):
     assert "<h2>Training</h2>" not in html
 
 
+@pytest.mark.slow
 def test_a_checkpoint_with_attention_pooling(tmp_path):
     model = small.model(image_size=16, pooling="map")
     checkpoints.save_checkpoint(model, tmp_path / "map.npz", format="big_vision")
@@ -154,6 +157,18 @@ def test_an_exported_model(digits, tmp_path):
     assert len(data["images"]) == 2
 
 
+def test_labels_and_preprocessing_in_place_of_those_of_a_run(digits, tmp_path):
+    directory, _, _ = digits
+    names = [f"digit {number}" for number in range(10)]
+    (tmp_path / "labels.txt").write_text("\n".join(names), encoding="utf-8")
+    html, data = visualize(
+        tmp_path / "report",
+        *(f"--model={directory / 'run'}", f"--labels={tmp_path / 'labels.txt'}", "--preprocess=value_range(0, 1)"),
+        *("--num_images=1", "--distance_images=1", "--evaluated_images=10"),
+    )
+    assert "digit 3" in html and "value_range(0, 1)" in html and "value_range(-1, 1)|" not in html
+
+
 def test_errors(tmp_path):
     picture = golden_data.path("images/small.png")
     for arguments, message in [
@@ -203,6 +218,7 @@ def test_examples_see_what_the_classifier_sees():
         assert example.label == int(fetched["label"])
 
 
+@pytest.mark.slow
 def test_files_with_commas_in_their_names(tmp_path):
     small.model(image_size=16).save(tmp_path / "model.keras")
     path = tmp_path / "Blüte, pink" / "a, b.png"

@@ -35,6 +35,7 @@ VARIATIONS = {
     "bit_hyperrule": ("", "BiT_R50x1,imagenet2012", "BiT_R50x1,tfds:unknown"),
     "vtab": ("", "ViT_S16,clevr_count"),
     "cifar10_scratch": (None,),
+    "cifar100_scratch": (None,),
     "folder": ("/images", "tfds:images,ViT_H14"),
     "vit_masked_patch": ("", "ViT_S16,imagenet2012"),
     "mae_pretrain": ("", "ViT_L16,1600"),
@@ -43,11 +44,14 @@ VARIATIONS = {
     "digits": (None,),
     "fashion_mnist": (None,),
     "fashion_mnist_models": ("vit", "bit"),
+    "fashion_mnist_hour": ("vit", "bit", "hybrid"),
     "mae_fashion_mnist": (None,),
     "masked_patch_fashion_mnist": (None,),
     "fashion_mnist_transfer": ("pretrain", "finetune", "scratch"),
 }
 CASES = [(name, arguments) for name, variations in VARIATIONS.items() for arguments in variations]
+# Recipes that at toy width take the steps and evaluators of another one.
+TWINS = ("vit_s16_i1k", "vit_i21k", "bit_i21k", "augreg_transfer", "mae_finetune", "fashion_mnist_models")
 # Those of them that differ from another case only in numbers at toy width; their models are built at full size.
 ONLY_BUILT = [
     ("vit_s16_i1k", "300"),

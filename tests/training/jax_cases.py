@@ -21,7 +21,6 @@ from keras_vit.exporting.inference_model import inference_model
 from keras_vit.inference import latency, open_classifier
 from keras_vit.training.checkpoints import CheckpointStore
 from keras_vit.training.errors import CheckpointMismatch, Diverged, Interrupted
-from keras_vit.training.forward import Forward
 from keras_vit.training.jax.backend import JaxBackend
 from keras_vit.training.jax.devices import Batches, Devices, create_devices, hosts
 from keras_vit.training.jax.state import TrainState
@@ -370,7 +369,7 @@ def test_a_checkpoint_of_another_recipe(whole):
 def test_evaluation_and_forward_use_the_averages(whole):
     state = whole.state
     images = np.random.default_rng(0).normal(size=(8, SIZE, SIZE, 3)).astype(np.float32)
-    scores = Forward(whole.backend, state).predict(images)
+    _, scores = whole.backend.compile_forward(state)(images)
     assert np.abs(np.asarray(state.model(images)) - scores).max() > 1e-4
     copy = network(seed=5, **NOISE)
     for weight in copy.trainable_variables:

@@ -60,6 +60,7 @@ def test_a_missing_package_is_one_line():
     assert "No module named 'tensorflow_dataset'" in error and "Traceback" not in error
 
 
+@pytest.mark.slow
 def test_ctrl_c_ends_the_process():
     process = start("time.sleep(100)")
     assert process.stdout.readline() == "running\n"

@@ -182,7 +182,8 @@ fcntl.flock = flock
 """
 
 
-@pytest.mark.parametrize("patch", [pytest.param("", marks=pytest.mark.slow), NO_FLOCK])
+@pytest.mark.slow
+@pytest.mark.parametrize("patch", ["", NO_FLOCK])
 def test_the_lock_of_a_killed_process_is_free(tmp_path, monkeypatch, patch):
     program = KILLED.format(patch=patch)
     done = subprocess.run([sys.executable, "-c", program, str(tmp_path)], cwd=worlds.ROOT, timeout=300)

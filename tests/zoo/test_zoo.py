@@ -62,7 +62,21 @@ def test_the_list_is_a_table():
     header, first, *rest = str(entries).splitlines()
     assert header.split()[:5] == ["model", "weights", "size", "resolution", "accuracy"]
     assert first.split()[:4] == ["ViT-B/16", "augreg", "384", "85.49"] and len(rest) == len(entries) - 1
-    assert all(len(line) < 100 for line in rest)
+    assert all(len(line) <= 140 for line in rest)
+
+
+def test_the_table_names_project_and_paper():
+    rows = {tuple(line.split()[:2]): line for line in str(zoo.list_weights()).splitlines()}
+    assert rows["model", "weights"].endswith("  source")
+    for model, name, source in (
+        ("ViT-B/16", "augreg", "vision_transformer, arXiv:2106.10270"),
+        ("R50+ViT-B/16", "imagenet21k+imagenet2012", "vision_transformer, arXiv:2010.11929"),
+        ("ViT-B/32", "sam", "vision_transformer, arXiv:2106.01548"),
+        ("BiT-R152x4", "bit-m", "big_transfer, arXiv:1912.11370"),
+        ("BiT-R50x1", "distilled-160", "big_transfer, arXiv:2106.05237"),
+    ):
+        assert zoo.find(model, name).source == source
+        assert rows[model, name].endswith(f"  {source}")
 
 
 def test_another_padding_than_that_of_the_training_is_said(tmp_path, monkeypatch, caplog):

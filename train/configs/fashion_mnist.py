@@ -7,7 +7,7 @@ Paper: "An Image is Worth 16x16 Words", https://arxiv.org/abs/2010.11929, sectio
 
 The images are read as published (IDX files); `--config=train/configs/fashion_mnist.py:/my/folder` reads them from
 elsewhere.
-Published: nothing of this size; what it reaches, and beside which other models, is in docs/results.md.
+Published: nothing of this size. docs/results.md has its accuracy, beside other models.
 Cost: see docs/results.md; 8.8e13 operations by `train.plan`.
 Smaller machines: `--config.total_steps=4680` (10 epochs).
 """

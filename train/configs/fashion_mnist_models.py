@@ -7,9 +7,9 @@ https://arxiv.org/abs/1912.11370; the sizes are ours
     python -m train.main --config=train/configs/fashion_mnist_models.py:vit --workdir=runs/fashion_vit
     python -m train.main --config=train/configs/fashion_mnist_models.py:bit --workdir=runs/fashion_bit
 
-All three take 11 to 12 million multiply-adds an image and learn for 20 epochs. A folder with the four IDX files may
-follow: `:vit,/my/folder`.
-Published: nothing of this size; what `bit` reaches is in docs/results.md, `vit` was not measured.
+Both take 11 to 12 million multiply-adds per image, as the hybrid does, and learn for 20 epochs. A folder with the four
+IDX files may follow: `:vit,/my/folder`.
+Published: nothing of this size. docs/results.md has the results of `bit`; `vit` was not measured.
 Cost: see docs/results.md.
 Smaller machines: `--config.total_steps=1404` (3 epochs).
 """

@@ -9,11 +9,11 @@ resolution, and the position embeddings are resized to its grid
         --config.model.checkpoint=runs/pretrain/model.keras
     python -m train.main --config=train/configs/fashion_mnist_transfer.py:scratch --workdir=runs/scratch
 
-The two held back are T-shirts and shirts, the pair that is hardest to tell apart; 500 images of each are learned
-from, in 100 steps, with and without the pre-training. `scratch` has the rate of the pre-training; with
-`--config.optim.learning_rate=0.0005` it has that of the fine-tuning. A folder with the two files that
+The two classes held back are T-shirts and shirts, the pair that is hardest to tell apart. The model learns from 500
+images of each, in 100 steps, with and without the pre-training. `scratch` has the rate of the pre-training.
+`--config.optim.learning_rate=0.0005` gives it that of the fine-tuning. A folder with the two files that
 `benchmarks.results` prepares may follow: `:scratch,/my/folder`.
-Published: nothing of this size; what was measured here is in docs/results.md.
+Published: nothing of this size. docs/results.md has the results measured here.
 Cost: see docs/results.md.
 Smaller machines: `--config.total_steps=500` for the pre-training.
 """

@@ -8,20 +8,21 @@ Paper: "An Image is Worth 16x16 Words", https://arxiv.org/abs/2010.11929, append
     python -m train.main --config=train/configs/finetune.py:ViT_B16,vtab:svhn --workdir=runs/svhn
 
 Data sets: imagenet2012, cifar10, cifar100, pets, flowers, and vtab:TASK (see `keras_vit.evaluators.vtab.TASKS`).
-Momentum, batch 512, cosine, clipping at 1, no weight decay, 384 pixels; on ImageNet 512 for L/16 and 518 for H/14,
-both with the Polyak average 0.9999. The rates of the paper are chosen on held-out data from 0.003, 0.01, 0.03 and 0.06
-(ImageNet), 0.001, 0.003, 0.01 and 0.03 (others): `--config.optim.learning_rate=0.01`.
-H/14 on other data has 378 pixels, 27 patches: of the paper's 384 its patches never saw the last six.
-Dropout 0.1 for L/16, H/14 and the R50 hybrids, none for the others, as in the published configurations.
-Images of VTAB are cropped (384 of 448 pixels) and mirrored as BiT does it, but not in the tasks whose labels that
-would change: `WITHOUT_CROP` and `WITHOUT_FLIP`, from appendix F of https://arxiv.org/abs/1912.11370.
+Settings: momentum, batch 512, cosine, clipping at 1, no weight decay. Images have 384 pixels. On ImageNet they have 512
+for L/16 and 518 for H/14, both with the Polyak average 0.9999.
+Learning rates: the paper chooses them on held-out data, for ImageNet from 0.003, 0.01, 0.03 and 0.06, for others from
+0.001, 0.003, 0.01 and 0.03. `--config.optim.learning_rate=0.01` sets one.
+H/14 on other data has 378 pixels, 27 patches. Of the paper's 384 pixels, its patches never saw the last six.
+Dropout: 0.1 for L/16, H/14 and the R50 hybrids, none for the others, as in the published configurations.
+VTAB: images are cropped (384 of 448 pixels) and mirrored, as BiT does it. Where that would change the label they are
+not: `WITHOUT_CROP` and `WITHOUT_FLIP`, from appendix F of https://arxiv.org/abs/1912.11370.
 Published for these settings, from ImageNet-21k: CIFAR-10 99.02, CIFAR-100 92.06, ImageNet 84.53 % for B/16; 99.14,
 93.22 and, on ImageNet at 512 pixels with the average, 85.30 % for L/16 (85.05 % at 384 without it). Not run here.
 Cost: B/16 on CIFAR-10 2.2 hours, on ImageNet 6.5 hours of A100s, as published without their number; 1.1 and 2.1
 TPUv3-core-days by `train.plan`.
 Data: TensorFlow Datasets fetches CIFAR, Pets and Flowers by itself.
-Smaller machines: short schedules reach nearly as much: `--config.total_steps=500
---config.optim.schedule.warmup_steps=50` gives 98.59 % on CIFAR-10, as published. A step is computed in 8 parts;
+Smaller machines: short schedules reach nearly as much. `--config.total_steps=500
+--config.optim.schedule.warmup_steps=50` gives 98.59 % on CIFAR-10, as published. A step is computed in 8 parts.
 `--config.optim.accumulation_steps=64` takes an eighth of the memory, `--config.model.remat=blocks` less still.
 """
 

@@ -4,17 +4,23 @@
     keras-vit train folder:/images --model=ViT_S16 --weights=augreg --image_size=224
     python -m train.main --config=train/configs/folder.py:/images,ViT_S16 --workdir=runs/images
 
-`/images` holds a folder per class (`/images/rose/1.jpg`), or `train/` and `test/` with such folders; without them a
-fifth is kept for testing. Chosen for you, and shown in the log: the number of steps from the number of images, as
-BiT-HyperRule does (https://arxiv.org/abs/1912.11370); the size of the images, 384 pixels on a GPU that TensorFlow sees
-and that has the memory for it, and 224 otherwise; the part of a batch that is computed at a time from the memory.
-Momentum and the rate of the ViT paper for small data sets.
-Cost: 500 steps of batch 128 for up to 20,000 images. For B/16 that is 2.1e16 operations at 384 pixels, 36 minutes on
-a GPU if it does 1e13 a second, and 6.7e15 at 224, nine hours on two CPU cores that do 1e11 each. Ti/16 at 224 pixels
-takes 4.8e14: 40 minutes there. The log has the same estimate for what was chosen.
-Smaller machines: the choice is made for the machine; `--model=ViT_Ti16` is the fastest model, and
-`--config.total_steps=100` does a fifth of the work.
-An image that cannot be read stops the run: `--config.data.on_bad_image=skip` leaves it out and lists it.
+`/images` holds one folder per class, such as `/images/rose/1.jpg`. It may also hold `train/` and `test/` with such
+folders. Without them, a fifth of the images is kept for testing.
+
+The recipe chooses three things and shows them in the log:
+
+- The number of steps follows from the number of images, as in BiT-HyperRule (https://arxiv.org/abs/1912.11370).
+- Images have 384 pixels on a GPU with enough memory, and 224 otherwise. `--image_size` chooses another size.
+- A batch is computed in as many parts as the memory requires.
+
+Momentum and learning rate are those of the ViT paper for small data sets. An image that cannot be read stops the run.
+`--config.data.on_bad_image=skip` leaves such images out and lists them.
+
+Cost: 500 steps of batch 128 for up to 20,000 images. The log estimates the time of the choice. Three examples:
+B/16 at 384 pixels takes 2.1e16 operations, which is 36 minutes on a GPU that does 1e13 per second. B/16 at 224 pixels
+takes 6.7e15, which is nine hours on two CPU cores that do 1e11 each. Ti/16 takes 4.8e14 there, 40 minutes.
+Smaller machines: the choices fit the machine. `--model=ViT_Ti16` is the fastest model. `--config.total_steps=100` does
+a fifth of the work.
 """
 
 import os
@@ -32,7 +38,7 @@ DEFAULT_FOLDER, DEFAULT_VARIANT = "images", "ViT-B/16"
 BATCH = 128
 SIZES = (384, 224)
 SHARE_OF_MEMORY = 0.5
-# Operations a second that the estimate assumes. A core: measured for ViT-B/16, docs/benchmarks.md; a GPU: a guess.
+# Operations per second that the estimate assumes. A core: measured for ViT-B/16, docs/benchmarks.md; a GPU: a guess.
 CPU_CORE, GPU = 1e11, 1e13
 
 

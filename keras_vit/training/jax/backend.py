@@ -12,10 +12,10 @@ import tensorflow as tf
 from keras_vit import recipe as recipes
 from keras_vit.models.representation import representation
 from keras_vit.training import device_preprocessing
-from keras_vit.training.forward import check_rows
 from keras_vit.training.jax.devices import Batches, Devices, ask_for_determinism, create_devices
 from keras_vit.training.jax.state import TrainState
 from keras_vit.training.jax.step import EvalStep, TrainStep, training_inputs
+from keras_vit.training.step import check_rows
 
 _AHEAD = 2  # steps that are queued on the devices behind the one that runs
 

@@ -13,8 +13,7 @@ from keras_vit import recipe as recipes
 from keras_vit.layers.bit import BiTRoot
 from keras_vit.models.representation import representation
 from keras_vit.training import device_preprocessing
-from keras_vit.training.forward import check_rows
-from keras_vit.training.step import METRICS
+from keras_vit.training.step import METRICS, check_rows
 from keras_vit.training.tf.state import TrainState
 from keras_vit.training.tf.step import EvalStep, TrainStep
 

@@ -1,0 +1,90 @@
+"""Accuracy over training compute: figure 5."""
+
+from typing import Any
+
+from keras_vit import recipe as recipes
+from keras_vit.experiments.paper import drawing
+from keras_vit.experiments.paper.panel import Panel, Rows
+from keras_vit.experiments.paper.statements import Statement, ahead, alike, percent
+from keras_vit.experiments.paper.study import Stage, Study, operations
+
+STEPS = (150, 300, 600, 1_200)
+RATES = {"ViT": 2e-3, "hybrid": 4e-3, "BiT": 4e-3}
+
+
+def stage_of(name: str, study: Study) -> Stage:
+    """Return the trainings of a model with each budget."""
+    model = {"ViT": study.vit, "hybrid": study.hybrid, "BiT": study.bit}[name]()
+    grid = [
+        {"total_steps": [steps], "optim.schedule.warmup_steps": [steps // 10], "seed": range(study.seeds)}
+        for steps in budgets(study)
+    ]
+    return Stage(f"compute/{name}", study.recipe(model, STEPS[-1], RATES[name]), grid)
+
+
+def budgets(study: Study) -> tuple[int, ...]:
+    """Return the numbers of steps: those of a trial are multiples of its steps."""
+    return STEPS if study.steps is None else tuple(study.steps * 2**index for index in range(len(STEPS)))
+
+
+def vit(study: Study) -> Stage:
+    """Return the trainings of the ViT."""
+    return stage_of("ViT", study)
+
+
+def hybrid(study: Study) -> Stage:
+    """Return the trainings of the hybrid."""
+    return stage_of("hybrid", study)
+
+
+def bit(study: Study) -> Stage:
+    """Return the trainings of the BiT."""
+    return stage_of("BiT", study)
+
+
+def _steps(recipe: recipes.Recipe) -> int:
+    return recipe.total_steps
+
+
+def curves(study: Study) -> dict[str, dict[float, list[float]]]:
+    """Return the accuracies by operations for each model."""
+    found: dict[str, dict[float, list[float]]] = {}
+    for name in RATES:
+        stage = stage_of(name, study)
+        costs = {_steps(point.recipe): operations(point.recipe) for point in stage.points}
+        found[name] = {costs[steps]: values for steps, values in study.scores(stage, _steps).items()}
+    return found
+
+
+def _table(study: Study) -> Rows:
+    rows = []
+    for name, curve in curves(study).items():
+        for steps, (cost, values) in zip(budgets(study), curve.items(), strict=True):
+            rows.append([name, f"{steps:,}", f"{cost:.2g}", percent(values)])
+    return ["model", "steps:", "operations:", "accuracy:"], rows
+
+
+def _draw(study: Study) -> dict[str, Any]:
+    return {"compute": drawing.lines({"": curves(study)}, "operations of the training", "test accuracy (%)")}
+
+
+def _statements(study: Study) -> list[Statement]:
+    scores = {name: list(curve.values()) for name, curve in curves(study).items()}
+    smallest, largest = ({name: values[index] for name, values in scores.items()} for index in (0, -1))
+    first, last = (f"with {budgets(study)[index]:,} steps" for index in (0, -1))
+    last_two = {name: largest[name] for name in ("hybrid", "ViT")}
+    return [ahead("hybrid", "ViT", smallest, first), alike(last_two, last), ahead("ViT", "BiT", largest, last)]
+
+
+PANEL = Panel(
+    name="compute",
+    title="Accuracy over training compute (figure 5)",
+    claim="ViTs reach more than ResNets with the same compute. Hybrids are slightly better than ViTs with little "
+    "compute, and the difference vanishes with more.",
+    setup="A ViT, a hybrid and a BiT ResNet are trained from scratch with "
+    "four budgets. The paper compares models of many sizes after transfer to five data sets.",
+    stages=(vit, hybrid, bit),
+    table=_table,
+    draw=_draw,
+    statements=_statements,
+)

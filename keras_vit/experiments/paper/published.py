@@ -1,0 +1,28 @@
+"""Figures that the papers state, with their sources, from `assets/published.json`."""
+
+import functools
+import os
+from typing import Any
+
+from keras_vit import _io
+
+_FILE = os.path.join(os.path.dirname(__file__), "assets", "published.json")
+
+
+@functools.cache
+def content() -> dict[str, Any]:
+    """Return the file: `"panels"`, values by panel and setting, and `"tables"`."""
+    return _io.read_json(_FILE)
+
+
+def value(panel: str, setting: str) -> str | None:
+    """Return the value that the paper states for a setting of a panel, or None if it states none."""
+    return content()["panels"][panel].get(setting)
+
+
+def markdown() -> str:
+    """Return the tables of published figures, with their sources."""
+    parts = []
+    for table in content()["tables"]:
+        parts += [f"### {table['title']}", _io.markdown_table(table["header"], table["rows"]), table["source"]]
+    return "\n\n".join(parts)

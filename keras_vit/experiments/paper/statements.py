@@ -1,0 +1,96 @@
+"""Statements about results, which hold or not, and their sentences."""
+
+import dataclasses
+import statistics
+from collections.abc import Mapping, Sequence
+
+from scipy import stats
+
+SIGNIFICANCE = 0.05
+MARGIN = 0.01  # largest difference of accuracies that count as alike
+
+
+@dataclasses.dataclass(frozen=True)
+class Statement:
+    """A part of a claim, with the numbers that decide it.
+
+    Attributes:
+        text: The statement and its numbers.
+        holds: Whether it holds.
+    """
+
+    text: str
+    holds: bool
+
+
+def ahead(first: str, second: str, scores: Mapping[str, Sequence[float]], where: str = "") -> Statement:
+    """State that one of two is more accurate. Welch's one-sided test decides.
+
+    Args:
+        first: Name of the one that is claimed to be more accurate.
+        second: Name of the other one.
+        scores: Accuracies by name, one per seed.
+        where: Condition, such as `"with 1 % of the images"`.
+
+    Example:
+    >>> statement = ahead("a", "b", {"a": [0.90, 0.91, 0.92], "b": [0.80, 0.81, 0.82]})
+    >>> statement.text, statement.holds
+    ('a is more accurate than b: 91.00 ± 1.00 % and 81.00 ± 1.00 %', True)
+    """
+    condition = f" {where}" if where else ""
+    numbers = f"{percent(scores[first])} and {percent(scores[second])}"
+    return Statement(
+        f"{first} is more accurate than {second}{condition}: {numbers}", exceeds(scores[first], scores[second])
+    )
+
+
+def exceeds(first: Sequence[float], second: Sequence[float]) -> bool:
+    """Return whether the mean of `first` is larger, by Welch's one-sided test."""
+    difference = statistics.fmean(first) - statistics.fmean(second)
+    if statistics.pvariance(first) + statistics.pvariance(second) == 0:
+        return difference > 0
+    return bool(stats.ttest_ind(first, second, equal_var=False, alternative="greater").pvalue < SIGNIFICANCE)
+
+
+def alike(scores: Mapping[str, Sequence[float]], where: str = "") -> Statement:
+    """State that the mean accuracies differ by at most one point.
+
+    Example:
+    >>> alike({"a": [0.901], "b": [0.905], "c": [0.903]}).text
+    'a, b and c differ by at most 1 point: 0.40 points from a (90.10 %) to b (90.50 %)'
+    """
+    means = {name: statistics.fmean(values) for name, values in scores.items()}
+    low, high = (pick(means, key=lambda name: means[name]) for pick in (min, max))
+    *first, last = scores
+    span = means[high] - means[low]
+    condition = f" {where}" if where else ""
+    text = (
+        f"{', '.join(first)} and {last} differ by at most {100 * MARGIN:g} point{condition}: {100 * span:.2f} points "
+        f"from {low} ({percent(scores[low])}) to {high} ({percent(scores[high])})"
+    )
+    return Statement(text, span <= MARGIN)
+
+
+def summary(statements: Sequence[Statement]) -> str:
+    """Return a sentence on whether a claim reproduces, and a list of its statements.
+
+    Example:
+    >>> print(summary([Statement("a is more accurate than b", True), Statement("c is alike", False)]))
+    **Reproduces in part at this size: 1 of 2 statements hold.**
+    <BLANKLINE>
+    - a is more accurate than b. It holds.
+    - c is alike. It does not hold.
+    """
+    count, total = sum(one.holds for one in statements), len(statements)
+    all_or_none = {0: "Does not reproduce", total: "Reproduces"}
+    outcome = all_or_none.get(count, "Reproduces in part")
+    lines = [f"- {one.text}. It {'holds' if one.holds else 'does not hold'}." for one in statements]
+    return "\n".join([f"**{outcome} at this size: {count} of {total} statements hold.**", "", *lines])
+
+
+def percent(values: Sequence[float]) -> str:
+    """Return mean and standard deviation of the sample in percent; a dash where nothing is measured."""
+    if not values:
+        return "–"
+    spread = f" ± {100 * statistics.stdev(values):.2f}" if len(values) > 1 else ""
+    return f"{100 * statistics.fmean(values):.2f}{spread} %"
