@@ -236,7 +236,7 @@ def _vit_head(tally: _Tally, config: models.ViTConfig, rows: int) -> None:
         width = config.representation_size
     if config.include_top:
         if config.head_norm:
-            tally.norm(rows, width)  # mean and variance instead of scale and bias
+            tally.elementwise(rows * width)  # its statistics are no parameters
         for _ in range(heads):
             tally.dense(rows, width, config.classes or 0)
 

@@ -48,6 +48,7 @@ _VARIABLES = {
     "mask_token": ("mask_token",),
     "decoder_posembed": ("pos_embedding",),
     "decoder_norm": _SCALE,
+    "head_norm": ("moving_mean", "moving_variance"),
 }
 
 
