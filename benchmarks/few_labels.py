@@ -6,10 +6,11 @@
 On Fashion-MNIST, whose 60,000 images are pre-trained on without labels. All starts learn from the same labeled images.
 Rate and number of steps of each start are chosen on 5,000 other training images with the first seed: the rate among
 short runs, then the number of steps at that rate. The table shows the accuracy on the test images with the chosen ones,
-and is written again as soon as there are results of another share or seed. Finished runs are not repeated, unfinished
+and is written again after each of its lines. Finished runs are not repeated, unfinished
 ones continue.
 """
 
+import itertools
 import json
 import os
 import sys
@@ -54,12 +55,10 @@ def main(argv: Sequence[str]) -> int:
         raise ValueError("--workdir is missing: the directory for all runs.")
     files = {share: make_data(share) for share in SHARES}
     rows = {}
-    for seed in range(flags.FLAGS.seeds):
-        for start in PRETRAINING:
-            pretrain(start, seed)
-        for share in SHARES:
-            rows |= {(share, start): row(share, start, files, seed + 1) for start in STARTS}
-            write(list(rows.values()))
+    for seed, share, start in itertools.product(range(flags.FLAGS.seeds), SHARES, STARTS):
+        rows[share, start] = row(share, start, files, seed + 1)
+        one_run = learn(SHARES[0], STARTS[0], Setting(RATES[0], STEPS[0]), files[SHARES[0]], seed=0)
+        write(list(rows.values()), one_run)
     return 0
 
 
@@ -131,13 +130,13 @@ def learn(share: float, start: str, setting: Setting, file: str, seed: int) -> s
         "--config.eval_every=0",
     ]
     if start != "scratch":
-        overrides.append(f"--config.model.checkpoint={run_path(f'{start}_{seed}', run_directory.MODEL)}")
+        overrides.append(f"--config.model.checkpoint={os.path.join(pretrain(start, seed), run_directory.MODEL)}")
     return train(name, seed, overrides)
 
 
 def train(name: str, seed: int, arguments: Sequence[str]) -> str:
     """Train a model unless that is done, and return the run directory."""
-    directory = run_path(name)
+    directory = os.path.join(flags.FLAGS.workdir, name)
     if not os.path.exists(os.path.join(directory, run_directory.MODEL)):
         steps = [] if flags.FLAGS.steps is None else [f"--config.total_steps={flags.FLAGS.steps}"]
         run_program("main", [*arguments, f"--workdir={directory}", f"--config.seed={seed}", *steps])
@@ -149,7 +148,7 @@ def features(start: str, seed: int, files: dict[float, str]) -> dict[str, dict[s
 
     They are fitted to the labeled images.
     """
-    directory = run_path(f"{start}_{seed}")
+    directory = pretrain(start, seed)
     path = os.path.join(directory, "few_labels.json")
     if not os.path.exists(path):
         arguments = [f"--model={directory}", "--batch_size=500", "--json"]
@@ -180,18 +179,13 @@ def row(share: float, start: str, files: dict[float, str], num_seeds: int) -> di
     }
 
 
-def write(rows: Sequence[dict[str, str]]) -> None:
-    """Print the table, and write it into the document unless this is a trial."""
+def write(rows: Sequence[dict[str, str]], one_run: str) -> None:
+    """Print the table, and write it into the document, with the machine of a run, unless this is a trial."""
     table = _io.markdown_table(list(rows[0]), [list(line.values()) for line in rows])
     sys.stdout.write(f"{table}\n\n")
     sys.stdout.flush()
     if flags.FLAGS.steps is None:
-        where = machine(run_path(f"{next(iter(PRETRAINING))}_0"))
-        tables.write_between(DOCUMENT, "few labels", f"{where}\n\n{table}")
-
-
-def run_path(name: str, *file: str) -> str:
-    return os.path.join(flags.FLAGS.workdir, name, *file)
+        tables.write_between(DOCUMENT, "few labels", f"{machine(one_run)}\n\n{table}")
 
 
 if __name__ == "__main__":

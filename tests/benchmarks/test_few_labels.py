@@ -61,9 +61,9 @@ def workdir(few_labels, tmp_path, monkeypatch):
 def test_the_whole_experiment(few_labels, workdir, capsys):
     directory, calls = workdir
     assert few_labels.main([]) == 0
-    tables = capsys.readouterr().out.split("\n\n")  # one after each share of each seed
-    assert len(tables) == 4 + 1 and "10 %" not in tables[0]
-    for table, seeds in ((tables[1], "0"), (tables[3], "0, 1")):
+    tables = capsys.readouterr().out.split("\n\n")  # one after each share and start of each seed
+    assert len(tables) == 2 * 6 + 1 and "mae" not in tables[0] and "10 %" not in tables[2]
+    for table, seeds in ((tables[5], "0"), (tables[11], "0, 1")):
         rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in table.splitlines() if "%" in line]
         assert [row[0] for row in rows] == ["1 %"] * 3 + ["10 %"] * 3
         assert [row[1] for row in rows] == ["scratch", "mae", "masked patch"] * 2
@@ -93,4 +93,8 @@ def test_the_document_says_what_was_measured(few_labels, workdir, monkeypatch, t
     with flagsaver.flagsaver(steps=None, seeds=1):
         few_labels.main([])
     text = document.read_text()
-    assert "Measured in mae_0." in text and "| 0.001 | 1,000 | 0 | 71.00 |" in text and "Not measured" not in text
+    assert (
+        "Measured in scratch_1_percent_0.001_300_0." in text
+        and "| 0.001 | 1,000 | 0 | 71.00 |" in text
+        and "Not measured" not in text
+    )
