@@ -227,6 +227,8 @@ def test_document_says_what_is_missing(study, tmp_path):
     for panel in paper.PANELS.values():
         assert panel.title in text and panel.claim in text
     assert "88.55 ± 0.04" in text
+    assert "peak rates 0.001, 0.003, 0.01, 0.03, 0.1, 0.3" in text and "150, 300, 600, 1,200 steps of 128" in text
+    assert "`BiT-R50x1` (`block_sizes=(1, 1)`)" in text
 
 
 def test_document_of_finished_and_of_incomplete_panels(study, tmp_path):

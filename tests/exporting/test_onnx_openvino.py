@@ -44,6 +44,7 @@ def export(model, kind, folder, output="softmax", **options):
     )
 
 
+@pytest.mark.slow
 def test_files_card_and_answers(kind, tmp_path):
     model = tiny.model(dtype="mixed_bfloat16", dropout_rate=0.1)
     comparison = export(model, kind, tmp_path)

@@ -1,12 +1,14 @@
 """The document of a study: a section per panel, written again whenever runs have finished."""
 
 import os
+from collections.abc import Sequence
 
 from keras_vit import _io
 from keras_vit.experiments.paper import drawing, published, running
 from keras_vit.experiments.paper.panel import Panel
 from keras_vit.experiments.paper.statements import summary
-from keras_vit.experiments.paper.study import BATCH, Study
+from keras_vit.experiments.paper.study import Study
+from keras_vit.recipe import Model
 
 NAME = "paper.md"
 FIGURES = "figures"
@@ -62,15 +64,31 @@ def section(study: Study, panel: Panel, folder: str) -> str:
 
 
 def details(study: Study, panel: Panel) -> str:
-    """Return sentences on data, steps, seeds, operations and the recipe of a panel."""
+    """Return sentences on the data, the models, the training and the costs of a panel."""
     runs = panel.runs(study)
+    models = dict.fromkeys(_described(stage(study).recipe.model) for stage in panel.stages)
+    first = next(iter(runs.values()))
     steps = sorted({recipe.total_steps for recipe in runs.values()})
-    optim = next(iter(runs.values())).optim
-    return (
-        f"Data: `{study.source}`, {study.images.size} pixels. Training: {', '.join(f'{number:,}' for number in steps)} "
-        f"steps of {BATCH} images, cosine schedule, clipping at {optim.clip_norm:g}. Seeds: {study.seeds}. "
-        f"All runs together take {running.total_operations(runs):.2g} operations."
+    sizes = sorted({recipe.data.batch_size for recipe in runs.values()}, reverse=True)
+    rates = sorted({recipe.optim.learning_rate for recipe in runs.values()})
+    return " ".join(
+        [
+            f"Data: `{study.source}`, prepared by `{first.data.pp_train}`.",
+            f"Models, where the panel does not vary them: {'; '.join(models)}.",
+            f"Training: {_listed(steps)} steps of {_listed(sizes)} images, peak rates {_listed(rates)}, a cosine "
+            f"schedule with 10 % warm-up, clipping at {first.optim.clip_norm:g}; seeds 0 to {study.seeds - 1}.",
+            f"All runs together take {running.total_operations(runs):.2g} operations.",
+        ]
     )
+
+
+def _described(model: Model) -> str:
+    arguments = ", ".join(f"{name}={value!r}" for name, value in model.arguments.items())
+    return f"`{model.variant}` (`{arguments}`)"
+
+
+def _listed(numbers: Sequence[float]) -> str:
+    return ", ".join(f"{number:,}" for number in numbers)
 
 
 def _figure(panel: Panel, name: str, drawn: object, folder: str) -> str:
