@@ -16,7 +16,8 @@ from keras_vit.models import (
     create_model,
 )
 from keras_vit.models.arguments import argument_docs, check_names
-from keras_vit.models.constructors import BiTConstructor, ViTConstructor
+from keras_vit.models.bit_config import BiTConstructor
+from keras_vit.models.vit_config import ViTConstructor
 
 _DOCSTRING = """Build {variant}, with random or published weights.
 

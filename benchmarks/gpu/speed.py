@@ -8,9 +8,11 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
+import keras
 import numpy as np
 
 from benchmarks.gpu import steps
+from keras_vit import recipe as recipes
 from keras_vit.layers import attention as plain
 from keras_vit.layers.kernels import fused_attention
 from keras_vit.planning import cost
@@ -36,23 +38,31 @@ def peak() -> float | None:
     return next((value for key, value in PEAKS.items() if key in name), None)
 
 
-def training(variant: str, optimizer: str, remat: str = "none", tiny: bool = False) -> dict[str, Any]:
+def training(
+    variant: str, optimizer: str, remat: str = "none", tiny: bool = False, task: str = "classification"
+) -> dict[str, Any]:
     """Measure training steps with the largest batch that fits.
+
+    Args:
+        variant: Name of the model, or of the encoder of a masked autoencoder.
+        optimizer: `"sgd"` or `"adamw"`.
+        remat: See `ViTConfig`.
+        tiny: Whether the model is tiny, whatever the variant.
+        task: `"classification"` or `"mae"`.
 
     Returns:
         Batch size, images per second, model FLOP utilization and peak memory in bytes.
     """
     for batch_size in (2,) if tiny else BATCHES:
         try:
-            return _training(variant, optimizer, remat, batch_size, tiny)
+            return _training(*steps.setup(variant, optimizer, tiny, batch_size, remat, task=task), tiny)
         except Exception as error:  # noqa: BLE001  XLA's error has no class of its own
             if "RESOURCE_EXHAUSTED" not in str(error):
                 raise
     raise MemoryError(f"{variant} does not fit with {BATCHES[-1]} images.")
 
 
-def _training(variant: str, optimizer: str, remat: str, batch_size: int, tiny: bool) -> dict[str, Any]:
-    model, recipe, _ = steps.setup(variant, optimizer, tiny, batch_size, remat)
+def _training(model: keras.Model, recipe: recipes.Recipe, batch_size: int, tiny: bool) -> dict[str, Any]:
     run = steps.Steps(model, recipe, batch_size)
     batch = run.place(*steps.random_batch(model, batch_size))
     seconds, loss = measure(lambda: run.run(batch), 0.2 if tiny else SECONDS)

@@ -12,6 +12,7 @@ from keras_vit.training.jax.state import TrainState
 from keras_vit.training.jax.step import TrainStep
 
 CLASSES = 1000
+TINY_MAE = "mae(decoder_hidden_size=16, decoder_num_layers=1, decoder_num_heads=2)"
 TINY = {"patch_size": 8, "hidden_size": 16, "num_layers": 2, "num_heads": 2, "mlp_dim": 32}
 
 
@@ -21,7 +22,13 @@ def device_name() -> str:
 
 
 def setup(
-    variant: str, optimizer: str, tiny: bool = False, batch_size: int = 8, remat: str = "none", dropout: float = 0.0
+    variant: str,
+    optimizer: str,
+    tiny: bool = False,
+    batch_size: int = 8,
+    remat: str = "none",
+    dropout: float = 0.0,
+    task: str = "classification",
 ) -> tuple[keras.Model, recipe.Recipe, int]:
     """Return a model, its recipe and the batch size.
 
@@ -32,12 +39,16 @@ def setup(
         batch_size: Images per step.
         remat: See `ViTConfig`.
         dropout: Rate of the dropout.
+        task: `"classification"` or `"mae"`.
     """
+    if tiny and task == "mae":
+        task = TINY_MAE
     arguments: dict[str, Any] = dict(TINY) if tiny else {}
     if variant in models.VIT:
         arguments |= {"remat": remat, "dropout_rate": dropout}
     described = recipe.Recipe(
         precision="mixed_bfloat16",
+        task=task,
         model=recipe.Model(variant, image_size=16 if tiny else 224, arguments=arguments),
         data=recipe.Data(batch_size=batch_size),
         optim=recipe.Optim(optimizer, weight_decay=0.1 if optimizer == "adamw" else 0.0),
@@ -48,9 +59,11 @@ def setup(
 
 
 def random_batch(model: keras.Model, batch_size: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
-    """Return images in [-1, 1] and class numbers."""
+    """Return images in [-1, 1], and class numbers, or the patches in random order for a masked autoencoder."""
     rng = np.random.default_rng(seed)
-    images = rng.uniform(-1, 1, (batch_size, *model.input_shape[1:])).astype(np.float32)
+    images = rng.uniform(-1, 1, (batch_size, *model.config.image_shape)).astype(np.float32)
+    if isinstance(model, models.MaskedAutoencoder):
+        return images, rng.random((batch_size, model.config.num_patches)).argsort(axis=1).astype(np.int32)
     return images, rng.integers(0, model.output_shape[-1], batch_size)
 
 
@@ -66,14 +79,18 @@ class Steps:
     def __init__(self, model: keras.Model, recipe: recipe.Recipe, batch_size: int):
         self.devices = Devices(jax.devices()[:1])
         self.state = TrainState(model, recipe, self.devices)
-        classes = model.output_shape[-1]
-        inputs = lambda batch, *_: (batch["image"], jax.nn.one_hot(batch["label"], classes))  # noqa: E731
-        self.step = TrainStep(self.state, recipe, inputs, batch_size)
+        self.step = TrainStep(self.state, recipe, self._inputs, batch_size)
         self.arrays, self.fixed, self.first = self.state.arrays(), self.state.fixed_arrays(), 0
 
-    def place(self, images: np.ndarray, labels: np.ndarray) -> dict[str, jax.Array]:
-        """Put a batch on the device."""
-        return self.devices.place_rows({"image": images, "label": labels})
+    def _inputs(self, batch, *_):
+        """Return what the task takes."""
+        if isinstance(self.state.model, models.MaskedAutoencoder):
+            return batch["image"], batch["target"]
+        return batch["image"], jax.nn.one_hot(batch["target"], self.state.model.output_shape[-1])
+
+    def place(self, images: np.ndarray, targets: np.ndarray) -> dict[str, jax.Array]:
+        """Put a batch of `random_batch` on the device."""
+        return self.devices.place_rows({"image": images, "target": targets})
 
     def run(self, batch: dict[str, jax.Array]) -> jax.Array:
         """Run a step on a batch that is on the device; return `METRICS`, which may not be there yet."""
@@ -81,9 +98,9 @@ class Steps:
         self.first += 1
         return metrics
 
-    def __call__(self, images: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    def __call__(self, images: np.ndarray, targets: np.ndarray) -> np.ndarray:
         """Run a step; return `METRICS`."""
-        return np.asarray(self.run(self.place(images, labels)))
+        return np.asarray(self.run(self.place(images, targets)))
 
     def resume(self, values: dict[str, np.ndarray], step: int) -> None:
         """Go on from the arrays of a checkpoint that was saved after a number of steps."""

@@ -14,7 +14,9 @@ def everything(variant: str, optimizer: str, batches: list[int], tokens: list[in
         **speed.training(variant, optimizer, remat="blocks", tiny=True),
         **speed.inference(variant, batches, tiny=True),
         **speed.attention(tokens, tiny=True),
-        "timm": peers.training(variant, optimizer, tiny=True),
+        "mae": speed.training(variant, optimizer, tiny=True, task="mae"),
+        "timm": peers.training(variant, optimizer, remat="blocks", tiny=True),
+        "timm_inference": peers.inference(variant, batches, tiny=True),
     }
 
 

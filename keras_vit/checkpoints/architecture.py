@@ -1,4 +1,4 @@
-"""Architecture that the shapes of variables show, and its differences from a model's."""
+"""Architecture that the shapes of variables show."""
 
 import math
 import re
@@ -6,45 +6,18 @@ from collections.abc import Mapping
 from typing import Any
 
 from keras_vit.checkpoints.errors import CheckpointError
-from keras_vit.models import ViTConfig
+from keras_vit.checkpoints.facts import plain_pair
 
 Shapes = Mapping[str, tuple[int, ...]]
 TABLE = "posembed_input/pos_embedding"
 DECODER_TABLE = "decoder_posembed/pos_embedding"
 
-# Arguments that change the weights, or their effect. Dropout and the like may differ between file and model.
-STRUCTURE = (
-    "hidden_size",
-    "num_layers",
-    "num_heads",
-    "mlp_dim",
-    "resnet_blocks",
-    "pooling",
-    "class_token",
-    "distillation_token",
-    "num_registers",
-    "position_embedding",
-    "position_embedding_at",
-    "activation",
-    "layer_norm_epsilon",
-    "qkv_bias",
-    "layer_scale",
-    "norm_after_pooling",
-    "patch_norm",
-    "head_dim",
-    "output_projection",
-    "pool_prefix_tokens",
-    "resnet_numerics",
-    "block_sizes",
-    "width_factor",
-    "pool_padding",
-    "decoder_hidden_size",
-    "decoder_num_layers",
-    "decoder_num_heads",
-    "decoder_mlp_dim",
+# Arguments that the shapes show whole. The descriptions in a file must agree with them.
+SHOWN = (
+    *("patch_size", "hidden_size", "num_layers", "num_heads", "mlp_dim", "resnet_blocks", "class_token"),
+    *("num_registers", "qkv_bias", "norm_after_pooling", "patch_norm", "head_dim", "output_projection"),
+    *("channels", "include_top", "representation_size", "block_sizes", "width_factor"),
 )
-# Arguments that a model without blocks does not show.
-OF_BLOCKS = {"num_heads", "mlp_dim", "qkv_bias", "head_dim", "output_projection"}
 # Number of dimensions of the variables that the arguments are read from.
 _RANKS = {
     "embedding/kernel": 4,
@@ -70,8 +43,6 @@ _BLOCK_KERNELS = (
 )
 _UNIT_KERNELS = ("conv1/kernel", "conv2/kernel", "conv3/kernel")
 MAX_BLOCKS = 1024
-NONE = "None"  # stands for a None that is stated
-MAX_SIZE = 2**31  # of an image edge in pixels
 
 
 def infer_vit(shapes: Shapes, heads: int | None, path: str) -> dict[str, Any]:
@@ -93,18 +64,15 @@ def infer_vit(shapes: Shapes, heads: int | None, path: str) -> dict[str, Any]:
     depth = _count(
         {int(m[1]) for name in shapes if (m := re.match(r"encoderblock_(\d{1,6})/", name))}, 0, "block", path
     )
-    attention = "encoderblock_0/MultiHeadDotProductAttention_0"
-    query = shapes.get(f"{attention}/query/kernel", ())
-    mlp = shapes.get("encoderblock_0/MlpBlock_0/Dense_0/kernel", ())
+    query = shapes.get("encoderblock_0/MultiHeadDotProductAttention_0/query/kernel", (0, heads, 0))
     head = shapes.get("head/kernel")
     pre_logits = shapes.get("pre_logits/kernel")
     channels = shapes["conv_root/kernel"][2:3] if blocks is not None else kernel[2:3]
-    return {
+    found: dict[str, Any] = {
         "patch_size": plain_pair(kernel[:2]),
         "hidden_size": kernel[3],
         "num_layers": depth,
-        "num_heads": query[1] if len(query) == 3 else heads,
-        "mlp_dim": mlp[1] if len(mlp) == 2 else None,
+        "num_heads": query[1],
         "resnet_blocks": blocks,
         "classes": head[-1] if head else 0,
         "include_top": head is not None,
@@ -113,22 +81,27 @@ def infer_vit(shapes: Shapes, heads: int | None, path: str) -> dict[str, Any]:
         "distillation_token": "dist/dist" in shapes,
         "representation_size": pre_logits[-1] if pre_logits else None,
         "position_embedding": "learned" if TABLE in shapes else "none",
-        "num_registers": shapes["registers/registers"][1] if len(shapes.get("registers/registers", ())) == 3 else 0,
-        "channels": channels[0] if channels else 3,
-        "qkv_bias": f"{attention}/query/bias" in shapes or depth == 0,
+        "num_registers": shapes["registers/registers"][1] if "registers/registers" in shapes else 0,
+        "channels": channels[0],
         "layer_scale": 1.0 if "encoderblock_0/LayerScale_0/gamma" in shapes else None,
         "norm_after_pooling": "fc_norm/scale" in shapes,
-        "pool_prefix_tokens": False,
         "patch_norm": "embedding/LayerNorm_0/scale" in shapes,
-        "head_dim": query[2] if len(query) == 3 and query[1] * query[2] != kernel[3] else None,
-        "output_projection": _output_projection(shapes, attention, depth),
     }
+    return found | _infer_block(shapes, kernel[3]) if depth else found
 
 
-def _output_projection(shapes: Shapes, attention: str, depth: int) -> str:
-    if f"{attention}/out/bias" in shapes or depth == 0:
-        return "bias"
-    return "no_bias" if f"{attention}/out/kernel" in shapes else "none"
+def _infer_block(shapes: Shapes, hidden_size: int) -> dict[str, Any]:
+    """Return the arguments that only a model with blocks shows."""
+    attention = "encoderblock_0/MultiHeadDotProductAttention_0"
+    _, heads, head_dim = shapes.get(f"{attention}/query/kernel", (0, 1, hidden_size))
+    projections = {f"{attention}/out/bias": "bias", f"{attention}/out/kernel": "no_bias"}
+    mlp = shapes.get("encoderblock_0/MlpBlock_0/Dense_0/kernel")
+    return {
+        "mlp_dim": mlp[1] if mlp else None,
+        "qkv_bias": f"{attention}/query/bias" in shapes,
+        "head_dim": head_dim if heads * head_dim != hidden_size else None,
+        "output_projection": next((value for name, value in projections.items() if name in shapes), "none"),
+    }
 
 
 def resnet_blocks(shapes: Shapes, path: str) -> list[int]:
@@ -224,95 +197,3 @@ def infer_bit(shapes: Shapes, path: str) -> dict[str, Any]:
         "include_top": head is not None,
         "channels": root[2],
     }
-
-
-def plain_pair(pair: tuple[int, ...]) -> int | list[int]:
-    """Return one number for two equal ones."""
-    return pair[0] if len(set(pair)) == 1 else list(pair)
-
-
-def pair(value: Any) -> tuple[int, int] | None:
-    """Return (height, width) of an integer or a pair, None for anything else."""
-    sizes = tuple(value) if isinstance(value, (list, tuple)) else (value, value)
-    good = len(sizes) == 2 and all(type(size) is int and 0 < size <= MAX_SIZE for size in sizes)
-    return sizes if good else None
-
-
-def geometry(arguments: Mapping[str, Any]) -> ViTConfig:
-    """Return a configuration with the arguments that patches depend on, and the defaults of all others."""
-    names = ("patch_size", "resnet_blocks", "image_size")
-    return ViTConfig(**{"image_size": None, **{name: arguments[name] for name in names if name in arguments}})
-
-
-def grid_of(arguments: Mapping[str, Any]) -> tuple[int, int] | None:
-    """Return the grid of a model's position table, None if its images are not a whole number of patches."""
-    try:
-        return geometry(arguments).grid
-    except ValueError:
-        return None
-
-
-def num_slots(arguments: Mapping[str, Any]) -> int:
-    """Return the number of prefix tokens with entries in the position table."""
-    return int(bool(arguments.get("class_token"))) + int(bool(arguments.get("distillation_token")))
-
-
-def check_stated(stated: Mapping[str, Any], found: Mapping[str, Any], where: str) -> None:
-    """Refuse a file whose description disagrees with its tensors.
-
-    Args:
-        stated: Arguments as a configuration or note states them; None where it does not.
-        found: Arguments that the tensors show; None where they do not.
-        where: Name of the description, for the message.
-
-    Raises:
-        CheckpointError: Naming the first argument that differs, and both values.
-    """
-    for name, value in stated.items():
-        if value is None or found.get(name) is None:
-            continue
-        mine, theirs = (list(v) if isinstance(v, tuple) else v for v in (value, found[name]))
-        if mine != theirs or isinstance(mine, bool) != isinstance(theirs, bool):
-            raise CheckpointError(
-                f"{where} says {name}={str(value)[:60]}, the tensors say {name}={theirs!r}. The file lacks tensors, or "
-                "belongs to another model. Fetch both again."
-            )
-
-
-def differences(
-    found: Mapping[str, Any], model: Mapping[str, Any], alternatives: Mapping[str, tuple[Any, ...]]
-) -> dict[str, tuple[Any, Any]]:
-    """Return the arguments that change the outputs and have another value in the model.
-
-    Args:
-        found: Arguments inferred from the file.
-        model: Arguments of the model.
-        alternatives: Values of an argument that the file suits as well.
-
-    Returns:
-        Argument to (file's value, model's value).
-    """
-    result = {}
-    for name in STRUCTURE:
-        if name not in found or name not in model:
-            continue
-        if name == "pooling" and model[name] is None and found[name] != "map":
-            continue  # all tokens, unpooled: the same weights
-        ours, theirs = _comparable(name, found[name], found), _comparable(name, model[name], model)
-        if ours != theirs and model[name] not in alternatives.get(name, ()):
-            result[name] = (found[name], model[name])
-    return result
-
-
-def _comparable(name: str, value: Any, arguments: Mapping[str, Any]) -> Any:
-    if name == "layer_scale":
-        return value is not None
-    if name in ("resnet_blocks", "block_sizes"):
-        return None if value is None else tuple(value)
-    if name == "resnet_numerics" and arguments.get("resnet_blocks") is None:
-        return None
-    if name == "activation":
-        return {"gelu_approximate": "gelu_tanh", "gelu_new": "gelu_tanh"}.get(value, value)
-    if name == "pool_padding" and value == "edge":
-        return "infinity"  # the edge is in every window that its copy is in
-    return value

@@ -11,7 +11,7 @@ from typing import Any
 
 from absl import logging
 
-from keras_vit.checkpoints import architecture
+from keras_vit.checkpoints import architecture, facts
 from keras_vit.checkpoints.checkpoint import Checkpoint
 from keras_vit.checkpoints.errors import CheckpointError
 from keras_vit.checkpoints.formats.tensors import TensorSource
@@ -35,7 +35,7 @@ class Hints:
 
     def model_grid(self, arguments: Mapping[str, Any]) -> Grid | None:
         """Return the grid of the wanted model, if its image size is known."""
-        return architecture.grid_of({**arguments, **self.wanted}) if "image_size" in self.wanted else None
+        return facts.grid_of({**arguments, **self.wanted}) if "image_size" in self.wanted else None
 
 
 def stated_grids(source: TensorSource, arguments: Mapping[str, Any], hints: Hints) -> list[Grid]:
@@ -48,8 +48,8 @@ def stated_grids(source: TensorSource, arguments: Mapping[str, Any], hints: Hint
     """
     note = source.metadata
     sizes = (arguments.get("image_size"), note.get("image_size"), note.get("image"))
-    grids = [hints.grid, architecture.pair(note.get("grid"))]
-    grids += [architecture.grid_of({**arguments, "image_size": size}) for size in sizes if architecture.pair(size)]
+    grids = [hints.grid, facts.pair(note.get("grid"))]
+    grids += [facts.grid_of({**arguments, "image_size": size}) for size in sizes if facts.pair(size)]
     return [grid for grid in grids if grid is not None]
 
 
@@ -81,21 +81,21 @@ def settle(checkpoint: Checkpoint, hints: Hints) -> None:
     source, arguments, path = checkpoint.source, checkpoint.arguments, checkpoint.path
     if checkpoint.kind == "bit":
         return
-    noted = [size for name in ("image_size", "image") if (size := architecture.pair(source.metadata.get(name)))]
+    noted = [size for name in ("image_size", "image") if (size := facts.pair(source.metadata.get(name)))]
     own = arguments.get("image_size")
-    if own is not None and architecture.pair(own) is None:
+    if own is not None and facts.pair(own) is None:
         raise CheckpointError(f"{path}: image_size must be an integer or (height, width). Received: {str(own)[:60]}.")
     table = checkpoint.shapes.get(architecture.TABLE)
     if table is None:
-        arguments.setdefault("image_size", architecture.plain_pair(noted[0]) if noted else None)
+        arguments.setdefault("image_size", facts.plain_pair(noted[0]) if noted else None)
         if arguments["image_size"] is None:
             checkpoint.assumed["image_size"] = "without a position table nothing fixes it"
         return
-    count = table[1] - architecture.num_slots(arguments)
-    own_grid = architecture.grid_of(arguments) if "image_size" in arguments else None
+    count = table[1] - facts.num_slots(arguments)
+    own_grid = facts.grid_of(arguments) if "image_size" in arguments else None
     stated = {
         "grid": hints.grid,
-        "the grid in its note": architecture.pair(source.metadata.get("grid")),
+        "the grid in its note": facts.pair(source.metadata.get("grid")),
         f"image_size={str(own)[:60]} of its configuration": own_grid or ((0, 0) if own is not None else None),
     }
     for name, grid in stated.items():
@@ -110,10 +110,10 @@ def settle(checkpoint: Checkpoint, hints: Hints) -> None:
     checkpoint.grid = _choose(count, stated_grids(source, arguments, hints), hints.model_grid(arguments), path)
     if own_grid == checkpoint.grid:
         return
-    fitting = [size for size in noted if architecture.grid_of({**arguments, "image_size": size}) == checkpoint.grid]
-    stride = architecture.geometry(arguments).stride
+    fitting = [size for size in noted if facts.grid_of({**arguments, "image_size": size}) == checkpoint.grid]
+    stride = facts.geometry(arguments).stride
     size = (checkpoint.grid[0] * stride[0], checkpoint.grid[1] * stride[1])
-    arguments["image_size"] = architecture.plain_pair(fitting[0] if fitting else size)
+    arguments["image_size"] = facts.plain_pair(fitting[0] if fitting else size)
 
 
 def _choose(count: int, stated: list[Grid], model: Grid | None, path: str) -> Grid:

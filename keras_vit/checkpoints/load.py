@@ -1,6 +1,5 @@
 """`load_checkpoint`, `model_from_checkpoint` and `architecture_of`."""
 
-import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -8,22 +7,13 @@ import keras
 from absl import logging
 
 from keras_vit import _checks
-from keras_vit.checkpoints import architecture, assign, families, formats, note, resize
-from keras_vit.checkpoints import grid as grids
+from keras_vit.checkpoints import assign, recognition, resize
 from keras_vit.checkpoints.checkpoint import Checkpoint
 from keras_vit.checkpoints.errors import CheckpointError
+from keras_vit.checkpoints.kinds import KINDS
 from keras_vit.checkpoints.match import LoadReport, Match, Options
-from keras_vit.models import BiTResNet, MAEConfig, MaskedAutoencoder, VisionTransformer, ViTConfig
-
-_MAX_TABLE = 2**28  # entries of a position table
-_MAX_STATED_TABLE = 2**24  # the same, where a file alone asks for it
-_MODELS: dict[str, tuple[Any, ...]] = {
-    "vit": (VisionTransformer,),
-    "bit": (BiTResNet,),
-    "mae": (MaskedAutoencoder, VisionTransformer),
-}
-_NAMES = {"vit": "Vision Transformer", "bit": "BiT ResNet", "mae": "masked autoencoder"}
-Path = str | os.PathLike[str]
+from keras_vit.checkpoints.recognition import Path
+from keras_vit.models import MaskedAutoencoder
 
 
 def load_checkpoint(
@@ -87,12 +77,12 @@ def load_checkpoint(
     _checks.choice("head", head, ("auto", "keep", "reset"))
     if method is not None:
         _checks.choice("method", method, resize.METHODS)
-    if not isinstance(model, (VisionTransformer, BiTResNet, MaskedAutoencoder)):
+    if not any(isinstance(model, kind.model) for kind in KINDS.values()):
         raise ValueError(
             f"`model` must be a keras_vit model. Received: {type(model).__name__}. Load into the VisionTransformer or "
             "BiTResNet before building other models from it."
         )
-    checkpoint = identify(path, _hints(model.config.to_dict(), grid, prefix), config)
+    checkpoint = recognition.identify(path, recognition.hints_of(model.config.to_dict(), grid, prefix), config)
     try:
         options = Options(head, method, resize_patch, adapt_channels, zero_edges)
         return _load(model, checkpoint, options, strict, allow_nonfinite)
@@ -150,19 +140,19 @@ def model_from_checkpoint(
     (None, 3)
     """
     _checks.choice("head", head, ("auto", "keep", "reset"))
-    checkpoint = identify(path, _hints(overrides, grid, prefix), config)
+    checkpoint = recognition.identify(path, recognition.hints_of(overrides, grid, prefix), config)
     try:
         if decoder and checkpoint.kind != "mae":
             raise CheckpointError(
-                f"{checkpoint.path} holds a {_NAMES[checkpoint.kind]} without a decoder. Received: decoder=True. Leave "
-                "it out, or give the file of a masked autoencoder that was not reduced to its encoder."
+                f"{checkpoint.path} holds a {KINDS[checkpoint.kind].noun} without a decoder. Received: decoder=True. "
+                "Leave it out, or give the file of a masked autoencoder that was not reduced to its encoder."
             )
-        model_class = _MODELS[checkpoint.kind][0 if decoder or checkpoint.kind != "mae" else 1]
-        arguments = _arguments(checkpoint, overrides, decoder)
+        kind = KINDS[checkpoint.kind] if decoder else recognition.without_decoder(checkpoint)
+        arguments = recognition.arguments_of(checkpoint, overrides, kind)
         try:
-            model = model_class.from_config({**arguments, **checkpoint.frozen})
+            model = kind.model.from_config({**arguments, **checkpoint.frozen})
         except (TypeError, ValueError) as error:
-            raise CheckpointError(f"{model_class.__name__} cannot be built from {checkpoint.path}: {error}") from error
+            raise CheckpointError(f"{kind.model.__name__} cannot be built from {checkpoint.path}: {error}") from error
         options = Options(head, method, resize_patch, adapt_channels, zero_edges)
         _load(model, checkpoint, options, strict=True, allow_nonfinite=allow_nonfinite)
     finally:
@@ -202,76 +192,12 @@ def architecture_of(
     >>> kind, arguments["hidden_size"], arguments["image_size"]
     ('vit', 32, 32)
     """
-    checkpoint = identify(path, _hints(overrides, grid, prefix), config)
+    checkpoint = recognition.identify(path, recognition.hints_of(overrides, grid, prefix), config)
     try:
-        return "bit" if checkpoint.kind == "bit" else "vit", _arguments(checkpoint, overrides)
+        arguments = recognition.arguments_of(checkpoint, overrides, recognition.without_decoder(checkpoint))
+        return "bit" if checkpoint.kind == "bit" else "vit", arguments
     finally:
         checkpoint.source.close()
-
-
-def identify(path: Path, hints: grids.Hints, config: Path | dict | None = None) -> Checkpoint:
-    """Open a checkpoint and recognize its family, layout and architecture from the headers.
-
-    Args:
-        path: A file or directory.
-        hints: Facts that the caller knows.
-        config: The model's `config.json`, as a path or an object, if it is not beside the tensors.
-
-    Returns:
-        The checkpoint, whose source the caller closes.
-
-    Raises:
-        CheckpointError: If no family is recognized, or the file is damaged.
-    """
-    source = formats.open_source(path, config)
-    try:
-        note.check(source)
-        checkpoint = families.recognize(source, hints)
-        note.apply(checkpoint)
-        grids.settle(checkpoint, hints)
-    except BaseException:
-        source.close()
-        raise
-    return checkpoint
-
-
-def _hints(wanted: dict[str, Any], grid: Sequence[int] | None, prefix: str | None) -> grids.Hints:
-    return grids.Hints(wanted, None if grid is None else _checks.size_pair("grid", grid), prefix)
-
-
-def _arguments(checkpoint: Checkpoint, overrides: dict[str, Any], decoder: bool = False) -> dict[str, Any]:
-    """Return the constructor's arguments, after checking that the file holds the weights of such a model."""
-    found, path = checkpoint.arguments, checkpoint.path
-    architecture.check_complete(checkpoint.shapes, found, path)
-    arguments = {**found, **overrides}
-    if checkpoint.kind == "mae":
-        known = (MAEConfig if decoder else ViTConfig).names()
-        arguments = {name: value for name, value in arguments.items() if name in known or name in overrides}
-    if checkpoint.kind != "bit":
-        missing = [name for name in ("num_heads", "mlp_dim") if arguments.get(name) is None]
-        if missing:
-            raise CheckpointError(f"{path} has no encoder blocks to show {', '.join(missing)}.")
-        _check_size(arguments, path, _MAX_TABLE if "image_size" in overrides else _MAX_STATED_TABLE)
-    if not found.get("include_top", True) and "classes" in overrides:
-        arguments["include_top"] = overrides.get("include_top", True)
-    if not arguments.get("include_top", True):
-        arguments.pop("classes", None)
-    for name, reason in checkpoint.assumed.items():
-        if name not in overrides:
-            logging.info("%s: %s=%r is assumed: %s.", path, name, arguments.get(name), reason)
-    return arguments
-
-
-def _check_size(arguments: dict[str, Any], path: str, limit: int) -> None:
-    """Refuse an image size that no file of weights has, before tables of that size are made."""
-    size = arguments.get("image_size")
-    if size is not None and architecture.pair(size) is None:
-        raise CheckpointError(f"{path}: image_size must be an integer or (height, width). Received: {str(size)[:60]}.")
-    grid = architecture.grid_of(arguments)
-    if grid is not None and grid[0] * grid[1] * arguments["hidden_size"] > limit:
-        raise CheckpointError(
-            f"{path}: images of {size} would have {grid[0]} x {grid[1]} patches. Pass another image_size."
-        )
 
 
 def _load(
@@ -282,9 +208,9 @@ def _load(
             f"{checkpoint.path} has no decoder, which a MaskedAutoencoder needs. Load it into a VisionTransformer, or "
             "give the file of a masked autoencoder that was not reduced to its encoder."
         )
-    if not isinstance(model, _MODELS[checkpoint.kind]):
+    if not isinstance(model, (KINDS[checkpoint.kind].model, recognition.without_decoder(checkpoint).model)):
         raise CheckpointError(
-            f"{checkpoint.path} holds a {_NAMES[checkpoint.kind]}. Received: a {type(model).__name__}. Use "
+            f"{checkpoint.path} holds a {KINDS[checkpoint.kind].noun}. Received: a {type(model).__name__}. Use "
             "keras_vit.model_from_checkpoint to build the model it belongs to."
         )
     match = Match(model, checkpoint, options)

@@ -8,7 +8,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_vit.checkpoints import architecture, resize
+from keras_vit.checkpoints import architecture, facts, resize
 from keras_vit.checkpoints.checkpoint import Checkpoint, Shape
 from keras_vit.checkpoints.errors import CheckpointError
 from keras_vit.checkpoints.families import family_of
@@ -122,7 +122,7 @@ class Match:
         self._decide_head()
         self._decide_encoder()
         self._match()
-        self.report.differences |= architecture.differences(checkpoint.arguments, self.config, checkpoint.alternatives)
+        self.report.differences |= facts.differences(checkpoint.arguments, model.config, checkpoint.alternatives)
         for name, reason in checkpoint.assumed.items():
             self.report.notes.append(f"{name}={checkpoint.arguments.get(name)!r} is assumed: {reason}")
 
@@ -207,7 +207,7 @@ class Match:
         return name in _FIRST_KERNELS and len(shape) == 4 and self._adapt_kernel(name, shape, wanted)
 
     def _adapt_table(self, name: str, shape: Shape, wanted: Shape) -> bool:
-        old, new = self.checkpoint.grid, architecture.grid_of(self.config)
+        old, new = self.checkpoint.grid, facts.grid_of(self.config)
         if old is None or new is None or old == new:
             return shape == wanted
         slots = wanted[1] - new[0] * new[1]
@@ -235,7 +235,7 @@ class Match:
             self.report.notes.append(f"{name} was adapted from {shape[2]} to {wanted[2]} channels")
         if shape[:2] != wanted[:2]:
             if not self.options.resize_patch or name != "embedding/kernel":
-                theirs, ours = (architecture.plain_pair(sizes[:2]) for sizes in (shape, wanted))
+                theirs, ours = (facts.plain_pair(sizes[:2]) for sizes in (shape, wanted))
                 self.report.differences["patch_size"] = theirs, ours
                 return False
             height, width, *_ = wanted

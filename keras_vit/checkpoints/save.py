@@ -19,9 +19,9 @@ from keras_vit.checkpoints.families.family import Writing
 from keras_vit.checkpoints.formats.npz import write_npz
 from keras_vit.checkpoints.formats.safetensors import write_safetensors
 from keras_vit.checkpoints.formats.tensors import TensorInfo
+from keras_vit.checkpoints.kinds import KINDS
 from keras_vit.checkpoints.match import weights_of
 from keras_vit.checkpoints.rules import Binding, bind_variables
-from keras_vit.models import BiTResNet, MaskedAutoencoder, VisionTransformer
 
 Documents = dict[str, dict[str, Any]]
 DTYPES = ("float32", "bfloat16", "float16")
@@ -75,8 +75,7 @@ def save_checkpoint(
     """
     _checks.choice("format", format, families.written_formats())
     _checks.choice("dtype", dtype, DTYPES)
-    kinds: dict[type, str] = {VisionTransformer: "vit", BiTResNet: "bit", MaskedAutoencoder: "mae"}
-    kind = next((kind for known, kind in kinds.items() if isinstance(model, known)), None)
+    kind = next((name for name, kind in KINDS.items() if isinstance(model, kind.model)), None)
     if kind is None:
         raise ValueError(f"`model` must be a keras_vit model. Received: {type(model).__name__}.")
     path, config = os.fspath(path), model.config.to_dict()
@@ -93,7 +92,7 @@ def save_checkpoint(
         if names is not None and len(names) != config["classes"]:
             raise ValueError(f"`class_names` must name {config['classes']} classes. Received: {len(names)} names.")
         documents = writing.documents(config, layout, names, preprocessor)
-    metadata = note.of_model(config, documents.get("config.json"))
+    metadata = note.of_model(model.config, documents.get("config.json"))
     try:
         if writing.tensors == "npz":
             with atomic_file(path) as temporary:

@@ -68,9 +68,8 @@ class EncoderBlock(CompositeLayer):
         relative_positions: See `SelfAttention`.
         remat: Whether the backward pass recomputes the block's activations instead of saving them.
         attention_chunk_size: See `SelfAttention`, `chunk_size`.
-        head_dim: See `SelfAttention`.
-        output_projection: See `SelfAttention`.
-        **kwargs: Arguments of `keras.layers.Layer`.
+        **kwargs: Further arguments of `SelfAttention` (such as `head_dim`), `MlpBlock`, `LayerNorm` and
+            `keras.layers.Layer`.
 
     Call arguments:
         x: Tensor `[B, N, D]`.
@@ -88,6 +87,15 @@ class EncoderBlock(CompositeLayer):
     ((1, 5, 8), (1, 1, 8))
     """
 
+    parts = {
+        LayerNorm: {"epsilon": "layer_norm_epsilon"},
+        SelfAttention: {
+            "dropout_rate": "attention_dropout_rate",
+            "use_bias": "qkv_bias",
+            "chunk_size": "attention_chunk_size",
+        },
+        MlpBlock: {},
+    }
     is_block = True  # one layer deeper for rates that fall from the head down
 
     def __init__(
@@ -104,8 +112,6 @@ class EncoderBlock(CompositeLayer):
         relative_positions: int | None = None,
         remat: bool = False,
         attention_chunk_size: int | None = None,
-        head_dim: int | None = None,
-        output_projection: str = "bias",
         **kwargs: Any,
     ):
         super().__init__(**kwargs)
@@ -121,26 +127,14 @@ class EncoderBlock(CompositeLayer):
         self.relative_positions = relative_positions
         self.remat = bool(remat)
         self.attention_chunk_size = attention_chunk_size
-        self.head_dim = head_dim
-        self.output_projection = output_projection
         self.input_spec = keras.layers.InputSpec(ndim=3)
 
     def build(self, input_shape: Shape) -> None:
         shared = {"dtype": self.dtype_policy}
-        self.norm_0 = LayerNorm(self.layer_norm_epsilon, name="LayerNorm_0", **shared)
-        self.attention = SelfAttention(
-            self.num_heads,
-            self.attention_dropout_rate,
-            self.qkv_bias,
-            self.relative_positions,
-            self.attention_chunk_size,
-            self.head_dim,
-            self.output_projection,
-            name="MultiHeadDotProductAttention_0",
-            **shared,
-        )
-        self.norm_1 = LayerNorm(self.layer_norm_epsilon, name="LayerNorm_1", **shared)
-        self.mlp = MlpBlock(self.mlp_dim, self.dropout_rate, self.activation, name="MlpBlock_0", **shared)
+        self.norm_0 = self.part(LayerNorm, "LayerNorm_0")
+        self.attention = self.part(SelfAttention, "MultiHeadDotProductAttention_0")
+        self.norm_1 = self.part(LayerNorm, "LayerNorm_1")
+        self.mlp = self.part(MlpBlock, "MlpBlock_0")
         self.scale_0 = self._scale("LayerScale_0")
         self.scale_1 = self._scale("LayerScale_1")
         self.dropout = Dropout(self.dropout_rate, name="Dropout_0", **shared)

@@ -73,7 +73,7 @@ class MAPHead(CompositeLayer):
         mlp_dim: Width of the hidden layer of the MLP behind the attention.
         activation: Name of the MLP's activation.
         layer_norm_epsilon: Epsilon of the layer norm before the MLP.
-        **kwargs: Arguments of `keras.layers.Layer`.
+        **kwargs: Further arguments of `LayerNorm`, and those of `keras.layers.Layer`.
 
     Call arguments:
         x: Tensor `[B, N, D]`; the result is `[B, D]`.
@@ -87,6 +87,8 @@ class MAPHead(CompositeLayer):
     >>> tuple(MAPHead(num_heads=2, mlp_dim=32)(np.ones((3, 5, 8), "float32")).shape)
     (3, 8)
     """
+
+    parts = {LayerNorm: {"epsilon": "layer_norm_epsilon"}}
 
     def __init__(
         self,
@@ -108,7 +110,7 @@ class MAPHead(CompositeLayer):
         self.probe = self.add_weight(name="probe", shape=(1, 1, hidden_size), initializer="glorot_uniform")
         shared = {"dtype": self.dtype_policy}
         self.attention = SelfAttention(self.num_heads, name="MultiHeadDotProductAttention_0", **shared)
-        self.norm = LayerNorm(self.layer_norm_epsilon, name="LayerNorm_0", **shared)
+        self.norm = self.part(LayerNorm, "LayerNorm_0")
         self.mlp = MlpBlock(self.mlp_dim, activation=self.activation, name="MlpBlock_0", **shared)
         for child in (self.attention, self.norm, self.mlp):
             child.build(pooled_shape)

@@ -1,13 +1,14 @@
 """Arguments of BiT ResNets: their names, types, defaults and checks, and what follows from them."""
 
 import dataclasses
+import os
 from collections.abc import Sequence
-from typing import Literal
+from typing import ClassVar, Literal, Protocol
 
 import keras
 
 from keras_vit import _checks
-from keras_vit.models.config import Config, Size
+from keras_vit.models.config import Config, Model, Size
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,6 +38,8 @@ class BiTConfig(Config):
     6144
     """
 
+    COMMON: ClassVar[tuple[str, ...]] = (*Config.COMMON, "block_sizes", "width_factor")
+
     block_sizes: Sequence[int] = (3, 4, 6, 3)
     width_factor: int = 1
     image_size: Size | None = 224
@@ -65,3 +68,23 @@ class BiTConfig(Config):
     def num_features(self) -> int:
         """Width of the input of the head."""
         return 4 * self.stage_widths[-1] if self.block_sizes else 64 * self.width_factor
+
+
+class BiTConstructor(Protocol[Model]):
+    """Signature of `BiT_R50x1` and the other constructors of BiT ResNets; `BiTConfig` says what they mean."""
+
+    def __call__(
+        self,
+        image_size: Size | None = 224,
+        classes: int | None = 1000,
+        weights: str | os.PathLike | None = None,
+        include_top: bool = True,
+        classifier_activation: str | None = None,
+        name: str | None = None,
+        dtype: str | keras.DTypePolicy | None = None,
+        *,
+        channels: int = 3,
+        head_bias: float = 0.0,
+        pool_padding: Literal["infinity", "zeros", "edge"] = "infinity",
+    ) -> Model:
+        """Build the model."""

@@ -2,15 +2,24 @@
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any, Self
+from typing import Any, ClassVar, Self, TypeVar
 
 from keras_vit import _checks
 
 Size = int | tuple[int, int]
+Model = TypeVar("Model", covariant=True)
 
 
 class Config:
-    """Arguments of a model; the base class of `ViTConfig` and `BiTConfig`."""
+    """Arguments of a model; the base class of `ViTConfig` and `BiTConfig`.
+
+    Attributes:
+        COMMON: Arguments that the models of every project have.
+        FREE: Arguments on which neither the weights nor what they compute depends.
+    """
+
+    COMMON: ClassVar[tuple[str, ...]] = ("channels", "classes", "include_top")
+    FREE: ClassVar[tuple[str, ...]] = ("image_size", "classifier_activation", "name", "dtype", "head_bias")
 
     image_size: Size | None
     classes: int | None
@@ -23,6 +32,15 @@ class Config:
     def names(cls) -> tuple[str, ...]:
         """Return the names of all arguments, `name` and `dtype` included."""
         return tuple(field.name for field in dataclasses.fields(cls))  # type: ignore[arg-type]  # subclasses are
+
+    @classmethod
+    def options(cls) -> dict[str, Any]:
+        """Return the defaults of the arguments that are neither common nor free.
+
+        A project's files have the default of every option that the project does not know.
+        """
+        left_out = {*cls.COMMON, *cls.FREE}
+        return {f.name: f.default for f in dataclasses.fields(cls) if f.name not in left_out}  # type: ignore[arg-type]
 
     @classmethod
     def from_dict(cls, arguments: Mapping[str, Any]) -> Self:
@@ -38,6 +56,9 @@ class Config:
         object.__setattr__(self, name, value)  # the dataclasses are frozen once they are checked
 
     def _check_common(self) -> None:
+        for field in dataclasses.fields(self):  # type: ignore[arg-type]
+            if field.type is bool:
+                _checks.choice(field.name, getattr(self, field.name), (False, True))
         if self.image_size is not None:
             self._set("image_size", plain(_checks.size_pair("image_size", self.image_size)))
         self._set("channels", _checks.positive_int("channels", self.channels))

@@ -1,14 +1,15 @@
 """The masked autoencoder."""
 
 import dataclasses
+from typing import ClassVar
 
 import keras
 
 from keras_vit import _checks
-from keras_vit.layers import EncoderBlock, FixedPositionEmbs, LayerNorm, RestoredPatches, VisiblePatches
+from keras_vit.layers import FixedPositionEmbs, RestoredPatches, VisiblePatches
 from keras_vit.models.arguments import argument_docs, configured_by
 from keras_vit.models.base import images_input, resolve_policy
-from keras_vit.models.masked import HEAD_ARGUMENTS, MaskedConfig, MaskedModel
+from keras_vit.models.masked import MaskedConfig, MaskedModel
 from keras_vit.models.vit import Builder
 from keras_vit.models.vit_config import ViTConfig
 
@@ -32,6 +33,11 @@ class MAEConfig(MaskedConfig):
     49
     """
 
+    COMMON: ClassVar[tuple[str, ...]] = (
+        *ViTConfig.COMMON,
+        *("decoder_hidden_size", "decoder_num_layers", "decoder_num_heads", "decoder_mlp_dim"),
+    )
+
     activation: str = "gelu"
     mask_ratio: float = 0.75
     decoder_hidden_size: int = 512
@@ -53,9 +59,10 @@ class MAEConfig(MaskedConfig):
 
     @property
     def decoder(self) -> ViTConfig:
-        """Sizes of the decoder's blocks, as those of an encoder."""
-        return dataclasses.replace(
-            ViTConfig(**self.encoder_arguments()),
+        """Arguments of the decoder's blocks, as those of an encoder without dropout and other options."""
+        shared = ("patch_size", "image_size", "channels", "activation", "layer_norm_epsilon", "qkv_bias", "remat")
+        return ViTConfig(
+            **{name: getattr(self, name) for name in shared},
             hidden_size=self.decoder_hidden_size,
             num_layers=self.decoder_num_layers,
             num_heads=self.decoder_num_heads,
@@ -99,17 +106,8 @@ class _Builder(Builder):
         x = RestoredPatches(self._prefix, name="mask_token", **shared)(x, self.order)  # [B, prefix + N, decoder's D]
         x = FixedPositionEmbs(config.grid, self._prefix, name="decoder_posembed", **shared)(x)
         for index in range(decoder.num_layers):
-            x = EncoderBlock(
-                decoder.num_heads,
-                decoder.mlp_dim,
-                activation=config.activation,
-                layer_norm_epsilon=config.layer_norm_epsilon,
-                qkv_bias=config.qkv_bias,
-                remat=config.remat == "blocks",
-                name=f"decoder_block_{index}",
-                **shared,
-            )(x)
-        x = LayerNorm(config.layer_norm_epsilon, name="decoder_norm", **shared)(x)
+            x = self._block(decoder, f"decoder_block_{index}")(x)
+        x = self._norm("decoder_norm")(x)
         x = keras.layers.Dense(config.num_pixels, name="decoder_pred", **shared)(x)
         return x[:, self._prefix :]
 
@@ -148,7 +146,7 @@ class MaskedAutoencoder(MaskedModel):
         super().__init__(inputs, outputs, config, config.name or "masked_autoencoder", policy)
 
 
-_NOT_OURS = (*HEAD_ARGUMENTS, "class_token", "position_embedding", "position_embedding_at", "distillation_token")
+_NOT_OURS = (*ViTConfig.OF_HEAD, "class_token", "position_embedding", "position_embedding_at", "distillation_token")
 MaskedAutoencoder.__doc__ = (MaskedAutoencoder.__doc__ or "").replace(
     "        See `keras_vit.models.MAEConfig`.",
     f"{argument_docs(ViTConfig, (*_NOT_OURS, 'resnet_blocks', 'resnet_numerics'))}\n{argument_docs(MAEConfig)}",

@@ -2,7 +2,7 @@
 
 import dataclasses
 import re
-from typing import Any
+from typing import Any, ClassVar
 
 import keras
 
@@ -12,17 +12,6 @@ from keras_vit.models.base import ConfiguredModel
 from keras_vit.models.vit import VisionTransformer
 from keras_vit.models.vit_config import ViTConfig
 
-# Arguments of `VisionTransformer` that pre-training has no use for: they belong to the model that is fine-tuned.
-HEAD_ARGUMENTS = (
-    "classes",
-    "include_top",
-    "pooling",
-    "representation_size",
-    "classifier_activation",
-    "head_bias",
-    "norm_after_pooling",
-    "pool_prefix_tokens",
-)
 _BEFORE_BLOCKS = ("embedding", "tokens", "cls", "posembed_input", "registers", "dropout_input")
 
 
@@ -38,20 +27,17 @@ class MaskedConfig(ViTConfig):
     98
     """
 
+    FREE: ClassVar[tuple[str, ...]] = (*ViTConfig.FREE, "mask_ratio")
+
     mask_ratio: float = 0.5
 
     def __post_init__(self):
         if self.class_token is None:
             self._set("class_token", self.pooling in ("token", None))
-        for name, value in (
-            ("pooling", None),
-            ("include_top", False),
-            ("norm_after_pooling", False),
-            ("pool_prefix_tokens", False),
-        ):
-            self._set(name, value)
-        for name in ("classes", "representation_size", "classifier_activation"):
-            self._set(name, None)
+        defaults = {field.name: field.default for field in dataclasses.fields(ViTConfig)}
+        without_head = {"pooling": None, "include_top": False, "classes": None}
+        for name in self.OF_HEAD:
+            self._set(name, without_head.get(name, defaults[name]))
         super().__post_init__()
         self._check_encoder()
         self._set("mask_ratio", _checks.rate("mask_ratio", self.mask_ratio))

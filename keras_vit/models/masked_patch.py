@@ -9,7 +9,7 @@ from keras_vit import _checks
 from keras_vit.layers import CorruptedPatches
 from keras_vit.models.arguments import argument_docs, configured_by
 from keras_vit.models.base import images_input, resolve_policy
-from keras_vit.models.masked import HEAD_ARGUMENTS, MaskedConfig, MaskedModel
+from keras_vit.models.masked import MaskedConfig, MaskedModel
 from keras_vit.models.vit import Builder
 from keras_vit.models.vit_config import ViTConfig
 
@@ -107,7 +107,7 @@ class MaskedPatchPredictor(MaskedModel):
         super().__init__(inputs, outputs, config, config.name or "masked_patch_predictor", policy)
 
 
-_NOT_OURS = (*HEAD_ARGUMENTS, "position_embedding_at", "distillation_token", "resnet_blocks", "resnet_numerics")
+_NOT_OURS = (*ViTConfig.OF_HEAD, "position_embedding_at", "distillation_token", "resnet_blocks", "resnet_numerics")
 MaskedPatchPredictor.__doc__ = (MaskedPatchPredictor.__doc__ or "").replace(
     "        See `keras_vit.models.MaskedPatchConfig`.",
     f"{argument_docs(ViTConfig, _NOT_OURS)}\n{argument_docs(MaskedPatchConfig)}",

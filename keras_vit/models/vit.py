@@ -78,7 +78,7 @@ class Builder:
         return images, self._head(self._blocks(self._tokens(x)))
 
     def _norm(self, name):
-        return LayerNorm(self.config.layer_norm_epsilon, dtype=self.policy, name=name)
+        return LayerNorm.of(self.config, epsilon=self.config.layer_norm_epsilon, dtype=self.policy, name=name)
 
     def _resnet(self, x):
         conv_arguments, norm_arguments = resnet.numerics(self.config.resnet_numerics)
@@ -102,9 +102,7 @@ class Builder:
         """Return the tokens `[B, prefix + registers + h*w, D]`, with position embeddings that belong to the input."""
         config, shared = self.config, {"dtype": self.policy}
         norm_epsilon = config.layer_norm_epsilon if config.patch_norm else None
-        grid = PatchEncoder(
-            config.patch_size, config.hidden_size, flatten=False, norm_epsilon=norm_epsilon, name="embedding", **shared
-        )(x)
+        grid = PatchEncoder.of(config, flatten=False, norm_epsilon=norm_epsilon, name="embedding", **shared)(x)
         x = self._patches(FlattenGrid(name="tokens", **shared)(grid))  # [B, h*w, D]
         if config.distillation_token:
             x = ClassToken(name="dist", **shared)(x)
@@ -146,7 +144,13 @@ class Builder:
                 add_positions = self._add_positions(f"posembed_layer_{index}", config.num_registers)
             if add_positions is not None:
                 x = add_positions(x, *self.position_arguments)
-            block, last_input = self._block(index), x
+            block = self._block(
+                config,
+                f"encoderblock_{index}",
+                drop_path_rate=config.drop_path_rates[index],
+                relative_positions=config.num_tokens if config.position_embedding == "relative" else None,
+            )
+            last_input = x
             x = block(x)
         norm = (lambda x: x) if config.norm_after_pooling else self._norm("encoder_norm")
         tokens = norm(x)  # [B, N, D]
@@ -155,26 +159,9 @@ class Builder:
         # `get_layer(...).output` has all tokens; the model computes what its output depends on.
         return norm(block(last_input, num_outputs=config.num_output_tokens))
 
-    def _block(self, index):
-        config = self.config
-        return EncoderBlock(
-            config.num_heads,
-            config.mlp_dim,
-            dropout_rate=config.dropout_rate,
-            attention_dropout_rate=config.attention_dropout_rate,
-            drop_path_rate=config.drop_path_rates[index],
-            activation=config.activation,
-            layer_norm_epsilon=config.layer_norm_epsilon,
-            qkv_bias=config.qkv_bias,
-            layer_scale=config.layer_scale,
-            relative_positions=config.num_tokens if config.position_embedding == "relative" else None,
-            remat=config.remat == "blocks",
-            attention_chunk_size=config.attention_chunk_size,
-            head_dim=config.head_dim,
-            output_projection=config.output_projection,
-            dtype=self.policy,
-            name=f"encoderblock_{index}",
-        )
+    def _block(self, config, name, **arguments):
+        """Return a block with the arguments that have the same name in the configuration."""
+        return EncoderBlock.of(config, remat=config.remat == "blocks", dtype=self.policy, name=name, **arguments)
 
     def _head(self, x):
         config = self.config
@@ -197,8 +184,7 @@ class Builder:
             left_out = 0 if config.pool_prefix_tokens else config.num_prefix_tokens + config.num_registers
             return PatchMeanPooling(left_out, name="pool", **shared)(x)
         if config.pooling == "map":
-            sizes = (config.num_heads, config.mlp_dim, config.activation, config.layer_norm_epsilon)
-            return MAPHead(*sizes, name="MAPHead_0", **shared)(x)
+            return MAPHead.of(config, name="MAPHead_0", **shared)(x)
         return x  # [B, N, D]
 
     def _pre_logits(self):

@@ -1,15 +1,17 @@
 """Arguments of Vision Transformers: their names, types, defaults and checks, and every fact that follows from them."""
 
 import dataclasses
+import os
 from collections.abc import Sequence
-from typing import Literal
+from typing import ClassVar, Literal, Protocol
 
 import keras
 import numpy as np
 
 from keras_vit import _checks
 from keras_vit.layers import get_activation, resnet
-from keras_vit.models.config import Config, Size, pair, plain
+from keras_vit.models.config import Config, Model, Size, plain
+from keras_vit.models.geometry import Geometry
 
 Pooling = Literal["token", "gap", "map"]
 PositionEmbedding = Literal["learned", "learned2d", "sincos2d", "relative", "none"]
@@ -20,11 +22,10 @@ POOLINGS = ("token", "gap", "map", None)
 POSITION_EMBEDDINGS = ("learned", "learned2d", "sincos2d", "relative", "none")
 POSITIONS_AT = ("input", "every_layer", "every_layer_shared")
 OUTPUT_PROJECTIONS = ("bias", "no_bias", "none")
-REFERENCE_SIZE = 224  # pixels: the resolution whose grid the position table of a model for images of any size has
 
 
 @dataclasses.dataclass(frozen=True)
-class ViTConfig(Config):
+class ViTConfig(Geometry):
     """Arguments of `keras_vit.VisionTransformer`.
 
     Args:
@@ -86,6 +87,20 @@ class ViTConfig(Config):
     ((24, 24), 577, True)
     """
 
+    COMMON: ClassVar[tuple[str, ...]] = (
+        *Config.COMMON,
+        *("patch_size", "hidden_size", "num_layers", "num_heads", "mlp_dim", "class_token"),
+    )
+    FREE: ClassVar[tuple[str, ...]] = (
+        *Config.FREE,
+        *("dropout_rate", "attention_dropout_rate", "drop_path_rate", "remat", "attention_chunk_size"),
+    )
+    # Arguments of everything behind the encoder, which a model that is pre-trained without labels does not have.
+    OF_HEAD: ClassVar[tuple[str, ...]] = (
+        *("classes", "include_top", "pooling", "representation_size", "classifier_activation", "head_bias"),
+        *("norm_after_pooling", "pool_prefix_tokens"),
+    )
+
     patch_size: Size = 16
     hidden_size: int = 768
     num_layers: int = 12
@@ -136,6 +151,9 @@ class ViTConfig(Config):
                 self._set(name, _checks.positive_int(name, getattr(self, name)))
         for name in ("dropout_rate", "attention_dropout_rate", "drop_path_rate"):
             self._set(name, _checks.rate(name, getattr(self, name)))
+        self._set("layer_norm_epsilon", _checks.rate("layer_norm_epsilon", self.layer_norm_epsilon))
+        if self.layer_scale is not None:
+            self._set("layer_scale", _checks.finite_number("layer_scale", self.layer_scale, zero=True))
         self._check_heads()
         _checks.choice("position_embedding", self.position_embedding, POSITION_EMBEDDINGS)
         _checks.choice("position_embedding_at", self.position_embedding_at, POSITIONS_AT)
@@ -144,7 +162,7 @@ class ViTConfig(Config):
         get_activation(self.activation)
         if self.resnet_blocks is not None:
             self._set("resnet_blocks", tuple(_checks.positive_int("resnet_blocks", n) for n in self.resnet_blocks))
-            resnet.numerics(self.resnet_numerics)
+        resnet.numerics(self.resnet_numerics)
         self._check_pooling()
         self._check_positions()
         self._check_attention()
@@ -182,7 +200,6 @@ class ViTConfig(Config):
                 f"`norm_after_pooling` needs pooling='gap'. Received: pooling={self.pooling!r}. "
                 "Leave it off: the norm then precedes the pooling."
             )
-
         if self.pool_prefix_tokens and self.pooling != "gap":
             raise ValueError(
                 f"`pool_prefix_tokens` needs pooling='gap'. Received: pooling={self.pooling!r}. Leave it off."
@@ -208,55 +225,6 @@ class ViTConfig(Config):
                 f"attention_chunk_size={self.attention_chunk_size}, attention_dropout_rate="
                 f"{self.attention_dropout_rate}, position_embedding={self.position_embedding!r}. Leave it at None."
             )
-
-    @property
-    def stem_stride(self) -> int:
-        """Pixels per cell of the map that is cut into patches: 1 without a ResNet, 4 behind its root alone."""
-        return 1 if self.resnet_blocks is None else 4 * 2 ** max(len(self.resnet_blocks) - 1, 0)
-
-    @property
-    def stride(self) -> tuple[int, int]:
-        """Pixels per patch, (height, width)."""
-        height, width = pair(self.patch_size)
-        return self.stem_stride * height, self.stem_stride * width
-
-    @property
-    def grid(self) -> tuple[int, int]:
-        """Grid of patches, (height, width), of the model's images; of 224-pixel images where these have any size."""
-        if self.image_size is not None:
-            return self.grid_of(self.image_size)
-        height, width = (max(REFERENCE_SIZE // stride, 1) for stride in self.stride)
-        return height, width
-
-    def grid_of(self, image_size: Size) -> tuple[int, int]:
-        """Return the grid of patches, (height, width), of images of a size.
-
-        Args:
-            image_size: An integer or (height, width).
-
-        Raises:
-            ValueError: If the size is not a multiple of the patch size.
-        """
-        size = _checks.size_pair("image_size", image_size)
-        cells = tuple(-(-side // self.stem_stride) for side in size)  # "same" convolutions round up
-        patch = pair(self.patch_size)
-        if any(cell % edge for cell, edge in zip(cells, patch, strict=True)):
-            unit = "patch_size" if self.stem_stride == 1 else "the stride"
-            raise ValueError(
-                f"`image_size` must be a multiple of {unit}={plain(self.stride)} in both dimensions. "
-                f"Received: image_size={size}."
-            )
-        return cells[0] // patch[0], cells[1] // patch[1]
-
-    @property
-    def num_prefix_tokens(self) -> int:
-        """Number of tokens with a position before the patches: class and distillation token."""
-        return int(bool(self.class_token)) + int(bool(self.distillation_token))
-
-    @property
-    def num_tokens(self) -> int:
-        """Number of tokens of the sequence, at the model's grid: prefix tokens, registers and patches."""
-        return self.num_prefix_tokens + self.num_registers + self.grid[0] * self.grid[1]
 
     @property
     def num_output_tokens(self) -> int | None:
@@ -289,3 +257,44 @@ class ViTConfig(Config):
     def num_features(self) -> int:
         """Width of the input of the head."""
         return self.hidden_size if self.representation_size is None else self.representation_size
+
+
+class ViTConstructor(Protocol[Model]):
+    """Signature of `ViT_B16` and the other constructors of Vision Transformers; `ViTConfig` says what they mean."""
+
+    def __call__(
+        self,
+        image_size: Size | None = 224,
+        classes: int | None = 1000,
+        weights: str | os.PathLike | None = None,
+        include_top: bool = True,
+        pooling: Pooling | None = "token",
+        representation_size: int | None = None,
+        classifier_activation: str | None = None,
+        dropout_rate: float = 0.0,
+        attention_dropout_rate: float = 0.0,
+        drop_path_rate: float = 0.0,
+        position_embedding: PositionEmbedding = "learned",
+        position_embedding_at: PositionsAt = "input",
+        num_registers: int = 0,
+        activation: str = "gelu_tanh",
+        name: str | None = None,
+        dtype: str | keras.DTypePolicy | None = None,
+        *,
+        channels: int = 3,
+        class_token: bool | None = None,
+        distillation_token: bool | Literal["unused"] = False,
+        layer_norm_epsilon: float = 1e-6,
+        qkv_bias: bool = True,
+        layer_scale: float | None = None,
+        norm_after_pooling: bool = False,
+        resnet_numerics: Literal["reference", "timm"] = "reference",
+        head_bias: float = 0.0,
+        remat: Literal["none", "blocks"] = "none",
+        attention_chunk_size: int | None = None,
+        patch_norm: bool = False,
+        head_dim: int | None = None,
+        output_projection: OutputProjection = "bias",
+        pool_prefix_tokens: bool = False,
+    ) -> Model:
+        """Build the model."""

@@ -8,6 +8,7 @@ import sys
 import pytest
 
 from benchmarks.gpu import report
+from benchmarks.gpu.rows import ROWS
 from tests.training import worlds
 
 
@@ -40,12 +41,21 @@ def test_the_program_runs_without_tensorflow(environment, tmp_path):
     assert speed["images_per_second"] > 0 and speed["utilization"] is None
     assert set(speed["ms_per_batch"]) == {"1", "2"}
     assert set(speed["ms_with_gradients"]["5"]) == {"plain", "written out"}
+    assert speed["mae"]["images_per_second"] > 0 and speed["mae"]["batch_size"] == 2
     assert (tmp_path / "gpu.md").read_text() == done.stdout
 
 
 def test_no_row_begins_without_time(environment, tmp_path):
     done, rows = run(environment, tmp_path, "--minutes=0")
     assert done.returncode == 0 and all("skipped" in row for row in rows.values())
+
+
+def test_the_rows_are_those_that_the_readme_describes():
+    names = [row.name for row in ROWS]
+    assert names[:2] == ["correctness", "resume"] and len(set(names)) == len(names)
+    assert {"pretraining-mae-ViT-B/16", "training-ViT-B/16-adamw-remat", "training-ViT-S/16-sgd", "attention"} < set(
+        names
+    )
 
 
 def test_the_table_tells_what_failed():

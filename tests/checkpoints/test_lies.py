@@ -8,6 +8,7 @@ import zipfile
 import h5py
 import numpy as np
 import pytest
+from safetensors.numpy import load_file
 
 import keras_vit
 from keras_vit.checkpoints import CheckpointError, architecture_of, load_checkpoint, model_from_checkpoint
@@ -84,6 +85,48 @@ def test_timm_configurations_of_other_models(argument, changes, tmp_path):
     config["model_args"] |= changes
     refused(path, argument, config=config)
     refused(path, "classes", config={**config, "num_classes": 7, "model_args": {}})
+
+
+def timm_config(path):
+    with open(os.path.join(path, "config.json")) as file:
+        return json.load(file)
+
+
+@pytest.mark.parametrize("name", ["qk_norm", "pre_norm", "dynamic_img_pad"])
+def test_options_of_timm_that_compute_something_else(name, tmp_path):
+    path = write_timm(tmp_path)
+    config = timm_config(path)
+    config["model_args"][name] = True
+    refused(path, name, config=config)
+    config["model_args"][name] = False
+    assert architecture_of(path, config=config)[1] == architecture_of(path)[1]
+    config["model_args"]["patch_drop_rate"] = 0.5  # in training alone
+    assert architecture_of(path, config=config)[1] == architecture_of(path)[1]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"pooling": "gap", "class_token": True, "pool_prefix_tokens": True},
+        {"pooling": "map", "num_registers": 2},
+        {"pooling": "map", "class_token": True},
+    ],
+)
+def test_tokens_that_timm_pools(arguments, tmp_path):
+    """Its attention pooling leaves prefix tokens out by default, which was not noticed."""
+    sizes = {"patch_size": 8, "hidden_size": 16, "num_layers": 1, "num_heads": 2, "mlp_dim": 24, "image_size": 16}
+    model = keras_vit.VisionTransformer(**sizes, **arguments, activation="gelu", classes=2)
+    path = save(model, tmp_path / "timm", format="timm")
+    config = timm_config(path)
+    assert config["model_args"]["pool_include_prefix"] is True
+    assert model_from_checkpoint(path, config=config).config == model.config
+    del config["model_args"]["pool_include_prefix"]
+    tensors = load_file(os.path.join(path, "model.safetensors"))  # without our note
+    bare = files.write_directory(tmp_path / "bare", tensors, config)
+    if arguments["pooling"] == "map":
+        refused(bare, "pool_include_prefix")
+    else:
+        assert architecture_of(bare)[1]["pool_prefix_tokens"] is False
 
 
 def own_npz(tmp_path, drop="", note=None, **changes):

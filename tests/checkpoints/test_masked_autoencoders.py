@@ -132,6 +132,9 @@ def test_files_of_keras(model, suffix, tmp_path):
 def test_the_decoder_is_resized_with_the_encoder(tmp_path):
     sizes = {**SIZES, "decoder_hidden_size": 16, "decoder_num_layers": 1, "decoder_num_heads": 2}
     checkpoints.save_checkpoint(models.MaskedAutoencoder(**sizes), tmp_path / "mae", format="mae")
+    # The note of the file excluded this pooling.
+    encoder = checkpoints.model_from_checkpoint(tmp_path / "mae", pooling="gap", pool_prefix_tokens=True)
+    assert not checkpoints.load_checkpoint(encoder, tmp_path / "mae").problems()
     larger = checkpoints.model_from_checkpoint(tmp_path / "mae", decoder=True, image_size=48)
     tables = {weight.path: weight.shape for weight in larger.non_trainable_variables}
     assert tables == {"posembed_input/pos_embedding": (1, 37, 32), "decoder_posembed/pos_embedding": (1, 37, 16)}
@@ -143,6 +146,9 @@ def test_a_format_that_cannot_hold_a_decoder(tmp_path):
         checkpoints.save_checkpoint(model, tmp_path / "model.npz", format="google")
     with pytest.raises(CheckpointError, match="layer_norm_epsilon"):
         other = models.MaskedAutoencoder(**SIZES, layer_norm_epsilon=1e-12, decoder_hidden_size=16, decoder_num_heads=2)
+        checkpoints.save_checkpoint(other, tmp_path / "mae", format="mae")
+    with pytest.raises(CheckpointError, match="qkv_bias"):  # its authors' code could not open the file
+        other = models.MaskedAutoencoder(**SIZES, qkv_bias=False, decoder_hidden_size=16, decoder_num_heads=2)
         checkpoints.save_checkpoint(other, tmp_path / "mae", format="mae")
 
 

@@ -160,6 +160,12 @@ def test_tensors_of_other_variants_are_refused(tmp_path):
         model_from_checkpoint(tmp_path / "qk_norm.safetensors", num_heads=3)
 
 
+def test_configurations_of_other_classes_are_refused():
+    arguments = case("vit_pytorch_cls")[0]
+    with pytest.raises(CheckpointError, match="NaViT"):
+        architecture_of(path_of("vit_pytorch_cls"), config={"class": "NaViT", "arguments": arguments})
+
+
 def test_a_wrapped_model(tmp_path):
     arguments, images, logits = case("vit_pytorch_mean")
     tensors = {f"module.{name}": value for name, value in load_file(path_of("vit_pytorch_mean")).items()}

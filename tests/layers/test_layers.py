@@ -1,6 +1,7 @@
 """The layers against closed forms: what each computes, its shapes, its errors, its round trip."""
 
 import inspect
+import types
 
 import keras
 import numpy as np
@@ -465,3 +466,45 @@ def test_a_subclass_keeps_the_arguments_of_its_base():
 
     config = Doubled(3, epsilon=0.5).get_config()
     assert (config["factor"], config["epsilon"]) == (3, 0.5)
+
+
+@keras.saving.register_keras_serializable(package="test")
+class Gate(layers.base.BaseLayer):
+    """A part with an option that its owner does not know."""
+
+    def __init__(self, size, gated=False, **kwargs):
+        super().__init__(**kwargs)
+        self.size, self.gated = size, gated
+
+
+@keras.saving.register_keras_serializable(package="test")
+class Owner(layers.base.BaseLayer):
+    parts = {Gate: {"size": "gate_size"}}
+
+    def __init__(self, gate_size, **kwargs):
+        super().__init__(**kwargs)
+        self.gate_size = gate_size
+
+
+def test_a_layer_hands_on_the_arguments_of_its_parts():
+    owner = Owner(3, gated=True, dtype="mixed_bfloat16")
+    for layer in (
+        owner,
+        Owner.from_config(owner.get_config()),
+        Owner.of(types.SimpleNamespace(gate_size=3, gated=True)),
+    ):
+        part = layer.part(Gate, "gate")
+        assert (part.size, part.gated, part.name) == (3, True, "gate")
+        assert part.dtype_policy == layer.dtype_policy
+    assert Owner(3).part(Gate, "gate").gated is False
+    for wrong in ("size", "gatted"):  # `size` has another name here
+        with pytest.raises(ValueError, match=wrong):
+            Owner(3, **{wrong: 1})
+
+
+def test_a_block_takes_the_arguments_of_its_attention():
+    block = layers.EncoderBlock(2, 16, head_dim=6, output_projection="no_bias", attention_dropout_rate=0.1)
+    block(normal(1, 3, 8))
+    attention = block.attention
+    assert (attention.head_dim, attention.output_projection, attention.dropout_rate) == (6, "no_bias", 0.1)
+    assert layers.EncoderBlock.from_config(block.get_config()).get_config() == block.get_config()

@@ -123,6 +123,16 @@ def test_weights_are_arguments_of_the_variants_only():
         keras_vit.ViT_S16(pretrained=True)
 
 
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("patch_norm", "yes"), ("pool_prefix_tokens", 1), ("layer_norm_epsilon", "small"), ("layer_scale", "1e-4")],
+)
+def test_types_of_arguments(name, value):
+    """A string in place of a number was an error of the layer, and one in place of a bool counted as True."""
+    with pytest.raises(ValueError, match=name):
+        ViTConfig(pooling="gap", **{name: value})
+
+
 def test_wrong_values_of_arguments():
     with pytest.raises(ValueError, match="include_top=False"):
         keras_vit.ViT_S16(classes=None)

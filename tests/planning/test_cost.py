@@ -6,6 +6,7 @@ import tensorflow as tf
 
 from keras_vit import recipe as recipes
 from keras_vit.inspection._layer_walk import walk
+from keras_vit.models import MaskedAutoencoder
 from keras_vit.planning import cost, plan
 from tests import selection
 from tests.models import variants
@@ -63,6 +64,15 @@ def test_built_models_have_the_counted_weights_and_operations(name):
     counted = cost.of_config(model.config)
     assert counted.parameters == sum(int(np.prod(weight.shape)) for weight in model.trainable_variables)
     assert counted.macs == graph_macs(model)
+
+
+@pytest.mark.parametrize("options", [{}, {"layer_scale": 0.1, "head_dim": 4, "output_projection": "no_bias"}])
+def test_masked_autoencoders_have_the_counted_weights(options):
+    """The options of the encoder counted for the decoder, too, which does not have them."""
+    sizes = {"patch_size": 8, "hidden_size": 16, "num_layers": 1, "num_heads": 2, "mlp_dim": 24, "image_size": 16}
+    decoder = {"decoder_hidden_size": 8, "decoder_num_layers": 1, "decoder_num_heads": 2}
+    model = MaskedAutoencoder(**sizes, **decoder, **options)
+    assert cost.of_config(model.config).parameters == sum(int(np.prod(weight.shape)) for weight in model.weights)
 
 
 def graph_macs(model):

@@ -22,6 +22,7 @@ from keras_vit.checkpoints.families import (
 from keras_vit.checkpoints.families.family import Family, Writing
 from keras_vit.checkpoints.formats.tensors import TensorSource
 from keras_vit.checkpoints.grid import Hints
+from keras_vit.checkpoints.kinds import KINDS
 
 # They are asked in this order: Keras' variables have the names of Google's tensors.
 FAMILIES: tuple[Family, ...] = (
@@ -35,9 +36,6 @@ FAMILIES: tuple[Family, ...] = (
     timm.FAMILY,
     vit_pytorch.FAMILY,
 )
-
-
-_NAMES = {"vit": "Vision Transformers", "bit": "BiT ResNets", "mae": "masked autoencoders"}
 
 
 def written_formats() -> tuple[str, ...]:
@@ -88,10 +86,11 @@ def writing_family(format: str, kind: str, config: Mapping[str, Any]) -> tuple[F
             the reasons, and the formats that can hold the model.
     """
     families = {f.name: (f, f.writing) for f in FAMILIES if f.writing is not None and f.kind == kind}
-    reasons = {name: writing.reasons(config) for name, (_, writing) in families.items()}
+    options = KINDS[kind].config.options()
+    reasons = {name: writing.reasons(config, options) for name, (_, writing) in families.items()}
     if format in reasons and not reasons[format]:
         return families[format]
-    found = reasons.get(format, [f"it holds no {_NAMES[kind]}"])
+    found = reasons.get(format, [f"it holds no {KINDS[kind].noun}s"])
     others = [name for name, listed in reasons.items() if not listed]
     raise CheckpointError(
         f"The {format} format cannot hold this model: {'; '.join(found)}. "

@@ -7,22 +7,16 @@ from typing import Any
 from keras_vit.checkpoints import architecture
 from keras_vit.checkpoints.checkpoint import Checkpoint, Shape
 from keras_vit.checkpoints.errors import CheckpointError
+from keras_vit.checkpoints.facts import ANY
 from keras_vit.checkpoints.families import _torch
 from keras_vit.checkpoints.grid import Hints
 from keras_vit.checkpoints.rules import Rule, Transform, rule
+from keras_vit.models import ViTConfig
 
 BLOCK = "decoder_block_{i}"
-# The pooling and the norm after it belong to the model that is fine-tuned.
-ALTERNATIVES: Mapping[str, tuple[Any, ...]] = {
-    "pooling": ("token", "gap", "map", None),
-    "norm_after_pooling": (True, False),
-    "pool_prefix_tokens": (True, False),
-}
-VALUES: Mapping[str, tuple[Any, ...]] = {
-    "activation": _torch.WRITTEN_ACTIVATIONS,
-    "layer_scale": (None,),
-    "num_registers": (0,),
-}
+# The head belongs to the model that is fine-tuned.
+ALTERNATIVES: Mapping[str, tuple[Any, ...]] = {name: ANY for name in ViTConfig.OF_HEAD}
+VALUES: Mapping[str, tuple[Any, ...]] = {"pooling": ANY}
 _HEADS = 16  # of all published decoders
 
 

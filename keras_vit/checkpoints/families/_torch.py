@@ -123,6 +123,14 @@ def positive(value: Any, name: str, path: str) -> int:
     return value
 
 
+def label_names(source: TensorSource, classes: int) -> tuple[str, ...] | None:
+    """Return the names of the classes in `config.json`, None if it does not name each."""
+    names = (source.config or {}).get("label_names")
+    if isinstance(names, list) and len(names) == classes and all(isinstance(name, str) for name in names):
+        return tuple(names)
+    return None
+
+
 def note_missing_config(path: str) -> None:
     """Log that a file has no configuration."""
     logging.warning("%s has no config.json beside it; its project's defaults are assumed.", path)

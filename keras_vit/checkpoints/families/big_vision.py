@@ -5,9 +5,10 @@ References:
 """
 
 from keras_vit.checkpoints.checkpoint import Checkpoint, Layout
+from keras_vit.checkpoints.facts import ANY
 from keras_vit.checkpoints.families import _flax
 from keras_vit.checkpoints.families.family import Family, Writing
-from keras_vit.checkpoints.families.vision_transformer import CLASS_TOKEN, FLAX_VALUES
+from keras_vit.checkpoints.families.vision_transformer import CLASS_TOKEN
 from keras_vit.checkpoints.formats.tensors import TensorSource
 from keras_vit.checkpoints.grid import Hints
 from keras_vit.checkpoints.rules import Rule, rule
@@ -41,10 +42,9 @@ FAMILY = Family(
     rules,
     writing=Writing(
         values={
-            **FLAX_VALUES,
             "pooling": ("token", "gap", "map"),
             "position_embedding": ("learned", "sincos2d"),
-            "resnet_blocks": (None,),
+            "representation_size": ANY,
         },
         conditions=(CLASS_TOKEN,),
         layout=lambda config: Layout(

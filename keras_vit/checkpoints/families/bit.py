@@ -10,6 +10,7 @@ import re
 
 from keras_vit.checkpoints import architecture
 from keras_vit.checkpoints.checkpoint import Checkpoint, Layout
+from keras_vit.checkpoints.facts import ANY
 from keras_vit.checkpoints.families import _flax
 from keras_vit.checkpoints.families.family import Family, Writing
 from keras_vit.checkpoints.formats.tensors import TensorSource
@@ -94,7 +95,7 @@ FAMILIES = (
         _recognize_big_transfer,
         _big_transfer_rules,
         kind="bit",
-        writing=Writing(values={}, layout=lambda config: Layout("google")),
+        writing=Writing(values={"pool_padding": ANY}, layout=lambda config: Layout("google")),
     ),
     Family(
         "big_vision",

@@ -5,23 +5,13 @@ from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
 from keras_vit.checkpoints.checkpoint import Checkpoint, Layout
+from keras_vit.checkpoints.facts import ANY
 from keras_vit.checkpoints.formats.tensors import TensorSource
 from keras_vit.checkpoints.grid import Hints
 from keras_vit.checkpoints.rules import Rule
 
 Config = Mapping[str, Any]
 Documents = Callable[[Config, Layout, tuple[str, ...] | None, dict[str, Any] | None], dict[str, dict[str, Any]]]
-# Arguments that most projects have no other value of. A family whose project has other ones says so in its `values`.
-COMMON_VALUES: Mapping[str, tuple[Any, ...]] = {
-    "position_embedding_at": ("input",),
-    "patch_norm": (False,),
-    "head_dim": (None,),
-    "output_projection": ("bias",),
-    "pool_prefix_tokens": (False,),
-}
-
-
-ANY: tuple[Any, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,7 +19,8 @@ class Writing:
     """How a family writes models.
 
     Attributes:
-        values: Values of an argument that the project's own readers can rebuild; `ANY` where `conditions` check it.
+        values: Values of an argument that the project's own readers can rebuild; `facts.ANY` for all of them, or where
+            `conditions` check it. They know the default alone of an option that is not named.
         conditions: Pairs of a function that tells whether a model cannot be rebuilt, and the reason.
         layout: Returns the layout of a model that was not read from this family.
         fit: Adapts the layout that was read to the model's arguments, which may have changed since.
@@ -48,23 +39,27 @@ class Writing:
     tensors: Literal["npz", "safetensors"] = "npz"
     documents: Documents | None = None
 
-    def reasons(self, config: Config) -> list[str]:
-        """Return why the project's readers could not rebuild a model with equal outputs."""
+    def reasons(self, config: Config, options: Config) -> list[str]:
+        """Return why the project's readers could not rebuild a model with equal outputs.
+
+        Args:
+            config: The model's arguments.
+            options: Defaults of the options of its class; see `keras_vit.models.config.Config.options`.
+        """
+        allowed = {**{name: (default,) for name, default in options.items()}, **self.values}
         reasons = [
-            f"{name}={config.get(name)!r} (it can hold {' or '.join(map(repr, allowed))})"
-            for name, allowed in {**COMMON_VALUES, **self.values}.items()
-            if (name in self.values or name in config) and not _is_among(name, config, allowed)
+            f"{name}={config[name]!r} (it can hold {' or '.join(map(repr, values))})"
+            for name, values in allowed.items()
+            if not _is_among(name, config, values)
         ]
         return reasons + [reason for applies, reason in self.conditions if applies(config)]
 
 
 def _is_among(name: str, config: Config, allowed: tuple[Any, ...]) -> bool:
-    if allowed == ANY:
-        return True
     if name == "resnet_numerics" and config.get("resnet_blocks") is None:
         return True
-    value = tuple(config[name]) if isinstance(config.get(name), list) else config.get(name)
-    return any(value == item and type(value) is type(item) for item in allowed)
+    value = config[name]
+    return allowed is ANY or any(value == item and type(value) is type(item) for item in allowed)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -11,9 +11,10 @@ from collections.abc import Iterable
 from typing import Any
 
 from keras_vit import _checks
-from keras_vit.checkpoints import architecture
+from keras_vit.checkpoints import architecture, facts
 from keras_vit.checkpoints.checkpoint import Checkpoint, Layout, variable_shapes
 from keras_vit.checkpoints.errors import CheckpointError
+from keras_vit.checkpoints.facts import ANY
 from keras_vit.checkpoints.families import _decoder, _torch
 from keras_vit.checkpoints.families._torch import ATTENTION
 from keras_vit.checkpoints.families.family import Config, Family, Writing
@@ -164,14 +165,14 @@ def _check_config(config: dict[str, Any], found: dict[str, Any], body: str, path
         "hidden_size": config.get("hidden_size"),
         "num_layers": config.get("num_hidden_layers"),
         "channels": config.get("num_channels"),
+        "mlp_dim": config.get("intermediate_size"),
+        "qkv_bias": config.get("qkv_bias"),
     }
     patch = config.get("patch_size")
     if patch is not None:
-        size = architecture.pair(patch)
-        stated["patch_size"] = architecture.plain_pair(size) if size else patch
-    if found["num_layers"]:
-        stated |= {"mlp_dim": config.get("intermediate_size"), "qkv_bias": config.get("qkv_bias")}
-    architecture.check_stated(stated, found, f"{path}: config.json")
+        size = facts.pair(patch)
+        stated["patch_size"] = facts.plain_pair(size) if size else patch
+    facts.check_stated(stated, found, f"{path}: config.json")
     architectures = config.get("architectures")
     if not isinstance(architectures, list) or "ForImageClassification" not in str(architectures[:1]):
         return
@@ -271,10 +272,8 @@ FAMILY = Family(
             "activation": _torch.WRITTEN_ACTIVATIONS,
             "pooling": ("token", None),
             "position_embedding": ("learned",),
-            "layer_scale": (None,),
-            "num_registers": (0,),
-            "resnet_blocks": (None,),
             "class_token": (True,),
+            **dict.fromkeys(("distillation_token", "layer_norm_epsilon", "qkv_bias", "representation_size"), ANY),
         },
         conditions=(
             (

@@ -6,9 +6,10 @@ References:
 
 from typing import Any
 
-from keras_vit.checkpoints import architecture
+from keras_vit.checkpoints import facts
 from keras_vit.checkpoints.checkpoint import Checkpoint, Layout
 from keras_vit.checkpoints.errors import CheckpointError
+from keras_vit.checkpoints.facts import ANY
 from keras_vit.checkpoints.families import _decoder, _torch, huggingface
 from keras_vit.checkpoints.families.family import Config, Family, Writing
 from keras_vit.checkpoints.formats.tensors import TensorSource
@@ -65,7 +66,7 @@ def recognize(source: TensorSource, hints: Hints) -> Checkpoint | None:
         "decoder_num_layers": config.get("decoder_num_hidden_layers"),
         "decoder_mlp_dim": config.get("decoder_intermediate_size") if found["decoder_num_layers"] else None,
     }
-    architecture.check_stated(stated, found, f"{path}: config.json")
+    facts.check_stated(stated, found, f"{path}: config.json")
     ratio = config.get("mask_ratio")
     if isinstance(ratio, float) and 0 < ratio < 1:
         found["mask_ratio"] = ratio
@@ -102,7 +103,12 @@ FAMILY = Family(
     kind="mae",
     resize_method="bicubic",
     writing=Writing(
-        values=_decoder.VALUES,
+        values={
+            **_decoder.VALUES,
+            "activation": _torch.WRITTEN_ACTIVATIONS,
+            "layer_norm_epsilon": ANY,
+            "qkv_bias": ANY,
+        },
         conditions=(huggingface.SQUARE_PATCHES,),
         layout=_layout,
         tensors="safetensors",

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from keras_vit.checkpoints import architecture
+from keras_vit.checkpoints import architecture, facts
 from keras_vit.checkpoints.checkpoint import Checkpoint, Layout, Shape, variable_shapes
 from keras_vit.checkpoints.errors import CheckpointError
 from keras_vit.checkpoints.families import _decoder
@@ -11,20 +11,13 @@ from keras_vit.checkpoints.families.family import Family
 from keras_vit.checkpoints.formats.keras import KerasSource
 from keras_vit.checkpoints.formats.tensors import TensorSource
 from keras_vit.checkpoints.grid import Hints
+from keras_vit.checkpoints.kinds import KINDS
 from keras_vit.checkpoints.rules import SAME, Binding
-from keras_vit.models import BiTConfig, MAEConfig, MaskedPatchConfig, ViTConfig
+from keras_vit.models import MaskedPatchConfig, MaskedPatchPredictor, ViTConfig
 from keras_vit.models.config import Config
 
 Arguments = dict[str, Any]
-_CLASSES: dict[str, dict[str, type[Config]]] = {
-    "vit": {"VisionTransformer": ViTConfig, "MaskedPatchPredictor": MaskedPatchConfig},
-    "bit": {"BiTResNet": BiTConfig},
-    "mae": {"MaskedAutoencoder": MAEConfig},
-}
 _PRETRAINING = ("mask_token/", "patch_head/")  # variables of masked patch prediction beside those of its encoder
-# Arguments that weights do not show, or not fully.
-_UNCERTAIN = {"pooling", "position_embedding", "image_size", "layer_scale", "distillation_token"}
-_UNCERTAIN |= {"classes", "pool_prefix_tokens"}
 
 
 def recognize(source: TensorSource, hints: Hints) -> Checkpoint | None:
@@ -64,11 +57,15 @@ def _stored_arguments(
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the arguments in a `.keras` file, whose weights must agree with them, and which layers are frozen."""
     path, config = source.path, source.config or {}
-    config_class = _CLASSES[kind].get(str(config.get("class_name")))
+    class_name = str(config.get("class_name"))
+    own = KINDS[kind]
+    config_class = own.config if class_name == own.model.__name__ else None
+    if kind == "vit" and class_name == MaskedPatchPredictor.__name__:
+        config_class = MaskedPatchConfig
     arguments = config.get("config")
     if config_class is None or not isinstance(arguments, dict):
         raise CheckpointError(
-            f"{path} holds a model of class {str(config.get('class_name'))[:60]!r}, no keras_vit model. Open it with "
+            f"{path} holds a model of class {class_name[:60]!r}, no keras_vit model. Open it with "
             "keras.saving.load_model."
         )
     if not _is_frozen_at_most(arguments.get("layers", {})):
@@ -89,12 +86,10 @@ def _stored_arguments(
     else:
         found = architecture.infer_bit(shapes, path)
     resolved = _resolve(config_class, arguments, path)
-    certain = found.keys() - _UNCERTAIN | ({"classes"} if found["include_top"] else set())
-    if not found.get("num_layers", 1):
-        certain -= architecture.OF_BLOCKS
-    stated = {name: architecture.NONE if resolved[name] is None else resolved[name] for name in certain}
-    found = {name: architecture.NONE if value is None else value for name, value in found.items()}
-    architecture.check_stated(stated, found, f"{path}: config.json")
+    certain = [*architecture.SHOWN, "classes"] if found["include_top"] else architecture.SHOWN
+    stated = {name: facts.NONE if resolved[name] is None else resolved[name] for name in certain if name in resolved}
+    found = {name: facts.NONE if value is None else value for name, value in found.items()}
+    facts.check_stated(stated, found, f"{path}: config.json")
     if config_class is MaskedPatchConfig:
         resolved = {name: value for name, value in resolved.items() if name in ViTConfig.names()}
     return resolved, state

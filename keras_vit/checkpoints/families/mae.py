@@ -8,7 +8,7 @@ from typing import Any
 
 from keras_vit.checkpoints import architecture
 from keras_vit.checkpoints.checkpoint import Checkpoint, Layout, variable_shapes
-from keras_vit.checkpoints.families import _decoder, _torch, timm
+from keras_vit.checkpoints.families import _decoder, _timm, _torch
 from keras_vit.checkpoints.families.family import Config, Family, Writing
 from keras_vit.checkpoints.formats.tensors import TensorSource
 from keras_vit.checkpoints.grid import Hints
@@ -20,8 +20,8 @@ _EPSILON = 1e-6
 def rules(layout: Layout) -> list[Rule]:
     """Return the rules of a layout: the encoder has timm's names."""
     body = layout.prefix
-    blocks = _decoder.with_heads(timm.block_rules(f"{body}decoder_blocks.{{i}}", _decoder.BLOCK), layout.decoder_heads)
-    encoder = timm.rules(Layout("timm", prefix=body))
+    blocks = _decoder.with_heads(_timm.block_rules(f"{body}decoder_blocks.{{i}}", _decoder.BLOCK), layout.decoder_heads)
+    encoder = _timm.rules(Layout("timm", prefix=body))
     return [*encoder, *_decoder.rules(body, f"{body}decoder_pos_embed"), *blocks]
 
 
@@ -62,7 +62,7 @@ FAMILY = Family(
     kind="mae",
     resize_method="bicubic",
     writing=Writing(
-        values={**_decoder.VALUES, "activation": ("gelu",), "layer_norm_epsilon": (_EPSILON,)},
+        values=_decoder.VALUES,
         layout=_layout,
         tensors="safetensors",
     ),

@@ -11,103 +11,20 @@ from typing import Any
 from absl import logging
 
 from keras_vit import _checks
-from keras_vit.checkpoints import architecture
+from keras_vit.checkpoints import architecture, facts
 from keras_vit.checkpoints.checkpoint import Checkpoint, Layout, variable_shapes
 from keras_vit.checkpoints.errors import CheckpointError
+from keras_vit.checkpoints.facts import ANY
 from keras_vit.checkpoints.families import _decoder, _torch
-from keras_vit.checkpoints.families._torch import ATTENTION
+from keras_vit.checkpoints.families._timm import STEM, rules
 from keras_vit.checkpoints.families.family import Config, Family, Writing
 from keras_vit.checkpoints.formats.tensors import TensorSource
 from keras_vit.checkpoints.grid import Hints, has_slots, is_square, stated_grids
 from keras_vit.checkpoints.rules import (
-    CONV,
-    HEADS_BIAS,
-    HEADS_IN,
-    WITHOUT_SLOT,
-    Rule,
     bind_stored,
-    fused,
-    register_slots,
-    rule,
 )
 
 _TABLE = architecture.TABLE
-_STEM = "patch_embed.backbone"
-
-
-def rules(layout: Layout) -> list[Rule]:
-    """Return the rules of a layout."""
-    body = layout.prefix
-    result = _token_rules(layout.slots, body)
-    result += _torch.conv(f"{body}patch_embed.proj", "embedding")
-    result += block_rules(f"{body}blocks.{{i}}", "encoderblock_{i}")
-    for stored, variable in (("norm", "encoder_norm"), ("fc_norm", "fc_norm")):
-        result += _torch.norm(f"{body}{stored}", variable)
-    for stored, variable in (("head", "head"), ("head_dist", "head_dist"), ("pre_logits.fc", "pre_logits")):
-        result += _torch.dense(f"{body}{stored}", variable)
-    return result + _pooling_rules(body) + _resnet_rules(layout)
-
-
-def block_rules(stored: str, block: str) -> list[Rule]:
-    """Return the rules of the blocks.
-
-    Args:
-        stored: Template of a block's stored name.
-        block: Template of a block's variables.
-    """
-    attention = f"{block}/{ATTENTION}"
-    parts = [f"{attention}/{part}" for part in ("query", "key", "value")]
-    result = [
-        rule(f"{stored}.attn.qkv.weight", [f"{part}/kernel" for part in parts], fused(HEADS_IN, 3)),
-        rule(f"{stored}.attn.qkv.bias", [f"{part}/bias" for part in parts], fused(HEADS_BIAS, 3)),
-        *_torch.heads_out(f"{stored}.attn.proj", f"{attention}/out"),
-    ]
-    for index in (0, 1):
-        result += _torch.norm(f"{stored}.norm{index + 1}", f"{block}/LayerNorm_{index}")
-        result += _torch.dense(f"{stored}.mlp.fc{index + 1}", f"{block}/MlpBlock_0/Dense_{index}")
-        result.append(rule(f"{stored}.ls{index + 1}.gamma", f"{block}/LayerScale_{index}/gamma"))
-    return result
-
-
-def _token_rules(slots: str, body: str) -> list[Rule]:
-    tokens = {"cls_token": "cls/cls", "dist_token": "dist/dist", "reg_token": "registers/registers"}
-    table, cls, dist, registers = (f"{body}{name}" for name in ("pos_embed", *tokens))
-    result = []
-    if slots == "none":
-        result.append(rule((cls, dist, table), ("cls/cls", "dist/dist", _TABLE), WITHOUT_SLOT))
-        result.append(rule((cls, table), ("cls/cls", _TABLE), WITHOUT_SLOT))
-    if slots == "all":
-        result.append(rule((cls, registers, table), ("cls/cls", "registers/registers", _TABLE), register_slots(1)))
-        result.append(rule((registers, table), ("registers/registers", _TABLE), register_slots(0)))
-    result += [rule(f"{body}{stored}", variable) for stored, variable in tokens.items()]
-    return [*result, rule(table, _TABLE)]
-
-
-def _pooling_rules(body: str) -> list[Rule]:
-    pool, attention = f"{body}attn_pool", f"MAPHead_0/{ATTENTION}"
-    pair = [f"{attention}/key", f"{attention}/value"]
-    return [
-        rule(f"{pool}.latent", "MAPHead_0/probe"),
-        *_torch.heads_in(f"{pool}.q", f"{attention}/query"),
-        rule(f"{pool}.kv.weight", [f"{part}/kernel" for part in pair], fused(HEADS_IN, 2)),
-        rule(f"{pool}.kv.bias", [f"{part}/bias" for part in pair], fused(HEADS_BIAS, 2)),
-        *_torch.heads_out(f"{pool}.proj", f"{attention}/out"),
-        *_torch.norm(f"{pool}.norm", "MAPHead_0/LayerNorm_0"),
-        *_torch.dense(f"{pool}.mlp.fc1", "MAPHead_0/MlpBlock_0/Dense_0"),
-        *_torch.dense(f"{pool}.mlp.fc2", "MAPHead_0/MlpBlock_0/Dense_1"),
-    ]
-
-
-def _resnet_rules(layout: Layout) -> list[Rule]:
-    # A hybrid of the root alone has it directly, one with stages under `stem`.
-    stem = f"{layout.prefix}{_STEM}.stem" if layout.style == "stages" else f"{layout.prefix}{_STEM}"
-    stored, unit = f"{layout.prefix}{_STEM}.stages.{{b}}.blocks.{{u}}", "block{b+1}/unit{u+1}"
-    result = [rule(f"{stem}.conv.weight", "conv_root/kernel", CONV), *_torch.norm(f"{stem}.norm", "gn_root")]
-    for index in (1, 2, 3):
-        result.append(rule(f"{stored}.conv{index}.weight", f"{unit}/conv{index}/kernel", CONV))
-        result += _torch.norm(f"{stored}.norm{index}", f"{unit}/gn{index}")
-    result.append(rule(f"{stored}.downsample.conv.weight", f"{unit}/conv_proj/kernel", CONV))
-    return result + _torch.norm(f"{stored}.downsample.norm", f"{unit}/gn_proj")
 
 
 def recognize(source: TensorSource, hints: Hints) -> Checkpoint | None:
@@ -122,7 +39,7 @@ def recognize(source: TensorSource, hints: Hints) -> Checkpoint | None:
     if body is None or not any(name.startswith(f"{body}blocks.") for name in names):
         return None
     config, arguments = _config(source)
-    staged = any(name.startswith(f"{body}{_STEM}.stem.") for name in names)
+    staged = any(name.startswith(f"{body}{STEM}.stem.") for name in names)
     width = (source.tensors[f"{body}patch_embed.proj.weight"].shape or (0,))[0]
     size = _image_size(config, arguments)
     slots = _slots(source, body, arguments, size, hints)
@@ -136,14 +53,14 @@ def recognize(source: TensorSource, hints: Hints) -> Checkpoint | None:
     checkpoint.shapes = variable_shapes(source, checkpoint.bindings, heads)
     _infer(checkpoint, config, arguments, heads)
     if size is not None and (_TABLE not in checkpoint.shapes or "img_size" in arguments or _fits(checkpoint, size)):
-        checkpoint.arguments["image_size"] = architecture.plain_pair(size)
+        checkpoint.arguments["image_size"] = facts.plain_pair(size)
     return checkpoint
 
 
 def _fits(checkpoint: Checkpoint, size: tuple[int, int]) -> bool:
     """Return whether images of a size have as many patches as the position table."""
-    grid = architecture.grid_of({**checkpoint.arguments, "image_size": size})
-    count = checkpoint.shapes[_TABLE][1] - architecture.num_slots(checkpoint.arguments)
+    grid = facts.grid_of({**checkpoint.arguments, "image_size": size})
+    count = checkpoint.shapes[_TABLE][1] - facts.num_slots(checkpoint.arguments)
     return grid is not None and math.prod(grid) == count
 
 
@@ -164,10 +81,10 @@ def _config(source: TensorSource) -> tuple[dict[str, Any], dict[str, Any]]:
 def _image_size(config: dict[str, Any], arguments: dict[str, Any]) -> tuple[int, int] | None:
     """Return the image size: the model's argument, else that of the pretraining, which may have been another."""
     if "img_size" in arguments:
-        return architecture.pair(arguments["img_size"])
+        return facts.pair(arguments["img_size"])
     pretrained = config.get("pretrained_cfg")
     size = pretrained.get("input_size") if isinstance(pretrained, dict) else None
-    return architecture.pair(size[1:]) if isinstance(size, list) and len(size) == 3 else None
+    return facts.pair(size[1:]) if isinstance(size, list) and len(size) == 3 else None
 
 
 def _slots(source: TensorSource, body: str, arguments: dict[str, Any], size: Any, hints: Hints) -> str:
@@ -182,9 +99,9 @@ def _slots(source: TensorSource, body: str, arguments: dict[str, Any], size: Any
     if "no_embed_class" in arguments:
         return "none" if arguments["no_embed_class"] else with_slots
     # The stride of a hybrid depends on its stages, which are not known yet.
-    hybrid = any(name.startswith(_STEM) for name in shapes) or len(patch) != 4 or 0 in patch
+    hybrid = any(name.startswith(STEM) for name in shapes) or len(patch) != 4 or 0 in patch
     stub = {"patch_size": patch[2:], "resnet_blocks": None, "image_size": size}
-    grids = [hints.grid, architecture.pair(source.metadata.get("grid"))]
+    grids = [hints.grid, facts.pair(source.metadata.get("grid"))]
     if not hybrid:
         grids = [*stated_grids(source, stub, hints), hints.model_grid(stub)]
     known = has_slots(table[1], prefix, [grid for grid in grids if grid])
@@ -217,7 +134,15 @@ def _infer(checkpoint: Checkpoint, config: dict[str, Any], arguments: dict[str, 
         raise CheckpointError(f"{path}: global_pool={str(pool)[:40]!r} is not supported; known are token, avg and map.")
     if found["distillation_token"] and "head_dist/kernel" not in checkpoint.shapes:
         found["distillation_token"] = "unused"
-    for name in ("qk_norm", "pre_norm", "dynamic_img_pad", "pool_include_prefix"):
+    has_prefix = found["class_token"] or found["distillation_token"] or found["num_registers"]
+    if found["pooling"] == "gap":
+        found["pool_prefix_tokens"] = bool(arguments.get("pool_include_prefix", False))
+    elif found["pooling"] == "map" and has_prefix and not arguments.get("pool_include_prefix", False):
+        raise CheckpointError(
+            f"{path}: timm's attention pooling leaves out the class token and registers, unless its configuration has "
+            "pool_include_prefix=True. Here it attends to all tokens."
+        )
+    for name in ("qk_norm", "pre_norm", "dynamic_img_pad"):
         if arguments.get(name, False) is not False:
             raise CheckpointError(f"{path}: timm models with {name}={str(arguments[name])[:40]} are not supported.")
     found["activation"] = _torch.activation(arguments.get("act_layer") or "gelu", path)
@@ -227,9 +152,7 @@ def _infer(checkpoint: Checkpoint, config: dict[str, Any], arguments: dict[str, 
         checkpoint.alternatives |= _decoder.ALTERNATIVES  # an encoder alone, such as that of a masked autoencoder
     if not config:
         checkpoint.assumed["activation"] = "timm's default"
-    labels = config.get("label_names")
-    if isinstance(labels, list) and len(labels) == found["classes"] and all(isinstance(label, str) for label in labels):
-        checkpoint.class_names = tuple(labels)
+    checkpoint.class_names = _torch.label_names(checkpoint.source, found["classes"])
     checkpoint.arguments = found
 
 
@@ -238,20 +161,16 @@ def _check_config(config: dict[str, Any], arguments: dict[str, Any], found: dict
     stated = {"hidden_size": arguments.get("embed_dim"), "num_layers": arguments.get("depth")}
     if found["resnet_blocks"] is None:
         stated["channels"] = arguments.get("in_chans")
-        size = architecture.pair(arguments.get("patch_size"))
-        stated["patch_size"] = architecture.plain_pair(size) if size else arguments.get("patch_size")
-    for argument, key in (("class_token", "class_token"), ("num_registers", "reg_tokens")):
-        stated[argument] = arguments.get(key)
+        size = facts.pair(arguments.get("patch_size"))
+        stated["patch_size"] = facts.plain_pair(size) if size else arguments.get("patch_size")
+    keys = {"class_token": "class_token", "num_registers": "reg_tokens", "qkv_bias": "qkv_bias"}
+    stated |= {argument: arguments.get(key) for argument, key in keys.items()}
+    stated["classes"] = config.get("num_classes")
     ratio = arguments.get("mlp_ratio")
-    if found["num_layers"]:
-        stated["qkv_bias"] = arguments.get("qkv_bias")
-        if isinstance(ratio, (int, float)) and 0 < ratio < 2**20:
-            stated["mlp_dim"] = int(found["hidden_size"] * ratio)
-    classes = config.get("num_classes")
-    if classes is not None:
-        stated["classes"] = classes
-    architecture.check_stated(stated, found, f"{path}: config.json")
-    if "img_size" in arguments and architecture.pair(arguments["img_size"]) is None:
+    if isinstance(ratio, (int, float)) and 0 < ratio < 2**20:
+        stated["mlp_dim"] = int(found["hidden_size"] * ratio)
+    facts.check_stated(stated, found, f"{path}: config.json")
+    if "img_size" in arguments and facts.pair(arguments["img_size"]) is None:
         raise CheckpointError(f"{path}: config.json has an invalid img_size={str(arguments['img_size'])[:60]}.")
 
 
@@ -279,6 +198,8 @@ def _documents(
         arguments["init_values"] = config["layer_scale"]
     if pool == "avg":
         arguments["fc_norm"] = config["norm_after_pooling"]
+    if config["pool_prefix_tokens"] or pool == "map":
+        arguments["pool_include_prefix"] = True
     if config["distillation_token"]:
         arguments.pop("class_token")  # the distilled class has both tokens always
     else:
@@ -345,7 +266,8 @@ FAMILY = Family(
             "pooling": ("token", "gap", "map"),
             "position_embedding": ("learned", "none"),
             "resnet_numerics": ("timm",),
-            "representation_size": (None,),
+            **dict.fromkeys(("resnet_blocks", "distillation_token", "num_registers", "qkv_bias", "layer_scale"), ANY),
+            **dict.fromkeys(("norm_after_pooling", "pool_prefix_tokens"), ANY),
         },
         conditions=(
             _torch.HEADLESS_DEIT,

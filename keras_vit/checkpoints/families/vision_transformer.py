@@ -7,6 +7,7 @@ References:
 import dataclasses
 
 from keras_vit.checkpoints.checkpoint import Checkpoint, Layout
+from keras_vit.checkpoints.facts import ANY
 from keras_vit.checkpoints.families import _flax
 from keras_vit.checkpoints.families.family import Config, Family, Writing
 from keras_vit.checkpoints.formats.tensors import TensorSource
@@ -19,17 +20,6 @@ LEGACY_BLOCK = (
     ("LayerNorm_2", "LayerNorm_1"),
     ("MlpBlock_3", "MlpBlock_0"),
 )
-# Arguments that Google's models have no other value of.
-FLAX_VALUES = {
-    "activation": ("gelu_tanh",),
-    "layer_norm_epsilon": (1e-6,),
-    "qkv_bias": (True,),
-    "layer_scale": (None,),
-    "num_registers": (0,),
-    "distillation_token": (False,),
-    "norm_after_pooling": (False,),
-    "resnet_numerics": ("reference",),
-}
 
 
 def class_token_differs(config: Config) -> bool:
@@ -70,7 +60,11 @@ FAMILY = Family(
     recognize,
     rules,
     writing=Writing(
-        values={**FLAX_VALUES, "pooling": ("token", "gap", None), "position_embedding": ("learned", "none")},
+        values={
+            "pooling": ("token", "gap", None),
+            "position_embedding": ("learned", "none"),
+            **dict.fromkeys(("resnet_blocks", "representation_size"), ANY),
+        },
         conditions=(CLASS_TOKEN,),
         layout=lambda config: _legacy(Layout("google", position="Transformer/posembed_input/pos_embedding")),
         styles={"legacy": _legacy, "linen": _linen},

@@ -10,126 +10,22 @@ References:
 import dataclasses
 import functools
 import math
-from collections.abc import Iterator
 from typing import Any
 
-from keras_vit.checkpoints import architecture
+from keras_vit.checkpoints import architecture, facts
 from keras_vit.checkpoints.checkpoint import Checkpoint, Layout, variable_shapes
 from keras_vit.checkpoints.errors import CheckpointError
+from keras_vit.checkpoints.facts import ANY
 from keras_vit.checkpoints.families import _torch
-from keras_vit.checkpoints.families._torch import ATTENTION
-from keras_vit.checkpoints.families.family import ANY, Config, Family, Writing
+from keras_vit.checkpoints.families._vit_pytorch import STYLES, Patch, Shapes, Style, rules, style_of, suits
+from keras_vit.checkpoints.families.family import Config, Family, Writing
 from keras_vit.checkpoints.formats.tensors import TensorSource
 from keras_vit.checkpoints.grid import Hints
-from keras_vit.checkpoints.rules import (
-    DENSE,
-    HEADS_IN,
-    HEADS_OUT,
-    SAME,
-    Rule,
-    Transform,
-    bind_stored,
-    each,
-    fused,
-    rule,
-)
+from keras_vit.checkpoints.rules import bind_stored
 
-_TABLE = architecture.TABLE
 _PREFIXES = ("", "module.", "model.", "_orig_mod.", "vit.", "encoder.")
 _POOLINGS = {"cls": "token", "mean": "gap"}
-# [N, D] <-> [1, N, D]
-_AXIS = each(lambda w, heads: w[None], lambda w: w[0])
-Patch = tuple[int, int, int]  # height, width and channels
-
-
-@dataclasses.dataclass(frozen=True)
-class _Style:
-    """Names and details that a version of vit-pytorch brought, and the next ones kept.
-
-    Attributes:
-        blocks: Modules around attention and MLP of a `ViT`.
-        patch_norm: Whether layer norms surround the projection of the patches.
-        norm_in_head: Whether the last norm is in the head, and so follows the pooling.
-        token_for_mean: Whether models that take the mean have a class token, too, which is part of it.
-        leading_axis: Whether tokens and position table begin with an axis of length one.
-        identity_output: Whether a single head as wide as the tokens has no projection behind it.
-        optional_head: Whether a model can be without a head.
-    """
-
-    blocks: str = ""
-    patch_norm: bool = True
-    norm_in_head: bool = False
-    token_for_mean: bool = False
-    leading_axis: bool = True
-    identity_output: bool = True
-    optional_head: bool = False
-
-
-_OLD = _Style("fn.", norm_in_head=True, token_for_mean=True)
-# By the first version, the latest first.
-_STYLES = {
-    "1.18": _Style(leading_axis=False, optional_head=True),
-    "1.16": _Style(),
-    "1.4": _Style(token_for_mean=True),
-    "1.0": _OLD,
-    "0.8": dataclasses.replace(_OLD, patch_norm=False),
-    "0.7": dataclasses.replace(_OLD, blocks="fn.fn.", patch_norm=False, identity_output=False),
-}
-
-
-def rules(layout: Layout) -> list[Rule]:
-    """Return the rules of a layout, whose `position` is the name of a `ViT`'s table, and empty for a `SimpleViT`."""
-    return _rules(layout)
-
-
-def _rules(layout: Layout, patch: Patch = (1, 1, 1), last_norm: str = "encoder_norm") -> list[Rule]:
-    """Return the rules, for reading with the shape of a patch and the name of the last norm here."""
-    style, body, simple = _STYLES[layout.style], layout.prefix, not layout.position
-    attention, mlp = (f"{body}transformer.layers.{{i}}.{index}." for index in (0, 1))
-    inner = "" if simple else style.blocks
-    outer = inner.removeprefix("fn.")
-    heads = f"encoderblock_{{i}}/{ATTENTION}"
-    parts = [f"{heads}/{part}/kernel" for part in ("query", "key", "value")]
-    out = f"{attention}{inner}to_out" + ("" if simple else ".0")
-    # LayerNorm (if it is not outside), Linear, GELU, Dropout (not in SimpleViT), Linear
-    first = 0 if inner else 1
-    second = first + (2 if simple else 3)
-    head = f"{body}linear_head" if simple else f"{body}mlp_head"
-    return [
-        *_token_rules(layout, style),
-        *_patch_rules(f"{body}to_patch_embedding", style, patch),
-        *_torch.norm(f"{attention}{outer}norm", "encoderblock_{i}/LayerNorm_0"),
-        rule(f"{attention}{inner}to_qkv.weight", parts, fused(HEADS_IN, 3)),
-        rule(f"{out}.weight", f"{heads}/out/kernel", HEADS_OUT),
-        rule(f"{out}.bias", f"{heads}/out/bias"),
-        *_torch.norm(f"{mlp}{outer}norm" if inner else f"{mlp}net.0", "encoderblock_{i}/LayerNorm_1"),
-        *_torch.dense(f"{mlp}{inner}net.{first}", "encoderblock_{i}/MlpBlock_0/Dense_0"),
-        *_torch.dense(f"{mlp}{inner}net.{second}", "encoderblock_{i}/MlpBlock_0/Dense_1"),
-        *_torch.norm(f"{head}.0" if style.norm_in_head else f"{body}transformer.norm", last_norm),
-        *_torch.norm(f"{head}.0", "fc_norm"),
-        *_torch.dense(f"{head}.1" if style.norm_in_head else head, "head"),
-    ]
-
-
-def _token_rules(layout: Layout, style: _Style) -> list[Rule]:
-    token, table = f"{layout.prefix}cls_token", f"{layout.prefix}pos_embedding"
-    axis = SAME if style.leading_axis else _AXIS
-    result = [rule((token, table), ("cls/cls", _TABLE), axis)]
-    if not style.token_for_mean:  # models without a class token store one of no elements
-        empty = Transform(axis.read, lambda arrays: axis.write((arrays[0], arrays[0][:, :0])))
-        result.append(rule((table, token), _TABLE, empty))
-    registers = rule(f"{layout.prefix}register_tokens", "registers/registers", _AXIS)
-    return [*result, rule(table, _TABLE, axis), registers]
-
-
-def _patch_rules(stored: str, style: _Style, patch: Patch) -> list[Rule]:
-    pixels = each(lambda w, heads: w.T.reshape(*patch, -1), lambda w: DENSE.write((w.reshape(-1, w.shape[-1]),))[0])
-    linear = f"{stored}.2" if style.patch_norm else f"{stored}.1"
-    result = [rule(f"{linear}.weight", "embedding/kernel", pixels), rule(f"{linear}.bias", "embedding/bias")]
-    if style.patch_norm:
-        result += _torch.norm(f"{stored}.1", "embedding/LayerNorm_0")
-        result += _torch.norm(f"{stored}.3", "embedding/LayerNorm_1")
-    return result
+_NAMES = {"heads": "num_heads", "dim_head": "head_dim"}  # arguments there and here
 
 
 def recognize(source: TensorSource, hints: Hints) -> Checkpoint | None:
@@ -138,78 +34,74 @@ def recognize(source: TensorSource, hints: Hints) -> Checkpoint | None:
     if body is None or not any(name.startswith(f"{body}transformer.layers.0.") for name in source.tensors):
         return None
     shapes = {name.removeprefix(body): tensor.shape for name, tensor in source.tensors.items()}
-    layout = Layout("vit_pytorch", _style(shapes), "pos_embedding" if "pos_embedding" in shapes else "", prefix=body)
-    style = _STYLES[layout.style]
-    stated = _stated(source)
-    pooling, certain = _pooling(shapes, style, stated, hints)
+    layout = Layout("vit_pytorch", style_of(shapes), "pos_embedding" if "pos_embedding" in shapes else "", prefix=body)
+    style = STYLES[layout.style]
+    known = _known(source, hints)
+    pooling = _pooling(shapes, known)
     last_norm = "fc_norm" if style.norm_in_head and pooling == "gap" else "encoder_norm"
     linear = shapes.get(f"to_patch_embedding.{2 if style.patch_norm else 1}.weight", ())
-    patch, patch_reason = _patch(source, linear[-1] if len(linear) == 2 else 0, stated, hints)
+    patch, patch_reason = _patch(linear[-1] if len(linear) == 2 else 0, known, source.path)
     ignored = [f"{body}cls_token"] if 0 in shapes.get("cls_token", ()) else []  # stored where there is none
     names = [name for name in source.tensors if name not in ignored]
-    bindings, unexpected = bind_stored(_rules(layout, patch, last_norm), names)
+    bindings, unexpected = bind_stored(rules(layout, patch, last_norm), names)
     checkpoint = Checkpoint(source, layout, bindings, shapes={}, unexpected=unexpected, ignored=ignored)
-    heads = _heads(source, shapes, style, stated, hints)
+    heads = _heads(shapes, style, known, source.path)
     checkpoint.shapes = variable_shapes(source, bindings, heads)
     checkpoint.arguments = {
         **architecture.infer_vit(checkpoint.shapes, heads, source.path),
-        "pooling": pooling,
+        "pooling": pooling or "token",
         "pool_prefix_tokens": pooling == "gap" and "cls/cls" in checkpoint.shapes,
         "activation": "gelu",
         "layer_norm_epsilon": 1e-5,
     }
     if not layout.position:
         checkpoint.arguments["position_embedding"] = "sincos2d"
-    if "image_size" in stated:
-        checkpoint.arguments["image_size"] = stated["image_size"]
+    if "image_size" in _stated(source):
+        checkpoint.arguments["image_size"] = known["image_size"]
     if patch_reason:
         checkpoint.assumed["patch_size"] = patch_reason
-    if not certain:
+    if pooling is None:
         checkpoint.doubtful["pooling"] = "the file does not say it, and vit-pytorch's default is the class token"
-    labels = (source.config or {}).get("label_names")
-    if isinstance(labels, list) and len(labels) == checkpoint.arguments["classes"]:
-        checkpoint.class_names = tuple(map(str, labels))
+    checkpoint.class_names = _torch.label_names(source, checkpoint.arguments["classes"])
     return checkpoint
 
 
-def _style(shapes: dict[str, tuple[int, ...]]) -> str:
-    """Return the first version that writes such names and shapes."""
-    if "transformer.norm.weight" not in shapes:
-        if len(shapes["to_patch_embedding.1.weight"]) == 1:
-            return "1.0"
-        return "0.7" if any(name.startswith("transformer.layers.0.0.fn.fn.") for name in shapes) else "0.8"
-    token = shapes.get("cls_token", ())
-    if len(token) != 3:
-        return "1.18"
-    return "1.16" if 0 in token else "1.4"
-
-
 def _stated(source: TensorSource) -> dict[str, Any]:
-    """Return what `config.json` says, under the names of vit-pytorch's arguments."""
+    """Return what `config.json` says, under the names of this package.
+
+    Raises:
+        CheckpointError: If it is of another class.
+    """
     config = source.config or {}
+    if config.get("class", "ViT") not in ("ViT", "SimpleViT"):
+        raise CheckpointError(
+            f"{source.path}: config.json has class={str(config['class'])[:40]!r}. Known: ViT and SimpleViT."
+        )
     arguments = config.get("arguments", config)
-    return (
-        {name: value for name, value in arguments.items() if value is not None} if isinstance(arguments, dict) else {}
-    )
-
-
-def _noted(source: TensorSource) -> dict[str, Any]:
-    arguments = source.metadata.get("arguments")
-    return arguments if isinstance(arguments, dict) else {}
-
-
-def _pooling(shapes: dict[str, Any], style: _Style, stated: dict[str, Any], hints: Hints) -> tuple[str, bool]:
-    """Return the pooling, and whether it is certain."""
-    if 0 in shapes.get("cls_token", (0,)):
-        return "gap", True
-    if len(shapes["cls_token"]) == 2:
-        return "token", True
+    if not isinstance(arguments, dict):
+        return {}
+    stated = {str(_NAMES.get(name, name)): value for name, value in arguments.items() if value is not None}
     if "pool" in stated:
-        return _POOLINGS.get(stated["pool"], "token"), True
-    return ("gap", True) if hints.wanted.get("pooling") == "gap" else ("token", "pooling" in hints.wanted)
+        stated["pooling"] = _POOLINGS.get(stated["pool"], "token")
+    return stated
 
 
-def _heads(source: TensorSource, shapes: dict[str, Any], style: _Style, stated: dict[str, Any], hints: Hints) -> int:
+def _known(source: TensorSource, hints: Hints) -> dict[str, Any]:
+    """Return the arguments that note, `config.json` and caller state, in this order of precedence."""
+    noted = source.metadata.get("arguments")
+    return {**hints.wanted, **_stated(source), **(noted if isinstance(noted, dict) else {})}
+
+
+def _pooling(shapes: Shapes, known: dict[str, Any]) -> str | None:
+    """Return the pooling, None if it could be any."""
+    if 0 in shapes.get("cls_token", (0,)):
+        return "gap"
+    if len(shapes["cls_token"]) == 2 or known.get("pooling", "gap") != "gap":
+        return "token"
+    return known.get("pooling")
+
+
+def _heads(shapes: Shapes, style: Style, known: dict[str, Any], path: str) -> int:
     """Return the number of heads.
 
     Raises:
@@ -220,42 +112,35 @@ def _heads(source: TensorSource, shapes: dict[str, Any], style: _Style, stated: 
     inner = qkv[0] // 3 if len(qkv) == 2 else 0
     if not any(name.startswith(f"{attention}to_out.") for name in shapes):
         return 1  # the only case without a projection
-    heads = _noted(source).get("num_heads", stated.get("heads", hints.wanted.get("num_heads")))
-    if heads is None and type(hints.wanted.get("head_dim")) is int:
-        heads = inner // max(hints.wanted["head_dim"], 1)
+    heads, head_dim = known.get("num_heads"), known.get("head_dim")
+    if heads is None and type(head_dim) is int:
+        heads = inner // max(head_dim, 1)
     if type(heads) is not int or heads < 1 or inner % heads:
         raise CheckpointError(
-            f"{source.path}: the number of heads is not in the file, and must divide {inner}, the width of all heads. "
+            f"{path}: the number of heads is not in the file, and must divide {inner}, the width of all heads. "
             f"Pass num_heads=... (vit-pytorch's `heads`; its heads are 64 wide by default). Received: {heads!r}."
         )
     return heads
 
 
-def _patch(source: TensorSource, pixels: int, stated: dict[str, Any], hints: Hints) -> tuple[Patch, str]:
+def _patch(pixels: int, known: dict[str, Any], path: str) -> tuple[Patch, str]:
     """Return height, width and channels of a patch of as many values, and the reason if it is a guess.
 
     Raises:
         CheckpointError: If nothing tells it.
     """
-    for arguments in (_noted(source), stated, hints.wanted):
-        for patch in _patches(pixels, arguments.get("patch_size"), arguments.get("channels")):
-            return patch, ""
-    for channels in (3, 1):
-        for patch in _patches(pixels, None, channels):
-            return patch, f"its {pixels} values per patch are a square of {channels} channels"
+    size, channels = facts.pair(known.get("patch_size")), known.get("channels")
+    if size and pixels and pixels % math.prod(size) == 0 and channels in (None, pixels // math.prod(size)):
+        return (*size, pixels // math.prod(size)), ""
+    counts: tuple[Any, ...] = (channels, 3, 1)
+    for count in counts:
+        edge = math.isqrt(pixels // count) if type(count) is int and count > 0 else 0
+        if edge and edge * edge * count == pixels:
+            reason = f"its {pixels} values per patch are a square of {count} channels"
+            return (edge, edge, count), "" if count == channels else reason
     raise CheckpointError(
-        f"{source.path}: the shape of a patch of {pixels} values is not in the file. Pass patch_size=(height, width)."
+        f"{path}: the shape of a patch of {pixels} values is not in the file. Pass patch_size=(height, width)."
     )
-
-
-def _patches(pixels: int, size: Any, channels: Any) -> Iterator[Patch]:
-    """Yield the patch that a size or a number of channels makes of that number of values, if there is one."""
-    pair = architecture.pair(size)
-    known = type(channels) is int and channels > 0
-    if pair and pixels and pixels % math.prod(pair) == 0 and (not known or pixels == math.prod(pair) * channels):
-        yield (*pair, pixels // math.prod(pair))
-    elif known and pixels and pixels % channels == 0 and math.isqrt(pixels // channels) ** 2 == pixels // channels:
-        yield (*(math.isqrt(pixels // channels),) * 2, channels)
 
 
 def _documents(
@@ -285,29 +170,15 @@ def _documents(
     return {"config.json": document}
 
 
-def _suits(style: _Style, config: Config) -> bool:
-    """Return whether models of a version compute what the model computes."""
-    if style.patch_norm != config["patch_norm"]:
-        return False
-    if config["pooling"] == "gap" and config["norm_after_pooling"] != style.norm_in_head:
-        return False
-    if not config["include_top"] and (not style.optional_head or config["position_embedding"] == "sincos2d"):
-        return False
-    if config["position_embedding"] == "sincos2d":
-        return not config["class_token"] and config["output_projection"] == "no_bias"
-    identity = style.identity_output and config["num_heads"] == 1 and config["head_dim"] is None
-    if config["output_projection"] != ("none" if identity else "bias") or config["num_registers"]:
-        return False
-    token = config["pooling"] == "token" or style.token_for_mean
-    return config["class_token"] == token and config["pool_prefix_tokens"] == (token and config["pooling"] == "gap")
-
-
 def _layout(config: Config) -> Layout:
-    return Layout("vit_pytorch", next((name for name, style in _STYLES.items() if _suits(style, config)), "1.18"))
+    return Layout(
+        "vit_pytorch",
+        next((name for name, style in STYLES.items() if suits(style, config)), "1.18"),
+    )
 
 
 def _fit(layout: Layout, config: Config) -> Layout:
-    suited = [name for name, style in _STYLES.items() if _suits(style, config)]
+    suited = [name for name, style in STYLES.items() if suits(style, config)]
     if layout.style not in suited:
         raise CheckpointError(
             f"vit-pytorch {layout.style} has no such model. Write it with naming={' or '.join(map(repr, suited))}."
@@ -326,15 +197,12 @@ FAMILY = Family(
             "qkv_bias": (False,),
             "pooling": ("token", "gap"),
             "position_embedding": ("learned", "sincos2d"),
-            "layer_scale": (None,),
-            "resnet_blocks": (None,),
-            "representation_size": (None,),
-            "distillation_token": (False,),
-            **dict.fromkeys(("patch_norm", "head_dim", "output_projection", "pool_prefix_tokens"), ANY),
+            **dict.fromkeys(("num_registers", "patch_norm", "head_dim", "output_projection"), ANY),
+            **dict.fromkeys(("norm_after_pooling", "pool_prefix_tokens"), ANY),
         },
         conditions=(
             (
-                lambda config: not any(_suits(style, config) for style in _STYLES.values()),
+                lambda config: not any(suits(style, config) for style in STYLES.values()),
                 "none of its versions combines these heads, patch norms, tokens, pooling and final norm",
             ),
             (
@@ -344,7 +212,7 @@ FAMILY = Family(
         ),
         layout=_layout,
         fit=_fit,
-        styles={name: functools.partial(dataclasses.replace, style=name) for name in _STYLES},
+        styles={name: functools.partial(dataclasses.replace, style=name) for name in STYLES},
         tensors="safetensors",
         documents=_documents,
     ),
