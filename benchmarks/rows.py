@@ -102,6 +102,22 @@ def _models() -> Iterator[Row]:
     )
 
 
+def _kernels() -> Iterator[Row]:
+    """Training steps with the plain formula in place of one kernel after the other."""
+    for precision in ("float32", "bfloat16"):
+        for name, model, batch, kernels in (
+            ("vit", "ViT-S/16", 8, ("attention", "gelu_tanh", "layer_norm", "project")),
+            ("bit", "BiT-R50x1", 4, ("group_norm",)),
+        ):
+            yield Row(
+                f"kernels-{name}-{precision}",
+                f"{model} training step, batch {batch}, {precision}, without one kernel each",
+                {"task": "training", "model": model, "batch": batch, "precision": precision},
+                variants={f"without {kernel}": {"without": kernel} for kernel in kernels},
+                rounds=8,
+            )
+
+
 def _artifacts() -> Iterator[Row]:
     """Exported models."""
     yield Row(
@@ -181,4 +197,4 @@ def _curves() -> Iterator[Row]:
     )
 
 
-ROWS = {row.name: row for group in (_models, _artifacts, _startup, _curves) for row in group()}
+ROWS = {row.name: row for group in (_models, _kernels, _artifacts, _startup, _curves) for row in group()}

@@ -38,7 +38,18 @@ def keras_vit(work: Work) -> Step:
     strategy = tf.distribute.get_strategy()
     batch = {"image": tf.constant(images), "label": tf.one_hot(labels, CLASSES)}
     train = tf.function(lambda: strategy.run(step, args=(batch, tf.constant(0, tf.int64))), autograph=False)
+    with _kernels(work.without):
+        train()  # traces
     return lambda: train().numpy()
+
+
+def _kernels(without):
+    """Return the context of all kernels but one."""
+    from keras_vit.layers import kernels
+
+    if without is None:
+        return kernels.mode("auto")
+    return kernels.replace(**{name: kernel for name, kernel in kernels.KERNELS.items() if name != without})
 
 
 def keras_hub(work: Work) -> Step:

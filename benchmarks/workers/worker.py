@@ -48,6 +48,7 @@ class Work:
         precision: `"float32"` or `"bfloat16"`, or the precision of a TFLite file.
         image_size: Height and width of the images.
         arguments: Further arguments of this package's model.
+        without: Name of the kernel of this package whose plain formula takes its place in training.
     """
 
     task: str = "inference"
@@ -56,6 +57,7 @@ class Work:
     precision: str = "float32"
     image_size: int = 224
     arguments: dict = dataclasses.field(default_factory=dict)
+    without: str | None = None
 
 
 def serve(systems: Mapping[str, Callable[[Work], Step]], warm_up: int = 2) -> None:

@@ -161,16 +161,6 @@ def table_bytes(table: Table) -> bytes:
     return bytes(builder.Output())
 
 
-def labels_of(content: bytes) -> list[str]:
-    """Return the labels in a TFLite file's archive.
-
-    Raises:
-        zipfile.BadZipFile: If it has none.
-    """
-    with zipfile.ZipFile(io.BytesIO(content)) as archive:
-        return archive.read(LABELS).decode("utf-8").splitlines()
-
-
 def _union(kind: int, value: Table) -> Table:
     return Table(_UNION, {"kind": ("Uint8", kind), "value": value})
 

@@ -12,14 +12,14 @@ from keras_vit.models.base import ConfiguredModel
 
 
 def walk(model: keras.Model, inputs: Any, call: Callable[..., Any]) -> Any:
-    """Runs a model's layers in the model's order, models inside of it included, and returns its output.
+    """Run a model's layers in the model's order, models inside of it included, and return its output.
 
     No layer is copied and none is connected anew: the model is afterwards as it was.
 
     Args:
         model: A functional or sequential model.
         inputs: Input of the model.
-        call: `call(layer, *args, **kwargs)` runs one layer and returns its output.
+        call: `call(layer, *args, **kwargs)` runs one layer and return its output.
 
     Raises:
         ValueError: If a model with attention in it is neither functional nor sequential, so that its order is unknown.
@@ -90,7 +90,7 @@ def check_images(model: keras.Model, images: Any) -> np.ndarray:
 
 
 def batches(images: Any, batch_size: int) -> Iterator[np.ndarray]:
-    """Yields `[b, height, width, channels]` with b up to `batch_size`.
+    """Yield `[b, height, width, channels]` with b up to `batch_size`.
 
     Args:
         images: An array of images, or an iterable of images or batches, which is read one batch at a time.

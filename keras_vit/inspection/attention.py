@@ -113,7 +113,7 @@ def attention_maps(model: keras.Model, images: Any, batch_size: int = 32) -> Att
 def run(
     model: keras.Model, images: Any, on_weights: Callable[[keras.layers.Layer, Any, token_layout.LayoutRecorder], None]
 ) -> tuple[Any, token_layout.LayoutRecorder]:
-    """Runs a model and hands out the attention weights of each layer as they come, to be reduced or kept.
+    """Run a model and hand out the attention weights of each layer as they come, to be reduced or kept.
 
     Args:
         model: See `attention_maps`.
@@ -209,7 +209,7 @@ def check_rollout(head_fusion: str, discard_ratio: float) -> None:
 def rollout_step(
     rollout: np.ndarray | None, weights: np.ndarray, head_fusion: str, discard_ratio: float, residual: bool
 ) -> np.ndarray:
-    """Follows attention through one more layer; arguments as of `attention_rollout`.
+    """Follow attention through one more layer; arguments as of `attention_rollout`.
 
     Args:
         rollout: Of the layers before, float64 `[B, N, N]`, or None for the first.
@@ -227,7 +227,7 @@ def rollout_step(
 
 
 def _discard(weights: np.ndarray, ratio: float) -> np.ndarray:
-    """Sets the smallest weights of each image to zero."""
+    """Set the smallest weights of each image to zero."""
     count = int(weights[0].size * ratio)
     if not count:
         return weights
@@ -238,6 +238,6 @@ def _discard(weights: np.ndarray, ratio: float) -> np.ndarray:
 
 
 def _normalize(weights: np.ndarray) -> np.ndarray:
-    """Divides each row by its sum; a row of zeros stays."""
+    """Divide each row by its sum; a row of zeros stays."""
     total = weights.sum(axis=-1, keepdims=True)
     return weights / np.where(total > 0, total, 1.0)

@@ -51,7 +51,7 @@ class TokenLayout:
 
 
 class LayoutRecorder:
-    """Finds the token layout from the layers that run.
+    """Record of the token layout, found from the layers that run.
 
     Attributes:
         grid: Rows and columns of the patches, None before the patch embedding ran.

@@ -42,7 +42,7 @@ def refuses(work):
 worker.serve(dict(steady=steady, dies=dies, vanishes=vanishes, refuses=refuses), warm_up=0)
 """
 
-FIELDS = {"task", "model", "batch", "precision", "image_size", "arguments"}  # of `Work` in worker.py
+FIELDS = {"task", "model", "batch", "precision", "image_size", "arguments", "without"}  # of `Work` in worker.py
 
 # Another one, which is given its answers.
 CLOCK = """

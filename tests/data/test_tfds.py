@@ -48,6 +48,7 @@ def numbers(batch):
     return [int(image[0, 0, 0]) for image, keep in zip(batch["image"], mask, strict=True) if keep]
 
 
+@pytest.mark.slow
 def test_splits_are_those_of_tensorflow_datasets(builder):
     for split in ("train", "test", "train[:30%]", "train[5:9]+test[-2:]"):
         source = reader.from_builder(builder, split, "tfds:numbered")

@@ -117,6 +117,7 @@ def test_sharding_by_files(tmp_path):
         data.train_batches(source, "decode|resize(4)", 5, num_shards=5)
 
 
+@pytest.mark.slow
 def test_num_examples_spares_counting(tmp_path):
     write_numbered(tmp_path, [5, 5])
     source = data.open_source(f"tfrecord:{tmp_path}", num_classes=10, num_examples=10)

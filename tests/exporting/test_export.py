@@ -10,6 +10,7 @@ from keras_vit.training.errors import UnreadableInput
 from tests import tiny
 
 
+@pytest.mark.slow
 def test_a_model_is_exported_to_the_format_of_the_extension(tmp_path):
     model = tiny.model()
     (tmp_path / "a.png").write_bytes(tiny.images(1).contents[0])

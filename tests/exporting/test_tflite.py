@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 
 from keras_vit import models
-from keras_vit.exporting import quantization_error, single_file, tflite, tflite_metadata, verify
+from keras_vit.exporting import quantization_error, single_file, tflite, verify
 from keras_vit.exporting.inference_model import inference_model
 from keras_vit.inference.opening import open_artifact
 from keras_vit.inference.tflite import TFLiteClassifier, make_interpreter
@@ -56,7 +56,7 @@ def test_file_card_and_labels(tmp_path):
     assert (tmp_path / "a" / "model.tflite.labels.txt").read_text(encoding="utf-8").splitlines() == list(
         tiny.CLASS_NAMES
     )
-    assert tflite_metadata.labels_of((tmp_path / "a" / "model.tflite").read_bytes()) == list(tiny.CLASS_NAMES)
+    assert tiny.labels_in((tmp_path / "a" / "model.tflite").read_bytes()) == list(tiny.CLASS_NAMES)
     assert comparison.examples == 6
     assert comparison.top1_agreement == 1.0
     artifact = open_artifact(str(tmp_path / "a"))
@@ -156,7 +156,7 @@ class Erf(keras.layers.Layer):
 def test_foreign_operators_are_refused():
     inputs = keras.Input((4, 4, 3))
     network = keras.Model(inputs, Erf()(inputs))
-    with pytest.raises(tflite.ConversionError, match="cannot be converted to TFLite .*Erf"):
+    with pytest.raises(single_file.ConversionError, match="cannot be converted to TFLite .*Erf"):
         tflite.convert(network, (4, 4, 3), "softmax")
 
 
@@ -363,7 +363,7 @@ def test_a_file_with_features_is_a_classifier_to_whoever_takes_its_first_graph(t
     assert list(opened.get_signature_list()) == ["classify", "features"]
     opened.allocate_tensors()
     assert opened.get_output_details()[0]["shape"].tolist() == [1, len(tiny.CLASS_NAMES)]
-    assert tflite_metadata.labels_of(path.read_bytes()) == list(tiny.CLASS_NAMES)
+    assert tiny.labels_in(path.read_bytes()) == list(tiny.CLASS_NAMES)
 
 
 @pytest.mark.slow

@@ -106,7 +106,7 @@ def test_every_field_stands_where_the_schema_has_it():
 
 def test_the_file_still_computes_and_holds_its_labels(plain, tmp_path):
     content = tflite_metadata.add(plain, tiny.card())
-    assert tflite_metadata.labels_of(content) == list(tiny.CLASS_NAMES)
+    assert tiny.labels_in(content) == list(tiny.CLASS_NAMES)
     answers = []
     for name, data in (("plain", plain), ("with", content)):
         path = tmp_path / f"{name}.tflite"
@@ -171,4 +171,4 @@ def test_other_endings_are_left_out(monkeypatch):
 
 def test_labels_have_a_line_each(plain):
     description = ModelCard(("a\nb", "c  d"), tiny.PREPROCESS, "softmax", (16, 16, 1))
-    assert tflite_metadata.labels_of(tflite_metadata.add(plain, description)) == ["a b", "c d"]
+    assert tiny.labels_in(tflite_metadata.add(plain, description)) == ["a b", "c d"]

@@ -50,6 +50,7 @@ def test_nesterov_and_plain_descent():
     assert plain.direction(WEIGHT, (), 0)[0] is WEIGHT
 
 
+@pytest.mark.slow
 def test_bfloat16_momentum_is_bit_for_bit_that_of_jax():
     """The stored momentum is `g + 0.9 * m` with the product in bfloat16, as `optax.trace` computes it, rounded once."""
     jnp = pytest.importorskip("jax.numpy")

@@ -97,7 +97,8 @@ def test_evaluators_during_training_leave_it_out(strict, tmp_path, monkeypatch):
         assert {line["examples"] for line in lines if "eval_accuracy" in line} == {12 if bad == "train" else 11}
 
 
-@pytest.mark.parametrize("given", [True, pytest.param(False, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("given", [True, False])
 def test_the_page(given, strict, lenient, tmp_path):
     pytest.importorskip("matplotlib", reason="the page needs matplotlib")
     run, broken = strict

@@ -184,6 +184,7 @@ def test_nothing_left_to_train():
         TrainState(small(), recipe(frozen="."))
 
 
+@pytest.mark.slow
 def test_evaluation_uses_the_averages():
     data = {**batch(), "mask": tf.constant([1.0, 1.0, 1.0, 0.0])}
     state, _ = steps(small(), recipe(ema=0.5), data, count=3)

@@ -21,7 +21,7 @@ from keras_vit.layers.kernels.rows import as_rows
 
 Formula = TypeVar("Formula", bound=Callable[..., Any])
 
-_KERNELS: dict[str, Any] = {
+KERNELS: dict[str, Any] = {
     "attention": attention,
     "gelu_tanh": gelu_tanh,
     "group_norm": group_norm,
@@ -50,7 +50,7 @@ def select(formula: Formula) -> Formula:
     """
     chosen = _chosen
     if chosen is None:
-        chosen = _KERNELS if keras.backend.backend() in ("tensorflow", "jax") else {}
+        chosen = KERNELS if keras.backend.backend() in ("tensorflow", "jax") else {}
     return chosen.get(formula.__name__, formula)
 
 

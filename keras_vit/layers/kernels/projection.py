@@ -12,8 +12,8 @@ from keras_vit.layers.kernels.precision import has_16_bits
 def project(x: Any, layers: Sequence[keras.layers.Layer]) -> tuple[Any, ...]:
     """Apply several projections to a sequence.
 
-    The derivatives of the results are put side by side, so that one product makes the derivative of `x` of them, and no
-    partial sums are stored.
+    In 16 bits, one product makes all projections, and one makes the derivative of `x` from their derivatives side by
+    side, so that no partial sums are stored. In float32, where this saves nothing on a CPU, the layers are called.
 
     Args:
         x: Tensor `[B, N, D]`.
@@ -22,7 +22,7 @@ def project(x: Any, layers: Sequence[keras.layers.Layer]) -> tuple[Any, ...]:
     Returns:
         Tuple of tensors `[B, N, H, K]`, one for each layer.
     """
-    if len(layers) == 1 or not all(_is_plain(layer, x) for layer in layers):
+    if len(layers) == 1 or not has_16_bits(x) or not all(_is_plain(layer, x) for layer in layers):
         return tuple(layer(x) for layer in layers)
     kernels = [ops.cast(layer.kernel, x.dtype) for layer in layers]  # [D, H, K] each
     if layers[0].bias is None:
@@ -64,9 +64,6 @@ def _project_with_bias(x, *kernels_and_biases):
 
 def _products(x, kernels, biases=None):
     """Return the products with each kernel, plus its bias."""
-    if not has_16_bits(x):  # processors compute in float32, where small batches would wait for the kernels to be copied
-        products = tuple(ops.einsum("bnd,dhk->bnhk", x, kernel) for kernel in kernels)
-        return products if biases is None else tuple(y + bias for y, bias in zip(products, biases, strict=True))
     together = ops.einsum("bnd,dthk->bnthk", x, ops.stack(kernels, axis=1))
     if biases is not None:
         together = together + ops.stack(biases)
