@@ -15,7 +15,7 @@ from keras_vit.program import common_flags
 
 flags.DEFINE_string("url", "http://localhost:8501", "host:port for gRPC, http://host:port for REST.")
 flags.DEFINE_string("name", None, "Name of the model on the server.")
-flags.DEFINE_float("timeout", 30.0, "Seconds for each request.", 0.001)
+flags.DEFINE_float("timeout", 60.0, "Seconds for each request; a server that is still starting is waited for.", 0.001)
 flags.DEFINE_integer("batch_size", 8, "Images per request.", 1)
 common_flags.define_json_flag()
 
@@ -43,7 +43,8 @@ def main(argv: Sequence[str]) -> int:
         with Client(options.url, options.name, timeout=options.timeout, retries=8) as client:
             predictions = client.predict(contents, options.batch_size)
     except (OSError, RequestError) as error:  # no connection and no answer in time are kinds of OSError
-        logging.error("%s: %s", options.url, error)
+        starting = " A server that is still starting logs its address when it is ready."
+        logging.error("%s: %s.%s", options.url, error, starting if isinstance(error, ConnectionError) else "")
         return 1
     for path, prediction in zip(paths, predictions, strict=True):
         if not prediction.valid:

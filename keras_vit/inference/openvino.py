@@ -1,6 +1,7 @@
 """OpenVINO models as classifiers."""
 
 import contextlib
+import logging
 import sys
 from collections.abc import Iterator
 from typing import Any
@@ -55,18 +56,30 @@ def _compile(path: str, num_threads: int | None) -> Any:
 
 
 def import_openvino() -> Any:
-    """Import OpenVINO with its telemetry disabled.
+    """Import OpenVINO with its telemetry disabled; its converter would also take the handler of log lines away.
 
     Raises:
         ImportError: If it is not installed.
     """
-    with _hidden("openvino_telemetry"):
+    with _hidden("openvino_telemetry"), _kept_handlers():
         try:
             import openvino
         except ImportError as error:
             extra = "keras-vision-transformers[openvino]"
             raise ImportError(f"OpenVINO files need OpenVINO: pip install '{extra}'") from error
     return openvino
+
+
+@contextlib.contextmanager
+def _kept_handlers() -> Iterator[None]:
+    """Give handlers back to the root logger that were removed inside the block."""
+    root = logging.getLogger()
+    before = list(root.handlers)
+    try:
+        yield
+    finally:
+        for handler in before:
+            root.addHandler(handler)  # nothing happens to those that are still there
 
 
 @contextlib.contextmanager

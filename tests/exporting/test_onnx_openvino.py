@@ -141,16 +141,19 @@ def test_missing_packages_name_the_extra(monkeypatch, tmp_path):
 
 
 @pytest.mark.slow
-def test_openvino_reports_to_nobody(tmp_path):
+def test_openvino_reports_to_nobody_and_leaves_log_lines_alone(tmp_path):
     """Its package for reports is not even imported, as it would be with a plain import."""
     pytest.importorskip("openvino_telemetry")
     code = (
-        "import sys; from keras_vit.inference import openvino; openvino.import_openvino(); print(sorted(sys.modules))"
+        "import sys; from absl import logging; logging.use_absl_handler(); logging.set_verbosity(logging.INFO); "
+        "from keras_vit.inference import openvino; openvino.import_openvino(); print(sorted(sys.modules)); "
+        "logging.info('Verified')"
     )
     environment = {**os.environ, "HOME": str(tmp_path)}
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=True)
     assert "'openvino'" in done.stdout
     assert "openvino_telemetry" not in done.stdout
+    assert "Verified" in done.stderr
     assert not (tmp_path / "intel").exists()  # where it would keep the number that it gives to each user
 
 

@@ -1,6 +1,7 @@
 """`export.client`, against a server in this process."""
 
 import json
+import socket
 
 import pytest
 
@@ -41,3 +42,13 @@ def test_the_clients_program(running, images, expected, tmp_path, capsys):
         labels[0].decode() for labels in expected["top_k_classes"][:2]
     ]
     assert call("export.client", f"--url={running}", "--name=cats", f"{tmp_path}/0.png") == 1
+
+
+def test_a_server_that_does_not_answer(tmp_path, caplog):
+    (tmp_path / "0.png").write_bytes(b"")
+    with socket.socket() as closed:
+        closed.bind(("localhost", 0))  # nothing listens there
+        url = f"http://localhost:{closed.getsockname()[1]}"
+        with caplog.at_level("ERROR", logger="absl"):
+            assert call("export.client", f"--url={url}", "--name=pets", "--timeout=0.1", f"{tmp_path}/0.png") == 1
+    assert url in caplog.text and "still starting" in caplog.text
