@@ -82,11 +82,6 @@ def check_batch_size(name: str, batch_size: int, replicas: int, micro_batches: i
     return batch_size // replicas
 
 
-def is_multi_worker(strategy: tf.distribute.Strategy) -> bool:
-    """Return whether several processes train together."""
-    return strategy.cluster_resolver is not None and num_workers(strategy) > 1
-
-
 def num_workers(strategy: tf.distribute.Strategy) -> int:
     """Return the number of training processes that read data."""
     if isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):

@@ -23,7 +23,6 @@ from keras_vit.exporting import (
     verify,
 )
 from keras_vit.exporting.inference_model import inference_model
-from keras_vit.exporting.single_file import ConversionError as ConversionError
 from keras_vit.inference.model_card import ModelCard
 from keras_vit.inference.probabilities import to_probabilities
 from keras_vit.inference.sample_images import SampleImages, prepare
@@ -106,7 +105,7 @@ def export_tflite(
             artifact = TFLiteClassifier(name)
             comparison = single_file.compare(artifact, copy, preprocess, images, normalize)
         except RuntimeError as error:  # raised by the interpreter
-            raise ConversionError(f"The interpreter cannot run the {precision} file: {error}") from error
+            raise single_file.ConversionError(f"The interpreter cannot run the {precision} file: {error}") from error
         try:
             verify.check(comparison, tolerance or verify.tolerance_of(precision), f"The {precision} TFLite file")
         except verify.VerificationError as error:
@@ -162,10 +161,12 @@ def convert(
             with without_deprecation():  # the converter calibrates with TensorFlow's interpreter
                 content = quantization.convert(make_converter, precision, spec, CLASSIFY, calibration_images)
         except Exception as error:  # the converter raises its own error, unexported, or whatever its passes raise
-            raise ConversionError(f"The model cannot be converted to TFLite ({precision}): {error}") from error
+            raise single_file.ConversionError(
+                f"The model cannot be converted to TFLite ({precision}): {error}"
+            ) from error
     foreign = foreign_operators(content)
     if foreign:
-        raise ConversionError(f"The artifact must hold built-in operators only. It also needs {foreign}.")
+        raise single_file.ConversionError(f"The artifact must hold built-in operators only. It also needs {foreign}.")
     return content
 
 

@@ -66,26 +66,16 @@ def size_of(path: str) -> int:
 
 def table(rows: Sequence[Mapping[str, Any]]) -> str:
     """Return measurements as a text table, with one line per artifact and batch size."""
-    head = ("artifact", "precision", "MB", "batch", "p50 ms", "p95 ms", "p99 ms", "images/s", "peak MB")
-    lines = [head]
+    lines = [("artifact", "precision", "MB", "batch", "p50 ms", "p95 ms", "p99 ms", "images/s", "peak MB")]
     for row in rows:
-        numbers = (f"{row['p50_ms']:.2f}", f"{row['p95_ms']:.2f}", f"{row['p99_ms']:.2f}")
-        lines.append(
-            (
-                row["kind"],
-                row["precision"],
-                f"{row['bytes'] / 1e6:.1f}",
-                str(row["batch_size"]),
-                *numbers,
-                f"{row['images_per_second']:.1f}",
-                f"{row['peak_memory'] / 1e6:.0f}",
-            )
-        )
-    widths = [max(len(line[column]) for line in lines) for column in range(len(head))]
-    rows_of_text = []
+        megabytes, peak = f"{row['bytes'] / 1e6:.1f}", f"{row['peak_memory'] / 1e6:.0f}"
+        times = (f"{row[name]:.2f}" for name in ("p50_ms", "p95_ms", "p99_ms"))
+        speed = f"{row['images_per_second']:.1f}"
+        lines.append((row["kind"], row["precision"], megabytes, str(row["batch_size"]), *times, speed, peak))
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    text = ""
     for line in lines:
-        cells = [
-            f"{cell:<{w}}" if i < 2 else f"{cell:>{w}}" for i, (cell, w) in enumerate(zip(line, widths, strict=True))
-        ]
-        rows_of_text.append("  ".join(cells).rstrip())
-    return "\n".join(rows_of_text) + "\n"
+        cells = [cell.rjust(width) for cell, width in zip(line, widths, strict=True)]
+        cells[:2] = [cell.ljust(width) for cell, width in zip(line[:2], widths, strict=False)]
+        text += "  ".join(cells) + "\n"
+    return text

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import keras
 from absl import logging
 
-from keras_vit import models
+from keras_vit import distribute, models
 from keras_vit import recipe as recipes
 from keras_vit.planning import tpu_compiler, tpu_step, tpu_step_jax
 from keras_vit.planning.tpu_compiler import Compiled, DoesNotFit
@@ -236,7 +236,8 @@ def of_recipe(recipe: recipes.Recipe, classes: int, target: Target, example: dic
         ValueError: If the batch size is not a multiple of the number of devices.
         CompilerMissing: If the extra `plan` is not installed.
     """
-    check_batch_size(recipe, target)
+    data, optim = recipe.data, recipe.optim
+    distribute.check_batch_size("data.batch_size", data.batch_size, target.devices, optim.accumulation_steps)
     capacity = tpu_compiler.capacity(target)
     on_jax = keras.backend.backend() == "jax"
     kind = tpu_step_jax if on_jax else tpu_step
@@ -257,19 +258,3 @@ def with_setting(recipe: recipes.Recipe, setting: Setting) -> recipes.Recipe:
         data=dataclasses.replace(recipe.data, batch_size=setting.batch_size),
         optim=dataclasses.replace(recipe.optim, accumulation_steps=setting.accumulation_steps),
     )
-
-
-def check_batch_size(recipe: recipes.Recipe, target: Target) -> None:
-    """Check that the batch size is a multiple of the number of devices and micro-batches.
-
-    Raises:
-        ValueError: If it is not. The message names the nearest multiple.
-    """
-    unit = target.devices * recipe.optim.accumulation_steps
-    if recipe.data.batch_size % unit:
-        raise ValueError(
-            f"data.batch_size must be a multiple of the {target.devices} devices of {target.name}"
-            f"{' times the micro-batches' if recipe.optim.accumulation_steps > 1 else ''}. Received: "
-            f"data.batch_size={recipe.data.batch_size}. The nearest multiple is "
-            f"{recipes.nearest_multiple(recipe.data.batch_size, unit)}."
-        )

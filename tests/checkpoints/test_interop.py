@@ -158,6 +158,8 @@ TIMM_MODELS = {
     "gap": {"activation": "gelu", "pooling": "gap", "class_token": True, "norm_after_pooling": True},
     "gap_without_token": {"activation": "gelu", "pooling": "gap"},
     "map": {"activation": "gelu", "pooling": "map"},
+    "map_with_registers": {"activation": "gelu", "pooling": "map", "num_registers": 2},
+    "mean_of_all": {"activation": "gelu", "pooling": "gap", "class_token": True, "pool_prefix_tokens": True},
     "registers": {"activation": "gelu", "num_registers": 3, "layer_scale": 0.1},
     "distilled": {"activation": "gelu", "distillation_token": True},
     "no_bias": {"activation": "gelu", "qkv_bias": False},

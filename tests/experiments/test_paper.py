@@ -242,9 +242,11 @@ def test_document_of_finished_and_of_incomplete_panels(study, tmp_path):
     assert "**Reproduces at this size: 2 of 2 statements hold.**" in text
     assert "| mean pooling | 70.05 ± 0.07 % | 80.05 ± 0.07 % |" in text
     assert "**Not complete:** 4 of 16 runs are finished" in text
-    for scheme in ("light", "dark"):
+    for scheme, color in (("light", "#1f2328"), ("dark", "#e6edf3")):
         file = folder / "figures" / f"paper_pooling_{scheme}.svg"
-        assert f"figures/{file.name}" in text and file.read_text().startswith("<?xml")
+        drawn = file.read_text()
+        assert f"figures/{file.name}" in text and drawn.startswith("<?xml")
+        assert "test accuracy (%)" in drawn and f"fill: {color}" in drawn
     finish_all(study, paper.PANELS["positions"], CLAIMS["positions"])
     document.write(study, {"positions": paper.PANELS["positions"]}, str(folder))
     text = (folder / "paper.md").read_text()

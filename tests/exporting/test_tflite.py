@@ -156,7 +156,7 @@ class Erf(keras.layers.Layer):
 def test_foreign_operators_are_refused():
     inputs = keras.Input((4, 4, 3))
     network = keras.Model(inputs, Erf()(inputs))
-    with pytest.raises(tflite.ConversionError, match="cannot be converted to TFLite .*Erf"):
+    with pytest.raises(single_file.ConversionError, match="cannot be converted to TFLite .*Erf"):
         tflite.convert(network, (4, 4, 3), "softmax")
 
 

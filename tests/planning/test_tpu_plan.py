@@ -173,8 +173,8 @@ def test_operations_that_exchange_data_are_counted():
 
 def test_a_batch_that_cannot_be_divided():
     recipe = recipes.Recipe(data=recipes.Data(batch_size=100))
-    with pytest.raises(ValueError, match="data.batch_size .* 8 devices of v3-8.*=100.* 96"):
-        tpu_plan.check_batch_size(recipe, tpu_targets.parse("v3-8"))
+    with pytest.raises(ValueError, match="data.batch_size .* 8 replicas.*=100.* 96"):
+        tpu_plan.of_recipe(recipe, 10, tpu_targets.parse("v3-8"))
 
 
 def test_settings_become_recipes():

@@ -16,7 +16,6 @@ def test_one_device():
     assert distribute.describe(strategy) == "OneDeviceStrategy, 1 replica"
     assert distribute.is_chief(strategy)
     assert distribute.num_workers(strategy) == 1
-    assert not distribute.is_multi_worker(strategy)
 
 
 def test_auto_takes_what_there_is(monkeypatch):

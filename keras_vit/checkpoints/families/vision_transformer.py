@@ -9,7 +9,7 @@ import dataclasses
 from keras_vit.checkpoints.checkpoint import Checkpoint, Layout
 from keras_vit.checkpoints.facts import ANY
 from keras_vit.checkpoints.families import _flax
-from keras_vit.checkpoints.families.family import Config, Family, Writing
+from keras_vit.checkpoints.families.family import Family, Writing
 from keras_vit.checkpoints.formats.tensors import TensorSource
 from keras_vit.checkpoints.grid import Hints
 from keras_vit.checkpoints.rules import GROUP_NORM_4D, SAME, Rule, rule
@@ -22,12 +22,10 @@ LEGACY_BLOCK = (
 )
 
 
-def class_token_differs(config: Config) -> bool:
-    """Return whether a model has a class token that it does not pool, or lacks one."""
-    return config["class_token"] != (config["pooling"] in ("token", None))
-
-
-CLASS_TOKEN = (class_token_differs, "it has a class token for pooling='token' alone")
+CLASS_TOKEN = (
+    lambda config: config["class_token"] != (config["pooling"] in ("token", None)),
+    "it has a class token for pooling='token' alone",
+)
 
 
 def rules(layout: Layout) -> list[Rule]:

@@ -32,13 +32,9 @@ from keras_vit.checkpoints.formats.tensors import (
 _WEIGHTS = "model.weights.h5"
 _MAX_SECONDS = 60
 # Variables of a layer in their order, if they are not a kernel and a bias.
-_SCALE = ("scale", "bias")
+_SCALE = ("scale", "bias")  # of every layer with "norm" in its name, and of `gn`
 _VARIABLES = {
-    "LayerNorm": _SCALE,
-    "encoder_norm": _SCALE,
-    "fc_norm": _SCALE,
     "gn": _SCALE,
-    "norm-pre-head": _SCALE,
     "LayerScale": ("gamma",),
     "MAPHead": ("probe",),
     "MultiHeadDotProductAttention": ("relative_embedding",),
@@ -47,7 +43,6 @@ _VARIABLES = {
     "registers": ("registers",),
     "mask_token": ("mask_token",),
     "decoder_posembed": ("pos_embedding",),
-    "decoder_norm": _SCALE,
 }
 
 
@@ -157,6 +152,8 @@ def _variable_names(layer: str, count: int) -> tuple[str, ...]:
     if layer.startswith("posembed"):
         learned2d = ("pos_embedding_y", "pos_embedding_x", "pos_embedding_prefix")
         return ("pos_embedding",) if count == 1 else learned2d
+    if "norm" in layer.lower():
+        return _SCALE
     kind = layer.rstrip("0123456789").rstrip("_")
     if kind in ("gn_root", "gn_proj"):
         kind = "gn"

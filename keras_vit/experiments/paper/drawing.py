@@ -9,6 +9,7 @@ from keras_vit.inspection.plots import _matplotlib
 
 COLORS = ("#3182bd", "#e6550d", "#31a354", "#9e6fd8")  # visible on white and on black
 MARKERS = "osD^"
+_MOST_TICKS = 6
 SCHEMES = {"light": ("#1f2328", "#d0d7de"), "dark": ("#e6edf3", "#3d444d")}  # text, frames
 Curve = Mapping[float, Sequence[float]]  # accuracies, one per seed, by the quantity of the x-axis
 
@@ -32,6 +33,10 @@ def lines(panels: Mapping[str, Mapping[str, Curve]], xlabel: str, ylabel: str) -
                 x, means, spreads = zip(*points, strict=True)
                 axes.errorbar(x, means, spreads, color=color, marker=marker, markersize=4, capsize=3, label=name)
         axes.set_xscale("log")
+        values = sorted({x for curve in curves.values() for x in curve})
+        if len(values) <= _MOST_TICKS:
+            axes.set_xticks(values, [f"{x:g}" for x in values])
+            axes.minorticks_off()
         axes.set_xlabel(xlabel)
         axes.set_title(title)
         axes.grid(True)
@@ -73,7 +78,7 @@ def save(figure: Any, path: str) -> None:
     for name, (text, frames) in SCHEMES.items():
         for axes in figure.axes:
             axes.patch.set_alpha(0)
-            axes.tick_params(colors=text)
+            axes.tick_params(which="both", colors=text)
             legend = axes.get_legend()
             for part in (axes.title, axes.xaxis.label, axes.yaxis.label, *(legend.get_texts() if legend else ())):
                 part.set_color(text)
@@ -82,5 +87,5 @@ def save(figure: Any, path: str) -> None:
             for spine in axes.spines.values():
                 spine.set_color(frames)
             for line in (*axes.get_xgridlines(), *axes.get_ygridlines()):
-                line.set_color(frames)
+                line.set(color=frames, linewidth=0.6)
         plots.save(figure, f"{path}_{name}.svg")

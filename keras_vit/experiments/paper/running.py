@@ -9,7 +9,8 @@ from keras_vit.experiments.paper.study import Study, is_finished, operations
 from keras_vit.experiments.sweep import sweep
 from keras_vit.recipe import Recipe
 
-# Measured on a core of an AMD EPYC: operations of a training step, and seconds of a run beside its steps.
+# On a core of an AMD EPYC. Training steps of 128 images take 1.6e10 (a ViT of width 32) to 5.7e10 (BiT) operations per
+# second. The seconds are those of a run beside its steps.
 OPERATIONS_PER_SECOND = 3e10
 SECONDS_PER_RUN = 25
 

@@ -41,7 +41,7 @@ class TensorFlowBackend:
     def __init__(self, strategy: tf.distribute.Strategy):
         self.strategy = strategy
         self.num_replicas = strategy.num_replicas_in_sync
-        self.num_workers = distribute.num_workers(strategy) if distribute.is_multi_worker(strategy) else 1
+        self.num_workers = distribute.num_workers(strategy)
         self.is_chief = distribute.is_chief(strategy)
 
     def describe(self) -> str:
