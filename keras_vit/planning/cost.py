@@ -268,17 +268,9 @@ def _resnet(
     width: int,
     norm_first: bool = False,
 ) -> tuple[tuple[int, int], int]:
-    """Count a ResNet and return the size and the channels of its output.
-
-    Args:
-        tally: Sums to add to.
-        config: Configuration of the model.
-        block_sizes: Number of units per block.
-        width: Channels of the root.
-        norm_first: Whether norms come before the convolutions, as in BiT, or after them.
-    """
+    """Count a ResNet, whose norms follow its convolutions or come first; return the size and channels of its output."""
     channels = width
-    size = tally.conv(_image_size(config), 7, config.channels, channels, 2)
+    size = tally.conv(pair(config.image_size or 224), 7, config.channels, channels, 2)
     if not norm_first:
         tally.norm(size[0] * size[1], channels)
     tally.elementwise(size[0] * size[1] * channels)  # the max pooling
@@ -303,7 +295,3 @@ def _resnet(
                 tally.norm(size[0] * size[1], 4 * features)
             channels = 4 * features
     return size, channels
-
-
-def _image_size(config: models.ViTConfig | models.BiTConfig) -> tuple[int, int]:
-    return pair(config.image_size or 224)

@@ -8,6 +8,7 @@ from absl.testing import flagsaver
 
 from benchmarks import tables
 from keras_vit import _io
+from keras_vit.program import recipe_file
 from tests import programs
 
 
@@ -25,6 +26,12 @@ def test_tables_replace_what_was_there(tmp_path):
     assert path.read_text() == expected
     with pytest.raises(ValueError, match="transfer"):
         tables.write_between(path, "transfer", "x")
+
+
+def test_the_models_have_recipes():
+    models = programs.load("benchmarks.results").MODELS
+    found = [recipe_file.load(config)[0] for config, _ in models.values()]
+    assert len(found) == len({(recipe.model.variant, recipe.model.image_size, recipe.total_steps) for recipe in found})
 
 
 def test_results_are_read_from_the_runs(monkeypatch, capsys, tmp_path):
