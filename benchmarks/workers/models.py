@@ -4,6 +4,8 @@ Weights are random and images are noise. Each package is used as its documentati
 TensorFlow, `torch.inference_mode` and scaled-dot-product attention under PyTorch, `train_on_batch` for Keras models.
 """
 
+from typing import Any
+
 from worker import CLASSES, SIZES, Step, Work, keras_hub_model, keras_policy, serve
 
 LEARNING_RATE, MOMENTUM, CLIP = 0.01, 0.9, 1.0
@@ -68,7 +70,7 @@ def keras_vit_tasks(work: Work) -> Step:
     images, labels = _examples(work)
     values: tuple = (tf.constant(images), tf.one_hot(labels, CLASSES))
     if work.task != "classification":
-        task = tasks.create(run)
+        task: Any = tasks.create(run)
         values = task.values(values[0], {"image": images, **task.draw(0, 0, work.batch)})
     state = TrainState(recipe.create_model(run, CLASSES), run)
     step = TrainStep(state, run, lambda batch, step, replica: batch, work.batch)
