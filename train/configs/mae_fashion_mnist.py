@@ -8,8 +8,8 @@ Paper: "Masked Autoencoders Are Scalable Vision Learners", https://arxiv.org/abs
 
 The images are read as published (IDX files); `--config=train/configs/mae_fashion_mnist.py:/my/folder` reads them
 from elsewhere. report.png, TensorBoard and the page show images, what the model saw of them, and reconstructions.
-Published: nothing of this size.
-Cost: not measured.
+Published: nothing of this size. docs/results.md has models that were fine-tuned from it with few labels.
+Cost: 4 minutes of one core of an AMD EPYC.
 Smaller machines: `--config.total_steps=936` (2 epochs).
 """
 
