@@ -4,34 +4,37 @@
     python -m benchmarks.few_labels --workdir=/tmp/try --steps=2 --seeds=1          # a trial that writes no document
 
 On Fashion-MNIST, whose 60,000 images are pre-trained on without labels. All starts learn from the same labeled images.
-Rate and number of steps of each start are chosen on 5,000 other training images, with the first seed; the table shows
-the accuracy on the test images with the chosen ones. Finished runs are not repeated, unfinished ones continue.
+Rate and number of steps of each start are chosen on 5,000 other training images with the first seed: the rate among
+short runs, then the number of steps at that rate. The table shows the accuracy on the test images with the chosen ones,
+and is written again after each of its lines. Finished runs are not repeated, unfinished
+ones continue.
 """
 
 import itertools
 import json
 import os
-import subprocess
 import sys
 from collections.abc import Sequence
 from typing import Any, NamedTuple, cast
 
 import numpy as np
-from absl import flags, logging
+from absl import flags
 
 from benchmarks import tables
+from benchmarks.training_runs import last_value, machine, run_program
 from keras_vit import _io, data, program
 from keras_vit.data.sources import ArraySource
-from keras_vit.training import metrics, run_directory
+from keras_vit.training import run_directory
 
 PRETRAINING = {"mae": "mae_fashion_mnist", "masked_patch": "masked_patch_fashion_mnist"}
 STARTS = ("scratch", *PRETRAINING)
 SHARES = (0.01, 0.1)
-RATES = (3e-4, 1e-3, 3e-3)
+RATES = (1e-3, 3e-3)
 STEPS = (300, 1_000)
 VALIDATION = 5_000
-BATCH = 100
+BATCH = 50
 DOCUMENT = "docs/results.md"
+CHOSEN_BY, REPORTED = "eval_accuracy", "test/accuracy"
 
 flags.DEFINE_string("workdir", None, "Directory for all runs; finished runs in it are kept.")
 flags.DEFINE_integer("seeds", 3, "Number of seeds.", 1)
@@ -48,26 +51,14 @@ class Setting(NamedTuple):
 
 def main(argv: Sequence[str]) -> int:
     del argv
-    options = flags.FLAGS
-    if not options.workdir:
+    if not flags.FLAGS.workdir:
         raise ValueError("--workdir is missing: the directory for all runs.")
     files = {share: make_data(share) for share in SHARES}
-    for seed in range(options.seeds):
-        for start, config in PRETRAINING.items():
-            train(
-                f"{start}_{seed}",
-                seed,
-                [f"--config=train/configs/{config}.py", f"--config.data.source={options.source}"],
-            )
-    rows = []
-    for share, start in itertools.product(SHARES, STARTS):
-        chosen = best(share, start, files[share])
-        runs = [learn(share, start, chosen, files[share], seed, "test") for seed in range(options.seeds)]
-        rows.append(row(share, start, chosen, [last_accuracy(run) for run in runs], files[share]))
-    table = _io.markdown_table(list(rows[0]), [list(line.values()) for line in rows])
-    sys.stdout.write(table + "\n")
-    if options.steps is None:
-        tables.write_between(DOCUMENT, "few labels", table)
+    rows = {}
+    for seed, share, start in itertools.product(range(flags.FLAGS.seeds), SHARES, STARTS):
+        rows[share, start] = row(share, start, files, seed + 1)
+        one_run = learn(SHARES[0], STARTS[0], Setting(RATES[0], STEPS[0]), files[SHARES[0]], seed=0)
+        write(list(rows.values()), one_run)
     return 0
 
 
@@ -104,21 +95,32 @@ def choose(labels: np.ndarray, share: float, num_validation: int) -> tuple[np.nd
     return np.sort(labeled), np.sort(validation)
 
 
+def pretrain(start: str, seed: int) -> str:
+    """Train on all images without labels, and return the run directory."""
+    config = f"--config=train/configs/{PRETRAINING[start]}.py"
+    return train(f"{start}_{seed}", seed, [config, f"--config.data.source={flags.FLAGS.source}"])
+
+
 def best(share: float, start: str, file: str) -> Setting:
     """Return the setting with the highest accuracy on the images to choose on, with the first seed."""
-    settings = [Setting(*values) for values in itertools.product(RATES, STEPS)]
-    return max(settings, key=lambda one: last_accuracy(learn(share, start, one, file, 0, "validation")))
+
+    def accuracy(setting: Setting) -> float:
+        return last_value(learn(share, start, setting, file, seed=0), CHOSEN_BY)
+
+    rate = max(RATES, key=lambda rate: accuracy(Setting(rate, STEPS[0])))
+    return max((Setting(rate, steps) for steps in STEPS), key=accuracy)
 
 
-def learn(share: float, start: str, setting: Setting, file: str, seed: int, split: str) -> str:
+def learn(share: float, start: str, setting: Setting, file: str, seed: int) -> str:
     """Train on labels, and return the run directory."""
-    name = f"{start}_{100 * share:g}_percent_{setting.rate:g}_{setting.steps}_{split}_{seed}"
+    name = f"{start}_{100 * share:g}_percent_{setting.rate:g}_{setting.steps}_{seed}"
     config = PRETRAINING.get(start, PRETRAINING["mae"])
     overrides = [
         f"--config=train/configs/{config}.py",
         "--config.task=classification",
         f"--config.data.source=npz:{os.path.abspath(file)}",
-        f"--config.data.eval_split={split}",
+        "--config.data.eval_split=validation",
+        """--config.evaluators=("classification(name='test', split='test')",)""",
         f"--config.data.batch_size={BATCH}",
         f"--config.optim.learning_rate={setting.rate}",
         f"--config.optim.schedule.warmup_steps={setting.steps // 10}",
@@ -128,62 +130,62 @@ def learn(share: float, start: str, setting: Setting, file: str, seed: int, spli
         "--config.eval_every=0",
     ]
     if start != "scratch":
-        overrides.append(f"--config.model.checkpoint={run_path(f'{start}_{seed}', run_directory.MODEL)}")
+        overrides.append(f"--config.model.checkpoint={os.path.join(pretrain(start, seed), run_directory.MODEL)}")
     return train(name, seed, overrides)
 
 
 def train(name: str, seed: int, arguments: Sequence[str]) -> str:
     """Train a model unless that is done, and return the run directory."""
-    directory = run_path(name)
+    directory = os.path.join(flags.FLAGS.workdir, name)
     if not os.path.exists(os.path.join(directory, run_directory.MODEL)):
         steps = [] if flags.FLAGS.steps is None else [f"--config.total_steps={flags.FLAGS.steps}"]
         run_program("main", [*arguments, f"--workdir={directory}", f"--config.seed={seed}", *steps])
     return directory
 
 
-def row(share: float, start: str, setting: Setting, accuracies: Sequence[float], file: str) -> dict[str, str]:
+def features(start: str, seed: int, files: dict[float, str]) -> dict[str, dict[str, float]]:
+    """Return the accuracies of classifiers on the features of a pre-trained encoder, by evaluator and share.
+
+    They are fitted to the labeled images.
+    """
+    directory = pretrain(start, seed)
+    path = os.path.join(directory, "few_labels.json")
+    if not os.path.exists(path):
+        arguments = [f"--model={directory}", "--batch_size=500", "--json"]
+        for share, file in files.items():
+            where = f"source='npz:{os.path.abspath(file)}', train_split='train', eval_split='test'"
+            arguments += [
+                f"--evaluators=knn(name='knn {share}', neighbors=(20,), {where})",
+                f"--evaluators=linear_probe(name='linear_probe {share}', {where})",
+            ]
+        _io.write_json(path, json.loads(run_program("evaluate", arguments)))
+    return _io.read_json(path)
+
+
+def row(share: float, start: str, files: dict[float, str], num_seeds: int) -> dict[str, str]:
     """Return a line of the table, with classifiers on the features of the pre-trained encoder beside it."""
-    evaluators = {"knn": "kNN, k = 20:", "linear_probe": "linear probe:"}
-    found = [features(start, seed, share, file) for seed in range(flags.FLAGS.seeds)] if start != "scratch" else []
+    chosen, seeds = best(share, start, files[share]), range(num_seeds)
+    accuracies = [last_value(learn(share, start, chosen, files[share], seed), REPORTED) for seed in seeds]
+    found = [features(start, seed, files) for seed in seeds] if start != "scratch" else []
     return {
         "labels": f"{100 * share:g} %",
         "start": start.replace("_", " "),
-        "rate:": f"{setting.rate:g}",
-        "steps:": f"{setting.steps:,}",
+        "rate:": f"{chosen.rate:g}",
+        "steps:": f"{chosen.steps:,}",
+        "seeds:": ", ".join(map(str, seeds)),
         "test accuracy:": tables.percent(accuracies),
-        **{title: tables.percent([one[name] for one in found]) for name, title in evaluators.items()},
+        "kNN, k = 20:": tables.percent([one[f"knn {share}"]["k20"] for one in found]),
+        "linear probe:": tables.percent([one[f"linear_probe {share}"]["accuracy"] for one in found]),
     }
 
 
-def features(start: str, seed: int, share: float, file: str) -> dict[str, float]:
-    """Return the accuracies of classifiers on the features of a pre-trained encoder, which see the labeled images."""
-    directory = run_path(f"{start}_{seed}")
-    path = os.path.join(directory, f"{100 * share:g}_percent.json")
-    if not os.path.exists(path):
-        data_arguments = f"source='npz:{os.path.abspath(file)}', train_split='train'"
-        evaluators = [f"knn(neighbors=(20,), {data_arguments})", f"linear_probe({data_arguments})"]
-        flags_of = [f"--evaluators={evaluator}" for evaluator in evaluators]
-        _io.write_json(path, json.loads(run_program("evaluate", [f"--model={directory}", "--json", *flags_of])))
-    found = _io.read_json(path)
-    return {name: float(found[name][key]) for name, key in (("knn", "k20"), ("linear_probe", "accuracy"))}
-
-
-def run_program(name: str, arguments: Sequence[str]) -> bytes:
-    """Run a program of `train/` and return its output."""
-    logging.info("train.%s %s", name, " ".join(arguments))
-    return subprocess.run(
-        [sys.executable, "-m", f"train.{name}", *arguments], stdout=subprocess.PIPE, check=True
-    ).stdout
-
-
-def run_path(name: str, *file: str) -> str:
-    return os.path.join(flags.FLAGS.workdir, name, *file)
-
-
-def last_accuracy(directory: str) -> float:
-    """Return the accuracy at the end of a run."""
-    lines = metrics.read_metrics(os.path.join(directory, run_directory.METRICS))
-    return [line["eval_accuracy"] for line in lines if "eval_accuracy" in line][-1]
+def write(rows: Sequence[dict[str, str]], one_run: str) -> None:
+    """Print the table, and write it into the document, with the machine of a run, unless this is a trial."""
+    table = _io.markdown_table(list(rows[0]), [list(line.values()) for line in rows])
+    sys.stdout.write(f"{table}\n\n")
+    sys.stdout.flush()
+    if flags.FLAGS.steps is None:
+        tables.write_between(DOCUMENT, "few labels", f"{machine(one_run)}\n\n{table}")
 
 
 if __name__ == "__main__":

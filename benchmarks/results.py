@@ -11,7 +11,6 @@ unfinished ones continue. Times are processor times of the training command, sum
 import json
 import os
 import re
-import subprocess
 import sys
 from collections.abc import Sequence
 from typing import Any, cast
@@ -19,10 +18,11 @@ from typing import Any, cast
 import numpy as np
 from absl import flags, logging
 
-from benchmarks import host, tables
+from benchmarks import tables
+from benchmarks.training_runs import last_value, machine, run_program
 from keras_vit import _io, data, program
 from keras_vit.data.sources import ArraySource
-from keras_vit.training import metrics, run_directory
+from keras_vit.training import run_directory
 
 MODELS = {
     "hybrid": ("train/configs/fashion_mnist.py", "hybrid: ResNet root and two units, then ViT"),
@@ -129,14 +129,6 @@ def make_data(folder: str) -> None:
             np.savez_compressed(path, **arrays)
 
 
-def run_program(name: str, arguments: Sequence[str]) -> bytes:
-    """Run a program of `train/` and return its output."""
-    logging.info("train.%s %s", name, " ".join(arguments))
-    return subprocess.run(
-        [sys.executable, "-m", f"train.{name}", *arguments], stdout=subprocess.PIPE, check=True
-    ).stdout
-
-
 def cpu_seconds() -> float:
     """Return the processor time of ended child processes."""
     return sum(os.times()[2:4])
@@ -192,7 +184,7 @@ def transfer_row(name: str, seeds: Sequence[int]) -> dict[str, str]:
     return {
         "T-shirt or shirt, at 56 pixels": TRANSFER_RUNS[name][2],
         **costs(name, seeds),
-        "test accuracy:": tables.percent([last_accuracy(run_path(name, seed)) for seed in seeds]),
+        "test accuracy:": tables.percent([last_value(run_path(name, seed)) for seed in seeds]),
     }
 
 
@@ -210,18 +202,6 @@ def costs(name: str, seeds: Sequence[int]) -> dict[str, str]:
         "CPU minutes per run:": f"{np.mean(minutes):.1f}",
         "seeds:": ", ".join(map(str, seeds)),
     }
-
-
-def last_accuracy(directory: str) -> float:
-    lines = metrics.read_metrics(os.path.join(directory, run_directory.METRICS))
-    return [line["eval_accuracy"] for line in lines if "eval_accuracy" in line][-1]
-
-
-def machine(directory: str) -> str:
-    """Return the machine, and the versions that a run was made with."""
-    versions = run_directory.read_config(directory)["versions"]
-    shown = [f"{name} {versions[name]}" for name in ("tensorflow", "tensorflow-cpu", "keras") if name in versions]
-    return f"{os.cpu_count()} cores, {host.processor()}, {', '.join(shown)}."
 
 
 if __name__ == "__main__":

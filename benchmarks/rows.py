@@ -86,6 +86,15 @@ def _models() -> Iterator[Row]:
             variants={"keras_vit remat": {"arguments": {"remat": "blocks"}}},
             rounds=8,
         )
+    tasks = {"supervised": "classification", "MAE": "mae", "masked patch prediction": "masked_patch"}
+    yield Row(
+        "pretraining-float32",
+        "ViT-S/16 step of pre-training without labels, batch 8, float32",
+        {"model": "ViT-S/16", "batch": 8},
+        variants={name: {"system": f"{PACKAGE}_tasks", "task": task} for name, task in tasks.items()},
+        rounds=8,
+        system=None,
+    )
     for name, model in (("r50", "R50+ViT-B/16"), ("bit", "BiT-R50x1")):
         yield Row(
             f"inference-{name}",

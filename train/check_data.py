@@ -45,7 +45,8 @@ def main(argv: Sequence[str]) -> int:
     sources = {name: data.open_source(given, split=name) for name in names}
     reports = {}
     for name, source in sources.items():
-        logging.info("Checking %s", source)
+        count = f"{source.num_examples:,}"
+        logging.info("Checking %s[%s]: %s images of %d classes", given, name, count, source.num_classes)
         bar = Progress(name, source.num_examples)
         reports[name] = audit.audit(source, options.threads, bar.update)
         bar.close()

@@ -37,7 +37,7 @@ def main(argv: Sequence[str]) -> int:
         source = data.open_source(given, split=split)
         shards = min(options.shards or default_shards(source.num_examples), source.num_examples)
         bar = Progress(split, source.num_examples)
-        logging.info("Writing %s to %d files in %s", source, shards, options.output)
+        logging.info("Writing %s[%s] to %d files in %s", given, split, shards, options.output)
         log = data.Log()
         on_bad_image = log if options.on_bad_image == "skip" else "error"
         writer.write_tfrecords(source, options.output, name_of(split), shards, options.seed, bar.update, on_bad_image)

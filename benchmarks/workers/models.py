@@ -4,6 +4,8 @@ Weights are random and images are noise. Each package is used as its documentati
 TensorFlow, `torch.inference_mode` and scaled-dot-product attention under PyTorch, `train_on_batch` for Keras models.
 """
 
+from typing import Any
+
 from worker import CLASSES, SIZES, Step, Work, keras_hub_model, keras_policy, serve
 
 LEARNING_RATE, MOMENTUM, CLIP = 0.01, 0.9, 1.0
@@ -41,6 +43,50 @@ def keras_vit(work: Work) -> Step:
     with _kernels(work.without):
         train()  # traces
     return lambda: train().numpy()
+
+
+def keras_vit_tasks(work: Work) -> Step:
+    """A training step of this package for any task, by processor time, which other programs hardly change.
+
+    Its note has the operations per image that the planner counts.
+    """
+    import time
+
+    import tensorflow as tf
+
+    from keras_vit import recipe
+    from keras_vit.planning import plan
+    from keras_vit.training import tasks
+    from keras_vit.training.tf.state import TrainState
+    from keras_vit.training.tf.step import TrainStep
+
+    run = recipe.Recipe(
+        total_steps=1_000_000,
+        precision=keras_policy(work),
+        task=work.task,
+        model=recipe.Model(work.model, work.image_size, arguments=work.arguments),
+        optim=recipe.Optim("adamw", LEARNING_RATE),
+    )
+    images, labels = _examples(work)
+    values: tuple = (tf.constant(images), tf.one_hot(labels, CLASSES))
+    if work.task != "classification":
+        task: Any = tasks.create(run)
+        values = task.values(values[0], {"image": images, **task.draw(0, 0, work.batch)})
+    state = TrainState(recipe.create_model(run, CLASSES), run)
+    step = TrainStep(state, run, lambda batch, step, replica: batch, work.batch)
+    train = tf.function(
+        lambda: tf.distribute.get_strategy().run(step, args=(values, tf.constant(0, tf.int64))), autograph=False
+    )
+
+    operations = plan.of_recipe(run, CLASSES).cost.training_flops
+
+    def measured():
+        start = time.process_time()
+        train().numpy()
+        seconds = time.process_time() - start
+        return {"seconds": seconds, "note": f"processor time; {operations / 1e9:.1f} GFLOP per image counted"}
+
+    return measured
 
 
 def _kernels(without):
@@ -165,4 +211,5 @@ def _torch_step(work, model, logits=lambda output: output):
 
 
 if __name__ == "__main__":
-    serve({system.__name__: system for system in (keras_vit, keras_hub, vit_keras, timm, timm_compiled, transformers)})
+    systems = (keras_vit, keras_vit_tasks, keras_hub, vit_keras, timm, timm_compiled, transformers)
+    serve({system.__name__: system for system in systems})

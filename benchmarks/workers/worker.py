@@ -23,6 +23,7 @@ PACKAGES = (
 # Libraries that are loaded first, so that their memory can be told from that of the work.
 IMPORTS = {
     "keras_vit": ("tensorflow", "keras_vit"),
+    "keras_vit_tasks": ("tensorflow", "keras_vit"),
     "keras_hub": ("tensorflow", "keras_hub"),
     "vit_keras": ("tensorflow", "vit_keras"),
     "timm": ("timm",),
@@ -42,7 +43,7 @@ class Work:
     """Work of a step.
 
     Attributes:
-        task: `"inference"` or `"training"`.
+        task: `"inference"` or `"training"`, or a task of a recipe (`"mae"`).
         model: Name of the model.
         batch: Images per step.
         precision: `"float32"` or `"bfloat16"`, or the precision of a TFLite file.
@@ -138,5 +139,5 @@ def keras_hub_model(work: Work) -> Any:
 def keras_policy(work: Work) -> str:
     """Return the dtype policy: training keeps float32 weights, inference in bfloat16 does not (as under PyTorch)."""
     if work.precision == "bfloat16":
-        return "mixed_bfloat16" if work.task == "training" else "bfloat16"
+        return "bfloat16" if work.task == "inference" else "mixed_bfloat16"
     return "float32"

@@ -100,5 +100,5 @@ def _reset(model: keras.Model, match: Match) -> None:
         if layer_name in NORMS:
             variable.assign(keras.ops.full(variable.shape, float(leaf == "scale"), dtype=variable.dtype))
             continue
-        initializer = layer.kernel_initializer if leaf == "kernel" else layer.bias_initializer
+        initializer = getattr(layer, f"{leaf}_initializer")
         variable.assign(initializer(tuple(variable.shape), dtype=variable.dtype))

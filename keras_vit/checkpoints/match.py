@@ -14,7 +14,14 @@ from keras_vit.checkpoints.errors import CheckpointError
 from keras_vit.checkpoints.families import family_of
 from keras_vit.models import BIT, VIT
 
-HEADS = ("head/kernel", "head/bias", "head_dist/kernel", "head_dist/bias")
+HEADS = (
+    "head/kernel",
+    "head/bias",
+    "head_dist/kernel",
+    "head_dist/bias",
+    "head_norm/moving_mean",
+    "head_norm/moving_variance",
+)
 PRE_LOGITS = ("pre_logits/kernel", "pre_logits/bias")
 NORMS = {"encoder_norm": ("encoder_norm/scale", "encoder_norm/bias"), "fc_norm": ("fc_norm/scale", "fc_norm/bias")}
 _FIRST_KERNELS = ("embedding/kernel", "conv_root/kernel", "root_block/conv_root/kernel")

@@ -96,7 +96,7 @@ def run_onnx_openvino(format: str) -> int:  # noqa: A002
     """
     options = flags.FLAGS
     path = options.output
-    if path:
+    if path and options.model:
         extension = onnx_openvino.FORMATS[format][0]
         path = path if path.endswith(extension) else os.path.join(path, f"model{extension}")
         onnx_openvino.check(format, path)

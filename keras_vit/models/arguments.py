@@ -95,10 +95,17 @@ def configured_by(
     return decorate
 
 
-def with_arguments(model_class: type, config_class: type) -> str:
-    """Return the docstring of a model, with the arguments of its configuration in place of the reference to it."""
-    reference = f"        See `keras_vit.models.{config_class.__name__}`."
-    return (model_class.__doc__ or "").replace(reference, argument_docs(config_class))
+def with_arguments(model_class: type, *config_classes: type, leave_out: Iterable[str] = ()) -> str:
+    """Return the docstring of a model, with the arguments of its configuration in place of the reference to it.
+
+    Args:
+        model_class: Class of the model.
+        *config_classes: Class of the configuration, after those that it derives its arguments from.
+        leave_out: Names of arguments that the model has no use for.
+    """
+    reference = f"        See `keras_vit.models.{config_classes[-1].__name__}`."
+    arguments = "\n".join(argument_docs(config_class, leave_out) for config_class in config_classes)
+    return (model_class.__doc__ or "").replace(reference, arguments)
 
 
 def argument_docs(config_class: Any, leave_out: Iterable[str] = ()) -> str:

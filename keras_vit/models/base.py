@@ -161,6 +161,13 @@ def head_layer(config: Config, policy: keras.DTypePolicy, name: str = "head") ->
     )
 
 
+def batch_norm(policy: keras.DTypePolicy, name: str) -> keras.layers.Layer:
+    """Return a batch norm without scale and offset, with PyTorch's momentum and MAE's epsilon."""
+    return keras.layers.BatchNormalization(
+        momentum=0.9, epsilon=1e-6, center=False, scale=False, dtype=policy, name=name
+    )
+
+
 def predictions(config: Config, logits: keras.KerasTensor) -> keras.KerasTensor:
     """Return the output of a model: logits, or what the activation of the classifier makes of them in float32."""
     if config.classifier_activation is None:

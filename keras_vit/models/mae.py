@@ -7,9 +7,9 @@ import keras
 
 from keras_vit import _checks
 from keras_vit.layers import FixedPositionEmbs, RestoredPatches, VisiblePatches
-from keras_vit.models.arguments import argument_docs, configured_by
+from keras_vit.models.arguments import configured_by, with_arguments
 from keras_vit.models.base import images_input, resolve_policy
-from keras_vit.models.masked import MaskedConfig, MaskedModel
+from keras_vit.models.masked import NOT_OF_ENCODERS, MaskedConfig, MaskedModel
 from keras_vit.models.vit import Builder
 from keras_vit.models.vit_config import ViTConfig
 
@@ -146,8 +146,6 @@ class MaskedAutoencoder(MaskedModel):
         super().__init__(inputs, outputs, config, config.name or "masked_autoencoder", policy)
 
 
-_NOT_OURS = (*ViTConfig.OF_HEAD, "class_token", "position_embedding", "position_embedding_at", "distillation_token")
-MaskedAutoencoder.__doc__ = (MaskedAutoencoder.__doc__ or "").replace(
-    "        See `keras_vit.models.MAEConfig`.",
-    f"{argument_docs(ViTConfig, (*_NOT_OURS, 'resnet_blocks', 'resnet_numerics'))}\n{argument_docs(MAEConfig)}",
+MaskedAutoencoder.__doc__ = with_arguments(
+    MaskedAutoencoder, ViTConfig, MAEConfig, leave_out=(*NOT_OF_ENCODERS, "class_token", "position_embedding")
 )

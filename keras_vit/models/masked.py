@@ -12,6 +12,11 @@ from keras_vit.models.base import ConfiguredModel
 from keras_vit.models.vit import VisionTransformer
 from keras_vit.models.vit_config import ViTConfig
 
+# Arguments of `VisionTransformer` that pre-training has no use for, or one value of.
+NOT_OF_ENCODERS = (
+    *ViTConfig.OF_HEAD,
+    *("position_embedding_at", "distillation_token", "resnet_blocks", "resnet_numerics"),
+)
 _BEFORE_BLOCKS = ("embedding", "tokens", "cls", "posembed_input", "registers", "dropout_input")
 
 

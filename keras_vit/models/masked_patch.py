@@ -7,9 +7,9 @@ import keras
 
 from keras_vit import _checks
 from keras_vit.layers import CorruptedPatches
-from keras_vit.models.arguments import argument_docs, configured_by
+from keras_vit.models.arguments import configured_by, with_arguments
 from keras_vit.models.base import images_input, resolve_policy
-from keras_vit.models.masked import MaskedConfig, MaskedModel
+from keras_vit.models.masked import NOT_OF_ENCODERS, MaskedConfig, MaskedModel
 from keras_vit.models.vit import Builder
 from keras_vit.models.vit_config import ViTConfig
 
@@ -107,8 +107,6 @@ class MaskedPatchPredictor(MaskedModel):
         super().__init__(inputs, outputs, config, config.name or "masked_patch_predictor", policy)
 
 
-_NOT_OURS = (*ViTConfig.OF_HEAD, "position_embedding_at", "distillation_token", "resnet_blocks", "resnet_numerics")
-MaskedPatchPredictor.__doc__ = (MaskedPatchPredictor.__doc__ or "").replace(
-    "        See `keras_vit.models.MaskedPatchConfig`.",
-    f"{argument_docs(ViTConfig, _NOT_OURS)}\n{argument_docs(MaskedPatchConfig)}",
+MaskedPatchPredictor.__doc__ = with_arguments(
+    MaskedPatchPredictor, ViTConfig, MaskedPatchConfig, leave_out=NOT_OF_ENCODERS
 )

@@ -20,7 +20,7 @@ from keras_vit.layers import (
     resnet,
 )
 from keras_vit.models.arguments import configured_by, with_arguments
-from keras_vit.models.base import ConfiguredModel, head_layer, images_input, predictions, resolve_policy
+from keras_vit.models.base import ConfiguredModel, batch_norm, head_layer, images_input, predictions, resolve_policy
 from keras_vit.models.vit_config import ViTConfig
 
 
@@ -174,6 +174,8 @@ class Builder:
             x = self._pre_logits()(x)
         if not config.include_top:
             return x
+        if config.head_norm:
+            x = batch_norm(self.policy, "head_norm")(x)
         return predictions(config, head_layer(config, self.policy)(x))
 
     def _pool(self, x):

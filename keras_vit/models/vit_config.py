@@ -68,6 +68,7 @@ class ViTConfig(Geometry):
             `fc_norm`).
         resnet_numerics: Epsilons of a hybrid's ResNet: `"reference"` or `"timm"`.
         head_bias: Initial bias of the head.
+        head_norm: Whether a batch norm without scale and offset precedes the head (MAE's linear probe).
         remat: `"blocks"` to recompute the activations of each block in the backward pass instead of saving them, or
             `"none"`.
         attention_chunk_size: Number of queries whose attention weights are computed at a time, for long sequences.
@@ -98,7 +99,7 @@ class ViTConfig(Geometry):
     # Arguments of everything behind the encoder, which a model that is pre-trained without labels does not have.
     OF_HEAD: ClassVar[tuple[str, ...]] = (
         *("classes", "include_top", "pooling", "representation_size", "classifier_activation", "head_bias"),
-        *("norm_after_pooling", "pool_prefix_tokens"),
+        *("norm_after_pooling", "pool_prefix_tokens", "head_norm"),
     )
 
     patch_size: Size = 16
@@ -138,6 +139,7 @@ class ViTConfig(Geometry):
     head_dim: int | None = None
     output_projection: OutputProjection = "bias"
     pool_prefix_tokens: bool = False
+    head_norm: bool = False
 
     def __post_init__(self):
         self._check_common()
@@ -194,6 +196,13 @@ class ViTConfig(Geometry):
             raise ValueError(
                 "`distillation_token` needs pooling='token': DeiT reads both tokens. "
                 f"Received: pooling={self.pooling!r}."
+            )
+        if not self.include_top:
+            self._set("head_norm", False)  # it belongs to the head
+        if self.head_norm and (self.pooling is None or self.distillation_token):
+            raise ValueError(
+                "`head_norm` needs a head on one vector per image. Received: "
+                f"pooling={self.pooling!r}, distillation_token={self.distillation_token!r}. Leave it off."
             )
         if self.norm_after_pooling and self.pooling != "gap":
             raise ValueError(
@@ -296,5 +305,6 @@ class ViTConstructor(Protocol[Model]):
         head_dim: int | None = None,
         output_projection: OutputProjection = "bias",
         pool_prefix_tokens: bool = False,
+        head_norm: bool = False,
     ) -> Model:
         """Build the model."""

@@ -46,13 +46,54 @@ class Momentum:
         self.nesterov = nesterov
         self.slots = (Slot("momentum", momentum_dtype),) if momentum else ()
 
-    def direction(self, gradient: Any, slots: Sequence[Any], step: Any) -> tuple[Any, tuple[Any, ...]]:
+    def direction(
+        self, gradient: Any, slots: Sequence[Any], step: Any, weight: Any = None
+    ) -> tuple[Any, tuple[Any, ...]]:
         """Return the direction of descent and the new slots; see `AdamW.direction`."""
         if not self.slots:
             return gradient, ()
         momentum = gradient + _scaled(slots[0], self.momentum)
         direction = gradient + self.momentum * momentum if self.nesterov else momentum
         return direction, (ops.cast(momentum, self.slots[0].dtype),)
+
+
+class LARS(Momentum):
+    """Momentum of gradients that are scaled, per weight, to a fraction of the norm of the weight.
+
+    `m <- trust * |w| / |g| * g + momentum * m`, then `w <- w - rate * m`. The gradients of vectors and scalars, and of
+    weights that are zero, are not scaled. Weight decay is decoupled here, as with the other optimizers; the paper adds
+    it to the gradient before.
+
+    Args:
+        momentum: Fraction of the old direction that is kept; 0 is plain gradient descent.
+        trust: Norm of the scaled gradient, relative to the norm of the weight.
+        momentum_dtype: Dtype of the stored `m`; the step that computes it uses it in float32.
+
+    References:
+        - [Large Batch Training of Convolutional Networks](https://arxiv.org/abs/1708.03888)
+        - [Masked Autoencoders Are Scalable Vision Learners](https://arxiv.org/abs/2111.06377), table 10
+
+    Example:
+    >>> optimizer = LARS(momentum=0.9)
+    >>> weight, gradient = ops.array([[3.0, 4.0]]), ops.array([[0.0, 2.0]])
+    >>> direction, _ = optimizer.direction(gradient, [ops.zeros((1, 2))], step=0, weight=weight)
+    >>> round(float(direction[0, 1]), 6)
+    0.005
+    """
+
+    def __init__(self, momentum: float = 0.9, trust: float = 1e-3, momentum_dtype: str = "float32"):
+        super().__init__(momentum, momentum_dtype=momentum_dtype)
+        self.trust = trust
+
+    def direction(
+        self, gradient: Any, slots: Sequence[Any], step: Any, weight: Any = None
+    ) -> tuple[Any, tuple[Any, ...]]:
+        """Return the direction of descent and the new slots; see `AdamW.direction`."""
+        if len(weight.shape) > 1:
+            norm, of_gradient = global_norm([weight]), global_norm([gradient])
+            scaled = (norm > 0.0) & (of_gradient > 0.0)
+            gradient = gradient * ops.where(scaled, self.trust * norm / ops.where(scaled, of_gradient, 1.0), 1.0)
+        return super().direction(gradient, slots, step)
 
 
 class AdamW:
@@ -84,13 +125,16 @@ class AdamW:
         self.beta1, self.beta2, self.epsilon = beta1, beta2, epsilon
         self.slots = (Slot("first_moment", momentum_dtype), Slot("second_moment", "float32"))
 
-    def direction(self, gradient: Any, slots: Sequence[Any], step: Any) -> tuple[Any, tuple[Any, ...]]:
+    def direction(
+        self, gradient: Any, slots: Sequence[Any], step: Any, weight: Any = None
+    ) -> tuple[Any, tuple[Any, ...]]:
         """Return the direction of descent and the new slots.
 
         Args:
             gradient: Gradient of one weight, float32.
             slots: Slots of the weight, in the order of `self.slots`.
             step: Number of updates before this one, an integer scalar.
+            weight: The weight, which `LARS` needs.
 
         Returns:
             `(direction, new slots)`; `apply_direction` turns it into the new weight.
@@ -161,9 +205,11 @@ def create_optimizer(optim: recipes.Optim) -> Momentum | AdamW:
     """
     if optim.name == "sgd":
         return Momentum(optim.momentum, optim.nesterov, optim.momentum_dtype)
+    if optim.name == "lars":
+        return LARS(optim.momentum, momentum_dtype=optim.momentum_dtype)
     if optim.name in ("adam", "adamw"):
         return AdamW(optim.beta1, optim.beta2, optim.epsilon, optim.momentum_dtype)
-    raise ValueError(f'optim.name must be "sgd", "adam" or "adamw". Received: {optim.name!r}')
+    raise ValueError(f'optim.name must be "sgd", "lars", "adam" or "adamw". Received: {optim.name!r}')
 
 
 def _scaled(slot, factor: float):

@@ -66,7 +66,7 @@ class UpdateRule:
             `(new weight, new slots, new average)`; an average of None stays None.
         """
         (gradient,) = clip_by_global_norm([gradient], norm, self.clip_norm)
-        direction, new_slots = self.optimizer.direction(gradient, slots, step)
+        direction, new_slots = self.optimizer.direction(gradient, slots, step, weight)
         new_weight = apply_direction(weight, direction, rate * self._multipliers[path], self._decays[path])
         new_average = None if average is None else update_average(average, new_weight, self.ema)
         return new_weight, new_slots, new_average

@@ -235,6 +235,8 @@ def _vit_head(tally: _Tally, config: models.ViTConfig, rows: int) -> None:
             tally.dense(rows, width, config.representation_size, parameters=head == 0)
         width = config.representation_size
     if config.include_top:
+        if config.head_norm:
+            tally.elementwise(rows * width)  # its statistics are no parameters
         for _ in range(heads):
             tally.dense(rows, width, config.classes or 0)
 

@@ -47,6 +47,12 @@ def weights(model: keras.Model) -> list[keras.Variable]:
     return [variable for variable in model.variables if id(variable) not in generators]
 
 
+def moving_statistics(model: keras.Model) -> list[keras.Variable]:
+    """Return the variables that a forward pass in training mode changes: the moving statistics of batch norms."""
+    norms = [layer for layer in model._flatten_layers() if isinstance(layer, keras.layers.BatchNormalization)]
+    return [variable for norm in norms if norm.trainable for variable in (norm.moving_mean, norm.moving_variance)]
+
+
 def checkpoint_names(
     trained: Sequence[str], fixed: Sequence[str], slots: Sequence[str], averages: bool
 ) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """Loss, score and evaluation of a batch, as pure functions for every backend."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import keras
@@ -17,17 +18,24 @@ def check_rows(images: np.ndarray, replicas: int) -> None:
         raise ValueError(f"The images must divide among {replicas} replicas. Received: {len(images)} images.")
 
 
-def loss_and_score(task: Task, model: keras.Model, values: Any, global_batch_size: int) -> tuple[Any, Any]:
-    """Return the part of some examples in the mean loss and score of the global batch, in training mode.
+def loss_and_score(
+    task: Task, model: keras.Model, values: Any, global_batch_size: int, moving: Sequence[keras.Variable] = ()
+) -> tuple[Any, Any, list[Any]]:
+    """Return the part of some examples in the global batch's mean loss, mean score and moving statistics.
+
+    The pass is in training mode, and within a `keras.StatelessScope`, which keeps the new values of `moving`.
 
     Args:
         task: The task.
         model: The model.
         values: Values of the examples; see `Task`.
         global_batch_size: Examples of the global batch.
+        moving: Variables that the pass changes. Their new values are averaged over the parts of the batch.
     """
     losses, scores, _ = task(model, values, training=True)  # [b]
-    return ops.sum(losses) / global_batch_size, ops.sum(scores) / global_batch_size
+    share = ops.cast(ops.shape(losses)[0], "float32") / global_batch_size
+    moved = [variable.value * share for variable in moving]  # in the scope, a value is the newest
+    return ops.sum(losses) / global_batch_size, ops.sum(scores) / global_batch_size, moved
 
 
 def evaluate(task: Task, model: keras.Model, values: Any, mask: Any, confusion: bool) -> tuple[Any, Any, Any]:

@@ -38,13 +38,18 @@ def workdir(few_labels, tmp_path, monkeypatch):
     def run_program(name, arguments):
         calls.append((name, arguments))
         if name == "evaluate":
-            return json.dumps({"knn": {"k20": 0.5}, "linear_probe": {"accuracy": 0.6}}).encode()
-        directory = pathlib.Path(next(a for a in arguments if a.startswith("--workdir=")).partition("=")[2])
+            found = {f"knn {share}": {"k20": 0.5} for share in few_labels.SHARES}
+            found |= {f"linear_probe {share}": {"accuracy": 0.6} for share in few_labels.SHARES}
+            return json.dumps(found).encode()
+        value = {a.partition("=")[0].removeprefix("--config."): a.partition("=")[2] for a in arguments}
+        directory = pathlib.Path(value["--workdir"])
         directory.mkdir(parents=True)
-        rate = next((float(a.partition("=")[2]) for a in arguments if "learning_rate" in a), 0.0)
-        start = 0.1 if any("model.checkpoint" in a for a in arguments) else 0.0
-        line = {"step": 1, "eval_accuracy": 0.5 + start - abs(rate - 1e-3)}
-        (directory / "metrics.jsonl").write_text(json.dumps(line) + "\n")
+        if "task" in value:
+            rate, steps = float(value["optim.learning_rate"]), directory.name.split("_")[-2]
+            accuracy = 0.5 + 0.1 * ("model.checkpoint" in value) + 0.01 * (steps == "1000") - abs(rate - 1e-3)
+            # The best on the test images is another rate, which must not be chosen.
+            lines = [{"step": 1, "eval_accuracy": accuracy}, {"step": 1, "test/accuracy": accuracy + 100 * rate}]
+            (directory / "metrics.jsonl").write_text("\n".join(map(json.dumps, lines)) + "\n")
         (directory / "model.keras").write_text("")
         return b""
 
@@ -56,20 +61,37 @@ def workdir(few_labels, tmp_path, monkeypatch):
 def test_the_whole_experiment(few_labels, workdir, capsys):
     directory, calls = workdir
     assert few_labels.main([]) == 0
-    table = capsys.readouterr().out
-    rows = [line for line in table.splitlines() if "%" in line]
-    assert len(rows) == 6 and all("| 0.001 |" in row for row in rows)  # the best rate of each start and share
-    assert [row.split("|")[2].strip() for row in rows] == ["scratch", "mae", "masked patch"] * 2
-    assert all(("60.00" in row.split("|")[5]) == ("scratch" not in row) for row in rows)
+    tables = capsys.readouterr().out.split("\n\n")  # one after each share and start of each seed
+    assert len(tables) == 2 * 6 + 1 and "mae" not in tables[0] and "10 %" not in tables[2]
+    for table, seeds in ((tables[5], "0"), (tables[11], "0, 1")):
+        rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in table.splitlines() if "%" in line]
+        assert [row[0] for row in rows] == ["1 %"] * 3 + ["10 %"] * 3
+        assert [row[1] for row in rows] == ["scratch", "mae", "masked patch"] * 2
+        assert all(row[2:5] == ["0.001", "1,000", seeds] for row in rows)  # the best rate, then the best steps at it
+        assert [row[5][:5] for row in rows] == ["61.00", "71.00", "71.00"] * 2
+        assert [row[6][:5] for row in rows] == ["-", "50.00", "50.00"] * 2
+        assert [row[7][:5] for row in rows] == ["-", "60.00", "60.00"] * 2
     trained = [arguments for name, arguments in calls if name == "main"]
-    # Two pre-trainings per seed; six settings to choose from, and the chosen one per seed, for each start and share
-    assert len(trained) == 2 * 2 + 6 * (6 + 2)
-    tuned = [a for a in trained if "--config.data.eval_split=validation" in a]
-    assert all("--config.seed=0" in a for a in tuned)
-    assert all(any(x.startswith("--config.total_steps=3") for x in a) for a in trained)
+    # Two pre-trainings per seed; two rates and one more number of steps, and one run for the other seed
+    assert len(trained) == 2 * 2 + 6 * (3 + 1)
+    assert all(arguments[-1] == "--config.total_steps=3" for arguments in trained)
+    assert sum(name == "evaluate" for name, _ in calls) == 2 * 2
     for share, count in ((1, 10), (10, 20)):
         source = data.open_source(f"npz:{directory}/data/{share}_percent.npz", split="train")
         assert source.num_examples == count
     before = len(calls)
     assert few_labels.main([]) == 0  # finished runs are not repeated
     assert len(calls) == before
+
+
+def test_the_document_says_what_was_measured(few_labels, workdir, monkeypatch, tmp_path):
+    """The table of the seeds that are there, on which machine."""
+    document = tmp_path / "results.md"
+    document.write_text("<!-- few labels -->\nNot measured yet.\n<!-- /few labels -->\n")
+    monkeypatch.setattr(few_labels, "DOCUMENT", str(document))
+    monkeypatch.setattr(few_labels, "machine", lambda directory: f"Measured in {pathlib.Path(directory).name}.")
+    with flagsaver.flagsaver(steps=None, seeds=1):
+        few_labels.main([])
+    text = document.read_text()
+    assert "Measured in scratch_1_percent_0.001_300_0." in text and "Not measured" not in text
+    assert "| 0.001 | 1,000 | 0 | 71.00 |" in text

@@ -15,6 +15,7 @@ from tests.training import worlds
 @pytest.fixture
 def environment(tmp_path):
     """JAX on the CPU, and a `tensorflow` that is not there."""
+    pytest.importorskip("jax")
     blocked = tmp_path / "blocked" / "tensorflow"
     blocked.mkdir(parents=True)
     (blocked / "__init__.py").write_text("raise ModuleNotFoundError('tensorflow is absent', name='tensorflow')\n")
@@ -32,7 +33,6 @@ def run(environment, output, *flags):
 
 @pytest.mark.slow
 def test_the_program_runs_without_tensorflow(environment, tmp_path):
-    pytest.importorskip("jax")
     done, rows = run(environment, tmp_path, "--minutes=200")
     assert done.returncode == 0, done.stdout + done.stderr[-3000:]
     assert max(rows["correctness"]["errors"].values()) < 0.05

@@ -40,6 +40,7 @@ VARIANTS = {
     "vit_pytorch": {"patch_norm": True, "head_dim": 6, "output_projection": "no_bias", "qkv_bias": False},
     "one_head": {"num_heads": 1, "output_projection": "none", "patch_size": (4, 2)},
     "mean_of_all": {"pooling": "gap", "class_token": True, "pool_prefix_tokens": True},
+    "head_norm": {"head_norm": True},
     "any_size_patch_norm": {"image_size": None, "patch_norm": True},
     "any_size": {"image_size": None},
     "any_size_sincos2d": {"image_size": None, "position_embedding": "sincos2d"},
@@ -88,7 +89,7 @@ def randomize(model, seed=0):
     generator = np.random.default_rng(seed)
     for variable in model.variables:
         if "seed_generator" not in variable.path:
-            centre = 1.0 if variable.path.endswith("scale") else 0.0
+            centre = 1.0 if variable.path.endswith(("scale", "variance")) else 0.0
             variable.assign(generator.normal(centre, 0.2, variable.shape))
 
 

@@ -6,6 +6,7 @@ import pytest
 
 from keras_vit import recipe as recipes
 from keras_vit.optim import (
+    LARS,
     AdamW,
     Momentum,
     clip_by_global_norm,
@@ -27,7 +28,7 @@ def run(optimizer, weight_decay=0.0):
     slots = [np.zeros(WEIGHT.shape, slot.dtype) for slot in optimizer.slots]
     weights = []
     for step, (gradient, rate) in enumerate(zip(GRADIENTS, RATES, strict=True)):
-        direction, slots = optimizer.direction(gradient, slots, step)
+        direction, slots = optimizer.direction(gradient, slots, step, weight)
         weight = apply_direction(weight, direction, rate, weight_decay)
         weights.append(np.asarray(weight))
     return weights, [np.asarray(slot) for slot in slots]
@@ -48,6 +49,26 @@ def test_nesterov_and_plain_descent():
     plain = Momentum(0.0)
     assert plain.slots == ()
     assert plain.direction(WEIGHT, (), 0)[0] is WEIGHT
+
+
+def test_lars_formula():
+    """The rule of MAE's linear probe: the gradient of a matrix at 0.001 of the matrix's norm, then momentum."""
+    weight, momentum = WEIGHT.astype(np.float64), 0.0
+    for got, gradient, rate in zip(run(LARS(0.9))[0], GRADIENTS, RATES, strict=True):
+        momentum = 0.9 * momentum + 1e-3 * np.linalg.norm(weight) / np.linalg.norm(gradient) * gradient
+        weight = weight - rate * momentum
+        np.testing.assert_allclose(got, weight, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("weight", "gradient"),
+    [(np.zeros((2, 2)), np.ones((2, 2))), (np.ones((2, 2)), np.zeros((2, 2))), (np.ones(2), np.full(2, 3.0))],
+    ids=["zero weight", "zero gradient", "vector"],
+)
+def test_lars_leaves_some_gradients_as_they_are(weight, gradient):
+    weight, gradient = weight.astype("float32"), gradient.astype("float32")
+    direction, _ = LARS(0.9).direction(gradient, [np.zeros_like(weight)], 0, weight)
+    np.testing.assert_array_equal(direction, gradient)
 
 
 @pytest.mark.slow
@@ -104,5 +125,7 @@ def test_average():
 def test_names():
     assert isinstance(create_optimizer(recipes.Optim(name="sgd")), Momentum)
     assert isinstance(create_optimizer(recipes.Optim(name="adam")), AdamW)
+    lars = create_optimizer(recipes.Optim(name="lars", momentum=0.8, momentum_dtype="bfloat16"))
+    assert isinstance(lars, LARS) and lars.momentum == 0.8 and lars.slots[0].dtype == "bfloat16"
     with pytest.raises(ValueError, match='must be "sgd".*lion'):
         create_optimizer(recipes.Optim(name="lion"))

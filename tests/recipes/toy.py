@@ -40,6 +40,7 @@ VARIATIONS = {
     "vit_masked_patch": ("", "ViT_S16,imagenet2012"),
     "mae_pretrain": ("", "ViT_L16,1600"),
     "mae_finetune": ("", "ViT_H14"),
+    "mae_linear_probe": ("", "ViT_L16"),
     "digits": (None,),
     "fashion_mnist": (None,),
     "fashion_mnist_models": ("vit", "bit"),
@@ -66,6 +67,7 @@ ONLY_BUILT = [
     ("vit_masked_patch", ""),
     ("mae_pretrain", "ViT_L16,1600"),
     ("mae_finetune", "ViT_H14"),
+    ("mae_linear_probe", "ViT_L16"),
 ]
 
 

@@ -2,9 +2,10 @@ import os
 import re
 
 import pytest
-import yaml
 
 from keras_vit.tf_serving import deployment
+
+yaml = pytest.importorskip("yaml")
 
 
 def render(name="pets", batch_sizes=(1, 4, 8), model_bytes=350_000_000):

@@ -30,7 +30,7 @@ from keras_vit.training.metrics import read_metrics
 from keras_vit.training.step import METRICS
 from keras_vit.training.validation import Validation
 from tests import programs, tiny
-from tests.training import masked, reference, toy
+from tests.training import linear_probe, masked, reference, toy
 from tests.training.trajectories import error
 
 CLASSES, BATCH, SIZE = 8, 16, 8
@@ -470,3 +470,31 @@ def test_programs_open_a_run_on_jax(tmp_path, capsys):
 def test_exporters_ask_for_tensorflow(tmp_path):
     with pytest.raises(ValueError, match="KERAS_BACKEND=jax"):
         inference_model(tiny.write_digits_run(tmp_path / "run"))
+
+
+# MAE's linear probe
+
+
+@pytest.mark.parametrize(("count", "fsdp"), [(1, False), (8, False), (8, True)])
+def test_linear_probe(count, fsdp):
+    """Four steps against NumPy: on several devices the statistics are those of all rows."""
+    run, (images, labels) = linear_probe.recipe(), linear_probe.batches()
+    model, where = linear_probe.create_model(), devices(count, fsdp)
+    start, features = linear_probe.head_of(model), linear_probe.features_of(model, images)
+    state = TrainState(model, run, where)
+
+    def inputs(batch, *_):
+        return batch["image"], jax.nn.one_hot(batch["label"], linear_probe.CLASSES)
+
+    step = TrainStep(state, run, inputs, linear_probe.BATCH)
+    arrays, losses = state.arrays(), []
+    for index, (image, label) in enumerate(zip(images, labels, strict=True)):
+        rows = where.place_rows({"image": image, "label": label})
+        arrays, metrics = step.compiled(arrays, state.fixed_arrays(), rows, np.int32(index))
+        losses.append(float(metrics[0]))
+    state.set_arrays(arrays)
+    linear_probe.check(model, losses, features, start, labels)
+    assert {name for name in saved(state) if "head_norm" in name} == {
+        "model/head_norm/moving_mean",
+        "model/head_norm/moving_variance",
+    }

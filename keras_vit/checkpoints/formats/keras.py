@@ -32,7 +32,7 @@ from keras_vit.checkpoints.formats.tensors import (
 _WEIGHTS = "model.weights.h5"
 _MAX_SECONDS = 60
 # Variables of a layer in their order, if they are not a kernel and a bias.
-_SCALE = ("scale", "bias")  # of every layer with "norm" in its name, and of `gn`
+_SCALE = ("scale", "bias")  # of other layers with "norm" in their names, and of `gn`
 _VARIABLES = {
     "gn": _SCALE,
     "LayerScale": ("gamma",),
@@ -43,6 +43,7 @@ _VARIABLES = {
     "registers": ("registers",),
     "mask_token": ("mask_token",),
     "decoder_posembed": ("pos_embedding",),
+    "head_norm": ("moving_mean", "moving_variance"),
 }
 
 
@@ -152,7 +153,7 @@ def _variable_names(layer: str, count: int) -> tuple[str, ...]:
     if layer.startswith("posembed"):
         learned2d = ("pos_embedding_y", "pos_embedding_x", "pos_embedding_prefix")
         return ("pos_embedding",) if count == 1 else learned2d
-    if "norm" in layer.lower():
+    if "norm" in layer.lower() and layer not in _VARIABLES:
         return _SCALE
     kind = layer.rstrip("0123456789").rstrip("_")
     if kind in ("gn_root", "gn_proj"):

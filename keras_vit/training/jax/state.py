@@ -28,7 +28,8 @@ class TrainState:
         progress: See `keras_vit.training.state.Progress`.
         rule: The update of the weights.
         trained: Weights that change.
-        fixed: Weights that do not.
+        moving: Moving statistics of batch norms.
+        fixed: All other weights.
         slots: The optimizer's arrays for each weight in `trained`.
         averages: The moving average of each of them; empty where the recipe keeps none.
     """
@@ -38,8 +39,10 @@ class TrainState:
         self.progress = shared.Progress()
         self.rule = optim.UpdateRule(recipe, model)
         trained = set(self.rule.trained)
+        self.moving = shared.moving_statistics(model)
+        changed = trained | {weight.path for weight in self.moving}
         self.trained = [weight for weight in model.trainable_variables if weight.path in trained]
-        self.fixed = [weight for weight in shared.weights(model) if weight.path not in trained]
+        self.fixed = [weight for weight in shared.weights(model) if weight.path not in changed]
         create: Callable[..., Any] = devices.zeros if values else devices.description
         slots = self.rule.optimizer.slots
         self.slots = [[create(weight.shape, slot.dtype) for slot in slots] for weight in self.trained]
@@ -49,7 +52,7 @@ class TrainState:
 
     def begin(self) -> None:
         """Put the current weights on all devices, and start their averages there."""
-        for weight in (*self.trained, *self.fixed):
+        for weight in (*self.trained, *self.fixed, *self.moving):
             weight.assign(self._place(self.devices.fetch(weight.value)))
         if self.averages:
             self.averages = [self._place(self.devices.fetch(weight.value), np.float32) for weight in self.trained]
@@ -69,7 +72,8 @@ class TrainState:
     def assign(self, values: dict[str, np.ndarray]) -> None:
         """Put all arrays of a checkpoint on the devices."""
         names = self._names()
-        for weight, name in zip((*self.trained, *self.fixed), (*names["weights"], *names["fixed"]), strict=True):
+        variables = (*self.trained, *self.fixed, *self.moving)
+        for weight, name in zip(variables, (*names["weights"], *names["fixed"]), strict=True):
             weight.assign(self._place(values[name]))
         self.slots = [[self._place(values[name]) for name in of_weight] for of_weight in names["slots"]]
         self.averages = [self._place(values[name]) for name in names["averages"]]
@@ -80,19 +84,20 @@ class TrainState:
 
         Nothing can be trained afterwards.
         """
-        weights = [*(self.averages or [weight.value for weight in self.trained]), *self.fixed_arrays()]
-        whole = [self.devices.fetch(array) for array in weights]
-        for weight, value in zip((*self.trained, *self.fixed), whole, strict=True):
+        arrays = self.evaluated_arrays()
+        whole = [self.devices.fetch(array) for array in (*arrays["weights"], *arrays["fixed"], *arrays["moving"])]
+        for weight, value in zip((*self.trained, *self.fixed, *self.moving), whole, strict=True):
             weight.assign(value)
 
     def arrays(self) -> dict:
-        """Return the arrays that a step changes: lists by name, in the order of `trained`."""
-        weights = [weight.value for weight in self.trained]
-        return {"weights": weights, "slots": self.slots, "averages": self.averages}
+        """Return the arrays that a step changes: lists by name, in the order of `trained` and of `moving`."""
+        weights, moving = ([weight.value for weight in group] for group in (self.trained, self.moving))
+        return {"weights": weights, "slots": self.slots, "averages": self.averages, "moving": moving}
 
     def set_arrays(self, arrays: dict) -> None:
         """Keep the arrays that a step returned."""
-        for weight, value in zip(self.trained, arrays["weights"], strict=True):
+        values = (*arrays["weights"], *arrays["moving"])
+        for weight, value in zip((*self.trained, *self.moving), values, strict=True):
             weight.assign(value)
         self.slots, self.averages = arrays["slots"], arrays["averages"]
 
@@ -106,25 +111,28 @@ class TrainState:
         def describe(array):
             return self.devices.description(array.shape, array.dtype)
 
-        changed = {"weights": list(self.trained), "slots": self.slots, "averages": self.averages}
+        changed = {"weights": self.trained, "slots": self.slots, "averages": self.averages, "moving": self.moving}
         return jax.tree.map(describe, changed), [describe(weight) for weight in self.fixed]
 
     def evaluated_arrays(self) -> dict:
         """Return the arguments of `pairs` for an evaluation: averages in the place of the weights that have one."""
-        weights = self.averages or [weight.value for weight in self.trained]
-        return {"weights": weights, "fixed": self.fixed_arrays()}
+        arrays = self.arrays()
+        weights = self.averages or arrays["weights"]
+        return {"weights": weights, "fixed": self.fixed_arrays(), "moving": arrays["moving"]}
 
-    def pairs(self, weights: list, fixed: list) -> list[tuple]:
+    def pairs(self, weights: list, fixed: list, moving: list) -> list[tuple]:
         """Return pairs of (variable, value) for all weights of the model."""
-        return [*zip(self.trained, weights, strict=True), *zip(self.fixed, fixed, strict=True)]
+        values = zip((self.trained, self.fixed, self.moving), (weights, fixed, moving), strict=True)
+        return [pair for group, arrays in values for pair in zip(group, arrays, strict=True)]
 
     def _all_arrays(self) -> dict:
-        return {**self.arrays(), "fixed": self.fixed_arrays()}
+        arrays = self.arrays()
+        return {**arrays, "fixed": [*self.fixed_arrays(), *arrays["moving"]]}
 
     def _names(self) -> dict:
         return shared.checkpoint_names(
             [weight.path for weight in self.trained],
-            [weight.path for weight in self.fixed],
+            [weight.path for weight in (*self.fixed, *self.moving)],
             [slot.name for slot in self.rule.optimizer.slots],
             bool(self.averages),
         )

@@ -87,7 +87,7 @@ class TrainStep:
         rule = self.state.rule
         values = self.inputs(batch, step, 0)
         seeds = seed_values(self.recipe.seed, step, len(self.seed_states))
-        gradients, sums = self._gradients(arrays["weights"], fixed, values, seeds)
+        gradients, moved, sums = self._gradients(arrays["weights"], fixed, arrays["moving"], values, seeds)
         norm = optim.global_norm(gradients)
         rate = rule.rate(step)
         averages = arrays["averages"] or [None] * len(gradients)
@@ -102,34 +102,39 @@ class TrainStep:
             "weights": list(weights),
             "slots": [list(values) for values in slots],
             "averages": [average for average in averages if average is not None],
+            "moving": moved,
         }
         return new, jnp.concatenate([sums, jnp.stack([norm, rate])])
 
-    def _gradients(self, weights: list, fixed: list, values, seeds):
-        """Return the gradients, sharded as the weights are, and the mean loss and score, `[2]`."""
+    def _gradients(self, weights: list, fixed: list, moving: list, values, seeds):
+        """Return the gradients, sharded as the weights are, the moving statistics, and mean loss and score, `[2]`."""
         if self.recipe.optim.accumulation_steps == 1:
-            return self._micro_gradients(weights, fixed, values, seeds)
+            return self._micro_gradients(weights, fixed, moving, values, seeds)
 
         def add(totals, rows):
             # The same seeds for every micro-batch, as in the reference.
-            parts = self._micro_gradients(weights, fixed, rows, seeds)
+            parts = self._micro_gradients(weights, fixed, moving, rows, seeds)
             return jax.tree.map(jnp.add, totals, parts), None
 
         zeros = [jnp.zeros(weight.shape, jnp.float32) for weight in weights]
         rows = [self._micro_batches(value) for value in values]
-        totals, _ = jax.lax.scan(add, (self._sharded(zeros), jnp.zeros([2])), rows)
+        no_statistics = [jnp.zeros_like(statistic) for statistic in moving]
+        totals, _ = jax.lax.scan(add, (self._sharded(zeros), no_statistics, jnp.zeros([2])), rows)
         return totals
 
-    def _micro_gradients(self, weights: list, fixed: list, values, seeds):
+    def _micro_gradients(self, weights: list, fixed: list, moving: list, values, seeds):
         values = tuple(jax.lax.with_sharding_constraint(value, self.devices.rows) for value in values)
 
         def loss_and_score(weights):
-            with SeedScope(self.seed_states, seeds, self.state.pairs(weights, fixed)):
-                return shared.loss_and_score(self.task, self.state.model, values, self.global_batch_size)
+            with SeedScope(self.seed_states, seeds, self.state.pairs(weights, fixed, moving)):
+                loss, *others = shared.loss_and_score(
+                    self.task, self.state.model, values, self.global_batch_size, self.state.moving
+                )
+                return loss, others
 
-        (loss, score), gradients = jax.value_and_grad(loss_and_score, has_aux=True)(weights)
+        (loss, (score, moved)), gradients = jax.value_and_grad(loss_and_score, has_aux=True)(weights)
         gradients = [gradient.astype(jnp.float32) for gradient in gradients]
-        return self._sharded(gradients), jnp.stack([loss, score])
+        return self._sharded(gradients), moved, jnp.stack([loss, score])
 
     def _micro_batches(self, values):
         """`[b, ...]` to `[m, b / m, ...]`: every m-th row, so that each micro-batch has rows of every device."""

@@ -23,6 +23,7 @@ class TrainState:
         progress: See `keras_vit.training.state.Progress`.
         rule: The update of the weights.
         trained: Weights that change.
+        moving: Moving statistics of batch norms.
         slots: The optimizer's variables for each of them.
         averages: The moving average of each of them; empty where the recipe keeps none.
     """
@@ -33,6 +34,7 @@ class TrainState:
         self.rule = optim.UpdateRule(recipe, model)
         trained = set(self.rule.trained)
         self.trained = [weight for weight in model.trainable_variables if weight.path in trained]
+        self.moving = shared.moving_statistics(model)
         self.slots = [[self._slot(weight, slot.dtype) for slot in self.rule.optimizer.slots] for weight in self.trained]
         self.averages = [self._slot(weight, "float32") for weight in self.trained] if recipe.optim.ema else []
         self.begin()

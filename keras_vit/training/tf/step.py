@@ -54,16 +54,17 @@ class TrainStep:
         replica = context.replica_id_in_sync_group
         values = self.inputs(batch, step, replica)
         seeds = seed_values(self.recipe.seed, step, replica, len(self.seed_states))
-        gradients, sums = self.gradients(values, seeds)
-        *gradients, sums = context.all_reduce(tf.distribute.ReduceOp.SUM, [*gradients, sums])
+        gradients, moved, sums = self.gradients(values, seeds)
+        *totals, sums = context.all_reduce(tf.distribute.ReduceOp.SUM, [*gradients, *moved, sums])
+        gradients, moved = totals[: len(gradients)], totals[len(gradients) :]
 
         norm = optim.global_norm(gradients)
         rate = self.state.rule.rate(step)
-        context.merge_call(self._update, args=(gradients, norm, rate, step))
+        context.merge_call(self._update, args=(gradients, moved, norm, rate, step))
         return tf.concat([sums, [norm, rate]], axis=0)
 
     def _gradients(self, values, seeds):
-        """Return this replica's gradients, and its part of the mean loss and score, `[2]`."""
+        """Return this replica's gradients, and its part of the moving statistics and of mean loss and score, `[2]`."""
         micro_batches = self.recipe.optim.accumulation_steps
         if micro_batches == 1:
             return self._micro_gradients(values, seeds)
@@ -72,13 +73,14 @@ class TrainStep:
 
         def add(index, totals):
             # The same seeds for every micro-batch, as in the reference.
-            gradients, sums = self._micro_gradients([value[index] for value in values], seeds)
+            gradients, moved, sums = self._micro_gradients([value[index] for value in values], seeds)
             # Without this dependency the graph optimizer merges the sums with others before them. Where memory is
             # short it then sums in temporary variables, which the loop's last test leaves behind: the next loop fails.
             with tf.control_dependencies([sums]):
-                return index + 1, [total + part for total, part in zip(totals, [*gradients, sums], strict=True)]
+                return index + 1, [total + part for total, part in zip(totals, [*gradients, *moved, sums], strict=True)]
 
-        totals = [tf.zeros(weight.shape, tf.float32) for weight in self.state.trained] + [tf.zeros([2])]
+        changed = [*self.state.trained, *self.state.moving]
+        totals = [*(tf.zeros(weight.shape, tf.float32) for weight in changed), tf.zeros([2])]
         _, totals = tf.while_loop(
             lambda index, _: index < micro_batches,
             add,
@@ -86,19 +88,24 @@ class TrainStep:
             parallel_iterations=1,  # one micro-batch in memory at a time
             maximum_iterations=micro_batches,
         )
-        return totals[:-1], totals[-1]
+        count = len(self.state.trained)
+        return totals[:count], totals[count:-1], totals[-1]
 
     def _micro_gradients(self, values, seeds):
         weights = [weight.value for weight in self.state.trained]
         with SeedScope(self.seed_states, seeds), tf.GradientTape(watch_accessed_variables=False) as tape:
             tape.watch(weights)
-            loss, score = shared.loss_and_score(self.task, self.state.model, values, self.global_batch_size)
+            loss, score, moved = shared.loss_and_score(
+                self.task, self.state.model, values, self.global_batch_size, self.state.moving
+            )
             gradients = tape.gradient(loss, weights, unconnected_gradients=tf.UnconnectedGradients.ZERO)
-        return [tf.cast(gradient, tf.float32) for gradient in gradients], tf.stack([loss, score])
+        return [tf.cast(gradient, tf.float32) for gradient in gradients], moved, tf.stack([loss, score])
 
-    def _update(self, strategy, gradients, norm, rate, step):
+    def _update(self, strategy, gradients, moved, norm, rate, step):
         """Update every weight on every device, outside of the single replicas."""
         state = self.state
+        for statistic, value in zip(state.moving, moved, strict=True):
+            strategy.extended.update(statistic.value, lambda variable, new: variable.assign(new), (value,), group=False)
         averages = state.averages or [None] * len(state.trained)
         last: dict[str, tf.Operation] = {}  # bound below: of an argument, a strategy would hand each device a copy
         for index, weight in enumerate(state.trained):

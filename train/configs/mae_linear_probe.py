@@ -1,0 +1,66 @@
+"""Linear probe of a masked autoencoder's encoder on ImageNet-1k: the encoder does not change.
+
+Paper: "Masked Autoencoders Are Scalable Vision Learners", https://arxiv.org/abs/2111.06377, table 10
+
+    python -m train.main --config=train/configs/mae_linear_probe.py --workdir=runs/b16_probe \
+        --config.model.checkpoint=runs/mae_b16/model.keras
+    python -m train.main --config=train/configs/mae_linear_probe.py:ViT_L16 --workdir=runs/l16_probe \
+        --config.model.checkpoint=mae_pretrain_vit_large.safetensors
+
+The checkpoint is a run of `mae_pretrain`, or a published one that was converted to .safetensors (docs/pretraining.md).
+A linear layer on the class token behind a batch norm without scale and offset, trained by LARS without weight decay.
+The batch norm takes the statistics of the images on a device, and the layer begins at zero instead of random weights.
+`python -m train.evaluate --evaluators=linear_probe` solves the same problem without augmentation in one pass.
+Published: 68.0 % top-1 for B/16, 75.8 % for L/16, 76.6 % for H/14, after 1,600 epochs of pre-training. Not run here.
+Cost: 7.6 TPUv3-core-days for B/16 by `train.plan`; a third of it without the encoder's backward pass.
+Smaller machines: `--config.data.batch_size=1024 --config.optim.learning_rate=0.4` and 16 times as many steps.
+"""
+
+from keras_vit import recipe
+
+from . import common
+
+EXAMPLES = 1_281_167
+BATCH = 16_384
+FILES = {
+    "ViT-B/16": "mae_pretrain_vit_base.safetensors",
+    "ViT-L/16": "mae_pretrain_vit_large.safetensors",
+    "ViT-H/14": "mae_pretrain_vit_huge.safetensors",
+}
+
+
+def get_config(arguments: str = "") -> recipe.Recipe:
+    """Return the recipe; the argument is the variant."""
+    (variant,) = common.arguments(arguments, "ViT_B16")
+    variant = common.variant(variant, FILES)
+    return recipe.Recipe(
+        total_steps=common.steps(90, EXAMPLES, BATCH),
+        precision="mixed_bfloat16",
+        deterministic=False,
+        log_every=50,
+        eval_every=500,
+        checkpoint_every=500,
+        model=recipe.Model(
+            variant,
+            checkpoint=FILES[variant],
+            head="reset",
+            arguments={"head_norm": True, "activation": "gelu"},
+        ),
+        data=recipe.Data(
+            source=common.IMAGENET,
+            train_split="train",
+            eval_split="validation",
+            pp_train="decode_jpeg_and_inception_crop(224, area_min=8, method='bicubic')|flip_lr|value_norm()",
+            pp_eval="decode|resize_small(256, method='bicubic')|central_crop(224)|value_norm()",
+            batch_size=BATCH,
+            shuffle_buffer=250_000,
+        ),
+        optim=recipe.Optim(
+            "lars",
+            learning_rate=0.1 * BATCH / 256,
+            schedule=recipe.Schedule("cosine", warmup_steps=common.steps(10, EXAMPLES, BATCH)),
+            momentum=0.9,
+            clip_norm=0.0,
+            frozen="^(?!head/)",
+        ),
+    )
