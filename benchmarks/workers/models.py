@@ -4,9 +4,8 @@ Weights are random and images are noise. Each package is used as its documentati
 TensorFlow, `torch.inference_mode` and scaled-dot-product attention under PyTorch, `train_on_batch` for Keras models.
 """
 
-from typing import Any
-
 import contextlib
+from typing import Any
 
 from worker import CLASSES, SIZES, Step, Work, keras_hub_model, keras_policy, serve
 
