@@ -44,7 +44,7 @@ def main(argv: Sequence[str]) -> int:
     options = flags.FLAGS
     if not options.model:
         raise ValueError("--model is missing: the directory of an exported model, or another model.")
-    name = options.name or os.path.splitext(os.path.basename(os.path.normpath(options.model)))[0]
+    name = options.name or name_of(options.model)
     limits = server.Limits(
         read_seconds=options.read_seconds,
         answer_seconds=options.answer_seconds,
@@ -68,6 +68,12 @@ def main(argv: Sequence[str]) -> int:
         logging.flush()
         os._exit(0)  # a thread that computes cannot be stopped, and Python would wait for it
     return 0
+
+
+def name_of(path: str) -> str:
+    """Return the name of a directory, or that of a file without its extension."""
+    name = os.path.basename(os.path.normpath(path))
+    return os.path.splitext(name)[0] if os.path.isfile(path) else name
 
 
 def open_model(name: str) -> ServedModel:

@@ -170,7 +170,7 @@ def test_best_of_nothing_is_the_first():
     assert best({"a": [], "b": [0.1], "c": [0.2, 0.4]}) == "c"
 
 
-CLAIMS = {  # accuracies with which all statements of a panel hold
+CLAIMS = {  # accuracies that make all statements of a panel hold
     "positions": lambda r: 0.6 if r.model.arguments["position_embedding"] == "none" else 0.7,
     "pooling": lambda r: (
         0.7 + 0.1 * (r.optim.learning_rate == (1e-3 if r.model.arguments["pooling"] == "gap" else 4e-3))

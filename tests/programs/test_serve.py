@@ -12,7 +12,7 @@ import pytest
 
 from keras_vit.tf_serving import client
 from tests import selection, tiny
-from tests.programs import call
+from tests.programs import call, load
 from tests.tf_serving import servers
 
 pytest.importorskip("uvicorn", reason="uvicorn is not installed: pip install 'keras-vision-transformers[serving]'")
@@ -27,6 +27,14 @@ def base(served):
 def running(base):
     with servers.serving(base) as found:
         yield found[1]
+
+
+def test_name_of_a_model(tmp_path):
+    """The extension of a file is no part of its name; a point in the name of a directory is."""
+    (tmp_path / "pets.v2").mkdir()
+    (tmp_path / "pets.keras").write_bytes(b"")
+    name_of = load("export.serve").name_of
+    assert [name_of(f"{tmp_path}/{path}") for path in ("pets.v2/", "pets.keras")] == ["pets.v2", "pets"]
 
 
 @pytest.fixture(scope="module")
