@@ -29,8 +29,8 @@ from keras_vit.training import run_directory
 PRETRAINING = {"mae": "mae_fashion_mnist", "masked_patch": "masked_patch_fashion_mnist"}
 STARTS = ("scratch", *PRETRAINING)
 SHARES = (0.01, 0.1)
-RATES = (1e-3, 3e-3)
-STEPS = (300, 1_000)
+RATES = (1e-3, 3e-3, 1e-2)
+STEPS = (300, 1_000, 3_000)
 VALIDATION = 5_000
 BATCH = 50
 DOCUMENT = "docs/results.md"

@@ -1,4 +1,4 @@
-"""Runs without labels: resumed bit for bit, shown, evaluated and fine-tuned."""
+"""Runs without labels, and linear probes behind them: resumed bit for bit, shown, evaluated and fine-tuned."""
 
 import json
 import pathlib
@@ -24,18 +24,30 @@ TASKS = {
 }
 
 
+RUNS = {
+    **{name: {"task": task} for name, task in TASKS.items()},
+    "linear_probe": {
+        "model__arguments__head_norm": True,
+        "optim__name": "lars",
+        "optim__learning_rate": 0.1,
+        "optim__frozen": "^(?!head/)",
+        "optim__ema": 0,
+    },
+}
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("task", TASKS)
-def test_a_resumed_run_has_the_same_bits(task, tmp_path):
-    """The run again from its sixth step: what was hidden afterwards is the same."""
+@pytest.mark.parametrize("name", RUNS)
+def test_a_resumed_run_has_the_same_bits(name, tmp_path):
+    """The run again from its sixth step: what is hidden afterwards and the moving statistics are the same."""
     whole, resumed = tmp_path / "whole", tmp_path / "resumed"
-    worlds.train(whole, task=TASKS[task], keep_checkpoints=4)
+    worlds.train(whole, **RUNS[name], keep_checkpoints=4)
     shutil.copytree(whole, resumed)
     (resumed / "model.keras").unlink()
     for path in (resumed / "checkpoints").iterdir():
         if path.name.startswith(("ckpt-8.", "ckpt-9.", "ckpt-12.")):
             path.unlink()
-    assert "Resuming from the checkpoint of step 6" in worlds.train(resumed, task=TASKS[task], keep_checkpoints=4)
+    assert "Resuming from the checkpoint of step 6" in worlds.train(resumed, **RUNS[name], keep_checkpoints=4)
     worlds.assert_same_bits(worlds.final_weights(whole), worlds.final_weights(resumed))
     assert worlds.metrics(whole) == worlds.metrics(resumed)
 

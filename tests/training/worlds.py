@@ -64,13 +64,13 @@ def metrics(workdir):
 
 
 def final_weights(workdir):
-    """The weights in model.keras, by path."""
+    """The weights in model.keras and its moving statistics, by path."""
     import keras
 
     import keras_vit  # noqa: F401  registers the layers
 
     model = keras.models.load_model(pathlib.Path(workdir) / "model.keras", compile=False)
-    return {weight.path: np.asarray(weight) for weight in model.trainable_variables}
+    return {weight.path: np.asarray(weight) for weight in model.weights}
 
 
 def assert_same_bits(first, second):
