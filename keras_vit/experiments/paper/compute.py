@@ -1,5 +1,6 @@
 """Accuracy over training compute: figure 5."""
 
+import dataclasses
 from typing import Any
 
 from keras_vit import recipe as recipes
@@ -8,23 +9,33 @@ from keras_vit.experiments.paper.panel import Panel, Rows
 from keras_vit.experiments.paper.statements import Statement, ahead, alike, percent
 from keras_vit.experiments.paper.study import Stage, Study, operations
 
-STEPS = (150, 300, 600, 1_200)
+STEPS = (150, 300, 600, 1_200)  # of the ViT; what they cost are the budgets of all models
 RATES = {"ViT": 2e-3, "hybrid": 4e-3, "BiT": 4e-3}
 
 
 def stage_of(name: str, study: Study) -> Stage:
-    """Return the trainings of a model with each budget."""
-    model = {"ViT": study.vit, "hybrid": study.hybrid, "BiT": study.bit}[name]()
+    """Return the trainings of a model with each budget, in which cheaper steps are more of them."""
+    recipe = study.recipe(_model(name, study), STEPS[-1], RATES[name])
     grid = [
         {"total_steps": [steps], "optim.schedule.warmup_steps": [steps // 10], "seed": range(study.seeds)}
-        for steps in budgets(study)
+        for steps in (max(1, round(budget / _cost_of_step(name, study))) for budget in budgets(study))
     ]
-    return Stage(f"compute/{name}", study.recipe(model, STEPS[-1], RATES[name]), grid)
+    return Stage(f"compute/{name}", recipe, grid)
 
 
 def budgets(study: Study) -> tuple[int, ...]:
-    """Return the numbers of steps: those of a trial are multiples of its steps."""
-    return STEPS if study.steps is None else tuple(study.steps * 2**index for index in range(len(STEPS)))
+    """Return the budgets in operations. Those of a trial are multiples of its steps."""
+    steps = STEPS if study.steps is None else [study.steps * 2**index for index in range(len(STEPS))]
+    return tuple(count * _cost_of_step("ViT", study) for count in steps)
+
+
+def _cost_of_step(name: str, study: Study) -> int:
+    recipe = study.recipe(_model(name, study), 1, RATES[name])
+    return operations(dataclasses.replace(recipe, total_steps=1))
+
+
+def _model(name: str, study: Study) -> recipes.Model:
+    return {"ViT": study.vit, "hybrid": study.hybrid, "BiT": study.bit}[name]()
 
 
 def vit(study: Study) -> Stage:
@@ -58,10 +69,11 @@ def curves(study: Study) -> dict[str, dict[float, list[float]]]:
 
 def _table(study: Study) -> Rows:
     rows = []
-    for name, curve in curves(study).items():
-        for steps, (cost, values) in zip(budgets(study), curve.items(), strict=True):
-            rows.append([name, f"{steps:,}", f"{cost:.2g}", percent(values)])
-    return ["model", "steps:", "operations:", "accuracy:"], rows
+    for name in RATES:
+        stage = stage_of(name, study)
+        for budget, (steps, values) in zip(budgets(study), study.scores(stage, _steps).items(), strict=True):
+            rows.append([name, f"{budget:.2g}", f"{steps:,}", percent(values)])
+    return ["model", "operations:", "steps:", "accuracy:"], rows
 
 
 def _draw(study: Study) -> dict[str, Any]:
@@ -71,7 +83,7 @@ def _draw(study: Study) -> dict[str, Any]:
 def _statements(study: Study) -> list[Statement]:
     scores = {name: list(curve.values()) for name, curve in curves(study).items()}
     smallest, largest = ({name: values[index] for name, values in scores.items()} for index in (0, -1))
-    first, last = (f"with {budgets(study)[index]:,} steps" for index in (0, -1))
+    first, last = (f"with {budgets(study)[index]:.2g} operations" for index in (0, -1))
     last_two = {name: largest[name] for name in ("hybrid", "ViT")}
     return [ahead("hybrid", "ViT", smallest, first), alike(last_two, last), ahead("ViT", "BiT", largest, last)]
 
@@ -81,8 +93,8 @@ PANEL = Panel(
     title="Accuracy over training compute (figure 5)",
     claim="ViTs reach more than ResNets with the same compute. Hybrids are slightly better than ViTs with little "
     "compute, and the difference vanishes with more.",
-    setup="A ViT, a hybrid and a BiT ResNet are trained from scratch with "
-    "four budgets. The paper compares models of many sizes after transfer to five data sets.",
+    setup="A ViT, a hybrid and a BiT ResNet are trained from scratch with the same four budgets of operations. The "
+    "paper compares models of many sizes after transfer to five data sets.",
     stages=(vit, hybrid, bit),
     table=_table,
     draw=_draw,
