@@ -89,8 +89,8 @@ def _models() -> Iterator[Row]:
     tasks = {"supervised": "classification", "MAE": "mae", "masked patch prediction": "masked_patch"}
     yield Row(
         "pretraining-float32",
-        "ViT-S/16 step of pre-training without labels, batch 8, float32",
-        {"model": "ViT-S/16", "batch": 8},
+        "ViT-B/16 step of pre-training without labels, batch 8, float32",
+        {"model": "ViT-B/16", "batch": 8},
         variants={name: {"system": f"{PACKAGE}_tasks", "task": task} for name, task in tasks.items()},
         rounds=8,
         system=None,
