@@ -3,8 +3,8 @@
     python docs/figures.py              # train everything and draw (about 20 minutes on two idle cores)
     python docs/figures.py --draw_only  # draw again from docs/figures/measured.json
 
-Writes `measured.json` and, for each figure, a light and a dark SVG to `docs/figures/`, and replaces the tables between
-`<!-- figures: NAME -->` and `<!-- end of figures -->` in the pages that quote the measurements.
+Writes `measured.json` and, for each figure, a light and a dark SVG to `docs/figures/`, and replaces the table between
+`<!-- figures: NAME -->` and `<!-- /figures: NAME -->` in docs/concepts/NAME.md.
 
 A digit has 8 x 8 pixels. Inductive bias: nearest-neighbor enlargement to 16 x 16 and patches of 4 give the ViT 4 x 4
 tokens of 2 x 2 digit pixels; the ResNet root of the hybrid reduces the same image to 4 x 4 tokens as well. Both run the
@@ -13,7 +13,6 @@ same encoder. Attention: digits at random places of 16 x 16 scenes, with patches
 
 import json
 import pathlib
-import re
 import sys
 
 import keras
@@ -353,17 +352,8 @@ def tables(measured: dict) -> dict[str, str]:
 
 def write_tables(measured: dict) -> None:
     """Replace the tables in the pages."""
-    for path in sorted(PAGES.rglob("*.md")):
-        text = replaced = path.read_text(encoding="utf-8")
-        for name, table in tables(measured).items():
-            replaced = re.sub(
-                rf"(<!-- figures: {name} -->\n).*?(<!-- end of figures -->)",
-                lambda match, table=table: f"{match[1]}\n{table.strip()}\n\n{match[2]}",
-                replaced,
-                flags=re.DOTALL,
-            )
-        if replaced != text:
-            _io.write_text(path, replaced)
+    for name, table in tables(measured).items():
+        _io.write_between(PAGES / "concepts" / f"{name}.md", f"figures: {name}", f"\n{table.strip()}\n")
 
 
 def main(argv):

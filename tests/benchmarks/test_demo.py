@@ -38,7 +38,7 @@ def test_the_table_of_formats_is_of_the_same_model():
 
 @pytest.mark.parametrize("page", QUOTING, ids=pages.name_of)
 def test_no_other_accuracy_is_quoted(page):
-    text = re.sub(r"<!-- ([\w :]+) -->\n.*?<!-- (/\1|end of figures) -->", "", page.read_text("utf-8"), flags=re.DOTALL)
+    text = re.sub(r"<!-- ([\w :]+) -->\n.*?<!-- /\1 -->", "", page.read_text("utf-8"), flags=re.DOTALL)
     known = {shown(found["accuracy"]) for found in MEASURED.values()}
     for sentence in re.split(r"(?<=[.!?])\s|\n\n", text):
         if re.search(r"\b(demo|digits)\b", sentence):

@@ -25,7 +25,7 @@ def test_tables_are_current(program, measured):
     tables, found = program["tables"](measured), set()
     for page in pages.PAGES:
         text = page.read_text(encoding="utf-8")
-        for name, table in re.findall(r"<!-- figures: (\w+) -->\n(.*?)<!-- end of figures -->", text, re.DOTALL):
+        for name, table in re.findall(r"<!-- figures: (\w+) -->\n(.*?)<!-- /figures: \1 -->", text, re.DOTALL):
             assert table.strip() == tables[name].strip(), f"{pages.name_of(page)}: {name}"
             found.add(name)
     assert found == set(tables)
