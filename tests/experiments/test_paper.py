@@ -267,7 +267,7 @@ def test_document_of_finished_and_of_incomplete_panels(study, tmp_path):
     document.write(study, {"positions": paper.PANELS["positions"]}, str(folder))
     text = (folder / "paper.md").read_text()
     assert "Not complete" not in text and text.count("2 of 2 statements hold") == 2
-    assert "| none, at the input | 60.05 ± 0.07 % | 61.38 |" in text
+    assert "| none | 60.05 ± 0.07 % | 61.38 |" in text
 
 
 def test_nothing_is_concluded_from_one_seed(tmp_path):

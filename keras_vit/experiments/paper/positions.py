@@ -11,7 +11,7 @@ from keras_vit.experiments.paper.study import Stage, Study
 STEPS, RATE = 800, 2e-3
 KINDS = {"none": "none", "learned": "1-D", "learned2d": "2-D", "relative": "relative"}
 PLACES = {"input": "at the input", "every_layer": "in every layer", "every_layer_shared": "in every layer, shared"}
-NONE, ONE_D = "none, at the input", "1-D, at the input"
+NONE, ONE_D = "none", "1-D at the input"
 
 
 def train(study: Study) -> Stage:
@@ -33,9 +33,10 @@ def train_1d(study: Study) -> Stage:
 
 
 def name_of(recipe: recipes.Recipe) -> str:
-    """Return the name of an embedding, such as `"1-D, at the input"`."""
+    """Return the name of an embedding, such as `"1-D at the input"`."""
     found = recipe.model.arguments
-    return f"{KINDS[found['position_embedding']]}, {PLACES[found.get('position_embedding_at', 'input')]}"
+    kind = KINDS[found["position_embedding"]]
+    return kind if kind == NONE else f"{kind} {PLACES[found.get('position_embedding_at', 'input')]}"
 
 
 def _table(study: Study) -> Rows:
@@ -53,7 +54,7 @@ def _draw(study: Study) -> dict[str, Any]:
 def _statements(study: Study) -> list[Statement]:
     scores = study.scores(train(study), name_of)
     with_positions = {name: values for name, values in scores.items() if name != NONE}
-    return [ahead(ONE_D, NONE, scores), alike(with_positions)]
+    return [ahead(ONE_D, NONE, scores), alike(with_positions, together="Models with position embeddings")]
 
 
 PANEL = Panel(

@@ -52,8 +52,13 @@ def exceeds(first: Sequence[float], second: Sequence[float]) -> bool:
     return bool(stats.ttest_ind(first, second, equal_var=False, alternative="greater").pvalue < SIGNIFICANCE)
 
 
-def alike(scores: Mapping[str, Sequence[float]], where: str = "") -> Statement:
+def alike(scores: Mapping[str, Sequence[float]], where: str = "", together: str = "") -> Statement:
     """State that the mean accuracies differ by at most one point.
+
+    Args:
+        scores: Accuracies by name, one per seed.
+        where: Condition, such as `"at the best rate of each"`.
+        together: What all of them are; their names if it is empty.
 
     Example:
     >>> alike({"a": [0.901], "b": [0.905], "c": [0.903]}).text
@@ -64,8 +69,9 @@ def alike(scores: Mapping[str, Sequence[float]], where: str = "") -> Statement:
     *first, last = scores
     span = means[high] - means[low]
     condition = f" {where}" if where else ""
+    subject = together or f"{', '.join(first)} and {last}"
     text = (
-        f"{', '.join(first)} and {last} differ by at most {100 * MARGIN:g} point{condition}: {100 * span:.2f} points "
+        f"{subject} differ by at most {100 * MARGIN:g} point{condition}: {100 * span:.2f} points "
         f"from {low} ({percent(scores[low])}) to {high} ({percent(scores[high])})"
     )
     return Statement(text, span <= MARGIN)
