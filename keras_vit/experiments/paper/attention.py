@@ -75,7 +75,7 @@ def _table(study: Study) -> Rows:
     rows = [
         [
             str(seed),
-            *(f"{layer.mean():.1f}" for layer in one.distances),
+            *(f"{layer.mean():.2f}" for layer in one.distances),
             *(f"{value:.2f}" for value in one.near_and_far),
         ]
         for seed, one in enumerate(found)
@@ -109,12 +109,12 @@ def _statements(study: Study) -> list[Statement]:
             all(one.near_and_far[0] > one.near_and_far[1] for one in found),
         ),
         Statement(
-            f"The last block attends farther than the first one: {means[-1]:.1f} and {means[0]:.1f} pixels",
+            f"The last block attends farther than the first one: {means[-1]:.2f} and {means[0]:.2f} pixels",
             all(one.distances[-1].mean() > one.distances[0].mean() for one in found),
         ),
         Statement(
-            f"A head of the first block attends as far as the mean head of the last one: {widest:.1f} and "
-            f"{means[-1]:.1f} pixels",
+            f"A head of the first block attends as far as the mean head of the last one: {widest:.2f} and "
+            f"{means[-1]:.2f} pixels",
             all(one.distances[0].max() >= one.distances[-1].mean() for one in found),
         ),
     ]
