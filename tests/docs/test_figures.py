@@ -34,8 +34,9 @@ def test_tables_are_current(program, measured):
 def test_every_figure_is_there_and_used(program):
     text = "".join(page.read_text(encoding="utf-8") for page in pages.PAGES)
     names = {f"{name}_{scheme}.svg" for name in program["FIGURES"] for scheme in program["SCHEMES"]}
-    assert names == {path.name for path in FOLDER.glob("*.svg")}
-    for name in names:
+    files = {path.name for path in FOLDER.glob("*.svg")}
+    assert names == {name for name in files if not name.startswith("paper_")}  # those are of `keras-vit paper`
+    for name in files:
         assert f"figures/{name}" in text, name
 
 
