@@ -4,9 +4,9 @@
     python -m benchmarks.few_labels --workdir=/tmp/try --steps=2 --seeds=1          # a trial that writes no document
 
 On Fashion-MNIST, whose 60,000 images are pre-trained on without labels. All starts learn from the same labeled images.
-Rate and number of steps of each start are chosen on 5,000 other training images with the first seed: the rate among
-short runs, then the number of steps at that rate. The table shows the accuracy on the test images with the chosen ones,
-and is written again after each of its lines. Finished runs are not repeated, unfinished ones continue.
+Rate and number of steps of each start are chosen from a grid on 5,000 other training images with the first seed. The
+table shows the accuracy on the test images with the chosen ones, and is written again after each of its lines. Finished
+runs are not repeated, unfinished ones continue.
 """
 
 import itertools
@@ -106,8 +106,7 @@ def best(share: float, start: str, file: str) -> Setting:
     def accuracy(setting: Setting) -> float:
         return last_value(learn(share, start, setting, file, seed=0), CHOSEN_BY)
 
-    rate = max(RATES, key=lambda rate: accuracy(Setting(rate, STEPS[0])))
-    return max((Setting(rate, steps) for steps in STEPS), key=accuracy)
+    return max(itertools.starmap(Setting, itertools.product(RATES, STEPS)), key=accuracy)
 
 
 def learn(share: float, start: str, setting: Setting, file: str, seed: int) -> str:
