@@ -46,7 +46,8 @@ def workdir(few_labels, tmp_path, monkeypatch):
         directory.mkdir(parents=True)
         if "task" in value:
             rate, steps = float(value["optim.learning_rate"]), directory.name.split("_")[-2]
-            accuracy = 0.5 + 0.1 * ("model.checkpoint" in value) + 0.01 * (steps == "1000") - abs(rate - 1e-3)
+            accuracy = 0.5 + 0.1 * ("model.checkpoint" in value)
+            accuracy += 0.01 - abs(rate - 1e-3) if steps == "3000" else -abs(rate - 3e-3)
             # The best on the test images is another rate, which must not be chosen.
             lines = [{"step": 1, "eval_accuracy": accuracy}, {"step": 1, "test/accuracy": accuracy + 100 * rate}]
             (directory / "metrics.jsonl").write_text("\n".join(map(json.dumps, lines)) + "\n")
@@ -67,13 +68,13 @@ def test_the_whole_experiment(few_labels, workdir, capsys):
         rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in table.splitlines() if "%" in line]
         assert [row[0] for row in rows] == ["1 %"] * 3 + ["10 %"] * 3
         assert [row[1] for row in rows] == ["scratch", "mae", "masked patch"] * 2
-        assert all(row[2:5] == ["0.001", "1,000", seeds] for row in rows)  # the best rate, then the best steps at it
+        assert all(row[2:5] == ["0.001", "3,000", seeds] for row in rows)  # the best of the grid
         assert [row[5][:5] for row in rows] == ["61.00", "71.00", "71.00"] * 2
         assert [row[6][:5] for row in rows] == ["-", "50.00", "50.00"] * 2
         assert [row[7][:5] for row in rows] == ["-", "60.00", "60.00"] * 2
     trained = [arguments for name, arguments in calls if name == "main"]
-    # Two pre-trainings per seed; two rates and one more number of steps, and one run for the other seed
-    assert len(trained) == 2 * 2 + 6 * (3 + 1)
+    # Two pre-trainings per seed; three rates with two numbers of steps, and one run for the other seed
+    assert len(trained) == 2 * 2 + 6 * (3 * 2 + 1)
     assert all(arguments[-1] == "--config.total_steps=3" for arguments in trained)
     assert sum(name == "evaluate" for name, _ in calls) == 2 * 2
     for share, count in ((1, 10), (10, 20)):
@@ -93,5 +94,5 @@ def test_the_document_says_what_was_measured(few_labels, workdir, monkeypatch, t
     with flagsaver.flagsaver(steps=None, seeds=1):
         few_labels.main([])
     text = document.read_text()
-    assert "Measured in scratch_1_percent_0.001_300_0." in text and "Not measured" not in text
-    assert "| 0.001 | 1,000 | 0 | 71.00 |" in text
+    assert "Measured in scratch_1_percent_0.001_1000_0." in text and "Not measured" not in text
+    assert "| 0.001 | 3,000 | 0 | 71.00 |" in text
