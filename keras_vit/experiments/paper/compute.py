@@ -1,6 +1,6 @@
 """Accuracy over training compute: figure 5."""
 
-import dataclasses
+import math
 from typing import Any
 
 from keras_vit import recipe as recipes
@@ -9,16 +9,17 @@ from keras_vit.experiments.paper.panel import Panel, Rows
 from keras_vit.experiments.paper.statements import Statement, ahead, alike, percent
 from keras_vit.experiments.paper.study import Stage, Study, operations
 
-STEPS = (150, 300, 600, 1_200)  # of the ViT; what they cost are the budgets of all models
+STEPS = (150, 300, 600, 1_200)  # of the ViT; their operations are the budgets of all models
 RATES = {"ViT": 2e-3, "hybrid": 4e-3, "BiT": 4e-3}
 
 
 def stage_of(name: str, study: Study) -> Stage:
-    """Return the trainings of a model with each budget, in which cheaper steps are more of them."""
-    recipe = study.recipe(_model(name, study), STEPS[-1], RATES[name])
+    """Return the trainings of a model with each budget: the fewest steps that use it up."""
+    recipe = _recipe(name, study)
+    cost = _cost_of_step(recipe)
     grid = [
         {"total_steps": [steps], "optim.schedule.warmup_steps": [steps // 10], "seed": range(study.seeds)}
-        for steps in (max(1, round(budget / _cost_of_step(name, study))) for budget in budgets(study))
+        for steps in (math.ceil(budget / cost) for budget in budgets(study))
     ]
     return Stage(f"compute/{name}", recipe, grid)
 
@@ -26,16 +27,17 @@ def stage_of(name: str, study: Study) -> Stage:
 def budgets(study: Study) -> tuple[int, ...]:
     """Return the budgets in operations. Those of a trial are multiples of its steps."""
     steps = STEPS if study.steps is None else [study.steps * 2**index for index in range(len(STEPS))]
-    return tuple(count * _cost_of_step("ViT", study) for count in steps)
+    cost = _cost_of_step(_recipe("ViT", study))
+    return tuple(count * cost for count in steps)
 
 
-def _cost_of_step(name: str, study: Study) -> int:
-    recipe = study.recipe(_model(name, study), 1, RATES[name])
-    return operations(dataclasses.replace(recipe, total_steps=1))
+def _cost_of_step(recipe: recipes.Recipe) -> int:
+    return operations(recipe) // recipe.total_steps
 
 
-def _model(name: str, study: Study) -> recipes.Model:
-    return {"ViT": study.vit, "hybrid": study.hybrid, "BiT": study.bit}[name]()
+def _recipe(name: str, study: Study) -> recipes.Recipe:
+    model = {"ViT": study.vit, "hybrid": study.hybrid, "BiT": study.bit}[name]()
+    return study.recipe(model, STEPS[-1], RATES[name])
 
 
 def vit(study: Study) -> Stage:

@@ -58,7 +58,7 @@ def alike(scores: Mapping[str, Sequence[float]], where: str = "", together: str 
     Args:
         scores: Accuracies by name, one per seed.
         where: Condition, such as `"at the best rate of each"`.
-        together: What all of them are; their names if it is empty.
+        together: Name of all of them, instead of the list of their names.
 
     Example:
     >>> alike({"a": [0.901], "b": [0.905], "c": [0.903]}).text
