@@ -31,7 +31,7 @@ flags.DEFINE_bool("list", False, "List the panels, their costs and what is left,
 common_flags.define_output_flag("Directory for paper.md and its figures; --workdir if not given.")
 
 with program.imports(__name__):
-    from keras_vit import _checks
+    from keras_vit import _checks, data
     from keras_vit.experiments import paper
     from keras_vit.inspection import plots
     from keras_vit.recipe import Recipe
@@ -49,7 +49,9 @@ def main(argv: Sequence[str]) -> int:
         sys.stdout.write(overview(study, panels))
         return 0
 
-    plots.require_matplotlib()  # before the hours, not after them
+    # What is missing shall be missed before the hours, not after them.
+    plots.require_matplotlib()
+    data.split_sizes(options.source)
     finished = True
     for panel in panels.values():
         finished &= paper.run(study, panel, options.parallel)

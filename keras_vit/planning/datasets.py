@@ -49,7 +49,6 @@ DATASETS = {
 LOCATIONS = {
     "digits": Dataset({"train": 1_437, "test": 360}, 10),
     "fashion_mnist": _MNIST,
-    "idx:/usr/share/datasets/fashion-mnist": _MNIST,
     # Fashion-MNIST as `benchmarks.results` splits it: eight classes, and 500 training images of each of the other two.
     "npz:runs/results/data/eight.npz": Dataset({"train": 48_000, "test": 8_000}, 8, _GRAY),
     "npz:runs/results/data/two.npz": Dataset({"train": 1_000, "test": 2_000}, 2, _GRAY),

@@ -235,6 +235,12 @@ def test_idx(idx_folder):
     np.testing.assert_array_equal(joined.labels(), [0, 1, 1, 2])
 
 
+@pytest.mark.parametrize("call", [data.open_source, data.split_sizes])
+def test_missing_fashion_mnist_names_its_package(call, tmp_path):
+    with pytest.raises(FileNotFoundError, match="none'. Install .*apt-get install dataset-fashion-mnist.*give the"):
+        call(f"fashion_mnist:{tmp_path}/none")
+
+
 def test_fashion_mnist_knows_its_classes(idx_folder):
     for part in ("train", "t10k"):
         count = {"train": 20, "t10k": 7}[part]

@@ -9,6 +9,7 @@ import pytest
 
 from keras_vit import data, experiments
 from keras_vit import recipe as recipes
+from keras_vit.data.readers import idx
 from keras_vit.experiments import paper
 from keras_vit.experiments.paper import (
     attention,
@@ -329,6 +330,13 @@ class TestProgram:
         for argument in ("--only=figure", "--source=cifar10"):
             with pytest.raises(ValueError, match=argument.partition("=")[0]):
                 programs.call("train.paper", argument, f"--workdir={tmp_path}")
+
+    def test_missing_data_are_missed_before_the_first_run(self, tmp_path, monkeypatch):
+        pytest.importorskip("matplotlib")
+        monkeypatch.setattr(idx, "FASHION_MNIST_FOLDER", str(tmp_path / "none"))
+        monkeypatch.setattr(running, "sweep", lambda *arguments, **options: pytest.fail("A run was started."))
+        with pytest.raises(FileNotFoundError, match="sudo apt-get install dataset-fashion-mnist"):
+            programs.call("train.paper", f"--workdir={tmp_path}/runs")
 
     def test_runs_and_writes(self, tmp_path, capsys, monkeypatch):
         pytest.importorskip("matplotlib")

@@ -55,6 +55,11 @@ FEWSHOT_EVALUATORS = tuple(
 )
 
 
+def fashion_mnist(folder: str) -> str:
+    """Return the source of Fashion-MNIST in a folder; the empty string stands for that of Debian's package."""
+    return f"fashion_mnist:{folder}" if folder else "fashion_mnist"
+
+
 def arguments(text: str | None, *defaults: str) -> list[str]:
     """Split the text after the colon of `--config=file.py:ViT_B16,cifar10`.
 

@@ -14,10 +14,12 @@ Smaller machines: `--config.total_steps=4680` (10 epochs).
 
 from keras_vit import recipe
 
+from . import common
+
 STEPS_PER_EPOCH = 60_000 // 128
 
 
-def get_config(folder: str = "/usr/share/datasets/fashion-mnist") -> recipe.Recipe:
+def get_config(folder: str = "") -> recipe.Recipe:
     """Return the recipe; `folder` holds the four IDX files, compressed or not."""
     return recipe.Recipe(
         total_steps=20 * STEPS_PER_EPOCH,
@@ -40,7 +42,7 @@ def get_config(folder: str = "/usr/share/datasets/fashion-mnist") -> recipe.Reci
             },
         ),
         data=recipe.Data(
-            source=f"idx:{folder}",
+            source=common.fashion_mnist(folder),
             pp_train="pad(1)|random_crop(28)|flip_lr|value_range(-1, 1)",
             pp_eval="value_range(-1, 1)",
             batch_size=128,

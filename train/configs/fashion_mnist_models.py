@@ -34,7 +34,7 @@ def get_config(arguments: str = "") -> recipe.Recipe:
         checkpoint_every=EPOCH,
         model=vit() if kind == "vit" else recipe.Model("BiT-R50x1", image_size=28, arguments={"block_sizes": (1, 1)}),
         data=recipe.Data(
-            source=f"fashion_mnist:{folder}" if folder else "fashion_mnist",
+            source=common.fashion_mnist(folder),
             pp_train="pad(1)|random_crop(28)|flip_lr|value_range(-1, 1)",
             pp_eval="value_range(-1, 1)",
             batch_size=BATCH,

@@ -15,11 +15,13 @@ Smaller machines: `--config.total_steps=936` (2 epochs).
 
 from keras_vit import recipe
 
+from . import common
+
 BATCH = 128
 STEPS_PER_EPOCH = 60_000 // BATCH
 
 
-def get_config(folder: str = "/usr/share/datasets/fashion-mnist") -> recipe.Recipe:
+def get_config(folder: str = "") -> recipe.Recipe:
     """Return the recipe; `folder` holds the IDX files, compressed or not."""
     return recipe.Recipe(
         total_steps=15 * STEPS_PER_EPOCH,
@@ -41,7 +43,7 @@ def get_config(folder: str = "/usr/share/datasets/fashion-mnist") -> recipe.Reci
             },
         ),
         data=recipe.Data(
-            source=f"idx:{folder}",
+            source=common.fashion_mnist(folder),
             pp_train="pad(1)|random_crop(28)|flip_lr|value_range(-1, 1)",
             pp_eval="value_range(-1, 1)",
             batch_size=BATCH,

@@ -20,7 +20,7 @@ from keras_vit import recipe
 from . import mae_fashion_mnist
 
 
-def get_config(folder: str = "/usr/share/datasets/fashion-mnist") -> recipe.Recipe:
+def get_config(folder: str = "") -> recipe.Recipe:
     """Return the recipe; `folder` holds the IDX files, compressed or not."""
     values = {
         "total_steps": 8 * mae_fashion_mnist.STEPS_PER_EPOCH,

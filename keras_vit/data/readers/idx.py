@@ -78,12 +78,7 @@ def open_fashion_mnist(location: str = "", split: str = "train") -> ArraySource:
         location: Folder of the files. If empty, that of Debian's package `dataset-fashion-mnist`.
         split: Part of "train" (60,000 examples) and "test" (10,000).
     """
-    location = location or FASHION_MNIST_FOLDER
-    if not tf.io.gfile.isdir(location):
-        raise FileNotFoundError(
-            f"There is no folder {location!r}. Install the files with `sudo apt-get install dataset-fashion-mnist`, or "
-            "give the folder that holds them: 'fashion_mnist:/folder'."
-        )
+    location = _fashion_mnist_folder(location)
     source = open_source(location, split, class_names=list(FASHION_MNIST))
     source.name = f"fashion_mnist:{location}"
     return source
@@ -91,7 +86,17 @@ def open_fashion_mnist(location: str = "", split: str = "train") -> ArraySource:
 
 def fashion_mnist_sizes(location: str = "") -> dict[str, int]:
     """Return the number of examples of each split."""
-    return sizes(location or FASHION_MNIST_FOLDER)
+    return sizes(_fashion_mnist_folder(location))
+
+
+def _fashion_mnist_folder(location: str) -> str:
+    location = location or FASHION_MNIST_FOLDER
+    if not tf.io.gfile.isdir(location):
+        raise FileNotFoundError(
+            f"There is no folder {location!r}. Install the files with `sudo apt-get install dataset-fashion-mnist`, or "
+            "give the folder that holds them: 'fashion_mnist:/folder'."
+        )
+    return location
 
 
 def _files(location: str, prefix: str | None) -> dict[str, dict[str, str]]:
