@@ -15,6 +15,7 @@ from keras_vit.experiments.paper import (
     attention,
     compute,
     document,
+    drawing,
     positions,
     running,
     statements,
@@ -276,6 +277,21 @@ def test_document_of_finished_and_of_incomplete_panels(study, tmp_path):
     text = (folder / "paper.md").read_text()
     assert "Not complete" not in text and text.count("2 of 2 statements hold") == 2
     assert "| none | 60.05 ± 0.07 % | 61.38 |" in text
+
+
+@pytest.mark.parametrize(
+    ("values", "labels"),
+    [((0.5, 1, 4), ["0.5", "1", "4"]), (range(9, 73, 9), ["10", "20", "50"])],
+    ids=["few", "many"],
+)
+def test_labels_of_a_logarithmic_axis_are_plain_numbers(values, labels):
+    pytest.importorskip("matplotlib")
+    figure = drawing.lines({"": {"ViT": {value: [0.1, 0.2] for value in values}}}, "images", "accuracy")
+    figure.draw_without_rendering()
+    (axes,) = figure.axes
+    low, high = axes.get_xlim()
+    major = [tick.label1.get_text() for tick in axes.xaxis.get_major_ticks() if low <= tick.get_loc() <= high]
+    assert (major, axes.xaxis.get_minor_ticks()) == (labels, [])
 
 
 def test_nothing_is_concluded_from_one_seed(tmp_path):

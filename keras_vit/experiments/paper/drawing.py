@@ -33,10 +33,13 @@ def lines(panels: Mapping[str, Mapping[str, Curve]], xlabel: str, ylabel: str) -
                 x, means, spreads = zip(*points, strict=True)
                 axes.errorbar(x, means, spreads, color=color, marker=marker, markersize=4, capsize=3, label=name)
         axes.set_xscale("log")
+        axes.minorticks_off()
         values = sorted({x for curve in curves.values() for x in curve})
         if len(values) <= _MOST_TICKS:
-            axes.set_xticks(values, [f"{x:g}" for x in values])
-            axes.minorticks_off()
+            axes.set_xticks(values)
+        else:
+            axes.xaxis.get_major_locator().set_params(subs=(1, 2, 5))
+        axes.xaxis.set_major_formatter("{x:g}")
         axes.set_xlabel(xlabel)
         axes.set_title(title)
         axes.grid(True)
