@@ -9,7 +9,7 @@ from keras_vit.experiments.paper.statements import Statement, alike, percent
 from keras_vit.experiments.paper.study import VALIDATION, Stage, Study, best
 
 STEPS = 800
-RATES = (5e-4, 1e-3, 2e-3, 4e-3)
+RATES = (1e-3, 2e-3, 4e-3, 8e-3, 1.6e-2)
 POOLINGS = {"token": "class token", "gap": "mean pooling"}
 
 
@@ -60,7 +60,7 @@ PANEL = Panel(
     title="Class token or mean pooling (appendix D.3, figure 9)",
     claim="A class token and the mean over the patches work similarly well, but need different learning rates: the "
     "mean a smaller one.",
-    setup="A ViT is trained from scratch with each pooling at four rates. The best rate of each is chosen on 5 % of "
+    setup="A ViT is trained from scratch with each pooling at five rates. The best rate of each is chosen on 5 % of "
     "the training images, which are held back.",
     stages=(train,),
     table=_table,
