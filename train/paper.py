@@ -49,7 +49,7 @@ def main(argv: Sequence[str]) -> int:
         sys.stdout.write(overview(study, panels))
         return 0
 
-    # What is missing shall be missed before the hours, not after them.
+    # Fail before the hours of training, not after them.
     plots.require_matplotlib()
     data.split_sizes(options.source)
     finished = True

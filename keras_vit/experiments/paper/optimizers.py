@@ -7,7 +7,7 @@ from keras_vit.experiments.grid import Grid
 from keras_vit.experiments.paper import drawing, published
 from keras_vit.experiments.paper.panel import Panel, Rows
 from keras_vit.experiments.paper.statements import Statement, ahead, percent
-from keras_vit.experiments.paper.study import VALIDATION, Stage, Study, best
+from keras_vit.experiments.paper.study import Stage, Study
 
 STEPS = 600
 RATES = {"Adam": (1e-3, 3e-3, 1e-2, 3e-2), "SGD": (3e-2, 1e-1, 3e-1, 1.0)}
@@ -38,12 +38,6 @@ def setting_of(recipe: recipes.Recipe) -> tuple[str, float]:
     return "SGD" if recipe.optim.name == "sgd" else "Adam", recipe.optim.learning_rate
 
 
-def best_rate(study: Study, optimizer: str) -> float:
-    """Return the rate with the highest accuracy on the validation images."""
-    scores = study.scores(train(study), setting_of, VALIDATION)
-    return best({rate: values for (name, rate), values in scores.items() if name == optimizer})
-
-
 def _table(study: Study) -> Rows:
     scores = study.scores(train(study), setting_of)
     rows = [
@@ -63,7 +57,7 @@ def _draw(study: Study) -> dict[str, Any]:
 
 def _statements(study: Study) -> list[Statement]:
     scores = study.scores(train(study), setting_of)
-    rates = {name: best_rate(study, name) for name in RATES}
+    rates = study.best_rates(train(study), setting_of)
     at_best = {name: scores[name, rate] for name, rate in rates.items()}
     return [ahead("Adam", "SGD", at_best, f"at the best rate of each ({rates['Adam']:g} and {rates['SGD']:g})")]
 

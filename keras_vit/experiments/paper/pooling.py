@@ -6,7 +6,7 @@ from keras_vit import recipe as recipes
 from keras_vit.experiments.paper import drawing
 from keras_vit.experiments.paper.panel import Panel, Rows
 from keras_vit.experiments.paper.statements import Statement, alike, percent
-from keras_vit.experiments.paper.study import VALIDATION, Stage, Study, best
+from keras_vit.experiments.paper.study import Stage, Study
 
 STEPS = 800
 RATES = (1e-3, 2e-3, 4e-3, 8e-3, 1.6e-2)
@@ -24,12 +24,6 @@ def setting_of(recipe: recipes.Recipe) -> tuple[str, float]:
     return POOLINGS[recipe.model.arguments["pooling"]], recipe.optim.learning_rate
 
 
-def best_rate(study: Study, pooling: str) -> float:
-    """Return the rate with the highest accuracy on the validation images."""
-    scores = study.scores(train(study), setting_of, VALIDATION)
-    return best({rate: values for (name, rate), values in scores.items() if name == pooling})
-
-
 def _table(study: Study) -> Rows:
     scores = study.scores(train(study), setting_of)
     rows = [[name, *(percent(scores[name, rate]) for rate in RATES)] for name in POOLINGS.values()]
@@ -43,9 +37,7 @@ def _draw(study: Study) -> dict[str, Any]:
 
 
 def _statements(study: Study) -> list[Statement]:
-    scores, rates = study.scores(train(study), setting_of), {}
-    for name in POOLINGS.values():
-        rates[name] = best_rate(study, name)
+    scores, rates = study.scores(train(study), setting_of), study.best_rates(train(study), setting_of)
     at_best = {name: scores[name, rate] for name, rate in rates.items()}
     token, mean = POOLINGS.values()
     text = f"{mean} needs a smaller rate than the {token}: its best rate is {rates[mean]:g}, that of the {token} "

@@ -171,6 +171,18 @@ class Study:
                 values.append(final_metrics(read_metrics(path))[metric])
         return found
 
+    def best_rates(self, stage: Stage, setting_of: Callable[[recipes.Recipe], tuple[str, float]]) -> dict[str, float]:
+        """Return the learning rate of each name with the highest accuracy on the validation images.
+
+        Args:
+            stage: The runs.
+            setting_of: Function of the recipe that returns the name and the rate.
+        """
+        by_name: dict[str, dict[float, list[float]]] = {}
+        for (name, rate), values in self.scores(stage, setting_of, VALIDATION).items():
+            by_name.setdefault(name, {})[rate] = values
+        return {name: best(scores) for name, scores in by_name.items()}
+
 
 def is_finished(path: str) -> bool:
     """Return whether a run has written its model."""
