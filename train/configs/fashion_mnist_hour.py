@@ -19,9 +19,9 @@ so that BiT and hybrid see images enlarged to 56 pixels. Choose settings on imag
 `python -m benchmarks.results --only=hour_bit --workdir=runs/results` trains three seeds and adds their row to
 docs/results.md.
 Published, with far more compute: ViT-Lite 95.2 and CVT 95.3 % ("Escaping the Big Data Paradigm with Compact
-Transformers", https://arxiv.org/abs/2104.05704). Not run here; the smaller recipes in docs/results.md are.
-Cost: 2.9e14, 2.7e14 and 2.2e14 operations for bit, hybrid and vit by `train.plan`. Ten steps were measured: at their
-speed, bit takes 95 and vit 101 minutes of CPU time, summed over the cores.
+Transformers", https://arxiv.org/abs/2104.05704). docs/results.md has the accuracy of bit and vit with one seed; hybrid
+was not run.
+Cost: see docs/results.md; 2.9e14, 2.7e14 and 2.2e14 operations for bit, hybrid and vit by `train.plan`.
 Smaller machines: `--config.total_steps=936` (2 epochs).
 """
 
