@@ -16,8 +16,8 @@ so that BiT and hybrid see images enlarged to 56 pixels. Choose settings on imag
         --config.data.train_split='train[:90%]' --config.data.eval_split='train[90%:]' \
         --grid=data.mixup=0,0.2 --grid=model.arguments.drop_path_rate=0,0.1 --grid=optim.learning_rate=1e-3,2e-3,4e-3
 
-`python -m benchmarks.results --only=hour_bit --workdir=runs/results` trains three seeds and adds their row to
-docs/results.md.
+`python -m benchmarks.results --only=hour_bit --workdir=runs/results` trains three seeds and writes the tables of
+docs/results.md anew, with the finished runs of that directory alone.
 Published, with far more compute: ViT-Lite 95.2 and CVT 95.3 % ("Escaping the Big Data Paradigm with Compact
 Transformers", https://arxiv.org/abs/2104.05704). docs/results.md has the accuracy of bit and vit with one seed; hybrid
 was not run.
