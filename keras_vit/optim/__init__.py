@@ -3,7 +3,7 @@
 from keras_vit.optim.ema import update_average
 from keras_vit.optim.groups import layer_multipliers
 from keras_vit.optim.losses import cross_entropy, is_correct, smooth_labels
-from keras_vit.optim.optimizers import LARS, AdamW, Momentum, clip_by_global_norm, create_optimizer, global_norm
+from keras_vit.optim.optimizers import LARS, AdamW, Momentum, Muon, clip_by_global_norm, create_optimizer, global_norm
 from keras_vit.optim.schedules import create_schedule
 from keras_vit.optim.update import UpdateRule
 
@@ -11,6 +11,7 @@ __all__ = [
     "LARS",
     "AdamW",
     "Momentum",
+    "Muon",
     "UpdateRule",
     "clip_by_global_norm",
     "create_optimizer",

@@ -29,6 +29,37 @@ def decayed(model: keras.Model, mask: str | None = None) -> set[str]:
     return {weight.path for weight in weights if id(weight) in kernels}
 
 
+def block_matrices(model: keras.Model) -> dict[str, int]:
+    """Return the paths of the kernels of all blocks, with the number of their leading axes that are inputs.
+
+    These are the matrices that `Muon` updates. Embeddings, the root of a ResNet and the head are not in blocks.
+
+    Example:
+    >>> model = keras_vit.VisionTransformer(8, 32, 2, 2, 64, image_size=32, classes=10)
+    >>> found = block_matrices(model)
+    >>> found["encoderblock_0/MultiHeadDotProductAttention_0/query/kernel"]  # [width, heads, head width]
+    1
+    >>> found["encoderblock_0/MultiHeadDotProductAttention_0/out/kernel"]  # [heads, head width, width]
+    2
+    >>> "head/kernel" in found
+    False
+    """
+    found = {}
+    for block in (layer for layer in model._flatten_layers() if getattr(layer, "is_block", False)):
+        for layer in block._flatten_layers():
+            kernel = getattr(layer, "kernel", None)
+            if kernel is not None:
+                found[kernel.path] = _input_axes(layer)
+    return found
+
+
+def _input_axes(layer: keras.layers.Layer) -> int:
+    if isinstance(layer, keras.layers.EinsumDense):
+        inputs, kernel = layer.equation.split("->")[0].split(",")
+        return sum(axis in inputs for axis in kernel)
+    return len(layer.kernel.shape) - 1
+
+
 def trained(model: keras.Model, frozen: str = "") -> list[str]:
     """Return the paths of the weights that are trained: all, or those where the expression `frozen` is not found.
 

@@ -5,6 +5,7 @@ Adam adds epsilon before the bias correction of the second moment, and it cannot
 changing rate, a small gradient or a long run shows the difference.
 """
 
+import math
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
@@ -12,6 +13,9 @@ from keras import ops
 
 from keras_vit import recipe as recipes
 from keras_vit.optim._rounding import product
+from keras_vit.optim.orthogonal import orthogonalize
+
+_RMS = 0.2  # size of an entry of a direction of Muon, about that of AdamW
 
 
 class Slot(NamedTuple):
@@ -94,6 +98,54 @@ class LARS(Momentum):
             scaled = (norm > 0.0) & (of_gradient > 0.0)
             gradient = gradient * ops.where(scaled, self.trust * norm / ops.where(scaled, of_gradient, 1.0), 1.0)
         return super().direction(gradient, slots, step)
+
+
+class Muon(Momentum):
+    """Momentum whose direction has singular values of about 1, so that all directions of a matrix learn at one speed.
+
+    `m <- g + momentum * m`, then `w <- w - rate * (0.2 sqrt(max(rows, columns)) * O(m) + weight_decay * w)`. `O` keeps
+    the singular vectors and brings the singular values to between about 0.7 and 1.2 by a Newton-Schulz iteration. The
+    factor gives the direction the size of an AdamW step, so that rates and weight decays of AdamW apply.
+
+    Args:
+        momentum: Fraction of the old direction that is kept.
+        nesterov: Whether to orthogonalize `g + momentum * m` instead of `m`.
+        momentum_dtype: Dtype of the stored `m`; the step that computes it uses it in float32.
+        input_axes: Number of leading axes of a weight that are inputs. They are the rows of the matrix, the other axes
+            its columns. None for all axes but the last, as in a dense or convolutional layer.
+
+    References:
+        - [Muon](https://kellerjordan.github.io/posts/muon/)
+        - [Muon is Scalable for LLM Training](https://arxiv.org/abs/2502.16982), the factor of the rate
+
+    Example:
+    >>> optimizer = Muon(momentum=0.95)
+    >>> gradient = ops.array([[3.0, 0.0], [0.0, 1.0]])
+    >>> direction, _ = optimizer.direction(gradient, [ops.zeros((2, 2))], step=0)
+    >>> bool(ops.all(ops.abs(direction / (0.2 * 2**0.5) - ops.eye(2)) < 0.35))
+    True
+    """
+
+    def __init__(
+        self,
+        momentum: float = 0.95,
+        nesterov: bool = False,
+        momentum_dtype: str = "float32",
+        input_axes: int | None = None,
+    ):
+        super().__init__(momentum, nesterov, momentum_dtype)
+        self.input_axes = input_axes
+
+    def direction(
+        self, gradient: Any, slots: Sequence[Any], step: Any, weight: Any = None
+    ) -> tuple[Any, tuple[Any, ...]]:
+        """Return the direction of descent and the new slots; see `AdamW.direction`."""
+        direction, slots = super().direction(gradient, slots, step)
+        shape = tuple(direction.shape)
+        inputs = len(shape) - 1 if self.input_axes is None else self.input_axes
+        rows, columns = math.prod(shape[:inputs]), math.prod(shape[inputs:])
+        matrix = orthogonalize(ops.reshape(direction, (rows, columns)))
+        return ops.reshape(matrix * (_RMS * math.sqrt(max(rows, columns))), shape), slots
 
 
 class AdamW:
@@ -207,9 +259,11 @@ def create_optimizer(optim: recipes.Optim) -> Momentum | AdamW:
         return Momentum(optim.momentum, optim.nesterov, optim.momentum_dtype)
     if optim.name == "lars":
         return LARS(optim.momentum, momentum_dtype=optim.momentum_dtype)
+    if optim.name == "muon":
+        return Muon(optim.momentum, optim.nesterov, optim.momentum_dtype)
     if optim.name in ("adam", "adamw"):
         return AdamW(optim.beta1, optim.beta2, optim.epsilon, optim.momentum_dtype)
-    raise ValueError(f'optim.name must be "sgd", "lars", "adam" or "adamw". Received: {optim.name!r}')
+    raise ValueError(f'optim.name must be "sgd", "lars", "muon", "adam" or "adamw". Received: {optim.name!r}')
 
 
 def _scaled(slot, factor: float):

@@ -1,6 +1,7 @@
 """The update of a weight at the end of a training step, as a pure function for every backend."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import keras
@@ -8,7 +9,15 @@ import keras
 from keras_vit import recipe as recipes
 from keras_vit.optim import groups
 from keras_vit.optim.ema import update_average
-from keras_vit.optim.optimizers import apply_direction, clip_by_global_norm, create_optimizer
+from keras_vit.optim.optimizers import (
+    AdamW,
+    Momentum,
+    Muon,
+    Slot,
+    apply_direction,
+    clip_by_global_norm,
+    create_optimizer,
+)
 from keras_vit.optim.schedules import create_schedule
 
 
@@ -20,7 +29,8 @@ class UpdateRule:
         model: The model whose weights are updated.
 
     Attributes:
-        optimizer: See `create_optimizer`.
+        optimizers: The optimizer of each weight that changes, by its path. See `create_optimizer`; `"muon"` is for the
+            matrices in blocks, and AdamW for everything else.
         rate: Function from a step to the learning rate.
         trained: Paths of the weights that change.
         ema: Momentum of the moving average; 0 keeps none.
@@ -37,15 +47,19 @@ class UpdateRule:
 
     def __init__(self, recipe: recipes.Recipe, model: keras.Model):
         optim = recipe.optim
-        self.optimizer = create_optimizer(optim)
         self.rate = create_schedule(optim.schedule, optim.learning_rate, recipe.total_steps)
         self.trained = groups.trained(model, optim.frozen)
         if not self.trained:
             raise ValueError(f"optim.frozen={optim.frozen!r} matches every weight: nothing is left to train.")
+        self.optimizers = _optimizers(optim, model, self.trained)
         self.ema, self.clip_norm = optim.ema, optim.clip_norm
         self._multipliers = groups.layer_multipliers(model, optim.layer_decay)
         decayed = groups.decayed(model, optim.weight_decay_mask)
         self._decays = {path: optim.weight_decay if path in decayed else 0.0 for path in self.trained}
+
+    def slots(self, path: str) -> tuple[Slot, ...]:
+        """Return the slots that the optimizer keeps for a weight."""
+        return self.optimizers[path].slots
 
     def __call__(
         self, path: str, weight: Any, gradient: Any, norm: Any, rate: Any, step: Any, slots: Sequence[Any], average: Any
@@ -66,7 +80,17 @@ class UpdateRule:
             `(new weight, new slots, new average)`; an average of None stays None.
         """
         (gradient,) = clip_by_global_norm([gradient], norm, self.clip_norm)
-        direction, new_slots = self.optimizer.direction(gradient, slots, step, weight)
+        direction, new_slots = self.optimizers[path].direction(gradient, slots, step, weight)
         new_weight = apply_direction(weight, direction, rate * self._multipliers[path], self._decays[path])
         new_average = None if average is None else update_average(average, new_weight, self.ema)
         return new_weight, new_slots, new_average
+
+
+def _optimizers(optim: recipes.Optim, model: keras.Model, paths: Sequence[str]) -> dict[str, Momentum | AdamW]:
+    if optim.name != "muon":
+        return dict.fromkeys(paths, create_optimizer(optim))
+    optimizers: dict[str, Momentum | AdamW] = dict.fromkeys(paths, create_optimizer(replace(optim, name="adamw")))
+    for path, input_axes in groups.block_matrices(model).items():
+        if path in optimizers:
+            optimizers[path] = Muon(optim.momentum, optim.nesterov, optim.momentum_dtype, input_axes)
+    return optimizers

@@ -123,6 +123,7 @@ def _bytes_per_weight(recipe: recipes.Recipe) -> int:
     optim = recipe.optim
     weight = 2 if recipe.precision == "bfloat16" else 4
     first_moment = 2 if optim.momentum_dtype == "bfloat16" else 4
-    slots = (first_moment if optim.momentum else 0) if optim.name in ("sgd", "lars") else first_moment + 4
+    one_slot = optim.name in ("sgd", "lars", "muon")  # Muon's AdamW, for all but the matrices, has few weights
+    slots = (first_moment if optim.momentum else 0) if one_slot else first_moment + 4
     gradients = 4 * (2 if optim.accumulation_steps > 1 else 1)
     return weight + gradients + slots + (4 if optim.ema else 0)

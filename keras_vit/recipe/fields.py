@@ -106,11 +106,12 @@ class Optim:
     """The update of the weights; see `keras_vit.optim` for the formulas.
 
     Attributes:
-        name: `"sgd"`, `"lars"` or `"adamw"`; `"adam"` is another name of the latter.
+        name: `"sgd"`, `"lars"`, `"adamw"` or `"muon"`; `"adam"` is another name of `"adamw"`. `"muon"` is for the
+            kernels of blocks, and AdamW at the same rate for all other weights.
         learning_rate: Peak rate.
         schedule: Course of the rate over the steps.
-        momentum: Momentum of `"sgd"` and `"lars"`; 0 is plain gradient descent.
-        nesterov: Whether `"sgd"` uses Nesterov's form.
+        momentum: Momentum of `"sgd"`, `"lars"` and `"muon"`; 0 is off.
+        nesterov: Whether `"sgd"` or `"muon"` uses Nesterov's form.
         beta1: Memory of the first moment of `"adamw"`.
         beta2: Memory of the second moment of `"adamw"`.
         epsilon: Added to the square root of the second moment of `"adamw"`.
@@ -210,7 +211,7 @@ CHOICES = {
     "model.head": ("auto", "keep", "reset"),
     "model.remat": (None, "none", "blocks"),
     "data.on_bad_image": ("error", "skip"),
-    "optim.name": ("sgd", "lars", "adam", "adamw"),
+    "optim.name": ("sgd", "lars", "muon", "adam", "adamw"),
     "optim.momentum_dtype": ("float32", "bfloat16"),
     "optim.schedule.name": ("constant", "cosine", "linear", "rsqrt", "steps"),
 }

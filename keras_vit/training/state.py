@@ -54,14 +54,14 @@ def moving_statistics(model: keras.Model) -> list[keras.Variable]:
 
 
 def checkpoint_names(
-    trained: Sequence[str], fixed: Sequence[str], slots: Sequence[str], averages: bool
+    trained: Sequence[str], fixed: Sequence[str], slots: Sequence[Sequence[str]], averages: bool
 ) -> dict[str, Any]:
     """Return the names of the arrays of a state in a checkpoint, in the structure of the arrays themselves.
 
     Args:
         trained: Paths of the weights that change.
         fixed: Paths of the others.
-        slots: Names of the optimizer's slots.
+        slots: Names of the optimizer's slots for each weight in `trained`.
         averages: Whether there are moving averages.
 
     Returns:
@@ -73,7 +73,9 @@ def checkpoint_names(
     names = {
         "weights": [f"model/{path}" for path in trained],
         "fixed": [f"model/{path}" for path in fixed],
-        "slots": [[f"optimizer/{slot}/{path}" for slot in slots] for path in trained],
+        "slots": [
+            [f"optimizer/{slot}/{path}" for slot in of_path] for path, of_path in zip(trained, slots, strict=True)
+        ],
         "averages": [f"average/{path}" for path in trained] if averages else [],
     }
     if len({*trained, *fixed}) < len(trained) + len(fixed):

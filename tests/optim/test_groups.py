@@ -29,6 +29,16 @@ def check(model):
         expected[path] = 0.5 ** (deepest - depth)
     assert groups.layer_multipliers(model, 0.5) == expected
     assert groups.trained(model) == paths
+    shapes = {weight.path: weight.shape for weight in model.trainable_weights}
+    kernels = [path for path in paths if BLOCK.search(path) and path.endswith("kernel")]
+    assert groups.block_matrices(model) == {path: input_axes(path, shapes[path]) for path in kernels}
+
+
+def input_axes(path, shape):
+    """The axes of a kernel that are summed over, of each kind of layer."""
+    if len(shape) == 3:
+        return 2 if "/out/" in path else 1  # [heads, head width, width], and [width, heads, head width]
+    return len(shape) - 1
 
 
 def describe(name):

@@ -200,6 +200,15 @@ def test_eight_devices_give_the_result_of_one(on_one, fsdp):
     assert part == sum(array.nbytes for array in jax.tree.leaves(arrays)) / (8 if fsdp else 1)
 
 
+def test_muon_with_divided_weights():
+    """The matrices of a step are orthogonalized as a whole, though each device has a part of them."""
+    muon = recipe(optim={"name": "muon", "momentum": 0.95, "nesterov": True, "weight_decay": 0.1})
+    whole, expected = train(muon, devices())
+    divided, metrics = train(muon, devices(8, fsdp=True))
+    np.testing.assert_allclose(metrics, expected, rtol=1e-4)
+    assert_close(saved(divided), saved(whole))
+
+
 @pytest.fixture(scope="module")
 def plain():
     return train(recipe(), devices(2))

@@ -9,6 +9,7 @@ import keras_vit
 from keras_vit import optim
 from keras_vit import recipe as recipes
 from keras_vit.models import BIT, VIT
+from keras_vit.optim import groups
 from keras_vit.training import seeds
 from keras_vit.training.tf import step as step_module
 from keras_vit.training.tf.state import TrainState
@@ -139,6 +140,27 @@ def test_frozen_decay_and_layer_rates():
         ("head/bias", 1),
     ):
         np.testing.assert_allclose(slower[path] - start[path], factor * (plain[path] - start[path]), atol=1e-6)
+
+
+@pytest.mark.slow
+def test_muon_is_for_the_matrices_of_blocks_and_adamw_for_the_rest():
+    data, model = batch(), small()
+    start = {weight.path: weight.numpy() for weight in model.trainable_variables}
+    adam = weights(steps(small(), recipe(name="adamw"), data, count=1)[0])
+    state, _ = steps(model, recipe(name="muon"), data, count=1)
+    matrices = groups.block_matrices(model)
+    assert len(matrices) == 2 * 6
+    names = set(state.variables())
+    for path, value in weights(state).items():
+        assert (f"optimizer/momentum/{path}" in names) == (path in matrices)
+        assert (f"optimizer/second_moment/{path}" in names) == (path not in matrices)
+        if path in matrices:
+            step = (start[path] - value).reshape(np.prod(value.shape[: matrices[path]]), -1)
+            scale = 0.1 * 0.2 * max(step.shape) ** 0.5
+            norms = np.linalg.svd(step, compute_uv=False) / scale
+            assert norms[1] > 0.6 and norms[0] < 1.3, path  # four images: a gradient of few singular values
+        else:
+            np.testing.assert_allclose(value, adam[path], rtol=1e-5, atol=1e-6, err_msg=path)
 
 
 @pytest.mark.slow

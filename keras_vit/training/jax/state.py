@@ -44,8 +44,9 @@ class TrainState:
         self.trained = [weight for weight in model.trainable_variables if weight.path in trained]
         self.fixed = [weight for weight in shared.weights(model) if weight.path not in changed]
         create: Callable[..., Any] = devices.zeros if values else devices.description
-        slots = self.rule.optimizer.slots
-        self.slots = [[create(weight.shape, slot.dtype) for slot in slots] for weight in self.trained]
+        self.slots = [
+            [create(weight.shape, slot.dtype) for slot in self.rule.slots(weight.path)] for weight in self.trained
+        ]
         self.averages = [create(weight.shape, "float32") for weight in self.trained] if recipe.optim.ema else []
         if values:
             self.begin()
@@ -133,7 +134,7 @@ class TrainState:
         return shared.checkpoint_names(
             [weight.path for weight in self.trained],
             [weight.path for weight in (*self.fixed, *self.moving)],
-            [slot.name for slot in self.rule.optimizer.slots],
+            [[slot.name for slot in self.rule.slots(weight.path)] for weight in self.trained],
             bool(self.averages),
         )
 

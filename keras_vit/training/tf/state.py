@@ -35,7 +35,9 @@ class TrainState:
         trained = set(self.rule.trained)
         self.trained = [weight for weight in model.trainable_variables if weight.path in trained]
         self.moving = shared.moving_statistics(model)
-        self.slots = [[self._slot(weight, slot.dtype) for slot in self.rule.optimizer.slots] for weight in self.trained]
+        self.slots = [
+            [self._slot(weight, slot.dtype) for slot in self.rule.slots(weight.path)] for weight in self.trained
+        ]
         self.averages = [self._slot(weight, "float32") for weight in self.trained] if recipe.optim.ema else []
         self.begin()
 
@@ -77,7 +79,7 @@ class TrainState:
         names = shared.checkpoint_names(
             [weight.path for weight in self.trained],
             [weight.path for weight in fixed],
-            [slot.name for slot in self.rule.optimizer.slots],
+            [[slot.name for slot in self.rule.slots(weight.path)] for weight in self.trained],
             bool(self.averages),
         )
         variables = {
