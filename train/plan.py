@@ -107,6 +107,9 @@ def as_rows(recipe: Recipe, planned: plan.Plan, examples: int, classes: int, dev
     utilization = flags.FLAGS.utilization
     model, counted = recipe.model, planned.cost
     tokens = f", {counted.tokens} tokens" if counted.tokens else ""
+    teacher = []
+    if planned.teacher:
+        teacher = [("", f"that of the teacher included, of {amount(planned.teacher.macs)}multiply-adds per image")]
     rows = [
         ("model", f"{model.variant}, {model.image_size} px{tokens}, {classes:,} classes"),
         ("parameters", f"{counted.parameters:,}"),
@@ -114,6 +117,7 @@ def as_rows(recipe: Recipe, planned: plan.Plan, examples: int, classes: int, dev
         ("operations", f"{amount(counted.training_flops)}per image, forward and backward"),
         ("", f"{amount(planned.step_flops)}per step of {planned.batch_size:,} images"),
         ("", f"{amount(planned.total_flops)}in total"),
+        *teacher,
         ("length", f"{planned.total_steps:,} steps, {planned.examples_seen:,} images"),
         ("", f"{planned.epochs:,.1f} epochs of {examples:,} examples"),
         ("memory", f"{size(planned.weights_bytes)} per device for weights, gradients and optimizer"),

@@ -2,8 +2,12 @@
 
 import dataclasses
 
+from absl import logging
+
 from keras_vit import recipe as recipes
 from keras_vit.planning import cost
+from keras_vit.planning.cost import Cost
+from keras_vit.training import run_directory
 
 TPU_V3_CORE_FLOPS = 61.5e12  # a TPUv3 chip has two cores and 123 TFLOP/s in bfloat16
 UTILIZATION = 0.3  # the paper's ViT-H/14 reached 0.32, and big_vision's ViT-S/16 in 6.5 h on a TPUv3-8 0.27
@@ -52,14 +56,16 @@ class Plan:
         epochs: Number of passes over the training examples; None if their number is unknown.
         weights_bytes: Bytes of weights, gradients, optimizer state and moving averages per device.
         activations_bytes: Bytes of the saved activations per device; see `cost.Cost`.
+        teacher: Costs of the teacher of a distillation; None without one.
     """
 
-    cost: cost.Cost
+    cost: Cost
     batch_size: int
     total_steps: int
     epochs: float | None
     weights_bytes: int
     activations_bytes: int
+    teacher: Cost | None = None
 
     @property
     def examples_seen(self) -> int:
@@ -69,7 +75,8 @@ class Plan:
     @property
     def step_flops(self) -> int:
         """Floating-point operations per step, over all devices."""
-        return self.cost.training_flops * self.batch_size
+        forward_of_teacher = 2 * self.teacher.macs if self.teacher else 0
+        return (self.cost.training_flops + forward_of_teacher) * self.batch_size
 
     @property
     def total_flops(self) -> int:
@@ -88,7 +95,7 @@ class Plan:
 def of_recipe(
     recipe: recipes.Recipe, classes: int, num_examples: int | None = None, devices: int = 1, channels: int = 3
 ) -> Plan:
-    """Return the costs of a recipe without building anything.
+    """Return the costs of a recipe without building anything. Those of a teacher come from the record of its run.
 
     Args:
         recipe: The recipe.
@@ -97,7 +104,7 @@ def of_recipe(
         devices: Number of devices that share a batch.
         channels: Number of channels of the images.
     """
-    counted = model_cost(recipe, classes, channels)
+    counted, teacher = model_cost(recipe, classes, channels), teacher_cost(recipe, channels)
     batch_size, optim = recipe.data.batch_size, recipe.optim
     at_a_time = -(-batch_size // (devices * optim.accumulation_steps))
     number = 4 if recipe.precision == "float32" else 2
@@ -106,17 +113,37 @@ def of_recipe(
         batch_size,
         recipe.total_steps,
         None if num_examples is None else batch_size * recipe.total_steps / num_examples,
-        counted.parameters * _bytes_per_weight(recipe),
+        counted.parameters * _bytes_per_weight(recipe) + (4 * teacher.parameters if teacher else 0),
         counted.activations * at_a_time * number,
+        teacher,
     )
 
 
-def model_cost(recipe: recipes.Recipe, classes: int, channels: int = 3) -> cost.Cost:
+def model_cost(recipe: recipes.Recipe, classes: int, channels: int = 3) -> Cost:
     """Return the costs of a recipe's model. The arguments are those of `of_recipe`."""
     if not isinstance(recipes.parse_task(recipe.task), recipes.Classification):
         return cost.of_config(recipes.masked_config(recipe, channels))
     arguments = recipes.model_arguments(recipe)
     return cost.of_variant(recipe.model.variant, classes=classes, channels=channels, **arguments)
+
+
+def teacher_cost(recipe: recipes.Recipe, channels: int = 3) -> Cost | None:
+    """Return the costs of the teacher of a distillation; None without one, or where its run is missing.
+
+    Args:
+        recipe: The recipe.
+        channels: Number of channels of the images.
+    """
+    task = recipes.parse_task(recipe.task)
+    if not isinstance(task, recipes.Distillation):
+        return None
+    try:
+        config = run_directory.read_config(task.teacher)
+    except FileNotFoundError as error:
+        logging.warning("The operations and the memory of the teacher are not counted: %s", error)
+        return None
+    taught = recipes.resolve(recipes.from_dict(config["recipe"]), config.get("architecture"))
+    return model_cost(taught, len(config["data"]["class_names"]), channels)
 
 
 def _bytes_per_weight(recipe: recipes.Recipe) -> int:

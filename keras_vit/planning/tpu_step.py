@@ -111,9 +111,11 @@ class Programs:
 
     def _state(self, recipe):
         """Return the state of the recipe's model, which is reused while only the batch size changes."""
-        key = repr((recipe.model, recipe.precision))
+        key = repr((recipe.model, recipe.precision, recipe.task))
         if key not in self._states:
-            self._states = {key: State(described(recipe, self.classes, self.batch["image"].shape[-1]), recipe)}
+            channels = self.batch["image"].shape[-1]
+            model, teacher = described(recipe, self.classes, channels), tasks.open_teacher(recipe, channels)
+            self._states = {key: State(model, recipe, teacher)}
         return self._states[key]
 
 

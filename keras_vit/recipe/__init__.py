@@ -11,11 +11,12 @@ from keras_vit.recipe.model import (
     resolve,
     weights_path,
 )
-from keras_vit.recipe.task import MAE, Classification, MaskedPatch, parse_task
+from keras_vit.recipe.task import MAE, Classification, Distillation, MaskedPatch, parse_task
 
 __all__ = [
     "Classification",
     "Data",
+    "Distillation",
     "MAE",
     "MaskedPatch",
     "Model",

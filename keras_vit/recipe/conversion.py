@@ -14,7 +14,7 @@ from keras_vit import _checks, models
 from keras_vit.models import BiTConfig, ViTConfig
 from keras_vit.recipe.fields import CHOICES, MINIMUM, Recipe
 from keras_vit.recipe.model import DERIVED, FIELDS, argument_names, masked_config, model_arguments
-from keras_vit.recipe.task import Classification, parse_task
+from keras_vit.recipe.task import Classification, Distillation, parse_task
 
 _ARGUMENTS = "model.arguments"
 
@@ -75,6 +75,11 @@ def check(recipe: Recipe) -> Recipe:
             f"data.batch_size={batch_size}. The nearest that works is {nearest_multiple(batch_size, micro_batches)}."
         )
     _check_model(recipe)
+    if isinstance(parse_task(recipe.task), Distillation) and (recipe.loss != "softmax" or recipe.label_smoothing):
+        raise ValueError(
+            "A distillation learns the probabilities of its teacher, so that it needs loss='softmax' and "
+            f"label_smoothing=0. Received: loss={recipe.loss!r}, label_smoothing={recipe.label_smoothing}."
+        )
     return recipe
 
 

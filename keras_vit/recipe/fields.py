@@ -158,8 +158,9 @@ class Recipe:
         precision: `"float32"`, `"mixed_bfloat16"` (computed in bfloat16, stored in float32) or `"bfloat16"`.
         deterministic: Whether every run gives the same bits; slower on some accelerators.
         jit: Whether to compile the step with XLA: `"auto"`, `"on"` or `"off"`.
-        task: Learning task: `"classification"`, or without labels `"masked_patch"` or `"mae"`, with arguments
-            such as `"mae(mask_ratio=0.5)"`; see `keras_vit.recipe.MaskedPatch` and `keras_vit.recipe.MAE`.
+        task: Learning task: `"classification"`, `"distillation"`, or without labels `"masked_patch"` or `"mae"`, with
+            arguments such as `"mae(mask_ratio=0.5)"`; see `Distillation`, `MaskedPatch` and `MAE` of
+            `keras_vit.recipe`.
         loss: `"softmax"` or `"sigmoid"` cross-entropy of the classification.
         label_smoothing: Fraction of the label that is spread evenly over all classes.
         steps_per_loop: Largest number of steps that run on the devices without returning to Python.

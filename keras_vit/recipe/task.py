@@ -22,6 +22,29 @@ class Classification:
 
 
 @dataclasses.dataclass(frozen=True)
+class Distillation(Classification):
+    """Classification of images as a trained model, the teacher, classifies them.
+
+    The teacher sees the same augmented images as the model. The labels are read for the accuracy alone.
+
+    Attributes:
+        teacher: Directory of a finished run with the same classes. The images are resized to its model's size.
+        temperature: Divisor of all logits before the softmax.
+
+    Example:
+    >>> parse_task("distillation('runs/bit')").teacher
+    'runs/bit'
+    """
+
+    teacher: str
+    temperature: float = 1.0
+
+    def __post_init__(self):
+        if not self.temperature > 0:
+            raise ValueError(f"temperature must be positive. Received: temperature={self.temperature}")
+
+
+@dataclasses.dataclass(frozen=True)
 class MaskedPatch:
     """Masked patch prediction, as in the ViT paper. Labels are not read.
 
@@ -76,7 +99,12 @@ class MAE:
 
 
 Task = Classification | MaskedPatch | MAE
-TASKS: dict[str, type] = {"classification": Classification, "masked_patch": MaskedPatch, "mae": MAE}
+TASKS: dict[str, type] = {
+    "classification": Classification,
+    "distillation": Distillation,
+    "masked_patch": MaskedPatch,
+    "mae": MAE,
+}
 
 
 def parse_task(text: str) -> Task:

@@ -31,7 +31,7 @@ class Splits:
 
     Raises:
         ValueError: If a batch size does not divide among the replicas, the images have another size than the model
-            takes, or the sources disagree.
+            takes, the sources disagree, or a teacher knows other classes.
     """
 
     def __init__(self, recipe: recipes.Recipe, backend: Backend):
@@ -49,6 +49,7 @@ class Splits:
                 "with labels, or a task that needs none, such as task='mae'."
             )
         self.channels = self._check_images()
+        tasks.check_teacher(recipe, self.train.class_names)
 
     def train_batches(self, step: int) -> Iterable[Any]:
         """Return the global batches from a step on, on the devices."""

@@ -8,6 +8,7 @@ from keras_vit import recipe as recipes
 from keras_vit.inspection._layer_walk import walk
 from keras_vit.models import MaskedAutoencoder
 from keras_vit.planning import cost, plan
+from keras_vit.training import run_directory
 from tests import selection
 from tests.models import variants
 from tests.models.test_counts import COUNTS
@@ -124,6 +125,21 @@ def test_plan_of_a_recipe():
     # 17.56 G * 6 * 512,000 operations; at the whole peak of 61.5e12 a core and second that is 877 s.
     assert planned.core_days(1.0) * 86_400 == pytest.approx(877, rel=0.01)
     assert planned.core_days(0.25) == pytest.approx(4 * planned.core_days(1.0))
+
+
+def test_plan_of_a_distillation(tmp_path):
+    task = f"distillation({str(tmp_path)!r})"
+    student = recipes.Recipe(model=recipes.Model("ViT-S/16"), data=recipes.Data(batch_size=8), task=task)
+    alone = plan.of_recipe(student, classes=10)
+    assert alone.teacher is None  # no such run yet
+    assert alone.step_flops == 8 * 6 * alone.cost.macs
+    teacher = recipes.Recipe(model=recipes.Model("BiT-R50x1", image_size=160))
+    data = {"class_names": [f"class {number}" for number in range(10)]}
+    run_directory.write_config(str(tmp_path), teacher, data)
+    both = plan.of_recipe(student, classes=10)
+    assert both.teacher == plan.of_recipe(teacher, classes=10).cost
+    assert both.step_flops == alone.step_flops + 8 * 2 * both.teacher.macs
+    assert both.weights_bytes == alone.weights_bytes + 4 * both.teacher.parameters
 
 
 def test_published_runs_have_possible_utilizations():

@@ -19,6 +19,7 @@ from keras_vit import distribute
 from keras_vit import recipe as recipes
 from keras_vit.exporting.inference_model import inference_model
 from keras_vit.inference import latency, open_classifier
+from keras_vit.training import tasks
 from keras_vit.training.checkpoints import CheckpointStore
 from keras_vit.training.errors import CheckpointMismatch, Diverged, Interrupted
 from keras_vit.training.jax.backend import JaxBackend
@@ -27,6 +28,7 @@ from keras_vit.training.jax.state import TrainState
 from keras_vit.training.jax.step import EvalStep, TrainStep, program, seed_values, training_inputs
 from keras_vit.training.loop import Loop
 from keras_vit.training.metrics import read_metrics
+from keras_vit.training.run_directory import Run
 from keras_vit.training.step import METRICS
 from keras_vit.training.validation import Validation
 from tests import programs, tiny
@@ -83,9 +85,9 @@ def batch_of(step):
     return {"image": images, "label": rng.integers(0, CLASSES, [BATCH], np.int32), "mix": share}
 
 
-def train(recipe, where, steps=3, **arguments):
+def train(recipe, where, steps=3, teacher=None, **arguments):
     """State and metrics after some steps."""
-    state = TrainState(network(**arguments), recipe, where)
+    state = TrainState(network(**arguments), recipe, where, teacher=teacher)
     step = TrainStep(state, recipe, training_inputs(recipe, CLASSES), BATCH)
     arrays, metrics = state.arrays(), []
     for index in range(steps):
@@ -212,6 +214,20 @@ def test_muon_with_divided_weights():
 @pytest.fixture(scope="module")
 def plain():
     return train(recipe(), devices(2))
+
+
+def test_distillation_with_divided_weights():
+    """A teacher of its own size, whose weights are divided too, gives the result of a whole one."""
+    run = recipe(task="distillation('teacher', temperature=2)", optim={"name": "sgd", "accumulation_steps": 2})
+    states = []
+    for where in (devices(1), devices(8, fsdp=True)):
+        taught = Run(network(1, image_size=16), {}, (), "resize(16)|value_range(0, 1)", "softmax", "teacher")
+        states.append(train(run, where, teacher=tasks.Teacher(taught, run.data.pp_train)))
+    (one, expected), (divided, metrics) = states
+    np.testing.assert_allclose(metrics, expected, rtol=1e-4)
+    assert_close(saved(divided), saved(one))
+    assert any(not weight.value.sharding.is_fully_replicated for weight in divided.given)
+    assert set(saved(one)) == set(saved(train(recipe(optim={"name": "sgd"}), devices(1), steps=1)[0]))
 
 
 def test_accumulation_equals_the_large_batch(plain):

@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from keras_vit import recipe as recipes
 from keras_vit.models.representation import representation
-from keras_vit.training import device_preprocessing
+from keras_vit.training import device_preprocessing, tasks
 from keras_vit.training.jax.devices import Batches, Devices, ask_for_determinism, create_devices
 from keras_vit.training.jax.state import TrainState
 from keras_vit.training.jax.step import EvalStep, TrainStep, training_inputs
@@ -55,7 +55,8 @@ class JaxBackend:
 
     def create_state(self, recipe: recipes.Recipe, classes: int, channels: int) -> TrainState:
         """Build the model of a recipe, and everything else that a checkpoint holds."""
-        return TrainState(recipes.create_model(recipe, classes, channels), recipe, self.devices)
+        model = recipes.create_model(recipe, classes, channels)
+        return TrainState(model, recipe, self.devices, teacher=tasks.open_teacher(recipe, channels))
 
     def distribute(self, batches_of_worker: Callable[[int, int], tf.data.Dataset]) -> Batches:
         """Return global batches on the devices."""

@@ -10,6 +10,7 @@ import numpy as np
 from keras_vit import optim
 from keras_vit import recipe as recipes
 from keras_vit.training import state as shared
+from keras_vit.training import tasks
 from keras_vit.training.jax.devices import Devices
 
 
@@ -22,20 +23,30 @@ class TrainState:
         devices: The mesh.
         values: Whether the arrays exist. Without, the state only describes them, to compile a step for devices that
             this machine lacks.
+        teacher: The teacher of a distillation.
 
     Attributes:
         model: The model.
+        teacher: The teacher, or None.
         progress: See `keras_vit.training.state.Progress`.
         rule: The update of the weights.
         trained: Weights that change.
         moving: Moving statistics of batch norms.
-        fixed: All other weights.
+        fixed: All other weights of the model.
+        given: Weights of the teacher, which are in no checkpoint.
         slots: The optimizer's arrays for each weight in `trained`.
         averages: The moving average of each of them; empty where the recipe keeps none.
     """
 
-    def __init__(self, model: keras.Model, recipe: recipes.Recipe, devices: Devices, values: bool = True):
-        self.model, self.devices = model, devices
+    def __init__(
+        self,
+        model: keras.Model,
+        recipe: recipes.Recipe,
+        devices: Devices,
+        values: bool = True,
+        teacher: tasks.Teacher | None = None,
+    ):
+        self.model, self.devices, self.teacher = model, devices, teacher
         self.progress = shared.Progress()
         self.rule = optim.UpdateRule(recipe, model)
         trained = set(self.rule.trained)
@@ -43,6 +54,7 @@ class TrainState:
         changed = trained | {weight.path for weight in self.moving}
         self.trained = [weight for weight in model.trainable_variables if weight.path in trained]
         self.fixed = [weight for weight in shared.weights(model) if weight.path not in changed]
+        self.given = teacher.weights if teacher else []
         create: Callable[..., Any] = devices.zeros if values else devices.description
         self.slots = [
             [create(weight.shape, slot.dtype) for slot in self.rule.slots(weight.path)] for weight in self.trained
@@ -53,7 +65,7 @@ class TrainState:
 
     def begin(self) -> None:
         """Put the current weights on all devices, and start their averages there."""
-        for weight in (*self.trained, *self.fixed, *self.moving):
+        for weight in (*self.trained, *self.fixed, *self.moving, *self.given):
             weight.assign(self._place(self.devices.fetch(weight.value)))
         if self.averages:
             self.averages = [self._place(self.devices.fetch(weight.value), np.float32) for weight in self.trained]
@@ -86,9 +98,8 @@ class TrainState:
         Nothing can be trained afterwards.
         """
         arrays = self.evaluated_arrays()
-        whole = [self.devices.fetch(array) for array in (*arrays["weights"], *arrays["fixed"], *arrays["moving"])]
-        for weight, value in zip((*self.trained, *self.fixed, *self.moving), whole, strict=True):
-            weight.assign(value)
+        for weight, array in self.pairs(**arrays):
+            weight.assign(self.devices.fetch(array))
 
     def arrays(self) -> dict:
         """Return the arrays that a step changes: lists by name, in the order of `trained` and of `moving`."""
@@ -103,8 +114,8 @@ class TrainState:
         self.slots, self.averages = arrays["slots"], arrays["averages"]
 
     def fixed_arrays(self) -> list[jax.Array]:
-        """Return the weights that do not change."""
-        return [weight.value for weight in self.fixed]
+        """Return the weights that do not change, those of the teacher included."""
+        return [weight.value for weight in (*self.fixed, *self.given)]
 
     def descriptions(self) -> tuple[dict, list]:
         """Return shapes, dtypes and shardings of `arrays()` and `fixed_arrays()`."""
@@ -113,7 +124,7 @@ class TrainState:
             return self.devices.description(array.shape, array.dtype)
 
         changed = {"weights": self.trained, "slots": self.slots, "averages": self.averages, "moving": self.moving}
-        return jax.tree.map(describe, changed), [describe(weight) for weight in self.fixed]
+        return jax.tree.map(describe, changed), [describe(weight) for weight in (*self.fixed, *self.given)]
 
     def evaluated_arrays(self) -> dict:
         """Return the arguments of `pairs` for an evaluation: averages in the place of the weights that have one."""
@@ -122,13 +133,14 @@ class TrainState:
         return {"weights": weights, "fixed": self.fixed_arrays(), "moving": arrays["moving"]}
 
     def pairs(self, weights: list, fixed: list, moving: list) -> list[tuple]:
-        """Return pairs of (variable, value) for all weights of the model."""
-        values = zip((self.trained, self.fixed, self.moving), (weights, fixed, moving), strict=True)
+        """Return pairs of (variable, value) for all weights of the model and of the teacher."""
+        fixed_variables = [*self.fixed, *self.given]
+        values = zip((self.trained, fixed_variables, self.moving), (weights, fixed, moving), strict=True)
         return [pair for group, arrays in values for pair in zip(group, arrays, strict=True)]
 
     def _all_arrays(self) -> dict:
         arrays = self.arrays()
-        return {**arrays, "fixed": [*self.fixed_arrays(), *arrays["moving"]]}
+        return {**arrays, "fixed": [weight.value for weight in (*self.fixed, *self.moving)]}
 
     def _names(self) -> dict:
         return shared.checkpoint_names(

@@ -67,7 +67,7 @@ class TrainStep:
 
     def __init__(self, state: TrainState, recipe: recipes.Recipe, inputs: Callable, global_batch_size: int):
         self.state, self.recipe, self.inputs, self.global_batch_size = state, recipe, inputs, global_batch_size
-        self.devices, self.task = state.devices, tasks.create(recipe)
+        self.devices, self.task = state.devices, tasks.create(recipe, state.teacher)
         self.seed_states = seed_states(state.model)
         self.places = jax.tree.map(lambda described: described.sharding, state.descriptions()[0])
         self.compiled = jax.jit(self.__call__, donate_argnums=0, out_shardings=(self.places, self.devices.whole))
@@ -197,8 +197,9 @@ def program(
     distribute.check_batch_size(
         "data.batch_size", recipe.data.batch_size, devices.count, recipe.optim.accumulation_steps
     )
-    model = recipes.describe_model(recipe, classes, batch["image"].shape[-1])
-    state = TrainState(model, recipe, devices, values=False)
+    channels = batch["image"].shape[-1]
+    model = recipes.describe_model(recipe, classes, channels)
+    state = TrainState(model, recipe, devices, values=False, teacher=tasks.open_teacher(recipe, channels))
     size = recipe.data.batch_size
     train_step = TrainStep(state, recipe, training_inputs(recipe, classes), size)
     rows = {

@@ -4,7 +4,6 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-import keras
 import numpy as np
 from keras import ops
 
@@ -70,15 +69,21 @@ def small_colors(patches: Any) -> Any:
     return color_classes(ops.reshape(small, (-1, patches.shape[1], SMALL**2, channels)))
 
 
-def invert(preprocess: Callable, channels: int) -> Callable[[np.ndarray], np.ndarray]:
-    """Return the function from the range of the model back to [0, 255].
+def value_range(preprocess: Callable, channels: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return the values that stand for 0 and 255 in the range of a model, float32 `[c]` each.
 
     Args:
         preprocess: The operations on values of a preprocessing string: linear, the same for each pixel.
         channels: Number of channels.
     """
     ends = [np.full((1, 1, 1, channels), value, np.float32) for value in (0.0, 255.0)]
-    low, high = (keras.ops.convert_to_numpy(preprocess(ops.convert_to_tensor(end)))[0, 0, 0] for end in ends)
+    low, high = (ops.convert_to_numpy(preprocess(ops.convert_to_tensor(end)))[0, 0, 0] for end in ends)
+    return low, high
+
+
+def invert(preprocess: Callable, channels: int) -> Callable[[np.ndarray], np.ndarray]:
+    """Return the function from the range of the model back to [0, 255]. The arguments are those of `value_range`."""
+    low, high = value_range(preprocess, channels)
     return lambda images: (images - low) / (high - low) * 255.0
 
 

@@ -12,7 +12,7 @@ from keras_vit import distribute
 from keras_vit import recipe as recipes
 from keras_vit.layers.bit import BiTRoot
 from keras_vit.models.representation import representation
-from keras_vit.training import device_preprocessing
+from keras_vit.training import device_preprocessing, tasks
 from keras_vit.training.step import METRICS, check_rows
 from keras_vit.training.tf.state import TrainState
 from keras_vit.training.tf.step import EvalStep, TrainStep
@@ -51,7 +51,8 @@ class TensorFlowBackend:
     def create_state(self, recipe: recipes.Recipe, classes: int, channels: int) -> TrainState:
         """Build the model of a recipe, and everything else that a checkpoint holds."""
         with self.strategy.scope():
-            return TrainState(recipes.create_model(recipe, classes, channels), recipe)
+            model = recipes.create_model(recipe, classes, channels)
+            return TrainState(model, recipe, tasks.open_teacher(recipe, channels))
 
     def distribute(self, batches_of_worker: Callable[[int, int], tf.data.Dataset]) -> Iterable[Any]:
         """Return global batches on the devices."""

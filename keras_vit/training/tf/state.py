@@ -9,6 +9,7 @@ import tensorflow as tf
 from keras_vit import optim
 from keras_vit import recipe as recipes
 from keras_vit.training import state as shared
+from keras_vit.training import tasks
 
 
 class TrainState:
@@ -17,9 +18,11 @@ class TrainState:
     Args:
         model: The model.
         recipe: The recipe.
+        teacher: The teacher of a distillation.
 
     Attributes:
         model: The model.
+        teacher: The teacher, or None.
         progress: See `keras_vit.training.state.Progress`.
         rule: The update of the weights.
         trained: Weights that change.
@@ -28,8 +31,8 @@ class TrainState:
         averages: The moving average of each of them; empty where the recipe keeps none.
     """
 
-    def __init__(self, model: keras.Model, recipe: recipes.Recipe):
-        self.model = model
+    def __init__(self, model: keras.Model, recipe: recipes.Recipe, teacher: tasks.Teacher | None = None):
+        self.model, self.teacher = model, teacher
         self.progress = shared.Progress()
         self.rule = optim.UpdateRule(recipe, model)
         trained = set(self.rule.trained)

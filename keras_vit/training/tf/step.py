@@ -36,7 +36,7 @@ class TrainStep:
         self, state: TrainState, recipe: recipes.Recipe, inputs: Callable, global_batch_size: int, xla: bool = False
     ):
         self.state, self.recipe, self.inputs, self.global_batch_size = state, recipe, inputs, global_batch_size
-        self.task = tasks.create(recipe)
+        self.task = tasks.create(recipe, state.teacher)
         self.seed_states = seed_states(state.model)
         self.gradients = tf.function(self._gradients, jit_compile=True) if xla else self._gradients
 

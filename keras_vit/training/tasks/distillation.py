@@ -1,0 +1,144 @@
+"""Distillation: a model learns to classify images as a teacher does."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+from keras import ops
+
+from keras_vit import optim
+from keras_vit import recipe as recipes
+from keras_vit.training.run_directory import Run, load_run, read_config
+from keras_vit.training.state import weights
+from keras_vit.training.tasks import patches as p
+from keras_vit.training.tasks.classification import ClassificationTask
+
+
+class DistillationTask(ClassificationTask):
+    """Divergence of the model's class probabilities from the teacher's, at a temperature.
+
+    The values are those of `ClassificationTask`. An evaluation is that of the labels, without the teacher.
+
+    Args:
+        teacher: Function from images `[b, h, w, c]` in the range of the model to logits `[b, classes]`; None for
+            evaluations only.
+        temperature: Divisor of all logits before the softmax. The loss is multiplied by its square, so that the
+            gradient keeps its size.
+
+    References:
+        - [Distilling the Knowledge in a Neural Network](https://arxiv.org/abs/1503.02531), section 2
+        - [Knowledge distillation: A good teacher is patient and consistent](https://arxiv.org/abs/2106.05237)
+    """
+
+    def __init__(self, teacher: "Teacher | None", temperature: float = 1.0):
+        super().__init__("softmax")
+        self.teacher, self.temperature = teacher, temperature
+
+    def __call__(self, model: keras.Model, values: tuple, training: bool) -> tuple:
+        """Return losses, correct answers as 0 or 1, and logits."""
+        losses, correct, logits = super().__call__(model, values, training)
+        if training:
+            assert self.teacher is not None
+            losses = divergence(logits, self.teacher(values[0]), self.temperature)
+        return losses, correct, logits
+
+
+def divergence(logits: Any, targets: Any, temperature: float = 1.0) -> Any:
+    """Return the Kullback-Leibler divergence of the probabilities of logits from those of targets.
+
+    Args:
+        logits: `[..., classes]`.
+        targets: Logits of the teacher, of the same shape.
+        temperature: Divisor of both, whose square multiplies the result.
+
+    Returns:
+        `[...]`, float32, in nats.
+    """
+    shares = ops.softmax(ops.cast(targets, "float32") / temperature, axis=-1)
+    entropy = optim.cross_entropy(ops.cast(targets, "float32") / temperature, shares)
+    return temperature**2 * (optim.cross_entropy(logits / temperature, shares) - entropy)
+
+
+class Teacher:
+    """Trained model that classifies the images of a student. Its weights do not change.
+
+    Args:
+        run: The finished run.
+        preprocess: Preprocessing string of the student's images.
+
+    Attributes:
+        weights: Weights of its model.
+        channels: Channels of the images that it takes.
+    """
+
+    def __init__(self, run: Run, preprocess: str):
+        from keras_vit.data import preprocess as operations  # needs TensorFlow, which the step does not
+
+        self._model = run.model
+        self._model.trainable = False
+        self.weights = weights(self._model)
+        _, *self._size, self.channels = self._model.input_shape
+        low, high = p.value_range(operations.device_function(preprocess), self.channels)
+        own_low, own_high = p.value_range(operations.device_function(run.preprocess), self.channels)
+        self._scale = (own_high - own_low) / (high - low)
+        self._offset = own_low - low * self._scale
+
+    def __call__(self, images: Any) -> Any:
+        """Return logits, float32 `[b, classes]`, for images `[b, h, w, c]` in the range of the student."""
+        images = ops.cast(images, "float32") * self._scale + self._offset
+        size = tuple(images.shape[1:3])
+        if size != tuple(self._size):
+            smaller = size > tuple(self._size)
+            images = ops.image.resize(images, self._size, antialias=smaller, data_format="channels_last")
+        return ops.cast(self._model(images, training=False), "float32")
+
+
+def open_teacher(recipe: recipes.Recipe, channels: int) -> Teacher | None:
+    """Return the teacher of a recipe; None for a task without one.
+
+    Args:
+        recipe: The recipe.
+        channels: Channels of the images.
+
+    Raises:
+        FileNotFoundError: If the teacher's run is missing, or has not finished.
+        ValueError: If its model takes images with another number of channels.
+    """
+    task = recipes.parse_task(recipe.task)
+    if not isinstance(task, recipes.Distillation):
+        return None
+    teacher = Teacher(load_run(task.teacher), recipe.data.pp_train)
+    if teacher.channels != channels:
+        raise ValueError(
+            f"The teacher must take images with {channels} channels, as data.pp_train gives them. Received: "
+            f"{teacher.channels} channels, in {task.teacher}."
+        )
+    return teacher
+
+
+def check_teacher(recipe: recipes.Recipe, class_names: Sequence[str]) -> None:
+    """Check that the teacher of a recipe, if it has one, distinguishes the classes of the data.
+
+    Raises:
+        FileNotFoundError: If the teacher's run is missing.
+        ValueError: If it has learned another task, or other classes.
+    """
+    task = recipes.parse_task(recipe.task)
+    if not isinstance(task, recipes.Distillation):
+        return
+    config = read_config(task.teacher)
+    learned, names = config["recipe"].get("task", "classification"), config["data"]["class_names"]
+    if not isinstance(recipes.parse_task(learned), recipes.Classification) or config["output"] != "softmax":
+        raise ValueError(
+            "The teacher must be a classifier that was trained with loss='softmax'. Received: "
+            f"{task.teacher}, trained with task={learned!r} and loss={config['output']!r}."
+        )
+    if names != list(class_names):
+        raise ValueError(
+            f"The teacher must have the classes of the data, in their order: {_in_short(class_names)}. Received: "
+            f"{task.teacher}, with {_in_short(names)}."
+        )
+
+
+def _in_short(names: Sequence[str]) -> str:
+    return f"{len(names)} classes ({', '.join(names[:5])}{', ...' if len(names) > 5 else ''})"

@@ -1,0 +1,190 @@
+"""Distillation: the loss by its formula, the teacher's view of an image, and runs that learn from other runs."""
+
+import json
+import shutil
+
+import keras
+import numpy as np
+import pytest
+import scipy.special
+import tensorflow as tf
+from keras import ops
+
+import keras_vit
+from keras_vit import recipe as recipes
+from keras_vit.data import preprocess
+from keras_vit.training import tasks
+from keras_vit.training.run_directory import Run
+from keras_vit.training.tasks.distillation import divergence
+from keras_vit.training.tf.state import TrainState
+from keras_vit.training.tf.step import EvalStep, TrainStep
+from tests.training import worlds
+
+CLASSES, BATCH, SIZE = 3, 4, 8
+RNG = np.random.default_rng(0)
+
+
+def network(seed, **arguments):
+    keras.utils.set_random_seed(seed)
+    sizes = {"patch_size": 4, "hidden_size": 16, "num_layers": 1, "num_heads": 2, "mlp_dim": 32, "image_size": SIZE}
+    model = keras_vit.VisionTransformer(**{**sizes, "classes": CLASSES, **arguments})
+    for weight in model.trainable_variables:  # a head of zeros would give equal probabilities
+        weight.assign(weight + np.random.default_rng(seed).normal(scale=0.2, size=weight.shape))
+    return model
+
+
+def run_of(model, pp="value_range(-1, 1)"):
+    return Run(model, {}, ("a", "b", "c"), pp, "softmax", "teacher")
+
+
+def recipe(temperature=1.0, **optim):
+    optim = {"name": "sgd", "learning_rate": 0.1, "schedule": recipes.Schedule("constant"), **optim}
+    return recipes.Recipe(
+        task=f"distillation('teacher', temperature={temperature})",
+        data=recipes.Data(batch_size=BATCH),
+        optim=recipes.Optim(**optim),
+    )
+
+
+def batch():
+    images = RNG.uniform(-1, 1, (BATCH, SIZE, SIZE, 3)).astype(np.float32)
+    return {"image": tf.constant(images), "label": tf.constant([0, 1, 2, 0])}
+
+
+def one_hot(batch, *_):
+    return batch["image"], tf.one_hot(batch["label"], CLASSES)
+
+
+def expected_divergence(logits, targets, temperature):
+    """The sum of p log(p / q) over the classes, times the square of the temperature."""
+    p, q = (scipy.special.softmax(values / temperature, axis=-1) for values in (targets, logits))
+    return temperature**2 * scipy.special.rel_entr(p, q).sum(-1)
+
+
+@pytest.mark.parametrize("temperature", [1.0, 2.0, 10.0])
+def test_divergence(temperature):
+    logits, targets = RNG.normal(size=(2, 5, 7)).astype(np.float32) * 3
+    found = ops.convert_to_numpy(divergence(logits, targets, temperature))
+    # Two sums of about temperature**2 in float32 are subtracted.
+    expected = expected_divergence(logits.astype(np.float64), targets.astype(np.float64), temperature)
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6 * temperature**2)
+
+
+def test_no_divergence_from_itself():
+    logits = RNG.normal(size=(5, 7)).astype(np.float32)
+    np.testing.assert_allclose(ops.convert_to_numpy(divergence(logits, logits, 3.0)), 0, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("size", "pp", "own"),
+    [
+        (SIZE, "value_range(-1, 1)", "value_range(0, 1)"),
+        (2 * SIZE, "value_range(0, 1)", "resize(16)|value_range(-1, 1)"),
+        (SIZE // 2, "value_range(-1, 1)", "resize(4)|value_norm((0.1, 0.2, 0.3), (0.5, 0.4, 0.3))"),
+    ],
+)
+def test_a_teacher_sees_images_as_it_was_trained_on(size, pp, own):
+    model = network(1, image_size=size, patch_size=2)
+    images = RNG.uniform(0, 255, (BATCH, SIZE, SIZE, 3)).astype(np.float32)
+    resized = tf.image.resize(images, (size, size), antialias=True)
+    expected = model(preprocess.device_function(own)(resized), training=False)
+    found = tasks.Teacher(run_of(model, own), pp)(preprocess.device_function(pp)(tf.constant(images)))
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)  # float32: another order of the same operations
+
+
+@pytest.mark.parametrize(("temperature", "micro_batches"), [(1.0, 1), (2.0, 2)])
+def test_a_step_learns_the_teachers_probabilities(temperature, micro_batches):
+    model, teacher = network(0), network(1, drop_path_rate=0.5)
+    before = [weight.numpy() for weight in teacher.weights]
+    data, run = batch(), recipe(temperature, accumulation_steps=micro_batches)
+    expected = expected_divergence(model(data["image"]).numpy(), teacher(data["image"]).numpy(), temperature).mean()
+    correct = np.mean(np.argmax(model(data["image"]), axis=-1) == data["label"])
+    state = TrainState(model, run, tasks.Teacher(run_of(teacher), "value_range(-1, 1)"))
+    step = tf.function(TrainStep(state, run, one_hot, BATCH))
+    history = np.array([step(data, tf.constant(index, tf.int64)).numpy() for index in range(10)])
+    np.testing.assert_allclose(history[0, 0], expected, rtol=1e-5)
+    assert history[0, 1] == pytest.approx(correct)
+    assert history[-1, 0] < 0.7 * history[0, 0]
+    for weight, value in zip(teacher.weights, before, strict=True):
+        np.testing.assert_array_equal(weight, value)
+    assert len(state.specs()) == len(TrainState(network(0), run).specs())  # no checkpoint holds the teacher
+
+
+def test_an_evaluation_is_that_of_the_labels():
+    model, data = network(0), {**batch(), "mask": tf.ones([BATCH])}
+    sums = [
+        EvalStep(TrainState(model, run), run, one_hot)(data)[0].numpy()
+        for run in (recipe(), recipes.replace(recipe(), {"task": "classification"}))
+    ]
+    np.testing.assert_array_equal(*sums)
+
+
+@pytest.mark.parametrize("fields", [{"label_smoothing": 0.1}, {"loss": "sigmoid"}])
+def test_fields_that_a_distillation_does_not_read(fields):
+    with pytest.raises(ValueError, match=next(iter(fields))):
+        recipes.check(recipes.replace(recipe(), fields))
+
+
+def test_no_such_temperature():
+    with pytest.raises(ValueError, match="temperature must be positive"):
+        recipes.parse_task("distillation('teacher', temperature=0)")
+
+
+def record(folder, **changes):
+    """A run directory with a record and without a model."""
+    content = {
+        "recipe": {"task": "classification"},
+        "data": {"class_names": ["a", "b"]},
+        "preprocess": "value_range(-1, 1)",
+        "output": "softmax",
+    }
+    (folder / "config.json").write_text(json.dumps(content | changes))
+    return recipes.Recipe(task=f"distillation({str(folder)!r})")
+
+
+def test_a_teacher_of_other_classes(tmp_path):
+    tasks.check_teacher(record(tmp_path), ["a", "b"])
+    with pytest.raises(ValueError, match=r"2 classes \(b, a\). Received: .*, with 2 classes \(a, b\)"):
+        tasks.check_teacher(record(tmp_path), ["b", "a"])
+
+
+@pytest.mark.parametrize("changes", [{"output": "sigmoid"}, {"recipe": {"task": "mae"}}])
+def test_a_teacher_that_is_no_classifier(changes, tmp_path):
+    with pytest.raises(ValueError, match="must be a classifier"):
+        tasks.check_teacher(record(tmp_path, **changes), ["a", "b"])
+
+
+def test_a_teacher_that_is_missing(tmp_path):
+    with pytest.raises(FileNotFoundError, match="config.json"):
+        tasks.check_teacher(recipes.Recipe(task=f"distillation({str(tmp_path)!r})"), ["a"])
+    with pytest.raises(FileNotFoundError, match="A run writes it when training ends"):
+        tasks.open_teacher(record(tmp_path), channels=1)
+
+
+def test_a_teacher_of_other_channels(tmp_path):
+    run = record(tmp_path)
+    network(0).save(tmp_path / "model.keras")
+    assert tasks.open_teacher(run, channels=3).channels == 3
+    with pytest.raises(ValueError, match="with 1 channels.* Received: 3 channels"):
+        tasks.open_teacher(run, channels=1)
+
+
+@pytest.mark.slow
+def test_runs(tmp_path):
+    """A student on one device, one on two, and one that was stopped after step 9 and ends with the same bits."""
+    worlds.train(tmp_path / "teacher", total_steps=60)
+    fields = {"task": f"distillation({str(tmp_path / 'teacher')!r})", "label_smoothing": 0}
+    noise = {"model__arguments__dropout_rate": 0, "model__arguments__drop_path_rate": 0}
+    worlds.train(tmp_path / "one", **fields, **noise)
+    worlds.train(tmp_path / "two", "--virtual_devices=2", **fields, **noise)
+    one, two = ([line["loss"] for line in worlds.metrics(tmp_path / name) if "loss" in line] for name in ("one", "two"))
+    assert one == pytest.approx(two, rel=1e-4)  # another order of summation
+
+    resumed = tmp_path / "resumed"
+    shutil.copytree(tmp_path / "one", resumed)
+    (resumed / "model.keras").unlink()
+    for path in (resumed / "checkpoints").iterdir():
+        if path.name.startswith("ckpt-12."):
+            path.unlink()
+    assert "Resuming from the checkpoint of step 9" in worlds.train(resumed, **fields, **noise)
+    worlds.assert_same_bits(worlds.final_weights(tmp_path / "one"), worlds.final_weights(resumed))
