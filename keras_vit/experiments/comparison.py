@@ -43,9 +43,7 @@ class Comparison:
     @property
     def differences(self) -> dict[str, list[Any]]:
         """Values per run of the fields, data and versions that differ between the runs."""
-        tables = [
-            {**run.fields, **{f"{_VERSION}{name}": text for name, text in run.versions.items()}} for run in self.runs
-        ]
+        tables = [_facts(run) for run in self.runs]
         names = dict.fromkeys(name for table in tables for name in table)
         values = {name: [table.get(name) for table in tables] for name in names}
         return {name: found for name, found in values.items() if any(value != found[0] for value in found)}
