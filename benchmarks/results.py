@@ -4,8 +4,9 @@
     python -m benchmarks.results --workdir=runs/results --only=bit --seeds=1
     python -m benchmarks.results --workdir=/tmp/try --steps=3 --seeds=1      # a trial that writes no document
 
-The tables show all finished runs of the directory. A stopped program can be resumed: finished runs are not repeated,
-unfinished ones continue. Times are processor times of the training command, summed over all cores.
+The tables show all finished runs of the directory. Rows of models that have none there stay in the document. A stopped
+program can be resumed: finished runs are not repeated, unfinished ones continue. Times are processor times of the
+training command, summed over all cores.
 """
 
 import json
@@ -149,14 +150,12 @@ def report() -> None:
         "models": [model_row(name, seeds_of[name]) for name in MODELS if seeds_of[name]],
         "transfer": [transfer_row(name, common) for name in TRANSFER_RUNS if common],
     }
-    measured = next(name for name in seeds_of if seeds_of[name])
-    where = machine(run_path(measured, seeds_of[measured][0]))
     for name, lines in rows.items():
         if lines:
             table = _io.markdown_table(list(lines[0]), [list(line.values()) for line in lines])
             sys.stdout.write(table + "\n\n")
             if flags.FLAGS.steps is None:
-                tables.write_between(DOCUMENT, name, f"{where}\n\n{table}")
+                tables.replace_rows(DOCUMENT, name, table)
                 logging.info("Wrote the table of %s in %s", name, DOCUMENT)
 
 
@@ -190,7 +189,8 @@ def transfer_row(name: str, seeds: Sequence[int]) -> dict[str, str]:
 
 def costs(name: str, seeds: Sequence[int]) -> dict[str, str]:
     """Return the columns that both tables have."""
-    steps = {run_directory.read_config(run_path(name, seed))["recipe"]["total_steps"] for seed in seeds}
+    recipes = [run_directory.read_config(run_path(name, seed))["recipe"] for seed in seeds]
+    steps = {recipe["total_steps"] for recipe in recipes}
     if len(steps) > 1:
         raise ValueError(
             f"The runs of {name} in {flags.FLAGS.workdir} have different numbers of steps: {sorted(steps)}. "
@@ -198,6 +198,8 @@ def costs(name: str, seeds: Sequence[int]) -> dict[str, str]:
         )
     minutes = [_io.read_json(run_path(name, seed, CPU_SECONDS))["seconds"] / 60 for seed in seeds]
     return {
+        "precision": recipes[0]["precision"],
+        "measured on": machine(run_path(name, seeds[0])).removesuffix("."),
         "steps:": f"{steps.pop():,}",
         "CPU minutes per run:": f"{np.mean(minutes):.1f}",
         "seeds:": ", ".join(map(str, seeds)),

@@ -133,13 +133,17 @@ def write_between(path: str | os.PathLike, name: str, text: str) -> None:
     Raises:
         ValueError: If the file does not have the two marks exactly once.
     """
-    with open(path, encoding="utf-8") as file:
-        content = file.read()
-    pattern = re.compile(rf"(<!-- {re.escape(name)} -->\n).*?(<!-- /{re.escape(name)} -->)", re.DOTALL)
-    new, count = pattern.subn(lambda match: f"{match[1]}{text}\n{match[2]}", content)
-    if count != 1:
-        raise ValueError(f"{path} must contain <!-- {name} --> and <!-- /{name} --> once. It has {count} such places.")
-    write_text(path, new)
+    before, _, after = _around(path, name)
+    write_text(path, f"{before}{text}\n{after}")
+
+
+def read_between(path: str | os.PathLike, name: str) -> str:
+    """Return the text between `<!-- name -->` and `<!-- /name -->` in a file.
+
+    Raises:
+        ValueError: If the file does not have the two marks exactly once.
+    """
+    return _around(path, name)[1]
 
 
 def write_json(path: str | os.PathLike, content: Any) -> None:
@@ -237,6 +241,19 @@ def markdown_table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> s
 def one_line(text: object) -> str:
     """Return a text without line breaks and other control characters."""
     return " ".join("".join(char if char.isprintable() else " " for char in str(text)).split())
+
+
+def _around(path: str | os.PathLike, name: str) -> tuple[str, str, str]:
+    """Return what a file has up to the first of two marks, between them, and from the second on."""
+    with open(path, encoding="utf-8") as file:
+        content = file.read()
+    pattern = rf"(?<=<!-- {re.escape(name)} -->\n).*?(?=<!-- /{re.escape(name)} -->)"
+    found = list(re.finditer(pattern, content, re.DOTALL))
+    if len(found) != 1:
+        raise ValueError(
+            f"{path} must contain <!-- {name} --> and <!-- /{name} --> once. It has {len(found)} such places."
+        )
+    return content[: found[0].start()], found[0].group(), content[found[0].end() :]
 
 
 def _temporary_name(path: str) -> str:

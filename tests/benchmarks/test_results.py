@@ -28,6 +28,16 @@ def test_tables_replace_what_was_there(tmp_path):
         tables.write_between(path, "transfer", "x")
 
 
+def test_rows_replace_those_of_the_same_model(tmp_path):
+    path = tmp_path / "results.md"
+    path.write_text("<!-- models -->\nold text\n\n| model | x |\n|---|---|\n| a | 1 |\n| b | 2 |\n<!-- /models -->\n")
+    tables.replace_rows(path, "models", _io.markdown_table(["model", "x"], [["c", "3"], ["a", "4"]]))
+    of_three = "| model | x |\n|---|---|\n| a | 4 |\n| b | 2 |\n| c | 3 |"
+    assert path.read_text() == f"<!-- models -->\n{of_three}\n<!-- /models -->\n"
+    tables.replace_rows(path, "models", _io.markdown_table(["model", "y"], [["b", "5"]]))
+    assert path.read_text() == "<!-- models -->\n| model | y |\n|---|---|\n| b | 5 |\n<!-- /models -->\n"
+
+
 def test_the_models_have_recipes():
     models = programs.load("benchmarks.results").MODELS
     found = [recipe_file.load(config)[0] for config, _ in models.values()]
@@ -50,7 +60,8 @@ def test_results_are_read_from_the_runs(monkeypatch, capsys, tmp_path):
         path = tmp_path / directory.rpartition("/")[2]
         path.mkdir()
         (path / "model.keras").write_text("")
-        config = {"recipe": {"total_steps": steps}, "data": {"class_names": []}, "preprocess": "", "output": "softmax"}
+        recipe = {"total_steps": steps, "precision": "float32"}
+        config = {"recipe": recipe, "data": {"class_names": []}, "preprocess": "", "output": "softmax"}
         config["versions"] = {"keras": "3.15.1"}
         (path / "config.json").write_text(json.dumps(config))
         line = {"step": 7, "eval_accuracy": accuracies.get(path.name, 0.0)}

@@ -16,8 +16,8 @@ so that BiT and hybrid see images enlarged to 56 pixels. Choose settings on imag
         --config.data.train_split='train[:90%]' --config.data.eval_split='train[90%:]' \
         --grid=model.arguments.drop_path_rate=0,0.1 --grid=optim.learning_rate=2e-3,5e-3
 
-`python -m benchmarks.results --only=hour_bit --workdir=runs/results` trains three seeds and writes the tables of
-docs/results.md anew, with the finished runs of that directory alone.
+`python -m benchmarks.results --only=hour_bit --workdir=runs/results` trains three seeds and replaces
+their row of docs/results.md.
 A ViT may learn from the BiT instead of from the labels: `:vit`, `--config.task="distillation('runs/hour_bit')"` and
 `--config.label_smoothing=0` (not measured).
 Published, with far more compute: ViT-Lite 95.2 and CVT 95.3 % ("Escaping the Big Data Paradigm with Compact
