@@ -28,7 +28,7 @@ from keras_vit.training import run_directory
 MODELS = {
     "hybrid": ("train/configs/fashion_mnist.py", "hybrid: ResNet root and two units, then ViT"),
     "bit": ("train/configs/fashion_mnist_models.py:bit", "BiT, two units"),
-    "hour_bit": ("train/configs/fashion_mnist_hour.py:bit", "BiT, two units, at 56 pixels"),
+    "hour_bit": ("train/configs/fashion_mnist_hour.py:bit", "BiT, four units, at 56 pixels"),
     "hour_hybrid": ("train/configs/fashion_mnist_hour.py:hybrid", "hybrid, two units and two blocks, at 56 pixels"),
     "hour_vit": ("train/configs/fashion_mnist_hour.py:vit", "plain ViT, six blocks of width 96"),
 }
