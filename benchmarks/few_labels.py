@@ -183,7 +183,7 @@ def write(rows: Sequence[dict[str, str]], one_run: str) -> None:
     sys.stdout.write(f"{table}\n\n")
     sys.stdout.flush()
     if flags.FLAGS.steps is None:
-        tables.write_between(DOCUMENT, "few labels", f"{machine(one_run)}\n\n{table}")
+        tables.write_between(DOCUMENT, "few labels", f"{machine(one_run)}.\n\n{table}")
 
 
 if __name__ == "__main__":

@@ -199,7 +199,7 @@ def costs(name: str, seeds: Sequence[int]) -> dict[str, str]:
     minutes = [_io.read_json(run_path(name, seed, CPU_SECONDS))["seconds"] / 60 for seed in seeds]
     return {
         "precision": recipes[0]["precision"],
-        "measured on": machine(run_path(name, seeds[0])).removesuffix("."),
+        "measured on": machine(run_path(name, seeds[0])),
         "steps:": f"{steps.pop():,}",
         "CPU minutes per run:": f"{np.mean(minutes):.1f}",
         "seeds:": ", ".join(map(str, seeds)),

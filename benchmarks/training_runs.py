@@ -29,4 +29,4 @@ def machine(directory: str) -> str:
     """Return the machine, and the versions that a run was made with."""
     versions = run_directory.read_config(directory)["versions"]
     shown = [f"{name} {versions[name]}" for name in ("tensorflow", "tensorflow-cpu", "keras") if name in versions]
-    return f"{os.cpu_count()} cores, {host.processor()}, {', '.join(shown)}."
+    return f"{os.cpu_count()} cores, {host.processor()}, {', '.join(shown)}"
