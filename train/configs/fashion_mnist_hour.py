@@ -21,11 +21,11 @@ of docs/results.md.
 A ViT may learn from the BiT instead of from the labels: `:vit`, `--config.task="distillation('runs/hour_bit')"` and
 `--config.label_smoothing=0` (not measured).
 Published, with far more compute: ViT-Lite 95.2 and CVT 95.3 % ("Escaping the Big Data Paradigm with Compact
-Transformers", https://arxiv.org/abs/2104.05704). Test accuracy here: vit 93.62 +- 0.23 % with three seeds, bit 94.16
-+- 0.04 % with two, in float32; hybrid was not run. docs/results.md has the figures and the settings that were tried.
-Cost: vit takes 53 minutes on two cores of an Intel Xeon with `amx_bf16`; 2.7e14, 4.6e14 and 3.0e14 operations for bit,
-hybrid and vit by `train.plan`. On processors without bfloat16 instructions, add `--config.precision=float32`: steps of
-bit are twice as fast there.
+Transformers", https://arxiv.org/abs/2104.05704). Test accuracy here, with three seeds: bit 94.20 +- 0.06 %, vit 93.62
++- 0.23 %; hybrid was not run. docs/results.md has the figures and the settings that were tried.
+Cost on two cores: bit takes 33 minutes of an AMD EPYC with `avx512_bf16`, and vit 53 of an Intel Xeon with `amx_bf16`;
+2.7e14, 4.6e14 and 3.0e14 operations for bit, hybrid and vit by `train.plan`. On processors without bfloat16
+instructions, add `--config.precision=float32`: steps of bit are twice as fast there.
 Smaller machines: `--config.total_steps=936` (2 epochs), for bit 1874.
 """
 
