@@ -13,13 +13,14 @@ OURS = not interop and not tpu
 export TF_CPP_MIN_LOG_LEVEL ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-fast test-all test-tpu test-lower-bounds benchmark docs lint format clean
+.PHONY: help demo test test-fast test-all test-jax test-tpu test-lower-bounds benchmark docs lint format clean
 
 help:
 	@echo "make demo       train, evaluate, export and verify on the embedded digits (a few minutes)"
 	@echo "make test       run the tests: the fast ones, then the slow ones"
 	@echo "make test-fast  run the tests that are not slow"
 	@echo "make test-all   run every case of every matrix, too"
+	@echo "make test-jax   compare models and checkpoints with the reference's outputs on the JAX backend"
 	@echo "make test-tpu   compile every model's steps with the TPU's compiler (an hour, no TPU needed)"
 	@echo "make test-lower-bounds  test some of it with the oldest versions that setup.py allows"
 	@echo "make benchmark  measure beside other packages and write docs/benchmarks.md (an hour; ROWS=training,build: some rows)"
@@ -63,18 +64,18 @@ $(VENV)/.installed-docs: setup.py pyproject.toml keras_vit/version.py | $(BIN)/p
 
 demo: $(VENV)/.installed-demo
 	rm -rf $(DEMO)
-	$(BIN)/python -m train.main --config=train/configs/digits.py --workdir=$(DEMO)/run
-	$(BIN)/python -m train.evaluate --model=$(DEMO)/run
-	$(BIN)/python -m train.visualize --model=$(DEMO)/run --output=$(DEMO)/report
-	$(BIN)/python -m export.saved_model --model=$(DEMO)/run --output=$(DEMO)/saved_model --name=digits
-	$(BIN)/python -m export.tflite --model=$(DEMO)/run --output=$(DEMO)/tflite
+	$(BIN)/keras-vit train --config=digits --workdir=$(DEMO)/run
+	$(BIN)/keras-vit evaluate --model=$(DEMO)/run
+	$(BIN)/keras-vit visualize --model=$(DEMO)/run --output=$(DEMO)/report
+	$(BIN)/keras-vit export --model=$(DEMO)/run --output=$(DEMO)/saved_model --name=digits
+	$(BIN)/keras-vit export-tflite --model=$(DEMO)/run --output=$(DEMO)/tflite
 	@echo
 	@echo "Done. Everything is in $(CURDIR)/$(DEMO):"
 	@echo "  run/          model.keras, report.png, metrics.jsonl, config.json, TensorBoard events, checkpoints"
 	@echo "  report/       report.html: open it in a browser to see what the model learned and where it looks"
 	@echo "  saved_model/  for TensorFlow Serving; takes encoded JPEG or PNG bytes"
 	@echo "  tflite/       for devices"
-	@echo "Next: $(BIN)/python -m train.predict --model=$(DEMO)/run IMAGE ..."
+	@echo "Next: $(BIN)/keras-vit predict --model=$(DEMO)/run IMAGE ..."
 
 test: $(VENV)/.installed-test
 	$(PYTEST) -m "not slow and not exhaustive and $(OURS)"
@@ -85,6 +86,11 @@ test-fast: $(VENV)/.installed-test
 
 test-all: test
 	$(PYTEST) -m "exhaustive and $(OURS)"
+
+# `make test` runs JAX in processes of its own; this runs the comparisons with golden data in it.
+test-jax: $(VENV)/.installed-test
+	KERAS_BACKEND=jax $(PYTEST) -m "not exhaustive and $(OURS)" tests/models/test_golden.py tests/models/test_counts.py \
+	  tests/checkpoints/test_golden.py tests/zoo
 
 test-tpu: $(VENV)/.installed-test
 	$(PYTEST) -m tpu

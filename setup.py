@@ -53,9 +53,7 @@ EXTRAS = {
     # TensorFlow Datasets imports importlib_resources without requiring it.
     "data": ["tensorflow-datasets>=4.9.7", "importlib_resources>=6.0"],
     "plots": ["matplotlib>=3.9"],
-    # Not tensorflow-serving-api: it requires `tensorflow`, which must not share an environment with tensorflow-cpu.
-    # The client speaks gRPC with grpcio; the development server is made of Starlette and uvicorn.
-    "serving": ["grpcio>=1.66", "starlette>=1.0", "uvicorn>=0.40"],
+    "serving": ["starlette>=1.0", "uvicorn>=0.40"],
     # Keras writes ONNX files with tf2onnx.
     "onnx": ["onnx>=1.17", "onnxruntime>=1.20", "tf2onnx>=1.17"],
     "openvino": ["openvino>=2025.0"],
@@ -71,7 +69,6 @@ EXTRAS["test"] = [
     "pytest>=9.2",
     "pytest-xdist>=3.8",
     "pillow>=11",  # the tests write images with it, and compare ours with it
-    "safetensors>=0.4.5",  # the tests compare our reader with it
     "setuptools>=77.0.1",  # the tests build a wheel
     "wheel",
 ]
@@ -114,6 +111,7 @@ setup(
         "absl-py>=2.1",
         "h5py>=3.11",
         "ml_dtypes>=0.5.1",
+        "safetensors>=0.4.5",
         "scipy>=1.14",  # L-BFGS of linear probes
     ],
     extras_require=EXTRAS,

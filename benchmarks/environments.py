@@ -25,7 +25,7 @@ class Environment:
 _KERAS = ("tensorflow-cpu==2.21.0", "keras==3.15.1")
 _TORCH = "torch==2.14.1"
 
-_OWN = ("keras==3.15.1", "absl-py", "h5py", "ml_dtypes")
+_OWN = ("keras==3.15.1", "absl-py", "h5py", "ml_dtypes", "safetensors")
 
 ENVIRONMENTS = {
     # Also for this package: Keras and TensorFlow import matplotlib, scikit-learn and JAX wherever they are installed.

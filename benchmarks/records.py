@@ -1,4 +1,4 @@
-"""Records of measured rows in `records.jsonl`, and their tables in `docs/benchmarks.md`."""
+"""Records of measured rows in `records.jsonl`, and the tables made from them."""
 
 import datetime
 import json
@@ -12,7 +12,8 @@ from benchmarks.rows import ROWS, Row
 from keras_vit import _io
 
 RECORDS = ROOT / "benchmarks" / "records.jsonl"
-DOCUMENT = ROOT / "docs" / "benchmarks.md"
+GUIDE = ROOT / "docs" / "benchmarks.md"
+NOTES = ROOT / "benchmarks" / "notes" / "cpu.md"
 QUIET = 0.05  # share of the processors that other programs may take
 
 
@@ -81,12 +82,33 @@ def is_measured(row: Row, records: Sequence[dict]) -> bool:
     )
 
 
-def write_tables(records: Sequence[dict], path: Path = DOCUMENT) -> None:
-    """Write the newest record of each row, and the history, into the document."""
+def write_tables(records: Sequence[dict], guide: Path = GUIDE, notes: Path = NOTES) -> None:
+    """Write the newest record of each row in one line into the guide, and in full, with the history, into the notes."""
     newest = {record["row"]: record for record in records}
     measured = [(row, newest[name]) for name, row in ROWS.items() if name in newest]
-    tables.write_between(path, "rows", "\n\n".join(_section(row, record) for row, record in measured))
-    tables.write_between(path, "history", _history(records))
+    header = ["row", "keras_vit:", "others", "memory:", "memory of others"]
+    lines = [_summary(row, record) for row, record in measured if row.peers]
+    tables.write_between(guide, "summary", _io.markdown_table(header, lines))
+    tables.write_between(notes, "rows", "\n\n".join(_section(row, record) for row, record in measured))
+    tables.write_between(notes, "history", _history(records))
+
+
+def _summary(row: Row, record: dict) -> list[str]:
+    first = record["results"][0]
+    others = [result for result in record["results"] if result["system"] in row.peers]
+    return [
+        row.title,
+        f"{first['seconds']:.3g} s",
+        ", ".join(
+            f"{result['system']} {'failed' if result['error'] else format(result['ratio'], '.2f')}" for result in others
+        ),
+        _gigabytes(first),
+        ", ".join(filter(None, map(_gigabytes, others))),
+    ]
+
+
+def _gigabytes(result: dict) -> str:
+    return "" if result["error"] or result["peak_bytes"] is None else f"{result['peak_bytes'] / 1e9:.2f} GB"
 
 
 def _section(row: Row, record: dict) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from absl import logging
 
 from benchmarks import host
-from keras_vit.training import metrics, run_directory
+from keras_vit.training import run_directory
 
 
 def run_program(name: str, arguments: Sequence[str]) -> bytes:
@@ -21,7 +21,7 @@ def run_program(name: str, arguments: Sequence[str]) -> bytes:
 
 def last_value(directory: str, metric: str = "eval_accuracy") -> float:
     """Return the last value of a metric of a run."""
-    lines = metrics.read_metrics(os.path.join(directory, run_directory.METRICS))
+    lines = run_directory.read_metrics(directory)
     return [line[metric] for line in lines if metric in line][-1]
 
 

@@ -66,7 +66,11 @@ def measure(path: str) -> Iterator[dict[str, Any]]:
     tf.config.threading.set_intra_op_parallelism_threads(options.threads)
     tf.config.threading.set_inter_op_parallelism_threads(1)
     classifier = open_classifier(
-        path, preprocess=options.preprocess, labels=options.labels, num_threads=options.threads
+        path,
+        preprocess=options.preprocess,
+        labels=options.labels,
+        num_threads=options.threads,
+        checkpoint=options.checkpoint,
     )
     precision = classifier.card.precision
     run = os.path.join(path, "model.keras")
@@ -78,10 +82,11 @@ def measure(path: str) -> Iterator[dict[str, Any]]:
 
 
 def worker_command(path: str, is_model: bool) -> list[str]:
-    """Return the command that measures one path; artifacts know their preprocessing and labels."""
+    """Return the command that measures one path; artifacts have their own preprocessing, labels and weights."""
     options = flags.FLAGS
     sizes = ",".join(options.batch_sizes)
-    known = [f"--{name}={options[name].value}" for name in ("preprocess", "labels") if is_model and options[name].value]
+    names = ("preprocess", "labels", "checkpoint") if is_model else ()
+    known = [f"--{name}={options[name].value}" for name in names if options[name].value]
     return [
         *(sys.executable, "-m", "keras_vit", "benchmark", f"--worker={path}"),
         *(f"--batch_sizes={sizes}", f"--threads={options.threads}", f"--calls={options.calls}"),

@@ -1,7 +1,6 @@
-"""Classify images with a server.
+"""Classify images with a server, the development server or TensorFlow Serving, over its REST API.
 
-keras-vit client --url=localhost:8500 --name=digits *.jpg           (gRPC)
-keras-vit client --url=http://localhost:8501 --name=digits *.jpg    (REST)
+keras-vit client --url=http://localhost:8501 --name=digits *.jpg
 """
 
 import json
@@ -13,9 +12,11 @@ from absl import flags, logging
 from keras_vit import program
 from keras_vit.program import common_flags
 
-flags.DEFINE_string("url", "http://localhost:8501", "host:port for gRPC, http://host:port for REST.")
+flags.DEFINE_string("url", "http://localhost:8501", "REST address of the server.")
 flags.DEFINE_string("name", None, "Name of the model on the server.")
-flags.DEFINE_float("timeout", 60.0, "Seconds for each request; a server that is still starting is waited for.", 0.001)
+flags.DEFINE_float(
+    "timeout", 60.0, "Seconds for each request. A server that is still starting is waited for, up to about 13 s.", 0.001
+)
 flags.DEFINE_integer("batch_size", 8, "Images per request.", 1)
 common_flags.define_json_flag()
 
@@ -40,7 +41,7 @@ def main(argv: Sequence[str]) -> int:
     if not paths and not failed:
         raise ValueError(program.words("Name at least one image: keras-vit client --url=URL --name=NAME image.jpg ..."))
     try:
-        with Client(options.url, options.name, timeout=options.timeout, retries=8) as client:
+        with Client(options.url, options.name, timeout=options.timeout, retries=6) as client:
             predictions = client.predict(contents, options.batch_size)
     except (OSError, RequestError) as error:  # no connection and no answer in time are kinds of OSError
         starting = " A server that is still starting logs its address when it is ready."

@@ -19,10 +19,12 @@ from typing import Any
 from absl import flags, logging
 
 from keras_vit import program
+from keras_vit.program import common_flags
 
 FORMATS = ("google", "big_vision", "huggingface", "timm", "vit_pytorch", "keras")
 
 flags.DEFINE_string("format", None, f"One of {', '.join(FORMATS)}; keras if DST ends in .keras.")
+common_flags.define_checkpoint_flag()
 flags.DEFINE_string("dtype", "float32", "Dtype of the weights: float32, bfloat16 or float16.")
 flags.DEFINE_string("naming", None, "Names of the tensors, where a format has several; see save_checkpoint.")
 flags.DEFINE_boolean("stacked", None, "Whether to stack the blocks (big_vision), as scan=True does there.")
@@ -45,14 +47,15 @@ with program.imports(__name__):
     from keras_vit import training
     from keras_vit._io import atomic_file
     from keras_vit.checkpoints import model_from_checkpoint, save_checkpoint
+    from keras_vit.checkpoints.save import check_destination
 
 
 def main(argv: Sequence[str]) -> int:
     options = flags.FLAGS
     if len(argv) != (2 if options.describe else 3):
         raise ValueError("Two arguments are needed, SRC and DST (with --describe one, SRC).")
-    model, class_names = load_source(argv[1], options)
     if options.describe:
+        model, _ = load_source(argv[1], options)
         sys.stdout.write(json.dumps(model.get_config(), indent=2) + "\n")
         logging.info("%d parameters", model.count_params())
         return 0
@@ -60,6 +63,11 @@ def main(argv: Sequence[str]) -> int:
     format = options.format or ("keras" if destination.endswith(".keras") else "google")
     if format not in FORMATS:
         raise ValueError(f"--format must be one of {', '.join(FORMATS)}. Received: --format={format}.")
+    if format != "keras":
+        check_destination(destination, format)
+    elif not destination.endswith(".keras"):
+        raise ValueError(f"DST must end in .keras for --format=keras. Received: {destination!r}.")
+    model, class_names = load_source(argv[1], options)
     if format == "keras":
         save_keras(model, destination)
     else:
@@ -80,8 +88,9 @@ def main(argv: Sequence[str]) -> int:
 
 def load_source(path: str, options: flags.FlagValues) -> tuple[keras.Model, Sequence[str] | None]:
     """Return the model of SRC and the names of its classes, if known."""
-    if os.path.isfile(os.path.join(path, "model.keras")) and os.path.isfile(os.path.join(path, "config.json")):
-        run = training.load_run(path)
+    is_run = os.path.isfile(os.path.join(path, "model.keras")) and os.path.isfile(os.path.join(path, "config.json"))
+    if is_run or options.checkpoint != "last":
+        run = training.load_run(path, options.checkpoint)
         return run.model, run.class_names
     arguments = {"num_heads": options.num_heads} if options.num_heads else {}
     if options.image_size:

@@ -3,8 +3,8 @@
     keras-vit verify --model=runs/digits --artifact=served/digits
     keras-vit verify --model=runs/digits --artifact=digits.tflite --num_images=1000 --min_agreement=0.99
 
-Each prepares the images with its own preprocessing. The exit code is 1 if they differ by more than the precision of the
-artifact explains, or than the flags allow.
+Each prepares the images with its own preprocessing. All signatures and labels of the artifact are compared. The exit
+code is 1 if they differ by more than the flags allow, or than the precision explains that the types in the file show.
 """
 
 import dataclasses
@@ -17,8 +17,6 @@ from absl import flags, logging
 from keras_vit import program
 from keras_vit.program import common_flags
 
-BATCH_SIZE = 16
-
 common_flags.define_export_flags(num_images=256)
 flags.DEFINE_string("artifact", None, "SavedModel, TFLite, ONNX or OpenVINO file to verify.")
 flags.DEFINE_string("split", None, "Split of the data; the run's evaluation split if not given.")
@@ -27,10 +25,11 @@ flags.DEFINE_float("min_agreement", None, "Smallest allowed fraction of equal an
 flags.DEFINE_float("max_accuracy_drop", None, "Largest allowed loss of accuracy.")
 
 with program.imports(__name__):
-    import numpy as np
+    import keras
 
-    from keras_vit.exporting import command, verify
-    from keras_vit.inference import Classifier
+    from keras_vit.exporting import artifact_check, command, verify
+    from keras_vit.exporting.inference_model import inference_model
+    from keras_vit.inference import Classifier, KerasClassifier
     from keras_vit.inference.opening import open_artifact
 
 
@@ -44,22 +43,18 @@ def main(argv: Sequence[str]) -> int:
             f"The artifact must have the model's classes {model.class_names[:5]}. Received: {artifact.class_names[:5]}."
         )
     images = command.load_images(model.card, split=options.split)
-    comparison = verify.compare(predict(model, images.contents), predict(artifact, images.contents), images.labels)
+    if keras.backend.backend() == "tensorflow" and model.model.compute_dtype != "float32":  # artifacts hold float32
+        model = KerasClassifier(inference_model(model.model), model.card, model.path)
     tolerance = choose_tolerance(artifact)
-    problems = verify.failures(comparison, tolerance)
+    comparison, problems = artifact_check.check(artifact, model, images, tolerance)
     report(artifact, comparison, tolerance, problems)
     for problem in problems:
         logging.error("%s", problem)
     return 1 if problems else 0
 
 
-def predict(classifier: Classifier, contents: Sequence[bytes]) -> np.ndarray:
-    batches = [contents[start : start + BATCH_SIZE] for start in range(0, len(contents), BATCH_SIZE)]
-    return np.concatenate([classifier.predict(classifier.preprocess(batch)) for batch in batches])
-
-
 def choose_tolerance(artifact: Classifier) -> verify.Tolerance:
-    """Return the tolerance of the artifact's precision, with the changes of the flags."""
+    """Return the tolerance of the precision that the file has, with the changes of the flags."""
     options = flags.FLAGS
     chosen = {
         "max_difference": options.max_difference,
@@ -67,7 +62,17 @@ def choose_tolerance(artifact: Classifier) -> verify.Tolerance:
         "accuracy_drop": options.max_accuracy_drop,
     }
     chosen = {name: value for name, value in chosen.items() if value is not None}
-    return dataclasses.replace(verify.tolerance_of(artifact.card.precision), **chosen)
+    precision, of_the_card = artifact.stored_precision, artifact.card.precision
+    if precision != of_the_card.removeprefix("mixed_"):
+        logging.warning("The file is %s, although its model card has precision=%r.", precision, of_the_card)
+    return dataclasses.replace(verify.tolerance_of(precision), **chosen)
+
+
+def origin(artifact: Classifier) -> str:
+    """Return the origin of the tolerance."""
+    limits = ("max_difference", "min_agreement", "max_accuracy_drop")
+    given = [f"--{name}" for name in limits if flags.FLAGS[name].value is not None]
+    return ", ".join([f"{artifact.stored_precision}, by the types in the file", *given])
 
 
 def report(
@@ -75,7 +80,8 @@ def report(
 ) -> None:
     if flags.FLAGS.json:
         content = {"artifact": artifact.path, "kind": artifact.kind, **dataclasses.asdict(comparison)}
-        content |= {"tolerance": dataclasses.asdict(tolerance), "passed": not problems}
+        content |= {"tolerance": dataclasses.asdict(tolerance), "tolerance_from": origin(artifact)}
+        content |= {"problems": list(problems), "passed": not problems}
         sys.stdout.write(json.dumps(content) + "\n")
         return
     rows = [
@@ -88,8 +94,9 @@ def report(
         drop = "" if tolerance.accuracy_drop is None else f"at most {tolerance.accuracy_drop:.2%} less"
         rows.append(("accuracy of the model", f"{comparison.reference_accuracy:.2%}", ""))
         rows.append(("accuracy of the artifact", f"{comparison.accuracy:.2%}", drop))
-    lines = [f"{artifact.path} ({artifact.kind}, {artifact.card.precision})"]
+    lines = [f"{artifact.path} ({artifact.kind}, {artifact.stored_precision})"]
     lines += [f"  {name:<26}{value:>12}  {limit}".rstrip() for name, value, limit in rows]
+    lines.append(f"  limits: {origin(artifact)}")
     lines.append("differs" if problems else "agrees")
     sys.stdout.write("\n".join(lines) + "\n")
 

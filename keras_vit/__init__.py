@@ -56,7 +56,9 @@ else:
         is_module = name.startswith("__") or importlib.util.find_spec(f"{__name__}.{name}") is not None
         if not _COMPLETE and not is_module:
             return getattr(importlib.import_module(f"{__name__}._api"), name)
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        no_hint = is_module or name.startswith("_")  # an import of a module asks for an attribute first
+        hint = "" if no_hint else importlib.import_module(f"{__name__}._api").hint(name, __dir__())
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}.{hint}")
 
 
 def __dir__() -> list[str]:

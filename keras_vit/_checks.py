@@ -3,8 +3,11 @@
 import difflib
 import math
 import numbers
+import os
 from collections.abc import Iterable, Sequence
 from typing import TypeVar
+
+import numpy as np
 
 Value = TypeVar("Value")
 
@@ -15,65 +18,96 @@ def nearest(value: str, choices: Iterable[object]) -> str:
     return f" Did you mean {matches[0]!r}?" if matches else ""
 
 
+def described(value: object) -> str:
+    """Return what a message says of a value that may be large: its shape, its keys, its length, or itself."""
+    kind = type(value).__name__
+    if isinstance(value, dict):
+        return f"{kind} with the keys {list(value)}"
+    if hasattr(value, "shape"):
+        return f"shape {tuple(value.shape)}" if hasattr(value.shape, "__iter__") else kind
+    if isinstance(value, (list, tuple)):
+        return f"{kind} of {len(value)}"
+    return repr(value) if value is None or isinstance(value, (str, int, float)) else kind
+
+
+def numbers_of(name: str, value: object, expected: str = "an array of numbers", ndim: int | None = None) -> np.ndarray:
+    """Return `value` as an array of numbers."""
+    try:
+        array = np.asarray(value)
+    except ValueError:  # lists of different lengths
+        array = np.asarray(None)
+    if array.dtype.kind in "OSUM" or (ndim is not None and array.ndim != ndim):
+        raise ValueError(f"`{name}` must be {expected}. Received: {described(value)}.")
+    return array
+
+
+def instance(name: str, value: Value, kind: type, example: str) -> Value:
+    """Return `value` if it is an instance of `kind`."""
+    if not isinstance(value, kind):
+        raise ValueError(f"`{name}` must be a {kind.__name__}: {example}. Received: {name}={described(value)}.")
+    return value
+
+
+def sequence(name: str, value: object, of: str) -> tuple:
+    """Return a list, tuple or another iterable that is not a string as a tuple."""
+    if isinstance(value, (str, bytes)) or not isinstance(value, Iterable):
+        raise ValueError(f"`{name}` must be a list of {of}. Received: {name}={described(value)}.")
+    return tuple(value)
+
+
+def class_index(value: object, num_classes: int, num_images: int | None = None) -> np.ndarray:
+    """Return the number of a class as an array of integers, one for each of `num_images` if that is given."""
+    array = np.asarray(value)
+    if array.dtype.kind not in "iu" or array.shape not in ((), (num_images,)):
+        each = "" if num_images is None else f", or one for each of the {num_images} images"
+        raise ValueError(f"`class_index` must be the number of a class{each}. Received: class_index={value!r}.")
+    array = array if num_images is None else np.broadcast_to(array, (num_images,))
+    if array.min() < 0 or array.max() >= num_classes:
+        raise ValueError(f"`class_index` must be in 0..{num_classes - 1}. Received: class_index={array.tolist()}.")
+    return array
+
+
 def existing(what: str, name: str, names: Sequence[str]) -> str:
-    """Return `name` if it is one of `names`.
-
-    Args:
-        what: Missing thing that the message names, such as `"task 'dtt' in VTAB"`.
-        name: Requested name.
-        names: Available names.
-
-    Raises:
-        ValueError: If it is not; the message names the nearest and lists all.
-    """
+    """Return `name` if it is one of `names`."""
     if name in names:
         return name
     raise ValueError(f"There is no {what}.{nearest(name, names)} Available: {', '.join(names)}.")
 
 
-def choice(name: str, value: Value, choices: Sequence[object]) -> Value:
-    """Return `value` when it is one of `choices`.
+def path(name: str, value: object) -> str:
+    """Return a path as a string."""
+    if not isinstance(value, (str, os.PathLike)):
+        raise ValueError(f"`{name}` must be a string or a path. Received: {name}={described(value)}.")
+    return os.fspath(value)
 
-    Raises:
-        ValueError: If it is not; the message lists the choices.
-    """
+
+def choice(name: str, value: Value, choices: Sequence[object]) -> Value:
+    """Return `value` when it is one of `choices`."""
     # `in` compares with ==, so 1 would pass for True: types are compared as well.
-    if any(value == item and type(value) is type(item) for item in choices):
+    if any(type(value) is type(item) and value == item for item in choices):
         return value
     raise ValueError(
-        f"`{name}` must be one of {', '.join(map(repr, choices))}. Received: {name}={value!r}."
+        f"`{name}` must be one of {', '.join(map(repr, choices))}. Received: {name}={described(value)}."
         f"{nearest(value, choices) if isinstance(value, str) else ''}"
     )
 
 
 def positive_int(name: str, value: object, minimum: int = 1) -> int:
-    """Return `value` as an int of at least `minimum`.
-
-    Raises:
-        ValueError: If it is not an integer or too small.
-    """
+    """Return `value` as an int of at least `minimum`."""
     if isinstance(value, bool) or not hasattr(value, "__index__") or int(value) < minimum:
         raise ValueError(f"`{name}` must be an integer of at least {minimum}. Received: {name}={value!r}.")
     return int(value)
 
 
 def rate(name: str, value: object) -> float:
-    """Return `value` as a probability in [0, 1).
-
-    Raises:
-        ValueError: If it is outside.
-    """
+    """Return `value` as a probability in [0, 1)."""
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0.0 <= float(value) < 1.0:
         raise ValueError(f"`{name}` must be a number in [0, 1). Received: {name}={value!r}.")
     return float(value)
 
 
 def size_pair(name: str, value: object) -> tuple[int, int]:
-    """Return `value`, an integer or a (height, width) pair, as a pair of positive integers.
-
-    Raises:
-        ValueError: If it is neither.
-    """
+    """Return `value`, an integer or a (height, width) pair, as a pair of positive integers."""
     pair = (value, value) if not isinstance(value, (tuple, list)) else tuple(value)
     if len(pair) != 2:
         raise ValueError(f"`{name}` must be an integer or a (height, width) pair. Received: {name}={value!r}.")
@@ -81,11 +115,7 @@ def size_pair(name: str, value: object) -> tuple[int, int]:
 
 
 def divisible(name: str, value: int, by_name: str, by: int) -> int:
-    """Return `value` when it is a multiple of `by`.
-
-    Raises:
-        ValueError: If it is not; the message names the nearest multiples.
-    """
+    """Return `value` when it is a multiple of `by`."""
     if value % by:
         below = value // by * by
         near = f"{below} or {below + by}" if below else f"{by}"
@@ -96,29 +126,32 @@ def divisible(name: str, value: int, by_name: str, by: int) -> int:
 
 
 def positive_ints(name: str, value: object, minimum: int = 1) -> tuple[int, ...]:
-    """Return one integer or several as a tuple.
-
-    Raises:
-        ValueError: If there is none, or one is not an integer of at least `minimum`.
-    """
+    """Return one integer or several as a tuple."""
     return tuple(positive_int(name, item, minimum) for item in _several(name, value))
 
 
 def finite_number(name: str, value: object, zero: bool = False) -> float:
-    """Return `value` as a finite number above 0, or of at least 0 if `zero`.
-
-    Raises:
-        ValueError: If it is something else.
-    """
+    """Return `value` as a finite number above 0, or of at least 0 if `zero`."""
     return finite_numbers(name, value, zero)[0]
 
 
-def finite_numbers(name: str, value: object, zero: bool = False) -> tuple[float, ...]:
-    """Return one number or several as a tuple of finite numbers above 0, or of at least 0 if `zero`.
+def any_number(name: str, value: object) -> float:
+    """Return `value` as a finite number."""
+    if isinstance(value, bool) or not isinstance(value, numbers.Real) or not math.isfinite(value):
+        raise ValueError(f"`{name}` must be a finite number. Received: {name}={described(value)!s}.")
+    return float(value)
 
-    Raises:
-        ValueError: If there is none, or one is out of range.
-    """
+
+def interval(name: str, value: object) -> tuple[float, float]:
+    """Return `value` as two finite numbers, of which the first is the smaller one."""
+    pair = tuple(value) if isinstance(value, (tuple, list)) else ()
+    if len(pair) != 2 or not any_number(name, pair[0]) < any_number(name, pair[1]):
+        raise ValueError(f"`{name}` must be (smallest, largest), such as (0, 255). Received: {name}={value!r}.")
+    return float(pair[0]), float(pair[1])
+
+
+def finite_numbers(name: str, value: object, zero: bool = False) -> tuple[float, ...]:
+    """Return one number or several as a tuple of finite numbers above 0, or of at least 0 if `zero`."""
     values = _several(name, value)
     for item in values:
         number = isinstance(item, numbers.Real) and not isinstance(item, bool) and math.isfinite(item)
@@ -129,11 +162,7 @@ def finite_numbers(name: str, value: object, zero: bool = False) -> tuple[float,
 
 
 def optional_text(name: str, value: object) -> str | None:
-    """Return `value` if it is None or a string that is not empty.
-
-    Raises:
-        ValueError: If it is something else.
-    """
+    """Return `value` if it is None or a string that is not empty."""
     if value is not None and (not isinstance(value, str) or not value):
         raise ValueError(f"`{name}` must be a string that is not empty. Received: {name}={value!r}.")
     return value

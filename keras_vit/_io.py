@@ -23,13 +23,6 @@ def atomic_file(path: str | os.PathLike) -> Iterator[str]:
     The content reaches the disk before the name does. Missing parent directories are created, the permissions of an
     existing file are kept, and a symbolic link is followed. Temporary files that a killed process left more than an
     hour ago are removed.
-
-    Args:
-        path: Name of the file.
-
-    Yields:
-        Temporary name in the same directory, with the same extension, to write to. If the block raises, it is removed
-        and `path` is untouched.
     """
     path = os.path.realpath(path)
     temporary = _temporary_name(path)
@@ -48,17 +41,7 @@ def atomic_file(path: str | os.PathLike) -> Iterator[str]:
 
 @contextlib.contextmanager
 def atomic_directory(path: str | os.PathLike) -> Iterator[str]:
-    """Create a directory in one step, with everything that is in it.
-
-    Args:
-        path: Name of the directory; it must not exist, or be empty.
-
-    Yields:
-        Temporary directory on the same file system to fill. If the block raises, it is removed.
-
-    Raises:
-        FileExistsError: If the directory exists and is not empty.
-    """
+    """Create a directory in one step, with everything that is in it."""
     with draft_directory(path) as temporary:
         yield temporary
         publish_directory(temporary, path)
@@ -69,12 +52,6 @@ def draft_directory(path: str | os.PathLike) -> Iterator[str]:
     """Create a directory to work in, on the same file system as `path`, that is removed afterwards.
 
     Drafts that a killed process left more than an hour ago are removed, too.
-
-    Args:
-        path: Name of the file or directory that the draft is for.
-
-    Yields:
-        The directory. Finished files leave it with `publish_file` or `publish_directory`.
     """
     temporary = _temporary_name(os.path.realpath(path))
     os.mkdir(temporary)
@@ -85,12 +62,7 @@ def draft_directory(path: str | os.PathLike) -> Iterator[str]:
 
 
 def publish_file(draft: str | os.PathLike, path: str | os.PathLike) -> None:
-    """Give a finished file its name in one step, after its content has reached the disk.
-
-    Args:
-        draft: The file, on the same file system as `path`.
-        path: Name to give it. A file of that name is replaced.
-    """
+    """Give a finished file its name in one step, after its content has reached the disk."""
     path = os.path.realpath(path)
     _sync(os.fspath(draft))
     os.replace(draft, path)
@@ -98,15 +70,7 @@ def publish_file(draft: str | os.PathLike, path: str | os.PathLike) -> None:
 
 
 def publish_directory(draft: str | os.PathLike, path: str | os.PathLike) -> None:
-    """Give a finished directory its name in one step, after everything in it has reached the disk.
-
-    Args:
-        draft: The directory, on the same file system as `path`.
-        path: Name to give it; it must not exist, or be an empty directory.
-
-    Raises:
-        FileExistsError: If `path` exists and is not an empty directory.
-    """
+    """Give a finished directory its name in one step, after everything in it has reached the disk."""
     path = os.path.realpath(path)
     for directory, _, files in os.walk(os.fspath(draft), topdown=False):
         for name in files:
@@ -128,21 +92,13 @@ def write_text(path: str | os.PathLike, text: str) -> None:
 
 
 def write_between(path: str | os.PathLike, name: str, text: str) -> None:
-    """Replace the text between `<!-- name -->` and `<!-- /name -->` in a file.
-
-    Raises:
-        ValueError: If the file does not have the two marks exactly once.
-    """
+    """Replace the text between `<!-- name -->` and `<!-- /name -->` in a file."""
     before, _, after = _around(path, name)
     write_text(path, f"{before}{text}\n{after}")
 
 
 def read_between(path: str | os.PathLike, name: str) -> str:
-    """Return the text between `<!-- name -->` and `<!-- /name -->` in a file.
-
-    Raises:
-        ValueError: If the file does not have the two marks exactly once.
-    """
+    """Return the text between `<!-- name -->` and `<!-- /name -->` in a file."""
     return _around(path, name)[1]
 
 
@@ -152,19 +108,7 @@ def write_json(path: str | os.PathLike, content: Any) -> None:
 
 
 def read_json(path: str | os.PathLike, kind: type = dict) -> Any:
-    """Read a JSON file.
-
-    Args:
-        path: Name of the file.
-        kind: Type that the content must have.
-
-    Returns:
-        The content.
-
-    Raises:
-        FileNotFoundError: If there is no such file.
-        ValueError: If the file is not UTF-8, not JSON, nested too deeply, or its content is not a `kind`.
-    """
+    """Read a JSON file."""
     try:
         with open(path, encoding="utf-8") as file:
             content = json.load(file)
@@ -176,14 +120,7 @@ def read_json(path: str | os.PathLike, kind: type = dict) -> Any:
 
 
 def read_json_lines(path: str | os.PathLike) -> tuple[list[dict[str, Any]], int]:
-    """Read a file with one JSON object per line.
-
-    Args:
-        path: Name of the file.
-
-    Returns:
-        The objects, and the number of lines that are damaged: cut off, not UTF-8, or not a JSON object.
-    """
+    """Read a file with one JSON object per line; return the objects and the number of damaged lines."""
     lines, damaged = [], 0
     with open(path, "rb") as file:
         for raw in file:
@@ -201,15 +138,7 @@ def read_json_lines(path: str | os.PathLike) -> tuple[list[dict[str, Any]], int]
 
 
 def find_files(patterns: Sequence[str]) -> list[str]:
-    """Expand file names and glob patterns, in order and without repetition.
-
-    Args:
-        patterns: File names, or patterns such as `images/**/*.jpg`. A name that exists is taken as it is, even with
-            `*` in it.
-
-    Returns:
-        The paths. A pattern without a match stays in the list as it is, so that reading it reports it.
-    """
+    """Expand file names and glob patterns, in order and without repetition; keep a pattern without a match."""
     paths = []
     for pattern in patterns:
         found = [pattern] if os.path.exists(pattern) else sorted(glob.glob(pattern, recursive=True))
@@ -224,12 +153,7 @@ def sha256(path: str | os.PathLike) -> str:
 
 
 def markdown_table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """Return a Markdown table.
-
-    Args:
-        header: Column titles. A title that ends in `":"` aligns its column to the right; the colon is dropped.
-        rows: Cells per row; None becomes a dash.
-    """
+    """Return a Markdown table. A title that ends in ":" aligns its column to the right."""
 
     def line(cells: Iterable[object]) -> str:
         return "| " + " | ".join("–" if cell is None else str(cell).replace("|", "\\|") for cell in cells) + " |"

@@ -15,15 +15,7 @@ _WIDEST, _NARROWEST = 24, 8  # cells of a bar
 
 
 class Progress:
-    """Progress of one piece of work, on standard error.
-
-    Args:
-        what: Name of the work.
-        total: Number of units, None where it is not known.
-        enabled: Whether anything is shown.
-        unit: Name of the units.
-        stream: Stream to draw on; None for standard error.
-    """
+    """Progress of one piece of work, on standard error."""
 
     def __init__(
         self,
@@ -76,14 +68,7 @@ def can_draw(stream: TextIO) -> bool:
 
 
 def draw(stream: TextIO, what: str, fraction: float | None, details: Sequence[str]) -> None:
-    """Draw a line over the one before.
-
-    Args:
-        stream: Stream to draw on.
-        what: Beginning of the line.
-        fraction: Fraction that is done; None for no bar.
-        details: What else to show, the most important first.
-    """
+    """Draw a line over the one before."""
     stream.write(f"\r\033[K{fit(what, fraction, details, width_of(stream) - 1)}")
     stream.flush()
 
@@ -95,18 +80,7 @@ def clear(stream: TextIO) -> None:
 
 
 def fit(what: str, fraction: float | None, details: Sequence[str], columns: int) -> str:
-    """Return a line that is no wider than the columns: a narrower bar, no bar, fewer details.
-
-    Args:
-        what: Beginning of the line.
-        fraction: Fraction that is done; None for no bar.
-        details: What else to show, the most important first.
-        columns: Largest number of characters.
-
-    Example:
-    >>> fit("step 1/2", 0.5, ["loss 1.2", "3 s left"], 40)
-    'step 1/2 [=====     ] loss 1.2, 3 s left'
-    """
+    """Return a line that is no wider than the columns: a narrower bar, no bar, fewer details."""
     details = list(details)
     room = columns - len(f"{what} [] {', '.join(details)}")
     cells = min(room, _WIDEST)

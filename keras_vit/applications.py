@@ -15,9 +15,8 @@ from keras_vit.models import (
     constructor_name,
     create_model,
 )
-from keras_vit.models.arguments import argument_docs, check_names
-from keras_vit.models.bit_config import BiTConstructor
-from keras_vit.models.vit_config import ViTConstructor
+from keras_vit.models.arguments import argument_docs, bind
+from keras_vit.models.constructors import BiTConstructor, ViTConstructor
 
 _DOCSTRING = """Build {variant}, with random or published weights.
 
@@ -26,8 +25,8 @@ _DOCSTRING = """Build {variant}, with random or published weights.
     Args:
         weights: None for random initial values, the path of a checkpoint, or one of the names that
             `keras_vit.list_weights({variant!r})` returns. Published weights are downloaded once to Keras' cache.
-            Position embeddings are resized to the grid of the model. `classes` and `image_size` are by default those
-            of published weights. A head for another number keeps its initial values.
+            Position embeddings are resized to the grid of the model. A head for another number of classes keeps its
+            initial values.
 {arguments}
 
     Published weights:
@@ -56,7 +55,8 @@ _VIT_PAPER = (
 )
 _BIT_PAPER = "Big Transfer (BiT): General Visual Representation Learning", "https://arxiv.org/abs/1912.11370"
 
-
+# Arguments that published weights decide, with the default of a model without them.
+_AUTO = {"image_size": 224, "classes": 1000, "pool_padding": '`"infinity"`'}
 _DATA_SETS = {"imagenet21k": "ImageNet-21k", "imagenet2012": "ImageNet"}
 
 
@@ -78,9 +78,9 @@ def _constructor(variant: str, protocol: type, config_class: Any, title: str, ur
     signature = inspect.Signature(parameters)
 
     def build(*args, **kwargs):
-        check_names(name, kwargs, signature.parameters)
-        arguments = signature.bind(*args, **kwargs).arguments
+        arguments = bind(name, signature, args, kwargs)
         weights = arguments.pop("weights", None)
+        arguments = {key: value for key, value in arguments.items() if not (key in _AUTO and value == "auto")}
         if weights is None:
             return create_model(variant, **arguments)
         zoo.resolve(variant, weights)  # reports a wrong name or a failed download before a large model is built
@@ -96,6 +96,10 @@ def _constructor(variant: str, protocol: type, config_class: Any, title: str, ur
 
     model_class = "VisionTransformer" if variant in VIT else "BiTResNet"
     arguments = argument_docs(config_class, set(config_class.names()) - set(signature.parameters))
+    for argument, default in _AUTO.items():
+        arguments = arguments.replace(
+            f"    {argument}: ", f'    {argument}: `"auto"` for that of published weights, {default} without. '
+        )
     build.__name__ = build.__qualname__ = name
     build.__module__ = __name__
     build.__signature__ = signature  # type: ignore[attr-defined]

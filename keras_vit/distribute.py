@@ -31,17 +31,7 @@ class DevicesMissing(RuntimeError):
 
 
 def create_strategy(name: str = "auto", tpu: str = "local", virtual_devices: int = 0) -> tf.distribute.Strategy:
-    """Return the strategy of that name.
-
-    Args:
-        name: One of `STRATEGIES`.
-        tpu: `"local"`, or the name or `grpc://` address of a TPU.
-        virtual_devices: Number of devices to split the CPU into first, to try `mirrored` without accelerators.
-
-    Raises:
-        ValueError: If the name is unknown or `TF_CONFIG` is wrong.
-        DevicesMissing: If the machine lacks the devices.
-    """
+    """Return the strategy of that name."""
     if name not in STRATEGIES:
         jax = " That one is for KERAS_BACKEND=jax." if name in JAX_STRATEGIES else ""
         raise ValueError(f"--distribute must be one of {', '.join(STRATEGIES)}. Received: {name!r}.{jax}")
@@ -61,17 +51,7 @@ def create_strategy(name: str = "auto", tpu: str = "local", virtual_devices: int
 
 
 def check_batch_size(name: str, batch_size: int, replicas: int, micro_batches: int = 1) -> int:
-    """Return the number of examples of a global batch per replica.
-
-    Args:
-        name: Recipe field that gives the batch size.
-        batch_size: Examples of the global batch.
-        replicas: Number of replicas.
-        micro_batches: Micro-batches of each replica.
-
-    Raises:
-        ValueError: If the batch cannot be divided evenly; names the nearest size that can.
-    """
+    """Return the number of examples of a global batch per replica."""
     parts = replicas * micro_batches
     if batch_size % parts:
         micro = f" and {micro_batches} micro-batches" if micro_batches > 1 else ""
@@ -114,15 +94,6 @@ def use_xla(jit: str, strategy: tf.distribute.Strategy, exact_max_pool: bool = F
 
     `"auto"` compiles on a single GPU. A TPU compiles everything by itself; XLA for the host must never be asked for
     there, because TensorFlow's TPU build has none.
-
-    Args:
-        jit: `"auto"`, `"on"` or `"off"`.
-        strategy: Strategy that runs it.
-        exact_max_pool: Whether the model has a max pooling whose gradient must be deterministic: TensorFlow refuses to
-            compile that with XLA.
-
-    Raises:
-        ValueError: If `jit` is `"on"` where it cannot work.
     """
     if jit == "on" and exact_max_pool:
         raise ValueError(
@@ -157,16 +128,7 @@ def describe(strategy: tf.distribute.Strategy) -> str:
 def distribute_batches(
     strategy: tf.distribute.Strategy, per_worker_batches: Callable[[int, int], tf.data.Dataset]
 ) -> tf.distribute.DistributedDataset | tf.data.Dataset:
-    """Spread each worker's batches over its replicas, in order of the rows.
-
-    Args:
-        strategy: Strategy of the devices.
-        per_worker_batches: Function of (shard index, number of shards) to the `tf.data.Dataset` of a worker's share of
-            every global batch.
-
-    Returns:
-        A dataset whose elements feed one step of all replicas.
-    """
+    """Spread each worker's batches over its replicas, in order of the rows."""
 
     def per_replica_batches(context: tf.distribute.InputContext) -> tf.data.Dataset:
         dataset = per_worker_batches(context.input_pipeline_id, context.num_input_pipelines)
@@ -206,11 +168,7 @@ def _default_strategy(virtual_devices: int) -> str:
 
 
 def check_tf_config() -> None:
-    """Raise a readable error where TensorFlow would hang or complain about something else.
-
-    Raises:
-        ValueError: If the environment variable TF_CONFIG is missing or not of the right form.
-    """
+    """Raise a readable error where TensorFlow would hang or complain about something else."""
     example = (
         '\'{"cluster": {"worker": ["host0:12345", "host1:12345"]}, "task": {"type": "worker", "index": 0}}\', with '
         "the same cluster and another index on each machine"

@@ -9,17 +9,18 @@ ORDER = (
     "version",
     "_checks",
     "_io",
+    "_passed_on",
     "_progress",
-    "_calls",
+    "_spec",
     "layers",
     "models",
     "checkpoints",
     "zoo",
     "applications",
     "_api",
+    "optim",
     "recipe",
     "data",
-    "optim",
     "distribute",
     "training",
     "inference",
@@ -37,17 +38,17 @@ WITH_TENSORFLOW = {"data", "distribute", "training", "inference", "exporting", "
 # Keras has no gradient of a function with respect to tensors, and no rounding that XLA keeps: these ask the backend
 # that runs, inside of a function; nor has it a loop whose rounds follow each other, or a way to say what comes later.
 BACKEND_SWITCHES = {
-    "keras_vit.inspection._gradients",
+    "keras_vit.inspection.relevance",
     "keras_vit.inspection.examples",
-    "keras_vit.optim._rounding",
+    "keras_vit.optim.optimizers",
     "keras_vit.layers.kernels.chunked_attention",
     "keras_vit.layers.kernels.fused_attention",
     "keras_vit.layers.kernels.recompute",
-    "keras_vit.models.base",
+    "keras_vit.models.image_model",
 }
 # What runs only on JAX may import it at the top; nothing else imports this package at the top.
 JAX_PACKAGE = "keras_vit.training.jax"
-REQUIRED = {"keras", "numpy", "absl", "h5py", "ml_dtypes", "scipy"}
+REQUIRED = {"keras", "numpy", "absl", "h5py", "ml_dtypes", "safetensors", "scipy"}
 OPTIONAL = {
     "matplotlib",
     "tensorflow_datasets",
@@ -61,7 +62,6 @@ OPTIONAL = {
     "google",  # protobuf, which comes with TensorFlow
     "flatbuffers",  # the same
     "tf2onnx",
-    "grpc",
     "starlette",
     "uvicorn",
     "tensorflow_serving",
@@ -71,7 +71,6 @@ OPTIONAL = {
     "openvino",
     "libtpu",
     "sklearn",
-    "safetensors",
     "PIL",
     "tqdm",
     "requests",

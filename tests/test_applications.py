@@ -58,6 +58,28 @@ def test_the_size_of_images_is_that_of_the_weights(monkeypatch):
     assert keras_vit.ViT_Ti16(weights="augreg", image_size=224).input_shape == (None, 224, 224, 3)
 
 
+@pytest.mark.parametrize(
+    ("build", "names"),
+    [(keras_vit.ViT_Ti16, ["image_size", "classes"]), (keras_vit.BiT_R50x1, ["image_size", "classes", "pool_padding"])],
+)
+def test_the_signature_leaves_to_the_weights_what_they_decide(build, names):
+    """It was 224 pixels and 1,000 classes, which models with weights do not have."""
+    parameters = inspect.signature(build).parameters
+    assert [name for name, parameter in parameters.items() if parameter.default == "auto"] == names
+    model = build(**dict.fromkeys(names, "auto"))
+    assert (model.input_shape, model.output_shape) == ((None, 224, 224, 3), (None, 1000))
+    assert build(image_size=None, classes=2).input_shape == (None, None, None, 3)
+
+
+def test_the_classes_are_those_of_the_weights(monkeypatch):
+    from keras_vit import applications
+
+    monkeypatch.setattr(applications.zoo, "resolve", lambda *_: "")
+    monkeypatch.setattr(applications.zoo, "load_weights", lambda *_: None)
+    assert keras_vit.ViT_Ti16(weights="augreg-imagenet21k").output_shape == (None, 21843)
+    assert keras_vit.ViT_Ti16(weights="augreg-imagenet21k", classes=3).output_shape == (None, 3)
+
+
 def test_unknown_weights_and_arguments_are_errors():
     with pytest.raises(ValueError, match="augreg"):
         keras_vit.ViT_B16(weights="augregg")

@@ -19,7 +19,7 @@ def write_tree(root, files):
 
 
 def test_backend_switches_ask_inside_of_functions(tmp_path):
-    path = "keras_vit/inspection/_gradients.py"
+    path = "keras_vit/inspection/relevance.py"
     lazy = "def gradients():\n    import tensorflow as tf\n    import jax\n"
     assert write_tree(tmp_path / "a", {path: lazy, "train/main.py": "def f():\n    import jax"}) == []
     (problem,) = write_tree(tmp_path / "b", {path: "import tensorflow as tf"})

@@ -5,7 +5,8 @@
         --preprocess='decode_jpeg_and_inception_crop(224)|flip_lr|randaug(2, 10)|value_range(-1, 1)'
 
 The program counts the images of each class, measures their sizes, lists unreadable images and duplicates, and draws
-images as the model sees them in training. The exit code is 1 if images are unreadable or in several splits.
+images as the model sees them in training. Of a folder it also lists files, folders and links that are not used, and
+classes without test images. The exit code is 1 if images are unreadable or in several splits.
 """
 
 import json
@@ -71,6 +72,7 @@ def summarize(sources: dict[str, data.Source], reports: dict[str, list[audit.Ima
     return {
         "source": first.name,
         "class_names": list(first.class_names),
+        "notes": list(first.notes),
         "splits": {
             name: {
                 "examples": len(found),
@@ -105,6 +107,7 @@ def as_text(results: dict[str, Any]) -> str:
         if split["heights"]:
             low, middle, high = (f"{w} x {h}" for w, h in zip(split["widths"], split["heights"], strict=True))
             lines.append(f"{name}: minimum {low}, median {middle}, maximum {high} pixels, each side on its own")
+    lines += listing("about the folder", results["notes"]) if results["notes"] else []
     unreadable = [f"{origin}: {problem}" for origin, problem in results["unreadable"].items()]
     lines += listing("unreadable", unreadable)
     lines += listing("in several splits", [", ".join(names) for names in results["in_several_splits"]])

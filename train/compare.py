@@ -3,7 +3,8 @@
     keras-vit compare runs/adamw runs/sgd
     keras-vit compare runs/adamw runs/sweep --output=comparison
 
-Each argument is the directory of a run, finished or not, or of a sweep, which stands for all of its runs. The tables
+Each argument is the directory of a run, finished or not, or of a sweep, which stands for all of its runs. Other paths
+and damaged runs are skipped, so that runs/* is fine. The tables
 are written to standard output. With --output they are also written as a page, comparison.html, which shows the curves
 and needs no network, and as comparison.md and comparison.json.
 """

@@ -1,6 +1,7 @@
 """Measure a trained model, or an artifact exported from it, on labeled images.
 
     keras-vit evaluate --model=runs/digits
+    keras-vit evaluate --model=runs/digits --checkpoint=best
     keras-vit evaluate --model=runs/digits folder:/images --split=test --json
     keras-vit evaluate --model=digits.tflite
     keras-vit evaluate --model=ViT-B_16.npz --preprocess='value_range(-1, 1)' folder:/images
@@ -34,7 +35,7 @@ with program.imports(__name__):
     import numpy as np
 
     from keras_vit import evaluators
-    from keras_vit.inference import open_classifier
+    from keras_vit.inference import open_classifier, sample_images
     from keras_vit.training import report
 
 
@@ -45,15 +46,22 @@ def main(argv: Sequence[str]) -> int:
     if options.json and options.markdown:
         raise ValueError("Expected one form of output. Received: --json and --markdown.")
     suite = evaluators.Suite(options.evaluators or ["classification"])
-    classifier = open_classifier(options.model, preprocess=options.preprocess, labels=options.labels)
-    recipe = classifier.card.recipe_data
-    source, split = (
-        common_flags.data_argument(argv[1:]) or recipe.get("source"),
-        options.split or recipe.get("eval_split", "test"),
+    classifier = open_classifier(
+        options.model, preprocess=options.preprocess, labels=options.labels, checkpoint=options.checkpoint
     )
+    recipe = classifier.card.recipe_data
+    given = common_flags.data_argument(argv[1:])
+    source, split = given or sample_images.source_of(classifier.card), options.split or recipe.get("eval_split", "test")
     if not source:
-        raise ValueError("--data is missing: the model does not say what it was trained on.")
-    open_split = evaluators.opener(options.batch_size, options.on_bad_image or recipe.get("on_bad_image", "error"))
+        raise ValueError("--data is missing: the data set that the model was trained on is not known.")
+
+    def compare(name, opened):
+        if name == source and not given:
+            sample_images.warn_of_changes(classifier.card, opened)
+
+    open_split = evaluators.opener(
+        options.batch_size, options.on_bad_image or recipe.get("on_bad_image", "error"), compare
+    )
     context = evaluators.Context(classifier, open_split, source, recipe.get("train_split", "train"), split)
     logging.info("%s, on %s[%s]", classifier.kind, source, split)
     suite.check(context)

@@ -1,18 +1,18 @@
 """Train a model as a recipe says.
 
     keras-vit train folder:images
-    keras-vit train folder:images --model=ViT_S16 --weights=augreg --image_size=224
+    keras-vit train folder:images --model=ViT_S16 --weights=augreg-224 --image_size=224
     keras-vit train --config=digits --workdir=runs/digits
     keras-vit train --config=my_recipe.py --workdir=runs/mine --config.total_steps=200 --config.seed=1
 
 A data set without a recipe is trained with the recipe `folder`, which fine-tunes published weights. They are downloaded
 once and verified. --model, --weights and --image_size set all fields of the recipe that follow from them.
 
-Leaves in the run directory: config.json, metrics.jsonl, tensorboard/, checkpoints/, model.keras and report.png.
+Leaves in the run directory: config.json, data.json, metrics.jsonl, tensorboard/, checkpoints/, model.keras, report.png.
 Started again with the same run directory, it resumes from its last checkpoint. A directory that another recipe has
-trained in is refused, unless only fields differ that do not decide what is learned; --change_recipe continues from its
-last checkpoint with the new recipe and keeps the old record. Exit codes are those of `keras_vit.program`; 75 means:
-stopped on request after saving, start again.
+trained in is refused, unless only fields differ that do not decide what is learned, and so is one whose data have
+changed; --change_recipe continues from its last checkpoint and keeps the old record. Exit codes are those of
+`keras_vit.program`; 75 means: stopped on request after saving, start again.
 
 Under KERAS_BACKEND=jax it trains the same recipes on JAX (--distribute=data_parallel or fsdp).
 """
@@ -44,10 +44,10 @@ with program.imports(__name__):
     from keras_vit.inspection import examples, plots
     from keras_vit.inspection.titles import run_title, stamp
     from keras_vit.training import backend as backends
-    from keras_vit.training import errors, lock, preemption, record, report, run_directory, tensorboard
+    from keras_vit.training import data_record, errors, lock, preemption, record, report, run_directory, tensorboard
     from keras_vit.training.checkpoints import CheckpointStore
+    from keras_vit.training.device_preprocessing import set_normalization
     from keras_vit.training.loop import Loop
-    from keras_vit.training.metrics import read_metrics
     from keras_vit.training.reconstructions import Reconstructions
     from keras_vit.training.splits import Splits
     from keras_vit.training.validation import MAX_CLASSES, Validation
@@ -55,28 +55,66 @@ with program.imports(__name__):
 
 def main(argv: Sequence[str]) -> None:
     recipe, options = program.recipe_from_flags(argv[1:]), flags.FLAGS
-    workdir = options.workdir or program.default_workdir(argv[1:])
+    train(
+        recipe,
+        options.workdir or program.default_workdir(argv[1:]),
+        distribute=options.distribute,
+        tpu=options.tpu,
+        virtual_devices=options.virtual_devices,
+        several_hosts=options.several_hosts,
+        change_recipe=options.change_recipe,
+        profile=options.profile,
+    )
+
+
+def train(
+    recipe: recipes.Recipe,
+    workdir: str,
+    *,
+    change_recipe: bool = False,
+    profile: bool = False,
+    **devices: Any,
+) -> dict[str, Any]:
+    """Train to the end of a recipe, from the last checkpoint in the run directory if there is one.
+
+    Args:
+        recipe: The recipe.
+        workdir: The run directory.
+        change_recipe: Whether to resume even if the recipe of the run was another one.
+        profile: Whether to write a profile of a few steps for TensorBoard.
+        **devices: Arguments of `keras_vit.training.backend.create`, such as `distribute="one_device"`.
+
+    Returns:
+        The results of the last evaluation by name.
+    """
     with preemption.StopRequest() as stop:
-        backend = backends.create(
-            recipe, options.distribute, options.tpu, options.virtual_devices, options.several_hosts
-        )
+        backend = backends.create(recipe, **devices)
+        stop.listen()  # TensorFlow and JAX replace the handler of SIGTERM where several processes train
         logging.info("%s; %s", backend.describe(), recipe.precision)
         logging.info("Run directory: %s", workdir)
         with lock.locked(workdir if backend.is_chief else None):
             if backend.is_chief:
                 program.log_to(workdir)
-            train(recipe, workdir, backend, stop)
+            return train_on(backend, recipe, workdir, stop, change_recipe, profile)
 
 
-def train(recipe: recipes.Recipe, workdir: str, backend: backends.Backend, stop: preemption.StopRequest) -> None:
-    """Train to the end of a recipe, from the last checkpoint in the working directory if there is one."""
-    # Data: the batches of a step depend on the recipe and the step alone
+def train_on(
+    backend: backends.Backend,
+    recipe: recipes.Recipe,
+    workdir: str,
+    stop: preemption.StopRequest,
+    change_recipe: bool,
+    profile: bool,
+) -> dict[str, Any]:
+    """Train on the devices of a backend; see `train`."""
+    # Data: the batches of a step depend only on the recipe and the step
     data = Splits(recipe, backend)
     classes, class_names = data.num_classes, data.train.class_names
     logging.info(
         "%s: %d to train on, %d to evaluate", recipe.data.source, data.train.num_examples, data.eval.num_examples
     )
-    record.check(workdir, recipe, data.describe(), flags.FLAGS.change_recipe)
+    files = data_record.describe(recipe.data.source, data.train, data.eval)
+    record.check(workdir, recipe, data.describe(), change_recipe, files)
 
     # State: the model, and everything else that a checkpoint holds
     given, architecture = recipe, run_directory.recorded_architecture(workdir)
@@ -99,12 +137,14 @@ def train(recipe: recipes.Recipe, workdir: str, backend: backends.Backend, stop:
         logging.info("Fine-tuning from %s", given.model.checkpoint)
     else:
         logging.info("Training from scratch: the initial weights are random (--weights names published ones)")
-    task = recipes.parse_task(recipe.task)
+    set_normalization(state.model, recipe.data.pp_eval)
+    task = recipe.task
     labeled = isinstance(task, recipes.Classification)
     logging.info("%s: %s weights", recipe.model.variant, f"{state.model.count_params():,}")
     if backend.is_chief:
         step = state.progress.step if saved else None
         run_directory.write_config(workdir, given, data.describe(), step, resolved=recipe)
+        data_record.write(workdir, files)
         tensorboard.describe(workdir, recipe, data.example_images() if saved is None else None)
 
     # Training: `loop.run` makes the steps, and between them logs, evaluates and saves
@@ -128,7 +168,7 @@ def train(recipe: recipes.Recipe, workdir: str, backend: backends.Backend, stop:
         store,
         between,
         directory=workdir if backend.is_chief else None,
-        profile=flags.FLAGS.profile,
+        profile=profile,
     )
     results = loop.run(stop)
 
@@ -147,6 +187,7 @@ def train(recipe: recipes.Recipe, workdir: str, backend: backends.Backend, stop:
             "has their errors. Once they are corrected: "
             + program.words(f"keras-vit evaluate --model={workdir} --evaluators=...")
         )
+    return results
 
 
 def scheduled_evaluators(
@@ -175,14 +216,14 @@ def draw_figure(
     recipe: recipes.Recipe, workdir: str, validation: Validation, class_names: Sequence[str], results: dict
 ) -> None:
     """Draw report.png, or log what to install for it."""
-    path, history = os.path.join(workdir, run_directory.REPORT), os.path.join(workdir, run_directory.METRICS)
-    task = recipes.parse_task(recipe.task)
+    path, history = os.path.join(workdir, run_directory.REPORT), run_directory.read_metrics(workdir)
+    task = recipe.task
     headline = f"{100 * results[f'eval_{task.score}']:.2f} % {task.score}"
     name = run_title(recipes.to_dict(recipe))
     try:
         if not isinstance(task, recipes.Classification):
             images = Reconstructions(recipe, validation, workdir).images()
-            plots.draw_pretraining_report(path, read_metrics(history), images, task.score, f"{name}: {headline}")
+            plots.draw_pretraining_report(path, history, images, task.score, f"{name}: {headline}")
             return
         found = validation.examples or {}
         shares = to_probabilities(found["predictions"], recipe.loss).numpy()
@@ -191,7 +232,7 @@ def draw_figure(
         true_classes = (labels if labels.ndim == 1 else labels.argmax(axis=-1))[chosen]
         plots.draw_report(
             path,
-            read_metrics(history),
+            history,
             found["image"][chosen],
             [class_names[index] for index in true_classes],
             [class_names[index] for index in shares[chosen].argmax(axis=-1)],

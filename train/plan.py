@@ -1,9 +1,9 @@
 """Plan a recipe: count its operations and memory, and estimate its time, without training.
 
-    keras-vit plan --config=train/configs/vit_s16_i1k.py
-    keras-vit plan --config=train/configs/vit_paper.py:ViT_L16,imagenet21k --devices=8
-    keras-vit plan --config=train/configs/digits.py --config.model.arguments.num_layers=8 --json
-    keras-vit plan --config=train/configs/vit_s16_i1k.py --target=v5e-8
+    keras-vit plan --config=vit_s16_i1k
+    keras-vit plan --config=vit_paper:ViT_L16,imagenet21k --devices=8
+    keras-vit plan --config=digits --config.model.arguments.num_layers=8 --json
+    keras-vit plan --config=vit_s16_i1k --target=v5e-8
 
 Parameters, operations and memory are counted from the architecture. The time follows from the peak of a TPUv3 core and
 the assumed fraction of it (--utilization). The sizes of public data sets are known; for other data that is not on this

@@ -36,12 +36,17 @@ with program.imports(__name__):
 
 
 def main(argv: Sequence[str]) -> int:
-    if not flags.FLAGS.model:
+    options = flags.FLAGS
+    if not options.model:
         raise ValueError("--model is missing: the directory of a run, a .keras file, or an exported artifact.")
     paths = _io.find_files(argv[1:])
     if not paths:
         raise ValueError(program.words("Name at least one image: keras-vit predict --model=DIR image.jpg ..."))
-    classifier = open_classifier(flags.FLAGS.model, preprocess=flags.FLAGS.preprocess, labels=flags.FLAGS.labels)
+    classifier = open_classifier(
+        options.model, preprocess=options.preprocess, labels=options.labels, checkpoint=options.checkpoint
+    )
+    if not classifier.class_names:
+        raise ValueError(f"--model must have classes. Received: --model={options.model}, which has none.")
     preprocess = classifier.card.preprocess_function()
     write = write_json if flags.FLAGS.json else write_table
 

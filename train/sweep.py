@@ -1,6 +1,7 @@
 """Train a recipe with all combinations of the values of some fields, and compare the results.
 
     keras-vit sweep --config=digits --grid=optim.learning_rate=1e-3,3e-4 --seeds=3 --workdir=runs/rates
+    keras-vit sweep folder:images --grid=optim.learning_rate=1e-3,3e-4 --workdir=runs/mine
     keras-vit sweep --config=digits --grid=seed=0,1,2 --workdir=runs/seeds -- --distribute=mirrored
 
 Each run is a process of `keras-vit train` in a directory of its own, DIR/runs/NAME. What follows `--` is passed to it.
@@ -9,6 +10,7 @@ seeds. Run the same command again to resume. A larger grid adds runs. A run that
 exit code is then 1.
 """
 
+import itertools
 import sys
 from collections.abc import Sequence
 
@@ -34,7 +36,8 @@ def main(argv: Sequence[str]) -> int:
     options = flags.FLAGS
     if not options.workdir:
         raise ValueError("--workdir is missing: the directory for all runs.")
-    recipe = program.recipe_from_flags()
+    data = list(itertools.takewhile(lambda argument: not argument.startswith("-"), argv[1:]))
+    recipe = program.recipe_from_flags(data)
     grid = experiments.parse_grid(options.grid, recipe)
     if options.seeds:
         if "seed" in grid:
@@ -54,7 +57,7 @@ def main(argv: Sequence[str]) -> int:
         metric=options.metric,
         lowest={"auto": None, "highest": False, "lowest": True}[options.best],
         parallel=options.parallel,
-        flags=argv[1:],
+        flags=argv[1 + len(data) :],
     )
     sys.stdout.write(table.markdown())
     return 1 if table.failed or table.left else 0

@@ -33,13 +33,13 @@ with program.imports(__name__):
     import numpy as np
     import tensorflow as tf
 
-    from keras_vit import data, evaluators
+    from keras_vit import evaluators
     from keras_vit import recipe as recipes
     from keras_vit.data import preprocess
     from keras_vit.inference import Classifier, ModelCard, keras_model, opening, sample_images
     from keras_vit.inspection import examples, plots, report
     from keras_vit.inspection.titles import run_title
-    from keras_vit.training import metrics, reconstructions, run_directory
+    from keras_vit.training import reconstructions, run_directory
 
 
 def main(argv: Sequence[str]) -> int:
@@ -64,6 +64,7 @@ def main(argv: Sequence[str]) -> int:
         found = found._replace(labels=None)  # the names of their classes are not known
 
     # The page
+    directory = classifier.path if os.path.isdir(classifier.path) else os.path.dirname(classifier.path)
     chosen = examples.choose(options.num_images, probabilities, found.labels, len(prepared))
     path = report.write_report(
         options.output,
@@ -75,7 +76,7 @@ def main(argv: Sequence[str]) -> int:
         results=results,
         data=origin,
         card=card_of(classifier),
-        metrics=metrics_of(classifier.path),
+        metrics=run_directory.read_metrics(directory),
         distance_images=[prepared[index] for index in examples.spread(range(len(prepared)), options.distance_images)],
         reconstructions=reconstruct(classifier, [prepared[index] for index in chosen], pp),
         progress=True,
@@ -89,7 +90,7 @@ def open_model(path: str) -> Classifier:
     options = flags.FLAGS
     known = opening.is_artifact(path) or keras_model.is_run(path)
     pp = options.preprocess or (None if known else "value_range(-1, 1)")
-    return opening.open_classifier(path, preprocess=pp, labels=options.labels)
+    return opening.open_classifier(path, preprocess=pp, labels=options.labels, checkpoint=options.checkpoint)
 
 
 def find_images(
@@ -98,18 +99,17 @@ def find_images(
     """Return the images of the command line, else of the run's evaluation split, and where they come from."""
     options, recipe = flags.FLAGS, description.recipe_data
     limit = max(options.num_images, options.distance_images, options.evaluated_images)
+    on_bad_image = options.on_bad_image or recipe.get("on_bad_image", "error")
     if patterns:
-        found, origin = sample_images.from_files(patterns, limit), ""
+        found, origin = sample_images.from_files(patterns, limit, on_bad_image), ""
     else:
         if not recipe:
             raise ValueError("--images is missing: the model does not say what images it was trained on.")
-        source = data.open_source(recipe["source"], split=recipe["eval_split"])
-        found, origin = sample_images.from_source(source, limit), f"{recipe['eval_split']} split"
+        source = sample_images.open_data(description)
+        found, origin = sample_images.from_source(source, limit, on_bad_image), f"{recipe['eval_split']} split"
         if source.num_examples > limit:
             origin += f", {limit:,} of {source.num_examples:,} images"
-    return sample_images.keep_readable(
-        found, prepare_one, options.on_bad_image or recipe.get("on_bad_image", "error")
-    ), origin
+    return sample_images.keep_readable(found, prepare_one, on_bad_image), origin
 
 
 def prepare(contents: Sequence[bytes], pp: str) -> list[np.ndarray]:
@@ -158,11 +158,6 @@ def card_of(classifier: Classifier) -> dict[str, Any]:
 def title_of(path: str, description: ModelCard) -> str:
     """Return a title without absolute paths, such as "ViT-B/16 on flowers"."""
     return run_title(description.recipe) if description.recipe else os.path.basename(os.path.normpath(path))
-
-
-def metrics_of(path: str) -> list[dict[str, Any]]:
-    path = os.path.join(path if os.path.isdir(path) else os.path.dirname(path), run_directory.METRICS)
-    return metrics.read_metrics(path) if os.path.exists(path) else []
 
 
 if __name__ == "__main__":

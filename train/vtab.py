@@ -5,7 +5,7 @@
     keras-vit vtab --model=ViT_B16 --weights=imagenet21k --workdir=runs/vtab \
         --options="data_dir='/data'&download=True"
 
-Each task is a run of `train/configs/vtab.py` in a directory of its own. Run the same command again to resume. A task
+Each task is a run of the recipe `vtab` in a directory of its own. Run the same command again to resume. A task
 whose data set is not prepared, or whose run fails, is listed, and the mean of its group is left out. The exit code is 1
 if a run failed or no task was measured.
 """
@@ -32,7 +32,7 @@ flags.DEFINE_bool("markdown", False, "Write a row of a Markdown table.")
 with program.imports(__name__):
     from keras_vit import data, evaluators
     from keras_vit.evaluators import vtab
-    from keras_vit.training import errors, metrics, run_directory
+    from keras_vit.training import errors, run_directory
 
 
 def main(argv: Sequence[str]) -> int:
@@ -69,11 +69,7 @@ def source_of(task: str) -> str:
 
 
 def fine_tune(task: str) -> float:
-    """Run the training program on a task unless it is finished, and return the accuracy on its test set.
-
-    Raises:
-        TrainingError: If the run failed. The message is its last line.
-    """
+    """Run the training program on a task unless it is finished, and return the accuracy on its test set."""
     options = flags.FLAGS
     directory = os.path.join(options.workdir, task)
     if not os.path.exists(os.path.join(directory, run_directory.MODEL)):
@@ -86,7 +82,7 @@ def fine_tune(task: str) -> float:
         ]
         logging.info("%s", program.words(f"keras-vit train {' '.join(arguments)}"))
         run_program([sys.executable, "-m", "keras_vit", "train", *arguments])
-    lines = metrics.read_metrics(os.path.join(directory, run_directory.METRICS))
+    lines = run_directory.read_metrics(directory)
     return [line["eval_accuracy"] for line in lines if "eval_accuracy" in line][-1]
 
 

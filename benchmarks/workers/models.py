@@ -96,7 +96,7 @@ def _kernels(without):
         return contextlib.nullcontext()
     from keras_vit.layers import kernels
 
-    return kernels.replace(**{name: kernel for name, kernel in kernels.KERNELS.items() if name != without})
+    return kernels.plain(without)
 
 
 def keras_hub(work: Work) -> Step:

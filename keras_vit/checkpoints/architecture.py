@@ -1,12 +1,12 @@
-"""Architecture that the shapes of variables show."""
+"""Architecture that the shapes of variables show, and agreement of a file's descriptions with it."""
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from keras_vit.checkpoints.errors import CheckpointError
-from keras_vit.checkpoints.facts import plain_pair
+from keras_vit.models.config import plain
 
 Shapes = Mapping[str, tuple[int, ...]]
 TABLE = "posembed_input/pos_embedding"
@@ -46,16 +46,7 @@ MAX_BLOCKS = 1024
 
 
 def infer_vit(shapes: Shapes, heads: int | None, path: str) -> dict[str, Any]:
-    """Return the constructor's arguments that the variables of a Vision Transformer show.
-
-    Args:
-        shapes: Shapes by variable name.
-        heads: Number of attention heads if no block shows it.
-        path: Name of the file, for messages.
-
-    Raises:
-        CheckpointError: If there is no patch embedding, a block is missing, or a variable has the wrong rank.
-    """
+    """Return the constructor's arguments that the variables of a Vision Transformer show."""
     _check_ranks(shapes, path)
     kernel = shapes.get("embedding/kernel")
     if kernel is None:
@@ -69,7 +60,7 @@ def infer_vit(shapes: Shapes, heads: int | None, path: str) -> dict[str, Any]:
     pre_logits = shapes.get("pre_logits/kernel")
     channels = shapes["conv_root/kernel"][2:3] if blocks is not None else kernel[2:3]
     found: dict[str, Any] = {
-        "patch_size": plain_pair(kernel[:2]),
+        "patch_size": plain((kernel[0], kernel[1])),
         "hidden_size": kernel[3],
         "num_layers": depth,
         "num_heads": query[1],
@@ -105,11 +96,7 @@ def _infer_block(shapes: Shapes, hidden_size: int) -> dict[str, Any]:
 
 
 def resnet_blocks(shapes: Shapes, path: str) -> list[int]:
-    """Return the number of units in each stage of a ResNet.
-
-    Raises:
-        CheckpointError: If a stage or a unit is missing.
-    """
+    """Return the number of units in each stage of a ResNet."""
     units: dict[int, set[int]] = {}
     for name in shapes:
         if match := re.match(r"block(\d{1,6})/unit(\d{1,6})/", name):
@@ -138,17 +125,34 @@ def _check_ranks(shapes: Shapes, path: str) -> None:
             raise CheckpointError(f"{path}: {head}/kernel has {kernel[1]} classes, {head}/bias has {bias[0]}.")
 
 
+def has_slots(count: int, tokens: int, grids: Iterable[tuple[int, int]]) -> bool | None:
+    """Return whether prefix tokens have entries in a table of `count`, by the first grid that fits; else None."""
+    for patches in map(math.prod, grids):
+        if count in (patches, patches + tokens):
+            return count == patches + tokens
+    return None
+
+
+def is_square(count: int) -> bool:
+    """Return whether a count is that of a square grid."""
+    return count > 0 and math.isqrt(count) ** 2 == count
+
+
+def check_stated(stated: Mapping[str, Any], found: Mapping[str, Any], where: str) -> None:
+    """Refuse a file whose description disagrees with its tensors; None where one of them does not show an argument."""
+    for name, value in stated.items():
+        if value is None or found.get(name) is None:
+            continue
+        mine, theirs = (list(v) if isinstance(v, tuple) else v for v in (value, found[name]))
+        if mine != theirs or isinstance(mine, bool) != isinstance(theirs, bool):
+            raise CheckpointError(
+                f"{where} says {name}={str(value)[:60]}, the tensors say {name}={theirs!r}. The file lacks tensors, or "
+                "belongs to another model. Fetch both again."
+            )
+
+
 def check_complete(shapes: Shapes, arguments: Mapping[str, Any], path: str) -> None:
-    """Refuse a file that holds less than the model that its names describe, before the model is built.
-
-    Args:
-        shapes: Shapes by variable name.
-        arguments: Arguments inferred from the file.
-        path: Name of the file, for messages.
-
-    Raises:
-        CheckpointError: If a block lacks its kernels, or the model would have more weights than the file.
-    """
+    """Refuse a file that holds less than the model that its names describe, before the model is built."""
     leaves = list(_BLOCK_KERNELS)
     if arguments.get("output_projection") != "none":
         leaves.append("MultiHeadDotProductAttention_0/out/kernel")
@@ -163,13 +167,7 @@ def check_complete(shapes: Shapes, arguments: Mapping[str, Any], path: str) -> N
         raise CheckpointError(
             f"{path} is incomplete: {len(missing)} weights of its blocks are missing, such as {missing[0]}."
         )
-    width = 64 * arguments.get("width_factor", 1)
-    wanted = sum(units * 14 * (width * 2**index) ** 2 for index, units in enumerate(stages))
-    if arguments.get("num_layers"):
-        size = arguments["hidden_size"]
-        heads = arguments["num_heads"] * arguments["head_dim"] if arguments.get("head_dim") else size
-        projections = 3 if arguments.get("output_projection") == "none" else 4
-        wanted += arguments["num_layers"] * (projections * size * heads + 2 * size * arguments["mlp_dim"])
+    wanted = weights_of_blocks(arguments)
     found = sum(math.prod(shape) for shape in shapes.values())
     if wanted > found:
         raise CheckpointError(
@@ -177,12 +175,21 @@ def check_complete(shapes: Shapes, arguments: Mapping[str, Any], path: str) -> N
         )
 
 
-def infer_bit(shapes: Shapes, path: str) -> dict[str, Any]:
-    """Return the constructor's arguments that the variables of a BiT ResNet show.
+def weights_of_blocks(arguments: Mapping[str, Any]) -> int:
+    """Return the number of weights in the kernels of a model's blocks and units."""
+    width = 64 * arguments.get("width_factor", 1)
+    stages = arguments.get("resnet_blocks") or arguments.get("block_sizes") or ()
+    count = sum(units * 14 * (width * 2**index) ** 2 for index, units in enumerate(stages))
+    if arguments.get("num_layers"):
+        size = arguments["hidden_size"]
+        heads = arguments["num_heads"] * arguments["head_dim"] if arguments.get("head_dim") else size
+        projections = 3 if arguments.get("output_projection") == "none" else 4
+        count += arguments["num_layers"] * (projections * size * heads + 2 * size * arguments["mlp_dim"])
+    return count
 
-    Raises:
-        CheckpointError: If the root convolution is missing, or a unit is.
-    """
+
+def infer_bit(shapes: Shapes, path: str) -> dict[str, Any]:
+    """Return the constructor's arguments that the variables of a BiT ResNet show."""
     _check_ranks(shapes, path)
     root, head = shapes.get("root_block/conv_root/kernel", ()), shapes.get("head/kernel")
     if len(root) != 4 or root[3] % 64:

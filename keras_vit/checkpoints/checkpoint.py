@@ -1,14 +1,81 @@
-"""A checkpoint whose project is known: the names of its tensors, what they become, and the model they belong to."""
+"""A checkpoint whose project is known: the names of its tensors, their variables, and the model they belong to."""
 
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
+import keras
+
+from keras_vit.checkpoints.architecture import TABLE
 from keras_vit.checkpoints.errors import CheckpointError
 from keras_vit.checkpoints.formats.tensors import TensorSource
 from keras_vit.checkpoints.rules import Binding
+from keras_vit.models import BiTConfig, BiTResNet, MAEConfig, MaskedAutoencoder, VisionTransformer, ViTConfig, geometry
+from keras_vit.models.config import Config
+from keras_vit.models.normalization import Normalization
 
 Shape = tuple[int, ...]
+Grid = tuple[int, int]
+_MAX_SIZE = 2**31  # of an image edge in pixels
+
+
+@dataclasses.dataclass(frozen=True)
+class Kind:
+    """One kind of model: its name in messages, its class, and the class of its arguments."""
+
+    noun: str
+    model: type[keras.Model]
+    config: type[Config]
+
+
+KINDS = {
+    "vit": Kind("Vision Transformer", VisionTransformer, ViTConfig),
+    "bit": Kind("BiT ResNet", BiTResNet, BiTConfig),
+    "mae": Kind("masked autoencoder", MaskedAutoencoder, MAEConfig),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Hints:
+    """Facts about a file that the caller knows.
+
+    Attributes:
+        wanted: Arguments of the model that the weights are for.
+        grid: (height, width) of the file's position table, in patches.
+        prefix: Where a Flax file's tree of parameters begins; None for the usual places.
+    """
+
+    wanted: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    grid: Grid | None = None
+    prefix: str | None = None
+
+    def model_grid(self, arguments: Mapping[str, Any]) -> Grid | None:
+        """Return the grid of the wanted model, if its image size is known."""
+        return grid_of({**arguments, **self.wanted}) if "image_size" in self.wanted else None
+
+    def stated_grids(self, source: TensorSource, arguments: Mapping[str, Any]) -> list[Grid]:
+        """Return the grids that the caller and the file state, the most reliable first."""
+        note = source.metadata
+        sizes = (arguments.get("image_size"), note.get("image_size"), note.get("image"))
+        grids = [self.grid, stated_size(note.get("grid"))]
+        grids += [grid_of({**arguments, "image_size": size}) for size in sizes if stated_size(size)]
+        return [grid for grid in grids if grid is not None]
+
+
+def stated_size(value: Any) -> tuple[int, int] | None:
+    """Return (height, width) of an integer or a pair in a file, None for anything else."""
+    sizes = tuple(value) if isinstance(value, (list, tuple)) else (value, value)
+    good = len(sizes) == 2 and all(type(size) is int and 0 < size <= _MAX_SIZE for size in sizes)
+    return sizes if good else None
+
+
+def grid_of(arguments: Mapping[str, Any]) -> Grid | None:
+    """Return the grid of a model's position table, None if its images are not a whole number of patches."""
+    names = ("patch_size", "resnet_blocks", "image_size", "position_grid")
+    try:
+        return geometry.grid(**{name: arguments[name] for name in names if name in arguments})
+    except (TypeError, ValueError, ArithmeticError):
+        return None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,6 +129,8 @@ class Checkpoint:
         class_names: Names of the classes, if the file has them.
         kind: `"vit"`, `"bit"` or `"mae"`, an encoder with its decoder.
         alternatives: Other values of an argument that agree with the file.
+        input_normalization: Mean and deviation of the input, if the file or its project states them.
+        resize_method: How the project resizes position tables.
     """
 
     source: TensorSource
@@ -78,6 +147,14 @@ class Checkpoint:
     class_names: tuple[str, ...] | None = None
     kind: str = "vit"
     alternatives: dict[str, tuple[Any, ...]] = dataclasses.field(default_factory=dict)
+    input_normalization: Normalization | None = None
+    resize_method: str = "reference"
+
+    @property
+    def num_positions(self) -> int | None:
+        """Number of patches in the position table; None without one."""
+        prefix = sum(name in self.shapes for name in ("cls/cls", "dist/dist"))
+        return self.shapes[TABLE][1] - prefix if TABLE in self.shapes else None
 
     @property
     def path(self) -> str:
@@ -86,16 +163,7 @@ class Checkpoint:
 
 
 def variable_shapes(source: TensorSource, bindings: Iterable[Binding], heads: int) -> dict[str, Shape]:
-    """Return the shapes of the variables that the bindings would give.
-
-    Args:
-        source: The open file.
-        bindings: Stored tensors and their variables.
-        heads: Number of attention heads, for tensors that do not show it.
-
-    Raises:
-        CheckpointError: If a stored shape does not suit its rule.
-    """
+    """Return the shapes of the variables that the bindings would give, with a number of heads if no tensor shows it."""
     shapes: dict[str, Shape] = {}
     for binding in bindings:
         stored = {name: source.tensors[name].shape for name in binding.stored}

@@ -7,13 +7,15 @@ import keras
 from absl import logging
 
 from keras_vit import _checks
-from keras_vit.checkpoints import assign, recognition, resize
-from keras_vit.checkpoints.checkpoint import Checkpoint
+from keras_vit.checkpoints import recognition, resize
+from keras_vit.checkpoints.checkpoint import KINDS, Checkpoint
 from keras_vit.checkpoints.errors import CheckpointError
-from keras_vit.checkpoints.kinds import KINDS
-from keras_vit.checkpoints.match import LoadReport, Match, Options
+from keras_vit.checkpoints.match import Match, Options
 from keras_vit.checkpoints.recognition import Path
+from keras_vit.checkpoints.report import LoadReport, explain
 from keras_vit.models import MaskedAutoencoder
+from keras_vit.models.base import ConfiguredModel
+from keras_vit.models.normalization import for_channels
 
 
 def load_checkpoint(
@@ -75,6 +77,7 @@ def load_checkpoint(
     ['head/kernel', 'head/bias']
     """
     _checks.choice("head", head, ("auto", "keep", "reset"))
+    _checks.choice("strict", strict, (False, True))
     if method is not None:
         _checks.choice("method", method, resize.METHODS)
     if not any(isinstance(model, kind.model) for kind in KINDS.values()):
@@ -114,7 +117,7 @@ def model_from_checkpoint(
         path: See `load_checkpoint`, also for the other arguments.
         decoder: Whether to build a `MaskedAutoencoder` with the decoder in the file, instead of the encoder alone.
         head: Whether to keep or reset the head.
-        method: Resizing of position embeddings.
+        method: Resizing of position embeddings, now and by a model for images of any size.
         grid: (height, width) of the file's position table in patches.
         zero_edges: Whether to repeat the reference's rounding error.
         resize_patch: Whether to resize a patch kernel of another size.
@@ -148,6 +151,8 @@ def model_from_checkpoint(
                 "Leave it out, or give the file of a masked autoencoder that was not reduced to its encoder."
             )
         kind = KINDS[checkpoint.kind] if decoder else recognition.without_decoder(checkpoint)
+        if method is not None and checkpoint.kind != "bit":
+            overrides = {"position_resizing": method, **overrides}
         arguments = recognition.arguments_of(checkpoint, overrides, kind)
         try:
             model = kind.model.from_config({**arguments, **checkpoint.frozen})
@@ -201,7 +206,7 @@ def architecture_of(
 
 
 def _load(
-    model: keras.Model, checkpoint: Checkpoint, options: Options, strict: bool, allow_nonfinite: bool
+    model: ConfiguredModel, checkpoint: Checkpoint, options: Options, strict: bool, allow_nonfinite: bool
 ) -> LoadReport:
     if isinstance(model, MaskedAutoencoder) and checkpoint.kind == "vit":
         raise CheckpointError(
@@ -216,8 +221,8 @@ def _load(
     match = Match(model, checkpoint, options)
     report = match.report
     if strict and report.problems():
-        raise CheckpointError(match.explain())
-    assign.assign(model, match, allow_nonfinite)
+        raise CheckpointError(explain(report, checkpoint, match.config))
+    match.fill(allow_nonfinite)
     for text in report.notes:
         logging.info("%s: %s.", checkpoint.path, text)
     for name, text in checkpoint.doubtful.items():
@@ -226,6 +231,29 @@ def _load(
             report.notes.append(f"{name}={match.config[name]!r} is assumed: {text}")
     if not report.problems():
         model.checkpoint_layout = checkpoint.layout  # `save_checkpoint` writes as was read
+    _set_normalization(model, checkpoint, report)
+    _compare_resizing(model, checkpoint, options, report)
     if checkpoint.class_names and not report.reset and model.config.include_top:
         model.class_names = checkpoint.class_names
     return report
+
+
+def _set_normalization(model: ConfiguredModel, checkpoint: Checkpoint, report: LoadReport) -> None:
+    """Give the model the normalization of the weights that it has now."""
+    stated = checkpoint.input_normalization
+    model.input_normalization = None if stated is None else for_channels(stated, model.config.channels)
+    if model.input_normalization is None:
+        reason = "the file does not state it" if stated is None else f"the file states it for {len(stated[0])} channels"
+        report.notes.append(f"input_normalization is not known: {reason}")
+
+
+def _compare_resizing(model: ConfiguredModel, checkpoint: Checkpoint, options: Options, report: LoadReport) -> None:
+    """Warn about a model for images of any size that resizes positions in another way than the file's project."""
+    own = checkpoint.arguments.get("position_resizing")
+    method = getattr(model.config, "position_resizing", None)
+    if own in (None, method) or options.method is not None or model.config.image_size is not None:
+        return
+    if checkpoint.num_positions is not None:
+        text = f"positions are resized by {method!r} in each call, by {own!r} in the file's project"
+        logging.warning("%s: %s. Build the model with position_resizing=%r.", checkpoint.path, text, own)
+        report.notes.append(text)

@@ -1,18 +1,20 @@
-"""Match of a checkpoint with a model: tensors to load, change on the way, or leave out, and what is missing."""
+"""Match of a checkpoint with a model: which tensors are loaded, adapted or left out; then reading and assignment."""
 
 import dataclasses
-import difflib
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import keras
 import numpy as np
 
-from keras_vit.checkpoints import architecture, facts, resize
+from keras_vit.checkpoints import resize
+from keras_vit.checkpoints.architecture import DECODER_TABLE, TABLE
 from keras_vit.checkpoints.checkpoint import Checkpoint, Shape
 from keras_vit.checkpoints.errors import CheckpointError
-from keras_vit.checkpoints.families import family_of
-from keras_vit.models import BIT, VIT
+from keras_vit.checkpoints.report import LoadReport
+from keras_vit.checkpoints.rules import Binding
+from keras_vit.models.base import ConfiguredModel
+from keras_vit.models.config import plain
 
 HEADS = (
     "head/kernel",
@@ -25,7 +27,9 @@ HEADS = (
 PRE_LOGITS = ("pre_logits/kernel", "pre_logits/bias")
 NORMS = {"encoder_norm": ("encoder_norm/scale", "encoder_norm/bias"), "fc_norm": ("fc_norm/scale", "fc_norm/bias")}
 _FIRST_KERNELS = ("embedding/kernel", "conv_root/kernel", "root_block/conv_root/kernel")
-_SHOWN_NAMES, _COMPARED_NAMES = 40, 10
+# Arguments whose weights a load may drop or adapt.
+_ADAPTED = ("patch_size", "channels", "classes", "include_top", "representation_size")
+_SYNONYMS = {"gelu_approximate": "gelu_tanh", "gelu_new": "gelu_tanh"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,97 +43,32 @@ class Options:
     zero_edges: bool = False
 
 
-@dataclasses.dataclass(repr=False)
-class LoadReport:
-    """Report of `load_checkpoint`.
-
-    Printed, it is a summary of five lines.
-
-    Attributes:
-        family: Family of the file.
-        loaded: Variables that were filled from the file.
-        reset: Variables of the head that were set to their initial values.
-        dropped: Tensors of the file that were left out on purpose.
-        unexpected: Tensors of the file that the model has no variable for.
-        missing: Variables that the file does not have.
-        mismatched: Variables whose shape in the file is another, as (file's shape, model's shape).
-        differences: Arguments whose values differ, as (file's value, model's value).
-        notes: Changes on the way and assumptions, in words.
-
-    Example:
-    >>> path = keras_vit.save_checkpoint(model, "vit.npz")
-    >>> report = keras_vit.load_checkpoint(model, path)
-    >>> report.family, len(report.loaded), report.problems()
-    ('google', 40, False)
-    """
-
-    family: str
-    loaded: list[str] = dataclasses.field(default_factory=list)
-    reset: list[str] = dataclasses.field(default_factory=list)
-    dropped: list[str] = dataclasses.field(default_factory=list)
-    unexpected: list[str] = dataclasses.field(default_factory=list)
-    missing: list[str] = dataclasses.field(default_factory=list)
-    mismatched: dict[str, tuple[Shape, Shape]] = dataclasses.field(default_factory=dict)
-    differences: dict[str, tuple[Any, Any]] = dataclasses.field(default_factory=dict)
-    notes: list[str] = dataclasses.field(default_factory=list)
-
-    def problems(self) -> bool:
-        """Return whether the load is not complete and equivalent."""
-        return bool(self.unexpected or self.missing or self.mismatched or self.differences)
-
-    def __repr__(self) -> str:
-        problems = [f"{len(names)} {what}" for what in _PROBLEMS if (names := getattr(self, what))]
-        return "\n".join(
-            [
-                f"LoadReport: {len(self.loaded)} variables loaded from a {self.family} checkpoint",
-                f"  reset:    {', '.join(self.reset) or 'none'}",
-                f"  left out: {_abbreviate(self.dropped)}",
-                f"  problems: {', '.join(problems) or 'none'}",
-                f"  notes:    {_abbreviate(self.notes, '; ')}",
-            ]
-        )
-
-
-_PROBLEMS = ("unexpected", "missing", "mismatched", "differences")
-
-
-def _abbreviate(items: list[str], separator: str = ", ", limit: int = 3) -> str:
-    more = [f"{len(items) - limit} more"] if len(items) > limit else []
-    return separator.join([*items[:limit], *more]) or "none"
-
-
 def weights_of(model: keras.Model) -> dict[str, Any]:
     """Return the model's weights by path, without the states of random number generators."""
     return {v.path: v for v in model.variables if not v.path.endswith("seed_generator_state")}
 
 
 class Match:
-    """Decision about each variable of a model, made before any tensor is read.
-
-    Args:
-        model: The model to load into.
-        checkpoint: The recognized file.
-        options: Arguments of `load_checkpoint`.
+    """Decision about each variable of a model, made from headers, and its execution.
 
     Attributes:
         report: The lists that the caller gets.
-        changes: Functions that adapt an array of the file to the model, by variable.
-        wanted: Variables to fill.
     """
 
-    def __init__(self, model: keras.Model, checkpoint: Checkpoint, options: Options):
-        self.checkpoint, self.options = checkpoint, options
+    def __init__(self, model: ConfiguredModel, checkpoint: Checkpoint, options: Options):
+        self.model, self.checkpoint, self.options = model, checkpoint, options
         self.config = model.config.to_dict()
-        self.variables = weights_of(model)
+        # No file has the factors of LoRA: it fills the kernels, and the factors stay as they are.
+        self.variables = {name: v for name, v in weights_of(model).items() if "lora_kernel" not in v.name}
         self.report = LoadReport(checkpoint.layout.family)
-        self.changes: dict[str, list[Callable[[np.ndarray], np.ndarray]]] = {}
-        self.wanted: set[str] = set()
-        self._method = options.method or family_of(checkpoint).resize_method
+        self._changes: dict[str, list[Callable[[np.ndarray], np.ndarray]]] = {}
+        self._wanted: set[str] = set()
+        self._method = options.method or checkpoint.arguments.get("position_resizing", checkpoint.resize_method)
         self._dropped: set[str] = set()
         self._decide_head()
         self._decide_encoder()
         self._match()
-        self.report.differences |= facts.differences(checkpoint.arguments, model.config, checkpoint.alternatives)
+        self._compare_arguments()
         for name, reason in checkpoint.assumed.items():
             self.report.notes.append(f"{name}={checkpoint.arguments.get(name)!r} is assumed: {reason}")
 
@@ -138,15 +77,15 @@ class Match:
         found, path = self.checkpoint.shapes, self.checkpoint.path
         ours = {name: tuple(self.variables[name].shape) for name in HEADS if name in self.variables}
         theirs = {name: found[name] for name in HEADS if name in found}
+        classes, model_classes = (side.get("head/bias", (0,))[-1] for side in (theirs, ours))
+        if self.options.head == "keep" and classes != model_classes:
+            raise CheckpointError(
+                f"head='keep' needs equal class counts. Received: {classes} in {path}, {model_classes} in the "
+                f"model. Build the model with classes={classes}, or pass head='reset'."
+            )
         if not ours:
             self._drop(theirs, "the model has no head")
         else:
-            classes, model_classes = (side.get("head/bias", (0,))[-1] for side in (theirs, ours))
-            if self.options.head == "keep" and classes != model_classes:
-                raise CheckpointError(
-                    f"head='keep' needs equal class counts. Received: {classes} in {path}, {model_classes} in the "
-                    f"model. Build the model with classes={classes}, or pass head='reset'."
-                )
             if self.options.head != "reset" and classes == model_classes:
                 return
             reason = f"the file's head has {classes} classes, the model's {model_classes}"
@@ -190,7 +129,7 @@ class Match:
                 continue
             wanted = tuple(self.variables[name].shape)
             if self._adapt(name, shape, wanted):
-                self.wanted.add(name)
+                self._wanted.add(name)
             else:
                 report.mismatched[name] = (shape, wanted)
         report.unexpected += self.checkpoint.unexpected
@@ -203,7 +142,7 @@ class Match:
 
     def _adapt(self, name: str, shape: Shape, wanted: Shape) -> bool:
         """Decide how an array becomes the model's; return whether it does."""
-        if name in (architecture.TABLE, architecture.DECODER_TABLE):
+        if name in (TABLE, DECODER_TABLE):
             return self._adapt_table(name, shape, wanted)
         if shape == wanted:
             return True
@@ -214,7 +153,7 @@ class Match:
         return name in _FIRST_KERNELS and len(shape) == 4 and self._adapt_kernel(name, shape, wanted)
 
     def _adapt_table(self, name: str, shape: Shape, wanted: Shape) -> bool:
-        old, new = self.checkpoint.grid, facts.grid_of(self.config)
+        old, new = self.checkpoint.grid, getattr(self.model.config, "grid", None)
         if old is None or new is None or old == new:
             return shape == wanted
         slots = wanted[1] - new[0] * new[1]
@@ -242,8 +181,7 @@ class Match:
             self.report.notes.append(f"{name} was adapted from {shape[2]} to {wanted[2]} channels")
         if shape[:2] != wanted[:2]:
             if not self.options.resize_patch or name != "embedding/kernel":
-                theirs, ours = (facts.plain_pair(sizes[:2]) for sizes in (shape, wanted))
-                self.report.differences["patch_size"] = theirs, ours
+                self.report.differences["patch_size"] = plain((shape[0], shape[1])), plain((wanted[0], wanted[1]))
                 return False
             height, width, *_ = wanted
             self._change(name, lambda w: resize.resize_patch_kernel(w, (height, width)))
@@ -251,49 +189,81 @@ class Match:
         return True
 
     def _change(self, name: str, function: Callable[[np.ndarray], np.ndarray]) -> None:
-        self.changes.setdefault(name, []).append(function)
+        self._changes.setdefault(name, []).append(function)
 
-    def explain(self) -> str:
-        """Return the message about a file that does not fit."""
-        report = self.report
-        lines = [f"{self.checkpoint.path} ({report.family}) does not fit the model."]
-        variants = [_variant(side) for side in (self.checkpoint.arguments, self.config)]
-        if variants[0] and variants[0] != variants[1]:
-            lines.append(f"The file is a {variants[0]}, the model {variants[1] or 'no published variant'}.")
-        for name, (theirs, ours) in report.differences.items():
-            lines.append(
-                f"- `{name}`: the file has {theirs!r}, the model {ours!r}. Build the model with {name}={theirs!r}."
-            )
-        if report.mismatched:
-            lines.append("Shapes that differ:")
-            lines += [f"- {n}: file {a}, model {b}" for n, (a, b) in list(report.mismatched.items())[:_SHOWN_NAMES]]
-        if report.missing:
-            lines.append(f"{len(report.missing)} variables of the model are not in the file:")
-            lines += _with_nearest(report.missing, report.unexpected)
-        if report.unexpected:
-            lines.append(f"{len(report.unexpected)} tensors of the file have no place in the model:")
-            lines += _with_nearest(report.unexpected, report.missing)
-        lines += [f"({note})" for note in report.notes]
-        lines.append("Pass strict=False to load what fits and get this report back.")
-        return "\n".join(lines)
+    def _compare_arguments(self) -> None:
+        """Report the arguments that change the weights or their effect, and have another value in the model."""
+        found, config = self.checkpoint.arguments, self.config
+        for name in config:
+            if name not in found or name in (*self.model.config.FREE, *_ADAPTED):
+                continue
+            if name == "pooling" and config[name] is None and found[name] != "map":
+                continue  # all tokens, unpooled: the same weights
+            equal = _comparable(name, found) == _comparable(name, config)
+            if not equal and config[name] not in self.checkpoint.alternatives.get(name, ()):
+                self.report.differences[name] = (found[name], config[name])
+
+    def fill(self, allow_nonfinite: bool) -> None:
+        """Read every tensor, and only then change the model: a damaged file leaves it as it was."""
+        source = self.checkpoint.source
+        bindings = [binding for binding in self.checkpoint.bindings if self._wanted & set(binding.variables)]
+        for name in dict.fromkeys(stored for binding in bindings for stored in binding.stored):
+            dtype = source.tensors[name].dtype
+            if not np.issubdtype(dtype, np.floating) and dtype.name != "bfloat16":
+                raise CheckpointError(f"{source.path}: tensor {name!r} has dtype {dtype}; weights are real numbers.")
+        arrays: dict[str, np.ndarray] = {}
+        for binding in bindings:
+            arrays |= self._read(binding, allow_nonfinite)
+        for name in list(arrays):
+            self.variables[name].assign(arrays.pop(name))
+            self.report.loaded.append(name)
+        self._reset()
+
+    def _read(self, binding: Binding, allow_nonfinite: bool) -> dict[str, np.ndarray]:
+        """Return the arrays of the variables that a binding fills."""
+        source, stored = self.checkpoint.source, []
+        for name in binding.stored:
+            array = source.read(name)
+            if not allow_nonfinite and not _is_finite(array):
+                raise CheckpointError(
+                    f"{source.path}: tensor {name!r} holds NaN or infinity. Pass allow_nonfinite=True to load it."
+                )
+            stored.append(array.astype(np.float32) if array.dtype.itemsize < 4 else array)
+        arrays = binding.transform.read(tuple(stored), self.config.get("num_heads", 1))
+        result = {name: a for name, a in zip(binding.variables, arrays, strict=True) if name in self._wanted}
+        for name in result:
+            for change in self._changes.get(name, ()):
+                result[name] = change(result[name])
+        return result
+
+    def _reset(self) -> None:
+        for name in self.report.reset:
+            layer, leaf = name.split("/")
+            variable = self.variables[name]
+            if layer in NORMS:
+                variable.assign(keras.ops.full(variable.shape, float(leaf == "scale"), dtype=variable.dtype))
+                continue
+            initializer = getattr(self.model.get_layer(layer), f"{leaf}_initializer")
+            variable.assign(initializer(tuple(variable.shape), dtype=variable.dtype))
 
 
-def _variant(arguments: Mapping[str, Any]) -> str | None:
-    """Return the name of the published variant that has these sizes."""
-    variants: dict[str, Any] = {**VIT, **BIT}
-    for name, variant in variants.items():
-        sizes = dataclasses.asdict(variant)
-        found = {key: arguments.get(key) for key in sizes}
-        if {key: tuple(v) if isinstance(v, list) else v for key, v in found.items()} == sizes:
-            return name
-    return None
+def _is_finite(array: np.ndarray) -> bool:
+    """Return whether all entries are finite: one pass without a temporary array in the usual case."""
+    with np.errstate(all="ignore"):
+        if array.dtype.itemsize != 4:
+            array = array.astype(np.float32)  # the model's dtype: double precision may overflow
+        return bool(np.isfinite(array.sum())) or bool(np.isfinite(array).all())
 
 
-def _with_nearest(names: list[str], others: list[str]) -> list[str]:
-    """Return a line per name, the first few with the most similar name of the other side, which is slow to find."""
-    lines = []
-    for index, name in enumerate(names[:_SHOWN_NAMES]):
-        candidates = [other for other in others[:50] if len(other) < 200] if index < _COMPARED_NAMES else []
-        match = difflib.get_close_matches(name[:200], candidates, n=1, cutoff=0.6)
-        lines.append(f"- {name}" + (f"; nearest on the other side: {match[0]}" if match else ""))
-    return lines
+def _comparable(name: str, arguments: Mapping[str, Any]) -> Any:
+    """Return an argument in a form in which values of the same effect are equal."""
+    value = arguments[name]
+    if name == "layer_scale":
+        return value is not None
+    if name == "resnet_numerics" and arguments.get("resnet_blocks") is None:
+        return None
+    if name == "activation":
+        return _SYNONYMS.get(value, value)
+    if name == "pool_padding" and value == "edge":
+        return "infinity"  # the edge is in every window that its copy is in
+    return tuple(value) if isinstance(value, list) else value

@@ -1,55 +1,58 @@
 """Recognition of a file: its project, layout and architecture, and the arguments of the model that it holds."""
 
+import math
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from absl import logging
 
 from keras_vit import _checks
-from keras_vit.checkpoints import architecture, facts, families, formats, note
-from keras_vit.checkpoints import grid as grids
-from keras_vit.checkpoints.checkpoint import Checkpoint
+from keras_vit.checkpoints import architecture, families, formats
+from keras_vit.checkpoints.checkpoint import KINDS, Checkpoint, Grid, Hints, Kind, grid_of, stated_size
 from keras_vit.checkpoints.errors import CheckpointError
-from keras_vit.checkpoints.kinds import KINDS, Kind
+from keras_vit.checkpoints.formats.tensors import TensorSource
+from keras_vit.models import geometry, normalization
+from keras_vit.models.config import plain
+from keras_vit.models.normalization import Normalization
 
+NOTE_VERSION = 1  # of the metadata that `save_checkpoint` leaves in a file
 _MAX_TABLE = 2**28  # entries of a position table
 _MAX_STATED_TABLE = 2**24  # the same, where a file alone asks for it
+# What tensors show of other arguments.
+_PARTLY_SHOWN: Mapping[str, Callable[[Any], bool]] = {
+    "pooling": lambda value: value == "map",
+    "position_embedding": lambda value: value == "learned",
+    "layer_scale": lambda value: value is not None,
+    "distillation_token": bool,
+}
 Path = str | os.PathLike[str]
 
 
-def identify(path: Path, hints: grids.Hints, config: Path | dict | None = None) -> Checkpoint:
-    """Open a checkpoint and recognize its family, layout and architecture from the headers.
-
-    Args:
-        path: A file or directory.
-        hints: Facts that the caller knows.
-        config: The model's `config.json`, as a path or an object, if it is not beside the tensors.
-
-    Returns:
-        The checkpoint, whose source the caller closes.
-
-    Raises:
-        CheckpointError: If no family is recognized, or the file is damaged.
-    """
+def identify(path: Path, hints: Hints, config: Path | dict | None = None) -> Checkpoint:
+    """Open a checkpoint, whose source the caller closes, and recognize its project and architecture from headers."""
     source = formats.open_source(path, config)
     try:
-        note.check(source)
-        checkpoint = families.recognize(source, hints)
-        note.apply(checkpoint)
-        if checkpoint.layout.family != "keras":  # whose weights may have options that they do not show
+        _check_note(source)
+        checkpoint, family = families.recognize(source, hints)
+        checkpoint.resize_method = family.resize_method
+        _apply_note(checkpoint)
+        if family.name != "keras":  # whose weights may have options that they do not show
             for name, default in KINDS[checkpoint.kind].config.options().items():
                 checkpoint.arguments.setdefault(name, default)
-        grids.settle(checkpoint, hints)
+            if checkpoint.kind != "bit":
+                checkpoint.arguments.setdefault("position_resizing", family.resize_method)
+        _settle_grid(checkpoint, hints)
+        checkpoint.input_normalization = _input_normalization(checkpoint, family.input_normalization)
     except BaseException:
         source.close()
         raise
     return checkpoint
 
 
-def hints_of(wanted: dict[str, Any], grid: Sequence[int] | None, prefix: str | None) -> grids.Hints:
+def hints_of(wanted: dict[str, Any], grid: Sequence[int] | None, prefix: str | None) -> Hints:
     """Return what a caller knows of a file; see `Hints`."""
-    return grids.Hints(wanted, None if grid is None else _checks.size_pair("grid", grid), prefix)
+    return Hints(wanted, None if grid is None else _checks.size_pair("grid", grid), prefix)
 
 
 def without_decoder(checkpoint: Checkpoint) -> Kind:
@@ -57,21 +60,144 @@ def without_decoder(checkpoint: Checkpoint) -> Kind:
     return KINDS["vit" if checkpoint.kind == "mae" else checkpoint.kind]
 
 
-def arguments_of(checkpoint: Checkpoint, overrides: dict[str, Any], kind: Kind) -> dict[str, Any]:
-    """Return the constructor's arguments, after checking that the file holds the weights of such a model.
+def _check_note(source: TensorSource) -> None:
+    """Refuse metadata of `save_checkpoint` that is malformed or of another version."""
+    note = source.metadata
+    if not note or set(note) <= {"image"}:
+        return
+    if note.get("version") != NOTE_VERSION:
+        raise CheckpointError(
+            f"{source.path}: its note has version {str(note.get('version'))[:20]}; this release reads {NOTE_VERSION}. "
+            "Update keras-vision-transformers."
+        )
+    if not isinstance(note.get("arguments"), dict):
+        raise CheckpointError(f"{source.path}: its note has no 'arguments'. Damaged?")
+    for name in ("image_size", "grid"):
+        if name in note and stated_size(note[name]) is None:
+            raise CheckpointError(f"{source.path}: its note has an invalid {name}={str(note[name])[:60]}. Damaged?")
 
-    Args:
-        checkpoint: The file.
-        overrides: Arguments that the caller gives instead of the file's.
-        kind: Kind of the model that is built.
 
-    Raises:
-        CheckpointError: If the file is incomplete, or something is missing that it does not show.
+def _apply_note(checkpoint: Checkpoint) -> None:
+    """Take the arguments that tensors do not show from the note, and refuse tensors that contradict it."""
+    noted = checkpoint.source.metadata.get("arguments")
+    if noted is None:
+        return
+    found = checkpoint.arguments
+    stated = {name: noted.get(name) for name in architecture.SHOWN}
+    if found.get("include_top"):
+        stated["classes"] = noted.get("classes")
+    where = f"{checkpoint.path}: its note"
+    architecture.check_stated(stated, found, where)
+    for name, shown in _PARTLY_SHOWN.items():
+        if name in noted and name in found:
+            architecture.check_stated({name: shown(noted[name])}, {name: shown(found[name])}, where)
+    config_class = KINDS[checkpoint.kind].config
+    known = {
+        name: noted[name]
+        for name in config_class.options()
+        if name in noted and not (name in architecture.SHOWN and name in found)
+    }
+    try:
+        config_class(**known)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise CheckpointError(f"{where} has invalid arguments. Damaged? {str(error)[:500]}") from error
+    found.update(known)
+    checkpoint.assumed = {k: v for k, v in checkpoint.assumed.items() if k not in known}
+    checkpoint.doubtful = {k: v for k, v in checkpoint.doubtful.items() if k not in known}
+    checkpoint.alternatives = {k: v for k, v in checkpoint.alternatives.items() if k not in known}
+
+
+def _settle_grid(checkpoint: Checkpoint, hints: Hints) -> None:
+    """Set the grid of the position table and with it the image size.
+
+    The table is a list: 25 entries are a class token and 4 x 6 patches, or 5 x 5 patches. The caller decides, then the
+    file, then the model if its table is as long, and at last a square is assumed.
     """
+    source, arguments, path = checkpoint.source, checkpoint.arguments, checkpoint.path
+    count = checkpoint.num_positions
+    if count is None and hints.grid is not None:
+        raise CheckpointError(f"{path} has no position table. Received: grid={hints.grid}. Leave it out.")
+    if checkpoint.kind == "bit":
+        return
+    noted = [size for name in ("image_size", "image") if (size := stated_size(source.metadata.get(name)))]
+    own = arguments.get("image_size")
+    if own is not None and stated_size(own) is None:
+        raise CheckpointError(f"{path}: image_size must be an integer or (height, width). Received: {str(own)[:60]}.")
+    if count is None:
+        arguments.setdefault("image_size", plain(noted[0]) if noted else None)
+        if arguments["image_size"] is None:
+            checkpoint.assumed["image_size"] = "without a position table nothing fixes it"
+        return
+    own_grid = grid_of(arguments) if "image_size" in arguments else None
+    stated = {
+        "grid": hints.grid,
+        "the grid in its note": stated_size(source.metadata.get("grid")),
+        f"image_size={str(own)[:60]} of its configuration": own_grid or ((0, 0) if own is not None else None),
+    }
+    for name, grid in stated.items():
+        if grid is not None and math.prod(grid) != count:
+            raise CheckpointError(
+                f"{path}: {name} and the position table disagree: the grid {grid} has {math.prod(grid)} patches, the "
+                f"table {count}. Damaged?"
+            )
+    if checkpoint.layout.family == "keras" and own_grid is not None:
+        if hints.grid not in (None, own_grid):
+            raise CheckpointError(
+                f"{path}: its table has the grid {own_grid}. Received: grid={hints.grid}. Leave it out."
+            )
+        checkpoint.grid = own_grid  # image_size may be None, for images of any size
+        return
+    checkpoint.grid = _choose(count, hints.stated_grids(source, arguments), hints.model_grid(arguments), path)
+    if own_grid == checkpoint.grid:
+        return
+    fitting = [size for size in noted if grid_of({**arguments, "image_size": size}) == checkpoint.grid]
+    stride = geometry.stride(arguments["patch_size"], arguments.get("resnet_blocks"))
+    size = (checkpoint.grid[0] * stride[0], checkpoint.grid[1] * stride[1])
+    arguments["image_size"] = plain(fitting[0] if fitting else size)
+
+
+def _choose(count: int, stated: list[Grid], model: Grid | None, path: str) -> Grid:
+    for grid in [*stated, *([model] if model else [])]:
+        if math.prod(grid) == count:
+            return grid
+    if not architecture.is_square(count):
+        raise CheckpointError(
+            f"{path}: its {count} position embeddings form no square grid, and the file does not say which one they "
+            "form. Pass grid=(height, width), in patches."
+        )
+    grid = (math.isqrt(count),) * 2
+    logging.info("%s does not say the grid of its %d position embeddings: %dx%d is assumed.", path, count, *grid)
+    return grid
+
+
+def _input_normalization(checkpoint: Checkpoint, of_project: Normalization | None) -> Normalization | None:
+    """Return the normalization of the note, else of the configuration, else of all models of the project."""
+    stated, note = checkpoint.input_normalization, checkpoint.source.metadata
+    if note.get("input_normalization") is None:
+        return of_project if stated is None and "input_normalization" not in note else stated
+    try:
+        noted = normalization.resolve(note["input_normalization"])
+    except ValueError as error:
+        raise CheckpointError(f"{checkpoint.path}: its note is damaged: {error}") from error
+    if stated not in (None, noted):
+        logging.warning(
+            "%s: the mean and deviation beside the file differ from those that were saved in it, which are used: %s. "
+            "Set model.input_normalization to use others.",
+            checkpoint.path,
+            noted,
+        )
+    return noted
+
+
+def arguments_of(checkpoint: Checkpoint, overrides: dict[str, Any], kind: Kind) -> dict[str, Any]:
+    """Return the constructor's arguments, after checking that the file holds the weights of such a model."""
     found, path = checkpoint.arguments, checkpoint.path
     architecture.check_complete(checkpoint.shapes, found, path)
-    arguments = {**{name: value for name, value in found.items() if name in kind.config.names()}, **overrides}
+    known = {name: value for name, value in found.items() if name in kind.config.names()}
+    arguments = {name: list(value) if isinstance(value, tuple) else value for name, value in known.items()} | overrides
     if checkpoint.kind != "bit":
+        if arguments.get("image_size") is None and checkpoint.grid is not None:
+            arguments.setdefault("position_grid", plain(checkpoint.grid))
         missing = [name for name in ("num_heads", "mlp_dim") if arguments.get(name) is None]
         if missing:
             raise CheckpointError(f"{path} has no encoder blocks to show {', '.join(missing)}.")
@@ -89,9 +215,9 @@ def arguments_of(checkpoint: Checkpoint, overrides: dict[str, Any], kind: Kind) 
 def _check_size(arguments: dict[str, Any], path: str, limit: int) -> None:
     """Refuse an image size that no file of weights has, before tables of that size are made."""
     size = arguments.get("image_size")
-    if size is not None and facts.pair(size) is None:
+    if size is not None and stated_size(size) is None:
         raise CheckpointError(f"{path}: image_size must be an integer or (height, width). Received: {str(size)[:60]}.")
-    grid = facts.grid_of(arguments)
+    grid = grid_of(arguments)
     if grid is not None and grid[0] * grid[1] * arguments["hidden_size"] > limit:
         raise CheckpointError(
             f"{path}: images of {size} would have {grid[0]} x {grid[1]} patches. Pass another image_size."

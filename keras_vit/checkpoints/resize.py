@@ -3,8 +3,7 @@
 import numpy as np
 
 from keras_vit import _checks
-
-METHODS = ("reference", "bilinear", "bicubic", "antialiased")
+from keras_vit.layers.interpolation import METHODS, pixel_center_matrix
 
 
 def resize_table(
@@ -57,15 +56,7 @@ def interpolation_matrix(old_size: int, new_size: int, method: str, zero_edges: 
         return _corner_aligned(old_size, new_size, zero_edges)
     scale = old_size / new_size
     centers = (np.arange(new_size) + 0.5) * scale - 0.5
-    if method == "antialiased":
-        return _antialiased(old_size, centers, max(scale, 1.0))
-    taps, kernel = ((0, 1), _triangle) if method == "bilinear" else ((-1, 0, 1, 2), lambda x: _cubic(x, -0.75))
-    matrix = np.zeros((new_size, old_size))
-    first = np.floor(centers).astype(int)
-    for tap in taps:
-        columns = np.clip(first + tap, 0, old_size - 1)  # the border continues outside
-        np.add.at(matrix, (np.arange(new_size), columns), kernel(centers - (first + tap)))
-    return matrix
+    return np.asarray(pixel_center_matrix(centers, old_size, scale, method, np))
 
 
 def _corner_aligned(old_size: int, new_size: int, zero_edges: bool) -> np.ndarray:
@@ -83,28 +74,6 @@ def _corner_aligned(old_size: int, new_size: int, zero_edges: bool) -> np.ndarra
     if zero_edges:
         matrix[outside] = 0.0
     return matrix
-
-
-def _antialiased(old_size: int, centers: np.ndarray, stretch: float) -> np.ndarray:
-    distance = np.arange(old_size)[np.newaxis] - centers[:, np.newaxis]  # [new, old]
-    # PyTorch counts a sample in if its center is within the support after rounding to whole samples.
-    low = np.maximum(np.floor(centers + 0.5 - 2.0 * stretch + 0.5).astype(int), 0)[:, np.newaxis]
-    high = np.minimum(np.floor(centers + 0.5 + 2.0 * stretch + 0.5).astype(int), old_size)[:, np.newaxis]
-    inside = (np.arange(old_size) >= low) & (np.arange(old_size) < high)
-    matrix = np.where(inside, _cubic(distance / stretch, -0.5), 0.0)
-    return matrix / matrix.sum(axis=1, keepdims=True)
-
-
-def _triangle(x: np.ndarray) -> np.ndarray:
-    return np.maximum(0.0, 1.0 - np.abs(x))
-
-
-def _cubic(x: np.ndarray, a: float) -> np.ndarray:
-    """Keys' cubic convolution kernel."""
-    x = np.abs(x)
-    near = ((a + 2) * x - (a + 3)) * x * x + 1
-    far = ((a * x - 5 * a) * x + 8 * a) * x - 4 * a
-    return np.where(x <= 1, near, np.where(x < 2, far, 0.0))
 
 
 def resize_patch_kernel(kernel: np.ndarray, patch_size: tuple[int, int]) -> np.ndarray:

@@ -164,11 +164,7 @@ class Binding:
     transform: Transform
 
     def variable_shapes(self, shapes: Mapping[str, tuple[int, ...]], heads: int) -> tuple[tuple[int, ...], ...]:
-        """Return the shapes that reading gives, without any data.
-
-        Raises:
-            ValueError: If the stored shapes do not suit the transform.
-        """
+        """Return the shapes that reading gives, without any data."""
         dummies = tuple(np.empty(shapes[name], _NOTHING) for name in self.stored)
         try:
             results = self.transform.read(dummies, heads)
@@ -219,25 +215,12 @@ def _fill(template: str, numbers: Mapping[str, int]) -> str:
 
 
 def bind_stored(rules: Iterable[Rule], names: Iterable[str], depth: int = 0) -> tuple[list[Binding], list[str]]:
-    """Apply rules to the names in a file.
-
-    Args:
-        rules: In order of precedence.
-        names: The stored names.
-        depth: How many blocks a stacked tensor holds.
-
-    Returns:
-        The bindings, and the names that no rule took.
-    """
+    """Apply rules to the names in a file."""
     return _bind(rules, names, depth, forward=True)
 
 
 def bind_variables(rules: Iterable[Rule], names: Iterable[str], depth: int = 0) -> tuple[list[Binding], list[str]]:
-    """Apply rules to the names of a model's variables, for writing.
-
-    Returns:
-        The bindings, and the names that no rule took.
-    """
+    """Apply rules to the names of a model's variables, for writing."""
     return _bind(rules, names, depth, forward=False)
 
 

@@ -12,19 +12,32 @@ import numpy as np
 
 from keras_vit import _checks
 from keras_vit._io import atomic_directory, atomic_file, write_json
-from keras_vit.checkpoints import families, note
-from keras_vit.checkpoints.checkpoint import Layout
+from keras_vit.checkpoints import families
+from keras_vit.checkpoints.checkpoint import KINDS, Layout
 from keras_vit.checkpoints.errors import CheckpointError
-from keras_vit.checkpoints.families.family import Writing
+from keras_vit.checkpoints.families import _preprocessor
+from keras_vit.checkpoints.families.family import Files, Writing
 from keras_vit.checkpoints.formats.npz import write_npz
 from keras_vit.checkpoints.formats.safetensors import write_safetensors
 from keras_vit.checkpoints.formats.tensors import TensorInfo
-from keras_vit.checkpoints.kinds import KINDS
 from keras_vit.checkpoints.match import weights_of
+from keras_vit.checkpoints.recognition import NOTE_VERSION
 from keras_vit.checkpoints.rules import Binding, bind_variables
+from keras_vit.models import MAEConfig, ViTConfig
+from keras_vit.models.config import Config
+from keras_vit.models.normalization import SYMMETRIC, Normalization, for_channels
 
-Documents = dict[str, dict[str, Any]]
+_PREPROCESSOR = "preprocessor_config.json"
 DTYPES = ("float32", "bfloat16", "float16")
+_OTHER_SUFFIXES = (".npz", ".keras", ".h5", ".pth", ".pt", ".bin", ".ckpt", ".onnx", ".tflite", ".json")
+# Other names of formats, with the next step.
+_OTHER_FORMATS = {
+    "hf": "Did you mean 'huggingface'?",
+    "transformers": "Did you mean 'huggingface'?",
+    "safetensors": "Name the project that will read it: 'huggingface', 'timm' or 'vit_pytorch'.",
+    "npz": "Name the project that will read it: 'google' or 'big_vision'.",
+    "keras": "Save it with model.save('model.keras').",
+}
 
 
 def save_checkpoint(
@@ -56,7 +69,8 @@ def save_checkpoint(
             `"vit_pytorch"`. None for those that were read, or the first.
         stacked: Whether `"big_vision"` stacks the blocks (`scan=True` there). None for as read, or not.
         dtype: `"float32"`, `"bfloat16"` or `"float16"`.
-        preprocessor: Content of `preprocessor_config.json`. None for images in [-1, 1] of the model's size.
+        preprocessor: Content of `preprocessor_config.json`. None for images of the model's size, normalized by
+            `model.input_normalization`; to [-1, 1] if that is not known.
         class_names: Names of the classes for the configuration. None for those that were loaded with the model.
 
     Returns:
@@ -73,26 +87,34 @@ def save_checkpoint(
     >>> keras_vit.model_from_checkpoint(path).class_names
     ('cat', 'dog')
     """
-    _checks.choice("format", format, families.written_formats())
+    _check_format(format)
     _checks.choice("dtype", dtype, DTYPES)
     kind = next((name for name, kind in KINDS.items() if isinstance(model, kind.model)), None)
     if kind is None:
         raise ValueError(f"`model` must be a keras_vit model. Received: {type(model).__name__}.")
-    path, config = os.fspath(path), model.config.to_dict()
+    config = model.config.to_dict()
     family, writing = families.writing_family(format, kind, config)
     layout = _layout(model, family.name, writing, config, naming, stacked)
+    path = check_destination(path, format)
     variables = weights_of(model)
     bindings, left_over = bind_variables(family.rules(layout), variables, depth=config.get("num_layers", 0))
     if left_over:
-        raise CheckpointError(f"The {format} format has no place for {', '.join(left_over[:20])}. Save it as .keras.")
+        raise CheckpointError(_explain_left_over(format, left_over))
     writer = _Writer(variables, bindings, dict(layout.renamed), dtype)
     names = tuple(class_names) if class_names is not None else getattr(model, "class_names", None)
-    documents: Documents = {}
+    documents: Files = {}
+    normalization = model.input_normalization
+    if preprocessor is not None:
+        normalization = _preprocessor.stated_normalization(preprocessor, path) or normalization
     if writing.documents is not None:
         if names is not None and len(names) != config["classes"]:
             raise ValueError(f"`class_names` must name {config['classes']} classes. Received: {len(names)} names.")
-        documents = writing.documents(config, layout, names, preprocessor)
-    metadata = note.of_model(model.config, documents.get("config.json"))
+        stated = normalization or for_channels(SYMMETRIC, config["channels"])
+        assert stated is not None  # one number is for any channels
+        documents = writing.documents(config, layout, names, stated)
+        if preprocessor and _PREPROCESSOR in documents:
+            documents[_PREPROCESSOR] = preprocessor
+    metadata = _note(model.config, documents.get("config.json"), normalization)
     try:
         if writing.tensors == "npz":
             with atomic_file(path) as temporary:
@@ -103,6 +125,55 @@ def save_checkpoint(
         reason = error.strerror or str(error)
         raise OSError(error.errno, f"Could not write the checkpoint ({reason}); nothing was changed", path) from error
     return path
+
+
+def _note(config: Config, document: dict[str, Any] | None, normalization: Normalization | None) -> dict[str, Any]:
+    """Return the metadata of a model that tensors and `config.json`, `document`, do not hold."""
+    left_out = set(config.FREE)
+    if isinstance(config, MAEConfig):  # its encoder suits any head
+        left_out |= set(config.OF_HEAD)
+    arguments = {name: value for name, value in config.to_dict().items() if name not in left_out}
+    note: dict[str, Any] = {"version": NOTE_VERSION, "arguments": arguments, "input_normalization": normalization}
+    if config.image_size is not None:
+        note["image_size"] = config.to_dict()["image_size"]
+    if isinstance(config, ViTConfig):
+        note["grid"] = list(config.grid)
+    if document is not None:
+        note["config"] = document
+    return note
+
+
+def check_destination(path: str | os.PathLike[str], format: str) -> str:
+    """Return the path that a model is written to in a format."""
+    _check_format(format)
+    path = _checks.path("path", path)
+    is_npz = families.tensors_of_format(format) == "npz"
+    suffix = os.path.splitext(path)[1].lower()
+    if is_npz and suffix != ".npz" or not is_npz and suffix in _OTHER_SUFFIXES:
+        expected = "an .npz file" if is_npz else "a directory or a .safetensors file"
+        raise ValueError(
+            f"`path` must be {expected} for format={format!r}. Received: path={path!r}. The suffixes are .npz (google, "
+            "big_vision), .safetensors or none, for a directory (the other formats), and .keras (model.save)."
+        )
+    return path
+
+
+def _check_format(format: str) -> None:
+    if format in _OTHER_FORMATS:
+        raise ValueError(f"`format` cannot be {format!r}. {_OTHER_FORMATS[format]}")
+    _checks.choice("format", format, families.written_formats())
+
+
+def _explain_left_over(format: str, names: list[str]) -> str:
+    """Return the message about variables that a format has no place for."""
+    changes = {"lora_": "has LoRA weights", "_scale": "is quantized", "_zero": "is quantized"}
+    found = next((text for part, text in changes.items() if any(part in name.split("/")[-1] for name in names)), None)
+    if found is None:
+        return f"The {format} format has no place for {', '.join(names[:5])}. Save it as .keras."
+    return (
+        f"The {format} format holds float weights, and the model {found}. Save it with model.save('model.keras'), or "
+        "write the checkpoint before the model is changed."
+    )
 
 
 def _layout(
@@ -130,7 +201,7 @@ def _layout(
     return writing.fit(layout, config)
 
 
-def _write_safetensors(path: str, writer: "_Writer", metadata: dict[str, Any], documents: Documents) -> None:
+def _write_safetensors(path: str, writer: "_Writer", metadata: dict[str, Any], documents: Files) -> None:
     """Write tensors and configuration in one step for a reader.
 
     A new directory appears whole. In a directory in use, the tensors carry a copy of their configuration, which
@@ -150,13 +221,13 @@ def _write_safetensors(path: str, writer: "_Writer", metadata: dict[str, Any], d
     _replace_files(os.path.join(path, "model.safetensors"), writer, metadata, documents)
 
 
-def _fill(directory: str, writer: "_Writer", metadata: dict[str, Any], documents: Documents) -> None:
+def _fill(directory: str, writer: "_Writer", metadata: dict[str, Any], documents: Files) -> None:
     for name, content in documents.items():
         write_json(os.path.join(directory, name), content)
     write_safetensors(os.path.join(directory, "model.safetensors"), writer.tensors, writer.produce, metadata)
 
 
-def _replace_files(path: str, writer: "_Writer", metadata: dict[str, Any], documents: Documents) -> None:
+def _replace_files(path: str, writer: "_Writer", metadata: dict[str, Any], documents: Files) -> None:
     """Write all files under temporary names, then rename one after the other, the tensors first."""
     with contextlib.ExitStack() as stack:
         for name, content in documents.items():

@@ -15,7 +15,7 @@ import tensorflow as tf
 
 from keras_vit.data import errors, images
 from keras_vit.data.pipeline import train_batches
-from keras_vit.data.records import RecordSource
+from keras_vit.data.record_files import RecordSource
 from keras_vit.data.sources import IndexedSource, Source
 
 
@@ -41,16 +41,7 @@ class ImageReport:
 def audit(
     source: Source, threads: int = 0, on_progress: Callable[[int], None] = lambda done: None
 ) -> list[ImageReport]:
-    """Read and decode all images of a source.
-
-    Args:
-        source: Result of `open_source`.
-        threads: Number of images at a time. 0 takes one per core.
-        on_progress: Function that is called with the number of images that are done.
-
-    Returns:
-        One report per image, in order.
-    """
+    """Read and decode all images of a source, `threads` at a time (0: one per core); one report each, in order."""
     reports: list[ImageReport] = []
     with concurrent.futures.ThreadPoolExecutor(threads or os.cpu_count()) as pool:
         loaders = _loaders(source)
@@ -93,14 +84,7 @@ def count_classes(reports: list[ImageReport], num_classes: int) -> list[int]:
 
 
 def duplicates(by_split: dict[str, list[ImageReport]]) -> list[list[tuple[str, ImageReport]]]:
-    """Find images with the same pixels.
-
-    Args:
-        by_split: Reports on the images of each split.
-
-    Returns:
-        Groups of (split, report), those across splits first.
-    """
+    """Return groups of (split, report) of images with the same pixels, those across splits first."""
     groups = collections.defaultdict(list)
     for split, reports in by_split.items():
         for report in reports:
@@ -111,16 +95,9 @@ def duplicates(by_split: dict[str, list[ImageReport]]) -> list[list[tuple[str, I
 
 
 def contact_sheet(source: Source, pp: str, count: int = 64, seed: int = 0) -> tuple[bytes, list[list[str]]]:
-    """Draw images as the model sees them in training: the first ones, augmented.
+    """Draw images as the model sees them in training: the first `count`, augmented.
 
-    Args:
-        source: Result of `open_source`.
-        pp: Preprocessing string.
-        count: Number of images.
-        seed: Seed of order and augmentation.
-
-    Returns:
-        The PNG file, and the classes of its images row by row.
+    Returns the PNG file, and the classes of its images row by row.
     """
     batch = next(iter(train_batches(source, pp, batch_size=count, seed=seed, on_bad_image="skip")))
     tiles = batch["image"].numpy()

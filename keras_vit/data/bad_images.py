@@ -7,8 +7,8 @@ import tensorflow as tf
 from absl import logging
 
 from keras_vit import _checks
-from keras_vit.data.callbacks import call_python
 from keras_vit.data.errors import bad_image, describe
+from keras_vit.data.python_ops import call_python
 from keras_vit.data.sources import Source
 
 # Training stops where more than this share of the examples cannot be read.
@@ -43,13 +43,9 @@ class Log:
 
 
 class Reporter:
-    """Finds out why images cannot be read, and lists them or stops the pipeline.
+    """Finds out why images cannot be read, and lists them (`"skip"` or a `Log`) or stops the pipeline (`"error"`).
 
-    Args:
-        source: Source of the images.
-        load: Function that loads one item, of scalars.
-        on_bad_image: `"error"`, `"skip"` or a `Log`.
-        training: Whether skipped images are replaced by others, and more than half of them stop the pipeline.
+    In training, skipped images are replaced by others, and more than half of them stop the pipeline.
 
     Attributes:
         skips: Whether images that cannot be read are skipped.
@@ -68,13 +64,9 @@ class Reporter:
     def report(self, failures: tf.Tensor, identity: dict[str, tf.Tensor]) -> tf.Tensor:
         """List the images of a batch that could not be read, or describe the one that ends the pipeline.
 
-        Args:
-            failures: int64 `[rows]`, how many images could not be read before one could, beginning with that of the
-                row; -1 if there is none.
-            identity: Vectors of `keys`: the images of the rows.
-
-        Returns:
-            Scalar string: the message that the pipeline is to fail with. Empty if it continues.
+        `failures`, int64 `[rows]`, is how many images could not be read before one could, beginning with that of the
+        row; -1 if there is none. `identity` holds vectors of `keys`: the images of the rows. The result is a scalar
+        string: the message that the pipeline is to fail with, empty if it continues.
         """
 
         def call(failures, *values):

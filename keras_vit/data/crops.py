@@ -9,12 +9,12 @@ from keras_vit import _checks
 from keras_vit.data import images
 from keras_vit.data.decoding import decode
 from keras_vit.data.parse import IMAGE, Op
-from keras_vit.data.resizing import resize
+from keras_vit.data.scaling import resize
 
 
 @dataclasses.dataclass(frozen=True)
 class InceptionCrop:
-    """Crop at random, with random area and aspect ratio, and resize.
+    """Crop at random, with random area and aspect ratio, and resize; other arguments as of `resize`.
 
     Args:
         size: Side of the result, or (height, width). None leaves the crop as it is.
@@ -22,9 +22,6 @@ class InceptionCrop:
         area_max: Largest area of the crop, in percent of the image.
         ratio_min: Smallest width over height of the crop.
         ratio_max: Largest width over height of the crop.
-        method: See `resize`.
-        antialias: See `resize`.
-        cast: See `resize`.
 
     References:
         https://arxiv.org/abs/1409.4842

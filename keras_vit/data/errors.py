@@ -4,17 +4,20 @@ import contextlib
 import re
 from collections.abc import Iterator
 
-import tensorflow as tf
-
 _MARK = "unreadable image"
 
 
 class UnreadableImageError(ValueError):
     """An image that an input pipeline could not read.
 
-    Attributes:
+    Args:
         origin: Path of the image, or the record or array that holds it.
         reason: Why it cannot be read.
+        advice: What the user may do.
+
+    Attributes:
+        origin, reason, advice: As given.
+        exit_code: Exit code of a program that ends with this error.
 
     Example:
     >>> error = UnreadableImageError("images/cat.jpg", "the file is empty")
@@ -22,18 +25,22 @@ class UnreadableImageError(ValueError):
     ('images/cat.jpg', 'the file is empty')
     """
 
-    def __init__(self, origin: str, reason: str):
-        super().__init__(f"{_MARK} {origin}: {reason}")
-        self.origin = origin
-        self.reason = reason
+    exit_code = 66
+
+    def __init__(self, origin: str, reason: str, advice: str = ""):
+        super().__init__(f"{_MARK} {origin}: {reason}" + (f". {advice}" if advice else ""))
+        self.origin, self.reason, self.advice = origin, reason, advice
 
 
 @contextlib.contextmanager
-def image_errors() -> Iterator[None]:
+def image_errors(advice: str = "") -> Iterator[None]:
     """Raise `UnreadableImageError` in place of the error that TensorFlow raises for an image that cannot be read.
 
     Put it around the code that iterates over `train_batches` or `eval_batches`, directly or through a distributed
     dataset. Other errors pass.
+
+    Args:
+        advice: What the user may do, for the message.
 
     Raises:
         UnreadableImageError: If the input pipeline reports an image that cannot be read.
@@ -45,11 +52,13 @@ def image_errors() -> Iterator[None]:
     """
     try:
         yield
-    except tf.errors.OpError as error:
+    except UnreadableImageError:
+        raise
+    except Exception as error:
         found = _find(error)
         if found is None:
             raise
-        raise UnreadableImageError(*found) from error
+        raise UnreadableImageError(*found, advice) from error
 
 
 def explain(error: Exception) -> str | None:

@@ -3,38 +3,32 @@
 A file of a few kilobytes can claim gigabytes of pixels, so sizes are checked before memory is taken. Everything here is
 made of TensorFlow operations, so that the input pipeline and the exported model check files in the same way.
 
-Limits of the check: a JPEG XL file can hold frames larger than its header says, so exported models refuse that format.
+JPEG XL is refused, because its frames may be larger than its header states. A GIF is read to its end; exported models
+refuse it.
 """
 
 import tensorflow as tf
 
 MAX_SCANS = 500
-
-_WINDOW = 2_048  # bytes of a GIF that are looked at together
-_LONGEST_JUMP = 1_024  # more than a color table with the descriptor in front of it, or a block of data
-_MAX_BOXES = 32
+MAX_BLOCKS = 20_000  # steps of a loop through a GIF, which take a second
 
 
-def check(encoded: tf.Tensor, max_pixels: int, known_only: bool = False) -> tf.Tensor:
+def check(encoded: tf.Tensor, max_pixels: int, untrusted: bool = False) -> tf.Tensor:
     """Pass an encoded image on, or fail before it is decoded.
 
-    Args:
-        encoded: Content of the file, a scalar string.
-        max_pixels: Largest allowed number of pixels, see `pixel_count`.
-        known_only: Whether to refuse JPEG XL, unknown formats, and JPEG files of more than `MAX_SCANS` scans, as is
-            right for files of strangers. Otherwise the decoder decides.
-
-    Returns:
-        `encoded`.
-
-    Raises:
-        tf.errors.InvalidArgumentError: If the file is refused.
+    `untrusted` also refuses GIF, and JPEG files of more than `MAX_SCANS` scans.
     """
     pixels = pixel_count(encoded)
-    checks = [tf.debugging.Assert(pixels <= max_pixels, [f"an image of more than {max_pixels:,} pixels:", pixels])]
-    if known_only:
-        known = (pixels > 0) & ~is_jpeg_xl(encoded)
-        checks.append(tf.debugging.Assert(known, ["Expected a JPEG, PNG, GIF, BMP or WebP image."]))
+    formats = "JPEG, PNG, BMP or WebP" if untrusted else "JPEG, PNG, GIF, BMP or WebP"
+    if untrusted:
+        known = (pixels > 0) & ~_has(encoded, b"GIF8")
+    else:
+        known = (pixels > 0) | tf.equal(encoded, "")  # the decoder has a better message for an empty file
+    checks = [
+        tf.debugging.Assert(known, [f"Expected a {formats} image."]),
+        tf.debugging.Assert(pixels <= max_pixels, [f"an image of more than {max_pixels:,} pixels:", pixels]),
+    ]
+    if untrusted:
         few = tf.cond(tf.io.is_jpeg(encoded), lambda: count_scans(encoded) <= MAX_SCANS, lambda: tf.constant(True))
         checks.append(tf.debugging.Assert(few, [f"a JPEG file of more than {MAX_SCANS} scans"]))
     with tf.control_dependencies(checks):
@@ -43,17 +37,11 @@ def check(encoded: tf.Tensor, max_pixels: int, known_only: bool = False) -> tf.T
 
 @tf.function(input_signature=[tf.TensorSpec([], tf.string)], autograph=False)  # traced once, called in every pipeline
 def pixel_count(encoded: tf.Tensor) -> tf.Tensor:
-    """Read how many pixels decoding an image file allocates.
+    """Read how many pixels decoding an image file allocates, an int64 scalar; 0 for JPEG XL and unknown formats.
 
-    It is the product of the sides for JPEG, PNG, BMP, WebP (of the canvas, which its frames cannot exceed) and JPEG XL.
+    It is the product of the sides for JPEG, PNG, BMP and WebP (of the canvas, which its frames cannot exceed).
     A decoder of GIF unpacks all frames and makes an array as high as the highest and as wide as the widest frame: for
     GIF it is the largest of the sum over all frames, the size of that array and the size of the screen.
-
-    Args:
-        encoded: Content of the file, a scalar string.
-
-    Returns:
-        int64 scalar. 0 for other formats.
     """
     return tf.case(
         [
@@ -62,7 +50,6 @@ def pixel_count(encoded: tf.Tensor) -> tf.Tensor:
             (_has(encoded, b"GIF8"), lambda: _gif(encoded)),
             (_has(encoded, b"BM"), lambda: _bmp(encoded)),
             (is_webp(encoded), lambda: _webp(encoded)),
-            (is_jpeg_xl(encoded), lambda: _jpeg_xl(encoded)),
         ],
         default=lambda: tf.constant(0, tf.int64),
     )
@@ -71,11 +58,6 @@ def pixel_count(encoded: tf.Tensor) -> tf.Tensor:
 def is_webp(encoded: tf.Tensor) -> tf.Tensor:
     """Return whether a file is WebP."""
     return _has(encoded, b"RIFF") & _has(encoded, b"WEBP", 8)
-
-
-def is_jpeg_xl(encoded: tf.Tensor) -> tf.Tensor:
-    """Return whether a file is JPEG XL, with or without a container."""
-    return _has(encoded, b"\xff\x0a") | _has(encoded, b"JXL ", 4)
 
 
 def count_scans(encoded: tf.Tensor) -> tf.Tensor:
@@ -145,42 +127,37 @@ def _gif(encoded: tf.Tensor) -> tf.Tensor:
     """Follow the blocks of a GIF through the whole file.
 
     The file is a chain: each block of data begins with its length, a length of 0 ends the data of a frame or an
-    extension, and the next frame or extension follows. To follow the chain block by block would take an operation of
-    TensorFlow per 255 bytes. Instead, a run of full blocks is passed over at once. For the bytes behind it, a table
-    holds how far the block at each byte reaches and what it adds. Joining each entry with the one that it points to
-    doubles the reach of all.
+    extension, and the next frame or extension follows. A run of full blocks is passed over at once.
 
     References:
         https://www.w3.org/Graphics/GIF/spec-gif89a.txt
     """
     header = _bytes(encoded, 0, 13)
-    screen = _area(_number(header[8:10]), _number(header[6:8]))
     start = 13 + _color_table(header[10])
     # As if the data of something ended in front of the first block.
     chain = b"\0" + tf.strings.substr(encoded, tf.minimum(start, _length(encoded)), _length(encoded))
     size = _length(chain)
-    chain = tf.pad(tf.io.decode_raw(chain, tf.uint8), [[0, _WINDOW + _LONGEST_JUMP]])
+    data = tf.io.decode_raw(chain + b"\0" * 268, tf.uint8)  # a full block and a descriptor may end after the file
 
-    def window(position, area, height, width):
-        position += 256 * _leading_trues(chain[position:size:256] == 255)
-        table = _gif_window(tf.cast(chain[position : position + _WINDOW + _LONGEST_JUMP], tf.int64))
-        (table,) = tf.while_loop(
-            lambda table: table[0, 0] < _WINDOW, lambda table: [_join(table, tf.gather(table, table[:, 0]))], [table]
-        )
-        reach = table[0]
-        position = tf.where(reach[0] > _WINDOW + _LONGEST_JUMP, size, position + reach[0])
-        return position, area + reach[1], tf.maximum(height, reach[2]), tf.maximum(width, reach[3])
+    def block(position, area, height, width):
+        is_full = data[position : tf.minimum(position + 2**16, size) : 256] == 255
+        position += 256 * tf.where(tf.concat([~is_full, [True]], axis=0))[0, 0]
+        head = tf.ensure_shape(tf.cast(data[position : position + 12], tf.int64), [12])
+        is_end = head[0] == 0
+        is_frame, is_extension = is_end & (head[1] == 0x2C), is_end & (head[1] == 0x21)
+        after_frame = position + 12 + _color_table(head[10])  # the descriptor, its colors and the size of a code
+        following = tf.where(is_frame, after_frame, tf.where(is_extension, position + 3, size))
+        following = tf.where(is_end, following, position + 1 + head[0])
+        w, h = (tf.where(is_frame, _number(head[i : i + 2]), 0) for i in (6, 8))
+        return following, area + h * w, tf.maximum(height, h), tf.maximum(width, w)
 
     zero = tf.constant(0, tf.int64)
-    _, area, height, width = tf.while_loop(
-        lambda position, *_: position < size, window, [zero, zero, zero, zero], parallel_iterations=1
+    position, area, height, width = tf.while_loop(
+        lambda position, *_: position < size, block, [zero] * 4, maximum_iterations=MAX_BLOCKS
     )
-    return tf.reduce_max([area, _area(height, width), screen])
-
-
-def _leading_trues(flags: tf.Tensor) -> tf.Tensor:
-    """Return the number of trues in front of the first false, int64."""
-    return tf.where(tf.concat([~flags, [True]], axis=0))[0, 0]
+    screen = _area(_number(header[8:10]), _number(header[6:8]))
+    pixels = tf.reduce_max([area, _area(height, width), screen])
+    return tf.where(position < size, tf.int64.max, pixels)
 
 
 def _length(encoded: tf.Tensor) -> tf.Tensor:
@@ -190,81 +167,3 @@ def _length(encoded: tf.Tensor) -> tf.Tensor:
 def _color_table(flags: tf.Tensor) -> tf.Tensor:
     """Number of bytes of the color table that `flags` tell of."""
     return tf.where(flags >= 128, 3 * tf.bitwise.left_shift(tf.ones_like(flags), flags % 8 + 1), 0)
-
-
-def _gif_window(data: tf.Tensor) -> tf.Tensor:
-    """Make the table of a window: for each byte, where the next block begins, and area, height and width of a frame."""
-    count = _WINDOW + _LONGEST_JUMP
-    index = tf.range(count, dtype=tf.int64)
-    padded = tf.pad(data, [[0, 11]])
-
-    def ahead(offset):
-        return padded[offset : offset + count]
-
-    is_end = data == 0
-    is_frame, is_extension = is_end & (ahead(1) == 0x2C), is_end & (ahead(1) == 0x21)
-    behind_frame = index + 12 + _color_table(ahead(10))  # the descriptor, its colors and the size of a code
-    following = tf.where(is_frame, behind_frame, tf.where(is_extension, index + 3, count + 1))
-    following = tf.where(is_end, following, index + 1 + data)
-    inside = index < _WINDOW  # the next window begins with what is behind
-    following = tf.where(inside, following, index)
-    width = tf.where(is_frame & inside, ahead(6) + 256 * ahead(7), 0)
-    height = tf.where(is_frame & inside, ahead(8) + 256 * ahead(9), 0)
-    table = tf.stack([following, height * width, height, width], axis=1)
-    rest = tf.constant([[count, 0, 0, 0], [count + 1, 0, 0, 0]], tf.int64)  # the last is the end of the file
-    return tf.concat([table, rest], axis=0)
-
-
-def _join(first: tf.Tensor, second: tf.Tensor) -> tf.Tensor:
-    sums = first[:, 1:2] + second[:, 1:2]
-    return tf.concat([second[:, 0:1], sums, tf.maximum(first[:, 2:], second[:, 2:])], axis=1)
-
-
-def _jpeg_xl(encoded: tf.Tensor) -> tf.Tensor:
-    """Read the size of a JPEG XL file.
-
-    References:
-        ISO/IEC 18181-1, SizeHeader; ISO/IEC 18181-2, boxes.
-    """
-
-    def box(position, _, count):
-        """Move on to the content of the box that holds the image, over those that do not."""
-        head = _bytes(encoded, position, 8)
-        size, name = _number(head[:4], False), _number(head[4:], False)
-        whole, part = (tf.equal(name, int.from_bytes(kind, "big")) for kind in (b"jxlc", b"jxlp"))
-        inside = position + tf.where(part, tf.constant(12, tf.int64), 8)
-        found = whole | part
-        return tf.where(found, inside, position + tf.maximum(size, 8)), found, count + 1
-
-    def in_container():
-        position, found, _ = tf.while_loop(
-            lambda position, found, count: ~found & (count < _MAX_BOXES) & (position < _length(encoded)),
-            box,
-            [tf.constant(0, tf.int64), tf.constant(False), tf.constant(0)],
-        )
-        return tf.where(found, position, _length(encoded))
-
-    start = tf.cond(_has(encoded, b"\xff\x0a"), lambda: tf.constant(0, tf.int64), in_container)
-    data = _bytes(encoded, start + 2, 10)
-    bits = tf.reshape(tf.bitwise.right_shift(data[:, None], tf.range(8, dtype=tf.int64)) % 2, [-1])  # [80]
-
-    def read(position, count):
-        """Read up to 30 bits, lowest first."""
-        chosen = tf.gather(tf.pad(bits, [[0, 64]]), position + tf.range(30, dtype=tf.int64))
-        weights = tf.where(tf.range(30, dtype=tf.int64) < count, 2 ** tf.range(30, dtype=tf.int64), 0)
-        return tf.reduce_sum(chosen * weights)
-
-    is_small = bits[0] == 1
-
-    def side(position):
-        """Read a side, and return where the next field begins."""
-        width = tf.gather(tf.constant([9, 13, 18, 30], tf.int64), read(position, 2))
-        small, large = (1 + read(position, 5)) * 8, 1 + read(position + 2, width)
-        return tf.where(is_small, small, large), position + tf.where(is_small, tf.constant(5, tf.int64), 2 + width)
-
-    height, position = side(tf.constant(1, tf.int64))
-    ratio = read(position, 3)
-    numerator = tf.gather(tf.constant([0, 1, 12, 4, 3, 16, 5, 2], tf.int64), ratio)
-    denominator = tf.gather(tf.constant([1, 1, 10, 3, 2, 9, 4, 1], tf.int64), ratio)
-    width = tf.where(ratio == 0, side(position + 3)[0], height * numerator // denominator)
-    return _area(height, width)

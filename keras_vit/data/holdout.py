@@ -9,19 +9,12 @@ import numpy as np
 def split_indices(
     keys: Sequence[str], labels: np.ndarray, test_fraction: float, shuffle: bool = True
 ) -> dict[str, np.ndarray]:
-    """Divide examples into "train" and "test", with every class in proportion.
+    """Divide examples into indices of "train", "test" and "all", with every class in proportion.
 
-    A hash of its key decides whether an example is for testing. Random numbers and the order of the list do not matter.
-
-    Args:
-        keys: Identifier of each example, e.g. its path relative to the folder.
-        labels: int `[n]`, or `[n, classes]`, which are divided without regard to the class.
-        test_fraction: Fraction of the test split, in [0, 1).
-        shuffle: Whether to order the indices by the hash, so that a slice such as `train[:80%]` is a fair sample.
-            Otherwise they keep the order of the list.
-
-    Returns:
-        Indices of "train", "test" and "all". "test" has at least one example of each class of two or more.
+    A hash of its key, such as the path relative to the folder, decides whether an example is for testing. Random
+    numbers and the order of the list do not matter. "test" has at least one example of each class of two or more;
+    labels `[n, classes]` are divided without regard to the class. With `shuffle` the hash also orders the indices, so
+    that a slice such as `train[:80%]` is a fair sample; otherwise they keep the order of the list.
     """
     if not 0 <= test_fraction < 1:
         raise ValueError(f"`test_fraction` must be in [0, 1). Received: test_fraction={test_fraction!r}.")
@@ -29,8 +22,8 @@ def split_indices(
     order = np.argsort(np.array([int.from_bytes(value, "big") for value in hashes], np.uint64), kind="stable")
     groups = labels[order] if labels.ndim == 1 else np.zeros(len(order), np.int64)
     is_test = np.zeros(len(keys), bool)
-    for group in np.unique(groups):
-        members = order[groups == group]
+    by_group = order[np.argsort(groups, kind="stable")]
+    for members in np.split(by_group, np.cumsum(np.unique(groups, return_counts=True)[1])[:-1]):
         count = round(len(members) * test_fraction)
         if test_fraction > 0 and len(members) > 1:
             count = min(max(count, 1), len(members) - 1)

@@ -21,22 +21,12 @@ def decode(
     exif: bool = True,
     max_pixels: int = MAX_PIXELS,
 ) -> tf.Tensor:
-    """Decode an image of any format to uint8.
+    """Decode an image of any format, a scalar string, to uint8 `[H, W, channels]`.
 
     The content decides the format, not the name of the file. Palettes and gray become RGB, CMYK is converted, an alpha
-    channel is dropped, 16 bits are cut to the upper 8, and the first frame of an animation is taken.
-
-    Args:
-        encoded: Content of the file, a scalar string.
-        channels: 3 or 1.
-        precise: Whether to decode JPEG with the accurate integer transform, as PIL and OpenCV do. TensorFlow's default
-            is a faster one.
-        exif: Whether to turn a JPEG upright as its Exif orientation says.
-        max_pixels: Largest number of pixels, see `headers.pixel_count`. Larger images are refused before memory is
-            taken.
-
-    Returns:
-        uint8 `[H, W, channels]`.
+    channel is dropped, 16 bits are cut to the upper 8, and the first frame of an animation is taken. `precise` decodes
+    JPEG with the accurate integer transform, as PIL and OpenCV do, `exif` turns it upright, and `max_pixels` is
+    compared with `headers.pixel_count` before memory is taken.
     """
     encoded = headers.check(encoded, max_pixels)
     if precise:
@@ -73,16 +63,10 @@ def decode_eagerly(encoded: tf.Tensor) -> tf.Tensor:
 def decode_and_crop(
     encoded: tf.Tensor, window_of: Callable[[tf.Tensor], tf.Tensor], exif: bool = True, max_pixels: int = MAX_PIXELS
 ) -> tf.Tensor:
-    """Decode only a part of a JPEG. Other formats are decoded whole and cut.
+    """Decode only a part of a JPEG, to uint8 `[h, w, 3]`. Other formats are decoded whole and cut.
 
-    Args:
-        encoded: Content of the file, a scalar string.
-        window_of: Function of the shape of the stored image, int32 `[3]`, to (y, x, height, width), int32 `[4]`.
-        exif: Whether to turn the part upright as the Exif orientation says.
-        max_pixels: Largest number of pixels.
-
-    Returns:
-        uint8 `[h, w, 3]`.
+    `window_of` maps the shape of the stored image, int32 `[3]`, to (y, x, height, width), int32 `[4]`. `exif` turns the
+    part upright.
     """
     encoded = headers.check(encoded, max_pixels)
 

@@ -17,20 +17,11 @@ def load_batches(
     training: bool,
     steps: int | None = None,
 ) -> tf.data.Dataset:
-    """Load examples in parallel, in order, and batch them.
+    """Load examples in parallel, in order, and batch them; `steps=None` is without end.
 
-    Args:
-        items: One element per step: vectors of `rows`, with "position", and "index" or what a record is. Rows whose
-            position is -1 become zeros.
-        load: Function that loads one item, of scalars.
-        source: Source of the images.
-        rows: Number of rows per batch.
-        reporter: What happens to images that cannot be read.
-        training: Whether an image that cannot be read is replaced by another. Otherwise its row becomes zeros.
-        steps: Number of batches. None is without end.
-
-    Returns:
-        Batches of what `load` returns.
+    `items` has one element per step: vectors of `rows`, with "position", and "index" or what a record is. Rows whose
+    position is -1 become zeros. `load` loads one item, of scalars. In training an image that cannot be read is replaced
+    by another; otherwise its row becomes zeros.
     """
     loader = _Loader(load, source, items.element_spec, always=training and isinstance(source, ArraySource))
     if isinstance(source, ArraySource):  # nothing is decoded, nothing can fail
@@ -60,14 +51,9 @@ class _Loader:
 
     @tf.autograph.experimental.do_not_convert
     def first_readable(self, item: dict, replace: bool) -> tuple[tf.Tensor, dict]:
-        """Load an item, or the first one after it that can be read.
+        """Load an item, or if `replace` the first one after it that can be read.
 
-        Args:
-            item: Item to load.
-            replace: Whether to try others in place of one that cannot be read.
-
-        Returns:
-            How many could not be read before that, int64, and the example. -1 and zeros if none can be read.
+        Returns how many could not be read before that, int64, and the example: -1 and zeros if none can be read.
         """
         tried = tf.data.Dataset.from_tensors(item)
         if replace:

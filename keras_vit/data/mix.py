@@ -1,7 +1,7 @@
 """mixup and CutMix: each image and label of a batch is combined with the one before it.
 
-The weight is drawn on the host once per step (`draw`), equal for all workers. The combination (`apply`) is part of the
-training step on the device: TensorFlow draws the position of CutMix, and `blend` does the rest on any backend.
+The weight is drawn on the host once per step (`draw`), equal for all workers. The combination (`blend`) is part of the
+training step on the device, in operations of Keras' backend.
 
 References:
     mixup: https://arxiv.org/abs/1710.09412
@@ -13,6 +13,7 @@ from typing import Any
 import tensorflow as tf
 from keras import ops
 
+from keras_vit import _checks
 from keras_vit.data import seeds
 
 
@@ -20,15 +21,14 @@ def check(mixup: float, cutmix: float) -> bool:
     """Return whether mixing is on.
 
     Raises:
-        ValueError: If a parameter is negative.
+        ValueError: If a parameter is not a number, or negative.
 
     Example:
     >>> check(mixup=0.2, cutmix=0.0), check(mixup=0.0, cutmix=0.0)
     (True, False)
     """
-    if mixup < 0 or cutmix < 0:
-        raise ValueError(f"`mixup` and `cutmix` must be 0 (off) or positive. Received: mixup={mixup}, cutmix={cutmix}.")
-    return mixup > 0 or cutmix > 0
+    values = [_checks.finite_number(name, value, zero=True) for name, value in (("mixup", mixup), ("cutmix", cutmix))]
+    return max(values) > 0
 
 
 def draw(seed: int, step: tf.Tensor, mixup: float = 0.0, cutmix: float = 0.0) -> tf.Tensor:
@@ -75,48 +75,16 @@ def _beta(alpha: float, seed: tf.Tensor) -> tf.Tensor:
     return tf.clip_by_value(share, 1e-6, 1.0 - 1e-6)  # minus zero could not say that it means CutMix
 
 
-def apply(
-    images: tf.Tensor,
-    one_hot: tf.Tensor,
-    lam: tf.Tensor,
-    seed: tf.Tensor,
-    mixup: float = 0.0,
-    cutmix: float = 0.0,
-) -> tuple[tf.Tensor, tf.Tensor]:
+def blend(images: Any, one_hot: Any, lam: Any, center: Any, mixup: float = 0.0, cutmix: float = 0.0) -> tuple[Any, Any]:
     """Combine each image and label of a batch with the one before it.
 
     Args:
         images: float `[B, H, W, C]`.
         one_hot: float `[B, classes]`.
         lam: float32 `[B]`, the result of `draw`, the same number for the whole batch.
-        seed: int32 `[2]`, seed of the position of CutMix, which is the same for the whole batch.
-        mixup: As in `draw`. The graph depends on which of the two is on.
-        cutmix: As in `draw`.
-
-    Returns:
-        Images and labels, of the same shapes and types.
-
-    Example:
-    >>> images, one_hot = tf.eye(2)[:, :, None, None], tf.eye(2)
-    >>> _, labels = apply(images, one_hot, tf.constant([0.75, 0.75]), tf.constant([0, 0]), mixup=0.2)
-    >>> labels.numpy().tolist()
-    [[0.75, 0.25], [0.25, 0.75]]
-    """
-    if not check(mixup, cutmix):
-        return images, one_hot
-    return blend(images, one_hot, lam, tf.random.stateless_uniform([2], seed), mixup, cutmix)
-
-
-def blend(images: Any, one_hot: Any, lam: Any, center: Any, mixup: float = 0.0, cutmix: float = 0.0) -> tuple[Any, Any]:
-    """Combine images and labels as `apply` does, in operations of Keras' backend.
-
-    Args:
-        images: float `[B, H, W, C]`.
-        one_hot: float `[B, classes]`.
-        lam: float32 `[B]`, as in `apply`.
         center: float32 `[2]` in [0, 1): center of the box of CutMix, relative to height and width.
-        mixup: As in `apply`.
-        cutmix: As in `apply`.
+        mixup: As in `draw`. The graph depends on which of the two is on; at least one of them is.
+        cutmix: As in `draw`.
 
     Returns:
         Images and labels, of the same shapes and types.

@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any
 
-from keras_vit import _calls
+from keras_vit import _spec
 
 IMAGE, EXAMPLE, VALUE = "image", "example", "value"
 
@@ -45,21 +45,14 @@ class Call:
 
 
 def parse(pp: str, ops: dict[str, Op]) -> tuple[Call, ...]:
-    """Read a preprocessing string.
-
-    Args:
-        pp: Operations joined by `|`, each `name` or `name(arguments)` with literals as arguments. May be empty.
-        ops: Operations that exist, by name.
-
-    Returns:
-        The steps, in order.
+    """Read a preprocessing string: operations joined by `|`, each `name` or `name(literals)`.
 
     Raises:
         ValueError: If the string cannot be read, or names an operation or an argument that does not exist. The message
             points at the place.
     """
     steps = []
-    for call in _calls.parse(pp, "preprocessing string", "decode|resize(224)"):
+    for call in _spec.parse(pp, "preprocessing string", "decode|resize(224)"):
         op = call.function(ops)
         function, arguments = call.create(op.factory)
         steps.append(Call(op, call.text, function, arguments))

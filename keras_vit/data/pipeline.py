@@ -13,7 +13,7 @@ from typing import cast
 import tensorflow as tf
 
 from keras_vit import _checks
-from keras_vit.data import mix, preprocess, records, seeds
+from keras_vit.data import mix, preprocess, record_files, seeds
 from keras_vit.data.bad_images import Log, Reporter
 from keras_vit.data.loading import load_batches
 from keras_vit.data.sources import IndexedSource, Source
@@ -36,6 +36,7 @@ def train_batches(
     shuffle_buffer: int = SHUFFLE_BUFFER,
     on_bad_image: str | Log = "error",
     draw: Draw | None = None,
+    as_tuples: bool = False,
 ) -> tf.data.Dataset:
     """Make endless training batches.
 
@@ -47,7 +48,7 @@ def train_batches(
         start_step: Global step of the first batch.
         shard_index: Number of this worker.
         num_shards: Number of workers.
-        mixup: Alpha of the mixing that the training step does by `mix.apply`. 0 is off.
+        mixup: Alpha of the mixing that the training step does by `mix.blend`. 0 is off.
         cutmix: Alpha of CutMix. 0 is off.
         shuffle_buffer: Number of encoded examples to shuffle among, for sources that can only be read in order.
         on_bad_image: What happens to an image that cannot be read. `"error"` stops (see `image_errors`). `"skip"`
@@ -55,6 +56,8 @@ def train_batches(
             more than half of the source cannot be read, skipping stops as well.
         draw: Function of a step and `batch_size` to further entries of the global batch, such as the patches that are
             hidden in pre-training.
+        as_tuples: Whether to make `(images, labels)` for `model.fit`, with images as the whole string makes them,
+            float32. It excludes mixing and `draw`.
 
     Returns:
         Dataset of `{"image": uint8 [b, H, W, C], "label": int32 [b] or float32 [b, classes]}` with
@@ -69,8 +72,15 @@ def train_batches(
         >>> next(iter(batches))["image"].shape
         TensorShape([32, 16, 16, 1])
     """
-    rows = _rows(batch_size, shard_index, num_shards)
+    rows = _rows(source, batch_size, shard_index, num_shards)
     mixing = mix.check(mixup, cutmix)
+    _checks.positive_int("seed", seed, minimum=0)
+    _checks.positive_int("shuffle_buffer", shuffle_buffer)
+    if as_tuples and (mixing or draw is not None):
+        raise ValueError(
+            "as_tuples=True excludes `mixup`, `cutmix` and `draw`, which are part of the package's own training step. "
+            f"Received: mixup={mixup}, cutmix={cutmix}, draw={draw}."
+        )
     function = preprocess.host_function(pp)
 
     def load(item):
@@ -80,8 +90,8 @@ def train_batches(
     if isinstance(source, IndexedSource):
         items = _train_items(source.num_examples, batch_size, rows, first_row, seed, start_step)
     else:
-        items = records.train_items(
-            cast(records.RecordSource, source), batch_size, rows, first_row, seed, start_step, shuffle_buffer
+        items = record_files.train_items(
+            cast(record_files.RecordSource, source), batch_size, rows, first_row, seed, start_step, shuffle_buffer
         )
     reporter = Reporter(source, load, on_bad_image, training=True)
     batches = load_batches(items, load, source, rows, reporter, training=True)
@@ -91,7 +101,7 @@ def train_batches(
             return {**batch, "mix": tf.fill([rows], mix.draw(seed, step, mixup, cutmix))}
 
         batches = batches.enumerate(start=start_step).map(add_mix)
-    return _finish(_add_draws(batches, draw, start_step, batch_size, rows, first_row))
+    return _finish(_add_draws(batches, draw, start_step, batch_size, rows, first_row), pp if as_tuples else None)
 
 
 def eval_batches(
@@ -102,6 +112,7 @@ def eval_batches(
     num_shards: int = 1,
     on_bad_image: str | Log = "error",
     draw: Draw | None = None,
+    as_tuples: bool = False,
 ) -> tf.data.Dataset:
     """Make batches of one pass over a source, in its order.
 
@@ -117,6 +128,8 @@ def eval_batches(
         on_bad_image: What happens to an image that cannot be read. `"error"` stops (see `image_errors`). `"skip"` masks
             its row and logs the path, however many there are. A `Log` skips and keeps the list.
         draw: See `train_batches`, with the number of the batch as the step.
+        as_tuples: Whether to make `(images, labels)` for `model.evaluate`, as for `train_batches`. Rows with a mask of
+            0 are left out, so that batches may be smaller.
 
     Returns:
         Dataset of `{"image", "label", "mask": float32 [b]}`.
@@ -132,7 +145,7 @@ def eval_batches(
     """
     if preprocess.is_random(pp):
         raise ValueError(f"Preprocessing for evaluation must not be random. Received: {pp!r}.")
-    rows = _rows(batch_size, shard_index, num_shards)
+    rows = _rows(source, batch_size, shard_index, num_shards)
     function = preprocess.host_function(pp)
 
     def load(item):
@@ -142,14 +155,20 @@ def eval_batches(
     if isinstance(source, IndexedSource):
         items = _eval_items(source.num_examples, batch_size, rows, shard_index * rows, steps)
     else:
-        items = records.eval_items(cast(records.RecordSource, source), batch_size, rows, shard_index * rows, steps)
+        items = record_files.eval_items(
+            cast(record_files.RecordSource, source), batch_size, rows, shard_index * rows, steps
+        )
     reporter = Reporter(source, load, on_bad_image, training=False)
     batches = load_batches(items, load, source, rows, reporter, training=False, steps=steps)
     batches = _add_draws(batches, draw, 0, batch_size, rows, shard_index * rows)
-    return _finish(batches.apply(tf.data.experimental.assert_cardinality(steps)))
+    return _finish(batches.apply(tf.data.experimental.assert_cardinality(steps)), pp if as_tuples else None)
 
 
-def _rows(batch_size: int, shard_index: int, num_shards: int) -> int:
+def _rows(source: Source, batch_size: int, shard_index: int, num_shards: int) -> int:
+    if not isinstance(source, Source):
+        raise ValueError(
+            f"`source` must be the result of keras_vit.data.open_source. Received: source={_checks.described(source)}."
+        )
     _checks.positive_int("batch_size", batch_size)
     _checks.positive_int("num_shards", num_shards)
     if not 0 <= shard_index < num_shards:
@@ -212,7 +231,24 @@ def _add_draws(
     return batches.enumerate(start=start).map(add)
 
 
-def _finish(batches: tf.data.Dataset) -> tf.data.Dataset:
+def _tuples(batches: tf.data.Dataset, pp: str) -> tf.data.Dataset:
+    """Turn batches into `(images, labels)`, without the rows of padding and with the device's part of `pp`."""
+    function = preprocess.device_function(pp)
+
+    def apply(batch):
+        images, labels = function(batch["image"]), batch["label"]
+        if "mask" not in batch:
+            return images, labels
+        return tf.boolean_mask(images, batch["mask"] > 0), tf.boolean_mask(labels, batch["mask"] > 0)
+
+    pairs = batches.map(apply, num_parallel_calls=tf.data.AUTOTUNE)
+    return pairs.filter(lambda images, _: tf.shape(images)[0] > 0) if "mask" in batches.element_spec else pairs
+
+
+def _finish(batches: tf.data.Dataset, pp: str | None = None) -> tf.data.Dataset:
+    """Set the options of batches, as tuples if there is a preprocessing string."""
+    if pp is not None:
+        batches = _tuples(batches, pp)
     options = tf.data.Options()
     options.deterministic = True
     # The rows of each worker are chosen above; a second division would lose examples.

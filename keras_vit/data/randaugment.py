@@ -68,12 +68,7 @@ def randaug(num_layers: int = 2, magnitude: float = 10, mode: str = REFERENCE) -
 
 
 def operations_of(magnitude: float, mode: str) -> dict[str, Callable[[tf.Tensor, tf.Tensor], tf.Tensor]]:
-    """Return the 16 operations by name: functions of a uint8 image `[H, W, 3]` and two numbers in [0, 1).
-
-    Args:
-        magnitude: See `randaug`.
-        mode: See `randaug`.
-    """
+    """Return the 16 operations by name: functions of a uint8 image `[H, W, 3]` and two numbers in [0, 1)."""
     level = float(magnitude) / 10
     reference = mode == REFERENCE
 

@@ -6,13 +6,9 @@ import tensorflow as tf
 
 
 def key(seed: int, *path: str | int) -> int:
-    """Return the number below 2**63 of one stream of random numbers.
+    """Return the number below 2**63 of one stream of random numbers, named by `path`, such as `"augment", 3`.
 
     Different streams are independent. The same arguments give the same number on every machine and version.
-
-    Args:
-        seed: Seed of the run.
-        *path: Name of the stream, e.g. `"augment", 3`.
     """
     text = "/".join(str(part) for part in (int(seed), *path))
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little") >> 1
@@ -24,18 +20,10 @@ def pair(stream: int, position: tf.Tensor) -> tf.Tensor:
 
 
 def permute(index: tf.Tensor, epoch: tf.Tensor, stream: int, size: int) -> tf.Tensor:
-    """Permute indices, with another permutation of `range(size)` for each epoch.
+    """Permute `index`, int64 `[b]` in [0, size), with another permutation for each `epoch`, int64 `[b]`.
 
-    Nothing is stored and any element can be computed alone, so that a run resumes at any step at once.
-
-    Args:
-        index: int64 `[b]`, each in [0, size).
-        epoch: int64 `[b]`, numbers of the permutations.
-        stream: Result of `key`.
-        size: Length of the permutations.
-
-    Returns:
-        int64 `[b]`.
+    Nothing is stored and any element can be computed alone, so that a run resumes at any step at once. `stream` is a
+    result of `key`.
     """
     if size == 1:
         return tf.zeros_like(index)

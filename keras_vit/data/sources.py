@@ -7,6 +7,7 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
+from keras_vit import _checks
 from keras_vit.data import splits
 
 
@@ -21,6 +22,7 @@ class Source:
         multi_label: Whether an example may have several labels. A label is then a float32 vector of zeros and ones.
         encoded: Whether images are encoded files, which need a "decode" operation. Otherwise they are arrays.
         keys: Entries of an item that identify its example.
+        notes: What a reader found that its user may not expect, such as files that it did not read.
 
     Example:
     >>> source = open_source("digits", split="test")
@@ -32,12 +34,14 @@ class Source:
     """
 
     keys: tuple[str, ...]
+    notes: tuple[str, ...] = ()
 
     def __init__(self, name: str, split: str, num_examples: int, class_names: Sequence[str], multi_label: bool = False):
         self.name = name
         self.split = split
         self.num_examples = int(num_examples)
-        self.class_names = tuple(str(class_name) for class_name in class_names)
+        names = _checks.sequence("class_names", class_names, "names")
+        self.class_names = tuple(str(class_name) for class_name in names)
         self.multi_label = multi_label
         self.encoded = True
 
@@ -118,15 +122,9 @@ def _table(values) -> tf.Tensor:
 
 
 class ArraySource(IndexedSource):
-    """Images in memory.
+    """Images in memory: uint8 `[n, H, W]` or `[n, H, W, C]`; other arguments as of `Source`.
 
-    Args:
-        name: See `Source`.
-        split: See `Source`.
-        images: uint8 `[n, H, W]` or `[n, H, W, C]`.
-        labels: int32 `[n]`, or float32 `[n, classes]` if `multi_label`.
-        class_names: See `Source`.
-        multi_label: See `Source`.
+    Labels are int32 `[n]`, or float32 `[n, classes]` if `multi_label`.
     """
 
     def __init__(
@@ -159,16 +157,7 @@ class ArraySource(IndexedSource):
 
 
 class FileSource(IndexedSource):
-    """Images in files of their own, local or remote.
-
-    Args:
-        name: See `Source`.
-        split: See `Source`.
-        paths: One path per image.
-        labels: int32 `[n]`, or float32 `[n, classes]` if `multi_label`.
-        class_names: See `Source`.
-        multi_label: See `Source`.
-    """
+    """Images in files of their own, local or remote, one path per image; other arguments as of `ArraySource`."""
 
     def __init__(
         self,
@@ -205,14 +194,9 @@ _MAX_EMPTY_CLASSES = 2**15
 def classes_up_to(largest: int, num_examples: int, origin: str) -> list[str]:
     """Return the names of the classes `0` to `largest`, as sources without class names have them.
 
-    Args:
-        largest: Largest class number.
-        num_examples: Number of examples.
-        origin: Place of that label, for the message.
-
     Raises:
         ValueError: If the number cannot be that of a class: there would be more than a million classes, or more than
-            ten times as many as examples.
+            ten times as many as examples. The message names `origin`, the place of that label.
     """
     limit = min(max(10 * num_examples, _MAX_EMPTY_CLASSES), MAX_CLASSES)
     if largest >= limit:
@@ -224,12 +208,7 @@ def classes_up_to(largest: int, num_examples: int, origin: str) -> list[str]:
 
 
 def check_expansion(path: str, packed: int, unpacked: int) -> None:
-    """Refuse a compressed file that claims to unpack to far more than data do.
-
-    Args:
-        path: Name of the file.
-        packed: Number of compressed bytes.
-        unpacked: Number of bytes after unpacking, as the file tells.
+    """Refuse a compressed file that claims to unpack to far more bytes than data do.
 
     Raises:
         ValueError: If there are more than 256 MiB and 200 times the compressed bytes.
@@ -242,22 +221,17 @@ def check_expansion(path: str, packed: int, unpacked: int) -> None:
 
 
 def check_labels(labels: np.ndarray, num_classes: int, origin: Callable[[int], str]) -> np.ndarray:
-    """Return `labels` as int32, or as float32 if there is a vector for each example.
-
-    Args:
-        labels: int `[n]`, or zeros and ones `[n, classes]`.
-        num_classes: Number of classes.
-        origin: Function of an index to the name of that example.
+    """Return labels, int `[n]`, as int32; zeros and ones `[n, classes]` as float32.
 
     Raises:
-        ValueError: If a label is out of range. The message names it and its example.
+        ValueError: If a label is out of range. The message names it and the `origin` of its example.
     """
     if labels.ndim == 2:
         if labels.shape[1] != num_classes:
             raise ValueError(
                 f"Labels of several classes must have one column per class, {num_classes}. Received: {labels.shape}."
             )
-        wrong = np.flatnonzero(~np.isin(labels, (0, 1)).all(axis=1))
+        wrong = np.flatnonzero(((labels != 0) & (labels != 1)).any(axis=1))
         allowed, result = "zeros and ones", labels.astype(np.float32)
     else:
         wrong = np.flatnonzero((labels < 0) | (labels >= num_classes))

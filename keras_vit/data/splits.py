@@ -22,18 +22,10 @@ class Part:
 
 
 def parse(split: str, sizes: Mapping[str, int], what: str = "the data set") -> tuple[Part, ...]:
-    """Resolve a split against the sizes of the splits that exist.
+    """Resolve a split, one or several parts joined by `+`, against the sizes of the splits that exist.
 
     Percentages are rounded to the nearest example, as in TensorFlow Datasets, so that `train[:30%]` and `train[30%:]`
-    share no example and together are `train`.
-
-    Args:
-        split: One or several parts joined by `+`.
-        sizes: Number of examples of each split.
-        what: Name of the data set, for messages.
-
-    Returns:
-        The parts, none of them empty.
+    share no example and together are `train`. No part is empty.
 
     Raises:
         ValueError: If the text cannot be read, names no split or selects nothing.

@@ -31,21 +31,11 @@ def write_tfrecords(
     """Write a source to the files `folder/SPLIT-00000-of-00010` etc., and its description to `dataset_info.json`.
 
     Sources that can be read in any order are shuffled, so that each file is a fair sample. Files differ by one example
-    at most. A file appears under its name when it is complete. Files that an earlier call with the same arguments
-    completed are kept, so that an interrupted call can be repeated.
+    at most. Encoded images are written as they are, arrays as PNG. A file appears under its name when it is complete.
+    Files that an earlier call with the same arguments completed are kept, so that an interrupted call can be repeated.
+    `on_progress` is called with the number of examples that are done; `on_bad_image` is as in `Reporter`.
 
-    Args:
-        source: Source to write. Encoded images are written as they are, arrays as PNG.
-        folder: Folder to write to. It is created if it does not exist.
-        split: Name of the split in the file names.
-        num_shards: Number of files.
-        seed: Seed of the order.
-        on_progress: Function that is called with the number of examples that are done.
-        on_bad_image: `"error"` stops at an image that cannot be decoded, `"skip"` leaves it out. A `Log` leaves it out
-            and keeps the list.
-
-    Returns:
-        Paths of the files.
+    Returns the paths of the files.
 
     Raises:
         UnreadableImageError: If an image cannot be decoded and is not to be skipped.
@@ -128,11 +118,7 @@ def _examples(source: Source, start: int, stop: int, seed: int):
 def _write_file(
     path: str, examples: Iterator[dict], source: Source, on_progress: Callable[[int], None], log: Log | None
 ) -> int:
-    """Write one file and return its number of records.
-
-    Raises:
-        UnreadableImageError: If an image cannot be decoded and there is no log.
-    """
+    """Write one file and return its number of records. Without a log an image that cannot be decoded is an error."""
     temporary, count = f"{path}.tmp", 0
     with tf.io.TFRecordWriter(temporary) as writer:
         for done, (example, problem) in enumerate(_with_problems(examples), 1):

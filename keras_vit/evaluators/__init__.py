@@ -4,12 +4,12 @@ An evaluator measures a `Context`: a classifier, see `keras_vit.inference.open_c
 recipes create evaluators by name in a `Suite`. The functions behind them take arrays.
 """
 
-from keras_vit.evaluators import classes, classification, fewshot, knn, linear_probe, real, report, subsets, vtab
+from keras_vit.evaluators import classification, fewshot, knn, linear_probe, real, report, subsets, vtab
 from keras_vit.evaluators.classification import ClassificationMetrics, evaluate
 from keras_vit.evaluators.context import Context, NotMeasurable, Split, collect
+from keras_vit.evaluators.dataset import opener
+from keras_vit.evaluators.during_training import Scheduled
 from keras_vit.evaluators.evaluator import Evaluator, Result
-from keras_vit.evaluators.scheduled import Scheduled
-from keras_vit.evaluators.splits import opener
 from keras_vit.evaluators.suite import EVALUATORS, Suite
 
 __all__ = [
@@ -22,7 +22,6 @@ __all__ = [
     "Scheduled",
     "Split",
     "Suite",
-    "classes",
     "classification",
     "collect",
     "evaluate",

@@ -1,5 +1,6 @@
 """Accuracy, loss, calibration and confusion of scores against labels."""
 
+import collections
 import dataclasses
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -61,11 +62,7 @@ class Classification(Evaluator):
 
 
 def check_labels(opened: Split, context: Context) -> None:
-    """Refuse labels of several classes for a model that predicts one.
-
-    Raises:
-        ValueError: If the model was not trained with the sigmoid loss.
-    """
+    """Refuse labels of several classes for a model that was not trained with the sigmoid loss."""
     if opened.multi_label and context.output != "sigmoid":
         raise ValueError("Labels of several classes need a model that was trained with the sigmoid loss.")
 
@@ -92,28 +89,14 @@ class ClassificationMetrics:
     def __init__(
         self, num_classes: int, output: str = "softmax", scores_are: str = "logits", num_bins: int = CALIBRATION_BINS
     ):
-        if output not in ("softmax", "sigmoid"):
-            raise ValueError(f"output must be 'softmax' or 'sigmoid'. Received: output={output!r}.")
-        if scores_are not in ("logits", "probabilities"):
-            raise ValueError(f"scores_are must be 'logits' or 'probabilities'. Received: scores_are={scores_are!r}.")
-        self.num_classes = num_classes
-        self.output = output
-        self.scores_are = scores_are
-        self.examples = 0
-        self.non_finite = 0
-        self._correct = 0
-        self._correct_top5 = 0
-        self._loss = 0.0
+        self.num_classes, self.num_bins = num_classes, num_bins
+        self.output = _checks.choice("output", output, ("softmax", "sigmoid"))
+        self.scores_are = _checks.choice("scores_are", scores_are, ("logits", "probabilities"))
+        self._sums: dict[str, Any] = collections.defaultdict(int)  # numbers and arrays, added up over batches
         self._confusion = np.zeros((num_classes, num_classes), np.int64)
-        self._class_correct = np.zeros(num_classes, np.int64)
-        self._class_examples = np.zeros(num_classes, np.int64)
-        self._bin_counts = np.zeros(num_bins, np.int64)
-        self._bin_correct = np.zeros(num_bins, np.float64)
-        self._bin_confidence = np.zeros(num_bins, np.float64)
         self._multi_label: bool | None = None
-        self._ranking: list[
-            tuple[np.ndarray, np.ndarray]
-        ] = []  # (probabilities, labels) of multi-label data: average precision needs all of them at once
+        # Probabilities and labels of multi-label data: average precision needs all of them at once.
+        self._ranking: list[tuple[np.ndarray, np.ndarray]] = []
 
     def update(self, scores: np.ndarray, labels: np.ndarray, mask: np.ndarray | None = None) -> None:
         """Add one batch.
@@ -137,29 +120,37 @@ class ClassificationMetrics:
         targets = (labels > 0) if multi_label else np.eye(self.num_classes, dtype=bool)[labels]  # [B, C]
 
         finite = np.isfinite(scores).all(axis=-1)
-        self.examples += len(labels)
-        self.non_finite += int((~finite).sum())
         # A row of NaN wins no comparison and so would rank its own class first: it must count as wrong.
         order = np.argsort(
             -np.where(finite[:, None], scores, 0.0), axis=-1, kind="stable"
         )  # [B, C], ties: lowest class
         hits = np.take_along_axis(targets, order[:, :5], axis=-1) & finite[:, None]  # [B, min(5, C)]
         correct = hits[:, 0]
-        self._correct += int(correct.sum())
-        self._correct_top5 += int(hits.any(axis=-1).sum())
-
         probabilities, losses = self._probabilities_and_losses(scores, targets)
-        self._loss += float(losses.sum())
-        self._class_examples += targets.sum(axis=0)
         if multi_label:
-            decisions = (probabilities >= 0.5) & finite[:, None]
-            self._class_correct += (targets & decisions).sum(axis=0)  # recall at the threshold 0.5
-            self._add_to_bins(probabilities[finite].ravel(), targets[finite].ravel())
+            recalled = targets & (probabilities >= 0.5) & finite[:, None]
+            confidence, right = probabilities[finite].ravel(), targets[finite].ravel()
             self._ranking.append((np.where(finite[:, None], probabilities, 0.0), targets))
         else:
-            self._class_correct += (targets & correct[:, None]).sum(axis=0)
+            recalled = targets & correct[:, None]
+            confidence, right = probabilities.max(axis=-1)[finite], correct[finite]
             np.add.at(self._confusion, (labels[finite], order[finite, 0]), 1)
-            self._add_to_bins(probabilities.max(axis=-1)[finite], correct[finite])
+        # Bins are (0, 1/n], (1/n, 2/n], ...: the right edge belongs to the bin, as in the paper.
+        bins = np.clip(np.ceil(confidence * self.num_bins).astype(int) - 1, 0, self.num_bins - 1)
+        sums = {
+            "examples": len(labels),
+            "non_finite": (~finite).sum(),
+            "correct": correct.sum(),
+            "correct_top5": hits.any(axis=-1).sum(),
+            "loss": losses.sum(),
+            "class_correct": recalled.sum(axis=0),
+            "class_examples": targets.sum(axis=0),
+            "confidences": len(confidence),
+            "bin_correct": np.bincount(bins, right, self.num_bins),
+            "bin_confidence": np.bincount(bins, confidence, self.num_bins),
+        }
+        for name, value in sums.items():
+            self._sums[name] = self._sums[name] + value
 
     def result(self) -> dict[str, Any]:
         """Return the metrics of all batches.
@@ -172,19 +163,19 @@ class ClassificationMetrics:
             `confusion` (`[C, C]`, rows are the true class; None for multi-label data) and `mean_average_precision`
             (multi-label data only, else None).
         """
-        if not self.examples:
+        sums = self._sums
+        if not sums["examples"]:
             raise ValueError("Nothing to measure: no batch held an example with mask 1.")
-        with np.errstate(invalid="ignore"):
-            per_class = self._class_correct / np.where(self._class_examples, self._class_examples, np.nan)
+        gaps = np.abs(sums["bin_correct"] - sums["bin_confidence"]).sum()
         return {
-            "examples": self.examples,
-            "non_finite": self.non_finite,
-            "accuracy": self._correct / self.examples,
-            "top5": self._correct_top5 / self.examples,
-            "loss": self._loss / self.examples,
-            "ece": self._calibration_error(),
-            "per_class": per_class,
-            "class_examples": self._class_examples.copy(),
+            "examples": sums["examples"],
+            "non_finite": int(sums["non_finite"]),
+            "accuracy": float(sums["correct"] / sums["examples"]),
+            "top5": float(sums["correct_top5"] / sums["examples"]),
+            "loss": float(sums["loss"] / sums["examples"]),
+            "ece": float(gaps / sums["confidences"]) if sums["confidences"] else float("nan"),
+            "per_class": sums["class_correct"] / np.where(sums["class_examples"], sums["class_examples"], np.nan),
+            "class_examples": sums["class_examples"].copy(),
             "confusion": None if self._multi_label else self._confusion.copy(),
             "mean_average_precision": self._mean_average_precision() if self._multi_label else None,
         }
@@ -228,18 +219,6 @@ class ClassificationMetrics:
             losses = np.logaddexp(0.0, np.where(targets, -scores, scores)).sum(axis=-1)
         return probabilities, losses
 
-    def _add_to_bins(self, confidence: np.ndarray, correct: np.ndarray) -> None:
-        num_bins = len(self._bin_counts)
-        # Bins are (0, 1/n], (1/n, 2/n], ...: the right edge belongs to the bin, as in the paper.
-        bins = np.clip(np.ceil(confidence * num_bins).astype(int) - 1, 0, num_bins - 1)
-        np.add.at(self._bin_counts, bins, 1)
-        np.add.at(self._bin_correct, bins, correct)
-        np.add.at(self._bin_confidence, bins, confidence)
-
-    def _calibration_error(self) -> float:
-        total = self._bin_counts.sum()
-        return float(np.abs(self._bin_correct - self._bin_confidence).sum() / total) if total else float("nan")
-
     def _mean_average_precision(self) -> float:
         probabilities, targets = (np.concatenate(parts) for parts in zip(*self._ranking, strict=True))
         precisions = []
@@ -252,11 +231,7 @@ class ClassificationMetrics:
 
 
 def single_numbers(result: dict[str, Any]) -> dict[str, float]:
-    """Return the single numbers of a result, for tables and curves.
-
-    Args:
-        result: What `ClassificationMetrics.result` returned.
-    """
+    """Return the single numbers of a result of `ClassificationMetrics`, for tables and curves."""
     names = ["accuracy", "top5", "loss", "ece", "examples", "mean_average_precision"]
     names += ["non_finite"] if result["non_finite"] else []
     return {name: result[name] for name in names if result[name] is not None}

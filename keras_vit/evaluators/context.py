@@ -5,8 +5,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
-
-from keras_vit.evaluators import classes
+from absl import logging
 
 if TYPE_CHECKING:
     from keras_vit.inference import Classifier
@@ -138,7 +137,7 @@ class Context:
             subset: Class numbers of the classifier that the data are limited to; None for all.
 
         Raises:
-            ValueError: If they differ in number or order, see `classes.check`.
+            ValueError: If they differ in number or order. Different names are only logged.
         """
         known = self.classifier.class_names
         if not known:
@@ -147,7 +146,7 @@ class Context:
             known = tuple(known[number] for number in subset)
         # Data without names are compared by their number of classes.
         names = known if opened.class_names is None and opened.num_classes == len(known) else opened.class_names
-        classes.check(source, names or [str(number) for number in range(opened.num_classes)], known)
+        _check_classes(source, names or [str(number) for number in range(opened.num_classes)], known)
 
 
 def collect(function: Callable[[np.ndarray], np.ndarray], batches: Iterable[dict]) -> Labeled:
@@ -180,3 +179,30 @@ def collect(function: Callable[[np.ndarray], np.ndarray], batches: Iterable[dict
     if not sum(map(len, labels)):
         raise ValueError("There is nothing to evaluate: no batch held an example with mask 1.")
     return np.concatenate(outputs), np.concatenate(labels)
+
+
+def _check_classes(name: str, class_names: Sequence[str], known: Sequence[str]) -> None:
+    """Refuse data whose labels cannot be compared with a model's scores, and warn if only the names differ."""
+    if len(class_names) != len(known):
+        raise ValueError(
+            f"The data must have the model's {len(known)} classes, {_summary(known)}. "
+            f"Received: {name!r} with {len(class_names)}, {_summary(class_names)}."
+        )
+    if tuple(class_names) == tuple(known):
+        return
+    if sorted(class_names) == sorted(known):
+        raise ValueError(
+            f"The classes of the data must be in the order of the model's, {_summary(known)}. "
+            f"Received: {_summary(class_names)}."
+        )
+    logging.warning(
+        "The classes of %s are called %s, those of the model %s. They are compared by their numbers.",
+        name,
+        _summary(class_names),
+        _summary(known),
+    )
+
+
+def _summary(names: Sequence[str]) -> str:
+    """Return the first names."""
+    return ", ".join(names[:5]) + (", ..." if len(names) > 5 else "")

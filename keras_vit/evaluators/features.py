@@ -51,11 +51,7 @@ class FeatureEvaluator(Evaluator):
 
 
 def check_splits(context: Context, splits: Sequence[tuple[str, str, str]]) -> None:
-    """Open splits, whose examples must have one class each, of the same classes.
-
-    Raises:
-        ValueError: If they do not, or their images do not fit the classifier.
-    """
+    """Open splits; refuse several classes per example, different classes, and images that do not fit the classifier."""
     opened = [context.open_fitting(*split) for split in splits]
     for (source, name, _), split in zip(splits, opened, strict=True):
         if split.multi_label:
@@ -68,11 +64,7 @@ def check_splits(context: Context, splits: Sequence[tuple[str, str, str]]) -> No
 
 
 def check_labels(labels: np.ndarray, num_classes: int, what: str) -> np.ndarray:
-    """Return labels as int64 `[N]`.
-
-    Raises:
-        ValueError: If there are several classes per example, or a class number is out of range.
-    """
+    """Return labels as int64 `[N]`; refuse several classes per example and class numbers out of range."""
     labels = np.asarray(labels)
     if labels.ndim != 1:
         raise ValueError(f"{what} needs one class per example, labels [N]. Received: shape {labels.shape}.")

@@ -38,14 +38,9 @@ class FewShot(FeatureEvaluator):
 
 
 class RidgeClassifier:
-    """Least squares from features to targets -1 and 1, solved at once for any strength of the regularization.
+    """Least squares from features `[N, D]` to targets -1 and 1, solved at once for any strength of the regularization.
 
     Features are standardized with the mean and deviation of the training set, and a constant is added to them.
-
-    Args:
-        features: `[N, D]`.
-        labels: Class numbers, `[N]`.
-        num_classes: Number of classes `C`.
 
     References:
         Appendix B.1.1 of "An Image is Worth 16x16 Words", https://arxiv.org/abs/2010.11929

@@ -42,17 +42,9 @@ class LinearProbe(FeatureEvaluator):
 
 
 class LogisticRegression:
-    """Multinomial logistic regression on standardized features, by L-BFGS from zero weights.
+    """Multinomial logistic regression on standardized features `[N, D]`, by L-BFGS from zero weights or another fit.
 
     Minimizes the mean cross-entropy plus `l2 / 2` times the sum of the squared weights, without the biases.
-
-    Args:
-        features: `[N, D]`.
-        labels: Class numbers, `[N]`.
-        num_classes: Number of classes `C`.
-        l2: Strength of the regularization.
-        max_iterations: Largest number of iterations.
-        start: Another fit, whose weights are the start.
     """
 
     def __init__(

@@ -87,13 +87,7 @@ def evaluate(predict: Callable, batches: Iterable[dict], labels: Sequence[Iterab
 
 
 def read_labels(path: str) -> list[list[int]]:
-    """Read `real.json` of https://github.com/google-research/reassessed-imagenet.
-
-    Args:
-        path: JSON file with a list of classes per validation image, in the order of the images' numbers.
-
-    Returns:
-        A list of classes per validation image.
+    """Read `real.json` of https://github.com/google-research/reassessed-imagenet, a list of classes per image.
 
     Raises:
         ValueError: If the file cannot be read or is something else.
@@ -110,11 +104,7 @@ def read_labels(path: str) -> list[list[int]]:
 
 
 def check_labels(labels: Sequence[Sequence[int]], num_classes: int, path: str) -> None:
-    """Refuse labels that a model of `num_classes` classes has no scores for.
-
-    Raises:
-        ValueError: If there is one.
-    """
+    """Refuse labels that a model of `num_classes` classes has no scores for."""
     largest = max((number for some in labels for number in some), default=0)
     if largest >= num_classes:
         raise ValueError(f"{path} names the class {largest}, which a model of {num_classes} classes does not have.")

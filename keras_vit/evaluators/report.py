@@ -60,11 +60,9 @@ def plain(value: Any) -> Any:
 
 
 def markdown_row(first: str, results: Sequence[Result]) -> str:
-    """Return a Markdown table of one row, followed by a list of what is missing.
+    """Return a Markdown table of one row, `first` and one column per metric, followed by a list of what is missing.
 
-    Args:
-        first: Content of the first cell, such as the name of the model.
-        results: Results to list, one column per metric. Standard deviations are joined to their means.
+    Standard deviations are joined to their means.
     """
     heads, cells, notes = ["model"], [first], []
     for result in results:

@@ -90,15 +90,7 @@ class Subset(classification.Classification):
 
 
 def restrict(predict: Callable, classes: Classes) -> Callable:
-    """Return a function that predicts only some classes, as in the papers of the test sets.
-
-    Args:
-        predict: Function from images to scores `[B, C]`.
-        classes: The `c` class numbers to keep. Class `i` of the result is class `classes[i]` of `predict`.
-
-    Returns:
-        A function from images to scores `[B, c]`.
-    """
+    """Return a function that predicts only the given `c` classes, `[B, c]`, in their order, of scores `[B, C]`."""
     kept = check_classes(classes)
 
     def predict_some(images: np.ndarray) -> np.ndarray:
@@ -110,18 +102,7 @@ def restrict(predict: Callable, classes: Classes) -> Callable:
 
 
 def relabel(labels: np.ndarray, classes: Classes) -> np.ndarray:
-    """Convert class numbers of the model to indices of `classes`.
-
-    Args:
-        labels: Class numbers `[N]`.
-        classes: Class numbers of the subset.
-
-    Returns:
-        Indices `[N]`, int64.
-
-    Raises:
-        ValueError: If a label is not among the classes.
-    """
+    """Convert class numbers of the model, `[N]`, to int64 indices of `classes`; refuse labels of other classes."""
     numbers, labels = check_classes(classes), np.asarray(labels)
     places = {number: place for place, number in enumerate(numbers.tolist())}
     wrong = labels[~np.isin(labels, numbers)]

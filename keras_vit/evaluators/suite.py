@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from absl import logging
 
-from keras_vit import _calls, _checks
+from keras_vit import _checks, _spec
 from keras_vit.evaluators.classification import Classification
 from keras_vit.evaluators.context import Context, NotMeasurable
 from keras_vit.evaluators.evaluator import Evaluator, Result
@@ -61,7 +61,7 @@ class Suite:
         self.evaluators: dict[str, Evaluator] = {}
         self.every: dict[str, int | None] = {}
         for text in texts:
-            calls = _calls.parse(text, "evaluator", "knn(neighbors=5)")
+            calls = _spec.parse(text, "evaluator", "knn(neighbors=5)")
             if len(calls) != 1:
                 raise ValueError(f"One evaluator is expected, such as 'knn(neighbors=5)'. Received: {text!r}.")
             (call,) = calls

@@ -39,7 +39,7 @@ TRAIN, VALIDATION, ALL, TEST = "train800", "val200", "train800val200", "test"
 class Vtab(Evaluator):
     """VTAB-1k on frozen features: a linear classifier per task, regularized as is best on the 200 validation examples.
 
-    The papers report fine-tuning, which `train.vtab` does. This is the cheaper variant for use during training.
+    The papers report fine-tuning, which `keras-vit vtab` does. This is the cheaper variant for use during training.
 
     Attributes:
         tasks: Names of tasks, or one; None for all nineteen.
@@ -94,17 +94,10 @@ class Vtab(Evaluator):
 
 
 def summarize(accuracies: Mapping[str, float]) -> dict:
-    """Return the means of the groups and of all tasks.
+    """Return the means of the groups and of all tasks, from the test accuracy of each measured task.
 
-    Args:
-        accuracies: Test accuracy of each measured task.
-
-    Returns:
-        `"natural"`, `"specialized"`, `"structured"`: mean over the tasks of the group; `"mean"`: over all nineteen
-        tasks. A mean is None if one of its tasks is missing. `"missing"`: the tasks without a result.
-
-    Raises:
-        ValueError: If there is no such task.
+    `"natural"`, `"specialized"`, `"structured"` are means over the tasks of a group, `"mean"` over all nineteen. A mean
+    is None if one of its tasks is missing. `"missing"` are the tasks without a result.
     """
     check_tasks(tuple(accuracies))
     means = {group: _mean(accuracies, tasks) for group, tasks in GROUPS.items()}
@@ -113,11 +106,7 @@ def summarize(accuracies: Mapping[str, float]) -> dict:
 
 
 def check_tasks(tasks: Sequence[str]) -> tuple[str, ...]:
-    """Return the names of tasks.
-
-    Raises:
-        ValueError: If there is no such task.
-    """
+    """Return the names of tasks, or refuse one that does not exist."""
     return tuple(_checks.existing(f"task {task!r} in VTAB", task, TASKS) for task in tasks)
 
 

@@ -7,24 +7,17 @@ import statistics
 from collections.abc import Sequence
 from typing import Any
 
-from keras_vit import _io
+from keras_vit import _io, _passed_on
 from keras_vit.experiments.runs import Run, read_runs
 from keras_vit.experiments.table import SEED, figure, shorten
-from keras_vit.inspection.page import html
 
-NAME = "comparison"  # of the files that are written
 _VERSION = "version of "
 _LONGEST_TABLE = 6  # runs that stand side by side; of more, each has a row
 
 
 @dataclasses.dataclass(frozen=True)
 class Group:
-    """Runs that differ only in the seed.
-
-    Attributes:
-        name: Name of the run, or what sets the group apart from the others.
-        runs: The runs.
-    """
+    """Runs that differ only in the seed."""
 
     name: str
     runs: list[Run]
@@ -111,35 +104,20 @@ def compare(paths: Sequence[str]) -> Comparison:
     """Compare runs.
 
     Args:
-        paths: Run directories, and directories of sweeps, which stand for all of their runs.
+        paths: Run directories, and directories of sweeps, which stand for all of their runs. Other paths and damaged
+            runs are skipped with a warning.
 
     Raises:
-        FileNotFoundError: If a path is neither.
-        ValueError: If there are not two runs, or a record is damaged.
+        FileNotFoundError: If no path is a run or a sweep.
+        ValueError: If only one run is given, or all are damaged.
 
     Example:
     >>> print(compare(["runs/adamw", "runs/sgd"]).markdown())  # doctest: +SKIP
     """
     runs = read_runs(paths)
-    if len(runs) < 2:
+    if len(runs) < 2 and len(set(map(os.path.normpath, paths))) < 2:
         raise ValueError(f"Expected at least two runs to compare. Received: {', '.join(paths) or 'none'}.")
     return Comparison(runs)
-
-
-def write_comparison(comparison: Comparison, directory: str) -> str:
-    """Write `comparison.html`, `.md` and `.json`, and return the path of the page.
-
-    Raises:
-        ImportError: If matplotlib is not installed.
-    """
-    from keras_vit.experiments.comparison_page import render
-
-    page = render(comparison)
-    _io.write_text(os.path.join(directory, f"{NAME}.md"), comparison.markdown())
-    _io.write_json(os.path.join(directory, f"{NAME}.json"), comparison.to_dict())
-    path = os.path.join(directory, f"{NAME}.html")
-    _io.write_text(path, page)
-    return path
 
 
 def _facts(run: Run) -> dict[str, Any]:
@@ -149,7 +127,7 @@ def _facts(run: Run) -> dict[str, Any]:
 
 def _shown(value: Any) -> str:
     """Return a value as the tables show it, without the folders of paths: the tables may be passed on to others."""
-    return shorten(html.without_folders(value))
+    return shorten(_passed_on.without_folders(value))
 
 
 def _group_name(runs: Sequence[Run], differing: Sequence[str]) -> str:

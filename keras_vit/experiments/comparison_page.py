@@ -1,7 +1,9 @@
 """The comparison as one HTML file that needs no network."""
 
+import os
 from collections.abc import Sequence, Set
 
+from keras_vit import _io
 from keras_vit.experiments.comparison import Comparison, Group
 from keras_vit.experiments.table import figure
 from keras_vit.inspection import plots
@@ -19,12 +21,22 @@ _CURVES = {
 }
 
 
-def render(comparison: Comparison) -> str:
-    """Return the page as HTML.
+def write_comparison(comparison: Comparison, directory: str) -> str:
+    """Write `comparison.html`, `.md` and `.json`, and return the path of the page.
 
     Raises:
         ImportError: If matplotlib is not installed.
     """
+    page = render(comparison)
+    _io.write_text(os.path.join(directory, "comparison.md"), comparison.markdown())
+    _io.write_json(os.path.join(directory, "comparison.json"), comparison.to_dict())
+    path = os.path.join(directory, "comparison.html")
+    _io.write_text(path, page)
+    return path
+
+
+def render(comparison: Comparison) -> str:
+    """Return the page as HTML."""
     plots.require_matplotlib()
     groups = comparison.groups
     count = len(comparison.runs)

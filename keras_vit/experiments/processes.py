@@ -40,13 +40,10 @@ def run_all(
     started: Callable[[Job], None],
     ended: Callable[[Job, int, float], None],
 ) -> None:
-    """Run processes, `parallel` at a time. On SIGTERM or Ctrl-C they are asked to stop and waited for.
+    """Run processes in order, `parallel` at a time. On SIGTERM or Ctrl-C they are asked to stop and waited for.
 
-    Args:
-        jobs: The processes, in order.
-        parallel: Largest number at a time.
-        started: Called with each job before it starts.
-        ended: Called with each job that ended, its exit code and the seconds that it took.
+    `started` is called with each job before it starts, `ended` with the job, its exit code and the seconds that it
+    took.
 
     Raises:
         Interrupted: After all processes have ended, if SIGTERM or SIGINT came.

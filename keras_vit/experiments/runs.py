@@ -1,14 +1,15 @@
 """Runs as their directories record them."""
 
+import contextlib
 import dataclasses
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from absl import logging
 
 from keras_vit import _io
-from keras_vit.training import metrics, record, run_directory
+from keras_vit.training import record, run_directory
 
 SWEEP, RUNS = "sweep.json", "runs"  # a sweep's record and the folder of its runs
 _COUNTS = ("step", "examples")
@@ -53,31 +54,42 @@ class Run:
 
 
 def read_runs(paths: Sequence[str]) -> list[Run]:
-    """Read runs and sweeps.
-
-    Args:
-        paths: Run directories, and directories of sweeps, which stand for all of their runs that have begun.
+    """Read runs, and of sweeps all runs that have begun; skip other paths and damaged runs with a warning.
 
     Raises:
-        FileNotFoundError: If a path is neither.
-        ValueError: If a record is damaged. Names the file.
+        FileNotFoundError: If all paths are neither.
+        ValueError: If all records are damaged. Names the file.
     """
-    found = list(dict.fromkeys(os.path.normpath(run) for path in paths for run in _runs_of(path)))
-    return [read_run(path, name) for path, name in zip(found, _short_names(found), strict=True)]
+    found, errors = dict[str, Run](), list[Exception]()
+    for path in paths:
+        runs: list[str] = []
+        with _skipping(path, errors):
+            runs = _runs_of(path)
+        for run in map(os.path.normpath, runs):
+            with _skipping(run, errors):
+                found[run] = found.get(run) or read_run(run)
+    if errors and not found:
+        raise errors[0]
+    return [
+        dataclasses.replace(run, name=name) for run, name in zip(found.values(), _short_names(list(found)), strict=True)
+    ]
 
 
-def read_run(path: str, name: str = "") -> Run:
+@contextlib.contextmanager
+def _skipping(path: str, errors: list[Exception]) -> Iterator[None]:
+    """Log the error of a path that cannot be read, and keep it."""
+    try:
+        yield
+    except (OSError, ValueError) as error:
+        logging.warning("%s is skipped: %s", path, error)
+        errors.append(error)
+
+
+def read_run(path: str) -> Run:
     """Read a run directory; see `read_runs`."""
     config = run_directory.read_config(path)
-    return Run(
-        name or os.path.basename(path), path, record.fields(config), config.get("versions", {}), read_metrics(path)
-    )
-
-
-def read_metrics(path: str) -> list[dict[str, Any]]:
-    """Return the lines of `metrics.jsonl` of a run directory, none if there is no such file."""
-    path = os.path.join(path, run_directory.METRICS)
-    return metrics.read_metrics(path) if os.path.exists(path) else []
+    versions, lines = config.get("versions", {}), run_directory.read_metrics(path)
+    return Run(os.path.basename(path), path, record.fields(config), versions, lines)
 
 
 def final_metrics(lines: Sequence[dict[str, Any]]) -> dict[str, float]:

@@ -17,9 +17,9 @@ from absl import logging
 
 from keras_vit import _io
 from keras_vit import recipe as recipes
-from keras_vit.experiments.grid import Grid, Point, expand
 from keras_vit.experiments.processes import Job, last_line, run_all
-from keras_vit.experiments.runs import RUNS, SWEEP, final_metrics, read_metrics
+from keras_vit.experiments.runs import RUNS, SWEEP, final_metrics
+from keras_vit.experiments.search import Grid, Point, expand
 from keras_vit.experiments.table import SEED, Row, Table
 from keras_vit.training import lock, record, run_directory
 from keras_vit.training.errors import Interrupted
@@ -149,7 +149,7 @@ class _State:
             metrics: dict[str, list[float]] = {}
             for _, name in group:
                 if self.status(name) == "finished":
-                    for key, value in final_metrics(read_metrics(self.path(name))).items():
+                    for key, value in final_metrics(run_directory.read_metrics(self.path(name))).items():
                         metrics.setdefault(key, []).append(value)
                 elif self.status(name) == "failed":
                     failed[name] = self._reason(name)
@@ -215,7 +215,8 @@ def recipe_file(recipe: recipes.Recipe) -> str:
     text = pprint.pformat(recipe, width=110, sort_dicts=False).replace("\n", "\n    ")
     return (
         '"""A run of a sweep."""\n\n'
-        "from keras_vit.recipe import Data, Model, Optim, Recipe, Schedule\n\n\n"
+        "from keras_vit.recipe import MAE, Classification, Data, Distillation, MaskedPatch, Model, Optim, Recipe, "
+        "Schedule\n\n\n"
         f'def get_config() -> Recipe:\n    """Return the recipe."""\n    return {text}\n'
     )
 

@@ -16,14 +16,7 @@ from keras_vit.inference.sample_images import SampleImages
 
 
 def open_model(needed: Sequence[str] = ("output",)) -> KerasClassifier:
-    """Return the model of `--model`.
-
-    Args:
-        needed: Other flags that the program needs.
-
-    Raises:
-        ValueError: If a needed flag is missing, or the model has no head.
-    """
+    """Return the model of `--model`."""
     options = flags.FLAGS
     if not options.model or not all(options[name].value for name in needed):
         names = " and ".join(f"--{name}" for name in needed)
@@ -33,7 +26,7 @@ def open_model(needed: Sequence[str] = ("output",)) -> KerasClassifier:
             f"--model must be a run, .keras file or checkpoint: an exported artifact holds no Keras model. "
             f"Received: --model={options.model}."
         )
-    classifier = keras_model.open_model(options.model, options.preprocess, options.labels)
+    classifier = keras_model.open_model(options.model, options.preprocess, options.labels, options.checkpoint)
     if not classifier.class_names:
         raise ValueError(f"--model must be a model with a classification head. Received: --model={options.model}.")
     return classifier
@@ -42,18 +35,7 @@ def open_model(needed: Sequence[str] = ("output",)) -> KerasClassifier:
 def load_images(
     card: ModelCard, default: int = 64, *, patterns: Sequence[str] | None = None, split: str | None = None
 ) -> SampleImages:
-    """Return the images to verify with.
-
-    Args:
-        card: Description of the model.
-        default: Number of images if `--num_images` is not given.
-        patterns: Files or patterns; None for `--images`.
-        split: Split of the run's data; None for its evaluation split.
-
-    Raises:
-        ValueError: If no image is available.
-        UnreadableInput: If an image cannot be read and is not to be skipped.
-    """
+    """Return the images to verify with."""
     options = flags.FLAGS
     return sample_images.for_model(
         card,
@@ -65,14 +47,7 @@ def load_images(
 
 
 def run_export(export: Callable[[], tuple[str, verify.Comparison]]) -> int:
-    """Run an export and write the path of the artifact to the standard output.
-
-    Args:
-        export: Function that exports and returns the path and the comparison with the model.
-
-    Returns:
-        The exit code.
-    """
+    """Run an export and write the path of the artifact to the standard output."""
     try:
         path, comparison = export()
     except (verify.VerificationError, single_file.ConversionError, FileExistsError) as error:
@@ -89,11 +64,7 @@ def run_export(export: Callable[[], tuple[str, verify.Comparison]]) -> int:
 
 
 def run_onnx_openvino(format: str) -> int:  # noqa: A002
-    """Run the export to ONNX or OpenVINO; return the exit code.
-
-    Args:
-        format: A key of `onnx_openvino.FORMATS`.
-    """
+    """Run the export to ONNX or OpenVINO; return the exit code."""
     options = flags.FLAGS
     path = options.output
     if path and options.model:

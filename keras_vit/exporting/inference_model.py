@@ -1,27 +1,22 @@
 """Copy of a model for export, under a chosen precision, that returns logits."""
 
+import collections
 from typing import Any
 
 import keras
+
+from keras_vit.inference.probabilities import CLASSIFICATION
+from keras_vit.layers.base import BaseLayer
+from keras_vit.models.base import ConfiguredModel
+
+_RATES = ("dropout_rate", "attention_dropout_rate", "drop_path_rate", "rate")
 
 
 def inference_model(model: keras.Model, precision: str = "float32", **arguments: Any) -> keras.Model:
     """Rebuild a model for inference under another precision, with the same weights.
 
     A graph that was traced under `mixed_bfloat16` keeps its casts: TFLite cannot convert it, and a CPU without bfloat16
-    runs it slowly. The copy is traced anew. It has no dropout, and it returns logits whatever the
-    `classifier_activation` was.
-
-    Args:
-        model: A model of this package.
-        precision: Precision of the copy, a dtype or the name of a Keras policy (`"mixed_bfloat16"`).
-        **arguments: Arguments of the model's constructor that differ, without another number of weights.
-
-    Returns:
-        The copy.
-
-    Raises:
-        ValueError: If the Keras backend is not TensorFlow, or the model cannot be rebuilt from its configuration.
+    runs it slowly. The copy is traced anew. It has no dropout, and it returns logits whatever its last activation was.
     """
     if keras.backend.backend() != "tensorflow":
         raise ValueError(
@@ -29,23 +24,88 @@ def inference_model(model: keras.Model, precision: str = "float32", **arguments:
             f"{keras.backend.backend()}. Save it as model.keras, and export that file with `keras-vit export`, or in a "
             "process with KERAS_BACKEND=tensorflow."
         )
-    config = dict(model.get_config())
-    if "dtype" not in config or not config.get("include_top", True):
-        raise ValueError(
-            "The exported model must be a keras_vit model with its head (include_top=True). "
-            f"Received: {type(model).__name__} with the configuration keys {sorted(config)}."
-        )
-    if len(model.output_shape) != 2:
-        raise ValueError(
-            "The exported model must return one row of logits per image, [B, classes]. "
-            f"Received: {model.output_shape}. Build it with a pooling."
-        )
-    changed = {"dtype": precision, "classifier_activation": None, "remat": "none"}
-    rates = {name: 0.0 for name in config if name in ("dropout_rate", "attention_dropout_rate", "drop_path_rate")}
-    config.update({name: value for name, value in changed.items() if name in config}, **rates, **arguments)
-    copy = type(model).from_config(config)
+    check_model(model)
+    if not isinstance(model, ConfiguredModel):
+        model = keras.Model(model.inputs[0], model.outputs[0], name=model.name)
+    copy = _copy(model, precision, True, arguments)
     _copy_weights(model, copy)
     return copy
+
+
+def check_model(model: Any) -> None:
+    """Refuse a model that cannot be exported."""
+    if not isinstance(model, keras.Model):
+        raise TypeError(f"The exported model must be a keras.Model. Received: {type(model).__name__}.")
+    what = f"Received: {type(model).__name__} {model.name!r}"
+    inputs: Any = getattr(model, "inputs", None) or []
+    outputs: Any = getattr(model, "outputs", None) or []
+    if not _is_ours(model) or not inputs:
+        raise ValueError(
+            "The exported model must be a functional or sequential model that starts with layers of keras_vit, such as "
+            f"keras.Model(model.input, keras.layers.Dense(3)(model.get_layer('pool').output)). {what}."
+        )
+    if len(inputs) != 1 or len(inputs[0].shape) != 4:
+        shapes = [tuple(tensor.shape) for tensor in inputs]
+        raise ValueError(f"The exported model must have one input of images, [B, H, W, C]. {what} with {shapes}.")
+    if len(outputs) != 1 or len(outputs[0].shape) != 2:
+        shapes = [tuple(tensor.shape) for tensor in outputs]
+        raise ValueError(
+            "The exported model must return one row of logits per image, [B, classes], or of features. "
+            f"{what} with {shapes}. Build it with a pooling."
+        )
+
+
+def _is_ours(layer: Any) -> bool:
+    """Return whether a layer is one of this package, or a model with such layers."""
+    inner = layer.layers if isinstance(layer, keras.Model) else ()
+    return isinstance(layer, (BaseLayer, ConfiguredModel)) or any(map(_is_ours, inner))
+
+
+def _copy(layer: Any, precision: str, is_last: bool, arguments: dict[str, Any]) -> Any:
+    """Copy a layer or model without its weights; the activation of the last one is left out."""
+    if isinstance(layer, keras.Model) and not isinstance(layer, ConfiguredModel):
+        model = keras.Model(layer.input, layer.output, name=layer.name)  # of the same layers, and not compiled
+        last = last_operation(model)
+        dtype = keras.dtype_policies.get(precision).compute_dtype
+        images = keras.tree.map_structure(
+            lambda tensor: keras.Input(batch_shape=tensor.shape, dtype=dtype, name=tensor.name), model.input
+        )
+        return keras.models.clone_model(
+            model, images, lambda inner: _copy(inner, precision, is_last and inner is last, arguments)
+        )
+    config = _for_inference(layer.get_config(), precision)
+    if isinstance(layer, ConfiguredModel):
+        changed = {"dtype": precision, "remat": "none", **({"classifier_activation": None} if is_last else {})}
+        config |= {name: value for name, value in changed.items() if name in config} | arguments
+    elif is_last and activation_of(layer) in CLASSIFICATION:
+        config["activation"] = "linear"
+    return type(layer).from_config(config)
+
+
+def _for_inference(config: dict[str, Any], precision: str) -> dict[str, Any]:
+    """Return a layer's configuration without dropout, under a precision unless the layer is quantized.
+
+    The layers that it was given, such as the MLP of a block, are changed in the same way.
+    """
+    changed: dict[str, Any] = {name: 0.0 for name in _RATES if name in config}
+    policy = config.get("dtype")
+    if policy is not None and keras.dtype_policies.get(policy).quantization_mode is None:
+        changed["dtype"] = precision
+    for name, value in config.items():
+        inner = value.get("config") if isinstance(value, dict) else None
+        if isinstance(inner, dict) and "dtype" in inner:
+            changed[name] = {**value, "config": _for_inference(inner, precision)}
+    return {**config, **changed}
+
+
+def last_operation(model: keras.Model) -> Any:
+    """Return the layer or operation that computes the output of a functional or sequential model."""
+    return keras.Model(model.inputs, model.outputs).operations[-1]
+
+
+def activation_of(layer: Any) -> str | None:
+    """Return the name of a layer's activation; None if it has none."""
+    return getattr(getattr(layer, "activation", None), "__name__", None)
 
 
 def _copy_weights(source: keras.Model, target: keras.Model) -> None:
@@ -57,12 +117,18 @@ def _copy_weights(source: keras.Model, target: keras.Model) -> None:
     for path, weight in targets.items():
         if tuple(sources[path].shape) != tuple(weight.shape):
             raise ValueError(
-                f"The weight {path} must have the shape {tuple(sources[path].shape)} in the copy. "
+                f"The weight {path[0]} must have the shape {tuple(sources[path].shape)} in the copy. "
                 f"Received: {tuple(weight.shape)}."
             )
         weight.assign(sources[path])
 
 
-def _weights(model: keras.Model) -> dict[str, keras.Variable]:
-    # States of random generators are integers, and the copy has none without dropout.
-    return {w.path: w for w in model.weights if "float" in keras.backend.standardize_dtype(w.dtype)}
+def _weights(model: keras.Model) -> dict[tuple[str, int], keras.Variable]:
+    """Return the weights by path and number of earlier weights with that path, as in two models within one."""
+    count: collections.Counter = collections.Counter()
+    weights = {}
+    for weight in model.weights:
+        if weight.name != "seed_generator_state":  # the copy has none without dropout
+            weights[weight.path, count[weight.path]] = weight
+            count[weight.path] += 1
+    return weights

@@ -2,25 +2,25 @@
 
 import contextlib
 import dataclasses
-import functools
 import gc
 import importlib.util
 import threading
 from collections.abc import Iterator
 
 import keras
-import numpy as np
 import tensorflow as tf
 from absl import logging
 
-from keras_vit.exporting import single_file, verify
+from keras_vit.exporting import artifact_check, single_file, verify
 from keras_vit.exporting.inference_model import inference_model
-from keras_vit.inference import openvino
+from keras_vit.inference import openvino, probabilities
+from keras_vit.inference.keras_model import KerasClassifier
 from keras_vit.inference.model_card import ModelCard
-from keras_vit.inference.onnx import INPUT, OUTPUT
+from keras_vit.inference.onnx import INPUT
 from keras_vit.inference.opening import open_artifact
 from keras_vit.inference.sample_images import SampleImages
 from keras_vit.layers import kernels
+from keras_vit.models.onnx_erfc import register_erfc
 
 # format -> extension of the file, packages that Keras needs to write it beyond the runtime
 FORMATS = {
@@ -71,13 +71,13 @@ def export_onnx_openvino(
     """
     check(format, path)
     copy = inference_model(model, "float32")
-    classifier = with_probabilities(copy, card.image_shape, card.output, batch_size)
+    classifier = with_output(copy, card.image_shape, card.output, batch_size)
     spec = tf.TensorSpec(classifier.input_shape, tf.float32, INPUT)
     card = dataclasses.replace(card, precision="float32", batch_size=batch_size, input="float32")
     with single_file.draft(path, card) as (name, describe):
         verbosity = logging.get_verbosity()
         try:
-            with _garbage_collected(), kernels.mode("plain"):
+            with _garbage_collected(), kernels.plain():
                 classifier.export(name, format=format, verbose=False, input_signature=[spec])
         except Exception as error:  # each converter raises its own
             raise single_file.ConversionError(f"The model cannot be converted to {format}: {error}") from error
@@ -88,19 +88,16 @@ def export_onnx_openvino(
             artifact = open_artifact(name)
         except ValueError as error:
             raise single_file.ConversionError(str(error)) from error
-        comparison = single_file.compare(artifact, copy, card.preprocess_function(), images)
-        verify.check(comparison, tolerance or verify.tolerance_of("float32"), f"The {format} file")
+        result = artifact_check.check(
+            artifact, KerasClassifier(copy, card), images, tolerance or verify.tolerance_of("float32", card.output)
+        )
+        comparison = artifact_check.require(result, f"The {format} file")
         del artifact  # on some systems an open file cannot be moved
     return comparison
 
 
 def check(format: str, path: str) -> None:  # noqa: A002
-    """Refuse an unknown format, a file name that does not fit, or missing packages.
-
-    Raises:
-        ValueError: If the format or the file name is wrong.
-        ImportError: If a package is missing.
-    """
+    """Refuse an unknown format, a file name that does not fit, or missing packages."""
     if format not in FORMATS:
         raise ValueError(f"format must be one of {sorted(FORMATS)}. Received: format={format!r}.")
     extension, packages = FORMATS[format]
@@ -113,24 +110,19 @@ def check(format: str, path: str) -> None:  # noqa: A002
     if format == "openvino":
         openvino.import_openvino()
     else:
-        _register_erfc()
+        register_erfc()
 
 
-def with_probabilities(
+def with_output(
     model: keras.Model, image_shape: tuple[int, int, int], output: str, batch_size: int | None = None
 ) -> keras.Model:
-    """Return a model with one input, `images`, and one output, `probabilities`.
-
-    Args:
-        model: A float32 model that returns logits.
-        image_shape: `(H, W, C)`.
-        output: `"softmax"` or `"sigmoid"`.
-        batch_size: Number of images per call; None leaves it open.
-    """
+    """Return a model with one input, `images`, and one output, `probabilities`, `scores` or `features`."""
     images = keras.Input(image_shape, batch_size, dtype="float32", name=INPUT)
     logits = model(images, training=False)
-    probabilities = keras.layers.Activation(output, dtype="float32", name=OUTPUT)(logits)
-    return keras.Model(images, {OUTPUT: probabilities}, name="classifier")
+    name = probabilities.name_of(output)
+    activation = output if output in probabilities.CLASSIFICATION else "linear"
+    outputs = keras.layers.Activation(activation, dtype="float32", name=name)(logits)
+    return keras.Model(images, {name: outputs}, name="classifier")
 
 
 @contextlib.contextmanager
@@ -153,20 +145,3 @@ def _garbage_collected(seconds: float = 1.0) -> Iterator[None]:
     finally:
         finished.set()
         thread.join()
-
-
-@functools.cache
-def _register_erfc() -> None:
-    """Let tf2onnx convert the complementary error function of TensorFlow's exact GELU, which ONNX lacks."""
-    from tf2onnx.handler import tf_op
-
-    def erfc(graph, node, **_):
-        shape, dtype = graph.get_shape(node.output[0]), graph.get_dtype(node.output[0])
-        negative = graph.make_node("Neg", [node.input[0]]).output[0]
-        erf = graph.make_node("Erf", [negative]).output[0]
-        one = graph.make_const(f"{node.name}/one", np.ones((), np.float32)).output[0]
-        graph.remove_node(node.name)
-        # erfc(x) = 1 + erf(-x)
-        graph.make_node("Add", [erf, one], name=node.name, outputs=node.output, dtypes=[dtype], shapes=[shape])
-
-    tf_op("Erfc").register_compat_handler(erfc, 9)  # the first version of the operators that has Erf

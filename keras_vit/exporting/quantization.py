@@ -38,15 +38,7 @@ FLOAT_OPERATORS = (
 
 
 def check(precision: str, calibration: object) -> None:
-    """Refuse an unknown precision, or missing calibration images.
-
-    Args:
-        precision: A key of `PRECISIONS`.
-        calibration: Calibration images, or None.
-
-    Raises:
-        ValueError: If the precision is unknown, or needs calibration images.
-    """
+    """Refuse an unknown precision, or missing calibration images."""
     if precision not in PRECISIONS:
         raise ValueError(f"precision must be one of {sorted(PRECISIONS)}. Received: precision={precision!r}.")
     if precision in CALIBRATED and not calibration:
@@ -54,15 +46,7 @@ def check(precision: str, calibration: object) -> None:
 
 
 def model_arguments(model: keras.Model, precision: str) -> dict[str, Any]:
-    """Return arguments of a model that the converter needs, and that compute the same.
-
-    Args:
-        model: The model.
-        precision: A key of `PRECISIONS`.
-
-    Returns:
-        Arguments of its constructor.
-    """
+    """Return arguments of a model that the converter needs, and that compute the same."""
     # BiT pads with minus infinity before it pools, which no integer can represent.
     if precision in CALIBRATED and model.get_config().get("pool_padding") == "infinity":
         return {"pool_padding": "edge"}
@@ -72,18 +56,7 @@ def model_arguments(model: keras.Model, precision: str) -> dict[str, Any]:
 def convert(
     make_converter: Callable[[], Any], precision: str, spec: tf.TensorSpec, signature: str, images: np.ndarray | None
 ) -> bytes:
-    """Convert a graph to a TFLite file of a precision, with built-in operators only.
-
-    Args:
-        make_converter: Function that returns a new `tf.lite.TFLiteConverter`.
-        precision: A key of `PRECISIONS`.
-        spec: Input of the graph, `[B, H, W, C]`.
-        signature: Name of the signature.
-        images: Calibration images, `[N, H, W, C]`.
-
-    Returns:
-        The content of the file.
-    """
+    """Convert a graph to a TFLite file of a precision, with built-in operators only."""
     if precision == "int8":
         return _debugger(make_converter(), spec, signature, images).get_nondebug_quantized_model()
     converter = make_converter()

@@ -12,18 +12,7 @@ _LAYERS = r"encoderblock_\d+|block\d+_?\d*/unit\d+|MAPHead_\d+|conv_root|embeddi
 
 
 def per_layer(reference: str, candidate: str, images: np.ndarray, num_images: int = 8) -> list[tuple[str, float]]:
-    """Measure how much each layer adds to the error of an integer file.
-
-    Args:
-        reference: The float32 file of the same graph.
-        candidate: The integer file.
-        images: Inputs of both files, `[N, H, W, C]`.
-        num_images: Number of images to use.
-
-    Returns:
-        Layer names with the growth of the error over each, largest first. The error of a layer is that of its last
-        result that both files have: the root mean square of the difference, divided by that of the result.
-    """
+    """Measure how much each layer adds to the error of an integer file."""
     files = [make_interpreter(path, keep_all=True) for path in (reference, candidate)]
     for file in files:
         file.allocate_tensors()

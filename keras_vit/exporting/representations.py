@@ -6,24 +6,18 @@ import keras
 import tensorflow as tf
 
 from keras_vit.inspection import attention, token_layout
+from keras_vit.models.representation import head_input
 
 HEAD = "head"
 
 
 def features_function(model: keras.Model) -> Callable[[tf.Tensor], tf.Tensor]:
-    """Return a function from images `[B, H, W, C]` to the input of the head, float32 `[B, D]`.
-
-    Args:
-        model: A model of this package with its head.
-
-    Raises:
-        ValueError: If the model has no layer of the name "head".
-    """
+    """Return a function from images `[B, H, W, C]` to the features of `models.representation`, float32 `[B, D]`."""
     if HEAD not in {layer.name for layer in model.layers}:
         raise ValueError(
             f"The model must have a layer {HEAD!r}, whose input are the features. Received: {model.name!r}."
         )
-    body = keras.Model(model.inputs, model.get_layer(HEAD).input)
+    body = keras.Model(model.inputs, head_input(model))
     return lambda images: tf.cast(body(images, training=False), tf.float32)
 
 
@@ -32,12 +26,6 @@ def attention_function(model: keras.Model) -> Callable[[tf.Tensor], tf.Tensor]:
 
     A map is the mean over the heads of the class token's row, or of the patches' rows if the model has no class token.
     Weights on tokens that are no patches are left out, so that a map sums to less than 1.
-
-    Args:
-        model: A Vision Transformer.
-
-    Raises:
-        ValueError: If the model has no attention.
 
     References:
         [An Image is Worth 16x16 Words](https://arxiv.org/abs/2010.11929), appendix D.8

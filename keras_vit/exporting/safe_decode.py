@@ -15,11 +15,8 @@ def check_size(contents: tf.Tensor, max_pixels: int = MAX_PIXELS) -> tf.Tensor:
     Args:
         contents: Scalar string.
         max_pixels: Largest allowed number of pixels, see `keras_vit.data.headers.pixel_count`.
-
-    Returns:
-        `contents`.
     """
-    return headers.check(contents, max_pixels, known_only=True)
+    return headers.check(contents, max_pixels, untrusted=True)
 
 
 def map_valid(
@@ -29,11 +26,6 @@ def map_valid(
 
     The function runs in a `tf.data` pipeline inside the graph. A failed operation ends its whole graph, but
     `ignore_errors` drops only the element. Elements carry their number, which gives the order of the results.
-
-    Args:
-        function: Function from one element to a float32 tensor of the static `shape`.
-        elements: `[B, ...]`.
-        shape: Static shape of a result.
 
     Returns:
         The results, float32 `[B, *shape]`, and which are valid, bool `[B]`.

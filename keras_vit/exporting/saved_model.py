@@ -5,20 +5,19 @@ import os
 from collections.abc import Callable, Sequence
 
 import keras
-import numpy as np
 import tensorflow as tf
 
-from keras_vit import _io
-from keras_vit.exporting import representations, safe_decode, signatures, verify, versions
+from keras_vit import _checks, _io
+from keras_vit.exporting import artifact_check, safe_decode, signatures, verify, versions
 from keras_vit.exporting.inference_model import inference_model
 from keras_vit.inference import model_card
 from keras_vit.inference.keras_model import KerasClassifier
 from keras_vit.inference.model_card import ModelCard
 from keras_vit.inference.probabilities import TOP_K
-from keras_vit.inference.sample_images import SampleImages, prepare
-from keras_vit.inference.saved_model import FEATURES_TENSOR, SavedModelClassifier
+from keras_vit.inference.sample_images import SampleImages
+from keras_vit.inference.saved_model import SavedModelClassifier
 
-LABELS = "labels.txt"
+PRECISIONS = ("float32", "bfloat16", "mixed_bfloat16", "float16", "mixed_float16")
 
 
 def export_saved_model(
@@ -44,9 +43,9 @@ def export_saved_model(
         images: Real images to verify with.
         preprocess: Function from an encoded image (scalar string) to the model's input; None for that of the card.
         version: The version number; None for the next free one.
-        precision: Precision of the computation: a dtype or the name of a Keras policy.
+        precision: Precision of the computation, one of `PRECISIONS`.
         top_k: Number of labels in an answer.
-        max_pixels: Images with more pixels are refused.
+        max_pixels: Images with more pixels are refused by the artifact, and left out of the verification.
         extra_signatures: `"features"` (input of the head, as `features` and `features_tensor`) and `"attention"`
             (attention map of each block).
         finish: Called with the verified SavedModel before it becomes visible, to add files to its directory.
@@ -66,8 +65,9 @@ def export_saved_model(
     'served/1'
     """
     preprocess = preprocess or card.preprocess_function()
+    _checks.choice("precision", precision, PRECISIONS)
     reference = inference_model(model, precision)
-    tolerance = verify.tolerance_of(precision)
+    card = dataclasses.replace(card, precision=precision, max_pixels=max_pixels)
     with versions.new_version(base, version) as draft:
         module = signatures.ServingModule(
             reference,
@@ -81,117 +81,20 @@ def export_saved_model(
         )
         signatures.write(module, draft.path, module.signatures())
         extra = os.path.join(draft.path, "assets.extra")  # copied and kept by the server, never read by it
-        _io.write_text(os.path.join(extra, LABELS), model_card.labels_text(card.class_names))
-        card = dataclasses.replace(card, precision=precision)
-        card = model_card.write(model_card.path_of(draft.path), card, model_card.parts_of(draft.path))
-        _io.write_text(os.path.join(extra, model_card.MARKDOWN_NAME), card.to_markdown())
+        os.makedirs(extra, exist_ok=True)
+        if card.class_names:
+            _io.write_text(os.path.join(extra, model_card.LABELS), model_card.labels_text(card.class_names))
+        model_card.write(draft.path, card)
         artifact = SavedModelClassifier(draft.path)
         try:
-            comparison = verify_saved_model(artifact, reference, preprocess, images, tolerance)
+            result = artifact_check.check(
+                artifact, KerasClassifier(reference, card), images, verify.tolerance_of(precision, card.output)
+            )
+            comparison = artifact_check.require(result, "The SavedModel")
             if finish:
                 finish(artifact)
         finally:
             artifact.close()
+        card = model_card.write(draft.path, card)  # with the files of `finish`
+        _io.write_text(os.path.join(extra, model_card.MARKDOWN_NAME), card.to_markdown())
     return draft.path, comparison
-
-
-def verify_saved_model(
-    artifact: SavedModelClassifier,
-    model: keras.Model,
-    preprocess: Callable[[tf.Tensor], tf.Tensor],
-    images: SampleImages,
-    tolerance: verify.Tolerance,
-    batch_size: int = 16,
-) -> verify.Comparison:
-    """Run every signature on real images through the server's own loader and compare with the model.
-
-    Args:
-        artifact: The SavedModel.
-        model: The model, which returns logits.
-        preprocess: Function from an encoded image (scalar string) to the model's input.
-        images: Real images.
-        tolerance: Largest differences that are allowed.
-        batch_size: Number of images per request.
-
-    Returns:
-        The comparison of `serving_default` with the model.
-
-    Raises:
-        VerificationError: If a signature answers differently, or refuses an image that the model takes.
-    """
-    reference = KerasClassifier(model, artifact.card)
-    expected, answers, tensor_answers = [], [], []
-    for start in range(0, len(images.contents), batch_size):
-        contents = images.contents[start : start + batch_size]
-        prepared = prepare(contents, preprocess)
-        expected.append(reference.predict(prepared))
-        tensor_answers.append(artifact.predict(prepared))
-        answer = artifact.run("serving_default", {"image_bytes": np.array(contents, object)})
-        if not answer["valid"].all():
-            refused = images.names[start + int(np.argmin(answer["valid"]))]
-            raise verify.VerificationError(f"The artifact refuses the image {refused}, which the model takes.")
-        _check_labels(answer, artifact.class_names)
-        answers.append(answer["probabilities"])
-    probabilities = np.concatenate(expected)
-    tensors = verify.compare(probabilities, np.concatenate(tensor_answers), images.labels)
-    verify.check(tensors, tolerance, "The signature serve_tensor")
-    comparison = verify.compare(probabilities, np.concatenate(answers), images.labels)
-    verify.check(comparison, tolerance, "The signature serving_default")
-    _check_representations(artifact, model, preprocess, images.contents[:1])
-    _check_decoded(artifact, reference, preprocess, images.contents[0], tolerance)
-    return comparison
-
-
-def _check_labels(answer: dict[str, np.ndarray], class_names: Sequence[str]) -> None:
-    """Require that the labels in an answer are those of the largest probabilities."""
-    order = np.argsort(-answer["probabilities"], axis=-1, kind="stable")[:, : answer["top_k_classes"].shape[1]]
-    named = np.array([[class_names[index].encode() for index in row] for row in order], object)
-    if not (named == answer["top_k_classes"]).all():
-        raise verify.VerificationError("top_k_classes does not name the classes of the largest probabilities.")
-
-
-def _check_decoded(
-    artifact: SavedModelClassifier,
-    reference: KerasClassifier,
-    preprocess: Callable[[tf.Tensor], tf.Tensor],
-    content: bytes,
-    tolerance: verify.Tolerance,
-) -> None:
-    """Require that serve_images answers for a decoded image as for a file of the same pixels."""
-    channels = artifact.card.image_shape[-1]
-    image = tf.io.decode_image(content, channels=channels, expand_animations=False)
-    expected = reference.predict(prepare([tf.io.encode_png(image).numpy()], preprocess))
-    answer = artifact.run("serve_images", {"images": image.numpy()[None]})
-    verify.check(verify.compare(expected, answer["probabilities"]), tolerance, "The signature serve_images")
-
-
-def _check_representations(
-    artifact: SavedModelClassifier,
-    model: keras.Model,
-    preprocess: Callable[[tf.Tensor], tf.Tensor],
-    contents: list[bytes],
-) -> None:
-    """Require that the extra signatures return what the model computes outside of the exported graph."""
-    encoded, images = np.array(contents, object), prepare(contents, preprocess)
-    # output -> function of the model that computes it, and inputs of the signatures that return it
-    outputs_of = {
-        "features": (
-            representations.features_function,
-            {"features": {"image_bytes": encoded}, FEATURES_TENSOR: {"images": images}},
-        ),
-        "attention": (representations.attention_function, {"attention": {"image_bytes": encoded}}),
-    }
-    for output, (function, calls) in outputs_of.items():
-        if output not in artifact.signatures:
-            continue
-        expected = function(model)(tf.constant(images)).numpy()
-        scale = max(float(np.abs(expected).max()), 1e-6)
-        for name, inputs in calls.items():
-            difference = float(np.abs(artifact.run(name, inputs)[output] - expected).max()) / scale
-            # Relative to the largest value; bfloat16 rounds each to 8 bits.
-            limit = 1e-3 if model.dtype_policy.compute_dtype == "float32" else 0.1
-            if not difference <= limit:
-                raise verify.VerificationError(
-                    f"The signature {name} differs from the model by {difference:.1e} of the largest value, "
-                    f"expected at most {limit:.1e}."
-                )

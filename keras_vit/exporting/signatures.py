@@ -7,7 +7,7 @@ import tensorflow as tf
 from absl import logging
 
 from keras_vit.exporting import representations, safe_decode
-from keras_vit.inference.probabilities import TOP_K, check_class_names, to_probabilities
+from keras_vit.inference.probabilities import CLASSIFICATION, TOP_K, check_class_names, name_of, to_probabilities
 from keras_vit.inference.saved_model import FEATURES_TENSOR
 from keras_vit.layers import kernels
 
@@ -15,12 +15,8 @@ EXTRA_SIGNATURES = ("features", "attention")
 
 
 def trace(methods: Mapping[str, tuple[Callable, tf.TensorSpec]]) -> dict[str, tf.types.experimental.ConcreteFunction]:
-    """Trace the signatures of a file, which has no use for the backward passes of kernels.
-
-    Args:
-        methods: Function and specification of its argument, by signature name.
-    """
-    with kernels.mode("plain"):
+    """Trace the signatures of a file, which has no use for the backward passes of kernels."""
+    with kernels.plain():
         return {
             name: tf.function(method, autograph=False).get_concrete_function(spec)
             for name, (method, spec) in methods.items()
@@ -28,13 +24,7 @@ def trace(methods: Mapping[str, tuple[Callable, tf.TensorSpec]]) -> dict[str, tf
 
 
 def write(module: tf.Module, path: str, functions: Mapping[str, Callable]) -> None:
-    """Save a module with its signatures.
-
-    Args:
-        module: Tracks the variables that the signatures use.
-        path: The directory to write into.
-        functions: Concrete functions by signature name.
-    """
+    """Save a module with its signatures."""
     verbosity = logging.get_verbosity()
     logging.set_verbosity(logging.WARNING)  # TensorFlow logs the name of the temporary directory
     try:
@@ -48,20 +38,6 @@ class ServingModule(tf.Module):
 
     A Keras model cannot be saved with `tf.saved_model.save` directly: names and dtypes of its signature get lost. The
     module tracks the model's variables and traces its call instead.
-
-    Args:
-        model: Model that returns logits, `[B, classes]`, for images `[B, H, W, C]`.
-        preprocess: Function from an image, encoded (scalar string) or decoded (uint8 `[h, w, C]`), to the model's
-            input, float32 `[H, W, C]`. It is part of the graph, so that training and serving cannot differ.
-        image_shape: Static shape `(H, W, C)` that `preprocess` returns.
-        class_names: One name for each class.
-        output: `"softmax"` or `"sigmoid"`, as the model was trained.
-        top_k: Number of labels in the answer.
-        max_pixels: Images with more pixels are refused before they are decoded.
-        extra_signatures: Names out of `EXTRA_SIGNATURES`. `"features"` adds `features_tensor` as well.
-
-    Raises:
-        ValueError: If the model does not support one of the extra signatures, or the class names do not fit.
     """
 
     def __init__(
@@ -82,6 +58,7 @@ class ServingModule(tf.Module):
         self._image_shape = tuple(image_shape)
         self._class_names = check_class_names(class_names, model.output_shape[-1])
         self._output = output
+        self._name = name_of(output)
         self._top_k = top_k
         self._max_pixels = max_pixels
         self._extra_signatures = tuple(extra_signatures)
@@ -91,7 +68,7 @@ class ServingModule(tf.Module):
         self.model_variables = [variable.value for variable in model.variables]  # tracked, and so saved
 
     def classify_bytes(self, image_bytes: tf.Tensor) -> dict[str, tf.Tensor]:
-        """Classify encoded images of any size, string `[B]`. An unreadable one gets zeros and `valid` = False."""
+        """Run on encoded images of any size, string `[B]`. An unreadable one gets zeros and `valid` = False."""
         images, valid = self._read(image_bytes)
         return {**_blank_invalid(self._classify(images), valid), "valid": valid}
 
@@ -144,10 +121,12 @@ class ServingModule(tf.Module):
 
     def _classify(self, images: tf.Tensor) -> dict[str, tf.Tensor]:
         probabilities = to_probabilities(self._model()(images, training=False), self._output)  # [B, classes]
+        if self._output not in CLASSIFICATION:
+            return {self._name: probabilities}
         scores, indices = tf.math.top_k(probabilities, min(self._top_k, len(self._class_names)))  # [B, k]
         with tf.device("/cpu:0"):  # strings
             labels = tf.gather(tf.constant(list(self._class_names), tf.string), indices)  # [B, k]
-        return {"probabilities": probabilities, "top_k_classes": labels, "top_k_scores": scores}
+        return {self._name: probabilities, "top_k_classes": labels, "top_k_scores": scores}
 
 
 def _blank_invalid(answer: dict[str, tf.Tensor], valid: tf.Tensor) -> dict[str, tf.Tensor]:

@@ -14,6 +14,7 @@ import tensorflow as tf
 
 from keras_vit.data import preprocess as preprocessing
 from keras_vit.exporting import (
+    artifact_check,
     quantization,
     quantization_error,
     representations,
@@ -23,14 +24,13 @@ from keras_vit.exporting import (
     verify,
 )
 from keras_vit.exporting.inference_model import inference_model
+from keras_vit.inference.keras_model import KerasClassifier
 from keras_vit.inference.model_card import ModelCard
-from keras_vit.inference.probabilities import to_probabilities
+from keras_vit.inference.probabilities import CLASSIFICATION, name_of, to_probabilities
 from keras_vit.inference.sample_images import SampleImages, prepare
 from keras_vit.inference.tflite import CLASSIFY, FEATURES, TFLiteClassifier, without_deprecation
 
-# Precisions that support features, with the largest error of the features relative to their length: float32 sums in
-# another order; 11 bits of each weight; 8 bits of each weight and of the inputs of the matrix products.
-FEATURE_TOLERANCES = {"float32": 1e-3, "float16": 1e-2, "dynamic_int8": 0.1}
+WITH_FEATURES = ("float32", "float16", "dynamic_int8")  # precisions that support features
 
 
 def export_tflite(
@@ -80,11 +80,11 @@ def export_tflite(
     1
     """
     quantization.check(precision, calibration)
-    if features and precision not in FEATURE_TOLERANCES:
+    if features and precision not in WITH_FEATURES:
         raise ValueError(
-            f"features=True supports precision in {', '.join(FEATURE_TOLERANCES)}. Received: precision={precision!r}."
+            f"features=True supports precision in {', '.join(WITH_FEATURES)}. Received: precision={precision!r}."
         )
-    normalize = None
+    normalize, card_of_model = None, card
     if input == "uint8":
         # The application resizes the image, the file does the rest.
         normalize = preprocessing.device_function(card.preprocess)
@@ -94,6 +94,11 @@ def export_tflite(
     card = dataclasses.replace(card, precision=precision, batch_size=batch_size, input=input)
     preprocess = card.preprocess_function()
     copy = inference_model(model, "float32", **quantization.model_arguments(model, precision))
+    if any(weight.dtype in ("int8", "uint8") for weight in copy.weights):
+        raise single_file.ConversionError(
+            "TFLite has no operators for layers that Keras quantized. Export the model as it was before `quantize`, "
+            "with precision='dynamic_int8'."
+        )
     calibration_images = None if calibration is None else prepare(calibration.contents, preprocess)
     options = (copy, card.image_shape, card.output)
     content = convert(*options, precision, batch_size, normalize, calibration_images, features)
@@ -103,11 +108,12 @@ def export_tflite(
         describe()
         try:
             artifact = TFLiteClassifier(name)
-            comparison = single_file.compare(artifact, copy, preprocess, images, normalize)
+            limits = tolerance or verify.tolerance_of(precision, card.output)
+            result = artifact_check.check(artifact, KerasClassifier(copy, card_of_model), images, limits)
         except RuntimeError as error:  # raised by the interpreter
             raise single_file.ConversionError(f"The interpreter cannot run the {precision} file: {error}") from error
         try:
-            verify.check(comparison, tolerance or verify.tolerance_of(precision), f"The {precision} TFLite file")
+            comparison = artifact_check.require(result, f"The {precision} TFLite file")
         except verify.VerificationError as error:
             if precision not in quantization.INTEGER:
                 raise
@@ -117,8 +123,6 @@ def export_tflite(
             worst = ", ".join(f"{layer} (+{growth:.1%})" for layer, growth in errors[:3])
             message = f"{error} The layers that add most to the error: {worst}."
             raise verify.VerificationError(message, error.comparison) from error
-        if features:
-            _check_features(artifact, copy, prepare(images.contents[:16], preprocess), normalize)
     return comparison
 
 
@@ -137,29 +141,11 @@ def convert(
     calibration_images: np.ndarray | None = None,
     features: bool = False,
 ) -> bytes:
-    """Convert a float32 model to a TFLite file with built-in operators only.
-
-    Args:
-        model: A float32 model that returns logits.
-        image_shape: `(H, W, C)` of its input.
-        output: `"softmax"` or `"sigmoid"`.
-        precision: A key of `quantization.PRECISIONS`.
-        batch_size: Number of images per call.
-        normalize: Function from uint8 pixels `[B, H, W, C]` to the model's input; None for a file with the model's
-            float32 input.
-        calibration_images: Inputs of the artifact, `[N, H, W, C]`.
-        features: See `export_tflite`.
-
-    Returns:
-        The content of the file.
-
-    Raises:
-        ConversionError: If there is an operator that is not built in.
-    """
+    """Convert a float32 model to a TFLite file with built-in operators only."""
     with _graph(model, image_shape, output, batch_size, normalize, features) as (make_converter, spec):
         try:
             with without_deprecation():  # the converter calibrates with TensorFlow's interpreter
-                content = quantization.convert(make_converter, precision, spec, CLASSIFY, calibration_images)
+                content = quantization.convert(make_converter, precision, spec, _signature(output), calibration_images)
         except Exception as error:  # the converter raises its own error, unexported, or whatever its passes raise
             raise single_file.ConversionError(
                 f"The model cannot be converted to TFLite ({precision}): {error}"
@@ -168,6 +154,11 @@ def convert(
     if foreign:
         raise single_file.ConversionError(f"The artifact must hold built-in operators only. It also needs {foreign}.")
     return content
+
+
+def _signature(output: str) -> str:
+    """Return the name of the signature that runs the model."""
+    return CLASSIFY if output in CLASSIFICATION else output
 
 
 @contextlib.contextmanager
@@ -186,9 +177,9 @@ def _graph(
     normalize = normalize or (lambda images: images)
 
     def classify(images):
-        return {"probabilities": to_probabilities(model(normalize(images), training=False), output)}
+        return {name_of(output): to_probabilities(model(normalize(images), training=False), output)}
 
-    methods = {CLASSIFY: classify}
+    methods = {_signature(output): classify}
     if features:
         body = representations.features_function(model)
         methods[FEATURES] = lambda images: {"features": body(normalize(images))}
@@ -197,20 +188,6 @@ def _graph(
         # Through a SavedModel: the converter's other inputs lose the names of the signature.
         signatures.write(module, folder, functions)
         yield functools.partial(tf.lite.TFLiteConverter.from_saved_model, folder, signature_keys=list(functions)), spec
-
-
-def _check_features(
-    artifact: TFLiteClassifier, model: keras.Model, images: np.ndarray, normalize: Callable | None
-) -> None:
-    """Require that the features of real images are those of the model, within the rounding of the precision."""
-    inputs = tf.constant(images if normalize is None else normalize(images))
-    expected = representations.features_function(model)(inputs).numpy()
-    error = float(np.linalg.norm(artifact.features(images) - expected)) / max(float(np.linalg.norm(expected)), 1e-6)
-    limit = FEATURE_TOLERANCES[artifact.card.precision]
-    if not error <= limit:
-        raise verify.VerificationError(
-            f"The features differ from the model's by {error:.1e}, expected at most {limit}."
-        )
 
 
 def operators(content: bytes) -> collections.Counter:

@@ -46,10 +46,6 @@ _RGB, _GRAYSCALE = 1, 2
 def add(content: bytes, card: ModelCard) -> bytes:
     """Add metadata and labels to a TFLite file.
 
-    Args:
-        content: The file.
-        card: Description of the file; its `preprocess` ends with the file's input.
-
     Returns:
         The content of the new file. Its weights stay aligned to 16 bytes.
     """
@@ -75,9 +71,10 @@ def add(content: bytes, card: ModelCard) -> bytes:
     builder.Finish(model.Pack(builder), b"TFL3")
     output = io.BytesIO()
     output.write(builder.Output())
-    with zipfile.ZipFile(output, "a", zipfile.ZIP_STORED) as archive:
-        # A fixed time, so that the same model gives the same file.
-        archive.writestr(zipfile.ZipInfo(LABELS), labels_text(card.class_names))
+    if card.class_names:
+        with zipfile.ZipFile(output, "a", zipfile.ZIP_STORED) as archive:
+            # A fixed time, so that the same model gives the same file.
+            archive.writestr(zipfile.ZipInfo(LABELS), labels_text(card.class_names))
     return output.getvalue()
 
 
@@ -114,13 +111,15 @@ def describe(card: ModelCard) -> Table:
         "process_units": units,
         "stats": limits,
     }
-    outputs = {
-        "name": "probabilities",
-        "description": f"Probabilities of the {len(card.class_names)} classes ({card.output}).",
+    outputs: dict[str, Any] = {
+        "name": card.output_name,
+        "description": f"The {card.output} of an image.",
         "content": _union(_FEATURE_CONTENT, Table({}, {})),
-        "stats": Table(_STATS, {"max": np.ones(1, np.float32), "min": np.zeros(1, np.float32)}),
-        "files": [Table(_FILE, labels)],
     }
+    if card.class_names:
+        outputs["description"] = f"Probabilities of the {len(card.class_names)} classes ({card.output})."
+        outputs["stats"] = Table(_STATS, {"max": np.ones(1, np.float32), "min": np.zeros(1, np.float32)})
+        outputs["files"] = [Table(_FILE, labels)]
     subgraph = {"name": "classify", "inputs": [Table(_TENSOR, inputs)], "outputs": [Table(_TENSOR, outputs)]}
     model = {
         "name": card.architecture or "classifier",
@@ -133,10 +132,6 @@ def describe(card: ModelCard) -> Table:
 
 def normalization(pp: str, channels: int) -> tuple[np.ndarray, np.ndarray] | None:
     """Return the mean and standard deviation of the normalization at the end of a preprocessing string.
-
-    Args:
-        pp: Preprocessing string.
-        channels: Number of channels of an image.
 
     Returns:
         Two float32 arrays `[channels]`, for pixels from 0 to 255 that become `(pixel - mean) / std`. None if the string

@@ -4,6 +4,8 @@ import dataclasses
 
 import numpy as np
 
+from keras_vit.inference.probabilities import CLASSIFICATION, is_correct
+
 
 class VerificationError(RuntimeError):
     """An artifact does not answer like the model that it was exported from.
@@ -25,7 +27,8 @@ class Comparison:
         examples: Number of images.
         max_difference: Largest absolute difference of a probability.
         mean_difference: Mean absolute difference of the probabilities.
-        top1_agreement: Fraction of the images where both name the same class.
+        top1_agreement: Fraction of the images where both name the same class; None for scores and features, whose
+            differences are relative to the largest value.
         reference_accuracy: Accuracy of the model; None without labels.
         accuracy: Accuracy of the artifact; None without labels.
 
@@ -37,16 +40,15 @@ class Comparison:
     examples: int
     max_difference: float
     mean_difference: float
-    top1_agreement: float
+    top1_agreement: float | None = None
     reference_accuracy: float | None = None
     accuracy: float | None = None
 
     def summary(self) -> str:
         """Return the comparison in one line."""
-        text = (
-            f"{self.examples} images, largest difference {self.max_difference:.1e}, "
-            f"top-1 agreement {self.top1_agreement:.2%}"
-        )
+        text = f"{self.examples} images, largest difference {self.max_difference:.1e}"
+        if self.top1_agreement is not None:
+            text += f", top-1 agreement {self.top1_agreement:.2%}"
         if self.accuracy is not None:
             text += f", accuracy {self.accuracy:.2%} (model: {self.reference_accuracy:.2%})"
         return text
@@ -85,6 +87,17 @@ TOLERANCES = {
 }
 
 
+# Of scores and features, relative to the largest: errors add up through the blocks, and no softmax dampens them.
+RELATIVE = {
+    "float32": 1e-4,
+    "bfloat16": 0.1,
+    "float16": 0.02,
+    "dynamic_int8": 0.1,
+    "int8": 0.25,
+    "int16x8": 0.25,
+}
+
+
 def compare(
     reference: np.ndarray, candidate: np.ndarray, labels: np.ndarray | None = None, tie: float = 1e-5
 ) -> Comparison:
@@ -95,12 +108,6 @@ def compare(
         candidate: Probabilities of the artifact, `[N, classes]`.
         labels: True classes `[N]` or multi-hot rows `[N, classes]`; None if unknown.
         tie: Classes whose reference probabilities differ by less are both right answers: rounding decides between them.
-
-    Returns:
-        The comparison. NaN in the candidate gives an infinite difference and never agrees.
-
-    Raises:
-        ValueError: If the shapes differ or there is nothing to compare.
     """
     reference, candidate = np.asarray(reference, np.float64), np.asarray(candidate, np.float64)
     if reference.shape != candidate.shape or reference.ndim != 2 or not len(reference):
@@ -116,33 +123,38 @@ def compare(
     accuracies = {}
     if labels is not None:
         accuracies = {
-            "reference_accuracy": float(_correct(np.argmax(reference, axis=-1), labels).mean()),
-            "accuracy": float((finite & _correct(chosen, labels)).mean()),
+            "reference_accuracy": float(is_correct(np.argmax(reference, axis=-1), labels).mean()),
+            "accuracy": float((finite & is_correct(chosen, labels)).mean()),
         }
     return Comparison(len(rows), float(difference.max()), float(difference.mean()), float(agrees.mean()), **accuracies)
 
 
-def tolerance_of(precision: str) -> Tolerance:
-    """Return the tolerance of a precision, by its name in `TOLERANCES` or that of a Keras policy.
+def compare_outputs(reference: np.ndarray, candidate: np.ndarray) -> Comparison:
+    """Compare the scores or features `[N, D]` of two models, relative to the largest value of the reference."""
+    scale = max(float(np.abs(reference).max()), 1e-6)
+    comparison = compare(reference / scale, candidate / scale)
+    return dataclasses.replace(comparison, top1_agreement=None)
 
-    Raises:
-        ValueError: If it is unknown.
-    """
+
+def tolerance_of(precision: str, output: str = "softmax") -> Tolerance:
+    """Return the tolerance of a precision, by its name in `TOLERANCES` or that of a Keras policy."""
     name = precision.removeprefix("mixed_")
     if name not in TOLERANCES:
         raise ValueError(f"precision must be one of {sorted(TOLERANCES)}. Received: precision={precision!r}.")
-    return TOLERANCES[name]
+    return TOLERANCES[name] if output in CLASSIFICATION else Tolerance(RELATIVE[name])
 
 
 def failures(comparison: Comparison, tolerance: Tolerance) -> list[str]:
     """Return how a comparison exceeds a tolerance, one clause per problem; empty if it does not."""
     problems = []
+    is_raw = comparison.top1_agreement is None
+    difference = "an output, relative to the largest output," if is_raw else "a probability"
     if not comparison.max_difference <= tolerance.max_difference:
         problems.append(
-            f"the largest difference of a probability is {comparison.max_difference:.2e}, "
+            f"the largest difference of {difference} is {comparison.max_difference:.2e}, "
             f"expected at most {tolerance.max_difference:.2e}"
         )
-    if comparison.top1_agreement < tolerance.top1_agreement:
+    if comparison.top1_agreement is not None and comparison.top1_agreement < tolerance.top1_agreement:
         problems.append(
             f"the top-1 agreement is {comparison.top1_agreement:.2%}, expected at least {tolerance.top1_agreement:.2%}"
         )
@@ -152,27 +164,3 @@ def failures(comparison: Comparison, tolerance: Tolerance) -> list[str]:
         if drop > tolerance.accuracy_drop:
             problems.append(f"the accuracy falls by {drop:.2%}, expected at most {tolerance.accuracy_drop:.2%}")
     return problems
-
-
-def check(comparison: Comparison, tolerance: Tolerance, what: str) -> None:
-    """Raise an error if a comparison exceeds a tolerance.
-
-    Args:
-        comparison: The differences.
-        tolerance: Largest differences that are allowed.
-        what: Name of the artifact in the message.
-
-    Raises:
-        VerificationError: With every problem.
-    """
-    problems = failures(comparison, tolerance)
-    if problems:
-        message = f"{what} does not answer as its model: {'; '.join(problems)}. ({comparison.summary()})"
-        raise VerificationError(message, comparison)
-
-
-def _correct(predicted: np.ndarray, labels: np.ndarray) -> np.ndarray:
-    labels = np.asarray(labels)
-    if labels.ndim == 2:
-        return labels[np.arange(len(labels)), predicted] > 0
-    return predicted == labels

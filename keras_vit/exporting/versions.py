@@ -22,19 +22,7 @@ class Draft:
 
 @contextlib.contextmanager
 def new_version(base: str, version: int | None = None) -> Iterator[Draft]:
-    """Write a version that becomes visible under its number only when it is complete.
-
-    Args:
-        base: Directory that holds the versions; created if missing.
-        version: The number, at least 1; None for the next free one.
-
-    Yields:
-        A draft: `path` is the temporary directory to fill. After the block `path` and `version` are the final ones.
-
-    Raises:
-        FileExistsError: If the version exists.
-        ValueError: If the number is below 1.
-    """
+    """Write a version that becomes visible under its number only when it is complete."""
     if version is not None and version < 1:
         raise ValueError(f"version must be at least 1. Received: version={version}.")
     os.makedirs(base, exist_ok=True)

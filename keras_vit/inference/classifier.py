@@ -1,7 +1,6 @@
-"""Interface of everything that predicts."""
+"""Base class of everything that predicts."""
 
 from collections.abc import Callable, Sequence
-from typing import Protocol
 
 import numpy as np
 
@@ -9,59 +8,23 @@ from keras_vit.inference import sample_images
 from keras_vit.inference.model_card import ModelCard
 
 
-class Classifier(Protocol):
+class Classifier:
     """Classifier of any format, from preprocessed images to probabilities.
-
-    Attributes:
-        kind: `"keras"`, `"saved_model"`, `"tflite"`, `"onnx"` or `"openvino"`.
-        path: File or directory of the classifier.
-        card: Description of the classifier.
-        scores_are: Whether `scores` returns `"logits"` or `"probabilities"`.
-        features_unavailable: Why `features` raises an error, and what to do; None if features are available.
-    """
-
-    kind: str
-    path: str
-    card: ModelCard
-    scores_are: str
-    features_unavailable: str | None
-
-    @property
-    def class_names(self) -> tuple[str, ...]:
-        """Names of the classes in the order of the probabilities."""
-        ...
-
-    def preprocess(self, contents: Sequence[bytes]) -> np.ndarray:
-        """Prepare encoded images: `[B, H, W, C]`."""
-        ...
-
-    def predict(self, images: np.ndarray) -> np.ndarray:
-        """Return the probabilities `[B, classes]` of preprocessed images `[B, H, W, C]`."""
-        ...
-
-    def scores(self, images: np.ndarray) -> np.ndarray:
-        """Return logits `[B, classes]` if the classifier has them, else probabilities; see `scores_are`."""
-        ...
-
-    def features(self, images: np.ndarray) -> np.ndarray:
-        """Return the input of the classification head, float32 `[B, D]`.
-
-        Raises:
-            ValueError: If the classifier does not compute features; see `features_unavailable`.
-        """
-        ...
-
-    def close(self) -> None:
-        """Free what the classifier holds."""
-        ...
-
-
-class BaseClassifier:
-    """Common part of the classifiers.
 
     Args:
         path: File or directory of the classifier.
         card: Its description.
+
+    Attributes:
+        path, card: As given.
+        kind: `"keras"`, `"saved_model"`, `"tflite"`, `"onnx"` or `"openvino"`.
+        scores_are: Whether `scores` returns `"logits"` or `"probabilities"`.
+        features_unavailable: Why `features` raises an error, and what to do; None if features are available.
+
+    Example:
+    >>> classifier = keras_vit.inference.open_classifier("runs/digits")
+    >>> isinstance(classifier, Classifier), classifier.scores_are
+    (True, 'logits')
     """
 
     kind = ""
@@ -71,18 +34,25 @@ class BaseClassifier:
     def __init__(self, path: str, card: ModelCard):
         self.path = path
         self.card = card
+        if card.output == "features":
+            self.features_unavailable = None
 
     @property
     def class_names(self) -> tuple[str, ...]:
         """Names of the classes in the order of the probabilities."""
         return self.card.class_names
 
+    @property
+    def stored_precision(self) -> str:
+        """Precision by the types in the file, whatever the card says."""
+        return "float32"
+
     def preprocess(self, contents: Sequence[bytes]) -> np.ndarray:
         """Prepare encoded images: `[B, H, W, C]`."""
         return sample_images.prepare(contents, self.card.preprocess_function())
 
     def predict(self, images: np.ndarray) -> np.ndarray:
-        """Return the probabilities `[B, classes]` of preprocessed images `[B, H, W, C]`."""
+        """Return the probabilities of preprocessed images `[B, H, W, C]`; scores or features if the card has those."""
         raise NotImplementedError
 
     def scores(self, images: np.ndarray) -> np.ndarray:
@@ -90,11 +60,13 @@ class BaseClassifier:
         return self.predict(images)
 
     def features(self, images: np.ndarray) -> np.ndarray:
-        """Return the input of the classification head, float32 `[B, D]`.
+        """Return the input of the classification head, float32 `[B, D]`; of two heads, the mean of their inputs.
 
         Raises:
             ValueError: If the classifier does not compute features; see `features_unavailable`.
         """
+        if self.features_unavailable is None:  # the output itself
+            return self.predict(images)
         raise ValueError(f"Features of {self.path!r} are not available: {self.features_unavailable}.")
 
     def close(self) -> None:
@@ -102,15 +74,9 @@ class BaseClassifier:
 
 
 def in_batches(function: Callable[[np.ndarray], np.ndarray], images: np.ndarray, batch_size: int) -> np.ndarray:
-    """Apply a function to batches of one size; the last batch is padded with zeros.
+    """Apply a function of `[batch_size, H, W, C]` to images `[N, H, W, C]`, and return `[N, D]`.
 
-    Args:
-        function: From images `[batch_size, H, W, C]` to `[batch_size, D]`.
-        images: `[N, H, W, C]`.
-        batch_size: Number of images per batch.
-
-    Returns:
-        `[N, D]`.
+    The last batch is padded with zeros.
     """
     answers = []
     for start in range(0, len(images), batch_size):

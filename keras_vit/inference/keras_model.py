@@ -1,4 +1,4 @@
-"""Keras models as classifiers: of a training run, of a `.keras` file, or of a checkpoint."""
+"""Keras models as classifiers: of a training run, a `.keras` file, a checkpoint, or in training."""
 
 import functools
 import os
@@ -9,14 +9,17 @@ import numpy as np
 import tensorflow as tf
 
 from keras_vit import _io, checkpoints, models, training
+from keras_vit.checkpoints.keras_files import load_keras_file
 from keras_vit.data import preprocess as preprocessing
-from keras_vit.inference.classifier import BaseClassifier
+from keras_vit.inference.classifier import Classifier
 from keras_vit.inference.model_card import ModelCard
 from keras_vit.inference.probabilities import check_class_names, to_probabilities
+from keras_vit.models.base import ConfiguredModel
+from keras_vit.models.normalization import of_images
 from keras_vit.training import run_directory
 
 
-class KerasClassifier(BaseClassifier):
+class KerasClassifier(Classifier):
     """Keras model with its head.
 
     Args:
@@ -52,6 +55,11 @@ class KerasClassifier(BaseClassifier):
     def _features_and_scores(self) -> Callable:
         return self._compiled(models.representation(self.model))
 
+    @property
+    def stored_precision(self) -> str:
+        """Precision of the computation."""
+        return self.model.dtype_policy.compute_dtype
+
     def features(self, images: np.ndarray) -> np.ndarray:
         """Return the input of the classification head, float32 `[B, D]`."""
         return np.asarray(self._features_and_scores(np.asarray(images, np.float32))[0], np.float32)
@@ -66,23 +74,60 @@ class KerasClassifier(BaseClassifier):
         return scores if self.scores_are == "probabilities" else to_probabilities(scores, self.card.output).numpy()
 
 
+class FunctionClassifier(Classifier):
+    """Classifier made of a function, such as a model in training, of preprocessed images `[B, H, W, C]`.
+
+    Args:
+        card: Description of the classifier.
+        function: Function to the input of the classification head, `[B, D]`, and logits `[B, classes]`.
+
+    Example:
+    >>> card = ModelCard(tuple("0123456789"), "decode|resize(32)|value_range(-1, 1)", "softmax", (32, 32, 3))
+    >>> classifier = FunctionClassifier(card, keras_vit.models.representation(model).predict_on_batch)
+    >>> classifier.predict(images).shape
+    (4, 10)
+    """
+
+    kind = "function"
+    scores_are = "logits"
+
+    def __init__(self, card: ModelCard, function: Callable[[np.ndarray], Sequence[np.ndarray]]):
+        super().__init__("", card)
+        self._function = function
+
+    def scores(self, images: np.ndarray) -> np.ndarray:
+        return self._function(images)[1]
+
+    def features(self, images: np.ndarray) -> np.ndarray:
+        return self._function(images)[0]
+
+    def predict(self, images: np.ndarray) -> np.ndarray:
+        """Return the probabilities `[B, classes]` of preprocessed images `[B, H, W, C]`."""
+        return to_probabilities(self.scores(images), self.card.output).numpy()
+
+
 def open_model(
-    path: str, preprocess: str | None = None, labels: Sequence[str] | str | os.PathLike | None = None
+    path: str,
+    preprocess: str | None = None,
+    labels: Sequence[str] | str | os.PathLike | None = None,
+    checkpoint: str | int = "last",
 ) -> KerasClassifier:
     """Open a Keras model of any origin.
 
     Args:
         path: A run directory, a `.keras` file, or a checkpoint that `keras_vit.model_from_checkpoint` reads.
         preprocess: Preprocessing string, such as `"value_range(-1, 1)"`. Decoding and resizing are added where they are
-            missing; a model of any image size gets images of 224 x 224. None for that of the run, which only runs have.
+            missing; a model of any image size gets images of 224 x 224. None for that of the run, or for the
+            normalization that the checkpoint states.
         labels: Class names, or a file with one name per line. None for those of the run or checkpoint, or numbers.
+        checkpoint: Weights of a run; see `keras_vit.training.load_run`.
 
     Raises:
         FileNotFoundError: If there is no model.
         ValueError: If `preprocess` is needed and missing, or the number of labels is not that of the classes.
     """
-    if is_run(path):
-        run = training.load_run(path)
+    if is_run(path) or checkpoint != "last":
+        run = training.load_run(path, checkpoint)  # its errors name the missing part
         encoder, whole = _without_pretraining(run.model)
         card = card_of_run(run._replace(model=encoder), preprocess, read_labels(labels))
         return KerasClassifier(encoder, card, run.path, whole)
@@ -91,9 +136,7 @@ def open_model(
             f"There is no model at {path!r}. Expected a run directory, a .keras file, a checkpoint or an artifact."
         )
     if path.endswith(".keras"):
-        model = keras.models.load_model(path, compile=False)
-    elif _looks_like_run(path):
-        model = training.load_run(path).model  # raises an error that says what is missing
+        model = load_keras_file(path)
     else:
         model = checkpoints.model_from_checkpoint(path)
     encoder, whole = _without_pretraining(model)
@@ -106,14 +149,9 @@ def _without_pretraining(model: keras.Model) -> tuple[keras.Model, models.Masked
 
 
 def is_run(path: str) -> bool:
-    """Return whether a path is a finished run, or the `.keras` file of one."""
-    directory = os.path.dirname(path) if path.endswith(".keras") else path
-    model = path if path.endswith(".keras") else os.path.join(path, run_directory.MODEL)
-    return os.path.isfile(model) and os.path.isfile(os.path.join(directory, run_directory.CONFIG))
-
-
-def _looks_like_run(path: str) -> bool:
-    """Return whether a directory is a run that lacks its model, or a model that lacks its run."""
+    """Return whether a path is the directory of a run, finished or not, or the `.keras` file of one."""
+    if path.endswith(".keras"):
+        return os.path.isfile(path) and os.path.isfile(os.path.join(os.path.dirname(path), run_directory.CONFIG))
     names = (run_directory.MODEL, run_directory.METRICS, run_directory.CHECKPOINTS)
     return any(os.path.exists(os.path.join(path, name)) for name in names)
 
@@ -129,13 +167,7 @@ def read_labels(labels: Sequence[str] | str | os.PathLike | None) -> tuple[str, 
 
 
 def card_of_run(run: training.Run, preprocess: str | None = None, labels: Sequence[str] = ()) -> ModelCard:
-    """Return the description of a run: its data, recipe, last metrics, size and hash.
-
-    Args:
-        run: A run that `training.load_run` returned.
-        preprocess: Preprocessing string in place of the run's.
-        labels: Class names in place of the run's.
-    """
+    """Return the description of a run, or with the given preprocessing and labels in place of its own."""
     model = run.model
     path = os.path.join(run.path, run_directory.MODEL)
     preprocess = complete_preprocess(preprocess or run.preprocess, model.input_shape[1:])
@@ -149,26 +181,26 @@ def card_of_run(run: training.Run, preprocess: str | None = None, labels: Sequen
         architecture=type(model).__name__,
         arguments=model.get_config(),
         parameters=model.count_params(),
-        metrics=last_metrics(run.path),
+        metrics=last_metrics(run.path, run.step),
         data={name: value for name, value in run.config["data"].items() if name != "class_names"},
         recipe=run.config["recipe"],
         versions=run.config.get("versions", {}),
-        model_sha256=_io.sha256(path) if os.path.exists(path) else "",
+        model_sha256=_io.sha256(path) if run.step is None and os.path.exists(path) else "",
+        run=run.path,
     )
 
 
 def card_of_model(model: keras.Model, name: str, preprocess: str | None, labels: Sequence[str] = ()) -> ModelCard:
-    """Return the description of a model that is not one of a run.
+    """Return the description of a model that is not one of a run; `name` is its file, for the error message.
 
-    Args:
-        model: The model.
-        name: Its file, for the error message.
-        preprocess: Preprocessing string.
-        labels: Class names; empty for those that were loaded with the model, or numbers.
+    `preprocess=None` resizes, and normalizes as the model's weights were trained. Without labels, the class names are
+    those that were loaded with the model, or numbers.
 
     Raises:
-        ValueError: If `preprocess` is None, or the number of labels is not that of the classes.
+        ValueError: If `preprocess` is None and the model does not know the normalization of its input, or the number of
+            labels is not that of the classes.
     """
+    preprocess = preprocess or _normalization(model)
     if not preprocess:
         raise ValueError(
             f"{name!r} does not say how images are prepared for the model: preprocess is missing, such as "
@@ -185,23 +217,31 @@ def card_of_model(model: keras.Model, name: str, preprocess: str | None, labels:
         image_shape=(*preprocessing.output_size(preprocess), model.input_shape[-1]),
         precision=model.dtype_policy.name,
         architecture=type(model).__name__,
-        arguments=model.get_config(),
+        arguments=model.get_config() if isinstance(model, ConfiguredModel) else {},
         parameters=model.count_params(),
     )
 
 
+def _normalization(model: keras.Model) -> str | None:
+    """Return the operation that normalizes pixels as the model's weights were trained; None if that is not known."""
+    known = of_images(model)
+    if known is None and not isinstance(model, ConfiguredModel):  # a model around one that knows it
+        inner = (layer for layer in model.layers if isinstance(layer, keras.Model))
+        return next(filter(None, map(_normalization, inner)), None)
+    if known is None:
+        return None
+    if getattr(getattr(model, "config", None), "input_range", None) is not None:
+        return f"value_range{model.config.input_range}"
+    if all(number == 0.5 for side in known for number in side):
+        return "value_range(-1, 1)"
+    return f"value_norm({known[0]}, {known[1]})"
+
+
 def complete_preprocess(preprocess: str, input_shape: Sequence[int | None], method: str = "area") -> str:
-    """Add decoding and resizing to a preprocessing string that lacks them.
+    """Add decoding and resizing to the size of a model's input to a preprocessing string that lacks them.
 
     A recipe for images in arrays of one size has neither. On an image of the model's size the result computes the same.
-
-    Args:
-        preprocess: Preprocessing string for evaluation.
-        input_shape: Input of the model, `(height, width, channels)`; open sizes are None.
-        method: Interpolation of the resizing. `"area"` averages all pixels of a larger image.
-
-    Returns:
-        A preprocessing string from an encoded image to the model's input.
+    `method="area"` averages all pixels of a larger image.
     """
     height, width, channels = input_shape
     host, device = preprocessing.split(preprocess)
@@ -217,11 +257,10 @@ def complete_preprocess(preprocess: str, input_shape: Sequence[int | None], meth
     return complete
 
 
-def last_metrics(directory: str) -> dict[str, object]:
-    """Return the last line of a run's metrics that holds an evaluation; empty if there is none."""
-    path = os.path.join(directory, run_directory.METRICS)
-    lines, _ = _io.read_json_lines(path) if os.path.exists(path) else ([], 0)
-    return next((line for line in reversed(lines) if "eval_loss" in line), {})
+def last_metrics(directory: str, step: int | None = None) -> dict[str, object]:
+    """Return the last line of a run's metrics, or of a step's, that has an evaluation; empty if there is none."""
+    evaluations = (line for line in reversed(run_directory.read_metrics(directory)) if "eval_loss" in line)
+    return next((line for line in evaluations if step is None or line.get("step") == step), {})
 
 
 def _output_activation(model: keras.Model) -> str | None:

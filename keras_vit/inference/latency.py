@@ -17,19 +17,9 @@ PERCENTILES = (50, 95, 99)
 
 
 def measure(classifier: Classifier, batch_size: int, calls: int, warmup: int = 5) -> dict[str, float]:
-    """Measure the latency of a classifier on batches of noise, call by call.
+    """Measure the latency of a classifier, without preprocessing, on batches of noise, call by call.
 
-    Args:
-        classifier: The classifier. Preprocessing is not part of the measurement.
-        batch_size: Number of images per call.
-        calls: Number of calls to time.
-        warmup: Number of calls before.
-
-    Returns:
-        `p50_ms`, `p95_ms`, `p99_ms` of a call and `images_per_second` over all timed calls.
-
-    Raises:
-        ValueError: If there is no call or no image.
+    Returns `p50_ms`, `p95_ms`, `p99_ms` of a call and `images_per_second` over all calls after the `warmup`.
     """
     if calls < 1 or batch_size < 1:
         raise ValueError(f"Expected at least one call and one image. Received: calls={calls}, batch_size={batch_size}.")

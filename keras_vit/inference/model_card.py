@@ -1,7 +1,8 @@
 """Model card: the description of a classifier, as JSON for programs and as Markdown for people.
 
 Each artifact has a card of its own, with the size and the SHA-256 of the artifact's files. A card that belongs to other
-files is refused: labels and preprocessing of another export would give wrong answers without an error.
+files is refused: labels and preprocessing of another export would give wrong answers without an error. A card is not
+signed: it detects damage, not an attacker.
 """
 
 import dataclasses
@@ -11,11 +12,14 @@ from typing import Any
 
 import tensorflow as tf
 
-from keras_vit import _io
+from keras_vit import _io, _passed_on
 from keras_vit.data import preprocess as preprocessing
+from keras_vit.inference import probabilities
 
 FILE_NAME = "model_card.json"
 MARKDOWN_NAME = "model_card.md"
+CUT = ".../"  # in place of the folders of an absolute path
+LABELS = "labels.txt"  # of a single-file artifact, in its card
 EXPORT_AGAIN = "Export the artifact again to get a new card."
 
 
@@ -24,13 +28,15 @@ class ModelCard:
     """Description of a classifier.
 
     Attributes:
-        class_names: One name for each class; empty for a model without a head.
+        class_names: One name for each class; empty for a model without classes.
         preprocess: Preprocessing string, from an encoded image to the input.
-        output: `"softmax"` or `"sigmoid"`, which turns logits into probabilities.
+        output: `"softmax"` or `"sigmoid"`, which turns logits into probabilities; `"scores"` or `"features"` for
+            outputs that stay as they are.
         image_shape: Shape of a preprocessed image, `(H, W, C)`.
         input: Type of the input, `"float32"` or `"uint8"`.
         precision: Precision of the weights, such as `"float32"` or `"int8"`.
         batch_size: Number of images per call; None if it is open.
+        max_pixels: Number of pixels above which the artifact refuses an image; 0 if it takes prepared images only.
         architecture: Name of the model's class.
         arguments: Arguments of the model.
         parameters: Number of parameters.
@@ -41,6 +47,7 @@ class ModelCard:
         model_sha256: SHA-256 of the run's `model.keras`.
         bytes: Size of the artifact.
         files: Size and SHA-256 of each file of the artifact.
+        run: Run directory that the model was opened from; not written.
 
     Example:
     >>> card = ModelCard(("cat", "dog"), "decode|resize(32)|value_range(-1, 1)", "softmax", (32, 32, 3))
@@ -55,6 +62,7 @@ class ModelCard:
     input: str = "float32"
     precision: str = "float32"
     batch_size: int | None = None
+    max_pixels: int = 0
     architecture: str = ""
     arguments: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     parameters: int = 0
@@ -65,6 +73,12 @@ class ModelCard:
     model_sha256: str = ""
     bytes: int = 0
     files: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    run: str = ""
+
+    @property
+    def output_name(self) -> str:
+        """Name of the artifact's output: `probabilities`, `scores` or `features`."""
+        return probabilities.name_of(self.output)
 
     @property
     def recipe_data(self) -> Mapping[str, Any]:
@@ -78,18 +92,17 @@ class ModelCard:
     def to_dict(self) -> dict[str, Any]:
         """Return the card for JSON, without empty fields."""
         content = dataclasses.asdict(self)
-        return {name: value for name, value in content.items() if value or name in _REQUIRED}
+        return {name: value for name, value in content.items() if (value or name in _REQUIRED) and name != "run"}
 
     def to_markdown(self) -> str:
         """Return the card as a Markdown table."""
-        names = ", ".join(self.class_names[:20]) + (", ..." if len(self.class_names) > 20 else "")
         rows: dict[str, object] = {
             "architecture": self.architecture,
             "parameters": f"{self.parameters:,}" if self.parameters else "",
             "input": " x ".join(map(str, self.image_shape)),
-            "preprocessing": f"`{self.preprocess}`",
-            "output": f"{self.output} over {len(self.class_names)} classes",
-            "classes": names,
+            "preprocessing": self.preprocess,
+            "output": f"{self.output} over {len(self.class_names)} classes" if self.class_names else self.output,
+            "classes": ", ".join(self.class_names[:20]) + (", ..." if len(self.class_names) > 20 else ""),
             "precision": self.precision,
             "size": f"{self.bytes / 1e6:.1f} MB" if self.bytes else "",
             "SHA-256 of model.keras": self.model_sha256,
@@ -97,44 +110,44 @@ class ModelCard:
         rows |= {f"data: {key}": value for key, value in self.data.items()}
         rows |= {f"measured: {key}": value for key, value in self.metrics.items()}
         rows |= {f"made with: {key}": value for key, value in self.versions.items()}
-        cells = [(_io.one_line(key), _io.one_line(value)) for key, value in rows.items() if value is not None]
+        cells = [
+            (_passed_on.markdown_text(key), _passed_on.markdown_text(value))
+            for key, value in rows.items()
+            if value is not None
+        ]
         cells = [row for row in cells if row[1]]
         return f"# Model card\n\n{_io.markdown_table(('', ''), cells)}\n"
 
 
 _REQUIRED = ("class_names", "preprocess", "output", "image_shape", "files")
+_OF_THE_RUN = ("arguments", "metrics", "data", "recipe", "versions")
 _KINDS = {"class_names": list, "preprocess": str, "output": str, "image_shape": list, "files": dict}
 
 
-def write(path: str, card: ModelCard, parts: Mapping[str, str]) -> ModelCard:
-    """Write the card of an artifact.
+def write(artifact: str, card: ModelCard) -> ModelCard:
+    """Write the card of an artifact, a SavedModel directory or a file.
 
-    Args:
-        path: Name of the card.
-        card: The description.
-        parts: Files of the artifact by the name that they have in the card, see `parts_of`.
-
-    Returns:
-        The card with the sizes and hashes of the files.
+    Returns the card with the sizes and hashes of the files, and without the folders of absolute paths.
     """
-    sizes = {name: os.path.getsize(file) for name, file in parts.items()}
-    files = {name: {"bytes": sizes[name], "sha256": _io.sha256(file)} for name, file in parts.items()}
-    card = dataclasses.replace(card, files=files, bytes=sum(sizes.values()))
-    _io.write_json(path, card.to_dict())
+    files = {
+        name: {"bytes": os.path.getsize(file), "sha256": _io.sha256(file)} for name, file in _files_of(artifact).items()
+    }
+    size = sum(map(os.path.getsize, parts_of(artifact).values()))
+    # A place that cannot be opened, so that no other data of that name is taken for it.
+    of_the_run = {name: _passed_on.without_folders(getattr(card, name), CUT) for name in _OF_THE_RUN}
+    card = dataclasses.replace(card, files=files, bytes=size, **of_the_run)
+    _io.write_json(path_of(artifact), card.to_dict())
     return card
 
 
-def read(path: str, parts: Mapping[str, str]) -> ModelCard:
-    """Read the card of an artifact and check that it belongs to the artifact's files.
-
-    Args:
-        path: Name of the card.
-        parts: Files of the artifact by the name that they have in the card, see `parts_of`.
+def read(artifact: str) -> ModelCard:
+    """Read the card of an artifact, a SavedModel directory or a file, and compare it with the artifact's files.
 
     Raises:
         FileNotFoundError: If there is no card, or a file that it names is missing.
         ValueError: If the card is damaged, incomplete, or belongs to other files.
     """
+    path = path_of(artifact)
     if not os.path.exists(path):
         raise FileNotFoundError(
             f"Expected the model card {path!r}, which holds the labels and the preprocessing. {EXPORT_AGAIN}"
@@ -149,8 +162,8 @@ def read(path: str, parts: Mapping[str, str]) -> ModelCard:
     if wrong:
         raise ValueError(f"The model card {path!r} lacks {', '.join(wrong)}. {EXPORT_AGAIN}")
     _check_values(path, content)
-    _check_files(path, content["files"], parts)
-    known = {field.name for field in dataclasses.fields(ModelCard)}
+    _check_files(path, content["files"], _files_of(artifact))
+    known = {field.name for field in dataclasses.fields(ModelCard)} - {"run"}
     content = {name: value for name, value in content.items() if name in known}
     for name in ("class_names", "image_shape"):
         content[name] = tuple(content[name])
@@ -158,18 +171,7 @@ def read(path: str, parts: Mapping[str, str]) -> ModelCard:
 
 
 def check_signature(path: str, card: ModelCard, shape: Sequence[int | None], dtype: str, num_classes: int) -> None:
-    """Refuse a card whose input or classes are not those of the artifact, as after an edit by hand.
-
-    Args:
-        path: The artifact.
-        card: Its card.
-        shape: Shape of the artifact's input, `[batch, H, W, C]`.
-        dtype: Type of its input, such as `"uint8"`.
-        num_classes: Number of its classes.
-
-    Raises:
-        ValueError: If they differ.
-    """
+    """Refuse a card whose input or classes are not those of the artifact, as after an edit by hand."""
     expected: dict[str, object] = {
         "image_shape": [None if size is None else int(size) for size in shape[1:]],
         "input": str(dtype),
@@ -180,6 +182,8 @@ def check_signature(path: str, card: ModelCard, shape: Sequence[int | None], dty
         "input": card.input,
         "class_names": f"{len(card.class_names)} names",
     }
+    if card.output not in probabilities.CLASSIFICATION:  # without names
+        expected.pop("class_names")
     different = [name for name in expected if expected[name] != received[name]]
     if different:
         details = ", ".join(f"{name}={received[name]} instead of {expected[name]}" for name in different)
@@ -187,11 +191,7 @@ def check_signature(path: str, card: ModelCard, shape: Sequence[int | None], dty
 
 
 def path_of(path: str) -> str:
-    """Return the name of an artifact's card: `model.tflite` -> `model.tflite.json`.
-
-    Args:
-        path: A SavedModel directory or a file.
-    """
+    """Return the name of the card of an artifact, a directory or a file: `model.tflite` -> `model.tflite.json`."""
     return os.path.join(path, "assets.extra", FILE_NAME) if os.path.isdir(path) else f"{path}.json"
 
 
@@ -208,26 +208,31 @@ def labels_text(class_names: Sequence[str]) -> str:
 def parts_of(path: str) -> dict[str, str]:
     """Return the files of an artifact by the name that they have in its card.
 
-    Args:
-        path: A SavedModel directory, or a file; the weights of an OpenVINO model belong to it.
+    A SavedModel directory has its labels and warm-up requests, but not its cards; the weights of an OpenVINO model
+    belong to its file.
     """
     if os.path.isdir(path):
-        names = ["saved_model.pb"]
-        if os.path.isdir(os.path.join(path, "variables")):
-            names += [f"variables/{name}" for name in sorted(os.listdir(os.path.join(path, "variables")))]
-        return {name: os.path.join(path, *name.split("/")) for name in names}
+        files = [os.path.join(folder, name) for folder, _, names in os.walk(path) for name in names if name[0] != "."]
+        cards = [os.path.join(path, "assets.extra", name) for name in (FILE_NAME, MARKDOWN_NAME)]
+        return {os.path.relpath(file, path).replace(os.sep, "/"): file for file in sorted(files) if file not in cards}
     # Names without the stem: a file that is renamed together with its card is still the same artifact.
     stem, extension = os.path.splitext(path)
     extensions = [extension, ".bin"] if extension == ".xml" else [extension]
     return {extension: stem + extension for extension in extensions}
 
 
+def _files_of(path: str) -> dict[str, str]:
+    """Return the files that the card of an artifact names: `parts_of`, and the labels beside a file."""
+    labels = labels_path_of(path)
+    return {**parts_of(path), **({LABELS: labels} if os.path.isfile(labels) else {})}
+
+
 def _check_values(path: str, content: Mapping[str, Any]) -> None:
     problems = []
     if not all(isinstance(name, str) for name in content["class_names"]):
         problems.append("class_names must hold strings")
-    if content["output"] not in ("softmax", "sigmoid"):
-        problems.append(f"output must be 'softmax' or 'sigmoid', not {content['output']!r}")
+    if content["output"] not in probabilities.OUTPUTS:
+        problems.append(f"output must be one of {probabilities.OUTPUTS}, not {content['output']!r}")
     if len(content["image_shape"]) != 3 or not all(isinstance(size, int) for size in content["image_shape"]):
         problems.append(f"image_shape must hold three integers, not {content['image_shape']!r}")
     if problems:
@@ -236,7 +241,8 @@ def _check_values(path: str, content: Mapping[str, Any]) -> None:
 
 def _check_files(path: str, expected: Mapping[str, Any], parts: Mapping[str, str]) -> None:
     """Compare sizes and hashes of an artifact's files with those in its card."""
-    missing = [name for name in expected if not os.path.isfile(parts.get(name, ""))]
+    # A single file may be renamed together with its card only: its labels are in the card, too.
+    missing = [name for name in expected if name != LABELS and not os.path.isfile(parts.get(name, ""))]
     if missing:
         raise FileNotFoundError(f"The artifact of the model card {path!r} lacks its file {missing[0]!r}.")
     different = [name for name in parts if name not in expected or not _is_same(parts[name], expected[name])]

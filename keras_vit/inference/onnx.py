@@ -7,13 +7,13 @@ from typing import Any
 import numpy as np
 
 from keras_vit.inference import model_card
-from keras_vit.inference.classifier import BaseClassifier, in_batches
+from keras_vit.inference.classifier import Classifier, in_batches
 
-INPUT, OUTPUT = "images", "probabilities"
+INPUT = "images"
 
 
-class SingleOutputClassifier(BaseClassifier):
-    """Common part of the classifiers whose files map `images` to `probabilities` and nothing else.
+class SingleOutputClassifier(Classifier):
+    """Common part of the classifiers whose files map `images` to one output, such as `probabilities`.
 
     Attributes:
         batch_size: Number of images per call; None if the file takes any number.
@@ -33,32 +33,22 @@ class SingleOutputClassifier(BaseClassifier):
 
 
 class OnnxClassifier(SingleOutputClassifier):
-    """ONNX file on the CPU.
-
-    Args:
-        path: The file, with the input `images` and the output `probabilities`.
-        num_threads: Threads of the kernels; None for all cores.
-
-    Raises:
-        ImportError: If ONNX Runtime is not installed.
-        FileNotFoundError: If there is no file or no model card.
-        ValueError: If the file cannot be opened, or the card does not belong to it.
-    """
+    """ONNX file on the CPU, from `images` to `probabilities`, scores or features."""
 
     kind = "onnx"
 
     def __init__(self, path: str, num_threads: int | None = None):
-        super().__init__(path, model_card.read(model_card.path_of(path), model_card.parts_of(path)))
-        self._session = _open_session(path, num_threads)
+        super().__init__(path, model_card.read(path))
+        self._session = _open_session(path, num_threads, self.card.output_name)
         (images,), (probabilities,) = self._session.get_inputs(), self._session.get_outputs()
         self.batch_size = images.shape[0] if isinstance(images.shape[0], int) else None
         model_card.check_signature(path, self.card, images.shape, "float32", probabilities.shape[-1])
 
     def _run(self, batch: np.ndarray) -> np.ndarray:
-        return self._session.run([OUTPUT], {INPUT: batch})[0]
+        return self._session.run([self.card.output_name], {INPUT: batch})[0]
 
 
-def _open_session(path: str, num_threads: int | None) -> Any:
+def _open_session(path: str, num_threads: int | None, output: str = "probabilities") -> Any:
     try:
         import onnxruntime
     except ImportError as error:
@@ -71,17 +61,14 @@ def _open_session(path: str, num_threads: int | None) -> Any:
         session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
     except Exception as error:  # its exceptions have no common class
         raise ValueError(f"{path!r} is not an ONNX file that can be run: {error}") from error
-    check_names(path, [node.name for node in session.get_inputs()], [node.name for node in session.get_outputs()])
+    inputs, outputs = ([node.name for node in nodes] for nodes in (session.get_inputs(), session.get_outputs()))
+    check_names(path, inputs, outputs, output)
     return session
 
 
-def check_names(path: str, inputs: Sequence[str], outputs: Sequence[str]) -> None:
-    """Refuse a file with other inputs or outputs than ours.
-
-    Raises:
-        ValueError: If it has other ones.
-    """
-    if list(inputs) != [INPUT] or list(outputs) != [OUTPUT]:
+def check_names(path: str, inputs: Sequence[str], outputs: Sequence[str], output: str = "probabilities") -> None:
+    """Refuse a file with other inputs or outputs than `images` and `output`."""
+    if list(inputs) != [INPUT] or list(outputs) != [output]:
         raise ValueError(
-            f"{path!r} must have the input {INPUT!r} and the output {OUTPUT!r}. Received: {inputs} and {outputs}."
+            f"{path!r} must have the input {INPUT!r} and the output {output!r}. Received: {inputs} and {outputs}."
         )

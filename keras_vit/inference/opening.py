@@ -23,6 +23,7 @@ def open_classifier(
     preprocess: str | None = None,
     labels: Sequence[str] | str | os.PathLike | None = None,
     num_threads: int | None = None,
+    checkpoint: str | int = "last",
 ) -> Classifier:
     """Open anything that predicts.
 
@@ -34,13 +35,14 @@ def open_classifier(
             and resizing are added where they are missing.
         labels: Class names, or a file with one name per line. None for those of the run, artifact or checkpoint.
         num_threads: Threads of an artifact's kernels; None for all cores.
+        checkpoint: Weights of a run: `"last"`, `"best"` or the step of a checkpoint, see `keras_vit.training.load_run`.
 
     Returns:
         The classifier.
 
     Raises:
         FileNotFoundError: If there is nothing at `path`, or a part of it is missing.
-        ValueError: If it cannot be opened, or `preprocess` or `labels` do not fit.
+        ValueError: If it cannot be opened, or `preprocess`, `labels` or `checkpoint` do not fit.
 
     Example:
     >>> classifier = open_classifier("runs/digits")
@@ -51,20 +53,21 @@ def open_classifier(
     """
     path = os.fspath(path)
     if not is_artifact(path):
-        return keras_model.open_model(path, preprocess, labels)
+        return keras_model.open_model(path, preprocess, labels, checkpoint)
     if preprocess is not None or labels is not None:
         raise ValueError(
             f"The artifact {path!r} holds its own preprocessing and labels. Leave out preprocess and labels."
+        )
+    if checkpoint != "last":
+        raise ValueError(
+            f"checkpoint chooses the weights of a run, and {path!r} is an exported artifact. Export the run again with "
+            f"that checkpoint. Received: checkpoint={checkpoint!r}."
         )
     return open_artifact(path, num_threads)
 
 
 def open_artifact(path: str | os.PathLike, num_threads: int | None = None) -> Classifier:
-    """Open an exported classifier.
-
-    Args:
-        path: See `open_classifier`.
-        num_threads: Threads of the kernels; None for all cores.
+    """Open an exported classifier; arguments as of `open_classifier`.
 
     Raises:
         FileNotFoundError: If there is nothing, or the model card is missing.

@@ -9,27 +9,17 @@ from typing import Any
 import numpy as np
 
 from keras_vit.inference import model_card
-from keras_vit.inference.onnx import INPUT, OUTPUT, SingleOutputClassifier, check_names
+from keras_vit.inference.onnx import INPUT, SingleOutputClassifier, check_names
 
 
 class OpenVinoClassifier(SingleOutputClassifier):
-    """OpenVINO model on the CPU.
-
-    Args:
-        path: The `.xml` file, with its weights in a `.bin` file beside it.
-        num_threads: Threads of the kernels; None for all cores.
-
-    Raises:
-        ImportError: If OpenVINO is not installed.
-        FileNotFoundError: If a file or the model card is missing.
-        ValueError: If the files cannot be opened, or the card does not belong to them.
-    """
+    """OpenVINO model on the CPU: an `.xml` file, with its weights in a `.bin` file beside it."""
 
     kind = "openvino"
 
     def __init__(self, path: str, num_threads: int | None = None):
-        super().__init__(path, model_card.read(model_card.path_of(path), model_card.parts_of(path)))
-        compiled = _compile(path, num_threads)
+        super().__init__(path, model_card.read(path))
+        compiled = _compile(path, num_threads, self.card.output_name)
         shape = [None if size.is_dynamic else size.get_length() for size in compiled.inputs[0].partial_shape]
         self.batch_size = shape[0]
         num_classes = compiled.outputs[0].partial_shape[1].get_length()
@@ -37,10 +27,12 @@ class OpenVinoClassifier(SingleOutputClassifier):
         self._request = compiled.create_infer_request()
 
     def _run(self, batch: np.ndarray) -> np.ndarray:
-        return np.array(self._request.infer({INPUT: batch})[OUTPUT])  # a copy: the next call writes into this memory
+        return np.array(
+            self._request.infer({INPUT: batch})[self.card.output_name]
+        )  # a copy: the next call writes into this memory
 
 
-def _compile(path: str, num_threads: int | None) -> Any:
+def _compile(path: str, num_threads: int | None, output: str) -> Any:
     openvino = import_openvino()
     # OpenVINO computes in bfloat16 on CPUs that have it, unless told otherwise.
     config: dict[str, Any] = {"INFERENCE_PRECISION_HINT": "f32", "PERFORMANCE_HINT": "LATENCY"}
@@ -51,16 +43,12 @@ def _compile(path: str, num_threads: int | None) -> Any:
     except RuntimeError as error:
         raise ValueError(f"{path!r} is not an OpenVINO model that can be run: {error}") from error
     inputs, outputs = ([next(iter(port.names), "") for port in ports] for ports in (compiled.inputs, compiled.outputs))
-    check_names(path, inputs, outputs)
+    check_names(path, inputs, outputs, output)
     return compiled
 
 
 def import_openvino() -> Any:
-    """Import OpenVINO with its telemetry disabled; its converter would also take the handler of log lines away.
-
-    Raises:
-        ImportError: If it is not installed.
-    """
+    """Import OpenVINO with its telemetry disabled; its converter would also take the handler of log lines away."""
     with _hidden("openvino_telemetry"), _kept_handlers():
         try:
             import openvino

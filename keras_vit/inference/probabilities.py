@@ -6,48 +6,45 @@ import numpy as np
 import tensorflow as tf
 
 TOP_K = 5
+CLASSIFICATION = ("softmax", "sigmoid")
+OUTPUTS = (*CLASSIFICATION, "scores", "features")  # the last two: the outputs of a model as they are
+
+
+def name_of(output: str) -> str:
+    """Return the name of an artifact's output: `probabilities`, `scores` or `features`."""
+    return "probabilities" if output in CLASSIFICATION else output
 
 
 def to_probabilities(logits: tf.Tensor, output: str) -> tf.Tensor:
-    """Convert logits to float32 probabilities.
+    """Convert logits `[B, classes]` of any float type to float32 probabilities; scores and features stay as they are.
 
-    Args:
-        logits: `[B, classes]`, of any float type.
-        output: `"softmax"` or `"sigmoid"`, as the model was trained.
-
-    Raises:
-        ValueError: If `output` is neither.
+    `output` is one of `OUTPUTS`: `"softmax"` or `"sigmoid"`, as the model was trained, `"scores"` or `"features"`.
     """
     logits = tf.cast(logits, tf.float32)
     if output == "softmax":
         return tf.nn.softmax(logits)
     if output == "sigmoid":
         return tf.sigmoid(logits)
-    raise ValueError(f"output must be 'softmax' or 'sigmoid'. Received: output={output!r}.")
+    if output in OUTPUTS:
+        return logits
+    raise ValueError(f"output must be one of {OUTPUTS}. Received: output={output!r}.")
+
+
+def is_correct(predicted: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    """Return for each image whether its predicted class, of `[N]`, is its label `[N]` or in its multi-hot row."""
+    if np.ndim(labels) == 2:
+        return np.asarray(labels)[np.arange(len(predicted)), predicted] > 0
+    return predicted == np.asarray(labels)
 
 
 def top_labels(probabilities: np.ndarray, class_names: Sequence[str], top_k: int = TOP_K) -> list[tuple[str, float]]:
-    """Return the most probable classes of one image with their probabilities, best first.
-
-    Args:
-        probabilities: `[classes]`.
-        class_names: One name for each class.
-        top_k: Number of classes to return.
-    """
+    """Return the `top_k` most probable classes of one image, of `[classes]`, with their probabilities, best first."""
     order = np.argsort(-probabilities, kind="stable")[:top_k]
     return [(class_names[index], float(probabilities[index])) for index in order]
 
 
 def check_class_names(class_names: Sequence[object] | None, num_classes: int) -> tuple[str, ...]:
-    """Return class names as strings; numbers if there are none.
-
-    Args:
-        class_names: One name for each class, or None.
-        num_classes: Number of classes of the model.
-
-    Raises:
-        ValueError: If the number of names is not the model's number of classes.
-    """
+    """Return class names as strings, numbers if there are none; refuse another number of names than of classes."""
     names = tuple(map(str, class_names or range(num_classes)))
     if len(names) != num_classes:
         raise ValueError(

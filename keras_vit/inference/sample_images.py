@@ -1,16 +1,20 @@
 """Real images as encoded files, to verify and calibrate artifacts with and to look at."""
 
+import functools
+import os
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
 from absl import logging
 
 from keras_vit import _io, data
-from keras_vit.data import errors, sources
+from keras_vit.data import errors as data_errors
+from keras_vit.data import headers, sources
+from keras_vit.inference import model_card
 from keras_vit.inference.model_card import ModelCard
-from keras_vit.training.errors import UnreadableInput
+from keras_vit.training import data_record
 
 
 class SampleImages(NamedTuple):
@@ -27,40 +31,47 @@ class SampleImages(NamedTuple):
     names: list[str]
 
 
-def from_files(patterns: Sequence[str], limit: int | None = None) -> SampleImages:
-    """Read image files.
-
-    Args:
-        patterns: File names or glob patterns.
-        limit: Largest number of files; None for all.
+def from_files(patterns: Sequence[str], limit: int | None = None, on_bad_image: str = "error") -> SampleImages:
+    """Read up to `limit` image files by names or glob patterns; `"skip"` leaves out links that lead to nowhere.
 
     Raises:
         FileNotFoundError: If a file does not exist, or no pattern matches.
+        UnreadableImageError: If a link leads to nowhere and `on_bad_image` is `"error"`.
     """
     paths = _io.find_files(patterns)[:limit]
     if not paths:
         raise FileNotFoundError(f"Expected images. No file matches {list(patterns)}.")
-    contents = []
+    contents, names = [], []
     for path in paths:
-        with open(path, "rb") as file:
-            contents.append(file.read())
-    return SampleImages(contents, None, paths)
+        try:
+            with open(path, "rb") as file:
+                contents.append(file.read())
+            names.append(path)
+        except OSError as error:
+            if not os.path.islink(path):
+                raise
+            _leave_out(path, error.strerror or str(error), on_bad_image)
+    return SampleImages(contents, None, names)
 
 
-def from_source(source: sources.Source, limit: int) -> SampleImages:
-    """Take encoded images of a data set, spread evenly over it, with their labels.
+def from_source(source: sources.Source, limit: int, on_bad_image: str = "error") -> SampleImages:
+    """Take up to `limit` encoded images of a data set, spread evenly over it, with their labels.
 
-    Args:
-        source: Source that `keras_vit.data.open_source` returned.
-        limit: Largest number of images.
+    `on_bad_image="skip"` leaves out files that do not exist or cannot be opened; `"error"` raises
+    `UnreadableImageError`.
     """
     contents, labels, names = [], [], []
-    for index, image, label in _examples(source, min(limit, source.num_examples)):
-        image = image if image.dtype == tf.string else tf.io.encode_png(image)
-        contents.append(image.numpy())
-        labels.append(label)
-        names.append(source.origin(index) if isinstance(source, sources.FileSource) else f"{source.name} #{index}")
-    return SampleImages(contents, np.stack(labels), names)
+    for name, load in _examples(source, min(limit, source.num_examples)):
+        try:
+            example = load()
+        except tf.errors.OpError as error:
+            _leave_out(name, data_errors.describe(error), on_bad_image)
+            continue
+        image = example["image"]
+        contents.append((image if image.dtype == tf.string else tf.io.encode_png(image)).numpy())
+        labels.append(example["label"].numpy())
+        names.append(name)
+    return SampleImages(contents, np.stack(labels) if labels else None, names)
 
 
 def for_model(
@@ -71,26 +82,21 @@ def for_model(
     split: str | None = None,
     on_bad_image: str | None = None,
 ) -> SampleImages:
-    """Return real images for a model: the user's own files, else some of the data set that it was evaluated on.
+    """Return up to `limit` real images for a model: files, else some of the data set that it was evaluated on.
 
-    Args:
-        card: Description of the model.
-        limit: Largest number of images.
-        patterns: Files or glob patterns; empty for the data set of the model's recipe.
-        split: Split of the data set; None for the recipe's evaluation split.
-        on_bad_image: Whether an image that cannot be read is an `"error"` or left out (`"skip"`); None for the setting
-            of the recipe, or an error.
+    `patterns` are names or glob patterns of files; empty for the data set. `split=None` is the recipe's
+    evaluation split, `on_bad_image=None` the setting of the recipe, or an error.
 
     Raises:
         ValueError: If there are no patterns and the data set is not known or not available, or no image can be read.
-        UnreadableInput: If an image cannot be read and `on_bad_image` is `"error"`.
+        UnreadableImageError: If an image cannot be read and `on_bad_image` is `"error"`.
     """
-    recipe = card.recipe_data
+    on_bad_image = on_bad_image or card.recipe_data.get("on_bad_image", "error")
     if patterns:
-        images = from_files(patterns, limit)
+        images = from_files(patterns, limit, on_bad_image)
     else:
-        images = from_source(_open_source(recipe, split), limit)
-    return keep_readable(images, card.preprocess_function(), on_bad_image or recipe.get("on_bad_image", "error"))
+        images = from_source(open_data(card, split), limit, on_bad_image)
+    return keep_readable(images, card.preprocess_function(), on_bad_image)
 
 
 def prepare(contents: Sequence[bytes], preprocess: Callable[[tf.Tensor], tf.Tensor]) -> np.ndarray:
@@ -101,15 +107,10 @@ def prepare(contents: Sequence[bytes], preprocess: Callable[[tf.Tensor], tf.Tens
 def keep_readable(
     images: SampleImages, preprocess: Callable[[tf.Tensor], tf.Tensor], on_bad_image: str = "skip"
 ) -> SampleImages:
-    """Leave out images that cannot be decoded, and log each of them.
-
-    Args:
-        images: Encoded images.
-        preprocess: Function from an encoded image (scalar string) to the model's input.
-        on_bad_image: `"skip"`, or `"error"` to stop at the first that cannot be decoded.
+    """Leave out images that `preprocess`, a function of a scalar string, cannot decode, and log each of them.
 
     Raises:
-        UnreadableInput: If one cannot be decoded and `on_bad_image` is `"error"`.
+        UnreadableImageError: If one cannot be decoded and `on_bad_image` is `"error"`.
         ValueError: If none can be decoded.
     """
     kept = []
@@ -118,36 +119,103 @@ def keep_readable(
             preprocess(tf.constant(content))
             kept.append(index)
         except tf.errors.OpError as error:
-            reason = errors.describe(error)
-            if on_bad_image == "error":
-                advice = "Repair or remove it, or pass --on_bad_image=skip"
-                raise UnreadableInput(f"unreadable image {images.names[index]}: {reason}. {advice}") from None
-            logging.warning("Skipped the unreadable image %s: %s", images.names[index], reason)
+            _leave_out(images.names[index], data_errors.describe(error), on_bad_image)
     if not kept:
-        raise ValueError(f"Expected real images. None of the {len(images.contents)} given can be read.")
-    labels = None if images.labels is None else images.labels[kept]
+        raise ValueError("Expected real images. None of those given can be read.")
+    return _chosen(images, kept)
+
+
+def within(images: SampleImages, max_pixels: int) -> SampleImages:
+    """Leave out images that an artifact of at most `max_pixels` (0: no limit) refuses, and log each of them.
+
+    Raises:
+        ValueError: If it refuses all.
+    """
+    if not max_pixels:
+        return images
+    kept = []
+    for index, content in enumerate(images.contents):
+        try:
+            headers.check(tf.constant(content), max_pixels, untrusted=True)
+            kept.append(index)
+        except tf.errors.InvalidArgumentError as error:
+            reason = f"{data_errors.describe(error)} (--max_pixels={max_pixels})"
+            logging.warning("Left out the image %s, which the artifact refuses: %s", images.names[index], reason)
+    if not kept:
+        raise ValueError(
+            f"At least one image must be within the limit of the artifact. Received: max_pixels={max_pixels} "
+            f"(--max_pixels) and {len(images.contents)} larger images."
+        )
+    return _chosen(images, kept)
+
+
+def _chosen(images: SampleImages, kept: Sequence[int]) -> SampleImages:
+    labels = None if images.labels is None else images.labels[np.asarray(kept)]
     return SampleImages([images.contents[i] for i in kept], labels, [images.names[i] for i in kept])
 
 
-def _open_source(recipe: Any, split: str | None) -> sources.Source:
+def _leave_out(name: str, reason: str, on_bad_image: str) -> None:
+    """Log an image that cannot be read, or raise its error."""
+    if on_bad_image == "error":
+        raise data.UnreadableImageError(name, reason, "Repair or remove it, or pass --on_bad_image=skip") from None
+    logging.warning("Skipped the unreadable image %s: %s", name, reason)
+
+
+def open_data(card: ModelCard, split: str | None = None) -> sources.Source:
+    """Open the data set that a model was trained on, from its recorded place, and warn if it has changed since.
+
+    `split=None` is the recipe's evaluation split.
+
+    Raises:
+        ValueError: If the data set is not known or not available.
+    """
     advice = "Give images with --images='images/*.jpg'."
+    recipe = card.recipe_data
     if "source" not in recipe:
-        raise ValueError(f"Expected real images: the model does not say what it was trained on. {advice}")
-    source = recipe["source"]
+        raise ValueError(f"Expected real images: the data set of the model is not known. {advice}")
     try:
-        return data.open_source(source, split=split or recipe["eval_split"])
+        source = data.open_source(source_of(card) or "", split=split or recipe["eval_split"])
     except (OSError, ValueError, ImportError) as error:
         raise ValueError(
-            f"Expected real images: the data set of the model, {source!r}, cannot be opened ({error}). {advice}"
+            f"Expected real images: the model's data set {recipe['source']!r} cannot be opened ({error}). {advice}"
         ) from error
+    warn_of_changes(card, source)
+    return source
 
 
-def _examples(source: sources.Source, count: int) -> Iterator[tuple[int, tf.Tensor, np.ndarray]]:
+def source_of(card: ModelCard) -> str | None:
+    """Return the data set that a model was trained on, as it opens from the working directory; None if not known.
+
+    The card of an artifact has no absolute path.
+
+    Raises:
+        FileNotFoundError: If the model is one of a run, and its data are at no place that the run recorded.
+    """
+    source = card.recipe_data.get("source")
+    if source and f":{model_card.CUT}" in source:
+        return None
+    return data_record.locate(card.run, source) if source and card.run else source
+
+
+def warn_of_changes(card: ModelCard, source: sources.Source) -> None:
+    """Log a warning if a split of the data set that a model was trained on is not as it was then."""
+    recipe = card.recipe_data
+    counts = {recipe.get(f"{name}_split"): card.data.get(f"num_{name}") for name in ("train", "eval")}
+    count = counts.get(source.split)
+    found = data_record.changes(card.run, source) if card.run else []
+    if not found and count not in (None, source.num_examples):
+        found = [f"{source.num_examples:,} examples instead of {count:,}"]
+    if found:
+        logging.warning("%s[%s] has changed since the training: %s.", source.name, source.split, "; ".join(found))
+
+
+def _examples(source: sources.Source, count: int) -> Iterator[tuple[str, Callable[[], dict[str, tf.Tensor]]]]:
+    """Yield the name of each image and the function that loads it."""
     if isinstance(source, sources.IndexedSource):
         for index in np.linspace(0, source.num_examples - 1, count).astype(int).tolist():
-            example = source.fetch(tf.constant(index, tf.int64))
-            yield index, example["image"], example["label"].numpy()
+            name = source.origin(index) if isinstance(source, sources.FileSource) else f"{source.name} #{index}"
+            yield name, functools.partial(source.fetch, tf.constant(index, tf.int64))
         return
     # Of a stream of records, the first ones.
     for index, example in enumerate(source.examples().take(count)):
-        yield index, example["image"], example["label"].numpy()
+        yield f"{source.name} #{index}", functools.partial(dict, example)

@@ -9,27 +9,19 @@ import numpy as np
 import tensorflow as tf
 
 from keras_vit.inference import model_card
-from keras_vit.inference.classifier import BaseClassifier
+from keras_vit.inference.classifier import Classifier
 
+_PRODUCTS = ("MatMul", "BatchMatMulV2", "BatchMatMulV3", "Einsum", "Conv2D")
 FEATURES_TENSOR = "features_tensor"  # signature that returns the features of preprocessed images
 
 
-class SavedModelClassifier(BaseClassifier):
-    """SavedModel in a TF1 session, with the tag `serve` and tensors by name, as the server runs it.
-
-    Args:
-        path: The version directory.
-        num_threads: Threads of the kernels; None for all cores.
-
-    Raises:
-        FileNotFoundError: If there is no model card.
-        ValueError: If the card does not belong to the SavedModel.
-    """
+class SavedModelClassifier(Classifier):
+    """SavedModel in a TF1 session, with the tag `serve` and tensors by name, as the server runs it."""
 
     kind = "saved_model"
 
     def __init__(self, path: str, num_threads: int | None = None):
-        super().__init__(path, model_card.read(model_card.path_of(path), model_card.parts_of(path)))
+        super().__init__(path, model_card.read(path))
         self._graph = tf.Graph()
         # A pool of its own: the pool that sessions share has the size that the first of them asked for.
         config = tf.compat.v1.ConfigProto(use_per_session_threads=True, intra_op_parallelism_threads=num_threads or 0)
@@ -42,32 +34,30 @@ class SavedModelClassifier(BaseClassifier):
         except BaseException:
             self._session.close()
             raise
-        if FEATURES_TENSOR not in self.signatures:
+        if FEATURES_TENSOR not in self.signatures and self.card.output != "features":
             self.features_unavailable = (
                 f"this SavedModel has no signature {FEATURES_TENSOR!r}; export it again with --signature=features, or "
                 "use the directory of the run"
             )
 
+    @property
+    def stored_precision(self) -> str:
+        """Precision of the matrix products and convolutions in the graph."""
+        graph = self._graph.as_graph_def()
+        nodes = [*graph.node, *(node for function in graph.library.function for node in function.node_def)]
+        types = {tf.as_dtype(node.attr["T"].type).name for node in nodes if node.op in _PRODUCTS}
+        # `tf.half` is called float16.
+        return next((name for name in ("bfloat16", "float16") if name in types), "float32")
+
     def _check_card(self) -> None:
         definition = self.signatures["serve_tensor"]
-        images, probabilities = definition.inputs["images"], definition.outputs["probabilities"]
+        images, probabilities = definition.inputs["images"], definition.outputs[self.card.output_name]
         shape = [dimension.size for dimension in images.tensor_shape.dim]
         num_classes = probabilities.tensor_shape.dim[1].size
         model_card.check_signature(self.path, self.card, shape, tf.as_dtype(images.dtype).name, num_classes)
 
     def run(self, signature: str, inputs: Mapping[str, Any]) -> dict[str, np.ndarray]:
-        """Run a signature.
-
-        Args:
-            signature: Name of the signature.
-            inputs: Values by input name.
-
-        Returns:
-            Values by output name.
-
-        Raises:
-            ValueError: If the signature or an input is unknown.
-        """
+        """Run a signature on values by input name, and return values by output name; unknown names are refused."""
         if signature not in self.signatures:
             raise ValueError(f"Unknown signature {signature!r}. Available: {', '.join(sorted(self.signatures))}.")
         definition = self.signatures[signature]
@@ -80,11 +70,11 @@ class SavedModelClassifier(BaseClassifier):
 
     def predict(self, images: np.ndarray) -> np.ndarray:
         """Return the probabilities `[B, classes]` of preprocessed images `[B, H, W, C]`."""
-        return self.run("serve_tensor", {"images": images})["probabilities"]
+        return self.run("serve_tensor", {"images": images})[self.card.output_name]
 
     def features(self, images: np.ndarray) -> np.ndarray:
         """Return the input of the classification head, float32 `[B, D]`."""
-        if self.features_unavailable:
+        if FEATURES_TENSOR not in self.signatures:
             return super().features(images)
         return self.run(FEATURES_TENSOR, {"images": images})["features"]
 

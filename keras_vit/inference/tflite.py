@@ -3,6 +3,7 @@
 import contextlib
 import os
 import warnings
+import zipfile
 from collections.abc import Iterator
 from typing import Any
 
@@ -10,44 +11,54 @@ import numpy as np
 import tensorflow as tf
 
 from keras_vit.inference import model_card
-from keras_vit.inference.classifier import BaseClassifier, in_batches
+from keras_vit.inference.classifier import Classifier, in_batches
 
 CLASSIFY, FEATURES = "classify", "features"  # names of the signatures; not all files have the second
 
 
-class TFLiteClassifier(BaseClassifier):
-    """TFLite file from `images` to `probabilities`, with a fixed batch size.
-
-    Args:
-        path: The file.
-        num_threads: Threads of the kernels; None for all cores.
-
-    Raises:
-        FileNotFoundError: If there is no file or no model card.
-        ValueError: If the card does not belong to the file.
-    """
+class TFLiteClassifier(Classifier):
+    """TFLite file from `images` to `probabilities`, with a fixed batch size."""
 
     kind = "tflite"
 
     def __init__(self, path: str, num_threads: int | None = None):
-        super().__init__(path, model_card.read(model_card.path_of(path), model_card.parts_of(path)))
+        super().__init__(path, model_card.read(path))
         interpreter = make_interpreter(path, num_threads)
-        has_features = FEATURES in interpreter.get_signature_list()
+        has_features = {CLASSIFY, FEATURES} <= interpreter.get_signature_list().keys()
         self._classify = interpreter.get_signature_runner(CLASSIFY if has_features else None)
         self._features = interpreter.get_signature_runner(FEATURES) if has_features else None
         self.input_details = self._classify.get_input_details()["images"]
-        num_classes = self._classify.get_output_details()["probabilities"]["shape"][-1]
+        num_classes = self._classify.get_output_details()[self.card.output_name]["shape"][-1]
         dtype = np.dtype(self.input_details["dtype"]).name
         model_card.check_signature(path, self.card, self.input_details["shape"], dtype, num_classes)
-        if not has_features:
+        if not has_features and self.card.output != "features":
             self.features_unavailable = (
                 "this TFLite file returns probabilities only; export it again with --features (float32, float16 and "
                 "dynamic_int8), or use the directory of the run"
             )
 
+    @property
+    def stored_precision(self) -> str:
+        """Precision by the types of the weights and of the results of the operators."""
+        with open(self.path, "rb") as file:
+            stored, computed = tensor_types(file.read())
+        if "INT16" in computed:
+            return "int16x8"
+        if "INT8" in computed:
+            return "int8"
+        return "dynamic_int8" if "INT8" in stored else "float16" if "FLOAT16" in stored else "float32"
+
+    @property
+    def stored_labels(self) -> tuple[str, ...]:
+        """Names of the classes in the file, for applications; empty if it holds none."""
+        with contextlib.suppress(zipfile.BadZipFile, KeyError), zipfile.ZipFile(self.path) as archive:
+            if archive.getinfo(model_card.LABELS).file_size < os.path.getsize(self.path):
+                return tuple(archive.read(model_card.LABELS).decode("utf-8", "replace").splitlines())
+        return ()
+
     def predict(self, images: np.ndarray) -> np.ndarray:
         """Return the probabilities `[B, classes]` of preprocessed images `[B, H, W, C]`."""
-        return self._run(self._classify, "probabilities", images)
+        return self._run(self._classify, self.card.output_name, images)
 
     def features(self, images: np.ndarray) -> np.ndarray:
         """Return the input of the classification head, float32 `[B, D]`."""
@@ -60,16 +71,26 @@ class TFLiteClassifier(BaseClassifier):
         return in_batches(lambda batch: runner(images=batch)[output], images, self.input_details["shape"][0])
 
 
+def tensor_types(content: bytes) -> tuple[set[str], set[str]]:
+    """Return the types of a TFLite file's tensors: of its constants and inputs, and of the results of operators."""
+    from tensorflow.lite.python import schema_py_generated as schema
+
+    names = {code: name for name, code in vars(schema.TensorType).items() if isinstance(code, int)}
+    model = schema.Model.GetRootAs(content, 0)
+    stored: set[str] = set()
+    computed: set[str] = set()
+    for graph in map(model.Subgraphs, range(model.SubgraphsLength())):
+        operators = map(graph.Operators, range(graph.OperatorsLength()))
+        results = {int(index) for operator in operators for index in operator.OutputsAsNumpy()}
+        for index in range(graph.TensorsLength()):
+            (computed if index in results else stored).add(names[graph.Tensors(index).Type()])
+    return stored, computed
+
+
 def make_interpreter(path: str, num_threads: int | None = None, keep_all: bool = False) -> Any:
-    """Open a TFLite file with built-in operators only.
+    """Open a TFLite file with built-in operators only: by LiteRT (`ai-edge-litert`) if installed, else by TensorFlow.
 
-    Args:
-        path: The file.
-        num_threads: Threads of the kernels; None for all cores.
-        keep_all: Whether intermediate results can be read after a call; slow.
-
-    Returns:
-        LiteRT's interpreter (`ai-edge-litert`) if it is installed, else TensorFlow's, which has the same interface.
+    With `keep_all` intermediate results can be read after a call; slow.
 
     Raises:
         FileNotFoundError: If there is no file.

@@ -7,6 +7,7 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_vit import _checks
 from keras_vit.layers import EncoderBlock, MAPHead
 from keras_vit.models.base import ConfiguredModel
 
@@ -14,12 +15,8 @@ from keras_vit.models.base import ConfiguredModel
 def walk(model: keras.Model, inputs: Any, call: Callable[..., Any]) -> Any:
     """Run a model's layers in the model's order, models inside of it included, and return its output.
 
-    No layer is copied and none is connected anew: the model is afterwards as it was.
-
-    Args:
-        model: A functional or sequential model.
-        inputs: Input of the model.
-        call: `call(layer, *args, **kwargs)` runs one layer and return its output.
+    No layer is copied and none is connected anew: the model is afterwards as it was. `call(layer, *args, **kwargs)`
+    runs one layer and returns its output.
 
     Raises:
         ValueError: If a model with attention in it is neither functional nor sequential, so that its order is unknown.
@@ -70,17 +67,23 @@ def _opaque(layer: Any) -> str:
     )
 
 
-def check_images(model: keras.Model, images: Any) -> np.ndarray:
-    """Return images as an array that the model takes.
+def check_model(model: Any, name: str = "model") -> None:
+    """Raise a ValueError if something is not a model."""
+    example = "open a file with keras.models.load_model, such as 'runs/digits/model.keras'"
+    _checks.instance(name, model, keras.Model, example)
 
-    Raises:
-        ValueError: If they are no batch, or whole numbers where the model expects values in [-1, 1].
-    """
-    images = np.asarray(images)
+
+def check_images(model: keras.Model, images: Any, name: str = "model") -> np.ndarray:
+    """Return a batch of images as the array that a model takes; refuse whole numbers where it expects [-1, 1]."""
+    check_model(model, name)
+    images = _checks.numbers_of("images", images, "a batch [B, height, width, channels]")
     if images.ndim != 4 or not len(images):
         raise ValueError(f"`images` must be a batch [B, height, width, channels]. Received: shape {images.shape}.")
     if isinstance(model, ConfiguredModel):
-        if not np.issubdtype(images.dtype, np.floating) and images.dtype.kind != "V":  # bfloat16 is of kind V
+        takes_integers = model.config.input_range is not None
+        if (
+            not takes_integers and not np.issubdtype(images.dtype, np.floating) and images.dtype.kind != "V"
+        ):  # bfloat16 is of kind V
             raise ValueError(
                 f"{type(model).__name__} takes floats in [-1, 1]. Received: images of type {images.dtype}. Prepare "
                 "them as for the training, for example images / 127.5 - 1."
@@ -92,9 +95,7 @@ def check_images(model: keras.Model, images: Any) -> np.ndarray:
 def batches(images: Any, batch_size: int) -> Iterator[np.ndarray]:
     """Yield `[b, height, width, channels]` with b up to `batch_size`.
 
-    Args:
-        images: An array of images, or an iterable of images or batches, which is read one batch at a time.
-        batch_size: Largest batch.
+    `images` is an array, or an iterable of images or batches, which is read one batch at a time.
     """
     waiting: list[np.ndarray] = []
     for element in [images] if hasattr(images, "shape") else images:

@@ -10,6 +10,7 @@ from keras_vit import _checks
 from keras_vit.inspection import _layer_walk, token_layout
 from keras_vit.layers import EncoderBlock, MAPHead
 
+_MAPS = "arrays [B, H, N, N], one per layer, as attention_maps returns them"
 _FUSIONS: dict[str, Callable[..., np.ndarray]] = {"mean": np.mean, "max": np.max, "min": np.min}
 
 
@@ -127,9 +128,10 @@ def run(
     recorder = token_layout.LayoutRecorder()
 
     def call(layer, *args, **kwargs):
-        output = layer(*args, **kwargs)
-        if isinstance(layer, (EncoderBlock, MAPHead)):
-            weights = layer.scores(*args)
+        if not isinstance(layer, (EncoderBlock, MAPHead)):
+            output = layer(*args, **kwargs)
+        else:
+            output, weights = layer(*args, return_attention_scores=True, **kwargs)
             if isinstance(layer, EncoderBlock):
                 recorder.length = int(weights.shape[-1])
             on_weights(layer, weights, recorder)
@@ -141,6 +143,7 @@ def run(
 
 def require_attention(model: keras.Model) -> None:
     """Raise a ValueError if a model has no attention to look at."""
+    _layer_walk.check_model(model)
     if not _layer_walk.has_attention(model):
         raise ValueError(
             f"Attention is what Vision Transformers have. Received: {model.name!r} of class {type(model).__name__}, "
@@ -189,9 +192,10 @@ def attention_rollout(
     >>> rollout.shape, maps.output_grid(rollout).shape
     ((4, 17, 17), (4, 4, 4))
     """
+    own = maps.blocks() if isinstance(maps, AttentionMaps) else maps
+    values = _checks.sequence("maps", own.values() if isinstance(own, Mapping) else own, _MAPS)
+    layers = [_checks.numbers_of("maps", weights, f"a list of {_MAPS}", ndim=4) for weights in values]
     check_rollout(head_fusion, discard_ratio)
-    layers = maps.blocks() if isinstance(maps, AttentionMaps) else maps
-    layers = list(layers.values() if hasattr(layers, "values") else layers)
     if not layers:
         raise ValueError("attention_rollout needs the maps of at least one layer. Received: none.")
     rollout = rollout_step(None, layers[0], head_fusion, discard_ratio, residual)
@@ -209,14 +213,9 @@ def check_rollout(head_fusion: str, discard_ratio: float) -> None:
 def rollout_step(
     rollout: np.ndarray | None, weights: np.ndarray, head_fusion: str, discard_ratio: float, residual: bool
 ) -> np.ndarray:
-    """Follow attention through one more layer; arguments as of `attention_rollout`.
+    """Follow attention through one more layer; other arguments as of `attention_rollout`.
 
-    Args:
-        rollout: Of the layers before, float64 `[B, N, N]`, or None for the first.
-        weights: Of the layer, `[B, H, N, N]`.
-        head_fusion: See `attention_rollout`.
-        discard_ratio: See `attention_rollout`.
-        residual: See `attention_rollout`.
+    `rollout` is that of the layers before, float64 `[B, N, N]` or None for the first, `weights` are `[B, H, N, N]`.
     """
     fused = _FUSIONS[head_fusion](np.asarray(weights, np.float64), axis=1)  # [B, N, N]
     fused = _discard(fused, discard_ratio)

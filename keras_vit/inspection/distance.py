@@ -13,12 +13,7 @@ from keras_vit.layers import EncoderBlock
 
 
 def patch_distances(grid: tuple[int, int], patch: tuple[float, float]) -> np.ndarray:
-    """Return the Euclidean distances between the centers of all pairs of patches, float32 `[h*w, h*w]`.
-
-    Args:
-        grid: Rows and columns of patches.
-        patch: Height and width of a patch in pixels.
-    """
+    """Return the distances in pixels between the centers of all pairs of patches of a grid, float32 `[h*w, h*w]`."""
     rows, columns = np.mgrid[: grid[0], : grid[1]].reshape(2, -1).astype(np.float64)
     y = (rows[:, None] - rows) * patch[0]
     x = (columns[:, None] - columns) * patch[1]

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from keras_vit.data import parse, preprocess
+from keras_vit.inference.probabilities import is_correct
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,14 +32,7 @@ class Example:
 
 
 def load(contents: bytes, name: str, pp: str, label: np.ndarray | int | None = None) -> Example:
-    """Return an example from an encoded image.
-
-    Args:
-        contents: The file.
-        name: Path or name of the image. Folders are cut off.
-        pp: Preprocessing string of the model.
-        label: See `Example`.
-    """
+    """Return an example from an encoded image, preprocessed by `pp`; folders are cut off its name."""
     import tensorflow as tf
 
     calls = [call.text for call in parse.parse(preprocess.split(pp)[0], preprocess.OPS)]
@@ -54,11 +48,8 @@ def load(contents: bytes, name: str, pp: str, label: np.ndarray | int | None = N
 def visible_box(shape: Sequence[int], geometry: Callable) -> tuple[float, float, float, float]:
     """Return (top, left, bottom, right) of the part of an image that preprocessing keeps, in pixels.
 
-    It is found by preprocessing an image whose values are the coordinates of its pixels.
-
-    Args:
-        shape: Shape of the image.
-        geometry: The preprocessing after the decoding.
+    It is found by preprocessing, after the decoding, an image of this shape whose values are the coordinates of its
+    pixels.
     """
     import tensorflow as tf
 
@@ -78,30 +69,19 @@ def visible_box(shape: Sequence[int], geometry: Callable) -> tuple[float, float,
 
 
 def choose(count: int, probabilities: np.ndarray | None, labels: np.ndarray | None, total: int) -> list[int]:
-    """Return the indices of images worth looking at.
+    """Return the indices of up to `count` of `total` images worth looking at.
 
     Up to half of them are mistakes, those of the highest probability first. The others are spread evenly over the
-    images that are predicted correctly, because data sets are often sorted by class.
-
-    Args:
-        count: Number of indices; fewer if there are fewer images.
-        probabilities: `[N, classes]`, or None for a model without classes.
-        labels: Class numbers `[N]`, multi-hot rows, or None if they are unknown.
-        total: Number of images N.
+    images that are predicted correctly, because data sets are often sorted by class. Without probabilities or labels
+    (class numbers or multi-hot rows) all are spread evenly.
     """
     if probabilities is None or labels is None:
         return spread(range(total), count)
-    right = is_correct(probabilities, labels)
+    right = is_correct(probabilities.argmax(axis=-1), labels)
     mistakes = np.flatnonzero(~right)
     mistakes = mistakes[np.argsort(-probabilities[mistakes].max(axis=-1), kind="stable")].tolist()
     shown = mistakes[: max(count // 2, count - int(right.sum()))]
     return shown + spread(np.flatnonzero(right).tolist(), count - len(shown))
-
-
-def is_correct(probabilities: np.ndarray, labels: np.ndarray) -> np.ndarray:
-    """Return whether the most likely class of each image is right, bool `[N]`."""
-    best = probabilities.argmax(axis=-1)
-    return best == labels if np.ndim(labels) == 1 else np.take_along_axis(labels, best[:, None], axis=1)[:, 0] > 0
 
 
 def spread(indices: Sequence[int], count: int) -> list[int]:

@@ -16,15 +16,15 @@ _SMALLEST_BATCH = 4  # the unbiased estimate is undefined below
 
 
 def layer_features(
-    model: keras.Model, images: Any, layers: Sequence[str] | None = None, batch_size: int = 32
+    model: keras.Model, images: Any, layers: str | Sequence[str] | None = None, batch_size: int = 32
 ) -> dict[str, np.ndarray]:
     """Return the output of every block by its name.
 
     Args:
         model: Any functional or sequential model.
         images: `[B, height, width, channels]`, as the model takes them.
-        layers: Names of layers, such as `["encoder_norm", "pre_logits"]`; None for all encoder blocks and ResNet
-            stages.
+        layers: Name of a layer or several, such as `["encoder_norm", "pre_logits"]`; None for all encoder blocks and
+            ResNet stages.
         batch_size: Number of images per call. The result holds the features of all.
 
     Returns:
@@ -39,6 +39,7 @@ def layer_features(
     {'encoderblock_1': (4, 17, 32), 'encoder_norm': (4, 17, 32)}
     """
     images = _layer_walk.check_images(model, images)
+    layers = [layers] if isinstance(layers, str) else layers
     parts: dict[str, list[np.ndarray]] = {}
     for batch in _layer_walk.batches(images, _checks.positive_int("batch_size", batch_size)):
         for name, output in _features(model, batch, layers).items():
@@ -88,7 +89,7 @@ def cka(x: np.ndarray, y: np.ndarray, unbiased: bool = False) -> float:
     >>> round(float(cka(features, 3.0 * features)), 4)
     1.0
     """
-    k, other = _gram(x), _gram(y)
+    k, other = (_gram(_features_of(name, value)) for name, value in (("x", x), ("y", y)))
     if len(k) != len(other) or len(k) < (_SMALLEST_BATCH if unbiased else 2):
         raise ValueError(
             f"CKA compares features of the same examples, at least {_SMALLEST_BATCH if unbiased else 2}. "
@@ -168,7 +169,9 @@ def layer_similarity(
                 continue
             features = _features(model, _layer_walk.check_images(model, batch), None)
             same = other is model and other_images is None
-            other_features = features if same else _features(other, _layer_walk.check_images(other, other_batch), None)
+            other_features = (
+                features if same else _features(other, _layer_walk.check_images(other, other_batch, "other"), None)
+            )
             names = tuple(features), tuple(other_features)
             grams = [_gram(value) for value in features.values()]
             other_grams = [_gram(value) for value in other_features.values()]
@@ -185,6 +188,11 @@ def layer_similarity(
         raise ValueError(f"layer_similarity needs at least {_SMALLEST_BATCH} images in a batch. Received: fewer.")
     cross, own, others = totals
     return LayerSimilarity(_ratio(cross, own[:, None], others[None, :]).astype(np.float32), *names)
+
+
+def _features_of(name: str, value: np.ndarray) -> np.ndarray:
+    value = _checks.numbers_of(name, value, "an array of features [n, ...]")
+    return value.reshape(-1, 1) if value.ndim < 2 else value
 
 
 def _gram(features: np.ndarray) -> np.ndarray:

@@ -38,14 +38,16 @@ def occlusion_sensitivity(
     >>> occlusion_sensitivity(model.predict_on_batch, images[0], grid=4).shape
     (4, 4)
     """
-    image = np.asarray(image, np.float32)
-    if image.ndim != 3:
-        raise ValueError(f"`image` must be one image [height, width, channels]. Received: shape {image.shape}.")
+    if not callable(predict):
+        raise ValueError(
+            "`predict` must be a function from images to scores, such as model.predict_on_batch. Received: "
+            f"predict={_checks.described(predict)}."
+        )
+    image = _checks.numbers_of("image", image, "one image [height, width, channels]", ndim=3).astype(np.float32)
     rows, columns = _checks.size_pair("grid", grid)
     rows, columns = min(rows, image.shape[0]), min(columns, image.shape[1])
     scores = np.asarray(predict(image[None]))[0]
-    if class_index is None:
-        class_index = int(scores.argmax())
+    class_index = int(scores.argmax() if class_index is None else _checks.class_index(class_index, scores.shape[-1]))
     y_edges = np.round(np.linspace(0, image.shape[0], rows + 1)).astype(int)
     x_edges = np.round(np.linspace(0, image.shape[1], columns + 1)).astype(int)
     covered = []

@@ -1,6 +1,6 @@
 """Relevance of each patch for a class: attention weighted by the gradient of the class score."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import keras
@@ -8,9 +8,9 @@ import numpy as np
 from keras import ops
 
 from keras_vit import _checks
-from keras_vit.inspection import _gradients, _layer_walk, attention
-from keras_vit.layers import MAPHead, kernels
-from keras_vit.layers.attention import attention as plain_attention
+from keras_vit.inspection import _layer_walk, attention
+from keras_vit.layers import EncoderBlock, MAPHead
+from keras_vit.models.base import ConfiguredModel
 
 
 def gradient_attention(
@@ -44,16 +44,20 @@ def gradient_attention(
     """
     attention.require_attention(model)
     images = _layer_walk.check_images(model, images)
-    classes = None if class_index is None else np.broadcast_to(np.asarray(class_index, np.int32), (len(images),))
+    if isinstance(model, ConfiguredModel) and not model.config.include_top:
+        raise ValueError(
+            "gradient_attention needs a model that ends in classes. Received: include_top=False. Build it with a head."
+        )
     parts, start = [], 0
     for batch in _layer_walk.batches(images, _checks.positive_int("batch_size", batch_size)):
-        chosen = None if classes is None else classes[start : start + len(batch)]
-        parts.append(_relevance(model, batch, chosen))
+        parts.append(_relevance(model, batch, class_index, slice(start, start + len(batch)), len(images)))
         start += len(batch)
     return np.concatenate(parts)
 
 
-def _relevance(model: keras.Model, images: np.ndarray, class_index: np.ndarray | None) -> np.ndarray:
+def _relevance(
+    model: keras.Model, images: np.ndarray, class_index: int | Sequence[int] | None, part: slice, total: int
+) -> np.ndarray:
     layers, maps = [], []
 
     def keep(layer, weights, _):
@@ -68,17 +72,15 @@ def _relevance(model: keras.Model, images: np.ndarray, class_index: np.ndarray |
             f"{logits.shape}. Build the model with its head."
         )
     if class_index is None:
-        class_index = logits.argmax(axis=-1)
-    if class_index.min() < 0 or class_index.max() >= logits.shape[1]:
-        raise ValueError(
-            f"`class_index` must be in 0..{logits.shape[1] - 1}. Received: class_index={class_index.tolist()}."
-        )
-    one_hot = ops.one_hot(class_index, logits.shape[1])  # [B, classes]
+        classes = logits.argmax(axis=-1)
+    else:
+        classes = _checks.class_index(class_index, logits.shape[1], total)[part]
+    one_hot = ops.one_hot(classes, logits.shape[1])  # [B, classes]
 
     def score(offsets):
         return ops.sum(ops.cast(_run_with_offsets(model, images, offsets), "float32") * one_hot)
 
-    slopes = _gradients.gradients(score, [ops.zeros_like(weights) for weights in maps])
+    slopes = gradients(score, [ops.zeros_like(weights) for weights in maps])
     own = np.eye(recorder.length or 0, dtype=np.float32)  # each token's relevance to itself
     relevance, probe = own, None
     for layer, weights, slope in zip(layers, maps, slopes, strict=True):
@@ -98,17 +100,37 @@ def _run_with_offsets(model: keras.Model, images: np.ndarray, offsets: list[Any]
     """Return a model's scores when an offset, here zero, is added to each layer's attention weights."""
     remaining = iter(offsets)
 
-    def attention_with_offset(query, key, value, bias=None, dropout=None, chunk_size=None):
-        offset = next(remaining)
-        return plain_attention(query, key, value, bias, lambda weights: weights + offset)
-
     def call(layer, *args, **kwargs):
         if isinstance(layer, keras.layers.Softmax) or (
             isinstance(layer, keras.layers.Activation)
             and layer.activation in (keras.activations.softmax, keras.activations.sigmoid)
         ):
             return args[0]  # the score is what comes before: a probability near 1 has no gradient left
+        if isinstance(layer, (EncoderBlock, MAPHead)):
+            return layer(*args, edit_scores=lambda scores: scores + next(remaining), **kwargs)
         return layer(*args, **kwargs)
 
-    with kernels.replace(attention=attention_with_offset):
-        return _layer_walk.walk(model, images, call)
+    return _layer_walk.walk(model, images, call)
+
+
+def gradients(function: Callable[[list[Any]], Any], tensors: list[Any]) -> list[Any]:
+    """Return the gradients of `function(tensors)`, a scalar, with respect to each of the tensors.
+
+    Keras has no such operation: this asks for the backend, TensorFlow or JAX.
+    """
+    backend = keras.backend.backend()
+    if backend == "tensorflow":
+        import tensorflow as tf
+
+        with tf.GradientTape(watch_accessed_variables=False) as tape:
+            tape.watch(tensors)
+            value = function(tensors)
+        return tape.gradient(value, tensors, unconnected_gradients=tf.UnconnectedGradients.ZERO)
+    if backend == "jax":
+        import jax
+
+        return jax.grad(function)(tensors)
+    raise NotImplementedError(
+        f"gradient_attention works with the TensorFlow and JAX backends. Received: {backend!r}. attention_rollout "
+        "works with all."
+    )

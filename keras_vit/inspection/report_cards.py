@@ -7,6 +7,7 @@ import keras
 import numpy as np
 from absl import logging
 
+from keras_vit.inference.probabilities import is_correct
 from keras_vit.inspection import page
 from keras_vit.inspection.examples import Example
 from keras_vit.inspection.occlusion import occlusion_sensitivity
@@ -23,14 +24,7 @@ def image_cards(
     class_names: Sequence[str],
     model: keras.Model | None,
 ) -> tuple[list[page.ImageCard], list[page.View]]:
-    """Return the images with their predictions and maps, and the kinds of maps.
-
-    Args:
-        examples: Images to look at.
-        predict: See `write_report`.
-        class_names: Name of each class.
-        model: The Keras model if it has attention, else None.
-    """
+    """Return images with their predictions and maps, and the kinds of maps; `model` is None if it has no attention."""
     cards: list[page.ImageCard] = []
     views: list[page.View] = []
     for example in examples:
@@ -55,10 +49,11 @@ def _truth(label: Any, best: int | None, class_names: Sequence[str]) -> tuple[st
     """Return the name of a label, or the names of several, and whether the prediction is right."""
     if label is None:
         return None, None
+    correct = None if best is None else bool(is_correct(np.array([best]), np.asarray(label)[None])[0])
     if np.ndim(label) == 0:
-        return str(class_names[int(label)]), None if best is None else int(label) == best
+        return str(class_names[int(label)]), correct
     names = ", ".join(str(class_names[index]) for index in np.flatnonzero(label).tolist())
-    return names or "none", None if best is None else bool(label[best])
+    return names or "none", correct
 
 
 def _attention_maps(

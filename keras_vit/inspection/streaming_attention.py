@@ -26,17 +26,7 @@ class AttentionSummary(NamedTuple):
 def stream_attention(
     model: keras.Model, image: np.ndarray, head_fusion: str = "mean", discard_ratio: float = 0.0
 ) -> AttentionSummary:
-    """Return what `attention_maps(...).grids()` and `attention_rollout` return, one layer at a time.
-
-    Args:
-        model: See `attention_maps`.
-        image: `[height, width, channels]`, preprocessed for the model.
-        head_fusion: See `attention_rollout`.
-        discard_ratio: See `attention_rollout`.
-
-    Returns:
-        The attention per layer and head, and the rollout per layer.
-    """
+    """Return what `attention_maps(...).grids()` and `attention_rollout` return for one image, one layer at a time."""
     attention.require_attention(model)
     attention.check_rollout(head_fusion, discard_ratio)
     images = _layer_walk.check_images(model, np.asarray(image)[None])

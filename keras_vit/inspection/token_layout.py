@@ -78,11 +78,7 @@ class LayoutRecorder:
             self._reads += range(int(inputs.shape[1])) if prefix and not layer.num_prefix_tokens else [PATCHES]
 
     def layout(self) -> TokenLayout:
-        """Return the layout of the model that ran.
-
-        Raises:
-            ValueError: If there was no patch embedding or no encoder block.
-        """
+        """Return the layout of the model that ran; it must have a patch embedding and an encoder block."""
         if self.grid is None or self.length is None:
             raise ValueError(
                 "The model has no patch embedding that encoder blocks follow, so it has no attention. Pass a "

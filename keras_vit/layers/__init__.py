@@ -2,6 +2,7 @@
 
 from keras_vit.layers.attention import SelfAttention
 from keras_vit.layers.bit import BiTRoot, BiTStage, BiTUnit
+from keras_vit.layers.dense import Dense, EinsumDense
 from keras_vit.layers.dropout import Dropout
 from keras_vit.layers.encoder import EncoderBlock, LayerScale
 from keras_vit.layers.masking import (
@@ -31,7 +32,9 @@ __all__ = [
     "FixedPositionEmbs",
     "RestoredPatches",
     "VisiblePatches",
+    "Dense",
     "Dropout",
+    "EinsumDense",
     "EncoderBlock",
     "FlattenGrid",
     "GroupNorm",

@@ -1,55 +1,17 @@
 """Multi-head scaled dot-product attention."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import keras
 from keras import ops
 
 from keras_vit import _checks
-from keras_vit.layers import kernels
+from keras_vit.layers import formulas, kernels
 from keras_vit.layers.composite import CompositeLayer
+from keras_vit.layers.dense import EinsumDense
 from keras_vit.layers.dropout import Dropout
-from keras_vit.layers.kernels import chunked_attention
 from keras_vit.layers.types import Shape
-
-
-def attention(
-    query: Any,
-    key: Any,
-    value: Any,
-    bias: Any = None,
-    dropout: Callable[[Any], Any] | None = None,
-    chunk_size: int | None = None,
-) -> Any:
-    """Compute `softmax(query key^T + bias) value`; the plain formula.
-
-    Args:
-        query: Tensor `[B, N, H, K]`, scaled already.
-        key: Tensor `[B, M, H, K]`.
-        value: Tensor `[B, M, H, K]`.
-        bias: Tensor `[B, H, N, M]`, or None.
-        dropout: Dropout of the weights, or None.
-        chunk_size: Number of queries whose weights are computed at a time, or None for all.
-
-    Returns:
-        Tensor `[B, N, H, K]`.
-    """
-    if chunk_size is not None and chunked_attention.applies(query, chunk_size):
-        return chunked_attention.attend(query, key, value, chunk_size)
-    weights = attention_weights(query, key, bias)
-    return ops.einsum("bhnm,bmhk->bnhk", weights if dropout is None else dropout(weights), value)
-
-
-def attention_weights(query: Any, key: Any, bias: Any = None) -> Any:
-    """Compute `softmax(query key^T + bias)`, `[B, H, N, M]`; see `attention`."""
-    logits = ops.einsum("bnhk,bmhk->bhnm", query, key)
-    return ops.softmax(logits if bias is None else logits + bias, axis=-1)
-
-
-def project(x: Any, layers: Sequence[keras.layers.Layer]) -> tuple[Any, ...]:
-    """Apply several projections to a sequence; the plain formula."""
-    return tuple(layer(x) for layer in layers)
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
@@ -75,6 +37,9 @@ class SelfAttention(CompositeLayer):
         x: Tensor `[B, N, D]`, the sequence of the queries.
         context: Tensor `[B, M, D]` for keys and values, or None for `x` itself.
         training: Whether dropout applies.
+        return_attention_scores: Whether to return `(output, scores)`. The scores are the weights after the softmax and
+            before dropout, `[B, H, N, M]`.
+        edit_scores: Function that returns the weights to use in place of the scores, or None.
 
     Raises:
         ValueError: If the width of the heads is not that of the sequence where it must be, or `chunk_size` is
@@ -88,7 +53,8 @@ class SelfAttention(CompositeLayer):
     >>> import numpy as np
     >>> attend = SelfAttention(num_heads=2)
     >>> x = np.ones((1, 5, 8), "float32")
-    >>> tuple(attend(x).shape), tuple(attend.scores(x).shape)
+    >>> output, scores = attend(x, return_attention_scores=True)
+    >>> tuple(output.shape), tuple(scores.shape)
     ((1, 5, 8), (1, 2, 5, 5))
     """
 
@@ -124,17 +90,17 @@ class SelfAttention(CompositeLayer):
         hidden_size = x_shape[-1]
         if self.head_dim is None or self.output_projection == "none":
             _checks.divisible("hidden_size", hidden_size, "num_heads", self.num_heads)
-        self.head_size = self.head_dim or hidden_size // self.num_heads
-        if self.output_projection == "none" and self.head_size * self.num_heads != hidden_size:
+        head_dim = self.head_dim or hidden_size // self.num_heads
+        if self.output_projection == "none" and head_dim * self.num_heads != hidden_size:
             raise ValueError(
                 "output_projection='none' needs num_heads * head_dim equal to the width. Received: "
                 f"num_heads={self.num_heads}, head_dim={self.head_dim}, width {hidden_size}."
             )
-        heads_shape = (*x_shape[:-1], self.num_heads, self.head_size)
+        heads_shape = (*x_shape[:-1], self.num_heads, head_dim)
         for name in ("query", "key", "value"):
-            projection = keras.layers.EinsumDense(
+            projection = EinsumDense(
                 "bnd,dhk->bnhk",
-                output_shape=(None, self.num_heads, self.head_size),
+                output_shape=(None, self.num_heads, head_dim),
                 bias_axes="hk" if self.use_bias else None,
                 kernel_initializer="glorot_uniform",
                 dtype=self.dtype_policy,
@@ -143,7 +109,7 @@ class SelfAttention(CompositeLayer):
             projection.build(x_shape)
             setattr(self, name, projection)
         if self.output_projection != "none":
-            self.out = keras.layers.EinsumDense(
+            self.out = EinsumDense(
                 "bnhk,hkd->bnd",
                 output_shape=(None, hidden_size),
                 bias_axes="d" if self.output_projection == "bias" else None,
@@ -155,35 +121,42 @@ class SelfAttention(CompositeLayer):
         if self.relative_positions is not None:
             self.relative_embedding = self.add_weight(
                 name="relative_embedding",
-                shape=(2 * self.relative_positions - 1, self.head_size),
+                shape=(2 * self.relative_positions - 1, head_dim),
                 initializer=keras.initializers.RandomNormal(stddev=0.02),
             )
         self.dropout = Dropout(self.dropout_rate, dtype=self.dtype_policy, name="Dropout_0")
         self.dropout.build(None)
         super().build(x_shape)
 
-    def call(self, x: Any, context: Any = None, training: bool = False) -> Any:
+    def call(
+        self,
+        x: Any,
+        context: Any = None,
+        training: bool = False,
+        return_attention_scores: bool = False,
+        edit_scores: Callable[[Any], Any] | None = None,
+    ) -> Any:
         query, key, value = self._project(x, context)  # [B, N, H, K], [B, M, H, K], [B, M, H, K]
-        query = query * ops.cast(self.head_size**-0.5, query.dtype)
-        drop = (lambda weights: self.dropout(weights, training=training)) if self.dropout_rate else None
-        y = kernels.select(attention)(query, key, value, self._relative_logits(query), drop, self.chunk_size)
-        if self.output_projection == "none":
-            return ops.reshape(y, (-1, ops.shape(y)[1], self.num_heads * self.head_size))  # [B, N, D]
-        return self.out(y)  # [B, N, D]
+        query = query * ops.cast(query.shape[-1] ** -0.5, query.dtype)
+        bias, scores = self._relative_logits(query), None
 
-    def scores(self, x: Any, context: Any = None) -> Any:
-        """Return the attention weights `[B, H, N, M]` after the softmax; see the call arguments."""
-        if not self.built:
-            self.build(x.shape)
-        x = ops.cast(x, self.compute_dtype)
-        query, key = self.query(x), self.key(x if context is None else ops.cast(context, self.compute_dtype))
-        query = query * ops.cast(self.head_size**-0.5, query.dtype)
-        return attention_weights(query, key, self._relative_logits(query))
+        def weights_of(scores):
+            return self.dropout(scores if edit_scores is None else edit_scores(scores), training=training)
+
+        if return_attention_scores or edit_scores is not None:
+            y, scores = formulas.attention(query, key, value, bias, weights_of)
+        else:
+            y = kernels.attention(query, key, value, bias, weights_of if self.dropout_rate else None, self.chunk_size)
+        if self.output_projection == "none":
+            y = ops.reshape(y, (-1, ops.shape(y)[1], x.shape[-1]))  # [B, N, D]
+        else:
+            y = self.out(y)  # [B, N, D]
+        return (y, scores) if return_attention_scores else y
 
     def _project(self, x, context):
         if context is None or context is x:
-            return kernels.select(project)(x, (self.query, self.key, self.value))
-        return (self.query(x), *kernels.select(project)(context, (self.key, self.value)))
+            return kernels.project(x, (self.query, self.key, self.value))
+        return (self.query(x), *kernels.project(context, (self.key, self.value)))
 
     def _relative_logits(self, query):
         """Return the products of the query with the embedding of each pair's offset, `[B, H, N, N]`, or None."""
@@ -197,5 +170,10 @@ class SelfAttention(CompositeLayer):
         flat = ops.pad(flat, ((0, 0), (0, 0), (0, length - 1)))
         return ops.reshape(flat, (-1, heads, length + 1, 2 * length - 1))[:, :, :length, length - 1 :]  # [B, H, N, N]
 
-    def compute_output_shape(self, x_shape: Shape, context_shape: Shape | None = None) -> Shape:
-        return x_shape
+    def compute_output_spec(
+        self, x: Any, context: Any = None, training: bool = False, return_attention_scores: bool = False, **_: Any
+    ) -> Any:
+        output = keras.KerasTensor(x.shape, self.compute_dtype)
+        length = (x if context is None else context).shape[1]
+        scores = keras.KerasTensor((x.shape[0], self.num_heads, x.shape[1], length), self.compute_dtype)
+        return (output, scores) if return_attention_scores else output

@@ -1,5 +1,6 @@
 """Base class of layers that are made of layers."""
 
+import contextlib
 from typing import Any
 
 import keras
@@ -12,7 +13,8 @@ class CompositeLayer(BaseLayer):
     """Layer whose sublayers may change after it was built, and are saved as they are then.
 
     A sublayer can be frozen, quantized, given LoRA by `enable_lora`, or replaced by assigning another layer to its
-    attribute. `get_config` returns these changes, and `build` makes them again in a layer that was loaded.
+    attribute or to its place in a list. `get_config` returns these changes, and `build` makes them again in a layer
+    that was loaded.
 
     Args:
         sublayers: Changes of sublayers by attribute name, as `get_config` returns them.
@@ -23,27 +25,38 @@ class CompositeLayer(BaseLayer):
         super().__init__(**kwargs)
         self._loaded_changes = {} if sublayers is None else sublayers
         self._replaced: set[str] = set()
+        self._built_with: tuple[str, ...] = ()
 
     def build(self, *args: Any, **kwargs: Any) -> None:
         """Finish building: subclasses call this when all sublayers are built."""
+        for name, value in list(self.__dict__.items()):
+            if _is_list_of_layers(name, value):
+                self.__dict__[name] = _replaceable(self, name, value)
+        sublayers = _sublayers(self)
+        self._built_with = tuple(sublayers)
         if not self.trainable:
-            for layer in _sublayers(self).values():
+            for layer in sublayers.values():
                 layer.trainable = False
         restore_changes(self, {"sublayers": self._loaded_changes})
         self.built = True
 
     def __setattr__(self, name, value):
-        old = self.__dict__.get(name)
+        old = _attributes(self).get(name)
         if isinstance(old, keras.layers.Layer) and isinstance(value, keras.layers.Layer) and value is not old:
-            # Keras would refuse a new sublayer of a built layer, and would go on to count the old one's weights.
-            self._replaced.add(name)
-            self._tracker.unlock()
-            self._tracker.untrack(old)
-            super().__setattr__(name, value)
-            if self.built:
-                self._tracker.lock()
+            with self._replacing(name, old):
+                super().__setattr__(name, value)
         else:
             super().__setattr__(name, value)
+
+    @contextlib.contextmanager
+    def _replacing(self, name, old):
+        """Stop tracking a sublayer, and let a built layer track another one, which Keras would refuse."""
+        self._replaced.add(name)
+        self._tracker.unlock()
+        self._tracker.untrack(old)
+        yield
+        if self.built:
+            self._tracker.lock()
 
     def get_config(self) -> dict[str, Any]:
         config = super().get_config()
@@ -66,6 +79,11 @@ def find_changes(layer: keras.layers.Layer, trainable: bool | None = None) -> di
     if getattr(layer, "lora_enabled", False):
         changes["lora"] = {"rank": layer.lora_rank, "lora_alpha": layer.lora_alpha}
     if isinstance(layer, CompositeLayer):
+        if missing := set(layer._built_with) - set(_sublayers(layer)):
+            raise ValueError(
+                f"The layer {layer.name!r} cannot be saved without its sublayers {sorted(missing)}. Replace a sublayer "
+                "by `keras.layers.Identity()` instead of removing it."
+            )
         sublayers = {
             name: keras.saving.serialize_keras_object(sublayer)
             if name in layer._replaced
@@ -89,11 +107,16 @@ def restore_changes(layer: keras.layers.Layer, changes: dict[str, Any]) -> None:
         layer.trainable = changes["trainable"]
     if "quantization" in changes and layer.quantization_mode is None:
         layer.quantize(config=keras.saving.deserialize_keras_object(changes["quantization"]))
-    if "lora" in changes:
+    if "lora" in changes and not layer.lora_enabled:
         layer.enable_lora(**changes["lora"])
     for name, found in changes.get("sublayers", {}).items():
         if "class_name" in found:
-            setattr(layer, name, keras.saving.deserialize_keras_object(found))
+            sublayer = keras.saving.deserialize_keras_object(found)
+            attribute, _, index = name.partition(".")
+            if index:
+                getattr(layer, attribute)[int(index)] = sublayer
+            else:
+                setattr(layer, name, sublayer)
         else:
             restore_changes(_sublayers(layer)[name], found)
 
@@ -101,9 +124,39 @@ def restore_changes(layer: keras.layers.Layer, changes: dict[str, Any]) -> None:
 def _sublayers(layer: keras.layers.Layer) -> dict[str, keras.layers.Layer]:
     """Return the layers that are a layer's attributes, or elements of a list that is one, by name."""
     found = {}
-    for name, value in vars(layer).items():
+    for name, value in _attributes(layer).items():
         if isinstance(value, keras.layers.Layer):
             found[name] = value
-        elif isinstance(value, list) and not name.startswith("_"):
+        elif _is_list_of_layers(name, value):
             found |= {f"{name}.{i}": item for i, item in enumerate(value) if isinstance(item, keras.layers.Layer)}
+    return found
+
+
+def _attributes(layer: keras.layers.Layer) -> dict[str, Any]:
+    """Return the attributes of a layer; PyTorch keeps those that are modules in a dictionary of their own."""
+    return {**vars(layer), **vars(layer).get("_modules", {})}
+
+
+def _is_list_of_layers(name: str, value: Any) -> bool:
+    is_list = isinstance(value, list) and not name.startswith("_")
+    return is_list and any(isinstance(item, keras.layers.Layer) for item in value)
+
+
+class _ReplaceableElements(list):
+    """Mixin of Keras' list of tracked layers: assigning an element replaces a sublayer of the layer that owns it."""
+
+    owner: CompositeLayer
+    name: str
+
+    def __setitem__(self, index, layer):
+        index = range(len(self))[index]  # a slice ends with an error here
+        with self.owner._replacing(f"{self.name}.{index}", self[index]):
+            super().__setitem__(index, self.owner._tracker.track(layer))
+
+
+def _replaceable(owner: CompositeLayer, name: str, layers: list[keras.layers.Layer]) -> list[keras.layers.Layer]:
+    """Return a list of sublayers as a list whose elements can be replaced."""
+    kind = type("Sublayers", (_ReplaceableElements, type(layers)), {})
+    found = kind(layers, owner._tracker)
+    found.owner, found.name = owner, name
     return found

@@ -1,6 +1,7 @@
 """Block of the transformer's encoder."""
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Self
 
 import keras
 from keras import ops
@@ -10,9 +11,8 @@ from keras_vit.layers.attention import SelfAttention
 from keras_vit.layers.base import BaseLayer
 from keras_vit.layers.composite import CompositeLayer
 from keras_vit.layers.dropout import Dropout
-from keras_vit.layers.mlp import MlpBlock
 from keras_vit.layers.normalization import LayerNorm
-from keras_vit.layers.remat import rematerializable
+from keras_vit.layers.remat import rematerialized
 from keras_vit.layers.stochastic_depth import StochasticDepth
 from keras_vit.layers.types import Shape
 
@@ -57,84 +57,87 @@ class EncoderBlock(CompositeLayer):
 
     Args:
         num_heads: Number of attention heads. It must divide the width, unless `head_dim` is given.
-        mlp_dim: Width of the MLP's hidden layer.
-        dropout_rate: Rate of the dropout after attention and in the MLP.
+        mlp: Layer of the second branch, from `[B, N, D]` to the same shape, such as `MlpBlock`.
+        dropout_rate: Rate of the dropout after attention.
         attention_dropout_rate: Rate of the dropout of attention weights.
         drop_path_rate: Stochastic depth rate of both residual branches.
-        activation: Name of the MLP's activation, see `keras_vit.layers.get_activation`.
         layer_norm_epsilon: Epsilon of both layer norms.
         qkv_bias: Whether query, key and value have biases.
         layer_scale: Initial value of a learned scale of each branch, or None for no scale.
         relative_positions: See `SelfAttention`.
-        remat: Whether the backward pass recomputes the block's activations instead of saving them.
         attention_chunk_size: See `SelfAttention`, `chunk_size`.
-        **kwargs: Further arguments of `SelfAttention` (such as `head_dim`), `MlpBlock`, `LayerNorm` and
-            `keras.layers.Layer`.
+        head_dim: See `SelfAttention`.
+        output_projection: See `SelfAttention`.
+        **kwargs: Arguments of `keras.layers.Layer`.
 
     Call arguments:
         x: Tensor `[B, N, D]`.
         num_outputs: Number of first tokens to return, or None for all. The others are keys and values alone.
         training: Whether dropout and stochastic depth apply.
+        return_attention_scores: Whether to return `(output, scores)`; see `SelfAttention`.
+        edit_scores: See `SelfAttention`.
 
     References:
         - [An Image is Worth 16x16 Words](https://arxiv.org/abs/2010.11929), equations 2 and 3
 
     Example:
     >>> import numpy as np
-    >>> block = EncoderBlock(num_heads=2, mlp_dim=32)
+    >>> from keras_vit.layers import MlpBlock
+    >>> block = EncoderBlock(num_heads=2, mlp=MlpBlock(32))
     >>> x = np.ones((1, 5, 8), "float32")
     >>> tuple(block(x).shape), tuple(block(x, num_outputs=1).shape)
     ((1, 5, 8), (1, 1, 8))
     """
 
-    parts = {
-        LayerNorm: {"epsilon": "layer_norm_epsilon"},
-        SelfAttention: {
-            "dropout_rate": "attention_dropout_rate",
-            "use_bias": "qkv_bias",
-            "chunk_size": "attention_chunk_size",
-        },
-        MlpBlock: {},
-    }
     is_block = True  # one layer deeper for rates that fall from the head down
 
     def __init__(
         self,
         num_heads: int,
-        mlp_dim: int,
+        mlp: keras.layers.Layer,
         dropout_rate: float = 0.0,
         attention_dropout_rate: float = 0.0,
         drop_path_rate: float = 0.0,
-        activation: str = "gelu_tanh",
         layer_norm_epsilon: float = 1e-6,
         qkv_bias: bool = True,
         layer_scale: float | None = None,
         relative_positions: int | None = None,
-        remat: bool = False,
         attention_chunk_size: int | None = None,
+        head_dim: int | None = None,
+        output_projection: str = "bias",
         **kwargs: Any,
     ):
         super().__init__(**kwargs)
         self.num_heads = _checks.positive_int("num_heads", num_heads)
-        self.mlp_dim = _checks.positive_int("mlp_dim", mlp_dim)
         self.dropout_rate = _checks.rate("dropout_rate", dropout_rate)
         self.attention_dropout_rate = _checks.rate("attention_dropout_rate", attention_dropout_rate)
         self.drop_path_rate = _checks.rate("drop_path_rate", drop_path_rate)
-        self.activation = activation
         self.layer_norm_epsilon = float(layer_norm_epsilon)
         self.qkv_bias = qkv_bias
         self.layer_scale = layer_scale
         self.relative_positions = relative_positions
-        self.remat = bool(remat)
         self.attention_chunk_size = attention_chunk_size
+        self.head_dim = head_dim
+        self.output_projection = output_projection
         self.input_spec = keras.layers.InputSpec(ndim=3)
+        shared: dict[str, Any] = {"dtype": self.dtype_policy}
+        self.norm_0 = LayerNorm(layer_norm_epsilon, name="LayerNorm_0", **shared)
+        self.attention = SelfAttention(
+            num_heads,
+            dropout_rate=attention_dropout_rate,
+            use_bias=qkv_bias,
+            relative_positions=relative_positions,
+            chunk_size=attention_chunk_size,
+            head_dim=head_dim,
+            output_projection=output_projection,
+            name="MultiHeadDotProductAttention_0",
+            **shared,
+        )
+        self.norm_1 = LayerNorm(layer_norm_epsilon, name="LayerNorm_1", **shared)
+        self.mlp = _checks.instance("mlp", mlp, keras.layers.Layer, "pass a layer such as MlpBlock(3072)")
 
     def build(self, input_shape: Shape) -> None:
-        shared = {"dtype": self.dtype_policy}
-        self.norm_0 = self.part(LayerNorm, "LayerNorm_0")
-        self.attention = self.part(SelfAttention, "MultiHeadDotProductAttention_0")
-        self.norm_1 = self.part(LayerNorm, "LayerNorm_1")
-        self.mlp = self.part(MlpBlock, "MlpBlock_0")
+        shared: dict[str, Any] = {"dtype": self.dtype_policy}  # made here, the states of dropouts have the block's path
         self.scale_0 = self._scale("LayerScale_0")
         self.scale_1 = self._scale("LayerScale_1")
         self.dropout = Dropout(self.dropout_rate, name="Dropout_0", **shared)
@@ -144,7 +147,8 @@ class EncoderBlock(CompositeLayer):
             *(self.norm_0, self.attention, self.norm_1, self.mlp, self.scale_0, self.scale_1),
             *(self.dropout, self.drop_path_0, self.drop_path_1),
         ):
-            child.build(input_shape)
+            if not child.built:
+                child.build(input_shape)
         super().build(input_shape)
 
     def _scale(self, name):
@@ -152,23 +156,49 @@ class EncoderBlock(CompositeLayer):
             return keras.layers.Identity(dtype=self.dtype_policy, name=name)
         return LayerScale(self.layer_scale, dtype=self.dtype_policy, name=name)
 
-    @rematerializable
-    def call(self, x: Any, num_outputs: int | None = None, training: bool = False) -> Any:
+    def call(
+        self,
+        x: Any,
+        num_outputs: int | None = None,
+        training: bool = False,
+        return_attention_scores: bool = False,
+        edit_scores: Callable[[Any], Any] | None = None,
+    ) -> Any:
         y = self.norm_0(x)  # [B, M, D]
         x, queries = (t if num_outputs is None else t[:, :num_outputs] for t in (x, y))  # [B, N, D]
-        y = self.attention(queries, context=y, training=training)
+        y = self.attention(
+            queries,
+            context=y,
+            training=training,
+            return_attention_scores=return_attention_scores,
+            edit_scores=edit_scores,
+        )
+        y, scores = y if return_attention_scores else (y, None)
         y = self.dropout(y, training=training)
         x = x + self.drop_path_0(self.scale_0(y), training=training)
 
         y = self.mlp(self.norm_1(x), training=training)
-        return x + self.drop_path_1(self.scale_1(y), training=training)  # [B, N, D]
+        x = x + self.drop_path_1(self.scale_1(y), training=training)  # [B, N, D]
+        return (x, scores) if return_attention_scores else x
 
-    def scores(self, x: Any) -> Any:
-        """Return the attention weights of the block, `[B, H, M, M]`, for its input `[B, M, D]`."""
-        if not self.built:
-            self.build(x.shape)
-        return self.attention.scores(self.norm_0(x))
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> Self:
+        return super().from_config({**config, "mlp": keras.saving.deserialize_keras_object(config["mlp"])})
 
-    def compute_output_spec(self, x: Any, num_outputs: int | None = None, training: bool = False) -> keras.KerasTensor:
+    def rematerialized_call(self, layer_call: Callable[..., Any], *args: Any, **kwargs: Any) -> Callable[..., Any]:
+        """Return the call of a layer in a `keras.RematScope`: training recomputes it, with the same dropout."""
+        recomputed = super().rematerialized_call(layer_call, *args, **kwargs) is not layer_call
+        return rematerialized(self, layer_call) if recomputed and kwargs.get("training") else layer_call
+
+    def compute_output_spec(
+        self,
+        x: Any,
+        num_outputs: int | None = None,
+        training: bool = False,
+        return_attention_scores: bool = False,
+        **_: Any,
+    ) -> Any:
         length = x.shape[1] if num_outputs is None else num_outputs
-        return keras.KerasTensor((x.shape[0], length, x.shape[2]), dtype=self.compute_dtype)
+        output = keras.KerasTensor((x.shape[0], length, x.shape[2]), self.compute_dtype)
+        scores = keras.KerasTensor((x.shape[0], self.num_heads, length, x.shape[1]), self.compute_dtype)
+        return (output, scores) if return_attention_scores else output

@@ -9,14 +9,10 @@ from keras import ops
 from keras_vit import _checks
 from keras_vit.layers import kernels
 from keras_vit.layers.composite import CompositeLayer
+from keras_vit.layers.dense import Dense
 from keras_vit.layers.dropout import Dropout
+from keras_vit.layers.formulas import gelu_tanh
 from keras_vit.layers.types import Shape
-
-
-@keras.saving.register_keras_serializable(package="keras_vit")
-def gelu_tanh(x: Any) -> Any:
-    """GELU in its tanh form, the reference's activation."""
-    return keras.activations.gelu(x, approximate=True)
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
@@ -34,11 +30,13 @@ def quick_gelu(x: Any) -> Any:
 _ACTIVATIONS = {"gelu_tanh": gelu_tanh, "gelu": gelu, "quick_gelu": quick_gelu}
 
 
-def get_activation(name: str) -> Callable[[Any], Any]:
+def get_activation(name: str, argument: str = "activation") -> Callable[[Any], Any]:
     """Return the activation function of a name.
 
     Args:
         name: `"gelu_tanh"`, `"gelu"` (error function), `"quick_gelu"` or any name that `keras.activations.get` knows.
+
+        argument: Name of the argument, for the message.
 
     Raises:
         ValueError: If the name is unknown.
@@ -53,8 +51,8 @@ def get_activation(name: str) -> Callable[[Any], Any]:
         return keras.activations.get(name)
     except ValueError as error:
         raise ValueError(
-            f"`activation` must be one of {sorted(_ACTIVATIONS)} or a name of keras.activations. "
-            f"Received: activation={name!r}.{_checks.nearest(name, _ACTIVATIONS)}"
+            f"`{argument}` must be one of {sorted(_ACTIVATIONS)} or a name of keras.activations. "
+            f"Received: {argument}={name!r}.{_checks.nearest(name, [*_ACTIVATIONS, *vars(keras.activations)])}"
         ) from error
 
 
@@ -86,7 +84,7 @@ class MlpBlock(CompositeLayer):
         self.mlp_dim = _checks.positive_int("mlp_dim", mlp_dim)
         self.dropout_rate = _checks.rate("dropout_rate", dropout_rate)
         self.activation = activation
-        self._activation = get_activation(activation)
+        self._activation = kernels.gelu_tanh if activation == "gelu_tanh" else get_activation(activation)
 
     def build(self, input_shape: Shape) -> None:
         self.dense_0 = self._dense(self.mlp_dim, "Dense_0")
@@ -100,7 +98,7 @@ class MlpBlock(CompositeLayer):
         super().build(input_shape)
 
     def _dense(self, units, name):
-        return keras.layers.Dense(
+        return Dense(
             units,
             kernel_initializer="glorot_uniform",
             bias_initializer=keras.initializers.RandomNormal(stddev=1e-6),
@@ -110,7 +108,7 @@ class MlpBlock(CompositeLayer):
 
     def call(self, x: Any, training: bool = False) -> Any:
         y = self.dense_0(kernels.as_rows(x, training))  # [B, N, mlp_dim] or [B*N, mlp_dim]
-        y = self.dropout_0(kernels.select(self._activation)(y), training=training)
+        y = self.dropout_0(self._activation(y), training=training)
         y = self.dropout_1(self.dense_1(y), training=training)
         return ops.reshape(y, ops.shape(x))  # [B, N, D]
 

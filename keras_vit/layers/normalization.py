@@ -8,22 +8,8 @@ from keras import ops
 from keras_vit import _checks
 from keras_vit.layers import kernels
 from keras_vit.layers.base import BaseLayer
-from keras_vit.layers.kernels.norm import group_moments
-from keras_vit.layers.kernels.precision import at_least_float32, moments
+from keras_vit.layers.precision import at_least_float32
 from keras_vit.layers.types import Shape
-
-
-def layer_norm(x: Any, scale: Any, bias: Any, epsilon: float) -> Any:
-    """Normalize the last axis of `x`; the plain formula. Statistics are computed in at least float32."""
-    mean, variance = moments(x)  # [..., 1]
-    return ops.cast((at_least_float32(x) - mean) * ops.rsqrt(variance + epsilon) * scale + bias, x.dtype)
-
-
-def group_norm(x: Any, scale: Any, bias: Any, groups: int, epsilon: float) -> Any:
-    """Normalize `[B, H, W, C]` over space and groups of channels; the plain formula."""
-    wide = at_least_float32(x)
-    mean, variance = group_moments(wide, groups)  # [B, 1, 1, C]
-    return ops.cast((wide - mean) * (ops.rsqrt(variance + epsilon) * scale) + bias, x.dtype)
 
 
 class _Normalization(BaseLayer):
@@ -75,7 +61,7 @@ class LayerNorm(_Normalization):
 
     def call(self, x: Any) -> Any:
         scale, bias = at_least_float32(self.scale), at_least_float32(self.bias)
-        return kernels.select(layer_norm)(ops.cast(x, self.compute_dtype), scale, bias, self.epsilon)
+        return kernels.layer_norm(ops.cast(x, self.compute_dtype), scale, bias, self.epsilon)
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
@@ -113,4 +99,4 @@ class GroupNorm(_Normalization):
 
     def call(self, x: Any) -> Any:
         scale, bias = at_least_float32(self.scale), at_least_float32(self.bias)
-        return kernels.select(group_norm)(ops.cast(x, self.compute_dtype), scale, bias, self.groups, self.epsilon)
+        return kernels.group_norm(ops.cast(x, self.compute_dtype), scale, bias, self.groups, self.epsilon)

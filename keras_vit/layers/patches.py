@@ -35,7 +35,7 @@ class PatchEncoder(BaseLayer):
         use_bias: Whether the projection has a bias.
         norm_epsilon: Epsilon of a layer norm of the patches before the projection, and of another one behind it. None
             for no norms.
-        **kwargs: Further arguments of `LayerNorm`, and those of `keras.layers.Layer`.
+        **kwargs: Arguments of `keras.layers.Layer`.
 
     Call arguments:
         images: Float tensor `[B, height, width, channels]`.
@@ -52,7 +52,6 @@ class PatchEncoder(BaseLayer):
     (1, 4, 16)
     """
 
-    parts = {LayerNorm: {"epsilon": "norm_epsilon"}}
     is_embedding = True  # among the first layers for rates that fall from the head down
 
     def __init__(
@@ -86,9 +85,9 @@ class PatchEncoder(BaseLayer):
         )
         if self.norm_epsilon is not None:
             pixels = self.patch_size[0] * self.patch_size[1] * input_shape[-1]
-            self.norm_0 = self.part(LayerNorm, "LayerNorm_0")
+            self.norm_0 = LayerNorm(self.norm_epsilon, dtype=self.dtype_policy, name="LayerNorm_0")
             self.norm_0.build((None, None, None, pixels))
-            self.norm_1 = self.part(LayerNorm, "LayerNorm_1")
+            self.norm_1 = LayerNorm(self.norm_epsilon, dtype=self.dtype_policy, name="LayerNorm_1")
             self.norm_1.build((None, None, None, self.hidden_size))
         self.input_spec = keras.layers.InputSpec(ndim=4, axes={-1: input_shape[-1]})
         super().build(input_shape)

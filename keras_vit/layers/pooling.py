@@ -1,6 +1,7 @@
 """Pooling layers, from the tokens `[B, N, D]` to one vector per image `[B, D]`."""
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Self
 
 import keras
 from keras import ops
@@ -9,7 +10,6 @@ from keras_vit import _checks
 from keras_vit.layers.attention import SelfAttention
 from keras_vit.layers.base import BaseLayer
 from keras_vit.layers.composite import CompositeLayer
-from keras_vit.layers.mlp import MlpBlock
 from keras_vit.layers.normalization import LayerNorm
 from keras_vit.layers.types import Shape
 
@@ -70,13 +70,14 @@ class MAPHead(CompositeLayer):
 
     Args:
         num_heads: Number of attention heads.
-        mlp_dim: Width of the hidden layer of the MLP behind the attention.
-        activation: Name of the MLP's activation.
+        mlp: Layer after the attention, from `[B, 1, D]` to the same shape, such as `MlpBlock`.
         layer_norm_epsilon: Epsilon of the layer norm before the MLP.
-        **kwargs: Further arguments of `LayerNorm`, and those of `keras.layers.Layer`.
+        **kwargs: Arguments of `keras.layers.Layer`.
 
     Call arguments:
         x: Tensor `[B, N, D]`; the result is `[B, D]`.
+        return_attention_scores: Whether to return `(output, scores)`; see `SelfAttention`.
+        edit_scores: See `SelfAttention`.
 
     References:
         - [Set Transformer](https://arxiv.org/abs/1810.00825)
@@ -84,52 +85,51 @@ class MAPHead(CompositeLayer):
 
     Example:
     >>> import numpy as np
-    >>> tuple(MAPHead(num_heads=2, mlp_dim=32)(np.ones((3, 5, 8), "float32")).shape)
+    >>> from keras_vit.layers import MlpBlock
+    >>> tuple(MAPHead(num_heads=2, mlp=MlpBlock(32))(np.ones((3, 5, 8), "float32")).shape)
     (3, 8)
     """
-
-    parts = {LayerNorm: {"epsilon": "layer_norm_epsilon"}}
 
     def __init__(
         self,
         num_heads: int,
-        mlp_dim: int,
-        activation: str = "gelu_tanh",
+        mlp: keras.layers.Layer,
         layer_norm_epsilon: float = 1e-6,
         **kwargs: Any,
     ):
         super().__init__(**kwargs)
         self.num_heads = _checks.positive_int("num_heads", num_heads)
-        self.mlp_dim = _checks.positive_int("mlp_dim", mlp_dim)
-        self.activation = activation
         self.layer_norm_epsilon = float(layer_norm_epsilon)
+        shared: dict[str, Any] = {"dtype": self.dtype_policy}
+        self.attention = SelfAttention(num_heads, name="MultiHeadDotProductAttention_0", **shared)
+        self.norm = LayerNorm(layer_norm_epsilon, name="LayerNorm_0", **shared)
+        self.mlp = _checks.instance("mlp", mlp, keras.layers.Layer, "pass a layer such as MlpBlock(3072)")
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> Self:
+        return super().from_config({**config, "mlp": keras.saving.deserialize_keras_object(config["mlp"])})
 
     def build(self, input_shape: Shape) -> None:
         batch, _, hidden_size = input_shape
         pooled_shape = (batch, 1, hidden_size)
         self.probe = self.add_weight(name="probe", shape=(1, 1, hidden_size), initializer="glorot_uniform")
-        shared = {"dtype": self.dtype_policy}
-        self.attention = SelfAttention(self.num_heads, name="MultiHeadDotProductAttention_0", **shared)
-        self.norm = self.part(LayerNorm, "LayerNorm_0")
-        self.mlp = MlpBlock(self.mlp_dim, activation=self.activation, name="MlpBlock_0", **shared)
         for child in (self.attention, self.norm, self.mlp):
-            child.build(pooled_shape)
+            if not child.built:
+                child.build(pooled_shape)
         super().build(input_shape)
 
-    def call(self, x: Any) -> Any:
-        pooled = self.attention(self._probe(x), context=x)  # [B, 1, D]
-        pooled = pooled + self.mlp(self.norm(pooled))
-        return ops.squeeze(pooled, axis=1)  # [B, D]
+    def call(
+        self, x: Any, return_attention_scores: bool = False, edit_scores: Callable[[Any], Any] | None = None
+    ) -> Any:
+        probe = ops.broadcast_to(ops.cast(self.probe, x.dtype), (ops.shape(x)[0], 1, x.shape[-1]))  # [B, 1, D]
+        y = self.attention(
+            probe, context=x, return_attention_scores=return_attention_scores, edit_scores=edit_scores
+        )  # [B, 1, D]
+        pooled, scores = y if return_attention_scores else (y, None)
+        pooled = ops.squeeze(pooled + self.mlp(self.norm(pooled)), axis=1)  # [B, D]
+        return (pooled, scores) if return_attention_scores else pooled
 
-    def scores(self, x: Any) -> Any:
-        """Return the attention weights of the probe, `[B, H, 1, N]`, for the tokens `[B, N, D]`."""
-        if not self.built:
-            self.build(x.shape)
-        return self.attention.scores(self._probe(x), context=x)
-
-    def _probe(self, x):
-        probe = ops.cast(self.probe, x.dtype)
-        return ops.broadcast_to(probe, (ops.shape(x)[0], 1, x.shape[-1]))  # [B, 1, D]
-
-    def compute_output_shape(self, input_shape: Shape) -> Shape:
-        return (input_shape[0], input_shape[-1])
+    def compute_output_spec(self, x: Any, return_attention_scores: bool = False, **_: Any) -> Any:
+        output = keras.KerasTensor((x.shape[0], x.shape[-1]), self.compute_dtype)
+        scores = keras.KerasTensor((x.shape[0], self.num_heads, 1, x.shape[1]), self.compute_dtype)
+        return (output, scores) if return_attention_scores else output

@@ -8,6 +8,7 @@ from keras import ops
 
 from keras_vit import _checks
 from keras_vit.layers.base import BaseLayer
+from keras_vit.layers.interpolation import METHODS, pixel_center_matrix
 from keras_vit.layers.types import Shape
 
 KINDS = ("learned", "learned2d", "sincos2d")
@@ -52,8 +53,13 @@ def _sincos_1d(length, half):
     return ops.concatenate([ops.sin(angles), ops.cos(angles)], axis=1)
 
 
-def _interpolation_matrix(new_size, old_size):
-    """Return `[new_size, old_size]`: align-corners linear interpolation, the identity when sizes agree."""
+def _interpolation_matrix(new_size, old_size, method):
+    """Return the `[new_size, old_size]` matrix of a resize, the identity when sizes agree."""
+    if method != "reference":
+        scale = old_size / ops.cast(new_size, "float32")
+        centers = (ops.cast(ops.arange(new_size, dtype="int32"), "float32") + 0.5) * scale - 0.5
+        return pixel_center_matrix(centers, old_size, scale, method)
+    # Linear between the corners.
     # In integers, so that the cell is exact and the fraction is rounded once.
     numerator = ops.arange(new_size, dtype="int32") * (old_size - 1)
     denominator = ops.maximum(new_size - 1, 1)
@@ -64,12 +70,13 @@ def _interpolation_matrix(new_size, old_size):
     return ops.where(offset == 0, 1.0 - fraction, ops.where(offset == 1, fraction, 0.0))
 
 
-def resize_table(table: Any, new_grid: tuple[Any, Any]) -> Any:
-    """Resize position embeddings `[1, h, w, D]` to a grid, align-corners bilinear as the reference.
+def resize_table(table: Any, new_grid: tuple[Any, Any], method: str = "reference") -> Any:
+    """Resize position embeddings `[1, h, w, D]` to a grid.
 
     Args:
         table: Tensor `[1, h, w, D]`.
         new_grid: (height, width), integers or scalar integer tensors.
+        method: `"reference"` (bilinear between the corners), `"bilinear"`, `"bicubic"` or `"antialiased"` (bicubic).
 
     Returns:
         Tensor `[1, new height, new width, D]`.
@@ -79,8 +86,8 @@ def resize_table(table: Any, new_grid: tuple[Any, Any]) -> Any:
     (1, 3, 4, 8)
     """
     _, height, width, _ = table.shape
-    rows = _interpolation_matrix(new_grid[0], height)
-    columns = _interpolation_matrix(new_grid[1], width)
+    rows = _interpolation_matrix(new_grid[0], height, method)
+    columns = _interpolation_matrix(new_grid[1], width, method)
     return ops.einsum("yh,xw,bhwd->byxd", rows, columns, ops.cast(table, "float32"))
 
 
@@ -98,6 +105,8 @@ class AddPositionEmbs(BaseLayer):
         num_prefix_tokens: Number of tokens with a position before the patches.
         num_registers: Number of tokens without a position between the prefix tokens and the patches.
         stddev: Standard deviation of the initial table.
+        method: Resizing to another grid: `"reference"` (bilinear between the corners), `"bilinear"`, `"bicubic"` or
+            `"antialiased"` (bicubic).
         **kwargs: Arguments of `keras.layers.Layer`.
 
     Call arguments:
@@ -125,6 +134,7 @@ class AddPositionEmbs(BaseLayer):
         num_prefix_tokens: int = 0,
         num_registers: int = 0,
         stddev: float = 0.02,
+        method: str = "reference",
         **kwargs: Any,
     ):
         super().__init__(**kwargs)
@@ -133,6 +143,7 @@ class AddPositionEmbs(BaseLayer):
         self.num_prefix_tokens = _checks.positive_int("num_prefix_tokens", num_prefix_tokens, minimum=0)
         self.num_registers = _checks.positive_int("num_registers", num_registers, minimum=0)
         self.stddev = float(stddev)
+        self.method = _checks.choice("method", method, METHODS)
         self.input_spec = keras.layers.InputSpec(ndim=3)
 
     def build(self, x_shape: Shape, patches_shape: Shape | None = None) -> None:
@@ -221,7 +232,7 @@ class AddPositionEmbs(BaseLayer):
 
     def _resized(self, grid, new_grid):
         if self.kind != "sincos2d":
-            return resize_table(grid, new_grid)
+            return resize_table(grid, new_grid, self.method)
         # The fixed embedding is a function of the row and column: it is evaluated anew, not interpolated.
         height, width = new_grid
         half = grid.shape[-1] // 2

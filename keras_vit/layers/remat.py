@@ -1,7 +1,6 @@
 """Rematerialization: the backward pass recomputes activations instead of saving them."""
 
 import contextlib
-import functools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -30,25 +29,21 @@ def replay(generators: Sequence[ReplayableSeedGenerator], seeds: Sequence[Any]) 
             generator._replayed = None
 
 
-def rematerializable(call: Callable[..., Any]) -> Callable[..., Any]:
-    """Decorate the `call` of a layer with an attribute `remat`.
+def rematerialized(layer: keras.layers.Layer, call: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a layer's `call`, recomputed from its inputs in the backward pass. Both runs drop the same values."""
 
-    If it is true, the backward pass of training recomputes the layer from its input. Both runs drop the same values.
-    """
-
-    @functools.wraps(call)
-    def run(layer, x, *args, training=False, **kwargs):
-        if not (layer.remat and training):
-            return call(layer, x, *args, training=training, **kwargs)
+    def run(*args, **kwargs):
         # The seeds are drawn here, outside of what runs twice.
         generators = _seed_generators(layer)
         seeds = [generator.next() for generator in generators]
+        names = [name for name, value in kwargs.items() if keras.ops.is_tensor(value)]
+        tensors = [*args, *(kwargs.pop(name) for name in names)]
 
-        def forward(x):
+        def forward(*tensors):
             with replay(generators, seeds):
-                return call(layer, x, *args, training=training, **kwargs)
+                return call(*tensors[: len(args)], **dict(zip(names, tensors[len(args) :], strict=True)), **kwargs)
 
-        return keras.remat(forward)(x)
+        return keras.remat(forward)(*tensors)
 
     return run
 

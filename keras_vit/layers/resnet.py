@@ -240,6 +240,7 @@ class ResNetStage(_Stage):
     ):
         super().__init__(num_units, features, strides, **kwargs)
         self.resnet_numerics = resnet_numerics
+        numerics(resnet_numerics)
 
     def _make_unit(self, index, strides):
         return BottleneckUnit(

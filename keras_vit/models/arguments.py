@@ -32,12 +32,14 @@ _SYNONYMS = {
     "layer_scale": ("init_values", "layerscale_value"),
     "layer_norm_epsilon": ("layer_norm_eps", "norm_eps"),
     "weights": ("pretrained", "pretrained_cfg"),
+    "block_sizes": ("num_blocks", "stackwise_num_blocks", "layers"),
+    "width_factor": ("widen_factor",),
 }
 _WITHOUT_ARGUMENT = {
     "input_tensor": "Build the model without it, and call the model on the tensor.",
     "weights": "Build a published variant, such as `keras_vit.ViT_B16(weights=...)`, or call "
     "`keras_vit.load_checkpoint(model, path)`.",
-    "include_preprocessing": "Preprocess the images with `keras_vit.data`: the models take values in [-1, 1].",
+    "include_preprocessing": "Pass `input_range=(0, 255)` for a model that takes pixels.",
 }
 
 
@@ -69,6 +71,21 @@ def check_names(
         raise error(f"{constructor}() has no argument {name!r}.{hint} Its arguments are: {', '.join(known)}.")
 
 
+def bind(
+    constructor: str, signature: inspect.Signature, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> dict[str, Any]:
+    """Return the arguments of a call by name.
+
+    Raises:
+        TypeError: If an argument does not exist, is given twice, or there are too many. The message names the function.
+    """
+    check_names(constructor, kwargs, signature.parameters)
+    try:
+        return signature.bind(*args, **kwargs).arguments
+    except TypeError as error:
+        raise TypeError(f"{constructor}(): {error}. Its arguments are: {', '.join(signature.parameters)}.") from None
+
+
 def configured_by(
     config_class: Callable[P, C],
 ) -> Callable[[Callable[[Self, C], None]], Callable[Concatenate[Self, P], None]]:
@@ -82,8 +99,8 @@ def configured_by(
     def decorate(init: Callable[[Self, C], None]) -> Callable[Concatenate[Self, P], None]:
         @functools.wraps(init)
         def construct(self: Self, *args: P.args, **kwargs: P.kwargs) -> None:
-            check_names(type(self).__name__, kwargs, signature.parameters)
-            init(self, config_class(*args, **kwargs))
+            arguments: dict[str, Any] = bind(type(self).__name__, signature, args, kwargs)
+            init(self, config_class(**arguments))  # type: ignore[call-arg]
 
         own = inspect.Parameter("self", inspect.Parameter.POSITIONAL_OR_KEYWORD)
         construct.__signature__ = signature.replace(  # type: ignore[attr-defined]

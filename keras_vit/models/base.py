@@ -1,20 +1,23 @@
 """Base class of the models: a functional model that serializes as the arguments of its constructor."""
 
 import re
+import warnings
 from collections.abc import Callable, Iterable
 from typing import Any, Self
 
 import keras
+import numpy as np
 
-from keras_vit.layers import kernels
+from keras_vit.layers import Dense
 from keras_vit.layers.composite import find_changes, restore_changes
+from keras_vit.models import normalization
 from keras_vit.models.config import Config
-from keras_vit.models.inputs import warn_about_values
+from keras_vit.models.image_model import ImageModel
 
 Filters = str | Iterable[str] | Callable[[keras.layers.Layer], bool]  # regular expressions of names, or a test
 
 
-class ConfiguredModel(keras.Model):
+class ConfiguredModel(ImageModel):
     """Functional model that serializes as the arguments of its constructor.
 
     `type(model).from_config({**model.get_config(), "image_size": 384})` builds the same architecture with one argument
@@ -35,53 +38,40 @@ class ConfiguredModel(keras.Model):
         super().__init__(inputs=inputs, outputs=outputs, name=name)
         self.dtype_policy = policy
         self.config = config
-        self._has_seen_images = False
+        self._input_normalization: normalization.Normalization | None = None
 
-    def __call__(self, inputs: Any, *args: Any, **kwargs: Any) -> Any:
-        """Check the images' shape before Keras does, whose message does not say what to do; then run the model."""
-        self._check_images(inputs)
-        self._look_at(inputs)
-        return super().__call__(inputs, *args, **kwargs)
+    @property
+    def input_normalization(self) -> normalization.Normalization | None:
+        """Mean and standard deviation of the weights' input: `(pixels - mean) / deviation` of pixels in [0, 1].
 
-    def fit(self, x: Any = None, *args: Any, **kwargs: Any) -> Any:
-        """Train the model; see `keras.Model.fit`."""
-        self._look_at(x)
-        return super().fit(x, *args, **kwargs)
+        One number per channel each; None if they are not known, as for a new model. A checkpoint that states them sets
+        them, and a saved model keeps them. `keras_vit.preprocess_input(images, model)` applies them.
 
-    def evaluate(self, x: Any = None, *args: Any, **kwargs: Any) -> Any:
-        """Measure the model; see `keras.Model.evaluate`."""
-        self._look_at(x)
-        return super().evaluate(x, *args, **kwargs)
+        Raises:
+            ValueError: On setting anything but a pair of numbers, or of one number per channel.
+        """
+        return self._input_normalization
 
-    def predict(self, x: Any, *args: Any, **kwargs: Any) -> Any:
-        """Return the outputs for arrays or a data set; see `keras.Model.predict`."""
-        self._look_at(x)
-        return super().predict(x, *args, **kwargs)
-
-    def _look_at(self, images):
-        """Warn once about images that were not prepared."""
-        if not self._has_seen_images:
-            self._has_seen_images = warn_about_values(self.name, images)
-
-    def call(self, inputs: Any, training: bool | None = None, mask: Any = None, **kwargs: Any) -> Any:
-        """Run the model. Images whose size is known at run time only are refused there if they have another one."""
-        if keras.backend.backend() == "tensorflow" and None in tuple(inputs.shape)[1:]:
-            import tensorflow as tf
-
-            inputs = tf.ensure_shape(inputs, self.inputs[0].shape)
-        return super().call(inputs, training=training, mask=mask, **kwargs)
-
-    def _check_images(self, images):
-        shape, expected = tuple(getattr(images, "shape", ())), tuple(self.inputs[0].shape)
-        agrees = len(shape) == len(expected) and all(
-            got is None or want is None or got == want for got, want in zip(shape, expected, strict=True)
-        )
-        if not agrees:
-            raise ValueError(
-                f"{type(self).__name__} {self.name!r} takes images of shape {expected} "
-                f"[batch, height, width, channels]. Received: {shape}. Resize the images, or build the model with "
-                f"`image_size` (None for any size) and `channels` as your images have them."
+    @input_normalization.setter
+    def input_normalization(self, value: Any) -> None:
+        if value is not None:
+            resolved = normalization.resolve(value)
+            value = normalization.for_channels(resolved, self.config.channels)
+            if value is None:
+                raise ValueError(
+                    f"`input_normalization` must have one number per channel ({self.config.channels}). Received: "
+                    f"{resolved}."
+                )
+        self._input_normalization = value
+        if self.config.input_range is not None:
+            layer = self.get_layer("rescaling")
+            layer.scale, layer.offset = normalization.scale_and_offset(
+                value or normalization.SYMMETRIC, self.config.input_range
             )
+            self.train_function = self.test_function = self.predict_function = None  # they hold the former numbers
+
+    def _expected_values(self) -> tuple[float, float]:
+        return normalization.black_and_white(normalization.of_images(self) or normalization.SYMMETRIC)
 
     def quantize(
         self, mode: str | None = None, config: Any = None, filters: Filters | None = None, **kwargs: Any
@@ -92,12 +82,16 @@ class ConfiguredModel(keras.Model):
             implemented = type(layer).quantize is not keras.layers.Layer.quantize
             return implemented and (filters is None or _matches(layer, filters))
 
+        if str(mode or getattr(config, "mode", None)).startswith("int"):
+            for layer in filter(can_quantize, self._flatten_layers()):
+                kernel = getattr(layer, "kernel", None)
+                if kernel is not None and not np.any(keras.ops.convert_to_numpy(kernel)):
+                    warnings.warn(
+                        f"The kernel of {layer.name!r} is zero, and is not trained any more once it is quantized. Pass "
+                        f"`filters=lambda layer: layer.name != {layer.name!r}`, or quantize after training.",
+                        stacklevel=3,
+                    )
         super().quantize(mode, config=config, filters=can_quantize, **kwargs)
-
-    def export(self, *args: Any, **kwargs: Any) -> None:
-        """Write the model for serving; see `keras.Model.export`. The file holds no backward passes."""
-        with kernels.mode("plain"):
-            super().export(*args, **kwargs)
 
     def get_config(self) -> dict[str, Any]:
         """Return the constructor's arguments, and what was done to the layers since: frozen, quantized or replaced."""
@@ -108,6 +102,8 @@ class ConfiguredModel(keras.Model):
             "name": self.name,
             "dtype": policy.name if simple else keras.dtype_policies.serialize(policy),
         }
+        if self.input_normalization is not None:
+            config["input_normalization"] = [list(side) for side in self.input_normalization]
         if not self.trainable:
             config["trainable"] = False
         changes = {layer.name: find_changes(layer, self.trainable) for layer in self.layers}
@@ -119,10 +115,12 @@ class ConfiguredModel(keras.Model):
         """Build a model from what `get_config` returned."""
         config = dict(config)
         trainable = config.pop("trainable", True)
+        input_normalization = config.pop("input_normalization", None)
         changes = config.pop("layers", {})
         frozen = config.pop("frozen_layers", ())  # of files written before sublayers were looked at
         changes |= {name: {"trainable": False} for name in frozen}
         model = cls(**config)
+        model.input_normalization = input_normalization
         if not trainable:
             model.trainable = False
         for layer in model.layers:
@@ -147,12 +145,22 @@ def resolve_policy(dtype: str | dict[str, Any] | keras.DTypePolicy | None) -> ke
 
 def images_input(config: Config, policy: keras.DTypePolicy) -> keras.KerasTensor:
     """Return the symbolic images of a model."""
-    return keras.Input(config.image_shape, dtype=policy.compute_dtype, name="images")
+    # Half precision has no 256 values between 128 and 255.
+    dtype = policy.compute_dtype if config.input_range is None else "float32"
+    return keras.Input(config.image_shape, dtype=dtype, name="images")
+
+
+def normalized(config: Config, images: keras.KerasTensor) -> keras.KerasTensor:
+    """Return the input of the weights: the images, or their values after a layer that maps the `input_range`."""
+    if config.input_range is None:
+        return images
+    scale, offset = normalization.scale_and_offset(normalization.SYMMETRIC, config.input_range)
+    return keras.layers.Rescaling(scale, offset, dtype="float32", name="rescaling")(images)
 
 
 def head_layer(config: Config, policy: keras.DTypePolicy, name: str = "head") -> keras.layers.Layer:
     """Return the classification layer: zero kernel and constant bias, as the reference initializes it."""
-    return keras.layers.Dense(
+    return Dense(
         config.classes,
         kernel_initializer="zeros",
         bias_initializer=keras.initializers.Constant(config.head_bias),

@@ -4,7 +4,7 @@ import keras
 
 from keras_vit.layers import BiTRoot, BiTStage, GroupNorm
 from keras_vit.models.arguments import configured_by, with_arguments
-from keras_vit.models.base import ConfiguredModel, head_layer, images_input, predictions, resolve_policy
+from keras_vit.models.base import ConfiguredModel, head_layer, images_input, normalized, predictions, resolve_policy
 from keras_vit.models.bit_config import BiTConfig
 
 
@@ -31,11 +31,15 @@ class BiTResNet(ConfiguredModel):
     (None, 10)
     """
 
+    config: BiTConfig
+
     @configured_by(BiTConfig)
     def __init__(self, config: BiTConfig):
         policy = resolve_policy(config.dtype)
         images = images_input(config, policy)
-        x = BiTRoot(64 * config.width_factor, config.pool_padding, dtype=policy, name="root_block")(images)
+        x = BiTRoot(64 * config.width_factor, config.pool_padding, dtype=policy, name="root_block")(
+            normalized(config, images)
+        )
         for index, (num_units, width) in enumerate(zip(config.block_sizes, config.stage_widths, strict=True)):
             strides = 1 if index == 0 else 2
             x = BiTStage(num_units, width, strides, dtype=policy, name=f"block{index + 1}")(x)

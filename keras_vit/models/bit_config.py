@@ -1,14 +1,13 @@
 """Arguments of BiT ResNets: their names, types, defaults and checks, and what follows from them."""
 
 import dataclasses
-import os
 from collections.abc import Sequence
-from typing import ClassVar, Literal, Protocol
+from typing import ClassVar, Literal
 
 import keras
 
 from keras_vit import _checks
-from keras_vit.models.config import Config, Model, Size
+from keras_vit.models.config import Config, Size
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,6 +28,9 @@ class BiTConfig(Config):
         head_bias: Initial bias of the head.
         pool_padding: Border of the root's max-pooling: `"infinity"`, `"zeros"` or `"edge"`; see
             `keras_vit.layers.BiTRoot`.
+        input_range: Values of black and white in the images, such as `(0, 255)`. A first layer then maps them to the
+            values that the weights take: the model's `input_normalization`, [-1, 1] if that is not known. None for
+            images that are normalized before.
 
     Raises:
         ValueError: If an argument is out of range.
@@ -52,10 +54,12 @@ class BiTConfig(Config):
     channels: int = 3
     head_bias: float = 0.0
     pool_padding: Literal["infinity", "zeros", "edge"] = "infinity"
+    input_range: tuple[float, float] | None = None
 
     def __post_init__(self):
         self._check_common()
-        self._set("block_sizes", tuple(_checks.positive_int("block_sizes", n) for n in self.block_sizes))
+        units = _checks.sequence("block_sizes", self.block_sizes, "integers, the units of each stage")
+        self._set("block_sizes", tuple(_checks.positive_int("block_sizes", n) for n in units))
         self._set("width_factor", _checks.positive_int("width_factor", self.width_factor))
         _checks.choice("pool_padding", self.pool_padding, ("infinity", "zeros", "edge"))
 
@@ -68,23 +72,3 @@ class BiTConfig(Config):
     def num_features(self) -> int:
         """Width of the input of the head."""
         return 4 * self.stage_widths[-1] if self.block_sizes else 64 * self.width_factor
-
-
-class BiTConstructor(Protocol[Model]):
-    """Signature of `BiT_R50x1` and the other constructors of BiT ResNets; `BiTConfig` says what they mean."""
-
-    def __call__(
-        self,
-        image_size: Size | None = 224,
-        classes: int | None = 1000,
-        weights: str | os.PathLike | None = None,
-        include_top: bool = True,
-        classifier_activation: str | None = None,
-        name: str | None = None,
-        dtype: str | keras.DTypePolicy | None = None,
-        *,
-        channels: int = 3,
-        head_bias: float = 0.0,
-        pool_padding: Literal["infinity", "zeros", "edge"] = "infinity",
-    ) -> Model:
-        """Build the model."""

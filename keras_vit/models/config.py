@@ -2,11 +2,13 @@
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any, ClassVar, Self, TypeVar
+from typing import Any, ClassVar, Literal, Self, TypeVar
 
 from keras_vit import _checks
+from keras_vit.layers import get_activation
 
 Size = int | tuple[int, int]
+Auto = Literal["auto"]  # in a constructor such as `ViT_B16`: the value that published weights were trained with
 Model = TypeVar("Model", covariant=True)
 
 
@@ -19,7 +21,14 @@ class Config:
     """
 
     COMMON: ClassVar[tuple[str, ...]] = ("channels", "classes", "include_top")
-    FREE: ClassVar[tuple[str, ...]] = ("image_size", "classifier_activation", "name", "dtype", "head_bias")
+    FREE: ClassVar[tuple[str, ...]] = (
+        "image_size",
+        "classifier_activation",
+        "name",
+        "dtype",
+        "head_bias",
+        "input_range",
+    )
 
     image_size: Size | None
     classes: int | None
@@ -27,6 +36,7 @@ class Config:
     channels: int
     classifier_activation: str | None
     head_bias: float
+    input_range: tuple[float, float] | None
 
     @classmethod
     def names(cls) -> tuple[str, ...]:
@@ -62,7 +72,11 @@ class Config:
         if self.image_size is not None:
             self._set("image_size", plain(_checks.size_pair("image_size", self.image_size)))
         self._set("channels", _checks.positive_int("channels", self.channels))
-        self._set("head_bias", float(self.head_bias))
+        if self.input_range is not None:
+            self._set("input_range", _checks.interval("input_range", self.input_range))
+        self._set("head_bias", _checks.any_number("head_bias", self.head_bias))
+        if self.classifier_activation is not None:
+            get_activation(self.classifier_activation, "classifier_activation")
         if self.include_top and self.classes is None:
             raise ValueError(
                 "`classes` must be a number of classes. Received: classes=None. For a model without a classification "

@@ -1,4 +1,4 @@
-"""Values of images: their preparation, and a warning about images that were not prepared."""
+"""Images as users pass them: their preparation, and a warning about images that were not prepared."""
 
 import warnings
 from typing import Any
@@ -6,58 +6,146 @@ from typing import Any
 import keras
 import numpy as np
 
+from keras_vit import _checks
+from keras_vit.models.normalization import SYMMETRIC, of_images
+
 _FAR_OUTSIDE = 4.0  # images that are normalized by ImageNet's mean and deviation reach 2.7
+_LOOKED_AT = 32  # images of a batch whose values are compared
+
+# Kinds of values, as a warning names them.
+PIXELS, FRACTIONS, SCALED = "pixels in [0, 255]", "values in [0, 1]", "values around 0"
 
 
-def preprocess_input(images: Any) -> Any:
-    """Scale pixel values from [0, 255] to [-1, 1], which the models take.
+def preprocess_input(images: Any, model: keras.Model | None = None) -> Any:
+    """Normalize pixel values in [0, 255] for a model: to [-1, 1], or as the weights of `model` were trained.
+
+    Floats without a value above 1 cause a warning: they were scaled before.
 
     Args:
-        images: Array or tensor of any shape, of integers or floats in [0, 255].
+        images: Array, tensor or PIL image, of integers or floats in [0, 255], whose last axis is the channels; of any
+            shape if all channels are normalized alike.
+        model: Model of this package. Its `input_normalization` is applied, and [-1, 1], with a warning, where the model
+            does not know its own. The pixels of a model with an `input_range` are mapped to that. None for [-1, 1].
 
     Returns:
-        Float32, NumPy if `images` is.
+        Float32, NumPy if `images` is not a tensor.
+
+    Raises:
+        ValueError: If `images` is something else, such as a path.
 
     Example:
     >>> preprocess_input(np.array([0, 255], np.uint8)).tolist()
     [-1.0, 1.0]
+    >>> model.input_normalization = (0.0, 1.0)
+    >>> preprocess_input(np.array([0, 255], np.uint8), model).tolist()
+    [0.0, 1.0]
     """
-    if isinstance(images, (np.ndarray, list, tuple)):
-        return np.asarray(images, np.float32) / 127.5 - 1.0
+    if not hasattr(images, "dtype"):
+        images = _checks.numbers_of("images", images, "an array or tensor of pixels in [0, 255]")
+    if (found := kind_of_values(images)) in (FRACTIONS, SCALED):
+        warnings.warn(
+            f"preprocess_input takes pixels in [0, 255]. Received: {found}. Pass the pixels as they are in the file.",
+            stacklevel=2,
+        )
+    scale, offset = _scale_and_offset(model)
+    if isinstance(images, np.ndarray):
+        return images.astype(np.float32) / scale - offset
     if "float32" not in str(images.dtype):
         images = keras.ops.cast(images, "float32")
-    return images / 127.5 - 1.0  # also of a tensor of tf.data under another backend
+    return images / scale - offset  # also of a tensor of tf.data under another backend
 
 
-def warn_about_values(name: str, images: Any) -> bool:
-    """Warn about images that a model was not made for: integers, and values far outside of [-1, 1].
+def _scale_and_offset(model: keras.Model | None) -> tuple[Any, Any]:
+    """Return the numbers, one for all channels or one for each, that make `pixels / scale - offset` the input."""
+    known = of_images(model)
+    if model is not None and known is None:
+        warnings.warn(
+            f"The model {model.name!r} does not know the normalization that its weights were trained with: [-1, 1] is "
+            "assumed. Set model.input_normalization = (mean, deviation), of pixels in [0, 1].",
+            stacklevel=3,
+        )
+    mean, deviation = np.asarray(known or SYMMETRIC)
+    scale, offset = (255.0 * deviation).astype(np.float32), (mean / deviation).astype(np.float32)
+    is_one = all(len(set(side)) == 1 for side in (mean, deviation))
+    return (scale[0], offset[0]) if is_one else (scale, offset)
+
+
+def only_tensor(inputs: Any) -> Any:
+    """Return the tensor of a dict or list that holds one tensor, as Keras takes it; anything else as it is."""
+    values = list(inputs.values()) if isinstance(inputs, dict) else inputs
+    if isinstance(values, (list, tuple)) and len(values) == 1 and hasattr(values[0], "shape"):
+        return values[0]
+    return inputs
+
+
+def first_images(x: Any) -> Any:
+    """Return the first images of an argument of `fit`: an array, a `tf.data.Dataset` or a `keras.utils.PyDataset`.
+
+    None for generators and other objects whose first batch could not be read again.
+    """
+    if hasattr(only_tensor(x), "shape"):
+        return only_tensor(x)
+    if hasattr(x, "element_spec") and hasattr(x, "take"):
+        return _images_of(next(iter(x.take(1)), None))
+    if isinstance(x, keras.utils.PyDataset):
+        return _images_of(x[0])
+    return None
+
+
+def images_spec(x: Any) -> Any:
+    """Return an argument of `fit` as far as its shape is known: an array, or the images in a data set's `element_spec`.
+
+    None for a generator and the like.
+    """
+    images = _images_of(x.element_spec) if hasattr(x, "element_spec") else only_tensor(x)
+    return images if isinstance(images, (dict, list, tuple, str)) or hasattr(images, "shape") else None
+
+
+def _images_of(element):
+    """Return the images of one element `images` or `(images, labels, ...)` of a data set."""
+    return only_tensor(element[0] if isinstance(element, (list, tuple)) and element else element)
+
+
+def kind_of_values(images: Any) -> str | None:
+    """Return the kind of the values in a batch, or None if that cannot be seen.
+
+    It cannot be seen where values are traced, nor in images of one color, which may be black.
+    """
+    try:
+        if "int" in keras.backend.standardize_dtype(images.dtype):
+            return PIXELS
+        if not len(images.shape) or isinstance(images, keras.KerasTensor):
+            return None
+        first = images[:_LOOKED_AT]
+        values = keras.ops.convert_to_numpy(first) if keras.ops.is_tensor(first) else np.asarray(first)
+        low, high = float(np.min(values)), float(np.max(values))
+    except Exception:  # noqa: BLE001  a tracer of any backend, or a type without numbers
+        return None
+    if max(high, -low) > _FAR_OUTSIDE:
+        return PIXELS
+    if low < 0:
+        return SCALED
+    return FRACTIONS if low < high <= 1 else None
+
+
+def warn_about_values(name: str, images: Any, expected: tuple[float, float], stacklevel: int) -> bool:
+    """Warn about images that a model was not made for.
 
     Args:
         name: Name of the model.
-        images: Its input. Values are looked at in the first image, and not where they are traced.
+        images: The first images.
+        expected: Values of black and of white that the model takes.
+        stacklevel: Number of calls between this one and the user's.
 
     Returns:
-        Whether there was something to look at.
+        Whether the values could be seen.
     """
-    dtype = keras.backend.standardize_dtype(getattr(images, "dtype", "float32"))
-    advice = "Prepare pixels in [0, 255] with keras_vit.preprocess_input(images)."
-    if "int" in dtype:
-        warnings.warn(f"The model {name!r} takes float images in [-1, 1]. Received: {dtype}. {advice}", stacklevel=4)
-        return True
-    first = _values_of_first(images)
-    if first is None:
-        return False
-    if first.size and np.abs(first).max() > _FAR_OUTSIDE:
-        found = f"values from {first.min():.3g} to {first.max():.3g}"
-        warnings.warn(f"The model {name!r} takes images in [-1, 1]. Received: {found}. {advice}", stacklevel=4)
-    return True
-
-
-def _values_of_first(images: Any) -> np.ndarray | None:
-    """Return the first image of a batch; None if its values are not known."""
-    if isinstance(images, keras.KerasTensor) or len(getattr(images, "shape", ())) != 4 or not images.shape[0]:
-        return None
-    try:
-        return np.asarray(keras.ops.convert_to_numpy(images[0]), np.float32)
-    except Exception:  # noqa: BLE001  a tracer of any backend
-        return None
+    found = kind_of_values(images)
+    if found not in (None, kind_of_values(np.asarray(expected))):
+        arguments = "images" if expected == (-1, 1) else "images, model"
+        warnings.warn(
+            f"The model {name!r} takes float images in [{expected[0]:.3g}, {expected[1]:.3g}]. Received: {found}. "
+            f"Prepare pixels in [0, 255] with keras_vit.preprocess_input({arguments}).",
+            stacklevel=stacklevel,
+        )
+    return found is not None

@@ -6,7 +6,7 @@ from typing import ClassVar
 import keras
 
 from keras_vit import _checks
-from keras_vit.layers import FixedPositionEmbs, RestoredPatches, VisiblePatches
+from keras_vit.layers import Dense, FixedPositionEmbs, RestoredPatches, VisiblePatches
 from keras_vit.models.arguments import configured_by, with_arguments
 from keras_vit.models.base import images_input, resolve_policy
 from keras_vit.models.masked import NOT_OF_ENCODERS, MaskedConfig, MaskedModel
@@ -102,13 +102,13 @@ class _Builder(Builder):
         """Return the predicted pixels of all patches, `[B, N, pixels]`."""
         config, shared = self.config, {"dtype": self.policy}
         decoder = config.decoder
-        x = keras.layers.Dense(decoder.hidden_size, name="decoder_embed", **shared)(latent)
+        x = Dense(decoder.hidden_size, name="decoder_embed", **shared)(latent)
         x = RestoredPatches(self._prefix, name="mask_token", **shared)(x, self.order)  # [B, prefix + N, decoder's D]
         x = FixedPositionEmbs(config.grid, self._prefix, name="decoder_posembed", **shared)(x)
         for index in range(decoder.num_layers):
             x = self._block(decoder, f"decoder_block_{index}")(x)
         x = self._norm("decoder_norm")(x)
-        x = keras.layers.Dense(config.num_pixels, name="decoder_pred", **shared)(x)
+        x = Dense(config.num_pixels, name="decoder_pred", **shared)(x)
         return x[:, self._prefix :]
 
 

@@ -9,13 +9,14 @@ import keras
 from keras_vit import _checks
 from keras_vit.layers import PatchMeanPooling, TokenPooling
 from keras_vit.models.base import ConfiguredModel
+from keras_vit.models.image_model import ImageModel
 from keras_vit.models.vit import VisionTransformer
 from keras_vit.models.vit_config import ViTConfig
 
 # Arguments of `VisionTransformer` that pre-training has no use for, or one value of.
 NOT_OF_ENCODERS = (
     *ViTConfig.OF_HEAD,
-    *("position_embedding_at", "distillation_token", "resnet_blocks", "resnet_numerics"),
+    *("position_embedding_at", "distillation_token", "resnet_blocks", "resnet_numerics", "input_range"),
 )
 _BEFORE_BLOCKS = ("embedding", "tokens", "cls", "posembed_input", "registers", "dropout_input")
 
@@ -53,7 +54,12 @@ class MaskedConfig(ViTConfig):
             )
 
     def _check_encoder(self):
-        allowed = {"resnet_blocks": None, "distillation_token": False, "position_embedding_at": "input"}
+        allowed = {
+            "resnet_blocks": None,
+            "distillation_token": False,
+            "position_embedding_at": "input",
+            "input_range": None,
+        }
         for name, value in allowed.items():
             if getattr(self, name) != value:
                 raise ValueError(
@@ -104,7 +110,7 @@ class MaskedModel(ConfiguredModel):
 
     def call(self, inputs: Any, training: bool | None = None, mask: Any = None, **kwargs: Any) -> Any:
         # The base class looks at the shape of its only input.
-        return super(ConfiguredModel, self).call(inputs, training=training, mask=mask, **kwargs)
+        return super(ImageModel, self).call(inputs, training=training, mask=mask, **kwargs)
 
     def _check_images(self, inputs):
         if not isinstance(inputs, (list, tuple)) or len(inputs) != 2:
@@ -131,6 +137,7 @@ class MaskedModel(ConfiguredModel):
         """
         policy = self.dtype_policy
         model = VisionTransformer(**{**self.config.encoder_arguments(), "dtype": policy, **arguments})
+        model.input_normalization = self.input_normalization
         own = {weight.path: weight for weight in self.variables}
         for weight in model.variables:
             if weight.path in own and weight.shape == own[weight.path].shape:

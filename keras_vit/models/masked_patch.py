@@ -6,7 +6,7 @@ from typing import Literal
 import keras
 
 from keras_vit import _checks
-from keras_vit.layers import CorruptedPatches
+from keras_vit.layers import CorruptedPatches, Dense
 from keras_vit.models.arguments import configured_by, with_arguments
 from keras_vit.models.base import images_input, resolve_policy
 from keras_vit.models.masked import NOT_OF_ENCODERS, MaskedConfig, MaskedModel
@@ -67,7 +67,7 @@ class _Builder(Builder):
         units = 1
         for size in config.output_shape:
             units *= size
-        x = keras.layers.Dense(units, dtype=self.policy, name="patch_head")(x)
+        x = Dense(units, dtype=self.policy, name="patch_head")(x)
         x = keras.layers.Reshape((config.num_patches, *config.output_shape), dtype=self.policy, name="predictions")(x)
         return [images, self.sources], x
 

@@ -37,7 +37,7 @@ def constructor_name(variant: str) -> str:
     return variant.replace("+ViT-", "_").replace("-", "_").replace("/", "")
 
 
-def create_model(variant: str, /, **arguments: Any) -> VisionTransformer | BiTResNet:
+def create_model(variant: str, **arguments: Any) -> VisionTransformer | BiTResNet:
     """Build a model by the name of its variant.
 
     Args:

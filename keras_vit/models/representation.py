@@ -5,6 +5,16 @@ import keras
 from keras_vit.models.masked import MaskedModel
 
 
+def head_input(model: keras.Model) -> keras.KerasTensor:
+    """Return the symbolic input of the layer `head`, or the mean of both inputs where there is a `head_dist`."""
+    names = [name for name in ("head", "head_dist") if name in {layer.name for layer in model.layers}]
+    heads = [model.get_layer(name) for name in names]
+    inputs = [head.input for head in heads]
+    return (
+        inputs[0] if len(inputs) == 1 else keras.layers.Average(dtype=heads[0].compute_dtype, name="features")(inputs)
+    )
+
+
 def representation(model: keras.Model) -> keras.Model:
     """Return a model of the same layers whose outputs are features and scores.
 
@@ -13,8 +23,9 @@ def representation(model: keras.Model) -> keras.Model:
 
     Returns:
         A model from images to `[features, scores]`: the input of the head, float `[B, D]`, and the model's own output.
-        Both are the output of a model without a head. For a pre-training model, both are the output of its encoder for
-        whole images.
+        A distilled model has two heads, and its features are the mean of their inputs, as with `include_top=False` and
+        in timm. Both are the output of a model without a head. For a pre-training model, both are the output of its
+        encoder for whole images.
 
     Example:
     >>> import keras_vit
@@ -27,5 +38,5 @@ def representation(model: keras.Model) -> keras.Model:
         return keras.Model(model.inputs[0], [features, features], name=f"{model.name}_representation")
     names = [layer.name for layer in model.layers]
     output = model.outputs[0]
-    features = model.get_layer("head").input if "head" in names else output
+    features = head_input(model) if "head" in names else output
     return keras.Model(model.inputs[0], [features, output], name=f"{model.name}_representation")

@@ -1,16 +1,20 @@
 """The Vision Transformer and its hybrids."""
 
+import contextlib
+
 import keras
 
 from keras_vit.layers import (
     AddPositionEmbs,
     ClassToken,
+    Dense,
     Dropout,
     EncoderBlock,
     FlattenGrid,
     GroupNorm,
     LayerNorm,
     MAPHead,
+    MlpBlock,
     PatchEncoder,
     PatchMeanPooling,
     RegisterTokens,
@@ -20,7 +24,15 @@ from keras_vit.layers import (
     resnet,
 )
 from keras_vit.models.arguments import configured_by, with_arguments
-from keras_vit.models.base import ConfiguredModel, batch_norm, head_layer, images_input, predictions, resolve_policy
+from keras_vit.models.base import (
+    ConfiguredModel,
+    batch_norm,
+    head_layer,
+    images_input,
+    normalized,
+    predictions,
+    resolve_policy,
+)
 from keras_vit.models.vit_config import ViTConfig
 
 
@@ -53,6 +65,8 @@ class VisionTransformer(ConfiguredModel):
     (None, 197, 64)
     """
 
+    config: ViTConfig
+
     @configured_by(ViTConfig)
     def __init__(self, config: ViTConfig):
         policy = resolve_policy(config.dtype)
@@ -74,11 +88,12 @@ class Builder:
     def build(self) -> tuple[keras.KerasTensor, keras.KerasTensor]:
         """Return the symbolic images and outputs."""
         images = images_input(self.config, self.policy)
-        x = images if self.config.resnet_blocks is None else self._resnet(images)
+        x = normalized(self.config, images)
+        x = x if self.config.resnet_blocks is None else self._resnet(x)
         return images, self._head(self._blocks(self._tokens(x)))
 
     def _norm(self, name):
-        return LayerNorm.of(self.config, epsilon=self.config.layer_norm_epsilon, dtype=self.policy, name=name)
+        return LayerNorm(self.config.layer_norm_epsilon, dtype=self.policy, name=name)
 
     def _resnet(self, x):
         conv_arguments, norm_arguments = resnet.numerics(self.config.resnet_numerics)
@@ -101,8 +116,14 @@ class Builder:
     def _tokens(self, x):
         """Return the tokens `[B, prefix + registers + h*w, D]`, with position embeddings that belong to the input."""
         config, shared = self.config, {"dtype": self.policy}
-        norm_epsilon = config.layer_norm_epsilon if config.patch_norm else None
-        grid = PatchEncoder.of(config, flatten=False, norm_epsilon=norm_epsilon, name="embedding", **shared)(x)
+        grid = PatchEncoder(
+            config.patch_size,
+            config.hidden_size,
+            flatten=False,
+            norm_epsilon=config.layer_norm_epsilon if config.patch_norm else None,
+            name="embedding",
+            **shared,
+        )(x)
         x = self._patches(FlattenGrid(name="tokens", **shared)(grid))  # [B, h*w, D]
         if config.distillation_token:
             x = ClassToken(name="dist", **shared)(x)
@@ -129,6 +150,7 @@ class Builder:
             config.position_embedding,
             num_prefix_tokens=config.num_prefix_tokens,
             num_registers=num_registers,
+            method=config.position_resizing,
             dtype=self.policy,
             name=name,
         )
@@ -159,9 +181,29 @@ class Builder:
         # `get_layer(...).output` has all tokens; the model computes what its output depends on.
         return norm(block(last_input, num_outputs=config.num_output_tokens))
 
-    def _block(self, config, name, **arguments):
-        """Return a block with the arguments that have the same name in the configuration."""
-        return EncoderBlock.of(config, remat=config.remat == "blocks", dtype=self.policy, name=name, **arguments)
+    def _block(self, config, name, drop_path_rate=0.0, relative_positions=None):
+        """Return a block of the encoder, or of a decoder with a configuration of its own."""
+        remat = keras.RematScope("list_of_layers", layer_names=[name])
+        with remat if config.remat == "blocks" else contextlib.nullcontext():
+            return EncoderBlock(
+                config.num_heads,
+                self._mlp(config, config.dropout_rate),
+                dropout_rate=config.dropout_rate,
+                attention_dropout_rate=config.attention_dropout_rate,
+                drop_path_rate=drop_path_rate,
+                layer_norm_epsilon=config.layer_norm_epsilon,
+                qkv_bias=config.qkv_bias,
+                layer_scale=config.layer_scale,
+                relative_positions=relative_positions,
+                attention_chunk_size=config.attention_chunk_size,
+                head_dim=config.head_dim,
+                output_projection=config.output_projection,
+                dtype=self.policy,
+                name=name,
+            )
+
+    def _mlp(self, config, dropout_rate=0.0):
+        return MlpBlock(config.mlp_dim, dropout_rate, config.activation, dtype=self.policy, name="MlpBlock_0")
 
     def _head(self, x):
         config = self.config
@@ -186,11 +228,12 @@ class Builder:
             left_out = 0 if config.pool_prefix_tokens else config.num_prefix_tokens + config.num_registers
             return PatchMeanPooling(left_out, name="pool", **shared)(x)
         if config.pooling == "map":
-            return MAPHead.of(config, name="MAPHead_0", **shared)(x)
+            head = MAPHead(config.num_heads, self._mlp(config), config.layer_norm_epsilon, name="MAPHead_0", **shared)
+            return head(x)  # [B, D]
         return x  # [B, N, D]
 
     def _pre_logits(self):
-        return keras.layers.Dense(
+        return Dense(
             self.config.representation_size,
             activation="tanh",
             kernel_initializer="lecun_normal",

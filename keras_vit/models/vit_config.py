@@ -1,22 +1,23 @@
 """Arguments of Vision Transformers: their names, types, defaults and checks, and every fact that follows from them."""
 
 import dataclasses
-import os
 from collections.abc import Sequence
-from typing import ClassVar, Literal, Protocol
+from typing import ClassVar, Literal
 
 import keras
 import numpy as np
 
 from keras_vit import _checks
 from keras_vit.layers import get_activation, resnet
-from keras_vit.models.config import Config, Model, Size, plain
+from keras_vit.layers.interpolation import METHODS
+from keras_vit.models.config import Config, Size, plain
 from keras_vit.models.geometry import Geometry
 
 Pooling = Literal["token", "gap", "map"]
 PositionEmbedding = Literal["learned", "learned2d", "sincos2d", "relative", "none"]
 PositionsAt = Literal["input", "every_layer", "every_layer_shared"]
 OutputProjection = Literal["bias", "no_bias", "none"]
+PositionResizing = Literal["reference", "bilinear", "bicubic", "antialiased"]
 
 POOLINGS = ("token", "gap", "map", None)
 POSITION_EMBEDDINGS = ("learned", "learned2d", "sincos2d", "relative", "none")
@@ -37,8 +38,8 @@ class ViTConfig(Geometry):
         resnet_blocks: Number of units of each ResNet stage before the patches, `()` for the root alone, or None for a
             model without a ResNet.
         image_size: An integer, (height, width), or None for images of any size that is a multiple of the patch size.
-            The position embeddings of a model for any size have the grid of 224-pixel images and are resized in the
-            model (align-corners bilinear).
+            The position embeddings of a model for any size have `position_grid` and are resized in the model by
+            `position_resizing`.
         classes: Number of classes.
         include_top: Whether the model ends in the classification head. Without it, the output is the pooled
             representation.
@@ -60,7 +61,8 @@ class ViTConfig(Geometry):
         channels: Number of channels of the images.
         class_token: Whether the model has a class token. None for a class token where `pooling` is `"token"` or None.
         distillation_token: Whether the model has DeiT's second token with a head of its own. The logits are then the
-            mean of both heads. `"unused"` for the token without its head: it takes part in the attention alone.
+            mean of both heads, and the features the mean of both tokens. `"unused"` for the token without its head: it
+            takes part in the attention only.
         layer_norm_epsilon: Epsilon of all layer norms.
         qkv_bias: Whether the projections to query, key and value have biases.
         layer_scale: Initial value of a learned scale of each residual branch, or None for no scale.
@@ -78,6 +80,13 @@ class ViTConfig(Geometry):
         output_projection: Projection behind the heads of an attention: with a bias (`"bias"`), without one
             (`"no_bias"`), or `"none"` for the heads side by side, whose widths must then add up to `hidden_size`.
         pool_prefix_tokens: Whether the mean of `pooling="gap"` includes the class token and registers.
+        position_grid: Grid (height, width) of the position table of a model for images of any size, in patches; None
+            for the grid of 224-pixel images. None in a model with an `image_size`.
+        position_resizing: Resizing of the position table to another grid: `"reference"` (bilinear between the corners),
+            `"bilinear"`, `"bicubic"` or `"antialiased"` (bicubic). A model of a checkpoint has its project's.
+        input_range: Values of black and white in the images, such as `(0, 255)`. A first layer then maps them to the
+            values that the weights take: the model's `input_normalization`, [-1, 1] if that is not known. None for
+            images that are normalized before.
 
     Raises:
         ValueError: If an argument is out of range, or two arguments exclude each other.
@@ -95,6 +104,7 @@ class ViTConfig(Geometry):
     FREE: ClassVar[tuple[str, ...]] = (
         *Config.FREE,
         *("dropout_rate", "attention_dropout_rate", "drop_path_rate", "remat", "attention_chunk_size"),
+        *("position_grid", "position_resizing"),
     )
     # Arguments of everything behind the encoder, which a model that is pre-trained without labels does not have.
     OF_HEAD: ClassVar[tuple[str, ...]] = (
@@ -140,6 +150,9 @@ class ViTConfig(Geometry):
     output_projection: OutputProjection = "bias"
     pool_prefix_tokens: bool = False
     head_norm: bool = False
+    position_grid: Size | None = None
+    position_resizing: PositionResizing = dataclasses.field(default="reference", compare=False)
+    input_range: tuple[float, float] | None = None
 
     def __post_init__(self):
         self._check_common()
@@ -163,7 +176,8 @@ class ViTConfig(Geometry):
         _checks.choice("distillation_token", self.distillation_token, (False, True, "unused"))
         get_activation(self.activation)
         if self.resnet_blocks is not None:
-            self._set("resnet_blocks", tuple(_checks.positive_int("resnet_blocks", n) for n in self.resnet_blocks))
+            units = _checks.sequence("resnet_blocks", self.resnet_blocks, "integers, the units of each stage")
+            self._set("resnet_blocks", tuple(_checks.positive_int("resnet_blocks", n) for n in units))
         resnet.numerics(self.resnet_numerics)
         self._check_pooling()
         self._check_positions()
@@ -183,7 +197,7 @@ class ViTConfig(Geometry):
             )
 
     def _check_pooling(self):
-        if self.pooling in ("avg", "average", "mean"):
+        if self.pooling in ("avg", "average", "mean", "max"):
             raise ValueError(
                 f"`pooling` must be 'gap' for the mean of the patches. Received: pooling={self.pooling!r}."
             )
@@ -215,6 +229,10 @@ class ViTConfig(Geometry):
             )
 
     def _check_positions(self):
+        _checks.choice("position_resizing", self.position_resizing, METHODS)
+        if self.position_grid is not None:
+            grid = plain(_checks.size_pair("position_grid", self.position_grid))
+            self._set("position_grid", grid if self.image_size is None else None)
         if not self.has_position_table and self.position_embedding_at != "input":
             raise ValueError(
                 "`position_embedding_at` applies to embeddings that are added to tokens. Received: "
@@ -266,45 +284,3 @@ class ViTConfig(Geometry):
     def num_features(self) -> int:
         """Width of the input of the head."""
         return self.hidden_size if self.representation_size is None else self.representation_size
-
-
-class ViTConstructor(Protocol[Model]):
-    """Signature of `ViT_B16` and the other constructors of Vision Transformers; `ViTConfig` says what they mean."""
-
-    def __call__(
-        self,
-        image_size: Size | None = 224,
-        classes: int | None = 1000,
-        weights: str | os.PathLike | None = None,
-        include_top: bool = True,
-        pooling: Pooling | None = "token",
-        representation_size: int | None = None,
-        classifier_activation: str | None = None,
-        dropout_rate: float = 0.0,
-        attention_dropout_rate: float = 0.0,
-        drop_path_rate: float = 0.0,
-        position_embedding: PositionEmbedding = "learned",
-        position_embedding_at: PositionsAt = "input",
-        num_registers: int = 0,
-        activation: str = "gelu_tanh",
-        name: str | None = None,
-        dtype: str | keras.DTypePolicy | None = None,
-        *,
-        channels: int = 3,
-        class_token: bool | None = None,
-        distillation_token: bool | Literal["unused"] = False,
-        layer_norm_epsilon: float = 1e-6,
-        qkv_bias: bool = True,
-        layer_scale: float | None = None,
-        norm_after_pooling: bool = False,
-        resnet_numerics: Literal["reference", "timm"] = "reference",
-        head_bias: float = 0.0,
-        remat: Literal["none", "blocks"] = "none",
-        attention_chunk_size: int | None = None,
-        patch_norm: bool = False,
-        head_dim: int | None = None,
-        output_projection: OutputProjection = "bias",
-        pool_prefix_tokens: bool = False,
-        head_norm: bool = False,
-    ) -> Model:
-        """Build the model."""

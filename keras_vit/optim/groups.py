@@ -1,7 +1,7 @@
 """Groups of weights: those that decay, those that are trained, and the learning rate of each layer.
 
 Layers declare what they are: `is_block` (a block of an encoder, a unit of a ResNet) and `is_embedding` (patches,
-tokens, positions). A layer's `kernel` decays; biases, norms, tokens and positions do not.
+tokens, positions). Weights named `kernel` and the factors of LoRA decay; biases, norms, tokens and positions do not.
 """
 
 import re
@@ -9,65 +9,43 @@ from collections.abc import Iterator
 
 import keras
 
+_DECAYED = ("kernel", "lora_kernel_a", "lora_kernel_b")
+
 
 def decayed(model: keras.Model, mask: str | None = None) -> set[str]:
     """Return the paths of the weights that decay.
 
-    Args:
-        model: The model.
-        mask: Regular expression for their paths, or None for the kernels.
-
-    Example:
-    >>> model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1, name="head")])
-    >>> decayed(model), sorted(decayed(model, "head"))
-    ({'head/kernel'}, ['head/bias', 'head/kernel'])
+    `mask` is a regular expression for their paths; None stands for the kernels and the factors of LoRA.
     """
     weights = model.trainable_weights
     if mask is not None:
         return {weight.path for weight in weights if re.search(mask, weight.path)}
-    kernels = {id(getattr(layer, "kernel", None)) for layer in model._flatten_layers()}
-    return {weight.path for weight in weights if id(weight) in kernels}
+    return {weight.path for weight in weights if weight.name in _DECAYED}
 
 
 def block_matrices(model: keras.Model) -> dict[str, int]:
-    """Return the paths of the kernels of all blocks, with the number of their leading axes that are inputs.
+    """Return the paths of the trainable kernels of all blocks, with the number of their leading axes that are inputs.
 
-    These are the matrices that `Muon` updates. Embeddings, the root of a ResNet and the head are not in blocks.
-
-    Example:
-    >>> model = keras_vit.VisionTransformer(8, 32, 2, 2, 64, image_size=32, classes=10)
-    >>> found = block_matrices(model)
-    >>> found["encoderblock_0/MultiHeadDotProductAttention_0/query/kernel"]  # [width, heads, head width]
-    1
-    >>> found["encoderblock_0/MultiHeadDotProductAttention_0/out/kernel"]  # [heads, head width, width]
-    2
-    >>> "head/kernel" in found
-    False
+    These are the matrices that `Muon` updates. Embeddings, the root of a ResNet and the head are not in blocks. The
+    factors of LoRA are left to the other optimizer.
     """
-    found = {}
+    found: dict[str, int] = {}
     for block in (layer for layer in model._flatten_layers() if getattr(layer, "is_block", False)):
-        for layer in block._flatten_layers():
-            kernel = getattr(layer, "kernel", None)
-            if kernel is not None:
-                found[kernel.path] = _input_axes(layer)
+        for layer in block._flatten_layers():  # a layer follows those that it is within
+            kernels = [weight for weight in layer.trainable_weights if weight.name == "kernel"]
+            found |= {kernel.path: _input_axes(layer, kernel) for kernel in kernels}
     return found
 
 
-def _input_axes(layer: keras.layers.Layer) -> int:
+def _input_axes(layer: keras.layers.Layer, kernel: keras.Variable) -> int:
     if isinstance(layer, keras.layers.EinsumDense):
-        inputs, kernel = layer.equation.split("->")[0].split(",")
-        return sum(axis in inputs for axis in kernel)
-    return len(layer.kernel.shape) - 1
+        inputs, axes = layer.equation.split("->")[0].split(",")
+        return sum(axis in inputs for axis in axes)
+    return len(kernel.shape) - 1
 
 
 def trained(model: keras.Model, frozen: str = "") -> list[str]:
-    """Return the paths of the weights that are trained: all, or those where the expression `frozen` is not found.
-
-    Example:
-    >>> model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1, name="head")])
-    >>> trained(model, frozen="bias")
-    ['head/kernel']
-    """
+    """Return the paths of the weights that are trained: all, or those where the expression `frozen` is not found."""
     paths = [weight.path for weight in model.trainable_weights]
     return [path for path in paths if not re.search(frozen, path)] if frozen else paths
 
@@ -105,7 +83,7 @@ def layer_multipliers(model: keras.Model, decay: float) -> dict[str, float]:
             depth = 0
         else:
             depth = deepest
-        depths |= {weight.path: depth for weight in part.trainable_weights}
+        depths |= {weight.path: depth for weight in part.weights if weight.trainable}  # a frozen part may hold LoRA
     return {path: decay ** (deepest - depth) for path, depth in depths.items()}
 
 

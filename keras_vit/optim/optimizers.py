@@ -6,14 +6,16 @@ changing rate, a small gradient or a long run shows the difference.
 """
 
 import math
-from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+import keras
 from keras import ops
 
-from keras_vit import recipe as recipes
-from keras_vit.optim._rounding import product
 from keras_vit.optim.orthogonal import orthogonalize
+
+if TYPE_CHECKING:
+    from keras_vit.recipe import Optim
 
 _RMS = 0.2  # size of an entry of a direction of Muon, about that of AdamW
 
@@ -25,7 +27,15 @@ class Slot(NamedTuple):
     dtype: str
 
 
-class Momentum:
+class _Formula:
+    """Base class of the optimizers."""
+
+    def __repr__(self) -> str:
+        name = type(self).__name__
+        return f"<keras_vit.optim.{name}, for the package's own training; `compile` takes those of keras.optimizers>"
+
+
+class Momentum(_Formula):
     """Gradient descent with heavy-ball momentum, and the learning rate outside of it.
 
     `m <- g + momentum * m`, then `w <- w - rate * (m + weight_decay * w)`.
@@ -148,7 +158,7 @@ class Muon(Momentum):
         return ops.reshape(matrix * (_RMS * math.sqrt(max(rows, columns))), shape), slots
 
 
-class AdamW:
+class AdamW(_Formula):
     """Adam, with epsilon outside of the square root and decoupled weight decay.
 
     `m <- beta1 m + (1 - beta1) g`, `v <- beta2 v + (1 - beta2) g^2`, both corrected for their start at 0, then
@@ -244,28 +254,43 @@ def clip_by_global_norm(gradients: Sequence[Any], norm: Any, largest: float) -> 
     return [ops.where(below, gradient, gradient / norm * largest) for gradient in gradients]
 
 
-def create_optimizer(optim: recipes.Optim) -> Momentum | AdamW:
+# Optimizers by the name that `recipe.Optim.name` may have.
+OPTIMIZERS: dict[str, Callable[["Optim"], Momentum | AdamW]] = {
+    "sgd": lambda optim: Momentum(optim.momentum, optim.nesterov, optim.momentum_dtype),
+    "lars": lambda optim: LARS(optim.momentum, momentum_dtype=optim.momentum_dtype),
+    "muon": lambda optim: Muon(optim.momentum, optim.nesterov, optim.momentum_dtype),
+    "adamw": lambda optim: AdamW(optim.beta1, optim.beta2, optim.epsilon, optim.momentum_dtype),
+}
+
+
+def create_optimizer(optim: "Optim") -> Momentum | AdamW:
     """Return the optimizer that a recipe names.
 
     Raises:
         ValueError: If the name is unknown.
 
     Example:
-    >>> optimizer = create_optimizer(recipes.Optim("sgd", momentum=0.9, momentum_dtype="bfloat16"))
+    >>> from keras_vit import recipe
+    >>> optimizer = create_optimizer(recipe.Optim("sgd", momentum=0.9, momentum_dtype="bfloat16"))
     >>> [slot.name for slot in optimizer.slots]
     ['momentum']
     """
-    if optim.name == "sgd":
-        return Momentum(optim.momentum, optim.nesterov, optim.momentum_dtype)
-    if optim.name == "lars":
-        return LARS(optim.momentum, momentum_dtype=optim.momentum_dtype)
-    if optim.name == "muon":
-        return Muon(optim.momentum, optim.nesterov, optim.momentum_dtype)
-    if optim.name in ("adam", "adamw"):
-        return AdamW(optim.beta1, optim.beta2, optim.epsilon, optim.momentum_dtype)
-    raise ValueError(f'optim.name must be "sgd", "lars", "muon", "adam" or "adamw". Received: {optim.name!r}')
+    name = getattr(optim, "name", None)
+    if name not in OPTIMIZERS:
+        names = ", ".join(map(repr, OPTIMIZERS))
+        raise ValueError(f"`optim` must be a keras_vit.recipe.Optim with one of the names {names}. Received: {optim!r}")
+    return OPTIMIZERS[name](optim)
 
 
 def _scaled(slot, factor: float):
-    """Return `factor * slot` in float32; a slot in bfloat16 is multiplied in bfloat16, as in the reference."""
-    return ops.cast(product(factor, slot), "float32")
+    """Return `factor * slot` in float32; a slot in bfloat16 is multiplied and rounded in bfloat16, as in the reference.
+
+    XLA may leave out a rounding between two operations that compute in float32. On JAX, where the whole step is one
+    program, the rounding is therefore an operation of its own.
+    """
+    result = ops.cast(factor, slot.dtype) * slot
+    if keras.backend.backend() == "jax" and keras.backend.standardize_dtype(slot.dtype) == "bfloat16":
+        import jax
+
+        result = jax.lax.reduce_precision(result, exponent_bits=8, mantissa_bits=7)
+    return ops.cast(result, "float32")

@@ -1,15 +1,14 @@
 """The update of a weight at the end of a training step, as a pure function for every backend."""
 
 from collections.abc import Sequence
-from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import keras
 
-from keras_vit import recipe as recipes
 from keras_vit.optim import groups
 from keras_vit.optim.ema import update_average
 from keras_vit.optim.optimizers import (
+    OPTIMIZERS,
     AdamW,
     Momentum,
     Muon,
@@ -19,6 +18,9 @@ from keras_vit.optim.optimizers import (
     create_optimizer,
 )
 from keras_vit.optim.schedules import create_schedule
+
+if TYPE_CHECKING:
+    from keras_vit.recipe import Optim, Recipe
 
 
 class UpdateRule:
@@ -39,13 +41,14 @@ class UpdateRule:
         ValueError: If the recipe freezes every weight.
 
     Example:
+    >>> from keras_vit import recipe as recipes
     >>> recipe = recipes.Recipe(total_steps=100, optim=recipes.Optim("sgd", 0.1, frozen="embedding"))
     >>> rule = UpdateRule(recipe, model)
     >>> "embedding/kernel" in rule.trained, "head/kernel" in rule.trained
     (False, True)
     """
 
-    def __init__(self, recipe: recipes.Recipe, model: keras.Model):
+    def __init__(self, recipe: "Recipe", model: keras.Model):
         optim = recipe.optim
         self.rate = create_schedule(optim.schedule, optim.learning_rate, recipe.total_steps)
         self.trained = groups.trained(model, optim.frozen)
@@ -86,11 +89,10 @@ class UpdateRule:
         return new_weight, new_slots, new_average
 
 
-def _optimizers(optim: recipes.Optim, model: keras.Model, paths: Sequence[str]) -> dict[str, Momentum | AdamW]:
-    if optim.name != "muon":
-        return dict.fromkeys(paths, create_optimizer(optim))
-    optimizers: dict[str, Momentum | AdamW] = dict.fromkeys(paths, create_optimizer(replace(optim, name="adamw")))
-    for path, input_axes in groups.block_matrices(model).items():
-        if path in optimizers:
-            optimizers[path] = Muon(optim.momentum, optim.nesterov, optim.momentum_dtype, input_axes)
-    return optimizers
+def _optimizers(optim: "Optim", model: keras.Model, paths: Sequence[str]) -> dict[str, Momentum | AdamW]:
+    optimizer = create_optimizer(optim)
+    if not isinstance(optimizer, Muon):
+        return dict.fromkeys(paths, optimizer)
+    matrices, rest = groups.block_matrices(model), OPTIMIZERS["adamw"](optim)
+    arguments = (optim.momentum, optim.nesterov, optim.momentum_dtype)
+    return {path: Muon(*arguments, matrices[path]) if path in matrices else rest for path in paths}

@@ -44,15 +44,7 @@ class Cost:
 
 
 def of_variant(name: str, **arguments: Any) -> Cost:
-    """Return the costs of a named model without building it.
-
-    Args:
-        name: One of `keras_vit.list_models()`.
-        **arguments: Arguments of `keras_vit.create_model`.
-
-    Raises:
-        ValueError: If the name is unknown or an argument is wrong.
-    """
+    """Return the costs of a named model without building it. The arguments are those of `keras_vit.create_model`."""
     if name in models.VIT:
         return of_config(models.ViTConfig(**{**dataclasses.asdict(models.VIT[name]), **arguments}))
     if name in models.BIT:
@@ -61,11 +53,7 @@ def of_variant(name: str, **arguments: Any) -> Cost:
 
 
 def of_config(config: models.ViTConfig | models.BiTConfig) -> Cost:
-    """Return the costs of a model with this configuration.
-
-    Args:
-        config: The configuration. A model for images of any size counts for 224 pixels.
-    """
+    """Return the costs of a model with this configuration. A model for images of any size counts for 224 pixels."""
     if isinstance(config, models.MAEConfig):
         return _mae(config)
     return _bit(config) if isinstance(config, models.BiTConfig) else _vit(config)

@@ -82,12 +82,7 @@ VTAB_SPLITS = {"train800": 800, "val200": 200, "train800val200": 1_000}
 def size(source: str, split: str) -> Size:
     """Return the size of a split without opening it, as far as it is known.
 
-    Args:
-        source: A name for `keras_vit.data.open_source`. Its options and version are ignored.
-        split: The split, in the notation of TensorFlow Datasets.
-
-    Raises:
-        ValueError: If a known data set has no such split, or VTAB has no such task.
+    Options and version of the source are ignored.
     """
     name = source.partition("#")[0]
     kind, _, location = name.partition(":")

@@ -5,6 +5,7 @@ import dataclasses
 from absl import logging
 
 from keras_vit import recipe as recipes
+from keras_vit.optim import create_optimizer
 from keras_vit.planning import cost
 from keras_vit.planning.cost import Cost
 from keras_vit.training import run_directory
@@ -16,15 +17,7 @@ _DAY = 24 * 3_600
 
 @dataclasses.dataclass(frozen=True)
 class Published:
-    """A run of the paper's table 2.
-
-    Attributes:
-        name: Model and data set.
-        variant: Name of the model.
-        examples: Number of images of the data set.
-        epochs: Epochs in table 3, which has two numbers for some runs.
-        core_days: Published TPUv3-core-days.
-    """
+    """A run of the paper's table 2. Table 3 has two numbers of epochs for some runs."""
 
     name: str
     variant: str
@@ -84,11 +77,7 @@ class Plan:
         return self.step_flops * self.total_steps
 
     def core_days(self, utilization: float = UTILIZATION) -> float:
-        """Return the time in TPUv3-core-days.
-
-        Args:
-            utilization: Fraction of the hardware's peak that the run reaches.
-        """
+        """Return the time in TPUv3-core-days. `utilization` is the fraction of the hardware's peak."""
         return self.total_flops / (TPU_V3_CORE_FLOPS * utilization * _DAY)
 
 
@@ -97,12 +86,7 @@ def of_recipe(
 ) -> Plan:
     """Return the costs of a recipe without building anything. Those of a teacher come from the record of its run.
 
-    Args:
-        recipe: The recipe.
-        classes: Number of classes of its data.
-        num_examples: Number of training examples, for the epochs.
-        devices: Number of devices that share a batch.
-        channels: Number of channels of the images.
+    `num_examples` is for the epochs. `devices` share a batch.
     """
     counted, teacher = model_cost(recipe, classes, channels), teacher_cost(recipe, channels)
     batch_size, optim = recipe.data.batch_size, recipe.optim
@@ -121,24 +105,18 @@ def of_recipe(
 
 def model_cost(recipe: recipes.Recipe, classes: int, channels: int = 3) -> Cost:
     """Return the costs of a recipe's model. The arguments are those of `of_recipe`."""
-    if not isinstance(recipes.parse_task(recipe.task), recipes.Classification):
+    if not isinstance(recipe.task, recipes.Classification):
         return cost.of_config(recipes.masked_config(recipe, channels))
     arguments = recipes.model_arguments(recipe)
     return cost.of_variant(recipe.model.variant, classes=classes, channels=channels, **arguments)
 
 
 def teacher_cost(recipe: recipes.Recipe, channels: int = 3) -> Cost | None:
-    """Return the costs of the teacher of a distillation; None without one, or where its run is missing.
-
-    Args:
-        recipe: The recipe.
-        channels: Number of channels of the images.
-    """
-    task = recipes.parse_task(recipe.task)
-    if not isinstance(task, recipes.Distillation):
+    """Return the costs of the teacher of a distillation; None without one, or where its run is missing."""
+    if not isinstance(recipe.task, recipes.Distillation):
         return None
     try:
-        config = run_directory.read_config(task.teacher)
+        config = run_directory.read_config(recipe.task.teacher)
     except FileNotFoundError as error:
         logging.warning("The operations and the memory of the teacher are not counted: %s", error)
         return None
@@ -149,8 +127,7 @@ def teacher_cost(recipe: recipes.Recipe, channels: int = 3) -> Cost | None:
 def _bytes_per_weight(recipe: recipes.Recipe) -> int:
     optim = recipe.optim
     weight = 2 if recipe.precision == "bfloat16" else 4
-    first_moment = 2 if optim.momentum_dtype == "bfloat16" else 4
-    one_slot = optim.name in ("sgd", "lars", "muon")  # Muon's AdamW, for all but the matrices, has few weights
-    slots = (first_moment if optim.momentum else 0) if one_slot else first_moment + 4
+    # Muon is counted for all weights: those of its AdamW, for all but the matrices, are few.
+    slots = sum(2 if slot.dtype == "bfloat16" else 4 for slot in create_optimizer(optim).slots)
     gradients = 4 * (2 if optim.accumulation_steps > 1 else 1)
     return weight + gradients + slots + (4 if optim.ema else 0)

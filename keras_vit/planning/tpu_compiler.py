@@ -69,12 +69,7 @@ class Compiled:
 
 @dataclasses.dataclass(frozen=True)
 class DoesNotFit:
-    """A program that is too large.
-
-    Attributes:
-        memory: Bytes that it needs per device.
-        capacity: Bytes that programs may use.
-    """
+    """A program that is too large. It needs `memory` bytes per device, of `capacity`."""
 
     memory: int
     capacity: int
@@ -91,16 +86,7 @@ def versions() -> str:
 
 
 def compile_hlo(hlo: bytes, target: Target, replicas: int = 1) -> Compiled | DoesNotFit:
-    """Compile a program for a slice.
-
-    Args:
-        hlo: A serialized `HloModuleProto`.
-        target: The slice.
-        replicas: Number of devices that run the program.
-
-    Raises:
-        CompilerMissing: If the extra `plan` is not installed.
-    """
+    """Compile a program for a slice. `hlo` is a serialized `HloModuleProto`."""
     _prepare()
     import numpy as np
     from jax._src import compiler

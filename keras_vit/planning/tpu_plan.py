@@ -9,7 +9,7 @@ from absl import logging
 
 from keras_vit import distribute, models
 from keras_vit import recipe as recipes
-from keras_vit.planning import tpu_compiler, tpu_step, tpu_step_jax
+from keras_vit.planning import tpu_compiler, tpu_step
 from keras_vit.planning.tpu_compiler import Compiled, DoesNotFit
 from keras_vit.planning.tpu_targets import Target
 
@@ -108,13 +108,7 @@ class Estimate:
 class Planner:
     """Planner that compiles settings of a recipe for a slice, each of them once.
 
-    Args:
-        compile_step: Function from a `Setting` to the compiler's result.
-        target: The slice.
-        capacity: Bytes of memory per device that a program may use.
-        gradient_bytes: Bytes of the gradients.
-        rematerializes: Whether the model can recompute its blocks.
-        shards: Whether weights can be sharded.
+    `compile_step` is a function from a `Setting` to the compiler's result. Memory is in bytes per device.
     """
 
     def __init__(
@@ -156,13 +150,8 @@ class Planner:
     def largest_batch(self, setting: Setting) -> Estimate | None:
         """Search for the largest batch size that fits, to within a few percent.
 
-        Memory is roughly linear in the batch size, so guesses come from a line through the compiled settings.
-
-        Args:
-            setting: The setting whose batch size is varied; the search begins there.
-
-        Returns:
-            The estimate of a compiled setting that fits, or None if not even one image per device does.
+        Memory is roughly linear in the batch size, so guesses come from a line through the compiled settings. The
+        search begins at the batch size of the setting. None if not even one image per device fits.
         """
         unit = self.target.devices * setting.accumulation_steps
         most = _MAX_IMAGES_PER_DEVICE // setting.accumulation_steps
@@ -226,22 +215,14 @@ def setting_of(recipe: recipes.Recipe, fsdp: bool = False) -> Setting:
 def of_recipe(recipe: recipes.Recipe, classes: int, target: Target, example: dict | None = None) -> Planner:
     """Return the planner of a recipe's training step on the current Keras backend.
 
-    Args:
-        recipe: The recipe.
-        classes: Number of classes of its data.
-        target: The slice.
-        example: Specification of a batch; see `tpu_step.batch_spec`.
-
-    Raises:
-        ValueError: If the batch size is not a multiple of the number of devices.
-        CompilerMissing: If the extra `plan` is not installed.
+    `example` is the specification of a batch; see `tpu_step.batch_spec`.
     """
     data, optim = recipe.data, recipe.optim
     distribute.check_batch_size("data.batch_size", data.batch_size, target.devices, optim.accumulation_steps)
     capacity = tpu_compiler.capacity(target)
     on_jax = keras.backend.backend() == "jax"
-    kind = tpu_step_jax if on_jax else tpu_step
-    programs = kind.Programs(recipe, classes, tpu_step.batch_spec(recipe, example), target)
+    kind: type[tpu_step.JaxPrograms | tpu_step.Programs] = tpu_step.JaxPrograms if on_jax else tpu_step.Programs
+    programs = kind(recipe, classes, tpu_step.batch_spec(recipe, example), target)
 
     def compile_step(setting):
         return programs.compile(with_setting(recipe, setting), setting.fsdp)

@@ -10,12 +10,7 @@ def rows(
 ) -> list[tuple[str, str]]:
     """Return (name, value) lines.
 
-    Args:
-        estimate: Estimate of the recipe.
-        remedies: Estimates that fit instead, if the recipe does not.
-        largest: Estimates with the largest batch size that fits, without and with rematerialization; empty if there was
-            no search.
-        versions: Versions of the compiler.
+    `remedies` fit where the recipe does not. `largest` has the largest batches, without and with rematerialization.
     """
     target, generation = estimate.target, estimate.target.generation
     lines = [

@@ -25,13 +25,7 @@ from keras_vit.training.tf.step import EvalStep, TrainStep
 
 
 class Replica(tf.distribute.ReplicaContext):
-    """Replica context of TPUStrategy without a TPU.
-
-    Args:
-        strategy: The strategy of the variables.
-        index: Index of this replica, an int32 scalar tensor.
-        replicas: Number of replicas.
-    """
+    """Replica context of TPUStrategy without a TPU. `index` is an int32 scalar tensor."""
 
     def __init__(self, strategy: tf.distribute.Strategy, index: tf.Tensor, replicas: int):
         super().__init__(strategy, index)
@@ -67,7 +61,7 @@ def zeros(shape: tuple[int, ...], dtype: str) -> tf.Tensor:
 
 
 class Programs:
-    """Steps that `train.main --distribute=tpu` runs in each replica.
+    """Steps that `keras-vit train --distribute=tpu` runs in each replica.
 
     Args:
         recipe: The recipe.
@@ -119,6 +113,28 @@ class Programs:
         return self._states[key]
 
 
+class JaxPrograms:
+    """Steps that `keras-vit train` runs under `KERAS_BACKEND=jax`: one program over all devices of a slice."""
+
+    def __init__(self, recipe: recipes.Recipe, classes: int, batch: dict, target: Target):
+        self.recipe, self.classes, self.batch, self.target = recipe, classes, batch, target
+        self.devices = tpu_compiler.topology(target).devices
+        self.gradient_bytes = 4 * sum(
+            math.prod(weight.shape) for weight in self._program(recipe, fsdp=False)[1][0]["weights"]
+        )
+
+    def compile(self, recipe: recipes.Recipe, fsdp: bool) -> Compiled | DoesNotFit:
+        """Compile the training step of a recipe that differs in its `tpu_plan.Setting`."""
+        step, arguments = self._program(recipe, fsdp)
+        return tpu_compiler.outcome(lambda: step.lower(*arguments).compile())
+
+    def _program(self, recipe, fsdp):
+        from keras_vit.training.jax.devices import Devices
+        from keras_vit.training.jax.step import program
+
+        return program(recipe, self.classes, self.batch, Devices(self.devices, fsdp))
+
+
 def lower(function: Callable[..., Any], *specs: Any) -> bytes:
     """Return a function of tensors, or dictionaries of them, as a serialized HLO module."""
 
@@ -132,10 +148,7 @@ def lower(function: Callable[..., Any], *specs: Any) -> bytes:
 def batch_spec(recipe: recipes.Recipe, example: dict[str, tf.TensorSpec] | None = None) -> dict[str, tf.TensorSpec]:
     """Return the specification of a training batch.
 
-    Args:
-        recipe: The recipe.
-        example: Specification of a batch of the recipe's source. None for the result of its preprocessing on color
-            images with one label.
+    `example` is that of a batch of the source. None stands for preprocessed color images with one label each.
     """
     if example is None:
         host = preprocess.host_function(recipe.data.pp_train)

@@ -53,13 +53,7 @@ _ALIASES = {"v5litepod": "v5e"}  # its name in gcloud
 
 @dataclasses.dataclass(frozen=True)
 class Target:
-    """A slice of TPU chips.
-
-    Attributes:
-        name: Name, such as `v5e-256`.
-        generation: Generation of its chips.
-        chips: Number of chips.
-    """
+    """A slice of TPU chips."""
 
     name: str
     generation: Generation
@@ -103,11 +97,7 @@ class Target:
 
 
 def parse(name: str) -> Target:
-    """Return the slice with a name such as `v5e-256`, `v3-8` or `v4-32`.
-
-    Raises:
-        ValueError: If the generation is unknown or has no slice of that size.
-    """
+    """Return the slice with a name such as `v5e-256`, `v3-8` or `v4-32`."""
     match = re.fullmatch(r"(v\d+[a-z]*)-(\d+)", name)
     generation = GENERATIONS.get(_ALIASES.get(match[1], match[1])) if match else None
     if match is None or generation is None:

@@ -9,7 +9,7 @@ A program defines its flags, imports what it needs within `program.imports(__nam
     66   an image could not be read: repair or remove it
     70   the loss became infinite or not a number: change the recipe
     74   a file could not be written: free some space, then start again
-    75   stopped by SIGTERM or Ctrl-C, with everything saved: start again to resume
+    75   stopped by SIGTERM or Ctrl-C, with everything saved, or another worker ended: start again to resume
     130  stopped by Ctrl-C at once (by the second one, where the first one saves)
 
 Nothing here imports TensorFlow, Keras or NumPy before the flags are parsed.

@@ -6,8 +6,6 @@ import re
 import runpy
 import sys
 
-from keras_vit import _checks
-
 PROGRAMS = {
     "train": "train.main",
     "evaluate": "train.evaluate",
@@ -28,7 +26,6 @@ PROGRAMS = {
     "plan": "train.plan",
     "sweep": "train.sweep",
     "compare": "train.compare",
-    "paper": "train.paper",
     "vtab": "train.vtab",
 }
 _ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
@@ -49,6 +46,8 @@ def main() -> None:
         sys.stdout.write(f"{__version__}\n")
         return
     if name not in PROGRAMS:
+        from keras_vit import _checks  # imports NumPy, which the overview does without
+
         sys.stderr.write(
             f"{_started_as}: there is no command {name!r}.{_checks.nearest(name, PROGRAMS)} "
             f"The commands are: {', '.join(PROGRAMS)}.\n"

@@ -33,42 +33,34 @@ def define_distribution_flags() -> None:
 
 
 def define_model_flags(kinds: str = "Run directory, .keras file, checkpoint or exported artifact.") -> None:
-    """Define the flags that open a trained model.
-
-    Args:
-        kinds: Help of `--model`.
-    """
+    """Define the flags that open a trained model."""
     flags.DEFINE_string("model", None, kinds)
+    define_checkpoint_flag()
     define_preprocess_flag("; needed if the model has none")
     flags.DEFINE_string("labels", None, "File with one class name per line, in place of the model's own names.")
 
 
-def define_preprocess_flag(when: str) -> None:
-    """Define `--preprocess`.
+def define_checkpoint_flag() -> None:
+    """Define `--checkpoint`."""
+    flags.DEFINE_string(
+        "checkpoint", "last", "Weights of a run: last (model.keras), best, or the step of one of its checkpoints."
+    )
 
-    Args:
-        when: When it is needed.
-    """
+
+def define_preprocess_flag(when: str) -> None:
+    """Define `--preprocess`."""
     flags.DEFINE_string("preprocess", None, f"Preprocessing string, such as 'value_range(-1, 1)'{when}.")
 
 
 def define_images_flag(purpose: str) -> None:
-    """Define `--images`.
-
-    Args:
-        purpose: Purpose of the images.
-    """
+    """Define `--images`."""
     flags.DEFINE_multi_string(
         "images", [], f"Image file or pattern {purpose}, may be repeated; the evaluation data if not given."
     )
 
 
 def define_on_bad_image_flag(default: str | None = None) -> None:
-    """Define `--on_bad_image`.
-
-    Args:
-        default: Its default; None for the recipe of the model.
-    """
+    """Define `--on_bad_image`. Without a default, the recipe of the model decides."""
     which = "" if default else "; as the run's recipe if not given"
     flags.DEFINE_enum(
         "on_bad_image", default, ["error", "skip"], f"Whether an unreadable image is an error or left out{which}."
@@ -81,38 +73,22 @@ def define_data_flag() -> None:
 
 
 def define_json_flag(form: str = "a table") -> None:
-    """Define `--json`.
-
-    Args:
-        form: Form of the output without the flag.
-    """
+    """Define `--json`."""
     flags.DEFINE_bool("json", False, f"Write JSON instead of {form}.")
 
 
 def define_output_flag(text: str = "Where to write.") -> None:
-    """Define `--output`.
-
-    Args:
-        text: Its help.
-    """
+    """Define `--output`."""
     flags.DEFINE_string("output", None, text)
 
 
 def define_precision_flag(precisions: Sequence[str]) -> None:
-    """Define `--precision`.
-
-    Args:
-        precisions: Its values; the first one is the default.
-    """
+    """Define `--precision`. The first one is the default."""
     flags.DEFINE_enum("precision", precisions[0], precisions, "Precision of the artifact.")
 
 
 def define_export_flags(num_images: int | None = 64) -> None:
-    """Define the flags of the programs that compare an artifact with its model.
-
-    Args:
-        num_images: Default number of images to compare on; None if the program decides.
-    """
+    """Define the flags of the programs that compare an artifact with its model."""
     define_model_flags("Run directory, .keras file or checkpoint.")
     define_images_flag("to verify with")
     flags.DEFINE_integer("num_images", num_images, "Number of images to verify with.", 1)
@@ -121,14 +97,7 @@ def define_export_flags(num_images: int | None = 64) -> None:
 
 
 def data_argument(arguments: Sequence[str]) -> str | None:
-    """Return the data set of `--data` or of the first argument.
-
-    Args:
-        arguments: Command line without the flags and the program.
-
-    Raises:
-        ValueError: If there are several.
-    """
+    """Return the data set of `--data` or of the first argument."""
     given = [*([flags.FLAGS.data] if "data" in flags.FLAGS and flags.FLAGS.data else []), *arguments]
     if len(given) > 1:
         raise ValueError(f"Expected one data set. Received: {', '.join(map(repr, given))}.")

@@ -2,6 +2,7 @@
 
 import errno
 import os
+import re
 import sys
 import traceback
 from typing import Any, NoReturn
@@ -12,8 +13,11 @@ FAILED = 1
 WRONG_USAGE = 2
 UNREADABLE_IMAGE = 66
 CANNOT_WRITE = 74
+LOST_WORKER = 75
 INTERRUPTED = 130
 WHERE_FROM = "(--verbosity=1 shows where this came from)"
+# How the errors of collective operations read after another process has ended: TensorFlow, JAX on CPUs and on GPUs.
+_LOST = re.compile(r"Collective ops is aborted by|Gloo .* failed|ncclRemoteError|Connection (reset|closed) by peer")
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
@@ -51,12 +55,12 @@ def explain(error: BaseException) -> tuple[int, str | None]:
     unreadable = explain_image(error) if explain_image and isinstance(error, Exception) else None
     if unreadable or isinstance(error, _imported("data", "UnreadableImageError")):
         advice = "Repair or remove it, or skip such images where the program can."
-        return UNREADABLE_IMAGE, f"{unreadable or error}. {advice}"
+        return UNREADABLE_IMAGE, str(error) if getattr(error, "advice", "") else f"{unreadable or error}. {advice}"
     if isinstance(error, (ValueError, ImportError, _imported("distribute", "DevicesMissing"))):
         return WRONG_USAGE, str(error)
     if isinstance(error, MemoryError):
         return FAILED, f"The machine has too little memory for this. {error}".rstrip()
-    return _explain_tensorflow_error(error)
+    return _explain_lost_worker(error) or _explain_tensorflow_error(error)
 
 
 def _imported(module: str, name: str) -> Any:
@@ -81,6 +85,19 @@ def _explain_os_error(error: OSError) -> tuple[int, str | None]:
     if error.errno == errno.EROFS:
         return WRONG_USAGE, f"{error}. Give a directory on another file system."
     return (WRONG_USAGE if isinstance(error, FileNotFoundError) else FAILED), str(error)
+
+
+def _explain_lost_worker(error: BaseException) -> tuple[int, str] | None:
+    """Explain the error of a collective operation that another process has left."""
+    names = {kind.__name__ for kind in type(error).__mro__}
+    text = str(getattr(error, "message", error)).strip().split("\n", 1)[0]
+    text = re.sub(r"^\{\{.*?\}\} ", "", text)
+    if not names & {"OpError", "JaxRuntimeError"} or not _LOST.search(text):
+        return None
+    return LOST_WORKER, (
+        f"Another worker ended or cannot be reached; see its log. ({text}) Start all of them again to resume from the "
+        "last checkpoint."
+    )
 
 
 def _explain_tensorflow_error(error: BaseException) -> tuple[int, str | None]:

@@ -46,8 +46,7 @@ def begin() -> None:
 def log_to(directory: str) -> None:
     """Keep what goes to the log, from the start of the process, in `log.txt` of a directory.
 
-    Args:
-        directory: A directory on this machine; of another one nothing is kept.
+    For a directory on another machine, nothing is kept.
     """
     if _terminal is None or "://" in directory:
         return
@@ -65,11 +64,7 @@ def terminal() -> Any:
 
 
 def is_ours(path: str) -> bool:
-    """Return whether a source file belongs to this package or to the user, not to another package.
-
-    Args:
-        path: Path of the file.
-    """
+    """Return whether a source file belongs to this package or to the user, not to another package."""
     if path.startswith(_PACKAGE + os.sep):
         return True
     return not re.search(r"[/\\](site|dist)-packages[/\\]", path) and not path.startswith(sysconfig.get_path("stdlib"))

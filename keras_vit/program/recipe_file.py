@@ -1,4 +1,4 @@
-"""Recipe files: finding and running the file that `--config` names."""
+"""Recipe files: finding and running the file that `--config` names, and the recipes of this package."""
 
 import difflib
 import importlib
@@ -10,24 +10,20 @@ import sys
 import traceback
 import types
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from keras_vit import recipe as recipes
-from keras_vit.program import recipe_names
+if TYPE_CHECKING:
+    from keras_vit.recipe import Recipe
 
 
-def load(value: str, chosen: Mapping[str, Any] | None = None) -> tuple[recipes.Recipe, dict[str, Any]]:
+def load(value: str, chosen: Mapping[str, Any] | None = None) -> tuple["Recipe", dict[str, Any]]:
     """Return the recipe that a file's `get_config` gives, and the choices that it does not know.
 
-    Args:
-        value: The file, after a colon followed by an argument for `get_config`: `"train/configs/finetune.py:ViT_B16"`.
-            Where there is no such file, the recipe of that name in this package: `"digits"`.
-        chosen: Choices of the user by name; `get_config` gets those that it has keyword-only arguments for.
-
-    Raises:
-        ValueError: If there is no such file, or something is wrong in it. Names the file and the line.
-        ImportError: If the recipe needs a package that is not installed.
+    `value` is a file or the name of a recipe, after a colon followed by an argument: `"my_recipe.py:ViT_B16"`.
+    `get_config` gets those of the choices that it has keyword-only arguments for.
     """
+    from keras_vit.recipe import Recipe  # not before the flags are parsed
+
     name, colon, argument = value.partition(":")
     path = find(name)
     try:
@@ -48,27 +44,45 @@ def load(value: str, chosen: Mapping[str, Any] | None = None) -> tuple[recipes.R
         raise ValueError(f"{error.filename}:{error.lineno}: {type(error).__name__}: {error.msg}") from error
     except Exception as error:  # any mistake in the file
         raise ValueError(f"{_place(error, path)}: {type(error).__name__}: {error}") from error
-    if not isinstance(recipe, recipes.Recipe):
+    if not isinstance(recipe, Recipe):
         raise ValueError(f"get_config() in {path} must return a keras_vit.recipe.Recipe. It returned: {recipe!r}")
     return recipe, {name: choice for name, choice in (chosen or {}).items() if name not in own}
 
 
 def find(name: str) -> str:
-    """Return the path of a recipe file, given by its path or by the name of a recipe of this package.
-
-    Raises:
-        ValueError: If there is none; names the nearest.
-    """
+    """Return the path of a recipe file, given by its path or by the name of a recipe of this package."""
     if os.path.isfile(name):
         return name
-    wanted, names = os.path.basename(name).removesuffix(".py"), recipe_names.names()
-    if wanted in names:
-        return os.path.join(recipe_names.directory(), f"{wanted}.py")
-    near = difflib.get_close_matches(wanted, names, n=1)
+    wanted, known = os.path.basename(name).removesuffix(".py"), names()
+    if wanted in known:
+        return os.path.join(directory(), f"{wanted}.py")
+    near = difflib.get_close_matches(wanted, known, n=1)
     hint = f" Did you mean {near[0]!r}?" if near else ""
     raise ValueError(
-        f"--config: there is no file {name!r} and no recipe of that name.{hint} Recipes: {', '.join(names)}."
+        f"--config: there is no file {name!r} and no recipe of that name.{hint} Recipes: {', '.join(known)}."
     )
+
+
+def directory() -> str:
+    """Return the directory of this package's recipes, which is another one where the package is installed."""
+    package = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    installed = os.path.join(package, "configs")
+    return installed if os.path.isdir(installed) else os.path.join(os.path.dirname(package), "train", "configs")
+
+
+def names() -> list[str]:
+    """Return the names of the recipes."""
+    files = [file.removesuffix(".py") for file in sorted(os.listdir(directory())) if file.endswith(".py")]
+    return [name for name in files if not name.startswith("_") and name != "common"]
+
+
+def table() -> str:
+    """Return the recipes with the first line of each."""
+    width, lines = max(map(len, names())) + 2, []
+    for name in names():
+        with open(os.path.join(directory(), f"{name}.py"), encoding="utf-8") as file:
+            lines.append(f"{name:{width}}{file.readline().strip().strip(chr(34)).rstrip('.')}\n")
+    return "".join(lines)
 
 
 def _import(path: str) -> types.ModuleType:

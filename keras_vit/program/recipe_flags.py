@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from absl import flags
 
-from keras_vit.program import recipe_names
+from keras_vit.program import recipe_file
 from keras_vit.program.common_flags import data_argument
 
 if TYPE_CHECKING:
@@ -18,27 +18,26 @@ DEFAULT = "folder"  # the recipe for any data set that is named without one
 def recipe_from_flags(arguments: Sequence[str] = ()) -> "Recipe":
     """Return the recipe of `--config` with the other flags and its overrides, checked.
 
-    A recipe whose `get_config` has keyword arguments named `data`, `model` or `image_size` gets these itself.
-
-    Args:
-        arguments: Command line without the flags and the program: nothing, or a data set.
-
-    Raises:
-        ValueError: If a flag is missing or wrong, or a field is unknown, of the wrong type or out of range.
+    A recipe whose `get_config` has keyword arguments named `data`, `model` or `image_size` gets these itself. The
+    recipe `folder` is fitted to its data and to this machine.
     """
     from keras_vit import recipe as recipes
-    from keras_vit.program import recipe_file
 
     options, data = flags.FLAGS, data_argument(arguments)
     if not options.config and not data:
         raise ValueError(
             "Name a data set, such as folder:images, or a recipe, such as --config=digits (--list_recipes)."
         )
-    if data and not options.config and data in recipe_names.names() and not os.path.exists(data):
+    if data and not options.config and data in recipe_file.names() and not os.path.exists(data):
         raise ValueError(f"{data!r} is a recipe, not a data set: --config={data}")
     chosen: dict[str, Any] = {"data": data, "model": options.model, "image_size": options.image_size}
     chosen = {name: value for name, value in chosen.items() if value is not None}
-    recipe, rest = recipe_file.load(options.config or DEFAULT, chosen)
+    file = options.config or DEFAULT
+    recipe, rest = recipe_file.load(file, chosen)
+    if os.path.samefile(recipe_file.find(file.partition(":")[0]), recipe_file.find(DEFAULT)):
+        from keras_vit.planning import fitting
+
+        recipe = fitting.fit(recipe, rest.pop("image_size", None))
     if "data" in rest:
         recipe.data.source = rest["data"]
     if "model" in rest:

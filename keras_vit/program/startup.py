@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 
 from absl import flags, logging
 
-from keras_vit.program import commands, ending, output, recipe_names
+from keras_vit.program import commands, ending, output, recipe_file
 
 HELP = "--help lists the flags."
 _HELP_FLAGS = ("-h", "-help", "--help", "-helpshort", "--helpshort", "-helpfull", "--helpfull")
@@ -60,7 +60,7 @@ def parsed_arguments() -> list[str]:
         logging.set_verbosity(logging.INFO)
         _remaining = parse(sys.argv)
         if "list_recipes" in flags.FLAGS and flags.FLAGS.list_recipes:
-            sys.stdout.write(recipe_names.table())
+            sys.stdout.write(recipe_file.table())
             sys.exit(0)
     return _remaining
 
@@ -75,12 +75,7 @@ def parse(argv: Sequence[str]) -> list[str]:
 
 
 def help_text(doc: str, full: bool = False) -> str:
-    """Return the help of the running program.
-
-    Args:
-        doc: Its docstring.
-        full: Whether flags of other packages are listed, too.
-    """
+    """Return the help of the running program. With `full`, flags of other packages are listed, too."""
     width = min(shutil.get_terminal_size().columns, 100)
     lines = [commands.words(doc).strip(), "", "flags:"]
     for module, defined in flags.FLAGS.flags_by_module_dict().items():

@@ -11,7 +11,7 @@ from keras_vit.recipe.model import (
     resolve,
     weights_path,
 )
-from keras_vit.recipe.task import MAE, Classification, Distillation, MaskedPatch, parse_task
+from keras_vit.recipe.task import MAE, Classification, Distillation, MaskedPatch, Task, parse_task
 
 __all__ = [
     "Classification",
@@ -23,6 +23,7 @@ __all__ = [
     "Optim",
     "Recipe",
     "Schedule",
+    "Task",
     "check",
     "create_model",
     "model_arguments",

@@ -4,6 +4,7 @@ The conversion is written out because its messages name the field as users write
 """
 
 import ast
+import copy
 import dataclasses
 import types
 import typing
@@ -12,9 +13,9 @@ from typing import Any
 
 from keras_vit import _checks, models
 from keras_vit.models import BiTConfig, ViTConfig
-from keras_vit.recipe.fields import CHOICES, MINIMUM, Recipe
+from keras_vit.recipe.fields import CHOICES, MINIMUM, Recipe, TaskField
 from keras_vit.recipe.model import DERIVED, FIELDS, argument_names, masked_config, model_arguments
-from keras_vit.recipe.task import Classification, Distillation, parse_task
+from keras_vit.recipe.task import Classification, Distillation, Task, parse_task
 
 _ARGUMENTS = "model.arguments"
 
@@ -26,7 +27,7 @@ def to_dict(recipe: Recipe) -> dict[str, Any]:
     >>> to_dict(Recipe(total_steps=500))["total_steps"]
     500
     """
-    return dataclasses.asdict(recipe)
+    return {**dataclasses.asdict(recipe), "task": str(recipe.task)}
 
 
 def from_dict(values: dict[str, Any]) -> Recipe:
@@ -59,7 +60,7 @@ def check(recipe: Recipe) -> Recipe:
     Traceback (most recent call last):
     ValueError: loss must be one of 'softmax', 'sigmoid'. Received: loss='hinge'
     """
-    recipe = _build(Recipe, to_dict(recipe), prefix="")
+    recipe = _build(Recipe, {**dataclasses.asdict(recipe), "task": recipe.task}, prefix="")
     for path, allowed in CHOICES.items():
         value = get(recipe, path)
         if value not in allowed:
@@ -75,7 +76,7 @@ def check(recipe: Recipe) -> Recipe:
             f"data.batch_size={batch_size}. The nearest that works is {nearest_multiple(batch_size, micro_batches)}."
         )
     _check_model(recipe)
-    if isinstance(parse_task(recipe.task), Distillation) and (recipe.loss != "softmax" or recipe.label_smoothing):
+    if isinstance(recipe.task, Distillation) and (recipe.loss != "softmax" or recipe.label_smoothing):
         raise ValueError(
             "A distillation learns the probabilities of its teacher, so that it needs loss='softmax' and "
             f"label_smoothing=0. Received: loss={recipe.loss!r}, label_smoothing={recipe.label_smoothing}."
@@ -84,7 +85,7 @@ def check(recipe: Recipe) -> Recipe:
 
 
 def get(recipe: Recipe, path: str) -> Any:
-    """Return the field at a dotted path; None for one of `model.arguments` that is not set.
+    """Return the field at a dotted path, a task as text; None for one of `model.arguments` that is not set.
 
     Raises:
         ValueError: If there is no such field; names the nearest one.
@@ -99,12 +100,12 @@ def get(recipe: Recipe, path: str) -> Any:
         if ".".join(parents) == _ARGUMENTS:
             _check_argument(recipe.model.variant, name)
             return recipe.model.arguments.get(name)
-        names = [field.name for field in dataclasses.fields(value)] if dataclasses.is_dataclass(value) else []
+        names = [] if isinstance(value, Task) else list(_annotations(type(value)))
         if name not in names:
             raise ValueError(_unknown(".".join([*parents, name]), names))
         value = getattr(value, name)
         parents.append(name)
-    return value
+    return str(value) if isinstance(value, Task) else value
 
 
 def override(recipe: Recipe, path: str, text: str) -> Recipe:
@@ -144,18 +145,19 @@ def replace(recipe: Recipe, values: Mapping[str, Any]) -> Recipe:
     >>> replace(Recipe(), {"seed": 1, "optim.learning_rate": 1e-2}).optim.learning_rate
     0.01
     """
+    recipe = copy.deepcopy(recipe)
     for path, value in values.items():  # one after the other: a variant decides which arguments there are
-        current = get(recipe, path)
-        if dataclasses.is_dataclass(current):
-            names = ", ".join(f"{path}.{field.name}" for field in dataclasses.fields(current))
+        get(recipe, path)  # refuses an unknown name
+        parent, _, name = path.rpartition(".")
+        group = get(recipe, parent) if parent else recipe
+        if isinstance(group, dict):
+            group |= _convert({name: value}, dict[str, Any], parent)
+            continue
+        kind = _annotations(type(group))[name]
+        if dataclasses.is_dataclass(kind):
+            names = ", ".join(f"{path}.{field}" for field in _annotations(kind))
             raise ValueError(f"{path} is a group of fields. Set one of them: {names}.")
-        changed = to_dict(recipe)
-        *parents, name = path.split(".")
-        group = changed
-        for parent in parents:
-            group = group[parent]
-        group[name] = value
-        recipe = _build(Recipe, changed, prefix="")
+        setattr(group, name, _convert(value, kind, path))
     return recipe
 
 
@@ -177,8 +179,7 @@ def _check_model(recipe: Recipe) -> None:
         raise ValueError(f"model.variant must be one of keras_vit.list_models(). Received: {variant!r}.{hint}")
     for name in recipe.model.arguments:
         _check_argument(variant, name)
-    task = parse_task(recipe.task)
-    if not isinstance(task, Classification):
+    if not isinstance(recipe.task, Classification):
         masked_config(recipe)
         return
     if recipe.model.checkpoint:  # whose architecture may be another one than the variant's
@@ -244,6 +245,8 @@ def _convert(value: Any, expected: Any, path: str) -> Any:
     """Return `value` as the annotated type `expected`."""
     if isinstance(expected, types.UnionType):  # X | None
         return None if value is None else _convert(value, typing.get_args(expected)[0], path)
+    if expected is TaskField:
+        return parse_task(value)
     if dataclasses.is_dataclass(expected):
         return _build(expected, value, f"{path}.")
     if typing.get_origin(expected) is dict and isinstance(value, dict):
@@ -266,7 +269,7 @@ def _parse(text: str, expected: Any) -> Any:
     """Return the value that a text on the command line means for a field of type `expected`."""
     if isinstance(expected, types.UnionType):  # X | None
         return None if text in ("", "None") else _parse(text, typing.get_args(expected)[0])
-    if expected is str:
+    if expected in (str, TaskField):
         return text
     if text.lower() in ("true", "false"):
         return text.lower() == "true"

@@ -1,14 +1,46 @@
 """The fields of a recipe, as nested dataclasses.
 
-A file in `train/configs/` returns a `Recipe` from `get_config()`. The command line overrides single fields
+A recipe file returns a `Recipe` from `get_config()`. The command line overrides single fields
 (`--config.optim.learning_rate=0.01`). `config.json` of a run holds the recipe that was used. The training program reads
 every field: an unknown one is an error.
 """
 
 import dataclasses
-from typing import Any
+import functools
+from typing import Any, TypeVar
+
+from keras_vit.models.arguments import check_names
+from keras_vit.optim.optimizers import OPTIMIZERS
+from keras_vit.optim.schedules import DECAYS
+from keras_vit.recipe.task import Classification, Task, parse_task
+
+T = TypeVar("T")
 
 
+def _with_checked_names(cls: type[T]) -> type[T]:
+    """Let the constructor of a dataclass name the field that was meant by an unknown one."""
+    init, known = cls.__init__, [field.name for field in dataclasses.fields(cls)]  # type: ignore[misc, arg-type]
+
+    @functools.wraps(init)
+    def construct(self, *args, **kwargs):
+        check_names(cls.__name__, kwargs, known)
+        init(self, *args, **kwargs)
+
+    cls.__init__ = construct  # type: ignore[method-assign]
+    return cls
+
+
+class TaskField:
+    """Field of a dataclass that holds a task, and parses a text that is assigned to it."""
+
+    def __get__(self, recipe: Any, owner: type) -> Task:
+        return Classification() if recipe is None else recipe.__dict__["task"]
+
+    def __set__(self, recipe: Any, value: str | Task) -> None:
+        recipe.__dict__["task"] = parse_task(value)
+
+
+@_with_checked_names
 @dataclasses.dataclass
 class Model:
     """The model to train.
@@ -39,6 +71,7 @@ class Model:
     arguments: dict[str, Any] = dataclasses.field(default_factory=dict)
 
 
+@_with_checked_names
 @dataclasses.dataclass
 class Data:
     """The images and their preprocessing.
@@ -74,6 +107,7 @@ class Data:
     on_bad_image: str = "error"
 
 
+@_with_checked_names
 @dataclasses.dataclass
 class Schedule:
     """The course of the learning rate over the steps; see `keras_vit.optim.schedules`.
@@ -101,13 +135,14 @@ class Schedule:
     factor: float = 0.1
 
 
+@_with_checked_names
 @dataclasses.dataclass
 class Optim:
     """The update of the weights; see `keras_vit.optim` for the formulas.
 
     Attributes:
-        name: `"sgd"`, `"lars"`, `"adamw"` or `"muon"`; `"adam"` is another name of `"adamw"`. `"muon"` is for the
-            kernels of blocks, and AdamW at the same rate for all other weights.
+        name: `"sgd"`, `"lars"`, `"adamw"` or `"muon"`. `"muon"` is for the kernels of blocks, and AdamW at the same
+            rate for all other weights.
         learning_rate: Peak rate.
         schedule: Course of the rate over the steps.
         momentum: Momentum of `"sgd"`, `"lars"` and `"muon"`; 0 is off.
@@ -148,6 +183,7 @@ class Optim:
     ema: float = 0.0
 
 
+@_with_checked_names
 @dataclasses.dataclass
 class Recipe:
     """A training run.
@@ -158,9 +194,8 @@ class Recipe:
         precision: `"float32"`, `"mixed_bfloat16"` (computed in bfloat16, stored in float32) or `"bfloat16"`.
         deterministic: Whether every run gives the same bits; slower on some accelerators.
         jit: Whether to compile the step with XLA: `"auto"`, `"on"` or `"off"`.
-        task: Learning task: `"classification"`, `"distillation"`, or without labels `"masked_patch"` or `"mae"`, with
-            arguments such as `"mae(mask_ratio=0.5)"`; see `Distillation`, `MaskedPatch` and `MAE` of
-            `keras_vit.recipe`.
+        task: Learning task: `Classification()`, `Distillation(...)`, or without labels `MaskedPatch(...)` or `MAE(...)`
+            of `keras_vit.recipe`. It may be given as text: `"mae(mask_ratio=0.5)"`.
         loss: `"softmax"` or `"sigmoid"` cross-entropy of the classification.
         label_smoothing: Fraction of the label that is spread evenly over all classes.
         steps_per_loop: Largest number of steps that run on the devices without returning to Python.
@@ -190,7 +225,7 @@ class Recipe:
     precision: str = "float32"
     deterministic: bool = True
     jit: str = "auto"
-    task: str = "classification"
+    task: TaskField = TaskField()
     loss: str = "softmax"
     label_smoothing: float = 0.0
     steps_per_loop: int = 100
@@ -212,9 +247,9 @@ CHOICES = {
     "model.head": ("auto", "keep", "reset"),
     "model.remat": (None, "none", "blocks"),
     "data.on_bad_image": ("error", "skip"),
-    "optim.name": ("sgd", "lars", "muon", "adam", "adamw"),
+    "optim.name": tuple(OPTIMIZERS),
     "optim.momentum_dtype": ("float32", "bfloat16"),
-    "optim.schedule.name": ("constant", "cosine", "linear", "rsqrt", "steps"),
+    "optim.schedule.name": tuple(DECAYS),
 }
 MINIMUM = {
     "total_steps": 1,

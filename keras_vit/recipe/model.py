@@ -13,7 +13,7 @@ from keras_vit.checkpoints import architecture_of
 from keras_vit.models import BiTConfig, ViTConfig
 from keras_vit.models.masked import MaskedConfig
 from keras_vit.recipe.fields import Recipe
-from keras_vit.recipe.task import Classification, parse_task
+from keras_vit.recipe.task import Classification
 
 # Arguments with a field of their own in `recipe.Model`, and those that follow from the data and the other fields.
 FIELDS = ("image_size", "remat", "attention_chunk_size")
@@ -112,23 +112,18 @@ def create_model(recipe: Recipe, classes: int, channels: int = 3) -> keras.Model
     (None, 10)
     """
     keras.utils.set_random_seed(recipe.seed)
-    task = parse_task(recipe.task)
-    if not isinstance(task, Classification):
-        return task.model(**masked_arguments(recipe, channels), dtype=recipe.precision)
+    if not isinstance(recipe.task, Classification):
+        return recipe.task.model(**masked_arguments(recipe, channels), dtype=recipe.precision)
     return models.create_model(
         recipe.model.variant, classes=classes, channels=channels, dtype=recipe.precision, **model_arguments(recipe)
     )
 
 
 def masked_arguments(recipe: Recipe, channels: int = 3) -> dict[str, Any]:
-    """Return the arguments of the model of a recipe that trains without labels.
-
-    Raises:
-        ValueError: If the variant is not a Vision Transformer.
-    """
-    task, variant = parse_task(recipe.task), recipe.model.variant
+    """Return the arguments of the model of a recipe that trains without labels."""
+    task, variant = recipe.task, recipe.model.variant
     if isinstance(task, Classification) or variant not in models.VIT:
-        raise ValueError(f"task={recipe.task!r} needs a Vision Transformer. Received: model.variant={variant!r}.")
+        raise ValueError(f"task={str(task)!r} needs a Vision Transformer. Received: model.variant={variant!r}.")
     sizes = dataclasses.asdict(models.VIT[variant])
     return {**sizes, **model_arguments(recipe), **task.arguments(), "channels": channels}
 
@@ -149,7 +144,7 @@ def masked_config(recipe: Recipe, channels: int = 3) -> MaskedConfig:
     147
     """
     arguments = masked_arguments(recipe, channels)
-    return cast(Any, parse_task(recipe.task)).config(**arguments)
+    return cast(Any, recipe.task).config(**arguments)
 
 
 def describe_model(recipe: Recipe, classes: int, channels: int = 3) -> keras.Model:

@@ -1,13 +1,31 @@
-"""The task of a recipe: what a model learns, written like `"mae(mask_ratio=0.75)"`."""
+"""The task of a recipe, written like `"mae(mask_ratio=0.75)"` in files and on the command line."""
 
 import dataclasses
+import os
 from typing import Any, ClassVar
 
-from keras_vit import _calls, models
+from keras_vit import _spec, models
+
+
+class _Written:
+    """Base class of the tasks. `str` returns the text that `parse_task` reads, without arguments at their defaults."""
+
+    name: ClassVar[str]
+
+    def __post_init__(self):
+        for field in dataclasses.fields(self):  # type: ignore[arg-type]
+            value = getattr(self, field.name)
+            if field.type in (float, bool) and isinstance(value, int):
+                object.__setattr__(self, field.name, field.type(value))
+
+    def __str__(self) -> str:
+        values = [(field, getattr(self, field.name)) for field in dataclasses.fields(self)]  # type: ignore[arg-type]
+        arguments = ", ".join(f"{field.name}={value!r}" for field, value in values if value != field.default)
+        return f"{self.name}({arguments})" if arguments else self.name
 
 
 @dataclasses.dataclass(frozen=True)
-class Classification:
+class Classification(_Written):
     """Classification of labeled images.
 
     Attributes:
@@ -18,6 +36,7 @@ class Classification:
     'accuracy'
     """
 
+    name: ClassVar[str] = "classification"
     score: ClassVar[str] = "accuracy"
 
 
@@ -36,16 +55,19 @@ class Distillation(Classification):
     'runs/bit'
     """
 
+    name: ClassVar[str] = "distillation"
     teacher: str
     temperature: float = 1.0
 
     def __post_init__(self):
+        super().__post_init__()
+        object.__setattr__(self, "teacher", os.fspath(self.teacher))
         if not self.temperature > 0:
             raise ValueError(f"temperature must be positive. Received: temperature={self.temperature}")
 
 
 @dataclasses.dataclass(frozen=True)
-class MaskedPatch:
+class MaskedPatch(_Written):
     """Masked patch prediction, as in the ViT paper. Labels are not read.
 
     Attributes:
@@ -59,6 +81,7 @@ class MaskedPatch:
 
     mask_ratio: float = 0.5
     target: str = "mean_color"
+    name: ClassVar[str] = "masked_patch"
     score: ClassVar[str] = "accuracy"
     model: ClassVar[type] = models.MaskedPatchPredictor
     config: ClassVar[type] = models.MaskedPatchConfig
@@ -69,7 +92,7 @@ class MaskedPatch:
 
 
 @dataclasses.dataclass(frozen=True)
-class MAE:
+class MAE(_Written):
     """Masked autoencoder. Labels are not read.
 
     Attributes:
@@ -89,6 +112,7 @@ class MAE:
     decoder_hidden_size: int = 512
     decoder_num_layers: int = 8
     decoder_num_heads: int = 16
+    name: ClassVar[str] = "mae"
     score: ClassVar[str] = "explained"
     model: ClassVar[type] = models.MaskedAutoencoder
     config: ClassVar[type] = models.MAEConfig
@@ -99,25 +123,24 @@ class MAE:
 
 
 Task = Classification | MaskedPatch | MAE
-TASKS: dict[str, type] = {
-    "classification": Classification,
-    "distillation": Distillation,
-    "masked_patch": MaskedPatch,
-    "mae": MAE,
-}
+TASKS: dict[str, Any] = {task.name: task for task in (Classification, Distillation, MaskedPatch, MAE)}
 
 
-def parse_task(text: str) -> Task:
-    """Read a task, such as `"classification"` or `"mae(mask_ratio=0.5)"`.
+def parse_task(text: str | Task) -> Task:
+    """Read a task, such as `"classification"` or `"mae(mask_ratio=0.5)"`. `str(task)` is its text.
 
     Raises:
         ValueError: If there is no such task, or it has no such argument. The message points at the place.
 
     Example:
-    >>> parse_task("mae(mask_ratio=0.5)").mask_ratio
-    0.5
+    >>> parse_task("mae(mask_ratio=0.5)")
+    MAE(mask_ratio=0.5, normalize_pixels=True, decoder_hidden_size=512, decoder_num_layers=8, decoder_num_heads=16)
+    >>> str(parse_task("mae(mask_ratio=0.5, normalize_pixels=True)"))
+    'mae(mask_ratio=0.5)'
     """
-    calls = _calls.parse(text, "task", "mae(mask_ratio=0.75)")
+    if isinstance(text, Task):
+        return text
+    calls = _spec.parse(text, "task", "mae(mask_ratio=0.75)")
     if len(calls) != 1:
         raise ValueError(f"task must be one of {', '.join(TASKS)}, with its arguments. Received: task={text!r}")
     task, _ = calls[0].create(calls[0].function(TASKS, "task"))

@@ -28,11 +28,7 @@ class _Template(string.Template):
 
 
 def check_name(name: str) -> str:
-    """Return a model name that is safe in paths and URLs.
-
-    Raises:
-        ValueError: If it is not.
-    """
+    """Return a model name that is safe in paths and URLs."""
     if not re.fullmatch(r"[a-z0-9]([-a-z0-9_.]{0,61}[a-z0-9])?", name):
         raise ValueError(
             "The name of a served model must be made of small letters, digits, '-', '_' and '.', begin and end with a "
@@ -42,11 +38,7 @@ def check_name(name: str) -> str:
 
 
 def check_batch_sizes(batch_sizes: Iterable[int]) -> list[int]:
-    """Return allowed batch sizes in ascending order.
-
-    Raises:
-        ValueError: If there is none, or one below 1.
-    """
+    """Return allowed batch sizes in ascending order."""
     sizes = sorted(set(batch_sizes))
     if not sizes or sizes[0] < 1:
         raise ValueError(f"Expected batch sizes of at least 1. Received: {batch_sizes}.")
@@ -54,17 +46,7 @@ def check_batch_sizes(batch_sizes: Iterable[int]) -> list[int]:
 
 
 def write(base: str, name: str, batch_sizes: Iterable[int], model_bytes: int) -> str:
-    """Write all files into `BASE/deployment`, which the server ignores because its name is no number.
-
-    Args:
-        base: Directory that holds the versions.
-        name: Name of the model on the server.
-        batch_sizes: Allowed batch sizes, those of the warm-up.
-        model_bytes: Size of a version.
-
-    Returns:
-        The folder.
-    """
+    """Write all files into `BASE/deployment`, which the server ignores because its name is no number."""
     folder = os.path.join(base, FOLDER)
     for file_name, text in render(name, batch_sizes, model_bytes).items():
         _io.write_text(os.path.join(folder, file_name), text)
@@ -72,13 +54,7 @@ def write(base: str, name: str, batch_sizes: Iterable[int], model_bytes: int) ->
 
 
 def render(name: str, batch_sizes: Iterable[int], model_bytes: int) -> dict[str, str]:
-    """Return the content of all files by name.
-
-    Args:
-        name: Name of the model on the server.
-        batch_sizes: Allowed batch sizes, those of the warm-up.
-        model_bytes: Size of a version.
-    """
+    """Return the content of all files by name."""
     sizes = check_batch_sizes(batch_sizes)
     request, limit = memory(model_bytes, sizes[-1])
     values = {
@@ -122,10 +98,6 @@ def memory(model_bytes: int, max_batch_size: int) -> tuple[int, int]:
 
     The limit covers the process (1 GiB), two versions during an update and a copy of one while it is read, and 64 MiB
     per image of the largest batch: decoded, resized and as activations.
-
-    Args:
-        model_bytes: Size of a version.
-        max_batch_size: Images in the largest batch.
     """
     model = model_bytes / _MIB
     return _round_up(512 + 1.5 * model), _round_up(1024 + 3 * model + 64 * max_batch_size)

@@ -12,22 +12,11 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from keras_vit.tf_serving.messages import RequestError
+from keras_vit.tf_serving.errors import RequestError
 
 
 def parse_predict(body: object, signature_inputs: Mapping[str, Any]) -> tuple[dict[str, np.ndarray], bool]:
-    """Read the inputs in the body of a predict request.
-
-    Args:
-        body: Parsed JSON: `{"instances": [...]}` (rows) or `{"inputs": ...}` (columns).
-        signature_inputs: Inputs of the signature by name, as a SignatureDef holds them.
-
-    Returns:
-        Arrays by input name, and whether the request is in the row format, which its answer then has as well.
-
-    Raises:
-        RequestError: If the body does not fit the signature.
-    """
+    """Read the inputs in the body of a predict request."""
     if not isinstance(body, dict) or ("instances" in body) == ("inputs" in body):
         raise RequestError("Expected a JSON object with either 'instances' (rows) or 'inputs' (columns).")
     names = list(signature_inputs)
@@ -50,15 +39,10 @@ def parse_predict(body: object, signature_inputs: Mapping[str, Any]) -> tuple[di
 
 
 def format_predict(outputs: Mapping[str, np.ndarray], rows: bool) -> dict[str, Any]:
-    """Return the answer to a predict request.
-
-    Args:
-        outputs: Arrays by output name, with the batch as their first dimension.
-        rows: Whether to answer in the row format.
-
-    Returns:
-        `{"predictions": [...]}` or `{"outputs": ...}`. A single output has no name.
-    """
+    """Return the answer to a predict request."""
+    for name, value in outputs.items():
+        if value.dtype.kind == "f" and not np.isfinite(value).all():
+            raise RequestError(f"The output {name!r} of the model holds NaN or infinity.", 500)
     columns = {name: _to_json(value, name) for name, value in outputs.items()}
     single = len(columns) == 1
     if not rows:
@@ -68,12 +52,21 @@ def format_predict(outputs: Mapping[str, np.ndarray], rows: bool) -> dict[str, A
     return {"predictions": [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]}
 
 
-def model_status(versions: Mapping[int, str]) -> dict[str, Any]:
-    """Return the answer to a status request.
+def model_metadata(name: str, version: int, signatures: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the answer to a metadata request."""
+    from google.protobuf import json_format
 
-    Args:
-        versions: State of each version, such as `"AVAILABLE"`.
-    """
+    definitions = {
+        key: json_format.MessageToDict(value, preserving_proto_field_name=True) for key, value in signatures.items()
+    }
+    return {
+        "model_spec": {"name": name, "signature_name": "", "version": str(version)},
+        "metadata": {"signature_def": {"signature_def": definitions}},
+    }
+
+
+def model_status(versions: Mapping[int, str]) -> dict[str, Any]:
+    """Return the answer to a status request."""
     ok = {"error_code": "OK", "error_message": ""}
     return {
         "model_version_status": [
@@ -99,7 +92,10 @@ def _to_array(value: object, name: str, info: Any) -> np.ndarray:
             limits = np.iinfo(dtype.as_numpy_dtype)
             if array.size and (array.min() < limits.min or array.max() > limits.max or (array % 1).any()):
                 raise ValueError(f"it must hold integers from {limits.min} to {limits.max}")
-        array = array.astype(dtype.as_numpy_dtype)
+        with np.errstate(over="ignore"):  # infinity, which is refused
+            array = array.astype(dtype.as_numpy_dtype)
+        if dtype.is_floating and not np.isfinite(array).all():
+            raise ValueError("it must hold finite numbers")
     except (ValueError, TypeError, OverflowError) as error:
         raise RequestError(f"The input {name!r} cannot be read as {dtype.name}: {error}.") from error
     _check_shape(array, name, info)

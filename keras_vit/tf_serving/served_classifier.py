@@ -13,15 +13,7 @@ from keras_vit.inference.probabilities import TOP_K
 
 
 class ServedClassifier:
-    """Classifier with the signature `serving_default`: encoded images in, labels and probabilities out.
-
-    Args:
-        classifier: Model of any format.
-        top_k: Number of labels in the answer.
-
-    Raises:
-        ValueError: If the model has no classification head.
-    """
+    """Classifier with the signature `serving_default`: encoded images in, labels and probabilities out."""
 
     def __init__(self, classifier: Classifier, top_k: int = TOP_K):
         if not classifier.class_names:
@@ -38,9 +30,6 @@ class ServedClassifier:
         Args:
             signature: `"serving_default"`.
             inputs: `image_bytes`, an array of bytes `[B]`.
-
-        Returns:
-            Values by output name, as the SavedModel's signature returns them.
         """
         del signature
         images = [self._read(contents) for contents in inputs["image_bytes"]]

@@ -13,25 +13,15 @@ from absl import logging
 
 from keras_vit.inference import Classifier
 from keras_vit.inference.saved_model import SavedModelClassifier, list_versions
-from keras_vit.tf_serving import messages, rest
-from keras_vit.tf_serving.messages import RequestError
+from keras_vit.tf_serving import rest, warmup
+from keras_vit.tf_serving.errors import RequestError
 from keras_vit.tf_serving.served_classifier import ServedClassifier
 
 Servable = SavedModelClassifier | ServedClassifier
 
 
 class ServedModel:
-    """Newest version of a model, replaced when a newer one appears.
-
-    Args:
-        name: Name of the model in requests.
-        base: Directory with the versions of the model.
-        classifier: Classifier of another format, served as version 1 in place of those in `base`.
-
-    Raises:
-        FileNotFoundError: If there is no version that can be loaded.
-        ValueError: If the classifier has no head.
-    """
+    """Newest version of a model, replaced when a newer one appears."""
 
     def __init__(self, name: str, base: str, classifier: Classifier | None = None):
         self.name = name
@@ -61,10 +51,8 @@ class ServedModel:
     def reload(self) -> bool:
         """Load the newest version if it is not served yet; requests under way finish on the old one.
 
-        A version that cannot be loaded is logged once and tried again when its files change. The served version stays.
-
-        Returns:
-            Whether another version is served now.
+        Its warm-up requests run first. A version that cannot be loaded is logged once and tried again when its files
+        change. The served version stays.
         """
         for version in () if self._is_fixed else reversed(list_versions(self.base)):
             if self._current and version == self._current[0]:
@@ -88,7 +76,7 @@ class ServedModel:
         if version in self._failed and self._failed[version] == state:
             return None
         try:
-            artifact = SavedModelClassifier(path)
+            artifact = _open_warm(path)
         except Exception as error:  # a version that is being copied can fail in any way
             if version not in self._failed:
                 text = str(error).split("\n", 1)[0] or type(error).__name__
@@ -111,18 +99,7 @@ class ServedModel:
 
     @contextlib.contextmanager
     def use(self, name: str, version: int | None = None) -> Iterator[tuple[int, Servable]]:
-        """Hold the served version for one request.
-
-        Args:
-            name: Name of the model in the request.
-            version: Version in the request; None for the newest.
-
-        Yields:
-            The version and its artifact.
-
-        Raises:
-            RequestError: If the name or version is not served.
-        """
+        """Hold the served version for one request."""
         with self._lock:
             current, artifact = self._served()
             if name != self.name or version not in (None, current):
@@ -138,19 +115,7 @@ class ServedModel:
                 self._lock.notify_all()
 
     def predict(self, name: str, version: int | None, body: object) -> dict[str, Any]:
-        """Answer a predict request.
-
-        Args:
-            name: Name of the model in the request.
-            version: Version in the request; None for the newest.
-            body: Parsed JSON of the request.
-
-        Returns:
-            The answer, for JSON.
-
-        Raises:
-            RequestError: If the request does not fit the model.
-        """
+        """Answer a predict request."""
         with self.use(name, version) as (_, artifact):
             signature = body.get("signature_name", "") if isinstance(body, Mapping) else ""
             if not isinstance(signature, str):
@@ -173,12 +138,23 @@ class ServedModel:
     def metadata(self, name: str, version: int | None) -> dict[str, Any]:
         """Answer a metadata request."""
         with self.use(name, version) as (current, artifact):
-            return messages.metadata_json(self.name, current, artifact.signatures)
+            return rest.model_metadata(self.name, current, artifact.signatures)
 
     def status(self, name: str, version: int | None) -> dict[str, Any]:
         """Answer a status request."""
         with self.use(name, version) as (current, _):
             return rest.model_status({current: "AVAILABLE"})
+
+
+def _open_warm(path: str) -> SavedModelClassifier:
+    """Open a version and run its warm-up requests, so that no user waits for a first call."""
+    artifact = SavedModelClassifier(path)
+    try:
+        warmup.replay(artifact)
+    except BaseException:
+        artifact.close()
+        raise
+    return artifact
 
 
 def _state_of(path: str) -> object:

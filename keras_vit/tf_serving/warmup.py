@@ -1,52 +1,80 @@
-"""Warm-up requests, which a server runs before it takes traffic, so that no user waits for a first call."""
+"""Warm-up requests, which a server runs before it takes traffic, so that no user waits for a first call.
+
+A record of the file is a `PredictionLog`. The package that defines it, `tensorflow-serving-api`, requires the
+`tensorflow` distribution, which must not share an environment with `tensorflow-cpu` or `tensorflow-tpu`. The fields
+that are used here are strings and messages, which have the same encoding: a number, a length, and the content.
+
+References:
+    https://github.com/tensorflow/serving/tree/master/tensorflow_serving/apis
+"""
 
 import os
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 import tensorflow as tf
+from tensorflow.core.framework import tensor_pb2
 
 from keras_vit.inference.saved_model import SavedModelClassifier
-from keras_vit.tf_serving import messages, tensors
 
 FILE_NAME = "tf_serving_warmup_requests"
 MAX_RECORDS = 1000  # the server refuses files with more
+# Numbers of the fields on the way to a signature and its inputs, a map from names to tensors.
+_PREDICT_LOG, _REQUEST, _MODEL_SPEC, _MODEL, _SIGNATURE, _INPUTS, _KEY, _VALUE = 6, 1, 1, 1, 3, 2, 1, 2
 
 
 def write_warmup(
     artifact: SavedModelClassifier, model_name: str, contents: Sequence[bytes], batch_sizes: Sequence[int]
 ) -> str:
-    """Write one request for each signature and batch size into a SavedModel.
-
-    Args:
-        artifact: The SavedModel.
-        model_name: Its name on the server.
-        contents: Encoded images to fill batches with.
-        batch_sizes: Batch sizes that the server will run (`allowed_batch_sizes`).
-
-    Returns:
-        The path of the file.
-
-    Raises:
-        ValueError: If there would be more records than a server takes.
-    """
-    requests = list(warmup_requests(artifact, model_name, contents, batch_sizes))
-    if len(requests) > MAX_RECORDS:
-        raise ValueError(f"A warm-up file holds at most {MAX_RECORDS} requests. Received: {len(requests)}.")
+    """Write one request for each signature and batch size into a SavedModel."""
+    count = len(batch_sizes) * len(artifact.signatures)
+    if count > MAX_RECORDS:
+        raise ValueError(f"A warm-up file holds at most {MAX_RECORDS} requests. Received: {count}.")
     path = os.path.join(artifact.path, "assets.extra", FILE_NAME)
     os.makedirs(os.path.dirname(path), exist_ok=True)
     with tf.io.TFRecordWriter(path) as writer:
-        for request in requests:
-            log = messages.messages().PredictionLog()
-            log.predict_log.request.CopyFrom(request)
-            writer.write(log.SerializeToString())
+        for signature, inputs in _requests(artifact, contents, batch_sizes):
+            writer.write(encode(model_name, signature, inputs))
     return path
 
 
-def warmup_requests(
-    artifact: SavedModelClassifier, model_name: str, contents: Sequence[bytes], batch_sizes: Sequence[int]
-) -> Iterator[Any]:
+def replay(artifact: SavedModelClassifier) -> list[tuple[str, int]]:
+    """Run the warm-up file of a SavedModel record by record, as the server does."""
+    path = os.path.join(artifact.path, "assets.extra", FILE_NAME)
+    done = []
+    for record in tf.data.TFRecordDataset(path).as_numpy_iterator() if os.path.exists(path) else ():
+        try:
+            signature, inputs = decode(record)
+        except (ValueError, LookupError) as error:
+            raise ValueError(f"{path} must hold prediction requests. Received a record of another kind.") from error
+        artifact.run(signature, inputs)
+        done.append((signature, len(next(iter(inputs.values())))))
+    return done
+
+
+def encode(model: str, signature: str, inputs: Mapping[str, np.ndarray]) -> bytes:
+    """Return the bytes of the `PredictionLog` of a request."""
+    request = _field(_MODEL_SPEC, _field(_MODEL, model.encode()) + _field(_SIGNATURE, signature.encode()))
+    for name, value in inputs.items():
+        tensor = tf.make_tensor_proto(value).SerializeToString()
+        request += _field(_INPUTS, _field(_KEY, name.encode()) + _field(_VALUE, tensor))
+    return _field(_PREDICT_LOG, _field(_REQUEST, request))
+
+
+def decode(record: bytes) -> tuple[str, dict[str, np.ndarray]]:
+    """Return the signature and the inputs in the bytes of a `PredictionLog`."""
+    request = _fields(_fields(_fields(record)[_PREDICT_LOG][0])[_REQUEST][0])
+    entries = [_fields(entry) for entry in request[_INPUTS]]
+    inputs = {
+        entry[_KEY][0].decode(): tf.make_ndarray(tensor_pb2.TensorProto.FromString(entry[_VALUE][0]))
+        for entry in entries
+    }
+    return _fields(request[_MODEL_SPEC][0])[_SIGNATURE][0].decode(), inputs
+
+
+def _requests(
+    artifact: SavedModelClassifier, contents: Sequence[bytes], batch_sizes: Sequence[int]
+) -> Iterator[tuple[str, dict[str, np.ndarray]]]:
     """Yield one request for each signature and batch size, smallest batches first."""
     height, width, channels = artifact.card.image_shape
     for batch_size in sorted(batch_sizes):
@@ -58,30 +86,28 @@ def warmup_requests(
         }
         for signature in sorted(artifact.signatures):
             inputs = artifact.signatures[signature].inputs
-            request = {name: values[info.dtype] for name, info in inputs.items()}
-            yield messages.predict_request(model_name, signature, request)
+            yield signature, {name: values[info.dtype] for name, info in inputs.items()}
 
 
-def replay(artifact: SavedModelClassifier) -> list[tuple[str, int]]:
-    """Run the warm-up file of a SavedModel record by record, as the server does.
+def _field(number: int, content: bytes) -> bytes:
+    """Return a field of a message: its number, its length in groups of 7 bits, and its content."""
+    size, length = len(content), b""
+    while size > 127:
+        length, size = length + bytes([size & 127 | 128]), size >> 7
+    return bytes([number << 3 | 2]) + length + bytes([size]) + content
 
-    Args:
-        artifact: The SavedModel.
 
-    Returns:
-        The signature and batch size of each record.
-
-    Raises:
-        ValueError: If a record is no prediction, or does not fit the SavedModel.
-    """
-    done = []
-    path = os.path.join(artifact.path, "assets.extra", FILE_NAME)
-    for record in tf.data.TFRecordDataset(path).as_numpy_iterator():
-        log = messages.messages().PredictionLog.FromString(record)
-        if not log.HasField("predict_log"):
-            raise ValueError(f"{path} must hold prediction requests. Received a record of another kind.")
-        request = log.predict_log.request
-        inputs = {name: tensors.decode(value) for name, value in request.inputs.items()}
-        artifact.run(request.model_spec.signature_name, inputs)
-        done.append((request.model_spec.signature_name, len(next(iter(inputs.values())))))
-    return done
+def _fields(message: bytes) -> dict[int, list[bytes]]:
+    """Return the contents of a message by field number, if all of its fields have a length."""
+    found: dict[int, list[bytes]] = {}
+    position = 0
+    while position < len(message):
+        tag, position, size, shift = message[position], position + 1, 0, 0
+        while message[position] > 127:
+            size, shift, position = size | (message[position] & 127) << shift, shift + 7, position + 1
+        size, position = size | message[position] << shift, position + 1
+        if tag & 135 != 2 or position + size > len(message):
+            raise ValueError("not a message of fields with a length")
+        found.setdefault(tag >> 3, []).append(message[position : position + size])
+        position += size
+    return found

@@ -70,9 +70,7 @@ class Backend(Protocol):
     def distribute(self, batches_of_worker: Callable[[int, int], Any]) -> Iterable[Any]:
         """Return global batches on the devices.
 
-        Args:
-            batches_of_worker: Function of (shard index, number of shards) to the `tf.data.Dataset` of a process's
-                share of every global batch.
+        `batches_of_worker` is a function of (shard index, number of shards) to the `tf.data.Dataset` of a process.
         """
 
     def compile_steps(self, state: Any, recipe: Recipe, classes: int) -> RunSteps:
@@ -92,6 +90,9 @@ class Backend(Protocol):
 
     def profile(self, path: str) -> AbstractContextManager:
         """Return a context that writes a profile for TensorBoard."""
+
+    def mean(self, value: float) -> float:
+        """Return the mean of a number over all processes, the same in each of them; every process must ask."""
 
     def wait(self) -> None:
         """Wait until every process is here."""

@@ -33,10 +33,7 @@ _IGNORED = ("_CHECKPOINTABLE_OBJECT_GRAPH", f"save_counter{_SUFFIX}")
 class CheckpointStore:
     """The newest few checkpoints of a run, and the best one.
 
-    Args:
-        directory: Directory of the checkpoints; created by the first one.
-        keep: Number of newest checkpoints that are kept.
-        writes: Whether this process writes. Several workers share a directory, and only their chief writes.
+    Several workers share the directory, and only their chief writes.
     """
 
     def __init__(self, directory: str, keep: int = 2, writes: bool = True):
@@ -49,12 +46,7 @@ class CheckpointStore:
     def save(self, values: Iterable[tuple[str, np.ndarray]], best: bool = False) -> None:
         """Write a checkpoint, unless there is one of its step already.
 
-        Args:
-            values: Pairs of (name, array), `"step"` among them; see `State.values`.
-            best: Whether to write it as the best one as well.
-
-        Raises:
-            StorageError: If it cannot be written, for example because the disk is full. Older ones stay.
+        `values` are pairs of (name, array), `"step"` among them. If it cannot be written, older ones stay.
         """
         if not self.writes:
             for _ in values:  # this process may hold a part of them
@@ -73,15 +65,7 @@ class CheckpointStore:
     def restore(self, specs: Mapping[str, tuple]) -> dict[str, np.ndarray] | None:
         """Read the newest checkpoint that is not torn, and log why any newer one is not used.
 
-        Args:
-            specs: Shape and dtype of every array that it must hold, by name; see `State.specs`.
-
-        Returns:
-            Its arrays by name, or None if there is no checkpoint at all.
-
-        Raises:
-            CheckpointMismatch: If it does not fit the recipe.
-            StorageError: If there are checkpoints but none is usable.
+        `specs` has shape and dtype of every array by name. None if there is no checkpoint at all.
         """
         found = saved_steps(self.directory)
         torn = []
@@ -110,7 +94,6 @@ class CheckpointStore:
         prefix = os.path.join(directory, f"{_NAME}-{step}")
         if os.path.exists(f"{prefix}.json") and not problem_with(prefix):
             return
-        older = [known for known in saved_steps(directory) if known < step]
         try:
             os.makedirs(directory, exist_ok=True)
             remove(prefix)
@@ -118,12 +101,13 @@ class CheckpointStore:
             write_manifest(prefix, step)
         except (tf.errors.OpError, OSError) as error:
             remove(prefix)
-            kept = f"The checkpoint of step {older[-1]} is intact." if older else "There is no older checkpoint."
+            whole = self.newest()
+            kept = f"The checkpoint of step {step_of(whole)} is intact." if whole else "There is no older checkpoint."
             raise StorageError(
                 f"Could not write the checkpoint of step {step} to {directory}: {_first_line(error)}. {kept} "
                 "Free some space or give another --workdir, then start again."
             ) from error
-        kept_steps = [*older, step][-keep:]
+        kept_steps = [known for known in saved_steps(directory) if known <= step][-keep:]
         for known in saved_steps(directory):  # later steps are torn: the run resumed from before them
             if known not in kept_steps:
                 remove(os.path.join(directory, f"{_NAME}-{known}"))
@@ -143,11 +127,7 @@ def write(prefix: str, arrays: Mapping[str, np.ndarray]) -> None:
 
 
 def read(prefix: str, specs: Mapping[str, tuple]) -> dict[str, np.ndarray]:
-    """Read the arrays of a checkpoint, all or none.
-
-    Raises:
-        CheckpointMismatch: If it lacks an array of `specs`, has others, or one of another shape or dtype.
-    """
+    """Read the arrays of a checkpoint, all or none."""
     reader = tf.train.load_checkpoint(prefix)
     shapes, dtypes = reader.get_variable_to_shape_map(), reader.get_variable_to_dtype_map()
     keys = {key.removesuffix(_SUFFIX).replace("|", "/"): key for key in shapes if key not in _IGNORED}
@@ -163,8 +143,57 @@ def read(prefix: str, specs: Mapping[str, tuple]) -> dict[str, np.ndarray]:
     return {name: reader.get_tensor(keys[name]) for name in specs}
 
 
+def choose(directory: str, checkpoint: str) -> str:
+    """Return the prefix of the best checkpoint (`"best"`) or of that of a step, after checking that it is not torn."""
+    best = os.path.join(directory, "best")
+    found = {folder: saved_steps(folder) for folder in (best, directory)}
+    if checkpoint == "best":
+        chosen = [(best, step) for step in reversed(found[best])]
+    else:
+        chosen = [(folder, step) for folder, steps in found.items() for step in steps if str(step) == checkpoint]
+    problem = None
+    for prefix in (os.path.join(folder, f"{_NAME}-{step}") for folder, step in chosen):
+        if (wrong := problem_with(prefix)) is None:
+            return prefix
+        problem = problem or f"{prefix} is not usable: {wrong}"
+    if problem:
+        raise ValueError(problem)
+    raise ValueError(
+        f"checkpoint must be 'last', for model.keras, or one of those in {directory}: {listed(directory)}. Received: "
+        f"checkpoint={checkpoint!r}."
+    )
+
+
+def listed(directory: str) -> str:
+    """Return the checkpoints of a directory in words, such as "best (200), 400, 500"."""
+    best, steps = saved_steps(os.path.join(directory, "best")), saved_steps(directory)
+    return ", ".join([*(f"best ({step})" for step in best[-1:]), *map(str, steps)]) or "none"
+
+
+def read_weights(prefix: str, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, np.ndarray]:
+    """Read the weights that are evaluated, by their path: their moving averages where the checkpoint has them."""
+    reader = tf.train.load_checkpoint(prefix)
+    stored = reader.get_variable_to_shape_map()
+    names = {}
+    for path, shape in shapes.items():
+        keys = [f"{kind}/{path}".replace("/", "|") + _SUFFIX for kind in ("average", "model")]
+        names[path] = next((key for key in keys if key in stored), None)
+        received = None if names[path] is None else tuple(stored[names[path]])
+        if received != shape:
+            raise CheckpointMismatch(
+                f"Checkpoint {prefix} does not fit the recipe of its run: {path!r} must have the shape {list(shape)}. "
+                f"Received: {'no such weight' if received is None else list(received)}."
+            )
+    return {path: reader.get_tensor(name) for path, name in names.items()}
+
+
 def _in_words(spec: tuple | None) -> str:
     return "missing" if spec is None else f"{spec[1]} {list(spec[0])}"
+
+
+def step_of(prefix: str) -> int:
+    """Return the step of a checkpoint."""
+    return int(prefix.rpartition("-")[2])
 
 
 def saved_steps(directory: str) -> list[int]:

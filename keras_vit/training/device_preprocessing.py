@@ -3,13 +3,17 @@
 from collections.abc import Callable
 from typing import cast
 
+import numpy as np
 import tensorflow as tf
+from absl import logging
 from keras import ops
 
 from keras_vit import optim
 from keras_vit import recipe as recipes
 from keras_vit.data import mix, preprocess
+from keras_vit.models.base import ConfiguredModel
 from keras_vit.training import tasks
+from keras_vit.training.tasks.patches import value_range
 
 _MIX_SEED = 0x6D6978  # "mix": keeps these draws apart from those of dropout
 
@@ -23,14 +27,9 @@ def mix_center(seed: int, step: tf.Tensor) -> tf.Tensor:
 def training_inputs(recipe: recipes.Recipe, classes: int, center: Callable = mix_center) -> Callable:
     """Return a function of (batch, step, replica) to the values of the recipe's task.
 
-    Args:
-        recipe: The recipe.
-        classes: Number of classes.
-        center: Function of (seed, step) that draws where CutMix cuts, as `mix_center` does.
-
-    Returns:
-        A function whose first value are images `[b, height, width, channels]`, float32 in the model's range. In
-        classification, the second are labels `[b, classes]` float32: mixed where the recipe mixes, then smoothed.
+    The first value holds images `[b, height, width, channels]`, float32 in the range of the model. In classification,
+    the second holds labels `[b, classes]`, float32: mixed where the recipe mixes, then smoothed. `center` draws where
+    CutMix cuts, from (seed, step).
     """
     without_labels = _without_labels(recipe, recipe.data.pp_train)
     if without_labels is not None:
@@ -58,6 +57,25 @@ def evaluation_inputs(recipe: recipes.Recipe, classes: int) -> Callable:
         return to_model_range(batch["image"]), _class_shares(batch["label"], classes)
 
     return prepare
+
+
+def set_normalization(model: ConfiguredModel, pp: str) -> None:
+    """Note in a model how a preprocessing string normalizes its input, and warn if its weights know another way."""
+    if model.config.input_range is not None:
+        return  # the string ends in that range, and the model normalizes
+    low, high = value_range(preprocess.device_function(pp), model.config.channels)
+    # Six digits: single precision makes 0.485 to 0.48500001.
+    mean, deviation = ([float(f"{x:.6g}") for x in side] for side in (-low / (high - low), 1.0 / (high - low)))
+    known = model.input_normalization
+    model.input_normalization = (mean, deviation)
+    if known is not None and not np.allclose(known, (mean, deviation), rtol=1e-4):
+        logging.warning(
+            "The weights were trained on images with mean and deviation %s, of pixels in [0, 1]. The preprocessing %r "
+            "has %s. The operation of the weights is value_norm(mean, deviation).",
+            known,
+            pp,
+            (mean, deviation),
+        )
 
 
 def _without_labels(recipe: recipes.Recipe, pp: str) -> Callable | None:

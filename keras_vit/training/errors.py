@@ -23,12 +23,6 @@ class EvaluatorFailed(TrainingError):
     """An evaluator of the recipe that raised an error. The training itself went on to its end."""
 
 
-class UnreadableInput(TrainingError):
-    """An image that cannot be read. Repair it, or set `data.on_bad_image=skip`."""
-
-    exit_code = 66
-
-
 class StorageError(TrainingError):
     """A file of the run that cannot be written or read. Restart once there is space, or the disk is repaired."""
 

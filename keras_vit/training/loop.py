@@ -15,7 +15,7 @@ from keras_vit import recipe as recipes
 from keras_vit.data import errors as data_errors
 from keras_vit.training.backend import Backend, RunSteps, State
 from keras_vit.training.checkpoints import CheckpointStore
-from keras_vit.training.errors import Diverged, Interrupted, UnreadableInput
+from keras_vit.training.errors import Diverged, Interrupted
 from keras_vit.training.metrics import MetricsWriter
 from keras_vit.training.preemption import StopRequest
 from keras_vit.training.progress_bar import ProgressBar, duration
@@ -77,7 +77,7 @@ class Loop:
         Raises:
             Interrupted: After saving, if SIGTERM or SIGINT came.
             Diverged: If the loss is not finite; the last checkpoint is from before.
-            UnreadableInput: If an image cannot be read.
+            UnreadableImageError: If an image cannot be read.
             StorageError: If a checkpoint or the metrics cannot be written.
         """
         progress = self.state.progress
@@ -86,7 +86,7 @@ class Loop:
         with (
             contextlib.nullcontext(stop) if stop is not None else StopRequest() as stop,
             contextlib.closing(MetricsWriter(self.directory, progress.step)) as writer,
-            _unreadable_images(),
+            data_errors.image_errors("Repair or remove it, or skip it with --config.data.on_bad_image=skip"),
         ):
             stop.defer()
             return self._run(stop, writer)
@@ -132,7 +132,7 @@ class Loop:
     @property
     def _score(self) -> str:
         """Name of the task's metric beside the loss."""
-        return recipes.parse_task(self.recipe.task).score
+        return self.recipe.task.score
 
     def _next_count(self, step: int, speed: "_Speed") -> int:
         """Return how many steps to run before the next thing to do. It never changes what is computed."""
@@ -142,10 +142,9 @@ class Loop:
             intervals += evaluator.intervals()
         due = [every - step % every for every in intervals if every]
         count = min(recipe.total_steps - step, recipe.steps_per_loop, *due)
-        if self.backend.num_workers > 1:  # the same number in every worker, whatever its clock says
-            return count
         longest = _PROFILED_STEPS if self.profile and speed.calls == 1 else speed.steps_in(_SECONDS_PER_CALL)
-        return max(1, min(count, longest))
+        # The same number in every worker, whatever its clock says.
+        return max(1, math.floor(self.backend.mean(min(count, longest))))
 
     def _is_due(self, every: int) -> bool:
         step = self.state.progress.step
@@ -202,22 +201,6 @@ class Loop:
             *(progress.step, total, means["loss"], self._score, means[self._score], values["learning_rate"]),
             *(speed.images_per_second, duration(speed.seconds_for(total - progress.step))),
         )
-
-
-@contextlib.contextmanager
-def _unreadable_images() -> Iterator[None]:
-    """Raise `UnreadableInput` for an image that an input pipeline could not read."""
-    try:
-        yield
-    except UnreadableInput:
-        raise
-    except Exception as error:
-        unreadable = data_errors.explain(error)
-        if unreadable is None:
-            raise
-        raise UnreadableInput(
-            f"{unreadable}. Repair or remove it, or skip such images with --config.data.on_bad_image=skip"
-        ) from error
 
 
 class _Speed:

@@ -13,6 +13,9 @@ SIGNALS = (signal.SIGTERM, signal.SIGINT)
 class StopRequest:
     """Within its `with` block, SIGTERM and SIGINT ask the program to stop instead of killing the process.
 
+    TensorFlow and JAX install handlers of their own where several processes train: call `listen()` after the devices
+    were set up.
+
     Before the first step there is nothing to save, so the program stops at once with `Interrupted`. From `defer()` on,
     a signal only sets `signal`, for the loop to finish its step and to save. A second SIGINT (Ctrl-C) then raises
     `KeyboardInterrupt`.
@@ -32,11 +35,17 @@ class StopRequest:
     def defer(self) -> None:
         """Note signals from now on, for the caller to look at."""
         self._deferred = True
+        self.listen()
+
+    def listen(self) -> None:
+        """Install the handlers, also where another library has replaced them."""
+        for number in self._previous:
+            signal.signal(number, self._handle)
 
     def __enter__(self):
         if threading.current_thread() is threading.main_thread():  # Python allows it nowhere else
-            for number in SIGNALS:
-                self._previous[number] = signal.signal(number, self._handle)
+            self._previous = {number: signal.getsignal(number) for number in SIGNALS}
+            self.listen()
         return self
 
     def __exit__(self, kind, error, trace):

@@ -8,13 +8,7 @@ from keras_vit import _progress
 
 
 class ProgressBar:
-    """One line that is rewritten on a terminal. Elsewhere nothing is drawn: log lines say the same.
-
-    Args:
-        first: Step at which this process starts.
-        total: Last step.
-        stream: Stream to draw on; the default is standard error, beside the log.
-    """
+    """One line that is rewritten on a terminal. Elsewhere nothing is drawn: log lines say the same."""
 
     def __init__(self, first: int, total: int, stream: TextIO | None = None):
         self.first, self.total = first, total

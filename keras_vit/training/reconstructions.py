@@ -20,10 +20,7 @@ _SHOWN = 8  # images in TensorBoard
 class Reconstructions:
     """Evaluator that writes images for TensorBoard after each validation.
 
-    Args:
-        recipe: Recipe of a task that hides patches.
-        validation: The validation, which ran just before.
-        directory: The run directory; None writes nothing.
+    The validation ran just before. Without a directory, nothing is written.
     """
 
     def __init__(self, recipe: recipes.Recipe, validation: Validation, directory: str | None):
@@ -56,14 +53,7 @@ class Reconstructions:
 def reconstruct(model: MaskedModel, recipe: recipes.Recipe, images: np.ndarray, pp: str) -> dict[str, np.ndarray]:
     """Return images, what a model sees of them, and its reconstructions.
 
-    Args:
-        model: Model of a run that trained without labels.
-        recipe: Recipe of the run.
-        images: Images in the range of the model, float32 `[n, h, w, c]`.
-        pp: Preprocessing string of the images.
-
-    Returns:
-        uint8 `[n, h, w, c]` each, by name.
+    Images are float32 `[n, h, w, c]` in the range of the model; the result is uint8 `[n, h, w, c]` by name.
     """
     task = cast(tasks.HiddenPatchesTask, tasks.create(recipe))
     to_model_range = preprocess.device_function(pp)

@@ -7,7 +7,8 @@ from typing import Any
 from absl import logging
 
 from keras_vit import recipe as recipes
-from keras_vit.training import run_directory
+from keras_vit.data import fingerprint
+from keras_vit.training import data_record, run_directory
 
 # Fields that may change while a run is interrupted: they decide what is reported and how the work is divided, not what
 # is learned. `total_steps` may grow.
@@ -29,43 +30,46 @@ HARMLESS = (
 )
 
 
-def check(directory: str, recipe: recipes.Recipe, data: dict, change_recipe: bool = False) -> None:
+def check(
+    directory: str, recipe: recipes.Recipe, data: dict, change_recipe: bool = False, files: dict | None = None
+) -> None:
     """Refuse to resume a run with another recipe or other data than it was made with.
 
-    Args:
-        directory: The run directory. One without weights fits any recipe.
-        recipe: Recipe that is to be trained.
-        data: Description of the data, as in `config.json`.
-        change_recipe: Whether to resume in spite of differences.
-
-    Raises:
-        ValueError: If fields differ that decide what is learned; names them.
+    A directory without weights fits any recipe. `files` is what `data_record.describe` returned; None compares no
+    files.
     """
     path = os.path.join(directory, run_directory.CONFIG)
     if not os.path.exists(path) or not run_directory.has_weights(directory):
         return
     found = differences(run_directory.read_config(directory), recipe, data)
-    if not found:
+    before = data_record.read(directory).get("splits", {})
+    changed = fingerprint.changes(before, files["splits"]) if files and before else []
+    if files and before and not changed:
+        found.pop("data.source", None)  # another path of the same data
+    if not found and not changed:
         return
     listed = "; ".join(f"{field}: {_short(before)} -> {_short(after)}" for field, (before, after) in found.items())
     serious = {field: values for field, values in found.items() if not _is_harmless(field, *values)}
+    if changed and not change_recipe:
+        raise ValueError(
+            f"The data of {directory} have changed since it began: {'; '.join(changed)}. Restore them to resume, give "
+            "another --workdir for a new run, or --change_recipe to continue from its last checkpoint with these data."
+            + (f" Fields that differ, there -> here: {listed}." if listed else "")
+        )
     if serious and not change_recipe:
         raise ValueError(
             f"{directory} was trained with another recipe. There -> here: {listed}. Give another --workdir for a new "
             f"run, or the recipe in {path} to resume this one, or --change_recipe to continue from its last checkpoint "
             "with this recipe; the record of the earlier one is kept."
         )
-    logging.info("The recipe has changed since the last start: %s", listed)
+    if changed:
+        logging.warning("The data have changed since the last start: %s", "; ".join(changed))
+    if found:
+        logging.info("The recipe has changed since the last start: %s", listed)
 
 
 def differences(config: dict, recipe: recipes.Recipe, data: dict) -> dict[str, tuple]:
-    """Return the fields that differ as `{field: (before, after)}`.
-
-    Args:
-        config: Content of the run's `config.json`.
-        recipe: Recipe to compare with.
-        data: Description of the data to compare with.
-    """
+    """Return the fields that differ as `{field: (before, after)}`. `config` is the content of `config.json`."""
     old = fields(config)
     new = {**flatten(recipes.to_dict(recipe)), **flatten(data, "data set.")}
     return {
@@ -76,16 +80,8 @@ def differences(config: dict, recipe: recipes.Recipe, data: dict) -> dict[str, t
 
 
 def fields(config: dict) -> dict:
-    """Return the recipe and the data of a `config.json` as one dictionary with dotted names.
-
-    Args:
-        config: Content of `config.json`.
-    """
-    try:
-        recipe = recipes.to_dict(recipes.from_dict(config["recipe"]))
-    except ValueError:  # has fields of another version
-        recipe = config["recipe"]
-    return {**flatten(recipe), **flatten(config["data"], "data set.")}
+    """Return the recipe and the data of a `config.json` as one dictionary with dotted names."""
+    return {**flatten(run_directory.recipe_of(config)), **flatten(config["data"], "data set.")}
 
 
 def _is_harmless(field: str, before, after) -> bool:

@@ -5,7 +5,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from keras_vit.training.run_directory import METRICS, MODEL, REPORT, TENSORBOARD
+from keras_vit.training.checkpoints import saved_steps
+from keras_vit.training.run_directory import CHECKPOINTS, METRICS, MODEL, REPORT, TENSORBOARD, read_metrics
 from keras_vit.training.validation import Validation
 
 _WIDEST_TABLE = 20  # classes; of more, only the most frequent confusions are printed
@@ -14,16 +15,9 @@ _WIDEST_TABLE = 20  # classes; of more, only the most frequent confusions are pr
 def report_text(
     directory: str, results: dict, validation: Validation, class_names: Sequence[str], score: str = "accuracy"
 ) -> str:
-    """Return score, confusion of classes and the list of files.
-
-    Args:
-        directory: The run directory.
-        results: Results of the last validation.
-        validation: The validation.
-        class_names: Names of the classes.
-        score: Name of the score of the task.
-    """
+    """Return score, confusion of classes and the list of files."""
     lines = ["", f"{results['split']} {score} {results[f'eval_{score}']:.2%} on {results['examples']} examples"]
+    lines += best_line(directory, results, score)
     if validation.confusion is not None:
         lines += ["", *confusion_lines(validation.confusion, class_names)]
     files = {
@@ -37,6 +31,16 @@ def report_text(
     page = os.path.join(directory, "inspection")
     lines += ["", f"To see where it looks: keras-vit visualize --model={directory} --output={page}"]
     return "\n".join(lines)
+
+
+def best_line(directory: str, results: dict, score: str) -> list[str]:
+    """Return a line with the best and the final score of a run, none if the best one is not known."""
+    name, lines = f"eval_{score}", read_metrics(directory)
+    for step in saved_steps(os.path.join(directory, CHECKPOINTS, "best"))[-1:]:
+        for best in (line[name] for line in reversed(lines) if line["step"] == step and name in line):
+            advice = "; to use the best weights: --checkpoint=best" if best > results[name] else ""
+            return [f"best {best:.2%} at step {step}, final {results[name]:.2%}{advice}"]
+    return []
 
 
 def confusion_lines(confusion: np.ndarray, class_names: Sequence[str]) -> list[str]:

@@ -1,6 +1,7 @@
 """Files of a run, written and read in one place.
 
 DIR/config.json      the recipe, the data's classes and sizes, the preprocessing, the versions; what changed on the way
+DIR/data.json        the absolute path of the data, and fingerprints of both splits
 DIR/metrics.jsonl    a JSON object per line: one per logged step and per evaluation
 DIR/tensorboard/     the same as TensorBoard events, with the recipe and some training images
 DIR/checkpoints/     states to resume from
@@ -12,8 +13,6 @@ import glob
 import importlib.metadata
 import os
 import platform
-import zipfile
-import zlib
 from typing import Any, NamedTuple
 
 import keras
@@ -21,7 +20,8 @@ from absl import logging
 
 from keras_vit import _io
 from keras_vit import recipe as recipes
-from keras_vit.training.errors import StorageError
+from keras_vit.checkpoints.keras_files import load_keras_file
+from keras_vit.training.errors import CheckpointMismatch, StorageError
 
 CONFIG = "config.json"
 METRICS = "metrics.jsonl"
@@ -32,15 +32,16 @@ REPORT = "report.png"
 
 
 class Run(NamedTuple):
-    """A finished run.
+    """A run with its trained model.
 
     Attributes:
-        model: The trained model.
+        model: The model.
         config: Content of `config.json`.
         class_names: Names of the classes, in the order of the logits.
         preprocess: Preprocessing from an encoded image to the model's input.
         output: Function from logits to probabilities, `"softmax"` or `"sigmoid"`.
         path: The directory.
+        step: Step of the checkpoint that the weights are from; None for the final ones.
 
     Example:
     >>> run = load_run("runs/digits")
@@ -54,54 +55,61 @@ class Run(NamedTuple):
     preprocess: str
     output: str
     path: str
+    step: int | None = None
 
 
-def load_run(path: str) -> Run:
-    """Open a finished run: its model and everything needed to use it.
+def load_run(path: str, checkpoint: str | int = "last") -> Run:
+    """Open a run: its model and everything needed to use it.
 
     Args:
         path: A run directory, or a `.keras` file in one.
+        checkpoint: Weights of the model. `"last"` takes the final ones, from `model.keras`; `"best"` those of the best
+            evaluation, and a step those of its checkpoint. A run that has not finished has only these two.
 
     Raises:
         FileNotFoundError: If the model or its `config.json` is missing.
-        ValueError: If the model or `config.json` is damaged, or not one of a run.
+        ValueError: If the model or `config.json` is damaged, or not one of a run, or there is no such checkpoint.
+        CheckpointMismatch: If the checkpoint was not written with the recipe of the run.
 
     Example:
     >>> run = load_run("runs/digits")
     >>> run.model.output_shape, run.config["recipe"]["total_steps"]
     ((None, 10), 4)
     """
-    directory, model_file = _locate(path)
+    directory, model_file = _locate(os.fspath(path))
+    if checkpoint == "last":
+        _check_finished(directory, model_file)
     config = read_config(directory)
+    model, step = (
+        (load_keras_file(model_file), None)
+        if checkpoint == "last"
+        else _restore(config, os.path.join(directory, CHECKPOINTS), str(checkpoint))
+    )
     return Run(
-        model=_load_model(model_file),
+        model=model,
         config=config,
         class_names=tuple(config["data"]["class_names"]),
         preprocess=config["preprocess"],
         output=config["output"],
         path=directory,
+        step=step,
     )
 
 
 def read_config(directory: str) -> dict[str, Any]:
-    """Return the content of `config.json` in a run directory.
-
-    Raises:
-        FileNotFoundError: If there is none.
-        ValueError: If it is not JSON, or not one of a run.
-    """
+    """Return the content of `config.json` in a run directory."""
     path = os.path.join(directory, CONFIG)
     if not os.path.exists(path):
         raise FileNotFoundError(
             f"Expected {CONFIG}, which says how to prepare images for the model, in {directory!r}. There is none: "
-            "give the directory of a run of `python -m train.main`."
+            "give the directory of a run of `keras-vit train`."
         )
     config = _io.read_json(path)
     for name, kind in (("recipe", dict), ("data", dict), ("preprocess", str), ("output", str)):
         if not isinstance(config.get(name), kind):
             raise ValueError(
                 f"{path} must hold {name!r}, a {kind.__name__}. Received: {config.get(name)!r}. It was not written by "
-                "`python -m train.main`."
+                "`keras-vit train`."
             )
     names = config["data"].get("class_names")
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
@@ -118,19 +126,9 @@ def write_config(
 ) -> dict[str, Any]:
     """Write `config.json`: everything needed to repeat the run and to use its model.
 
-    The record of existing weights is never lost: if it differs, it becomes an entry of `"history"`, with the
-    step at which it ends.
-
-    Args:
-        directory: The run directory.
-        recipe: Recipe that is trained.
-        data: `name`, `class_names`, `num_classes`, `num_train`, `num_eval`, `multi_label`.
-        step: Step at which the run resumes; None where it begins.
-        resolved: The recipe with the architecture of its checkpoint; see `recipe.resolve`. It is recorded, so that the
-            run resumes without the checkpoint.
-
-    Returns:
-        The content.
+    The record of existing weights is never lost: if it differs, it becomes an entry of `"history"`, with the step at
+    which it ends. `resolved` has the architecture of the checkpoint, so that the run resumes without it. `step` is None
+    where the run begins.
     """
     config: dict[str, Any] = {
         "recipe": recipes.to_dict(recipe),
@@ -145,13 +143,32 @@ def write_config(
     if os.path.exists(path) and has_weights(directory):
         before = read_config(directory)
         parts = ("recipe", "data", "versions")
-        if all(_as_json(before.get(part)) == _as_json(config[part]) for part in parts):
+        same = {**before, "recipe": recipe_of(before)}
+        if all(_as_json(same.get(part)) == _as_json(config[part]) for part in parts):
             return before
         entry = {"until_step": step, **{part: before.get(part) for part in parts}}
         config["history"] = [*before.get("history", []), entry]
         logging.info("The earlier record of %s is kept in its history.", path)
     _io.write_json(path, config)
     return config
+
+
+def read_metrics(directory: str) -> list[dict[str, Any]]:
+    """Return the lines of `metrics.jsonl` of a run, without damaged ones; none if there is no such file."""
+    path = os.path.join(directory, METRICS)
+    lines, damaged = _io.read_json_lines(path) if os.path.exists(path) else ([], 0)
+    whole = [line for line in lines if isinstance(line.get("step"), int)]
+    if damaged or len(whole) < len(lines):
+        logging.warning("%s has %d damaged lines, which are ignored.", path, damaged + len(lines) - len(whole))
+    return whole
+
+
+def recipe_of(config: dict[str, Any]) -> dict[str, Any]:
+    """Return the recipe of a `config.json` as this version writes it, or unchanged if it has unknown fields."""
+    try:
+        return recipes.to_dict(recipes.from_dict(config["recipe"]))
+    except ValueError:
+        return config["recipe"]
 
 
 def recorded_architecture(directory: str) -> dict[str, Any] | None:
@@ -168,11 +185,7 @@ def has_weights(directory: str) -> bool:
 
 
 def save_model(model: keras.Model, directory: str) -> str:
-    """Write the final `model.keras` in one step and return its path.
-
-    Raises:
-        StorageError: If it cannot be written. An older one stays.
-    """
+    """Write the final `model.keras` in one step and return its path. If it cannot be written, an older one stays."""
     path = os.path.join(directory, MODEL)
     try:
         with _io.atomic_file(path) as temporary:
@@ -182,30 +195,47 @@ def save_model(model: keras.Model, directory: str) -> str:
     return path
 
 
-def _load_model(path: str) -> keras.Model:
-    """Load a `.keras` file; Keras itself reports a damaged one as missing."""
-    try:
-        if not zipfile.is_zipfile(path):
-            raise ValueError("it is cut off, or not a .keras file")
-        return keras.models.load_model(path, compile=False)
-    except (ValueError, TypeError, OSError, EOFError, KeyError, zipfile.BadZipFile, zlib.error) as error:
-        raise ValueError(f"The model in {path} cannot be loaded: {error}") from error
+def _restore(config: dict[str, Any], directory: str, checkpoint: str) -> tuple[keras.Model, int]:
+    """Build the model of a run with the weights of a checkpoint; return it and the step."""
+    # These import TensorFlow, which the records do not need.
+    from keras_vit.training import checkpoints, device_preprocessing, state
+
+    prefix = checkpoints.choose(directory, checkpoint)
+    recipe = recipes.resolve(recipes.from_dict(config["recipe"]), config.get("architecture"))
+    for channels in (3, 1):  # not recorded
+        model = recipes.create_model(recipe, len(config["data"]["class_names"]), channels)
+        variables = {variable.path: variable for variable in state.weights(model)}
+        try:
+            values = checkpoints.read_weights(prefix, {path: tuple(v.shape) for path, v in variables.items()})
+            break
+        except CheckpointMismatch:
+            if channels == 1:
+                raise
+    for path, variable in variables.items():
+        variable.assign(values[path])
+    device_preprocessing.set_normalization(model, recipe.data.pp_eval)
+    step = checkpoints.step_of(prefix)
+    logging.info("The weights are those of step %d, from %s", step, prefix)
+    return model, step
 
 
 def _locate(path: str) -> tuple[str, str]:
     """Return the run directory and the model file that `path` means."""
-    path = os.fspath(path)
-    if path.endswith(".keras"):
-        directory, model_file = os.path.dirname(path) or ".", path
-    else:
-        directory, model_file = path, os.path.join(path, MODEL)
-    if not os.path.exists(model_file):
-        what = f"{MODEL} in the directory {directory!r}" if model_file != path else f"the file {path!r}"
-        raise FileNotFoundError(
-            f"Expected {what}; there is none. A run writes it when training ends: to finish one that was "
-            "interrupted, start `python -m train.main` again with the same --workdir."
-        )
-    return directory, model_file
+    return (os.path.dirname(path) or ".", path) if path.endswith(".keras") else (path, os.path.join(path, MODEL))
+
+
+def _check_finished(directory: str, model_file: str) -> None:
+    """Refuse a run without its final model."""
+    if os.path.exists(model_file):
+        return
+    from keras_vit.training import checkpoints
+
+    there = checkpoints.listed(os.path.join(directory, CHECKPOINTS))
+    raise FileNotFoundError(
+        f"Expected {os.path.basename(model_file)} in the directory {directory!r}; there is none. A run writes it when "
+        "training ends: to finish one that was interrupted, start `keras-vit train` again with the same --workdir. "
+        f"Checkpoints that can be used already (--checkpoint): {there}."
+    )
 
 
 def _as_json(value: Any) -> Any:

@@ -21,12 +21,8 @@ def seed_states(model: keras.Model) -> list[keras.Variable]:
 class SeedScope(keras.StatelessScope):
     """Scope that keeps random generators at given states: a generator called again draws the same again.
 
-    Gradients must be taken inside the scope too, because rematerialized layers run again there.
-
-    Args:
-        states: Variables from `seed_states`.
-        values: Their states, integers `[count, 2]`.
-        weights: Pairs of (variable, value) for other variables that take values of their own.
+    Gradients must be taken inside the scope too, because rematerialized layers run again there. `values` are integers
+    `[count, 2]`. `weights` are pairs of (variable, value) for other variables.
     """
 
     def __init__(self, states: Sequence[keras.Variable], values: Any, weights: Iterable[tuple] = ()):

@@ -43,7 +43,7 @@ class Splits:
         self.train = open_source(data.source, split=data.train_split)
         self.eval = open_source(data.source, split=data.eval_split)
         self.num_classes = self.train.num_classes
-        if not self.num_classes and isinstance(recipes.parse_task(recipe.task), recipes.Classification):
+        if not self.num_classes and isinstance(recipe.task, recipes.Classification):
             raise ValueError(
                 f"data.source={data.source!r} has no labels, which task='classification' learns from. Give a source "
                 "with labels, or a task that needs none, such as task='mae'."
@@ -74,11 +74,7 @@ class Splits:
         return self.backend.distribute(of_worker)
 
     def example_images(self, count: int = 16) -> np.ndarray:
-        """Return training images `[n, h, w, channels]` as the input pipeline gives them, augmented but not mixed.
-
-        Args:
-            count: Largest number of images.
-        """
+        """Return training images `[n, h, w, channels]` as the input pipeline gives them, augmented but not mixed."""
         data = self.recipe.data
         batches = train_batches(
             self.train,

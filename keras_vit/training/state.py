@@ -58,17 +58,7 @@ def checkpoint_names(
 ) -> dict[str, Any]:
     """Return the names of the arrays of a state in a checkpoint, in the structure of the arrays themselves.
 
-    Args:
-        trained: Paths of the weights that change.
-        fixed: Paths of the others.
-        slots: Names of the optimizer's slots for each weight in `trained`.
-        averages: Whether there are moving averages.
-
-    Returns:
-        Lists of names: `"weights"`, `"fixed"`, `"slots"` (a list per weight) and `"averages"`.
-
-    Raises:
-        ValueError: If two weights have the same path.
+    `"slots"` is a list per weight.
     """
     names = {
         "weights": [f"model/{path}" for path in trained],

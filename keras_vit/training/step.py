@@ -23,14 +23,8 @@ def loss_and_score(
 ) -> tuple[Any, Any, list[Any]]:
     """Return the part of some examples in the global batch's mean loss, mean score and moving statistics.
 
-    The pass is in training mode, and within a `keras.StatelessScope`, which keeps the new values of `moving`.
-
-    Args:
-        task: The task.
-        model: The model.
-        values: Values of the examples; see `Task`.
-        global_batch_size: Examples of the global batch.
-        moving: Variables that the pass changes. Their new values are averaged over the parts of the batch.
+    The pass is in training mode, and within a `keras.StatelessScope`, which keeps the new values of `moving`. The pass
+    changes the variables `moving`. Their new values are averaged over the parts of the batch.
     """
     losses, scores, _ = task(model, values, training=True)  # [b]
     share = ops.cast(ops.shape(losses)[0], "float32") / global_batch_size
@@ -41,16 +35,8 @@ def loss_and_score(
 def evaluate(task: Task, model: keras.Model, values: Any, mask: Any, confusion: bool) -> tuple[Any, Any, Any]:
     """Evaluate a batch whose examples with `mask` 0 do not count.
 
-    Args:
-        task: The task.
-        model: The model.
-        values: Values of the examples; see `Task`.
-        mask: `[b]`.
-        confusion: Whether to count the confusion of classes, in classification.
-
-    Returns:
-        Sums `[3]` of loss, score and examples; confusion `[true classes, predicted classes]`, or `[0, 0]`; and the
-        predictions `[b, ...]`.
+    Returns the sums `[3]` of loss, score and examples; the confusion `[true classes, predicted classes]`, or `[0, 0]`;
+    and the predictions `[b, ...]`.
     """
     losses, scores, predictions = task(model, values, training=False)
     mask = ops.cast(mask, "float32")

@@ -2,17 +2,12 @@
 
 DIR/tensorboard/train/   loss, accuracy and more of training steps
 DIR/tensorboard/eval/    results of evaluations; with the same tags, so that TensorBoard draws both on one chart
-DIR/tensorboard/         the recipe as text and as hyperparameters, and some training images
-
-Reference: [TensorBoard, hparams/plugin_data.proto](
-https://github.com/tensorflow/tensorboard/blob/master/tensorboard/plugins/hparams/plugin_data.proto)
+DIR/tensorboard/         the recipe as text, and some training images
 """
 
 import contextlib
 import json
 import os
-import struct
-import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -21,7 +16,6 @@ import tensorflow as tf
 
 from keras_vit import recipe as recipes
 from keras_vit.training.errors import StorageError
-from keras_vit.training.record import flatten
 from keras_vit.training.run_directory import TENSORBOARD
 
 TRAIN, EVAL = "train", "eval"
@@ -30,11 +24,7 @@ _SCALAR, _TENSOR, _BLOBS = 1, 2, 3  # tensorboard.DataClass
 
 
 class ScalarWriter:
-    """Writes metrics as events of the training or of the evaluation.
-
-    Args:
-        directory: The run directory.
-    """
+    """Writes metrics as events of the training or of the evaluation."""
 
     def __init__(self, directory: str):
         self.directory = os.path.join(directory, TENSORBOARD)
@@ -59,44 +49,27 @@ class ScalarWriter:
 
 
 def describe(directory: str, recipe: recipes.Recipe, images: np.ndarray | None = None) -> None:
-    """Write the recipe as text and as hyperparameters, and example images.
-
-    Args:
-        directory: The run directory.
-        recipe: Recipe of the run.
-        images: Training images `[n, h, w, channels]`, uint8 or float of any range, or None.
-
-    Raises:
-        StorageError: If the file cannot be written.
-    """
-    content = recipes.to_dict(recipe)
-    text = f"```json\n{json.dumps(content, indent=2)}\n```"
-    with writing(TENSORBOARD):
-        writer = tf.summary.create_file_writer(os.path.join(directory, TENSORBOARD))
-        with contextlib.closing(writer), writer.as_default(step=0):
-            tf.summary.write("recipe", tf.constant(text), metadata=_metadata("text", _TENSOR))
-            hyperparameters = _metadata("hparams", _TENSOR, _session_start(flatten(content)))
-            tf.summary.write("_hparams_/session_start_info", tf.zeros([1]), metadata=hyperparameters)
-            if images is not None and len(images):
-                _write_images("training images", images)
+    """Write the recipe as text, and training images `[n, h, w, channels]`, uint8 or float of any range."""
+    text = f"```json\n{json.dumps(recipes.to_dict(recipe), indent=2)}\n```"
+    with _events(os.path.join(directory, TENSORBOARD), step=0):
+        tf.summary.write("recipe", tf.constant(text), metadata=_metadata("text", _TENSOR))
+        if images is not None and len(images):
+            _write_images("training images", images)
 
 
 def write_images(directory: str, step: int, name: str, images: np.ndarray) -> None:
-    """Write images of a step.
+    """Write images `[n, h, w, channels]` of a step, uint8 or float of any range."""
+    with _events(os.path.join(directory, TENSORBOARD, EVAL), step):
+        _write_images(name, images)
 
-    Args:
-        directory: The run directory.
-        step: Step of the run.
-        name: Name of the images.
-        images: `[n, h, w, channels]`, uint8 or float of any range.
 
-    Raises:
-        StorageError: If the file cannot be written.
-    """
+@contextlib.contextmanager
+def _events(directory: str, step: int) -> Iterator[None]:
+    """Write the events of the block into a file of their own."""
     with writing(TENSORBOARD):
-        writer = tf.summary.create_file_writer(os.path.join(directory, TENSORBOARD, EVAL))
+        writer = tf.summary.create_file_writer(directory)
         with contextlib.closing(writer), writer.as_default(step=step):
-            _write_images(name, images)
+            yield
 
 
 def _write_images(name: str, images: np.ndarray) -> None:
@@ -125,41 +98,9 @@ def _as_bytes(images: np.ndarray) -> np.ndarray:
     return images if images.shape[-1] in (1, 3) else images[..., :1]
 
 
-def _metadata(plugin: str, data_class: int, content: bytes = b"") -> Any:
-    """Return the metadata that tells TensorBoard which of its plugins shows a value."""
+def _metadata(plugin: str, data_class: int) -> Any:
+    """Return the metadata that names the plugin of TensorBoard for a value."""
     metadata = tf.compat.v1.SummaryMetadata()
     metadata.plugin_data.plugin_name = plugin
-    metadata.plugin_data.content = content
     metadata.data_class = data_class
     return metadata
-
-
-def _session_start(values: Mapping[str, Any]) -> bytes:
-    """Return the encoded `HParamsPluginData` that starts a session with hyperparameters."""
-    entries = (_message(1, _message(1, name.encode()) + _message(2, _value(value))) for name, value in values.items())
-    return _message(3, b"".join(entries) + _key(5, 1) + struct.pack("<d", time.time()))
-
-
-def _value(value: Any) -> bytes:
-    """Return an encoded `google.protobuf.Value`."""
-    if isinstance(value, bool):
-        return _key(4, 0) + bytes([value])
-    if isinstance(value, (int, float)):
-        return _key(2, 1) + struct.pack("<d", value)
-    return _message(3, (value if isinstance(value, str) else json.dumps(value)).encode())
-
-
-def _message(number: int, content: bytes) -> bytes:
-    return _key(number, 2) + _varint(len(content)) + content
-
-
-def _key(number: int, wire_type: int) -> bytes:
-    return _varint(number << 3 | wire_type)
-
-
-def _varint(number: int) -> bytes:
-    encoded = bytearray()
-    while number > 127:
-        encoded.append(number & 127 | 128)
-        number >>= 7
-    return bytes([*encoded, number])

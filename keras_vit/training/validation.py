@@ -68,7 +68,7 @@ class Validation:
             raise ValueError(f"There is nothing to evaluate: the split {split!r} has no example.")
         self.confusion = confusion if confusion.size else None
         score, loss, count = score / count, loss / count, int(count)
-        name = recipes.parse_task(self.recipe.task).score
+        name = self.recipe.task.score
         logging.info("step %d: %s %s %.4f loss %.4f on %d examples", step, split, name, score, loss, count)
         yield {"split": split, f"eval_{name}": score, "eval_loss": loss, "examples": count}
 

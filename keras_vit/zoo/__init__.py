@@ -6,7 +6,6 @@ import keras
 from absl import logging
 
 from keras_vit.checkpoints import LoadReport, load_checkpoint
-from keras_vit.zoo.augreg import read_index, select_augreg
 from keras_vit.zoo.cache import check_weights, fetch, find, resolve
 from keras_vit.zoo.labels import decode_predictions, imagenet_classes
 from keras_vit.zoo.published import PublishedWeights, list_weights
@@ -20,9 +19,7 @@ __all__ = [
     "imagenet_classes",
     "list_weights",
     "load_weights",
-    "read_index",
     "resolve",
-    "select_augreg",
 ]
 
 

@@ -15,7 +15,7 @@ from keras_vit import _checks
 from keras_vit._io import atomic_file
 from keras_vit._progress import Progress
 from keras_vit.checkpoints import CheckpointError
-from keras_vit.checkpoints.formats import open_source
+from keras_vit.checkpoints.formats import hub_hint, open_source
 from keras_vit.zoo.published import PublishedWeights, list_weights
 
 MIRROR_VARIABLE = "KERAS_VIT_WEIGHTS_DIR"
@@ -75,15 +75,22 @@ def check_weights(model: str, weights: str | os.PathLike[str]) -> str | None:
     entry = find(model, weights)
     if entry is not None:
         return entry.path
+    if weights.startswith("https://huggingface.co/"):
+        raise FileNotFoundError(f"There is no checkpoint at {weights!r}.{hub_hint(weights)}")
     if weights.startswith(("gs://", "https://")):
         return _path_of(weights)
     if _AUGREG_STEM.fullmatch(weights.removesuffix(".npz")):
         return f"vit_models/augreg/{weights.removesuffix('.npz')}.npz"
     if weights.endswith(_FILE_SUFFIXES) or os.sep in weights:
-        raise FileNotFoundError(f"There is no checkpoint at {weights!r}.")
+        raise FileNotFoundError(f"There is no checkpoint at {weights!r}.{hub_hint(weights)}")
     names = [entry.name for entry in list_weights(model)]
+    hint = _checks.nearest(weights, names)
+    if "imagenet" in weights.lower() and "21k" not in weights:  # as Keras calls a classifier of 1,000 classes
+        entries = [entry for entry in list_weights(model) if entry.head == "imagenet2012"]
+        best = max(entries, key=lambda entry: entry.accuracy or 0.0, default=None)
+        hint = hint if best is None else f" Did you mean {best.name!r}?"
     raise ValueError(
-        f"{model} has no published weights named {weights!r}.{_checks.nearest(weights, names)} "
+        f"{model} has no published weights named {weights!r}.{hint} "
         f"Published: {', '.join(names) or 'none'}; or pass the path of a checkpoint."
     )
 
@@ -181,11 +188,7 @@ def _download(path: str, target: pathlib.Path, mirror: str | None) -> str:
 
 
 def _retrieve(url: str, path: str) -> None:
-    """Download a file and compare its size and hash with what the server states.
-
-    Raises:
-        OSError: If the server cannot be reached, or size or hash differ.
-    """
+    """Download a file and compare its size and hash with what the server states."""
     request = urllib.request.Request(url, headers={"Accept-Encoding": "identity"})
     with urllib.request.urlopen(request, timeout=_TIMEOUT) as response, open(path, "wb") as file:
         length = response.headers.get("Content-Length", "")

@@ -7,23 +7,14 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from keras_vit import _checks
+
 _FILES = {1000: "imagenet1k.tsv.gz", 21_843: "imagenet21k.tsv.gz"}
 
 
 @functools.cache
 def imagenet_classes(classes: int = 1000) -> tuple[tuple[str, str], ...]:
-    """Return (WordNet identifier, name) of each class of an ImageNet head, in the order of the published checkpoints.
-
-    Args:
-        classes: 1000 for ImageNet-1k, 21843 for ImageNet-21k.
-
-    Raises:
-        ValueError: If it is another number.
-
-    Example:
-    >>> imagenet_classes(1000)[0]
-    ('n01440764', 'tench')
-    """
+    """Return (WordNet identifier, name) of each class of an ImageNet head, in the order of published checkpoints."""
     if classes not in _FILES:
         raise ValueError(f"ImageNet heads have 1000 or 21843 classes. Received: classes={classes}. Pass `class_names`.")
     file = importlib.resources.files("keras_vit.zoo") / "assets" / _FILES[classes]
@@ -54,17 +45,16 @@ def decode_predictions(
     >>> keras_vit.decode_predictions(predictions, top=2, class_names=["cat", "dog", "fox"])
     [[('1', 'dog', 0.7), ('2', 'fox', 0.2)]]
     """
-    predictions = np.asarray(predictions)
-    if predictions.ndim != 2:
-        raise ValueError(f"`predictions` must have the shape [batch, classes]. Received: shape {predictions.shape}.")
+    predictions = _checks.numbers_of("predictions", predictions, "an array of the shape [batch, classes]", ndim=2)
+    _checks.positive_int("top", top)
     count = predictions.shape[1]
     if class_names is None:
         names = imagenet_classes(count)
-    elif len(class_names) != count:
+    elif len(_checks.sequence("class_names", class_names, "names")) != count:
         raise ValueError(f"`class_names` must name {count} classes. Received: {len(class_names)} names.")
     else:
         names = tuple((str(index), name) for index, name in enumerate(class_names))
-    order = np.argsort(-predictions, axis=1, kind="stable")[:, : max(top, 0)]
+    order = np.argsort(-predictions, axis=1, kind="stable")[:, :top]
     return [
         [(*names[index], float(row[index])) for index in best] for row, best in zip(predictions, order, strict=True)
     ]

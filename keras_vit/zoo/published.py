@@ -206,14 +206,7 @@ def list_weights(model: str | None = None) -> WeightsTable:
 
 
 def full_name(model: str) -> str:
-    """Return the name of a model as `keras_vit.list_models()` lists it.
-
-    Args:
-        model: That name, or the name of the constructor, such as `"ViT_B16"`.
-
-    Raises:
-        ValueError: If there is no such model.
-    """
+    """Return the name of a model as `keras_vit.list_models()` lists it."""
     model = {constructor_name(name): name for name in list_models()}.get(model, model)
     if model not in list_models():
         raise ValueError(

@@ -132,14 +132,21 @@ def test_rows_are_chosen_by_the_beginning_of_their_names():
         main.choose(["biuld"])
 
 
+def documents(folder):
+    """Makes a guide and notes with empty marks."""
+    guide, notes = folder / "benchmarks.md", folder / "cpu.md"
+    for path, names in ((guide, ("summary",)), (notes, ("rows", "history"))):
+        path.write_text("".join(f"<!-- {name} -->\nold\n<!-- /{name} -->\nkept {name}\n" for name in names))
+    return guide, notes
+
+
 def test_the_program_measures_records_and_writes_the_tables(tmp_path, monkeypatch):
     """Two systems: this package, and one whose environment cannot be made."""
     script = tmp_path / "script.py"
     script.write_text(WORKER.format(folder=str(interleaved.WORKERS)))
     work = {"batch": 6, "arguments": {"seconds": 2.0}}
     row = rows.Row("tiny", "Tiny row", work, peers=("timm",), worker=str(script), system="steady")
-    document = tmp_path / "benchmarks.md"
-    document.write_text("".join(f"<!-- {name} -->\n<!-- /{name} -->\n" for name in ("rows", "history")))
+    guide, notes = documents(tmp_path)
 
     def ensure(name, directory):
         if name == "timm":
@@ -151,12 +158,13 @@ def test_the_program_measures_records_and_writes_the_tables(tmp_path, monkeypatc
         monkeypatch.setattr(module, "ROWS", {"tiny": row})
     monkeypatch.setattr(records.read, "__defaults__", (tmp_path / "records.jsonl",))
     monkeypatch.setattr(records.append, "__defaults__", (tmp_path / "records.jsonl",))
-    monkeypatch.setattr(records.write_tables, "__defaults__", (document,))
+    monkeypatch.setattr(records.write_tables, "__defaults__", (guide, notes))
     with pytest.raises(SystemExit):
         programs.call("benchmarks.main", "--rounds=3")
     (record,) = records.read()
     assert [result["error"] for result in record["results"]] == [None, "no package index"]
-    assert "| steady | 2 s ± 0 % | 3 |" in document.read_text()
+    assert "| steady | 2 s ± 0 % | 3 |" in notes.read_text()
+    assert "| Tiny row | 2 s | timm failed |" in guide.read_text()
 
 
 def a_record(row, code="abc", seconds=1.0, error=None):
@@ -210,15 +218,17 @@ def test_measured_rows_are_not_measured_again(monkeypatch):
 
 
 def test_tables_are_written_between_the_marks(tmp_path):
-    path = tmp_path / "benchmarks.md"
-    path.write_text("".join(f"<!-- {name} -->\nold\n<!-- /{name} -->\nkept {name}\n" for name in ("rows", "history")))
+    guide, path = documents(tmp_path)
     entries = [
         a_record("inference-16-float32", seconds=4.0),
         a_record("inference-16-float32", seconds=2.0),
         a_record("training-float32", error="out of memory"),
         a_record("a row of old"),
     ]
-    records.write_tables(entries, path)
+    records.write_tables(entries, guide, path)
+    summary = guide.read_text()
+    assert "| ViT-B/16 inference, batch 16, float32 | 2 s | keras_hub 1.20 | 3.00 GB | 5.00 GB |" in summary
+    assert "old" not in summary and "kept summary" in summary
     text = path.read_text()
     assert "old\n" not in text.replace("row of old", "") and text.count("kept ") == 2
     assert "| keras_vit | 2 s ± 1 % | 8 |  | 3.00 GB (2.00 beyond libraries) |  |" in text  # of the newest record
@@ -226,15 +236,18 @@ def test_tables_are_written_between_the_marks(tmp_path):
     assert "failed: out of memory" in text
     history = text.split("<!-- history -->")[1]
     assert history.count("inference-16-float32") == 2 and history.index("| 2 s |") < history.index("| 4 s |")
-    records.write_tables(entries, path)
-    assert path.read_text() == text
+    records.write_tables(entries, guide, path)
+    assert path.read_text() == text and guide.read_text() == summary
 
 
-def test_the_document_holds_the_tables_of_the_records(tmp_path):
-    copy = tmp_path / "benchmarks.md"
-    copy.write_text(records.DOCUMENT.read_text())
-    records.write_tables(records.read(), copy)
-    assert copy.read_text() == records.DOCUMENT.read_text(), "run python -m benchmarks.main --tables_only"
+def test_the_documents_hold_the_tables_of_the_records(tmp_path):
+    pages = (records.GUIDE, records.NOTES)
+    copies = [tmp_path / page.name for page in pages]
+    for page, copy in zip(pages, copies, strict=True):
+        copy.write_text(page.read_text())
+    records.write_tables(records.read(), *copies)
+    for page, copy in zip(pages, copies, strict=True):
+        assert copy.read_text() == page.read_text(), "run python -m benchmarks.main --tables_only"
 
 
 def test_records_come_back(tmp_path):

@@ -25,6 +25,7 @@ FLAX = (
     "bit_big_transfer",
 )
 TORCH = ("hf_vit", "hf_deit", "timm_vit", "timm_vit_reg_ls", "timm_hybrid_stem")
+SIGLIP = ("timm_siglip", "timm_siglip_gap", "timm_siglip_tanh")
 FORMATS = {
     "vit": "google",
     "hybrid": "google",
@@ -55,7 +56,7 @@ def golden_format(name):
 
 def tensors_of(name):
     """Returns the stored tensors of a golden file under the source's own names."""
-    if name in TORCH:
+    if name in TORCH + SIGLIP:
         return load_file(golden_path(name))
     stored = np.load(golden_path(name))
     return {key.removeprefix("params/"): stored[key] for key in stored.files if key.startswith("params/")}

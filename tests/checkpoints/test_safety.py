@@ -2,6 +2,7 @@
 
 import io
 import json
+import os
 import pickle
 import struct
 import zipfile
@@ -10,8 +11,9 @@ import numpy as np
 import pytest
 
 import keras_vit
-from keras_vit.checkpoints import load_checkpoint, model_from_checkpoint
+from keras_vit.checkpoints import CheckpointError, load_checkpoint, model_from_checkpoint
 from keras_vit.checkpoints.formats.npz import NpzSource
+from keras_vit.checkpoints.formats.safetensors import SafetensorsSource
 from tests.checkpoints import files
 from tools import fuzz_checkpoints as fuzz
 
@@ -109,7 +111,7 @@ def member(shape, dtype="<f4", data=b""):
         (member("(4,) + open('/etc/passwd')"), "no plain .npy header"),
         (member("(4,)", "<c8", b"\0" * 32), "only real numbers"),
         (member("(1,)", "<f4 ", b"\0" * 4), "no plain .npy header"),
-        (b"\x93NUMPY\x02\x00" + struct.pack("<I", 2**32 - 1), "header of member"),
+        (b"\x93NUMPY\x02\x00" + struct.pack("<I", 2**32 - 1), "no plain .npy header"),
         (b"not an array", "not a .npy array"),
     ],
 )
@@ -155,18 +157,28 @@ def write_safetensors(path, header, data=b""):
         (b'{"a": 1, "a": 2}', b"", "twice"),
         (b"[" * 50_000 + b"]" * 50_000, b"", "no checkpoint"),
         (b'{"a":' + b"[" * 100_000 + b"]" * 100_000 + b"}", b"", "not valid JSON"),
-        ({"a": {"dtype": "F32", "shape": [2], "data_offsets": [0, 4]}}, bytes(4), "cannot lie"),
+        ({"a": {"dtype": "F32", "shape": [2], "data_offsets": [0, 4]}}, bytes(4), "damaged"),
         ({"a": {"dtype": "F32", "shape": [10**9, 10**9], "data_offsets": [0, 4 * 10**18]}}, b"", "truncated|no valid"),
-        ({"a": {"dtype": "F32", "shape": [-1], "data_offsets": [0, 4]}}, bytes(4), "no valid shape"),
+        ({"a": {"dtype": "F32", "shape": [-1], "data_offsets": [0, 4]}}, bytes(4), "damaged"),
         ({"a": {"dtype": "F8_E4M3", "shape": [4], "data_offsets": [0, 4]}}, bytes(4), "F8_E4M3"),
-        ({"a": {"dtype": "F32", "shape": [1], "data_offsets": [4, 8]}}, bytes(8), "hole"),
+        ({"a": {"dtype": "F32", "shape": [1], "data_offsets": [4, 8]}}, bytes(8), "damaged"),
         ({"a": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}}, bytes(8), "truncated or damaged"),
-        ({"a": {"dtype": "F32", "shape": [True], "data_offsets": [0, 4]}}, bytes(4), "no valid shape"),
-        ({"a": 7}, b"", "malformed"),
+        ({"a": {"dtype": "F32", "shape": [True], "data_offsets": [0, 4]}}, bytes(4), "damaged"),
+        ({"a": 7}, b"", "damaged"),
     ],
 )
 def test_safetensors_headers(header, data, message, tmp_path):
     refused(write_safetensors(tmp_path / "model.safetensors", header, data), message)
+
+
+def test_a_file_that_is_cut_while_it_is_open(tmp_path):
+    path = tmp_path / "model.safetensors"
+    path.write_bytes(files.golden_path("hf_vit").read_bytes())
+    source = SafetensorsSource(str(path))
+    os.truncate(path, path.stat().st_size // 2)
+    with pytest.raises(CheckpointError, match="model.safetensors"):
+        source.read(next(iter(source.tensors)))
+    source.close()
 
 
 def test_giant_safetensors_header(tmp_path):

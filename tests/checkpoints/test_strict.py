@@ -6,6 +6,7 @@ import pytest
 
 import keras_vit
 from keras_vit.checkpoints import load_checkpoint, model_from_checkpoint, save_checkpoint
+from tests import tiny
 from tests.checkpoints import files
 
 SIZES = dict(patch_size=8, hidden_size=32, num_layers=2, num_heads=4, mlp_dim=64, image_size=32, classes=7)
@@ -256,3 +257,26 @@ def test_frozen_layers_and_changed_ones_in_keras_files(tmp_path):
     model.save(tmp_path / "changed.keras")
     with pytest.raises(ValueError, match="load_model"):
         model_from_checkpoint(tmp_path / "changed.keras")
+
+
+def test_a_model_with_lora_gets_its_kernels_from_a_file(tmp_path):
+    source, model = tiny.randomize(keras_vit.VisionTransformer(**SIZES)), keras_vit.VisionTransformer(**SIZES)
+    query = model.get_layer("encoderblock_0").attention.query
+    query.enable_lora(2)
+    factor = np.array(query.lora_kernel_a)
+    report = load_checkpoint(model, save_checkpoint(source, tmp_path / "vit.npz"))
+    assert not report.problems()
+    np.testing.assert_array_equal(query.lora_kernel_a, factor)
+    images = np.ones((1, 32, 32, 3), "float32")
+    np.testing.assert_allclose(model(images), source(images), rtol=1e-5, atol=1e-5)  # the other factor is zero
+
+
+def test_weights_of_a_model_with_lora_hold_the_sum(tmp_path):
+    source = tiny.randomize(keras_vit.VisionTransformer(**SIZES))
+    query = source.get_layer("encoderblock_0").attention.query
+    query.enable_lora(2)
+    query.lora_kernel_b.assign(np.ones(query.lora_kernel_b.shape))
+    source.save_weights(tmp_path / "lora.weights.h5")
+    model = keras_vit.VisionTransformer(**SIZES)
+    load_checkpoint(model, tmp_path / "lora.weights.h5")
+    np.testing.assert_array_equal(model.get_layer("encoderblock_0").attention.query.kernel, query.kernel)

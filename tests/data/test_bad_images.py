@@ -54,7 +54,7 @@ def test_an_error_names_the_file(tmp_path, kind, training):
     text = data.explain(error.value)
     assert text.startswith(f"unreadable image {path}: ")
     assert "{{" not in text and "Op:" not in text and "\n" not in text
-    reason = {"zero bytes": "Input is empty", "text": "Unknown image file format", "missing": "No such file"}
+    reason = {"zero bytes": "Input is empty", "text": "Expected a JPEG", "missing": "No such file"}
     assert reason.get(kind, "") in text
 
 

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from keras_vit import _calls
+from keras_vit import _spec
 from keras_vit.data import preprocess
 
 DOCUMENT = pathlib.Path(__file__).parent.parent.parent / "docs" / "data.md"
@@ -33,5 +33,5 @@ def test_every_operation_is_documented():
 
 
 def test_examples_of_calls():
-    results = doctest.testmod(_calls)
+    results = doctest.testmod(_spec)
     assert results.attempted and not results.failed

@@ -1,5 +1,7 @@
 import itertools
+import warnings
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -7,6 +9,7 @@ import tensorflow as tf
 from keras_vit import data
 from keras_vit.data import seeds
 from keras_vit.data.sources import ArraySource
+from keras_vit.models import VisionTransformer
 from tests import selection
 from tests.data import pictures
 from tests.data.test_tfrecord import write_numbered
@@ -154,6 +157,40 @@ def test_batches_are_static(source):
     }
     spec = data.eval_batches(source, "decode|resize(4)", 8, num_shards=2).element_spec
     assert all(value.shape.is_fully_defined() for value in spec.values())
+
+
+def test_tuples_are_scaled_for_fit():
+    """They were uint8: the end of the string is left to the training step otherwise."""
+    pp, source = "value_range(-1, 1)", data.open_source("digits")
+    (batch,) = data.train_batches(source, pp, 32).take(1)
+    ((images, labels),) = data.train_batches(source, pp, 32, as_tuples=True).take(1)
+    assert images.dtype == tf.float32
+    np.testing.assert_allclose(images, batch["image"].numpy() / 127.5 - 1, atol=1e-6)
+    np.testing.assert_array_equal(labels, batch["label"])
+
+
+def test_tuples_of_an_evaluation_have_every_example_once():
+    batches = data.eval_batches(numbered(), "value_range(0, 255)", 20, as_tuples=True)
+    numbers = [int(number) for images, _ in batches for number in images[:, 0, 0, 0]]
+    assert numbers == list(range(PRIME))
+
+
+def test_tuples_fit_a_model():
+    source = data.open_source("digits")
+    model = VisionTransformer(4, 16, 1, 2, 16, image_size=8, channels=1, classes=10)
+    model.compile("adam", keras.losses.SparseCategoricalCrossentropy(from_logits=True), metrics=["accuracy"])
+    pp = "value_range(-1, 1)"
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message=".*preprocess_input")
+        history = model.fit(
+            data.train_batches(source, pp, 32, as_tuples=True),
+            steps_per_epoch=2,
+            validation_data=data.eval_batches(data.open_source("digits", "test[:50]"), pp, 32, as_tuples=True),
+            verbose=0,
+        )
+    assert np.isfinite(history.history["val_loss"]).all()
+    with pytest.raises(ValueError, match=r"keys \['image', 'label'\].*as_tuples=True"):
+        model.fit(data.train_batches(source, pp, 32), steps_per_epoch=1)
 
 
 def test_workers_of_tf_distribute_do_not_divide_again():

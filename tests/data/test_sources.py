@@ -2,6 +2,7 @@ import gzip
 import io
 import json
 import os
+import shutil
 import struct
 import tracemalloc
 import zipfile
@@ -359,7 +360,11 @@ def test_folder_errors(tmp_path):
     root = pictures.folder(tmp_path / "p")
     (tmp_path / "p" / "fox").mkdir()
     (tmp_path / "p" / "fox" / "notes.txt").write_text("")
-    with pytest.raises(ValueError, match=r"Empty in .*: fox\..*'txt': 1"):
+    notes = " ".join(data.open_source(f"folder:{root}").notes)
+    assert "without images are left out: " in notes and "p/fox." in notes and "1 .txt" in notes
+    for name in ("cat", "dog", "eel"):
+        shutil.rmtree(tmp_path / "p" / name)
+    with pytest.raises(ValueError, match=r"no image in .*p/fox\..*1 \.txt"):
         data.open_source(f"folder:{root}")
 
 

@@ -35,7 +35,7 @@ def test_every_figure_is_there_and_used(program):
     text = "".join(page.read_text(encoding="utf-8") for page in pages.PAGES)
     names = {f"{name}_{scheme}.svg" for name in program["FIGURES"] for scheme in program["SCHEMES"]}
     files = {path.name for path in FOLDER.glob("*.svg")}
-    assert names == {name for name in files if not name.startswith("paper_")}  # those are of `keras-vit paper`
+    assert names == {name for name in files if not name.startswith("paper_")}  # made by benchmarks.paper
     for name in files:
         assert f"figures/{name}" in text, name
 

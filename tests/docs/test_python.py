@@ -7,6 +7,7 @@ takes one step. A block that needs what is not here says so (see `pages.REASONS`
 import functools
 import pathlib
 import re
+import shutil
 
 import keras
 import numpy as np
@@ -14,7 +15,7 @@ import pytest
 from absl import flags
 
 import keras_vit
-from tests.docs import pages
+from tests.docs import pages, test_quick_start
 
 NARROW = {"hidden_size": 32, "num_layers": 2, "num_heads": 2, "mlp_dim": 64}
 
@@ -83,10 +84,10 @@ def prepare(text, folder, create_model):
 
 
 def check_readme(names):
-    """The saved model is the trained one."""
+    """The saved model is the trained one, for the ten classes of the quick start."""
     images = np.random.default_rng(0).uniform(-1, 1, (2, 224, 224, 3))
-    loaded = keras.models.load_model("flowers.keras")
-    assert loaded.output_shape == (None, 2)
+    loaded = keras.models.load_model("fine_tuned.keras")
+    assert loaded.output_shape == (None, 10)
     np.testing.assert_array_equal(loaded.predict(images, verbose=0), names["model"].predict(images, verbose=0))
 
 
@@ -110,6 +111,9 @@ CHECKS = {"README.md": check_readme, "docs/inspection.md": check_inspection}
 def test_python_runs(page, workspace):
     text = page.read_text(encoding="utf-8")
     prepare(text, workspace, keras_vit.create_model)
+    if page.name == "README.md" and page.parent == pages.ROOT:  # its Python follows its quick start
+        shutil.rmtree("images")
+        assert not test_quick_start.call("sample-data")
     rng = np.random.default_rng(0)
     names = {"__name__": "documentation"}
     for split, count in (("train", 200), ("test", 50)):  # features that a text may start from

@@ -21,9 +21,9 @@ def test_table_of_models():
             assert int(parameters.replace(",", "")) == COUNTS[name]
 
 
-def test_every_program_is_listed_with_its_command():
-    rows = re.findall(r"^\| `((?:train|export)\.\w+)[^|]*\| `keras-vit ([\w-]+)` \|", read("programs.md"), re.MULTILINE)
-    assert {command: program for program, command in rows} == commands.PROGRAMS
+def test_every_command_is_listed():
+    rows = re.findall(r"^\| `keras-vit ([\w-]+)\b[^|]*\|", read("programs.md"), re.MULTILINE)
+    assert rows == list(dict.fromkeys(rows)) and set(rows) == set(commands.PROGRAMS)
 
 
 def test_every_extra_is_listed(metadata):

@@ -129,7 +129,7 @@ def test_wrong_input_is_refused(scores, labels, options, message):
 
 
 def test_wrong_options_are_refused():
-    with pytest.raises(ValueError, match="output must be"):
+    with pytest.raises(ValueError, match="`output` must be"):
         evaluators.ClassificationMetrics(3, output="linear")
     with pytest.raises(ValueError, match="Nothing to measure"):
         evaluators.ClassificationMetrics(3).result()

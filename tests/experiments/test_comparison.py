@@ -99,12 +99,23 @@ def test_many_runs_have_a_row_each(tmp_path):
     assert header == ["run", "seed"] and rows[6] == ["6", "6"]
 
 
-@pytest.mark.parametrize(("damage", "error"), [("config.json", ValueError), ("none", FileNotFoundError)])
-def test_what_is_no_run(tmp_path, paths, damage, error):
+@pytest.mark.parametrize(
+    ("damage", "error"), [("config.json", ValueError), ("sweep.json", ValueError), ("none", FileNotFoundError)]
+)
+def test_a_directory_that_is_not_a_run_is_skipped(tmp_path, paths, damage, error, caplog):
+    """As in `keras-vit compare runs/*`, where a run failed before it began."""
     (tmp_path / "x").mkdir()
     (tmp_path / "x" / damage).write_text("{")
-    with pytest.raises(error, match=r"config\.json"):
-        experiments.compare([*paths, str(tmp_path / "x")])
+    (tmp_path / "table.md").touch()
+    others = [str(tmp_path / "table.md"), str(tmp_path / "x")]
+    found = experiments.compare([others[0], *paths, others[1]])
+    assert [run.path for run in found.runs] == paths
+    assert len(caplog.messages) == 2
+    for path, message in zip(others, caplog.messages, strict=True):
+        assert message.startswith(f"{path} is skipped: ") and "\n" not in message
+    assert [run.path for run in experiments.compare([paths[0], *others]).runs] == paths[:1]
+    with pytest.raises(error, match=r"(config|sweep)\.json"):
+        experiments.compare(others[1:])
 
 
 def test_one_run_is_not_compared(paths):

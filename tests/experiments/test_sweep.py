@@ -13,7 +13,7 @@ import pytest
 from keras_vit import experiments, recipe
 from keras_vit.program import recipe_file
 from keras_vit.training import errors
-from keras_vit.training.metrics import read_metrics
+from keras_vit.training.run_directory import read_metrics
 from tests import programs
 
 FAKE = [sys.executable, str(pathlib.Path(__file__).with_name("fake_run.py"))]
@@ -54,6 +54,13 @@ def test_the_table(tmp_path):
 def test_the_best_of_a_loss_is_the_lowest(tmp_path):
     assert sweep(tmp_path, metric="eval_loss").lowest
     assert sweep(tmp_path, lowest=True).best.settings == {"optim.learning_rate": 0.1}
+
+
+def test_a_task_is_swept_as_text():
+    base = recipe.Recipe(model=recipe.Model(image_size=32, arguments={"patch_size": 4}))
+    points = experiments.expand(base, experiments.parse_grid(["task=classification,mae(mask_ratio=0.5)"], base))
+    assert [point.settings for point in points] == [{"task": "classification"}, {"task": "mae(mask_ratio=0.5)"}]
+    assert points[1].recipe.task == recipe.MAE(mask_ratio=0.5)
 
 
 def test_the_directory_says_how_each_run_was_made(tmp_path):
@@ -151,4 +158,4 @@ class TestProgram:
         assert "| **0.001** | **1** |" in capsys.readouterr().out
         run = tmp_path / "runs" / "learning_rate=0.001"
         assert (run / "model.keras").exists()
-        assert [line["step"] for line in read_metrics(str(run / "metrics.jsonl"))] == [1, 2, 3, 3]
+        assert [line["step"] for line in read_metrics(str(run))] == [1, 2, 3, 3]

@@ -99,14 +99,23 @@ def test_decompression_bombs_are_refused_before_decoding():
 
 def test_bombs_of_every_format_are_refused():
     image = np.zeros((400, 400, 3), np.uint8)  # 160,000 pixels, 100,000 allowed
-    contents = [tiny.encode(image, kind) for kind in ("JPEG", "PNG", "GIF", "BMP", "WEBP")]
+    contents = [tiny.encode(image, kind) for kind in ("JPEG", "PNG", "BMP", "WEBP")]
     assert not check_answers(contents).any()
-    contents = [tiny.encode(image[:200], kind) for kind in ("JPEG", "PNG", "GIF", "BMP", "WEBP")]
+    contents = [tiny.encode(image[:200], kind) for kind in ("JPEG", "PNG", "BMP", "WEBP")]
     assert check_answers(contents).all()
 
 
 def test_other_bytes_are_no_pictures():
     rng = np.random.default_rng(1)
-    contents = [b"", b"\0", b"<svg></svg>", b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n", b"GIF89a", b"RIFF\0\0\0\0WEBP"]
+    contents = [
+        tiny.encode(np.zeros((8, 8, 3), np.uint8), "GIF"),
+        b"",
+        b"\0",
+        b"<svg></svg>",
+        b"\xff\xd8\xff",
+        b"\x89PNG\r\n\x1a\n",
+        b"GIF89a",
+        b"RIFF\0\0\0\0WEBP",
+    ]
     contents += [rng.bytes(length) for length in (1, 31, 32, 33, 4096)]
     assert not check_answers(contents).any()

@@ -2,11 +2,15 @@
 
 import os
 
+import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from keras_vit import exporting, inference, save_checkpoint
-from keras_vit.training.errors import UnreadableInput
+from keras_vit.data import UnreadableImageError
+from keras_vit.exporting.inference_model import inference_model
+from keras_vit.inference import image_forms
 from tests import tiny
 
 
@@ -50,8 +54,190 @@ def test_wrong_arguments(tmp_path):
         exporting.export(model, tmp_path / "a", "coreml", images=images, preprocess="value_range(-1, 1)")
     with pytest.raises(ValueError, match="class_names"):
         exporting.export(model, tmp_path / "a", images=images, preprocess="value_range(-1, 1)", class_names=["a"])
-    with pytest.raises(UnreadableInput, match="image 1"):
+    with pytest.raises(UnreadableImageError, match="image 1"):
         exporting.export(model, tmp_path / "a", images=[*images, b"bad"], preprocess="value_range(-1, 1)")
     with pytest.raises(FileNotFoundError, match="nowhere"):
         exporting.export(model, tmp_path / "a", images=["nowhere.png"], preprocess="value_range(-1, 1)")
+    assert os.listdir(tmp_path) == []
+
+
+def backbone():
+    return tiny.model(include_top=False)
+
+
+def new_head():
+    base = tiny.model()
+    return tiny.randomize(keras.Model(base.input, keras.layers.Dense(3)(base.get_layer("pool").output)))
+
+
+def tutorial(**arguments):
+    """Transfer learning as Keras' tutorials write it."""
+    inputs = keras.Input((tiny.SIZE, tiny.SIZE, 3))
+    features = tiny.model(include_top=False, dropout_rate=0.1)(
+        keras.layers.RandomFlip("horizontal")(inputs), training=False
+    )
+    outputs = keras.layers.Dense(3, **arguments)(keras.layers.Dropout(0.2)(features))
+    model = tiny.randomize(keras.Model(inputs, outputs))
+    model.compile("adam", lambda labels, predicted: keras.ops.mean(predicted))
+    return model
+
+
+def mixed():
+    base = tiny.model(dtype="mixed_bfloat16")
+    head = keras.layers.Dense(3, dtype="mixed_bfloat16")
+    return tiny.randomize(keras.Model(base.input, head(base.get_layer("pool").output)))
+
+
+def sequential():
+    return keras.Sequential([keras.Input((tiny.SIZE, tiny.SIZE, 3)), keras.layers.RandomFlip(), tiny.model()])
+
+
+def quantized():
+    model = tiny.model()
+    model.quantize("int8")
+    return model
+
+
+KINDS = {
+    "backbone": (backbone, {}, "features"),
+    "new_head": (new_head, {}, "scores"),
+    "named": (new_head, {"class_names": ["a", "b", "c"]}, "softmax"),
+    "tutorial": (tutorial, {}, "scores"),
+    "softmax": (lambda: tutorial(activation="softmax"), {}, "softmax"),
+    "sigmoid": (lambda: tutorial(activation="sigmoid"), {"class_names": ["a", "b", "c"]}, "sigmoid"),
+    "sequential": (sequential, {}, "softmax"),
+    "quantized": (quantized, {}, "softmax"),
+    "mixed": (mixed, {}, "scores"),
+}
+
+
+@pytest.mark.slow
+def test_a_copy_has_the_weights_of_quantized_layers():
+    """Otherwise the artifact and the copy that it is compared with are wrong in the same way."""
+    model, images = quantized(), tiny.arrays(2, tiny.SIZE, tiny.SIZE) / 127.5 - 1
+    np.testing.assert_allclose(inference_model(model)(images), model(images), atol=1e-5)
+
+
+def expected_outputs(model, images, output):
+    values = keras.ops.convert_to_numpy(model(images, training=False)).astype(np.float32)
+    ends = getattr(getattr(model.layers[-1], "activation", None), "__name__", None)
+    return np.asarray(keras.ops.softmax(values)) if output == "softmax" and ends != "softmax" else values
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("extension", ["", ".tflite", ".onnx"])
+def test_functional_models(kind, extension, tmp_path):
+    if extension == ".onnx":
+        pytest.importorskip("onnxruntime")
+        pytest.importorskip("tf2onnx")
+    build, options, output = KINDS[kind]
+    model = build()
+    arrays = tiny.arrays(4, tiny.SIZE, tiny.SIZE)
+    path = tmp_path / f"model{extension}"
+    if (kind, extension) == ("quantized", ".tflite"):
+        with pytest.raises(exporting.ConversionError, match="before `quantize`"):
+            exporting.export(model, path, images=arrays, preprocess="value_range(-1, 1)")
+        return
+    comparison = exporting.export(model, path, images=arrays, preprocess="value_range(-1, 1)", **options)
+    assert comparison.examples == 4
+    assert (comparison.top1_agreement is None) == (output in ("scores", "features"))
+    artifact = inference.open_classifier(path)
+    assert artifact.card.output == output
+    classes = () if comparison.top1_agreement is None else map(str, range(model.output_shape[-1]))
+    assert artifact.class_names == tuple(options.get("class_names", classes))
+    images = arrays.astype(np.float32) / 127.5 - 1
+    expected = expected_outputs(model, images, output)
+    # Float32 sums in another order; the mixed model is rounded to 8 bits itself, int8 layers in steps of 1/127.
+    tolerance = {"mixed": 0.1, "quantized": 0.05}.get(kind, 1e-4)
+    scale = max(np.abs(expected).max(), 1.0)
+    np.testing.assert_allclose(artifact.predict(images) / scale, expected / scale, atol=tolerance)
+    if output == "features":
+        np.testing.assert_array_equal(artifact.features(images), artifact.predict(images))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("precision", ["float16", "dynamic_int8", "int8"])
+def test_features_of_every_precision(precision, tmp_path):
+    images = tiny.arrays(4)
+    options = {"calibration": tiny.images()} if precision == "int8" else {}
+    path = tmp_path / "a.tflite"
+    exporting.export(
+        tiny.model(include_top=False, hidden_size=64, mlp_dim=128, num_heads=4),
+        path,
+        images=images,
+        preprocess="value_range(-1, 1)",
+        precision=precision,
+        **options,
+    )
+    assert inference.open_classifier(path).stored_precision == precision
+
+
+def test_images_in_every_form(tmp_path):
+    arrays, contents = tiny.arrays(3), tiny.images(3).contents
+    for number, content in enumerate(contents):
+        (tmp_path / f"{number}.png").write_bytes(content)
+    forms = [
+        arrays,
+        arrays.astype(np.float32),
+        tf.constant(arrays),
+        list(arrays),
+        contents,
+        f"{tmp_path}/*.png",
+        [tmp_path / "0.png", contents[1], arrays[2]],
+    ]
+    for images in forms:
+        assert image_forms.of_any(images).contents == contents
+    assert image_forms.of_any(arrays[0]).contents == image_forms.of_any(contents[0]).contents == contents[:1]
+
+
+def foreign():
+    return keras.Sequential([keras.Input((16, 16, 3)), keras.layers.Flatten(), keras.layers.Dense(3)])
+
+
+class Subclass(keras.Model):
+    def __init__(self):
+        super().__init__()
+        self.base = tiny.model()
+
+    def call(self, images):
+        return self.base(images)
+
+
+GOOD = tiny.arrays(1)
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "message"),
+    [
+        ({"precison": "int8"}, TypeError, "'precison'.* Did you mean 'precision'"),
+        ({"path": "a.onnx", "precision": "float16"}, TypeError, "'precision' for format='onnx'"),
+        ({"path": "z.bin"}, ValueError, r"`path` must end in \.tflite"),
+        ({"path": "z.onnx", "format": "tflite"}, ValueError, r"must end in \.tflite for format='tflite'"),
+        ({"path": "z.tflite", "format": "saved_model"}, ValueError, "must be a directory"),
+        ({"format": "tflit", "path": "z"}, ValueError, "format"),
+        ({"model": "z.onnx", "path": tiny.model()}, TypeError, r"export\(model, path\)"),
+        ({"model": 3}, TypeError, "keras.Model. Received: int"),
+        ({"model": foreign()}, ValueError, "Received: Sequential"),
+        ({"model": Subclass()}, ValueError, "Received: Subclass"),
+        ({"model": tiny.model(pooling=None)}, ValueError, "one row of logits per image"),
+        ({"images": []}, ValueError, "at least one real image"),
+        ({"images": None}, TypeError, "NoneType"),
+        ({"images": GOOD / 127.5 - 1}, ValueError, "pixels from 0 to 255.*values from -"),
+        ({"images": GOOD / 255}, ValueError, "pixels from 0 to 255"),
+        ({"images": GOOD[0, 0]}, ValueError, r"\[N, H, W, C\].*shape \(24, 3\)"),
+        ({"images": "nowhere/*.png"}, FileNotFoundError, "nowhere"),
+        ({"images": "."}, ValueError, "directory '.'"),
+        ({"images": b"bad"}, UnreadableImageError, "image 0"),
+        ({"preprocess": None}, ValueError, "preprocess"),
+        ({"class_names": ["a"]}, ValueError, "class_names"),
+        ({"model": "nowhere"}, FileNotFoundError, "nowhere"),
+    ],
+    ids=lambda value: "".join(value) if isinstance(value, dict) else "",
+)
+def test_wrong_calls(change, error, message, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    arguments = {"model": tiny.model(), "path": "a.tflite", "images": GOOD, "preprocess": "value_range(-1, 1)"}
+    with pytest.raises(error, match=message):
+        exporting.export(**{**arguments, **change})
     assert os.listdir(tmp_path) == []

@@ -95,6 +95,20 @@ def test_every_family(network, kind, tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("activation", ["gelu", "gelu_tanh"])
+def test_keras_own_export_writes_a_file_that_runs(activation, tmp_path):
+    pytest.importorskip("tf2onnx")
+    runtime = pytest.importorskip("onnxruntime")
+    model, images = tiny.model(activation=activation), prepared(3)
+    model.export(tmp_path / "model.onnx", format="onnx", verbose=False)  # of a model that was never called
+    session = runtime.InferenceSession(tmp_path / "model.onnx")
+    assert [node.name for node in session.get_inputs()] == ["images"]
+    (outputs,) = session.run(None, {"images": images})
+    # The same float32 sums in another order.
+    np.testing.assert_allclose(outputs, model(images, training=False), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.slow
 def test_an_artifact_that_differs_is_not_written(kind, tmp_path):
     strict = verify.Tolerance(max_difference=-1.0)  # nothing can keep to it
     with pytest.raises(verify.VerificationError, match=f"The {kind} file does not answer as its model"):
@@ -110,7 +124,7 @@ def test_damaged_and_foreign_files(kind, tmp_path):
     for part in parts.values():
         with open(part, "wb") as file:
             file.write(b"no model")
-    model_card.write(model_card.path_of(path), tiny.card(), parts)
+    model_card.write(path, tiny.card())
     with pytest.raises(ValueError, match="that can be run"):
         open_artifact(path)
     if kind == "openvino":

@@ -74,7 +74,6 @@ def test_pictures_of_several_kinds_and_sizes_share_a_batch(exported):
         tiny.encode(wide, "PNG"),
         tiny.encode(tall, "JPEG", quality=95),
         tiny.encode(tall, "BMP"),
-        tiny.encode(wide, "GIF"),
         tiny.encode(wide, "WEBP", lossless=True),
     ]
     answer = artifact.run("serving_default", {"image_bytes": contents})
@@ -210,7 +209,7 @@ def test_an_artifact_that_differs_is_not_published(tmp_path):
     def drifting(contents):  # prepares differently inside the graph
         return tiny.preprocess(contents) * (1.0 if tf.executing_eagerly() else -1.0)
 
-    with pytest.raises(verify.VerificationError, match="serving_default does not answer as its model"):
+    with pytest.raises(verify.VerificationError, match="not answer as its model: serving_default: the largest"):
         export(tiny.model(), tmp_path, preprocess=drifting)
     assert os.listdir(tmp_path) == []
 

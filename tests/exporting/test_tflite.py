@@ -181,8 +181,8 @@ def test_an_artifact_that_differs_is_not_written(tmp_path):
 def test_wrong_arguments(tmp_path):
     with pytest.raises(ValueError, match="precision must be one of .*Received: precision='int4'"):
         export(tiny.model(), tmp_path / "model.tflite", precision="int4")
-    with pytest.raises(ValueError, match="with its head"):
-        inference_model(tiny.model(include_top=False))
+    with pytest.raises(ValueError, match="layers of keras_vit"):
+        inference_model(keras.Sequential([keras.Input((16, 16, 3)), keras.layers.Flatten()]))
 
 
 def integer_export(precision, model, path, **options):
@@ -384,6 +384,6 @@ def test_integer_files_have_no_features(tmp_path):
 @pytest.mark.slow
 def test_wrong_features_are_not_written(tmp_path, monkeypatch):
     monkeypatch.setattr(TFLiteClassifier, "features", lambda self, images: np.zeros((6, 16)))
-    with pytest.raises(verify.VerificationError, match=r"The features differ from the model's by 1\.0e\+00"):
+    with pytest.raises(verify.VerificationError, match=r"features: the difference is 1\.0e\+00 of the length"):
         export(tiny.model(), tmp_path / "a.tflite", features=True)
     assert not os.listdir(tmp_path)

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from keras_vit.exporting import verify
+from keras_vit.exporting import artifact_check, verify
 from keras_vit.inference import sample_images
 from tests import tiny
 
@@ -49,7 +49,8 @@ def test_nan_never_passes():
 def test_everything_that_is_wrong_is_said():
     comparison = verify.Comparison(10, 0.5, 0.1, 0.8, 0.9, 0.7)
     with pytest.raises(verify.VerificationError) as caught:
-        verify.check(comparison, verify.Tolerance(0.1, 0.9, 0.05), "The file")
+        problems = verify.failures(comparison, verify.Tolerance(0.1, 0.9, 0.05))
+        artifact_check.require((comparison, problems), "The file")
     message = str(caught.value)
     assert "The file does not answer as its model" in message
     for part in ("5.00e-01, expected at most 1.00e-01", "80.00%, expected at least 90.00%", "falls by 20.00%"):
@@ -76,5 +77,5 @@ def test_unreadable_pictures_are_left_out():
     kept = sample_images.keep_readable(mixed, tiny.preprocess)
     assert kept.names == ["a", "c"]
     np.testing.assert_array_equal(kept.labels, [1, 3])
-    with pytest.raises(ValueError, match="None of the 1 given can be read"):
+    with pytest.raises(ValueError, match="None of those given can be read"):
         sample_images.keep_readable(sample_images.SampleImages([b"bad"], None, ["x"]), tiny.preprocess)

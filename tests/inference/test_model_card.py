@@ -1,5 +1,6 @@
 """The card beside an artifact: of this artifact alone, complete, and refused where it does not match."""
 
+import dataclasses
 import importlib.util
 import json
 import os
@@ -8,7 +9,7 @@ import shutil
 import numpy as np
 import pytest
 
-from keras_vit.inference import keras_model, model_card
+from keras_vit.inference import keras_model, model_card, sample_images
 from keras_vit.inference.opening import open_artifact
 from tests import selection, tiny
 from tests.programs import call
@@ -123,6 +124,67 @@ def test_a_torn_saved_model_is_refused(served, tmp_path, damage):
         data.write_bytes(content if damage == "flip" else content[:100])
     with pytest.raises((ValueError, FileNotFoundError), match=r"variables\.data"):
         open_artifact(str(tmp_path / "1"))
+
+
+@pytest.fixture
+def version(served, tmp_path):
+    """A copy of a SavedModel."""
+    shutil.copytree(served[1] / "1", tmp_path / "1")
+    return tmp_path / "1"
+
+
+@pytest.mark.parametrize("change", ["labels", "warm-up", "asset", "fingerprint"])
+def test_every_file_of_a_saved_model_is_in_its_card(version, change):
+    if change == "labels":
+        (version / "assets.extra" / "labels.txt").write_text("bee\nape\n")
+    elif change == "warm-up":
+        (version / "assets.extra" / "tf_serving_warmup_requests").write_bytes(b"requests")
+    elif change == "asset":
+        (version / "assets").mkdir(exist_ok=True)
+        (version / "assets" / "added").write_bytes(b"")
+    else:
+        (version / "fingerprint.pb").unlink()
+    with pytest.raises((ValueError, FileNotFoundError), match="model card"):
+        open_artifact(str(version))
+
+
+def test_labels_beside_a_file_are_in_its_card(copied):
+    with open(model_card.labels_path_of(str(copied)), "a", encoding="utf-8") as file:
+        file.write("eleven\n")
+    with pytest.raises(ValueError, match=r"labels\.txt"):
+        open_artifact(str(copied))
+
+
+def test_a_written_card_has_no_absolute_paths(tmp_path):
+    path = str(tmp_path / "a.tflite")
+    with open(path, "wb") as file:
+        file.write(b"model")
+    source = "folder:/home/me/flowers"
+    card = tiny.card(data={"name": source}, recipe={"data": {"source": source, "splits": ["/mnt/a/b.csv"], "seed": 1}})
+    written = model_card.write(path, card)
+    with open(model_card.path_of(path), encoding="utf-8") as file:
+        content = json.load(file)
+    assert content["recipe"]["data"] == {"source": "folder:.../flowers", "splits": [".../b.csv"], "seed": 1}
+    assert content["data"] == {"name": "folder:.../flowers"}
+    assert content["preprocess"] == tiny.PREPROCESS
+    assert "/home" not in written.to_markdown()
+    assert sample_images.source_of(written) is None  # no other folder of that name is taken for it
+    assert sample_images.source_of(dataclasses.replace(written, recipe={"data": {"source": "digits"}})) == "digits"
+
+
+@pytest.mark.parametrize(
+    ("name", "shown"),
+    [
+        ("<script>alert(1)</script>", "&lt;script&gt;alert(1)&lt;/script&gt;"),
+        ("[a](http://b)", r"\[a\](http://b)"),
+        ("**a** _b_ `c`", r"\*\*a\*\* \_b\_ \`c\`"),
+        ("a|b\\", r"a\|b\\"),
+        ("snake_case & co", "snake_case &amp; co"),
+    ],
+)
+def test_markdown_shows_class_names_as_they_are(name, shown):
+    text = dataclasses.replace(tiny.card(), class_names=(name, "b")).to_markdown()
+    assert f"| classes | {shown}, b |" in text
 
 
 def test_labels_have_one_line_per_class(tmp_path):

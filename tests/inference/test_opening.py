@@ -74,6 +74,25 @@ def test_preprocess_must_be_known(expected, tmp_path):
         inference.open_classifier(tmp_path / "model.keras")
 
 
+@pytest.mark.parametrize(
+    "normalization,values",
+    [
+        ((0.5, 0.5), "value_range(-1, 1)"),
+        (((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)), "value_norm((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))"),
+    ],
+)
+def test_preprocess_is_that_of_the_weights(normalization, values, tmp_path):
+    model = tiny.model()
+    model.input_normalization = normalization
+    model.save(tmp_path / "model.keras")
+    classifier = inference.open_classifier(tmp_path / "model.keras")
+    assert classifier.card.preprocess.endswith(f"|{values}")
+    image = np.random.default_rng(0).integers(0, 256, (tiny.SIZE, tiny.SIZE, 3), np.uint8)
+    expected = keras_vit.preprocess_input(image, model)
+    # The same numbers, divided in another order in single precision.
+    np.testing.assert_allclose(classifier.preprocess([tiny.encode(image, "png")])[0], expected, atol=1e-6)
+
+
 def test_what_cannot_be_opened(tmp_path):
     with pytest.raises(FileNotFoundError, match="nowhere"):
         inference.open_classifier(tmp_path / "nowhere")

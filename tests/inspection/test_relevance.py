@@ -9,7 +9,7 @@ import pytest
 from keras import ops
 
 from keras_vit import inspection
-from keras_vit.inspection import _gradients, attention, relevance
+from keras_vit.inspection import attention, relevance
 from tests.inspection import small
 
 
@@ -46,7 +46,7 @@ def test_gradients_by_finite_differences(name):
     def score(offsets):
         return ops.sum(relevance._run_with_offsets(model, images, offsets)[:, 2])
 
-    slopes = _gradients.gradients(score, offsets)
+    slopes = relevance.gradients(score, offsets)
     rng = np.random.default_rng(0)
     direction = [rng.normal(size=offset.shape) for offset in offsets]
     step = 1e-5
@@ -64,7 +64,7 @@ def test_one_layer_by_hand():
     def score(offsets):
         return ops.sum(relevance._run_with_offsets(model, images, offsets)[:, 3])
 
-    (slope,) = _gradients.gradients(score, offsets_like_maps(model, images))
+    (slope,) = relevance.gradients(score, offsets_like_maps(model, images))
     expected = np.maximum(weights * np.asarray(slope), 0).mean(axis=1)[:, 0, 1:].reshape(3, *small.GRID)
     np.testing.assert_allclose(inspection.gradient_attention(model, images, 3), expected, rtol=1e-5)
 

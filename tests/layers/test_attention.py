@@ -11,13 +11,17 @@ import numpy as np
 import pytest
 from keras import ops
 
-from keras_vit.inspection._gradients import gradients
-from keras_vit.layers import attention
+from keras_vit.inspection.relevance import gradients
+from keras_vit.layers import formulas
 from keras_vit.layers.kernels import chunked_attention, fused_attention
 
 kernel = importlib.import_module("keras_vit.layers.kernels.attention")  # the package has the function by this name
 TOKENS = (196, 197, 577, 1025)
 HEADS, SIZE = 2, 8
+
+
+def plain(*arguments):
+    return formulas.attention(*arguments)[0]
 
 
 def implementations():
@@ -68,7 +72,7 @@ def test_implementations_equal_the_formula(tokens, name):
     else:
         got = values_and_gradients(implementations()[name], *inputs)
     # Sums of up to 1,025 products in single precision, in another order.
-    assert_close(got, values_and_gradients(attention.attention, *inputs), 2e-2 if name == "cudnn" else 1e-5)
+    assert_close(got, values_and_gradients(plain, *inputs), 2e-2 if name == "cudnn" else 1e-5)
 
 
 @pytest.mark.parametrize("tokens", TOKENS)
@@ -78,7 +82,7 @@ def test_dropout_of_the_weights(tokens):
     drop = lambda weights: weights * ops.cast(mask, weights.dtype) / 0.9  # noqa: E731
     got, expected = (
         values_and_gradients(lambda q, k, v: function(q, k, v, None, drop), *arrays(tokens))  # noqa: B023
-        for function in (kernel.attention, attention.attention)
+        for function in (kernel.attention, plain)
     )
     assert_close(got, expected, 1e-5)
     without = values_and_gradients(kernel.attention, *arrays(tokens))

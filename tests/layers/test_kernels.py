@@ -1,5 +1,6 @@
 """Kernels against their plain formulas: equal values, and the derivatives of differentiation op by op."""
 
+import concurrent.futures
 import importlib
 
 import keras
@@ -7,8 +8,9 @@ import numpy as np
 import pytest
 from keras import ops
 
-from keras_vit.layers import GroupNorm, LayerNorm, MlpBlock, SelfAttention, attention, kernels, mlp, normalization
+from keras_vit.layers import GroupNorm, LayerNorm, MlpBlock, SelfAttention, formulas, kernels
 from keras_vit.layers.kernels import projection, recompute
+from keras_vit.layers.kernels.choice import uses_kernel
 
 tf = pytest.importorskip("tensorflow")
 RNG = np.random.default_rng(0)
@@ -34,10 +36,15 @@ def value_and_gradients(function, arguments, upstream):
     return value, tape.gradient(value, arguments, output_gradients=upstream)
 
 
+def plain_formula(name):
+    """The formula of a name; of attention, without the weights."""
+    formula = getattr(formulas, name)
+    return (lambda *arguments: formula(*arguments)[0]) if name == "attention" else formula
+
+
 def assert_same(formula, arguments, *constants, rtol, atol, value_too=True):
     """The kernel of a formula has its values, and its derivatives up to the rounding of other orders of summation."""
-    plain, kernel = formula, kernels.select(formula)
-    assert kernel is not plain
+    kernel, plain = getattr(kernels, formula), plain_formula(formula)
     upstream = random(*plain(*arguments, *constants).shape, dtype=arguments[0].dtype)
     value, got = value_and_gradients(lambda *a: kernel(*a, *constants), arguments, upstream)
     expected_value, expected = value_and_gradients(lambda *a: plain(*a, *constants), arguments, upstream)
@@ -51,19 +58,19 @@ def cases(dtype):
     """{name: formula, arguments, constants}"""
     image = random(2, 3, 5, 16, dtype=dtype) * 3 + 1
     return {
-        "attention": (attention.attention, [random(2, 5, 3, 4, dtype=dtype) for _ in range(3)], ()),
+        "attention": ("attention", [random(2, 5, 3, 4, dtype=dtype) for _ in range(3)], ()),
         "attention of one query": (
-            attention.attention,
+            "attention",
             [random(2, n, 3, 4, dtype=dtype) for n in (1, 7, 7)],
             (),
         ),
         "layer_norm": (
-            normalization.layer_norm,
+            "layer_norm",
             [random(2, 5, 16, dtype=dtype) * 3 + 1, random(16), random(16)],
             (1e-6,),
         ),
-        "group_norm": (normalization.group_norm, [image, random(16), random(16)], (4, 1e-6)),
-        "gelu_tanh": (mlp.gelu_tanh, [random(2, 5, 16, dtype=dtype) * 3], ()),
+        "group_norm": ("group_norm", [image, random(16), random(16)], (4, 1e-6)),
+        "gelu_tanh": ("gelu_tanh", [random(2, 5, 16, dtype=dtype) * 3], ()),
     }
 
 
@@ -86,7 +93,7 @@ def test_kernels_in_bfloat16_to_its_precision(name):
 def test_projections(biased, count, monkeypatch):
     """In float32, where the differences of two orders of summing are small; the kernel itself is for 16 bits."""
     products, entered = projection._products, []
-    monkeypatch.setattr(projection, "has_16_bits", lambda x: True)
+    monkeypatch.setattr(projection, "uses_kernel", lambda name, x: True)
     monkeypatch.setattr(projection, "_products", lambda *tensors: entered.append(True) or products(*tensors))
     layers = [
         keras.layers.EinsumDense("bnd,dhk->bnhk", (None, 2, 4), bias_axes="hk" if biased else None)
@@ -99,7 +106,7 @@ def test_projections(biased, count, monkeypatch):
         layer.set_weights([random(*weight.shape) for weight in layer.weights])
     weights = [weight.value for layer in layers for weight in layer.weights]
     results = []
-    for project in (attention.project, kernels.select(attention.project)):
+    for project in (lambda x, layers: [layer(x) for layer in layers], kernels.project):
         with tf.GradientTape() as tape:
             tape.watch(x)
             outputs = project(x, layers)
@@ -112,7 +119,7 @@ def test_projections(biased, count, monkeypatch):
 def test_group_norm_is_the_formula():
     x, scale, bias = random(2, 3, 5, 16) * 3 + 1, random(16), random(16)
     expected = plain_group_norm(x, scale, bias)
-    np.testing.assert_allclose(normalization.group_norm(x, scale, bias, 4, 1e-6), expected, rtol=1e-5, atol=3e-6)
+    np.testing.assert_allclose(formulas.group_norm(x, scale, bias, 4, 1e-6), expected, rtol=1e-5, atol=3e-6)
 
 
 def test_group_norm_of_a_nearly_constant_image():
@@ -120,8 +127,8 @@ def test_group_norm_of_a_nearly_constant_image():
     arguments = [1000 + random(2, 3, 5, 16), random(16), random(16)]
     expected = plain_group_norm(*arguments)
     # The mean itself is off by 1e3 * 2^-24 = 6e-5 in either form.
-    np.testing.assert_allclose(normalization.group_norm(*arguments, 4, 1e-6), expected, rtol=1e-3, atol=1e-3)
-    assert_same(normalization.group_norm, arguments, 4, 1e-6, rtol=1e-3, atol=1e-3)
+    np.testing.assert_allclose(formulas.group_norm(*arguments, 4, 1e-6), expected, rtol=1e-3, atol=1e-3)
+    assert_same("group_norm", arguments, 4, 1e-6, rtol=1e-3, atol=1e-3)
 
 
 def test_layer_norm_keeps_the_precision_of_its_input():
@@ -150,30 +157,42 @@ def test_training_and_inference_are_the_same_function(make, shape, policy):
     x = random(*shape, dtype=policy) * 3 + 1
     outputs = [tf.cast(layer(x, training=training), tf.float32) for training in (False, True)]
     np.testing.assert_array_equal(*outputs)
-    with kernels.mode("plain"):
+    with kernels.plain():
         np.testing.assert_array_equal(tf.cast(layer(x), tf.float32), outputs[0])
 
 
-def test_modes():
-    assert kernels.select(mlp.quick_gelu) is mlp.quick_gelu
-    with kernels.mode("plain"):
-        assert kernels.select(mlp.gelu_tanh) is mlp.gelu_tanh
-    assert kernels.select(mlp.gelu_tanh) is not mlp.gelu_tanh
-    with pytest.raises(ValueError, match="`mode`"), kernels.mode("fast"):
+def chosen(x=None):
+    """The kernels that are chosen for a tensor."""
+    return {name for name in kernels.KERNELS if uses_kernel(name, random(1) if x is None else x)}
+
+
+def test_the_kernels_of_a_dtype():
+    assert chosen(random(1, dtype="bfloat16")) == set(kernels.KERNELS)
+    assert chosen() == set(kernels.KERNELS) - {"project"}
+
+
+def test_plain_formulas_within_a_block():
+    x = random(8)
+    with kernels.plain():
+        assert chosen() == set()
+        np.testing.assert_array_equal(kernels.gelu_tanh(x), formulas.gelu_tanh(x))
+    with kernels.plain("gelu_tanh"), kernels.plain("group_norm"):
+        assert chosen() == {"attention", "layer_norm"}
+    assert "gelu_tanh" in chosen()
+    with pytest.raises(ValueError, match="`names`"), kernels.plain("gelu"):
         pass
 
 
-def test_a_formula_can_be_replaced():
-    layer, x = MlpBlock(8), random(2, 3, 4)
-    layer.build(x.shape)
-    with kernels.replace(gelu_tanh=tf.zeros_like):
-        assert np.abs(layer(x)).max() < 1e-3  # the biases
-    assert np.abs(layer(x)).max() > 0.01
+def test_other_threads_do_not_see_it():
+    with kernels.plain(), concurrent.futures.ThreadPoolExecutor(1) as threads:
+        assert chosen() == set()
+        assert threads.submit(chosen).result()
 
 
 def test_other_backends_have_the_plain_formulas(monkeypatch):
+    x = random(1)
     monkeypatch.setattr(keras.backend, "backend", lambda: "torch")
-    assert kernels.select(normalization.layer_norm) is normalization.layer_norm
+    assert chosen(x) == set()
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,7 @@
 """Behavior of the models: shapes, initial values, gradients, sizes, errors."""
 
+import contextlib
+
 import keras
 import numpy as np
 import pytest
@@ -8,6 +10,7 @@ from keras import ops
 
 import keras_vit
 from keras_vit import BiTResNet, VisionTransformer
+from keras_vit.layers import EncoderBlock, MlpBlock
 from tests import selection
 from tests.models import variants
 
@@ -72,6 +75,37 @@ def test_rematerialisation_changes_no_gradient(compiled):
     np.testing.assert_allclose(loss, remat_loss, rtol=1e-5)
     for gradient, remat_gradient in zip(gradients, remat_gradients, strict=True):
         np.testing.assert_allclose(gradient, remat_gradient, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("remat", "training", "expected"), [("blocks", True, 2), ("none", True, 1), ("blocks", False, 1)]
+)
+def test_rematerialised_blocks_run_twice(remat, training, expected, monkeypatch):
+    model = variants.make("token", remat=remat)
+    block, runs = model.get_layer("encoderblock_0"), []
+    run = block.mlp.call
+    monkeypatch.setattr(block.mlp, "call", lambda x, **arguments: runs.append(x) or run(x, **arguments))
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_sum(model(variants.images(model), training=training))
+    tape.gradient(loss, [variable.value for variable in model.trainable_variables])
+    assert len(runs) == expected
+
+
+def test_blocks_in_a_scope_of_keras_drop_the_same_values_twice():
+    """Other values in the second run would give the derivative of another function."""
+    gradients = []
+    for scope in (contextlib.nullcontext(), keras.RematScope("list_of_layers", layer_names=["block"])):
+        keras.utils.set_random_seed(0)
+        with scope:
+            block = EncoderBlock(
+                2, MlpBlock(8, 0.5), dropout_rate=0.5, attention_dropout_rate=0.5, drop_path_rate=0.5, name="block"
+            )
+        x = tf.constant(np.random.default_rng(0).normal(size=(4, 5, 8)), tf.float32)
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            loss = tf.reduce_sum(block(x, num_outputs=2, training=True) ** 2)
+        gradients.append(tape.gradient(loss, x))
+    np.testing.assert_allclose(*gradients, rtol=1e-5, atol=1e-5)
 
 
 def test_initial_values_are_the_reference_s():

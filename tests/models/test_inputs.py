@@ -1,12 +1,18 @@
 """Images that were not prepared: a warning, once."""
 
+import inspect
 import warnings
 
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import keras_vit
+from keras_vit.data import preprocess
+from keras_vit.inference import keras_model
+from keras_vit.models.normalization import IMAGENET
+from tests import tiny
 
 
 def model():
@@ -33,13 +39,214 @@ def test_a_warning_once(images):
         network(images)
 
 
+FRACTIONS = PIXELS.astype("float32") / 255
+SCALED = keras_vit.preprocess_input(PIXELS)
+LABELS = np.zeros(2)
+
+
+class Batches(keras.utils.PyDataset):
+    """The same batch, three times."""
+
+    def __init__(self, images):
+        super().__init__()
+        self.images = images
+
+    def __len__(self):
+        return 3
+
+    def __getitem__(self, index):
+        return self.images, LABELS
+
+
+def data_set(images):
+    return tf.data.Dataset.from_tensors((images, LABELS))
+
+
+def as_arrays(images):
+    return images, LABELS
+
+
+@pytest.mark.parametrize(("images", "found"), [(PIXELS.astype("float32"), "[0, 255]"), (FRACTIONS, "[0, 1]")])
+@pytest.mark.parametrize("form", [as_arrays, data_set, Batches, lambda images: ({"images": images}, LABELS)])
 @pytest.mark.parametrize("method", ["predict", "evaluate", "fit"])
-def test_a_warning_before_the_graph_is_traced(method):
+def test_a_warning_before_the_graph_is_traced(method, form, images, found):
     network = model()
     network.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True), run_eagerly=True)
-    labels = () if method == "predict" else (np.zeros(2),)
-    with pytest.warns(UserWarning, match="float32|values from 0 to 255"):
-        getattr(network, method)(PIXELS.astype("float32"), *labels, verbose=0)
+    arguments = form(images) if isinstance(form(images), tuple) else (form(images),)
+    with pytest.warns(UserWarning, match="preprocess_input") as record:
+        getattr(network, method)(*arguments[: 1 if method == "predict" else 2], verbose=0)
+    (warning,) = (w for w in record if "preprocess_input" in str(w.message))
+    assert found in str(warning.message)
+    assert warning.filename == __file__
+
+
+@pytest.mark.parametrize("method", ["predict_on_batch", "test_on_batch", "train_on_batch"])
+def test_a_warning_of_single_batches(method):
+    network = model()
+    network.compile("sgd", "mse", run_eagerly=True)
+    with pytest.warns(UserWarning, match="preprocess_input"):
+        getattr(network, method)(FRACTIONS, *(() if method == "predict_on_batch" else (np.zeros((2, 2)),)))
+
+
+def test_black_images_neither_warn_nor_end_the_look():
+    network = model()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        network(np.zeros((2, 16, 16, 3), "float32"))
+    with pytest.warns(UserWarning, match=r"\[0, 255\]"):
+        network(PIXELS.astype("float32"))
+
+
+def test_one_black_image_in_front_of_a_batch_hides_nothing():
+    batch = np.concatenate([np.zeros((1, 16, 16, 3), "float32"), FRACTIONS])
+    with pytest.warns(UserWarning, match=r"\[0, 1\]"):
+        model()(batch)
+
+
+@pytest.mark.parametrize(
+    ("normalization", "right", "wrong"),
+    [((0.0, 1.0), FRACTIONS, SCALED), ((0.0, 1 / 255), PIXELS, FRACTIONS), (IMAGENET, SCALED, FRACTIONS)],
+)
+def test_the_warning_follows_the_normalization_of_the_weights(normalization, right, wrong):
+    network = model()
+    network.input_normalization = normalization
+    with pytest.warns(UserWarning, match=r"preprocess_input\(images, model\)"):
+        network(wrong)
+    network = model()
+    network.input_normalization = normalization
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        network(right)
+
+
+def test_a_generator_keeps_all_its_batches():
+    network = model()
+    network.compile("sgd", "mse", run_eagerly=True)
+    seen = []
+
+    def batches():
+        for number in range(2):
+            seen.append(number)
+            yield SCALED, np.zeros((2, 2))
+
+    network.fit(batches(), verbose=0)
+    assert seen == [0, 1]
+
+
+@pytest.mark.parametrize("images", [FRACTIONS, SCALED])
+def test_pixels_that_were_scaled_before_are_noticed(images):
+    with pytest.warns(UserWarning, match="preprocess_input takes pixels"):
+        keras_vit.preprocess_input(images)
+
+
+@pytest.mark.parametrize("images", [np.zeros((2, 4, 4, 3), "float32"), np.ones((2, 4, 4, 3), "uint8")])
+def test_black_images_are_pixels(images):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        keras_vit.preprocess_input(images)
+
+
+@pytest.mark.parametrize("inputs", [{"images": SCALED}, {"image": SCALED}, [SCALED]])
+def test_a_dict_or_list_of_one_tensor_is_that_tensor(inputs):
+    network = tiny.randomize(model())
+    network.compile("sgd", "mse", run_eagerly=True)
+    expected = network.predict(SCALED, verbose=0)
+    np.testing.assert_array_equal(network.predict(inputs, verbose=0), expected)
+    np.testing.assert_array_equal(network(inputs), expected)
+    network.fit(inputs, np.zeros((2, 2)), verbose=0)
+    network.fit(tf.data.Dataset.from_tensors(({"images": SCALED}, np.zeros((2, 2)))), verbose=0)
+
+
+@pytest.mark.parametrize("method", ["predict", "evaluate", "fit", "train_on_batch", "predict_on_batch"])
+@pytest.mark.parametrize(
+    "images",
+    [
+        SCALED[:, :8],
+        {"images": SCALED[:, :8]},
+        tf.data.Dataset.from_tensors(SCALED[:, :8]),
+        tf.data.Dataset.from_tensors((SCALED[:, :8], LABELS)),
+    ],
+)
+def test_a_wrong_size_is_refused_before_keras_begins(method, images, monkeypatch):
+    monkeypatch.setattr(keras.Model, method, lambda *args, **kwargs: pytest.fail("Keras has begun"))
+    with pytest.raises(ValueError, match=r"\(None, 16, 16, 3\).* Received: \(2, 8, 16, 3\)"):
+        getattr(model(), method)(images)
+
+
+def test_data_sets_of_unknown_shapes_are_left_to_keras():
+    batches = tf.data.Dataset.from_generator(lambda: [SCALED], output_types=tf.float32)
+    assert model().predict(batches, verbose=0, steps=1).shape == (2, 2)
+
+
+def outputs(network, images):
+    return keras.ops.convert_to_numpy(keras.ops.cast(network(images), "float32"))
+
+
+@pytest.mark.parametrize("normalization", [None, (0.4, 0.2), IMAGENET])
+@pytest.mark.parametrize("arguments", [{}, {"resnet_blocks": (1,), "patch_size": 1}, None])
+def test_a_model_normalizes_pixels_by_itself(normalization, arguments, tmp_path):
+    def build(**others):
+        if arguments is None:
+            return keras_vit.BiTResNet((1,), image_size=16, classes=2, **others)
+        sizes = {"patch_size": 8, "hidden_size": 16, "num_layers": 1, "num_heads": 2, "mlp_dim": 16, "image_size": 16}
+        return keras_vit.VisionTransformer(**{**sizes, "classes": 2, **arguments, **others})
+
+    plain, network = tiny.randomize(build()), tiny.randomize(build(input_range=(0, 255)))
+    network.predict(PIXELS, verbose=0)  # what it compiles must not stay
+    network.input_normalization = normalization
+    mean, deviation = np.asarray(normalization or (0.5, 0.5), np.float32)
+    expected = outputs(plain, ((PIXELS / 255 - mean) / deviation).astype("float32"))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        for images in (PIXELS, PIXELS.astype("float32"), keras_vit.preprocess_input(PIXELS, network)):
+            np.testing.assert_allclose(outputs(network, images), expected, rtol=1e-4, atol=1e-4)
+            np.testing.assert_allclose(network.predict(images, verbose=0), expected, rtol=1e-4, atol=1e-4)
+    network.save(tmp_path / "model.keras")
+    loaded = keras.models.load_model(tmp_path / "model.keras")
+    np.testing.assert_allclose(outputs(loaded, PIXELS), expected, rtol=1e-4, atol=1e-4)
+    with pytest.warns(UserWarning, match=r"takes float images in \[0, 255\]. Received: values in \[0, 1\]"):
+        loaded = keras.models.load_model(tmp_path / "model.keras")
+        loaded(FRACTIONS)
+
+
+def test_pixels_reach_the_first_layer_in_float32():
+    """bfloat16 has 8 bits: 255 and 254 would be one value after rounding of fractions."""
+    network = model_with_range(dtype="mixed_bfloat16")
+    scaled = keras.Model(network.input, network.get_layer("rescaling").output)
+    images = np.full((1, 16, 16, 3), 254.5, "float32")
+    np.testing.assert_allclose(scaled(images), images / 127.5 - 1, rtol=0, atol=1e-6)
+
+
+def model_with_range(**arguments):
+    return keras_vit.VisionTransformer(8, 16, 1, 2, 16, image_size=16, classes=2, input_range=(0, 255), **arguments)
+
+
+def test_a_checkpoint_sets_the_values_of_the_first_layer(tmp_path):
+    trained = tiny.randomize(model())
+    trained.input_normalization = IMAGENET
+    path = keras_vit.save_checkpoint(trained, tmp_path / "hf", format="huggingface")
+    network = keras_vit.model_from_checkpoint(path, input_range=(0, 255))
+    expected = outputs(trained, keras_vit.preprocess_input(PIXELS, trained))
+    np.testing.assert_allclose(outputs(network, PIXELS), expected, rtol=1e-4, atol=1e-4)
+    again = model_with_range()
+    keras_vit.load_checkpoint(again, path)
+    np.testing.assert_allclose(outputs(again, PIXELS), expected, rtol=1e-4, atol=1e-4)
+
+
+def test_an_export_of_pixels_does_not_normalize_twice():
+    card = keras_model.card_of_model(model_with_range(), "model.keras", None, ())
+    pixels = preprocess.single_image(card.preprocess)(tf.io.encode_png(PIXELS[0]))
+    np.testing.assert_allclose(pixels, PIXELS[0], rtol=1e-5)
+
+
+METHODS = ["fit", "evaluate", "predict", "train_on_batch", "test_on_batch", "predict_on_batch", "export"]
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_methods_have_the_signatures_of_keras(method):
+    """Written out, for type checkers: Keras' own methods have no types."""
+    own, of_keras = (inspect.signature(getattr(kind, method)) for kind in (keras_vit.VisionTransformer, keras.Model))
+    assert [p.replace(annotation=p.empty) for p in own.parameters.values()] == list(of_keras.parameters.values())
 
 
 def test_prepared_images_are_taken_without_a_word():

@@ -1,11 +1,13 @@
-"""Models that users change: frozen, quantized, adapted, replaced, nested, and saved with these changes."""
+"""Models that users change: frozen, quantized, adapted, replaced, nested, and saved with these changes.
+
+`test_torch.py` runs this file on the torch backend, too.
+"""
 
 import warnings
 
 import keras
 import numpy as np
 import pytest
-import tensorflow as tf
 
 import keras_vit
 from tests import selection
@@ -13,6 +15,11 @@ from tests.models import variants
 
 MODES = ("int8", "int4", "float8")
 SLOW_MODES = [("int8", "token"), ("int4", "token"), ("float8", "bit")]
+
+
+def run(model, images, **arguments):
+    """The outputs as a NumPy array."""
+    return keras.ops.convert_to_numpy(model(images, **arguments))
 
 
 def saved_and_loaded(model, tmp_path):
@@ -26,11 +33,19 @@ def trainable(model):
 
 def assert_trains(model, images):
     """Every trainable variable has a gradient."""
-    with tf.GradientTape() as tape:
-        outputs = model(images, training=True)
-        loss = tf.reduce_sum(outputs * tf.reshape(tf.range(tf.size(outputs), dtype=tf.float32), tf.shape(outputs)))
     variables = model.trainable_variables
-    for variable, gradient in zip(variables, tape.gradient(loss, [v.value for v in variables]), strict=True):
+    weights = keras.ops.arange(len(images) * model.output_shape[-1], dtype="float32")
+    weights = keras.ops.reshape(weights, (len(images), -1))
+    if keras.backend.backend() == "torch":
+        keras.ops.sum(model(images, training=True) * weights).backward()
+        gradients = [variable.value.grad for variable in variables]
+    else:
+        import tensorflow as tf
+
+        with tf.GradientTape() as tape:
+            loss = keras.ops.sum(model(images, training=True) * weights)
+        gradients = tape.gradient(loss, [variable.value for variable in variables])
+    for variable, gradient in zip(variables, gradients, strict=True):
         assert gradient is not None, variable.path
 
 
@@ -52,7 +67,7 @@ def test_quantized_models_are_saved_and_loaded(mode, name, tmp_path):
     assert len(quantized) == {"token": 7, "map": 13, "bit": 1}[name]
     loaded = saved_and_loaded(model, tmp_path)
     assert [(v.path, v.dtype) for v in loaded.weights] == [(v.path, v.dtype) for v in model.weights]
-    np.testing.assert_array_equal(loaded(images), model(images))  # `predict` would compile, a minute for int4
+    np.testing.assert_array_equal(run(loaded, images), run(model, images))  # `predict` would compile, a minute for int4
 
 
 @pytest.mark.slow
@@ -104,26 +119,101 @@ def test_frozen_sublayers_stay_frozen(name, tmp_path):
 def test_lora(tmp_path):
     model = variants.make("token")
     images = variants.images(model)
-    expected = model(images)
+    expected = run(model, images)
     for layer in model.layers:
         layer.trainable = False
     for layer in model._flatten_layers():
         if isinstance(layer, (keras.layers.Dense, keras.layers.EinsumDense)):
             layer.trainable = True
             layer.enable_lora(2)
-    np.testing.assert_allclose(model(images), expected, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(run(model, images), expected, rtol=1e-5, atol=1e-5)
     assert_trains(model, images)
     adapters = [variable for variable in model.trainable_variables if "lora" in variable.path]
     assert len(adapters) == 26  # two for each of 2 x (4 + 2) dense layers and the head
     for variable in adapters:
         variable.assign(np.random.default_rng(0).normal(size=variable.shape))
-    changed = model(images)
+    changed = run(model, images)
     assert np.abs(changed - expected).max() > 0.01
     # Adapters take part in training, too: the model has no dropout, so that both are the same function.
-    np.testing.assert_allclose(model(images, training=True), changed, rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(run(model, images, training=True), changed, rtol=1e-4, atol=1e-4)
     loaded = saved_and_loaded(model, tmp_path)
     assert trainable(loaded) == trainable(model)
-    np.testing.assert_allclose(loaded(images), changed, rtol=1e-4, atol=1e-4)  # the file holds the sum of both
+    assert_equal_variables(loaded, model)  # also the factors and the kernels below them
+    np.testing.assert_array_equal(run(loaded, images), changed)
+    plain = variants.make("token")
+    model.save_weights(tmp_path / "lora.weights.h5")
+    plain.load_weights(tmp_path / "lora.weights.h5")  # the file has the sums, too
+    np.testing.assert_allclose(run(plain, images), changed, rtol=1e-4, atol=1e-4)
+
+
+def adapted(**arguments):
+    """A model and its images; the projections of queries and values train by LoRA, beside the head."""
+    model = variants.make("token", **arguments)
+    add_lora(model)
+    return model, variants.images(model, batch=4)
+
+
+def add_lora(model):
+    for layer in model.layers:
+        layer.trainable = layer.name == "head"
+        if isinstance(layer, keras_vit.layers.EncoderBlock):
+            for projection in (layer.attention.query, layer.attention.value):
+                projection.trainable = True
+                projection.enable_lora(2, lora_alpha=3)
+
+
+def assert_equal_variables(model, other):
+    for first, second in zip(model.variables, other.variables, strict=True):
+        assert first.trainable == second.trainable
+        np.testing.assert_array_equal(*(keras.ops.convert_to_numpy(v) for v in (first, second)), err_msg=first.path)
+
+
+def train(model, images):
+    model.fit(images, np.arange(len(images)) % 3, batch_size=len(images), epochs=2, shuffle=False, verbose=0)
+
+
+@pytest.mark.parametrize("how", ["model", "weights"])
+def test_training_with_lora_continues_after_a_load(how, tmp_path):
+    model, images = adapted()
+    model.compile(keras.optimizers.AdamW(0.01), keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    train(model, images)
+    if how == "model":
+        loaded = saved_and_loaded(model, tmp_path)
+    else:  # as `keras.callbacks.BackupAndRestore` does
+        model.save_weights(tmp_path / "lora.weights.h5")
+        loaded, _ = adapted(seed=5)
+        loaded.compile(keras.optimizers.AdamW(0.01), keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+        loaded.optimizer.build(loaded.trainable_variables)
+        loaded.load_weights(tmp_path / "lora.weights.h5")
+    assert_equal_variables(loaded, model)
+    for side in (model, loaded):
+        train(side, images)
+    assert_equal_variables(loaded, model)
+
+
+@pytest.mark.parametrize("mode", ["int8", pytest.param("int4", marks=pytest.mark.slow)])
+def test_lora_on_quantized_kernels(mode, tmp_path):
+    model = variants.make("token", num_layers=1)
+    model.quantize(mode, filters=lambda layer: layer.name != "head")
+    assert model.get_layer("encoderblock_0").attention.query.quantization_mode == mode
+    add_lora(model)
+    for variable in model.trainable_variables:
+        if "lora" in variable.path:
+            variable.assign(np.random.default_rng(0).normal(size=variable.shape))
+    loaded = saved_and_loaded(model, tmp_path)
+    assert_equal_variables(loaded, model)
+    images = variants.images(model)
+    np.testing.assert_array_equal(run(loaded, images), run(model, images))
+
+
+def test_files_without_lora_fill_the_kernels_of_a_model_with_it(tmp_path):
+    plain, (model, images) = variants.make("token"), adapted(seed=5)
+    factors = [keras.ops.convert_to_numpy(v) for v in model.trainable_variables if "lora" in v.path]
+    plain.save_weights(tmp_path / "plain.weights.h5")
+    model.load_weights(tmp_path / "plain.weights.h5")
+    for factor, before in zip((v for v in model.trainable_variables if "lora" in v.path), factors, strict=True):
+        np.testing.assert_array_equal(keras.ops.convert_to_numpy(factor), before)
+    np.testing.assert_allclose(run(model, images), run(plain, images), rtol=1e-5, atol=1e-5)  # B is zero at the start
 
 
 @pytest.mark.parametrize("built", [True, False])
@@ -136,13 +226,43 @@ def test_replaced_norms(built, tmp_path):
         if built:
             norm.build((None, None, 16))
         model.get_layer(f"encoderblock_{index}").norm_1 = norm
-    outputs = model(images)
+    outputs = run(model, images)
     assert len(model.weights) == weights - 2  # a scale each instead of scale and bias
     assert_trains(model, images)
-    np.testing.assert_allclose(model(images, training=True), outputs, rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(run(model, images, training=True), outputs, rtol=1e-4, atol=1e-4)
     loaded = saved_and_loaded(model, tmp_path)
     assert type(loaded.get_layer("encoderblock_1").norm_1) is keras.layers.RMSNormalization
-    np.testing.assert_array_equal(loaded(images), outputs)
+    np.testing.assert_array_equal(run(loaded, images), outputs)
+
+
+@pytest.mark.parametrize("name", ["hybrid", "bit"])
+def test_a_replaced_unit_of_a_stage(name, tmp_path):
+    arguments = {"resnet_blocks": (2,)} if name == "hybrid" else {"block_sizes": (3, 1)}
+    model = variants.make(name, **arguments)
+    images = variants.images(model)
+    kind = keras_vit.layers.BottleneckUnit if name == "hybrid" else keras_vit.layers.BiTUnit
+    stage = model.get_layer("block1")
+    old, unit = stage.units[1], kind(stage.features, name="new")
+    stage.units[1] = unit
+    if name == "bit":
+        stage.units[-1] = keras.layers.Identity(name="skipped")
+    run(model, images)  # the first call builds the new unit
+    variants.randomize(model)
+    outputs = run(model, images)
+    assert {id(v) for v in unit.weights} <= {id(v) for v in model.weights}
+    assert not {id(v) for v in old.weights} & {id(v) for v in model.weights}
+    assert_trains(model, images)
+    loaded = saved_and_loaded(model, tmp_path)
+    assert [v.shape for v in loaded.weights] == [v.shape for v in model.weights]
+    assert [layer.name for layer in loaded.get_layer("block1").units] == [layer.name for layer in stage.units]
+    np.testing.assert_array_equal(run(loaded, images), outputs)
+
+
+def test_a_removed_unit_is_refused_when_the_model_is_saved(tmp_path):
+    model = variants.make("bit", block_sizes=(2, 1))
+    del model.get_layer("block1").units[1]
+    with pytest.raises(ValueError, match=r"units\.1.*keras\.layers\.Identity"):
+        model.save(tmp_path / "model.keras")
 
 
 def test_two_models_in_one_with_names_of_their_own():
@@ -151,17 +271,38 @@ def test_two_models_in_one_with_names_of_their_own():
     images = keras.Input(first.input_shape[1:])
     both = keras.Model(images, keras.layers.Average()([first(images), second(images)]))
     data = variants.images(first)
-    np.testing.assert_allclose(both(data), (first(data) + second(data)) / 2, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(run(both, data), (run(first, data) + run(second, data)) / 2, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="other backends have no unknown sizes")
 @pytest.mark.parametrize("name", selection.cases(["token", "no_positions", "bit"], ["token"]))
 def test_images_of_another_size_are_refused(name):
+    import tensorflow as tf
+
     model = variants.make(name)
     images = np.zeros((2, 32, 32, 3), "float32")
     model.predict(variants.images(model), verbose=0)  # later shapes are traced with unknown sides
-    with pytest.raises((ValueError, tf.errors.InvalidArgumentError), match="32,32,3"):
+    with pytest.raises(ValueError, match=r"Received: \(2, 32, 32, 3\)"):
         model.predict(images, verbose=0)
     compiled = tf.function(lambda x: model(x), input_signature=[tf.TensorSpec((None, None, None, 3))])
     assert compiled(variants.images(model)).shape == (2, 3)
     with pytest.raises(tf.errors.InvalidArgumentError, match="32,32,3"):
         compiled(images)
+
+
+def test_qlora_learns():
+    model = keras_vit.VisionTransformer(**variants.SMALL)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        model.quantize("int8", filters=lambda layer: layer.name != "head")  # as docs/how_to/lora.md has it
+    add_lora(model)
+    images = variants.images(model, batch=6)
+    model.compile(keras.optimizers.AdamW(0.02), keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    losses = model.fit(images, np.arange(6) % 3, epochs=20, batch_size=6, verbose=0).history["loss"]
+    assert losses[-1] < 0.5 * losses[0]
+
+
+def test_a_quantized_head_of_zeros_is_warned_of():
+    model = keras_vit.VisionTransformer(**variants.SMALL)
+    with pytest.warns(UserWarning, match="'head'.*filters"):
+        model.quantize("int8", filters="head|query")

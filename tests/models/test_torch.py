@@ -22,12 +22,11 @@ import numpy as np
 
 import keras_vit
 from keras_vit import recipe
-from keras_vit.layers import kernels
-from keras_vit.layers.attention import attention
+from keras_vit.layers.kernels.choice import uses_kernel
 from keras_vit.training import backend
 from tests.checkpoints import files
 
-assert keras.backend.backend() == "torch" and kernels.select(attention) is attention
+assert keras.backend.backend() == "torch" and not uses_kernel("attention", np.ones(1, "float32"))
 to_numpy = keras.ops.convert_to_numpy
 
 # Single-precision sums in another order.
@@ -67,11 +66,21 @@ assert "tensorflow" not in sys.modules or not hasattr(sys.modules["tensorflow"],
 """
 
 
-def test_models_on_the_torch_backend():
+def run(*arguments):
+    """Run Python on the torch backend."""
     pytest.importorskip("torch", exc_type=ImportError)
     root = pathlib.Path(__file__).parents[2]
     environment = {**os.environ, "KERAS_BACKEND": "torch", "CUDA_VISIBLE_DEVICES": ""}
-    command = [sys.executable, "-c", PROGRAM]
+    command = [sys.executable, *arguments]
     done = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr[-3000:]
-    assert done.stdout.split("\n")[-2] == "no training programs"
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    return done.stdout
+
+
+def test_models_on_the_torch_backend():
+    assert run("-c", PROGRAM).split("\n")[-2] == "no training programs"
+
+
+def test_models_that_users_change_on_the_torch_backend():
+    # Without conftest.py, which imports TensorFlow.
+    run("-m", "pytest", "--noconftest", "-q", "-m", "not exhaustive", "tests/models/test_surgery.py")

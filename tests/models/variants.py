@@ -68,13 +68,13 @@ def cases_under(policies):
     )
 
 
-def make(name, dtype="float32", **arguments):
+def make(name, dtype="float32", seed=0, **arguments):
     """The small model of a name, with every variable away from its initial value."""
     if name == "bit":
         model = BiTResNet(**{"block_sizes": (1, 1), "image_size": (16, 8), "classes": 3, "dtype": dtype, **arguments})
     else:
         model = VisionTransformer(**{**SMALL, **VARIANTS[name], "dtype": dtype, **arguments})
-    randomize(model)
+    randomize(model, seed)
     return model
 
 

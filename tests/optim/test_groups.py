@@ -100,3 +100,22 @@ def test_masks_go_by_path():
     assert groups.decayed(model, "kernel$") == groups.decayed(model)
     assert groups.decayed(model, ".*") == set(paths)
     assert groups.trained(model, "encoder|embedding|cls") == ["head/kernel", "head/bias"]
+
+
+def test_lora_and_quantized_kernels():
+    model = variants.make("token")
+    model.quantize("int8", filters="Dense_0")
+    for layer in model.layers:
+        layer.trainable = layer.name in ("head", "encoderblock_1")
+    for index in range(2):
+        query = model.get_layer(f"encoderblock_{index}").attention.query
+        query.trainable = True
+        query.enable_lora(2)
+    first, second = (f"encoderblock_{index}/MultiHeadDotProductAttention_0" for index in range(2))
+    factors = [f"{block}/query/lora_kernel_{factor}" for block in (first, second) for factor in "ab"]
+    others = [f"{second}/key/kernel", f"{second}/value/kernel", f"{second}/out/kernel"]
+    dense = "encoderblock_1/MlpBlock_0/Dense_1/kernel"  # Dense_0 is quantized
+    assert groups.decayed(model) == {*factors, *others, dense, "head/kernel"}
+    assert groups.block_matrices(model) == {**dict(zip(others, (1, 1, 2), strict=True)), dense: 1}
+    multipliers = groups.layer_multipliers(model, 0.5)
+    assert [multipliers[path] for path in factors] == [0.25, 0.25, 0.5, 0.5]

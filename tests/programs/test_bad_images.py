@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from keras_vit import recipe as recipes
-from keras_vit.training import errors
+from keras_vit.data import UnreadableImageError
 from tests import programs
 from tests.evaluators import folders
 
@@ -47,7 +47,7 @@ def program(name, *arguments, **environment):
 def test_evaluate_names_the_image_and_ends(arguments, strict):
     run, broken = strict
     done = program("train.evaluate", f"--model={run}", *arguments)
-    assert done.returncode == errors.UnreadableInput.exit_code == 66
+    assert done.returncode == UnreadableImageError.exit_code == 66
     assert broken.name in done.stderr
     assert "Traceback" not in done.stderr
     assert not done.stdout
@@ -66,7 +66,7 @@ def test_a_flag_changes_it(strict, lenient, capsys):
     run, broken = strict
     assert programs.call("train.evaluate", f"--model={run}", "--json", "--on_bad_image=skip") == 0
     assert json.loads(capsys.readouterr().out)["examples"] == 11
-    with pytest.raises(errors.UnreadableInput, match="image 1.png"):
+    with pytest.raises(UnreadableImageError, match="image 1.png"):
         programs.call("train.evaluate", f"--model={lenient}", "--on_bad_image=error", KNN)
 
 
@@ -104,7 +104,7 @@ def test_the_page(given, strict, lenient, tmp_path):
     run, broken = strict
     images = [f"--images={broken.parent}/*.png"] if given else []
     output = f"--output={tmp_path / 'page'}"
-    with pytest.raises(errors.UnreadableInput, match="image 1.png"):
+    with pytest.raises(UnreadableImageError, match="image 1.png"):
         programs.call("train.visualize", f"--model={run}", output, *images)
     assert programs.call("train.visualize", f"--model={lenient}", output, *images) == 0
     html = (tmp_path / "page" / "report.html").read_text()

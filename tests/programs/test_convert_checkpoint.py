@@ -60,3 +60,13 @@ def test_another_resolution_and_wrong_usage(tmp_path):
     with pytest.raises(ValueError, match="Formats that can: google, big_vision, timm"):
         convert(files.golden_path("vit_gap"), tmp_path / "x", format="huggingface")
     assert sorted(os.listdir(tmp_path)) == ["out.npz"]
+
+
+@pytest.mark.parametrize(
+    "target,format", [("x.pth", None), ("x.pth", "huggingface"), ("x.npz", "timm"), ("x", None), ("x.npz", "keras")]
+)
+def test_suffix_and_format_must_agree(target, format, tmp_path):
+    source = files.golden_path("vit_gap")
+    with pytest.raises(ValueError, match=r"\.keras"):
+        convert(source, tmp_path / target, format=format)
+    assert not list(tmp_path.iterdir())

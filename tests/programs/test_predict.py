@@ -29,6 +29,14 @@ def test_predict_gives_the_models_probabilities(kind, run, digits, request, tmp_
         np.testing.assert_allclose([p["probability"] for p in answer["predictions"]], expected[order], atol=1e-5)
 
 
+def test_predict_needs_classes(digits, tmp_path):
+    images = tiny.digit_files(tmp_path, digits.source, 1)
+    tiny.model(include_top=False).save(tmp_path / "backbone.keras")
+    arguments = (f"--model={tmp_path / 'backbone.keras'}", "--preprocess=value_range(-1, 1)")
+    with pytest.raises(ValueError, match="must have classes"):
+        call("train.predict", *arguments, *images)
+
+
 def test_predict_reports_bad_images_and_answers_the_others(run, digits, tmp_path, capsys):
     good = tiny.digit_files(tmp_path, digits.source, 1)[0]
     bad = tmp_path / "bad.jpg"

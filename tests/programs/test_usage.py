@@ -1,11 +1,24 @@
 """A missing or wrong argument of a command line is named in one line."""
 
+import pathlib
 import subprocess
 import sys
 
 import pytest
+from absl import flags
 
-from tests.programs import call
+from keras_vit.program import commands
+from tests.programs import call, load
+
+RUN = pathlib.Path(__file__).parents[1] / "training" / "data" / "run"
+TAKE_DATA = {  # the programs with --data, and what else they require
+    "train.main": ["--workdir=run"],
+    "train.plan": [],
+    "train.sweep": ["--workdir=sweep", "--grid=seed=0,1", "--list"],
+    "train.evaluate": [f"--model={RUN}"],
+    "train.check_data": [],
+    "train.make_tfrecords": ["--output=records"],
+}
 
 
 def test_missing_arguments_are_named():
@@ -20,6 +33,28 @@ def test_missing_arguments_are_named():
             call(program, "--output=x")
     with pytest.raises(FileNotFoundError, match="nowhere"):
         call("train.evaluate", "--model=nowhere")
+
+
+@pytest.mark.parametrize("program", TAKE_DATA)
+@pytest.mark.parametrize("form", ["{}", "--data={}"])
+def test_the_data_set_is_the_first_argument_or_a_flag(program, form, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(Exception, match="nowhere/images"):
+        call(program, form.format("folder:nowhere/images"), *TAKE_DATA[program])
+    assert not list(tmp_path.rglob("*.json"))
+
+
+def test_all_programs_with_a_data_set_are_tested():
+    for program in commands.PROGRAMS.values():
+        load(program)
+        assert ("data" in flags.FLAGS) == (program in TAKE_DATA), program
+
+
+def test_flags_after_two_dashes_are_not_data_sets_of_a_sweep(tmp_path, capsys):
+    """They are passed to `keras-vit train`."""
+    arguments = ("digits", "--config=digits", f"--workdir={tmp_path}", "--grid=seed=0,1", "--list")
+    assert call("train.sweep", *arguments, "--", "--distribute=one_device") == 0
+    assert capsys.readouterr().out.count("seed=") == 2
 
 
 @pytest.mark.slow

@@ -1,11 +1,13 @@
 """`export.verify`: artifacts that agree with their model and that do not."""
 
+import hashlib
 import json
 import shutil
 
 import pytest
+from tensorflow.core.protobuf import saved_model_pb2
 
-from keras_vit.training.errors import UnreadableInput
+from keras_vit.data import UnreadableImageError
 from tests import tiny
 from tests.programs import call
 
@@ -24,6 +26,33 @@ def test_verify_agrees_and_differs(run, saved_model, tflite_file, tmp_path, caps
     assert report["top1_agreement"] < 1
     lenient = ("--max_difference=1", "--min_agreement=0", "--max_accuracy_drop=1")
     assert call("export.verify", *arguments, *lenient) == 0
+
+
+@pytest.mark.slow
+def test_exchanged_labels_and_the_origin_of_the_limits(run, saved_model, tmp_path, capsys):
+    path = tmp_path / "1"
+    shutil.copytree(saved_model / "1", path)
+    content = saved_model_pb2.SavedModel.FromString((path / "saved_model.pb").read_bytes())
+    for function in content.meta_graphs[0].graph_def.library.function:
+        for node in function.node_def:
+            names = node.attr["value"].tensor.string_val if node.op == "Const" else []
+            if list(names) == [str(digit).encode() for digit in range(10)]:
+                names[0], names[1] = names[1], names[0]
+    (path / "saved_model.pb").write_bytes(content.SerializeToString())
+    card = path / "assets.extra" / "model_card.json"
+    described = json.loads(card.read_text())
+    described["precision"] = "int8"
+    for name in described["files"]:
+        file = (path / name).read_bytes()
+        described["files"][name] = {"bytes": len(file), "sha256": hashlib.sha256(file).hexdigest()}
+    card.write_text(json.dumps(described))
+    arguments = (f"--model={run}", f"--artifact={path}", "--num_images=40", "--json")
+    assert call("export.verify", *arguments) == 1
+    report = json.loads(capsys.readouterr().out)
+    assert report["max_difference"] < 1e-4
+    assert report["tolerance"]["max_difference"] == 1e-4
+    assert "float32" in report["tolerance_from"]
+    assert all("top_k_classes" in problem for problem in report["problems"])
 
 
 @pytest.mark.parametrize(
@@ -46,6 +75,6 @@ def test_unreadable_images_are_treated_as_in_the_recipe(
         assert call("export.verify", *arguments) == 0
         assert json.loads(capsys.readouterr().out)["examples"] == 2
     else:
-        with pytest.raises(UnreadableInput, match=r"bad\.png") as caught:
+        with pytest.raises(UnreadableImageError, match=r"bad\.png") as caught:
             call("export.verify", *arguments)
         assert caught.value.exit_code == 66

@@ -6,7 +6,7 @@ import pytest
 
 from keras_vit import recipe as recipes
 from keras_vit import zoo
-from keras_vit.program import recipe_names, startup
+from keras_vit.program import recipe_file, startup
 from tests import programs
 from tests.recipes import toy
 
@@ -82,8 +82,8 @@ def test_a_variant_brings_its_sizes_and_its_weights():
 
 
 def test_every_recipe_is_listed():
-    assert set(recipe_names.names()) == {path.stem for path in toy.CONFIGS.glob("*.py")} - {"__init__", "common"}
-    for line in recipe_names.table().splitlines():
+    assert set(recipe_file.names()) == {path.stem for path in toy.CONFIGS.glob("*.py")} - {"__init__", "common"}
+    for line in recipe_file.table().splitlines():
         assert line.partition(" ")[2].strip()
 
 

@@ -11,11 +11,13 @@ from absl.testing import flagsaver
 
 from keras_vit import evaluators, models
 from keras_vit import recipe as recipes
+from keras_vit.data import readers
 from keras_vit.models.registry import constructor_name
 from keras_vit.optim import create_schedule
-from keras_vit.planning import datasets, plan
-from keras_vit.training.metrics import read_metrics
+from keras_vit.planning import datasets, fitting, plan
+from keras_vit.training.run_directory import read_metrics
 from tests import programs, selection
+from tests.data import pictures
 from tests.recipes import toy
 from train.configs import common
 
@@ -40,7 +42,7 @@ def test_every_recipe_is_tested():
 @pytest.mark.parametrize("name", FILES)
 def test_docstring_tells_what_one_must_know(name):
     text = ast.get_docstring(ast.parse((toy.CONFIGS / f"{name}.py").read_text()))
-    assert f"python -m train.main --config=train/configs/{name}.py" in text
+    assert f"keras-vit train --config={name}" in text
     for what in ("Cost", "Smaller machines"):
         assert what in text, f"{name} does not tell: {what}"
     if name != "folder":
@@ -82,30 +84,78 @@ def test_hyperrule_looks_at_unknown_data(monkeypatch, folder):
 
 
 def test_folder_takes_what_fits():
-    module = toy.module("folder")
-    choices = [module.what_fits("ViT-B/16", 10, gib * 2**30) for gib in (2, 8, 16, 64, 1_000)]
-    assert choices[0] == (224, module.BATCH)  # nothing fits: as little as possible at a time
+    choices = [fitting.what_fits("ViT-B/16", 10, gib * 2**30) for gib in (2, 8, 16, 64, 1_000)]
+    assert choices[0] == (224, 128)  # nothing fits: as little as possible at a time
     assert choices[-1] == (384, 1)
     sizes, parts = zip(*choices[1:], strict=True)
     assert sorted(sizes) == list(sizes)
-    assert module.what_fits("ViT-H/14", 10, 2**42)[0] == 378
+    assert fitting.what_fits("ViT-H/14", 10, 2**42)[0] == 378
+    for number in (10, 19_999, 20_000, 499_999, 500_000):
+        supports = common.hyperrule(number, 256, 256).supports
+        assert fitting.schedule(number) == (supports[0], supports[-1])
+
+
+def machine(monkeypatch, gpu, host):
+    """Lets this machine have a GPU and a memory of as many bytes."""
+    monkeypatch.setattr(fitting, "gpu_memory", lambda: gpu)
+    monkeypatch.setattr(fitting, "host_memory", lambda: host)
 
 
 @pytest.mark.parametrize(("gpu", "size", "hours"), [(80e9, 384, 0.6), (None, 224, 4.7)])
 def test_folder_takes_small_images_without_a_gpu(gpu, size, hours, monkeypatch, folder):
     toy.replace_readers(monkeypatch, folder)
-    load_folder = toy.module("folder")
-    monkeypatch.setattr(load_folder, "gpu_memory", lambda: gpu)
-    monkeypatch.setattr(load_folder, "host_memory", lambda: 1e12)
-    monkeypatch.setattr(load_folder.os, "cpu_count", lambda: 4)
+    machine(monkeypatch, gpu, 1e12)
+    monkeypatch.setattr(fitting.os, "cpu_count", lambda: 4)
     logged = []
-    monkeypatch.setattr(load_folder.logging, "info", lambda text, *values: logged.append(text % values))
-    recipe = load_folder.get_config("/images,ViT_B16")
+    monkeypatch.setattr(fitting.logging, "info", lambda text, *values: logged.append(text % values))
+    recipe = fitting.fit(load("folder", "/images,ViT_B16"))
     assert recipe.model.image_size == size
     assert f"({size})" in recipe.data.pp_eval
     # 3 * 2 operations a multiply-add of the paper's 55.5 and 17.6 G, 500 steps of 128: 21.3e15 at 1e13, 6.7e15 at 4e11.
     operations = 6 * {384: 55.5e9, 224: 17.56e9}[size] * 128 * 500
     assert f"{operations:.2g} operations: {hours} hours if" in logged[-1]
+
+
+@pytest.mark.parametrize(
+    ("variant", "image_size", "gpu", "host", "size", "parts"),
+    [
+        ("ViT_B16", None, 80e9, 1e12, 384, 4),
+        ("ViT_B16", None, None, 1e12, 224, 1),
+        ("ViT_B16", None, None, 8e9, 224, 16),
+        ("ViT_L16", None, 16e9, 1e12, 224, 32),
+        ("ViT_H14", None, 80e9, 1e12, 378, 32),
+        ("ViT_H14", 300, None, 8e9, 294, 128),
+        ("ViT_S16", 96, 2e9, 1, 96, 8),
+        ("BiT_R50x1", None, None, 2e9, 224, 32),
+    ],
+)
+def test_folder_writes_its_choices_into_the_recipe(variant, image_size, gpu, host, size, parts, monkeypatch, folder):
+    """Values that the recipe chose when it opened the data and measured the machine itself."""
+    toy.replace_readers(monkeypatch, folder)
+    machine(monkeypatch, gpu, host)
+    plain = load("folder", f"/images,{variant}")
+    expected = {
+        "model.image_size": size,
+        "data.pp_train": f"decode|inception_crop({size})|flip_lr|value_range(-1, 1)",
+        "data.pp_eval": f"decode|resize({size})|value_range(-1, 1)",
+        "optim.accumulation_steps": parts,
+    }
+    assert recipes.check(fitting.fit(plain, image_size)) == recipes.replace(plain, expected)
+
+
+def test_recipes_open_no_data(monkeypatch):
+    """`bit_hyperrule` does so for data that it does not know."""
+    monkeypatch.setattr(readers, "READERS", {})
+    for name, arguments in toy.CASES:
+        if "unknown" not in (arguments or ""):
+            toy.load(name, arguments)
+
+
+@pytest.mark.parametrize(("folders", "split"), [(("train", "val"), "validation"), (("train", "val", "test"), "test")])
+def test_folder_evaluates_on_what_there_is(folders, split, tmp_path):
+    for name in folders:
+        pictures.folder(tmp_path / name, count=2)
+    assert fitting.fit(load("folder", f"{tmp_path},ViT_Ti16")).data.eval_split == split
 
 
 def test_the_folder_of_a_recipe_may_have_commas_in_its_name(tmp_path):
@@ -118,6 +168,8 @@ def test_the_folder_of_a_recipe_may_have_commas_in_its_name(tmp_path):
     assert split(f"folder:{comma}") == (f"folder:{comma}", "ViT-B/16")
     assert split("") == split(",") == ("images", "ViT-B/16")
     assert split("gs://a/b,ViT_S16") == ("gs://a/b", "ViT-S/16")
+    for name in models.list_models():
+        assert split(f"a,{name}") == split(f"a,{constructor_name(name)}") == ("a", name)
     with pytest.raises(ValueError, match="ViT_B17"):
         split(f"{plain},ViT_B17")
 
@@ -146,7 +198,8 @@ COSTS = {
 
 @pytest.mark.parametrize("name", [name for name in FILES if name not in WITHOUT_COST])
 def test_costs_in_the_docstrings_are_those_of_the_plan(name):
-    stated = re.findall(r"([\d.]+(?: and [\d.]+)*)\s+TPUv3-core-days[^.;]*by `train.plan`", toy.module(name).__doc__)
+    cost = r"([\d.]+(?: and [\d.]+)*)\s+TPUv3-core-days[^.;]*by\s+`keras-vit plan`"
+    stated = re.findall(cost, toy.module(name).__doc__)
     stated = [float(figure) for figures in stated for figure in figures.split(" and ")]
     planned = []
     for arguments in COSTS.get(name, ("",)):
@@ -168,7 +221,7 @@ def test_models_build_at_full_size(name, arguments, monkeypatch, folder):
     toy.replace_readers(monkeypatch, folder)
     recipe = toy.load(name, arguments)
     model = recipes.describe_model(recipe, classes=10)
-    if recipe.task == "classification":
+    if isinstance(recipe.task, recipes.Classification):
         assert model.output_shape == (None, 10)
     assert model.count_params() == plan.model_cost(recipe, classes=10).parameters
 
@@ -193,7 +246,7 @@ def test_two_steps_and_every_evaluator(name, arguments, monkeypatch, folder, tmp
     with flagsaver.flagsaver(workdir=str(tmp_path / "run"), distribute="one_device"):
         main.main([])
 
-    lines = read_metrics(str(tmp_path / "run" / "metrics.jsonl"))
+    lines = read_metrics(str(tmp_path / "run"))
     losses = [line["loss"] for line in lines if "loss" in line]
     assert len(losses) == 2 and np.isfinite(losses).all()
     assert [line["step"] for line in lines if "eval_loss" in line] == [2]

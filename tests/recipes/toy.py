@@ -9,7 +9,7 @@ import tensorflow as tf
 from keras_vit import models
 from keras_vit import recipe as recipes
 from keras_vit.data import readers, sources
-from keras_vit.evaluators import splits
+from keras_vit.evaluators import dataset
 
 CONFIGS = pathlib.Path(__file__).parents[2] / "train" / "configs"
 CLASSES = 3
@@ -95,7 +95,7 @@ def shrink(recipe):
     else:
         tiny = {"block_sizes": (1, 1), "width_factor": 1}
     model.arguments = {**model.arguments, **tiny}
-    if recipe.task.startswith("mae"):
+    if isinstance(recipe.task, recipes.MAE):
         recipe.task = "mae(decoder_hidden_size=8, decoder_num_layers=1, decoder_num_heads=2)"
     recipe.total_steps, recipe.log_every, recipe.eval_every = 2, 1, 0
     recipe.data.batch_size = recipe.data.eval_batch_size = 8
@@ -144,7 +144,7 @@ OPENED = {}
 
 def opener(batch_size, on_bad_image="error"):
     """As `evaluators.opener`, for `replace_readers`, where all sources are alike: opens one for all recipes."""
-    open_split = splits.opener(batch_size, on_bad_image)
+    open_split = dataset.opener(batch_size, on_bad_image)
 
     def open_some(source, split, pp):
         key = (source.partition(":")[0] in ("digits", "fashion_mnist", "idx", "npz"), "real_label" in source, pp)

@@ -15,10 +15,11 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from keras_vit.inference import model_card
 from keras_vit.inference.opening import open_artifact
 from keras_vit.inference.saved_model import SavedModelClassifier
-from keras_vit.tf_serving import client, served_model, server
-from keras_vit.tf_serving.messages import RequestError
+from keras_vit.tf_serving import client, served_model, server, warmup
+from keras_vit.tf_serving.errors import RequestError
 from tests import selection, tiny
 from tests.tf_serving import servers
 
@@ -154,11 +155,12 @@ def test_a_body_that_is_too_large_is_refused_in_so_many_words(base, images):
         assert servers.is_answering(url, images)
 
 
-def test_json_of_many_lists_is_refused_before_it_takes_memory(base, images):
-    with servers.serving(base, json_lists=1000) as (_, url):
-        code, answer = servers.post(url, b'{"instances": [' + b"[]," * 2000 + b"[]]}")
+@pytest.mark.parametrize("value", [b"[]", b"0", b'""', b'{"a":0}'])
+def test_json_of_many_values_is_refused_before_it_takes_memory(base, images, value):
+    with servers.serving(base, json_values=1000) as (_, url):
+        code, answer = servers.post(url, b'{"instances": [' + b",".join([value] * 2000) + b"]}")
         assert code == 413
-        assert "at most 1000 lists" in answer["error"]
+        assert "at most 1000 values" in answer["error"]
         assert servers.is_answering(url, images)
 
 
@@ -170,6 +172,84 @@ def test_bodies_under_way_share_a_budget(base, images):
             lambda: servers.post(url, b" " * 50_000)[0] == 400
         )  # the memory is free again: the JSON is read
         assert servers.is_answering(url, images)
+
+
+def test_a_refused_body_holds_no_memory(base):
+    """Its bytes counted until it had arrived, so that of bodies that share the memory all were refused."""
+    with (
+        servers.serving(base, buffered_bytes=100_000, read_seconds=300) as (_, url),
+        servers.slow_bodies(url, 2, sent=b" " * 40_000) as (_, second),
+    ):
+        servers.wait_until(lambda: servers.post(url, b" " * 30_000)[0] == 503)
+        second.sendall(b" " * 30_000)
+        servers.wait_until(lambda: servers.post(url, b" " * 30_000)[0] == 400)  # the JSON is read
+
+
+def test_a_body_counts_until_its_thread_ends(base, monkeypatch):
+    finish = threading.Event()
+    monkeypatch.setattr(SavedModelClassifier, "run", lambda *_: finish.wait(60) and {})
+    body = b'{"instances": ["a"]}' + b" " * 60_000
+    with servers.serving(base, answer_seconds=0.5, buffered_bytes=100_000) as (_, url):
+        try:
+            assert [servers.post(url, body)[0] for _ in range(2)] == [504, 503]
+        finally:
+            finish.set()
+        servers.wait_until(lambda: servers.post(url, body)[0] == 200)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, 1e308])
+def test_pixels_that_are_not_finite_are_refused(running, value):
+    """1e308 is valid JSON and infinity in float32. The answer was a plain 500, which was not logged."""
+    body = {"signature_name": "serve_tensor", "inputs": np.full((1, 16, 16, 3), value).tolist()}
+    code, answer = servers.post(running, json.dumps(body).encode())
+    assert code == 400
+    assert "'images'" in answer["error"] and "finite" in answer["error"]
+
+
+def test_a_model_that_returns_nan_is_named(base, images, monkeypatch):
+    with servers.serving(base) as (_, url):
+        with monkeypatch.context() as patched:
+            patched.setattr(SavedModelClassifier, "run", lambda *_: {"probabilities": np.array([[np.nan]])})
+            code, answer = servers.post(url, b'{"instances": ["a"]}')
+        assert code == 500
+        assert "'probabilities'" in answer["error"] and "NaN" in answer["error"]
+        assert servers.is_answering(url, images)
+
+
+def test_answers_are_sent_at_once(base):
+    """Without TCP_NODELAY, each answer on a kept-alive connection waited 40 ms for an ACK of the client."""
+    listening = server.RestServer(servers.loaded(base))
+    with listening._socket, socket.create_connection(("localhost", listening.port)):
+        accepted, _ = listening._socket.accept()
+        with accepted:
+            assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+
+
+HEAD = b"POST /v1/models/pets:predict HTTP/1.1\r\nHost: x\r\nX: "
+STATUS = b"GET /v1/models/pets HTTP/1.1\r\nHost: x\r\n\r\n"
+
+
+@pytest.mark.parametrize("sent", [b"", b"GET", HEAD, STATUS + HEAD], ids=["nothing", "a word", "a head", "the second"])
+def test_heads_that_never_end_are_ended(base, images, sent):
+    with (
+        servers.serving(base, read_seconds=0.5) as (_, url),
+        socket.create_connection(servers.address_of(url), timeout=30) as connection,
+    ):
+        connection.sendall(sent)
+        received = b"".join(iter(lambda: connection.recv(4096), b""))  # until the server closes
+        assert (b"HTTP/1.1 408" in received) == bool(sent)
+        assert (b"HTTP/1.1 200" in received) == sent.startswith(STATUS)
+        assert servers.is_answering(url, images)
+
+
+def test_connections_at_a_time_are_bounded(base, images):
+    with servers.serving(base, connections=3) as (_, url):
+        with contextlib.ExitStack() as stack:
+            for _ in range(3):
+                stack.enter_context(socket.create_connection(servers.address_of(url), timeout=30))
+            with pytest.raises(ConnectionError):
+                client.Client(url, "pets", retries=0).predict(images[:1])
+        servers.wait_until(lambda: servers.is_answering(url, images))
 
 
 def test_requests_at_a_time_are_bounded(base, images):
@@ -320,6 +400,24 @@ def test_a_mended_version_is_taken_up(base, tmp_path, tear):
     shutil.copytree(own / "1", own / "2")
     assert model.reload()
     assert model.version == 2
+
+
+def test_warm_up_requests_run_before_a_version_is_served(base, images, tmp_path, monkeypatch):
+    own = tmp_path / "pets"
+    shutil.copytree(base, own)
+    artifact = SavedModelClassifier(str(own / "1"))
+    warmup.write_warmup(artifact, "pets", images, [1, 2])
+    model_card.write(artifact.path, artifact.card)
+    received = []
+    monkeypatch.setattr(SavedModelClassifier, "run", lambda _, *request: received.append(request))
+    model = served_model.ServedModel("pets", str(own))
+    sizes = [len(inputs["image_bytes"]) for signature, inputs in received if signature == "serving_default"]
+    assert sizes == [1, 2]
+    shutil.copytree(own / "1", own / "2")
+    cut(own / "2", "assets.extra/tf_serving_warmup_requests")
+    model_card.write(str(own / "2"), artifact.card)
+    assert not model.reload()
+    assert model.version == 1
 
 
 def test_a_server_starts_on_the_newest_version_that_can_be_loaded(base, tmp_path):

@@ -23,12 +23,11 @@ from keras_vit.training import tasks
 from keras_vit.training.checkpoints import CheckpointStore
 from keras_vit.training.errors import CheckpointMismatch, Diverged, Interrupted
 from keras_vit.training.jax.backend import JaxBackend
-from keras_vit.training.jax.devices import Batches, Devices, create_devices, hosts
+from keras_vit.training.jax.devices import Batches, Devices, create_devices, hosts, join_hosts
 from keras_vit.training.jax.state import TrainState
 from keras_vit.training.jax.step import EvalStep, TrainStep, program, seed_values, training_inputs
 from keras_vit.training.loop import Loop
-from keras_vit.training.metrics import read_metrics
-from keras_vit.training.run_directory import Run
+from keras_vit.training.run_directory import Run, read_metrics
 from keras_vit.training.step import METRICS
 from keras_vit.training.validation import Validation
 from tests import programs, tiny
@@ -323,7 +322,7 @@ COMPILED = {}
 
 
 def lines(directory):
-    found = read_metrics(f"{directory}/metrics.jsonl")
+    found = read_metrics(directory)
     return [{name: value for name, value in line.items() if name != "images_per_second"} for line in found]
 
 
@@ -447,6 +446,34 @@ def test_hosts(monkeypatch):
     monkeypatch.setenv("TF_CONFIG", "{}")
     with pytest.raises(ValueError, match="TF_CONFIG must be JSON such as"):
         hosts()
+
+
+@pytest.mark.parametrize(
+    ("environment", "local"),
+    [
+        ({"SLURM_NTASKS": "2", "SLURM_STEP_NUM_NODES": "2"}, []),
+        ({"SLURM_NTASKS": "2", "SLURM_STEP_NUM_NODES": "2", "JAX_LOCAL_DEVICE_IDS": "1"}, None),
+        ({"SLURM_NTASKS": "8", "SLURM_STEP_NUM_NODES": "2"}, None),
+        ({"OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_LOCAL_SIZE": "1"}, []),
+        ({"OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_LOCAL_SIZE": "2"}, None),
+        ({}, None),
+    ],
+)
+@pytest.mark.parametrize("tf_config", [False, True])
+def test_local_devices_of_a_cluster_job(monkeypatch, environment, local, tf_config):
+    """A process that is the only one of its node trains on all devices; JAX leaves them as they are for `[]`."""
+    calls = []
+    monkeypatch.setattr(jax.distributed, "initialize", lambda *hosts, **others: calls.append((hosts, others)))
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    if tf_config:
+        config = {"cluster": {"worker": ["a:1", "b:2"]}, "task": {"type": "worker", "index": 1}}
+        monkeypatch.setenv("TF_CONFIG", json.dumps(config))
+    join_hosts(several_hosts=True)
+    assert calls == [(("a:1", 2, 1) if tf_config else (None, None, None), {"local_device_ids": local})]
+    monkeypatch.delenv("TF_CONFIG", raising=False)
+    join_hosts(several_hosts=False)
+    assert len(calls) == 1
 
 
 @pytest.mark.parametrize("fsdp", [False, True])

@@ -181,3 +181,20 @@ def test_disk_full(tmp_path):
     assert "Could not write the checkpoint of step 20" in message
     assert "step 10 is intact" in message
     assert restored(tmp_path) == 10
+
+
+def test_what_is_intact_when_the_best_one_cannot_be_written(tmp_path):
+    """It said that there was no older checkpoint, while the one of this step was there."""
+    store = saved(tmp_path, [])
+    (tmp_path / "best").write_text("")  # no directory can be made there
+    with pytest.raises(StorageError, match=r"best.*The checkpoint of step 10 is intact"):
+        store.save(arrays(10).items(), best=True)
+    assert restored(tmp_path) == 10
+
+
+def test_a_damaged_older_checkpoint_is_not_called_intact(tmp_path, monkeypatch):
+    store = saved(tmp_path, [10])
+    cut(data_file(tmp_path, 10))
+    monkeypatch.setattr(checkpoints, "write", lambda *_: (_ for _ in ()).throw(OSError("No space left on device")))
+    with pytest.raises(StorageError, match="There is no older checkpoint"):
+        store.save(arrays(20).items())

@@ -83,6 +83,10 @@ def os_error(number):
     return OSError(number, os.strerror(number), "/some/file")
 
 
+class JaxRuntimeError(RuntimeError):
+    """An error of JAX, which the name and the text identify."""
+
+
 @pytest.mark.parametrize(
     ("error", "code", "said"),
     [
@@ -106,6 +110,9 @@ def os_error(number):
         (tf.errors.NotFoundError(None, None, "data.tfrecord; No such file"), 2, "data.tfrecord"),
         (data.UnreadableImageError("/a/b.jpg", "cut"), 66, "/a/b.jpg"),
         (tf.errors.InvalidArgumentError(None, None, f"[{bad_image('/a/b.jpg', 'cut')}] [[node]]"), 66, "/a/b.jpg"),
+        (tf.errors.UnavailableError(None, None, "Collective ops is aborted by: recvmsg\nmore"), 75, "recvmsg"),
+        (JaxRuntimeError("UNKNOWN: Gloo AllGather failed: [pair.cc:547] Connection closed by peer"), 75, "closed"),
+        (JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory"), 1, None),
         (tf.errors.InternalError(None, None, "a mistake"), 1, None),
         (TypeError("a mistake"), 1, None),
         (SystemExit(3), 3, None),

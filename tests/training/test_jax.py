@@ -14,7 +14,7 @@ from keras_vit import recipe as recipes
 from keras_vit.training.checkpoints import CheckpointStore
 from keras_vit.training.tf.state import TrainState
 from tests.training import toy, worlds
-from tests.training.test_multi_worker import free_ports
+from tests.training.test_multi_worker import LONG, assert_all_stop_and_save, assert_others_end, free_ports
 
 pytestmark = [pytest.mark.slow]
 ON_JAX = {"KERAS_BACKEND": "jax", "JAX_PLATFORMS": "cpu"}
@@ -92,18 +92,57 @@ def test_eight_devices_with_divided_weights(whole, tmp_path):
     assert_same_run(whole, tmp_path)
 
 
-def test_two_hosts_give_the_result_of_one_device(whole, tmp_path):
+JOIN = """
+from jax._src import xla_bridge
+from keras_vit.training.jax import devices
+devices.join_hosts(several_hosts=True)
+print("visible:", xla_bridge.CUDA_VISIBLE_DEVICES.value)
+"""
+STEP = {"SLURM_JOB_ID": "7", "SLURM_STEP_NODELIST": "localhost", "SLURM_PROCID": "0", "SLURM_LOCALID": "0"}
+
+
+@pytest.mark.parametrize(
+    ("environment", "visible"),
+    [
+        ({"SLURM_NTASKS": "1", "SLURM_STEP_NUM_NODES": "1"}, "all"),
+        ({"SLURM_NTASKS": "1", "SLURM_STEP_NUM_NODES": "1", "JAX_LOCAL_DEVICE_IDS": "0,2"}, "0,2"),
+    ],
+)
+def test_one_task_per_node_of_slurm_takes_all_gpus(environment, visible):
+    """JAX itself takes the GPU number SLURM_LOCALID, the first one."""
+    environment = {**os.environ, **ON_JAX, **STEP, **environment}
+    done = subprocess.run(
+        [sys.executable, "-c", JOIN], cwd=worlds.ROOT, env=environment, capture_output=True, text=True, timeout=300
+    )
+    assert f"visible: {visible}" in done.stdout, done.stderr[-3000:]
+
+
+def start_hosts(directory, **fields):
     cluster = {"worker": [f"localhost:{port}" for port in free_ports(2)]}
     configs = [{"cluster": cluster, "task": {"type": "worker", "index": index}} for index in range(2)]
-    hosts = [
-        worlds.start(tmp_path, "--distribute=fsdp", environment={**ON_JAX, "TF_CONFIG": json.dumps(config)})
+    return [
+        worlds.start(directory, "--distribute=fsdp", environment={**ON_JAX, "TF_CONFIG": json.dumps(config)}, **fields)
         for config in configs
     ]
+
+
+def test_two_hosts_give_the_result_of_one_device(whole, tmp_path):
+    hosts = start_hosts(tmp_path)
     outputs = [host.communicate(timeout=600)[0] for host in hosts]
     for host, output in zip(hosts, outputs, strict=True):
         assert host.returncode == 0, output[-4000:]
     assert "JAX, 2 cpu in 2 processes, fsdp" in outputs[0]
     assert_same_run(whole, tmp_path)
+
+
+def test_sigterm_to_one_host_stops_and_saves_all(tmp_path):
+    assert_all_stop_and_save(start_hosts(tmp_path, **LONG), 1, tmp_path)
+
+
+def test_the_other_host_of_a_killed_one_ends(tmp_path):
+    hosts = start_hosts(tmp_path, **LONG)
+    wait_for(tmp_path / "checkpoints" / "ckpt-3.json", hosts[0])
+    assert_others_end(hosts, killed=1)
 
 
 def wait_for(path, process):

@@ -8,14 +8,16 @@ import numpy as np
 import pytest
 
 from keras_vit.training.errors import Diverged, Interrupted
-from keras_vit.training.metrics import MetricsWriter, read_metrics
+from keras_vit.training.loop import _Speed
+from keras_vit.training.metrics import MetricsWriter
 from keras_vit.training.progress_bar import ProgressBar, duration
+from keras_vit.training.run_directory import read_metrics
 from tests import selection
 from tests.training import toy
 
 
 def lines(directory):
-    found = read_metrics(f"{directory}/metrics.jsonl")
+    found = read_metrics(directory)
     return [{name: value for name, value in line.items() if name != "images_per_second"} for line in found]
 
 
@@ -44,6 +46,18 @@ def test_steps_per_loop_changes_nothing(whole, tmp_path):
     world.run()
     toy.assert_same(world.everything(), whole.everything())
     assert lines(tmp_path) == lines(whole.directory)
+
+
+def test_slow_steps_return_to_python_within_seconds_in_several_workers(whole, monkeypatch):
+    """The grace period after SIGTERM is often 30 seconds. All workers run the same number of steps."""
+    monkeypatch.setattr(whole.backend, "num_workers", 2)
+    other = 8.0  # steps that the other worker proposes
+    monkeypatch.setattr(whole.backend, "mean", lambda value: (value + other) / 2, raising=False)
+    recipe = toy.recipe(total_steps=1000, log_every=0, eval_every=0, checkpoint_every=0)
+    monkeypatch.setattr(whole.loop, "recipe", recipe)
+    speed = _Speed(batch_size=8)
+    speed.add(steps=1, seconds=0.5)
+    assert whole.loop._next_count(100, speed) == 6
 
 
 def test_one_trace_whatever_the_number_of_steps(whole):

@@ -15,6 +15,7 @@ pytestmark = pytest.mark.slow
 
 # Dropout draws belong to a replica, so that two workers draw others than one device: off where they are compared.
 QUIET = {"model__arguments__dropout_rate": 0.0, "model__arguments__drop_path_rate": 0.0}
+LONG = {**QUIET, "steps_per_loop": 1, "total_steps": 100_000, "eval_every": 100_000}
 
 
 def free_ports(count):
@@ -43,10 +44,17 @@ def finish(workers):
     return outputs
 
 
+def wait_for(path, workers):
+    deadline = time.monotonic() + 600
+    while not path.exists() and time.monotonic() < deadline and all(worker.poll() is None for worker in workers):
+        time.sleep(0.002)
+
+
 def kill(workers):
     for worker in workers:
-        worker.send_signal(signal.SIGKILL)
-        worker.communicate()
+        if worker.poll() is None:
+            worker.kill()
+            worker.communicate()
 
 
 @pytest.fixture(scope="module")
@@ -71,15 +79,45 @@ def test_two_workers_give_the_result_of_one_device(together, tmp_path):
 def test_a_killed_worker_costs_nothing(together, tmp_path):
     """SIGKILL one worker in the middle of the run, start both again: the same final weights, bit for bit."""
     workers = start_workers(tmp_path, **QUIET, steps_per_loop=1)
-    deadline = time.monotonic() + 600
-    while not list(tmp_path.glob("checkpoints/ckpt-3.json")) and time.monotonic() < deadline:
-        time.sleep(0.002)
-    workers[1].send_signal(signal.SIGKILL)
-    time.sleep(1)
-    kill(workers)
+    wait_for(tmp_path / "checkpoints" / "ckpt-3.json", workers)
+    assert_others_end(workers, killed=1)
     assert not (tmp_path / "model.keras").exists(), "the run was finished before the kill"
     outputs = finish(start_workers(tmp_path, **QUIET))
     went_on = [re.findall("Resuming from the checkpoint of step ([0-9]+)", output) for output in outputs]
     assert went_on[0] == went_on[1] != []
     assert worlds.metrics(together) == worlds.metrics(tmp_path)
     worlds.assert_same_bits(worlds.final_weights(together), worlds.final_weights(tmp_path))
+
+
+def assert_others_end(workers, killed):
+    """SIGKILL one of two workers: the other ends with one line and code 75."""
+    workers[killed].kill()
+    other = workers[1 - killed]
+    try:
+        output = other.communicate(timeout=120)[0]
+    finally:
+        kill(workers)
+    assert other.returncode == 75, output[-3000:]
+    assert "Another worker ended or cannot be reached" in output and "Traceback" not in output
+
+
+@pytest.mark.parametrize("signaled", [0, 1])
+def test_sigterm_to_one_worker_stops_and_saves_all(signaled, tmp_path):
+    workers = start_workers(tmp_path, **LONG)
+    assert_all_stop_and_save(workers, signaled, tmp_path)
+
+
+def assert_all_stop_and_save(workers, signaled, directory):
+    """SIGTERM to one of two workers: both end with code 75 at the same step, which is saved."""
+    wait_for(directory / "checkpoints" / "ckpt-3.json", workers)
+    workers[signaled].send_signal(signal.SIGTERM)
+    try:
+        outputs = [worker.communicate(timeout=120)[0] for worker in workers]
+    finally:
+        kill(workers)
+    assert [worker.returncode for worker in workers] == [75, 75], "".join(output[-3000:] for output in outputs)
+    assert "SIGTERM received: finishing the step and saving." in outputs[signaled]
+    found = [re.search(r"Stopped by (.+) at step (\d+) of 100000; the state is saved", output) for output in outputs]
+    assert found[signaled][1] == "SIGTERM" and found[1 - signaled][1] == "another worker"
+    assert found[0][2] == found[1][2]
+    assert (directory / "checkpoints" / f"ckpt-{found[0][2]}.json").exists()

@@ -92,3 +92,34 @@ def test_the_arguments_of_an_old_record():
     }
     model = recipes.from_dict(old).model
     assert (model.image_size, model.arguments) == (32, {"patch_size": 4, "pooling": "gap"})
+
+
+def test_a_task_is_parsed_where_it_enters():
+    parsed = recipes.MAE(mask_ratio=0.5)
+    recipe = recipes.Recipe(task="mae(mask_ratio=0.5, decoder_num_layers=8)")
+    assert recipe.task == parsed == recipes.from_dict({"task": "mae(0.5)"}).task
+    assert recipes.override(recipes.Recipe(), "task", "mae(mask_ratio=0.5)").task == parsed
+    recipe.task = "distillation('runs/bit', temperature=2)"
+    assert recipe.task == recipes.Distillation("runs/bit", 2.0)
+    assert recipes.Recipe().task == recipes.Recipe(task=recipes.Classification()).task == recipes.Classification()
+    for wrong in ("mea", "mae(mask_ratoi=0.5)", 3):
+        with pytest.raises(ValueError, match="mae"):
+            recipes.Recipe(task=wrong)
+    with pytest.raises(ValueError, match="no field task.mask_ratio"):
+        recipes.override(recipes.Recipe(task="mae"), "task.mask_ratio", "0.5")
+
+
+@pytest.mark.parametrize(
+    ("text", "canonical"),
+    [
+        ("classification()", "classification"),
+        ("mae(normalize_pixels=True)", "mae"),
+        ("mae(normalize_pixels=0, mask_ratio=0.5)", "mae(mask_ratio=0.5, normalize_pixels=False)"),
+        ("masked_patch(0.5, 'pixels')", "masked_patch(target='pixels')"),
+        ("distillation('a', temperature=2)", "distillation(teacher='a', temperature=2.0)"),
+    ],
+)
+def test_json_holds_the_canonical_text_of_a_task(text, canonical):
+    recipe = recipes.Recipe(task=text)
+    assert json.loads(json.dumps(recipes.to_dict(recipe)))["task"] == canonical
+    assert recipes.from_dict({"task": canonical}).task == recipe.task

@@ -3,8 +3,10 @@
 import dataclasses
 import errno
 import json
+import os
 import pathlib
 import shutil
+import socket
 import subprocess
 import sys
 
@@ -13,7 +15,8 @@ import pytest
 
 from keras_vit import recipe as recipes
 from keras_vit.training import load_run, lock, record, run_directory
-from keras_vit.training.metrics import MetricsWriter, read_metrics
+from keras_vit.training.metrics import MetricsWriter
+from keras_vit.training.run_directory import read_metrics
 from tests.training import worlds
 
 FIRST_VERSION = pathlib.Path(__file__).parent / "data" / "run"
@@ -150,6 +153,12 @@ def test_the_same_recipe_leaves_the_record_alone(trained):
     assert path.read_bytes() == before
 
 
+def test_another_spelling_of_the_task_is_the_same_recipe(trained):
+    path = pathlib.Path(trained) / "config.json"
+    path.write_text(path.read_text().replace('"classification"', '"classification()"'))
+    test_the_same_recipe_leaves_the_record_alone(trained)
+
+
 def test_a_directory_without_weights_takes_any_recipe(tmp_path):
     run_directory.write_config(str(tmp_path), recipe(), DATA)
     record.check(str(tmp_path), recipe(learning_rate=0.5), DATA)
@@ -208,9 +217,90 @@ def test_without_flock(tmp_path, monkeypatch):
         pass
     with lock.locked(str(tmp_path)):
         pass
-    (tmp_path / ".lock-owner").write_text('{"host": "another", "process": 1}')
-    with pytest.raises(ValueError, match="process 1 on another"), lock.locked(str(tmp_path)):
+    assert not (tmp_path / ".lock-owner").exists()
+
+
+class Pod:
+    """An owner file of a process in another container, which may have the same host name and process number."""
+
+    def __init__(self, directory, **fields):
+        self.path = directory / ".lock-owner"
+        self.path.write_text(json.dumps({"host": "pod-1", "process": 1, "namespace": "pid:[7]", **fields}))
+
+    def write_again(self, seconds):
+        os.utime(self.path)
+
+
+def test_without_flock_a_lock_that_was_not_refreshed_is_taken_over(tmp_path, monkeypatch, caplog):
+    without_flock(monkeypatch)
+    monkeypatch.setattr(lock.time, "sleep", lambda seconds: pytest.fail("waited"))
+    pod = Pod(tmp_path)
+    os.utime(pod.path, (1, 1))
+    with lock.locked(str(tmp_path)):
+        assert json.loads(pod.path.read_text())["process"] == os.getpid()
+        with pytest.raises(ValueError, match=f"process {os.getpid()} on"), lock.locked(str(tmp_path)):
+            pass
+    assert "process 1 on pod-1 no longer runs" in caplog.text
+
+
+@pytest.mark.parametrize("fields", [{}, {"host": socket.gethostname(), "process": os.getpid()}])
+def test_without_flock_the_lock_of_a_running_process_is_respected(tmp_path, monkeypatch, fields):
+    """A container with the name and the process number of this one is another one."""
+    without_flock(monkeypatch)
+    pod = Pod(tmp_path, **fields)
+    monkeypatch.setattr(lock.time, "sleep", pod.write_again)
+    with pytest.raises(ValueError, match="process .* on .*.lock-owner expires 3 minutes"), lock.locked(str(tmp_path)):
         pass
+    assert "pid:[7]" in pod.path.read_text()
+
+
+def test_without_flock_a_process_waits_for_the_end_of_the_silence(tmp_path, monkeypatch):
+    without_flock(monkeypatch)
+    pod = Pod(tmp_path)
+    calls = []
+    monkeypatch.setattr(lock, "_clock", lambda directory: os.stat(pod.path).st_mtime + 100 * len(calls))
+    monkeypatch.setattr(lock.time, "sleep", calls.append)
+    with lock.locked(str(tmp_path)):
+        assert len(calls) == 2
+
+
+def test_without_flock_an_earlier_process_with_the_own_number_is_dead(tmp_path, monkeypatch):
+    without_flock(monkeypatch)
+    monkeypatch.setattr(lock.time, "sleep", lambda seconds: pytest.fail("waited"))
+    Pod(tmp_path, host=socket.gethostname(), process=os.getpid(), namespace=lock._namespace())
+    with lock.locked(str(tmp_path)):
+        pass
+
+
+class Ends(Exception):
+    """In the place of the end of the process."""
+
+
+def test_without_flock_the_owner_refreshes_its_lock_and_ends_if_it_was_taken_over(tmp_path, monkeypatch, caplog):
+    path = tmp_path / ".lock-owner"
+
+    class Event:
+        """Time passes when it is waited for. At the second time, another process has taken over the lock."""
+
+        waits = 0
+
+        def wait(self, seconds):
+            assert seconds < lock.SILENCE / 3
+            self.waits += 1
+            if self.waits == 2:
+                assert os.stat(path).st_mtime > 1 and path.read_text() == "me"
+                Pod(tmp_path)
+
+    def end(code):
+        raise Ends(code)
+
+    monkeypatch.setattr("os._exit", end)
+    path.write_text("me")
+    os.utime(path, (1, 1))
+    with pytest.raises(Ends, match="75"):
+        lock._refresh(str(tmp_path), "me", Event())
+    assert "process 1 on pod-1 took over" in caplog.text
+    assert "pod-1" in path.read_text()
 
 
 def test_a_file_in_the_place_of_the_directory(tmp_path):
@@ -226,6 +316,6 @@ def test_damaged_lines_of_metrics_are_skipped(tmp_path):
     """A binary tail ended the program with a codec's message, a line with a list with a traceback."""
     path = tmp_path / "metrics.jsonl"
     path.write_bytes(b'{"step": 1}\n[1]\n{"loss": 2}\n{"step": "x"}\n{"step": 2}\n\xff\xfe\x00')
-    assert read_metrics(str(path)) == [{"step": 1}, {"step": 2}]
+    assert read_metrics(str(tmp_path)) == [{"step": 1}, {"step": 2}]
     MetricsWriter(str(tmp_path), step=1).close()
     assert path.read_text() == '{"step": 1}\n'

@@ -165,7 +165,7 @@ def test_muon_is_for_the_matrices_of_blocks_and_adamw_for_the_rest():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("strategy", [tf.distribute.get_strategy, lambda: tf.distribute.MirroredStrategy(["CPU:0"])])
-@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+@pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
 def test_what_an_update_needs_is_not_read_before_the_gradients_are_there(optimizer, strategy, monkeypatch):
     """An executor starts whatever can start: slots scaled before the forward pass would be kept until the update."""
     monkeypatch.setattr(step_module, "LARGE", 16 * 32)  # such as both kernels of an MLP

@@ -1,7 +1,6 @@
 """Published weights: where they are looked for, what is said when they are missing, and the classes of their heads."""
 
 import base64
-import csv
 import email.message
 import hashlib
 import io
@@ -209,8 +208,9 @@ def test_the_index_is_a_table(monkeypatch):
     page, table = b"<html></html>", b"name,filename,ds,adapt_filename,final_val\nB/16,x,i21k,y,0.5\n"
     serve(monkeypatch, Response(page), Response(table))
     with pytest.raises(OSError, match="no table"):
-        zoo.read_index()
-    assert zoo.read_index()[0]["filename"] == "x"
+        zoo.fetch("vit_models/augreg/index.csv")
+    path = zoo.fetch("vit_models/augreg/index.csv")
+    assert pathlib.Path(path).read_bytes() == table
 
 
 def test_progress_is_shown_on_a_terminal(monkeypatch, capsys):
@@ -229,41 +229,6 @@ def test_progress_is_shown_on_a_terminal(monkeypatch, capsys):
 def test_addresses_elsewhere_are_refused(address):
     with pytest.raises(ValueError):
         zoo.resolve("ViT-B/16", address)
-
-
-ROWS = [
-    # filename, ds, final_val, adapt_filename, adapt_ds, adapt_resolution, adapt_final_val
-    ("B_16-i21k-300ep-a", "i21k", "0.51", "B_16-i21k-300ep-a--imagenet2012-384", "imagenet2012", "384", "0.85"),
-    ("B_16-i21k-300ep-b", "i21k", "0.52", "B_16-i21k-300ep-b--imagenet2012-224", "imagenet2012", "224", "0.83"),
-    ("B_16-i21k-300ep-b", "i21k", "0.52", "B_16-i21k-300ep-b--cifar100-384", "cifar100", "384", "0.93"),
-    ("B_16-i1k-300ep-c", "i1k", "0.80", "B_16-i1k-300ep-c--imagenet2012-384", "imagenet2012", "384", "0.81"),
-    ("R26_S_32-i21k-300ep-d", "i21k", "nan", "", "imagenet2012", "384", ""),
-    ("B_32-i21k-300ep-e", "i21k", "0.9", "B_32-i21k-300ep-e--x", "imagenet2012", "384", "0.99"),
-]
-
-
-def test_augreg_is_selected_as_the_reference_does(tmp_path):
-    path = tmp_path / "index.csv"
-    with open(path, "w", newline="") as file:
-        writer = csv.writer(file)
-        writer.writerow(
-            ["name", "filename", "ds", "final_val", "adapt_filename", "adapt_ds", "adapt_resolution", "adapt_final_val"]
-        )
-        writer.writerows([row[0].split("-")[0].replace("_", "/"), *row] for row in ROWS)
-    for name in ("ViT-B/16", "B/16"):
-        assert zoo.select_augreg(name, index=path)["filename"] == "B_16-i21k-300ep-b"
-    tuned = zoo.select_augreg(
-        "ViT-B/16", by="adapt_final_val", index=path, adapt_ds="imagenet2012", adapt_resolution=384
-    )
-    assert tuned["adapt_filename"] == "B_16-i21k-300ep-a--imagenet2012-384"
-    assert zoo.select_augreg("ViT-B/16", index=path, ds="i1k")["filename"] == "B_16-i1k-300ep-c"
-    with pytest.raises(ValueError, match="R26_S_32.*a number"):
-        zoo.select_augreg("R26+ViT-S/32", index=path)
-    with pytest.raises(ValueError, match="Did you mean 'final_val'"):
-        zoo.select_augreg("ViT-B/16", by="final_value", index=path)
-    path.write_text("a,b\n1,2\n")
-    with pytest.raises(ValueError, match="no AugReg index"):
-        zoo.select_augreg("ViT-B/16", index=path)
 
 
 def test_classes_of_imagenet():

@@ -2,16 +2,16 @@
 
 Paper: "How to train your ViT?", https://arxiv.org/abs/2106.10270, section 3.4
 
-    python -m train.main --config=train/configs/augreg_transfer.py:ViT_B32,pets --workdir=runs/pets \
+    keras-vit train --config=augreg_transfer:ViT_B32,pets --workdir=runs/pets \
         --config.model.checkpoint=B_32-i21k-300ep-lr_0.001-aug_light1-wd_0.1-do_0.0-sd_0.0.npz
-    python -m train.main --config=train/configs/augreg_transfer.py:ViT_B32,imagenet2012,inception --workdir=runs/i1k
+    keras-vit train --config=augreg_transfer:ViT_B32,imagenet2012,inception --workdir=runs/i1k
 
 Data sets: imagenet2012, cifar10, cifar100, pets, flowers.
 Crops: inception, resmall (random crop after the smaller side was resized to 448), resize (random crop after the image
 was resized to 448 x 448).
 Published, B/32 at 384 pixels: ImageNet 83.27 (rate 0.03, inception), CIFAR-10 98.55 (0.003), CIFAR-100 91.35 (0.01),
 Pets 93.78 (0.003), Flowers 99.43 % (0.003). Not run here.
-Cost: 0.25 TPUv3-core-days for B/32 on CIFAR-10 by `train.plan`.
+Cost: 0.25 TPUv3-core-days for B/32 on CIFAR-10 by `keras-vit plan`.
 Smaller machines: `--config.optim.accumulation_steps=64`; Pets and Flowers take 500 steps only.
 """
 

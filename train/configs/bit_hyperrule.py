@@ -2,16 +2,16 @@
 
 Paper: "Big Transfer (BiT)", https://arxiv.org/abs/1912.11370, section 3.3
 
-    python -m train.main --config=train/configs/bit_hyperrule.py:BiT_R50x1,cifar10 --workdir=runs/cifar10 \
+    keras-vit train --config=bit_hyperrule:BiT_R50x1,cifar10 --workdir=runs/cifar10 \
         --config.model.checkpoint=BiT-M-R50x1.npz
-    python -m train.main --config=train/configs/bit_hyperrule.py:BiT_R50x1,folder:/images --workdir=runs/images
+    keras-vit train --config=bit_hyperrule:BiT_R50x1,folder:/images --workdir=runs/images
 
 Data sets: cifar10, cifar100, imagenet2012, pets, flowers, or any source of `keras_vit.data`.
 The rule: small images are trained at 128 pixels, others at 480. The number of examples decides on 500, 10,000 or 20,000
 steps, and on mixup 0.1 from 20,000 examples on. For a source, its size and its first image decide.
 Images are mirrored at random, as in the published PyTorch code. The TensorFlow code mirrors every one.
 Published, R50x1-M: CIFAR-10 97.2, CIFAR-100 86.5, ImageNet 80.68 %. Not run here.
-Cost: 0.026 TPUv3-core-days for R50x1 on CIFAR-10 by `train.plan`.
+Cost: 0.026 TPUv3-core-days for R50x1 on CIFAR-10 by `keras-vit plan`.
 Smaller machines: the authors suggest batch 128 with rate 0.001. `--config.optim.accumulation_steps=16` keeps both.
 """
 

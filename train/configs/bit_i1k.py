@@ -2,11 +2,11 @@
 
 Paper: "Big Transfer (BiT)", https://arxiv.org/abs/1912.11370, in big_vision's settings
 
-    python -m train.main --config=train/configs/bit_i1k.py --workdir=runs/bit
-    python -m train.main --config=train/configs/bit_i1k.py:BiT_R101x1 --workdir=runs/bit101
+    keras-vit train --config=bit_i1k --workdir=runs/bit
+    keras-vit train --config=bit_i1k:BiT_R101x1 --workdir=runs/bit101
 
 Published: 32 minutes on a TPUv3-128 for R50x1; no accuracy is published with the settings. Not run here.
-Cost: 1.8 TPUv3-core-days for R50x1 by `train.plan`.
+Cost: 1.8 TPUv3-core-days for R50x1 by `keras-vit plan`.
 Smaller machines: rate and decay follow the batch; with `--config.data.batch_size=256` give
 `--config.optim.learning_rate=0.1` and sixteen times as many steps.
 """

@@ -2,11 +2,11 @@
 
 Paper: "Big Transfer (BiT)", https://arxiv.org/abs/1912.11370, in big_vision's settings
 
-    python -m train.main --config=train/configs/bit_i21k.py --workdir=runs/bit
-    python -m train.main --config=train/configs/bit_i21k.py:BiT_R101x1 --workdir=runs/bit101
+    keras-vit train --config=bit_i21k --workdir=runs/bit
+    keras-vit train --config=bit_i21k:BiT_R101x1 --workdir=runs/bit101
 
 Published: BiT-M R50x1, fine-tuned on ImageNet-1k, 80.68 % top-1 (with the original settings). Not run here.
-Cost: 20 TPUv3-core-days for R50x1 by `train.plan`. Data: see `vit_i21k`.
+Cost: 20 TPUv3-core-days for R50x1 by `keras-vit plan`. Data: see `vit_i21k`.
 Smaller machines: fine-tune the published BiT-M with `bit_hyperrule`.
 """
 

@@ -3,10 +3,10 @@
 Papers: the model is ViT with patches of 4 pixels; the settings follow "How to train your ViT?",
 https://arxiv.org/abs/2106.10270, with mixup and CutMix as in DeiT, https://arxiv.org/abs/2012.12877
 
-    python -m train.main --config=train/configs/cifar100_scratch.py --workdir=runs/cifar100
+    keras-vit train --config=cifar100_scratch --workdir=runs/cifar100
 
 Published: nothing for these settings. Not run here.
-Cost: 0.016 TPUv3-core-days by `train.plan`; on a CPU days.
+Cost: 0.016 TPUv3-core-days by `keras-vit plan`; on a CPU days.
 Smaller machines: `--config.total_steps=4883 --config.model.arguments.num_layers=6`, a quarter of the 19,531 steps; for
 two cores, `fashion_mnist` or `digits` suits better.
 """

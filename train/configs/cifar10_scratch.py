@@ -5,10 +5,10 @@ https://arxiv.org/abs/2106.10270, with mixup and CutMix as in DeiT, https://arxi
 weight decay, moving average and position embeddings are those of `fashion_mnist_hour:vit`. Stochastic depth suits the
 longer training: 200 epochs instead of 34.
 
-    python -m train.main --config=train/configs/cifar10_scratch.py --workdir=runs/cifar10
+    keras-vit train --config=cifar10_scratch --workdir=runs/cifar10
 
 Published: nothing for these settings. Small ViTs from scratch are usually reported between 90 and 95 %. Not run here.
-Cost: 0.016 TPUv3-core-days by `train.plan`; on a CPU days.
+Cost: 0.016 TPUv3-core-days by `keras-vit plan`; on a CPU days.
 Smaller machines: `--config.total_steps=4883 --config.model.arguments.num_layers=6` takes a quarter of the 19,531 steps
 and six of the eight layers. For two cores, `fashion_mnist` or `digits` suits better.
 """

@@ -1,11 +1,11 @@
 """The demo: a small Vision Transformer on the 1,797 handwritten digits that come with the package.
 
-    python -m train.main --config=train/configs/digits.py --workdir=runs/digits
+    keras-vit train --config=digits --workdir=runs/digits
     keras-vit train folder:images --config=digits --workdir=runs/images
 
 Paper: "An Image is Worth 16x16 Words", https://arxiv.org/abs/2010.11929. Sizes and settings are our own.
 Published: nothing for this model. `benchmarks/demo.json` and docs/results.md have the accuracy that it reaches here.
-Cost: a few minutes of CPU time; 2.3e12 operations by `train.plan`.
+Cost: a few minutes of CPU time; 2.3e12 operations by `keras-vit plan`.
 Smaller machines: `--config.total_steps=600`, a third of the steps.
 """
 

@@ -3,12 +3,12 @@
 Paper: "An Image is Worth 16x16 Words", https://arxiv.org/abs/2010.11929, section 3.1 on hybrids; the sizes are ours
 
     apt-get install dataset-fashion-mnist
-    python -m train.main --config=train/configs/fashion_mnist.py --workdir=runs/fashion_mnist
+    keras-vit train --config=fashion_mnist --workdir=runs/fashion_mnist
 
-The images are read as published (IDX files); `--config=train/configs/fashion_mnist.py:/my/folder` reads them from
+The images are read as published (IDX files); `--config=fashion_mnist:/my/folder` reads them from
 elsewhere.
 Published: nothing of this size. docs/results.md has its accuracy, beside other models.
-Cost: see docs/results.md; 8.8e13 operations by `train.plan`.
+Cost: see docs/results.md; 8.8e13 operations by `keras-vit plan`.
 Smaller machines: `--config.total_steps=4680` (10 epochs).
 """
 

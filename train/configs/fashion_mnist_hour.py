@@ -5,14 +5,14 @@ https://arxiv.org/abs/1912.11370; the sizes are ours. The optimizer is Muon, htt
 and the augmentation ends with random erasing, https://arxiv.org/abs/1708.04896
 
     apt-get install dataset-fashion-mnist
-    python -m train.main --config=train/configs/fashion_mnist_hour.py:bit --workdir=runs/hour_bit
-    python -m train.main --config=train/configs/fashion_mnist_hour.py:hybrid --workdir=runs/hour_hybrid
-    python -m train.main --config=train/configs/fashion_mnist_hour.py:vit --workdir=runs/hour_vit
+    keras-vit train --config=fashion_mnist_hour:bit --workdir=runs/hour_bit
+    keras-vit train --config=fashion_mnist_hour:hybrid --workdir=runs/hour_hybrid
+    keras-vit train --config=fashion_mnist_hour:vit --workdir=runs/hour_vit
 
 A folder with the four IDX files may follow: `:bit,/my/folder`. A ResNet root reduces an image to a quarter of its edge,
 so that BiT and hybrid see images enlarged to 56 pixels. Choose settings on images that are held back:
 
-    python -m train.sweep --config=train/configs/fashion_mnist_hour.py:vit --workdir=runs/hour_sweep --seeds=2 \
+    keras-vit sweep --config=fashion_mnist_hour:vit --workdir=runs/hour_sweep --seeds=2 \
         --config.data.train_split='train[:90%]' --config.data.eval_split='train[90%:]' \
         --grid=model.arguments.drop_path_rate=0,0.1 --grid=optim.learning_rate=2e-3,5e-3
 
@@ -24,7 +24,7 @@ Published, with far more compute: ViT-Lite 95.2 and CVT 95.3 % ("Escaping the Bi
 Transformers", https://arxiv.org/abs/2104.05704). Test accuracy here, with three seeds: bit 94.20 +- 0.06 %, vit 93.62
 +- 0.23 %; with one seed: hybrid 93.37 %. docs/results.md has the figures and the settings that were tried.
 Cost on two cores: bit takes 33 minutes of an AMD EPYC with `avx512_bf16`, and vit 53 of an Intel Xeon with `amx_bf16`;
-2.7e14, 1.5e14 and 3.0e14 operations for bit, hybrid and vit by `train.plan`. On processors without bfloat16
+2.7e14, 1.5e14 and 3.0e14 operations for bit, hybrid and vit by `keras-vit plan`. On processors without bfloat16
 instructions, add `--config.precision=float32`: steps of bit are twice as fast there.
 Smaller machines: `--config.total_steps=936` (2 epochs), for bit and hybrid 1874.
 """

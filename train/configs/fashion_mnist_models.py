@@ -4,8 +4,8 @@ Papers: "An Image is Worth 16x16 Words", https://arxiv.org/abs/2010.11929, and "
 https://arxiv.org/abs/1912.11370; the sizes are ours
 
     apt-get install dataset-fashion-mnist
-    python -m train.main --config=train/configs/fashion_mnist_models.py:vit --workdir=runs/fashion_vit
-    python -m train.main --config=train/configs/fashion_mnist_models.py:bit --workdir=runs/fashion_bit
+    keras-vit train --config=fashion_mnist_models:vit --workdir=runs/fashion_vit
+    keras-vit train --config=fashion_mnist_models:bit --workdir=runs/fashion_bit
 
 Both take 11 to 12 million multiply-adds per image, as the hybrid does, and learn for 20 epochs. A folder with the four
 IDX files may follow: `:vit,/my/folder`.

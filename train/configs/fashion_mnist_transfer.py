@@ -4,10 +4,10 @@ Paper: "An Image is Worth 16x16 Words", https://arxiv.org/abs/2010.11929, sectio
 resolution, and the position embeddings are resized to its grid
 
     python -m benchmarks.results --only=transfer --workdir=runs/results        # prepares the data and does all of it
-    python -m train.main --config=train/configs/fashion_mnist_transfer.py:pretrain --workdir=runs/pretrain
-    python -m train.main --config=train/configs/fashion_mnist_transfer.py:finetune --workdir=runs/finetune \
+    keras-vit train --config=fashion_mnist_transfer:pretrain --workdir=runs/pretrain
+    keras-vit train --config=fashion_mnist_transfer:finetune --workdir=runs/finetune \
         --config.model.checkpoint=runs/pretrain/model.keras
-    python -m train.main --config=train/configs/fashion_mnist_transfer.py:scratch --workdir=runs/scratch
+    keras-vit train --config=fashion_mnist_transfer:scratch --workdir=runs/scratch
 
 The two classes held back are T-shirts and shirts, the pair that is hardest to tell apart. The model learns from 500
 images of each, in 100 steps, with and without the pre-training. `scratch` has the rate of the pre-training.

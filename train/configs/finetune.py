@@ -2,10 +2,10 @@
 
 Paper: "An Image is Worth 16x16 Words", https://arxiv.org/abs/2010.11929, appendix B.1.1 and table 4
 
-    python -m train.main --config=train/configs/finetune.py:ViT_B16,cifar10 --workdir=runs/cifar10 \
+    keras-vit train --config=finetune:ViT_B16,cifar10 --workdir=runs/cifar10 \
         --config.model.checkpoint=ViT-B_16.npz
-    python -m train.main --config=train/configs/finetune.py:ViT_L16,imagenet2012 --workdir=runs/l16
-    python -m train.main --config=train/configs/finetune.py:ViT_B16,vtab:svhn --workdir=runs/svhn
+    keras-vit train --config=finetune:ViT_L16,imagenet2012 --workdir=runs/l16
+    keras-vit train --config=finetune:ViT_B16,vtab:svhn --workdir=runs/svhn
 
 Data sets: imagenet2012, cifar10, cifar100, pets, flowers, and vtab:TASK (see `keras_vit.evaluators.vtab.TASKS`).
 Settings: momentum, batch 512, cosine, clipping at 1, no weight decay. Images have 384 pixels. On ImageNet they have 512
@@ -19,7 +19,7 @@ not: `WITHOUT_CROP` and `WITHOUT_FLIP`, from appendix F of https://arxiv.org/abs
 Published for these settings, from ImageNet-21k: CIFAR-10 99.02, CIFAR-100 92.06, ImageNet 84.53 % for B/16; 99.14,
 93.22 and, on ImageNet at 512 pixels with the average, 85.30 % for L/16 (85.05 % at 384 without it). Not run here.
 Cost: B/16 on CIFAR-10 2.2 hours, on ImageNet 6.5 hours of A100s, as published without their number; 1.1 and 2.1
-TPUv3-core-days by `train.plan`.
+TPUv3-core-days by `keras-vit plan`.
 Data: TensorFlow Datasets fetches CIFAR, Pets and Flowers by itself.
 Smaller machines: short schedules reach nearly as much. `--config.total_steps=500
 --config.optim.schedule.warmup_steps=50` gives 98.59 % on CIFAR-10, as published. A step is computed in 8 parts.

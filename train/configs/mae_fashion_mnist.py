@@ -3,10 +3,10 @@
 Paper: "Masked Autoencoders Are Scalable Vision Learners", https://arxiv.org/abs/2111.06377; the sizes are ours
 
     apt-get install dataset-fashion-mnist
-    python -m train.main --config=train/configs/mae_fashion_mnist.py --workdir=runs/mae_fashion_mnist
-    python -m train.visualize --model=runs/mae_fashion_mnist --output=runs/mae_fashion_mnist/page
+    keras-vit train --config=mae_fashion_mnist --workdir=runs/mae_fashion_mnist
+    keras-vit visualize --model=runs/mae_fashion_mnist --output=runs/mae_fashion_mnist/page
 
-The images are read as published (IDX files); `--config=train/configs/mae_fashion_mnist.py:/my/folder` reads them
+The images are read as published (IDX files); `--config=mae_fashion_mnist:/my/folder` reads them
 from elsewhere. report.png, TensorBoard and the page show images, what the model saw of them, and reconstructions.
 Published: nothing of this size. docs/results.md has models that were fine-tuned from it with few labels.
 Cost: 9 minutes of one core of an AMD EPYC.

@@ -2,16 +2,16 @@
 
 Paper: "Masked Autoencoders Are Scalable Vision Learners", https://arxiv.org/abs/2111.06377, table 9
 
-    python -m train.main --config=train/configs/mae_finetune.py --workdir=runs/b16 \
+    keras-vit train --config=mae_finetune --workdir=runs/b16 \
         --config.model.checkpoint=runs/mae_b16/model.keras
-    python -m train.main --config=train/configs/mae_finetune.py:ViT_L16 --workdir=runs/l16 \
+    keras-vit train --config=mae_finetune:ViT_L16 --workdir=runs/l16 \
         --config.model.checkpoint=mae_pretrain_vit_large.safetensors
 
 The checkpoint is a run of `mae_pretrain`, or a published one that was converted to .safetensors (docs/pretraining.md).
 Mean of the patches with the norm behind it, rates that shrink by 0.65 (B/16) or 0.75 per layer, mixup, CutMix, random
 erasing. RandAugment is the one of this package, at magnitude 9, without timm's random magnitudes.
 Published: 83.6 % top-1 for B/16, 85.9 % for L/16, 86.9 % for H/14. Not run here.
-Cost: 8.5 TPUv3-core-days for B/16 by `train.plan`.
+Cost: 8.5 TPUv3-core-days for B/16 by `keras-vit plan`.
 Smaller machines: `--config.optim.accumulation_steps=8` computes a step in 8 parts.
 """
 

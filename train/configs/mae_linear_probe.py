@@ -2,17 +2,17 @@
 
 Paper: "Masked Autoencoders Are Scalable Vision Learners", https://arxiv.org/abs/2111.06377, table 10
 
-    python -m train.main --config=train/configs/mae_linear_probe.py --workdir=runs/b16_probe \
+    keras-vit train --config=mae_linear_probe --workdir=runs/b16_probe \
         --config.model.checkpoint=runs/mae_b16/model.keras
-    python -m train.main --config=train/configs/mae_linear_probe.py:ViT_L16 --workdir=runs/l16_probe \
+    keras-vit train --config=mae_linear_probe:ViT_L16 --workdir=runs/l16_probe \
         --config.model.checkpoint=mae_pretrain_vit_large.safetensors
 
 The checkpoint is a run of `mae_pretrain`, or a published one that was converted to .safetensors (docs/pretraining.md).
 A linear layer on the class token behind a batch norm without scale and offset, trained by LARS without weight decay.
 The batch norm takes the statistics of the images on a device, and the layer begins at zero instead of random weights.
-`python -m train.evaluate --evaluators=linear_probe` solves the same problem without augmentation in one pass.
+`keras-vit evaluate --evaluators=linear_probe` solves the same problem without augmentation in one pass.
 Published: 68.0 % top-1 for B/16, 75.8 % for L/16, 76.6 % for H/14, after 1,600 epochs of pre-training. Not run here.
-Cost: 7.6 TPUv3-core-days for B/16 by `train.plan`; a third of it without the encoder's backward pass.
+Cost: 7.6 TPUv3-core-days for B/16 by `keras-vit plan`; a third of it without the encoder's backward pass.
 Smaller machines: `--config.data.batch_size=1024 --config.optim.learning_rate=0.4` and 16 times as many steps.
 """
 

@@ -3,12 +3,12 @@
 Paper: "An Image is Worth 16x16 Words", https://arxiv.org/abs/2010.11929, appendix B.1.2; the sizes are ours
 
     apt-get install dataset-fashion-mnist
-    python -m train.main --config=train/configs/masked_patch_fashion_mnist.py --workdir=runs/masked_patch_fashion_mnist
-    python -m train.visualize --model=runs/masked_patch_fashion_mnist --output=runs/masked_patch_fashion_mnist/page
+    keras-vit train --config=masked_patch_fashion_mnist --workdir=runs/masked_patch_fashion_mnist
+    keras-vit visualize --model=runs/masked_patch_fashion_mnist --output=runs/masked_patch_fashion_mnist/page
 
 Data and model are those of `mae_fashion_mnist`; the task, its learning rate and the number of steps differ: 8 epochs
 instead of 15, because all patches pass the encoder. The images are read as published (IDX files);
-`--config=train/configs/masked_patch_fashion_mnist.py:/my/folder` reads them from elsewhere.
+`--config=masked_patch_fashion_mnist:/my/folder` reads them from elsewhere.
 report.png, TensorBoard and the page show images, what the model saw of them, and reconstructions.
 Published: nothing of this size. docs/results.md has models that were fine-tuned from it with few labels.
 Cost: 11 minutes of one core of an AMD EPYC.

@@ -2,13 +2,13 @@
 
 Paper: "How to train your ViT?", https://arxiv.org/abs/2106.10270
 
-    python -m train.main --config=train/configs/vit_i1k.py --workdir=runs/b16
-    python -m train.main --config=train/configs/vit_i1k.py:ViT_S16,strong1 --workdir=runs/s16
+    keras-vit train --config=vit_i1k --workdir=runs/b16
+    keras-vit train --config=vit_i1k:ViT_S16,strong1 --workdir=runs/s16
 
 Levels: none, light1, light2, medium1, medium2, strong1, strong2. Without one, that which the paper found best for the
 size: light1 for Ti/16, medium1 for S/32, medium2 for the larger.
 Published: about 79 % top-1 for B/16 (a maintainer's answer, big_vision issue 7). Not run here.
-Cost: 25 TPUv3-core-days for B/16 by `train.plan`.
+Cost: 25 TPUv3-core-days for B/16 by `keras-vit plan`.
 Smaller machines: see `vit_s16_i1k`; with a batch of 1,024 take `--config.optim.learning_rate=0.001` as it is and four
 times as many steps.
 """

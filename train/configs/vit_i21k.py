@@ -2,14 +2,14 @@
 
 Paper: "How to train your ViT?", https://arxiv.org/abs/2106.10270
 
-    python -m train.main --config=train/configs/vit_i21k.py --workdir=runs/b16_21k
-    python -m train.main --config=train/configs/vit_i21k.py:ViT_L16,medium2 --workdir=runs/l16_21k
+    keras-vit train --config=vit_i21k --workdir=runs/b16_21k
+    keras-vit train --config=vit_i21k:ViT_L16,medium2 --workdir=runs/l16_21k
 
 Levels: see `vit_i1k`. Without one, that which was chosen for the size: none for Ti/16 and S/32, light1 for S/16, light2
 for B/32 and B/16, medium2 for L/16.
 Published, after fine-tuning on ImageNet-1k at 384 pixels: Ti/16 78.22, S/32 79.58, S/16 83.73, B/32 83.59, B/16 85.49,
 L/16 85.59 % top-1. Not run here.
-Cost: 280 TPUv3-core-days for B/16 by `train.plan`.
+Cost: 280 TPUv3-core-days for B/16 by `keras-vit plan`.
 Data: ImageNet-21k (fall 2011, 14.2 million images) as `tfds:imagenet21k`, which TensorFlow Datasets does not publish:
 prepare it under that name, or give your own with `--config.data.source=tfrecord:...`.
 Smaller machines: there is no small version of this. Fine-tune the published result with `finetune` or `folder`.

@@ -2,17 +2,17 @@
 
 Paper: "An Image is Worth 16x16 Words", https://arxiv.org/abs/2010.11929, section 4.6 and appendix B.1.2
 
-    python -m train.main --config=train/configs/vit_masked_patch.py:ViT_B16,imagenet2012 --workdir=runs/masked
-    python -m train.main --config=train/configs/vit_masked_patch.py:ViT_B16,imagenet2012 --workdir=runs/masked_15 \
+    keras-vit train --config=vit_masked_patch:ViT_B16,imagenet2012 --workdir=runs/masked
+    keras-vit train --config=vit_masked_patch:ViT_B16,imagenet2012 --workdir=runs/masked_15 \
         --config.task="masked_patch(mask_ratio=0.15)"
-    python -m train.plan --config=train/configs/vit_masked_patch.py
+    keras-vit plan --config=vit_masked_patch
 
 Half of the patch embeddings are corrupted, and their mean colors of 3 bits are predicted. The paper also tried 15 %,
 and the targets `"masked_patch(target='colors_4x4')"` and `"masked_patch(target='pixels')"`. Its dropout and weight
 decay are those of its supervised training on JFT; clipping is not mentioned. `finetune` continues from the result:
 `--config.model.checkpoint=runs/masked/model.keras`. Data sets: jft (not public), imagenet21k, imagenet2012.
 Published: 79.9 % top-1 on ImageNet for B/16, 2 % more than from scratch; most of it after 100,000 steps. Not run here.
-Cost: 272 TPUv3-core-days for B/16 by `train.plan`.
+Cost: 272 TPUv3-core-days for B/16 by `keras-vit plan`.
 Smaller machines: `--config.total_steps=100000`, and `--config.optim.accumulation_steps=8` computes a step in 8 parts.
 """
 
@@ -53,7 +53,7 @@ def get_config(arguments: str = "") -> recipe.Recipe:
             shuffle_buffer=250_000,
         ),
         optim=recipe.Optim(
-            "adam",
+            "adamw",
             learning_rate=2e-4,
             schedule=recipe.Schedule("cosine", warmup_steps=10_000),
             weight_decay=0.1,

@@ -2,9 +2,9 @@
 
 Paper: "An Image is Worth 16x16 Words", https://arxiv.org/abs/2010.11929, section 4.1 and table 3
 
-    python -m train.main --config=train/configs/vit_paper.py --workdir=runs/b16
-    python -m train.main --config=train/configs/vit_paper.py:ViT_L16,imagenet2012 --workdir=runs/l16
-    python -m train.plan --config=train/configs/vit_paper.py:ViT_H14,jft
+    keras-vit train --config=vit_paper --workdir=runs/b16
+    keras-vit train --config=vit_paper:ViT_L16,imagenet2012 --workdir=runs/l16
+    keras-vit plan --config=vit_paper:ViT_H14,jft
 
 Adam with beta2 0.999, batch 4,096, 10,000 steps of warm-up; the rest by data set:
 imagenet21k: 90 epochs, rate 1e-3 falling linearly to 1e-5, decay 0.03, dropout 0.1.
@@ -15,8 +15,8 @@ answers (vision_transformer issue 2). That ImageNet-1k is trained with a softmax
 Published: L/16 85.30 % top-1 on ImageNet-1k after ImageNet-21k and fine-tuning at 512 pixels, H/14 88.55 % after
 JFT-300M and fine-tuning at 518. Not run here.
 Cost, as published: 230 TPUv3-core-days for L/16 on ImageNet-21k, 680 for L/16 and 2,500 for H/14 on JFT-300M;
-`train.plan` prints its own count beside them. JFT-300M is not public: that recipe is for planning, and for other data
-(`--config.data.source=tfrecord:...`).
+`keras-vit plan` prints its own count beside them. JFT-300M is not public: that recipe is for planning, and for other
+data (`--config.data.source=tfrecord:...`).
 Smaller machines: see `vit_i21k`.
 """
 
@@ -57,7 +57,7 @@ def get_config(arguments: str = "") -> recipe.Recipe:
         "imagenet2012" if imagenet else "imagenet21k",
         recipe.Model(variant, arguments=model),
         recipe.Optim(
-            "adam",
+            "adamw",
             learning_rate=rate,
             schedule=recipe.Schedule(
                 "cosine" if imagenet else "linear", warmup_steps=10_000, end=0.0 if imagenet else 1e-5

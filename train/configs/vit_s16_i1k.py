@@ -2,11 +2,11 @@
 
 Paper: "Better plain ViT baselines for ImageNet-1k", https://arxiv.org/abs/2205.01580
 
-    python -m train.main --config=train/configs/vit_s16_i1k.py --workdir=runs/s16
-    python -m train.main --config=train/configs/vit_s16_i1k.py:300 --workdir=runs/s16_300     # epochs: 90, 150, 300
+    keras-vit train --config=vit_s16_i1k --workdir=runs/s16
+    keras-vit train --config=vit_s16_i1k:300 --workdir=runs/s16_300     # epochs: 90, 150, 300
 
 Published: 76.5 % top-1 after 90 epochs and 80 % after 300, on the validation set. Not run here.
-Cost: 6 to 7 hours for 90 epochs on a TPUv3-8, as published; 2.0 TPUv3-core-days by `train.plan`.
+Cost: 6 to 7 hours for 90 epochs on a TPUv3-8, as published; 2.0 TPUv3-core-days by `keras-vit plan`.
 Data: ImageNet, prepared by TensorFlow Datasets; it asks for the archives, in the folder that
 `--config.data.source="tfds:imagenet2012#manual_dir='/archives'"` names.
 Smaller machines: `--config.optim.accumulation_steps=8` computes the same with an eighth of the memory;

@@ -3,15 +3,15 @@
 Paper: "A Large-scale Study of Representation Learning with the Visual Task Adaptation Benchmark",
 https://arxiv.org/abs/1910.04867
 
-    python -m train.main --config=train/configs/vtab.py:ViT_B16,svhn --workdir=runs/vtab/svhn \
+    keras-vit train --config=vtab:ViT_B16,svhn --workdir=runs/vtab/svhn \
         --config.model.checkpoint=ViT-B_16.npz
-    python -m train.vtab --model=ViT_B16 --weights=imagenet21k --workdir=runs/vtab     # all tasks and their means
+    keras-vit vtab --model=ViT_B16 --weights=imagenet21k --workdir=runs/vtab     # all tasks and their means
 
 Tasks: `keras_vit.evaluators.vtab.TASKS`. 1,000 steps of batch 64 on 1,000 examples, rate 0.01 divided by ten after step
 300, 600 and 900, 80 steps of warm-up, 224 pixels, no augmentation. For model selection train on `train800` and evaluate
 on `val200`. The ViT paper fine-tunes differently: `finetune.py:ViT_B16,vtab:svhn`.
 Published: BiT-M R101x3 72.65, BiT-M R152x4 73.51 % in the mean of all tasks (with BiT-HyperRule). Not run here.
-Cost: 0.004 TPUv3-core-days a task for B/16 by `train.plan`.
+Cost: 0.004 TPUv3-core-days a task for B/16 by `keras-vit plan`.
 Data: must be prepared by TensorFlow Datasets, some by hand: `--config.data.source="vtab:svhn#download=True"`.
 Smaller machines: `--config.optim.accumulation_steps=8`.
 """

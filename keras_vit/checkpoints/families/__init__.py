@@ -6,7 +6,7 @@ A new project is a module with a `Family` and an entry in `FAMILIES`.
 from collections.abc import Mapping
 from typing import Any
 
-from keras_vit.checkpoints.checkpoint import Checkpoint
+from keras_vit.checkpoints.checkpoint import KINDS, Checkpoint, Hints
 from keras_vit.checkpoints.errors import CheckpointError
 from keras_vit.checkpoints.families import (
     big_vision,
@@ -21,8 +21,6 @@ from keras_vit.checkpoints.families import (
 )
 from keras_vit.checkpoints.families.family import Family, Writing
 from keras_vit.checkpoints.formats.tensors import TensorSource
-from keras_vit.checkpoints.grid import Hints
-from keras_vit.checkpoints.kinds import KINDS
 
 # They are asked in this order: Keras' variables have the names of Google's tensors.
 FAMILIES: tuple[Family, ...] = (
@@ -43,20 +41,17 @@ def written_formats() -> tuple[str, ...]:
     return tuple(dict.fromkeys(family.name for family in FAMILIES if family.writing is not None))
 
 
-def recognize(source: TensorSource, hints: Hints) -> Checkpoint:
-    """Return the checkpoint that an open file holds.
+def tensors_of_format(format: str) -> str:
+    """Return the format of the tensors, `"npz"` or `"safetensors"`, in one of `written_formats()`."""
+    return next(family.writing.tensors for family in FAMILIES if family.name == format and family.writing is not None)
 
-    Args:
-        source: The open file.
-        hints: Facts that the caller knows.
 
-    Raises:
-        CheckpointError: If no family knows it.
-    """
+def recognize(source: TensorSource, hints: Hints) -> tuple[Checkpoint, Family]:
+    """Return the checkpoint that an open file holds, and its family."""
     for family in FAMILIES:
         checkpoint = family.recognize(source, hints)
         if checkpoint is not None:
-            return checkpoint
+            return checkpoint, family
     if hints.prefix is not None:
         raise CheckpointError(f"{source.path} has no tree of parameters at prefix={hints.prefix!r}.")
     names = sorted(source.tensors)
@@ -67,24 +62,8 @@ def recognize(source: TensorSource, hints: Hints) -> Checkpoint:
     )
 
 
-def family_of(checkpoint: Checkpoint) -> Family:
-    """Return the family that recognized a checkpoint."""
-    name, kind = checkpoint.layout.family, checkpoint.kind
-    return next(f for f in FAMILIES if f.name == name and (f.kind == kind or f is keras.FAMILY))
-
-
 def writing_family(format: str, kind: str, config: Mapping[str, Any]) -> tuple[Family, Writing]:
-    """Return the family that writes a model in a format, and how it does.
-
-    Args:
-        format: One of `written_formats()`.
-        kind: `"vit"`, `"bit"` or `"mae"`.
-        config: The model's arguments.
-
-    Raises:
-        CheckpointError: If the format's readers could not rebuild the model with equal outputs. The message lists
-            the reasons, and the formats that can hold the model.
-    """
+    """Return the family that writes a model in a format, and how it does."""
     families = {f.name: (f, f.writing) for f in FAMILIES if f.writing is not None and f.kind == kind}
     options = KINDS[kind].config.options()
     reasons = {name: writing.reasons(config, options) for name, (_, writing) in families.items()}

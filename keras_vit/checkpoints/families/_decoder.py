@@ -5,11 +5,10 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from keras_vit.checkpoints import architecture
-from keras_vit.checkpoints.checkpoint import Checkpoint, Shape
+from keras_vit.checkpoints.checkpoint import Checkpoint, Hints, Shape
 from keras_vit.checkpoints.errors import CheckpointError
-from keras_vit.checkpoints.facts import ANY
 from keras_vit.checkpoints.families import _torch
-from keras_vit.checkpoints.grid import Hints
+from keras_vit.checkpoints.families.family import ANY
 from keras_vit.checkpoints.rules import Rule, Transform, rule
 from keras_vit.models import ViTConfig
 
@@ -21,12 +20,7 @@ _HEADS = 16  # of all published decoders
 
 
 def rules(prefix: str, table: str) -> list[Rule]:
-    """Return the rules of a decoder's tensors but those of its blocks.
-
-    Args:
-        prefix: Prefix of their stored names.
-        table: Stored name of the position table.
-    """
+    """Return the rules of a decoder's tensors but those of its blocks."""
     return [
         rule(f"{prefix}mask_token", "mask_token/mask_token"),
         rule(table, "decoder_posembed/pos_embedding"),
@@ -46,17 +40,7 @@ def with_heads(found: Iterable[Rule], heads: int) -> list[Rule]:
 
 
 def num_heads(width: int, stated: Any, hints: Hints, path: str) -> int | None:
-    """Return the number of heads of a decoder, None if nothing tells it.
-
-    Args:
-        width: Width of its tokens.
-        stated: The number that the file or its configuration states, None for none.
-        hints: Facts that the caller knows.
-        path: Name of the file, for messages.
-
-    Raises:
-        CheckpointError: If it does not divide the width.
-    """
+    """Return the number of heads of a decoder, None if it is not known."""
     heads = stated if stated is not None else hints.wanted.get("decoder_num_heads")
     if heads is None:
         return _HEADS if width % _HEADS == 0 else None
@@ -68,11 +52,7 @@ def num_heads(width: int, stated: Any, hints: Hints, path: str) -> int | None:
 
 
 def arguments(shapes: Mapping[str, Shape], heads: int | None, path: str) -> dict[str, Any]:
-    """Return the arguments of `MaskedAutoencoder` that a decoder's variables show.
-
-    Raises:
-        CheckpointError: If a block is missing.
-    """
+    """Return the arguments of `MaskedAutoencoder` that a decoder's variables show."""
     numbers = {int(match[1]) for name in shapes if (match := re.match(r"decoder_block_(\d{1,6})/", name))}
     if numbers != set(range(len(numbers))) or len(numbers) > architecture.MAX_BLOCKS:
         raise CheckpointError(f"{path} is incomplete: blocks {sorted(numbers)[:20]} of its decoder do not follow on.")

@@ -8,10 +8,9 @@ from collections.abc import Callable, Iterable, Mapping
 from absl import logging
 
 from keras_vit.checkpoints import architecture
-from keras_vit.checkpoints.checkpoint import Checkpoint, Layout, Shape, variable_shapes
+from keras_vit.checkpoints.checkpoint import Checkpoint, Hints, Layout, Shape, variable_shapes
 from keras_vit.checkpoints.errors import CheckpointError
 from keras_vit.checkpoints.formats.tensors import TensorSource
-from keras_vit.checkpoints.grid import Hints, has_slots, is_square, stated_grids
 from keras_vit.checkpoints.rules import STACKED, WITHOUT_SLOT, Rule, bind_stored, rule
 
 VIT_ANCHOR = re.compile(r"(?<![^/])embedding/kernel$")
@@ -53,13 +52,7 @@ class Tree:
 
 
 def find_tree(source: TensorSource, anchor: re.Pattern[str], hints: Hints) -> Tree | None:
-    """Return the tree that holds a name, the likeliest if there are several.
-
-    Args:
-        source: The open file.
-        anchor: Matches the end of the name.
-        hints: Whose `prefix` chooses another one.
-    """
+    """Return the tree that holds a name, the likeliest if there are several."""
     prefixes = _find_prefixes(source.tensors, anchor)
     if hints.prefix is not None:
         prefixes = [prefix for prefix in prefixes if prefix == hints.prefix]
@@ -82,15 +75,7 @@ def _find_prefixes(names: Iterable[str], anchor: re.Pattern[str]) -> list[str]:
 
 
 def bind(source: TensorSource, layout: Layout, rules: list[Rule], tree: Tree, depth: int = 0) -> Checkpoint:
-    """Return the checkpoint of a tree, its arguments still missing.
-
-    Args:
-        source: The open file.
-        layout: Layout of the tree.
-        rules: Rules of that layout, for names without prefix.
-        tree: The tree.
-        depth: Number of blocks in a stacked tensor.
-    """
+    """Return the checkpoint of a tree, its arguments still missing."""
     bindings, unexpected = bind_stored(rules, tree.names, depth)
     bindings = [dataclasses.replace(b, stored=tuple(tree.names[short] for short in b.stored)) for b in bindings]
     if tree.ignored:
@@ -129,14 +114,7 @@ def find_layout(tree: Tree) -> Layout:
 
 
 def renumber(modules: Iterable[str]) -> tuple[tuple[str, str], ...]:
-    """Number modules of each class from zero, in the order of their numbers.
-
-    Args:
-        modules: Names such as `LayerNorm_0`, `LayerNorm_2`, `MlpBlock_3`.
-
-    Returns:
-        Pairs of old and new name, such as `("LayerNorm_2", "LayerNorm_1")`.
-    """
+    """Number modules of each class from zero, in pairs such as `("LayerNorm_2", "LayerNorm_1")`."""
     numbers = defaultdict(set)
     for module in modules:
         kind, _, number = module.rpartition("_")
@@ -175,14 +153,7 @@ def rules(layout: Layout) -> list[Rule]:
 def recognize(
     source: TensorSource, hints: Hints, family: str, all_rules: Callable[[Layout], list[Rule]]
 ) -> Checkpoint | None:
-    """Return the Vision Transformer that a file holds, or None if it is none of this family.
-
-    Args:
-        source: The open file.
-        hints: Facts that the caller knows.
-        family: `"google"` or `"big_vision"`.
-        all_rules: Returns the rules of a layout of this family.
-    """
+    """Return the Vision Transformer that a file holds, or None if it is none of this family."""
     tree = find_tree(source, VIT_ANCHOR, hints)
     if tree is None:
         return None
@@ -221,11 +192,11 @@ def _slots(source: TensorSource, layout: Layout, shapes: Mapping[str, Shape], hi
         return layout.slots
     blocks = architecture.resnet_blocks(shapes, source.path) if "conv_root/kernel" in shapes else None
     stub = {"patch_size": kernel[:2], "resnet_blocks": blocks}
-    known = has_slots(table[1], 1, stated_grids(source, stub, hints))
-    if known is None and layout.slots == "none" and not is_square(table[1]):
+    known = architecture.has_slots(table[1], 1, hints.stated_grids(source, stub))
+    if known is None and layout.slots == "none" and not architecture.is_square(table[1]):
         model = hints.model_grid(stub)
-        known = has_slots(table[1], 1, [model] if model else [])
-        if known is None and is_square(table[1] - 1):
+        known = architecture.has_slots(table[1], 1, [model] if model else [])
+        if known is None and architecture.is_square(table[1] - 1):
             logging.info("%s: the first of %d positions is assumed to be the class token's.", source.path, table[1])
             known = True
     return layout.slots if known is None else "prefix" if known else "none"

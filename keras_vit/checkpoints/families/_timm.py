@@ -24,12 +24,7 @@ def rules(layout: Layout) -> list[Rule]:
 
 
 def block_rules(stored: str, block: str) -> list[Rule]:
-    """Return the rules of the blocks.
-
-    Args:
-        stored: Template of a block's stored name.
-        block: Template of a block's variables.
-    """
+    """Return the rules of the blocks."""
     attention = f"{block}/{ATTENTION}"
     parts = [f"{attention}/{part}" for part in ("query", "key", "value")]
     result = [

@@ -71,16 +71,7 @@ def heads_out(stored: str, variable: str) -> list[Rule]:
 
 
 def guess_heads(source: TensorSource, width: int, given: int | None) -> tuple[int, str]:
-    """Return the number of heads of a file whose configuration does not say it, with the reason.
-
-    Args:
-        source: The open file.
-        width: Width of the tokens.
-        given: The number in the model, if there is one.
-
-    Raises:
-        CheckpointError: If nothing tells it.
-    """
+    """Return the number of heads of a file whose configuration does not say it, with the reason."""
     noted = source.metadata.get("arguments")
     noted = noted.get("num_heads") if isinstance(noted, dict) else None
     if type(noted) is int and noted > 0:
@@ -102,11 +93,7 @@ def guess_heads(source: TensorSource, width: int, given: int | None) -> tuple[in
 
 
 def activation(name: Any, path: str) -> str:
-    """Return the name of an activation in this package.
-
-    Raises:
-        CheckpointError: If it is unknown.
-    """
+    """Return the name of an activation in this package."""
     if not isinstance(name, str) or name not in ACTIVATIONS:
         raise CheckpointError(
             f"{path}: unknown activation {str(name)[:60]!r}. Known: {', '.join(sorted(ACTIVATIONS))}."

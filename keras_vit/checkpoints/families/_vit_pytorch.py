@@ -63,13 +63,7 @@ STYLES = {
 
 
 def rules(layout: Layout, patch: Patch = (1, 1, 1), last_norm: str = "encoder_norm") -> list[Rule]:
-    """Return the rules of a layout.
-
-    Args:
-        layout: Its `position` is the name of a `ViT`'s table, and empty for a `SimpleViT`.
-        patch: Shape of a patch, for reading.
-        last_norm: Name of the last norm here, for reading.
-    """
+    """Return the rules of a layout."""
     style, body, simple = STYLES[layout.style], layout.prefix, not layout.position
     attention, mlp = (f"{body}transformer.layers.{{i}}.{index}." for index in (0, 1))
     inner = "" if simple else style.blocks

@@ -4,14 +4,13 @@ References:
     - [big_vision](https://github.com/google-research/big_vision)
 """
 
-from keras_vit.checkpoints.checkpoint import Checkpoint, Layout
-from keras_vit.checkpoints.facts import ANY
+from keras_vit.checkpoints.checkpoint import Checkpoint, Hints, Layout
 from keras_vit.checkpoints.families import _flax
-from keras_vit.checkpoints.families.family import Family, Writing
+from keras_vit.checkpoints.families.family import ANY, Family, Writing
 from keras_vit.checkpoints.families.vision_transformer import CLASS_TOKEN
 from keras_vit.checkpoints.formats.tensors import TensorSource
-from keras_vit.checkpoints.grid import Hints
 from keras_vit.checkpoints.rules import Rule, rule
+from keras_vit.models.normalization import SYMMETRIC
 
 
 def rules(layout: Layout) -> list[Rule]:
@@ -40,6 +39,7 @@ FAMILY = Family(
     "big_vision",
     recognize,
     rules,
+    input_normalization=SYMMETRIC,
     writing=Writing(
         values={
             "pooling": ("token", "gap", "map"),

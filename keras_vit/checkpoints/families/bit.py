@@ -9,13 +9,12 @@ import dataclasses
 import re
 
 from keras_vit.checkpoints import architecture
-from keras_vit.checkpoints.checkpoint import Checkpoint, Layout
-from keras_vit.checkpoints.facts import ANY
+from keras_vit.checkpoints.checkpoint import Checkpoint, Hints, Layout
 from keras_vit.checkpoints.families import _flax
-from keras_vit.checkpoints.families.family import Family, Writing
+from keras_vit.checkpoints.families.family import ANY, Family, Writing
 from keras_vit.checkpoints.formats.tensors import TensorSource
-from keras_vit.checkpoints.grid import Hints
 from keras_vit.checkpoints.rules import DENSE_AS_CONV, GROUP_NORM_4D, SAME, Rule, Transform, rule
+from keras_vit.models.normalization import SYMMETRIC
 
 _UNIT = "block{b}/unit{u:02d}"
 _NUMBERED = re.compile(r"/standardized_conv2d_\d+/")
@@ -95,6 +94,7 @@ FAMILIES = (
         _recognize_big_transfer,
         _big_transfer_rules,
         kind="bit",
+        input_normalization=SYMMETRIC,
         writing=Writing(values={"pool_padding": ANY}, layout=lambda config: Layout("google")),
     ),
     Family(
@@ -102,6 +102,7 @@ FAMILIES = (
         _recognize_big_vision,
         _big_vision_rules,
         kind="bit",
+        input_normalization=SYMMETRIC,
         writing=Writing(
             values={"pool_padding": ("infinity", "edge")},  # the edge is in every window that its copy is in
             layout=lambda config: Layout("big_vision", group_norm_4d=True),

@@ -4,14 +4,26 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
-from keras_vit.checkpoints.checkpoint import Checkpoint, Layout
-from keras_vit.checkpoints.facts import ANY
+from keras_vit.checkpoints.checkpoint import Checkpoint, Hints, Layout
 from keras_vit.checkpoints.formats.tensors import TensorSource
-from keras_vit.checkpoints.grid import Hints
 from keras_vit.checkpoints.rules import Rule
+from keras_vit.models.normalization import Normalization
 
 Config = Mapping[str, Any]
-Documents = Callable[[Config, Layout, tuple[str, ...] | None, dict[str, Any] | None], dict[str, dict[str, Any]]]
+Names = tuple[str, ...] | None  # of the classes
+Files = dict[str, dict[str, Any]]  # JSON objects by file name
+# Returns the configuration files of a model from its arguments, layout, class names and normalization.
+Documents = Callable[[Config, Layout, Names, Normalization], Files]
+
+
+class _Any(tuple[Any, ...]):
+    """All values of an argument."""
+
+    def __contains__(self, value: object) -> bool:
+        return True
+
+
+ANY: tuple[Any, ...] = _Any()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -19,7 +31,7 @@ class Writing:
     """How a family writes models.
 
     Attributes:
-        values: Values of an argument that the project's own readers can rebuild; `facts.ANY` for all of them, or where
+        values: Values of an argument that the project's own readers can rebuild; `ANY` for all of them, or where
             `conditions` check it. They know the default alone of an option that is not named.
         conditions: Pairs of a function that tells whether a model cannot be rebuilt, and the reason.
         layout: Returns the layout of a model that was not read from this family.
@@ -40,12 +52,7 @@ class Writing:
     documents: Documents | None = None
 
     def reasons(self, config: Config, options: Config) -> list[str]:
-        """Return why the project's readers could not rebuild a model with equal outputs.
-
-        Args:
-            config: The model's arguments.
-            options: Defaults of the options of its class; see `keras_vit.models.config.Config.options`.
-        """
+        """Return why the project's readers could not rebuild a model with equal outputs."""
         allowed = {**{name: (default,) for name, default in options.items()}, **self.values}
         reasons = [
             f"{name}={config[name]!r} (it can hold {' or '.join(map(repr, values))})"
@@ -72,6 +79,7 @@ class Family:
         rules: Returns the rules of one of the family's layouts.
         kind: `"vit"`, `"bit"` or `"mae"`.
         resize_method: How the project resizes position tables.
+        input_normalization: Mean and deviation of the input of every model of the project; None if models differ.
         writing: How models are written; None for a family that is only read.
     """
 
@@ -80,4 +88,5 @@ class Family:
     rules: Callable[[Layout], list[Rule]]
     kind: str = "vit"
     resize_method: str = "reference"
+    input_normalization: Normalization | None = None
     writing: Writing | None = None

@@ -11,16 +11,16 @@ from collections.abc import Iterable
 from typing import Any
 
 from keras_vit import _checks
-from keras_vit.checkpoints import architecture, facts
-from keras_vit.checkpoints.checkpoint import Checkpoint, Layout, variable_shapes
+from keras_vit.checkpoints import architecture
+from keras_vit.checkpoints.checkpoint import Checkpoint, Hints, Layout, stated_size, variable_shapes
 from keras_vit.checkpoints.errors import CheckpointError
-from keras_vit.checkpoints.facts import ANY
-from keras_vit.checkpoints.families import _decoder, _torch
+from keras_vit.checkpoints.families import _decoder, _preprocessor, _torch
 from keras_vit.checkpoints.families._torch import ATTENTION
-from keras_vit.checkpoints.families.family import Config, Family, Writing
+from keras_vit.checkpoints.families.family import ANY, Config, Family, Files, Names, Writing
 from keras_vit.checkpoints.formats.tensors import TensorSource
-from keras_vit.checkpoints.grid import Hints
 from keras_vit.checkpoints.rules import Rule, bind_stored, rule
+from keras_vit.models.config import plain
+from keras_vit.models.normalization import Normalization
 
 _ANCHOR = re.compile(r"(?<![^.])embeddings\.patch_embeddings\.projection\.weight$")
 # MSN and the encoder of MAE have the model of ViT.
@@ -65,13 +65,7 @@ def rules(layout: Layout) -> list[Rule]:
 
 
 def block_rules(stored: str, block: str, style: str) -> list[Rule]:
-    """Return the rules of the blocks.
-
-    Args:
-        stored: Template of a block's stored name.
-        block: Template of a block's variables.
-        style: Naming scheme of a block's parts.
-    """
+    """Return the rules of the blocks."""
     names, attention = _STYLES[style], f"{block}/{ATTENTION}"
     result = [
         *_torch.norm(f"{stored}.layernorm_before", f"{block}/LayerNorm_0"),
@@ -145,6 +139,8 @@ def infer(checkpoint: Checkpoint, num_heads: int | None) -> None:
     if "image_size" in config:
         found["image_size"] = config["image_size"]
     checkpoint.arguments = found
+    if source.preprocessor is not None:
+        checkpoint.input_normalization = _preprocessor.stated_normalization(source.preprocessor, path)
     labels = config.get("id2label")
     if isinstance(labels, dict) and found["include_top"]:
         if len(labels) != found["classes"]:
@@ -170,9 +166,9 @@ def _check_config(config: dict[str, Any], found: dict[str, Any], body: str, path
     }
     patch = config.get("patch_size")
     if patch is not None:
-        size = facts.pair(patch)
-        stated["patch_size"] = facts.plain_pair(size) if size else patch
-    facts.check_stated(stated, found, f"{path}: config.json")
+        size = stated_size(patch)
+        stated["patch_size"] = plain(size) if size else patch
+    architecture.check_stated(stated, found, f"{path}: config.json")
     architectures = config.get("architectures")
     if not isinstance(architectures, list) or "ForImageClassification" not in str(architectures[:1]):
         return
@@ -188,26 +184,24 @@ def _epsilon(value: object, path: str) -> float:
     return float(value)
 
 
-def documents(
-    config: Config, layout: Layout, class_names: tuple[str, ...] | None, preprocessor: dict[str, Any] | None
-) -> dict[str, dict[str, Any]]:
+def documents(config: Config, layout: Layout, class_names: Names, normalization: Normalization) -> Files:
     """Return `config.json` and `preprocessor_config.json`."""
     height, width = _checks.size_pair("image_size", config["image_size"])
-    default = {
+    preprocessor = {
         "do_normalize": True,
         "do_rescale": True,
         "do_resize": True,
-        "image_mean": [0.5, 0.5, 0.5],
+        "image_mean": list(normalization[0]),
         "image_processor_type": "ViTImageProcessor",
-        "image_std": [0.5, 0.5, 0.5],
+        "image_std": list(normalization[1]),
         "resample": 2,
         "rescale_factor": 1 / 255,
         "size": {"height": height, "width": width},
     }
-    return {"config.json": _config(config, class_names), "preprocessor_config.json": preprocessor or default}
+    return {"config.json": _config(config, class_names), "preprocessor_config.json": preprocessor}
 
 
-def _config(config: Config, class_names: tuple[str, ...] | None) -> dict[str, Any]:
+def _config(config: Config, class_names: Names) -> dict[str, Any]:
     deit = bool(config["distillation_token"])
     kind = "DeiT" if deit else "ViT"
     suffix = "Model" if not config["include_top"] else "ForImageClassification"

@@ -4,17 +4,14 @@ References:
     - [transformers](https://github.com/huggingface/transformers), model `vit_mae`
 """
 
-from typing import Any
-
-from keras_vit.checkpoints import facts
-from keras_vit.checkpoints.checkpoint import Checkpoint, Layout
+from keras_vit.checkpoints import architecture
+from keras_vit.checkpoints.checkpoint import Checkpoint, Hints, Layout
 from keras_vit.checkpoints.errors import CheckpointError
-from keras_vit.checkpoints.facts import ANY
 from keras_vit.checkpoints.families import _decoder, _torch, huggingface
-from keras_vit.checkpoints.families.family import Config, Family, Writing
+from keras_vit.checkpoints.families.family import ANY, Config, Family, Files, Names, Writing
 from keras_vit.checkpoints.formats.tensors import TensorSource
-from keras_vit.checkpoints.grid import Hints
 from keras_vit.checkpoints.rules import Rule, bind_stored
+from keras_vit.models.normalization import Normalization
 
 _DECODER, _ENCODER = "decoder.", "vit."
 # Names of the decoder's blocks: in published files (transformers up to 4), and in later versions.
@@ -66,7 +63,7 @@ def recognize(source: TensorSource, hints: Hints) -> Checkpoint | None:
         "decoder_num_layers": config.get("decoder_num_hidden_layers"),
         "decoder_mlp_dim": config.get("decoder_intermediate_size") if found["decoder_num_layers"] else None,
     }
-    facts.check_stated(stated, found, f"{path}: config.json")
+    architecture.check_stated(stated, found, f"{path}: config.json")
     ratio = config.get("mask_ratio")
     if isinstance(ratio, float) and 0 < ratio < 1:
         found["mask_ratio"] = ratio
@@ -74,11 +71,9 @@ def recognize(source: TensorSource, hints: Hints) -> Checkpoint | None:
     return checkpoint
 
 
-def _documents(
-    config: Config, layout: Layout, class_names: tuple[str, ...] | None, preprocessor: dict[str, Any] | None
-) -> dict[str, dict[str, Any]]:
+def _documents(config: Config, layout: Layout, class_names: Names, normalization: Normalization) -> Files:
     """Return `config.json` and `preprocessor_config.json`."""
-    documents = huggingface.documents(config, layout, class_names, preprocessor)
+    documents = huggingface.documents(config, layout, class_names, normalization)
     own = {
         "architectures": ["ViTMAEForPreTraining"],
         "model_type": "vit_mae",

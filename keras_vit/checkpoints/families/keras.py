@@ -3,20 +3,19 @@
 from collections.abc import Mapping
 from typing import Any
 
-from keras_vit.checkpoints import architecture, facts
-from keras_vit.checkpoints.checkpoint import Checkpoint, Layout, Shape, variable_shapes
+from keras_vit.checkpoints import architecture
+from keras_vit.checkpoints.checkpoint import KINDS, Checkpoint, Hints, Layout, Shape, variable_shapes
 from keras_vit.checkpoints.errors import CheckpointError
 from keras_vit.checkpoints.families import _decoder
 from keras_vit.checkpoints.families.family import Family
 from keras_vit.checkpoints.formats.keras import KerasSource
 from keras_vit.checkpoints.formats.tensors import TensorSource
-from keras_vit.checkpoints.grid import Hints
-from keras_vit.checkpoints.kinds import KINDS
+from keras_vit.checkpoints.keras_files import check_config
 from keras_vit.checkpoints.rules import SAME, Binding
-from keras_vit.models import MaskedPatchConfig, MaskedPatchPredictor, ViTConfig
+from keras_vit.models import MaskedPatchConfig, MaskedPatchPredictor, ViTConfig, normalization
 from keras_vit.models.config import Config
 
-Arguments = dict[str, Any]
+_NONE = "None"  # stands for a None that is stated
 _PRETRAINING = ("mask_token/", "patch_head/")  # variables of masked patch prediction beside those of its encoder
 
 
@@ -35,6 +34,12 @@ def recognize(source: TensorSource, hints: Hints) -> Checkpoint | None:
     checkpoint = Checkpoint(source, Layout("keras"), bindings, shapes, kind=kind, ignored=ignored)
     if source.config is not None:
         checkpoint.arguments, checkpoint.frozen = _stored_arguments(source, kind, shapes)
+        stated = checkpoint.frozen.pop("input_normalization", None)
+        if stated is not None:
+            try:
+                checkpoint.input_normalization = normalization.resolve(stated)
+            except ValueError as error:
+                raise CheckpointError(f"{source.path}: config.json is damaged: {error}") from error
     elif kind == "bit":
         checkpoint.arguments = architecture.infer_bit(shapes, source.path)
     else:
@@ -73,7 +78,8 @@ def _stored_arguments(
             f"{path} holds a model with layers that were changed, replaced or quantized. Open it with "
             "keras.saving.load_model."
         )
-    state = {name: arguments[name] for name in ("trainable", "frozen_layers", "layers") if name in arguments}
+    names = ("trainable", "frozen_layers", "layers", "input_normalization")
+    state = {name: arguments[name] for name in names if name in arguments}
     arguments = {name: value for name, value in arguments.items() if name not in state}
     for name, value in arguments.items():
         items = value if isinstance(value, list) else [value]
@@ -87,9 +93,10 @@ def _stored_arguments(
         found = architecture.infer_bit(shapes, path)
     resolved = _resolve(config_class, arguments, path)
     certain = [*architecture.SHOWN, "classes"] if found["include_top"] else architecture.SHOWN
-    stated = {name: facts.NONE if resolved[name] is None else resolved[name] for name in certain if name in resolved}
-    found = {name: facts.NONE if value is None else value for name, value in found.items()}
-    facts.check_stated(stated, found, f"{path}: config.json")
+    stated = {name: _NONE if resolved[name] is None else resolved[name] for name in certain if name in resolved}
+    found = {name: _NONE if value is None else value for name, value in found.items()}
+    architecture.check_stated(stated, found, f"{path}: config.json")
+    check_config(config, list(shapes.values()), path)
     if config_class is MaskedPatchConfig:
         resolved = {name: value for name, value in resolved.items() if name in ViTConfig.names()}
     return resolved, state

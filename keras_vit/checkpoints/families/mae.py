@@ -7,12 +7,12 @@ References:
 from typing import Any
 
 from keras_vit.checkpoints import architecture
-from keras_vit.checkpoints.checkpoint import Checkpoint, Layout, variable_shapes
+from keras_vit.checkpoints.checkpoint import Checkpoint, Hints, Layout, variable_shapes
 from keras_vit.checkpoints.families import _decoder, _timm, _torch
 from keras_vit.checkpoints.families.family import Config, Family, Writing
 from keras_vit.checkpoints.formats.tensors import TensorSource
-from keras_vit.checkpoints.grid import Hints
 from keras_vit.checkpoints.rules import Rule, bind_stored
+from keras_vit.models.normalization import IMAGENET
 
 _EPSILON = 1e-6
 
@@ -61,6 +61,7 @@ FAMILY = Family(
     rules,
     kind="mae",
     resize_method="bicubic",
+    input_normalization=IMAGENET,
     writing=Writing(
         values=_decoder.VALUES,
         layout=_layout,

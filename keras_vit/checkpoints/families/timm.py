@@ -6,34 +6,28 @@ References:
 
 import dataclasses
 import math
+from collections.abc import Mapping
 from typing import Any
 
 from absl import logging
 
 from keras_vit import _checks
-from keras_vit.checkpoints import architecture, facts
-from keras_vit.checkpoints.checkpoint import Checkpoint, Layout, variable_shapes
+from keras_vit.checkpoints import architecture
+from keras_vit.checkpoints.checkpoint import Checkpoint, Hints, Layout, grid_of, stated_size, variable_shapes
 from keras_vit.checkpoints.errors import CheckpointError
-from keras_vit.checkpoints.facts import ANY
-from keras_vit.checkpoints.families import _decoder, _torch
+from keras_vit.checkpoints.families import _decoder, _preprocessor, _timm_activations, _torch
 from keras_vit.checkpoints.families._timm import STEM, rules
-from keras_vit.checkpoints.families.family import Config, Family, Writing
+from keras_vit.checkpoints.families.family import ANY, Config, Family, Files, Names, Writing
 from keras_vit.checkpoints.formats.tensors import TensorSource
-from keras_vit.checkpoints.grid import Hints, has_slots, is_square, stated_grids
-from keras_vit.checkpoints.rules import (
-    bind_stored,
-)
+from keras_vit.checkpoints.rules import bind_stored
+from keras_vit.models.config import plain
+from keras_vit.models.normalization import Normalization
 
 _TABLE = architecture.TABLE
 
 
 def recognize(source: TensorSource, hints: Hints) -> Checkpoint | None:
-    """Return what `source` holds, or None if it is no timm ViT.
-
-    Args:
-        source: An open file.
-        hints: Facts that the caller knows.
-    """
+    """Return what `source` holds, or None if it is no timm ViT."""
     names = set(source.tensors)
     body = next((p for p in ("", "model.", "module.", "backbone.") if f"{p}patch_embed.proj.weight" in names), None)
     if body is None or not any(name.startswith(f"{body}blocks.") for name in names):
@@ -51,17 +45,16 @@ def recognize(source: TensorSource, hints: Hints) -> Checkpoint | None:
         heads, checkpoint.assumed["num_heads"] = _torch.guess_heads(source, width, hints.wanted.get("num_heads"))
     checkpoint.bindings, checkpoint.unexpected = bind_stored(rules(layout), source.tensors)
     checkpoint.shapes = variable_shapes(source, checkpoint.bindings, heads)
-    _infer(checkpoint, config, arguments, heads)
+    _infer(checkpoint, config, arguments, heads, hints.wanted)
     if size is not None and (_TABLE not in checkpoint.shapes or "img_size" in arguments or _fits(checkpoint, size)):
-        checkpoint.arguments["image_size"] = facts.plain_pair(size)
+        checkpoint.arguments["image_size"] = plain(size)
     return checkpoint
 
 
 def _fits(checkpoint: Checkpoint, size: tuple[int, int]) -> bool:
     """Return whether images of a size have as many patches as the position table."""
-    grid = facts.grid_of({**checkpoint.arguments, "image_size": size})
-    count = checkpoint.shapes[_TABLE][1] - facts.num_slots(checkpoint.arguments)
-    return grid is not None and math.prod(grid) == count
+    grid = grid_of({**checkpoint.arguments, "image_size": size})
+    return grid is not None and math.prod(grid) == checkpoint.num_positions
 
 
 def _config(source: TensorSource) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -73,18 +66,16 @@ def _config(source: TensorSource) -> tuple[dict[str, Any], dict[str, Any]]:
     arguments = {k: v for k, v in arguments.items() if v is not None} if isinstance(arguments, dict) else {}
     if "global_pool" in config:
         arguments.setdefault("global_pool", config["global_pool"])
-    if "quickgelu" in str(config.get("architecture", "")):
-        arguments.setdefault("act_layer", "quick_gelu")
     return config, arguments
 
 
 def _image_size(config: dict[str, Any], arguments: dict[str, Any]) -> tuple[int, int] | None:
     """Return the image size: the model's argument, else that of the pretraining, which may have been another."""
     if "img_size" in arguments:
-        return facts.pair(arguments["img_size"])
+        return stated_size(arguments["img_size"])
     pretrained = config.get("pretrained_cfg")
     size = pretrained.get("input_size") if isinstance(pretrained, dict) else None
-    return facts.pair(size[1:]) if isinstance(size, list) and len(size) == 3 else None
+    return stated_size(size[1:]) if isinstance(size, list) and len(size) == 3 else None
 
 
 def _slots(source: TensorSource, body: str, arguments: dict[str, Any], size: Any, hints: Hints) -> str:
@@ -101,12 +92,12 @@ def _slots(source: TensorSource, body: str, arguments: dict[str, Any], size: Any
     # The stride of a hybrid depends on its stages, which are not known yet.
     hybrid = any(name.startswith(STEM) for name in shapes) or len(patch) != 4 or 0 in patch
     stub = {"patch_size": patch[2:], "resnet_blocks": None, "image_size": size}
-    grids = [hints.grid, facts.pair(source.metadata.get("grid"))]
+    grids = [hints.grid, stated_size(source.metadata.get("grid"))]
     if not hybrid:
-        grids = [*stated_grids(source, stub, hints), hints.model_grid(stub)]
-    known = has_slots(table[1], prefix, [grid for grid in grids if grid])
+        grids = [*hints.stated_grids(source, stub), hints.model_grid(stub)]
+    known = architecture.has_slots(table[1], prefix, [grid for grid in grids if grid])
     if known is None:
-        squares = is_square(table[1]), is_square(table[1] - prefix)
+        squares = architecture.is_square(table[1]), architecture.is_square(table[1] - prefix)
         if squares[0] == squares[1]:
             raise CheckpointError(
                 f"{source.path}: {table[1]} position embeddings with {prefix} prefix tokens can be read in two ways. "
@@ -121,7 +112,9 @@ def _slots(source: TensorSource, body: str, arguments: dict[str, Any], size: Any
     return with_slots if known else "none"
 
 
-def _infer(checkpoint: Checkpoint, config: dict[str, Any], arguments: dict[str, Any], heads: int) -> None:
+def _infer(
+    checkpoint: Checkpoint, config: dict[str, Any], arguments: dict[str, Any], heads: int, wanted: Mapping[str, Any]
+) -> None:
     path = checkpoint.source.path
     found = architecture.infer_vit(checkpoint.shapes, heads, path)
     _check_config(config, arguments, found, path)
@@ -145,15 +138,17 @@ def _infer(checkpoint: Checkpoint, config: dict[str, Any], arguments: dict[str, 
     for name in ("qk_norm", "pre_norm", "dynamic_img_pad"):
         if arguments.get(name, False) is not False:
             raise CheckpointError(f"{path}: timm models with {name}={str(arguments[name])[:40]} are not supported.")
-    found["activation"] = _torch.activation(arguments.get("act_layer") or "gelu", path)
+    found["activation"] = _timm_activations.infer(checkpoint, config, arguments, found, wanted)
     found["layer_norm_epsilon"] = 1e-6
     found["resnet_numerics"] = "timm"
     if not found["include_top"] and pool is None:
         checkpoint.alternatives |= _decoder.ALTERNATIVES  # an encoder alone, such as that of a masked autoencoder
-    if not config:
-        checkpoint.assumed["activation"] = "timm's default"
     checkpoint.class_names = _torch.label_names(checkpoint.source, found["classes"])
     checkpoint.arguments = found
+    stated = config.get("pretrained_cfg", config)  # older configurations have its entries themselves
+    if isinstance(stated, dict):
+        pair = stated.get("mean"), stated.get("std")
+        checkpoint.input_normalization = _preprocessor.input_normalization(*pair, f"{path}: config.json")
 
 
 def _check_config(config: dict[str, Any], arguments: dict[str, Any], found: dict[str, Any], path: str) -> None:
@@ -161,22 +156,20 @@ def _check_config(config: dict[str, Any], arguments: dict[str, Any], found: dict
     stated = {"hidden_size": arguments.get("embed_dim"), "num_layers": arguments.get("depth")}
     if found["resnet_blocks"] is None:
         stated["channels"] = arguments.get("in_chans")
-        size = facts.pair(arguments.get("patch_size"))
-        stated["patch_size"] = facts.plain_pair(size) if size else arguments.get("patch_size")
+        size = stated_size(arguments.get("patch_size"))
+        stated["patch_size"] = plain(size) if size else arguments.get("patch_size")
     keys = {"class_token": "class_token", "num_registers": "reg_tokens", "qkv_bias": "qkv_bias"}
     stated |= {argument: arguments.get(key) for argument, key in keys.items()}
     stated["classes"] = config.get("num_classes")
     ratio = arguments.get("mlp_ratio")
     if isinstance(ratio, (int, float)) and 0 < ratio < 2**20:
         stated["mlp_dim"] = int(found["hidden_size"] * ratio)
-    facts.check_stated(stated, found, f"{path}: config.json")
-    if "img_size" in arguments and facts.pair(arguments["img_size"]) is None:
+    architecture.check_stated(stated, found, f"{path}: config.json")
+    if "img_size" in arguments and stated_size(arguments["img_size"]) is None:
         raise CheckpointError(f"{path}: config.json has an invalid img_size={str(arguments['img_size'])[:60]}.")
 
 
-def _documents(
-    config: Config, layout: Layout, class_names: tuple[str, ...] | None, preprocessor: dict[str, Any] | None
-) -> dict[str, dict[str, Any]]:
+def _documents(config: Config, layout: Layout, class_names: Names, normalization: Normalization) -> Files:
     """Return `config.json`."""
     height, width = _checks.size_pair("image_size", config["image_size"])
     pool = {"gap": "avg"}.get(config["pooling"], config["pooling"])
@@ -221,8 +214,8 @@ def _documents(
             "interpolation": "bilinear",
             "crop_pct": 1.0,
             "crop_mode": "squash",
-            "mean": [0.5] * config["channels"],
-            "std": [0.5] * config["channels"],
+            "mean": list(normalization[0]),
+            "std": list(normalization[1]),
             "first_conv": "patch_embed.proj",
             "classifier": "head",
         },

@@ -6,13 +6,12 @@ References:
 
 import dataclasses
 
-from keras_vit.checkpoints.checkpoint import Checkpoint, Layout
-from keras_vit.checkpoints.facts import ANY
+from keras_vit.checkpoints.checkpoint import Checkpoint, Hints, Layout
 from keras_vit.checkpoints.families import _flax
-from keras_vit.checkpoints.families.family import Family, Writing
+from keras_vit.checkpoints.families.family import ANY, Family, Writing
 from keras_vit.checkpoints.formats.tensors import TensorSource
-from keras_vit.checkpoints.grid import Hints
 from keras_vit.checkpoints.rules import GROUP_NORM_4D, SAME, Rule, rule
+from keras_vit.models.normalization import SYMMETRIC
 
 LEGACY_BLOCK = (
     ("LayerNorm_0", "LayerNorm_0"),
@@ -57,6 +56,7 @@ FAMILY = Family(
     "google",
     recognize,
     rules,
+    input_normalization=SYMMETRIC,
     writing=Writing(
         values={
             "pooling": ("token", "gap", None),

@@ -12,16 +12,15 @@ import functools
 import math
 from typing import Any
 
-from keras_vit.checkpoints import architecture, facts
-from keras_vit.checkpoints.checkpoint import Checkpoint, Layout, variable_shapes
+from keras_vit.checkpoints import architecture
+from keras_vit.checkpoints.checkpoint import Checkpoint, Hints, Layout, stated_size, variable_shapes
 from keras_vit.checkpoints.errors import CheckpointError
-from keras_vit.checkpoints.facts import ANY
 from keras_vit.checkpoints.families import _torch
 from keras_vit.checkpoints.families._vit_pytorch import STYLES, Patch, Shapes, Style, rules, style_of, suits
-from keras_vit.checkpoints.families.family import Config, Family, Writing
+from keras_vit.checkpoints.families.family import ANY, Config, Family, Files, Names, Writing
 from keras_vit.checkpoints.formats.tensors import TensorSource
-from keras_vit.checkpoints.grid import Hints
 from keras_vit.checkpoints.rules import bind_stored
+from keras_vit.models.normalization import Normalization
 
 _PREFIXES = ("", "module.", "model.", "_orig_mod.", "vit.", "encoder.")
 _POOLINGS = {"cls": "token", "mean": "gap"}
@@ -67,11 +66,7 @@ def recognize(source: TensorSource, hints: Hints) -> Checkpoint | None:
 
 
 def _stated(source: TensorSource) -> dict[str, Any]:
-    """Return what `config.json` says, under the names of this package.
-
-    Raises:
-        CheckpointError: If it is of another class.
-    """
+    """Return what `config.json` says, under the names of this package."""
     config = source.config or {}
     if config.get("class", "ViT") not in ("ViT", "SimpleViT"):
         raise CheckpointError(
@@ -102,11 +97,7 @@ def _pooling(shapes: Shapes, known: dict[str, Any]) -> str | None:
 
 
 def _heads(shapes: Shapes, style: Style, known: dict[str, Any], path: str) -> int:
-    """Return the number of heads.
-
-    Raises:
-        CheckpointError: If nothing tells it.
-    """
+    """Return the number of heads."""
     attention = f"transformer.layers.0.0.{style.blocks if 'pos_embedding' in shapes else ''}"
     qkv = shapes.get(f"{attention}to_qkv.weight", ())
     inner = qkv[0] // 3 if len(qkv) == 2 else 0
@@ -124,12 +115,8 @@ def _heads(shapes: Shapes, style: Style, known: dict[str, Any], path: str) -> in
 
 
 def _patch(pixels: int, known: dict[str, Any], path: str) -> tuple[Patch, str]:
-    """Return height, width and channels of a patch of as many values, and the reason if it is a guess.
-
-    Raises:
-        CheckpointError: If nothing tells it.
-    """
-    size, channels = facts.pair(known.get("patch_size")), known.get("channels")
+    """Return height, width and channels of a patch of as many values, and the reason if it is a guess."""
+    size, channels = stated_size(known.get("patch_size")), known.get("channels")
     if size and pixels and pixels % math.prod(size) == 0 and channels in (None, pixels // math.prod(size)):
         return (*size, pixels // math.prod(size)), ""
     counts: tuple[Any, ...] = (channels, 3, 1)
@@ -143,9 +130,7 @@ def _patch(pixels: int, known: dict[str, Any], path: str) -> tuple[Patch, str]:
     )
 
 
-def _documents(
-    config: Config, layout: Layout, class_names: tuple[str, ...] | None, preprocessor: dict[str, Any] | None
-) -> dict[str, dict[str, Any]]:
+def _documents(config: Config, layout: Layout, class_names: Names, normalization: Normalization) -> Files:
     """Return `config.json` with the arguments of the class."""
     simple = not layout.position
     arguments = {} if config["image_size"] is None else {"image_size": config["image_size"]}

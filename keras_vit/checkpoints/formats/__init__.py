@@ -1,12 +1,12 @@
 """File formats: bytes to named tensors. A file is opened by its content, whatever its name."""
 
 import os
-import pathlib
 import re
 from typing import Any
 
 from absl import logging
 
+from keras_vit import _checks
 from keras_vit.checkpoints.errors import CheckpointError
 from keras_vit.checkpoints.formats.keras import KerasSource
 from keras_vit.checkpoints.formats.npz import NpzSource, open_archive
@@ -24,30 +24,18 @@ _PICKLE = (
 
 
 def open_source(path: str | os.PathLike[str], config: str | os.PathLike[str] | dict | None = None) -> TensorSource:
-    """Open a checkpoint file or directory. Only headers are read.
-
-    Args:
-        path: An `.npz`, `.safetensors`, `.safetensors.index.json`, `.keras` or `.weights.h5` file, or a directory with
-            `model.safetensors` or its index.
-        config: The model's `config.json`, as a path or an object. None to look for it beside the tensors.
-
-    Returns:
-        The open source, which the caller closes.
-
-    Raises:
-        CheckpointError: If it is none of these, damaged, or a format that can run code.
-        FileNotFoundError: If there is nothing at `path`.
-    """
-    path = os.fspath(path)
+    """Open a checkpoint file or directory, which the caller closes. Only headers are read."""
+    path = _checks.path("path", path)
     if os.path.isdir(path):
         source, directory, stem = _open_directory(path), path, None
     elif os.path.isfile(path):
         source, directory, stem = _open_file(path), os.path.dirname(path), _stem(path)
     else:
-        raise FileNotFoundError(f"There is no checkpoint at {path!r}.{_hub_hint(path)}")
+        raise FileNotFoundError(f"There is no checkpoint at {path!r}.{hub_hint(path)}")
     if source.config is None:
         try:
             source.config = _config(source, directory, stem, config)
+            source.preprocessor = _find_document("preprocessor_config.json", directory, stem)
         except BaseException:
             source.close()
             raise
@@ -75,7 +63,9 @@ def _config(source: TensorSource, directory: str, stem: str | None, config: Any)
     return copy
 
 
-def _hub_hint(path: str) -> str:
+def hub_hint(path: str) -> str:
+    """Return a hint on downloading, if a path looks like the name of a model on the Hugging Face Hub."""
+    path = re.sub(r"^(hf://|https://huggingface\.co/)", "", path)
     if re.fullmatch(r"[\w.-]+/[\w.-]+", path) is None or path.endswith((".npz", ".safetensors", ".keras", ".h5")):
         return ""
     return (
@@ -95,9 +85,11 @@ def _open_directory(path: str) -> TensorSource:
         return _open_file(os.path.join(path, tensors[0]))
     if any(name.endswith((".bin", ".pt", ".pth", ".ckpt")) for name in names):
         raise CheckpointError(_PICKLE.format(path=path))
+    if tensors:
+        raise CheckpointError(f"{path} has {len(tensors)} checkpoints. Name one of them: {', '.join(tensors[:10])}.")
     raise CheckpointError(
-        f"{path} holds neither {_SINGLE} nor {_INDEX}. Received: {', '.join(names[:10]) or 'an empty directory'}."
-        + (" Name one of the files." if tensors else "")
+        f"{path} is a directory without a checkpoint. Expected {_SINGLE}, {_INDEX}, or one .safetensors, .npz or "
+        f".keras file. Received: {f'{len(names)} other files, such as {names[0]}' if names else 'an empty directory'}."
     )
 
 
@@ -144,15 +136,20 @@ def _stem(path: str) -> str:
 def _find_config(directory: str, stem: str | None, config: Any) -> dict[str, Any] | None:
     if isinstance(config, dict):
         return config
-    candidates = [pathlib.Path(directory, "config.json")]
-    if stem is not None:
-        candidates.insert(0, pathlib.Path(directory, f"{stem}_config.json"))
-    if config is not None:
-        candidates = [pathlib.Path(config)]
-        if not candidates[0].is_file():
-            raise FileNotFoundError(f"There is no configuration at {str(config)!r}.")
-    for candidate in candidates:
-        if candidate.is_file():
-            with open(candidate, "rb") as file:
-                return parse_json(file.read(MAX_JSON_BYTES + 1), str(candidate))
-    return None
+    if config is None:
+        return _find_document("config.json", directory, stem)
+    if not os.path.isfile(config):
+        raise FileNotFoundError(f"There is no configuration at {str(config)!r}.")
+    return _read_document(config)
+
+
+def _find_document(name: str, directory: str, stem: str | None) -> dict[str, Any] | None:
+    """Return the JSON object beside the tensors: of this file only, or of its directory."""
+    candidates = ([f"{stem}_{name}"] if stem is not None else []) + [name]
+    paths = [os.path.join(directory, candidate) for candidate in candidates]
+    return next((_read_document(path) for path in paths if os.path.isfile(path)), None)
+
+
+def _read_document(path: str | os.PathLike[str]) -> dict[str, Any]:
+    with open(path, "rb") as file:
+        return parse_json(file.read(MAX_JSON_BYTES + 1), os.fspath(path))

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import zipfile
 import zlib
-from typing import Any
+from typing import Any, BinaryIO, NamedTuple
 
 import ml_dtypes
 import numpy as np
@@ -28,6 +28,7 @@ from keras_vit.checkpoints.formats.tensors import (
     check_shape,
     parse_json,
 )
+from keras_vit.layers.dense import PREFIX
 
 _WEIGHTS = "model.weights.h5"
 _MAX_SECONDS = 60
@@ -59,53 +60,15 @@ class KerasSource(RawTensors):
 
     def _read_headers(self) -> None:
         self._places: dict[str, tuple[int, np.dtype]] = {}
-        self._start = 0
-        if self._file.read(4) == b"PK\x03\x04":
-            self._open_archive()
-        entries = _headers(self.path, self._start, self._size)
-        counts = collections.Counter("/".join(entry["layers"]) for entry in entries)
-        for entry in entries:
+        headers = read_headers(self._file, self._size, self.path)
+        self.config, self._start = headers.config, headers.start
+        counts = collections.Counter("/".join(entry["layers"]) for entry in headers.tensors)
+        for entry in headers.tensors:
             self._add(entry, counts["/".join(entry["layers"])])
-
-    def _open_archive(self) -> None:
-        """Read the configuration and finds the weights, which are stored in one piece."""
-        path = self.path
-        with open_archive(self._file, self._size, path) as archive:
-            try:
-                config, weights = archive.getinfo("config.json"), archive.getinfo(_WEIGHTS)
-                if config.file_size > MAX_JSON_BYTES:
-                    raise CheckpointError(f"{path}: config.json takes {config.file_size} bytes; refused.")
-                self.config = parse_json(archive.read(config), f"{path}: config.json")
-            except (KeyError, zipfile.BadZipFile, zlib.error, EOFError, OSError, RuntimeError, ValueError) as error:
-                if isinstance(error, CheckpointError):
-                    raise
-                raise CheckpointError(f"{path} is no complete .keras file: damaged or truncated ({error}).") from error
-        if weights.compress_type != zipfile.ZIP_STORED:
-            raise CheckpointError(f"{path}: {_WEIGHTS} is compressed, which Keras never does; refused.")
-        self._file.seek(weights.header_offset + 26)
-        lengths = self._file.read(4)
-        start = (
-            weights.header_offset + 30 + int.from_bytes(lengths[:2], "little") + int.from_bytes(lengths[2:], "little")
-        )
-        if start + weights.file_size > self._size:
-            raise CheckpointError(f"{path} is truncated: {_WEIGHTS} reaches beyond its end.")
-        self._start, self._size = start, weights.file_size
-        self._check_sum(weights.CRC)
-
-    def _check_sum(self, expected: int) -> None:
-        self._file.seek(self._start)
-        remaining, checksum = self._size, 0
-        while remaining:
-            block = self._file.read(min(remaining, 2**22))
-            if not block:
-                break
-            checksum, remaining = zlib.crc32(block, checksum), remaining - len(block)
-        if remaining or checksum != expected:
-            raise CheckpointError(f"{self.path}: {_WEIGHTS} is damaged (wrong checksum). Fetch the file again.")
 
     def _add(self, entry: dict[str, Any], count: int) -> None:
         layers, index = entry["layers"], entry["index"]
-        if "seed_generator" in layers[-1]:
+        if "seed_generator" in layers[-1] or index.startswith(PREFIX):  # the kernel in the file contains LoRA already
             return
         names = _variable_names(layers[-1], count)
         position = int(index) if index.isdigit() and len(index) < 4 else -1
@@ -127,7 +90,74 @@ class KerasSource(RawTensors):
         return self._start + offset, dtype
 
 
-def _headers(path: str, start: int, size: int) -> list[dict[str, Any]]:
+class Headers(NamedTuple):
+    """Headers of a `.keras` or `.weights.h5` file.
+
+    Attributes:
+        config: Configuration of the model; None for weights without one.
+        start: Where the weights begin in the file.
+        tensors: Layers, index, shape, dtype, offset and number of bytes of each tensor.
+    """
+
+    config: dict[str, Any] | None
+    start: int
+    tensors: list[dict[str, Any]]
+
+
+def read_headers(file: BinaryIO, size: int, path: str) -> Headers:
+    """Read the headers of a file that Keras wrote, in bounded memory and time.
+
+    Args:
+        file: The open file.
+        size: Its size in bytes.
+        path: Its name, also for messages.
+
+    Raises:
+        CheckpointError: If it is damaged, or made to expand.
+    """
+    file.seek(0)
+    if file.read(4) != b"PK\x03\x04":
+        return Headers(None, 0, _list_tensors(path, 0, size))
+    config, start, weights_size = _open_archive(file, size, path)
+    return Headers(config, start, _list_tensors(path, start, weights_size))
+
+
+def _open_archive(file: BinaryIO, size: int, path: str) -> tuple[dict[str, Any], int, int]:
+    """Return the configuration, and the start and the size of the weights, which are stored in one piece."""
+    with open_archive(file, size, path) as archive:
+        try:
+            config, weights = archive.getinfo("config.json"), archive.getinfo(_WEIGHTS)
+            if config.file_size > MAX_JSON_BYTES:
+                raise CheckpointError(f"{path}: config.json takes {config.file_size} bytes; refused.")
+            parsed = parse_json(archive.read(config), f"{path}: config.json")
+        except (KeyError, zipfile.BadZipFile, zlib.error, EOFError, OSError, RuntimeError, ValueError) as error:
+            if isinstance(error, CheckpointError):
+                raise
+            raise CheckpointError(f"{path} is no complete .keras file: damaged or truncated ({error}).") from error
+    if weights.compress_type != zipfile.ZIP_STORED:
+        raise CheckpointError(f"{path}: {_WEIGHTS} is compressed, which Keras never does; refused.")
+    file.seek(weights.header_offset + 26)
+    lengths = file.read(4)
+    start = weights.header_offset + 30 + int.from_bytes(lengths[:2], "little") + int.from_bytes(lengths[2:], "little")
+    if start + weights.file_size > size:
+        raise CheckpointError(f"{path} is truncated: {_WEIGHTS} reaches beyond its end.")
+    _check_sum(file, start, weights, path)
+    return parsed, start, weights.file_size
+
+
+def _check_sum(file: BinaryIO, start: int, weights: zipfile.ZipInfo, path: str) -> None:
+    file.seek(start)
+    remaining, checksum = weights.file_size, 0
+    while remaining:
+        block = file.read(min(remaining, 2**22))
+        if not block:
+            break
+        checksum, remaining = zlib.crc32(block, checksum), remaining - len(block)
+    if remaining or checksum != weights.CRC:
+        raise CheckpointError(f"{path}: {_WEIGHTS} is damaged (wrong checksum). Fetch the file again.")
+
+
+def _list_tensors(path: str, start: int, size: int) -> list[dict[str, Any]]:
     """Return the headers and places of the tensors, which another process finds."""
     if not sys.executable:
         raise CheckpointError(f"{path}: Keras files are read with the help of a Python process, and there is none.")

@@ -1,19 +1,17 @@
-"""`.npz` checkpoints: zip archives of `.npy` arrays, read and written one tensor at a time.
+"""`.npz` checkpoints: zip archives of `.npy` arrays, read and written by NumPy one tensor at a time.
 
-NumPy's reader would do for trusted files. This one bounds every size before it takes memory, and knows bfloat16.
+The sizes of the archive's directory, its members and their headers are checked before any of them takes memory.
 """
 
 import contextlib
 import io
 import json
 import math
-import os
-import re
 import struct
 import zipfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator
-from typing import IO, Any, NamedTuple
+from typing import IO, Any
 
 import ml_dtypes
 import numpy as np
@@ -23,37 +21,25 @@ from keras_vit.checkpoints.formats.tensors import (
     MAX_NAME_LENGTH,
     OpenFile,
     TensorInfo,
-    block_sizes,
     check_shape,
     parse_json,
-    read_exactly,
 )
 
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
+_VOID2 = np.dtype("V2")  # how bfloat16 is stored in this format
 _MAX_DIRECTORY_BYTES = 64 * 2**20
 _MAX_EXPANSION = 20  # trained weights compress much less
 _ALWAYS_ALLOWED_BYTES = 256 * 2**20
 _MAX_HEADER_BYTES = 10_000
 _COMMENT_PREFIX = b"keras_vit:"
-_HEADER = re.compile(
-    rb"\{\s*'descr'\s*:\s*'(?P<descr>[<>|=]?[a-zA-Z]\d{0,9})'\s*,\s*'fortran_order'\s*:\s*(?P<fortran>True|False)\s*,"
-    rb"\s*'shape'\s*:\s*\((?P<shape>[\d\sL,]*)\)\s*,?\s*\}\s*"
-)
 
 
 class NpzSource(OpenFile):
-    """Open `.npz` file.
-
-    Args:
-        path: The file.
-
-    Raises:
-        CheckpointError: If it is damaged, or not a plain archive of numeric arrays.
-    """
+    """Open `.npz` file."""
 
     def _read_headers(self) -> None:
         self._archive = open_archive(self._file, self._size, self.path)
-        self._members: dict[str, _Member] = {}
+        self._members: dict[str, zipfile.ZipInfo] = {}
         for info in self._archive.infolist():
             self._add(info)
         comment = self._archive.comment
@@ -68,78 +54,36 @@ class NpzSource(OpenFile):
                 f"Received: {info.filename[:100]!r}."
             )
         with _guarded(self.path, name), self._archive.open(info) as stream:
-            descr, fortran_order, shape, header_size = _read_npy_header(stream, name, self.path)
-        if descr[-1:] == "O" or "O" in descr:
+            shape, dtype, header_size = _read_npy_header(stream, name, self.path)
+        if dtype.hasobject:
             raise CheckpointError(
                 f"{self.path}: member {name!r} holds pickled Python objects, which can run code when they are read; "
                 "they are never loaded. Save plain arrays: np.savez(path, **{name: np.asarray(value)})."
             )
-        dtype = _numpy_dtype(descr, name, self.path)
+        if dtype.kind not in "fiubUSV" or dtype.itemsize == 0 or (dtype.kind == "V" and dtype != _VOID2):
+            raise CheckpointError(f"{self.path}: member {name!r} has dtype {dtype}; only real numbers are read.")
         payload = info.file_size - header_size
         if math.prod(shape) * dtype.itemsize != payload:
             raise CheckpointError(
                 f"{self.path}: member {name!r} holds {payload} bytes, but its header says shape={shape}, dtype={dtype}."
             )
-        native = BFLOAT16 if dtype.kind == "V" and dtype.itemsize == 2 else dtype.newbyteorder("=")
-        self._members[name] = _Member(info, dtype, fortran_order, header_size)
+        self._members[name] = info
         if dtype.kind == "U" and name.split("/")[-1] == "__meta__" and info.file_size < 2**20:
             # A description beside the tensors, as JSON text in an array of its own.
-            text = str(self._read_text(name))
+            with _guarded(self.path, name):
+                text = str(self._read(name))
             self.metadata["image"] = parse_json(text.encode(), f"{self.path}: {name}").get("image")
             return
-        self.tensors[name] = TensorInfo(shape, native)
+        self.tensors[name] = TensorInfo(shape, BFLOAT16 if dtype == _VOID2 else dtype.newbyteorder("="))
 
-    def _read_text(self, name: str) -> str:
-        """Return the text of an array without dimensions."""
-        member = self._members[name]
-        with _guarded(self.path, name):
-            data = self._archive.read(member.info)[member.header_size :]
-        return str(np.frombuffer(data, member.dtype)[0]) if data else "{}"
+    def _read(self, name: str) -> np.ndarray:
+        with _guarded(self.path, name), self._archive.open(self._members[name]) as stream:
+            return np.lib.format.read_array(stream, allow_pickle=False)  # zipfile compares the checksum
 
     def read(self, name: str) -> np.ndarray:
         """Return the tensor `name`."""
-        member, shape = self._members[name], self.tensors[name].shape
-        array = np.empty(shape[::-1] if member.fortran_order else shape, member.dtype)
-        with _guarded(self.path, name), self._payload(member) as (stream, _):
-            read_exactly(stream, array)
-        array = _native(array)
-        return array.T if member.fortran_order else array
-
-    def blocks(self, name: str, multiple: int = 1, verify: bool = True) -> Iterator[np.ndarray]:
-        """Yield the tensor's elements in blocks; see `TensorSource`."""
-        member = self._members[name]
-        with _guarded(self.path, name), self._payload(member) as (stream, checksum):
-            for count in block_sizes(math.prod(self.tensors[name].shape), member.dtype.itemsize, multiple):
-                block = np.empty(count, member.dtype)
-                end = stream.tell() + block.nbytes
-                read_exactly(stream, block)
-                checksum = zlib.crc32(block.view(np.uint8).data, checksum) if verify else checksum
-                yield _native(block)
-                if member.info.compress_type == zipfile.ZIP_STORED:
-                    stream.seek(end)  # other tensors may have been read meanwhile
-            if verify and checksum != member.info.CRC:
-                raise zipfile.BadZipFile("bad CRC")
-
-    def is_row_major(self, name: str) -> bool:
-        """Return whether the elements are stored row by row."""
-        return not self._members[name].fortran_order
-
-    @contextlib.contextmanager
-    def _payload(self, member: "_Member") -> Iterator[tuple[Any, int]]:
-        """Open a member behind its `.npy` header; yield the stream and the checksum of the header.
-
-        Uncompressed members are read from the file itself: `zipfile` would take twice as long.
-        """
-        if member.info.compress_type != zipfile.ZIP_STORED:
-            with self._archive.open(member.info) as stream:
-                yield stream, zlib.crc32(stream.read(member.header_size))
-            return
-        self._file.seek(member.info.header_offset)
-        local = self._file.read(30)
-        if len(local) < 30 or local[:4] != b"PK\x03\x04":
-            raise zipfile.BadZipFile("bad local header")
-        self._file.seek(sum(struct.unpack("<HH", local[26:30])), os.SEEK_CUR)
-        yield self._file, zlib.crc32(self._file.read(member.header_size))
+        array, dtype = self._read(name), self.tensors[name].dtype
+        return array.view(BFLOAT16) if dtype == BFLOAT16 else array.astype(dtype, copy=False)
 
     def close(self) -> None:
         """Close the file."""
@@ -147,20 +91,16 @@ class NpzSource(OpenFile):
         super().close()
 
 
-class _Member(NamedTuple):
-    info: zipfile.ZipInfo
-    dtype: np.dtype
-    fortran_order: bool
-    header_size: int
-
-
 @contextlib.contextmanager
 def _guarded(path: str, name: str) -> Iterator[None]:
     """Turn what damaged archives raise into one clear error."""
     try:
         yield
+    except CheckpointError:
+        raise
     except (
         zipfile.BadZipFile,
+        ValueError,
         zlib.error,
         EOFError,
         OSError,
@@ -174,11 +114,7 @@ def _guarded(path: str, name: str) -> Iterator[None]:
 
 
 def open_archive(file: IO[bytes], size: int, path: str) -> zipfile.ZipFile:
-    """Open a zip archive after checking that its directory is small and agrees with the file.
-
-    Raises:
-        CheckpointError: If it is damaged, truncated or made to expand.
-    """
+    """Open a zip archive after checking that its directory is small and agrees with the file."""
     tail_size = min(size, 65_557)
     file.seek(size - tail_size)
     tail = file.read(tail_size)
@@ -217,66 +153,34 @@ def _check_members(members: list[zipfile.ZipInfo], size: int, path: str) -> None
         )
 
 
-def _read_npy_header(stream: IO[bytes], name: str, path: str) -> tuple[str, bool, tuple[int, ...], int]:
-    """Return (dtype code, fortran order, shape, header size) of a `.npy` member."""
-    magic = stream.read(8)
-    if len(magic) != 8 or magic[:6] != b"\x93NUMPY" or magic[6] not in (1, 2, 3):
-        raise CheckpointError(f"{path}: member {name[:100]!r} is not a .npy array.")
-    length_size = 2 if magic[6] == 1 else 4
-    raw_length = stream.read(length_size)
-    length = int.from_bytes(raw_length, "little")
-    if len(raw_length) != length_size or length > _MAX_HEADER_BYTES:
-        raise CheckpointError(f"{path}: the header of member {name[:100]!r} takes {length} bytes; refused.")
-    header = stream.read(length)
-    match = _HEADER.fullmatch(header) if len(header) == length else None
-    if match is None:
-        raise CheckpointError(f"{path}: member {name[:100]!r} has no plain .npy header; structured types are not read.")
-    sizes = [part.strip().rstrip(b"L") for part in match["shape"].split(b",") if part.strip()]
-    if not all(size.isdigit() and len(size) < 16 for size in sizes):
-        raise CheckpointError(f"{path}: member {name[:100]!r} has no valid shape.")
-    shape = check_shape([int(size) for size in sizes], name, path)
-    return match["descr"].decode(), match["fortran"] == b"True", shape, 8 + length_size + length
-
-
-def _numpy_dtype(descr: str, name: str, path: str) -> np.dtype:
+def _read_npy_header(stream: IO[bytes], name: str, path: str) -> tuple[tuple[int, ...], np.dtype, int]:
+    """Return shape, dtype and size of the header of a `.npy` member."""
+    head = io.BytesIO(stream.read(_MAX_HEADER_BYTES + 16))
     try:
-        dtype = np.dtype(descr)
-    except (TypeError, ValueError) as error:
-        raise CheckpointError(f"{path}: member {name!r} has an unknown dtype {descr!r}.") from error
-    if dtype.kind not in "fiubUSV" or dtype.itemsize == 0:
-        raise CheckpointError(f"{path}: member {name!r} has dtype {descr!r}; only real numbers are read.")
-    return dtype
-
-
-def _native(array: np.ndarray) -> np.ndarray:
-    """Return bfloat16 under its name, and numbers in native byte order."""
-    if array.dtype.kind == "V":
-        return array.view(BFLOAT16)
-    return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
+        version = np.lib.format.read_magic(head)
+        read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+        shape, _, dtype = read(head, max_header_size=_MAX_HEADER_BYTES)
+        if min(shape, default=0) < 0:
+            raise ValueError(f"shape={shape}")
+    except Exception as error:  # the parser of Python literals raises all kinds
+        raise CheckpointError(
+            f"{path}: member {name[:100]!r} is not a .npy array: it has no plain .npy header ({str(error)[:200]})."
+        ) from error
+    return check_shape(shape, name, path), dtype, head.tell()
 
 
 def write_npz(
     path: str, names: Iterable[str], produce: Callable[[str], np.ndarray], metadata: dict[str, Any] | None = None
 ) -> None:
-    """Write an `.npz` archive, one tensor at a time.
-
-    Args:
-        path: Where to write.
-        names: The members' names, in order.
-        produce: Returns the array of a name; called once for each.
-        metadata: Stored as the archive's comment, which NumPy and other readers ignore.
-    """
+    """Write an `.npz` archive, one tensor at a time, with metadata as its comment, which NumPy and others ignore."""
     with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED, allowZip64=True) as archive:
         for name in names:
             array = np.asanyarray(produce(name), order="C")
             if array.dtype == BFLOAT16:
-                array = array.view("V2")  # how bfloat16 is stored in this format
+                array = array.view(_VOID2)
             info = zipfile.ZipInfo(f"{name}.npy")  # a fixed date: equal weights give equal files
             with archive.open(info, "w", force_zip64=True) as member:
-                header = io.BytesIO()
-                np.lib.format.write_array_header_1_0(header, np.lib.format.header_data_from_array_1_0(array))
-                member.write(header.getvalue())
-                member.write(array.reshape(-1).view(np.uint8).data)
+                np.lib.format.write_array(member, array, allow_pickle=False)
         if metadata:
             comment = _COMMENT_PREFIX + json.dumps(metadata, sort_keys=True).encode()
             if len(comment) < 65_536:

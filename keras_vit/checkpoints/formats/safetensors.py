@@ -1,25 +1,25 @@
-"""`.safetensors` checkpoints, sharded ones included: a JSON header, then raw little-endian data.
+"""`.safetensors` checkpoints, sharded ones included, read by the `safetensors` package.
 
-The `safetensors` package maps files into memory, where a file that is cut meanwhile ends the process, and writes
-tensors that are all in memory. This module reads and writes one tensor at a time. The whole header is checked first:
-sizes, offsets, no holes, no overlaps.
+It checks sizes and offsets, but takes headers of 100 MB and duplicate names, so headers are looked at first. It maps
+files into memory: one that is cut meanwhile is refused where that is seen before a read. Files are written here, one
+tensor at a time: the package would need all of them in memory.
 """
 
 import json
-import math
 import os
 import struct
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import ml_dtypes
 import numpy as np
+import safetensors
 
 from keras_vit.checkpoints.errors import CheckpointError
 from keras_vit.checkpoints.formats.tensors import (
     MAX_JSON_BYTES,
     MAX_NAME_LENGTH,
-    RawTensors,
+    OpenFile,
     TensorInfo,
     check_shape,
     parse_json,
@@ -41,78 +41,55 @@ _METADATA_KEY = "keras_vit"
 _MAX_SHARDS = 256  # each takes a file descriptor
 
 
-class SafetensorsSource(RawTensors):
-    """Open `.safetensors` file.
-
-    Args:
-        path: The file.
-
-    Raises:
-        CheckpointError: If the header is damaged or does not describe the file exactly.
-    """
+class SafetensorsSource(OpenFile):
+    """Open `.safetensors` file."""
 
     def _read_headers(self) -> None:
-        self._offsets: dict[str, int] = {}
-        size = self._size
         prefix = self._file.read(8)
         length = struct.unpack("<Q", prefix)[0] if len(prefix) == 8 else 0
-        if not 2 <= length <= min(MAX_JSON_BYTES, size - 8):
+        if not 2 <= length <= min(MAX_JSON_BYTES, self._size - 8):
             raise CheckpointError(
-                f"{self.path} is not a complete .safetensors file: its header would take {length} of {size} bytes. "
-                "Fetch it again."
+                f"{self.path} is not a complete .safetensors file: its header would take {length} of {self._size} "
+                "bytes. Fetch it again."
             )
-        header = parse_json(self._file.read(length), f"{self.path}: the header")
-        metadata = header.pop("__metadata__", None) or {}
-        if isinstance(metadata, dict) and isinstance(metadata.get(_METADATA_KEY), str):
-            self.metadata = parse_json(metadata[_METADATA_KEY].encode(), f"{self.path}: the note in the header")
-        start, end = 8 + length, 0
-        entries = [self._entry(name, entry) for name, entry in header.items()]
-        for name, tensor, first, last in sorted(entries, key=lambda item: (item[2], item[3])):
-            if first != end:
-                raise CheckpointError(f"{self.path}: the data of tensor {name[:100]!r} overlaps or leaves a hole.")
-            end = last
-            self.tensors[name] = tensor
-            self._offsets[name] = start + first
-        if start + end != size:
-            raise CheckpointError(
-                f"{self.path} is truncated or damaged: its header describes {start + end} bytes, the file has {size}. "
-                "Fetch it again."
-            )
+        parse_json(self._file.read(length), f"{self.path}: the header")
+        try:
+            self._tensors = safetensors.safe_open(self.path, framework="numpy")
+            for name in self._tensors.keys():  # noqa: SIM118 (no mapping)
+                self._add(name, self._tensors.get_slice(name))
+            note = (self._tensors.metadata() or {}).get(_METADATA_KEY)
+        except safetensors.SafetensorError as error:
+            raise CheckpointError(f"{self.path} is truncated or damaged: {error}. Fetch it again.") from error
+        if note is not None:
+            self.metadata = parse_json(note.encode(), f"{self.path}: the note in the header")
 
-    def _entry(self, name: str, entry: Any) -> tuple[str, TensorInfo, int, int]:
-        if not isinstance(entry, dict) or not {"dtype", "shape", "data_offsets"} <= set(entry):
-            raise CheckpointError(f"{self.path}: the header's entry {name[:100]!r} is malformed.")
-        shape = check_shape(entry["shape"], name, self.path)
-        offsets = check_shape(entry["data_offsets"], name, self.path)
-        dtype = _DTYPES.get(entry["dtype"]) if isinstance(entry["dtype"], str) else None
+    def _add(self, name: str, entry: Any) -> None:
+        dtype = _DTYPES.get(entry.get_dtype())
         if dtype is None or len(name) > MAX_NAME_LENGTH:
             raise CheckpointError(
-                f"{self.path}: tensor {name[:100]!r} has dtype {str(entry['dtype'])[:20]!r}. "
-                f"Readable: {', '.join(_DTYPES)}."
+                f"{self.path}: tensor {name[:100]!r} has dtype {entry.get_dtype()!r}. Readable: {', '.join(_DTYPES)}."
             )
-        if len(offsets) != 2 or offsets[1] - offsets[0] != math.prod(shape) * dtype.itemsize:
-            raise CheckpointError(
-                f"{self.path}: tensor {name[:100]!r} of shape {shape} and dtype {dtype} cannot lie at {offsets}."
-            )
-        return name, TensorInfo(shape, dtype), *offsets
+        self.tensors[name] = TensorInfo(check_shape(entry.get_shape(), name, self.path), dtype)
 
-    def _place(self, name: str) -> tuple[int, np.dtype]:
-        return self._offsets[name], self.tensors[name].dtype
+    def read(self, name: str) -> np.ndarray:
+        """Return the tensor `name`."""
+        if os.fstat(self._file.fileno()).st_size != self._size:
+            raise CheckpointError(f"{self.path} was changed while it was read; fetch it again.")
+        return self._tensors.get_tensor(name)
+
+    def close(self) -> None:
+        """Close the file."""
+        self._tensors.__exit__(None, None, None)
+        super().close()
 
 
 class ShardedSource:
-    """Open shards that a `model.safetensors.index.json` names.
-
-    Args:
-        index_path: The index file; the shards lie beside it.
-
-    Raises:
-        CheckpointError: If the index is malformed, or a shard is missing or holds other tensors.
-    """
+    """Open shards that a `model.safetensors.index.json` names."""
 
     def __init__(self, index_path: str):
         self.path = index_path
         self.config: dict[str, Any] | None = None
+        self.preprocessor: dict[str, Any] | None = None
         self.metadata: dict[str, Any] = {}
         self.tensors: dict[str, TensorInfo] = {}
         self._shards: dict[str, SafetensorsSource] = {}
@@ -166,14 +143,6 @@ class ShardedSource:
         """Return the tensor `name` from its shard."""
         return self._shards[self._shard_of[name]].read(name)
 
-    def blocks(self, name: str, multiple: int = 1, verify: bool = True) -> Iterator[np.ndarray]:
-        """Yield the tensor's elements in blocks; see `TensorSource`."""
-        return self._shards[self._shard_of[name]].blocks(name, multiple, verify)
-
-    def is_row_major(self, name: str) -> bool:
-        """Return whether the elements are stored row by row: they always are."""
-        return True
-
     def close(self) -> None:
         """Close every shard."""
         for shard in self._shards.values():
@@ -186,14 +155,7 @@ def write_safetensors(
     produce: Callable[[str], np.ndarray],
     metadata: dict[str, Any] | None = None,
 ) -> None:
-    """Write a `.safetensors` file, one tensor at a time.
-
-    Args:
-        path: Where to write.
-        tensors: The headers, in the order of the data.
-        produce: Returns the array of a name; called once for each.
-        metadata: Noted in the header's `__metadata__`, beside `format: pt`.
-    """
+    """Write a `.safetensors` file, one tensor at a time, with metadata beside `format: pt`."""
     codes = {dtype: code for code, dtype in _DTYPES.items()}
     notes = {"format": "pt"}
     if metadata:

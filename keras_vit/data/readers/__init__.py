@@ -2,7 +2,9 @@
 
 import ast
 import dataclasses
+import glob
 import inspect
+import os
 import re
 from collections.abc import Callable
 from typing import Any
@@ -12,6 +14,8 @@ from keras_vit.data.readers import digits, folder, idx, images, manifest, npz, t
 from keras_vit.data.sources import Source
 
 _OPTIONS = re.compile(r"#(\w+=.*)$", re.DOTALL)
+_BY_NAME = ("tfds", "vtab")  # kinds of sources without a path
+_FOLDERS = ("root", "data_dir", "manual_dir")  # options that are paths
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,7 +40,7 @@ READERS = {
 }
 
 
-def open_source(spec: str, split: str = "train", **options: Any) -> Source:
+def open_source(spec: str | os.PathLike[str], split: str = "train", **options: Any) -> Source:
     """Open a source of labeled images.
 
     Args:
@@ -62,7 +66,7 @@ def open_source(spec: str, split: str = "train", **options: Any) -> Source:
     return reader.open(location, split, **options)
 
 
-def split_sizes(spec: str, **options: Any) -> dict[str, int]:
+def split_sizes(spec: str | os.PathLike[str], **options: Any) -> dict[str, int]:
     """Return the splits of a source with their numbers of examples. Arguments as for `open_source`.
 
     Example:
@@ -73,7 +77,43 @@ def split_sizes(spec: str, **options: Any) -> dict[str, int]:
     return reader.sizes(location, **options)
 
 
-def _resolve(spec: str, options: dict) -> tuple[_Reader, str, dict]:
+def absolute(spec: str) -> str:
+    """Return a source with absolute paths in the place of relative ones, which opens from any directory.
+
+    Example:
+    >>> absolute("folder:/images/../photos#test_fraction=0.1")
+    'folder:/photos#test_fraction=0.1'
+    """
+    match = _OPTIONS.search(spec)
+    if match:
+        options = match[1].split("&")
+        for number, (name, value) in enumerate(map(_option, options)):
+            if name in _FOLDERS and _is_path(value):
+                options[number] = f"{name}={os.path.abspath(str(value))}"
+        return f"{absolute(spec[: match.start()])}#{'&'.join(options)}"
+    kind, _, location = spec.partition(":")
+    return f"{kind}:{os.path.abspath(location)}" if kind not in _BY_NAME and _is_path(location) else spec
+
+
+def exists(spec: str) -> bool:
+    """Return whether the file, folder or pattern of a source matches anything. One that is not local counts as such.
+
+    Example:
+    >>> exists("digits"), exists("folder:/nowhere")
+    (True, False)
+    """
+    kind, _, location = _OPTIONS.sub("", spec).partition(":")
+    return kind in _BY_NAME or not _is_path(location) or os.path.exists(location) or bool(glob.glob(location))
+
+
+def _is_path(location: Any) -> bool:
+    return bool(location) and "://" not in str(location)
+
+
+def _resolve(spec: str | os.PathLike[str], options: dict) -> tuple[_Reader, str, dict]:
+    if not isinstance(spec, (str, os.PathLike)):
+        raise ValueError(f"`spec` must be a string such as 'digits' or 'folder:/images'. Received: spec={spec!r}.")
+    spec = os.fspath(spec)
     match = _OPTIONS.search(spec)
     if match:
         spec = spec[: match.start()]
@@ -81,8 +121,10 @@ def _resolve(spec: str, options: dict) -> tuple[_Reader, str, dict]:
     kind, colon, location = spec.partition(":")
     if kind not in READERS:
         usage = ", ".join(reader.usage for reader in READERS.values())
-        hint = " For a folder of images write 'folder:' before its path." if "/" in kind else ""
-        raise ValueError(f"Unknown source {spec!r}.{_checks.nearest(kind, READERS)}{hint} Available: {usage}.")
+        hint = _checks.nearest(kind, READERS)
+        if "/" in kind or os.path.isdir(spec):
+            hint = f" For a folder of images write 'folder:' before its path: {f'folder:{spec}'!r}."
+        raise ValueError(f"Unknown source {spec!r}.{hint} Available: {usage}.")
     reader = READERS[kind]
     if reader.path and not location:
         raise ValueError(f"The source {kind!r} needs a place: {reader.usage!r}. Received: {spec!r}.")

@@ -1,15 +1,20 @@
 """Folders of images with one subfolder per class."""
 
 import collections
-from collections.abc import Iterator
+import dataclasses
+import functools
+import os
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 import tensorflow as tf
+from absl import logging
 
 from keras_vit.data import holdout, splits
+from keras_vit.data.readers.walk import Tree
 from keras_vit.data.sources import FileSource, select
 
-EXTENSIONS = (".jpg", ".jpeg", ".png", ".gif", ".bmp", ".webp", ".jxl", ".jpe", ".jfif")
+EXTENSIONS = (".jpg", ".jpeg", ".png", ".gif", ".bmp", ".webp", ".jpe", ".jfif")
 SPLITS = {
     "train": "train",
     "training": "train",
@@ -19,11 +24,12 @@ SPLITS = {
     "test": "test",
     "testing": "test",
 }
+_NAMED = 5  # of each kind, in a note
 
 
 def sizes(location: str, test_fraction: float = 0.2) -> dict[str, int]:
     """Return the number of examples of each split."""
-    return {key: len(value) for key, value in _read(location, test_fraction)[3].items()}
+    return {key: len(value) for key, value in _read(location, test_fraction).indices.items()}
 
 
 def open_source(location: str, split: str = "train", test_fraction: float = 0.2) -> FileSource:
@@ -31,113 +37,179 @@ def open_source(location: str, split: str = "train", test_fraction: float = 0.2)
 
     Args:
         location: `folder` with `folder/class_a/*.jpg, folder/class_b/*.png, ...`, or with such folders in `train`,
-            `val` (or `valid`, `validation`) and `test`. Deeper folders belong to the class that they are in.
-        split: As TensorFlow Datasets writes it. Without split folders, a hash of the file names divides each class in
-            proportion into "train" and "test", and "all" is both.
-        test_fraction: Fraction of "test" where there are no split folders.
-    """
-    name = f"folder:{location}"
-    paths, labels, class_names, indices = _read(location, test_fraction)
-    chosen = select(splits.parse(split, {key: len(value) for key, value in indices.items()}, name), indices)
-    return FileSource(name, split, [paths[i] for i in chosen], labels[chosen], class_names)
-
-
-def _read(location: str, test_fraction: float):
-    location = location.rstrip("/") or "/"
-    if not tf.io.gfile.isdir(location):
-        raise FileNotFoundError(f"There is no folder {location!r}.")
-    folders = _folders(location)
-    split_folders = {SPLITS[name.lower()]: name for name in folders if name.lower() in SPLITS}
-    # A folder is divided into splits if it has a training folder that holds classes instead of images.
-    if "train" in split_folders and _folders(f"{location}/{split_folders['train']}"):
-        found = {key: _classes(f"{location}/{folder}") for key, folder in split_folders.items()}
-        return _divided(location, found)
-    files = _classes(location)
-    class_names = sorted(files)
-    keys = [f"{class_name}/{file}" for class_name in class_names for file in files[class_name]]
-    labels = np.repeat(np.arange(len(class_names), dtype=np.int32), [len(files[name]) for name in class_names])
-    return (
-        [f"{location}/{key}" for key in keys],
-        labels,
-        class_names,
-        holdout.split_indices(keys, labels, test_fraction),
-    )
-
-
-def _divided(location: str, found: dict[str, dict[str, list[str]]]):
-    class_names = sorted(found["train"])
-    paths: list[str] = []
-    labels: list[np.ndarray] = []
-    indices = {}
-    for key, files in found.items():
-        unknown = sorted(set(files) - set(class_names))
-        if unknown:
-            raise ValueError(
-                f"Every class must have training images. {location} has no training folder for {unknown}, of the "
-                f"split {key!r}."
-            )
-        keys = [(f"{name}/{file}", label) for label, name in enumerate(class_names) for file in files.get(name, ())]
-        own = np.array([label for _, label in keys], np.int32)
-        order = holdout.split_indices([path for path, _ in keys], own, 0.0)["all"]
-        folder = next(name for name in _folders(location) if SPLITS.get(name.lower()) == key)
-        indices[key] = len(paths) + order
-        paths += [f"{location}/{folder}/{path}" for path, _ in keys]
-        labels.append(own)
-    return paths, np.concatenate(labels), class_names, indices
-
-
-def _list(folder: str) -> list[str]:
-    """Return the names in a folder.
+            `val` (or `valid`, `validation`) and `test`, or a folder around it. Deeper folders belong to the class that
+            they are in.
+        split: As TensorFlow Datasets writes it. Where there is only one set of class folders, a hash of the file names
+            divides each class in proportion into "train" and "test", and "all" is both. Where there is `val` and no
+            `test`, "test" is "validation".
+        test_fraction: Fraction of "test" where there is only one set of class folders.
 
     Raises:
-        ValueError: If a name is not UTF-8.
+        FileNotFoundError: If there is no folder.
+        ValueError: If it does not have images of at least two classes.
     """
-    try:
-        return [name.rstrip("/") for name in tf.io.gfile.listdir(folder)]
-    except UnicodeDecodeError as error:
-        raise ValueError(f"Names must be UTF-8. Received: {error.object!r} in {folder!r}. Rename the file.") from error
+    name = f"folder:{location}"
+    found = _read(location, test_fraction)
+    for note in found.notes:
+        _log_once(f"{name}: {note}")
+    indices = dict(found.indices)
+    if "validation" in indices:
+        indices.setdefault("test", indices["validation"])
+    chosen = select(splits.parse(split, {key: len(value) for key, value in indices.items()}, name), indices)
+    source = FileSource(name, split, [found.paths[i] for i in chosen], found.labels[chosen], found.class_names)
+    source.notes = found.notes
+    return source
 
 
-def walk(folder: str, inner: str = "") -> Iterator[str]:
-    """Yield the paths of all files in a folder and below it, relative to it."""
-    for name in _list(f"{folder}/{inner}"):
-        if tf.io.gfile.isdir(f"{folder}/{inner}{name}"):
-            yield from walk(folder, f"{inner}{name}/")
-        else:
-            yield inner + name
+@functools.lru_cache(maxsize=256)
+def _log_once(text: str) -> None:
+    """Log a warning, once for the several times that a program opens its data."""
+    logging.warning("%s", text)
 
 
-def _folders(location: str) -> list[str]:
-    return sorted(
-        name for name in _list(location) if not name.startswith(".") and tf.io.gfile.isdir(f"{location}/{name}")
-    )
+@dataclasses.dataclass(frozen=True)
+class _Contents:
+    paths: list[str]
+    labels: np.ndarray
+    class_names: list[str]
+    indices: dict[str, np.ndarray]
+    notes: tuple[str, ...]
 
 
-def _classes(location: str) -> dict[str, list[str]]:
-    """Return the paths of the images of each class, relative to its folder."""
-    names = _folders(location)
-    if not names:
-        example = next(iter(_list(location)), None)
+def _read(location: str, test_fraction: float) -> _Contents:
+    tree, notes = _descend(location)
+    roots, beside = _splits(tree)
+    notes += beside
+    files, about_files = _images(tree, roots)
+    notes += about_files
+    class_names = sorted(files["train"])
+    if len(class_names) < 2:
         raise ValueError(
-            f"A folder with one subfolder per class is expected, as {location}/cat/1.jpg. Received: a folder without "
+            f"Images of two or more classes are expected, each class in a folder of its own, as {tree.root}/cat/1.jpg "
+            f"and {tree.root}/dog/1.jpg. Received: {f'one class, {class_names[0]!r}' if class_names else 'no image'} "
+            f"in {tree.root}. {' '.join([*notes, f'For a task without labels, use images:{tree.root}.'])}"
+        )
+    paths: list[str] = []
+    labels: list[np.ndarray] = []
+    indices: dict[str, np.ndarray] = {}
+    for split, by_class in files.items():
+        unknown = sorted(set(by_class) - set(class_names))
+        if unknown:
+            raise ValueError(
+                f"Every class must have training images. {tree.root} has no training folder for {unknown}, of the "
+                f"split {split!r}."
+            )
+        keys = [(f"{name}/{file}", label) for label, name in enumerate(class_names) for file in by_class.get(name, ())]
+        own = np.array([label for _, label in keys], np.int32)
+        divided = holdout.split_indices([key for key, _ in keys], own, test_fraction if len(files) == 1 else 0.0)
+        for key, order in divided.items() if len(files) == 1 else ((split, divided["all"]),):
+            indices[key] = len(paths) + order
+        paths += [f"{roots[split]}/{key}" for key, _ in keys]
+        labels.append(own)
+    joined = np.concatenate(labels)
+    tested = next((split for split in ("test", "validation") if split in indices), None)
+    if tested:
+        missing = np.setdiff1d(np.arange(len(class_names)), joined[indices[tested]])
+        if len(missing):
+            notes.append(f"Classes without images in the split {tested!r}: {_some([class_names[i] for i in missing])}.")
+    return _Contents(paths, joined, class_names, indices, tuple(notes))
+
+
+def _descend(location: str) -> tuple[Tree, list[str]]:
+    """Return the folder that contains the folders of classes or splits: the given one, or the only one in it."""
+    tree = given = Tree(location)
+    if not tf.io.gfile.isdir(tree.root):
+        if tf.io.gfile.exists(tree.root):
+            raise ValueError(f"A folder is expected. Received: the file {tree.root!r}. Unpack an archive first.")
+        raise FileNotFoundError(f"There is no folder {location!r}.")
+    while len(names := tree.folders(tree.root)) == 1 and not _only_images(tree.files(tree.root)):
+        inner = Tree(f"{tree.root}/{names[0]}")
+        if not inner.folders(inner.root) or (_only_images(inner.files(inner.root)) and names[0].lower() not in SPLITS):
+            break  # the only folder is a class
+        tree = inner
+    if tree is given:
+        return tree, []
+    kept = " A part of each class is kept for testing." if os.path.basename(tree.root).lower() in SPLITS else ""
+    return tree, [f"{given.root} contains only one folder, so {tree.root} is used.{kept}"]
+
+
+def _splits(tree: Tree) -> tuple[dict[str, str], list[str]]:
+    """Return the folder of each split; without folders of splits, that of the classes as "train"."""
+    folders = tree.folders(tree.root)
+    named: dict[str, str] = {}
+    for name in folders:
+        if name.lower() in SPLITS:
+            named.setdefault(SPLITS[name.lower()], name)
+    with_classes = {split: name for split, name in named.items() if tree.folders(f"{tree.root}/{name}")}
+    if "train" not in with_classes:
+        if with_classes and len(named) == len(folders):
+            name = next(iter(with_classes.values()))
+            raise ValueError(
+                f"Expected train/ with a folder per class beside {name}/ in {tree.root}. To use {name}/ by itself, "
+                f"give folder:{tree.root}/{name}."
+            )
+        return {"train": tree.root}, []
+    notes = []
+    train = f"{tree.root}/{with_classes['train']}"
+    for name in named.values():
+        if name not in with_classes.values():
+            notes.append(f"{name}/ has no folders of classes and is not used.")
+    if others := [name for name in folders if name not in named.values()]:
+        notes.append(f"Folders beside {with_classes['train']}/ are not used: {_some(others)}.")
+    if len(with_classes) == 1:
+        notes.append(f"There is neither test/ nor val/: a part of each class in {train} is kept for testing.")
+    elif "test" not in with_classes:
+        notes.append(f"{with_classes['validation']}/ is also the split 'test': test/ is missing.")
+    return {split: f"{tree.root}/{name}" for split, name in with_classes.items()}, notes
+
+
+def _images(tree: Tree, roots: Mapping[str, str]) -> tuple[dict[str, dict[str, list[str]]], list[str]]:
+    """Return the paths of the images by split and class, relative to the folder of the class, and notes."""
+    folders = [(split, name) for split, root in roots.items() for name in tree.folders(root)]
+    if not folders:
+        example = next(iter(tree.files(tree.root)), None)
+        raise ValueError(
+            f"A folder with one subfolder per class is expected, as {tree.root}/cat/1.jpg. Received: a folder without "
             f"subfolders, which holds {f'{example!r} and the like' if example else 'nothing'}."
         )
-    files: dict[str, list[str]] = {}
-    ignored: collections.Counter[str] = collections.Counter()
-    for name in names:
-        files[name] = []
-        for path in walk(f"{location}/{name}"):
-            member = path.rpartition("/")[2]
-            if member.lower().endswith(EXTENSIONS) and not member.startswith("."):
-                files[name].append(path)
-            else:
-                ignored[member.rsplit(".", 1)[-1]] += 1
-        files[name].sort()
-    empty = [name for name in names if not files[name]]
-    if empty:
-        other = f" Files of other kinds: {dict(ignored.most_common(5))}." if ignored else ""
-        raise ValueError(
-            f"Every class folder must hold images ({', '.join(EXTENSIONS)}). Empty in {location}: "
-            f"{', '.join(empty)}. Add images or remove the folder.{other}"
-        )
-    return files
+    paths = [f"{roots[split]}/{name}" for split, name in folders]
+    images: dict[str, dict[str, list[str]]] = {split: {} for split in roots}
+    others: collections.Counter[str] = collections.Counter()
+    empty = []
+    below = tree.below([(split, path) for (split, _), path in zip(folders, paths, strict=True)])
+    for (split, name), path, files in zip(folders, paths, below, strict=True):
+        chosen = sorted(_only_images(files))
+        others.update(_extension(file) for file in files if not file.lower().endswith(EXTENSIONS))
+        if chosen:
+            images[split][name] = chosen
+        elif path not in tree.skipped:
+            empty.append(path)
+    stray = [f"{root}/{file}" for root in {tree.root, *roots.values()} for file in _only_images(tree.files(root))]
+    kinds = ", ".join(f"{count:,} {kind}" for kind, count in others.most_common())
+    found = {
+        "Folders without images are left out": empty,
+        "Images beside the folders of the classes are not used": sorted(stray),
+        "Links to folders that are read anyway, or that contain the data set, are skipped": tree.skipped,
+        "Files that are not regular files, such as pipes and devices, are skipped": tree.special,
+    }
+    notes = [f"{text}: {_some(names)}." for text, names in found.items() if names]
+    if kinds:
+        notes.append(f"Files of other types are not used: {kinds}. Convert images to JPEG or PNG.")
+    inner = [{file.rpartition("/")[0].split("/")[0] for file in files} for files in images["train"].values()]
+    if len(inner) > 1 and len(inner[0]) > 1 and "" not in inner[0] and all(names == inner[0] for names in inner):
+        names = ", ".join(f"{name}/" for name in images["train"])
+        notes.append(f"The classes {names} have the same subfolders. If they are splits, call them train/ and test/.")
+    return images, notes
+
+
+def _only_images(paths: Iterable[str]) -> list[str]:
+    return [path for path in paths if path.lower().endswith(EXTENSIONS)]
+
+
+def _extension(path: str) -> str:
+    return os.path.splitext(path)[1].lower() or "without an extension"
+
+
+def _some(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _NAMED:,} more" if len(names) > _NAMED else ""
+    return ", ".join(names[:_NAMED]) + more

@@ -72,11 +72,9 @@ def open_source(
 
 
 def open_fashion_mnist(location: str = "", split: str = "train") -> ArraySource:
-    """Open Fashion-MNIST, with the names of its classes.
+    """Open Fashion-MNIST, "train" (60,000 examples) or "test" (10,000), with the names of its classes.
 
-    Args:
-        location: Folder of the files. If empty, that of Debian's package `dataset-fashion-mnist`.
-        split: Part of "train" (60,000 examples) and "test" (10,000).
+    Without a folder as `location` it is that of Debian's package `dataset-fashion-mnist`.
     """
     location = _fashion_mnist_folder(location)
     source = open_source(location, split, class_names=list(FASHION_MNIST))

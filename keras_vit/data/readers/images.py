@@ -4,7 +4,8 @@ import numpy as np
 import tensorflow as tf
 
 from keras_vit.data import holdout, splits
-from keras_vit.data.readers.folder import EXTENSIONS, walk
+from keras_vit.data.readers.folder import EXTENSIONS
+from keras_vit.data.readers.walk import Tree
 from keras_vit.data.sources import FileSource, select
 
 
@@ -34,12 +35,12 @@ def open_source(location: str, split: str = "train", test_fraction: float = 0.2)
 
 def _read(location: str, test_fraction: float) -> tuple[list[str], dict[str, np.ndarray]]:
     """Return the paths of all images, and their indices by split."""
-    location = location.rstrip("/") or "/"
-    if not tf.io.gfile.isdir(location):
+    tree = Tree(location)
+    if not tf.io.gfile.isdir(tree.root):
         raise FileNotFoundError(f"There is no folder {location!r}.")
-    keys = sorted(path for path in walk(location) if path.lower().endswith(EXTENSIONS))
-    keys = [path for path in keys if not path.rpartition("/")[2].startswith(".")]
+    (files,) = tree.below([("all", tree.root)])
+    keys = sorted(path for path in files if path.lower().endswith(EXTENSIONS))
     if not keys:
         raise ValueError(f"Images ({', '.join(EXTENSIONS)}) are expected in {location} or below it. There is none.")
     indices = holdout.split_indices(keys, np.zeros(len(keys), np.int32), test_fraction)
-    return [f"{location}/{key}" for key in keys], indices
+    return [f"{tree.root}/{key}" for key in keys], indices

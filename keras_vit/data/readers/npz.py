@@ -12,6 +12,7 @@ import tensorflow as tf
 
 from keras_vit.data import holdout, splits
 from keras_vit.data.sources import (
+    MAX_CLASSES,
     ArraySource,
     check_expansion,
     check_labels,
@@ -25,7 +26,7 @@ LABELS = ("labels", "label", "y")
 SPLITS = {"train": "train", "test": "test", "val": "validation", "valid": "validation", "validation": "validation"}
 
 _UNREADABLE = (
-    *(ValueError, EOFError, KeyError, RuntimeError, NotImplementedError),
+    *(ValueError, EOFError, KeyError, RuntimeError, NotImplementedError, TypeError, OverflowError),
     *(zipfile.BadZipFile, zlib.error, tf.errors.OpError),
 )
 
@@ -79,7 +80,9 @@ def _labels_and_indices(location: str, arrays: "_Arrays", pairs: dict[str, tuple
         _check_images(location, images_key, shapes[images_key], arrays.dtypes[images_key])
     found = []
     for images_key, key in pairs.values():
-        found.append(_labels(location, key, arrays.read(key), shapes[images_key][0]))
+        _check_labels(location, key, shapes[key], arrays.dtypes[key], shapes[images_key][0])
+        labels = arrays.read(key)
+        found.append(labels[:, 0] if labels.shape[1:] == (1,) else labels)
     if len({shapes[key][1:] for key, _ in pairs.values()}) > 1 or len({label.shape[1:] for label in found}) > 1:
         shown = {key: shapes[key] for pair in pairs.values() for key in pair}
         raise ValueError(f"All splits of {location} must have images and labels of one shape. Received: {shown}.")
@@ -144,6 +147,8 @@ class _Arrays:
             expected = file.tell() + math.prod(shape) * dtype.itemsize
         if dtype.hasobject:
             raise ValueError(f"{member.filename} holds objects")
+        if not dtype.itemsize or min(shape, default=0) < 0:
+            raise ValueError(f"{member.filename} has {dtype} values of no bytes, or a negative shape, {shape}")
         if expected != member.file_size:
             raise ValueError(f"{member.filename} has {member.file_size:,} bytes, and its header tells of {expected:,}")
         check_expansion(f"{member.filename} of {self.location}", member.compress_size, member.file_size)
@@ -157,7 +162,16 @@ class _Arrays:
 
     def class_names(self) -> list[str] | None:
         """The array `class_names`, if there is one."""
-        return [str(name) for name in self.read("class_names")] if "class_names" in self.shapes else None
+        key = "class_names"
+        if key not in self.shapes:
+            return None
+        shape, dtype = self.shapes[key], self.dtypes[key]
+        if len(shape) != 1 or shape[0] > MAX_CLASSES or dtype.kind not in "biuU":
+            raise ValueError(
+                f"{key!r} must be a vector of at most {MAX_CLASSES:,} texts. "
+                f"Received: {dtype} {list(shape)} in {self.location}."
+            )
+        return [str(name) for name in self.read(key)]
 
     @contextlib.contextmanager
     def _readable(self):
@@ -208,13 +222,11 @@ def _check_images(location: str, key: str, shape: tuple[int, ...], dtype: np.dty
         raise ValueError(f"{key!r} of {location} holds no image: its shape is {list(shape)}.")
 
 
-def _labels(location: str, key: str, labels: np.ndarray, count: int) -> np.ndarray:
-    if labels.ndim == 2 and labels.shape[1] == 1:
-        labels = labels[:, 0]
-    if labels.ndim not in (1, 2) or len(labels) != count:
-        raise ValueError(
-            f"There must be one label per image, {count}. Received: {key!r} of {location}, shape {list(labels.shape)}."
-        )
-    if labels.ndim == 1 and labels.dtype.kind not in "iu":
-        raise ValueError(f"Labels must be integers. Received: {key!r} of {location} with {labels.dtype}.")
-    return labels
+def _check_labels(location: str, key: str, shape: tuple[int, ...], dtype: np.dtype, count: int) -> None:
+    received = f"Received: {key!r} of {location} with {dtype} {list(shape)}."
+    if len(shape) not in (1, 2) or shape[0] != count:
+        raise ValueError(f"There must be one label per image, {count}. {received}")
+    if not 1 <= math.prod(shape[1:]) <= MAX_CLASSES:
+        raise ValueError(f"Labels must have one column per class, at most {MAX_CLASSES:,}. {received}")
+    if dtype.kind not in ("biu" if shape[1:] in ((), (1,)) else "biuf"):  # one-hot labels are often floats
+        raise ValueError(f"Labels must be integers. {received}")

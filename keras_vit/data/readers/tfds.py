@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from keras_vit.data.callbacks import call_python
-from keras_vit.data.records import RecordSource, Slice
+from keras_vit.data.python_ops import call_python
+from keras_vit.data.record_files import RecordSource, Slice
 from keras_vit.data.sources import IndexedSource, Source
 
 
@@ -46,14 +46,7 @@ def open_source(
 
 
 def prepared_builder(location: str, name: str, data_dir: str | None, manual_dir: str | None, download: bool) -> Any:
-    """Return the `tfds.core.DatasetBuilder` of a data set, after preparing it if need be.
-
-    Args:
-        location: Name of the data set.
-        name: Name of the source, for messages.
-        data_dir: See `open_source`.
-        manual_dir: See `open_source`.
-        download: See `open_source`.
+    """Return the `tfds.core.DatasetBuilder` of a data set, prepared if need be; arguments as of `open_source`.
 
     Raises:
         FileNotFoundError: If it is not prepared and `download` is off.
@@ -73,16 +66,7 @@ def prepared_builder(location: str, name: str, data_dir: str | None, manual_dir:
 def from_builder(
     builder: Any, split: str, name: str, image: str = "image", label: str = "label", shard_by: str = "rows"
 ) -> Source:
-    """Return the source of a prepared `tfds.core.DatasetBuilder`.
-
-    Args:
-        builder: Builder of the data set.
-        split: See `open_source`.
-        name: Name of the source.
-        image: See `open_source`.
-        label: See `open_source`.
-        shard_by: See `open_source`.
-    """
+    """Return the source of a prepared `tfds.core.DatasetBuilder`; other arguments as of `open_source`."""
     tfds = _package()
     features = builder.info.features
     for key in (image, label):
@@ -109,15 +93,9 @@ def from_builder(
 
 
 class ArrayRecordSource(IndexedSource):
-    """A prepared data set in the ArrayRecord format, which allows any order.
+    """A prepared data set in the ArrayRecord format, which allows any order; other arguments as of `Source`.
 
-    Args:
-        name: See `Source`.
-        split: See `Source`.
-        records: Serialized examples by number.
-        parse: Function of one of them to {"image", "label"}.
-        class_names: See `Source`.
-        multi_label: See `Source`.
+    `records` are serialized examples by number, which `parse` turns into {"image", "label"}.
     """
 
     def __init__(

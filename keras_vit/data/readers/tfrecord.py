@@ -13,7 +13,7 @@ from absl import logging
 
 from keras_vit import _checks
 from keras_vit.data import splits
-from keras_vit.data.records import RecordSource, Slice
+from keras_vit.data.record_files import RecordSource, Slice
 from keras_vit.data.sources import MAX_CLASSES
 
 INFO_FILE = "dataset_info.json"
@@ -75,13 +75,16 @@ def open_source(
     if num_classes is None:
         raise ValueError(
             f"How many classes do the labels of {location} have? Give num_classes=, as "
-            f"'{name}#num_classes=1000'. (Files written by train.make_tfrecords tell it in {INFO_FILE}.)"
+            f"'{name}#num_classes=1000'. (Files written by keras-vit make-tfrecords tell it in {INFO_FILE}.)"
         )
     if _checks.positive_int("num_classes", num_classes) > MAX_CLASSES:
         raise ValueError(f"`num_classes` must be at most {MAX_CLASSES:,}. Received: {num_classes} for {name}.")
     if num_examples is not None:
         if split not in files:
             raise ValueError(f"`num_examples` requires a whole split, one of {sorted(files)}. Received: {split!r}.")
+        for path in files[split]:
+            if not _is_remote(path):
+                count_records(path)
         slices = [Slice(path) for path in files[split]]
     else:
         counts = {
@@ -152,13 +155,7 @@ def _files(location: str) -> tuple[dict[str, list[str]], dict]:
 
 
 def read_info(path: str) -> dict:
-    """Read `dataset_info.json`.
-
-    Args:
-        path: Name of the file, which may be missing.
-
-    Returns:
-        Its content. Empty if there is no such file.
+    """Read `dataset_info.json`; empty if there is no such file.
 
     Raises:
         ValueError: If the file is not JSON, or one of the fields that are read has another type.
@@ -182,40 +179,57 @@ def read_info(path: str) -> dict:
 
 
 def _counts(paths: list[str], info: dict) -> list[int]:
+    """Return the number of records of each file; the headers of local files are read in any case."""
     known = info.get("records", {})
-    if all(os.path.basename(path) in known for path in paths):
-        return [known[os.path.basename(path)] for path in paths]
-    if any("://" in path for path in paths):
-        raise ValueError(
-            f"Counting the records of remote files would read all of them. Give num_examples=, or put a "
-            f"{INFO_FILE} with "
-            f'{{"records": {{"{os.path.basename(paths[0])}": 1234, ...}}}} beside {paths[0]}.'
-        )
-    logging.info("Counting the records of %d files, %s and on.", len(paths), paths[0])
-    return [count_records(path) for path in paths]
+    described = [known.get(os.path.basename(path)) for path in paths]
+    if any(_is_remote(path) for path in paths):
+        if None in described:
+            raise ValueError(
+                f"Counting the records of remote files would read all of them. Give num_examples=, or put a "
+                f"{INFO_FILE} with "
+                f'{{"records": {{"{os.path.basename(paths[0])}": 1234, ...}}}} beside {paths[0]}.'
+            )
+        return described
+    if None in described:
+        logging.info("Counting the records of %d files, %s and on.", len(paths), paths[0])
+    counts = [count_records(path) for path in paths]
+    for path, count, told in zip(paths, counts, described, strict=True):
+        if told not in (None, count):
+            raise ValueError(f"{path} has {count:,} records. {INFO_FILE} beside it expects {told:,}: write them again.")
+    return counts
+
+
+def _is_remote(path: str) -> bool:
+    return "://" in path.removeprefix("file://")
 
 
 def count_records(path: str) -> int:
     """Count the records of a local TFRecord file, reading only their lengths.
 
+    TensorFlow takes memory for the length that a record claims, so no file is opened there before its lengths are
+    compared with its size.
+
     Raises:
         ValueError: If the file ends within a record.
     """
     count = 0
+    path = path.removeprefix("file://")
     size = os.path.getsize(path)
     compressed = _compression(path)
-    with gzip.open(path) if compressed else open(path, "rb") as file:
+    with gzip.open(path) if compressed else open(path, "rb", buffering=0) as file:
         while header := file.read(12):
             # A record is its length (8 bytes), a checksum (4), the data and another checksum (4).
-            end = file.tell() + struct.unpack("<Q", header[:8])[0] + 4 if len(header) == 12 else size + 1
-            if (not compressed and end > size) or end > 2**62:
+            end = file.tell() + struct.unpack("<Q", header[:8])[0] + 4 if len(header) == 12 else 2**64
+            # Deflate packs at most 1,032 bytes into one.
+            if end > size * (1032 if compressed else 1) or file.seek(end) != end:
                 raise ValueError(f"{path} ends within record {count}, or is not a TFRecord file.")
-            file.seek(end)
             count += 1
     return count
 
 
 def _compression(path: str) -> str:
+    if not _is_remote(path) and not os.path.isfile(path.removeprefix("file://")):
+        raise ValueError(f"A TFRecord file must be a regular file. Received: {path}.")
     with tf.io.gfile.GFile(path, "rb") as file:
         return _COMPRESSION.get(file.read(2), "")
 

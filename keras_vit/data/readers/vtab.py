@@ -15,7 +15,7 @@ import tensorflow as tf
 
 from keras_vit import _checks
 from keras_vit.data.readers.tfds import prepared_builder
-from keras_vit.data.records import RecordSource, Slice
+from keras_vit.data.record_files import RecordSource, Slice
 
 THREE = "train, validation and test"  # how a data set comes; a number is the part of "train" to train on, in percent
 
@@ -90,14 +90,9 @@ TASKS = {
 
 
 def tfds_splits(task: Task, counts: Mapping[str, int]) -> dict[str, str]:
-    """Return the benchmark's splits, written in those of TensorFlow Datasets.
+    """Return the benchmark's splits, written in those of TensorFlow Datasets, from the number of examples of each.
 
-    Args:
-        task: The task.
-        counts: Examples of each split of the data set.
-
-    Returns:
-        For "train800", "val200", "train800val200", "trainval" and "test" a split of the data set.
+    They are "train800", "val200", "train800val200", "trainval" and "test".
     """
     if task.split == THREE:
         trainval, validation, test = "train+validation", "validation[:200]", task.test or "test"
@@ -152,14 +147,7 @@ def open_source(
 
 
 def from_builder(builder: Any, task: Task, split: str, name: str) -> RecordSource:
-    """Return the source of a task for a prepared `tfds.core.DatasetBuilder`. Other arguments as in `open_source`.
-
-    Args:
-        builder: The builder.
-        task: The task.
-        split: One of the benchmark's.
-        name: Name of the source.
-    """
+    """Return the source of a task for a prepared `tfds.core.DatasetBuilder`; `split` is one of the benchmark's."""
     infos, features = builder.info.splits, builder.info.features
     splits = tfds_splits(task, {key: info.num_examples for key, info in infos.items()})
     _checks.choice("split", split, tuple(splits))

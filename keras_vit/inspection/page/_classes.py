@@ -3,7 +3,7 @@
 import numpy as np
 
 from keras_vit.inspection.page import html
-from keras_vit.inspection.page.content import Classes
+from keras_vit.inspection.page.sections import Classes
 
 _MAX_MATRIX = 20  # more classes have a list of confusions instead
 _MAX_ROWS = 12  # classes in view; the rest is folded

@@ -7,7 +7,7 @@ import numpy as np
 
 from keras_vit.inspection import plots
 from keras_vit.inspection.page import html
-from keras_vit.inspection.page.content import ImageCard, View
+from keras_vit.inspection.page.sections import ImageCard, View
 
 _MAX_SIDE = 1024  # pixels that the page keeps per side of an image
 _CHIPS = 3  # predictions per image

@@ -8,8 +8,6 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-_FOLDERS = re.compile(r"""(^|[:'"=\s(])/(?![/\s])(?:[^/'"]+/)*""")
-
 # matplotlib writes colors into each element. These rules replace them where the reader prefers dark pages.
 _DARK = """<style>
 text { font-family: system-ui, "Segoe UI", "DejaVu Sans", sans-serif !important; }
@@ -37,15 +35,9 @@ def escape(text: object) -> str:
 def document(
     title: str, subtitle: str, tiles: Sequence[tuple[str, str]], body: str, footer: str, scripts: str = ""
 ) -> str:
-    """Return a page in this package's style that needs no network.
+    """Return a page in this package's style that needs no network; `body` and `scripts` are HTML.
 
-    Args:
-        title: Heading.
-        subtitle: Line below it.
-        tiles: Headline figures: values with their captions, the most important first.
-        body: HTML of the content.
-        footer: Last line.
-        scripts: HTML of the scripts.
+    `tiles` are the headline figures: values with their captions, the most important first.
     """
     parts = {
         "title": escape(title),
@@ -60,24 +52,15 @@ def document(
 
 
 def drawing(svg: bytes, title: str) -> str:
-    """Return a figure of matplotlib as an image that fits light and dark pages.
-
-    Args:
-        svg: The figure.
-        title: Text in its place.
-    """
+    """Return an SVG figure of matplotlib, with a title in its place, as an image that fits light and dark pages."""
     themed = re.sub(rb"(<svg[^>]*>)", lambda match: match[1] + _DARK.encode(), svg, count=1)
     return f'<img alt="{escape(title)}" src="{data_url(themed, "image/svg+xml")}">'
 
 
 def card(title: str, help_text: str, content: str, kind: str = "") -> str:
-    """Return a section with a heading and one sentence of help behind a question mark.
+    """Return a section with a heading, one sentence of help (or none) under a question mark, and HTML as content.
 
-    Args:
-        title: Heading.
-        help_text: The sentence; empty for none.
-        content: HTML of the section.
-        kind: Value of the attribute `class`.
+    `kind` is the value of its attribute `class`.
     """
     help_html = (
         f'<details class="help"><summary title="What is this?" aria-label="What is this?">?</summary>'
@@ -111,15 +94,6 @@ def to_base64(content: bytes) -> str:
 def script_json(value: Any) -> str:
     """Return JSON that cannot end the script element that holds it."""
     return json.dumps(value, ensure_ascii=False).replace("<", "\\u003c")
-
-
-def without_folders(value: Any) -> Any:
-    """Return a value with absolute paths cut to their last part: the page may be passed on to others."""
-    if isinstance(value, dict):
-        return {key: without_folders(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [without_folders(item) for item in value]
-    return _FOLDERS.sub(r"\1", value.rstrip("/")) if isinstance(value, str) and "/" in value else value
 
 
 def number(value: object) -> str:

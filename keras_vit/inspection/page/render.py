@@ -5,8 +5,9 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from keras_vit import _passed_on
 from keras_vit.inspection.page import _classes, _images, html
-from keras_vit.inspection.page.content import Figure, Page
+from keras_vit.inspection.page.sections import Figure, Page
 
 
 def render(page: Page) -> str:
@@ -19,7 +20,7 @@ def render(page: Page) -> str:
         "".join(f'<section class="note"><p>{html.escape(note)}</p></section>' for note in page.notes),
         _images.section(page.images, page.views, page.num_mistakes),
         _figures(_classes.sections(page.classes), page.figures),
-        _card(html.without_folders(dict(page.card))),
+        _card(_passed_on.without_folders(dict(page.card))),
     ]
     data = html.script_json(_images.data(page.images, page.views))
     script = html.asset("report.js")

@@ -12,14 +12,9 @@ _LARGEST_MOSAIC = 14  # panels on a side that can still be told apart in print
 
 
 def mosaic(panels: np.ndarray, gap: int = 1) -> np.ndarray:
-    """Place panels side by side.
+    """Place panels `[rows, columns, height, width, ...]` side by side, with `gap` pixels of NaN between them.
 
-    Args:
-        panels: `[rows, columns, height, width, ...]`.
-        gap: Pixels between two panels, NaN in the result.
-
-    Returns:
-        `[rows * (height + gap) - gap, columns * (width + gap) - gap, ...]`.
+    The result is `[rows * (height + gap) - gap, columns * (width + gap) - gap, ...]`.
     """
     rows, columns, height, width, *rest = panels.shape
     result = np.full((rows, height + gap, columns, width + gap, *rest), np.nan, np.float32)

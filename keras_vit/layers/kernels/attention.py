@@ -5,9 +5,11 @@ from typing import Any
 
 from keras import ops
 
+from keras_vit.layers import formulas
 from keras_vit.layers.kernels import chunked_attention, fused_attention
-from keras_vit.layers.kernels.precision import at_least_float32
+from keras_vit.layers.kernels.choice import uses_kernel
 from keras_vit.layers.kernels.recompute import recompute_from
+from keras_vit.layers.precision import at_least_float32
 
 
 def attention(
@@ -39,17 +41,14 @@ def attention(
     """
     if chunk_size is not None and chunked_attention.applies(query, chunk_size):
         return chunked_attention.attend(query, key, value, chunk_size)
-    if dropout is None and bias is None:
-        return (fused_attention.attend if fused_attention.applies(query) else _attend)(query, key, value)
-    logits = ops.einsum("bnhk,bmhk->bhnm", query, key)
-    weights = ops.softmax(logits if bias is None else logits + bias, axis=-1)  # [B, H, N, M]
-    return ops.einsum("bhnm,bmhk->bnhk", weights if dropout is None else dropout(weights), value)
+    if bias is not None or dropout is not None or not uses_kernel("attention", query):
+        return formulas.attention(query, key, value, bias, dropout)[0]
+    return (fused_attention.attend if fused_attention.applies(query) else _attend)(query, key, value)
 
 
 @ops.custom_gradient
 def _attend(query, key, value):
-    weights = ops.softmax(ops.einsum("bnhk,bmhk->bhnm", query, key), axis=-1)  # [B, H, N, M]
-    output = ops.einsum("bhnm,bmhk->bnhk", weights, value)
+    output, weights = formulas.attention(query, key, value)
 
     def gradient(*arguments, upstream=None):
         d_output = arguments[0] if upstream is None else upstream

@@ -5,7 +5,7 @@ from typing import Any, Literal
 
 import keras
 
-from keras_vit.layers.kernels.precision import has_16_bits
+from keras_vit.layers.precision import has_16_bits
 
 _LARGEST_HEAD = 128  # 256 from the Hopper architecture on, where XLA's own products are as fast
 

@@ -3,11 +3,12 @@
 import math
 from typing import Any
 
-import keras
 from keras import ops
 
-from keras_vit.layers.kernels.precision import at_least_float32, has_16_bits
+from keras_vit.layers import formulas
+from keras_vit.layers.kernels.choice import uses_kernel
 from keras_vit.layers.kernels.recompute import recompute_from
+from keras_vit.layers.precision import at_least_float32, has_16_bits
 
 
 def gelu_tanh(x: Any) -> Any:
@@ -19,6 +20,8 @@ def gelu_tanh(x: Any) -> Any:
     Args:
         x: Tensor of any shape.
     """
+    if not uses_kernel("gelu_tanh", x):
+        return formulas.gelu_tanh(x)
     a = math.sqrt(8 / math.pi)
     b = 0.044715 * a
 
@@ -33,6 +36,6 @@ def gelu_tanh(x: Any) -> Any:
             s = ops.sigmoid(wide * (a + b * square))
             return d_output * ops.cast(s + wide * s * (1 - s) * (a + 3 * b * square), d_output.dtype)
 
-        return keras.activations.gelu(x, approximate=True), gradient
+        return formulas.gelu_tanh(x), gradient
 
     return gelu(x)

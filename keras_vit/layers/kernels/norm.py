@@ -4,8 +4,11 @@ from typing import Any
 
 from keras import ops
 
-from keras_vit.layers.kernels.precision import at_least_float32, moments
+from keras_vit.layers import formulas
+from keras_vit.layers.formulas import group_moments, mean_over_groups, moments
+from keras_vit.layers.kernels.choice import uses_kernel
 from keras_vit.layers.kernels.recompute import recompute_from
+from keras_vit.layers.precision import at_least_float32
 
 
 def layer_norm(x: Any, scale: Any, bias: Any, epsilon: float) -> Any:
@@ -20,6 +23,8 @@ def layer_norm(x: Any, scale: Any, bias: Any, epsilon: float) -> Any:
     References:
         - [Layer Normalization](https://arxiv.org/abs/1607.06450)
     """
+    if not uses_kernel("layer_norm", x):
+        return formulas.layer_norm(x, scale, bias, epsilon)
     rows = tuple(range(len(x.shape) - 1))
 
     @ops.custom_gradient
@@ -58,6 +63,8 @@ def group_norm(x: Any, scale: Any, bias: Any, groups: int, epsilon: float) -> An
     References:
         - [Group Normalization](https://arxiv.org/abs/1803.08494)
     """
+    if not uses_kernel("group_norm", x):
+        return formulas.group_norm(x, scale, bias, groups, epsilon)
 
     @ops.custom_gradient
     def norm(x, scale, bias):
@@ -81,28 +88,3 @@ def group_norm(x: Any, scale: Any, bias: Any, groups: int, epsilon: float) -> An
         return ops.cast((wide - mean) * (factor * scale) + bias, x.dtype), gradient
 
     return norm(x, scale, bias)
-
-
-def group_moments(x: Any, groups: int) -> tuple[Any, Any]:
-    """Return mean and variance of each group, at each of its channels, `[B, 1, 1, C]`.
-
-    Args:
-        x: Tensor `[B, H, W, C]`.
-        groups: Number of groups of channels.
-    """
-    # Per channel first, then over the channels of a group: no pass over a five-dimensional view.
-    mean = ops.mean(x, axis=(1, 2), keepdims=True)
-    centered = x - mean
-    variance = ops.mean(centered * centered, axis=(1, 2), keepdims=True)
-    group_mean = mean_over_groups(mean, groups)
-    offset = mean - group_mean
-    return group_mean, mean_over_groups(variance + offset * offset, groups)
-
-
-def mean_over_groups(x: Any, groups: int) -> Any:
-    """Replace the channels of `[B, 1, 1, C]` by the mean of their group."""
-    channels = x.shape[-1]
-    grouped = ops.reshape(x, (-1, 1, 1, groups, channels // groups))
-    grouped = ops.mean(grouped, axis=-1, keepdims=True)  # [B, 1, 1, G, 1]
-    grouped = ops.broadcast_to(grouped, (ops.shape(x)[0], 1, 1, groups, channels // groups))
-    return ops.reshape(grouped, (-1, 1, 1, channels))

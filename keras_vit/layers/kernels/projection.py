@@ -6,14 +6,15 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_vit.layers.kernels.precision import has_16_bits
+from keras_vit.layers.dense import EinsumDense
+from keras_vit.layers.kernels.choice import uses_kernel
 
 
 def project(x: Any, layers: Sequence[keras.layers.Layer]) -> tuple[Any, ...]:
     """Apply several projections to a sequence.
 
     In 16 bits, one product makes all projections, and one makes the derivative of `x` from their derivatives side by
-    side, so that no partial sums are stored. In float32, where this saves nothing on a CPU, the layers are called.
+    side, so that no partial sums are stored.
 
     Args:
         x: Tensor `[B, N, D]`.
@@ -22,7 +23,7 @@ def project(x: Any, layers: Sequence[keras.layers.Layer]) -> tuple[Any, ...]:
     Returns:
         Tuple of tensors `[B, N, H, K]`, one for each layer.
     """
-    if len(layers) == 1 or not has_16_bits(x) or not all(_is_plain(layer, x) for layer in layers):
+    if len(layers) == 1 or not uses_kernel("project", x) or not all(_is_plain(layer, x) for layer in layers):
         return tuple(layer(x) for layer in layers)
     kernels = [ops.cast(layer.kernel, x.dtype) for layer in layers]  # [D, H, K] each
     if layers[0].bias is None:
@@ -33,7 +34,7 @@ def project(x: Any, layers: Sequence[keras.layers.Layer]) -> tuple[Any, ...]:
 def _is_plain(layer, x) -> bool:
     """Return whether a layer is a product and a sum, and neither quantized nor adapted nor replaced."""
     return (
-        type(layer) is keras.layers.EinsumDense
+        type(layer) in (EinsumDense, keras.layers.EinsumDense)
         and layer.quantization_mode is None
         and not layer.lora_enabled
         and layer.compute_dtype == keras.backend.standardize_dtype(x.dtype)

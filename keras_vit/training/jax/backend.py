@@ -39,11 +39,7 @@ def create_backend(
 
 
 class JaxBackend:
-    """Devices of a mesh; see `keras_vit.training.backend.Backend`.
-
-    Args:
-        devices: The mesh.
-    """
+    """Devices of a mesh; see `keras_vit.training.backend.Backend`."""
 
     def __init__(self, devices: Devices):
         self.devices = devices
@@ -124,6 +120,10 @@ class JaxBackend:
     def profile(self, path: str) -> AbstractContextManager:
         """Return a context that writes a profile for TensorBoard."""
         return jax.profiler.trace(path)
+
+    def mean(self, value: float) -> float:
+        """Return the mean of a number over all processes."""
+        return self.devices.mean(value)
 
     def wait(self) -> None:
         """Wait until every process is here."""

@@ -24,11 +24,8 @@ MIN_PART = 1024  # elements; a TPU pads to tiles of 8 x 128, so that a smaller p
 class Devices:
     """A mesh of devices that all take part in every step.
 
-    Args:
-        devices: Devices of the mesh; None for all. Those of a `jax.experimental.topologies` description can only be
-            compiled for.
-        fsdp: Whether weights are sharded, too.
-        min_part: Smallest number of elements per device for a weight to be sharded.
+    Devices of a `jax.experimental.topologies` description can only be compiled for. With `fsdp`, weights are sharded,
+    too, if each device has at least `min_part` elements.
     """
 
     def __init__(self, devices: Sequence[Any] | None = None, fsdp: bool = False, min_part: int = MIN_PART):
@@ -88,7 +85,11 @@ class Devices:
 
     def any(self, value: bool) -> bool:
         """Return whether the value is true in any process; every process must ask."""
-        return bool(np.max(multihost_utils.process_allgather(np.float32(value)))) if self.processes > 1 else value
+        return self.mean(value) > 0
+
+    def mean(self, value: float) -> float:
+        """Return the mean of a number over all processes; every process must ask."""
+        return float(np.mean(multihost_utils.process_allgather(np.float32(value)))) if self.processes > 1 else value
 
     def wait(self) -> None:
         """Wait until every process is here."""
@@ -106,10 +107,7 @@ class Devices:
 class Batches:
     """Global batches on the devices, from each process's share.
 
-    Args:
-        devices: The mesh.
-        per_process_batches: Function of (shard index, number of shards) to the `tf.data.Dataset` of a process's share
-            of every global batch.
+    `per_process_batches` is a function of (shard index, number of shards) to the `tf.data.Dataset` of a process.
     """
 
     def __init__(self, devices: Devices, per_process_batches: Callable):
@@ -123,15 +121,8 @@ class Batches:
 def create_devices(name: str = "auto", virtual_devices: int = 0, several_hosts: bool = False) -> Devices:
     """Return the devices to train on. To be called before anything else uses JAX.
 
-    Args:
-        name: One of `distribute.JAX_STRATEGIES`.
-        virtual_devices: Number of devices to split the CPU into first, to try things out without accelerators.
-        several_hosts: Whether to join the other hosts of this TPU pod or cluster job, which JAX finds by itself. The
-            hosts that the environment variable TF_CONFIG names are joined in any case.
-
-    Raises:
-        ValueError: If the name is one of TensorFlow's, or `TF_CONFIG` is wrong.
-        DevicesMissing: If JAX has used the CPU before it is split.
+    With `several_hosts`, JAX finds the other hosts of a TPU pod or cluster job by itself. Those that the environment
+    variable TF_CONFIG names are joined in any case.
     """
     import tensorflow as tf  # reads the data; the step itself runs without it
 
@@ -151,10 +142,7 @@ def create_devices(name: str = "auto", virtual_devices: int = 0, several_hosts: 
         raise distribute.DevicesMissing(
             f"--virtual_devices={virtual_devices} must be set before JAX uses the CPU for the first time: {error}"
         ) from error
-    if "TF_CONFIG" in os.environ:
-        jax.distributed.initialize(*hosts())
-    elif several_hosts:
-        jax.distributed.initialize()
+    join_hosts(several_hosts)
     if name == "one_device":
         if jax.process_count() > 1:
             raise ValueError("--distribute=one_device cannot use several hosts. Use data_parallel or fsdp.")
@@ -162,12 +150,20 @@ def create_devices(name: str = "auto", virtual_devices: int = 0, several_hosts: 
     return Devices(fsdp=name == "fsdp")
 
 
-def hosts() -> tuple[str, int, int]:
-    """Return the address of the first host in the variable TF_CONFIG, the number of hosts, and the index of this one.
+def join_hosts(several_hosts: bool) -> None:
+    """Join the hosts of the variable TF_CONFIG or, with `several_hosts`, those that JAX finds."""
+    if "TF_CONFIG" not in os.environ and not several_hosts:
+        return
+    # In a job of Slurm or Open MPI, JAX takes one GPU per process. A process that is alone on its node takes all.
+    tasks, nodes = os.environ.get("SLURM_NTASKS"), os.environ.get("SLURM_STEP_NUM_NODES")
+    only_one = (tasks is not None and tasks == nodes) or os.environ.get("OMPI_COMM_WORLD_LOCAL_SIZE") == "1"
+    everything = only_one and "JAX_LOCAL_DEVICE_IDS" not in os.environ
+    address, count, index = hosts() if "TF_CONFIG" in os.environ else (None, None, None)
+    jax.distributed.initialize(address, count, index, local_device_ids=[] if everything else None)
 
-    Raises:
-        ValueError: If it is not of the right form.
-    """
+
+def hosts() -> tuple[str, int, int]:
+    """Return the address of the first host in TF_CONFIG, the number of hosts, and the index of this one."""
     from keras_vit import distribute
 
     distribute.check_tf_config()

@@ -17,13 +17,7 @@ from keras_vit.training.jax.devices import Devices
 class TrainState:
     """Weights, optimizer slots and averages of a run, each sharded as `Devices.of_weight` says.
 
-    Args:
-        model: The model.
-        recipe: The recipe.
-        devices: The mesh.
-        values: Whether the arrays exist. Without, the state only describes them, to compile a step for devices that
-            this machine lacks.
-        teacher: The teacher of a distillation.
+    Without `values`, it only describes the arrays, to compile a step for devices that this machine lacks.
 
     Attributes:
         model: The model.

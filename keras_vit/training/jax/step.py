@@ -27,11 +27,6 @@ def seed_values(seed: int, step: Any, count: int) -> jax.Array:
     """Return a state for each random generator of the model, uint32 `[count, 2]`.
 
     A generator draws for the global batch, whatever the number of devices.
-
-    Args:
-        seed: Seed of the run.
-        step: Integer scalar.
-        count: Number of generators.
     """
     key = jax.random.fold_in(jax.random.key(seed, impl=_KEYS), step)
     return jax.random.key_data(jax.random.split(key, count)) if count else jnp.zeros([0, 2], jnp.uint32)
@@ -53,16 +48,9 @@ class TrainStep:
     """The step as a function of (arrays, fixed weights, batch, step) that returns (arrays, `METRICS`).
 
     It is written for the global batch. The arrays come sharded as `Devices` says and the results are asked for in the
-    same way; from that the compiler derives which device computes what, and inserts the communication.
-
-    Args:
-        state: State of the run. It only describes the arrays, which are arguments.
-        recipe: The recipe.
-        inputs: Function of (batch, step, replica) to the values of the task; see `training_inputs`.
-        global_batch_size: Examples per step.
-
-    Attributes:
-        compiled: The function, compiled at its first call. The arrays of the state are donated to it.
+    same way; from that the compiler derives which device computes what, and inserts the communication. `compiled` is
+    the function, compiled at its first call. The arrays of the state are donated to it. `inputs` is a function of
+    (batch, step, replica) to the values of the task; see `training_inputs`.
     """
 
     def __init__(self, state: TrainState, recipe: recipes.Recipe, inputs: Callable, global_batch_size: int):
@@ -73,17 +61,7 @@ class TrainStep:
         self.compiled = jax.jit(self.__call__, donate_argnums=0, out_shardings=(self.places, self.devices.whole))
 
     def __call__(self, arrays: dict, fixed: list, batch: dict, step: Any) -> tuple[dict, jax.Array]:
-        """Run the step.
-
-        Args:
-            arrays: See `TrainState.arrays`.
-            fixed: See `TrainState.fixed_arrays`.
-            batch: The global batch.
-            step: Number of updates made before, integer scalar.
-
-        Returns:
-            The new arrays, and `METRICS`, float32 `[4]`.
-        """
+        """Run the step. `step` is the number of updates made before. `METRICS` are float32 `[4]`."""
         rule = self.state.rule
         values = self.inputs(batch, step, 0)
         seeds = seed_values(self.recipe.seed, step, len(self.seed_states))
@@ -150,14 +128,7 @@ class TrainStep:
 class EvalStep:
     """Evaluation of a global batch, as a function of (`TrainState.evaluated_arrays()`, batch).
 
-    Args:
-        state: State of the run.
-        recipe: The recipe.
-        inputs: Function of a batch to the values of the task.
-        confusion: Whether to count the confusion of classes, too.
-
-    Attributes:
-        compiled: The function, compiled at its first call.
+    `compiled` is the function, compiled at its first call.
     """
 
     def __init__(self, state: TrainState, recipe: recipes.Recipe, inputs: Callable, confusion: bool = False):
@@ -178,19 +149,9 @@ def program(
 ) -> tuple[Callable, tuple]:
     """Return the training step of a recipe for devices that this machine may lack, to be compiled but not run.
 
-    `step.lower(*arguments).compile()` is the program that `train.main` would run on these devices. No array is made.
-
-    Args:
-        recipe: The recipe.
-        classes: Number of classes.
-        batch: Shape and dtype of each entry of a batch, with any size of the first axis.
-        devices: For example of `jax.experimental.topologies.get_topology_desc(...).devices`.
-
-    Returns:
-        The jitted step, and its arguments as `jax.ShapeDtypeStruct`s with their shardings.
-
-    Raises:
-        ValueError: If the batch cannot be divided among the devices.
+    `step.lower(*arguments).compile()` is the program of `keras-vit train` on these devices. No array is made. `batch`
+    has shape and dtype of each entry, with any size of the first axis. The arguments of the jitted step are
+    `jax.ShapeDtypeStruct`s with their shardings.
     """
     from keras_vit import distribute
 

@@ -25,13 +25,8 @@ __all__ = [
 
 
 def create(recipe: recipes.Recipe, teacher: Teacher | None = None) -> Task:
-    """Return the task of a recipe.
-
-    Args:
-        recipe: The recipe.
-        teacher: The teacher of a distillation; only its training needs it.
-    """
-    task = recipes.parse_task(recipe.task)
+    """Return the task of a recipe. Only the training of a distillation needs the teacher."""
+    task = recipe.task
     if isinstance(task, recipes.MAE):
         return MAETask(cast(MAEConfig, recipes.masked_config(recipe)), task.normalize_pixels)
     if isinstance(task, recipes.MaskedPatch):

@@ -7,11 +7,7 @@ from keras_vit import optim
 
 
 class ClassificationTask:
-    """Cross-entropy of the labels. The values are images `[b, h, w, c]` and labels `[b, classes]`.
-
-    Args:
-        loss: `"softmax"` or `"sigmoid"`.
-    """
+    """Cross-entropy of the labels. The values are images `[b, h, w, c]` and labels `[b, classes]`."""
 
     score = "accuracy"
 

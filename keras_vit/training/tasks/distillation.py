@@ -46,13 +46,7 @@ class DistillationTask(ClassificationTask):
 def divergence(logits: Any, targets: Any, temperature: float = 1.0) -> Any:
     """Return the Kullback-Leibler divergence of the probabilities of logits from those of targets.
 
-    Args:
-        logits: `[..., classes]`.
-        targets: Logits of the teacher, of the same shape.
-        temperature: Divisor of both, whose square multiplies the result.
-
-    Returns:
-        `[...]`, float32, in nats.
+    Logits are `[..., classes]`, the result `[...]`, float32, in nats. The square of the temperature multiplies it.
     """
     shares = ops.softmax(ops.cast(targets, "float32") / temperature, axis=-1)
     entropy = optim.cross_entropy(ops.cast(targets, "float32") / temperature, shares)
@@ -62,13 +56,7 @@ def divergence(logits: Any, targets: Any, temperature: float = 1.0) -> Any:
 class Teacher:
     """Trained model that classifies the images of a student. Its weights do not change.
 
-    Args:
-        run: The finished run.
-        preprocess: Preprocessing string of the student's images.
-
-    Attributes:
-        weights: Weights of its model.
-        channels: Channels of the images that it takes.
+    `preprocess` prepares the student's images.
     """
 
     def __init__(self, run: Run, preprocess: str):
@@ -94,17 +82,8 @@ class Teacher:
 
 
 def open_teacher(recipe: recipes.Recipe, channels: int) -> Teacher | None:
-    """Return the teacher of a recipe; None for a task without one.
-
-    Args:
-        recipe: The recipe.
-        channels: Channels of the images.
-
-    Raises:
-        FileNotFoundError: If the teacher's run is missing, or has not finished.
-        ValueError: If its model takes images with another number of channels.
-    """
-    task = recipes.parse_task(recipe.task)
+    """Return the teacher of a recipe; None for a task without one."""
+    task = recipe.task
     if not isinstance(task, recipes.Distillation):
         return None
     teacher = Teacher(load_run(task.teacher), recipe.data.pp_train)
@@ -117,21 +96,17 @@ def open_teacher(recipe: recipes.Recipe, channels: int) -> Teacher | None:
 
 
 def check_teacher(recipe: recipes.Recipe, class_names: Sequence[str]) -> None:
-    """Check that the teacher of a recipe, if it has one, distinguishes the classes of the data.
-
-    Raises:
-        FileNotFoundError: If the teacher's run is missing.
-        ValueError: If it has learned another task, or other classes.
-    """
-    task = recipes.parse_task(recipe.task)
+    """Check that the teacher of a recipe, if it has one, distinguishes the classes of the data."""
+    task = recipe.task
     if not isinstance(task, recipes.Distillation):
         return
     config = read_config(task.teacher)
-    learned, names = config["recipe"].get("task", "classification"), config["data"]["class_names"]
-    if not isinstance(recipes.parse_task(learned), recipes.Classification) or config["output"] != "softmax":
+    learned = recipes.parse_task(config["recipe"].get("task", "classification"))
+    names = config["data"]["class_names"]
+    if not isinstance(learned, recipes.Classification) or config["output"] != "softmax":
         raise ValueError(
             "The teacher must be a classifier that was trained with loss='softmax'. Received: "
-            f"{task.teacher}, trained with task={learned!r} and loss={config['output']!r}."
+            f"{task.teacher}, trained with task={str(learned)!r} and loss={config['output']!r}."
         )
     if names != list(class_names):
         raise ValueError(

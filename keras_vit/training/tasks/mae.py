@@ -31,9 +31,9 @@ class MAETask:
 
     def draw(self, seed: int, step: Any, batch_size: int) -> dict[str, Any]:
         """Return the patches of each image in random order; the first ones are visible."""
-        from keras_vit.data import hidden  # needs TensorFlow, which the step does not
+        from keras_vit.data import masking_indices  # needs TensorFlow, which the step does not
 
-        return {"order": hidden.orders(seed, step, batch_size, self.config.num_patches)}
+        return {"order": masking_indices.orders(seed, step, batch_size, self.config.num_patches)}
 
     def values(self, images: Any, batch: dict) -> tuple:
         """Return images and orders."""

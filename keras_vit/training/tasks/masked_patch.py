@@ -31,9 +31,11 @@ class MaskedPatchTask:
 
     def draw(self, seed: int, step: Any, batch_size: int) -> dict[str, Any]:
         """Return the patch whose embedding each patch gets, and which patches are corrupted."""
-        from keras_vit.data import hidden  # needs TensorFlow, which the step does not
+        from keras_vit.data import masking_indices  # needs TensorFlow, which the step does not
 
-        sources, corrupted = hidden.corruptions(seed, step, batch_size, self.config.num_patches, self.config.num_hidden)
+        sources, corrupted = masking_indices.corruptions(
+            seed, step, batch_size, self.config.num_patches, self.config.num_hidden
+        )
         return {"sources": sources, "corrupted": corrupted}
 
     def values(self, images: Any, batch: dict) -> tuple:
@@ -51,8 +53,7 @@ class MaskedPatchTask:
     def targets(self, images: Any) -> Any:
         """Return what is to be predicted of images as the pipeline gives them, in [0, 255].
 
-        Returns:
-            Classes, int32 `[b, N, predictions]`, or pixels in [0, 1], float32 `[b, N, pixels]`.
+        Classes are int32 `[b, N, predictions]`, pixels in [0, 1] float32 `[b, N, pixels]`.
         """
         images = ops.cast(images, "float32") / 255.0
         if self.config.target == "pixels":

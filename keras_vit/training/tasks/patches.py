@@ -72,9 +72,7 @@ def small_colors(patches: Any) -> Any:
 def value_range(preprocess: Callable, channels: int) -> tuple[np.ndarray, np.ndarray]:
     """Return the values that stand for 0 and 255 in the range of a model, float32 `[c]` each.
 
-    Args:
-        preprocess: The operations on values of a preprocessing string: linear, the same for each pixel.
-        channels: Number of channels.
+    The preprocessing must be linear, and the same for each pixel.
     """
     ends = [np.full((1, 1, 1, channels), value, np.float32) for value in (0.0, 255.0)]
     low, high = (ops.convert_to_numpy(preprocess(ops.convert_to_tensor(end)))[0, 0, 0] for end in ends)

@@ -19,33 +19,19 @@ class Task(Protocol):
     score: str
 
     def __call__(self, model: keras.Model, values: tuple, training: bool) -> tuple[Any, Any, Any]:
-        """Return losses `[b]`, scores `[b]` and predictions `[b, ...]`, float32.
-
-        Args:
-            model: The model.
-            values: Values of some examples.
-            training: Whether dropout and stochastic depth apply.
-        """
+        """Return losses `[b]`, scores `[b]` and predictions `[b, ...]`, float32."""
 
 
 class HiddenPatchesTask(Task, Protocol):
     """Task that hides patches and predicts them. It reads no labels."""
 
     def draw(self, seed: int, step: Any, batch_size: int) -> dict[str, Any]:
-        """Return the entries of a global batch that say which patches are hidden.
-
-        Args:
-            seed: Seed of the draws.
-            step: Global step, an integer scalar.
-            batch_size: Examples of the global batch.
-        """
+        """Return the entries of a global batch that say which patches are hidden."""
 
     def values(self, images: Any, batch: dict) -> tuple:
         """Return the values of a batch.
 
-        Args:
-            images: Images in the range of the model, `[b, h, w, c]`.
-            batch: The batch as the pipeline gives it, with the entries of `draw`.
+        Images `[b, h, w, c]` are in the range of the model. The batch has the entries of `draw`.
         """
 
     def show(
@@ -53,11 +39,6 @@ class HiddenPatchesTask(Task, Protocol):
     ) -> dict[str, np.ndarray]:
         """Return images of an evaluation to look at: input, what the model saw of it, and its reconstruction.
 
-        Args:
-            batch: Some rows of a batch.
-            predictions: The predictions for them.
-            preprocess: Function from images as the pipeline gives them to the range of the model.
-
-        Returns:
-            uint8 `[n, h, w, c]` each, by name, in this order.
+        They are uint8 `[n, h, w, c]` by name, in this order. `preprocess` maps images of the pipeline to the range of
+        the model.
         """

@@ -32,11 +32,7 @@ def create_backend(
 
 
 class TensorFlowBackend:
-    """Devices of a strategy; see `keras_vit.training.backend.Backend`.
-
-    Args:
-        strategy: The strategy.
-    """
+    """Devices of a strategy; see `keras_vit.training.backend.Backend`."""
 
     def __init__(self, strategy: tf.distribute.Strategy):
         self.strategy = strategy
@@ -147,6 +143,12 @@ class TensorFlowBackend:
     def profile(self, path: str) -> AbstractContextManager:
         """Return a context that writes a profile for TensorBoard."""
         return tf.profiler.experimental.Profile(path)
+
+    def mean(self, value: float) -> float:
+        """Return the mean of a number over all workers."""
+        if self.num_workers == 1:
+            return value
+        return float(self.strategy.reduce("MEAN", self.strategy.run(lambda: tf.constant(float(value))), axis=None))
 
     def wait(self) -> None:
         """Return at once: each step waits for all workers."""

@@ -15,11 +15,6 @@ from keras_vit.training import tasks
 class TrainState:
     """Weights, optimizer slots and averages of a run. To be created in the strategy's scope.
 
-    Args:
-        model: The model.
-        recipe: The recipe.
-        teacher: The teacher of a distillation.
-
     Attributes:
         model: The model.
         teacher: The teacher, or None.

@@ -20,16 +20,10 @@ LARGE = 1 << 18  # elements; weights of at least this size are updated one after
 class TrainStep:
     """The step as a function of (batch, step) to call in each replica. It updates the variables of the state.
 
-    The gradient is that of the mean loss over the global batch, whatever the number of replicas and micro-batches:
-    each replica divides the loss of its examples by the size of the global batch, and replicas are summed before the
-    norm is taken and clipped.
-
-    Args:
-        state: State of the run; updated in place.
-        recipe: The recipe.
-        inputs: Function of (batch, step, replica) to the values of the task; see `device_preprocessing`.
-        global_batch_size: Examples per step over all replicas.
-        xla: Whether to compile the gradient with XLA.
+    The gradient is that of the mean loss over the global batch, whatever the number of replicas and micro-batches: each
+    replica divides the loss of its examples by the size of the global batch, and replicas are summed before the norm is
+    taken and clipped. `inputs` is a function of (batch, step, replica) to the values of the task; see
+    `device_preprocessing`.
     """
 
     def __init__(
@@ -43,12 +37,8 @@ class TrainStep:
     def __call__(self, batch: dict[str, tf.Tensor], step: tf.Tensor) -> tf.Tensor:
         """Run the step in this replica.
 
-        Args:
-            batch: This replica's share of the global batch.
-            step: Number of updates made before, integer scalar.
-
-        Returns:
-            `METRICS` of the global batch, float32 `[4]`, the same in every replica.
+        Returns `METRICS` of the global batch, float32 `[4]`, the same in every replica. `step` is the number of updates
+        made before.
         """
         context = tf.distribute.get_replica_context()
         replica = context.replica_id_in_sync_group
@@ -133,14 +123,7 @@ class TrainStep:
 
 
 class EvalStep:
-    """Evaluation of one replica's share of a batch, with the moving averages where the state has them.
-
-    Args:
-        state: State of the run.
-        recipe: The recipe.
-        inputs: Function of a batch to the values of the task.
-        confusion: Whether to count the confusion of classes, too.
-    """
+    """Evaluation of one replica's share of a batch, with the moving averages where the state has them."""
 
     def __init__(self, state: TrainState, recipe: recipes.Recipe, inputs: Callable, confusion: bool = False):
         self.state, self.inputs, self.confusion = state, inputs, confusion
@@ -155,14 +138,7 @@ class EvalStep:
 
 
 def seed_values(seed: int, step: Any, replica: Any, count: int) -> tf.Tensor:
-    """Return a state for each random generator of the model, int64 `[count, 2]`.
-
-    Args:
-        seed: Seed of the run.
-        step: Integer scalar tensor.
-        replica: Number of this replica among all.
-        count: Number of generators.
-    """
+    """Return a state for each random generator of the model, int64 `[count, 2]`."""
     base = tf.stack([tf.constant(seed, tf.int32), tf.cast(step, tf.int32)])
     base = tf.random.experimental.stateless_fold_in(base, tf.cast(replica, tf.int32))
     # Philox everywhere, so that the drawn states do not depend on the device or on compilation.

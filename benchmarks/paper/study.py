@@ -1,0 +1,205 @@
+"""A study: the data set, the models and the training that all panels share."""
+
+import dataclasses
+import functools
+import os
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from keras_vit import recipe as recipes
+from keras_vit.experiments.runs import RUNS, final_metrics
+from keras_vit.experiments.search import Grid, Point, expand
+from keras_vit.planning import plan
+from keras_vit.training import run_directory
+
+BATCH = 128
+VALIDATION = "validation/accuracy"  # on training images that are held back, to choose settings by
+TEST = "eval_accuracy"
+
+
+@dataclasses.dataclass(frozen=True)
+class Images:
+    """Properties of a data set.
+
+    Attributes:
+        size: Height and width in pixels.
+        patches: Patch sizes of the scaling study, coarse to fine. The one in the middle is that of all other models.
+        augmentation: Start of the preprocessing of training images.
+    """
+
+    size: int
+    patches: tuple[int, int, int]
+    augmentation: str
+
+
+DATA_SETS = {
+    "fashion_mnist": Images(28, (7, 4, 2), "pad(1)|random_crop(28)|flip_lr|"),
+    "digits": Images(8, (4, 2, 1), "inception_crop(8, 70)|"),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Stage:
+    """Runs that need no other runs of the same stage: a sweep.
+
+    Attributes:
+        name: Name of the directory of the sweep.
+        recipe: Recipe for all fields that are not swept.
+        grid: Values by field, as in `keras_vit.experiments.sweep`.
+    """
+
+    name: str
+    recipe: recipes.Recipe
+    grid: Sequence[Grid]
+
+    @functools.cached_property
+    def points(self) -> list[Point]:
+        """The runs."""
+        return expand(self.recipe, self.grid)
+
+
+@dataclasses.dataclass(frozen=True)
+class Study:
+    """Miniatures of the paper's experiments, on a data set of gray images.
+
+    Attributes:
+        workdir: Directory for all runs.
+        source: Name of the data set, `"fashion_mnist"` or `"digits"`.
+        seeds: Number of seeds per setting.
+        steps: Number of steps of every run, for a trial; None for those of the panels.
+
+    Example:
+    >>> study = Study("runs/paper", source="digits")
+    >>> study.recipe(study.vit(), steps=100, rate=1e-3).model.image_size
+    8
+    """
+
+    workdir: str
+    source: str = "fashion_mnist"
+    seeds: int = 3
+    steps: int | None = None
+
+    @property
+    def images(self) -> Images:
+        """Properties of the data set."""
+        return DATA_SETS[self.source]
+
+    # ---- recipes -----------------------------------------------------------------------------------------------------
+
+    def vit(self, width: int = 64, layers: int = 4, **arguments: Any) -> recipes.Model:
+        """Return a ViT with a class token and learned position embeddings, as in the paper."""
+        sizes = {
+            "patch_size": self.images.patches[1],
+            "hidden_size": width,
+            "num_layers": layers,
+            "num_heads": 4,
+            "mlp_dim": 2 * width,
+        }
+        fixed = {"pooling": "token", "position_embedding": "learned"}
+        return recipes.Model("ViT-Ti/16", self.images.size, arguments={**sizes, **fixed, **arguments})
+
+    def hybrid(self) -> recipes.Model:
+        """Return a ViT on the map of a ResNet: the root and two units."""
+        model = self.vit(layers=2, patch_size=1, resnet_blocks=(2,))
+        return dataclasses.replace(model, variant="R+ViT-Ti/16")
+
+    def bit(self) -> recipes.Model:
+        """Return a BiT ResNet: the root and two units."""
+        return recipes.Model("BiT-R50x1", self.images.size, arguments={"block_sizes": (1, 1)})
+
+    def recipe(self, model: recipes.Model, steps: int, rate: float, **fields: Any) -> recipes.Recipe:
+        """Return the training that all panels share: Adam with decoupled decay, a cosine schedule, no dropout.
+
+        Args:
+            model: The model.
+            steps: Number of steps.
+            rate: Peak learning rate.
+            **fields: Further fields of the recipe.
+        """
+        steps = self.steps or steps
+        scaled = "value_range(-1, 1)"
+        defaults: dict[str, Any] = {
+            "total_steps": steps,
+            "log_every": 100,
+            "checkpoint_every": 0,
+            "keep_checkpoints": 1,
+            "evaluators": ("classification(name='validation', split='train[95%:]')",),
+            "model": model,
+            "data": recipes.Data(
+                self.source,
+                train_split="train[:95%]",
+                pp_train=f"{self.images.augmentation}{scaled}",
+                pp_eval=scaled,
+                batch_size=BATCH,
+                eval_batch_size=500,
+            ),
+            "optim": recipes.Optim(
+                "adamw", rate, recipes.Schedule("cosine", warmup_steps=steps // 10), weight_decay=0.1, clip_norm=1.0
+            ),
+        }
+        return recipes.Recipe(**{**defaults, **fields})
+
+    # ---- results -----------------------------------------------------------------------------------------------------
+
+    def directory(self, stage: Stage) -> str:
+        """Return the directory of a stage's sweep."""
+        return os.path.join(self.workdir, stage.name)
+
+    def path(self, stage: Stage, point: Point) -> str:
+        """Return the run directory of a point."""
+        return os.path.join(self.directory(stage), RUNS, point.name)
+
+    def runs(self, stage: Stage) -> dict[str, recipes.Recipe]:
+        """Return the recipes of a stage by run directory."""
+        return {self.path(stage, point): point.recipe for point in stage.points}
+
+    def scores(self, stage: Stage, key: Callable[[recipes.Recipe], Any], metric: str = TEST) -> dict[Any, list[float]]:
+        """Return the values of a metric, by seed, for each setting.
+
+        Args:
+            stage: The runs.
+            key: Function of the recipe to what tells the settings apart.
+            metric: Metric of the evaluations; its last value counts.
+
+        Returns:
+            Values by key, in the order of the points. They are missing of runs that are not finished.
+        """
+        found: dict[Any, list[float]] = {}
+        for path, recipe in self.runs(stage).items():
+            values = found.setdefault(key(recipe), [])
+            if is_finished(path):
+                values.append(final_metrics(run_directory.read_metrics(path))[metric])
+        return found
+
+    def best_rates(self, stage: Stage, setting_of: Callable[[recipes.Recipe], tuple[str, float]]) -> dict[str, float]:
+        """Return the learning rate of each name with the highest accuracy on the validation images.
+
+        Args:
+            stage: The runs.
+            setting_of: Function of the recipe that returns the name and the rate.
+        """
+        by_name: dict[str, dict[float, list[float]]] = {}
+        for (name, rate), values in self.scores(stage, setting_of, VALIDATION).items():
+            by_name.setdefault(name, {})[rate] = values
+        return {name: best(scores) for name, scores in by_name.items()}
+
+
+def is_finished(path: str) -> bool:
+    """Return whether a run has written its model."""
+    return os.path.exists(os.path.join(path, run_directory.MODEL))
+
+
+def operations(recipe: recipes.Recipe) -> int:
+    """Return the floating-point operations of a training on gray images of ten classes."""
+    return plan.of_recipe(recipe, classes=10, channels=1).total_flops
+
+
+def argument(name: str) -> Callable[[recipes.Recipe], Any]:
+    """Return a function of a recipe to one of the arguments of its model."""
+    return lambda recipe: recipe.model.arguments[name]
+
+
+def best(scores: dict[Any, list[float]]) -> Any:
+    """Return the key with the highest mean; the first one where nothing is measured."""
+    measured = {key: sum(values) / len(values) for key, values in scores.items() if values}
+    return max(measured, key=lambda key: measured[key]) if measured else next(iter(scores))

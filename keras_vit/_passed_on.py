@@ -1,0 +1,25 @@
+"""Texts in files that are passed on to others: without absolute paths, and shown by Markdown as they are."""
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from keras_vit import _io
+
+_FOLDERS = re.compile(r"""(^|[:'"=\s(])/(?![/\s])(?:[^/'"]+/)*""")  # of an absolute path
+
+
+def markdown_text(text: object) -> str:
+    """Return a text that Markdown shows as it is, HTML included, in one line."""
+    line = _io.one_line(text).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    return re.sub(r"[\\`*\[\]~$]|(?<!\w)_|_(?!\w)", r"\\\g<0>", line)
+
+
+def without_folders(value: Any, instead: str = "") -> Any:
+    """Return a value with absolute paths cut to their last part, for what is passed on to others."""
+    if isinstance(value, Mapping):
+        return {key: without_folders(item, instead) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [without_folders(item, instead) for item in value]
+    is_path = isinstance(value, str) and "/" in value
+    return _FOLDERS.sub(rf"\g<1>{instead}", value.rstrip("/")) if is_path else value

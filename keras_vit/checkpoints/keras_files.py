@@ -1,0 +1,138 @@
+"""Models in `.keras` files, opened with Keras' reader after everything was checked that takes memory or time.
+
+Keras' reader runs no code of a file and bounds the expansion of its members. But it builds a model of any size that the
+configuration states before it looks at the weights, and the HDF5 library can loop on a damaged file.
+"""
+
+import math
+import os
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import keras
+
+from keras_vit.checkpoints import architecture
+from keras_vit.checkpoints.checkpoint import KINDS
+from keras_vit.checkpoints.errors import CheckpointError
+from keras_vit.checkpoints.formats.keras import read_headers
+from keras_vit.models import MAEConfig, MaskedPatchConfig, MaskedPatchPredictor, ViTConfig
+from keras_vit.models.config import Config
+
+_MAX_DEPTH = 100
+_MAX_OBJECTS = 50_000  # layers, initializers and dtype policies
+_MAX_TABLE = 2**26  # values in a table of positions that is computed, not stored
+_WIDTHS = {"units", "filters", "output_dim", "input_dim", "key_dim", "hidden_size", "mlp_dim"}  # of layers
+_RUN_CODE = {"__lambda__", "TorchModuleWrapper", "TFSMLayer"}  # also where a process lifted Keras' safe mode
+_PACKED = 2  # weights per stored value, at int4
+_REPLACED = 8  # the same where layers were replaced by smaller ones
+_CONFIGS: dict[str, type[Config]] = {
+    MaskedPatchPredictor.__name__: MaskedPatchConfig,
+    **{kind.model.__name__: kind.config for kind in KINDS.values()},
+}
+
+
+def load_keras_file(path: str | os.PathLike[str]) -> keras.Model:
+    """Open the model in a `.keras` file, of this package's classes or of Keras'.
+
+    The sizes of the archive's members, the configuration and the headers of the weights are checked before memory is
+    taken. Then Keras loads the model in its safe mode, without compiling it.
+
+    Args:
+        path: The file.
+
+    Raises:
+        CheckpointError: A `ValueError`. If the file is damaged, can run code, or states a model that its weights do not
+            have.
+        FileNotFoundError: If there is no such file.
+    """
+    path = os.fspath(path)
+    try:
+        with open(path, "rb") as file:
+            headers = read_headers(file, os.fstat(file.fileno()).st_size, path)
+        if headers.config is None:
+            raise CheckpointError("it holds weights without a model; use keras_vit.load_checkpoint")
+        check_config(headers.config, [tensor["shape"] for tensor in headers.tensors], path)
+        return keras.saving.load_model(path, compile=False, safe_mode=True)
+    except FileNotFoundError:
+        raise
+    except Exception as error:  # Keras, its backend and the classes of a file raise all kinds of errors
+        reason = str(error).strip().removeprefix(f"{path}: ") or type(error).__name__
+        raise CheckpointError(f"The model in {path} cannot be loaded: {reason[:2000]}") from error
+
+
+def check_config(config: dict[str, Any], shapes: Sequence[Sequence[int]], path: str) -> None:
+    """Refuse a configuration that can run code, or of a model that the file has no weights for.
+
+    Args:
+        config: Content of `config.json`.
+        shapes: Shapes of the tensors.
+        path: Name of the file, for messages.
+
+    Raises:
+        CheckpointError: If it is refused.
+    """
+    weights = sum(map(math.prod, shapes))
+    for count, (value, depth) in enumerate(_objects(config)):
+        if depth > _MAX_DEPTH or count > _MAX_OBJECTS:
+            raise CheckpointError(
+                f"{path}: config.json has over {_MAX_DEPTH} levels or {_MAX_OBJECTS} objects; refused."
+            )
+        names = {str(value.get(key)).rpartition(">")[2] for key in ("class_name", "registered_name")}
+        if found := names & _RUN_CODE:
+            raise CheckpointError(
+                f"{path}: config.json has an object of class {found.pop()}, which can run code; refused."
+            )
+        for key in _WIDTHS & value.keys():
+            if isinstance(value[key], int) and value[key] > weights:
+                raise _disagreement(path, f"a layer has {key}={str(value[key])[:40]}, all weights are {weights}")
+        if isinstance(value.get("config"), dict) and _is_own(value):
+            for name in names & _CONFIGS.keys():
+                _check_arguments(_CONFIGS[name], value["config"], weights, len(shapes), path)
+
+
+def _disagreement(path: str, problem: str) -> CheckpointError:
+    return CheckpointError(f"{path}: config.json and the weights disagree: {problem}.")
+
+
+def _is_own(value: dict[str, Any]) -> bool:
+    """Return whether Keras takes the class of an object from this package, by any of the names that it looks at."""
+    places = {"module": "keras_vit", "registered_name": "keras_vit>", "class_name": "keras_vit>"}
+    return any(str(value.get(key)).startswith(place) for key, place in places.items())
+
+
+def _objects(config: dict[str, Any]) -> Iterator[tuple[dict[str, Any], int]]:
+    """Yield the objects of a configuration and their depths, without what only a compiled model has."""
+    pending: list[tuple[Any, int]] = [(config, 1)]
+    while pending:
+        value, depth = pending.pop()
+        if isinstance(value, dict):
+            yield value, depth
+            value = [item for key, item in value.items() if key != "compile_config"]
+        elif depth > _MAX_DEPTH:
+            yield {}, depth
+        pending.extend((item, depth + 1) for item in value if isinstance(item, (dict, list)))
+
+
+def _check_arguments(
+    config_class: type[Config], arguments: dict[str, Any], weights: int, tensors: int, path: str
+) -> None:
+    """Refuse arguments of a model of this package that has more blocks or weights than the file."""
+    try:
+        config = config_class.from_dict(arguments)
+    except (ValueError, TypeError, OverflowError) as error:
+        raise CheckpointError(f"{path}: config.json has no valid arguments: {str(error)[:500]}") from error
+    values = config.to_dict()
+    stages = values.get("resnet_blocks") or values.get("block_sizes") or ()
+    blocks = values.get("num_layers", 0) + values.get("decoder_num_layers", 0) + sum(stages)
+    if blocks > tensors:
+        raise _disagreement(path, f"the model has {blocks} blocks, and there are {tensors} tensors")
+    wanted, table = architecture.weights_of_blocks(values), 0
+    if isinstance(config, ViTConfig):
+        wanted += config.num_features * (config.classes or 0) if config.include_top else 0
+        if config.image_size is not None:
+            table = math.prod(config.grid) * config.hidden_size
+    if isinstance(config, MAEConfig):
+        wanted += architecture.weights_of_blocks(config.decoder.to_dict())
+    weights *= _REPLACED if arguments.get("layers") else _PACKED
+    if wanted > weights or table > max(weights, _MAX_TABLE):
+        raise _disagreement(path, f"the model has at least {max(wanted, table)} weights, more than the file")

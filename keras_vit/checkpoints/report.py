@@ -1,0 +1,113 @@
+"""Report of a load, and the message about a file that does not fit."""
+
+import dataclasses
+import difflib
+from collections.abc import Mapping
+from typing import Any
+
+from keras_vit.checkpoints.checkpoint import Checkpoint, Shape
+from keras_vit.models import BIT, VIT
+
+_PROBLEMS = ("unexpected", "missing", "mismatched", "differences")
+_SHOWN_NAMES, _COMPARED_NAMES = 40, 10
+
+
+@dataclasses.dataclass(repr=False)
+class LoadReport:
+    """Report of `load_checkpoint`.
+
+    Printed, it is a summary of five lines.
+
+    Attributes:
+        family: Family of the file.
+        loaded: Variables that were filled from the file.
+        reset: Variables of the head that were set to their initial values.
+        dropped: Tensors of the file that were left out on purpose.
+        unexpected: Tensors of the file that the model has no variable for.
+        missing: Variables that the file does not have.
+        mismatched: Variables whose shape in the file is another, as (file's shape, model's shape).
+        differences: Arguments whose values differ, as (file's value, model's value).
+        notes: Changes on the way and assumptions, in words.
+
+    Example:
+    >>> path = keras_vit.save_checkpoint(model, "vit.npz")
+    >>> report = keras_vit.load_checkpoint(model, path)
+    >>> report.family, len(report.loaded), report.problems()
+    ('google', 40, False)
+    """
+
+    family: str
+    loaded: list[str] = dataclasses.field(default_factory=list)
+    reset: list[str] = dataclasses.field(default_factory=list)
+    dropped: list[str] = dataclasses.field(default_factory=list)
+    unexpected: list[str] = dataclasses.field(default_factory=list)
+    missing: list[str] = dataclasses.field(default_factory=list)
+    mismatched: dict[str, tuple[Shape, Shape]] = dataclasses.field(default_factory=dict)
+    differences: dict[str, tuple[Any, Any]] = dataclasses.field(default_factory=dict)
+    notes: list[str] = dataclasses.field(default_factory=list)
+
+    def problems(self) -> bool:
+        """Return whether the load is not complete and equivalent."""
+        return bool(self.unexpected or self.missing or self.mismatched or self.differences)
+
+    def __repr__(self) -> str:
+        problems = [f"{len(names)} {what}" for what in _PROBLEMS if (names := getattr(self, what))]
+        return "\n".join(
+            [
+                f"LoadReport: {len(self.loaded)} variables loaded from a {self.family} checkpoint",
+                f"  reset:    {', '.join(self.reset) or 'none'}",
+                f"  left out: {_abbreviate(self.dropped)}",
+                f"  problems: {', '.join(problems) or 'none'}",
+                f"  notes:    {_abbreviate(self.notes, '; ')}",
+            ]
+        )
+
+
+def _abbreviate(items: list[str], separator: str = ", ", limit: int = 3) -> str:
+    more = [f"{len(items) - limit} more"] if len(items) > limit else []
+    return separator.join([*items[:limit], *more]) or "none"
+
+
+def explain(report: LoadReport, checkpoint: Checkpoint, config: Mapping[str, Any]) -> str:
+    """Return the message about a file that does not fit."""
+    lines = [f"{checkpoint.path} ({report.family}) does not fit the model."]
+    variants = [_variant(side) for side in (checkpoint.arguments, config)]
+    if variants[0] and variants[0] != variants[1]:
+        lines.append(f"The file is a {variants[0]}, the model {variants[1] or 'no published variant'}.")
+    for name, (theirs, ours) in report.differences.items():
+        lines.append(
+            f"- `{name}`: the file has {theirs!r}, the model {ours!r}. Build the model with {name}={theirs!r}."
+        )
+    if report.mismatched:
+        lines.append("Shapes that differ:")
+        lines += [f"- {n}: file {a}, model {b}" for n, (a, b) in list(report.mismatched.items())[:_SHOWN_NAMES]]
+    if report.missing:
+        lines.append(f"{len(report.missing)} variables of the model are not in the file:")
+        lines += _with_nearest(report.missing, report.unexpected)
+    if report.unexpected:
+        lines.append(f"{len(report.unexpected)} tensors of the file have no place in the model:")
+        lines += _with_nearest(report.unexpected, report.missing)
+    lines += [f"({note})" for note in report.notes]
+    lines.append("Pass strict=False to load what fits and get this report back.")
+    return "\n".join(lines)
+
+
+def _variant(arguments: Mapping[str, Any]) -> str | None:
+    """Return the name of the published variant that has these sizes."""
+    variants: dict[str, Any] = {**VIT, **BIT}
+    for name, variant in variants.items():
+        sizes = dataclasses.asdict(variant)
+        found = {key: arguments.get(key) for key in sizes}
+        if {key: tuple(v) if isinstance(v, list) else v for key, v in found.items()} == sizes:
+            return name
+    return None
+
+
+def _with_nearest(names: list[str], others: list[str]) -> list[str]:
+    """Return a line per name, the first few with the most similar name of the other side, which is slow to find."""
+    lines = []
+    for index, name in enumerate(names[:_SHOWN_NAMES]):
+        candidates = [other for other in others[:50] if len(other) < 200] if index < _COMPARED_NAMES else []
+        match = difflib.get_close_matches(name[:200], candidates, n=1, cutoff=0.6)
+        lines.append(f"- {name}" + (f"; nearest on the other side: {match[0]}" if match else ""))
+    return lines

@@ -1,0 +1,172 @@
+"""Sources that can only be read in order: record files, and how they are shuffled and resumed.
+
+Each epoch reads the files in another order, several at a time, and shuffles within a buffer. The order depends only on
+the seed and the epoch. To resume within an epoch, records are read and passed over without decoding them.
+"""
+
+import dataclasses
+from collections.abc import Callable, Iterator, Sequence
+
+import tensorflow as tf
+
+from keras_vit.data import seeds
+from keras_vit.data.sources import Source
+
+CYCLE_LENGTH = 16  # files that are read at the same time
+
+
+@dataclasses.dataclass(frozen=True)
+class Slice:
+    """`take` records of the file at `path`, after the first `skip`. `take=-1` means all."""
+
+    path: str
+    skip: int = 0
+    take: int = -1
+
+
+class RecordSource(Source):
+    """Examples in record files; other arguments as of `Source`.
+
+    Args:
+        slices: Files, or parts of files.
+        num_examples: Number of records in all slices.
+        parse: Function of one serialized record to {"image", "label"}, in TensorFlow operations.
+        compression: "", "GZIP" or "ZLIB".
+        shard_by: `"rows"`: every worker reads all files and decodes only its own rows, so that the global batch does
+            not depend on the number of workers. `"files"`: every worker reads files of its own.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        split: str,
+        slices: Sequence[Slice],
+        num_examples: int,
+        parse: Callable[[tf.Tensor], dict],
+        class_names: Sequence[str],
+        multi_label: bool = False,
+        compression: str = "",
+        shard_by: str = "rows",
+    ):
+        super().__init__(name, split, num_examples, class_names, multi_label)
+        self.slices = list(slices)
+        self.parse = parse
+        self.compression = compression
+        self.shard_by = shard_by
+
+    def load(self, item: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+        return self.parse(item["record"])
+
+    def examples(self) -> tf.data.Dataset:
+        def example(item):
+            args = [item["file"], item["number"]]
+            origin = tf.numpy_function(lambda file, number: self.origin(file, number).encode(), args, tf.string)
+            return {**self.parse(item["record"]), "origin": origin}
+
+        return tf.data.Dataset.range(len(self.slices)).flat_map(self.read).map(example)
+
+    keys = ("file", "number")
+
+    def following(self, item: dict[str, tf.Tensor]) -> tf.data.Dataset:
+        """Return the items that may replace one whose image cannot be read: the others of its file, cyclically."""
+        file, number = item["file"], item["number"]
+        behind = self.read(file).filter(lambda record: record["number"] > number)
+        before = self.read(file).take_while(lambda record: record["number"] < number)
+        return behind.concatenate(before).map(lambda record: {**item, **record})
+
+    def tried(self, identity: dict[str, int], count: int) -> Iterator[tuple[str, dict[str, tf.Tensor]]]:
+        """Yield an item and those that follow it, `count` in all, each with its origin."""
+        item = {key: tf.constant(value, tf.int64) for key, value in identity.items()}
+        first = self.read(item["file"]).filter(lambda record: record["number"] == item["number"])
+        for record in first.concatenate(self.following(item)).take(count):
+            yield self.origin(identity["file"], int(record["number"])), record
+
+    def origin(self, file: int, number: int) -> str:
+        """Return the name of a record, for messages."""
+        return f"record {number} of {self.slices[file].path}"
+
+    def read(self, file: tf.Tensor) -> tf.data.Dataset:
+        """Return the records of slice number `file` (int64 scalar), as {"record", "file", "number"}."""
+        paths = tf.constant([item.path for item in self.slices])
+        skip, take = (
+            tf.gather(tf.constant([getattr(item, field) for item in self.slices], tf.int64), file)
+            for field in ("skip", "take")
+        )
+        records = tf.data.TFRecordDataset(tf.gather(paths, file), compression_type=self.compression, buffer_size=2**20)
+        numbered = records.enumerate().skip(skip).take(take)
+        return numbered.map(lambda number, record: {"record": record, "file": file, "number": number})
+
+
+def train_items(
+    source: RecordSource, batch_size: int, rows: int, first_row: int, seed: int, start_step: int, shuffle_buffer: int
+) -> tf.data.Dataset:
+    """Make endless steps of {"record", "file", "number", "position"}, each of this worker's `rows` from `first_row` on.
+
+    `batch_size` counts the examples per step over all workers, `shuffle_buffer` the records to shuffle among. The first
+    element is that of the global step `start_step`.
+    """
+    size = source.num_examples
+    worker, workers = first_row // rows, batch_size // rows
+    files = tf.range(len(source.slices), dtype=tf.int64)
+    if source.shard_by == "files":
+        if len(source.slices) < workers:
+            raise ValueError(
+                f"With shard_by='files' there must be a file for each worker. Received: {len(source.slices)} files of "
+                f"{source.name!r} for {workers} workers."
+            )
+        files = files[worker::workers]
+        counts = [item.take for item in source.slices[worker::workers]]
+        if min(counts) < 0 and workers > 1:
+            raise ValueError("shard_by='files' needs to know how many records each file has, not `num_examples` only.")
+        size = sum(counts) if workers > 1 else size
+    by_rows = source.shard_by == "rows"
+    per_step = batch_size if by_rows else rows
+    stream = seeds.key(seed, "files")
+
+    @tf.autograph.experimental.do_not_convert
+    def of_epoch(epoch):
+        # `tf.random.set_seed` elsewhere must not change the order.
+        tf.compat.v1.get_default_graph().seed = 1
+        count = len(files)
+        order = seeds.permute(tf.range(count, dtype=tf.int64), tf.fill([count], epoch), stream, count)
+        dataset = tf.data.Dataset.from_tensor_slices(tf.gather(files, order))
+        dataset = dataset.interleave(
+            source.read,
+            cycle_length=min(CYCLE_LENGTH, count),
+            block_length=1,
+            num_parallel_calls=tf.data.AUTOTUNE,
+            deterministic=True,
+        )
+        buffer_seed = (epoch + seeds.key(seed, "buffer")) % (2**31 - 1)
+        return dataset.shuffle(min(shuffle_buffer, size), seed=buffer_seed, reshuffle_each_iteration=False)
+
+    first_epoch, passed = divmod(start_step * per_step, size)
+    items = tf.data.Dataset.range(first_epoch, tf.int64.max).flat_map(of_epoch).skip(passed)
+    items = items.batch(per_step, drop_remainder=True).enumerate(start=start_step)
+
+    @tf.autograph.experimental.do_not_convert
+    def own_rows(step, item):
+        if by_rows:
+            item = {key: value[first_row : first_row + rows] for key, value in item.items()}
+        return {**item, "position": step * batch_size + first_row + tf.range(rows, dtype=tf.int64)}
+
+    return items.map(own_rows)
+
+
+def eval_items(source: RecordSource, batch_size: int, rows: int, first_row: int, steps: int) -> tf.data.Dataset:
+    """Make one pass in order, filled up to full batches with rows of position -1; arguments as of `train_items`."""
+    size = source.num_examples
+    items = tf.data.Dataset.range(len(source.slices)).flat_map(source.read)
+    # A file that holds more or less than is known would shift all that follows, so it is an error.
+    items = items.apply(tf.data.experimental.assert_cardinality(size))
+    filler = {"record": tf.constant(""), "file": tf.constant(0, tf.int64), "number": tf.constant(0, tf.int64)}
+    items = items.concatenate(tf.data.Dataset.from_tensors(filler).repeat(steps * batch_size - size))
+    items = items.prefetch(2 * batch_size).batch(batch_size, drop_remainder=True).enumerate()
+
+    @tf.autograph.experimental.do_not_convert
+    def own_rows(step, item):
+        position = step * batch_size + first_row + tf.range(rows, dtype=tf.int64)
+        item = {key: value[first_row : first_row + rows] for key, value in item.items()}
+        return {**item, "position": tf.where(position < size, position, -1)}
+
+    return items.map(own_rows)

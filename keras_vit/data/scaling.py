@@ -1,0 +1,131 @@
+"""Operations of preprocessing strings that resize images, and those that scale their values.
+
+Those on values run on the device, in any backend of Keras.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from keras_vit import _checks
+from keras_vit.data.parse import VALUE, Op
+
+METHODS = (
+    "bilinear",
+    "area",
+    "bicubic",
+    "nearest",
+    "lanczos3",
+    "lanczos5",
+    "gaussian",
+    "mitchellcubic",
+)
+
+
+def resize(
+    size: int | Sequence[int], method: str = "bilinear", antialias: bool = False, cast: bool = True
+) -> Callable[[tf.Tensor], tf.Tensor]:
+    """Resize to `size`, without keeping the aspect ratio.
+
+    Args:
+        size: Side of the result, or (height, width).
+        method: One of `tf.image.ResizeMethod`.
+        antialias: Whether to smooth when downsampling.
+        cast: Whether to return the type of the input. Fractions are cut off, as big_vision does. False keeps the
+            interpolated float values, as the pipeline of the ViT paper does.
+    """
+    size = _checks.size_pair("size", size)
+    _checks.choice("method", method, METHODS)
+    return lambda image: _resize(image, size, method, antialias, cast)
+
+
+def resize_small(
+    smaller_size: int, method: str = "area", antialias: bool = False, cast: bool = True
+) -> Callable[[tf.Tensor], tf.Tensor]:
+    """Resize so that the smaller side is `smaller_size`, keeping the aspect ratio. Arguments as in `resize`."""
+    return _resize_side(tf.minimum, _checks.positive_int("smaller_size", smaller_size), method, antialias, cast)
+
+
+def resize_long(
+    longer_size: int, method: str = "area", antialias: bool = True, cast: bool = True
+) -> Callable[[tf.Tensor], tf.Tensor]:
+    """Resize so that the longer side is `longer_size`, keeping the aspect ratio. Arguments as in `resize`."""
+    return _resize_side(tf.maximum, _checks.positive_int("longer_size", longer_size), method, antialias, cast)
+
+
+def _resize_side(side: Callable, target: int, method: str, antialias: bool, cast: bool):
+    _checks.choice("method", method, METHODS)
+
+    def apply(image):
+        height, width = tf.shape(image)[0], tf.shape(image)[1]
+        factor = tf.cast(target, tf.float32) / tf.cast(side(height, width), tf.float32)
+        sides = tf.round(tf.cast(tf.stack([height, width]), tf.float32) * factor)
+        # A strip of 1 x 1000 pixels would lose its short side entirely.
+        return _resize(image, tf.maximum(tf.cast(sides, tf.int32), 1), method, antialias, cast)
+
+    return apply
+
+
+def _resize(image: tf.Tensor, size, method: str, antialias: bool, cast: bool) -> tf.Tensor:
+    dtype = image.dtype
+    if method == "bilinear" and dtype == tf.uint8:
+        image = tf.cast(image, tf.float32)  # equal values, and faster: only floats are vectorized
+    image = tf.image.resize(image, size, method=method, antialias=antialias)
+    if not cast or image.dtype == dtype:
+        return image
+    if method not in ("bilinear", "area", "nearest"):  # these stay between the values of the input
+        image = tf.clip_by_value(image, dtype.min, dtype.max)
+    return tf.cast(image, dtype)
+
+
+def as_float32(image: Any) -> Any:
+    """Return an image as float32: a tensor of Keras' backend in the training step, of TensorFlow elsewhere."""
+    return keras.ops.cast(image, "float32") if keras.ops.is_tensor(image) else tf.cast(image, tf.float32)
+
+
+def value_range(
+    vmin: float = -1, vmax: float = 1, in_min: float = 0, in_max: float = 255.0, clip_values: bool = False
+) -> Callable[[tf.Tensor], tf.Tensor]:
+    """Map values from [in_min, in_max] to [vmin, vmax], as float32."""
+
+    def apply(image):
+        low, high = np.float32(in_min), np.float32(in_max)
+        image = vmin + (as_float32(image) - low) / (high - low) * (vmax - vmin)
+        if not clip_values:
+            return image
+        return keras.ops.clip(image, vmin, vmax) if keras.ops.is_tensor(image) else tf.clip_by_value(image, vmin, vmax)
+
+    return apply
+
+
+def value_norm(
+    mean: Sequence[float] = (0.485, 0.456, 0.406), std: Sequence[float] = (0.229, 0.224, 0.225)
+) -> Callable[[tf.Tensor], tf.Tensor]:
+    """Map 0..255 to 0..1, subtract `mean` and divide by `std`, as float32. The defaults are those of ImageNet."""
+    center, scale = np.asarray(mean, np.float32), np.asarray(std, np.float32)
+    return lambda image: (as_float32(image) / 255.0 - center) / scale
+
+
+def vgg_value_range(
+    mean: Sequence[float] = (0.485 * 255, 0.456 * 255, 0.406 * 255),
+    std: Sequence[float] = (0.229 * 255, 0.224 * 255, 0.225 * 255),
+) -> Callable[[tf.Tensor], tf.Tensor]:
+    """Subtract `mean` and divide by `std`, both in 0..255, as float32. This is `value_norm` as big_vision writes it."""
+    center, scale = np.asarray(mean, np.float32), np.asarray(std, np.float32)
+    return lambda image: (as_float32(image) - center) / scale
+
+
+OPS = {
+    op.name: op
+    for op in (
+        Op("resize", resize),
+        Op("resize_small", resize_small),
+        Op("resize_long", resize_long),
+        Op("value_range", value_range, VALUE),
+        Op("value_norm", value_norm, VALUE),
+        Op("vgg_value_range", vgg_value_range, VALUE),
+    )
+}

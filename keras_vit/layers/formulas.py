@@ -1,0 +1,91 @@
+"""Plain formulas, with which every kernel is compared."""
+
+from collections.abc import Callable
+from typing import Any
+
+import keras
+from keras import ops
+
+from keras_vit.layers.precision import at_least_float32, has_16_bits
+
+
+def attention(
+    query: Any, key: Any, value: Any, bias: Any = None, dropout: Callable[[Any], Any] | None = None
+) -> tuple[Any, Any]:
+    """Compute `softmax(query key^T + bias) value`.
+
+    Args:
+        query: Tensor `[B, N, H, K]`, scaled already.
+        key: Tensor `[B, M, H, K]`.
+        value: Tensor `[B, M, H, K]`.
+        bias: Tensor `[B, H, N, M]`, or None.
+        dropout: Dropout of the weights, or None.
+
+    Returns:
+        Tensor `[B, N, H, K]`, and the weights before dropout, `[B, H, N, M]`.
+    """
+    logits = ops.einsum("bnhk,bmhk->bhnm", query, key)
+    weights = ops.softmax(logits if bias is None else logits + bias, axis=-1)
+    used = weights if dropout is None else dropout(weights)
+    return ops.einsum("bhnm,bmhk->bnhk", used, value), weights
+
+
+def layer_norm(x: Any, scale: Any, bias: Any, epsilon: float) -> Any:
+    """Normalize the last axis of `x`. Statistics are computed in at least float32."""
+    mean, variance = moments(x)  # [..., 1]
+    return ops.cast((at_least_float32(x) - mean) * ops.rsqrt(variance + epsilon) * scale + bias, x.dtype)
+
+
+def group_norm(x: Any, scale: Any, bias: Any, groups: int, epsilon: float) -> Any:
+    """Normalize `[B, H, W, C]` over space and groups of channels."""
+    wide = at_least_float32(x)
+    mean, variance = group_moments(wide, groups)  # [B, 1, 1, C]
+    return ops.cast((wide - mean) * (ops.rsqrt(variance + epsilon) * scale) + bias, x.dtype)
+
+
+@keras.saving.register_keras_serializable(package="keras_vit")
+def gelu_tanh(x: Any) -> Any:
+    """GELU in its tanh form, the reference's activation."""
+    return keras.activations.gelu(x, approximate=True)
+
+
+def moments(x: Any) -> tuple[Any, Any]:
+    """Return mean and variance over the last axis, `[..., 1]`, in at least float32.
+
+    Those of 16-bit numbers are computed in one pass, as `E[x^2] - E[x]^2`. What cancels there is far below the
+    precision of such numbers.
+
+    Args:
+        x: Tensor `[..., D]`.
+    """
+    wide = at_least_float32(x)
+    mean = ops.mean(wide, axis=-1, keepdims=True)
+    if has_16_bits(x):
+        return mean, ops.maximum(ops.mean(wide * wide, axis=-1, keepdims=True) - mean * mean, 0.0)
+    centered = wide - mean
+    return mean, ops.mean(centered * centered, axis=-1, keepdims=True)  # integer TFLite files have no fused square
+
+
+def group_moments(x: Any, groups: int) -> tuple[Any, Any]:
+    """Return mean and variance of each group, at each of its channels, `[B, 1, 1, C]`.
+
+    Args:
+        x: Tensor `[B, H, W, C]`.
+        groups: Number of groups of channels.
+    """
+    # Per channel first, then over the channels of a group: no pass over a five-dimensional view.
+    mean = ops.mean(x, axis=(1, 2), keepdims=True)
+    centered = x - mean
+    variance = ops.mean(centered * centered, axis=(1, 2), keepdims=True)
+    group_mean = mean_over_groups(mean, groups)
+    offset = mean - group_mean
+    return group_mean, mean_over_groups(variance + offset * offset, groups)
+
+
+def mean_over_groups(x: Any, groups: int) -> Any:
+    """Replace the channels of `[B, 1, 1, C]` by the mean of their group."""
+    channels = x.shape[-1]
+    grouped = ops.reshape(x, (-1, 1, 1, groups, channels // groups))
+    grouped = ops.mean(grouped, axis=-1, keepdims=True)  # [B, 1, 1, G, 1]
+    grouped = ops.broadcast_to(grouped, (ops.shape(x)[0], 1, 1, groups, channels // groups))
+    return ops.reshape(grouped, (-1, 1, 1, channels))

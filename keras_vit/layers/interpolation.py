@@ -1,0 +1,47 @@
+"""Linear maps that resize one axis between pixel centers, in NumPy and in the backends of Keras alike."""
+
+from typing import Any
+
+import numpy as np
+from keras import ops
+
+METHODS = ("reference", "bilinear", "bicubic", "antialiased")
+
+
+def pixel_center_matrix(centers: Any, old_size: int, scale: Any, method: str, xp: Any = ops) -> Any:
+    """Return the matrix `[new size, old size]` of a resize as PyTorch computes it.
+
+    Args:
+        centers: Places of the new samples among the old, `[new size]`.
+        old_size: Number of old samples.
+        scale: Distance of the new samples.
+        method: `"bilinear"` or `"bicubic"`, both with repeated borders, or `"antialiased"`: bicubic with antialiasing.
+        xp: `keras.ops` or `numpy`.
+    """
+    if method == "antialiased":
+        return _antialiased(xp.expand_dims(centers, 1), old_size, xp.maximum(scale, 1.0), xp)
+    columns = np.arange(-2, old_size + 2, dtype=np.float32)
+    distance = xp.expand_dims(centers, 1) - columns  # [new, old + 4]
+    weights = xp.maximum(0.0, 1.0 - xp.abs(distance)) if method == "bilinear" else _cubic(distance, -0.75, xp)
+    if old_size == 1:
+        return xp.sum(weights, axis=1, keepdims=True)
+    first, last = (xp.sum(part, axis=1, keepdims=True) for part in (weights[:, :3], weights[:, -3:]))
+    return xp.concatenate([first, weights[:, 3:-3], last], axis=1)
+
+
+def _antialiased(centers, old_size, stretch, xp):
+    columns = np.arange(old_size, dtype=np.float32)
+    # PyTorch counts a sample in if its center is within the support after rounding to whole samples.
+    low = xp.floor(centers + 0.5 - 2.0 * stretch + 0.5)
+    high = xp.floor(centers + 0.5 + 2.0 * stretch + 0.5)
+    inside = xp.logical_and(columns >= low, columns < high)
+    weights = xp.where(inside, _cubic((columns - centers) / stretch, -0.5, xp), 0.0)
+    return weights / xp.sum(weights, axis=1, keepdims=True)
+
+
+def _cubic(x, a, xp):
+    """Keys' cubic convolution kernel."""
+    x = xp.abs(x)
+    near = ((a + 2) * x - (a + 3)) * x * x + 1
+    far = ((a * x - 5 * a) * x + 8 * a) * x - 4 * a
+    return xp.where(x <= 1, near, xp.where(x < 2, far, 0.0))

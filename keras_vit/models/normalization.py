@@ -1,0 +1,70 @@
+"""Input normalization: mean and standard deviation of the pixels, in [0, 1], that weights were trained with."""
+
+import math
+from typing import Any
+
+import numpy as np
+
+Normalization = tuple[tuple[float, ...], tuple[float, ...]]  # mean and standard deviation, one number per channel
+
+SYMMETRIC: Normalization = ((0.5,), (0.5,))  # [-1, 1]
+IMAGENET: Normalization = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
+
+
+def resolve(value: Any) -> Normalization:
+    """Return (mean, standard deviation) of one number per channel, or of one number for all of them.
+
+    Raises:
+        ValueError: If it is not a pair of numbers, or of lists of numbers, or a deviation is not positive.
+    """
+    pair = value if isinstance(value, (list, tuple)) and len(value) == 2 else ()
+    sides = [tuple(side) if isinstance(side, (list, tuple)) else (side,) for side in pair]
+    channels = max((len(side) for side in sides), default=0)
+    sides = [side * channels if len(side) == 1 else side for side in sides]
+    if (
+        not channels
+        or any(len(side) != channels or not all(map(_is_number, side)) for side in sides)
+        or min(sides[1]) <= 0
+    ):
+        raise ValueError(
+            "`input_normalization` must be (mean, standard deviation) of pixels in [0, 1], each a number or one number "
+            f"per channel, the deviation positive. Received: {str(value)[:200]}."
+        )
+    mean, deviation = (tuple(float(number) for number in side) for side in sides)
+    return mean, deviation
+
+
+def black_and_white(value: Normalization) -> tuple[float, float]:
+    """Return the smallest value of black and the largest of white among the channels."""
+    mean, deviation = np.asarray(value)
+    return float(np.min(-mean / deviation)), float(np.max((1 - mean) / deviation))
+
+
+def of_images(model: Any) -> Normalization | None:
+    """Return the normalization of a model's images: that of its weights, or its `input_range`. None if not known."""
+    input_range = getattr(getattr(model, "config", None), "input_range", None)
+    if input_range is None:
+        return getattr(model, "input_normalization", None)
+    low, high = input_range
+    return (-low / (high - low),), (1 / (high - low),)
+
+
+def scale_and_offset(value: Normalization, input_range: tuple[float, float]) -> tuple[np.ndarray, np.ndarray]:
+    """Return the numbers, `[1, 1, channels]` each, that make `images * scale + offset` the input of the weights."""
+    low, high = input_range
+    mean, deviation = np.asarray(value)[:, None, None]
+    return 1 / (high - low) / deviation, (-low / (high - low) - mean) / deviation
+
+
+def for_channels(value: Normalization, channels: int) -> Normalization | None:
+    """Return a normalization for another number of channels: the same if all channels have one, else None."""
+    if len(value[0]) == channels:
+        return value
+    if all(len(set(side)) == 1 for side in value):
+        mean, deviation = (side[:1] * channels for side in value)
+        return mean, deviation
+    return None
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)

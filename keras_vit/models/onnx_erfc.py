@@ -1,0 +1,26 @@
+"""Conversion of TensorFlow's complementary error function, part of the exact GELU, to ONNX."""
+
+import functools
+
+import numpy as np
+
+
+@functools.cache
+def register_erfc() -> None:
+    """Let tf2onnx convert `Erfc`, which ONNX lacks: without a conversion, tf2onnx writes a file that no runtime opens.
+
+    Raises:
+        ImportError: If tf2onnx is not installed.
+    """
+    from tf2onnx.handler import tf_op
+
+    def erfc(graph, node, **_):
+        shape, dtype = graph.get_shape(node.output[0]), graph.get_dtype(node.output[0])
+        negative = graph.make_node("Neg", [node.input[0]]).output[0]
+        erf = graph.make_node("Erf", [negative]).output[0]
+        one = graph.make_const(f"{node.name}/one", np.ones((), np.float32)).output[0]
+        graph.remove_node(node.name)
+        # erfc(x) = 1 + erf(-x)
+        graph.make_node("Add", [erf, one], name=node.name, outputs=node.output, dtypes=[dtype], shapes=[shape])
+
+    tf_op("Erfc").register_compat_handler(erfc, 9)  # the first version of the operators that has Erf

@@ -1,0 +1,87 @@
+"""Choices that follow from the size of a data set and from the memory of the machine."""
+
+import os
+from collections.abc import Sequence
+
+from absl import logging
+
+from keras_vit import recipe as recipes
+from keras_vit.data import open_source, split_sizes
+from keras_vit.planning import cost
+
+SIZES = (384, 224)
+SHARE_OF_MEMORY = 0.5
+# Operations per second that the estimate assumes. A core: measured for ViT-B/16, docs/benchmarks.md; a GPU: a guess.
+CPU_CORE, GPU = 1e11, 1e13
+
+
+def fit(recipe: recipes.Recipe, image_size: int | None = None) -> recipes.Recipe:
+    """Return a recipe with the steps and the split that suit its data, and the image size and batch that fit here.
+
+    By default, images have 384 pixels on a GPU with enough memory, otherwise 224. The data are opened.
+    """
+    source, variant, batch_size = recipe.data.source, recipe.model.variant, recipe.data.batch_size
+    opened, splits = open_source(source, split="train"), split_sizes(source)
+    warmup, steps = schedule(opened.num_examples)
+    gpu = gpu_memory()
+    sizes = (image_size,) if image_size else SIZES if gpu else SIZES[-1:]  # a CPU would take days for the larger
+    size, parts = what_fits(variant, opened.num_classes, gpu or host_memory(), sizes, batch_size)
+    logging.info(
+        "%d images of %d classes: %d steps at %d pixels, a batch of %d in %d parts",
+        *(opened.num_examples, opened.num_classes, steps, size, batch_size, parts),
+    )
+    counted = cost.of_variant(variant, classes=opened.num_classes, image_size=size)
+    logging.info("%s", estimate(counted.training_flops * batch_size * steps, gpu))
+    chosen = {
+        "total_steps": steps,
+        "eval_every": max(100, steps // 10),
+        "data.eval_split": "validation" if "validation" in splits and "test" not in splits else "test",
+        "optim.schedule.warmup_steps": warmup,
+        "optim.accumulation_steps": parts,
+    }
+    return recipes.replace(recipes.with_image_size(recipe, size), chosen)
+
+
+def schedule(num_examples: int) -> tuple[int, int]:
+    """Return the steps of warm-up and of training for a number of images, as in BiT-HyperRule."""
+    return (100, 500) if num_examples < 20_000 else (500, 10_000) if num_examples < 500_000 else (500, 20_000)
+
+
+def what_fits(
+    variant: str, classes: int, available: float, sizes: Sequence[int] = SIZES, batch_size: int = 128
+) -> tuple[int, int]:
+    """Return the largest image size and the fewest parts of a batch that fit into half of the memory, in bytes."""
+    size = 0
+    for size in sizes:
+        size -= size % 14 if "/14" in variant else 0
+        counted = cost.of_variant(variant, classes=classes, image_size=size)
+        weights = 12 * counted.parameters  # weight, gradient, momentum
+        for parts in (1, 2, 4, 8, 16, 32):
+            gradients = 4 * counted.parameters if parts > 1 else 0
+            activations = 4 * cost.UNFUSED * counted.activations * batch_size / parts
+            if weights + gradients + activations <= SHARE_OF_MEMORY * available:
+                return size, parts
+    return size, batch_size
+
+
+def estimate(operations: float, gpu: float | None) -> str:
+    """Return the operations of a run, and its time at an assumed rate, in words."""
+    cores = os.cpu_count() or 1
+    rate = GPU if gpu else CPU_CORE * cores
+    device = "the GPU does" if gpu else f"{cores} CPU cores do"
+    return f"{operations:.2g} operations: {operations / rate / 3_600:.1f} hours if {device} {rate:.1g} a second"
+
+
+def host_memory() -> float:
+    """Return the bytes of memory of this machine."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def gpu_memory() -> float | None:
+    """Return the bytes of memory of the first GPU that TensorFlow sees, or None."""
+    import tensorflow as tf
+
+    gpus = tf.config.list_physical_devices("GPU")
+    if not gpus:
+        return None
+    return tf.config.experimental.get_device_details(gpus[0]).get("memory_size") or 16e9

@@ -1,0 +1,69 @@
+"""The data of a run as `data.json` in its directory describes them: their place, and fingerprints of both splits."""
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from absl import logging
+
+from keras_vit import _io
+from keras_vit.data import Source, fingerprint, readers
+
+FILE = "data.json"
+
+
+def describe(source: str, *splits: Source) -> dict[str, Any]:
+    """Return the description of a source and of the opened splits."""
+    return {
+        "source": readers.absolute(source),
+        "splits": {split.split: fingerprint.fingerprint(split) for split in splits},
+    }
+
+
+def write(directory: str, description: Mapping[str, Any]) -> None:
+    """Write the description into a run directory, unless the one there is the same."""
+    if read(directory) != description:
+        _io.write_json(os.path.join(directory, FILE), description)
+
+
+def read(directory: str) -> dict[str, Any]:
+    """Return the description in a run directory; empty for runs of versions that wrote none."""
+    path = os.path.join(directory, FILE)
+    if not os.path.exists(path):
+        return {}
+    content = _io.read_json(path)
+    splits = content.get("splits")
+    if not isinstance(content.get("source"), str) or not isinstance(splits, dict):
+        raise ValueError(f"{path} must hold 'source', a str, and 'splits', a dict. Delete it to record the data again.")
+    for split, entry in splits.items():
+        if not fingerprint.is_fingerprint(entry):
+            raise ValueError(f"{path} is damaged: {split!r} is not a fingerprint. Delete it to record the data again.")
+    return content
+
+
+def locate(directory: str, source: str) -> str:
+    """Return the source of a run as it opens from the working directory.
+
+    A path in the recipe may be relative to the directory that the run was started in.
+    """
+    recorded, here = read(directory).get("source"), readers.absolute(source)
+    if recorded is None:
+        return source
+    if recorded != here and readers.exists(recorded):
+        return recorded
+    if not readers.exists(source):
+        raise FileNotFoundError(
+            f"The data of the run {directory} are neither at {recorded!r} nor, from this directory, at {source!r}. "
+            "Name the data set with --data, or images with --images."
+        )
+    if recorded != here:
+        logging.warning("The data of the run are no longer at %s; using %s.", recorded, here)
+    return source
+
+
+def changes(directory: str, source: Source) -> list[str]:
+    """Return the changes of a split since the run recorded it, in words; empty if it did not record the split."""
+    before = read(directory).get("splits", {})
+    return (
+        fingerprint.changes(before, {source.split: fingerprint.fingerprint(source)}) if source.split in before else []
+    )

@@ -1,0 +1,150 @@
+"""Fingerprints: equal for equal data wherever they are, and a difference is named."""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+
+from keras_vit import data
+from keras_vit.data import fingerprint, readers, writer
+from keras_vit.data.sources import ArraySource, FileSource
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Two classes of ten files in each of two splits; sizes count from 1."""
+    for split in ("train", "test"):
+        for class_name in ("cat", "dog"):
+            (tmp_path / "images" / split / class_name).mkdir(parents=True)
+            for number in range(10):
+                (tmp_path / "images" / split / class_name / f"{class_name}{number}.jpg").write_bytes(
+                    b"x" * (number + 1)
+                )
+    return tmp_path / "images"
+
+
+def fingerprints(folder):
+    found = {split: fingerprint.fingerprint(data.open_source(f"folder:{folder}", split)) for split in ("train", "test")}
+    return json.loads(json.dumps(found))
+
+
+def differences(folder, change):
+    before = fingerprints(folder)
+    change()
+    return fingerprint.changes(before, fingerprints(folder))
+
+
+def test_a_copy_elsewhere_is_the_same(folder, tmp_path, monkeypatch):
+    before = fingerprints(folder)
+    shutil.copytree(folder, tmp_path / "elsewhere" / "images")
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    assert fingerprints("images") == before
+    assert fingerprint.changes(before, fingerprints("images/")) == []
+
+
+def test_every_kind_of_change_is_named(folder):
+    cats = folder / "train" / "cat"
+
+    def add():
+        for number in range(5):
+            (cats / f"new{number}.jpg").write_bytes(b"")
+
+    (added,) = differences(folder, add)
+    assert added.startswith("5 files added (train/cat/new") and added.endswith(" and 2 more)")
+    assert differences(folder, (cats / "new0.jpg").unlink) == ["1 file removed (train/cat/new0.jpg)"]
+    assert differences(folder, lambda: (cats / "cat3.jpg").write_bytes(b"other")) == [
+        "1 file of another size (train/cat/cat3.jpg: 4 -> 5 bytes)"
+    ]
+    moved = folder / "train" / "dog" / "cat7.jpg"
+    assert differences(folder, lambda: (cats / "cat7.jpg").rename(moved)) == [
+        "1 file in another class (train/dog/cat7.jpg: cat -> dog)"
+    ]
+
+
+def test_of_many_files_the_classes_are_named(folder, monkeypatch):
+    monkeypatch.setattr(fingerprint, "MAX_FILES", 19)
+    assert all("files" not in entry for entry in fingerprints(folder).values())
+    assert differences(folder, lambda: (folder / "test" / "dog" / "dog1.jpg").write_bytes(b"")) == [
+        "other images in the split 'test', in the classes dog"
+    ]
+
+
+def test_another_order_is_another_data_set(folder):
+    paths, labels = [str(path) for path in sorted(folder.rglob("*.jpg"))], np.zeros(40, np.int32)
+    before, after = (
+        {"train": fingerprint.fingerprint(FileSource("images", "train", order, labels, ["a"]))}
+        for order in (paths, paths[::-1])
+    )
+    assert "order" in fingerprint.changes(before, after)[0]
+
+
+def test_a_manifest_with_another_label(tmp_path):
+    lines = ["path,label,split"] + [f"{number}.jpg,{number % 2},train" for number in range(4)]
+    path = tmp_path / "list.csv"
+
+    def write():
+        path.write_text("\n".join(lines))
+        return {"train": fingerprint.fingerprint(data.open_source(f"manifest:{path}"))}
+
+    before = write()
+    lines[3] = "2.jpg,1,train"
+    assert fingerprint.changes(before, write()) == ["1 file in another class (2.jpg: 0 -> 1)"]
+
+
+def test_arrays_are_compared_by_content():
+    """Files of arrays keep their size when labels are exchanged."""
+    images, labels = np.zeros((4, 8, 8), np.uint8), np.array([0, 1, 0, 1], np.int32)
+    other = images.copy()
+    other[3, 7, 7] = 1
+    before = {"train": fingerprint.fingerprint(ArraySource("a", "train", images, labels, ["a", "b"]))}
+    for changed in ((other, labels), (images, labels[::-1])):
+        now = {"train": fingerprint.fingerprint(ArraySource("b", "train", *changed, ["a", "b"]))}
+        assert fingerprint.changes(before, now) == ["other images in the split 'train'"]
+    assert not fingerprint.changes(
+        before, {"train": fingerprint.fingerprint(ArraySource("b", "train", images.copy(), labels.copy(), ["a", "b"]))}
+    )
+
+
+def test_record_files(tmp_path):
+    paths = writer.write_tfrecords(data.open_source("digits", "train[:8]"), str(tmp_path), "train", 2)
+    spec = f"tfrecord:{tmp_path}"
+    before = {"train": fingerprint.fingerprint(data.open_source(spec))}
+    assert fingerprint.changes(before, {"train": fingerprint.fingerprint(data.open_source(spec))}) == []
+    (tmp_path / "dataset_info.json").unlink()
+    shutil.copy(paths[0], paths[1])
+    with open(paths[1], "ab") as file:
+        file.write(b"\0" * 16)  # an empty record
+    now = {"train": fingerprint.fingerprint(data.open_source(f"{spec}#num_classes=10"))}
+    (changed,) = fingerprint.changes(before, now)
+    assert changed.startswith("1 file of another size (train-00001-of-00002: ")
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ("digits", "digits"),
+        ("folder:images", "folder:{here}/images"),
+        ("folder:../images/#test_fraction=0.5", "folder:{above}/images#test_fraction=0.5"),
+        ("manifest:a.csv#root=b&separator=','", "manifest:{here}/a.csv#root={here}/b&separator=','"),
+        ("tfrecord:x/train-*", "tfrecord:{here}/x/train-*"),
+        ("tfrecord:gs://bucket/train-*", "tfrecord:gs://bucket/train-*"),
+        ("tfds:cifar10#data_dir=d", "tfds:cifar10#data_dir={here}/d"),
+        ("vtab:dtd", "vtab:dtd"),
+        ("fashion_mnist", "fashion_mnist"),
+        ("fashion_mnist:f", "fashion_mnist:{here}/f"),
+    ],
+)
+def test_absolute_paths(given, expected, tmp_path, monkeypatch):
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    expected = expected.format(here=tmp_path / "here", above=tmp_path)
+    assert readers.absolute(given) == readers.absolute(expected) == expected
+
+
+def test_what_exists(tmp_path):
+    (tmp_path / "train-1").write_bytes(b"")
+    for there in ("digits", "tfds:cifar10", f"folder:{tmp_path}", f"tfrecord:{tmp_path}/train-*", "npz:gs://a/b.npz"):
+        assert readers.exists(there)
+    for missing in (f"folder:{tmp_path}/x", f"tfrecord:{tmp_path}/test-*", f"manifest:{tmp_path}/a.csv#root=b"):
+        assert not readers.exists(missing)

@@ -1,0 +1,230 @@
+"""Folders of images as users have them: other layouts, links, empty folders and files that are not images."""
+
+import logging
+import os
+import re
+import shutil
+import subprocess
+
+import numpy as np
+import pytest
+
+from keras_vit import data
+from keras_vit.data import holdout
+from tests.data import pictures
+from tests.programs import call
+
+CLASSES = ("cat", "dog", "eel")
+
+
+def build(root, case):
+    """Build a folder of a case and return what to open."""
+    if case == "one level up":
+        pictures.folder(root / "archive" / "train", count=10)
+        return f"folder:{root}/archive"
+    if case == "two levels up":
+        pictures.folder(root / "archive" / "train", count=10)
+        return f"folder:{root}"
+    if case == "train and val":
+        pictures.folder(root / "train", count=6)
+        pictures.folder(root / "val", count=4)
+        return f"folder:{root}"
+    pictures.folder(root, count=10)
+    if case == "__MACOSX":
+        pictures.folder(root / "__MACOSX", count=2)
+        pictures.folder(root / ".thumbnails", count=2)
+        pictures.folder(root / "cat" / "__MACOSX", count=2)
+    elif case == "loop of links":
+        (root / "loop").symlink_to(root)
+        (root / "dog" / "again").symlink_to(root / "dog")
+    elif case == "empty class":
+        (root / "fox" / "deeper").mkdir(parents=True)
+    elif case == "class without test images":
+        (root / "fox").mkdir()
+        shutil.copy(root / "cat" / "0.jpg", root / "fox" / "only.jpg")
+    elif case == "other file types":
+        for name in ("1.TIFF", "2.tiff", "3.heic", "noext", "notes.txt", ".DS_Store"):
+            (root / "cat" / name).write_bytes(b"x")
+        shutil.copy(root / "cat" / "0.jpg", root / "beside.jpg")
+    elif case == "one class":
+        for name in CLASSES[1:]:
+            shutil.rmtree(root / name)
+    return f"folder:{root}"
+
+
+CASES = {
+    "one level up": (3, [24, 6], "archive contains only one folder, so .*archive/train is used. A part of each"),
+    "two levels up": (3, [24, 6], "contains only one folder, so .*archive/train is used"),
+    "train and val": (3, [18, 12], "val/ is also the split 'test'"),
+    "__MACOSX": (3, [24, 6], None),
+    "loop of links": (3, [24, 6], r"Links .* skipped: [^ ]*/loop, [^ ]*/dog/again\."),
+    "empty class": (3, [24, 6], r"without images are left out: [^ ]*/fox\."),
+    "class without test images": (4, [25, 6], r"without images in the split 'test': fox\."),
+    "other file types": (3, [24, 6], r"beside .*beside\.jpg.*2 \.tiff, 1 \.heic, 1 without an extension, 1 \.txt\."),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_layout(case, tmp_path, caplog):
+    classes, counts, note = CASES[case]
+    spec = build(tmp_path, case)
+    with caplog.at_level(logging.WARNING, logger="absl"):
+        train, test = data.open_source(spec, "train"), data.open_source(spec, "test")
+    assert train.class_names == test.class_names == (CLASSES + ("fox",))[:classes]
+    assert [train.num_examples, test.num_examples] == counts
+    assert not set(train.paths) & set(test.paths)
+    for path, label in zip(train.paths, train.labels(), strict=True):
+        assert f"/{train.class_names[label]}/" in path
+    if note is None:
+        assert not train.notes and not caplog.records
+    else:
+        assert len(caplog.records) == len(train.notes) <= 2  # each is logged once, although two splits are opened
+        assert re.search(note, " ".join(train.notes))
+
+
+@pytest.mark.parametrize("case", [*CASES, "one class"])
+def test_check_data_reports_it(case, tmp_path, capsys):
+    spec = build(tmp_path, case)
+    options = {"data": spec, "splits": [], "json": False, "sheet": None}
+    if case == "one class":
+        with pytest.raises(ValueError, match="two or more classes"):
+            call("train.check_data", **options)
+        return
+    call("train.check_data", **options)
+    text = capsys.readouterr().out
+    assert "cat" in text
+    for note in data.open_source(spec).notes:
+        assert note in text
+
+
+def test_one_class_is_refused_with_the_next_step(tmp_path):
+    spec = build(tmp_path, "one class")
+    for function in (data.open_source, data.split_sizes):
+        with pytest.raises(ValueError, match=r"dog/1\.jpg.*one class, 'cat'.*images:"):
+            function(spec)
+    assert data.open_source(f"images:{tmp_path}", "all").num_examples == 10
+
+
+def test_a_folder_with_one_folder_that_is_a_class(tmp_path):
+    """Deeper folders belong to a class: one class with images and folders is not taken for the data set."""
+    pictures.folder(tmp_path / "cat", classes=("2019", "2020"))
+    shutil.copy(tmp_path / "cat" / "2019" / "0.jpg", tmp_path / "cat" / "0.jpg")
+    with pytest.raises(ValueError, match="one class, 'cat'"):
+        data.open_source(f"folder:{tmp_path}")
+
+
+def test_a_relative_path(tmp_path, monkeypatch):
+    pictures.folder(tmp_path / "set", count=10)
+    monkeypatch.chdir(tmp_path)
+    for kind, location in (("folder", "set"), ("folder", "set/"), ("images", "set"), ("folder", ".")):
+        assert data.open_source(f"{kind}:{location}", "test").num_examples == 6
+    monkeypatch.chdir(tmp_path / "set")
+    for kind in ("folder", "images"):
+        assert data.open_source(f"{kind}:.", "test").num_examples == 6
+
+
+def test_only_test(tmp_path):
+    pictures.folder(tmp_path / "test")
+    pictures.folder(tmp_path / "val")
+    with pytest.raises(ValueError, match=rf"Expected train/.*give folder:{tmp_path}/test"):
+        data.open_source(f"folder:{tmp_path}")
+
+
+def test_a_test_folder_without_classes_is_not_used(tmp_path):
+    pictures.folder(tmp_path / "train", count=10)
+    (tmp_path / "test").mkdir()
+    shutil.copy(tmp_path / "train" / "cat" / "0.jpg", tmp_path / "test" / "0.jpg")
+    source = data.open_source(f"folder:{tmp_path}", "test")
+    assert source.num_examples == 6 and "test/ has no folders of classes" in " ".join(source.notes)
+
+
+def test_splits_of_other_names_are_noticed(tmp_path):
+    pictures.folder(tmp_path / "seg_train")
+    pictures.folder(tmp_path / "seg_test")
+    assert "call them train/ and test/" in " ".join(data.open_source(f"folder:{tmp_path}").notes)
+
+
+def test_an_archive_is_not_a_folder(tmp_path):
+    (tmp_path / "images.zip").write_bytes(b"PK")
+    with pytest.raises(ValueError, match=r"images\.zip.*Unpack"):
+        data.open_source(f"folder:{tmp_path}/images.zip")
+
+
+# --- links and special files ------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def divided(tmp_path):
+    for split, count in (("train", 4), ("test", 3)):
+        pictures.folder(tmp_path / "set" / split, count=count)
+    return tmp_path / "set"
+
+
+@pytest.mark.parametrize("target", ["", "train", "test", "test/dog", "train/dog", "train/cat", "/", ".."])
+def test_a_link_in_a_class_folder_adds_no_image_of_the_data_set(target, divided):
+    shutil.copy(divided / "test" / "dog" / "0.jpg", divided / "test" / "beside.jpg")
+    before = {split: data.open_source(f"folder:{divided}", split).paths for split in ("train", "test")}
+    link = divided / "train" / "cat" / "a link"
+    link.symlink_to("/" if target == "/" else (divided / target).resolve())
+    for split, paths in before.items():
+        assert data.open_source(f"folder:{divided}", split).paths == paths
+    assert str(link) in " ".join(data.open_source(f"folder:{divided}").notes)
+    assert data.open_source(f"images:{divided}", "all").num_examples == 22
+
+
+def test_links_to_images_and_folders_elsewhere_are_followed(divided, tmp_path):
+    pictures.folder(tmp_path / "elsewhere", classes=("fox", "more"), count=5)
+    (divided / "train" / "fox").symlink_to(tmp_path / "elsewhere" / "fox")
+    (divided / "train" / "cat" / "more").symlink_to(tmp_path / "elsewhere" / "more")
+    (divided / "train" / "dog" / "one.jpg").symlink_to(tmp_path / "elsewhere" / "more" / "0.jpg")
+    source = data.open_source(f"folder:{divided}")
+    np.testing.assert_array_equal(np.bincount(source.labels()), [9, 5, 4, 5])
+    assert not [note for note in source.notes if "Links" in note]
+
+
+def test_two_classes_that_are_one_folder(tmp_path):
+    pictures.folder(tmp_path)
+    (tmp_path / "a").symlink_to(tmp_path / "cat")
+    source = data.open_source(f"folder:{tmp_path}", "all")
+    assert source.class_names == CLASSES and f"{tmp_path}/a" in " ".join(source.notes)
+
+
+def test_the_test_split_may_be_a_link_to_the_validation_split(tmp_path):
+    pictures.folder(tmp_path / "train")
+    pictures.folder(tmp_path / "val", count=2)
+    (tmp_path / "test").symlink_to("val")
+    assert data.split_sizes(f"folder:{tmp_path}") == {"test": 6, "train": 33, "validation": 6}
+
+
+def test_only_regular_files_are_read(tmp_path):
+    root = pictures.folder(tmp_path / "set")
+    os.mkfifo(tmp_path / "set" / "cat" / "pipe.png")
+    (tmp_path / "set" / "dog" / "zero.png").symlink_to("/dev/zero")
+    source = data.open_source(f"folder:{root}", "all")
+    assert source.num_examples == 33
+    assert "cat/pipe.png" in " ".join(source.notes) and "dog/zero.png" in " ".join(source.notes)
+    assert data.open_source(f"images:{root}", "all").num_examples == 33
+
+
+def test_a_link_to_nowhere_is_an_image_that_cannot_be_read(tmp_path):
+    pictures.folder(tmp_path)
+    (tmp_path / "cat" / "gone.jpg").symlink_to(tmp_path / "nowhere.jpg")
+    (tmp_path / "cat" / "circle.jpg").symlink_to(tmp_path / "cat" / "circle.jpg")
+    assert data.open_source(f"folder:{tmp_path}", "all").num_examples == 35
+
+
+@pytest.mark.parametrize("kind", ["folder", "images"])
+def test_folders_that_nest_too_deeply(kind, tmp_path):
+    pictures.folder(tmp_path)
+    subprocess.run(["mkdir", "-p", tmp_path / "cat" / "/".join(["d"] * 1500)], check=True)  # Python's recurses
+    try:
+        with pytest.raises(ValueError, match="nest 100 levels"):
+            data.open_source(f"{kind}:{tmp_path}")
+    finally:
+        subprocess.run(["rm", "-r", tmp_path / "cat" / "d"], check=True)
+
+
+def test_a_test_split_of_many_classes():
+    labels = np.arange(300_000) // 2
+    indices = holdout.split_indices([str(i) for i in range(300_000)], labels, 0.2)
+    assert len(indices["test"]) == 150_000

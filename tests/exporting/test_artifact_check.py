@@ -1,0 +1,160 @@
+"""Artifacts that were changed after the export, with a card that was computed again, and artifacts of a card alone."""
+
+import os
+import shutil
+
+import numpy as np
+import pytest
+from tensorflow.core.protobuf import saved_model_pb2
+
+from keras_vit import _io
+from keras_vit.exporting import artifact_check, saved_model, tflite, verify
+from keras_vit.inference import KerasClassifier, model_card
+from keras_vit.inference.opening import open_artifact
+from tests import selection, tiny
+
+
+def check(path, model):
+    """The problems that the check finds, under the tolerance of the file."""
+    artifact = open_artifact(str(path))
+    reference = KerasClassifier(model, tiny.card())
+    tolerance = verify.tolerance_of(artifact.stored_precision)
+    return artifact_check.check(artifact, reference, tiny.images(), tolerance)
+
+
+def edit_card(path, **changes):
+    """Change fields of a card and compute its hashes again."""
+    card = model_card.path_of(str(path))
+    content = _io.read_json(card)
+    parts = {**model_card.parts_of(str(path)), "labels.txt": model_card.labels_path_of(str(path))}
+    for name in content["files"]:
+        content["files"][name] = {"bytes": os.path.getsize(parts[name]), "sha256": _io.sha256(parts[name])}
+    _io.write_json(card, {**content, **changes})
+
+
+@pytest.fixture
+def copied(served, tmp_path):
+    shutil.copytree(served[1] / "1", tmp_path / "1")
+    return tmp_path / "1"
+
+
+def exchange_labels(path, signature):
+    """Exchange two labels in the graph of one signature."""
+    content = saved_model_pb2.SavedModel.FromString((path / "saved_model.pb").read_bytes())
+    (graph,) = content.meta_graphs
+    changed = 0
+    for function in graph.graph_def.library.function:
+        for node in function.node_def if signature in function.signature.name else ():
+            if node.op == "Const" and b"bee" in list(node.attr["value"].tensor.string_val):
+                names = node.attr["value"].tensor.string_val
+                names[0], names[1] = names[1], names[0]
+                changed += 1
+    assert changed
+    (path / "saved_model.pb").write_bytes(content.SerializeToString())
+
+
+def test_an_artifact_that_was_not_changed_has_no_problems(served, copied):
+    edit_card(copied)
+    comparison, problems = check(copied, served[0])
+    assert problems == []
+    assert comparison.examples == 6
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("signature", ["classify_bytes", "classify_images", "classify_tensor"])
+def test_exchanged_labels_of_any_signature_are_found(served, copied, signature):
+    exchange_labels(copied, signature)
+    edit_card(copied)
+    names = {
+        "classify_bytes": "serving_default",
+        "classify_images": "serve_images",
+        "classify_tensor": "serve_tensor",
+    }
+    _, problems = check(copied, served[0])
+    assert problems == [f"{names[signature]}: top_k_classes does not name the classes of the largest probabilities"]
+
+
+def noisy(scale):
+    """The model with noise on its weights, relative to their deviation."""
+    model, rng = tiny.model(), np.random.default_rng(0)
+    for weight in model.trainable_variables:
+        weight.assign_add(rng.normal(size=weight.shape) * scale * float(np.std(weight)))
+    return model
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["saved_model", "tflite"])
+def test_the_tolerance_is_that_of_the_file_not_of_its_card(kind, tmp_path):
+    """Weights with noise, and a card that claims a precision that would explain it."""
+    options = {"card": tiny.card(), "images": tiny.images()}
+    if kind == "tflite":
+        path = tmp_path / "a.tflite"
+        tflite.export_tflite(noisy(0.1), str(path), **options)
+    else:
+        path, _ = saved_model.export_saved_model(noisy(0.1), str(tmp_path), **options)
+    edit_card(path, precision="int8")
+    assert open_artifact(path).stored_precision == "float32"
+    comparison, problems = check(path, tiny.model())
+    assert verify.failures(comparison, verify.TOLERANCES["int8"]) == []
+    assert any("the largest difference of a probability" in problem for problem in problems)
+
+
+@pytest.mark.parametrize("place", ["beside", "inside"])
+def test_labels_of_applications_are_compared(place, tmp_path):
+    path = tmp_path / "a.tflite"
+    tflite.export_tflite(tiny.model(), str(path), card=tiny.card(), images=tiny.images())
+    labels = tmp_path / "a.tflite.labels.txt"
+    if place == "beside":
+        labels.write_text("\n".join(reversed(tiny.CLASS_NAMES)))
+    else:
+        path.write_bytes(path.read_bytes().replace(b"ape\nbee\n", b"bee\nape\n"))
+    with pytest.raises(ValueError, match="Export the artifact again"):
+        open_artifact(str(path))
+    edit_card(path)
+    _, (problem,) = check(path, tiny.model())
+    assert problem.startswith("the labels in")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "precision", ["float16", "dynamic_int8", "int8", pytest.param("int16x8", marks=selection.EXHAUSTIVE)]
+)
+def test_the_precision_is_read_from_the_file(precision, tmp_path):
+    """Of a network large enough to have every kind of layer quantized."""
+    model = tiny.model(hidden_size=64, mlp_dim=128, num_heads=4)
+    path = tmp_path / "a.tflite"
+    calibration = tiny.images() if precision in ("int8", "int16x8") else None
+    tolerance = verify.Tolerance(1.0, 0.0)
+    options = {"card": tiny.card(), "images": tiny.images(), "precision": precision, "calibration": calibration}
+    tflite.export_tflite(model, str(path), tolerance=tolerance, **options)
+    assert open_artifact(path).stored_precision == precision
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("precision", "stored"), [("mixed_bfloat16", "bfloat16"), ("mixed_float16", "float16")])
+def test_the_precision_of_a_saved_model_is_read_from_its_graph(precision, stored, tmp_path):
+    options = {"card": tiny.card(), "images": tiny.images(), "precision": precision}
+    path, _ = saved_model.export_saved_model(tiny.model(), str(tmp_path), **options)
+    assert open_artifact(path).stored_precision == stored
+
+
+def test_a_saved_model_has_a_float_precision(tmp_path):
+    with pytest.raises(ValueError, match="precision"):
+        saved_model.export_saved_model(
+            tiny.model(), str(tmp_path), card=tiny.card(), images=tiny.images(), precision="int8"
+        )
+
+
+@pytest.mark.slow
+def test_images_above_the_limit_are_left_out(tmp_path, caplog):
+    images = tiny.images(2)
+    large = tiny.encode(np.zeros((300, 400, 3), np.uint8), "PNG")
+    images = images._replace(contents=[large, *images.contents[1:]])
+    options = {"card": tiny.card(), "max_pixels": 100_000}
+    path, comparison = saved_model.export_saved_model(tiny.model(), str(tmp_path), images=images, **options)
+    assert comparison.examples == 1
+    assert open_artifact(path).card.max_pixels == 100_000
+    with pytest.raises(ValueError, match="--max_pixels"):
+        saved_model.export_saved_model(
+            tiny.model(), str(tmp_path), images=images._replace(contents=[large, large]), **options
+        )

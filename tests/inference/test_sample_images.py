@@ -1,0 +1,58 @@
+"""Real images for an artifact: those of a data set or files, of which some cannot be read."""
+
+import pytest
+
+from keras_vit import data
+from keras_vit.inference import sample_images
+from keras_vit.inference.model_card import ModelCard
+from tests import programs
+from tests.data import pictures
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """30 images, an empty file and a link to a file that does not exist."""
+    root = pictures.folder(tmp_path / "set", count=10)
+    (tmp_path / "set" / "cat" / "empty.jpg").write_bytes(b"")
+    (tmp_path / "set" / "cat" / "gone.jpg").symlink_to(tmp_path / "nowhere.jpg")
+    return root
+
+
+def card(folder, on_bad_image="error"):
+    recipe = {"data": {"source": f"folder:{folder}", "eval_split": "all", "on_bad_image": on_bad_image}}
+    return ModelCard(("cat", "dog", "eel"), "decode|resize(8)|value_range(-1, 1)", "sigmoid", (8, 8, 3), recipe=recipe)
+
+
+@pytest.mark.parametrize("given", [True, False])
+def test_a_missing_file_is_an_unreadable_image(given, folder, caplog):
+    patterns = [f"{folder}/*/*"] if given else []
+    with pytest.raises(data.UnreadableImageError, match="on_bad_image=skip") as error:
+        sample_images.for_model(card(folder), 50, patterns=patterns)
+    assert error.value.origin in (f"{folder}/cat/gone.jpg", f"{folder}/cat/empty.jpg")
+    assert error.value.exit_code == 66
+    for arguments in ((card(folder, "skip"),), (card(folder),)):
+        skip = None if arguments[0].recipe_data["on_bad_image"] == "skip" else "skip"
+        found = sample_images.for_model(*arguments, 50, patterns=patterns, on_bad_image=skip)
+        assert len(found.contents) == len(found.names) == 30
+        assert not {f"{folder}/cat/gone.jpg", f"{folder}/cat/empty.jpg"} & set(found.names)
+        assert given or len(found.labels) == 30
+    assert "gone.jpg" in caplog.text and "empty.jpg" in caplog.text
+
+
+@pytest.mark.parametrize("given", [True, False])
+def test_the_page_of_a_run_that_skips_bad_images(given, folder):
+    visualize = programs.load("train.visualize")
+    patterns = [f"{folder}/*/*"] if given else []
+    description = card(folder, "skip")
+    found, _ = visualize.find_images(patterns, description, description.preprocess_function())
+    assert len(found.contents) == 30
+    with pytest.raises(data.UnreadableImageError, match=r"gone|empty"):
+        visualize.find_images(patterns, card(folder), description.preprocess_function())
+
+
+def test_no_file_can_be_read(tmp_path):
+    (tmp_path / "a.jpg").symlink_to(tmp_path / "nowhere.jpg")
+    with pytest.raises(ValueError, match="None of those given"):
+        sample_images.for_model(card(tmp_path), 5, patterns=[f"{tmp_path}/*.jpg"], on_bad_image="skip")
+    with pytest.raises(FileNotFoundError, match="b.jpg"):
+        sample_images.for_model(card(tmp_path), 5, patterns=[f"{tmp_path}/b.jpg"], on_bad_image="skip")

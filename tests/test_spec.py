@@ -1,0 +1,54 @@
+import pytest
+
+from keras_vit import _spec
+
+
+def scale(image, factor=1.0, *, mode="plain"):
+    if factor < 0:
+        raise ValueError("`factor` must not be negative.")
+    return image, factor, mode
+
+
+def test_calls_in_order_with_their_arguments():
+    first, second = _spec.parse("scale(3)|\n scale('a', factor=2, mode=None)")
+    assert (first.name, first.text) == ("scale", "scale(3)")
+    assert first.create(scale) == ((3, 1.0, "plain"), {"image": 3, "factor": 1.0, "mode": "plain"})
+    assert second.create(scale)[0] == ("a", 2, None)
+    assert _spec.parse(" ") == ()
+    assert _spec.parse("scale")[0].function({"scale": scale}) is scale
+
+
+def test_arguments_of_the_caller():
+    (call,) = _spec.parse("scale(1, every=5)")
+    result, arguments = call.create(scale, extra=("every", "name"))
+    assert result == (1, 1.0, "plain") and arguments["every"] == 5 and "name" not in arguments
+    with pytest.raises(ValueError, match="every"):
+        call.create(scale)
+
+
+@pytest.mark.parametrize(
+    ("text", "marked", "words"),
+    [
+        ("scale(1)|scale(1, factr=2)", "factr=2", ["'factr'", "'factor'", "mode='plain'"]),
+        ("scale", "scale", ["'image'"]),
+        ("scale(1, -1)", "scale(1, -1)", ["`factor`"]),
+        ("scale({[]: 1})", "{[]: 1}", ["not a literal"]),
+        ("scale(1, **{'a': 1})", "**{'a': 1}", ["Usage"]),
+        ("scal(1)", "scal", ["unknown filter 'scal'", "'scale'"]),
+    ],
+)
+def test_errors_point_at_the_place(text, marked, words):
+    with pytest.raises(ValueError) as error:
+        for call in _spec.parse(text, "filter"):
+            call.create(call.function({"scale": scale}, "filter"))
+    heading, shown, carets, *_ = str(error.value).splitlines()
+    assert "filter" in heading and shown[2:] == text
+    assert shown[carets.index("^") :].startswith(marked)
+    for word in words:
+        assert word in str(error.value)
+
+
+@pytest.mark.parametrize("text", ["1", "a.b", "a(1)|2", "a(", "(" * 5_000, "-" * 100_000 + "1", None])
+def test_what_is_no_call_is_refused(text):
+    with pytest.raises(ValueError, match="filter"):
+        _spec.parse(text, "filter")

@@ -1,0 +1,174 @@
+"""The client against servers that are absent, slow, or respond with anything."""
+
+import contextlib
+import json
+import socket
+import threading
+
+import numpy as np
+import pytest
+
+from keras_vit.tf_serving import client
+from keras_vit.tf_serving.errors import RequestError
+
+GOOD = {"top_k_classes": [["a", "b"]], "top_k_scores": [[0.75, 0.25]], "valid": [True]}
+
+
+@contextlib.contextmanager
+def responding(*parts, pause=0.0, endless=False):
+    """A server that sends its parts, whatever it receives, again and again if it is endless; its URL and its log."""
+    ended, heads = threading.Event(), []
+
+    def respond(connection):
+        with connection, contextlib.suppress(OSError):
+            heads.append(connection.recv(65536).split(b"\r\n")[0])
+            while not ended.is_set():
+                for part in parts:
+                    connection.sendall(part)
+                    ended.wait(pause)
+                if not endless:
+                    connection.shutdown(socket.SHUT_WR)
+                    while connection.recv(65536):  # closed with unread data, the connection would be reset
+                        pass
+                    return
+
+    def accept():
+        with contextlib.suppress(OSError):
+            while True:
+                threads.append(threading.Thread(target=respond, args=(listening.accept()[0],)))
+                threads[-1].start()
+
+    listening = socket.create_server(("localhost", 0))
+    threads = [threading.Thread(target=accept)]
+    threads[0].start()
+    try:
+        yield f"http://localhost:{listening.getsockname()[1]}", heads
+    finally:
+        ended.set()
+        listening.shutdown(socket.SHUT_RDWR)
+        listening.close()
+        for thread in threads:
+            thread.join(30)
+            assert not thread.is_alive()
+
+
+def response(content, status="200 OK", *headers):
+    body = content if isinstance(content, bytes) else json.dumps(content).encode()
+    lines = [f"HTTP/1.1 {status}", f"Content-Length: {len(body)}", "Connection: close", *headers, "", ""]
+    return "\r\n".join(lines).encode() + body
+
+
+def test_predictions():
+    outputs = {**GOOD, "top_k_classes": [["é", "b"]], "probabilities": [[0.75, 0.25, 0]]}
+    with responding(response({"outputs": outputs})) as (url, heads), client.Client(url, "my pets", version=3) as asking:
+        assert asking.predict([b"x"]) == [client.Prediction(["é", "b"], [0.75, 0.25], True)]
+    assert heads == [b"POST /v1/models/my%20pets/versions/3:predict HTTP/1.1"]
+
+
+def test_arrays_of_any_signature():
+    outputs = {"a": [[1, 2]], "b": [True], "c": [0.5, 1], "d": ["x"], "e": [{"b64": "eA=="}], "f": []}
+    with responding(response({"outputs": outputs})) as (url, _):
+        found = client.Client(url, "pets").run("any", {"x": np.ones((1, 2))})
+    assert {name: value.tolist() for name, value in found.items()} == outputs
+    assert [found[name].dtype.kind for name in "abcd"] == ["i", "b", "f", "O"]
+    with responding(response({"outputs": [[1.5]]})) as (url, _):
+        assert client.Client(url, "pets").run("logits", {"x": [1.0]})["logits"].tolist() == [[1.5]]
+
+
+@pytest.mark.parametrize(
+    ("content", "named"),
+    [
+        (b"", "JSON"),
+        (b"<html>", "JSON"),
+        (b"[" * 100_000, "JSON"),
+        ([1], "JSON"),
+        ({"predictions": []}, "'outputs'"),
+        ({"outputs": {"valid": [True]}}, "top_k_classes"),
+        ({"outputs": {**GOOD, "top_k_classes": [["a"], ["b", "c"]]}}, "different lengths"),
+        ({"outputs": {**GOOD, "top_k_scores": [[0.5]]}}, "'top_k_scores'"),
+        ({"outputs": {**GOOD, "top_k_scores": [["a", "b"]]}}, "'top_k_scores'"),
+        ({"outputs": {**GOOD, "top_k_classes": [[1, 2]]}}, "strings"),
+        ({"outputs": {**GOOD, "valid": ["false"]}}, "'valid'"),
+        ({"outputs": {**GOOD, "valid": [0]}}, "'valid'"),
+        ({"outputs": {name: value * 5 for name, value in GOOD.items()}}, "1 images"),
+        ({"outputs": {name: [] for name in GOOD}}, "1 images"),
+        ({"outputs": {**GOOD, "x": [10**400]}}, "TF Serving"),
+    ],
+)
+def test_responses_that_do_not_fit_are_refused(content, named):
+    with responding(response(content)) as (url, _), pytest.raises(RequestError, match=named) as caught:
+        client.Client(url, "pets", retries=0).predict([b"x"])
+    assert url in str(caught.value)
+
+
+def test_redirects_are_named():
+    redirect = response(b"", "302 Found", "Location: http://elsewhere:1/x")
+    with responding(redirect) as (url, _), pytest.raises(RequestError, match="redirects to 'http://elsewhere:1/x'"):
+        client.Client(url, "pets", retries=0).predict([b"x"])
+
+
+@pytest.mark.parametrize(
+    ("status", "error"),
+    [
+        ("400 Bad Request", RequestError),
+        ("404 Not Found", RequestError),
+        ("503 Service Unavailable", ConnectionError),
+        ("504 Gateway Timeout", TimeoutError),
+    ],
+)
+@pytest.mark.parametrize("content", [{"error": "no such thing"}, b"no such thing"])
+def test_refusals(status, error, content):
+    with responding(response(content, status)) as (url, _), pytest.raises(error, match="^no such thing"):
+        client.Client(url, "pets", retries=0).predict([b"x"])
+
+
+HEAD = b"HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\n"
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [(), (b"HTTP/1.1 200 OK\r\n", *[b"X"] * 1000), (HEAD + b"\r\n", *[b" "] * 1000)],
+    ids=["silence", "a head", "a body"],
+)
+def test_the_timeout_holds_for_the_whole_response(parts):
+    """Each byte started the timeout anew."""
+    pause = 0.05 if parts else 0.01
+    with (
+        responding(*parts, pause=pause, endless=True) as (url, _),
+        pytest.raises(TimeoutError, match=r"within 0\.[34]"),
+    ):
+        client.Client(url, "pets", timeout=0.4, retries=0).predict([b"x"])
+
+
+@pytest.mark.parametrize("status", ["200 OK", "400 Bad Request"])
+def test_endless_responses_are_not_read_to_their_end(status, monkeypatch):
+    monkeypatch.setattr(client, "_MAX_BYTES", 2**17)
+    head = f"HTTP/1.1 {status}\r\nTransfer-Encoding: chunked\r\n\r\n".encode()
+    chunks = b"10000\r\n" + b" " * 65536 + b"\r\n"
+    with responding(head, *[chunks] * 1000) as (url, _), pytest.raises(RequestError):
+        client.Client(url, "pets", timeout=60, retries=0).predict([b"x"])
+
+
+def test_an_absent_server_is_waited_for_and_said_at_once(monkeypatch, caplog):
+    pauses = []
+
+    def sleep(seconds):
+        assert "Waiting for the server, for about 1 s" in caplog.text
+        pauses.append(seconds)
+
+    monkeypatch.setattr(client.time, "sleep", sleep)
+    with socket.socket() as closed, caplog.at_level("WARNING", logger="absl"):
+        closed.bind(("localhost", 0))  # nothing listens there
+        url = f"http://localhost:{closed.getsockname()[1]}"
+        with client.Client(url, "pets", retries=3, backoff=0.1) as asking, pytest.raises(ConnectionError):
+            asking.predict([b"x"])
+    for attempt, pause in enumerate(pauses):
+        assert 0.05 * 2**attempt <= pause <= 0.15 * 2**attempt
+    assert len(pauses) == 3
+    assert caplog.text.count("Waiting") == 1
+
+
+@pytest.mark.parametrize("url", ["localhost", "localhost:8500", "ftp://x", "http://", "http://a@b", "file:///etc/x"])
+def test_wrong_urls(url):
+    with pytest.raises(ValueError, match="REST address.*http://localhost:8501"):
+        client.Client(url, "pets")

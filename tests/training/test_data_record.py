@@ -1,0 +1,189 @@
+"""The data of a run: recognized wherever they are, refused where they have changed."""
+
+import dataclasses
+import json
+import pathlib
+
+import numpy as np
+import pytest
+
+from keras_vit import data, evaluators
+from keras_vit import recipe as recipes
+from keras_vit.inference import sample_images
+from keras_vit.training import data_record, record, run_directory
+from tests import programs, tiny
+
+DIGITS = data.open_source("digits", "test")
+
+
+def write_digits(folder, count):
+    """The first images of each digit as files in a folder of the class."""
+    for digit in range(10):
+        (folder / str(digit)).mkdir(parents=True)
+        for number, index in enumerate(np.flatnonzero(DIGITS.labels() == digit)[:count]):
+            content = tiny.encode(DIGITS.images[index][..., 0], "png")
+            (folder / str(digit) / f"{number}.png").write_bytes(content)
+
+
+def recipe_of(source):
+    pp = "decode(1)|value_range(-1, 1)"
+    return recipes.Recipe(data=recipes.Data(source=source, pp_train=pp, pp_eval=pp))
+
+
+def describe(source):
+    return data_record.describe(source, *(data.open_source(source, split) for split in ("train", "test")))
+
+
+def about(source):
+    train, test = (data.open_source(source, split) for split in ("train", "test"))
+    counts = {"num_classes": 10, "num_train": train.num_examples, "num_eval": test.num_examples}
+    return {"name": train.name, "class_names": list(train.class_names), "multi_label": False, **counts}
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch):
+    """A finished run on `folder:digits` that was started in `tmp_path`, which is the working directory."""
+    monkeypatch.chdir(tmp_path)
+    write_digits(tmp_path / "digits", 5)
+    tiny.write_digits_run(tmp_path / "run")
+    (tmp_path / "run" / "config.json").unlink()
+    run_directory.write_config("run", recipe_of("folder:digits"), about("folder:digits"))
+    data_record.write("run", describe("folder:digits"))
+    return tmp_path / "run"
+
+
+def check(run, source, **options):
+    record.check(str(run), recipe_of(source), about(source), files=describe(source), **options)
+
+
+def test_changed_images_are_refused(run, caplog):
+    check(run, "folder:digits")
+    pathlib.Path("digits/3/4.png").write_bytes(b"another")
+    with pytest.raises(ValueError, match=r"data of .*run have changed.*3/4\.png: \d+ -> 7 bytes.*--change_recipe"):
+        check(run, "folder:digits")
+    check(run, "folder:digits", change_recipe=True)
+    assert "3/4.png" in caplog.text
+
+
+def test_moved_images_are_refused(run):
+    pathlib.Path("digits/5/1.png").rename("digits/6/moved.png")
+    with pytest.raises(ValueError, match=r"5/1\.png"):
+        check(run, "folder:digits")
+
+
+def test_the_same_data_from_another_directory_resume(run, tmp_path, monkeypatch):
+    (tmp_path / "other").mkdir()
+    monkeypatch.chdir(tmp_path / "other")
+    for source in ("folder:../digits", f"folder:{tmp_path}/digits", f"folder:{tmp_path}/digits#test_fraction=0.2"):
+        check(run, source)
+    write_digits(tmp_path / "other" / "digits", 6)
+    with pytest.raises(ValueError, match="20 files added|10 files added"):
+        check(run, "folder:digits")
+
+
+def test_another_recipe_is_not_called_other_data(run):
+    other = dataclasses.replace(recipe_of("folder:digits"), seed=9)
+    with pytest.raises(ValueError, match="another recipe.*seed"):
+        record.check(str(run), other, about("folder:digits"), files=describe("folder:digits"))
+
+
+def test_a_run_of_an_earlier_version_resumes(run):
+    (run / "data.json").unlink()
+    check(run, "folder:digits")
+    data_record.write(str(run), describe("folder:digits"))
+    assert data_record.changes(str(run), data.open_source("folder:digits", "test")) == []
+
+
+def test_the_record_is_small_and_has_the_absolute_path(run, tmp_path):
+    content = json.loads((run / "data.json").read_text())
+    assert content["source"] == f"folder:{tmp_path}/digits"
+    assert json.loads((run / "config.json").read_text())["recipe"]["data"]["source"] == "folder:digits"
+    splits = [
+        [],
+        {"test": 1},
+        {"test": {}},
+        {"test": {"digest": "", "files": []}},
+        {"test": {"digest": "", "files": {"a": 1}}},
+    ]
+    for damaged in ({}, *({"source": "digits", "splits": part} for part in splits)):
+        (run / "data.json").write_text(json.dumps(damaged))
+        with pytest.raises(ValueError, match=r"data\.json.*Delete it"):
+            data_record.read(str(run))
+
+
+def test_where_the_data_of_a_run_are(run, tmp_path, monkeypatch, caplog):
+    recorded = f"folder:{tmp_path}/digits"
+    assert data_record.locate(str(run), "folder:digits") == "folder:digits"
+    write_digits(tmp_path / "other" / "digits", 1)
+    monkeypatch.chdir(tmp_path / "other")
+    assert data_record.locate(str(run), "folder:digits") == recorded  # not the folder of that name here
+    (tmp_path / "digits").rename(tmp_path / "gone")
+    assert data_record.locate(str(run), "folder:digits") == "folder:digits"
+    assert recorded in caplog.text
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(FileNotFoundError, match=f"{recorded}.*--data"):
+        data_record.locate(str(run), "folder:digits")
+
+
+def evaluate(run, capsys, *arguments):
+    assert programs.call("train.evaluate", f"--model={run}", "--json", *arguments) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def test_evaluate_uses_the_data_of_the_run(run, tmp_path, monkeypatch, capsys, caplog):
+    """From another directory it measured another folder of the same name, without a word."""
+    here = evaluate(run, capsys)
+    write_digits(tmp_path / "other" / "digits", 10)
+    monkeypatch.chdir(tmp_path / "other")
+    there = evaluate(run, capsys)
+    assert (there["examples"], there["loss"]) == (here["examples"], here["loss"]) == (10, here["loss"])
+    assert "has changed" not in caplog.text
+    assert evaluate(run, capsys, "--data=folder:digits")["examples"] == 20
+    assert "has changed" not in caplog.text  # other data on purpose
+    (tmp_path / "digits" / "0" / "new.png").write_bytes((tmp_path / "digits" / "0" / "0.png").read_bytes())
+    evaluate(run, capsys)
+    assert caplog.text.count("has changed since the training") == 1
+
+
+def test_images_of_the_run_from_another_directory(run, tmp_path, monkeypatch, caplog):
+    from keras_vit.inference import open_classifier
+
+    card = open_classifier(run).card
+    (tmp_path / "other").mkdir()
+    monkeypatch.chdir(tmp_path / "other")
+    assert len(sample_images.for_model(card, 100).contents) == 10
+    assert "run" not in card.to_dict()
+    without = dataclasses.replace(
+        card,
+        run="",
+        data={**card.data, "num_eval": 9},
+        recipe={"data": {"source": f"folder:{tmp_path}/digits", "eval_split": "test"}},
+    )
+    sample_images.for_model(without, 100)  # of an artifact, only the number is known
+    assert "10 examples instead of 9" in caplog.text
+
+
+def test_the_opener_of_evaluators_calls_back_once_per_split():
+    opened = []
+    open_split = evaluators.opener(10, opened_source=lambda name, source: opened.append((name, source.num_examples)))
+    for _ in range(2):
+        open_split("digits", "test", "value_range(-1, 1)")
+    assert opened == [("digits", 360)]
+
+
+@pytest.mark.slow
+def test_a_training_with_replaced_images_is_refused(tmp_path, monkeypatch):
+    """It resumed without a word, and the weights were others."""
+    monkeypatch.chdir(tmp_path)
+    write_digits(tmp_path / "digits", 5)
+    sizes = {"hidden_size": 16, "num_layers": 1, "num_heads": 2, "mlp_dim": 16}
+    fields = {f"model.arguments.{name}": value for name, value in sizes.items()}
+    fields |= {"total_steps": 2, "data.batch_size": 10, "data.eval_batch_size": 10}
+    arguments = ["folder:digits", "--config=digits", "--workdir=run"]
+    arguments += [f"--override={name}={value}" for name, value in fields.items()]
+    programs.call("train.main", *arguments)
+    assert data_record.read("run")["source"] == f"folder:{tmp_path}/digits"
+    programs.call("train.main", *arguments, "--override=total_steps=3")
+    pathlib.Path("digits/3/4.png").write_bytes(pathlib.Path("digits/4/4.png").read_bytes())
+    with pytest.raises(ValueError, match=r"1 file of another size \(3/4\.png: "):
+        programs.call("train.main", *arguments, "--override=total_steps=4")
