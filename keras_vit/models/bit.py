@@ -51,4 +51,4 @@ class BiTResNet(ConfiguredModel):
         super().__init__(images, x, config, config.name or "bit_resnet", policy)
 
 
-BiTResNet.__doc__ = with_arguments(BiTResNet, BiTConfig)
+BiTResNet.__doc__ = with_arguments(BiTResNet.__doc__, BiTConfig)

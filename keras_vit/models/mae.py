@@ -147,5 +147,5 @@ class MaskedAutoencoder(MaskedModel):
 
 
 MaskedAutoencoder.__doc__ = with_arguments(
-    MaskedAutoencoder, ViTConfig, MAEConfig, leave_out=(*NOT_OF_ENCODERS, "class_token", "position_embedding")
+    MaskedAutoencoder.__doc__, MAEConfig, leave_out=(*NOT_OF_ENCODERS, "class_token", "position_embedding")
 )

@@ -11,7 +11,6 @@ from keras_vit.models.arguments import configured_by, with_arguments
 from keras_vit.models.base import images_input, resolve_policy
 from keras_vit.models.masked import NOT_OF_ENCODERS, MaskedConfig, MaskedModel
 from keras_vit.models.vit import Builder
-from keras_vit.models.vit_config import ViTConfig
 
 LEVELS = 8  # levels per channel: colors of 3 bits
 SMALL = 4  # edge of the downsized patch
@@ -108,5 +107,5 @@ class MaskedPatchPredictor(MaskedModel):
 
 
 MaskedPatchPredictor.__doc__ = with_arguments(
-    MaskedPatchPredictor, ViTConfig, MaskedPatchConfig, leave_out=NOT_OF_ENCODERS
+    MaskedPatchPredictor.__doc__, MaskedPatchConfig, leave_out=NOT_OF_ENCODERS
 )

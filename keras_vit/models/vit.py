@@ -74,7 +74,7 @@ class VisionTransformer(ConfiguredModel):
         super().__init__(images, outputs, config, config.name or "vision_transformer", policy)
 
 
-VisionTransformer.__doc__ = with_arguments(VisionTransformer, ViTConfig)
+VisionTransformer.__doc__ = with_arguments(VisionTransformer.__doc__, ViTConfig)
 
 
 class Builder:
