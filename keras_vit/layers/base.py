@@ -1,7 +1,7 @@
 """Base class of all layers."""
 
 import inspect
-from typing import Any
+from typing import Any, Self
 
 import keras
 
@@ -20,6 +20,20 @@ class BaseLayer(keras.layers.Layer):
                     value.pop("build_config", None)  # a sublayer is built with its layer, whose name its weights have
                 config[name] = value
         return config
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> Self:
+        """Return a layer with these arguments. Layers among them are in their serialized form."""
+        return cls(
+            **{
+                name: keras.saving.deserialize_keras_object(value) if _is_serialized(value) else value
+                for name, value in config.items()
+            }
+        )
+
+
+def _is_serialized(value: Any) -> bool:
+    return isinstance(value, dict) and "class_name" in value
 
 
 def _argument_names(cls: type) -> tuple[str, ...]:

@@ -19,6 +19,7 @@ from keras_vit.layers import (
     PatchMeanPooling,
     RegisterTokens,
     ResNetStage,
+    SelfAttention,
     StdConv2D,
     TokenPooling,
     resnet,
@@ -34,6 +35,8 @@ from keras_vit.models.base import (
     resolve_policy,
 )
 from keras_vit.models.vit_config import ViTConfig
+
+_ATTENTION = "MultiHeadDotProductAttention_0"  # the reference's name
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
@@ -75,6 +78,28 @@ class VisionTransformer(ConfiguredModel):
 
 
 VisionTransformer.__doc__ = with_arguments(VisionTransformer.__doc__, ViTConfig)
+
+
+def attention_layer(
+    config: ViTConfig, policy: keras.DTypePolicy | str, relative_positions: int | None = None
+) -> SelfAttention:
+    """Return the attention of a block."""
+    return SelfAttention(
+        config.num_heads,
+        dropout_rate=config.attention_dropout_rate,
+        use_bias=config.qkv_bias,
+        relative_positions=relative_positions,
+        chunk_size=config.attention_chunk_size,
+        head_dim=config.head_dim,
+        output_projection=config.output_projection,
+        dtype=policy,
+        name=_ATTENTION,
+    )
+
+
+def mlp_layer(config: ViTConfig, policy: keras.DTypePolicy | str, dropout_rate: float = 0.0) -> MlpBlock:
+    """Return the MLP of a block, or of the attention pooling."""
+    return MlpBlock(config.mlp_dim, dropout_rate, config.activation, dtype=policy, name="MlpBlock_0")
 
 
 class Builder:
@@ -186,24 +211,15 @@ class Builder:
         remat = keras.RematScope("list_of_layers", layer_names=[name])
         with remat if config.remat == "blocks" else contextlib.nullcontext():
             return EncoderBlock(
-                config.num_heads,
-                self._mlp(config, config.dropout_rate),
-                dropout_rate=config.dropout_rate,
-                attention_dropout_rate=config.attention_dropout_rate,
-                drop_path_rate=drop_path_rate,
-                layer_norm_epsilon=config.layer_norm_epsilon,
-                qkv_bias=config.qkv_bias,
-                layer_scale=config.layer_scale,
-                relative_positions=relative_positions,
-                attention_chunk_size=config.attention_chunk_size,
-                head_dim=config.head_dim,
-                output_projection=config.output_projection,
+                attention_layer(config, self.policy, relative_positions),
+                mlp_layer(config, self.policy, config.dropout_rate),
+                config.dropout_rate,
+                drop_path_rate,
+                config.layer_norm_epsilon,
+                config.layer_scale,
                 dtype=self.policy,
                 name=name,
             )
-
-    def _mlp(self, config, dropout_rate=0.0):
-        return MlpBlock(config.mlp_dim, dropout_rate, config.activation, dtype=self.policy, name="MlpBlock_0")
 
     def _head(self, x):
         config = self.config
@@ -228,8 +244,9 @@ class Builder:
             left_out = 0 if config.pool_prefix_tokens else config.num_prefix_tokens + config.num_registers
             return PatchMeanPooling(left_out, name="pool", **shared)(x)
         if config.pooling == "map":
-            head = MAPHead(config.num_heads, self._mlp(config), config.layer_norm_epsilon, name="MAPHead_0", **shared)
-            return head(x)  # [B, D]
+            attention = SelfAttention(config.num_heads, name=_ATTENTION, **shared)
+            mlp = mlp_layer(config, self.policy)
+            return MAPHead(attention, mlp, config.layer_norm_epsilon, name="MAPHead_0", **shared)(x)  # [B, D]
         return x  # [B, N, D]
 
     def _pre_logits(self):
