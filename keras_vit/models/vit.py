@@ -81,7 +81,7 @@ VisionTransformer.__doc__ = with_arguments(VisionTransformer.__doc__, ViTConfig)
 
 
 def attention_layer(
-    config: ViTConfig, policy: keras.DTypePolicy | str, relative_positions: int | None = None
+    config: ViTConfig, policy: keras.DTypePolicy | None = None, relative_positions: int | None = None
 ) -> SelfAttention:
     """Return the attention of a block."""
     return SelfAttention(
@@ -97,7 +97,7 @@ def attention_layer(
     )
 
 
-def mlp_layer(config: ViTConfig, policy: keras.DTypePolicy | str, dropout_rate: float = 0.0) -> MlpBlock:
+def mlp_layer(config: ViTConfig, policy: keras.DTypePolicy | None = None, dropout_rate: float = 0.0) -> MlpBlock:
     """Return the MLP of a block, or of the attention pooling."""
     return MlpBlock(config.mlp_dim, dropout_rate, config.activation, dtype=policy, name="MlpBlock_0")
 
