@@ -11,7 +11,6 @@ from keras_vit.layers import (
     Dropout,
     EncoderBlock,
     FlattenGrid,
-    GroupNorm,
     LayerNorm,
     MAPHead,
     MlpBlock,
@@ -20,7 +19,6 @@ from keras_vit.layers import (
     RegisterTokens,
     ResNetStage,
     SelfAttention,
-    StdConv2D,
     TokenPooling,
     resnet,
 )
@@ -121,10 +119,9 @@ class Builder:
         return LayerNorm(self.config.layer_norm_epsilon, dtype=self.policy, name=name)
 
     def _resnet(self, x):
-        conv_arguments, norm_arguments = resnet.numerics(self.config.resnet_numerics)
-        width = 64
-        x = StdConv2D(width, 7, 2, dtype=self.policy, name="conv_root", **conv_arguments)(x)
-        x = GroupNorm(dtype=self.policy, name="gn_root", **norm_arguments)(x)
+        numerics, width = self.config.resnet_numerics, 64
+        x = resnet.convolution(numerics, width, 7, 2, dtype=self.policy, name="conv_root")(x)
+        x = resnet.group_norm(numerics, dtype=self.policy, name="gn_root")(x)
         x = keras.layers.ReLU(dtype=self.policy, name="relu_root")(x)
         x = keras.layers.MaxPooling2D(3, 2, "same", data_format="channels_last", dtype=self.policy, name="pool_root")(x)
         for index, num_units in enumerate(self.config.resnet_blocks or ()):
@@ -132,7 +129,7 @@ class Builder:
                 num_units,
                 width * 2**index,
                 strides=1 if index == 0 else 2,
-                resnet_numerics=self.config.resnet_numerics,
+                resnet_numerics=numerics,
                 dtype=self.policy,
                 name=f"block{index + 1}",
             )(x)
