@@ -7,7 +7,14 @@ import keras
 
 
 class BaseLayer(keras.layers.Layer):
-    """Layer that is saved as the arguments of its constructor: each is an attribute of the same name."""
+    """Layer that is saved as the arguments of its constructor: each is an attribute of the same name.
+
+    Attributes:
+        is_block: Whether the layer is one deeper for learning rates that fall from the head down.
+        is_embedding: Whether it is among the first layers for these rates.
+    """
+
+    is_block = is_embedding = False
 
     def get_config(self) -> dict[str, Any]:
         """Return the arguments of the constructors of the class and of its base classes."""

@@ -82,7 +82,7 @@ class EncoderBlock(CompositeLayer):
     ((1, 5, 8), (1, 1, 8))
     """
 
-    is_block = True  # one layer deeper for rates that fall from the head down
+    is_block = True
 
     def __init__(
         self,

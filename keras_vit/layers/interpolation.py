@@ -11,12 +11,8 @@ METHODS = ("reference", "bilinear", "bicubic", "antialiased")
 def pixel_center_matrix(centers: Any, old_size: int, scale: Any, method: str, xp: Any = ops) -> Any:
     """Return the matrix `[new size, old size]` of a resize as PyTorch computes it.
 
-    Args:
-        centers: Places of the new samples among the old, `[new size]`.
-        old_size: Number of old samples.
-        scale: Distance of the new samples.
-        method: `"bilinear"` or `"bicubic"`, both with repeated borders, or `"antialiased"`: bicubic with antialiasing.
-        xp: `keras.ops` or `numpy`.
+    `centers` are the places of the new samples among the old, `[new size]`, `scale` is their distance, and `xp` is
+    `keras.ops` or `numpy`. `"bilinear"` and `"bicubic"` repeat the borders; `"antialiased"` is bicubic.
     """
     if method == "antialiased":
         return _antialiased(xp.expand_dims(centers, 1), old_size, xp.maximum(scale, 1.0), xp)

@@ -52,7 +52,7 @@ class PatchEncoder(BaseLayer):
     (1, 4, 16)
     """
 
-    is_embedding = True  # among the first layers for rates that fall from the head down
+    is_embedding = True
 
     def __init__(
         self,

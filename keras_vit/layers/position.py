@@ -14,8 +14,15 @@ from keras_vit.layers.types import Shape
 KINDS = ("learned", "learned2d", "sincos2d")
 
 
-def _omega(quarter, temperature=10_000.0):
-    return 1.0 / temperature ** (np.arange(quarter) / (quarter - 1))
+def _omega(quarter):
+    return 1.0 / 10_000.0 ** (np.arange(quarter) / (quarter - 1))
+
+
+def _sincos_table(height, width, omega):
+    """Return `[height*width, D]`: sin x, cos x, sin y and cos y of each place, at D/4 frequencies."""
+    y, x = np.mgrid[:height, :width]
+    y, x = np.outer(y.ravel(), omega), np.outer(x.ravel(), omega)  # [h*w, D/4]
+    return np.concatenate([np.sin(x), np.cos(x), np.sin(y), np.cos(y)], axis=1).astype("float32")
 
 
 def sincos_2d_table(height: int, width: int, hidden_size: int) -> np.ndarray:
@@ -40,11 +47,33 @@ def sincos_2d_table(height: int, width: int, hidden_size: int) -> np.ndarray:
     """
     _checks.positive_int("hidden_size", hidden_size, minimum=8)
     _checks.divisible("hidden_size", hidden_size, "the four quarters of sincos2d", 4)
-    omega = _omega(hidden_size // 4)
-    y, x = np.mgrid[:height, :width]
-    y, x = np.outer(y.ravel(), omega), np.outer(x.ravel(), omega)  # [h*w, D/4]
-    table = np.concatenate([np.sin(x), np.cos(x), np.sin(y), np.cos(y)], axis=1)
-    return table.astype("float32")[np.newaxis]
+    return _sincos_table(height, width, _omega(hidden_size // 4))[np.newaxis]
+
+
+def fixed_positions(height: int, width: int, hidden_size: int) -> np.ndarray:
+    """Return the fixed 2-D sine-cosine embedding of MAE, float32 `[height*width, hidden_size]`.
+
+    Its frequencies are `10000 ** (-4 k / D)`; those of `sincos_2d_table` end at 1 / 10000 exactly. The four quarters of
+    the width are sin x, cos x, sin y, cos y.
+
+    Args:
+        height: Rows of the grid.
+        width: Columns of the grid.
+        hidden_size: Width of the embedding, a multiple of 4.
+
+    Raises:
+        ValueError: If `hidden_size` is not a multiple of 4.
+
+    References:
+        - [Masked Autoencoders Are Scalable Vision Learners](https://arxiv.org/abs/2111.06377), appendix A.1
+
+    Example:
+    >>> fixed_positions(2, 3, 8).shape
+    (6, 8)
+    """
+    _checks.divisible("hidden_size", hidden_size, "the four quarters of the positions", 4)
+    quarter = hidden_size // 4
+    return _sincos_table(height, width, 10_000.0 ** (-np.arange(quarter) / quarter))
 
 
 def _sincos_1d(length, half):
@@ -125,7 +154,8 @@ class AddPositionEmbs(BaseLayer):
     (1, 7, 8)
     """
 
-    is_embedding = True  # among the first layers for rates that fall from the head down
+    is_embedding = True
+    _is_trained = True
 
     def __init__(
         self,
@@ -158,11 +188,14 @@ class AddPositionEmbs(BaseLayer):
                     f"{self.num_registers} registers has {expected} tokens. Received: a sequence of {length}. "
                     f"Pass the `grid` of the images, or their patches for images of variable size."
                 )
-        initializer = keras.initializers.RandomNormal(stddev=self.stddev)
+        initializer = self._initializer()
         prefix = self.num_prefix_tokens
         if self.kind == "learned":
             self.pos_embedding = self.add_weight(
-                name="pos_embedding", shape=(1, prefix + height * width, hidden_size), initializer=initializer
+                name="pos_embedding",
+                shape=(1, prefix + height * width, hidden_size),
+                initializer=initializer,
+                trainable=self._is_trained,
             )
         elif self.kind == "learned2d":
             _checks.divisible("hidden_size", hidden_size, "the two tables of learned2d", 2)
@@ -180,6 +213,9 @@ class AddPositionEmbs(BaseLayer):
         else:
             self._fixed_table = sincos_2d_table(height, width, hidden_size)
         super().build(x_shape)
+
+    def _initializer(self):
+        return keras.initializers.RandomNormal(stddev=self.stddev)
 
     def _square_grid(self, length):
         patches = (length or 0) - self.num_prefix_tokens - self.num_registers
@@ -244,3 +280,39 @@ class AddPositionEmbs(BaseLayer):
 
     def compute_output_shape(self, x_shape: Shape, patches_shape: Shape | None = None) -> Shape:
         return x_shape
+
+
+@keras.saving.register_keras_serializable(package="keras_vit")
+class FixedPositionEmbs(AddPositionEmbs):
+    """Addition of fixed position embeddings, stored in a table that is not trained.
+
+    The table begins as `fixed_positions`, with zeros for the prefix tokens. Checkpoints contain it, so that a model of
+    another resolution can resize it.
+
+    Args:
+        grid: (height, width) of the patch grid.
+        num_prefix_tokens: Number of tokens with an entry of zeros before the patches.
+        **kwargs: Arguments of `keras.layers.Layer`.
+
+    Call arguments:
+        x: Tensor `[B, prefix + h*w, D]`.
+
+    Example:
+    >>> tuple(FixedPositionEmbs(grid=(2, 3), num_prefix_tokens=1)(np.ones((1, 7, 8), "float32")).shape)
+    (1, 7, 8)
+    """
+
+    is_embedding = _is_trained = False
+
+    def __init__(self, grid: int | tuple[int, int], num_prefix_tokens: int = 0, **kwargs: Any):
+        super().__init__(grid, num_prefix_tokens=num_prefix_tokens, **kwargs)
+
+    def _initializer(self):
+        height, width = self._table_grid
+
+        def initialize(shape, dtype):
+            table = np.zeros(shape, "float32")
+            table[0, self.num_prefix_tokens :] = fixed_positions(height, width, shape[-1])
+            return ops.cast(table, dtype)
+
+        return initialize

@@ -116,7 +116,7 @@ def group_norm(numerics: str, **kwargs: Any) -> GroupNorm:
 class Bottleneck(CompositeLayer):
     """Residual unit of three convolutions; subclasses add them in the order of their computation."""
 
-    is_block = True  # one layer deeper for rates that fall from the head down
+    is_block = True
     resnet_numerics = "bit"
 
     def __init__(self, features: int, strides: int | tuple[int, int] = 1, **kwargs: Any):

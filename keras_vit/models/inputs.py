@@ -129,17 +129,7 @@ def kind_of_values(images: Any) -> str | None:
 
 
 def warn_about_values(name: str, images: Any, expected: tuple[float, float], stacklevel: int) -> bool:
-    """Warn about images that a model was not made for.
-
-    Args:
-        name: Name of the model.
-        images: The first images.
-        expected: Values of black and of white that the model takes.
-        stacklevel: Number of calls between this one and the user's.
-
-    Returns:
-        Whether the values could be seen.
-    """
+    """Warn about images that a model was not made for."""
     found = kind_of_values(images)
     if found not in (None, kind_of_values(np.asarray(expected))):
         arguments = "images" if expected == (-1, 1) else "images, model"
