@@ -68,7 +68,7 @@ class EncoderBlock(CompositeLayer):
         num_outputs: Number of first tokens to return, or None for all. The others are only keys and values.
         training: Whether dropout and stochastic depth apply.
         return_attention_scores: Whether to return `(output, scores)`; see `SelfAttention`.
-        edit_scores: See `SelfAttention`.
+        **attention_arguments: Further arguments of a call of the attention, such as `edit_scores`.
 
     References:
         - [An Image is Worth 16x16 Words](https://arxiv.org/abs/2010.11929), equations 2 and 3
@@ -131,7 +131,7 @@ class EncoderBlock(CompositeLayer):
         num_outputs: int | None = None,
         training: bool = False,
         return_attention_scores: bool = False,
-        edit_scores: Callable[[Any], Any] | None = None,
+        **attention_arguments: Any,
     ) -> Any:
         y = self.norm_0(x)  # [B, M, D]
         x, queries = (t if num_outputs is None else t[:, :num_outputs] for t in (x, y))  # [B, N, D]
@@ -140,7 +140,7 @@ class EncoderBlock(CompositeLayer):
             context=y,
             training=training,
             return_attention_scores=return_attention_scores,
-            edit_scores=edit_scores,
+            **attention_arguments,
         )
         y, scores = y if return_attention_scores else (y, None)
         y = self.dropout(y, training=training)

@@ -6,7 +6,7 @@ from typing import ClassVar
 import numpy as np
 
 from keras_vit import _checks
-from keras_vit.layers import get_activation
+from keras_vit.layers import get_activation, position
 from keras_vit.models import geometry
 from keras_vit.models.config import Config, plain
 from keras_vit.models.variants import ViTVariant
@@ -160,7 +160,7 @@ class ViTConfig(ViTOptions, Config, ViTVariant):
     @property
     def has_position_table(self) -> bool:
         """Whether position embeddings are added to the tokens."""
-        return self.position_embedding not in ("relative", "none")
+        return self.position_embedding in position.KINDS
 
     @property
     def num_position_entries(self) -> int:
