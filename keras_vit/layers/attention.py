@@ -29,8 +29,8 @@ class SelfAttention(CompositeLayer):
             number of tokens and not with its square. None for all at once. The result is the same but for rounding, and
             the backward pass recomputes the weights. It excludes dropout of weights and relative positions.
         head_dim: Width `K` of a head, or None for the width divided by `num_heads`.
-        output_projection: `"bias"` or `"no_bias"` for a projection behind the heads with or without one, or `"none"`
-            for the heads side by side.
+        output_projection: `"bias"` or `"no_bias"` for a projection of the heads with or without a bias, or `"none"` for
+            the concatenated heads.
         **kwargs: Arguments of `keras.layers.Layer`.
 
     Call arguments:

@@ -61,7 +61,7 @@ class ClassToken(_LearnedTokens):
 
 @keras.saving.register_keras_serializable(package="keras_vit")
 class RegisterTokens(_LearnedTokens):
-    """Learned register tokens behind the class token of a sequence.
+    """Learned register tokens after the class token of a sequence.
 
     Args:
         num_tokens: Number of registers.

@@ -1,4 +1,4 @@
-"""Arguments of BiT ResNets: their names, types, defaults and checks, and what follows from them."""
+"""Arguments of BiT ResNets: their names, types, defaults and checks, and facts that follow from them."""
 
 import dataclasses
 from typing import ClassVar, Literal

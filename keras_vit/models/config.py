@@ -84,7 +84,7 @@ class Config(Options, Sizes):
 
     Attributes:
         COMMON: Arguments that the models of every project have.
-        FREE: Arguments on which neither the weights nor what they compute depends.
+        FREE: Arguments on which neither the weights nor the outputs depend.
     """
 
     COMMON: ClassVar[tuple[str, ...]] = ("channels", "classes", "include_top")
@@ -114,7 +114,7 @@ class Config(Options, Sizes):
             self._set("classes", _checks.positive_int("classes", self.classes))
 
     def _refuse(self, wrong: bool, expected: str, names: Sequence[str], advice: str = "") -> None:
-        """Raise a ValueError that says what is expected and lists the values of arguments, if they are wrong."""
+        """Raise a ValueError with the expectation and the values of arguments if `wrong`."""
         if wrong:
             received = ", ".join(f"{name}={getattr(self, name)!r}" for name in names)
             raise ValueError(f"{expected} Received: {received}. {advice}".rstrip())
@@ -138,7 +138,7 @@ class Config(Options, Sizes):
 
     @classmethod
     def from_dict(cls, arguments: Mapping[str, Any]) -> Self:
-        """Return the configuration of a model's `get_config()`; what is no argument of the model is left out."""
+        """Return the configuration of a model's `get_config()`; other entries are left out."""
         return cls(**{name: value for name, value in arguments.items() if name in cls.names()})
 
     def to_dict(self) -> dict[str, Any]:

@@ -47,7 +47,7 @@ class MAEConfig(MaskedConfig):
 
     def __post_init__(self):
         self._set("class_token", True)
-        self._set("position_embedding", "learned")  # of the encoder alone; here the same table is not trained
+        self._set("position_embedding", "learned")  # of the encoder; here the same table is not trained
         super().__post_init__()
         for name in ("decoder_hidden_size", "decoder_num_heads"):
             self._set(name, _checks.positive_int(name, getattr(self, name)))

@@ -68,7 +68,7 @@ class _Builder(Builder):
 
 @keras.saving.register_keras_serializable(package="keras_vit")
 class MaskedPatchPredictor(MaskedModel):
-    """Masked patch prediction: an encoder of corrupted patches that predicts what they were.
+    """Masked patch prediction: an encoder of corrupted patches that predicts the original patches.
 
     A functional `keras.Model` from `[images, sources]` to predictions of all patches, `[B, N, predictions, colors]` or
     `[B, N, pixels]`. `sources`, integers `[B, N]`, holds the patch whose embedding each patch gets, -1 for the mask

@@ -21,7 +21,7 @@ class ViTVariant:
         num_layers: Number of encoder blocks.
         num_heads: Number of attention heads per block. It must divide `hidden_size`, unless `head_dim` is given.
         mlp_dim: Width of the hidden layers of the MLPs.
-        resnet_blocks: Number of units of each ResNet stage before the patches, `()` for the root alone, or None for a
+        resnet_blocks: Number of units of each ResNet stage before the patches, `()` for only the root, or None for a
             model without a ResNet.
     """
 
@@ -60,7 +60,7 @@ VIT = {
     "ViT-H/14": ViTVariant(14, 1280, 32, 16, 5120),
     "ViT-g/14": ViTVariant(14, 1408, 40, 16, 6144),
     "ViT-G/14": ViTVariant(14, 1664, 48, 16, 8192),
-    # The root alone reduces the image by 4, so patches of 8 cells make "R+Ti/16" a model of stride 32.
+    # Without stages, the root reduces the image by 4, so patches of 8 cells make "R+Ti/16" a model of stride 32.
     "R+ViT-Ti/16": ViTVariant(8, 192, 12, 3, 768, ()),
     "R26+ViT-S/32": ViTVariant(1, 384, 12, 6, 1536, (2, 2, 2, 2)),
     "R26+ViT-B/32": ViTVariant(1, 768, 12, 12, 3072, (2, 2, 2, 2)),

@@ -39,7 +39,7 @@ _ATTENTION = "MultiHeadDotProductAttention_0"  # the reference's name
 
 @keras.saving.register_keras_serializable(package="keras_vit")
 class VisionTransformer(ConfiguredModel):
-    """Vision Transformer of any size, plain or behind a ResNet.
+    """Vision Transformer of any size, plain or after a ResNet.
 
     A functional `keras.Model` from float images in [-1, 1], `[B, height, width, channels]`, to logits `[B, classes]`.
     Its layers have the reference's names: `embedding`, `cls`, `posembed_input`, `encoderblock_0` ..., `encoder_norm`,
@@ -178,7 +178,7 @@ class Builder:
         )
 
     def _blocks(self, x):
-        """Return the tokens behind the last norm that the output depends on."""
+        """Return the tokens after the last norm that the output depends on."""
         config = self.config
         add_positions = block = None
         for index in range(config.num_layers):
@@ -200,7 +200,7 @@ class Builder:
         tokens = norm(x)  # [B, N, D]
         if block is None or config.num_output_tokens is None:
             return tokens
-        # `get_layer(...).output` has all tokens; the model computes what its output depends on.
+        # `get_layer(...).output` has all tokens; the model computes those that its output depends on.
         return norm(block(last_input, num_outputs=config.num_output_tokens))
 
     def _block(self, config, name, drop_path_rate=0.0, relative_positions=None):
@@ -256,7 +256,7 @@ class Builder:
         )
 
     def _two_heads(self, x):
-        """Return the mean of what a head makes of the class token, and another of DeiT's distillation token."""
+        """Return the mean of the logits of the class token and of DeiT's distillation token, which have a head each."""
         config, shared = self.config, {"dtype": self.policy}
         both = [TokenPooling(0, name="pool", **shared)(x), TokenPooling(1, name="pool_dist", **shared)(x)]
         if config.representation_size is not None:

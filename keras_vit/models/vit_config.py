@@ -35,7 +35,7 @@ class ViTConfig(ViTOptions, Config, ViTVariant):
         *("dropout_rate", "attention_dropout_rate", "drop_path_rate", "remat", "attention_chunk_size"),
         *("position_grid", "position_resizing"),
     )
-    # Arguments of everything behind the encoder, which a model that is pre-trained without labels does not have.
+    # Arguments of everything after the encoder, which a model that is pre-trained without labels does not have.
     OF_HEAD: ClassVar[tuple[str, ...]] = (
         *("classes", "include_top", "pooling", "representation_size", "classifier_activation", "head_bias"),
         *("norm_after_pooling", "pool_prefix_tokens", "head_norm"),
@@ -152,7 +152,7 @@ class ViTConfig(ViTOptions, Config, ViTVariant):
 
     @property
     def num_output_tokens(self) -> int | None:
-        """Number of first tokens that the output depends on behind the last block; None for all of them."""
+        """Number of first tokens that the output depends on after the last block; None for all of them."""
         if self.pooling != "token" or self.position_embedding == "relative":
             return None
         return 2 if self.distillation_token is True else 1

@@ -1,4 +1,4 @@
-"""Norms whose backward pass saves their input and statistics alone."""
+"""Norms whose backward pass saves only their input and statistics."""
 
 from typing import Any
 
