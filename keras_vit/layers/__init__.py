@@ -5,6 +5,7 @@ from keras_vit.layers.bit import BiTRoot, BiTStage, BiTUnit
 from keras_vit.layers.dense import Dense, EinsumDense
 from keras_vit.layers.dropout import Dropout
 from keras_vit.layers.encoder import EncoderBlock, LayerScale
+from keras_vit.layers.interpolation import resize_table
 from keras_vit.layers.masking import CorruptedPatches, RestoredPatches, VisiblePatches
 from keras_vit.layers.mlp import MlpBlock, get_activation
 from keras_vit.layers.normalization import GroupNorm, LayerNorm
@@ -14,7 +15,6 @@ from keras_vit.layers.position import (
     AddPositionEmbs,
     FixedPositionEmbs,
     fixed_positions,
-    resize_table,
     sincos_2d_table,
 )
 from keras_vit.layers.resnet import BottleneckUnit, ResNetStage, StdConv2D

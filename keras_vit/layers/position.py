@@ -8,7 +8,7 @@ from keras import ops
 
 from keras_vit import _checks
 from keras_vit.layers.base import BaseLayer
-from keras_vit.layers.interpolation import METHODS, pixel_center_matrix
+from keras_vit.layers.interpolation import METHODS, resize_table
 from keras_vit.layers.types import Shape
 
 KINDS = ("learned", "learned2d", "sincos2d")
@@ -80,44 +80,6 @@ def _sincos_1d(length, half):
     """Return `[length, half]`: sine, then cosine of each position, for a length that may be a tensor."""
     angles = ops.outer(ops.cast(ops.arange(length), "float32"), _omega(half // 2).astype("float32"))
     return ops.concatenate([ops.sin(angles), ops.cos(angles)], axis=1)
-
-
-def _interpolation_matrix(new_size, old_size, method):
-    """Return the `[new_size, old_size]` matrix of a resize, the identity when sizes agree."""
-    if method != "reference":
-        scale = old_size / ops.cast(new_size, "float32")
-        centers = (ops.cast(ops.arange(new_size, dtype="int32"), "float32") + 0.5) * scale - 0.5
-        return pixel_center_matrix(centers, old_size, scale, method)
-    # Linear between the corners.
-    # In integers, so that the cell is exact and the fraction is rounded once.
-    numerator = ops.arange(new_size, dtype="int32") * (old_size - 1)
-    denominator = ops.maximum(new_size - 1, 1)
-    cell = ops.floor_divide(numerator, denominator)
-    fraction = ops.cast(numerator - cell * denominator, "float32") / ops.cast(denominator, "float32")
-    offset = ops.arange(old_size, dtype="int32") - ops.expand_dims(cell, 1)  # [new_size, old_size]
-    fraction = ops.expand_dims(fraction, 1)
-    return ops.where(offset == 0, 1.0 - fraction, ops.where(offset == 1, fraction, 0.0))
-
-
-def resize_table(table: Any, new_grid: tuple[Any, Any], method: str = "reference") -> Any:
-    """Resize position embeddings `[1, h, w, D]` to a grid.
-
-    Args:
-        table: Tensor `[1, h, w, D]`.
-        new_grid: (height, width), integers or scalar integer tensors.
-        method: `"reference"` (bilinear between the corners), `"bilinear"`, `"bicubic"` or `"antialiased"` (bicubic).
-
-    Returns:
-        Tensor `[1, new height, new width, D]`.
-
-    Example:
-    >>> tuple(resize_table(np.ones((1, 2, 2, 8), "float32"), (3, 4)).shape)
-    (1, 3, 4, 8)
-    """
-    _, height, width, _ = table.shape
-    rows = _interpolation_matrix(new_grid[0], height, method)
-    columns = _interpolation_matrix(new_grid[1], width, method)
-    return ops.einsum("yh,xw,bhwd->byxd", rows, columns, ops.cast(table, "float32"))
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
