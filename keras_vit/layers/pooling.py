@@ -117,10 +117,3 @@ class MAPHead(CompositeLayer):
         pooled, scores = y if return_attention_scores else (y, None)
         pooled = ops.squeeze(pooled + self.mlp(self.norm(pooled)), axis=1)  # [B, D]
         return (pooled, scores) if return_attention_scores else pooled
-
-    def compute_output_spec(self, x: Any, return_attention_scores: bool = False, **_: Any) -> Any:
-        output = keras.KerasTensor((x.shape[0], x.shape[-1]), self.compute_dtype)
-        if not return_attention_scores:
-            return output
-        probe = keras.KerasTensor((x.shape[0], 1, x.shape[-1]), self.compute_dtype)
-        return output, self.attention.compute_output_spec(probe, x, return_attention_scores=True)[1]

@@ -70,9 +70,6 @@ class ConfiguredModel(ImageModel):
             )
             self.train_function = self.test_function = self.predict_function = None  # they hold the former numbers
 
-    def _expected_values(self) -> tuple[float, float]:
-        return normalization.black_and_white(normalization.of_images(self) or normalization.SYMMETRIC)
-
     def quantize(
         self, mode: str | None = None, config: Any = None, filters: Filters | None = None, **kwargs: Any
     ) -> None:
