@@ -3,31 +3,24 @@
 import inspect
 import os
 import textwrap
-from typing import Any, cast
+from collections.abc import Callable
+from typing import ParamSpec, TypeVar
 
 from keras_vit import zoo
-from keras_vit.models import (
-    VIT,
-    BiTConfig,
-    BiTResNet,
-    VisionTransformer,
-    ViTConfig,
-    constructor_name,
-    create_model,
-)
-from keras_vit.models.arguments import argument_docs, bind
-from keras_vit.models.constructors import BiTConstructor, ViTConstructor
+from keras_vit.models import BiTResNet, VisionTransformer, constructor_name, create_model
+from keras_vit.models.arguments import bind, with_arguments
+from keras_vit.models.bit_config import PublishedBiT
+from keras_vit.models.vit_options import PublishedViT
+
+P = ParamSpec("P")
+Model = TypeVar("Model")
 
 _DOCSTRING = """Build {variant}, with random or published weights.
 
     A functional `keras.Model` from float images in [-1, 1], `[B, height, width, channels]`, to logits `[B, classes]`.
 
     Args:
-        weights: None for random initial values, the path of a checkpoint, or one of the names that
-            `keras_vit.list_weights({variant!r})` returns. Published weights are downloaded once to Keras' cache.
-            Position embeddings are resized to the grid of the model. A head for another number of classes keeps its
-            initial values.
-{arguments}
+        See `keras_vit.models`.
 
     Published weights:
 {weights}
@@ -49,14 +42,14 @@ _DOCSTRING = """Build {variant}, with random or published weights.
     model.compile("adam", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
     ```
     """
-_VIT_PAPER = (
-    "An Image is Worth 16x16 Words: Transformers for Image Recognition at Scale",
-    "https://arxiv.org/abs/2010.11929",
-)
-_BIT_PAPER = "Big Transfer (BiT): General Visual Representation Learning", "https://arxiv.org/abs/1912.11370"
-
-# Arguments that published weights decide, with the default of a model without them.
-_AUTO = {"image_size": 224, "classes": 1000, "pool_padding": '`"infinity"`'}
+_PAPERS = {
+    "VisionTransformer": (
+        "An Image is Worth 16x16 Words: Transformers for Image Recognition at Scale",
+        "https://arxiv.org/abs/2010.11929",
+    ),
+    "BiTResNet": ("Big Transfer (BiT): General Visual Representation Learning", "https://arxiv.org/abs/1912.11370"),
+}
+_FROM_WEIGHTS = ("image_size", "classes", "pool_padding")  # arguments that may be "auto"
 _DATA_SETS = {"imagenet21k": "ImageNet-21k", "imagenet2012": "ImageNet"}
 
 
@@ -71,16 +64,16 @@ def _published(variant: str) -> str:
     return textwrap.indent("\n".join(lines or ["    None."]), "    ")
 
 
-def _constructor(variant: str, protocol: type, config_class: Any, title: str, url: str) -> Any:
-    """Return the function that builds a variant."""
-    name = constructor_name(variant)
-    parameters = list(inspect.signature(protocol.__call__).parameters.values())[1:]  # without self
-    signature = inspect.Signature(parameters)
+def _constructor(
+    variant: str, arguments_class: Callable[P, object], model_class: Callable[..., Model]
+) -> Callable[P, Model]:
+    """Return the function that builds a variant. It takes the arguments of a dataclass."""
+    name, signature = constructor_name(variant), inspect.signature(arguments_class)
 
     def build(*args, **kwargs):
-        arguments = bind(name, signature, args, kwargs)
-        weights = arguments.pop("weights", None)
-        arguments = {key: value for key, value in arguments.items() if not (key in _AUTO and value == "auto")}
+        given = bind(name, signature, args, kwargs)
+        weights = given.pop("weights", None)
+        arguments = {key: value for key, value in given.items() if not (key in _FROM_WEIGHTS and value == "auto")}
         if weights is None:
             return create_model(variant, **arguments)
         zoo.resolve(variant, weights)  # reports a wrong name or a failed download before a large model is built
@@ -94,57 +87,44 @@ def _constructor(variant: str, protocol: type, config_class: Any, title: str, ur
         zoo.load_weights(model, variant, weights)
         return model
 
-    model_class = "VisionTransformer" if variant in VIT else "BiTResNet"
-    arguments = argument_docs(config_class, set(config_class.names()) - set(signature.parameters))
-    for argument, default in _AUTO.items():
-        arguments = arguments.replace(
-            f"    {argument}: ", f'    {argument}: `"auto"` for that of published weights, {default} without. '
-        )
-    build.__name__ = build.__qualname__ = name
-    build.__module__ = __name__
-    build.__signature__ = signature  # type: ignore[attr-defined]
-    build.__doc__ = _DOCSTRING.format(
+    title, url = _PAPERS[model_class.__name__]
+    text = _DOCSTRING.format(
         variant=variant,
         name=name,
-        model_class=model_class,
+        model_class=model_class.__name__,
         title=title,
         url=url,
-        arguments=arguments,
         weights=_published(variant),
     )
+    build.__name__ = build.__qualname__ = name
+    build.__module__ = __name__
+    build.__signature__ = signature.replace(return_annotation=model_class)  # type: ignore[attr-defined]
+    build.__doc__ = with_arguments(text, arguments_class)
     return build
 
 
-def _vit(variant: str) -> ViTConstructor[VisionTransformer]:
-    return cast(ViTConstructor[VisionTransformer], _constructor(variant, ViTConstructor, ViTConfig, *_VIT_PAPER))
-
-
-def _bit(variant: str) -> BiTConstructor[BiTResNet]:
-    return cast(BiTConstructor[BiTResNet], _constructor(variant, BiTConstructor, BiTConfig, *_BIT_PAPER))
-
-
-ViT_Ti16 = _vit("ViT-Ti/16")
-ViT_S16 = _vit("ViT-S/16")
-ViT_S32 = _vit("ViT-S/32")
-ViT_B8 = _vit("ViT-B/8")
-ViT_B16 = _vit("ViT-B/16")
-ViT_B32 = _vit("ViT-B/32")
-ViT_L16 = _vit("ViT-L/16")
-ViT_L32 = _vit("ViT-L/32")
-ViT_H14 = _vit("ViT-H/14")
-ViT_g14 = _vit("ViT-g/14")
-ViT_G14 = _vit("ViT-G/14")
-R_Ti16 = _vit("R+ViT-Ti/16")
-R26_S32 = _vit("R26+ViT-S/32")
-R26_B32 = _vit("R26+ViT-B/32")
-R50_B16 = _vit("R50+ViT-B/16")
-R50_L32 = _vit("R50+ViT-L/32")
-BiT_R50x1 = _bit("BiT-R50x1")
-BiT_R50x3 = _bit("BiT-R50x3")
-BiT_R101x1 = _bit("BiT-R101x1")
-BiT_R101x3 = _bit("BiT-R101x3")
-BiT_R152x2 = _bit("BiT-R152x2")
-BiT_R152x4 = _bit("BiT-R152x4")
+ViT_Ti16 = _constructor("ViT-Ti/16", PublishedViT, VisionTransformer)
+ViT_S16 = _constructor("ViT-S/16", PublishedViT, VisionTransformer)
+ViT_S32 = _constructor("ViT-S/32", PublishedViT, VisionTransformer)
+ViT_B8 = _constructor("ViT-B/8", PublishedViT, VisionTransformer)
+ViT_B16 = _constructor("ViT-B/16", PublishedViT, VisionTransformer)
+ViT_B32 = _constructor("ViT-B/32", PublishedViT, VisionTransformer)
+ViT_L16 = _constructor("ViT-L/16", PublishedViT, VisionTransformer)
+ViT_L32 = _constructor("ViT-L/32", PublishedViT, VisionTransformer)
+ViT_H14 = _constructor("ViT-H/14", PublishedViT, VisionTransformer)
+ViT_g14 = _constructor("ViT-g/14", PublishedViT, VisionTransformer)
+ViT_G14 = _constructor("ViT-G/14", PublishedViT, VisionTransformer)
+R_Ti16 = _constructor("R+ViT-Ti/16", PublishedViT, VisionTransformer)
+R26_S32 = _constructor("R26+ViT-S/32", PublishedViT, VisionTransformer)
+R26_B32 = _constructor("R26+ViT-B/32", PublishedViT, VisionTransformer)
+R50_B16 = _constructor("R50+ViT-B/16", PublishedViT, VisionTransformer)
+R50_L32 = _constructor("R50+ViT-L/32", PublishedViT, VisionTransformer)
+BiT_R50x1 = _constructor("BiT-R50x1", PublishedBiT, BiTResNet)
+BiT_R50x3 = _constructor("BiT-R50x3", PublishedBiT, BiTResNet)
+BiT_R101x1 = _constructor("BiT-R101x1", PublishedBiT, BiTResNet)
+BiT_R101x3 = _constructor("BiT-R101x3", PublishedBiT, BiTResNet)
+BiT_R152x2 = _constructor("BiT-R152x2", PublishedBiT, BiTResNet)
+BiT_R152x4 = _constructor("BiT-R152x4", PublishedBiT, BiTResNet)
 
 __all__ = [  # a literal, which editors and type checkers can read
     "BiT_R101x1",

@@ -43,6 +43,7 @@ BACKEND_SWITCHES = {
     "keras_vit.optim.optimizers",
     "keras_vit.layers.kernels.chunked_attention",
     "keras_vit.layers.kernels.fused_attention",
+    "keras_vit.layers.kernels.gelu",
     "keras_vit.layers.kernels.recompute",
     "keras_vit.models.image_model",
 }

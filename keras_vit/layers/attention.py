@@ -29,8 +29,8 @@ class SelfAttention(CompositeLayer):
             number of tokens and not with its square. None for all at once. The result is the same but for rounding, and
             the backward pass recomputes the weights. It excludes dropout of weights and relative positions.
         head_dim: Width `K` of a head, or None for the width divided by `num_heads`.
-        output_projection: `"bias"` or `"no_bias"` for a projection behind the heads with or without one, or `"none"`
-            for the heads side by side.
+        output_projection: `"bias"` or `"no_bias"` for a projection of the heads with or without a bias, or `"none"` for
+            the concatenated heads.
         **kwargs: Arguments of `keras.layers.Layer`.
 
     Call arguments:
@@ -169,6 +169,33 @@ class SelfAttention(CompositeLayer):
         flat = ops.reshape(ops.pad(by_offset, ((0, 0), (0, 0), (0, 0), (0, 1))), (-1, heads, 2 * length * length))
         flat = ops.pad(flat, ((0, 0), (0, 0), (0, length - 1)))
         return ops.reshape(flat, (-1, heads, length + 1, 2 * length - 1))[:, :, :length, length - 1 :]  # [B, H, N, N]
+
+    def count(self, tally: Any, tokens: int, width: int, queries: int | None = None) -> None:
+        """Add the cost of attention to `tokens`, of these tokens or of `queries` others, to a `planning.cost.Tally`."""
+        rows = tokens if queries is None else queries
+        head_dim = self.head_dim or width // self.num_heads
+        heads = self.num_heads * head_dim
+        for inputs in (rows, tokens, tokens):
+            tally.dense(inputs, width, heads, bias=self.use_bias)
+        tally.activations -= (2 if queries is None else 1) * tokens * width  # projections share their input
+        tally.macs += 2 * rows * tokens * heads
+        tally.activations += (rows + 2 * tokens) * heads
+        weights = self.num_heads * rows * tokens
+        if not self.in_chunks(rows):  # otherwise the backward pass recomputes the weights
+            tally.activations += weights
+        if self.dropout_rate:
+            tally.elementwise(weights)  # after the dropout; softmax needs them before it
+            tally.dropout(weights)
+        if self.relative_positions is not None:
+            offsets = 2 * self.relative_positions - 1
+            tally.parameters += offsets * head_dim
+            tally.macs += rows * offsets * heads
+        if self.output_projection != "none":
+            tally.dense(rows, heads, width, bias=self.output_projection == "bias")
+
+    def in_chunks(self, queries: int) -> bool:
+        """Return whether the weights of this number of queries are computed in more than one chunk."""
+        return self.chunk_size is not None and queries > self.chunk_size
 
     def compute_output_spec(
         self, x: Any, context: Any = None, training: bool = False, return_attention_scores: bool = False, **_: Any

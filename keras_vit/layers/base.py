@@ -1,13 +1,20 @@
 """Base class of all layers."""
 
 import inspect
-from typing import Any
+from typing import Any, Self
 
 import keras
 
 
 class BaseLayer(keras.layers.Layer):
-    """Layer that is saved as the arguments of its constructor: each is an attribute of the same name."""
+    """Layer that is saved as the arguments of its constructor: each is an attribute of the same name.
+
+    Attributes:
+        is_block: Whether the layer is one deeper for learning rates that fall from the head down.
+        is_embedding: Whether it is among the first layers for these rates.
+    """
+
+    is_block = is_embedding = False
 
     def get_config(self) -> dict[str, Any]:
         """Return the arguments of the constructors of the class and of its base classes."""
@@ -20,6 +27,20 @@ class BaseLayer(keras.layers.Layer):
                     value.pop("build_config", None)  # a sublayer is built with its layer, whose name its weights have
                 config[name] = value
         return config
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> Self:
+        """Return a layer with these arguments. Layers among them are in their serialized form."""
+        return cls(
+            **{
+                name: keras.saving.deserialize_keras_object(value) if _is_serialized(value) else value
+                for name, value in config.items()
+            }
+        )
+
+
+def _is_serialized(value: Any) -> bool:
+    return isinstance(value, dict) and "class_name" in value
 
 
 def _argument_names(cls: type) -> tuple[str, ...]:

@@ -7,16 +7,12 @@ from keras import ops
 
 from keras_vit import _checks
 from keras_vit.layers.composite import CompositeLayer
-from keras_vit.layers.normalization import GroupNorm
-from keras_vit.layers.resnet import StdConv2D, _Stage, strided_shape
+from keras_vit.layers.resnet import Bottleneck, Stage, convolution, strided_shape
 from keras_vit.layers.types import Shape
-
-_CONV: dict[str, Any] = {"padding": "valid", "epsilon": 1e-10, "epsilon_inside": True}
-_NORM_EPSILON = 1e-5
 
 
 def _pad(x, size, value=0.0):
-    """Pads both sides of height and width of `[B, H, W, C]`, unlike TensorFlow's "same", which may pad one side."""
+    """Pad both sides of height and width of `[B, H, W, C]`, unlike TensorFlow's "same", which may pad one side."""
     return ops.pad(x, ((0, 0), (size, size), (size, size), (0, 0)), constant_values=value)
 
 
@@ -51,7 +47,7 @@ class BiTRoot(CompositeLayer):
         self.pool_padding = _checks.choice("pool_padding", pool_padding, ("infinity", "zeros", "edge"))
 
     def build(self, input_shape: Shape) -> None:
-        self.conv_root = StdConv2D(self.filters, 7, 2, dtype=self.dtype_policy, name="conv_root", **_CONV)
+        self.conv_root = convolution("bit", self.filters, 7, 2, dtype=self.dtype_policy, name="conv_root")
         self.conv_root.build(_padded(input_shape, 3))
         super().build(input_shape)
 
@@ -68,7 +64,7 @@ class BiTRoot(CompositeLayer):
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
-class BiTUnit(CompositeLayer):
+class BiTUnit(Bottleneck):
     """Pre-activation bottleneck of BiT.
 
     Args:
@@ -86,35 +82,17 @@ class BiTUnit(CompositeLayer):
     (1, 4, 4, 128)
     """
 
-    is_block = True  # one layer deeper for rates that fall from the head down
-
-    def __init__(self, features: int, strides: int | tuple[int, int] = 1, **kwargs: Any):
-        super().__init__(**kwargs)
-        self.features = _checks.positive_int("features", features)
-        self.strides = _checks.size_pair("strides", strides)
-
     def build(self, input_shape: Shape) -> None:
-        shape, out = tuple(input_shape), self.features * 4
-
-        def conv(name, filters, kernel_size, shape, strides=1):
-            layer = StdConv2D(filters, kernel_size, strides, dtype=self.dtype_policy, name=name, **_CONV)
-            layer.build(shape)
-            return layer, layer.compute_output_shape(shape)
-
-        def norm(name, shape):
-            layer = GroupNorm(epsilon=_NORM_EPSILON, dtype=self.dtype_policy, name=name)
-            layer.build(shape)
-            return layer
-
-        self.gn1 = norm("gn1", shape)
-        self.needs_projection = shape[-1] != out or self.strides != (1, 1)
+        shape = tuple(input_shape)
+        self._add_norm("gn1", shape)
+        self.needs_projection = self._needs_projection(shape)
         if self.needs_projection:
-            self.conv_proj, _ = conv("conv_proj", out, 1, shape, self.strides)
-        self.conv1, shape = conv("conv1", self.features, 1, shape)
-        self.gn2 = norm("gn2", shape)
-        self.conv2, shape = conv("conv2", self.features, 3, _padded(shape, 1), self.strides)
-        self.gn3 = norm("gn3", shape)
-        self.conv3, _ = conv("conv3", out, 1, shape)
+            self._add_conv("conv_proj", self.features * 4, 1, shape, self.strides)
+        shape = self._add_conv("conv1", self.features, 1, shape)
+        self._add_norm("gn2", shape)
+        shape = self._add_conv("conv2", self.features, 3, _padded(shape, 1), self.strides)
+        self._add_norm("gn3", shape)
+        self._add_conv("conv3", self.features * 4, 1, shape)
         super().build(input_shape)
 
     def call(self, x: Any) -> Any:
@@ -125,12 +103,9 @@ class BiTUnit(CompositeLayer):
         y = self.conv3(ops.relu(self.gn3(y)))
         return shortcut + y
 
-    def compute_output_shape(self, input_shape: Shape) -> Shape:
-        return strided_shape(input_shape, self.strides, self.features * 4)
-
 
 @keras.saving.register_keras_serializable(package="keras_vit")
-class BiTStage(_Stage):
+class BiTStage(Stage):
     """A stage of BiT units.
 
     Args:
@@ -145,5 +120,5 @@ class BiTStage(_Stage):
     (1, 4, 4, 128)
     """
 
-    def _make_unit(self, index, strides):
-        return BiTUnit(self.features, strides, dtype=self.dtype_policy, name=f"unit{index:02d}")
+    def _make_unit(self, number, strides):
+        return BiTUnit(self.features, strides, dtype=self.dtype_policy, name=f"unit{number:02d}")

@@ -1,6 +1,5 @@
 """Base class of layers that are made of layers."""
 
-import contextlib
 from typing import Any
 
 import keras
@@ -24,8 +23,8 @@ class CompositeLayer(BaseLayer):
     def __init__(self, sublayers: dict[str, Any] | None = None, **kwargs: Any):
         super().__init__(**kwargs)
         self._loaded_changes = {} if sublayers is None else sublayers
-        self._replaced: set[str] = set()
         self._built_with: tuple[str, ...] = ()
+        self._replaced: set[str] = set()
 
     def build(self, *args: Any, **kwargs: Any) -> None:
         """Finish building: subclasses call this when all sublayers are built."""
@@ -43,18 +42,15 @@ class CompositeLayer(BaseLayer):
     def __setattr__(self, name, value):
         old = _attributes(self).get(name)
         if isinstance(old, keras.layers.Layer) and isinstance(value, keras.layers.Layer) and value is not old:
-            with self._replacing(name, old):
-                super().__setattr__(name, value)
-        else:
-            super().__setattr__(name, value)
+            self._track_instead(name, old, value)
+        super().__setattr__(name, value)
 
-    @contextlib.contextmanager
-    def _replacing(self, name, old):
-        """Stop tracking a sublayer, and let a built layer track another one, which Keras would refuse."""
+    def _track_instead(self, name, old, new):
+        """Track another sublayer in the place of one, which Keras would refuse in a built layer."""
         self._replaced.add(name)
         self._tracker.unlock()
         self._tracker.untrack(old)
-        yield
+        self._tracker.track(new)
         if self.built:
             self._tracker.lock()
 
@@ -65,11 +61,9 @@ class CompositeLayer(BaseLayer):
 
 
 def find_changes(layer: keras.layers.Layer, trainable: bool | None = None) -> dict[str, Any]:
-    """Return what was done to a layer after it was built, in values that JSON keeps.
+    """Return the changes of a layer since it was built, in values that JSON keeps.
 
-    Args:
-        layer: Any layer.
-        trainable: Whether the layer's parent is trainable; the layer's own state is returned only if it differs.
+    `trainable` says whether the layer's parent is trainable: the layer's own state is returned only if it differs.
     """
     changes: dict[str, Any] = {}
     if trainable is not None and layer.trainable != trainable:
@@ -79,50 +73,45 @@ def find_changes(layer: keras.layers.Layer, trainable: bool | None = None) -> di
     if getattr(layer, "lora_enabled", False):
         changes["lora"] = {"rank": layer.lora_rank, "lora_alpha": layer.lora_alpha}
     if isinstance(layer, CompositeLayer):
-        if missing := set(layer._built_with) - set(_sublayers(layer)):
+        sublayers = _sublayers(layer)
+        if missing := set(layer._built_with) - set(sublayers):
             raise ValueError(
                 f"The layer {layer.name!r} cannot be saved without its sublayers {sorted(missing)}. Replace a sublayer "
                 "by `keras.layers.Identity()` instead of removing it."
             )
-        sublayers = {
+        found = {
             name: keras.saving.serialize_keras_object(sublayer)
             if name in layer._replaced
             else find_changes(sublayer, layer.trainable)
-            for name, sublayer in _sublayers(layer).items()
+            for name, sublayer in sublayers.items()
         }
-        sublayers = {name: found for name, found in sublayers.items() if found}
-        if sublayers:
-            changes["sublayers"] = sublayers
+        if any(found.values()):
+            changes["sublayers"] = {name: change for name, change in found.items() if change}
     return changes
 
 
 def restore_changes(layer: keras.layers.Layer, changes: dict[str, Any]) -> None:
-    """Make the changes that `find_changes` found to a layer that is built.
-
-    Args:
-        layer: The layer, as its arguments build it.
-        changes: The result of `find_changes`.
-    """
+    """Make the changes that `find_changes` found to a layer that is built as its arguments say."""
     if "trainable" in changes:
         layer.trainable = changes["trainable"]
     if "quantization" in changes and layer.quantization_mode is None:
         layer.quantize(config=keras.saving.deserialize_keras_object(changes["quantization"]))
     if "lora" in changes and not layer.lora_enabled:
         layer.enable_lora(**changes["lora"])
-    for name, found in changes.get("sublayers", {}).items():
-        if "class_name" in found:
-            sublayer = keras.saving.deserialize_keras_object(found)
-            attribute, _, index = name.partition(".")
-            if index:
-                getattr(layer, attribute)[int(index)] = sublayer
-            else:
-                setattr(layer, name, sublayer)
+    for name, change in changes.get("sublayers", {}).items():
+        if "class_name" not in change:
+            restore_changes(_sublayers(layer)[name], change)
+            continue
+        sublayer = keras.saving.deserialize_keras_object(change)
+        attribute, _, index = name.partition(".")
+        if index:
+            getattr(layer, attribute)[int(index)] = sublayer
         else:
-            restore_changes(_sublayers(layer)[name], found)
+            setattr(layer, name, sublayer)
 
 
 def _sublayers(layer: keras.layers.Layer) -> dict[str, keras.layers.Layer]:
-    """Return the layers that are a layer's attributes, or elements of a list that is one, by name."""
+    """Return the layers that are a layer's attributes, or elements of a list that is an attribute, by name."""
     found = {}
     for name, value in _attributes(layer).items():
         if isinstance(value, keras.layers.Layer):
@@ -150,13 +139,12 @@ class _ReplaceableElements(list):
 
     def __setitem__(self, index, layer):
         index = range(len(self))[index]  # a slice ends with an error here
-        with self.owner._replacing(f"{self.name}.{index}", self[index]):
-            super().__setitem__(index, self.owner._tracker.track(layer))
+        self.owner._track_instead(f"{self.name}.{index}", self[index], layer)
+        super().__setitem__(index, layer)
 
 
 def _replaceable(owner: CompositeLayer, name: str, layers: list[keras.layers.Layer]) -> list[keras.layers.Layer]:
     """Return a list of sublayers as a list whose elements can be replaced."""
-    kind = type("Sublayers", (_ReplaceableElements, type(layers)), {})
-    found = kind(layers, owner._tracker)
+    found = type("Sublayers", (_ReplaceableElements, type(layers)), {})(layers, owner._tracker)
     found.owner, found.name = owner, name
     return found

@@ -1,13 +1,12 @@
 """Block of the transformer's encoder."""
 
 from collections.abc import Callable
-from typing import Any, Self
+from typing import Any
 
 import keras
 from keras import ops
 
 from keras_vit import _checks
-from keras_vit.layers.attention import SelfAttention
 from keras_vit.layers.base import BaseLayer
 from keras_vit.layers.composite import CompositeLayer
 from keras_vit.layers.dropout import Dropout
@@ -56,84 +55,54 @@ class EncoderBlock(CompositeLayer):
     """Pre-norm transformer block: attention and MLP, each with a residual connection.
 
     Args:
-        num_heads: Number of attention heads. It must divide the width, unless `head_dim` is given.
+        attention: Layer of the first branch, with the arguments of a call of `SelfAttention`.
         mlp: Layer of the second branch, from `[B, N, D]` to the same shape, such as `MlpBlock`.
         dropout_rate: Rate of the dropout after attention.
-        attention_dropout_rate: Rate of the dropout of attention weights.
         drop_path_rate: Stochastic depth rate of both residual branches.
         layer_norm_epsilon: Epsilon of both layer norms.
-        qkv_bias: Whether query, key and value have biases.
         layer_scale: Initial value of a learned scale of each branch, or None for no scale.
-        relative_positions: See `SelfAttention`.
-        attention_chunk_size: See `SelfAttention`, `chunk_size`.
-        head_dim: See `SelfAttention`.
-        output_projection: See `SelfAttention`.
         **kwargs: Arguments of `keras.layers.Layer`.
 
     Call arguments:
         x: Tensor `[B, N, D]`.
-        num_outputs: Number of first tokens to return, or None for all. The others are keys and values alone.
+        num_outputs: Number of first tokens to return, or None for all. The others are only keys and values.
         training: Whether dropout and stochastic depth apply.
         return_attention_scores: Whether to return `(output, scores)`; see `SelfAttention`.
-        edit_scores: See `SelfAttention`.
+        **attention_arguments: Further arguments of a call of the attention, such as `edit_scores`.
 
     References:
         - [An Image is Worth 16x16 Words](https://arxiv.org/abs/2010.11929), equations 2 and 3
 
     Example:
     >>> import numpy as np
-    >>> from keras_vit.layers import MlpBlock
-    >>> block = EncoderBlock(num_heads=2, mlp=MlpBlock(32))
+    >>> from keras_vit.layers import MlpBlock, SelfAttention
+    >>> block = EncoderBlock(SelfAttention(num_heads=2), MlpBlock(32))
     >>> x = np.ones((1, 5, 8), "float32")
     >>> tuple(block(x).shape), tuple(block(x, num_outputs=1).shape)
     ((1, 5, 8), (1, 1, 8))
     """
 
-    is_block = True  # one layer deeper for rates that fall from the head down
+    is_block = True
 
     def __init__(
         self,
-        num_heads: int,
+        attention: keras.layers.Layer,
         mlp: keras.layers.Layer,
         dropout_rate: float = 0.0,
-        attention_dropout_rate: float = 0.0,
         drop_path_rate: float = 0.0,
         layer_norm_epsilon: float = 1e-6,
-        qkv_bias: bool = True,
         layer_scale: float | None = None,
-        relative_positions: int | None = None,
-        attention_chunk_size: int | None = None,
-        head_dim: int | None = None,
-        output_projection: str = "bias",
         **kwargs: Any,
     ):
         super().__init__(**kwargs)
-        self.num_heads = _checks.positive_int("num_heads", num_heads)
         self.dropout_rate = _checks.rate("dropout_rate", dropout_rate)
-        self.attention_dropout_rate = _checks.rate("attention_dropout_rate", attention_dropout_rate)
         self.drop_path_rate = _checks.rate("drop_path_rate", drop_path_rate)
         self.layer_norm_epsilon = float(layer_norm_epsilon)
-        self.qkv_bias = qkv_bias
         self.layer_scale = layer_scale
-        self.relative_positions = relative_positions
-        self.attention_chunk_size = attention_chunk_size
-        self.head_dim = head_dim
-        self.output_projection = output_projection
         self.input_spec = keras.layers.InputSpec(ndim=3)
-        shared: dict[str, Any] = {"dtype": self.dtype_policy}
-        self.norm_0 = LayerNorm(layer_norm_epsilon, name="LayerNorm_0", **shared)
-        self.attention = SelfAttention(
-            num_heads,
-            dropout_rate=attention_dropout_rate,
-            use_bias=qkv_bias,
-            relative_positions=relative_positions,
-            chunk_size=attention_chunk_size,
-            head_dim=head_dim,
-            output_projection=output_projection,
-            name="MultiHeadDotProductAttention_0",
-            **shared,
-        )
-        self.norm_1 = LayerNorm(layer_norm_epsilon, name="LayerNorm_1", **shared)
+        self.norm_0 = LayerNorm(layer_norm_epsilon, dtype=self.dtype_policy, name="LayerNorm_0")
+        self.attention = _checks.instance("attention", attention, keras.layers.Layer, "pass SelfAttention(12)")
+        self.norm_1 = LayerNorm(layer_norm_epsilon, dtype=self.dtype_policy, name="LayerNorm_1")
         self.mlp = _checks.instance("mlp", mlp, keras.layers.Layer, "pass a layer such as MlpBlock(3072)")
 
     def build(self, input_shape: Shape) -> None:
@@ -162,7 +131,7 @@ class EncoderBlock(CompositeLayer):
         num_outputs: int | None = None,
         training: bool = False,
         return_attention_scores: bool = False,
-        edit_scores: Callable[[Any], Any] | None = None,
+        **attention_arguments: Any,
     ) -> Any:
         y = self.norm_0(x)  # [B, M, D]
         x, queries = (t if num_outputs is None else t[:, :num_outputs] for t in (x, y))  # [B, N, D]
@@ -171,7 +140,7 @@ class EncoderBlock(CompositeLayer):
             context=y,
             training=training,
             return_attention_scores=return_attention_scores,
-            edit_scores=edit_scores,
+            **attention_arguments,
         )
         y, scores = y if return_attention_scores else (y, None)
         y = self.dropout(y, training=training)
@@ -180,10 +149,6 @@ class EncoderBlock(CompositeLayer):
         y = self.mlp(self.norm_1(x), training=training)
         x = x + self.drop_path_1(self.scale_1(y), training=training)  # [B, N, D]
         return (x, scores) if return_attention_scores else x
-
-    @classmethod
-    def from_config(cls, config: dict[str, Any]) -> Self:
-        return super().from_config({**config, "mlp": keras.saving.deserialize_keras_object(config["mlp"])})
 
     def rematerialized_call(self, layer_call: Callable[..., Any], *args: Any, **kwargs: Any) -> Callable[..., Any]:
         """Return the call of a layer in a `keras.RematScope`: training recomputes it, with the same dropout."""
@@ -198,7 +163,5 @@ class EncoderBlock(CompositeLayer):
         return_attention_scores: bool = False,
         **_: Any,
     ) -> Any:
-        length = x.shape[1] if num_outputs is None else num_outputs
-        output = keras.KerasTensor((x.shape[0], length, x.shape[2]), self.compute_dtype)
-        scores = keras.KerasTensor((x.shape[0], self.num_heads, length, x.shape[1]), self.compute_dtype)
-        return (output, scores) if return_attention_scores else output
+        queries = keras.KerasTensor((x.shape[0], num_outputs or x.shape[1], x.shape[2]), self.compute_dtype)
+        return self.attention.compute_output_spec(queries, x, return_attention_scores=return_attention_scores)

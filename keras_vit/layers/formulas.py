@@ -50,13 +50,10 @@ def gelu_tanh(x: Any) -> Any:
 
 
 def moments(x: Any) -> tuple[Any, Any]:
-    """Return mean and variance over the last axis, `[..., 1]`, in at least float32.
+    """Return mean and variance over the last axis of `[..., D]`, `[..., 1]`, in at least float32.
 
     Those of 16-bit numbers are computed in one pass, as `E[x^2] - E[x]^2`. What cancels there is far below the
     precision of such numbers.
-
-    Args:
-        x: Tensor `[..., D]`.
     """
     wide = at_least_float32(x)
     mean = ops.mean(wide, axis=-1, keepdims=True)
@@ -67,12 +64,7 @@ def moments(x: Any) -> tuple[Any, Any]:
 
 
 def group_moments(x: Any, groups: int) -> tuple[Any, Any]:
-    """Return mean and variance of each group, at each of its channels, `[B, 1, 1, C]`.
-
-    Args:
-        x: Tensor `[B, H, W, C]`.
-        groups: Number of groups of channels.
-    """
+    """Return mean and variance of each group of `[B, H, W, C]`, at each of its channels, `[B, 1, 1, C]`."""
     # Per channel first, then over the channels of a group: no pass over a five-dimensional view.
     mean = ops.mean(x, axis=(1, 2), keepdims=True)
     centered = x - mean

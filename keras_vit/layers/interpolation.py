@@ -1,4 +1,4 @@
-"""Linear maps that resize one axis between pixel centers, in NumPy and in the backends of Keras alike."""
+"""Resizing of position tables, as linear maps of each axis."""
 
 from typing import Any
 
@@ -8,15 +8,49 @@ from keras import ops
 METHODS = ("reference", "bilinear", "bicubic", "antialiased")
 
 
+def resize_table(table: Any, new_grid: tuple[Any, Any], method: str = "reference") -> Any:
+    """Resize position embeddings `[1, h, w, D]` to a grid.
+
+    Args:
+        table: Tensor `[1, h, w, D]`.
+        new_grid: (height, width), integers or scalar integer tensors.
+        method: `"reference"` (bilinear between the corners), `"bilinear"`, `"bicubic"` or `"antialiased"` (bicubic).
+
+    Returns:
+        Tensor `[1, new height, new width, D]`.
+
+    Example:
+    >>> tuple(resize_table(np.ones((1, 2, 2, 8), "float32"), (3, 4)).shape)
+    (1, 3, 4, 8)
+    """
+    _, height, width, _ = table.shape
+    rows = _interpolation_matrix(new_grid[0], height, method)
+    columns = _interpolation_matrix(new_grid[1], width, method)
+    return ops.einsum("yh,xw,bhwd->byxd", rows, columns, ops.cast(table, "float32"))
+
+
+def _interpolation_matrix(new_size, old_size, method):
+    """Return the `[new_size, old_size]` matrix of a resize, the identity when sizes agree."""
+    if method != "reference":
+        scale = old_size / ops.cast(new_size, "float32")
+        centers = (ops.cast(ops.arange(new_size, dtype="int32"), "float32") + 0.5) * scale - 0.5
+        return pixel_center_matrix(centers, old_size, scale, method)
+    # Linear between the corners.
+    # In integers, so that the cell is exact and the fraction is rounded once.
+    numerator = ops.arange(new_size, dtype="int32") * (old_size - 1)
+    denominator = ops.maximum(new_size - 1, 1)
+    cell = ops.floor_divide(numerator, denominator)
+    fraction = ops.cast(numerator - cell * denominator, "float32") / ops.cast(denominator, "float32")
+    offset = ops.arange(old_size, dtype="int32") - ops.expand_dims(cell, 1)  # [new_size, old_size]
+    fraction = ops.expand_dims(fraction, 1)
+    return ops.where(offset == 0, 1.0 - fraction, ops.where(offset == 1, fraction, 0.0))
+
+
 def pixel_center_matrix(centers: Any, old_size: int, scale: Any, method: str, xp: Any = ops) -> Any:
     """Return the matrix `[new size, old size]` of a resize as PyTorch computes it.
 
-    Args:
-        centers: Places of the new samples among the old, `[new size]`.
-        old_size: Number of old samples.
-        scale: Distance of the new samples.
-        method: `"bilinear"` or `"bicubic"`, both with repeated borders, or `"antialiased"`: bicubic with antialiasing.
-        xp: `keras.ops` or `numpy`.
+    `centers` are the places of the new samples among the old, `[new size]`, `scale` is their distance, and `xp` is
+    `keras.ops` or `numpy`. `"bilinear"` and `"bicubic"` repeat the borders; `"antialiased"` is bicubic.
     """
     if method == "antialiased":
         return _antialiased(xp.expand_dims(centers, 1), old_size, xp.maximum(scale, 1.0), xp)

@@ -1,9 +1,8 @@
-"""Layers of masked image modeling: patches that are removed, restored or corrupted, and fixed positions."""
+"""Layers of masked image modeling: patches that are removed, restored or corrupted."""
 
 from typing import Any
 
 import keras
-import numpy as np
 from keras import ops
 
 from keras_vit import _checks
@@ -11,99 +10,11 @@ from keras_vit.layers.base import BaseLayer
 from keras_vit.layers.types import Shape
 
 
-def fixed_positions(height: int, width: int, hidden_size: int) -> np.ndarray:
-    """Return the fixed 2-D sine-cosine embedding of MAE, float32 `[height*width, hidden_size]`.
-
-    Its frequencies are `10000 ** (-4 k / D)`; those of `sincos_2d_table` end at 1 / 10000 exactly. The four quarters of
-    the width are sin x, cos x, sin y, cos y.
-
-    Args:
-        height: Rows of the grid.
-        width: Columns of the grid.
-        hidden_size: Width of the embedding, a multiple of 4.
-
-    Raises:
-        ValueError: If `hidden_size` is not a multiple of 4.
-
-    References:
-        - [Masked Autoencoders Are Scalable Vision Learners](https://arxiv.org/abs/2111.06377), appendix A.1
-
-    Example:
-    >>> fixed_positions(2, 3, 8).shape
-    (6, 8)
-    """
-    _checks.divisible("hidden_size", hidden_size, "the four quarters of the positions", 4)
-    quarter = hidden_size // 4
-    omega = 10_000.0 ** (-np.arange(quarter) / quarter)
-    y, x = np.mgrid[:height, :width]
-    y, x = np.outer(y.ravel(), omega), np.outer(x.ravel(), omega)  # [h*w, D/4]
-    return np.concatenate([np.sin(x), np.cos(x), np.sin(y), np.cos(y)], axis=1).astype("float32")
-
-
 def take_patches(patches: Any, sources: Any) -> Any:
-    """Return each patch from a place of the sequence, zeros where the place is negative.
-
-    It is a product with a matrix of zeros and ones: exact, deterministic, and fast where gathering rows is slow.
-
-    Args:
-        patches: `[B, N, D]`.
-        sources: Integers `[B, M]`, places in [0, N).
-
-    Returns:
-        `[B, M, D]`.
-
-    Example:
-    >>> patches = np.arange(6, dtype="float32").reshape(1, 3, 2)
-    >>> np.array(take_patches(patches, np.array([[2, -1]]))).tolist()
-    [[[4.0, 5.0], [0.0, 0.0]]]
-    """
+    """Return each patch of `[B, N, D]` from a place `[B, M]` of the sequence, zeros where the place is negative."""
+    # A product with a matrix of zeros and ones: exact, deterministic, and fast where gathering rows is slow.
     selection = ops.one_hot(sources, patches.shape[1], dtype=patches.dtype)  # [B, M, N]
     return ops.matmul(selection, patches)  # [B, M, D]
-
-
-@keras.saving.register_keras_serializable(package="keras_vit")
-class FixedPositionEmbs(BaseLayer):
-    """Addition of fixed position embeddings, stored in a table that is not trained.
-
-    The table begins as `fixed_positions`, with zeros for the prefix tokens. Checkpoints hold it, so that a model of
-    another resolution can resize it.
-
-    Args:
-        grid: (height, width) of the patch grid.
-        num_prefix_tokens: Number of tokens with an entry of zeros before the patches.
-        **kwargs: Arguments of `keras.layers.Layer`.
-
-    Call arguments:
-        x: Tensor `[B, prefix + h*w, D]`.
-
-    Example:
-    >>> tuple(FixedPositionEmbs(grid=(2, 3), num_prefix_tokens=1)(np.ones((1, 7, 8), "float32")).shape)
-    (1, 7, 8)
-    """
-
-    def __init__(self, grid: int | tuple[int, int], num_prefix_tokens: int = 0, **kwargs: Any):
-        super().__init__(**kwargs)
-        self.grid = _checks.size_pair("grid", grid)
-        self.num_prefix_tokens = _checks.positive_int("num_prefix_tokens", num_prefix_tokens, minimum=0)
-        self.input_spec = keras.layers.InputSpec(ndim=3)
-
-    def build(self, input_shape: Shape) -> None:
-        hidden_size = input_shape[-1]
-        table = np.zeros((1, self.num_prefix_tokens + self.grid[0] * self.grid[1], hidden_size), "float32")
-        table[0, self.num_prefix_tokens :] = fixed_positions(*self.grid, hidden_size)
-        self.pos_embedding = self.add_weight(
-            name="pos_embedding",
-            shape=table.shape,
-            initializer=lambda shape, dtype: ops.cast(table, dtype),
-            trainable=False,
-        )
-        super().build(input_shape)
-
-    def call(self, x: Any) -> Any:
-        return x + ops.cast(self.pos_embedding, x.dtype)
-
-    def compute_output_shape(self, input_shape: Shape) -> Shape:
-        return input_shape
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
@@ -121,6 +32,7 @@ class VisiblePatches(BaseLayer):
             order. The result is `[B, prefix + num_visible, D]`.
 
     Example:
+    >>> import numpy as np
     >>> x = np.arange(4, dtype="float32").reshape(1, 4, 1)
     >>> np.array(VisiblePatches(2, num_prefix_tokens=1)(x, np.array([[2, 0, 1]]))).ravel().tolist()
     [0.0, 3.0, 1.0]
@@ -166,10 +78,11 @@ class RestoredPatches(_WithMaskToken):
         **kwargs: Arguments of `keras.layers.Layer`.
 
     Call arguments:
-        x: Tensor `[B, prefix + K, D]`, what `VisiblePatches` returned.
+        x: Tensor `[B, prefix + K, D]`, the output of `VisiblePatches`.
         order: Its `order`, `[B, N]`. The result is `[B, prefix + N, D]`.
 
     Example:
+    >>> import numpy as np
     >>> layer = RestoredPatches(num_prefix_tokens=1)
     >>> tuple(layer(np.ones((2, 3, 8), "float32"), np.array([[3, 0, 1, 2]] * 2)).shape)
     (2, 5, 8)
@@ -208,6 +121,7 @@ class CorruptedPatches(_WithMaskToken):
         - [An Image is Worth 16x16 Words](https://arxiv.org/abs/2010.11929), appendix B.1.2
 
     Example:
+    >>> import numpy as np
     >>> tuple(CorruptedPatches()(np.ones((1, 3, 8), "float32"), np.array([[0, -1, 0]])).shape)
     (1, 3, 8)
     """

@@ -112,5 +112,13 @@ class MlpBlock(CompositeLayer):
         y = self.dropout_1(self.dense_1(y), training=training)
         return ops.reshape(y, ops.shape(x))  # [B, N, D]
 
+    def count(self, tally: Any, tokens: int, width: int) -> None:
+        """Add the cost of `tokens` vectors of a width to a `planning.cost.Tally`."""
+        tally.dense(tokens, width, self.mlp_dim)
+        tally.elementwise(tokens * self.mlp_dim)  # the activation
+        tally.dense(tokens, self.mlp_dim, width)
+        if self.dropout_rate:
+            tally.dropout(tokens * (width + self.mlp_dim))
+
     def compute_output_shape(self, input_shape: Shape) -> Shape:
         return input_shape

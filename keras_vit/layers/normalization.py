@@ -15,7 +15,7 @@ from keras_vit.layers.types import Shape
 class _Normalization(BaseLayer):
     """Scale and bias of the last axis, kept in the variable dtype."""
 
-    def __init__(self, epsilon, scale_initializer="ones", **kwargs: Any):
+    def __init__(self, epsilon: float = 1e-6, scale_initializer: Any = "ones", **kwargs: Any):
         super().__init__(**kwargs)
         self.epsilon = float(epsilon)
         self.scale_initializer = keras.initializers.get(scale_initializer)
@@ -55,9 +55,6 @@ class LayerNorm(_Normalization):
     >>> np.round(np.array(y), 3).tolist()
     [[-1.0, 1.0]]
     """
-
-    def __init__(self, epsilon: float = 1e-6, scale_initializer: Any = "ones", **kwargs: Any):
-        super().__init__(epsilon, scale_initializer, **kwargs)
 
     def call(self, x: Any) -> Any:
         scale, bias = at_least_float32(self.scale), at_least_float32(self.bias)

@@ -33,7 +33,7 @@ class PatchEncoder(BaseLayer):
         flatten: Whether to return the patches as a sequence in raster order `[B, h*w, D]`, or as a grid
             `[B, h, w, D]`.
         use_bias: Whether the projection has a bias.
-        norm_epsilon: Epsilon of a layer norm of the patches before the projection, and of another one behind it. None
+        norm_epsilon: Epsilon of a layer norm of the patches before the projection, and of another after it. None
             for no norms.
         **kwargs: Arguments of `keras.layers.Layer`.
 
@@ -52,7 +52,7 @@ class PatchEncoder(BaseLayer):
     (1, 4, 16)
     """
 
-    is_embedding = True  # among the first layers for rates that fall from the head down
+    is_embedding = True
 
     def __init__(
         self,

@@ -1,13 +1,12 @@
 """Pooling layers, from the tokens `[B, N, D]` to one vector per image `[B, D]`."""
 
 from collections.abc import Callable
-from typing import Any, Self
+from typing import Any
 
 import keras
 from keras import ops
 
 from keras_vit import _checks
-from keras_vit.layers.attention import SelfAttention
 from keras_vit.layers.base import BaseLayer
 from keras_vit.layers.composite import CompositeLayer
 from keras_vit.layers.normalization import LayerNorm
@@ -69,7 +68,7 @@ class MAPHead(CompositeLayer):
     """Multi-head attention pooling: a learned probe attends to all tokens.
 
     Args:
-        num_heads: Number of attention heads.
+        attention: Layer of the attention, such as `SelfAttention`.
         mlp: Layer after the attention, from `[B, 1, D]` to the same shape, such as `MlpBlock`.
         layer_norm_epsilon: Epsilon of the layer norm before the MLP.
         **kwargs: Arguments of `keras.layers.Layer`.
@@ -85,29 +84,19 @@ class MAPHead(CompositeLayer):
 
     Example:
     >>> import numpy as np
-    >>> from keras_vit.layers import MlpBlock
-    >>> tuple(MAPHead(num_heads=2, mlp=MlpBlock(32))(np.ones((3, 5, 8), "float32")).shape)
+    >>> from keras_vit.layers import MlpBlock, SelfAttention
+    >>> tuple(MAPHead(SelfAttention(num_heads=2), MlpBlock(32))(np.ones((3, 5, 8), "float32")).shape)
     (3, 8)
     """
 
     def __init__(
-        self,
-        num_heads: int,
-        mlp: keras.layers.Layer,
-        layer_norm_epsilon: float = 1e-6,
-        **kwargs: Any,
+        self, attention: keras.layers.Layer, mlp: keras.layers.Layer, layer_norm_epsilon: float = 1e-6, **kwargs: Any
     ):
         super().__init__(**kwargs)
-        self.num_heads = _checks.positive_int("num_heads", num_heads)
         self.layer_norm_epsilon = float(layer_norm_epsilon)
-        shared: dict[str, Any] = {"dtype": self.dtype_policy}
-        self.attention = SelfAttention(num_heads, name="MultiHeadDotProductAttention_0", **shared)
-        self.norm = LayerNorm(layer_norm_epsilon, name="LayerNorm_0", **shared)
+        self.attention = _checks.instance("attention", attention, keras.layers.Layer, "pass SelfAttention(12)")
+        self.norm = LayerNorm(layer_norm_epsilon, dtype=self.dtype_policy, name="LayerNorm_0")
         self.mlp = _checks.instance("mlp", mlp, keras.layers.Layer, "pass a layer such as MlpBlock(3072)")
-
-    @classmethod
-    def from_config(cls, config: dict[str, Any]) -> Self:
-        return super().from_config({**config, "mlp": keras.saving.deserialize_keras_object(config["mlp"])})
 
     def build(self, input_shape: Shape) -> None:
         batch, _, hidden_size = input_shape
@@ -128,8 +117,3 @@ class MAPHead(CompositeLayer):
         pooled, scores = y if return_attention_scores else (y, None)
         pooled = ops.squeeze(pooled + self.mlp(self.norm(pooled)), axis=1)  # [B, D]
         return (pooled, scores) if return_attention_scores else pooled
-
-    def compute_output_spec(self, x: Any, return_attention_scores: bool = False, **_: Any) -> Any:
-        output = keras.KerasTensor((x.shape[0], x.shape[-1]), self.compute_dtype)
-        scores = keras.KerasTensor((x.shape[0], self.num_heads, 1, x.shape[1]), self.compute_dtype)
-        return (output, scores) if return_attention_scores else output

@@ -8,14 +8,21 @@ from keras import ops
 
 from keras_vit import _checks
 from keras_vit.layers.base import BaseLayer
-from keras_vit.layers.interpolation import METHODS, pixel_center_matrix
+from keras_vit.layers.interpolation import METHODS, resize_table
 from keras_vit.layers.types import Shape
 
 KINDS = ("learned", "learned2d", "sincos2d")
 
 
-def _omega(quarter, temperature=10_000.0):
-    return 1.0 / temperature ** (np.arange(quarter) / (quarter - 1))
+def _omega(quarter):
+    return 1.0 / 10_000.0 ** (np.arange(quarter) / (quarter - 1))
+
+
+def _sincos_table(height, width, omega):
+    """Return `[height*width, D]`: sin x, cos x, sin y and cos y of each place, at D/4 frequencies."""
+    y, x = np.mgrid[:height, :width]
+    y, x = np.outer(y.ravel(), omega), np.outer(x.ravel(), omega)  # [h*w, D/4]
+    return np.concatenate([np.sin(x), np.cos(x), np.sin(y), np.cos(y)], axis=1).astype("float32")
 
 
 def sincos_2d_table(height: int, width: int, hidden_size: int) -> np.ndarray:
@@ -40,55 +47,39 @@ def sincos_2d_table(height: int, width: int, hidden_size: int) -> np.ndarray:
     """
     _checks.positive_int("hidden_size", hidden_size, minimum=8)
     _checks.divisible("hidden_size", hidden_size, "the four quarters of sincos2d", 4)
-    omega = _omega(hidden_size // 4)
-    y, x = np.mgrid[:height, :width]
-    y, x = np.outer(y.ravel(), omega), np.outer(x.ravel(), omega)  # [h*w, D/4]
-    table = np.concatenate([np.sin(x), np.cos(x), np.sin(y), np.cos(y)], axis=1)
-    return table.astype("float32")[np.newaxis]
+    return _sincos_table(height, width, _omega(hidden_size // 4))[np.newaxis]
+
+
+def fixed_positions(height: int, width: int, hidden_size: int) -> np.ndarray:
+    """Return the fixed 2-D sine-cosine embedding of MAE, float32 `[height*width, hidden_size]`.
+
+    Its frequencies are `10000 ** (-4 k / D)`; those of `sincos_2d_table` end at 1 / 10000 exactly. The four quarters of
+    the width are sin x, cos x, sin y, cos y.
+
+    Args:
+        height: Rows of the grid.
+        width: Columns of the grid.
+        hidden_size: Width of the embedding, a multiple of 4.
+
+    Raises:
+        ValueError: If `hidden_size` is not a multiple of 4.
+
+    References:
+        - [Masked Autoencoders Are Scalable Vision Learners](https://arxiv.org/abs/2111.06377), appendix A.1
+
+    Example:
+    >>> fixed_positions(2, 3, 8).shape
+    (6, 8)
+    """
+    _checks.divisible("hidden_size", hidden_size, "the four quarters of the positions", 4)
+    quarter = hidden_size // 4
+    return _sincos_table(height, width, 10_000.0 ** (-np.arange(quarter) / quarter))
 
 
 def _sincos_1d(length, half):
     """Return `[length, half]`: sine, then cosine of each position, for a length that may be a tensor."""
     angles = ops.outer(ops.cast(ops.arange(length), "float32"), _omega(half // 2).astype("float32"))
     return ops.concatenate([ops.sin(angles), ops.cos(angles)], axis=1)
-
-
-def _interpolation_matrix(new_size, old_size, method):
-    """Return the `[new_size, old_size]` matrix of a resize, the identity when sizes agree."""
-    if method != "reference":
-        scale = old_size / ops.cast(new_size, "float32")
-        centers = (ops.cast(ops.arange(new_size, dtype="int32"), "float32") + 0.5) * scale - 0.5
-        return pixel_center_matrix(centers, old_size, scale, method)
-    # Linear between the corners.
-    # In integers, so that the cell is exact and the fraction is rounded once.
-    numerator = ops.arange(new_size, dtype="int32") * (old_size - 1)
-    denominator = ops.maximum(new_size - 1, 1)
-    cell = ops.floor_divide(numerator, denominator)
-    fraction = ops.cast(numerator - cell * denominator, "float32") / ops.cast(denominator, "float32")
-    offset = ops.arange(old_size, dtype="int32") - ops.expand_dims(cell, 1)  # [new_size, old_size]
-    fraction = ops.expand_dims(fraction, 1)
-    return ops.where(offset == 0, 1.0 - fraction, ops.where(offset == 1, fraction, 0.0))
-
-
-def resize_table(table: Any, new_grid: tuple[Any, Any], method: str = "reference") -> Any:
-    """Resize position embeddings `[1, h, w, D]` to a grid.
-
-    Args:
-        table: Tensor `[1, h, w, D]`.
-        new_grid: (height, width), integers or scalar integer tensors.
-        method: `"reference"` (bilinear between the corners), `"bilinear"`, `"bicubic"` or `"antialiased"` (bicubic).
-
-    Returns:
-        Tensor `[1, new height, new width, D]`.
-
-    Example:
-    >>> tuple(resize_table(np.ones((1, 2, 2, 8), "float32"), (3, 4)).shape)
-    (1, 3, 4, 8)
-    """
-    _, height, width, _ = table.shape
-    rows = _interpolation_matrix(new_grid[0], height, method)
-    columns = _interpolation_matrix(new_grid[1], width, method)
-    return ops.einsum("yh,xw,bhwd->byxd", rows, columns, ops.cast(table, "float32"))
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
@@ -125,7 +116,8 @@ class AddPositionEmbs(BaseLayer):
     (1, 7, 8)
     """
 
-    is_embedding = True  # among the first layers for rates that fall from the head down
+    is_embedding = True
+    _is_trained = True
 
     def __init__(
         self,
@@ -158,11 +150,14 @@ class AddPositionEmbs(BaseLayer):
                     f"{self.num_registers} registers has {expected} tokens. Received: a sequence of {length}. "
                     f"Pass the `grid` of the images, or their patches for images of variable size."
                 )
-        initializer = keras.initializers.RandomNormal(stddev=self.stddev)
+        initializer = self._initializer()
         prefix = self.num_prefix_tokens
         if self.kind == "learned":
             self.pos_embedding = self.add_weight(
-                name="pos_embedding", shape=(1, prefix + height * width, hidden_size), initializer=initializer
+                name="pos_embedding",
+                shape=(1, prefix + height * width, hidden_size),
+                initializer=initializer,
+                trainable=self._is_trained,
             )
         elif self.kind == "learned2d":
             _checks.divisible("hidden_size", hidden_size, "the two tables of learned2d", 2)
@@ -180,6 +175,9 @@ class AddPositionEmbs(BaseLayer):
         else:
             self._fixed_table = sincos_2d_table(height, width, hidden_size)
         super().build(x_shape)
+
+    def _initializer(self):
+        return keras.initializers.RandomNormal(stddev=self.stddev)
 
     def _square_grid(self, length):
         patches = (length or 0) - self.num_prefix_tokens - self.num_registers
@@ -244,3 +242,39 @@ class AddPositionEmbs(BaseLayer):
 
     def compute_output_shape(self, x_shape: Shape, patches_shape: Shape | None = None) -> Shape:
         return x_shape
+
+
+@keras.saving.register_keras_serializable(package="keras_vit")
+class FixedPositionEmbs(AddPositionEmbs):
+    """Addition of fixed position embeddings, stored in a table that is not trained.
+
+    The table begins as `fixed_positions`, with zeros for the prefix tokens. Checkpoints contain it, so that a model of
+    another resolution can resize it.
+
+    Args:
+        grid: (height, width) of the patch grid.
+        num_prefix_tokens: Number of tokens with an entry of zeros before the patches.
+        **kwargs: Arguments of `keras.layers.Layer`.
+
+    Call arguments:
+        x: Tensor `[B, prefix + h*w, D]`.
+
+    Example:
+    >>> tuple(FixedPositionEmbs(grid=(2, 3), num_prefix_tokens=1)(np.ones((1, 7, 8), "float32")).shape)
+    (1, 7, 8)
+    """
+
+    is_embedding = _is_trained = False
+
+    def __init__(self, grid: int | tuple[int, int], num_prefix_tokens: int = 0, **kwargs: Any):
+        super().__init__(grid, num_prefix_tokens=num_prefix_tokens, **kwargs)
+
+    def _initializer(self):
+        height, width = self._table_grid
+
+        def initialize(shape, dtype):
+            table = np.zeros(shape, "float32")
+            table[0, self.num_prefix_tokens :] = fixed_positions(height, width, shape[-1])
+            return ops.cast(table, dtype)
+
+        return initialize

@@ -95,23 +95,56 @@ class StdConv2D(BaseLayer):
         return strided_shape((batch, *spatial, channels), self.strides, self.filters)
 
 
-def numerics(name: str) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return `(StdConv2D arguments, GroupNorm arguments)` of a family of hybrids.
+# Arguments of StdConv2D and GroupNorm in the ResNets of google-research, of timm, and in BiT.
+_NUMERICS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "reference": ({"epsilon": 1e-5}, {"epsilon": 1e-6}),
+    "timm": ({"epsilon": 1e-8, "epsilon_inside": True}, {"epsilon": 1e-5}),
+    "bit": ({"epsilon": 1e-10, "epsilon_inside": True, "padding": "valid"}, {"epsilon": 1e-5}),
+}
 
-    Args:
-        name: `"reference"` (google-research) or `"timm"`, whose hybrids have other epsilons.
 
-    Raises:
-        ValueError: If the name is unknown.
-    """
-    _checks.choice("resnet_numerics", name, ("reference", "timm"))
-    if name == "timm":
-        return {"epsilon": 1e-8, "epsilon_inside": True}, {"epsilon": 1e-5}
-    return {"epsilon": 1e-5, "epsilon_inside": False}, {"epsilon": 1e-6}
+def convolution(numerics: str, filters: int, kernel_size: int, strides: Any = 1, **kwargs: Any) -> StdConv2D:
+    """Return a standardized convolution with the epsilon of a family of ResNets."""
+    return StdConv2D(filters, kernel_size, strides, **_NUMERICS[numerics][0], **kwargs)
+
+
+def group_norm(numerics: str, **kwargs: Any) -> GroupNorm:
+    """Return a group norm with the epsilon of a family of ResNets."""
+    return GroupNorm(**_NUMERICS[numerics][1], **kwargs)
+
+
+class Bottleneck(CompositeLayer):
+    """Residual unit of three convolutions; subclasses add them in the order of their computation."""
+
+    is_block = True
+    resnet_numerics = "bit"
+
+    def __init__(self, features: int, strides: int | tuple[int, int] = 1, **kwargs: Any):
+        super().__init__(**kwargs)
+        self.features = _checks.positive_int("features", features)
+        self.strides = _checks.size_pair("strides", strides)
+
+    def _add_conv(self, name, filters, kernel_size, shape, strides=1):
+        """Build a convolution as an attribute, and return the shape of its output."""
+        layer = convolution(self.resnet_numerics, filters, kernel_size, strides, dtype=self.dtype_policy, name=name)
+        layer.build(shape)
+        setattr(self, name, layer)
+        return layer.compute_output_shape(shape)
+
+    def _add_norm(self, name, shape, **arguments):
+        layer = group_norm(self.resnet_numerics, dtype=self.dtype_policy, name=name, **arguments)
+        layer.build(shape)
+        setattr(self, name, layer)
+
+    def _needs_projection(self, shape):
+        return shape[-1] != 4 * self.features or self.strides != (1, 1)
+
+    def compute_output_shape(self, input_shape: Shape) -> Shape:
+        return strided_shape(input_shape, self.strides, self.features * 4)
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
-class BottleneckUnit(CompositeLayer):
+class BottleneckUnit(Bottleneck):
     """Post-activation bottleneck: 1x1, 3x3 and 1x1 standardized convolutions with group norms.
 
     Args:
@@ -130,45 +163,23 @@ class BottleneckUnit(CompositeLayer):
     (1, 4, 4, 128)
     """
 
-    is_block = True  # one layer deeper for rates that fall from the head down
-
     def __init__(
-        self,
-        features: int,
-        strides: int | tuple[int, int] = 1,
-        resnet_numerics: str = "reference",
-        **kwargs: Any,
+        self, features: int, strides: int | tuple[int, int] = 1, resnet_numerics: str = "reference", **kwargs: Any
     ):
-        super().__init__(**kwargs)
-        self.features = _checks.positive_int("features", features)
-        self.strides = _checks.size_pair("strides", strides)
-        self.resnet_numerics = resnet_numerics
-        numerics(resnet_numerics)
+        super().__init__(features, strides, **kwargs)
+        self.resnet_numerics = _checks.choice("resnet_numerics", resnet_numerics, ("reference", "timm"))
 
     def build(self, input_shape: Shape) -> None:
-        conv_arguments, norm_arguments = numerics(self.resnet_numerics)
         shape, out = tuple(input_shape), self.features * 4
-
-        def conv(name, filters, kernel_size, shape, strides=1):
-            layer = StdConv2D(filters, kernel_size, strides, dtype=self.dtype_policy, name=name, **conv_arguments)
-            layer.build(shape)
-            return layer, layer.compute_output_shape(shape)
-
-        def norm(name, shape, **arguments):
-            layer = GroupNorm(dtype=self.dtype_policy, name=name, **norm_arguments, **arguments)
-            layer.build(shape)
-            return layer
-
-        self.needs_projection = shape[-1] != out or self.strides != (1, 1)
+        self.needs_projection = self._needs_projection(shape)
         if self.needs_projection:
-            self.conv_proj, projected = conv("conv_proj", out, 1, shape, self.strides)
-            self.gn_proj = norm("gn_proj", projected)
-        self.conv1, shape = conv("conv1", self.features, 1, shape)
-        self.gn1 = norm("gn1", shape)
-        self.conv2, shape = conv("conv2", self.features, 3, shape, self.strides)
-        self.gn2 = norm("gn2", shape)
-        self.conv3, shape = conv("conv3", out, 1, shape)
-        self.gn3 = norm("gn3", shape, scale_initializer="zeros")  # the unit starts as its shortcut
+            self._add_norm("gn_proj", self._add_conv("conv_proj", out, 1, shape, self.strides))
+        shape = self._add_conv("conv1", self.features, 1, shape)
+        self._add_norm("gn1", shape)
+        shape = self._add_conv("conv2", self.features, 3, shape, self.strides)
+        self._add_norm("gn2", shape)
+        shape = self._add_conv("conv3", out, 1, shape)
+        self._add_norm("gn3", shape, scale_initializer="zeros")  # the unit starts as its shortcut
         super().build(input_shape)
 
     def call(self, x: Any) -> Any:
@@ -178,11 +189,8 @@ class BottleneckUnit(CompositeLayer):
         y = self.gn3(self.conv3(y))
         return ops.relu(shortcut + y)
 
-    def compute_output_shape(self, input_shape: Shape) -> Shape:
-        return strided_shape(input_shape, self.strides, self.features * 4)
 
-
-class _Stage(CompositeLayer):
+class Stage(CompositeLayer):
     """Sequence of units of one resolution; the first may have a stride."""
 
     def __init__(self, num_units: int, features: int, strides: int | tuple[int, int] = 1, **kwargs: Any):
@@ -191,7 +199,7 @@ class _Stage(CompositeLayer):
         self.features = _checks.positive_int("features", features)
         self.strides = _checks.size_pair("strides", strides)
 
-    def _make_unit(self, index, strides):
+    def _make_unit(self, number, strides):
         raise NotImplementedError
 
     def build(self, input_shape: Shape) -> None:
@@ -214,7 +222,7 @@ class _Stage(CompositeLayer):
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
-class ResNetStage(_Stage):
+class ResNetStage(Stage):
     """A stage of post-activation bottleneck units, as in the hybrids.
 
     Args:
@@ -239,10 +247,9 @@ class ResNetStage(_Stage):
         **kwargs: Any,
     ):
         super().__init__(num_units, features, strides, **kwargs)
-        self.resnet_numerics = resnet_numerics
-        numerics(resnet_numerics)
+        self.resnet_numerics = _checks.choice("resnet_numerics", resnet_numerics, ("reference", "timm"))
 
-    def _make_unit(self, index, strides):
+    def _make_unit(self, number, strides):
         return BottleneckUnit(
-            self.features, strides, self.resnet_numerics, dtype=self.dtype_policy, name=f"unit{index}"
+            self.features, strides, self.resnet_numerics, dtype=self.dtype_policy, name=f"unit{number}"
         )

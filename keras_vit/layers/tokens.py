@@ -13,7 +13,7 @@ from keras_vit.layers.types import Shape
 class _LearnedTokens(BaseLayer):
     """Sequence `[B, N, D]` with `num_tokens` learned tokens after its first `position` tokens."""
 
-    is_embedding = True  # among the first layers for rates that fall from the head down
+    is_embedding = True
     num_tokens, position, _initializer = 1, 0, "zeros"
 
     def __init__(self, **kwargs: Any):
@@ -61,7 +61,7 @@ class ClassToken(_LearnedTokens):
 
 @keras.saving.register_keras_serializable(package="keras_vit")
 class RegisterTokens(_LearnedTokens):
-    """Learned register tokens behind the class token of a sequence.
+    """Learned register tokens after the class token of a sequence.
 
     Args:
         num_tokens: Number of registers.

@@ -1,6 +1,5 @@
 """Constructors that take the arguments of a configuration, and say which argument was meant by a wrong one."""
 
-import functools
 import inspect
 import re
 import textwrap
@@ -46,17 +45,7 @@ _WITHOUT_ARGUMENT = {
 def check_names(
     constructor: str, given: Iterable[str], known: Iterable[str], error: type[Exception] = TypeError
 ) -> None:
-    """Check the names of keyword arguments.
-
-    Args:
-        constructor: Name of the function or class for the message.
-        given: Names that were passed.
-        known: Names of its arguments.
-        error: Type of the exception.
-
-    Raises:
-        TypeError: If there is no such argument (or `error`). The message names the argument to use instead.
-    """
+    """Raise a TypeError (or `error`) that names the argument to use if there is no argument of a given name."""
     known = list(known)
     for name in given:
         if name in known:
@@ -74,11 +63,7 @@ def check_names(
 def bind(
     constructor: str, signature: inspect.Signature, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> dict[str, Any]:
-    """Return the arguments of a call by name.
-
-    Raises:
-        TypeError: If an argument does not exist, is given twice, or there are too many. The message names the function.
-    """
+    """Return the arguments of a call by name, or raise a TypeError that names the function."""
     check_names(constructor, kwargs, signature.parameters)
     try:
         return signature.bind(*args, **kwargs).arguments
@@ -89,15 +74,10 @@ def bind(
 def configured_by(
     config_class: Callable[P, C],
 ) -> Callable[[Callable[[Self, C], None]], Callable[Concatenate[Self, P], None]]:
-    """Return a decorator of an `__init__` that takes a configuration: callers pass the configuration's arguments.
-
-    Args:
-        config_class: Class of the configuration, such as `ViTConfig`.
-    """
+    """Return a decorator of an `__init__` that takes a configuration: callers pass the configuration's arguments."""
     signature = inspect.signature(config_class)
 
     def decorate(init: Callable[[Self, C], None]) -> Callable[Concatenate[Self, P], None]:
-        @functools.wraps(init)
         def construct(self: Self, *args: P.args, **kwargs: P.kwargs) -> None:
             arguments: dict[str, Any] = bind(type(self).__name__, signature, args, kwargs)
             init(self, config_class(**arguments))  # type: ignore[call-arg]
@@ -106,33 +86,20 @@ def configured_by(
         construct.__signature__ = signature.replace(  # type: ignore[attr-defined]
             parameters=[own, *signature.parameters.values()], return_annotation=None
         )
-        del construct.__wrapped__  # tools that unwrap functions would show the signature of `init`
         return construct
 
     return decorate
 
 
-def with_arguments(model_class: type, *config_classes: type, leave_out: Iterable[str] = ()) -> str:
-    """Return the docstring of a model, with the arguments of its configuration in place of the reference to it.
+def with_arguments(text: str | None, config_class: Any, leave_out: Iterable[str] = ()) -> str:
+    """Return a docstring whose line "See ..." below "Args:" is replaced by the arguments of a configuration.
 
-    Args:
-        model_class: Class of the model.
-        *config_classes: Class of the configuration, after those that it derives its arguments from.
-        leave_out: Names of arguments that the model has no use for.
+    They are those that the docstrings of its class and base classes explain, in the order of the fields.
     """
-    reference = f"        See `keras_vit.models.{config_classes[-1].__name__}`."
-    arguments = "\n".join(argument_docs(config_class, leave_out) for config_class in config_classes)
-    return (model_class.__doc__ or "").replace(reference, arguments)
-
-
-def argument_docs(config_class: Any, leave_out: Iterable[str] = ()) -> str:
-    """Return the section "Args" of a configuration's docstring, without some of the arguments.
-
-    Args:
-        config_class: Class of the configuration.
-        leave_out: Names of arguments that are not wanted.
-    """
-    section = (inspect.getdoc(config_class) or "").partition("Args:\n")[2].split("\n\n", 1)[0]  # none under -OO
-    entries = re.split(r"\n(?= {4}\w)", section)  # continued lines are indented by eight spaces
-    kept = [entry for entry in entries if entry.strip().split(":", 1)[0] not in tuple(leave_out)]
-    return textwrap.indent("\n".join(kept), "    ")
+    entries: dict[str, str] = {}
+    for owner in reversed(config_class.__mro__):
+        section = inspect.cleandoc(owner.__doc__ or "").partition("Args:\n")[2].split("\n\n", 1)[0]  # none under -OO
+        for entry in re.split(r"\n(?= {4}\w)", section):  # continued lines are indented by eight spaces
+            entries[entry.strip().split(":", 1)[0]] = textwrap.indent(entry, "    ")
+    names = [name for name in inspect.signature(config_class).parameters if name in entries and name not in leave_out]
+    return re.sub(r" +See `\S+`\.", lambda _: "\n".join(entries[name] for name in names), text or "", count=1)

@@ -70,9 +70,6 @@ class ConfiguredModel(ImageModel):
             )
             self.train_function = self.test_function = self.predict_function = None  # they hold the former numbers
 
-    def _expected_values(self) -> tuple[float, float]:
-        return normalization.black_and_white(normalization.of_images(self) or normalization.SYMMETRIC)
-
     def quantize(
         self, mode: str | None = None, config: Any = None, filters: Filters | None = None, **kwargs: Any
     ) -> None:
@@ -94,7 +91,7 @@ class ConfiguredModel(ImageModel):
         super().quantize(mode, config=config, filters=can_quantize, **kwargs)
 
     def get_config(self) -> dict[str, Any]:
-        """Return the constructor's arguments, and what was done to the layers since: frozen, quantized or replaced."""
+        """Return the constructor's arguments, and the changes of layers since: frozen, quantized or replaced."""
         policy = self.dtype_policy
         simple = type(policy) is keras.dtype_policies.DTypePolicy
         config = {
@@ -177,7 +174,7 @@ def batch_norm(policy: keras.DTypePolicy, name: str) -> keras.layers.Layer:
 
 
 def predictions(config: Config, logits: keras.KerasTensor) -> keras.KerasTensor:
-    """Return the output of a model: logits, or what the activation of the classifier makes of them in float32."""
+    """Return the output of a model: logits, or the activation of the classifier, computed in float32."""
     if config.classifier_activation is None:
         return logits
     return keras.layers.Activation(config.classifier_activation, dtype="float32", name="predictions")(logits)

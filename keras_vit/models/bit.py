@@ -2,7 +2,7 @@
 
 import keras
 
-from keras_vit.layers import BiTRoot, BiTStage, GroupNorm
+from keras_vit.layers import BiTRoot, BiTStage, resnet
 from keras_vit.models.arguments import configured_by, with_arguments
 from keras_vit.models.base import ConfiguredModel, head_layer, images_input, normalized, predictions, resolve_policy
 from keras_vit.models.bit_config import BiTConfig
@@ -43,7 +43,7 @@ class BiTResNet(ConfiguredModel):
         for index, (num_units, width) in enumerate(zip(config.block_sizes, config.stage_widths, strict=True)):
             strides = 1 if index == 0 else 2
             x = BiTStage(num_units, width, strides, dtype=policy, name=f"block{index + 1}")(x)
-        x = GroupNorm(epsilon=1e-5, dtype=policy, name="norm-pre-head")(x)
+        x = resnet.group_norm("bit", dtype=policy, name="norm-pre-head")(x)
         x = keras.layers.ReLU(dtype=policy, name="relu_pre_head")(x)
         x = keras.layers.GlobalAveragePooling2D(data_format="channels_last", dtype=policy, name="pool")(x)
         if config.include_top:
@@ -51,4 +51,4 @@ class BiTResNet(ConfiguredModel):
         super().__init__(images, x, config, config.name or "bit_resnet", policy)
 
 
-BiTResNet.__doc__ = with_arguments(BiTResNet, BiTConfig)
+BiTResNet.__doc__ = with_arguments(BiTResNet.__doc__, BiTConfig)

@@ -1,74 +1,101 @@
-"""Common part of the arguments of all models."""
+"""Arguments of models: the names, types, defaults and checks that Vision Transformers and BiT share.
+
+Every argument is a dataclass field in one place. The signatures and the documentation of models and of the constructors
+of published variants follow from the fields (`arguments.py`).
+"""
 
 import dataclasses
-from collections.abc import Mapping
-from typing import Any, ClassVar, Literal, Self, TypeVar
+import os
+import types
+import typing
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, Literal, Self
+
+import keras
 
 from keras_vit import _checks
 from keras_vit.layers import get_activation
 
 Size = int | tuple[int, int]
-Auto = Literal["auto"]  # in a constructor such as `ViT_B16`: the value that published weights were trained with
-Model = TypeVar("Model", covariant=True)
+Auto = Literal["auto"]
 
 
-class Config:
+@dataclasses.dataclass(frozen=True)
+class Published:
+    """First arguments of the constructor of a published variant, such as `ViT_B16`.
+
+    Args:
+        image_size: An integer, (height, width), or None for images of any size. `"auto"` for the size that published
+            weights were trained with, 224 without weights.
+        classes: Number of classes. `"auto"` for that of published weights, 1000 without weights.
+        weights: None for random initial values, the path of a checkpoint, or a name that `keras_vit.list_weights`
+            returns for the variant. Published weights are downloaded once to Keras' cache. Position embeddings are
+            resized to the grid of the model. A head for another number of classes keeps its initial values.
+    """
+
+    image_size: Size | Auto | None = "auto"
+    classes: int | Auto | None = "auto"
+    weights: str | os.PathLike | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Sizes:
+    """First arguments of a model that is not a published variant.
+
+    Args:
+        image_size: An integer, (height, width), or None for images of any size.
+        classes: Number of classes.
+    """
+
+    image_size: Size | None = 224
+    classes: int | None = 1000
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """Further arguments of every model.
+
+    Args:
+        include_top: Whether the model ends in the classification head. Without it, the output is the pooled
+            representation.
+        classifier_activation: Activation of the output, such as `"softmax"`, computed in float32. None for logits.
+        name: Name of the model.
+        dtype: Dtype policy or its name, such as `"mixed_bfloat16"`. None for the global policy.
+        channels: Number of channels of the images.
+        head_bias: Initial bias of the head.
+        input_range: Values of black and white in the images, such as `(0, 255)`. A first layer then maps them to the
+            values that the weights take: the model's `input_normalization`, [-1, 1] if that is not known. None for
+            images that are normalized before.
+    """
+
+    include_top: bool = True
+    _: dataclasses.KW_ONLY
+    classifier_activation: str | None = None
+    name: str | None = dataclasses.field(default=None, compare=False)
+    dtype: str | keras.DTypePolicy | None = dataclasses.field(default=None, compare=False)
+    channels: int = 3
+    head_bias: float = 0.0
+    input_range: tuple[float, float] | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Config(Options, Sizes):
     """Arguments of a model; the base class of `ViTConfig` and `BiTConfig`.
 
     Attributes:
         COMMON: Arguments that the models of every project have.
-        FREE: Arguments on which neither the weights nor what they compute depends.
+        FREE: Arguments on which neither the weights nor the outputs depend.
     """
 
     COMMON: ClassVar[tuple[str, ...]] = ("channels", "classes", "include_top")
     FREE: ClassVar[tuple[str, ...]] = (
-        "image_size",
-        "classifier_activation",
-        "name",
-        "dtype",
-        "head_bias",
-        "input_range",
+        *("image_size", "classifier_activation", "name", "dtype", "head_bias", "input_range"),
     )
 
-    image_size: Size | None
-    classes: int | None
-    include_top: bool
-    channels: int
-    classifier_activation: str | None
-    head_bias: float
-    input_range: tuple[float, float] | None
-
-    @classmethod
-    def names(cls) -> tuple[str, ...]:
-        """Return the names of all arguments, `name` and `dtype` included."""
-        return tuple(field.name for field in dataclasses.fields(cls))  # type: ignore[arg-type]  # subclasses are
-
-    @classmethod
-    def options(cls) -> dict[str, Any]:
-        """Return the defaults of the arguments that are neither common nor free.
-
-        A project's files have the default of every option that the project does not know.
-        """
-        left_out = {*cls.COMMON, *cls.FREE}
-        return {f.name: f.default for f in dataclasses.fields(cls) if f.name not in left_out}  # type: ignore[arg-type]
-
-    @classmethod
-    def from_dict(cls, arguments: Mapping[str, Any]) -> Self:
-        """Return the configuration of a model's `get_config()`; what is no argument of the model is left out."""
-        return cls(**{name: value for name, value in arguments.items() if name in cls.names()})
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the resolved arguments in values that JSON keeps."""
-        values = {name: getattr(self, name) for name in self.names()}
-        return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
-
-    def _set(self, name: str, value: Any) -> None:
-        object.__setattr__(self, name, value)  # the dataclasses are frozen once they are checked
-
-    def _check_common(self) -> None:
-        for field in dataclasses.fields(self):  # type: ignore[arg-type]
-            if field.type is bool:
-                _checks.choice(field.name, getattr(self, field.name), (False, True))
+    def __post_init__(self):
+        for field in dataclasses.fields(self):
+            if choices := choices_of(field.type):
+                _checks.choice(field.name, getattr(self, field.name), choices)
         if self.image_size is not None:
             self._set("image_size", plain(_checks.size_pair("image_size", self.image_size)))
         self._set("channels", _checks.positive_int("channels", self.channels))
@@ -77,18 +104,62 @@ class Config:
         self._set("head_bias", _checks.any_number("head_bias", self.head_bias))
         if self.classifier_activation is not None:
             get_activation(self.classifier_activation, "classifier_activation")
-        if self.include_top and self.classes is None:
-            raise ValueError(
-                "`classes` must be a number of classes. Received: classes=None. For a model without a classification "
-                "head pass include_top=False."
-            )
+        self._refuse(
+            self.include_top and self.classes is None,
+            "`classes` must be a number of classes.",
+            ("classes",),
+            "For a model without a classification head pass include_top=False.",
+        )
         if self.include_top:
             self._set("classes", _checks.positive_int("classes", self.classes))
+
+    def _refuse(self, wrong: bool, expected: str, names: Sequence[str], advice: str = "") -> None:
+        """Raise a ValueError with the expectation and the values of arguments if `wrong`."""
+        if wrong:
+            received = ", ".join(f"{name}={getattr(self, name)!r}" for name in names)
+            raise ValueError(f"{expected} Received: {received}. {advice}".rstrip())
+
+    def _set(self, name: str, value: Any) -> None:
+        object.__setattr__(self, name, value)  # the dataclasses are frozen once they are checked
+
+    @classmethod
+    def names(cls) -> tuple[str, ...]:
+        """Return the names of all arguments, `name` and `dtype` included."""
+        return tuple(field.name for field in dataclasses.fields(cls))
+
+    @classmethod
+    def options(cls) -> dict[str, Any]:
+        """Return the defaults of the arguments that are neither common nor free.
+
+        A project's files have the default of every option that the project does not know.
+        """
+        left_out = {*cls.COMMON, *cls.FREE}
+        return {field.name: field.default for field in dataclasses.fields(cls) if field.name not in left_out}
+
+    @classmethod
+    def from_dict(cls, arguments: Mapping[str, Any]) -> Self:
+        """Return the configuration of a model's `get_config()`; other entries are left out."""
+        return cls(**{name: value for name, value in arguments.items() if name in cls.names()})
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the resolved arguments in values that JSON keeps."""
+        values = {name: getattr(self, name) for name in self.names()}
+        return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
 
     @property
     def image_shape(self) -> tuple[int | None, int | None, int]:
         """Shape of one image, `(height, width, channels)`; None for sides of any size."""
         return (*((None, None) if self.image_size is None else pair(self.image_size)), self.channels)
+
+
+def choices_of(hint: Any) -> tuple[Any, ...]:
+    """Return the values that a type lists: `Literal`, bool or None, and unions of these; none of other types."""
+    if isinstance(hint, types.UnionType) or typing.get_origin(hint) is typing.Union:
+        parts = [choices_of(part) for part in typing.get_args(hint)]
+        return sum(parts, ()) if all(parts) else ()
+    if hint is bool:
+        return (False, True)
+    return (None,) if hint is types.NoneType else typing.get_args(hint) if typing.get_origin(hint) is Literal else ()
 
 
 def pair(size: Size) -> tuple[int, int]:

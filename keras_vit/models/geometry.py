@@ -1,59 +1,11 @@
-"""Grid of patches that images are cut into, and the sequence of tokens that they become."""
+"""Grid of patches that images are cut into."""
 
 from collections.abc import Sequence
-from typing import Literal
 
 from keras_vit import _checks
-from keras_vit.models.config import Config, Size, plain
+from keras_vit.models.config import Size, plain
 
 REFERENCE_SIZE = 224  # pixels: the resolution whose grid the position table of a model for images of any size has
-
-
-class Geometry(Config):
-    """Facts that follow from the sizes of patches and images, and from the tokens; a base class of `ViTConfig`."""
-
-    patch_size: Size
-    resnet_blocks: Sequence[int] | None
-    class_token: bool | None
-    distillation_token: bool | Literal["unused"]
-    num_registers: int
-    position_grid: Size | None
-
-    @property
-    def stem_stride(self) -> int:
-        """Pixels per cell of the map that is cut into patches; see `stem_stride`."""
-        return stem_stride(self.resnet_blocks)
-
-    @property
-    def stride(self) -> tuple[int, int]:
-        """Pixels per patch, (height, width)."""
-        return stride(self.patch_size, self.resnet_blocks)
-
-    @property
-    def grid(self) -> tuple[int, int]:
-        """Grid of patches, (height, width), of the model's images; of the position table where these have any size."""
-        return grid(self.patch_size, self.resnet_blocks, self.image_size, self.position_grid)
-
-    def grid_of(self, image_size: Size) -> tuple[int, int]:
-        """Return the grid of patches, (height, width), of images of a size.
-
-        Args:
-            image_size: An integer or (height, width).
-
-        Raises:
-            ValueError: If the size is not a multiple of the patch size.
-        """
-        return grid(self.patch_size, self.resnet_blocks, image_size)
-
-    @property
-    def num_prefix_tokens(self) -> int:
-        """Number of tokens with a position before the patches: class and distillation token."""
-        return int(bool(self.class_token)) + int(bool(self.distillation_token))
-
-    @property
-    def num_tokens(self) -> int:
-        """Number of tokens of the sequence, at the model's grid: prefix tokens, registers and patches."""
-        return self.num_prefix_tokens + self.num_registers + self.grid[0] * self.grid[1]
 
 
 def stem_stride(resnet_blocks: Sequence[int] | None) -> int:

@@ -146,11 +146,7 @@ class ImageModel(keras.Model):
     def _look_at(self, x, stacklevel):
         """Warn once about images that were not prepared."""
         if not self._has_seen_images:
-            self._has_seen_images = warn_about_values(self.name, first_images(x), self._expected_values(), stacklevel)
-
-    def _expected_values(self) -> tuple[float, float]:
-        """Return the values of black and of white."""
-        return -1.0, 1.0
+            self._has_seen_images = warn_about_values(self, first_images(x), stacklevel)
 
     def _check_images(self, images):
         """Raise a ValueError if a tensor or its specification does not fit the model."""

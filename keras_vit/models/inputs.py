@@ -7,7 +7,7 @@ import keras
 import numpy as np
 
 from keras_vit import _checks
-from keras_vit.models.normalization import SYMMETRIC, of_images
+from keras_vit.models.normalization import SYMMETRIC, black_and_white, of_images
 
 _FAR_OUTSIDE = 4.0  # images that are normalized by ImageNet's mean and deviation reach 2.7
 _LOOKED_AT = 32  # images of a batch whose values are compared
@@ -128,24 +128,14 @@ def kind_of_values(images: Any) -> str | None:
     return FRACTIONS if low < high <= 1 else None
 
 
-def warn_about_values(name: str, images: Any, expected: tuple[float, float], stacklevel: int) -> bool:
-    """Warn about images that a model was not made for.
-
-    Args:
-        name: Name of the model.
-        images: The first images.
-        expected: Values of black and of white that the model takes.
-        stacklevel: Number of calls between this one and the user's.
-
-    Returns:
-        Whether the values could be seen.
-    """
-    found = kind_of_values(images)
+def warn_about_values(model: keras.Model, images: Any, stacklevel: int) -> bool:
+    """Warn about images whose values a model does not take, and return whether the values could be seen."""
+    found, expected = kind_of_values(images), black_and_white(of_images(model) or SYMMETRIC)
     if found not in (None, kind_of_values(np.asarray(expected))):
         arguments = "images" if expected == (-1, 1) else "images, model"
         warnings.warn(
-            f"The model {name!r} takes float images in [{expected[0]:.3g}, {expected[1]:.3g}]. Received: {found}. "
-            f"Prepare pixels in [0, 255] with keras_vit.preprocess_input({arguments}).",
+            f"The model {model.name!r} takes float images in [{expected[0]:.3g}, {expected[1]:.3g}]. "
+            f"Received: {found}. Prepare pixels in [0, 255] with keras_vit.preprocess_input({arguments}).",
             stacklevel=stacklevel,
         )
     return found is not None

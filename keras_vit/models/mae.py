@@ -47,7 +47,7 @@ class MAEConfig(MaskedConfig):
 
     def __post_init__(self):
         self._set("class_token", True)
-        self._set("position_embedding", "learned")  # of the encoder alone; here the same table is not trained
+        self._set("position_embedding", "learned")  # of the encoder; here the same table is not trained
         super().__post_init__()
         for name in ("decoder_hidden_size", "decoder_num_heads"):
             self._set(name, _checks.positive_int(name, getattr(self, name)))
@@ -147,5 +147,5 @@ class MaskedAutoencoder(MaskedModel):
 
 
 MaskedAutoencoder.__doc__ = with_arguments(
-    MaskedAutoencoder, ViTConfig, MAEConfig, leave_out=(*NOT_OF_ENCODERS, "class_token", "position_embedding")
+    MaskedAutoencoder.__doc__, MAEConfig, leave_out=(*NOT_OF_ENCODERS, "class_token", "position_embedding")
 )

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 import keras
 
 from keras_vit import _checks
-from keras_vit.layers import PatchMeanPooling, TokenPooling
+from keras_vit.layers import CorruptedPatches, PatchMeanPooling, TokenPooling, VisiblePatches
 from keras_vit.models.base import ConfiguredModel
 from keras_vit.models.image_model import ImageModel
 from keras_vit.models.vit import VisionTransformer
@@ -18,7 +18,6 @@ NOT_OF_ENCODERS = (
     *ViTConfig.OF_HEAD,
     *("position_embedding_at", "distillation_token", "resnet_blocks", "resnet_numerics", "input_range"),
 )
-_BEFORE_BLOCKS = ("embedding", "tokens", "cls", "posembed_input", "registers", "dropout_input")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,11 +46,11 @@ class MaskedConfig(ViTConfig):
         super().__post_init__()
         self._check_encoder()
         self._set("mask_ratio", _checks.rate("mask_ratio", self.mask_ratio))
-        if not 0 < self.num_hidden < self.num_patches:
-            raise ValueError(
-                f"`mask_ratio` must hide at least one of the {self.num_patches} patches and leave one. Received: "
-                f"mask_ratio={self.mask_ratio}, which hides {self.num_hidden}."
-            )
+        self._refuse(
+            not 0 < self.num_hidden < self.num_patches,
+            f"`mask_ratio` must hide at least one of the {self.num_patches} patches and leave one.",
+            ("mask_ratio",),
+        )
 
     def _check_encoder(self):
         allowed = {
@@ -61,12 +60,9 @@ class MaskedConfig(ViTConfig):
             "input_range": None,
         }
         for name, value in allowed.items():
-            if getattr(self, name) != value:
-                raise ValueError(
-                    f"Pre-training on hidden patches needs {name}={value!r}. Received: {name}={getattr(self, name)!r}."
-                )
-        if self.image_size is None:
-            raise ValueError("Pre-training on hidden patches needs an `image_size`. Received: image_size=None.")
+            wrong = getattr(self, name) != value
+            self._refuse(wrong, f"Pre-training on hidden patches needs {name}={value!r}.", (name,))
+        self._refuse(self.image_size is None, "Pre-training on hidden patches needs an `image_size`.", ("image_size",))
 
     @property
     def num_patches(self) -> int:
@@ -151,12 +147,12 @@ class MaskedModel(ConfiguredModel):
 
         It is the class token, or the mean of the patches where there is none.
         """
-        names = {layer.name for layer in self.layers}
         x = images
-        blocks = [f"encoderblock_{index}" for index in range(self.config.num_layers)]
-        for name in (*_BEFORE_BLOCKS, *blocks, "encoder_norm"):
-            if name in names:
-                x = self.get_layer(name)(x)  # [B, prefix + N, D]
+        for layer in self.layers:  # a chain up to the last norm of the encoder
+            if not isinstance(layer, (keras.layers.InputLayer, VisiblePatches, CorruptedPatches)):
+                x = layer(x)  # [B, prefix + N, D]
+            if layer.name == "encoder_norm":
+                break
         if self.config.class_token:
             return TokenPooling(0, dtype=self.dtype_policy)(x)
         return PatchMeanPooling(self.config.num_registers, dtype=self.dtype_policy)(x)

@@ -1,21 +1,19 @@
 """The model of masked patch prediction."""
 
 import dataclasses
+import math
 from typing import Literal
 
 import keras
 
-from keras_vit import _checks
 from keras_vit.layers import CorruptedPatches, Dense
 from keras_vit.models.arguments import configured_by, with_arguments
 from keras_vit.models.base import images_input, resolve_policy
 from keras_vit.models.masked import NOT_OF_ENCODERS, MaskedConfig, MaskedModel
 from keras_vit.models.vit import Builder
-from keras_vit.models.vit_config import ViTConfig
 
 LEVELS = 8  # levels per channel: colors of 3 bits
 SMALL = 4  # edge of the downsized patch
-TARGETS = ("mean_color", "colors_4x4", "pixels")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,10 +34,6 @@ class MaskedPatchConfig(MaskedConfig):
     """
 
     target: Literal["mean_color", "colors_4x4", "pixels"] = "mean_color"
-
-    def __post_init__(self):
-        super().__post_init__()
-        _checks.choice("target", self.target, TARGETS)
 
     @property
     def num_colors(self) -> int:
@@ -64,10 +58,7 @@ class _Builder(Builder):
         self.sources = keras.Input((config.num_patches,), dtype="int32", name="sources")
         images = images_input(config, self.policy)
         x = self._blocks(self._tokens(images))[:, config.num_prefix_tokens + config.num_registers :]  # [B, N, D]
-        units = 1
-        for size in config.output_shape:
-            units *= size
-        x = Dense(units, dtype=self.policy, name="patch_head")(x)
+        x = Dense(math.prod(config.output_shape), dtype=self.policy, name="patch_head")(x)
         x = keras.layers.Reshape((config.num_patches, *config.output_shape), dtype=self.policy, name="predictions")(x)
         return [images, self.sources], x
 
@@ -77,7 +68,7 @@ class _Builder(Builder):
 
 @keras.saving.register_keras_serializable(package="keras_vit")
 class MaskedPatchPredictor(MaskedModel):
-    """Masked patch prediction: an encoder of corrupted patches that predicts what they were.
+    """Masked patch prediction: an encoder of corrupted patches that predicts the original patches.
 
     A functional `keras.Model` from `[images, sources]` to predictions of all patches, `[B, N, predictions, colors]` or
     `[B, N, pixels]`. `sources`, integers `[B, N]`, holds the patch whose embedding each patch gets, -1 for the mask
@@ -108,5 +99,5 @@ class MaskedPatchPredictor(MaskedModel):
 
 
 MaskedPatchPredictor.__doc__ = with_arguments(
-    MaskedPatchPredictor, ViTConfig, MaskedPatchConfig, leave_out=NOT_OF_ENCODERS
+    MaskedPatchPredictor.__doc__, MaskedPatchConfig, leave_out=NOT_OF_ENCODERS
 )

@@ -12,11 +12,7 @@ IMAGENET: Normalization = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 
 
 def resolve(value: Any) -> Normalization:
-    """Return (mean, standard deviation) of one number per channel, or of one number for all of them.
-
-    Raises:
-        ValueError: If it is not a pair of numbers, or of lists of numbers, or a deviation is not positive.
-    """
+    """Return (mean, standard deviation) of one number per channel, or of one number for all of them."""
     pair = value if isinstance(value, (list, tuple)) and len(value) == 2 else ()
     sides = [tuple(side) if isinstance(side, (list, tuple)) else (side,) for side in pair]
     channels = max((len(side) for side in sides), default=0)

@@ -7,11 +7,7 @@ import numpy as np
 
 @functools.cache
 def register_erfc() -> None:
-    """Let tf2onnx convert `Erfc`, which ONNX lacks: without a conversion, tf2onnx writes a file that no runtime opens.
-
-    Raises:
-        ImportError: If tf2onnx is not installed.
-    """
+    """Let tf2onnx convert `Erfc`, which ONNX lacks: tf2onnx would write a file that no runtime opens."""
     from tf2onnx.handler import tf_op
 
     def erfc(graph, node, **_):

@@ -6,26 +6,44 @@ Sizes: table 1 of [An Image is Worth 16x16 Words](https://arxiv.org/abs/2010.119
 """
 
 import dataclasses
+from collections.abc import Sequence
+
+from keras_vit.models.config import Size
 
 
 @dataclasses.dataclass(frozen=True)
 class ViTVariant:
-    """Sizes of a Vision Transformer; see the arguments of `ViTConfig`."""
+    """Sizes of a Vision Transformer.
 
-    patch_size: int
-    hidden_size: int
-    num_layers: int
-    num_heads: int
-    mlp_dim: int
-    resnet_blocks: tuple[int, ...] | None = None
+    Args:
+        patch_size: Patch edge in pixels, an integer or (height, width). For hybrids, in cells of the ResNet's map.
+        hidden_size: Width `D` of the tokens.
+        num_layers: Number of encoder blocks.
+        num_heads: Number of attention heads per block. It must divide `hidden_size`, unless `head_dim` is given.
+        mlp_dim: Width of the hidden layers of the MLPs.
+        resnet_blocks: Number of units of each ResNet stage before the patches, `()` for only the root, or None for a
+            model without a ResNet.
+    """
+
+    patch_size: Size = 16
+    hidden_size: int = 768
+    num_layers: int = 12
+    num_heads: int = 12
+    mlp_dim: int = 3072
+    resnet_blocks: Sequence[int] | None = None
 
 
 @dataclasses.dataclass(frozen=True)
 class BiTVariant:
-    """Sizes of a BiT ResNet; see the arguments of `BiTConfig`."""
+    """Sizes of a BiT ResNet.
 
-    block_sizes: tuple[int, ...]
-    width_factor: int
+    Args:
+        block_sizes: Number of units of each stage.
+        width_factor: Multiple of the channels of a ResNet.
+    """
+
+    block_sizes: Sequence[int] = (3, 4, 6, 3)
+    width_factor: int = 1
 
 
 _R50, _R101, _R152 = (3, 4, 6, 3), (3, 4, 23, 3), (3, 8, 36, 3)
@@ -42,7 +60,7 @@ VIT = {
     "ViT-H/14": ViTVariant(14, 1280, 32, 16, 5120),
     "ViT-g/14": ViTVariant(14, 1408, 40, 16, 6144),
     "ViT-G/14": ViTVariant(14, 1664, 48, 16, 8192),
-    # The root alone reduces the image by 4, so patches of 8 cells make "R+Ti/16" a model of stride 32.
+    # Without stages, the root reduces the image by 4, so patches of 8 cells make "R+Ti/16" a model of stride 32.
     "R+ViT-Ti/16": ViTVariant(8, 192, 12, 3, 768, ()),
     "R26+ViT-S/32": ViTVariant(1, 384, 12, 6, 1536, (2, 2, 2, 2)),
     "R26+ViT-B/32": ViTVariant(1, 768, 12, 12, 3072, (2, 2, 2, 2)),

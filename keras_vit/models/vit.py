@@ -11,7 +11,6 @@ from keras_vit.layers import (
     Dropout,
     EncoderBlock,
     FlattenGrid,
-    GroupNorm,
     LayerNorm,
     MAPHead,
     MlpBlock,
@@ -19,7 +18,7 @@ from keras_vit.layers import (
     PatchMeanPooling,
     RegisterTokens,
     ResNetStage,
-    StdConv2D,
+    SelfAttention,
     TokenPooling,
     resnet,
 )
@@ -35,10 +34,12 @@ from keras_vit.models.base import (
 )
 from keras_vit.models.vit_config import ViTConfig
 
+_ATTENTION = "MultiHeadDotProductAttention_0"  # the reference's name
+
 
 @keras.saving.register_keras_serializable(package="keras_vit")
 class VisionTransformer(ConfiguredModel):
-    """Vision Transformer of any size, plain or behind a ResNet.
+    """Vision Transformer of any size, plain or after a ResNet.
 
     A functional `keras.Model` from float images in [-1, 1], `[B, height, width, channels]`, to logits `[B, classes]`.
     Its layers have the reference's names: `embedding`, `cls`, `posembed_input`, `encoderblock_0` ..., `encoder_norm`,
@@ -74,7 +75,29 @@ class VisionTransformer(ConfiguredModel):
         super().__init__(images, outputs, config, config.name or "vision_transformer", policy)
 
 
-VisionTransformer.__doc__ = with_arguments(VisionTransformer, ViTConfig)
+VisionTransformer.__doc__ = with_arguments(VisionTransformer.__doc__, ViTConfig)
+
+
+def attention_layer(
+    config: ViTConfig, policy: keras.DTypePolicy | None = None, relative_positions: int | None = None
+) -> SelfAttention:
+    """Return the attention of a block."""
+    return SelfAttention(
+        config.num_heads,
+        dropout_rate=config.attention_dropout_rate,
+        use_bias=config.qkv_bias,
+        relative_positions=relative_positions,
+        chunk_size=config.attention_chunk_size,
+        head_dim=config.head_dim,
+        output_projection=config.output_projection,
+        dtype=policy,
+        name=_ATTENTION,
+    )
+
+
+def mlp_layer(config: ViTConfig, policy: keras.DTypePolicy | None = None, dropout_rate: float = 0.0) -> MlpBlock:
+    """Return the MLP of a block, or of the attention pooling."""
+    return MlpBlock(config.mlp_dim, dropout_rate, config.activation, dtype=policy, name="MlpBlock_0")
 
 
 class Builder:
@@ -96,10 +119,9 @@ class Builder:
         return LayerNorm(self.config.layer_norm_epsilon, dtype=self.policy, name=name)
 
     def _resnet(self, x):
-        conv_arguments, norm_arguments = resnet.numerics(self.config.resnet_numerics)
-        width = 64
-        x = StdConv2D(width, 7, 2, dtype=self.policy, name="conv_root", **conv_arguments)(x)
-        x = GroupNorm(dtype=self.policy, name="gn_root", **norm_arguments)(x)
+        numerics, width = self.config.resnet_numerics, 64
+        x = resnet.convolution(numerics, width, 7, 2, dtype=self.policy, name="conv_root")(x)
+        x = resnet.group_norm(numerics, dtype=self.policy, name="gn_root")(x)
         x = keras.layers.ReLU(dtype=self.policy, name="relu_root")(x)
         x = keras.layers.MaxPooling2D(3, 2, "same", data_format="channels_last", dtype=self.policy, name="pool_root")(x)
         for index, num_units in enumerate(self.config.resnet_blocks or ()):
@@ -107,7 +129,7 @@ class Builder:
                 num_units,
                 width * 2**index,
                 strides=1 if index == 0 else 2,
-                resnet_numerics=self.config.resnet_numerics,
+                resnet_numerics=numerics,
                 dtype=self.policy,
                 name=f"block{index + 1}",
             )(x)
@@ -156,7 +178,7 @@ class Builder:
         )
 
     def _blocks(self, x):
-        """Return the tokens behind the last norm that the output depends on."""
+        """Return the tokens after the last norm that the output depends on."""
         config = self.config
         add_positions = block = None
         for index in range(config.num_layers):
@@ -178,7 +200,7 @@ class Builder:
         tokens = norm(x)  # [B, N, D]
         if block is None or config.num_output_tokens is None:
             return tokens
-        # `get_layer(...).output` has all tokens; the model computes what its output depends on.
+        # `get_layer(...).output` has all tokens; the model computes those that its output depends on.
         return norm(block(last_input, num_outputs=config.num_output_tokens))
 
     def _block(self, config, name, drop_path_rate=0.0, relative_positions=None):
@@ -186,24 +208,15 @@ class Builder:
         remat = keras.RematScope("list_of_layers", layer_names=[name])
         with remat if config.remat == "blocks" else contextlib.nullcontext():
             return EncoderBlock(
-                config.num_heads,
-                self._mlp(config, config.dropout_rate),
-                dropout_rate=config.dropout_rate,
-                attention_dropout_rate=config.attention_dropout_rate,
-                drop_path_rate=drop_path_rate,
-                layer_norm_epsilon=config.layer_norm_epsilon,
-                qkv_bias=config.qkv_bias,
-                layer_scale=config.layer_scale,
-                relative_positions=relative_positions,
-                attention_chunk_size=config.attention_chunk_size,
-                head_dim=config.head_dim,
-                output_projection=config.output_projection,
+                attention_layer(config, self.policy, relative_positions),
+                mlp_layer(config, self.policy, config.dropout_rate),
+                config.dropout_rate,
+                drop_path_rate,
+                config.layer_norm_epsilon,
+                config.layer_scale,
                 dtype=self.policy,
                 name=name,
             )
-
-    def _mlp(self, config, dropout_rate=0.0):
-        return MlpBlock(config.mlp_dim, dropout_rate, config.activation, dtype=self.policy, name="MlpBlock_0")
 
     def _head(self, x):
         config = self.config
@@ -228,8 +241,9 @@ class Builder:
             left_out = 0 if config.pool_prefix_tokens else config.num_prefix_tokens + config.num_registers
             return PatchMeanPooling(left_out, name="pool", **shared)(x)
         if config.pooling == "map":
-            head = MAPHead(config.num_heads, self._mlp(config), config.layer_norm_epsilon, name="MAPHead_0", **shared)
-            return head(x)  # [B, D]
+            attention = SelfAttention(config.num_heads, name=_ATTENTION, **shared)
+            mlp = mlp_layer(config, self.policy)
+            return MAPHead(attention, mlp, config.layer_norm_epsilon, name="MAPHead_0", **shared)(x)  # [B, D]
         return x  # [B, N, D]
 
     def _pre_logits(self):
@@ -242,7 +256,7 @@ class Builder:
         )
 
     def _two_heads(self, x):
-        """Return the mean of what a head makes of the class token, and another of DeiT's distillation token."""
+        """Return the mean of the logits of the class token and of DeiT's distillation token, which have a head each."""
         config, shared = self.config, {"dtype": self.policy}
         both = [TokenPooling(0, name="pool", **shared)(x), TokenPooling(1, name="pool_dist", **shared)(x)]
         if config.representation_size is not None:

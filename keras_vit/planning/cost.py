@@ -9,7 +9,8 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from keras_vit import models
+from keras_vit import layers, models
+from keras_vit.models import vit
 from keras_vit.models.config import pair
 
 # Peak memory per image of a step that is not compiled, as a multiple of its saved activations. Measured on a CPU at 224
@@ -59,7 +60,7 @@ def of_config(config: models.ViTConfig | models.BiTConfig) -> Cost:
     return _bit(config) if isinstance(config, models.BiTConfig) else _vit(config)
 
 
-class _Tally:
+class Tally:
     """Sums over the operations of a model, in the order of the forward pass."""
 
     def __init__(self):
@@ -92,7 +93,7 @@ class _Tally:
         """Add the mask of a dropout: one byte per value, half of a 16-bit number."""
         self.activations += count // 2
 
-    def add(self, other: "_Tally") -> None:
+    def add(self, other: "Tally") -> None:
         """Add everything that another tally counted."""
         self.parameters += other.parameters
         self.macs += other.macs
@@ -127,9 +128,9 @@ def _mae(config: models.MAEConfig) -> Cost:
     return tally.cost(tokens)
 
 
-def _encoder(config: models.ViTConfig, tokens: int) -> _Tally:
+def _encoder(config: models.ViTConfig, tokens: int) -> Tally:
     """Count everything before the pooling, with blocks on a number of tokens."""
-    tally, width = _Tally(), config.hidden_size
+    tally, width = Tally(), config.hidden_size
     channels = config.channels
     if config.resnet_blocks is not None:
         _, channels = _resnet(tally, config, config.resnet_blocks, 64)
@@ -149,74 +150,42 @@ def _encoder(config: models.ViTConfig, tokens: int) -> _Tally:
     return tally
 
 
-def _blocks(tally: _Tally, config: models.ViTConfig, tokens: int) -> None:
+def _blocks(tally: Tally, config: models.ViTConfig, tokens: int) -> None:
     """Count all encoder blocks on a number of tokens."""
-    width, blocks = config.hidden_size, _Tally()
+    width, blocks = config.hidden_size, Tally()
     for _ in range(config.num_layers):
         _block(blocks, config, tokens)
     if config.remat == "blocks" and config.num_layers:  # the input of each block, and one recomputed block at a time
         blocks.activations = config.num_layers * tokens * width + blocks.activations // config.num_layers
-    if config.num_layers and _in_chunks(config, tokens):  # the weights of one chunk at a time
+    if config.num_layers and vit.attention_layer(config).in_chunks(tokens):  # the weights of one chunk at a time
         blocks.activations += config.num_heads * (config.attention_chunk_size or 0) * tokens
     tally.add(blocks)
 
 
-def _block(tally: _Tally, config: models.ViTConfig, tokens: int) -> None:
+def _block(tally: Tally, config: models.ViTConfig, tokens: int) -> None:
     """Count a block, which saves 8 vectors of `D` and 2 of the MLP's width per token, and the attention weights."""
-    width, heads = config.hidden_size, config.attention_size
+    width = config.hidden_size
     tally.norm(tokens, width)
-    for _ in ("query", "key", "value"):
-        tally.dense(tokens, width, heads, bias=config.qkv_bias)
-    tally.activations -= 2 * tokens * width  # the three share their input
-    _attention(tally, config, tokens, tokens, heads)
-    if config.output_projection != "none":
-        tally.dense(tokens, heads, width, bias=config.output_projection == "bias")
-    if config.position_embedding == "relative":
-        offsets = 2 * tokens - 1
-        tally.parameters += offsets * (heads // config.num_heads)
-        tally.macs += tokens * offsets * heads
+    relative = tokens if config.position_embedding == "relative" else None
+    vit.attention_layer(config, relative_positions=relative).count(tally, tokens, width)
     tally.norm(tokens, width)
-    tally.dense(tokens, width, config.mlp_dim)
-    tally.elementwise(tokens * config.mlp_dim)  # GELU
-    tally.dense(tokens, config.mlp_dim, width)
-    if config.attention_dropout_rate:
-        weights = config.num_heads * tokens * tokens
-        tally.elementwise(weights)  # after the dropout; softmax needs them before it
-        tally.dropout(weights)
+    vit.mlp_layer(config, dropout_rate=config.dropout_rate).count(tally, tokens, width)
     if config.dropout_rate:
-        tally.dropout(tokens * (2 * width + config.mlp_dim))
+        tally.dropout(tokens * width)
     if config.layer_scale is not None:
         tally.parameters += 2 * width
         tally.elementwise(2 * tokens * width)
 
 
-def _attention(tally: _Tally, config: models.ViTConfig, queries: int, keys: int, width: int) -> None:
-    tally.macs += 2 * queries * keys * width
-    tally.activations += (queries + 2 * keys) * width
-    if not _in_chunks(config, queries):  # otherwise the backward pass recomputes the weights
-        tally.activations += config.num_heads * queries * keys
-
-
-def _in_chunks(config: models.ViTConfig, queries: int) -> bool:
-    return config.attention_chunk_size is not None and queries > config.attention_chunk_size
-
-
-def _map_head(tally: _Tally, config: models.ViTConfig, tokens: int) -> None:
+def _map_head(tally: Tally, config: models.ViTConfig, tokens: int) -> None:
     width = config.hidden_size
     tally.parameters += width
-    tally.dense(1, width, width)
-    tally.dense(tokens, width, width)
-    tally.dense(tokens, width, width)
-    tally.activations -= tokens * width
-    _attention(tally, config, 1, tokens, width)
-    tally.dense(1, width, width)
+    layers.SelfAttention(config.num_heads).count(tally, tokens, width, queries=1)
     tally.norm(1, width)
-    tally.dense(1, width, config.mlp_dim)
-    tally.elementwise(config.mlp_dim)
-    tally.dense(1, config.mlp_dim, width)
+    vit.mlp_layer(config).count(tally, 1, width)
 
 
-def _vit_head(tally: _Tally, config: models.ViTConfig, rows: int) -> None:
+def _vit_head(tally: Tally, config: models.ViTConfig, rows: int) -> None:
     width, heads = config.hidden_size, 2 if config.distillation_token is True else 1
     if config.representation_size is not None:
         for head in range(heads):
@@ -241,7 +210,7 @@ def _positions(config: models.ViTConfig) -> int:
 
 
 def _bit(config: models.BiTConfig) -> Cost:
-    tally = _Tally()
+    tally = Tally()
     size, channels = _resnet(tally, config, config.block_sizes, 64 * config.width_factor, norm_first=True)
     tally.norm(size[0] * size[1], channels)
     if config.include_top:
@@ -250,7 +219,7 @@ def _bit(config: models.BiTConfig) -> Cost:
 
 
 def _resnet(
-    tally: _Tally,
+    tally: Tally,
     config: models.ViTConfig | models.BiTConfig,
     block_sizes: Sequence[int],
     width: int,

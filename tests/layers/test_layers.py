@@ -203,11 +203,11 @@ def test_heads_must_divide_the_width():
     with pytest.raises(ValueError, match="`hidden_size` must be a multiple of `num_heads`=3"):
         layers.SelfAttention(num_heads=3)(normal(1, 2, 8))
     with pytest.raises(ValueError, match="multiple of `num_heads`=3"):
-        layers.EncoderBlock(3, layers.MlpBlock(16))(normal(1, 2, 8))
+        layers.EncoderBlock(layers.SelfAttention(3), layers.MlpBlock(16))(normal(1, 2, 8))
 
 
 def test_encoder_block_returns_the_attention_scores_of_its_input():
-    block = layers.EncoderBlock(2, layers.MlpBlock(16), layer_scale=0.5)
+    block = layers.EncoderBlock(layers.SelfAttention(2), layers.MlpBlock(16), layer_scale=0.5)
     x = normal(2, 5, 8)
     output, weights = block(x, return_attention_scores=True)
     np.testing.assert_array_equal(array(block(x)), array(output))
@@ -219,7 +219,11 @@ def test_encoder_block_returns_the_attention_scores_of_its_input():
 
 @pytest.mark.parametrize(
     "layer",
-    [layers.SelfAttention(2), layers.EncoderBlock(2, layers.MlpBlock(16)), layers.MAPHead(2, layers.MlpBlock(16))],
+    [
+        layers.SelfAttention(2),
+        layers.EncoderBlock(layers.SelfAttention(2), layers.MlpBlock(16)),
+        layers.MAPHead(layers.SelfAttention(2), layers.MlpBlock(16)),
+    ],
 )
 def test_symbolic_scores_have_the_shapes_of_those_that_are_computed(layer):
     x = normal(3, 5, 8)
@@ -241,7 +245,7 @@ def test_scores_can_be_edited():
 
 
 def test_map_head_with_equal_tokens_attends_uniformly():
-    head = layers.MAPHead(2, layers.MlpBlock(16))
+    head = layers.MAPHead(layers.SelfAttention(2), layers.MlpBlock(16))
     tokens = np.broadcast_to(normal(1, 1, 8), (3, 6, 8)).copy()
     pooled, weights = head(tokens, return_attention_scores=True)
     assert pooled.shape == (3, 8)
@@ -399,10 +403,10 @@ LAYERS = {
     "MlpBlock": (dict(mlp_dim=5, activation="gelu"), (2, 6, 8)),
     "LayerScale": (dict(initial_value=0.3), (2, 6, 8)),
     "EncoderBlock": (
-        dict(num_heads=2, mlp=MLP, dropout_rate=0.1, layer_scale=0.1, attention_chunk_size=4),
+        dict(attention=layers.SelfAttention(2, chunk_size=4), mlp=MLP, dropout_rate=0.1, layer_scale=0.1),
         (2, 6, 8),
     ),
-    "MAPHead": (dict(num_heads=2, mlp=MLP), (2, 6, 8)),
+    "MAPHead": (dict(attention=layers.SelfAttention(2), mlp=MLP), (2, 6, 8)),
     "TokenPooling": (dict(index=1), (2, 6, 8)),
     "PatchMeanPooling": (dict(num_prefix_tokens=2), (2, 6, 8)),
     "Dropout": (dict(rate=0.1), (2, 6, 8)),
@@ -436,7 +440,9 @@ def test_every_public_layer_is_in_the_table():
 def test_layer_round_trip(name, policy, tmp_path):
     arguments, shape = LAYERS[name]
     if "mlp" in arguments:
-        arguments = {**arguments, "mlp": layers.MlpBlock(5, activation="relu", dtype=policy)}
+        parts = {name: arguments[name].get_config() | {"dtype": policy} for name in ("attention", "mlp")}
+        attention, mlp = layers.SelfAttention(**parts["attention"]), layers.MlpBlock(**parts["mlp"])
+        arguments = {**arguments, "attention": attention, "mlp": mlp}
     layer = getattr(layers, name)(**arguments, dtype=policy, name="layer")
     inputs = keras.Input(shape[1:], dtype=layer.compute_dtype)
     model = keras.Model(inputs, layer(inputs))
@@ -463,8 +469,8 @@ ARGUMENTS = {
     layers.Dropout: {"rate": 0.1},
     layers.FixedPositionEmbs: {"grid": (2, 3)},
     layers.VisiblePatches: {"num_visible": 2},
-    layers.EncoderBlock: {"num_heads": 2, "mlp": MLP},
-    layers.MAPHead: {"num_heads": 2, "mlp": MLP},
+    layers.EncoderBlock: {"attention": layers.SelfAttention(2), "mlp": MLP},
+    layers.MAPHead: {"attention": layers.SelfAttention(2), "mlp": MLP},
     layers.MlpBlock: {"mlp_dim": 8},
     layers.PatchEncoder: {"patch_size": 4, "hidden_size": 8},
     layers.RegisterTokens: {"num_tokens": 2},
@@ -500,11 +506,12 @@ def test_a_subclass_keeps_the_arguments_of_its_base():
 @pytest.mark.parametrize(
     ("make", "name", "value"),
     [
-        (lambda **k: layers.EncoderBlock(2, layers.MlpBlock(64), **k), "head_dim", -3),
-        (lambda **k: layers.EncoderBlock(2, layers.MlpBlock(64), **k), "output_projection", "nonsense"),
-        (lambda mlp: layers.EncoderBlock(2, mlp), "mlp", 64),
-        (lambda **k: layers.EncoderBlock(2, layers.MlpBlock(64), **k), "head_dimm", 4),
-        (lambda mlp: layers.MAPHead(2, mlp), "mlp", 64),
+        (lambda **k: layers.SelfAttention(2, **k), "head_dim", -3),
+        (lambda **k: layers.SelfAttention(2, **k), "output_projection", "nonsense"),
+        (lambda attention: layers.EncoderBlock(attention, layers.MlpBlock(64)), "attention", 2),
+        (lambda mlp: layers.EncoderBlock(layers.SelfAttention(2), mlp), "mlp", 64),
+        (lambda **k: layers.EncoderBlock(layers.SelfAttention(2), layers.MlpBlock(64), **k), "head_dimm", 4),
+        (lambda mlp: layers.MAPHead(layers.SelfAttention(2), mlp), "mlp", 64),
         (lambda **k: layers.MlpBlock(64, **k), "activation", "nonsense"),
         (lambda **k: layers.ResNetStage(1, 4, **k), "resnet_numerics", "nonsense"),
     ],
@@ -514,14 +521,15 @@ def test_arguments_of_sublayers_are_checked_by_the_constructor(make, name, value
         make(**{name: value})
 
 
-def test_a_block_takes_the_arguments_of_its_attention():
-    block = layers.EncoderBlock(
-        2, layers.MlpBlock(16), head_dim=6, output_projection="no_bias", attention_dropout_rate=0.1
-    )
+def test_a_block_is_saved_with_the_arguments_of_its_attention():
+    attention = layers.SelfAttention(2, head_dim=6, output_projection="no_bias", dropout_rate=0.1)
+    block = layers.EncoderBlock(attention, layers.MlpBlock(16))
     block(normal(1, 3, 8))
-    attention = block.attention
-    assert (attention.head_dim, attention.output_projection, attention.dropout_rate) == (6, "no_bias", 0.1)
-    assert layers.EncoderBlock.from_config(block.get_config()).get_config() == block.get_config()
+    copy = layers.EncoderBlock.from_config(block.get_config())
+    assert copy.get_config() == block.get_config()
+    assert copy.attention.get_config() == attention.get_config()
+    copy.build((None, 3, 8))
+    assert copy.attention.query.kernel.shape == (8, 2, 6)
 
 
 @keras.saving.register_keras_serializable(package="tests")
@@ -538,8 +546,10 @@ class Gated(keras.layers.Layer):
 
 def test_a_block_takes_any_mlp_and_is_saved_with_it(tmp_path):
     inputs = keras.Input((3, 8))
-    block = layers.EncoderBlock(2, Gated(name="gated"), name="block")
-    model = keras.Model(inputs, layers.MAPHead(2, Gated(name="gated"), name="head")(block(inputs)))
+    block = layers.EncoderBlock(layers.SelfAttention(2), Gated(name="gated"), name="block")
+    model = keras.Model(
+        inputs, layers.MAPHead(layers.SelfAttention(2), Gated(name="gated"), name="head")(block(inputs))
+    )
     assert "block/gated/gate/kernel" in [weight.path for weight in model.weights]
     block.attention.query.enable_lora(1)
     block.mlp.trainable = False
@@ -550,7 +560,7 @@ def test_a_block_takes_any_mlp_and_is_saved_with_it(tmp_path):
 
 
 def test_an_mlp_with_lora_is_saved_once():
-    block = layers.EncoderBlock(2, layers.MlpBlock(16))
+    block = layers.EncoderBlock(layers.SelfAttention(2), layers.MlpBlock(16))
     block.build((None, 3, 8))
     block.mlp.dense_0.enable_lora(2)
     copy = layers.EncoderBlock.from_config(block.get_config())

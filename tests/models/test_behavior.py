@@ -10,7 +10,7 @@ from keras import ops
 
 import keras_vit
 from keras_vit import BiTResNet, VisionTransformer
-from keras_vit.layers import EncoderBlock, MlpBlock
+from keras_vit.layers import EncoderBlock, MlpBlock, SelfAttention
 from tests import selection
 from tests.models import variants
 
@@ -97,9 +97,8 @@ def test_blocks_in_a_scope_of_keras_drop_the_same_values_twice():
     for scope in (contextlib.nullcontext(), keras.RematScope("list_of_layers", layer_names=["block"])):
         keras.utils.set_random_seed(0)
         with scope:
-            block = EncoderBlock(
-                2, MlpBlock(8, 0.5), dropout_rate=0.5, attention_dropout_rate=0.5, drop_path_rate=0.5, name="block"
-            )
+            attention = SelfAttention(2, dropout_rate=0.5)
+            block = EncoderBlock(attention, MlpBlock(8, 0.5), dropout_rate=0.5, drop_path_rate=0.5, name="block")
         x = tf.constant(np.random.default_rng(0).normal(size=(4, 5, 8)), tf.float32)
         with tf.GradientTape() as tape:
             tape.watch(x)

@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 import keras_vit
-from keras_vit import applications
-from keras_vit.models import BiTConfig, ViTConfig
+from keras_vit.models import BiTConfig, ViTConfig, geometry
+from keras_vit.models.bit_config import PublishedBiT
+from keras_vit.models.vit_options import PublishedViT
 from tests import selection
 from tests.models import variants
 
@@ -19,15 +20,12 @@ FILES = pathlib.Path(__file__).parent.parent / "data_files"
 
 
 @pytest.mark.parametrize(
-    ("protocol", "config_class", "built"),
-    [
-        (applications.ViTConstructor, ViTConfig, keras_vit.ViT_B16),
-        (applications.BiTConstructor, BiTConfig, keras_vit.BiT_R50x1),
-    ],
+    ("published", "config_class", "built"),
+    [(PublishedViT, ViTConfig, keras_vit.ViT_B16), (PublishedBiT, BiTConfig, keras_vit.BiT_R50x1)],
 )
-def test_constructors_have_the_arguments_of_the_configuration(protocol, config_class, built):
-    written = dict(inspect.signature(protocol.__call__).parameters)
-    del written["self"], written["weights"]
+def test_constructors_have_the_arguments_of_the_configuration(published, config_class, built):
+    written = dict(inspect.signature(published).parameters)
+    del written["weights"]
     sizes = {field.name for field in dataclasses.fields(keras_vit.models.VIT["ViT-B/16"])}
     sizes |= {field.name for field in dataclasses.fields(keras_vit.models.BIT["BiT-R50x1"])}
     expected = {
@@ -83,9 +81,9 @@ def test_derived_facts_are_those_of_the_layers(name):
 def test_grids_of_other_images():
     config = ViTConfig(patch_size=(16, 8), image_size=None)
     assert config.grid == (14, 28)
-    assert config.grid_of(32) == (2, 4)
+    assert geometry.grid(config.patch_size, image_size=32) == (2, 4)
     with pytest.raises(ValueError, match="image_size"):
-        config.grid_of(40)
+        geometry.grid(config.patch_size, image_size=40)
     assert ViTConfig(patch_size=1, resnet_blocks=(3, 4, 9)).grid == (14, 14)
     assert BiTConfig(width_factor=3).num_features == 6144
 

@@ -20,21 +20,10 @@ def attention(
     dropout: Callable[[Any], Any] | None = None,
     chunk_size: int | None = None,
 ) -> Any:
-    """Compute `softmax(query key^T) value`.
+    """Compute `softmax(query key^T) value` of a scaled query; shapes as in `formulas.attention`.
 
     The derivative of the logits is `w (d_w - sum(d_w w))`. As the output is what `w` averages, the sum equals that of
     `d_output * output`: it is taken over the width of a head before `d_w` exists, so that `d_w` is not stored.
-
-    Args:
-        query: Tensor `[B, N, H, K]`, scaled already.
-        key: Tensor `[B, M, H, K]`.
-        value: Tensor `[B, M, H, K]`.
-        bias: Tensor `[B, H, N, M]` that is added to the logits, or None.
-        dropout: Dropout of the weights, or None.
-        chunk_size: Number of queries whose weights are computed at a time, or None for all.
-
-    Returns:
-        Tensor `[B, N, H, K]`.
 
     References:
         - [FlashAttention](https://arxiv.org/abs/2205.14135), appendix B.2

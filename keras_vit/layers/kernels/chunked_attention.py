@@ -17,15 +17,6 @@ def attend(query: Any, key: Any, value: Any, chunk_size: int) -> Any:
     Each row of weights is whole, so that the softmax is the same as without chunks. The backward pass recomputes the
     weights chunk by chunk instead of saving them.
 
-    Args:
-        query: Tensor `[B, N, H, K]`, scaled already.
-        key: Tensor `[B, M, H, K]`.
-        value: Tensor `[B, M, H, K]`.
-        chunk_size: Number of queries per chunk.
-
-    Returns:
-        Tensor `[B, N, H, K]`.
-
     References:
         - [Self-attention Does Not Need O(n^2) Memory](https://arxiv.org/abs/2112.05682)
     """
@@ -86,16 +77,10 @@ def _transposed(x):
 
 
 def _in_turn(function, state, sequences):
-    """Calls a function with each element of sequences, the next one only when the last one is done.
+    """Call `function(state, elements)` for the elements of all sequences, one call after the other.
 
-    Args:
-        function: Takes the state and a list with an element of each sequence; returns the new state and an output of
-            the shape and dtype of the first sequence's elements.
-        state: List of tensors.
-        sequences: List of tensors with the same first dimension.
-
-    Returns:
-        The last state, and the outputs, stacked.
+    It returns the new state and an output of the shape and dtype of the first sequence's elements. The result is the
+    last state and the stacked outputs.
     """
     if keras.backend.backend() != "tensorflow":
         return ops.scan(lambda state, elements: function(state, elements), state, sequences)

@@ -25,15 +25,6 @@ def applies(query: Any) -> bool:
 def attend(query: Any, key: Any, value: Any, implementation: Literal["cudnn", "xla"] = "cudnn") -> Any:
     """Compute `softmax(query key^T) value` with logits and softmax in float32, which are not stored.
 
-    Args:
-        query: Tensor `[B, N, H, K]`, scaled already.
-        key: Tensor `[B, M, H, K]`.
-        value: Tensor `[B, M, H, K]`.
-        implementation: `"cudnn"`, or `"xla"` for the same function on any device.
-
-    Returns:
-        Tensor `[B, N, H, K]`.
-
     References:
         - [FlashAttention-2](https://arxiv.org/abs/2307.08691)
     """

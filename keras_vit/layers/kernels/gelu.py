@@ -1,8 +1,9 @@
-"""GELU in its tanh form, whose backward pass saves its input alone."""
+"""GELU in its tanh form, whose backward pass saves only its input, and in inference its fusion with the product."""
 
 import math
 from typing import Any
 
+import keras
 from keras import ops
 
 from keras_vit.layers import formulas
@@ -16,9 +17,6 @@ def gelu_tanh(x: Any) -> Any:
 
     `(1 + tanh(u)) / 2` is `s = sigmoid(2 u)`, so that with `2 u = x (a + b x^2)` the derivative is
     `s + x s (1 - s) (a + 3 b x^2)`.
-
-    Args:
-        x: Tensor of any shape.
     """
     if not uses_kernel("gelu_tanh", x):
         return formulas.gelu_tanh(x)
@@ -39,3 +37,13 @@ def gelu_tanh(x: Any) -> Any:
         return formulas.gelu_tanh(x), gradient
 
     return gelu(x)
+
+
+def as_rows(x: Any, training: bool) -> Any:
+    """Return `[B, N, D]` as `[B*N, D]` where TensorFlow's graph optimizer then fuses product, bias and GELU.
+
+    In training nothing is fused, as GELU's input is saved, and a TPU would copy the sequence to change its shape.
+    """
+    if training or keras.backend.backend() != "tensorflow":
+        return x
+    return ops.reshape(x, (-1, x.shape[-1]))

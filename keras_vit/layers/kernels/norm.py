@@ -1,4 +1,4 @@
-"""Norms whose backward pass saves their input and statistics alone."""
+"""Norms whose backward pass saves only their input and statistics."""
 
 from typing import Any
 
@@ -13,12 +13,6 @@ from keras_vit.layers.precision import at_least_float32
 
 def layer_norm(x: Any, scale: Any, bias: Any, epsilon: float) -> Any:
     """Compute `(x - mean) / sqrt(variance + epsilon) * scale + bias` over the last axis.
-
-    Args:
-        x: Tensor `[..., D]`; the result has its dtype. Statistics are computed in at least float32.
-        scale: Tensor `[D]`, float32.
-        bias: Tensor `[D]`, float32.
-        epsilon: Added to the variance.
 
     References:
         - [Layer Normalization](https://arxiv.org/abs/1607.06450)
@@ -52,13 +46,6 @@ def group_norm(x: Any, scale: Any, bias: Any, groups: int, epsilon: float) -> An
 
     The derivative is linear in the upstream derivative and in `x`, with factors per image and channel that follow from
     two sums over the positions.
-
-    Args:
-        x: Tensor `[B, H, W, C]`; the result has its dtype. Statistics are computed in at least float32.
-        scale: Tensor `[C]`, float32.
-        bias: Tensor `[C]`, float32.
-        groups: Number of groups of channels.
-        epsilon: Added to the variance.
 
     References:
         - [Group Normalization](https://arxiv.org/abs/1803.08494)

@@ -11,17 +11,10 @@ from keras_vit.layers.kernels.choice import uses_kernel
 
 
 def project(x: Any, layers: Sequence[keras.layers.Layer]) -> tuple[Any, ...]:
-    """Apply several projections to a sequence.
+    """Apply several projections `[B, N, D]` to `[B, N, H, K]` to a sequence.
 
     In 16 bits, one product makes all projections, and one makes the derivative of `x` from their derivatives side by
     side, so that no partial sums are stored.
-
-    Args:
-        x: Tensor `[B, N, D]`.
-        layers: Projections from `[B, N, D]` to `[B, N, H, K]`.
-
-    Returns:
-        Tuple of tensors `[B, N, H, K]`, one for each layer.
     """
     if len(layers) == 1 or not uses_kernel("project", x) or not all(_is_plain(layer, x) for layer in layers):
         return tuple(layer(x) for layer in layers)

@@ -10,10 +10,6 @@ def recompute_from(upstream: Any, *tensors: Any) -> tuple[Any, ...]:
 
     TensorFlow's graph optimizer merges equal computations and keeps the result in between. It does not merge those that
     wait for the derivative `upstream`. XLA, which fuses such work into the operations that need it, is left to decide.
-
-    Args:
-        upstream: Derivative of the loss with respect to the output.
-        *tensors: Inputs of the recomputation.
     """
     if keras.backend.backend() != "tensorflow":
         return tensors
