@@ -1,14 +1,15 @@
 """Checkpoints that users of Vision Transformers exchange: reading and writing.
 
-`load.py` and `save.py` are the way in. A load has three steps:
+`load.py` and `save.py` are the way in. A load has these steps:
 
-1. `recognition.py` opens the file (`formats`), finds its project (`families`), takes the metadata of
-   `save_checkpoint` and settles the grid of its position table.
-2. `match.py` decides from headers which tensor each variable gets, and `resize.py` adapts those of another size.
-3. `match.py` reads every tensor, once, and only then changes the model; `report.py` has the outcome.
+1. `formats` opens the file: bytes to named tensors.
+2. `recognition.py` finds the project (`families`), and takes the metadata of `save_checkpoint`; `checkpoint.py` has the
+   result, and settles the grid of its position table.
+3. `match.py` decides from headers which tensor each variable gets. Then it reads every tensor, once, resizes it
+   (`resize.py`), and only then changes the model; `report.py` has the outcome.
 
-`rules.py` says how stored tensors and variables correspond, in both directions; `architecture.py` which model the
-shapes of variables show.
+`rules.py` binds stored names to variables, in both directions; `architecture.py` infers the model from the shapes of
+variables.
 """
 
 from keras_vit.checkpoints.errors import CheckpointError

@@ -95,6 +95,18 @@ def _infer_block(shapes: Shapes, hidden_size: int) -> dict[str, Any]:
     }
 
 
+def infer_decoder(shapes: Shapes, heads: int | None, path: str) -> dict[str, Any]:
+    """Return the arguments of `MaskedAutoencoder` that the variables of its decoder show."""
+    numbers = {int(match[1]) for name in shapes if (match := re.match(r"decoder_block_(\d{1,6})/", name))}
+    mlp = shapes.get("decoder_block_0/MlpBlock_0/Dense_0/kernel", (0, 0))
+    return {
+        "decoder_hidden_size": shapes["decoder_embed/kernel"][-1],
+        "decoder_num_layers": _count(numbers, 0, "decoder block", path),
+        "decoder_num_heads": heads,
+        "decoder_mlp_dim": mlp[-1] or None,
+    }
+
+
 def resnet_blocks(shapes: Shapes, path: str) -> list[int]:
     """Return the number of units in each stage of a ResNet."""
     units: dict[int, set[int]] = {}

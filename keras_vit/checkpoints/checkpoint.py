@@ -1,17 +1,19 @@
 """A checkpoint whose project is known: the names of its tensors, their variables, and the model they belong to."""
 
 import dataclasses
+import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 import keras
+from absl import logging
 
-from keras_vit.checkpoints.architecture import TABLE
+from keras_vit.checkpoints.architecture import TABLE, is_square
 from keras_vit.checkpoints.errors import CheckpointError
 from keras_vit.checkpoints.formats.tensors import TensorSource
 from keras_vit.checkpoints.rules import Binding
 from keras_vit.models import BiTConfig, BiTResNet, MAEConfig, MaskedAutoencoder, VisionTransformer, ViTConfig, geometry
-from keras_vit.models.config import Config
+from keras_vit.models.config import Config, plain
 from keras_vit.models.normalization import Normalization
 
 Shape = tuple[int, ...]
@@ -28,6 +30,14 @@ class Kind:
     config: type[Config]
 
 
+class _Any(tuple[Any, ...]):
+    """All values of an argument."""
+
+    def __contains__(self, value: object) -> bool:
+        return True
+
+
+ANY: tuple[Any, ...] = _Any()
 KINDS = {
     "vit": Kind("Vision Transformer", VisionTransformer, ViTConfig),
     "bit": Kind("BiT ResNet", BiTResNet, BiTConfig),
@@ -156,6 +166,10 @@ class Checkpoint:
         prefix = sum(name in self.shapes for name in ("cls/cls", "dist/dist"))
         return self.shapes[TABLE][1] - prefix if TABLE in self.shapes else None
 
+    def allow_any_head(self) -> None:
+        """Let models of any pooling take an encoder whose head belongs to the model that is fine-tuned."""
+        self.alternatives |= dict.fromkeys(ViTConfig.OF_HEAD, ANY)
+
     @property
     def path(self) -> str:
         """Name of the file, for messages."""
@@ -179,3 +193,66 @@ def variable_shapes(source: TensorSource, bindings: Iterable[Binding], heads: in
             ) from error
         shapes.update(zip(binding.variables, results, strict=True))
     return shapes
+
+
+def settle_grid(checkpoint: Checkpoint, hints: Hints) -> None:
+    """Set the grid of the position table and with it the image size.
+
+    The table is a list: 25 entries are a class token and 4 x 6 patches, or 5 x 5 patches. The caller decides, then the
+    file, then the model if its table is as long, and at last a square is assumed.
+    """
+    source, arguments, path = checkpoint.source, checkpoint.arguments, checkpoint.path
+    count = checkpoint.num_positions
+    if count is None and hints.grid is not None:
+        raise CheckpointError(f"{path} has no position table. Received: grid={hints.grid}. Leave it out.")
+    if checkpoint.kind == "bit":
+        return
+    noted = [size for name in ("image_size", "image") if (size := stated_size(source.metadata.get(name)))]
+    own = arguments.get("image_size")
+    if own is not None and stated_size(own) is None:
+        raise CheckpointError(f"{path}: image_size must be an integer or (height, width). Received: {str(own)[:60]}.")
+    if count is None:
+        arguments.setdefault("image_size", plain(noted[0]) if noted else None)
+        if arguments["image_size"] is None:
+            checkpoint.assumed["image_size"] = "without a position table nothing fixes it"
+        return
+    own_grid = grid_of(arguments) if "image_size" in arguments else None
+    stated = {
+        "grid": hints.grid,
+        "the grid in its note": stated_size(source.metadata.get("grid")),
+        f"image_size={str(own)[:60]} of its configuration": own_grid or ((0, 0) if own is not None else None),
+    }
+    for name, grid in stated.items():
+        if grid is not None and math.prod(grid) != count:
+            raise CheckpointError(
+                f"{path}: {name} and the position table disagree: the grid {grid} has {math.prod(grid)} patches, the "
+                f"table {count}. Damaged?"
+            )
+    if checkpoint.layout.family == "keras" and own_grid is not None:
+        if hints.grid not in (None, own_grid):
+            raise CheckpointError(
+                f"{path}: its table has the grid {own_grid}. Received: grid={hints.grid}. Leave it out."
+            )
+        checkpoint.grid = own_grid  # image_size may be None, for images of any size
+        return
+    checkpoint.grid = _choose_grid(count, hints.stated_grids(source, arguments), hints.model_grid(arguments), path)
+    if own_grid == checkpoint.grid:
+        return
+    fitting = [size for size in noted if grid_of({**arguments, "image_size": size}) == checkpoint.grid]
+    stride = geometry.stride(arguments["patch_size"], arguments.get("resnet_blocks"))
+    size = (checkpoint.grid[0] * stride[0], checkpoint.grid[1] * stride[1])
+    arguments["image_size"] = plain(fitting[0] if fitting else size)
+
+
+def _choose_grid(count: int, stated: list[Grid], model: Grid | None, path: str) -> Grid:
+    for grid in [*stated, *([model] if model else [])]:
+        if math.prod(grid) == count:
+            return grid
+    if not is_square(count):
+        raise CheckpointError(
+            f"{path}: its {count} position embeddings form no square grid, and the file does not say which one they "
+            "form. Pass grid=(height, width), in patches."
+        )
+    grid = (math.isqrt(count),) * 2
+    logging.info("%s does not say the grid of its %d position embeddings: %dx%d is assumed.", path, count, *grid)
+    return grid

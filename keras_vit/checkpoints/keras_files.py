@@ -36,14 +36,6 @@ def load_keras_file(path: str | os.PathLike[str]) -> keras.Model:
 
     The sizes of the archive's members, the configuration and the headers of the weights are checked before memory is
     taken. Then Keras loads the model in its safe mode, without compiling it.
-
-    Args:
-        path: The file.
-
-    Raises:
-        CheckpointError: A `ValueError`. If the file is damaged, can run code, or states a model that its weights do not
-            have.
-        FileNotFoundError: If there is no such file.
     """
     path = os.fspath(path)
     try:
@@ -61,16 +53,7 @@ def load_keras_file(path: str | os.PathLike[str]) -> keras.Model:
 
 
 def check_config(config: dict[str, Any], shapes: Sequence[Sequence[int]], path: str) -> None:
-    """Refuse a configuration that can run code, or of a model that the file has no weights for.
-
-    Args:
-        config: Content of `config.json`.
-        shapes: Shapes of the tensors.
-        path: Name of the file, for messages.
-
-    Raises:
-        CheckpointError: If it is refused.
-    """
+    """Refuse a configuration that can run code, or of a model that the file has no weights for."""
     weights = sum(map(math.prod, shapes))
     for count, (value, depth) in enumerate(_objects(config)):
         if depth > _MAX_DEPTH or count > _MAX_OBJECTS:
@@ -88,6 +71,14 @@ def check_config(config: dict[str, Any], shapes: Sequence[Sequence[int]], path: 
         if isinstance(value.get("config"), dict) and _is_own(value):
             for name in names & _CONFIGS.keys():
                 _check_arguments(_CONFIGS[name], value["config"], weights, len(shapes), path)
+
+
+def resolve_arguments(config_class: type[Config], arguments: dict[str, Any], path: str) -> Config:
+    """Return the arguments of a model in `config.json`, checked and with all defaults."""
+    try:
+        return config_class.from_dict(arguments)
+    except (ValueError, TypeError, OverflowError) as error:
+        raise CheckpointError(f"{path}: config.json has no valid arguments: {str(error)[:500]}") from error
 
 
 def _disagreement(path: str, problem: str) -> CheckpointError:
@@ -117,10 +108,7 @@ def _check_arguments(
     config_class: type[Config], arguments: dict[str, Any], weights: int, tensors: int, path: str
 ) -> None:
     """Refuse arguments of a model of this package that has more blocks or weights than the file."""
-    try:
-        config = config_class.from_dict(arguments)
-    except (ValueError, TypeError, OverflowError) as error:
-        raise CheckpointError(f"{path}: config.json has no valid arguments: {str(error)[:500]}") from error
+    config = resolve_arguments(config_class, arguments, path)
     values = config.to_dict()
     stages = values.get("resnet_blocks") or values.get("block_sizes") or ()
     blocks = values.get("num_layers", 0) + values.get("decoder_num_layers", 0) + sum(stages)

@@ -85,12 +85,10 @@ def load_checkpoint(
             f"`model` must be a keras_vit model. Received: {type(model).__name__}. Load into the VisionTransformer or "
             "BiTResNet before building other models from it."
         )
-    checkpoint = recognition.identify(path, recognition.hints_of(model.config.to_dict(), grid, prefix), config)
-    try:
+    hints = recognition.hints_of(model.config.to_dict(), grid, prefix)
+    with recognition.identify(path, hints, config) as checkpoint:
         options = Options(head, method, resize_patch, adapt_channels, zero_edges)
         return _load(model, checkpoint, options, strict, allow_nonfinite)
-    finally:
-        checkpoint.source.close()
 
 
 def model_from_checkpoint(
@@ -143,8 +141,7 @@ def model_from_checkpoint(
     (None, 3)
     """
     _checks.choice("head", head, ("auto", "keep", "reset"))
-    checkpoint = recognition.identify(path, recognition.hints_of(overrides, grid, prefix), config)
-    try:
+    with recognition.identify(path, recognition.hints_of(overrides, grid, prefix), config) as checkpoint:
         if decoder and checkpoint.kind != "mae":
             raise CheckpointError(
                 f"{checkpoint.path} holds a {KINDS[checkpoint.kind].noun} without a decoder. Received: decoder=True. "
@@ -160,9 +157,7 @@ def model_from_checkpoint(
             raise CheckpointError(f"{kind.model.__name__} cannot be built from {checkpoint.path}: {error}") from error
         options = Options(head, method, resize_patch, adapt_channels, zero_edges)
         _load(model, checkpoint, options, strict=True, allow_nonfinite=allow_nonfinite)
-    finally:
-        checkpoint.source.close()
-    return model
+        return model
 
 
 def architecture_of(
@@ -197,12 +192,9 @@ def architecture_of(
     >>> kind, arguments["hidden_size"], arguments["image_size"]
     ('vit', 32, 32)
     """
-    checkpoint = recognition.identify(path, recognition.hints_of(overrides, grid, prefix), config)
-    try:
+    with recognition.identify(path, recognition.hints_of(overrides, grid, prefix), config) as checkpoint:
         arguments = recognition.arguments_of(checkpoint, overrides, recognition.without_decoder(checkpoint))
         return "bit" if checkpoint.kind == "bit" else "vit", arguments
-    finally:
-        checkpoint.source.close()
 
 
 def _load(
@@ -219,7 +211,7 @@ def _load(
             "keras_vit.model_from_checkpoint to build the model it belongs to."
         )
     match = Match(model, checkpoint, options)
-    report = match.report
+    report = match.decide()
     if strict and report.problems():
         raise CheckpointError(explain(report, checkpoint, match.config))
     match.fill(allow_nonfinite)

@@ -1,7 +1,8 @@
 """Match of a checkpoint with a model: which tensors are loaded, adapted or left out; then reading and assignment."""
 
 import dataclasses
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Mapping
 from typing import Any
 
 import keras
@@ -9,7 +10,7 @@ import numpy as np
 
 from keras_vit.checkpoints import resize
 from keras_vit.checkpoints.architecture import DECODER_TABLE, TABLE
-from keras_vit.checkpoints.checkpoint import Checkpoint, Shape
+from keras_vit.checkpoints.checkpoint import Checkpoint, Grid, Shape
 from keras_vit.checkpoints.errors import CheckpointError
 from keras_vit.checkpoints.report import LoadReport
 from keras_vit.checkpoints.rules import Binding
@@ -26,6 +27,7 @@ HEADS = (
 )
 PRE_LOGITS = ("pre_logits/kernel", "pre_logits/bias")
 NORMS = {"encoder_norm": ("encoder_norm/scale", "encoder_norm/bias"), "fc_norm": ("fc_norm/scale", "fc_norm/bias")}
+_AXES = ("/pos_embedding_y", "/pos_embedding_x")
 _FIRST_KERNELS = ("embedding/kernel", "conv_root/kernel", "root_block/conv_root/kernel")
 # Arguments whose weights a load may drop or adapt.
 _ADAPTED = ("patch_size", "channels", "classes", "include_top", "representation_size")
@@ -61,16 +63,19 @@ class Match:
         # No file has the factors of LoRA: it fills the kernels, and the factors stay as they are.
         self.variables = {name: v for name, v in weights_of(model).items() if "lora_kernel" not in v.name}
         self.report = LoadReport(checkpoint.layout.family)
-        self._changes: dict[str, list[Callable[[np.ndarray], np.ndarray]]] = {}
-        self._wanted: set[str] = set()
         self._method = options.method or checkpoint.arguments.get("position_resizing", checkpoint.resize_method)
+        self._wanted: set[str] = set()
         self._dropped: set[str] = set()
+
+    def decide(self) -> LoadReport:
+        """Decide from headers which variables are filled, adapted, reset or left out."""
         self._decide_head()
         self._decide_encoder()
-        self._match()
+        self._decide_variables()
         self._compare_arguments()
-        for name, reason in checkpoint.assumed.items():
-            self.report.notes.append(f"{name}={checkpoint.arguments.get(name)!r} is assumed: {reason}")
+        for name, reason in self.checkpoint.assumed.items():
+            self.report.notes.append(f"{name}={self.checkpoint.arguments.get(name)!r} is assumed: {reason}")
+        return self.report
 
     def _decide_head(self) -> None:
         """Decide whether the head is loaded, reset, or left out."""
@@ -117,7 +122,7 @@ class Match:
         if names or "reset" in reason:
             self.report.notes.append(reason)
 
-    def _match(self) -> None:
+    def _decide_variables(self) -> None:
         """Compare the file's variables with the model's."""
         found, report = self.checkpoint.shapes, self.report
         stored_of = {v: b.stored for b in self.checkpoint.bindings for v in b.variables}
@@ -128,7 +133,7 @@ class Match:
                 report.unexpected.append(f"{' + '.join(stored_of[name])} (as {name})")
                 continue
             wanted = tuple(self.variables[name].shape)
-            if self._adapt(name, shape, wanted):
+            if self._can_adapt(name, shape, wanted):
                 self._wanted.add(name)
             else:
                 report.mismatched[name] = (shape, wanted)
@@ -140,56 +145,59 @@ class Match:
             width = found[name][-1] if name in found else None
             report.differences["representation_size"] = (width, self.config["representation_size"])
 
-    def _adapt(self, name: str, shape: Shape, wanted: Shape) -> bool:
-        """Decide how an array becomes the model's; return whether it does."""
-        if name in (TABLE, DECODER_TABLE):
-            return self._adapt_table(name, shape, wanted)
+    def _can_adapt(self, name: str, shape: Shape, wanted: Shape) -> bool:
+        """Return whether `_adapt` turns the file's array into the model's, and note how."""
+        notes = self.report.notes
+        if (grids := self._grids(name)) is not None:
+            (old, new), slots = grids, wanted[1] - math.prod(grids[1])
+            if shape[::2] != wanted[::2] or slots != shape[1] - math.prod(old):
+                return False
+            notes.append(
+                f"position embeddings were resized from {old[0]}x{old[1]} to {new[0]}x{new[1]} "
+                f"(method={self._method!r})"
+            )
+            return True
         if shape == wanted:
             return True
-        if name.endswith(("/pos_embedding_y", "/pos_embedding_x")) and shape[::2] == wanted[::2]:
-            self._change(name, lambda w: resize.resize_axis(w, wanted[1], 1, self._method).astype(w.dtype))
-            self.report.notes.append(f"{name} was resized from {shape[1]} to {wanted[1]} ({self._method})")
+        if name.endswith(_AXES) and shape[::2] == wanted[::2]:
+            notes.append(f"{name} was resized from {shape[1]} to {wanted[1]} ({self._method})")
             return True
-        return name in _FIRST_KERNELS and len(shape) == 4 and self._adapt_kernel(name, shape, wanted)
-
-    def _adapt_table(self, name: str, shape: Shape, wanted: Shape) -> bool:
-        old, new = self.checkpoint.grid, getattr(self.model.config, "grid", None)
-        if old is None or new is None or old == new:
-            return shape == wanted
-        slots = wanted[1] - new[0] * new[1]
-        if shape[::2] != wanted[::2] or slots != shape[1] - old[0] * old[1]:
-            return False
-        self._change(
-            name,
-            lambda table: resize.resize_table(table, old, new, slots, self._method, self.options.zero_edges),
-        )
-        self.report.notes.append(
-            f"position embeddings were resized from {old[0]}x{old[1]} to {new[0]}x{new[1]} (method={self._method!r})"
-        )
-        return True
-
-    def _adapt_kernel(self, name: str, shape: Shape, wanted: Shape) -> bool:
-        if shape[3] != wanted[3]:
+        if name not in _FIRST_KERNELS or len(shape) != 4 or shape[3] != wanted[3]:
             return False
         if shape[2] != wanted[2]:
             if not self.options.adapt_channels or not resize.can_adapt_channels(shape[2], wanted[2]):
                 self.report.differences["channels"] = (shape[2], wanted[2])
-                self.report.notes.append("adapt_channels=True turns 3 channels into 1 or more than 3")
+                notes.append("adapt_channels=True turns 3 channels into 1 or more than 3")
                 return False
-            standardized = name != "embedding/kernel"
-            self._change(name, lambda w: resize.adapt_channels(w, wanted[2], standardized))
-            self.report.notes.append(f"{name} was adapted from {shape[2]} to {wanted[2]} channels")
+            notes.append(f"{name} was adapted from {shape[2]} to {wanted[2]} channels")
         if shape[:2] != wanted[:2]:
             if not self.options.resize_patch or name != "embedding/kernel":
                 self.report.differences["patch_size"] = plain((shape[0], shape[1])), plain((wanted[0], wanted[1]))
                 return False
-            height, width, *_ = wanted
-            self._change(name, lambda w: resize.resize_patch_kernel(w, (height, width)))
-            self.report.notes.append(f"the patch kernel was resized from {shape[:2]} to {wanted[:2]} (pseudo-inverse)")
+            notes.append(f"the patch kernel was resized from {shape[:2]} to {wanted[:2]} (pseudo-inverse)")
         return True
 
-    def _change(self, name: str, function: Callable[[np.ndarray], np.ndarray]) -> None:
-        self._changes.setdefault(name, []).append(function)
+    def _grids(self, name: str) -> tuple[Grid, Grid] | None:
+        """Return the grids of a position table in the file and in the model; None if it stays as it is."""
+        old, new = self.checkpoint.grid, getattr(self.model.config, "grid", None)
+        changes = name in (TABLE, DECODER_TABLE) and old is not None and new is not None and old != new
+        return (old, new) if changes else None  # type: ignore[return-value]
+
+    def _adapt(self, name: str, array: np.ndarray) -> np.ndarray:
+        """Return the model's array: the file's, or one of another size."""
+        wanted = tuple(self.variables[name].shape)
+        if (grids := self._grids(name)) is not None:
+            slots = wanted[1] - math.prod(grids[1])
+            return resize.resize_table(array, *grids, slots, self._method, self.options.zero_edges)
+        if array.shape == wanted:
+            return array
+        if name.endswith(_AXES):
+            return resize.resize_axis(array, wanted[1], 1, self._method).astype(array.dtype)
+        if array.shape[2] != wanted[2]:
+            array = resize.adapt_channels(array, wanted[2], standardized=name != "embedding/kernel")
+        if array.shape[:2] != wanted[:2]:
+            array = resize.resize_patch_kernel(array, (wanted[0], wanted[1]))
+        return array
 
     def _compare_arguments(self) -> None:
         """Report the arguments that change the weights or their effect, and have another value in the model."""
@@ -230,11 +238,8 @@ class Match:
                 )
             stored.append(array.astype(np.float32) if array.dtype.itemsize < 4 else array)
         arrays = binding.transform.read(tuple(stored), self.config.get("num_heads", 1))
-        result = {name: a for name, a in zip(binding.variables, arrays, strict=True) if name in self._wanted}
-        for name in result:
-            for change in self._changes.get(name, ()):
-                result[name] = change(result[name])
-        return result
+        pairs = zip(binding.variables, arrays, strict=True)
+        return {name: self._adapt(name, array) for name, array in pairs if name in self._wanted}
 
     def _reset(self) -> None:
         for name in self.report.reset:

@@ -1,18 +1,19 @@
 """Recognition of a file: its project, layout and architecture, and the arguments of the model that it holds."""
 
-import math
+import contextlib
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from absl import logging
 
 from keras_vit import _checks
 from keras_vit.checkpoints import architecture, families, formats
-from keras_vit.checkpoints.checkpoint import KINDS, Checkpoint, Grid, Hints, Kind, grid_of, stated_size
+from keras_vit.checkpoints.checkpoint import KINDS, Checkpoint, Hints, Kind, grid_of, settle_grid, stated_size
 from keras_vit.checkpoints.errors import CheckpointError
+from keras_vit.checkpoints.families.family import Family
 from keras_vit.checkpoints.formats.tensors import TensorSource
-from keras_vit.models import geometry, normalization
+from keras_vit.models import normalization
 from keras_vit.models.config import plain
 from keras_vit.models.normalization import Normalization
 
@@ -29,12 +30,12 @@ _PARTLY_SHOWN: Mapping[str, Callable[[Any], bool]] = {
 Path = str | os.PathLike[str]
 
 
-def identify(path: Path, hints: Hints, config: Path | dict | None = None) -> Checkpoint:
-    """Open a checkpoint, whose source the caller closes, and recognize its project and architecture from headers."""
-    source = formats.open_source(path, config)
-    try:
+@contextlib.contextmanager
+def identify(path: Path, hints: Hints, config: Path | dict | None = None) -> Iterator[Checkpoint]:
+    """Open a checkpoint and recognize its project and architecture from headers; the file is closed at the end."""
+    with contextlib.closing(formats.open_source(path, config)) as source:
         _check_note(source)
-        checkpoint, family = families.recognize(source, hints)
+        checkpoint, family = _recognize(source, hints)
         checkpoint.resize_method = family.resize_method
         _apply_note(checkpoint)
         if family.name != "keras":  # whose weights may have options that they do not show
@@ -42,12 +43,24 @@ def identify(path: Path, hints: Hints, config: Path | dict | None = None) -> Che
                 checkpoint.arguments.setdefault(name, default)
             if checkpoint.kind != "bit":
                 checkpoint.arguments.setdefault("position_resizing", family.resize_method)
-        _settle_grid(checkpoint, hints)
+        settle_grid(checkpoint, hints)
         checkpoint.input_normalization = _input_normalization(checkpoint, family.input_normalization)
-    except BaseException:
-        source.close()
-        raise
-    return checkpoint
+        yield checkpoint
+
+
+def _recognize(source: TensorSource, hints: Hints) -> tuple[Checkpoint, Family]:
+    """Return the checkpoint that an open file holds, and its family: the first that knows its names."""
+    for family in families.FAMILIES:
+        checkpoint = family.recognize(source, hints)
+        if checkpoint is not None:
+            return checkpoint, family
+    if hints.prefix is not None:
+        raise CheckpointError(f"{source.path} has no tree of parameters at prefix={hints.prefix!r}.")
+    known, names = dict.fromkeys(family.name for family in families.FAMILIES), sorted(source.tensors)
+    raise CheckpointError(
+        f"{source.path} holds no Vision Transformer or BiT of a known family ({', '.join(known)}). Its {len(names)} "
+        f"tensors: {', '.join(names[:8])[:600]}{' ...' if len(names) > 8 else ''}"
+    )
 
 
 def hints_of(wanted: dict[str, Any], grid: Sequence[int] | None, prefix: str | None) -> Hints:
@@ -105,69 +118,6 @@ def _apply_note(checkpoint: Checkpoint) -> None:
     checkpoint.assumed = {k: v for k, v in checkpoint.assumed.items() if k not in known}
     checkpoint.doubtful = {k: v for k, v in checkpoint.doubtful.items() if k not in known}
     checkpoint.alternatives = {k: v for k, v in checkpoint.alternatives.items() if k not in known}
-
-
-def _settle_grid(checkpoint: Checkpoint, hints: Hints) -> None:
-    """Set the grid of the position table and with it the image size.
-
-    The table is a list: 25 entries are a class token and 4 x 6 patches, or 5 x 5 patches. The caller decides, then the
-    file, then the model if its table is as long, and at last a square is assumed.
-    """
-    source, arguments, path = checkpoint.source, checkpoint.arguments, checkpoint.path
-    count = checkpoint.num_positions
-    if count is None and hints.grid is not None:
-        raise CheckpointError(f"{path} has no position table. Received: grid={hints.grid}. Leave it out.")
-    if checkpoint.kind == "bit":
-        return
-    noted = [size for name in ("image_size", "image") if (size := stated_size(source.metadata.get(name)))]
-    own = arguments.get("image_size")
-    if own is not None and stated_size(own) is None:
-        raise CheckpointError(f"{path}: image_size must be an integer or (height, width). Received: {str(own)[:60]}.")
-    if count is None:
-        arguments.setdefault("image_size", plain(noted[0]) if noted else None)
-        if arguments["image_size"] is None:
-            checkpoint.assumed["image_size"] = "without a position table nothing fixes it"
-        return
-    own_grid = grid_of(arguments) if "image_size" in arguments else None
-    stated = {
-        "grid": hints.grid,
-        "the grid in its note": stated_size(source.metadata.get("grid")),
-        f"image_size={str(own)[:60]} of its configuration": own_grid or ((0, 0) if own is not None else None),
-    }
-    for name, grid in stated.items():
-        if grid is not None and math.prod(grid) != count:
-            raise CheckpointError(
-                f"{path}: {name} and the position table disagree: the grid {grid} has {math.prod(grid)} patches, the "
-                f"table {count}. Damaged?"
-            )
-    if checkpoint.layout.family == "keras" and own_grid is not None:
-        if hints.grid not in (None, own_grid):
-            raise CheckpointError(
-                f"{path}: its table has the grid {own_grid}. Received: grid={hints.grid}. Leave it out."
-            )
-        checkpoint.grid = own_grid  # image_size may be None, for images of any size
-        return
-    checkpoint.grid = _choose(count, hints.stated_grids(source, arguments), hints.model_grid(arguments), path)
-    if own_grid == checkpoint.grid:
-        return
-    fitting = [size for size in noted if grid_of({**arguments, "image_size": size}) == checkpoint.grid]
-    stride = geometry.stride(arguments["patch_size"], arguments.get("resnet_blocks"))
-    size = (checkpoint.grid[0] * stride[0], checkpoint.grid[1] * stride[1])
-    arguments["image_size"] = plain(fitting[0] if fitting else size)
-
-
-def _choose(count: int, stated: list[Grid], model: Grid | None, path: str) -> Grid:
-    for grid in [*stated, *([model] if model else [])]:
-        if math.prod(grid) == count:
-            return grid
-    if not architecture.is_square(count):
-        raise CheckpointError(
-            f"{path}: its {count} position embeddings form no square grid, and the file does not say which one they "
-            "form. Pass grid=(height, width), in patches."
-        )
-    grid = (math.isqrt(count),) * 2
-    logging.info("%s does not say the grid of its %d position embeddings: %dx%d is assumed.", path, count, *grid)
-    return grid
 
 
 def _input_normalization(checkpoint: Checkpoint, of_project: Normalization | None) -> Normalization | None:

@@ -14,23 +14,11 @@ def resize_table(
     method: str = "reference",
     zero_edges: bool = False,
 ) -> np.ndarray:
-    """Resize a table of position embeddings to another grid.
+    """Resize a position table `[1, num_slots + h*w, D]` to another grid; the slots of prefix tokens stay as they are.
 
-    Args:
-        table: Array `[1, slots + h*w, D]`.
-        old_grid: Its (height, width).
-        new_grid: The wanted (height, width).
-        num_slots: Leading entries of prefix tokens, which are kept as they are.
-        method: `"reference"` (bilinear between the corners, as the reference resizes), `"bilinear"` or `"bicubic"`
-            (pixel centers, as Hugging Face resizes), or `"antialiased"` (bicubic with antialiasing, as timm resizes).
-        zero_edges: Whether `"reference"` leaves the last row and column zero for the sizes at which rounding makes the
-            reference do so (28 to 24, for example); otherwise they are interpolated like any other.
-
-    Returns:
-        Array `[1, slots + new height * new width, D]` of the same dtype.
-
-    Raises:
-        ValueError: If the method is unknown or the table has another size.
+    `"reference"` is bilinear between the corners, `"bilinear"` and `"bicubic"` use pixel centers (Hugging Face), and
+    `"antialiased"` is bicubic with antialiasing (timm). `zero_edges` leaves the last row and column zero for the sizes
+    at which rounding makes the reference do so (28 to 24, for example).
     """
     _checks.choice("method", method, METHODS)
     if table.ndim != 3 or table.shape[1] != num_slots + old_grid[0] * old_grid[1]:
@@ -79,13 +67,6 @@ def _corner_aligned(old_size: int, new_size: int, zero_edges: bool) -> np.ndarra
 def resize_patch_kernel(kernel: np.ndarray, patch_size: tuple[int, int]) -> np.ndarray:
     """Resize a patch embedding kernel so that resized patches give the outputs of the originals.
 
-    Args:
-        kernel: Array `[height, width, channels, D]`.
-        patch_size: The wanted (height, width).
-
-    Returns:
-        Array `[*patch_size, channels, D]`, the least-squares solution.
-
     References:
         - [FlexiViT](https://arxiv.org/abs/2212.08013), section 3.4
     """
@@ -107,14 +88,6 @@ def adapt_channels(kernel: np.ndarray, channels: int, standardized: bool) -> np.
 
     One channel gets the sum, so that a gray image gives the output of its three equal channels. Further channels get
     values that change nothing at first: zeros, or the kernel's mean where weights are standardized.
-
-    Args:
-        kernel: Array `[height, width, 3, filters]`.
-        channels: The wanted number.
-        standardized: Whether the convolution standardizes its weights.
-
-    Raises:
-        ValueError: If the kernel has not three channels, or neither one nor more than three are wanted.
     """
     if not can_adapt_channels(kernel.shape[2], channels):
         raise ValueError(

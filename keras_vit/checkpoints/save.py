@@ -15,7 +15,7 @@ from keras_vit._io import atomic_directory, atomic_file, write_json
 from keras_vit.checkpoints import families
 from keras_vit.checkpoints.checkpoint import KINDS, Layout
 from keras_vit.checkpoints.errors import CheckpointError
-from keras_vit.checkpoints.families import _preprocessor
+from keras_vit.checkpoints.families import _torch
 from keras_vit.checkpoints.families.family import Files, Writing
 from keras_vit.checkpoints.formats.npz import write_npz
 from keras_vit.checkpoints.formats.safetensors import write_safetensors
@@ -34,8 +34,6 @@ _OTHER_SUFFIXES = (".npz", ".keras", ".h5", ".pth", ".pt", ".bin", ".ckpt", ".on
 _OTHER_FORMATS = {
     "hf": "Did you mean 'huggingface'?",
     "transformers": "Did you mean 'huggingface'?",
-    "safetensors": "Name the project that will read it: 'huggingface', 'timm' or 'vit_pytorch'.",
-    "npz": "Name the project that will read it: 'google' or 'big_vision'.",
     "keras": "Save it with model.save('model.keras').",
 }
 
@@ -105,7 +103,7 @@ def save_checkpoint(
     documents: Files = {}
     normalization = model.input_normalization
     if preprocessor is not None:
-        normalization = _preprocessor.stated_normalization(preprocessor, path) or normalization
+        normalization = _torch.stated_normalization(preprocessor, path) or normalization
     if writing.documents is not None:
         if names is not None and len(names) != config["classes"]:
             raise ValueError(f"`class_names` must name {config['classes']} classes. Received: {len(names)} names.")
@@ -147,18 +145,22 @@ def check_destination(path: str | os.PathLike[str], format: str) -> str:
     """Return the path that a model is written to in a format."""
     _check_format(format)
     path = _checks.path("path", path)
-    is_npz = families.tensors_of_format(format) == "npz"
+    is_npz = format in families.written_formats("npz")
     suffix = os.path.splitext(path)[1].lower()
     if is_npz and suffix != ".npz" or not is_npz and suffix in _OTHER_SUFFIXES:
         expected = "an .npz file" if is_npz else "a directory or a .safetensors file"
+        of_npz = ", ".join(families.written_formats("npz"))
         raise ValueError(
-            f"`path` must be {expected} for format={format!r}. Received: path={path!r}. The suffixes are .npz (google, "
-            "big_vision), .safetensors or none, for a directory (the other formats), and .keras (model.save)."
+            f"`path` must be {expected} for format={format!r}. Received: path={path!r}. The suffixes are .npz "
+            f"({of_npz}), .safetensors or none, for a directory (the other formats), and .keras (model.save)."
         )
     return path
 
 
 def _check_format(format: str) -> None:
+    if format in ("npz", "safetensors"):
+        known = ", ".join(map(repr, families.written_formats(format)))
+        raise ValueError(f"`format` cannot be {format!r}. Name the project that will read it: {known}.")
     if format in _OTHER_FORMATS:
         raise ValueError(f"`format` cannot be {format!r}. {_OTHER_FORMATS[format]}")
     _checks.choice("format", format, families.written_formats())

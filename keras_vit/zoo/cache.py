@@ -1,4 +1,8 @@
-"""Published files: on disk, in a mirror, in the cache, or downloaded from their owners."""
+"""Published files: on disk, in a mirror, in the cache, or downloaded from their owners.
+
+`keras.utils.get_file` is not used: it compares only a hash that is known in advance, waits without a time limit for a
+server that stalls, prints to the standard output, and leaves half a file under the final name if the process is killed.
+"""
 
 import base64
 import hashlib
@@ -54,14 +58,6 @@ def resolve(model: str, weights: str | os.PathLike[str]) -> str:
 
 def check_weights(model: str, weights: str | os.PathLike[str]) -> str | None:
     """Return bucket and file of published weights, or None for the path of a checkpoint. Nothing is downloaded.
-
-    Args:
-        model: See `resolve`.
-        weights: See `resolve`.
-
-    Raises:
-        ValueError: If `weights` is neither; the message lists the names.
-        FileNotFoundError: If it looks like the path of a file, and that does not exist.
 
     Example:
     >>> check_weights("ViT-S/16", "augreg").startswith("vit_models/augreg/S_16")
@@ -129,12 +125,6 @@ def fetch(path: str) -> str:
     A download is put in place after its size and hash were compared with what the server states, and the file could be
     opened. A cached file that cannot be opened is fetched again, once.
 
-    Args:
-        path: Bucket and file, below `https://storage.googleapis.com/`.
-
-    Raises:
-        OSError: If it can neither be found nor fetched.
-
     Example:
     >>> path = fetch("vit_models/augreg/index.csv")  # doctest: +SKIP
     """
@@ -158,7 +148,7 @@ def fetch(path: str) -> str:
 
 
 def _is_unmistakable(path: str) -> bool:
-    """Return whether a file's name alone identifies it: `ViT-B_16.npz` exists in several sets."""
+    """Return whether the name of a file identifies it: `ViT-B_16.npz` exists in several sets."""
     return path.startswith(("vit_models/augreg/", "bit_models/")) and not path.endswith("index.csv")
 
 
@@ -175,7 +165,7 @@ def _download(path: str, target: pathlib.Path, mirror: str | None) -> str:
         with atomic_file(target) as temporary:
             _retrieve(url, temporary)
             if problem := _problem(temporary, path):
-                raise OSError(f"what came is not the file: {problem}")
+                raise OSError(f"the downloaded file failed verification: {problem}")
     except (OSError, http.client.HTTPException) as error:
         places = (
             f" or below {mirror} ({MIRROR_VARIABLE})" if mirror else f", or in a directory that {MIRROR_VARIABLE} names"
@@ -202,17 +192,17 @@ def _retrieve(url: str, path: str) -> None:
             progress.update(received // 2**20)
         progress.close()
         if expected is not None and received != expected:
-            raise OSError(f"{received} of {expected} bytes came")
+            raise OSError(f"download incomplete: {received} of {expected} bytes")
         stated = re.search(r"md5=([\w+/=]+)", ",".join(response.headers.get_all("x-goog-hash") or ()))
         if stated and stated[1] != base64.b64encode(digest.digest()).decode():
             raise OSError("its MD5 is not the one that the server states")
 
 
 def _problem(file: str | os.PathLike[str], path: str) -> str:
-    """Return why a file cannot be the published one, an empty string if nothing speaks against it."""
+    """Return why a file cannot be the published one, an empty string if it may be."""
     if path.endswith(".csv"):
         with open(file, "rb") as table:
-            return "" if b"filename" in table.readline(10_000) else "it is no table of checkpoints"
+            return "" if b"filename" in table.readline(10_000) else "it is not a table of checkpoints"
     size = os.path.getsize(file) / 2**20
     published = next((entry.size_mib for entry in list_weights() if entry.path == path), None)
     if published and abs(size - published) > max(1.0, 0.01 * published):

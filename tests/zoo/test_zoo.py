@@ -207,7 +207,7 @@ def test_a_damaged_file_in_the_cache_is_fetched_again_once(tmp_path, monkeypatch
 def test_the_index_is_a_table(monkeypatch):
     page, table = b"<html></html>", b"name,filename,ds,adapt_filename,final_val\nB/16,x,i21k,y,0.5\n"
     serve(monkeypatch, Response(page), Response(table))
-    with pytest.raises(OSError, match="no table"):
+    with pytest.raises(OSError, match="not a table"):
         zoo.fetch("vit_models/augreg/index.csv")
     path = zoo.fetch("vit_models/augreg/index.csv")
     assert pathlib.Path(path).read_bytes() == table

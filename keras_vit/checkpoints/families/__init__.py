@@ -1,65 +1,40 @@
 """The projects whose checkpoints are read and written, one module each.
 
-A new project is a module with a `Family` and an entry in `FAMILIES`.
+A new project is a module with a `Family` and an entry in `FAMILIES`; messages name the families that are in it.
 """
 
 from collections.abc import Mapping
 from typing import Any
 
-from keras_vit.checkpoints.checkpoint import KINDS, Checkpoint, Hints
+from keras_vit.checkpoints.checkpoint import KINDS
 from keras_vit.checkpoints.errors import CheckpointError
 from keras_vit.checkpoints.families import (
-    big_vision,
     bit,
+    google,
     huggingface,
-    huggingface_mae,
     keras,
     mae,
     timm,
-    vision_transformer,
     vit_pytorch,
 )
 from keras_vit.checkpoints.families.family import Family, Writing
-from keras_vit.checkpoints.formats.tensors import TensorSource
 
 # They are asked in this order: Keras' variables have the names of Google's tensors.
 FAMILIES: tuple[Family, ...] = (
     keras.FAMILY,
-    vision_transformer.FAMILY,
-    big_vision.FAMILY,
+    *google.FAMILIES,
     *bit.FAMILIES,
-    huggingface_mae.FAMILY,
+    *mae.FAMILIES,
     huggingface.FAMILY,
-    mae.FAMILY,
     timm.FAMILY,
     vit_pytorch.FAMILY,
 )
 
 
-def written_formats() -> tuple[str, ...]:
-    """Return the names of the formats that models can be written in."""
-    return tuple(dict.fromkeys(family.name for family in FAMILIES if family.writing is not None))
-
-
-def tensors_of_format(format: str) -> str:
-    """Return the format of the tensors, `"npz"` or `"safetensors"`, in one of `written_formats()`."""
-    return next(family.writing.tensors for family in FAMILIES if family.name == format and family.writing is not None)
-
-
-def recognize(source: TensorSource, hints: Hints) -> tuple[Checkpoint, Family]:
-    """Return the checkpoint that an open file holds, and its family."""
-    for family in FAMILIES:
-        checkpoint = family.recognize(source, hints)
-        if checkpoint is not None:
-            return checkpoint, family
-    if hints.prefix is not None:
-        raise CheckpointError(f"{source.path} has no tree of parameters at prefix={hints.prefix!r}.")
-    names = sorted(source.tensors)
-    raise CheckpointError(
-        f"{source.path} holds no Vision Transformer or BiT of a known family (Google, big_vision, Hugging Face, timm, "
-        f"vit-pytorch, MAE, Keras). Its {len(names)} tensors: {', '.join(names[:8])[:600]}"
-        f"{' ...' if len(names) > 8 else ''}"
-    )
+def written_formats(tensors: str | None = None) -> tuple[str, ...]:
+    """Return the names of the formats that models can be written in, or of those with `"npz"` or `"safetensors"`."""
+    names = (f.name for f in FAMILIES if f.writing is not None and tensors in (None, f.writing.tensors))
+    return tuple(dict.fromkeys(names))
 
 
 def writing_family(format: str, kind: str, config: Mapping[str, Any]) -> tuple[Family, Writing]:

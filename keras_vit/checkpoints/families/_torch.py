@@ -1,14 +1,30 @@
-"""Names and limits that the families of PyTorch models share."""
+"""What the families of PyTorch models share: rules of layers, limits, and entries of configurations."""
 
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Mapping, Set
 from typing import Any
 
 from absl import logging
 
+from keras_vit.checkpoints import architecture
+from keras_vit.checkpoints.checkpoint import Checkpoint, Hints, Layout, variable_shapes
 from keras_vit.checkpoints.errors import CheckpointError
 from keras_vit.checkpoints.families.family import Config
 from keras_vit.checkpoints.formats.tensors import TensorSource
-from keras_vit.checkpoints.rules import CONV, DENSE, HEADS_BIAS, HEADS_IN, HEADS_OUT, Rule, rule
+from keras_vit.checkpoints.rules import (
+    CONV,
+    DENSE,
+    HEADS_BIAS,
+    HEADS_IN,
+    HEADS_OUT,
+    SAME,
+    Rule,
+    Transform,
+    bind_stored,
+    rule,
+)
+from keras_vit.models import normalization
+from keras_vit.models.normalization import Normalization
 
 ATTENTION = "MultiHeadDotProductAttention_0"
 # Widths of published models whose heads are not 64 wide.
@@ -47,31 +63,54 @@ def norm(stored: str, variable: str) -> list[Rule]:
     return [rule(f"{stored}.weight", f"{variable}/scale"), rule(f"{stored}.bias", f"{variable}/bias")]
 
 
-def dense(stored: str, variable: str) -> list[Rule]:
-    """Return the rules of a dense layer."""
-    return [rule(f"{stored}.weight", f"{variable}/kernel", DENSE), rule(f"{stored}.bias", f"{variable}/bias")]
-
-
-def conv(stored: str, variable: str) -> list[Rule]:
-    """Return the rules of a convolution."""
-    return [rule(f"{stored}.weight", f"{variable}/kernel", CONV), rule(f"{stored}.bias", f"{variable}/bias")]
-
-
-def heads_in(stored: str, variable: str) -> list[Rule]:
-    """Return the rules of a projection to heads: query, key or value."""
-    return [
-        rule(f"{stored}.weight", f"{variable}/kernel", HEADS_IN),
-        rule(f"{stored}.bias", f"{variable}/bias", HEADS_BIAS),
+def _layer(kernel: Transform, bias: Transform = SAME) -> Callable[[str, str], list[Rule]]:
+    """Return a function that returns the rules of a layer from its stored name and ours."""
+    return lambda stored, variable: [
+        rule(f"{stored}.weight", f"{variable}/kernel", kernel),
+        rule(f"{stored}.bias", f"{variable}/bias", bias),
     ]
 
 
-def heads_out(stored: str, variable: str) -> list[Rule]:
-    """Return the rules of the projection from heads."""
-    return [rule(f"{stored}.weight", f"{variable}/kernel", HEADS_OUT), rule(f"{stored}.bias", f"{variable}/bias")]
+dense = _layer(DENSE)
+conv = _layer(CONV)
+heads_in = _layer(HEADS_IN, HEADS_BIAS)  # projections to heads: query, key or value
+heads_out = _layer(HEADS_OUT)
 
 
-def guess_heads(source: TensorSource, width: int, given: int | None) -> tuple[int, str]:
-    """Return the number of heads of a file whose configuration does not say it, with the reason."""
+def bind(
+    source: TensorSource,
+    layout: Layout,
+    rules: list[Rule],
+    hints: Hints,
+    projection: str,
+    stated: tuple[str, Any] | None = None,
+    ignored: Set[str] = frozenset(),
+    kind: str = "vit",
+) -> Checkpoint:
+    """Return the checkpoint with the arguments that its tensors show.
+
+    `projection` is the stored name of the patch embedding's kernel, and `stated` the configuration's name and number of
+    the heads.
+    """
+    assumed: dict[str, str] = {}
+    if stated is not None:
+        heads = positive(stated[1], stated[0], source.path)
+    else:
+        width = (source.tensors[projection].shape or (0,))[0]
+        heads, assumed["num_heads"] = _guess_heads(source, width, hints.wanted.get("num_heads"))
+    bindings, unexpected = bind_stored(rules, [name for name in source.tensors if name not in ignored])
+    shapes = variable_shapes(source, bindings, heads)
+    arguments = architecture.infer_vit(shapes, heads, source.path)
+    if arguments["distillation_token"] and "head_dist/kernel" not in shapes:
+        arguments["distillation_token"] = "unused"  # it passes the blocks, and no head reads it
+    found = sorted(ignored & source.tensors.keys())
+    return Checkpoint(
+        source, layout, bindings, shapes, arguments, assumed=assumed, unexpected=unexpected, ignored=found, kind=kind
+    )
+
+
+def _guess_heads(source: TensorSource, width: int, given: int | None) -> tuple[int, str]:
+    """Return the number of heads of a file whose configuration does not contain it, with the reason."""
     noted = source.metadata.get("arguments")
     noted = noted.get("num_heads") if isinstance(noted, dict) else None
     if type(noted) is int and noted > 0:
@@ -121,3 +160,29 @@ def label_names(source: TensorSource, classes: int) -> tuple[str, ...] | None:
 def note_missing_config(path: str) -> None:
     """Log that a file has no configuration."""
     logging.warning("%s has no config.json beside it; its project's defaults are assumed.", path)
+
+
+def input_normalization(mean: Any, deviation: Any, where: str) -> Normalization | None:
+    """Return a stated mean and deviation; None if one of them is missing."""
+    if mean is None or deviation is None:
+        return None
+    try:
+        return normalization.resolve((mean, deviation))
+    except ValueError as error:
+        raise CheckpointError(f"{where} has an invalid mean or deviation of the input: {error}") from error
+
+
+def stated_normalization(preprocessor: dict[str, Any], path: str) -> Normalization | None:
+    """Return the mean and deviation, of pixels in [0, 1], that a `preprocessor_config.json` states."""
+    mean, deviation = preprocessor.get("image_mean"), preprocessor.get("image_std")
+    if not preprocessor.get("do_normalize", True):
+        mean, deviation = 0.0, 1.0
+    factor = preprocessor.get("rescale_factor", 1 / 255) if preprocessor.get("do_rescale", True) else 1.0
+    where = f"{path}: preprocessor_config.json"
+    found = input_normalization(mean, deviation, where)
+    # Mean and deviation are those of pixels times another factor.
+    unit = input_normalization(0.0, factor, where)
+    if found is None or unit is None or math.isclose(255.0 * unit[1][0], 1.0, rel_tol=1e-6):
+        return found
+    mean, deviation = ([number / (255.0 * unit[1][0]) for number in side] for side in found)
+    return input_normalization(mean, deviation, where)

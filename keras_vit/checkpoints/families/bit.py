@@ -10,7 +10,7 @@ import re
 
 from keras_vit.checkpoints import architecture
 from keras_vit.checkpoints.checkpoint import Checkpoint, Hints, Layout
-from keras_vit.checkpoints.families import _flax
+from keras_vit.checkpoints.families import google
 from keras_vit.checkpoints.families.family import ANY, Family, Writing
 from keras_vit.checkpoints.formats.tensors import TensorSource
 from keras_vit.checkpoints.rules import DENSE_AS_CONV, GROUP_NORM_4D, SAME, Rule, Transform, rule
@@ -57,7 +57,7 @@ def _norm(layout: Layout) -> Transform:
 
 
 def _recognize_big_transfer(source: TensorSource, hints: Hints) -> Checkpoint | None:
-    tree = _flax.find_tree(source, _flax.BIT_ANCHOR, hints)
+    tree = google.find_tree(source, google.BIT_ANCHOR, hints)
     if tree is None or not any(name.startswith("resnet/") for name in tree.names):
         return None
     # Some exports number the convolutions.
@@ -74,15 +74,15 @@ def _recognize_big_transfer(source: TensorSource, hints: Hints) -> Checkpoint | 
 
 
 def _recognize_big_vision(source: TensorSource, hints: Hints) -> Checkpoint | None:
-    tree = _flax.find_tree(source, _flax.BIT_ANCHOR, hints)
+    tree = google.find_tree(source, google.BIT_ANCHOR, hints)
     if tree is None:
         return None
     layout = Layout("big_vision", group_norm_4d=len(tree.shapes.get("norm-pre-head/scale", ())) == 4)
     return _checkpoint(source, layout, _big_vision_rules(layout), tree)
 
 
-def _checkpoint(source: TensorSource, layout: Layout, rules: list[Rule], tree: _flax.Tree) -> Checkpoint:
-    checkpoint = dataclasses.replace(_flax.bind(source, layout, rules, tree), kind="bit")
+def _checkpoint(source: TensorSource, layout: Layout, rules: list[Rule], tree: google.Tree) -> Checkpoint:
+    checkpoint = dataclasses.replace(google.bind(source, layout, rules, tree), kind="bit")
     checkpoint.arguments = {**architecture.infer_bit(checkpoint.shapes, source.path), "pool_padding": "infinity"}
     checkpoint.assumed["image_size"] = "a convolutional network takes images of any size"
     return checkpoint

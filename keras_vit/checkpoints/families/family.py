@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
-from keras_vit.checkpoints.checkpoint import Checkpoint, Hints, Layout
+from keras_vit.checkpoints.checkpoint import ANY, Checkpoint, Hints, Layout
 from keras_vit.checkpoints.formats.tensors import TensorSource
 from keras_vit.checkpoints.rules import Rule
 from keras_vit.models.normalization import Normalization
@@ -14,16 +14,6 @@ Names = tuple[str, ...] | None  # of the classes
 Files = dict[str, dict[str, Any]]  # JSON objects by file name
 # Returns the configuration files of a model from its arguments, layout, class names and normalization.
 Documents = Callable[[Config, Layout, Names, Normalization], Files]
-
-
-class _Any(tuple[Any, ...]):
-    """All values of an argument."""
-
-    def __contains__(self, value: object) -> bool:
-        return True
-
-
-ANY: tuple[Any, ...] = _Any()
 
 
 @dataclasses.dataclass(frozen=True)

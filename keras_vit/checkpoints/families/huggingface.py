@@ -7,18 +7,18 @@ References:
 import dataclasses
 import functools
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 from typing import Any
 
 from keras_vit import _checks
 from keras_vit.checkpoints import architecture
-from keras_vit.checkpoints.checkpoint import Checkpoint, Hints, Layout, stated_size, variable_shapes
+from keras_vit.checkpoints.checkpoint import Checkpoint, Hints, Layout, stated_size
 from keras_vit.checkpoints.errors import CheckpointError
-from keras_vit.checkpoints.families import _decoder, _preprocessor, _torch
+from keras_vit.checkpoints.families import _torch
 from keras_vit.checkpoints.families._torch import ATTENTION
 from keras_vit.checkpoints.families.family import ANY, Config, Family, Files, Names, Writing
 from keras_vit.checkpoints.formats.tensors import TensorSource
-from keras_vit.checkpoints.rules import Rule, bind_stored, rule
+from keras_vit.checkpoints.rules import Rule, rule
 from keras_vit.models.config import plain
 from keras_vit.models.normalization import Normalization
 
@@ -85,7 +85,7 @@ def style_of(names: Iterable[str], body: str) -> str:
 
 
 def recognize(source: TensorSource, hints: Hints) -> Checkpoint | None:
-    """Return what `source` holds, or None if it is no Hugging Face ViT or DeiT."""
+    """Return what `source` holds, or None if it is not a Hugging Face ViT or DeiT."""
     prefixes = {name[: match.start()] for name in source.tensors if (match := _ANCHOR.search(name))}
     if len(prefixes) != 1:
         return None
@@ -100,32 +100,30 @@ def recognize(source: TensorSource, hints: Hints) -> Checkpoint | None:
     ignored = {f"{body}embeddings.mask_token"}
     if {"classifier.weight", "cls_classifier.weight"} & names:
         ignored |= {f"{body}pooler.dense.weight", f"{body}pooler.dense.bias"}
-    bindings, unexpected = bind_stored(rules(layout), [name for name in source.tensors if name not in ignored])
-    checkpoint = Checkpoint(
-        source, layout, bindings, shapes={}, arguments={}, unexpected=unexpected, ignored=sorted(ignored & names)
-    )
-    infer(checkpoint, hints.wanted.get("num_heads"))
+    checkpoint = bind(source, layout, rules(layout), hints, ignored)
     if (source.config or {}).get("model_type") == "vit_mae":
-        _decoder.settle(checkpoint)
+        checkpoint.arguments["pooling"] = "token"
+        checkpoint.allow_any_head()
     return checkpoint
 
 
-def infer(checkpoint: Checkpoint, num_heads: int | None) -> None:
-    """Infer shapes and arguments of a checkpoint from its tensors and its configuration."""
-    source = checkpoint.source
+def bind(
+    source: TensorSource,
+    layout: Layout,
+    rules: list[Rule],
+    hints: Hints,
+    ignored: Set[str] = frozenset(),
+    kind: str = "vit",
+) -> Checkpoint:
+    """Return the checkpoint with the arguments that its tensors and its configuration show."""
     config, path = source.config or {}, source.path
     if not source.config:
         _torch.note_missing_config(path)
-    projection = next(name for name in source.tensors if _ANCHOR.search(name))
-    width = (source.tensors[projection].shape or (0,))[0]
-    if "num_attention_heads" in config:
-        heads = _torch.positive(config["num_attention_heads"], "num_attention_heads", path)
-    else:
-        heads, checkpoint.assumed["num_heads"] = _torch.guess_heads(source, width, num_heads)
-    checkpoint.shapes = variable_shapes(source, checkpoint.bindings, heads)
-    found = architecture.infer_vit(checkpoint.shapes, heads, path)
-    if found["distillation_token"] and "head_dist/kernel" not in checkpoint.shapes:
-        found["distillation_token"] = "unused"  # it passes the blocks, and no head reads it
+    key = "num_attention_heads"
+    stated = (key, config[key]) if key in config else None
+    projection = f"{layout.prefix}embeddings.patch_embeddings.projection.weight"
+    checkpoint = _torch.bind(source, layout, rules, hints, projection, stated, ignored, kind)
+    found = checkpoint.arguments
     found["activation"] = _torch.activation(config.get("hidden_act", "gelu"), path)
     found["layer_norm_epsilon"] = _epsilon(config.get("layer_norm_eps", 1e-12), path)
     for argument, key in (("activation", "hidden_act"), ("layer_norm_epsilon", "layer_norm_eps")):
@@ -138,17 +136,17 @@ def infer(checkpoint: Checkpoint, num_heads: int | None) -> None:
     _check_config(config, found, body=checkpoint.layout.prefix, path=path)
     if "image_size" in config:
         found["image_size"] = config["image_size"]
-    checkpoint.arguments = found
     if source.preprocessor is not None:
-        checkpoint.input_normalization = _preprocessor.stated_normalization(source.preprocessor, path)
+        checkpoint.input_normalization = _torch.stated_normalization(source.preprocessor, path)
     labels = config.get("id2label")
     if isinstance(labels, dict) and found["include_top"]:
         if len(labels) != found["classes"]:
             raise CheckpointError(f"{path}: config.json names {len(labels)} classes, the head has {found['classes']}.")
         ordered = [labels.get(str(index)) for index in range(len(labels))]
-        names = tuple(label for label in ordered if isinstance(label, str))
+        names = tuple(name for name in ordered if isinstance(name, str))
         if len(names) == len(labels):
             checkpoint.class_names = names
+    return checkpoint
 
 
 def _check_config(config: dict[str, Any], found: dict[str, Any], body: str, path: str) -> None:

@@ -6,14 +6,12 @@ from typing import Any
 from keras_vit.checkpoints import architecture
 from keras_vit.checkpoints.checkpoint import KINDS, Checkpoint, Hints, Layout, Shape, variable_shapes
 from keras_vit.checkpoints.errors import CheckpointError
-from keras_vit.checkpoints.families import _decoder
 from keras_vit.checkpoints.families.family import Family
 from keras_vit.checkpoints.formats.keras import KerasSource
 from keras_vit.checkpoints.formats.tensors import TensorSource
-from keras_vit.checkpoints.keras_files import check_config
+from keras_vit.checkpoints.keras_files import check_config, resolve_arguments
 from keras_vit.checkpoints.rules import SAME, Binding
 from keras_vit.models import MaskedPatchConfig, MaskedPatchPredictor, ViTConfig, normalization
-from keras_vit.models.config import Config
 
 _NONE = "None"  # stands for a None that is stated
 _PRETRAINING = ("mask_token/", "patch_head/")  # variables of masked patch prediction beside those of its encoder
@@ -49,10 +47,10 @@ def recognize(source: TensorSource, hints: Hints) -> Checkpoint | None:
         if decoder:
             query = shapes.get("decoder_block_0/MultiHeadDotProductAttention_0/query/kernel", ())
             heads = query[1] if len(query) == 3 else None
-            checkpoint.arguments |= _decoder.arguments(shapes, heads, source.path) | {"activation": "gelu"}
+            checkpoint.arguments |= architecture.infer_decoder(shapes, heads, source.path) | {"activation": "gelu"}
         checkpoint.assumed["activation"] = "weights alone do not show it; this is the reference's"
     if decoder or ignored:
-        checkpoint.alternatives |= _decoder.ALTERNATIVES
+        checkpoint.allow_any_head()
         checkpoint.arguments["pooling"] = "token" if checkpoint.arguments.get("class_token") else "gap"
     return checkpoint
 
@@ -91,7 +89,7 @@ def _stored_arguments(
         found = architecture.infer_vit(shapes, arguments.get("num_heads"), path)
     else:
         found = architecture.infer_bit(shapes, path)
-    resolved = _resolve(config_class, arguments, path)
+    resolved = resolve_arguments(config_class, arguments, path).to_dict()
     certain = [*architecture.SHOWN, "classes"] if found["include_top"] else architecture.SHOWN
     stated = {name: _NONE if resolved[name] is None else resolved[name] for name in certain if name in resolved}
     found = {name: _NONE if value is None else value for name, value in found.items()}
@@ -100,13 +98,6 @@ def _stored_arguments(
     if config_class is MaskedPatchConfig:
         resolved = {name: value for name, value in resolved.items() if name in ViTConfig.names()}
     return resolved, state
-
-
-def _resolve(config_class: type[Config], arguments: dict[str, Any], path: str) -> dict[str, Any]:
-    try:
-        return config_class.from_dict(arguments).to_dict()
-    except (ValueError, TypeError, OverflowError) as error:
-        raise CheckpointError(f"{path}: config.json has no valid arguments: {str(error)[:500]}") from error
 
 
 def _is_frozen_at_most(layers: Any) -> bool:

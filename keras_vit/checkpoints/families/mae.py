@@ -1,70 +1,176 @@
-"""Masked autoencoders under the names of their authors, converted to `.safetensors`.
+"""Masked autoencoders with their decoder: in the names of their authors, and as Hugging Face's `ViTMAEForPreTraining`.
 
 References:
-    - [mae](https://github.com/facebookresearch/mae), `models_mae.py`
+    - [mae](https://github.com/facebookresearch/mae), `models_mae.py`, converted to `.safetensors`
+    - [transformers](https://github.com/huggingface/transformers), model `vit_mae`
 """
 
+from collections.abc import Iterable
 from typing import Any
 
 from keras_vit.checkpoints import architecture
-from keras_vit.checkpoints.checkpoint import Checkpoint, Hints, Layout, variable_shapes
-from keras_vit.checkpoints.families import _decoder, _timm, _torch
-from keras_vit.checkpoints.families.family import Config, Family, Writing
+from keras_vit.checkpoints.checkpoint import ANY, Checkpoint, Hints, Layout
+from keras_vit.checkpoints.errors import CheckpointError
+from keras_vit.checkpoints.families import _timm, _torch, huggingface
+from keras_vit.checkpoints.families.family import Config, Family, Files, Names, Writing
 from keras_vit.checkpoints.formats.tensors import TensorSource
-from keras_vit.checkpoints.rules import Rule, bind_stored
-from keras_vit.models.normalization import IMAGENET
+from keras_vit.checkpoints.rules import Rule, Transform, rule
+from keras_vit.models.normalization import IMAGENET, Normalization
 
-_EPSILON = 1e-6
+_BLOCK = "decoder_block_{i}"
+_HEADS = 16  # of all published decoders
+_DECODER, _ENCODER = "decoder.", "vit."  # Hugging Face's prefixes
+# Hugging Face's names of the decoder's blocks: in published files (transformers up to 4), and in later versions.
+_BLOCKS = ("decoder_layers", "decoder_encoder.layer")
 
 
 def rules(layout: Layout) -> list[Rule]:
-    """Return the rules of a layout: the encoder has timm's names."""
+    """Return the rules of the authors' layout, whose encoder has timm's names."""
     body = layout.prefix
-    blocks = _decoder.with_heads(_timm.block_rules(f"{body}decoder_blocks.{{i}}", _decoder.BLOCK), layout.decoder_heads)
-    encoder = _timm.rules(Layout("timm", prefix=body))
-    return [*encoder, *_decoder.rules(body, f"{body}decoder_pos_embed"), *blocks]
+    blocks = _timm.block_rules(f"{body}decoder_blocks.{{i}}", _BLOCK)
+    return _timm.rules(Layout("timm", prefix=body)) + _decoder_rules(body, f"{body}decoder_pos_embed", blocks, layout)
 
 
-def recognize(source: TensorSource, hints: Hints) -> Checkpoint | None:
-    """Return what `source` holds, or None if it is no masked autoencoder with its decoder."""
-    names = set(source.tensors)
-    body = next((p for p in ("", "model.", "module.") if f"{p}decoder_embed.weight" in names), None)
-    if body is None or f"{body}patch_embed.proj.weight" not in names:
-        return None
-    noted: Any = source.metadata.get("arguments")
-    noted = noted if isinstance(noted, dict) else {}
-    width = (source.tensors[f"{body}decoder_embed.weight"].shape or (0,))[0]
-    decoder_heads = _decoder.num_heads(width, noted.get("decoder_num_heads"), hints, source.path)
-    layout = Layout("mae", prefix=body, decoder_heads=decoder_heads or 1)
-    bindings, unexpected = bind_stored(rules(layout), source.tensors)
-    checkpoint = Checkpoint(source, layout, bindings, shapes={}, unexpected=unexpected, kind="mae")
-    width = (source.tensors[f"{body}patch_embed.proj.weight"].shape or (0,))[0]
-    heads, checkpoint.assumed["num_heads"] = _torch.guess_heads(source, width, hints.wanted.get("num_heads"))
-    checkpoint.shapes = variable_shapes(source, bindings, heads)
-    checkpoint.arguments = {
-        **architecture.infer_vit(checkpoint.shapes, heads, source.path),
-        **_decoder.arguments(checkpoint.shapes, decoder_heads, source.path),
-        "activation": "gelu",
-        "layer_norm_epsilon": _EPSILON,
-    }
-    _decoder.settle(checkpoint)
+def _huggingface_rules(layout: Layout) -> list[Rule]:
+    """Return the rules of Hugging Face's layout, whose `position` is the name of the decoder's blocks."""
+    encoder = huggingface.rules(Layout("huggingface", layout.style, prefix=_ENCODER))
+    blocks = huggingface.block_rules(f"{_DECODER}{layout.position}.{{i}}", _BLOCK, layout.style)
+    return encoder + _decoder_rules(_DECODER, f"{_DECODER}decoder_pos_embed", blocks, layout)
+
+
+def _decoder_rules(prefix: str, table: str, blocks: Iterable[Rule], layout: Layout) -> list[Rule]:
+    """Return the rules of a decoder, whose number of heads is not that of the encoder."""
+
+    def fixed(transform: Transform) -> Transform:
+        return Transform(lambda arrays, _: transform.read(arrays, layout.decoder_heads), transform.write)
+
+    return [
+        rule(f"{prefix}mask_token", "mask_token/mask_token"),
+        rule(table, "decoder_posembed/pos_embedding"),
+        *_torch.dense(f"{prefix}decoder_embed", "decoder_embed"),
+        *_torch.norm(f"{prefix}decoder_norm", "decoder_norm"),
+        *_torch.dense(f"{prefix}decoder_pred", "decoder_pred"),
+        *(Rule(item.stored, item.variables, fixed(item.transform)) for item in blocks),
+    ]
+
+
+def _num_heads(source: TensorSource, embed: str, stated: Any, hints: Hints) -> int | None:
+    """Return the number of heads of a decoder with this embedding, None if it is not known."""
+    width = (source.tensors[embed].shape or (0,))[0]
+    heads = stated if stated is not None else hints.wanted.get("decoder_num_heads")
+    if heads is None:
+        return _HEADS if width % _HEADS == 0 else None
+    if type(heads) is not int or heads < 1 or width % heads:
+        raise CheckpointError(
+            f"{source.path}: decoder_num_heads must divide the decoder's width of {width}. Received: {str(heads)[:20]}."
+        )
+    return heads
+
+
+def _finish(checkpoint: Checkpoint, heads: int | None) -> Checkpoint:
+    """Add the decoder's arguments; the encoder suits models of any pooling."""
+    checkpoint.arguments |= architecture.infer_decoder(checkpoint.shapes, heads, checkpoint.path)
+    checkpoint.arguments["pooling"] = "token"
+    checkpoint.allow_any_head()
     return checkpoint
 
 
-def _layout(config: Config) -> Layout:
-    return Layout("mae", decoder_heads=config["decoder_num_heads"])
+def _recognize(source: TensorSource, hints: Hints) -> Checkpoint | None:
+    """Return the checkpoint that a file of the authors holds, None for other files."""
+    prefixes = ("", "model.", "module.")
+    body = next((prefix for prefix in prefixes if f"{prefix}decoder_embed.weight" in source.tensors), None)
+    if body is None or f"{body}patch_embed.proj.weight" not in source.tensors:
+        return None
+    noted = source.metadata.get("arguments")
+    stated = noted.get("decoder_num_heads") if isinstance(noted, dict) else None
+    heads = _num_heads(source, f"{body}decoder_embed.weight", stated, hints)
+    layout = Layout("mae", prefix=body, decoder_heads=heads or 1)
+    checkpoint = _torch.bind(source, layout, rules(layout), hints, f"{body}patch_embed.proj.weight", kind="mae")
+    checkpoint.arguments |= {"activation": "gelu", "layer_norm_epsilon": 1e-6}
+    return _finish(checkpoint, heads)
 
 
-FAMILY = Family(
-    "mae",
-    recognize,
-    rules,
-    kind="mae",
-    resize_method="bicubic",
-    input_normalization=IMAGENET,
-    writing=Writing(
-        values=_decoder.VALUES,
-        layout=_layout,
-        tensors="safetensors",
+def _recognize_huggingface(source: TensorSource, hints: Hints) -> Checkpoint | None:
+    """Return the checkpoint that a file of Hugging Face holds, None for other files."""
+    names, path, config = source.tensors.keys(), source.path, source.config or {}
+    embed = f"{_DECODER}decoder_embed.weight"
+    if not {embed, f"{_ENCODER}embeddings.patch_embeddings.projection.weight"} <= names:
+        return None
+    if config.get("model_type") not in (None, "vit_mae"):
+        raise CheckpointError(
+            f"{path}: config.json has model_type={str(config['model_type'])[:40]!r}; its tensors are those of vit_mae."
+        )
+    heads = _num_heads(source, embed, config.get("decoder_num_attention_heads"), hints)
+    layout = Layout(
+        "huggingface",
+        style=huggingface.style_of(names, _ENCODER),
+        position=next((b for b in _BLOCKS if any(n.startswith(f"{_DECODER}{b}.") for n in names)), _BLOCKS[0]),
+        prefix=_ENCODER,
+        decoder_heads=heads or 1,
+    )
+    checkpoint = _finish(huggingface.bind(source, layout, _huggingface_rules(layout), hints, kind="mae"), heads)
+    found = checkpoint.arguments
+    stated = {
+        "decoder_hidden_size": config.get("decoder_hidden_size"),
+        "decoder_num_layers": config.get("decoder_num_hidden_layers"),
+        "decoder_mlp_dim": config.get("decoder_intermediate_size") if found["decoder_num_layers"] else None,
+    }
+    architecture.check_stated(stated, found, f"{path}: config.json")
+    ratio = config.get("mask_ratio")
+    if isinstance(ratio, float) and 0 < ratio < 1:
+        found["mask_ratio"] = ratio
+    return checkpoint
+
+
+def _documents(config: Config, layout: Layout, class_names: Names, normalization: Normalization) -> Files:
+    """Return Hugging Face's `config.json` and `preprocessor_config.json`."""
+    documents = huggingface.documents(config, layout, class_names, normalization)
+    own = {
+        "architectures": ["ViTMAEForPreTraining"],
+        "model_type": "vit_mae",
+        "decoder_hidden_size": config["decoder_hidden_size"],
+        "decoder_intermediate_size": config["decoder_mlp_dim"],
+        "decoder_num_attention_heads": config["decoder_num_heads"],
+        "decoder_num_hidden_layers": config["decoder_num_layers"],
+        "mask_ratio": config["mask_ratio"],
+    }
+    return {**documents, "config.json": {**documents["config.json"], **own}}
+
+
+def _huggingface_layout(config: Config) -> Layout:
+    heads = config["decoder_num_heads"]
+    return Layout("huggingface", "published", position=_BLOCKS[0], prefix=_ENCODER, decoder_heads=heads)
+
+
+FAMILIES = (
+    Family(
+        "huggingface",
+        _recognize_huggingface,
+        _huggingface_rules,
+        kind="mae",
+        resize_method="bicubic",
+        writing=Writing(
+            values={
+                "activation": _torch.WRITTEN_ACTIVATIONS,
+                **dict.fromkeys(("pooling", "layer_norm_epsilon", "qkv_bias"), ANY),
+            },
+            conditions=(huggingface.SQUARE_PATCHES,),
+            layout=_huggingface_layout,
+            tensors="safetensors",
+            documents=_documents,
+        ),
+    ),
+    Family(
+        "mae",
+        _recognize,
+        rules,
+        kind="mae",
+        resize_method="bicubic",
+        input_normalization=IMAGENET,
+        writing=Writing(
+            values={"pooling": ANY},
+            layout=lambda config: Layout("mae", decoder_heads=config["decoder_num_heads"]),
+            tensors="safetensors",
+        ),
     ),
 )

@@ -13,13 +13,12 @@ from absl import logging
 
 from keras_vit import _checks
 from keras_vit.checkpoints import architecture
-from keras_vit.checkpoints.checkpoint import Checkpoint, Hints, Layout, grid_of, stated_size, variable_shapes
+from keras_vit.checkpoints.checkpoint import Checkpoint, Hints, Layout, grid_of, stated_size
 from keras_vit.checkpoints.errors import CheckpointError
-from keras_vit.checkpoints.families import _decoder, _preprocessor, _timm_activations, _torch
+from keras_vit.checkpoints.families import _timm_activations, _torch
 from keras_vit.checkpoints.families._timm import STEM, rules
 from keras_vit.checkpoints.families.family import ANY, Config, Family, Files, Names, Writing
 from keras_vit.checkpoints.formats.tensors import TensorSource
-from keras_vit.checkpoints.rules import bind_stored
 from keras_vit.models.config import plain
 from keras_vit.models.normalization import Normalization
 
@@ -34,18 +33,12 @@ def recognize(source: TensorSource, hints: Hints) -> Checkpoint | None:
         return None
     config, arguments = _config(source)
     staged = any(name.startswith(f"{body}{STEM}.stem.") for name in names)
-    width = (source.tensors[f"{body}patch_embed.proj.weight"].shape or (0,))[0]
     size = _image_size(config, arguments)
     slots = _slots(source, body, arguments, size, hints)
     layout = Layout("timm", style="stages" if staged else "", prefix=body, slots=slots)
-    checkpoint = Checkpoint(source, layout, bindings=[], shapes={})
-    if "num_heads" in arguments:
-        heads = _torch.positive(arguments["num_heads"], "num_heads", source.path)
-    else:
-        heads, checkpoint.assumed["num_heads"] = _torch.guess_heads(source, width, hints.wanted.get("num_heads"))
-    checkpoint.bindings, checkpoint.unexpected = bind_stored(rules(layout), source.tensors)
-    checkpoint.shapes = variable_shapes(source, checkpoint.bindings, heads)
-    _infer(checkpoint, config, arguments, heads, hints.wanted)
+    stated = ("num_heads", arguments["num_heads"]) if "num_heads" in arguments else None
+    checkpoint = _torch.bind(source, layout, rules(layout), hints, f"{body}patch_embed.proj.weight", stated)
+    _infer(checkpoint, config, arguments, hints.wanted)
     if size is not None and (_TABLE not in checkpoint.shapes or "img_size" in arguments or _fits(checkpoint, size)):
         checkpoint.arguments["image_size"] = plain(size)
     return checkpoint
@@ -113,10 +106,9 @@ def _slots(source: TensorSource, body: str, arguments: dict[str, Any], size: Any
 
 
 def _infer(
-    checkpoint: Checkpoint, config: dict[str, Any], arguments: dict[str, Any], heads: int, wanted: Mapping[str, Any]
+    checkpoint: Checkpoint, config: dict[str, Any], arguments: dict[str, Any], wanted: Mapping[str, Any]
 ) -> None:
-    path = checkpoint.source.path
-    found = architecture.infer_vit(checkpoint.shapes, heads, path)
+    path, found = checkpoint.path, checkpoint.arguments
     _check_config(config, arguments, found, path)
     pool = arguments.get("global_pool")
     if pool in ("avg", "token", "map"):
@@ -125,8 +117,6 @@ def _infer(
         found["pooling"] = "gap"
     if pool not in ("avg", "token", "map", "", None):
         raise CheckpointError(f"{path}: global_pool={str(pool)[:40]!r} is not supported; known are token, avg and map.")
-    if found["distillation_token"] and "head_dist/kernel" not in checkpoint.shapes:
-        found["distillation_token"] = "unused"
     has_prefix = found["class_token"] or found["distillation_token"] or found["num_registers"]
     if found["pooling"] == "gap":
         found["pool_prefix_tokens"] = bool(arguments.get("pool_include_prefix", False))
@@ -142,13 +132,12 @@ def _infer(
     found["layer_norm_epsilon"] = 1e-6
     found["resnet_numerics"] = "timm"
     if not found["include_top"] and pool is None:
-        checkpoint.alternatives |= _decoder.ALTERNATIVES  # an encoder alone, such as that of a masked autoencoder
+        checkpoint.allow_any_head()  # an encoder alone, such as that of a masked autoencoder
     checkpoint.class_names = _torch.label_names(checkpoint.source, found["classes"])
-    checkpoint.arguments = found
     stated = config.get("pretrained_cfg", config)  # older configurations have its entries themselves
     if isinstance(stated, dict):
         pair = stated.get("mean"), stated.get("std")
-        checkpoint.input_normalization = _preprocessor.input_normalization(*pair, f"{path}: config.json")
+        checkpoint.input_normalization = _torch.input_normalization(*pair, f"{path}: config.json")
 
 
 def _check_config(config: dict[str, Any], arguments: dict[str, Any], found: dict[str, Any], path: str) -> None:

@@ -21,12 +21,7 @@ _SECONDS = 20
 
 
 def list_tensors(file: BinaryIO | io.RawIOBase, size: int) -> list[dict[str, Any]]:
-    """Return the tensors of an open file as dictionaries.
-
-    Args:
-        file: A binary file.
-        size: Its size in bytes, which no tensor may exceed.
-    """
+    """Return the tensors of an open file as dictionaries."""
     found: list[dict[str, Any]] = []
     with h5py.File(file, "r") as h5:
         _walk(h5, [], 0, size, found)

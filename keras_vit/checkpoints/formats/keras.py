@@ -19,12 +19,12 @@ import numpy as np
 
 from keras_vit.checkpoints.errors import CheckpointError
 from keras_vit.checkpoints.formats import h5_headers
-from keras_vit.checkpoints.formats.npz import open_archive
+from keras_vit.checkpoints.formats.npz import DAMAGE, open_archive
 from keras_vit.checkpoints.formats.tensors import (
     MAX_JSON_BYTES,
     MAX_NAME_LENGTH,
-    RawTensors,
     TensorInfo,
+    TensorSource,
     check_shape,
     parse_json,
 )
@@ -48,15 +48,8 @@ _VARIABLES = {
 }
 
 
-class KerasSource(RawTensors):
-    """Open `.keras` or `.weights.h5` file.
-
-    Args:
-        path: The file.
-
-    Raises:
-        CheckpointError: If it is damaged, or not a model of this package.
-    """
+class KerasSource(TensorSource):
+    """Open `.keras` or `.weights.h5` file."""
 
     def _read_headers(self) -> None:
         self._places: dict[str, tuple[int, np.dtype]] = {}
@@ -85,9 +78,14 @@ class KerasSource(RawTensors):
         self._places[name] = entry["offset"], dtype
         self.tensors[name] = TensorInfo(shape, dtype.newbyteorder("=") if dtype.kind in "fiu" else dtype)
 
-    def _place(self, name: str) -> tuple[int, np.dtype]:
+    def read(self, name: str) -> np.ndarray:
+        """Return the tensor `name`."""
         offset, dtype = self._places[name]
-        return self._start + offset, dtype
+        array = np.empty(self.tensors[name].shape, dtype)
+        self._file.seek(self._start + offset)
+        if self._file.readinto(array.reshape(-1).view(np.uint8).data) != array.nbytes:
+            raise CheckpointError(f"{self.path} ends inside tensor {name!r}; fetch it again.")
+        return array.astype(self.tensors[name].dtype, copy=False)
 
 
 class Headers(NamedTuple):
@@ -105,16 +103,7 @@ class Headers(NamedTuple):
 
 
 def read_headers(file: BinaryIO, size: int, path: str) -> Headers:
-    """Read the headers of a file that Keras wrote, in bounded memory and time.
-
-    Args:
-        file: The open file.
-        size: Its size in bytes.
-        path: Its name, also for messages.
-
-    Raises:
-        CheckpointError: If it is damaged, or made to expand.
-    """
+    """Read the headers of a file that Keras wrote, in bounded memory and time."""
     file.seek(0)
     if file.read(4) != b"PK\x03\x04":
         return Headers(None, 0, _list_tensors(path, 0, size))
@@ -130,10 +119,10 @@ def _open_archive(file: BinaryIO, size: int, path: str) -> tuple[dict[str, Any],
             if config.file_size > MAX_JSON_BYTES:
                 raise CheckpointError(f"{path}: config.json takes {config.file_size} bytes; refused.")
             parsed = parse_json(archive.read(config), f"{path}: config.json")
-        except (KeyError, zipfile.BadZipFile, zlib.error, EOFError, OSError, RuntimeError, ValueError) as error:
-            if isinstance(error, CheckpointError):
-                raise
-            raise CheckpointError(f"{path} is no complete .keras file: damaged or truncated ({error}).") from error
+        except CheckpointError:
+            raise
+        except (KeyError, *DAMAGE) as error:
+            raise CheckpointError(f"{path} is a damaged or truncated .keras file ({error}).") from error
     if weights.compress_type != zipfile.ZIP_STORED:
         raise CheckpointError(f"{path}: {_WEIGHTS} is compressed, which Keras never does; refused.")
     file.seek(weights.header_offset + 26)
@@ -175,7 +164,7 @@ def _list_tensors(path: str, start: int, size: int) -> list[dict[str, Any]]:
             f"{path} is damaged: reading its structure ended with status {result.returncode}. Fetch the file again."
         ) from error
     if "error" in answer:
-        raise CheckpointError(f"{path} is no readable Keras file: damaged or truncated ({answer['error']}).")
+        raise CheckpointError(f"{path} is a damaged or truncated Keras file ({answer['error']}).")
     return answer["tensors"]
 
 

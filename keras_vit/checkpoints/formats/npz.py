@@ -17,13 +17,7 @@ import ml_dtypes
 import numpy as np
 
 from keras_vit.checkpoints.errors import CheckpointError
-from keras_vit.checkpoints.formats.tensors import (
-    MAX_NAME_LENGTH,
-    OpenFile,
-    TensorInfo,
-    check_shape,
-    parse_json,
-)
+from keras_vit.checkpoints.formats.tensors import MAX_NAME_LENGTH, TensorInfo, TensorSource, check_shape, parse_json
 
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 _VOID2 = np.dtype("V2")  # how bfloat16 is stored in this format
@@ -32,9 +26,10 @@ _MAX_EXPANSION = 20  # trained weights compress much less
 _ALWAYS_ALLOWED_BYTES = 256 * 2**20
 _MAX_HEADER_BYTES = 10_000
 _COMMENT_PREFIX = b"keras_vit:"
+DAMAGE = (zipfile.BadZipFile, zlib.error, EOFError, OSError, RuntimeError, ValueError)  # that `zipfile` raises
 
 
-class NpzSource(OpenFile):
+class NpzSource(TensorSource):
     """Open `.npz` file."""
 
     def _read_headers(self) -> None:
@@ -85,11 +80,6 @@ class NpzSource(OpenFile):
         array, dtype = self._read(name), self.tensors[name].dtype
         return array.view(BFLOAT16) if dtype == BFLOAT16 else array.astype(dtype, copy=False)
 
-    def close(self) -> None:
-        """Close the file."""
-        self._archive.close()
-        super().close()
-
 
 @contextlib.contextmanager
 def _guarded(path: str, name: str) -> Iterator[None]:
@@ -98,16 +88,7 @@ def _guarded(path: str, name: str) -> Iterator[None]:
         yield
     except CheckpointError:
         raise
-    except (
-        zipfile.BadZipFile,
-        ValueError,
-        zlib.error,
-        EOFError,
-        OSError,
-        RuntimeError,
-        NotImplementedError,
-        struct.error,
-    ) as error:
+    except (*DAMAGE, struct.error) as error:
         raise CheckpointError(
             f"{path}: member {name[:100]!r} is damaged or truncated ({error}). Fetch the file again."
         ) from error

@@ -19,8 +19,8 @@ from keras_vit.checkpoints.errors import CheckpointError
 from keras_vit.checkpoints.formats.tensors import (
     MAX_JSON_BYTES,
     MAX_NAME_LENGTH,
-    OpenFile,
     TensorInfo,
+    TensorSource,
     check_shape,
     parse_json,
 )
@@ -41,8 +41,10 @@ _METADATA_KEY = "keras_vit"
 _MAX_SHARDS = 256  # each takes a file descriptor
 
 
-class SafetensorsSource(OpenFile):
+class SafetensorsSource(TensorSource):
     """Open `.safetensors` file."""
+
+    _tensors: Any = None  # the file as the package has it
 
     def _read_headers(self) -> None:
         prefix = self._file.read(8)
@@ -79,42 +81,29 @@ class SafetensorsSource(OpenFile):
 
     def close(self) -> None:
         """Close the file."""
-        self._tensors.__exit__(None, None, None)
+        if self._tensors is not None:
+            self._tensors.__exit__(None, None, None)
         super().close()
 
 
-class ShardedSource:
+class ShardedSource(TensorSource):
     """Open shards that a `model.safetensors.index.json` names."""
 
-    def __init__(self, index_path: str):
-        self.path = index_path
-        self.config: dict[str, Any] | None = None
-        self.preprocessor: dict[str, Any] | None = None
-        self.metadata: dict[str, Any] = {}
-        self.tensors: dict[str, TensorInfo] = {}
+    def _read_headers(self) -> None:
         self._shards: dict[str, SafetensorsSource] = {}
         self._shard_of: dict[str, str] = {}
-        with open(index_path, "rb") as file:
-            index = parse_json(file.read(MAX_JSON_BYTES + 1), index_path)
+        index = parse_json(self._file.read(MAX_JSON_BYTES + 1), self.path)
         weight_map = index.get("weight_map")
         if not isinstance(weight_map, dict) or not weight_map:
-            raise CheckpointError(f"{index_path} has no 'weight_map' from tensor names to shard files.")
-        try:
-            for name, shard in weight_map.items():
-                self._add(name, shard)
-            stray = [
-                name
-                for shard, source in self._shards.items()
-                for name in source.tensors
-                if self._shard_of.get(name) != shard
-            ]
-            if stray:
-                raise CheckpointError(
-                    f"{index_path}: the shards hold tensors that the index does not name: {stray[:5]}."
-                )
-        except BaseException:
-            self.close()
-            raise
+            raise CheckpointError(f"{self.path} has no 'weight_map' from tensor names to shard files.")
+        for name, shard in weight_map.items():
+            self._add(name, shard)
+        named = set(self._shard_of.items())
+        stray = [
+            name for shard, source in self._shards.items() for name in source.tensors if (name, shard) not in named
+        ]
+        if stray:
+            raise CheckpointError(f"{self.path}: the shards hold tensors that the index does not name: {stray[:5]}.")
 
     def _add(self, name: str, shard: Any) -> None:
         plain = isinstance(shard, str) and shard == os.path.basename(shard) and "\\" not in shard and "\0" not in shard
@@ -144,7 +133,8 @@ class ShardedSource:
         return self._shards[self._shard_of[name]].read(name)
 
     def close(self) -> None:
-        """Close every shard."""
+        """Close the index and every shard."""
+        super().close()
         for shard in self._shards.values():
             shard.close()
 

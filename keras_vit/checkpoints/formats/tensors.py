@@ -4,7 +4,7 @@ import dataclasses
 import json
 import math
 import os
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -33,8 +33,8 @@ class TensorInfo:
         return math.prod(self.shape) * self.dtype.itemsize
 
 
-class TensorSource(Protocol):
-    """Open checkpoint file: a mapping of names to headers, and the tensors on demand.
+class TensorSource:
+    """Open checkpoint file: headers by name, and the tensors on demand. Base class of the formats.
 
     Attributes:
         path: Name of the file, for messages.
@@ -43,24 +43,6 @@ class TensorSource(Protocol):
         preprocessor: Preparation of its images (`preprocessor_config.json`), if there is one.
         metadata: Note of `keras_vit.save_checkpoint`, if it wrote the file.
     """
-
-    path: str
-    tensors: dict[str, TensorInfo]
-    config: dict[str, Any] | None
-    preprocessor: dict[str, Any] | None
-    metadata: dict[str, Any]
-
-    def read(self, name: str) -> np.ndarray:
-        """Return one tensor."""
-        ...
-
-    def close(self) -> None:
-        """Close the file."""
-        ...
-
-
-class OpenFile:
-    """Base class of sources that are one open file; see `TensorSource` for the attributes."""
 
     def __init__(self, path: str):
         self.path = path
@@ -73,34 +55,20 @@ class OpenFile:
             self._size = os.fstat(self._file.fileno()).st_size
             self._read_headers()
         except BaseException:
-            self._file.close()
+            self.close()
             raise
 
     def _read_headers(self) -> None:
         """Fill in `tensors`, and `config` and `metadata` if the file has them."""
         raise NotImplementedError
 
+    def read(self, name: str) -> np.ndarray:
+        """Return one tensor."""
+        raise NotImplementedError
+
     def close(self) -> None:
         """Close the file."""
         self._file.close()
-
-
-class RawTensors(OpenFile):
-    """Base class of files that hold uncompressed tensors."""
-
-    def _place(self, name: str) -> tuple[int, np.dtype]:
-        """Return where a tensor begins, and its stored dtype."""
-        raise NotImplementedError
-
-    def read(self, name: str) -> np.ndarray:
-        """Return the tensor `name`."""
-        offset, dtype = self._place(name)
-        info = self.tensors[name]
-        array = np.empty(info.shape, dtype)
-        self._file.seek(offset)
-        if self._file.readinto(array.reshape(-1).view(np.uint8).data) != array.nbytes:
-            raise CheckpointError(f"{self.path} ends inside tensor {name!r}; fetch it again.")
-        return array.astype(info.dtype, copy=False)
 
 
 def parse_json(data: bytes, what: str) -> dict[str, Any]:

@@ -1,19 +1,27 @@
-"""Names that vision_transformer and big_vision share: trees of Flax parameters of a Vision Transformer."""
+"""Google's `.npz` files of Vision Transformers: vision_transformer's (hybrids, AugReg, SAM, GSAM) and big_vision's.
+
+References:
+    - [vision_transformer](https://github.com/google-research/vision_transformer)
+    - [big_vision](https://github.com/google-research/big_vision)
+"""
 
 import dataclasses
+import functools
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 
 from absl import logging
 
 from keras_vit.checkpoints import architecture
 from keras_vit.checkpoints.checkpoint import Checkpoint, Hints, Layout, Shape, variable_shapes
 from keras_vit.checkpoints.errors import CheckpointError
+from keras_vit.checkpoints.families.family import ANY, Family, Writing
 from keras_vit.checkpoints.formats.tensors import TensorSource
-from keras_vit.checkpoints.rules import STACKED, WITHOUT_SLOT, Rule, bind_stored, rule
+from keras_vit.checkpoints.rules import GROUP_NORM_4D, SAME, STACKED, WITHOUT_SLOT, Rule, bind_stored, rule
+from keras_vit.models.normalization import SYMMETRIC
 
-VIT_ANCHOR = re.compile(r"(?<![^/])embedding/kernel$")
+_ANCHOR = re.compile(r"(?<![^/])embedding/kernel$")
 BIT_ANCHOR = re.compile(r"(?<![^/])(root_block/conv_root/kernel|resnet/root_block/standardized_conv2d(_\d+)?/kernel)$")
 _PREFERRED_PREFIXES = ("", "params/", "opt/target/", "img/", "params/img/", "opt/target/img/")
 _BLOCKS, _STACK = "Transformer/encoderblock_{i}/", "Transformer/encoderblock/"
@@ -23,7 +31,7 @@ _POSITIONS = {
     "Transformer/pos_embedding": "prefix",
     "pos_embedding": "none",
 }
-LEAVES: Mapping[str, tuple[str, ...]] = {
+_LEAVES: Mapping[str, tuple[str, ...]] = {
     "LayerNorm": ("scale", "bias"),
     "MultiHeadDotProductAttention": tuple(
         f"{part}/{leaf}" for part in ("query", "key", "value", "out") for leaf in ("kernel", "bias")
@@ -31,7 +39,18 @@ LEAVES: Mapping[str, tuple[str, ...]] = {
     "MlpBlock": tuple(f"Dense_{index}/{leaf}" for index in (0, 1) for leaf in ("kernel", "bias")),
 }
 # Later versions count the modules of each class; the published files count all modules of a block together.
-LINEN_BLOCK = tuple((n, n) for n in ("LayerNorm_0", "LayerNorm_1", "MultiHeadDotProductAttention_0", "MlpBlock_0"))
+_LINEN_BLOCK = tuple((n, n) for n in ("LayerNorm_0", "LayerNorm_1", "MultiHeadDotProductAttention_0", "MlpBlock_0"))
+_LEGACY_BLOCK = (
+    ("LayerNorm_0", "LayerNorm_0"),
+    ("MultiHeadDotProductAttention_1", "MultiHeadDotProductAttention_0"),
+    ("LayerNorm_2", "LayerNorm_1"),
+    ("MlpBlock_3", "MlpBlock_0"),
+)
+_MAP_HEAD = tuple((f"MAPHead_0/{name}", name) for _, name in (*_LINEN_BLOCK[2:], _LINEN_BLOCK[0]))
+_CLASS_TOKEN = (
+    lambda config: config["class_token"] != (config["pooling"] in ("token", None)),
+    "it has a class token for pooling='token' alone",
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,7 +78,7 @@ def find_tree(source: TensorSource, anchor: re.Pattern[str], hints: Hints) -> Tr
     if not prefixes:
         return None
     chosen = prefixes[0]
-    trees = _find_prefixes(source.tensors, VIT_ANCHOR) + _find_prefixes(source.tensors, BIT_ANCHOR)
+    trees = _find_prefixes(source.tensors, _ANCHOR) + _find_prefixes(source.tensors, BIT_ANCHOR)
     inner = tuple(prefix for prefix in trees if prefix != chosen and prefix.startswith(chosen))
     names = {n[len(chosen) :]: n for n in source.tensors if n.startswith(chosen) and not n.startswith(inner or ("\0",))}
     inside = set(names.values())
@@ -95,11 +114,11 @@ def find_layout(tree: Tree) -> Layout:
     modules = renumber({name.removeprefix(block).split("/")[0] for name in names if name.startswith(block)})
     map_names: tuple[tuple[str, str], ...] = ()
     if any(name.startswith("MAPHead_0/") for name in names):
-        map_names = MAP_HEAD
+        map_names = _MAP_HEAD
     elif "probe" in names:  # variants from the time of ViT-G had the attention pooling inlined
         map_names = renumber({name.split("/")[0] for name in names})
     position = next((name for name in _POSITIONS if name in names), "")
-    legacy = modules and dict(modules) != dict(LINEN_BLOCK)
+    legacy = modules and dict(modules) != dict(_LINEN_BLOCK)
     later = position == "pos_embedding" or stacked or map_names or not (position or legacy)
     return Layout(
         family="big_vision" if later and "conv_root/kernel" not in names else "google",
@@ -108,7 +127,7 @@ def find_layout(tree: Tree) -> Layout:
         slots=_POSITIONS.get(position, "prefix"),
         group_norm_4d=len(tree.shapes.get("gn_root/scale", ())) == 4,
         stacked=stacked,
-        block_names=modules or LINEN_BLOCK,
+        block_names=modules or _LINEN_BLOCK,
         map_names=map_names,
     )
 
@@ -118,7 +137,7 @@ def renumber(modules: Iterable[str]) -> tuple[tuple[str, str], ...]:
     numbers = defaultdict(set)
     for module in modules:
         kind, _, number = module.rpartition("_")
-        if kind in LEAVES and number.isdigit() and len(number) < 6:
+        if kind in _LEAVES and number.isdigit() and len(number) < 6:
             numbers[kind].add(number)
     return tuple(
         (f"{kind}_{number}", f"{kind}_{index}")
@@ -127,11 +146,8 @@ def renumber(modules: Iterable[str]) -> tuple[tuple[str, str], ...]:
     )
 
 
-MAP_HEAD = tuple((f"MAPHead_0/{name}", name) for _, name in (*LINEN_BLOCK[2:], LINEN_BLOCK[0]))
-
-
 def rules(layout: Layout) -> list[Rule]:
-    """Return the rules that all Vision Transformers share."""
+    """Return the rules of a Vision Transformer or hybrid in this layout."""
     table, result = architecture.TABLE, []
     if layout.slots == "none" and layout.position:
         result.append(rule(("cls", layout.position), ("cls/cls", table), WITHOUT_SLOT))
@@ -142,30 +158,51 @@ def rules(layout: Layout) -> list[Rule]:
         result += [rule(f"{name}/{leaf}", f"{name}/{leaf}") for name in ("embedding", "pre_logits", "head")]
     result += [rule(f"Transformer/encoder_norm/{leaf}", f"encoder_norm/{leaf}") for leaf in ("scale", "bias")]
     for stored, variable in layout.block_names:
-        for leaf in LEAVES[variable.rpartition("_")[0]]:
+        for leaf in _LEAVES[variable.rpartition("_")[0]]:
             if layout.stacked:
                 result.append(rule(f"{_STACK}{stored}/{leaf}", f"encoderblock_{{*}}/{variable}/{leaf}", STACKED))
             else:
                 result.append(rule(f"{_BLOCKS}{stored}/{leaf}", f"encoderblock_{{i}}/{variable}/{leaf}"))
-    return result
+    return result + (_resnet_rules(layout) if layout.family == "google" else _pooling_rules(layout))
 
 
-def recognize(
-    source: TensorSource, hints: Hints, family: str, all_rules: Callable[[Layout], list[Rule]]
-) -> Checkpoint | None:
-    """Return the Vision Transformer that a file holds, or None if it is none of this family."""
-    tree = find_tree(source, VIT_ANCHOR, hints)
-    if tree is None:
-        return None
-    layout = find_layout(tree)
-    if layout is None or layout.family != family:
+def _resnet_rules(layout: Layout) -> list[Rule]:
+    """Return the rules of a hybrid's ResNet, of which only vision_transformer has files."""
+    unit, norm = "block{b}/unit{u}", GROUP_NORM_4D if layout.group_norm_4d else SAME
+    kernels = ["conv_root/kernel", *(f"{unit}/conv{part}/kernel" for part in ("1", "2", "3", "_proj"))]
+    norms = ["gn_root", *(f"{unit}/gn{part}" for part in ("1", "2", "3", "_proj"))]
+    return [rule(name, name) for name in kernels] + [
+        rule(f"{name}/{leaf}", f"{name}/{leaf}", norm) for name in norms for leaf in ("scale", "bias")
+    ]
+
+
+def _pooling_rules(layout: Layout) -> list[Rule]:
+    """Return the rules of the attention pooling, of which only big_vision has files."""
+    if not layout.map_names:
+        return []
+    body = "MAPHead_0/" if layout.map_names[0][0].startswith("MAPHead_0/") else ""
+    return [rule(f"{body}probe", "MAPHead_0/probe")] + [
+        rule(f"{stored}/{leaf}", f"MAPHead_0/{variable}/{leaf}")
+        for stored, variable in layout.map_names
+        for leaf in _LEAVES[variable.rpartition("_")[0]]
+    ]
+
+
+def _recognize(source: TensorSource, hints: Hints, family: str) -> Checkpoint | None:
+    """Return the Vision Transformer that a file holds, or None if it is not of this family."""
+    tree = find_tree(source, _ANCHOR, hints)
+    if tree is None or (layout := find_layout(tree)).family != family:
         return None
     layout = dataclasses.replace(layout, slots=_slots(source, layout, tree.shapes, hints))
     depth = _stack_depth(source, tree.shapes) if layout.stacked else 0
-    checkpoint = bind(source, layout, all_rules(layout), tree, depth)
+    checkpoint = bind(source, layout, rules(layout), tree, depth)
     checkpoint.arguments = architecture.infer_vit(checkpoint.shapes, None, source.path)
     # Both projects: GELU by tanh, epsilon 1e-6, norm before pooling.
     checkpoint.arguments |= {"activation": "gelu_tanh", "layer_norm_epsilon": 1e-6, "resnet_numerics": "reference"}
+    if family == "big_vision" and checkpoint.arguments["position_embedding"] == "none":
+        checkpoint.arguments["position_embedding"] = "sincos2d"
+        checkpoint.alternatives["position_embedding"] = ("none",)
+        checkpoint.assumed["position_embedding"] = "big_vision's files without a position table use 'sincos2d'"
     return checkpoint
 
 
@@ -200,3 +237,49 @@ def _slots(source: TensorSource, layout: Layout, shapes: Mapping[str, Shape], hi
             logging.info("%s: the first of %d positions is assumed to be the class token's.", source.path, table[1])
             known = True
     return layout.slots if known is None else "prefix" if known else "none"
+
+
+def _legacy(layout: Layout) -> Layout:
+    return dataclasses.replace(layout, style="legacy", block_names=_LEGACY_BLOCK, group_norm_4d=True)
+
+
+def _linen(layout: Layout) -> Layout:
+    return dataclasses.replace(layout, style="linen", block_names=_LINEN_BLOCK, group_norm_4d=False)
+
+
+FAMILIES = (
+    Family(
+        "google",
+        functools.partial(_recognize, family="google"),
+        rules,
+        input_normalization=SYMMETRIC,
+        writing=Writing(
+            values={
+                "pooling": ("token", "gap", None),
+                "position_embedding": ("learned", "none"),
+                **dict.fromkeys(("resnet_blocks", "representation_size"), ANY),
+            },
+            conditions=(_CLASS_TOKEN,),
+            layout=lambda config: _legacy(Layout("google", position="Transformer/posembed_input/pos_embedding")),
+            styles={"legacy": _legacy, "linen": _linen},
+        ),
+    ),
+    Family(
+        "big_vision",
+        functools.partial(_recognize, family="big_vision"),
+        rules,
+        input_normalization=SYMMETRIC,
+        writing=Writing(
+            values={
+                "pooling": ("token", "gap", "map"),
+                "position_embedding": ("learned", "sincos2d"),
+                "representation_size": ANY,
+            },
+            conditions=(_CLASS_TOKEN,),
+            layout=lambda config: Layout(
+                "big_vision", "linen", "pos_embedding", "none", block_names=_LINEN_BLOCK, map_names=_MAP_HEAD
+            ),
+            can_stack=True,
+        ),
+    ),
+)
