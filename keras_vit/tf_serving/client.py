@@ -14,10 +14,16 @@ from typing import Any, NamedTuple
 import numpy as np
 from absl import logging
 
-from keras_vit.tf_serving.errors import RequestError
-
 _MAX_BYTES = 64 << 20  # of a response
 _MAX_ERROR_BYTES = 64 << 10
+
+
+class RequestError(ValueError):
+    """Request that the server refuses. `status` is the HTTP status code."""
+
+    def __init__(self, message: str, status: int = 400):
+        super().__init__(message)
+        self.status = status
 
 
 class Prediction(NamedTuple):
