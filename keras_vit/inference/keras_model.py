@@ -71,11 +71,9 @@ class KerasClassifier(Classifier):
     def predict(self, images: np.ndarray) -> np.ndarray:
         """Return the probabilities `[B, classes]` of preprocessed images `[B, H, W, C]`."""
         scores = self.scores(images)
-        return (
-            scores
-            if self.scores_are == "probabilities"
-            else keras.ops.convert_to_numpy(to_probabilities(scores, self.card.output))
-        )
+        if self.scores_are == "probabilities":
+            return scores
+        return keras.ops.convert_to_numpy(to_probabilities(scores, self.card.output))
 
 
 class FunctionClassifier(Classifier):
