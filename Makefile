@@ -68,7 +68,7 @@ demo: $(VENV)/.installed-demo
 	$(BIN)/keras-vit evaluate --model=$(DEMO)/run
 	$(BIN)/keras-vit visualize --model=$(DEMO)/run --output=$(DEMO)/report
 	$(BIN)/keras-vit export --model=$(DEMO)/run --output=$(DEMO)/saved_model --name=digits
-	$(BIN)/keras-vit export-tflite --model=$(DEMO)/run --output=$(DEMO)/tflite
+	$(BIN)/keras-vit export --format=tflite --model=$(DEMO)/run --output=$(DEMO)/tflite
 	@echo
 	@echo "Done. Everything is in $(CURDIR)/$(DEMO):"
 	@echo "  run/          model.keras, report.png, metrics.jsonl, config.json, TensorBoard events, checkpoints"

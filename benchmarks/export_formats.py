@@ -27,7 +27,7 @@ from keras_vit.exporting import onnx_openvino, quantization, saved_model, single
 from keras_vit.inference import keras_model, latency, sample_images
 from keras_vit.training import run_directory
 
-FORMATS = ("saved_model", *(f"tflite-{precision}" for precision in quantization.PRECISIONS), *onnx_openvino.FORMATS)
+FORMATS = ("saved_model", *(f"tflite-{precision}" for precision in quantization.PRECISIONS), "onnx", "openvino")
 HEADER = (
     *("model", "format", "precision", "MB:", "largest difference:", "same answer:", "accuracy:"),
     *("p50 ms:", "p95 ms:"),
@@ -104,15 +104,15 @@ def export(name: str, directory: str) -> None:
         path = artifact_path(directory, kind)
         try:
             if kind == "saved_model":
-                _, comparison = saved_model.export_saved_model(model, path, **common)
-            elif kind in onnx_openvino.FORMATS:
-                comparison = onnx_openvino.export_onnx_openvino(model, path, kind, **common)
+                _, comparison = saved_model.write(model, path, **common)
+            elif kind in ("onnx", "openvino"):
+                _, comparison = onnx_openvino.write(model, path, **common)
             else:
                 precision = kind.removeprefix("tflite-")
                 tolerance = verify.tolerance_of(precision)
                 if name != TRAINED and precision != "float32":
                     tolerance = dataclasses.replace(tolerance, top1_agreement=0.0)
-                comparison = tflite.export_tflite(
+                _, comparison = tflite.write(
                     model, path, **common, precision=precision, calibration=calibration, tolerance=tolerance
                 )
             results[kind] = {"passed": True, "bytes": latency.size_of(path), **vars(comparison)}

@@ -36,7 +36,7 @@ flags.DEFINE_float("grace_seconds", 30.0, "Time that requests under way get to f
 
 with program.imports(__name__):
     from keras_vit.inference import open_classifier
-    from keras_vit.inference.saved_model import list_versions
+    from keras_vit.inference.formats import list_versions
     from keras_vit.tf_serving import server
     from keras_vit.tf_serving.served_model import ServedModel
 

@@ -27,22 +27,23 @@ flags.DEFINE_float("max_accuracy_drop", None, "Largest allowed loss of accuracy.
 with program.imports(__name__):
     import keras
 
-    from keras_vit.exporting import artifact_check, command, verify
+    from keras_vit.exporting import artifact_check, verify
     from keras_vit.exporting.inference_model import inference_model
     from keras_vit.inference import Classifier, KerasClassifier
     from keras_vit.inference.opening import open_artifact
+    from keras_vit.program import trained_model
 
 
 def main(argv: Sequence[str]) -> int:
     del argv
     options = flags.FLAGS
-    model = command.open_model(needed=["artifact"])
+    model = trained_model.open_model("artifact")
     artifact = open_artifact(options.artifact)
     if artifact.class_names != model.class_names:
         raise ValueError(
             f"The artifact must have the model's classes {model.class_names[:5]}. Received: {artifact.class_names[:5]}."
         )
-    images = command.load_images(model.card, split=options.split)
+    images = trained_model.load_images(model.card, split=options.split)
     if keras.backend.backend() == "tensorflow" and model.model.compute_dtype != "float32":  # artifacts hold float32
         model = KerasClassifier(inference_model(model.model), model.card, model.path)
     tolerance = choose_tolerance(artifact)

@@ -83,7 +83,7 @@ def served(tmp_path_factory):
 
     base = tmp_path_factory.mktemp("served") / "pets"
     model = tiny.model()
-    _, comparison = saved_model.export_saved_model(
+    _, comparison = saved_model.write(
         model,
         str(base),
         card=tiny.card(),

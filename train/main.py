@@ -36,6 +36,8 @@ flags.DEFINE_bool("profile", False, "Write a profile of a few steps for TensorBo
 flags.DEFINE_bool("several_hosts", False, "On JAX: train with the other hosts of this TPU pod or cluster job.")
 
 with program.imports(__name__):
+    import keras
+
     from keras_vit import evaluators
     from keras_vit import recipe as recipes
     from keras_vit.checkpoints import load_checkpoint
@@ -226,7 +228,7 @@ def draw_figure(
             plots.draw_pretraining_report(path, history, images, task.score, f"{name}: {headline}")
             return
         found = validation.examples or {}
-        shares = to_probabilities(found["predictions"], recipe.loss).numpy()
+        shares = keras.ops.convert_to_numpy(to_probabilities(found["predictions"], recipe.loss))
         labels = found["label"]
         chosen = examples.choose(plots.MAX_IMAGES, shares, labels, len(shares))
         true_classes = (labels if labels.ndim == 1 else labels.argmax(axis=-1))[chosen]

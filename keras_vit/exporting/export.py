@@ -1,26 +1,30 @@
 """Export in one call, to any format."""
 
 import dataclasses
+import importlib
 import inspect
 import os
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, Protocol, cast
 
 import keras
 
 from keras_vit import _checks, models
 from keras_vit.exporting import verify
 from keras_vit.exporting.inference_model import activation_of, check_model, last_operation
-from keras_vit.exporting.onnx_openvino import export_onnx_openvino
-from keras_vit.exporting.saved_model import export_saved_model
-from keras_vit.exporting.tflite import export_tflite
-from keras_vit.inference import image_forms, keras_model, sample_images
+from keras_vit.inference import formats, image_forms, keras_model, sample_images
 from keras_vit.inference.model_card import ModelCard
 from keras_vit.inference.probabilities import CLASSIFICATION, check_class_names
+from keras_vit.inference.sample_images import SampleImages
 from keras_vit.models.base import ConfiguredModel
 
-FORMATS = ("saved_model", "tflite", "onnx", "openvino")
-_EXTENSIONS = {".tflite": "tflite", ".onnx": "onnx", ".xml": "openvino"}
+
+class Writer(Protocol):
+    """Module that writes a format."""
+
+    def write(
+        self, model: keras.Model, path: str, *, card: ModelCard, images: SampleImages, **options: Any
+    ) -> tuple[str, verify.Comparison]: ...
 
 
 def export(
@@ -54,8 +58,10 @@ def export(
         preprocess: Preprocessing string, such as `"value_range(-1, 1)"`. Decoding and resizing are added where they are
             missing. None for that of the run, or for the model's `input_normalization`.
         class_names: Names of the classes; None for those of the run or checkpoint, or numbers.
-        **options: Options of the format, such as `precision` and `batch_size`; see `export_saved_model`,
-            `export_tflite` and `export_onnx_openvino`.
+        **options: Options of the format: `precision` (SavedModel: `"float32"`, `"bfloat16"`, `"float16"`; TFLite:
+            `"float32"`, `"float16"`, `"dynamic_int8"`, `"int8"`, `"int16x8"`), `batch_size` and `tolerance` of files,
+            `version`, `top_k`, `max_pixels` and `extra_signatures` of a SavedModel, `input`, `calibration` and
+            `features` of a TFLite file.
 
     Returns:
         The comparison of the artifact with the model.
@@ -78,47 +84,57 @@ def export(
             f"The order of the arguments is export(model, path). Received: path of type {type(path).__name__}."
         )
     path = os.fspath(path)
-    format = _format_of(path, format)  # noqa: A001
-    writers: dict[str, Callable] = {"saved_model": export_saved_model, "tflite": export_tflite}
-    writer = writers.get(format, export_onnx_openvino)
-    _check_options(writer, format, options)
+    writer = writer_of(path, format, options)
     model, card = _open(model, preprocess, class_names)
     check_model(model)
     examples = sample_images.keep_readable(image_forms.of_any(images), card.preprocess_function(), "error")
-    if format == "saved_model":
-        return export_saved_model(model, path, card=card, images=examples, **options)[1]
-    if format == "tflite":
-        return export_tflite(model, path, card=card, images=examples, **options)
-    return export_onnx_openvino(model, path, format, card=card, images=examples, **options)
+    return writer.write(model, path, card=card, images=examples, **options)[1]
 
 
-def _format_of(path: str, format: str | None) -> str:  # noqa: A002
-    """Return the format of a path, and refuse an extension of another one."""
-    extension = os.path.splitext(path)[1]
-    by_extension = _EXTENSIONS.get(extension)
-    if format is None and by_extension is None and extension[1:].isalpha() and not os.path.isdir(path):
-        raise ValueError(
-            f"`path` must end in {', '.join(_EXTENSIONS)}, or be the directory of a SavedModel (of any name with "
-            f"format='saved_model'). Received: path={path!r}."
-        )
-    chosen = by_extension or "saved_model" if format is None else _checks.choice("format", format, FORMATS)
-    expected = next((name for name, known in _EXTENSIONS.items() if known == chosen), None)
-    if (expected or by_extension) and chosen != by_extension:
-        needed = f"must end in {expected}" if expected else "must be a directory"
-        raise ValueError(f"`path` {needed} for format={chosen!r}. Received: path={path!r}.")
-    return chosen
+def write(
+    classifier: keras_model.KerasClassifier,
+    path: str,
+    format: str | None,
+    images: SampleImages,
+    **options: Any,  # noqa: A002
+) -> tuple[str, verify.Comparison]:
+    """Export an open classifier as `export` does; return the path of the artifact, too."""
+    writer = writer_of(path, format, options)
+    return writer.write(classifier.model, path, card=classifier.card, images=images, **options)
 
 
-def _check_options(writer: Callable, format: str, options: dict[str, Any]) -> None:  # noqa: A002
-    """Refuse options that a format does not have."""
-    parameters = inspect.signature(writer).parameters.values()
+def writer_of(path: str, format: str | None, options: dict[str, Any]) -> Writer:  # noqa: A002
+    """Return the writer of a format; refuse missing packages, and options that it does not have."""
+    chosen = format_of(path, format)
+    formats.require_packages(chosen)
+    writer = cast(Writer, importlib.import_module(chosen.writer))
+    parameters = inspect.signature(writer.write).parameters.values()
     known = [p.name for p in parameters if p.kind is p.KEYWORD_ONLY and p.name not in ("card", "images")]
     for name in options:
         if name not in known:
             raise TypeError(
-                f"export() has no option {name!r} for format={format!r}.{_checks.nearest(name, known)} "
+                f"export() has no option {name!r} for format={chosen.name!r}.{_checks.nearest(name, known)} "
                 f"Its options are: {', '.join(known)}."
             )
+    return writer
+
+
+def format_of(path: str, format: str | None = None) -> formats.Format:  # noqa: A002
+    """Return the format of a path, and refuse an extension of another format."""
+    by_extension = formats.of_file(path)
+    extension = os.path.splitext(path)[1]
+    if format is None and by_extension is None and extension[1:].isalpha() and not os.path.isdir(path):
+        raise ValueError(
+            f"`path` must end in {', '.join(formats.EXTENSIONS)}, or be the directory of a SavedModel (of any name "
+            f"with format='saved_model'). Received: path={path!r}."
+        )
+    if format is None:
+        return by_extension or formats.SAVED_MODEL
+    chosen = formats.FORMATS[_checks.choice("format", format, list(formats.FORMATS))]
+    if chosen is not (by_extension or formats.SAVED_MODEL):
+        needed = f"must end in {chosen.extension}" if chosen.extension else "must be a directory"
+        raise ValueError(f"`path` {needed} for format={format!r}. Received: path={path!r}.")
+    return chosen
 
 
 def _open(

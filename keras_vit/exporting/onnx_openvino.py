@@ -3,7 +3,6 @@
 import contextlib
 import dataclasses
 import gc
-import importlib.util
 import threading
 from collections.abc import Iterator
 
@@ -13,7 +12,7 @@ from absl import logging
 
 from keras_vit.exporting import artifact_check, single_file, verify
 from keras_vit.exporting.inference_model import inference_model
-from keras_vit.inference import openvino, probabilities
+from keras_vit.inference import formats, openvino, probabilities
 from keras_vit.inference.keras_model import KerasClassifier
 from keras_vit.inference.model_card import ModelCard
 from keras_vit.inference.onnx import INPUT
@@ -22,54 +21,22 @@ from keras_vit.inference.sample_images import SampleImages
 from keras_vit.layers import kernels
 from keras_vit.models.onnx_erfc import register_erfc
 
-# format -> extension of the file, packages that Keras needs to write it beyond the runtime
-FORMATS = {
-    "onnx": (".onnx", ("tf2onnx", "onnx")),
-    "openvino": (".xml", ()),
-}
 
-
-def export_onnx_openvino(
+def write(
     model: keras.Model,
     path: str,
-    format: str,  # noqa: A002  as Keras calls it
     *,
     card: ModelCard,
     images: SampleImages,
     batch_size: int | None = None,
     tolerance: verify.Tolerance | None = None,
-) -> verify.Comparison:
-    """Export a classifier to ONNX or OpenVINO, after checking that it answers like the model.
+) -> tuple[str, verify.Comparison]:
+    """Export a classifier to ONNX or OpenVINO, as `export` does.
 
     The card (`PATH.json`), the labels (`PATH.labels.txt`) and OpenVINO's weights (`NAME.bin`) are written beside the
-    file. Its input is `images`, its output `probabilities`, both float32.
-
-    Args:
-        model: The trained model, under any precision.
-        path: The file to write, `.onnx` or `.xml`.
-        format: `"onnx"` or `"openvino"`.
-        card: Description of the model.
-        images: Real images to verify with.
-        batch_size: Number of images per call; None leaves it open.
-        tolerance: Largest differences that the verification allows; None for those of float32.
-
-    Returns:
-        The comparison with the model.
-
-    Raises:
-        ImportError: If a package that writes or runs the format is not installed.
-        ValueError: If the format is unknown, or the file name has another extension.
-        ConversionError: If the model cannot be converted, or its file cannot be run.
-        VerificationError: If the file answers differently; nothing is written then.
-
-    Example:
-    >>> classifier = keras_vit.inference.open_classifier("runs/digits")
-    >>> examples = keras_vit.inference.sample_images.from_files(["images/*.png"], limit=16)
-    >>> comparison = export_onnx_openvino(  # doctest: +SKIP
-    ...     classifier.model, "digits.onnx", "onnx", card=classifier.card, images=examples
-    ... )
+    file. Its input is `images`, its output `probabilities`, both float32. `batch_size=None` leaves the batch size open.
     """
-    check(format, path)
+    format = check(path)  # noqa: A001  as Keras calls it
     copy = inference_model(model, "float32")
     classifier = with_output(copy, card.image_shape, card.output, batch_size)
     spec = tf.TensorSpec(classifier.input_shape, tf.float32, INPUT)
@@ -93,24 +60,20 @@ def export_onnx_openvino(
         )
         comparison = artifact_check.require(result, f"The {format} file")
         del artifact  # on some systems an open file cannot be moved
-    return comparison
+    return path, comparison
 
 
-def check(format: str, path: str) -> None:  # noqa: A002
-    """Refuse an unknown format, a file name that does not fit, or missing packages."""
-    if format not in FORMATS:
-        raise ValueError(f"format must be one of {sorted(FORMATS)}. Received: format={format!r}.")
-    extension, packages = FORMATS[format]
-    if not path.endswith(extension):
-        raise ValueError(f"The name of the {format} file must end in {extension}. Received: {path!r}.")
-    missing = [name for name in packages if importlib.util.find_spec(name) is None]
-    if missing:
-        extra = f"keras-vision-transformers[{format}]"
-        raise ImportError(f"Writing {format} files needs {', '.join(missing)}: pip install '{extra}'")
-    if format == "openvino":
+def check(path: str) -> str:
+    """Return the format of a file name; refuse another name, or missing packages."""
+    format = formats.of_file(path)  # noqa: A001
+    if format is None or format.writer != __name__:
+        raise ValueError(f"The name of an ONNX or OpenVINO file must end in .onnx or .xml. Received: {path!r}.")
+    formats.require_packages(format)
+    if format.name == "openvino":
         openvino.import_openvino()
     else:
         register_erfc()
+    return format.name
 
 
 def with_output(

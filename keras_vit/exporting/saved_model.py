@@ -20,9 +20,9 @@ from keras_vit.inference.saved_model import SavedModelClassifier
 PRECISIONS = ("float32", "bfloat16", "mixed_bfloat16", "float16", "mixed_float16")
 
 
-def export_saved_model(
+def write(
     model: keras.Model,
-    base: str,
+    path: str,
     *,
     card: ModelCard,
     images: SampleImages,
@@ -34,11 +34,11 @@ def export_saved_model(
     extra_signatures: Sequence[str] = (),
     finish: Callable[[SavedModelClassifier], None] | None = None,
 ) -> tuple[str, verify.Comparison]:
-    """Export a classifier as a new version, after checking that it answers like the model.
+    """Export a classifier as a new version in the directory `path`, as `export` does.
 
     Args:
         model: The trained model.
-        base: Directory that holds the versions.
+        path: Directory of the versions.
         card: Description of the model.
         images: Real images to verify with.
         preprocess: Function from an encoded image (scalar string) to the model's input; None for that of the card.
@@ -49,26 +49,12 @@ def export_saved_model(
         extra_signatures: `"features"` (input of the head, as `features` and `features_tensor`) and `"attention"`
             (attention map of each block).
         finish: Called with the verified SavedModel before it becomes visible, to add files to its directory.
-
-    Returns:
-        The version directory, and the comparison with the model.
-
-    Raises:
-        FileExistsError: If the version exists.
-        VerificationError: If the artifact answers differently; nothing is left behind then.
-
-    Example:
-    >>> classifier = keras_vit.inference.open_classifier("runs/digits")
-    >>> examples = keras_vit.inference.sample_images.from_files(["images/*.png"], limit=16)
-    >>> path, comparison = export_saved_model(classifier.model, "served", card=classifier.card, images=examples)
-    >>> path
-    'served/1'
     """
     preprocess = preprocess or card.preprocess_function()
     _checks.choice("precision", precision, PRECISIONS)
     reference = inference_model(model, precision)
     card = dataclasses.replace(card, precision=precision, max_pixels=max_pixels)
-    with versions.new_version(base, version) as draft:
+    with versions.new_version(path, version) as draft:
         module = signatures.ServingModule(
             reference,
             preprocess,

@@ -33,7 +33,7 @@ from keras_vit.inference.tflite import CLASSIFY, FEATURES, TFLiteClassifier, wit
 WITH_FEATURES = ("float32", "float16", "dynamic_int8")  # precisions that support features
 
 
-def export_tflite(
+def write(
     model: keras.Model,
     path: str,
     *,
@@ -45,8 +45,8 @@ def export_tflite(
     calibration: SampleImages | None = None,
     tolerance: verify.Tolerance | None = None,
     features: bool = False,
-) -> verify.Comparison:
-    """Export a classifier for devices, after checking that it answers like the model.
+) -> tuple[str, verify.Comparison]:
+    """Export a classifier for devices, as `export` does.
 
     The card (`PATH.json`) and the labels (`PATH.labels.txt`) are written beside the file. The signature `classify`
     takes `images` and returns `probabilities`.
@@ -62,22 +62,7 @@ def export_tflite(
             normalizes itself.
         calibration: Real training images, for precisions whose activations are integers.
         tolerance: Largest differences that the verification allows; None for those of the precision.
-        features: Whether to add a second signature, `features`, that returns the input of the head. It shares the
-            weights.
-
-    Returns:
-        The comparison with the model.
-
-    Raises:
-        ValueError: If the precision or input is unknown, lacks its calibration images, or does not support features.
-        ConversionError: If the artifact would need operators that are not built into TFLite.
-        VerificationError: If it answers differently; nothing is written then.
-
-    Example:
-    >>> classifier = keras_vit.inference.open_classifier("runs/digits")
-    >>> examples = keras_vit.inference.sample_images.from_files(["images/*.png"], limit=16)
-    >>> export_tflite(classifier.model, "b.tflite", card=classifier.card, images=examples, precision="float16").examples
-    1
+        features: Whether to add a second signature, `features`, that returns the input of the head.
     """
     quantization.check(precision, calibration)
     if features and precision not in WITH_FEATURES:
@@ -123,7 +108,7 @@ def export_tflite(
             worst = ", ".join(f"{layer} (+{growth:.1%})" for layer, growth in errors[:3])
             message = f"{error} The layers that add most to the error: {worst}."
             raise verify.VerificationError(message, error.comparison) from error
-    return comparison
+    return path, comparison
 
 
 def _write(path: str, content: bytes) -> None:

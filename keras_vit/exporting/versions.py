@@ -8,12 +8,7 @@ from keras_vit import _io
 
 
 class Draft:
-    """Version that is being written.
-
-    Attributes:
-        path: Its directory.
-        version: Its number; None until it is published.
-    """
+    """Version that is being written. `path` is its directory; `version` its number, None until it is published."""
 
     def __init__(self, path: str):
         self.path = path

@@ -71,7 +71,9 @@ class KerasClassifier(Classifier):
     def predict(self, images: np.ndarray) -> np.ndarray:
         """Return the probabilities `[B, classes]` of preprocessed images `[B, H, W, C]`."""
         scores = self.scores(images)
-        return scores if self.scores_are == "probabilities" else to_probabilities(scores, self.card.output).numpy()
+        if self.scores_are == "probabilities":
+            return scores
+        return keras.ops.convert_to_numpy(to_probabilities(scores, self.card.output))
 
 
 class FunctionClassifier(Classifier):
@@ -103,7 +105,7 @@ class FunctionClassifier(Classifier):
 
     def predict(self, images: np.ndarray) -> np.ndarray:
         """Return the probabilities `[B, classes]` of preprocessed images `[B, H, W, C]`."""
-        return to_probabilities(self.scores(images), self.card.output).numpy()
+        return keras.ops.convert_to_numpy(to_probabilities(self.scores(images), self.card.output))
 
 
 def open_model(

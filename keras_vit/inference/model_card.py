@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from keras_vit import _io, _passed_on
 from keras_vit.data import preprocess as preprocessing
-from keras_vit.inference import probabilities
+from keras_vit.inference import formats, probabilities
 
 FILE_NAME = "model_card.json"
 MARKDOWN_NAME = "model_card.md"
@@ -217,8 +217,8 @@ def parts_of(path: str) -> dict[str, str]:
         return {os.path.relpath(file, path).replace(os.sep, "/"): file for file in sorted(files) if file not in cards}
     # Names without the stem: a file that is renamed together with its card is still the same artifact.
     stem, extension = os.path.splitext(path)
-    extensions = [extension, ".bin"] if extension == ".xml" else [extension]
-    return {extension: stem + extension for extension in extensions}
+    known = formats.of_file(path)
+    return {part: stem + part for part in (extension, *(known.parts if known else ()))}
 
 
 def _files_of(path: str) -> dict[str, str]:

@@ -48,6 +48,11 @@ class OnnxClassifier(SingleOutputClassifier):
         return self._session.run([self.card.output_name], {INPUT: batch})[0]
 
 
+def open_artifact(path: str, num_threads: int | None = None) -> Classifier:
+    """Open an artifact of this format."""
+    return OnnxClassifier(path, num_threads)
+
+
 def _open_session(path: str, num_threads: int | None, output: str = "probabilities") -> Any:
     try:
         import onnxruntime

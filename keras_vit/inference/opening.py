@@ -1,20 +1,19 @@
 """One way to open everything that predicts."""
 
+import importlib
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from typing import Protocol, cast
 
-from keras_vit.inference import keras_model
+from keras_vit.inference import formats, keras_model
 from keras_vit.inference.classifier import Classifier
-from keras_vit.inference.onnx import OnnxClassifier
-from keras_vit.inference.openvino import OpenVinoClassifier
-from keras_vit.inference.saved_model import SavedModelClassifier, list_versions
-from keras_vit.inference.tflite import TFLiteClassifier
+from keras_vit.inference.formats import Format
 
-_FILES: dict[str, Callable[[str, int | None], Classifier]] = {
-    ".tflite": TFLiteClassifier,
-    ".onnx": OnnxClassifier,
-    ".xml": OpenVinoClassifier,
-}
+
+class Reader(Protocol):
+    """Module that opens the artifacts of a format."""
+
+    def open_artifact(self, path: str, num_threads: int | None) -> Classifier: ...
 
 
 def open_classifier(
@@ -30,7 +29,7 @@ def open_classifier(
     Args:
         path: A run directory, a `.keras` file, a checkpoint that `keras_vit.model_from_checkpoint` reads, or an
             artifact: a SavedModel's version directory, a directory of versions (the largest is taken), a `.tflite`,
-            `.onnx` or OpenVINO `.xml` file, or a directory with just one such file.
+            `.onnx` or OpenVINO `.xml` file, or a directory with a single such file.
         preprocess: Preprocessing string, needed for `.keras` files and checkpoints that are not part of a run. Decoding
             and resizing are added where they are missing.
         labels: Class names, or a file with one name per line. None for those of the run, artifact or checkpoint.
@@ -67,39 +66,35 @@ def open_classifier(
 
 
 def open_artifact(path: str | os.PathLike, num_threads: int | None = None) -> Classifier:
-    """Open an exported classifier; arguments as of `open_classifier`.
-
-    Raises:
-        FileNotFoundError: If there is nothing, or the model card is missing.
-        ValueError: If it cannot be opened, or the model card does not belong to it.
-    """
+    """Open an exported classifier; arguments and errors as of `open_classifier`."""
     path = os.fspath(path)
     if not os.path.exists(path):
         raise FileNotFoundError(f"No artifact {path!r}.")
-    if _extension(path) in _FILES:
-        return _FILES[_extension(path)](path, num_threads)
-    if os.path.exists(os.path.join(path, "saved_model.pb")):
-        return SavedModelClassifier(path, num_threads)
-    versions = list_versions(path)
-    if versions:
-        return SavedModelClassifier(os.path.join(path, str(versions[-1])), num_threads)
-    files = [name for name in (os.listdir(path) if os.path.isdir(path) else ()) if _extension(name) in _FILES]
-    if len(files) == 1:
-        return open_artifact(os.path.join(path, files[0]), num_threads)
-    raise ValueError(
-        "Expected a SavedModel (a directory with saved_model.pb, or numbered versions of one) or a file that ends in "
-        f"{', '.join(_FILES)}. Received: {path!r}."
-    )
+    found = _find_artifacts(path)
+    if len(found) != 1:
+        raise ValueError(
+            "Expected a SavedModel (a directory with saved_model.pb, or numbered versions of one) or a file that ends "
+            f"in {', '.join(formats.EXTENSIONS)}. Received: {path!r}."
+        )
+    ((name, format),) = found  # noqa: A001  as Keras calls it
+    return cast(Reader, importlib.import_module(format.reader)).open_artifact(name, num_threads)
 
 
 def is_artifact(path: str) -> bool:
     """Return whether a path looks like an exported artifact rather than a run, a `.keras` file or a checkpoint."""
-    if _extension(path) in _FILES or os.path.exists(os.path.join(path, "saved_model.pb")):
-        return True
-    if not os.path.isdir(path) or keras_model.is_run(path):
-        return False
-    return bool(list_versions(path)) or any(_extension(name) in _FILES for name in os.listdir(path))
+    return bool(_find_artifacts(path)) and not keras_model.is_run(path)
 
 
-def _extension(path: str) -> str:
-    return os.path.splitext(path)[1]
+def _find_artifacts(path: str) -> list[tuple[str, Format]]:
+    """Return the artifact at a path with its format, or all artifacts that are files of a directory."""
+    by_name = formats.of_file(path)
+    if by_name:
+        return [(path, by_name)]
+    names = os.listdir(path) if os.path.isdir(path) else []
+    if "saved_model.pb" in names:
+        return [(path, formats.SAVED_MODEL)]
+    versions = formats.list_versions(path)
+    if versions:
+        return [(os.path.join(path, str(versions[-1])), formats.SAVED_MODEL)]
+    files = ((os.path.join(path, name), formats.of_file(name)) for name in names)
+    return [(file, format) for file, format in files if format]

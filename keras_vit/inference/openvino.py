@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from keras_vit.inference import model_card
+from keras_vit.inference.classifier import Classifier
 from keras_vit.inference.onnx import INPUT, SingleOutputClassifier, check_names
 
 
@@ -30,6 +31,11 @@ class OpenVinoClassifier(SingleOutputClassifier):
         return np.array(
             self._request.infer({INPUT: batch})[self.card.output_name]
         )  # a copy: the next call writes into this memory
+
+
+def open_artifact(path: str, num_threads: int | None = None) -> Classifier:
+    """Open an artifact of this format."""
+    return OpenVinoClassifier(path, num_threads)
 
 
 def _compile(path: str, num_threads: int | None, output: str) -> Any:

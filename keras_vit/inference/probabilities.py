@@ -1,9 +1,10 @@
 """From logits to probabilities, and from probabilities to the names of the most probable classes."""
 
 from collections.abc import Sequence
+from typing import Any
 
+import keras
 import numpy as np
-import tensorflow as tf
 
 TOP_K = 5
 CLASSIFICATION = ("softmax", "sigmoid")
@@ -15,16 +16,17 @@ def name_of(output: str) -> str:
     return "probabilities" if output in CLASSIFICATION else output
 
 
-def to_probabilities(logits: tf.Tensor, output: str) -> tf.Tensor:
-    """Convert logits `[B, classes]` of any float type to float32 probabilities; scores and features stay as they are.
+def to_probabilities(logits: Any, output: str) -> Any:
+    """Convert logits `[B, classes]` of any float type to float32 probabilities, a tensor of Keras' backend.
 
-    `output` is one of `OUTPUTS`: `"softmax"` or `"sigmoid"`, as the model was trained, `"scores"` or `"features"`.
+    `output` is one of `OUTPUTS`: `"softmax"` or `"sigmoid"`, as the model was trained. Scores and features stay as they
+    are.
     """
-    logits = tf.cast(logits, tf.float32)
+    logits = keras.ops.cast(logits, "float32")
     if output == "softmax":
-        return tf.nn.softmax(logits)
+        return keras.ops.softmax(logits)
     if output == "sigmoid":
-        return tf.sigmoid(logits)
+        return keras.ops.sigmoid(logits)
     if output in OUTPUTS:
         return logits
     raise ValueError(f"output must be one of {OUTPUTS}. Received: output={output!r}.")

@@ -1,7 +1,6 @@
 """SavedModels as classifiers, loaded and run as TF Serving does it."""
 
 import contextlib
-import os
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -83,11 +82,9 @@ class SavedModelClassifier(Classifier):
         self._session.close()
 
 
-def list_versions(base: str) -> list[int]:
-    """Return the versions in a directory in ascending order; names that are not plain numbers are no versions."""
-    if not os.path.isdir(base):
-        return []
-    return sorted(int(n) for n in os.listdir(base) if n.isdecimal() and os.path.isdir(os.path.join(base, n)))
+def open_artifact(path: str, num_threads: int | None = None) -> Classifier:
+    """Open an artifact of this format."""
+    return SavedModelClassifier(path, num_threads)
 
 
 @contextlib.contextmanager

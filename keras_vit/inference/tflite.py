@@ -71,6 +71,11 @@ class TFLiteClassifier(Classifier):
         return in_batches(lambda batch: runner(images=batch)[output], images, self.input_details["shape"][0])
 
 
+def open_artifact(path: str, num_threads: int | None = None) -> Classifier:
+    """Open an artifact of this format."""
+    return TFLiteClassifier(path, num_threads)
+
+
 def tensor_types(content: bytes) -> tuple[set[str], set[str]]:
     """Return the types of a TFLite file's tensors: of its constants and inputs, and of the results of operators."""
     from tensorflow.lite.python import schema_py_generated as schema

@@ -14,11 +14,17 @@ from typing import Any, NamedTuple
 import numpy as np
 from absl import logging
 
-from keras_vit.tf_serving.errors import RequestError
-
 _MAX_BYTES = 64 << 20  # of a response
 _MAX_ERROR_BYTES = 64 << 10
 _PLAUSIBLE_BYTES = 64 << 10  # no server refuses fewer for their number: it is busy, or has ended
+
+
+class RequestError(ValueError):
+    """Request that the server refuses. `status` is the HTTP status code."""
+
+    def __init__(self, message: str, status: int = 400):
+        super().__init__(message)
+        self.status = status
 
 
 class Prediction(NamedTuple):

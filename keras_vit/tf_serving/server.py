@@ -20,8 +20,8 @@ from typing import Any
 
 from absl import logging
 
+from keras_vit.tf_serving.client import RequestError
 from keras_vit.tf_serving.connections import bounded_protocol
-from keras_vit.tf_serving.errors import RequestError
 from keras_vit.tf_serving.served_model import ServedModel
 
 

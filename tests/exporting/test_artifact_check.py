@@ -89,9 +89,9 @@ def test_the_tolerance_is_that_of_the_file_not_of_its_card(kind, tmp_path):
     options = {"card": tiny.card(), "images": tiny.images()}
     if kind == "tflite":
         path = tmp_path / "a.tflite"
-        tflite.export_tflite(noisy(0.1), str(path), **options)
+        tflite.write(noisy(0.1), str(path), **options)
     else:
-        path, _ = saved_model.export_saved_model(noisy(0.1), str(tmp_path), **options)
+        path, _ = saved_model.write(noisy(0.1), str(tmp_path), **options)
     edit_card(path, precision="int8")
     assert open_artifact(path).stored_precision == "float32"
     comparison, problems = check(path, tiny.model())
@@ -102,7 +102,7 @@ def test_the_tolerance_is_that_of_the_file_not_of_its_card(kind, tmp_path):
 @pytest.mark.parametrize("place", ["beside", "inside"])
 def test_labels_of_applications_are_compared(place, tmp_path):
     path = tmp_path / "a.tflite"
-    tflite.export_tflite(tiny.model(), str(path), card=tiny.card(), images=tiny.images())
+    tflite.write(tiny.model(), str(path), card=tiny.card(), images=tiny.images())
     labels = tmp_path / "a.tflite.labels.txt"
     if place == "beside":
         labels.write_text("\n".join(reversed(tiny.CLASS_NAMES)))
@@ -126,7 +126,7 @@ def test_the_precision_is_read_from_the_file(precision, tmp_path):
     calibration = tiny.images() if precision in ("int8", "int16x8") else None
     tolerance = verify.Tolerance(1.0, 0.0)
     options = {"card": tiny.card(), "images": tiny.images(), "precision": precision, "calibration": calibration}
-    tflite.export_tflite(model, str(path), tolerance=tolerance, **options)
+    tflite.write(model, str(path), tolerance=tolerance, **options)
     assert open_artifact(path).stored_precision == precision
 
 
@@ -134,15 +134,13 @@ def test_the_precision_is_read_from_the_file(precision, tmp_path):
 @pytest.mark.parametrize(("precision", "stored"), [("mixed_bfloat16", "bfloat16"), ("mixed_float16", "float16")])
 def test_the_precision_of_a_saved_model_is_read_from_its_graph(precision, stored, tmp_path):
     options = {"card": tiny.card(), "images": tiny.images(), "precision": precision}
-    path, _ = saved_model.export_saved_model(tiny.model(), str(tmp_path), **options)
+    path, _ = saved_model.write(tiny.model(), str(tmp_path), **options)
     assert open_artifact(path).stored_precision == stored
 
 
 def test_a_saved_model_has_a_float_precision(tmp_path):
     with pytest.raises(ValueError, match="precision"):
-        saved_model.export_saved_model(
-            tiny.model(), str(tmp_path), card=tiny.card(), images=tiny.images(), precision="int8"
-        )
+        saved_model.write(tiny.model(), str(tmp_path), card=tiny.card(), images=tiny.images(), precision="int8")
 
 
 @pytest.mark.slow
@@ -151,10 +149,8 @@ def test_images_above_the_limit_are_left_out(tmp_path, caplog):
     large = tiny.encode(np.zeros((300, 400, 3), np.uint8), "PNG")
     images = images._replace(contents=[large, *images.contents[1:]])
     options = {"card": tiny.card(), "max_pixels": 100_000}
-    path, comparison = saved_model.export_saved_model(tiny.model(), str(tmp_path), images=images, **options)
+    path, comparison = saved_model.write(tiny.model(), str(tmp_path), images=images, **options)
     assert comparison.examples == 1
     assert open_artifact(path).card.max_pixels == 100_000
     with pytest.raises(ValueError, match="--max_pixels"):
-        saved_model.export_saved_model(
-            tiny.model(), str(tmp_path), images=images._replace(contents=[large, large]), **options
-        )
+        saved_model.write(tiny.model(), str(tmp_path), images=images._replace(contents=[large, large]), **options)

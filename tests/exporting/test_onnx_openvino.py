@@ -1,6 +1,7 @@
 """ONNX and OpenVINO files."""
 
 import gc
+import importlib.util
 import os
 import subprocess
 import sys
@@ -12,7 +13,7 @@ import pytest
 import tensorflow as tf
 
 from keras_vit.exporting import onnx_openvino, single_file, verify
-from keras_vit.inference import latency, model_card, onnx, openvino
+from keras_vit.inference import formats, latency, model_card, onnx, openvino
 from keras_vit.inference.opening import open_artifact
 from tests import tiny
 from tests.exporting.test_tflite import bit, exhaustive, hybrid, prepared, slow
@@ -24,24 +25,17 @@ FORMATS = {"onnx": ("onnxruntime", "tf2onnx"), "openvino": ("openvino",)}
 def kind(request):
     for package in FORMATS[request.param]:
         # Looked for without importing: OpenVINO's import has side effects, which are ours to prevent.
-        if onnx_openvino.importlib.util.find_spec(package) is None:
+        if importlib.util.find_spec(package) is None:
             pytest.skip(f"{package} is not installed: pip install 'keras-vision-transformers[{request.param}]'")
     return request.param
 
 
 def path_of(kind, folder):
-    return str(folder / f"model{onnx_openvino.FORMATS[kind][0]}")
+    return str(folder / f"model{formats.FORMATS[kind].extension}")
 
 
 def export(model, kind, folder, output="softmax", **options):
-    return onnx_openvino.export_onnx_openvino(
-        model,
-        path_of(kind, folder),
-        kind,
-        card=tiny.card(output),
-        images=tiny.images(),
-        **options,
-    )
+    return onnx_openvino.write(model, path_of(kind, folder), card=tiny.card(output), images=tiny.images(), **options)[1]
 
 
 @pytest.mark.slow
@@ -136,16 +130,15 @@ def test_damaged_and_foreign_files(kind, tmp_path):
 
 
 def test_wrong_arguments(tmp_path):
-    with pytest.raises(ValueError, match=r"must be one of \['onnx', 'openvino'\]. Received: format='coreml'"):
-        onnx_openvino.check("coreml", "a.onnx")
-    with pytest.raises(ValueError, match="must end in .xml. Received: 'a.onnx'"):
-        onnx_openvino.check("openvino", "a.onnx")
+    for path in ("a.coreml", "a.tflite", "onnx"):
+        with pytest.raises(ValueError, match=f"must end in .onnx or .xml. Received: '{path}'"):
+            onnx_openvino.check(path)
 
 
 def test_missing_packages_name_the_extra(monkeypatch, tmp_path):
-    monkeypatch.setattr(onnx_openvino.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(ImportError, match=r"needs tf2onnx, onnx: pip install 'keras-vision-transformers\[onnx\]'"):
-        onnx_openvino.check("onnx", "a.onnx")
+        onnx_openvino.check("a.onnx")
     for name in ("onnxruntime", "openvino"):
         monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(ImportError, match=r"keras-vision-transformers\[onnx\]"):

@@ -15,7 +15,7 @@ from tests import tiny
 
 
 def export(model, base, output="softmax", **options):
-    return saved_model.export_saved_model(model, str(base), card=tiny.card(output), images=tiny.images(), **options)
+    return saved_model.write(model, str(base), card=tiny.card(output), images=tiny.images(), **options)
 
 
 def expected_probabilities(model, contents):

@@ -14,7 +14,7 @@ from tests import selection, tiny
 
 
 def export(model, path, output="softmax", **options):
-    return tflite.export_tflite(model, str(path), card=tiny.card(output), images=tiny.images(), **options)
+    return tflite.write(model, str(path), card=tiny.card(output), images=tiny.images(), **options)[1]
 
 
 def prepared(count=6):

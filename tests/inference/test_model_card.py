@@ -21,7 +21,10 @@ def exported(tmp_path_factory):
     directory = tmp_path_factory.mktemp("cards")
     tiny.write_digits_run(directory / "run")
     arguments = (f"--model={directory / 'run'}", "--num_images=8")
-    assert call("export.tflite", *arguments, f"--output={directory / 'coll.tflite'}", "--input=uint8") == 0
+    assert (
+        call("export.main", "--format=tflite", *arguments, f"--output={directory / 'coll.tflite'}", "--input=uint8")
+        == 0
+    )
     return directory
 
 
@@ -40,7 +43,7 @@ def test_two_formats_of_one_name_keep_their_own_cards(exported):
     arguments = (f"--model={exported / 'run'}", "--num_images=8", f"--output={exported / 'coll.xml'}")
     if importlib.util.find_spec("openvino") is None:
         pytest.skip("openvino is not installed: pip install 'keras-vision-transformers[openvino]'")
-    assert call("export.openvino", *arguments) == 0
+    assert call("export.main", "--format=openvino", *arguments) == 0
     artifact = open_artifact(str(exported / "coll.tflite"))
     assert artifact.card.input == "uint8"
     np.testing.assert_array_equal(artifact.predict(pixels), before)
@@ -51,7 +54,7 @@ def test_two_formats_of_one_name_keep_their_own_cards(exported):
 def test_the_card_of_another_artifact_is_refused(copied, exported):
     other = copied.with_name("other.tflite")
     arguments = (f"--model={exported / 'run'}", "--num_images=8")
-    assert call("export.tflite", *arguments, f"--output={other}") == 0
+    assert call("export.main", "--format=tflite", *arguments, f"--output={other}") == 0
     shutil.copy(model_card.path_of(str(other)), model_card.path_of(str(copied)))
     with pytest.raises(ValueError, match=r"coll\.tflite.*Export the artifact again"):
         open_artifact(str(copied))

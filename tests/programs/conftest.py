@@ -30,7 +30,7 @@ def saved_model(run, tmp_path_factory):
     """The SavedModel of the run."""
     base = tmp_path_factory.mktemp("served") / "digits"
     arguments = (f"--model={run}", f"--output={base}", "--signature=features", "--num_images=20", "--batch_sizes=1,2")
-    assert call("export.saved_model", *arguments) == 0
+    assert call("export.main", *arguments) == 0
     return base
 
 
@@ -38,5 +38,5 @@ def saved_model(run, tmp_path_factory):
 def tflite_file(run, tmp_path_factory):
     """The TFLite file of the run."""
     path = tmp_path_factory.mktemp("tflite") / "digits.tflite"
-    assert call("export.tflite", f"--model={run}", f"--output={path}", "--num_images=20") == 0
+    assert call("export.main", "--format=tflite", f"--model={run}", f"--output={path}", "--num_images=20") == 0
     return path

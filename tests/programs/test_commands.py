@@ -11,7 +11,7 @@ from absl import flags
 
 from keras_vit import distribute
 from keras_vit.exporting import quantization, safe_decode, signatures
-from keras_vit.inference import probabilities
+from keras_vit.inference import formats, probabilities
 from keras_vit.planning import plan
 from keras_vit.program import commands, common_flags, startup
 from tests import programs
@@ -92,8 +92,9 @@ def test_flags_have_the_values_and_defaults_of_the_library():
     """They are written out where they are defined: the library is imported after the flags are parsed."""
     known = dict.fromkeys([*distribute.STRATEGIES, *distribute.JAX_STRATEGIES])
     assert list(common_flags.STRATEGIES) == list(known)
-    assert values("export.tflite", "precision") == list(quantization.PRECISIONS)
-    assert values("export.saved_model", "signature") == list(signatures.EXTRA_SIGNATURES)
+    assert {*quantization.PRECISIONS, "mixed_bfloat16"} == set(values("export.main", "precision"))
+    assert values("export.main", "format") == list(formats.FORMATS)
+    assert values("export.main", "signature") == list(signatures.EXTRA_SIGNATURES)
     assert flags.FLAGS["max_pixels"].default == safe_decode.MAX_PIXELS
     assert flags.FLAGS["top_k"].default == probabilities.TOP_K
     programs.load("train.plan")
@@ -108,6 +109,6 @@ def test_one_flag_has_one_meaning():
 
 
 def test_words_are_the_command_s():
-    text = "keras-vit train, keras-vit nothing, keras-vit export-tflite"
+    text = "keras-vit train, keras-vit nothing, keras-vit convert-checkpoint"
     assert commands.words(text) == text
     assert importlib.util.find_spec(commands.module_of("plan"))

@@ -112,7 +112,7 @@ def test_what_a_file_cannot_give_is_listed(run, tflite_file, capsys):
 @pytest.mark.parametrize("form", ["float32", "uint8"])
 def test_a_file_with_features_is_measured_as_the_model(form, run, tmp_path, capsys):
     arguments = (f"--output={tmp_path / 'digits.tflite'}", "--features", f"--input={form}", "--num_images=8")
-    assert call("export.tflite", f"--model={run}", *arguments) == 0
+    assert call("export.main", "--format=tflite", f"--model={run}", *arguments) == 0
     expected = json.loads(evaluate(capsys, f"--model={run}", "--json", *EVALUATORS[1:3])[1])
     code, text = evaluate(capsys, f"--model={tmp_path / 'digits.tflite'}", "--json", *EVALUATORS[1:3])
     results = json.loads(text)
@@ -125,7 +125,7 @@ def test_a_file_with_features_is_measured_as_the_model(form, run, tmp_path, caps
 @pytest.mark.slow
 def test_a_saved_model_is_measured_as_the_model(run, saved_model, tmp_path, capsys):
     arguments = (f"--output={tmp_path / 'bare'}", "--signature=attention", "--num_images=8", "--batch_sizes=1")
-    assert call("export.saved_model", f"--model={run}", *arguments) == 0
+    assert call("export.main", f"--model={run}", *arguments) == 0
     expected = json.loads(evaluate(capsys, f"--model={run}", "--json", *EVALUATORS)[1])
     code, text = evaluate(capsys, f"--model={saved_model}", "--json", *EVALUATORS)
     results = json.loads(text)

@@ -1,4 +1,4 @@
-"""`export.onnx` and `export.openvino`, which share everything but the format."""
+"""`export.main` to ONNX and OpenVINO."""
 
 import importlib.util
 import json
@@ -18,7 +18,7 @@ def interchange_file(request, run, tmp_path_factory):
             pytest.skip(f"{package} is not installed: pip install 'keras-vision-transformers[{request.param}]'")
     folder = tmp_path_factory.mktemp(request.param)
     arguments = (f"--model={run}", f"--output={folder}", "--num_images=20")
-    assert call(f"export.{request.param}", *arguments) == 0
+    assert call("export.main", f"--format={request.param}", *arguments) == 0
     return folder / ("model.onnx" if request.param == "onnx" else "model.xml")
 
 

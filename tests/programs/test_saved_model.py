@@ -1,4 +1,4 @@
-"""`export.saved_model` on a finished run."""
+"""`export.main` to a SavedModel on a finished run."""
 
 import os
 
@@ -11,7 +11,7 @@ from tests.programs import call
 
 @pytest.mark.slow
 def test_a_second_export_takes_the_next_version(run, saved_model):
-    assert call("export.saved_model", f"--model={run}", f"--output={saved_model}", "--version=1") == 1
+    assert call("export.main", f"--model={run}", f"--output={saved_model}", "--version=1") == 1
     assert sorted(os.listdir(saved_model)) == ["1", "deployment"]
 
 
@@ -29,7 +29,7 @@ def test_the_server_finds_its_warm_up_and_configuration(saved_model):
 def test_an_artifact_cannot_be_exported_again(tmp_path):
     (tmp_path / "digits.tflite").write_bytes(b"")
     with pytest.raises(ValueError, match="--model must be a run"):
-        call("export.saved_model", f"--model={tmp_path / 'digits.tflite'}", f"--output={tmp_path / 'served'}")
+        call("export.main", f"--model={tmp_path / 'digits.tflite'}", f"--output={tmp_path / 'served'}")
 
 
 @pytest.mark.slow

@@ -7,6 +7,7 @@ import sys
 import pytest
 from absl import flags
 
+from keras_vit.inference import formats
 from keras_vit.program import commands
 from tests.programs import call, load
 
@@ -27,10 +28,12 @@ def test_missing_arguments_are_named():
     with pytest.raises(ValueError, match="keras-vit predict"):
         call("train.predict", "--model=x")
     with pytest.raises(ValueError, match="--model.*--output"):
-        call("export.saved_model", "--model=x")
-    for program in ("export.tflite", "export.onnx", "export.openvino"):
+        call("export.main", "--model=x")
+    for format in formats.FORMATS:
         with pytest.raises(ValueError, match="--model.*--output"):
-            call(program, "--output=x")
+            call("export.main", f"--format={format}", "--output=x")
+    with pytest.raises(ValueError, match="--calibration.*--format=tflite"):
+        call("export.main", "--model=x", "--output=x.onnx", "--calibration=a.png")
     with pytest.raises(FileNotFoundError, match="nowhere"):
         call("train.evaluate", "--model=nowhere")
 
@@ -58,7 +61,7 @@ def test_flags_after_two_dashes_are_not_data_sets_of_a_sweep(tmp_path, capsys):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("program", ["train.predict", "export.tflite"])
+@pytest.mark.parametrize("program", ["train.predict", "export.main"])
 def test_what_a_user_can_mend_is_one_line(program):
     command = [
         sys.executable,

@@ -146,7 +146,7 @@ def test_a_headless_model(tmp_path):
 def test_an_exported_model(digits, tmp_path):
     directory, _, _ = digits
     programs.call(
-        "export.saved_model", f"--model={directory / 'run'}", f"--output={tmp_path / 'saved'}", "--signature=attention"
+        "export.main", f"--model={directory / 'run'}", f"--output={tmp_path / 'saved'}", "--signature=attention"
     )
     html, data = visualize(tmp_path / "report", f"--model={tmp_path / 'saved'}", "--num_images=2")
     assert [(view["key"], view["frames"]) for view in data["views"]] == [

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from keras_vit.tf_serving import client
-from keras_vit.tf_serving.errors import RequestError
+from keras_vit.tf_serving.client import RequestError
 
 GOOD = {"top_k_classes": [["a", "b"]], "top_k_scores": [[0.75, 0.25]], "valid": [True]}
 

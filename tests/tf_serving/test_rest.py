@@ -8,7 +8,7 @@ import tensorflow as tf
 from tensorflow.core.protobuf import meta_graph_pb2
 
 from keras_vit.tf_serving import rest
-from keras_vit.tf_serving.errors import RequestError
+from keras_vit.tf_serving.client import RequestError
 
 
 def inputs(**shapes):

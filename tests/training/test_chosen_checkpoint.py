@@ -115,8 +115,8 @@ def test_evaluate_uses_the_chosen_checkpoint(run, capsys):
 @pytest.mark.parametrize(
     "name",
     [
-        *("train.evaluate", "train.predict", "train.visualize", "export.saved_model", "export.tflite", "export.onnx"),
-        *("export.openvino", "export.verify", "export.serve", "export.benchmark", "export.convert_checkpoint"),
+        *("train.evaluate", "train.predict", "train.visualize", "export.main"),
+        *("export.verify", "export.serve", "export.benchmark", "export.convert_checkpoint"),
     ],
 )
 def test_every_program_that_opens_a_run_has_the_flag(name):

@@ -75,7 +75,7 @@ def test_tensorflow_goes_on_from_a_checkpoint_of_jax(whole):
 def test_tensorflow_exports_a_run_of_jax(whole, tmp_path):
     """`KERAS_BACKEND=jax` ended in an error of the tracing: the artifact now agrees with the JAX model, too."""
     environment = {**os.environ, **ON_JAX}
-    export = ["export.tflite", f"--output={tmp_path}/model.tflite"]
+    export = ["export.main", f"--output={tmp_path}/model.tflite"]
     verify = ["export.verify", f"--artifact={tmp_path}/model.tflite"]
     for module, flag in (export, verify):
         command = [sys.executable, "-m", module, f"--model={whole}", flag, "--num_images=8"]

@@ -1,0 +1,162 @@
+"""Export a trained model to SavedModel, TFLite, ONNX or OpenVINO, and verify it on real images.
+
+    keras-vit export --model=runs/digits --output=served/digits
+    keras-vit export --model=runs/digits --output=digits.tflite --precision=dynamic_int8 --input=uint8
+    keras-vit export --model=ViT-B_16.npz --preprocess='value_range(-1, 1)' --images='*.jpg' --output=vit.onnx
+
+The ending of --output chooses the format: .tflite, .onnx or .xml (OpenVINO), and a directory for a SavedModel. With
+--format, an --output without such an ending is a directory, for model.onnx, model.xml or model_PRECISION.tflite.
+
+A SavedModel is written as the next free version, served/digits/1 at first, with the files that start a server in
+served/digits/deployment. A version appears under its number only when it is complete and verified, and no version is
+ever overwritten. The other formats are files, with their labels (OUTPUT.labels.txt) and model card (OUTPUT.json) beside
+them. ONNX and OpenVINO need pip install 'keras-vision-transformers[onnx]' or '[openvino]'.
+"""
+
+import dataclasses
+import json
+import os
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from absl import flags, logging
+
+from keras_vit import program
+from keras_vit.program import common_flags
+
+common_flags.define_export_flags(num_images=None)
+common_flags.define_output_flag()
+flags.DEFINE_enum(
+    "format",
+    None,
+    ["saved_model", "tflite", "onnx", "openvino"],
+    "Format; by the ending of --output if not given.",
+)
+common_flags.define_precision_flag(["float32", "mixed_bfloat16", "float16", "dynamic_int8", "int8", "int16x8"])
+flags.DEFINE_integer("batch_size", None, "Of files: images per call; 1 for TFLite and any for others if not given.", 1)
+# Of a SavedModel.
+flags.DEFINE_integer("version", None, "SavedModel: version number; the next free one if not given.", 1)
+flags.DEFINE_integer("top_k", 5, "SavedModel: number of labels in an answer.", 1)
+flags.DEFINE_integer("max_pixels", 50_000_000, "SavedModel: larger images are refused before they are decoded.", 1)
+flags.DEFINE_multi_enum(
+    "signature", ["features"], ["features", "attention"], "SavedModel: also offer this signature; may be repeated."
+)
+flags.DEFINE_string("name", None, "SavedModel: name of the model on the server; the name of --output if not given.")
+flags.DEFINE_list(
+    "batch_sizes",
+    ["1", "4", "8"],
+    "SavedModel: batch sizes that the server may run and warms up; empty for none.",
+)
+# Of a TFLite file.
+flags.DEFINE_enum(
+    "input", "float32", ["float32", "uint8"], "TFLite: whether the file takes preprocessed images or pixels."
+)
+flags.DEFINE_bool("features", False, "TFLite: add a signature that returns the features before the head; no integers.")
+flags.DEFINE_multi_string(
+    "calibration",
+    [],
+    "TFLite integers: training image or pattern, may be repeated; images of the run's data if not given.",
+)
+flags.DEFINE_integer("calibration_images", 256, "TFLite integers: number of images to find the ranges with.", 1)
+flags.DEFINE_float("max_accuracy_drop", 0.01, "TFLite integers: largest allowed loss of accuracy.")
+
+with program.imports(__name__, backend="tensorflow"):
+    from keras_vit.exporting import ConversionError, VerificationError, quantization, verify
+    from keras_vit.exporting.export import write, writer_of
+    from keras_vit.inference import KerasClassifier, formats, latency, sample_images
+    from keras_vit.program import trained_model
+    from keras_vit.tf_serving import deployment, warmup
+
+# Options of a format that are flags of the same name. The library refuses an option that its format does not have.
+OPTIONS = ("precision", "batch_size", "version", "top_k", "max_pixels", "input", "features")
+OF_SAVED_MODEL = ("signature", "name", "batch_sizes")
+OF_TFLITE = ("calibration", "calibration_images", "max_accuracy_drop")
+
+
+def main(argv: Sequence[str]) -> int:
+    del argv
+    options = flags.FLAGS
+    path, format = output()  # noqa: A001  as Keras calls it
+    check_flags(format)
+    name = options.name or os.path.basename(os.path.normpath(options.output or "")).lower()
+    batch_sizes = [int(size) for size in options.batch_sizes if size]
+    chosen = {option: options[option].value for option in OPTIONS if options[option].present}
+    if options.model and path:
+        writer_of(path, format, chosen)  # its errors come before the model is opened
+    classifier = trained_model.open_model()
+    is_calibrated = format == "tflite" and options.precision in quantization.CALIBRATED
+    images = trained_model.load_images(classifier.card, 512 if is_calibrated else 64)
+    if is_calibrated:
+        chosen |= calibration(classifier)
+        if images.labels is None:
+            logging.warning("The images have no labels: the agreement with the model is measured, not the accuracy.")
+    if format == "saved_model":
+        deployment.check_name(name)
+
+        def finish(artifact: Any) -> None:
+            if batch_sizes:
+                warmup.write_warmup(artifact, name, images.contents, batch_sizes)
+                warmup.replay(artifact)
+
+        chosen |= {"extra_signatures": tuple(dict.fromkeys(options.signature)), "finish": finish}
+    try:
+        path, comparison = write(classifier, path, format, images, **chosen)
+        if format == "saved_model":
+            folder = deployment.write(options.output, name, batch_sizes or [1], latency.size_of(path))
+            logging.info("Configuration of the server, Docker Compose and Kubernetes: %s", folder)
+    except (VerificationError, ConversionError, FileExistsError) as error:
+        logging.error("%s", error)
+        return 1
+    report(path, comparison)
+    return 0
+
+
+def output() -> tuple[str, str]:
+    """Return the path to write, and the format."""
+    options = flags.FLAGS
+    path, format = options.output or "", options.format  # noqa: A001
+    if format and format != "saved_model" and formats.of_file(path) is None:
+        precision = f"_{options.precision}" if format == "tflite" else ""
+        path = os.path.join(path, f"model{precision}{formats.FORMATS[format].extension}")
+    return path, (format or (formats.of_file(path) or formats.SAVED_MODEL).name)
+
+
+def check_flags(format: str) -> None:  # noqa: A002
+    """Refuse flags of another format before the model is opened."""
+    for owner, names in (("saved_model", OF_SAVED_MODEL), ("tflite", OF_TFLITE)):
+        for name in names if format != owner else ():
+            if flags.FLAGS[name].present:
+                raise ValueError(f"--{name} is a flag of --format={owner}. Received: --{name} with --format={format}.")
+
+
+def calibration(classifier: KerasClassifier) -> dict[str, Any]:
+    """Return the training images to find the ranges of activations with, and the tolerance."""
+    options, card = flags.FLAGS, classifier.card
+    images = sample_images.for_model(
+        card,
+        options.calibration_images,
+        patterns=options.calibration,
+        split=card.recipe_data.get("train_split", "train"),
+        on_bad_image=options.on_bad_image,
+    )
+    tolerance = verify.tolerance_of(options.precision)
+    return {
+        "calibration": images,
+        "tolerance": dataclasses.replace(tolerance, accuracy_drop=options.max_accuracy_drop),
+    }
+
+
+def report(path: str, comparison: verify.Comparison) -> None:
+    """Write the path of the artifact to the standard output."""
+    size = latency.size_of(path)
+    logging.info("Verified: %s", comparison.summary())
+    if flags.FLAGS.json:
+        sys.stdout.write(json.dumps({"path": path, "bytes": size, **dataclasses.asdict(comparison)}) + "\n")
+    else:
+        logging.info("%.1f MB", size / 1e6)
+        sys.stdout.write(f"{path}\n")
+
+
+if __name__ == "__main__":
+    program.run(main)

@@ -1,0 +1,74 @@
+"""Formats of exported artifacts, one entry each, for everything that writes, opens or describes artifacts."""
+
+import dataclasses
+import importlib.util
+import os
+
+
+@dataclasses.dataclass(frozen=True)
+class Format:
+    """Format of exported artifacts.
+
+    Attributes:
+        name: Its name in `export(format=...)` and `keras-vit export --format`.
+        extension: Extension of the file; empty for a directory with versions.
+        reader: Module with `open_artifact(path, num_threads)`, which returns a `Classifier`.
+        writer: Module with `write(model, path, *, card, images, **options)`, which returns the path of the artifact and
+            its comparison with the model.
+        packages: Packages that writing needs beyond the runtime, in the extra of the format's name.
+        parts: Extensions of further files that belong to the artifact and have its name.
+    """
+
+    name: str
+    extension: str
+    reader: str
+    writer: str
+    packages: tuple[str, ...] = ()
+    parts: tuple[str, ...] = ()
+
+
+# The modules are imported when they are used: readers need this table, too, and writers come later in the import order.
+SAVED_MODEL = Format("saved_model", "", "keras_vit.inference.saved_model", "keras_vit.exporting.saved_model")
+FORMATS = {
+    format.name: format
+    for format in (
+        SAVED_MODEL,
+        Format("tflite", ".tflite", "keras_vit.inference.tflite", "keras_vit.exporting.tflite"),
+        Format(
+            "onnx",
+            ".onnx",
+            "keras_vit.inference.onnx",
+            "keras_vit.exporting.onnx_openvino",
+            packages=("tf2onnx", "onnx"),
+        ),
+        Format(
+            "openvino",
+            ".xml",
+            "keras_vit.inference.openvino",
+            "keras_vit.exporting.onnx_openvino",
+            packages=("openvino",),
+            parts=(".bin",),
+        ),
+    )
+}
+EXTENSIONS = {format.extension: format for format in FORMATS.values() if format.extension}
+
+
+def require_packages(format: Format) -> None:  # noqa: A002  as Keras calls it
+    """Refuse to write a format whose packages are missing."""
+    missing = [name for name in format.packages if importlib.util.find_spec(name) is None]
+    if missing:
+        extra = f"keras-vision-transformers[{format.name}]"
+        raise ImportError(f"Writing {format.name} files needs {', '.join(missing)}: pip install '{extra}'")
+
+
+def of_file(path: str) -> Format | None:
+    """Return the format of a file by its extension; None if it has that of no format."""
+    return EXTENSIONS.get(os.path.splitext(path)[1])
+
+
+def list_versions(base: str) -> list[int]:
+    """Return the versions in a directory in ascending order; names that are not plain numbers are not versions."""
+    if not os.path.isdir(base):
+        return []
+    return sorted(int(n) for n in os.listdir(base) if n.isdecimal() and os.path.isdir(os.path.join(base, n)))

@@ -1,0 +1,31 @@
+"""The model and the images that flags name, for the programs that compare an artifact with its model."""
+
+from absl import flags
+
+from keras_vit.inference import keras_model, opening, sample_images
+from keras_vit.inference.keras_model import KerasClassifier
+from keras_vit.inference.model_card import ModelCard
+from keras_vit.inference.sample_images import SampleImages
+
+
+def open_model(other: str = "output") -> KerasClassifier:
+    """Return the model of `--model`; `other` is a second flag that is needed."""
+    options = flags.FLAGS
+    if not options.model or not options[other].value:
+        raise ValueError(f"--model (a run, .keras file or checkpoint) and --{other} are needed.")
+    if opening.is_artifact(options.model):
+        raise ValueError(
+            f"--model must be a run, .keras file or checkpoint: an exported artifact holds no Keras model. "
+            f"Received: --model={options.model}."
+        )
+    classifier = keras_model.open_model(options.model, options.preprocess, options.labels, options.checkpoint)
+    if not classifier.class_names:
+        raise ValueError(f"--model must be a model with a classification head. Received: --model={options.model}.")
+    return classifier
+
+
+def load_images(card: ModelCard, default: int = 64, split: str | None = None) -> SampleImages:
+    """Return the images to verify with."""
+    options = flags.FLAGS
+    count = options.num_images or default
+    return sample_images.for_model(card, count, patterns=options.images, split=split, on_bad_image=options.on_bad_image)
