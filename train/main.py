@@ -50,6 +50,7 @@ with program.imports(__name__):
     from keras_vit.training.loop import Loop
     from keras_vit.training.reconstructions import Reconstructions
     from keras_vit.training.splits import Splits
+    from keras_vit.training.state import BaseState
     from keras_vit.training.validation import MAX_CLASSES, Validation
 
 
@@ -193,7 +194,7 @@ def train_on(
 def scheduled_evaluators(
     recipe: recipes.Recipe,
     backend: backends.Backend,
-    state: backends.State,
+    state: BaseState,
     batch_size: int,
     class_names: Sequence[str],
 ) -> evaluators.Scheduled:

@@ -13,14 +13,14 @@ from absl import logging
 
 from keras_vit import recipe as recipes
 from keras_vit.data import errors as data_errors
-from keras_vit.training.backend import Backend, RunSteps, State
+from keras_vit.training.backend import METRICS, Backend, RunSteps
 from keras_vit.training.checkpoints import CheckpointStore
 from keras_vit.training.errors import Diverged, Interrupted
 from keras_vit.training.metrics import MetricsWriter
 from keras_vit.training.preemption import StopRequest
 from keras_vit.training.progress_bar import ProgressBar, duration
 from keras_vit.training.run_directory import TENSORBOARD
-from keras_vit.training.step import METRICS
+from keras_vit.training.state import BaseState
 
 _SECONDS_PER_CALL = 2.0  # how long the devices run before Python looks at signals and draws the bar
 _PROFILED_STEPS = 5
@@ -57,7 +57,7 @@ class Loop:
 
     recipe: recipes.Recipe
     backend: Backend
-    state: State
+    state: BaseState
     run_steps: RunSteps
     batches: Callable[[int], Iterable[Any]]
     store: CheckpointStore
