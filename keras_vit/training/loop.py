@@ -12,13 +12,13 @@ import numpy as np
 from absl import logging
 
 from keras_vit import recipe as recipes
+from keras_vit._progress import StepProgress, duration
 from keras_vit.data import errors as data_errors
 from keras_vit.training.backend import METRICS, Backend, RunSteps
 from keras_vit.training.checkpoints import CheckpointStore
 from keras_vit.training.errors import Diverged, Interrupted
 from keras_vit.training.metrics import MetricsWriter
 from keras_vit.training.preemption import StopRequest
-from keras_vit.training.progress_bar import ProgressBar, duration
 from keras_vit.training.run_directory import TENSORBOARD
 from keras_vit.training.state import BaseState
 
@@ -26,7 +26,7 @@ _SECONDS_PER_CALL = 2.0  # how long the devices run before Python looks at signa
 _PROFILED_STEPS = 5
 
 
-class Evaluator(Protocol):
+class PeriodicEvaluation(Protocol):
     """An evaluation that runs at an interval of steps and at the end."""
 
     def intervals(self) -> list[int]:
@@ -61,7 +61,7 @@ class Loop:
     run_steps: RunSteps
     batches: Callable[[int], Iterable[Any]]
     store: CheckpointStore
-    evaluators: Sequence[Evaluator] = ()
+    evaluators: Sequence[PeriodicEvaluation] = ()
     directory: str | None = None
     profile: bool = False
 
@@ -95,7 +95,7 @@ class Loop:
         progress, total = self.state.progress, self.recipe.total_steps
         score = f"eval_{self._score}"
         iterator = iter(self.batches(progress.step))
-        bar = ProgressBar(progress.step, total)
+        bar = StepProgress(progress.step, total)
         speed = _Speed(self.recipe.data.batch_size)
         results = {}
         while progress.step < total:
@@ -150,7 +150,7 @@ class Loop:
         step = self.state.progress.step
         return step == self.recipe.total_steps or (every > 0 and step % every == 0)
 
-    def _evaluate(self, bar: ProgressBar) -> Iterator[dict[str, Any]]:
+    def _evaluate(self, bar: StepProgress) -> Iterator[dict[str, Any]]:
         step = self.state.progress.step
         for evaluator in self.evaluators:
             if evaluator.due(step):
