@@ -83,16 +83,8 @@ def create(
 ) -> Backend:
     """Return the Keras backend that runs, on the devices that the flags of a program ask for.
 
-    Args:
-        recipe: Recipe to train; decides about determinism.
-        distribute: One of `distribute.STRATEGIES`, on JAX of `distribute.JAX_STRATEGIES`.
-        tpu: `"local"`, or a TPU's name or address; TensorFlow only.
-        virtual_devices: Number of devices to split the CPU into; 0 leaves it as it is.
-        several_hosts: Whether to join the other hosts of a TPU pod or cluster job; JAX only.
-
-    Raises:
-        ValueError: If the backend cannot train, or a flag means nothing to it.
-        DevicesMissing: If the machine lacks the devices.
+    `distribute` is one of `distribute.STRATEGIES`, on JAX of `distribute.JAX_STRATEGIES`. `tpu` is "local", a name or
+    an address, on TensorFlow. `several_hosts` joins the other hosts of a TPU pod or cluster job, on JAX.
     """
     backend = keras.backend.backend()
     if backend == "jax":

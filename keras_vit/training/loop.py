@@ -66,19 +66,9 @@ class Loop:
     profile: bool = False
 
     def run(self, stop: StopRequest | None = None) -> dict[str, Any]:
-        """Train to `recipe.total_steps`.
+        """Train to `recipe.total_steps`, and return the last line of the validation; a finished run is validated again.
 
-        Args:
-            stop: Stop request of the caller; None listens to signals within this call.
-
-        Returns:
-            The last line of the validation; of a finished run, that of a new one.
-
-        Raises:
-            Interrupted: After saving, if SIGTERM or SIGINT came.
-            Diverged: If the loss is not finite; the last checkpoint is from before.
-            UnreadableImageError: If an image cannot be read.
-            StorageError: If a checkpoint or the metrics cannot be written.
+        Without `stop`, it listens to signals itself. It ends early with one of the exceptions of `training.errors`.
         """
         progress = self.state.progress
         if progress.step >= self.recipe.total_steps:
