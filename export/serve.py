@@ -23,7 +23,7 @@ from typing import Any
 from absl import flags, logging
 
 from keras_vit import program
-from keras_vit.program import common_flags, ending
+from keras_vit.program import common_flags, exit_codes
 
 common_flags.define_model_flags("Directory with versions of a SavedModel, run, .keras file, checkpoint or artifact.")
 flags.DEFINE_string("name", None, "Name of the model in requests; that of the directory or file if not given.")
@@ -72,7 +72,7 @@ def main(argv: Sequence[str]) -> int:
     if model.busy:
         logging.warning("Requests were still under way after %.0f s; they are dropped.", options.grace_seconds)
     if model.busy or looking.is_alive():
-        ending.end(0)  # Python would wait for a thread that computes, and abort if a version is being loaded
+        exit_codes.end(0)  # Python would wait for a thread that computes, and abort if a version is being loaded
     return 0
 
 

@@ -62,6 +62,33 @@ class Progress:
         return self.what, min(self.done / self.total, 1.0), [f"{self.done}/{self.total}", f"{left:.0f} s left", speed]
 
 
+class StepProgress:
+    """Progress of training steps on a terminal or in a notebook. Elsewhere, the training's own log lines have it."""
+
+    def __init__(self, first: int, total: int, stream: TextIO | None = None):
+        self.first, self.total = first, total
+        self.stream = stream or sys.stderr
+        self.active = can_draw(self.stream)
+        self.started: float | None = None
+
+    def update(self, step: int, loss: float, score: float, images_per_second: float, name: str = "accuracy") -> None:
+        """Draw the line again, no wider than the terminal."""
+        now = time.monotonic()
+        if self.started is None:  # the first steps compile, which says nothing about the others
+            self.started, self.first = now, step
+        if not self.active:
+            return
+        seconds = (now - self.started) / (step - self.first) * (self.total - step) if step > self.first else None
+        details = [f"loss {loss:.4f}", f"{name} {score:.3f}", f"{duration(seconds)} left"]
+        details.append(f"{images_per_second:,.0f} images/s")
+        draw(self.stream, f"step {step}/{self.total}", step / self.total, details)
+
+    def clear(self) -> None:
+        """Remove the line, before something else is printed or at the end."""
+        if self.active:
+            clear(self.stream)
+
+
 def can_draw(stream: TextIO) -> bool:
     """Return whether a line on a stream can be drawn again: on a terminal and in a notebook."""
     return stream.isatty() or "ipykernel" in sys.modules
@@ -98,3 +125,12 @@ def width_of(stream: TextIO) -> int:
         return os.get_terminal_size(stream.fileno()).columns or 80
     except (OSError, ValueError, AttributeError):
         return shutil.get_terminal_size().columns
+
+
+def duration(seconds: float | None) -> str:
+    """Return a number of seconds as `1:02:03`, `2:03` or `?`."""
+    if seconds is None:
+        return "?"
+    minutes, seconds = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{seconds:02d}" if hours else f"{minutes}:{seconds:02d}"

@@ -36,7 +36,7 @@ with program.imports(__name__):
 
     from keras_vit import evaluators
     from keras_vit.inference import open_classifier, sample_images
-    from keras_vit.training import report
+    from keras_vit.training import run_summary
 
 
 def main(argv: Sequence[str]) -> int:
@@ -107,7 +107,7 @@ def table(content: dict[str, Any], class_names: Sequence[str]) -> str:
     if len(order) > len(shown):
         lines.append(f"  (the {len(shown)} lowest of {len(order)})")
     if content["confusion"] is not None:
-        lines += ["", *report.confusion_lines(content["confusion"], class_names)]
+        lines += ["", *run_summary.confusion_lines(content["confusion"], class_names)]
     return "\n".join(lines)
 
 

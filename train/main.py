@@ -46,12 +46,13 @@ with program.imports(__name__):
     from keras_vit.inspection import examples, plots
     from keras_vit.inspection.titles import run_title, stamp
     from keras_vit.training import backend as backends
-    from keras_vit.training import data_record, errors, lock, preemption, record, report, run_directory, tensorboard
+    from keras_vit.training import data_record, errors, lock, preemption, run_directory, run_fields, tensorboard
     from keras_vit.training.checkpoints import CheckpointStore
     from keras_vit.training.device_preprocessing import set_normalization
     from keras_vit.training.loop import Loop
     from keras_vit.training.reconstructions import Reconstructions
-    from keras_vit.training.splits import Splits
+    from keras_vit.training.run_data import Splits
+    from keras_vit.training.run_summary import report_text
     from keras_vit.training.validation import MAX_CLASSES, Validation
 
 
@@ -116,7 +117,7 @@ def train_on(
         "%s: %d to train on, %d to evaluate", recipe.data.source, data.train.num_examples, data.eval.num_examples
     )
     files = data_record.describe(recipe.data.source, data.train, data.eval)
-    record.check(workdir, recipe, data.describe(), change_recipe, files)
+    run_fields.check(workdir, recipe, data.describe(), change_recipe, files)
 
     # State: the model, and everything else that a checkpoint holds
     given, architecture = recipe, run_directory.recorded_architecture(workdir)
@@ -140,8 +141,7 @@ def train_on(
     else:
         logging.info("Training from scratch: the initial weights are random (--weights names published ones)")
     set_normalization(state.model, recipe.data.pp_eval)
-    task = recipe.task
-    labeled = isinstance(task, recipes.Classification)
+    labeled = isinstance(recipe.task, recipes.Classification)
     logging.info("%s: %s weights", recipe.model.variant, f"{state.model.count_params():,}")
     if backend.is_chief:
         step = state.progress.step if saved else None
@@ -179,7 +179,7 @@ def train_on(
     if backend.is_chief:
         run_directory.save_model(state.model, workdir)
         draw_figure(recipe, workdir, validation, class_names, results)
-        text = report.report_text(workdir, results, validation, class_names, task.score)
+        text = report_text(workdir, results, validation, class_names, recipe.task.score)
         sys.stdout.write(f"{program.words(text)}\n")
         if scheduled and scheduled.last:
             sys.stdout.write(f"\n{evaluators.report.table(scheduled.last)}\n")
@@ -195,7 +195,7 @@ def train_on(
 def scheduled_evaluators(
     recipe: recipes.Recipe,
     backend: backends.Backend,
-    state: backends.State,
+    state: backends.BaseState,
     batch_size: int,
     class_names: Sequence[str],
 ) -> evaluators.Scheduled:

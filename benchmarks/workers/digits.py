@@ -36,7 +36,7 @@ def keras_vit(work: Work) -> Step:
         from keras_vit.training import validation
         from keras_vit.training.checkpoints import CheckpointStore
         from keras_vit.training.loop import Loop
-        from keras_vit.training.splits import Splits
+        from keras_vit.training.run_data import Splits
 
         start = time.perf_counter()
         scaled = "value_range(-1, 1)"

@@ -9,7 +9,7 @@ from typing import Any
 from absl import logging
 
 from keras_vit import _io
-from keras_vit.training import record, run_directory
+from keras_vit.training import run_directory, run_fields
 
 SWEEP, RUNS = "sweep.json", "runs"  # a sweep's record and the folder of its runs
 _COUNTS = ("step", "examples")
@@ -89,7 +89,7 @@ def read_run(path: str) -> Run:
     """Read a run directory; see `read_runs`."""
     config = run_directory.read_config(path)
     versions, lines = config.get("versions", {}), run_directory.read_metrics(path)
-    return Run(os.path.basename(path), path, record.fields(config), versions, lines)
+    return Run(os.path.basename(path), path, run_fields.fields(config), versions, lines)
 
 
 def final_metrics(lines: Sequence[dict[str, Any]]) -> dict[str, float]:

@@ -17,13 +17,13 @@ from absl import logging
 
 from keras_vit import _io
 from keras_vit import recipe as recipes
+from keras_vit._progress import duration
 from keras_vit.experiments.processes import Job, last_line, run_all
 from keras_vit.experiments.runs import RUNS, SWEEP, final_metrics
 from keras_vit.experiments.search import Grid, Point, expand
 from keras_vit.experiments.table import SEED, Row, Table
-from keras_vit.training import lock, record, run_directory
+from keras_vit.training import lock, run_directory, run_fields
 from keras_vit.training.errors import Interrupted
-from keras_vit.training.progress_bar import duration
 
 TABLE = "table"
 RECIPE, OUTPUT = "recipe.py", "output.txt"
@@ -113,8 +113,8 @@ class _State:
         """Refuse a recipe that gives other results in the fields that are not swept."""
         settings = [run["settings"] for run in self.runs.values()] + [point.settings for point in points]
         swept = set.intersection(*(set(fields) for fields in settings))
-        found = record.differences({"recipe": before, "data": {}}, recipe, {})
-        other = {field: values for field, values in found.items() if field not in swept | set(record.HARMLESS)}
+        found = run_fields.differences({"recipe": before, "data": {}}, recipe, {})
+        other = {field: values for field, values in found.items() if field not in swept | set(run_fields.HARMLESS)}
         if other and self.runs:
             listed = "; ".join(f"{field}: {old!r} -> {new!r}" for field, (old, new) in other.items())
             raise ValueError(

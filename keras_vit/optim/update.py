@@ -67,20 +67,10 @@ class UpdateRule:
     def __call__(
         self, path: str, weight: Any, gradient: Any, norm: Any, rate: Any, step: Any, slots: Sequence[Any], average: Any
     ) -> tuple[Any, tuple[Any, ...], Any]:
-        """Return a weight, its slots and its average after a step.
+        """Return a weight, its slots and its average after a step; an average of None stays None.
 
-        Args:
-            path: Path of the weight.
-            weight: The weight before.
-            gradient: Its gradient of the global batch, float32.
-            norm: Global norm of all gradients.
-            rate: Learning rate of the step.
-            step: Number of updates before this one.
-            slots: Slots of the optimizer for this weight.
-            average: Moving average of the weight, or None.
-
-        Returns:
-            `(new weight, new slots, new average)`; an average of None stays None.
+        The gradient is that of the global batch, float32, and `norm` the global norm of all gradients. `step` is the
+        number of updates made before.
         """
         (gradient,) = clip_by_global_norm([gradient], norm, self.clip_norm)
         direction, new_slots = self.optimizers[path].direction(gradient, slots, step, weight)

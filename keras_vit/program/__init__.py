@@ -19,12 +19,12 @@ from collections.abc import Callable, Sequence
 
 from absl import app
 
-from keras_vit.program import ending, startup
+from keras_vit.program import command_line, exit_codes
+from keras_vit.program.command_line import HELP, imports
 from keras_vit.program.commands import words
-from keras_vit.program.ending import WHERE_FROM, WRONG_USAGE
-from keras_vit.program.output import log_to, terminal
+from keras_vit.program.exit_codes import WHERE_FROM, WRONG_USAGE
+from keras_vit.program.logs import log_to, terminal
 from keras_vit.program.recipe_flags import default_workdir, recipe_from_flags
-from keras_vit.program.startup import HELP, imports
 
 __all__ = [
     "HELP",
@@ -49,8 +49,8 @@ def run(main: Callable[[Sequence[str]], int | None]) -> None:
     """
     exit_code = 0
     try:
-        app.run(main, flags_parser=lambda argv: startup.parsed_arguments())  # ends with SystemExit
+        app.run(main, flags_parser=lambda argv: command_line.parsed_arguments())  # ends with SystemExit
     except BaseException as error:  # noqa: BLE001  whatever it is, the process must end
-        exit_code = ending.report(error)
+        exit_code = exit_codes.report(error)
     if exit_code:
-        ending.end(exit_code)
+        exit_codes.end(exit_code)

@@ -162,12 +162,7 @@ def replace(recipe: Recipe, values: Mapping[str, Any]) -> Recipe:
 
 
 def nearest_multiple(number: int, divisor: int) -> int:
-    """Return the positive multiple of `divisor` nearest to `number`.
-
-    Example:
-    >>> nearest_multiple(500, 64)
-    512
-    """
+    """Return the positive multiple of `divisor` nearest to `number`."""
     return max(divisor, divisor * round(number / divisor))
 
 

@@ -30,13 +30,7 @@ def argument_names(variant: str) -> list[str]:
 
 
 def model_arguments(recipe: Recipe) -> dict[str, Any]:
-    """Return the arguments of the model's constructor that a recipe sets.
-
-    Example:
-    >>> recipe = Recipe(model=fields.Model("ViT-S/16", image_size=32, arguments={"pooling": "gap"}))
-    >>> model_arguments(recipe)["pooling"]
-    'gap'
-    """
+    """Return the arguments of the model's constructor that a recipe sets."""
     fields = {name: getattr(recipe.model, name) for name in FIELDS if getattr(recipe.model, name) is not None}
     return {**fields, **recipe.model.arguments}
 
@@ -44,18 +38,8 @@ def model_arguments(recipe: Recipe) -> dict[str, Any]:
 def resolve(recipe: Recipe, architecture: dict[str, Any] | None = None) -> Recipe:
     """Return the recipe with the architecture of its checkpoint among `model.arguments`.
 
-    Args:
-        recipe: The recipe. Without a checkpoint, or with one that does not exist here, it stays as it is.
-        architecture: `variant` and `arguments` from an earlier `resolve`, so that the checkpoint is not needed again.
-
-    Raises:
-        CheckpointError: If the checkpoint is damaged or of no known project.
-
-    Example:
-    >>> path = keras_vit.save_checkpoint(model, "vit.npz")
-    >>> recipe = resolve(Recipe(model=fields.Model(checkpoint=path)))
-    >>> recipe.model.arguments["hidden_size"]
-    32
+    A recipe whose checkpoint does not exist here stays as it is. `architecture` has `variant` and `arguments` of an
+    earlier `resolve`, so that the checkpoint is not needed again.
     """
     model = recipe.model
     if architecture is not None:
@@ -82,16 +66,7 @@ def resolve(recipe: Recipe, architecture: dict[str, Any] | None = None) -> Recip
 
 
 def weights_path(recipe: Recipe) -> str | None:
-    """Return the path of the initial weights, which are downloaded if they are published and not here yet.
-
-    Raises:
-        ValueError: If there are no such weights.
-        OSError: If they can neither be found nor fetched.
-
-    Example:
-    >>> weights_path(Recipe()) is None
-    True
-    """
+    """Return the path of the initial weights, downloaded if they are published and not here yet; None without any."""
     return zoo.resolve(recipe.model.variant, recipe.model.checkpoint) if recipe.model.checkpoint else None
 
 
@@ -129,20 +104,7 @@ def masked_arguments(recipe: Recipe, channels: int = 3) -> dict[str, Any]:
 
 
 def masked_config(recipe: Recipe, channels: int = 3) -> MaskedConfig:
-    """Return the configuration of the model of a recipe that trains without labels.
-
-    Args:
-        recipe: The recipe.
-        channels: Channels of the images.
-
-    Raises:
-        ValueError: If an argument is out of range.
-
-    Example:
-    >>> from keras_vit import recipe
-    >>> masked_config(recipe.Recipe(task="mae", model=recipe.Model("ViT-B/16"))).num_hidden
-    147
-    """
+    """Return the configuration of the model of a recipe that trains without labels."""
     arguments = masked_arguments(recipe, channels)
     return cast(Any, recipe.task).config(**arguments)
 
@@ -151,16 +113,6 @@ def describe_model(recipe: Recipe, classes: int, channels: int = 3) -> keras.Mod
     """Build the model of a recipe without values, whatever its size, in no time and memory.
 
     It can be called within a `keras.StatelessScope` that gives its variables values.
-
-    Args:
-        recipe: The recipe.
-        classes: Number of classes.
-        channels: Channels of the images.
-
-    Example:
-    >>> recipe = Recipe(model=fields.Model("ViT-G/14", image_size=224, arguments={"num_layers": 2}))
-    >>> describe_model(recipe, classes=1000).output_shape
-    (None, 1000)
     """
 
     def build():

@@ -11,41 +11,15 @@ import keras
 import numpy as np
 
 from keras_vit.recipe import Recipe
-from keras_vit.training.state import Progress
+from keras_vit.training.state import BaseState
 
+METRICS = ("loss", "score", "grad_norm", "learning_rate")
 # Runs (batches, first step, number of steps, whether to stop) and returns `METRICS` of each step, `[steps, 4]`, and
 # whether any process has to stop.
 RunSteps = Callable[[Iterator[Any], int, int, bool], tuple[np.ndarray, bool]]
 # Evaluates a batch and returns the sums of loss, score and examples, `[3]`; the confusion of classes, counts
 # `[true class, predicted class]` or `[0, 0]`; and the distributed predictions.
 EvaluateBatch = Callable[[Any], tuple[np.ndarray, np.ndarray, Any]]
-
-
-class State(Protocol):
-    """Everything that changes during training: the weights, optimizer slots and averages on the devices, and progress.
-
-    Attributes:
-        model: The model.
-        progress: Step, best result and sums of the metrics, on the host.
-    """
-
-    model: keras.Model
-    progress: Progress
-
-    def begin(self) -> None:
-        """Start from the current weights of the model: to be called after initial weights were loaded into it."""
-
-    def specs(self) -> dict[str, tuple[tuple[int, ...], str]]:
-        """Return shape and dtype of every array of a checkpoint, by its name."""
-
-    def values(self) -> Iterator[tuple[str, np.ndarray]]:
-        """Yield (name, array) for a checkpoint. Every process must iterate over all of them."""
-
-    def assign(self, values: dict[str, np.ndarray]) -> None:
-        """Set all arrays of a checkpoint."""
-
-    def use_averages(self) -> None:
-        """Overwrite the weights of the model with their averages, for the final model. Nothing can be trained then."""
 
 
 class Backend(Protocol):
@@ -64,7 +38,7 @@ class Backend(Protocol):
     def describe(self) -> str:
         """Return one line about the devices."""
 
-    def create_state(self, recipe: Recipe, classes: int, channels: int) -> State:
+    def create_state(self, recipe: Recipe, classes: int, channels: int) -> BaseState:
         """Build the model of a recipe, and everything else that a checkpoint holds."""
 
     def distribute(self, batches_of_worker: Callable[[int, int], Any]) -> Iterable[Any]:
@@ -98,21 +72,19 @@ class Backend(Protocol):
         """Wait until every process is here."""
 
 
+def check_rows(images: np.ndarray, replicas: int) -> None:
+    """Refuse images that do not divide among the replicas of this process."""
+    if len(images) % replicas:
+        raise ValueError(f"The images must divide among {replicas} replicas. Received: {len(images)} images.")
+
+
 def create(
     recipe: Recipe, distribute: str = "auto", tpu: str = "local", virtual_devices: int = 0, several_hosts: bool = False
 ) -> Backend:
     """Return the Keras backend that runs, on the devices that the flags of a program ask for.
 
-    Args:
-        recipe: Recipe to train; decides about determinism.
-        distribute: One of `distribute.STRATEGIES`, on JAX of `distribute.JAX_STRATEGIES`.
-        tpu: `"local"`, or a TPU's name or address; TensorFlow only.
-        virtual_devices: Number of devices to split the CPU into; 0 leaves it as it is.
-        several_hosts: Whether to join the other hosts of a TPU pod or cluster job; JAX only.
-
-    Raises:
-        ValueError: If the backend cannot train, or a flag means nothing to it.
-        DevicesMissing: If the machine lacks the devices.
+    `distribute` is one of `distribute.STRATEGIES`, on JAX of `distribute.JAX_STRATEGIES`. `tpu` is "local", a name or
+    an address, on TensorFlow. `several_hosts` joins the other hosts of a TPU pod or cluster job, on JAX.
     """
     backend = keras.backend.backend()
     if backend == "jax":

@@ -12,21 +12,21 @@ import numpy as np
 from absl import logging
 
 from keras_vit import recipe as recipes
+from keras_vit._progress import StepProgress, duration
 from keras_vit.data import errors as data_errors
-from keras_vit.training.backend import Backend, RunSteps, State
+from keras_vit.training.backend import METRICS, Backend, RunSteps
 from keras_vit.training.checkpoints import CheckpointStore
 from keras_vit.training.errors import Diverged, Interrupted
 from keras_vit.training.metrics import MetricsWriter
 from keras_vit.training.preemption import StopRequest
-from keras_vit.training.progress_bar import ProgressBar, duration
 from keras_vit.training.run_directory import TENSORBOARD
-from keras_vit.training.step import METRICS
+from keras_vit.training.state import BaseState
 
 _SECONDS_PER_CALL = 2.0  # how long the devices run before Python looks at signals and draws the bar
 _PROFILED_STEPS = 5
 
 
-class Evaluator(Protocol):
+class PeriodicEvaluation(Protocol):
     """An evaluation that runs at an interval of steps and at the end."""
 
     def intervals(self) -> list[int]:
@@ -57,28 +57,18 @@ class Loop:
 
     recipe: recipes.Recipe
     backend: Backend
-    state: State
+    state: BaseState
     run_steps: RunSteps
     batches: Callable[[int], Iterable[Any]]
     store: CheckpointStore
-    evaluators: Sequence[Evaluator] = ()
+    evaluators: Sequence[PeriodicEvaluation] = ()
     directory: str | None = None
     profile: bool = False
 
     def run(self, stop: StopRequest | None = None) -> dict[str, Any]:
-        """Train to `recipe.total_steps`.
+        """Train to `recipe.total_steps`, and return the last line of the validation; a finished run is validated again.
 
-        Args:
-            stop: Stop request of the caller; None listens to signals within this call.
-
-        Returns:
-            The last line of the validation; of a finished run, that of a new one.
-
-        Raises:
-            Interrupted: After saving, if SIGTERM or SIGINT came.
-            Diverged: If the loss is not finite; the last checkpoint is from before.
-            UnreadableImageError: If an image cannot be read.
-            StorageError: If a checkpoint or the metrics cannot be written.
+        Without `stop`, it listens to signals itself. It ends early with one of the exceptions of `training.errors`.
         """
         progress = self.state.progress
         if progress.step >= self.recipe.total_steps:
@@ -95,7 +85,7 @@ class Loop:
         progress, total = self.state.progress, self.recipe.total_steps
         score = f"eval_{self._score}"
         iterator = iter(self.batches(progress.step))
-        bar = ProgressBar(progress.step, total)
+        bar = StepProgress(progress.step, total)
         speed = _Speed(self.recipe.data.batch_size)
         results = {}
         while progress.step < total:
@@ -150,7 +140,7 @@ class Loop:
         step = self.state.progress.step
         return step == self.recipe.total_steps or (every > 0 and step % every == 0)
 
-    def _evaluate(self, bar: ProgressBar) -> Iterator[dict[str, Any]]:
+    def _evaluate(self, bar: StepProgress) -> Iterator[dict[str, Any]]:
         step = self.state.progress.step
         for evaluator in self.evaluators:
             if evaluator.due(step):

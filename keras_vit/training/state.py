@@ -1,12 +1,14 @@
-"""Parts of the training state that do not depend on the backend: progress, and the names in a checkpoint."""
+"""State of a training run: its weights, optimizer slots and averages, by name, and its progress."""
 
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import keras
 import numpy as np
 
+from keras_vit import optim
+from keras_vit import recipe as recipes
 from keras_vit.training.seeds import seed_states
 
 
@@ -41,6 +43,86 @@ class Progress:
         self.window = np.array(values["window"], np.float32)
 
 
+class BaseState:
+    """Everything that changes during training. The subclasses of `tf` and `jax` keep it on their devices.
+
+    `create` is a function of (shape, dtype) to an array of zeros on the devices.
+
+    Attributes:
+        model: The model.
+        teacher: The teacher, or None.
+        progress: Step, best result and sums of the metrics, on the host.
+        rule: The update of the weights.
+        trained: Weights that the optimizer changes.
+        moving: Moving statistics of batch norms.
+        fixed: All other weights of the model.
+        slots: The optimizer's arrays for each weight in `trained`.
+        averages: The moving average of each weight in `trained`; empty where the recipe keeps none.
+    """
+
+    def __init__(self, model: keras.Model, recipe: recipes.Recipe, teacher: Any, create: Callable):
+        self.model, self.teacher = model, teacher
+        self.progress = Progress()
+        self.rule = optim.UpdateRule(recipe, model)
+        trained = set(self.rule.trained)
+        self.trained = [weight for weight in model.trainable_variables if weight.path in trained]
+        self.moving = moving_statistics(model)
+        changed = {id(weight) for weight in (*self.trained, *self.moving)}
+        self.fixed = [weight for weight in weights(model) if id(weight) not in changed]
+        self.slots = [
+            [create(weight.shape, slot.dtype) for slot in self.rule.slots(weight.path)] for weight in self.trained
+        ]
+        self.averages = [create(weight.shape, "float32") for weight in self.trained] if recipe.optim.ema else []
+
+    def fetch(self, array: Any) -> np.ndarray:
+        """Return the values of an array on the devices; every process must ask for it."""
+        raise NotImplementedError
+
+    def begin(self) -> None:
+        """Start from the current weights of the model: to be called after initial weights were loaded into it."""
+        raise NotImplementedError
+
+    def assign(self, values: dict[str, np.ndarray]) -> None:
+        """Set all arrays of a checkpoint."""
+        raise NotImplementedError
+
+    def use_averages(self) -> None:
+        """Overwrite the weights with their averages, for the final model. Nothing can be trained afterwards."""
+        raise NotImplementedError
+
+    def arrays_by_name(self) -> dict[str, Any]:
+        """Return the arrays on the devices by their names in a checkpoint."""
+        variables = [*self.trained, *self.fixed, *self.moving]
+        arrays = {f"model/{weight.path}": weight.value for weight in variables}
+        if len(arrays) < len(variables):
+            raise ValueError("Two variables of the model have the same path, so a checkpoint cannot tell them apart.")
+        for names, slots in zip(self.slot_names(), self.slots, strict=True):
+            arrays |= dict(zip(names, slots, strict=True))
+        return arrays | dict(zip(self.average_names(), self.averages, strict=True))
+
+    def slot_names(self) -> list[list[str]]:
+        """Return the names of the slots of each weight in a checkpoint."""
+        paths = [weight.path for weight in self.trained]
+        return [[f"optimizer/{slot.name}/{path}" for slot in self.rule.slots(path)] for path in paths]
+
+    def average_names(self) -> list[str]:
+        """Return the names of the averages in a checkpoint."""
+        return [f"average/{weight.path}" for weight in self.trained] if self.averages else []
+
+    def specs(self) -> dict[str, tuple[tuple[int, ...], str]]:
+        """Return shape and dtype of every array of a checkpoint, by its name."""
+        arrays = self.arrays_by_name() | self.progress.values()
+        return {
+            name: (tuple(array.shape), keras.backend.standardize_dtype(array.dtype)) for name, array in arrays.items()
+        }
+
+    def values(self) -> Iterator[tuple[str, np.ndarray]]:
+        """Yield (name, whole array) for a checkpoint. Every process must iterate over all of them."""
+        for name, array in self.arrays_by_name().items():
+            yield name, self.fetch(array)
+        yield from self.progress.values().items()
+
+
 def weights(model: keras.Model) -> list[keras.Variable]:
     """Return all variables of a model but the states of its random generators, which the step decides."""
     generators = {id(variable) for variable in seed_states(model)}
@@ -51,32 +133,3 @@ def moving_statistics(model: keras.Model) -> list[keras.Variable]:
     """Return the variables that a forward pass in training mode changes: the moving statistics of batch norms."""
     norms = [layer for layer in model._flatten_layers() if isinstance(layer, keras.layers.BatchNormalization)]
     return [variable for norm in norms if norm.trainable for variable in (norm.moving_mean, norm.moving_variance)]
-
-
-def checkpoint_names(
-    trained: Sequence[str], fixed: Sequence[str], slots: Sequence[Sequence[str]], averages: bool
-) -> dict[str, Any]:
-    """Return the names of the arrays of a state in a checkpoint, in the structure of the arrays themselves.
-
-    `"slots"` is a list per weight.
-    """
-    names = {
-        "weights": [f"model/{path}" for path in trained],
-        "fixed": [f"model/{path}" for path in fixed],
-        "slots": [
-            [f"optimizer/{slot}/{path}" for slot in of_path] for path, of_path in zip(trained, slots, strict=True)
-        ],
-        "averages": [f"average/{path}" for path in trained] if averages else [],
-    }
-    if len({*trained, *fixed}) < len(trained) + len(fixed):
-        raise ValueError("Two variables of the model have the same path, so a checkpoint cannot tell them apart.")
-    return names
-
-
-def flat(tree: dict[str, Any]) -> Iterable[Any]:
-    """Yield the leaves of the structure of `checkpoint_names`, in order."""
-    yield from tree["weights"]
-    yield from tree["fixed"]
-    for of_weight in tree["slots"]:
-        yield from of_weight
-    yield from tree["averages"]

@@ -13,13 +13,9 @@ MAX_CLASSES = 200  # of more, the confusion of classes is not counted
 
 
 class Validation:
-    """The evaluator whose score decides about the best checkpoint.
+    """The evaluation whose score decides about the best checkpoint.
 
-    Args:
-        backend: Backend that the batches live on.
-        recipe: Recipe; decides when it is due.
-        evaluate: See `Backend.compile_evaluation`.
-        batches: Distributed batches of one pass, see `keras_vit.data.eval_batches`.
+    `evaluate` is the result of `Backend.compile_evaluation`, and `batches` are the distributed batches of one pass.
 
     Attributes:
         confusion: Of the last pass, counts `[true class, predicted class]`; None where they are not counted.
@@ -41,17 +37,7 @@ class Validation:
         return step == self.recipe.total_steps or (every > 0 and step % every == 0)
 
     def __call__(self, step: int) -> Iterator[dict[str, Any]]:
-        """Run a pass over the split.
-
-        Args:
-            step: Number of steps made.
-
-        Yields:
-            `split`, the score, such as `eval_accuracy`, `eval_loss`, and `examples`, their number.
-
-        Raises:
-            ValueError: If there is no example.
-        """
+        """Run a pass over the split; yield its score (such as `eval_accuracy`), `eval_loss` and `examples`."""
         split = self.recipe.data.eval_split
         sums, confusion = np.zeros(3, np.float64), np.zeros([0, 0], np.int64)
         self.examples = None

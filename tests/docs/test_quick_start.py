@@ -10,7 +10,7 @@ import sys
 
 import pytest
 
-from keras_vit.program import commands, startup
+from keras_vit.program import command_line, commands
 from tests import programs
 from tests.docs import pages
 
@@ -24,7 +24,7 @@ def call(name, *more):
     """Run a command of the quick start in this process; return its exit code."""
     arguments = [path for word in COMMANDS[name] for path in (sorted(glob.glob(word))[:3] if "*" in word else [word])]
     main = programs.load(commands.PROGRAMS[name])
-    return main.main(startup.parse([name, *arguments, *more]))
+    return main.main(command_line.parse([name, *arguments, *more]))
 
 
 @pytest.fixture(scope="module")

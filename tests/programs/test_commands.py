@@ -13,7 +13,7 @@ from keras_vit import distribute
 from keras_vit.exporting import quantization, safe_decode, signatures
 from keras_vit.inference import formats, probabilities
 from keras_vit.planning import plan
-from keras_vit.program import commands, common_flags, startup
+from keras_vit.program import command_line, commands, common_flags
 from tests import programs
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -76,11 +76,11 @@ def test_mistakes_are_told_before_the_imports(arguments, said):
 
 def test_the_data_set_is_the_first_argument_or_a_flag():
     programs.load("train.check_data")
-    startup.parse(["check-data", "--data=digits"])
+    command_line.parse(["check-data", "--data=digits"])
     assert common_flags.data_argument([]) == "digits"
     with pytest.raises(ValueError, match="'digits', 'folder:x'"):
         common_flags.data_argument(["folder:x"])
-    startup.parse(["check-data"])
+    command_line.parse(["check-data"])
 
 
 def values(program, flag):

@@ -82,7 +82,7 @@ def test_a_server_that_still_loads_a_version_ends_the_process(base, monkeypatch)
     with monkeypatch.context() as patched:
         patched.setattr(program.server.RestServer, "run", lambda _: looking.wait(60))
         patched.setattr(program, "STOP_SECONDS", 0.1)
-        patched.setattr(program.ending, "end", ends.append)
+        patched.setattr(program.exit_codes, "end", ends.append)
         patched.setattr(program, "open_model", lambda name: servers.loaded(base))
         patched.setattr(type(servers.loaded(base)), "reload", reload)
         handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}

@@ -6,14 +6,14 @@ import pytest
 
 from keras_vit import recipe as recipes
 from keras_vit import zoo
-from keras_vit.program import recipe_file, startup
+from keras_vit.program import command_line, recipe_file
 from tests import programs
 from tests.recipes import toy
 
 
 def from_flags(*arguments):
     plan = programs.load("train.plan")
-    remaining = startup.parse(["plan", *arguments])
+    remaining = command_line.parse(["plan", *arguments])
     return plan.program.recipe_from_flags(remaining[1:])
 
 
@@ -102,7 +102,7 @@ def test_training_starts_from_weights_by_name(images, tmp_path, monkeypatch):
     monkeypatch.setenv("KERAS_VIT_WEIGHTS_DIR", str(tmp_path / "mirror"))
     arguments = [f"--config.model.arguments.{name}={value}" for name, value in wide.items()]
     main = programs.load("train.main")
-    remaining = startup.parse(
+    remaining = command_line.parse(
         [
             *("train", f"folder:{images}", "--model=ViT_Ti16", "--weights=augreg", "--image_size=32", *arguments),
             *("--config.total_steps=1", "--config.data.batch_size=2", "--config.optim.learning_rate=0"),

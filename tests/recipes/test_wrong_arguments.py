@@ -8,7 +8,7 @@ import pytest
 
 from keras_vit import program
 from keras_vit import recipe as recipes
-from keras_vit.program import recipe_file, startup
+from keras_vit.program import command_line, recipe_file
 from tests import programs, selection
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -63,7 +63,7 @@ def test_mistakes_in_a_recipe_name_its_file_and_line(tmp_path, text, said):
 
 def overridden(*arguments):
     plan = programs.load("train.plan")
-    startup.parse(["plan", "--config=digits", *arguments])
+    command_line.parse(["plan", "--config=digits", *arguments])
     return plan.program.recipe_from_flags()
 
 

@@ -20,15 +20,15 @@ from keras_vit import recipe as recipes
 from keras_vit.exporting.inference_model import inference_model
 from keras_vit.inference import latency, open_classifier
 from keras_vit.training import tasks
+from keras_vit.training.backend import METRICS
 from keras_vit.training.checkpoints import CheckpointStore
 from keras_vit.training.errors import CheckpointMismatch, Diverged, Interrupted
 from keras_vit.training.jax.backend import JaxBackend
 from keras_vit.training.jax.devices import Batches, Devices, create_devices, hosts, join_hosts
 from keras_vit.training.jax.state import TrainState
-from keras_vit.training.jax.step import EvalStep, TrainStep, program, seed_values, training_inputs
+from keras_vit.training.jax.step import EvalStep, TrainStep, evaluate, program, run_steps, seed_values, training_inputs
 from keras_vit.training.loop import Loop
 from keras_vit.training.run_directory import Run, read_metrics
-from keras_vit.training.step import METRICS
 from keras_vit.training.validation import Validation
 from tests import programs, tiny
 from tests.training import linear_probe, masked, reference, toy
@@ -302,10 +302,16 @@ class World:
         step = EvalStep(self.state, recipe, lambda batch: inputs(batch, 0, 0), confusion=True)
         step.compiled = COMPILED.setdefault((*name, "evaluation"), step.compiled)
         rows = Batches(self.where, lambda *_: dataset)
-        self.validation = Validation(self.backend, recipe, self.backend.evaluate(step), rows)
-        run_steps = self.backend.run_steps(self.state, self.step)
+        self.validation = Validation(self.backend, recipe, evaluate(step), rows)
         self.loop = Loop(
-            recipe, self.backend, self.state, run_steps, self.batches, self.store, [self.validation], self.directory
+            recipe,
+            self.backend,
+            self.state,
+            run_steps(self.step),
+            self.batches,
+            self.store,
+            [self.validation],
+            self.directory,
         )
 
     def batches(self, first):

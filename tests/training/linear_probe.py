@@ -112,9 +112,8 @@ def train(strategy, **optim):
     Returns:
         The state, the losses, and features, start and labels for `check`.
     """
-    from keras_vit.training.tf.backend import TensorFlowBackend
     from keras_vit.training.tf.state import TrainState
-    from keras_vit.training.tf.step import TrainStep
+    from keras_vit.training.tf.step import TrainStep, run_steps
 
     run, (images, labels) = recipe(**optim), batches()
     with strategy.scope():
@@ -122,8 +121,8 @@ def train(strategy, **optim):
     start, features = head_of(state.model), features_of(state.model, images)
     data = tf.data.Dataset.from_tensor_slices({"image": images, "label": labels}).unbatch()
     data = strategy.experimental_distribute_dataset(data.batch(BATCH, drop_remainder=True))
-    run_steps = TensorFlowBackend(strategy).run_steps(TrainStep(state, run, one_hot, BATCH))
-    history, _ = run_steps(iter(data), 0, STEPS, False)
+    run = run_steps(strategy, TrainStep(state, run, one_hot, BATCH))
+    history, _ = run(iter(data), 0, STEPS, False)
     return state, history[:, 0], (features, start, labels)
 
 

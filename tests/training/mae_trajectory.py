@@ -9,7 +9,7 @@ import sys
 import numpy as np
 import tensorflow as tf
 
-from keras_vit.training.step import METRICS
+from keras_vit.training.backend import METRICS
 from keras_vit.training.tf.state import TrainState
 from keras_vit.training.tf.step import TrainStep
 from tests.training import masked

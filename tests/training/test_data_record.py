@@ -10,7 +10,7 @@ import pytest
 from keras_vit import data, evaluators
 from keras_vit import recipe as recipes
 from keras_vit.inference import sample_images
-from keras_vit.training import data_record, record, run_directory
+from keras_vit.training import data_record, run_directory, run_fields
 from tests import programs, tiny
 
 DIGITS = data.open_source("digits", "test")
@@ -53,7 +53,7 @@ def run(tmp_path, monkeypatch):
 
 
 def check(run, source, **options):
-    record.check(str(run), recipe_of(source), about(source), files=describe(source), **options)
+    run_fields.check(str(run), recipe_of(source), about(source), files=describe(source), **options)
 
 
 def test_changed_images_are_refused(run, caplog):
@@ -84,7 +84,7 @@ def test_the_same_data_from_another_directory_resume(run, tmp_path, monkeypatch)
 def test_another_recipe_is_not_called_other_data(run):
     other = dataclasses.replace(recipe_of("folder:digits"), seed=9)
     with pytest.raises(ValueError, match="another recipe.*seed"):
-        record.check(str(run), other, about("folder:digits"), files=describe("folder:digits"))
+        run_fields.check(str(run), other, about("folder:digits"), files=describe("folder:digits"))
 
 
 def test_a_run_of_an_earlier_version_resumes(run):

@@ -90,7 +90,7 @@ def test_a_tpu_is_not_asked_for_determinism(monkeypatch):
 def test_which_models_have_a_max_pool(monkeypatch, variant, pools):
     monkeypatch.setattr(distribute, "use_xla", lambda jit, strategy, exact_max_pool: exact_max_pool)
     monkeypatch.setattr(tf_backend, "TrainStep", lambda state, recipe, inputs, size, xla: xla)
-    monkeypatch.setattr(tf_backend.TensorFlowBackend, "run_steps", lambda self, xla: xla)
+    monkeypatch.setattr(tf_backend, "run_steps", lambda strategy, xla: xla)
     small = {"BiT-R50x1": {"block_sizes": (1,)}, "R+ViT-Ti/16": {"resnet_blocks": (1,), "patch_size": 1}}
     model = {"hidden_size": 8, "num_heads": 2, "num_layers": 1, "mlp_dim": 8, "patch_size": 4}
     model = {**({} if variant == "BiT-R50x1" else model), **small.get(variant, {})}

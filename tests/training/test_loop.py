@@ -7,10 +7,10 @@ import signal
 import numpy as np
 import pytest
 
+from keras_vit._progress import StepProgress, duration
 from keras_vit.training.errors import Diverged, Interrupted
 from keras_vit.training.loop import _Speed
 from keras_vit.training.metrics import MetricsWriter
-from keras_vit.training.progress_bar import ProgressBar, duration
 from keras_vit.training.run_directory import read_metrics
 from tests import selection
 from tests.training import toy
@@ -158,7 +158,7 @@ def test_bar_on_a_terminal_only(monkeypatch):
     monkeypatch.setenv("COLUMNS", "100")
     terminal, pipe = Terminal(True), Terminal(False)
     for stream in (terminal, pipe):
-        bar = ProgressBar(0, 200, stream)
+        bar = StepProgress(0, 200, stream)
         bar.update(50, 1.25, 0.5, 1234.0)
         bar.update(100, 1.0, 0.75, 1234.0)
         bar.clear()
@@ -168,7 +168,7 @@ def test_bar_on_a_terminal_only(monkeypatch):
     )
     assert pipe.text == ""
     monkeypatch.setenv("COLUMNS", "40")
-    bar = ProgressBar(0, 200, terminal)
+    bar = StepProgress(0, 200, terminal)
     bar.update(100, 1.0, 0.75, 1234.0)
     # A longer line would wrap, and stay.
     assert terminal.text.rpartition("\033[K")[2] == "step 100/200 loss 1.0000, accuracy 0.750"[:39].rpartition(",")[0]

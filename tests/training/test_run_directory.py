@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from keras_vit import recipe as recipes
-from keras_vit.training import load_run, lock, record, run_directory
+from keras_vit.training import load_run, lock, run_directory, run_fields
 from keras_vit.training.metrics import MetricsWriter
 from keras_vit.training.run_directory import read_metrics
 from tests.training import worlds
@@ -43,7 +43,7 @@ def test_a_run_of_the_first_version_opens(run):
     assert opened.model(np.zeros((1, 8, 8, 1), np.float32)).shape == (1, 10)
     recipe = recipes.from_dict(opened.config["recipe"])
     assert (recipe.total_steps, recipe.optim.ema) == (4, 0.99)
-    assert not record.differences(opened.config, recipe, opened.config["data"])
+    assert not run_fields.differences(opened.config, recipe, opened.config["data"])
 
 
 def cut(path):
@@ -118,8 +118,8 @@ def trained(tmp_path):
 def test_another_recipe_is_refused_unless_asked_for(trained, changed, data, field):
     """It went on silently, and `config.json` described weights that it had not made."""
     with pytest.raises(ValueError, match=field):
-        record.check(trained, changed, data)
-    record.check(trained, changed, data, change_recipe=True)
+        run_fields.check(trained, changed, data)
+    run_fields.check(trained, changed, data, change_recipe=True)
     before = run_directory.read_config(trained)
     run_directory.write_config(trained, changed, data, step=5)
     after = run_directory.read_config(trained)
@@ -140,7 +140,7 @@ def test_another_recipe_is_refused_unless_asked_for(trained, changed, data, fiel
     ],
 )
 def test_fields_that_do_not_decide_what_is_learned_may_change(trained, changed):
-    record.check(trained, changed, DATA)
+    run_fields.check(trained, changed, DATA)
     run_directory.write_config(trained, changed, DATA, step=5)
     assert len(run_directory.read_config(trained)["history"]) == 1
 
@@ -148,7 +148,7 @@ def test_fields_that_do_not_decide_what_is_learned_may_change(trained, changed):
 def test_the_same_recipe_leaves_the_record_alone(trained):
     path = pathlib.Path(trained) / "config.json"
     before = path.read_bytes()
-    record.check(trained, recipe(), DATA)
+    run_fields.check(trained, recipe(), DATA)
     run_directory.write_config(trained, recipe(), DATA, step=5)
     assert path.read_bytes() == before
 
@@ -161,7 +161,7 @@ def test_another_spelling_of_the_task_is_the_same_recipe(trained):
 
 def test_a_directory_without_weights_takes_any_recipe(tmp_path):
     run_directory.write_config(str(tmp_path), recipe(), DATA)
-    record.check(str(tmp_path), recipe(learning_rate=0.5), DATA)
+    run_fields.check(str(tmp_path), recipe(learning_rate=0.5), DATA)
     run_directory.write_config(str(tmp_path), recipe(learning_rate=0.5), DATA)
     assert "history" not in run_directory.read_config(str(tmp_path))
 

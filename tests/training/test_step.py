@@ -150,7 +150,7 @@ def test_muon_is_for_the_matrices_of_blocks_and_adamw_for_the_rest():
     state, _ = steps(model, recipe(name="muon"), data, count=1)
     matrices = groups.block_matrices(model)
     assert len(matrices) == 2 * 6
-    names = set(state.variables())
+    names = set(state.arrays_by_name())
     for path, value in weights(state).items():
         assert (f"optimizer/momentum/{path}" in names) == (path in matrices)
         assert (f"optimizer/second_moment/{path}" in names) == (path not in matrices)

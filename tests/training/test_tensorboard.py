@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 
 from keras_vit import data, recipe
-from keras_vit.training import errors, metrics, splits, tensorboard
+from keras_vit.training import errors, metrics, run_data, tensorboard
 
 
 def values(directory):
@@ -68,7 +68,7 @@ def test_example_images_are_those_of_the_first_batch():
     class Backend:
         num_replicas = 1
 
-    found = splits.Splits(given, Backend()).example_images(4)
+    found = run_data.Splits(given, Backend()).example_images(4)
     batches = data.train_batches(data.open_source("digits", split="train"), given.data.pp_train, 128)
     np.testing.assert_array_equal(found, next(iter(batches))["image"][:4])
 

@@ -10,7 +10,7 @@ from keras_vit.training.checkpoints import CheckpointStore
 from keras_vit.training.loop import Loop
 from keras_vit.training.tf.backend import TensorFlowBackend
 from keras_vit.training.tf.state import TrainState
-from keras_vit.training.tf.step import EvalStep, TrainStep
+from keras_vit.training.tf.step import EvalStep, TrainStep, evaluate, run_steps
 from keras_vit.training.validation import Validation
 
 CLASSES, FEATURES, BATCH = 3, 5, 8
@@ -78,14 +78,14 @@ class World:
         self.validation = Validation(
             self.backend,
             recipe,
-            self.backend.evaluate(EvalStep(self.state, recipe, one_hot, confusion=True)),
+            evaluate(self.strategy, EvalStep(self.state, recipe, one_hot, confusion=True)),
             self.strategy.experimental_distribute_dataset(dataset),
         )
         self.loop = Loop(
             recipe,
             self.backend,
             self.state,
-            self.backend.run_steps(self.step),
+            run_steps(self.strategy, self.step),
             lambda first: batches(self.strategy, first),
             self.store,
             [self.validation],

@@ -12,12 +12,10 @@ import tensorflow as tf
 from keras_vit import recipe as recipes
 from keras_vit.models.representation import representation
 from keras_vit.training import device_preprocessing, tasks
+from keras_vit.training.backend import check_rows
 from keras_vit.training.jax.devices import Batches, Devices, ask_for_determinism, create_devices
 from keras_vit.training.jax.state import TrainState
-from keras_vit.training.jax.step import EvalStep, TrainStep, training_inputs
-from keras_vit.training.step import check_rows
-
-_AHEAD = 2  # steps that are queued on the devices behind the one that runs
+from keras_vit.training.jax.step import EvalStep, TrainStep, evaluate, run_steps, training_inputs
 
 
 def create_backend(
@@ -60,39 +58,12 @@ class JaxBackend:
 
     def compile_steps(self, state: TrainState, recipe: recipes.Recipe, classes: int) -> Callable:
         """Return the function that runs training steps."""
-        return self.run_steps(state, TrainStep(state, recipe, training_inputs(recipe, classes), recipe.data.batch_size))
-
-    def run_steps(self, state: TrainState, step: TrainStep) -> Callable:
-        """Return the function that runs a jitted step a number of times."""
-
-        def run_steps(iterator, first: int, count: int, stop: bool) -> tuple[np.ndarray, bool]:
-            arrays, fixed, history = state.arrays(), state.fixed_arrays(), []
-            try:
-                for index in range(first, first + count):
-                    arrays, metrics = step.compiled(arrays, fixed, next(iterator), np.int32(index))
-                    history.append(metrics)
-                    if len(history) > _AHEAD:  # not more, so that batches do not pile up
-                        history[-1 - _AHEAD].block_until_ready()
-            finally:  # the arrays that were given to a step are gone
-                state.set_arrays(arrays)
-            return np.asarray(jax.device_get(history)), self.devices.any(stop)
-
-        return run_steps
+        return run_steps(TrainStep(state, recipe, training_inputs(recipe, classes), recipe.data.batch_size))
 
     def compile_evaluation(self, state: TrainState, recipe: recipes.Recipe, classes: int, confusion: bool) -> Callable:
         """Return the function that evaluates a batch."""
-        return self.evaluate(
-            EvalStep(state, recipe, device_preprocessing.evaluation_inputs(recipe, classes), confusion)
-        )
-
-    def evaluate(self, step: EvalStep) -> Callable:
-        """Return the function that runs a jitted evaluation step."""
-
-        def evaluate(batch: dict[str, jax.Array]) -> tuple[np.ndarray, np.ndarray, jax.Array]:
-            sums, confusion, logits = step.compiled(step.state.evaluated_arrays(), batch)
-            return np.asarray(sums), np.asarray(confusion), logits
-
-        return evaluate
+        inputs = device_preprocessing.evaluation_inputs(recipe, classes)
+        return evaluate(EvalStep(state, recipe, inputs, confusion))
 
     def compile_forward(self, state: TrainState) -> Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]:
         """Return the function from images to features and logits."""

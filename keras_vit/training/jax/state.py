@@ -1,35 +1,20 @@
-"""Everything that changes during training, as arrays on a mesh of devices."""
-
-from collections.abc import Callable, Iterator
-from typing import Any
+"""The state of a run as arrays on a mesh of devices."""
 
 import jax
 import keras
 import numpy as np
 
-from keras_vit import optim
 from keras_vit import recipe as recipes
-from keras_vit.training import state as shared
 from keras_vit.training import tasks
 from keras_vit.training.jax.devices import Devices
+from keras_vit.training.state import BaseState
 
 
-class TrainState:
-    """Weights, optimizer slots and averages of a run, each sharded as `Devices.of_weight` says.
+class TrainState(BaseState):
+    """See `BaseState`. Each array is sharded as `Devices.of_weight` says.
 
-    Without `values`, it only describes the arrays, to compile a step for devices that this machine lacks.
-
-    Attributes:
-        model: The model.
-        teacher: The teacher, or None.
-        progress: See `keras_vit.training.state.Progress`.
-        rule: The update of the weights.
-        trained: Weights that change.
-        moving: Moving statistics of batch norms.
-        fixed: All other weights of the model.
-        given: Weights of the teacher, which are in no checkpoint.
-        slots: The optimizer's arrays for each weight in `trained`.
-        averages: The moving average of each of them; empty where the recipe keeps none.
+    Without `values`, it only describes the arrays, to compile a step for devices that this machine lacks. `given` are
+    the weights of the teacher, which are in no checkpoint.
     """
 
     def __init__(
@@ -40,20 +25,9 @@ class TrainState:
         values: bool = True,
         teacher: tasks.Teacher | None = None,
     ):
-        self.model, self.devices, self.teacher = model, devices, teacher
-        self.progress = shared.Progress()
-        self.rule = optim.UpdateRule(recipe, model)
-        trained = set(self.rule.trained)
-        self.moving = shared.moving_statistics(model)
-        changed = trained | {weight.path for weight in self.moving}
-        self.trained = [weight for weight in model.trainable_variables if weight.path in trained]
-        self.fixed = [weight for weight in shared.weights(model) if weight.path not in changed]
+        super().__init__(model, recipe, teacher, devices.zeros if values else devices.description)
+        self.devices = devices
         self.given = teacher.weights if teacher else []
-        create: Callable[..., Any] = devices.zeros if values else devices.description
-        self.slots = [
-            [create(weight.shape, slot.dtype) for slot in self.rule.slots(weight.path)] for weight in self.trained
-        ]
-        self.averages = [create(weight.shape, "float32") for weight in self.trained] if recipe.optim.ema else []
         if values:
             self.begin()
 
@@ -64,26 +38,16 @@ class TrainState:
         if self.averages:
             self.averages = [self._place(self.devices.fetch(weight.value), np.float32) for weight in self.trained]
 
-    def specs(self) -> dict[str, tuple[tuple[int, ...], str]]:
-        """Return shape and dtype of every array of a checkpoint, by its name."""
-        arrays = zip(shared.flat(self._names()), shared.flat(self._all_arrays()), strict=True)
-        specs = {name: (tuple(array.shape), str(array.dtype)) for name, array in arrays}
-        return specs | {name: (value.shape, value.dtype.name) for name, value in self.progress.values().items()}
-
-    def values(self) -> Iterator[tuple[str, np.ndarray]]:
-        """Yield (name, whole array) for a checkpoint. Every process must iterate over all of them."""
-        for name, array in zip(shared.flat(self._names()), shared.flat(self._all_arrays()), strict=True):
-            yield name, self.devices.fetch(array)
-        yield from self.progress.values().items()
+    def fetch(self, array: jax.Array) -> np.ndarray:
+        """Return a whole array; every process must ask for it."""
+        return self.devices.fetch(array)
 
     def assign(self, values: dict[str, np.ndarray]) -> None:
         """Put all arrays of a checkpoint on the devices."""
-        names = self._names()
-        variables = (*self.trained, *self.fixed, *self.moving)
-        for weight, name in zip(variables, (*names["weights"], *names["fixed"]), strict=True):
-            weight.assign(self._place(values[name]))
-        self.slots = [[self._place(values[name]) for name in of_weight] for of_weight in names["slots"]]
-        self.averages = [self._place(values[name]) for name in names["averages"]]
+        for weight in (*self.trained, *self.fixed, *self.moving):
+            weight.assign(self._place(values[f"model/{weight.path}"]))
+        self.slots = [[self._place(values[name]) for name in names] for names in self.slot_names()]
+        self.averages = [self._place(values[name]) for name in self.average_names()]
         self.progress.assign(values)
 
     def use_averages(self) -> None:
@@ -131,18 +95,6 @@ class TrainState:
         fixed_variables = [*self.fixed, *self.given]
         values = zip((self.trained, fixed_variables, self.moving), (weights, fixed, moving), strict=True)
         return [pair for group, arrays in values for pair in zip(group, arrays, strict=True)]
-
-    def _all_arrays(self) -> dict:
-        arrays = self.arrays()
-        return {**arrays, "fixed": [weight.value for weight in (*self.fixed, *self.moving)]}
-
-    def _names(self) -> dict:
-        return shared.checkpoint_names(
-            [weight.path for weight in self.trained],
-            [weight.path for weight in (*self.fixed, *self.moving)],
-            [[slot.name for slot in self.rule.slots(weight.path)] for weight in self.trained],
-            bool(self.averages),
-        )
 
     def _place(self, value, dtype=None) -> jax.Array:
         value = np.asarray(value, dtype)

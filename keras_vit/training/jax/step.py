@@ -11,7 +11,6 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from keras_vit import optim
 from keras_vit import recipe as recipes
-from keras_vit.training import step as shared
 from keras_vit.training import tasks
 from keras_vit.training.jax.devices import AXIS, Devices
 from keras_vit.training.jax.state import TrainState
@@ -21,6 +20,7 @@ if TYPE_CHECKING:
     import tensorflow as tf
 
 _KEYS = "threefry2x32"  # the kind whose keys are two numbers, as the states of Keras' generators
+_AHEAD = 2  # steps that are queued on the devices after the one that runs
 
 
 def seed_values(seed: int, step: Any, count: int) -> jax.Array:
@@ -105,7 +105,7 @@ class TrainStep:
 
         def loss_and_score(weights):
             with SeedScope(self.seed_states, seeds, self.state.pairs(weights, fixed, moving)):
-                loss, *others = shared.loss_and_score(
+                loss, *others = tasks.loss_and_score(
                     self.task, self.state.model, values, self.global_batch_size, self.state.moving
                 )
                 return loss, others
@@ -141,7 +141,36 @@ class EvalStep:
         """Evaluate a batch whose examples with `mask` 0 do not count; see `evaluate`."""
         values = self.inputs(batch)
         with keras.StatelessScope(self.state.pairs(**arrays), initialize_variables=False):
-            return shared.evaluate(self.task, self.state.model, values, batch["mask"], self.confusion)
+            return tasks.evaluate(self.task, self.state.model, values, batch["mask"], self.confusion)
+
+
+def run_steps(step: TrainStep) -> Callable:
+    """Return the function that runs a jitted step a number of times."""
+    state = step.state
+
+    def run(iterator, first: int, count: int, stop: bool) -> tuple[np.ndarray, bool]:
+        arrays, fixed, history = state.arrays(), state.fixed_arrays(), []
+        try:
+            for index in range(first, first + count):
+                arrays, metrics = step.compiled(arrays, fixed, next(iterator), np.int32(index))
+                history.append(metrics)
+                if len(history) > _AHEAD:  # not more, so that batches do not pile up
+                    history[-1 - _AHEAD].block_until_ready()
+        finally:  # the arrays that were given to a step are gone
+            state.set_arrays(arrays)
+        return np.asarray(jax.device_get(history)), step.devices.any(stop)
+
+    return run
+
+
+def evaluate(step: EvalStep) -> Callable:
+    """Return the function that runs a jitted evaluation step."""
+
+    def run(batch: dict[str, jax.Array]) -> tuple[np.ndarray, np.ndarray, jax.Array]:
+        sums, confusion, logits = step.compiled(step.state.evaluated_arrays(), batch)
+        return np.asarray(sums), np.asarray(confusion), logits
+
+    return run
 
 
 def program(

@@ -8,7 +8,7 @@ from keras_vit.training.tasks.classification import ClassificationTask
 from keras_vit.training.tasks.distillation import DistillationTask, Teacher, check_teacher, open_teacher
 from keras_vit.training.tasks.mae import MAETask
 from keras_vit.training.tasks.masked_patch import MaskedPatchTask
-from keras_vit.training.tasks.task import HiddenPatchesTask, Task
+from keras_vit.training.tasks.task import HiddenPatchesTask, Task, evaluate, loss_and_score
 
 __all__ = [
     "ClassificationTask",
@@ -20,6 +20,8 @@ __all__ = [
     "Teacher",
     "check_teacher",
     "create",
+    "evaluate",
+    "loss_and_score",
     "open_teacher",
 ]
 

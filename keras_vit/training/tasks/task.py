@@ -1,10 +1,11 @@
-"""The interface between a task and the training step."""
+"""Tasks as the training step sees them: their interface, and loss, score and evaluation of a batch."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import keras
 import numpy as np
+from keras import ops
 
 
 class Task(Protocol):
@@ -42,3 +43,34 @@ class HiddenPatchesTask(Task, Protocol):
         They are uint8 `[n, h, w, c]` by name, in this order. `preprocess` maps images of the pipeline to the range of
         the model.
         """
+
+
+def loss_and_score(
+    task: Task, model: keras.Model, values: Any, global_batch_size: int, moving: Sequence[keras.Variable] = ()
+) -> tuple[Any, Any, list[Any]]:
+    """Return the part of some examples in the global batch's mean loss, mean score and moving statistics.
+
+    The pass is in training mode, and within a `keras.StatelessScope`, which keeps the new values of `moving`. These are
+    averaged over the parts of the batch.
+    """
+    losses, scores, _ = task(model, values, training=True)  # [b]
+    share = ops.cast(ops.shape(losses)[0], "float32") / global_batch_size
+    moved = [variable.value * share for variable in moving]  # in the scope, a value is the newest
+    return ops.sum(losses) / global_batch_size, ops.sum(scores) / global_batch_size, moved
+
+
+def evaluate(task: Task, model: keras.Model, values: Any, mask: Any, confusion: bool) -> tuple[Any, Any, Any]:
+    """Evaluate a batch whose examples with `mask` 0 do not count.
+
+    Returns the sums `[3]` of loss, score and examples; the confusion `[true classes, predicted classes]`, or `[0, 0]`;
+    and the predictions `[b, ...]`.
+    """
+    losses, scores, predictions = task(model, values, training=False)
+    mask = ops.cast(mask, "float32")
+    counted = [losses * mask, scores * mask, mask]
+    confused = ops.zeros([0, 0], dtype="float32")
+    if confusion:
+        _, labels = values
+        predicted = ops.one_hot(ops.argmax(predictions, axis=-1), predictions.shape[-1], dtype="float32")
+        confused = ops.matmul(ops.transpose(labels * mask[:, None]), predicted)  # [classes, classes]
+    return ops.stack([ops.sum(values) for values in counted]), confused, predictions

@@ -13,9 +13,9 @@ from keras_vit import recipe as recipes
 from keras_vit.layers.bit import BiTRoot
 from keras_vit.models.representation import representation
 from keras_vit.training import device_preprocessing, tasks
-from keras_vit.training.step import METRICS, check_rows
+from keras_vit.training.backend import check_rows
 from keras_vit.training.tf.state import TrainState
-from keras_vit.training.tf.step import EvalStep, TrainStep
+from keras_vit.training.tf.step import EvalStep, TrainStep, evaluate, run_steps
 
 
 def create_backend(
@@ -59,55 +59,12 @@ class TensorFlowBackend:
         max_pool = any(isinstance(layer, (keras.layers.MaxPooling2D, BiTRoot)) for layer in state.model.layers)
         xla = distribute.use_xla(recipe.jit, self.strategy, exact_max_pool=recipe.deterministic and max_pool)
         inputs = device_preprocessing.training_inputs(recipe, classes)
-        return self.run_steps(TrainStep(state, recipe, inputs, recipe.data.batch_size, xla))
-
-    def run_steps(self, step: Callable) -> Callable:
-        """Return the function that runs a step in every replica, a number of times in one compiled loop."""
-        strategy = self.strategy
-        # Autograph is for the loop below. To read the step with it as well takes longer than to trace it.
-        step = tf.autograph.experimental.do_not_convert(step)
-
-        @tf.function
-        def compiled(iterator, first, count, stop):
-            history = tf.TensorArray(tf.float32, size=count, element_shape=[len(METRICS)])
-            for index in tf.range(count):
-                values = strategy.run(step, args=(next(iterator), first + tf.cast(index, tf.int64)))
-                history = history.write(index, strategy.experimental_local_results(values)[0])
-            if self.num_workers > 1:  # all stop together if one has to
-                stop = strategy.reduce("SUM", strategy.run(lambda: stop), axis=None)
-            return history.stack(), stop
-
-        def run_steps(iterator, first: int, count: int, stop: bool) -> tuple[np.ndarray, bool]:
-            # Tensors, not numbers: another count or step must not trace the function again.
-            history, stopping = compiled(
-                iterator, tf.constant(first, tf.int64), tf.constant(count, tf.int32), tf.constant(float(stop))
-            )
-            return history.numpy(), bool(stopping.numpy() > 0)
-
-        run_steps.compiled = compiled  # type: ignore[attr-defined]
-        return run_steps
+        return run_steps(self.strategy, TrainStep(state, recipe, inputs, recipe.data.batch_size, xla))
 
     def compile_evaluation(self, state: TrainState, recipe: recipes.Recipe, classes: int, confusion: bool) -> Callable:
         """Return the function that evaluates a batch."""
-        return self.evaluate(
-            EvalStep(state, recipe, device_preprocessing.evaluation_inputs(recipe, classes), confusion)
-        )
-
-    def evaluate(self, step: Callable) -> Callable:
-        """Return the function that runs an evaluation step in every replica and sums its counts."""
-        strategy = self.strategy
-
-        @tf.function(autograph=False)
-        def compiled(batch):
-            sums, confusion, logits = strategy.run(step, args=(batch,))
-            return *(strategy.reduce("SUM", value, axis=None) for value in (sums, confusion)), logits
-
-        def evaluate(batch) -> tuple[np.ndarray, np.ndarray, Any]:
-            sums, confusion, logits = compiled(batch)
-            return sums.numpy(), confusion.numpy(), logits
-
-        evaluate.compiled = compiled  # type: ignore[attr-defined]
-        return evaluate
+        inputs = device_preprocessing.evaluation_inputs(recipe, classes)
+        return evaluate(self.strategy, EvalStep(state, recipe, inputs, confusion))
 
     def compile_forward(self, state: TrainState) -> Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]:
         """Return the function from images to features and logits. Several workers all compute the same."""

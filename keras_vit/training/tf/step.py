@@ -1,16 +1,17 @@
-"""One training step of one replica: gradient of its share, sum over the replicas, update."""
+"""Training steps on TensorFlow. A replica computes the gradient of its share; the replicas are summed and updated."""
 
 import functools
 from collections.abc import Callable
 from typing import Any
 
 import keras
+import numpy as np
 import tensorflow as tf
 
-from keras_vit import optim
+from keras_vit import distribute, optim
 from keras_vit import recipe as recipes
-from keras_vit.training import step as shared
 from keras_vit.training import tasks
+from keras_vit.training.backend import METRICS
 from keras_vit.training.seeds import SeedScope, seed_states
 from keras_vit.training.tf.state import TrainState
 
@@ -85,7 +86,7 @@ class TrainStep:
         weights = [weight.value for weight in self.state.trained]
         with SeedScope(self.seed_states, seeds), tf.GradientTape(watch_accessed_variables=False) as tape:
             tape.watch(weights)
-            loss, score, moved = shared.loss_and_score(
+            loss, score, moved = tasks.loss_and_score(
                 self.task, self.state.model, values, self.global_batch_size, self.state.moving
             )
             gradients = tape.gradient(loss, weights, unconnected_gradients=tf.UnconnectedGradients.ZERO)
@@ -134,7 +135,50 @@ class EvalStep:
         values = self.inputs(batch)
         averages = [(weight, average.read_value()) for weight, average in self.state.averaged()]
         with keras.StatelessScope(averages, initialize_variables=False):
-            return shared.evaluate(self.task, self.state.model, values, batch["mask"], self.confusion)
+            return tasks.evaluate(self.task, self.state.model, values, batch["mask"], self.confusion)
+
+
+def run_steps(strategy: tf.distribute.Strategy, step: Callable) -> Callable:
+    """Return the function that runs a step in every replica, a number of times in one compiled loop."""
+    several = distribute.num_workers(strategy) > 1
+    # Autograph is for the loop below. To read the step with it as well takes longer than to trace it.
+    step = tf.autograph.experimental.do_not_convert(step)
+
+    @tf.function
+    def compiled(iterator, first, count, stop):
+        history = tf.TensorArray(tf.float32, size=count, element_shape=[len(METRICS)])
+        for index in tf.range(count):
+            values = strategy.run(step, args=(next(iterator), first + tf.cast(index, tf.int64)))
+            history = history.write(index, strategy.experimental_local_results(values)[0])
+        if several:  # all stop together if one has to
+            stop = strategy.reduce("SUM", strategy.run(lambda: stop), axis=None)
+        return history.stack(), stop
+
+    def run(iterator, first: int, count: int, stop: bool) -> tuple[np.ndarray, bool]:
+        # Tensors, not numbers: another count or step must not trace the function again.
+        history, stopping = compiled(
+            iterator, tf.constant(first, tf.int64), tf.constant(count, tf.int32), tf.constant(float(stop))
+        )
+        return history.numpy(), bool(stopping.numpy() > 0)
+
+    run.compiled = compiled  # type: ignore[attr-defined]
+    return run
+
+
+def evaluate(strategy: tf.distribute.Strategy, step: Callable) -> Callable:
+    """Return the function that runs an evaluation step in every replica and sums its counts."""
+
+    @tf.function(autograph=False)
+    def compiled(batch):
+        sums, confusion, logits = strategy.run(step, args=(batch,))
+        return *(strategy.reduce("SUM", value, axis=None) for value in (sums, confusion)), logits
+
+    def run(batch) -> tuple[np.ndarray, np.ndarray, Any]:
+        sums, confusion, logits = compiled(batch)
+        return sums.numpy(), confusion.numpy(), logits
+
+    run.compiled = compiled  # type: ignore[attr-defined]
+    return run
 
 
 def seed_values(seed: int, step: Any, replica: Any, count: int) -> tf.Tensor:

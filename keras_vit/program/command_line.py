@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 
 from absl import flags, logging
 
-from keras_vit.program import commands, ending, output, recipe_file
+from keras_vit.program import commands, exit_codes, logs, recipe_file
 
 HELP = "--help lists the flags."
 _HELP_FLAGS = ("-h", "-help", "--help", "-helpshort", "--helpshort", "-helpfull", "--helpfull")
@@ -38,14 +38,14 @@ def imports(name: str, backend: str | None = None) -> Iterator[None]:
     try:
         parsed_arguments()
         if not logging.vlog_is_on(1):
-            output.begin()
+            logs.begin()
         if backend is not None:
             os.environ["KERAS_BACKEND"] = backend
         yield
         if "keras" in sys.modules:
             import keras_vit._api  # noqa: F401  the layers that saved models hold are registered
     except BaseException as error:  # noqa: BLE001
-        ending.end(ending.report(error))
+        exit_codes.end(exit_codes.report(error))
 
 
 def parsed_arguments() -> list[str]:
@@ -71,7 +71,7 @@ def parse(argv: Sequence[str]) -> list[str]:
         return flags.FLAGS(_rewrite_overrides(argv))
     except flags.Error as error:
         sys.stderr.write(f"error: {error} {HELP}\n")
-        sys.exit(ending.WRONG_USAGE)
+        sys.exit(exit_codes.WRONG_USAGE)
 
 
 def help_text(doc: str, full: bool = False) -> str:

@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from keras_vit import data, distribute
 from keras_vit.data.errors import bad_image
-from keras_vit.program import ending
+from keras_vit.program import exit_codes
 from keras_vit.training import errors
 from tests.training.worlds import ROOT
 
@@ -119,8 +119,8 @@ class JaxRuntimeError(RuntimeError):
     ],
 )
 def test_codes_and_messages(error, code, said, capfd):
-    assert ending.report(error) == code
+    assert exit_codes.report(error) == code
     printed = capfd.readouterr().err
     if not isinstance(error, SystemExit):
         assert ("Traceback" in printed or type(error).__name__ in printed) == (said is None)
-    assert said is None or said in ending.explain(error)[1]
+    assert said is None or said in exit_codes.explain(error)[1]

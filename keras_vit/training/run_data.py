@@ -16,11 +16,7 @@ _EVALUATION_SEED = 0x6576616C  # "eval": keeps the patches hidden there apart fr
 
 
 class Splits:
-    """Both splits of a recipe's data.
-
-    Args:
-        recipe: The recipe.
-        backend: Backend that the batches are for.
+    """Both splits of a recipe's data, after checking that they fit each other, the model, the devices and the teacher.
 
     Attributes:
         train: Source of the training split.
@@ -28,10 +24,6 @@ class Splits:
         num_classes: Number of classes.
         channels: Channels of the images.
         eval_batch_size: Examples per batch of an evaluation.
-
-    Raises:
-        ValueError: If a batch size does not divide among the replicas, the images have another size than the model
-            takes, the sources disagree, or a teacher knows other classes.
     """
 
     def __init__(self, recipe: recipes.Recipe, backend: Backend):

@@ -7,7 +7,7 @@ import sys
 ROOT = pathlib.Path(__file__).parents[2]
 CODE = """
 import importlib.util, os, sys, warnings
-spec = importlib.util.spec_from_file_location("output", "keras_vit/program/output.py")
+spec = importlib.util.spec_from_file_location("logs", "keras_vit/program/logs.py")
 output = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(output)
 from absl import logging
