@@ -20,9 +20,8 @@ _STALE_SECONDS = 3600
 def atomic_file(path: str | os.PathLike) -> Iterator[str]:
     """Replace a file in one step, so that readers see either the old content or all of the new.
 
-    The content reaches the disk before the name does. Missing parent directories are created, the permissions of an
-    existing file are kept, and a symbolic link is followed. Temporary files that a killed process left more than an
-    hour ago are removed.
+    The content reaches the disk before the name does. Permissions of an existing file are kept, a symbolic link is
+    followed, and temporary files that a killed process left more than an hour ago are removed.
     """
     path = os.path.realpath(path)
     temporary = _temporary_name(path)
@@ -49,10 +48,7 @@ def atomic_directory(path: str | os.PathLike) -> Iterator[str]:
 
 @contextlib.contextmanager
 def draft_directory(path: str | os.PathLike) -> Iterator[str]:
-    """Create a directory to work in, on the same file system as `path`, that is removed afterwards.
-
-    Drafts that a killed process left more than an hour ago are removed, too.
-    """
+    """Create a directory to work in, on the same file system as `path`, that is removed afterwards."""
     temporary = _temporary_name(os.path.realpath(path))
     os.mkdir(temporary)
     try:

@@ -14,14 +14,7 @@ from keras_vit.data.scaling import resize
 
 @dataclasses.dataclass(frozen=True)
 class InceptionCrop:
-    """Crop at random, with random area and aspect ratio, and resize; other arguments as of `resize`.
-
-    Args:
-        size: Side of the result, or (height, width). None leaves the crop as it is.
-        area_min: Smallest area of the crop, in percent of the image.
-        area_max: Largest area of the crop, in percent of the image.
-        ratio_min: Smallest width over height of the crop.
-        ratio_max: Largest width over height of the crop.
+    """Crop at random, with random area (in percent) and aspect ratio (width over height), and resize.
 
     References:
         https://arxiv.org/abs/1409.4842
@@ -100,13 +93,7 @@ def random_crop(crop_size: int | Sequence[int]) -> Callable[[tf.Tensor, tf.Tenso
 
 
 def pad(padding: int | Sequence[int], mode: str = "constant", value: int = 0) -> Callable[[tf.Tensor], tf.Tensor]:
-    """Add a border, e.g. `pad(4)|random_crop(32)` for CIFAR.
-
-    Args:
-        padding: Number of pixels on each side, or (above and below, left and right).
-        mode: `"constant"`, `"reflect"` or `"symmetric"`.
-        value: Value of a constant border.
-    """
+    """Add a border of so many pixels, or (above and below, left and right), e.g. `pad(4)|random_crop(32)` for CIFAR."""
     vertical, horizontal = (padding, padding) if isinstance(padding, int) else tuple(padding)
     if min(vertical, horizontal) < 0:
         raise ValueError(f"`padding` must not be negative. Received: {padding!r}.")

@@ -12,13 +12,9 @@ from keras_vit.data.parse import Op
 def decode(
     channels: int = 3, precise: bool = False, exif: bool = True, max_pixels: int = images.MAX_PIXELS
 ) -> Callable[[tf.Tensor], tf.Tensor]:
-    """Decode an image. An array passes, with the wanted number of channels.
+    """Decode an image; an array passes, with 3 or 1 `channels`: gray becomes RGB, and RGB gray.
 
-    Args:
-        channels: 3 or 1. Gray becomes RGB, and RGB gray.
-        precise: Whether to decode JPEG as PIL and OpenCV do, with the accurate integer transform.
-        exif: Whether to turn images upright as the camera noted. big_vision does not.
-        max_pixels: Largest number of pixels. Larger images are refused before memory is taken.
+    `precise` decodes JPEG as PIL and OpenCV do; `exif` turns images upright, which big_vision does not.
     """
     _checks.choice("channels", channels, (3, 1))
 

@@ -45,12 +45,7 @@ class Call:
 
 
 def parse(pp: str, ops: dict[str, Op]) -> tuple[Call, ...]:
-    """Read a preprocessing string: operations joined by `|`, each `name` or `name(literals)`.
-
-    Raises:
-        ValueError: If the string cannot be read, or names an operation or an argument that does not exist. The message
-            points at the place.
-    """
+    """Read a preprocessing string: operations joined by `|`, each `name` or `name(literals)`."""
     steps = []
     for call in _spec.parse(pp, "preprocessing string", "decode|resize(224)"):
         op = call.function(ops)

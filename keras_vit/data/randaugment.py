@@ -36,13 +36,7 @@ GRAY = 128  # of pixels that become empty
 
 
 def randaug(num_layers: int = 2, magnitude: float = 10, mode: str = REFERENCE) -> Callable:
-    """Apply randomly chosen augmentations one after the other.
-
-    Args:
-        num_layers: Number of augmentations.
-        magnitude: Strength of the operations, which are designed for at most 10.
-        mode: `"reference"` or `"corrected"`, see the module.
-    """
+    """Apply randomly chosen augmentations one after the other, of a `magnitude` that is designed for at most 10."""
     _checks.positive_int("num_layers", num_layers, minimum=0)
     _checks.choice("mode", mode, (REFERENCE, CORRECTED))
     if not 0 <= magnitude <= 100:

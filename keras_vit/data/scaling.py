@@ -28,14 +28,9 @@ METHODS = (
 def resize(
     size: int | Sequence[int], method: str = "bilinear", antialias: bool = False, cast: bool = True
 ) -> Callable[[tf.Tensor], tf.Tensor]:
-    """Resize to `size`, without keeping the aspect ratio.
+    """Resize to `size`, a side or (height, width), without keeping the aspect ratio.
 
-    Args:
-        size: Side of the result, or (height, width).
-        method: One of `tf.image.ResizeMethod`.
-        antialias: Whether to smooth when downsampling.
-        cast: Whether to return the type of the input. Fractions are cut off, as big_vision does. False keeps the
-            interpolated float values, as the pipeline of the ViT paper does.
+    `cast` returns the type of the input, with fractions cut off, as big_vision does; False keeps the float values.
     """
     size = _checks.size_pair("size", size)
     _checks.choice("method", method, METHODS)

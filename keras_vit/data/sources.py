@@ -122,10 +122,7 @@ def _table(values) -> tf.Tensor:
 
 
 class ArraySource(IndexedSource):
-    """Images in memory: uint8 `[n, H, W]` or `[n, H, W, C]`; other arguments as of `Source`.
-
-    Labels are int32 `[n]`, or float32 `[n, classes]` if `multi_label`.
-    """
+    """Images in memory, uint8 `[n, H, W]` or `[n, H, W, C]`, with labels int32 `[n]` or float32 `[n, classes]`."""
 
     def __init__(
         self,
@@ -157,7 +154,7 @@ class ArraySource(IndexedSource):
 
 
 class FileSource(IndexedSource):
-    """Images in files of their own, local or remote, one path per image; other arguments as of `ArraySource`."""
+    """Images in files of their own, local or remote, one path per image."""
 
     def __init__(
         self,
@@ -194,9 +191,7 @@ _MAX_EMPTY_CLASSES = 2**15
 def classes_up_to(largest: int, num_examples: int, origin: str) -> list[str]:
     """Return the names of the classes `0` to `largest`, as sources without class names have them.
 
-    Raises:
-        ValueError: If the number cannot be that of a class: there would be more than a million classes, or more than
-            ten times as many as examples. The message names `origin`, the place of that label.
+    More than a million, or more than ten times as many as examples, are refused.
     """
     limit = min(max(10 * num_examples, _MAX_EMPTY_CLASSES), MAX_CLASSES)
     if largest >= limit:
@@ -208,11 +203,7 @@ def classes_up_to(largest: int, num_examples: int, origin: str) -> list[str]:
 
 
 def check_expansion(path: str, packed: int, unpacked: int) -> None:
-    """Refuse a compressed file that claims to unpack to far more bytes than data do.
-
-    Raises:
-        ValueError: If there are more than 256 MiB and 200 times the compressed bytes.
-    """
+    """Refuse a compressed file that claims to unpack to far more bytes than data do."""
     if unpacked > 2**28 + 200 * packed:
         raise ValueError(
             f"{path} would unpack {packed:,} bytes to {unpacked:,}. Is it what it should be? Write large data without "
@@ -221,11 +212,7 @@ def check_expansion(path: str, packed: int, unpacked: int) -> None:
 
 
 def check_labels(labels: np.ndarray, num_classes: int, origin: Callable[[int], str]) -> np.ndarray:
-    """Return labels, int `[n]`, as int32; zeros and ones `[n, classes]` as float32.
-
-    Raises:
-        ValueError: If a label is out of range. The message names it and the `origin` of its example.
-    """
+    """Return labels as int32 `[n]` or float32 `[n, classes]`; refuse one out of range, and name its `origin`."""
     if labels.ndim == 2:
         if labels.shape[1] != num_classes:
             raise ValueError(

@@ -40,16 +40,7 @@ def sizes(location: str, prefix: str | None = None, class_names: Any = None) -> 
 def open_source(
     location: str, split: str = "train", prefix: str | None = None, class_names: list[str] | None = None
 ) -> ArraySource:
-    """Open IDX files.
-
-    Args:
-        location: A folder with `train-images-idx3-ubyte`, `train-labels-idx1-ubyte`, `t10k-images-idx3-ubyte` and
-            `t10k-labels-idx1-ubyte`, or some of them; compressed (`.gz`) or not.
-        split: Part of "train" and "test".
-        prefix: Part of the file names before `train-images...`, as `"emnist-letters-"`. Needed only if the folder holds
-            several data sets.
-        class_names: Names of the classes. None takes numbers.
-    """
+    """Open a folder of IDX files; `prefix` chooses among several data sets, such as `"emnist-letters-"`."""
     name = f"idx:{location}"
     files = _files(location, prefix)
     counts = {key: _header(pair["labels"])[1][0] for key, pair in files.items()}
@@ -72,10 +63,7 @@ def open_source(
 
 
 def open_fashion_mnist(location: str = "", split: str = "train") -> ArraySource:
-    """Open Fashion-MNIST, "train" (60,000 examples) or "test" (10,000), with the names of its classes.
-
-    Without a folder as `location` it is that of Debian's package `dataset-fashion-mnist`.
-    """
+    """Open Fashion-MNIST, by default from the folder of Debian's package, with the names of its classes."""
     location = _fashion_mnist_folder(location)
     source = open_source(location, split, class_names=list(FASHION_MNIST))
     source.name = f"fashion_mnist:{location}"
