@@ -5,7 +5,6 @@ import glob
 import hashlib
 import json
 import os
-import re
 import secrets
 import shutil
 import time
@@ -87,17 +86,6 @@ def write_text(path: str | os.PathLike, text: str) -> None:
         file.write(text)
 
 
-def write_between(path: str | os.PathLike, name: str, text: str) -> None:
-    """Replace the text between `<!-- name -->` and `<!-- /name -->` in a file."""
-    before, _, after = _around(path, name)
-    write_text(path, f"{before}{text}\n{after}")
-
-
-def read_between(path: str | os.PathLike, name: str) -> str:
-    """Return the text between `<!-- name -->` and `<!-- /name -->` in a file."""
-    return _around(path, name)[1]
-
-
 def write_json(path: str | os.PathLike, content: Any) -> None:
     """Write a JSON file in one step, indented, with a line break at its end."""
     write_text(path, json.dumps(content, indent=2, ensure_ascii=False) + "\n")
@@ -161,19 +149,6 @@ def markdown_table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> s
 def one_line(text: object) -> str:
     """Return a text without line breaks and other control characters."""
     return " ".join("".join(char if char.isprintable() else " " for char in str(text)).split())
-
-
-def _around(path: str | os.PathLike, name: str) -> tuple[str, str, str]:
-    """Return what a file has up to the first of two marks, between them, and from the second on."""
-    with open(path, encoding="utf-8") as file:
-        content = file.read()
-    pattern = rf"(?<=<!-- {re.escape(name)} -->\n).*?(?=<!-- /{re.escape(name)} -->)"
-    found = list(re.finditer(pattern, content, re.DOTALL))
-    if len(found) != 1:
-        raise ValueError(
-            f"{path} must contain <!-- {name} --> and <!-- /{name} --> once. It has {len(found)} such places."
-        )
-    return content[: found[0].start()], found[0].group(), content[found[0].end() :]
 
 
 def _temporary_name(path: str) -> str:

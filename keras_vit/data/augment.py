@@ -7,9 +7,10 @@ from typing import Any
 import tensorflow as tf
 
 from keras_vit import _checks
-from keras_vit.data.parse import IMAGE, Op
+from keras_vit.data.parse import operation
 
 
+@operation(random=True)
 def color_jitter(
     brightness: float = 0.0, contrast: float = 0.0, saturation: float = 0.0, hue: float = 0.0
 ) -> Callable[[tf.Tensor, tf.Tensor], tf.Tensor]:
@@ -46,6 +47,7 @@ def color_jitter(
     return apply
 
 
+@operation(random=True)
 def random_erasing(
     probability: float = 0.25,
     area_min: float = 2,
@@ -111,12 +113,3 @@ def _gray(image: tf.Tensor) -> tf.Tensor:
 def _need_uint8(image: tf.Tensor, name: str) -> None:
     if image.dtype != tf.uint8:
         raise ValueError(f"{name!r} needs uint8 images: put it before value operations, and do not use cast=False.")
-
-
-OPS = {
-    op.name: op
-    for op in (
-        Op("color_jitter", color_jitter, IMAGE, random=True),
-        Op("random_erasing", random_erasing, IMAGE, random=True),
-    )
-}

@@ -8,10 +8,11 @@ import tensorflow as tf
 from keras_vit import _checks
 from keras_vit.data import images
 from keras_vit.data.decoding import decode
-from keras_vit.data.parse import IMAGE, Op
+from keras_vit.data.parse import operation
 from keras_vit.data.scaling import resize
 
 
+@operation(random=True, name="inception_crop")
 @dataclasses.dataclass(frozen=True)
 class InceptionCrop:
     """Crop at random, with random area (in percent) and aspect ratio (width over height), and resize.
@@ -60,6 +61,7 @@ class InceptionCrop:
         return tf.concat([begin[:2], size[:2]], axis=0)
 
 
+@operation(random=True, name="decode_jpeg_and_inception_crop")
 @dataclasses.dataclass(frozen=True)
 class DecodeJpegAndInceptionCrop(InceptionCrop):
     """`decode|inception_crop(size)` that decodes only the crop of a JPEG. Other formats are decoded whole."""
@@ -74,6 +76,7 @@ class DecodeJpegAndInceptionCrop(InceptionCrop):
         return self._resize()(crop)
 
 
+@operation()
 def central_crop(crop_size: int | Sequence[int] | None = None) -> Callable[[tf.Tensor], tf.Tensor]:
     """Cut out the middle: `crop_size` (a side or (height, width)), or the largest square."""
     size = _checks.size_pair("crop_size", crop_size) if crop_size else None
@@ -86,12 +89,14 @@ def central_crop(crop_size: int | Sequence[int] | None = None) -> Callable[[tf.T
     return apply
 
 
+@operation(random=True)
 def random_crop(crop_size: int | Sequence[int]) -> Callable[[tf.Tensor, tf.Tensor], tf.Tensor]:
     """Cut out a part of `crop_size` (a side or (height, width)) at a random place."""
     size = _checks.size_pair("crop_size", crop_size)
     return lambda image, seed: tf.image.stateless_random_crop(image, (*size, image.shape[-1]), seed)
 
 
+@operation()
 def pad(padding: int | Sequence[int], mode: str = "constant", value: int = 0) -> Callable[[tf.Tensor], tf.Tensor]:
     """Add a border of so many pixels, or (above and below, left and right), e.g. `pad(4)|random_crop(32)` for CIFAR."""
     vertical, horizontal = (padding, padding) if isinstance(padding, int) else tuple(padding)
@@ -102,6 +107,7 @@ def pad(padding: int | Sequence[int], mode: str = "constant", value: int = 0) ->
     return lambda image: tf.pad(image, borders, mode.upper(), constant_values=tf.cast(value, image.dtype))
 
 
+@operation(random=True)
 def flip_lr(probability: float = 0.5) -> Callable[[tf.Tensor, tf.Tensor], tf.Tensor]:
     """Mirror left and right at random."""
     if not 0 <= probability <= 1:
@@ -112,16 +118,3 @@ def flip_lr(probability: float = 0.5) -> Callable[[tf.Tensor, tf.Tensor], tf.Ten
         return tf.cond(flip, lambda: tf.reverse(image, [1]), lambda: image)
 
     return apply
-
-
-OPS = {
-    op.name: op
-    for op in (
-        Op("decode_jpeg_and_inception_crop", DecodeJpegAndInceptionCrop, IMAGE, random=True),
-        Op("inception_crop", InceptionCrop, IMAGE, random=True),
-        Op("central_crop", central_crop),
-        Op("random_crop", random_crop, IMAGE, random=True),
-        Op("pad", pad),
-        Op("flip_lr", flip_lr, IMAGE, random=True),
-    )
-}

@@ -6,9 +6,10 @@ import tensorflow as tf
 
 from keras_vit import _checks
 from keras_vit.data import images
-from keras_vit.data.parse import Op
+from keras_vit.data.parse import operation
 
 
+@operation()
 def decode(
     channels: int = 3, precise: bool = False, exif: bool = True, max_pixels: int = images.MAX_PIXELS
 ) -> Callable[[tf.Tensor], tf.Tensor]:
@@ -30,9 +31,7 @@ def decode(
     return apply
 
 
+@operation()
 def grayscale_to_rgb() -> Callable[[tf.Tensor], tf.Tensor]:
     """Repeat the channel of a gray image three times. RGB passes."""
     return lambda image: image if image.shape[-1] == 3 else tf.image.grayscale_to_rgb(image)
-
-
-OPS = {op.name: op for op in (Op("decode", decode), Op("grayscale_to_rgb", grayscale_to_rgb))}
