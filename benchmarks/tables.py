@@ -1,11 +1,11 @@
 """Tables inside of Markdown files, and figures of several runs."""
 
+import os
+import re
 import statistics
 from collections.abc import Sequence
 
-from keras_vit._io import read_between, write_between
-
-__all__ = ["percent", "replace_rows", "write_between"]
+from keras_vit import _io
 
 
 def percent(values: Sequence[float]) -> str:
@@ -22,10 +22,29 @@ def replace_rows(path: str, name: str, table: str) -> None:
     Other rows stay, and new ones follow them. A table with other columns is replaced as a whole.
     """
     header, rule, *rows = table.splitlines()
-    old = [line for line in read_between(path, name).splitlines() if line.startswith("|")]
+    old = [line for line in _around(path, name)[1].splitlines() if line.startswith("|")]
     new = {_first_cell(row): row for row in rows}
     kept = [new.pop(_first_cell(row), row) for row in old[2:] if old[0] == header]
     write_between(path, name, "\n".join([header, rule, *kept, *new.values()]))
+
+
+def write_between(path: str | os.PathLike, name: str, text: str) -> None:
+    """Replace the text between `<!-- name -->` and `<!-- /name -->` in a file."""
+    before, _, after = _around(path, name)
+    _io.write_text(path, f"{before}{text}\n{after}")
+
+
+def _around(path: str | os.PathLike, name: str) -> tuple[str, str, str]:
+    """Return what a file has up to the first of two marks, between them, and from the second on."""
+    with open(path, encoding="utf-8") as file:
+        content = file.read()
+    pattern = rf"(?<=<!-- {re.escape(name)} -->\n).*?(?=<!-- /{re.escape(name)} -->)"
+    found = list(re.finditer(pattern, content, re.DOTALL))
+    if len(found) != 1:
+        raise ValueError(
+            f"{path} must contain <!-- {name} --> and <!-- /{name} --> once. It has {len(found)} such places."
+        )
+    return content[: found[0].start()], found[0].group(), content[found[0].end() :]
 
 
 def _first_cell(row: str) -> str:

@@ -1,7 +1,7 @@
 """Measure and draw the figures of the documentation, with small models trained on the embedded digits.
 
-    python docs/figures.py              # train everything and draw (about 20 minutes on two idle cores)
-    python docs/figures.py --draw_only  # draw again from docs/figures/measured.json
+    python -m docs.figures              # train everything and draw (about 20 minutes on two idle cores)
+    python -m docs.figures --draw_only  # draw again from docs/figures/measured.json
 
 Writes `measured.json` and, for each figure, a light and a dark SVG to `docs/figures/`, and replaces the table between
 `<!-- figures: NAME -->` and `<!-- /figures: NAME -->` in docs/concepts/NAME.md.
@@ -20,6 +20,7 @@ import numpy as np
 from absl import app, flags, logging
 
 import keras_vit
+from benchmarks.tables import write_between
 from keras_vit import _io, data, inspection
 from keras_vit.inspection import plots
 from keras_vit.inspection.plots import _matplotlib
@@ -353,7 +354,7 @@ def tables(measured: dict) -> dict[str, str]:
 def write_tables(measured: dict) -> None:
     """Replace the tables in the pages."""
     for name, table in tables(measured).items():
-        _io.write_between(PAGES / "concepts" / f"{name}.md", f"figures: {name}", f"\n{table.strip()}\n")
+        write_between(PAGES / "concepts" / f"{name}.md", f"figures: {name}", f"\n{table.strip()}\n")
 
 
 def main(argv):

@@ -5,7 +5,6 @@ import glob
 import hashlib
 import json
 import os
-import re
 import secrets
 import shutil
 import time
@@ -20,9 +19,8 @@ _STALE_SECONDS = 3600
 def atomic_file(path: str | os.PathLike) -> Iterator[str]:
     """Replace a file in one step, so that readers see either the old content or all of the new.
 
-    The content reaches the disk before the name does. Missing parent directories are created, the permissions of an
-    existing file are kept, and a symbolic link is followed. Temporary files that a killed process left more than an
-    hour ago are removed.
+    The content reaches the disk before the name does. Permissions of an existing file are kept, a symbolic link is
+    followed, and temporary files that a killed process left more than an hour ago are removed.
     """
     path = os.path.realpath(path)
     temporary = _temporary_name(path)
@@ -49,10 +47,7 @@ def atomic_directory(path: str | os.PathLike) -> Iterator[str]:
 
 @contextlib.contextmanager
 def draft_directory(path: str | os.PathLike) -> Iterator[str]:
-    """Create a directory to work in, on the same file system as `path`, that is removed afterwards.
-
-    Drafts that a killed process left more than an hour ago are removed, too.
-    """
+    """Create a directory to work in, on the same file system as `path`, that is removed afterwards."""
     temporary = _temporary_name(os.path.realpath(path))
     os.mkdir(temporary)
     try:
@@ -89,17 +84,6 @@ def write_text(path: str | os.PathLike, text: str) -> None:
     """Write a UTF-8 text file in one step."""
     with atomic_file(path) as temporary, open(temporary, "w", encoding="utf-8") as file:
         file.write(text)
-
-
-def write_between(path: str | os.PathLike, name: str, text: str) -> None:
-    """Replace the text between `<!-- name -->` and `<!-- /name -->` in a file."""
-    before, _, after = _around(path, name)
-    write_text(path, f"{before}{text}\n{after}")
-
-
-def read_between(path: str | os.PathLike, name: str) -> str:
-    """Return the text between `<!-- name -->` and `<!-- /name -->` in a file."""
-    return _around(path, name)[1]
 
 
 def write_json(path: str | os.PathLike, content: Any) -> None:
@@ -165,19 +149,6 @@ def markdown_table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> s
 def one_line(text: object) -> str:
     """Return a text without line breaks and other control characters."""
     return " ".join("".join(char if char.isprintable() else " " for char in str(text)).split())
-
-
-def _around(path: str | os.PathLike, name: str) -> tuple[str, str, str]:
-    """Return what a file has up to the first of two marks, between them, and from the second on."""
-    with open(path, encoding="utf-8") as file:
-        content = file.read()
-    pattern = rf"(?<=<!-- {re.escape(name)} -->\n).*?(?=<!-- /{re.escape(name)} -->)"
-    found = list(re.finditer(pattern, content, re.DOTALL))
-    if len(found) != 1:
-        raise ValueError(
-            f"{path} must contain <!-- {name} --> and <!-- /{name} --> once. It has {len(found)} such places."
-        )
-    return content[: found[0].start()], found[0].group(), content[found[0].end() :]
 
 
 def _temporary_name(path: str) -> str:

@@ -48,12 +48,7 @@ def parse(text: str, kind: str = "call", example: str = "name(argument=1)") -> t
 
 @dataclasses.dataclass(frozen=True)
 class Call:
-    """A name with arguments.
-
-    Attributes:
-        name: Name of the function.
-        text: The call as it is written.
-    """
+    """A name with arguments, and its text as it is written."""
 
     name: str
     text: str
@@ -62,15 +57,7 @@ class Call:
     _kind: str = dataclasses.field(repr=False)
 
     def function(self, functions: dict[str, Any], kind: str = "operation") -> Any:
-        """Return the one of `functions` that the call names.
-
-        Args:
-            functions: Functions, or other values, by name.
-            kind: Name of such a function, for the message.
-
-        Raises:
-            ValueError: If there is none. The message names the nearest and lists all.
-        """
+        """Return the one of `functions` that the call names; the error names the nearest and lists all."""
         if self.name not in functions:
             hint = f"{_checks.nearest(self.name, functions).strip()} Available: {', '.join(sorted(functions))}."
             target = self._node.func if isinstance(self._node, ast.Call) else self._node
@@ -78,18 +65,7 @@ class Call:
         return functions[self.name]
 
     def bind(self, function: Callable, extra: Collection[str] = ()) -> tuple[inspect.BoundArguments, dict[str, Any]]:
-        """Match the arguments with the parameters of a function.
-
-        Args:
-            function: Function whose parameters the call gives.
-            extra: Keyword arguments that are allowed beside those of the function.
-
-        Returns:
-            The arguments of the function, defaults included, and those out of `extra` that are given.
-
-        Raises:
-            ValueError: If an argument is not a literal, is unknown or is missing. The message points at it.
-        """
+        """Return the arguments of a function, with defaults, and those out of `extra`; an error points at its place."""
         signature = inspect.signature(function)
         usage = f"Usage: {self.name}{_without_types(signature)}."
         args: list[Any] = []
@@ -111,18 +87,7 @@ class Call:
         return bound, others
 
     def create(self, function: Callable, extra: Collection[str] = ()) -> tuple[Any, dict[str, Any]]:
-        """Call a function with the arguments.
-
-        Args:
-            function: Function to call.
-            extra: Keyword arguments that are allowed beside those of the function, which it does not get.
-
-        Returns:
-            Its result, and the arguments by name: those of the function, defaults included, and those out of `extra`.
-
-        Raises:
-            ValueError: If the arguments do not fit, or the function refuses them. The message points at the call.
-        """
+        """Call a function; return its result, and the arguments by name, with defaults and those out of `extra`."""
         bound, others = self.bind(function, extra)
         try:
             return function(*bound.args, **bound.kwargs), {**bound.arguments, **others}

@@ -3,6 +3,7 @@
 import os
 from collections.abc import Sequence
 
+from benchmarks import tables
 from benchmarks.paper import drawing, published, running
 from benchmarks.paper.panel import Panel
 from benchmarks.paper.statements import summary
@@ -38,8 +39,8 @@ def write(study: Study, panels: dict[str, Panel], folder: str) -> str:
         sections = [_empty(name, panel.title) for name, panel in panels.items()]
         _io.write_text(path, "\n".join([_INTRODUCTION, *sections, _empty(PUBLISHED, "Published figures")]))
     for name, panel in panels.items():
-        _io.write_between(path, name, section(study, panel, os.path.join(folder, FIGURES)))
-    _io.write_between(path, PUBLISHED, published.markdown())
+        tables.write_between(path, name, section(study, panel, os.path.join(folder, FIGURES)))
+    tables.write_between(path, PUBLISHED, published.markdown())
     return path
 
 

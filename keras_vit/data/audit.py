@@ -95,10 +95,7 @@ def duplicates(by_split: dict[str, list[ImageReport]]) -> list[list[tuple[str, I
 
 
 def contact_sheet(source: Source, pp: str, count: int = 64, seed: int = 0) -> tuple[bytes, list[list[str]]]:
-    """Draw images as the model sees them in training: the first `count`, augmented.
-
-    Returns the PNG file, and the classes of its images row by row.
-    """
+    """Return a PNG of the first `count` images as the model sees them in training, and the classes row by row."""
     batch = next(iter(train_batches(source, pp, batch_size=count, seed=seed, on_bad_image="skip")))
     tiles = batch["image"].numpy()
     if tiles.dtype != np.uint8:  # a value operation is followed by others, so that the host returns floats

@@ -7,22 +7,17 @@ from typing import Any
 import tensorflow as tf
 
 from keras_vit import _checks
-from keras_vit.data.parse import IMAGE, Op
+from keras_vit.data.parse import operation
 
 
+@operation(random=True)
 def color_jitter(
     brightness: float = 0.0, contrast: float = 0.0, saturation: float = 0.0, hue: float = 0.0
 ) -> Callable[[tf.Tensor, tf.Tensor], tf.Tensor]:
     """Change brightness, contrast, saturation and hue at random, in this order.
 
-    The factors are those of torchvision's `ColorJitter` (which draws the order as well): 1 keeps the image, 0 gives
-    black, the mean gray, or the gray image.
-
-    Args:
-        brightness: Factors are drawn from [max(0, 1 - brightness), 1 + brightness].
-        contrast: Factors are drawn as for brightness.
-        saturation: Factors are drawn as for brightness.
-        hue: The hue is turned by a fraction of the circle drawn from [-hue, hue], at most 0.5.
+    The factors are those of torchvision's `ColorJitter` (which draws the order as well), drawn from
+    [max(0, 1 - value), 1 + value]. The hue is turned by a fraction of the circle from [-hue, hue], at most 0.5.
     """
     ranges = {"brightness": brightness, "contrast": contrast, "saturation": saturation, "hue": hue}
     for name, value in ranges.items():
@@ -52,6 +47,7 @@ def color_jitter(
     return apply
 
 
+@operation(random=True)
 def random_erasing(
     probability: float = 0.25,
     area_min: float = 2,
@@ -60,16 +56,9 @@ def random_erasing(
     ratio_max: float = 1 / 0.3,
     value: int | str = 128,
 ) -> Callable[[tf.Tensor, tf.Tensor], tf.Tensor]:
-    """Cover a random rectangle.
+    """Cover a random rectangle, of an area in percent of the image and a ratio of height over width.
 
-    Args:
-        probability: Probability of covering one.
-        area_min: Smallest area of the rectangle, in percent of the image.
-        area_max: Largest area. A rectangle that is too long for the image is cut.
-        ratio_min: Smallest height over width.
-        ratio_max: Largest height over width.
-        value: Value of the rectangle, 0..255, or `"noise"` for uniform noise. `value_range(-1, 1)` maps the default,
-            128, to about zero.
+    `value` is 0..255, or `"noise"`. `value_range(-1, 1)` maps the default, 128, to about zero.
 
     References:
         https://arxiv.org/abs/1708.04896
@@ -124,12 +113,3 @@ def _gray(image: tf.Tensor) -> tf.Tensor:
 def _need_uint8(image: tf.Tensor, name: str) -> None:
     if image.dtype != tf.uint8:
         raise ValueError(f"{name!r} needs uint8 images: put it before value operations, and do not use cast=False.")
-
-
-OPS = {
-    op.name: op
-    for op in (
-        Op("color_jitter", color_jitter, IMAGE, random=True),
-        Op("random_erasing", random_erasing, IMAGE, random=True),
-    )
-}

@@ -46,10 +46,6 @@ class Reporter:
     """Finds out why images cannot be read, and lists them (`"skip"` or a `Log`) or stops the pipeline (`"error"`).
 
     In training, skipped images are replaced by others, and more than half of them stop the pipeline.
-
-    Attributes:
-        skips: Whether images that cannot be read are skipped.
-        keys: Entries of an item that tell what is loaded.
     """
 
     def __init__(self, source: Source, load: Callable[[dict], dict], on_bad_image: str | Log, training: bool):
@@ -62,11 +58,10 @@ class Reporter:
         self._bad: set[str] = set()
 
     def report(self, failures: tf.Tensor, identity: dict[str, tf.Tensor]) -> tf.Tensor:
-        """List the images of a batch that could not be read, or describe the one that ends the pipeline.
+        """Return the message that the pipeline is to fail with, a scalar string, empty if it continues.
 
-        `failures`, int64 `[rows]`, is how many images could not be read before one could, beginning with that of the
-        row; -1 if there is none. `identity` holds vectors of `keys`: the images of the rows. The result is a scalar
-        string: the message that the pipeline is to fail with, empty if it continues.
+        `failures`, int64 `[rows]`, counts the images that could not be read before one could, including that of the
+        row; -1 if there is none. `identity` contains vectors of `keys`.
         """
 
         def call(failures, *values):

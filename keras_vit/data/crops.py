@@ -8,20 +8,14 @@ import tensorflow as tf
 from keras_vit import _checks
 from keras_vit.data import images
 from keras_vit.data.decoding import decode
-from keras_vit.data.parse import IMAGE, Op
+from keras_vit.data.parse import operation
 from keras_vit.data.scaling import resize
 
 
+@operation(random=True, name="inception_crop")
 @dataclasses.dataclass(frozen=True)
 class InceptionCrop:
-    """Crop at random, with random area and aspect ratio, and resize; other arguments as of `resize`.
-
-    Args:
-        size: Side of the result, or (height, width). None leaves the crop as it is.
-        area_min: Smallest area of the crop, in percent of the image.
-        area_max: Largest area of the crop, in percent of the image.
-        ratio_min: Smallest width over height of the crop.
-        ratio_max: Largest width over height of the crop.
+    """Crop at random, with random area (in percent) and aspect ratio (width over height), and resize.
 
     References:
         https://arxiv.org/abs/1409.4842
@@ -67,6 +61,7 @@ class InceptionCrop:
         return tf.concat([begin[:2], size[:2]], axis=0)
 
 
+@operation(random=True, name="decode_jpeg_and_inception_crop")
 @dataclasses.dataclass(frozen=True)
 class DecodeJpegAndInceptionCrop(InceptionCrop):
     """`decode|inception_crop(size)` that decodes only the crop of a JPEG. Other formats are decoded whole."""
@@ -81,6 +76,7 @@ class DecodeJpegAndInceptionCrop(InceptionCrop):
         return self._resize()(crop)
 
 
+@operation()
 def central_crop(crop_size: int | Sequence[int] | None = None) -> Callable[[tf.Tensor], tf.Tensor]:
     """Cut out the middle: `crop_size` (a side or (height, width)), or the largest square."""
     size = _checks.size_pair("crop_size", crop_size) if crop_size else None
@@ -93,20 +89,16 @@ def central_crop(crop_size: int | Sequence[int] | None = None) -> Callable[[tf.T
     return apply
 
 
+@operation(random=True)
 def random_crop(crop_size: int | Sequence[int]) -> Callable[[tf.Tensor, tf.Tensor], tf.Tensor]:
     """Cut out a part of `crop_size` (a side or (height, width)) at a random place."""
     size = _checks.size_pair("crop_size", crop_size)
     return lambda image, seed: tf.image.stateless_random_crop(image, (*size, image.shape[-1]), seed)
 
 
+@operation()
 def pad(padding: int | Sequence[int], mode: str = "constant", value: int = 0) -> Callable[[tf.Tensor], tf.Tensor]:
-    """Add a border, e.g. `pad(4)|random_crop(32)` for CIFAR.
-
-    Args:
-        padding: Number of pixels on each side, or (above and below, left and right).
-        mode: `"constant"`, `"reflect"` or `"symmetric"`.
-        value: Value of a constant border.
-    """
+    """Add a border of so many pixels, or (above and below, left and right), e.g. `pad(4)|random_crop(32)` for CIFAR."""
     vertical, horizontal = (padding, padding) if isinstance(padding, int) else tuple(padding)
     if min(vertical, horizontal) < 0:
         raise ValueError(f"`padding` must not be negative. Received: {padding!r}.")
@@ -115,6 +107,7 @@ def pad(padding: int | Sequence[int], mode: str = "constant", value: int = 0) ->
     return lambda image: tf.pad(image, borders, mode.upper(), constant_values=tf.cast(value, image.dtype))
 
 
+@operation(random=True)
 def flip_lr(probability: float = 0.5) -> Callable[[tf.Tensor, tf.Tensor], tf.Tensor]:
     """Mirror left and right at random."""
     if not 0 <= probability <= 1:
@@ -125,16 +118,3 @@ def flip_lr(probability: float = 0.5) -> Callable[[tf.Tensor, tf.Tensor], tf.Ten
         return tf.cond(flip, lambda: tf.reverse(image, [1]), lambda: image)
 
     return apply
-
-
-OPS = {
-    op.name: op
-    for op in (
-        Op("decode_jpeg_and_inception_crop", DecodeJpegAndInceptionCrop, IMAGE, random=True),
-        Op("inception_crop", InceptionCrop, IMAGE, random=True),
-        Op("central_crop", central_crop),
-        Op("random_crop", random_crop, IMAGE, random=True),
-        Op("pad", pad),
-        Op("flip_lr", flip_lr, IMAGE, random=True),
-    )
-}

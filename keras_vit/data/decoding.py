@@ -6,19 +6,16 @@ import tensorflow as tf
 
 from keras_vit import _checks
 from keras_vit.data import images
-from keras_vit.data.parse import Op
+from keras_vit.data.parse import operation
 
 
+@operation()
 def decode(
     channels: int = 3, precise: bool = False, exif: bool = True, max_pixels: int = images.MAX_PIXELS
 ) -> Callable[[tf.Tensor], tf.Tensor]:
-    """Decode an image. An array passes, with the wanted number of channels.
+    """Decode an image; an array passes, with 3 or 1 `channels`: gray becomes RGB, and RGB gray.
 
-    Args:
-        channels: 3 or 1. Gray becomes RGB, and RGB gray.
-        precise: Whether to decode JPEG as PIL and OpenCV do, with the accurate integer transform.
-        exif: Whether to turn images upright as the camera noted. big_vision does not.
-        max_pixels: Largest number of pixels. Larger images are refused before memory is taken.
+    `precise` decodes JPEG as PIL and OpenCV do; `exif` turns images upright, which big_vision does not.
     """
     _checks.choice("channels", channels, (3, 1))
 
@@ -34,9 +31,7 @@ def decode(
     return apply
 
 
+@operation()
 def grayscale_to_rgb() -> Callable[[tf.Tensor], tf.Tensor]:
     """Repeat the channel of a gray image three times. RGB passes."""
     return lambda image: image if image.shape[-1] == 3 else tf.image.grayscale_to_rgb(image)
-
-
-OPS = {op.name: op for op in (Op("decode", decode), Op("grayscale_to_rgb", grayscale_to_rgb))}

@@ -14,10 +14,7 @@ MAX_BLOCKS = 20_000  # steps of a loop through a GIF, which take a second
 
 
 def check(encoded: tf.Tensor, max_pixels: int, untrusted: bool = False) -> tf.Tensor:
-    """Pass an encoded image on, or fail before it is decoded.
-
-    `untrusted` also refuses GIF, and JPEG files of more than `MAX_SCANS` scans.
-    """
+    """Pass an image on, or fail before it is decoded; `untrusted` also refuses GIF and JPEG of many scans."""
     pixels = pixel_count(encoded)
     formats = "JPEG, PNG, BMP or WebP" if untrusted else "JPEG, PNG, GIF, BMP or WebP"
     if untrusted:
@@ -39,9 +36,7 @@ def check(encoded: tf.Tensor, max_pixels: int, untrusted: bool = False) -> tf.Te
 def pixel_count(encoded: tf.Tensor) -> tf.Tensor:
     """Read how many pixels decoding an image file allocates, an int64 scalar; 0 for JPEG XL and unknown formats.
 
-    It is the product of the sides for JPEG, PNG, BMP and WebP (of the canvas, which its frames cannot exceed).
-    A decoder of GIF unpacks all frames and makes an array as high as the highest and as wide as the widest frame: for
-    GIF it is the largest of the sum over all frames, the size of that array and the size of the screen.
+    For GIF it is the largest of the sum over all frames, the array of the highest by the widest frame, and the screen.
     """
     return tf.case(
         [

@@ -11,10 +11,8 @@ def split_indices(
 ) -> dict[str, np.ndarray]:
     """Divide examples into indices of "train", "test" and "all", with every class in proportion.
 
-    A hash of its key, such as the path relative to the folder, decides whether an example is for testing. Random
-    numbers and the order of the list do not matter. "test" has at least one example of each class of two or more;
-    labels `[n, classes]` are divided without regard to the class. With `shuffle` the hash also orders the indices, so
-    that a slice such as `train[:80%]` is a fair sample; otherwise they keep the order of the list.
+    A hash of its key decides, so that neither random numbers nor the order of the list matter. "test" has at least one
+    example of each class of two or more. `shuffle` orders the indices by the hash, so that a slice is a fair sample.
     """
     if not 0 <= test_fraction < 1:
         raise ValueError(f"`test_fraction` must be in [0, 1). Received: test_fraction={test_fraction!r}.")

@@ -23,10 +23,8 @@ def decode(
 ) -> tf.Tensor:
     """Decode an image of any format, a scalar string, to uint8 `[H, W, channels]`.
 
-    The content decides the format, not the name of the file. Palettes and gray become RGB, CMYK is converted, an alpha
-    channel is dropped, 16 bits are cut to the upper 8, and the first frame of an animation is taken. `precise` decodes
-    JPEG with the accurate integer transform, as PIL and OpenCV do, `exif` turns it upright, and `max_pixels` is
-    compared with `headers.pixel_count` before memory is taken.
+    The content decides the format. Palettes and gray become RGB, CMYK is converted, an alpha channel is dropped, 16
+    bits are cut to the upper 8, and the first frame of an animation is taken. The size is checked first.
     """
     encoded = headers.check(encoded, max_pixels)
     if precise:
@@ -65,8 +63,7 @@ def decode_and_crop(
 ) -> tf.Tensor:
     """Decode only a part of a JPEG, to uint8 `[h, w, 3]`. Other formats are decoded whole and cut.
 
-    `window_of` maps the shape of the stored image, int32 `[3]`, to (y, x, height, width), int32 `[4]`. `exif` turns the
-    part upright.
+    `window_of` maps the shape of the stored image, int32 `[3]`, to (y, x, height, width), int32 `[4]`.
     """
     encoded = headers.check(encoded, max_pixels)
 

@@ -19,9 +19,8 @@ def load_batches(
 ) -> tf.data.Dataset:
     """Load examples in parallel, in order, and batch them; `steps=None` is without end.
 
-    `items` has one element per step: vectors of `rows`, with "position", and "index" or what a record is. Rows whose
-    position is -1 become zeros. `load` loads one item, of scalars. In training an image that cannot be read is replaced
-    by another; otherwise its row becomes zeros.
+    `items` has one element per step: vectors of `rows`. Rows whose position is -1 become zeros. In training an image
+    that cannot be read is replaced by another; otherwise its row becomes zeros.
     """
     loader = _Loader(load, source, items.element_spec, always=training and isinstance(source, ArraySource))
     if isinstance(source, ArraySource):  # nothing is decoded, nothing can fail
@@ -53,7 +52,7 @@ class _Loader:
     def first_readable(self, item: dict, replace: bool) -> tuple[tf.Tensor, dict]:
         """Load an item, or if `replace` the first one after it that can be read.
 
-        Returns how many could not be read before that, int64, and the example: -1 and zeros if none can be read.
+        Returns how many could not be read before that, int64, or -1 with zeros if none can be read.
         """
         tried = tf.data.Dataset.from_tensors(item)
         if replace:
@@ -70,10 +69,7 @@ def _batch(dataset: tf.data.Dataset, rows: int) -> tf.data.Dataset:
 def _batches_that_report(
     items: tf.data.Dataset, loader: _Loader, rows: int, reporter: Reporter, replace: bool
 ) -> tf.data.Dataset:
-    """Load each item by a small dataset of its own, so that a failure affects no other row.
-
-    This costs time for every image, but other images can take the place of a bad one.
-    """
+    """Load each item by a small dataset of its own: slower, but other images can take the place of a bad one."""
 
     def load(item):
         failures, example = loader.first_readable(item, replace)

@@ -21,9 +21,6 @@ def corruptions(
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """Choose the patches of the global batch that are corrupted, `num_corrupted` per image, and how.
 
-    Of the corrupted patches 80 % become the mask token, 10 % get the embedding of another patch of the image, and 10 %
-    stay as they are.
-
     Returns the patch whose embedding each patch gets, -1 for the mask token, int32 `[batch_size, num_patches]`; and
     whether it is corrupted, bool of the same shape.
 

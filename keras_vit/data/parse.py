@@ -2,11 +2,14 @@
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 from keras_vit import _spec
 
 IMAGE, EXAMPLE, VALUE = "image", "example", "value"
+
+Factory = TypeVar("Factory", bound=Callable[..., Callable])
+OPS: dict[str, "Op"] = {}  # those of the modules that `preprocess` imports
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,16 +47,22 @@ class Call:
     arguments: dict[str, Any]
 
 
-def parse(pp: str, ops: dict[str, Op]) -> tuple[Call, ...]:
-    """Read a preprocessing string: operations joined by `|`, each `name` or `name(literals)`.
+def operation(kind: str = IMAGE, random: bool = False, name: str = "") -> Callable[[Factory], Factory]:
+    """Register a factory as an operation of preprocessing strings, by default under the name of the factory."""
 
-    Raises:
-        ValueError: If the string cannot be read, or names an operation or an argument that does not exist. The message
-            points at the place.
-    """
+    def register(factory: Factory) -> Factory:
+        op = Op(name or factory.__name__, factory, kind, random)
+        OPS[op.name] = op
+        return factory
+
+    return register
+
+
+def parse(pp: str) -> tuple[Call, ...]:
+    """Read a preprocessing string: operations joined by `|`, each `name` or `name(literals)`."""
     steps = []
     for call in _spec.parse(pp, "preprocessing string", "decode|resize(224)"):
-        op = call.function(ops)
+        op = call.function(OPS)
         function, arguments = call.create(op.factory)
         steps.append(Call(op, call.text, function, arguments))
     return tuple(steps)

@@ -9,10 +9,11 @@ from collections.abc import Callable
 import tensorflow as tf
 
 from keras_vit import _checks
-from keras_vit.data import augment, crops, decoding, randaugment, scaling, seeds
-from keras_vit.data.parse import EXAMPLE, VALUE, Call, Op, parse
+from keras_vit.data import augment, crops, decoding, randaugment, scaling, seeds  # noqa: F401 (they register operations)
+from keras_vit.data.parse import EXAMPLE, VALUE, Call, operation, parse
 
 
+@operation(EXAMPLE)
 def onehot(
     depth: int, key: str = "label", key_result: str | None = None, on: float = 1.0, off: float = 0.0
 ) -> Callable[[dict], dict]:
@@ -43,6 +44,7 @@ def onehot(
     return apply
 
 
+@operation(EXAMPLE)
 def keep(*keys: str) -> Callable[[dict], dict]:
     """Drop all features except the named ones.
 
@@ -56,10 +58,6 @@ def keep(*keys: str) -> Callable[[dict], dict]:
 
 def _label_key(key: str) -> str:
     return "label" if key == "labels" else key
-
-
-_LABEL_OPS = {op.name: op for op in (Op("onehot", onehot, EXAMPLE), Op("keep", keep, EXAMPLE))}
-OPS: dict[str, Op] = {**decoding.OPS, **scaling.OPS, **crops.OPS, **augment.OPS, **randaugment.OPS, **_LABEL_OPS}
 
 
 def split(pp: str) -> tuple[str, str]:
@@ -78,7 +76,7 @@ def split(pp: str) -> tuple[str, str]:
         >>> split("decode|resize(224)|value_range(-1, 1)")
         ('decode|resize(224)', 'value_range(-1, 1)')
     """
-    host, device = _split(parse(pp, OPS))
+    host, device = _split(parse(pp))
     return "|".join(call.text for call in host), "|".join(call.text for call in device)
 
 
@@ -110,7 +108,7 @@ def host_function(pp: str) -> Callable[..., dict]:
     >>> example["image"].shape, example["image"].dtype.name
     (TensorShape([16, 16, 3]), 'uint8')
     """
-    host, _ = _split(parse(pp, OPS))
+    host, _ = _split(parse(pp))
 
     @tf.autograph.experimental.do_not_convert
     def apply(example: dict, seed: int = 0, position: tf.Tensor | int = 0) -> dict:
@@ -153,7 +151,7 @@ def device_function(pp: str) -> Callable[[tf.Tensor], tf.Tensor]:
     >>> function(tf.constant([0, 255], tf.uint8)).numpy().tolist()
     [-1.0, 1.0]
     """
-    _, device = _split(parse(pp, OPS))
+    _, device = _split(parse(pp))
 
     @tf.autograph.experimental.do_not_convert
     def apply(images: tf.Tensor) -> tf.Tensor:
@@ -171,7 +169,7 @@ def is_random(pp: str) -> bool:
     >>> is_random("decode|flip_lr"), is_random("decode|resize(224)")
     (True, False)
     """
-    return any(call.op.random for call in parse(pp, OPS))
+    return any(call.op.random for call in parse(pp))
 
 
 def single_image(pp: str) -> Callable[[tf.Tensor], tf.Tensor]:
@@ -192,7 +190,7 @@ def single_image(pp: str) -> Callable[[tf.Tensor], tf.Tensor]:
     >>> function(tf.io.read_file("images/cat.png")).shape
     TensorShape([16, 16, 3])
     """
-    calls = parse(pp, OPS)
+    calls = parse(pp)
     random = [call.text for call in calls if call.op.random]
     if random:
         raise ValueError(
@@ -223,7 +221,7 @@ def output_size(pp: str) -> tuple[int, int]:
         >>> output_size("decode|resize_small(256)|central_crop(224)")
         (224, 224)
     """
-    calls = parse(pp, OPS)
+    calls = parse(pp)
     encoded = bool(calls) and calls[0].op.name.startswith("decode")
     spec = tf.TensorSpec([], tf.string) if encoded else tf.TensorSpec([None, None, 3], tf.uint8)
     host = host_function("|".join(call.text for call in calls if call.op.kind != EXAMPLE))

@@ -17,10 +17,7 @@ _SECONDS_TO_END = 30.0
 
 
 def call_python(function: Callable[..., bytes], arguments: Sequence[tf.Tensor]) -> tf.Tensor:
-    """Call a Python function of NumPy values, which returns bytes, inside a pipeline.
-
-    The scalar string is empty if the function raised an error, which is logged, or if the process is ending.
-    """
+    """Call a Python function that returns bytes; empty if it raised an error, or if the process is ending."""
 
     def call(*values):
         try:

@@ -29,20 +29,15 @@ import tensorflow as tf
 
 from keras_vit import _checks
 from keras_vit.data.augment import cover
-from keras_vit.data.parse import IMAGE, Op
+from keras_vit.data.parse import operation
 
 REFERENCE, CORRECTED = "reference", "corrected"
 GRAY = 128  # of pixels that become empty
 
 
+@operation(random=True)
 def randaug(num_layers: int = 2, magnitude: float = 10, mode: str = REFERENCE) -> Callable:
-    """Apply randomly chosen augmentations one after the other.
-
-    Args:
-        num_layers: Number of augmentations.
-        magnitude: Strength of the operations, which are designed for at most 10.
-        mode: `"reference"` or `"corrected"`, see the module.
-    """
+    """Apply randomly chosen augmentations one after the other, of a `magnitude` that is designed for at most 10."""
     _checks.positive_int("num_layers", num_layers, minimum=0)
     _checks.choice("mode", mode, (REFERENCE, CORRECTED))
     if not 0 <= magnitude <= 100:
@@ -249,6 +244,3 @@ def _rows(image: tf.Tensor) -> tf.Tensor:
 def _along_rows(image: tf.Tensor, values: tf.Tensor) -> tf.Tensor:
     """[C] -> [W * C], to go with `_rows`."""
     return tf.tile(values, [tf.shape(image)[1]])
-
-
-OPS = {"randaug": Op("randaug", randaug, IMAGE, random=True)}

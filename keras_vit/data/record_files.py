@@ -25,15 +25,10 @@ class Slice:
 
 
 class RecordSource(Source):
-    """Examples in record files; other arguments as of `Source`.
+    """Examples in record files, which `parse` turns from one serialized record into {"image", "label"}.
 
-    Args:
-        slices: Files, or parts of files.
-        num_examples: Number of records in all slices.
-        parse: Function of one serialized record to {"image", "label"}, in TensorFlow operations.
-        compression: "", "GZIP" or "ZLIB".
-        shard_by: `"rows"`: every worker reads all files and decodes only its own rows, so that the global batch does
-            not depend on the number of workers. `"files"`: every worker reads files of its own.
+    With several workers and `shard_by="rows"` every worker reads all files and decodes only its own rows, so that the
+    global batch does not depend on their number. With `"files"` every worker reads files of its own.
     """
 
     def __init__(
@@ -102,8 +97,7 @@ def train_items(
 ) -> tf.data.Dataset:
     """Make endless steps of {"record", "file", "number", "position"}, each of this worker's `rows` from `first_row` on.
 
-    `batch_size` counts the examples per step over all workers, `shuffle_buffer` the records to shuffle among. The first
-    element is that of the global step `start_step`.
+    `batch_size` counts the examples per step over all workers.
     """
     size = source.num_examples
     worker, workers = first_row // rows, batch_size // rows

@@ -11,37 +11,25 @@ import numpy as np
 import tensorflow as tf
 
 from keras_vit import _checks
-from keras_vit.data.parse import VALUE, Op
+from keras_vit.data.parse import VALUE, operation
 
-METHODS = (
-    "bilinear",
-    "area",
-    "bicubic",
-    "nearest",
-    "lanczos3",
-    "lanczos5",
-    "gaussian",
-    "mitchellcubic",
-)
+METHODS = ("bilinear", "area", "bicubic", "nearest", "lanczos3", "lanczos5", "gaussian", "mitchellcubic")
 
 
+@operation()
 def resize(
     size: int | Sequence[int], method: str = "bilinear", antialias: bool = False, cast: bool = True
 ) -> Callable[[tf.Tensor], tf.Tensor]:
-    """Resize to `size`, without keeping the aspect ratio.
+    """Resize to `size`, a side or (height, width), without keeping the aspect ratio.
 
-    Args:
-        size: Side of the result, or (height, width).
-        method: One of `tf.image.ResizeMethod`.
-        antialias: Whether to smooth when downsampling.
-        cast: Whether to return the type of the input. Fractions are cut off, as big_vision does. False keeps the
-            interpolated float values, as the pipeline of the ViT paper does.
+    `cast` returns the type of the input, with fractions cut off, as big_vision does; False keeps the float values.
     """
     size = _checks.size_pair("size", size)
     _checks.choice("method", method, METHODS)
     return lambda image: _resize(image, size, method, antialias, cast)
 
 
+@operation()
 def resize_small(
     smaller_size: int, method: str = "area", antialias: bool = False, cast: bool = True
 ) -> Callable[[tf.Tensor], tf.Tensor]:
@@ -49,6 +37,7 @@ def resize_small(
     return _resize_side(tf.minimum, _checks.positive_int("smaller_size", smaller_size), method, antialias, cast)
 
 
+@operation()
 def resize_long(
     longer_size: int, method: str = "area", antialias: bool = True, cast: bool = True
 ) -> Callable[[tf.Tensor], tf.Tensor]:
@@ -86,6 +75,7 @@ def as_float32(image: Any) -> Any:
     return keras.ops.cast(image, "float32") if keras.ops.is_tensor(image) else tf.cast(image, tf.float32)
 
 
+@operation(VALUE)
 def value_range(
     vmin: float = -1, vmax: float = 1, in_min: float = 0, in_max: float = 255.0, clip_values: bool = False
 ) -> Callable[[tf.Tensor], tf.Tensor]:
@@ -101,6 +91,7 @@ def value_range(
     return apply
 
 
+@operation(VALUE)
 def value_norm(
     mean: Sequence[float] = (0.485, 0.456, 0.406), std: Sequence[float] = (0.229, 0.224, 0.225)
 ) -> Callable[[tf.Tensor], tf.Tensor]:
@@ -109,6 +100,7 @@ def value_norm(
     return lambda image: (as_float32(image) / 255.0 - center) / scale
 
 
+@operation(VALUE)
 def vgg_value_range(
     mean: Sequence[float] = (0.485 * 255, 0.456 * 255, 0.406 * 255),
     std: Sequence[float] = (0.229 * 255, 0.224 * 255, 0.225 * 255),
@@ -116,16 +108,3 @@ def vgg_value_range(
     """Subtract `mean` and divide by `std`, both in 0..255, as float32. This is `value_norm` as big_vision writes it."""
     center, scale = np.asarray(mean, np.float32), np.asarray(std, np.float32)
     return lambda image: (as_float32(image) - center) / scale
-
-
-OPS = {
-    op.name: op
-    for op in (
-        Op("resize", resize),
-        Op("resize_small", resize_small),
-        Op("resize_long", resize_long),
-        Op("value_range", value_range, VALUE),
-        Op("value_norm", value_norm, VALUE),
-        Op("vgg_value_range", vgg_value_range, VALUE),
-    )
-}

@@ -6,10 +6,7 @@ import tensorflow as tf
 
 
 def key(seed: int, *path: str | int) -> int:
-    """Return the number below 2**63 of one stream of random numbers, named by `path`, such as `"augment", 3`.
-
-    Different streams are independent. The same arguments give the same number on every machine and version.
-    """
+    """Return the number below 2**63 of one stream of random numbers, named by `path`; equal on every machine."""
     text = "/".join(str(part) for part in (int(seed), *path))
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little") >> 1
 
@@ -22,8 +19,7 @@ def pair(stream: int, position: tf.Tensor) -> tf.Tensor:
 def permute(index: tf.Tensor, epoch: tf.Tensor, stream: int, size: int) -> tf.Tensor:
     """Permute `index`, int64 `[b]` in [0, size), with another permutation for each `epoch`, int64 `[b]`.
 
-    Nothing is stored and any element can be computed alone, so that a run resumes at any step at once. `stream` is a
-    result of `key`.
+    Nothing is stored and any element can be computed alone, so that a run resumes at any step at once.
     """
     if size == 1:
         return tf.zeros_like(index)

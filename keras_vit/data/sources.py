@@ -2,6 +2,7 @@
 
 import functools
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -115,76 +116,60 @@ class IndexedSource(Source):
         raise NotImplementedError
 
 
-def _table(values) -> tf.Tensor:
-    """Return a tensor in host memory. A constant made inside of a function would be copied into its graph."""
-    with tf.init_scope(), tf.device("CPU"):
-        return tf.constant(values)
-
-
-class ArraySource(IndexedSource):
-    """Images in memory: uint8 `[n, H, W]` or `[n, H, W, C]`; other arguments as of `Source`.
-
-    Labels are int32 `[n]`, or float32 `[n, classes]` if `multi_label`.
-    """
+class StoredSource(IndexedSource):
+    """A source with one value per image in memory, and labels int32 `[n]` or float32 `[n, classes]`."""
 
     def __init__(
         self,
         name: str,
         split: str,
-        images: np.ndarray,
+        values: Sequence | np.ndarray,
         labels: np.ndarray,
         class_names: Sequence[str],
         multi_label: bool = False,
     ):
-        super().__init__(name, split, len(images), class_names, multi_label)
-        self.encoded = False
-        self.images = images[..., None] if images.ndim == 3 else images
-        self._labels = labels
+        super().__init__(name, split, len(values), class_names, multi_label)
+        self._values, self._labels = values, labels
 
     @functools.cached_property
-    def _tables(self):
-        return _table(self.images), _table(self._labels)
+    def _tables(self) -> tuple[tf.Tensor, tf.Tensor]:
+        # In host memory. Constants made inside of a function would be copied into its graph.
+        with tf.init_scope(), tf.device("CPU"):
+            return tf.constant(self._values), tf.constant(self._labels)
 
     def fetch(self, index: tf.Tensor) -> dict[str, tf.Tensor]:
-        images, labels = self._tables
-        return {"image": tf.gather(images, index), "label": tf.gather(labels, index)}
+        values, labels = self._tables
+        return {"image": tf.gather(values, index), "label": tf.gather(labels, index)}
+
+    def labels(self) -> np.ndarray:
+        return self._labels
+
+
+class ArraySource(StoredSource):
+    """Images in memory, uint8 `[n, H, W]` or `[n, H, W, C]`."""
+
+    def __init__(self, name: str, split: str, images: np.ndarray, labels: np.ndarray, *args: Any, **kwargs: Any):
+        self.images = images[..., None] if images.ndim == 3 else images
+        super().__init__(name, split, self.images, labels, *args, **kwargs)
+        self.encoded = False
 
     def origin(self, index: int) -> str:
         return f"image {index} of {self.name}"
 
-    def labels(self) -> np.ndarray:
-        return self._labels
 
+class FileSource(StoredSource):
+    """Images in files of their own, local or remote, one path per image."""
 
-class FileSource(IndexedSource):
-    """Images in files of their own, local or remote, one path per image; other arguments as of `ArraySource`."""
-
-    def __init__(
-        self,
-        name: str,
-        split: str,
-        paths: Sequence[str],
-        labels: np.ndarray,
-        class_names: Sequence[str],
-        multi_label: bool = False,
-    ):
-        super().__init__(name, split, len(paths), class_names, multi_label)
+    def __init__(self, name: str, split: str, paths: Sequence[str], labels: np.ndarray, *args: Any, **kwargs: Any):
         self.paths = list(paths)
-        self._labels = labels
-
-    @functools.cached_property
-    def _tables(self):
-        return _table(self.paths), _table(self._labels)
+        super().__init__(name, split, self.paths, labels, *args, **kwargs)
 
     def fetch(self, index: tf.Tensor) -> dict[str, tf.Tensor]:
-        paths, labels = self._tables
-        return {"image": tf.io.read_file(tf.gather(paths, index)), "label": tf.gather(labels, index)}
+        example = super().fetch(index)
+        return {**example, "image": tf.io.read_file(example["image"])}
 
     def origin(self, index: int) -> str:
         return self.paths[index]
-
-    def labels(self) -> np.ndarray:
-        return self._labels
 
 
 MAX_CLASSES = 2**20
@@ -194,9 +179,7 @@ _MAX_EMPTY_CLASSES = 2**15
 def classes_up_to(largest: int, num_examples: int, origin: str) -> list[str]:
     """Return the names of the classes `0` to `largest`, as sources without class names have them.
 
-    Raises:
-        ValueError: If the number cannot be that of a class: there would be more than a million classes, or more than
-            ten times as many as examples. The message names `origin`, the place of that label.
+    More than a million, or more than ten times as many as examples, are refused.
     """
     limit = min(max(10 * num_examples, _MAX_EMPTY_CLASSES), MAX_CLASSES)
     if largest >= limit:
@@ -208,11 +191,7 @@ def classes_up_to(largest: int, num_examples: int, origin: str) -> list[str]:
 
 
 def check_expansion(path: str, packed: int, unpacked: int) -> None:
-    """Refuse a compressed file that claims to unpack to far more bytes than data do.
-
-    Raises:
-        ValueError: If there are more than 256 MiB and 200 times the compressed bytes.
-    """
+    """Refuse a compressed file that claims to unpack to far more bytes than data do."""
     if unpacked > 2**28 + 200 * packed:
         raise ValueError(
             f"{path} would unpack {packed:,} bytes to {unpacked:,}. Is it what it should be? Write large data without "
@@ -221,11 +200,7 @@ def check_expansion(path: str, packed: int, unpacked: int) -> None:
 
 
 def check_labels(labels: np.ndarray, num_classes: int, origin: Callable[[int], str]) -> np.ndarray:
-    """Return labels, int `[n]`, as int32; zeros and ones `[n, classes]` as float32.
-
-    Raises:
-        ValueError: If a label is out of range. The message names it and the `origin` of its example.
-    """
+    """Return labels as int32 `[n]` or float32 `[n, classes]`; refuse one out of range, and name its `origin`."""
     if labels.ndim == 2:
         if labels.shape[1] != num_classes:
             raise ValueError(

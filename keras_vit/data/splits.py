@@ -26,9 +26,6 @@ def parse(split: str, sizes: Mapping[str, int], what: str = "the data set") -> t
 
     Percentages are rounded to the nearest example, as in TensorFlow Datasets, so that `train[:30%]` and `train[30%:]`
     share no example and together are `train`. No part is empty.
-
-    Raises:
-        ValueError: If the text cannot be read, names no split or selects nothing.
     """
     parts = []
     for text in str(split).split("+"):

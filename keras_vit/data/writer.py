@@ -28,18 +28,11 @@ def write_tfrecords(
     on_progress: Callable[[int], None] = lambda done: None,
     on_bad_image: str | Log = "error",
 ) -> list[str]:
-    """Write a source to the files `folder/SPLIT-00000-of-00010` etc., and its description to `dataset_info.json`.
+    """Write a source to `folder/SPLIT-00000-of-00010` etc. and `dataset_info.json`; return the paths of the shards.
 
-    Sources that can be read in any order are shuffled, so that each file is a fair sample. Files differ by one example
-    at most. Encoded images are written as they are, arrays as PNG. A file appears under its name when it is complete.
-    Files that an earlier call with the same arguments completed are kept, so that an interrupted call can be repeated.
-    `on_progress` is called with the number of examples that are done; `on_bad_image` is as in `Reporter`.
-
-    Returns the paths of the files.
-
-    Raises:
-        UnreadableImageError: If an image cannot be decoded and is not to be skipped.
-        ValueError: If there are more files than examples, or the folder holds another data set.
+    Sources that can be read in any order are shuffled, so that each file is a fair sample. Encoded images are written
+    as they are, arrays as PNG. A repeated call keeps the files that an earlier one completed. `on_progress` receives
+    the number of examples that are done; `on_bad_image` is `"error"`, `"skip"` or a `Log`.
     """
     _checks.positive_int("num_shards", num_shards)
     skip = on_bad_image != "error"

@@ -85,20 +85,12 @@ class Context:
         return tuple(self.classifier.card.image_shape if model is None else model.input_shape[1:])
 
     def require_features(self) -> None:
-        """Refuse a classifier that returns only scores.
-
-        Raises:
-            NotMeasurable: If it does. The message says why.
-        """
+        """Refuse a classifier that returns only scores, with `NotMeasurable`."""
         if self.classifier.features_unavailable:
             raise NotMeasurable(f"{self.classifier.features_unavailable}.")
 
     def features(self, source: str, split: str, pp: str) -> tuple[Labeled, int]:
-        """Return features `[N, D]` and labels `[N]` of a split, and the number of classes.
-
-        Raises:
-            NotMeasurable: If the classifier returns only scores.
-        """
+        """Return features `[N, D]` and labels `[N]` of a split, and the number of classes."""
         self.require_features()
         key = (source, split, pp)
         if key not in self._features:
@@ -111,11 +103,7 @@ class Context:
         self._features.clear()
 
     def open_fitting(self, source: str, split: str, pp: str) -> Split:
-        """Open a split whose images fit the classifier.
-
-        Raises:
-            ValueError: If the images have another shape.
-        """
+        """Open a split, and refuse images that do not fit the classifier."""
         opened = self.open_split(source, split, pp)
         expected = self.image_shape
         if opened.image_shape is None:
@@ -129,16 +117,7 @@ class Context:
         return opened
 
     def check_classes(self, source: str, opened: Split, subset: Sequence[int] | None = None) -> None:
-        """Refuse data whose classes are not those of the classifier.
-
-        Args:
-            source: Name of the data.
-            opened: The data.
-            subset: Class numbers of the classifier that the data are limited to; None for all.
-
-        Raises:
-            ValueError: If they differ in number or order. Different names are only logged.
-        """
+        """Refuse data whose classes are not those of the classifier, or its classes `subset`, in number or order."""
         known = self.classifier.class_names
         if not known:
             return

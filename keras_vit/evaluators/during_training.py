@@ -52,8 +52,7 @@ class Scheduled:
     def __call__(self, step: int) -> list[dict[str, Any]]:
         """Run the evaluators that are due. The training continues if one fails, and its error is logged.
 
-        Returns a line of metrics per evaluator: `"evaluator"`, its metrics as `"evaluator/metric"`, with None for
-        numbers that are not finite, and `"not_measured"` with the reason if it failed.
+        Returns a line of metrics per evaluator, with `"not_measured"` if it failed.
         """
         self.context.forget_features()
         self.last = [self._run(name, step) for name in self.due(step)]

@@ -13,14 +13,7 @@ from keras_vit.evaluators.evaluator import Evaluator, Result
 
 @dataclasses.dataclass(kw_only=True)
 class FeatureEvaluator(Evaluator):
-    """Evaluator of features, whose data may have any classes.
-
-    Attributes:
-        source: Data set; None for that of the context.
-        train_split: Split to learn from; None for that of the context.
-        eval_split: Split to test on; None for that of the context.
-        pp: Preprocessing string; None for that of the classifier.
-    """
+    """Evaluator of features, whose data may have any classes; None takes source, splits and `pp` of the context."""
 
     source: str | None = None
     train_split: str | None = None

@@ -1,7 +1,8 @@
 """Accuracy of a linear classifier on frozen features, with its regularization chosen on held-out examples."""
 
 import dataclasses
-from collections.abc import Callable, Sequence
+import functools
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 from scipy import optimize
@@ -66,13 +67,7 @@ class LogisticRegression:
             np.zeros(shape).ravel() if start is None else start.parameters.ravel(),
             jac=True,
             method="L-BFGS-B",
-            options={
-                "maxiter": max_iterations,
-                "gtol": _TOLERANCE,
-                "ftol": 0.0,
-                "maxcor": 20,
-                "maxfun": 10**9,
-            },
+            options={"maxiter": max_iterations, "gtol": _TOLERANCE, "ftol": 0.0, "maxcor": 20, "maxfun": 10**9},
         )
         self.parameters: np.ndarray = found.x.reshape(shape)  # [D + 1, C], the last row is the bias
 
@@ -141,11 +136,12 @@ def evaluate(
     metrics = {}
     best = strengths[0]
     if len(strengths) > 1:
-        accuracies = _sweep(*parts, num_classes, solver, strengths, max_iterations)
+        fits = _fits(solver, *parts[0], num_classes, strengths, max_iterations)
+        accuracies = {strength: float((predict(parts[1][0]) == parts[1][1]).mean()) for strength, predict in fits}
         best = max(accuracies, key=lambda strength: accuracies[strength])
         metrics["validation_accuracy"] = accuracies[best]
-    predict = _fit(*everything, num_classes, solver, best, max_iterations)
-    return {"accuracy": float((predict(test[0]) == test_labels).mean()), "l2": float(best), **metrics}
+    ((_, predict),) = _fits(solver, *everything, num_classes, [best], max_iterations)
+    return {"accuracy": float((predict(np.asarray(test[0])) == test_labels).mean()), "l2": float(best), **metrics}
 
 
 def _strengths(solver: str, l2: float | Sequence[float] | None) -> tuple[float, ...]:
@@ -154,32 +150,21 @@ def _strengths(solver: str, l2: float | Sequence[float] | None) -> tuple[float, 
     return L2[solver] if l2 is None else _checks.finite_numbers("l2", l2, zero=solver == "lbfgs")
 
 
-def _sweep(
-    fitted: Labeled,
-    chosen_on: Labeled,
-    num_classes: int,
+def _fits(
     solver: str,
+    features: np.ndarray,
+    labels: np.ndarray,
+    num_classes: int,
     strengths: Sequence[float],
     max_iterations: int,
-) -> dict[float, float]:
-    """Return the validation accuracy of each strength, the strongest first."""
-    accuracies, previous = {}, None
-    ridge = RidgeClassifier(*fitted, num_classes) if solver == "ridge" else None
-    for strength in sorted(strengths, reverse=True):
-        if ridge is not None:
-            predicted = ridge.predict(chosen_on[0], strength)
-        else:  # each fit starts at the solution of the stronger regularization, which is near
-            previous = LogisticRegression(*fitted, num_classes, strength, max_iterations, previous)
-            predicted = previous.predict(chosen_on[0])
-        accuracies[strength] = float((predicted == chosen_on[1]).mean())
-    return accuracies
-
-
-def _fit(
-    features: np.ndarray, labels: np.ndarray, num_classes: int, solver: str, strength: float, max_iterations: int
-) -> Callable[[np.ndarray], np.ndarray]:
-    """Return the function from features to class numbers."""
+) -> Iterator[tuple[float, Callable[[np.ndarray], np.ndarray]]]:
+    """Yield each strength, the strongest first, and the function from features to class numbers after its fit."""
+    ordered = sorted(strengths, reverse=True)
     if solver == "ridge":
-        classifier = RidgeClassifier(features, labels, num_classes)
-        return lambda x: classifier.predict(np.asarray(x), strength)
-    return LogisticRegression(features, labels, num_classes, strength, max_iterations).predict
+        ridge = RidgeClassifier(features, labels, num_classes)
+        yield from ((strength, functools.partial(ridge.predict, l2=strength)) for strength in ordered)
+        return
+    fit = None
+    for strength in ordered:  # each fit starts at the solution of the stronger regularization, which is near
+        fit = LogisticRegression(features, labels, num_classes, strength, max_iterations, fit)
+        yield strength, fit.predict

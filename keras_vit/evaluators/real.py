@@ -87,11 +87,7 @@ def evaluate(predict: Callable, batches: Iterable[dict], labels: Sequence[Iterab
 
 
 def read_labels(path: str) -> list[list[int]]:
-    """Read `real.json` of https://github.com/google-research/reassessed-imagenet, a list of classes per image.
-
-    Raises:
-        ValueError: If the file cannot be read or is something else.
-    """
+    """Read `real.json` of https://github.com/google-research/reassessed-imagenet, a list of classes per image."""
     try:
         labels = _io.read_json(path, list)
     except (OSError, ValueError) as error:
@@ -111,19 +107,7 @@ def check_labels(labels: Sequence[Sequence[int]], num_classes: int, path: str) -
 
 
 def select(labels: list[list[int]], names: Sequence[str], path: str) -> list[list[int]]:
-    """Return the labels of some images.
-
-    Args:
-        labels: Labels of all validation images, in the order of the images' numbers.
-        names: Paths of the images to evaluate, such as `"val/n01440764/ILSVRC2012_val_00000293.JPEG"`.
-        path: File of the labels, for messages.
-
-    Returns:
-        A list of classes per image.
-
-    Raises:
-        ValueError: If a name holds no number, or one that is too large.
-    """
+    """Return the classes of some images, whose paths contain the numbers of ImageNet's validation images."""
     numbers = []
     for name in names:
         match = _NUMBER.search(name)

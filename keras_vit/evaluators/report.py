@@ -60,10 +60,7 @@ def plain(value: Any) -> Any:
 
 
 def markdown_row(first: str, results: Sequence[Result]) -> str:
-    """Return a Markdown table of one row, `first` and one column per metric, followed by a list of what is missing.
-
-    Standard deviations are joined to their means.
-    """
+    """Return a Markdown table of one row, standard deviations beside their means, and a list of what is missing."""
     heads, cells, notes = ["model"], [first], []
     for result in results:
         for key, value in result.metrics.items():

@@ -75,13 +75,7 @@ class Suite:
             self.every[name] = None if every is None else _checks.positive_int("every", every)
 
     def due(self, step: int, total_steps: int, every: int) -> list[str]:
-        """Return the names of the evaluators that run after a step. All of them run after the last step.
-
-        Args:
-            step: Number of steps made.
-            total_steps: Length of the run.
-            every: Steps between two evaluations of evaluators without `every=`; 0 is at the end only.
-        """
+        """Return the names of the evaluators that run after a step; all of them run after the last step."""
         intervals = {name: own or every for name, own in self.every.items()}
         return [name for name, own in intervals.items() if step == total_steps or (own and step % own == 0)]
 

@@ -94,11 +94,7 @@ class Vtab(Evaluator):
 
 
 def summarize(accuracies: Mapping[str, float]) -> dict:
-    """Return the means of the groups and of all tasks, from the test accuracy of each measured task.
-
-    `"natural"`, `"specialized"`, `"structured"` are means over the tasks of a group, `"mean"` over all nineteen. A mean
-    is None if one of its tasks is missing. `"missing"` are the tasks without a result.
-    """
+    """Return the mean of each group and of all tasks, None where a task is missing, and the `"missing"` tasks."""
     check_tasks(tuple(accuracies))
     means = {group: _mean(accuracies, tasks) for group, tasks in GROUPS.items()}
     missing = tuple(task for task in TASKS if task not in accuracies)

@@ -19,14 +19,7 @@ _ADVICE = ("--verbosity=1 shows", "Pass --help")
 
 @dataclasses.dataclass(frozen=True)
 class Job:
-    """A process to run.
-
-    Attributes:
-        name: Name, for the log.
-        command: Program and arguments.
-        output: File that its output is appended to.
-        environment: Variables beside those of this process.
-    """
+    """A process to run, whose output is appended to the file `output`."""
 
     name: str
     command: Sequence[str]
@@ -42,11 +35,8 @@ def run_all(
 ) -> None:
     """Run processes in order, `parallel` at a time. On SIGTERM or Ctrl-C they are asked to stop and waited for.
 
-    `started` is called with each job before it starts, `ended` with the job, its exit code and the seconds that it
-    took.
-
-    Raises:
-        Interrupted: After all processes have ended, if SIGTERM or SIGINT came.
+    `started` is called with each job before it starts, `ended` with the job, its exit code and the seconds it took.
+    After SIGTERM or SIGINT, `Interrupted` is raised when all processes have ended.
     """
     waiting, running = list(jobs), list[tuple[Job, subprocess.Popen, float]]()
     told = False

@@ -54,12 +54,7 @@ class Run:
 
 
 def read_runs(paths: Sequence[str]) -> list[Run]:
-    """Read runs, and of sweeps all runs that have begun; skip other paths and damaged runs with a warning.
-
-    Raises:
-        FileNotFoundError: If all paths are neither.
-        ValueError: If all records are damaged. Names the file.
-    """
+    """Read runs, and of sweeps all runs that have begun; skip other paths and damaged runs with a warning."""
     found, errors = dict[str, Run](), list[Exception]()
     for path in paths:
         runs: list[str] = []

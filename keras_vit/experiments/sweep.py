@@ -78,10 +78,7 @@ def sweep(
 
 
 def pending(recipe: recipes.Recipe, grid: Grid | Sequence[Grid], workdir: str) -> dict[str, str]:
-    """Return the runs of a sweep and their states, `"finished"`, `"failed"`, `"started"` or `"waiting"`.
-
-    Nothing is run and nothing is written.
-    """
+    """Return the runs of a sweep and their states (`"finished"`, `"failed"`, `"started"`, `"waiting"`); run nothing."""
     points = expand(recipe, grid)
     state = _State.open(workdir, recipe, points, TRAIN)
     return {point.name: state.status(point.name) for point in points}

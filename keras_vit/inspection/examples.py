@@ -35,7 +35,7 @@ def load(contents: bytes, name: str, pp: str, label: np.ndarray | int | None = N
     """Return an example from an encoded image, preprocessed by `pp`; folders are cut off its name."""
     import tensorflow as tf
 
-    calls = [call.text for call in parse.parse(preprocess.split(pp)[0], preprocess.OPS)]
+    calls = [call.text for call in parse.parse(preprocess.split(pp)[0])]
     if not calls or not calls[0].startswith("decode"):
         calls.insert(0, "decode")
     encoded = tf.constant(contents)

@@ -7,7 +7,7 @@ import re
 import pytest
 
 from keras_vit import _spec
-from keras_vit.data import preprocess
+from keras_vit.data import parse, preprocess
 
 DOCUMENT = pathlib.Path(__file__).parent.parent.parent / "docs" / "data.md"
 
@@ -29,7 +29,7 @@ def test_the_message_of_an_unknown_operation():
 
 def test_every_operation_is_documented():
     text = DOCUMENT.read_text(encoding="utf-8")
-    assert [name for name in preprocess.OPS if f"`{name}" not in text] == []
+    assert [name for name in parse.OPS if f"`{name}" not in text] == []
 
 
 def test_examples_of_calls():

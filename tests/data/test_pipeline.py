@@ -126,8 +126,8 @@ def test_evaluation_keeps_the_order_of_the_source():
 
 
 def test_augmentation_differs_between_epochs_and_rows():
-    one = numbered(count=1, side=8)
-    one.images = np.arange(64, dtype=np.uint8).reshape(1, 8, 8, 1)
+    image = np.arange(64, dtype=np.uint8).reshape(1, 8, 8, 1)
+    one = ArraySource("one", "train", image, np.zeros(1, np.int32), list("abcdefghij"))
     batch = train(one, 64, 1, "random_crop(4)")[0]
     assert len({image.tobytes() for image in batch["image"]}) > 15  # of 25 places
 

@@ -1,8 +1,8 @@
 """The figures and tables of the documentation are those that `docs/figures.py` makes of its measurements."""
 
+import importlib
 import json
 import re
-import runpy
 
 import pytest
 
@@ -13,7 +13,7 @@ FOLDER = pages.ROOT / "docs" / "figures"
 
 @pytest.fixture(scope="module")
 def program():
-    return runpy.run_path(str(pages.ROOT / "docs" / "figures.py"), run_name="figures")
+    return vars(importlib.import_module("docs.figures"))
 
 
 @pytest.fixture(scope="module")

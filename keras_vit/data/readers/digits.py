@@ -25,12 +25,7 @@ def sizes(location: str = "") -> dict[str, int]:
 
 
 def open_source(location: str = "", split: str = "train") -> ArraySource:
-    """Open the digits.
-
-    Args:
-        location: Must be empty.
-        split: Part of "train" (1,437 examples) and "test" (360).
-    """
+    """Open the digits: "train" (1,437 examples) and "test" (360)."""
     if location:
         raise ValueError(f"'digits' takes no path. Received: 'digits:{location}'.")
     images, labels, is_test = load()

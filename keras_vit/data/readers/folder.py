@@ -33,20 +33,9 @@ def sizes(location: str, test_fraction: float = 0.2) -> dict[str, int]:
 
 
 def open_source(location: str, split: str = "train", test_fraction: float = 0.2) -> FileSource:
-    """Open a folder of images.
+    """Open a folder of images with a folder per class, or with such folders in `train`, `val` and `test`.
 
-    Args:
-        location: `folder` with `folder/class_a/*.jpg, folder/class_b/*.png, ...`, or with such folders in `train`,
-            `val` (or `valid`, `validation`) and `test`, or a folder around it. Deeper folders belong to the class that
-            they are in.
-        split: As TensorFlow Datasets writes it. Where there is only one set of class folders, a hash of the file names
-            divides each class in proportion into "train" and "test", and "all" is both. Where there is `val` and no
-            `test`, "test" is "validation".
-        test_fraction: Fraction of "test" where there is only one set of class folders.
-
-    Raises:
-        FileNotFoundError: If there is no folder.
-        ValueError: If it does not have images of at least two classes.
+    Where there is only one set of class folders, a hash of the file names divides each class into "train" and "test".
     """
     name = f"folder:{location}"
     found = _read(location, test_fraction)

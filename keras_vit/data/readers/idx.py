@@ -12,20 +12,13 @@ import numpy as np
 import tensorflow as tf
 
 from keras_vit.data import splits
-from keras_vit.data.sources import ArraySource, check_expansion, check_labels, select, warn_of_missing_classes
+from keras_vit.data.sources import ArraySource, check_expansion, check_labels, warn_of_missing_classes
 
+# fmt: off
 FASHION_MNIST = (
-    "T-shirt/top",
-    "Trouser",
-    "Pullover",
-    "Dress",
-    "Coat",
-    "Sandal",
-    "Shirt",
-    "Sneaker",
-    "Bag",
-    "Ankle boot",
+    "T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot",
 )
+# fmt: on
 # Where Debian's package dataset-fashion-mnist puts the files.
 FASHION_MNIST_FOLDER = "/usr/share/datasets/fashion-mnist"
 
@@ -40,42 +33,30 @@ def sizes(location: str, prefix: str | None = None, class_names: Any = None) -> 
 def open_source(
     location: str, split: str = "train", prefix: str | None = None, class_names: list[str] | None = None
 ) -> ArraySource:
-    """Open IDX files.
-
-    Args:
-        location: A folder with `train-images-idx3-ubyte`, `train-labels-idx1-ubyte`, `t10k-images-idx3-ubyte` and
-            `t10k-labels-idx1-ubyte`, or some of them; compressed (`.gz`) or not.
-        split: Part of "train" and "test".
-        prefix: Part of the file names before `train-images...`, as `"emnist-letters-"`. Needed only if the folder holds
-            several data sets.
-        class_names: Names of the classes. None takes numbers.
-    """
+    """Open a folder of IDX files; `prefix` chooses among several data sets, such as `"emnist-letters-"`."""
     name = f"idx:{location}"
     files = _files(location, prefix)
-    counts = {key: _header(pair["labels"])[1][0] for key, pair in files.items()}
-    parts = splits.parse(split, counts, name)
-    read = {key: (_array(files[key]["images"], 3), _array(files[key]["labels"], 1)) for key in {p.name for p in parts}}
-    for key, (images, labels) in read.items():
-        if len(images) != len(labels):
+    labels = {key: _array(pair["labels"], 1) for key, pair in files.items()}
+    parts = splits.parse(split, {key: len(values) for key, values in labels.items()}, name)
+    images = {key: _array(files[key]["images"], 3) for key in {part.name for part in parts}}
+    for key, values in images.items():
+        if len(values) != len(labels[key]):
             raise ValueError(
-                f"There must be one label per image. Received: {len(images):,} images in {files[key]['images']} and "
-                f"{len(labels):,} labels in {files[key]['labels']}."
+                f"There must be one label per image. Received: {len(values):,} images in {files[key]['images']} and "
+                f"{len(labels[key]):,} labels in {files[key]['labels']}."
             )
     if class_names is None:  # all splits count, so that they agree
-        class_names = [str(i) for i in range(1 + max(int(_array(pair["labels"], 1).max()) for pair in files.values()))]
-    indices = {key: np.arange(count) for key, count in counts.items()}
-    images = np.concatenate([read[part.name][0][select([part], indices)] for part in parts])
-    labels = np.concatenate([read[part.name][1][select([part], indices)] for part in parts])
-    labels = check_labels(labels, len(class_names), lambda index: f"image {index} of {name}")
-    warn_of_missing_classes(name, split, labels, np.concatenate([labels for _, labels in read.values()]))
-    return ArraySource(name, split, images, labels, class_names)
+        class_names = [str(i) for i in range(1 + max(int(values.max()) for values in labels.values()))]
+    pixels, numbers = (
+        np.concatenate([arrays[part.name][part.start : part.stop] for part in parts]) for arrays in (images, labels)
+    )
+    numbers = check_labels(numbers, len(class_names), lambda index: f"image {index} of {name}")
+    warn_of_missing_classes(name, split, numbers, np.concatenate([labels[key] for key in images]))
+    return ArraySource(name, split, pixels, numbers, class_names)
 
 
 def open_fashion_mnist(location: str = "", split: str = "train") -> ArraySource:
-    """Open Fashion-MNIST, "train" (60,000 examples) or "test" (10,000), with the names of its classes.
-
-    Without a folder as `location` it is that of Debian's package `dataset-fashion-mnist`.
-    """
+    """Open Fashion-MNIST, by default from the folder of Debian's package, with the names of its classes."""
     location = _fashion_mnist_folder(location)
     source = open_source(location, split, class_names=list(FASHION_MNIST))
     source.name = f"fashion_mnist:{location}"
@@ -144,10 +125,7 @@ def _header(path: str) -> tuple[int, tuple[int, ...]]:
             raw.seek(max(size - 4, 0))
             size, expected = int.from_bytes(raw.read(4), "little"), expected % 2**32
     if size != expected:
-        raise ValueError(
-            f"{path} is damaged or incomplete: its header tells of {list(shape)} values, {expected:,} bytes with the "
-            f"header, and there are {size:,}."
-        )
+        raise _damaged(path, shape, expected, f"{size:,}")
     return length, shape
 
 
@@ -162,11 +140,15 @@ def _array(path: str, dimensions: int) -> np.ndarray:
     with _open(path) as file:
         data = _unpacked(path, file, expected + 1)
     if len(data) != expected:
-        raise ValueError(
-            f"{path} is damaged or incomplete: its header tells of {list(shape)} values, {expected:,} bytes with the "
-            f"header, and there are {'more' if len(data) > expected else f'{len(data):,}'}."
-        )
+        raise _damaged(path, shape, expected, "more" if len(data) > expected else f"{len(data):,}")
     return np.frombuffer(data, np.uint8, offset=length).reshape(shape)
+
+
+def _damaged(path: str, shape: tuple[int, ...], expected: int, size: str) -> ValueError:
+    return ValueError(
+        f"{path} is damaged or incomplete: its header tells of {list(shape)} values, {expected:,} bytes with the "
+        f"header, and there are {size}. Fetch the file again."
+    )
 
 
 @contextlib.contextmanager

@@ -15,18 +15,7 @@ def sizes(location: str, test_fraction: float = 0.2) -> dict[str, int]:
 
 
 def open_source(location: str, split: str = "train", test_fraction: float = 0.2) -> FileSource:
-    """Open the images of a folder, for tasks that read no labels. The source has no classes, and every label is 0.
-
-    Args:
-        location: The folder. Folders below it are read as well; their names mean nothing.
-        split: As TensorFlow Datasets writes it. A hash of the file names divides the images into "train" and "test",
-            and "all" is both.
-        test_fraction: Fraction of "test".
-
-    Raises:
-        FileNotFoundError: If there is no folder.
-        ValueError: If it holds no image.
-    """
+    """Open the images of a folder, for tasks that read no labels: the source has no classes, and every label is 0."""
     name = f"images:{location}"
     paths, indices = _read(location, test_fraction)
     chosen = select(splits.parse(split, {key: len(value) for key, value in indices.items()}, name), indices)

@@ -29,20 +29,7 @@ def open_source(
     separator: str = ";",
     class_names: list[str] | None = None,
 ) -> FileSource:
-    """Open a list of images.
-
-    Args:
-        location: A `.csv` file whose first line names the columns, or a `.jsonl` file with one object per line. Each
-            entry has "path" and "label" (one label), or "path" and "labels" (any number: a list in JSON, joined by
-            `separator` in CSV), and may have "split". Labels are names or, if all are whole numbers, class numbers
-            from 0.
-        split: As TensorFlow Datasets writes it. Without a "split" column, a hash of the paths divides each class in
-            proportion into "train" and "test", and "all" is both.
-        root: Folder that relative paths start from. None is the folder of the list.
-        test_fraction: Fraction of "test" where there is no "split" column.
-        separator: Separator of labels in a CSV file.
-        class_names: Names of the classes in order. None takes them from the labels.
-    """
+    """Open a list of images: `.csv`, whose first line names the columns, or `.jsonl`; see `docs/data.md`."""
     name = f"manifest:{location}"
     options = {"root": root, "test_fraction": test_fraction, "separator": separator, "class_names": class_names}
     paths, labels, class_names, indices = _read(location, **options)

@@ -41,15 +41,9 @@ def sizes(location: str, test_fraction: float = 0.2, class_names: Any = None) ->
 def open_source(
     location: str, split: str = "train", test_fraction: float = 0.2, class_names: list[str] | None = None
 ) -> ArraySource:
-    """Open an `.npz` file.
+    """Open an `.npz` file: `x_train, y_train, x_test, y_test`, `train_images, ...`, or one pair `images, labels`.
 
-    Args:
-        location: Path of a file with `x_train, y_train, x_test, y_test` as Keras writes them, `train_images,
-            train_labels, ...`, or one pair `images, labels`. Images are uint8 [n, H, W] or [n, H, W, C]; labels are
-            integers [n] or [n, 1], or zeros and ones [n, classes] with any number of ones.
-        split: As TensorFlow Datasets writes it.
-        test_fraction: Fraction of the test split if the file has only one pair.
-        class_names: Names of the classes. None takes the array `class_names` of the file, or numbers.
+    Labels are integers [n] or [n, 1], or zeros and ones [n, classes] with any number of ones.
     """
     name = f"npz:{location}"
     with _Arrays(location) as arrays:
@@ -112,10 +106,6 @@ class _Arrays:
     """The arrays of an `.npz` file, whose sizes are checked against the file before memory is taken.
 
     `numpy.load` believes the header of an array and the size that a compressed file tells.
-
-    Attributes:
-        shapes: Shape of each array.
-        dtypes: Data type of each array.
     """
 
     def __init__(self, location: str):

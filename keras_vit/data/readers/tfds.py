@@ -27,30 +27,14 @@ def open_source(
     label: str = "label",
     shard_by: str = "rows",
 ) -> Source:
-    """Open a data set of TensorFlow Datasets.
-
-    Args:
-        location: Name of the data set, e.g. `"cifar10"` or `"imagenet2012:5.1.0"`.
-        split: As TensorFlow Datasets writes it.
-        data_dir: Folder of prepared data sets. None is `~/tensorflow_datasets`.
-        manual_dir: Folder of files that must be fetched by hand, as those of ImageNet.
-        download: Whether to prepare the data set if that was not done yet. With several workers let one of them do it,
-            and give `download=False` to the others.
-        image: Feature of the image.
-        label: Feature of the label: one class, or several.
-        shard_by: `"rows"` or `"files"` with several workers, see `RecordSource`.
-    """
+    """Open a data set of TensorFlow Datasets, such as `"imagenet2012:5.1.0"`."""
     name = f"tfds:{location}"
     builder = prepared_builder(location, name, data_dir, manual_dir, download)
     return from_builder(builder, split, name, image, label, shard_by)
 
 
 def prepared_builder(location: str, name: str, data_dir: str | None, manual_dir: str | None, download: bool) -> Any:
-    """Return the `tfds.core.DatasetBuilder` of a data set, prepared if need be; arguments as of `open_source`.
-
-    Raises:
-        FileNotFoundError: If it is not prepared and `download` is off.
-    """
+    """Return the `tfds.core.DatasetBuilder` of a data set, prepared if need be."""
     tfds = _package()
     builder = tfds.builder(location, data_dir=data_dir)
     if not builder.info.splits:
@@ -66,7 +50,7 @@ def prepared_builder(location: str, name: str, data_dir: str | None, manual_dir:
 def from_builder(
     builder: Any, split: str, name: str, image: str = "image", label: str = "label", shard_by: str = "rows"
 ) -> Source:
-    """Return the source of a prepared `tfds.core.DatasetBuilder`; other arguments as of `open_source`."""
+    """Return the source of a prepared `tfds.core.DatasetBuilder`."""
     tfds = _package()
     features = builder.info.features
     for key in (image, label):
@@ -93,10 +77,7 @@ def from_builder(
 
 
 class ArrayRecordSource(IndexedSource):
-    """A prepared data set in the ArrayRecord format, which allows any order; other arguments as of `Source`.
-
-    `records` are serialized examples by number, which `parse` turns into {"image", "label"}.
-    """
+    """A prepared data set in the ArrayRecord format: serialized examples, which can be read in any order."""
 
     def __init__(
         self,

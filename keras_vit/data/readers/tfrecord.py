@@ -49,21 +49,9 @@ def open_source(
     multi_label: bool = False,
     shard_by: str = "rows",
 ) -> RecordSource:
-    """Open TFRecord files of `tf.train.Example`s.
+    """Open TFRecord files of `tf.train.Example`s, in a folder or of a pattern.
 
-    Args:
-        location: A folder or a pattern. Files named `train-00000-of-00010` belong to the split "train". Files with
-            other names are the split "all".
-        split: As TensorFlow Datasets writes it.
-        image: Feature of the encoded image.
-        label: Feature of the class number.
-        label_offset: Number that is added to the label. -1 for ImageNet as commonly written, with labels 1 to 1000.
-        num_classes: Number of classes. None takes that of `class_names`, or of `dataset_info.json` beside the files.
-        class_names: Names of the classes.
-        num_examples: Number of records of the split, for remote files that are not to be counted. Whole splits only.
-        shape: Height, width and channels of images that are stored as raw bytes.
-        multi_label: Whether there may be any number of labels.
-        shard_by: `"rows"` or `"files"` with several workers, see `RecordSource`.
+    Files named `train-00000-of-00010` belong to the split "train". Files with other names are the split "all".
     """
     _checks.choice("shard_by", shard_by, ("rows", "files"))
     name = f"tfrecord:{location}"
@@ -155,11 +143,7 @@ def _files(location: str) -> tuple[dict[str, list[str]], dict]:
 
 
 def read_info(path: str) -> dict:
-    """Read `dataset_info.json`; empty if there is no such file.
-
-    Raises:
-        ValueError: If the file is not JSON, or one of the fields that are read has another type.
-    """
+    """Read `dataset_info.json`; empty if there is no such file. The types of its fields are checked."""
     if not tf.io.gfile.exists(path):
         return {}
     try:
@@ -208,9 +192,6 @@ def count_records(path: str) -> int:
 
     TensorFlow takes memory for the length that a record claims, so no file is opened there before its lengths are
     compared with its size.
-
-    Raises:
-        ValueError: If the file ends within a record.
     """
     count = 0
     path = path.removeprefix("file://")

@@ -90,10 +90,7 @@ TASKS = {
 
 
 def tfds_splits(task: Task, counts: Mapping[str, int]) -> dict[str, str]:
-    """Return the benchmark's splits, written in those of TensorFlow Datasets, from the number of examples of each.
-
-    They are "train800", "val200", "train800val200", "trainval" and "test".
-    """
+    """Return the benchmark's splits, written in those of TensorFlow Datasets, from the number of examples of each."""
     if task.split == THREE:
         trainval, validation, test = "train+validation", "validation[:200]", task.test or "test"
     elif task.split == "halved test":
@@ -128,19 +125,7 @@ def open_source(
     manual_dir: str | None = None,
     download: bool = False,
 ) -> RecordSource:
-    """Open a task.
-
-    Args:
-        location: Its name, such as `"clevr_count"`.
-        split: "train800", "val200", "train800val200", "trainval" or "test".
-        data_dir: Folder of prepared data sets. None is `~/tensorflow_datasets`.
-        manual_dir: Folder of files that must be fetched by hand.
-        download: Whether to prepare the data set if that was not done yet.
-
-    Raises:
-        FileNotFoundError: If the data set is not prepared and `download` is off.
-        ValueError: If there is no such task or split.
-    """
+    """Open a task, such as `"clevr_count"`: "train800", "val200", "train800val200", "trainval" or "test"."""
     task = _task(location)
     name = f"vtab:{location}"
     return from_builder(prepared_builder(task.dataset, name, data_dir, manual_dir, download), task, split, name)

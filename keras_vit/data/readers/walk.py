@@ -15,10 +15,7 @@ Identity = tuple[int, int] | None
 class Tree:
     """The visible files and folders below a root. Links to folders that are read anyway are not followed.
 
-    Attributes:
-        root: The folder, local or remote, without a slash at its end.
-        skipped: Links that lead to a folder that contains the data set, or that was visited.
-        special: Files that are not regular ones, such as pipes and devices.
+    `skipped` are links to a folder that contains the data set, or that was visited; `special` are pipes, devices etc.
     """
 
     def __init__(self, root: str):
@@ -48,13 +45,7 @@ class Tree:
         return names
 
     def below(self, folders: Sequence[tuple[str, str]]) -> list[list[str]]:
-        """Return the paths of the files in several folders and below them, relative to them.
-
-        `folders` are (split, path); a folder may be part of several splits.
-
-        Raises:
-            ValueError: If folders nest too deeply, or a name is not UTF-8.
-        """
+        """Return the relative paths of the files in and below folders, (split, path); splits may share a folder."""
         found: list[list[str]] = [[] for _ in folders]
         seen: dict[str, set[Identity]] = {split: set() for split, _ in folders}
         above = self._above | {_identity(os.path.dirname(path) or ".") for _, path in folders}
