@@ -1,4 +1,4 @@
-"""Running a model layer by layer, on its own layers, to look at what passes between them."""
+"""Run a functional model layer by layer. The only module of this package that uses private parts of Keras' models."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -39,8 +39,8 @@ def walk(model: keras.Model, inputs: Any, call: Callable[..., Any]) -> Any:
     flat = keras.tree.flatten(inputs)
     if len(flat) != len(model.inputs):
         raise ValueError(
-            f"Models that take images alone can be followed. Received: {model.name!r}, which takes {len(model.inputs)} "
-            "inputs. Pass the Vision Transformer inside of it, with the images as that one takes them."
+            f"The model must have a single input. Received: {model.name!r}, which takes {len(model.inputs)} inputs. "
+            "Pass the Vision Transformer inside of it, with the images that it takes."
         )
     flat = [ops.cast(ops.convert_to_tensor(x), wanted.dtype) for x, wanted in zip(flat, model.inputs, strict=True)]
     # What `keras.models.clone_model(call_function=...)` runs, there on symbolic tensors only.
@@ -51,16 +51,21 @@ def _is_walkable(layer: Any) -> bool:
     return isinstance(layer, keras.Sequential) or (isinstance(layer, keras.Model) and hasattr(layer, "_nodes_by_depth"))
 
 
+def layers_of(layer: keras.layers.Layer) -> list[keras.layers.Layer]:
+    """Return a layer or model and all layers inside of it, at any depth."""
+    return list(layer._flatten_layers())
+
+
 def has_attention(layer: Any) -> bool:
     """Whether there is an encoder block or an attention pooling in a layer or model."""
     if not isinstance(layer, keras.layers.Layer):
         return False
-    return any(isinstance(part, (EncoderBlock, MAPHead)) for part in layer._flatten_layers())
+    return any(isinstance(part, (EncoderBlock, MAPHead)) for part in layers_of(layer))
 
 
 def _opaque(layer: Any) -> str:
-    inner = [part.name for part in layer._flatten_layers() if isinstance(part, ConfiguredModel) and part is not layer]
-    hint = f"Pass the model inside of it, {inner[0]!r}, with the images as that one takes them." if inner else ""
+    inner = [part.name for part in layers_of(layer) if isinstance(part, ConfiguredModel) and part is not layer]
+    hint = f"Pass the model inside of it, {inner[0]!r}, with images as {inner[0]!r} takes them." if inner else ""
     return (
         f"Layers can be followed through functional and sequential models. Received: {layer.name!r} of class "
         f"{type(layer).__name__}, whose own `call` decides what runs when. {hint}".rstrip()

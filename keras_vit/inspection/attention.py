@@ -114,16 +114,10 @@ def attention_maps(model: keras.Model, images: Any, batch_size: int = 32) -> Att
 def run(
     model: keras.Model, images: Any, on_weights: Callable[[keras.layers.Layer, Any, token_layout.LayoutRecorder], None]
 ) -> tuple[Any, token_layout.LayoutRecorder]:
-    """Run a model and hand out the attention weights of each layer as they come, to be reduced or kept.
+    """Run a model on a batch and pass each layer's attention weights to a callback.
 
-    Args:
-        model: See `attention_maps`.
-        images: One batch.
-        on_weights: Takes an encoder block or attention pooling, its weights as a tensor, and what is known of the
-            tokens by then.
-
-    Returns:
-        The model's output, and what was seen of the tokens.
+    `on_weights` takes the encoder block or attention pooling, its weights, and the token layout recorded so far.
+    The result is the model's output and the token layout.
     """
     recorder = token_layout.LayoutRecorder()
 
@@ -146,7 +140,7 @@ def require_attention(model: keras.Model) -> None:
     _layer_walk.check_model(model)
     if not _layer_walk.has_attention(model):
         raise ValueError(
-            f"Attention is what Vision Transformers have. Received: {model.name!r} of class {type(model).__name__}, "
+            f"The model must have attention layers. Received: {model.name!r} of class {type(model).__name__}, "
             "which has none (BiT is a ResNet). layer_features, cka and occlusion_sensitivity work with any model."
         )
 
@@ -177,7 +171,7 @@ def attention_rollout(
         maps: What `attention_maps` returns, or `[B, H, N, N]` of each layer, first to last.
         head_fusion: `"mean"`, `"max"` or `"min"` over the heads.
         discard_ratio: Share of each image's weights, the smallest ones, to set to zero in every layer, in [0, 1).
-        residual: Whether the residual connection counts as much as attention; without it attention alone is followed.
+        residual: Whether the residual connection counts as much as attention; without it, only attention is followed.
 
     Returns:
         `[B, N, N]`, float32, rows that sum to 1: row n says what token n is made of. `maps.output_grid(rollout)` is

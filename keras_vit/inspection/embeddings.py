@@ -39,7 +39,7 @@ def embedding_filters(model: keras.Model, k: int = 28) -> np.ndarray:
 
 
 def _first_layer(model: keras.Model) -> keras.layers.Layer:
-    layers = [layer for layer in model._flatten_layers() if isinstance(layer, (StdConv2D, PatchEncoder))]
+    layers = [layer for layer in _layer_walk.layers_of(model) if isinstance(layer, (StdConv2D, PatchEncoder))]
     roots = [layer for layer in layers if layer.name == "conv_root"]
     embeddings = [layer for layer in layers if isinstance(layer, PatchEncoder)]
     if not roots and not embeddings:
@@ -67,7 +67,7 @@ def position_similarity(model: keras.Model, layer: int = 0) -> np.ndarray:
     >>> position_similarity(model).shape
     (4, 4, 4, 4)
     """
-    layers = [part for part in model._flatten_layers() if isinstance(part, AddPositionEmbs)]
+    layers = [part for part in _layer_walk.layers_of(model) if isinstance(part, AddPositionEmbs)]
     if not layers:
         raise ValueError(
             f"{model.name!r} adds no position embeddings to its patches: position_embedding='relative' and 'none' have "

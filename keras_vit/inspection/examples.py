@@ -14,21 +14,15 @@ from keras_vit.inference.probabilities import is_correct
 class Example:
     """An image, as people and as the model see it.
 
-    Attributes:
-        name: File name, or another short name.
-        pixels: uint8 `[H, W, C]`, at its own resolution.
-        image: float32 `[h, w, c]`, preprocessed for the model.
-        box: (top, left, bottom, right): the part of `pixels` that `image` shows, in pixels.
-        label: Class number, multi-hot row, or None if it is unknown.
-        attention: `[layers, h, w]` from an exported model that returns it, or None.
+    `box` is the part of `pixels` that `image` shows: (top, left, bottom, right), in pixels.
     """
 
     name: str
-    pixels: np.ndarray
-    image: np.ndarray
+    pixels: np.ndarray  # uint8 [H, W, C], at its own resolution
+    image: np.ndarray  # float32 [h, w, c], preprocessed
     box: tuple[float, float, float, float]
-    label: np.ndarray | int | None = None
-    attention: np.ndarray | None = None
+    label: np.ndarray | int | None = None  # class number or multi-hot row
+    attention: np.ndarray | None = None  # [layers, h, w] from an exported model that returns it
 
 
 def load(contents: bytes, name: str, pp: str, label: np.ndarray | int | None = None) -> Example:

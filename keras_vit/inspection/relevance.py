@@ -16,7 +16,7 @@ from keras_vit.models.base import ConfiguredModel
 def gradient_attention(
     model: keras.Model, images: Any, class_index: int | Sequence[int] | None = None, batch_size: int = 16
 ) -> np.ndarray:
-    """Return how much each patch speaks for a class.
+    """Return the relevance of each patch for a class.
 
     In each layer the attention weights are multiplied with the gradient of the class's score with respect to them;
     what is positive is averaged over the heads, and relevance is passed on from layer to layer: `R += A R`, starting
@@ -116,7 +116,7 @@ def _run_with_offsets(model: keras.Model, images: np.ndarray, offsets: list[Any]
 def gradients(function: Callable[[list[Any]], Any], tensors: list[Any]) -> list[Any]:
     """Return the gradients of `function(tensors)`, a scalar, with respect to each of the tensors.
 
-    Keras has no such operation: this asks for the backend, TensorFlow or JAX.
+    Keras has no such operation, so TensorFlow or JAX computes them.
     """
     backend = keras.backend.backend()
     if backend == "tensorflow":

@@ -36,30 +36,22 @@ def write_report(
     reconstructions: Mapping[str, np.ndarray] | None = None,
     progress: bool = False,
 ) -> str:
-    """Write `report.html` and the figures next to it.
+    """Write `report.html` and the figures next to it, and return the path of the page.
 
     Args:
         directory: Directory to write to. It is created if it does not exist.
         title: Heading of the page.
         examples: Images to look at.
-        predict: Function from images `[B, h, w, c]` to probabilities `[B, classes]`, or None for a model without
-            classes.
+        predict: Function from images `[B, h, w, c]` to probabilities `[B, classes]`; None for a model without classes.
         class_names: Name of each class.
         model: The Keras model, or None for an exported model, which only predicts.
-        results: What `evaluators.ClassificationMetrics.result` returned, or None.
-        data: Name of the data that `results` were measured on, such as `"test split of digits"`.
+        results: Result of `evaluators.ClassificationMetrics.result`.
+        data: Name of the data of `results`, such as `"test split of digits"`.
         card: Facts about the model: names to values.
         metrics: Lines of `metrics.jsonl`.
         distance_images: Images for the attention distance, an array or an iterable; None for those of the examples.
-        reconstructions: Input, visible part and reconstruction of images by a model that was trained without labels;
-            see `plots.reconstructions`. None for none.
+        reconstructions: See `plots.reconstructions`.
         progress: Whether to show progress bars.
-
-    Returns:
-        Path of the page.
-
-    Raises:
-        ImportError: If matplotlib is not installed.
     """
     plots.require_matplotlib()
     os.makedirs(os.path.join(directory, FIGURES), exist_ok=True)

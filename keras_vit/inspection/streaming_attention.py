@@ -10,17 +10,11 @@ from keras_vit.layers import MAPHead
 
 
 class AttentionSummary(NamedTuple):
-    """Attention of the output to the patches of one image.
-
-    Attributes:
-        names: Name of each layer.
-        layers: `[layers, H, h, w]`: attention of the tokens that the output reads, by layer and head.
-        rollout: `[layers, h, w]`: attention rollout from the first layer to each layer.
-    """
+    """Attention of the output to the patches of one image."""
 
     names: tuple[str, ...]
-    layers: np.ndarray
-    rollout: np.ndarray
+    layers: np.ndarray  # [layers, H, h, w], of the tokens that the output reads
+    rollout: np.ndarray  # [layers, h, w], from the first layer to each layer
 
 
 def stream_attention(

@@ -11,20 +11,12 @@ _SIZES = ("hidden_size", "num_layers", "mlp_dim", "num_heads")
 
 
 def run_title(recipe: Mapping[str, Any]) -> str:
-    """Return a title for a run, such as `"ViT-B/16 on flowers"`.
-
-    Args:
-        recipe: The recipe as a dictionary.
-
-    Example:
-    >>> run_title({"model": {"variant": "ViT-B/16"}, "data": {"source": "folder:/home/me/flowers"}})
-    'ViT-B/16 on flowers'
-    """
+    """Return a title for the recipe of a run, such as `"ViT-B/16 on flowers"`."""
     return f"{_model(recipe['model'])} on {source_title(recipe['data']['source'])}"
 
 
 def source_title(source: str) -> str:
-    """Return the name of a source; of one in a folder, the name of the folder."""
+    """Return the name of a source, or of its folder if the source is in a folder."""
     _, colon, place = source.partition("#")[0].partition(":")
     return os.path.basename(os.path.normpath(place)) if colon and os.path.isabs(place) else source
 

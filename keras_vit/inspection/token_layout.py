@@ -74,7 +74,7 @@ class LayoutRecorder:
             self._reads.append(PROBE)
         elif isinstance(layer, PatchMeanPooling):
             prefix = int(inputs.shape[1]) - (self.grid[0] * self.grid[1] if self.grid else 0)
-            # The mean of all tokens, or of the patches alone.
+            # The mean of all tokens, or only of the patches.
             self._reads += range(int(inputs.shape[1])) if prefix and not layer.num_prefix_tokens else [PATCHES]
 
     def layout(self) -> TokenLayout:

@@ -10,13 +10,7 @@ from keras_vit.evaluators import vtab
 
 @dataclasses.dataclass(frozen=True)
 class Dataset:
-    """A data set.
-
-    Attributes:
-        splits: Number of examples per split.
-        classes: Number of classes.
-        shape: Height, width and channels of images that are stored as arrays; None for encoded images.
-    """
+    """A data set: the examples of its splits, its classes, and the shape of its images if they are stored as arrays."""
 
     splits: Mapping[str, int]
     classes: int

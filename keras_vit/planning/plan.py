@@ -42,22 +42,15 @@ PAPER = (
 class Plan:
     """Costs of a recipe.
 
-    Attributes:
-        cost: Costs of the model.
-        batch_size: Images per step, over all devices.
-        total_steps: Number of steps.
-        epochs: Number of passes over the training examples; None if their number is unknown.
-        weights_bytes: Bytes of weights, gradients, optimizer state and moving averages per device.
-        activations_bytes: Bytes of the saved activations per device; see `cost.Cost`.
-        teacher: Costs of the teacher of a distillation; None without one.
+    `epochs` is None if the number of training examples is unknown, `teacher` without a distillation.
     """
 
     cost: Cost
-    batch_size: int
+    batch_size: int  # images per step, over all devices
     total_steps: int
     epochs: float | None
-    weights_bytes: int
-    activations_bytes: int
+    weights_bytes: int  # per device: weights, gradients, optimizer state and moving averages
+    activations_bytes: int  # per device: the saved activations of `cost.Cost`
     teacher: Cost | None = None
 
     @property

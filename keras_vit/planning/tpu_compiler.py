@@ -39,27 +39,16 @@ class CompilerMissing(ImportError):
 
 @dataclasses.dataclass(frozen=True)
 class Compiled:
-    """Figures of a compiled program, per device.
-
-    Attributes:
-        flops: Number of operations.
-        bytes_accessed: Bytes read from and written to memory.
-        arguments: Bytes of the inputs: weights, optimizer, batch.
-        outputs: Bytes of the outputs.
-        aliased: Bytes of the outputs that overwrite inputs.
-        temporaries: Bytes of temporary values.
-        code: Bytes of the program itself.
-        collectives: Number of operations by kind that exchange data between devices, such as `all-reduce`.
-    """
+    """Figures of a compiled program, per device. All are in bytes but `flops` and the counts of `collectives`."""
 
     flops: float
     bytes_accessed: float
     arguments: int
     outputs: int
-    aliased: int
+    aliased: int  # outputs that overwrite inputs
     temporaries: int
     code: int
-    collectives: dict[str, int]
+    collectives: dict[str, int]  # operations that exchange data between devices, by kind
 
     @property
     def memory(self) -> int:

@@ -18,19 +18,12 @@ _MAX_IMAGES_PER_DEVICE = 4_096  # where the search for the largest batch ends
 
 @dataclasses.dataclass(frozen=True)
 class Setting:
-    """Fields of a recipe that determine the memory of a step.
-
-    Attributes:
-        batch_size: Images per step, over all devices.
-        remat: Whether the backward pass recomputes encoder blocks.
-        accumulation_steps: Micro-batches per step.
-        fsdp: Whether weights and optimizer are sharded (on the JAX backend).
-    """
+    """Fields of a recipe that determine the memory of a step. `batch_size` is the number of images over all devices."""
 
     batch_size: int
     remat: bool = False
     accumulation_steps: int = 1
-    fsdp: bool = False
+    fsdp: bool = False  # weights and optimizer are sharded, on the JAX backend
 
     def overrides(self, requested: "Setting") -> tuple[str, ...]:
         """Return the flags that change the requested setting to this one."""
@@ -48,21 +41,13 @@ class Setting:
 
 @dataclasses.dataclass(frozen=True)
 class Estimate:
-    """Result of the compiler for one setting, and the bounds that follow from the hardware.
-
-    Attributes:
-        setting: The compiled setting.
-        target: The slice.
-        result: The compiler's result.
-        capacity: Bytes of memory per device that a program may use.
-        gradient_bytes: Bytes of the gradients, which are summed over all devices.
-    """
+    """Result of the compiler for one setting, and the bounds that follow from the hardware."""
 
     setting: Setting
     target: Target
     result: Compiled | DoesNotFit
-    capacity: int
-    gradient_bytes: int
+    capacity: int  # bytes of memory per device that a program may use
+    gradient_bytes: int  # bytes that are summed over all devices
 
     @property
     def fits(self) -> bool:

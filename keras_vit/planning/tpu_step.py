@@ -61,17 +61,7 @@ def zeros(shape: tuple[int, ...], dtype: str) -> tf.Tensor:
 
 
 class Programs:
-    """Steps that `keras-vit train --distribute=tpu` runs in each replica.
-
-    Args:
-        recipe: The recipe.
-        classes: Number of classes of its data.
-        batch: Specification of a batch of any size; see `batch_spec`.
-        target: The slice.
-
-    Attributes:
-        gradient_bytes: Bytes of the gradients, which are summed over the replicas.
-    """
+    """Steps that `keras-vit train --distribute=tpu` runs in each replica. See `batch_spec` for `batch`."""
 
     def __init__(self, recipe: recipes.Recipe, classes: int, batch: dict[str, tf.TensorSpec], target: Target):
         self.classes, self.batch, self.target = classes, batch, target

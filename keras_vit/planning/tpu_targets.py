@@ -9,30 +9,17 @@ GIB = 2**30
 
 @dataclasses.dataclass(frozen=True)
 class Generation:
-    """A generation of TPUs, with published figures per chip.
+    """A generation of TPUs, with published figures per chip."""
 
-    Attributes:
-        name: Name, such as `v5e` in `v5e-256`.
-        cores: TensorCores per chip.
-        counts_cores: Whether the number in the name of a slice counts TensorCores instead of chips.
-        devices: Devices per chip that a program sees: one per core up to v3, one per chip since v4.
-        dimensions: Dimensions of the interconnect.
-        peak_flops: Operations per second in bfloat16.
-        memory: Bytes of HBM.
-        bandwidth: Bytes per second from and to the HBM.
-        interconnect: Bytes per second to other chips, over all links.
-        source: Source of these figures.
-    """
-
-    name: str
-    cores: int
-    counts_cores: bool
-    devices: int
-    dimensions: int
-    peak_flops: float
-    memory: int
-    bandwidth: float
-    interconnect: float
+    name: str  # such as "v5e" in v5e-256
+    cores: int  # TensorCores
+    counts_cores: bool  # whether the number in the name of a slice counts TensorCores instead of chips
+    devices: int  # that a program sees: one per core up to v3, one per chip since v4
+    dimensions: int  # of the interconnect
+    peak_flops: float  # operations per second in bfloat16
+    memory: int  # bytes of HBM
+    bandwidth: float  # bytes per second from and to the HBM
+    interconnect: float  # bytes per second to other chips, over all links
     source: str
 
 

@@ -11,11 +11,7 @@ from keras_vit.inspection.page.sections import Figure, Page
 
 
 def render(page: Page) -> str:
-    """Return the page as HTML.
-
-    Args:
-        page: Content of the page. Names may hold any characters.
-    """
+    """Return the page as HTML; names may contain any characters."""
     body = [
         "".join(f'<section class="note"><p>{html.escape(note)}</p></section>' for note in page.notes),
         _images.section(page.images, page.views, page.num_mistakes),

@@ -9,72 +9,41 @@ import numpy as np
 
 @dataclasses.dataclass(frozen=True)
 class View:
-    """A kind of map that can be laid over the images.
-
-    Attributes:
-        key: Key of the maps in `ImageCard.maps`.
-        title: Entry in the list of views.
-        help: One sentence that explains the map.
-        frames: Positions of the slider, such as layer names.
-        heads: Number of heads, whose maps follow their mean in each frame. 0 if there is one map per frame.
-    """
+    """A kind of map over the images; `key` is that of its maps in `ImageCard.maps`."""
 
     key: str
     title: str
     help: str
-    frames: tuple[str, ...]
-    heads: int = 0
+    frames: tuple[str, ...]  # positions of the slider, such as layer names
+    heads: int = 0  # number of maps per frame after the mean of the heads
 
 
 @dataclasses.dataclass(frozen=True)
 class ImageCard:
-    """An image with its predictions and maps.
-
-    Attributes:
-        name: File name, or another short name.
-        pixels: uint8 `[H, W, C]`.
-        box: (top, left, bottom, right) of the part that the model saw, in pixels.
-        predictions: Labels with their probabilities, the most likely first.
-        maps: By view, `[frames, 1 + heads, h, w]`. Each map is scaled to its maximum.
-        truth: True label, or None if it is unknown.
-        correct: Whether the first prediction is right, or None if the true label is unknown.
-    """
+    """An image with its predictions, the most likely first, and its maps, each scaled to its maximum."""
 
     name: str
-    pixels: np.ndarray
-    box: tuple[float, float, float, float]
+    pixels: np.ndarray  # uint8 [H, W, C]
+    box: tuple[float, float, float, float]  # top, left, bottom, right of the part that the model saw, in pixels
     predictions: Sequence[tuple[str, float]] = ()
-    maps: Mapping[str, np.ndarray] = dataclasses.field(default_factory=dict)
-    truth: str | None = None
+    maps: Mapping[str, np.ndarray] = dataclasses.field(default_factory=dict)  # [frames, 1 + heads, h, w] by view
+    truth: str | None = None  # None if it is unknown, and so is `correct`
     correct: bool | None = None
 
 
 @dataclasses.dataclass(frozen=True)
 class Classes:
-    """Results per class.
-
-    Attributes:
-        names: Class names.
-        accuracies: Accuracy of each class; NaN for a class without images.
-        counts: Number of images of each class.
-        confusion: Counts `[true class, predicted class]`, or None for images with several labels.
-    """
+    """Results per class."""
 
     names: Sequence[str]
-    accuracies: np.ndarray
+    accuracies: np.ndarray  # NaN for a class without images
     counts: np.ndarray
-    confusion: np.ndarray | None = None
+    confusion: np.ndarray | None = None  # [true class, predicted class], None for images with several labels
 
 
 @dataclasses.dataclass(frozen=True)
 class Figure:
-    """A card with drawings.
-
-    Attributes:
-        title: Heading.
-        help: One sentence that explains the drawings.
-        drawings: SVG files, side by side.
-    """
+    """A card with SVG drawings side by side."""
 
     title: str
     help: str
@@ -83,29 +52,15 @@ class Figure:
 
 @dataclasses.dataclass(frozen=True)
 class Page:
-    """The page.
-
-    Attributes:
-        title: Heading.
-        subtitle: Line below it.
-        tiles: Headline figures: values with their captions, the most important first.
-        notes: Remarks on what the page does not show, and why.
-        images: Images to look at.
-        views: Kinds of maps over them, the first of which is shown first.
-        num_mistakes: Number of mistakes among all evaluated images, or None if it is unknown.
-        classes: Results per class, or None if there are none.
-        figures: Further cards.
-        card: Model card: names to values.
-        footer: Last line.
-    """
+    """The page."""
 
     title: str
     subtitle: str = ""
-    tiles: Sequence[tuple[str, str]] = ()
-    notes: Sequence[str] = ()
+    tiles: Sequence[tuple[str, str]] = ()  # headline figures: values with their captions
+    notes: Sequence[str] = ()  # on what the page does not show, and why
     images: Sequence[ImageCard] = ()
-    views: Sequence[View] = ()
-    num_mistakes: int | None = None
+    views: Sequence[View] = ()  # the first is shown first
+    num_mistakes: int | None = None  # among all evaluated images
     classes: Classes | None = None
     figures: Sequence[Figure] = ()
     card: Mapping[str, Any] = dataclasses.field(default_factory=dict)
