@@ -18,6 +18,7 @@ from keras_vit.tf_serving.errors import RequestError
 
 _MAX_BYTES = 64 << 20  # of a response
 _MAX_ERROR_BYTES = 64 << 10
+_PLAUSIBLE_BYTES = 64 << 10  # no server refuses fewer for their number: it is busy, or has ended
 
 
 class Prediction(NamedTuple):
@@ -154,7 +155,7 @@ class Client:
         except (OSError, http.client.HTTPException) as error:
             if expired.is_set() or isinstance(error, TimeoutError):
                 raise TimeoutError(f"No response within {seconds:.1f} s") from error
-            if isinstance(error, BrokenPipeError):  # sent again it would break again
+            if isinstance(error, BrokenPipeError) and len(body) > _PLAUSIBLE_BYTES:  # it would break again
                 message = f"The server closed the connection while it was sent {len(body)} bytes. Send less."
                 raise RequestError(message, 413) from error
             if isinstance(error, http.client.HTTPException):

@@ -21,6 +21,16 @@ def apply(name, magnitude, image, draws, mode="reference"):
     return operation(tf.constant(image), tf.constant(draws, tf.float32)).numpy()
 
 
+def smooths_to_a_whole_number(image):
+    """Pixels whose exact mean is whole: the processor's order of sums decides whether float32 is just below it."""
+    values, kernel = image.astype(int), np.array([[1, 1, 1], [1, 5, 1], [1, 1, 1]])
+    whole = np.zeros(image.shape, bool)
+    height, width = image.shape[0] - 2, image.shape[1] - 2
+    sums = sum(kernel[i, j] * values[i : i + height, j : j + width] for i in range(3) for j in range(3))
+    whole[1:-1, 1:-1] = sums % 13 == 0
+    return whole
+
+
 @pytest.mark.parametrize("name", OPERATIONS)
 def test_reference_is_the_published_code_bit_by_bit(name):
     image = PUBLISHED["image"]
@@ -34,6 +44,8 @@ def test_reference_is_the_published_code_bit_by_bit(name):
         else:
             draws = [0.7 if argument == "1" else 0.2, 0.0]
         same = apply(name, int(magnitude), image, draws) == PUBLISHED[key]
+        if name == "Sharpness":
+            same |= smooths_to_a_whole_number(image)
         # At 45 degrees (magnitude 15) many coordinates lie between two pixels, and the last bit of a sine decides.
         assert same.mean() > 0.97 if name == "Rotate" else same.all(), key
 
