@@ -57,6 +57,15 @@ def test_steps_per_loop_changes_nothing(whole, tmp_path):
     assert lines(tmp_path) == lines(whole.directory)
 
 
+def test_how_often_something_is_reported_and_saved_changes_nothing(whole, tmp_path):
+    """The fields that may change in a run, `record.HARMLESS`."""
+    world = toy.World(tmp_path, toy.recipe(log_every=5, eval_every=2, checkpoint_every=1, keep_checkpoints=9))
+    world.run()
+    learned = {name: value for name, value in world.everything().items() if name not in ("best", "window")}
+    assert any(name.startswith("model/") for name in learned)
+    toy.assert_same(learned, {name: whole.everything()[name] for name in learned})
+
+
 def test_slow_steps_return_to_python_within_seconds_in_several_workers(whole, monkeypatch):
     """The grace period after SIGTERM is often 30 seconds. All workers run the same number of steps."""
     monkeypatch.setattr(whole.backend, "num_workers", 2)
