@@ -178,6 +178,13 @@ def test_ahead_needs_a_significant_difference():
     assert statements.ahead("a", "c", equal).holds and not statements.ahead("a", "b", equal).holds
 
 
+def test_variances_are_not_taken_as_equal():
+    """Two runs that differ by 10 points, and ten that agree. Pooled, they would differ at t = 2.9 and p = 0.008."""
+    scores = {"few": [0.80, 0.90], "many": [0.799, 0.801] * 5}
+    assert not statements.ahead("few", "many", scores).holds  # Welch: t = 1.0 at 1 degree of freedom
+    assert statements.ahead("few", "many", {**scores, "few": [0.849, 0.851]}).holds
+
+
 def test_alike_is_within_a_point():
     assert statements.alike({"a": [0.90], "b": [0.909], "c": [0.905]}).holds
     assert not statements.alike({"a": [0.90], "b": [0.911], "c": [0.905]}).holds

@@ -131,3 +131,16 @@ def test_big_vision_reads_one_entry_more_than_a_square_as_the_class_token_s(tmp_
     tensors["pos_embedding"] = tensors.pop("Transformer/posembed_input/pos_embedding")
     model = model_from_checkpoint(files.write_npz(tmp_path / "x.npz", tensors))
     np.testing.assert_allclose(outputs(model, (3, 3)), outputs(make((3, 3)), (3, 3)), **TOLERANCE)
+
+
+def test_the_grid_of_the_file_counts_not_that_of_the_model(tmp_path):
+    """A table of 2 x 8 in a model of 4 x 4: as many entries, at other places."""
+    source, model = make((2, 8), "none"), make((4, 4), "none", seed=None)
+    report = load_checkpoint(model, write(source, tmp_path, "google"))
+    assert any("from 2x8 to 4x4" in note for note in report.notes)
+    table = keras.ops.convert_to_numpy(source.get_layer("posembed_input").pos_embedding).reshape(2, 8, 8)
+    rows, columns = np.linspace(0, 1, 4), np.linspace(0, 7, 4)  # the corners stay where they are
+    wide = np.stack([[np.interp(columns, range(8), row[:, c]) for c in range(8)] for row in table])  # [2, c, 4]
+    expected = np.stack([wide[0] * (1 - weight) + wide[1] * weight for weight in rows]).transpose(0, 2, 1)
+    found = keras.ops.convert_to_numpy(model.get_layer("posembed_input").pos_embedding).reshape(4, 4, 8)
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)

@@ -4,6 +4,7 @@ import re
 
 import numpy as np
 import pytest
+from PIL import Image
 
 import keras_vit
 from keras_vit.checkpoints import load_checkpoint, model_from_checkpoint, resize
@@ -135,3 +136,16 @@ def test_patch_kernels_answer_resized_patches_alike():
         files.golden_path("vit_token_legacy"), patch_size=16, image_size=64, resize_patch=True
     )
     assert np.asarray(model.get_layer("embedding").kernel).shape == (16, 16, 3, 32)
+
+
+@pytest.mark.parametrize("sizes", [((12, 9), (5, 4)), ((14, 14), (9, 11)), ((6, 7), (12, 10)), ((24, 24), (7, 7))])
+def test_antialiased_resize_is_pillow_s(sizes):
+    """Pillow's bicubic filter is that of PyTorch with antialiasing, which has taken it over."""
+    old, new = sizes
+    table = np.random.default_rng(0).normal(size=(1, 1 + old[0] * old[1], 3)).astype("float32")
+    result = resize.resize_table(table, old, new, num_slots=1, method="antialiased")
+    np.testing.assert_array_equal(result[:, 0], table[:, 0])
+    for channel in range(3):
+        image = Image.fromarray(table[0, 1:, channel].reshape(old)).resize(new[::-1], Image.Resampling.BICUBIC)
+        # Pillow works in float32 between the two directions.
+        np.testing.assert_allclose(result[0, 1:, channel].reshape(new), np.asarray(image), rtol=1e-5, atol=1e-6)

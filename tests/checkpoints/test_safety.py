@@ -248,3 +248,18 @@ def test_many_damaged_files(tmp_path):
     fuzzer = fuzz.Fuzzer(tmp_path, seed=4321)
     for _ in range(4000):
         fuzzer.step()
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int64", "bool"])
+@pytest.mark.parametrize("format", ["npz", "safetensors"])
+def test_integers_are_not_weights(dtype, format, tmp_path):
+    """The tensors of a quantized file; read as they are, they would be garbage."""
+    tensors = files.tensors_of("vit_gap" if format == "npz" else "hf_vit")
+    name = "head/kernel" if format == "npz" else "classifier.weight"
+    tensors[name] = (100 * tensors[name]).astype(dtype)
+    if format == "npz":
+        path = files.write_npz(tmp_path / "model.npz", tensors)
+    else:
+        path = files.write_directory(tmp_path / "model", tensors, files.hf_config())
+    with pytest.raises(CheckpointError, match=name):
+        model_from_checkpoint(path)

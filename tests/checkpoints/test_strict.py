@@ -3,6 +3,7 @@
 import keras
 import numpy as np
 import pytest
+from safetensors.numpy import load_file
 
 import keras_vit
 from keras_vit.checkpoints import load_checkpoint, model_from_checkpoint, save_checkpoint
@@ -280,3 +281,39 @@ def test_weights_of_a_model_with_lora_hold_the_sum(tmp_path):
     model = keras_vit.VisionTransformer(**SIZES)
     load_checkpoint(model, tmp_path / "lora.weights.h5")
     np.testing.assert_array_equal(model.get_layer("encoderblock_0").attention.query.kernel, query.kernel)
+
+
+@pytest.mark.parametrize("project", ["timm", "huggingface"])
+@pytest.mark.parametrize(("width", "heads"), [(128, 2), (192, 3), (384, 6)])
+def test_heads_are_64_wide_where_nothing_says_otherwise(project, width, heads, tmp_path):
+    """As in every model of "An Image is Worth 16x16 Words", table 1, and in DeiT's ViT-Ti and ViT-S."""
+    model = keras_vit.VisionTransformer(8, width, 1, 1, 16, image_size=16, classes=2, activation="gelu")
+    save_checkpoint(model, tmp_path / "written", format=project)
+    tensors = load_file(tmp_path / "written" / "model.safetensors")
+    bare = files.write_directory(tmp_path / "bare", tensors)  # neither a configuration nor a note
+    assert model_from_checkpoint(bare).get_config()["num_heads"] == heads
+
+
+def test_values_that_a_configuration_of_hugging_face_leaves_out(tmp_path):
+    """transformers' ViTConfig: hidden_act="gelu", layer_norm_eps=1e-12."""
+    config = files.hf_config()
+    for name in ("layer_norm_eps", "hidden_act"):
+        config.pop(name, None)
+    path = files.write_directory(tmp_path / "model", files.tensors_of("hf_vit"), config)
+    found = model_from_checkpoint(path).get_config()
+    assert (found["layer_norm_epsilon"], found["activation"]) == (1e-12, "gelu")
+
+
+def test_position_entries_of_timm_s_tokens_are_added_to_them(tmp_path):
+    """The golden file has entries for patches only. With entries, and tokens that are smaller by them, it is the same.
+
+    timm/models/vision_transformer.py, _pos_embed: without `no_embed_class` the table is added to all tokens.
+    """
+    tensors, (_, images, logits) = files.tensors_of("timm_vit_reg_ls"), files.golden_case("timm_vit_reg_ls")
+    entries = np.random.default_rng(0).normal(size=(1, 5, 32)).astype("float32")
+    tensors["cls_token"] = tensors["cls_token"] - entries[:, :1]
+    tensors["reg_token"] = tensors["reg_token"] - entries[:, 1:]
+    tensors["pos_embed"] = np.concatenate([entries, tensors["pos_embed"]], axis=1)
+    model = model_from_checkpoint(files.write_directory(tmp_path / "model", tensors), num_heads=4)
+    # As the golden file itself, and the rounding of a difference and a sum.
+    np.testing.assert_allclose(np.asarray(model(images)), logits, rtol=1e-4, atol=1e-4)

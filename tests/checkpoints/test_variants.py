@@ -4,6 +4,7 @@ import json
 import re
 
 import keras
+import ml_dtypes
 import numpy as np
 import pytest
 from safetensors.numpy import save_file
@@ -57,7 +58,16 @@ def test_bfloat16_as_void_and_fortran_order(compressed, tmp_path):
     path = files.write_npz(tmp_path / "bf16.npz", tensors, compressed)
     _, images, logits = files.golden_case("vit_token_legacy")
     model = model_from_checkpoint(path, image_size=32)
-    # Weights rounded to eight significant bits, through two blocks.
+    # Every weight is the golden one, rounded to eight significant bits: no value is lost, moved or transposed.
+    rounded = {
+        name: np.asarray(value).astype(ml_dtypes.bfloat16).astype("float32")
+        for name, value in files.tensors_of("vit_token_legacy").items()
+    }
+    rounded["head/kernel"] = files.tensors_of("vit_token_legacy")["head/kernel"]
+    expected = model_from_checkpoint(files.write_npz(tmp_path / "rounded.npz", rounded), image_size=32)
+    for weight, wanted in zip(model.weights, expected.weights, strict=True):
+        np.testing.assert_array_equal(np.asarray(weight), np.asarray(wanted), err_msg=weight.path)
+    # Through two blocks.
     np.testing.assert_allclose(np.asarray(model(images)), logits, atol=0.15)
     kernel = files.tensors_of("vit_token_legacy")["head/kernel"]
     np.testing.assert_array_equal(np.asarray(model.get_layer("head").kernel), kernel)

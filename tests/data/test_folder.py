@@ -228,3 +228,13 @@ def test_a_test_split_of_many_classes():
     labels = np.arange(300_000) // 2
     indices = holdout.split_indices([str(i) for i in range(300_000)], labels, 0.2)
     assert len(indices["test"]) == 150_000
+
+
+@pytest.mark.parametrize("fraction", [0.01, 0.1, 0.99])
+def test_every_class_of_two_has_an_example_in_both_splits(fraction):
+    labels = np.repeat([0, 1, 2, 3], [1, 2, 3, 40])
+    indices = holdout.split_indices([f"{i}.png" for i in range(len(labels))], labels, fraction)
+    test, train = (np.bincount(labels[indices[split]], minlength=4) for split in ("test", "train"))
+    np.testing.assert_array_equal(train + test, [1, 2, 3, 40])
+    assert (test[1:] >= 1).all() and (train[1:] >= 1).all()
+    assert test[3] == {0.01: 1, 0.1: 4, 0.99: 39}[fraction]

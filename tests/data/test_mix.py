@@ -52,7 +52,9 @@ def test_cutmix(compiled, alphas):
         shares.append(share)
         # The labels tell the area that is really left.
         np.testing.assert_allclose(mixed_labels, share * labels + (1 - share) * np.roll(labels, 1, axis=0), atol=1e-6)
-    assert min(shares) >= 0.6 - 0.1  # a box of 40 %, rounded to pixels, and less where it was cut
+    # A box of 40 %, rounded to pixels, and less where it was cut: by up to half of its height and of its width.
+    assert min(shares) >= 0.6 - 0.1 and max(shares) <= 0.9 + 0.05
+    assert abs(min(shares) - 0.6) < 0.1  # of eight boxes, one is hardly cut
     assert len(set(shares)) > 1
 
 
@@ -106,3 +108,15 @@ def test_with_both_each_is_used_about_half_of_the_time():
 def test_negative_parameters():
     with pytest.raises(ValueError, match="mixup=-0.1"):
         mix.draw(0, tf.constant(0), mixup=-0.1)
+
+
+@pytest.mark.parametrize("share", [0.36, 0.64, 0.84])
+def test_the_box_of_cutmix_has_the_area_that_is_asked_for(share):
+    """Its height and width are those of the image times the square root of the share ("CutMix", equation 2)."""
+    images, labels = tf.zeros([2, 20, 30, 1]), tf.eye(2)
+    images = tf.concat([images[:1], images[1:] + 1.0], axis=0)
+    mixed, mixed_labels = mix.blend(images, labels, tf.fill([2], -(1.0 - share)), tf.constant([0.5, 0.5]), cutmix=1.0)
+    inside = mixed.numpy()[0, :, :, 0] == 1
+    height, width = 20 * share**0.5, 30 * share**0.5
+    assert abs(inside.any(1).sum() - height) <= 1 and abs(inside.any(0).sum() - width) <= 1  # rounded to pixels
+    assert mixed_labels.numpy()[0] == pytest.approx([1 - inside.mean(), inside.mean()])

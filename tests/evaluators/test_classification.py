@@ -135,3 +135,11 @@ def test_wrong_options_are_refused():
         evaluators.ClassificationMetrics(3).result()
     with pytest.raises(ValueError, match=r"scores must have the shape \[B, 4\]"):
         evaluators.evaluate(lambda x: x, [{"image": np.zeros((1, 3)), "label": [0]}], 4)
+
+
+def test_bins_of_the_calibration_error_contain_their_right_edge():
+    """arXiv:1706.04599, section 2: the bins are ((m - 1) / M, m / M]. Here both confidences lie in (0.5, 0.75]."""
+    probabilities = np.array([[0.75, 0.25], [0.375, 0.625]])
+    metrics = evaluators.ClassificationMetrics(2, scores_are="probabilities", num_bins=4)
+    metrics.update(probabilities, np.array([1, 1]))  # the first is wrong, the second right
+    assert metrics.result()["ece"] == pytest.approx(abs(1 - 1.375) / 2)

@@ -55,7 +55,16 @@ def test_fewshot_reports_mean_and_spread_and_grows_with_the_shots():
     result = fewshot.evaluate(blobs(400, spread=1.2), blobs(400, spread=1.2, seed=1), 4, shots=(1, 25), seeds=5)
     assert set(result) == {"1shot", "1shot_std", "25shot", "25shot_std"}
     assert result["25shot"] > result["1shot"] > 0.25
-    assert result["1shot_std"] > 0
+    # Of all draws, not an estimate from a sample of them.
+    draws = [
+        fewshot.evaluate(blobs(400, spread=1.2), blobs(400, spread=1.2, seed=1), 4, shots=(1, 25), seeds=[seed])
+        for seed in range(5)
+    ]
+    for name in ("1shot", "25shot"):
+        accuracies = np.array([found[name] for found in draws])
+        mean = accuracies.sum() / 5
+        assert result[name] == pytest.approx(mean)
+        assert result[f"{name}_std"] == pytest.approx((((accuracies - mean) ** 2).sum() / 5) ** 0.5)
     single = fewshot.evaluate(blobs(400, spread=1.2), blobs(400, spread=1.2, seed=1), 4, shots=(1,), seeds=[3])
     assert single["1shot_std"] == 0
 
@@ -173,3 +182,56 @@ def test_labels_out_of_range_are_refused(evaluate):
         evaluate((features, labels), (features, np.where(labels == 3, 4, labels)), 4)
     with pytest.raises(ValueError, match="one class per example"):
         evaluate((features, np.eye(4)[labels]), (features, labels), 4)
+
+
+@pytest.mark.parametrize("solver", linear_probe.SOLVERS)
+def test_linear_probe_is_fitted_on_training_and_validation_examples(solver):
+    """Only the validation set has examples of the third class."""
+    centers = np.array([[0.0, 0.0], [4.0, 0.0], [0.0, 4.0]])
+    rng = np.random.default_rng(0)
+
+    def examples(classes):
+        labels = np.repeat(classes, 10)
+        return centers[labels] + 0.1 * rng.normal(size=(len(labels), 2)), labels
+
+    train, test = examples([0, 1]), examples([0, 1, 2])
+    result = linear_probe.evaluate(train, test, 3, solver=solver, l2=(0.01, 0.1), validation=examples([0, 1, 2]))
+    assert result["accuracy"] == 1.0
+    assert result["validation_accuracy"] == pytest.approx(2 / 3)  # chosen before the third class was seen
+
+
+def test_linear_probe_is_fitted_on_the_examples_that_were_held_out():
+    """A class has one example, which is held out in two of twenty places."""
+    labels = np.arange(20) % 2
+    features = np.stack([3.0 * labels, np.zeros(20)], axis=1) + 0.1 * np.random.default_rng(0).normal(size=(20, 2))
+    test = np.array([[0.0, 9.0]]), np.array([2])
+    for place in range(20):
+        x, y = features.copy(), labels.copy()
+        x[place], y[place] = test[0][0], 2
+        assert linear_probe.evaluate((x, y), test, 3, solver="ridge", l2=(0.01, 0.1))["accuracy"] == 1.0
+
+
+@pytest.mark.parametrize("solver", linear_probe.SOLVERS)
+def test_examples_that_are_held_out_are_of_all_classes(solver):
+    """The data of folders are sorted by class: their first and last tenth may be one class."""
+    centers = 4.0 * np.eye(4)
+    labels = np.repeat([0, 1, 2, 3], [20, 80, 80, 20])
+    features = centers[labels] + 0.3 * np.random.default_rng(0).normal(size=(200, 4))
+    result = linear_probe.evaluate((features, labels), (centers, np.arange(4)), 4, solver=solver, l2=(0.01, 0.1))
+    assert result["validation_accuracy"] > 0.9 and result["accuracy"] == 1.0
+
+
+def test_linear_probe_chooses_the_best_of_its_strengths():
+    """On features that separate badly, by the accuracies of each strength alone."""
+    train, validation, test = (blobs(80, spread=1.5, width=12, seed=seed) for seed in range(3))
+    strengths = (1e-4, 1.0, 10.0)
+    alone = {}
+    for strength in strengths:
+        fit = linear_probe.LogisticRegression(*train, 4, strength)
+        alone[strength] = (fit.predict(validation[0]) == validation[1]).mean()
+    result = linear_probe.evaluate(train, test, 4, l2=strengths, validation=validation)
+    assert len(set(alone.values())) > 1  # the choice matters
+    assert alone[result["l2"]] == max(alone.values()) == pytest.approx(result["validation_accuracy"])
+    both = tuple(np.concatenate(parts) for parts in zip(train, validation, strict=True))
+    fit = linear_probe.LogisticRegression(*both, 4, result["l2"])
+    assert result["accuracy"] == pytest.approx((fit.predict(test[0]) == test[1]).mean())

@@ -175,3 +175,12 @@ class TestPage:
             assert opened.evaluate("[...document.images].every((image) => image.complete && image.naturalWidth > 0)")
             assert opened.problems == []
             assert [url for url in opened.requests if not url.startswith(("file:", "data:"))] == []
+
+
+def test_the_speed_is_the_median(tmp_path, paths):
+    """A slow interval, such as that of an evaluation, does not count."""
+    with open(f"{paths[0]}/metrics.jsonl", "a") as file:
+        for step, speed in ((21, 310.0), (22, 2.0), (23, 305.0)):
+            file.write(json.dumps({"step": step, "loss": 1.0, "images_per_second": speed}) + "\n")
+    header, rows = experiments.compare(paths).results()
+    assert dict(zip(header, rows[0], strict=True))["images per second:"] == "300"  # of 2, 100, 300, 305 and 310

@@ -11,6 +11,7 @@ import time
 import pytest
 
 from keras_vit import experiments, recipe
+from keras_vit.experiments.table import Row, Table
 from keras_vit.program import recipe_file
 from keras_vit.training import errors
 from keras_vit.training.run_directory import read_metrics
@@ -159,3 +160,26 @@ class TestProgram:
         run = tmp_path / "runs" / "learning_rate=0.001"
         assert (run / "model.keras").exists()
         assert [line["step"] for line in read_metrics(str(run))] == [1, 2, 3, 3]
+
+
+@pytest.mark.parametrize("lowest", [False, True])
+def test_a_row_that_is_not_a_number_is_never_the_best(lowest):
+    rows = [
+        Row({"rate": rate}, 1, 0, {"loss": [value]}) for rate, value in ((1, float("nan")), (2, 0.5), (3, float("nan")))
+    ]
+    for order in (rows, rows[::-1]):
+        assert Table(order, "loss", lowest).best.settings == {"rate": 2}
+    assert Table(rows[:1], "loss", lowest).best is None
+
+
+@pytest.mark.parametrize(("parallel", "left"), [(1, "6:40"), (2, "3:20"), (3, "3:20"), (4, "1:40")])
+def test_the_time_that_is_left_is_that_of_runs_side_by_side(parallel, left, tmp_path, caplog):
+    """One run has taken 100 s, four are left."""
+    sweep(tmp_path, {"optim.learning_rate": [0.1]})
+    state = json.loads((tmp_path / "sweep.json").read_text())
+    for run in state["runs"].values():
+        run["seconds"] = 100.0
+    (tmp_path / "sweep.json").write_text(json.dumps(state))
+    with caplog.at_level("INFO", logger="absl"):
+        sweep(tmp_path, {"optim.learning_rate": [0.1, 0.2, 0.3, 0.4, 0.6]}, parallel=parallel)
+    assert f"1 of 5 runs finished; 4 left, about {left}" in [record.getMessage() for record in caplog.records]

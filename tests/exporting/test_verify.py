@@ -58,8 +58,9 @@ def test_everything_that_is_wrong_is_said():
 
 
 def test_every_precision_has_a_tolerance():
-    assert verify.tolerance_of("float32") == verify.TOLERANCES["float32"]
-    assert verify.tolerance_of("mixed_bfloat16") == verify.TOLERANCES["bfloat16"]
+    assert verify.tolerance_of("float32") == verify.Tolerance(1e-4, 1.0)
+    assert verify.tolerance_of("mixed_bfloat16") == verify.Tolerance(0.1, 0.98)
+    assert verify.tolerance_of("float32", "features") == verify.Tolerance(1e-4)
     with pytest.raises(ValueError, match="precision must be one of"):
         verify.tolerance_of("int3")
 
@@ -79,3 +80,23 @@ def test_unreadable_pictures_are_left_out():
     np.testing.assert_array_equal(kept.labels, [1, 3])
     with pytest.raises(ValueError, match="None of those given can be read"):
         sample_images.keep_readable(sample_images.SampleImages([b"bad"], None, ["x"]), tiny.preprocess)
+
+
+@pytest.mark.parametrize(
+    ("precision", "drop", "passes"), [("int8", 0.008, True), ("int8", 0.02, False), ("int16x8", 0.02, False)]
+)
+def test_an_integer_file_may_lose_one_point_of_accuracy(precision, drop, passes):
+    """500 images, of which the artifact names some wrongly; it agrees with the model on all others."""
+    labels = np.arange(500) % 2
+    reference = np.where(labels[:, None] == np.arange(2), 0.9, 0.1)
+    candidate = reference.copy()
+    candidate[: round(500 * drop)] = candidate[: round(500 * drop), ::-1]
+    comparison = verify.compare(reference, candidate, labels)
+    assert comparison.accuracy == pytest.approx(1 - drop)
+    problems = verify.failures(comparison, verify.tolerance_of(precision))
+    assert [("accuracy" in problem) for problem in problems] == ([] if passes else [True])
+
+
+def test_a_tie_is_a_difference_below_rounding():
+    reference = np.array([[0.5, 0.5 - 5e-6], [0.5, 0.5 - 1e-4]])
+    assert verify.compare(reference, reference[:, ::-1]).top1_agreement == 0.5

@@ -1,10 +1,14 @@
-"""Memory figures of a measurement."""
+"""Figures of a measurement."""
 
 import subprocess
 import sys
+import types
 
 import numpy as np
 import pytest
+
+from keras_vit.inference import latency
+from tests import tiny
 
 CHILD = """
 import resource
@@ -20,3 +24,28 @@ def test_memory_of_the_process_that_started_the_measurement_is_not_counted():
     done = subprocess.run([sys.executable, "-c", CHILD], stdout=subprocess.PIPE, text=True, check=True)
     own, handed_on = map(int, done.stdout.split())
     assert 50_000_000 < own < ballast.nbytes <= handed_on
+
+
+class Clock:
+    """A classifier whose first calls take long, and the clock that it is measured with."""
+
+    card = tiny.card(input="float")
+
+    def __init__(self, seconds):
+        self.now, self.left, self.shapes = 0.0, list(seconds), []
+
+    def predict(self, images):
+        self.now += self.left.pop(0)
+        self.shapes.append(images.shape)
+
+    def perf_counter(self):
+        return self.now
+
+
+def test_the_first_calls_do_not_count(monkeypatch):
+    clock = Clock([9.0] * 5 + [1.0, 3.0, 2.0])
+    monkeypatch.setattr(latency, "time", types.SimpleNamespace(perf_counter=clock.perf_counter))
+    found = latency.measure(clock, batch_size=4, calls=3)
+    assert clock.left == [] and set(clock.shapes) == {(4, tiny.SIZE, tiny.SIZE, 3)}
+    assert found["p50_ms"] == pytest.approx(2000) and found["images_per_second"] == pytest.approx(4 * 3 / 6)
+    assert found["p95_ms"] == pytest.approx(2900) and found["p99_ms"] == pytest.approx(2980)  # between 2 and 3 s

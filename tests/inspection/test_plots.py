@@ -1,9 +1,12 @@
 import builtins
 import importlib
+import io
 import re
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from keras_vit.inspection import plots
 from keras_vit.inspection.plots import _matplotlib, figures
@@ -32,11 +35,15 @@ def drawings():
 
 @pytest.mark.parametrize("ending", ["png", "svg"])
 def test_every_figure_is_written(drawings, tmp_path, ending):
-    magic = {"png": b"\x89PNG", "svg": b"<?xml"}[ending]
     for name, figure in drawings.items():
         path = tmp_path / f"{name}.{ending}"
         plots.save(figure, str(path))
-        assert path.read_bytes().startswith(magic)
+        if ending == "png":  # the drawing, not an empty canvas
+            pixels = np.asarray(Image.open(path).convert("RGB"))
+            assert min(pixels.shape[:2]) > 50 and pixels.std() > 1, name
+        else:
+            shapes = [shape.tag.rpartition("}")[2] for shape in ElementTree.parse(path).iter()]
+            assert shapes[0] == "svg" and {"path", "image"} & set(shapes), name
     assert len(list(tmp_path.iterdir())) == len(drawings)  # no temporary file is left
 
 
@@ -71,8 +78,8 @@ def test_letters_stay_letters_in_vector_graphics(drawings):
 
 
 def test_the_same_figure_gives_the_same_file():
-    first, second = (plots.svg(plots.attention_distance(np.ones((2, 2)))) for _ in range(2))
-    assert first == second
+    first, second, other = (plots.svg(plots.attention_distance(np.full((2, 2), x))) for x in (1.0, 1.0, 2.0))
+    assert first == second != other
 
 
 def test_the_settings_of_others_stay():
@@ -129,8 +136,12 @@ def test_mosaic():
 
 def test_pictures_as_files():
     large = np.zeros((300, 20, 3), "uint8")
-    assert plots.encode_image(large).startswith(b"\xff\xd8\xff")
-    assert plots.encode_image(PICTURE).startswith(b"\x89PNG")
+    encoded = plots.encode_image(large)
+    assert encoded.startswith(b"\xff\xd8\xff")  # JPEG
+    np.testing.assert_array_equal(np.asarray(Image.open(io.BytesIO(encoded))), large)
+    encoded = plots.encode_image(PICTURE)
+    assert encoded.startswith(b"\x89PNG")
+    np.testing.assert_array_equal(np.asarray(Image.open(io.BytesIO(encoded)))[..., :3], PICTURE)
 
 
 def test_without_matplotlib(monkeypatch):

@@ -27,6 +27,8 @@ def test_shape_and_sign(name):
     assert found.shape == (3, *small.GRID)
     assert found.min() >= 0
     assert found.max() > 0
+    if name == "bfloat16":  # the model of "token" with 8 bits
+        assert np.corrcoef(found.ravel(), inspection.gradient_attention(small.model(), images).ravel())[0, 1] > 0.99
 
 
 @pytest.mark.parametrize(
@@ -74,6 +76,30 @@ def test_one_layer_by_hand():
     np.testing.assert_allclose(inspection.gradient_attention(model, images, 3), expected, rtol=1e-5)
 
 
+@pytest.mark.parametrize("name", ["token", "gap", "map"])
+def test_two_layers_by_hand(name):
+    """Equations 5, 6 and 8 of arXiv:2103.15679. Only without pooling attention, tokens do not count for themselves."""
+    model, images = small.model(**small.VARIANTS[name]), small.images()
+    maps = list(inspection.attention_maps(model, images).values())
+
+    def score(offsets):
+        return ops.sum(relevance._run_with_offsets(model, images, offsets)[:, 3])
+
+    slopes = relevance.gradients(score, offsets_like_maps(model, images))
+    first, second, *probe = (
+        np.maximum(weights * np.asarray(slope), 0).mean(axis=1) for weights, slope in zip(maps, slopes, strict=True)
+    )
+    beyond = first + second + second @ first  # (1 + A2)(1 + A1) - 1
+    if name == "token":
+        expected = beyond[:, 0, 1:]
+    elif name == "gap":
+        expected = beyond.mean(axis=1)
+    else:
+        expected = probe[0][:, 0] + np.einsum("bn,bnm->bm", probe[0][:, 0], beyond)
+    found = inspection.gradient_attention(model, images, 3)
+    np.testing.assert_allclose(found, expected.reshape(3, *small.GRID), rtol=1e-4, atol=1e-6)
+
+
 def test_it_finds_the_patch_that_decides():
     # Attention is uniform, values pass unchanged, and the head reads one feature, which only patch (2, 1) has.
     model = small.model(num_layers=1, hidden_size=8, num_heads=1, pooling="token", position_embedding="none")
@@ -113,6 +139,18 @@ def test_probabilities_are_looked_through():
     np.testing.assert_array_equal(
         inspection.gradient_attention(logits, small.images(), 1),
         inspection.gradient_attention(shares, small.images(), 1),
+    )
+
+
+@pytest.mark.parametrize("end", [keras.layers.Softmax(), keras.layers.Activation("softmax")])
+def test_a_layer_of_probabilities_at_the_end_is_looked_through(end):
+    logits = small.model()
+    shares = keras.Sequential([keras.Input(logits.input_shape[1:]), logits, end])
+    # The images' scores, not their probabilities, whose gradients depend on the other classes.
+    np.testing.assert_allclose(
+        inspection.gradient_attention(shares, small.images(), 1),
+        inspection.gradient_attention(logits, small.images(), 1),
+        rtol=1e-5,
     )
 
 

@@ -81,7 +81,14 @@ def test_scores_are_those_of_all_queries():
     layer = layers.SelfAttention(HEADS, chunk_size=16)
     x = normal(2, TOKENS, WIDTH)
     output, scores = layer(x, return_attention_scores=True)
-    assert scores.shape == (2, HEADS, TOKENS, TOKENS)
+    whole = layers.SelfAttention(HEADS)
+    whole.build(x.shape)
+    whole.set_weights(layer.get_weights())
+    query, key = (np.asarray(getattr(whole, name)(x)) for name in ("query", "key"))  # [B, N, H, K]
+    logits = np.einsum("bnhk,bmhk->bhnm", query, key) / (WIDTH / HEADS) ** 0.5
+    expected = np.exp(logits) / np.exp(logits).sum(-1, keepdims=True)
+    np.testing.assert_allclose(scores, expected, rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(whole(x), output, rtol=1e-4, atol=1e-5)
     np.testing.assert_allclose(output, layer(x), rtol=1e-4, atol=1e-5)  # sums in another order
 
 

@@ -211,8 +211,13 @@ def test_encoder_block_returns_the_attention_scores_of_its_input():
     x = normal(2, 5, 8)
     output, weights = block(x, return_attention_scores=True)
     np.testing.assert_array_equal(array(block(x)), array(output))
-    _, expected = block.attention(block.norm_0(x), return_attention_scores=True)
-    np.testing.assert_array_equal(array(weights), array(expected))
+    # The initial scale is 1 and the initial biases are 0.
+    normalized = (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + 1e-6)
+    query, key = (
+        np.einsum("bnd,dhk->bhnk", normalized, array(getattr(block.attention, name).kernel))
+        for name in ("query", "key")
+    )
+    np.testing.assert_allclose(array(weights), softmax(query @ key.swapaxes(-1, -2) / 2), rtol=1e-4, atol=1e-6)
     assert weights.shape == (2, 2, 5, 5)
     np.testing.assert_allclose(array(weights).sum(-1), 1, rtol=1e-5)
 

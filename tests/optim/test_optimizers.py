@@ -171,3 +171,17 @@ def test_names():
     assert isinstance(muon, Muon) and muon.momentum == 0.8 and muon.nesterov
     with pytest.raises(ValueError, match="'sgd'.*lion"):
         create_optimizer(recipes.Optim(name="lion"))
+
+
+@pytest.mark.parametrize("shape", [(5, 7), (7, 5), (1, 9), (9, 1), (3, 3)])
+def test_muon_s_step_of_a_matrix_of_rank_one_by_hand(shape):
+    """The iteration is a polynomial of the one singular value. The factor is that of arXiv:2502.16982, equation 4."""
+    rng = np.random.default_rng(5)
+    left, right = (vector / np.linalg.norm(vector) for vector in (rng.normal(size=side) for side in shape))
+    value = 1.0
+    for _ in range(5):  # the coefficients of kellerjordan.github.io/posts/muon
+        value = 3.4445 * value - 4.7750 * value**3 + 2.0315 * value**5
+    gradient = 3.0 * np.outer(left, right)
+    direction, _ = Muon().direction(gradient.astype("float32"), [np.zeros(shape, "float32")], 0)
+    # Rounding grows by the steepness of the iteration, which is 3.4 at zero, in each of five steps.
+    np.testing.assert_allclose(direction, 0.2 * max(shape) ** 0.5 * value * np.outer(left, right), atol=2e-4)

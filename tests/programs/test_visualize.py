@@ -3,11 +3,13 @@
 import base64
 import json
 import re
+from xml.etree import ElementTree
 
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from PIL import Image
 
 from keras_vit import checkpoints, data, models
 from keras_vit.data import preprocess
@@ -61,8 +63,10 @@ def test_a_run(digits):
     for text in ("value_range(-1, 1)", "eval_accuracy", "accuracy, test split, 40 of 360 images"):
         assert text in html
     for name in ("attention_distance", "embedding_filters", "layers_0", "overlays", "position_similarity"):
-        for ending in ("svg", "png"):
-            assert (directory / "report" / "figures" / f"{name}.{ending}").stat().st_size > 500
+        figures = directory / "report" / "figures"
+        assert ElementTree.parse(figures / f"{name}.svg").getroot().tag.endswith("}svg")
+        pixels = np.asarray(Image.open(figures / f"{name}.png").convert("RGB"))
+        assert min(pixels.shape[:2]) > 50 and pixels.std() > 1  # the drawing, not an empty canvas
     assert re.search(r">[✓✗] \d</span>", html)  # the true labels of the data set are known
 
 

@@ -4,6 +4,7 @@ import contextlib
 import json
 import socket
 import threading
+import types
 
 import numpy as np
 import pytest
@@ -172,3 +173,21 @@ def test_an_absent_server_is_waited_for_and_said_at_once(monkeypatch, caplog):
 def test_wrong_urls(url):
     with pytest.raises(ValueError, match="REST address.*http://localhost:8501"):
         client.Client(url, "pets")
+
+
+def test_retries_end_with_the_time_of_the_request(monkeypatch):
+    """An absent server refuses at once. The waits of 4, 8, 16 ... seconds end before 30 seconds are over."""
+    clock = types.SimpleNamespace(now=0.0, waits=[])
+
+    def sleep(seconds):
+        clock.now += seconds
+        clock.waits.append(seconds)
+
+    monkeypatch.setattr(client, "time", types.SimpleNamespace(monotonic=lambda: clock.now, sleep=sleep))
+    with socket.create_server(("localhost", 0)) as closed:
+        port = closed.getsockname()[1]
+    asking = client.Client(f"http://localhost:{port}", "pets", timeout=30, retries=20, backoff=4)
+    with pytest.raises(ConnectionError):
+        asking.predict([b"x"])
+    assert clock.now <= 30 and len(clock.waits) >= 1
+    assert all(2 * 2**k <= wait <= 6 * 2**k for k, wait in enumerate(clock.waits))

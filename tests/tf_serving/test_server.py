@@ -444,3 +444,42 @@ def test_a_missing_extra_is_named(base, monkeypatch):
     monkeypatch.setitem(sys.modules, "uvicorn", None)
     with pytest.raises(ImportError, match=r"keras-vision-transformers\[serving\]"):
         server.RestServer(model)
+
+
+def test_lists_and_objects_within_each_other_count(base, images):
+    """Without a comma, and with one bracket for each."""
+    with servers.serving(base, json_values=1000) as (_, url):
+        for opening, closing in ((b'{"a":', b"}"), (b"[", b"]")):
+            code, answer = servers.post(url, opening * 1500 + b"0" + closing * 1500)
+            assert code == 413 and "at most 1000 values" in answer["error"]
+        assert servers.is_answering(url, images)
+
+
+class FakeArtifact:
+    """Stands in for a SavedModel that takes no memory."""
+
+    def __init__(self, path):
+        self.path, self.signatures, self.is_closed = path, {}, False
+
+    def close(self):
+        self.is_closed = True
+
+
+def test_an_old_version_is_closed_when_its_last_request_is_answered(tmp_path, monkeypatch):
+    monkeypatch.setattr(served_model, "SavedModelClassifier", FakeArtifact)
+    monkeypatch.setattr(warmup, "replay", lambda artifact: None)
+    (tmp_path / "1").mkdir()
+    model = served_model.ServedModel("pets", str(tmp_path))
+    (tmp_path / "2").mkdir()
+    with contextlib.ExitStack() as first, contextlib.ExitStack() as second:
+        (_, old), _ = (stack.enter_context(model.use("pets")) for stack in (first, second))
+        reloading = threading.Thread(target=model.reload)
+        reloading.start()
+        servers.wait_until(lambda: model.version == 2)
+        with model.use("pets") as (version, new):  # new requests do not wait for the old ones
+            assert version == 2 and not new.is_closed
+        first.close()
+        reloading.join(0.1)
+        assert reloading.is_alive() and not old.is_closed  # one request is still under way
+    reloading.join(30)
+    assert old.is_closed and not new.is_closed and not model.busy

@@ -26,7 +26,16 @@ def whole(tmp_path_factory):
     """An uninterrupted run: its world, its directory."""
     directory = tmp_path_factory.mktemp("whole")
     world = toy.World(directory, toy.recipe())
+    call, world.history = world.loop.run_steps, []
+
+    def recorded(*arguments):
+        found, stop = call(*arguments)
+        world.history += np.asarray(found, np.float64).tolist()
+        return found, stop
+
+    world.loop.run_steps = recorded
     world.results = world.run()
+    world.loop.run_steps = call
     return world
 
 
@@ -46,6 +55,15 @@ def test_steps_per_loop_changes_nothing(whole, tmp_path):
     world.run()
     toy.assert_same(world.everything(), whole.everything())
     assert lines(tmp_path) == lines(whole.directory)
+
+
+def test_how_often_something_is_reported_and_saved_changes_nothing(whole, tmp_path):
+    """The fields that may change in a run, `record.HARMLESS`."""
+    world = toy.World(tmp_path, toy.recipe(log_every=5, eval_every=2, checkpoint_every=1, keep_checkpoints=9))
+    world.run()
+    learned = {name: value for name, value in world.everything().items() if name not in ("best", "window")}
+    assert any(name.startswith("model/") for name in learned)
+    toy.assert_same(learned, {name: whole.everything()[name] for name in learned})
 
 
 def test_slow_steps_return_to_python_within_seconds_in_several_workers(whole, monkeypatch):
@@ -176,3 +194,74 @@ def test_bar_on_a_terminal_only(monkeypatch):
 
 def test_durations():
     assert [duration(seconds) for seconds in (None, 3, 75, 3723)] == ["?", "0:03", "1:15", "1:02:03"]
+
+
+def test_a_line_has_the_means_of_its_steps_alone(whole):
+    history = np.array(whole.history)  # [steps, (loss, accuracy, norm, rate)]
+    assert history.shape == (10, 4)
+    for line in lines(whole.directory):
+        if "loss" in line:
+            loss, accuracy = history[line["step"] - 2 : line["step"], :2].mean(axis=0)
+            assert line["loss"] == pytest.approx(loss, rel=1e-6) and line["accuracy"] == pytest.approx(accuracy)
+            assert [line["grad_norm"], line["learning_rate"]] == pytest.approx(history[line["step"] - 1, 2:].tolist())
+
+
+def test_the_first_loss_is_that_of_the_first_batch(tmp_path):
+    """Worked out in NumPy, without dropout."""
+    world = toy.World(tmp_path, toy.recipe(total_steps=1, checkpoint_every=0))
+    world.model.get_layer("dropout").rate = 0.0
+    batch = {name: value.numpy() for name, value in toy.batch_of(0).items()}
+    kernel, bias, head_kernel, head_bias = (weight.numpy().astype(np.float64) for weight in world.model.weights[:4])
+    logits = np.tanh(batch["image"] @ kernel + bias) @ head_kernel + head_bias
+    losses = np.log(np.exp(logits).sum(-1)) - logits[np.arange(toy.BATCH), batch["label"]]
+    world.run()
+    found = lines(tmp_path)[0]
+    assert found["loss"] == pytest.approx(losses.mean(), rel=1e-5)
+    assert found["accuracy"] == pytest.approx((logits.argmax(-1) == batch["label"]).mean())
+
+
+def toy_loop(monkeypatch, tmp_path, run_steps, evaluators=()):
+    """The loop of a toy run from its first step, with other steps and evaluators."""
+    world = toy.World(tmp_path, toy.recipe(checkpoint_every=0))
+    monkeypatch.setattr(world.loop, "run_steps", run_steps)
+    monkeypatch.setattr(world.loop, "evaluators", list(evaluators))
+    return world
+
+
+def test_an_infinite_gradient_ends_the_run(monkeypatch, tmp_path):
+    """The loss of the step is finite; the weights after it would not be."""
+    steps = np.array([[1.0, 0.5, 2.0, 0.05], [1.0, 0.5, np.inf, 0.05]], np.float32)
+    world = toy_loop(monkeypatch, tmp_path, lambda iterator, step, count, stop: (steps[:count], False))
+    monkeypatch.setattr(world.loop, "_next_count", lambda step, speed: 2)
+    with pytest.raises(Diverged, match="gradient's norm inf in step 2"):
+        world.run()
+
+
+class SameScore:
+    """An evaluation whose score does not change after the second one."""
+
+    scores = (0.25, 0.5, 0.5, 0.5, 0.75)
+
+    def __init__(self):
+        self.left = list(self.scores)
+
+    def intervals(self):
+        return [2]
+
+    def due(self, step):
+        return step % 2 == 0
+
+    def __call__(self, step):
+        yield {"eval_accuracy": self.left.pop(0)}
+
+
+def test_an_equal_score_is_not_a_new_best(monkeypatch, tmp_path):
+    fake = np.array([[1.0, 0.5, 2.0, 0.05]], np.float32)
+    run_steps = lambda iterator, step, count, stop: (np.repeat(fake, count, axis=0), False)  # noqa: E731
+    world = toy_loop(monkeypatch, tmp_path, run_steps, [SameScore()])
+    saved = []
+    monkeypatch.setattr(
+        world.store, "save", lambda values, best: saved.append((world.state.progress.step, best)) or None
+    )
+    world.run()
+    assert [step for step, best in saved if best] == [2, 4, 10]

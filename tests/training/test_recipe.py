@@ -123,3 +123,8 @@ def test_json_holds_the_canonical_text_of_a_task(text, canonical):
     recipe = recipes.Recipe(task=text)
     assert json.loads(json.dumps(recipes.to_dict(recipe)))["task"] == canonical
     assert recipes.from_dict({"task": canonical}).task == recipe.task
+
+
+def test_new_fields_of_an_old_record_win():
+    old = {"model": {"variant": "ViT-Ti/16", "pooling": "gap", "patch_size": 4, "arguments": {"pooling": "map"}}}
+    assert recipes.from_dict(old).model.arguments == {"patch_size": 4, "pooling": "map"}

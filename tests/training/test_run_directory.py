@@ -141,8 +141,11 @@ def test_another_recipe_is_refused_unless_asked_for(trained, changed, data, fiel
 )
 def test_fields_that_do_not_decide_what_is_learned_may_change(trained, changed):
     run_fields.check(trained, changed, DATA)
+    before = run_directory.read_config(trained)["recipe"]
     run_directory.write_config(trained, changed, DATA, step=5)
-    assert len(run_directory.read_config(trained)["history"]) == 1
+    after = run_directory.read_config(trained)
+    assert [entry["recipe"] for entry in after["history"]] == [before]
+    assert recipes.from_dict(after["recipe"]) == changed
 
 
 def test_the_same_recipe_leaves_the_record_alone(trained):

@@ -268,3 +268,29 @@ def test_heads_bring_their_classes(tmp_path, monkeypatch, caplog):
     assert copy.class_names[0] == "tench, Tinca tinca"
     fewer = models.VisionTransformer(**arguments, classes=3)
     assert zoo.load_weights(fewer, "ViT-B/16", "augreg").reset and not hasattr(fewer, "class_names")
+
+
+@pytest.mark.parametrize(
+    ("mebibytes", "is_close"), [(116.5, False), (117.5, True), (118.9, True), (119.5, False), (80, False)]
+)
+def test_sizes_differ_by_at_most_one_percent(mebibytes, is_close, monkeypatch, caplog):
+    """The owners state 118 MiB. What is as long is opened, and is no archive."""
+    entry = zoo.find("ViT-S/32", "augreg-imagenet21k")
+    path = place(cache.cache_directory(), entry.path)
+    with open(path, "r+b") as file:
+        file.truncate(int(mebibytes * 2**20))  # no block is written
+    serve(monkeypatch, OSError("offline"))
+    with pytest.raises(OSError, match="offline"), caplog.at_level("WARNING", logger="absl"):
+        zoo.resolve("ViT-S/32", "augreg-imagenet21k")
+    (message,) = (record.getMessage() for record in caplog.records if "not usable" in record.getMessage())
+    assert ("118 MiB" not in message) == is_close
+
+
+def test_the_mirror_is_used_before_the_cache(tmp_path, monkeypatch):
+    entry = zoo.find(*NAMES)
+    cached = place(cache.cache_directory(), entry.path, WHOLE)
+    assert zoo.resolve(*NAMES) == cached
+    monkeypatch.setenv(cache.MIRROR_VARIABLE, str(tmp_path / "mirror"))
+    assert zoo.resolve(*NAMES) == cached  # which the mirror lacks
+    mirrored = place(tmp_path / "mirror", entry.path, WHOLE)
+    assert zoo.resolve(*NAMES) == mirrored

@@ -1,0 +1,144 @@
+"""Layers by hand: each argument reaches the part that it is for, and nothing is rounded that should not be."""
+
+import keras
+import ml_dtypes
+import numpy as np
+import pytest
+import tensorflow as tf
+from keras import ops
+
+from keras_vit import layers
+from keras_vit.models import VisionTransformer
+from keras_vit.training.seeds import SeedScope, seed_states
+
+WIDTH = 4
+
+
+def normal(*shape, seed=0):
+    return np.random.default_rng(seed).normal(size=shape).astype("float32")
+
+
+def assign(block, values):
+    """Set the weights whose path ends with a name, and all others to zero."""
+    assigned = set()
+    for weight in block.trainable_weights:
+        names = [name for name in values if weight.path.endswith(name)]
+        weight.assign(np.reshape(values[names[0]], weight.shape) if names else np.zeros(weight.shape))
+        assigned.update(names)
+    assert assigned == set(values)
+
+
+def normalized(x, epsilon):
+    x = x.astype(np.float64)
+    return (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + epsilon)
+
+
+def test_the_formula_with_an_epsilon_that_shows():
+    """One head whose projections are the identity, and an MLP that is the identity: both norms show their epsilon."""
+    block = layers.EncoderBlock(1, keras.layers.Identity(name="mlp"), layer_norm_epsilon=0.5)
+    x = 0.5 * normal(2, 3, WIDTH)
+    block.build(x.shape)
+    identity = {f"{name}/kernel": np.eye(WIDTH) for name in ("query", "key", "value", "out")}
+    assign(block, {**identity, "LayerNorm_0/scale": np.ones(WIDTH), "LayerNorm_1/scale": np.ones(WIDTH)})
+    output, scores = block(x, return_attention_scores=True)
+    n = normalized(x, 0.5)
+    weights = np.exp(n @ n.swapaxes(1, 2) / 2.0)  # the square root of the width, which is 4
+    weights /= weights.sum(-1, keepdims=True)
+    after_attention = x + weights @ n
+    np.testing.assert_allclose(ops.convert_to_numpy(scores)[:, 0], weights, rtol=1e-5)
+    # A few float32 roundings of numbers of order 1.
+    np.testing.assert_allclose(output, after_attention + normalized(after_attention, 0.5), rtol=1e-5, atol=1e-5)
+
+
+def test_the_branches_of_an_example_are_dropped_independently():
+    """Within a training step, too, where a generator that two layers share would draw the same twice."""
+    block = layers.EncoderBlock(1, layers.MlpBlock(2, name="mlp"), drop_path_rate=0.5)
+    block.build((None, 2, WIDTH))
+    # The branches are 1 and 10, whatever the input.
+    out, mlp = "MultiHeadDotProductAttention_0/out/bias", "mlp/Dense_1/bias"
+    assign(block, {out: np.ones(WIDTH), mlp: np.full(WIDTH, 10.0)})
+    states = seed_states(block)
+    with SeedScope(states, tf.constant([[3, 4 + index] for index in range(len(states))], tf.int64)):
+        y = block(np.zeros((64, 2, WIDTH), "float32"), training=True)
+    # A branch that stays is doubled. Of 64 examples none has one of four equally likely sums with probability 4e-8.
+    values, counts = np.unique(np.asarray(y)[:, 0, 0], return_counts=True)
+    assert values.tolist() == [0, 2, 20, 22]
+    assert counts.min() >= 4
+
+
+def test_the_arguments_of_a_model_reach_its_layers():
+    model = VisionTransformer(
+        **{"patch_size": 4, "hidden_size": 8, "num_layers": 3, "num_heads": 2, "mlp_dim": 12, "image_size": 8},
+        **{"classes": 3, "layer_norm_epsilon": 0.25, "dropout_rate": 0.1, "attention_dropout_rate": 0.2},
+        **{"drop_path_rate": 0.3, "layer_scale": 0.5, "activation": "relu", "qkv_bias": False},
+    )
+    parts = list(model._flatten_layers())
+
+    def of(kind):
+        return [part for part in parts if type(part) is kind]
+
+    assert [norm.epsilon for norm in of(layers.LayerNorm)] == [0.25] * 7
+    # "Deep Networks with Stochastic Depth": linear in the depth, from 0 to the rate. Both branches of a block have one.
+    rates = [part.rate for part in of(layers.StochasticDepth)]
+    np.testing.assert_allclose(rates, [0, 0, 0.15, 0.15, 0.3, 0.3], atol=1e-12)
+    assert {part.rate for part in of(layers.Dropout)} == {0.1, 0.2}
+    blocks = of(layers.EncoderBlock)
+    assert [(block.attention.num_heads, block.attention.dropout_rate) for block in blocks] == [(2, 0.2)] * 3
+    assert [block.mlp.mlp_dim for block in blocks] == [12] * 3
+    assert not [weight.path for weight in model.weights if weight.path.endswith(("query/bias", "key/bias"))]
+    for scale in of(layers.LayerScale):
+        np.testing.assert_array_equal(scale.gamma, np.full(8, 0.5, "float32"))
+    assert len(of(layers.LayerScale)) == 6
+    images = normal(1, 8, 8, 3)
+    hidden = np.asarray(blocks[0].mlp.dense_0(normal(1, 2, 8)))
+    expected = blocks[0].mlp.dense_1(np.maximum(hidden, 0))
+    np.testing.assert_allclose(blocks[0].mlp(normal(1, 2, 8)), expected, rtol=1e-6, atol=1e-6)
+    assert model(images).shape == (1, 3)
+
+
+@pytest.mark.parametrize("norm", [layers.LayerNorm, layers.GroupNorm])
+def test_the_scale_of_a_norm_is_not_rounded_to_half_precision(norm):
+    """A scale of 1 + 2**-9 would be 1 in bfloat16. It moves many results to the next number of bfloat16."""
+    layer = norm(dtype="mixed_bfloat16") if norm is layers.LayerNorm else norm(1, dtype="mixed_bfloat16")
+    x = normal(2, 4, 8, 32).astype(ml_dtypes.bfloat16)
+    layer.build(x.shape)
+    layer.scale.assign(np.full(32, 1 + 2**-9, "float32"))
+    layer.bias.assign(np.full(32, 2**-10, "float32"))
+    axes = -1 if norm is layers.LayerNorm else (1, 2, 3)
+    exact = x.astype(np.float64)
+    exact = (exact - exact.mean(axes, keepdims=True)) / np.sqrt(exact.var(axes, keepdims=True) + layer.epsilon)
+    found = np.asarray(ops.cast(layer(ops.convert_to_tensor(x)), "float32"))
+    for scale, low, high in ((1 + 2**-9, 0.97, 1), (1.0, 0, 0.9)):  # nearly all results agree, and many would not
+        expected = (exact * scale + 2**-10).astype(ml_dtypes.bfloat16).astype("float32")
+        assert low <= (found == expected).mean() <= high
+
+
+@pytest.mark.parametrize("name", ["RestoredPatches", "CorruptedPatches"])
+def test_mask_tokens_begin_as_in_mae(name):
+    """mae/models_mae.py: torch.nn.init.normal_(self.mask_token, std=.02)."""
+    layer = getattr(layers, name)(name="mask_token")
+    layer.build((None, 5, 20_000), (None, 5))
+    token = np.asarray(layer.mask_token)
+    assert token.shape == (1, 1, 20_000)
+    # The error of the deviation of 20,000 numbers is 0.5 %.
+    assert token.std() == pytest.approx(0.02, rel=0.03) and abs(token.mean()) < 1e-3
+
+
+def test_gradients_of_keys_and_values_are_summed_in_float32():
+    """A sum of 512 times 1 in bfloat16 ends at 256. Of equal logits, a value's gradient is the mean over the keys."""
+    tokens, width = 512, 2
+    layer = layers.SelfAttention(1, chunk_size=1, dtype="bfloat16")
+    layer.build((None, tokens, width))
+    for weight in layer.weights:
+        identity = weight.path.endswith(("value/kernel", "out/kernel"))
+        weight.assign(np.reshape(np.eye(width), weight.shape) if identity else np.zeros(weight.shape))
+    x, context = tf.zeros((1, tokens, width), "bfloat16"), tf.ones((1, 4, width), "bfloat16")
+
+    @tf.function
+    def gradient(x, context):
+        with tf.GradientTape() as tape:
+            tape.watch(context)
+            y = layer(x, context=context, training=True)
+        return tape.gradient(y, context, tf.fill(y.shape, tf.constant(4.0, "bfloat16")))
+
+    np.testing.assert_array_equal(tf.cast(gradient(x, context), "float32"), np.full((1, 4, width), 512.0))

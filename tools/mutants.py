@@ -1,0 +1,202 @@
+"""Put one small mistake at a time into a copy of the library, and report which mistakes the tests notice.
+
+    python -m tools.mutants                        # all mistakes of tools/mutants.toml, about two hours
+    python -m tools.mutants --only=optim,layers    # those of some rooms
+    python -m tools.mutants --survivors            # only what the last run reported as not noticed
+
+A mistake is an entry of `tools/mutants.toml`: a file, the text of one line, its replacement, and the tests that should
+fail. A mistake is killed if a test fails or the tests run out of time, and survives if all of them pass. Each is tried
+in a forked process, so that TensorFlow is imported once for all of them. The tests of processes and programs see the
+copy as well.
+"""
+
+import argparse
+import collections
+import compileall
+import dataclasses
+import multiprocessing
+import os
+import pathlib
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import tomllib
+from collections.abc import Iterator
+
+ROOT = pathlib.Path(__file__).parents[1]
+LIST = ROOT / "tools" / "mutants.toml"
+SURVIVORS = ROOT / ".mutants"
+MARKS = "not exhaustive and not interop and not tpu"
+SECONDS = 900  # of one mistake; a loop that does not end is noticed, too
+
+
+@dataclasses.dataclass(frozen=True)
+class Mutant:
+    """One mistake: `line` of `file`, both without the indentation, becomes `replacement`."""
+
+    file: str
+    line: str
+    replacement: str
+    tests: tuple[str, ...]
+    occurrence: int = 1  # which of several equal lines
+
+    @property
+    def room(self) -> str:
+        """The package or module of the library."""
+        return pathlib.PurePath(self.file).parts[1].removesuffix(".py")
+
+    def __str__(self) -> str:
+        return f"{self.file}: {self.line} -> {self.replacement}"
+
+    def applied(self, source: str) -> str:
+        """Return the source with the mistake.
+
+        Raises:
+            ValueError: If the file does not have the line.
+        """
+        lines = source.splitlines(keepends=True)
+        found = [index for index, line in enumerate(lines) if line.strip() == self.line]
+        if len(found) < self.occurrence:
+            raise ValueError(f"{self.file} does not have the line {self.line!r}. Update tools/mutants.toml.")
+        index = found[self.occurrence - 1]
+        indentation = lines[index][: len(lines[index]) - len(lines[index].lstrip())]
+        lines[index] = indentation + self.replacement + "\n"
+        return "".join(lines)
+
+
+def load(path: pathlib.Path = LIST) -> list[Mutant]:
+    """Return the mistakes of a list."""
+    entries = tomllib.loads(path.read_text(encoding="utf-8"))["mutant"]
+    return [Mutant(**{**entry, "tests": tuple(entry["tests"])}) for entry in entries]
+
+
+def copy_checkout(directory: pathlib.Path) -> None:
+    """Copy the files that git knows, and compile them."""
+    names = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=True, text=True).stdout
+    for name in filter(None, names.split("\0")):
+        if (ROOT / name).is_file():
+            (directory / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(ROOT / name, directory / name)
+    compileall.compile_dir(directory / "keras_vit", quiet=2)
+    compileall.compile_dir(directory / "tests", quiet=2)
+
+
+def try_one(mutant: Mutant, directory: pathlib.Path, marks: str) -> str:
+    """Return "killed", "survived" or an error for a mistake in the checkout of the current directory."""
+    file = directory / mutant.file
+    source, times = file.read_text(encoding="utf-8"), file.stat()
+    try:
+        file.write_text(mutant.applied(source), encoding="utf-8")
+        return _test(mutant.tests, marks, directory / "log.txt")
+    except ValueError as error:
+        return str(error)
+    finally:
+        file.write_text(source, encoding="utf-8")
+        os.utime(file, ns=(times.st_atime_ns, times.st_mtime_ns))  # the compiled file is valid again
+
+
+def _test(tests: tuple[str, ...], marks: str, log: pathlib.Path) -> str:
+    child = os.fork()
+    if child == 0:
+        os.setsid()
+        output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        os.dup2(output, 1)
+        os.dup2(output, 2)
+        import pytest
+
+        os._exit(pytest.main(["-x", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "-m", marks, *tests]))
+    deadline = time.monotonic() + SECONDS
+    while time.monotonic() < deadline:
+        ended, status = os.waitpid(child, os.WNOHANG)
+        if ended:
+            code = os.waitstatus_to_exitcode(status)
+            # pytest: 0 is passed, 1 is failed, 5 is no test found; an import that fails while collecting gives 2.
+            return {0: "survived", 5: f"no test found by {tests}", 4: f"no such tests: {tests}"}.get(code, "killed")
+        time.sleep(0.05)
+    os.killpg(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    return "killed"
+
+
+def work(
+    mutants: "multiprocessing.SimpleQueue[Mutant | None]", results: multiprocessing.SimpleQueue, marks: str
+) -> None:
+    """Try mistakes from a queue in a copy of the checkout."""
+    with tempfile.TemporaryDirectory() as temporary:
+        directory = pathlib.Path(temporary) / "checkout"
+        directory.mkdir()
+        copy_checkout(directory)
+        os.chdir(directory)
+        sys.path[:] = [str(directory), *(path for path in sys.path if path not in ("", str(ROOT)))]
+        os.environ.update(PYTHONPATH=str(directory), PYTHONDONTWRITEBYTECODE="1", TF_CPP_MIN_LOG_LEVEL="2")
+        os.environ.setdefault("TF_NUM_INTRAOP_THREADS", "1")
+        os.environ.setdefault("KERAS_BACKEND", "tensorflow")
+        sys.dont_write_bytecode = True
+        for module in [name for name in sys.modules if name.partition(".")[0] in ("tools", "tests")]:
+            del sys.modules[module]
+        import keras  # noqa: F401 (imported once for all mistakes)
+        import pytest  # noqa: F401
+        import tensorflow as tf  # noqa: F401
+
+        while (mutant := mutants.get()) is not None:
+            started = time.monotonic()
+            results.put((mutant, try_one(mutant, directory, marks), time.monotonic() - started))
+    results.put(None)
+
+
+def run(mutants: list[Mutant], workers: int, marks: str) -> Iterator[tuple[Mutant, str, float]]:
+    """Yield (mistake, result, seconds) as they are known."""
+    context = multiprocessing.get_context("spawn")
+    queue, results = context.SimpleQueue(), context.SimpleQueue()
+    for mutant in [*mutants, *[None] * workers]:
+        queue.put(mutant)
+    processes = [context.Process(target=work, args=(queue, results, marks)) for _ in range(workers)]
+    for process in processes:
+        process.start()
+    while workers:
+        result = results.get()
+        if result is None:
+            workers -= 1
+        else:
+            yield result
+    for process in processes:
+        process.join()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", default="", help="rooms, separated by commas; all by default")
+    parser.add_argument("--survivors", action="store_true", help="try only the mistakes that survived the last run")
+    parser.add_argument("--fast", action="store_true", help="leave out the slow tests")
+    parser.add_argument("--workers", type=int, default=2, help="number of processes")
+    flags = parser.parse_args()
+    mutants = load()
+    if flags.only:
+        mutants = [mutant for mutant in mutants if mutant.room in flags.only.split(",")]
+    if flags.survivors:
+        kept = SURVIVORS.read_text(encoding="utf-8").splitlines()
+        mutants = [mutant for mutant in mutants if str(mutant) in kept]
+    counts: dict[str, collections.Counter[str]] = collections.defaultdict(collections.Counter)
+    survivors = []
+    for mutant, result, seconds in run(mutants, flags.workers, f"not slow and {MARKS}" if flags.fast else MARKS):
+        print(f"{result:9} {seconds:5.0f} s  {mutant}", flush=True)
+        counts[mutant.room][result if result in ("killed", "survived") else "invalid"] += 1
+        if result != "killed":
+            survivors.append(str(mutant))
+    SURVIVORS.write_text("".join(f"{line}\n" for line in survivors), encoding="utf-8")
+    print(f"\n{'room':<12} {'killed':>7} {'of':>5}")
+    for room, found in sorted(counts.items()):
+        print(f"{room:<12} {found['killed']:>7} {found.total():>5}")
+    killed, total = (
+        sum(found["killed"] for found in counts.values()),
+        sum(map(collections.Counter.total, counts.values())),
+    )
+    print(f"{'all':<12} {killed:>7} {total:>5}  {killed / max(total, 1):.0%}")
+    sys.exit(0 if killed >= 0.95 * total else 1)
+
+
+if __name__ == "__main__":
+    main()
