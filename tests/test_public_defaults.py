@@ -9,7 +9,7 @@ import pytest
 
 import keras_vit
 from keras_vit import evaluators, inspection, layers, optim, recipe
-from keras_vit.data import preprocess
+from keras_vit.data import parse
 from keras_vit.data import train_batches as train_batches_of
 from keras_vit.evaluators import fewshot, knn, linear_probe
 from keras_vit.exporting import verify
@@ -41,10 +41,7 @@ LAYERS = {
     layers.StdConv2D: {"strides": 1, "padding": "same", "epsilon": 1e-5, "epsilon_inside": False},
     # "Going deeper with Image Transformers" (arXiv:2103.17239), section 2: 1e-5 at 24 layers.
     layers.LayerScale: {"initial_value": 1e-5},
-    layers.EncoderBlock: {
-        **{"dropout_rate": 0.0, "attention_dropout_rate": 0.0, "drop_path_rate": 0.0, "qkv_bias": True},
-        **{"layer_norm_epsilon": 1e-6, "output_projection": "bias"},
-    },
+    layers.EncoderBlock: {"dropout_rate": 0.0, "drop_path_rate": 0.0, "layer_norm_epsilon": 1e-6},
     layers.MAPHead: {"layer_norm_epsilon": 1e-6},
     layers.SelfAttention: {"dropout_rate": 0.0, "use_bias": True, "output_projection": "bias"},
     layers.MlpBlock: {"dropout_rate": 0.0, "activation": "gelu_tanh"},
@@ -215,11 +212,11 @@ def test_defaults_are_those_of_their_sources(function):
 
 @pytest.mark.parametrize("name", OPERATIONS)
 def test_defaults_of_preprocessing(name):
-    assert defaults(preprocess.OPS[name].factory) == OPERATIONS[name]
+    assert defaults(parse.OPS[name].factory) == OPERATIONS[name]
 
 
 def test_every_operation_with_a_default_is_in_the_table():
-    assert {name for name, operation in preprocess.OPS.items() if defaults(operation.factory)} == set(OPERATIONS)
+    assert {name for name, operation in parse.OPS.items() if defaults(operation.factory)} == set(OPERATIONS)
 
 
 def test_evaluators_have_the_defaults_of_their_functions():

@@ -28,6 +28,10 @@ def assign(block, values):
     assert assigned == set(values)
 
 
+def attention():
+    return layers.SelfAttention(1, name="MultiHeadDotProductAttention_0")
+
+
 def normalized(x, epsilon):
     x = x.astype(np.float64)
     return (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + epsilon)
@@ -35,7 +39,7 @@ def normalized(x, epsilon):
 
 def test_the_formula_with_an_epsilon_that_shows():
     """One head whose projections are the identity, and an MLP that is the identity: both norms show their epsilon."""
-    block = layers.EncoderBlock(1, keras.layers.Identity(name="mlp"), layer_norm_epsilon=0.5)
+    block = layers.EncoderBlock(attention(), keras.layers.Identity(name="mlp"), layer_norm_epsilon=0.5)
     x = 0.5 * normal(2, 3, WIDTH)
     block.build(x.shape)
     identity = {f"{name}/kernel": np.eye(WIDTH) for name in ("query", "key", "value", "out")}
@@ -52,7 +56,7 @@ def test_the_formula_with_an_epsilon_that_shows():
 
 def test_the_branches_of_an_example_are_dropped_independently():
     """Within a training step, too, where a generator that two layers share would draw the same twice."""
-    block = layers.EncoderBlock(1, layers.MlpBlock(2, name="mlp"), drop_path_rate=0.5)
+    block = layers.EncoderBlock(attention(), layers.MlpBlock(2, name="mlp"), drop_path_rate=0.5)
     block.build((None, 2, WIDTH))
     # The branches are 1 and 10, whatever the input.
     out, mlp = "MultiHeadDotProductAttention_0/out/bias", "mlp/Dense_1/bias"
