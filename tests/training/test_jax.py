@@ -25,11 +25,13 @@ def jax():
     return pytest.importorskip("jax")
 
 
-def test_the_cases():
-    """The golden trajectories, one and eight devices, resuming, divergence: `jax_cases.py`."""
-    command = [sys.executable, "-m", "pytest", "-q", "-n", "0", "-p", "no:cacheprovider", "tests/training/jax_cases.py"]
+@pytest.mark.parametrize("part", ["1/2", "2/2"])
+def test_the_tests_on_jax(part):
+    """The golden trajectories, one and eight devices, resuming, divergence: two processes can take half each."""
+    file = "tests/training/test_on_jax.py"
+    command = [sys.executable, "-m", "pytest", "-q", "-n", "0", "-p", "no:cacheprovider", file]
     # Small programs: nearly all of the time is that of the compiler.
-    environment = {**os.environ, **ON_JAX, "JAX_DISABLE_MOST_OPTIMIZATIONS": "1"}
+    environment = {**os.environ, **ON_JAX, "JAX_DISABLE_MOST_OPTIMIZATIONS": "1", "PART_OF_TESTS": part}
     done = subprocess.run(command, cwd=worlds.ROOT, env=environment, capture_output=True, text=True, timeout=1800)
     assert done.returncode == 0, done.stdout[-6000:]
 

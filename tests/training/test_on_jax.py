@@ -1,6 +1,6 @@
-"""Training on JAX with eight virtual devices. `test_jax.py` runs this file, in a process whose backend is JAX.
+"""Training on JAX with eight virtual devices. `test_jax.py` runs this file, in processes whose backend is JAX.
 
-KERAS_BACKEND=jax python -m pytest -p no:cacheprovider tests/training/jax_cases.py
+KERAS_BACKEND=jax python -m pytest tests/training/test_on_jax.py
 """
 
 import json
