@@ -50,9 +50,18 @@ VARIATIONS = {
     "fashion_mnist_transfer": ("pretrain", "finetune", "scratch"),
 }
 CASES = [(name, arguments) for name, variations in VARIATIONS.items() for arguments in variations]
-# Recipes that at toy width take the steps and evaluators of another one.
-TWINS = ("vit_s16_i1k", "vit_i21k", "bit_i21k", "augreg_transfer", "mae_finetune", "fashion_mnist_models")
-# Those of them that differ from another case only in numbers at toy width; their models are built at full size.
+# One case of each task, optimizer and backbone, of both losses, with mixup, accumulation, averages and evaluators.
+PROGRAM_SHAPES = [
+    ("vit_i1k", ""),
+    ("finetune", ""),
+    ("bit_hyperrule", ""),
+    ("cifar10_scratch", None),
+    ("mae_pretrain", ""),
+    ("mae_linear_probe", ""),
+    ("fashion_mnist", None),
+    ("masked_patch_fashion_mnist", None),
+]
+# Cases that differ from another case only in numbers at toy width; their models are built at full size.
 ONLY_BUILT = [
     ("vit_s16_i1k", "300"),
     ("vit_i1k", "ViT_S32,strong2"),
