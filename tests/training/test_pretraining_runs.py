@@ -15,7 +15,7 @@ from keras_vit.inference import open_classifier
 from keras_vit.optim import groups
 from keras_vit.training.reconstructions import reconstruct
 from keras_vit.training.run_directory import load_run
-from tests import golden_data, programs
+from tests import golden_data, programs, selection
 from tests.training import worlds
 
 TASKS = {
@@ -37,7 +37,7 @@ RUNS = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", RUNS)
+@pytest.mark.parametrize("name", selection.cases(RUNS, ["mae"], selection.EXHAUSTIVE))
 def test_a_resumed_run_has_the_same_bits(name, tmp_path):
     """The run again from its sixth step: what is hidden afterwards and the moving statistics are the same."""
     whole, resumed = tmp_path / "whole", tmp_path / "resumed"
