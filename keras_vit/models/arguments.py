@@ -1,5 +1,6 @@
 """Constructors that take the arguments of a configuration, and say which argument was meant by a wrong one."""
 
+import functools
 import inspect
 import re
 import textwrap
@@ -78,6 +79,7 @@ def configured_by(
     signature = inspect.signature(config_class)
 
     def decorate(init: Callable[[Self, C], None]) -> Callable[Concatenate[Self, P], None]:
+        @functools.wraps(init)
         def construct(self: Self, *args: P.args, **kwargs: P.kwargs) -> None:
             arguments: dict[str, Any] = bind(type(self).__name__, signature, args, kwargs)
             init(self, config_class(**arguments))  # type: ignore[call-arg]
@@ -86,6 +88,7 @@ def configured_by(
         construct.__signature__ = signature.replace(  # type: ignore[attr-defined]
             parameters=[own, *signature.parameters.values()], return_annotation=None
         )
+        del construct.__wrapped__  # tools that unwrap functions would show the signature of `init`
         return construct
 
     return decorate
