@@ -7,6 +7,7 @@ import tensorflow as tf
 from PIL import Image, ImageEnhance, ImageOps
 
 from keras_vit.data import preprocess, randaugment
+from tests import half_precision
 from tests.data import pictures
 
 # What big_vision's pp/archive/autoaugment.py computes (TensorFlow 2.21, in graphs), with the three functions that it
@@ -44,7 +45,7 @@ def test_reference_is_the_published_code_bit_by_bit(name):
         else:
             draws = [0.7 if argument == "1" else 0.2, 0.0]
         same = apply(name, int(magnitude), image, draws) == PUBLISHED[key]
-        if name == "Sharpness":
+        if name == "Sharpness" and not half_precision.sums_are_exact():  # without AVX-512
             same |= smooths_to_a_whole_number(image)
         # At 45 degrees (magnitude 15) many coordinates lie between two pixels, and the last bit of a sine decides.
         assert same.mean() > 0.97 if name == "Rotate" else same.all(), key

@@ -11,6 +11,7 @@ import tensorflow as tf
 
 import keras_vit
 from keras_vit import layers
+from tests import half_precision
 
 TOKENS, WIDTH, HEADS = 50, 16, 2
 
@@ -179,8 +180,8 @@ def test_memory_is_not_quadratic():
         return float(done.stdout.split()[-1])
 
     assert run(0) > 288
-    # A few blocks of weights and the sequences themselves, and up to 90 MB that the allocator keeps on some processors.
-    assert run(64) < 144
+    # A few blocks of weights and the sequences themselves; without AVX-512 the allocator keeps up to 90 MB more.
+    assert run(64) < (30 if half_precision.sums_are_exact() else 144)
 
 
 JAX = """
