@@ -98,7 +98,7 @@ test-tpu: $(VENV)/.installed-test
 # In an environment of its own: models, checkpoints, both backends, data, figures and exports.
 OLDEST := .venv-lower-bounds
 OLDEST_TESTS = tests/models/test_golden.py tests/models/test_jax.py tests/checkpoints/test_golden.py tests/data/test_tfds.py \
-	tests/inspection/test_plots.py tests/exporting/test_onnx_openvino.py tests/recipes/test_wrong_arguments.py \
+	tests/inspection/test_plots.py tests/exporting/test_onnx_openvino.py tests/recipe/test_wrong_arguments.py \
 	tests/tf_serving/test_server.py tests/tf_serving/test_rest.py
 test-lower-bounds: $(VENV)/.installed-test
 	$(BIN)/python -m venv --clear $(OLDEST)

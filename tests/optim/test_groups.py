@@ -10,7 +10,7 @@ from keras_vit import models
 from keras_vit import recipe as recipes
 from keras_vit.optim import groups
 from tests.models import variants
-from tests.recipes import toy
+from tests.recipe import toy
 
 BLOCK = re.compile(r"encoderblock_\d+|block\d+/unit\d+")
 STEM = re.compile(r"(embedding|cls|dist|registers|posembed_\w+|conv_root|gn_root|root_block)(/|$)")

@@ -12,7 +12,7 @@ from keras_vit.data import readers
 from keras_vit.evaluators import vtab
 from keras_vit.planning import cost, datasets
 from tests import programs
-from tests.recipes import toy
+from tests.recipe import toy
 
 OF_YOUR_OWN = [("bit_hyperrule", "BiT_R50x1,tfds:unknown"), *(case for case in toy.CASES if case[0] == "folder")]
 

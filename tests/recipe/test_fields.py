@@ -10,7 +10,7 @@ from keras_vit import recipe as recipes
 from keras_vit.recipe import conversion
 from keras_vit.recipe import fields as recipe_fields
 from tests import programs
-from tests.recipes import toy
+from tests.recipe import toy
 
 # What copies, compares or writes down whole recipes does not use their fields.
 COPIES = (dataclasses.__file__, conversion.__file__, recipe_fields.__file__, "<string>")

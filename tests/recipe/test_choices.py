@@ -8,7 +8,7 @@ from keras_vit import recipe as recipes
 from keras_vit import zoo
 from keras_vit.program import command_line, recipe_file
 from tests import programs
-from tests.recipes import toy
+from tests.recipe import toy
 
 
 def from_flags(*arguments):

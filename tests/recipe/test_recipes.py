@@ -19,7 +19,7 @@ from keras_vit.planning import datasets, fitting, plan
 from keras_vit.training.run_directory import read_metrics
 from tests import programs, selection
 from tests.data import pictures
-from tests.recipes import toy
+from tests.recipe import toy
 from train.configs import common
 
 ROOT = pathlib.Path(__file__).parents[2]

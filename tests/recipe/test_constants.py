@@ -10,7 +10,7 @@ from keras_vit import recipe as recipes
 from keras_vit import zoo
 from keras_vit.evaluators import vtab
 from keras_vit.optim import create_schedule
-from tests.recipes import toy
+from tests.recipe import toy
 from train.configs import common
 
 PUBLISHED = tomllib.loads((pathlib.Path(__file__).parent / "published.toml").read_text())
