@@ -10,6 +10,7 @@ from keras_vit.layers import (
     Dense,
     Dropout,
     EncoderBlock,
+    FirstTokens,
     FlattenGrid,
     LayerNorm,
     MAPHead,
@@ -201,7 +202,8 @@ class Builder:
         if block is None or config.num_output_tokens is None:
             return tokens
         # `get_layer(...).output` has all tokens; the model computes those that its output depends on.
-        return norm(block(last_input, num_outputs=config.num_output_tokens))
+        queries = FirstTokens(config.num_output_tokens, dtype=self.policy, name="read_tokens")(last_input)
+        return norm(block(queries, context=last_input))
 
     def _block(self, config, name, drop_path_rate=0.0, relative_positions=None):
         """Return a block of the encoder, or of a decoder with a configuration of its own."""
