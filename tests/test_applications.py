@@ -94,6 +94,7 @@ def test_models_take_a_name(build):
     assert build(image_size=32, classes=2, name="mine").name == "mine"
 
 
+@pytest.mark.slow
 def test_variants_go_by_the_names_of_their_constructors_too():
     model = keras_vit.create_model("R26_S32", image_size=32, classes=2)
     assert model.get_config() == keras_vit.create_model("R26+ViT-S/32", image_size=32, classes=2).get_config()

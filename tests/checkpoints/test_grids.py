@@ -63,6 +63,7 @@ def write(model, directory, format):
     selection.cases(
         [(*case, grid) for case in CASES for grid in GRIDS],
         lambda format, tokens, grid: grid == (2, 8) or (tokens, grid) == ("class token", (4, 6)),
+        lambda format, tokens, grid: pytest.mark.slow if tokens == FORMATS[format][-1] else selection.EXHAUSTIVE,
     ),
     ids=str,
 )

@@ -99,6 +99,7 @@ def test_the_tolerance_is_that_of_the_file_not_of_its_card(kind, tmp_path):
     assert any("the largest difference of a probability" in problem for problem in problems)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("place", ["beside", "inside"])
 def test_labels_of_applications_are_compared(place, tmp_path):
     path = tmp_path / "a.tflite"

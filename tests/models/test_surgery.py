@@ -181,6 +181,7 @@ def train(model, images):
     model.fit(images, np.arange(len(images)) % 3, batch_size=len(images), epochs=2, shuffle=False, verbose=0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["model", "weights"])
 def test_training_with_lora_continues_after_a_load(how, tmp_path):
     model, images = adapted()
@@ -200,7 +201,8 @@ def test_training_with_lora_continues_after_a_load(how, tmp_path):
     assert_equal_variables(loaded, model)
 
 
-@pytest.mark.parametrize("mode", ["int8", pytest.param("int4", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", ["int8", "int4"])
 def test_lora_on_quantized_kernels(mode, tmp_path):
     model = variants.make("token", num_layers=1)
     model.quantize(mode, filters=lambda layer: layer.name != "head")
@@ -299,6 +301,7 @@ def test_images_of_another_size_are_refused(name):
         compiled(images)
 
 
+@pytest.mark.slow
 def test_qlora_learns():
     model = keras_vit.VisionTransformer(**variants.SMALL)
     with warnings.catch_warnings():
@@ -311,6 +314,7 @@ def test_qlora_learns():
     assert losses[-1] < 0.5 * losses[0]
 
 
+@pytest.mark.slow
 def test_a_quantized_head_of_zeros_is_warned_of():
     model = keras_vit.VisionTransformer(**variants.SMALL)
     with pytest.warns(UserWarning, match="'head'.*filters"):

@@ -8,7 +8,7 @@ import pytest
 from absl import flags
 
 from keras_vit.inference import formats
-from keras_vit.program import commands
+from keras_vit.program import commands, recipe_flags
 from tests.programs import call, load
 
 RUN = pathlib.Path(__file__).parents[1] / "training" / "data" / "run"
@@ -74,3 +74,18 @@ def test_what_a_user_can_mend_is_one_line(program):
     assert done.returncode == 2
     assert "There is no model at '/nowhere'" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "directory"),
+    [
+        (["--config=recipes/mine.py"], "runs/mine"),
+        (["--config=digits"], "runs/digits"),
+        (["folder:pictures/pets/"], "runs/pets"),
+        (["tfds:cifar10#download=False"], "runs/cifar10"),
+    ],
+)
+def test_a_run_without_a_directory_has_the_name_of_its_recipe_or_data(arguments, directory):
+    load("train.main")
+    remaining = flags.FLAGS(["train.main", *arguments])
+    assert recipe_flags.default_workdir(remaining[1:]) == directory

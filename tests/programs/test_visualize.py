@@ -161,6 +161,7 @@ def test_an_exported_model(digits, tmp_path):
     assert len(data["images"]) == 2
 
 
+@pytest.mark.slow
 def test_labels_and_preprocessing_in_place_of_those_of_a_run(digits, tmp_path):
     directory, _, _ = digits
     names = [f"digit {number}" for number in range(10)]
