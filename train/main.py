@@ -182,7 +182,7 @@ def train_on(
         text = report_text(workdir, results, validation, class_names, recipe.task.score)
         sys.stdout.write(f"{program.words(text)}\n")
         if scheduled and scheduled.last:
-            sys.stdout.write(f"\n{evaluators.report.table(scheduled.last)}\n")
+            sys.stdout.write(f"\n{evaluators.results_table.table(scheduled.last)}\n")
     if scheduled and scheduled.failed:
         raise errors.EvaluatorFailed(
             f"The training is done and its model saved, but evaluators failed: {', '.join(scheduled.failed)}. The log "

@@ -104,10 +104,10 @@ def run_program(command: Sequence[str]) -> None:
 
 def output(results: Sequence[evaluators.Result]) -> str:
     if flags.FLAGS.json:
-        return evaluators.report.to_json(results) + "\n"
+        return evaluators.results_table.to_json(results) + "\n"
     if flags.FLAGS.markdown:
-        return evaluators.report.markdown_row(flags.FLAGS.model, results) + "\n"
-    return evaluators.report.table(results) + "\n"
+        return evaluators.results_table.markdown_row(flags.FLAGS.model, results) + "\n"
+    return evaluators.results_table.table(results) + "\n"
 
 
 if __name__ == "__main__":

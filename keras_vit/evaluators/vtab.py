@@ -13,7 +13,7 @@ from absl import logging
 
 from keras_vit import _checks
 from keras_vit.evaluators import linear_probe
-from keras_vit.evaluators.context import Context
+from keras_vit.evaluators.evaluation import Context
 from keras_vit.evaluators.evaluator import Evaluator, Result
 from keras_vit.evaluators.features import check_splits
 
