@@ -44,7 +44,7 @@ with program.imports(__name__):
     from keras_vit.inference import FunctionClassifier, ModelCard
     from keras_vit.inference.probabilities import to_probabilities
     from keras_vit.inspection import examples, plots
-    from keras_vit.inspection.titles import run_title, stamp
+    from keras_vit.inspection.headings import run_title, stamp
     from keras_vit.training import backend as backends
     from keras_vit.training import data_record, errors, lock, preemption, run_directory, run_fields, tensorboard
     from keras_vit.training.checkpoints import CheckpointStore

@@ -7,8 +7,8 @@ from keras_vit import _io
 from keras_vit.experiments.comparison import Comparison, Group
 from keras_vit.experiments.table import figure
 from keras_vit.inspection import plots
+from keras_vit.inspection.headings import stamp
 from keras_vit.inspection.page import html
-from keras_vit.inspection.titles import stamp
 
 _BEST = "eval_accuracy"
 _CURVES = {

@@ -13,8 +13,8 @@ from keras_vit.inspection import _layer_walk, page, plots
 from keras_vit.inspection.distance import attention_distance
 from keras_vit.inspection.embeddings import embedding_filters, position_similarity
 from keras_vit.inspection.examples import Example
+from keras_vit.inspection.headings import stamp
 from keras_vit.inspection.report_cards import image_cards
-from keras_vit.inspection.titles import stamp
 
 PAGE, FIGURES = "report.html", "figures"
 _PRINTED = 8  # images in the figure of overlays
