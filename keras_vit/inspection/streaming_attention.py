@@ -1,6 +1,6 @@
 """Attention of one image layer by layer, in the memory of a single layer's weights."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import keras
 import numpy as np
@@ -29,7 +29,7 @@ def stream_attention(
     names: list[str] = []
     layers: list[np.ndarray] = []  # [H, N] each
     rollouts: list[np.ndarray] = []  # [N] each
-    rollout: np.ndarray | None = None
+    rollout: Any = None  # float64 [1, N, N] after the first block
 
     def reduce(layer, weights, _):
         nonlocal rollout
