@@ -115,7 +115,7 @@ setup(
         "h5py>=3.11",
         "ml_dtypes>=0.5.1",
         "safetensors>=0.4.5",
-        "scipy>=1.14",  # L-BFGS of linear probes
+        "scipy>=1.14",  # L-BFGS of linear probes; softmax and sigmoid of evaluators
     ],
     extras_require=EXTRAS,
     entry_points={"console_scripts": ["keras-vit = keras_vit.program.commands:main"]},
