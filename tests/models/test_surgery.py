@@ -14,7 +14,7 @@ from tests import selection
 from tests.models import variants
 
 MODES = ("int8", "int4", "float8")
-SLOW_MODES = [("int8", "token"), ("int4", "token"), ("float8", "bit")]
+SLOW_MODES = [("int8", "token"), ("int8", "bit"), ("int4", "token"), ("float8", "bit")]
 
 
 def run(model, images, **arguments):
@@ -53,7 +53,7 @@ def assert_trains(model, images):
     ("mode", "name"),
     selection.cases(
         [(mode, name) for mode in MODES for name in ("token", "map", "bit")],
-        [("int8", "bit")],
+        [],
         lambda *case: pytest.mark.slow if case in SLOW_MODES else selection.EXHAUSTIVE,
     ),
 )
@@ -246,6 +246,7 @@ def test_replaced_norms(built, tmp_path):
     np.testing.assert_array_equal(run(loaded, images), outputs)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["hybrid", "bit"])
 def test_a_replaced_unit_of_a_stage(name, tmp_path):
     arguments = {"resnet_blocks": (2,)} if name == "hybrid" else {"block_sizes": (3, 1)}

@@ -174,6 +174,7 @@ def test_labels_and_preprocessing_in_place_of_those_of_a_run(digits, tmp_path):
     assert "digit 3" in html and "value_range(0, 1)" in html and "value_range(-1, 1)|" not in html
 
 
+@pytest.mark.slow
 def test_errors(tmp_path):
     picture = golden_data.path("images/small.png")
     for arguments, message in [

@@ -93,6 +93,7 @@ def test_a_teacher_sees_images_as_it_was_trained_on(size, pp, own):
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)  # float32: another order of the same operations
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("temperature", "micro_batches"), [(1.0, 1), (2.0, 2)])
 def test_a_step_learns_the_teachers_probabilities(temperature, micro_batches):
     model, teacher = network(0), network(1, drop_path_rate=0.5)
