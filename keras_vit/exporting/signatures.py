@@ -6,7 +6,7 @@ import keras
 import tensorflow as tf
 from absl import logging
 
-from keras_vit.exporting import representations, safe_decode
+from keras_vit.exporting import extra_outputs, safe_decode
 from keras_vit.inference.probabilities import CLASSIFICATION, TOP_K, check_class_names, name_of, to_probabilities
 from keras_vit.inference.saved_model import FEATURES_TENSOR
 from keras_vit.layers import kernels
@@ -83,7 +83,7 @@ class ServingModule(tf.Module):
 
     def features_of_tensor(self, images: tf.Tensor) -> dict[str, tf.Tensor]:
         """Return the input of the head for preprocessed images, float32 `[B, H, W, C]`."""
-        return {"features": representations.features_function(self._model())(images)}
+        return {"features": extra_outputs.features_function(self._model())(images)}
 
     def signatures(self) -> dict[str, tf.types.experimental.ConcreteFunction]:
         """Trace all signatures; return them by name."""
@@ -95,7 +95,7 @@ class ServingModule(tf.Module):
             "serve_images": (self.classify_images, tf.TensorSpec([None, None, None, channels], tf.uint8, "images")),
             "serve_tensor": (self.classify_tensor, prepared),
         }
-        functions = {"features": representations.features_function, "attention": representations.attention_function}
+        functions = {"features": extra_outputs.features_function, "attention": extra_outputs.attention_function}
         for name in self._extra_signatures:
             methods[name] = (self._of_bytes(name, functions[name](self._model())), encoded)
         if "features" in self._extra_signatures:
