@@ -51,14 +51,11 @@ def write(
         warm_up: Name of the model on the server, and batch sizes of the requests that it runs before it takes traffic;
             None for no such requests.
     """
-    preprocess = preprocess or card.preprocess_function()
     _checks.choice("precision", precision, PRECISIONS)
     reference = inference_model(model, precision)
     card = dataclasses.replace(card, precision=precision, max_pixels=max_pixels)
     with versions.new_version(path, version) as draft:
-        module = signatures.ServingModule(
-            reference, preprocess, card.image_shape, card.class_names, card.output, top_k, max_pixels, extra_signatures
-        )
+        module = signatures.ServingModule(reference, card, preprocess, top_k, extra_signatures)
         signatures.write(module, draft.path, module.signatures())
         extra = os.path.join(draft.path, "assets.extra")  # copied and kept by the server, never read by it
         os.makedirs(extra, exist_ok=True)
