@@ -39,7 +39,7 @@ def is_square(count: int) -> bool:
 def stated_grids(source: TensorSource, hints: Hints, arguments: Mapping[str, Any]) -> list[Grid]:
     """Return the grids that the caller and the file state, the most reliable first."""
     note = source.metadata
-    sizes = (arguments.get("image_size"), note.get("image_size"), note.get("image"))
+    sizes = (arguments.get("image_size"), note.get("image_size"))
     grids = [hints.grid, stated_size(note.get("grid"))]
     grids += [grid_of({**arguments, "image_size": size}) for size in sizes if stated_size(size)]
     return [grid for grid in grids if grid is not None]
@@ -68,12 +68,12 @@ def settle_grid(checkpoint: Checkpoint, hints: Hints) -> None:
         raise CheckpointError(f"{path} has no position table. Received: grid={hints.grid}. Leave it out.")
     if checkpoint.kind == "bit":
         return
-    noted = [size for name in ("image_size", "image") if (size := stated_size(source.metadata.get(name)))]
+    noted = stated_size(source.metadata.get("image_size"))
     own = arguments.get("image_size")
     if own is not None and stated_size(own) is None:
         raise CheckpointError(f"{path}: image_size must be an integer or (height, width). Received: {str(own)[:60]}.")
     if count is None:
-        arguments.setdefault("image_size", plain(noted[0]) if noted else None)
+        arguments.setdefault("image_size", plain(noted) if noted else None)
         if arguments["image_size"] is None:
             checkpoint.assumed["image_size"] = "without a position table nothing fixes it"
         return
@@ -100,10 +100,10 @@ def settle_grid(checkpoint: Checkpoint, hints: Hints) -> None:
     checkpoint.grid = next((grid for grid in known if math.prod(grid) == count), None) or _square(count, path)
     if own_grid == checkpoint.grid:
         return
-    fitting = [size for size in noted if grid_of({**arguments, "image_size": size}) == checkpoint.grid]
     stride = geometry.stride(arguments["patch_size"], arguments.get("resnet_blocks"))
     size = (checkpoint.grid[0] * stride[0], checkpoint.grid[1] * stride[1])
-    arguments["image_size"] = plain(fitting[0] if fitting else size)
+    fits = noted is not None and grid_of({**arguments, "image_size": noted}) == checkpoint.grid
+    arguments["image_size"] = plain(noted if fits and noted else size)
 
 
 def _square(count: int, path: str) -> Grid:

@@ -77,7 +77,7 @@ def without_decoder(checkpoint: Checkpoint) -> Kind:
 def _check_note(source: TensorSource) -> None:
     """Refuse metadata of `save_checkpoint` that is malformed or of another version."""
     note = source.metadata
-    if not note or set(note) <= {"image"}:
+    if not note:
         return
     if note.get("version") != NOTE_VERSION:
         raise CheckpointError(

@@ -56,19 +56,12 @@ _CLASS_TOKEN = (
 
 @dataclasses.dataclass(frozen=True)
 class Tree:
-    """One tree of parameters in a file.
+    """One tree of parameters in a file."""
 
-    Attributes:
-        names: Stored names by name without prefix.
-        shapes: Shapes by name without prefix.
-        ignored: Names outside the tree.
-        prefix: Prefix of the stored names.
-    """
-
-    names: dict[str, str]
-    shapes: dict[str, Shape]
-    ignored: list[str]
-    prefix: str
+    names: dict[str, str]  # stored names by name without prefix
+    shapes: dict[str, Shape]  # by name without prefix
+    ignored: list[str]  # names outside the tree
+    prefix: str  # of the stored names
 
 
 def find_tree(source: TensorSource, anchor: re.Pattern[str], hints: Hints) -> Tree | None:

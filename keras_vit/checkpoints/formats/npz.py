@@ -63,21 +63,13 @@ class NpzSource(TensorSource):
                 f"{self.path}: member {name!r} holds {payload} bytes, but its header says shape={shape}, dtype={dtype}."
             )
         self._members[name] = info
-        if dtype.kind == "U" and name.split("/")[-1] == "__meta__" and info.file_size < 2**20:
-            # A description beside the tensors, as JSON text in an array of its own.
-            with guarded(self.path, name):
-                text = str(self._read(name))
-            self.metadata["image"] = parse_json(text.encode(), f"{self.path}: {name}").get("image")
-            return
         self.tensors[name] = TensorInfo(shape, BFLOAT16 if dtype == _VOID2 else dtype.newbyteorder("="))
-
-    def _read(self, name: str) -> np.ndarray:
-        with guarded(self.path, name), self._archive.open(self._members[name]) as stream:
-            return np.lib.format.read_array(stream, allow_pickle=False)  # zipfile compares the checksum
 
     def read(self, name: str) -> np.ndarray:
         """Return the tensor `name`."""
-        array, dtype = self._read(name), self.tensors[name].dtype
+        with guarded(self.path, name), self._archive.open(self._members[name]) as stream:
+            array = np.lib.format.read_array(stream, allow_pickle=False)  # zipfile compares the checksum
+        dtype = self.tensors[name].dtype
         return array.view(BFLOAT16) if dtype == BFLOAT16 else array.astype(dtype, copy=False)
 
 
