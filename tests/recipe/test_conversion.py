@@ -173,6 +173,7 @@ def test_initial_weights_depend_on_the_seed():
     assert kernel(1) == kernel(1) != kernel(2)
 
 
-def test_another_variant_keeps_the_kind_of_weights():
-    chosen = recipes.with_weights(recipes.Recipe(model=recipes.Model("ViT-B/16")), "augreg-imagenet21k")
-    assert recipes.with_variant(chosen, "ViT_S16").model.checkpoint == "augreg-imagenet21k"
+@pytest.mark.parametrize("weights", ["augreg", "augreg-imagenet21k", "augreg-224"])
+def test_another_variant_keeps_the_kind_of_weights(weights):
+    chosen = recipes.with_weights(recipes.Recipe(model=recipes.Model("ViT-B/16")), weights)
+    assert recipes.with_variant(chosen, "ViT_S16").model.checkpoint == weights
