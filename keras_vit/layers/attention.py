@@ -13,6 +13,8 @@ from keras_vit.layers.dense import EinsumDense
 from keras_vit.layers.dropout import Dropout
 from keras_vit.layers.types import Shape
 
+__all__ = ["SelfAttention"]
+
 
 @keras.saving.register_keras_serializable(package="keras_vit")
 class SelfAttention(CompositeLayer):

@@ -14,6 +14,8 @@ from keras_vit.layers.dropout import Dropout
 from keras_vit.layers.formulas import gelu_tanh
 from keras_vit.layers.types import Shape
 
+__all__ = ["MlpBlock", "get_activation"]
+
 
 @keras.saving.register_keras_serializable(package="keras_vit")
 def gelu(x: Any) -> Any:

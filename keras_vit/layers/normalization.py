@@ -11,6 +11,8 @@ from keras_vit.layers.base import BaseLayer
 from keras_vit.layers.precision import at_least_float32
 from keras_vit.layers.types import Shape
 
+__all__ = ["GroupNorm", "LayerNorm"]
+
 
 class _Normalization(BaseLayer):
     """Scale and bias of the last axis, kept in the variable dtype."""
@@ -26,6 +28,10 @@ class _Normalization(BaseLayer):
         self.scale = self.add_weight(name="scale", shape=(width,), initializer=self.scale_initializer, autocast=False)
         self.bias = self.add_weight(name="bias", shape=(width,), initializer="zeros", autocast=False)
         super().build(input_shape)
+
+    def count(self, tally: Any, rows: int, width: int) -> None:
+        """Add the cost of `rows` vectors of a width to a `planning.cost.Tally`."""
+        tally.norm(rows, width)
 
     def compute_output_shape(self, input_shape: Shape) -> Shape:
         return input_shape
@@ -97,3 +103,6 @@ class GroupNorm(_Normalization):
     def call(self, x: Any) -> Any:
         scale, bias = at_least_float32(self.scale), at_least_float32(self.bias)
         return kernels.group_norm(ops.cast(x, self.compute_dtype), scale, bias, self.groups, self.epsilon)
+
+
+NORMS: dict[str, type[LayerNorm]] = {"layer": LayerNorm}  # by the names that models and blocks have for them

@@ -10,6 +10,8 @@ from keras_vit.layers.base import BaseLayer
 from keras_vit.layers.normalization import LayerNorm
 from keras_vit.layers.types import Shape
 
+__all__ = ["FlattenGrid", "PatchEncoder"]
+
 
 def flatten_grid(grid: Any) -> Any:
     """Reshape `[B, h, w, D]` to `[B, h*w, D]` in raster order, whether or not h and w are known."""

@@ -13,7 +13,6 @@ from keras_vit.layers import (
     EncoderBlock,
     FirstTokens,
     FlattenGrid,
-    LayerNorm,
     MAPHead,
     MlpBlock,
     PatchEncoder,
@@ -24,6 +23,7 @@ from keras_vit.layers import (
     TokenPooling,
     resnet,
 )
+from keras_vit.layers.normalization import NORMS
 from keras_vit.models.arguments import configured_by, with_arguments
 from keras_vit.models.base import (
     ConfiguredModel,
@@ -100,6 +100,13 @@ def mlp_layer(config: ViTConfig, policy: keras.DTypePolicy | None = None, dropou
     return MlpBlock(config.mlp_dim, dropout_rate, config.activation, dtype=policy, name="MlpBlock_0")
 
 
+def norm_layer(
+    config: ViTConfig, policy: keras.DTypePolicy | None = None, name: str | None = None
+) -> keras.layers.Layer:
+    """Return a norm of the encoder."""
+    return NORMS[config.norm](config.layer_norm_epsilon, dtype=policy, name=name)
+
+
 class Builder:
     """Connects the layers of a configuration; every step is a method."""
 
@@ -116,7 +123,7 @@ class Builder:
         return images, self._head(self._blocks(self._tokens(x)))
 
     def _norm(self, name):
-        return LayerNorm(self.config.layer_norm_epsilon, dtype=self.policy, name=name)
+        return norm_layer(self.config, self.policy, name)
 
     def _resnet(self, x):
         numerics, width = self.config.resnet_numerics, 64
@@ -215,6 +222,7 @@ class Builder:
                 drop_path_rate,
                 config.layer_norm_epsilon,
                 config.layer_scale,
+                config.norm,
                 dtype=self.policy,
                 name=name,
             )
@@ -244,7 +252,8 @@ class Builder:
         if config.pooling == "map":
             attention = SelfAttention(config.num_heads, name=_ATTENTION, **shared)
             mlp = mlp_layer(config, self.policy)
-            return MAPHead(attention, mlp, config.layer_norm_epsilon, name="MAPHead_0", **shared)(x)  # [B, D]
+            epsilon, norm = config.layer_norm_epsilon, config.norm
+            return MAPHead(attention, mlp, epsilon, norm, name="MAPHead_0", **shared)(x)  # [B, D]
         return x  # [B, N, D]
 
     def _pre_logits(self):

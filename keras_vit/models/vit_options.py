@@ -1,9 +1,12 @@
-"""Options of Vision Transformers: names, types, defaults and documentation."""
+"""Options of Vision Transformers: names, types, defaults, documentation and checks."""
 
 import dataclasses
-from typing import Literal
+from typing import ClassVar, Literal
 
-from keras_vit.models.config import Options, Published, Size
+from keras_vit import _checks
+from keras_vit.layers import get_activation, position
+from keras_vit.models.config import Config, Options, Published, Size, plain
+from keras_vit.models.variants import ViTVariant
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,7 +30,8 @@ class ViTOptions(Options):
         distillation_token: Whether the model has DeiT's second token with a head of its own. The logits are then the
             mean of both heads, and the features the mean of both tokens. `"unused"` for the token without its head: it
             takes part in the attention only.
-        layer_norm_epsilon: Epsilon of all layer norms.
+        norm: Kind of the norms: `"layer"`.
+        layer_norm_epsilon: Epsilon of all norms.
         qkv_bias: Whether the projections to query, key and value have biases.
         layer_scale: Initial value of a learned scale of each residual branch, or None for no scale.
         norm_after_pooling: Whether the final norm follows the mean over the patches instead of preceding it (timm's
@@ -61,6 +65,7 @@ class ViTOptions(Options):
     _: dataclasses.KW_ONLY
     class_token: bool | None = None
     distillation_token: bool | Literal["unused"] = False
+    norm: Literal["layer"] = "layer"
     layer_norm_epsilon: float = 1e-6
     qkv_bias: bool = True
     layer_scale: float | None = None
@@ -82,3 +87,111 @@ class ViTOptions(Options):
 @dataclasses.dataclass(frozen=True)
 class PublishedViT(ViTOptions, Published):
     """Arguments of the constructors of Vision Transformers, such as `ViT_B16`."""
+
+
+@dataclasses.dataclass(frozen=True)
+class ViTArguments(ViTOptions, Config, ViTVariant):
+    """Checked arguments of a Vision Transformer; the base class of `ViTConfig`."""
+
+    COMMON: ClassVar[tuple[str, ...]] = (
+        *Config.COMMON,
+        *("patch_size", "hidden_size", "num_layers", "num_heads", "mlp_dim", "class_token"),
+    )
+    FREE: ClassVar[tuple[str, ...]] = (
+        *Config.FREE,
+        *("dropout_rate", "attention_dropout_rate", "drop_path_rate", "remat", "attention_chunk_size"),
+        *("position_grid", "position_resizing"),
+    )
+    # Arguments of everything after the encoder, which a model that is pre-trained without labels does not have.
+    OF_HEAD: ClassVar[tuple[str, ...]] = (
+        *("classes", "include_top", "pooling", "representation_size", "classifier_activation", "head_bias"),
+        *("norm_after_pooling", "pool_prefix_tokens", "head_norm"),
+    )
+
+    def __post_init__(self):
+        if self.pooling in ("avg", "average", "mean", "max"):
+            raise ValueError(
+                f"`pooling` must be 'gap' for the mean of the patches. Received: pooling={self.pooling!r}."
+            )
+        super().__post_init__()
+        self._set("patch_size", plain(_checks.size_pair("patch_size", self.patch_size)))
+        for name in ("hidden_size", "num_heads", "mlp_dim"):
+            self._set(name, _checks.positive_int(name, getattr(self, name)))
+        for name in ("num_layers", "num_registers"):
+            self._set(name, _checks.positive_int(name, getattr(self, name), minimum=0))
+        for name in ("representation_size", "attention_chunk_size", "head_dim"):
+            if getattr(self, name) is not None:
+                self._set(name, _checks.positive_int(name, getattr(self, name)))
+        for name in ("dropout_rate", "attention_dropout_rate", "drop_path_rate", "layer_norm_epsilon"):
+            self._set(name, _checks.rate(name, getattr(self, name)))
+        if self.layer_scale is not None:
+            self._set("layer_scale", _checks.finite_number("layer_scale", self.layer_scale, zero=True))
+        get_activation(self.activation)
+        if self.resnet_blocks is not None:
+            units = _checks.sequence("resnet_blocks", self.resnet_blocks, "integers, the units of each stage")
+            self._set("resnet_blocks", tuple(_checks.positive_int("resnet_blocks", n) for n in units))
+        self._resolve()
+        if self.head_dim is None or self.pooling == "map":
+            _checks.divisible("hidden_size", self.hidden_size, "num_heads", self.num_heads)
+        self._check_combinations()
+
+    def _resolve(self):
+        """Replace values that depend on other arguments, so that equal models have equal configurations."""
+        if self.class_token is None:
+            self._set("class_token", self.pooling in ("token", None))
+        if self.head_dim is not None and self.head_dim * self.num_heads == self.hidden_size:
+            self._set("head_dim", None)
+        if not self.include_top:
+            self._set("head_norm", False)
+        if self.position_grid is not None:
+            grid = plain(_checks.size_pair("position_grid", self.position_grid))
+            self._set("position_grid", grid if self.image_size is None else None)
+
+    def _check_combinations(self):
+        self._refuse(
+            self.head_dim is not None and self.output_projection == "none",
+            "output_projection='none' needs num_heads * head_dim == hidden_size.",
+            ("num_heads", "head_dim", "hidden_size"),
+        )
+        self._refuse(
+            self.pooling == "token" and not self.class_token,
+            "pooling='token' needs the class token.",
+            ("class_token",),
+            "Use pooling='gap'.",
+        )
+        self._refuse(
+            bool(self.distillation_token) and self.pooling != "token",
+            "`distillation_token` needs pooling='token': DeiT reads both tokens.",
+            ("pooling",),
+        )
+        self._refuse(
+            self.head_norm and (self.pooling is None or bool(self.distillation_token)),
+            "`head_norm` needs a head on one vector per image.",
+            ("pooling", "distillation_token"),
+            "Leave it off.",
+        )
+        for name in ("norm_after_pooling", "pool_prefix_tokens"):
+            self._refuse(
+                getattr(self, name) and self.pooling != "gap",
+                f"`{name}` needs pooling='gap'.",
+                ("pooling",),
+                "Leave it off.",
+            )
+        self._refuse(
+            self.position_embedding not in position.KINDS and self.position_embedding_at != "input",
+            "`position_embedding_at` applies to embeddings that are added to tokens.",
+            ("position_embedding", "position_embedding_at"),
+            "Leave it at 'input'.",
+        )
+        self._refuse(
+            self.position_embedding == "relative" and self.image_size is None,
+            "Relative position embeddings have one entry per offset and cannot be resized.",
+            ("position_embedding", "image_size"),
+            "Give the `image_size`.",
+        )
+        self._refuse(
+            bool(self.attention_chunk_size and (self.attention_dropout_rate or self.position_embedding == "relative")),
+            "`attention_chunk_size` excludes dropout of attention weights and relative positions.",
+            ("attention_chunk_size", "attention_dropout_rate", "position_embedding"),
+            "Leave it at None.",
+        )

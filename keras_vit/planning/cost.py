@@ -80,9 +80,9 @@ class Tally:
         self.activations += size[0] * size[1] * inputs
         return height, width
 
-    def norm(self, rows: int, width: int) -> None:
-        """Add a norm with scale and bias."""
-        self.parameters += 2 * width
+    def norm(self, rows: int, width: int, bias: bool = True) -> None:
+        """Add a norm with a scale, and a bias."""
+        self.parameters += (1 + bias) * width
         self.activations += rows * width
 
     def elementwise(self, count: int) -> None:
@@ -123,7 +123,7 @@ def _mae(config: models.MAEConfig) -> Cost:
     tally.dense(prefix + config.num_visible, config.hidden_size, width)
     tally.parameters += width + tokens * width  # the mask token, and the positions
     _blocks(tally, decoder, tokens)
-    tally.norm(tokens, width)
+    vit.norm_layer(decoder).count(tally, tokens, width)
     tally.dense(tokens, width, config.num_pixels)
     return tally.cost(tokens)
 
@@ -146,7 +146,7 @@ def _encoder(config: models.ViTConfig, tokens: int) -> Tally:
         tally.dropout(tokens * width)
 
     _blocks(tally, config, tokens)
-    tally.norm(1 if config.norm_after_pooling else tokens, width)
+    vit.norm_layer(config).count(tally, 1 if config.norm_after_pooling else tokens, width)
     return tally
 
 
@@ -164,11 +164,11 @@ def _blocks(tally: Tally, config: models.ViTConfig, tokens: int) -> None:
 
 def _block(tally: Tally, config: models.ViTConfig, tokens: int) -> None:
     """Count a block, which saves 8 vectors of `D` and 2 of the MLP's width per token, and the attention weights."""
-    width = config.hidden_size
-    tally.norm(tokens, width)
+    width, norm = config.hidden_size, vit.norm_layer(config)
+    norm.count(tally, tokens, width)
     relative = tokens if config.position_embedding == "relative" else None
     vit.attention_layer(config, relative_positions=relative).count(tally, tokens, width)
-    tally.norm(tokens, width)
+    norm.count(tally, tokens, width)
     vit.mlp_layer(config, dropout_rate=config.dropout_rate).count(tally, tokens, width)
     if config.dropout_rate:
         tally.dropout(tokens * width)
@@ -181,12 +181,12 @@ def _map_head(tally: Tally, config: models.ViTConfig, tokens: int) -> None:
     width = config.hidden_size
     tally.parameters += width
     layers.SelfAttention(config.num_heads).count(tally, tokens, width, queries=1)
-    tally.norm(1, width)
+    vit.norm_layer(config).count(tally, 1, width)
     vit.mlp_layer(config).count(tally, 1, width)
 
 
 def _vit_head(tally: Tally, config: models.ViTConfig, rows: int) -> None:
-    width, heads = config.hidden_size, 2 if config.distillation_token is True else 1
+    width, heads = config.pooled_size, 2 if config.distillation_token is True else 1
     if config.representation_size is not None:
         for head in range(heads):
             tally.dense(rows, width, config.representation_size, parameters=head == 0)
