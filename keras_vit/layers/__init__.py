@@ -14,6 +14,7 @@ from keras_vit.layers import (
     pooling,
     position,
     resnet,
+    rope,
     stochastic_depth,
     tokens,
 )
@@ -30,6 +31,7 @@ from keras_vit.layers.patches import *
 from keras_vit.layers.pooling import *
 from keras_vit.layers.position import *
 from keras_vit.layers.resnet import *
+from keras_vit.layers.rope import *
 from keras_vit.layers.stochastic_depth import *
 from keras_vit.layers.tokens import *
 
@@ -47,6 +49,7 @@ __all__ = [
     *pooling.__all__,
     *position.__all__,
     *resnet.__all__,
+    *rope.__all__,
     *stochastic_depth.__all__,
     *tokens.__all__,
 ]

@@ -63,7 +63,7 @@ class EncoderBlock(CompositeLayer):
         drop_path_rate: Stochastic depth rate of both residual branches.
         layer_norm_epsilon: Epsilon of both norms.
         layer_scale: Initial value of a learned scale of each branch, or None for no scale.
-        norm_type: Kind of both norms, `"layer"`.
+        norm_type: Kind of both norms, `"layer"` or `"rms"`.
         **kwargs: Arguments of `keras.layers.Layer`.
 
     Call arguments:

@@ -73,7 +73,7 @@ class MAPHead(CompositeLayer):
         attention: Layer of the attention, such as `SelfAttention`.
         mlp: Layer after the attention, from `[B, 1, D]` to the same shape, such as `MlpBlock`.
         layer_norm_epsilon: Epsilon of the norm before the MLP.
-        norm_type: Kind of this norm, `"layer"`.
+        norm_type: Kind of this norm, `"layer"` or `"rms"`.
         **kwargs: Arguments of `keras.layers.Layer`.
 
     Call arguments:

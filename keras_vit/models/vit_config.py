@@ -76,7 +76,7 @@ class ViTConfig(ViTArguments):
     @property
     def pooled_size(self) -> int:
         """Width of the pooled tokens."""
-        return self.hidden_size
+        return 2 * self.hidden_size if self.pooling == "token+gap" else self.hidden_size
 
     @property
     def num_features(self) -> int:
