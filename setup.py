@@ -109,6 +109,7 @@ setup(
         "keras>=3.15.0",
         "numpy>=2.0.2",
         "absl-py>=2.1",
+        "filelock>=4.2",
         "h5py>=3.11",
         "ml_dtypes>=0.5.1",
         "safetensors>=0.4.5",

@@ -43,7 +43,7 @@ class Scheduled:
 
     def intervals(self) -> list[int]:
         """Return numbers of steps, at whose multiples the training loop must stop to evaluate."""
-        return self.suite.intervals()
+        return self.suite.intervals(self.every)
 
     def due(self, step: int) -> list[str]:
         """Return the names of the evaluators that run after a step."""

@@ -79,9 +79,9 @@ class Suite:
         intervals = {name: own or every for name, own in self.every.items()}
         return [name for name, own in intervals.items() if step == total_steps or (own and step % own == 0)]
 
-    def intervals(self) -> list[int]:
-        """Return the `every` of all evaluators that have one."""
-        return [every for every in self.every.values() if every]
+    def intervals(self, every: int = 0) -> list[int]:
+        """Return the `every` of all evaluators; those without one have the default `every`, 0 for no interval."""
+        return [own or every for own in self.every.values() if own or every]
 
     def check(self, context: Context) -> None:
         """Open all data and compare them with the classifier, to find mistakes before a long training.

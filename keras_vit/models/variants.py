@@ -70,7 +70,7 @@ VIT: dict[str, ViTVariant] = {
     "ViT-H/14": ViTVariant(14, 1280, 32, 16, 5120),
     "ViT-g/14": ViTVariant(14, 1408, 40, 16, 6144),
     "ViT-G/14": ViTVariant(14, 1664, 48, 16, 8192),
-    # DINOv2, whose largest model is no ViT-g/14; DINOv3; SigLIP.
+    # DINOv2, whose largest model is not ViT-g/14; DINOv3; SigLIP.
     "ViT-S/14": ViTVariant(14, 384, 12, 6, 1536),
     "ViT-B/14": ViTVariant(14, 768, 12, 12, 3072),
     "ViT-L/14": ViTVariant(14, 1024, 24, 16, 4096),
