@@ -50,8 +50,8 @@ for policy in ("mixed_bfloat16",):
     print(policy)
 
 # A whole training step, with dropout, recomputed blocks and a gradient for every variable.
-for remat in ("blocks",):
-    model = variants.make("dropout", remat=remat)
+for name in ("dropout", "dinov3"):
+    model = variants.make(name, remat="blocks")
     images = variants.images(model, batch=8)
     trained = [v.value for v in model.trainable_variables]
     others = [v.value for v in model.non_trainable_variables]
@@ -64,7 +64,7 @@ for remat in ("blocks",):
     assert np.isfinite(value)
     for variable, gradient in zip(model.trainable_variables, gradients, strict=True):
         assert variable.path.endswith("key/bias") or np.abs(gradient).max() > 0, variable.path
-    print("gradient", remat)
+    print("gradient", name)
 
 # Keras takes the values out of the variables while it runs: images of a wrong size must not leave the model without.
 model = variants.make("token")
