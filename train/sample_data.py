@@ -31,7 +31,7 @@ def main(argv: Sequence[str]) -> int:
         raise ValueError("--output is missing: the folder to write to.")
     with _io.atomic_directory(options.output) as directory:
         for split in ("train", "test"):
-            source = digits.open_source(split=split)
+            source = digits.read().open(split)
             labels = source.labels()[: options.count]
             for number, (image, label) in enumerate(zip(source.images, labels, strict=False)):
                 folder = os.path.join(directory, split, source.class_names[label])

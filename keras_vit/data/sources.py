@@ -2,14 +2,11 @@
 
 import functools
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
 
 import numpy as np
 import tensorflow as tf
-from absl import logging
 
 from keras_vit import _checks
-from keras_vit.data import splits
 
 
 class Source:
@@ -120,15 +117,9 @@ class StoredSource(IndexedSource):
     """A source with one value per image in memory, and labels int32 `[n]` or float32 `[n, classes]`."""
 
     def __init__(
-        self,
-        name: str,
-        split: str,
-        values: Sequence | np.ndarray,
-        labels: np.ndarray,
-        class_names: Sequence[str],
-        multi_label: bool = False,
+        self, name: str, split: str, values: Sequence | np.ndarray, labels: np.ndarray, class_names: Sequence[str]
     ):
-        super().__init__(name, split, len(values), class_names, multi_label)
+        super().__init__(name, split, len(values), class_names, multi_label=labels.ndim == 2)
         self._values, self._labels = values, labels
 
     @functools.cached_property
@@ -148,9 +139,9 @@ class StoredSource(IndexedSource):
 class ArraySource(StoredSource):
     """Images in memory, uint8 `[n, H, W]` or `[n, H, W, C]`."""
 
-    def __init__(self, name: str, split: str, images: np.ndarray, labels: np.ndarray, *args: Any, **kwargs: Any):
+    def __init__(self, name: str, split: str, images: np.ndarray, labels: np.ndarray, class_names: Sequence[str]):
         self.images = images[..., None] if images.ndim == 3 else images
-        super().__init__(name, split, self.images, labels, *args, **kwargs)
+        super().__init__(name, split, self.images, labels, class_names)
         self.encoded = False
 
     def origin(self, index: int) -> str:
@@ -160,9 +151,9 @@ class ArraySource(StoredSource):
 class FileSource(StoredSource):
     """Images in files of their own, local or remote, one path per image."""
 
-    def __init__(self, name: str, split: str, paths: Sequence[str], labels: np.ndarray, *args: Any, **kwargs: Any):
+    def __init__(self, name: str, split: str, paths: Sequence[str], labels: np.ndarray, class_names: Sequence[str]):
         self.paths = list(paths)
-        super().__init__(name, split, self.paths, labels, *args, **kwargs)
+        super().__init__(name, split, self.paths, labels, class_names)
 
     def fetch(self, index: tf.Tensor) -> dict[str, tf.Tensor]:
         example = super().fetch(index)
@@ -218,23 +209,3 @@ def check_labels(labels: np.ndarray, num_classes: int, origin: Callable[[int], s
             f"{f' and {len(wrong) - 1:,} more' if len(wrong) > 1 else ''}."
         )
     return result
-
-
-def select(parts: Sequence[splits.Part], indices: dict[str, np.ndarray]) -> np.ndarray:
-    """Return the indices of the examples in `parts`, given those of each whole split in its order."""
-    return np.concatenate([indices[part.name][part.start : part.stop] for part in parts])
-
-
-def warn_of_missing_classes(name: str, split: str, labels: np.ndarray, whole: np.ndarray) -> None:
-    """Log a warning if a slice has fewer classes than the whole, as that of a file sorted by class has."""
-    if labels.ndim == 1:
-        missing = np.setdiff1d(whole, labels)
-        if len(missing):
-            logging.warning(
-                "%s: the split %r has no example of %d of the %d classes. Are the examples sorted by class? "
-                "A slice takes them in the order of the file.",
-                name,
-                split,
-                len(missing),
-                len(np.unique(whole)),
-            )

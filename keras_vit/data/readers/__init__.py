@@ -11,6 +11,7 @@ from typing import Any
 
 from keras_vit import _checks
 from keras_vit.data.readers import digits, folder, idx, images, manifest, npz, tfds, tfrecord, vtab
+from keras_vit.data.readers.data_set import DataSet
 from keras_vit.data.sources import Source
 
 _OPTIONS = re.compile(r"#(\w+=.*)$", re.DOTALL)
@@ -20,23 +21,22 @@ _FOLDERS = ("root", "data_dir", "manual_dir")  # options that are paths
 
 @dataclasses.dataclass(frozen=True)
 class _Reader:
-    open: Callable[..., Source]
-    sizes: Callable[..., dict[str, int]]
+    read: Callable[..., DataSet]
     usage: str
     path: bool = True
 
 
 READERS = {
-    "digits": _Reader(digits.open_source, digits.sizes, "digits", path=False),
-    "folder": _Reader(folder.open_source, folder.sizes, "folder:/images"),
-    "images": _Reader(images.open_source, images.sizes, "images:/unlabeled"),
-    "manifest": _Reader(manifest.open_source, manifest.sizes, "manifest:/list.csv"),
-    "tfrecord": _Reader(tfrecord.open_source, tfrecord.sizes, "tfrecord:/folder"),
-    "tfds": _Reader(tfds.open_source, tfds.sizes, "tfds:cifar10"),
-    "vtab": _Reader(vtab.open_source, vtab.sizes, "vtab:clevr_count"),
-    "npz": _Reader(npz.open_source, npz.sizes, "npz:/arrays.npz"),
-    "idx": _Reader(idx.open_source, idx.sizes, "idx:/folder"),
-    "fashion_mnist": _Reader(idx.open_fashion_mnist, idx.fashion_mnist_sizes, "fashion_mnist", path=False),
+    "digits": _Reader(digits.read, "digits", path=False),
+    "folder": _Reader(folder.read, "folder:/images"),
+    "images": _Reader(images.read, "images:/unlabeled"),
+    "manifest": _Reader(manifest.read, "manifest:/list.csv"),
+    "tfrecord": _Reader(tfrecord.read, "tfrecord:/folder"),
+    "tfds": _Reader(tfds.read, "tfds:cifar10"),
+    "vtab": _Reader(vtab.read, "vtab:clevr_count"),
+    "npz": _Reader(npz.read, "npz:/arrays.npz"),
+    "idx": _Reader(idx.read, "idx:/folder"),
+    "fashion_mnist": _Reader(idx.read_fashion_mnist, "fashion_mnist", path=False),
 }
 
 
@@ -62,8 +62,7 @@ def open_source(spec: str | os.PathLike[str], split: str = "train", **options: A
         >>> source.num_examples, source.num_classes
         (1293, 10)
     """
-    reader, location, options = _resolve(spec, options)
-    return reader.open(location, split, **options)
+    return _read(spec, options).open(split)
 
 
 def split_sizes(spec: str | os.PathLike[str], **options: Any) -> dict[str, int]:
@@ -73,8 +72,7 @@ def split_sizes(spec: str | os.PathLike[str], **options: Any) -> dict[str, int]:
     >>> split_sizes("digits")
     {'train': 1437, 'test': 360}
     """
-    reader, location, options = _resolve(spec, options)
-    return reader.sizes(location, **options)
+    return _read(spec, options).sizes()
 
 
 def absolute(spec: str) -> str:
@@ -110,7 +108,7 @@ def _is_path(location: Any) -> bool:
     return bool(location) and "://" not in str(location)
 
 
-def _resolve(spec: str | os.PathLike[str], options: dict) -> tuple[_Reader, str, dict]:
+def _read(spec: str | os.PathLike[str], options: dict) -> DataSet:
     if not isinstance(spec, (str, os.PathLike)):
         raise ValueError(f"`spec` must be a string such as 'digits' or 'folder:/images'. Received: spec={spec!r}.")
     spec = os.fspath(spec)
@@ -128,12 +126,12 @@ def _resolve(spec: str | os.PathLike[str], options: dict) -> tuple[_Reader, str,
     reader = READERS[kind]
     if reader.path and not location:
         raise ValueError(f"The source {kind!r} needs a place: {reader.usage!r}. Received: {spec!r}.")
-    known = list(inspect.signature(reader.open).parameters)[2:]
+    known = list(inspect.signature(reader.read).parameters)[1:]
     for name in options:
         if name not in known:
             has = f"It has: {', '.join(known)}." if known else "It has none."
             raise ValueError(f"The source {kind!r} has no option {name!r}.{_checks.nearest(name, known)} {has}")
-    return reader, location, options
+    return reader.read(location, **options)
 
 
 def _option(text: str) -> tuple[str, object]:

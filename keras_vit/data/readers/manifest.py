@@ -4,41 +4,26 @@ import csv
 import io
 import json
 import posixpath
-from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from keras_vit.data import holdout, splits
-from keras_vit.data.sources import FileSource, check_labels, classes_up_to, select
+from keras_vit.data import holdout
+from keras_vit.data.readers.data_set import DataSet, of_files
+from keras_vit.data.sources import check_labels, classes_up_to
 
 _MAX_DIGITS = 18  # of a class number
 _MAX_VALUES = 2**32  # of labels as vectors
 
 
-def sizes(location: str, **options: Any) -> dict[str, int]:
-    """Return the number of examples of each split."""
-    return {key: len(value) for key, value in _read(location, **options)[3].items()}
-
-
-def open_source(
+def read(
     location: str,
-    split: str = "train",
     root: str | None = None,
     test_fraction: float = 0.2,
     separator: str = ";",
     class_names: list[str] | None = None,
-) -> FileSource:
-    """Open a list of images: `.csv`, whose first line names the columns, or `.jsonl`; see `docs/data.md`."""
-    name = f"manifest:{location}"
-    options = {"root": root, "test_fraction": test_fraction, "separator": separator, "class_names": class_names}
-    paths, labels, class_names, indices = _read(location, **options)
-    chosen = select(splits.parse(split, {key: len(value) for key, value in indices.items()}, name), indices)
-    multi_label = labels.ndim == 2
-    return FileSource(name, split, [paths[i] for i in chosen], labels[chosen], class_names, multi_label)
-
-
-def _read(location: str, root=None, test_fraction=0.2, separator=";", class_names=None):
+) -> DataSet:
+    """Return the images of a list: `.csv`, whose first line names the columns, or `.jsonl`; see `docs/data.md`."""
     if not tf.io.gfile.exists(location) or tf.io.gfile.isdir(location):
         raise FileNotFoundError(f"There is no file {location!r}.")
     with tf.io.gfile.GFile(location, "rb") as file:
@@ -60,16 +45,17 @@ def _read(location: str, root=None, test_fraction=0.2, separator=";", class_name
     labels, class_names = _labels(location, entries, class_names, multi_label)
     named_splits = [split for _, _, _, split in entries]
     keys = [path for _, path, _, _ in entries]
-    if all(split is None for split in named_splits):
-        return paths, labels, class_names, holdout.split_indices(keys, labels, test_fraction)
-    if any(split is None for split in named_splits):
-        line = entries[named_splits.index(None)][0]
-        raise ValueError(f"Every entry of {location} must name its split, or none. Line {line} does not.")
-    order = holdout.split_indices(keys, labels, 0.0)["all"]
-    indices = {
-        split: order[np.array([named_splits[i] == split for i in order])] for split in dict.fromkeys(named_splits)
-    }
-    return paths, labels, class_names, indices
+    if any(split is not None for split in named_splits):
+        if None in named_splits:
+            line = entries[named_splits.index(None)][0]
+            raise ValueError(f"Every entry of {location} must name its split, or none. Line {line} does not.")
+        order = holdout.split_indices(keys, labels, 0.0)["all"]
+        indices = {
+            split: order[np.array([named_splits[i] == split for i in order])] for split in dict.fromkeys(named_splits)
+        }
+    else:
+        indices = holdout.split_indices(keys, labels, test_fraction)
+    return of_files(f"manifest:{location}", paths, labels, class_names, indices)
 
 
 def _csv(location: str, text: str, separator: str) -> list[tuple]:
