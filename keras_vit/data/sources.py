@@ -1,5 +1,6 @@
 """Sources of labeled images: base classes, and the checks that all readers share."""
 
+import dataclasses
 import functools
 from collections.abc import Callable, Iterator, Sequence
 
@@ -7,6 +8,24 @@ import numpy as np
 import tensorflow as tf
 
 from keras_vit import _checks
+from keras_vit.data import seeds
+
+
+@dataclasses.dataclass(frozen=True)
+class Rows:
+    """Rows of a worker: `count` of the `batch_size` examples of each step over all workers, from row `first` on."""
+
+    batch_size: int
+    first: int
+    count: int
+
+    def positions(self, step: tf.Tensor) -> tf.Tensor:
+        """Return the positions of the rows in the stream of examples, int64 `[count]`."""
+        return step * self.batch_size + self.first + tf.range(self.count, dtype=tf.int64)
+
+    def of(self, batch: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+        """Return the rows of the global batch."""
+        return {key: value[self.first : self.first + self.count] for key, value in batch.items()}
 
 
 class Source:
@@ -52,6 +71,14 @@ class Source:
         """Return all examples in order, as stored: {"image": encoded or uint8 [H, W, C], "label", "origin"}."""
         raise NotImplementedError
 
+    def train_items(self, rows: Rows, seed: int, start_step: int, shuffle_buffer: int) -> tf.data.Dataset:
+        """Make endless steps of items, vectors of the worker's rows with their "position" in the stream."""
+        raise NotImplementedError
+
+    def eval_items(self, rows: Rows, steps: int) -> tf.data.Dataset:
+        """Make the steps of one pass in order. The position of a row that only fills up a batch is -1."""
+        raise NotImplementedError
+
     def load(self, item: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
         """Return the example of an item as {"image", "label"}, in TensorFlow operations."""
         raise NotImplementedError
@@ -82,6 +109,25 @@ class IndexedSource(Source):
     def fetch(self, index: tf.Tensor) -> dict[str, tf.Tensor]:
         """Return example number `index` (int64 scalar) as {"image", "label"}, in TensorFlow operations."""
         raise NotImplementedError
+
+    def train_items(self, rows: Rows, seed: int, start_step: int, shuffle_buffer: int) -> tf.data.Dataset:
+        stream, size = seeds.key(seed, "order"), self.num_examples
+
+        @tf.autograph.experimental.do_not_convert
+        def of_step(step):
+            position = rows.positions(step)
+            return {"position": position, "index": seeds.permute(position % size, position // size, stream, size)}
+
+        return tf.data.Dataset.range(start_step, tf.int64.max).map(of_step)
+
+    def eval_items(self, rows: Rows, steps: int) -> tf.data.Dataset:
+        @tf.autograph.experimental.do_not_convert
+        def of_step(step):
+            position = rows.positions(step)
+            inside = position < self.num_examples
+            return {"position": tf.where(inside, position, -1), "index": tf.where(inside, position, 0)}
+
+        return tf.data.Dataset.range(steps).map(of_step)
 
     def load(self, item: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
         return self.fetch(item["index"])

@@ -82,15 +82,13 @@ def absolute(spec: str) -> str:
     >>> absolute("folder:/images/../photos#test_fraction=0.1")
     'folder:/photos#test_fraction=0.1'
     """
-    match = _OPTIONS.search(spec)
-    if match:
-        options = match[1].split("&")
-        for number, (name, value) in enumerate(map(_option, options)):
-            if name in _FOLDERS and _is_path(value):
-                options[number] = f"{name}={os.path.abspath(str(value))}"
-        return f"{absolute(spec[: match.start()])}#{'&'.join(options)}"
-    kind, _, location = spec.partition(":")
-    return f"{kind}:{os.path.abspath(location)}" if kind not in _BY_NAME and _is_path(location) else spec
+    kind, location, options = _parts(spec)
+    if kind not in _BY_NAME:
+        location = _absolute_path(location)
+    for number, (name, value) in enumerate(map(_option, options)):
+        if name in _FOLDERS:
+            options[number] = f"{name}={_absolute_path(str(value))}"
+    return kind + (f":{location}" if location else "") + (f"#{'&'.join(options)}" if options else "")
 
 
 def exists(spec: str) -> bool:
@@ -100,23 +98,31 @@ def exists(spec: str) -> bool:
     >>> exists("digits"), exists("folder:/nowhere")
     (True, False)
     """
-    kind, _, location = _OPTIONS.sub("", spec).partition(":")
-    return kind in _BY_NAME or not _is_path(location) or os.path.exists(location) or bool(glob.glob(location))
+    kind, location, _ = _parts(spec)
+    return kind in _BY_NAME or not _is_local(location) or os.path.exists(location) or bool(glob.glob(location))
 
 
-def _is_path(location: Any) -> bool:
-    return bool(location) and "://" not in str(location)
+def _parts(spec: str) -> tuple[str, str, list[str]]:
+    """Return kind, location and options of a source."""
+    match = _OPTIONS.search(spec)
+    kind, _, location = spec[: match.start() if match else None].partition(":")
+    return kind, location, match[1].split("&") if match else []
+
+
+def _is_local(location: str) -> bool:
+    return bool(location) and "://" not in location
+
+
+def _absolute_path(location: str) -> str:
+    return os.path.abspath(location) if _is_local(location) else location
 
 
 def _read(spec: str | os.PathLike[str], options: dict) -> DataSet:
     if not isinstance(spec, (str, os.PathLike)):
         raise ValueError(f"`spec` must be a string such as 'digits' or 'folder:/images'. Received: spec={spec!r}.")
     spec = os.fspath(spec)
-    match = _OPTIONS.search(spec)
-    if match:
-        spec = spec[: match.start()]
-        options = {**dict(_option(text) for text in match[1].split("&")), **options}
-    kind, colon, location = spec.partition(":")
+    kind, location, written = _parts(spec)
+    options = {**dict(map(_option, written)), **options}
     if kind not in READERS:
         usage = ", ".join(reader.usage for reader in READERS.values())
         hint = _checks.nearest(kind, READERS)
