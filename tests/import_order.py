@@ -73,6 +73,7 @@ OPTIONAL = {
     "libtpu",
     "sklearn",
     "PIL",
+    "simplejpeg",
     "tqdm",
     "requests",
     "psutil",
