@@ -55,6 +55,7 @@ EXTRAS = {
     # TensorFlow Datasets imports importlib_resources without requiring it.
     "data": ["tensorflow-datasets>=4.9.7", "importlib_resources>=6.0"],
     "plots": ["matplotlib>=3.9"],
+    "parquet": ["pyarrow>=17"],
     "serving": ["starlette>=1.0", "uvicorn>=0.40"],
     # Keras writes ONNX files with tf2onnx.
     "onnx": ["onnx>=1.17", "onnxruntime>=1.20", "tf2onnx>=1.17", *DECODERS],
@@ -79,6 +80,7 @@ EXTRAS["dev"] = [
     *EXTRAS["test"],
     *EXTRAS["data"],
     *EXTRAS["plots"],
+    *EXTRAS["parquet"],
     *EXTRAS["jax"],
     *(f"{requirement}; {LIBTPU_MACHINES}" for requirement in EXTRAS["plan"]),
     *EXTRAS["serving"],

@@ -74,6 +74,7 @@ OPTIONAL = {
     "sklearn",
     "PIL",
     "simplejpeg",
+    "pyarrow",
     "tqdm",
     "requests",
     "psutil",

@@ -57,7 +57,9 @@ def test_gray():
 
 
 @pytest.mark.parametrize("pp", [*STRINGS, GRAY])
-@pytest.mark.parametrize("options", [{"quality": 50}, {"quality": 95, "subsampling": 0}, {"progressive": True}], ids=str)
+@pytest.mark.parametrize(
+    "options", [{"quality": 50}, {"quality": 95, "subsampling": 0}, {"progressive": True}], ids=str
+)
 def test_jpeg(pp, options):
     pytest.importorskip("simplejpeg", reason="pip install 'keras-vision-transformers[litert]'")
     for mode in ("RGB", "L"):
