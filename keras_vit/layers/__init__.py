@@ -11,15 +11,10 @@ from keras_vit.layers.mlp import MlpBlock, get_activation
 from keras_vit.layers.normalization import GroupNorm, LayerNorm
 from keras_vit.layers.patches import FlattenGrid, PatchEncoder
 from keras_vit.layers.pooling import MAPHead, PatchMeanPooling, TokenPooling
-from keras_vit.layers.position import (
-    AddPositionEmbs,
-    FixedPositionEmbs,
-    fixed_positions,
-    sincos_2d_table,
-)
+from keras_vit.layers.position import AddPositionEmbs, FixedPositionEmbs, sincos_2d_table
 from keras_vit.layers.resnet import BottleneckUnit, ResNetStage, StdConv2D
 from keras_vit.layers.stochastic_depth import StochasticDepth
-from keras_vit.layers.tokens import ClassToken, RegisterTokens
+from keras_vit.layers.tokens import ClassToken, FirstTokens, RegisterTokens
 
 __all__ = [
     "AddPositionEmbs",
@@ -29,6 +24,7 @@ __all__ = [
     "BottleneckUnit",
     "ClassToken",
     "CorruptedPatches",
+    "FirstTokens",
     "FixedPositionEmbs",
     "RestoredPatches",
     "VisiblePatches",
@@ -51,7 +47,6 @@ __all__ = [
     "StochasticDepth",
     "TokenPooling",
     "get_activation",
-    "fixed_positions",
     "resize_table",
     "sincos_2d_table",
 ]

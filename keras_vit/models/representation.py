@@ -2,7 +2,21 @@
 
 import keras
 
+from keras_vit.layers import CorruptedPatches, PatchMeanPooling, TokenPooling, VisiblePatches
 from keras_vit.models.masked import MaskedModel
+
+
+def encoder_outputs(model: keras.Model) -> dict[str, keras.KerasTensor]:
+    """Return the symbolic output of each layer by its name; those of a pre-training model for whole images."""
+    if not isinstance(model, MaskedModel):
+        return {layer.name: layer.output for layer in model.layers}
+    x, outputs = model.inputs[0], {}
+    for layer in model.layers:  # a chain up to the last norm of the encoder
+        if not isinstance(layer, (keras.layers.InputLayer, VisiblePatches, CorruptedPatches)):
+            outputs[layer.name] = x = layer(x)
+        if layer.name == "encoder_norm":
+            break
+    return outputs
 
 
 def head_input(model: keras.Model) -> keras.KerasTensor:
@@ -34,7 +48,9 @@ def representation(model: keras.Model) -> keras.Model:
     [(None, 192), (None, 10)]
     """
     if isinstance(model, MaskedModel):
-        features = model.features(model.inputs[0])
+        config, tokens = model.config, encoder_outputs(model)["encoder_norm"]  # [B, prefix + N, D]
+        pool = TokenPooling if config.class_token else PatchMeanPooling
+        features = pool(0 if config.class_token else config.num_registers, dtype=model.dtype_policy)(tokens)
         return keras.Model(model.inputs[0], [features, features], name=f"{model.name}_representation")
     names = [layer.name for layer in model.layers]
     output = model.outputs[0]

@@ -1,6 +1,7 @@
 """The Vision Transformer and its hybrids."""
 
 import contextlib
+from typing import Any
 
 import keras
 
@@ -10,6 +11,7 @@ from keras_vit.layers import (
     Dense,
     Dropout,
     EncoderBlock,
+    FirstTokens,
     FlattenGrid,
     LayerNorm,
     MAPHead,
@@ -70,9 +72,7 @@ class VisionTransformer(ConfiguredModel):
 
     @configured_by(ViTConfig)
     def __init__(self, config: ViTConfig):
-        policy = resolve_policy(config.dtype)
-        images, outputs = Builder(config, policy).build()
-        super().__init__(images, outputs, config, config.name or "vision_transformer", policy)
+        super().__init__(*Builder(config).build(), config, "vision_transformer")
 
 
 VisionTransformer.__doc__ = with_arguments(VisionTransformer.__doc__, ViTConfig)
@@ -103,12 +103,12 @@ def mlp_layer(config: ViTConfig, policy: keras.DTypePolicy | None = None, dropou
 class Builder:
     """Connects the layers of a configuration; every step is a method."""
 
-    def __init__(self, config: ViTConfig, policy: keras.DTypePolicy):
-        self.config, self.policy = config, policy
+    def __init__(self, config: ViTConfig):
+        self.config, self.policy = config, resolve_policy(config.dtype)
         # The map whose grid the positions are resized to, for images of any size.
         self.position_arguments: tuple[keras.KerasTensor, ...] = ()
 
-    def build(self) -> tuple[keras.KerasTensor, keras.KerasTensor]:
+    def build(self) -> tuple[Any, keras.KerasTensor]:
         """Return the symbolic images and outputs."""
         images = images_input(self.config, self.policy)
         x = normalized(self.config, images)
@@ -201,7 +201,8 @@ class Builder:
         if block is None or config.num_output_tokens is None:
             return tokens
         # `get_layer(...).output` has all tokens; the model computes those that its output depends on.
-        return norm(block(last_input, num_outputs=config.num_output_tokens))
+        queries = FirstTokens(config.num_output_tokens, dtype=self.policy, name="read_tokens")(last_input)
+        return norm(block(queries, context=last_input))
 
     def _block(self, config, name, drop_path_rate=0.0, relative_positions=None):
         """Return a block of the encoder, or of a decoder with a configuration of its own."""
