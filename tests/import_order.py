@@ -75,6 +75,8 @@ OPTIONAL = {
     "libtpu",
     "sklearn",
     "PIL",
+    "simplejpeg",
+    "pyarrow",
     "tqdm",
     "requests",
     "psutil",
