@@ -57,13 +57,12 @@ class _Loader:
         """Load the rows of a batch by a dataset of its own, in which those that cannot be read are missing."""
         numbered = tf.data.Dataset.from_tensor_slices((tf.range(self._rows), items))
         loaded = numbered.map(lambda row, item: (row, self.load(item)), _cores(), deterministic=True)
-        # The first element, cut off below, is there even if nothing can be read.
-        first = tf.data.Dataset.from_tensors((-1, self._zeros()))
-        loaded = first.concatenate(loaded.ignore_errors()).batch(self._rows + 1)
-        numbers, batch = loaded.get_single_element()
-        batch = {key: value[1:] for key, value in batch.items()}  # a view, without a copy
+        # The last element, cut off below, is there even if nothing can be read.
+        last = tf.data.Dataset.from_tensors((self._rows, self._zeros()))
+        numbers, batch = loaded.ignore_errors().concatenate(last).batch(self._rows + 1).get_single_element()
+        batch = {key: value[:-1] for key, value in batch.items()}  # a view, without a copy
         batch = tf.cond(
-            tf.size(numbers) == self._rows + 1, lambda: batch, lambda: self._repaired(items, numbers[1:], batch)
+            tf.size(numbers) == self._rows + 1, lambda: batch, lambda: self._repaired(items, numbers[:-1], batch)
         )
         return {key: tf.ensure_shape(value, [self._rows, *value.shape[1:]]) for key, value in batch.items()}
 
