@@ -147,7 +147,7 @@ def eval_batches(
     steps = -(-source.num_examples // batch_size)
     items = source.eval_items(rows, steps)
     reporter = Reporter(source, load, on_bad_image, training=False)
-    batches = load_batches(items, load, source, rows.count, reporter, training=False)
+    batches = load_batches(items, load, source, rows.count, reporter, training=False, steps=steps)
     batches = _add_draws(batches, draw, 0, rows)
     return _finish(batches.apply(tf.data.experimental.assert_cardinality(steps)), pp if as_tuples else None)
 
