@@ -114,6 +114,14 @@ ViT_L32 = _constructor("ViT-L/32", PublishedViT, VisionTransformer)
 ViT_H14 = _constructor("ViT-H/14", PublishedViT, VisionTransformer)
 ViT_g14 = _constructor("ViT-g/14", PublishedViT, VisionTransformer)
 ViT_G14 = _constructor("ViT-G/14", PublishedViT, VisionTransformer)
+ViT_S14 = _constructor("ViT-S/14", PublishedViT, VisionTransformer)
+ViT_B14 = _constructor("ViT-B/14", PublishedViT, VisionTransformer)
+ViT_L14 = _constructor("ViT-L/14", PublishedViT, VisionTransformer)
+ViT_giant2_14 = _constructor("ViT-giant2/14", PublishedViT, VisionTransformer)
+ViT_Splus16 = _constructor("ViT-S+/16", PublishedViT, VisionTransformer)
+ViT_Hplus16 = _constructor("ViT-H+/16", PublishedViT, VisionTransformer)
+ViT_So400m14 = _constructor("ViT-So400m/14", PublishedViT, VisionTransformer)
+ViT_So400m16 = _constructor("ViT-So400m/16", PublishedViT, VisionTransformer)
 R_Ti16 = _constructor("R+ViT-Ti/16", PublishedViT, VisionTransformer)
 R26_S32 = _constructor("R26+ViT-S/32", PublishedViT, VisionTransformer)
 R26_B32 = _constructor("R26+ViT-B/32", PublishedViT, VisionTransformer)
@@ -138,15 +146,23 @@ __all__ = [  # a literal, which editors and type checkers can read
     "R50_B16",
     "R50_L32",
     "R_Ti16",
+    "ViT_B14",
     "ViT_B16",
     "ViT_B32",
     "ViT_B8",
     "ViT_G14",
     "ViT_H14",
+    "ViT_Hplus16",
+    "ViT_L14",
     "ViT_L16",
     "ViT_L32",
+    "ViT_S14",
     "ViT_S16",
     "ViT_S32",
+    "ViT_So400m14",
+    "ViT_So400m16",
+    "ViT_Splus16",
     "ViT_Ti16",
     "ViT_g14",
+    "ViT_giant2_14",
 ]

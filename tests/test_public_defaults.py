@@ -26,7 +26,7 @@ VIT = {
     **{"output_projection": "bias", "norm_after_pooling": False, "patch_norm": False, "head_norm": False},
     **{"num_registers": 0, "distillation_token": False, "pool_prefix_tokens": False},
     # flax.linen.gelu has approximate=True, flax.linen.LayerNorm has epsilon=1e-6.
-    **{"activation": "gelu_tanh", "layer_norm_epsilon": 1e-6},
+    **{"activation": "gelu_tanh", "norm": "layer", "layer_norm_epsilon": 1e-6},
     # vit_jax/models_vit.py, head_bias_init: float = 0; scipy.ndimage.zoom of the position table in checkpoint.py.
     **{"head_bias": 0.0, "resnet_numerics": "reference", "position_resizing": "reference"},
     # Noise is off: the recipes set it.
@@ -41,8 +41,8 @@ LAYERS = {
     layers.StdConv2D: {"strides": 1, "padding": "same", "epsilon": 1e-5, "epsilon_inside": False},
     # "Going deeper with Image Transformers" (arXiv:2103.17239), section 2: 1e-5 at 24 layers.
     layers.LayerScale: {"initial_value": 1e-5},
-    layers.EncoderBlock: {"dropout_rate": 0.0, "drop_path_rate": 0.0, "layer_norm_epsilon": 1e-6},
-    layers.MAPHead: {"layer_norm_epsilon": 1e-6},
+    layers.EncoderBlock: {"dropout_rate": 0.0, "drop_path_rate": 0.0, "layer_norm_epsilon": 1e-6, "norm_type": "layer"},
+    layers.MAPHead: {"layer_norm_epsilon": 1e-6, "norm_type": "layer"},
     layers.SelfAttention: {"dropout_rate": 0.0, "use_bias": True, "output_projection": "bias"},
     layers.MlpBlock: {"dropout_rate": 0.0, "activation": "gelu_tanh"},
     # vit_jax/models_vit.py: nn.initializers.normal(stddev=0.02) for the position table.

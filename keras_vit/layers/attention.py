@@ -11,7 +11,26 @@ from keras_vit.layers import formulas, kernels
 from keras_vit.layers.composite import CompositeLayer
 from keras_vit.layers.dense import EinsumDense
 from keras_vit.layers.dropout import Dropout
+from keras_vit.layers.normalization import NORMS
 from keras_vit.layers.types import Shape
+
+__all__ = ["SelfAttention"]
+
+
+def one_or_three(name: str, value: Any) -> bool | tuple[bool, bool, bool]:
+    """Return a bool, or three of them for query, key and value if they differ."""
+    flags = value if isinstance(value, (tuple, list)) else (value,) * 3
+    if len(flags) != 3 or not all(isinstance(flag, bool) for flag in flags):
+        raise ValueError(f"`{name}` must be a bool, or one for query, key and value each. Received: {name}={value!r}.")
+    query, key, value = flags
+    return query if query == key == value else (query, key, value)
+
+
+def rotate(x: Any, rotation: Any) -> Any:
+    """Rotate `[B, N, H, K]` by the first `N` of `RotaryPositions`; each number is paired with one of the other half."""
+    cosines, sines = ops.unstack(ops.expand_dims(rotation[:, : ops.shape(x)[1]], 2), 2)  # [N, 1, K]
+    first, second = ops.split(x, 2, axis=-1)
+    return x * cosines + ops.concatenate([-second, first], axis=-1) * sines
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
@@ -21,7 +40,7 @@ class SelfAttention(CompositeLayer):
     Args:
         num_heads: Number of heads `H`. It must divide the width, unless `head_dim` is given.
         dropout_rate: Rate of the dropout of attention weights.
-        use_bias: Whether query, key and value have biases.
+        use_bias: Whether query, key and value have biases: one bool for all, or one for each in this order.
         relative_positions: Number of tokens `L` of a model with learned 1-D relative position embeddings, or None.
             Each pair of tokens has the embedding of its offset. Its product with the query is added to the logits
             (paper, appendix D.4).
@@ -31,6 +50,8 @@ class SelfAttention(CompositeLayer):
         head_dim: Width `K` of a head, or None for the width divided by `num_heads`.
         output_projection: `"bias"` or `"no_bias"` for a projection of the heads with or without a bias, or `"none"` for
             the concatenated heads.
+        qk_norm: Kind of a norm of each head's query and key, `"layer"` or `"rms"`, or None for no such norm.
+        layer_norm_epsilon: Epsilon of this norm.
         **kwargs: Arguments of `keras.layers.Layer`.
 
     Call arguments:
@@ -40,6 +61,7 @@ class SelfAttention(CompositeLayer):
         return_attention_scores: Whether to return `(output, scores)`. The scores are the weights after the softmax and
             before dropout, `[B, H, N, M]`.
         edit_scores: Function that returns the weights to use in place of the scores, or None.
+        rotation: Cosines and sines `[2, M, K]` of `RotaryPositions` for all tokens, the queries' first; None for none.
 
     Raises:
         ValueError: If the width of the heads is not that of the sequence where it must be, or `chunk_size` is
@@ -62,11 +84,13 @@ class SelfAttention(CompositeLayer):
         self,
         num_heads: int,
         dropout_rate: float = 0.0,
-        use_bias: bool = True,
+        use_bias: bool | tuple[bool, bool, bool] = True,
         relative_positions: int | None = None,
         chunk_size: int | None = None,
         head_dim: int | None = None,
         output_projection: str = "bias",
+        qk_norm: str | None = None,
+        layer_norm_epsilon: float = 1e-6,
         **kwargs: Any,
     ):
         super().__init__(**kwargs)
@@ -74,7 +98,9 @@ class SelfAttention(CompositeLayer):
         self.head_dim = None if head_dim is None else _checks.positive_int("head_dim", head_dim)
         self.output_projection = _checks.choice("output_projection", output_projection, ("bias", "no_bias", "none"))
         self.dropout_rate = _checks.rate("dropout_rate", dropout_rate)
-        self.use_bias = use_bias
+        self.use_bias = one_or_three("use_bias", use_bias)
+        self.qk_norm = _checks.choice("qk_norm", qk_norm, (None, *NORMS))
+        self.layer_norm_epsilon = float(layer_norm_epsilon)
         self.relative_positions = relative_positions
         self.chunk_size = chunk_size
         if chunk_size is not None:
@@ -97,17 +123,21 @@ class SelfAttention(CompositeLayer):
                 f"num_heads={self.num_heads}, head_dim={self.head_dim}, width {hidden_size}."
             )
         heads_shape = (*x_shape[:-1], self.num_heads, head_dim)
-        for name in ("query", "key", "value"):
+        for name, use_bias in zip(("query", "key", "value"), self._biases(), strict=True):
             projection = EinsumDense(
                 "bnd,dhk->bnhk",
                 output_shape=(None, self.num_heads, head_dim),
-                bias_axes="hk" if self.use_bias else None,
+                bias_axes="hk" if use_bias else None,
                 kernel_initializer="glorot_uniform",
                 dtype=self.dtype_policy,
                 name=name,
             )
             projection.build(x_shape)
             setattr(self, name, projection)
+        if self.qk_norm is not None:
+            self.query_norm, self.key_norm = self._norm("query_norm"), self._norm("key_norm")
+            for norm in (self.query_norm, self.key_norm):
+                norm.build(heads_shape)
         if self.output_projection != "none":
             self.out = EinsumDense(
                 "bnhk,hkd->bnd",
@@ -135,8 +165,13 @@ class SelfAttention(CompositeLayer):
         training: bool = False,
         return_attention_scores: bool = False,
         edit_scores: Callable[[Any], Any] | None = None,
+        rotation: Any = None,
     ) -> Any:
         query, key, value = self._project(x, context)  # [B, N, H, K], [B, M, H, K], [B, M, H, K]
+        if self.qk_norm is not None:
+            query, key = self.query_norm(query), self.key_norm(key)
+        if rotation is not None:
+            query, key = rotate(query, rotation), rotate(key, rotation)
         query = query * ops.cast(query.shape[-1] ** -0.5, query.dtype)
         bias, scores = self._relative_logits(query), None
 
@@ -152,6 +187,12 @@ class SelfAttention(CompositeLayer):
         else:
             y = self.out(y)  # [B, N, D]
         return (y, scores) if return_attention_scores else y
+
+    def _biases(self):
+        return (self.use_bias,) * 3 if isinstance(self.use_bias, bool) else self.use_bias
+
+    def _norm(self, name):
+        return NORMS[self.qk_norm or "layer"](self.layer_norm_epsilon, dtype=self.dtype_policy, name=name)
 
     def _project(self, x, context):
         if context is None or context is x:
@@ -175,8 +216,11 @@ class SelfAttention(CompositeLayer):
         rows = tokens if queries is None else queries
         head_dim = self.head_dim or width // self.num_heads
         heads = self.num_heads * head_dim
-        for inputs in (rows, tokens, tokens):
-            tally.dense(inputs, width, heads, bias=self.use_bias)
+        for inputs, use_bias in zip((rows, tokens, tokens), self._biases(), strict=True):
+            tally.dense(inputs, width, heads, bias=use_bias)
+        for inputs in (rows, tokens) if self.qk_norm is not None else ():
+            tally.activations += inputs * (heads - head_dim)  # one scale for all heads
+            self._norm(None).count(tally, inputs, head_dim)
         tally.activations -= (2 if queries is None else 1) * tokens * width  # projections share their input
         tally.macs += 2 * rows * tokens * heads
         tally.activations += (rows + 2 * tokens) * heads

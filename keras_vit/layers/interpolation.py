@@ -5,6 +5,8 @@ from typing import Any
 import numpy as np
 from keras import ops
 
+__all__ = ["resize_table"]
+
 METHODS = ("reference", "bilinear", "bicubic", "antialiased")
 
 

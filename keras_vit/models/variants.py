@@ -2,11 +2,14 @@
 
 Sizes: table 1 of [An Image is Worth 16x16 Words](https://arxiv.org/abs/2010.11929), section 3 of
 [How to train your ViT?](https://arxiv.org/abs/2106.10270), table 2 of
-[Scaling Vision Transformers](https://arxiv.org/abs/2106.04560) and [Big Transfer](https://arxiv.org/abs/1912.11370).
+[Scaling Vision Transformers](https://arxiv.org/abs/2106.04560), [DINOv2](https://arxiv.org/abs/2304.07193),
+[DINOv3](https://arxiv.org/abs/2508.10104), [SigLIP](https://arxiv.org/abs/2303.15343) and
+[Big Transfer](https://arxiv.org/abs/1912.11370).
 """
 
 import dataclasses
 from collections.abc import Sequence
+from typing import Literal
 
 from keras_vit.models.config import Size
 
@@ -23,6 +26,7 @@ class ViTVariant:
         mlp_dim: Width of the hidden layers of the MLPs.
         resnet_blocks: Number of units of each ResNet stage before the patches, `()` for only the root, or None for a
             model without a ResNet.
+        mlp: As in `keras_vit.VisionTransformer`.
     """
 
     patch_size: Size = 16
@@ -31,6 +35,8 @@ class ViTVariant:
     num_heads: int = 12
     mlp_dim: int = 3072
     resnet_blocks: Sequence[int] | None = None
+    _: dataclasses.KW_ONLY
+    mlp: Literal["mlp", "swiglu"] = "mlp"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,6 +66,15 @@ VIT = {
     "ViT-H/14": ViTVariant(14, 1280, 32, 16, 5120),
     "ViT-g/14": ViTVariant(14, 1408, 40, 16, 6144),
     "ViT-G/14": ViTVariant(14, 1664, 48, 16, 8192),
+    # DINOv2, whose largest model is no ViT-g/14; DINOv3; SigLIP.
+    "ViT-S/14": ViTVariant(14, 384, 12, 6, 1536),
+    "ViT-B/14": ViTVariant(14, 768, 12, 12, 3072),
+    "ViT-L/14": ViTVariant(14, 1024, 24, 16, 4096),
+    "ViT-giant2/14": ViTVariant(14, 1536, 40, 24, 4096, mlp="swiglu"),
+    "ViT-S+/16": ViTVariant(16, 384, 12, 6, 1536, mlp="swiglu"),
+    "ViT-H+/16": ViTVariant(16, 1280, 32, 20, 5120, mlp="swiglu"),
+    "ViT-So400m/14": ViTVariant(14, 1152, 27, 16, 4304),
+    "ViT-So400m/16": ViTVariant(16, 1152, 27, 16, 4304),
     # Without stages, the root reduces the image by 4, so patches of 8 cells make "R+Ti/16" a model of stride 32.
     "R+ViT-Ti/16": ViTVariant(8, 192, 12, 3, 768, ()),
     "R26+ViT-S/32": ViTVariant(1, 384, 12, 6, 1536, (2, 2, 2, 2)),
