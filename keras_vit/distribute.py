@@ -1,4 +1,4 @@
-"""Devices of TensorFlow: the strategy to train under, and the division of a global batch among its replicas.
+"""Devices: their names for both backends, the strategies of TensorFlow, and the division of a batch among replicas.
 
 one_device    one GPU, or the CPU
 mirrored      all GPUs of this machine (or virtual CPU devices), one replica each

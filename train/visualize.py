@@ -38,7 +38,7 @@ with program.imports(__name__):
     from keras_vit.data import preprocess
     from keras_vit.inference import Classifier, ModelCard, keras_model, opening, sample_images
     from keras_vit.inspection import examples, plots, report
-    from keras_vit.inspection.titles import run_title
+    from keras_vit.inspection.headings import run_title
     from keras_vit.training import reconstructions, run_directory
 
 

@@ -17,7 +17,6 @@ class TrainState(BaseState):
         self.begin()
 
     def begin(self) -> None:
-        """Start the moving averages at the current weights."""
         for weight, average in self.averaged():
             average.assign(tf.cast(weight.value, tf.float32))
 
@@ -26,16 +25,13 @@ class TrainState(BaseState):
         return list(zip(self.trained, self.averages, strict=True)) if self.averages else []
 
     def fetch(self, array: tf.Variable) -> np.ndarray:
-        """Return the values of a variable."""
         return array.numpy()
 
     def assign(self, values: dict[str, np.ndarray]) -> None:
-        """Set all arrays of a checkpoint."""
         for name, variable in self.arrays_by_name().items():
             variable.assign(values[name])
         self.progress.assign(values)
 
     def use_averages(self) -> None:
-        """Overwrite the weights with their averages, for the final model. Nothing can be trained afterwards."""
         for weight, average in self.averaged():
             weight.assign(average.numpy())
