@@ -5,6 +5,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence, Set
 from typing import Any
 
+import numpy as np
 from absl import logging
 
 from keras_vit.checkpoints import architecture
@@ -73,6 +74,7 @@ class Names:
     mlp: tuple[str, ...]
     encoder_norm: str
     scales: tuple[str, ...] = ()  # of a layer scale
+    gated: tuple[str, ...] = ()  # SwiGLU: gate, factor and output, or gate and factor in one and output
 
 
 def model_rules(names: Names, body: str) -> list[Rule]:
@@ -97,9 +99,39 @@ def block_rules(names: Names, stored: str, block: str) -> list[Rule]:
             result += heads_in(f"{stored}.{name}", part)
     for index, name in enumerate(names.norms):
         result += norm(f"{stored}.{name}", f"{block}/LayerNorm_{index}")
+    result += gated_rules(names, stored, block)
     for index, name in enumerate(names.mlp):
         result += dense(f"{stored}.{name}", f"{block}/MlpBlock_0/Dense_{index}")
     return result + [rule(f"{stored}.{s}", f"{block}/LayerScale_{i}/gamma") for i, s in enumerate(names.scales)]
+
+
+def gated_rules(names: Names, stored: str, block: str) -> list[Rule]:
+    """Return the rules of a gated MLP. They precede those of the plain one, which may have names of the same parts."""
+    parts = [f"{block}/SwiGLU_0/{part}" for part in ("gate", "up", "down")]
+    result = []
+    for leaf, kernel, transform in (("weight", "kernel", DENSE), ("bias", "bias", SAME)):
+        theirs = [f"{stored}.{name}.{leaf}" for name in names.gated]
+        ours = [f"{part}/{kernel}" for part in parts]
+        if len(theirs) == 3:
+            result.append(rule(theirs, ours, transform))
+        elif theirs:
+            result.append(rule(theirs, ours, _packed(transform)))
+    return result
+
+
+def _packed(inner: Transform) -> Transform:
+    """Return the transform of gate and factor that are stored as one array, and the output."""
+    both = fused(inner, 2)
+    return Transform(
+        lambda arrays, heads: (*both.read(arrays[:1], heads), *inner.read(arrays[1:], heads)),
+        lambda arrays: (*both.write(arrays[:2]), *inner.write(arrays[2:])),
+    )
+
+
+def unused(stored: str, beside: str, variable: str, ndim: int) -> Rule:
+    """Return the rule of a token beside another that no model uses: read as nothing, and written as zeros."""
+    zeros = lambda token: np.zeros_like(token).reshape((1,) * (ndim - 1) + token.shape[-1:])  # noqa: E731
+    return rule((stored, beside), variable, Transform(lambda arrays, _: arrays[:1], lambda a: (a[0], zeros(a[0]))))
 
 
 def norm(stored: str, variable: str) -> list[Rule]:
@@ -136,6 +168,11 @@ def find_body(source: TensorSource, anchor: str) -> str | None:
     return found[0] if len(found) == 1 else None
 
 
+def count_unbound(source: TensorSource, rules: list[Rule]) -> int:
+    """Return the number of tensors that rules do not name, to choose among the names of several versions."""
+    return len(bind_stored(rules, source.tensors)[1])
+
+
 def bind(
     source: TensorSource,
     layout: Layout,
@@ -158,6 +195,9 @@ def bind(
         width = (source.tensors[projection].shape or (0,))[0]
         heads, assumed["num_heads"] = _guess_heads(source, width, hints.wanted.get("num_heads"))
     bindings, unexpected = bind_stored(rules, [name for name in source.tensors if name not in ignored])
+    if layout.prefix:  # the model is a part of a larger one, whose other parts are left out
+        ignored = {*ignored, *(name for name in unexpected if not name.startswith(layout.prefix))}
+        unexpected = [name for name in unexpected if name not in ignored]
     shapes = variable_shapes(source, bindings, heads)
     arguments = architecture.infer_vit(shapes, heads, source.path)
     if arguments["distillation_token"] and "head_dist/kernel" not in shapes:
@@ -197,6 +237,18 @@ def activation(name: Any, path: str) -> str:
             f"{path}: unknown activation {str(name)[:60]!r}. Known: {', '.join(sorted(ACTIVATIONS))}."
         )
     return ACTIVATIONS[name]
+
+
+def biases(value: Any) -> tuple[bool, bool, bool]:
+    """Return whether query, key and value have biases."""
+    query, key, value = value if isinstance(value, (tuple, list)) else (value,) * 3
+    return query, key, value
+
+
+def ratio(width: int, hidden_size: int) -> float:
+    """Return a ratio that others turn into `width`: they compute `int(hidden_size * ratio)`, with rounding errors."""
+    exact = width / hidden_size
+    return exact if int(hidden_size * exact) == width else (width + 0.5) / hidden_size
 
 
 def positive(value: Any, name: str, path: str) -> int:
