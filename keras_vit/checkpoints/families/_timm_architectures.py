@@ -80,6 +80,8 @@ def infer(
             raise CheckpointError(f"{path}: {reason}, and {_ADVICE[argument]}")
         checkpoint.doubtful[argument] = reason
         facts[argument] = wanted[argument]
+    if facts.get("position_embedding") == "rope2d":
+        facts = {**_DINOV3, **facts, "layer_norm_epsilon": _DINOV3["layer_norm_epsilon"]}
     if "activation" not in facts:
         facts["activation"] = "gelu"
     if checkpoint.layout.style == "eva":

@@ -248,7 +248,9 @@ def _infer(checkpoint: Checkpoint, config: dict[str, Any], tower: Tower) -> None
 
 def _rope_base(config: Mapping[str, Any], path: str) -> float:
     parameters = config.get("rope_parameters") or {}
-    base = config.get("rope_theta", parameters.get("rope_theta", 100.0) if isinstance(parameters, dict) else None)
+    if not isinstance(parameters, dict):
+        raise CheckpointError(f"{path}: rope_parameters={str(parameters)[:40]!r} of its configuration is not known.")
+    base = next((c["rope_theta"] for c in (config, parameters) if c.get("rope_theta") is not None), 100.0)
     if isinstance(base, bool) or not isinstance(base, (int, float)) or not 1 < base < 1e9:
         raise CheckpointError(f"{path}: the configuration's rope_theta must be a number over 1. Received: {base!r}.")
     if parameters.get("rope_type", "default") != "default":
