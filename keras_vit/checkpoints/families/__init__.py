@@ -15,8 +15,7 @@ from keras_vit.checkpoints.families import (
     keras,
     mae,
     meta,
-    timm,
-    timm_dinov3,
+    timm_writing,
     towers,
     vit_pytorch,
 )
@@ -31,8 +30,7 @@ FAMILIES: tuple[Family, ...] = (
     *towers.FAMILIES,
     huggingface.FAMILY,
     meta.FAMILY,
-    timm_dinov3.FAMILY,
-    timm.FAMILY,
+    *timm_writing.FAMILIES,
     vit_pytorch.FAMILY,
 )
 
@@ -45,7 +43,8 @@ def written_formats(tensors: str | None = None) -> tuple[str, ...]:
 
 def writing_family(format: str, kind: str, config: Mapping[str, Any]) -> tuple[Family, Writing]:
     """Return the family that writes a model in a format, and how it does."""
-    options, reasons = KINDS[kind].config.options(), {}
+    options = KINDS[kind].config.options()
+    reasons: dict[str, list[str]] = {}
     for family in FAMILIES:
         if family.writing is None or family.kind != kind:
             continue

@@ -30,25 +30,17 @@ from keras_vit.models import normalization
 from keras_vit.models.normalization import Normalization
 
 ATTENTION = "MultiHeadDotProductAttention_0"
+_PREFIXES = ("", "model.", "module.", "backbone.")
 # Widths of published models whose heads are not 64 wide.
 _HEADS_BY_WIDTH = {1152: 16, 1280: 16, 1408: 16, 1664: 16, 1792: 16}
 
 # Names of activations, there: here.
 ACTIVATIONS: Mapping[str, str] = {
-    "gelu": "gelu",
-    "gelu_python": "gelu",
-    "gelu_pytorch_tanh": "gelu_tanh",
-    "gelu_new": "gelu_tanh",
-    "gelu_fast": "gelu_tanh",
-    "gelu_tanh": "gelu_tanh",
-    "quick_gelu": "quick_gelu",
-    "quickgelu": "quick_gelu",
-    "relu": "relu",
-    "silu": "silu",
-    "swish": "silu",
-    "tanh": "tanh",
-    "selu": "selu",
-    "mish": "mish",
+    **dict.fromkeys(("gelu", "gelu_python"), "gelu"),
+    **dict.fromkeys(("gelu_tanh", "gelu_pytorch_tanh", "gelu_new", "gelu_fast"), "gelu_tanh"),
+    **dict.fromkeys(("quick_gelu", "quickgelu"), "quick_gelu"),
+    **dict.fromkeys(("silu", "swish"), "silu"),
+    **{name: name for name in ("relu", "tanh", "selu", "mish")},
 }
 WRITTEN_ACTIVATIONS = ("gelu", "gelu_tanh", "quick_gelu", "relu", "silu", "tanh", "selu", "mish")
 
@@ -162,10 +154,11 @@ def fused_heads(stored: str, parts: Sequence[str], leaves: tuple[str, str] = (".
 
 
 def find_body(source: TensorSource, anchor: str) -> str | None:
-    """Return the prefix of the one model in a file that has a tensor of the name `anchor`; None if it is not one."""
+    """Return the prefix of the model in a file that has a tensor of the name `anchor`; None if it cannot be decided."""
     found = [name.removesuffix(anchor) for name in source.tensors if name.endswith(anchor)]
     found = [prefix for prefix in found if prefix == "" or prefix.endswith(".")]
-    return found[0] if len(found) == 1 else None
+    usual = [prefix for prefix in _PREFIXES if prefix in found]  # beside a copy, such as an average of the weights
+    return found[0] if len(found) == 1 else next(iter(usual), None)
 
 
 def count_unbound(source: TensorSource, rules: list[Rule]) -> int:

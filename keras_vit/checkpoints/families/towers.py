@@ -1,9 +1,4 @@
-"""Hugging Face's DINOv2, DINOv3 and SigLIP (also SigLIP 2 of fixed size), alone or as the tower of a larger model.
-
-References:
-    - [transformers](https://github.com/huggingface/transformers), models `dinov2`, `dinov2_with_registers`,
-      `dinov3_vit` and `siglip`
-"""
+"""Hugging Face's DINOv2, DINOv3 and SigLIP (also SigLIP 2 of fixed size), alone or as the tower of a larger model."""
 
 import dataclasses
 import functools
@@ -15,150 +10,25 @@ from keras_vit.checkpoints import architecture
 from keras_vit.checkpoints.checkpoint import Checkpoint, Hints, Layout
 from keras_vit.checkpoints.errors import CheckpointError
 from keras_vit.checkpoints.families import _torch, huggingface
+from keras_vit.checkpoints.families._towers import DINOV2, DINOV3, SIGLIP, Tower, rules
 from keras_vit.checkpoints.families.family import ANY, Config, Family, Files, Writing
 from keras_vit.checkpoints.families.family import Names as ClassNames
 from keras_vit.checkpoints.formats.tensors import TensorSource
 from keras_vit.checkpoints.position_grid import stated_size
-from keras_vit.checkpoints.rules import Rule, each, rule
 from keras_vit.models.config import plain
-from keras_vit.models.normalization import IMAGENET, SYMMETRIC, Normalization
+from keras_vit.models.normalization import Normalization
 
-_MASK = "embeddings.mask_token"
-_TABLE_2D = each(lambda w, heads: w[None], lambda w: w[0])  # [N, D] <-> [1, N, D]
-# Names in published files, and in memory of later versions of transformers, which some files have, too.
-_DINOV2 = _torch.Names(
-    embedding="embeddings.patch_embeddings.projection",
-    tokens={
-        "embeddings.cls_token": "cls/cls",
-        "embeddings.register_tokens": "registers/registers",
-        "embeddings.position_embeddings": architecture.TABLE,
-    },
-    block="encoder.layer.{i}",
-    norms=("norm1", "norm2"),
-    heads=("attention.attention.query", "attention.attention.key", "attention.attention.value"),
-    out="attention.output.dense",
-    mlp=("mlp.fc1", "mlp.fc2"),
-    gated=("mlp.weights_in", "mlp.weights_out"),
-    encoder_norm="layernorm",
-    scales=("layer_scale1.lambda1", "layer_scale2.lambda1"),
-)
-_SPLIT = {
-    "heads": ("attention.q_proj", "attention.k_proj", "attention.v_proj"),
-    "out": "attention.o_proj",
-    "gated": ("mlp.gate_proj", "mlp.up_proj", "mlp.down_proj"),
-}
-_DINOV3 = dataclasses.replace(
-    _DINOV2,
-    embedding="embeddings.patch_embeddings",
-    tokens={"embeddings.cls_token": "cls/cls", "embeddings.register_tokens": "registers/registers"},
-    block="layer.{i}",
-    mlp=("mlp.up_proj", "mlp.down_proj"),
-    encoder_norm="norm",
-    **_SPLIT,
-)
-_SIGLIP = _torch.Names(
-    embedding="embeddings.patch_embedding",
-    tokens={},
-    block="encoder.layers.{i}",
-    norms=("layer_norm1", "layer_norm2"),
-    heads=("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
-    out="self_attn.out_proj",
-    mlp=("mlp.fc1", "mlp.fc2"),
-    encoder_norm="post_layernorm",
-)
-_POOLING = dataclasses.replace(_SIGLIP, heads=("attention.in_proj",), out="attention.out_proj")
-
-
-def _blocks(names: _torch.Names, *blocks: str, **changes: Any) -> dict[str, _torch.Names]:
-    """Return the later styles of a type, whose names of blocks vary between versions."""
-    return {f"later:{block}": dataclasses.replace(names, block=block, **changes) for block in blocks}
-
-
-@dataclasses.dataclass(frozen=True)
-class Tower:
-    """Type of models in transformers."""
-
-    model_types: tuple[str, ...]  # in `config.json`
-    styles: Mapping[str, _torch.Names]
-    defaults: Mapping[str, Any]  # of the configuration's class, which files leave out
-    arguments: Mapping[str, Any]  # of every model
-    poolings: tuple[str, str]  # without and with a classifier
-    classes: tuple[str, str]  # names, likewise
-    prefix: str  # of a model with a classifier
-    input_normalization: Normalization
-    resize_method: str = "bicubic"
-    mark: str = ""  # name of a part of a block that only this type has
-
-
-DINOV2 = Tower(
-    model_types=("dinov2", "dinov2_with_registers"),
-    styles={
-        "published": _DINOV2,
-        **_blocks(_DINOV2, "layers.{i}", "encoder.layer.{i}", "encoder.layers.{i}", "layer.{i}", **_SPLIT),
-    },
-    defaults={"hidden_act": "gelu", "layer_norm_eps": 1e-6, "num_attention_heads": 12},
-    arguments={},
-    poolings=("token", "token+gap"),
-    classes=("Dinov2Model", "Dinov2ForImageClassification"),
-    prefix="dinov2.",
-    input_normalization=IMAGENET,
-    mark=".layer_scale1.lambda1",
-)
-DINOV3 = Tower(
-    model_types=("dinov3_vit",),
-    styles={"published": _DINOV3, **_blocks(_DINOV3, "model.layer.{i}", "layers.{i}", "encoder.layer.{i}")},
-    defaults={"hidden_act": "gelu", "layer_norm_eps": 1e-5, "num_attention_heads": 6},
-    arguments={"position_embedding": "rope2d"},
-    poolings=("token", "token"),
-    classes=("DINOv3ViTModel", ""),
-    prefix="",
-    input_normalization=IMAGENET,
-)
-SIGLIP = Tower(
-    model_types=("siglip_vision_model", "siglip"),
-    styles={"published": _SIGLIP},
-    defaults={"hidden_act": "gelu_pytorch_tanh", "layer_norm_eps": 1e-6, "num_attention_heads": 12},
-    arguments={},
-    poolings=("map", "gap"),
-    classes=("SiglipVisionModel", "SiglipForImageClassification"),
-    prefix="vision_model.",
-    input_normalization=SYMMETRIC,
-)
 _NESTED = ("vision_config", "backbone_config")  # of the configuration of a model with a tower
 # Fields of a configuration that change what a model computes, unless they are off; those that are read are known.
 _CHANGES = re.compile(r"norm|rope|rotary|bias|mlp|pos_|gate|swiglu|act|pool|window|key_value|qk|attn|causal|head")
 _KNOWN_FIELDS = (
-    *("layer_norm_eps", "norm_eps", "rope_theta", "rope_parameters", "qkv_bias", "query_bias", "key_bias"),
+    *("layer_norm_eps", "rope_theta", "rope_parameters", "qkv_bias", "query_bias", "key_bias"),
     *("value_bias", "proj_bias", "mlp_bias", "mlp_ratio", "use_gated_mlp", "use_swiglu_ffn", "hidden_act"),
     *("pos_embed_shift", "pos_embed_jitter", "pos_embed_rescale", "apply_layernorm", "num_attention_heads"),
     *("vision_use_head", "initializer_factor", "reshape_hidden_states", "problem_type", "architectures"),
     *("pruned_heads", "attn_implementation", "_attn_implementation", "_attn_implementation_autoset"),
     *("chunk_size_feed_forward", "attention_dropout", "attention_probs_dropout_prob", "tie_word_embeddings"),
 )
-
-
-def _rules(layout: Layout, tower: Tower) -> list[Rule]:
-    """Return the rules of a layout."""
-    body, names = layout.prefix, tower.styles[layout.style]
-    result = []
-    if "embeddings.cls_token" in names.tokens:
-        # The mask token is for pre-training. It is read as nothing, and written as zeros, which transformers expects.
-        axes = 3 if tower is DINOV3 else 2
-        result.append(_torch.unused(f"{body}embeddings.cls_token", f"{body}{_MASK}", "cls/cls", axes))
-    result += [*_torch.model_rules(names, body), *_torch.dense("classifier", "head")]
-    if tower is SIGLIP:
-        pool = f"{body}head"
-        attention = [f"MAPHead_0/{_torch.ATTENTION}/{part}" for part in ("query", "key", "value")]
-        result += [
-            rule(f"{body}embeddings.position_embedding.weight", architecture.TABLE, _TABLE_2D),
-            rule(f"{pool}.probe", "MAPHead_0/probe"),
-            *_torch.fused_heads(f"{pool}.attention.in_proj", attention, ("_weight", "_bias")),
-            *_torch.heads_out(f"{pool}.attention.out_proj", f"MAPHead_0/{_torch.ATTENTION}/out"),
-            *_torch.norm(f"{pool}.layernorm", "MAPHead_0/LayerNorm_0"),
-            *_torch.dense(f"{pool}.mlp.fc1", "MAPHead_0/MlpBlock_0/Dense_0"),
-            *_torch.dense(f"{pool}.mlp.fc2", "MAPHead_0/MlpBlock_0/Dense_1"),
-        ]
-    return result
 
 
 def _recognize(source: TensorSource, hints: Hints, tower: Tower) -> Checkpoint | None:
@@ -168,7 +38,8 @@ def _recognize(source: TensorSource, hints: Hints, tower: Tower) -> Checkpoint |
     if body is None or (tower.mark and not any(tower.mark in name for name in source.tensors)):
         return None
     config = _merged(source.config)
-    if tower is SIGLIP and (len(source.tensors[f"{body}{anchor}"].shape) == 2 or "siglip2" in str(config)):
+    is_naflex = str(config.get("model_type")).startswith("siglip2")
+    if tower is SIGLIP and (is_naflex or len(source.tensors[f"{body}{anchor}"].shape) == 2):
         raise CheckpointError(
             f"{source.path} is a NaFlex model (model_type='siglip2'), whose positions depend on each image, and which "
             "is not supported. Use a SigLIP 2 model of fixed size, such as google/siglip2-base-patch16-224."
@@ -176,12 +47,12 @@ def _recognize(source: TensorSource, hints: Hints, tower: Tower) -> Checkpoint |
     ignored = set()
     if tower is SIGLIP and "classifier.weight" in source.tensors:  # it reads the mean of the tokens
         ignored = {name for name in source.tensors if name.startswith(f"{body}head.")}
-    layouts = [Layout("huggingface", style, type_of(tower), prefix=body) for style in tower.styles]
-    layout = min(layouts, key=lambda layout: _torch.count_unbound(source, _rules(layout, tower)))
+    layouts = [Layout("huggingface", style, tower.model_types[0], prefix=body) for style in tower.styles]
+    layout = min(layouts, key=lambda layout: _torch.count_unbound(source, rules(layout, tower)))
     checkpoint = huggingface.bind(
         source,
         layout,
-        _rules(layout, tower),
+        rules(layout, tower),
         hints,
         ignored,
         anchor=anchor,
@@ -191,11 +62,6 @@ def _recognize(source: TensorSource, hints: Hints, tower: Tower) -> Checkpoint |
     )
     _infer(checkpoint, config, tower)
     return checkpoint
-
-
-def type_of(tower: Tower) -> str:
-    """Return the name of a tower in a layout."""
-    return tower.model_types[0]
 
 
 def _merged(config: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -212,7 +78,7 @@ def _infer(checkpoint: Checkpoint, config: dict[str, Any], tower: Tower) -> None
     """Add the arguments that the type and its configuration determine."""
     found, path = checkpoint.arguments, checkpoint.path
     top, registers = found["include_top"], found["num_registers"]
-    found |= {**tower.arguments, "pooling": tower.poolings[bool(top)]}
+    found["pooling"] = tower.poolings[bool(top)]
     if tower is SIGLIP and not top and "MAPHead_0/probe" not in checkpoint.shapes:
         found["pooling"] = "gap"
     if found["mlp"] == "swiglu":
@@ -223,9 +89,10 @@ def _infer(checkpoint: Checkpoint, config: dict[str, Any], tower: Tower) -> None
             )
     checkpoint.resize_method = "antialiased" if tower is DINOV2 and registers else tower.resize_method
     biases = _torch.biases(found["qkv_bias"])
+    gated = config.get("use_gated_mlp", config.get("use_swiglu_ffn"))
     stated = {
         "num_registers": config.get("num_register_tokens"),
-        "mlp": {True: "swiglu", False: "mlp"}.get(config.get("use_gated_mlp", config.get("use_swiglu_ffn"))),
+        "mlp": None if gated is None else "swiglu" if gated else "mlp",
     }
     architecture.check_stated(stated, found, f"{path}: config.json")
     for bias, part in zip(biases, ("query", "key", "value"), strict=True):
@@ -233,7 +100,7 @@ def _infer(checkpoint: Checkpoint, config: dict[str, Any], tower: Tower) -> None
             {f"{part}_bias": config.get(f"{part}_bias")}, {f"{part}_bias": bias}, f"{path}: config"
         )
     if tower is DINOV3:
-        found["rope_base"] = _rope_base(config, path)
+        found |= {"position_embedding": "rope2d", "rope_base": _rope_base(config, path)}
         for name, default in (("shift", None), ("jitter", None), ("rescale", 2.0)):
             found[f"rope_{name}"] = config.get(f"pos_embed_{name}", default if config else None)
     for name, value in config.items():
@@ -304,9 +171,9 @@ def _layout(config: Config, tower: Tower) -> Layout:
 def _fit(layout: Layout, config: Config, tower: Tower) -> Layout:
     own = tower.prefix.replace(".", "_with_registers.") if config["num_registers"] else tower.prefix
     kept = layout.prefix if layout.prefix == own else ""  # headless files have it or not
-    style = layout.style if layout.style in tower.styles and layout.position == type_of(tower) else "published"
+    style = layout.style if layout.style in tower.styles and layout.position == tower.model_types[0] else "published"
     prefix = own if config["include_top"] else kept
-    return dataclasses.replace(layout, style=style, position=type_of(tower), prefix=prefix)
+    return dataclasses.replace(layout, style=style, position=tower.model_types[0], prefix=prefix)
 
 
 def _family(tower: Tower, values: Mapping[str, Any], *conditions: tuple[Callable[[Config], bool], str]) -> Family:
@@ -320,11 +187,11 @@ def _family(tower: Tower, values: Mapping[str, Any], *conditions: tuple[Callable
     reason = f"its towers have pooling={without!r} or the mean of the tokens"
     if tower.classes[1]:
         reason += f", and its classifiers pooling={top!r}"
-    renamed = {name.partition(":")[0]: name for name in reversed(tower.styles)}
+    renamed = {name.partition(":")[0]: name for name in reversed(list(tower.styles))}
     return Family(
         "huggingface",
         functools.partial(_recognize, tower=tower),
-        functools.partial(_rules, tower=tower),
+        functools.partial(rules, tower=tower),
         resize_method=tower.resize_method,
         input_normalization=tower.input_normalization,
         writing=Writing(
@@ -345,21 +212,16 @@ def _family(tower: Tower, values: Mapping[str, Any], *conditions: tuple[Callable
     )
 
 
-def _has_no_scale(config: Config) -> bool:
-    return config["layer_scale"] is None
-
-
-def _is_odd(config: Config) -> bool:
-    return config["mlp"] == "swiglu" and config["mlp_dim"] % 8 != 0
-
-
-_SCALED = (_has_no_scale, "its blocks have a layer scale")
+_SCALED = (lambda config: config["layer_scale"] is None, "its blocks have a layer scale")
 FAMILIES = (
     _family(
         DINOV2,
         {**dict.fromkeys(("layer_scale", "num_registers", "mlp"), ANY), "qkv_bias": (True, False)},
         _SCALED,
-        (_is_odd, "the width of its gated MLPs is a multiple of 8"),
+        (
+            lambda config: config["mlp"] == "swiglu" and config["mlp_dim"] % 8 != 0,
+            "the width of its gated MLPs is a multiple of 8",
+        ),
         _torch.ANY_SIZE,
     ),
     _family(
