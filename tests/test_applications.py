@@ -32,7 +32,7 @@ def test_the_docstring_lists_the_published_weights_with_their_accuracy():
 
 def test_every_constructor_is_public_and_named_after_its_model():
     names = {name for name in keras_vit.__all__ if name.startswith(("ViT_", "R_", "R26_", "R50_", "BiT_"))}
-    assert len(names) == len(keras_vit.list_models()) == 22
+    assert len(names) == len(keras_vit.list_models()) == 30
     assert all(getattr(keras_vit, name).__name__ == name for name in names)
 
 

@@ -41,6 +41,13 @@ VARIANTS = {
     "one_head": {"num_heads": 1, "output_projection": "none", "patch_size": (4, 2)},
     "mean_of_all": {"pooling": "gap", "class_token": True, "pool_prefix_tokens": True},
     "head_norm": {"head_norm": True},
+    "dinov3": {
+        **{"position_embedding": "rope2d", "rope_rescale": 2.0, "mlp": "swiglu", "qkv_bias": (True, False, True)},
+        **{"num_registers": 2, "layer_scale": 0.1},
+    },
+    "any_size_rope": {"image_size": None, "position_embedding": "rope2d", "pooling": "gap"},
+    "rms": {"norm": "rms", "qk_norm": True, "norm_before_blocks": True, "pooling": "token+gap"},
+    "no_final_norm": {"final_norm": False, "qk_norm": True, "pooling": "map"},
     "any_size_patch_norm": {"image_size": None, "patch_norm": True},
     "any_size": {"image_size": None},
     "any_size_sincos2d": {"image_size": None, "position_embedding": "sincos2d"},
