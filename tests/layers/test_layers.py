@@ -582,3 +582,11 @@ def test_an_mlp_with_lora_is_saved_once():
     copy.build((None, 3, 8))
     assert copy.mlp.dense_0.lora_rank == 2
     assert copy.get_config() == block.get_config()
+
+
+def test_relative_positions_refuse_another_length():
+    attend = layers.SelfAttention(num_heads=2, relative_positions=5)
+    x = np.ones((5, 5, 8), "float32")
+    attend(x)
+    with pytest.raises(ValueError, match="relative_positions=5"):
+        attend(x[:, :1], context=x)

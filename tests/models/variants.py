@@ -57,19 +57,22 @@ VARIANTS = {
     "bit": None,
 }
 
-# For tests that take long with every variant: the fast tests take one of each kind, the slow tests the others.
-QUICK = ("token", "map", "hybrid", "bit")
+# For tests that take long with every variant: the fast tests take two kinds, the slow tests the others.
+QUICK = ("token", "bit")
 CASES = selection.cases(VARIANTS, QUICK)
+IN_HALF = ("token", "map", "hybrid", "bit")
+# Other wirings of parts that other variants have, which `make test` leaves out where a case takes seconds.
+REWIRED = ("all_tokens", "features", "no_positions", "fc_norm", "mean_of_all", "any_size_patch_norm", "hybrid_root")
 
 
 def cases_under(policies):
-    """(variant, policy): all variants in float32; in half precision, some in `make test` and all in `make test-all`."""
+    """(variant, policy): in float32 all that are not rewired, some in half precision; all in `make test-all`."""
     return selection.cases(
         [(name, policy) for policy in policies for name in VARIANTS],
         lambda name, policy: policy == "float32" and name in QUICK,
         lambda name, policy: (
             pytest.mark.slow
-            if policy == "float32" or (policy == "mixed_bfloat16" and name in QUICK)
+            if (policy == "float32" and name not in REWIRED) or (policy == "mixed_bfloat16" and name in IN_HALF)
             else selection.EXHAUSTIVE
         ),
     )
