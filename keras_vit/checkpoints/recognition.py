@@ -34,7 +34,7 @@ Path = str | os.PathLike[str]
 @contextlib.contextmanager
 def identify(path: Path, hints: Hints, config: Path | dict | None = None) -> Iterator[Checkpoint]:
     """Open a checkpoint and recognize its project and architecture from headers; the file is closed at the end."""
-    with contextlib.closing(formats.open_source(path, config)) as source:
+    with contextlib.closing(formats.open_source(_checks.path("path", path), config)) as source:
         _check_note(source)
         checkpoint, family = _recognize(source, hints)
         checkpoint.resize_method = checkpoint.resize_method or family.resize_method
