@@ -50,7 +50,7 @@ _PAPERS = {
     "BiTResNet": ("Big Transfer (BiT): General Visual Representation Learning", "https://arxiv.org/abs/1912.11370"),
 }
 _FROM_WEIGHTS = ("image_size", "classes", "pool_padding")  # arguments that may be "auto"
-_DATA_SETS = {"imagenet21k": "ImageNet-21k", "imagenet2012": "ImageNet"}
+_DATA_SETS = {"imagenet21k": "ImageNet-21k", "imagenet2012": "ImageNet", "lvd142m": "LVD-142M", "webli": "WebLI"}
 
 
 def _published(variant: str) -> str:
@@ -58,8 +58,9 @@ def _published(variant: str) -> str:
     lines = []
     for entry in zoo.list_weights(variant):
         accuracy = "" if entry.accuracy is None else f", {entry.accuracy} % top-1 on ImageNet"
-        pretraining, head = _DATA_SETS[entry.pretraining], _DATA_SETS[entry.head]
+        pretraining, head = _DATA_SETS[entry.pretraining], _DATA_SETS.get(entry.head or "", "without a head")
         trained = pretraining if head == pretraining else f"{pretraining}, then {head}"
+        trained = f"{pretraining}, {head}" if entry.head is None else trained
         lines.append(f"    - `{entry.name!r}`: trained on {trained}, {entry.resolution} pixels{accuracy}")
     return textwrap.indent("\n".join(lines or ["    None."]), "    ")
 
@@ -79,8 +80,11 @@ def _constructor(
         zoo.resolve(variant, weights)  # reports a wrong name or a failed download before a large model is built
         published = zoo.find(variant, os.fspath(weights))
         if published is not None:
-            arguments.setdefault("classes", published.classes)
-            arguments.setdefault("image_size", published.resolution)
+            if published.head is None:
+                arguments.setdefault("include_top", "classes" in arguments)
+            else:
+                arguments.setdefault("classes", published.classes)
+            arguments = {**published.arguments, "image_size": published.resolution, **arguments}
             if published.pool_padding is not None:
                 arguments.setdefault("pool_padding", published.pool_padding)
         model = create_model(variant, **arguments)

@@ -53,7 +53,8 @@ class ViTOptions(Options):
         position_grid: Grid (height, width), in patches, of the position table of a model for images of any size, whose
             table is resized in the model. None for the grid of 224-pixel images, and in a model with an `image_size`.
         position_resizing: Resizing of the position table to another grid: `"reference"` (bilinear between the corners),
-            `"bilinear"`, `"bicubic"` or `"antialiased"` (bicubic). A model of a checkpoint has its project's.
+            `"bilinear"`, `"bicubic"`, `"antialiased"` (bicubic) or `"dinov2"` (bicubic, as Meta does it). A model of a
+            checkpoint has its project's.
         mlp: Kind of the MLPs: `"mlp"`, or `"swiglu"` for a gated one whose activation is SiLU; see
             `keras_vit.layers.SwiGLU`.
         qk_norm: Whether a norm of each head's query and key precedes their product.
@@ -91,7 +92,7 @@ class ViTOptions(Options):
     output_projection: Literal["bias", "no_bias", "none"] = "bias"
     pool_prefix_tokens: bool = False
     position_grid: Size | None = None
-    position_resizing: Literal["reference", "bilinear", "bicubic", "antialiased"] = dataclasses.field(
+    position_resizing: Literal["reference", "bilinear", "bicubic", "antialiased", "dinov2"] = dataclasses.field(
         default="reference", compare=False
     )
     mlp: Literal["mlp", "swiglu"] = "mlp"
