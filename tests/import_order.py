@@ -54,6 +54,7 @@ REQUIRED = {"keras", "numpy", "absl", "filelock", "h5py", "ml_dtypes", "safetens
 OPTIONAL = {
     "matplotlib",
     "tensorflow_datasets",
+    "huggingface_hub",
     "jax",
     "jaxlib",
     "torch",

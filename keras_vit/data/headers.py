@@ -15,11 +15,12 @@ MAX_BLOCKS = 20_000  # steps of a loop through a GIF, which take a second
 
 def check(encoded: tf.Tensor, max_pixels: int, untrusted: bool = False) -> tf.Tensor:
     """Pass an image on, or fail before it is decoded; `untrusted` also refuses GIF and JPEG of many scans."""
-    pixels = pixel_count(encoded)
-    formats = "JPEG, PNG, BMP or WebP" if untrusted else "JPEG, PNG, GIF, BMP or WebP"
     if untrusted:
-        known = (pixels > 0) & ~_has(encoded, b"GIF8")
+        # The blocks of a GIF are not followed, which may take a second.
+        formats, pixels = "JPEG, PNG, BMP or WebP", pixel_count(tf.where(_has(encoded, b"GIF8"), "", encoded))
+        known = pixels > 0
     else:
+        formats, pixels = "JPEG, PNG, GIF, BMP or WebP", pixel_count(encoded)
         known = (pixels > 0) | tf.equal(encoded, "")  # the decoder has a better message for an empty file
     checks = [
         tf.debugging.Assert(known, [f"Expected a {formats} image."]),
@@ -68,7 +69,7 @@ def _has(encoded: tf.Tensor, magic: bytes, offset: int = 0) -> tf.Tensor:
 
 
 def _bytes(encoded: tf.Tensor, start: tf.Tensor | int, count: int) -> tf.Tensor:
-    """int64 [count]: bytes of a file, zeros behind its end."""
+    """int64 [count]: bytes of a file, zeros after its end."""
     start = tf.minimum(tf.cast(start, tf.int64), _length(encoded))
     text = tf.strings.substr(encoded, start, tf.constant(count, tf.int64))
     return tf.cast(tf.io.decode_raw(text, tf.uint8, fixed_length=count), tf.int64)
@@ -160,5 +161,5 @@ def _length(encoded: tf.Tensor) -> tf.Tensor:
 
 
 def _color_table(flags: tf.Tensor) -> tf.Tensor:
-    """Number of bytes of the color table that `flags` tell of."""
+    """Number of bytes of the color table that `flags` announce."""
     return tf.where(flags >= 128, 3 * tf.bitwise.left_shift(tf.ones_like(flags), flags % 8 + 1), 0)

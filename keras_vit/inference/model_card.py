@@ -90,7 +90,7 @@ class ModelCard:
 
         return preprocess.single_image(self.preprocess)
 
-    def prepare(self, contents: Sequence[bytes]) -> np.ndarray:
+    def prepare(self, contents: Sequence[Any]) -> np.ndarray:
         """Preprocess encoded images: `[N, H, W, C]`."""
         return np.stack([preparation.image_function(self.preprocess)(content) for content in contents])
 

@@ -41,12 +41,12 @@ class SelfAttention(CompositeLayer):
         num_heads: Number of heads `H`. It must divide the width, unless `head_dim` is given.
         dropout_rate: Rate of the dropout of attention weights.
         use_bias: Whether query, key and value have biases: one bool for all, or one for each in this order.
-        relative_positions: Number of tokens `L` of a model with learned 1-D relative position embeddings, or None.
-            Each pair of tokens has the embedding of its offset. Its product with the query is added to the logits
-            (paper, appendix D.4).
+        relative_positions: Length `L` of the sequences, for learned 1-D relative position embeddings, or None for no
+            such embeddings. Each pair of tokens has the embedding of its offset. Its product with the query is added to
+            the logits (paper, appendix D.4).
         chunk_size: Number of queries whose attention weights are computed at a time, so that memory grows with the
             number of tokens and not with its square. None for all at once. The result is the same but for rounding, and
-            the backward pass recomputes the weights. It excludes dropout of weights and relative positions.
+            the backward pass recomputes the weights. Not with dropout of weights or relative positions.
         head_dim: Width `K` of a head, or None for the width divided by `num_heads`.
         output_projection: `"bias"` or `"no_bias"` for a projection of the heads with or without a bias, or `"none"` for
             the concatenated heads.
@@ -55,7 +55,7 @@ class SelfAttention(CompositeLayer):
         **kwargs: Arguments of `keras.layers.Layer`.
 
     Call arguments:
-        x: Tensor `[B, N, D]`, the sequence of the queries.
+        x: Tensor `[B, N, D]`, from which the queries are computed.
         context: Tensor `[B, M, D]` for keys and values, or None for `x` itself.
         training: Whether dropout applies.
         return_attention_scores: Whether to return `(output, scores)`. The scores are the weights after the softmax and
@@ -64,8 +64,8 @@ class SelfAttention(CompositeLayer):
         rotation: Cosines and sines `[2, M, K]` of `RotaryPositions` for all tokens, the queries' first; None for none.
 
     Raises:
-        ValueError: If the width of the heads is not that of the sequence where it must be, or `chunk_size` is
-            combined with dropout of weights or relative positions.
+        ValueError: If `num_heads` does not divide the width and `head_dim` is None, if `chunk_size` is combined with
+            dropout of weights or relative positions, or if a sequence does not have the length `relative_positions`.
 
     References:
         - [Attention Is All You Need](https://arxiv.org/abs/1706.03762)
@@ -173,12 +173,12 @@ class SelfAttention(CompositeLayer):
         if rotation is not None:
             query, key = rotate(query, rotation), rotate(key, rotation)
         query = query * ops.cast(query.shape[-1] ** -0.5, query.dtype)
-        bias, scores = self._relative_logits(query), None
+        bias, scores = self._relative_logits(query, key), None
 
         def weights_of(scores):
             return self.dropout(scores if edit_scores is None else edit_scores(scores), training=training)
 
-        if return_attention_scores or edit_scores is not None:
+        if return_attention_scores or edit_scores is not None:  # a kernel does not return the scores
             y, scores = formulas.attention(query, key, value, bias, weights_of)
         else:
             y = kernels.attention(query, key, value, bias, weights_of if self.dropout_rate else None, self.chunk_size)
@@ -199,20 +199,26 @@ class SelfAttention(CompositeLayer):
             return kernels.project(x, (self.query, self.key, self.value))
         return (self.query(x), *kernels.project(context, (self.key, self.value)))
 
-    def _relative_logits(self, query):
-        """Return the products of the query with the embedding of each pair's offset, `[B, H, N, N]`, or None."""
+    def _relative_logits(self, query, key):
+        """Return the products of the query with the embedding of each pair's offset, `[B, H, L, L]`, or None."""
         if self.relative_positions is None:
             return None
         length, heads = self.relative_positions, self.num_heads
+        if not {query.shape[1], key.shape[1]} <= {length, None}:
+            raise ValueError(
+                f"`x` and `context` must have relative_positions={length} tokens. Received: {query.shape[1]} and "
+                f"{key.shape[1]} tokens."
+            )
         embedding = ops.cast(self.relative_embedding, query.dtype)
-        by_offset = ops.einsum("bnhk,rk->bhnr", query, embedding)  # [B, H, N, 2N-1], offset key - query + N - 1
-        # Shift row n by n places to the left (Transformer-XL): pad each row by one and read rows that are one shorter.
+        by_offset = ops.einsum("bnhk,rk->bhnr", query, embedding)  # [B, H, L, 2L-1], offset key - query + L - 1
+        # Shift row n by n places to the right (Transformer-XL): pad each row by one number, and read the
+        # numbers as rows of one number less.
         flat = ops.reshape(ops.pad(by_offset, ((0, 0), (0, 0), (0, 0), (0, 1))), (-1, heads, 2 * length * length))
         flat = ops.pad(flat, ((0, 0), (0, 0), (0, length - 1)))
-        return ops.reshape(flat, (-1, heads, length + 1, 2 * length - 1))[:, :, :length, length - 1 :]  # [B, H, N, N]
+        return ops.reshape(flat, (-1, heads, length + 1, 2 * length - 1))[:, :, :length, length - 1 :]  # [B, H, L, L]
 
     def count(self, tally: Any, tokens: int, width: int, queries: int | None = None) -> None:
-        """Add the cost of attention to `tokens`, of these tokens or of `queries` others, to a `planning.cost.Tally`."""
+        """Add the cost of attention to `tokens` to a `planning.cost.Tally`; all are queries if `queries` is None."""
         rows = tokens if queries is None else queries
         head_dim = self.head_dim or width // self.num_heads
         heads = self.num_heads * head_dim

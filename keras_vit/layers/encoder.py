@@ -57,7 +57,7 @@ class EncoderBlock(CompositeLayer):
     """Pre-norm transformer block: attention and MLP, each with a residual connection.
 
     Args:
-        attention: Layer of the first branch, with the arguments of a call of `SelfAttention`.
+        attention: Layer of the first branch, which is called as `SelfAttention` is.
         mlp: Layer of the second branch, from `[B, N, D]` to the same shape, such as `MlpBlock`.
         dropout_rate: Rate of the dropout after attention.
         drop_path_rate: Stochastic depth rate of both residual branches.
@@ -111,7 +111,8 @@ class EncoderBlock(CompositeLayer):
         self.mlp = _checks.instance("mlp", mlp, keras.layers.Layer, "pass a layer such as MlpBlock(3072)")
 
     def build(self, x_shape: Shape, context_shape: Shape | None = None) -> None:
-        shared: dict[str, Any] = {"dtype": self.dtype_policy}  # made here, the states of dropouts have the block's path
+        # Dropouts are created here and not in the constructor, so that their states have the block's path.
+        shared: dict[str, Any] = {"dtype": self.dtype_policy}
         self.scale_0 = self._scale("LayerScale_0")
         self.scale_1 = self._scale("LayerScale_1")
         self.dropout = Dropout(self.dropout_rate, name="Dropout_0", **shared)

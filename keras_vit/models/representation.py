@@ -73,8 +73,8 @@ def features(model: keras.Model, blocks: Sequence[int] = (2, 5, 8, 11), norm: bo
             that has none, applies no norm.
 
     Returns:
-        A functional model from images to a list with a pair for each block: the patches as a map, `[B, h, w, D]`, and
-        the class token, `[B, D]`. Registers are left out. Without a class token, each pair is only the map.
+        A functional model from images to a dictionary of lists with an entry per block: `"maps"`, the patches,
+        `[B, h, w, D]`, and `"tokens"`, the class token, `[B, D]`, if the model has one. Registers are left out.
 
     Raises:
         ValueError: If the model is something else, or has no block of such a number.
@@ -82,8 +82,8 @@ def features(model: keras.Model, blocks: Sequence[int] = (2, 5, 8, 11), norm: bo
     Example:
     >>> import keras_vit
     >>> model = keras_vit.features(keras_vit.ViT_Ti16(image_size=32, classes=10), blocks=(5, -1))
-    >>> [(patches.shape, token.shape) for patches, token in model.output]
-    [((None, 2, 2, 192), (None, 192)), ((None, 2, 2, 192), (None, 192))]
+    >>> {name: [tuple(output.shape) for output in outputs] for name, outputs in model.output.items()}
+    {'maps': [(None, 2, 2, 192), (None, 2, 2, 192)], 'tokens': [(None, 192), (None, 192)]}
     """
     _checks.instance("model", model, ConfiguredModel, "build one, such as keras_vit.ViT_B16()")
     config = model.config
@@ -99,10 +99,12 @@ def features(model: keras.Model, blocks: Sequence[int] = (2, 5, 8, 11), norm: bo
     final_norm = model.get_layer("encoder_norm") if norm and "encoder_norm" in outputs else None
     patch_map = UnflattenGrid(config.num_prefix_tokens + config.num_registers, name="patch_map", **shared)
     class_token = TokenPooling(0, name="class_token", **shared)
-    found = []
+    found: dict[str, list[keras.KerasTensor]] = {"maps": [], "tokens": []}
     for number in numbers:
         tokens = outputs[f"encoderblock_{number % config.num_layers}"]  # [B, prefix + registers + h*w, D]
         tokens = tokens if final_norm is None else final_norm(tokens)
-        patches = patch_map(tokens, outputs["embedding"])  # [B, h, w, D]
-        found.append((patches, class_token(tokens)) if config.class_token else patches)
-    return keras.Model(model.inputs[0], found, name=f"{model.name}_features")
+        found["maps"].append(patch_map(tokens, outputs["embedding"]))  # [B, h, w, D]
+        if config.class_token:
+            found["tokens"].append(class_token(tokens))  # [B, D]
+    outputs = {name: tensors for name, tensors in found.items() if tensors}
+    return keras.Model(model.inputs[0], outputs, name=f"{model.name}_features")

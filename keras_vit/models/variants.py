@@ -26,7 +26,6 @@ class ViTVariant:
         mlp_dim: Width of the hidden layers of the MLPs.
         resnet_blocks: Number of units of each ResNet stage before the patches, `()` for only the root, or None for a
             model without a ResNet.
-        mlp: As in `keras_vit.VisionTransformer`.
     """
 
     patch_size: Size = 16
@@ -35,8 +34,13 @@ class ViTVariant:
     num_heads: int = 12
     mlp_dim: int = 3072
     resnet_blocks: Sequence[int] | None = None
-    _: dataclasses.KW_ONLY
-    mlp: Literal["mlp", "swiglu"] = "mlp"
+
+
+@dataclasses.dataclass(frozen=True)
+class GatedViTVariant(ViTVariant):
+    """Sizes of a Vision Transformer whose MLPs are gated."""
+
+    mlp: Literal["swiglu"] = "swiglu"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,7 +58,7 @@ class BiTVariant:
 
 _R50, _R101, _R152 = (3, 4, 6, 3), (3, 4, 23, 3), (3, 8, 36, 3)
 
-VIT = {
+VIT: dict[str, ViTVariant] = {
     "ViT-Ti/16": ViTVariant(16, 192, 12, 3, 768),
     "ViT-S/32": ViTVariant(32, 384, 12, 6, 1536),
     "ViT-S/16": ViTVariant(16, 384, 12, 6, 1536),
@@ -66,13 +70,13 @@ VIT = {
     "ViT-H/14": ViTVariant(14, 1280, 32, 16, 5120),
     "ViT-g/14": ViTVariant(14, 1408, 40, 16, 6144),
     "ViT-G/14": ViTVariant(14, 1664, 48, 16, 8192),
-    # DINOv2, whose largest model is no ViT-g/14; DINOv3; SigLIP.
+    # DINOv2, whose largest model is not ViT-g/14; DINOv3; SigLIP.
     "ViT-S/14": ViTVariant(14, 384, 12, 6, 1536),
     "ViT-B/14": ViTVariant(14, 768, 12, 12, 3072),
     "ViT-L/14": ViTVariant(14, 1024, 24, 16, 4096),
-    "ViT-giant2/14": ViTVariant(14, 1536, 40, 24, 4096, mlp="swiglu"),
-    "ViT-S+/16": ViTVariant(16, 384, 12, 6, 1536, mlp="swiglu"),
-    "ViT-H+/16": ViTVariant(16, 1280, 32, 20, 5120, mlp="swiglu"),
+    "ViT-giant2/14": GatedViTVariant(14, 1536, 40, 24, 4096),
+    "ViT-S+/16": GatedViTVariant(16, 384, 12, 6, 1536),
+    "ViT-H+/16": GatedViTVariant(16, 1280, 32, 20, 5120),
     "ViT-So400m/14": ViTVariant(14, 1152, 27, 16, 4304),
     "ViT-So400m/16": ViTVariant(16, 1152, 27, 16, 4304),
     # Without stages, the root reduces the image by 4, so patches of 8 cells make "R+Ti/16" a model of stride 32.

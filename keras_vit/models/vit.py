@@ -170,7 +170,7 @@ class Builder:
         )
 
     def _blocks(self, x):
-        """Return the tokens after the last norm that the output depends on."""
+        """Return the tokens after the blocks and the final norm, as many as the output depends on."""
         config = self.config
         if config.norm_before_blocks:
             x = self._norm("pre_norm")(x)
@@ -195,7 +195,8 @@ class Builder:
         tokens = norm(x)  # [B, N, D]
         if block is None or config.num_output_tokens is None:
             return tokens
-        # `get_layer(...).output` has all tokens; the model computes those that its output depends on.
+        # The first call of the last block, above, is that of `get_layer(...).output` and has all tokens. The model's
+        # output depends on this second call, so that the other tokens of the last block are not computed.
         queries = FirstTokens(config.num_output_tokens, dtype=self.policy, name="read_tokens")(last_input)
         return norm(block(queries, context=last_input, **self.block_arguments))
 

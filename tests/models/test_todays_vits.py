@@ -151,17 +151,19 @@ def check(name, any_size=False):
     normed = keras_vit.features(model, blocks)(images)
     prefix = config.num_prefix_tokens + config.num_registers
     expected = [*data["hidden_states"][1:]]
+    maps, tokens = [*raw["maps"]], [*raw.get("tokens", ())]
     if "last_hidden_state" in data:
-        raw, expected = [*raw, normed[-1]], [*expected, data["last_hidden_state"]]
+        expected.append(data["last_hidden_state"])
+        maps.append(normed["maps"][-1])
+        tokens += normed["tokens"][-1:] if tokens else []
     if "dinov2" in name or "dinov3" in name:
         whole = keras.Model(model.input, [model.get_layer(f"encoderblock_{i}").output for i in blocks])
         for got, wanted in zip(whole(images), data["hidden_states"][1:], strict=True):
             assert_near(got, wanted, "with registers")
-    for number, (got, wanted) in enumerate(zip(raw, expected, strict=True)):
-        patches, token = got if config.class_token else (got, None)
+    for number, (patches, wanted) in enumerate(zip(maps, expected, strict=True)):
         assert_near(patches, wanted[:, prefix:].reshape(patches.shape), f"patches {number}")
-        if token is not None:
-            assert_near(token, wanted[:, 0], f"class token {number}")
+    for number, (token, wanted) in enumerate(zip(tokens, expected if config.class_token else (), strict=True)):
+        assert_near(token, wanted[:, 0], f"class token {number}")
     assert_near(model(images), data["logits"] if "logits" in data else data["pooler_output"])
 
 
