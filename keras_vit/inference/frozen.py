@@ -1,4 +1,4 @@
-"""Weights as constants of the graph, for which oneDNN chooses a layout of its own.
+"""Weights as constants of the graph, so that oneDNN chooses their layout.
 
 TensorFlow lets oneDNN lay weights out in blocks only if they are constants. With variables, matrix products in bfloat16
 run without AMX on processors that have it, and lay the weights out anew in each call on those with AVX512-BF16. The
@@ -32,7 +32,7 @@ def pays(model: keras.Model) -> bool:
 
 def function(model: keras.Model, spec: tf.TensorSpec) -> Callable:
     """Return a model at inference as a function of images, whose weights are those of now."""
-    # Read before the trace, in which variables have no values.
+    # Read before the trace: variables have no values inside it.
     values = {id(variable): variable.numpy() for variable in model.variables}
 
     def call(images: tf.Tensor) -> Any:
@@ -43,7 +43,7 @@ def function(model: keras.Model, spec: tf.TensorSpec) -> Callable:
 
 
 class _Constants(keras.StatelessScope):
-    """Scope in which each variable is a constant of the graph, of the dtype that the layer computes in."""
+    """Scope that replaces each variable by a constant of the graph, of the dtype that the layer computes in."""
 
     def __init__(self, values: dict[int, np.ndarray]):
         super().__init__(initialize_variables=False)
