@@ -56,6 +56,8 @@ def main(argv: Sequence[str]) -> int:
     )
     if classifier.features_unavailable:
         raise ValueError(f"--model must return features: {classifier.features_unavailable}.")
+    if len(paths) > 100 * options.batch_size:
+        classifier.prepare_for_many()
     folder = f"{output}.parts"
     begin(folder, classifier, paths)
     parts = [embed(folder, start, classifier, paths) for start in range(0, len(paths), options.part_size)]
@@ -110,7 +112,8 @@ def embed(folder: str, start: int, classifier: Classifier, paths: Sequence[str])
     if os.path.exists(file):
         with np.load(file, allow_pickle=False) as part:
             return part["names"], part["features"]
-    names, features = [], []
+    names: list[str] = []
+    features: list[np.ndarray] = []
     chosen = paths[start : start + flags.FLAGS.part_size]
     progress = Progress(f"Features from image {start + 1:,} on", len(chosen))
     prepare = preparation.image_function(classifier.card.preprocess)
@@ -131,7 +134,7 @@ def embed(folder: str, start: int, classifier: Classifier, paths: Sequence[str])
         progress.update(begin + len(batch))
     progress.close()
     width = features[0].shape[1] if features else 0
-    rows = np.array(names, str), np.concatenate([*features, np.zeros((0, width), np.float32)])
+    rows = np.array(names, np.str_), np.concatenate([*features, np.zeros((0, width), np.float32)])
     write(file, *rows)
     return rows
 
