@@ -60,17 +60,18 @@ def _project_with_bias(x, *kernels_and_biases):
 
 def _products(x, kernels, biases=None):
     """Return the products with each kernel, plus its bias."""
-    together = ops.einsum("bnd,dthk->bnthk", x, ops.stack(kernels, axis=1))
+    together = ops.einsum("bnd,dchk->bnchk", x, ops.stack(kernels, axis=1))
+    outputs = [together[:, :, index] for index in range(len(kernels))]
     if biases is not None:
-        together = together + ops.stack(biases)
-    return tuple(together[:, :, index] for index in range(len(kernels)))
+        outputs = [output + bias for output, bias in zip(outputs, biases, strict=True)]
+    return tuple(outputs)
 
 
 def _gradients(x, kernels, d_outputs):
     """Return the derivatives of `x` and of each kernel."""
     together = ops.stack(d_outputs, axis=2)  # [B, N, T, H, K]
-    d_x = ops.einsum("bnthk,dthk->bnd", together, ops.stack(kernels, axis=1))
-    d_kernel = ops.einsum("bnd,bnthk->dthk", x, together)
+    d_x = ops.einsum("bnchk,dchk->bnd", together, ops.stack(kernels, axis=1))
+    d_kernel = ops.einsum("bnd,bnchk->dchk", x, together)
     return (d_x, *(d_kernel[:, index] for index in range(len(kernels))))
 
 
