@@ -8,6 +8,8 @@ import tensorflow as tf
 from keras import ops
 
 from keras_vit import layers
+from keras_vit.layers import formulas, interpolation
+from keras_vit.layers.kernels import chunked_attention
 from keras_vit.models import VisionTransformer
 from keras_vit.training.seeds import SeedScope, seed_states
 
@@ -146,3 +148,75 @@ def test_gradients_of_keys_and_values_are_summed_in_float32():
         return tape.gradient(y, context, tf.fill(y.shape, tf.constant(4.0, "bfloat16")))
 
     np.testing.assert_array_equal(tf.cast(gradient(x, context), "float32"), np.full((1, 4, width), 512.0))
+
+
+class Constant(keras.layers.Layer):
+    """A branch that gives a number, whatever comes in."""
+
+    def __init__(self, value):
+        super().__init__()
+        self.value = value
+
+    def call(self, x, **arguments):
+        return keras.ops.full_like(x, self.value)
+
+
+def test_dropout_follows_the_attention():
+    """With a branch of ones and a rate of one half, tokens are 0 or 2 in training and 1 otherwise."""
+    block = layers.EncoderBlock(Constant(1.0), Constant(0.0), dropout_rate=0.5)
+    x = np.zeros((4, 8, 16), "float32")
+    assert np.unique(np.array(block(x))).tolist() == [1.0]
+    trained = np.array(block(x, training=True))
+    assert np.unique(trained).tolist() == [0.0, 2.0]
+    assert 0.4 < np.mean(trained == 0) < 0.6  # 512 draws: 4.5 standard deviations
+
+
+def test_dropout_follows_both_products_of_the_mlp():
+    block = layers.MlpBlock(64, dropout_rate=0.5, activation="relu")
+    x = np.ones((16, 8, 32), "float32")
+    block.build(x.shape)
+    block.dense_0.bias.assign(np.ones(64))
+    block.dense_0.kernel.assign(np.zeros((32, 64)))
+    block.dense_1.kernel.assign(np.eye(64, 32))  # each output is one hidden unit
+    trained = np.array(block(x, training=True))
+    # Kept by the dropout of its hidden unit and by its own, an output is 1 * 2 * 2; 4,096 draws.
+    values, counts = np.unique(np.round(trained, 3), return_counts=True)
+    assert values.tolist() == [0.0, 4.0]
+    assert counts[1] / trained.size == pytest.approx(0.25, abs=0.03)
+
+
+def test_initial_weights_are_the_references():
+    """vit_jax: biases of the MLP normal with 1e-6, the patch kernel LeCun normal, dense kernels Glorot uniform."""
+    mlp, patches = layers.MlpBlock(512), layers.PatchEncoder(4, 256)
+    mlp.build((None, 4, 256))
+    patches.build((None, 8, 8, 3))
+    for dense in (mlp.dense_0, mlp.dense_1):
+        assert np.std(dense.bias) == pytest.approx(1e-6, rel=0.2)
+        limit = (6 / (256 + 512)) ** 0.5
+        assert 0.95 * limit < np.max(np.abs(dense.kernel)) <= limit
+    assert np.std(patches.kernel) == pytest.approx((4 * 4 * 3) ** -0.5, rel=0.05)
+    assert not np.any(patches.bias)
+
+
+def test_chunks_are_for_any_number_of_queries_that_is_not_known():
+    unknown, short, long = (keras.KerasTensor((None, size, 2, 4)) for size in (None, 4, 5))
+    found = [chunked_attention.applies(query, chunk_size=4) for query in (unknown, short, long)]
+    assert found == [True, False, True]
+
+
+def test_half_precision_of_equal_numbers_is_finite():
+    """E[x^2] - E[x]^2 is rounded below zero for some numbers, whose square root is not one."""
+    values = np.arange(1, 401, dtype="float32")[:, None] * np.full((1, 48), 0.7, "float32")
+    x = keras.ops.cast(values, "bfloat16")
+    _, variance = formulas.moments(x)
+    assert np.min(variance) >= 0
+    y = formulas.layer_norm(x, np.ones(48, "float32"), np.zeros(48, "float32"), 1e-6)
+    assert np.isfinite(np.array(keras.ops.cast(y, "float32"))).all()
+
+
+def test_bicubic_weights_are_pytorchs():
+    """Keys' kernel with a = -0.75 at distances of 1/2 and 3/2, and the border repeated; big_vision's has -0.5."""
+    table = np.eye(4, dtype="float32").reshape(1, 4, 1, 4)
+    found = np.array(interpolation.resize_table(table, (2, 1), "bicubic"))[0, :, 0]
+    near, far = 0.59375, -0.09375
+    np.testing.assert_allclose(found, [[near + far, near, far, 0], [0, far, near, near + far]], atol=1e-6)

@@ -176,7 +176,7 @@ def test_runs(tmp_path):
     fields = {"task": f"distillation({str(tmp_path / 'teacher')!r})", "label_smoothing": 0}
     noise = {"model__arguments__dropout_rate": 0, "model__arguments__drop_path_rate": 0}
     worlds.train(tmp_path / "one", **fields, **noise)
-    worlds.train(tmp_path / "two", "--virtual_devices=2", **fields, **noise)
+    worlds.train_alone(tmp_path / "two", "--virtual_devices=2", **fields, **noise)
     one, two = ([line["loss"] for line in worlds.metrics(tmp_path / name) if "loss" in line] for name in ("one", "two"))
     assert one == pytest.approx(two, rel=1e-4)  # another order of summation
 
