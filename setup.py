@@ -1,6 +1,6 @@
 """Packaging of `keras_vit`.
 
-`train/` and `export/` are top-level folders of the checkout, so that their programs run as `python -m train.main`.
+`train/` and `export/` are top-level folders of the checkout, so that a clone runs them without an installation.
 Installed, they are `keras_vit._train` and `keras_vit._export`, and the recipes `keras_vit.configs`: site-packages gains
 the one name `keras_vit`. The command `keras-vit` runs the programs.
 """
@@ -53,13 +53,14 @@ EXTRAS = {
     # TensorFlow Datasets imports importlib_resources without requiring it.
     "data": ["tensorflow-datasets>=4.9.7", "importlib_resources>=6.0"],
     "plots": ["matplotlib>=3.9"],
+    "hub": ["huggingface_hub>=0.30"],
     "serving": ["starlette>=1.0", "uvicorn>=0.40"],
     # Keras writes ONNX files with tf2onnx.
     "onnx": ["onnx>=1.17", "onnxruntime>=1.20", "tf2onnx>=1.17"],
     "openvino": ["openvino>=2025.0"],
     # Without it the interpreter is the one in TensorFlow, which is to be removed from there.
     "litert": ["ai-edge-litert>=1.2"],
-    # The TPU's compiler (libtpu), for `train.plan --target=...`: beside [cpu], on any machine with Linux.
+    # The TPU's compiler (libtpu), for `keras-vit plan --target=v5e-8`: beside [cpu], on any machine with Linux.
     "plan": ["jax[tpu]>=0.10.2"],
     "interop": ["torch", "timm", "transformers", "vit-pytorch"],
     "docs": ["zensical>=0.0.73", "mkdocstrings-python>=2.0"],
@@ -77,6 +78,7 @@ EXTRAS["dev"] = [
     *EXTRAS["test"],
     *EXTRAS["data"],
     *EXTRAS["plots"],
+    *EXTRAS["hub"],
     *EXTRAS["jax"],
     *(f"{requirement}; {LIBTPU_MACHINES}" for requirement in EXTRAS["plan"]),
     *EXTRAS["serving"],
@@ -113,7 +115,7 @@ setup(
         "h5py>=3.11",
         "ml_dtypes>=0.5.1",
         "safetensors>=0.4.5",
-        "scipy>=1.14",  # L-BFGS of linear probes
+        "scipy>=1.14",  # L-BFGS of linear probes; softmax and sigmoid of evaluators
     ],
     extras_require=EXTRAS,
     entry_points={"console_scripts": ["keras-vit = keras_vit.program.commands:main"]},

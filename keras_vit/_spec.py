@@ -33,12 +33,14 @@ def parse(text: str, kind: str = "call", example: str = "name(argument=1)") -> t
         raise ValueError(f"The {kind} must be a string, such as {example!r}. Received: {text!r}.")
     if not text.strip():
         return ()
-    # In parentheses, a text may run over several lines. Python's own grammar splits it at `|`.
-    source = f"({text})"
+    source = " ".join(text.splitlines()).strip()  # Python's own grammar splits one line at `|`
     try:
         tree = ast.parse(source, mode="eval").body
-    except (SyntaxError, RecursionError, MemoryError) as error:
-        raise ValueError(_syntax_error(text, kind, error)) from None
+    except SyntaxError as error:
+        hint = "Expected: name|name(arguments)|name."
+        raise ValueError(_point(source, (error.offset or 1) - 1, 1, kind, error.msg, hint)) from None
+    except (RecursionError, MemoryError):
+        raise ValueError(f"Error in the {kind}: it is nested too deeply. Received: {text[:100]!r}.") from None
     nodes = []
     while isinstance(tree, ast.BinOp) and isinstance(tree.op, ast.BitOr):
         nodes.append(tree.right)
@@ -117,35 +119,12 @@ def _without_types(signature: inspect.Signature) -> str:
     return f"({', '.join(str(parameter.replace(annotation=inspect.Parameter.empty)) for parameter in parameters)})"
 
 
-def _syntax_error(text: str, kind: str, error: Exception) -> str:
-    if not isinstance(error, SyntaxError):
-        return f"Error in the {kind}: it is nested too deeply. Received: {text[:100]!r}."
-    source = f"({text})"
-    if "\n" not in text:
-        # Without the parentheses, Python points at the place that the user wrote.
-        try:
-            ast.parse(text.strip(), mode="eval")
-        except SyntaxError as bare:
-            error, source = bare, text.strip()
-    hint = "Expected: name|name(arguments)|name."
-    if source == text.strip():
-        column = min(max((error.offset or 1) - 1, 0), len(source))
-        return f"Error in the {kind}, {error.msg}:\n  {source}\n  {' ' * column}^\n{hint}"
-    return _point(source, error.lineno or 1, error.offset or 1, 1, kind, error.msg, hint)
-
-
 def _error_at(node: Node, source: str, kind: str, problem: str, hint: str) -> ValueError:
-    line = source.splitlines()[node.lineno - 1].encode()
-    column = len(line[: node.col_offset].decode()) + 1
-    width = (node.end_col_offset or 0) - node.col_offset if node.end_lineno == node.lineno else 1
-    return ValueError(_point(source, node.lineno, column, width, kind, problem, hint))
+    before = len(source.encode()[: node.col_offset].decode())  # `ast` counts bytes
+    width = (node.end_col_offset or 0) - node.col_offset
+    return ValueError(_point(source, before, width, kind, problem, hint))
 
 
-def _point(source: str, lineno: int, column: int, width: int, kind: str, problem: str, hint: str) -> str:
-    lines = source.splitlines()
-    text = lines[min(lineno, len(lines)) - 1]
-    # The parentheses were added to what the user wrote.
-    shift = 1 if lineno == 1 else 0
-    text = text[shift:] if lineno < len(lines) else text[shift:-1]
-    column = min(max(column - 1 - shift, 0), len(text))
-    return f"Error in the {kind}, {problem}:\n  {text}\n  {' ' * column}{'^' * max(width, 1)}\n{hint}"
+def _point(source: str, column: int, width: int, kind: str, problem: str, hint: str) -> str:
+    column = min(max(column, 0), len(source))
+    return f"Error in the {kind}, {problem}:\n  {source}\n  {' ' * column}{'^' * max(width, 1)}\n{hint}"

@@ -9,6 +9,7 @@ ORDER = (
     "version",
     "_checks",
     "_io",
+    "_numbers",
     "_passed_on",
     "_progress",
     "_spec",

@@ -67,12 +67,12 @@ def main(argv: Sequence[str]) -> int:
     suite.check(context)
     results = suite.run(context)
     if options.markdown:
-        output = evaluators.report.markdown_row(classifier.path, results)
+        output = evaluators.results_table.markdown_row(classifier.path, results)
     elif options.evaluators:
-        output = evaluators.report.to_json(results) if options.json else evaluators.report.table(results)
+        output = evaluators.results_table.to_json(results) if options.json else evaluators.results_table.table(results)
     else:
         content = details(context, results[0])
-        output = evaluators.report.json_text(content) if options.json else table(content, classifier.class_names)
+        output = evaluators.results_table.json_text(content) if options.json else table(content, classifier.class_names)
     sys.stdout.write(f"{output}\n")
     return 0 if all(result.measured for result in results) else 1
 

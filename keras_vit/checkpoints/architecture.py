@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from keras_vit.checkpoints.errors import CheckpointError
@@ -135,19 +135,6 @@ def _check_ranks(shapes: Shapes, path: str) -> None:
         kernel, bias = shapes.get(f"{head}/kernel"), shapes.get(f"{head}/bias")
         if kernel and bias and kernel[1] != bias[0]:
             raise CheckpointError(f"{path}: {head}/kernel has {kernel[1]} classes, {head}/bias has {bias[0]}.")
-
-
-def has_slots(count: int, tokens: int, grids: Iterable[tuple[int, int]]) -> bool | None:
-    """Return whether prefix tokens have entries in a table of `count`, by the first grid that fits; else None."""
-    for patches in map(math.prod, grids):
-        if count in (patches, patches + tokens):
-            return count == patches + tokens
-    return None
-
-
-def is_square(count: int) -> bool:
-    """Return whether a count is that of a square grid."""
-    return count > 0 and math.isqrt(count) ** 2 == count
 
 
 def check_stated(stated: Mapping[str, Any], found: Mapping[str, Any], where: str) -> None:

@@ -9,10 +9,11 @@ from absl import logging
 
 from keras_vit import _checks
 from keras_vit.checkpoints import architecture, families, formats
-from keras_vit.checkpoints.checkpoint import KINDS, Checkpoint, Hints, Kind, grid_of, settle_grid, stated_size
+from keras_vit.checkpoints.checkpoint import KINDS, Checkpoint, Hints, Kind
 from keras_vit.checkpoints.errors import CheckpointError
 from keras_vit.checkpoints.families.family import Family
 from keras_vit.checkpoints.formats.tensors import TensorSource
+from keras_vit.checkpoints.position_grid import grid_of, settle_grid, stated_size
 from keras_vit.models import normalization
 from keras_vit.models.config import plain
 from keras_vit.models.normalization import Normalization
@@ -76,7 +77,7 @@ def without_decoder(checkpoint: Checkpoint) -> Kind:
 def _check_note(source: TensorSource) -> None:
     """Refuse metadata of `save_checkpoint` that is malformed or of another version."""
     note = source.metadata
-    if not note or set(note) <= {"image"}:
+    if not note:
         return
     if note.get("version") != NOTE_VERSION:
         raise CheckpointError(

@@ -25,9 +25,6 @@ class Size(NamedTuple):
     shape: tuple[int, int, int] | None = None
 
 
-_GRAY = (28, 28, 1)
-_MNIST = Dataset({"train": 60_000, "test": 10_000}, 10, _GRAY)
-
 # By the beginning of their names.
 DATASETS = {
     "tfds:cifar10": Dataset({"train": 50_000, "test": 10_000}, 10),
@@ -39,13 +36,10 @@ DATASETS = {
     "tfrecord:jft": Dataset({"train": 303_000_000, "test": 50_000}, 18_291),  # not public
 }
 
-# The locations in the recipes of this package. Other folders may contain anything.
-LOCATIONS = {
+# Sources without a location: with one, they may be anything.
+WITHOUT_LOCATION = {
     "digits": Dataset({"train": 1_437, "test": 360}, 10),
-    "fashion_mnist": _MNIST,
-    # Fashion-MNIST as `benchmarks.results` splits it: eight classes, and 500 training images of each of the other two.
-    "npz:runs/results/data/eight.npz": Dataset({"train": 48_000, "test": 8_000}, 8, _GRAY),
-    "npz:runs/results/data/two.npz": Dataset({"train": 1_000, "test": 2_000}, 2, _GRAY),
+    "fashion_mnist": Dataset({"train": 60_000, "test": 10_000}, 10, (28, 28, 1)),
 }
 
 # Classes of the tasks of VTAB (https://arxiv.org/abs/1910.04867), and examples of the training splits.
@@ -83,7 +77,7 @@ def size(source: str, split: str) -> Size:
     if kind == "vtab":
         (task,) = vtab.check_tasks([location])
         return Size(VTAB_SPLITS.get(split), VTAB[task])
-    known = LOCATIONS.get(name) or _dataset(name)
+    known = WITHOUT_LOCATION.get(name) or _dataset(name)
     if known is None:
         return Size()
     parts = splits.parse(split, known.splits, name)

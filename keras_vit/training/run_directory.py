@@ -186,6 +186,13 @@ def recorded_architecture(directory: str) -> dict[str, Any] | None:
     return read_config(directory).get("architecture")
 
 
+def is_run(path: str) -> bool:
+    """Return whether a path is the directory of a run, finished or not, or the `.keras` file of one."""
+    if path.endswith(".keras"):
+        return os.path.isfile(path) and os.path.isfile(os.path.join(os.path.dirname(path), CONFIG))
+    return any(os.path.exists(os.path.join(path, name)) for name in (MODEL, METRICS, CHECKPOINTS))
+
+
 def has_weights(directory: str) -> bool:
     """Return whether a run directory holds a checkpoint or a model."""
     manifests = os.path.join(glob.escape(directory), CHECKPOINTS, "*.json")

@@ -44,14 +44,10 @@ def load_weights(model: keras.Model, name: str, weights: str | os.PathLike[str])
     []
     """
     entry = find(name, os.fspath(weights))
-    padding = entry.pool_padding if entry is not None else None
-    if entry is not None and padding is not None and model.config.pool_padding != padding:
+    if entry is not None and entry.pool_padding and entry.pool_padding != model.config.pool_padding:
         logging.warning(
-            "%s of %s was trained with pool_padding=%r, the model has pool_padding=%r: it computes something else.",
-            entry.name,
-            name,
-            padding,
-            model.config.pool_padding,
+            "%s of %s was trained with pool_padding=%r, the model has another: it computes something else.",
+            *(entry.name, name, entry.pool_padding),
         )
     report = load_checkpoint(model, resolve(name, weights), head="auto")
     if entry is not None and "head/kernel" in report.loaded:
@@ -60,11 +56,7 @@ def load_weights(model: keras.Model, name: str, weights: str | os.PathLike[str])
             logging.warning(
                 "%s of %s was last trained on images of %d pixels, the model takes %s: its accuracy is not the stated "
                 "one. Pass image_size=%d, or fine-tune.",
-                entry.name,
-                name,
-                entry.resolution,
-                size,
-                entry.resolution,
+                *(entry.name, name, entry.resolution, size, entry.resolution),
             )
         model.class_names = tuple(label for _, label in imagenet_classes(entry.classes))
     return report

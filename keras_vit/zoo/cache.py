@@ -1,11 +1,10 @@
-"""Published files: on disk, in a mirror, in the cache, or downloaded from their owners.
+"""Published files: in a mirror, in the cache, or downloaded from their owners.
 
-`keras.utils.get_file` is not used: it compares only a hash that is known in advance, waits without a time limit for a
-server that stalls, prints to the standard output, and leaves half a file under the final name if the process is killed.
+Models of the Hugging Face hub are fetched by its own package, `huggingface_hub`, which reads from no other host.
+`keras.utils.get_file` is not used for the others: it waits without a time limit for a server that stalls, and it writes
+under the final name, where another process finds half of a file.
 """
 
-import base64
-import hashlib
 import http.client
 import os
 import pathlib
@@ -24,6 +23,10 @@ from keras_vit.zoo.published import PublishedWeights, list_weights
 
 MIRROR_VARIABLE = "KERAS_VIT_WEIGHTS_DIR"
 _HOST = "storage.googleapis.com"
+_HUB = "hf://"
+_HUB_ADDRESS = re.compile(r"(?:hf://|https://huggingface\.co/)([\w.-]+/[\w.-]+(?:@[\w./-]+)?)")
+# All that a model is read from: no pickled weights of PyTorch.
+_FILES_OF_HUB = ("config.json", "model*.safetensors", "model.safetensors.index.json")
 _TIMEOUT = 60  # seconds without a byte
 _BLOCK_BYTES = 2**20
 _FILE_SUFFIXES = (".npz", ".safetensors", ".keras", ".h5", ".json")
@@ -37,7 +40,8 @@ def resolve(model: str, weights: str | os.PathLike[str]) -> str:
     Args:
         model: Name of the model, as in `keras_vit.list_models()`, or of its constructor.
         weights: The path of a checkpoint, a name of `keras_vit.list_weights(model)`, the name of an AugReg file (a
-            value of the columns `filename` or `adapt_filename` of its index), or a `gs://` or `https://` address.
+            value of the columns `filename` or `adapt_filename` of its index), a `gs://` or `https://` address, or a
+            model of the Hugging Face hub: `hf://OWNER/NAME`, with `@REVISION` to pin a tag or commit.
 
     Returns:
         A path that `keras_vit.load_checkpoint` reads.
@@ -45,6 +49,7 @@ def resolve(model: str, weights: str | os.PathLike[str]) -> str:
     Raises:
         ValueError: If `weights` is none of these; the message lists the names.
         OSError: If the file can neither be found nor fetched; the message names it and its address.
+        ImportError: If a model of the hub is requested without the extra `[hub]`.
 
     Example:
     >>> path = resolve("ViT-B/16", "augreg")  # downloaded once  # doctest: +SKIP
@@ -52,27 +57,25 @@ def resolve(model: str, weights: str | os.PathLike[str]) -> str:
     >>> path
     'vit.npz'
     """
-    path = check_weights(model, weights)
-    return os.fspath(weights) if path is None else fetch(path)
+    address = check_weights(model, weights)
+    return os.fspath(weights) if address is None else fetch(address)
 
 
 def check_weights(model: str, weights: str | os.PathLike[str]) -> str | None:
-    """Return bucket and file of published weights, or None for the path of a checkpoint. Nothing is downloaded.
+    """Return what `fetch` takes for published weights, or None for the path of a checkpoint. Nothing is downloaded.
 
     Example:
     >>> check_weights("ViT-S/16", "augreg").startswith("vit_models/augreg/S_16")
     True
     """
-    if not isinstance(weights, (str, os.PathLike)):
-        raise ValueError(f"`weights` must be a name or a path. Received: weights={weights!r}.")
-    weights = os.fspath(weights)
+    weights = _checks.path("weights", weights)
     if os.path.exists(weights):
         return None
     entry = find(model, weights)
     if entry is not None:
         return entry.path
-    if weights.startswith("https://huggingface.co/"):
-        raise FileNotFoundError(f"There is no checkpoint at {weights!r}.{hub_hint(weights)}")
+    if hub := _HUB_ADDRESS.fullmatch(weights):
+        return _HUB + hub[1]
     if weights.startswith(("gs://", "https://")):
         return _path_of(weights)
     if _AUGREG_STEM.fullmatch(weights.removesuffix(".npz")):
@@ -116,40 +119,36 @@ def _path_of(address: str) -> str:
 
 
 def fetch(path: str) -> str:
-    """Return a local copy of a published file: from the mirror, the cache, or its owners.
+    """Return a local copy of published weights: from the mirror, the cache, or their owners.
 
     The mirror is the directory that the environment variable `KERAS_VIT_WEIGHTS_DIR` names. It has the files in the
-    folders of their buckets (`vit_models/augreg/NAME.npz`), without the bucket's name (`augreg/NAME.npz`), or flat
-    (`NAME.npz`) where names tell them apart.
-
-    A download is put in place after its size and hash were compared with what the server states, and the file could be
-    opened. A cached file that cannot be opened is fetched again, once.
+    folders of their buckets, such as `vit_models/augreg/NAME.npz`. A download is put into the cache after it arrived
+    complete and could be opened. Models of the hub (`hf://OWNER/NAME`) are in the cache of `huggingface_hub`.
 
     Example:
     >>> path = fetch("vit_models/augreg/index.csv")  # doctest: +SKIP
     """
+    if path.startswith(_HUB):
+        return _snapshot(path)
     mirror = os.environ.get(MIRROR_VARIABLE)
-    cached = cache_directory() / path
-    candidates = [cached]
-    if mirror:
-        below = path.split("/", 1)[1]
-        names = [path, below]
-        if _is_unmistakable(path):
-            names.append(os.path.basename(path))
-        candidates = [*(pathlib.Path(mirror, name) for name in names), cached]
-    for candidate in candidates:
-        if not candidate.is_file():
-            continue
-        problem = _problem(candidate, path) if candidate == cached else ""
-        if not problem:
-            return str(candidate)
-        logging.warning("The file in the cache is not usable and is fetched again: %s", problem)
-    return _download(path, cached, mirror)
-
-
-def _is_unmistakable(path: str) -> bool:
-    """Return whether the name of a file identifies it: `ViT-B_16.npz` exists in several sets."""
-    return path.startswith(("vit_models/augreg/", "bit_models/")) and not path.endswith("index.csv")
+    places = [pathlib.Path(directory, path) for directory in (mirror, cache_directory()) if directory]
+    for place in places:
+        if place.is_file():
+            return str(place)
+    url, target = f"https://{_HOST}/{urllib.parse.quote(path)}", places[-1]
+    logging.info("Downloading %s to %s.", url, target)
+    try:
+        with atomic_file(target) as temporary:
+            _download(url, temporary)
+            if not path.endswith(".csv"):
+                open_source(temporary).close()
+    except (OSError, http.client.HTTPException, CheckpointError) as error:
+        mirror = f"{mirror} ({MIRROR_VARIABLE})" if mirror else f"a directory that {MIRROR_VARIABLE} names"
+        raise OSError(
+            f"Could not fetch {url} ({error}). Without a network, fetch it elsewhere and put it at {target}, or below "
+            f"{mirror}, as {path}."
+        ) from error
+    return str(target)
 
 
 def cache_directory() -> pathlib.Path:
@@ -158,57 +157,29 @@ def cache_directory() -> pathlib.Path:
     return pathlib.Path(home, "keras_vit")
 
 
-def _download(path: str, target: pathlib.Path, mirror: str | None) -> str:
-    url = f"https://{_HOST}/{urllib.parse.quote(path)}"
-    logging.info("Downloading %s to %s.", url, target)
-    try:
-        with atomic_file(target) as temporary:
-            _retrieve(url, temporary)
-            if problem := _problem(temporary, path):
-                raise OSError(f"the downloaded file failed verification: {problem}")
-    except (OSError, http.client.HTTPException) as error:
-        places = (
-            f" or below {mirror} ({MIRROR_VARIABLE})" if mirror else f", or in a directory that {MIRROR_VARIABLE} names"
-        )
-        raise OSError(
-            f"Could not fetch {url} ({error}). Without a network, fetch it elsewhere and put it at {target}{places}, "
-            f"as {path}."
-        ) from error
-    return str(target)
-
-
-def _retrieve(url: str, path: str) -> None:
-    """Download a file and compare its size and hash with what the server states."""
-    request = urllib.request.Request(url, headers={"Accept-Encoding": "identity"})
-    with urllib.request.urlopen(request, timeout=_TIMEOUT) as response, open(path, "wb") as file:
-        length = response.headers.get("Content-Length", "")
-        expected = int(length) if length.isdigit() else None
-        progress = Progress("Downloading", max(expected // 2**20, 1) if expected else None, unit="MiB")
-        digest, received = hashlib.md5(usedforsecurity=False), 0
+def _download(url: str, path: str) -> None:
+    """Write a file of a server; an error if it is a page instead, or shorter than the server states."""
+    with urllib.request.urlopen(url, timeout=_TIMEOUT) as response, open(path, "wb") as file:
+        if response.headers.get_content_type() == "text/html":
+            raise OSError("the server returned a page instead of the file")
+        size = int(response.headers.get("Content-Length") or 0)
+        progress = Progress("Downloading", max(size // 2**20, 1) if size else None, unit="MiB")
         while block := response.read(_BLOCK_BYTES):
             file.write(block)
-            digest.update(block)
-            received += len(block)
-            progress.update(received // 2**20)
+            progress.update(file.tell() // 2**20)
         progress.close()
-        if expected is not None and received != expected:
-            raise OSError(f"download incomplete: {received} of {expected} bytes")
-        stated = re.search(r"md5=([\w+/=]+)", ",".join(response.headers.get_all("x-goog-hash") or ()))
-        if stated and stated[1] != base64.b64encode(digest.digest()).decode():
-            raise OSError("its MD5 is not the one that the server states")
+        if size and file.tell() != size:
+            raise OSError(f"download incomplete: {file.tell()} of {size} bytes")
 
 
-def _problem(file: str | os.PathLike[str], path: str) -> str:
-    """Return why a file cannot be the published one, an empty string if it may be."""
-    if path.endswith(".csv"):
-        with open(file, "rb") as table:
-            return "" if b"filename" in table.readline(10_000) else "it is not a table of checkpoints"
-    size = os.path.getsize(file) / 2**20
-    published = next((entry.size_mib for entry in list_weights() if entry.path == path), None)
-    if published and abs(size - published) > max(1.0, 0.01 * published):
-        return f"it has {size:.0f} MiB, its owners state {published} MiB"
+def _snapshot(address: str) -> str:
+    """Return the directory of a model of the Hugging Face hub, downloaded at first use."""
     try:
-        open_source(file).close()
-    except CheckpointError as error:
-        return str(error)
-    return ""
+        import huggingface_hub
+    except ModuleNotFoundError as error:
+        raise ImportError(
+            f"{address} needs the package huggingface_hub. Install it with: "
+            "pip install 'keras-vision-transformers[hub]'"
+        ) from error
+    name, _, revision = address.removeprefix(_HUB).partition("@")
+    return huggingface_hub.snapshot_download(name, revision=revision or None, allow_patterns=list(_FILES_OF_HUB))

@@ -166,23 +166,15 @@ class WeightsTable(list):
     """List of `PublishedWeights` that prints as a table."""
 
     def __repr__(self) -> str:
-        header = ("model", "weights", "size", "resolution", "accuracy", "pretraining", "head", "source")
-        rows = [
-            (
-                entry.model,
-                entry.name,
-                "" if entry.size_mib is None else f"{entry.size_mib} MiB",
-                str(entry.resolution),
-                "" if entry.accuracy is None else f"{entry.accuracy} %",
-                entry.pretraining,
-                entry.head,
-                entry.source,
-            )
-            for entry in self
-        ]
-        widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
-        lines = [[cell.ljust(width) for cell, width in zip(row, widths, strict=True)] for row in (header, *rows)]
-        return "\n".join("  ".join(line).rstrip() for line in lines)
+        rows = [("model", "weights", "size", "resolution", "accuracy", "pretraining", "head", "source")]
+        for entry in self:
+            size = "" if entry.size_mib is None else f"{entry.size_mib} MiB"
+            accuracy = "" if entry.accuracy is None else f"{entry.accuracy} %"
+            image = str(entry.resolution)
+            rows.append((entry.model, entry.name, size, image, accuracy, entry.pretraining, entry.head, entry.source))
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        lines = ("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows)
+        return "\n".join(line.rstrip() for line in lines)
 
 
 def list_weights(model: str | None = None) -> WeightsTable:

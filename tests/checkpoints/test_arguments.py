@@ -29,13 +29,13 @@ def models(tmp_path_factory):
 WRONG = {
     "weights=imagenet": (lambda d, m: keras_vit.ViT_B16(weights="imagenet"), ["'augreg'?"]),
     "weights=imagenet1k": (lambda d, m: keras_vit.ViT_Ti16(weights="imagenet1k"), ["'augreg'?"]),
-    "weights of the hub": (lambda d, m: keras_vit.ViT_B16(weights="hf://a/b"), ["snapshot_download('a/b')"]),
+    "file of the hub": (lambda d, m: keras_vit.ViT_B16(weights="hf://a/b/c.npz"), ["hf://a/b/c.npz"]),
     "weights by the name of the hub": (
         lambda d, m: keras_vit.ViT_B16(weights="google/vit-base-patch16-224"),
         ["snapshot_download('google/vit-base-patch16-224')"],
     ),
-    "address of the hub": (
-        lambda d, m: keras_vit.ViT_B16(weights="https://huggingface.co/a/b"),
+    "load from the address of the hub": (
+        lambda d, m: model_from_checkpoint("https://huggingface.co/a/b"),
         ["snapshot_download('a/b')"],
     ),
     "load from the hub": (lambda d, m: model_from_checkpoint("hf://a/b"), ["snapshot_download('a/b')"]),

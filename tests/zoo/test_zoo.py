@@ -1,12 +1,16 @@
 """Published weights: where they are looked for, what is said when they are missing, and the classes of their heads."""
 
-import base64
 import email.message
 import hashlib
+import http.server
 import io
+import json
 import os
 import pathlib
+import subprocess
 import sys
+import threading
+import types
 import urllib.error
 import urllib.request
 
@@ -14,8 +18,9 @@ import numpy as np
 import pytest
 
 from keras_vit import _progress, models, zoo
-from keras_vit.checkpoints import save_checkpoint
+from keras_vit.checkpoints import load_checkpoint, save_checkpoint
 from keras_vit.zoo import cache
+from tests import tiny
 
 GOLDEN = pathlib.Path(__file__).parents[1] / "golden"
 
@@ -103,45 +108,32 @@ def test_paths_are_taken_as_they_are(tmp_path):
             zoo.resolve("ViT-B/16", wrong)
 
 
-@pytest.mark.parametrize("place_in", ["vit_models/augreg/{}", "augreg/{}", "{}"])
-def test_mirrors(place_in, tmp_path, monkeypatch):
+def test_mirrors(tmp_path, monkeypatch):
     monkeypatch.setenv(cache.MIRROR_VARIABLE, str(tmp_path / "mirror"))
     entry = zoo.find("ViT-Ti/16", "augreg")
-    path = place(tmp_path / "mirror", place_in.format(os.path.basename(entry.path)))
+    path = place(tmp_path / "mirror", entry.path)
     assert zoo.resolve("ViT-Ti/16", "augreg") == path
     assert zoo.resolve("ViT-Ti/16", os.path.basename(entry.path).removesuffix(".npz")) == path
     assert zoo.resolve("ViT-Ti/16", "gs://" + entry.path) == path
     assert zoo.resolve("ViT-Ti/16", entry.url) == path
 
 
-def test_a_name_of_several_files_is_not_taken_from_a_flat_mirror(tmp_path, monkeypatch):
-    monkeypatch.setenv(cache.MIRROR_VARIABLE, str(tmp_path / "mirror"))
-    serve(monkeypatch, OSError("offline"))
-    place(tmp_path / "mirror", "ViT-B_16.npz")
-    with pytest.raises(OSError):
-        zoo.resolve("ViT-B/16", "sam")
-    sam = place(tmp_path / "mirror", "sam/ViT-B_16.npz")
-    assert zoo.resolve("ViT-B/16", "sam") == sam
-
-
 class Response(io.BytesIO):
     """An answer of the server, cut after `end` bytes."""
 
-    def __init__(self, content, end=None, md5=None):
+    def __init__(self, content, end=None, kind="application/octet-stream"):
         super().__init__(content[:end])
         self.headers = email.message.Message()
         self.headers["Content-Length"] = str(len(content))
-        self.headers["x-goog-hash"] = "crc32c=AAAAAA=="
-        digest = base64.b64encode(hashlib.md5(content).digest()).decode() if md5 is None else md5
-        self.headers["x-goog-hash"] = f"md5={digest}"
+        self.headers["Content-Type"] = kind
 
 
 def serve(monkeypatch, *answers):
     """Lets the server answer one after the other; returns the list of addresses that are asked for."""
     calls, answers = [], list(answers)
 
-    def urlopen(request, timeout):
-        calls.append(request.full_url)
+    def urlopen(url, timeout):
+        calls.append(url)
         answer = answers.pop(0)
         if isinstance(answer, Exception):
             raise answer
@@ -171,14 +163,17 @@ def test_downloads_are_kept_and_never_half_done(tmp_path, monkeypatch):
     assert zoo.resolve(*NAMES) == path and calls == [entry.url] * 3
 
 
+PAGE = b"<html>Log in to the guest network</html>"
+
+
 @pytest.mark.parametrize(
     "answer,reason",
     [
-        (Response(WHOLE, md5="AAAA"), "MD5"),
-        (Response(b"<html>Log in to the guest network</html>"), "error page"),
+        (Response(PAGE, kind="text/html; charset=utf-8"), "a page instead"),
+        (Response(PAGE), "error page"),
         (Response(WHOLE[:1000]), "truncated"),
     ],
-    ids=["hash", "proxy", "cut"],
+    ids=["page", "page without its type", "cut"],
 )
 def test_wrong_downloads_are_not_cached(answer, reason, tmp_path, monkeypatch):
     # They were put in place, and taken from there ever after.
@@ -188,26 +183,10 @@ def test_wrong_downloads_are_not_cached(answer, reason, tmp_path, monkeypatch):
     assert pathlib.Path(zoo.resolve(*NAMES)).read_bytes() == WHOLE and len(calls) == 2
 
 
-def test_sizes_that_the_owners_state_are_compared(monkeypatch):
-    serve(monkeypatch, Response(WHOLE))
-    assert zoo.find("ViT-S/32", "augreg-imagenet21k").size_mib == 118
-    with pytest.raises(OSError, match="118 MiB"):
-        zoo.resolve("ViT-S/32", "augreg-imagenet21k")
-
-
-def test_a_damaged_file_in_the_cache_is_fetched_again_once(tmp_path, monkeypatch):
-    path = place(cache.cache_directory(), zoo.find(*NAMES).path, WHOLE[:1000])
-    calls = serve(monkeypatch, OSError("offline"), Response(WHOLE))
-    with pytest.raises(OSError, match="offline"):
-        zoo.resolve(*NAMES)
-    assert zoo.resolve(*NAMES) == path and pathlib.Path(path).read_bytes() == WHOLE
-    assert zoo.resolve(*NAMES) == path and len(calls) == 2
-
-
 def test_the_index_is_a_table(monkeypatch):
-    page, table = b"<html></html>", b"name,filename,ds,adapt_filename,final_val\nB/16,x,i21k,y,0.5\n"
-    serve(monkeypatch, Response(page), Response(table))
-    with pytest.raises(OSError, match="not a table"):
+    table = b"name,filename,ds,adapt_filename,final_val\nB/16,x,i21k,y,0.5\n"
+    serve(monkeypatch, Response(PAGE, kind="text/html"), Response(table))
+    with pytest.raises(OSError, match="a page instead"):
         zoo.fetch("vit_models/augreg/index.csv")
     path = zoo.fetch("vit_models/augreg/index.csv")
     assert pathlib.Path(path).read_bytes() == table
@@ -229,6 +208,91 @@ def test_progress_is_shown_on_a_terminal(monkeypatch, capsys):
 def test_addresses_elsewhere_are_refused(address):
     with pytest.raises(ValueError):
         zoo.resolve("ViT-B/16", address)
+
+
+@pytest.mark.parametrize("weights", ["hf://a/b", "https://huggingface.co/a/b", "hf://a/b@v1.0"])
+def test_models_of_the_hub(weights, monkeypatch):
+    asked = []
+    hub = types.SimpleNamespace(snapshot_download=lambda *args, **more: asked.append((*args, more)) or "/snapshot")
+    monkeypatch.setitem(sys.modules, "huggingface_hub", hub)
+    assert zoo.resolve("ViT-B/16", weights) == "/snapshot"
+    ((name, options),) = asked
+    assert (name, options["revision"]) == ("a/b", "v1.0" if "@" in weights else None)
+
+
+def test_models_of_the_hub_without_its_package(monkeypatch):
+    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
+    with pytest.raises(ImportError, match=r"keras-vision-transformers\[hub\]"):
+        zoo.resolve("ViT-B/16", "hf://a/b")
+
+
+@pytest.mark.parametrize("weights", ["hf://a", "hf://a/b/c", "https://huggingface.co/a/b/tree/main", "hf://a/b@"])
+def test_other_addresses_of_the_hub_are_refused(weights):
+    with pytest.raises((FileNotFoundError, ValueError), match="hf|huggingface"):
+        zoo.resolve("ViT-B/16", weights)
+
+
+COMMIT = "0123456789012345678901234567890123456789"
+
+
+@pytest.fixture
+def hub(tmp_path):
+    """A hub on this machine with the model `a/b`; returns its address and the names of the files that it sends."""
+    folder, sent = tmp_path / "hub", []
+    save_checkpoint(tiny.model(num_layers=1), folder, format="huggingface")
+    (folder / "pytorch_model.bin").write_bytes(b"a pickle")
+    files = {path.name: path.read_bytes() for path in folder.iterdir()}
+
+    class Hub(http.server.BaseHTTPRequestHandler):
+        def do_HEAD(self):
+            self.do_GET()
+
+        def do_GET(self):
+            path, name = self.path.partition("?")[0], self.path.rpartition("/")[2]
+            if path == f"/api/models/a/b/tree/{COMMIT}":
+                content = json.dumps([self.entry(name) for name in files]).encode()
+            elif path.startswith("/api/models/a/b/revision/"):
+                listed = [{"rfilename": name} for name in files]
+                content = json.dumps({"id": "a/b", "sha": COMMIT, "siblings": listed}).encode()
+            elif path == f"/a/b/resolve/{COMMIT}/{name}":
+                content = files[name]
+                sent.append(name)
+            else:
+                self.send_error(404)
+                return
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(content)))
+            self.send_header("ETag", f'"{hashlib.sha1(content).hexdigest()}"')
+            self.send_header("X-Repo-Commit", COMMIT)
+            self.end_headers()
+            if self.command == "GET":
+                self.wfile.write(content)
+
+        def entry(self, name):
+            digest = hashlib.sha1(files[name]).hexdigest()
+            return {"type": "file", "path": name, "size": len(files[name]), "oid": digest}
+
+        def log_message(self, *arguments):
+            pass
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Hub) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}", sent
+        server.shutdown()
+
+
+def test_the_package_of_the_hub_fetches_configuration_and_safetensors(hub, tmp_path):
+    """In a process of its own, because the package reads its settings when it is imported."""
+    pytest.importorskip("huggingface_hub")
+    address, sent = hub
+    code = "from keras_vit import zoo; print(zoo.resolve('ViT-B/16', 'hf://a/b'))"
+    environment = {**os.environ, "HF_ENDPOINT": address, "HF_HOME": str(tmp_path / "home"), "HF_HUB_DISABLE_XET": "1"}
+    result = subprocess.run(
+        [sys.executable, "-c", code], env=environment, stdout=subprocess.PIPE, text=True, check=True
+    )
+    snapshot = pathlib.Path(result.stdout.strip())
+    assert {path.name for path in snapshot.iterdir()} == {"config.json", "model.safetensors"} == set(sent)  # no pickle
+    assert load_checkpoint(tiny.model(num_layers=1), snapshot).missing == []
 
 
 def test_classes_of_imagenet():
@@ -268,22 +332,6 @@ def test_heads_bring_their_classes(tmp_path, monkeypatch, caplog):
     assert copy.class_names[0] == "tench, Tinca tinca"
     fewer = models.VisionTransformer(**arguments, classes=3)
     assert zoo.load_weights(fewer, "ViT-B/16", "augreg").reset and not hasattr(fewer, "class_names")
-
-
-@pytest.mark.parametrize(
-    ("mebibytes", "is_close"), [(116.5, False), (117.5, True), (118.9, True), (119.5, False), (80, False)]
-)
-def test_sizes_differ_by_at_most_one_percent(mebibytes, is_close, monkeypatch, caplog):
-    """The owners state 118 MiB. What is as long is opened, and is no archive."""
-    entry = zoo.find("ViT-S/32", "augreg-imagenet21k")
-    path = place(cache.cache_directory(), entry.path)
-    with open(path, "r+b") as file:
-        file.truncate(int(mebibytes * 2**20))  # no block is written
-    serve(monkeypatch, OSError("offline"))
-    with pytest.raises(OSError, match="offline"), caplog.at_level("WARNING", logger="absl"):
-        zoo.resolve("ViT-S/32", "augreg-imagenet21k")
-    (message,) = (record.getMessage() for record in caplog.records if "not usable" in record.getMessage())
-    assert ("118 MiB" not in message) == is_close
 
 
 def test_the_mirror_is_used_before_the_cache(tmp_path, monkeypatch):

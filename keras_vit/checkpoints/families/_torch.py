@@ -1,7 +1,8 @@
 """What the families of PyTorch models share: rules of layers, limits, and entries of configurations."""
 
+import dataclasses
 import math
-from collections.abc import Callable, Mapping, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from typing import Any
 
 from absl import logging
@@ -21,6 +22,7 @@ from keras_vit.checkpoints.rules import (
     Rule,
     Transform,
     bind_stored,
+    fused,
     rule,
 )
 from keras_vit.models import normalization
@@ -30,7 +32,7 @@ ATTENTION = "MultiHeadDotProductAttention_0"
 # Widths of published models whose heads are not 64 wide.
 _HEADS_BY_WIDTH = {1152: 16, 1280: 16, 1408: 16, 1664: 16, 1792: 16}
 
-# Names of activations there and here.
+# Names of activations, there: here.
 ACTIVATIONS: Mapping[str, str] = {
     "gelu": "gelu",
     "gelu_python": "gelu",
@@ -58,6 +60,48 @@ HEADLESS_DEIT = (_is_headless_deit, "its headless DeiT does not average the two 
 ANY_SIZE = (lambda config: config["image_size"] is None, "its configuration needs an image_size")
 
 
+@dataclasses.dataclass(frozen=True)
+class Names:
+    """Names of a model's tensors. Those of a block's parts follow the name of the block."""
+
+    embedding: str  # the convolution of the patches
+    tokens: Mapping[str, str]  # tensors that are stored as they are, and their variables
+    block: str
+    norms: tuple[str, str]
+    heads: tuple[str, ...]  # the projections to query, key and value, or one for the three
+    out: str
+    mlp: tuple[str, ...]
+    encoder_norm: str
+    scales: tuple[str, ...] = ()  # of a layer scale
+
+
+def model_rules(names: Names, body: str) -> list[Rule]:
+    """Return the rules of a model without its head, whose names begin with `body`."""
+    return [
+        *(rule(f"{body}{stored}", variable) for stored, variable in names.tokens.items()),
+        *conv(f"{body}{names.embedding}", "embedding"),
+        *block_rules(names, f"{body}{names.block}", "encoderblock_{i}"),
+        *norm(f"{body}{names.encoder_norm}", "encoder_norm"),
+    ]
+
+
+def block_rules(names: Names, stored: str, block: str) -> list[Rule]:
+    """Return the rules of the blocks."""
+    attention = f"{block}/{ATTENTION}"
+    parts = [f"{attention}/{part}" for part in ("query", "key", "value")]
+    result = heads_out(f"{stored}.{names.out}", f"{attention}/out")
+    if len(names.heads) == 1:
+        result += fused_heads(f"{stored}.{names.heads[0]}", parts)
+    else:
+        for name, part in zip(names.heads, parts, strict=True):
+            result += heads_in(f"{stored}.{name}", part)
+    for index, name in enumerate(names.norms):
+        result += norm(f"{stored}.{name}", f"{block}/LayerNorm_{index}")
+    for index, name in enumerate(names.mlp):
+        result += dense(f"{stored}.{name}", f"{block}/MlpBlock_0/Dense_{index}")
+    return result + [rule(f"{stored}.{s}", f"{block}/LayerScale_{i}/gamma") for i, s in enumerate(names.scales)]
+
+
 def norm(stored: str, variable: str) -> list[Rule]:
     """Return the rules of a layer or group norm."""
     return [rule(f"{stored}.weight", f"{variable}/scale"), rule(f"{stored}.bias", f"{variable}/bias")]
@@ -75,6 +119,21 @@ dense = _layer(DENSE)
 conv = _layer(CONV)
 heads_in = _layer(HEADS_IN, HEADS_BIAS)  # projections to heads: query, key or value
 heads_out = _layer(HEADS_OUT)
+
+
+def fused_heads(stored: str, parts: Sequence[str], leaves: tuple[str, str] = (".weight", ".bias")) -> list[Rule]:
+    """Return the rules of projections to heads whose matrices are stored as one."""
+    return [
+        rule(f"{stored}{leaves[0]}", [f"{part}/kernel" for part in parts], fused(HEADS_IN, len(parts))),
+        rule(f"{stored}{leaves[1]}", [f"{part}/bias" for part in parts], fused(HEADS_BIAS, len(parts))),
+    ]
+
+
+def find_body(source: TensorSource, anchor: str) -> str | None:
+    """Return the prefix of the one model in a file that has a tensor of the name `anchor`; None if it is not one."""
+    found = [name.removesuffix(anchor) for name in source.tensors if name.endswith(anchor)]
+    found = [prefix for prefix in found if prefix == "" or prefix.endswith(".")]
+    return found[0] if len(found) == 1 else None
 
 
 def bind(

@@ -13,12 +13,13 @@ from absl import logging
 
 from keras_vit import _checks
 from keras_vit.checkpoints import architecture
-from keras_vit.checkpoints.checkpoint import Checkpoint, Hints, Layout, grid_of, stated_size
+from keras_vit.checkpoints.checkpoint import Checkpoint, Hints, Layout
 from keras_vit.checkpoints.errors import CheckpointError
 from keras_vit.checkpoints.families import _timm_activations, _torch
 from keras_vit.checkpoints.families._timm import STEM, rules
 from keras_vit.checkpoints.families.family import ANY, Config, Family, Files, Names, Writing
 from keras_vit.checkpoints.formats.tensors import TensorSource
+from keras_vit.checkpoints.position_grid import grid_of, has_slots, is_square, model_grid, stated_grids, stated_size
 from keras_vit.models.config import plain
 from keras_vit.models.normalization import Normalization
 
@@ -27,12 +28,11 @@ _TABLE = architecture.TABLE
 
 def recognize(source: TensorSource, hints: Hints) -> Checkpoint | None:
     """Return what `source` holds, or None if it is no timm ViT."""
-    names = set(source.tensors)
-    body = next((p for p in ("", "model.", "module.", "backbone.") if f"{p}patch_embed.proj.weight" in names), None)
-    if body is None or not any(name.startswith(f"{body}blocks.") for name in names):
+    body = _torch.find_body(source, "patch_embed.proj.weight")
+    if body is None or not any(name.startswith(f"{body}blocks.") for name in source.tensors):
         return None
     config, arguments = _config(source)
-    staged = any(name.startswith(f"{body}{STEM}.stem.") for name in names)
+    staged = any(name.startswith(f"{body}{STEM}.stem.") for name in source.tensors)
     size = _image_size(config, arguments)
     slots = _slots(source, body, arguments, size, hints)
     layout = Layout("timm", style="stages" if staged else "", prefix=body, slots=slots)
@@ -87,10 +87,10 @@ def _slots(source: TensorSource, body: str, arguments: dict[str, Any], size: Any
     stub = {"patch_size": patch[2:], "resnet_blocks": None, "image_size": size}
     grids = [hints.grid, stated_size(source.metadata.get("grid"))]
     if not hybrid:
-        grids = [*hints.stated_grids(source, stub), hints.model_grid(stub)]
-    known = architecture.has_slots(table[1], prefix, [grid for grid in grids if grid])
+        grids = [*stated_grids(source, hints, stub), *model_grid(hints, stub)]
+    known = has_slots(table[1], prefix, [grid for grid in grids if grid])
     if known is None:
-        squares = architecture.is_square(table[1]), architecture.is_square(table[1] - prefix)
+        squares = is_square(table[1]), is_square(table[1] - prefix)
         if squares[0] == squares[1]:
             raise CheckpointError(
                 f"{source.path}: {table[1]} position embeddings with {prefix} prefix tokens can be read in two ways. "

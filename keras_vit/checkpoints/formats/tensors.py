@@ -1,10 +1,8 @@
 """Interface of the formats: headers first, then one tensor at a time."""
 
-import dataclasses
 import json
-import math
 import os
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -15,41 +13,22 @@ MAX_DIMENSIONS = 8
 MAX_NAME_LENGTH = 1024
 
 
-@dataclasses.dataclass(frozen=True)
-class TensorInfo:
-    """Header of one stored tensor.
-
-    Attributes:
-        shape: Its shape.
-        dtype: Dtype that `read` returns.
-    """
+class TensorInfo(NamedTuple):
+    """Header of one stored tensor."""
 
     shape: tuple[int, ...]
-    dtype: np.dtype
-
-    @property
-    def nbytes(self) -> int:
-        """Size in bytes."""
-        return math.prod(self.shape) * self.dtype.itemsize
+    dtype: np.dtype  # that `read` returns
 
 
 class TensorSource:
-    """Open checkpoint file: headers by name, and the tensors on demand. Base class of the formats.
-
-    Attributes:
-        path: Name of the file, for messages.
-        tensors: Headers of all tensors by name.
-        config: Configuration of the model (`config.json`), if there is one.
-        preprocessor: Preparation of its images (`preprocessor_config.json`), if there is one.
-        metadata: Note of `keras_vit.save_checkpoint`, if it wrote the file.
-    """
+    """Open checkpoint file: headers by name, and the tensors on demand. Base class of the formats."""
 
     def __init__(self, path: str):
         self.path = path
         self.tensors: dict[str, TensorInfo] = {}
-        self.config: dict[str, Any] | None = None
-        self.preprocessor: dict[str, Any] | None = None
-        self.metadata: dict[str, Any] = {}
+        self.config: dict[str, Any] | None = None  # `config.json`
+        self.preprocessor: dict[str, Any] | None = None  # `preprocessor_config.json`
+        self.metadata: dict[str, Any] = {}  # of `keras_vit.save_checkpoint`, if it wrote the file
         self._file = open(path, "rb")  # noqa: SIM115 (closed by `close`)
         try:
             self._size = os.fstat(self._file.fileno()).st_size

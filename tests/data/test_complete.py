@@ -5,8 +5,7 @@ import pytest
 import tensorflow as tf
 
 from keras_vit import data
-from keras_vit.inference import keras_model
-from keras_vit.inference.model_card import ModelCard
+from keras_vit.data import preprocess
 
 
 @pytest.mark.parametrize(
@@ -19,13 +18,13 @@ from keras_vit.inference.model_card import ModelCard
     ],
 )
 def test_preprocessing_of_arrays_is_completed(pp, shape, expected):
-    assert keras_model.complete_preprocess(pp, shape) == expected
+    assert preprocess.complete(pp, shape) == expected
 
 
 def test_completed_preprocessing_leaves_images_of_the_right_size_alone():
     source = data.open_source("digits", "test")
-    preprocess = keras_model.complete_preprocess("value_range(-1, 1)", (8, 8, 1))
-    prepare = ModelCard((), preprocess, "softmax", (8, 8, 1)).preprocess_function()
+    complete = preprocess.complete("value_range(-1, 1)", (8, 8, 1))
+    prepare = preprocess.single_image(complete)
     for image in source.images[:20]:
         prepared = prepare(tf.io.encode_png(image)).numpy()
         np.testing.assert_array_equal(prepared, -1 + image.astype(np.float32) / np.float32(255) * 2)

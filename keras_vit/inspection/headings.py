@@ -1,4 +1,4 @@
-"""Titles of pages and figures, without absolute paths, because both are passed on."""
+"""Headings of pages and figures, without absolute paths, because both are passed on."""
 
 import datetime
 import os

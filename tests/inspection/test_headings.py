@@ -2,7 +2,7 @@
 
 import pytest
 
-from keras_vit.inspection.titles import run_title
+from keras_vit.inspection.headings import run_title
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from keras_vit.evaluators import classification
-from keras_vit.evaluators.context import Context
+from keras_vit.evaluators.evaluation import Context
 from keras_vit.evaluators.evaluator import Result
 
 Classes = Sequence[int] | np.ndarray

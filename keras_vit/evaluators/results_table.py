@@ -7,9 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from keras_vit import _io, _numbers
 from keras_vit.evaluators.evaluator import Result
-
-_AS_THEY_ARE = ("loss", "ece", "l2")  # other floats are fractions, shown in percent
 
 
 def table(results: Sequence[Result]) -> str:
@@ -61,31 +60,23 @@ def plain(value: Any) -> Any:
 
 def markdown_row(first: str, results: Sequence[Result]) -> str:
     """Return a Markdown table of one row, standard deviations beside their means, and a list of what is missing."""
-    heads, cells, notes = ["model"], [first], []
+    header, cells, notes = ["model"], [first], []
     for result in results:
         for key, value in result.metrics.items():
             if key.endswith("_std"):
                 continue
             spread = result.metrics.get(f"{key}_std")
-            heads.append(f"{result.name} {key}" if len(results) > 1 else key)
-            cells.append(_text(key, value) + (f" ± {100 * spread:.2f}" if spread is not None else ""))
+            header.append(f"{result.name} {key}:" if len(results) > 1 else f"{key}:")
+            cells.append(_text(key, value) + (f" ± {_text(key, spread)}" if spread is not None else ""))
         notes += [f"- {result.name} {what} is missing: {why}" for what, why in result.missing.items()]
         if result.not_measured:
-            heads.append(result.name)
-            cells.append("-")
+            header.append(f"{result.name}:")
+            cells.append(_numbers.NONE)
             notes.append(f"- {result.name} was not measured: {result.not_measured}")
-    lines = (heads, ["---"] + ["---:"] * (len(heads) - 1), cells)
-    rows = [f"| {' | '.join(cell.replace('|', '&#124;') for cell in line)} |" for line in lines]
-    return "\n".join([*rows, "", *notes] if notes else rows)
-
-
-def format_metric(value: float | None) -> str:
-    """Return a metric in few characters."""
-    return "-" if value is None else f"{value:,}" if isinstance(value, int) else f"{value:.4g}"
+    table = _io.markdown_table(header, [cells])
+    return "\n".join([table, "", *notes]) if notes else table
 
 
 def _text(key: str, value: float | None) -> str:
-    """Return a fraction in percent, and another number as it is."""
-    if not isinstance(value, float) or key in _AS_THEY_ARE:
-        return format_metric(value)
-    return f"{100 * value:.2f}"
+    """Return a metric as a cell of a table, where fractions are in percent."""
+    return _numbers.metric(key, value).removesuffix(" %")

@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from keras_vit.exporting import warmup
 from keras_vit.inference.saved_model import SavedModelClassifier
-from keras_vit.tf_serving import warmup
 from tests import tiny
 
 
