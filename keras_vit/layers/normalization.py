@@ -61,7 +61,7 @@ class LayerNorm(_Normalization):
     Example:
     >>> import numpy as np
     >>> y = LayerNorm()(np.array([[1.0, 3.0]], "float32"))
-    >>> np.round(np.array(y), 3).tolist()
+    >>> np.array(y, "float64").round(3).tolist()
     [[-1.0, 1.0]]
     """
 
@@ -126,7 +126,7 @@ class RMSNorm(_Normalization):
     Example:
     >>> import numpy as np
     >>> y = RMSNorm()(np.array([[1.0, 7.0]], "float32"))
-    >>> np.round(np.array(y), 3).tolist()
+    >>> np.array(y, "float64").round(3).tolist()
     [[0.2, 1.4]]
     """
 
