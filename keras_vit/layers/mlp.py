@@ -11,14 +11,8 @@ from keras_vit.layers import kernels
 from keras_vit.layers.composite import CompositeLayer
 from keras_vit.layers.dense import Dense
 from keras_vit.layers.dropout import Dropout
-from keras_vit.layers.formulas import gelu_tanh
+from keras_vit.layers.formulas import gelu, gelu_tanh
 from keras_vit.layers.types import Shape
-
-
-@keras.saving.register_keras_serializable(package="keras_vit")
-def gelu(x: Any) -> Any:
-    """GELU in its exact form, with the error function."""
-    return keras.activations.gelu(x, approximate=False)
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
@@ -27,6 +21,7 @@ def quick_gelu(x: Any) -> Any:
     return x * keras.ops.sigmoid(1.702 * x)
 
 
+_KERNELS = {"gelu_tanh": kernels.gelu_tanh, "gelu": kernels.gelu}
 _ACTIVATIONS = {"gelu_tanh": gelu_tanh, "gelu": gelu, "quick_gelu": quick_gelu}
 
 
@@ -84,7 +79,7 @@ class MlpBlock(CompositeLayer):
         self.mlp_dim = _checks.positive_int("mlp_dim", mlp_dim)
         self.dropout_rate = _checks.rate("dropout_rate", dropout_rate)
         self.activation = activation
-        self._activation = kernels.gelu_tanh if activation == "gelu_tanh" else get_activation(activation)
+        self._activation = _KERNELS.get(activation) or get_activation(activation)
 
     def build(self, input_shape: Shape) -> None:
         self.dense_0 = self._dense(self.mlp_dim, "Dense_0")
