@@ -80,6 +80,13 @@ def is_chief(strategy: tf.distribute.Strategy) -> bool:
     return resolver.task_type == "worker" and resolver.task_id == 0 and "chief" not in resolver.cluster_spec().as_dict()
 
 
+def device(strategy: tf.distribute.Strategy) -> str:
+    """Return what the devices of a strategy are: `"cpu"`, `"gpu"` or `"tpu"`."""
+    if isinstance(strategy, tf.distribute.TPUStrategy):
+        return "tpu"
+    return "gpu" if tf.config.list_logical_devices("GPU") else "cpu"
+
+
 def make_deterministic(strategy: tf.distribute.Strategy) -> None:
     """Make every run compute the same bits, in the input pipelines as well.
 

@@ -54,6 +54,7 @@ REQUIRED = {"keras", "numpy", "absl", "filelock", "h5py", "ml_dtypes", "safetens
 OPTIONAL = {
     "matplotlib",
     "tensorflow_datasets",
+    "huggingface_hub",
     "jax",
     "jaxlib",
     "torch",
@@ -74,6 +75,8 @@ OPTIONAL = {
     "libtpu",
     "sklearn",
     "PIL",
+    "simplejpeg",
+    "pyarrow",
     "tqdm",
     "requests",
     "psutil",

@@ -29,11 +29,15 @@ class Backend:
         num_replicas: Number of parts into which a global batch is divided.
         num_workers: Number of processes that train together.
         is_chief: Whether this process writes the shared files.
+        device: `"cpu"`, `"gpu"` or `"tpu"`.
+        weight_parts: Number of devices that each large weight is divided among.
     """
 
     num_replicas: int
     num_workers: int
     is_chief: bool
+    device: str
+    weight_parts: int = 1
 
     def describe(self) -> str:
         """Return one line about the devices."""

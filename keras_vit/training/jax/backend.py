@@ -42,6 +42,7 @@ class JaxBackend(Backend):
     def __init__(self, devices: Devices):
         self.devices = devices
         self.num_replicas, self.num_workers, self.is_chief = devices.count, devices.processes, devices.is_chief
+        self.device, self.weight_parts = devices.kind, devices.count if devices.fsdp else 1
 
     def describe(self) -> str:
         return self.devices.describe()

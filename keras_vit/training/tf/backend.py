@@ -39,6 +39,7 @@ class TensorFlowBackend(Backend):
         self.num_replicas = strategy.num_replicas_in_sync
         self.num_workers = distribute.num_workers(strategy)
         self.is_chief = distribute.is_chief(strategy)
+        self.device = distribute.device(strategy)
 
     def describe(self) -> str:
         return distribute.describe(self.strategy)

@@ -24,8 +24,8 @@ class TrainState(BaseState):
         """Return (weight, average) of the weights that are evaluated by their averages."""
         return list(zip(self.trained, self.averages, strict=True)) if self.averages else []
 
-    def fetch(self, array: tf.Variable) -> np.ndarray:
-        return array.numpy()
+    def fetch(self, array: tf.Variable) -> tf.Tensor:
+        return array.read_value()  # shares the memory of the variable, unlike `numpy()`
 
     def assign(self, values: dict[str, np.ndarray]) -> None:
         for name, variable in self.arrays_by_name().items():
