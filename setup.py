@@ -41,6 +41,8 @@ def packages():
     return found
 
 
+# They decode images for runtimes that need no TensorFlow, with the same pixels.
+DECODERS = ["simplejpeg>=1.8", "pillow>=11"]
 LIBTPU_MACHINES = "sys_platform == 'linux' and platform_machine == 'x86_64'"
 EXTRAS = {
     # One of the first three chooses the TensorFlow build. They must not share an environment.
@@ -53,13 +55,14 @@ EXTRAS = {
     # TensorFlow Datasets imports importlib_resources without requiring it.
     "data": ["tensorflow-datasets>=4.9.7", "importlib_resources>=6.0"],
     "plots": ["matplotlib>=3.9"],
+    "parquet": ["pyarrow>=17"],
     "hub": ["huggingface_hub>=0.30"],
     "serving": ["starlette>=1.0", "uvicorn>=0.40"],
     # Keras writes ONNX files with tf2onnx.
-    "onnx": ["onnx>=1.17", "onnxruntime>=1.20", "tf2onnx>=1.17"],
-    "openvino": ["openvino>=2025.0"],
+    "onnx": ["onnx>=1.17", "onnxruntime>=1.20", "tf2onnx>=1.17", *DECODERS],
+    "openvino": ["openvino>=2025.0", *DECODERS],
     # Without it the interpreter is the one in TensorFlow, which is to be removed from there.
-    "litert": ["ai-edge-litert>=1.2"],
+    "litert": ["ai-edge-litert>=1.2", *DECODERS],
     # The TPU's compiler (libtpu), for `keras-vit plan --target=v5e-8`: beside [cpu], on any machine with Linux.
     "plan": ["jax[tpu]>=0.10.2"],
     "interop": ["torch", "timm", "transformers", "vit-pytorch"],
@@ -78,6 +81,7 @@ EXTRAS["dev"] = [
     *EXTRAS["test"],
     *EXTRAS["data"],
     *EXTRAS["plots"],
+    *EXTRAS["parquet"],
     *EXTRAS["hub"],
     *EXTRAS["jax"],
     *(f"{requirement}; {LIBTPU_MACHINES}" for requirement in EXTRAS["plan"]),
@@ -111,10 +115,11 @@ setup(
         "keras>=3.15.0",
         "numpy>=2.0.2",
         "absl-py>=2.1",
+        "filelock>=4.2",
         "h5py>=3.11",
         "ml_dtypes>=0.5.1",
         "safetensors>=0.4.5",
-        "scipy>=1.14",  # L-BFGS of linear probes
+        "scipy>=1.14",  # L-BFGS of linear probes; softmax and sigmoid of evaluators
     ],
     extras_require=EXTRAS,
     entry_points={"console_scripts": ["keras-vit = keras_vit.program.commands:main"]},

@@ -24,7 +24,7 @@ from absl import flags, logging
 from benchmarks import tables
 from keras_vit import _io, models, program, recipe
 from keras_vit.exporting import onnx_openvino, quantization, saved_model, single_file, tflite, verify
-from keras_vit.inference import keras_model, latency, sample_images
+from keras_vit.inference import keras_model, model_card, sample_images
 from keras_vit.training import run_directory
 
 FORMATS = ("saved_model", *(f"tflite-{precision}" for precision in quantization.PRECISIONS), "onnx", "openvino")
@@ -115,7 +115,7 @@ def export(name: str, directory: str) -> None:
                 _, comparison = tflite.write(
                     model, path, **common, precision=precision, calibration=calibration, tolerance=tolerance
                 )
-            results[kind] = {"passed": True, "bytes": latency.size_of(path), **vars(comparison)}
+            results[kind] = {"passed": True, "bytes": model_card.size_of(path), **vars(comparison)}
         except (verify.VerificationError, single_file.ConversionError) as error:
             logging.error("%s", error)
             failed = getattr(error, "comparison", None)

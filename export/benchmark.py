@@ -30,7 +30,7 @@ flags.DEFINE_string("worker", None, "Used by the program itself: what this proce
 with program.imports(__name__):
     import tensorflow as tf
 
-    from keras_vit.inference import latency, open_classifier
+    from keras_vit.inference import latency, model_card, open_classifier
 
 
 def main(argv: Sequence[str]) -> int:
@@ -72,9 +72,10 @@ def measure(path: str) -> Iterator[dict[str, Any]]:
         num_threads=options.threads,
         checkpoint=options.checkpoint,
     )
+    classifier.prepare_for_many()
     precision = classifier.card.precision
     run = os.path.join(path, "model.keras")
-    size = latency.size_of(run if os.path.exists(run) else classifier.path)
+    size = model_card.size_of(run if os.path.exists(run) else classifier.path)
     for batch_size in options.batch_sizes:
         about = {"path": path, "kind": classifier.kind, "precision": precision, "threads": options.threads}
         measured = latency.measure(classifier, int(batch_size), options.calls)

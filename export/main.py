@@ -64,9 +64,9 @@ flags.DEFINE_float("max_accuracy_drop", 0.01, "TFLite integers: largest allowed 
 with program.imports(__name__, backend="tensorflow"):
     from keras_vit.exporting import ConversionError, VerificationError, quantization, verify
     from keras_vit.exporting.export import write, writer_of
-    from keras_vit.inference import KerasClassifier, formats, latency, sample_images
+    from keras_vit.inference import KerasClassifier, formats, model_card, sample_images
     from keras_vit.program import trained_model
-    from keras_vit.tf_serving import deployment, warmup
+    from keras_vit.tf_serving import deployment
 
 # Options of a format that are flags of the same name. The library refuses an option that its format does not have.
 OPTIONS = ("precision", "batch_size", "version", "top_k", "max_pixels", "input", "features")
@@ -93,17 +93,12 @@ def main(argv: Sequence[str]) -> int:
             logging.warning("The images have no labels: the agreement with the model is measured, not the accuracy.")
     if format == "saved_model":
         deployment.check_name(name)
-
-        def finish(artifact: Any) -> None:
-            if batch_sizes:
-                warmup.write_warmup(artifact, name, images.contents, batch_sizes)
-                warmup.replay(artifact)
-
-        chosen |= {"extra_signatures": tuple(dict.fromkeys(options.signature)), "finish": finish}
+        chosen["extra_signatures"] = tuple(dict.fromkeys(options.signature))
+        chosen["warm_up"] = (name, batch_sizes) if batch_sizes else None
     try:
         path, comparison = write(classifier, path, format, images, **chosen)
         if format == "saved_model":
-            folder = deployment.write(options.output, name, batch_sizes or [1], latency.size_of(path))
+            folder = deployment.write(options.output, name, batch_sizes or [1], model_card.size_of(path))
             logging.info("Configuration of the server, Docker Compose and Kubernetes: %s", folder)
     except (VerificationError, ConversionError, FileExistsError) as error:
         logging.error("%s", error)
@@ -149,7 +144,7 @@ def calibration(classifier: KerasClassifier) -> dict[str, Any]:
 
 def report(path: str, comparison: verify.Comparison) -> None:
     """Write the path of the artifact to the standard output."""
-    size = latency.size_of(path)
+    size = model_card.size_of(path)
     logging.info("Verified: %s", comparison.summary())
     if flags.FLAGS.json:
         sys.stdout.write(json.dumps({"path": path, "bytes": size, **dataclasses.asdict(comparison)}) + "\n")

@@ -1,4 +1,4 @@
-"""Devices of TensorFlow: the strategy to train under, and the division of a global batch among its replicas.
+"""Devices: their names for both backends, the strategies of TensorFlow, and the division of a batch among replicas.
 
 one_device    one GPU, or the CPU
 mirrored      all GPUs of this machine (or virtual CPU devices), one replica each
@@ -78,6 +78,13 @@ def is_chief(strategy: tf.distribute.Strategy) -> bool:
     if resolver.task_type is None or resolver.task_type == "chief":
         return True
     return resolver.task_type == "worker" and resolver.task_id == 0 and "chief" not in resolver.cluster_spec().as_dict()
+
+
+def device(strategy: tf.distribute.Strategy) -> str:
+    """Return what the devices of a strategy are: `"cpu"`, `"gpu"` or `"tpu"`."""
+    if isinstance(strategy, tf.distribute.TPUStrategy):
+        return "tpu"
+    return "gpu" if tf.config.list_logical_devices("GPU") else "cpu"
 
 
 def make_deterministic(strategy: tf.distribute.Strategy) -> None:

@@ -1,7 +1,9 @@
 """Set-up shared by all tests: a quiet TensorFlow, fixed seeds, golden data."""
 
+import dataclasses
 import functools
 import gc
+import json
 import os
 import pathlib
 import runpy
@@ -78,20 +80,26 @@ def metadata():
 @pytest.fixture(scope="session")
 def served(tmp_path_factory):
     """A model, the directory of its one version (named "pets") and the comparison of the export. Not to be changed."""
-    from keras_vit.exporting import saved_model
+    from keras_vit.exporting import saved_model, verify
     from tests import tiny
+    from tests.made_once import made_once
 
-    base = tmp_path_factory.mktemp("served") / "pets"
     model = tiny.model()
-    _, comparison = saved_model.write(
-        model,
-        str(base),
-        card=tiny.card(),
-        images=tiny.images(),
-        max_pixels=1_000_000,
-        extra_signatures=("features", "attention"),
-    )
-    return model, base, comparison
+
+    def make(directory):
+        _, comparison = saved_model.write(
+            model,
+            str(directory / "pets"),
+            card=tiny.card(),
+            images=tiny.images(),
+            max_pixels=1_000_000,
+            extra_signatures=("features", "attention"),
+        )
+        (directory / "comparison.json").write_text(json.dumps(dataclasses.asdict(comparison)))
+
+    directory = made_once(tmp_path_factory, "served", make)
+    comparison = verify.Comparison(**json.loads((directory / "comparison.json").read_text()))
+    return model, directory / "pets", comparison
 
 
 @pytest.fixture

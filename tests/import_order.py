@@ -9,6 +9,7 @@ ORDER = (
     "version",
     "_checks",
     "_io",
+    "_numbers",
     "_passed_on",
     "_progress",
     "_spec",
@@ -49,10 +50,11 @@ BACKEND_SWITCHES = {
 }
 # What runs only on JAX may import it at the top; nothing else imports this package at the top.
 JAX_PACKAGE = "keras_vit.training.jax"
-REQUIRED = {"keras", "numpy", "absl", "h5py", "ml_dtypes", "safetensors", "scipy"}
+REQUIRED = {"keras", "numpy", "absl", "filelock", "h5py", "ml_dtypes", "safetensors", "scipy"}
 OPTIONAL = {
     "matplotlib",
     "tensorflow_datasets",
+    "huggingface_hub",
     "jax",
     "jaxlib",
     "torch",
@@ -73,6 +75,8 @@ OPTIONAL = {
     "libtpu",
     "sklearn",
     "PIL",
+    "simplejpeg",
+    "pyarrow",
     "tqdm",
     "requests",
     "psutil",

@@ -14,7 +14,6 @@ import json
 import os
 import pathlib
 import random
-import resource
 import sys
 import tempfile
 import time
@@ -216,8 +215,6 @@ def main(argv: Sequence[str] | None = None) -> int:
                 sys.stdout.flush()
     for (kind, outcome), count in sorted(fuzzer.counts.items()):
         sys.stdout.write(f"{kind:20} {outcome:10} {count}\n")
-    helper = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024
-    sys.stdout.write(f"most memory of a process that reads HDF5: {helper:.0f} MiB\n")
     sys.stdout.write(f"{arguments.count} damaged files: {_totals(fuzzer)}; {failures} failures\n")
     return 1 if failures else 0
 

@@ -65,14 +65,15 @@ def main(argv: Sequence[str]) -> int:
     context = evaluators.Context(classifier, open_split, source, recipe.get("train_split", "train"), split)
     logging.info("%s, on %s[%s]", classifier.kind, source, split)
     suite.check(context)
+    classifier.prepare_for_many()
     results = suite.run(context)
     if options.markdown:
-        output = evaluators.report.markdown_row(classifier.path, results)
+        output = evaluators.results_table.markdown_row(classifier.path, results)
     elif options.evaluators:
-        output = evaluators.report.to_json(results) if options.json else evaluators.report.table(results)
+        output = evaluators.results_table.to_json(results) if options.json else evaluators.results_table.table(results)
     else:
         content = details(context, results[0])
-        output = evaluators.report.json_text(content) if options.json else table(content, classifier.class_names)
+        output = evaluators.results_table.json_text(content) if options.json else table(content, classifier.class_names)
     sys.stdout.write(f"{output}\n")
     return 0 if all(result.measured for result in results) else 1
 

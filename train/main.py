@@ -44,7 +44,8 @@ with program.imports(__name__):
     from keras_vit.inference import FunctionClassifier, ModelCard
     from keras_vit.inference.probabilities import to_probabilities
     from keras_vit.inspection import examples, plots
-    from keras_vit.inspection.titles import run_title, stamp
+    from keras_vit.inspection.headings import run_title, stamp
+    from keras_vit.planning import memory
     from keras_vit.training import backend as backends
     from keras_vit.training import data_record, errors, lock, preemption, run_directory, run_fields, tensorboard
     from keras_vit.training.checkpoints import CheckpointStore
@@ -126,6 +127,7 @@ def train_on(
             recipe, model=dataclasses.replace(recipe.model, checkpoint=recipes.weights_path(recipe))
         )
     recipe = recipes.resolve(recipe, architecture)
+    memory.check(recipe, backend, classes, data.channels)
     state = backend.create_state(recipe, classes, data.channels)
     store = CheckpointStore(
         os.path.join(workdir, run_directory.CHECKPOINTS), recipe.keep_checkpoints, writes=backend.is_chief
@@ -182,7 +184,7 @@ def train_on(
         text = report_text(workdir, results, validation, class_names, recipe.task.score)
         sys.stdout.write(f"{program.words(text)}\n")
         if scheduled and scheduled.last:
-            sys.stdout.write(f"\n{evaluators.report.table(scheduled.last)}\n")
+            sys.stdout.write(f"\n{evaluators.results_table.table(scheduled.last)}\n")
     if scheduled and scheduled.failed:
         raise errors.EvaluatorFailed(
             f"The training is done and its model saved, but evaluators failed: {', '.join(scheduled.failed)}. The log "

@@ -36,9 +36,9 @@ with program.imports(__name__):
     from keras_vit import evaluators
     from keras_vit import recipe as recipes
     from keras_vit.data import preprocess
-    from keras_vit.inference import Classifier, ModelCard, keras_model, opening, sample_images
+    from keras_vit.inference import Classifier, ModelCard, formats, open_classifier, sample_images
     from keras_vit.inspection import examples, plots, report
-    from keras_vit.inspection.titles import run_title
+    from keras_vit.inspection.headings import run_title
     from keras_vit.training import reconstructions, run_directory
 
 
@@ -88,9 +88,9 @@ def main(argv: Sequence[str]) -> int:
 def open_model(path: str) -> Classifier:
     """Open anything that predicts, with a model card."""
     options = flags.FLAGS
-    known = opening.is_artifact(path) or keras_model.is_run(path)
+    known = formats.find(path) or run_directory.is_run(path)
     pp = options.preprocess or (None if known else "value_range(-1, 1)")
-    return opening.open_classifier(path, preprocess=pp, labels=options.labels, checkpoint=options.checkpoint)
+    return open_classifier(path, preprocess=pp, labels=options.labels, checkpoint=options.checkpoint)
 
 
 def find_images(

@@ -32,6 +32,7 @@ flags.DEFINE_bool("markdown", False, "Write a row of a Markdown table.")
 with program.imports(__name__):
     from keras_vit import data, evaluators
     from keras_vit.evaluators import vtab
+    from keras_vit.experiments import runs
     from keras_vit.training import errors, run_directory
 
 
@@ -44,7 +45,7 @@ def main(argv: Sequence[str]) -> int:
     accuracies, missing, failed = {}, {}, {}
     for task in options.tasks or vtab.TASKS:
         try:
-            data.open_source(source_of(task), split=vtab.TEST)
+            data.open_source(vtab.source_of(task, options.options), split=vtab.TEST)
         except (OSError, ImportError) as error:
             missing[task] = str(error).splitlines()[0]
             logging.warning("%s is missing: %s", task, missing[task])
@@ -56,16 +57,9 @@ def main(argv: Sequence[str]) -> int:
         except errors.TrainingError as error:
             failed[task] = f"its run failed: {error}"
             logging.error("%s: %s", task, failed[task])
-    means = vtab.summarize(accuracies)
-    del means["missing"]
-    sys.stdout.write(output([evaluators.Result({**accuracies, **means}, {**missing, **failed}, name="vtab")]))
+    metrics = {**accuracies, **vtab.means(accuracies)}
+    sys.stdout.write(output([evaluators.Result(metrics, {**missing, **failed}, name="vtab")]))
     return 1 if failed or not accuracies else 0
-
-
-def source_of(task: str) -> str:
-    """Return the source of a task for `keras_vit.data.open_source`, with the options."""
-    options = flags.FLAGS.options
-    return f"vtab:{task}#{options}" if options else f"vtab:{task}"
 
 
 def fine_tune(task: str) -> float:
@@ -75,15 +69,14 @@ def fine_tune(task: str) -> float:
     if not os.path.exists(os.path.join(directory, run_directory.MODEL)):
         arguments = [
             f"--config=vtab:{options.model},{task}",
-            f"--config.data.source={source_of(task)}",
+            f"--config.data.source={vtab.source_of(task, options.options)}",
             f"--config.model.checkpoint={options.weights}",
             f"--workdir={directory}",
             *(f"--config.{change}" for change in options.set),
         ]
         logging.info("%s", program.words(f"keras-vit train {' '.join(arguments)}"))
         run_program([sys.executable, "-m", "keras_vit", "train", *arguments])
-    lines = run_directory.read_metrics(directory)
-    return [line["eval_accuracy"] for line in lines if "eval_accuracy" in line][-1]
+    return runs.final_metrics(run_directory.read_metrics(directory))["eval_accuracy"]
 
 
 def run_program(command: Sequence[str]) -> None:
@@ -104,10 +97,10 @@ def run_program(command: Sequence[str]) -> None:
 
 def output(results: Sequence[evaluators.Result]) -> str:
     if flags.FLAGS.json:
-        return evaluators.report.to_json(results) + "\n"
+        return evaluators.results_table.to_json(results) + "\n"
     if flags.FLAGS.markdown:
-        return evaluators.report.markdown_row(flags.FLAGS.model, results) + "\n"
-    return evaluators.report.table(results) + "\n"
+        return evaluators.results_table.markdown_row(flags.FLAGS.model, results) + "\n"
+    return evaluators.results_table.table(results) + "\n"
 
 
 if __name__ == "__main__":

@@ -28,13 +28,14 @@ def keras_vit(work: Work) -> Step:
     import tensorflow as tf
 
     from keras_vit import models
-    from keras_vit.data import preprocess
-    from keras_vit.exporting import signatures
+    from keras_vit.exporting import safe_decode, signatures
+    from keras_vit.inference import ModelCard
 
     model = models.create_model(work.model, classes=CLASSES)
     names = tuple(f"class {index}" for index in range(CLASSES))
     size = (work.image_size, work.image_size, 3)
-    module = signatures.ServingModule(model, preprocess.single_image(PREPROCESS), size, names)
+    card = ModelCard(names, PREPROCESS, "softmax", size, max_pixels=safe_decode.MAX_PIXELS)
+    module = signatures.ServingModule(model, card)
     folder = tempfile.mkdtemp()
     signatures.write(module, folder, module.signatures())
     return _caller(tf, folder, "serving_default", "image_bytes", work)

@@ -1,9 +1,10 @@
 """Models in `.keras` files, opened with Keras' reader after everything was checked that takes memory or time.
 
 Keras' reader runs no code of a file and bounds the expansion of its members. But it builds a model of any size that the
-configuration states before it looks at the weights, and the HDF5 library can loop on a damaged file.
+configuration states before it looks at the weights.
 """
 
+import contextlib
 import math
 import os
 from collections.abc import Iterator, Sequence
@@ -14,7 +15,7 @@ import keras
 from keras_vit.checkpoints import architecture
 from keras_vit.checkpoints.checkpoint import KINDS
 from keras_vit.checkpoints.errors import CheckpointError
-from keras_vit.checkpoints.formats.keras import read_headers
+from keras_vit.checkpoints.formats.keras import KerasFile
 from keras_vit.models import MAEConfig, MaskedPatchConfig, MaskedPatchPredictor, ViTConfig
 from keras_vit.models.config import Config
 
@@ -39,11 +40,10 @@ def load_keras_file(path: str | os.PathLike[str]) -> keras.Model:
     """
     path = os.fspath(path)
     try:
-        with open(path, "rb") as file:
-            headers = read_headers(file, os.fstat(file.fileno()).st_size, path)
-        if headers.config is None:
-            raise CheckpointError("it holds weights without a model; use keras_vit.load_checkpoint")
-        check_config(headers.config, [tensor["shape"] for tensor in headers.tensors], path)
+        with contextlib.closing(KerasFile(path)) as file:
+            if file.config is None:
+                raise CheckpointError("it holds weights without a model; use keras_vit.load_checkpoint")
+            check_config(file.config, [tensor.shape for tensor in file.tensors.values()], path)
         return keras.saving.load_model(path, compile=False, safe_mode=True)
     except FileNotFoundError:
         raise

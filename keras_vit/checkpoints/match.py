@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import keras
@@ -18,12 +18,8 @@ from keras_vit.models.base import ConfiguredModel
 from keras_vit.models.config import plain
 
 HEADS = (
-    "head/kernel",
-    "head/bias",
-    "head_dist/kernel",
-    "head_dist/bias",
-    "head_norm/moving_mean",
-    "head_norm/moving_variance",
+    *("head/kernel", "head/bias", "head_dist/kernel", "head_dist/bias"),
+    *("head_norm/moving_mean", "head_norm/moving_variance"),
 )
 PRE_LOGITS = ("pre_logits/kernel", "pre_logits/bias")
 NORMS = {"encoder_norm": ("encoder_norm/scale", "encoder_norm/bias"), "fc_norm": ("fc_norm/scale", "fc_norm/bias")}
@@ -51,11 +47,7 @@ def weights_of(model: keras.Model) -> dict[str, Any]:
 
 
 class Match:
-    """Decision about each variable of a model, made from headers, and its execution.
-
-    Attributes:
-        report: The lists that the caller gets.
-    """
+    """Decision about each variable of a model, made from headers into a report, and its execution."""
 
     def __init__(self, model: ConfiguredModel, checkpoint: Checkpoint, options: Options):
         self.model, self.checkpoint, self.options = model, checkpoint, options
@@ -64,7 +56,8 @@ class Match:
         self.variables = {name: v for name, v in weights_of(model).items() if "lora_kernel" not in v.name}
         self.report = LoadReport(checkpoint.layout.family)
         self._method = options.method or checkpoint.arguments.get("position_resizing", checkpoint.resize_method)
-        self._wanted: set[str] = set()
+        # By variable that is filled: the function from the file's array to the model's.
+        self._adapted: dict[str, Callable[[np.ndarray], np.ndarray]] = {}
         self._dropped: set[str] = set()
 
     def decide(self) -> LoadReport:
@@ -90,9 +83,9 @@ class Match:
             )
         if not ours:
             self._drop(theirs, "the model has no head")
+        elif self.options.head != "reset" and classes == model_classes:
+            return
         else:
-            if self.options.head != "reset" and classes == model_classes:
-                return
             reason = f"the file's head has {classes} classes, the model's {model_classes}"
             if self.options.head == "reset":
                 reason = "as head='reset' asks"
@@ -103,13 +96,14 @@ class Match:
             self._drop({name: found[name] for name in PRE_LOGITS if name in found}, "the model has no pre_logits")
 
     def _decide_encoder(self) -> None:
-        """Leave out what only pre-training needs, where the model is the encoder of a file without a head."""
+        """Drop the decoder, the attention pooling and the norm of a headless encoder where the model has none."""
         found = self.checkpoint.shapes
+        if "pooling" in self.checkpoint.alternatives and "MAPHead_0/probe" not in self.variables:
+            pooling = {name: shape for name, shape in found.items() if name.startswith("MAPHead_0/")}
+            self._drop(pooling, "the attention pooling is left out")
         if self.checkpoint.kind == "mae" and "decoder_embed/kernel" not in self.variables:
             parts = ("decoder_", "mask_token/")
-            self._drop(
-                {name: shape for name, shape in found.items() if name.startswith(parts)}, "the decoder is left out"
-            )
+            self._drop({n: shape for n, shape in found.items() if n.startswith(parts)}, "the decoder is left out")
         if "norm_after_pooling" not in self.checkpoint.alternatives or not self.config.get("norm_after_pooling"):
             return
         if not any(name in found for name in NORMS["fc_norm"]):
@@ -133,10 +127,11 @@ class Match:
                 report.unexpected.append(f"{' + '.join(stored_of[name])} (as {name})")
                 continue
             wanted = tuple(self.variables[name].shape)
-            if self._can_adapt(name, shape, wanted):
-                self._wanted.add(name)
-            else:
+            function = self._adaptation(name, shape, wanted)
+            if function is None:
                 report.mismatched[name] = (shape, wanted)
+            else:
+                self._adapted[name] = function
         report.unexpected += self.checkpoint.unexpected
         report.dropped = [s for name in sorted(self._dropped) for s in stored_of[name]] + self.checkpoint.ignored
         report.missing = [name for name in self.variables if name not in found and name not in report.reset]
@@ -145,59 +140,51 @@ class Match:
             width = found[name][-1] if name in found else None
             report.differences["representation_size"] = (width, self.config["representation_size"])
 
-    def _can_adapt(self, name: str, shape: Shape, wanted: Shape) -> bool:
-        """Return whether `_adapt` turns the file's array into the model's, and note how."""
-        notes = self.report.notes
+    def _adaptation(self, name: str, shape: Shape, wanted: Shape) -> Callable[[np.ndarray], np.ndarray] | None:
+        """Return the function from the file's array to the model's, after noting it; None if there is none."""
+        notes, method, zero_edges = self.report.notes, self._method, self.options.zero_edges
         if (grids := self._grids(name)) is not None:
             (old, new), slots = grids, wanted[1] - math.prod(grids[1])
             if shape[::2] != wanted[::2] or slots != shape[1] - math.prod(old):
-                return False
-            notes.append(
-                f"position embeddings were resized from {old[0]}x{old[1]} to {new[0]}x{new[1]} "
-                f"(method={self._method!r})"
-            )
-            return True
+                return None
+            sizes = f"{old[0]}x{old[1]} to {new[0]}x{new[1]}"
+            notes.append(f"position embeddings were resized from {sizes} (method={method!r})")
+            return lambda table: resize.resize_table(table, old, new, slots, method, zero_edges)
         if shape == wanted:
-            return True
+            return lambda array: array
         if name.endswith(_AXES) and shape[::2] == wanted[::2]:
-            notes.append(f"{name} was resized from {shape[1]} to {wanted[1]} ({self._method})")
-            return True
-        if name not in _FIRST_KERNELS or len(shape) != 4 or shape[3] != wanted[3]:
-            return False
+            notes.append(f"{name} was resized from {shape[1]} to {wanted[1]} ({method})")
+            return lambda array: resize.resize_axis(array, wanted[1], 1, method).astype(array.dtype)
+        if name in _FIRST_KERNELS and len(shape) == 4 and shape[3] == wanted[3]:
+            return self._kernel_adaptation(name, shape, wanted)
+        return None
+
+    def _kernel_adaptation(self, name: str, shape: Shape, wanted: Shape) -> Callable[[np.ndarray], np.ndarray] | None:
+        notes, differences = self.report.notes, self.report.differences
         if shape[2] != wanted[2]:
             if not self.options.adapt_channels or not resize.can_adapt_channels(shape[2], wanted[2]):
-                self.report.differences["channels"] = (shape[2], wanted[2])
+                differences["channels"] = (shape[2], wanted[2])
                 notes.append("adapt_channels=True turns 3 channels into 1 or more than 3")
-                return False
+                return None
             notes.append(f"{name} was adapted from {shape[2]} to {wanted[2]} channels")
         if shape[:2] != wanted[:2]:
             if not self.options.resize_patch or name != "embedding/kernel":
-                self.report.differences["patch_size"] = plain((shape[0], shape[1])), plain((wanted[0], wanted[1]))
-                return False
+                differences["patch_size"] = plain((shape[0], shape[1])), plain((wanted[0], wanted[1]))
+                return None
             notes.append(f"the patch kernel was resized from {shape[:2]} to {wanted[:2]} (pseudo-inverse)")
-        return True
+
+        def adapt(kernel: np.ndarray) -> np.ndarray:
+            if shape[2] != wanted[2]:
+                kernel = resize.adapt_channels(kernel, wanted[2], standardized=name != "embedding/kernel")
+            return kernel if shape[:2] == wanted[:2] else resize.resize_patch_kernel(kernel, (wanted[0], wanted[1]))
+
+        return adapt
 
     def _grids(self, name: str) -> tuple[Grid, Grid] | None:
         """Return the grids of a position table in the file and in the model; None if it stays as it is."""
         old, new = self.checkpoint.grid, getattr(self.model.config, "grid", None)
         changes = name in (TABLE, DECODER_TABLE) and old is not None and new is not None and old != new
         return (old, new) if changes else None  # type: ignore[return-value]
-
-    def _adapt(self, name: str, array: np.ndarray) -> np.ndarray:
-        """Return the model's array: the file's, or one of another size."""
-        wanted = tuple(self.variables[name].shape)
-        if (grids := self._grids(name)) is not None:
-            slots = wanted[1] - math.prod(grids[1])
-            return resize.resize_table(array, *grids, slots, self._method, self.options.zero_edges)
-        if array.shape == wanted:
-            return array
-        if name.endswith(_AXES):
-            return resize.resize_axis(array, wanted[1], 1, self._method).astype(array.dtype)
-        if array.shape[2] != wanted[2]:
-            array = resize.adapt_channels(array, wanted[2], standardized=name != "embedding/kernel")
-        if array.shape[:2] != wanted[:2]:
-            array = resize.resize_patch_kernel(array, (wanted[0], wanted[1]))
-        return array
 
     def _compare_arguments(self) -> None:
         """Report the arguments that change the weights or their effect, and have another value in the model."""
@@ -214,7 +201,7 @@ class Match:
     def fill(self, allow_nonfinite: bool) -> None:
         """Read every tensor, and only then change the model: a damaged file leaves it as it was."""
         source = self.checkpoint.source
-        bindings = [binding for binding in self.checkpoint.bindings if self._wanted & set(binding.variables)]
+        bindings = [binding for binding in self.checkpoint.bindings if self._adapted.keys() & set(binding.variables)]
         for name in dict.fromkeys(stored for binding in bindings for stored in binding.stored):
             dtype = source.tensors[name].dtype
             if not np.issubdtype(dtype, np.floating) and dtype.name != "bfloat16":
@@ -225,7 +212,15 @@ class Match:
         for name in list(arrays):
             self.variables[name].assign(arrays.pop(name))
             self.report.loaded.append(name)
-        self._reset()
+        for name in self.report.reset:
+            layer, leaf = name.split("/")
+            variable = self.variables[name]
+            if layer in NORMS:
+                value = keras.ops.full(variable.shape, float(leaf == "scale"), dtype=variable.dtype)
+            else:
+                initializer = getattr(self.model.get_layer(layer), f"{leaf}_initializer")
+                value = initializer(tuple(variable.shape), dtype=variable.dtype)
+            variable.assign(value)
 
     def _read(self, binding: Binding, allow_nonfinite: bool) -> dict[str, np.ndarray]:
         """Return the arrays of the variables that a binding fills."""
@@ -239,17 +234,7 @@ class Match:
             stored.append(array.astype(np.float32) if array.dtype.itemsize < 4 else array)
         arrays = binding.transform.read(tuple(stored), self.config.get("num_heads", 1))
         pairs = zip(binding.variables, arrays, strict=True)
-        return {name: self._adapt(name, array) for name, array in pairs if name in self._wanted}
-
-    def _reset(self) -> None:
-        for name in self.report.reset:
-            layer, leaf = name.split("/")
-            variable = self.variables[name]
-            if layer in NORMS:
-                variable.assign(keras.ops.full(variable.shape, float(leaf == "scale"), dtype=variable.dtype))
-                continue
-            initializer = getattr(self.model.get_layer(layer), f"{leaf}_initializer")
-            variable.assign(initializer(tuple(variable.shape), dtype=variable.dtype))
+        return {name: self._adapted[name](array) for name, array in pairs if name in self._adapted}
 
 
 def _is_finite(array: np.ndarray) -> bool:

@@ -9,10 +9,11 @@ from absl import logging
 
 from keras_vit import _checks
 from keras_vit.checkpoints import architecture, families, formats
-from keras_vit.checkpoints.checkpoint import KINDS, Checkpoint, Hints, Kind, grid_of, settle_grid, stated_size
+from keras_vit.checkpoints.checkpoint import KINDS, Checkpoint, Hints, Kind
 from keras_vit.checkpoints.errors import CheckpointError
 from keras_vit.checkpoints.families.family import Family
 from keras_vit.checkpoints.formats.tensors import TensorSource
+from keras_vit.checkpoints.position_grid import grid_of, settle_grid, stated_size
 from keras_vit.models import normalization
 from keras_vit.models.config import plain
 from keras_vit.models.normalization import Normalization
@@ -33,16 +34,16 @@ Path = str | os.PathLike[str]
 @contextlib.contextmanager
 def identify(path: Path, hints: Hints, config: Path | dict | None = None) -> Iterator[Checkpoint]:
     """Open a checkpoint and recognize its project and architecture from headers; the file is closed at the end."""
-    with contextlib.closing(formats.open_source(path, config)) as source:
+    with contextlib.closing(formats.open_source(_checks.path("path", path), config)) as source:
         _check_note(source)
         checkpoint, family = _recognize(source, hints)
-        checkpoint.resize_method = family.resize_method
+        checkpoint.resize_method = checkpoint.resize_method or family.resize_method
         _apply_note(checkpoint)
         if family.name != "keras":  # whose weights may have options that they do not show
             for name, default in KINDS[checkpoint.kind].config.options().items():
                 checkpoint.arguments.setdefault(name, default)
             if checkpoint.kind != "bit":
-                checkpoint.arguments.setdefault("position_resizing", family.resize_method)
+                checkpoint.arguments.setdefault("position_resizing", checkpoint.resize_method)
         settle_grid(checkpoint, hints)
         checkpoint.input_normalization = _input_normalization(checkpoint, family.input_normalization)
         yield checkpoint
@@ -76,7 +77,7 @@ def without_decoder(checkpoint: Checkpoint) -> Kind:
 def _check_note(source: TensorSource) -> None:
     """Refuse metadata of `save_checkpoint` that is malformed or of another version."""
     note = source.metadata
-    if not note or set(note) <= {"image"}:
+    if not note:
         return
     if note.get("version") != NOTE_VERSION:
         raise CheckpointError(

@@ -17,14 +17,9 @@ Arrays = tuple[np.ndarray, ...]
 
 @dataclasses.dataclass(frozen=True)
 class Transform:
-    """Pair of inverse functions between the arrays of a file and those of a model.
+    """Pair of inverse functions between the arrays of a file and those of a model."""
 
-    Attributes:
-        read: From (stored arrays, number of heads) to model arrays.
-        write: From model arrays to stored arrays.
-    """
-
-    read: Callable[[Arrays, int], Arrays]
+    read: Callable[[Arrays, int], Arrays]  # from stored arrays and the number of heads
     write: Callable[[Arrays], Arrays]
 
 
@@ -49,20 +44,13 @@ GROUP_NORM_4D = each(lambda w, heads: w.reshape(w.shape[-1:]), lambda w: w.resha
 DENSE_AS_CONV = each(lambda w, heads: w.reshape(w.shape[2:]), lambda w: w[None, None])
 
 
-def _split_in(w: np.ndarray, heads: int) -> np.ndarray:
-    return w.T.reshape(w.shape[1], heads, w.shape[0] // heads)  # [H*K, D] -> [D, H, K]
-
-
-def _join_in(w: np.ndarray) -> np.ndarray:
-    return w.reshape(w.shape[0], -1).T  # [D, H, K] -> [H*K, D]
-
-
-def _split_bias(w: np.ndarray, heads: int) -> np.ndarray:
-    return w.reshape(heads, w.shape[0] // heads)  # [H*K] -> [H, K]
-
-
-HEADS_IN = each(_split_in, _join_in)
-HEADS_BIAS = each(_split_bias, lambda w: w.reshape(-1))
+# [H*K, D] <-> [D, H, K]
+HEADS_IN = each(
+    lambda w, heads: w.T.reshape(w.shape[1], heads, w.shape[0] // heads),
+    lambda w: w.reshape(w.shape[0], -1).T,
+)
+# [H*K] <-> [H, K]
+HEADS_BIAS = each(lambda w, heads: w.reshape(heads, w.shape[0] // heads), lambda w: w.reshape(-1))
 # [D, H*K] <-> [H, K, D]
 HEADS_OUT = each(
     lambda w, heads: w.T.reshape(heads, w.shape[1] // heads, w.shape[0]),
@@ -82,6 +70,12 @@ def fused(inner: Transform, parts: int) -> Transform:
 STACKED = Transform(lambda arrays, heads: tuple(arrays[0]), lambda arrays: (np.stack(arrays),))
 
 
+def _add(token: np.ndarray, slot: np.ndarray) -> np.ndarray:
+    # A zero slot adds nothing: the token is left as it is, the sign of its zeros included.
+    shapes_only = token.dtype.kind == "V"
+    return token if shapes_only or not slot.any() else token + slot
+
+
 def _read_without_slot(arrays: Arrays, heads: int) -> Arrays:
     *tokens, table = arrays
     slots = np.zeros((1, len(tokens), table.shape[-1]), table.dtype)
@@ -90,17 +84,8 @@ def _read_without_slot(arrays: Arrays, heads: int) -> Arrays:
 
 def _write_without_slot(arrays: Arrays) -> Arrays:
     *tokens, table = arrays
-    return (*_add_slots(tokens, table), table[:, len(tokens) :])
-
-
-def _add_slots(tokens: Sequence[np.ndarray], table: np.ndarray) -> list[np.ndarray]:
-    # A zero slot adds nothing: the token is left as it is, the sign of its zeros included.
-    slots = [table[:, index : index + 1] for index in range(len(tokens))]
-    return [token + slot if _any(slot) else token for token, slot in zip(tokens, slots, strict=True)]
-
-
-def _any(array: np.ndarray) -> bool:
-    return array.dtype.kind != "V" and bool(array.any())  # shapes alone are traced with an empty dtype
+    added = [_add(token, table[:, index : index + 1]) for index, token in enumerate(tokens)]
+    return (*added, table[:, len(tokens) :])
 
 
 # Tokens without a stored position: their slot in the model's table is zero. Writing adds the slot to the token.
@@ -116,8 +101,7 @@ def register_slots(num_tokens: int) -> Transform:
     def read(arrays: Arrays, heads: int) -> Arrays:
         *tokens, registers, table = arrays
         end = num_tokens + registers.shape[1]
-        slots = table[:, num_tokens:end]
-        registers = registers + slots if _any(slots) else registers
+        registers = _add(registers, table[:, num_tokens:end])
         return (*tokens, registers, np.concatenate([table[:, :num_tokens], table[:, end:]], axis=1))
 
     def write(arrays: Arrays) -> Arrays:
@@ -130,12 +114,9 @@ def register_slots(num_tokens: int) -> Transform:
 
 @dataclasses.dataclass(frozen=True)
 class Rule:
-    """Correspondence of stored tensors and model variables.
+    """Correspondence of stored tensors and model variables, by templates of their names.
 
-    Attributes:
-        stored: Templates of the stored names; `{i}` is a number, `{i:02d}` one of two digits, `{i+1}` one more.
-        variables: Templates of the variables' names; a single one with `{*}` stands for all numbers in order.
-        transform: How the arrays correspond.
+    `{i}` is a number, `{i:02d}` one of two digits, and `{i+1}` one more. `{*}` in a variable stands for all numbers.
     """
 
     stored: tuple[str, ...]
@@ -151,16 +132,10 @@ def rule(stored: str | Sequence[str], variables: str | Sequence[str], transform:
 
 @dataclasses.dataclass(frozen=True)
 class Binding:
-    """Rule applied to existing names.
+    """Rule applied to existing names."""
 
-    Attributes:
-        stored: Names in the file.
-        variables: Names in the model.
-        transform: How the arrays correspond.
-    """
-
-    stored: tuple[str, ...]
-    variables: tuple[str, ...]
+    stored: tuple[str, ...]  # in the file
+    variables: tuple[str, ...]  # in the model
     transform: Transform
 
     def variable_shapes(self, shapes: Mapping[str, tuple[int, ...]], heads: int) -> tuple[tuple[int, ...], ...]:

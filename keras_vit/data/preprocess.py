@@ -4,7 +4,7 @@ A string defines everything that happens to an image between the file and the mo
 exported model read the same string.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import tensorflow as tf
 
@@ -233,3 +233,33 @@ def output_size(pp: str) -> tuple[int, int]:
             "central_crop(224)."
         )
     return int(shape[0]), int(shape[1])
+
+
+def complete(pp: str, input_shape: Sequence[int | None], method: str = "area") -> str:
+    """Add decoding and resizing to the size of a model's input to a preprocessing string that lacks them.
+
+    A recipe for images in arrays of one size has neither. On an image of the model's size the result computes the same.
+
+    Args:
+        pp: Preprocessing string.
+        input_shape: `(H, W, C)` of the model's input; nothing is resized if it takes any size.
+        method: Method of the resizing, see `resize`; `"area"` averages all pixels of a larger image.
+
+    Example:
+    >>> complete("value_range(-1, 1)", (32, 32, 3))
+    "decode(3)|resize((32, 32), method='area')|value_range(-1, 1)"
+    """
+    height, width, channels = input_shape
+    host, device = split(pp)
+    parts = [host] if host.startswith("decode") else [f"decode({channels})", host]
+    if height is not None and width is not None and not _fixes_size("|".join(filter(None, parts))):
+        parts.append(f"resize(({height}, {width}), method={method!r})")
+    return "|".join(filter(None, (*parts, device)))
+
+
+def _fixes_size(pp: str) -> bool:
+    try:
+        output_size(pp)
+    except ValueError:
+        return False
+    return True

@@ -1,14 +1,14 @@
-"""Evaluators: accuracy of a classifier, and what its features are good for.
+"""Evaluators: accuracy of a classifier, and of classifiers on its features.
 
 An evaluator measures a `Context`: a classifier, see `keras_vit.inference.open_classifier`, and its data. Programs and
 recipes create evaluators by name in a `Suite`. The functions behind them take arrays.
 """
 
-from keras_vit.evaluators import classification, fewshot, knn, linear_probe, real, report, subsets, vtab
+from keras_vit.evaluators import class_subset, classification, fewshot, knn, linear_probe, real, results_table, vtab
 from keras_vit.evaluators.classification import ClassificationMetrics, evaluate
-from keras_vit.evaluators.context import Context, NotMeasurable, Split, collect
-from keras_vit.evaluators.dataset import opener
+from keras_vit.evaluators.dataset import Split, collect, opener
 from keras_vit.evaluators.during_training import Scheduled
+from keras_vit.evaluators.evaluation import Context, NotMeasurable
 from keras_vit.evaluators.evaluator import Evaluator, Result
 from keras_vit.evaluators.suite import EVALUATORS, Suite
 
@@ -22,6 +22,7 @@ __all__ = [
     "Scheduled",
     "Split",
     "Suite",
+    "class_subset",
     "classification",
     "collect",
     "evaluate",
@@ -30,7 +31,6 @@ __all__ = [
     "linear_probe",
     "opener",
     "real",
-    "report",
-    "subsets",
+    "results_table",
     "vtab",
 ]

@@ -1,14 +1,15 @@
 """Accuracy, loss, calibration and confusion of scores against labels."""
 
-import collections
 import dataclasses
 from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
+from scipy import special
 
 from keras_vit import _checks
-from keras_vit.evaluators.context import Context, Split
+from keras_vit.evaluators.dataset import Split
+from keras_vit.evaluators.evaluation import Context
 from keras_vit.evaluators.evaluator import Evaluator, Result
 
 CALIBRATION_BINS = 15
@@ -68,7 +69,9 @@ def check_labels(opened: Split, context: Context) -> None:
 
 
 class ClassificationMetrics:
-    """Streaming accuracy, loss, calibration and confusion.
+    """Accuracy, loss, calibration and confusion over any number of batches.
+
+    Sums are float64, and ties go to the lowest class, so the result does not depend on the batch size.
 
     Args:
         num_classes: Number of classes `C`.
@@ -92,11 +95,8 @@ class ClassificationMetrics:
         self.num_classes, self.num_bins = num_classes, num_bins
         self.output = _checks.choice("output", output, ("softmax", "sigmoid"))
         self.scores_are = _checks.choice("scores_are", scores_are, ("logits", "probabilities"))
-        self._sums: dict[str, Any] = collections.defaultdict(int)  # numbers and arrays, added up over batches
-        self._confusion = np.zeros((num_classes, num_classes), np.int64)
         self._multi_label: bool | None = None
-        # Probabilities and labels of multi-label data: average precision needs all of them at once.
-        self._ranking: list[tuple[np.ndarray, np.ndarray]] = []
+        self._batches: list[dict[str, np.ndarray]] = []  # what `result` needs of each example
 
     def update(self, scores: np.ndarray, labels: np.ndarray, mask: np.ndarray | None = None) -> None:
         """Add one batch.
@@ -116,41 +116,22 @@ class ClassificationMetrics:
         scores, labels = scores[mask], labels[mask]
         if not len(labels):
             return
-        multi_label = labels.ndim == 2
-        targets = (labels > 0) if multi_label else np.eye(self.num_classes, dtype=bool)[labels]  # [B, C]
-
+        targets = (labels > 0) if self._multi_label else np.eye(self.num_classes, dtype=bool)[labels]  # [B, C]
         finite = np.isfinite(scores).all(axis=-1)
         # A row of NaN wins no comparison and so would rank its own class first: it must count as wrong.
-        order = np.argsort(
-            -np.where(finite[:, None], scores, 0.0), axis=-1, kind="stable"
-        )  # [B, C], ties: lowest class
-        hits = np.take_along_axis(targets, order[:, :5], axis=-1) & finite[:, None]  # [B, min(5, C)]
-        correct = hits[:, 0]
+        best = np.argsort(-np.where(finite[:, None], scores, 0.0), axis=-1, kind="stable")[:, :5]  # ties: lowest class
         probabilities, losses = self._probabilities_and_losses(scores, targets)
-        if multi_label:
-            recalled = targets & (probabilities >= 0.5) & finite[:, None]
-            confidence, right = probabilities[finite].ravel(), targets[finite].ravel()
-            self._ranking.append((np.where(finite[:, None], probabilities, 0.0), targets))
-        else:
-            recalled = targets & correct[:, None]
-            confidence, right = probabilities.max(axis=-1)[finite], correct[finite]
-            np.add.at(self._confusion, (labels[finite], order[finite, 0]), 1)
-        # Bins are (0, 1/n], (1/n, 2/n], ...: the right edge belongs to the bin, as in the paper.
-        bins = np.clip(np.ceil(confidence * self.num_bins).astype(int) - 1, 0, self.num_bins - 1)
-        sums = {
-            "examples": len(labels),
-            "non_finite": (~finite).sum(),
-            "correct": correct.sum(),
-            "correct_top5": hits.any(axis=-1).sum(),
-            "loss": losses.sum(),
-            "class_correct": recalled.sum(axis=0),
-            "class_examples": targets.sum(axis=0),
-            "confidences": len(confidence),
-            "bin_correct": np.bincount(bins, right, self.num_bins),
-            "bin_confidence": np.bincount(bins, confidence, self.num_bins),
-        }
-        for name, value in sums.items():
-            self._sums[name] = self._sums[name] + value
+        self._batches.append(
+            {
+                "labels": labels,
+                "finite": finite,
+                "predicted": best[:, 0],
+                "hits": np.take_along_axis(targets, best, axis=-1) & finite[:, None],  # [B, min(5, C)]
+                "losses": losses,
+                # Average precision needs the probabilities of all classes.
+                "probabilities": probabilities if self._multi_label else probabilities.max(axis=-1),
+            }
+        )
 
     def result(self) -> dict[str, Any]:
         """Return the metrics of all batches.
@@ -163,21 +144,36 @@ class ClassificationMetrics:
             `confusion` (`[C, C]`, rows are the true class; None for multi-label data) and `mean_average_precision`
             (multi-label data only, else None).
         """
-        sums = self._sums
-        if not sums["examples"]:
+        if not self._batches:
             raise ValueError("Nothing to measure: no batch held an example with mask 1.")
-        gaps = np.abs(sums["bin_correct"] - sums["bin_confidence"]).sum()
+        rows = {name: np.concatenate([batch[name] for batch in self._batches]) for name in self._batches[0]}
+        labels, finite, probabilities = rows["labels"], rows["finite"], rows["probabilities"]
+        correct = rows["hits"][:, 0]
+        result = {
+            "examples": len(labels),
+            "non_finite": int((~finite).sum()),
+            "accuracy": float(correct.mean()),
+            "top5": float(rows["hits"].any(axis=-1).mean()),
+            "loss": float(rows["losses"].mean()),
+        }
+        if self._multi_label:
+            targets = labels > 0
+            recalled = (targets & (probabilities >= 0.5) & finite[:, None]).sum(axis=0)
+            examples, confusion = targets.sum(axis=0), None
+            calibration_error = self._calibration_error(probabilities[finite].ravel(), targets[finite].ravel())
+            precision = _mean_average_precision(np.where(finite[:, None], probabilities, 0.0), targets)
+        else:
+            recalled, examples = (np.bincount(some, minlength=self.num_classes) for some in (labels[correct], labels))
+            confusion = np.zeros((self.num_classes, self.num_classes), np.int64)
+            np.add.at(confusion, (labels[finite], rows["predicted"][finite]), 1)
+            calibration_error, precision = self._calibration_error(probabilities[finite], correct[finite]), None
         return {
-            "examples": sums["examples"],
-            "non_finite": int(sums["non_finite"]),
-            "accuracy": float(sums["correct"] / sums["examples"]),
-            "top5": float(sums["correct_top5"] / sums["examples"]),
-            "loss": float(sums["loss"] / sums["examples"]),
-            "ece": float(gaps / sums["confidences"]) if sums["confidences"] else float("nan"),
-            "per_class": sums["class_correct"] / np.where(sums["class_examples"], sums["class_examples"], np.nan),
-            "class_examples": sums["class_examples"].copy(),
-            "confusion": None if self._multi_label else self._confusion.copy(),
-            "mean_average_precision": self._mean_average_precision() if self._multi_label else None,
+            **result,
+            "ece": calibration_error,
+            "per_class": recalled / np.where(examples, examples, np.nan),
+            "class_examples": examples,
+            "confusion": confusion,
+            "mean_average_precision": precision,
         }
 
     def _check(self, scores: np.ndarray, labels: np.ndarray, mask: np.ndarray) -> None:
@@ -204,30 +200,37 @@ class ClassificationMetrics:
 
     def _probabilities_and_losses(self, scores: np.ndarray, targets: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return probabilities `[B, C]` and the loss of each row `[B]`."""
+        log_no: float | np.ndarray = 0.0  # of softmax, only the true class counts
         if self.scores_are == "probabilities":
-            probabilities = scores
-            losses = -np.where(targets, np.log(np.maximum(probabilities, _TINY)), 0.0).sum(axis=-1)
+            probabilities, log_yes = scores, np.log(np.maximum(scores, _TINY))
             if self.output == "sigmoid":
-                losses -= np.where(targets, 0.0, np.log(np.maximum(1.0 - probabilities, _EPSILON))).sum(axis=-1)
+                log_no = np.log(np.maximum(1.0 - scores, _EPSILON))
         elif self.output == "softmax":
-            shifted = scores - scores.max(axis=-1, keepdims=True)
-            log_probabilities = shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True))
-            probabilities = np.exp(log_probabilities)
-            losses = -np.where(targets, log_probabilities, 0.0).sum(axis=-1)
+            probabilities, log_yes = special.softmax(scores, axis=-1), special.log_softmax(scores, axis=-1)
         else:
-            probabilities = np.exp(-np.logaddexp(0.0, -scores))
-            losses = np.logaddexp(0.0, np.where(targets, -scores, scores)).sum(axis=-1)
-        return probabilities, losses
+            probabilities, log_yes, log_no = (
+                special.expit(scores),
+                special.log_expit(scores),
+                special.log_expit(-scores),
+            )
+        return probabilities, -np.where(targets, log_yes, log_no).sum(axis=-1)
 
-    def _mean_average_precision(self) -> float:
-        probabilities, targets = (np.concatenate(parts) for parts in zip(*self._ranking, strict=True))
-        precisions = []
-        for column in np.flatnonzero(targets.any(axis=0)):
-            order = np.argsort(-probabilities[:, column], kind="stable")
-            relevant = targets[order, column]
-            precision_at = np.cumsum(relevant) / np.arange(1, len(relevant) + 1)
-            precisions.append(precision_at[relevant].mean())
-        return float(np.mean(precisions)) if precisions else float("nan")
+    def _calibration_error(self, confidences: np.ndarray, correct: np.ndarray) -> float:
+        if not len(confidences):
+            return float("nan")
+        # Bins are (0, 1/n], (1/n, 2/n], ...: the right edge belongs to the bin, as in the paper.
+        bins = np.clip(np.ceil(confidences * self.num_bins).astype(int) - 1, 0, self.num_bins - 1)
+        return float(np.abs(np.bincount(bins, correct - confidences)).sum() / len(confidences))
+
+
+def _mean_average_precision(probabilities: np.ndarray, targets: np.ndarray) -> float:
+    """Return the mean over the classes that have examples; probabilities and targets are `[N, C]`."""
+    precisions = []
+    for column in np.flatnonzero(targets.any(axis=0)):
+        relevant = targets[np.argsort(-probabilities[:, column], kind="stable"), column]
+        precision_at = np.cumsum(relevant) / np.arange(1, len(relevant) + 1)
+        precisions.append(precision_at[relevant].mean())
+    return float(np.mean(precisions)) if precisions else float("nan")
 
 
 def single_numbers(result: dict[str, Any]) -> dict[str, float]:

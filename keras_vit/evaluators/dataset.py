@@ -1,10 +1,39 @@
 """Splits of data sets as batches of arrays that a classifier takes."""
 
+import dataclasses
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from keras_vit.evaluators.context import Split
+import numpy as np
+
+Labeled = tuple[np.ndarray, np.ndarray]  # features [N, D] and labels [N]
+
+
+@dataclasses.dataclass
+class Split:
+    """A split of a data set, to be iterated over any number of times.
+
+    Attributes:
+        batches: Yields dictionaries of arrays: "image" (float32, preprocessed), "label" and "mask".
+        num_classes: Number of classes of the data set.
+        multi_label: Whether labels are multi-hot rows.
+        names: Path of each image in the order of the batches, or None if there are none.
+        class_names: Names of the classes, or None if they are unknown.
+        image_shape: `(H, W, C)` of the images, with None for unknown sizes; None if nothing is known.
+
+    Example:
+    >>> split = keras_vit.evaluators.opener(batch_size=100)("digits", "test", "value_range(-1, 1)")
+    >>> split.num_classes, split.image_shape
+    (10, (8, 8, 1))
+    """
+
+    batches: Iterable[dict]
+    num_classes: int
+    multi_label: bool = False
+    names: tuple[str, ...] | None = None
+    class_names: tuple[str, ...] | None = None
+    image_shape: tuple[int | None, ...] | None = None
 
 
 def opener(
@@ -62,3 +91,35 @@ class _Batches:
                 return
             images = self.to_model_range(batch["image"]).numpy()
             yield {**{name: value.numpy() for name, value in batch.items() if name != "image"}, "image": images}
+
+
+def collect(function: Callable[[np.ndarray], np.ndarray], batches: Iterable[dict]) -> Labeled:
+    """Run a function over one pass of batches, and drop the rows that are padding.
+
+    Args:
+        function: Function from images (float32 `[B, H, W, C]`, preprocessed) to `[B, D]`.
+        batches: Yields dictionaries with "image", "label" and, if rows are padding, "mask".
+
+    Returns:
+        Outputs float32 `[N, D]`, and labels `[N]` or, of multi-label data, `[N, classes]`.
+
+    Raises:
+        ValueError: If there is no example, or the outputs are not `[B, D]`.
+
+    Example:
+    >>> batches = [{"image": images, "label": np.array([0, 1, 2, 3])}]
+    >>> features, labels = collect(model.predict_on_batch, batches)
+    >>> features.shape, labels.tolist()
+    ((4, 10), [0, 1, 2, 3])
+    """
+    outputs, labels = [], []
+    for batch in batches:
+        values, truth = np.asarray(function(batch["image"])), np.asarray(batch["label"])
+        if values.ndim != 2 or len(values) != len(truth):
+            raise ValueError(f"One vector per image is expected, [{len(truth)}, D]. Received: shape {values.shape}.")
+        kept = np.asarray(batch["mask"]) > 0 if "mask" in batch else np.ones(len(truth), bool)
+        outputs.append(values[kept].astype(np.float32))
+        labels.append(truth[kept])
+    if not sum(map(len, labels)):
+        raise ValueError("There is nothing to evaluate: no batch held an example with mask 1.")
+    return np.concatenate(outputs), np.concatenate(labels)

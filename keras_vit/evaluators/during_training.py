@@ -5,8 +5,8 @@ from typing import Any
 
 from absl import logging
 
-from keras_vit.evaluators import report
-from keras_vit.evaluators.context import Context
+from keras_vit.evaluators import results_table
+from keras_vit.evaluators.evaluation import Context
 from keras_vit.evaluators.evaluator import Result
 from keras_vit.evaluators.suite import Suite
 
@@ -43,7 +43,7 @@ class Scheduled:
 
     def intervals(self) -> list[int]:
         """Return numbers of steps, at whose multiples the training loop must stop to evaluate."""
-        return self.suite.intervals()
+        return self.suite.intervals(self.every)
 
     def due(self, step: int) -> list[str]:
         """Return the names of the evaluators that run after a step."""
@@ -70,6 +70,6 @@ class Scheduled:
 
 
 def _line(result: Result) -> dict[str, Any]:
-    numbers = {f"{result.name}/{key}": value for key, value in report.plain(result.metrics).items()}
+    numbers = {f"{result.name}/{key}": value for key, value in results_table.plain(result.metrics).items()}
     reason = {"not_measured": result.not_measured} if result.not_measured else {}
     return {"evaluator": result.name, **numbers, **reason}

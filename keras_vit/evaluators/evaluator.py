@@ -5,7 +5,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from keras_vit.evaluators.context import Context
+from keras_vit.evaluators.evaluation import Context
 
 
 @dataclasses.dataclass(frozen=True)

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from keras_vit import _checks
-from keras_vit.evaluators.context import Context, Labeled
+from keras_vit.evaluators.dataset import Labeled
+from keras_vit.evaluators.evaluation import Context
 from keras_vit.evaluators.evaluator import Evaluator, Result
 
 

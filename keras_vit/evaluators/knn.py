@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from keras_vit import _checks
-from keras_vit.evaluators.context import Labeled
+from keras_vit.evaluators.dataset import Labeled
 from keras_vit.evaluators.features import FeatureEvaluator, check_labels
 
 NEIGHBORS = (1, 5, 10, 20, 50, 100, 200)

@@ -5,10 +5,10 @@ import functools
 from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
-from scipy import optimize
+from scipy import optimize, special
 
 from keras_vit import _checks
-from keras_vit.evaluators.context import Labeled
+from keras_vit.evaluators.dataset import Labeled
 from keras_vit.evaluators.features import FeatureEvaluator, check_labels, standardization
 from keras_vit.evaluators.fewshot import RidgeClassifier
 
@@ -74,11 +74,9 @@ class LogisticRegression:
     @staticmethod
     def _loss_and_gradient(parameters: np.ndarray, x: np.ndarray, y: np.ndarray, l2: float) -> tuple[float, np.ndarray]:
         weights, bias = parameters[:-1], parameters[-1]
-        logits = x @ weights + bias  # [N, C]
-        logits -= logits.max(axis=1, keepdims=True)
-        log_totals = np.log(np.exp(logits).sum(axis=1, keepdims=True))
-        loss = -(y * (logits - log_totals)).sum() / len(x) + 0.5 * l2 * (weights**2).sum()
-        error = (np.exp(logits - log_totals) - y) / len(x)  # [N, C]
+        log_probabilities = special.log_softmax(x @ weights + bias, axis=1)  # [N, C]
+        loss = -(y * log_probabilities).sum() / len(x) + 0.5 * l2 * (weights**2).sum()
+        error = (np.exp(log_probabilities) - y) / len(x)  # [N, C]
         return loss, np.concatenate([x.T @ error + l2 * weights, error.sum(axis=0, keepdims=True)]).ravel()
 
     def _inputs(self, features: np.ndarray) -> np.ndarray:

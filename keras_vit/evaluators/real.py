@@ -8,7 +8,8 @@ import numpy as np
 
 from keras_vit import _checks, _io
 from keras_vit.evaluators.classification import Classification
-from keras_vit.evaluators.context import Context, Split, collect
+from keras_vit.evaluators.dataset import Split, collect
+from keras_vit.evaluators.evaluation import Context
 from keras_vit.evaluators.evaluator import Result
 
 _NUMBER = re.compile(r"ILSVRC2012_val_(\d{8})")

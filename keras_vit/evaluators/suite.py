@@ -6,16 +6,15 @@ from collections.abc import Iterable
 
 from absl import logging
 
-from keras_vit import _checks, _spec
+from keras_vit import _checks, _numbers, _spec
+from keras_vit.evaluators.class_subset import Subset
 from keras_vit.evaluators.classification import Classification
-from keras_vit.evaluators.context import Context, NotMeasurable
+from keras_vit.evaluators.evaluation import Context, NotMeasurable
 from keras_vit.evaluators.evaluator import Evaluator, Result
 from keras_vit.evaluators.fewshot import FewShot
 from keras_vit.evaluators.knn import Knn
 from keras_vit.evaluators.linear_probe import LinearProbe
 from keras_vit.evaluators.real import Real
-from keras_vit.evaluators.report import format_metric
-from keras_vit.evaluators.subsets import Subset
 from keras_vit.evaluators.vtab import Vtab
 
 EVALUATORS: dict[str, type[Evaluator]] = {
@@ -79,9 +78,9 @@ class Suite:
         intervals = {name: own or every for name, own in self.every.items()}
         return [name for name, own in intervals.items() if step == total_steps or (own and step % own == 0)]
 
-    def intervals(self) -> list[int]:
-        """Return the `every` of all evaluators that have one."""
-        return [every for every in self.every.values() if every]
+    def intervals(self, every: int = 0) -> list[int]:
+        """Return the `every` of all evaluators; those without one have the default `every`, 0 for no interval."""
+        return [own or every for own in self.every.values() if own or every]
 
     def check(self, context: Context) -> None:
         """Open all data and compare them with the classifier, to find mistakes before a long training.
@@ -120,7 +119,7 @@ class Suite:
         except NotMeasurable as error:
             logging.warning("%s: not measured: %s", name, error)
             return Result(name=name, not_measured=str(error))
-        shown = ", ".join(f"{key} {format_metric(value)}" for key, value in result.metrics.items())
+        shown = ", ".join(f"{key} {_numbers.metric(key, value)}" for key, value in result.metrics.items())
         logging.info("%s: %s", name, shown)
         for what, why in result.missing.items():
             logging.warning("%s: %s is missing: %s", name, what, why)

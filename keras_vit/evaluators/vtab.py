@@ -13,7 +13,7 @@ from absl import logging
 
 from keras_vit import _checks
 from keras_vit.evaluators import linear_probe
-from keras_vit.evaluators.context import Context
+from keras_vit.evaluators.evaluation import Context
 from keras_vit.evaluators.evaluator import Evaluator, Result
 from keras_vit.evaluators.features import check_splits
 
@@ -65,7 +65,7 @@ class Vtab(Evaluator):
 
     def splits(self, context: Context, task: str) -> list[tuple[str, str, str]]:
         """Return source, split and preprocessing string to learn from, to validate on and to test on."""
-        source = f"vtab:{task}#{self.options}" if self.options else f"vtab:{task}"
+        source = source_of(task, self.options)
         return [(source, split, self.pp or context.preprocess) for split in (TRAIN, VALIDATION, TEST)]
 
     def check(self, context: Context) -> None:
@@ -88,28 +88,27 @@ class Vtab(Evaluator):
             (train, num_classes), (validation, _), (test, _) = found
             result = linear_probe.evaluate(train, test, num_classes, self.solver, validation=validation)
             accuracies[task] = result["accuracy"]
-        means = summarize(accuracies)
-        del means["missing"]
-        return Result({**accuracies, **means}, missing)
+        return Result({**accuracies, **means(accuracies)}, missing)
 
 
-def summarize(accuracies: Mapping[str, float]) -> dict:
-    """Return the mean of each group and of all tasks, None where a task is missing, and the `"missing"` tasks."""
+def means(accuracies: Mapping[str, float]) -> dict[str, float | None]:
+    """Return the mean of each group and of all tasks, `"mean"`; None where a task is missing."""
     check_tasks(tuple(accuracies))
-    means = {group: _mean(accuracies, tasks) for group, tasks in GROUPS.items()}
-    missing = tuple(task for task in TASKS if task not in accuracies)
-    return {**means, "mean": _mean(accuracies, TASKS), "missing": missing}
+    groups = {**GROUPS, "mean": TASKS}
+    return {
+        name: float(np.mean([accuracies[task] for task in tasks])) if set(tasks) <= set(accuracies) else None
+        for name, tasks in groups.items()
+    }
+
+
+def source_of(task: str, options: str = "") -> str:
+    """Return the source of a task, for `keras_vit.data.open_source`."""
+    return f"vtab:{task}#{options}" if options else f"vtab:{task}"
 
 
 def check_tasks(tasks: Sequence[str]) -> tuple[str, ...]:
     """Return the names of tasks, or refuse one that does not exist."""
     return tuple(_checks.existing(f"task {task!r} in VTAB", task, TASKS) for task in tasks)
-
-
-def _mean(accuracies: Mapping[str, float], tasks: Sequence[str]) -> float | None:
-    if any(task not in accuracies for task in tasks):
-        return None
-    return float(np.mean([accuracies[task] for task in tasks]))
 
 
 def _first_line(error: Exception) -> str:

@@ -7,9 +7,9 @@ import statistics
 from collections.abc import Sequence
 from typing import Any
 
-from keras_vit import _io, _passed_on
+from keras_vit import _io, _numbers, _passed_on
 from keras_vit.experiments.runs import Run, read_runs
-from keras_vit.experiments.table import SEED, figure, shorten
+from keras_vit.experiments.table import SEED, shorten
 
 _VERSION = "version of "
 _LONGEST_TABLE = 6  # runs that stand side by side; of more, each has a row
@@ -93,10 +93,10 @@ class Comparison:
         return [
             run.name,
             f"{run.step:,}" if run.finished else f"{run.step:,} of {run.fields.get('total_steps'):,}",
-            *(figure(name, final.get(name)) for name in self.metrics),
-            "–" if best is None else f"{figure('accuracy', accuracies[best])} (step {best:,})",
-            figure("loss", losses[max(losses)] if losses else None),
-            f"{statistics.median(speeds.values()):,.0f}" if speeds else "–",
+            *(_numbers.metric(name, final.get(name)) for name in self.metrics),
+            _numbers.NONE if best is None else f"{_numbers.metric('accuracy', accuracies[best])} (step {best:,})",
+            _numbers.metric("loss", losses[max(losses)] if losses else None),
+            f"{statistics.median(speeds.values()):,.0f}" if speeds else _numbers.NONE,
         ]
 
 

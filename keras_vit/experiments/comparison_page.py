@@ -3,12 +3,11 @@
 import os
 from collections.abc import Sequence, Set
 
-from keras_vit import _io
+from keras_vit import _io, _numbers
 from keras_vit.experiments.comparison import Comparison, Group
-from keras_vit.experiments.table import figure
 from keras_vit.inspection import plots
+from keras_vit.inspection.headings import stamp
 from keras_vit.inspection.page import html
-from keras_vit.inspection.titles import stamp
 
 _BEST = "eval_accuracy"
 _CURVES = {
@@ -70,7 +69,7 @@ def _tiles(comparison: Comparison, groups: Sequence[Group]) -> list[tuple[str, s
     reached = [(run.final()[_BEST], run.name) for run in comparison.runs if _BEST in run.final()]
     if reached:
         accuracy, name = max(reached)
-        tiles.append((figure(_BEST, accuracy), f"best accuracy: {name}"))
+        tiles.append((_numbers.metric(_BEST, accuracy), f"best accuracy: {name}"))
     tiles.append((str(len(comparison.runs)), "runs"))
     if len(groups) < len(comparison.runs):
         tiles.append((str(len(groups)), "settings, without the seeds"))

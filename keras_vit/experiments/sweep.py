@@ -68,47 +68,50 @@ def sweep(
     """
     points = expand(recipe, grid)
     with lock.locked(workdir):
-        state = _State.open(workdir, recipe, points, [*(command or TRAIN), *flags])
+        state = _Sweep.open(workdir, recipe, points, [*(command or TRAIN), *flags])
+        state.metric, state.parallel = metric, parallel
+        state.lowest = metric.endswith("loss") if lowest is None else lowest
         state.write()
-        lowest = metric.endswith("loss") if lowest is None else lowest
-        progress = _Progress(state, points, metric, lowest, parallel)
-        progress.show()
-        run_all(progress.jobs(), parallel, progress.started, progress.ended)
-        return state.table(metric, lowest)
+        state.report()
+        run_all(state.jobs(), parallel, state.started, state.ended)
+        return state.table()
 
 
 def pending(recipe: recipes.Recipe, grid: Grid | Sequence[Grid], workdir: str) -> dict[str, str]:
     """Return the runs of a sweep and their states (`"finished"`, `"failed"`, `"started"`, `"waiting"`); run nothing."""
-    points = expand(recipe, grid)
-    state = _State.open(workdir, recipe, points, TRAIN)
-    return {point.name: state.status(point.name) for point in points}
+    state = _Sweep.open(workdir, recipe, expand(recipe, grid), TRAIN)
+    return {name: state.status(name) for name in state.points}
 
 
 @dataclasses.dataclass
-class _State:
-    """Content of `sweep.json`."""
+class _Sweep:
+    """The content of `sweep.json`, and the runs of one call."""
 
     directory: str
     recipe: dict[str, Any]
-    runs: dict[str, dict[str, Any]]
+    runs: dict[str, dict[str, Any]]  # of this and earlier calls, by name
+    points: dict[str, Point]  # of this call, by name
+    metric: str = "eval_accuracy"
+    lowest: bool = False
+    parallel: int = 1
 
     @classmethod
-    def open(cls, directory: str, recipe: recipes.Recipe, points: Sequence[Point], command: Sequence[str]) -> "_State":
-        """Return the state of a directory with the runs of a call added."""
+    def open(cls, directory: str, recipe: recipes.Recipe, points: Sequence[Point], command: Sequence[str]) -> "_Sweep":
+        """Return the sweep of a directory with the runs of a call added."""
         path = os.path.join(directory, SWEEP)
         before = _io.read_json(path) if os.path.exists(path) else {"recipe": recipes.to_dict(recipe), "runs": {}}
-        state = cls(directory, recipes.to_dict(recipe), dict(before["runs"]))
-        state._check_recipe(before["recipe"], recipe, points)
-        for point in points:
-            place = state.path(point.name)
+        state = cls(directory, recipes.to_dict(recipe), dict(before["runs"]), {point.name: point for point in points})
+        state._check_recipe(before["recipe"], recipe)
+        for name, point in state.points.items():
+            place = state.path(name)
             full = [*command, f"--config={os.path.join(place, RECIPE)}", f"--workdir={place}"]
-            known = state.runs.get(point.name, {"status": "waiting", "exit_code": None, "seconds": 0.0})
-            state.runs[point.name] = {"settings": point.settings, **known, "command": shlex.join(full)}
+            known = state.runs.get(name, {"status": "waiting", "exit_code": None, "seconds": 0.0})
+            state.runs[name] = {"settings": point.settings, **known, "command": shlex.join(full)}
         return state
 
-    def _check_recipe(self, before: dict[str, Any], recipe: recipes.Recipe, points: Sequence[Point]) -> None:
+    def _check_recipe(self, before: dict[str, Any], recipe: recipes.Recipe) -> None:
         """Refuse a recipe that gives other results in the fields that are not swept."""
-        settings = [run["settings"] for run in self.runs.values()] + [point.settings for point in points]
+        settings = [run["settings"] for run in self.runs.values()] + [point.settings for point in self.points.values()]
         swept = set.intersection(*(set(fields) for fields in settings))
         found = run_fields.differences({"recipe": before, "data": {}}, recipe, {})
         other = {field: values for field, values in found.items() if field not in swept | set(run_fields.HARMLESS)}
@@ -123,36 +126,34 @@ class _State:
         return os.path.join(self.directory, RUNS, name)
 
     def status(self, name: str) -> str:
-        """Return the state of a run. The files of a finished run say so, whoever trained it."""
+        """Return the state of a run. A run with a model is finished, whoever trained it."""
         if os.path.exists(os.path.join(self.path(name), run_directory.MODEL)):
             return "finished"
         status = self.runs[name]["status"]
         return "waiting" if status == "finished" else status
 
     def write(self) -> None:
-        content = {"recipe": self.recipe, "runs": self.runs}
-        _io.write_json(os.path.join(self.directory, SWEEP), content)
+        _io.write_json(os.path.join(self.directory, SWEEP), {"recipe": self.recipe, "runs": self.runs})
 
-    def table(self, metric: str, lowest: bool) -> Table:
-        """Return the table of all runs that were ever asked for, and write it."""
+    def table(self) -> Table:
+        """Return the table of the runs of all calls, and write it."""
         fields = list(dict.fromkeys(field for run in self.runs.values() for field in run["settings"] if field != SEED))
         base = recipes.from_dict(self.recipe)
         groups: dict[str, list[tuple[dict, str]]] = {}
         for name, run in self.runs.items():
             settings = {field: run["settings"].get(field, recipes.get(base, field)) for field in fields}
             groups.setdefault(_io.one_line(settings), []).append((settings, name))
-        rows, failed = [], {}
+        states = {name: self.status(name) for name in self.runs}
+        failed = {name: self._reason(name) for name, state in states.items() if state == "failed"}
+        rows = []
         for group in groups.values():
             metrics: dict[str, list[float]] = {}
-            for _, name in group:
-                if self.status(name) == "finished":
-                    for key, value in final_metrics(run_directory.read_metrics(self.path(name))).items():
-                        metrics.setdefault(key, []).append(value)
-                elif self.status(name) == "failed":
-                    failed[name] = self._reason(name)
+            for name in (name for _, name in group if states[name] == "finished"):
+                for key, value in final_metrics(run_directory.read_metrics(self.path(name))).items():
+                    metrics.setdefault(key, []).append(value)
             rows.append(Row(group[0][0], len(group), sum(name in failed for _, name in group), metrics))
-        left = sum(self.status(name) not in ("finished", "failed") for name in self.runs)
-        table = Table(rows, metric, lowest, failed, left)
+        left = sum(state not in ("finished", "failed") for state in states.values())
+        table = Table(rows, self.metric, self.lowest, failed, left)
         _io.write_json(os.path.join(self.directory, f"{TABLE}.json"), table.to_dict())
         _io.write_text(os.path.join(self.directory, f"{TABLE}.md"), table.markdown())
         return table
@@ -161,50 +162,41 @@ class _State:
         path = os.path.join(self.path(name), OUTPUT)
         return f"exit code {self.runs[name]['exit_code']}, {last_line(path) or 'no output'} ({path})"
 
-
-class _Progress:
-    """Runs that are left, and what is said and written after each."""
-
-    def __init__(self, state: _State, points: Sequence[Point], metric: str, lowest: bool, parallel: int):
-        self.state, self.metric, self.lowest, self.parallel = state, metric, lowest, parallel
-        self.total = len(points)
-        self.left = [point for point in points if state.status(point.name) != "finished"]
-        self.seconds = [state.runs[point.name]["seconds"] for point in points if point not in self.left]
+    def left(self) -> list[str]:
+        """Return the names of the runs of this call that are not finished."""
+        return [name for name in self.points if self.status(name) != "finished"]
 
     def jobs(self) -> list[Job]:
         """Return the processes to run. The recipe of each is written."""
         jobs = []
-        for point in self.left:
-            place = self.state.path(point.name)
-            _io.write_text(os.path.join(place, RECIPE), recipe_file(point.recipe))
-            command = shlex.split(self.state.runs[point.name]["command"])
-            jobs.append(Job(point.name, command, os.path.join(place, OUTPUT), _environment()))
+        for name in self.left():
+            place = self.path(name)
+            _io.write_text(os.path.join(place, RECIPE), recipe_file(self.points[name].recipe))
+            command = shlex.split(self.runs[name]["command"])
+            jobs.append(Job(name, command, os.path.join(place, OUTPUT), _environment()))
         return jobs
 
-    def show(self) -> None:
-        """Say what is left and how long it takes, and write the table."""
-        self.state.table(self.metric, self.lowest)
-        known = [seconds for seconds in self.seconds if seconds]
-        rest = sum(known) / len(known) * -(-len(self.left) // self.parallel) if known else None
+    def report(self) -> None:
+        """Log how many runs are left and how long they take, and write the table."""
+        self.table()
+        left, total = self.left(), len(self.points)
+        known = [seconds for name in self.points if name not in left and (seconds := self.runs[name]["seconds"])]
+        rest = sum(known) / len(known) * -(-len(left) // self.parallel) if known else None
         time = "" if rest is None else f", about {duration(rest)}"
-        left = f"; {len(self.left)} left{time}" if self.left else ""
-        logging.info("%d of %d runs finished%s", self.total - len(self.left), self.total, left)
+        logging.info("%d of %d runs finished%s", total - len(left), total, f"; {len(left)} left{time}" if left else "")
 
     def started(self, job: Job) -> None:
-        self.state.runs[job.name].update(status="started")
-        self.state.write()
+        self.runs[job.name].update(status="started")
+        self.write()
 
     def ended(self, job: Job, exit_code: int, seconds: float) -> None:
-        run = self.state.runs[job.name]
+        run = self.runs[job.name]
         status = {0: "finished", Interrupted.exit_code: "started"}.get(exit_code, "failed")
         run.update(status=status, exit_code=exit_code, seconds=round(run["seconds"] + seconds, 1))
-        self.state.write()
+        self.write()
         if status == "failed":
-            logging.error("%s failed: %s", job.name, self.state._reason(job.name))
-        if status == "finished":
-            self.seconds.append(run["seconds"])
-            self.left = [point for point in self.left if point.name != job.name]
-        self.show()
+            logging.error("%s failed: %s", job.name, self._reason(job.name))
+        self.report()
 
 
 def recipe_file(recipe: recipes.Recipe) -> str:

@@ -7,10 +7,9 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from keras_vit import _io
+from keras_vit import _io, _numbers
 
 SEED = "seed"
-_NOT_SHARES = ("loss", "ece", "l2", "norm", "rate", "second")  # other metrics are shares, shown in percent
 _LONGEST_VALUE = 40
 
 
@@ -105,7 +104,7 @@ class Table:
         for row in self.rows:
             cells = [shorten(row.settings.get(field)) for field in self.fields]
             cells += [self._runs(row), *(self._cell(row, name) for name in self.metrics)]
-            lines.append([f"**{cell}**" if row is best and cell != "–" else cell for cell in cells])
+            lines.append([f"**{cell}**" if row is best and cell != _numbers.NONE else cell for cell in cells])
         header = [*self.fields, "runs", *(f"{name}:" for name in self.metrics)]
         parts = [_io.markdown_table(header, lines)]
         if any(row.std(self.metric) is not None for row in self.rows):
@@ -123,18 +122,8 @@ class Table:
     @staticmethod
     def _cell(row: Row, name: str) -> str:
         mean, std = row.mean(name), row.std(name)
-        text = figure(name, mean)
-        return text if std is None else f"{text} ± {figure(name, std, digits=2)}"
-
-
-def figure(name: str, value: float | None, digits: int = 4) -> str:
-    """Return the value of a metric as people read it: a share in percent, else in `digits` significant digits."""
-    if value is None:
-        return "–"
-    tail = name.rpartition("/")[2]
-    if isinstance(value, int) or any(part in tail for part in _NOT_SHARES):
-        return f"{value:,}" if isinstance(value, int) else f"{value:.{digits}g}"
-    return f"{100 * value:.2f} %"
+        text = _numbers.metric(name, mean)
+        return text if std is None else f"{text} ± {_numbers.metric(name, std, digits=2)}"
 
 
 def shorten(value: Any) -> str:

@@ -12,7 +12,7 @@ import keras
 from keras_vit import _checks, models
 from keras_vit.exporting import verify
 from keras_vit.exporting.inference_model import activation_of, check_model, last_operation
-from keras_vit.inference import formats, image_forms, keras_model, sample_images
+from keras_vit.inference import formats, image_forms, keras_card, keras_model, sample_images
 from keras_vit.inference.model_card import ModelCard
 from keras_vit.inference.probabilities import CLASSIFICATION, check_class_names
 from keras_vit.inference.sample_images import SampleImages
@@ -60,8 +60,8 @@ def export(
         class_names: Names of the classes; None for those of the run or checkpoint, or numbers.
         **options: Options of the format: `precision` (SavedModel: `"float32"`, `"bfloat16"`, `"float16"`; TFLite:
             `"float32"`, `"float16"`, `"dynamic_int8"`, `"int8"`, `"int16x8"`), `batch_size` and `tolerance` of files,
-            `version`, `top_k`, `max_pixels` and `extra_signatures` of a SavedModel, `input`, `calibration` and
-            `features` of a TFLite file.
+            `version`, `top_k`, `max_pixels`, `extra_signatures` and `warm_up` of a SavedModel, `input`, `calibration`
+            and `features` of a TFLite file.
 
     Returns:
         The comparison of the artifact with the model.
@@ -144,7 +144,7 @@ def _open(
     if isinstance(model, keras.Model):
         check_model(model)
         model = model.encoder() if isinstance(model, models.MaskedModel) else model
-        card = keras_model.card_of_model(model, model.name, preprocess)
+        card = keras_card.of_model(model, model.name, preprocess)
     else:
         classifier = keras_model.open_model(os.fspath(model), preprocess, class_names)
         model, card = classifier.model, classifier.card

@@ -8,7 +8,7 @@ import keras
 import tensorflow as tf
 
 from keras_vit import _checks, _io
-from keras_vit.exporting import artifact_check, safe_decode, signatures, verify, versions
+from keras_vit.exporting import artifact_check, safe_decode, signatures, verify, versions, warmup
 from keras_vit.exporting.inference_model import inference_model
 from keras_vit.inference import model_card
 from keras_vit.inference.keras_model import KerasClassifier
@@ -32,7 +32,7 @@ def write(
     top_k: int = TOP_K,
     max_pixels: int = safe_decode.MAX_PIXELS,
     extra_signatures: Sequence[str] = (),
-    finish: Callable[[SavedModelClassifier], None] | None = None,
+    warm_up: tuple[str, Sequence[int]] | None = None,
 ) -> tuple[str, verify.Comparison]:
     """Export a classifier as a new version in the directory `path`, as `export` does.
 
@@ -48,39 +48,31 @@ def write(
         max_pixels: Images with more pixels are refused by the artifact, and left out of the verification.
         extra_signatures: `"features"` (input of the head, as `features` and `features_tensor`) and `"attention"`
             (attention map of each block).
-        finish: Called with the verified SavedModel before it becomes visible, to add files to its directory.
+        warm_up: Name of the model on the server, and batch sizes of the requests that it runs before it takes traffic;
+            None for no such requests.
     """
-    preprocess = preprocess or card.preprocess_function()
     _checks.choice("precision", precision, PRECISIONS)
     reference = inference_model(model, precision)
     card = dataclasses.replace(card, precision=precision, max_pixels=max_pixels)
     with versions.new_version(path, version) as draft:
-        module = signatures.ServingModule(
-            reference,
-            preprocess,
-            card.image_shape,
-            card.class_names,
-            card.output,
-            top_k,
-            max_pixels,
-            extra_signatures,
-        )
+        module = signatures.ServingModule(reference, card, preprocess, top_k, extra_signatures)
         signatures.write(module, draft.path, module.signatures())
         extra = os.path.join(draft.path, "assets.extra")  # copied and kept by the server, never read by it
         os.makedirs(extra, exist_ok=True)
         if card.class_names:
             _io.write_text(os.path.join(extra, model_card.LABELS), model_card.labels_text(card.class_names))
-        model_card.write(draft.path, card)
+        card = model_card.write(draft.path, card)
         artifact = SavedModelClassifier(draft.path)
         try:
             result = artifact_check.check(
                 artifact, KerasClassifier(reference, card), images, verify.tolerance_of(precision, card.output)
             )
             comparison = artifact_check.require(result, "The SavedModel")
-            if finish:
-                finish(artifact)
+            if warm_up:
+                warmup.write_warmup(artifact, warm_up[0], images.contents, warm_up[1])
+                warmup.replay(artifact)
+                card = model_card.write(draft.path, card)  # with the requests
         finally:
             artifact.close()
-        card = model_card.write(draft.path, card)  # with the files of `finish`
         _io.write_text(os.path.join(extra, model_card.MARKDOWN_NAME), card.to_markdown())
     return draft.path, comparison

@@ -6,8 +6,9 @@ import keras
 import tensorflow as tf
 from absl import logging
 
-from keras_vit.exporting import representations, safe_decode
-from keras_vit.inference.probabilities import CLASSIFICATION, TOP_K, check_class_names, name_of, to_probabilities
+from keras_vit.exporting import extra_outputs, safe_decode
+from keras_vit.inference.model_card import ModelCard
+from keras_vit.inference.probabilities import CLASSIFICATION, TOP_K, check_class_names, to_probabilities
 from keras_vit.inference.saved_model import FEATURES_TENSOR
 from keras_vit.layers import kernels
 
@@ -43,24 +44,17 @@ class ServingModule(tf.Module):
     def __init__(
         self,
         model: keras.Model,
-        preprocess: Callable[[tf.Tensor], tf.Tensor],
-        image_shape: tuple[int, int, int],
-        class_names: Sequence[str] = (),
-        output: str = "softmax",
+        card: ModelCard,
+        preprocess: Callable[[tf.Tensor], tf.Tensor] | None = None,
         top_k: int = TOP_K,
-        max_pixels: int = safe_decode.MAX_PIXELS,
         extra_signatures: Sequence[str] = (),
     ):
         super().__init__(name="classifier")
         # A function hides the model from tracking: Keras' variables wrap those below, and both would be saved.
         self._model = lambda: model
-        self._preprocess = preprocess
-        self._image_shape = tuple(image_shape)
-        self._class_names = check_class_names(class_names, model.output_shape[-1])
-        self._output = output
-        self._name = name_of(output)
-        self._top_k = top_k
-        self._max_pixels = max_pixels
+        self._card, self._top_k = card, top_k
+        self._preprocess = preprocess or card.preprocess_function()
+        self._class_names = check_class_names(card.class_names, model.output_shape[-1])
         self._extra_signatures = tuple(extra_signatures)
         unknown = set(extra_signatures) - set(EXTRA_SIGNATURES)
         if unknown:
@@ -70,24 +64,26 @@ class ServingModule(tf.Module):
     def classify_bytes(self, image_bytes: tf.Tensor) -> dict[str, tf.Tensor]:
         """Run on encoded images of any size, string `[B]`. An unreadable one gets zeros and `valid` = False."""
         images, valid = self._read(image_bytes)
-        return {**_blank_invalid(self._classify(images), valid), "valid": valid}
+        return {**_blank_invalid(self.classify_tensor(images), valid), "valid": valid}
 
     def classify_images(self, images: tf.Tensor) -> dict[str, tf.Tensor]:
         """Classify decoded images of one size, uint8 `[B, h, w, C]`."""
-        prepared, valid = safe_decode.map_valid(self._preprocess, images, self._image_shape)
-        return _blank_invalid(self._classify(prepared), valid)
+        prepared, valid = safe_decode.map_valid(self._preprocess, images, self._card.image_shape)
+        return _blank_invalid(self.classify_tensor(prepared), valid)
 
     def classify_tensor(self, images: tf.Tensor) -> dict[str, tf.Tensor]:
         """Classify preprocessed images, float32 `[B, H, W, C]`."""
-        return self._classify(images)
-
-    def features_of_tensor(self, images: tf.Tensor) -> dict[str, tf.Tensor]:
-        """Return the input of the head for preprocessed images, float32 `[B, H, W, C]`."""
-        return {"features": representations.features_function(self._model())(images)}
+        probabilities = to_probabilities(self._model()(images, training=False), self._card.output)  # [B, classes]
+        if self._card.output not in CLASSIFICATION:
+            return {self._card.output_name: probabilities}
+        scores, indices = tf.math.top_k(probabilities, min(self._top_k, len(self._class_names)))  # [B, k]
+        with tf.device("/cpu:0"):  # strings
+            labels = tf.gather(tf.constant(list(self._class_names), tf.string), indices)  # [B, k]
+        return {self._card.output_name: probabilities, "top_k_classes": labels, "top_k_scores": scores}
 
     def signatures(self) -> dict[str, tf.types.experimental.ConcreteFunction]:
         """Trace all signatures; return them by name."""
-        height, width, channels = self._image_shape
+        height, width, channels = self._card.image_shape
         encoded = tf.TensorSpec([None], tf.string, "image_bytes")
         prepared = tf.TensorSpec([None, height, width, channels], tf.float32, "images")
         methods = {
@@ -95,20 +91,21 @@ class ServingModule(tf.Module):
             "serve_images": (self.classify_images, tf.TensorSpec([None, None, None, channels], tf.uint8, "images")),
             "serve_tensor": (self.classify_tensor, prepared),
         }
-        functions = {"features": representations.features_function, "attention": representations.attention_function}
+        functions = {"features": extra_outputs.features_function, "attention": extra_outputs.attention_function}
         for name in self._extra_signatures:
             methods[name] = (self._of_bytes(name, functions[name](self._model())), encoded)
         if "features" in self._extra_signatures:
-            methods[FEATURES_TENSOR] = (self.features_of_tensor, prepared)
+            features = extra_outputs.features_function(self._model())
+            methods[FEATURES_TENSOR] = (lambda images: {"features": features(images)}, prepared)
         return trace(methods)
 
     def _read(self, image_bytes: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """Preprocess encoded images; return them `[B, H, W, C]` and which of them are valid, `[B]`."""
 
         def read(contents):
-            return self._preprocess(safe_decode.check_size(contents, self._max_pixels))
+            return self._preprocess(safe_decode.check_size(contents, self._card.max_pixels))
 
-        return safe_decode.map_valid(read, image_bytes, self._image_shape)
+        return safe_decode.map_valid(read, image_bytes, self._card.image_shape)
 
     def _of_bytes(self, name: str, function: Callable) -> Callable:
         """Return a signature for encoded images with one output, called `name`."""
@@ -118,15 +115,6 @@ class ServingModule(tf.Module):
             return {**_blank_invalid({name: function(images)}, valid), "valid": valid}
 
         return method
-
-    def _classify(self, images: tf.Tensor) -> dict[str, tf.Tensor]:
-        probabilities = to_probabilities(self._model()(images, training=False), self._output)  # [B, classes]
-        if self._output not in CLASSIFICATION:
-            return {self._name: probabilities}
-        scores, indices = tf.math.top_k(probabilities, min(self._top_k, len(self._class_names)))  # [B, k]
-        with tf.device("/cpu:0"):  # strings
-            labels = tf.gather(tf.constant(list(self._class_names), tf.string), indices)  # [B, k]
-        return {self._name: probabilities, "top_k_classes": labels, "top_k_scores": scores}
 
 
 def _blank_invalid(answer: dict[str, tf.Tensor], valid: tf.Tensor) -> dict[str, tf.Tensor]:

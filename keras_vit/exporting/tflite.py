@@ -15,9 +15,9 @@ import tensorflow as tf
 from keras_vit.data import preprocess as preprocessing
 from keras_vit.exporting import (
     artifact_check,
+    extra_outputs,
     quantization,
     quantization_error,
-    representations,
     signatures,
     single_file,
     tflite_metadata,
@@ -27,7 +27,7 @@ from keras_vit.exporting.inference_model import inference_model
 from keras_vit.inference.keras_model import KerasClassifier
 from keras_vit.inference.model_card import ModelCard
 from keras_vit.inference.probabilities import CLASSIFICATION, name_of, to_probabilities
-from keras_vit.inference.sample_images import SampleImages, prepare
+from keras_vit.inference.sample_images import SampleImages
 from keras_vit.inference.tflite import CLASSIFY, FEATURES, TFLiteClassifier, without_deprecation
 
 WITH_FEATURES = ("float32", "float16", "dynamic_int8")  # precisions that support features
@@ -77,14 +77,13 @@ def write(
     elif input != "float32":
         raise ValueError(f"input must be 'float32' or 'uint8'. Received: input={input!r}.")
     card = dataclasses.replace(card, precision=precision, batch_size=batch_size, input=input)
-    preprocess = card.preprocess_function()
     copy = inference_model(model, "float32", **quantization.model_arguments(model, precision))
     if any(weight.dtype in ("int8", "uint8") for weight in copy.weights):
         raise single_file.ConversionError(
             "TFLite has no operators for layers that Keras quantized. Export the model as it was before `quantize`, "
             "with precision='dynamic_int8'."
         )
-    calibration_images = None if calibration is None else prepare(calibration.contents, preprocess)
+    calibration_images = None if calibration is None else card.prepare(calibration.contents)
     options = (copy, card.image_shape, card.output)
     content = convert(*options, precision, batch_size, normalize, calibration_images, features)
     content = tflite_metadata.add(content, card)
@@ -104,7 +103,7 @@ def write(
                 raise
             plain = os.path.join(os.path.dirname(name), "float32.tflite")
             _write(plain, convert(*options, "float32", batch_size, normalize))
-            errors = quantization_error.per_layer(plain, name, prepare(images.contents[:8], preprocess))
+            errors = quantization_error.per_layer(plain, name, card.prepare(images.contents[:8]))
             worst = ", ".join(f"{layer} (+{growth:.1%})" for layer, growth in errors[:3])
             message = f"{error} The layers that add most to the error: {worst}."
             raise verify.VerificationError(message, error.comparison) from error
@@ -166,7 +165,7 @@ def _graph(
 
     methods = {_signature(output): classify}
     if features:
-        body = representations.features_function(model)
+        body = extra_outputs.features_function(model)
         methods[FEATURES] = lambda images: {"features": body(normalize(images))}
     functions = signatures.trace({name: (method, spec) for name, method in methods.items()})
     with tempfile.TemporaryDirectory() as folder:

@@ -1,11 +1,12 @@
-"""Base class of everything that predicts."""
+"""Base classes of everything that predicts."""
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
-from keras_vit.inference import sample_images
 from keras_vit.inference.model_card import ModelCard
+from keras_vit.inference.probabilities import to_probabilities
 
 
 class Classifier:
@@ -49,7 +50,7 @@ class Classifier:
 
     def preprocess(self, contents: Sequence[bytes]) -> np.ndarray:
         """Prepare encoded images: `[B, H, W, C]`."""
-        return sample_images.prepare(contents, self.card.preprocess_function())
+        return self.card.prepare(contents)
 
     def predict(self, images: np.ndarray) -> np.ndarray:
         """Return the probabilities of preprocessed images `[B, H, W, C]`; scores or features if the card has those."""
@@ -69,8 +70,50 @@ class Classifier:
             return self.predict(images)
         raise ValueError(f"Features of {self.path!r} are not available: {self.features_unavailable}.")
 
+    def prepare_for_many(self) -> None:
+        """Spend some seconds and memory where that makes hundreds of predictions faster."""
+
     def close(self) -> None:
         """Free what the classifier holds."""
+
+
+class FunctionClassifier(Classifier):
+    """Classifier made of a function, such as a model in training, of preprocessed images `[B, H, W, C]`.
+
+    Args:
+        card: Description of the classifier.
+        function: Function to the input of the classification head, `[B, D]`, and logits `[B, classes]`.
+
+    Example:
+    >>> card = ModelCard(tuple("0123456789"), "decode|resize(32)|value_range(-1, 1)", "softmax", (32, 32, 3))
+    >>> classifier = FunctionClassifier(card, keras_vit.models.representation(model).predict_on_batch)
+    >>> classifier.predict(images).shape
+    (4, 10)
+    """
+
+    kind = "function"
+    scores_are = "logits"
+
+    def __init__(self, card: ModelCard, function: Callable[[np.ndarray], Sequence[Any]], path: str = ""):
+        super().__init__(path, card)
+        self._function = function
+
+    def scores(self, images: np.ndarray) -> np.ndarray:
+        """Return the output of the function, float32 `[B, classes]`; see `scores_are`."""
+        return np.asarray(self._function(images)[1], np.float32)
+
+    def features(self, images: np.ndarray) -> np.ndarray:
+        """Return the input of the classification head, float32 `[B, D]`."""
+        return np.asarray(self._function(images)[0], np.float32)
+
+    def predict(self, images: np.ndarray) -> np.ndarray:
+        """Return the probabilities `[B, classes]` of preprocessed images `[B, H, W, C]`."""
+        scores = self.scores(images)
+        if self.scores_are == "probabilities":
+            return scores
+        import keras
+
+        return keras.ops.convert_to_numpy(to_probabilities(scores, self.card.output))
 
 
 def in_batches(function: Callable[[np.ndarray], np.ndarray], images: np.ndarray, batch_size: int) -> np.ndarray:
@@ -78,10 +121,10 @@ def in_batches(function: Callable[[np.ndarray], np.ndarray], images: np.ndarray,
 
     The last batch is padded with zeros.
     """
-    answers = []
+    outputs = []
     for start in range(0, len(images), batch_size):
         batch = images[start : start + batch_size]
         missing = batch_size - len(batch)
         padded = np.pad(batch, [(0, missing), (0, 0), (0, 0), (0, 0)]) if missing else batch
-        answers.append(function(padded)[: len(batch)])
-    return np.concatenate(answers)
+        outputs.append(function(padded)[: len(batch)])
+    return np.concatenate(outputs)

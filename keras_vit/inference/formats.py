@@ -67,6 +67,39 @@ def of_file(path: str) -> Format | None:
     return EXTENSIONS.get(os.path.splitext(path)[1])
 
 
+def find(path: str) -> tuple[str, Format] | None:
+    """Return the artifact at a path and its format; None for a run, a `.keras` file, a checkpoint, or nothing.
+
+    Raises:
+        FileNotFoundError: If a file with the extension of an artifact does not exist.
+        ValueError: If a directory holds several artifacts.
+    """
+    if by_extension := of_file(path):
+        if not os.path.exists(path):
+            raise FileNotFoundError(f"No artifact {path!r}.")
+        return path, by_extension
+    found = _in_directory(path) if os.path.isdir(path) else []
+    if not found:
+        return None
+    from keras_vit.training import run_directory  # imports Keras' backend, which files do without
+
+    if run_directory.is_run(path):  # with artifacts beside its model
+        return None
+    if len(found) > 1:
+        raise ValueError(f"The directory {path!r} must hold one artifact. Received: {', '.join(sorted(dict(found)))}.")
+    return found[0]
+
+
+def _in_directory(path: str) -> list[tuple[str, Format]]:
+    names = os.listdir(path)
+    if "saved_model.pb" in names:
+        return [(path, SAVED_MODEL)]
+    if versions := list_versions(path):
+        return [(os.path.join(path, str(versions[-1])), SAVED_MODEL)]
+    files = ((os.path.join(path, name), of_file(name)) for name in names)
+    return [(file, format) for file, format in files if format]
+
+
 def list_versions(base: str) -> list[int]:
     """Return the versions in a directory in ascending order; names that are not plain numbers are not versions."""
     if not os.path.isdir(base):

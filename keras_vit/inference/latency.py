@@ -1,7 +1,6 @@
 """Latency, throughput and memory of a classifier."""
 
 import contextlib
-import os
 import resource
 import sys
 import time
@@ -10,7 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from keras_vit.inference import model_card
 from keras_vit.inference.classifier import Classifier
 
 PERCENTILES = (50, 95, 99)
@@ -45,13 +43,6 @@ def peak_memory() -> int:
         return next(int(line.split()[1]) * 1024 for line in file if line.startswith("VmHWM:"))
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else peak * 1024
-
-
-def size_of(path: str) -> int:
-    """Return the size of a file in bytes (with the weights of an OpenVINO file), or of all files in a directory."""
-    if os.path.isfile(path):
-        return sum(map(os.path.getsize, model_card.parts_of(path).values()))
-    return sum(os.path.getsize(os.path.join(folder, name)) for folder, _, names in os.walk(path) for name in names)
 
 
 def table(rows: Sequence[Mapping[str, Any]]) -> str:

@@ -10,11 +10,10 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import tensorflow as tf
+import numpy as np
 
 from keras_vit import _io, _passed_on
-from keras_vit.data import preprocess as preprocessing
-from keras_vit.inference import formats, probabilities
+from keras_vit.inference import formats, preparation, probabilities
 
 FILE_NAME = "model_card.json"
 MARKDOWN_NAME = "model_card.md"
@@ -51,8 +50,8 @@ class ModelCard:
 
     Example:
     >>> card = ModelCard(("cat", "dog"), "decode|resize(32)|value_range(-1, 1)", "softmax", (32, 32, 3))
-    >>> card.preprocess_function()(tf.io.read_file("images/cat.png")).shape
-    TensorShape([32, 32, 3])
+    >>> card.prepare([open("images/cat.png", "rb").read()]).shape
+    (1, 32, 32, 3)
     """
 
     class_names: tuple[str, ...]
@@ -85,9 +84,15 @@ class ModelCard:
         """Data section of the recipe; empty if the card holds none."""
         return self.recipe.get("data", {})
 
-    def preprocess_function(self) -> Callable[[tf.Tensor], tf.Tensor]:
-        """Return the function from an encoded image (scalar string) or decoded pixels to the classifier's input."""
-        return preprocessing.single_image(self.preprocess)
+    def preprocess_function(self) -> Callable[[Any], Any]:
+        """Return the TensorFlow function from an encoded image (scalar string) to the classifier's input."""
+        from keras_vit.data import preprocess
+
+        return preprocess.single_image(self.preprocess)
+
+    def prepare(self, contents: Sequence[Any]) -> np.ndarray:
+        """Preprocess encoded images: `[N, H, W, C]`."""
+        return np.stack([preparation.image_function(self.preprocess)(content) for content in contents])
 
     def to_dict(self) -> dict[str, Any]:
         """Return the card for JSON, without empty fields."""
@@ -132,10 +137,9 @@ def write(artifact: str, card: ModelCard) -> ModelCard:
     files = {
         name: {"bytes": os.path.getsize(file), "sha256": _io.sha256(file)} for name, file in _files_of(artifact).items()
     }
-    size = sum(map(os.path.getsize, parts_of(artifact).values()))
     # A place that cannot be opened, so that no other data of that name is taken for it.
     of_the_run = {name: _passed_on.without_folders(getattr(card, name), CUT) for name in _OF_THE_RUN}
-    card = dataclasses.replace(card, files=files, bytes=size, **of_the_run)
+    card = dataclasses.replace(card, files=files, bytes=size_of(artifact), **of_the_run)
     _io.write_json(path_of(artifact), card.to_dict())
     return card
 
@@ -219,6 +223,11 @@ def parts_of(path: str) -> dict[str, str]:
     stem, extension = os.path.splitext(path)
     known = formats.of_file(path)
     return {part: stem + part for part in (extension, *(known.parts if known else ()))}
+
+
+def size_of(artifact: str) -> int:
+    """Return the size of an artifact in bytes, without its card."""
+    return sum(map(os.path.getsize, parts_of(artifact).values()))
 
 
 def _files_of(path: str) -> dict[str, str]:

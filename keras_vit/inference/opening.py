@@ -5,7 +5,7 @@ import os
 from collections.abc import Sequence
 from typing import Protocol, cast
 
-from keras_vit.inference import formats, keras_model
+from keras_vit.inference import formats
 from keras_vit.inference.classifier import Classifier
 from keras_vit.inference.formats import Format
 
@@ -51,7 +51,10 @@ def open_classifier(
     (1, 10)
     """
     path = os.fspath(path)
-    if not is_artifact(path):
+    artifact = formats.find(path)
+    if artifact is None:
+        from keras_vit.inference import keras_model  # imports Keras' backend, which files of other runtimes do without
+
         return keras_model.open_model(path, preprocess, labels, checkpoint)
     if preprocess is not None or labels is not None:
         raise ValueError(
@@ -62,39 +65,22 @@ def open_classifier(
             f"checkpoint chooses the weights of a run, and {path!r} is an exported artifact. Export the run again with "
             f"that checkpoint. Received: checkpoint={checkpoint!r}."
         )
-    return open_artifact(path, num_threads)
+    return _open(*artifact, num_threads)
 
 
 def open_artifact(path: str | os.PathLike, num_threads: int | None = None) -> Classifier:
     """Open an exported classifier; arguments and errors as of `open_classifier`."""
     path = os.fspath(path)
-    if not os.path.exists(path):
+    artifact = formats.find(path)
+    if artifact is None and not os.path.exists(path):
         raise FileNotFoundError(f"No artifact {path!r}.")
-    found = _find_artifacts(path)
-    if len(found) != 1:
+    if artifact is None:
         raise ValueError(
             "Expected a SavedModel (a directory with saved_model.pb, or numbered versions of one) or a file that ends "
             f"in {', '.join(formats.EXTENSIONS)}. Received: {path!r}."
         )
-    ((name, format),) = found  # noqa: A001  as Keras calls it
-    return cast(Reader, importlib.import_module(format.reader)).open_artifact(name, num_threads)
+    return _open(*artifact, num_threads)
 
 
-def is_artifact(path: str) -> bool:
-    """Return whether a path looks like an exported artifact rather than a run, a `.keras` file or a checkpoint."""
-    return bool(_find_artifacts(path)) and not keras_model.is_run(path)
-
-
-def _find_artifacts(path: str) -> list[tuple[str, Format]]:
-    """Return the artifact at a path with its format, or all artifacts that are files of a directory."""
-    by_name = formats.of_file(path)
-    if by_name:
-        return [(path, by_name)]
-    names = os.listdir(path) if os.path.isdir(path) else []
-    if "saved_model.pb" in names:
-        return [(path, formats.SAVED_MODEL)]
-    versions = formats.list_versions(path)
-    if versions:
-        return [(os.path.join(path, str(versions[-1])), formats.SAVED_MODEL)]
-    files = ((os.path.join(path, name), formats.of_file(name)) for name in names)
-    return [(file, format) for file, format in files if format]
+def _open(path: str, format: Format, num_threads: int | None) -> Classifier:  # noqa: A002  as Keras calls it
+    return cast(Reader, importlib.import_module(format.reader)).open_artifact(path, num_threads)

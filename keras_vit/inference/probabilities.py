@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from typing import Any
 
-import keras
 import numpy as np
 
 TOP_K = 5
@@ -22,6 +21,8 @@ def to_probabilities(logits: Any, output: str) -> Any:
     `output` is one of `OUTPUTS`: `"softmax"` or `"sigmoid"`, as the model was trained. Scores and features stay as they
     are.
     """
+    import keras  # with its backend, which probabilities of files do without
+
     logits = keras.ops.cast(logits, "float32")
     if output == "softmax":
         return keras.ops.softmax(logits)

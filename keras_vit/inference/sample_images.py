@@ -99,11 +99,6 @@ def for_model(
     return keep_readable(images, card.preprocess_function(), on_bad_image)
 
 
-def prepare(contents: Sequence[bytes], preprocess: Callable[[tf.Tensor], tf.Tensor]) -> np.ndarray:
-    """Apply preprocessing to encoded images: `[N, H, W, C]`."""
-    return np.stack([preprocess(tf.constant(content)).numpy() for content in contents])
-
-
 def keep_readable(
     images: SampleImages, preprocess: Callable[[tf.Tensor], tf.Tensor], on_bad_image: str = "skip"
 ) -> SampleImages:

@@ -27,7 +27,8 @@ def walk(model: keras.Model, inputs: Any, call: Callable[..., Any]) -> Any:
             return walk(layer, args[0] if args else next(iter(kwargs.values())), call)
         if not isinstance(layer, (EncoderBlock, MAPHead)) and has_attention(layer):
             raise ValueError(_opaque(layer))
-        kwargs.pop("num_outputs", None)  # the last block computes all tokens here, whatever the output depends on
+        if isinstance(layer, EncoderBlock) and (all_tokens := kwargs.pop("context", None)) is not None:
+            args = (all_tokens,)  # the last block computes all tokens here, whatever the output depends on
         return call(layer, *args, **kwargs)
 
     if isinstance(model, keras.Sequential):

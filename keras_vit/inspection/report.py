@@ -8,13 +8,13 @@ import keras
 import numpy as np
 from absl import logging
 
-from keras_vit import _io
+from keras_vit import _io, _numbers
 from keras_vit.inspection import _layer_walk, page, plots
 from keras_vit.inspection.distance import attention_distance
 from keras_vit.inspection.embeddings import embedding_filters, position_similarity
 from keras_vit.inspection.examples import Example
+from keras_vit.inspection.headings import stamp
 from keras_vit.inspection.report_cards import image_cards
-from keras_vit.inspection.titles import stamp
 
 PAGE, FIGURES = "report.html", "figures"
 _PRINTED = 8  # images in the figure of overlays
@@ -103,7 +103,7 @@ def _tiles(
     """Return the headline figures."""
     tiles = []
     if results:
-        tiles.append((f"{100 * results['accuracy']:.2f} %", f"accuracy, {data}" if data else "accuracy"))
+        tiles.append((_numbers.metric("accuracy", results["accuracy"]), f"accuracy, {data}" if data else "accuracy"))
         tiles.append((f"{results['examples']:,}", "images evaluated"))
     if class_names:
         tiles.append((f"{len(class_names):,}", "classes"))

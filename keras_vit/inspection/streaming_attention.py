@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 import keras
 import numpy as np
 
-from keras_vit.inspection import _layer_walk, attention, token_layout
+from keras_vit.inspection import _layer_walk, attention
 from keras_vit.layers import MAPHead
 
 
@@ -24,48 +24,30 @@ def stream_attention(
     attention.require_attention(model)
     attention.check_rollout(head_fusion, discard_ratio)
     images = _layer_walk.check_images(model, np.asarray(image)[None])
+    # Which tokens the output reads is known at the end of the model only, so it runs once for the layout.
+    layout = attention.run(model, images, lambda *_: None)[1].layout()
     names: list[str] = []
-    rows: list[np.ndarray] = []  # [H, prefix + 1, N]: each prefix token's row, and the mean of the patches'
-    rollouts: list[np.ndarray] = []  # [prefix + 1, N]
-    rollout: np.ndarray | None = None
-    probe: np.ndarray | None = None
+    layers: list[np.ndarray] = []  # [H, N] each
+    rollouts: list[np.ndarray] = []  # [N] each
+    rollout: Any = None  # float64 [1, N, N] after the first block
 
-    def summary(matrix: np.ndarray, prefix: int) -> np.ndarray:
-        patches = matrix[..., prefix:, :].mean(axis=-2, keepdims=True)
-        return np.concatenate([matrix[..., :prefix, :], patches], axis=-2)
-
-    def reduce(layer, weights, recorder):
-        nonlocal rollout, probe
-        weights = _layer_walk.to_numpy(weights)  # [1, H, N, N]
+    def reduce(layer, weights, _):
+        nonlocal rollout
         names.append(layer.name)
+        weights = _layer_walk.to_numpy(weights)  # [1, H, N, N], or [1, H, 1, N] for attention pooling
         if isinstance(layer, MAPHead):
-            probe = weights[0, :, 0]  # [H, N]
+            layers.append(weights[0, :, 0])
+            rollouts.append(layout.output_row(rollout, weights.mean(axis=1)[:, 0])[0])
             return
-        prefix = recorder.layout().num_prefix_tokens
-        rollout = attention.rollout_step(rollout, weights, head_fusion, discard_ratio, residual=True)
-        rows.append(summary(weights[0], prefix))
-        rollouts.append(summary(rollout[0], prefix))
+        rollout = attention.rollout_step(rollout, weights, head_fusion, discard_ratio, residual=True)  # [1, N, N]
+        layers.append(layout.output_row(weights)[0])
+        rollouts.append(layout.output_row(rollout)[0])
 
-    _, recorder = attention.run(model, images, reduce)
-    layout = recorder.layout()
-    share = np.zeros(layout.num_prefix_tokens + 1)  # of each prefix token, and of all patches together
-    for token in layout.read_tokens if layout.reads == token_layout.TOKENS else (layout.num_prefix_tokens,):
-        share[min(token, layout.num_prefix_tokens)] += 1
-    share = (share / share.sum()).astype(np.float32)
-    layers = [np.einsum("hpn,p->hn", row, share) for row in rows]  # [H, N] each
-    followed = [np.einsum("pn,p->n", row, share) for row in rollouts]  # [N] each
-    if probe is not None:
-        layers.append(probe)
-        followed.append(probe.mean(axis=0) @ np.asarray(rollout)[0])
+    attention.run(model, images, reduce)
+    if len({len(layer) for layer in layers}) > 1:  # layers with different numbers of heads have only their mean
+        layers = [layer.mean(axis=0, keepdims=True) for layer in layers]
     return AttentionSummary(
         tuple(names),
-        layout.to_grid(np.stack(_same_heads(layers))).astype(np.float32),
-        layout.to_grid(np.stack(followed)).astype(np.float32),
+        layout.to_grid(np.stack(layers)).astype(np.float32),
+        layout.to_grid(np.stack(rollouts)).astype(np.float32),
     )
-
-
-def _same_heads(layers: list[Any]) -> list[np.ndarray]:
-    """Return the layers' rows, averaged over the heads if the layers differ in their number of heads."""
-    if len({len(layer) for layer in layers}) == 1:
-        return layers
-    return [layer.mean(axis=0, keepdims=True) for layer in layers]

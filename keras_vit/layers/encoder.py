@@ -10,10 +10,12 @@ from keras_vit import _checks
 from keras_vit.layers.base import BaseLayer
 from keras_vit.layers.composite import CompositeLayer
 from keras_vit.layers.dropout import Dropout
-from keras_vit.layers.normalization import LayerNorm
+from keras_vit.layers.normalization import NORMS
 from keras_vit.layers.remat import rematerialized
 from keras_vit.layers.stochastic_depth import StochasticDepth
 from keras_vit.layers.types import Shape
+
+__all__ = ["EncoderBlock", "LayerScale"]
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
@@ -55,17 +57,18 @@ class EncoderBlock(CompositeLayer):
     """Pre-norm transformer block: attention and MLP, each with a residual connection.
 
     Args:
-        attention: Layer of the first branch, with the arguments of a call of `SelfAttention`.
+        attention: Layer of the first branch, which is called as `SelfAttention` is.
         mlp: Layer of the second branch, from `[B, N, D]` to the same shape, such as `MlpBlock`.
         dropout_rate: Rate of the dropout after attention.
         drop_path_rate: Stochastic depth rate of both residual branches.
-        layer_norm_epsilon: Epsilon of both layer norms.
+        layer_norm_epsilon: Epsilon of both norms.
         layer_scale: Initial value of a learned scale of each branch, or None for no scale.
+        norm_type: Kind of both norms, `"layer"` or `"rms"`.
         **kwargs: Arguments of `keras.layers.Layer`.
 
     Call arguments:
         x: Tensor `[B, N, D]`.
-        num_outputs: Number of first tokens to return, or None for all. The others are only keys and values.
+        context: Tensor `[B, M, D]` of the tokens to attend to, or None for `x` itself.
         training: Whether dropout and stochastic depth apply.
         return_attention_scores: Whether to return `(output, scores)`; see `SelfAttention`.
         **attention_arguments: Further arguments of a call of the attention, such as `edit_scores`.
@@ -78,7 +81,7 @@ class EncoderBlock(CompositeLayer):
     >>> from keras_vit.layers import MlpBlock, SelfAttention
     >>> block = EncoderBlock(SelfAttention(num_heads=2), MlpBlock(32))
     >>> x = np.ones((1, 5, 8), "float32")
-    >>> tuple(block(x).shape), tuple(block(x, num_outputs=1).shape)
+    >>> tuple(block(x).shape), tuple(block(x[:, :1], context=x).shape)
     ((1, 5, 8), (1, 1, 8))
     """
 
@@ -92,6 +95,7 @@ class EncoderBlock(CompositeLayer):
         drop_path_rate: float = 0.0,
         layer_norm_epsilon: float = 1e-6,
         layer_scale: float | None = None,
+        norm_type: str = "layer",
         **kwargs: Any,
     ):
         super().__init__(**kwargs)
@@ -99,14 +103,16 @@ class EncoderBlock(CompositeLayer):
         self.drop_path_rate = _checks.rate("drop_path_rate", drop_path_rate)
         self.layer_norm_epsilon = float(layer_norm_epsilon)
         self.layer_scale = layer_scale
+        self.norm_type = _checks.choice("norm_type", norm_type, tuple(NORMS))
         self.input_spec = keras.layers.InputSpec(ndim=3)
-        self.norm_0 = LayerNorm(layer_norm_epsilon, dtype=self.dtype_policy, name="LayerNorm_0")
+        self.norm_0 = NORMS[norm_type](layer_norm_epsilon, dtype=self.dtype_policy, name="LayerNorm_0")
         self.attention = _checks.instance("attention", attention, keras.layers.Layer, "pass SelfAttention(12)")
-        self.norm_1 = LayerNorm(layer_norm_epsilon, dtype=self.dtype_policy, name="LayerNorm_1")
+        self.norm_1 = NORMS[norm_type](layer_norm_epsilon, dtype=self.dtype_policy, name="LayerNorm_1")
         self.mlp = _checks.instance("mlp", mlp, keras.layers.Layer, "pass a layer such as MlpBlock(3072)")
 
-    def build(self, input_shape: Shape) -> None:
-        shared: dict[str, Any] = {"dtype": self.dtype_policy}  # made here, the states of dropouts have the block's path
+    def build(self, x_shape: Shape, context_shape: Shape | None = None) -> None:
+        # Dropouts are created here and not in the constructor, so that their states have the block's path.
+        shared: dict[str, Any] = {"dtype": self.dtype_policy}
         self.scale_0 = self._scale("LayerScale_0")
         self.scale_1 = self._scale("LayerScale_1")
         self.dropout = Dropout(self.dropout_rate, name="Dropout_0", **shared)
@@ -117,8 +123,8 @@ class EncoderBlock(CompositeLayer):
             *(self.dropout, self.drop_path_0, self.drop_path_1),
         ):
             if not child.built:
-                child.build(input_shape)
-        super().build(input_shape)
+                child.build(x_shape)
+        super().build(x_shape)
 
     def _scale(self, name):
         if self.layer_scale is None:
@@ -128,20 +134,18 @@ class EncoderBlock(CompositeLayer):
     def call(
         self,
         x: Any,
-        num_outputs: int | None = None,
+        context: Any = None,
         training: bool = False,
         return_attention_scores: bool = False,
         **attention_arguments: Any,
     ) -> Any:
-        y = self.norm_0(x)  # [B, M, D]
-        x, queries = (t if num_outputs is None else t[:, :num_outputs] for t in (x, y))  # [B, N, D]
         y = self.attention(
-            queries,
-            context=y,
+            self.norm_0(x),
+            context=None if context is None else self.norm_0(context),
             training=training,
             return_attention_scores=return_attention_scores,
             **attention_arguments,
-        )
+        )  # [B, N, D]
         y, scores = y if return_attention_scores else (y, None)
         y = self.dropout(y, training=training)
         x = x + self.drop_path_0(self.scale_0(y), training=training)
@@ -155,13 +159,5 @@ class EncoderBlock(CompositeLayer):
         recomputed = super().rematerialized_call(layer_call, *args, **kwargs) is not layer_call
         return rematerialized(self, layer_call) if recomputed and kwargs.get("training") else layer_call
 
-    def compute_output_spec(
-        self,
-        x: Any,
-        num_outputs: int | None = None,
-        training: bool = False,
-        return_attention_scores: bool = False,
-        **_: Any,
-    ) -> Any:
-        queries = keras.KerasTensor((x.shape[0], num_outputs or x.shape[1], x.shape[2]), self.compute_dtype)
-        return self.attention.compute_output_spec(queries, x, return_attention_scores=return_attention_scores)
+    def compute_output_spec(self, x: Any, context: Any = None, **arguments: Any) -> Any:
+        return self.attention.compute_output_spec(x, context, **arguments)

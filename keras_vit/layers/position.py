@@ -11,21 +11,16 @@ from keras_vit.layers.base import BaseLayer
 from keras_vit.layers.interpolation import METHODS, resize_table
 from keras_vit.layers.types import Shape
 
+__all__ = ["AddPositionEmbs", "FixedPositionEmbs", "sincos_2d_table"]
+
 KINDS = ("learned", "learned2d", "sincos2d")
 
 
-def _omega(quarter):
-    return 1.0 / 10_000.0 ** (np.arange(quarter) / (quarter - 1))
+def _omega(quarter, endpoint=True):
+    return 1.0 / 10_000.0 ** (np.arange(quarter) / (quarter - endpoint))
 
 
-def _sincos_table(height, width, omega):
-    """Return `[height*width, D]`: sin x, cos x, sin y and cos y of each place, at D/4 frequencies."""
-    y, x = np.mgrid[:height, :width]
-    y, x = np.outer(y.ravel(), omega), np.outer(x.ravel(), omega)  # [h*w, D/4]
-    return np.concatenate([np.sin(x), np.cos(x), np.sin(y), np.cos(y)], axis=1).astype("float32")
-
-
-def sincos_2d_table(height: int, width: int, hidden_size: int) -> np.ndarray:
+def sincos_2d_table(height: int, width: int, hidden_size: int, endpoint: bool = True) -> np.ndarray:
     """Return the fixed 2-D sine-cosine embedding of a grid, float32 `[1, height*width, hidden_size]`.
 
     The four quarters of the width are sin x, cos x, sin y, cos y.
@@ -34,46 +29,25 @@ def sincos_2d_table(height: int, width: int, hidden_size: int) -> np.ndarray:
         height: Rows of the grid.
         width: Columns of the grid.
         hidden_size: Width of the embedding, a multiple of 4.
+        endpoint: Whether the frequencies include their lower bound, 1 / 10000. Those of masked autoencoders do not.
 
     Raises:
-        ValueError: If `hidden_size` is not a multiple of 4 or is less than 8.
+        ValueError: If `hidden_size` is not a multiple of 4, or is 4 with `endpoint`.
 
     References:
         - [Better plain ViT baselines for ImageNet-1k](https://arxiv.org/abs/2205.01580)
+        - [Masked Autoencoders Are Scalable Vision Learners](https://arxiv.org/abs/2111.06377), appendix A.1
 
     Example:
     >>> sincos_2d_table(2, 3, 8).shape
     (1, 6, 8)
     """
-    _checks.positive_int("hidden_size", hidden_size, minimum=8)
+    _checks.positive_int("hidden_size", hidden_size, minimum=8 if endpoint else 4)
     _checks.divisible("hidden_size", hidden_size, "the four quarters of sincos2d", 4)
-    return _sincos_table(height, width, _omega(hidden_size // 4))[np.newaxis]
-
-
-def fixed_positions(height: int, width: int, hidden_size: int) -> np.ndarray:
-    """Return the fixed 2-D sine-cosine embedding of MAE, float32 `[height*width, hidden_size]`.
-
-    Its frequencies are `10000 ** (-4 k / D)`; those of `sincos_2d_table` end at 1 / 10000 exactly. The four quarters of
-    the width are sin x, cos x, sin y, cos y.
-
-    Args:
-        height: Rows of the grid.
-        width: Columns of the grid.
-        hidden_size: Width of the embedding, a multiple of 4.
-
-    Raises:
-        ValueError: If `hidden_size` is not a multiple of 4.
-
-    References:
-        - [Masked Autoencoders Are Scalable Vision Learners](https://arxiv.org/abs/2111.06377), appendix A.1
-
-    Example:
-    >>> fixed_positions(2, 3, 8).shape
-    (6, 8)
-    """
-    _checks.divisible("hidden_size", hidden_size, "the four quarters of the positions", 4)
-    quarter = hidden_size // 4
-    return _sincos_table(height, width, 10_000.0 ** (-np.arange(quarter) / quarter))
+    y, x = np.mgrid[:height, :width]
+    y, x = (np.outer(axis.ravel(), _omega(hidden_size // 4, endpoint)) for axis in (y, x))  # [h*w, D/4]
+    table = np.concatenate([np.sin(x), np.cos(x), np.sin(y), np.cos(y)], axis=1)  # [h*w, D]
+    return table.astype("float32")[np.newaxis]
 
 
 def _sincos_1d(length, half):
@@ -248,8 +222,8 @@ class AddPositionEmbs(BaseLayer):
 class FixedPositionEmbs(AddPositionEmbs):
     """Addition of fixed position embeddings, stored in a table that is not trained.
 
-    The table begins as `fixed_positions`, with zeros for the prefix tokens. Checkpoints contain it, so that a model of
-    another resolution can resize it.
+    The table begins as `sincos_2d_table` without its endpoint, with zeros for the prefix tokens. Checkpoints contain
+    it, so that a model of another resolution can resize it.
 
     Args:
         grid: (height, width) of the patch grid.
@@ -274,7 +248,7 @@ class FixedPositionEmbs(AddPositionEmbs):
 
         def initialize(shape, dtype):
             table = np.zeros(shape, "float32")
-            table[0, self.num_prefix_tokens :] = fixed_positions(height, width, shape[-1])
+            table[:, self.num_prefix_tokens :] = sincos_2d_table(height, width, shape[-1], endpoint=False)
             return ops.cast(table, dtype)
 
         return initialize

@@ -9,6 +9,8 @@ from keras_vit import _checks
 from keras_vit.layers.base import BaseLayer
 from keras_vit.layers.types import Shape
 
+__all__ = ["ClassToken", "FirstTokens", "RegisterTokens"]
+
 
 class _LearnedTokens(BaseLayer):
     """Sequence `[B, N, D]` with `num_tokens` learned tokens after its first `position` tokens."""
@@ -85,3 +87,28 @@ class RegisterTokens(_LearnedTokens):
         self.num_tokens = _checks.positive_int("num_tokens", num_tokens)
         self.position = _checks.positive_int("position", position, minimum=0)
         self._initializer = keras.initializers.RandomNormal(stddev=0.02)
+
+
+@keras.saving.register_keras_serializable(package="keras_vit")
+class FirstTokens(BaseLayer):
+    """First tokens of a sequence: `[B, N, D]` to `[B, num_tokens, D]`.
+
+    Args:
+        num_tokens: Number of tokens.
+        **kwargs: Arguments of `keras.layers.Layer`.
+
+    Example:
+    >>> import numpy as np
+    >>> tuple(FirstTokens(1)(np.ones((2, 5, 8), "float32")).shape)
+    (2, 1, 8)
+    """
+
+    def __init__(self, num_tokens: int, **kwargs: Any):
+        super().__init__(**kwargs)
+        self.num_tokens = _checks.positive_int("num_tokens", num_tokens)
+
+    def call(self, x: Any) -> Any:
+        return x[:, : self.num_tokens]
+
+    def compute_output_shape(self, input_shape: Shape) -> Shape:
+        return (input_shape[0], self.num_tokens, input_shape[-1])

@@ -27,16 +27,9 @@ class ConfiguredModel(ImageModel):
         config: The resolved arguments, a `ViTConfig` or `BiTConfig`.
     """
 
-    def __init__(
-        self,
-        inputs: keras.KerasTensor,
-        outputs: keras.KerasTensor,
-        config: Config,
-        name: str,
-        policy: keras.DTypePolicy,
-    ):
-        super().__init__(inputs=inputs, outputs=outputs, name=name)
-        self.dtype_policy = policy
+    def __init__(self, inputs: Any, outputs: keras.KerasTensor, config: Config, name: str):
+        super().__init__(inputs=inputs, outputs=outputs, name=config.name or name)
+        self.dtype_policy = resolve_policy(config.dtype)
         self.config = config
         self._input_normalization: normalization.Normalization | None = None
 

@@ -48,7 +48,7 @@ class BiTResNet(ConfiguredModel):
         x = keras.layers.GlobalAveragePooling2D(data_format="channels_last", dtype=policy, name="pool")(x)
         if config.include_top:
             x = predictions(config, head_layer(config, policy)(x))
-        super().__init__(images, x, config, config.name or "bit_resnet", policy)
+        super().__init__(images, x, config, "bit_resnet")
 
 
 BiTResNet.__doc__ = with_arguments(BiTResNet.__doc__, BiTConfig)

@@ -1,14 +1,14 @@
 """The masked autoencoder."""
 
 import dataclasses
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import keras
 
 from keras_vit import _checks
 from keras_vit.layers import Dense, FixedPositionEmbs, RestoredPatches, VisiblePatches
 from keras_vit.models.arguments import configured_by, with_arguments
-from keras_vit.models.base import images_input, resolve_policy
+from keras_vit.models.base import images_input
 from keras_vit.models.masked import NOT_OF_ENCODERS, MaskedConfig, MaskedModel
 from keras_vit.models.vit import Builder
 from keras_vit.models.vit_config import ViTConfig
@@ -47,8 +47,8 @@ class MAEConfig(MaskedConfig):
 
     def __post_init__(self):
         self._set("class_token", True)
-        self._set("position_embedding", "learned")  # of the encoder; here the same table is not trained
         super().__post_init__()
+        self._set("position_embedding", "learned")  # of the encoder; here the same table is not trained
         for name in ("decoder_hidden_size", "decoder_num_heads"):
             self._set(name, _checks.positive_int(name, getattr(self, name)))
         _checks.positive_int("decoder_num_layers", self.decoder_num_layers, minimum=0)
@@ -60,7 +60,10 @@ class MAEConfig(MaskedConfig):
     @property
     def decoder(self) -> ViTConfig:
         """Arguments of the decoder's blocks, as those of an encoder without dropout and other options."""
-        shared = ("patch_size", "image_size", "channels", "activation", "layer_norm_epsilon", "qkv_bias", "remat")
+        shared = (
+            *("patch_size", "image_size", "channels", "activation", "layer_norm_epsilon", "qkv_bias", "remat"),
+            *("mlp", "norm", "qk_norm"),
+        )
         return ViTConfig(
             **{name: getattr(self, name) for name in shared},
             hidden_size=self.decoder_hidden_size,
@@ -80,7 +83,7 @@ class _Builder(Builder):
 
     config: MAEConfig
 
-    def build(self):
+    def build(self) -> tuple[Any, keras.KerasTensor]:
         config = self.config
         self.order = keras.Input((config.num_patches,), dtype="int32", name="order")
         images = images_input(config, self.policy)
@@ -141,9 +144,7 @@ class MaskedAutoencoder(MaskedModel):
 
     @configured_by(MAEConfig)
     def __init__(self, config: MAEConfig):
-        policy = resolve_policy(config.dtype)
-        inputs, outputs = _Builder(config, policy).build()
-        super().__init__(inputs, outputs, config, config.name or "masked_autoencoder", policy)
+        super().__init__(*_Builder(config).build(), config, "masked_autoencoder")
 
 
 MaskedAutoencoder.__doc__ = with_arguments(

@@ -4,20 +4,18 @@ import dataclasses
 import re
 from typing import Any, ClassVar
 
-import keras
-
 from keras_vit import _checks
-from keras_vit.layers import CorruptedPatches, PatchMeanPooling, TokenPooling, VisiblePatches
 from keras_vit.models.base import ConfiguredModel
 from keras_vit.models.image_model import ImageModel
 from keras_vit.models.vit import VisionTransformer
 from keras_vit.models.vit_config import ViTConfig
 
-# Arguments of `VisionTransformer` that pre-training has no use for, or one value of.
-NOT_OF_ENCODERS = (
-    *ViTConfig.OF_HEAD,
-    *("position_embedding_at", "distillation_token", "resnet_blocks", "resnet_numerics", "input_range"),
-)
+# Arguments of `VisionTransformer` of which pre-training has one value.
+_FIXED = {
+    **{"resnet_blocks": None, "distillation_token": False, "position_embedding_at": "input", "input_range": None},
+    "final_norm": True,
+}
+NOT_OF_ENCODERS = (*ViTConfig.OF_HEAD, *_FIXED, "resnet_numerics")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,31 +36,27 @@ class MaskedConfig(ViTConfig):
 
     def __post_init__(self):
         if self.class_token is None:
-            self._set("class_token", self.pooling in ("token", None))
+            self._set("class_token", self.pooling not in ("gap", "map"))
         defaults = {field.name: field.default for field in dataclasses.fields(ViTConfig)}
         without_head = {"pooling": None, "include_top": False, "classes": None}
         for name in self.OF_HEAD:
             self._set(name, without_head.get(name, defaults[name]))
         super().__post_init__()
-        self._check_encoder()
+        for name, value in _FIXED.items():
+            wrong = getattr(self, name) != value
+            self._refuse(wrong, f"Pre-training on hidden patches needs {name}={value!r}.", (name,))
+        self._refuse(
+            self.position_embedding == "rope2d",
+            "Pre-training on hidden patches has no rotary positions.",
+            ("position_embedding",),
+        )
+        self._refuse(self.image_size is None, "Pre-training on hidden patches needs an `image_size`.", ("image_size",))
         self._set("mask_ratio", _checks.rate("mask_ratio", self.mask_ratio))
         self._refuse(
             not 0 < self.num_hidden < self.num_patches,
             f"`mask_ratio` must hide at least one of the {self.num_patches} patches and leave one.",
             ("mask_ratio",),
         )
-
-    def _check_encoder(self):
-        allowed = {
-            "resnet_blocks": None,
-            "distillation_token": False,
-            "position_embedding_at": "input",
-            "input_range": None,
-        }
-        for name, value in allowed.items():
-            wrong = getattr(self, name) != value
-            self._refuse(wrong, f"Pre-training on hidden patches needs {name}={value!r}.", (name,))
-        self._refuse(self.image_size is None, "Pre-training on hidden patches needs an `image_size`.", ("image_size",))
 
     @property
     def num_patches(self) -> int:
@@ -114,12 +108,7 @@ class MaskedModel(ConfiguredModel):
                 f"{type(self).__name__} takes [images, places of the patches]. Received: {type(inputs).__name__}. For "
                 "an image alone, call the model that `encoder()` returns."
             )
-        shape, expected = tuple(inputs[0].shape), (None, *self.config.image_shape)
-        if len(shape) != 4 or shape[1:] != expected[1:]:
-            raise ValueError(
-                f"{type(self).__name__} {self.name!r} takes images of shape {expected} [batch, height, width, "
-                f"channels]. Received: {shape}."
-            )
+        super()._check_images(inputs[0])
 
     def encoder(self, **arguments: Any) -> VisionTransformer:
         """Return the encoder as a model of its own, with a copy of the weights.
@@ -141,18 +130,3 @@ class MaskedModel(ConfiguredModel):
             elif not re.match("(head|fc_norm|pre_logits|MAPHead)|.*seed_generator_state$", weight.path):
                 raise ValueError(f"The encoder has no weight {weight.path} of shape {tuple(weight.shape)}.")
         return model
-
-    def features(self, images: keras.KerasTensor) -> keras.KerasTensor:
-        """Return the encoder's output for symbolic images without hidden patches, `[B, D]`, with these layers.
-
-        It is the class token, or the mean of the patches where there is none.
-        """
-        x = images
-        for layer in self.layers:  # a chain up to the last norm of the encoder
-            if not isinstance(layer, (keras.layers.InputLayer, VisiblePatches, CorruptedPatches)):
-                x = layer(x)  # [B, prefix + N, D]
-            if layer.name == "encoder_norm":
-                break
-        if self.config.class_token:
-            return TokenPooling(0, dtype=self.dtype_policy)(x)
-        return PatchMeanPooling(self.config.num_registers, dtype=self.dtype_policy)(x)

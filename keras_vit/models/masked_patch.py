@@ -2,13 +2,13 @@
 
 import dataclasses
 import math
-from typing import Literal
+from typing import Any, Literal
 
 import keras
 
 from keras_vit.layers import CorruptedPatches, Dense
 from keras_vit.models.arguments import configured_by, with_arguments
-from keras_vit.models.base import images_input, resolve_policy
+from keras_vit.models.base import images_input
 from keras_vit.models.masked import NOT_OF_ENCODERS, MaskedConfig, MaskedModel
 from keras_vit.models.vit import Builder
 
@@ -53,7 +53,7 @@ class _Builder(Builder):
 
     config: MaskedPatchConfig
 
-    def build(self):
+    def build(self) -> tuple[Any, keras.KerasTensor]:
         config = self.config
         self.sources = keras.Input((config.num_patches,), dtype="int32", name="sources")
         images = images_input(config, self.policy)
@@ -93,9 +93,7 @@ class MaskedPatchPredictor(MaskedModel):
 
     @configured_by(MaskedPatchConfig)
     def __init__(self, config: MaskedPatchConfig):
-        policy = resolve_policy(config.dtype)
-        inputs, outputs = _Builder(config, policy).build()
-        super().__init__(inputs, outputs, config, config.name or "masked_patch_predictor", policy)
+        super().__init__(*_Builder(config).build(), config, "masked_patch_predictor")
 
 
 MaskedPatchPredictor.__doc__ = with_arguments(

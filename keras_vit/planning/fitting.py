@@ -7,7 +7,7 @@ from absl import logging
 
 from keras_vit import recipe as recipes
 from keras_vit.data import open_source, split_sizes
-from keras_vit.planning import cost
+from keras_vit.planning import cost, memory
 
 SIZES = (384, 224)
 SHARE_OF_MEMORY = 0.5
@@ -73,8 +73,9 @@ def estimate(operations: float, gpu: float | None) -> str:
 
 
 def host_memory() -> float:
-    """Return the bytes of memory of this machine."""
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    """Return the bytes of memory of this machine or its container."""
+    total, _ = memory.machine_memory()
+    return total
 
 
 def gpu_memory() -> float | None:

@@ -2,7 +2,7 @@
 
 from absl import flags
 
-from keras_vit.inference import keras_model, opening, sample_images
+from keras_vit.inference import formats, keras_model, sample_images
 from keras_vit.inference.keras_model import KerasClassifier
 from keras_vit.inference.model_card import ModelCard
 from keras_vit.inference.sample_images import SampleImages
@@ -13,7 +13,7 @@ def open_model(other: str = "output") -> KerasClassifier:
     options = flags.FLAGS
     if not options.model or not options[other].value:
         raise ValueError(f"--model (a run, .keras file or checkpoint) and --{other} are needed.")
-    if opening.is_artifact(options.model):
+    if formats.find(options.model):
         raise ValueError(
             f"--model must be a run, .keras file or checkpoint: an exported artifact holds no Keras model. "
             f"Received: --model={options.model}."

@@ -11,10 +11,11 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
+from keras_vit.exporting import warmup
 from keras_vit.inference import Classifier
 from keras_vit.inference.formats import list_versions
 from keras_vit.inference.saved_model import SavedModelClassifier
-from keras_vit.tf_serving import rest, warmup
+from keras_vit.tf_serving import rest
 from keras_vit.tf_serving.client import RequestError
 from keras_vit.tf_serving.served_classifier import ServedClassifier
 

@@ -1,4 +1,4 @@
-"""The training loop on `tf.distribute`, its checkpoints, and what a run leaves behind."""
+"""The training loop on TensorFlow and JAX, its checkpoints, and the files of a run."""
 
 from keras_vit.training.run_directory import Run, load_run
 

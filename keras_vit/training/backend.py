@@ -1,11 +1,11 @@
 """The interface between the training program and the Keras backend that trains.
 
-`training/tf` and `training/jax` implement it, each for itself; all else in this package is the same for both.
+`training/tf` and `training/jax` implement it; everything else in this package is the same for both.
 """
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
-from typing import Any, Protocol
+from typing import Any
 
 import keras
 import numpy as np
@@ -22,54 +22,67 @@ RunSteps = Callable[[Iterator[Any], int, int, bool], tuple[np.ndarray, bool]]
 EvaluateBatch = Callable[[Any], tuple[np.ndarray, np.ndarray, Any]]
 
 
-class Backend(Protocol):
+class Backend:
     """Devices of a run, and the programs that are compiled for them.
 
     Attributes:
         num_replicas: Number of parts into which a global batch is divided.
         num_workers: Number of processes that train together.
         is_chief: Whether this process writes the shared files.
+        device: `"cpu"`, `"gpu"` or `"tpu"`.
+        weight_parts: Number of devices that each large weight is divided among.
     """
 
     num_replicas: int
     num_workers: int
     is_chief: bool
+    device: str
+    weight_parts: int = 1
 
     def describe(self) -> str:
         """Return one line about the devices."""
+        raise NotImplementedError
 
     def create_state(self, recipe: Recipe, classes: int, channels: int) -> BaseState:
         """Build the model of a recipe, and everything else that a checkpoint holds."""
+        raise NotImplementedError
 
     def distribute(self, batches_of_worker: Callable[[int, int], Any]) -> Iterable[Any]:
         """Return global batches on the devices.
 
         `batches_of_worker` is a function of (shard index, number of shards) to the `tf.data.Dataset` of a process.
         """
+        raise NotImplementedError
 
     def compile_steps(self, state: Any, recipe: Recipe, classes: int) -> RunSteps:
         """Return the function that runs training steps."""
+        raise NotImplementedError
 
     def compile_evaluation(self, state: Any, recipe: Recipe, classes: int, confusion: bool) -> EvaluateBatch:
         """Return the function that evaluates a batch, with averaged weights where the recipe has them."""
+        raise NotImplementedError
 
     def compile_forward(self, state: Any) -> Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]:
         """Return the function from images `[B, h, w, c]`, the same in every process, to features `[B, D]` and logits.
 
         B is a multiple of the replicas of this process.
         """
+        raise NotImplementedError
 
     def first_rows(self, value: Any) -> np.ndarray:
         """Return the rows of a distributed value that the first device of this process has."""
+        raise NotImplementedError
 
     def profile(self, path: str) -> AbstractContextManager:
         """Return a context that writes a profile for TensorBoard."""
+        raise NotImplementedError
 
     def mean(self, value: float) -> float:
         """Return the mean of a number over all processes, the same in each of them; every process must ask."""
+        raise NotImplementedError
 
     def wait(self) -> None:
-        """Wait until every process is here."""
+        """Wait until every process is here, unless each step waits for all of them anyway."""
 
 
 def check_rows(images: np.ndarray, replicas: int) -> None:

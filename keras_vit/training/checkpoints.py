@@ -16,6 +16,7 @@ import os
 import re
 import shutil
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -43,7 +44,7 @@ class CheckpointStore:
             remove_unfinished(directory)
             remove_unfinished(self.best)
 
-    def save(self, values: Iterable[tuple[str, np.ndarray]], best: bool = False) -> None:
+    def save(self, values: Iterable[tuple[str, Any]], best: bool = False) -> None:
         """Write a checkpoint, unless there is one of its step already.
 
         `values` are pairs of (name, array), `"step"` among them. If it cannot be written, older ones stay.
@@ -89,7 +90,7 @@ class CheckpointStore:
     def _prefix(self, step: int) -> str:
         return os.path.join(self.directory, f"{_NAME}-{step}")
 
-    def _save(self, arrays: dict[str, np.ndarray], directory: str, keep: int) -> None:
+    def _save(self, arrays: dict[str, Any], directory: str, keep: int) -> None:
         step = int(arrays["step"])
         prefix = os.path.join(directory, f"{_NAME}-{step}")
         if os.path.exists(f"{prefix}.json") and not problem_with(prefix):
@@ -114,10 +115,10 @@ class CheckpointStore:
         _write_index(directory, kept_steps)
 
 
-def write(prefix: str, arrays: Mapping[str, np.ndarray]) -> None:
+def write(prefix: str, arrays: Mapping[str, Any]) -> None:
     """Write arrays as a TensorFlow checkpoint."""
     with tf.device("CPU:0"):
-        tensors = [tf.constant(array) for array in arrays.values()]
+        tensors = [tf.convert_to_tensor(array) for array in arrays.values()]
         tf.raw_ops.SaveV2(
             prefix=prefix,
             tensor_names=[name.replace("/", "|") + _SUFFIX for name in arrays],

@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import itertools
 import math
 import os
 import time
@@ -27,13 +28,10 @@ _PROFILED_STEPS = 5
 
 
 class PeriodicEvaluation(Protocol):
-    """An evaluation that runs at an interval of steps and at the end."""
+    """An evaluation that runs at intervals of steps, and after the last step."""
 
     def intervals(self) -> list[int]:
-        """Return numbers of steps at whose multiples it is due."""
-
-    def due(self, step: int) -> Any:
-        """Return whether it runs after a step."""
+        """Return numbers of steps at whose multiples it runs; 0 for the end only."""
 
     def __call__(self, step: int) -> Iterable[dict[str, Any]]:
         """Yield lines of metrics. The validation's score (`"eval_accuracy"`) decides about the best checkpoint."""
@@ -127,25 +125,23 @@ class Loop:
     def _next_count(self, step: int, speed: "_Speed") -> int:
         """Return how many steps to run before the next thing to do. It never changes what is computed."""
         recipe = self.recipe
-        intervals = [recipe.log_every, recipe.checkpoint_every]
-        for evaluator in self.evaluators:
-            intervals += evaluator.intervals()
+        of_evaluators = (evaluator.intervals() for evaluator in self.evaluators)
+        intervals = [recipe.log_every, recipe.checkpoint_every, *itertools.chain(*of_evaluators)]
         due = [every - step % every for every in intervals if every]
         count = min(recipe.total_steps - step, recipe.steps_per_loop, *due)
         longest = _PROFILED_STEPS if self.profile and speed.calls == 1 else speed.steps_in(_SECONDS_PER_CALL)
         # The same number in every worker, whatever its clock says.
         return max(1, math.floor(self.backend.mean(min(count, longest))))
 
-    def _is_due(self, every: int) -> bool:
+    def _is_due(self, *intervals: int) -> bool:
         step = self.state.progress.step
-        return step == self.recipe.total_steps or (every > 0 and step % every == 0)
+        return step == self.recipe.total_steps or any(every > 0 and step % every == 0 for every in intervals)
 
     def _evaluate(self, bar: StepProgress) -> Iterator[dict[str, Any]]:
-        step = self.state.progress.step
         for evaluator in self.evaluators:
-            if evaluator.due(step):
+            if self._is_due(*evaluator.intervals()):
                 bar.clear()
-                yield from evaluator(step)
+                yield from evaluator(self.state.progress.step)
 
     def _save(self, best: bool) -> None:
         try:

@@ -27,12 +27,8 @@ class Reconstructions:
         self.recipe, self.validation, self.directory = recipe, validation, directory
 
     def intervals(self) -> list[int]:
-        """Return no intervals: it runs when the validation does."""
-        return []
-
-    def due(self, step: int) -> bool:
-        """Return whether it runs after a step: whenever the validation does."""
-        return self.validation.due(step)
+        """Return those of the validation."""
+        return self.validation.intervals()
 
     def __call__(self, step: int) -> Iterator[dict[str, Any]]:
         """Write the images. There are no metrics to yield."""

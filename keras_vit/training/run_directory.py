@@ -9,8 +9,10 @@ DIR/model.keras      the final weights (their moving average where the recipe ke
 DIR/report.png       curves, and some test images with their predictions
 """
 
+import contextlib
 import glob
 import importlib.metadata
+import json
 import os
 import platform
 from typing import Any, NamedTuple
@@ -29,6 +31,7 @@ MODEL = "model.keras"
 CHECKPOINTS = "checkpoints"
 TENSORBOARD = "tensorboard"
 REPORT = "report.png"
+_PACKAGES = ("keras-vision-transformers", "keras", "tensorflow", "tensorflow-cpu", "tensorflow-tpu", "jax", "numpy")
 
 
 class Run(NamedTuple):
@@ -143,8 +146,8 @@ def write_config(
     if os.path.exists(path) and has_weights(directory):
         before = read_config(directory)
         parts = ("recipe", "data", "versions")
-        same = {**before, "recipe": recipe_of(before)}
-        if all(_as_json(same.get(part)) == _as_json(config[part]) for part in parts):
+        same = {**before, "recipe": as_json(recipe_of(before))}
+        if all(same.get(part) == as_json(config[part]) for part in parts):
             return before
         entry = {"until_step": step, **{part: before.get(part) for part in parts}}
         config["history"] = [*before.get("history", []), entry]
@@ -163,6 +166,11 @@ def read_metrics(directory: str) -> list[dict[str, Any]]:
     return whole
 
 
+def as_json(value: Any) -> Any:
+    """Return a value as it is read back from JSON, with lists for tuples."""
+    return json.loads(json.dumps(value))
+
+
 def recipe_of(config: dict[str, Any]) -> dict[str, Any]:
     """Return the recipe of a `config.json` as this version writes it, or unchanged if it has unknown fields."""
     try:
@@ -176,6 +184,13 @@ def recorded_architecture(directory: str) -> dict[str, Any] | None:
     if not has_weights(directory) or not os.path.exists(os.path.join(directory, CONFIG)):
         return None
     return read_config(directory).get("architecture")
+
+
+def is_run(path: str) -> bool:
+    """Return whether a path is the directory of a run, finished or not, or the `.keras` file of one."""
+    if path.endswith(".keras"):
+        return os.path.isfile(path) and os.path.isfile(os.path.join(os.path.dirname(path), CONFIG))
+    return any(os.path.exists(os.path.join(path, name)) for name in (MODEL, METRICS, CHECKPOINTS))
 
 
 def has_weights(directory: str) -> bool:
@@ -238,26 +253,9 @@ def _check_finished(directory: str, model_file: str) -> None:
     )
 
 
-def _as_json(value: Any) -> Any:
-    """Return a value as it is read back from JSON, with lists for tuples."""
-    if isinstance(value, dict):
-        return {name: _as_json(item) for name, item in value.items()}
-    return [_as_json(item) for item in value] if isinstance(value, (list, tuple)) else value
-
-
 def _versions() -> dict[str, str]:
     versions = {"python": platform.python_version(), "keras_backend": keras.backend.backend()}
-    for name in (
-        "keras-vision-transformers",
-        "keras",
-        "tensorflow",
-        "tensorflow-cpu",
-        "tensorflow-tpu",
-        "jax",
-        "numpy",
-    ):
-        try:
+    for name in _PACKAGES:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             versions[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue
     return versions

@@ -1,6 +1,5 @@
 """Comparison of a recipe with the one that a run directory was made with."""
 
-import json
 import os
 from typing import Any
 
@@ -100,6 +99,6 @@ def _short(value) -> str:
 def flatten(values: dict, prefix: str = "") -> dict:
     """Return nested dictionaries as one, with dotted names and values as JSON has them."""
     flat: dict[str, Any] = {}
-    for name, value in json.loads(json.dumps(values)).items():
+    for name, value in run_directory.as_json(values).items():
         flat |= flatten(value, f"{prefix}{name}.") if isinstance(value, dict) else {prefix + name: value}
     return flat

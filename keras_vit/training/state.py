@@ -74,8 +74,8 @@ class BaseState:
         ]
         self.averages = [create(weight.shape, "float32") for weight in self.trained] if recipe.optim.ema else []
 
-    def fetch(self, array: Any) -> np.ndarray:
-        """Return the values of an array on the devices; every process must ask for it."""
+    def fetch(self, array: Any) -> Any:
+        """Return the values of an array on the devices, as NumPy can read them; every process must ask for it."""
         raise NotImplementedError
 
     def begin(self) -> None:
@@ -116,7 +116,7 @@ class BaseState:
             name: (tuple(array.shape), keras.backend.standardize_dtype(array.dtype)) for name, array in arrays.items()
         }
 
-    def values(self) -> Iterator[tuple[str, np.ndarray]]:
+    def values(self) -> Iterator[tuple[str, Any]]:
         """Yield (name, whole array) for a checkpoint. Every process must iterate over all of them."""
         for name, array in self.arrays_by_name().items():
             yield name, self.fetch(array)

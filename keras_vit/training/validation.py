@@ -28,13 +28,8 @@ class Validation:
         self.examples: dict[str, np.ndarray] | None = None
 
     def intervals(self) -> list[int]:
-        """Return numbers of steps at whose multiples it is due."""
+        """Return numbers of steps at whose multiples it runs."""
         return [self.recipe.eval_every]
-
-    def due(self, step: int) -> bool:
-        """Return whether it runs after a step: every `eval_every` steps and at the end."""
-        every = self.recipe.eval_every
-        return step == self.recipe.total_steps or (every > 0 and step % every == 0)
 
     def __call__(self, step: int) -> Iterator[dict[str, Any]]:
         """Run a pass over the split; yield its score (such as `eval_accuracy`), `eval_loss` and `examples`."""

@@ -209,11 +209,10 @@ def test_configurations_do_not_size_what_the_weights_do_not_have(tmp_path):
         refused(rewritten(**{name: value}), "config.json")
     refused(rewritten(image_size=10**7), "disagree")
     refused(rewritten(activation={"class_name": "Lambda"}), "no plain value")
-    sincos = files.tensors_of("bv_gap_sincos")
-    path = files.write_npz(
-        tmp_path / "m.npz",
-        {f"params/{k}": v for k, v in sincos.items()} | {"__meta__": json.dumps({"image": [10**6, 10**6]})},
-    )
+    path = files.write_npz(tmp_path / "m.npz", files.tensors_of("bv_gap_sincos"))
+    with zipfile.ZipFile(path, "a") as archive:
+        note = {"version": 1, "arguments": {}, "image_size": [10**6, 10**6]}
+        archive.comment = b"keras_vit:" + json.dumps(note).encode()
     refused(path, "Pass another image_size")
 
 

@@ -148,9 +148,9 @@ def test_a_square_count_on_a_grid_that_is_not_square(tmp_path):
     source = keras_vit.VisionTransformer(8, 32, 1, 4, 64, image_size=(16, 64), classes=3)
     path = save_checkpoint(source, tmp_path / "ours.npz")
     assert model_from_checkpoint(path).get_config()["image_size"] == [16, 64]
-    # A foreign table of 16 entries is 4 x 4, and is resized.
+    # A table of 16 entries that the caller states to be 4 x 4 is resized.
     model = keras_vit.VisionTransformer(8, 32, 2, 4, 64, image_size=(16, 64), classes=7)
-    report = load_checkpoint(model, files.golden_path("vit_token_legacy"))
+    report = load_checkpoint(model, files.golden_path("vit_token_legacy"), grid=(4, 4))
     assert any("from 4x4 to 2x8" in note for note in report.notes)
 
 

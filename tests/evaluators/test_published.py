@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from keras_vit import evaluators
 from keras_vit.data.readers import vtab
-from keras_vit.evaluators import classification, fewshot, knn, linear_probe, subsets
+from keras_vit.evaluators import class_subset, classification, fewshot, knn, linear_probe
 from train.configs import common
 
 
@@ -57,7 +57,7 @@ CLASSES_SHA256 = {
 def test_classes_of_subsets():
     found = {
         name: hashlib.sha256(",".join(map(str, classes)).encode()).hexdigest()
-        for name, classes in subsets.SUBSETS.items()
+        for name, classes in class_subset.SUBSETS.items()
     }
     assert found == CLASSES_SHA256
 

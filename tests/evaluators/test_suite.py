@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from keras_vit import evaluators
-from keras_vit.evaluators import report, subsets, vtab
+from keras_vit.evaluators import class_subset, results_table, vtab
 from tests.evaluators.synthetic import Data, batches_of, context
 
 
@@ -82,8 +82,8 @@ def test_real_by_name_reads_the_file_and_the_names(tmp_path):
 
 
 def test_subsets_only_choose_among_their_classes():
-    assert len(subsets.IMAGENET_A) == len(subsets.IMAGENET_R) == 200
-    assert all(sorted(set(some)) == list(some) and some[-1] < 1000 for some in subsets.SUBSETS.values())
+    assert len(class_subset.IMAGENET_A) == len(class_subset.IMAGENET_R) == 200
+    assert all(sorted(set(some)) == list(some) and some[-1] < 1000 for some in class_subset.SUBSETS.values())
 
     # Class 1 has the best score, and is not in the subset (0, 2).
     scores = np.array([[1.0, 9.0, 0.0], [0.0, 9.0, 1.0]])
@@ -96,26 +96,24 @@ def test_subsets_only_choose_among_their_classes():
     with pytest.raises(ValueError, match="Every label must be one of the 2 classes of the subset. Received: 1"):
         suite.run(context(outside))
     with pytest.raises(ValueError, match="3 classes has no class 988"):
-        subsets.restrict(lambda images: images, "imagenet_r")(scores)
+        class_subset.restrict(lambda images: images, "imagenet_r")(scores)
 
 
 def test_vtab_means_are_of_whole_groups_only():
     everything = {task: 0.5 for task in vtab.TASKS}
     assert len(vtab.TASKS) == 19 and [len(tasks) for tasks in vtab.GROUPS.values()] == [7, 4, 8]
     everything["svhn"] = 0.85
-    summary = vtab.summarize(everything)
+    summary = vtab.means(everything)
     assert summary["natural"] == pytest.approx(0.55)
     assert summary["specialized"] == summary["structured"] == 0.5
     assert summary["mean"] == pytest.approx((18 * 0.5 + 0.85) / 19)
-    assert summary["missing"] == ()
 
     del everything["dmlab"]
-    summary = vtab.summarize(everything)
+    summary = vtab.means(everything)
     assert summary["natural"] == pytest.approx(0.55)
     assert summary["structured"] is None and summary["mean"] is None
-    assert summary["missing"] == ("dmlab",)
     with pytest.raises(ValueError, match="There is no task 'mnist' in VTAB"):
-        vtab.summarize({"mnist": 1.0})
+        vtab.means({"mnist": 1.0})
 
 
 def test_vtab_lists_what_is_missing():
@@ -131,7 +129,7 @@ def test_vtab_lists_what_is_missing():
     assert result.metrics["svhn"] > 0.9
     assert result.metrics["natural"] is None
     assert result.missing == {"dtd": "not prepared."}
-    assert "dtd          missing: not prepared." in report.table([result])
+    assert "dtd          missing: not prepared." in results_table.table([result])
     assert result.measured
     nothing = evaluators.Suite(["vtab(tasks='dtd')"]).run(context(open_split))[0]
     assert not nothing.measured
@@ -144,7 +142,7 @@ def test_reports():
         evaluators.Result({"mean": None}, {"dtd": "not prepared"}, name="vtab"),
         evaluators.Result(name="knn", not_measured="no features"),
     ]
-    lines = report.table(results).splitlines()
+    lines = results_table.table(results).splitlines()
     assert len({len(line) for line in lines[:6]}) == 1  # in columns
     assert [line.split() for line in lines] == [
         ["fewshot", "10shot", "50.00"],
@@ -152,31 +150,31 @@ def test_reports():
         ["test", "accuracy", "93.12"],
         ["loss", "0.25"],
         ["examples", "10,000"],
-        ["vtab", "mean", "-"],
+        ["vtab", "mean", "–"],
         ["dtd", "missing:", "not", "prepared"],
         ["knn", "not", "measured:", "no", "features"],
     ]
-    assert report.markdown_row("ViT-B/16", results).splitlines() == [
+    assert results_table.markdown_row("ViT-B/16", results).splitlines() == [
         "| model | fewshot 10shot | test accuracy | test loss | test examples | vtab mean | knn |",
-        "| --- | ---: | ---: | ---: | ---: | ---: | ---: |",
-        "| ViT-B/16 | 50.00 ± 1.00 | 93.12 | 0.25 | 10,000 | - | - |",
+        "|---|---:|---:|---:|---:|---:|---:|",
+        "| ViT-B/16 | 50.00 ± 1.00 | 93.12 | 0.25 | 10,000 | – | – |",
         "",
         "- vtab dtd is missing: not prepared",
         "- knn was not measured: no features",
     ]
-    assert json.loads(report.to_json(results)) == {
+    assert json.loads(results_table.to_json(results)) == {
         "fewshot": {"10shot": 0.5, "10shot_std": 0.01},
         "test": {"accuracy": 0.9312, "loss": 0.25, "examples": 10_000},
         "vtab": {"mean": None, "missing": {"dtd": "not prepared"}},
         "knn": {"not_measured": "no features"},
     }
-    assert report.table([]) == ""
+    assert results_table.table([]) == ""
 
 
 def test_json_has_the_details_and_no_number_that_is_none():
     details = {"per_class": np.array([0.5, np.nan]), "confusion": np.eye(2, dtype=np.int64)}
     result = evaluators.Result({"loss": float("nan"), "ece": np.float32(np.inf)}, details=details, name="test")
-    text = report.to_json([result])
+    text = results_table.to_json([result])
     assert "NaN" not in text and "Infinity" not in text
     expected = {"loss": None, "ece": None, "per_class": [0.5, None], "confusion": [[1, 0], [0, 1]]}
     assert json.loads(text) == {"test": expected}

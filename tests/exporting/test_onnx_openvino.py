@@ -13,7 +13,7 @@ import pytest
 import tensorflow as tf
 
 from keras_vit.exporting import onnx_openvino, single_file, verify
-from keras_vit.inference import formats, latency, model_card, onnx, openvino
+from keras_vit.inference import formats, model_card, onnx, openvino
 from keras_vit.inference.opening import open_artifact
 from tests import tiny
 from tests.exporting.test_tflite import bit, exhaustive, hybrid, prepared, slow
@@ -51,7 +51,8 @@ def test_files_card_and_answers(kind, tmp_path):
     artifact = open_artifact(str(tmp_path))
     assert artifact.kind == kind
     assert artifact.card.precision == "float32"
-    assert artifact.card.bytes == latency.size_of(artifact.path) == sum(os.path.getsize(tmp_path / f) for f in expected)
+    size = sum(os.path.getsize(tmp_path / name) for name in expected)
+    assert artifact.card.bytes == model_card.size_of(artifact.path) == size
     # The same float32 sums in another order, for any number of images.
     plain = tiny.model(dtype="float32")
     for count in (6, 1, 3):

@@ -9,7 +9,7 @@ import shutil
 import numpy as np
 import pytest
 
-from keras_vit.inference import keras_model, model_card, sample_images
+from keras_vit.inference import keras_card, model_card, sample_images
 from keras_vit.inference.opening import open_artifact
 from tests import selection, tiny
 from tests.programs import call
@@ -196,7 +196,7 @@ def test_labels_have_one_line_per_class(tmp_path):
 
 def test_a_cut_line_of_metrics_is_ignored(tmp_path):
     (tmp_path / "metrics.jsonl").write_bytes(b'{"step": 1, "eval_loss": 0.5}\n{"step": 2}\n{"step": 3, "eval_lo')
-    assert keras_model.last_metrics(str(tmp_path)) == {"step": 1, "eval_loss": 0.5}
+    assert keras_card.last_metrics(str(tmp_path)) == {"step": 1, "eval_loss": 0.5}
 
 
 def test_markdown_keeps_one_row_per_line():

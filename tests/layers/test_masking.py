@@ -59,13 +59,13 @@ def test_fixed_positions_are_not_trained():
     found = np.asarray(layer(x))
     assert not layer.trainable_variables
     np.testing.assert_array_equal(found[0, 0], 0.0)
-    np.testing.assert_array_equal(found[0, 1:], layers.fixed_positions(2, 3, 8))
+    np.testing.assert_array_equal(found[0, 1:], layers.sincos_2d_table(2, 3, 8, endpoint=False)[0])
     # The first half is a function of the column, the second of the row.
     table = found[0, 1:].reshape(2, 3, 8)
     np.testing.assert_array_equal(table[0, :, :4], table[1, :, :4])
     np.testing.assert_array_equal(table[:, 0, 4:], table[:, 2, 4:])
     with pytest.raises(ValueError, match="hidden_size"):
-        layers.fixed_positions(2, 2, 6)
+        layers.sincos_2d_table(2, 2, 6, endpoint=False)
 
 
 @pytest.mark.parametrize("name", WITH_PLACES)

@@ -102,6 +102,7 @@ def test_masks_go_by_path():
     assert groups.trained(model, "encoder|embedding|cls") == ["head/kernel", "head/bias"]
 
 
+@pytest.mark.slow
 def test_lora_and_quantized_kernels():
     model = variants.make("token")
     model.quantize("int8", filters="Dense_0")

@@ -1,11 +1,17 @@
 """Programs, called in this process as `python -m` calls them in one of their own."""
 
+import contextlib
 import importlib
+import io
+import logging
 import sys
 import types
 
+import absl.logging
 from absl import flags
 from absl.testing import flagsaver
+
+from keras_vit.program import command_line, exit_codes
 
 OURS = ("train", "export", "keras_vit", "benchmarks")
 
@@ -30,3 +36,23 @@ def call(name: str, *arguments: object, **options: object) -> int | None:
         remaining = flags.FLAGS([name, *map(str, arguments)])
         with flagsaver.flagsaver(**options):
             return main(remaining)
+
+
+def run(name: str, *arguments: object) -> tuple[int, str]:
+    """Runs the program to its end, as `python -m` does; returns its exit code and what it printed and logged.
+
+    Signals, threads that live on and the devices of a process need a process of their own.
+    """
+    output = io.StringIO()
+    handler, logger = logging.StreamHandler(output), logging.getLogger("absl")
+    logger.addHandler(handler)
+    try:
+        with contextlib.redirect_stdout(output), contextlib.redirect_stderr(output), flagsaver.flagsaver():
+            try:
+                main = load(name).main
+                absl.logging.set_verbosity(absl.logging.INFO)
+                return main(command_line.parse([name, *map(str, arguments)])) or 0, output.getvalue()
+            except BaseException as error:  # noqa: BLE001  as `program.run` does
+                return exit_codes.report(error), output.getvalue()
+    finally:
+        logger.removeHandler(handler)

@@ -2,18 +2,20 @@
 
 import types
 
+import keras
 import pytest
 
 from keras_vit import data
 from tests import tiny
+from tests.made_once import made_once
 from tests.programs import call
 
 
 @pytest.fixture(scope="session")
 def digits(tmp_path_factory):
     """The directory of a run, its model, and the logits of that model on the 360 test digits, worked out here."""
-    directory = tmp_path_factory.mktemp("run")
-    model = tiny.write_digits_run(directory)
+    directory = made_once(tmp_path_factory, "digits", tiny.write_digits_run)
+    model = keras.models.load_model(directory / "model.keras")
     source = data.open_source("digits", "test")
     logits = model.predict(source.images.astype("float32") / 127.5 - 1, verbose=0)
     return types.SimpleNamespace(directory=directory, model=model, logits=logits, source=source)
@@ -28,15 +30,20 @@ def run(digits):
 @pytest.fixture(scope="session")
 def saved_model(run, tmp_path_factory):
     """The SavedModel of the run."""
-    base = tmp_path_factory.mktemp("served") / "digits"
-    arguments = (f"--model={run}", f"--output={base}", "--signature=features", "--num_images=20", "--batch_sizes=1,2")
-    assert call("export.main", *arguments) == 0
-    return base
+
+    def make(directory):
+        arguments = (f"--model={run}", f"--output={directory / 'digits'}", "--signature=features", "--num_images=20")
+        assert call("export.main", *arguments, "--batch_sizes=1,2") == 0
+
+    return made_once(tmp_path_factory, "served_digits", make) / "digits"
 
 
 @pytest.fixture(scope="session")
 def tflite_file(run, tmp_path_factory):
     """The TFLite file of the run."""
-    path = tmp_path_factory.mktemp("tflite") / "digits.tflite"
-    assert call("export.main", "--format=tflite", f"--model={run}", f"--output={path}", "--num_images=20") == 0
-    return path
+
+    def make(directory):
+        path = directory / "digits.tflite"
+        assert call("export.main", "--format=tflite", f"--model={run}", f"--output={path}", "--num_images=20") == 0
+
+    return made_once(tmp_path_factory, "tflite_digits", make) / "digits.tflite"

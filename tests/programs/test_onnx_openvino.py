@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from keras_vit.inference import latency
+from keras_vit.inference import model_card
 from keras_vit.inference.opening import open_artifact
 from tests import tiny
 from tests.programs import call
@@ -47,5 +47,5 @@ def test_benchmark_measures_interchange_files(interchange_file, capfd):
     assert call("export.benchmark", *arguments) == 0
     (row,) = [json.loads(line) for line in capfd.readouterr().out.splitlines() if line.startswith("{")]
     assert (row["kind"], row["precision"]) == (open_artifact(str(interchange_file)).kind, "float32")
-    assert row["bytes"] == latency.size_of(str(interchange_file)) > 10_000
+    assert row["bytes"] == model_card.size_of(str(interchange_file)) > 10_000
     assert 0 < row["p50_ms"] <= row["p99_ms"]

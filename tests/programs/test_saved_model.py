@@ -4,8 +4,8 @@ import os
 
 import pytest
 
+from keras_vit.exporting import warmup
 from keras_vit.inference.opening import open_artifact
-from keras_vit.tf_serving import warmup
 from tests.programs import call
 
 

@@ -15,10 +15,11 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from keras_vit.exporting import warmup
 from keras_vit.inference import model_card
 from keras_vit.inference.opening import open_artifact
 from keras_vit.inference.saved_model import SavedModelClassifier
-from keras_vit.tf_serving import client, served_model, server, warmup
+from keras_vit.tf_serving import client, served_model, server
 from keras_vit.tf_serving.client import RequestError
 from tests import selection, tiny
 from tests.tf_serving import servers

@@ -4,14 +4,13 @@ import json
 import logging
 import pathlib
 import shutil
-import subprocess
-import sys
 
 import numpy as np
 import pytest
 
 import keras_vit
 from keras_vit import recipe as recipes
+from tests import programs
 from tests.training import worlds
 
 GOLDEN = pathlib.Path(__file__).parents[1] / "golden"
@@ -116,10 +115,9 @@ def test_fine_tuning_and_resuming_without_the_file(timm, tmp_path):
 
     def train(total_steps):
         flags = [f"--config={tmp_path}/mine.py", f"--workdir={tmp_path}/run", f"--config.model.checkpoint={timm}"]
-        command = [sys.executable, "-m", "train.main", *flags, f"--config.total_steps={total_steps}"]
-        done = subprocess.run(command, cwd=worlds.ROOT, capture_output=True, text=True, timeout=300)
-        assert done.returncode == 0, done.stderr[-3000:]
-        return done.stderr
+        code, output = programs.run("train.main", *flags, f"--config.total_steps={total_steps}")
+        assert code == 0, output[-3000:]
+        return output
 
     assert "layer_scale" in train(2)
     config = json.loads((tmp_path / "run" / "config.json").read_text())

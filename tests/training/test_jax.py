@@ -13,6 +13,7 @@ import pytest
 from keras_vit import recipe as recipes
 from keras_vit.training.checkpoints import CheckpointStore
 from keras_vit.training.tf.state import TrainState
+from tests import selection
 from tests.training import toy, worlds
 from tests.training.test_multi_worker import LONG, assert_all_stop_and_save, assert_others_end, free_ports
 
@@ -40,7 +41,7 @@ def test_the_tests_on_jax(part):
 def whole(tmp_path_factory):
     """An uninterrupted run of the tiny recipe on one device, with dropout and averages."""
     directory = tmp_path_factory.mktemp("whole")
-    worlds.train(directory, environment=ON_JAX)
+    worlds.train_alone(directory, environment=ON_JAX)
     return directory
 
 
@@ -57,7 +58,7 @@ def test_a_kill_costs_nothing(whole, tmp_path):
     process.send_signal(signal.SIGKILL)
     process.communicate()
     assert not (tmp_path / "model.keras").exists(), "the run was finished before the kill"
-    output = worlds.train(tmp_path, environment=ON_JAX)
+    output = worlds.train_alone(tmp_path, environment=ON_JAX)
     assert "Resuming from the checkpoint of step" in output
     worlds.assert_same_bits(worlds.final_weights(whole), worlds.final_weights(tmp_path))
     assert worlds.metrics(whole) == worlds.metrics(tmp_path)
@@ -87,9 +88,10 @@ def test_tensorflow_exports_a_run_of_jax(whole, tmp_path):
         assert done.returncode == 0, done.stderr[-3000:]
 
 
+@selection.EXHAUSTIVE
 def test_eight_devices_with_divided_weights(whole, tmp_path):
     flags = ("--distribute=fsdp", "--virtual_devices=8")
-    output = worlds.train(tmp_path, *flags, environment=ON_JAX, data__eval_batch_size=184)  # a multiple of 8
+    output = worlds.train_alone(tmp_path, *flags, environment=ON_JAX, data__eval_batch_size=184)  # a multiple of 8
     assert "JAX, 8 cpu, fsdp" in output
     assert_same_run(whole, tmp_path)
 

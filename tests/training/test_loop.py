@@ -248,9 +248,6 @@ class SameScore:
     def intervals(self):
         return [2]
 
-    def due(self, step):
-        return step % 2 == 0
-
     def __call__(self, step):
         yield {"eval_accuracy": self.left.pop(0)}
 

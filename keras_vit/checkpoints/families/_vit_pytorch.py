@@ -29,24 +29,14 @@ _AXIS = each(lambda w, heads: w[None], lambda w: w[0])
 
 @dataclasses.dataclass(frozen=True)
 class Style:
-    """Names and details that a version of vit-pytorch brought, and the next ones kept.
+    """Names and details that a version of vit-pytorch brought, and the next ones kept."""
 
-    Attributes:
-        blocks: Modules around attention and MLP of a `ViT`.
-        patch_norm: Whether layer norms surround the projection of the patches.
-        norm_in_head: Whether the last norm is in the head, and so follows the pooling.
-        token_for_mean: Whether models that take the mean have a class token, too, which is part of it.
-        leading_axis: Whether tokens and position table begin with an axis of length one.
-        identity_output: Whether a single head as wide as the tokens has no projection behind it.
-        optional_head: Whether a model can be without a head.
-    """
-
-    blocks: str = ""
-    patch_norm: bool = True
-    norm_in_head: bool = False
-    token_for_mean: bool = False
-    leading_axis: bool = True
-    identity_output: bool = True
+    blocks: str = ""  # modules around attention and MLP of a `ViT`
+    patch_norm: bool = True  # layer norms surround the projection of the patches
+    norm_in_head: bool = False  # the last norm is in the head, and so follows the pooling
+    token_for_mean: bool = False  # models that take the mean have a class token, too, which is part of it
+    leading_axis: bool = True  # tokens and position table begin with an axis of length one
+    identity_output: bool = True  # a single head as wide as the tokens has no projection after it
     optional_head: bool = False
 
 

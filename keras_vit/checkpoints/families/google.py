@@ -18,6 +18,7 @@ from keras_vit.checkpoints.checkpoint import Checkpoint, Hints, Layout, Shape, v
 from keras_vit.checkpoints.errors import CheckpointError
 from keras_vit.checkpoints.families.family import ANY, Family, Writing
 from keras_vit.checkpoints.formats.tensors import TensorSource
+from keras_vit.checkpoints.position_grid import has_slots, is_square, model_grid, stated_grids
 from keras_vit.checkpoints.rules import GROUP_NORM_4D, SAME, STACKED, WITHOUT_SLOT, Rule, bind_stored, rule
 from keras_vit.models.normalization import SYMMETRIC
 
@@ -55,19 +56,12 @@ _CLASS_TOKEN = (
 
 @dataclasses.dataclass(frozen=True)
 class Tree:
-    """One tree of parameters in a file.
+    """One tree of parameters in a file."""
 
-    Attributes:
-        names: Stored names by name without prefix.
-        shapes: Shapes by name without prefix.
-        ignored: Names outside the tree.
-        prefix: Prefix of the stored names.
-    """
-
-    names: dict[str, str]
-    shapes: dict[str, Shape]
-    ignored: list[str]
-    prefix: str
+    names: dict[str, str]  # stored names by name without prefix
+    shapes: dict[str, Shape]  # by name without prefix
+    ignored: list[str]  # names outside the tree
+    prefix: str  # of the stored names
 
 
 def find_tree(source: TensorSource, anchor: re.Pattern[str], hints: Hints) -> Tree | None:
@@ -229,11 +223,10 @@ def _slots(source: TensorSource, layout: Layout, shapes: Mapping[str, Shape], hi
         return layout.slots
     blocks = architecture.resnet_blocks(shapes, source.path) if "conv_root/kernel" in shapes else None
     stub = {"patch_size": kernel[:2], "resnet_blocks": blocks}
-    known = architecture.has_slots(table[1], 1, hints.stated_grids(source, stub))
-    if known is None and layout.slots == "none" and not architecture.is_square(table[1]):
-        model = hints.model_grid(stub)
-        known = architecture.has_slots(table[1], 1, [model] if model else [])
-        if known is None and architecture.is_square(table[1] - 1):
+    known = has_slots(table[1], 1, stated_grids(source, hints, stub))
+    if known is None and layout.slots == "none" and not is_square(table[1]):
+        known = has_slots(table[1], 1, model_grid(hints, stub))
+        if known is None and is_square(table[1] - 1):
             logging.info("%s: the first of %d positions is assumed to be the class token's.", source.path, table[1])
             known = True
     return layout.slots if known is None else "prefix" if known else "none"

@@ -6,77 +6,60 @@ References:
 
 import dataclasses
 import functools
-import re
-from collections.abc import Iterable, Set
+from collections.abc import Iterable, Mapping, Set
 from typing import Any
 
 from keras_vit import _checks
 from keras_vit.checkpoints import architecture
-from keras_vit.checkpoints.checkpoint import Checkpoint, Hints, Layout, stated_size
+from keras_vit.checkpoints.checkpoint import Checkpoint, Hints, Layout
 from keras_vit.checkpoints.errors import CheckpointError
 from keras_vit.checkpoints.families import _torch
-from keras_vit.checkpoints.families._torch import ATTENTION
 from keras_vit.checkpoints.families.family import ANY, Config, Family, Files, Names, Writing
 from keras_vit.checkpoints.formats.tensors import TensorSource
-from keras_vit.checkpoints.rules import Rule, rule
+from keras_vit.checkpoints.position_grid import stated_size
+from keras_vit.checkpoints.rules import Rule
 from keras_vit.models.config import plain
 from keras_vit.models.normalization import Normalization
 
-_ANCHOR = re.compile(r"(?<![^.])embeddings\.patch_embeddings\.projection\.weight$")
+ANCHOR = "embeddings.patch_embeddings.projection.weight"
 # MSN and the encoder of MAE have the model of ViT.
 _MODEL_TYPES = ("vit", "deit", "vit_msn", "vit_mae")
-# Names of a block's parts: in published files (transformers up to 4), and in later versions.
-_PUBLISHED: dict[str, Any] = {
-    "block": "encoder.layer.{i}",
-    "heads": {
-        "query": "attention.attention.query",
-        "key": "attention.attention.key",
-        "value": "attention.attention.value",
+# Of the class of their configurations, for what a file leaves out.
+_DEFAULTS: Mapping[str, Any] = {"hidden_act": "gelu", "layer_norm_eps": 1e-12, "num_attention_heads": 12}
+# Names in published files (transformers up to 4), and in later versions.
+_PUBLISHED = _torch.Names(
+    embedding="embeddings.patch_embeddings.projection",
+    tokens={
+        "embeddings.cls_token": "cls/cls",
+        "embeddings.distillation_token": "dist/dist",
+        "embeddings.position_embeddings": architecture.TABLE,
     },
-    "out": "attention.output.dense",
-    "mlp": ("intermediate.dense", "output.dense"),
-}
-_LATER: dict[str, Any] = {
-    "block": "layers.{i}",
-    "heads": {"query": "attention.q_proj", "key": "attention.k_proj", "value": "attention.v_proj"},
-    "out": "attention.o_proj",
-    "mlp": ("mlp.fc1", "mlp.fc2"),
-}
-_STYLES = {"published": _PUBLISHED, "later": _LATER}
+    block="encoder.layer.{i}",
+    norms=("layernorm_before", "layernorm_after"),
+    heads=("attention.attention.query", "attention.attention.key", "attention.attention.value"),
+    out="attention.output.dense",
+    mlp=("intermediate.dense", "output.dense"),
+    encoder_norm="layernorm",
+)
+_LATER = dataclasses.replace(
+    _PUBLISHED,
+    block="layers.{i}",
+    heads=("attention.q_proj", "attention.k_proj", "attention.v_proj"),
+    out="attention.o_proj",
+    mlp=("mlp.fc1", "mlp.fc2"),
+)
+STYLES = {"published": _PUBLISHED, "later": _LATER}
 
 
 def rules(layout: Layout) -> list[Rule]:
     """Return the rules of a layout, whose `prefix` is that of the body, such as `vit.`."""
-    body = layout.prefix
-    result = [
-        rule(f"{body}embeddings.cls_token", "cls/cls"),
-        rule(f"{body}embeddings.distillation_token", "dist/dist"),
-        rule(f"{body}embeddings.position_embeddings", architecture.TABLE),
-        *_torch.conv(f"{body}embeddings.patch_embeddings.projection", "embedding"),
-        *block_rules(f"{body}{_STYLES[layout.style]['block']}", "encoderblock_{i}", layout.style),
-        *_torch.norm(f"{body}layernorm", "encoder_norm"),
-        *_torch.dense(f"{body}pooler.dense", "pre_logits"),
-    ]
     # DeiT with a teacher has two classifiers, DeiT without and ViT have one.
-    return result + [
+    return [
+        *_torch.model_rules(STYLES[layout.style], layout.prefix),
+        *_torch.dense(f"{layout.prefix}pooler.dense", "pre_logits"),
         *_torch.dense("distillation_classifier", "head_dist"),
         *_torch.dense("cls_classifier" if layout.position == "teacher" else "classifier", "head"),
     ]
-
-
-def block_rules(stored: str, block: str, style: str) -> list[Rule]:
-    """Return the rules of the blocks."""
-    names, attention = _STYLES[style], f"{block}/{ATTENTION}"
-    result = [
-        *_torch.norm(f"{stored}.layernorm_before", f"{block}/LayerNorm_0"),
-        *_torch.norm(f"{stored}.layernorm_after", f"{block}/LayerNorm_1"),
-        *_torch.heads_out(f"{stored}.{names['out']}", f"{attention}/out"),
-    ]
-    for part, name in names["heads"].items():
-        result += _torch.heads_in(f"{stored}.{name}", f"{attention}/{part}")
-    for index, name in enumerate(names["mlp"]):
-        result += _torch.dense(f"{stored}.{name}", f"{block}/MlpBlock_0/Dense_{index}")
-    return result
 
 
 def style_of(names: Iterable[str], body: str) -> str:
@@ -86,10 +69,9 @@ def style_of(names: Iterable[str], body: str) -> str:
 
 def recognize(source: TensorSource, hints: Hints) -> Checkpoint | None:
     """Return what `source` holds, or None if it is not a Hugging Face ViT or DeiT."""
-    prefixes = {name[: match.start()] for name in source.tensors if (match := _ANCHOR.search(name))}
-    if len(prefixes) != 1:
+    names, body = set(source.tensors), _torch.find_body(source, ANCHOR)
+    if body is None:
         return None
-    names, body = set(source.tensors), prefixes.pop()
     layout = Layout(
         "huggingface",
         style=style_of(names, body),
@@ -114,18 +96,23 @@ def bind(
     hints: Hints,
     ignored: Set[str] = frozenset(),
     kind: str = "vit",
+    *,
+    anchor: str = ANCHOR,
+    config: dict[str, Any] | None = None,
+    defaults: Mapping[str, Any] = _DEFAULTS,
+    model_types: tuple[str, ...] = _MODEL_TYPES,
 ) -> Checkpoint:
     """Return the checkpoint with the arguments that its tensors and its configuration show."""
-    config, path = source.config or {}, source.path
-    if not source.config:
+    config, path = config if config is not None else source.config or {}, source.path
+    if not config:
         _torch.note_missing_config(path)
     key = "num_attention_heads"
-    stated = (key, config[key]) if key in config else None
-    projection = f"{layout.prefix}embeddings.patch_embeddings.projection.weight"
-    checkpoint = _torch.bind(source, layout, rules, hints, projection, stated, ignored, kind)
+    heads = config.get(key, defaults[key] if config else None)
+    stated = None if heads is None else (key, heads)
+    checkpoint = _torch.bind(source, layout, rules, hints, f"{layout.prefix}{anchor}", stated, ignored, kind)
     found = checkpoint.arguments
-    found["activation"] = _torch.activation(config.get("hidden_act", "gelu"), path)
-    found["layer_norm_epsilon"] = _epsilon(config.get("layer_norm_eps", 1e-12), path)
+    found["activation"] = _torch.activation(config.get("hidden_act", defaults["hidden_act"]), path)
+    found["layer_norm_epsilon"] = _epsilon(config.get("layer_norm_eps", defaults["layer_norm_eps"]), path)
     for argument, key in (("activation", "hidden_act"), ("layer_norm_epsilon", "layer_norm_eps")):
         if key not in config:
             checkpoint.assumed[argument] = f"the default of {key}"
@@ -133,7 +120,7 @@ def bind(
         raise CheckpointError(
             f"{path}: its pooler's activation is {str(config['pooler_act'])[:40]!r}; only tanh is known."
         )
-    _check_config(config, found, body=checkpoint.layout.prefix, path=path)
+    _check_config(config, found, body=checkpoint.layout.prefix, path=path, model_types=model_types)
     if "image_size" in config:
         found["image_size"] = config["image_size"]
     if source.preprocessor is not None:
@@ -149,11 +136,14 @@ def bind(
     return checkpoint
 
 
-def _check_config(config: dict[str, Any], found: dict[str, Any], body: str, path: str) -> None:
+def _check_config(
+    config: dict[str, Any], found: dict[str, Any], body: str, path: str, model_types: tuple[str, ...]
+) -> None:
     """Refuse tensors that are not those of the configuration."""
-    if config.get("model_type") not in (None, *_MODEL_TYPES):
+    if config.get("model_type") not in (None, *model_types):
         raise CheckpointError(
-            f"{path}: config.json has model_type={str(config['model_type'])[:40]!r}. Known: {', '.join(_MODEL_TYPES)}."
+            f"{path}: config.json has model_type={str(config['model_type'])[:40]!r}. Its tensors are of: "
+            f"{', '.join(model_types)}."
         )
     stated = {
         "hidden_size": config.get("hidden_size"),
@@ -278,7 +268,7 @@ FAMILY = Family(
         ),
         layout=_layout,
         fit=_fit,
-        styles={name: functools.partial(dataclasses.replace, style=name) for name in _STYLES},
+        styles={name: functools.partial(dataclasses.replace, style=name) for name in STYLES},
         tensors="safetensors",
         documents=documents,
     ),

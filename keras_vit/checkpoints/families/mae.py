@@ -27,14 +27,15 @@ _BLOCKS = ("decoder_layers", "decoder_encoder.layer")
 def rules(layout: Layout) -> list[Rule]:
     """Return the rules of the authors' layout, whose encoder has timm's names."""
     body = layout.prefix
-    blocks = _timm.block_rules(f"{body}decoder_blocks.{{i}}", _BLOCK)
+    blocks = _torch.block_rules(_timm.NAMES, f"{body}decoder_blocks.{{i}}", _BLOCK)
     return _timm.rules(Layout("timm", prefix=body)) + _decoder_rules(body, f"{body}decoder_pos_embed", blocks, layout)
 
 
 def _huggingface_rules(layout: Layout) -> list[Rule]:
     """Return the rules of Hugging Face's layout, whose `position` is the name of the decoder's blocks."""
     encoder = huggingface.rules(Layout("huggingface", layout.style, prefix=_ENCODER))
-    blocks = huggingface.block_rules(f"{_DECODER}{layout.position}.{{i}}", _BLOCK, layout.style)
+    names = huggingface.STYLES[layout.style]
+    blocks = _torch.block_rules(names, f"{_DECODER}{layout.position}.{{i}}", _BLOCK)
     return encoder + _decoder_rules(_DECODER, f"{_DECODER}decoder_pos_embed", blocks, layout)
 
 
@@ -77,9 +78,8 @@ def _finish(checkpoint: Checkpoint, heads: int | None) -> Checkpoint:
 
 def _recognize(source: TensorSource, hints: Hints) -> Checkpoint | None:
     """Return the checkpoint that a file of the authors holds, None for other files."""
-    prefixes = ("", "model.", "module.")
-    body = next((prefix for prefix in prefixes if f"{prefix}decoder_embed.weight" in source.tensors), None)
-    if body is None or f"{body}patch_embed.proj.weight" not in source.tensors:
+    body = _torch.find_body(source, "patch_embed.proj.weight")
+    if body is None or f"{body}decoder_embed.weight" not in source.tensors:
         return None
     noted = source.metadata.get("arguments")
     stated = noted.get("decoder_num_heads") if isinstance(noted, dict) else None
@@ -94,7 +94,7 @@ def _recognize_huggingface(source: TensorSource, hints: Hints) -> Checkpoint | N
     """Return the checkpoint that a file of Hugging Face holds, None for other files."""
     names, path, config = source.tensors.keys(), source.path, source.config or {}
     embed = f"{_DECODER}decoder_embed.weight"
-    if not {embed, f"{_ENCODER}embeddings.patch_embeddings.projection.weight"} <= names:
+    if not {embed, f"{_ENCODER}{huggingface.ANCHOR}"} <= names:
         return None
     if config.get("model_type") not in (None, "vit_mae"):
         raise CheckpointError(

@@ -13,12 +13,13 @@ import math
 from typing import Any
 
 from keras_vit.checkpoints import architecture
-from keras_vit.checkpoints.checkpoint import Checkpoint, Hints, Layout, stated_size, variable_shapes
+from keras_vit.checkpoints.checkpoint import Checkpoint, Hints, Layout, variable_shapes
 from keras_vit.checkpoints.errors import CheckpointError
 from keras_vit.checkpoints.families import _torch
 from keras_vit.checkpoints.families._vit_pytorch import STYLES, Patch, Shapes, Style, rules, style_of, suits
 from keras_vit.checkpoints.families.family import ANY, Config, Family, Files, Names, Writing
 from keras_vit.checkpoints.formats.tensors import TensorSource
+from keras_vit.checkpoints.position_grid import stated_size
 from keras_vit.checkpoints.rules import bind_stored
 from keras_vit.models.normalization import Normalization
 

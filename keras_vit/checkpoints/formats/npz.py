@@ -48,7 +48,7 @@ class NpzSource(TensorSource):
                 f"{self.path}: every member of an .npz checkpoint must be a differently named .npy array. "
                 f"Received: {info.filename[:100]!r}."
             )
-        with _guarded(self.path, name), self._archive.open(info) as stream:
+        with guarded(self.path, name), self._archive.open(info) as stream:
             shape, dtype, header_size = _read_npy_header(stream, name, self.path)
         if dtype.hasobject:
             raise CheckpointError(
@@ -63,26 +63,18 @@ class NpzSource(TensorSource):
                 f"{self.path}: member {name!r} holds {payload} bytes, but its header says shape={shape}, dtype={dtype}."
             )
         self._members[name] = info
-        if dtype.kind == "U" and name.split("/")[-1] == "__meta__" and info.file_size < 2**20:
-            # A description beside the tensors, as JSON text in an array of its own.
-            with _guarded(self.path, name):
-                text = str(self._read(name))
-            self.metadata["image"] = parse_json(text.encode(), f"{self.path}: {name}").get("image")
-            return
         self.tensors[name] = TensorInfo(shape, BFLOAT16 if dtype == _VOID2 else dtype.newbyteorder("="))
-
-    def _read(self, name: str) -> np.ndarray:
-        with _guarded(self.path, name), self._archive.open(self._members[name]) as stream:
-            return np.lib.format.read_array(stream, allow_pickle=False)  # zipfile compares the checksum
 
     def read(self, name: str) -> np.ndarray:
         """Return the tensor `name`."""
-        array, dtype = self._read(name), self.tensors[name].dtype
+        with guarded(self.path, name), self._archive.open(self._members[name]) as stream:
+            array = np.lib.format.read_array(stream, allow_pickle=False)  # zipfile compares the checksum
+        dtype = self.tensors[name].dtype
         return array.view(BFLOAT16) if dtype == BFLOAT16 else array.astype(dtype, copy=False)
 
 
 @contextlib.contextmanager
-def _guarded(path: str, name: str) -> Iterator[None]:
+def guarded(path: str, name: str) -> Iterator[None]:
     """Turn what damaged archives raise into one clear error."""
     try:
         yield
@@ -105,7 +97,7 @@ def open_archive(file: IO[bytes], size: int, path: str) -> zipfile.ZipFile:
     directory_bytes = struct.unpack("<I", tail[end + 12 : end + 16])[0]
     if min(directory_bytes, size) > _MAX_DIRECTORY_BYTES:
         raise CheckpointError(f"{path}: the archive's directory takes {directory_bytes} bytes; refused.")
-    with _guarded(path, "(directory)"):
+    with guarded(path, "(directory)"):
         try:
             archive = zipfile.ZipFile(file)
         except (ValueError, UnicodeDecodeError, OverflowError, MemoryError) as error:

@@ -6,6 +6,7 @@ tensor at a time: the package would need all of them in memory.
 """
 
 import json
+import math
 import os
 import struct
 from collections.abc import Callable, Mapping
@@ -151,20 +152,16 @@ def write_safetensors(
     if metadata:
         notes[_METADATA_KEY] = json.dumps(metadata, sort_keys=True)
     header: dict[str, Any] = {"__metadata__": notes}
-    offset = 0
-    for name, tensor in tensors.items():
-        header[name] = {
-            "dtype": codes[tensor.dtype],
-            "shape": list(tensor.shape),
-            "data_offsets": [offset, offset + tensor.nbytes],
-        }
-        offset += tensor.nbytes
+    end = 0
+    for name, (shape, dtype) in tensors.items():
+        start, end = end, end + math.prod(shape) * dtype.itemsize
+        header[name] = {"dtype": codes[dtype], "shape": list(shape), "data_offsets": [start, end]}
     encoded = json.dumps(header, separators=(",", ":")).encode()
     encoded += b" " * (-len(encoded) % 8)  # the data starts at a multiple of eight
     with open(path, "wb") as file:
         file.write(struct.pack("<Q", len(encoded)) + encoded)
         for name, tensor in tensors.items():
             array = np.asanyarray(produce(name), order="C")
-            if array.shape != tensor.shape or array.dtype != tensor.dtype:
+            if TensorInfo(array.shape, array.dtype) != tensor:
                 raise CheckpointError(f"tensor {name!r} changed while it was written: {array.shape}, {array.dtype}.")
             file.write(array.reshape(-1).view(np.uint8).data)

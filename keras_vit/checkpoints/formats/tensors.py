@@ -1,10 +1,8 @@
 """Interface of the formats: headers first, then one tensor at a time."""
 
-import dataclasses
 import json
-import math
 import os
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -13,43 +11,30 @@ from keras_vit.checkpoints.errors import CheckpointError
 MAX_JSON_BYTES = 16 * 2**20  # the largest configuration, of 21,843 class names, has 2
 MAX_DIMENSIONS = 8
 MAX_NAME_LENGTH = 1024
+PICKLE = (
+    "{path} is a PyTorch pickle, which can run code when it is read; it is never loaded. Convert it where you trust "
+    "it: `safetensors.torch.save_file(torch.load(path, weights_only=True, map_location='cpu'), 'model.safetensors')`, "
+    'with `["model"]` behind `torch.load(...)` where the tensors are under that name, '
+    "or fetch the .safetensors file of the same model."
+)
 
 
-@dataclasses.dataclass(frozen=True)
-class TensorInfo:
-    """Header of one stored tensor.
-
-    Attributes:
-        shape: Its shape.
-        dtype: Dtype that `read` returns.
-    """
+class TensorInfo(NamedTuple):
+    """Header of one stored tensor."""
 
     shape: tuple[int, ...]
-    dtype: np.dtype
-
-    @property
-    def nbytes(self) -> int:
-        """Size in bytes."""
-        return math.prod(self.shape) * self.dtype.itemsize
+    dtype: np.dtype  # that `read` returns
 
 
 class TensorSource:
-    """Open checkpoint file: headers by name, and the tensors on demand. Base class of the formats.
-
-    Attributes:
-        path: Name of the file, for messages.
-        tensors: Headers of all tensors by name.
-        config: Configuration of the model (`config.json`), if there is one.
-        preprocessor: Preparation of its images (`preprocessor_config.json`), if there is one.
-        metadata: Note of `keras_vit.save_checkpoint`, if it wrote the file.
-    """
+    """Open checkpoint file: headers by name, and the tensors on demand. Base class of the formats."""
 
     def __init__(self, path: str):
         self.path = path
         self.tensors: dict[str, TensorInfo] = {}
-        self.config: dict[str, Any] | None = None
-        self.preprocessor: dict[str, Any] | None = None
-        self.metadata: dict[str, Any] = {}
+        self.config: dict[str, Any] | None = None  # `config.json`
+        self.preprocessor: dict[str, Any] | None = None  # `preprocessor_config.json`
+        self.metadata: dict[str, Any] = {}  # of `keras_vit.save_checkpoint`, if it wrote the file
         self._file = open(path, "rb")  # noqa: SIM115 (closed by `close`)
         try:
             self._size = os.fstat(self._file.fileno()).st_size

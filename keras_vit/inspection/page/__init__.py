@@ -1,7 +1,8 @@
 """The report as one HTML file that needs no network: images, figures, script and style are inside."""
 
 from keras_vit.inspection.page import html
-from keras_vit.inspection.page.render import render
-from keras_vit.inspection.page.sections import Classes, Figure, ImageCard, Page, View
+from keras_vit.inspection.page._classes import Classes
+from keras_vit.inspection.page._images import ImageCard, View
+from keras_vit.inspection.page.render import Figure, Page, render
 
 __all__ = ["Classes", "Figure", "ImageCard", "Page", "View", "html", "render"]

@@ -1,13 +1,25 @@
 """The part of the page that shows accuracy per class and confusions."""
 
+import dataclasses
+from collections.abc import Sequence
+
 import numpy as np
 
 from keras_vit.inspection.page import html
-from keras_vit.inspection.page.sections import Classes
 
 _MAX_MATRIX = 20  # more classes have a list of confusions instead
 _MAX_ROWS = 12  # classes in view; the rest is folded
 _MAX_PAIRS = 12  # most frequent confusions in their place
+
+
+@dataclasses.dataclass(frozen=True)
+class Classes:
+    """Results per class."""
+
+    names: Sequence[str]
+    accuracies: np.ndarray  # NaN for a class without images
+    counts: np.ndarray
+    confusion: np.ndarray | None = None  # [true class, predicted class], None for images with several labels
 
 
 def sections(classes: Classes | None) -> str:

@@ -1,13 +1,13 @@
 """The part of the page that shows images with their predictions, and the data that its script draws maps from."""
 
-from collections.abc import Sequence
+import dataclasses
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from keras_vit.inspection import plots
 from keras_vit.inspection.page import html
-from keras_vit.inspection.page.sections import ImageCard, View
 
 _MAX_SIDE = 1024  # pixels that the page keeps per side of an image
 _CHIPS = 3  # predictions per image
@@ -24,6 +24,30 @@ _CONTROLS = """<div class="controls">
 <p id="view-help"></p>
 </div>
 """
+
+
+@dataclasses.dataclass(frozen=True)
+class View:
+    """A kind of map over the images; `key` is that of its maps in `ImageCard.maps`."""
+
+    key: str
+    title: str
+    help: str
+    frames: tuple[str, ...]  # positions of the slider, such as layer names
+    heads: int = 0  # number of maps per frame after the mean of the heads
+
+
+@dataclasses.dataclass(frozen=True)
+class ImageCard:
+    """An image with its predictions, the most likely first, and its maps, each scaled to its maximum."""
+
+    name: str
+    pixels: np.ndarray  # uint8 [H, W, C]
+    box: tuple[float, float, float, float]  # top, left, bottom, right of the part that the model saw, in pixels
+    predictions: Sequence[tuple[str, float]] = ()
+    maps: Mapping[str, np.ndarray] = dataclasses.field(default_factory=dict)  # [frames, 1 + heads, h, w] by view
+    truth: str | None = None  # None if it is unknown, and so is `correct`
+    correct: bool | None = None
 
 
 def section(images: Sequence[ImageCard], views: Sequence[View], num_mistakes: int | None) -> str:

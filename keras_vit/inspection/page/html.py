@@ -94,10 +94,3 @@ def to_base64(content: bytes) -> str:
 def script_json(value: Any) -> str:
     """Return JSON that cannot end the script element that holds it."""
     return json.dumps(value, ensure_ascii=False).replace("<", "\\u003c")
-
-
-def number(value: object) -> str:
-    """Return a number as people read it: 101,514 or 0.0312."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        return str(value)
-    return f"{value:,}" if isinstance(value, int) else f"{value:.4g}"

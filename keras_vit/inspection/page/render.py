@@ -1,13 +1,41 @@
 """The page as HTML."""
 
+import dataclasses
 import json
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from keras_vit import _passed_on
+from keras_vit import _numbers, _passed_on
 from keras_vit.inspection.page import _classes, _images, html
-from keras_vit.inspection.page.sections import Figure, Page
+from keras_vit.inspection.page._classes import Classes
+from keras_vit.inspection.page._images import ImageCard, View
+
+
+@dataclasses.dataclass(frozen=True)
+class Figure:
+    """A card with SVG drawings side by side."""
+
+    title: str
+    help: str
+    drawings: Sequence[bytes]
+
+
+@dataclasses.dataclass(frozen=True)
+class Page:
+    """The page."""
+
+    title: str
+    subtitle: str = ""
+    tiles: Sequence[tuple[str, str]] = ()  # headline figures: values with their captions
+    notes: Sequence[str] = ()  # on what the page does not show, and why
+    images: Sequence[ImageCard] = ()
+    views: Sequence[View] = ()  # the first is shown first
+    num_mistakes: int | None = None  # among all evaluated images
+    classes: Classes | None = None
+    figures: Sequence[Figure] = ()
+    card: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    footer: str = ""
 
 
 def render(page: Page) -> str:
@@ -44,7 +72,7 @@ def _card(card: Mapping[str, Any]) -> str:
             text = json.dumps(value, indent=2, ensure_ascii=False, default=str)
             folds.append(f"<details><summary>{html.escape(name)}</summary><pre>{html.escape(text)}</pre></details>")
             continue
-        text = ", ".join(map(html.number, value)) if isinstance(value, (list, tuple)) else html.number(value)
+        text = ", ".join(map(_numbers.number, value)) if isinstance(value, (list, tuple)) else _numbers.number(value)
         if re.fullmatch("[0-9a-f]{64}", text):
             cell = f'<code title="{text}">{text[:16]}…</code>'
         else:

@@ -10,6 +10,7 @@ from keras_vit.inspection.plots._text import fit
 
 OPACITY = 0.6
 _TITLE_WIDTH = 17  # letters above an image
+_SMALL = 64  # pixels per side below which an image shows its pixels
 
 
 def overlay(
@@ -139,11 +140,10 @@ def attention_overlays(
     figure = _matplotlib.new_figure(width, 1.65 * (len(rows) + 1) + 0.3)
     panels = figure.subplots(len(rows) + 1, count, squeeze=False)
     for column, image in enumerate(images):
-        panels[0, column].imshow(to_rgb(image), interpolation=_interpolation(image))
+        _draw(panels[0, column], image)
         panels[0, column].set_title(fit(titles[column], title_width) if titles else "", fontsize=8)
         for row, grids in enumerate(rows.values(), start=1):
-            drawn = overlay(_enlarged(image), grids[column], _scaled(boxes[column], image))
-            panels[row, column].imshow(drawn)
+            _draw(panels[row, column], image, grids[column], boxes[column])
     for row, name in enumerate(("image", *rows)):
         panels[row, 0].set_ylabel(name)
     for axes in panels.flat:
@@ -173,32 +173,25 @@ def attention_panels(
     columns = min(6, len(grids) + 1)
     rows = -(-(len(grids) + 1) // columns)
     figure = _matplotlib.new_figure(1.6 * columns, 1.75 * rows + 0.3)
-    panels = figure.subplots(rows, columns, squeeze=False).flat
+    panels = figure.subplots(rows, columns, squeeze=False).ravel()
     for axes in panels:
         axes.set_axis_off()
-    panels = list(figure.axes)
-    panels[0].imshow(to_rgb(image), interpolation=_interpolation(image))
+    _draw(panels[0], image)
     panels[0].set_title("image", fontsize=8)
     for axes, (name, grid) in zip(panels[1:], grids.items(), strict=False):
-        axes.imshow(overlay(_enlarged(image), grid, _scaled(box, image)))
+        _draw(axes, image, grid, box)
         axes.set_title(fit(name, _TITLE_WIDTH), fontsize=8)
     figure.suptitle(fit(title, 16 * columns))
     return figure
 
 
-def _interpolation(image: np.ndarray) -> str:
-    return "nearest" if max(np.shape(image)[:2]) < 64 else "auto"
-
-
-def _factor(image: np.ndarray) -> int:
-    """Return the factor that enlarges a small image, so that a smooth map over it looks smooth."""
-    return max(64 // max(np.shape(image)[:2]), 1)
-
-
-def _enlarged(image: np.ndarray) -> np.ndarray:
-    factor = _factor(image)
-    return to_rgb(image).repeat(factor, axis=0).repeat(factor, axis=1)
-
-
-def _scaled(box: Sequence[float] | None, image: np.ndarray) -> list[float] | None:
-    return None if box is None else [edge * _factor(image) for edge in box]
+def _draw(axes: Any, image: np.ndarray, grid: np.ndarray | None = None, box: Sequence[float] | None = None) -> None:
+    """Draw an image, or a map over it."""
+    image = to_rgb(image)
+    side = max(image.shape[:2])
+    if grid is None:
+        axes.imshow(image, interpolation="nearest" if side < _SMALL else "auto")
+        return
+    factor = max(_SMALL // side, 1)  # a small image is enlarged, so that a smooth map over it looks smooth
+    large = image.repeat(factor, axis=0).repeat(factor, axis=1)
+    axes.imshow(overlay(large, grid, None if box is None else [edge * factor for edge in box]))

@@ -19,9 +19,11 @@ def project(x: Any, layers: Sequence[keras.layers.Layer]) -> tuple[Any, ...]:
     if len(layers) == 1 or not uses_kernel("project", x) or not all(_is_plain(layer, x) for layer in layers):
         return tuple(layer(x) for layer in layers)
     kernels = [ops.cast(layer.kernel, x.dtype) for layer in layers]  # [D, H, K] each
-    if layers[0].bias is None:
-        return _project(x, *kernels)
-    return _project_with_bias(x, *kernels, *(ops.cast(layer.bias, x.dtype) for layer in layers))
+    biases = [None if layer.bias is None else ops.cast(layer.bias, x.dtype) for layer in layers]
+    if all(bias is not None for bias in biases):
+        return _project_with_bias(x, *kernels, *biases)
+    outputs = zip(_project(x, *kernels), biases, strict=True)
+    return tuple(output if bias is None else output + bias for output, bias in outputs)
 
 
 def _is_plain(layer, x) -> bool:

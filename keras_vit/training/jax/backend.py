@@ -12,7 +12,7 @@ import tensorflow as tf
 from keras_vit import recipe as recipes
 from keras_vit.models.representation import representation
 from keras_vit.training import device_preprocessing, tasks
-from keras_vit.training.backend import check_rows
+from keras_vit.training.backend import Backend, check_rows
 from keras_vit.training.jax.devices import Batches, Devices, ask_for_determinism, create_devices
 from keras_vit.training.jax.state import TrainState
 from keras_vit.training.jax.step import EvalStep, TrainStep, evaluate, run_steps, training_inputs
@@ -36,37 +36,32 @@ def create_backend(
     return JaxBackend(devices)
 
 
-class JaxBackend:
+class JaxBackend(Backend):
     """Devices of a mesh; see `keras_vit.training.backend.Backend`."""
 
     def __init__(self, devices: Devices):
         self.devices = devices
         self.num_replicas, self.num_workers, self.is_chief = devices.count, devices.processes, devices.is_chief
+        self.device, self.weight_parts = devices.kind, devices.count if devices.fsdp else 1
 
     def describe(self) -> str:
-        """Return one line about the devices."""
         return self.devices.describe()
 
     def create_state(self, recipe: recipes.Recipe, classes: int, channels: int) -> TrainState:
-        """Build the model of a recipe, and everything else that a checkpoint holds."""
         model = recipes.create_model(recipe, classes, channels)
         return TrainState(model, recipe, self.devices, teacher=tasks.open_teacher(recipe, channels))
 
     def distribute(self, batches_of_worker: Callable[[int, int], tf.data.Dataset]) -> Batches:
-        """Return global batches on the devices."""
         return Batches(self.devices, batches_of_worker)
 
     def compile_steps(self, state: TrainState, recipe: recipes.Recipe, classes: int) -> Callable:
-        """Return the function that runs training steps."""
         return run_steps(TrainStep(state, recipe, training_inputs(recipe, classes), recipe.data.batch_size))
 
     def compile_evaluation(self, state: TrainState, recipe: recipes.Recipe, classes: int, confusion: bool) -> Callable:
-        """Return the function that evaluates a batch."""
         inputs = device_preprocessing.evaluation_inputs(recipe, classes)
         return evaluate(EvalStep(state, recipe, inputs, confusion))
 
     def compile_forward(self, state: TrainState) -> Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]:
-        """Return the function from images to features and logits."""
         model = representation(state.model)
 
         def of_arrays(arrays, images):
@@ -85,17 +80,13 @@ class JaxBackend:
         return forward
 
     def first_rows(self, value: Any) -> np.ndarray:
-        """Return the rows of a distributed array that the first device of this process has."""
         return np.asarray(value.addressable_shards[0].data)
 
     def profile(self, path: str) -> AbstractContextManager:
-        """Return a context that writes a profile for TensorBoard."""
         return jax.profiler.trace(path)
 
     def mean(self, value: float) -> float:
-        """Return the mean of a number over all processes."""
         return self.devices.mean(value)
 
     def wait(self) -> None:
-        """Wait until every process is here."""
         self.devices.wait()

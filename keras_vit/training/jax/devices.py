@@ -40,6 +40,11 @@ class Devices:
         return self.mesh.size
 
     @property
+    def kind(self) -> str:
+        """What the devices are: `"cpu"`, `"gpu"` or `"tpu"`."""
+        return self.mesh.devices.flat[0].platform
+
+    @property
     def processes(self) -> int:
         """Number of processes that run the same program, one per host."""
         return len({device.process_index for device in self.mesh.devices.flat})

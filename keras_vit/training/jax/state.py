@@ -39,11 +39,9 @@ class TrainState(BaseState):
             self.averages = [self._place(self.devices.fetch(weight.value), np.float32) for weight in self.trained]
 
     def fetch(self, array: jax.Array) -> np.ndarray:
-        """Return a whole array; every process must ask for it."""
         return self.devices.fetch(array)
 
     def assign(self, values: dict[str, np.ndarray]) -> None:
-        """Put all arrays of a checkpoint on the devices."""
         for weight in (*self.trained, *self.fixed, *self.moving):
             weight.assign(self._place(values[f"model/{weight.path}"]))
         self.slots = [[self._place(values[name]) for name in names] for names in self.slot_names()]
@@ -51,10 +49,6 @@ class TrainState(BaseState):
         self.progress.assign(values)
 
     def use_averages(self) -> None:
-        """Gather all weights, averaged where they are averaged, for the final model; every process must ask.
-
-        Nothing can be trained afterwards.
-        """
         arrays = self.evaluated_arrays()
         for weight, array in self.pairs(**arrays):
             weight.assign(self.devices.fetch(array))

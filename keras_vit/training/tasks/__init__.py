@@ -4,11 +4,10 @@ from typing import cast
 
 from keras_vit import recipe as recipes
 from keras_vit.models import MAEConfig, MaskedPatchConfig
-from keras_vit.training.tasks.classification import ClassificationTask
 from keras_vit.training.tasks.distillation import DistillationTask, Teacher, check_teacher, open_teacher
 from keras_vit.training.tasks.mae import MAETask
 from keras_vit.training.tasks.masked_patch import MaskedPatchTask
-from keras_vit.training.tasks.task import HiddenPatchesTask, Task, evaluate, loss_and_score
+from keras_vit.training.tasks.task import ClassificationTask, HiddenPatchesTask, Task, evaluate, loss_and_score
 
 __all__ = [
     "ClassificationTask",

@@ -11,7 +11,7 @@ from keras_vit import recipe as recipes
 from keras_vit.training.run_directory import Run, load_run, read_config
 from keras_vit.training.state import weights
 from keras_vit.training.tasks import patches as p
-from keras_vit.training.tasks.classification import ClassificationTask
+from keras_vit.training.tasks.task import ClassificationTask
 
 
 class DistillationTask(ClassificationTask):

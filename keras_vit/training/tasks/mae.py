@@ -24,8 +24,6 @@ class MAETask:
         - [Masked Autoencoders Are Scalable Vision Learners](https://arxiv.org/abs/2111.06377), section 3
     """
 
-    score = "explained"
-
     def __init__(self, config: MAEConfig, normalize_pixels: bool = True):
         self.config, self.normalize_pixels = config, normalize_pixels
 

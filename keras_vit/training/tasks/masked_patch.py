@@ -24,8 +24,6 @@ class MaskedPatchTask:
         - [An Image is Worth 16x16 Words](https://arxiv.org/abs/2010.11929), appendix B.1.2
     """
 
-    score = "accuracy"
-
     def __init__(self, config: MaskedPatchConfig):
         self.config = config
 

@@ -1,4 +1,4 @@
-"""Tasks as the training step sees them: their interface, and loss, score and evaluation of a batch."""
+"""Tasks as the training step sees them: their interface, classification, and loss and evaluation of a batch."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
@@ -7,20 +7,31 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_vit import optim
+
 
 class Task(Protocol):
     """Learning task, as a pure function for every backend.
 
-    The step hands a task the values of a batch, a tuple of arrays `[b, ...]` whose rows are those of the examples.
-
-    Attributes:
-        score: Name of the metric beside the loss. The best checkpoint has most of it.
+    The step hands a task the values of a batch, a tuple of arrays `[b, ...]` whose rows are those of the examples. The
+    task of the recipe names the score.
     """
-
-    score: str
 
     def __call__(self, model: keras.Model, values: tuple, training: bool) -> tuple[Any, Any, Any]:
         """Return losses `[b]`, scores `[b]` and predictions `[b, ...]`, float32."""
+
+
+class ClassificationTask:
+    """Cross-entropy of the labels. The values are images `[b, h, w, c]` and labels `[b, classes]`."""
+
+    def __init__(self, loss: str):
+        self.loss = loss
+
+    def __call__(self, model: keras.Model, values: tuple, training: bool) -> tuple:
+        """Return losses, correct answers as 0 or 1, and logits."""
+        images, labels = values
+        logits = ops.cast(model(images, training=training), "float32")  # [b, classes]
+        return optim.cross_entropy(logits, labels, self.loss), optim.is_correct(logits, labels), logits
 
 
 class HiddenPatchesTask(Task, Protocol):

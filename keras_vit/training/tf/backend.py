@@ -13,7 +13,7 @@ from keras_vit import recipe as recipes
 from keras_vit.layers.bit import BiTRoot
 from keras_vit.models.representation import representation
 from keras_vit.training import device_preprocessing, tasks
-from keras_vit.training.backend import check_rows
+from keras_vit.training.backend import Backend, check_rows
 from keras_vit.training.tf.state import TrainState
 from keras_vit.training.tf.step import EvalStep, TrainStep, evaluate, run_steps
 
@@ -31,7 +31,7 @@ def create_backend(
     return TensorFlowBackend(strategy)
 
 
-class TensorFlowBackend:
+class TensorFlowBackend(Backend):
     """Devices of a strategy; see `keras_vit.training.backend.Backend`."""
 
     def __init__(self, strategy: tf.distribute.Strategy):
@@ -39,35 +39,30 @@ class TensorFlowBackend:
         self.num_replicas = strategy.num_replicas_in_sync
         self.num_workers = distribute.num_workers(strategy)
         self.is_chief = distribute.is_chief(strategy)
+        self.device = distribute.device(strategy)
 
     def describe(self) -> str:
-        """Return one line about the devices."""
         return distribute.describe(self.strategy)
 
     def create_state(self, recipe: recipes.Recipe, classes: int, channels: int) -> TrainState:
-        """Build the model of a recipe, and everything else that a checkpoint holds."""
         with self.strategy.scope():
             model = recipes.create_model(recipe, classes, channels)
             return TrainState(model, recipe, tasks.open_teacher(recipe, channels))
 
     def distribute(self, batches_of_worker: Callable[[int, int], tf.data.Dataset]) -> Iterable[Any]:
-        """Return global batches on the devices."""
         return distribute.distribute_batches(self.strategy, batches_of_worker)
 
     def compile_steps(self, state: TrainState, recipe: recipes.Recipe, classes: int) -> Callable:
-        """Return the function that runs training steps."""
         max_pool = any(isinstance(layer, (keras.layers.MaxPooling2D, BiTRoot)) for layer in state.model.layers)
         xla = distribute.use_xla(recipe.jit, self.strategy, exact_max_pool=recipe.deterministic and max_pool)
         inputs = device_preprocessing.training_inputs(recipe, classes)
         return run_steps(self.strategy, TrainStep(state, recipe, inputs, recipe.data.batch_size, xla))
 
     def compile_evaluation(self, state: TrainState, recipe: recipes.Recipe, classes: int, confusion: bool) -> Callable:
-        """Return the function that evaluates a batch."""
         inputs = device_preprocessing.evaluation_inputs(recipe, classes)
         return evaluate(self.strategy, EvalStep(state, recipe, inputs, confusion))
 
     def compile_forward(self, state: TrainState) -> Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]:
-        """Return the function from images to features and logits. Several workers all compute the same."""
         strategy = self.strategy
         replicas = len(strategy.experimental_local_results(strategy.run(lambda: tf.constant(0))))
         with strategy.scope():
@@ -94,18 +89,12 @@ class TensorFlowBackend:
         return forward
 
     def first_rows(self, value: Any) -> np.ndarray:
-        """Return the rows of a distributed value that the first replica of this process has."""
         return self.strategy.experimental_local_results(value)[0].numpy()
 
     def profile(self, path: str) -> AbstractContextManager:
-        """Return a context that writes a profile for TensorBoard."""
         return tf.profiler.experimental.Profile(path)
 
     def mean(self, value: float) -> float:
-        """Return the mean of a number over all workers."""
         if self.num_workers == 1:
             return value
         return float(self.strategy.reduce("MEAN", self.strategy.run(lambda: tf.constant(float(value))), axis=None))
-
-    def wait(self) -> None:
-        """Return at once: each step waits for all workers."""

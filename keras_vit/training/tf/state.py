@@ -17,7 +17,6 @@ class TrainState(BaseState):
         self.begin()
 
     def begin(self) -> None:
-        """Start the moving averages at the current weights."""
         for weight, average in self.averaged():
             average.assign(tf.cast(weight.value, tf.float32))
 
@@ -25,17 +24,14 @@ class TrainState(BaseState):
         """Return (weight, average) of the weights that are evaluated by their averages."""
         return list(zip(self.trained, self.averages, strict=True)) if self.averages else []
 
-    def fetch(self, array: tf.Variable) -> np.ndarray:
-        """Return the values of a variable."""
-        return array.numpy()
+    def fetch(self, array: tf.Variable) -> tf.Tensor:
+        return array.read_value()  # shares the memory of the variable, unlike `numpy()`
 
     def assign(self, values: dict[str, np.ndarray]) -> None:
-        """Set all arrays of a checkpoint."""
         for name, variable in self.arrays_by_name().items():
             variable.assign(values[name])
         self.progress.assign(values)
 
     def use_averages(self) -> None:
-        """Overwrite the weights with their averages, for the final model. Nothing can be trained afterwards."""
         for weight, average in self.averaged():
             weight.assign(average.numpy())

@@ -1,0 +1,130 @@
+"""Test sets that hold only some of a model's classes, such as ImageNet-A and ImageNet-R."""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from keras_vit.evaluators import classification
+from keras_vit.evaluators.evaluation import Context
+from keras_vit.evaluators.evaluator import Result
+
+Classes = Sequence[int] | np.ndarray
+
+# Classes of the two test sets, as numbers of ILSVRC-2012's classes from 0 on, in the order of their WordNet numbers.
+# ImageNet-A: https://arxiv.org/abs/1907.07174, ImageNet-R: https://arxiv.org/abs/2006.16241
+# fmt: off
+IMAGENET_A = (
+    6, 11, 13, 15, 17, 22, 23, 27, 30, 37, 39, 42, 47, 50, 57, 70, 71, 76, 79, 89, 90, 94, 96, 97, 99, 105, 107, 108,
+    110, 113, 124, 125, 130, 132, 143, 144, 150, 151, 207, 234, 235, 254, 277, 283, 287, 291, 295, 298, 301, 306, 307,
+    308, 309, 310, 311, 313, 314, 315, 317, 319, 323, 324, 326, 327, 330, 334, 335, 336, 347, 361, 363, 372, 378, 386,
+    397, 400, 401, 402, 404, 407, 411, 416, 417, 420, 425, 428, 430, 437, 438, 445, 456, 457, 461, 462, 470, 472, 483,
+    486, 488, 492, 496, 514, 516, 528, 530, 539, 542, 543, 549, 552, 557, 561, 562, 569, 572, 573, 575, 579, 589, 606,
+    607, 609, 614, 626, 627, 640, 641, 642, 643, 658, 668, 677, 682, 684, 687, 701, 704, 719, 736, 746, 749, 752, 758,
+    763, 765, 768, 773, 774, 776, 779, 780, 786, 792, 797, 802, 803, 804, 813, 815, 820, 823, 831, 833, 835, 839, 845,
+    847, 850, 859, 862, 870, 879, 880, 888, 890, 897, 900, 907, 913, 924, 932, 933, 934, 937, 943, 945, 947, 951, 954,
+    956, 957, 959, 971, 972, 980, 981, 984, 986, 987, 988,
+)
+IMAGENET_R = (
+    1, 2, 4, 6, 8, 9, 11, 13, 22, 23, 26, 29, 31, 39, 47, 63, 71, 76, 79, 84, 90, 94, 96, 97, 99, 100, 105, 107, 113,
+    122, 125, 130, 132, 144, 145, 147, 148, 150, 151, 155, 160, 161, 162, 163, 171, 172, 178, 187, 195, 199, 203, 207,
+    208, 219, 231, 232, 234, 235, 242, 245, 247, 250, 251, 254, 259, 260, 263, 265, 267, 269, 276, 277, 281, 288, 289,
+    291, 292, 293, 296, 299, 301, 308, 309, 310, 311, 314, 315, 319, 323, 327, 330, 334, 335, 337, 338, 340, 341, 344,
+    347, 353, 355, 361, 362, 365, 366, 367, 368, 372, 388, 390, 393, 397, 401, 407, 413, 414, 425, 428, 430, 435, 437,
+    441, 447, 448, 457, 462, 463, 469, 470, 471, 472, 476, 483, 487, 515, 546, 555, 558, 570, 579, 583, 587, 593, 594,
+    596, 609, 613, 617, 621, 629, 637, 657, 658, 701, 717, 724, 763, 768, 774, 776, 779, 780, 787, 805, 812, 815, 820,
+    824, 833, 847, 852, 866, 875, 883, 889, 895, 907, 928, 931, 932, 933, 934, 936, 937, 943, 945, 947, 948, 949, 951,
+    953, 954, 957, 963, 965, 967, 980, 981, 983, 988,
+)
+# fmt: on
+SUBSETS: dict[str, tuple[int, ...]] = {"imagenet_a": IMAGENET_A, "imagenet_r": IMAGENET_R}
+
+
+@dataclasses.dataclass(kw_only=True)
+class Subset(classification.Classification):
+    """Accuracy on a test set that holds only some of the classes; the model chooses among them.
+
+    Attributes:
+        classes: `"imagenet_a"`, `"imagenet_r"` or class numbers.
+        source: The test set. Its classes are those of the subset in their order, or all classes of the model.
+        split: Split of the source.
+    """
+
+    classes: str | Sequence[int]
+    source: str = dataclasses.field()  # without a default: it must be given
+    split: str = "test"
+
+    def __post_init__(self):
+        super().__post_init__()
+        self._classes = check_classes(self.classes)
+
+    def check(self, context: Context) -> None:
+        opened = self.open(context)
+        if context.classifier.class_names:
+            check_largest(self._classes, len(context.classifier.class_names))
+            subset = self._classes.tolist() if opened.num_classes == len(self._classes) else None
+            context.check_classes(self.place(context)[0], opened, subset)
+        classification.check_labels(opened, context)
+
+    def measure(self, context: Context) -> Result:
+        opened = self.open(context)
+        batches = opened.batches
+        if opened.num_classes != len(self._classes):
+            batches = (self._relabeled(batch) for batch in batches)
+        result = classification.evaluate(
+            restrict(context.classifier.scores, self._classes),
+            batches,
+            len(self._classes),
+            output=context.output,
+            scores_are=context.classifier.scores_are,
+        )
+        return Result({name: result[name] for name in ("accuracy", "top5", "examples")})
+
+    def _relabeled(self, batch: dict) -> dict:
+        kept = batch["mask"] > 0
+        return {
+            "image": batch["image"][kept],
+            "label": relabel(batch["label"][kept], self._classes),
+            "mask": batch["mask"][kept],
+        }
+
+
+def restrict(predict: Callable, classes: Classes) -> Callable:
+    """Return a function that predicts only the given `c` classes, `[B, c]`, in their order, of scores `[B, C]`."""
+    kept = check_classes(classes)
+
+    def predict_some(images: np.ndarray) -> np.ndarray:
+        scores = np.asarray(predict(images))
+        check_largest(kept, scores.shape[-1])
+        return scores[:, kept]
+
+    return predict_some
+
+
+def relabel(labels: np.ndarray, classes: Classes) -> np.ndarray:
+    """Convert class numbers of the model, `[N]`, to int64 indices of `classes`; refuse labels of other classes."""
+    numbers, labels = check_classes(classes), np.asarray(labels)
+    places = {number: place for place, number in enumerate(numbers.tolist())}
+    wrong = labels[~np.isin(labels, numbers)]
+    if len(wrong):
+        raise ValueError(f"Every label must be one of the {len(numbers)} classes of the subset. Received: {wrong[0]}.")
+    return np.asarray([places[label] for label in labels.tolist()], np.int64)
+
+
+def check_classes(classes: Classes | str) -> np.ndarray:
+    """Return the class numbers of a subset, given by its name or as numbers, int64 `[c]`."""
+    if isinstance(classes, str):
+        if classes not in SUBSETS:
+            raise ValueError(f"The subset must be one of {', '.join(SUBSETS)}, or numbers. Received: {classes!r}.")
+        classes = SUBSETS[classes]
+    numbers = np.asarray(classes)
+    whole = numbers.ndim == 1 and len(numbers) > 0 and np.issubdtype(numbers.dtype, np.integer)
+    if not whole or len(np.unique(numbers)) != len(numbers) or numbers.min() < 0:
+        raise ValueError(f"The classes must be different integers of at least 0. Received: {classes!r}.")
+    return numbers.astype(np.int64)
+
+
+def check_largest(classes: np.ndarray, num_classes: int) -> None:
+    """Refuse a subset with a class that a model of `num_classes` classes does not have."""
+    if num_classes <= classes.max():
+        raise ValueError(f"A model of {num_classes} classes has no class {classes.max()}, which is one of the subset.")

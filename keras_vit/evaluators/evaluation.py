@@ -1,0 +1,128 @@
+"""The classifier that is evaluated, and the data that evaluators use unless they name their own."""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from absl import logging
+
+from keras_vit.evaluators.dataset import Labeled, Split, collect
+
+if TYPE_CHECKING:
+    from keras_vit.inference import Classifier
+
+
+class NotMeasurable(ValueError):
+    """The classifier lacks what an evaluator needs. Other evaluators may still run on it."""
+
+
+@dataclasses.dataclass
+class Context:
+    """A classifier with its data. Features of a split are computed once for all evaluators.
+
+    Attributes:
+        classifier: Classifier to evaluate, see `keras_vit.inference.open_classifier`.
+        open_split: Function of a source, a split and a preprocessing string to a `Split`, see `opener`.
+        source: Data of evaluators that name none.
+        train_split: Its split to learn from.
+        eval_split: Its split to test on.
+
+    Example:
+    >>> classifier = keras_vit.inference.open_classifier("runs/digits")
+    >>> context = Context(classifier, keras_vit.evaluators.opener(batch_size=100), source="digits")
+    >>> context.output, context.image_shape
+    ('softmax', (8, 8, 1))
+    """
+
+    classifier: "Classifier"
+    open_split: Callable[[str, str, str], Split]
+    source: str
+    train_split: str = "train"
+    eval_split: str = "test"
+    _features: dict = dataclasses.field(default_factory=dict, init=False, repr=False)
+
+    @property
+    def output(self) -> str:
+        """`"softmax"` or `"sigmoid"`, as the classifier was trained."""
+        return self.classifier.card.output
+
+    @property
+    def preprocess(self) -> str:
+        """Preprocessing string of the classifier."""
+        return self.classifier.card.preprocess
+
+    @property
+    def image_shape(self) -> tuple[int | None, ...]:
+        """`(H, W, C)` that the classifier takes; a size is None if it takes any."""
+        model = getattr(self.classifier, "model", None)
+        return tuple(self.classifier.card.image_shape if model is None else model.input_shape[1:])
+
+    def require_features(self) -> None:
+        """Refuse a classifier that returns only scores, with `NotMeasurable`."""
+        if self.classifier.features_unavailable:
+            raise NotMeasurable(f"{self.classifier.features_unavailable}.")
+
+    def features(self, source: str, split: str, pp: str) -> tuple[Labeled, int]:
+        """Return features `[N, D]` and labels `[N]` of a split, and the number of classes."""
+        self.require_features()
+        key = (source, split, pp)
+        if key not in self._features:
+            opened = self.open_split(*key)
+            self._features[key] = collect(self.classifier.features, opened.batches), opened.num_classes
+        return self._features[key]
+
+    def forget_features(self) -> None:
+        """Forget the features that were computed: the weights of the classifier have changed."""
+        self._features.clear()
+
+    def open_fitting(self, source: str, split: str, pp: str) -> Split:
+        """Open a split, and refuse images that do not fit the classifier."""
+        opened = self.open_split(source, split, pp)
+        expected = self.image_shape
+        if opened.image_shape is None:
+            return opened
+        pairs = list(zip(opened.image_shape, expected, strict=False))
+        if len(opened.image_shape) != len(expected) or any(None not in (a, b) and a != b for a, b in pairs):
+            raise ValueError(
+                f"The model takes images of the shape {expected}. Received: {source!r} with "
+                f"{tuple(opened.image_shape)} after {pp!r}: give another pp."
+            )
+        return opened
+
+    def check_classes(self, source: str, opened: Split, subset: Sequence[int] | None = None) -> None:
+        """Refuse data whose classes are not those of the classifier, or its classes `subset`, in number or order."""
+        known = self.classifier.class_names
+        if not known:
+            return
+        if subset is not None:
+            known = tuple(known[number] for number in subset)
+        # Data without names are compared by their number of classes.
+        names = known if opened.class_names is None and opened.num_classes == len(known) else opened.class_names
+        _check_classes(source, names or [str(number) for number in range(opened.num_classes)], known)
+
+
+def _check_classes(name: str, class_names: Sequence[str], known: Sequence[str]) -> None:
+    """Refuse data whose labels cannot be compared with a model's scores, and warn if only the names differ."""
+    if len(class_names) != len(known):
+        raise ValueError(
+            f"The data must have the model's {len(known)} classes, {_summary(known)}. "
+            f"Received: {name!r} with {len(class_names)}, {_summary(class_names)}."
+        )
+    if tuple(class_names) == tuple(known):
+        return
+    if sorted(class_names) == sorted(known):
+        raise ValueError(
+            f"The classes of the data must be in the order of the model's, {_summary(known)}. "
+            f"Received: {_summary(class_names)}."
+        )
+    logging.warning(
+        "The classes of %s are called %s, those of the model %s. They are compared by their numbers.",
+        name,
+        _summary(class_names),
+        _summary(known),
+    )
+
+
+def _summary(names: Sequence[str]) -> str:
+    """Return the first names."""
+    return ", ".join(names[:5]) + (", ..." if len(names) > 5 else "")

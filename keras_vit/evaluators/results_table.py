@@ -1,0 +1,82 @@
+"""Results of evaluators as a table, as JSON and as a row of a Markdown table."""
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from keras_vit import _io, _numbers
+from keras_vit.evaluators.evaluator import Result
+
+
+def table(results: Sequence[Result]) -> str:
+    """Return a table for a terminal: one line per metric, missing data set and evaluator that was not measured."""
+    texts = [_text(key, value) for result in results for key, value in result.metrics.items()]
+    value_width, rows = max(map(len, texts), default=0), []
+    for result in results:
+        rows += [(result.name, key, f"{_text(key, value):>{value_width}}") for key, value in result.metrics.items()]
+        rows += [(result.name, what, f"missing: {why}") for what, why in result.missing.items()]
+        rows += [(result.name, "", f"not measured: {result.not_measured}")] if result.not_measured else []
+    if not rows:
+        return ""
+    name_width, key_width = (max(len(row[column]) for row in rows) for column in range(2))
+    lines, previous = [], None
+    for name, key, value in rows:
+        column = f"{key:<{key_width}}  " if key else ""
+        lines.append(f"{name if name != previous else '':<{name_width}}  {column}{value}")
+        previous = name
+    return "\n".join(lines)
+
+
+def to_json(results: Sequence[Result]) -> str:
+    """Return all results as one JSON object: metrics, details, missing data and reasons by evaluator."""
+    content = {}
+    for result in results:
+        content[result.name] = {**result.details, **result.metrics}
+        if result.missing:
+            content[result.name]["missing"] = result.missing
+        if result.not_measured:
+            content[result.name]["not_measured"] = result.not_measured
+    return json_text(content)
+
+
+def json_text(content: Any) -> str:
+    """Return JSON, with lists for arrays and null for numbers that are not finite."""
+    return json.dumps(plain(content), allow_nan=False)
+
+
+def plain(value: Any) -> Any:
+    """Return a value as JSON can hold it: lists for arrays, None for numbers that are not finite."""
+    if isinstance(value, Mapping):
+        return {key: plain(item) for key, item in value.items()}
+    if isinstance(value, np.ndarray | np.generic):
+        return plain(value.tolist())
+    if isinstance(value, list | tuple):
+        return [plain(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def markdown_row(first: str, results: Sequence[Result]) -> str:
+    """Return a Markdown table of one row, standard deviations beside their means, and a list of what is missing."""
+    header, cells, notes = ["model"], [first], []
+    for result in results:
+        for key, value in result.metrics.items():
+            if key.endswith("_std"):
+                continue
+            spread = result.metrics.get(f"{key}_std")
+            header.append(f"{result.name} {key}:" if len(results) > 1 else f"{key}:")
+            cells.append(_text(key, value) + (f" ± {_text(key, spread)}" if spread is not None else ""))
+        notes += [f"- {result.name} {what} is missing: {why}" for what, why in result.missing.items()]
+        if result.not_measured:
+            header.append(f"{result.name}:")
+            cells.append(_numbers.NONE)
+            notes.append(f"- {result.name} was not measured: {result.not_measured}")
+    table = _io.markdown_table(header, [cells])
+    return "\n".join([table, "", *notes]) if notes else table
+
+
+def _text(key: str, value: float | None) -> str:
+    """Return a metric as a cell of a table, where fractions are in percent."""
+    return _numbers.metric(key, value).removesuffix(" %")

@@ -1,0 +1,35 @@
+"""Headings of pages and figures, without absolute paths, because both are passed on."""
+
+import datetime
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from keras_vit import models, version
+
+_SIZES = ("hidden_size", "num_layers", "mlp_dim", "num_heads")
+
+
+def run_title(recipe: Mapping[str, Any]) -> str:
+    """Return a title for the recipe of a run, such as `"ViT-B/16 on flowers"`."""
+    return f"{_model(recipe['model'])} on {source_title(recipe['data']['source'])}"
+
+
+def source_title(source: str) -> str:
+    """Return the name of a source, or of its folder if the source is in a folder."""
+    _, colon, place = source.partition("#")[0].partition(":")
+    return os.path.basename(os.path.normpath(place)) if colon and os.path.isabs(place) else source
+
+
+def stamp() -> str:
+    """Return version and date, such as `"keras_vit 0.1.0 · 22 November 2026"`."""
+    return f"keras_vit {version.__version__} · {datetime.date.today():%d %B %Y}"
+
+
+def _model(model: Mapping[str, Any]) -> str:
+    """Return the name of the variant, or the number of layers of a model of other sizes."""
+    name, sizes = str(model["variant"]), {**model, **(model.get("arguments") or {})}
+    if name not in models.VIT or not any(sizes.get(size) for size in _SIZES):
+        return name
+    layers = sizes.get("num_layers") or models.VIT[name].num_layers
+    return f"ViT of {layers} layer{'s' if layers != 1 else ''}"

@@ -1,0 +1,182 @@
+"""Memory of training, compared with the memory that is there before the first step.
+
+The estimate is the counted memory of `plan.of_recipe`. On a processor, the temporary values of a step, its graph, and
+the copy of the weights in the file of the final model are added. `python -m benchmarks.step_memory` compares it with
+measurements.
+"""
+
+import dataclasses
+import math
+import os
+import subprocess
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+from absl import logging
+
+from keras_vit import models
+from keras_vit import recipe as recipes
+from keras_vit.planning import plan
+from keras_vit.training.backend import Backend
+
+# Peak memory of a step's activations as a multiple of those that it saves, measured on a processor.
+TEMPORARY, TEMPORARY_OF_RESNET = 1.15, 1.75
+GRAPH = 0.2e9  # bytes of the traced step and its threads
+# Limit, use, and the entry of `memory.stat` that is freed on demand, of version 2 and 1 of Linux' control groups.
+_CONTROL_GROUPS = {
+    "": ("memory.max", "memory.current", "inactive_file"),
+    "memory": ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Need:
+    """Bytes that training takes on each device, and in the program beside it.
+
+    Attributes:
+        weights: Weights, gradients, optimizer state and averages. A smaller batch does not change them.
+        activations: Saved activations and temporary values of the images that are in memory at a time.
+        host: The graph of the step, and the weights in the file of the final model.
+    """
+
+    weights: float
+    activations: float
+    host: float
+
+    @property
+    def total(self) -> float:
+        """Bytes in a process whose device is the processor."""
+        return self.weights + self.activations + self.host
+
+
+def of_recipe(recipe: recipes.Recipe, classes: int, channels: int = 3, devices: int = 1) -> Need:
+    """Return the memory that each of `devices` needs, without building anything."""
+    planned = plan.of_recipe(recipe, classes, devices=devices, channels=channels)
+    temporary = TEMPORARY_OF_RESNET if recipe.model.variant in models.BIT else TEMPORARY
+    return Need(planned.weights_bytes, temporary * planned.activations_bytes, GRAPH + 4 * planned.cost.parameters)
+
+
+def check(recipe: recipes.Recipe, backend: Backend, classes: int, channels: int) -> None:
+    """Warn if the training of a recipe probably needs more memory than there is, and name the changes that make it fit.
+
+    It is a warning because the estimate is some percent off, and other programs may end. A recipe is refused only if
+    weights, gradients and optimizer state exceed the whole memory: no batch is small enough. Recipes with frozen
+    weights, of which most of this is not needed, and TPUs, for which `keras-vit plan --target` compiles, are not
+    checked.
+
+    Raises:
+        ValueError: If the recipe cannot fit.
+    """
+    if backend.device == "tpu" or recipe.optim.frozen:
+        return
+    on_gpu = backend.device == "gpu"
+    total, free = gpu_memory() if on_gpu else machine_memory()
+
+    def need_of(changed: recipes.Recipe) -> tuple[float, float]:
+        """Return the bytes of the weights and of everything. All devices of this process may be one processor."""
+        need = of_recipe(changed, classes, channels, backend.num_replicas)
+        weights = need.weights / backend.weight_parts
+        if on_gpu:
+            return weights, weights + need.activations
+        local = backend.num_replicas // backend.num_workers
+        return local * weights, local * (weights + need.activations) + need.host
+
+    weights, needed = need_of(recipe)
+    if weights > total:
+        raise ValueError(
+            f"Weights, gradients and optimizer state of {recipe.model.variant} take {_gb(weights)}, more than the "
+            f"{_gb(total)} of memory here. Take a smaller model.variant, or a machine or device with more memory."
+        )
+    if needed > free:
+        advice = _advice(recipe, lambda changed: need_of(changed)[1], free, backend.num_replicas)
+        logging.warning(
+            "Training takes about %s of memory, and %s %s: this program may be ended. %s",
+            *(_gb(needed), _gb(free), "a device has" if on_gpu else "are free", advice),
+        )
+
+
+def _advice(recipe: recipes.Recipe, bytes_of: Callable, free: float, devices: int) -> str:
+    """Return the changes of a recipe that fit, in words."""
+    parts, batch_size = recipe.optim.accumulation_steps, recipe.data.batch_size
+    possible = [n for n in range(parts + 1, batch_size // devices + 1) if batch_size % (devices * n) == 0]
+    remat = {"model.remat": "blocks"} if recipe.model.variant in models.VIT else {}
+
+    def first(effect: str, changes: Iterable[dict[str, Any]]) -> list[str]:
+        for change in changes:
+            if (needed := bytes_of(recipes.replace(recipe, change))) <= free:
+                fields = " ".join(f"--config.{field}={value}" for field, value in change.items())
+                return [f"{fields} ({_gb(needed)}, {effect})"]
+        return []
+
+    fitting = [
+        *first("the same result", ({"optim.accumulation_steps": n} for n in possible)),
+        *first("the same result, more time", [remat]),
+        *first("another result", ({"data.batch_size": batch_size * parts // n} for n in possible)),
+    ] or first("the same result, more time", ({**remat, "optim.accumulation_steps": n} for n in possible))
+    if fitting:
+        return f"What fits: {'; '.join(fitting)}."
+    return "Not even one image at a time fits: take a smaller model.image_size or model.variant."
+
+
+def _gb(count: float) -> str:
+    return f"{count / 1e9:.1f} GB"
+
+
+def machine_memory() -> tuple[float, float]:
+    """Return the bytes of memory of this machine or its container, and those of them that are free."""
+    total = float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+    free = min(total, 1024 * _entries("/proc/meminfo").get("MemAvailable", total))
+    for folder, (limit_file, use_file, cache) in _control_groups():
+        limit, used = (_number(os.path.join(folder, name)) for name in (limit_file, use_file))
+        if limit is not None and limit < total:
+            freed = _entries(os.path.join(folder, "memory.stat")).get(cache, 0)
+            total, free = limit, min(free, limit - (used or 0) + freed)
+    return total, free
+
+
+def gpu_memory() -> tuple[float, float]:
+    """Return the bytes of memory of the GPU with the least, twice, by NVIDIA's driver; infinite if it does not say.
+
+    All of it counts as free: TensorFlow and JAX have taken it over by now.
+    """
+    command = ["nvidia-smi", "--query-gpu=memory.total", "--format=csv,noheader,nounits"]
+    try:
+        text = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True).stdout
+        total = min(map(float, text.split())) * 2**20
+    except (OSError, ValueError, subprocess.SubprocessError):
+        total = math.inf
+    return total, total
+
+
+def _control_groups() -> Iterator[tuple[str, tuple[str, str, str]]]:
+    """Yield the folders of the control groups of this process, from the outermost, and the names of their files."""
+    try:
+        with open("/proc/self/cgroup", encoding="utf-8") as file:
+            lines = [line.rstrip("\n").split(":", 2) for line in file]
+    except OSError:  # not Linux
+        return
+    for _, controller, path in lines:
+        if controller in _CONTROL_GROUPS:
+            folder = os.path.join("/sys/fs/cgroup", controller)
+            for part in ["", *path.strip("/").split("/")]:
+                folder = os.path.join(folder, part)
+                yield folder, _CONTROL_GROUPS[controller]
+
+
+def _number(path: str) -> float | None:
+    """Return the number in a file; None if there is no such file or it says that there is no limit."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            return float(file.read())
+    except (OSError, ValueError):
+        return None
+
+
+def _entries(path: str) -> dict[str, float]:
+    """Return the numbers of a file of lines such as `MemAvailable:   123 kB` by name; none if there is no such file."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            fields = [line.replace(":", "").split() for line in file]
+    except OSError:
+        return {}
+    return {name: float(value) for name, value, *_ in fields}

@@ -1,0 +1,93 @@
+import shutil
+import types
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from keras_vit.exporting import warmup
+from keras_vit.inference.saved_model import SavedModelClassifier
+from tests import tiny
+
+
+@pytest.fixture(scope="module")
+def artifact(served, tmp_path_factory):
+    """A copy to write into."""
+    path = tmp_path_factory.mktemp("warm") / "1"
+    shutil.copytree(served[1] / "1", path)
+    return SavedModelClassifier(str(path))
+
+
+@pytest.mark.slow
+def test_every_signature_and_batch_size_is_replayed(artifact):
+    path = warmup.write_warmup(artifact, "pets", tiny.images(3).contents, [4, 1])
+    assert path.endswith("/assets.extra/tf_serving_warmup_requests")
+    signatures = ["attention", "features", "features_tensor", "serve_images", "serve_tensor", "serving_default"]
+    assert warmup.replay(artifact) == [(name, size) for size in (1, 4) for name in signatures]
+    records = [warmup.decode(record) for record in tf.data.TFRecordDataset(path).as_numpy_iterator()]
+    assert [signature for signature, _ in records] == signatures * 2
+
+
+def test_a_server_takes_a_thousand_records(artifact):
+    with pytest.raises(ValueError, match="at most 1000 requests. Received: 1206"):
+        warmup.write_warmup(artifact, "pets", tiny.images(1).contents, [1] * 201)
+
+
+def test_bytes_of_a_prediction_log():
+    """Against the encoding worked out by hand from the published field numbers."""
+    values = np.arange(300, dtype=np.uint8)[:200]
+    tensor = tf.make_tensor_proto(values).SerializeToString()  # more than 127 bytes: a length of two bytes
+    spec = b"\x0a\x01m" + b"\x1a\x01s"
+    entry = b"\x0a\x01x" + b"\x12" + size(tensor) + tensor
+    request = b"\x0a" + size(spec) + spec + b"\x12" + size(entry) + entry
+    predict_log = b"\x0a" + size(request) + request
+    record = warmup.encode("m", "s", {"x": values})
+    assert record == b"\x32" + size(predict_log) + predict_log  # field 6
+    signature, inputs = warmup.decode(record)
+    assert signature == "s"
+    np.testing.assert_array_equal(inputs["x"], values)
+
+
+def size(content):
+    length = len(content)
+    return bytes([length]) if length < 128 else bytes([length % 128 + 128, length // 128])
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        np.arange(6, dtype=np.float32).reshape(2, 3),
+        np.zeros((1, 200, 200, 3), np.uint8),
+        np.array([b"\x00\xff", b""], object),
+    ],
+)
+def test_inputs_survive_a_record(value):
+    signature, inputs = warmup.decode(warmup.encode("pets", "serve", {"a": value, "b": value[:1]}))
+    assert signature == "serve"
+    np.testing.assert_array_equal(inputs["a"], value)
+    np.testing.assert_array_equal(inputs["b"], value[:1])
+    assert inputs["a"].dtype == value.dtype
+
+
+@pytest.mark.parametrize("record", [b"", b"\x32", b"\x32\xff\xff", b"\x32\x05a", b"\x08\x01", b"\x32\x00", b"garbage"])
+def test_records_of_another_kind_are_refused(record, served, tmp_path):
+    path = tmp_path / "assets.extra" / warmup.FILE_NAME
+    path.parent.mkdir()
+    with tf.io.TFRecordWriter(str(path)) as writer:
+        writer.write(record)
+    with pytest.raises(ValueError, match="must hold prediction requests"):
+        warmup.replay(types.SimpleNamespace(path=str(tmp_path)))
+
+
+def test_records_are_those_of_the_published_package(published):
+    logs = published("tensorflow_serving.apis.prediction_log_pb2")
+    record = warmup.encode("pets", "serve_tensor", {"images": np.ones((1, 2))})
+    request = logs.PredictionLog.FromString(record).predict_log.request
+    assert (request.model_spec.name, request.model_spec.signature_name) == ("pets", "serve_tensor")
+    np.testing.assert_array_equal(tf.make_ndarray(request.inputs["images"]), np.ones((1, 2)))
+    theirs = logs.PredictionLog()
+    theirs.predict_log.request.CopyFrom(request)
+    theirs.predict_log.request.model_spec.version.value = 7
+    signature, inputs = warmup.decode(theirs.SerializeToString())
+    assert signature == "serve_tensor"
+    np.testing.assert_array_equal(inputs["images"], np.ones((1, 2)))

@@ -1,0 +1,160 @@
+"""Memory of a training step: the estimate beside measurements, the machine's memory, and the advice."""
+
+import json
+import math
+import os
+import re
+import types
+
+import pytest
+
+from benchmarks import step_memory
+from keras_vit import recipe as recipes
+from keras_vit.planning import memory
+
+GB = 1e9
+
+
+def backend(device="cpu", replicas=1, workers=1, weight_parts=1):
+    return types.SimpleNamespace(device=device, num_replicas=replicas, num_workers=workers, weight_parts=weight_parts)
+
+
+def recipe(variant="ViT-S/16", batch_size=64, **optim):
+    return recipes.Recipe(
+        model=recipes.Model(variant, 224),
+        data=recipes.Data(batch_size=batch_size),
+        optim=recipes.Optim(**{"name": "adamw", **optim}),
+    )
+
+
+@pytest.mark.parametrize("name", list(step_memory.RECIPES))
+def test_the_estimate_is_within_20_percent_of_the_measured_peak(name):
+    with open(step_memory.FILE, encoding="utf-8") as file:
+        measured = json.load(file)[name]
+    assert memory.of_recipe(step_memory.RECIPES[name], step_memory.CLASSES).total == pytest.approx(measured, rel=0.2)
+
+
+def test_the_estimate_adds_weights_and_activations():
+    whole, parts = memory.of_recipe(recipe(), 10), memory.of_recipe(recipe(accumulation_steps=4), 10)
+    assert parts.activations == pytest.approx(whole.activations / 4)
+    weights = 21_669_514  # ViT-S/16 with ten classes, published parameters without the head of 1,000
+    assert whole.weights == 16 * weights  # weight, gradient, two moments
+    assert parts.weights == 20 * weights  # and the sum of the gradients
+    assert memory.of_recipe(recipe(), 10, devices=4).activations == pytest.approx(whole.activations / 4)
+
+
+@pytest.fixture
+def machine(monkeypatch):
+    """Set total and free memory of the machine, in GB; return the warnings."""
+    warnings: list[str] = []
+    monkeypatch.setattr(memory.logging, "warning", lambda text, *values: warnings.append(text % values))
+
+    def set_to(total, free):
+        monkeypatch.setattr(memory, "machine_memory", lambda: (total * GB, free * GB))
+        return warnings
+
+    return set_to
+
+
+def advised(warning):
+    """The changes that a warning names, as lists of (field, value)."""
+    options = warning.partition("What fits: ")[2].split(";")
+    return [re.findall(r"--config\.([\w.]+)=(\w+)", option) for option in options]
+
+
+def test_nothing_is_said_where_a_step_fits(machine):
+    warnings = machine(16, 12)
+    memory.check(recipe(), backend(), 10, 3)
+    assert not warnings
+
+
+def test_the_advice_fits_and_a_smaller_change_does_not(machine):
+    (warnings, free) = (machine(8, 3), 3 * GB)
+    memory.check(recipe(), backend(), 10, 3)
+    (warning,) = warnings
+    assert "and 3.0 GB are free" in warning
+    fields = [change[0][0] for change in advised(warning)]
+    assert fields == ["optim.accumulation_steps", "model.remat", "data.batch_size"]
+    for ((field, value),) in advised(warning):
+        value = int(value) if value.isdecimal() else value
+        assert memory.of_recipe(recipes.replace(recipe(), {field: value}), 10).total <= free
+        assert field != "optim.accumulation_steps" or value == 4
+        assert field != "data.batch_size" or value == 16
+    assert memory.of_recipe(recipe(accumulation_steps=2), 10).total > free
+
+
+def test_two_changes_where_one_is_not_enough(machine):
+    warnings = machine(8, 3.3)
+    given = recipe("ViT-B/16", batch_size=2)
+    given.model.image_size = 896
+    memory.check(given, backend(), 10, 3)
+    ((first, second),) = advised(warnings[0])
+    assert (first, second) == (("model.remat", "blocks"), ("optim.accumulation_steps", "2"))
+
+
+def test_what_no_change_helps(machine):
+    warnings = machine(8, 0.4)
+    memory.check(recipe(), backend(), 10, 3)
+    assert "Not even one image at a time fits" in warnings[0]
+
+
+def test_weights_that_exceed_the_machine_are_refused(machine):
+    machine(8, 8)
+    with pytest.raises(ValueError, match=r"ViT-H/14 take 10\.\d GB, more than the 8\.0 GB"):
+        memory.check(recipe("ViT-H/14"), backend(), 10, 3)
+    memory.check(recipe("ViT-H/14", batch_size=8), backend(replicas=8, workers=8, weight_parts=8), 10, 3)  # sharded
+
+
+def test_devices_of_a_processor_share_its_memory(machine):
+    warnings = machine(16, 4)
+    memory.check(recipe(batch_size=8), backend(), 10, 3)
+    assert not warnings
+    memory.check(recipe(batch_size=8), backend(replicas=8), 10, 3)  # eight copies of the weights
+    assert len(warnings) == 1
+    memory.check(recipe(batch_size=8), backend(replicas=8, workers=8), 10, 3)
+    assert len(warnings) == 1
+
+
+@pytest.mark.parametrize(("device", "frozen"), [("tpu", ""), ("cpu", "encoder")])
+def test_what_is_not_checked(machine, device, frozen):
+    warnings = machine(1, 0.1)
+    memory.check(recipe("ViT-H/14", frozen=frozen), backend(device), 10, 3)
+    assert not warnings
+
+
+def test_the_memory_of_a_gpu_is_that_of_the_smallest(tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert memory.gpu_memory() == (math.inf, math.inf)
+    (tmp_path / "nvidia-smi").write_text("#!/bin/sh\necho 81559\necho 16384\n")
+    os.chmod(tmp_path / "nvidia-smi", 0o755)
+    assert memory.gpu_memory() == (2**34, 2**34)
+
+
+@pytest.mark.parametrize(
+    ("files", "version"),
+    [
+        ({"memory.max": "4000", "memory.current": "3000", "memory.stat": "anon 100\ninactive_file 500\n"}, ""),
+        (
+            {
+                "memory.limit_in_bytes": "4000",
+                "memory.usage_in_bytes": "3000",
+                "memory.stat": "cache 900\ntotal_inactive_file 500\n",
+            },
+            "memory",
+        ),
+    ],
+)
+def test_a_container_has_less_memory_than_its_machine(tmp_path, monkeypatch, files, version):
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+    (tmp_path / "free").mkdir()
+    (tmp_path / "free" / "memory.max").write_text("max\n")
+    names = memory._CONTROL_GROUPS[version]
+    folders = [(str(tmp_path / "free"), names), (str(tmp_path), names), (str(tmp_path / "absent"), names)]
+    monkeypatch.setattr(memory, "_control_groups", lambda: iter(folders))
+    assert memory.machine_memory() == (4000, 1500)
+
+
+def test_the_memory_of_this_machine():
+    total, free = memory.machine_memory()
+    assert 0 < free <= total

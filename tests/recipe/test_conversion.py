@@ -1,0 +1,179 @@
+"""Recipes: strict in names, types and ranges, and the same after a round trip through JSON."""
+
+import json
+
+import pytest
+
+from keras_vit import recipe as recipes
+from keras_vit.models import BiTConfig, ViTConfig
+from keras_vit.recipe.model import DERIVED, FIELDS
+from tests import tiny
+
+
+def test_round_trip_through_json():
+    recipe = recipes.Recipe(
+        model=recipes.Model(arguments={"resnet_blocks": (2, 3), "patch_size": 4}),
+        optim=recipes.Optim(schedule=recipes.Schedule("steps", boundaries=(1, 2))),
+    )
+    assert recipes.from_dict(json.loads(json.dumps(recipes.to_dict(recipe)))) == recipe
+
+
+def test_missing_fields_keep_their_defaults():
+    recipe = recipes.from_dict({"seed": 3, "optim": {"learning_rate": 1}})
+    assert recipe == recipes.Recipe(seed=3, optim=recipes.Optim(learning_rate=1.0))
+    assert isinstance(recipe.optim.learning_rate, float)
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"optim": {"learnin_rate": 1.0}}, "no field optim.learnin_rate. Did you mean optim.learning_rate?"),
+        ({"modle": {}}, "no field modle. Did you mean model?"),
+        ({"optim": {"schedule": {"warmup": 3}}}, "Did you mean optim.schedule.warmup_steps?"),
+        ({"seed": "zero"}, "seed must be of type int. Received: seed='zero', of type str"),
+        ({"seed": True}, "seed must be of type int"),
+        ({"total_steps": 1.5}, "total_steps must be of type int"),
+        ({"deterministic": 1}, "deterministic must be of type bool"),
+        ({"model": 3}, "model must be a dictionary of fields. Received: 3"),
+        ({"model": {"arguments": {"resnet_blocks": ("a",)}}}, "resnet_blocks"),
+        ({"model": {"arguments": {"layer_scal": 1e-4}}}, "Did you mean 'layer_scale'?"),
+        ({"model": {"arguments": {"width_factor": 2}}}, "'width_factor'"),  # of a BiT
+        ({"model": {"arguments": {"image_size": 32}}}, "model.image_size"),
+        ({"model": {"arguments": {"classes": 3}}}, "model.arguments.classes"),
+        ({"model": {"arguments": {"pooling": "sum"}}}, "pooling='sum'"),
+        ({"model": {"arguments": {"hidden_size": 31}}}, "hidden_size=31"),
+        ({"model": {"image_size": 30}}, "image_size"),
+        ({"model": {"variant": "ViT-S"}}, "'ViT-S'"),
+        ({"model": {"hidden_siz": 8}}, "no field model.hidden_siz"),
+        ({"model": {"head": "drop"}}, "model.head must be one of 'auto', 'keep', 'reset'. Received: model.head='drop'"),
+        ({"total_steps": 0}, "total_steps must be at least 1. Received: total_steps=0"),
+        (
+            {"data": {"batch_size": 33}, "optim": {"accumulation_steps": 4}},
+            "data.batch_size must be a multiple of optim.accumulation_steps=4.*nearest that works is 32",
+        ),
+    ],
+)
+def test_what_is_wrong_is_said(values, message):
+    with pytest.raises(ValueError, match=message):
+        recipes.from_dict(values)
+
+
+def test_fields_by_path():
+    assert recipes.get(recipes.Recipe(), "optim.schedule.name") == "cosine"
+    with pytest.raises(ValueError, match="no field optim.schedule.nam. Did you mean optim.schedule.name"):
+        recipes.get(recipes.Recipe(), "optim.schedule.nam")
+    with pytest.raises(ValueError, match="no field seed.x. It has no fields of its own"):
+        recipes.get(recipes.Recipe(), "seed.x")
+
+
+def test_nearest_multiple():
+    assert [recipes.nearest_multiple(n, 8) for n in (1, 11, 13, 16)] == [8, 8, 16, 16]
+
+
+def test_every_argument_of_the_model_can_be_set():
+    for config, variant in ((ViTConfig, "ViT-Ti/16"), (BiTConfig, "BiT-R50x1")):
+        for name in set(config.names()) - set(FIELDS) - set(DERIVED):
+            assert recipes.get(recipes.Recipe(model=recipes.Model(variant)), f"model.arguments.{name}") is None
+    recipe = recipes.Recipe()
+    for name, text in {"layer_scale": "1e-4", "qkv_bias": "False", "pooling": "gap", "num_registers": "2"}.items():
+        recipe = recipes.override(recipe, f"model.arguments.{name}", text)
+    expected = {"layer_scale": 1e-4, "qkv_bias": False, "pooling": "gap", "num_registers": 2}
+    assert recipes.check(recipe).model.arguments == expected
+    assert recipes.get(recipe, "model.arguments.layer_scale") == 1e-4
+    with pytest.raises(ValueError, match="model.arguments.layer_scale"):
+        recipes.override(recipe, "model.layer_scale", "1e-4")
+    with pytest.raises(ValueError, match="'layer_scale'"):
+        recipes.override(recipe, "model.arguments.layerscale", "1e-4")
+
+
+def test_the_arguments_of_an_old_record():
+    """They were fields of `model`, None where the variant decided."""
+    old = {
+        "model": {"variant": "ViT-Ti/16", "image_size": 32, "patch_size": 4, "resnet_blocks": None, "pooling": "gap"}
+    }
+    model = recipes.from_dict(old).model
+    assert (model.image_size, model.arguments) == (32, {"patch_size": 4, "pooling": "gap"})
+
+
+def test_a_task_is_parsed_where_it_enters():
+    parsed = recipes.MAE(mask_ratio=0.5)
+    recipe = recipes.Recipe(task="mae(mask_ratio=0.5, decoder_num_layers=8)")
+    assert recipe.task == parsed == recipes.from_dict({"task": "mae(0.5)"}).task
+    assert recipes.override(recipes.Recipe(), "task", "mae(mask_ratio=0.5)").task == parsed
+    recipe.task = "distillation('runs/bit', temperature=2)"
+    assert recipe.task == recipes.Distillation("runs/bit", 2.0)
+    assert recipes.Recipe().task == recipes.Recipe(task=recipes.Classification()).task == recipes.Classification()
+    for wrong in ("mea", "mae(mask_ratoi=0.5)", 3):
+        with pytest.raises(ValueError, match="mae"):
+            recipes.Recipe(task=wrong)
+    with pytest.raises(ValueError, match="no field task.mask_ratio"):
+        recipes.override(recipes.Recipe(task="mae"), "task.mask_ratio", "0.5")
+
+
+@pytest.mark.parametrize(
+    ("text", "canonical"),
+    [
+        ("classification()", "classification"),
+        ("mae(normalize_pixels=True)", "mae"),
+        ("mae(normalize_pixels=0, mask_ratio=0.5)", "mae(mask_ratio=0.5, normalize_pixels=False)"),
+        ("masked_patch(0.5, 'pixels')", "masked_patch(target='pixels')"),
+        ("distillation('a', temperature=2)", "distillation(teacher='a', temperature=2.0)"),
+    ],
+)
+def test_json_holds_the_canonical_text_of_a_task(text, canonical):
+    recipe = recipes.Recipe(task=text)
+    assert json.loads(json.dumps(recipes.to_dict(recipe)))["task"] == canonical
+    assert recipes.from_dict({"task": canonical}).task == recipe.task
+
+
+def test_new_fields_of_an_old_record_win():
+    old = {"model": {"variant": "ViT-Ti/16", "pooling": "gap", "patch_size": 4, "arguments": {"pooling": "map"}}}
+    assert recipes.from_dict(old).model.arguments == {"patch_size": 4, "pooling": "map"}
+
+
+def test_arguments_of_the_recipe_come_before_those_of_its_record():
+    recorded = {"variant": "ViT-S/16", "arguments": {"dropout_rate": 0.1, "pooling": "gap"}}
+    found = recipes.resolve(recipes.Recipe(model=recipes.Model(arguments={"dropout_rate": 0.3})), recorded).model
+    assert (found.variant, found.arguments) == ("ViT-S/16", {"dropout_rate": 0.3, "pooling": "gap"})
+
+
+def test_regularization_of_a_checkpoint_is_not_taken_over(tmp_path):
+    """What a file was trained with says nothing of how it is fine-tuned; what its weights are for, does."""
+    noise = {"dropout_rate": 0.1, "attention_dropout_rate": 0.2, "drop_path_rate": 0.4, "head_bias": -3.0}
+    tiny.model(**noise, layer_scale=0.1).save(tmp_path / "trained.keras")
+    model = recipes.Model("ViT-Ti/16", checkpoint=str(tmp_path / "trained.keras"), image_size=tiny.SIZE)
+    taken = recipes.resolve(recipes.Recipe(model=model)).model.arguments
+    assert taken["layer_scale"] == 0.1 and taken["hidden_size"] == 16
+    assert not set(taken) & set(noise)
+
+
+@pytest.mark.parametrize(
+    ("path", "text", "value"),
+    [
+        ("model.checkpoint", "None", None),
+        ("model.checkpoint", "", None),
+        ("model.checkpoint", "augreg", "augreg"),
+        ("optim.schedule.boundaries", "3,5", (3, 5)),
+        ("optim.schedule.boundaries", "3", (3,)),
+        ("deterministic", "0", False),
+        ("total_steps", "1e3", 1000),
+    ],
+)
+def test_a_field_written_on_the_command_line(path, text, value):
+    assert recipes.get(recipes.override(recipes.Recipe(), path, text), path) == value
+
+
+def test_initial_weights_depend_on_the_seed():
+    sizes = {"hidden_size": 8, "num_layers": 1, "num_heads": 1, "mlp_dim": 8, "patch_size": 8}
+
+    def kernel(seed):
+        recipe = recipes.Recipe(seed=seed, model=recipes.Model("ViT-Ti/16", image_size=8, arguments=sizes))
+        return recipes.create_model(recipe, classes=2).get_layer("embedding").get_weights()[0].tolist()
+
+    assert kernel(1) == kernel(1) != kernel(2)
+
+
+@pytest.mark.parametrize("weights", ["augreg", "augreg-imagenet21k", "augreg-224"])
+def test_another_variant_keeps_the_kind_of_weights(weights):
+    chosen = recipes.with_weights(recipes.Recipe(model=recipes.Model("ViT-B/16")), weights)
+    assert recipes.with_variant(chosen, "ViT_S16").model.checkpoint == weights

@@ -1,0 +1,42 @@
+"""Report the lines and branches of each room that a run of the tests has taken.
+
+    make coverage       # the fast tests, then this report
+
+Reads the file that `coverage json` writes. It reports, and judges nothing: `python -m tools.mutants` shows what the
+tests notice.
+"""
+
+import collections
+import json
+import pathlib
+import sys
+from typing import Any
+
+FIELDS = ("covered_lines", "num_statements", "covered_branches", "num_branches")
+
+
+def by_room(report: dict[str, Any]) -> dict[str, collections.Counter[str]]:
+    """Return the sums of each package or module of the library."""
+    rooms: dict[str, collections.Counter[str]] = collections.defaultdict(collections.Counter)
+    for file, found in report["files"].items():
+        parts = pathlib.PurePath(file).parts
+        if parts[0] == "keras_vit" and len(parts) > 1:
+            rooms[parts[1].removesuffix(".py")].update({name: found["summary"][name] for name in FIELDS})
+    return dict(rooms)
+
+
+def table(rooms: dict[str, collections.Counter[str]]) -> str:
+    """Return one line for each room, and one for all."""
+    total: collections.Counter[str] = collections.Counter()
+    for found in rooms.values():
+        total.update(found)
+    lines = [f"{'room':<14} {'lines':>7} {'branches':>9}"]
+    for room, found in [*sorted(rooms.items()), ("all", total)]:
+        shares = [found[taken] / max(found[of], 1) for taken, of in (FIELDS[:2], FIELDS[2:])]
+        branches = f"{shares[1]:.0%}" if found["num_branches"] else "-"
+        lines.append(f"{room:<14} {shares[0]:>7.0%} {branches:>9}")
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    print(table(by_room(json.loads(pathlib.Path(sys.argv[1]).read_text(encoding="utf-8")))))

@@ -1,0 +1,36 @@
+"""Weights and inputs of the models of PyTorch projects, whose weights are in a `.safetensors` file each."""
+
+from typing import Any
+
+import numpy as np
+from safetensors.numpy import load_file, save_file
+
+from tools.golden import remake
+
+
+def assign(network: Any, name: str, directory: Any = remake.GOLDEN) -> None:
+    """Give a network the weights of NAME.safetensors; random ones, which are written, if there is no such file."""
+    import torch
+
+    path = directory / f"{name}.safetensors"
+    if path.exists():
+        weights = load_file(path)
+    else:
+        shapes = {key: tuple(value.shape) for key, value in network.state_dict().items()}
+        weights = {key: remake.random(f"{name}/{key}", shape) for key, shape in shapes.items()}
+        save_file(weights, path)
+    network.load_state_dict({key: torch.from_numpy(np.array(value)) for key, value in weights.items()})
+    network.eval()
+
+
+def images(name: str, shape: tuple[int, int, int, int]) -> np.ndarray:
+    """Return the images `[B, H, W, C]` of NAME.npz; random ones if there is no such file."""
+    stored, _ = remake.read(name)
+    return stored["image"] if "image" in stored else remake.random(f"{name}/image", shape, 1.0)
+
+
+def channels_first(image: np.ndarray) -> Any:
+    """Return images as PyTorch takes them."""
+    import torch
+
+    return torch.from_numpy(np.ascontiguousarray(np.moveaxis(image, -1, 1)))
