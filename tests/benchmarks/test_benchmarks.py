@@ -296,6 +296,7 @@ def test_rates_are_medians_over_the_rounds():
     assert result.rates == {"a": 2.0}
 
 
+@pytest.mark.interop
 def test_the_rates_of_this_machine():
     pytest.importorskip("torch")
     system = rows.ROWS["inference-1-float32"].machine(lambda name: sys.executable)
