@@ -96,7 +96,7 @@ test-all: test
 # `make test` runs JAX in processes of its own; this runs the comparisons with golden data in it.
 test-jax: $(VENV)/.installed-test
 	KERAS_BACKEND=jax $(PYTEST) -m "not exhaustive and $(OURS)" tests/models/test_golden.py tests/models/test_counts.py \
-	  tests/checkpoints/test_golden.py tests/zoo
+	  tests/checkpoints/test_golden.py tests/checkpoints/test_todays_vits.py tests/zoo
 
 test-tpu: $(VENV)/.installed-test
 	$(PYTEST) -m tpu
