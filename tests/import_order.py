@@ -50,8 +50,6 @@ BACKEND_SWITCHES = {
 }
 # What runs only on JAX may import it at the top; nothing else imports this package at the top.
 JAX_PACKAGE = "keras_vit.training.jax"
-# The compilers that JAX calls, one module for each kind of device.
-COMPILERS = {"keras_vit.planning.compiler", "keras_vit.planning.gpu_compiler", "keras_vit.planning.tpu_compiler"}
 REQUIRED = {"keras", "numpy", "absl", "filelock", "h5py", "ml_dtypes", "safetensors", "scipy"}
 OPTIONAL = {
     "matplotlib",
@@ -128,7 +126,7 @@ def check(root):
 
 def may_use_backend(module, top, nested):
     """Whether a module is one of those that may import a backend of Keras beside what their part of the project may."""
-    if top == "jax" and (f"{module}.".startswith(f"{JAX_PACKAGE}.") or (nested and module in COMPILERS)):
+    if top == "jax" and f"{module}.".startswith(f"{JAX_PACKAGE}."):
         return True
     return top in ("tensorflow", "jax") and nested and module in BACKEND_SWITCHES
 
