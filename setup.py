@@ -41,6 +41,8 @@ def packages():
     return found
 
 
+# They decode images for runtimes that need no TensorFlow, with the same pixels.
+DECODERS = ["simplejpeg>=1.8", "pillow>=11"]
 LIBTPU_MACHINES = "sys_platform == 'linux' and platform_machine == 'x86_64'"
 EXTRAS = {
     # One of the first three chooses the TensorFlow build. They must not share an environment.
@@ -53,15 +55,19 @@ EXTRAS = {
     # TensorFlow Datasets imports importlib_resources without requiring it.
     "data": ["tensorflow-datasets>=4.9.7", "importlib_resources>=6.0"],
     "plots": ["matplotlib>=3.9"],
+    "parquet": ["pyarrow>=17"],
     "hub": ["huggingface_hub>=0.30"],
     "serving": ["starlette>=1.0", "uvicorn>=0.40"],
     # Keras writes ONNX files with tf2onnx.
-    "onnx": ["onnx>=1.17", "onnxruntime>=1.20", "tf2onnx>=1.17"],
-    "openvino": ["openvino>=2025.0"],
+    "onnx": ["onnx>=1.17", "onnxruntime>=1.20", "tf2onnx>=1.17", *DECODERS],
+    "openvino": ["openvino>=2025.0", *DECODERS],
     # Without it the interpreter is the one in TensorFlow, which is to be removed from there.
-    "litert": ["ai-edge-litert>=1.2"],
+    "litert": ["ai-edge-litert>=1.2", *DECODERS],
     # The TPU's compiler (libtpu), for `keras-vit plan --target=v5e-8`: beside [cpu], on any machine with Linux.
-    "plan": ["jax[tpu]>=0.10.2"],
+    # Below 0.11: the planner calls private functions of JAX (tests/planning/test_compiler.py).
+    "plan": ["jax[tpu]>=0.10.2,<0.11"],
+    # XLA's compiler for NVIDIA GPUs, for `keras-vit plan --target=h100`: no GPU, driver or library of CUDA is needed.
+    "plan-gpu": ["jax>=0.10.2,<0.11", "jax-cuda12-plugin>=0.10.2,<0.11", "nvidia-cuda-nvcc-cu12>=12.9,<12.10"],
     "interop": ["torch", "timm", "transformers", "vit-pytorch"],
     "docs": ["zensical>=0.0.73", "mkdocstrings-python>=2.0"],
 }
@@ -78,6 +84,7 @@ EXTRAS["dev"] = [
     *EXTRAS["test"],
     *EXTRAS["data"],
     *EXTRAS["plots"],
+    *EXTRAS["parquet"],
     *EXTRAS["hub"],
     *EXTRAS["jax"],
     *(f"{requirement}; {LIBTPU_MACHINES}" for requirement in EXTRAS["plan"]),

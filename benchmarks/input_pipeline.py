@@ -70,17 +70,17 @@ Stages = dict[str, Stage]
 def make_images(folder: str, count: int = 256, height: int = 375, width: int = 500) -> str:
     """Write JPEG files of about 110 kB: noise whose power decreases with the frequency, as in photographs."""
     rng = np.random.default_rng(0)
-    os.makedirs(os.path.join(folder, "images", "noise"))
+    os.makedirs(os.path.join(folder, "images"))
     frequency = np.hypot(np.fft.fftfreq(height)[:, None], np.fft.rfftfreq(width)[None, :]) + 1 / width
     for number in range(count):
         spectrum = rng.normal(size=(3, *frequency.shape)) * np.exp(2j * np.pi * rng.random((3, *frequency.shape)))
         planes = np.fft.irfft2(spectrum / frequency**1.1, (height, width))
         planes = planes[:1] + 0.3 * planes  # correlated channels
         pixels = np.clip(128 + 48 * planes / planes.std(), 0, 255).astype(np.uint8).transpose(1, 2, 0)
-        path = os.path.join(folder, "images", "noise", f"{number}.jpg")
+        path = os.path.join(folder, "images", f"{number}.jpg")
         with open(path, "wb") as file:
             file.write(tf.io.encode_jpeg(pixels, quality=94).numpy())
-    return f"folder:{folder}/images#test_fraction=0"
+    return f"images:{folder}/images#test_fraction=0"
 
 
 def make_stages(source: data.IndexedSource, size: int, batch_size: int, augmentations: Sequence[str]) -> Stages:

@@ -89,6 +89,7 @@ def open_model(name: str) -> ServedModel:
     if list_versions(path) and given == (None, None, "last"):
         return ServedModel(name, path)
     classifier = open_classifier(path, preprocess=given[0], labels=given[1], checkpoint=given[2])
+    classifier.prepare_for_many()
     return ServedModel(name, path, classifier)
 
 

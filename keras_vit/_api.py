@@ -20,6 +20,7 @@ from keras_vit.models import (
     MaskedPatchPredictor,
     VisionTransformer,
     create_model,
+    features,
     list_models,
     preprocess_input,
 )
@@ -56,6 +57,7 @@ __all__ = [
     "__version__",
     "create_model",
     "decode_predictions",
+    "features",
     "layers",
     "list_models",
     "list_weights",

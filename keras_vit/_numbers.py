@@ -1,4 +1,4 @@
-"""Numbers as people read them: in tables, logs, pages and figures."""
+"""Numbers as text: in tables, logs, pages and figures."""
 
 _NOT_SHARES = ("loss", "ece", "l2", "norm", "rate", "second")  # parts of the names of metrics that are not fractions
 NONE = "–"

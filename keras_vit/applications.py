@@ -50,7 +50,7 @@ _PAPERS = {
     "BiTResNet": ("Big Transfer (BiT): General Visual Representation Learning", "https://arxiv.org/abs/1912.11370"),
 }
 _FROM_WEIGHTS = ("image_size", "classes", "pool_padding")  # arguments that may be "auto"
-_DATA_SETS = {"imagenet21k": "ImageNet-21k", "imagenet2012": "ImageNet"}
+_DATA_SETS = {"imagenet21k": "ImageNet-21k", "imagenet2012": "ImageNet", "lvd142m": "LVD-142M", "webli": "WebLI"}
 
 
 def _published(variant: str) -> str:
@@ -58,8 +58,9 @@ def _published(variant: str) -> str:
     lines = []
     for entry in zoo.list_weights(variant):
         accuracy = "" if entry.accuracy is None else f", {entry.accuracy} % top-1 on ImageNet"
-        pretraining, head = _DATA_SETS[entry.pretraining], _DATA_SETS[entry.head]
+        pretraining, head = _DATA_SETS[entry.pretraining], _DATA_SETS.get(entry.head or "", "without a head")
         trained = pretraining if head == pretraining else f"{pretraining}, then {head}"
+        trained = f"{pretraining}, {head}" if entry.head is None else trained
         lines.append(f"    - `{entry.name!r}`: trained on {trained}, {entry.resolution} pixels{accuracy}")
     return textwrap.indent("\n".join(lines or ["    None."]), "    ")
 
@@ -79,8 +80,11 @@ def _constructor(
         zoo.resolve(variant, weights)  # reports a wrong name or a failed download before a large model is built
         published = zoo.find(variant, os.fspath(weights))
         if published is not None:
-            arguments.setdefault("classes", published.classes)
-            arguments.setdefault("image_size", published.resolution)
+            if published.head is None:
+                arguments.setdefault("include_top", "classes" in arguments)
+            else:
+                arguments.setdefault("classes", published.classes)
+            arguments = {**published.arguments, "image_size": published.resolution, **arguments}
             if published.pool_padding is not None:
                 arguments.setdefault("pool_padding", published.pool_padding)
         model = create_model(variant, **arguments)
@@ -114,6 +118,14 @@ ViT_L32 = _constructor("ViT-L/32", PublishedViT, VisionTransformer)
 ViT_H14 = _constructor("ViT-H/14", PublishedViT, VisionTransformer)
 ViT_g14 = _constructor("ViT-g/14", PublishedViT, VisionTransformer)
 ViT_G14 = _constructor("ViT-G/14", PublishedViT, VisionTransformer)
+ViT_S14 = _constructor("ViT-S/14", PublishedViT, VisionTransformer)
+ViT_B14 = _constructor("ViT-B/14", PublishedViT, VisionTransformer)
+ViT_L14 = _constructor("ViT-L/14", PublishedViT, VisionTransformer)
+ViT_giant2_14 = _constructor("ViT-giant2/14", PublishedViT, VisionTransformer)
+ViT_Splus16 = _constructor("ViT-S+/16", PublishedViT, VisionTransformer)
+ViT_Hplus16 = _constructor("ViT-H+/16", PublishedViT, VisionTransformer)
+ViT_So400m14 = _constructor("ViT-So400m/14", PublishedViT, VisionTransformer)
+ViT_So400m16 = _constructor("ViT-So400m/16", PublishedViT, VisionTransformer)
 R_Ti16 = _constructor("R+ViT-Ti/16", PublishedViT, VisionTransformer)
 R26_S32 = _constructor("R26+ViT-S/32", PublishedViT, VisionTransformer)
 R26_B32 = _constructor("R26+ViT-B/32", PublishedViT, VisionTransformer)
@@ -138,15 +150,23 @@ __all__ = [  # a literal, which editors and type checkers can read
     "R50_B16",
     "R50_L32",
     "R_Ti16",
+    "ViT_B14",
     "ViT_B16",
     "ViT_B32",
     "ViT_B8",
     "ViT_G14",
     "ViT_H14",
+    "ViT_Hplus16",
+    "ViT_L14",
     "ViT_L16",
     "ViT_L32",
+    "ViT_S14",
     "ViT_S16",
     "ViT_S32",
+    "ViT_So400m14",
+    "ViT_So400m16",
+    "ViT_Splus16",
     "ViT_Ti16",
     "ViT_g14",
+    "ViT_giant2_14",
 ]

@@ -50,10 +50,13 @@ BACKEND_SWITCHES = {
 }
 # What runs only on JAX may import it at the top; nothing else imports this package at the top.
 JAX_PACKAGE = "keras_vit.training.jax"
+# The compilers that JAX calls, one module for each kind of device.
+COMPILERS = {"keras_vit.planning.compiler", "keras_vit.planning.gpu_compiler", "keras_vit.planning.tpu_compiler"}
 REQUIRED = {"keras", "numpy", "absl", "filelock", "h5py", "ml_dtypes", "safetensors", "scipy"}
 OPTIONAL = {
     "matplotlib",
     "tensorflow_datasets",
+    "huggingface_hub",
     "jax",
     "jaxlib",
     "torch",
@@ -74,6 +77,8 @@ OPTIONAL = {
     "libtpu",
     "sklearn",
     "PIL",
+    "simplejpeg",
+    "pyarrow",
     "tqdm",
     "requests",
     "psutil",
@@ -123,7 +128,7 @@ def check(root):
 
 def may_use_backend(module, top, nested):
     """Whether a module is one of those that may import a backend of Keras beside what their part of the project may."""
-    if top == "jax" and f"{module}.".startswith(f"{JAX_PACKAGE}."):
+    if top == "jax" and (f"{module}.".startswith(f"{JAX_PACKAGE}.") or (nested and module in COMPILERS)):
         return True
     return top in ("tensorflow", "jax") and nested and module in BACKEND_SWITCHES
 

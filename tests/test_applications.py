@@ -10,6 +10,7 @@ import pytest
 import keras_vit
 
 
+@pytest.mark.slow
 def test_the_constructor_builds_its_variant_with_the_documented_arguments():
     model = keras_vit.ViT_Ti16(image_size=32, classes=5, pooling="gap", dtype="mixed_bfloat16")
     assert model.name == "vit_ti16"
@@ -32,7 +33,7 @@ def test_the_docstring_lists_the_published_weights_with_their_accuracy():
 
 def test_every_constructor_is_public_and_named_after_its_model():
     names = {name for name in keras_vit.__all__ if name.startswith(("ViT_", "R_", "R26_", "R50_", "BiT_"))}
-    assert len(names) == len(keras_vit.list_models()) == 22
+    assert len(names) == len(keras_vit.list_models()) == 30
     assert all(getattr(keras_vit, name).__name__ == name for name in names)
 
 
@@ -58,6 +59,7 @@ def test_the_size_of_images_is_that_of_the_weights(monkeypatch):
     assert keras_vit.ViT_Ti16(weights="augreg", image_size=224).input_shape == (None, 224, 224, 3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("build", "names"),
     [(keras_vit.ViT_Ti16, ["image_size", "classes"]), (keras_vit.BiT_R50x1, ["image_size", "classes", "pool_padding"])],
@@ -87,6 +89,7 @@ def test_unknown_weights_and_arguments_are_errors():
         keras_vit.ViT_B16(dropout=0.1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "build", [keras_vit.ViT_Ti16, keras_vit.BiT_R50x1, lambda **kw: keras_vit.create_model("ViT_Ti16", **kw)]
 )
@@ -94,6 +97,7 @@ def test_models_take_a_name(build):
     assert build(image_size=32, classes=2, name="mine").name == "mine"
 
 
+@pytest.mark.slow
 def test_variants_go_by_the_names_of_their_constructors_too():
     model = keras_vit.create_model("R26_S32", image_size=32, classes=2)
     assert model.get_config() == keras_vit.create_model("R26+ViT-S/32", image_size=32, classes=2).get_config()

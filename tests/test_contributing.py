@@ -18,7 +18,8 @@ ROWS = {
 
 def test_every_room_is_in_one_row():
     named = [name for names in ROWS for name in names]
-    assert sorted(name for name in named if name in ORDER) == sorted(ORDER)
+    rooms = [name for name in ORDER if not name.startswith("_")]
+    assert sorted(name for name in named if name in ORDER) == sorted([*rooms, "__main__"])
     paths = [name for name in named if "/" in name or "." in name]
     assert [name for name in paths if not (ROOT / name).exists()] == []
 

@@ -26,25 +26,33 @@ VIT = {
     **{"output_projection": "bias", "norm_after_pooling": False, "patch_norm": False, "head_norm": False},
     **{"num_registers": 0, "distillation_token": False, "pool_prefix_tokens": False},
     # flax.linen.gelu has approximate=True, flax.linen.LayerNorm has epsilon=1e-6.
-    **{"activation": "gelu_tanh", "layer_norm_epsilon": 1e-6},
+    **{"activation": "gelu_tanh", "norm": "layer", "layer_norm_epsilon": 1e-6},
     # vit_jax/models_vit.py, head_bias_init: float = 0; scipy.ndimage.zoom of the position table in checkpoint.py.
     **{"head_bias": 0.0, "resnet_numerics": "reference", "position_resizing": "reference"},
     # Noise is off: the recipes set it.
     **{"dropout_rate": 0.0, "attention_dropout_rate": 0.0, "drop_path_rate": 0.0, "remat": "none"},
+    # The ViT paper's blocks. transformers, models/dinov3_vit/configuration_dinov3_vit.py: rope_theta=100.0.
+    **{"mlp": "mlp", "qk_norm": False, "norm_before_blocks": False, "final_norm": True, "rope_base": 100.0},
 }
 
 LAYERS = {
     # flax.linen.LayerNorm and GroupNorm have epsilon=1e-6; vit_jax/models_resnet.py has the default num_groups=32.
     layers.LayerNorm: {"epsilon": 1e-6, "scale_initializer": "ones"},
+    layers.RMSNorm: {"epsilon": 1e-6, "scale_initializer": "ones"},
     layers.GroupNorm: {"groups": 32, "epsilon": 1e-6, "scale_initializer": "ones"},
     # vit_jax/models_resnet.py, weight_standardize(..., eps=1e-5), added to the deviation.
     layers.StdConv2D: {"strides": 1, "padding": "same", "epsilon": 1e-5, "epsilon_inside": False},
     # "Going deeper with Image Transformers" (arXiv:2103.17239), section 2: 1e-5 at 24 layers.
     layers.LayerScale: {"initial_value": 1e-5},
-    layers.EncoderBlock: {"dropout_rate": 0.0, "drop_path_rate": 0.0, "layer_norm_epsilon": 1e-6},
-    layers.MAPHead: {"layer_norm_epsilon": 1e-6},
-    layers.SelfAttention: {"dropout_rate": 0.0, "use_bias": True, "output_projection": "bias"},
+    layers.EncoderBlock: {"dropout_rate": 0.0, "drop_path_rate": 0.0, "layer_norm_epsilon": 1e-6, "norm_type": "layer"},
+    layers.MAPHead: {"layer_norm_epsilon": 1e-6, "norm_type": "layer"},
+    layers.SelfAttention: {
+        **{"dropout_rate": 0.0, "use_bias": True, "output_projection": "bias", "layer_norm_epsilon": 1e-6}
+    },
     layers.MlpBlock: {"dropout_rate": 0.0, "activation": "gelu_tanh"},
+    layers.SwiGLU: {"dropout_rate": 0.0},
+    # transformers, models/dinov3_vit/configuration_dinov3_vit.py: rope_theta=100.0.
+    layers.RotaryPositions: {"num_prefix_tokens": 0, "base": 100.0},
     # vit_jax/models_vit.py: nn.initializers.normal(stddev=0.02) for the position table.
     layers.AddPositionEmbs: {
         **{"kind": "learned", "num_prefix_tokens": 0, "num_registers": 0, "stddev": 0.02, "method": "reference"},

@@ -4,14 +4,15 @@
     keras-vit plan --config=vit_paper:ViT_L16,imagenet21k --devices=8
     keras-vit plan --config=digits --config.model.arguments.num_layers=8 --json
     keras-vit plan --config=vit_s16_i1k --target=v5e-8
+    KERAS_BACKEND=jax keras-vit plan --config=vit_s16_i1k --target=h100
 
 Parameters, operations and memory are counted from the architecture. The time follows from the peak of a TPUv3 core and
 the assumed fraction of it (--utilization). The sizes of public data sets are known; for other data that is not on this
 machine, pass --examples and --classes.
 
-With --target, the TPU compiler compiles the training step for that slice, without a TPU (extra [plan]). It
-says whether the step fits, what limits its speed, and which batch sizes fit. Each batch size takes a minute or more;
---nosearch tries that of the recipe only.
+With --target, the compiler of a TPU slice (v5e-8; extra [plan]) or of NVIDIA GPUs (h100, h100:8; extra [plan-gpu])
+compiles the training step, without a TPU or GPU. The program prints whether the step fits, what limits its speed, and
+which batch sizes fit. Each batch size takes a minute or more; --nosearch tries that of the recipe only.
 """
 
 import dataclasses
@@ -30,7 +31,7 @@ flags.DEFINE_integer("devices", 1, "Number of devices that share a batch.", 1)
 flags.DEFINE_float("utilization", 0.3, "Assumed fraction of the hardware's peak.", 0.001, 1.0)
 flags.DEFINE_integer("examples", None, "Number of training examples, if the data set is missing here.")
 flags.DEFINE_integer("classes", None, "Number of classes, if the data set is missing here.")
-flags.DEFINE_string("target", None, "TPU slice to compile the step for, such as v5e-8, v3-8, v4-32 or v6e-8.")
+flags.DEFINE_string("target", None, "TPU slice or GPUs to compile the step for: v5e-8, v4-32, h100, a100:8.")
 flags.DEFINE_bool("fsdp", False, "With --target, under KERAS_BACKEND=jax: shard weights and optimizer, too.")
 flags.DEFINE_bool("search", True, "With --target: search for the largest batch size that fits, with and without remat.")
 common_flags.define_json_flag()
@@ -40,14 +41,15 @@ with program.imports(__name__):
 
     from keras_vit import data
     from keras_vit.data import sources
-    from keras_vit.planning import cost, datasets, plan, tpu_compiler, tpu_plan, tpu_report, tpu_targets
+    from keras_vit.planning import compiler, cost, datasets, plan, step_plan, targets
+    from keras_vit.planning.step_report import Report
     from keras_vit.recipe import Recipe
 
 
 def main(argv: Sequence[str]) -> int:
     options = flags.FLAGS
     recipe = program.recipe_from_flags(argv[1:])
-    target = tpu_targets.parse(options.target) if options.target else None
+    target = targets.parse(options.target) if options.target else None
     devices = target.devices if target else options.devices
     examples, classes, batch = size_of_data(recipe)
     channels = batch["image"].shape[-1] if batch else 3
@@ -55,24 +57,24 @@ def main(argv: Sequence[str]) -> int:
     compiled = compile_for(target, recipe, classes, batch) if target else None
     if options.json:
         content = as_dict(recipe, planned, examples, classes, devices)
-        sys.stdout.write(json.dumps(content | ({"tpu": tpu_report.as_dict(*compiled)} if compiled else {})) + "\n")
+        sys.stdout.write(json.dumps(content | ({"compiled": compiled.as_dict()} if compiled else {})) + "\n")
     else:
-        rows = as_rows(recipe, planned, examples, classes, devices) + (tpu_report.rows(*compiled) if compiled else [])
+        rows = as_rows(recipe, planned, examples, classes, devices) + (compiled.rows() if compiled else [])
         sys.stdout.write("".join(f"{name:<17}{value}\n" for name, value in rows))
     return 0
 
 
-def compile_for(target: tpu_targets.Target, recipe: Recipe, classes: int, batch: Any) -> tuple[Any, ...]:
-    """Return the TPU compiler's results for the recipe, for changes that make it fit, and for the largest batches."""
-    setting = tpu_plan.setting_of(recipe, flags.FLAGS.fsdp)
-    planner = tpu_plan.of_recipe(recipe, classes, target, batch)
+def compile_for(target: targets.Slice | targets.Gpus, recipe: Recipe, classes: int, batch: Any) -> Report:
+    """Compile the recipe, changes that make it fit, and the largest batches."""
+    setting, chosen = step_plan.setting_of(recipe, flags.FLAGS.fsdp), compiler.of_target(target)
+    planner = step_plan.of_recipe(recipe, classes, chosen, batch)
     estimate = planner.estimate(setting)
     remedies = [] if estimate.fits else planner.remedies(setting)
     largest = {}
     if flags.FLAGS.search:
         for remat in sorted({setting.remat, planner.rematerializes}):
             largest[remat] = planner.largest_batch(dataclasses.replace(setting, remat=remat))
-    return estimate, remedies, largest, tpu_compiler.versions()
+    return Report(estimate, remedies, largest, chosen.versions())
 
 
 def size_of_data(recipe: Recipe) -> tuple[int, int, Any]:

@@ -28,11 +28,9 @@ common_flags.define_json_flag()
 
 with program.imports(__name__):
     import numpy as np
-    import tensorflow as tf
 
     from keras_vit import _io
-    from keras_vit.data import errors as data_errors
-    from keras_vit.inference import open_classifier, probabilities
+    from keras_vit.inference import open_classifier, preparation, probabilities
 
 
 def main(argv: Sequence[str]) -> int:
@@ -47,13 +45,13 @@ def main(argv: Sequence[str]) -> int:
     )
     if not classifier.class_names:
         raise ValueError(f"--model must have classes. Received: --model={options.model}, which has none.")
-    preprocess = classifier.card.preprocess_function()
+    prepare = preparation.image_function(classifier.card.preprocess)
     write = write_json if flags.FLAGS.json else write_table
 
     failed = 0
     for start in range(0, len(paths), BATCH_SIZE):
         batch = paths[start : start + BATCH_SIZE]
-        images, errors = read_all(batch, preprocess)
+        images, errors = read_all(batch, prepare)
         answers = iter(classifier.predict(np.stack(images)) if images else ())
         for path, error in zip(batch, errors, strict=True):
             top = [] if error else probabilities.top_labels(next(answers), classifier.class_names, flags.FLAGS.top_k)
@@ -64,21 +62,22 @@ def main(argv: Sequence[str]) -> int:
     return 1 if failed and flags.FLAGS.on_bad_image == "error" else 0
 
 
-def read_all(
-    paths: Sequence[str], preprocess: Callable[[tf.Tensor], tf.Tensor]
-) -> tuple[list[np.ndarray], list[str | None]]:
+def read_all(paths: Sequence[str], prepare: Callable[[bytes], np.ndarray]) -> tuple[list[np.ndarray], list[str | None]]:
     """Return the preprocessed images of the readable files, and per file its error or None."""
     images: list[np.ndarray] = []
     errors: list[str | None] = []
     for path in paths:
         try:
             with open(path, "rb") as file:
-                images.append(preprocess(tf.constant(file.read())).numpy())
+                images.append(prepare(file.read()))
             errors.append(None)
         except OSError as error:
             errors.append(error.strerror or str(error))
-        except tf.errors.OpError as error:
-            errors.append(f"not a readable image: {data_errors.describe(error)}")
+        except Exception as error:
+            reason = preparation.unreadable(error)
+            if reason is None:
+                raise
+            errors.append(reason)
     return images, errors
 
 

@@ -5,6 +5,7 @@
 The folder has train/CLASS/*.png and test/CLASS/*.png, as `keras-vit train folder:images` takes them.
 """
 
+import itertools
 import os
 import sys
 from collections.abc import Sequence
@@ -29,15 +30,15 @@ def main(argv: Sequence[str]) -> int:
     options = flags.FLAGS
     if not options.output:
         raise ValueError("--output is missing: the folder to write to.")
+    images, labels, is_test = digits.load()
     with _io.atomic_directory(options.output) as directory:
-        for split in ("train", "test"):
-            source = digits.open_source(split=split)
-            labels = source.labels()[: options.count]
-            for number, (image, label) in enumerate(zip(source.images, labels, strict=False)):
-                folder = os.path.join(directory, split, source.class_names[label])
+        for split, chosen in (("train", ~is_test), ("test", is_test)):
+            pairs = zip(images[chosen], labels[chosen].tolist(), strict=True)
+            for number, (image, label) in enumerate(itertools.islice(pairs, options.count)):
+                folder = os.path.join(directory, split, str(label))
                 os.makedirs(folder, exist_ok=True)
                 with open(os.path.join(folder, f"{number:04}.png"), "wb") as file:
-                    file.write(tf.io.encode_png(image).numpy())
+                    file.write(tf.io.encode_png(image[..., None]).numpy())
     sys.stdout.write(f"{options.output}\n")
     return 0
 

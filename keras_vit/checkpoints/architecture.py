@@ -16,6 +16,7 @@ DECODER_TABLE = "decoder_posembed/pos_embedding"
 SHOWN = (
     *("patch_size", "hidden_size", "num_layers", "num_heads", "mlp_dim", "resnet_blocks", "class_token"),
     *("num_registers", "qkv_bias", "norm_after_pooling", "patch_norm", "head_dim", "output_projection"),
+    *("mlp", "qk_norm", "norm_before_blocks"),
     *("channels", "include_top", "representation_size", "block_sizes", "width_factor"),
 )
 # Number of dimensions of the variables that the arguments are read from.
@@ -33,14 +34,18 @@ _RANKS = {
     "registers/registers": 3,
     "encoderblock_0/MultiHeadDotProductAttention_0/query/kernel": 3,
     "encoderblock_0/MlpBlock_0/Dense_0/kernel": 2,
+    "encoderblock_0/SwiGLU_0/gate/kernel": 2,
     TABLE: 3,
 }
 _BLOCK_KERNELS = (
     "LayerNorm_0/scale",
     "LayerNorm_1/scale",
     *(f"MultiHeadDotProductAttention_0/{part}/kernel" for part in ("query", "key", "value")),
-    *(f"MlpBlock_0/Dense_{index}/kernel" for index in (0, 1)),
 )
+_MLP_KERNELS = {
+    "mlp": ("MlpBlock_0/Dense_0/kernel", "MlpBlock_0/Dense_1/kernel"),
+    "swiglu": ("SwiGLU_0/gate/kernel", "SwiGLU_0/up/kernel", "SwiGLU_0/down/kernel"),
+}
 _UNIT_KERNELS = ("conv1/kernel", "conv2/kernel", "conv3/kernel")
 MAX_BLOCKS = 1024
 
@@ -77,6 +82,7 @@ def infer_vit(shapes: Shapes, heads: int | None, path: str) -> dict[str, Any]:
         "layer_scale": 1.0 if "encoderblock_0/LayerScale_0/gamma" in shapes else None,
         "norm_after_pooling": "fc_norm/scale" in shapes,
         "patch_norm": "embedding/LayerNorm_0/scale" in shapes,
+        "norm_before_blocks": "pre_norm/scale" in shapes,
     }
     return found | _infer_block(shapes, kernel[3]) if depth else found
 
@@ -86,10 +92,15 @@ def _infer_block(shapes: Shapes, hidden_size: int) -> dict[str, Any]:
     attention = "encoderblock_0/MultiHeadDotProductAttention_0"
     _, heads, head_dim = shapes.get(f"{attention}/query/kernel", (0, 1, hidden_size))
     projections = {f"{attention}/out/bias": "bias", f"{attention}/out/kernel": "no_bias"}
-    mlp = shapes.get("encoderblock_0/MlpBlock_0/Dense_0/kernel")
+    kernels = {kind: shapes.get(f"encoderblock_0/{names[0]}") for kind, names in _MLP_KERNELS.items()}
+    mlp = "mlp" if kernels["swiglu"] is None else "swiglu"
+    kernel = kernels[mlp]
+    biases = tuple(f"{attention}/{part}/bias" in shapes for part in ("query", "key", "value"))
     return {
-        "mlp_dim": mlp[1] if mlp else None,
-        "qkv_bias": f"{attention}/query/bias" in shapes,
+        "mlp": mlp,
+        "mlp_dim": kernel[1] if kernel else None,
+        "qkv_bias": biases[0] if len(set(biases)) == 1 else biases,
+        "qk_norm": f"{attention}/query_norm/scale" in shapes,
         "head_dim": head_dim if heads * head_dim != hidden_size else None,
         "output_projection": next((value for name, value in projections.items() if name in shapes), "none"),
     }
@@ -152,7 +163,7 @@ def check_stated(stated: Mapping[str, Any], found: Mapping[str, Any], where: str
 
 def check_complete(shapes: Shapes, arguments: Mapping[str, Any], path: str) -> None:
     """Refuse a file that holds less than the model that its names describe, before the model is built."""
-    leaves = list(_BLOCK_KERNELS)
+    leaves = [*_BLOCK_KERNELS, *_MLP_KERNELS[arguments.get("mlp", "mlp")]]
     if arguments.get("output_projection") != "none":
         leaves.append("MultiHeadDotProductAttention_0/out/kernel")
     required = [f"encoderblock_{i}/{leaf}" for i in range(arguments.get("num_layers", 0)) for leaf in leaves]
@@ -183,7 +194,8 @@ def weights_of_blocks(arguments: Mapping[str, Any]) -> int:
         size = arguments["hidden_size"]
         heads = arguments["num_heads"] * arguments["head_dim"] if arguments.get("head_dim") else size
         projections = 3 if arguments.get("output_projection") == "none" else 4
-        count += arguments["num_layers"] * (projections * size * heads + 2 * size * arguments["mlp_dim"])
+        matrices = len(_MLP_KERNELS[arguments.get("mlp", "mlp")])
+        count += arguments["num_layers"] * (projections * size * heads + matrices * size * arguments["mlp_dim"])
     return count
 
 

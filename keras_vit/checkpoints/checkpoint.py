@@ -87,7 +87,7 @@ class Checkpoint:
     kind: str = "vit"  # of the model: one of KINDS
     alternatives: dict[str, tuple[Any, ...]] = dataclasses.field(default_factory=dict)  # values that suit the file, too
     input_normalization: Normalization | None = None  # if the file or its project states it
-    resize_method: str = "reference"  # of the project, for position tables
+    resize_method: str = ""  # of position tables, where the models of a project differ
 
     @property
     def num_positions(self) -> int | None:

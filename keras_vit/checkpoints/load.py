@@ -45,8 +45,8 @@ def load_checkpoint(
             (Hugging Face, timm, vit-pytorch, MAE), or a `.keras` or `.weights.h5` file.
         head: `"keep"` the file's head, `"reset"` the head to its initial values, or `"auto"`: keep it if the numbers of
             classes are equal, else reset it, which the report says.
-        method: Resizing of position embeddings: `"reference"`, `"bilinear"`, `"bicubic"` or `"antialiased"`. None for
-            the method of the file's own project.
+        method: Resizing of position embeddings: `"reference"`, `"bilinear"`, `"bicubic"`, `"antialiased"` or
+            `"dinov2"`. None for the method of the file's own project.
         strict: Whether file and model must match completely. Otherwise, what fits is loaded.
         grid: (height, width) of the file's position table in patches, if it is not square and the file does not say it.
         resize_patch: Whether to resize a patch kernel of another size by pseudo-inverse (FlexiViT).

@@ -96,8 +96,11 @@ class Match:
             self._drop({name: found[name] for name in PRE_LOGITS if name in found}, "the model has no pre_logits")
 
     def _decide_encoder(self) -> None:
-        """Drop the decoder and the norm of a headless encoder where the model has none or another."""
+        """Drop the decoder, the attention pooling and the norm of a headless encoder where the model has none."""
         found = self.checkpoint.shapes
+        if "pooling" in self.checkpoint.alternatives and "MAPHead_0/probe" not in self.variables:
+            pooling = {name: shape for name, shape in found.items() if name.startswith("MAPHead_0/")}
+            self._drop(pooling, "the attention pooling is left out")
         if self.checkpoint.kind == "mae" and "decoder_embed/kernel" not in self.variables:
             parts = ("decoder_", "mask_token/")
             self._drop({n: shape for n, shape in found.items() if n.startswith(parts)}, "the decoder is left out")

@@ -34,16 +34,16 @@ Path = str | os.PathLike[str]
 @contextlib.contextmanager
 def identify(path: Path, hints: Hints, config: Path | dict | None = None) -> Iterator[Checkpoint]:
     """Open a checkpoint and recognize its project and architecture from headers; the file is closed at the end."""
-    with contextlib.closing(formats.open_source(path, config)) as source:
+    with contextlib.closing(formats.open_source(_checks.path("path", path), config)) as source:
         _check_note(source)
         checkpoint, family = _recognize(source, hints)
-        checkpoint.resize_method = family.resize_method
+        checkpoint.resize_method = checkpoint.resize_method or family.resize_method
         _apply_note(checkpoint)
         if family.name != "keras":  # whose weights may have options that they do not show
             for name, default in KINDS[checkpoint.kind].config.options().items():
                 checkpoint.arguments.setdefault(name, default)
             if checkpoint.kind != "bit":
-                checkpoint.arguments.setdefault("position_resizing", family.resize_method)
+                checkpoint.arguments.setdefault("position_resizing", checkpoint.resize_method)
         settle_grid(checkpoint, hints)
         checkpoint.input_normalization = _input_normalization(checkpoint, family.input_normalization)
         yield checkpoint

@@ -3,7 +3,7 @@
 import numpy as np
 
 from keras_vit import _checks
-from keras_vit.layers.interpolation import METHODS, pixel_center_matrix
+from keras_vit.layers.interpolation import DINOV2_OFFSET, METHODS, pixel_center_matrix
 
 
 def resize_table(
@@ -16,9 +16,9 @@ def resize_table(
 ) -> np.ndarray:
     """Resize a position table `[1, num_slots + h*w, D]` to another grid; the slots of prefix tokens stay as they are.
 
-    `"reference"` is bilinear between the corners, `"bilinear"` and `"bicubic"` use pixel centers (Hugging Face), and
-    `"antialiased"` is bicubic with antialiasing (timm). `zero_edges` leaves the last row and column zero for the sizes
-    at which rounding makes the reference do so (28 to 24, for example).
+    `"reference"` is bilinear between the corners, `"bilinear"` and `"bicubic"` use pixel centers (Hugging Face),
+    `"antialiased"` is bicubic with antialiasing (timm), and `"dinov2"` is Meta's bicubic. `zero_edges` leaves the last
+    row and column zero for the sizes at which rounding makes the reference do so (28 to 24, for example).
     """
     _checks.choice("method", method, METHODS)
     if table.ndim != 3 or table.shape[1] != num_slots + old_grid[0] * old_grid[1]:
@@ -38,11 +38,11 @@ def resize_axis(array: np.ndarray, size: int, axis: int, method: str, zero_edges
 
 def interpolation_matrix(old_size: int, new_size: int, method: str, zero_edges: bool = False) -> np.ndarray:
     """Return the `[new_size, old_size]` matrix of a one-dimensional resize; the identity if the sizes agree."""
-    if old_size == new_size:
+    if old_size == new_size and method != "dinov2":  # which resizes both axes of a table of another grid
         return np.eye(old_size)
     if method == "reference":
         return _corner_aligned(old_size, new_size, zero_edges)
-    scale = old_size / new_size
+    scale = old_size / (new_size + (DINOV2_OFFSET if method == "dinov2" else 0.0))
     centers = (np.arange(new_size) + 0.5) * scale - 0.5
     return np.asarray(pixel_center_matrix(centers, old_size, scale, method, np))
 

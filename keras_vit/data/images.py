@@ -14,6 +14,17 @@ from keras_vit.data import headers
 MAX_PIXELS = 178_956_970
 
 
+def _one_node(function: Callable[..., tf.Tensor]) -> Callable[..., tf.Tensor]:
+    """Make a function one node of graphs, for rare branches; outside of graphs its errors have short messages."""
+    in_graph = tf.function(function, autograph=False, experimental_attributes=headers.ONE_NODE)
+
+    @functools.wraps(function)
+    def call(*args):
+        return function(*args) if tf.executing_eagerly() else in_graph(*args)
+
+    return call
+
+
 def decode(
     encoded: tf.Tensor,
     channels: int = 3,
@@ -73,7 +84,7 @@ def decode_and_crop(
         return upright(image, encoded) if exif else image
 
     def from_other():
-        image = _decode_rgb(encoded)
+        image = _decode_other(encoded)
         y, x, height, width = tf.unstack(window_of(tf.shape(image)))
         return image[y : y + height, x : x + width]
 
@@ -85,20 +96,22 @@ def decode_and_crop(
 def upright(image: tf.Tensor, encoded: tf.Tensor) -> tf.Tensor:
     """Turn and mirror `image` `[H, W, C]` as the Exif orientation of the encoded JPEG says."""
     # An Exif block follows the start of the file or the 18 bytes of a JFIF block.
-    padded = encoded + b"\0" * 32
-    first = tf.equal(tf.strings.substr(padded, 6, 6), b"Exif\0\0")
-    second = tf.equal(tf.strings.substr(padded, 24, 6), b"Exif\0\0")
+    head = tf.strings.substr(encoded, 0, 30)
+    has_exif = tf.strings.regex_full_match(head, rb"\C{6}Exif\x00\x00\C*|\C{24}Exif\x00\x00")  # \C is any byte
 
-    def turned():
-        orientation = _orientation(padded, tf.where(first, 12, 30))
-        # Orientations 5 to 8 are mirrored at the diagonal; what remains is mirroring at the axes.
-        result = tf.cond(orientation >= 5, lambda: tf.transpose(image, [1, 0, 2]), lambda: image)
-        upside_down = tf.reduce_any(tf.equal(orientation, [3, 4, 7, 8]))
-        mirrored = tf.reduce_any(tf.equal(orientation, [2, 3, 6, 7]))
-        result = tf.cond(upside_down, lambda: tf.reverse(result, [0]), lambda: result)
-        return tf.cond(mirrored, lambda: tf.reverse(result, [1]), lambda: result)
+    return tf.cond(has_exif, lambda: _turned(image, encoded), lambda: image)
 
-    return tf.cond(first | second, turned, lambda: image)
+
+@_one_node
+def _turned(image: tf.Tensor, encoded: tf.Tensor) -> tf.Tensor:
+    start = tf.where(tf.equal(tf.strings.substr(encoded, 6, 4), b"Exif"), 12, 30)
+    orientation = _orientation(encoded, start)
+    # Orientations 5 to 8 are mirrored at the diagonal; what remains is mirroring at the axes.
+    image = tf.cond(orientation >= 5, lambda: tf.transpose(image, [1, 0, 2]), lambda: image)
+    upside_down = tf.reduce_any(tf.equal(orientation, [3, 4, 7, 8]))
+    mirrored = tf.reduce_any(tf.equal(orientation, [2, 3, 6, 7]))
+    image = tf.cond(upside_down, lambda: tf.reverse(image, [0]), lambda: image)
+    return tf.cond(mirrored, lambda: tf.reverse(image, [1]), lambda: image)
 
 
 def _orientation(encoded: tf.Tensor, start: tf.Tensor) -> tf.Tensor:
@@ -121,14 +134,24 @@ def _orientation(encoded: tf.Tensor, start: tf.Tensor) -> tf.Tensor:
 
 
 def _decode_rgb(encoded: tf.Tensor) -> tf.Tensor:
-    """Decode to three channels. TensorFlow drops an alpha channel by itself, except that of WebP."""
+    """Decode to three channels."""
     image = tf.cond(
+        tf.io.is_jpeg(encoded),
+        lambda: tf.io.decode_image(encoded, channels=3, expand_animations=False),
+        lambda: _decode_other(encoded),
+    )
+    image.set_shape([None, None, 3])
+    return image
+
+
+@_one_node
+def _decode_other(encoded: tf.Tensor) -> tf.Tensor:
+    """Decode a file that is not JPEG. TensorFlow drops an alpha channel by itself, except that of WebP."""
+    return tf.cond(
         headers.is_webp(encoded),
         lambda: tf.io.decode_image(encoded, channels=0, expand_animations=False)[:, :, :3],
         lambda: tf.io.decode_image(encoded, channels=3, expand_animations=False),
     )
-    image.set_shape([None, None, 3])
-    return image
 
 
 def _decodes_to_gray(encoded: tf.Tensor) -> tf.Tensor:

@@ -8,15 +8,14 @@ would have seen. The batch does not depend on the number of workers: worker `i` 
 """
 
 from collections.abc import Callable
-from typing import cast
 
 import tensorflow as tf
 
 from keras_vit import _checks
-from keras_vit.data import mix, preprocess, record_files, seeds
+from keras_vit.data import mix, preprocess
 from keras_vit.data.bad_images import Log, Reporter
 from keras_vit.data.loading import load_batches
-from keras_vit.data.sources import IndexedSource, Source
+from keras_vit.data.sources import Rows, Source
 
 SHUFFLE_BUFFER = 50_000
 # From a step and the size of the global batch to further entries of the global batch.
@@ -86,22 +85,16 @@ def train_batches(
     def load(item):
         return _checked(source, function(source.load(item), seed, item["position"]))
 
-    first_row = shard_index * rows
-    if isinstance(source, IndexedSource):
-        items = _train_items(source.num_examples, batch_size, rows, first_row, seed, start_step)
-    else:
-        items = record_files.train_items(
-            cast(record_files.RecordSource, source), batch_size, rows, first_row, seed, start_step, shuffle_buffer
-        )
+    items = source.train_items(rows, seed, start_step, shuffle_buffer)
     reporter = Reporter(source, load, on_bad_image, training=True)
-    batches = load_batches(items, load, source, rows, reporter, training=True)
+    batches = load_batches(items, load, source, rows.count, reporter, training=True)
     if mixing:
 
         def add_mix(step, batch):
-            return {**batch, "mix": tf.fill([rows], mix.draw(seed, step, mixup, cutmix))}
+            return {**batch, "mix": tf.fill([rows.count], mix.draw(seed, step, mixup, cutmix))}
 
         batches = batches.enumerate(start=start_step).map(add_mix)
-    return _finish(_add_draws(batches, draw, start_step, batch_size, rows, first_row), pp if as_tuples else None)
+    return _finish(_add_draws(batches, draw, start_step, rows), pp if as_tuples else None)
 
 
 def eval_batches(
@@ -152,19 +145,14 @@ def eval_batches(
         return {**_checked(source, function(source.load(item))), "mask": tf.constant(1.0)}
 
     steps = -(-source.num_examples // batch_size)
-    if isinstance(source, IndexedSource):
-        items = _eval_items(source.num_examples, batch_size, rows, shard_index * rows, steps)
-    else:
-        items = record_files.eval_items(
-            cast(record_files.RecordSource, source), batch_size, rows, shard_index * rows, steps
-        )
+    items = source.eval_items(rows, steps)
     reporter = Reporter(source, load, on_bad_image, training=False)
-    batches = load_batches(items, load, source, rows, reporter, training=False, steps=steps)
-    batches = _add_draws(batches, draw, 0, batch_size, rows, shard_index * rows)
+    batches = load_batches(items, load, source, rows.count, reporter, training=False, steps=steps)
+    batches = _add_draws(batches, draw, 0, rows)
     return _finish(batches.apply(tf.data.experimental.assert_cardinality(steps)), pp if as_tuples else None)
 
 
-def _rows(source: Source, batch_size: int, shard_index: int, num_shards: int) -> int:
+def _rows(source: Source, batch_size: int, shard_index: int, num_shards: int) -> Rows:
     if not isinstance(source, Source):
         raise ValueError(
             f"`source` must be the result of keras_vit.data.open_source. Received: source={_checks.described(source)}."
@@ -175,32 +163,8 @@ def _rows(source: Source, batch_size: int, shard_index: int, num_shards: int) ->
         raise ValueError(
             f"0 <= shard_index < num_shards={num_shards} is expected. Received: shard_index={shard_index}."
         )
-    return _checks.divisible("batch_size", batch_size, "num_shards", num_shards) // num_shards
-
-
-def _train_items(size: int, batch_size: int, rows: int, first_row: int, seed: int, start_step: int) -> tf.data.Dataset:
-    """Endless steps of {"position": int64 [rows], "index": int64 [rows]}."""
-    stream = seeds.key(seed, "order")
-
-    @tf.autograph.experimental.do_not_convert
-    def of_step(step):
-        position = step * batch_size + first_row + tf.range(rows, dtype=tf.int64)
-        index = seeds.permute(position % size, position // size, stream, size)
-        return {"position": position, "index": index}
-
-    return tf.data.Dataset.range(start_step, tf.int64.max).map(of_step)
-
-
-def _eval_items(size: int, batch_size: int, rows: int, first_row: int, steps: int) -> tf.data.Dataset:
-    """Steps of {"position", "index"}. The position of a row that only fills up a batch is -1."""
-
-    @tf.autograph.experimental.do_not_convert
-    def of_step(step):
-        position = step * batch_size + first_row + tf.range(rows, dtype=tf.int64)
-        inside = position < size
-        return {"position": tf.where(inside, position, -1), "index": tf.where(inside, position, 0)}
-
-    return tf.data.Dataset.range(steps).map(of_step)
+    count = _checks.divisible("batch_size", batch_size, "num_shards", num_shards) // num_shards
+    return Rows(batch_size, shard_index * count, count)
 
 
 def _checked(source: Source, example: dict) -> dict:
@@ -217,16 +181,13 @@ def _checked(source: Source, example: dict) -> dict:
     return example
 
 
-def _add_draws(
-    batches: tf.data.Dataset, draw: Draw | None, start: int, batch_size: int, rows: int, first_row: int
-) -> tf.data.Dataset:
+def _add_draws(batches: tf.data.Dataset, draw: Draw | None, start: int, rows: Rows) -> tf.data.Dataset:
     """Add this worker's rows of what is drawn for the global batch."""
     if draw is None:
         return batches
 
     def add(step, batch):
-        drawn = draw(step, batch_size)
-        return {**batch, **{name: value[first_row : first_row + rows] for name, value in drawn.items()}}
+        return {**batch, **rows.of(draw(step, rows.batch_size))}
 
     return batches.enumerate(start=start).map(add)
 

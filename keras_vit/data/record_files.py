@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 import tensorflow as tf
 
 from keras_vit.data import seeds
-from keras_vit.data.sources import Source
+from keras_vit.data.sources import Rows, Source
 
 CYCLE_LENGTH = 16  # files that are read at the same time
 
@@ -91,76 +91,64 @@ class RecordSource(Source):
         numbered = records.enumerate().skip(skip).take(take)
         return numbered.map(lambda number, record: {"record": record, "file": file, "number": number})
 
+    def train_items(self, rows: Rows, seed: int, start_step: int, shuffle_buffer: int) -> tf.data.Dataset:
+        files, size, per_step = self._files_of(rows)
+        stream, count = seeds.key(seed, "files"), len(files)
 
-def train_items(
-    source: RecordSource, batch_size: int, rows: int, first_row: int, seed: int, start_step: int, shuffle_buffer: int
-) -> tf.data.Dataset:
-    """Make endless steps of {"record", "file", "number", "position"}, each of this worker's `rows` from `first_row` on.
-
-    `batch_size` counts the examples per step over all workers.
-    """
-    size = source.num_examples
-    worker, workers = first_row // rows, batch_size // rows
-    files = tf.range(len(source.slices), dtype=tf.int64)
-    if source.shard_by == "files":
-        if len(source.slices) < workers:
-            raise ValueError(
-                f"With shard_by='files' there must be a file for each worker. Received: {len(source.slices)} files of "
-                f"{source.name!r} for {workers} workers."
+        @tf.autograph.experimental.do_not_convert
+        def of_epoch(epoch):
+            # `tf.random.set_seed` elsewhere must not change the order.
+            tf.compat.v1.get_default_graph().seed = 1
+            order = seeds.permute(tf.range(count, dtype=tf.int64), tf.fill([count], epoch), stream, count)
+            dataset = tf.data.Dataset.from_tensor_slices(tf.gather(files, order))
+            dataset = dataset.interleave(
+                self.read,
+                cycle_length=min(CYCLE_LENGTH, count),
+                block_length=1,
+                num_parallel_calls=tf.data.AUTOTUNE,
+                deterministic=True,
             )
-        files = files[worker::workers]
-        counts = [item.take for item in source.slices[worker::workers]]
-        if min(counts) < 0 and workers > 1:
+            buffer_seed = (epoch + seeds.key(seed, "buffer")) % (2**31 - 1)
+            return dataset.shuffle(min(shuffle_buffer, size), seed=buffer_seed, reshuffle_each_iteration=False)
+
+        first_epoch, passed = divmod(start_step * per_step, size)
+        items = tf.data.Dataset.range(first_epoch, tf.int64.max).flat_map(of_epoch).skip(passed)
+        items = items.batch(per_step, drop_remainder=True).enumerate(start=start_step)
+
+        @tf.autograph.experimental.do_not_convert
+        def own_rows(step, item):
+            return {**(rows.of(item) if per_step == rows.batch_size else item), "position": rows.positions(step)}
+
+        return items.map(own_rows)
+
+    def _files_of(self, rows: Rows) -> tuple[tf.Tensor, int, int]:
+        """Return the files that a worker reads, the examples in them, and those that it reads per step."""
+        files = tf.range(len(self.slices), dtype=tf.int64)
+        worker, workers = rows.first // rows.count, rows.batch_size // rows.count
+        if self.shard_by == "rows" or workers == 1:
+            return files, self.num_examples, rows.batch_size
+        if len(self.slices) < workers:
+            raise ValueError(
+                f"With shard_by='files' there must be a file for each worker. Received: {len(self.slices)} files of "
+                f"{self.name!r} for {workers} workers."
+            )
+        counts = [item.take for item in self.slices[worker::workers]]
+        if min(counts) < 0:
             raise ValueError("shard_by='files' needs to know how many records each file has, not `num_examples` only.")
-        size = sum(counts) if workers > 1 else size
-    by_rows = source.shard_by == "rows"
-    per_step = batch_size if by_rows else rows
-    stream = seeds.key(seed, "files")
+        return files[worker::workers], sum(counts), rows.count
 
-    @tf.autograph.experimental.do_not_convert
-    def of_epoch(epoch):
-        # `tf.random.set_seed` elsewhere must not change the order.
-        tf.compat.v1.get_default_graph().seed = 1
-        count = len(files)
-        order = seeds.permute(tf.range(count, dtype=tf.int64), tf.fill([count], epoch), stream, count)
-        dataset = tf.data.Dataset.from_tensor_slices(tf.gather(files, order))
-        dataset = dataset.interleave(
-            source.read,
-            cycle_length=min(CYCLE_LENGTH, count),
-            block_length=1,
-            num_parallel_calls=tf.data.AUTOTUNE,
-            deterministic=True,
-        )
-        buffer_seed = (epoch + seeds.key(seed, "buffer")) % (2**31 - 1)
-        return dataset.shuffle(min(shuffle_buffer, size), seed=buffer_seed, reshuffle_each_iteration=False)
+    def eval_items(self, rows: Rows, steps: int) -> tf.data.Dataset:
+        size, batch_size = self.num_examples, rows.batch_size
+        items = tf.data.Dataset.range(len(self.slices)).flat_map(self.read)
+        # A file that holds more or less than is known would shift all that follows, so it is an error.
+        items = items.apply(tf.data.experimental.assert_cardinality(size))
+        filler = {"record": tf.constant(""), "file": tf.constant(0, tf.int64), "number": tf.constant(0, tf.int64)}
+        items = items.concatenate(tf.data.Dataset.from_tensors(filler).repeat(steps * batch_size - size))
+        items = items.prefetch(2 * batch_size).batch(batch_size, drop_remainder=True).enumerate()
 
-    first_epoch, passed = divmod(start_step * per_step, size)
-    items = tf.data.Dataset.range(first_epoch, tf.int64.max).flat_map(of_epoch).skip(passed)
-    items = items.batch(per_step, drop_remainder=True).enumerate(start=start_step)
+        @tf.autograph.experimental.do_not_convert
+        def own_rows(step, item):
+            position = rows.positions(step)
+            return {**rows.of(item), "position": tf.where(position < size, position, -1)}
 
-    @tf.autograph.experimental.do_not_convert
-    def own_rows(step, item):
-        if by_rows:
-            item = {key: value[first_row : first_row + rows] for key, value in item.items()}
-        return {**item, "position": step * batch_size + first_row + tf.range(rows, dtype=tf.int64)}
-
-    return items.map(own_rows)
-
-
-def eval_items(source: RecordSource, batch_size: int, rows: int, first_row: int, steps: int) -> tf.data.Dataset:
-    """Make one pass in order, filled up to full batches with rows of position -1; arguments as of `train_items`."""
-    size = source.num_examples
-    items = tf.data.Dataset.range(len(source.slices)).flat_map(source.read)
-    # A file that holds more or less than is known would shift all that follows, so it is an error.
-    items = items.apply(tf.data.experimental.assert_cardinality(size))
-    filler = {"record": tf.constant(""), "file": tf.constant(0, tf.int64), "number": tf.constant(0, tf.int64)}
-    items = items.concatenate(tf.data.Dataset.from_tensors(filler).repeat(steps * batch_size - size))
-    items = items.prefetch(2 * batch_size).batch(batch_size, drop_remainder=True).enumerate()
-
-    @tf.autograph.experimental.do_not_convert
-    def own_rows(step, item):
-        position = step * batch_size + first_row + tf.range(rows, dtype=tf.int64)
-        item = {key: value[first_row : first_row + rows] for key, value in item.items()}
-        return {**item, "position": tf.where(position < size, position, -1)}
-
-    return items.map(own_rows)
+        return items.map(own_rows)

@@ -1,15 +1,31 @@
 """Sources of labeled images: base classes, and the checks that all readers share."""
 
+import dataclasses
 import functools
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
 
 import numpy as np
 import tensorflow as tf
-from absl import logging
 
 from keras_vit import _checks
-from keras_vit.data import splits
+from keras_vit.data import seeds
+
+
+@dataclasses.dataclass(frozen=True)
+class Rows:
+    """Rows of a worker: `count` of the `batch_size` examples of each step over all workers, from row `first` on."""
+
+    batch_size: int
+    first: int
+    count: int
+
+    def positions(self, step: tf.Tensor) -> tf.Tensor:
+        """Return the positions of the rows in the stream of examples, int64 `[count]`."""
+        return step * self.batch_size + self.first + tf.range(self.count, dtype=tf.int64)
+
+    def of(self, batch: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+        """Return the rows of the global batch."""
+        return {key: value[self.first : self.first + self.count] for key, value in batch.items()}
 
 
 class Source:
@@ -55,6 +71,14 @@ class Source:
         """Return all examples in order, as stored: {"image": encoded or uint8 [H, W, C], "label", "origin"}."""
         raise NotImplementedError
 
+    def train_items(self, rows: Rows, seed: int, start_step: int, shuffle_buffer: int) -> tf.data.Dataset:
+        """Make endless steps of items, vectors of the worker's rows with their "position" in the stream."""
+        raise NotImplementedError
+
+    def eval_items(self, rows: Rows, steps: int) -> tf.data.Dataset:
+        """Make the steps of one pass in order. The position of a row that only fills up a batch is -1."""
+        raise NotImplementedError
+
     def load(self, item: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
         """Return the example of an item as {"image", "label"}, in TensorFlow operations."""
         raise NotImplementedError
@@ -85,6 +109,25 @@ class IndexedSource(Source):
     def fetch(self, index: tf.Tensor) -> dict[str, tf.Tensor]:
         """Return example number `index` (int64 scalar) as {"image", "label"}, in TensorFlow operations."""
         raise NotImplementedError
+
+    def train_items(self, rows: Rows, seed: int, start_step: int, shuffle_buffer: int) -> tf.data.Dataset:
+        stream, size = seeds.key(seed, "order"), self.num_examples
+
+        @tf.autograph.experimental.do_not_convert
+        def of_step(step):
+            position = rows.positions(step)
+            return {"position": position, "index": seeds.permute(position % size, position // size, stream, size)}
+
+        return tf.data.Dataset.range(start_step, tf.int64.max).map(of_step)
+
+    def eval_items(self, rows: Rows, steps: int) -> tf.data.Dataset:
+        @tf.autograph.experimental.do_not_convert
+        def of_step(step):
+            position = rows.positions(step)
+            inside = position < self.num_examples
+            return {"position": tf.where(inside, position, -1), "index": tf.where(inside, position, 0)}
+
+        return tf.data.Dataset.range(steps).map(of_step)
 
     def load(self, item: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
         return self.fetch(item["index"])
@@ -120,15 +163,9 @@ class StoredSource(IndexedSource):
     """A source with one value per image in memory, and labels int32 `[n]` or float32 `[n, classes]`."""
 
     def __init__(
-        self,
-        name: str,
-        split: str,
-        values: Sequence | np.ndarray,
-        labels: np.ndarray,
-        class_names: Sequence[str],
-        multi_label: bool = False,
+        self, name: str, split: str, values: Sequence | np.ndarray, labels: np.ndarray, class_names: Sequence[str]
     ):
-        super().__init__(name, split, len(values), class_names, multi_label)
+        super().__init__(name, split, len(values), class_names, multi_label=labels.ndim == 2)
         self._values, self._labels = values, labels
 
     @functools.cached_property
@@ -148,9 +185,9 @@ class StoredSource(IndexedSource):
 class ArraySource(StoredSource):
     """Images in memory, uint8 `[n, H, W]` or `[n, H, W, C]`."""
 
-    def __init__(self, name: str, split: str, images: np.ndarray, labels: np.ndarray, *args: Any, **kwargs: Any):
+    def __init__(self, name: str, split: str, images: np.ndarray, labels: np.ndarray, class_names: Sequence[str]):
         self.images = images[..., None] if images.ndim == 3 else images
-        super().__init__(name, split, self.images, labels, *args, **kwargs)
+        super().__init__(name, split, self.images, labels, class_names)
         self.encoded = False
 
     def origin(self, index: int) -> str:
@@ -160,9 +197,9 @@ class ArraySource(StoredSource):
 class FileSource(StoredSource):
     """Images in files of their own, local or remote, one path per image."""
 
-    def __init__(self, name: str, split: str, paths: Sequence[str], labels: np.ndarray, *args: Any, **kwargs: Any):
+    def __init__(self, name: str, split: str, paths: Sequence[str], labels: np.ndarray, class_names: Sequence[str]):
         self.paths = list(paths)
-        super().__init__(name, split, self.paths, labels, *args, **kwargs)
+        super().__init__(name, split, self.paths, labels, class_names)
 
     def fetch(self, index: tf.Tensor) -> dict[str, tf.Tensor]:
         example = super().fetch(index)
@@ -218,23 +255,3 @@ def check_labels(labels: np.ndarray, num_classes: int, origin: Callable[[int], s
             f"{f' and {len(wrong) - 1:,} more' if len(wrong) > 1 else ''}."
         )
     return result
-
-
-def select(parts: Sequence[splits.Part], indices: dict[str, np.ndarray]) -> np.ndarray:
-    """Return the indices of the examples in `parts`, given those of each whole split in its order."""
-    return np.concatenate([indices[part.name][part.start : part.stop] for part in parts])
-
-
-def warn_of_missing_classes(name: str, split: str, labels: np.ndarray, whole: np.ndarray) -> None:
-    """Log a warning if a slice has fewer classes than the whole, as that of a file sorted by class has."""
-    if labels.ndim == 1:
-        missing = np.setdiff1d(whole, labels)
-        if len(missing):
-            logging.warning(
-                "%s: the split %r has no example of %d of the %d classes. Are the examples sorted by class? "
-                "A slice takes them in the order of the file.",
-                name,
-                split,
-                len(missing),
-                len(np.unique(whole)),
-            )

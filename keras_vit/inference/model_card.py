@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from keras_vit import _io, _passed_on
-from keras_vit.inference import formats, probabilities
+from keras_vit.inference import formats, preparation, probabilities
 
 FILE_NAME = "model_card.json"
 MARKDOWN_NAME = "model_card.md"
@@ -90,12 +90,9 @@ class ModelCard:
 
         return preprocess.single_image(self.preprocess)
 
-    def prepare(self, contents: Sequence[bytes]) -> np.ndarray:
+    def prepare(self, contents: Sequence[Any]) -> np.ndarray:
         """Preprocess encoded images: `[N, H, W, C]`."""
-        import tensorflow as tf
-
-        function = self.preprocess_function()
-        return np.stack([function(tf.constant(content)).numpy() for content in contents])
+        return np.stack([preparation.image_function(self.preprocess)(content) for content in contents])
 
     def to_dict(self) -> dict[str, Any]:
         """Return the card for JSON, without empty fields."""

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 
 from keras_vit.inference import model_card
 from keras_vit.inference.classifier import Classifier, in_batches
@@ -109,6 +108,8 @@ def make_interpreter(path: str, num_threads: int | None = None, keep_all: bool =
     try:
         from ai_edge_litert import interpreter as package
     except ImportError:
+        import tensorflow as tf  # only where it is needed: it takes seconds to import
+
         Interpreter, resolvers = tf.lite.Interpreter, tf.lite.experimental.OpResolverType
     else:
         Interpreter, resolvers = package.Interpreter, package.OpResolverType

@@ -70,8 +70,8 @@ def position_similarity(model: keras.Model, layer: int = 0) -> np.ndarray:
     layers = [part for part in _layer_walk.layers_of(model) if isinstance(part, AddPositionEmbs)]
     if not layers:
         raise ValueError(
-            f"{model.name!r} adds no position embeddings to its patches: position_embedding='relative' and 'none' have "
-            "no table of positions to compare."
+            f"{model.name!r} adds no position embeddings to its patches: position_embedding='relative', 'rope2d' and "
+            "'none' have no table of positions to compare."
         )
     if not 0 <= layer < len(layers):
         raise ValueError(

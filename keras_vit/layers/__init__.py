@@ -1,52 +1,55 @@
-"""Keras layers that make up Vision Transformers, hybrids and BiT."""
+"""Keras layers that make up Vision Transformers, hybrids and BiT. Each module lists its public names."""
 
-from keras_vit.layers.attention import SelfAttention
-from keras_vit.layers.bit import BiTRoot, BiTStage, BiTUnit
-from keras_vit.layers.dense import Dense, EinsumDense
-from keras_vit.layers.dropout import Dropout
-from keras_vit.layers.encoder import EncoderBlock, LayerScale
-from keras_vit.layers.interpolation import resize_table
-from keras_vit.layers.masking import CorruptedPatches, RestoredPatches, VisiblePatches
-from keras_vit.layers.mlp import MlpBlock, get_activation
-from keras_vit.layers.normalization import GroupNorm, LayerNorm
-from keras_vit.layers.patches import FlattenGrid, PatchEncoder
-from keras_vit.layers.pooling import MAPHead, PatchMeanPooling, TokenPooling
-from keras_vit.layers.position import AddPositionEmbs, FixedPositionEmbs, sincos_2d_table
-from keras_vit.layers.resnet import BottleneckUnit, ResNetStage, StdConv2D
-from keras_vit.layers.stochastic_depth import StochasticDepth
-from keras_vit.layers.tokens import ClassToken, FirstTokens, RegisterTokens
+from keras_vit.layers import (
+    attention,
+    bit,
+    dense,
+    dropout,
+    encoder,
+    interpolation,
+    masking,
+    mlp,
+    normalization,
+    patches,
+    pooling,
+    position,
+    resnet,
+    rope,
+    stochastic_depth,
+    tokens,
+)
+from keras_vit.layers.attention import *
+from keras_vit.layers.bit import *
+from keras_vit.layers.dense import *
+from keras_vit.layers.dropout import *
+from keras_vit.layers.encoder import *
+from keras_vit.layers.interpolation import *
+from keras_vit.layers.masking import *
+from keras_vit.layers.mlp import *
+from keras_vit.layers.normalization import *
+from keras_vit.layers.patches import *
+from keras_vit.layers.pooling import *
+from keras_vit.layers.position import *
+from keras_vit.layers.resnet import *
+from keras_vit.layers.rope import *
+from keras_vit.layers.stochastic_depth import *
+from keras_vit.layers.tokens import *
 
 __all__ = [
-    "AddPositionEmbs",
-    "BiTRoot",
-    "BiTStage",
-    "BiTUnit",
-    "BottleneckUnit",
-    "ClassToken",
-    "CorruptedPatches",
-    "FirstTokens",
-    "FixedPositionEmbs",
-    "RestoredPatches",
-    "VisiblePatches",
-    "Dense",
-    "Dropout",
-    "EinsumDense",
-    "EncoderBlock",
-    "FlattenGrid",
-    "GroupNorm",
-    "LayerNorm",
-    "LayerScale",
-    "MAPHead",
-    "MlpBlock",
-    "PatchEncoder",
-    "PatchMeanPooling",
-    "RegisterTokens",
-    "ResNetStage",
-    "SelfAttention",
-    "StdConv2D",
-    "StochasticDepth",
-    "TokenPooling",
-    "get_activation",
-    "resize_table",
-    "sincos_2d_table",
+    *attention.__all__,
+    *bit.__all__,
+    *dense.__all__,
+    *dropout.__all__,
+    *encoder.__all__,
+    *interpolation.__all__,
+    *masking.__all__,
+    *mlp.__all__,
+    *normalization.__all__,
+    *patches.__all__,
+    *pooling.__all__,
+    *position.__all__,
+    *resnet.__all__,
+    *rope.__all__,
+    *stochastic_depth.__all__,
+    *tokens.__all__,
 ]

@@ -11,7 +11,26 @@ from keras_vit.layers import formulas, kernels
 from keras_vit.layers.composite import CompositeLayer
 from keras_vit.layers.dense import EinsumDense
 from keras_vit.layers.dropout import Dropout
+from keras_vit.layers.normalization import NORMS
 from keras_vit.layers.types import Shape
+
+__all__ = ["SelfAttention"]
+
+
+def one_or_three(name: str, value: Any) -> bool | tuple[bool, bool, bool]:
+    """Return a bool, or three of them for query, key and value if they differ."""
+    flags = value if isinstance(value, (tuple, list)) else (value,) * 3
+    if len(flags) != 3 or not all(isinstance(flag, bool) for flag in flags):
+        raise ValueError(f"`{name}` must be a bool, or one for query, key and value each. Received: {name}={value!r}.")
+    query, key, value = flags
+    return query if query == key == value else (query, key, value)
+
+
+def rotate(x: Any, rotation: Any) -> Any:
+    """Rotate `[B, N, H, K]` by the first `N` of `RotaryPositions`; each number is paired with one of the other half."""
+    cosines, sines = ops.unstack(ops.expand_dims(rotation[:, : ops.shape(x)[1]], 2), 2)  # [N, 1, K]
+    first, second = ops.split(x, 2, axis=-1)
+    return x * cosines + ops.concatenate([-second, first], axis=-1) * sines
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
@@ -21,29 +40,32 @@ class SelfAttention(CompositeLayer):
     Args:
         num_heads: Number of heads `H`. It must divide the width, unless `head_dim` is given.
         dropout_rate: Rate of the dropout of attention weights.
-        use_bias: Whether query, key and value have biases.
-        relative_positions: Number of tokens `L` of a model with learned 1-D relative position embeddings, or None.
-            Each pair of tokens has the embedding of its offset. Its product with the query is added to the logits
-            (paper, appendix D.4).
+        use_bias: Whether query, key and value have biases: one bool for all, or one for each in this order.
+        relative_positions: Length `L` of the sequences, for learned 1-D relative position embeddings, or None for no
+            such embeddings. Each pair of tokens has the embedding of its offset. Its product with the query is added to
+            the logits (paper, appendix D.4).
         chunk_size: Number of queries whose attention weights are computed at a time, so that memory grows with the
             number of tokens and not with its square. None for all at once. The result is the same but for rounding, and
-            the backward pass recomputes the weights. It excludes dropout of weights and relative positions.
+            the backward pass recomputes the weights. Not with dropout of weights or relative positions.
         head_dim: Width `K` of a head, or None for the width divided by `num_heads`.
         output_projection: `"bias"` or `"no_bias"` for a projection of the heads with or without a bias, or `"none"` for
             the concatenated heads.
+        qk_norm: Kind of a norm of each head's query and key, `"layer"` or `"rms"`, or None for no such norm.
+        layer_norm_epsilon: Epsilon of this norm.
         **kwargs: Arguments of `keras.layers.Layer`.
 
     Call arguments:
-        x: Tensor `[B, N, D]`, the sequence of the queries.
+        x: Tensor `[B, N, D]`, from which the queries are computed.
         context: Tensor `[B, M, D]` for keys and values, or None for `x` itself.
         training: Whether dropout applies.
         return_attention_scores: Whether to return `(output, scores)`. The scores are the weights after the softmax and
             before dropout, `[B, H, N, M]`.
         edit_scores: Function that returns the weights to use in place of the scores, or None.
+        rotation: Cosines and sines `[2, M, K]` of `RotaryPositions` for all tokens, the queries' first; None for none.
 
     Raises:
-        ValueError: If the width of the heads is not that of the sequence where it must be, or `chunk_size` is
-            combined with dropout of weights or relative positions.
+        ValueError: If `num_heads` does not divide the width and `head_dim` is None, if `chunk_size` is combined with
+            dropout of weights or relative positions, or if a sequence does not have the length `relative_positions`.
 
     References:
         - [Attention Is All You Need](https://arxiv.org/abs/1706.03762)
@@ -62,11 +84,13 @@ class SelfAttention(CompositeLayer):
         self,
         num_heads: int,
         dropout_rate: float = 0.0,
-        use_bias: bool = True,
+        use_bias: bool | tuple[bool, bool, bool] = True,
         relative_positions: int | None = None,
         chunk_size: int | None = None,
         head_dim: int | None = None,
         output_projection: str = "bias",
+        qk_norm: str | None = None,
+        layer_norm_epsilon: float = 1e-6,
         **kwargs: Any,
     ):
         super().__init__(**kwargs)
@@ -74,7 +98,9 @@ class SelfAttention(CompositeLayer):
         self.head_dim = None if head_dim is None else _checks.positive_int("head_dim", head_dim)
         self.output_projection = _checks.choice("output_projection", output_projection, ("bias", "no_bias", "none"))
         self.dropout_rate = _checks.rate("dropout_rate", dropout_rate)
-        self.use_bias = use_bias
+        self.use_bias = one_or_three("use_bias", use_bias)
+        self.qk_norm = _checks.choice("qk_norm", qk_norm, (None, *NORMS))
+        self.layer_norm_epsilon = float(layer_norm_epsilon)
         self.relative_positions = relative_positions
         self.chunk_size = chunk_size
         if chunk_size is not None:
@@ -97,17 +123,21 @@ class SelfAttention(CompositeLayer):
                 f"num_heads={self.num_heads}, head_dim={self.head_dim}, width {hidden_size}."
             )
         heads_shape = (*x_shape[:-1], self.num_heads, head_dim)
-        for name in ("query", "key", "value"):
+        for name, use_bias in zip(("query", "key", "value"), self._biases(), strict=True):
             projection = EinsumDense(
                 "bnd,dhk->bnhk",
                 output_shape=(None, self.num_heads, head_dim),
-                bias_axes="hk" if self.use_bias else None,
+                bias_axes="hk" if use_bias else None,
                 kernel_initializer="glorot_uniform",
                 dtype=self.dtype_policy,
                 name=name,
             )
             projection.build(x_shape)
             setattr(self, name, projection)
+        if self.qk_norm is not None:
+            self.query_norm, self.key_norm = self._norm("query_norm"), self._norm("key_norm")
+            for norm in (self.query_norm, self.key_norm):
+                norm.build(heads_shape)
         if self.output_projection != "none":
             self.out = EinsumDense(
                 "bnhk,hkd->bnd",
@@ -135,15 +165,20 @@ class SelfAttention(CompositeLayer):
         training: bool = False,
         return_attention_scores: bool = False,
         edit_scores: Callable[[Any], Any] | None = None,
+        rotation: Any = None,
     ) -> Any:
         query, key, value = self._project(x, context)  # [B, N, H, K], [B, M, H, K], [B, M, H, K]
+        if self.qk_norm is not None:
+            query, key = self.query_norm(query), self.key_norm(key)
+        if rotation is not None:
+            query, key = rotate(query, rotation), rotate(key, rotation)
         query = query * ops.cast(query.shape[-1] ** -0.5, query.dtype)
-        bias, scores = self._relative_logits(query), None
+        bias, scores = self._relative_logits(query, key), None
 
         def weights_of(scores):
             return self.dropout(scores if edit_scores is None else edit_scores(scores), training=training)
 
-        if return_attention_scores or edit_scores is not None:
+        if return_attention_scores or edit_scores is not None:  # a kernel does not return the scores
             y, scores = formulas.attention(query, key, value, bias, weights_of)
         else:
             y = kernels.attention(query, key, value, bias, weights_of if self.dropout_rate else None, self.chunk_size)
@@ -153,30 +188,45 @@ class SelfAttention(CompositeLayer):
             y = self.out(y)  # [B, N, D]
         return (y, scores) if return_attention_scores else y
 
+    def _biases(self):
+        return (self.use_bias,) * 3 if isinstance(self.use_bias, bool) else self.use_bias
+
+    def _norm(self, name):
+        return NORMS[self.qk_norm or "layer"](self.layer_norm_epsilon, dtype=self.dtype_policy, name=name)
+
     def _project(self, x, context):
         if context is None or context is x:
             return kernels.project(x, (self.query, self.key, self.value))
         return (self.query(x), *kernels.project(context, (self.key, self.value)))
 
-    def _relative_logits(self, query):
-        """Return the products of the query with the embedding of each pair's offset, `[B, H, N, N]`, or None."""
+    def _relative_logits(self, query, key):
+        """Return the products of the query with the embedding of each pair's offset, `[B, H, L, L]`, or None."""
         if self.relative_positions is None:
             return None
         length, heads = self.relative_positions, self.num_heads
+        if not {query.shape[1], key.shape[1]} <= {length, None}:
+            raise ValueError(
+                f"`x` and `context` must have relative_positions={length} tokens. Received: {query.shape[1]} and "
+                f"{key.shape[1]} tokens."
+            )
         embedding = ops.cast(self.relative_embedding, query.dtype)
-        by_offset = ops.einsum("bnhk,rk->bhnr", query, embedding)  # [B, H, N, 2N-1], offset key - query + N - 1
-        # Shift row n by n places to the left (Transformer-XL): pad each row by one and read rows that are one shorter.
+        by_offset = ops.einsum("bnhk,rk->bhnr", query, embedding)  # [B, H, L, 2L-1], offset key - query + L - 1
+        # Shift row n by n places to the right (Transformer-XL): pad each row by one number, and read the
+        # numbers as rows of one number less.
         flat = ops.reshape(ops.pad(by_offset, ((0, 0), (0, 0), (0, 0), (0, 1))), (-1, heads, 2 * length * length))
         flat = ops.pad(flat, ((0, 0), (0, 0), (0, length - 1)))
-        return ops.reshape(flat, (-1, heads, length + 1, 2 * length - 1))[:, :, :length, length - 1 :]  # [B, H, N, N]
+        return ops.reshape(flat, (-1, heads, length + 1, 2 * length - 1))[:, :, :length, length - 1 :]  # [B, H, L, L]
 
     def count(self, tally: Any, tokens: int, width: int, queries: int | None = None) -> None:
-        """Add the cost of attention to `tokens`, of these tokens or of `queries` others, to a `planning.cost.Tally`."""
+        """Add the cost of attention to `tokens` to a `planning.cost.Tally`; all are queries if `queries` is None."""
         rows = tokens if queries is None else queries
         head_dim = self.head_dim or width // self.num_heads
         heads = self.num_heads * head_dim
-        for inputs in (rows, tokens, tokens):
-            tally.dense(inputs, width, heads, bias=self.use_bias)
+        for inputs, use_bias in zip((rows, tokens, tokens), self._biases(), strict=True):
+            tally.dense(inputs, width, heads, bias=use_bias)
+        for inputs in (rows, tokens) if self.qk_norm is not None else ():
+            tally.activations += inputs * (heads - head_dim)  # one scale for all heads
+            self._norm(None).count(tally, inputs, head_dim)
         tally.activations -= (2 if queries is None else 1) * tokens * width  # projections share their input
         tally.macs += 2 * rows * tokens * heads
         tally.activations += (rows + 2 * tokens) * heads

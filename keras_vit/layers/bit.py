@@ -10,6 +10,8 @@ from keras_vit.layers.composite import CompositeLayer
 from keras_vit.layers.resnet import Bottleneck, Stage, convolution, strided_shape
 from keras_vit.layers.types import Shape
 
+__all__ = ["BiTRoot", "BiTStage", "BiTUnit"]
+
 
 def _pad(x, size, value=0.0):
     """Pad both sides of height and width of `[B, H, W, C]`, unlike TensorFlow's "same", which may pad one side."""

@@ -6,6 +6,8 @@ from typing import Any
 import keras
 from keras import ops
 
+__all__ = ["Dense", "EinsumDense"]
+
 # Attributes of a layer with LoRA: its base kernel, with the scales of a quantized one, and the two factors.
 _BASE = ("_kernel", "kernel_scale", "kernel_zero")
 _FACTORS = ("lora_kernel_a", "lora_kernel_b")

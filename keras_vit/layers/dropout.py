@@ -9,6 +9,8 @@ from keras_vit.layers.base import BaseLayer
 from keras_vit.layers.remat import ReplayableSeedGenerator
 from keras_vit.layers.types import Shape
 
+__all__ = ["Dropout"]
+
 
 @keras.saving.register_keras_serializable(package="keras_vit")
 class Dropout(BaseLayer):

@@ -10,10 +10,12 @@ from keras_vit import _checks
 from keras_vit.layers.base import BaseLayer
 from keras_vit.layers.composite import CompositeLayer
 from keras_vit.layers.dropout import Dropout
-from keras_vit.layers.normalization import LayerNorm
+from keras_vit.layers.normalization import NORMS
 from keras_vit.layers.remat import rematerialized
 from keras_vit.layers.stochastic_depth import StochasticDepth
 from keras_vit.layers.types import Shape
+
+__all__ = ["EncoderBlock", "LayerScale"]
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
@@ -55,12 +57,13 @@ class EncoderBlock(CompositeLayer):
     """Pre-norm transformer block: attention and MLP, each with a residual connection.
 
     Args:
-        attention: Layer of the first branch, with the arguments of a call of `SelfAttention`.
+        attention: Layer of the first branch, which is called as `SelfAttention` is.
         mlp: Layer of the second branch, from `[B, N, D]` to the same shape, such as `MlpBlock`.
         dropout_rate: Rate of the dropout after attention.
         drop_path_rate: Stochastic depth rate of both residual branches.
-        layer_norm_epsilon: Epsilon of both layer norms.
+        layer_norm_epsilon: Epsilon of both norms.
         layer_scale: Initial value of a learned scale of each branch, or None for no scale.
+        norm_type: Kind of both norms, `"layer"` or `"rms"`.
         **kwargs: Arguments of `keras.layers.Layer`.
 
     Call arguments:
@@ -92,6 +95,7 @@ class EncoderBlock(CompositeLayer):
         drop_path_rate: float = 0.0,
         layer_norm_epsilon: float = 1e-6,
         layer_scale: float | None = None,
+        norm_type: str = "layer",
         **kwargs: Any,
     ):
         super().__init__(**kwargs)
@@ -99,14 +103,16 @@ class EncoderBlock(CompositeLayer):
         self.drop_path_rate = _checks.rate("drop_path_rate", drop_path_rate)
         self.layer_norm_epsilon = float(layer_norm_epsilon)
         self.layer_scale = layer_scale
+        self.norm_type = _checks.choice("norm_type", norm_type, tuple(NORMS))
         self.input_spec = keras.layers.InputSpec(ndim=3)
-        self.norm_0 = LayerNorm(layer_norm_epsilon, dtype=self.dtype_policy, name="LayerNorm_0")
+        self.norm_0 = NORMS[norm_type](layer_norm_epsilon, dtype=self.dtype_policy, name="LayerNorm_0")
         self.attention = _checks.instance("attention", attention, keras.layers.Layer, "pass SelfAttention(12)")
-        self.norm_1 = LayerNorm(layer_norm_epsilon, dtype=self.dtype_policy, name="LayerNorm_1")
+        self.norm_1 = NORMS[norm_type](layer_norm_epsilon, dtype=self.dtype_policy, name="LayerNorm_1")
         self.mlp = _checks.instance("mlp", mlp, keras.layers.Layer, "pass a layer such as MlpBlock(3072)")
 
     def build(self, x_shape: Shape, context_shape: Shape | None = None) -> None:
-        shared: dict[str, Any] = {"dtype": self.dtype_policy}  # made here, the states of dropouts have the block's path
+        # Dropouts are created here and not in the constructor, so that their states have the block's path.
+        shared: dict[str, Any] = {"dtype": self.dtype_policy}
         self.scale_0 = self._scale("LayerScale_0")
         self.scale_1 = self._scale("LayerScale_1")
         self.dropout = Dropout(self.dropout_rate, name="Dropout_0", **shared)

@@ -5,7 +5,10 @@ from typing import Any
 import numpy as np
 from keras import ops
 
-METHODS = ("reference", "bilinear", "bicubic", "antialiased")
+__all__ = ["resize_table"]
+
+METHODS = ("reference", "bilinear", "bicubic", "antialiased", "dinov2")
+DINOV2_OFFSET = 0.1  # that Meta adds to the new size, against the rounding of sizes; its coordinates contain it
 
 
 def resize_table(table: Any, new_grid: tuple[Any, Any], method: str = "reference") -> Any:
@@ -14,7 +17,8 @@ def resize_table(table: Any, new_grid: tuple[Any, Any], method: str = "reference
     Args:
         table: Tensor `[1, h, w, D]`.
         new_grid: (height, width), integers or scalar integer tensors.
-        method: `"reference"` (bilinear between the corners), `"bilinear"`, `"bicubic"` or `"antialiased"` (bicubic).
+        method: `"reference"` (bilinear between the corners), `"bilinear"`, `"bicubic"`, `"antialiased"` (bicubic), or
+            `"dinov2"` (bicubic, with coordinates of a size that is larger by 0.1).
 
     Returns:
         Tensor `[1, new height, new width, D]`.
@@ -26,13 +30,17 @@ def resize_table(table: Any, new_grid: tuple[Any, Any], method: str = "reference
     _, height, width, _ = table.shape
     rows = _interpolation_matrix(new_grid[0], height, method)
     columns = _interpolation_matrix(new_grid[1], width, method)
+    if method == "dinov2":  # only a table of another grid is resized
+        same = ops.logical_and(ops.equal(new_grid[0], height), ops.equal(new_grid[1], width))
+        rows, columns = (ops.where(same, ops.eye(*ops.shape(matrix)), matrix) for matrix in (rows, columns))
     return ops.einsum("yh,xw,bhwd->byxd", rows, columns, ops.cast(table, "float32"))
 
 
 def _interpolation_matrix(new_size, old_size, method):
     """Return the `[new_size, old_size]` matrix of a resize, the identity when sizes agree."""
     if method != "reference":
-        scale = old_size / ops.cast(new_size, "float32")
+        offset = DINOV2_OFFSET if method == "dinov2" else 0.0
+        scale = old_size / (ops.cast(new_size, "float32") + offset)
         centers = (ops.cast(ops.arange(new_size, dtype="int32"), "float32") + 0.5) * scale - 0.5
         return pixel_center_matrix(centers, old_size, scale, method)
     # Linear between the corners.

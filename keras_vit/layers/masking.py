@@ -9,6 +9,8 @@ from keras_vit import _checks
 from keras_vit.layers.base import BaseLayer
 from keras_vit.layers.types import Shape
 
+__all__ = ["CorruptedPatches", "RestoredPatches", "VisiblePatches"]
+
 
 def take_patches(patches: Any, sources: Any) -> Any:
     """Return each patch of `[B, N, D]` from a place `[B, M]` of the sequence, zeros where the place is negative."""

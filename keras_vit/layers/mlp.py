@@ -14,6 +14,8 @@ from keras_vit.layers.dropout import Dropout
 from keras_vit.layers.formulas import gelu, gelu_tanh
 from keras_vit.layers.types import Shape
 
+__all__ = ["MlpBlock", "SwiGLU", "get_activation"]
+
 
 @keras.saving.register_keras_serializable(package="keras_vit")
 def quick_gelu(x: Any) -> Any:
@@ -51,8 +53,36 @@ def get_activation(name: str, argument: str = "activation") -> Callable[[Any], A
         ) from error
 
 
+class _Mlp(CompositeLayer):
+    """Base class of feed-forward blocks: hidden width, dropout, and dense layers as the reference initializes them."""
+
+    def __init__(self, mlp_dim: int, dropout_rate: float = 0.0, **kwargs: Any):
+        super().__init__(**kwargs)
+        self.mlp_dim = _checks.positive_int("mlp_dim", mlp_dim)
+        self.dropout_rate = _checks.rate("dropout_rate", dropout_rate)
+
+    def _dense(self, name, inputs, units):
+        dense = Dense(
+            units,
+            kernel_initializer="glorot_uniform",
+            bias_initializer=keras.initializers.RandomNormal(stddev=1e-6),
+            dtype=self.dtype_policy,
+            name=name,
+        )
+        dense.build((None, None, inputs))
+        return dense
+
+    def _dropout(self, name):
+        dropout = Dropout(self.dropout_rate, dtype=self.dtype_policy, name=name)
+        dropout.build(None)
+        return dropout
+
+    def compute_output_shape(self, input_shape: Shape) -> Shape:
+        return input_shape
+
+
 @keras.saving.register_keras_serializable(package="keras_vit")
-class MlpBlock(CompositeLayer):
+class MlpBlock(_Mlp):
     """Dense, activation, dropout, dense, dropout.
 
     Args:
@@ -75,31 +105,16 @@ class MlpBlock(CompositeLayer):
     """
 
     def __init__(self, mlp_dim: int, dropout_rate: float = 0.0, activation: str = "gelu_tanh", **kwargs: Any):
-        super().__init__(**kwargs)
-        self.mlp_dim = _checks.positive_int("mlp_dim", mlp_dim)
-        self.dropout_rate = _checks.rate("dropout_rate", dropout_rate)
+        super().__init__(mlp_dim, dropout_rate, **kwargs)
         self.activation = activation
         self._activation = _KERNELS.get(activation) or get_activation(activation)
 
     def build(self, input_shape: Shape) -> None:
-        self.dense_0 = self._dense(self.mlp_dim, "Dense_0")
-        self.dense_0.build(input_shape)
-        self.dropout_0 = Dropout(self.dropout_rate, dtype=self.dtype_policy, name="Dropout_0")
-        self.dense_1 = self._dense(input_shape[-1], "Dense_1")
-        self.dense_1.build((*input_shape[:-1], self.mlp_dim))
-        self.dropout_1 = Dropout(self.dropout_rate, dtype=self.dtype_policy, name="Dropout_1")
-        for dropout in (self.dropout_0, self.dropout_1):
-            dropout.build((*input_shape[:-1], None))
+        self.dense_0 = self._dense("Dense_0", input_shape[-1], self.mlp_dim)
+        self.dropout_0 = self._dropout("Dropout_0")
+        self.dense_1 = self._dense("Dense_1", self.mlp_dim, input_shape[-1])
+        self.dropout_1 = self._dropout("Dropout_1")
         super().build(input_shape)
-
-    def _dense(self, units, name):
-        return Dense(
-            units,
-            kernel_initializer="glorot_uniform",
-            bias_initializer=keras.initializers.RandomNormal(stddev=1e-6),
-            dtype=self.dtype_policy,
-            name=name,
-        )
 
     def call(self, x: Any, training: bool = False) -> Any:
         y = self.dense_0(kernels.as_rows(x, training))  # [B, N, mlp_dim] or [B*N, mlp_dim]
@@ -115,5 +130,48 @@ class MlpBlock(CompositeLayer):
         if self.dropout_rate:
             tally.dropout(tokens * (width + self.mlp_dim))
 
-    def compute_output_shape(self, input_shape: Shape) -> Shape:
-        return input_shape
+
+@keras.saving.register_keras_serializable(package="keras_vit")
+class SwiGLU(_Mlp):
+    """Gated feed-forward block: `down(silu(gate(x)) * up(x))`.
+
+    Args:
+        mlp_dim: Width of gate and factor.
+        dropout_rate: Dropout after the product and after the last dense layer.
+        **kwargs: Arguments of `keras.layers.Layer`.
+
+    Call arguments:
+        x: Tensor `[B, N, D]`; the result has the same shape.
+        training: Whether dropout applies.
+
+    References:
+        - [GLU Variants Improve Transformer](https://arxiv.org/abs/2002.05202)
+
+    Example:
+    >>> import numpy as np
+    >>> tuple(SwiGLU(mlp_dim=32)(np.ones((2, 5, 8), "float32")).shape)
+    (2, 5, 8)
+    """
+
+    def build(self, input_shape: Shape) -> None:
+        self.gate = self._dense("gate", input_shape[-1], self.mlp_dim)
+        self.up = self._dense("up", input_shape[-1], self.mlp_dim)
+        self.dropout_0 = self._dropout("Dropout_0")
+        self.down = self._dense("down", self.mlp_dim, input_shape[-1])
+        self.dropout_1 = self._dropout("Dropout_1")
+        super().build(input_shape)
+
+    def call(self, x: Any, training: bool = False) -> Any:
+        y = ops.silu(self.gate(x)) * self.up(x)  # [B, N, mlp_dim]
+        y = self.down(self.dropout_0(y, training=training))  # [B, N, D]
+        return self.dropout_1(y, training=training)
+
+    def count(self, tally: Any, tokens: int, width: int) -> None:
+        """Add the cost of `tokens` vectors of a width to a `planning.cost.Tally`."""
+        for _ in ("gate", "up"):
+            tally.dense(tokens, width, self.mlp_dim)
+        tally.activations -= tokens * width  # both share their input
+        tally.elementwise(3 * tokens * self.mlp_dim)  # SiLU, and both factors of the product
+        tally.dense(tokens, self.mlp_dim, width)
+        if self.dropout_rate:
+            tally.dropout(tokens * (width + self.mlp_dim))

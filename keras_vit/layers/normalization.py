@@ -11,9 +11,13 @@ from keras_vit.layers.base import BaseLayer
 from keras_vit.layers.precision import at_least_float32
 from keras_vit.layers.types import Shape
 
+__all__ = ["GroupNorm", "LayerNorm", "RMSNorm"]
+
 
 class _Normalization(BaseLayer):
     """Scale and bias of the last axis, kept in the variable dtype."""
+
+    _has_bias = True
 
     def __init__(self, epsilon: float = 1e-6, scale_initializer: Any = "ones", **kwargs: Any):
         super().__init__(**kwargs)
@@ -24,8 +28,13 @@ class _Normalization(BaseLayer):
         width = input_shape[-1]
         # autocast=False: under mixed precision the affine step stays in float32 as well.
         self.scale = self.add_weight(name="scale", shape=(width,), initializer=self.scale_initializer, autocast=False)
-        self.bias = self.add_weight(name="bias", shape=(width,), initializer="zeros", autocast=False)
+        if self._has_bias:
+            self.bias = self.add_weight(name="bias", shape=(width,), initializer="zeros", autocast=False)
         super().build(input_shape)
+
+    def count(self, tally: Any, rows: int, width: int) -> None:
+        """Add the cost of `rows` vectors of a width to a `planning.cost.Tally`."""
+        tally.norm(rows, width, bias=self._has_bias)
 
     def compute_output_shape(self, input_shape: Shape) -> Shape:
         return input_shape
@@ -52,7 +61,7 @@ class LayerNorm(_Normalization):
     Example:
     >>> import numpy as np
     >>> y = LayerNorm()(np.array([[1.0, 3.0]], "float32"))
-    >>> np.round(np.array(y), 3).tolist()
+    >>> np.array(y, "float64").round(3).tolist()
     [[-1.0, 1.0]]
     """
 
@@ -97,3 +106,36 @@ class GroupNorm(_Normalization):
     def call(self, x: Any) -> Any:
         scale, bias = at_least_float32(self.scale), at_least_float32(self.bias)
         return kernels.group_norm(ops.cast(x, self.compute_dtype), scale, bias, self.groups, self.epsilon)
+
+
+@keras.saving.register_keras_serializable(package="keras_vit")
+class RMSNorm(_Normalization):
+    """Division by the root of the mean square over the last axis, and a learned scale.
+
+    Args:
+        epsilon: Added to the mean square.
+        scale_initializer: Initializer of the scale.
+        **kwargs: Arguments of `keras.layers.Layer`.
+
+    Call arguments:
+        x: Tensor `[..., D]`.
+
+    References:
+        - [Root Mean Square Layer Normalization](https://arxiv.org/abs/1910.07467)
+
+    Example:
+    >>> import numpy as np
+    >>> y = RMSNorm()(np.array([[1.0, 7.0]], "float32"))
+    >>> np.array(y, "float64").round(3).tolist()
+    [[0.2, 1.4]]
+    """
+
+    _has_bias = False
+
+    def call(self, x: Any) -> Any:
+        wide = at_least_float32(ops.cast(x, self.compute_dtype))
+        inverse = ops.rsqrt(ops.mean(wide * wide, axis=-1, keepdims=True) + self.epsilon)  # [..., 1]
+        return ops.cast(wide * inverse * at_least_float32(self.scale), self.compute_dtype)
+
+
+NORMS: dict[str, Any] = {"layer": LayerNorm, "rms": RMSNorm}  # by the names that models and blocks have for them

@@ -10,6 +10,8 @@ from keras_vit.layers.base import BaseLayer
 from keras_vit.layers.normalization import LayerNorm
 from keras_vit.layers.types import Shape
 
+__all__ = ["FlattenGrid", "PatchEncoder", "UnflattenGrid"]
+
 
 def flatten_grid(grid: Any) -> Any:
     """Reshape `[B, h, w, D]` to `[B, h*w, D]` in raster order, whether or not h and w are known."""
@@ -151,3 +153,34 @@ class FlattenGrid(BaseLayer):
     def compute_output_shape(self, input_shape: Shape) -> Shape:
         batch, height, width, hidden_size = input_shape
         return (batch, None if height is None or width is None else height * width, hidden_size)
+
+
+@keras.saving.register_keras_serializable(package="keras_vit")
+class UnflattenGrid(BaseLayer):
+    """Patches of a sequence `[B, prefix + h*w, D]` as a grid `[B, h, w, D]`.
+
+    Args:
+        num_prefix_tokens: Number of tokens before the patches, which are left out.
+        **kwargs: Arguments of `keras.layers.Layer`.
+
+    Call arguments:
+        x: Tensor `[B, prefix + h*w, D]`.
+        grid: Tensor `[B, h, w, ...]` whose height and width the result has.
+
+    Example:
+    >>> import numpy as np
+    >>> tuple(UnflattenGrid(num_prefix_tokens=1)(np.ones((1, 7, 8)), np.ones((1, 2, 3, 8))).shape)
+    (1, 2, 3, 8)
+    """
+
+    def __init__(self, num_prefix_tokens: int = 0, **kwargs: Any):
+        super().__init__(**kwargs)
+        self.num_prefix_tokens = _checks.positive_int("num_prefix_tokens", num_prefix_tokens, minimum=0)
+
+    def call(self, x: Any, grid: Any) -> Any:
+        static, dynamic = grid.shape, ops.shape(grid)
+        height, width = (dynamic[axis] if static[axis] is None else static[axis] for axis in (1, 2))
+        return ops.reshape(x[:, self.num_prefix_tokens :], (-1, height, width, x.shape[-1]))  # [B, h, w, D]
+
+    def compute_output_shape(self, x_shape: Shape, grid_shape: Shape) -> Shape:
+        return (x_shape[0], *grid_shape[1:3], x_shape[-1])

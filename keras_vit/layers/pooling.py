@@ -9,8 +9,10 @@ from keras import ops
 from keras_vit import _checks
 from keras_vit.layers.base import BaseLayer
 from keras_vit.layers.composite import CompositeLayer
-from keras_vit.layers.normalization import LayerNorm
+from keras_vit.layers.normalization import NORMS
 from keras_vit.layers.types import Shape
+
+__all__ = ["MAPHead", "PatchMeanPooling", "TokenPooling"]
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
@@ -70,7 +72,8 @@ class MAPHead(CompositeLayer):
     Args:
         attention: Layer of the attention, such as `SelfAttention`.
         mlp: Layer after the attention, from `[B, 1, D]` to the same shape, such as `MlpBlock`.
-        layer_norm_epsilon: Epsilon of the layer norm before the MLP.
+        layer_norm_epsilon: Epsilon of the norm before the MLP.
+        norm_type: Kind of this norm, `"layer"` or `"rms"`.
         **kwargs: Arguments of `keras.layers.Layer`.
 
     Call arguments:
@@ -90,12 +93,18 @@ class MAPHead(CompositeLayer):
     """
 
     def __init__(
-        self, attention: keras.layers.Layer, mlp: keras.layers.Layer, layer_norm_epsilon: float = 1e-6, **kwargs: Any
+        self,
+        attention: keras.layers.Layer,
+        mlp: keras.layers.Layer,
+        layer_norm_epsilon: float = 1e-6,
+        norm_type: str = "layer",
+        **kwargs: Any,
     ):
         super().__init__(**kwargs)
         self.layer_norm_epsilon = float(layer_norm_epsilon)
+        self.norm_type = _checks.choice("norm_type", norm_type, tuple(NORMS))
         self.attention = _checks.instance("attention", attention, keras.layers.Layer, "pass SelfAttention(12)")
-        self.norm = LayerNorm(layer_norm_epsilon, dtype=self.dtype_policy, name="LayerNorm_0")
+        self.norm = NORMS[norm_type](layer_norm_epsilon, dtype=self.dtype_policy, name="LayerNorm_0")
         self.mlp = _checks.instance("mlp", mlp, keras.layers.Layer, "pass a layer such as MlpBlock(3072)")
 
     def build(self, input_shape: Shape) -> None:

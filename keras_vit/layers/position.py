@@ -11,6 +11,8 @@ from keras_vit.layers.base import BaseLayer
 from keras_vit.layers.interpolation import METHODS, resize_table
 from keras_vit.layers.types import Shape
 
+__all__ = ["AddPositionEmbs", "FixedPositionEmbs", "sincos_2d_table"]
+
 KINDS = ("learned", "learned2d", "sincos2d")
 
 

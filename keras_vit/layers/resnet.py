@@ -12,6 +12,8 @@ from keras_vit.layers.composite import CompositeLayer
 from keras_vit.layers.normalization import GroupNorm
 from keras_vit.layers.types import Shape
 
+__all__ = ["BottleneckUnit", "ResNetStage", "StdConv2D"]
+
 
 def strided_shape(shape: Sequence[int | None], strides: tuple[int, int], filters: int) -> tuple[int | None, ...]:
     """Return the shape `[B, H, W, filters]` after steps of `strides` over `[B, H, W, C]`; unknown sides stay None."""

@@ -7,6 +7,8 @@ from keras import ops
 
 from keras_vit.layers.dropout import Dropout
 
+__all__ = ["StochasticDepth"]
+
 
 @keras.saving.register_keras_serializable(package="keras_vit")
 class StochasticDepth(Dropout):

@@ -9,6 +9,8 @@ from keras_vit import _checks
 from keras_vit.layers.base import BaseLayer
 from keras_vit.layers.types import Shape
 
+__all__ = ["ClassToken", "FirstTokens", "RegisterTokens"]
+
 
 class _LearnedTokens(BaseLayer):
     """Sequence `[B, N, D]` with `num_tokens` learned tokens after its first `position` tokens."""

@@ -7,7 +7,7 @@ from keras_vit.models.mae import MAEConfig, MaskedAutoencoder
 from keras_vit.models.masked import MaskedConfig, MaskedModel
 from keras_vit.models.masked_patch import MaskedPatchConfig, MaskedPatchPredictor
 from keras_vit.models.registry import constructor_name, create_model, list_models
-from keras_vit.models.representation import representation
+from keras_vit.models.representation import features, representation
 from keras_vit.models.variants import BIT, VIT
 from keras_vit.models.vit import VisionTransformer
 from keras_vit.models.vit_config import ViTConfig
@@ -27,6 +27,7 @@ __all__ = [
     "VisionTransformer",
     "constructor_name",
     "create_model",
+    "features",
     "list_models",
     "preprocess_input",
     "representation",

@@ -47,8 +47,8 @@ class MAEConfig(MaskedConfig):
 
     def __post_init__(self):
         self._set("class_token", True)
-        self._set("position_embedding", "learned")  # of the encoder; here the same table is not trained
         super().__post_init__()
+        self._set("position_embedding", "learned")  # of the encoder; here the same table is not trained
         for name in ("decoder_hidden_size", "decoder_num_heads"):
             self._set(name, _checks.positive_int(name, getattr(self, name)))
         _checks.positive_int("decoder_num_layers", self.decoder_num_layers, minimum=0)
@@ -60,7 +60,10 @@ class MAEConfig(MaskedConfig):
     @property
     def decoder(self) -> ViTConfig:
         """Arguments of the decoder's blocks, as those of an encoder without dropout and other options."""
-        shared = ("patch_size", "image_size", "channels", "activation", "layer_norm_epsilon", "qkv_bias", "remat")
+        shared = (
+            *("patch_size", "image_size", "channels", "activation", "layer_norm_epsilon", "qkv_bias", "remat"),
+            *("mlp", "norm", "qk_norm"),
+        )
         return ViTConfig(
             **{name: getattr(self, name) for name in shared},
             hidden_size=self.decoder_hidden_size,

@@ -11,7 +11,10 @@ from keras_vit.models.vit import VisionTransformer
 from keras_vit.models.vit_config import ViTConfig
 
 # Arguments of `VisionTransformer` of which pre-training has one value.
-_FIXED = {"resnet_blocks": None, "distillation_token": False, "position_embedding_at": "input", "input_range": None}
+_FIXED = {
+    **{"resnet_blocks": None, "distillation_token": False, "position_embedding_at": "input", "input_range": None},
+    "final_norm": True,
+}
 NOT_OF_ENCODERS = (*ViTConfig.OF_HEAD, *_FIXED, "resnet_numerics")
 
 
@@ -33,7 +36,7 @@ class MaskedConfig(ViTConfig):
 
     def __post_init__(self):
         if self.class_token is None:
-            self._set("class_token", self.pooling in ("token", None))
+            self._set("class_token", self.pooling not in ("gap", "map"))
         defaults = {field.name: field.default for field in dataclasses.fields(ViTConfig)}
         without_head = {"pooling": None, "include_top": False, "classes": None}
         for name in self.OF_HEAD:
@@ -42,6 +45,11 @@ class MaskedConfig(ViTConfig):
         for name, value in _FIXED.items():
             wrong = getattr(self, name) != value
             self._refuse(wrong, f"Pre-training on hidden patches needs {name}={value!r}.", (name,))
+        self._refuse(
+            self.position_embedding == "rope2d",
+            "Pre-training on hidden patches has no rotary positions.",
+            ("position_embedding",),
+        )
         self._refuse(self.image_size is None, "Pre-training on hidden patches needs an `image_size`.", ("image_size",))
         self._set("mask_ratio", _checks.rate("mask_ratio", self.mask_ratio))
         self._refuse(

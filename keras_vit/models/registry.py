@@ -1,6 +1,7 @@
 """Models by name."""
 
 import dataclasses
+import re
 from typing import Any
 
 from keras_vit import _checks
@@ -31,10 +32,11 @@ def constructor_name(variant: str) -> str:
     """Return the name of a variant's constructor: `ViT_B16` for `"ViT-B/16"`, `R50_B16` for `"R50+ViT-B/16"`.
 
     Example:
-    >>> constructor_name("R50+ViT-B/16")
-    'R50_B16'
+    >>> constructor_name("R50+ViT-B/16"), constructor_name("ViT-giant2/14"), constructor_name("ViT-S+/16")
+    ('R50_B16', 'ViT_giant2_14', 'ViT_Splus16')
     """
-    return variant.replace("+ViT-", "_").replace("-", "_").replace("/", "")
+    name = variant.replace("+ViT-", "_").replace("-", "_").replace("+", "plus")
+    return re.sub(r"(\d?)/", lambda match: f"{match[1]}_" if match[1] else "", name)
 
 
 def create_model(variant: str, **arguments: Any) -> VisionTransformer | BiTResNet:

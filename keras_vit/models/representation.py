@@ -1,9 +1,14 @@
-"""Feature extractor: the input of the classification head."""
+"""Feature extractors: the input of the classification head, and the tokens of any block."""
+
+from collections.abc import Sequence
 
 import keras
 
-from keras_vit.layers import CorruptedPatches, PatchMeanPooling, TokenPooling, VisiblePatches
+from keras_vit import _checks
+from keras_vit.layers import CorruptedPatches, PatchMeanPooling, TokenPooling, UnflattenGrid, VisiblePatches
+from keras_vit.models.base import ConfiguredModel
 from keras_vit.models.masked import MaskedModel
+from keras_vit.models.vit_config import ViTConfig
 
 
 def encoder_outputs(model: keras.Model) -> dict[str, keras.KerasTensor]:
@@ -56,3 +61,50 @@ def representation(model: keras.Model) -> keras.Model:
     output = model.outputs[0]
     features = head_input(model) if "head" in names else output
     return keras.Model(model.inputs[0], [features, output], name=f"{model.name}_representation")
+
+
+def features(model: keras.Model, blocks: Sequence[int] = (2, 5, 8, 11), norm: bool = True) -> keras.Model:
+    """Return a model of the same layers whose outputs are the features of several blocks.
+
+    Args:
+        model: A `VisionTransformer`, plain or after a ResNet, or a pre-training model.
+        blocks: Numbers of the blocks, from 0; negative ones count from the last block.
+        norm: Whether the model's final norm is applied to the features. A model whose norm follows the pooling, or
+            that has none, applies no norm.
+
+    Returns:
+        A functional model from images to a dictionary of lists with an entry per block: `"maps"`, the patches,
+        `[B, h, w, D]`, and `"tokens"`, the class token, `[B, D]`, if the model has one. Registers are left out.
+
+    Raises:
+        ValueError: If the model is something else, or has no block of such a number.
+
+    Example:
+    >>> import keras_vit
+    >>> model = keras_vit.features(keras_vit.ViT_Ti16(image_size=32, classes=10), blocks=(5, -1))
+    >>> {name: [tuple(output.shape) for output in outputs] for name, outputs in model.output.items()}
+    {'maps': [(None, 2, 2, 192), (None, 2, 2, 192)], 'tokens': [(None, 192), (None, 192)]}
+    """
+    _checks.instance("model", model, ConfiguredModel, "build one, such as keras_vit.ViT_B16()")
+    config = model.config
+    if not isinstance(config, ViTConfig):
+        raise ValueError(f"`model` must have encoder blocks. Received: {model.name!r}, a {type(model).__name__}.")
+    numbers = _checks.sequence("blocks", blocks, "integers, such as (2, 5, 8, 11)")
+    if not numbers or not all(number in range(-config.num_layers, config.num_layers) for number in numbers):
+        raise ValueError(
+            f"`blocks` must be numbers of the {config.num_layers} blocks, from 0 or from -1 backward. Received: "
+            f"blocks={blocks!r}."
+        )
+    outputs, shared = encoder_outputs(model), {"dtype": model.dtype_policy}
+    final_norm = model.get_layer("encoder_norm") if norm and "encoder_norm" in outputs else None
+    patch_map = UnflattenGrid(config.num_prefix_tokens + config.num_registers, name="patch_map", **shared)
+    class_token = TokenPooling(0, name="class_token", **shared)
+    found: dict[str, list[keras.KerasTensor]] = {"maps": [], "tokens": []}
+    for number in numbers:
+        tokens = outputs[f"encoderblock_{number % config.num_layers}"]  # [B, prefix + registers + h*w, D]
+        tokens = tokens if final_norm is None else final_norm(tokens)
+        found["maps"].append(patch_map(tokens, outputs["embedding"]))  # [B, h, w, D]
+        if config.class_token:
+            found["tokens"].append(class_token(tokens))  # [B, D]
+    outputs = {name: tensors for name, tensors in found.items() if tensors}
+    return keras.Model(model.inputs[0], outputs, name=f"{model.name}_features")

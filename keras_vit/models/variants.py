@@ -2,11 +2,14 @@
 
 Sizes: table 1 of [An Image is Worth 16x16 Words](https://arxiv.org/abs/2010.11929), section 3 of
 [How to train your ViT?](https://arxiv.org/abs/2106.10270), table 2 of
-[Scaling Vision Transformers](https://arxiv.org/abs/2106.04560) and [Big Transfer](https://arxiv.org/abs/1912.11370).
+[Scaling Vision Transformers](https://arxiv.org/abs/2106.04560), [DINOv2](https://arxiv.org/abs/2304.07193),
+[DINOv3](https://arxiv.org/abs/2508.10104), [SigLIP](https://arxiv.org/abs/2303.15343) and
+[Big Transfer](https://arxiv.org/abs/1912.11370).
 """
 
 import dataclasses
 from collections.abc import Sequence
+from typing import Literal
 
 from keras_vit.models.config import Size
 
@@ -34,6 +37,13 @@ class ViTVariant:
 
 
 @dataclasses.dataclass(frozen=True)
+class GatedViTVariant(ViTVariant):
+    """Sizes of a Vision Transformer whose MLPs are gated."""
+
+    mlp: Literal["swiglu"] = "swiglu"
+
+
+@dataclasses.dataclass(frozen=True)
 class BiTVariant:
     """Sizes of a BiT ResNet.
 
@@ -48,7 +58,7 @@ class BiTVariant:
 
 _R50, _R101, _R152 = (3, 4, 6, 3), (3, 4, 23, 3), (3, 8, 36, 3)
 
-VIT = {
+VIT: dict[str, ViTVariant] = {
     "ViT-Ti/16": ViTVariant(16, 192, 12, 3, 768),
     "ViT-S/32": ViTVariant(32, 384, 12, 6, 1536),
     "ViT-S/16": ViTVariant(16, 384, 12, 6, 1536),
@@ -60,6 +70,15 @@ VIT = {
     "ViT-H/14": ViTVariant(14, 1280, 32, 16, 5120),
     "ViT-g/14": ViTVariant(14, 1408, 40, 16, 6144),
     "ViT-G/14": ViTVariant(14, 1664, 48, 16, 8192),
+    # DINOv2, whose largest model is not ViT-g/14; DINOv3; SigLIP.
+    "ViT-S/14": ViTVariant(14, 384, 12, 6, 1536),
+    "ViT-B/14": ViTVariant(14, 768, 12, 12, 3072),
+    "ViT-L/14": ViTVariant(14, 1024, 24, 16, 4096),
+    "ViT-giant2/14": GatedViTVariant(14, 1536, 40, 24, 4096),
+    "ViT-S+/16": GatedViTVariant(16, 384, 12, 6, 1536),
+    "ViT-H+/16": GatedViTVariant(16, 1280, 32, 20, 5120),
+    "ViT-So400m/14": ViTVariant(14, 1152, 27, 16, 4304),
+    "ViT-So400m/16": ViTVariant(16, 1152, 27, 16, 4304),
     # Without stages, the root reduces the image by 4, so patches of 8 cells make "R+Ti/16" a model of stride 32.
     "R+ViT-Ti/16": ViTVariant(8, 192, 12, 3, 768, ()),
     "R26+ViT-S/32": ViTVariant(1, 384, 12, 6, 1536, (2, 2, 2, 2)),

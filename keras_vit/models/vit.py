@@ -13,17 +13,17 @@ from keras_vit.layers import (
     EncoderBlock,
     FirstTokens,
     FlattenGrid,
-    LayerNorm,
     MAPHead,
-    MlpBlock,
     PatchEncoder,
     PatchMeanPooling,
     RegisterTokens,
     ResNetStage,
+    RotaryPositions,
     SelfAttention,
     TokenPooling,
     resnet,
 )
+from keras_vit.models import parts
 from keras_vit.models.arguments import configured_by, with_arguments
 from keras_vit.models.base import (
     ConfiguredModel,
@@ -35,8 +35,6 @@ from keras_vit.models.base import (
     resolve_policy,
 )
 from keras_vit.models.vit_config import ViTConfig
-
-_ATTENTION = "MultiHeadDotProductAttention_0"  # the reference's name
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
@@ -78,28 +76,6 @@ class VisionTransformer(ConfiguredModel):
 VisionTransformer.__doc__ = with_arguments(VisionTransformer.__doc__, ViTConfig)
 
 
-def attention_layer(
-    config: ViTConfig, policy: keras.DTypePolicy | None = None, relative_positions: int | None = None
-) -> SelfAttention:
-    """Return the attention of a block."""
-    return SelfAttention(
-        config.num_heads,
-        dropout_rate=config.attention_dropout_rate,
-        use_bias=config.qkv_bias,
-        relative_positions=relative_positions,
-        chunk_size=config.attention_chunk_size,
-        head_dim=config.head_dim,
-        output_projection=config.output_projection,
-        dtype=policy,
-        name=_ATTENTION,
-    )
-
-
-def mlp_layer(config: ViTConfig, policy: keras.DTypePolicy | None = None, dropout_rate: float = 0.0) -> MlpBlock:
-    """Return the MLP of a block, or of the attention pooling."""
-    return MlpBlock(config.mlp_dim, dropout_rate, config.activation, dtype=policy, name="MlpBlock_0")
-
-
 class Builder:
     """Connects the layers of a configuration; every step is a method."""
 
@@ -107,6 +83,7 @@ class Builder:
         self.config, self.policy = config, resolve_policy(config.dtype)
         # The map whose grid the positions are resized to, for images of any size.
         self.position_arguments: tuple[keras.KerasTensor, ...] = ()
+        self.block_arguments: dict[str, keras.KerasTensor] = {}  # of each call of a block
 
     def build(self) -> tuple[Any, keras.KerasTensor]:
         """Return the symbolic images and outputs."""
@@ -116,7 +93,7 @@ class Builder:
         return images, self._head(self._blocks(self._tokens(x)))
 
     def _norm(self, name):
-        return LayerNorm(self.config.layer_norm_epsilon, dtype=self.policy, name=name)
+        return parts.norm_layer(self.config, self.policy, name)
 
     def _resnet(self, x):
         numerics, width = self.config.resnet_numerics, 64
@@ -153,6 +130,8 @@ class Builder:
             x = ClassToken(name="cls", **shared)(x)
         if config.image_size is None:
             self.position_arguments = (grid,)
+        if config.position_embedding == "rope2d":
+            self.block_arguments["rotation"] = self._rotary_positions()(grid)
         if config.has_position_table and config.position_embedding_at == "input":
             x = self._add_positions("posembed_input", num_registers=0)(x, *self.position_arguments)
         if config.num_registers:
@@ -177,9 +156,24 @@ class Builder:
             name=name,
         )
 
-    def _blocks(self, x):
-        """Return the tokens after the last norm that the output depends on."""
+    def _rotary_positions(self):
         config = self.config
+        return RotaryPositions(
+            config.attention_size // config.num_heads,
+            config.num_prefix_tokens + config.num_registers,
+            config.rope_base,
+            config.rope_shift,
+            config.rope_jitter,
+            config.rope_rescale,
+            dtype=self.policy,
+            name="rope",
+        )
+
+    def _blocks(self, x):
+        """Return the tokens after the blocks and the final norm, as many as the output depends on."""
+        config = self.config
+        if config.norm_before_blocks:
+            x = self._norm("pre_norm")(x)
         add_positions = block = None
         for index in range(config.num_layers):
             if config.position_embedding_at == "every_layer_shared":
@@ -195,26 +189,29 @@ class Builder:
                 relative_positions=config.num_tokens if config.position_embedding == "relative" else None,
             )
             last_input = x
-            x = block(x)
-        norm = (lambda x: x) if config.norm_after_pooling else self._norm("encoder_norm")
+            x = block(x, **self.block_arguments)
+        has_norm = config.final_norm and not config.norm_after_pooling
+        norm = self._norm("encoder_norm") if has_norm else lambda x: x
         tokens = norm(x)  # [B, N, D]
         if block is None or config.num_output_tokens is None:
             return tokens
-        # `get_layer(...).output` has all tokens; the model computes those that its output depends on.
+        # The first call of the last block, above, is that of `get_layer(...).output` and has all tokens. The model's
+        # output depends on this second call, so that the other tokens of the last block are not computed.
         queries = FirstTokens(config.num_output_tokens, dtype=self.policy, name="read_tokens")(last_input)
-        return norm(block(queries, context=last_input))
+        return norm(block(queries, context=last_input, **self.block_arguments))
 
     def _block(self, config, name, drop_path_rate=0.0, relative_positions=None):
         """Return a block of the encoder, or of a decoder with a configuration of its own."""
         remat = keras.RematScope("list_of_layers", layer_names=[name])
         with remat if config.remat == "blocks" else contextlib.nullcontext():
             return EncoderBlock(
-                attention_layer(config, self.policy, relative_positions),
-                mlp_layer(config, self.policy, config.dropout_rate),
+                parts.attention_layer(config, self.policy, relative_positions),
+                parts.mlp_layer(config, self.policy, config.dropout_rate),
                 config.dropout_rate,
                 drop_path_rate,
                 config.layer_norm_epsilon,
                 config.layer_scale,
+                config.norm,
                 dtype=self.policy,
                 name=name,
             )
@@ -241,10 +238,16 @@ class Builder:
         if config.pooling == "gap":
             left_out = 0 if config.pool_prefix_tokens else config.num_prefix_tokens + config.num_registers
             return PatchMeanPooling(left_out, name="pool", **shared)(x)
+        if config.pooling == "token+gap":
+            left_out = config.num_prefix_tokens + config.num_registers
+            token = TokenPooling(0, name="pool_token", **shared)(x)
+            mean = PatchMeanPooling(left_out, name="pool_patches", **shared)(x)
+            return keras.layers.Concatenate(name="pool", **shared)([token, mean])  # [B, 2 D]
         if config.pooling == "map":
-            attention = SelfAttention(config.num_heads, name=_ATTENTION, **shared)
-            mlp = mlp_layer(config, self.policy)
-            return MAPHead(attention, mlp, config.layer_norm_epsilon, name="MAPHead_0", **shared)(x)  # [B, D]
+            attention = SelfAttention(config.num_heads, name=parts.ATTENTION, **shared)
+            mlp = parts.mlp_layer(config, self.policy)
+            epsilon, norm = config.layer_norm_epsilon, config.norm
+            return MAPHead(attention, mlp, epsilon, norm, name="MAPHead_0", **shared)(x)  # [B, D]
         return x  # [B, N, D]
 
     def _pre_logits(self):

@@ -1,20 +1,16 @@
-"""Arguments of Vision Transformers: their checks, and every fact that follows from them."""
+"""Configuration of Vision Transformers: every fact that follows from the arguments."""
 
 import dataclasses
-from typing import ClassVar
 
 import numpy as np
 
-from keras_vit import _checks
-from keras_vit.layers import get_activation, position
+from keras_vit.layers import position
 from keras_vit.models import geometry
-from keras_vit.models.config import Config, plain
-from keras_vit.models.variants import ViTVariant
-from keras_vit.models.vit_options import ViTOptions
+from keras_vit.models.vit_options import ViTArguments
 
 
 @dataclasses.dataclass(frozen=True)
-class ViTConfig(ViTOptions, Config, ViTVariant):
+class ViTConfig(ViTArguments):
     """Arguments of `keras_vit.VisionTransformer`, and the facts that follow from them.
 
     Raises:
@@ -26,109 +22,9 @@ class ViTConfig(ViTOptions, Config, ViTVariant):
     ((24, 24), 577, True)
     """
 
-    COMMON: ClassVar[tuple[str, ...]] = (
-        *Config.COMMON,
-        *("patch_size", "hidden_size", "num_layers", "num_heads", "mlp_dim", "class_token"),
-    )
-    FREE: ClassVar[tuple[str, ...]] = (
-        *Config.FREE,
-        *("dropout_rate", "attention_dropout_rate", "drop_path_rate", "remat", "attention_chunk_size"),
-        *("position_grid", "position_resizing"),
-    )
-    # Arguments of everything after the encoder, which a model that is pre-trained without labels does not have.
-    OF_HEAD: ClassVar[tuple[str, ...]] = (
-        *("classes", "include_top", "pooling", "representation_size", "classifier_activation", "head_bias"),
-        *("norm_after_pooling", "pool_prefix_tokens", "head_norm"),
-    )
-
     def __post_init__(self):
-        if self.pooling in ("avg", "average", "mean", "max"):
-            raise ValueError(
-                f"`pooling` must be 'gap' for the mean of the patches. Received: pooling={self.pooling!r}."
-            )
         super().__post_init__()
-        self._set("patch_size", plain(_checks.size_pair("patch_size", self.patch_size)))
-        for name in ("hidden_size", "num_heads", "mlp_dim"):
-            self._set(name, _checks.positive_int(name, getattr(self, name)))
-        for name in ("num_layers", "num_registers"):
-            self._set(name, _checks.positive_int(name, getattr(self, name), minimum=0))
-        for name in ("representation_size", "attention_chunk_size", "head_dim"):
-            if getattr(self, name) is not None:
-                self._set(name, _checks.positive_int(name, getattr(self, name)))
-        for name in ("dropout_rate", "attention_dropout_rate", "drop_path_rate", "layer_norm_epsilon"):
-            self._set(name, _checks.rate(name, getattr(self, name)))
-        if self.layer_scale is not None:
-            self._set("layer_scale", _checks.finite_number("layer_scale", self.layer_scale, zero=True))
-        get_activation(self.activation)
-        if self.resnet_blocks is not None:
-            units = _checks.sequence("resnet_blocks", self.resnet_blocks, "integers, the units of each stage")
-            self._set("resnet_blocks", tuple(_checks.positive_int("resnet_blocks", n) for n in units))
-        self._resolve()
-        if self.head_dim is None or self.pooling == "map":
-            _checks.divisible("hidden_size", self.hidden_size, "num_heads", self.num_heads)
-        self._check_combinations()
         _ = self.grid  # the image must be a whole number of patches
-
-    def _resolve(self):
-        """Replace values that depend on other arguments, so that equal models have equal configurations."""
-        if self.class_token is None:
-            self._set("class_token", self.pooling in ("token", None))
-        if self.head_dim is not None and self.head_dim * self.num_heads == self.hidden_size:
-            self._set("head_dim", None)
-        if not self.include_top:
-            self._set("head_norm", False)
-        if self.position_grid is not None:
-            grid = plain(_checks.size_pair("position_grid", self.position_grid))
-            self._set("position_grid", grid if self.image_size is None else None)
-
-    def _check_combinations(self):
-        self._refuse(
-            self.head_dim is not None and self.output_projection == "none",
-            "output_projection='none' needs num_heads * head_dim == hidden_size.",
-            ("num_heads", "head_dim", "hidden_size"),
-        )
-        self._refuse(
-            self.pooling == "token" and not self.class_token,
-            "pooling='token' needs the class token.",
-            ("class_token",),
-            "Use pooling='gap'.",
-        )
-        self._refuse(
-            bool(self.distillation_token) and self.pooling != "token",
-            "`distillation_token` needs pooling='token': DeiT reads both tokens.",
-            ("pooling",),
-        )
-        self._refuse(
-            self.head_norm and (self.pooling is None or bool(self.distillation_token)),
-            "`head_norm` needs a head on one vector per image.",
-            ("pooling", "distillation_token"),
-            "Leave it off.",
-        )
-        for name in ("norm_after_pooling", "pool_prefix_tokens"):
-            self._refuse(
-                getattr(self, name) and self.pooling != "gap",
-                f"`{name}` needs pooling='gap'.",
-                ("pooling",),
-                "Leave it off.",
-            )
-        self._refuse(
-            not self.has_position_table and self.position_embedding_at != "input",
-            "`position_embedding_at` applies to embeddings that are added to tokens.",
-            ("position_embedding", "position_embedding_at"),
-            "Leave it at 'input'.",
-        )
-        self._refuse(
-            self.position_embedding == "relative" and self.image_size is None,
-            "Relative position embeddings have one entry per offset and cannot be resized.",
-            ("position_embedding", "image_size"),
-            "Give the `image_size`.",
-        )
-        self._refuse(
-            bool(self.attention_chunk_size and (self.attention_dropout_rate or self.position_embedding == "relative")),
-            "`attention_chunk_size` excludes dropout of attention weights and relative positions.",
-            ("attention_chunk_size", "attention_dropout_rate", "position_embedding"),
-            "Leave it at None.",
-        )
 
     @property
     def stride(self) -> tuple[int, int]:
@@ -178,6 +74,11 @@ class ViTConfig(ViTOptions, Config, ViTVariant):
         return tuple(float(rate) for rate in np.linspace(0.0, self.drop_path_rate, self.num_layers))
 
     @property
+    def pooled_size(self) -> int:
+        """Width of the pooled tokens."""
+        return 2 * self.hidden_size if self.pooling == "token+gap" else self.hidden_size
+
+    @property
     def num_features(self) -> int:
         """Width of the input of the head."""
-        return self.hidden_size if self.representation_size is None else self.representation_size
+        return self.pooled_size if self.representation_size is None else self.representation_size

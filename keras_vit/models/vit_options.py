@@ -1,9 +1,14 @@
-"""Options of Vision Transformers: names, types, defaults and documentation."""
+"""Options of Vision Transformers: names, types, defaults, documentation and checks."""
 
 import dataclasses
-from typing import Literal
+from typing import ClassVar, Literal
 
-from keras_vit.models.config import Options, Published, Size
+from keras_vit import _checks
+from keras_vit.layers import get_activation, position
+from keras_vit.layers.attention import one_or_three
+from keras_vit.layers.rope import ratio
+from keras_vit.models.config import Config, Options, Published, Size, plain
+from keras_vit.models.variants import ViTVariant
 
 
 @dataclasses.dataclass(frozen=True)
@@ -11,13 +16,14 @@ class ViTOptions(Options):
     """Options of `keras_vit.VisionTransformer` and of the constructors of its variants, such as `ViT_B16`.
 
     Args:
-        pooling: `"token"` (class token), `"gap"` (mean of the patches), `"map"` (attention pooling) or None (all
-            tokens).
+        pooling: `"token"` (class token), `"gap"` (mean of the patches), `"token+gap"` (both, side by side), `"map"`
+            (attention pooling) or None (all tokens).
         representation_size: Width of a dense layer with tanh before the head, or None for no such layer.
         dropout_rate: Rate of the dropout after the position embeddings and in the blocks.
         attention_dropout_rate: Rate of the dropout of attention weights.
         drop_path_rate: Stochastic depth rate of the last block. The rates increase linearly from 0 at the first block.
-        position_embedding: `"learned"`, `"learned2d"`, `"sincos2d"`, `"relative"` or `"none"` (appendix D.4).
+        position_embedding: `"learned"`, `"learned2d"`, `"sincos2d"`, `"relative"`, `"none"` (appendix D.4) or
+            `"rope2d"` (DINOv3's rotation of queries and keys; see `keras_vit.layers.RotaryPositions`).
         position_embedding_at: Where position embeddings are added: `"input"`, `"every_layer"` or
             `"every_layer_shared"` (appendix D.4).
         num_registers: Number of register tokens.
@@ -27,8 +33,9 @@ class ViTOptions(Options):
         distillation_token: Whether the model has DeiT's second token with a head of its own. The logits are then the
             mean of both heads, and the features the mean of both tokens. `"unused"` for the token without its head: it
             takes part in the attention only.
-        layer_norm_epsilon: Epsilon of all layer norms.
-        qkv_bias: Whether the projections to query, key and value have biases.
+        norm: Kind of the norms: `"layer"`, or `"rms"` for a norm without mean and bias.
+        layer_norm_epsilon: Epsilon of all norms.
+        qkv_bias: Whether the projections to query, key and value have biases: one bool for all, or one for each.
         layer_scale: Initial value of a learned scale of each residual branch, or None for no scale.
         norm_after_pooling: Whether the final norm follows the mean over the patches instead of preceding it (timm's
             `fc_norm`).
@@ -46,23 +53,34 @@ class ViTOptions(Options):
         position_grid: Grid (height, width), in patches, of the position table of a model for images of any size, whose
             table is resized in the model. None for the grid of 224-pixel images, and in a model with an `image_size`.
         position_resizing: Resizing of the position table to another grid: `"reference"` (bilinear between the corners),
-            `"bilinear"`, `"bicubic"` or `"antialiased"` (bicubic). A model of a checkpoint has its project's.
+            `"bilinear"`, `"bicubic"`, `"antialiased"` (bicubic) or `"dinov2"` (bicubic, as Meta does it). A model of a
+            checkpoint has its project's.
+        mlp: Kind of the MLPs: `"mlp"`, or `"swiglu"` for a gated one whose activation is SiLU; see
+            `keras_vit.layers.SwiGLU`.
+        qk_norm: Whether a norm of each head's query and key precedes their product.
+        norm_before_blocks: Whether a norm precedes the first block (CLIP's).
+        final_norm: Whether a norm follows the last block.
+        rope_base: Base of the periods of `position_embedding="rope2d"`.
+        rope_shift: Largest random shift of the coordinates of `"rope2d"` in training, or None.
+        rope_jitter: Largest random factor of each of its coordinates in training, or None.
+        rope_rescale: Largest random factor of both of its coordinates in training, or None. DINOv3 has 2.
     """
 
-    pooling: Literal["token", "gap", "map"] | None = "token"
+    pooling: Literal["token", "gap", "token+gap", "map"] | None = "token"
     representation_size: int | None = None
     dropout_rate: float = 0.0
     attention_dropout_rate: float = 0.0
     drop_path_rate: float = 0.0
-    position_embedding: Literal["learned", "learned2d", "sincos2d", "relative", "none"] = "learned"
+    position_embedding: Literal["learned", "learned2d", "sincos2d", "relative", "rope2d", "none"] = "learned"
     position_embedding_at: Literal["input", "every_layer", "every_layer_shared"] = "input"
     num_registers: int = 0
     activation: str = "gelu_tanh"
     _: dataclasses.KW_ONLY
     class_token: bool | None = None
     distillation_token: bool | Literal["unused"] = False
+    norm: Literal["layer", "rms"] = "layer"
     layer_norm_epsilon: float = 1e-6
-    qkv_bias: bool = True
+    qkv_bias: bool | tuple[bool, bool, bool] = True
     layer_scale: float | None = None
     norm_after_pooling: bool = False
     resnet_numerics: Literal["reference", "timm"] = "reference"
@@ -74,11 +92,161 @@ class ViTOptions(Options):
     output_projection: Literal["bias", "no_bias", "none"] = "bias"
     pool_prefix_tokens: bool = False
     position_grid: Size | None = None
-    position_resizing: Literal["reference", "bilinear", "bicubic", "antialiased"] = dataclasses.field(
+    position_resizing: Literal["reference", "bilinear", "bicubic", "antialiased", "dinov2"] = dataclasses.field(
         default="reference", compare=False
     )
+    mlp: Literal["mlp", "swiglu"] = "mlp"
+    qk_norm: bool = False
+    norm_before_blocks: bool = False
+    final_norm: bool = True
+    rope_base: float = 100.0
+    rope_shift: float | None = None
+    rope_jitter: float | None = None
+    rope_rescale: float | None = None
 
 
 @dataclasses.dataclass(frozen=True)
 class PublishedViT(ViTOptions, Published):
     """Arguments of the constructors of Vision Transformers, such as `ViT_B16`."""
+
+
+@dataclasses.dataclass(frozen=True)
+class ViTArguments(ViTOptions, Config, ViTVariant):
+    """Checked arguments of a Vision Transformer; the base class of `ViTConfig`."""
+
+    COMMON: ClassVar[tuple[str, ...]] = (
+        *Config.COMMON,
+        *("patch_size", "hidden_size", "num_layers", "num_heads", "mlp_dim", "class_token"),
+    )
+    FREE: ClassVar[tuple[str, ...]] = (
+        *Config.FREE,
+        *("dropout_rate", "attention_dropout_rate", "drop_path_rate", "remat", "attention_chunk_size"),
+        *("position_grid", "position_resizing", "rope_shift", "rope_jitter", "rope_rescale"),
+    )
+    # Arguments of everything after the encoder, which a model that is pre-trained without labels does not have.
+    OF_HEAD: ClassVar[tuple[str, ...]] = (
+        *("classes", "include_top", "pooling", "representation_size", "classifier_activation", "head_bias"),
+        *("norm_after_pooling", "pool_prefix_tokens", "head_norm"),
+    )
+
+    def __post_init__(self):
+        if self.pooling in ("avg", "average", "mean", "max"):
+            raise ValueError(
+                f"`pooling` must be 'gap' for the mean of the patches. Received: pooling={self.pooling!r}."
+            )
+        super().__post_init__()
+        self._set("patch_size", plain(_checks.size_pair("patch_size", self.patch_size)))
+        for name in ("hidden_size", "num_heads", "mlp_dim"):
+            self._set(name, _checks.positive_int(name, getattr(self, name)))
+        for name in ("num_layers", "num_registers"):
+            self._set(name, _checks.positive_int(name, getattr(self, name), minimum=0))
+        for name in ("representation_size", "attention_chunk_size", "head_dim"):
+            if getattr(self, name) is not None:
+                self._set(name, _checks.positive_int(name, getattr(self, name)))
+        for name in ("dropout_rate", "attention_dropout_rate", "drop_path_rate", "layer_norm_epsilon"):
+            self._set(name, _checks.rate(name, getattr(self, name)))
+        if self.layer_scale is not None:
+            self._set("layer_scale", _checks.finite_number("layer_scale", self.layer_scale, zero=True))
+        get_activation(self.activation)
+        self._set("qkv_bias", one_or_three("qkv_bias", self.qkv_bias))
+        if self.resnet_blocks is not None:
+            units = _checks.sequence("resnet_blocks", self.resnet_blocks, "integers, the units of each stage")
+            self._set("resnet_blocks", tuple(_checks.positive_int("resnet_blocks", n) for n in units))
+        self._resolve()
+        if self.head_dim is None or self.pooling == "map":
+            _checks.divisible("hidden_size", self.hidden_size, "num_heads", self.num_heads)
+        self._check_combinations()
+
+    def _resolve(self):
+        """Replace values that depend on other arguments, so that equal models have equal configurations."""
+        if self.class_token is None:
+            self._set("class_token", self.pooling not in ("gap", "map"))
+        if self.head_dim is not None and self.head_dim * self.num_heads == self.hidden_size:
+            self._set("head_dim", None)
+        if self.mlp == "swiglu" and self.activation == type(self).activation:
+            self._set("activation", "silu")
+        if not self.include_top:
+            self._set("head_norm", False)
+        if self.position_grid is not None:
+            grid = plain(_checks.size_pair("position_grid", self.position_grid))
+            self._set("position_grid", grid if self.image_size is None else None)
+
+    def _check_combinations(self):
+        self._refuse(
+            self.head_dim is not None and self.output_projection == "none",
+            "output_projection='none' needs num_heads * head_dim == hidden_size.",
+            ("num_heads", "head_dim", "hidden_size"),
+        )
+        self._refuse(
+            self.pooling in ("token", "token+gap") and not self.class_token,
+            f"pooling={self.pooling!r} needs the class token.",
+            ("class_token",),
+            "Use pooling='gap'.",
+        )
+        self._refuse(
+            bool(self.distillation_token) and self.pooling != "token",
+            "`distillation_token` needs pooling='token': DeiT reads both tokens.",
+            ("pooling",),
+        )
+        self._refuse(
+            self.head_norm and (self.pooling is None or bool(self.distillation_token)),
+            "`head_norm` needs a head on one vector per image.",
+            ("pooling", "distillation_token"),
+            "Leave it off.",
+        )
+        for name in ("norm_after_pooling", "pool_prefix_tokens"):
+            self._refuse(
+                getattr(self, name) and self.pooling != "gap",
+                f"`{name}` needs pooling='gap'.",
+                ("pooling",),
+                "Leave it off.",
+            )
+        self._refuse(
+            self.position_embedding not in position.KINDS and self.position_embedding_at != "input",
+            "`position_embedding_at` applies to embeddings that are added to tokens.",
+            ("position_embedding", "position_embedding_at"),
+            "Leave it at 'input'.",
+        )
+        self._refuse(
+            self.mlp == "swiglu" and self.activation != "silu",
+            "The activation of mlp='swiglu' is SiLU.",
+            ("activation",),
+            "Leave `activation` out.",
+        )
+        self._refuse(
+            self.norm_after_pooling and not self.final_norm,
+            "`norm_after_pooling` moves the final norm.",
+            ("norm_after_pooling", "final_norm"),
+            "Leave one of them out.",
+        )
+        self._check_rope()
+        self._refuse(
+            self.position_embedding == "relative" and self.image_size is None,
+            "Relative position embeddings have one entry per offset and cannot be resized.",
+            ("position_embedding", "image_size"),
+            "Give the `image_size`.",
+        )
+        self._refuse(
+            bool(self.attention_chunk_size and (self.attention_dropout_rate or self.position_embedding == "relative")),
+            "`attention_chunk_size` excludes dropout of attention weights and relative positions.",
+            ("attention_chunk_size", "attention_dropout_rate", "position_embedding"),
+            "Leave it at None.",
+        )
+
+    def _check_rope(self):
+        names = ("rope_base", "rope_shift", "rope_jitter", "rope_rescale")
+        for name in names if self.position_embedding != "rope2d" else ():
+            wrong = getattr(self, name) != getattr(type(self), name)
+            self._refuse(wrong, f"`{name}` needs position_embedding='rope2d'.", (name, "position_embedding"))
+        self._set("rope_base", _checks.finite_number("rope_base", self.rope_base))
+        if self.rope_shift is not None:
+            self._set("rope_shift", _checks.finite_number("rope_shift", self.rope_shift, zero=True))
+        for name in names[2:]:
+            if getattr(self, name) is not None:
+                self._set(name, ratio(name, getattr(self, name)))
+        head_dim = self.head_dim or self.hidden_size // self.num_heads
+        self._refuse(
+            self.position_embedding == "rope2d" and head_dim % 4 != 0,
+            f"position_embedding='rope2d' needs heads whose width is a multiple of 4, not of {head_dim}.",
+            ("hidden_size", "num_heads", "head_dim"),
+        )

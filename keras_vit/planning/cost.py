@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from keras_vit import layers, models
-from keras_vit.models import vit
+from keras_vit.models import parts
 from keras_vit.models.config import pair
 
 # Peak memory per image of a step that is not compiled, as a multiple of its saved activations. Measured on a CPU at 224
@@ -80,9 +80,9 @@ class Tally:
         self.activations += size[0] * size[1] * inputs
         return height, width
 
-    def norm(self, rows: int, width: int) -> None:
-        """Add a norm with scale and bias."""
-        self.parameters += 2 * width
+    def norm(self, rows: int, width: int, bias: bool = True) -> None:
+        """Add a norm with a scale, and a bias."""
+        self.parameters += (1 + bias) * width
         self.activations += rows * width
 
     def elementwise(self, count: int) -> None:
@@ -123,7 +123,7 @@ def _mae(config: models.MAEConfig) -> Cost:
     tally.dense(prefix + config.num_visible, config.hidden_size, width)
     tally.parameters += width + tokens * width  # the mask token, and the positions
     _blocks(tally, decoder, tokens)
-    tally.norm(tokens, width)
+    parts.norm_layer(decoder).count(tally, tokens, width)
     tally.dense(tokens, width, config.num_pixels)
     return tally.cost(tokens)
 
@@ -145,8 +145,12 @@ def _encoder(config: models.ViTConfig, tokens: int) -> Tally:
     if config.dropout_rate:
         tally.dropout(tokens * width)
 
+    norm = parts.norm_layer(config)
+    if config.norm_before_blocks:
+        norm.count(tally, tokens, width)
     _blocks(tally, config, tokens)
-    tally.norm(1 if config.norm_after_pooling else tokens, width)
+    if config.final_norm:
+        norm.count(tally, 1 if config.norm_after_pooling else tokens, width)
     return tally
 
 
@@ -157,19 +161,19 @@ def _blocks(tally: Tally, config: models.ViTConfig, tokens: int) -> None:
         _block(blocks, config, tokens)
     if config.remat == "blocks" and config.num_layers:  # the input of each block, and one recomputed block at a time
         blocks.activations = config.num_layers * tokens * width + blocks.activations // config.num_layers
-    if config.num_layers and vit.attention_layer(config).in_chunks(tokens):  # the weights of one chunk at a time
+    if config.num_layers and parts.attention_layer(config).in_chunks(tokens):  # the weights of one chunk at a time
         blocks.activations += config.num_heads * (config.attention_chunk_size or 0) * tokens
     tally.add(blocks)
 
 
 def _block(tally: Tally, config: models.ViTConfig, tokens: int) -> None:
     """Count a block, which saves 8 vectors of `D` and 2 of the MLP's width per token, and the attention weights."""
-    width = config.hidden_size
-    tally.norm(tokens, width)
+    width, norm = config.hidden_size, parts.norm_layer(config)
+    norm.count(tally, tokens, width)
     relative = tokens if config.position_embedding == "relative" else None
-    vit.attention_layer(config, relative_positions=relative).count(tally, tokens, width)
-    tally.norm(tokens, width)
-    vit.mlp_layer(config, dropout_rate=config.dropout_rate).count(tally, tokens, width)
+    parts.attention_layer(config, relative_positions=relative).count(tally, tokens, width)
+    norm.count(tally, tokens, width)
+    parts.mlp_layer(config, dropout_rate=config.dropout_rate).count(tally, tokens, width)
     if config.dropout_rate:
         tally.dropout(tokens * width)
     if config.layer_scale is not None:
@@ -181,12 +185,12 @@ def _map_head(tally: Tally, config: models.ViTConfig, tokens: int) -> None:
     width = config.hidden_size
     tally.parameters += width
     layers.SelfAttention(config.num_heads).count(tally, tokens, width, queries=1)
-    tally.norm(1, width)
-    vit.mlp_layer(config).count(tally, 1, width)
+    parts.norm_layer(config).count(tally, 1, width)
+    parts.mlp_layer(config).count(tally, 1, width)
 
 
 def _vit_head(tally: Tally, config: models.ViTConfig, rows: int) -> None:
-    width, heads = config.hidden_size, 2 if config.distillation_token is True else 1
+    width, heads = config.pooled_size, 2 if config.distillation_token is True else 1
     if config.representation_size is not None:
         for head in range(heads):
             tally.dense(rows, width, config.representation_size, parameters=head == 0)

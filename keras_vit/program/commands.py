@@ -10,6 +10,7 @@ PROGRAMS = {
     "train": "train.main",
     "evaluate": "train.evaluate",
     "predict": "train.predict",
+    "embed": "train.embed",
     "visualize": "train.visualize",
     "export": "export.main",
     "verify": "export.verify",

@@ -15,7 +15,7 @@ from keras_vit import _checks, models
 from keras_vit.models import BiTConfig, ViTConfig
 from keras_vit.recipe.fields import CHOICES, MINIMUM, Recipe, TaskField
 from keras_vit.recipe.model import DERIVED, FIELDS, argument_names, masked_config, model_arguments
-from keras_vit.recipe.task import Classification, Distillation, Task, parse_task
+from keras_vit.recipe.task import Classification, Distillation, Task
 
 _ARGUMENTS = "model.arguments"
 
@@ -241,7 +241,7 @@ def _convert(value: Any, expected: Any, path: str) -> Any:
     if isinstance(expected, types.UnionType):  # X | None
         return None if value is None else _convert(value, typing.get_args(expected)[0], path)
     if expected is TaskField:
-        return parse_task(value)
+        return value  # parsed by the field
     if dataclasses.is_dataclass(expected):
         return _build(expected, value, f"{path}.")
     if typing.get_origin(expected) is dict and isinstance(value, dict):

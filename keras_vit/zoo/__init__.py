@@ -50,7 +50,7 @@ def load_weights(model: keras.Model, name: str, weights: str | os.PathLike[str])
             *(entry.name, name, entry.pool_padding),
         )
     report = load_checkpoint(model, resolve(name, weights), head="auto")
-    if entry is not None and "head/kernel" in report.loaded:
+    if entry is not None and entry.classes is not None and "head/kernel" in report.loaded:
         size = model.config.image_size
         if size not in (None, entry.resolution):
             logging.warning(

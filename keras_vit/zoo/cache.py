@@ -26,7 +26,7 @@ _HOST = "storage.googleapis.com"
 _HUB = "hf://"
 _HUB_ADDRESS = re.compile(r"(?:hf://|https://huggingface\.co/)([\w.-]+/[\w.-]+(?:@[\w./-]+)?)")
 # All that a model is read from: no pickled weights of PyTorch.
-_FILES_OF_HUB = ("config.json", "model*.safetensors", "model.safetensors.index.json")
+_FILES_OF_HUB = ("config.json", "preprocessor_config.json", "model*.safetensors", "model.safetensors.index.json")
 _TIMEOUT = 60  # seconds without a byte
 _BLOCK_BYTES = 2**20
 _FILE_SUFFIXES = (".npz", ".safetensors", ".keras", ".h5", ".json")

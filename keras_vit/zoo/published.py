@@ -4,23 +4,32 @@ References:
     - [vision_transformer, available models](https://github.com/google-research/vision_transformer#available-vit-models)
     - [How to train your ViT?](https://arxiv.org/abs/2106.10270)
     - [Big Transfer](https://github.com/google-research/big_transfer)
+    - [DINOv2](https://github.com/facebookresearch/dinov2)
+    - [SigLIP 2](https://github.com/google-research/big_vision)
 """
 
 import dataclasses
 import functools
+from collections.abc import Mapping
+from typing import Any
 
 from keras_vit import _checks
 from keras_vit.models import BIT, constructor_name, list_models
 
 _AUGREG, _ORIGINAL = "vit_models/augreg", "vit_models/imagenet21k"
 _CLASSES = {"imagenet2012": 1000, "imagenet21k": 21_843}
-# Project and paper of the files whose path begins so; both projects are licensed under Apache-2.0.
+_HUB = "hf://"
+# Project and paper of the files whose path begins so. All of these weights are licensed under Apache-2.0.
 _SOURCES = {
     _AUGREG: "vision_transformer, arXiv:2106.10270",
     _ORIGINAL: "vision_transformer, arXiv:2010.11929",
     "vit_models/sam": "vision_transformer, arXiv:2106.01548",
     "bit_models/distill": "big_transfer, arXiv:2106.05237",
     "bit_models": "big_transfer, arXiv:1912.11370",
+    "hf://facebook/dinov2-with": "dinov2, arXiv:2309.16588",
+    "hf://facebook/dinov2": "dinov2, arXiv:2304.07193",
+    "hf://google/siglip2": "big_vision, arXiv:2502.14786",
+    "hf://google/siglip": "big_vision, arXiv:2303.15343",
 }
 
 
@@ -31,13 +40,15 @@ class PublishedWeights:
     Attributes:
         name: Name to pass as `weights`.
         model: Name of the model, as in `keras_vit.list_models()`.
-        path: Bucket and file, below `https://storage.googleapis.com/`.
+        path: Bucket and file, below `https://storage.googleapis.com/`, or `hf://OWNER/NAME` on the Hugging Face hub.
         pretraining: Data set of the pretraining.
-        head: Data set whose classes the head has.
+        head: Data set whose classes the head has; None for an encoder without a head.
         resolution: Edge in pixels of the images that it was last trained on.
         accuracy: Top-1 accuracy in percent on ImageNet that its owners state; None if they do not.
         size_mib: Size of the file in MiB that its owners state; None if they do not.
         pool_padding: Border of the max-pooling in the training of a BiT; None for other models.
+        arguments: Arguments of the model, where they are not those of its constructor.
+        license: License of the weights.
 
     Example:
     >>> entry = keras_vit.list_weights("ViT-B/16")[0]
@@ -49,15 +60,19 @@ class PublishedWeights:
     model: str
     path: str
     pretraining: str
-    head: str
+    head: str | None
     resolution: int
     accuracy: float | None = None
     size_mib: int | None = None
     pool_padding: str | None = None
+    arguments: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    license: str = "Apache-2.0"
 
     @property
     def url(self) -> str:
         """Address of its owners."""
+        if self.path.startswith(_HUB):
+            return "https://huggingface.co/" + self.path.removeprefix(_HUB)
         return "https://storage.googleapis.com/" + self.path.replace("+", "%2B")
 
     @property
@@ -66,9 +81,9 @@ class PublishedWeights:
         return next(source for start, source in _SOURCES.items() if self.path.startswith(start))
 
     @property
-    def classes(self) -> int:
-        """Number of classes of the head."""
-        return _CLASSES[self.head]
+    def classes(self) -> int | None:
+        """Number of classes of the head; None without a head."""
+        return None if self.head is None else _CLASSES[self.head]
 
 
 # Model: pretrained file, its size in MiB, learning rate of the fine-tuning at 384 pixels, accuracy. These are the
@@ -101,7 +116,7 @@ _SAM = ("ViT-B/16", "ViT-B/32")
 @functools.cache
 def catalog() -> tuple[PublishedWeights, ...]:
     """Return every published checkpoint that has a name."""
-    return (*_augreg(), *_originals(), *_sam(), *_bit())
+    return (*_augreg(), *_originals(), *_sam(), *_bit(), *_dinov2(), *_siglip())
 
 
 def _augreg():
@@ -162,6 +177,46 @@ def _bit():
         )
 
 
+# Model: name on the hub, and the size of its file in MiB: four bytes for each parameter.
+_DINOV2 = {
+    "ViT-S/14": ("small", 84),
+    "ViT-B/14": ("base", 330),
+    "ViT-L/14": ("large", 1161),
+    "ViT-giant2/14": ("giant", 4335),
+}
+# Model: name on the hub, and the resolutions of SigLIP and of SigLIP 2; the first one needs no suffix.
+_SIGLIP = {
+    "ViT-B/16": ("base-patch16", (224, 256, 384, 512), (224, 256, 384, 512)),
+    "ViT-B/32": ("base-patch32", (), (256,)),
+    "ViT-L/16": ("large-patch16", (256, 384), (256, 384, 512)),
+    "ViT-So400m/14": ("so400m-patch14", (224, 384), (224, 384)),
+    "ViT-So400m/16": ("so400m-patch16", (), (256, 384, 512)),
+}
+
+
+def _dinov2():
+    arguments = {"activation": "gelu", "layer_scale": 1.0}
+    for model, (size, mib) in _DINOV2.items():
+        own = {**arguments, "activation": "silu"} if size == "giant" else arguments
+        for name, stem, registers in (("dinov2", "dinov2", 0), ("dinov2-registers", "dinov2-with-registers", 4)):
+            path = f"{_HUB}facebook/{stem}-{size}"
+            options = {**own, "num_registers": registers}
+            yield PublishedWeights(name, model, path, "lvd142m", None, 518, size_mib=mib, arguments=options)
+
+
+def _siglip():
+    for model, (stem, *resolutions) in _SIGLIP.items():
+        for name, sizes in zip(("siglip", "siglip2"), resolutions, strict=True):
+            for size in sizes:
+                path = f"{_HUB}google/{name}-{stem}-{size}"
+                pixels = (
+                    size // 14 * 14 if model.endswith("/14") else size
+                )  # 384 pixels are 27 patches of 14, and a rest
+                suffix = "" if size == sizes[0] else f"-{size}"
+                pooling = {"pooling": "map"}
+                yield PublishedWeights(f"{name}{suffix}", model, path, "webli", None, pixels, arguments=pooling)
+
+
 class WeightsTable(list):
     """List of `PublishedWeights` that prints as a table."""
 
@@ -171,7 +226,9 @@ class WeightsTable(list):
             size = "" if entry.size_mib is None else f"{entry.size_mib} MiB"
             accuracy = "" if entry.accuracy is None else f"{entry.accuracy} %"
             image = str(entry.resolution)
-            rows.append((entry.model, entry.name, size, image, accuracy, entry.pretraining, entry.head, entry.source))
+            rows.append(
+                (entry.model, entry.name, size, image, accuracy, entry.pretraining, entry.head or "none", entry.source)
+            )
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         lines = ("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows)
         return "\n".join(line.rstrip() for line in lines)

@@ -52,6 +52,7 @@ def finish_all(study, panel, score):
 # ---- runs ------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("source", paper.DATA_SETS)
 def test_all_runs_have_valid_recipes(source, tmp_path):
     study = paper.Study(str(tmp_path), source)
@@ -361,6 +362,7 @@ class TestProgram:
         with pytest.raises(FileNotFoundError, match="sudo apt-get install dataset-fashion-mnist"):
             programs.call("benchmarks.paper.main", f"--workdir={tmp_path}/runs")
 
+    @pytest.mark.slow
     def test_runs_and_writes(self, tmp_path, capsys, monkeypatch):
         pytest.importorskip("matplotlib")
 

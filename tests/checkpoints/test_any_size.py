@@ -7,6 +7,7 @@ import pytest
 import keras_vit
 from keras_vit.checkpoints import load_checkpoint, model_from_checkpoint, resize
 from keras_vit.layers import AddPositionEmbs, resize_table
+from tests import selection
 from tests.checkpoints import files
 
 
@@ -23,10 +24,16 @@ def test_the_layer_computes_what_a_load_computes(method, sizes):
     np.testing.assert_allclose(same, table.reshape(1, *old, 8), atol=1e-6)
 
 
+OWN = {"hf_vit": "bicubic", "hf_deit": "bicubic", "timm_vit": "antialiased", "bv_map": "reference"}
+
+
 @pytest.mark.parametrize(
-    "name,own", [("hf_vit", "bicubic"), ("hf_deit", "bicubic"), ("timm_vit", "antialiased"), ("bv_map", "reference")]
+    ("name", "own", "size"),
+    selection.cases(
+        [(name, own, size) for name, own in OWN.items() for size in ((48, 32), (16, 24))],
+        [("timm_vit", "antialiased", (16, 24)), ("bv_map", "reference", (48, 32))],
+    ),
 )
-@pytest.mark.parametrize("size", [(48, 32), (16, 24)])
 def test_any_size_equals_a_model_of_that_size(name, own, size, tmp_path):
     arguments, images, logits = files.golden_case(name)
     model = model_from_checkpoint(files.golden_path(name), image_size=None, **arguments)

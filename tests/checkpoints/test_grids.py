@@ -62,7 +62,10 @@ def write(model, directory, format):
     ("format", "tokens", "grid"),
     selection.cases(
         [(*case, grid) for case in CASES for grid in GRIDS],
-        lambda format, tokens, grid: grid == (2, 8) or (tokens, grid) == ("class token", (4, 6)),
+        lambda format, tokens, grid: (tokens, grid) == (FORMATS[format][0], (2, 8)),
+        lambda format, tokens, grid: (
+            pytest.mark.slow if grid == (2, 8) or tokens == FORMATS[format][-1] else selection.EXHAUSTIVE
+        ),
     ),
     ids=str,
 )

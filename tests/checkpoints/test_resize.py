@@ -8,6 +8,7 @@ from PIL import Image
 
 import keras_vit
 from keras_vit.checkpoints import load_checkpoint, model_from_checkpoint, resize
+from tests import tiny
 from tests.checkpoints import files
 
 PAIRS = [(7, 12), (14, 24), (12, 7), (24, 14), (4, 4)]
@@ -149,3 +150,19 @@ def test_antialiased_resize_is_pillow_s(sizes):
         image = Image.fromarray(table[0, 1:, channel].reshape(old)).resize(new[::-1], Image.Resampling.BICUBIC)
         # Pillow works in float32 between the two directions.
         np.testing.assert_allclose(result[0, 1:, channel].reshape(new), np.asarray(image), rtol=1e-5, atol=1e-6)
+
+
+def test_half_precision_is_resized_in_single(tmp_path):
+    """Weights of a file in float16 are rounded once, when they were written."""
+    sizes = {"patch_size": 4, "hidden_size": 16, "num_layers": 1, "num_heads": 2, "mlp_dim": 24, "classes": 2}
+    path = keras_vit.save_checkpoint(
+        tiny.randomize(keras_vit.VisionTransformer(**sizes, image_size=16)), tmp_path / "a.npz"
+    )
+    with np.load(path) as file:
+        half = {name: file[name].astype("float16") if file[name].dtype == "float32" else file[name] for name in file}
+    np.savez(tmp_path / "half.npz", **half)
+    model = keras_vit.VisionTransformer(**sizes, image_size=24)
+    keras_vit.load_checkpoint(model, tmp_path / "half.npz")
+    (table,) = [value for name, value in half.items() if name.endswith("pos_embedding")]
+    expected = resize.resize_table(table.astype("float32"), (4, 4), (6, 6), num_slots=1)
+    np.testing.assert_allclose(model.get_layer("posembed_input").pos_embedding, expected, rtol=1e-6, atol=1e-7)

@@ -151,7 +151,7 @@ def test_heads_of_a_timm_file_are_not_guessed():
         ("google", {"position_embedding_at": "every_layer"}, "position_embedding_at"),
         ("big_vision", {"resnet_blocks": (), "patch_size": 2}, "resnet_blocks"),
         ("big_vision", {"position_embedding": "learned2d"}, "position_embedding='learned2d'"),
-        ("huggingface", {"pooling": "gap"}, "pooling='gap'"),
+        ("huggingface", {"pooling": "gap", "class_token": True}, "class_token=True"),
         ("huggingface", {"representation_size": 8}, "pre_logits"),
         ("timm", {"layer_norm_epsilon": 1e-12, "activation": "gelu"}, "layer_norm_epsilon"),
         ("timm", {"resnet_blocks": (), "patch_size": 2}, "resnet_numerics"),

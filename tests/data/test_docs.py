@@ -12,6 +12,7 @@ from keras_vit.data import parse, preprocess
 DOCUMENT = pathlib.Path(__file__).parent.parent.parent / "docs" / "data.md"
 
 
+@pytest.mark.slow
 def test_examples_of_the_document():
     blocks = re.findall(r"```python\n(.*?)```", DOCUMENT.read_text(encoding="utf-8"), re.DOTALL)
     assert blocks

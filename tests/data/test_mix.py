@@ -120,3 +120,20 @@ def test_the_box_of_cutmix_has_the_area_that_is_asked_for(share):
     height, width = 20 * share**0.5, 30 * share**0.5
     assert abs(inside.any(1).sum() - height) <= 1 and abs(inside.any(0).sum() - width) <= 1  # rounded to pixels
     assert mixed_labels.numpy()[0] == pytest.approx([1 - inside.mean(), inside.mean()])
+
+
+def test_the_box_of_cutmix():
+    """A share of 3/4 leaves a box of half the height and width: 4 of 8 pixels, from 2 to 5, which the partner fills."""
+    images = np.stack([np.zeros((8, 8, 1), "float32"), np.ones((8, 8, 1), "float32")])
+    mixed, labels = mix.blend(images, np.eye(2, dtype="float32"), np.full(2, -0.75, "float32"), (0.5, 0.5), cutmix=1.0)
+    rows, columns = np.nonzero(np.array(mixed)[0, :, :, 0])
+    assert (set(rows), set(columns), len(rows)) == ({2, 3, 4, 5}, {2, 3, 4, 5}, 16)
+    np.testing.assert_allclose(labels, [[0.75, 0.25], [0.25, 0.75]], rtol=1e-6)
+
+
+def test_a_box_at_the_border_is_cut_and_labels_follow_what_is_left():
+    images = np.stack([np.zeros((8, 8, 1), "float32"), np.ones((8, 8, 1), "float32")])
+    mixed, labels = mix.blend(images, np.eye(2, dtype="float32"), np.full(2, -0.75, "float32"), (0.0, 0.99), cutmix=1.0)
+    rows, columns = np.nonzero(np.array(mixed)[0, :, :, 0])
+    assert (set(rows), set(columns)) == ({0, 1}, {5, 6, 7})
+    np.testing.assert_allclose(labels[0], [1 - 6 / 64, 6 / 64], rtol=1e-6)

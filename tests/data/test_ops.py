@@ -205,6 +205,29 @@ def test_saturation_changes_around_the_gray_image():
     assert 0.58 <= min(factors) < 0.75 and 1.25 < max(factors) <= 1.42
 
 
+def test_erased_rectangles_are_as_often_tall_as_wide():
+    """The ratio of their sides is uniform in its logarithm: from 0.3 to 1 as often as from 1 to 1 / 0.3."""
+    image, taller = np.full((60, 60, 3), 9, np.uint8), []
+    for position in range(200):
+        erased = (run("random_erasing(1.0, 10, 20, value=0)", image, position) == 0).all(-1)
+        height, width = erased.any(1).sum(), erased.any(0).sum()
+        taller += [height > width] if height != width else []
+    assert 0.38 < np.mean(taller) < 0.62  # 3.4 standard deviations; with a ratio that is uniform, 0.77
+
+
+def test_hues_turn_both_ways():
+    """Red becomes a little green (towards yellow) or a little blue (towards magenta), about as often."""
+    image = np.zeros((2, 2, 3), np.uint8) + np.array([200, 0, 0], np.uint8)
+    greener = []
+    for position in range(60):
+        red, green, blue = run("color_jitter(hue=0.1)", image, position)[0, 0].astype(int)
+        assert (
+            red == 200 and min(green, blue) == 0 and max(green, blue) <= 122
+        )  # 0.1 of 360 degrees: 200 * 0.6, rounded
+        greener += [green > blue] if green != blue else []
+    assert 0.3 < np.mean(greener) < 0.7  # 3 standard deviations
+
+
 def test_erased_rectangles_are_anywhere():
     """Uniform in both directions, and independent of each other."""
     places = []

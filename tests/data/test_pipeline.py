@@ -175,6 +175,7 @@ def test_tuples_of_an_evaluation_have_every_example_once():
     assert numbers == list(range(PRIME))
 
 
+@pytest.mark.slow
 def test_tuples_fit_a_model():
     source = data.open_source("digits")
     model = VisionTransformer(4, 16, 1, 2, 16, image_size=8, channels=1, classes=10)

@@ -217,3 +217,17 @@ def test_onehot_and_keep():
     np.testing.assert_array_equal(result["label"], [0, 0, 1, 0])
     several = preprocess.host_function("onehot(4, on=0.9, off=0.1)")({**example, "label": tf.constant([0, 3])})
     np.testing.assert_allclose(several["label"], [0.9, 0.1, 0.1, 0.9])
+
+
+@pytest.mark.parametrize(
+    ("pp", "label", "expected"),
+    [
+        ("onehot(3)", 1, [0, 1, 0]),
+        ("onehot(3)", [0, 2], [1, 0, 1]),
+        ("onehot(3, on=0.9, off=0.05)", [0, 2], [0.9, 0.05, 0.9]),
+        ("onehot(3, on=0.0, off=1.0)", [0, 2], [0, 1, 0]),
+    ],
+)
+def test_one_or_several_labels_as_a_vector(pp, label, expected):
+    example = {"image": tf.zeros([2, 2, 3], tf.uint8), "label": tf.constant(label)}
+    np.testing.assert_allclose(preprocess.host_function(pp)(example)["label"], expected)

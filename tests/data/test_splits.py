@@ -22,6 +22,8 @@ def ranges(split):
         ("train[:2]+test[90%:]", [("train", 0, 2), ("test", 9, 10)]),
         (" train[ : 2 ] + test ", [("train", 0, 2), ("test", 0, 10)]),
         ("train[:]", [("train", 0, 7)]),
+        ("train[0%:100%]", [("train", 0, 7)]),
+        ("train[-100%:]", [("train", 0, 7)]),
     ],
 )
 def test_splits(split, expected):

@@ -64,6 +64,7 @@ def _directly(builder, split):
     return tfds.as_numpy(builder.as_dataset(split=split))
 
 
+@pytest.mark.slow
 def test_training_and_resuming(builder):
     source = reader.from_builder(builder, "train", "tfds:numbered")
     whole = [numbers(b) for b in data.train_batches(source, "decode|resize(4)", 5).take(9).as_numpy_iterator()]

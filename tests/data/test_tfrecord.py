@@ -168,6 +168,7 @@ def test_a_number_of_classes_that_none_has(tmp_path, num_classes):
         data.open_source(f"tfrecord:{tmp_path}", num_classes=num_classes)
 
 
+@pytest.mark.slow
 def test_labels_out_of_range_name_the_record(tmp_path):
     write_numbered(tmp_path, [5, 5])
     source = data.open_source(f"tfrecord:{tmp_path}", num_classes=7)
@@ -274,6 +275,7 @@ def test_a_folder_holds_one_data_set(tmp_path):
     assert info["records"]["test-00000-of-00003"] == 10
 
 
+@pytest.mark.slow
 def test_every_epoch_has_an_order_of_its_own(tmp_path):
     write_numbered(tmp_path, [12])
     source = data.open_source(f"tfrecord:{tmp_path}", "train", num_classes=10)

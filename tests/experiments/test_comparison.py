@@ -56,6 +56,27 @@ def test_versions_are_compared(paths):
     assert experiments.compare(paths).differences["version of keras"][0] == "0.1"
 
 
+def test_runs_of_other_versions_are_one_group(tmp_path):
+    """They differ only in the seed; the version stands in the table of differences."""
+    paths = [write_run(tmp_path / name, seed=seed) for seed, name in enumerate("ab")]
+    config = tmp_path / "b" / "config.json"
+    content = json.loads(config.read_text())
+    content["versions"]["keras"] = "0.1"
+    config.write_text(json.dumps(content))
+    (group,) = experiments.compare(paths).groups
+    assert [run.name for run in group.runs] == ["a", "b"]
+    assert group.name.endswith("(2 seeds)") and "keras" not in group.name
+
+
+def test_the_best_loss_is_the_lowest(tmp_path):
+    pytest.importorskip("matplotlib")
+    paths = [write_run(tmp_path / name, seed=seed) for seed, name in enumerate("ab")]
+    metrics = tmp_path / "b" / "metrics.jsonl"
+    metrics.write_text(metrics.read_text().replace('"eval_loss": 1.0', '"eval_loss": 0.25'))
+    page = pathlib.Path(experiments.write_comparison(experiments.compare(paths), str(tmp_path / "page"))).read_text()
+    assert "<b>0.25</b>" in page and "<b>1</b>" not in page
+
+
 def test_results(paths):
     header, rows = experiments.compare(paths).results()
     found = dict(zip(header, rows[1], strict=True))

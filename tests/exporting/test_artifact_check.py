@@ -11,6 +11,7 @@ from keras_vit import _io
 from keras_vit.exporting import artifact_check, saved_model, tflite, verify
 from keras_vit.inference import KerasClassifier, model_card
 from keras_vit.inference.opening import open_artifact
+from keras_vit.inference.saved_model import SavedModelClassifier
 from tests import selection, tiny
 
 
@@ -60,6 +61,20 @@ def test_an_artifact_that_was_not_changed_has_no_problems(served, copied):
     assert comparison.examples == 6
 
 
+@pytest.mark.parametrize("signature", ["serving_default", "serve_images", "serve_tensor"])
+def test_other_probabilities_of_any_signature_are_found(served, signature, monkeypatch):
+    run = SavedModelClassifier.run
+
+    def halved(artifact, name, inputs):
+        found = run(artifact, name, inputs)
+        return {**found, "probabilities": found["probabilities"] / 2} if name == signature else found
+
+    monkeypatch.setattr(SavedModelClassifier, "run", halved)
+    _, problems = check(served[1] / "1", served[0])
+    assert [problem.partition(":")[0] for problem in problems] == [signature]
+    assert "the largest difference of a probability" in problems[0]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("signature", ["classify_bytes", "classify_images", "classify_tensor"])
 def test_exchanged_labels_of_any_signature_are_found(served, copied, signature):
@@ -99,6 +114,7 @@ def test_the_tolerance_is_that_of_the_file_not_of_its_card(kind, tmp_path):
     assert any("the largest difference of a probability" in problem for problem in problems)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("place", ["beside", "inside"])
 def test_labels_of_applications_are_compared(place, tmp_path):
     path = tmp_path / "a.tflite"

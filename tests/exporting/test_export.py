@@ -11,7 +11,7 @@ from keras_vit import exporting, inference, save_checkpoint
 from keras_vit.data import UnreadableImageError
 from keras_vit.exporting.inference_model import inference_model
 from keras_vit.inference import image_forms
-from tests import tiny
+from tests import selection, tiny
 
 
 @pytest.mark.slow
@@ -125,8 +125,14 @@ def expected_outputs(model, images, output):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("extension", ["", ".tflite", ".onnx"])
+@pytest.mark.parametrize(
+    ("kind", "extension"),
+    selection.cases(
+        [(kind, extension) for kind in KINDS for extension in ("", ".tflite", ".onnx")],
+        lambda kind, extension: not extension or kind in ("tutorial", "quantized", "mixed"),
+        selection.EXHAUSTIVE,
+    ),
+)
 def test_functional_models(kind, extension, tmp_path):
     if extension == ".onnx":
         pytest.importorskip("onnxruntime")

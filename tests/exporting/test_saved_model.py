@@ -274,3 +274,15 @@ def test_the_graph_neither_reads_nor_writes_files(exported):
     assert "does not contain the default denylisted ops" in saved_model_cli(
         "scan", "--dir", exported[2] / "1", "--tag_set", "serve"
     )
+
+
+@pytest.mark.slow
+def test_the_number_of_named_classes_can_be_chosen(tmp_path):
+    path, _ = saved_model.write(
+        tiny.model(), str(tmp_path), card=tiny.card(), images=tiny.images(), top_k=2, extra_signatures=()
+    )
+    answer = SavedModelClassifier(path).run(
+        "serving_default", {"image_bytes": np.array(tiny.images(3).contents, object)}
+    )
+    assert answer["top_k_classes"].shape == (3, 2)
+    np.testing.assert_allclose(answer["top_k_scores"], -np.sort(-answer["probabilities"])[:, :2])

@@ -49,6 +49,7 @@ def exhaustive(value):
     return pytest.param(value, marks=selection.EXHAUSTIVE)
 
 
+@pytest.mark.slow
 def test_file_card_and_labels(tmp_path):
     model = tiny.model()
     comparison = export(model, tmp_path / "a" / "model.tflite")

@@ -100,3 +100,9 @@ def test_an_integer_file_may_lose_one_point_of_accuracy(precision, drop, passes)
 def test_a_tie_is_a_difference_below_rounding():
     reference = np.array([[0.5, 0.5 - 5e-6], [0.5, 0.5 - 1e-4]])
     assert verify.compare(reference, reference[:, ::-1]).top1_agreement == 0.5
+
+
+@pytest.mark.parametrize(("accuracy", "problems"), [(0.9, 0), (0.5, 0), (0.495, 0), (0.48, 1)])
+def test_only_a_loss_of_accuracy_is_a_problem(accuracy, problems):
+    comparison = verify.Comparison(100, 0.1, 0.01, top1_agreement=1.0, reference_accuracy=0.5, accuracy=accuracy)
+    assert len(verify.failures(comparison, verify.Tolerance(1.0, 0.9, accuracy_drop=0.01))) == problems

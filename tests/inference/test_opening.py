@@ -37,6 +37,7 @@ def test_model_files(expected, name, tmp_path):
     assert classifier.features(images).shape == (6, 16)
 
 
+@pytest.mark.slow
 def test_a_run_knows_its_preprocessing(tmp_path):
     tiny.write_digits_run(tmp_path / "run")
     for path in (tmp_path / "run", tmp_path / "run" / "model.keras"):

@@ -5,7 +5,7 @@ import pytest
 from keras_vit import data
 from keras_vit.inference import sample_images
 from keras_vit.inference.model_card import ModelCard
-from tests import programs
+from tests import programs, tiny
 from tests.data import pictures
 
 
@@ -56,3 +56,11 @@ def test_no_file_can_be_read(tmp_path):
         sample_images.for_model(card(tmp_path), 5, patterns=[f"{tmp_path}/*.jpg"], on_bad_image="skip")
     with pytest.raises(FileNotFoundError, match="b.jpg"):
         sample_images.for_model(card(tmp_path), 5, patterns=[f"{tmp_path}/b.jpg"], on_bad_image="skip")
+
+
+def test_labels_stay_with_their_images():
+    images = tiny.images(4)
+    damaged = images._replace(contents=[b"no picture", *images.contents[1:]])
+    kept = sample_images.keep_readable(damaged, tiny.preprocess)
+    assert (kept.names, kept.labels.tolist()) == (images.names[1:], images.labels[1:].tolist())
+    assert kept.contents == images.contents[1:]

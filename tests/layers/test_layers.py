@@ -405,8 +405,13 @@ LAYERS = {
     "FirstTokens": (dict(num_tokens=2), (2, 6, 8)),
     "AddPositionEmbs": (dict(grid=(2, 3), kind="learned2d"), (2, 6, 8)),
     "FixedPositionEmbs": (dict(grid=(2, 3), num_prefix_tokens=0), (2, 6, 8)),
-    "SelfAttention": (dict(num_heads=2, use_bias=False, relative_positions=6), (2, 6, 8)),
+    "SelfAttention": (
+        dict(num_heads=2, use_bias=(True, False, True), relative_positions=6, qk_norm="rms"),
+        (2, 6, 8),
+    ),
     "MlpBlock": (dict(mlp_dim=5, activation="gelu"), (2, 6, 8)),
+    "SwiGLU": (dict(mlp_dim=5), (2, 6, 8)),
+    "RotaryPositions": (dict(head_dim=8, num_prefix_tokens=1, base=50.0, shift=0.1, jitter=1.5), (2, 2, 3, 8)),
     "LayerScale": (dict(initial_value=0.3), (2, 6, 8)),
     "EncoderBlock": (
         dict(attention=layers.SelfAttention(2, chunk_size=4), mlp=MLP, dropout_rate=0.1, layer_scale=0.1),
@@ -418,6 +423,7 @@ LAYERS = {
     "Dropout": (dict(rate=0.1), (2, 6, 8)),
     "StochasticDepth": (dict(rate=0.1), (2, 6, 8)),
     "LayerNorm": (dict(epsilon=1e-3), (2, 6, 8)),
+    "RMSNorm": (dict(epsilon=1e-3), (2, 6, 8)),
     "GroupNorm": (dict(groups=4), (2, 4, 4, 8)),
     "StdConv2D": (dict(filters=4, kernel_size=(3, 1), padding="valid"), (2, 4, 6, 3)),
     "BottleneckUnit": (dict(features=32, strides=2), (2, 4, 6, 32)),
@@ -432,7 +438,7 @@ LAYERS = {
 
 def test_every_public_layer_is_in_the_table():
     public = {name for name in layers.__all__ if isinstance(getattr(layers, name), type)}
-    assert public == set(LAYERS) | set(WITH_PLACES)
+    assert public == set(LAYERS) | set(WITH_PLACES) | {"UnflattenGrid"}  # tests/models/test_features.py saves it
 
 
 @pytest.mark.parametrize(
@@ -480,6 +486,8 @@ ARGUMENTS = {
     layers.MAPHead: {"attention": layers.SelfAttention(2), "mlp": MLP},
     layers.MlpBlock: {"mlp_dim": 8},
     layers.PatchEncoder: {"patch_size": 4, "hidden_size": 8},
+    layers.RotaryPositions: {"head_dim": 8},
+    layers.SwiGLU: {"mlp_dim": 8},
     layers.RegisterTokens: {"num_tokens": 2},
     layers.ResNetStage: {"num_units": 1, "features": 32, "resnet_numerics": "timm"},
     layers.SelfAttention: {"num_heads": 2},
@@ -574,3 +582,11 @@ def test_an_mlp_with_lora_is_saved_once():
     copy.build((None, 3, 8))
     assert copy.mlp.dense_0.lora_rank == 2
     assert copy.get_config() == block.get_config()
+
+
+def test_relative_positions_refuse_another_length():
+    attend = layers.SelfAttention(num_heads=2, relative_positions=5)
+    x = np.ones((5, 5, 8), "float32")
+    attend(x)
+    with pytest.raises(ValueError, match="relative_positions=5"):
+        attend(x[:, :1], context=x)

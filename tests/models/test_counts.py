@@ -4,6 +4,7 @@ import pytest
 
 import keras_vit
 from keras_vit import recipe as recipes
+from keras_vit.planning import cost
 from tests import selection
 
 # As the reference implementation asserts of its own models.
@@ -32,7 +33,36 @@ def test_parameter_count_is_the_published_one(name):
     assert recipes.describe_model(recipe, classes=1000).count_params() == COUNTS[name]
 
 
-@pytest.mark.parametrize("name", list(keras_vit.models.VIT))
+DINOV2 = {"image_size": 518, "layer_scale": 1.0}
+DINOV3 = {"position_embedding": "rope2d", "layer_scale": 1.0, "qkv_bias": False, "num_registers": 4}
+SIGLIP = {"pooling": "map"}
+# The encoders of the published files: DINOv2's without the mask token, DINOv3's as timm publishes them, SigLIP's with
+# its attention pooling.
+ENCODERS = [
+    ("ViT-S/14", DINOV2, 22_056_192),
+    ("ViT-S/14", {**DINOV2, "num_registers": 4}, 22_057_728),
+    ("ViT-B/14", DINOV2, 86_579_712),
+    ("ViT-L/14", DINOV2, 304_367_616),
+    ("ViT-giant2/14", DINOV2, 1_136_479_232),
+    ("ViT-giant2/14", {**DINOV2, "num_registers": 4}, 1_136_485_376),
+    ("ViT-S/16", DINOV3, 21_586_944),
+    ("ViT-S+/16", DINOV3, 28_683_264),
+    ("ViT-B/16", DINOV3, 85_641_216),
+    ("ViT-H+/16", DINOV3, 840_509_440),
+    ("ViT-So400m/14", SIGLIP, 427_680_704),
+    ("ViT-So400m/16", {**SIGLIP, "image_size": 256}, 427_888_064),
+]
+
+
+@pytest.mark.parametrize(("name", "arguments", "expected"), ENCODERS)
+def test_encoders_have_the_published_number_of_weights(name, arguments, expected):
+    assert cost.of_variant(name, include_top=False, classes=None, **arguments).parameters == expected
+
+
+PAPER = [name for name in keras_vit.models.VIT if name in COUNTS or name not in {name for name, *_ in ENCODERS}]
+
+
+@pytest.mark.parametrize("name", PAPER)
 def test_parameter_count_follows_from_the_sizes(name):
     """The counts of the variants too large to build in a test, by the formula that the built ones obey."""
     config = keras_vit.models.VIT[name]
@@ -73,8 +103,9 @@ def test_bit_parameter_count():
 
 def test_every_listed_model_has_a_constructor():
     for name in keras_vit.list_models():
-        function = name.replace("+ViT-", "_").replace("-", "_").replace("/", "")
+        function = keras_vit.models.constructor_name(name)
         assert callable(getattr(keras_vit, function)), function
+        assert keras_vit.models.registry.layer_safe_name(name).isidentifier()
 
 
 @pytest.mark.slow

@@ -12,7 +12,7 @@ import keras_vit
 from keras_vit.data import preprocess
 from keras_vit.inference import keras_card
 from keras_vit.models.normalization import IMAGENET
-from tests import tiny
+from tests import selection, tiny
 
 
 def model():
@@ -182,8 +182,17 @@ def outputs(network, images):
     return keras.ops.convert_to_numpy(keras.ops.cast(network(images), "float32"))
 
 
-@pytest.mark.parametrize("normalization", [None, (0.4, 0.2), IMAGENET])
-@pytest.mark.parametrize("arguments", [{}, {"resnet_blocks": (1,), "patch_size": 1}, None])
+@pytest.mark.parametrize(
+    ("arguments", "normalization"),
+    selection.cases(
+        [
+            (arguments, normalization)
+            for arguments in ({}, {"resnet_blocks": (1,), "patch_size": 1}, None)
+            for normalization in (None, (0.4, 0.2), IMAGENET)
+        ],
+        [({}, IMAGENET), (None, (0.4, 0.2))],
+    ),
+)
 def test_a_model_normalizes_pixels_by_itself(normalization, arguments, tmp_path):
     def build(**others):
         if arguments is None:

@@ -11,6 +11,7 @@ import keras, numpy as np, jax
 from tests import golden_data
 from tests.models import variants
 from tests.checkpoints.test_vit_pytorch import QUICK, assert_close, case, overrides, path_of
+from tests.models import test_todays_vits
 from tests.models.test_golden import TOLERANCE, assign, by_path, model_of
 import keras_vit
 
@@ -21,6 +22,11 @@ for name in ("hybrid_blocks", "bv_map"):
     assign(model, by_path(golden_data.params(data)))
     np.testing.assert_allclose(model.predict(data["image"], verbose=0), data["logits"], **TOLERANCE)
     print(name)
+
+for name in ("hf_dinov2_swiglu", "hf_dinov2_larger_grid", "hf_dinov3_wide", "hf_dinov3_gated", "hf_siglip_head72"):
+    test_todays_vits.check(name)
+    print(name)
+test_todays_vits.check("hf_dinov3_wide", any_size=True)
 
 data = golden_data.load("bit_big_vision")
 meta = data["meta"]
@@ -44,8 +50,8 @@ for policy in ("mixed_bfloat16",):
     print(policy)
 
 # A whole training step, with dropout, recomputed blocks and a gradient for every variable.
-for remat in ("blocks",):
-    model = variants.make("dropout", remat=remat)
+for name in ("dropout", "dinov3"):
+    model = variants.make(name, remat="blocks")
     images = variants.images(model, batch=8)
     trained = [v.value for v in model.trainable_variables]
     others = [v.value for v in model.non_trainable_variables]
@@ -58,7 +64,7 @@ for remat in ("blocks",):
     assert np.isfinite(value)
     for variable, gradient in zip(model.trainable_variables, gradients, strict=True):
         assert variable.path.endswith("key/bias") or np.abs(gradient).max() > 0, variable.path
-    print("gradient", remat)
+    print("gradient", name)
 
 # Keras takes the values out of the variables while it runs: images of a wrong size must not leave the model without.
 model = variants.make("token")

@@ -7,8 +7,18 @@ import tensorflow as tf
 
 from tests.models import variants
 
-READ = {"token": 1, "registers": 1, "every_layer": 1, "features": 1, "any_size": 1, "deit": 2, "hybrid": 1, "shared": 1}
-ALL = ["gap", "map", "all_tokens", "relative"]
+READ = {
+    "token": 1,
+    "registers": 1,
+    "every_layer": 1,
+    "features": 1,
+    "any_size": 1,
+    "deit": 2,
+    "hybrid": 1,
+    "shared": 1,
+    "dinov3": 1,
+}
+ALL = ["gap", "map", "all_tokens", "relative", "rms"]
 
 
 @pytest.mark.parametrize("name", [*READ, *ALL])
@@ -30,7 +40,7 @@ def test_number_of_tokens(name, monkeypatch):
     model(images, training=False)
     assert lengths == [expected] * 2
     if name != "all_tokens":
-        pooling = model.get_layer("MAPHead_0" if name == "map" else "pool")
+        pooling = model.get_layer({"map": "MAPHead_0", "rms": "pool_token"}.get(name, "pool"))
         assert pooling.input.shape[1] == expected  # as the graph says
 
 

@@ -14,7 +14,7 @@ from tests import selection
 from tests.models import variants
 
 MODES = ("int8", "int4", "float8")
-SLOW_MODES = [("int8", "token"), ("int4", "token"), ("float8", "bit")]
+SLOW_MODES = [("int8", "token"), ("int8", "bit"), ("int4", "token"), ("float8", "bit")]
 
 
 def run(model, images, **arguments):
@@ -53,7 +53,7 @@ def assert_trains(model, images):
     ("mode", "name"),
     selection.cases(
         [(mode, name) for mode in MODES for name in ("token", "map", "bit")],
-        [("int8", "bit")],
+        [],
         lambda *case: pytest.mark.slow if case in SLOW_MODES else selection.EXHAUSTIVE,
     ),
 )
@@ -181,6 +181,7 @@ def train(model, images):
     model.fit(images, np.arange(len(images)) % 3, batch_size=len(images), epochs=2, shuffle=False, verbose=0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["model", "weights"])
 def test_training_with_lora_continues_after_a_load(how, tmp_path):
     model, images = adapted()
@@ -200,7 +201,8 @@ def test_training_with_lora_continues_after_a_load(how, tmp_path):
     assert_equal_variables(loaded, model)
 
 
-@pytest.mark.parametrize("mode", ["int8", pytest.param("int4", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", ["int8", "int4"])
 def test_lora_on_quantized_kernels(mode, tmp_path):
     model = variants.make("token", num_layers=1)
     model.quantize(mode, filters=lambda layer: layer.name != "head")
@@ -244,6 +246,7 @@ def test_replaced_norms(built, tmp_path):
     np.testing.assert_array_equal(run(loaded, images), outputs)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["hybrid", "bit"])
 def test_a_replaced_unit_of_a_stage(name, tmp_path):
     arguments = {"resnet_blocks": (2,)} if name == "hybrid" else {"block_sizes": (3, 1)}
@@ -299,6 +302,7 @@ def test_images_of_another_size_are_refused(name):
         compiled(images)
 
 
+@pytest.mark.slow
 def test_qlora_learns():
     model = keras_vit.VisionTransformer(**variants.SMALL)
     with warnings.catch_warnings():
@@ -311,6 +315,7 @@ def test_qlora_learns():
     assert losses[-1] < 0.5 * losses[0]
 
 
+@pytest.mark.slow
 def test_a_quantized_head_of_zeros_is_warned_of():
     model = keras_vit.VisionTransformer(**variants.SMALL)
     with pytest.warns(UserWarning, match="'head'.*filters"):

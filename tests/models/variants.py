@@ -41,6 +41,13 @@ VARIANTS = {
     "one_head": {"num_heads": 1, "output_projection": "none", "patch_size": (4, 2)},
     "mean_of_all": {"pooling": "gap", "class_token": True, "pool_prefix_tokens": True},
     "head_norm": {"head_norm": True},
+    "dinov3": {
+        **{"position_embedding": "rope2d", "rope_rescale": 2.0, "mlp": "swiglu", "qkv_bias": (True, False, True)},
+        **{"num_registers": 2, "layer_scale": 0.1},
+    },
+    "any_size_rope": {"image_size": None, "position_embedding": "rope2d", "pooling": "gap"},
+    "rms": {"norm": "rms", "qk_norm": True, "norm_before_blocks": True, "pooling": "token+gap"},
+    "no_final_norm": {"final_norm": False, "qk_norm": True, "pooling": "map"},
     "any_size_patch_norm": {"image_size": None, "patch_norm": True},
     "any_size": {"image_size": None},
     "any_size_sincos2d": {"image_size": None, "position_embedding": "sincos2d"},
@@ -50,19 +57,22 @@ VARIANTS = {
     "bit": None,
 }
 
-# For tests that take long with every variant: the fast tests take one of each kind, the slow tests the others.
-QUICK = ("token", "map", "hybrid", "bit")
+# For tests that take long with every variant: the fast tests take two kinds, the slow tests the others.
+QUICK = ("token", "bit")
 CASES = selection.cases(VARIANTS, QUICK)
+IN_HALF = ("token", "map", "hybrid", "bit")
+# Other wirings of parts that other variants have, which `make test` leaves out where a case takes seconds.
+REWIRED = ("all_tokens", "features", "no_positions", "fc_norm", "mean_of_all", "any_size_patch_norm", "hybrid_root")
 
 
 def cases_under(policies):
-    """(variant, policy): all variants in float32; in half precision, some in `make test` and all in `make test-all`."""
+    """(variant, policy): in float32 all that are not rewired, some in half precision; all in `make test-all`."""
     return selection.cases(
         [(name, policy) for policy in policies for name in VARIANTS],
         lambda name, policy: policy == "float32" and name in QUICK,
         lambda name, policy: (
             pytest.mark.slow
-            if policy == "float32" or (policy == "mixed_bfloat16" and name in QUICK)
+            if (policy == "float32" and name not in REWIRED) or (policy == "mixed_bfloat16" and name in IN_HALF)
             else selection.EXHAUSTIVE
         ),
     )

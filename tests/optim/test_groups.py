@@ -13,7 +13,7 @@ from tests.models import variants
 from tests.recipe import toy
 
 BLOCK = re.compile(r"encoderblock_\d+|block\d+/unit\d+")
-STEM = re.compile(r"(embedding|cls|dist|registers|posembed_\w+|conv_root|gn_root|root_block)(/|$)")
+STEM = re.compile(r"(embedding|cls|dist|registers|pre_norm|posembed_\w+|conv_root|gn_root|root_block)(/|$)")
 
 
 def check(model):
@@ -102,6 +102,7 @@ def test_masks_go_by_path():
     assert groups.trained(model, "encoder|embedding|cls") == ["head/kernel", "head/bias"]
 
 
+@pytest.mark.slow
 def test_lora_and_quantized_kernels():
     model = variants.make("token")
     model.quantize("int8", filters="Dense_0")

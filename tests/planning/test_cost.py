@@ -6,7 +6,7 @@ import tensorflow as tf
 
 from keras_vit import recipe as recipes
 from keras_vit.inspection._layer_walk import walk
-from keras_vit.models import MaskedAutoencoder
+from keras_vit.models import MaskedAutoencoder, ViTConfig
 from keras_vit.planning import cost, plan
 from keras_vit.training import run_directory
 from tests import selection
@@ -146,3 +146,33 @@ def test_published_runs_have_possible_utilizations():
     for run in plan.PAPER:
         for epochs in run.epochs:
             assert 0.1 < run.utilization(epochs) < 0.5
+
+
+@pytest.mark.parametrize(
+    ("optim", "bytes_per_weight"),
+    [
+        ({"name": "sgd"}, 4 + 4 + 4),  # weight, gradient, momentum
+        ({"name": "sgd", "momentum_dtype": "bfloat16"}, 4 + 4 + 2),
+        ({"name": "adamw"}, 4 + 4 + 4 + 4),
+        ({"name": "sgd", "ema": 0.9, "accumulation_steps": 2}, 4 + 8 + 4 + 4),  # two sets of gradients, an average
+    ],
+)
+def test_memory_of_a_device(optim, bytes_per_weight):
+    """Ten images on four devices are three at a time, or two micro-batches of two."""
+    recipe = recipes.Recipe(data=recipes.Data(batch_size=10), optim=recipes.Optim(**optim))
+    planned = plan.of_recipe(recipe, classes=10, devices=4)
+    assert planned.weights_bytes == planned.cost.parameters * bytes_per_weight
+    assert planned.activations_bytes == planned.cost.activations * (2 if "ema" in optim else 3) * 4
+
+
+def test_positions_of_every_layer_are_weights_of_every_layer():
+    def positions(**arguments):
+        sizes = {"patch_size": 4, "hidden_size": 16, "num_layers": 3, "num_heads": 2, "mlp_dim": 24, "image_size": 16}
+        config = ViTConfig(**sizes, classes=2, **arguments)
+        return cost.of_config(config).parameters
+
+    table = (16 + 1) * 16  # of 4 x 4 patches and the class token
+    without = positions(position_embedding="none")
+    assert positions() - without == table
+    assert positions(position_embedding_at="every_layer") - without == 3 * table
+    assert positions(position_embedding_at="every_layer_shared") - without == table

@@ -13,12 +13,13 @@ import sys
 import keras
 import pytest
 
-from keras_vit.planning import tpu_compiler, tpu_plan, tpu_step, tpu_targets
-from keras_vit.planning.tpu_compiler import Compiled, DoesNotFit
+from keras_vit.planning import step_plan, step_program, targets
+from keras_vit.planning.compiler import Compiled, DoesNotFit
+from keras_vit.planning.tpu_compiler import TpuCompiler
 from tests.planning import tpu_cases
 
 pytestmark = pytest.mark.skipif(
-    not tpu_compiler.available(), reason="the TPU's compiler is not installed: pip install 'jax[tpu]', on Linux"
+    not TpuCompiler.available(), reason="the TPU's compiler is not installed: pip install 'jax[tpu]', on Linux"
 )
 PRECISIONS = ("float32", "mixed_bfloat16")
 STRUCTURES = tpu_cases.structures()
@@ -34,7 +35,8 @@ def nothing_left():
 
 
 def programs(recipe, target="v5e-8"):
-    return tpu_step.Programs(recipe, tpu_cases.CLASSES, tpu_step.batch_spec(recipe), tpu_targets.parse(target))
+    compiler = TpuCompiler(targets.parse(target))
+    return step_program.Programs(recipe, tpu_cases.CLASSES, step_program.batch_spec(recipe), compiler)
 
 
 def check_train_step(structure, precision, setting, target="v5e-8"):
@@ -54,7 +56,8 @@ def check_train_step(structure, precision, setting, target="v5e-8"):
 def check_eval_step(structure, precision, setting, target="v5e-8"):
     recipe = tpu_cases.recipe(STRUCTURES[structure], precision, setting)
     steps = programs(recipe, target)
-    compiled = tpu_compiler.compile_hlo(steps.eval_step(recipe, confusion=True), steps.target, steps.target.devices)
+    compiler = steps.compiler
+    compiled = compiler.compile_hlo(steps.eval_step(recipe, confusion=True), compiler.target.devices)
     assert isinstance(compiled, Compiled)
     assert compiled.collectives == {}
     assert compiled.flops > 0
@@ -80,9 +83,9 @@ def test_evaluation_with_averages():
 @pytest.mark.slow
 def test_the_compiler_says_what_does_not_fit():
     recipe = tpu_cases.recipe(STRUCTURES["ViT"], "float32", "plain")
-    planner = tpu_plan.of_recipe(recipe, tpu_cases.CLASSES, tpu_targets.parse("v5e-1"))
+    planner = step_plan.of_recipe(recipe, tpu_cases.CLASSES, TpuCompiler(targets.parse("v5e-1")))
     assert 15 * 2**30 < planner.capacity < 16 * 2**30
-    huge = planner.estimate(tpu_plan.Setting(2**22))  # 12 GiB of images, and 2 GiB a layer and matrix
+    huge = planner.estimate(step_plan.Setting(2**22))  # 12 GiB of images, and 2 GiB a layer and matrix
     assert isinstance(huge.result, DoesNotFit)
     assert huge.result.capacity == planner.capacity
     assert huge.free < 0
@@ -113,7 +116,7 @@ def test_eval_step(structure, precision, setting):
 @pytest.mark.parametrize("target", ["v3-8", "v4-32", "v5p-16", "v6e-8", "v5e-256"])
 @pytest.mark.parametrize("structure", ["ViT", "hybrid of 3 stages", "BiT"])
 def test_generations_and_pods(structure, target, monkeypatch):
-    monkeypatch.setattr(tpu_cases, "BATCH", 2 * max(64, tpu_targets.parse(target).devices))
+    monkeypatch.setattr(tpu_cases, "BATCH", 2 * max(64, targets.parse(target).devices))
     check_train_step(structure, "mixed_bfloat16", "everything", target)
 
 
@@ -129,7 +132,7 @@ def test_the_program_on_the_jax_backend(fsdp):
     ]
     environment = {**os.environ, "KERAS_BACKEND": "jax"}
     result = subprocess.run(command, env=environment, stdout=subprocess.PIPE, check=True)
-    content = json.loads(result.stdout)["tpu"]
+    content = json.loads(result.stdout)["compiled"]
     assert content["fits"]
     if fsdp:
         assert content["collectives"]["all-gather"] >= 1

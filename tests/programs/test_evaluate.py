@@ -37,6 +37,7 @@ def digits_as(path, class_names, classes=range(10)):
     return f"--data=npz:{path}"
 
 
+@pytest.mark.slow
 def test_evaluators_agree_with_the_plain_measurement(run, capsys):
     code, text = evaluate(capsys, f"--model={run}", "--json", *EVALUATORS)
     results = json.loads(text)

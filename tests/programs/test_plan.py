@@ -66,11 +66,11 @@ def test_plan_of_unknown_data_asks_for_their_size(recipe):
 def no_data(monkeypatch):
     """A machine with the data of the package alone."""
 
-    def missing(location, split="train"):
+    def missing(location):
         raise FileNotFoundError(f"There is no {location!r} on this machine.")
 
     for kind in set(readers.READERS) - {"digits"}:
-        monkeypatch.setitem(readers.READERS, kind, dataclasses.replace(readers.READERS[kind], open=missing))
+        monkeypatch.setitem(readers.READERS, kind, dataclasses.replace(readers.READERS[kind], read=missing))
 
 
 @pytest.mark.parametrize(("name", "arguments"), [case for case in toy.CASES if case not in OF_YOUR_OWN])

@@ -1,7 +1,11 @@
 """The programs on a finished run, from its directory to the artifacts and back through evaluation and prediction."""
 
+import importlib.util
 import json
 import os
+import pathlib
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -9,6 +13,18 @@ import tensorflow as tf
 
 from tests import golden_data, selection, tiny
 from tests.programs import call
+
+ROOT = pathlib.Path(__file__).parents[2]
+PREDICT = """
+import sys
+sys.argv[0:1] = ["keras-vit", "predict"]
+sys.modules["__main__"].__file__ = "keras-vit"
+from keras_vit.program import commands
+try:
+    commands.main()
+finally:
+    print(*sys.modules)
+"""
 
 
 @pytest.mark.parametrize("kind", selection.cases(["run", "keras", "saved_model", "tflite"], ["run"]))
@@ -27,6 +43,31 @@ def test_predict_gives_the_models_probabilities(kind, run, digits, request, tmp_
         order = np.argsort(-expected)[:5]
         assert [p["label"] for p in answer["predictions"]] == [str(i) for i in order]
         np.testing.assert_allclose([p["probability"] for p in answer["predictions"]], expected[order], atol=1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["tflite", "onnx"])
+def test_predict_of_a_file_does_without_tensorflow(kind, request, digits, tmp_path, capsys):
+    runtime = {"tflite": "ai_edge_litert", "onnx": "onnxruntime"}[kind]
+    if importlib.util.find_spec(runtime) is None:
+        pytest.skip(f"{runtime} is not installed")
+    model = request.getfixturevalue("tflite_file") if kind == "tflite" else onnx_file(request, tmp_path)
+    images = tiny.digit_files(tmp_path, digits.source, 2)
+    command = [sys.executable, "-c", PREDICT, f"--model={model}", "--json", *images]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    *answers, imported = done.stdout.splitlines()
+    assert {"numpy", runtime} <= set(imported.split())
+    assert set(imported.split()).isdisjoint({"tensorflow", "keras", "jax", "torch"})
+    assert call("train.predict", f"--model={model}", "--json", *images) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [json.loads(line) for line in answers] == [json.loads(line) for line in lines[-2:]]
+
+
+def onnx_file(request, tmp_path):
+    pytest.importorskip("tf2onnx", reason="pip install 'keras-vision-transformers[onnx]'")
+    path = tmp_path / "digits.onnx"
+    assert call("export.main", f"--model={request.getfixturevalue('run')}", "--num_images=4", f"--output={path}") == 0
+    return path
 
 
 def test_predict_needs_classes(digits, tmp_path):

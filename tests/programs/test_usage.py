@@ -1,15 +1,13 @@
 """A missing or wrong argument of a command line is named in one line."""
 
 import pathlib
-import subprocess
-import sys
 
 import pytest
 from absl import flags
 
 from keras_vit.inference import formats
-from keras_vit.program import commands
-from tests.programs import call, load
+from keras_vit.program import commands, recipe_flags
+from tests.programs import call, load, run
 
 RUN = pathlib.Path(__file__).parents[1] / "training" / "data" / "run"
 TAKE_DATA = {  # the programs with --data, and what else they require
@@ -60,17 +58,26 @@ def test_flags_after_two_dashes_are_not_data_sets_of_a_sweep(tmp_path, capsys):
     assert capsys.readouterr().out.count("seed=") == 2
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("program", ["train.predict", "export.main"])
-def test_what_a_user_can_mend_is_one_line(program):
-    command = [
-        sys.executable,
-        "-m",
-        program,
-        "--model=/nowhere",
-        *(["a.png"] if "predict" in program else ["--output=a"]),
-    ]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 2
-    assert "There is no model at '/nowhere'" in done.stderr
-    assert "Traceback" not in done.stderr
+@pytest.mark.parametrize(
+    ("name", "arguments"), [("train.predict", ["a.png"]), ("export.main", ["--output=a"]), ("train.evaluate", [])]
+)
+def test_what_a_user_can_mend_is_one_line(name, arguments):
+    code, output = run(name, "--model=/nowhere", *arguments)
+    assert code == 2
+    assert "There is no model at '/nowhere'" in output
+    assert "Traceback" not in output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "directory"),
+    [
+        (["--config=recipes/mine.py"], "runs/mine"),
+        (["--config=digits"], "runs/digits"),
+        (["folder:pictures/pets/"], "runs/pets"),
+        (["tfds:cifar10#download=False"], "runs/cifar10"),
+    ],
+)
+def test_a_run_without_a_directory_has_the_name_of_its_recipe_or_data(arguments, directory):
+    load("train.main")
+    remaining = flags.FLAGS(["train.main", *arguments])
+    assert recipe_flags.default_workdir(remaining[1:]) == directory

@@ -161,6 +161,7 @@ def test_an_exported_model(digits, tmp_path):
     assert len(data["images"]) == 2
 
 
+@pytest.mark.slow
 def test_labels_and_preprocessing_in_place_of_those_of_a_run(digits, tmp_path):
     directory, _, _ = digits
     names = [f"digit {number}" for number in range(10)]
@@ -173,6 +174,7 @@ def test_labels_and_preprocessing_in_place_of_those_of_a_run(digits, tmp_path):
     assert "digit 3" in html and "value_range(0, 1)" in html and "value_range(-1, 1)|" not in html
 
 
+@pytest.mark.slow
 def test_errors(tmp_path):
     picture = golden_data.path("images/small.png")
     for arguments, message in [

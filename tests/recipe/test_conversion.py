@@ -7,6 +7,7 @@ import pytest
 from keras_vit import recipe as recipes
 from keras_vit.models import BiTConfig, ViTConfig
 from keras_vit.recipe.model import DERIVED, FIELDS
+from tests import tiny
 
 
 def test_round_trip_through_json():
@@ -128,3 +129,51 @@ def test_json_holds_the_canonical_text_of_a_task(text, canonical):
 def test_new_fields_of_an_old_record_win():
     old = {"model": {"variant": "ViT-Ti/16", "pooling": "gap", "patch_size": 4, "arguments": {"pooling": "map"}}}
     assert recipes.from_dict(old).model.arguments == {"patch_size": 4, "pooling": "map"}
+
+
+def test_arguments_of_the_recipe_come_before_those_of_its_record():
+    recorded = {"variant": "ViT-S/16", "arguments": {"dropout_rate": 0.1, "pooling": "gap"}}
+    found = recipes.resolve(recipes.Recipe(model=recipes.Model(arguments={"dropout_rate": 0.3})), recorded).model
+    assert (found.variant, found.arguments) == ("ViT-S/16", {"dropout_rate": 0.3, "pooling": "gap"})
+
+
+def test_regularization_of_a_checkpoint_is_not_taken_over(tmp_path):
+    """What a file was trained with says nothing of how it is fine-tuned; what its weights are for, does."""
+    noise = {"dropout_rate": 0.1, "attention_dropout_rate": 0.2, "drop_path_rate": 0.4, "head_bias": -3.0}
+    tiny.model(**noise, layer_scale=0.1).save(tmp_path / "trained.keras")
+    model = recipes.Model("ViT-Ti/16", checkpoint=str(tmp_path / "trained.keras"), image_size=tiny.SIZE)
+    taken = recipes.resolve(recipes.Recipe(model=model)).model.arguments
+    assert taken["layer_scale"] == 0.1 and taken["hidden_size"] == 16
+    assert not set(taken) & set(noise)
+
+
+@pytest.mark.parametrize(
+    ("path", "text", "value"),
+    [
+        ("model.checkpoint", "None", None),
+        ("model.checkpoint", "", None),
+        ("model.checkpoint", "augreg", "augreg"),
+        ("optim.schedule.boundaries", "3,5", (3, 5)),
+        ("optim.schedule.boundaries", "3", (3,)),
+        ("deterministic", "0", False),
+        ("total_steps", "1e3", 1000),
+    ],
+)
+def test_a_field_written_on_the_command_line(path, text, value):
+    assert recipes.get(recipes.override(recipes.Recipe(), path, text), path) == value
+
+
+def test_initial_weights_depend_on_the_seed():
+    sizes = {"hidden_size": 8, "num_layers": 1, "num_heads": 1, "mlp_dim": 8, "patch_size": 8}
+
+    def kernel(seed):
+        recipe = recipes.Recipe(seed=seed, model=recipes.Model("ViT-Ti/16", image_size=8, arguments=sizes))
+        return recipes.create_model(recipe, classes=2).get_layer("embedding").get_weights()[0].tolist()
+
+    assert kernel(1) == kernel(1) != kernel(2)
+
+
+@pytest.mark.parametrize("weights", ["augreg", "augreg-imagenet21k", "augreg-224"])
+def test_another_variant_keeps_the_kind_of_weights(weights):
+    chosen = recipes.with_weights(recipes.Recipe(model=recipes.Model("ViT-B/16")), weights)
+    assert recipes.with_variant(chosen, "ViT_S16").model.checkpoint == weights

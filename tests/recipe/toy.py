@@ -9,6 +9,7 @@ import tensorflow as tf
 from keras_vit import models
 from keras_vit import recipe as recipes
 from keras_vit.data import readers, sources
+from keras_vit.data.readers.data_set import DataSet
 from keras_vit.evaluators import dataset
 
 CONFIGS = pathlib.Path(__file__).parents[2] / "train" / "configs"
@@ -131,20 +132,19 @@ def replace_readers(monkeypatch, folder):
     labels = np.arange(EXAMPLES, dtype=np.int32) % CLASSES
     names = [f"class {number}" for number in range(CLASSES)]
 
-    def open_source(location, split="train", label="label"):
-        if label == "real_label":
-            return sources.FileSource(location, split, paths, np.eye(CLASSES, dtype=np.float32)[labels], names, True)
-        return sources.FileSource(location, split, paths, labels, names)
+    def read_files(location, label="label"):
+        given = np.eye(CLASSES, dtype=np.float32)[labels] if label == "real_label" else labels
+        return DataSet(dict, lambda split: sources.FileSource(location, split, paths, given, names))
 
-    def open_grey(location="", split="train"):
+    def read_grey(location=""):
         images = np.random.default_rng(0).integers(0, 255, (EXAMPLES, 28, 28, 1), np.uint8)
-        return sources.ArraySource(location, split, images, labels, names)
+        return DataSet(dict, lambda split: sources.ArraySource(location, split, images, labels, names))
 
-    replaced = dict.fromkeys(("tfds", "vtab", "tfrecord", "folder"), open_source) | dict.fromkeys(
-        ("fashion_mnist", "idx", "npz"), open_grey
+    replaced = dict.fromkeys(("tfds", "vtab", "tfrecord", "folder"), read_files) | dict.fromkeys(
+        ("fashion_mnist", "idx", "npz"), read_grey
     )
     for kind, function in replaced.items():
-        reader = readers._Reader(function, lambda location: {}, kind, path=kind != "fashion_mnist")
+        reader = readers._Reader(function, kind, path=kind != "fashion_mnist")
         monkeypatch.setitem(readers.READERS, kind, reader)
 
 

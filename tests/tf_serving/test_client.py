@@ -113,6 +113,7 @@ def test_redirects_are_named():
     [
         ("400 Bad Request", RequestError),
         ("404 Not Found", RequestError),
+        ("502 Bad Gateway", ConnectionError),
         ("503 Service Unavailable", ConnectionError),
         ("504 Gateway Timeout", TimeoutError),
     ],

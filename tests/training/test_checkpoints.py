@@ -54,6 +54,16 @@ def test_nothing_to_restore(tmp_path):
     assert restored(tmp_path) is None
 
 
+def test_torn_later_checkpoints_are_not_kept(tmp_path):
+    """The run resumed from step 20. With the torn one kept instead, step 25 would have no whole one beside it."""
+    saved(tmp_path, [10, 20, 30])
+    data_file(tmp_path, 30).write_bytes(b"torn")
+    assert restored(tmp_path) == 20
+    saved(tmp_path, [25], keep=2)
+    assert checkpoints.saved_steps(str(tmp_path)) == [20, 25]
+    assert restored(tmp_path) == 25
+
+
 def test_the_newest_few_and_the_best_are_kept(tmp_path):
     saved(tmp_path, [10, 20, 30, 40, 50], keep=2, best=[20, 30])
     assert checkpoints.saved_steps(str(tmp_path)) == [40, 50]

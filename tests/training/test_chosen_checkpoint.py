@@ -104,6 +104,7 @@ def test_a_classifier_of_the_best_checkpoint(run, tmp_path):
         inference.open_classifier(tmp_path / "a.onnx", checkpoint="best")
 
 
+@pytest.mark.slow
 def test_evaluate_uses_the_chosen_checkpoint(run, capsys):
     found = {}
     for checkpoint in ("last", "4", "best"):

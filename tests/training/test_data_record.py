@@ -130,6 +130,7 @@ def evaluate(run, capsys, *arguments):
     return json.loads(capsys.readouterr().out)
 
 
+@pytest.mark.slow
 def test_evaluate_uses_the_data_of_the_run(run, tmp_path, monkeypatch, capsys, caplog):
     """From another directory it measured another folder of the same name, without a word."""
     here = evaluate(run, capsys)

@@ -18,6 +18,7 @@ from keras_vit.training.run_directory import Run
 from keras_vit.training.tasks.distillation import divergence
 from keras_vit.training.tf.state import TrainState
 from keras_vit.training.tf.step import EvalStep, TrainStep
+from tests import selection
 from tests.training import worlds
 
 CLASSES, BATCH, SIZE = 3, 4, 8
@@ -92,6 +93,7 @@ def test_a_teacher_sees_images_as_it_was_trained_on(size, pp, own):
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)  # float32: another order of the same operations
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("temperature", "micro_batches"), [(1.0, 1), (2.0, 2)])
 def test_a_step_learns_the_teachers_probabilities(temperature, micro_batches):
     model, teacher = network(0), network(1, drop_path_rate=0.5)
@@ -169,22 +171,34 @@ def test_a_teacher_of_other_channels(tmp_path):
         tasks.open_teacher(run, channels=1)
 
 
-@pytest.mark.slow
-def test_runs(tmp_path):
-    """A student on one device, one on two, and one that was stopped after step 9 and ends with the same bits."""
-    worlds.train(tmp_path / "teacher", total_steps=60)
-    fields = {"task": f"distillation({str(tmp_path / 'teacher')!r})", "label_smoothing": 0}
-    noise = {"model__arguments__dropout_rate": 0, "model__arguments__drop_path_rate": 0}
-    worlds.train(tmp_path / "one", **fields, **noise)
-    worlds.train_alone(tmp_path / "two", "--virtual_devices=2", **fields, **noise)
-    one, two = ([line["loss"] for line in worlds.metrics(tmp_path / name) if "loss" in line] for name in ("one", "two"))
+@pytest.fixture(scope="module")
+def student(tmp_path_factory):
+    """The directory of a student, and the fields of its recipe."""
+    directory = tmp_path_factory.mktemp("student")
+    worlds.train(directory / "teacher", total_steps=60)
+    fields = {"task": f"distillation({str(directory / 'teacher')!r})", "label_smoothing": 0}
+    fields |= {"model__arguments__dropout_rate": 0, "model__arguments__drop_path_rate": 0}
+    worlds.train(directory / "one", **fields)
+    return directory / "one", fields
+
+
+@selection.EXHAUSTIVE
+def test_a_student_on_two_devices(student, tmp_path):
+    directory, fields = student
+    worlds.train_alone(tmp_path, "--virtual_devices=2", **fields)
+    one, two = ([line["loss"] for line in worlds.metrics(run) if "loss" in line] for run in (directory, tmp_path))
     assert one == pytest.approx(two, rel=1e-4)  # another order of summation
 
+
+@pytest.mark.slow
+def test_a_resumed_student_has_the_same_bits(student, tmp_path):
+    """It was stopped after step 9."""
+    directory, fields = student
     resumed = tmp_path / "resumed"
-    shutil.copytree(tmp_path / "one", resumed)
+    shutil.copytree(directory, resumed)
     (resumed / "model.keras").unlink()
     for path in (resumed / "checkpoints").iterdir():
         if path.name.startswith("ckpt-12."):
             path.unlink()
-    assert "Resuming from the checkpoint of step 9" in worlds.train(resumed, **fields, **noise)
-    worlds.assert_same_bits(worlds.final_weights(tmp_path / "one"), worlds.final_weights(resumed))
+    assert "Resuming from the checkpoint of step 9" in worlds.train(resumed, **fields)
+    worlds.assert_same_bits(worlds.final_weights(directory), worlds.final_weights(resumed))

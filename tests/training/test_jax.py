@@ -13,6 +13,7 @@ import pytest
 from keras_vit import recipe as recipes
 from keras_vit.training.checkpoints import CheckpointStore
 from keras_vit.training.tf.state import TrainState
+from tests import selection
 from tests.training import toy, worlds
 from tests.training.test_multi_worker import LONG, assert_all_stop_and_save, assert_others_end, free_ports
 
@@ -87,6 +88,7 @@ def test_tensorflow_exports_a_run_of_jax(whole, tmp_path):
         assert done.returncode == 0, done.stderr[-3000:]
 
 
+@selection.EXHAUSTIVE
 def test_eight_devices_with_divided_weights(whole, tmp_path):
     flags = ("--distribute=fsdp", "--virtual_devices=8")
     output = worlds.train_alone(tmp_path, *flags, environment=ON_JAX, data__eval_batch_size=184)  # a multiple of 8

@@ -7,13 +7,13 @@ import sys
 
 import pytest
 
-from keras_vit.planning import tpu_compiler
+from keras_vit.planning.tpu_compiler import TpuCompiler
 from tests.training.worlds import ROOT
 
 pytestmark = [
     pytest.mark.tpu,
     pytest.mark.skipif(
-        not tpu_compiler.available(), reason="the TPU's compiler is not installed: pip install 'jax[tpu]'"
+        not TpuCompiler.available(), reason="the TPU's compiler is not installed: pip install 'jax[tpu]'"
     ),
 ]
 # Two of the 24 layers: the others are the same again, and compiling takes as many times as long.
@@ -21,11 +21,12 @@ PROGRAM = """
 import json, re, sys
 import jax, numpy as np, tensorflow as tf
 from keras_vit import recipe as recipes
-from keras_vit.planning import tpu_compiler, tpu_targets
+from keras_vit.planning import targets
+from keras_vit.planning.tpu_compiler import TpuCompiler
 from keras_vit.training.jax.devices import Devices
 from keras_vit.training.jax.step import program
 
-chips = tpu_compiler.topology(tpu_targets.parse("v5e-256")).devices
+chips = TpuCompiler(targets.parse("v5e-256")).devices
 recipe = recipes.Recipe(
     precision="mixed_bfloat16",
     model=recipes.Model(variant="ViT-L/16", arguments={"num_layers": 2}),

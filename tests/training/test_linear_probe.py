@@ -63,6 +63,7 @@ def products(function):
     return sum(node.op in ("MatMul", "BatchMatMulV2", "Einsum") or node.op.startswith("Conv2D") for node in nodes)
 
 
+@pytest.mark.slow
 def test_files_and_exports(tmp_path):
     """A `.keras` file, read in two ways, and the model that is exported, which normalizes by the moving statistics."""
     model = probe.create_model()

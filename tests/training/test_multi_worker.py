@@ -9,6 +9,7 @@ import time
 import numpy as np
 import pytest
 
+from tests import selection
 from tests.training import worlds
 
 pytestmark = pytest.mark.slow
@@ -101,7 +102,7 @@ def assert_others_end(workers, killed):
     assert "Another worker ended or cannot be reached" in output and "Traceback" not in output
 
 
-@pytest.mark.parametrize("signaled", [0, 1])
+@pytest.mark.parametrize("signaled", selection.cases([0, 1], [1], selection.EXHAUSTIVE))
 def test_sigterm_to_one_worker_stops_and_saves_all(signaled, tmp_path):
     workers = start_workers(tmp_path, **LONG)
     assert_all_stop_and_save(workers, signaled, tmp_path)

@@ -32,3 +32,23 @@ def test_a_replaced_handler_during_the_training():
         signal.raise_signal(signal.SIGTERM)
         assert stop and stop.signal == "SIGTERM"
     assert signal.getsignal(signal.SIGTERM) == before
+
+
+def test_only_a_second_ctrl_c_ends_the_training_at_once():
+    """Schedulers send SIGTERM several times: the step is still finished and saved."""
+    before = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)]
+    with StopRequest() as stop:
+        stop.defer()
+        signal.raise_signal(signal.SIGTERM)
+        signal.raise_signal(signal.SIGTERM)
+        assert stop.signal == "SIGTERM"
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+    assert [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)] == before
+
+
+def test_the_first_ctrl_c_is_only_noted():
+    with StopRequest() as stop:
+        stop.defer()
+        signal.raise_signal(signal.SIGINT)
+        assert stop.signal == "SIGINT"

@@ -17,8 +17,9 @@ import urllib.request
 import numpy as np
 import pytest
 
-from keras_vit import _progress, models, zoo
+from keras_vit import _progress, applications, models, zoo
 from keras_vit.checkpoints import load_checkpoint, save_checkpoint
+from keras_vit.models.normalization import IMAGENET
 from keras_vit.zoo import cache
 from tests import tiny
 
@@ -58,6 +59,30 @@ def test_the_catalogue():
     assert hybrid.url.endswith("vit_models/imagenet21k%2Bimagenet2012/R50%2BViT-B_16.npz")
     with pytest.raises(ValueError, match="Did you mean 'ViT-B/16'"):
         zoo.list_weights("VIT-B/16")
+
+
+def test_encoders_of_the_hub():
+    entry = zoo.find("ViT-B/14", "dinov2-registers")
+    assert entry.url == "https://huggingface.co/facebook/dinov2-with-registers-base"
+    assert (entry.classes, entry.resolution, entry.license) == (None, 518, "Apache-2.0")
+    assert zoo.find("ViT-So400m/14", "siglip2-384").resolution == 27 * 14
+    assert zoo.find("ViT-B/16", "siglip2").url.endswith("google/siglip2-base-patch16-224")
+    assert not [entry for entry in zoo.list_weights() if "dinov3" in entry.path]  # their license asks for consent
+
+
+@pytest.mark.slow
+def test_a_constructor_with_an_encoder_of_the_hub(tmp_path, monkeypatch):
+    arguments = {"layer_scale": 1.0, "activation": "gelu", "image_size": 28, "include_top": False}
+    source = tiny.randomize(models.create_model("ViT-S/14", **arguments))
+    source.input_normalization = IMAGENET
+    save_checkpoint(source, tmp_path / "hub", format="huggingface")
+    fetched = []
+    monkeypatch.setattr(cache, "_snapshot", lambda address: fetched.append(address) or str(tmp_path / "hub"))
+    images = np.random.default_rng(0).normal(size=(1, 28, 28, 3)).astype("float32")
+    model = applications.ViT_S14(weights="dinov2", image_size=28)
+    np.testing.assert_allclose(model(images), source(images), rtol=1e-5, atol=1e-5)  # float32
+    assert model.input_normalization == IMAGENET and fetched[0] == "hf://facebook/dinov2-small"
+    assert applications.ViT_S14(weights="dinov2", image_size=28, classes=5).output_shape == (None, 5)
 
 
 def test_the_list_is_a_table():
@@ -291,7 +316,8 @@ def test_the_package_of_the_hub_fetches_configuration_and_safetensors(hub, tmp_p
         [sys.executable, "-c", code], env=environment, stdout=subprocess.PIPE, text=True, check=True
     )
     snapshot = pathlib.Path(result.stdout.strip())
-    assert {path.name for path in snapshot.iterdir()} == {"config.json", "model.safetensors"} == set(sent)  # no pickle
+    fetched = {"config.json", "preprocessor_config.json", "model.safetensors"}
+    assert {path.name for path in snapshot.iterdir()} == fetched == set(sent)  # no pickle
     assert load_checkpoint(tiny.model(num_layers=1), snapshot).missing == []
 
 

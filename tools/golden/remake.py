@@ -5,7 +5,7 @@ import importlib.metadata
 import json
 import pathlib
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -67,7 +67,7 @@ def largest_difference(first: Arrays, second: Arrays) -> float:
     return max(differences)
 
 
-def main(files: dict[str, Callable[[str], tuple[Arrays, dict[str, Any]]]], packages: Sequence[str]) -> None:
+def main(files: Mapping[str, Callable[[str], tuple[Arrays, dict[str, Any]]]], packages: Sequence[str]) -> None:
     """Compute files of a project again.
 
     Args:
@@ -86,4 +86,5 @@ def main(files: dict[str, Callable[[str], tuple[Arrays, dict[str, Any]]]], packa
         if flags.output:
             flags.output.mkdir(parents=True, exist_ok=True)
             description = json.dumps({**meta, "versions": versions(packages)})
-            np.savez_compressed(flags.output / f"{name}.npz", **arrays, __meta__=np.array(description))
+            content: dict[str, Any] = {**arrays, "__meta__": np.array(description)}
+            np.savez_compressed(flags.output / f"{name}.npz", **content)

@@ -1,4 +1,4 @@
-"""Golden files of timm: Vision Transformers, SigLIP's poolings and a hybrid stem."""
+"""Golden files of timm: Vision Transformers, DINOv2, DINOv3, SigLIP's poolings and a hybrid stem."""
 
 import json
 from typing import Any
@@ -29,7 +29,7 @@ def plain(name: str) -> tuple[remake.Arrays, dict[str, Any]]:
     return {"image": image, "features": features.numpy(), "logits": logits.numpy()}, meta
 
 
-def siglip(name: str) -> tuple[remake.Arrays, dict[str, Any]]:
+def described(name: str) -> tuple[remake.Arrays, dict[str, Any]]:
     """Tokens, pooled features and output of a model that NAME_config.json describes."""
     import timm
     import torch
@@ -38,13 +38,15 @@ def siglip(name: str) -> tuple[remake.Arrays, dict[str, Any]]:
     config = json.loads((remake.GOLDEN / f"{stem}_config.json").read_text(encoding="utf-8"))
     network = timm.create_model(config["architecture"], pretrained=False, **config["model_args"])
     torch_weights.assign(network, stem)
-    image = torch_weights.images(name, (2, 48, 48, 3))
+    image = torch_weights.images(name, (2, *config["model_args"]["img_size"], 3))
     with torch.no_grad():
         tokens = network.forward_features(torch_weights.channels_first(image))
         pooled = network.forward_head(tokens, pre_logits=True)
         output = network.forward_head(tokens)
     found = {"tokens": tokens, "pooled": pooled, "output": output}
-    return {"image": image} | {key: value.numpy() for key, value in found.items()}, {"source": "timm VisionTransformer"}
+    return {"image": image} | {key: value.numpy() for key, value in found.items()}, {
+        "source": f"timm {type(network).__name__}"
+    }
 
 
 def hybrid(name: str) -> tuple[remake.Arrays, dict[str, Any]]:
@@ -65,10 +67,16 @@ def hybrid(name: str) -> tuple[remake.Arrays, dict[str, Any]]:
 FILES = {
     "timm_vit_io": plain,
     "timm_vit_reg_ls_io": plain,
-    "timm_siglip_io": siglip,
-    "timm_siglip_gap_io": siglip,
-    "timm_siglip_tanh_io": siglip,
+    "timm_siglip_io": described,
+    "timm_siglip_gap_io": described,
+    "timm_siglip_tanh_io": described,
     "timm_hybrid_stem_io": hybrid,
+    "timm_dinov2_io": described,
+    "timm_dinov2_giant_io": described,
+    "timm_dinov2_reg4_io": described,
+    "timm_dinov3_io": described,
+    "timm_dinov3_plus_io": described,
+    "timm_dinov3_qkvb_io": described,
 }
 
 if __name__ == "__main__":

@@ -1,5 +1,9 @@
-"""Golden files of Hugging Face's transformers: ViT, DeiT with a teacher, and ViTMAE."""
+"""Golden files of Hugging Face's transformers: ViT, DeiT with a teacher, ViTMAE, DINOv2, DINOv3 and SigLIP."""
 
+import json
+import pathlib
+import shutil
+import tempfile
 from typing import Any
 
 import numpy as np
@@ -63,7 +67,35 @@ def masked_autoencoder(name: str) -> tuple[remake.Arrays, dict[str, Any]]:
     return {"image": image, "noise": noise, **arrays}, meta
 
 
+def tower(name: str) -> tuple[remake.Arrays, dict[str, Any]]:
+    """Every hidden state before the last norm, and the outputs, of the model that the files describe."""
+    import torch
+    import transformers
+
+    stored, meta = remake.read(name)
+    name = name.removesuffix("_io")
+    files = {"config.json": f"{name}_config.json", "model.safetensors": f"{name}.safetensors"}
+    with tempfile.TemporaryDirectory() as folder:  # transformers renames tensors as it reads them
+        for target, source in files.items():
+            shutil.copy(remake.GOLDEN / source, pathlib.Path(folder) / target)
+        config = json.loads((pathlib.Path(folder) / "config.json").read_text(encoding="utf-8"))
+        network_class = getattr(transformers, config["architectures"][0])
+        network = network_class.from_pretrained(folder, attn_implementation="eager").eval()
+    with torch.no_grad():
+        found = network(torch_weights.channels_first(stored["image"]), output_hidden_states=True)
+    outputs = {key: found.get(key) for key in ("logits", "last_hidden_state", "pooler_output")}
+    arrays = {key: value.numpy() for key, value in outputs.items() if value is not None}
+    hidden_states = np.stack([value.numpy() for value in found.hidden_states])
+    return {"image": stored["image"], "hidden_states": hidden_states, **arrays}, meta
+
+
+TOWERS = (
+    *("hf_dinov2", "hf_dinov2_swiglu", "hf_dinov2_registers", "hf_dinov2_larger_grid"),
+    *("hf_dinov2_registers_smaller_grid", "hf_dinov3", "hf_dinov3_wide", "hf_dinov3_gated"),
+    *("hf_siglip", "hf_siglip_head72", "hf_siglip_classifier"),
+)
 FILES = {"hf_vit_io": vit, "hf_deit_io": deit, "hf_mae_io": masked_autoencoder}
+FILES |= dict.fromkeys((f"{name}_io" for name in TOWERS), tower)
 
 if __name__ == "__main__":
     remake.main(FILES, PACKAGES)

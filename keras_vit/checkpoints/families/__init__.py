@@ -14,7 +14,9 @@ from keras_vit.checkpoints.families import (
     huggingface,
     keras,
     mae,
-    timm,
+    meta,
+    timm_writing,
+    towers,
     vit_pytorch,
 )
 from keras_vit.checkpoints.families.family import Family, Writing
@@ -25,8 +27,10 @@ FAMILIES: tuple[Family, ...] = (
     *google.FAMILIES,
     *bit.FAMILIES,
     *mae.FAMILIES,
+    *towers.FAMILIES,
     huggingface.FAMILY,
-    timm.FAMILY,
+    meta.FAMILY,
+    *timm_writing.FAMILIES,
     vit_pytorch.FAMILY,
 )
 
@@ -39,11 +43,16 @@ def written_formats(tensors: str | None = None) -> tuple[str, ...]:
 
 def writing_family(format: str, kind: str, config: Mapping[str, Any]) -> tuple[Family, Writing]:
     """Return the family that writes a model in a format, and how it does."""
-    families = {f.name: (f, f.writing) for f in FAMILIES if f.writing is not None and f.kind == kind}
     options = KINDS[kind].config.options()
-    reasons = {name: writing.reasons(config, options) for name, (_, writing) in families.items()}
-    if format in reasons and not reasons[format]:
-        return families[format]
+    reasons: dict[str, list[str]] = {}
+    for family in FAMILIES:
+        if family.writing is None or family.kind != kind:
+            continue
+        found = family.writing.reasons(config, options)
+        if not found and family.name == format:
+            return family, family.writing
+        # A project has several types of models: those of the nearest type count.
+        reasons[family.name] = min(reasons.get(family.name, found), found, key=len)
     found = reasons.get(format, [f"it holds no {KINDS[kind].noun}s"])
     others = [name for name, listed in reasons.items() if not listed]
     raise CheckpointError(

@@ -1,10 +1,12 @@
 """Names of timm's tensors, which the authors of masked autoencoders have, too."""
 
+import dataclasses
+
 from keras_vit.checkpoints import architecture
 from keras_vit.checkpoints.checkpoint import Layout
 from keras_vit.checkpoints.families import _torch
 from keras_vit.checkpoints.families._torch import ATTENTION
-from keras_vit.checkpoints.rules import CONV, WITHOUT_SLOT, Rule, register_slots, rule
+from keras_vit.checkpoints.rules import CONV, HEADS_BIAS, WITHOUT_SLOT, Rule, register_slots, rule
 
 _TABLE = architecture.TABLE
 STEM = "patch_embed.backbone"
@@ -22,14 +24,25 @@ NAMES = _torch.Names(
 )
 
 
+# Of `Eva`, the class of DINOv3, and of `VisionTransformer` with both halves of a gated MLP in one kernel.
+_STYLES = {
+    "eva": dataclasses.replace(NAMES, scales=("gamma_1", "gamma_2"), gated=("mlp.fc1_g", "mlp.fc1_x", "mlp.fc2")),
+    "packed": dataclasses.replace(NAMES, gated=NAMES.mlp),
+}
+
+
 def rules(layout: Layout) -> list[Rule]:
     """Return the rules of a layout."""
-    body = layout.prefix
+    body, names = layout.prefix, _STYLES.get(layout.style, NAMES)
     result = (
-        _slot_rules(layout.slots, body) + _torch.model_rules(NAMES, body) + _torch.norm(f"{body}fc_norm", "fc_norm")
+        _slot_rules(layout.slots, body) + _torch.model_rules(names, body) + _torch.norm(f"{body}fc_norm", "fc_norm")
     )
     for stored, variable in (("head", "head"), ("head_dist", "head_dist"), ("pre_logits.fc", "pre_logits")):
         result += _torch.dense(f"{body}{stored}", variable)
+    if layout.style == "eva":  # the key has no bias
+        attention = f"encoderblock_{{i}}/{ATTENTION}"
+        for stored, part in (("q_bias", "query"), ("v_bias", "value")):
+            result.append(rule(f"{body}{NAMES.block}.attn.{stored}", f"{attention}/{part}/bias", HEADS_BIAS))
     return result + pooling_rules(body) + _resnet_rules(layout)
 
 

@@ -5,6 +5,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence, Set
 from typing import Any
 
+import numpy as np
 from absl import logging
 
 from keras_vit.checkpoints import architecture
@@ -29,25 +30,17 @@ from keras_vit.models import normalization
 from keras_vit.models.normalization import Normalization
 
 ATTENTION = "MultiHeadDotProductAttention_0"
+_PREFIXES = ("", "model.", "module.", "backbone.")
 # Widths of published models whose heads are not 64 wide.
 _HEADS_BY_WIDTH = {1152: 16, 1280: 16, 1408: 16, 1664: 16, 1792: 16}
 
 # Names of activations, there: here.
 ACTIVATIONS: Mapping[str, str] = {
-    "gelu": "gelu",
-    "gelu_python": "gelu",
-    "gelu_pytorch_tanh": "gelu_tanh",
-    "gelu_new": "gelu_tanh",
-    "gelu_fast": "gelu_tanh",
-    "gelu_tanh": "gelu_tanh",
-    "quick_gelu": "quick_gelu",
-    "quickgelu": "quick_gelu",
-    "relu": "relu",
-    "silu": "silu",
-    "swish": "silu",
-    "tanh": "tanh",
-    "selu": "selu",
-    "mish": "mish",
+    **dict.fromkeys(("gelu", "gelu_python"), "gelu"),
+    **dict.fromkeys(("gelu_tanh", "gelu_pytorch_tanh", "gelu_new", "gelu_fast"), "gelu_tanh"),
+    **dict.fromkeys(("quick_gelu", "quickgelu"), "quick_gelu"),
+    **dict.fromkeys(("silu", "swish"), "silu"),
+    **{name: name for name in ("relu", "tanh", "selu", "mish")},
 }
 WRITTEN_ACTIVATIONS = ("gelu", "gelu_tanh", "quick_gelu", "relu", "silu", "tanh", "selu", "mish")
 
@@ -73,6 +66,7 @@ class Names:
     mlp: tuple[str, ...]
     encoder_norm: str
     scales: tuple[str, ...] = ()  # of a layer scale
+    gated: tuple[str, ...] = ()  # SwiGLU: gate, factor and output, or gate and factor in one and output
 
 
 def model_rules(names: Names, body: str) -> list[Rule]:
@@ -97,9 +91,39 @@ def block_rules(names: Names, stored: str, block: str) -> list[Rule]:
             result += heads_in(f"{stored}.{name}", part)
     for index, name in enumerate(names.norms):
         result += norm(f"{stored}.{name}", f"{block}/LayerNorm_{index}")
+    result += gated_rules(names, stored, block)
     for index, name in enumerate(names.mlp):
         result += dense(f"{stored}.{name}", f"{block}/MlpBlock_0/Dense_{index}")
     return result + [rule(f"{stored}.{s}", f"{block}/LayerScale_{i}/gamma") for i, s in enumerate(names.scales)]
+
+
+def gated_rules(names: Names, stored: str, block: str) -> list[Rule]:
+    """Return the rules of a gated MLP. They precede those of the plain one, which may have names of the same parts."""
+    parts = [f"{block}/SwiGLU_0/{part}" for part in ("gate", "up", "down")]
+    result = []
+    for leaf, kernel, transform in (("weight", "kernel", DENSE), ("bias", "bias", SAME)):
+        theirs = [f"{stored}.{name}.{leaf}" for name in names.gated]
+        ours = [f"{part}/{kernel}" for part in parts]
+        if len(theirs) == 3:
+            result.append(rule(theirs, ours, transform))
+        elif theirs:
+            result.append(rule(theirs, ours, _packed(transform)))
+    return result
+
+
+def _packed(inner: Transform) -> Transform:
+    """Return the transform of gate and factor that are stored as one array, and the output."""
+    both = fused(inner, 2)
+    return Transform(
+        lambda arrays, heads: (*both.read(arrays[:1], heads), *inner.read(arrays[1:], heads)),
+        lambda arrays: (*both.write(arrays[:2]), *inner.write(arrays[2:])),
+    )
+
+
+def unused(stored: str, beside: str, variable: str, ndim: int) -> Rule:
+    """Return the rule of a token beside another that no model uses: read as nothing, and written as zeros."""
+    zeros = lambda token: np.zeros_like(token).reshape((1,) * (ndim - 1) + token.shape[-1:])  # noqa: E731
+    return rule((stored, beside), variable, Transform(lambda arrays, _: arrays[:1], lambda a: (a[0], zeros(a[0]))))
 
 
 def norm(stored: str, variable: str) -> list[Rule]:
@@ -130,10 +154,16 @@ def fused_heads(stored: str, parts: Sequence[str], leaves: tuple[str, str] = (".
 
 
 def find_body(source: TensorSource, anchor: str) -> str | None:
-    """Return the prefix of the one model in a file that has a tensor of the name `anchor`; None if it is not one."""
+    """Return the prefix of the model in a file that has a tensor of the name `anchor`; None if it cannot be decided."""
     found = [name.removesuffix(anchor) for name in source.tensors if name.endswith(anchor)]
     found = [prefix for prefix in found if prefix == "" or prefix.endswith(".")]
-    return found[0] if len(found) == 1 else None
+    usual = [prefix for prefix in _PREFIXES if prefix in found]  # beside a copy, such as an average of the weights
+    return found[0] if len(found) == 1 else next(iter(usual), None)
+
+
+def count_unbound(source: TensorSource, rules: list[Rule]) -> int:
+    """Return the number of tensors that rules do not name, to choose among the names of several versions."""
+    return len(bind_stored(rules, source.tensors)[1])
 
 
 def bind(
@@ -158,6 +188,9 @@ def bind(
         width = (source.tensors[projection].shape or (0,))[0]
         heads, assumed["num_heads"] = _guess_heads(source, width, hints.wanted.get("num_heads"))
     bindings, unexpected = bind_stored(rules, [name for name in source.tensors if name not in ignored])
+    if layout.prefix:  # the model is a part of a larger one, whose other parts are left out
+        ignored = {*ignored, *(name for name in unexpected if not name.startswith(layout.prefix))}
+        unexpected = [name for name in unexpected if name not in ignored]
     shapes = variable_shapes(source, bindings, heads)
     arguments = architecture.infer_vit(shapes, heads, source.path)
     if arguments["distillation_token"] and "head_dist/kernel" not in shapes:
@@ -197,6 +230,18 @@ def activation(name: Any, path: str) -> str:
             f"{path}: unknown activation {str(name)[:60]!r}. Known: {', '.join(sorted(ACTIVATIONS))}."
         )
     return ACTIVATIONS[name]
+
+
+def biases(value: Any) -> tuple[bool, bool, bool]:
+    """Return whether query, key and value have biases."""
+    query, key, value = value if isinstance(value, (tuple, list)) else (value,) * 3
+    return query, key, value
+
+
+def ratio(width: int, hidden_size: int) -> float:
+    """Return a ratio that others turn into `width`: they compute `int(hidden_size * ratio)`, with rounding errors."""
+    exact = width / hidden_size
+    return exact if int(hidden_size * exact) == width else (width + 0.5) / hidden_size
 
 
 def positive(value: Any, name: str, path: str) -> int:

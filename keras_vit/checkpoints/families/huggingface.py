@@ -6,7 +6,7 @@ References:
 
 import dataclasses
 import functools
-from collections.abc import Iterable, Set
+from collections.abc import Iterable, Mapping, Set
 from typing import Any
 
 from keras_vit import _checks
@@ -24,6 +24,8 @@ from keras_vit.models.normalization import Normalization
 ANCHOR = "embeddings.patch_embeddings.projection.weight"
 # MSN and the encoder of MAE have the model of ViT.
 _MODEL_TYPES = ("vit", "deit", "vit_msn", "vit_mae")
+# Of the class of their configurations, for what a file leaves out.
+_DEFAULTS: Mapping[str, Any] = {"hidden_act": "gelu", "layer_norm_eps": 1e-12, "num_attention_heads": 12}
 # Names in published files (transformers up to 4), and in later versions.
 _PUBLISHED = _torch.Names(
     embedding="embeddings.patch_embeddings.projection",
@@ -94,17 +96,23 @@ def bind(
     hints: Hints,
     ignored: Set[str] = frozenset(),
     kind: str = "vit",
+    *,
+    anchor: str = ANCHOR,
+    config: dict[str, Any] | None = None,
+    defaults: Mapping[str, Any] = _DEFAULTS,
+    model_types: tuple[str, ...] = _MODEL_TYPES,
 ) -> Checkpoint:
     """Return the checkpoint with the arguments that its tensors and its configuration show."""
-    config, path = source.config or {}, source.path
-    if not source.config:
+    config, path = config if config is not None else source.config or {}, source.path
+    if not config:
         _torch.note_missing_config(path)
     key = "num_attention_heads"
-    stated = (key, config[key]) if key in config else None
-    checkpoint = _torch.bind(source, layout, rules, hints, f"{layout.prefix}{ANCHOR}", stated, ignored, kind)
+    heads = config.get(key, defaults[key] if config else None)
+    stated = None if heads is None else (key, heads)
+    checkpoint = _torch.bind(source, layout, rules, hints, f"{layout.prefix}{anchor}", stated, ignored, kind)
     found = checkpoint.arguments
-    found["activation"] = _torch.activation(config.get("hidden_act", "gelu"), path)
-    found["layer_norm_epsilon"] = _epsilon(config.get("layer_norm_eps", 1e-12), path)
+    found["activation"] = _torch.activation(config.get("hidden_act", defaults["hidden_act"]), path)
+    found["layer_norm_epsilon"] = _epsilon(config.get("layer_norm_eps", defaults["layer_norm_eps"]), path)
     for argument, key in (("activation", "hidden_act"), ("layer_norm_epsilon", "layer_norm_eps")):
         if key not in config:
             checkpoint.assumed[argument] = f"the default of {key}"
@@ -112,7 +120,7 @@ def bind(
         raise CheckpointError(
             f"{path}: its pooler's activation is {str(config['pooler_act'])[:40]!r}; only tanh is known."
         )
-    _check_config(config, found, body=checkpoint.layout.prefix, path=path)
+    _check_config(config, found, body=checkpoint.layout.prefix, path=path, model_types=model_types)
     if "image_size" in config:
         found["image_size"] = config["image_size"]
     if source.preprocessor is not None:
@@ -128,11 +136,14 @@ def bind(
     return checkpoint
 
 
-def _check_config(config: dict[str, Any], found: dict[str, Any], body: str, path: str) -> None:
+def _check_config(
+    config: dict[str, Any], found: dict[str, Any], body: str, path: str, model_types: tuple[str, ...]
+) -> None:
     """Refuse tensors that are not those of the configuration."""
-    if config.get("model_type") not in (None, *_MODEL_TYPES):
+    if config.get("model_type") not in (None, *model_types):
         raise CheckpointError(
-            f"{path}: config.json has model_type={str(config['model_type'])[:40]!r}. Known: {', '.join(_MODEL_TYPES)}."
+            f"{path}: config.json has model_type={str(config['model_type'])[:40]!r}. Its tensors are of: "
+            f"{', '.join(model_types)}."
         )
     stated = {
         "hidden_size": config.get("hidden_size"),

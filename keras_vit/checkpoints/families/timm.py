@@ -4,26 +4,48 @@ References:
     - [timm](https://github.com/huggingface/pytorch-image-models), `vision_transformer.py` and its hybrid
 """
 
-import dataclasses
 import math
 from collections.abc import Mapping
 from typing import Any
 
 from absl import logging
 
-from keras_vit import _checks
 from keras_vit.checkpoints import architecture
 from keras_vit.checkpoints.checkpoint import Checkpoint, Hints, Layout
 from keras_vit.checkpoints.errors import CheckpointError
-from keras_vit.checkpoints.families import _timm_activations, _torch
+from keras_vit.checkpoints.families import _timm_architectures as architectures
+from keras_vit.checkpoints.families import _torch
 from keras_vit.checkpoints.families._timm import STEM, rules
-from keras_vit.checkpoints.families.family import ANY, Config, Family, Files, Names, Writing
 from keras_vit.checkpoints.formats.tensors import TensorSource
 from keras_vit.checkpoints.position_grid import grid_of, has_slots, is_square, model_grid, stated_grids, stated_size
 from keras_vit.models.config import plain
-from keras_vit.models.normalization import Normalization
 
 _TABLE = architecture.TABLE
+# Arguments of timm's models that are read, do not change what a model computes, or matter only in training.
+_KNOWN = (
+    *(
+        "img_size",
+        "patch_size",
+        "in_chans",
+        "num_classes",
+        "global_pool",
+        "embed_dim",
+        "depth",
+        "num_heads",
+        "mlp_ratio",
+    ),
+    *("qkv_bias", "class_token", "no_embed_class", "reg_tokens", "num_reg_tokens", "fc_norm", "pool_include_prefix"),
+    *("act_layer", "init_values", "pos_embed", "dynamic_img_size", "strict_img_size", "fix_init", "weight_init"),
+    *(
+        "rope_type",
+        "rope_rotate_half",
+        "rope_grid_offset",
+        "use_rot_pos_emb",
+        "rope_temperature",
+        "rope_rescale_coords",
+    ),
+    *("rope_jitter_coords", "rope_shift_coords", "swiglu_align_to", "output_fmt", "img_dtype"),
+)
 
 
 def recognize(source: TensorSource, hints: Hints) -> Checkpoint | None:
@@ -32,16 +54,29 @@ def recognize(source: TensorSource, hints: Hints) -> Checkpoint | None:
     if body is None or not any(name.startswith(f"{body}blocks.") for name in source.tensors):
         return None
     config, arguments = _config(source)
-    staged = any(name.startswith(f"{body}{STEM}.stem.") for name in source.tensors)
     size = _image_size(config, arguments)
     slots = _slots(source, body, arguments, size, hints)
-    layout = Layout("timm", style="stages" if staged else "", prefix=body, slots=slots)
-    stated = ("num_heads", arguments["num_heads"]) if "num_heads" in arguments else None
+    layout = Layout("timm", style=_style(source, body), prefix=body, slots=slots)
+    heads = arguments.get("num_heads", (architectures.facts_of(architectures.name_of(config)) or {}).get("num_heads"))
+    stated = None if heads is None else ("num_heads", heads)
     checkpoint = _torch.bind(source, layout, rules(layout), hints, f"{body}patch_embed.proj.weight", stated)
     _infer(checkpoint, config, arguments, hints.wanted)
     if size is not None and (_TABLE not in checkpoint.shapes or "img_size" in arguments or _fits(checkpoint, size)):
         checkpoint.arguments["image_size"] = plain(size)
     return checkpoint
+
+
+def _style(source: TensorSource, body: str) -> str:
+    """Return the style of the names, which the shapes of a gated MLP decide, too."""
+    names = source.tensors
+    if any(name.startswith(f"{body}{STEM}.stem.") for name in names):
+        return "stages"
+    if f"{body}blocks.0.gamma_1" in names or f"{body}blocks.0.mlp.fc1_g.weight" in names:
+        return "eva"
+    first, second = (
+        names[name].shape if (name := f"{body}blocks.0.mlp.fc{index}.weight") in names else () for index in (1, 2)
+    )
+    return "packed" if len(first) == len(second) == 2 and first[0] == 2 * second[1] else ""
 
 
 def _fits(checkpoint: Checkpoint, size: tuple[int, int]) -> bool:
@@ -109,7 +144,7 @@ def _infer(
     checkpoint: Checkpoint, config: dict[str, Any], arguments: dict[str, Any], wanted: Mapping[str, Any]
 ) -> None:
     path, found = checkpoint.path, checkpoint.arguments
-    _check_config(config, arguments, found, path)
+    _check_config(config, arguments, found, path, checkpoint.layout.style == "packed")
     pool = arguments.get("global_pool")
     if pool in ("avg", "token", "map"):
         found["pooling"] = {"avg": "gap"}.get(pool, pool)
@@ -125,14 +160,13 @@ def _infer(
             f"{path}: timm's attention pooling leaves out the class token and registers, unless its configuration has "
             "pool_include_prefix=True. Here it attends to all tokens."
         )
-    for name in ("qk_norm", "pre_norm", "dynamic_img_pad"):
-        if arguments.get(name, False) is not False:
-            raise CheckpointError(f"{path}: timm models with {name}={str(arguments[name])[:40]} are not supported.")
-    found["activation"] = _timm_activations.infer(checkpoint, config, arguments, found, wanted)
-    found["layer_norm_epsilon"] = 1e-6
+    for name, value in arguments.items():
+        if value is not False and name not in _KNOWN and not name.endswith("drop_rate"):
+            raise CheckpointError(f"{path}: timm models with {name}={str(value)[:40]} are not supported.")
+    found |= architectures.infer(checkpoint, config, arguments, wanted)
     found["resnet_numerics"] = "timm"
-    if not found["include_top"] and pool is None:
-        checkpoint.allow_any_head()  # an encoder alone, such as that of a masked autoencoder
+    if not found["include_top"]:
+        checkpoint.allow_any_head()
     checkpoint.class_names = _torch.label_names(checkpoint.source, found["classes"])
     stated = config.get("pretrained_cfg", config)  # older configurations have its entries themselves
     if isinstance(stated, dict):
@@ -140,7 +174,9 @@ def _infer(
         checkpoint.input_normalization = _torch.input_normalization(*pair, f"{path}: config.json")
 
 
-def _check_config(config: dict[str, Any], arguments: dict[str, Any], found: dict[str, Any], path: str) -> None:
+def _check_config(
+    config: dict[str, Any], arguments: dict[str, Any], found: dict[str, Any], path: str, packed: bool
+) -> None:
     """Refuse tensors that are not those of the configuration."""
     stated = {"hidden_size": arguments.get("embed_dim"), "num_layers": arguments.get("depth")}
     if found["resnet_blocks"] is None:
@@ -148,124 +184,15 @@ def _check_config(config: dict[str, Any], arguments: dict[str, Any], found: dict
         size = stated_size(arguments.get("patch_size"))
         stated["patch_size"] = plain(size) if size else arguments.get("patch_size")
     keys = {"class_token": "class_token", "num_registers": "reg_tokens", "qkv_bias": "qkv_bias"}
+    keys |= {"num_registers": "num_reg_tokens"} if "num_reg_tokens" in arguments else {}
     stated |= {argument: arguments.get(key) for argument, key in keys.items()}
+    if isinstance(found["qkv_bias"], tuple) and stated["qkv_bias"] is True:
+        stated["qkv_bias"] = found["qkv_bias"]  # that of the key is a constant zero
     stated["classes"] = config.get("num_classes")
     ratio = arguments.get("mlp_ratio")
     if isinstance(ratio, (int, float)) and 0 < ratio < 2**20:
-        stated["mlp_dim"] = int(found["hidden_size"] * ratio)
+        # One kernel has both halves of a gated MLP.
+        stated["mlp_dim"] = int(found["hidden_size"] * ratio) // (2 if packed else 1)
     architecture.check_stated(stated, found, f"{path}: config.json")
     if "img_size" in arguments and stated_size(arguments["img_size"]) is None:
         raise CheckpointError(f"{path}: config.json has an invalid img_size={str(arguments['img_size'])[:60]}.")
-
-
-def _documents(config: Config, layout: Layout, class_names: Names, normalization: Normalization) -> Files:
-    """Return `config.json`."""
-    height, width = _checks.size_pair("image_size", config["image_size"])
-    pool = {"gap": "avg"}.get(config["pooling"], config["pooling"])
-    classes = config["classes"] if config["include_top"] else 0
-    arguments: dict[str, Any] = {
-        "img_size": [height, width],
-        "patch_size": config["patch_size"],
-        "in_chans": config["channels"],
-        "embed_dim": config["hidden_size"],
-        "depth": config["num_layers"],
-        "num_heads": config["num_heads"],
-        "mlp_ratio": _ratio(config["mlp_dim"], config["hidden_size"]),
-        "qkv_bias": config["qkv_bias"],
-        "global_pool": pool,
-        "class_token": bool(config["class_token"]),
-        "act_layer": config["activation"],
-    }
-    if config["layer_scale"] is not None:
-        arguments["init_values"] = config["layer_scale"]
-    if pool == "avg":
-        arguments["fc_norm"] = config["norm_after_pooling"]
-    if config["pool_prefix_tokens"] or pool == "map":
-        arguments["pool_include_prefix"] = True
-    if config["distillation_token"]:
-        arguments.pop("class_token")  # the distilled class has both tokens always
-    else:
-        arguments["reg_tokens"] = config["num_registers"]
-        arguments["no_embed_class"] = layout.slots == "none"
-    if config["position_embedding"] == "none":
-        arguments["pos_embed"] = "none"
-    architecture_name = _registered_name(config)
-    result: dict[str, Any] = {
-        "architecture": architecture_name,
-        "num_classes": classes,
-        "num_features": config["hidden_size"],
-        "global_pool": pool,
-        "model_args": arguments,
-        "pretrained_cfg": {
-            "num_classes": classes,
-            "input_size": [config["channels"], height, width],
-            "fixed_input_size": True,
-            "interpolation": "bilinear",
-            "crop_pct": 1.0,
-            "crop_mode": "squash",
-            "mean": list(normalization[0]),
-            "std": list(normalization[1]),
-            "first_conv": "patch_embed.proj",
-            "classifier": "head",
-        },
-    }
-    if class_names is not None:
-        result["label_names"] = list(class_names)
-    return {"config.json": result}
-
-
-def _ratio(mlp_dim: int, hidden_size: int) -> float:
-    """Return a ratio that timm turns into `mlp_dim`: it computes `int(hidden_size * ratio)`, with rounding errors."""
-    ratio = mlp_dim / hidden_size
-    return ratio if int(hidden_size * ratio) == mlp_dim else (mlp_dim + 0.5) / hidden_size
-
-
-def _registered_name(config: Config) -> str:
-    """Return the registered model whose class builds this one; `model_args` says the rest."""
-    blocks = config["resnet_blocks"]
-    if blocks is not None:
-        # Its function builds the backbone, which arguments cannot describe.
-        named = {(): "vit_tiny_r_s16_p8_224", (2, 2, 2, 2): "vit_small_r26_s32_224", (3, 4, 9): "vit_base_r50_s16_224"}
-        named[(3, 4, 6, 3)] = "vit_large_r50_s32_224"
-        return named.get(tuple(blocks), "vit_base_resnet50_hybrid")
-    return "deit_base_distilled_patch16_224" if config["distillation_token"] else "vit_base_patch16_224"
-
-
-def _fit(layout: Layout, config: Config) -> Layout:
-    slots = "none" if config["num_registers"] and layout.slots == "prefix" else layout.slots
-    return dataclasses.replace(layout, slots=slots, style="stages" if config["resnet_blocks"] else "")
-
-
-FAMILY = Family(
-    "timm",
-    recognize,
-    rules,
-    resize_method="antialiased",
-    writing=Writing(
-        values={
-            "activation": _torch.WRITTEN_ACTIVATIONS,
-            "layer_norm_epsilon": (1e-6,),
-            "pooling": ("token", "gap", "map"),
-            "position_embedding": ("learned", "none"),
-            "resnet_numerics": ("timm",),
-            **dict.fromkeys(("resnet_blocks", "distillation_token", "num_registers", "qkv_bias", "layer_scale"), ANY),
-            **dict.fromkeys(("norm_after_pooling", "pool_prefix_tokens"), ANY),
-        },
-        conditions=(
-            _torch.HEADLESS_DEIT,
-            (
-                lambda config: config["distillation_token"] == "unused",
-                "its distillation token always has a head",
-            ),
-            (
-                lambda config: config["distillation_token"] and config["num_registers"],
-                "it has no distillation token beside registers",
-            ),
-            _torch.ANY_SIZE,
-        ),
-        layout=lambda config: Layout("timm", slots="none" if config["num_registers"] else "prefix"),
-        fit=_fit,
-        tensors="safetensors",
-        documents=_documents,
-    ),
-)

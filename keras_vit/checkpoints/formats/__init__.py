@@ -6,32 +6,23 @@ from typing import Any
 
 from absl import logging
 
-from keras_vit import _checks
 from keras_vit.checkpoints.errors import CheckpointError
-from keras_vit.checkpoints.formats.keras import KerasSource
-from keras_vit.checkpoints.formats.npz import NpzSource, open_archive
+from keras_vit.checkpoints.formats.keras import KerasSource, open_zip
 from keras_vit.checkpoints.formats.safetensors import SafetensorsSource, ShardedSource
-from keras_vit.checkpoints.formats.tensors import MAX_JSON_BYTES, TensorSource, parse_json
+from keras_vit.checkpoints.formats.tensors import MAX_JSON_BYTES, PICKLE, TensorSource, parse_json
 
 _INDEX = "model.safetensors.index.json"
 _SINGLE = "model.safetensors"
-_PICKLE = (
-    "{path} is a PyTorch pickle, which can run code when it is read; it is never loaded. Convert it where you trust "
-    "it: `safetensors.torch.save_file(torch.load(path, weights_only=True, map_location='cpu'), 'model.safetensors')`, "
-    'with `["model"]` behind `torch.load(...)` where the tensors are under that name, '
-    "or fetch the .safetensors file of the same model."
-)
 
 
-def open_source(path: str | os.PathLike[str], config: str | os.PathLike[str] | dict | None = None) -> TensorSource:
+def open_source(path: str, config: str | os.PathLike[str] | dict | None = None) -> TensorSource:
     """Open a checkpoint file or directory, which the caller closes. Only headers are read."""
-    path = _checks.path("path", path)
-    if os.path.isdir(path):
-        source, directory, stem = _open_directory(path), path, None
-    elif os.path.isfile(path):
-        source, directory, stem = _open_file(path), os.path.dirname(path), _stem(path)
-    else:
+    if not os.path.exists(path):
         raise FileNotFoundError(f"There is no checkpoint at {path!r}.{hub_hint(path)}")
+    is_directory = os.path.isdir(path)
+    file = _file_in(path) if is_directory else path
+    directory, stem = os.path.dirname(file), None if is_directory else _stem(path)
+    source = _open_file(file)
     if source.config is None:
         try:
             source.config = _config(source, directory, stem, config)
@@ -74,17 +65,17 @@ def hub_hint(path: str) -> str:
     )
 
 
-def _open_directory(path: str) -> TensorSource:
-    if os.path.isfile(os.path.join(path, _SINGLE)):
-        return _open_file(os.path.join(path, _SINGLE))
-    if os.path.isfile(os.path.join(path, _INDEX)):
-        return ShardedSource(os.path.join(path, _INDEX))
+def _file_in(path: str) -> str:
+    """Return the path of the checkpoint in a directory."""
+    for name in (_SINGLE, _INDEX):
+        if os.path.isfile(os.path.join(path, name)):
+            return os.path.join(path, name)
     names = sorted(os.listdir(path))
     tensors = [name for name in names if name.endswith((".safetensors", ".npz", ".keras"))]
     if len(tensors) == 1:
-        return _open_file(os.path.join(path, tensors[0]))
+        return os.path.join(path, tensors[0])
     if any(name.endswith((".bin", ".pt", ".pth", ".ckpt")) for name in names):
-        raise CheckpointError(_PICKLE.format(path=path))
+        raise CheckpointError(PICKLE.format(path=path))
     if tensors:
         raise CheckpointError(f"{path} has {len(tensors)} checkpoints. Name one of them: {', '.join(tensors[:10])}.")
     raise CheckpointError(
@@ -99,11 +90,11 @@ def _open_file(path: str) -> TensorSource:
     if not head:
         raise CheckpointError(f"{path} is empty. Fetch it again.")
     if head[:4] == b"PK\x03\x04":
-        return _open_zip(path)
+        return open_zip(path)
     if head[:8] == b"\x89HDF\r\n\x1a\n":
         return KerasSource(path)
     if head[:1] == b"\x80" and head[1:2] < b"\x06" and len(head) > 1:
-        raise CheckpointError(_PICKLE.format(path=path))
+        raise CheckpointError(PICKLE.format(path=path))
     if head[8:9] == b"{" and int.from_bytes(head[:8], "little") <= MAX_JSON_BYTES:
         return SafetensorsSource(path)
     if head.lstrip()[:1] == b"{":
@@ -114,16 +105,6 @@ def _open_file(path: str) -> TensorSource:
         f"{path} is no checkpoint of a known kind (.npz, .safetensors, .keras, .weights.h5). Its first bytes: "
         f"{head[:8]!r}. If it was downloaded, it may be an error page or a Git LFS pointer."
     )
-
-
-def _open_zip(path: str) -> TensorSource:
-    with open(path, "rb") as file, open_archive(file, os.path.getsize(path), path) as archive:
-        names = archive.namelist()
-    if "model.weights.h5" in names and "config.json" in names:
-        return KerasSource(path)
-    if any(name.endswith("data.pkl") for name in names):
-        raise CheckpointError(_PICKLE.format(path=path))
-    return NpzSource(path)
 
 
 def _stem(path: str) -> str:

@@ -18,10 +18,11 @@ import ml_dtypes
 import numpy as np
 
 from keras_vit.checkpoints.errors import CheckpointError
-from keras_vit.checkpoints.formats.npz import DAMAGE, guarded, open_archive
+from keras_vit.checkpoints.formats.npz import DAMAGE, NpzSource, guarded, open_archive
 from keras_vit.checkpoints.formats.tensors import (
     MAX_JSON_BYTES,
     MAX_NAME_LENGTH,
+    PICKLE,
     TensorInfo,
     TensorSource,
     check_shape,
@@ -168,6 +169,17 @@ class KerasSource(KerasFile):
         if not 0 <= position < len(names):
             raise ValueError(f"{'/'.join(layers)[:200]}/{index} is no variable of a keras_vit model")
         return "/".join([*layers, names[position]])
+
+
+def open_zip(path: str) -> TensorSource:
+    """Open a `.keras` or `.npz` file, which are zip archives both."""
+    with open(path, "rb") as file, open_archive(file, os.path.getsize(path), path) as archive:
+        names = archive.namelist()
+    if _WEIGHTS in names and "config.json" in names:
+        return KerasSource(path)
+    if any(name.endswith("data.pkl") for name in names):
+        raise CheckpointError(PICKLE.format(path=path))
+    return NpzSource(path)
 
 
 def _walk(root: h5py.Group) -> Iterator[tuple[list[str], str, Any]]:

@@ -11,6 +11,12 @@ from keras_vit.checkpoints.errors import CheckpointError
 MAX_JSON_BYTES = 16 * 2**20  # the largest configuration, of 21,843 class names, has 2
 MAX_DIMENSIONS = 8
 MAX_NAME_LENGTH = 1024
+PICKLE = (
+    "{path} is a PyTorch pickle, which can run code when it is read; it is never loaded. Convert it where you trust "
+    "it: `safetensors.torch.save_file(torch.load(path, weights_only=True, map_location='cpu'), 'model.safetensors')`, "
+    'with `["model"]` behind `torch.load(...)` where the tensors are under that name, '
+    "or fetch the .safetensors file of the same model."
+)
 
 
 class TensorInfo(NamedTuple):

@@ -11,6 +11,7 @@ from typing import Any
 
 from keras_vit import _checks
 from keras_vit.data.readers import digits, folder, idx, images, manifest, npz, tfds, tfrecord, vtab
+from keras_vit.data.readers.data_set import DataSet
 from keras_vit.data.sources import Source
 
 _OPTIONS = re.compile(r"#(\w+=.*)$", re.DOTALL)
@@ -20,23 +21,22 @@ _FOLDERS = ("root", "data_dir", "manual_dir")  # options that are paths
 
 @dataclasses.dataclass(frozen=True)
 class _Reader:
-    open: Callable[..., Source]
-    sizes: Callable[..., dict[str, int]]
+    read: Callable[..., DataSet]
     usage: str
     path: bool = True
 
 
 READERS = {
-    "digits": _Reader(digits.open_source, digits.sizes, "digits", path=False),
-    "folder": _Reader(folder.open_source, folder.sizes, "folder:/images"),
-    "images": _Reader(images.open_source, images.sizes, "images:/unlabeled"),
-    "manifest": _Reader(manifest.open_source, manifest.sizes, "manifest:/list.csv"),
-    "tfrecord": _Reader(tfrecord.open_source, tfrecord.sizes, "tfrecord:/folder"),
-    "tfds": _Reader(tfds.open_source, tfds.sizes, "tfds:cifar10"),
-    "vtab": _Reader(vtab.open_source, vtab.sizes, "vtab:clevr_count"),
-    "npz": _Reader(npz.open_source, npz.sizes, "npz:/arrays.npz"),
-    "idx": _Reader(idx.open_source, idx.sizes, "idx:/folder"),
-    "fashion_mnist": _Reader(idx.open_fashion_mnist, idx.fashion_mnist_sizes, "fashion_mnist", path=False),
+    "digits": _Reader(digits.read, "digits", path=False),
+    "folder": _Reader(folder.read, "folder:/images"),
+    "images": _Reader(images.read, "images:/unlabeled"),
+    "manifest": _Reader(manifest.read, "manifest:/list.csv"),
+    "tfrecord": _Reader(tfrecord.read, "tfrecord:/folder"),
+    "tfds": _Reader(tfds.read, "tfds:cifar10"),
+    "vtab": _Reader(vtab.read, "vtab:clevr_count"),
+    "npz": _Reader(npz.read, "npz:/arrays.npz"),
+    "idx": _Reader(idx.read, "idx:/folder"),
+    "fashion_mnist": _Reader(idx.read_fashion_mnist, "fashion_mnist", path=False),
 }
 
 
@@ -62,8 +62,7 @@ def open_source(spec: str | os.PathLike[str], split: str = "train", **options: A
         >>> source.num_examples, source.num_classes
         (1293, 10)
     """
-    reader, location, options = _resolve(spec, options)
-    return reader.open(location, split, **options)
+    return _read(spec, options).open(split)
 
 
 def split_sizes(spec: str | os.PathLike[str], **options: Any) -> dict[str, int]:
@@ -73,8 +72,7 @@ def split_sizes(spec: str | os.PathLike[str], **options: Any) -> dict[str, int]:
     >>> split_sizes("digits")
     {'train': 1437, 'test': 360}
     """
-    reader, location, options = _resolve(spec, options)
-    return reader.sizes(location, **options)
+    return _read(spec, options).sizes()
 
 
 def absolute(spec: str) -> str:
@@ -84,15 +82,13 @@ def absolute(spec: str) -> str:
     >>> absolute("folder:/images/../photos#test_fraction=0.1")
     'folder:/photos#test_fraction=0.1'
     """
-    match = _OPTIONS.search(spec)
-    if match:
-        options = match[1].split("&")
-        for number, (name, value) in enumerate(map(_option, options)):
-            if name in _FOLDERS and _is_path(value):
-                options[number] = f"{name}={os.path.abspath(str(value))}"
-        return f"{absolute(spec[: match.start()])}#{'&'.join(options)}"
-    kind, _, location = spec.partition(":")
-    return f"{kind}:{os.path.abspath(location)}" if kind not in _BY_NAME and _is_path(location) else spec
+    kind, location, options = _parts(spec)
+    if kind not in _BY_NAME:
+        location = _absolute_path(location)
+    for number, (name, value) in enumerate(map(_option, options)):
+        if name in _FOLDERS:
+            options[number] = f"{name}={_absolute_path(str(value))}"
+    return kind + (f":{location}" if location else "") + (f"#{'&'.join(options)}" if options else "")
 
 
 def exists(spec: str) -> bool:
@@ -102,23 +98,31 @@ def exists(spec: str) -> bool:
     >>> exists("digits"), exists("folder:/nowhere")
     (True, False)
     """
-    kind, _, location = _OPTIONS.sub("", spec).partition(":")
-    return kind in _BY_NAME or not _is_path(location) or os.path.exists(location) or bool(glob.glob(location))
+    kind, location, _ = _parts(spec)
+    return kind in _BY_NAME or not _is_local(location) or os.path.exists(location) or bool(glob.glob(location))
 
 
-def _is_path(location: Any) -> bool:
-    return bool(location) and "://" not in str(location)
+def _parts(spec: str) -> tuple[str, str, list[str]]:
+    """Return kind, location and options of a source."""
+    match = _OPTIONS.search(spec)
+    kind, _, location = spec[: match.start() if match else None].partition(":")
+    return kind, location, match[1].split("&") if match else []
 
 
-def _resolve(spec: str | os.PathLike[str], options: dict) -> tuple[_Reader, str, dict]:
+def _is_local(location: str) -> bool:
+    return bool(location) and "://" not in location
+
+
+def _absolute_path(location: str) -> str:
+    return os.path.abspath(location) if _is_local(location) else location
+
+
+def _read(spec: str | os.PathLike[str], options: dict) -> DataSet:
     if not isinstance(spec, (str, os.PathLike)):
         raise ValueError(f"`spec` must be a string such as 'digits' or 'folder:/images'. Received: spec={spec!r}.")
     spec = os.fspath(spec)
-    match = _OPTIONS.search(spec)
-    if match:
-        spec = spec[: match.start()]
-        options = {**dict(_option(text) for text in match[1].split("&")), **options}
-    kind, colon, location = spec.partition(":")
+    kind, location, written = _parts(spec)
+    options = {**dict(map(_option, written)), **options}
     if kind not in READERS:
         usage = ", ".join(reader.usage for reader in READERS.values())
         hint = _checks.nearest(kind, READERS)
@@ -128,12 +132,12 @@ def _resolve(spec: str | os.PathLike[str], options: dict) -> tuple[_Reader, str,
     reader = READERS[kind]
     if reader.path and not location:
         raise ValueError(f"The source {kind!r} needs a place: {reader.usage!r}. Received: {spec!r}.")
-    known = list(inspect.signature(reader.open).parameters)[2:]
+    known = list(inspect.signature(reader.read).parameters)[1:]
     for name in options:
         if name not in known:
             has = f"It has: {', '.join(known)}." if known else "It has none."
             raise ValueError(f"The source {kind!r} has no option {name!r}.{_checks.nearest(name, known)} {has}")
-    return reader, location, options
+    return reader.read(location, **options)
 
 
 def _option(text: str) -> tuple[str, object]:

@@ -4,8 +4,7 @@ import pathlib
 
 import numpy as np
 
-from keras_vit.data import splits
-from keras_vit.data.sources import ArraySource, select
+from keras_vit.data.readers.data_set import DataSet, of_arrays
 
 NAME = "digits"
 ASSET = pathlib.Path(__file__).parent.parent / "assets" / "digits.npz"
@@ -19,20 +18,10 @@ def load() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         return images, file["labels"].astype(np.int32), file["is_test"]
 
 
-def sizes(location: str = "") -> dict[str, int]:
-    """Return the number of examples of each split."""
-    return {key: len(value) for key, value in _indices(load()[2]).items()}
-
-
-def open_source(location: str = "", split: str = "train") -> ArraySource:
-    """Open the digits: "train" (1,437 examples) and "test" (360)."""
+def read(location: str = "") -> DataSet:
+    """Return the digits: "train" (1,437 examples) and "test" (360)."""
     if location:
         raise ValueError(f"'digits' takes no path. Received: 'digits:{location}'.")
     images, labels, is_test = load()
-    indices = _indices(is_test)
-    chosen = select(splits.parse(split, {key: len(value) for key, value in indices.items()}, NAME), indices)
-    return ArraySource(NAME, split, images[chosen], labels[chosen], [str(digit) for digit in range(10)])
-
-
-def _indices(is_test: np.ndarray) -> dict[str, np.ndarray]:
-    return {"train": np.flatnonzero(~is_test), "test": np.flatnonzero(is_test)}
+    indices = {"train": np.flatnonzero(~is_test), "test": np.flatnonzero(is_test)}
+    return of_arrays(NAME, [(len(images), lambda: images)], labels, [str(digit) for digit in range(10)], indices)

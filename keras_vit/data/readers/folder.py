@@ -1,18 +1,15 @@
 """Folders of images with one subfolder per class."""
 
 import collections
-import dataclasses
-import functools
 import os
 from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 import tensorflow as tf
-from absl import logging
 
-from keras_vit.data import holdout, splits
+from keras_vit.data import holdout
+from keras_vit.data.readers.data_set import DataSet, of_files
 from keras_vit.data.readers.walk import Tree
-from keras_vit.data.sources import FileSource, select
 
 EXTENSIONS = (".jpg", ".jpeg", ".png", ".gif", ".bmp", ".webp", ".jpe", ".jfif")
 SPLITS = {
@@ -27,45 +24,11 @@ SPLITS = {
 _NAMED = 5  # of each kind, in a note
 
 
-def sizes(location: str, test_fraction: float = 0.2) -> dict[str, int]:
-    """Return the number of examples of each split."""
-    return {key: len(value) for key, value in _read(location, test_fraction).indices.items()}
-
-
-def open_source(location: str, split: str = "train", test_fraction: float = 0.2) -> FileSource:
-    """Open a folder of images with a folder per class, or with such folders in `train`, `val` and `test`.
+def read(location: str, test_fraction: float = 0.2) -> DataSet:
+    """Return the images of a folder with a folder per class, or with such folders in `train`, `val` and `test`.
 
     Where there is only one set of class folders, a hash of the file names divides each class into "train" and "test".
     """
-    name = f"folder:{location}"
-    found = _read(location, test_fraction)
-    for note in found.notes:
-        _log_once(f"{name}: {note}")
-    indices = dict(found.indices)
-    if "validation" in indices:
-        indices.setdefault("test", indices["validation"])
-    chosen = select(splits.parse(split, {key: len(value) for key, value in indices.items()}, name), indices)
-    source = FileSource(name, split, [found.paths[i] for i in chosen], found.labels[chosen], found.class_names)
-    source.notes = found.notes
-    return source
-
-
-@functools.lru_cache(maxsize=256)
-def _log_once(text: str) -> None:
-    """Log a warning, once for the several times that a program opens its data."""
-    logging.warning("%s", text)
-
-
-@dataclasses.dataclass(frozen=True)
-class _Contents:
-    paths: list[str]
-    labels: np.ndarray
-    class_names: list[str]
-    indices: dict[str, np.ndarray]
-    notes: tuple[str, ...]
-
-
-def _read(location: str, test_fraction: float) -> _Contents:
     tree, notes = _descend(location)
     roots, beside = _splits(tree)
     notes += beside
@@ -101,7 +64,8 @@ def _read(location: str, test_fraction: float) -> _Contents:
         missing = np.setdiff1d(np.arange(len(class_names)), joined[indices[tested]])
         if len(missing):
             notes.append(f"Classes without images in the split {tested!r}: {_some([class_names[i] for i in missing])}.")
-    return _Contents(paths, joined, class_names, indices, tuple(notes))
+    aliases = {"test": "validation"} if "validation" in indices and "test" not in indices else {}
+    return of_files(f"folder:{location}", paths, joined, class_names, indices, aliases, tuple(notes))
 
 
 def _descend(location: str) -> tuple[Tree, list[str]]:

@@ -4,41 +4,26 @@ import csv
 import io
 import json
 import posixpath
-from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from keras_vit.data import holdout, splits
-from keras_vit.data.sources import FileSource, check_labels, classes_up_to, select
+from keras_vit.data import holdout
+from keras_vit.data.readers.data_set import DataSet, of_files
+from keras_vit.data.sources import check_labels, classes_up_to
 
 _MAX_DIGITS = 18  # of a class number
 _MAX_VALUES = 2**32  # of labels as vectors
 
 
-def sizes(location: str, **options: Any) -> dict[str, int]:
-    """Return the number of examples of each split."""
-    return {key: len(value) for key, value in _read(location, **options)[3].items()}
-
-
-def open_source(
+def read(
     location: str,
-    split: str = "train",
     root: str | None = None,
     test_fraction: float = 0.2,
     separator: str = ";",
     class_names: list[str] | None = None,
-) -> FileSource:
-    """Open a list of images: `.csv`, whose first line names the columns, or `.jsonl`; see `docs/data.md`."""
-    name = f"manifest:{location}"
-    options = {"root": root, "test_fraction": test_fraction, "separator": separator, "class_names": class_names}
-    paths, labels, class_names, indices = _read(location, **options)
-    chosen = select(splits.parse(split, {key: len(value) for key, value in indices.items()}, name), indices)
-    multi_label = labels.ndim == 2
-    return FileSource(name, split, [paths[i] for i in chosen], labels[chosen], class_names, multi_label)
-
-
-def _read(location: str, root=None, test_fraction=0.2, separator=";", class_names=None):
+) -> DataSet:
+    """Return the images of a list: `.csv`, whose first line names the columns, or `.jsonl`; see `docs/data.md`."""
     if not tf.io.gfile.exists(location) or tf.io.gfile.isdir(location):
         raise FileNotFoundError(f"There is no file {location!r}.")
     with tf.io.gfile.GFile(location, "rb") as file:
@@ -60,16 +45,17 @@ def _read(location: str, root=None, test_fraction=0.2, separator=";", class_name
     labels, class_names = _labels(location, entries, class_names, multi_label)
     named_splits = [split for _, _, _, split in entries]
     keys = [path for _, path, _, _ in entries]
-    if all(split is None for split in named_splits):
-        return paths, labels, class_names, holdout.split_indices(keys, labels, test_fraction)
-    if any(split is None for split in named_splits):
-        line = entries[named_splits.index(None)][0]
-        raise ValueError(f"Every entry of {location} must name its split, or none. Line {line} does not.")
-    order = holdout.split_indices(keys, labels, 0.0)["all"]
-    indices = {
-        split: order[np.array([named_splits[i] == split for i in order])] for split in dict.fromkeys(named_splits)
-    }
-    return paths, labels, class_names, indices
+    if any(split is not None for split in named_splits):
+        if None in named_splits:
+            line = entries[named_splits.index(None)][0]
+            raise ValueError(f"Every entry of {location} must name its split, or none. Line {line} does not.")
+        order = holdout.split_indices(keys, labels, 0.0)["all"]
+        indices = {
+            split: order[np.array([named_splits[i] == split for i in order])] for split in dict.fromkeys(named_splits)
+        }
+    else:
+        indices = holdout.split_indices(keys, labels, test_fraction)
+    return of_files(f"manifest:{location}", paths, labels, class_names, indices)
 
 
 def _csv(location: str, text: str, separator: str) -> list[tuple]:
@@ -127,48 +113,39 @@ def _json_lines(location: str, text: str) -> list[tuple]:
     return entries
 
 
-def _labels(location: str, entries: list[tuple], class_names, multi_label: bool):
-    listed = [label if isinstance(label, list) else [label] for _, _, label, _ in entries]
-    found = sorted({name for names in listed for name in names})
-    if class_names is None:
-        if all(name.isdecimal() for name in found):
-            class_names = _numbered_classes(location, entries, listed)
-        else:
-            class_names = found
+def _labels(
+    location: str, entries: list[tuple], class_names: list[str] | None, multi_label: bool
+) -> tuple[np.ndarray, list[str]]:
+    """Return the labels of all entries and the names of the classes, which are numbers if all labels are."""
+    named = [
+        (row, name)
+        for row, (_, _, label, _) in enumerate(entries)
+        for name in (label if isinstance(label, list) else [label])
+    ]
+    lines = [f"line {entries[row][0]} of {location}" for row, _ in named]
+    found = sorted({name for _, name in named})
+    numbers = {name: int(name[: _MAX_DIGITS + 1]) for name in found if name.isdecimal()}
+    if class_names is None and found and len(numbers) == len(found):
+        largest = max(range(len(named)), key=lambda place: numbers[named[place][1]])
+        class_names = classes_up_to(numbers[named[largest][1]], len(entries), lines[largest])
+    class_names = found if class_names is None else list(class_names)
     if not class_names:
         raise ValueError(f"No entry of {location} has a label.")
-    number = {name: i for i, name in enumerate(class_names)}
-    if all(name.isdecimal() and len(name) <= _MAX_DIGITS for name in found):
-        number = {**{name: int(name) for name in found}, **number}
-    for (line, _, _, _), names in zip(entries, listed, strict=True):
-        for name in names:
-            if name not in number:
-                raise ValueError(
-                    f"Line {line} of {location} has the label {name[:100]!r}, not one of {list(class_names)}."
-                )
-    where = [f"line {line} of {location}" for line, _, _, _ in entries]
+    known = {name: number for number, name in enumerate(class_names)}
+    if len(numbers) == len(found):
+        known = {**{name: number for name, number in numbers.items() if len(name) <= _MAX_DIGITS}, **known}
+    for (_, name), line in zip(named, lines, strict=True):
+        if name not in known:
+            raise ValueError(f"L{line[1:]} has the label {name[:100]!r}, not one of {class_names}.")
+    labels = np.array([known[name] for _, name in named], np.int64)
+    labels = check_labels(labels, len(class_names), lines.__getitem__)
     if not multi_label:
-        numbers = np.array([number[names[0]] for names in listed])
-        return check_labels(numbers, len(class_names), where.__getitem__), list(class_names)
+        return labels, class_names
     if len(entries) * len(class_names) > _MAX_VALUES:
         raise ValueError(
             f"{location} has {len(entries):,} entries with any number of {len(class_names):,} labels, which would take "
             f"{len(entries) * len(class_names) / 2**28:,.0f} GiB."
         )
-    labels = np.zeros((len(entries), len(class_names)), np.float32)
-    for row, names in enumerate(listed):
-        for name in names:
-            check_labels(np.array([number[name]]), len(class_names), [where[row]].__getitem__)
-            labels[row, number[name]] = 1.0
-    return labels, list(class_names)
-
-
-def _numbered_classes(location: str, entries: list[tuple], listed: list[list[str]]) -> list[str]:
-    """Return the classes 0 to the largest number. If that cannot be a class number, the message names its line."""
-    numbers = [
-        (int(name) if len(name) <= _MAX_DIGITS else 10**_MAX_DIGITS, entry[0])
-        for entry, names in zip(entries, listed, strict=True)
-        for name in names
-    ]
-    largest, line = max(numbers, default=(-1, 0), key=lambda pair: pair[0])
-    return classes_up_to(largest, len(entries), f"line {line} of {location}")
+    vectors = np.zeros((len(entries), len(class_names)), np.float32)
+    vectors[[row for row, _ in named], labels] = 1.0
+    return vectors, class_names

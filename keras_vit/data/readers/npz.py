@@ -1,25 +1,19 @@
 """Arrays of images and labels in a NumPy file, under the names that such files use."""
 
 import contextlib
+import functools
 import math
 import re
 import zipfile
 import zlib
-from typing import Any
+from collections.abc import Iterator
 
 import numpy as np
 import tensorflow as tf
 
-from keras_vit.data import holdout, splits
-from keras_vit.data.sources import (
-    MAX_CLASSES,
-    ArraySource,
-    check_expansion,
-    check_labels,
-    classes_up_to,
-    select,
-    warn_of_missing_classes,
-)
+from keras_vit.data import holdout
+from keras_vit.data.readers.data_set import DataSet, in_turn, of_arrays
+from keras_vit.data.sources import MAX_CLASSES, check_expansion, check_labels, classes_up_to
 
 IMAGES = ("images", "image", "x")
 LABELS = ("labels", "label", "y")
@@ -31,33 +25,25 @@ _UNREADABLE = (
 )
 
 
-def sizes(location: str, test_fraction: float = 0.2, class_names: Any = None) -> dict[str, int]:
-    """Return the number of examples of each split."""
-    with _Arrays(location) as arrays:
-        _, indices = _labels_and_indices(location, arrays, _pairs(location, arrays.shapes), test_fraction)
-    return {key: len(value) for key, value in indices.items()}
-
-
-def open_source(
-    location: str, split: str = "train", test_fraction: float = 0.2, class_names: list[str] | None = None
-) -> ArraySource:
-    """Open an `.npz` file: `x_train, y_train, x_test, y_test`, `train_images, ...`, or one pair `images, labels`.
+def read(location: str, test_fraction: float = 0.2, class_names: list[str] | None = None) -> DataSet:
+    """Return an `.npz` file: `x_train, y_train, x_test, y_test`, `train_images, ...`, or one pair `images, labels`.
 
     Labels are integers [n] or [n, 1], or zeros and ones [n, classes] with any number of ones.
     """
     name = f"npz:{location}"
-    with _Arrays(location) as arrays:
-        pairs = _pairs(location, arrays.shapes)
-        labels, indices = _labels_and_indices(location, arrays, pairs, test_fraction)
-        class_names = class_names or arrays.class_names()
-        if class_names is None:
-            class_names = _numbered_classes(name, labels)
-        labels = check_labels(labels, len(class_names), lambda index: f"image {index} of {name}")
-        parts = splits.parse(split, {key: len(value) for key, value in indices.items()}, name)
-        images = _images_of(arrays, pairs, indices, parts)
-    chosen = select(parts, indices)
-    warn_of_missing_classes(name, split, labels[chosen], labels)
-    return ArraySource(name, split, images, labels[chosen], class_names, multi_label=labels.ndim == 2)
+    arrays = _Arrays(location)
+    pairs = _pairs(location, arrays.shapes)
+    found = _labels(location, arrays, pairs)
+    labels = np.concatenate(found)
+    class_names = class_names or arrays.class_names() or _numbered_classes(name, labels)
+    labels = check_labels(labels, len(class_names), lambda index: f"image {index} of {name}")
+    if list(pairs) == ["all"]:
+        keys = [str(i) for i in range(len(labels))]
+        indices = holdout.split_indices(keys, labels, test_fraction, shuffle=False)
+    else:
+        indices = in_turn({split: len(part) for split, part in zip(pairs, found, strict=True)})
+    images = [(arrays.shapes[key][0], functools.partial(arrays.read, key)) for key, _ in pairs.values()]
+    return of_arrays(name, images, labels, class_names, indices)
 
 
 def _numbered_classes(name: str, labels: np.ndarray) -> list[str]:
@@ -67,8 +53,8 @@ def _numbered_classes(name: str, labels: np.ndarray) -> list[str]:
     return classes_up_to(int(labels[largest]), len(labels), f"image {largest} of {name}")
 
 
-def _labels_and_indices(location: str, arrays: "_Arrays", pairs: dict[str, tuple[str, str]], test_fraction: float):
-    """Return the labels of all splits, concatenated, and the indices into them by split."""
+def _labels(location: str, arrays: "_Arrays", pairs: dict[str, tuple[str, str]]) -> list[np.ndarray]:
+    """Return the labels of each pair; its images and labels have been checked."""
     shapes = arrays.shapes
     for images_key, _ in pairs.values():
         _check_images(location, images_key, shapes[images_key], arrays.dtypes[images_key])
@@ -80,26 +66,7 @@ def _labels_and_indices(location: str, arrays: "_Arrays", pairs: dict[str, tuple
     if len({shapes[key][1:] for key, _ in pairs.values()}) > 1 or len({label.shape[1:] for label in found}) > 1:
         shown = {key: shapes[key] for pair in pairs.values() for key in pair}
         raise ValueError(f"All splits of {location} must have images and labels of one shape. Received: {shown}.")
-    counts = [len(label) for label in found]
-    labels = np.concatenate(found)
-    if list(pairs) == ["all"]:
-        keys = [str(i) for i in range(len(labels))]
-        return labels, holdout.split_indices(keys, labels, test_fraction, shuffle=False)
-    stops = np.cumsum(counts)
-    indices = {key: np.arange(stop - count, stop) for key, count, stop in zip(pairs, counts, stops, strict=True)}
-    return labels, indices
-
-
-def _images_of(
-    arrays: "_Arrays", pairs: dict[str, tuple[str, str]], indices: dict[str, np.ndarray], parts
-) -> np.ndarray:
-    """Return the images of some parts, reading only the arrays that hold them."""
-    chosen = []
-    for part in parts:
-        whole = "all" if "all" in pairs else part.name
-        images = arrays.read(pairs[whole][0])
-        chosen.append(images[indices[part.name][part.start : part.stop] - indices[whole].min()])
-    return chosen[0] if len(chosen) == 1 else np.concatenate(chosen)
+    return found
 
 
 class _Arrays:
@@ -115,24 +82,13 @@ class _Arrays:
         self.shapes: dict[str, tuple[int, ...]] = {}
         self.dtypes: dict[str, np.dtype] = {}
 
-    def __enter__(self) -> "_Arrays":
-        self._raw = tf.io.gfile.GFile(self.location, "rb")
-        try:
-            with self._readable():
-                self._zip = zipfile.ZipFile(self._raw)
-                for member in self._zip.infolist():
-                    if member.filename.endswith(".npy"):
-                        self._look_at(member)
-        except BaseException:
-            self._raw.close()
-            raise
-        return self
+        with self._archive() as archive:
+            for member in archive.infolist():
+                if member.filename.endswith(".npy"):
+                    self._look_at(archive, member)
 
-    def __exit__(self, *_) -> None:
-        self._raw.close()
-
-    def _look_at(self, member: zipfile.ZipInfo) -> None:
-        with self._zip.open(member) as file:
+    def _look_at(self, archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> None:
+        with archive.open(member) as file:
             shape, dtype = _header(file)
             expected = file.tell() + math.prod(shape) * dtype.itemsize
         if dtype.hasobject:
@@ -147,7 +103,7 @@ class _Arrays:
 
     def read(self, key: str) -> np.ndarray:
         """Read an array."""
-        with self._readable(), self._zip.open(f"{key}.npy") as file:
+        with self._archive() as archive, archive.open(f"{key}.npy") as file:
             return np.lib.format.read_array(file, allow_pickle=False)
 
     def class_names(self) -> list[str] | None:
@@ -164,9 +120,10 @@ class _Arrays:
         return [str(name) for name in self.read(key)]
 
     @contextlib.contextmanager
-    def _readable(self):
+    def _archive(self) -> Iterator[zipfile.ZipFile]:
         try:
-            yield
+            with tf.io.gfile.GFile(self.location, "rb") as raw, zipfile.ZipFile(raw) as archive:
+                yield archive
         except _UNREADABLE as error:
             raise ValueError(
                 f"{self.location} cannot be read as an .npz file of plain arrays ({error}). Write it with "

@@ -7,30 +7,32 @@ import numpy as np
 import tensorflow as tf
 
 from keras_vit.data.python_ops import call_python
+from keras_vit.data.readers.data_set import DataSet
 from keras_vit.data.record_files import RecordSource, Slice
 from keras_vit.data.sources import IndexedSource, Source
 
 
-def sizes(location: str, data_dir: str | None = None, manual_dir: str | None = None, **_: Any) -> dict[str, int]:
-    """Return the number of examples of each split, which some data sets know only when they are prepared."""
-    builder = _package().builder(location, data_dir=data_dir)
-    return {name: split.num_examples for name, split in builder.info.splits.items()}
-
-
-def open_source(
+def read(
     location: str,
-    split: str = "train",
     data_dir: str | None = None,
     manual_dir: str | None = None,
     download: bool = True,
     image: str = "image",
     label: str = "label",
     shard_by: str = "rows",
-) -> Source:
-    """Open a data set of TensorFlow Datasets, such as `"imagenet2012:5.1.0"`."""
+) -> DataSet:
+    """Return a data set of TensorFlow Datasets, such as `"imagenet2012:5.1.0"`."""
     name = f"tfds:{location}"
-    builder = prepared_builder(location, name, data_dir, manual_dir, download)
-    return from_builder(builder, split, name, image, label, shard_by)
+
+    def sizes() -> dict[str, int]:  # which some data sets know only when they are prepared
+        builder = _package().builder(location, data_dir=data_dir)
+        return {split: info.num_examples for split, info in builder.info.splits.items()}
+
+    def open_split(split: str) -> Source:
+        builder = prepared_builder(location, name, data_dir, manual_dir, download)
+        return from_builder(builder, split, name, image, label, shard_by)
+
+    return DataSet(sizes, open_split)
 
 
 def prepared_builder(location: str, name: str, data_dir: str | None, manual_dir: str | None, download: bool) -> Any:

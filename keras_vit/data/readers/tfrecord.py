@@ -6,13 +6,13 @@ import json
 import os
 import re
 import struct
-from typing import Any
 
 import tensorflow as tf
 from absl import logging
 
 from keras_vit import _checks
 from keras_vit.data import splits
+from keras_vit.data.readers.data_set import DataSet
 from keras_vit.data.record_files import RecordSource, Slice
 from keras_vit.data.sources import MAX_CLASSES
 
@@ -28,17 +28,8 @@ _INFO_TYPES = {
 _COMPRESSION = {b"\x1f\x8b": "GZIP"}
 
 
-def sizes(location: str, num_examples: int | None = None, **_: Any) -> dict[str, int]:
-    """Return the number of examples of each split."""
-    files, info = _files(location)
-    return {
-        split: num_examples if num_examples is not None else sum(_counts(paths, info)) for split, paths in files.items()
-    }
-
-
-def open_source(
+def read(
     location: str,
-    split: str = "train",
     image: str = "image/encoded",
     label: str = "image/class/label",
     label_offset: int = 0,
@@ -48,49 +39,73 @@ def open_source(
     shape: tuple[int, int, int] | None = None,
     multi_label: bool = False,
     shard_by: str = "rows",
-) -> RecordSource:
-    """Open TFRecord files of `tf.train.Example`s, in a folder or of a pattern.
+) -> DataSet:
+    """Return TFRecord files of `tf.train.Example`s, in a folder or of a pattern.
 
     Files named `train-00000-of-00010` belong to the split "train". Files with other names are the split "all".
     """
     _checks.choice("shard_by", shard_by, ("rows", "files"))
     name = f"tfrecord:{location}"
     files, info = _files(location)
-    class_names = class_names or info.get("class_names")
-    multi_label = multi_label or info.get("multi_label", False)
+
+    def sizes() -> dict[str, int]:
+        return {
+            split: num_examples if num_examples is not None else sum(_counts(paths, info))
+            for split, paths in files.items()
+        }
+
+    def open_split(split: str) -> RecordSource:
+        names = _class_names(name, num_classes, class_names or info.get("class_names"), info)
+        several = multi_label or info.get("multi_label", False)
+        slices = _slices(name, files, info, split, num_examples)
+        parse = _parser(image, label, label_offset, len(names), shape, several)
+        count = sum(item.take for item in slices) if num_examples is None else num_examples
+        compression = _compression(slices[0].path)
+        source = RecordSource(name, split, slices, count, parse, names, several, compression, shard_by)
+        source.encoded = shape is None
+        return source
+
+    return DataSet(sizes, open_split)
+
+
+def _class_names(name: str, num_classes: int | None, class_names: list[str] | None, info: dict) -> list[str]:
+    """Return the names of the classes, which are numbers if only their number is known."""
     if num_classes is None:
         num_classes = len(class_names) if class_names else info.get("num_classes")
     if num_classes is None:
         raise ValueError(
-            f"How many classes do the labels of {location} have? Give num_classes=, as "
-            f"'{name}#num_classes=1000'. (Files written by keras-vit make-tfrecords tell it in {INFO_FILE}.)"
+            f"How many classes do the labels of {name} have? Give num_classes=, as '{name}#num_classes=1000'. "
+            f"(Files written by keras-vit make-tfrecords tell it in {INFO_FILE}.)"
         )
     if _checks.positive_int("num_classes", num_classes) > MAX_CLASSES:
         raise ValueError(f"`num_classes` must be at most {MAX_CLASSES:,}. Received: {num_classes} for {name}.")
+    names = class_names or [str(number) for number in range(num_classes)]
+    if len(names) != num_classes:
+        raise ValueError(f"There must be a name for each class. Received: {num_classes} classes, {len(names)} names.")
+    return names
+
+
+def _slices(name: str, files: dict[str, list[str]], info: dict, split: str, num_examples: int | None) -> list[Slice]:
+    """Return the parts of the files that make up a split; whole files if `num_examples` is known, uncounted."""
     if num_examples is not None:
         if split not in files:
             raise ValueError(f"`num_examples` requires a whole split, one of {sorted(files)}. Received: {split!r}.")
         for path in files[split]:
             if not _is_remote(path):
-                count_records(path)
-        slices = [Slice(path) for path in files[split]]
-    else:
-        counts = {
-            key: _counts(paths, info) for key, paths in files.items() if re.search(rf"\b{re.escape(key)}\b", split)
-        }
-        known = {key: sum(value) for key, value in counts.items()} or dict.fromkeys(files, 0)
-        parts = splits.parse(split, known, name)
-        slices = [item for part in parts for item in _slices(files[part.name], counts[part.name], part)]
-        num_examples = sum(part.stop - part.start for part in parts)
-    names = class_names or [str(number) for number in range(num_classes)]
-    if len(names) != num_classes:
-        raise ValueError(f"There must be a name for each class. Received: {num_classes} classes, {len(names)} names.")
-    parse = _parser(image, label, label_offset, num_classes, shape, multi_label)
-    source = RecordSource(
-        name, split, slices, num_examples, parse, names, multi_label, _compression(slices[0].path), shard_by
-    )
-    source.encoded = shape is None
-    return source
+                count_records(path)  # refuses a damaged file
+        return [Slice(path) for path in files[split]]
+    named = [key for key in files if re.search(rf"\b{re.escape(key)}\b", split)]
+    counts = {key: _counts(files[key], info) for key in named}
+    known = {key: sum(value) for key, value in counts.items()} or dict.fromkeys(files, 0)
+    slices = []
+    for part in splits.parse(split, known, name):
+        first = 0
+        for path, count in zip(files[part.name], counts[part.name], strict=True):
+            start, stop = max(part.start - first, 0), min(part.stop - first, count)
+            if start < stop:
+                slices.append(Slice(path, start, stop - start))
+            first += count
+    return slices
 
 
 def _parser(image: str, label: str, label_offset: int, num_classes: int, shape, multi_label: bool):
@@ -213,13 +228,3 @@ def _compression(path: str) -> str:
         raise ValueError(f"A TFRecord file must be a regular file. Received: {path}.")
     with tf.io.gfile.GFile(path, "rb") as file:
         return _COMPRESSION.get(file.read(2), "")
-
-
-def _slices(paths: list[str], counts: list[int], part: splits.Part) -> list[Slice]:
-    slices, first = [], 0
-    for path, count in zip(paths, counts, strict=True):
-        start, stop = max(part.start - first, 0), min(part.stop - first, count)
-        if start < stop:
-            slices.append(Slice(path, start, stop - start))
-        first += count
-    return slices

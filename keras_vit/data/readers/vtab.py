@@ -14,6 +14,7 @@ from typing import Any
 import tensorflow as tf
 
 from keras_vit import _checks
+from keras_vit.data.readers.data_set import DataSet
 from keras_vit.data.readers.tfds import prepared_builder
 from keras_vit.data.record_files import RecordSource, Slice
 
@@ -110,25 +111,21 @@ def tfds_splits(task: Task, counts: Mapping[str, int]) -> dict[str, str]:
     }
 
 
-def sizes(location: str, data_dir: str | None = None, manual_dir: str | None = None, **_: Any) -> dict[str, int]:
-    """Return the number of examples of each split."""
-    task = _task(location)
-    infos = prepared_builder(task.dataset, f"vtab:{location}", data_dir, manual_dir, download=False).info.splits
-    splits = tfds_splits(task, {name: info.num_examples for name, info in infos.items()})
-    return {name: infos[split].num_examples for name, split in splits.items()}
-
-
-def open_source(
-    location: str,
-    split: str = "train800val200",
-    data_dir: str | None = None,
-    manual_dir: str | None = None,
-    download: bool = False,
-) -> RecordSource:
-    """Open a task, such as `"clevr_count"`: "train800", "val200", "train800val200", "trainval" or "test"."""
-    task = _task(location)
+def read(location: str, data_dir: str | None = None, manual_dir: str | None = None, download: bool = False) -> DataSet:
+    """Return a task, such as `"clevr_count"`: "train800", "val200", "train800val200", "trainval" and "test"."""
+    task = TASKS[_checks.existing(f"task {location!r} in VTAB", location, tuple(TASKS))]
     name = f"vtab:{location}"
-    return from_builder(prepared_builder(task.dataset, name, data_dir, manual_dir, download), task, split, name)
+
+    def sizes() -> dict[str, int]:
+        infos = prepared_builder(task.dataset, name, data_dir, manual_dir, download=False).info.splits
+        splits = tfds_splits(task, {split: info.num_examples for split, info in infos.items()})
+        return {split: infos[written].num_examples for split, written in splits.items()}
+
+    def open_split(split: str) -> RecordSource:
+        builder = prepared_builder(task.dataset, name, data_dir, manual_dir, download)
+        return from_builder(builder, task, split, name)
+
+    return DataSet(sizes, open_split)
 
 
 def from_builder(builder: Any, task: Task, split: str, name: str) -> RecordSource:
@@ -152,7 +149,3 @@ def from_builder(builder: Any, task: Task, split: str, name: str) -> RecordSourc
 
     slices = [Slice(str(file.filename), file.skip, file.take) for file in info.file_instructions]
     return RecordSource(name, split, slices, info.num_examples, parse, class_names)
-
-
-def _task(location: str) -> Task:
-    return TASKS[_checks.existing(f"task {location!r} in VTAB", location, tuple(TASKS))]

@@ -29,8 +29,16 @@ def attend(query: Any, key: Any, value: Any, implementation: Literal["cudnn", "x
         - [FlashAttention-2](https://arxiv.org/abs/2307.08691)
     """
     import jax
+    import jax.numpy as jnp
 
-    return jax.nn.dot_product_attention(query, key, value, scale=1.0, implementation=implementation)
+    batch, count, length = query.shape[0], query.shape[1], key.shape[1]
+    # JAX differentiates cuDNN's attention only for even lengths. A key beyond the length has no weight.
+    query, key, value = (jnp.pad(x, ((0, 0), (0, x.shape[1] % 2), (0, 0), (0, 0))) for x in (query, key, value))
+    lengths = jnp.full(batch, length, "int32") if length % 2 else None
+    output = jax.nn.dot_product_attention(
+        query, key, value, scale=1.0, key_value_seq_lengths=lengths, implementation=implementation
+    )
+    return output[:, :count]
 
 
 @functools.cache

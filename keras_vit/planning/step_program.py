@@ -1,4 +1,4 @@
-"""The training step of a recipe as the program that each replica of `tf.distribute.TPUStrategy` runs.
+"""The training step of a recipe as the program that each replica of `tf.distribute.Strategy` runs, or as that of JAX.
 
 It includes everything that `strategy.run` does: preprocessing on the device, mixup, forward and backward pass, the sum
 over all replicas, clipping, the update and the moving averages.
@@ -15,9 +15,7 @@ from tensorflow.compiler.tf2xla.ops import gen_xla_ops
 
 from keras_vit import recipe as recipes
 from keras_vit.data import preprocess
-from keras_vit.planning import tpu_compiler
-from keras_vit.planning.tpu_compiler import Compiled, DoesNotFit
-from keras_vit.planning.tpu_targets import Target
+from keras_vit.planning.compiler import Compiled, Compiler, DoesNotFit
 from keras_vit.training import device_preprocessing as inputs
 from keras_vit.training import tasks
 from keras_vit.training.tf.state import TrainState
@@ -25,14 +23,14 @@ from keras_vit.training.tf.step import EvalStep, TrainStep
 
 
 class Replica(tf.distribute.ReplicaContext):
-    """Replica context of TPUStrategy without a TPU. `index` is an int32 scalar tensor."""
+    """Replica context without the devices of a strategy. `index` is an int32 scalar tensor."""
 
     def __init__(self, strategy: tf.distribute.Strategy, index: tf.Tensor, replicas: int):
         super().__init__(strategy, index)
         self._replicas = replicas
 
     def all_reduce(self, reduce_op: Any, value: Any, options: Any = None) -> Any:
-        """Sum over the replicas with the XLA operation that TPUStrategy's all-reduce becomes."""
+        """Sum over the replicas with the XLA operation that a compiled all-reduce becomes."""
         if reduce_op != tf.distribute.ReduceOp.SUM:
             raise ValueError(f"Only sums over the replicas are supported. Received: {reduce_op}.")
         group = tf.constant([list(range(self._replicas))])
@@ -61,21 +59,21 @@ def zeros(shape: tuple[int, ...], dtype: str) -> tf.Tensor:
 
 
 class Programs:
-    """Steps that `keras-vit train --distribute=tpu` runs in each replica. See `batch_spec` for `batch`."""
+    """Steps that each replica runs on TensorFlow, compiled by XLA. See `batch_spec` for `batch`."""
 
-    def __init__(self, recipe: recipes.Recipe, classes: int, batch: dict[str, tf.TensorSpec], target: Target):
-        self.classes, self.batch, self.target = classes, batch, target
+    def __init__(self, recipe: recipes.Recipe, classes: int, batch: dict[str, tf.TensorSpec], compiler: Compiler):
+        self.classes, self.batch, self.compiler = classes, batch, compiler
         self._states: dict[str, State] = {}
         trained = self._state(recipe).trained
         self.gradient_bytes = 4 * sum(math.prod(weight.shape) for weight in trained)
 
     def compile(self, recipe: recipes.Recipe, fsdp: bool = False) -> Compiled | DoesNotFit:
-        """Compile the training step of a recipe that differs in its `tpu_plan.Setting`."""
-        return tpu_compiler.compile_hlo(self.train_step(recipe), self.target, self.target.devices)
+        """Compile the training step of a recipe that differs in its `step_plan.Setting`."""
+        return self.compiler.compile_hlo(self.train_step(recipe), self.compiler.target.devices)
 
     def train_step(self, recipe: recipes.Recipe) -> bytes:
         """Return the training step of one replica as a serialized HLO module."""
-        replicas, batch_size = self.target.devices, recipe.data.batch_size
+        replicas, batch_size = self.compiler.target.devices, recipe.data.batch_size
         step = TrainStep(self._state(recipe), recipe, inputs.training_inputs(recipe, self.classes), batch_size)
         strategy = tf.distribute.get_strategy()
 
@@ -89,7 +87,7 @@ class Programs:
     def eval_step(self, recipe: recipes.Recipe, confusion: bool = False) -> bytes:
         """Return the evaluation step of one replica as a serialized HLO module."""
         step = EvalStep(self._state(recipe), recipe, inputs.evaluation_inputs(recipe, self.classes), confusion)
-        size = (recipe.data.eval_batch_size or recipe.data.batch_size) // self.target.devices
+        size = (recipe.data.eval_batch_size or recipe.data.batch_size) // self.compiler.target.devices
         specs = {name: _with_size(spec, size) for name, spec in self.batch.items() if name != "mix"}
         return lower(step, {**specs, "mask": tf.TensorSpec([size], tf.float32)})
 
@@ -104,25 +102,24 @@ class Programs:
 
 
 class JaxPrograms:
-    """Steps that `keras-vit train` runs under `KERAS_BACKEND=jax`: one program over all devices of a slice."""
+    """Steps that `keras-vit train` runs under `KERAS_BACKEND=jax`: one program over all devices."""
 
-    def __init__(self, recipe: recipes.Recipe, classes: int, batch: dict, target: Target):
-        self.recipe, self.classes, self.batch, self.target = recipe, classes, batch, target
-        self.devices = tpu_compiler.topology(target).devices
+    def __init__(self, recipe: recipes.Recipe, classes: int, batch: dict, compiler: Compiler):
+        self.classes, self.batch, self.compiler = classes, batch, compiler
         self.gradient_bytes = 4 * sum(
             math.prod(weight.shape) for weight in self._program(recipe, fsdp=False)[1][0]["weights"]
         )
 
     def compile(self, recipe: recipes.Recipe, fsdp: bool) -> Compiled | DoesNotFit:
-        """Compile the training step of a recipe that differs in its `tpu_plan.Setting`."""
+        """Compile the training step of a recipe that differs in its `step_plan.Setting`."""
         step, arguments = self._program(recipe, fsdp)
-        return tpu_compiler.outcome(lambda: step.lower(*arguments).compile())
+        return self.compiler.compile(step, *arguments)
 
     def _program(self, recipe, fsdp):
         from keras_vit.training.jax.devices import Devices
         from keras_vit.training.jax.step import program
 
-        return program(recipe, self.classes, self.batch, Devices(self.devices, fsdp))
+        return program(recipe, self.classes, self.batch, Devices(self.compiler.devices, fsdp))
 
 
 def lower(function: Callable[..., Any], *specs: Any) -> bytes:

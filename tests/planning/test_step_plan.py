@@ -1,16 +1,19 @@
-"""Planning for TPUs: names of slices, the roofline, the search, remedies. What compiles is in test_tpu_compile.py."""
+"""Planning for accelerators: their names, the roofline, the search, remedies. What compiles is in test_compile_*.py."""
 
 import dataclasses
 import json
 import math
+import re
+import types
 
 import pytest
 
 from keras_vit import program
 from keras_vit import recipe as recipes
-from keras_vit.planning import tpu_compiler, tpu_plan, tpu_report, tpu_targets
-from keras_vit.planning.tpu_compiler import Compiled, DoesNotFit
-from keras_vit.planning.tpu_plan import Planner, Setting
+from keras_vit.planning import compiler, step_plan, targets, tpu_compiler
+from keras_vit.planning.compiler import Compiled, DoesNotFit
+from keras_vit.planning.step_plan import Planner, Setting
+from keras_vit.planning.step_report import Report
 from tests import programs
 
 GIB = 2**30
@@ -34,7 +37,7 @@ GIB = 2**30
     ],
 )
 def test_slices_by_name(name, devices, topology):
-    target = tpu_targets.parse(name)
+    target = targets.parse(name)
     assert (target.devices, target.topology) == (devices, topology)
     assert math.prod(target.shape) == target.chips
 
@@ -42,16 +45,32 @@ def test_slices_by_name(name, devices, topology):
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("a100", "v3, v4"),
+        ("a101", "v3, v4.*a100"),
+        ("h100:9", "up to 8"),
+        ("h100:", "v3, v4"),
         ("v9-8", "v3, v4"),
         ("v3-7", "TensorCores.* v3-8"),
         ("v4-4", "v4-8"),
         ("v5e-12", "chips.* v5e-4"),
     ],
 )
-def test_unknown_slices(name, message):
+def test_unknown_targets(name, message):
     with pytest.raises(ValueError, match=message):
-        tpu_targets.parse(name)
+        targets.parse(name)
+
+
+def test_gpus_by_name():
+    one, eight = targets.parse("h100"), targets.parse("h100:8")
+    assert (one.devices, one.topology) == (1, "1x1x1") and (eight.devices, eight.topology) == (8, "1x1x8")
+    assert one.peak_flops == eight.peak_flops == 989e12  # per device
+    for name in targets.GPUS:
+        gpu, configuration = targets.parse(name).gpu, targets.parse(name).configuration
+        # 64 or 128 fused multiply-adds per multiprocessor and clock make the published float32 rate.
+        lanes = int(re.search(r"fpus_per_core: (\d+)", configuration)[1])
+        published = {"a100": 19.5, "a100-40g": 19.5, "l4": 30.3, "l40s": 91.6, "rtx4090": 82.6, "h100": 67, "h200": 67}
+        assert 2e-3 * gpu.processors * gpu.clock * lanes == pytest.approx(published[name], rel=0.015)
+        assert f"major: {gpu.capability[0]} minor: {gpu.capability[1]}" in configuration
+        assert gpu.title in configuration
 
 
 def compiled(memory=GIB, flops=1e12, accessed=1e9):
@@ -60,7 +79,7 @@ def compiled(memory=GIB, flops=1e12, accessed=1e9):
 
 def estimate(result, target="v5e-8", setting=None, summed=0):
     setting = setting or Setting(64)
-    return tpu_plan.Estimate(setting, tpu_targets.parse(target), result, 8 * GIB, summed)
+    return step_plan.Estimate(setting, targets.parse(target), result, 8 * GIB, summed)
 
 
 def test_roofline():
@@ -104,7 +123,7 @@ class Fake:
         return compiled(memory, flops=1e12 * slower)
 
     def planner(self, **options):
-        return Planner(self, tpu_targets.parse("v5e-8"), 8 * GIB, **options)
+        return Planner(self, targets.parse("v5e-8"), 8 * GIB, **options)
 
 
 @pytest.mark.parametrize("each", [GIB // 4096, GIB // 100, GIB // 20, 3 * GIB, 7 * GIB])
@@ -154,33 +173,24 @@ def test_refusals_of_the_compiler_are_read():
     def fail(text):
         raise RuntimeError(text)
 
+    outcome = tpu_compiler.TpuCompiler.outcome
     for text, (memory, capacity) in texts.items():
-        answer = tpu_compiler.outcome(lambda text=text: fail(text))
+        answer = outcome(None, lambda text=text: fail(text))
         assert (answer.memory, answer.capacity) == (int(memory * GIB), int(capacity * GIB))
     with pytest.raises(RuntimeError, match="something else"):
-        tpu_compiler.outcome(lambda: fail("something else"))
-
-
-def test_operations_that_exchange_data_are_counted():
-    text = """
-      %a = f32[8]{0} all-reduce(f32[8]{0} %x), replica_groups={{0,1}}
-      %b = (f32[8]{0}, f32[8]{0}) all-reduce-start(%x)
-      %c = f32[8]{0} all-reduce-done(%b)
-      %all-gather.3 = f32[16]{0} all-gather(%c)
-    """
-    assert tpu_compiler.collectives(text) == {"all-reduce": 2, "all-gather": 1}
+        outcome(None, lambda: fail("something else"))
 
 
 def test_a_batch_that_cannot_be_divided():
     recipe = recipes.Recipe(data=recipes.Data(batch_size=100))
     with pytest.raises(ValueError, match="data.batch_size .* 8 replicas.*=100.* 96"):
-        tpu_plan.of_recipe(recipe, 10, tpu_targets.parse("v3-8"))
+        step_plan.of_recipe(recipe, 10, types.SimpleNamespace(target=targets.parse("v3-8")))
 
 
 def test_settings_become_recipes():
     recipe = recipes.Recipe(model=recipes.Model("BiT-R50x1"))
-    assert tpu_plan.with_setting(recipe, Setting(64)).model.remat is None  # which a BiT ResNet does not have
-    assert tpu_plan.with_setting(recipe, Setting(64, remat=True, accumulation_steps=2)) == recipes.Recipe(
+    assert step_plan.with_setting(recipe, Setting(64)).model.remat is None  # which a BiT ResNet does not have
+    assert step_plan.with_setting(recipe, Setting(64, remat=True, accumulation_steps=2)) == recipes.Recipe(
         model=dataclasses.replace(recipe.model, remat="blocks"),
         data=recipes.Data(batch_size=64),
         optim=recipes.Optim(accumulation_steps=2),
@@ -196,8 +206,8 @@ def planned(monkeypatch):
     )
     monkeypatch.setattr(program, "recipe_from_flags", lambda _: recipe)
     fake = Fake(GIB // 2, GIB // 4)
-    monkeypatch.setattr(plan.tpu_plan, "of_recipe", lambda *arguments: fake.planner())
-    monkeypatch.setattr(plan.tpu_compiler, "versions", lambda: "a compiler")
+    monkeypatch.setattr(plan.step_plan, "of_recipe", lambda *arguments: fake.planner())
+    monkeypatch.setattr(plan.compiler, "of_target", lambda _: types.SimpleNamespace(versions=lambda: "a compiler"))
     return recipe
 
 
@@ -218,7 +228,7 @@ def test_the_program_says_what_to_change(planned, capsys):
 def test_the_program_as_json(planned, capsys):
     planned.data.batch_size = 64
     programs.call("train.plan", "--target=v5e-8", "--json", "--nosearch")
-    content = json.loads(capsys.readouterr().out)["tpu"]
+    content = json.loads(capsys.readouterr().out)["compiled"]
     assert content["fits"] is True
     assert content["memory_bytes_per_device"] == 2.5 * GIB
     assert content["free_bytes_per_device"] == 5.5 * GIB
@@ -228,15 +238,22 @@ def test_the_program_as_json(planned, capsys):
     assert content["remedies"] == []
 
 
-def test_nothing_fits(monkeypatch):
+def test_nothing_fits():
     asked = Setting(512)
-    rows = tpu_report.rows(Fake(9 * GIB, 1).planner().estimate(asked), [], {False: None}, "a compiler")
+    rows = Report(Fake(9 * GIB, 1).planner().estimate(asked), [], {False: None}, "a compiler").rows()
     text = "\n".join(value for _, value in rows)
     assert "KERAS_BACKEND=jax" in text
     assert "none without rematerialization" in text
 
 
-def test_without_the_compiler(monkeypatch):
-    monkeypatch.setattr(tpu_compiler.importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(tpu_compiler.CompilerMissing, match=r"keras-vision-transformers\[cpu,plan\]"):
-        tpu_compiler.topology(tpu_targets.parse("v5e-8"))
+def test_a_program_that_a_compiler_accepts_may_not_fit():
+    rows = Report(Fake(9 * GIB, 1, refuses=False).planner().estimate(Setting(8)), [], {}, "a compiler").rows()
+    (memory,) = (value for name, value in rows if name == "memory")
+    assert memory == "does NOT fit: 9.00 GiB of 8.00 GiB per device, 1.00 GiB too much"
+
+
+@pytest.mark.parametrize(("name", "extra"), [("v5e-8", "plan"), ("h100", "plan-gpu")])
+def test_without_the_compiler(name, extra, monkeypatch):
+    monkeypatch.setattr(compiler.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(compiler.CompilerMissing, match=rf"{name} .*keras-vision-transformers\[cpu,{extra}\]"):
+        compiler.of_target(targets.parse(name))

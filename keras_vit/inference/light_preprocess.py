@@ -1,0 +1,273 @@
+"""Preprocessing without TensorFlow, whose import takes longer than the prediction of an exported file.
+
+It covers the usual files and operations: JPEG and PNG of 8 bits, and what the recipes of evaluations do with them. The
+pixels are those of `keras_vit.data`, bit for bit: simplejpeg has the decoder of TensorFlow, with the same approximate
+cosine transform, and each formula here adds in the order of TensorFlow's kernel. Everything else is left to TensorFlow.
+"""
+
+import io
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from keras_vit import _checks, _spec
+
+MAX_PIXELS = 178_956_970  # as `keras_vit.data.images`
+
+
+class NotCovered(Exception):
+    """TensorFlow must prepare this image, or report what is wrong with it."""
+
+
+def function_of(pp: str) -> Callable[[bytes], np.ndarray] | None:
+    """Return the function from an encoded image to float32 `[H, W, C]`; None for strings that need TensorFlow.
+
+    The function raises `NotCovered` for files that need TensorFlow.
+    """
+    try:
+        calls = _spec.parse(pp)
+        steps = [call.create(OPERATIONS[call.name])[0] for call in calls]
+    except (KeyError, NotCovered, ValueError):
+        return None
+    if not calls or calls[0].name != "decode" or any(call.name == "decode" for call in calls[1:]):
+        return None
+
+    def apply(encoded: bytes) -> np.ndarray:
+        image: Any = encoded
+        for step in steps:
+            image = step(image)
+        return image.astype(np.float32)
+
+    return apply
+
+
+def decode(
+    channels: int = 3, precise: bool = False, exif: bool = True, max_pixels: int = MAX_PIXELS
+) -> Callable[[bytes], np.ndarray]:
+    """Decode a file to uint8 `[H, W, channels]`."""
+    if channels not in (1, 3):
+        raise NotCovered
+
+    def apply(encoded: bytes) -> np.ndarray:
+        if encoded.startswith(b"\x89PNG"):
+            return _decode_png(encoded, channels, max_pixels)
+        image = _decode_jpeg(encoded, channels, precise, max_pixels)
+        return _upright(image, encoded) if exif else image
+
+    return apply
+
+
+def _decode_jpeg(encoded: bytes, channels: int, precise: bool, max_pixels: int) -> np.ndarray:
+    try:
+        import simplejpeg
+    except ImportError as error:
+        raise NotCovered from error
+    try:
+        height, width, colors, _ = simplejpeg.decode_jpeg_header(encoded)
+        if height * width > max_pixels or colors not in ("YCbCr", "Gray"):
+            raise NotCovered
+        return simplejpeg.decode_jpeg(encoded, "RGB" if channels == 3 else "Gray", fastdct=not precise, strict=True)
+    except ValueError as error:  # damaged, or no JPEG
+        raise NotCovered from error
+
+
+def _decode_png(encoded: bytes, channels: int, max_pixels: int) -> np.ndarray:
+    try:
+        from PIL import Image
+    except ImportError as error:
+        raise NotCovered from error
+    height, width = int.from_bytes(encoded[20:24], "big"), int.from_bytes(encoded[16:20], "big")
+    depth, colors = encoded[24:25], encoded[25:26]
+    gray, color = colors == b"\0", colors in (b"\2", b"\6")  # without and with alpha, which is dropped
+    if depth != b"\x08" or not (gray or color and channels == 3) or height * width > max_pixels:
+        raise NotCovered
+    try:
+        image = Image.open(io.BytesIO(encoded), formats=["PNG"])
+        if getattr(image, "is_animated", False):
+            raise NotCovered
+        pixels = np.asarray(image.convert("RGB" if channels == 3 else "L"))
+    except (OSError, ValueError, SyntaxError) as error:
+        raise NotCovered from error
+    return pixels if channels == 3 else pixels[:, :, None]
+
+
+def _upright(image: np.ndarray, encoded: bytes) -> np.ndarray:
+    """Turn and mirror an image as its Exif orientation says, see `keras_vit.data.images.upright`."""
+    start = next((start for start in (12, 30) if encoded[start - 6 : start] == b"Exif\0\0"), None)
+    orientation = 1 if start is None else _orientation(encoded[start : start + 65536])
+    if orientation >= 5:
+        image = image.transpose(1, 0, 2)
+    if orientation in (3, 4, 7, 8):
+        image = image[::-1]
+    return image[:, ::-1] if orientation in (2, 3, 6, 7) else image
+
+
+def _orientation(block: bytes) -> int:
+    """Read the orientation, 1 to 8, from a TIFF structure. It is 1 if there is none."""
+    block += bytes(2 + 12 * 512)
+    order: Any = "little" if block[:1] == b"I" else "big"
+
+    def number(place: int) -> int:
+        return int.from_bytes(block[place : place + 2], order)
+
+    offset = number(4 if order == "little" else 6)
+    entries = range(offset + 2, offset + 2 + 12 * min(number(offset), 512), 12)
+    found = max((number(entry + 8) for entry in entries if number(entry) == 0x0112), default=0)
+    return found if 1 <= found <= 8 else 1
+
+
+def grayscale_to_rgb() -> Callable[[np.ndarray], np.ndarray]:
+    """Repeat the channel of a gray image three times. RGB passes."""
+    return lambda image: image if image.shape[-1] == 3 else np.repeat(image, 3, axis=-1)
+
+
+def resize(
+    size: int | Sequence[int], method: str = "bilinear", antialias: bool = False, cast: bool = True
+) -> Callable[[np.ndarray], np.ndarray]:
+    """Resize to `size`, a side or (height, width)."""
+    height, width = _checks.size_pair("size", size)
+    kernel = _kernel(method, antialias)
+    return lambda image: _resize(image, height, width, kernel, cast)
+
+
+def resize_small(
+    smaller_size: int, method: str = "area", antialias: bool = False, cast: bool = True
+) -> Callable[[np.ndarray], np.ndarray]:
+    """Resize so that the smaller side is `smaller_size`."""
+    kernel = _kernel(method, antialias)
+    _checks.positive_int("smaller_size", smaller_size)
+
+    def apply(image: np.ndarray) -> np.ndarray:
+        factor = np.float32(smaller_size) / np.float32(min(image.shape[:2]))
+        height, width = np.maximum(np.round(np.array(image.shape[:2], np.float32) * factor).astype(int), 1).tolist()
+        return _resize(image, height, width, kernel, cast)
+
+    return apply
+
+
+Kernel = Callable[[np.ndarray, int, int], np.ndarray]
+
+
+def _kernel(method: str, antialias: bool) -> Kernel:
+    if antialias or method not in ("bilinear", "area"):
+        raise NotCovered
+    return _bilinear if method == "bilinear" else _area
+
+
+def _resize(image: np.ndarray, height: int, width: int, kernel: Kernel, cast: bool) -> np.ndarray:
+    if image.shape[:2] == (height, width):
+        return image
+    resized = kernel(image.astype(np.float32), height, width)
+    return resized.astype(image.dtype) if cast else resized
+
+
+def _bilinear(image: np.ndarray, height: int, width: int) -> np.ndarray:
+    """Interpolate between the four nearest pixels, at half-pixel centers."""
+    top, bottom, y = _neighbors(image.shape[0], height)
+    left, right, x = _neighbors(image.shape[1], width)
+    x, y = x[:, None], y[:, None, None]
+    rows = np.unique(np.concatenate([top, bottom]))  # of a large image, few are needed
+    image = image[rows]
+    image = image[:, left] + (image[:, right] - image[:, left]) * x  # [rows, width, C]
+    upper, lower = image[np.searchsorted(rows, top)], image[np.searchsorted(rows, bottom)]
+    return upper + (lower - upper) * y
+
+
+def _neighbors(size: int, target: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return the pixel before and the pixel after each place, and the weight of the second."""
+    scale = np.float32(size) / np.float32(target)
+    place = (np.arange(target, dtype=np.float32) + np.float32(0.5)) * scale - np.float32(0.5)
+    floor = np.floor(place)
+    before = np.maximum(floor, 0).astype(int)
+    after = np.minimum(np.ceil(place), size - 1).astype(int)
+    return before, after, place - floor
+
+
+def _area(image: np.ndarray, height: int, width: int) -> np.ndarray:
+    """Average the pixels under each pixel of the result, those at its border in part."""
+    (rows, row_shares, y), (columns, column_shares, x) = (
+        _shares(size, target) for size, target in zip(image.shape[:2], (height, width), strict=True)
+    )
+    total = np.zeros((height, width, image.shape[-1]), np.float32)
+    # In the order of TensorFlow's loops, since float32 sums depend on it: along each row, then over rows.
+    for row, row_share in zip(rows, row_shares, strict=True):
+        along = np.zeros_like(total)
+        for column, share in zip(columns, column_shares, strict=True):
+            along += image[row][:, column] * share[:, None]
+        total += along * row_share[:, None, None]
+    return total * (np.float32(1) / (y * x))
+
+
+def _shares(size: int, target: int) -> tuple[np.ndarray, np.ndarray, np.float32]:
+    """Return the pixels under each pixel of the result, `[most, target]`, how much of each counts, and the scale."""
+    scale = np.float32(size) / np.float32(target)
+    start = np.arange(target, dtype=np.float32) * scale
+    end = np.arange(1, target + 1, dtype=np.float32) * scale
+    first = np.floor(start).astype(int)
+    most = int((np.ceil(end) - first).max())
+    places = first + np.arange(most)[:, None]  # [most, target]
+    left, right = places.astype(np.float32), places.astype(np.float32) + 1
+    inner = np.where(right > end, end - left, np.float32(1))
+    shares = np.where(left < start, np.where(right > end, scale, right - start), inner)
+    return np.minimum(places, size - 1), np.where(left < end, shares, np.float32(0)).astype(np.float32), scale
+
+
+def central_crop(crop_size: int | Sequence[int] | None = None) -> Callable[[np.ndarray], np.ndarray]:
+    """Cut out the middle: `crop_size` (a side or (height, width)), or the largest square."""
+    size = _checks.size_pair("crop_size", crop_size) if crop_size else None
+
+    def apply(image: np.ndarray) -> np.ndarray:
+        h, w = size or (min(image.shape[:2]),) * 2
+        y, x = (image.shape[0] - h) // 2, (image.shape[1] - w) // 2
+        if y < 0 or x < 0:
+            raise NotCovered
+        return image[y : y + h, x : x + w]
+
+    return apply
+
+
+def value_range(
+    vmin: float = -1, vmax: float = 1, in_min: float = 0, in_max: float = 255.0, clip_values: bool = False
+) -> Callable[[np.ndarray], np.ndarray]:
+    """Map values from [in_min, in_max] to [vmin, vmax], as float32."""
+    low, high = np.float32(in_min), np.float32(in_max)
+    start, length = np.float32(vmin), np.float32(vmax - vmin)
+
+    def apply(image: np.ndarray) -> np.ndarray:
+        image = start + (image.astype(np.float32) - low) / (high - low) * length
+        return np.clip(image, start, np.float32(vmax)) if clip_values else image
+
+    return apply
+
+
+def value_norm(
+    mean: Sequence[float] = (0.485, 0.456, 0.406), std: Sequence[float] = (0.229, 0.224, 0.225)
+) -> Callable[[np.ndarray], np.ndarray]:
+    """Map 0..255 to 0..1, subtract `mean` and divide by `std`, as float32."""
+    center, scale = np.asarray(mean, np.float32), np.asarray(std, np.float32)
+    return lambda image: (image.astype(np.float32) / np.float32(255) - center) / scale
+
+
+def vgg_value_range(
+    mean: Sequence[float] = (0.485 * 255, 0.456 * 255, 0.406 * 255),
+    std: Sequence[float] = (0.229 * 255, 0.224 * 255, 0.225 * 255),
+) -> Callable[[np.ndarray], np.ndarray]:
+    """Subtract `mean` and divide by `std`, both in 0..255, as float32."""
+    center, scale = np.asarray(mean, np.float32), np.asarray(std, np.float32)
+    return lambda image: (image.astype(np.float32) - center) / scale
+
+
+OPERATIONS: dict[str, Callable[..., Callable]] = {
+    operation.__name__: operation
+    for operation in (
+        decode,
+        grayscale_to_rgb,
+        resize,
+        resize_small,
+        central_crop,
+        value_range,
+        value_norm,
+        vgg_value_range,
+    )
+}

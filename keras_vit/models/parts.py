@@ -1,0 +1,44 @@
+"""Parts of a block, as a configuration describes them."""
+
+import keras
+
+from keras_vit.layers import MlpBlock, SelfAttention, SwiGLU
+from keras_vit.layers.normalization import NORMS
+from keras_vit.models.vit_config import ViTConfig
+
+ATTENTION = "MultiHeadDotProductAttention_0"  # the reference's name
+
+
+def attention_layer(
+    config: ViTConfig, policy: keras.DTypePolicy | None = None, relative_positions: int | None = None
+) -> SelfAttention:
+    """Return the attention of a block."""
+    return SelfAttention(
+        config.num_heads,
+        dropout_rate=config.attention_dropout_rate,
+        use_bias=config.qkv_bias,
+        relative_positions=relative_positions,
+        chunk_size=config.attention_chunk_size,
+        head_dim=config.head_dim,
+        output_projection=config.output_projection,
+        qk_norm=config.norm if config.qk_norm else None,
+        layer_norm_epsilon=config.layer_norm_epsilon,
+        dtype=policy,
+        name=ATTENTION,
+    )
+
+
+def mlp_layer(
+    config: ViTConfig, policy: keras.DTypePolicy | None = None, dropout_rate: float = 0.0
+) -> MlpBlock | SwiGLU:
+    """Return the MLP of a block, or of the attention pooling."""
+    if config.mlp == "swiglu":
+        return SwiGLU(config.mlp_dim, dropout_rate, dtype=policy, name="SwiGLU_0")
+    return MlpBlock(config.mlp_dim, dropout_rate, config.activation, dtype=policy, name="MlpBlock_0")
+
+
+def norm_layer(
+    config: ViTConfig, policy: keras.DTypePolicy | None = None, name: str | None = None
+) -> keras.layers.Layer:
+    """Return a norm of the encoder."""
+    return NORMS[config.norm](config.layer_norm_epsilon, dtype=policy, name=name)

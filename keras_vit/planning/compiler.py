@@ -1,0 +1,170 @@
+"""XLA's compiler for accelerators that this machine lacks: memory, operations and memory traffic of a program.
+
+A target's compiler is an ordinary package: libtpu for TPUs, JAX's CUDA plugin for NVIDIA GPUs. JAX describes the target
+to it. A TensorFlow program is passed as HLO, as TensorFlow itself does.
+
+References:
+    https://docs.jax.dev/en/latest/aot.html, https://openxla.org/xla/tf2xla
+"""
+
+import abc
+import contextlib
+import dataclasses
+import functools
+import importlib.metadata
+import importlib.util
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+from keras_vit.planning.targets import Gpus, Slice
+
+
+class CompilerMissing(ImportError):
+    """The packages that compile for a target are not installed."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Compiled:
+    """Figures of a compiled program, per device. All are in bytes but `flops` and the counts of `collectives`."""
+
+    flops: float
+    bytes_accessed: float
+    arguments: int
+    outputs: int
+    aliased: int  # outputs that overwrite inputs
+    temporaries: int
+    code: int
+    collectives: dict[str, int]  # operations that exchange data between devices, by kind
+
+    @property
+    def memory(self) -> int:
+        """Bytes of memory that the program needs."""
+        return self.arguments + self.outputs - self.aliased + self.temporaries + self.code
+
+
+@dataclasses.dataclass(frozen=True)
+class DoesNotFit:
+    """A program that is too large. It needs `memory` bytes per device, of `capacity`."""
+
+    memory: int
+    capacity: int
+
+
+class Compiler(abc.ABC):
+    """The compiler for a target."""
+
+    packages: ClassVar[dict[str, str]]  # name by module
+    extra: ClassVar[str]
+    options: ClassVar[dict[str, Any]] = {}  # of XLA
+
+    def __init__(self, target: Any):
+        if not self.available():
+            raise CompilerMissing(
+                f"Compiling for {target.name} needs the packages {', '.join(self.packages.values())}. Install them "
+                f"with: pip install 'keras-vision-transformers[cpu,{self.extra}]'"
+            )
+        self.target = target
+
+    @classmethod
+    def available(cls) -> bool:
+        """Return whether the compiler is installed."""
+        return all(importlib.util.find_spec(module) is not None for module in cls.packages)
+
+    @classmethod
+    def versions(cls) -> str:
+        """Return the versions of the compiler: `"libtpu 0.0.42.1 through jax 0.10.2"`."""
+        return " through ".join(f"{name} {importlib.metadata.version(name)}" for name in cls.packages.values())
+
+    @functools.cached_property
+    def devices(self) -> list[Any]:
+        """JAX's descriptions of the devices of the target."""
+        import jax
+        from jax.experimental import topologies
+
+        jax.config.update("jax_platforms", "cpu")  # no search for the accelerator
+        return topologies.get_topology_desc(**self._topology()).devices
+
+    @abc.abstractmethod
+    def _topology(self) -> dict[str, Any]:
+        """Return the arguments that describe the target to JAX."""
+
+    @abc.abstractmethod
+    def capacity(self) -> int:
+        """Return the bytes of memory per device that programs may use."""
+
+    @abc.abstractmethod
+    def outcome(self, compile_program: Callable[[], Any]) -> Compiled | DoesNotFit:
+        """Call a function that compiles a program and return the figures of the result."""
+
+    def tracing(self) -> contextlib.AbstractContextManager:
+        """Return the context in which programs are traced as on the target."""
+        return contextlib.nullcontext()
+
+    def compile_function(self, function: Callable[[Any], Any], shape: tuple[int, ...], dtype: str) -> Any:
+        """Compile a function of one array for the first device."""
+        import jax
+
+        where = jax.sharding.SingleDeviceSharding(self.devices[0])
+        return self.compile(jax.jit(function), jax.ShapeDtypeStruct(shape, dtype, sharding=where))
+
+    def compile(self, step: Any, *arguments: Any) -> Compiled | DoesNotFit:
+        """Compile a jitted function for `jax.ShapeDtypeStruct`s on `devices`."""
+        with self.tracing():
+            lowered = step.lower(*arguments)
+        return self.outcome(lambda: lowered.compile(compiler_options=self.options))
+
+    def compile_hlo(self, hlo: bytes, replicas: int = 1) -> Compiled | DoesNotFit:
+        """Compile the program of each replica, a serialized `HloModuleProto`."""
+        devices = self.devices[:replicas]
+        # JAX has no public way to compile HLO. tests/planning/test_compiler.py notices if these names move.
+        import numpy as np
+        from jax._src import compiler
+        from jax._src.interpreters import mlir
+        from jax._src.lib import xla_client
+        from jaxlib.mlir import ir
+
+        text = xla_client._xla.mlir.xla_computation_to_mlir_module(xla_client.XlaComputation(hlo))
+        text = text.replace("mhlo.copy", "stablehlo.optimization_barrier")  # identities that the importer leaves
+        module = ir.Module.parse(text, mlir.make_ir_context())
+        options = compiler.get_compile_options(
+            num_replicas=replicas,
+            num_partitions=1,
+            device_assignment=np.array([[device.id] for device in devices]),  # [replicas, 1]
+            env_options_overrides=self.options,
+            backend=devices[0].client,
+        )
+        client, where = devices[0].client, xla_client.DeviceList(tuple(devices))
+        return self.outcome(lambda: client.compile(module, where, options))
+
+
+def figures(executable: Any) -> tuple[dict[str, int], str]:
+    """Return the bytes of `Compiled` that every compiler states, and the text of the compiled program.
+
+    The executable is JAX's internal kind or that of `jax.jit(...).lower().compile()`.
+    """
+    if hasattr(executable, "memory_analysis"):
+        memory, text = executable.memory_analysis(), executable.as_text()
+    else:
+        memory, text = executable.get_compiled_memory_stats(), executable.hlo_modules()[0].to_string()
+    sizes = {
+        "arguments": memory.argument_size_in_bytes,
+        "outputs": memory.output_size_in_bytes,
+        "aliased": memory.alias_size_in_bytes,
+        "temporaries": memory.temp_size_in_bytes,
+        "code": memory.generated_code_size_in_bytes,
+    }
+    return sizes, text
+
+
+def cudnn_checks() -> Any:
+    """Return the module of JAX that checks whether a device computes attention with cuDNN."""
+    from jax._src.cudnn import fused_attention_stablehlo
+
+    return fused_attention_stablehlo
+
+
+def of_target(target: Slice | Gpus) -> Compiler:
+    """Return the compiler for a target."""
+    from keras_vit.planning import gpu_compiler, tpu_compiler
+
+    return gpu_compiler.GpuCompiler(target) if isinstance(target, Gpus) else tpu_compiler.TpuCompiler(target)

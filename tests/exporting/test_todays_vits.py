@@ -1,0 +1,59 @@
+"""Options of today's Vision Transformers in every format. The exporters compare each file with its model."""
+
+import importlib.util
+
+import numpy as np
+import pytest
+
+from keras_vit import exporting, inference
+from tests import selection, tiny
+
+MODELS = {
+    "dinov3": {
+        "position_embedding": "rope2d",
+        "rope_shift": 0.1,
+        "rope_jitter": 1.2,
+        "rope_rescale": 2.0,
+        "mlp": "swiglu",
+        "num_registers": 2,
+        "qkv_bias": (True, False, True),
+        "layer_scale": 0.5,
+    },
+    "dinov2": {"pooling": "token+gap", "num_registers": 2, "layer_scale": 0.5, "activation": "gelu"},
+    "clip": {
+        "norm": "rms",
+        "qk_norm": True,
+        "norm_before_blocks": True,
+        "final_norm": False,
+        "activation": "quick_gelu",
+    },
+    "any_size": {"position_embedding": "rope2d", "image_size": None, "pooling": "gap", "mlp": "swiglu"},
+    "resized": {"image_size": None, "position_grid": 3, "position_resizing": "antialiased"},
+}
+FILES = {"saved_model": "model", "tflite": "model.tflite", "onnx": "model.onnx"}
+OPTIONS = {"saved_model": {"extra_signatures": ("features", "attention")}, "tflite": {"features": True}, "onnx": {}}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    selection.cases(
+        [(name, kind) for name in MODELS for kind in FILES],
+        lambda name, kind: kind == "saved_model" or name == "dinov3",
+        selection.EXHAUSTIVE,
+    ),
+)
+def test_exports(name, kind, tmp_path):
+    if kind == "onnx" and importlib.util.find_spec("tf2onnx") is None:
+        pytest.skip("tf2onnx is not installed: pip install 'keras-vision-transformers[onnx]'")
+    model, path = tiny.model(**MODELS[name]), tmp_path / FILES[kind]
+    options = {"preprocess": tiny.PREPROCESS, "class_names": tiny.CLASS_NAMES, **OPTIONS[kind]}
+    comparison = exporting.export(model, path, images=tiny.images().contents, **options)
+    assert comparison.top1_agreement == 1.0
+    artifact = inference.open_classifier(path)
+    images = artifact.preprocess(tiny.images().contents)
+    expected = inference.KerasClassifier(model, tiny.card())
+    # Float32 sums in another order.
+    np.testing.assert_allclose(artifact.predict(images), expected.predict(images), atol=1e-5)
+    if artifact.features_unavailable is None:
+        np.testing.assert_allclose(artifact.features(images), expected.features(images), rtol=1e-4, atol=1e-5)

@@ -1,0 +1,135 @@
+"""Preprocessing without TensorFlow has the values of the preprocessing with it, bit for bit."""
+
+import inspect
+import io
+import sys
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from keras_vit.data import parse, preprocess
+from keras_vit.inference import light_preprocess, preparation
+from tests import tiny
+
+STRINGS = [
+    "decode|resize(48)|value_range(-1, 1)",
+    "decode|resize((33, 57), method='area')|value_range(0, 1, clip_values=True)",
+    "decode|resize_small(40)|central_crop(32)|value_norm()",
+    "decode|resize_small(36, cast=False)|central_crop|vgg_value_range()",
+    "decode(precise=True, exif=False)|resize(64, cast=False)|value_range(-1, 1)",
+]
+GRAY = "decode(1)|resize((8, 8), method='area')|value_range(-1, 1)"
+
+
+def encoded(kind, mode="RGB", seed=0, **options):
+    rng = np.random.default_rng(seed)
+    height, width = (int(size) for size in rng.integers(41, 200, 2))
+    image = Image.fromarray(rng.integers(0, 256, (height, width, 3), np.uint8)).resize((width, height)).convert(mode)
+    buffer = io.BytesIO()
+    image.save(buffer, kind, **options)
+    return buffer.getvalue()
+
+
+def assert_equal(pp, content):
+    light = light_preprocess.function_of(pp)
+    assert light is not None
+    expected = preprocess.single_image(pp)(content_tensor(content)).numpy()
+    found = light(content)
+    assert found.dtype == np.float32
+    np.testing.assert_array_equal(found, expected)
+
+
+def content_tensor(content):
+    import tensorflow as tf
+
+    return tf.constant(content)
+
+
+@pytest.mark.parametrize("pp", STRINGS)
+@pytest.mark.parametrize("mode", ["RGB", "RGBA", "L"])
+def test_png(pp, mode):
+    assert_equal(pp, encoded("PNG", mode))
+
+
+def test_gray():
+    assert_equal(GRAY, encoded("PNG", "L"))
+
+
+@pytest.mark.parametrize("pp", [*STRINGS, GRAY])
+@pytest.mark.parametrize(
+    "options", [{"quality": 50}, {"quality": 95, "subsampling": 0}, {"progressive": True}], ids=str
+)
+def test_jpeg(pp, options):
+    pytest.importorskip("simplejpeg", reason="pip install 'keras-vision-transformers[litert]'")
+    for mode in ("RGB", "L"):
+        assert_equal(pp, encoded("JPEG", mode, seed=len(options), **options))
+
+
+@pytest.mark.parametrize("orientation", range(10))
+def test_orientation(orientation):
+    pytest.importorskip("simplejpeg", reason="pip install 'keras-vision-transformers[litert]'")
+    exif = Image.Exif()
+    exif[0x112] = orientation
+    assert_equal(STRINGS[0], encoded("JPEG", exif=exif))
+
+
+@pytest.mark.parametrize(
+    "pp",
+    [
+        "resize(8)|value_range(-1, 1)",
+        "decode|resize(8, method='bicubic')",
+        "decode|resize(8, antialias=True)",
+        "decode|flip_lr",
+        "decode|resize(size=0)",
+        "decode|decode",
+        "decode(2)",
+        "decode|",
+    ],
+)
+def test_other_strings_are_left_to_tensorflow(pp):
+    assert light_preprocess.function_of(pp) is None
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"GIF89a",
+        encoded("BMP"),
+        encoded("PNG", "P"),
+        encoded("PNG", "LA"),
+        encoded("PNG", "I;16"),
+        encoded("PNG")[:500],
+        encoded("JPEG")[:500],
+        encoded("JPEG", "CMYK"),
+    ],
+)
+def test_other_files_are_left_to_tensorflow(content):
+    with pytest.raises(light_preprocess.NotCovered):
+        light_preprocess.function_of(STRINGS[0])(content)
+
+
+@pytest.mark.parametrize("kind", ["PNG", "JPEG"])
+def test_large_images_are_left_to_tensorflow(kind):
+    """It reports them before memory is taken."""
+    with pytest.raises(light_preprocess.NotCovered):
+        light_preprocess.function_of("decode(max_pixels=100)")(encoded(kind))
+
+
+@pytest.mark.parametrize("name", light_preprocess.OPERATIONS)
+def test_operations_have_the_arguments_of_the_others(name):
+    ours, theirs = (inspect.signature(f) for f in (light_preprocess.OPERATIONS[name], parse.OPS[name].factory))
+    assert list(ours.parameters.values()) == list(theirs.parameters.values())
+
+
+def test_values_do_not_depend_on_whether_tensorflow_is_imported(monkeypatch):
+    pp, content = tiny.PREPROCESS, tiny.images(1).contents[0]
+    expected = preparation.image_function(pp)(content)
+    monkeypatch.delitem(sys.modules, "tensorflow")
+    calls = []
+    monkeypatch.setattr(preparation, "_with_tensorflow", lambda pp: calls.append)
+    np.testing.assert_array_equal(preparation.image_function(pp)(content), expected)
+    assert calls == []
+    preparation.image_function(pp)(b"GIF89a")
+    assert calls == [b"GIF89a"]

@@ -1,0 +1,152 @@
+"""Options of today's Vision Transformers: what excludes what, training, remat, exports."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import keras_vit
+from keras_vit.models import MAEConfig, MaskedPatchConfig, ViTConfig
+from keras_vit.planning import cost
+from keras_vit.training.seeds import SeedScope, seed_states
+from tests.models import variants
+
+NAMES = ["dinov3", "any_size_rope", "rms", "no_final_norm"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        ({"position_embedding": "rope2d", "position_embedding_at": "every_layer"}, "position_embedding_at"),
+        ({"position_embedding": "rope2d", "hidden_size": 12, "num_heads": 2}, "rope2d.*hidden_size"),
+        ({"position_embedding": "rope2d", "rope_base": 0}, "rope_base"),
+        ({"position_embedding": "rope2d", "rope_shift": -0.1}, "rope_shift"),
+        ({"position_embedding": "rope2d", "rope_jitter": 0.5}, "rope_jitter"),
+        ({"position_embedding": "rope2d", "rope_rescale": True}, "rope_rescale"),
+        ({"rope_base": 10.0}, "rope_base.*rope2d"),
+        ({"position_embedding": "relative", "rope_rescale": 2.0}, "rope_rescale.*rope2d"),
+        ({"mlp": "swiglu", "activation": "gelu"}, "activation"),
+        ({"mlp": "glu"}, "mlp"),
+        ({"norm": "batch"}, "norm"),
+        ({"qkv_bias": (True, False)}, "qkv_bias"),
+        ({"qkv_bias": 1}, "qkv_bias"),
+        ({"qkv_bias": (True, False, None)}, "qkv_bias"),
+        ({"final_norm": False, "norm_after_pooling": True, "pooling": "gap"}, "final_norm"),
+        ({"pooling": "token+gap", "class_token": False}, "class_token"),
+        ({"pooling": "token+gap", "distillation_token": True}, "distillation_token"),
+        ({"pooling": "token+gap", "norm_after_pooling": True}, "norm_after_pooling"),
+        ({"pooling": "token+gap", "pool_prefix_tokens": True}, "pool_prefix_tokens"),
+    ],
+)
+def test_what_excludes_what(arguments, named):
+    with pytest.raises(ValueError, match=named):
+        ViTConfig(**arguments)
+
+
+@pytest.mark.parametrize("config_class", [MAEConfig, MaskedPatchConfig])
+@pytest.mark.parametrize("arguments", [{"position_embedding": "rope2d"}, {"final_norm": False}])
+def test_pretraining_refuses_them_by_name(config_class, arguments):
+    with pytest.raises(ValueError, match=next(iter(arguments))):
+        config_class(**arguments)
+
+
+@pytest.mark.parametrize("build", [keras_vit.MaskedAutoencoder, keras_vit.MaskedPatchPredictor])
+def test_pretraining_with_the_others(build):
+    decoder = {"decoder_hidden_size": 8, "decoder_num_heads": 2} if build is keras_vit.MaskedAutoencoder else {}
+    options = {
+        "mlp": "swiglu",
+        "norm": "rms",
+        "qk_norm": True,
+        "norm_before_blocks": True,
+        "qkv_bias": (True, False, True),
+    }
+    model = build(4, 16, 1, 2, 24, image_size=16, **decoder, **options)
+    assert cost.of_config(model.config).parameters == model.count_params()
+    assert model.encoder().config.mlp == "swiglu"
+
+
+def test_equal_models_have_equal_configurations():
+    assert ViTConfig(qkv_bias=(False, False, False)) == ViTConfig(qkv_bias=False)
+    assert ViTConfig(qkv_bias=[True, False, True]).qkv_bias == (True, False, True)
+    assert ViTConfig(mlp="swiglu") == ViTConfig(mlp="swiglu", activation="silu")
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("arguments", [{}, {"dropout_rate": 0.1}])
+def test_costs_count_every_weight(name, arguments):
+    model = variants.make(name, **arguments)
+    assert cost.of_config(model.config).parameters == model.count_params()
+
+
+def gradients_of(model, images, seeds):
+    with SeedScope(seed_states(model), seeds), tf.GradientTape() as tape:
+        loss = tf.reduce_sum(model(images, training=True) ** 2)
+        return loss, tape.gradient(loss, [weight.value for weight in model.trainable_variables])
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_gradient_reaches_every_weight(name):
+    model = variants.make(name)
+    images = variants.images(model)
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_sum(model(images, training=True) ** 2)
+    weights = model.trainable_variables
+    for weight, gradient in zip(weights, tape.gradient(loss, [weight.value for weight in weights]), strict=True):
+        # The softmax does not depend on a number that is added to all keys.
+        assert weight.path.endswith(("key/bias", "key_norm/bias")) or np.abs(gradient).max() > 1e-6, weight.path
+
+
+def test_rotary_augmentation_is_a_function_of_the_step_and_the_same_under_remat():
+    options = {"rope_shift": 0.1, "rope_jitter": 1.2, "rope_rescale": 2.0, "dropout_rate": 0.1}
+    model, recomputed = (variants.make("dinov3", remat=remat, **options) for remat in ("none", "blocks"))
+    images = variants.images(model)
+    count = len(seed_states(model))
+    found = [gradients_of(model, images, np.full((count, 2), step, "uint32")) for step in (1, 1, 2)]
+    again = gradients_of(recomputed, images, np.full((count, 2), 1, "uint32"))
+    assert found[0][0] == found[1][0] != found[2][0]
+    np.testing.assert_allclose(again[0], found[0][0], rtol=1e-5)
+    for got, expected in zip(again[1], found[0][1], strict=True):
+        np.testing.assert_allclose(got, expected, rtol=1e-3, atol=1e-4 * np.abs(expected).max())
+    np.testing.assert_array_equal(model(images), model(images))  # outside of training nothing is drawn
+
+
+def test_one_draw_serves_the_whole_batch():
+    model = variants.make("dinov3", rope_shift=0.5)
+    images = np.repeat(variants.images(model, batch=1), 3, axis=0)
+    outputs = keras.ops.convert_to_numpy(model(images, training=True))
+    np.testing.assert_allclose(outputs, np.repeat(outputs[:1], 3, axis=0), rtol=1e-5, atol=1e-6)
+    assert np.abs(outputs - keras.ops.convert_to_numpy(model(images))).max() > 1e-3
+
+
+@pytest.mark.parametrize("size", [(16, 8), (12, 20)])
+def test_rotary_positions_do_not_know_the_size(size):
+    """A model for images of any size is the model of each size."""
+    anysize, fixed = (variants.make("any_size_rope", image_size=image_size) for image_size in (None, size))
+    images = variants.images(fixed)
+    np.testing.assert_allclose(anysize(images), fixed(images), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["dinov3", "rms"])
+def test_attention_in_chunks(name):
+    whole, chunked = (variants.make(name, attention_chunk_size=size) for size in (None, 3))
+    images = variants.images(whole)
+    np.testing.assert_allclose(chunked(images), whole(images), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["dinov3", "rms"])
+def test_exports(name, tmp_path):
+    model = variants.make(name)
+    images = variants.images(model)
+    expected = keras.ops.convert_to_numpy(model(images))
+    model.export(tmp_path / "saved_model", verbose=False)
+    loaded = tf.saved_model.load(str(tmp_path / "saved_model"))
+    np.testing.assert_allclose(loaded.serve(images), expected, rtol=1e-4, atol=1e-5)
+    converter = tf.lite.TFLiteConverter.from_saved_model(str(tmp_path / "saved_model"))
+    interpreter = tf.lite.Interpreter(model_content=converter.convert())
+    (given,), (result,) = interpreter.get_input_details(), interpreter.get_output_details()
+    interpreter.resize_tensor_input(given["index"], images.shape)
+    interpreter.allocate_tensors()
+    interpreter.set_tensor(given["index"], images)
+    interpreter.invoke()
+    np.testing.assert_allclose(interpreter.get_tensor(result["index"]), expected, rtol=1e-4, atol=1e-5)

@@ -1,0 +1,123 @@
+"""What the planner takes from JAX without being promised it, and the count of a program's operations and traffic."""
+
+import importlib
+import inspect
+import operator
+
+import pytest
+
+from keras_vit.planning import hlo
+
+
+@pytest.mark.parametrize(
+    ("module", "names"),
+    [
+        ("jax._src.compiler", "get_compile_options"),
+        ("jax._src.interpreters.mlir", "make_ir_context"),
+        ("jax._src.lib", "xla_client.DeviceList"),
+        ("jax._src.lib", "xla_client.XlaComputation"),
+        ("jax._src.lib", "xla_client._xla.mlir.xla_computation_to_mlir_module"),
+        ("jax._src.cudnn.fused_attention_stablehlo", "check_cudnn_version"),
+        ("jax._src.cudnn.fused_attention_stablehlo", "check_compute_capability"),
+        ("jax._src.cudnn.fused_attention_stablehlo", "is_cuda_compute_capability_equal"),
+        ("jaxlib.mlir.ir", "Module.parse"),
+    ],
+)
+def test_private_names_of_jax(module, names):
+    pytest.importorskip("jax")
+    assert callable(operator.attrgetter(names)(importlib.import_module(module)))
+
+
+def test_private_arguments_of_jax():
+    pytest.importorskip("jax")
+    compiler = importlib.import_module("jax._src.compiler")
+    taken = {"num_replicas", "num_partitions", "device_assignment", "env_options_overrides", "backend"}
+    assert taken <= set(inspect.signature(compiler.get_compile_options).parameters)
+
+
+# As XLA's compiler for GPUs writes programs: a loop of three rounds with a product of cuBLAS, which has a workspace, a
+# fusion with a small product, attention, and a convolution with the derivative of its kernel.
+PROGRAM = """
+HloModule jit_step, is_scheduled=true
+
+%fused_dot (p.0: f32[4,8], p.1: f32[8,2]) -> f32[4,2] {
+  %p.0 = f32[4,8]{1,0} parameter(0)
+  %p.1 = f32[8,2]{1,0} parameter(1)
+  ROOT %dot.1 = f32[4,2]{1,0} dot(%p.0, %p.1), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+}
+
+%body (tuple.1: (s32[], bf16[16,32])) -> (s32[], bf16[16,32]) {
+  %tuple.1 = (s32[], /*index=1*/bf16[16,32]{1,0}) parameter(0)
+  %i = s32[] get-tuple-element(%tuple.1), index=0
+  %x = bf16[16,32]{1,0} get-tuple-element(%tuple.1), index=1
+  %w = bf16[32,32]{1,0} constant({...})
+  %product = (bf16[16,32]{1,0}, s8[33554432]{0}) custom-call(%x, %w), custom_call_target="__cublas$lt$matmul", \
+backend_config={"gemm_backend_config":{"dot_dimension_numbers":{"lhs_contracting_dimensions":["1"],\
+"rhs_contracting_dimensions":["0"]},"epilogue":"GELU"}}
+  %y = bf16[16,32]{1,0} get-tuple-element(%product), index=0
+  ROOT %tuple.2 = (s32[], bf16[16,32]{1,0}) tuple(%i, %y)
+}
+
+%condition (tuple.3: (s32[], bf16[16,32])) -> pred[] {
+  %tuple.3 = (s32[], bf16[16,32]{1,0}) parameter(0)
+  ROOT %less = pred[] constant(true)
+}
+
+%command_buffer (a.1: f32[4,8], b.1: f32[8,2]) -> f32[4,2] {
+  %a.1 = f32[4,8]{1,0} parameter(0)
+  %b.1 = f32[8,2]{1,0} parameter(1)
+  ROOT %fusion.1 = f32[4,2]{1,0} fusion(%a.1, %b.1), kind=kLoop, calls=%fused_dot
+}
+
+ENTRY %main (a: f32[4,8], b: f32[8,2], start: (s32[], bf16[16,32])) -> f32[4,2] {
+  %a = f32[4,8]{1,0} parameter(0)
+  %b = f32[8,2]{1,0} parameter(1)
+  %start = (s32[], bf16[16,32]{1,0}) parameter(2)
+  %while.1 = (s32[], bf16[16,32]{1,0}) while(%start), condition=%condition, body=%body, \
+backend_config={"known_trip_count":{"n":"3"}}
+  %q = bf16[2,6,1,8]{3,2,1,0} parameter(3)
+  %attention = (bf16[2,1,6,8]{3,1,2,0}, f32[2,1,6]{2,1,0}, u8[0]{0}) custom-call(%q, %q, %q), \
+custom_call_target="__cudnn$fmhaSoftmax", \
+backend_config={"cudnn_fmha_backend_config": {"intermediate_tensor_shape": \
+{"element_type": "BF16", "dimensions": ["2", "1", "6", "6"]}}}
+  %image = f32[2,8,8,3]{3,2,1,0} parameter(4)
+  %kernel = f32[5,3,3,3]{3,2,1,0} parameter(5)
+  %convolved = (f32[2,8,8,5]{3,2,1,0}, u8[1024]{0}) custom-call(%image, %kernel), window={size=3x3 pad=1_1x1_1}, \
+dim_labels=b01f_o01i->b01f, custom_call_target="__cudnn$convForward"
+  %d.image = f32[2,8,8,5]{3,2,1,0} get-tuple-element(%convolved), index=0
+  %d.kernel = (f32[5,3,3,3]{3,2,1,0}, u8[1024]{0}) custom-call(%image, %d.image), window={size=3x3 pad=1_1x1_1}, \
+dim_labels=b01f_o01i->b01f, custom_call_target="__cudnn$convBackwardFilter"
+  %sum = f32[4,8]{1,0} all-reduce-start(%a), to_apply=%add
+  %done = f32[4,8]{1,0} all-reduce-done(%sum)
+  ROOT %call = f32[4,2]{1,0} call(%done, %b), to_apply=%command_buffer
+}
+"""
+
+
+def test_operations_and_traffic_of_a_program():
+    program = hlo.parse(PROGRAM)
+    loop, small = 3 * 2 * 16 * 32 * 32, 2 * 4 * 8 * 2
+    attention = 2 * (2 * 2 * 1 * 6 * 6 * 8)  # two products
+    convolution = 2 * (2 * 8 * 8 * 5) * (3 * 3 * 3)
+    assert program.flops == loop + small + attention + 2 * convolution
+    product = 2 * (16 * 32 + 32 * 32 + 16 * 32)  # in bfloat16, without the workspace
+    fused = 4 * (4 * 8 + 8 * 2 + 4 * 2)
+    attended = 2 * (3 * 2 * 6 * 8 + 2 * 6 * 8) + 4 * 2 * 6
+    image, kernel, result = 2 * 8 * 8 * 3, 5 * 3 * 3 * 3, 2 * 8 * 8 * 5
+    summed = 4 * 2 * 4 * 8
+    assert program.traffic == 3 * product + fused + attended + 2 * 4 * (image + kernel + result) + summed
+
+
+def test_a_text_without_an_entry_is_no_program():
+    with pytest.raises(ValueError, match="entry"):
+        hlo.parse("HloModule nothing")
+
+
+def test_operations_that_exchange_data_are_counted():
+    text = """
+      %a = f32[8]{0} all-reduce(f32[8]{0} %x), replica_groups={{0,1}}
+      %b = (f32[8]{0}, f32[8]{0}) all-reduce-start(%x)
+      %c = f32[8]{0} all-reduce-done(%b)
+      %all-gather.3 = f32[16]{0} all-gather(%c)
+    """
+    assert hlo.collectives(text) == {"all-reduce": 2, "all-gather": 1}

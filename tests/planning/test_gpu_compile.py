@@ -1,0 +1,53 @@
+"""Training steps for NVIDIA GPUs, compiled by XLA on a machine without one."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from keras_vit.planning.gpu_compiler import GpuCompiler
+from tests.training.worlds import ROOT
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(
+        not GpuCompiler.available(), reason="the CUDA plugin of JAX is not installed (extra [plan-gpu])"
+    ),
+]
+# 17 tokens: an odd number, which JAX refuses to differentiate without padding.
+SMALL = ("--config.data.batch_size=64", "--config.precision=mixed_bfloat16", "--config.model.arguments.pooling=token")
+
+
+def plan(backend, *flags):
+    command = [sys.executable, "-m", "train.plan", "--config=train/configs/digits.py", "--json", "--nosearch", *SMALL]
+    environment = {**os.environ, "KERAS_BACKEND": backend}
+    done = subprocess.run([*command, *flags], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=3600)
+    assert done.returncode == 0, done.stderr[-3000:]
+    content = json.loads(done.stdout)
+    return content, content["compiled"]
+
+
+@pytest.mark.parametrize("target", ["h100", "a100", "l4"])
+def test_the_step_on_jax(target):
+    counted, compiled = plan("jax", f"--target={target}")
+    assert compiled["fits"] and compiled["collectives"] == {}
+    # All products of the blocks but those that the last one saves, and the recomputed attention weights.
+    assert compiled["flops_per_device"] == pytest.approx(counted["training_flops_per_step"], rel=0.15)
+    # Weights and momentum are read and written at least once.
+    assert compiled["bytes_accessed_per_device"] > 2 * 2 * 4 * counted["parameters"]
+
+
+def test_several_gpus_share_weights():
+    _, copied = plan("jax", "--target=h100:8")
+    _, sharded = plan("jax", "--target=h100:8", "--fsdp")
+    assert set(copied["collectives"]) == {"all-reduce"}
+    assert sharded["collectives"]["all-gather"] >= 1
+    assert sharded["argument_bytes"] < copied["argument_bytes"]
+
+
+def test_the_step_on_tensorflow():
+    counted, compiled = plan("tensorflow", "--target=h100:8")
+    assert compiled["fits"] and compiled["collectives"]["all-reduce"] >= 1
+    assert compiled["flops_per_device"] == pytest.approx(counted["training_flops_per_step"] / 8, rel=0.15)

@@ -1,0 +1,42 @@
+"""The evaluation of a split, by hand: sums over batches become means over examples."""
+
+import types
+
+import numpy as np
+import pytest
+
+from keras_vit import recipe as recipes
+from keras_vit.training.validation import Validation
+
+BATCHES = [  # images, labels, mask, and what an evaluation of the batch returns: sums of losses and hits, examples
+    ({"image": np.zeros((2, 1)), "label": np.array([0, 1]), "mask": np.array([1.0, 1.0])}, [3.0, 1.0, 2.0]),
+    ({"image": np.ones((2, 1)), "label": np.array([1, 1]), "mask": np.array([1.0, 0.0])}, [0.5, 1.0, 1.0]),
+]
+CONFUSIONS = [np.array([[1, 0], [1, 0]], np.float32), np.array([[0, 0], [0, 1]], np.float32)]
+
+
+def validation(batches=BATCHES, confusions=CONFUSIONS):
+    pairs = zip(batches, confusions, strict=True)
+    results = iter([(np.array(sums), confusion, batch["label"]) for (batch, sums), confusion in pairs])
+    backend = types.SimpleNamespace(first_rows=np.asarray)
+    return Validation(backend, recipes.Recipe(), lambda batch: next(results), [batch for batch, _ in batches])
+
+
+def test_means_over_examples():
+    found = validation()
+    (line,) = found(7)
+    assert (line["split"], line["examples"]) == ("test", 3)
+    assert (line["eval_accuracy"], line["eval_loss"]) == pytest.approx((2 / 3, 3.5 / 3))
+    assert found.confusion.tolist() == [[1, 0], [1, 1]]
+    assert found.examples["image"].tolist() == [[0.0], [0.0]]  # of the first batch, without what is masked
+
+
+def test_masked_examples_are_not_shown():
+    found = validation(BATCHES[1:], CONFUSIONS[1:])
+    list(found(0))
+    assert found.examples["image"].tolist() == [[1.0]]
+
+
+def test_a_split_without_examples():
+    with pytest.raises(ValueError, match="nothing to evaluate: the split 'test'"):
+        list(validation([], [])(0))
