@@ -50,7 +50,7 @@ class GpuCompiler(Compiler):
                 (cudnn, "check_cudnn_version", lambda: _CUDNN),
                 (cudnn, "check_compute_capability", self._reaches),
                 (cudnn, "is_cuda_compute_capability_equal", lambda version: version == self._capability),
-                (fused_attention, "_has_cudnn", lambda: True),
+                (fused_attention, "has_cudnn", lambda: True),
             ):
                 stack.enter_context(mock.patch.object(module, name, answer))
             yield
