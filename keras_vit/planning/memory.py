@@ -1,4 +1,4 @@
-"""Memory of training, compared with the memory that is there before the first step.
+"""Memory of training, compared with the available memory before the first step.
 
 The estimate is the counted memory of `plan.of_recipe`, and on a processor the temporary values of a step, its graph and
 the copy of the weights in the file of the final model. `python -m benchmarks.step_memory` compares it with
@@ -61,8 +61,7 @@ def check(recipe: recipes.Recipe, backend: Backend, classes: int, channels: int)
 
     It is a warning because the estimate is some percent off, and other programs may end. A recipe is refused only if
     weights, gradients and optimizer state exceed the whole memory: no batch is small enough. Recipes with frozen
-    weights, of which most of this is not needed, and TPUs, for which `keras-vit plan --target` compiles, are not
-    checked.
+    weights are not checked, as they need far less. Nor are TPUs: `keras-vit plan --target` compiles for them.
 
     Raises:
         ValueError: If the recipe cannot fit.
@@ -164,7 +163,7 @@ def _control_groups() -> Iterator[tuple[str, tuple[str, str, str]]]:
 
 
 def _number(path: str) -> float | None:
-    """Return the number in a file; None if there is no such file or it says that there is no limit."""
+    """Return the number in a file; None if there is no such file or it contains no number."""
     try:
         with open(path, encoding="utf-8") as file:
             return float(file.read())
