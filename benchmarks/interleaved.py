@@ -46,6 +46,7 @@ class Result:
         peak_bytes: Peak resident memory of its process, libraries included.
         library_bytes: Resident memory after its libraries were loaded.
         note: Remark of the last step, such as the accuracy.
+        rates: Rates that the system measured, such as those of the machine; medians over the rounds.
         versions: Versions of the packages.
         error: Reason of a failure, or None.
     """
@@ -57,6 +58,7 @@ class Result:
     peak_bytes: int | None = None
     library_bytes: int | None = None
     note: str | None = None
+    rates: dict[str, float] | None = None
     versions: dict[str, str] = dataclasses.field(default_factory=dict)
     error: str | None = None
 
@@ -102,6 +104,7 @@ def run(systems: Sequence[System], rounds: int) -> list[Result]:
     results = {system.name: Result(system.name) for system in systems}
     processes: dict[str, _Process] = {}
     seconds: dict[str, list[float]] = {}
+    rates: dict[str, list[dict[str, float]]] = {}
 
     def succeeds(name: str, answer: dict) -> bool:
         if "error" not in answer:
@@ -127,6 +130,8 @@ def run(systems: Sequence[System], rounds: int) -> list[Result]:
                     seconds[name].append(answer["seconds"])
                     for key in ("peak_bytes", "library_bytes", "note"):
                         setattr(results[name], key, answer.get(key))
+                    if "rates" in answer:
+                        rates.setdefault(name, []).append(answer["rates"])
             last = ", ".join(f"{name} {times[-1]:.3g} s" for name, times in seconds.items())
             logging.info("Round %d of %d: %s", index + 1, rounds, last)
     finally:
@@ -135,6 +140,8 @@ def run(systems: Sequence[System], rounds: int) -> list[Result]:
     first = seconds.get(systems[0].name)
     for name, times in seconds.items():
         _summarize(results[name], times, first)
+    for name, rounds_of in rates.items():
+        results[name].rates = {rate: statistics.median(one[rate] for one in rounds_of) for rate in rounds_of[0]}
     return list(results.values())
 
 

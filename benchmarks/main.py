@@ -4,7 +4,8 @@
     make benchmark ROWS=inference-16-float32,training-bfloat16
     python -m benchmarks.main --list
 
-Each package gets an environment of its own with pinned versions, made from the package index at first use. Every
+A process measures the machine's own matrix products and copies in the same rounds, so that each row shows its share of
+them. Each package gets an environment of its own with pinned versions, made from the package index at first use. Every
 system runs in a process of its own; the systems of a row take their steps in turn. A failure does not stop the other
 rows. Rows that were measured with the same code on the same machine are skipped, so that a stopped run can be resumed;
 `--again` measures them again. Close all other programs first.
@@ -68,15 +69,17 @@ class Environments:
 
 def measure(row: Row, python_of: Environments, rounds: int) -> dict:
     """Measure a row and return its record."""
-    systems = row.systems(python_of)
+    systems, machine = row.systems(python_of), row.machine(python_of)
     with host.OtherPrograms() as others:
         if row.together:
-            results = interleaved.run(systems, rounds)
+            results = interleaved.run([*systems, *([machine] if machine else [])], rounds)
+            rates = results.pop().rates if machine else None
         else:
             results = [interleaved.run([system], rounds)[0] for system in systems]
+            rates = interleaved.run([machine], rounds)[0].rates if machine else None
     for result in results:
         result.error = python_of.broken.get(result.system, result.error)
-    return records.make(row, results, rounds, others.share)
+    return records.make(row, results, rounds, others.share, rates)
 
 
 def main(argv: Sequence[str]) -> None:

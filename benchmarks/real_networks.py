@@ -209,19 +209,21 @@ KINDS = {
 
 
 def write(results: dict[str, Any]) -> None:
-    """Replace the tables of the page."""
+    """Replace the tables of the page that were measured."""
     tables.write_between(DOCUMENT, "accuracy", accuracy_table(results))
-    tables.write_between(DOCUMENT, "int8", real_int8.table(results["int8"]))
+    if "int8" in results:
+        tables.write_between(DOCUMENT, "int8", real_int8.table(results["int8"]))
 
 
 def accuracy_table(results: dict[str, Any]) -> str:
     scores_of = ("nearest", "linear")
-    header = ["features", *(f"{title}, {score}:" for title in TITLES.values() for score in scores_of)]
+    measured = {name: title for name, title in TITLES.items() if "real" in results.get(name, {})}
+    header = ["features", *(f"{title}, {score}:" for title in measured.values() for score in scores_of)]
     rows = [
-        [title, *(f"{100 * results[name][kind][score]:.1f}" for name in TITLES for score in scores_of)]
+        [title, *(f"{100 * results[name][kind][score]:.1f}" for name in measured for score in scores_of)]
         for kind, title in KINDS.items()
     ]
-    found = {title: results[name]["real"] for name, title in TITLES.items()}
+    found = {title: results[name]["real"] for name, title in measured.items()}
     counts = "; ".join(
         f"{title}: {some['train']:,} training and {some['test']:,} test images, "
         f"{100 * some['most_frequent']:.0f} % with the most frequent class"

@@ -3,7 +3,7 @@
 import datetime
 import json
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from benchmarks import host, tables
@@ -30,7 +30,13 @@ def _git(root, *arguments):
     return done.stdout.strip() if not done.returncode else "unknown"
 
 
-def make(row: Row, results: Sequence[Result], rounds: int, others: float | None = None) -> dict:
+def make(
+    row: Row,
+    results: Sequence[Result],
+    rounds: int,
+    others: float | None = None,
+    rates: Mapping[str, float] | None = None,
+) -> dict:
     """Return the record of a measured row.
 
     Args:
@@ -38,6 +44,7 @@ def make(row: Row, results: Sequence[Result], rounds: int, others: float | None 
         results: Its results.
         rounds: Steps per system.
         others: Share of the processors that other programs took.
+        rates: The machine's own rates per second: of products in operations, of copies in bytes.
     """
     commit, tree = code()
     return {
@@ -49,9 +56,11 @@ def make(row: Row, results: Sequence[Result], rounds: int, others: float | None 
         "rounds": rounds,
         "versions": {name: version for result in results for name, version in result.versions.items()},
         "results": [
-            {name: _short(value) for name, value in vars(result).items() if name != "versions"} for result in results
+            {name: _short(value) for name, value in vars(result).items() if name not in ("versions", "rates")}
+            for result in results
         ],
         "others": others and round(others, 3),
+        "rates": rates and {name: _short(rate) for name, rate in rates.items()},
     }
 
 
@@ -113,17 +122,36 @@ def _gigabytes(result: dict) -> str:
 
 def _section(row: Row, record: dict) -> str:
     first = record["results"][0]
-    lines = [_line(row, result, first) for result in record["results"]]
+    rates = record.get("rates") or {}
+    lines = [_line(row, result, first, rates) for result in record["results"]]
     versions = ", ".join(f"{name} {version}" for name, version in sorted(record["versions"].items()))
     others = record.get("others")
     busy = "" if others is None else f" Other programs took {100 * others:.0f} % of the processors."
     measured = f"{record['rounds']} rounds at `{record['commit']}`, {record['time']} UTC; {record['machine']}"
     header = ["system", "step:", "images/s:", "time relative to first:", "peak memory:", ""]
     table = _io.markdown_table(header, lines)
-    return f'<a id="{row.name}"></a>\n### {row.title}\n\n{table}\n\n{measured}; {versions}.{busy}'
+    return f'<a id="{row.name}"></a>\n### {row.title}\n\n{table}\n\n{measured}; {versions}.{busy}{_limits(rates)}'
 
 
-def _line(row: Row, result: dict, first: dict) -> list[str]:
+def _limits(rates: Mapping[str, float]) -> str:
+    """Return the machine's own rates as a sentence."""
+    texts = [
+        f"{name} {rate / 1e9:,.0f} {'GB/s' if name.startswith('memory') else 'GFLOP/s'}" for name, rate in rates.items()
+    ]
+    return f" The machine's own products and copies: {'; '.join(texts)}." if texts else ""
+
+
+def share_of_machine(row: Row, system: str, seconds: float, rates: Mapping[str, float]) -> str:
+    """Return the operations per second of a step, and their share of the machine's own with all threads, as text."""
+    operations = row.operations(system) if rates else None
+    if operations is None:
+        return ""
+    text = f"{operations / seconds / 1e9:,.0f} GFLOP/s"
+    own = [rate for name, rate in rates.items() if name.startswith(f"{row.work.get('precision', 'float32')},")]
+    return f"{text}, {100 * operations / seconds / own[-1]:.0f} % of the machine's products" if own else text
+
+
+def _line(row: Row, result: dict, first: dict, rates: Mapping[str, float]) -> list[str]:
     if result["error"]:
         return [result["system"], f"failed: {result['error']}", "", "", "", ""]
     seconds, ratio = result["seconds"], result["ratio"]
@@ -135,7 +163,7 @@ def _line(row: Row, result: dict, first: dict) -> list[str]:
         f"{row.work.get('batch', 1) / seconds:.3g}",
         "" if ratio is None or result["system"] == first["system"] else f"{ratio:.2f}",
         _memory(result),
-        result["note"] or "",
+        "; ".join(filter(None, (share_of_machine(row, result["system"], seconds, rates), result["note"]))),
     ]
 
 

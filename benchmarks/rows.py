@@ -58,6 +58,33 @@ class Row:
             systems.append(self._system(name, python_of(self.home), function, changes, root))
         return systems + [self._system(name, python_of(name), name, {}, None) for name in self.peers]
 
+    def machine(self, python_of: Callable[[str], str]) -> interleaved.System | None:
+        """Return the system that measures the machine's own rates beside the row; None if no operations are known."""
+        if self.operations(self.system or next(iter(self.variants))) is None:
+            return None
+        fields = {name: self.work[name] for name in ("model", "batch", "image_size") if name in self.work}
+        if fields.get("model") not in ("ViT-Ti/16", "ViT-S/16", "ViT-B/16"):
+            fields.pop("model", None)  # a ResNet: the products are those of ViT-B/16
+        script = interleaved.WORKERS / "machine.py"
+        return interleaved.worker("machine", script, python=python_of("timm"), work=fields, root=None)
+
+    def operations(self, system: str) -> float | None:
+        """Return the operations of a step, as the planner counts them; None if they are unknown.
+
+        All systems of a row are measured by the same number, also those that compute less or twice the same.
+        """
+        work = {**self.work, **self.variants.get(system, {})}
+        times = {"inference": 2, "training": 6}.get(work.get("task", "inference"))
+        if self.worker not in ("models.py", "saved_model.py", "tflite.py") or times is None:
+            return None
+        from keras_vit.planning import cost
+
+        arguments = {name: value for name, value in work.get("arguments", {}).items() if name != "remat"}
+        counted = cost.of_variant(
+            work.get("model", "ViT-B/16"), classes=1000, image_size=work.get("image_size", 224), **arguments
+        )
+        return times * counted.macs * work.get("batch", 1)
+
     def _system(self, name, python, function, changes, root):
         script = interleaved.WORKERS / self.worker
         work = {**self.work, **changes}

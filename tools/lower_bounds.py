@@ -14,7 +14,7 @@ import setuptools
 
 SETUP = pathlib.Path(__file__).parents[1] / "setup.py"
 # Extras that exclude `cpu`, or need newer versions of its packages.
-EXCLUDED = ("gpu", "tpu", "plan", "interop", "docs", "dev")
+EXCLUDED = ("gpu", "tpu", "plan", "plan-gpu", "interop", "docs", "dev")
 
 
 def constraints() -> dict[str, str]:

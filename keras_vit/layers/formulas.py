@@ -44,6 +44,12 @@ def group_norm(x: Any, scale: Any, bias: Any, groups: int, epsilon: float) -> An
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
+def gelu(x: Any) -> Any:
+    """GELU in its exact form, with the error function."""
+    return keras.activations.gelu(x, approximate=False)
+
+
+@keras.saving.register_keras_serializable(package="keras_vit")
 def gelu_tanh(x: Any) -> Any:
     """GELU in its tanh form, the reference's activation."""
     return keras.activations.gelu(x, approximate=True)

@@ -11,16 +11,10 @@ from keras_vit.layers import kernels
 from keras_vit.layers.composite import CompositeLayer
 from keras_vit.layers.dense import Dense
 from keras_vit.layers.dropout import Dropout
-from keras_vit.layers.formulas import gelu_tanh
+from keras_vit.layers.formulas import gelu, gelu_tanh
 from keras_vit.layers.types import Shape
 
 __all__ = ["MlpBlock", "SwiGLU", "get_activation"]
-
-
-@keras.saving.register_keras_serializable(package="keras_vit")
-def gelu(x: Any) -> Any:
-    """GELU in its exact form, with the error function."""
-    return keras.activations.gelu(x, approximate=False)
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
@@ -29,6 +23,7 @@ def quick_gelu(x: Any) -> Any:
     return x * keras.ops.sigmoid(1.702 * x)
 
 
+_KERNELS = {"gelu_tanh": kernels.gelu_tanh, "gelu": kernels.gelu}
 _ACTIVATIONS = {"gelu_tanh": gelu_tanh, "gelu": gelu, "quick_gelu": quick_gelu}
 
 
@@ -112,7 +107,7 @@ class MlpBlock(_Mlp):
     def __init__(self, mlp_dim: int, dropout_rate: float = 0.0, activation: str = "gelu_tanh", **kwargs: Any):
         super().__init__(mlp_dim, dropout_rate, **kwargs)
         self.activation = activation
-        self._activation = kernels.gelu_tanh if activation == "gelu_tanh" else get_activation(activation)
+        self._activation = _KERNELS.get(activation) or get_activation(activation)
 
     def build(self, input_shape: Shape) -> None:
         self.dense_0 = self._dense("Dense_0", input_shape[-1], self.mlp_dim)

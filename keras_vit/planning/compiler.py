@@ -79,13 +79,14 @@ class Compiler(abc.ABC):
     def devices(self) -> list[Any]:
         """JAX's descriptions of the devices of the target."""
         import jax
+        from jax.experimental import topologies
 
         jax.config.update("jax_platforms", "cpu")  # no search for the accelerator
-        return self._describe()
+        return topologies.get_topology_desc(**self._topology()).devices
 
     @abc.abstractmethod
-    def _describe(self) -> list[Any]:
-        """Return JAX's descriptions of the devices of the target."""
+    def _topology(self) -> dict[str, Any]:
+        """Return the arguments that describe the target to JAX."""
 
     @abc.abstractmethod
     def capacity(self) -> int:
@@ -98,6 +99,13 @@ class Compiler(abc.ABC):
     def tracing(self) -> contextlib.AbstractContextManager:
         """Return the context in which programs are traced as on the target."""
         return contextlib.nullcontext()
+
+    def compile_function(self, function: Callable[[Any], Any], shape: tuple[int, ...], dtype: str) -> Any:
+        """Compile a function of one array for the first device."""
+        import jax
+
+        where = jax.sharding.SingleDeviceSharding(self.devices[0])
+        return self.compile(jax.jit(function), jax.ShapeDtypeStruct(shape, dtype, sharding=where))
 
     def compile(self, step: Any, *arguments: Any) -> Compiled | DoesNotFit:
         """Compile a jitted function for `jax.ShapeDtypeStruct`s on `devices`."""
@@ -146,6 +154,13 @@ def figures(executable: Any) -> tuple[dict[str, int], str]:
         "code": memory.generated_code_size_in_bytes,
     }
     return sizes, text
+
+
+def cudnn_checks() -> Any:
+    """Return the module of JAX that checks whether a device computes attention with cuDNN."""
+    from jax._src.cudnn import fused_attention_stablehlo
+
+    return fused_attention_stablehlo
 
 
 def of_target(target: Slice | Gpus) -> Compiler:

@@ -6,7 +6,7 @@ from typing import Any
 from unittest import mock
 
 from keras_vit.planning import hlo
-from keras_vit.planning.compiler import Compiled, Compiler, figures
+from keras_vit.planning.compiler import Compiled, Compiler, cudnn_checks, figures
 
 # The driver, the workspaces of cuBLAS and cuDNN, and fragments of the allocator take the rest.
 SHARE = 0.9
@@ -28,15 +28,13 @@ class GpuCompiler(Compiler):
         except ModuleNotFoundError:  # the package of all plugins is missing
             return False
 
-    def _describe(self) -> list[Any]:
-        from jax.experimental import topologies
-
-        return topologies.get_topology_desc(
-            self.target.name,
-            platform="cuda",
-            topology=self.target.topology,
-            target_config=self.target.configuration,
-        ).devices
+    def _topology(self) -> dict[str, Any]:
+        return {
+            "topology_name": self.target.name,
+            "platform": "cuda",
+            "topology": self.target.topology,
+            "target_config": self.target.configuration,
+        }
 
     def capacity(self) -> int:
         return int(SHARE * self.target.memory)
@@ -44,16 +42,15 @@ class GpuCompiler(Compiler):
     @contextlib.contextmanager
     def tracing(self) -> Iterator[None]:
         """Let attention be that of cuDNN, as on the target: JAX and the layers ask the device of this machine."""
-        from jax._src.cudnn import fused_attention_stablehlo as cudnn
-
         from keras_vit.layers.kernels import fused_attention
 
+        cudnn = cudnn_checks()
         with contextlib.ExitStack() as stack:
             for module, name, answer in (
                 (cudnn, "check_cudnn_version", lambda: _CUDNN),
                 (cudnn, "check_compute_capability", self._reaches),
                 (cudnn, "is_cuda_compute_capability_equal", lambda version: version == self._capability),
-                (fused_attention, "_has_cudnn", lambda: True),
+                (fused_attention, "has_cudnn", lambda: True),
             ):
                 stack.enter_context(mock.patch.object(module, name, answer))
             yield

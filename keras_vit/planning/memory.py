@@ -1,7 +1,7 @@
 """Memory of training, compared with the memory that is there before the first step.
 
-The estimate is the counted memory of `plan.of_recipe`. On a processor, the temporary values of a step, its graph, and
-the copy of the weights in the file of the final model are added. `python -m benchmarks.step_memory` compares it with
+The estimate is the counted memory of `plan.of_recipe`, and on a processor the temporary values of a step, its graph and
+the copy of the weights in the file of the final model. `python -m benchmarks.step_memory` compares it with
 measurements.
 """
 

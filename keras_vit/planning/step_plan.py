@@ -212,7 +212,8 @@ def of_recipe(recipe: recipes.Recipe, classes: int, compiler: Compiler, example:
     def compile_step(setting):
         return programs.compile(with_setting(recipe, setting), setting.fsdp)
 
-    return Planner(compile_step, target, capacity, programs.gradient_bytes, recipe.model.variant in models.VIT, on_jax)
+    shards = on_jax and target.devices > 1
+    return Planner(compile_step, target, capacity, programs.gradient_bytes, recipe.model.variant in models.VIT, shards)
 
 
 def with_setting(recipe: recipes.Recipe, setting: Setting) -> recipes.Recipe:

@@ -29,28 +29,22 @@ class TpuCompiler(Compiler):
     packages = {"libtpu": "libtpu", "jax": "jax"}
     extra = "plan"
 
-    def _describe(self) -> list[Any]:
+    def _topology(self) -> dict[str, Any]:
         for name, value in _ENVIRONMENT.items():  # read when libtpu is first used
             os.environ.setdefault(name, value)
-        from jax.experimental import topologies
-
-        options: dict[str, object] = {}
+        options: dict[str, Any] = {"platform": "tpu", "topology_name": self.target.topology}
         if self.target.chips == 1:
             options["chips_per_host_bounds"] = [1, 1, 1]
         if self.target.generation.devices < self.target.generation.cores:
             options["chip_config_name"] = "megacore"  # both cores of a chip as one device
-        return topologies.get_topology_desc(platform="tpu", topology_name=self.target.topology, **options).devices
+        return options
 
     def capacity(self) -> int:
         """Return the bytes of memory per device that programs may use, without those reserved for the system.
 
         The compiler states them for a program that is too large, so it gets one.
         """
-        import jax
-
-        where = jax.sharding.SingleDeviceSharding(self.devices[0])
-        huge = jax.ShapeDtypeStruct((2 * self.target.memory,), "uint8", sharding=where)
-        answer = self.compile(jax.jit(lambda x: x + x[:1]), huge)
+        answer = self.compile_function(lambda x: x + x[:1], (2 * self.target.memory,), "uint8")
         if isinstance(answer, Compiled):
             raise RuntimeError(
                 f"Expected the compiler to refuse a program of twice the memory of {self.target.name}. It accepted it."

@@ -261,6 +261,51 @@ def test_records_come_back(tmp_path):
     assert entry["results"][0]["seconds"] == 1.235 and entry["versions"] == {"keras": "3"} and entry["others"] == 0.012
 
 
+def test_rows_state_their_share_of_the_machine(tmp_path):
+    """35.1 GFLOP per image (17.6 multiply-adds): 16 images in 2 s are 281 GFLOP/s, 70 % of 400."""
+    rates = {
+        "float32, 1 threads": 1e11,
+        "bfloat16, 1 threads": 9e11,
+        "float32, 2 threads": 4e11,
+        "memory, 2 threads": 2e10,
+    }
+    guide, path = documents(tmp_path)
+    records.write_tables([a_record("inference-16-float32", seconds=2.0) | {"rates": rates}], guide, path)
+    text = path.read_text()
+    assert "| 281 GFLOP/s, 70 % of the machine's products |" in text
+    assert "float32, 2 threads 400 GFLOP/s; memory, 2 threads 20 GB/s." in text
+    training = rows.ROWS["training-bfloat16"]
+    assert (
+        training.operations("keras_vit")
+        == training.operations("keras_vit remat")
+        == pytest.approx(8 * 105.4e9, rel=0.01)
+    )
+    assert rows.ROWS["tflite-dynamic_int8"].operations("keras_vit") is not None
+    assert "machine's" not in records.share_of_machine(rows.ROWS["tflite-dynamic_int8"], "keras_vit", 1.0, rates)
+    for name, system in (("build", "build"), ("digits", "keras_vit"), ("pretraining-float32", "MAE")):
+        assert rows.ROWS[name].operations(system) is None and rows.ROWS[name].machine(str) is None
+
+
+def test_rates_are_medians_over_the_rounds():
+    answers = [{"seconds": 1.0, "rates": {"a": rate}} for rate in (1.0, 5.0, 2.0)]
+    code = (
+        "import sys, json\nprint('{\"ready\": true}', flush=True)\n"
+        "for line, answer in zip(sys.stdin, json.loads(sys.argv[1])): print(json.dumps(answer), flush=True)"
+    )
+    (result,) = interleaved.run([interleaved.System("m", (sys.executable, "-c", code, json.dumps(answers)))], 3)
+    assert result.rates == {"a": 2.0}
+
+
+@pytest.mark.interop
+def test_the_rates_of_this_machine():
+    pytest.importorskip("torch")
+    system = rows.ROWS["inference-1-float32"].machine(lambda name: sys.executable)
+    (result,) = interleaved.run([system], 1)
+    assert result.error is None
+    assert all(rate > 1e8 for rate in result.rates.values())
+    assert {name.split(",")[0] for name in result.rates} == {"float32", "bfloat16", "memory"}
+
+
 def test_commits_are_extracted(tmp_path, monkeypatch):
     repository = tmp_path / "repository"
     (repository / "keras_vit").mkdir(parents=True)

@@ -15,6 +15,7 @@ import pytest
 from absl import flags
 
 import keras_vit
+from keras_vit.models import registry
 from tests.docs import pages, test_quick_start
 
 NARROW = {"hidden_size": 32, "num_layers": 2, "num_heads": 2, "mlp_dim": 64}
@@ -39,7 +40,7 @@ def workspace(tmp_path, monkeypatch):
     """A directory with images and checkpoints, narrow variants, and short fits."""
     create_model = keras_vit.create_model
     for name in keras_vit.list_models():
-        constructor = name.replace("+ViT-", "_").replace("-", "_").replace("/", "")
+        constructor = registry.constructor_name(name)
         if not name.startswith("BiT"):
             monkeypatch.setattr(keras_vit, constructor, functools.partial(narrow, name, create_model))
     monkeypatch.setattr(keras_vit, "create_model", lambda name, **arguments: narrow(name, create_model, **arguments))

@@ -29,5 +29,5 @@ def test_every_command_is_listed():
 def test_every_extra_is_listed(metadata):
     text = read("getting_started.md")
     (table,) = re.findall(r"^\| extra \|.*\n\|[-|]+\|\n((?:\|.*\n)+)", text, re.MULTILINE)
-    listed = [name for row in table.splitlines() for name in re.findall(r"`(\w+)`", row.split("|")[1])]
+    listed = [name for row in table.splitlines() for name in re.findall(r"`([\w-]+)`", row.split("|")[1])]
     assert sorted(listed) == sorted(metadata["extras_require"])

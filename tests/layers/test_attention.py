@@ -33,7 +33,7 @@ def implementations():
     }
     if keras.backend.backend() == "jax":
         found["jax"] = functools.partial(fused_attention.attend, implementation="xla")
-        if fused_attention._has_cudnn():
+        if fused_attention.has_cudnn():
             found["cudnn"] = fused_attention.attend
     return found
 
@@ -90,10 +90,10 @@ def test_dropout_of_the_weights(tokens):
 
 
 def test_the_librarys_attention_is_chosen_for_what_it_computes(monkeypatch):
-    monkeypatch.setattr(fused_attention, "_has_cudnn", lambda: True)
+    monkeypatch.setattr(fused_attention, "has_cudnn", lambda: True)
     half, single = arrays(8, "bfloat16")[0], arrays(8)[0]
     assert fused_attention.applies(half) == (keras.backend.backend() == "jax")
     assert not fused_attention.applies(single)
     assert not fused_attention.applies(half[..., :4])
-    monkeypatch.setattr(fused_attention, "_has_cudnn", lambda: False)
+    monkeypatch.setattr(fused_attention, "has_cudnn", lambda: False)
     assert not fused_attention.applies(half)

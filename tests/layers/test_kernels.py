@@ -71,6 +71,7 @@ def cases(dtype):
             (1e-6,),
         ),
         "group_norm": ("group_norm", [image, random(16), random(16)], (4, 1e-6)),
+        "gelu": ("gelu", [random(2, 5, 16, dtype=dtype) * 3], ()),
         "gelu_tanh": ("gelu_tanh", [random(2, 5, 16, dtype=dtype) * 3], ()),
     }
 
@@ -182,9 +183,9 @@ def test_plain_formulas_within_a_block():
         assert chosen() == set()
         np.testing.assert_array_equal(kernels.gelu_tanh(x), formulas.gelu_tanh(x))
     with kernels.plain("gelu_tanh"), kernels.plain("group_norm"):
-        assert chosen() == {"attention", "layer_norm"}
+        assert chosen() == {"attention", "gelu", "layer_norm"}
     assert "gelu_tanh" in chosen()
-    with pytest.raises(ValueError, match="`names`"), kernels.plain("gelu"):
+    with pytest.raises(ValueError, match="`names`"), kernels.plain("relu"):
         pass
 
 

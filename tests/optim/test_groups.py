@@ -13,7 +13,7 @@ from tests.models import variants
 from tests.recipe import toy
 
 BLOCK = re.compile(r"encoderblock_\d+|block\d+/unit\d+")
-STEM = re.compile(r"(embedding|cls|dist|registers|posembed_\w+|conv_root|gn_root|root_block)(/|$)")
+STEM = re.compile(r"(embedding|cls|dist|registers|pre_norm|posembed_\w+|conv_root|gn_root|root_block)(/|$)")
 
 
 def check(model):

@@ -11,7 +11,7 @@ from keras_vit.planning.gpu_compiler import GpuCompiler
 from tests.training.worlds import ROOT
 
 pytestmark = [
-    pytest.mark.slow,
+    pytest.mark.gpu,
     pytest.mark.skipif(
         not GpuCompiler.available(), reason="the CUDA plugin of JAX is not installed (extra [plan-gpu])"
     ),

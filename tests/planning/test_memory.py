@@ -106,7 +106,7 @@ def test_weights_that_exceed_the_machine_are_refused(machine):
 
 
 def test_devices_of_a_processor_share_its_memory(machine):
-    warnings = machine(16, 4)
+    warnings = machine(16, 3)
     memory.check(recipe(batch_size=8), backend(), 10, 3)
     assert not warnings
     memory.check(recipe(batch_size=8), backend(replicas=8), 10, 3)  # eight copies of the weights

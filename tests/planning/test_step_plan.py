@@ -206,8 +206,8 @@ def planned(monkeypatch):
     )
     monkeypatch.setattr(program, "recipe_from_flags", lambda _: recipe)
     fake = Fake(GIB // 2, GIB // 4)
-    monkeypatch.setattr(plan.tpu_plan, "of_recipe", lambda *arguments: fake.planner())
-    monkeypatch.setattr(plan.tpu_compiler, "versions", lambda: "a compiler")
+    monkeypatch.setattr(plan.step_plan, "of_recipe", lambda *arguments: fake.planner())
+    monkeypatch.setattr(plan.compiler, "of_target", lambda _: types.SimpleNamespace(versions=lambda: "a compiler"))
     return recipe
 
 

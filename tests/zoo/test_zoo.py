@@ -316,7 +316,8 @@ def test_the_package_of_the_hub_fetches_configuration_and_safetensors(hub, tmp_p
         [sys.executable, "-c", code], env=environment, stdout=subprocess.PIPE, text=True, check=True
     )
     snapshot = pathlib.Path(result.stdout.strip())
-    assert {path.name for path in snapshot.iterdir()} == {"config.json", "model.safetensors"} == set(sent)  # no pickle
+    fetched = {"config.json", "preprocessor_config.json", "model.safetensors"}
+    assert {path.name for path in snapshot.iterdir()} == fetched == set(sent)  # no pickle
     assert load_checkpoint(tiny.model(num_layers=1), snapshot).missing == []
 
 

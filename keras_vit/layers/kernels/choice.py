@@ -10,7 +10,7 @@ import keras
 from keras_vit import _checks
 from keras_vit.layers.precision import has_16_bits
 
-KERNELS = ("attention", "gelu_tanh", "group_norm", "layer_norm", "project")
+KERNELS = ("attention", "gelu", "gelu_tanh", "group_norm", "layer_norm", "project")
 _ONLY_16_BITS = ("project",)  # in float32, where it saves nothing on a CPU, the layers are called
 # Kernels that are switched off. Every thread has a value of its own.
 _plain: contextvars.ContextVar[frozenset[str]] = contextvars.ContextVar("plain", default=frozenset())

@@ -18,7 +18,7 @@ def applies(query: Any) -> bool:
         and has_16_bits(query)  # it has no float32
         and size % 8 == 0
         and size <= _LARGEST_HEAD
-        and _has_cudnn()
+        and has_cudnn()
     )
 
 
@@ -42,7 +42,8 @@ def attend(query: Any, key: Any, value: Any, implementation: Literal["cudnn", "x
 
 
 @functools.cache
-def _has_cudnn() -> bool:
+def has_cudnn() -> bool:
+    """Return whether JAX computes on an NVIDIA GPU."""
     import jax
     from jax.extend import backend
 

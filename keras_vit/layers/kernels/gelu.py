@@ -1,6 +1,7 @@
-"""GELU in its tanh form, whose backward pass saves only its input, and in inference its fusion with the product."""
+"""Both forms of GELU, whose backward pass saves only the input, and in inference their fusion with the product."""
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -18,25 +19,46 @@ def gelu_tanh(x: Any) -> Any:
     `(1 + tanh(u)) / 2` is `s = sigmoid(2 u)`, so that with `2 u = x (a + b x^2)` the derivative is
     `s + x s (1 - s) (a + 3 b x^2)`.
     """
-    if not uses_kernel("gelu_tanh", x):
-        return formulas.gelu_tanh(x)
     a = math.sqrt(8 / math.pi)
     b = 0.044715 * a
 
+    def derivative(x):
+        square = x * x
+        s = ops.sigmoid(x * (a + b * square))
+        return s + x * s * (1 - s) * (a + 3 * b * square)
+
+    return _with_derivative("gelu_tanh", formulas.gelu_tanh, derivative, x)
+
+
+def gelu(x: Any) -> Any:
+    """Compute `x P(x)` with the distribution function `P` of the normal distribution, whose density is `p`.
+
+    The derivative is `P(x) + x p(x)`.
+    """
+
+    def derivative(x):
+        density = ops.exp(-0.5 * x * x) / math.sqrt(2 * math.pi)
+        return 0.5 * (1 + ops.erf(x / math.sqrt(2))) + x * density
+
+    return _with_derivative("gelu", formulas.gelu, derivative, x)
+
+
+def _with_derivative(name: str, formula: Callable, derivative: Callable, x: Any) -> Any:
+    """Compute a formula whose backward pass computes its derivative from the input, in at least float32."""
+    if not uses_kernel(name, x):
+        return formula(x)
+
     @ops.custom_gradient
-    def gelu(x):
+    def compute(x):
         def gradient(*arguments, upstream=None):
             d_output = arguments[0] if upstream is None else upstream
             # Recomputation in 16 bits takes more time (5 % of a ViT-B/16 step on a CPU) than it saves memory.
             (saved,) = (x,) if has_16_bits(x) else recompute_from(d_output, x)
-            wide = at_least_float32(saved)
-            square = wide * wide
-            s = ops.sigmoid(wide * (a + b * square))
-            return d_output * ops.cast(s + wide * s * (1 - s) * (a + 3 * b * square), d_output.dtype)
+            return d_output * ops.cast(derivative(at_least_float32(saved)), d_output.dtype)
 
-        return formulas.gelu_tanh(x), gradient
+        return formula(x), gradient
 
-    return gelu(x)
+    return compute(x)
 
 
 def as_rows(x: Any, training: bool) -> Any:

@@ -1,0 +1,56 @@
+"""The machine's own rates, which bound every step: `machine.py machine WORK`.
+
+Matrix products have the shapes of the model's blocks. PyTorch computes them, because it reaches the processor's matrix
+instructions (AMX) for weights that change, too.
+"""
+
+import os
+import time
+
+from worker import SIZES, Step, Work, serve
+
+_SECONDS = 0.2  # of each rate
+_COPIED = 2**26  # numbers: 256 MiB, more than the caches hold
+
+
+def machine(work: Work) -> Step:
+    """Operations per second of products, and bytes per second of copies, with one thread and with all."""
+    import torch
+
+    patch, hidden, _, _, mlp = SIZES[work.model]
+    rows = work.batch * ((work.image_size // patch) ** 2 + 1)
+    shapes = ((hidden, 3 * hidden), (hidden, hidden), (hidden, mlp), (mlp, hidden))  # of a block's four products
+    operations = 2 * rows * sum(inputs * outputs for inputs, outputs in shapes)
+    products = {}
+    for name, dtype in (("float32", torch.float32), ("bfloat16", torch.bfloat16)):
+        pairs = [(torch.rand(rows, shape[0]).to(dtype), torch.rand(shape).to(dtype)) for shape in shapes]
+        products[name] = lambda pairs=pairs: [left @ right for left, right in pairs]
+    source, copy = torch.rand(_COPIED), torch.empty(_COPIED)
+    threads = sorted({1, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1})
+
+    def measure():
+        rates, started = {}, time.perf_counter()
+        for count in threads:
+            torch.set_num_threads(count)
+            with torch.inference_mode():
+                for name, multiply in products.items():
+                    rates[f"{name}, {count} threads"] = operations / _seconds(multiply)
+                rates[f"memory, {count} threads"] = 8 * _COPIED / _seconds(lambda: copy.copy_(source))
+        return {"seconds": time.perf_counter() - started, "rates": rates}
+
+    return measure
+
+
+def _seconds(function) -> float:
+    """Return the shortest time of a call."""
+    function()  # packs weights, allocates
+    best, end = float("inf"), time.perf_counter() + _SECONDS
+    while time.perf_counter() < end:
+        start = time.perf_counter()
+        function()
+        best = min(best, time.perf_counter() - start)
+    return best
+
+
+if __name__ == "__main__":
+    serve({"machine": machine})
