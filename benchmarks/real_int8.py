@@ -1,7 +1,7 @@
 """Quantize a trained network to int8 with the quantizers of TFLite, ONNX Runtime and OpenVINO, and compare features.
 
 A quantized file passes if the class of the nearest neighbor is that of the float32 model for 97 % of the images. Where
-all linear layers in int8 do not pass, the next of `FLOAT` stay in float32. NNCF, OpenVINO's quantizer, is not a
+all layers in int8 do not pass, those of `FLOAT` stay in float32. NNCF, OpenVINO's quantizer, is not a
 requirement of this package: `pip install --no-deps --target=build/wheels nncf==3.4.0 networkx==3.6.1 pydot==4.0.1
 tabulate ninja pyparsing`.
 """
@@ -21,27 +21,34 @@ from keras_vit.exporting import verify
 from keras_vit.inference import image_forms, model_card, open_classifier, openvino
 
 AGREEMENT = 0.97
-CALIBRATION, INDEX, QUERIES = 64, 400, 200  # images
+SIZE = 112  # pixels
+CALIBRATION, INDEX, QUERIES = 64, 800, 400  # images
 CALLS = 20
-# Linear layers that stay in float32, by parts of their names: none; the second layer of each MLP, whose inputs have
-# outliers; also the last blocks.
-FLOAT = ((), ("Dense_1",), ("Dense_1", "encoderblock_10", "encoderblock_11"))
+# Layers that stay in float32, and parts of the names of their operators. The inputs of output projections have the
+# largest outliers.
+FLOAT = {
+    "": (),
+    "output projections": ("/out_",),
+    "output projections, second MLP layers": ("/out_", "Dense_1"),
+    "output projections, second MLP layers, blocks 1, 2, 11, 12": (
+        *("/out_", "Dense_1"),
+        *(f"encoderblock_{index}_" for index in (0, 1, 10, 11)),
+    ),
+}
 NONE = verify.Tolerance(max_difference=float("inf"), top1_agreement=0.0)
 Run = Callable[[np.ndarray], np.ndarray]  # from images to features
 Store = Callable[..., Any]
 
 
-def measure(
-    network: str, train_set: evaluators.Split, test_set: evaluators.Split, size: int, work: str, store: Store
-) -> None:
+def measure(network: str, train_set: evaluators.Split, test_set: evaluators.Split, work: str, store: Store) -> None:
     """Write, compare and time all files."""
     images, labels = evaluators.collect(lambda x: x.reshape(len(x), -1), train_set.batches)
     queries, truth = evaluators.collect(lambda x: x.reshape(len(x), -1), test_set.batches)
     order = np.random.default_rng(0).permutation(len(images))
-    images = images.reshape(-1, size, size, 3)[order]
-    index, labels, queries = images[:INDEX], labels[order][:INDEX], queries.reshape(-1, size, size, 3)[:QUERIES]
+    images = images.reshape(-1, SIZE, SIZE, 3)[order]
+    index, labels, queries = images[:INDEX], labels[order][:INDEX], queries.reshape(-1, SIZE, SIZE, 3)[:QUERIES]
     calibration = images[-CALIBRATION:]
-    model = keras_vit.model_from_checkpoint(network, image_size=size)
+    model = keras_vit.model_from_checkpoint(network, image_size=SIZE)
     expected = [model.predict(some, verbose=0) for some in (index, queries)]
 
     def compare(make: Callable[[], tuple[str, Run]]) -> dict[str, Any]:
@@ -70,11 +77,12 @@ def writers(model: keras.Model, calibration: np.ndarray, work: str) -> dict[str,
     }
     for name, extension, quantize in (("ONNX", ".onnx", quantize_onnx), ("OpenVINO", ".xml", quantize_openvino)):
         found[f"{name}, float32"] = functools.partial(exported, extension)
-        for number, parts in enumerate(FLOAT):
-            without = f" without {', '.join(parts)}" if parts else ""
+        for number, (layers, parts) in enumerate(FLOAT.items()):
             target = os.path.join(work, f"int8_{number}{extension}")
             source = os.path.join(work, f"float32{extension}")
-            found[f"{name}, int8{without}"] = functools.partial(quantize, source, target, calibration, parts)
+            found[f"{name}, int8" + (f"; float32: {layers}" if layers else "")] = functools.partial(
+                quantize, source, target, calibration, parts
+            )
     return found
 
 

@@ -78,9 +78,9 @@ def main(argv: Sequence[str]) -> int:
         for name, data_set in data_sets().items():
             measure(name, data_set, network)
     if "int8" in options.steps:
-        photographs = data_sets()["textiles"]
-        train_set, test_set = splits(photographs, f"{photographs.preprocess}|value_norm")
-        real_int8.measure(network, train_set, test_set, photographs.size, options.work, store)
+        size = real_int8.SIZE
+        train_set, test_set = splits(data_sets()["fashion_mnist"], f"resize({size})|grayscale_to_rgb|value_norm")
+        real_int8.measure(network, train_set, test_set, options.work, store)
     if "write" in options.steps:
         write(_results())
     return 0
