@@ -211,8 +211,7 @@ KINDS = {
 def write(results: dict[str, Any]) -> None:
     """Replace the tables of the page that were measured."""
     tables.write_between(DOCUMENT, "accuracy", accuracy_table(results))
-    if "int8" in results:
-        tables.write_between(DOCUMENT, "int8", real_int8.table(results["int8"]))
+    tables.write_between(DOCUMENT, "int8", real_int8.table(results["int8"]))
 
 
 def accuracy_table(results: dict[str, Any]) -> str:
