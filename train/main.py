@@ -47,11 +47,10 @@ with program.imports(__name__):
     from keras_vit.inspection.headings import run_title, stamp
     from keras_vit.planning import memory
     from keras_vit.training import backend as backends
-    from keras_vit.training import data_record, errors, lock, preemption, run_directory, run_fields, tensorboard
+    from keras_vit.training import data_record, errors, lock, preemption, reconstructions, run_directory, run_fields
     from keras_vit.training.checkpoints import CheckpointStore
     from keras_vit.training.device_preprocessing import set_normalization
     from keras_vit.training.loop import Loop
-    from keras_vit.training.reconstructions import Reconstructions
     from keras_vit.training.run_data import Splits
     from keras_vit.training.run_summary import report_text
     from keras_vit.training.validation import MAX_CLASSES, Validation
@@ -149,7 +148,6 @@ def train_on(
         step = state.progress.step if saved else None
         run_directory.write_config(workdir, given, data.describe(), step, resolved=recipe)
         data_record.write(workdir, files)
-        tensorboard.describe(workdir, recipe, data.example_images() if saved is None else None)
 
     # Training: `loop.run` makes the steps, and between them logs, evaluates and saves
     confusion = labeled and classes <= MAX_CLASSES and not data.train.multi_label
@@ -157,8 +155,6 @@ def train_on(
         backend, recipe, backend.compile_evaluation(state, recipe, classes, confusion), data.eval_batches()
     )
     between: list[Any] = [validation]
-    if not labeled:
-        between.append(Reconstructions(recipe, validation, workdir if backend.is_chief else None))
     scheduled = None
     if recipe.evaluators:
         scheduled = scheduled_evaluators(recipe, backend, state, data.eval_batch_size, class_names)
@@ -226,7 +222,7 @@ def draw_figure(
     name = run_title(recipes.to_dict(recipe))
     try:
         if not isinstance(task, recipes.Classification):
-            images = Reconstructions(recipe, validation, workdir).images()
+            images = reconstructions.of_validation(recipe, validation)
             plots.draw_pretraining_report(path, history, images, task.score, f"{name}: {headline}")
             return
         found = validation.examples or {}

@@ -1,7 +1,6 @@
 """Images of a run that trains without labels: input, what the model saw of it, and its reconstruction."""
 
-from collections.abc import Iterator
-from typing import Any, cast
+from typing import cast
 
 import numpy as np
 import tensorflow as tf
@@ -10,40 +9,17 @@ from keras import ops
 from keras_vit import recipe as recipes
 from keras_vit.data import preprocess
 from keras_vit.models import MaskedModel
-from keras_vit.training import tasks, tensorboard
+from keras_vit.training import tasks
 from keras_vit.training.tasks import patches
 from keras_vit.training.validation import Validation
 
-_SHOWN = 8  # images in TensorBoard
 
-
-class Reconstructions:
-    """Evaluator that writes images for TensorBoard after each validation.
-
-    The validation ran just before. Without a directory, nothing is written.
-    """
-
-    def __init__(self, recipe: recipes.Recipe, validation: Validation, directory: str | None):
-        self.recipe, self.validation, self.directory = recipe, validation, directory
-
-    def intervals(self) -> list[int]:
-        """Return those of the validation."""
-        return self.validation.intervals()
-
-    def __call__(self, step: int) -> Iterator[dict[str, Any]]:
-        """Write the images. There are no metrics to yield."""
-        if self.directory is not None:
-            images = list(self.images().values())
-            strips = np.concatenate(images, axis=2)[:_SHOWN]  # [n, h, 3 w, c]
-            tensorboard.write_images(self.directory, step, "reconstruction", strips)
-        return iter(())
-
-    def images(self) -> dict[str, np.ndarray]:
-        """Return images of the last validation, uint8 `[n, h, w, c]` by name."""
-        examples = dict(self.validation.examples or {})
-        predictions = examples.pop("predictions")
-        task = cast(tasks.HiddenPatchesTask, tasks.create(self.recipe))
-        return task.show(examples, predictions, preprocess.device_function(self.recipe.data.pp_eval))
+def of_validation(recipe: recipes.Recipe, validation: Validation) -> dict[str, np.ndarray]:
+    """Return images of the last validation, uint8 `[n, h, w, c]` by name."""
+    examples = dict(validation.examples or {})
+    predictions = examples.pop("predictions")
+    task = cast(tasks.HiddenPatchesTask, tasks.create(recipe))
+    return task.show(examples, predictions, preprocess.device_function(recipe.data.pp_eval))
 
 
 def reconstruct(model: MaskedModel, recipe: recipes.Recipe, images: np.ndarray, pp: str) -> dict[str, np.ndarray]:

@@ -4,8 +4,6 @@ import functools
 from collections.abc import Iterable
 from typing import Any
 
-import numpy as np
-
 from keras_vit import distribute
 from keras_vit import recipe as recipes
 from keras_vit.data import eval_batches, open_source, train_batches
@@ -64,19 +62,6 @@ class Splits:
             )
 
         return self.backend.distribute(of_worker)
-
-    def example_images(self, count: int = 16) -> np.ndarray:
-        """Return training images `[n, h, w, channels]` as the input pipeline gives them, augmented but not mixed."""
-        data = self.recipe.data
-        batches = train_batches(
-            self.train,
-            data.pp_train,
-            batch_size=min(count, data.batch_size),
-            seed=self.recipe.seed,
-            shuffle_buffer=count,  # no longer wait than these images take
-            on_bad_image=data.on_bad_image,
-        )
-        return next(iter(batches))["image"].numpy()
 
     def eval_batches(self) -> Iterable[Any]:
         """Return the global batches of one pass over the evaluation split, on the devices."""

@@ -3,7 +3,7 @@
 DIR/config.json      the recipe, the data's classes and sizes, the preprocessing, the versions; what changed on the way
 DIR/data.json        the absolute path of the data, and fingerprints of both splits
 DIR/metrics.jsonl    a JSON object per line: one per logged step and per evaluation
-DIR/tensorboard/     the same as TensorBoard events, with the recipe and some training images
+DIR/tensorboard/     the same as TensorBoard events
 DIR/checkpoints/     states to resume from
 DIR/model.keras      the final weights (their moving average where the recipe keeps one)
 DIR/report.png       curves, and some test images with their predictions

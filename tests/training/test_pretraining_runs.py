@@ -89,14 +89,12 @@ def train(recipe, directory, monkeypatch):
 @pytest.mark.slow
 @pytest.mark.parametrize(("task", "score"), [("mae", "explained"), ("masked_patch", "accuracy")])
 def test_a_run_on_images_without_labels(task, score, tmp_path, monkeypatch):
-    """It is trained, drawn, shown in TensorBoard, gives features, and is fine-tuned; classification is refused."""
+    """It is trained, drawn, gives features, and is fine-tuned; classification is refused."""
     (tmp_path / "images").mkdir()
     source, run = f"images:{unlabeled(tmp_path / 'images')}", tmp_path / "run"
     lines = train(small(source, task=TASKS[task]), run, monkeypatch)
     assert [line["step"] for line in lines if f"eval_{score}" in line] == [2]
     assert (run / "report.png").stat().st_size > 10_000
-    events = b"".join(path.read_bytes() for path in (run / "tensorboard").rglob("*tfevents*"))
-    assert b"reconstruction" in events and events.count(b"\x89PNG") > 0
 
     loaded = load_run(str(run))
     assert loaded.class_names == ()

@@ -7,7 +7,7 @@ Paper: "Masked Autoencoders Are Scalable Vision Learners", https://arxiv.org/abs
     keras-vit visualize --model=runs/mae_fashion_mnist --output=runs/mae_fashion_mnist/page
 
 The images are read as published (IDX files); `--config=mae_fashion_mnist:/my/folder` reads them
-from elsewhere. report.png, TensorBoard and the page show images, what the model saw of them, and reconstructions.
+from elsewhere. report.png and the page show images, what the model saw of them, and reconstructions.
 Published: nothing of this size. docs/results.md has models that were fine-tuned from it with few labels.
 Cost: 9 minutes of one core of an AMD EPYC.
 Smaller machines: `--config.total_steps=936` (2 epochs).

@@ -9,7 +9,7 @@ Paper: "An Image is Worth 16x16 Words", https://arxiv.org/abs/2010.11929, append
 Data and model are those of `mae_fashion_mnist`; the task, its learning rate and the number of steps differ: 8 epochs
 instead of 15, because all patches pass the encoder. The images are read as published (IDX files);
 `--config=masked_patch_fashion_mnist:/my/folder` reads them from elsewhere.
-report.png, TensorBoard and the page show images, what the model saw of them, and reconstructions.
+report.png and the page show images, what the model saw of them, and reconstructions.
 Published: nothing of this size. docs/results.md has models that were fine-tuned from it with few labels.
 Cost: 11 minutes of one core of an AMD EPYC.
 Smaller machines: `--config.total_steps=936` (2 epochs).
