@@ -1,29 +1,61 @@
 """Lines of progress fit the terminal."""
 
+import io
+
 import pytest
 
 from keras_vit import _progress
 
-DETAILS = ["loss 1.2345", "accuracy 0.500", "1:02 left", "100 images/s"]
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
 
 
-@pytest.mark.parametrize("columns", [10, 20, 39, 40, 60, 79, 100, 200])
-def test_a_line_is_no_wider_than_the_terminal(columns):
-    line = _progress.fit("step 50/100", 0.5, DETAILS, columns)
-    assert len(line) <= columns
-    assert line.startswith("step 50/10")
-    assert ("[" in line) == (columns >= 72)
-
-
-def test_what_matters_most_stays():
-    assert _progress.fit("step 50/100", 0.5, DETAILS, 39) == "step 50/100 loss 1.2345, accuracy 0.500"
-    assert _progress.fit("step 50/100", 0.5, DETAILS, 30) == "step 50/100 loss 1.2345"
-    assert _progress.fit("a.npz", None, ["3 MiB"], 39) == "a.npz 3 MiB"
-
-
-def test_nothing_is_drawn_without_a_terminal(capsys, monkeypatch):
+@pytest.fixture(autouse=True)
+def always(monkeypatch):
     monkeypatch.setattr(_progress, "_EVERY", 0.0)
-    bar = _progress.Progress("Work", 4)
-    bar.add(2)
-    bar.close()
-    assert capsys.readouterr().err == ""
+
+
+def drawn(terminal):
+    return terminal.getvalue().split("\r\033[K")[1:]
+
+
+def test_a_line_on_a_terminal():
+    terminal = Terminal()
+    bar = _progress.Progress("Work", 4, stream=terminal)
+    bar.add(1)
+    bar.add(3)
+    bar.clear()
+    first, last, nothing = drawn(terminal)
+    assert first.startswith("Work 1/4, 0:00 left, ") and first.endswith(" images/s")
+    assert last.startswith("Work 4/4, ") and nothing == ""
+
+
+def test_without_a_total():
+    terminal = Terminal()
+    _progress.Progress("Download", None, unit="MiB", stream=terminal).update(1_200)
+    (line,) = drawn(terminal)
+    assert line.startswith("Download 1,200 MiB, ") and line.endswith(" MiB/s")
+
+
+def test_a_line_is_no_wider_than_the_terminal(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "40")
+    terminal = Terminal()
+    bar = _progress.Progress("step", 200, stream=terminal, log=False)
+    bar.update(100, ["loss 1.0000", "accuracy 0.7500", "2:03 left"])
+    assert drawn(terminal) == ["step 100/200, loss 1.0000, accuracy 0.7"]
+
+
+def test_nothing_is_drawn_without_a_terminal(caplog, monkeypatch):
+    monkeypatch.setattr(_progress, "_LOG_EVERY", 0.0)
+    for log in (False, True):
+        pipe = io.StringIO()
+        bar = _progress.Progress("Work", 4, stream=pipe, log=log)
+        bar.add(2)
+        bar.clear()
+        assert pipe.getvalue() == "" and ("Work 2/4" in caplog.text) == log
+
+
+def test_durations():
+    assert [_progress.duration(seconds) for seconds in (None, 3, 75, 3723)] == ["?", "0:03", "1:15", "1:02:03"]

@@ -132,7 +132,7 @@ def embed(folder: str, start: int, classifier: Classifier, paths: Sequence[str])
             names += batch
             features.append(np.asarray(classifier.features(np.stack(list(batch.values()))), np.float32))
         progress.update(begin + len(batch))
-    progress.close()
+    progress.clear()
     width = features[0].shape[1] if features else 0
     rows = np.array(names, np.str_), np.concatenate([*features, np.zeros((0, width), np.float32)])
     write(file, *rows)

@@ -71,7 +71,7 @@ def attention_distance(
             count += len(batch)
             bar.add(len(batch))
     finally:
-        bar.close()
+        bar.clear()
     if not count:
         raise ValueError("attention_distance needs at least one image. Received: none.")
     return (np.stack(totals) / count).astype(np.float32)

@@ -183,7 +183,7 @@ def layer_similarity(
             totals = sums if totals is None else [a + b for a, b in zip(totals, sums, strict=True)]
             bar.add(len(batch))
     finally:
-        bar.close()
+        bar.clear()
     if totals is None:
         raise ValueError(f"layer_similarity needs at least {_SMALLEST_BATCH} images in a batch. Received: fewer.")
     cross, own, others = totals

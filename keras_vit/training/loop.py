@@ -13,7 +13,7 @@ import numpy as np
 from absl import logging
 
 from keras_vit import recipe as recipes
-from keras_vit._progress import StepProgress, duration
+from keras_vit._progress import Progress, duration
 from keras_vit.data import errors as data_errors
 from keras_vit.training.backend import METRICS, Backend, RunSteps
 from keras_vit.training.checkpoints import CheckpointStore
@@ -83,7 +83,7 @@ class Loop:
         progress, total = self.state.progress, self.recipe.total_steps
         score = f"eval_{self._score}"
         iterator = iter(self.batches(progress.step))
-        bar = StepProgress(progress.step, total)
+        bar = Progress("step", total, log=False)  # elsewhere, the lines of metrics are logged
         speed = _Speed(self.recipe.data.batch_size)
         results = {}
         while progress.step < total:
@@ -95,7 +95,7 @@ class Loop:
             self._check_finite(history, progress.step)
             progress.step += count
             means = self._add_to_window(history)
-            bar.update(progress.step, means["loss"], means[self._score], speed.images_per_second, self._score)
+            bar.update(progress.step, self._details(means, speed))
 
             if self._is_due(self.recipe.log_every):
                 bar.clear()
@@ -137,7 +137,7 @@ class Loop:
         step = self.state.progress.step
         return step == self.recipe.total_steps or any(every > 0 and step % every == 0 for every in intervals)
 
-    def _evaluate(self, bar: StepProgress) -> Iterator[dict[str, Any]]:
+    def _evaluate(self, bar: Progress) -> Iterator[dict[str, Any]]:
         for evaluator in self.evaluators:
             if self._is_due(*evaluator.intervals()):
                 bar.clear()
@@ -182,11 +182,14 @@ class Loop:
         values = dict(zip(METRICS, last.tolist(), strict=True))
         numbers = {name: values[name] for name in ("learning_rate", "grad_norm")}
         writer.write(progress.step, {**means, **numbers, "images_per_second": round(speed.images_per_second, 1)})
-        logging.info(
-            "step %d/%d loss %.4f %s %.3f rate %.3g %.0f images/s, %s left",
-            *(progress.step, total, means["loss"], self._score, means[self._score], values["learning_rate"]),
-            *(speed.images_per_second, duration(speed.seconds_for(total - progress.step))),
-        )
+        details = [*self._details(means, speed), f"rate {values['learning_rate']:.3g}"]
+        logging.info("step %d/%d, %s", progress.step, total, ", ".join(details))
+
+    def _details(self, means: dict[str, float], speed: "_Speed") -> list[str]:
+        """Return results, time and speed, for people who watch."""
+        left = speed.seconds_for(self.recipe.total_steps - self.state.progress.step)
+        results = [f"{name} {value:.4f}" for name, value in means.items()]
+        return [*results, f"{duration(left)} left", f"{speed.images_per_second:,.0f} images/s"]
 
 
 class _Speed:

@@ -4,7 +4,7 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from keras_vit import _progress, inspection
+from keras_vit import inspection
 from keras_vit.inspection import distance
 from tests.inspection import small
 
@@ -98,32 +98,6 @@ def test_memory_does_not_grow_with_the_images():
 def test_no_images():
     with pytest.raises(ValueError, match="at least one image"):
         inspection.attention_distance(small.model(), [])
-
-
-class Terminal:
-    def __init__(self):
-        self.text = ""
-
-    def isatty(self):
-        return True
-
-    def write(self, text):
-        self.text += text
-
-    def flush(self):
-        pass
-
-
-def test_progress_bar(monkeypatch):
-    monkeypatch.setattr(_progress, "_EVERY", 0.0)
-    terminal = Terminal()
-    bar = _progress.Progress("Work", 4, stream=terminal)
-    bar.add(1)
-    bar.add(3)
-    bar.close()
-    assert "Work [======                  ] 1/4" in terminal.text
-    assert "[========================] 4/4" in terminal.text
-    assert terminal.text.endswith("\r\033[K")
 
 
 def test_progress_without_a_terminal_is_silent(capsys):

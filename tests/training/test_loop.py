@@ -7,7 +7,6 @@ import signal
 import numpy as np
 import pytest
 
-from keras_vit._progress import StepProgress, duration
 from keras_vit.training.errors import Diverged, Interrupted
 from keras_vit.training.loop import _Speed
 from keras_vit.training.metrics import MetricsWriter
@@ -156,44 +155,6 @@ def test_metrics_of_later_steps_are_removed(tmp_path):
         {"step": 2},
         {"step": 3, "loss": 0.5, "split": "test"},
     ]
-
-
-class Terminal:
-    def __init__(self, is_terminal):
-        self.text, self.is_terminal = "", is_terminal
-
-    def isatty(self):
-        return self.is_terminal
-
-    def write(self, text):
-        self.text += text
-
-    def flush(self):
-        pass
-
-
-def test_bar_on_a_terminal_only(monkeypatch):
-    monkeypatch.setenv("COLUMNS", "100")
-    terminal, pipe = Terminal(True), Terminal(False)
-    for stream in (terminal, pipe):
-        bar = StepProgress(0, 200, stream)
-        bar.update(50, 1.25, 0.5, 1234.0)
-        bar.update(100, 1.0, 0.75, 1234.0)
-        bar.clear()
-    assert (
-        "step 100/200 [============            ] loss 1.0000, accuracy 0.750, 0:00 left, 1,234 images/s"
-        in terminal.text
-    )
-    assert pipe.text == ""
-    monkeypatch.setenv("COLUMNS", "40")
-    bar = StepProgress(0, 200, terminal)
-    bar.update(100, 1.0, 0.75, 1234.0)
-    # A longer line would wrap, and stay.
-    assert terminal.text.rpartition("\033[K")[2] == "step 100/200 loss 1.0000, accuracy 0.750"[:39].rpartition(",")[0]
-
-
-def test_durations():
-    assert [duration(seconds) for seconds in (None, 3, 75, 3723)] == ["?", "0:03", "1:15", "1:02:03"]
 
 
 def test_a_line_has_the_means_of_its_steps_alone(whole):
