@@ -64,7 +64,7 @@ def main(argv: Sequence[str]) -> int:
     return 0
 
 
-def compile_for(target: targets.Slice | targets.Gpus, recipe: Recipe, classes: int, batch: Any) -> Report:
+def compile_for(target: targets.Target, recipe: Recipe, classes: int, batch: Any) -> Report:
     """Compile the recipe, changes that make it fit, and the largest batches."""
     setting, chosen = step_plan.setting_of(recipe, flags.FLAGS.fsdp), compiler.of_target(target)
     planner = step_plan.of_recipe(recipe, classes, chosen, batch)
@@ -134,16 +134,9 @@ def as_rows(recipe: Recipe, planned: plan.Plan, examples: int, classes: int, dev
             f"{planned.core_days(utilization):,.4g} at {utilization:.0%} of 61.5 TFLOP/s (assumed)",
         ),
     ]
-    published = [run for run in plan.PAPER if run.variant == model.variant]
-    return rows + [
-        ("" if index else "in the paper", f"{run.core_days:,} for {run.name} ({published_utilization(run)})")
-        for index, run in enumerate(published)
-    ]
-
-
-def published_utilization(run: Any) -> str:
-    fractions = [f"{run.utilization(epochs):.0%} for {epochs} epochs" for epochs in run.epochs]
-    return f"a utilization of {' or '.join(fractions)}"
+    published = plan.PAPER.get(model.variant, {})
+    text = ", ".join(f"{days:,} for {model.variant} on {trained_on}" for trained_on, days in published.items())
+    return rows + ([("in the paper", text)] if text else [])
 
 
 def as_dict(recipe: Recipe, planned: plan.Plan, examples: int, classes: int, devices: int) -> dict[str, Any]:
@@ -169,9 +162,6 @@ def as_dict(recipe: Recipe, planned: plan.Plan, examples: int, classes: int, dev
         "activations_bytes_per_device": planned.activations_bytes,
         "utilization": utilization,
         "tpu_v3_core_days": planned.core_days(utilization),
-        "paper_tpu_v3_core_days": {
-            run.name: run.core_days for run in plan.PAPER if run.variant == recipe.model.variant
-        },
     }
 
 

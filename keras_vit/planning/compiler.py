@@ -16,7 +16,7 @@ import importlib.util
 from collections.abc import Callable
 from typing import Any, ClassVar
 
-from keras_vit.planning.targets import Gpus, Slice
+from keras_vit.planning.targets import Gpu, Target
 
 
 class CompilerMissing(ImportError):
@@ -57,7 +57,7 @@ class Compiler(abc.ABC):
     extra: ClassVar[str]
     options: ClassVar[dict[str, Any]] = {}  # of XLA
 
-    def __init__(self, target: Any):
+    def __init__(self, target: Target):
         if not self.available():
             raise CompilerMissing(
                 f"Compiling for {target.name} needs the packages {', '.join(self.packages.values())}. Install them "
@@ -163,8 +163,8 @@ def cudnn_checks() -> Any:
     return fused_attention_stablehlo
 
 
-def of_target(target: Slice | Gpus) -> Compiler:
+def of_target(target: Target) -> Compiler:
     """Return the compiler for a target."""
     from keras_vit.planning import gpu_compiler, tpu_compiler
 
-    return gpu_compiler.GpuCompiler(target) if isinstance(target, Gpus) else tpu_compiler.TpuCompiler(target)
+    return (gpu_compiler.GpuCompiler if isinstance(target.chip, Gpu) else tpu_compiler.TpuCompiler)(target)

@@ -1,20 +1,9 @@
 """Sizes of public data sets, for planning without them."""
 
-import dataclasses
-from collections.abc import Mapping
 from typing import NamedTuple
 
 from keras_vit.data import splits
 from keras_vit.evaluators import vtab
-
-
-@dataclasses.dataclass(frozen=True)
-class Dataset:
-    """A data set: the examples of its splits, its classes, and the shape of its images if they are stored as arrays."""
-
-    splits: Mapping[str, int]
-    classes: int
-    shape: tuple[int, int, int] | None = None
 
 
 class Size(NamedTuple):
@@ -25,22 +14,22 @@ class Size(NamedTuple):
     shape: tuple[int, int, int] | None = None
 
 
-# By the beginning of their names.
+# Examples of the splits, and classes, by the beginning of the names of sources.
 DATASETS = {
-    "tfds:cifar10": Dataset({"train": 50_000, "test": 10_000}, 10),
-    "tfds:cifar100": Dataset({"train": 50_000, "test": 10_000}, 100),
-    "tfds:oxford_iiit_pet": Dataset({"train": 3_680, "test": 3_669}, 37),
-    "tfds:oxford_flowers102": Dataset({"train": 1_020, "validation": 1_020, "test": 6_149}, 102),
-    "tfds:imagenet2012": Dataset({"train": 1_281_167, "validation": 50_000}, 1_000),
-    "tfds:imagenet21k": Dataset({"full": 14_197_122}, 21_843),
-    "tfrecord:jft": Dataset({"train": 303_000_000, "test": 50_000}, 18_291),  # not public
+    "tfds:cifar10": ({"train": 50_000, "test": 10_000}, 10),
+    "tfds:cifar100": ({"train": 50_000, "test": 10_000}, 100),
+    "tfds:oxford_iiit_pet": ({"train": 3_680, "test": 3_669}, 37),
+    "tfds:oxford_flowers102": ({"train": 1_020, "validation": 1_020, "test": 6_149}, 102),
+    "tfds:imagenet2012": ({"train": 1_281_167, "validation": 50_000}, 1_000),
+    "tfds:imagenet21k": ({"full": 14_197_122}, 21_843),
+    "tfrecord:jft": ({"train": 303_000_000, "test": 50_000}, 18_291),  # not public
 }
-
 # Sources without a location: with one, they may be anything.
 WITHOUT_LOCATION = {
-    "digits": Dataset({"train": 1_437, "test": 360}, 10),
-    "fashion_mnist": Dataset({"train": 60_000, "test": 10_000}, 10, (28, 28, 1)),
+    "digits": ({"train": 1_437, "test": 360}, 10),
+    "fashion_mnist": ({"train": 60_000, "test": 10_000}, 10),
 }
+SHAPES = {"fashion_mnist": (28, 28, 1)}
 
 # Classes of the tasks of VTAB (https://arxiv.org/abs/1910.04867), and examples of the training splits.
 VTAB = {
@@ -77,15 +66,9 @@ def size(source: str, split: str) -> Size:
     if kind == "vtab":
         (task,) = vtab.check_tasks([location])
         return Size(VTAB_SPLITS.get(split), VTAB[task])
-    known = WITHOUT_LOCATION.get(name) or _dataset(name)
+    matching = (entry for entry in DATASETS if name == entry or name.startswith((f"{entry}:", f"{entry}/")))
+    known = WITHOUT_LOCATION.get(name) or DATASETS.get(next(matching, ""))
     if known is None:
         return Size()
-    parts = splits.parse(split, known.splits, name)
-    return Size(sum(part.stop - part.start for part in parts), known.classes, known.shape)
-
-
-def _dataset(name: str) -> Dataset | None:
-    for prefix, known in DATASETS.items():
-        if name == prefix or name.startswith((f"{prefix}:", f"{prefix}/")):
-            return known
-    return None
+    examples, classes = known
+    return Size(sum(part.stop - part.start for part in splits.parse(split, examples, name)), classes, SHAPES.get(name))

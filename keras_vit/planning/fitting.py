@@ -1,6 +1,5 @@
 """Choices that follow from the size of a data set and from the memory of the machine."""
 
-import os
 from collections.abc import Sequence
 
 from absl import logging
@@ -11,8 +10,6 @@ from keras_vit.planning import cost, memory
 
 SIZES = (384, 224)
 SHARE_OF_MEMORY = 0.5
-# Operations per second that the estimate assumes. A core: measured for ViT-B/16, docs/benchmarks.md; a GPU: a guess.
-CPU_CORE, GPU = 1e11, 1e13
 
 
 def fit(recipe: recipes.Recipe, image_size: int | None = None) -> recipes.Recipe:
@@ -30,8 +27,6 @@ def fit(recipe: recipes.Recipe, image_size: int | None = None) -> recipes.Recipe
         "%d images of %d classes: %d steps at %d pixels, a batch of %d in %d parts",
         *(opened.num_examples, opened.num_classes, steps, size, batch_size, parts),
     )
-    counted = cost.of_variant(variant, classes=opened.num_classes, image_size=size)
-    logging.info("%s", estimate(counted.training_flops * batch_size * steps, gpu))
     chosen = {
         "total_steps": steps,
         "eval_every": max(100, steps // 10),
@@ -64,18 +59,9 @@ def what_fits(
     return size, batch_size
 
 
-def estimate(operations: float, gpu: float | None) -> str:
-    """Return the operations of a run, and its time at an assumed rate, in words."""
-    cores = os.cpu_count() or 1
-    rate = GPU if gpu else CPU_CORE * cores
-    device = "the GPU does" if gpu else f"{cores} CPU cores do"
-    return f"{operations:.2g} operations: {operations / rate / 3_600:.1f} hours if {device} {rate:.1g} a second"
-
-
 def host_memory() -> float:
     """Return the bytes of memory of this machine or its container."""
-    total, _ = memory.machine_memory()
-    return total
+    return memory.machine_memory()[0]
 
 
 def gpu_memory() -> float | None:
@@ -83,6 +69,4 @@ def gpu_memory() -> float | None:
     import tensorflow as tf
 
     gpus = tf.config.list_physical_devices("GPU")
-    if not gpus:
-        return None
-    return tf.config.experimental.get_device_details(gpus[0]).get("memory_size") or 16e9
+    return tf.config.experimental.get_device_details(gpus[0]).get("memory_size") or 16e9 if gpus else None

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 from unittest import mock
 
-from keras_vit.planning import hlo
+from keras_vit.planning import hlo, targets
 from keras_vit.planning.compiler import Compiled, Compiler, cudnn_checks, figures
 
 # The driver, the workspaces of cuBLAS and cuDNN, and fragments of the allocator take the rest.
@@ -32,8 +32,8 @@ class GpuCompiler(Compiler):
         return {
             "topology_name": self.target.name,
             "platform": "cuda",
-            "topology": self.target.topology,
-            "target_config": self.target.configuration,
+            "topology": targets.topology(self.target),
+            "target_config": targets.configuration(self.target.chip),
         }
 
     def capacity(self) -> int:
@@ -57,10 +57,10 @@ class GpuCompiler(Compiler):
 
     @property
     def _capability(self) -> str:
-        return "{}.{}".format(*self.target.gpu.capability)
+        return "{}.{}".format(*self.target.chip.capability)
 
     def _reaches(self, version: str) -> bool:
-        return self.target.gpu.capability >= tuple(map(int, version.split(".")))
+        return self.target.chip.capability >= tuple(map(int, version.split(".")))
 
     def outcome(self, compile_program: Callable[[], Any]) -> Compiled:
         """Return the figures of a program. This compiler refuses none: `memory` may exceed the capacity."""

@@ -22,11 +22,6 @@ from keras_vit.training.backend import Backend
 # Peak memory of a step's activations as a multiple of those that it saves, measured on a processor.
 TEMPORARY, TEMPORARY_OF_RESNET = 1.15, 1.75
 GRAPH = 0.2e9  # bytes of the traced step and its threads
-# Limit, use, and the entry of `memory.stat` that is freed on demand, of version 2 and 1 of Linux' control groups.
-_CONTROL_GROUPS = {
-    "": ("memory.max", "memory.current", "inactive_file"),
-    "memory": ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
-}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -125,10 +120,10 @@ def machine_memory() -> tuple[float, float]:
     """Return the bytes of memory of this machine or its container, and those of them that are free."""
     total = float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
     free = min(total, 1024 * _entries("/proc/meminfo").get("MemAvailable", total))
-    for folder, (limit_file, use_file, cache) in _control_groups():
-        limit, used = (_number(os.path.join(folder, name)) for name in (limit_file, use_file))
+    for folder in _control_groups():
+        limit, used = (_number(os.path.join(folder, name)) for name in ("memory.max", "memory.current"))
         if limit is not None and limit < total:
-            freed = _entries(os.path.join(folder, "memory.stat")).get(cache, 0)
+            freed = _entries(os.path.join(folder, "memory.stat")).get("inactive_file", 0)
             total, free = limit, min(free, limit - (used or 0) + freed)
     return total, free
 
@@ -147,19 +142,16 @@ def gpu_memory() -> tuple[float, float]:
     return total, total
 
 
-def _control_groups() -> Iterator[tuple[str, tuple[str, str, str]]]:
-    """Yield the folders of the control groups of this process, from the outermost, and the names of their files."""
+def _control_groups() -> Iterator[str]:
+    """Yield the folders of the control groups of this process, from the outermost; version 2 of Linux' only."""
     try:
         with open("/proc/self/cgroup", encoding="utf-8") as file:
-            lines = [line.rstrip("\n").split(":", 2) for line in file]
+            paths = [line.strip().removeprefix("0::/") for line in file if line.startswith("0::")]
     except OSError:  # not Linux
         return
-    for _, controller, path in lines:
-        if controller in _CONTROL_GROUPS:
-            folder = os.path.join("/sys/fs/cgroup", controller)
-            for part in ["", *path.strip("/").split("/")]:
-                folder = os.path.join(folder, part)
-                yield folder, _CONTROL_GROUPS[controller]
+    for path in paths:
+        parts = path.split("/")
+        yield from (os.path.join("/sys/fs/cgroup", *parts[:depth]) for depth in range(len(parts) + 1))
 
 
 def _number(path: str) -> float | None:

@@ -70,7 +70,7 @@ class Estimate:
         return {
             "compute": result.flops / target.peak_flops,
             "memory bandwidth": result.bytes_accessed / target.bandwidth,
-            "interconnect": ring * self.gradient_bytes / target.interconnect,
+            "interconnect": ring * self.gradient_bytes / target.chip.interconnect,
         }
 
     @property

@@ -37,13 +37,6 @@ class Replica(tf.distribute.ReplicaContext):
         return tf.nest.map_structure(lambda x: gen_xla_ops.xla_all_reduce(x, group, "Add", "CrossReplica"), value)
 
 
-class State(TrainState):
-    """State whose variables of the same shape share one array of zeros, so that a large model takes no memory."""
-
-    def _slot(self, weight, dtype):
-        return tf.Variable(zeros(tuple(weight.shape), dtype), trainable=False)
-
-
 def described(recipe: recipes.Recipe, classes: int, channels: int) -> keras.Model:
     """Return the model of a recipe, whose variables of the same shape share one array of zeros."""
     model = recipes.describe_model(recipe, classes, channels)
@@ -63,7 +56,7 @@ class Programs:
 
     def __init__(self, recipe: recipes.Recipe, classes: int, batch: dict[str, tf.TensorSpec], compiler: Compiler):
         self.classes, self.batch, self.compiler = classes, batch, compiler
-        self._states: dict[str, State] = {}
+        self._states: dict[str, TrainState] = {}
         trained = self._state(recipe).trained
         self.gradient_bytes = 4 * sum(math.prod(weight.shape) for weight in trained)
 
@@ -97,7 +90,7 @@ class Programs:
         if key not in self._states:
             channels = self.batch["image"].shape[-1]
             model, teacher = described(recipe, self.classes, channels), tasks.open_teacher(recipe, channels)
-            self._states = {key: State(model, recipe, teacher)}
+            self._states = {key: TrainState(model, recipe, teacher, zeros)}
         return self._states[key]
 
 

@@ -19,21 +19,12 @@ class Report:
 
     def rows(self) -> list[tuple[str, str]]:
         estimate, target = self.estimate, self.estimate.target
+        memory = f"{_gib(target.memory)} of memory, {_gib(estimate.capacity)} of it for programs"
+        peak = f"{target.peak_flops / 1e12:.4g} TFLOP/s, {target.bandwidth / 1e9:.4g} GB/s"
         lines = [
-            (
-                "target",
-                f"{target.name}, {target.chips} chips, {target.devices} devices with {_gib(target.memory)} of memory, "
-                f"{_gib(estimate.capacity)} of it for programs",
-            ),
-            (
-                "",
-                f"peak per device: {target.peak_flops / 1e12:.4g} TFLOP/s, {target.bandwidth / 1e9:.4g} GB/s "
-                f"({target.source})",
-            ),
-            (
-                "compiled",
-                f"the whole training step for all {target.devices} devices, by {self.versions}; it was not run",
-            ),
+            ("target", f"{target.name}, {target.chips} chips, {target.devices} devices with {memory}"),
+            ("", f"peak per device: {peak} ({target.chip.source})"),
+            ("compiled", f"the training step for all {target.devices} devices, by {self.versions}; it was not run"),
             *_answer(estimate),
         ]
         if not estimate.fits:
@@ -65,18 +56,17 @@ class Report:
         return name, f"{found.setting.batch_size:,} ({each} per device) {how}: {_gib(found.free)} free, {_most(found)}"
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the content of `rows` for JSON."""
-        estimate, target = self.estimate, self.estimate.target
+        """Return the content of `rows` for JSON: all figures are per device."""
+        target = self.estimate.target
         return {
             "target": target.name,
-            "chips": target.chips,
             "devices": target.devices,
-            "peak_flops_per_device": target.peak_flops,
-            "bandwidth_per_device": target.bandwidth,
-            "source": target.source,
+            "peak_flops": target.peak_flops,
+            "bandwidth": target.bandwidth,
+            "source": target.chip.source,
             "compiler": self.versions,
-            "capacity_bytes_per_device": estimate.capacity,
-            **self._estimate_dict(estimate),
+            "capacity": self.estimate.capacity,
+            **self._estimate_dict(self.estimate),
             "remedies": [self._estimate_dict(found) for found in self.remedies],
             "largest_batch": {
                 "remat" if remat else "no_remat": found and self._estimate_dict(found)
@@ -86,60 +76,33 @@ class Report:
 
     def _estimate_dict(self, estimate: Estimate) -> dict[str, Any]:
         setting, result = estimate.setting, estimate.result
-        content = {
-            "batch_size": setting.batch_size,
-            "remat": setting.remat,
-            "accumulation_steps": setting.accumulation_steps,
-            "overrides": list(setting.overrides(self.estimate.setting)),
-            "fits": estimate.fits,
-            "memory_bytes_per_device": result.memory,
-            "free_bytes_per_device": estimate.free,
-        }
+        compiled: dict[str, Any] = {}
         if isinstance(result, Compiled):
-            content |= {
-                "argument_bytes": result.arguments,
-                "temporary_bytes": result.temporaries,
-                "flops_per_device": result.flops,
-                "bytes_accessed_per_device": result.bytes_accessed,
-                "collectives": result.collectives,
-                "least_seconds": estimate.seconds,
-                "limited_by": estimate.limit,
-                "least_step_seconds": estimate.step_seconds,
-                "most_images_per_second": estimate.images_per_second,
-            }
-        return content
+            compiled = dataclasses.asdict(result)
+            compiled |= {"least_seconds": estimate.seconds, "images_per_second": estimate.images_per_second}
+        overrides = setting.overrides(self.estimate.setting)
+        fits = {"fits": estimate.fits, "memory": result.memory, "free": estimate.free}
+        return {**dataclasses.asdict(setting), "overrides": overrides, **fits, **compiled}
 
 
 def _answer(estimate: Estimate) -> list[tuple[str, str]]:
-    setting, result = estimate.setting, estimate.result
-    if not isinstance(result, Compiled):
-        needed = f"needs {_gib(result.memory)} per device, {_gib(-estimate.free)} too much"
-        return [("memory", f"does NOT fit: {needed}")]
-    seconds = estimate.seconds
-    exchange = f", interconnect {_ms(seconds['interconnect'])}" if estimate.target.chips > 1 else ""
-    counts = ", ".join(f"{count} {kind}" for kind, count in sorted(result.collectives.items()))
+    result, seconds = estimate.result, estimate.seconds if isinstance(estimate.result, Compiled) else {}
     answer = f"fits: {_gib(result.memory)} of {_gib(estimate.capacity)} per device, {_gib(estimate.free)} free"
     if not estimate.fits:
-        answer = (
-            f"does NOT fit: {_gib(result.memory)} of {_gib(estimate.capacity)} per device, "
-            f"{_gib(-estimate.free)} too much"
-        )
+        answer = f"does NOT fit: needs {_gib(result.memory)} per device, {_gib(-estimate.free)} too much"
+    if not isinstance(result, Compiled):
+        return [("memory", answer)]
     program = f", {_gib(result.code)} program" if result.code else ""
+    counts = ", ".join(f"{count} {kind}" for kind, count in sorted(result.collectives.items()))
+    times = ", ".join(f"{name} {_ms(time)}" for name, time in seconds.items() if time)
     return [
         ("memory", answer),
-        (
-            "",
-            f"{_gib(result.arguments)} weights, optimizer and batch, {_gib(result.temporaries)} temporaries{program}",
-        ),
+        ("", f"{_gib(result.arguments)} weights, optimizer and batch, {_gib(result.temporaries)} temporaries{program}"),
         ("operations", f"{result.flops / 1e12:.4g} TFLOP per step and device"),
         ("traffic", f"{result.bytes_accessed / 1e9:.4g} GB of memory traffic per step and device"),
         *([("collectives", counts)] if counts else []),
-        (
-            "step",
-            f"at least {_ms(estimate.step_seconds)}, limited by {estimate.limit}: compute "
-            f"{_ms(seconds['compute'])}, memory {_ms(seconds['memory bandwidth'])}{exchange}",
-        ),
-        ("speed", f"{_most(estimate)} with a batch size of {setting.batch_size:,}"),
+        ("step", f"at least {_ms(estimate.step_seconds)}, limited by {estimate.limit}: {times}"),
+        ("speed", f"{_most(estimate)} with a batch size of {estimate.setting.batch_size:,}"),
     ]
 
 

@@ -5,7 +5,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from keras_vit.planning import hlo
+from keras_vit.planning import hlo, targets
 from keras_vit.planning.compiler import Compiled, Compiler, DoesNotFit, figures
 
 # Otherwise libtpu asks the metadata server of Google Cloud for the machine, for minutes if there is none.
@@ -32,10 +32,10 @@ class TpuCompiler(Compiler):
     def _topology(self) -> dict[str, Any]:
         for name, value in _ENVIRONMENT.items():  # read when libtpu is first used
             os.environ.setdefault(name, value)
-        options: dict[str, Any] = {"platform": "tpu", "topology_name": self.target.topology}
+        options: dict[str, Any] = {"platform": "tpu", "topology_name": targets.topology(self.target)}
         if self.target.chips == 1:
             options["chips_per_host_bounds"] = [1, 1, 1]
-        if self.target.generation.devices < self.target.generation.cores:
+        if self.target.chip.devices < self.target.chip.cores:
             options["chip_config_name"] = "megacore"  # both cores of a chip as one device
         return options
 

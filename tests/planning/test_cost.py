@@ -142,12 +142,6 @@ def test_plan_of_a_distillation(tmp_path):
     assert both.weights_bytes == alone.weights_bytes + 4 * both.teacher.parameters
 
 
-def test_published_runs_have_possible_utilizations():
-    for run in plan.PAPER:
-        for epochs in run.epochs:
-            assert 0.1 < run.utilization(epochs) < 0.5
-
-
 @pytest.mark.parametrize(
     ("optim", "bytes_per_weight"),
     [

@@ -34,9 +34,9 @@ def test_the_step_on_jax(target):
     counted, compiled = plan("jax", f"--target={target}")
     assert compiled["fits"] and compiled["collectives"] == {}
     # All products of the blocks but those that the last one saves, and the recomputed attention weights.
-    assert compiled["flops_per_device"] == pytest.approx(counted["training_flops_per_step"], rel=0.15)
+    assert compiled["flops"] == pytest.approx(counted["training_flops_per_step"], rel=0.15)
     # Weights and momentum are read and written at least once.
-    assert compiled["bytes_accessed_per_device"] > 2 * 2 * 4 * counted["parameters"]
+    assert compiled["bytes_accessed"] > 2 * 2 * 4 * counted["parameters"]
 
 
 def test_several_gpus_share_weights():
@@ -44,10 +44,10 @@ def test_several_gpus_share_weights():
     _, sharded = plan("jax", "--target=h100:8", "--fsdp")
     assert set(copied["collectives"]) == {"all-reduce"}
     assert sharded["collectives"]["all-gather"] >= 1
-    assert sharded["argument_bytes"] < copied["argument_bytes"]
+    assert sharded["arguments"] < copied["arguments"]
 
 
 def test_the_step_on_tensorflow():
     counted, compiled = plan("tensorflow", "--target=h100:8")
     assert compiled["fits"] and compiled["collectives"]["all-reduce"] >= 1
-    assert compiled["flops_per_device"] == pytest.approx(counted["training_flops_per_step"] / 8, rel=0.15)
+    assert compiled["flops"] == pytest.approx(counted["training_flops_per_step"] / 8, rel=0.15)

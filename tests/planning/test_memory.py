@@ -130,27 +130,13 @@ def test_the_memory_of_a_gpu_is_that_of_the_smallest(tmp_path, monkeypatch):
     assert memory.gpu_memory() == (2**34, 2**34)
 
 
-@pytest.mark.parametrize(
-    ("files", "version"),
-    [
-        ({"memory.max": "4000", "memory.current": "3000", "memory.stat": "anon 100\ninactive_file 500\n"}, ""),
-        (
-            {
-                "memory.limit_in_bytes": "4000",
-                "memory.usage_in_bytes": "3000",
-                "memory.stat": "cache 900\ntotal_inactive_file 500\n",
-            },
-            "memory",
-        ),
-    ],
-)
-def test_a_container_has_less_memory_than_its_machine(tmp_path, monkeypatch, files, version):
+def test_a_container_has_less_memory_than_its_machine(tmp_path, monkeypatch):
+    files = {"memory.max": "4000", "memory.current": "3000", "memory.stat": "anon 100\ninactive_file 500\n"}
     for name, text in files.items():
         (tmp_path / name).write_text(text)
     (tmp_path / "free").mkdir()
     (tmp_path / "free" / "memory.max").write_text("max\n")
-    names = memory._CONTROL_GROUPS[version]
-    folders = [(str(tmp_path / "free"), names), (str(tmp_path), names), (str(tmp_path / "absent"), names)]
+    folders = [str(tmp_path / "free"), str(tmp_path), str(tmp_path / "absent")]
     monkeypatch.setattr(memory, "_control_groups", lambda: iter(folders))
     assert memory.machine_memory() == (4000, 1500)
 

@@ -38,8 +38,8 @@ GIB = 2**30
 )
 def test_slices_by_name(name, devices, topology):
     target = targets.parse(name)
-    assert (target.devices, target.topology) == (devices, topology)
-    assert math.prod(target.shape) == target.chips
+    assert (target.devices, targets.topology(target)) == (devices, topology)
+    assert math.prod(targets.shape(target.chips, target.chip.dimensions)) == target.chips
 
 
 @pytest.mark.parametrize(
@@ -61,10 +61,11 @@ def test_unknown_targets(name, message):
 
 def test_gpus_by_name():
     one, eight = targets.parse("h100"), targets.parse("h100:8")
-    assert (one.devices, one.topology) == (1, "1x1x1") and (eight.devices, eight.topology) == (8, "1x1x8")
+    assert [(target.devices, targets.topology(target)) for target in (one, eight)] == [(1, "1x1x1"), (8, "1x1x8")]
     assert one.peak_flops == eight.peak_flops == 989e12  # per device
     for name in targets.GPUS:
-        gpu, configuration = targets.parse(name).gpu, targets.parse(name).configuration
+        gpu = targets.GPUS[name]
+        configuration = targets.configuration(gpu)
         # 64 or 128 fused multiply-adds per multiprocessor and clock make the published float32 rate.
         lanes = int(re.search(r"fpus_per_core: (\d+)", configuration)[1])
         published = {"a100": 19.5, "a100-40g": 19.5, "l4": 30.3, "l40s": 91.6, "rtx4090": 82.6, "h100": 67, "h200": 67}
@@ -230,10 +231,10 @@ def test_the_program_as_json(planned, capsys):
     programs.call("train.plan", "--target=v5e-8", "--json", "--nosearch")
     content = json.loads(capsys.readouterr().out)["compiled"]
     assert content["fits"] is True
-    assert content["memory_bytes_per_device"] == 2.5 * GIB
-    assert content["free_bytes_per_device"] == 5.5 * GIB
-    assert content["limited_by"] == "compute"
-    assert content["most_images_per_second"] == pytest.approx(64 / (1e12 / 197e12))
+    assert content["memory"] == 2.5 * GIB
+    assert content["free"] == 5.5 * GIB
+    assert max(content["least_seconds"], key=content["least_seconds"].get) == "compute"
+    assert content["images_per_second"] == pytest.approx(64 / (1e12 / 197e12))
     assert content["largest_batch"] == {}
     assert content["remedies"] == []
 
@@ -249,7 +250,7 @@ def test_nothing_fits():
 def test_a_program_that_a_compiler_accepts_may_not_fit():
     rows = Report(Fake(9 * GIB, 1, refuses=False).planner().estimate(Setting(8)), [], {}, "a compiler").rows()
     (memory,) = (value for name, value in rows if name == "memory")
-    assert memory == "does NOT fit: 9.00 GiB of 8.00 GiB per device, 1.00 GiB too much"
+    assert memory == "does NOT fit: needs 9.00 GiB per device, 1.00 GiB too much"
 
 
 @pytest.mark.parametrize(("name", "extra"), [("v5e-8", "plan"), ("h100", "plan-gpu")])

@@ -101,19 +101,13 @@ def machine(monkeypatch, gpu, host):
     monkeypatch.setattr(fitting, "host_memory", lambda: host)
 
 
-@pytest.mark.parametrize(("gpu", "size", "hours"), [(80e9, 384, 0.6), (None, 224, 4.7)])
-def test_folder_takes_small_images_without_a_gpu(gpu, size, hours, monkeypatch, folder):
+@pytest.mark.parametrize(("gpu", "size"), [(80e9, 384), (None, 224)])
+def test_folder_takes_small_images_without_a_gpu(gpu, size, monkeypatch, folder):
     toy.replace_readers(monkeypatch, folder)
     machine(monkeypatch, gpu, 1e12)
-    monkeypatch.setattr(fitting.os, "cpu_count", lambda: 4)
-    logged = []
-    monkeypatch.setattr(fitting.logging, "info", lambda text, *values: logged.append(text % values))
     recipe = fitting.fit(load("folder", "/images,ViT_B16"))
     assert recipe.model.image_size == size
     assert f"({size})" in recipe.data.pp_eval
-    # 3 * 2 operations a multiply-add of the paper's 55.5 and 17.6 G, 500 steps of 128: 21.3e15 at 1e13, 6.7e15 at 4e11.
-    operations = 6 * {384: 55.5e9, 224: 17.56e9}[size] * 128 * 500
-    assert f"{operations:.2g} operations: {hours} hours if" in logged[-1]
 
 
 @pytest.mark.parametrize(

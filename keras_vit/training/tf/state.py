@@ -1,5 +1,7 @@
 """The state of a run as variables of a `tf.distribute` strategy."""
 
+from collections.abc import Callable
+
 import keras
 import numpy as np
 import tensorflow as tf
@@ -10,10 +12,16 @@ from keras_vit.training.state import BaseState
 
 
 class TrainState(BaseState):
-    """See `BaseState`. To be created in the strategy's scope."""
+    """See `BaseState`. To be created in the strategy's scope. `zeros` makes the first values of slots and averages."""
 
-    def __init__(self, model: keras.Model, recipe: recipes.Recipe, teacher: tasks.Teacher | None = None):
-        super().__init__(model, recipe, teacher, lambda shape, dtype: tf.Variable(tf.zeros(shape, dtype), False))
+    def __init__(
+        self,
+        model: keras.Model,
+        recipe: recipes.Recipe,
+        teacher: tasks.Teacher | None = None,
+        zeros: Callable[[tuple[int, ...], str], tf.Tensor] = tf.zeros,
+    ):
+        super().__init__(model, recipe, teacher, lambda shape, dtype: tf.Variable(zeros(tuple(shape), dtype), False))
         self.begin()
 
     def begin(self) -> None:
