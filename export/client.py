@@ -39,7 +39,7 @@ def main(argv: Sequence[str]) -> int:
             logging.error("%s: %s", path, error.strerror or error)
             failed += 1
     if not paths and not failed:
-        raise ValueError(program.words("Name at least one image: keras-vit client --url=URL --name=NAME image.jpg ..."))
+        raise ValueError("Name at least one image: keras-vit client --url=URL --name=NAME image.jpg ...")
     try:
         with Client(options.url, options.name, timeout=options.timeout, retries=6) as client:
             predictions = client.predict(contents, options.batch_size)

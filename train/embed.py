@@ -50,7 +50,7 @@ def main(argv: Sequence[str]) -> int:
         import_pyarrow()  # its error comes before the work
     paths = _io.find_files(argv[1:])
     if not paths:
-        raise ValueError(program.words("Name at least one image: keras-vit embed --model=DIR --output=FILE '*.jpg'"))
+        raise ValueError("Name at least one image: keras-vit embed --model=DIR --output=FILE '*.jpg'")
     classifier = open_classifier(
         options.model, preprocess=options.preprocess, labels=options.labels, checkpoint=options.checkpoint
     )

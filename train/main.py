@@ -178,14 +178,13 @@ def train_on(
         run_directory.save_model(state.model, workdir)
         draw_figure(recipe, workdir, validation, class_names, results)
         text = report_text(workdir, results, validation, class_names, recipe.task.score)
-        sys.stdout.write(f"{program.words(text)}\n")
+        sys.stdout.write(f"{text}\n")
         if scheduled and scheduled.last:
             sys.stdout.write(f"\n{evaluators.results_table.table(scheduled.last)}\n")
     if scheduled and scheduled.failed:
         raise errors.EvaluatorFailed(
             f"The training is done and its model saved, but evaluators failed: {', '.join(scheduled.failed)}. The log "
-            "has their errors. Once they are corrected: "
-            + program.words(f"keras-vit evaluate --model={workdir} --evaluators=...")
+            f"has their errors. Once they are corrected: keras-vit evaluate --model={workdir} --evaluators=..."
         )
     return results
 

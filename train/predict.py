@@ -39,7 +39,7 @@ def main(argv: Sequence[str]) -> int:
         raise ValueError("--model is missing: the directory of a run, a .keras file, or an exported artifact.")
     paths = _io.find_files(argv[1:])
     if not paths:
-        raise ValueError(program.words("Name at least one image: keras-vit predict --model=DIR image.jpg ..."))
+        raise ValueError("Name at least one image: keras-vit predict --model=DIR image.jpg ...")
     classifier = open_classifier(
         options.model, preprocess=options.preprocess, labels=options.labels, checkpoint=options.checkpoint
     )

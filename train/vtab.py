@@ -74,7 +74,7 @@ def fine_tune(task: str) -> float:
             f"--workdir={directory}",
             *(f"--config.{change}" for change in options.set),
         ]
-        logging.info("%s", program.words(f"keras-vit train {' '.join(arguments)}"))
+        logging.info("keras-vit train %s", " ".join(arguments))
         run_program([sys.executable, "-m", "keras_vit", "train", *arguments])
     return runs.final_metrics(run_directory.read_metrics(directory))["eval_accuracy"]
 

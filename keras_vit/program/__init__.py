@@ -21,7 +21,6 @@ from absl import app
 
 from keras_vit.program import command_line, exit_codes
 from keras_vit.program.command_line import HELP, imports
-from keras_vit.program.commands import words
 from keras_vit.program.exit_codes import WHERE_FROM, WRONG_USAGE
 from keras_vit.program.logs import log_to, terminal
 from keras_vit.program.recipe_flags import default_workdir, recipe_from_flags
@@ -36,7 +35,6 @@ __all__ = [
     "recipe_from_flags",
     "run",
     "terminal",
-    "words",
 ]
 
 

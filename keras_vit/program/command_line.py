@@ -3,14 +3,12 @@
 import contextlib
 import os
 import re
-import shutil
 import sys
-import textwrap
 from collections.abc import Iterator, Sequence
 
 from absl import flags, logging
 
-from keras_vit.program import commands, exit_codes, logs, recipe_file
+from keras_vit.program import exit_codes, logs, recipe_file
 
 HELP = "--help lists the flags."
 _HELP_FLAGS = ("-h", "-help", "--help", "-helpshort", "--helpshort", "-helpfull", "--helpfull")
@@ -52,7 +50,6 @@ def parsed_arguments() -> list[str]:
     """Parse the command line, once, and return what is not a flag; show the help and end if it asks for it."""
     global _remaining
     if _remaining is None:
-        _check_package()
         if any(argument in _HELP_FLAGS for argument in sys.argv[1:]):
             full = any("full" in argument for argument in sys.argv[1:])
             sys.stdout.write(help_text(sys.modules["__main__"].__doc__ or "", full))
@@ -76,57 +73,13 @@ def parse(argv: Sequence[str]) -> list[str]:
 
 def help_text(doc: str, full: bool = False) -> str:
     """Return the help of the running program. With `full`, flags of other packages are listed, too."""
-    width = min(shutil.get_terminal_size().columns, 100)
-    lines = [commands.words(doc).strip(), "", "flags:"]
-    for module, defined in flags.FLAGS.flags_by_module_dict().items():
-        if full or not module.startswith(("absl", "tensorflow")):
-            for flag in defined:
-                lines.append(f"  {_usage(flag)}")
-                text = re.sub(r"^<\S+>: |;\s+repeat this option to specify a list of values$", "", flag.help or "")
-                lines += textwrap.wrap(text, width, initial_indent=" " * 8, subsequent_indent=" " * 8)
-    if not full:
-        lines += [
-            "  --verbosity=1",
-            "        Also show what TensorFlow and converters print, and where errors came from.",
-        ]
-    return "\n".join(lines) + "\n"
-
-
-def _check_package() -> None:
-    """Exit with an explanation if another project's `keras_vit` was installed over this one."""
-    package = sys.modules["keras_vit"]
-    if not hasattr(package, "__getattr__"):
-        sys.exit(
-            f"{package.__file__} belongs to another project (keras-vit), whose module has the same name as this one. "
-            "Repair: pip uninstall keras-vit keras-vision-transformers, then install keras-vision-transformers again."
-        )
-
-
-def _usage(flag: flags.Flag) -> str:
-    if flag.boolean:
-        return f"--[no]{flag.name}" if flag.default else f"--{flag.name}"
-    choices = getattr(flag.parser, "enum_values", None)
-    value = "|".join(choices) if choices else flag.name.upper().rpartition("_")[2]
-    default = f" (default: {(flag.default_as_str or '').strip(chr(39))})" if flag.default else ""
-    return f"--{flag.name}={value}{default}"
+    own = f"{flags.FLAGS.main_module_help()}\n  --verbosity=1: Also show what TensorFlow and converters print."
+    return f"{doc.strip()}\n\nflags:\n{flags.FLAGS.get_help() if full else own}\n"
 
 
 def _rewrite_overrides(argv: Sequence[str]) -> list[str]:
-    """Return the command line with `--config.FIELD=VALUE` as `--override=FIELD=VALUE`.
-
-    Like other absl flags, an override may be written as `--config.FIELD VALUE`, and one of a bool as `--config.FIELD`
-    or `--noconfig.FIELD`.
-    """
-    rewritten, rest = [], list(argv)
-    while rest and rest[0] != "--":
-        argument = rest.pop(0)
-        match = re.fullmatch(r"--?(no)?config\.([\w.]+)(?:=(.*))?", argument, re.DOTALL)
-        if not match:
-            rewritten.append(argument)
-            continue
-        negated, field, value = match.groups()
-        if value is None:
-            follows = bool(rest) and not negated and re.match(r"-?[\w.(\[]", rest[0])
-            value = rest.pop(0) if follows else str(not negated)
-        rewritten.append(f"--override={field}={value}")
-    return rewritten + rest
+    """Return the command line with `--config.FIELD=VALUE` as `--override=FIELD=VALUE`."""
+    for argument in argv:
+        if re.fullmatch(r"--?(no)?config\.[^=]*", argument):
+            raise flags.IllegalFlagValueError(f"{argument} needs a value: --config.FIELD=VALUE.")
+    return [re.sub(r"^--?config\.", "--override=", argument) for argument in argv]

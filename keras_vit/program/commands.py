@@ -2,7 +2,6 @@
 
 import importlib.util
 import os
-import re
 import runpy
 import sys
 
@@ -27,13 +26,10 @@ PROGRAMS = {
     "vtab": "train.vtab",
 }
 _ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-_started_as: str | None = None  # "keras-vit" or "python -m keras_vit", once `main` has run
 
 
 def main() -> None:
     """Run the subcommand that the command line names."""
-    global _started_as
-    _started_as = "keras-vit" if os.path.basename(sys.argv[0]) == "keras-vit" else "python -m keras_vit"
     name, arguments = (sys.argv[1:2] or ["--help"])[0], sys.argv[2:]
     if name in ("--help", "-h", "-help", "help"):
         sys.stdout.write(overview())
@@ -47,7 +43,7 @@ def main() -> None:
         from keras_vit import _checks  # imports NumPy, which the overview does without
 
         sys.stderr.write(
-            f"{_started_as}: there is no command {name!r}.{_checks.nearest(name, PROGRAMS)} "
+            f"keras-vit: there is no command {name!r}.{_checks.nearest(name, PROGRAMS)} "
             f"The commands are: {', '.join(PROGRAMS)}.\n"
         )
         sys.exit(2)
@@ -58,14 +54,9 @@ def main() -> None:
 def overview() -> str:
     """Return what `keras-vit --help` prints."""
     width = max(map(len, PROGRAMS)) + 2
-    lines = [f"usage: {_started_as or 'keras-vit'} COMMAND [flags]", "", "commands:"]
+    lines = ["usage: keras-vit COMMAND [flags]", "", "commands:"]
     lines += [f"  {name:{width}}{_summary(program)}" for name, program in PROGRAMS.items()]
-    return "\n".join([*lines, "", words("keras-vit COMMAND --help shows the flags of a command.")]) + "\n"
-
-
-def words(text: str) -> str:
-    """Return a text with its commands, such as `keras-vit train`, written as this process was started."""
-    return re.sub(r"\bkeras-vit ([a-z-]+|COMMAND)\b", lambda found: _as_started(found[1]) or found[0], text)
+    return "\n".join([*lines, "", "keras-vit COMMAND --help shows the flags of a command."]) + "\n"
 
 
 def module_of(name: str) -> str:
@@ -80,17 +71,6 @@ def module_of(name: str) -> str:
         assert spec is not None
         sys.modules[package] = importlib.util.module_from_spec(spec)
     return f"{package}.{module}"
-
-
-def _as_started(name: str) -> str | None:
-    if name == "COMMAND":
-        return f"{_started_as or 'keras-vit'} COMMAND"
-    if name not in PROGRAMS:
-        return None
-    spec = getattr(sys.modules["__main__"], "__spec__", None)
-    if _started_as is None and spec is not None and spec.name in PROGRAMS.values():
-        return f"python -m {PROGRAMS[name]}"
-    return f"{_started_as or 'keras-vit'} {name}"
 
 
 def _summary(program: str) -> str:

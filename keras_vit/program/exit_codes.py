@@ -19,6 +19,7 @@ WHERE_FROM = "(--verbosity=1 shows where this came from)"
 # How the errors of collective operations read after another process has ended: TensorFlow, JAX on CPUs and on GPUs.
 _LOST = re.compile(r"Collective ops is aborted by|Gloo .* failed|ncclRemoteError|Connection (reset|closed) by peer")
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_WRONG_PATH = (FileNotFoundError, PermissionError, NotADirectoryError, IsADirectoryError, FileExistsError)
 
 
 def report(error: BaseException) -> int:
@@ -60,7 +61,7 @@ def explain(error: BaseException) -> tuple[int, str | None]:
         return WRONG_USAGE, str(error)
     if isinstance(error, MemoryError):
         return FAILED, f"The machine has too little memory for this. {error}".rstrip()
-    return _explain_lost_worker(error) or _explain_tensorflow_error(error)
+    return _explain_by_name(error)
 
 
 def _imported(module: str, name: str) -> Any:
@@ -75,41 +76,24 @@ def _code_of_exit(error: SystemExit) -> int:
     return FAILED
 
 
-def _explain_os_error(error: OSError) -> tuple[int, str | None]:
+def _explain_os_error(error: OSError) -> tuple[int, str]:
     if error.errno in _NO_SPACE:
         return CANNOT_WRITE, f"{error}. Free some space, then start the same command again."
-    if isinstance(error, BrokenPipeError):
-        return FAILED, "The reader of the output is gone."
-    if isinstance(error, (PermissionError, NotADirectoryError, IsADirectoryError, FileExistsError)):
-        return WRONG_USAGE, f"{error}. Give another file or directory, or change its permissions."
-    if error.errno == errno.EROFS:
-        return WRONG_USAGE, f"{error}. Give a directory on another file system."
-    return (WRONG_USAGE if isinstance(error, FileNotFoundError) else FAILED), str(error)
+    wrong_path = error.errno == errno.EROFS or isinstance(error, _WRONG_PATH)
+    return WRONG_USAGE if wrong_path else FAILED, str(error)
 
 
-def _explain_lost_worker(error: BaseException) -> tuple[int, str] | None:
-    """Explain the error of a collective operation that another process has left."""
+def _explain_by_name(error: BaseException) -> tuple[int, str | None]:
+    """Explain the errors of TensorFlow and JAX, known by name: programs import no more."""
     names = {kind.__name__ for kind in type(error).__mro__}
     text = str(getattr(error, "message", error)).strip().split("\n", 1)[0]
-    text = re.sub(r"^\{\{.*?\}\} ", "", text)
-    if not names & {"OpError", "JaxRuntimeError"} or not _LOST.search(text):
-        return None
-    return LOST_WORKER, (
-        f"Another worker ended or cannot be reached; see its log. ({text}) Start all of them again to resume from the "
-        "last checkpoint."
-    )
-
-
-def _explain_tensorflow_error(error: BaseException) -> tuple[int, str | None]:
-    """Explain the errors of TensorFlow's files, input pipelines and devices, known by name: programs import no more."""
-    names = {kind.__name__ for kind in type(error).__mro__ if kind.__module__.startswith("tensorflow.")}
-    if "OpError" not in names:
-        return FAILED, None
-    text = str(getattr(error, "message", error)).strip().split("\n", 1)[0]
+    if names & {"OpError", "JaxRuntimeError"} and _LOST.search(text):
+        return LOST_WORKER, (
+            f"Another worker ended or cannot be reached; see its log. ({text}) Start all of them again to resume from "
+            "the last checkpoint."
+        )
     if "ResourceExhaustedError" in names:
         if any(words in text for words in ("No space left", "File too large", "quota exceeded")):
             return CANNOT_WRITE, f"{text}. Free some space, then start the same command again."
         return FAILED, f"The device has too little memory for this: {text}"
-    if names & {"PermissionDeniedError", "NotFoundError"}:
-        return WRONG_USAGE, text
-    return FAILED, None
+    return (WRONG_USAGE, text) if names & {"PermissionDeniedError", "NotFoundError"} else (FAILED, None)

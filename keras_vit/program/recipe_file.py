@@ -1,6 +1,5 @@
 """Recipe files: finding and running the file that `--config` names, and the recipes of this package."""
 
-import difflib
 import importlib
 import importlib.machinery
 import importlib.util
@@ -30,9 +29,13 @@ def load(value: str, chosen: Mapping[str, Any] | None = None) -> tuple["Recipe",
         get_config = getattr(_import(path), "get_config", None)
         if get_config is None:
             raise ValueError(f"{path} must define get_config(). It does not.")
-        arguments = [argument] if colon else []
-        _check_arguments(get_config, arguments, value)
-        parameters = inspect.signature(get_config).parameters.values()
+        signature, arguments = inspect.signature(get_config), [argument] if colon else []
+        try:
+            signature.bind(*arguments)
+        except TypeError as error:
+            taken = "no arguments after a colon" if colon else "an argument: --config=FILE:ARGUMENT"
+            raise ValueError(f"this recipe takes {taken}.") from error
+        parameters = signature.parameters.values()
         own = {parameter.name for parameter in parameters if parameter.kind is inspect.Parameter.KEYWORD_ONLY}
         known = {name: choice for name, choice in (chosen or {}).items() if name in own}
         recipe = get_config(*arguments, **known)
@@ -40,8 +43,6 @@ def load(value: str, chosen: Mapping[str, Any] | None = None) -> tuple["Recipe",
         raise ValueError(f"--config={value}: {error}") from error
     except (ImportError, OSError):
         raise
-    except SyntaxError as error:
-        raise ValueError(f"{error.filename}:{error.lineno}: {type(error).__name__}: {error.msg}") from error
     except Exception as error:  # any mistake in the file
         raise ValueError(f"{_place(error, path)}: {type(error).__name__}: {error}") from error
     if not isinstance(recipe, Recipe):
@@ -56,8 +57,9 @@ def find(name: str) -> str:
     wanted, known = os.path.basename(name).removesuffix(".py"), names()
     if wanted in known:
         return os.path.join(directory(), f"{wanted}.py")
-    near = difflib.get_close_matches(wanted, known, n=1)
-    hint = f" Did you mean {near[0]!r}?" if near else ""
+    from keras_vit import _checks  # imports NumPy, which the flags do without
+
+    hint = _checks.nearest(wanted, known)
     raise ValueError(
         f"--config: there is no file {name!r} and no recipe of that name.{hint} Recipes: {', '.join(known)}."
     )
@@ -105,16 +107,9 @@ def _import(path: str) -> types.ModuleType:
     return module
 
 
-def _check_arguments(get_config, arguments: list[str], value: str) -> None:
-    try:
-        inspect.signature(get_config).bind(*arguments)
-    except TypeError as error:
-        if arguments:
-            raise ValueError(f"this recipe takes no arguments, nothing may follow the colon of {value!r}.") from error
-        raise ValueError("this recipe takes an argument: --config=FILE:ARGUMENT") from error
-
-
 def _place(error: Exception, path: str) -> str:
     """Return `file:line` of the last line of a recipe file on the way to an error."""
+    if isinstance(error, SyntaxError):
+        return f"{error.filename}:{error.lineno}"
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == os.path.abspath(path)]
     return f"{path}:{frames[-1].lineno}" if frames else path

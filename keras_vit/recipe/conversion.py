@@ -46,7 +46,7 @@ def from_dict(values: dict[str, Any]) -> Recipe:
     >>> from_dict({"total_steps": 500, "data": {"source": "digits"}}).data.source
     'digits'
     """
-    return check(_build(Recipe, _upgrade(values), prefix=""))
+    return check(_build(Recipe, _upgrade(values) if isinstance(values, dict) else values, prefix=""))
 
 
 def check(recipe: Recipe) -> Recipe:
@@ -202,22 +202,20 @@ def _unknown(path: str, names: list[str]) -> str:
     parent, _, name = path.rpartition(".")
     if parent == "model" and name in argument_names(""):
         return f"The recipe has no field {path}. Did you mean {_ARGUMENTS}.{name}?"
-    near = _checks.nearest(name, names).replace("'", "") if names else ""
-    hint = near.replace("mean ", f"mean {parent}.") if parent else near
-    known = f" Known fields there: {', '.join(names)}." if names else " It has no fields of its own."
-    return f"The recipe has no field {path}.{hint}{known}"
+    if not names:
+        return f"The recipe has no field {path}. {parent} has no fields of its own."
+    known = [f"{parent}.{field}" if parent else field for field in names]
+    return f"The recipe has no field {path}.{_checks.nearest(path, known)} Known fields there: {', '.join(known)}."
 
 
 def _upgrade(values: dict[str, Any]) -> dict[str, Any]:
     """Return the recipe of an old `config.json` as one of today: the model's arguments were fields of `model`."""
-    model = values.get("model") if isinstance(values, dict) else None
-    if not isinstance(model, dict):
-        return values
-    old = {name: value for name, value in model.items() if name in argument_names("")}
+    model = values.get("model")
+    old = [name for name in model if name in argument_names("")] if isinstance(model, dict) else []
     if not old:
         return values
     kept = {name: value for name, value in model.items() if name not in old}
-    given = {name: value for name, value in old.items() if value is not None}
+    given = {name: model[name] for name in old if model[name] is not None}
     return {**values, "model": {**kept, "arguments": {**given, **model.get("arguments", {})}}}
 
 

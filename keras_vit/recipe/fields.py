@@ -6,28 +6,11 @@ every field: an unknown one is an error.
 """
 
 import dataclasses
-import functools
-from typing import Any, TypeVar
+from typing import Any
 
-from keras_vit.models.arguments import check_names
 from keras_vit.optim.optimizers import OPTIMIZERS
 from keras_vit.optim.schedules import DECAYS
 from keras_vit.recipe.task import Classification, Task, parse_task
-
-T = TypeVar("T")
-
-
-def _with_checked_names(cls: type[T]) -> type[T]:
-    """Let the constructor of a dataclass name the field that was meant by an unknown one."""
-    init, known = cls.__init__, [field.name for field in dataclasses.fields(cls)]  # type: ignore[misc, arg-type]
-
-    @functools.wraps(init)
-    def construct(self, *args, **kwargs):
-        check_names(cls.__name__, kwargs, known)
-        init(self, *args, **kwargs)
-
-    cls.__init__ = construct  # type: ignore[method-assign]
-    return cls
 
 
 class TaskField:
@@ -40,7 +23,6 @@ class TaskField:
         recipe.__dict__["task"] = parse_task(value)
 
 
-@_with_checked_names
 @dataclasses.dataclass
 class Model:
     """The model to train.
@@ -71,7 +53,6 @@ class Model:
     arguments: dict[str, Any] = dataclasses.field(default_factory=dict)
 
 
-@_with_checked_names
 @dataclasses.dataclass
 class Data:
     """The images and their preprocessing.
@@ -107,7 +88,6 @@ class Data:
     on_bad_image: str = "error"
 
 
-@_with_checked_names
 @dataclasses.dataclass
 class Schedule:
     """The course of the learning rate over the steps; see `keras_vit.optim.schedules`.
@@ -135,7 +115,6 @@ class Schedule:
     factor: float = 0.1
 
 
-@_with_checked_names
 @dataclasses.dataclass
 class Optim:
     """The update of the weights; see `keras_vit.optim` for the formulas.
@@ -183,7 +162,6 @@ class Optim:
     ema: float = 0.0
 
 
-@_with_checked_names
 @dataclasses.dataclass
 class Recipe:
     """A training run.

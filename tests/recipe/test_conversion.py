@@ -27,9 +27,9 @@ def test_missing_fields_keep_their_defaults():
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"optim": {"learnin_rate": 1.0}}, "no field optim.learnin_rate. Did you mean optim.learning_rate?"),
-        ({"modle": {}}, "no field modle. Did you mean model?"),
-        ({"optim": {"schedule": {"warmup": 3}}}, "Did you mean optim.schedule.warmup_steps?"),
+        ({"optim": {"learnin_rate": 1.0}}, "no field optim.learnin_rate. Did you mean 'optim.learning_rate'?"),
+        ({"modle": {}}, "no field modle. Did you mean 'model'?"),
+        ({"optim": {"schedule": {"warmup": 3}}}, "Did you mean 'optim.schedule.warmup_steps'?"),
         ({"seed": "zero"}, "seed must be of type int. Received: seed='zero', of type str"),
         ({"seed": True}, "seed must be of type int"),
         ({"total_steps": 1.5}, "total_steps must be of type int"),
@@ -60,7 +60,7 @@ def test_what_is_wrong_is_said(values, message):
 
 def test_fields_by_path():
     assert recipes.get(recipes.Recipe(), "optim.schedule.name") == "cosine"
-    with pytest.raises(ValueError, match="no field optim.schedule.nam. Did you mean optim.schedule.name"):
+    with pytest.raises(ValueError, match="no field optim.schedule.nam. Did you mean 'optim.schedule.name'"):
         recipes.get(recipes.Recipe(), "optim.schedule.nam")
     with pytest.raises(ValueError, match="no field seed.x. It has no fields of its own"):
         recipes.get(recipes.Recipe(), "seed.x")

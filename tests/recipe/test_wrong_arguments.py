@@ -69,10 +69,10 @@ def overridden(*arguments):
 
 def test_overrides():
     recipe = overridden(
-        *("--config.seed=3", "--config.total_steps", "1_000", "--noconfig.deterministic"),
+        *("--config.seed=3", "--config.total_steps=1_000", "--config.deterministic=False"),
         *("--config.optim.learning_rate=1e-2", "--config.optim.schedule.boundaries=(1, 2)"),
         *("--config.model.checkpoint=123", "--config.evaluators=knn", "-config.data.eval_batch_size=None"),
-        *("--override=data.source=npz:a=b.npz", "--config.optim.nesterov"),
+        *("--override=data.source=npz:a=b.npz", "--config.optim.nesterov=1"),
     )
     assert (recipe.seed, recipe.total_steps, recipe.deterministic) == (3, 1000, False)
     assert (recipe.optim.learning_rate, recipe.optim.schedule.boundaries) == (0.01, (1, 2))
@@ -94,6 +94,13 @@ def test_overrides():
 def test_wrong_overrides(override, said):
     with pytest.raises(ValueError, match=said):
         overridden(override)
+
+
+@pytest.mark.parametrize("flag", ["--config.optim.nesterov", "--noconfig.deterministic"])
+def test_an_override_needs_a_value(flag, capsys):
+    with pytest.raises(SystemExit) as ended:
+        overridden(flag, "3")
+    assert ended.value.code == program.WRONG_USAGE and f"{flag} needs a value" in capsys.readouterr().err
 
 
 def test_a_recipe_of_its_own_package_may_import_its_neighbors(tmp_path):
