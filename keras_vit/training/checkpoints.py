@@ -2,15 +2,13 @@
 
 TensorFlow writes each one under temporary names and renames them. A manifest with the size and hash of every file
 follows, renamed into place last: a checkpoint without one, or that does not agree with it, is torn. It is reported, and
-the one before it is used. The files are the only truth: TensorFlow's index of them, `checkpoint`, is written for other
-programs and never read.
+the one before it is used. There is no index of them: the files are the only truth.
 
     checkpoints/ckpt-200.index, ckpt-200.data-...   the arrays of a `State`
     checkpoints/ckpt-200.json                       the manifest
     checkpoints/best/ckpt-100...                    the same for the best evaluation so far
 """
 
-import contextlib
 import glob
 import os
 import re
@@ -60,8 +58,8 @@ class CheckpointStore:
 
     def newest(self) -> str | None:
         """Return the prefix of the newest checkpoint that is not torn, or None."""
-        whole = (self._prefix(step) for step in reversed(saved_steps(self.directory)))
-        return next((prefix for prefix in whole if problem_with(prefix) is None), None)
+        prefixes = (_prefix(self.directory, step) for step in reversed(saved_steps(self.directory)))
+        return next((prefix for prefix in prefixes if problem_with(prefix) is None), None)
 
     def restore(self, specs: Mapping[str, tuple]) -> dict[str, np.ndarray] | None:
         """Read the newest checkpoint that is not torn, and log why any newer one is not used.
@@ -69,30 +67,24 @@ class CheckpointStore:
         `specs` has shape and dtype of every array by name. None if there is no checkpoint at all.
         """
         found = saved_steps(self.directory)
-        torn = []
-        for step in reversed(found):
-            prefix = self._prefix(step)
+        prefixes = [_prefix(self.directory, step) for step in reversed(found)]
+        if found:  # where all of them are torn
+            prefixes += [_prefix(self.best, step) for step in saved_steps(self.best)]
+        for prefix in prefixes:
             problem = problem_with(prefix)
             if problem is None:
                 return read(prefix, specs)
             logging.warning("Checkpoint %s is not usable: %s. Trying the one before it.", prefix, problem)
-            torn.append(prefix)
-        best = saved_steps(self.best)
-        if torn and best and problem_with(prefix := os.path.join(self.best, f"{_NAME}-{best[-1]}")) is None:
-            return read(prefix, specs)
-        if any(os.path.exists(f"{prefix}.json") for prefix in torn):
+        if any(os.path.exists(f"{prefix}.json") for prefix in prefixes):
             raise StorageError(
-                f"None of the checkpoints in {self.directory} is whole: {', '.join(torn)}. Repair the disk, or delete "
-                "the directory to start from the beginning."
+                f"None of the checkpoints in {self.directory} is whole: {', '.join(prefixes)}. Repair the disk, or "
+                "delete the directory to start from the beginning."
             )
         return None  # at most the torn start of a first checkpoint
 
-    def _prefix(self, step: int) -> str:
-        return os.path.join(self.directory, f"{_NAME}-{step}")
-
     def _save(self, arrays: dict[str, Any], directory: str, keep: int) -> None:
         step = int(arrays["step"])
-        prefix = os.path.join(directory, f"{_NAME}-{step}")
+        prefix = _prefix(directory, step)
         if os.path.exists(f"{prefix}.json") and not problem_with(prefix):
             return
         try:
@@ -102,17 +94,16 @@ class CheckpointStore:
             write_manifest(prefix, step)
         except (tf.errors.OpError, OSError) as error:
             remove(prefix)
-            whole = self.newest()
+            whole, reason = self.newest(), str(error).strip().split("\n", 1)[0]
             kept = f"The checkpoint of step {step_of(whole)} is intact." if whole else "There is no older checkpoint."
             raise StorageError(
-                f"Could not write the checkpoint of step {step} to {directory}: {_first_line(error)}. {kept} "
+                f"Could not write the checkpoint of step {step} to {directory}: {reason}. {kept} "
                 "Free some space or give another --workdir, then start again."
             ) from error
         kept_steps = [known for known in saved_steps(directory) if known <= step][-keep:]
         for known in saved_steps(directory):  # later steps are torn: the run resumed from before them
             if known not in kept_steps:
-                remove(os.path.join(directory, f"{_NAME}-{known}"))
-        _write_index(directory, kept_steps)
+                remove(_prefix(directory, known))
 
 
 def write(prefix: str, arrays: Mapping[str, Any]) -> None:
@@ -147,18 +138,14 @@ def read(prefix: str, specs: Mapping[str, tuple]) -> dict[str, np.ndarray]:
 def choose(directory: str, checkpoint: str) -> str:
     """Return the prefix of the best checkpoint (`"best"`) or of that of a step, after checking that it is not torn."""
     best = os.path.join(directory, "best")
-    found = {folder: saved_steps(folder) for folder in (best, directory)}
-    if checkpoint == "best":
-        chosen = [(best, step) for step in reversed(found[best])]
-    else:
-        chosen = [(folder, step) for folder, steps in found.items() for step in steps if str(step) == checkpoint]
-    problem = None
-    for prefix in (os.path.join(folder, f"{_NAME}-{step}") for folder, step in chosen):
-        if (wrong := problem_with(prefix)) is None:
+    folders = [best] if checkpoint == "best" else [best, directory]
+    steps = [(folder, step) for folder in folders for step in reversed(saved_steps(folder))]
+    prefixes = [_prefix(folder, step) for folder, step in steps if checkpoint in ("best", str(step))]
+    for prefix in prefixes:
+        if problem_with(prefix) is None:
             return prefix
-        problem = problem or f"{prefix} is not usable: {wrong}"
-    if problem:
-        raise ValueError(problem)
+    if prefixes:
+        raise ValueError(f"{prefixes[0]} is not usable: {problem_with(prefixes[0])}")
     raise ValueError(
         f"checkpoint must be 'last', for model.keras, or one of those in {directory}: {listed(directory)}. Received: "
         f"checkpoint={checkpoint!r}."
@@ -190,6 +177,10 @@ def read_weights(prefix: str, shapes: Mapping[str, tuple[int, ...]]) -> dict[str
 
 def _in_words(spec: tuple | None) -> str:
     return "missing" if spec is None else f"{spec[1]} {list(spec[0])}"
+
+
+def _prefix(directory: str, step: int) -> str:
+    return os.path.join(directory, f"{_NAME}-{step}")
 
 
 def step_of(prefix: str) -> int:
@@ -250,19 +241,6 @@ def remove_unfinished(directory: str) -> None:
         shutil.rmtree(path) if os.path.isdir(path) else os.remove(path)
 
 
-def _write_index(directory: str, steps: list[int]) -> None:
-    """Write TensorFlow's index of the checkpoints, for `tf.train.latest_checkpoint`."""
-    names = [f"{_NAME}-{step}" for step in steps]
-    text = f'model_checkpoint_path: "{names[-1]}"\n'
-    text += "".join(f'all_model_checkpoint_paths: "{name}"\n' for name in names)
-    with contextlib.suppress(OSError):  # nothing here reads it
-        _io.write_text(os.path.join(directory, "checkpoint"), text)
-
-
 def _files(prefix: str) -> list[str]:
     escaped = glob.escape(prefix)
     return sorted({*glob.glob(f"{escaped}.index*"), *glob.glob(f"{escaped}.data-*")})
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).strip().split("\n", 1)[0]

@@ -62,7 +62,7 @@ def test_fields_by_path():
     assert recipes.get(recipes.Recipe(), "optim.schedule.name") == "cosine"
     with pytest.raises(ValueError, match="no field optim.schedule.nam. Did you mean 'optim.schedule.name'"):
         recipes.get(recipes.Recipe(), "optim.schedule.nam")
-    with pytest.raises(ValueError, match="no field seed.x. It has no fields of its own"):
+    with pytest.raises(ValueError, match="no field seed.x. seed has no fields of its own"):
         recipes.get(recipes.Recipe(), "seed.x")
 
 
