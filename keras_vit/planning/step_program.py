@@ -19,7 +19,7 @@ from keras_vit.planning.compiler import Compiled, Compiler, DoesNotFit
 from keras_vit.training import device_preprocessing as inputs
 from keras_vit.training import tasks
 from keras_vit.training.tf.state import TrainState
-from keras_vit.training.tf.step import EvalStep, TrainStep
+from keras_vit.training.tf.step import TrainStep
 
 
 class Replica(tf.distribute.ReplicaContext):
@@ -79,10 +79,15 @@ class Programs:
 
     def eval_step(self, recipe: recipes.Recipe, confusion: bool = False) -> bytes:
         """Return the evaluation step of one replica as a serialized HLO module."""
-        step = EvalStep(self._state(recipe), recipe, inputs.evaluation_inputs(recipe, self.classes), confusion)
+        state, prepare = self._state(recipe), inputs.evaluation_inputs(recipe, self.classes)
+        step = tasks.evaluation(tasks.create(recipe), state.model, prepare, confusion)
+
+        def run(batch):
+            return step(state.evaluated(), batch)
+
         size = (recipe.data.eval_batch_size or recipe.data.batch_size) // self.compiler.target.devices
         specs = {name: _with_size(spec, size) for name, spec in self.batch.items() if name != "mix"}
-        return lower(step, {**specs, "mask": tf.TensorSpec([size], tf.float32)})
+        return lower(run, {**specs, "mask": tf.TensorSpec([size], tf.float32)})
 
     def _state(self, recipe):
         """Return the state of the recipe's model, which is reused while only the batch size changes."""

@@ -17,7 +17,7 @@ from keras_vit.training import tasks
 from keras_vit.training.run_directory import Run
 from keras_vit.training.tasks.distillation import divergence
 from keras_vit.training.tf.state import TrainState
-from keras_vit.training.tf.step import EvalStep, TrainStep
+from keras_vit.training.tf.step import TrainStep
 from tests import selection
 from tests.training import worlds
 
@@ -115,7 +115,7 @@ def test_a_step_learns_the_teachers_probabilities(temperature, micro_batches):
 def test_an_evaluation_is_that_of_the_labels():
     model, data = network(0), {**batch(), "mask": tf.ones([BATCH])}
     sums = [
-        EvalStep(TrainState(model, run), run, one_hot)(data)[0].numpy()
+        tasks.evaluation(tasks.create(run), model, one_hot)((), data)[0].numpy()
         for run in (recipe(), recipes.replace(recipe(), {"task": "classification"}))
     ]
     np.testing.assert_array_equal(*sums)

@@ -26,7 +26,15 @@ from keras_vit.training.errors import CheckpointMismatch, Diverged, Interrupted
 from keras_vit.training.jax.backend import JaxBackend
 from keras_vit.training.jax.devices import Batches, Devices, create_devices, hosts, join_hosts
 from keras_vit.training.jax.state import TrainState
-from keras_vit.training.jax.step import EvalStep, TrainStep, evaluate, program, run_steps, seed_values, training_inputs
+from keras_vit.training.jax.step import (
+    TrainStep,
+    evaluate,
+    jit_evaluation,
+    program,
+    run_steps,
+    seed_values,
+    training_inputs,
+)
 from keras_vit.training.loop import Loop
 from keras_vit.training.run_directory import Run, read_metrics
 from keras_vit.training.validation import Validation
@@ -299,10 +307,11 @@ class World:
         self.step.compiled = COMPILED.setdefault(name, self.step.compiled)
         mask = np.asarray([1.0] * 11 + [0.0] * 5, np.float32)
         dataset = tf.data.Dataset.from_tensors({**batch_of(99), "mask": mask})
-        step = EvalStep(self.state, recipe, lambda batch: inputs(batch, 0, 0), confusion=True)
-        step.compiled = COMPILED.setdefault((*name, "evaluation"), step.compiled)
+        task, model = tasks.create(recipe), self.state.model
+        step = tasks.evaluation(task, model, lambda batch: inputs(batch, 0, 0), confusion=True)
+        compiled = COMPILED.setdefault((*name, "evaluation"), jit_evaluation(self.state, step))
         rows = Batches(self.where, lambda *_: dataset)
-        self.validation = Validation(self.backend, recipe, evaluate(step), rows)
+        self.validation = Validation(self.backend, recipe, evaluate(self.state, compiled), rows)
         self.loop = Loop(
             recipe,
             self.backend,

@@ -10,10 +10,10 @@ from keras_vit import optim
 from keras_vit import recipe as recipes
 from keras_vit.models import BIT, VIT
 from keras_vit.optim import groups
-from keras_vit.training import seeds
+from keras_vit.training import seeds, tasks
 from keras_vit.training.tf import step as step_module
 from keras_vit.training.tf.state import TrainState
-from keras_vit.training.tf.step import EvalStep, TrainStep
+from keras_vit.training.tf.step import TrainStep
 from tests import selection
 
 CLASSES, BATCH = 4, 4
@@ -210,7 +210,8 @@ def test_nothing_left_to_train():
 def test_evaluation_uses_the_averages():
     data = {**batch(), "mask": tf.constant([1.0, 1.0, 1.0, 0.0])}
     state, _ = steps(small(), recipe(ema=0.5), data, count=3)
-    sums, confusion, logits = EvalStep(state, recipe(ema=0.5), one_hot, confusion=True)(data)
+    evaluate = tasks.evaluation(tasks.create(recipe()), state.model, one_hot, confusion=True)
+    sums, confusion, logits = evaluate(state.evaluated(), data)
     trained = state.model(data["image"]).numpy()
     assert np.abs(logits - trained).max() > 1e-3
     state.use_averages()

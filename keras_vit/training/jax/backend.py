@@ -15,7 +15,7 @@ from keras_vit.training import device_preprocessing, tasks
 from keras_vit.training.backend import Backend, check_rows
 from keras_vit.training.jax.devices import Batches, Devices, ask_for_determinism, create_devices
 from keras_vit.training.jax.state import TrainState
-from keras_vit.training.jax.step import EvalStep, TrainStep, evaluate, run_steps, training_inputs
+from keras_vit.training.jax.step import TrainStep, evaluate, jit_evaluation, run_steps, training_inputs
 
 
 def create_backend(
@@ -59,7 +59,8 @@ class JaxBackend(Backend):
 
     def compile_evaluation(self, state: TrainState, recipe: recipes.Recipe, classes: int, confusion: bool) -> Callable:
         inputs = device_preprocessing.evaluation_inputs(recipe, classes)
-        return evaluate(EvalStep(state, recipe, inputs, confusion))
+        step = tasks.evaluation(tasks.create(recipe), state.model, inputs, confusion)
+        return evaluate(state, jit_evaluation(state, step))
 
     def compile_forward(self, state: TrainState) -> Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]:
         model = representation(state.model)

@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
-import keras
 import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
@@ -125,25 +124,6 @@ class TrainStep:
         return jax.lax.with_sharding_constraint(gradients, self.places["weights"])
 
 
-class EvalStep:
-    """Evaluation of a global batch, as a function of (`TrainState.evaluated_arrays()`, batch).
-
-    `compiled` is the function, compiled at its first call.
-    """
-
-    def __init__(self, state: TrainState, recipe: recipes.Recipe, inputs: Callable, confusion: bool = False):
-        self.state, self.inputs, self.confusion = state, inputs, confusion
-        self.task = tasks.create(recipe)
-        devices = state.devices
-        self.compiled = jax.jit(self.__call__, out_shardings=(devices.whole, devices.whole, devices.rows))
-
-    def __call__(self, arrays: dict, batch: dict) -> tuple[jax.Array, jax.Array, jax.Array]:
-        """Evaluate a batch whose examples with `mask` 0 do not count; see `evaluate`."""
-        values = self.inputs(batch)
-        with keras.StatelessScope(self.state.pairs(**arrays), initialize_variables=False):
-            return tasks.evaluate(self.task, self.state.model, values, batch["mask"], self.confusion)
-
-
 def run_steps(step: TrainStep) -> Callable:
     """Return the function that runs a jitted step a number of times."""
     state = step.state
@@ -163,11 +143,20 @@ def run_steps(step: TrainStep) -> Callable:
     return run
 
 
-def evaluate(step: EvalStep) -> Callable:
-    """Return the function that runs a jitted evaluation step."""
+def jit_evaluation(state: TrainState, step: Callable) -> Callable:
+    """Return an evaluation (`tasks.evaluation`) as a jitted function of (`TrainState.evaluated_arrays()`, batch)."""
+    devices = state.devices
+    return jax.jit(
+        lambda arrays, batch: step(state.pairs(**arrays), batch),
+        out_shardings=(devices.whole, devices.whole, devices.rows),
+    )
+
+
+def evaluate(state: TrainState, compiled: Callable) -> Callable:
+    """Return the function that runs a jitted evaluation."""
 
     def run(batch: dict[str, jax.Array]) -> tuple[np.ndarray, np.ndarray, jax.Array]:
-        sums, confusion, logits = step.compiled(step.state.evaluated_arrays(), batch)
+        sums, confusion, logits = compiled(state.evaluated_arrays(), batch)
         return np.asarray(sums), np.asarray(confusion), logits
 
     return run

@@ -7,7 +7,7 @@ from keras_vit.models import MAEConfig, MaskedPatchConfig
 from keras_vit.training.tasks.distillation import DistillationTask, Teacher, check_teacher, open_teacher
 from keras_vit.training.tasks.mae import MAETask
 from keras_vit.training.tasks.masked_patch import MaskedPatchTask
-from keras_vit.training.tasks.task import ClassificationTask, HiddenPatchesTask, Task, evaluate, loss_and_score
+from keras_vit.training.tasks.task import ClassificationTask, HiddenPatchesTask, Task, evaluation, loss_and_score
 
 __all__ = [
     "ClassificationTask",
@@ -19,7 +19,7 @@ __all__ = [
     "Teacher",
     "check_teacher",
     "create",
-    "evaluate",
+    "evaluation",
     "loss_and_score",
     "open_teacher",
 ]

@@ -1,6 +1,6 @@
 """Tasks as the training step sees them: their interface, classification, and loss and evaluation of a batch."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol
 
 import keras
@@ -70,18 +70,26 @@ def loss_and_score(
     return ops.sum(losses) / global_batch_size, ops.sum(scores) / global_batch_size, moved
 
 
-def evaluate(task: Task, model: keras.Model, values: Any, mask: Any, confusion: bool) -> tuple[Any, Any, Any]:
-    """Evaluate a batch whose examples with `mask` 0 do not count.
+def evaluation(
+    task: Task, model: keras.Model, inputs: Callable, confusion: bool = False
+) -> Callable[[Iterable[tuple], dict], tuple[Any, Any, Any]]:
+    """Return the evaluation of a batch whose examples with `mask` 0 do not count.
 
-    Returns the sums `[3]` of loss, score and examples; the confusion `[true classes, predicted classes]`, or `[0, 0]`;
-    and the predictions `[b, ...]`.
+    It is a function of pairs of (variable, value to evaluate with) and the batch, which `inputs` maps to the values of
+    the task. It returns the sums `[3]` of loss, score and examples; the confusion `[true classes, predicted classes]`,
+    or `[0, 0]`; and the predictions `[b, ...]`.
     """
-    losses, scores, predictions = task(model, values, training=False)
-    mask = ops.cast(mask, "float32")
-    counted = [losses * mask, scores * mask, mask]
-    confused = ops.zeros([0, 0], dtype="float32")
-    if confusion:
-        _, labels = values
-        predicted = ops.one_hot(ops.argmax(predictions, axis=-1), predictions.shape[-1], dtype="float32")
-        confused = ops.matmul(ops.transpose(labels * mask[:, None]), predicted)  # [classes, classes]
-    return ops.stack([ops.sum(values) for values in counted]), confused, predictions
+
+    def evaluate(weights, batch):
+        values, mask = inputs(batch), ops.cast(batch["mask"], "float32")
+        with keras.StatelessScope(weights, initialize_variables=False):
+            losses, scores, predictions = task(model, values, training=False)
+        confused = ops.zeros([0, 0], dtype="float32")
+        if confusion:
+            _, labels = values
+            predicted = ops.one_hot(ops.argmax(predictions, axis=-1), predictions.shape[-1], dtype="float32")
+            confused = ops.matmul(ops.transpose(labels * mask[:, None]), predicted)  # [classes, classes]
+        sums = ops.stack([ops.sum(counted) for counted in (losses * mask, scores * mask, mask)])
+        return sums, confused, predictions
+
+    return evaluate

@@ -15,7 +15,7 @@ from keras_vit.models.representation import representation
 from keras_vit.training import device_preprocessing, tasks
 from keras_vit.training.backend import Backend, check_rows
 from keras_vit.training.tf.state import TrainState
-from keras_vit.training.tf.step import EvalStep, TrainStep, evaluate, run_steps
+from keras_vit.training.tf.step import TrainStep, evaluate, run_steps
 
 
 def create_backend(
@@ -60,7 +60,8 @@ class TensorFlowBackend(Backend):
 
     def compile_evaluation(self, state: TrainState, recipe: recipes.Recipe, classes: int, confusion: bool) -> Callable:
         inputs = device_preprocessing.evaluation_inputs(recipe, classes)
-        return evaluate(self.strategy, EvalStep(state, recipe, inputs, confusion))
+        step = tasks.evaluation(tasks.create(recipe), state.model, inputs, confusion)
+        return evaluate(self.strategy, lambda batch: step(state.evaluated(), batch))
 
     def compile_forward(self, state: TrainState) -> Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]:
         strategy = self.strategy
@@ -69,8 +70,7 @@ class TensorFlowBackend(Backend):
             model = representation(state.model)
 
         def of_replica(images):
-            weights = [(weight, average.read_value()) for weight, average in state.averaged()]
-            with keras.StatelessScope(weights, initialize_variables=False):
+            with keras.StatelessScope(state.evaluated(), initialize_variables=False):
                 features, logits = model(images, training=False)
             return tf.cast(features, tf.float32), tf.cast(logits, tf.float32)
 

@@ -32,6 +32,10 @@ class TrainState(BaseState):
         """Return (weight, average) of the weights that are evaluated by their averages."""
         return list(zip(self.trained, self.averages, strict=True)) if self.averages else []
 
+    def evaluated(self) -> list[tuple[keras.Variable, tf.Tensor]]:
+        """Return (weight, value) of the weights that are evaluated by their averages, in a replica."""
+        return [(weight, average.read_value()) for weight, average in self.averaged()]
+
     def fetch(self, array: tf.Variable) -> tf.Tensor:
         return array.read_value()  # shares the memory of the variable, unlike `numpy()`
 

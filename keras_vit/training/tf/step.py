@@ -4,7 +4,6 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-import keras
 import numpy as np
 import tensorflow as tf
 
@@ -121,21 +120,6 @@ class TrainStep:
             assigned = [variable.assign(value) for variable, value in assignments]
         if large:
             last[weight.device] = tf.group(assigned)
-
-
-class EvalStep:
-    """Evaluation of one replica's share of a batch, with the moving averages where the state has them."""
-
-    def __init__(self, state: TrainState, recipe: recipes.Recipe, inputs: Callable, confusion: bool = False):
-        self.state, self.inputs, self.confusion = state, inputs, confusion
-        self.task = tasks.create(recipe)
-
-    def __call__(self, batch: dict[str, tf.Tensor]) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-        """Evaluate a batch whose examples with `mask` 0 do not count; see `evaluate`."""
-        values = self.inputs(batch)
-        averages = [(weight, average.read_value()) for weight, average in self.state.averaged()]
-        with keras.StatelessScope(averages, initialize_variables=False):
-            return tasks.evaluate(self.task, self.state.model, values, batch["mask"], self.confusion)
 
 
 def run_steps(strategy: tf.distribute.Strategy, step: Callable) -> Callable:
