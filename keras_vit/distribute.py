@@ -36,7 +36,11 @@ def create_strategy(name: str = "auto", tpu: str = "local", virtual_devices: int
         jax = " That one is for KERAS_BACKEND=jax." if name in JAX_STRATEGIES else ""
         raise ValueError(f"--distribute must be one of {', '.join(STRATEGIES)}. Received: {name!r}.{jax}")
     if virtual_devices:
-        _split_cpu(virtual_devices)
+        cpu, parts = (
+            tf.config.list_physical_devices("CPU")[0],
+            [tf.config.LogicalDeviceConfiguration()] * virtual_devices,
+        )
+        tf.config.set_logical_device_configuration(cpu, parts)
     if name == "auto":
         name = _default_strategy(virtual_devices)
     if name == "tpu":
@@ -154,16 +158,6 @@ def distribute_batches(
     if isinstance(strategy, tf.distribute.OneDeviceStrategy) and not tf.config.list_logical_devices("GPU"):
         return per_worker_batches(0, 1)  # nothing to spread or to copy; beginning a pass takes a third of the time
     return strategy.distribute_datasets_from_function(per_replica_batches)
-
-
-def _split_cpu(count: int) -> None:
-    cpu = tf.config.list_physical_devices("CPU")[0]
-    try:
-        tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * count)
-    except RuntimeError as error:
-        raise DevicesMissing(
-            f"--virtual_devices={count} must be set before TensorFlow uses the CPU for the first time: {error}"
-        ) from error
 
 
 def _default_strategy(virtual_devices: int) -> str:

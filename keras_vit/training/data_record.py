@@ -33,11 +33,11 @@ def read(directory: str) -> dict[str, Any]:
         return {}
     content = _io.read_json(path)
     splits = content.get("splits")
-    if not isinstance(content.get("source"), str) or not isinstance(splits, dict):
-        raise ValueError(f"{path} must hold 'source', a str, and 'splits', a dict. Delete it to record the data again.")
-    for split, entry in splits.items():
-        if not fingerprint.is_fingerprint(entry):
-            raise ValueError(f"{path} is damaged: {split!r} is not a fingerprint. Delete it to record the data again.")
+    whole = isinstance(splits, dict) and all(map(fingerprint.is_fingerprint, splits.values()))
+    if not whole or not isinstance(content.get("source"), str):
+        raise ValueError(
+            f"{path} must hold 'source', a str, and 'splits', fingerprints by name. Delete it to record the data again."
+        )
     return content
 
 
@@ -64,6 +64,6 @@ def locate(directory: str, source: str) -> str:
 def changes(directory: str, source: Source) -> list[str]:
     """Return the changes of a split since the run recorded it, in words; empty if it did not record the split."""
     before = read(directory).get("splits", {})
-    return (
-        fingerprint.changes(before, {source.split: fingerprint.fingerprint(source)}) if source.split in before else []
-    )
+    if source.split not in before:
+        return []
+    return fingerprint.changes(before, {source.split: fingerprint.fingerprint(source)})

@@ -47,24 +47,17 @@ def check(
         found.pop("data.source", None)  # another path of the same data
     if not found and not changed:
         return
-    listed = "; ".join(f"{field}: {_short(before)} -> {_short(after)}" for field, (before, after) in found.items())
-    serious = {field: values for field, values in found.items() if not _is_harmless(field, *values)}
-    if changed and not change_recipe:
+    listed = [f"{field}: {_short(before)} -> {_short(after)}" for field, (before, after) in found.items()]
+    serious = [field for field, values in found.items() if not _is_harmless(field, *values)]
+    if (changed or serious) and not change_recipe:
+        what = f"The data of {directory} have changed" if changed else f"{directory} was trained with another recipe"
         raise ValueError(
-            f"The data of {directory} have changed since it began: {'; '.join(changed)}. Restore them to resume, give "
-            "another --workdir for a new run, or --change_recipe to continue from its last checkpoint with these data."
-            + (f" Fields that differ, there -> here: {listed}." if listed else "")
+            f"{what}. There -> here: {'; '.join([*changed, *listed])}. Resume with the data and the recipe in {path}, "
+            "give another --workdir for a new run, or --change_recipe to continue from its last checkpoint with these; "
+            "the record of the earlier recipe is kept."
         )
-    if serious and not change_recipe:
-        raise ValueError(
-            f"{directory} was trained with another recipe. There -> here: {listed}. Give another --workdir for a new "
-            f"run, or the recipe in {path} to resume this one, or --change_recipe to continue from its last checkpoint "
-            "with this recipe; the record of the earlier one is kept."
-        )
-    if changed:
-        logging.warning("The data have changed since the last start: %s", "; ".join(changed))
-    if found:
-        logging.info("The recipe has changed since the last start: %s", listed)
+    for change in (*changed, *listed):
+        logging.warning("Changed since the last start: %s", change)
 
 
 def differences(config: dict, recipe: recipes.Recipe, data: dict) -> dict[str, tuple]:
@@ -86,8 +79,6 @@ def fields(config: dict) -> dict:
 def _is_harmless(field: str, before, after) -> bool:
     if field == "total_steps":
         return after > before
-    if field == "optim.weight_decay_mask":
-        return {before, after} == {None, "kernel$"}  # two spellings of one set of weights
     return field in HARMLESS
 
 

@@ -20,16 +20,9 @@ def report_text(
     lines += best_line(directory, results, score)
     if validation.confusion is not None:
         lines += ["", *confusion_lines(validation.confusion, class_names)]
-    files = {
-        MODEL: "the model: import keras_vit, then keras.models.load_model",
-        METRICS: "loss, score and more, one line of JSON each",
-        TENSORBOARD: "the same for TensorBoard",
-        REPORT: "curves, and some images with what the model makes of them",
-    }
-    lines += ["", f"In {directory}:"]
-    lines += [f"  {name:14}{text}" for name, text in files.items() if os.path.exists(os.path.join(directory, name))]
-    page = os.path.join(directory, "inspection")
-    lines += ["", f"To see where it looks: keras-vit visualize --model={directory} --output={page}"]
+    files = [name for name in (MODEL, METRICS, TENSORBOARD, REPORT) if os.path.exists(os.path.join(directory, name))]
+    lines += ["", f"In {directory}: {', '.join(files)}"]
+    lines += [f"To see where it looks: keras-vit visualize --model={directory} --output={directory}/inspection"]
     return "\n".join(lines)
 
 

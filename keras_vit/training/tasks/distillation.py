@@ -100,20 +100,16 @@ def check_teacher(recipe: recipes.Recipe, class_names: Sequence[str]) -> None:
     task = recipe.task
     if not isinstance(task, recipes.Distillation):
         return
-    config = read_config(task.teacher)
+    config, expected = read_config(task.teacher), list(class_names)
     learned = recipes.parse_task(config["recipe"].get("task", "classification"))
-    names = config["data"]["class_names"]
-    if not isinstance(learned, recipes.Classification) or config["output"] != "softmax":
+    names, output = config["data"]["class_names"], config["output"]
+    if not isinstance(learned, recipes.Classification) or output != "softmax":
         raise ValueError(
             "The teacher must be a classifier that was trained with loss='softmax'. Received: "
-            f"{task.teacher}, trained with task={str(learned)!r} and loss={config['output']!r}."
+            f"{task.teacher}, trained with task={str(learned)!r} and loss={output!r}."
         )
-    if names != list(class_names):
+    if names != expected:
         raise ValueError(
-            f"The teacher must have the classes of the data, in their order: {_in_short(class_names)}. Received: "
-            f"{task.teacher}, with {_in_short(names)}."
+            f"The teacher must have the {len(expected)} classes of the data, in their order: {expected[:5]}. Received: "
+            f"{task.teacher}, with {len(names)} classes: {names[:5]}."
         )
-
-
-def _in_short(names: Sequence[str]) -> str:
-    return f"{len(names)} classes ({', '.join(names[:5])}{', ...' if len(names) > 5 else ''})"
