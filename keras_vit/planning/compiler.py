@@ -13,10 +13,31 @@ import dataclasses
 import functools
 import importlib.metadata
 import importlib.util
-from collections.abc import Callable
+import os
+import re
+from collections.abc import Callable, Iterator
 from typing import Any, ClassVar
+from unittest import mock
 
+from keras_vit.planning import hlo, targets
 from keras_vit.planning.targets import Gpu, Target
+
+# Otherwise libtpu asks the metadata server of Google Cloud for the machine, for minutes if there is none.
+_ENVIRONMENT = {
+    "TPU_SKIP_MDS_QUERY": "1",
+    "TPU_ACCELERATOR_TYPE": "v5litepod-4",
+    "TPU_WORKER_HOSTNAMES": "localhost",
+    "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",  # several processes may compile at once, because nothing is run
+}
+_UNITS = {"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
+# The two messages of the compiler for a program that is too large.
+_MEMORY_ERRORS = (
+    r"Used ([\d.]+[KMGT]) of ([\d.]+[KMGT]) hbm",
+    r"\(([\d.]+[KMGT])\) exceeds available HBM \(([\d.]+[KMGT])\)",
+)
+# The driver, the workspaces of cuBLAS and cuDNN, and fragments of the allocator take the rest.
+SHARE = 0.9
+_CUDNN = 91000  # the version that programs are traced for
 
 
 class CompilerMissing(ImportError):
@@ -156,15 +177,112 @@ def figures(executable: Any) -> tuple[dict[str, int], str]:
     return sizes, text
 
 
-def cudnn_checks() -> Any:
-    """Return the module of JAX that checks whether a device computes attention with cuDNN."""
-    from jax._src.cudnn import fused_attention_stablehlo
+class TpuCompiler(Compiler):
+    """The compiler for a slice of TPUs. It counts operations and traffic itself."""
 
-    return fused_attention_stablehlo
+    packages = {"libtpu": "libtpu", "jax": "jax"}
+    extra = "plan"
+
+    def _topology(self) -> dict[str, Any]:
+        for name, value in _ENVIRONMENT.items():  # read when libtpu is first used
+            os.environ.setdefault(name, value)
+        options: dict[str, Any] = {"platform": "tpu", "topology_name": targets.topology(self.target)}
+        if self.target.chips == 1:
+            options["chips_per_host_bounds"] = [1, 1, 1]
+        if self.target.chip.devices < self.target.chip.cores:
+            options["chip_config_name"] = "megacore"  # both cores of a chip as one device
+        return options
+
+    def capacity(self) -> int:
+        """Return the bytes of memory per device that programs may use, without those reserved for the system.
+
+        The compiler states them for a program that is too large, so it gets one.
+        """
+        answer = self.compile_function(lambda x: x + x[:1], (2 * self.target.memory,), "uint8")
+        if isinstance(answer, Compiled):
+            raise RuntimeError(
+                f"Expected the compiler to refuse a program of twice the memory of {self.target.name}. It accepted it."
+            )
+        return answer.capacity
+
+    def outcome(self, compile_program: Callable[[], Any]) -> Compiled | DoesNotFit:
+        try:
+            executable = compile_program()
+        except Exception as error:  # noqa: BLE001  jaxlib's error type is private
+            too_large = _read_memory_error(str(error))
+            if too_large is None:
+                raise
+            return too_large
+        cost, (sizes, text) = executable.cost_analysis(), figures(executable)
+        return Compiled(cost["flops"], cost["bytes accessed"], **sizes, collectives=hlo.collectives(text))
+
+
+def _read_memory_error(message: str) -> DoesNotFit | None:
+    for pattern in _MEMORY_ERRORS:
+        match = re.search(pattern, message)
+        if match:
+            used, capacity = (int(float(text[:-1]) * _UNITS[text[-1]]) for text in match.groups())
+            return DoesNotFit(used, capacity)
+    return None
+
+
+class GpuCompiler(Compiler):
+    """The compiler for GPUs of one host. Operations and traffic are counted in the text of the program."""
+
+    packages = {"jax_plugins.xla_cuda12": "jax-cuda12-plugin", "jax": "jax"}
+    extra = "plan-gpu"
+    # Both would try kernels on the device. Products are those of cuBLAS.
+    options = {"xla_gpu_enable_triton_gemm": False, "xla_gpu_autotune_level": 0}
+
+    @classmethod
+    def available(cls) -> bool:
+        try:
+            return super().available()
+        except ModuleNotFoundError:  # the package of all plugins is missing
+            return False
+
+    def _topology(self) -> dict[str, Any]:
+        return {
+            "topology_name": self.target.name,
+            "platform": "cuda",
+            "topology": targets.topology(self.target),
+            "target_config": targets.configuration(self.target.chip),
+        }
+
+    def capacity(self) -> int:
+        return int(SHARE * self.target.memory)
+
+    @contextlib.contextmanager
+    def tracing(self) -> Iterator[None]:
+        """Let attention be that of cuDNN, as on the target: JAX and the layers ask the device of this machine."""
+        from jax._src.cudnn import fused_attention_stablehlo as cudnn
+
+        from keras_vit.layers.kernels import fused_attention
+
+        with contextlib.ExitStack() as stack:
+            for module, name, answer in (
+                (cudnn, "check_cudnn_version", lambda: _CUDNN),
+                (cudnn, "check_compute_capability", self._reaches),
+                (cudnn, "is_cuda_compute_capability_equal", lambda version: version == self._capability),
+                (fused_attention, "has_cudnn", lambda: True),
+            ):
+                stack.enter_context(mock.patch.object(module, name, answer))
+            yield
+
+    @property
+    def _capability(self) -> str:
+        return "{}.{}".format(*self.target.chip.capability)
+
+    def _reaches(self, version: str) -> bool:
+        return self.target.chip.capability >= tuple(map(int, version.split(".")))
+
+    def outcome(self, compile_program: Callable[[], Any]) -> Compiled:
+        """Return the figures of a program. This compiler refuses none: `memory` may exceed the capacity."""
+        sizes, text = figures(compile_program())
+        program = hlo.parse(text)
+        return Compiled(program.flops, program.traffic, **sizes, collectives=hlo.collectives(text))
 
 
 def of_target(target: Target) -> Compiler:
     """Return the compiler for a target."""
-    from keras_vit.planning import gpu_compiler, tpu_compiler
-
-    return (gpu_compiler.GpuCompiler if isinstance(target.chip, Gpu) else tpu_compiler.TpuCompiler)(target)
+    return (GpuCompiler if isinstance(target.chip, Gpu) else TpuCompiler)(target)

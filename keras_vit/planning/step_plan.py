@@ -27,16 +27,13 @@ class Setting:
 
     def overrides(self, requested: "Setting") -> tuple[str, ...]:
         """Return the flags that change the requested setting to this one."""
-        found = []
-        if self.batch_size != requested.batch_size:
-            found.append(f"--config.data.batch_size={self.batch_size}")
-        if self.remat != requested.remat:
-            found.append(f"--config.model.remat={'blocks' if self.remat else 'none'}")
-        if self.fsdp != requested.fsdp:
-            found.append("--fsdp")
-        if self.accumulation_steps != requested.accumulation_steps:
-            found.append(f"--config.optim.accumulation_steps={self.accumulation_steps}")
-        return tuple(found)
+        flags = {
+            "batch_size": f"--config.data.batch_size={self.batch_size}",
+            "remat": f"--config.model.remat={'blocks' if self.remat else 'none'}",
+            "fsdp": "--fsdp",
+            "accumulation_steps": f"--config.optim.accumulation_steps={self.accumulation_steps}",
+        }
+        return tuple(flag for field, flag in flags.items() if getattr(self, field) != getattr(requested, field))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -105,12 +102,8 @@ class Planner:
         rematerializes: bool = True,
         shards: bool = False,
     ):
-        self.compile_step = compile_step
-        self.target = target
-        self.capacity = capacity
-        self.gradient_bytes = gradient_bytes
-        self.rematerializes = rematerializes
-        self.shards = shards
+        self.compile_step, self.target, self.capacity = compile_step, target, capacity
+        self.gradient_bytes, self.rematerializes, self.shards = gradient_bytes, rematerializes, shards
         self._estimates: dict[Setting, Estimate] = {}
 
     def estimate(self, setting: Setting) -> Estimate:

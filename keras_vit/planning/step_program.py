@@ -57,7 +57,7 @@ class Programs:
     def __init__(self, recipe: recipes.Recipe, classes: int, batch: dict[str, tf.TensorSpec], compiler: Compiler):
         self.classes, self.batch, self.compiler = classes, batch, compiler
         self._states: dict[str, TrainState] = {}
-        trained = self._state(recipe).trained
+        trained = self.state(recipe).trained
         self.gradient_bytes = 4 * sum(math.prod(weight.shape) for weight in trained)
 
     def compile(self, recipe: recipes.Recipe, fsdp: bool = False) -> Compiled | DoesNotFit:
@@ -67,29 +67,18 @@ class Programs:
     def train_step(self, recipe: recipes.Recipe) -> bytes:
         """Return the training step of one replica as a serialized HLO module."""
         replicas, batch_size = self.compiler.target.devices, recipe.data.batch_size
-        step = TrainStep(self._state(recipe), recipe, inputs.training_inputs(recipe, self.classes), batch_size)
+        step = TrainStep(self.state(recipe), recipe, inputs.training_inputs(recipe, self.classes), batch_size)
         strategy = tf.distribute.get_strategy()
 
         def run(batch, index, replica):
             with Replica(strategy, replica, replicas):
                 return step(batch, index)
 
-        specs = {name: _with_size(spec, batch_size // replicas) for name, spec in self.batch.items()}
+        size = batch_size // replicas
+        specs = {name: tf.TensorSpec([size, *spec.shape[1:]], spec.dtype) for name, spec in self.batch.items()}
         return lower(run, specs, tf.TensorSpec([], tf.int64), tf.TensorSpec([], tf.int32))
 
-    def eval_step(self, recipe: recipes.Recipe, confusion: bool = False) -> bytes:
-        """Return the evaluation step of one replica as a serialized HLO module."""
-        state, prepare = self._state(recipe), inputs.evaluation_inputs(recipe, self.classes)
-        step = tasks.evaluation(tasks.create(recipe), state.model, prepare, confusion)
-
-        def run(batch):
-            return step(state.evaluated(), batch)
-
-        size = (recipe.data.eval_batch_size or recipe.data.batch_size) // self.compiler.target.devices
-        specs = {name: _with_size(spec, size) for name, spec in self.batch.items() if name != "mix"}
-        return lower(run, {**specs, "mask": tf.TensorSpec([size], tf.float32)})
-
-    def _state(self, recipe):
+    def state(self, recipe: recipes.Recipe) -> TrainState:
         """Return the state of the recipe's model, which is reused while only the batch size changes."""
         key = repr((recipe.model, recipe.precision, recipe.task))
         if key not in self._states:
@@ -150,7 +139,3 @@ def batch_spec(recipe: recipes.Recipe, example: dict[str, tf.TensorSpec] | None 
         drawn = tf.function(lambda: draw(0, tf.constant(0), 1)).get_concrete_function().structured_outputs
         example |= {name: tf.TensorSpec([None, *value.shape[1:]], value.dtype) for name, value in drawn.items()}
     return example
-
-
-def _with_size(spec: tf.TensorSpec, size: int) -> tf.TensorSpec:
-    return tf.TensorSpec([size, *spec.shape[1:]], spec.dtype)

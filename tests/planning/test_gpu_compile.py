@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from keras_vit.planning.gpu_compiler import GpuCompiler
+from keras_vit.planning.compiler import GpuCompiler
 from tests.training.worlds import ROOT
 
 pytestmark = [

@@ -10,7 +10,7 @@ import pytest
 
 from keras_vit import program
 from keras_vit import recipe as recipes
-from keras_vit.planning import compiler, step_plan, targets, tpu_compiler
+from keras_vit.planning import compiler, step_plan, targets
 from keras_vit.planning.compiler import Compiled, DoesNotFit
 from keras_vit.planning.step_plan import Planner, Setting
 from keras_vit.planning.step_report import Report
@@ -174,7 +174,7 @@ def test_refusals_of_the_compiler_are_read():
     def fail(text):
         raise RuntimeError(text)
 
-    outcome = tpu_compiler.TpuCompiler.outcome
+    outcome = compiler.TpuCompiler.outcome
     for text, (memory, capacity) in texts.items():
         answer = outcome(None, lambda text=text: fail(text))
         assert (answer.memory, answer.capacity) == (int(memory * GIB), int(capacity * GIB))

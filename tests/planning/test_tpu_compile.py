@@ -12,10 +12,11 @@ import sys
 
 import keras
 import pytest
+import tensorflow as tf
 
 from keras_vit.planning import step_plan, step_program, targets
-from keras_vit.planning.compiler import Compiled, DoesNotFit
-from keras_vit.planning.tpu_compiler import TpuCompiler
+from keras_vit.planning.compiler import Compiled, DoesNotFit, TpuCompiler
+from keras_vit.training import device_preprocessing, tasks
 from tests.planning import tpu_cases
 
 pytestmark = pytest.mark.skipif(
@@ -57,7 +58,15 @@ def check_eval_step(structure, precision, setting, target="v5e-8"):
     recipe = tpu_cases.recipe(STRUCTURES[structure], precision, setting)
     steps = programs(recipe, target)
     compiler = steps.compiler
-    compiled = compiler.compile_hlo(steps.eval_step(recipe, confusion=True), compiler.target.devices)
+    state, inputs = steps.state(recipe), device_preprocessing.evaluation_inputs(recipe, tpu_cases.CLASSES)
+    evaluate = tasks.evaluation(tasks.create(recipe), state.model, inputs, confusion=True)
+    size = (recipe.data.eval_batch_size or recipe.data.batch_size) // compiler.target.devices
+    specs = {
+        name: tf.TensorSpec([size, *spec.shape[1:]], spec.dtype) for name, spec in steps.batch.items() if name != "mix"
+    }
+    specs = {**specs, "mask": tf.TensorSpec([size], tf.float32)}
+    program = step_program.lower(lambda batch: evaluate(state.evaluated(), batch), specs)
+    compiled = compiler.compile_hlo(program, compiler.target.devices)
     assert isinstance(compiled, Compiled)
     assert compiled.collectives == {}
     assert compiled.flops > 0

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from keras_vit.planning.tpu_compiler import TpuCompiler
+from keras_vit.planning.compiler import TpuCompiler
 from tests.training.worlds import ROOT
 
 pytestmark = [
@@ -22,7 +22,7 @@ import json, re, sys
 import jax, numpy as np, tensorflow as tf
 from keras_vit import recipe as recipes
 from keras_vit.planning import targets
-from keras_vit.planning.tpu_compiler import TpuCompiler
+from keras_vit.planning.compiler import TpuCompiler
 from keras_vit.training.jax.devices import Devices
 from keras_vit.training.jax.step import program
 
