@@ -27,17 +27,6 @@ from keras_vit.models import (
 from keras_vit.version import __version__
 from keras_vit.zoo import decode_predictions, list_weights
 
-_FEATURES = " keras_vit.ViT_B16(include_top=False) and its like return features."
-_CLASSIFIERS = " Build a variant, such as keras_vit.ViT_B16(), or open a file with keras_vit.model_from_checkpoint."
-_OF_KERAS_HUB = {
-    "Backbone": _FEATURES,
-    "ViTBackbone": _FEATURES,
-    "ImageClassifier": _CLASSIFIERS,
-    "ViTImageClassifier": _CLASSIFIERS,
-    "ImageConverter": " Prepare images with keras_vit.preprocess_input.",
-    "ViTImageConverter": " Prepare images with keras_vit.preprocess_input.",
-}
-
 
 def hint(name: str, names: Iterable[str]) -> str:
     """Return which of the public `names` was meant by another name."""
@@ -46,7 +35,7 @@ def hint(name: str, names: Iterable[str]) -> str:
         return text.replace("_", "").lower()
 
     same = [f" Did you mean {own!r}?" for own in names if plain(own) == plain(name)]
-    return _OF_KERAS_HUB.get(name) or (same or [_checks.nearest(name, names)])[0]
+    return (same or [_checks.nearest(name, names)])[0]
 
 
 __all__ = [

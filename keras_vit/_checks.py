@@ -130,16 +130,25 @@ def positive_ints(name: str, value: object, minimum: int = 1) -> tuple[int, ...]
     return tuple(positive_int(name, item, minimum) for item in _several(name, value))
 
 
-def finite_number(name: str, value: object, zero: bool = False) -> float:
-    """Return `value` as a finite number above 0, or of at least 0 if `zero`."""
-    return finite_numbers(name, value, zero)[0]
-
-
 def any_number(name: str, value: object) -> float:
     """Return `value` as a finite number."""
     if isinstance(value, bool) or not isinstance(value, numbers.Real) or not math.isfinite(value):
         raise ValueError(f"`{name}` must be a finite number. Received: {name}={described(value)!s}.")
     return float(value)
+
+
+def finite_number(name: str, value: object, zero: bool = False) -> float:
+    """Return `value` as a finite number above 0, or of at least 0 if `zero`."""
+    finite = isinstance(value, numbers.Real) and not isinstance(value, bool) and math.isfinite(value)
+    if not finite or value < 0 or (value == 0 and not zero):
+        wanted = "at least 0" if zero else "above 0"
+        raise ValueError(f"`{name}` must be a finite number {wanted}. Received: {name}={value!r}.")
+    return float(value)
+
+
+def finite_numbers(name: str, value: object, zero: bool = False) -> tuple[float, ...]:
+    """Return one number or several as a tuple of finite numbers above 0, or of at least 0 if `zero`."""
+    return tuple(finite_number(name, item, zero) for item in _several(name, value))
 
 
 def interval(name: str, value: object) -> tuple[float, float]:
@@ -148,17 +157,6 @@ def interval(name: str, value: object) -> tuple[float, float]:
     if len(pair) != 2 or not any_number(name, pair[0]) < any_number(name, pair[1]):
         raise ValueError(f"`{name}` must be (smallest, largest), such as (0, 255). Received: {name}={value!r}.")
     return float(pair[0]), float(pair[1])
-
-
-def finite_numbers(name: str, value: object, zero: bool = False) -> tuple[float, ...]:
-    """Return one number or several as a tuple of finite numbers above 0, or of at least 0 if `zero`."""
-    values = _several(name, value)
-    for item in values:
-        number = isinstance(item, numbers.Real) and not isinstance(item, bool) and math.isfinite(item)
-        if not number or item < 0 or (item == 0 and not zero):
-            wanted = "at least 0" if zero else "above 0"
-            raise ValueError(f"`{name}` must be a finite number {wanted}. Received: {name}={value!r}.")
-    return tuple(float(item) for item in values)
 
 
 def optional_text(name: str, value: object) -> str | None:

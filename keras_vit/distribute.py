@@ -13,7 +13,6 @@ import importlib.metadata
 import importlib.util
 import json
 import os
-import socket
 from collections.abc import Callable
 
 import tensorflow as tf
@@ -23,7 +22,6 @@ from keras_vit import recipe as recipes
 STRATEGIES = ("auto", "one_device", "mirrored", "multi_worker", "tpu")
 JAX_STRATEGIES = ("auto", "one_device", "data_parallel", "fsdp")
 TPU_ENVIRONMENT = ("TPU_NAME", "PJRT_DEVICE", "NEXT_PLUGGABLE_DEVICE_USE_C_API", "TF_PLUGGABLE_DEVICE_LIBRARY_PATH")
-METADATA_SERVER = ("metadata.google.internal", 80)  # where Google Cloud says which TPUs there are
 
 
 class DevicesMissing(RuntimeError):
@@ -190,8 +188,6 @@ def check_tf_config() -> None:
 def _tpu_strategy(tpu: str) -> tf.distribute.Strategy:
     if tpu == "local":
         _check_local_tpu()
-    elif not tpu.startswith("grpc://"):
-        _check_named_tpu(tpu)
     resolver = tf.distribute.cluster_resolver.TPUClusterResolver(tpu)
     tf.config.experimental_connect_to_cluster(resolver)
     tf.tpu.experimental.initialize_tpu_system(resolver)
@@ -222,13 +218,3 @@ def _check_local_tpu() -> None:
         "--distribute=tpu --tpu=local found no TPU on this machine. Run on a TPU VM, name one with --tpu=NAME, or "
         "use --distribute=auto to train on what this machine has."
     )
-
-
-def _check_named_tpu(tpu: str) -> None:
-    try:
-        socket.create_connection(METADATA_SERVER, timeout=3).close()
-    except OSError as error:
-        raise DevicesMissing(
-            f"--tpu={tpu} is looked up in Google Cloud, whose metadata server cannot be reached from here ({error}). "
-            "Run inside the TPU's project, or give its address as --tpu=grpc://HOST:8470."
-        ) from error

@@ -33,15 +33,10 @@ def test_unknown_strategy():
         distribute.create_strategy("horovod")
 
 
-@pytest.mark.parametrize("tpu", ["local", "my-tpu"])
-def test_no_tpu_is_said_within_seconds(tpu, monkeypatch):
-    # A host that no resolver knows stands for a machine outside of Google Cloud.
-    monkeypatch.setattr(distribute, "METADATA_SERVER", ("metadata.invalid", 80))
+def test_no_tpu_is_said_within_seconds():
     started = time.monotonic()
-    with pytest.raises(
-        distribute.DevicesMissing, match="TPU build, which is not installed|metadata server cannot be reached"
-    ):
-        distribute.create_strategy("tpu", tpu)
+    with pytest.raises(distribute.DevicesMissing, match="TPU build, which is not installed"):
+        distribute.create_strategy("tpu", "local")
     assert time.monotonic() - started < 10
 
 

@@ -63,8 +63,6 @@ CASES = {
     "call, dict": (lambda: model()({"a": IMAGES, "b": IMAGES}), ValueError, "(None, 16, 16, 3) 'a' 'b'"),
     "vit_b16": (lambda: keras_vit.vit_b16, AttributeError, "'vit_b16' 'ViT_B16'"),
     "ViTB16": (lambda: keras_vit.ViTB16, AttributeError, "'ViTB16' 'ViT_B16'"),
-    "ViTBackbone": (lambda: keras_vit.ViTBackbone, AttributeError, "include_top=False"),
-    "ImageClassifier": (lambda: keras_vit.ImageClassifier, AttributeError, "keras_vit.ViT_B16 model_from_checkpoint"),
     # Images and predictions
     "pixels, path": (lambda: keras_vit.preprocess_input("image.jpg"), ValueError, "images 'image.jpg'"),
     "pixels, None": (lambda: keras_vit.preprocess_input(None), ValueError, "images None"),
