@@ -29,9 +29,7 @@ def atomic_file(path: str | os.PathLike) -> Iterator[str]:
         if os.path.exists(path):
             os.chmod(temporary, os.stat(path).st_mode & 0o7777)
         yield temporary
-        _sync(temporary)
-        os.replace(temporary, path)
-        _sync(os.path.dirname(path))
+        publish_file(temporary, path)
     finally:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(temporary)

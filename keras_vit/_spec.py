@@ -12,18 +12,9 @@ Node = ast.expr | ast.keyword
 
 
 def parse(text: str, kind: str = "call", example: str = "name(argument=1)") -> tuple["Call", ...]:
-    """Read calls that are joined by `|`.
+    """Read calls that are joined by `|`, each `name` or `name(arguments)`, possibly over several lines.
 
-    Args:
-        text: Calls joined by `|`, each `name` or `name(arguments)`. May be empty, and run over several lines.
-        kind: Name of such a text, for messages.
-        example: Example of such a text, for messages.
-
-    Returns:
-        The calls, in order.
-
-    Raises:
-        ValueError: If the text is something else. The message points at the place.
+    `kind` and `example` are for messages, which point at the place of a mistake. An empty text has no calls.
 
     Example:
         >>> [call.name for call in parse("decode|resize(224)")]

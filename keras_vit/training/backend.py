@@ -5,7 +5,7 @@
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
-from typing import Any
+from typing import Any, Protocol
 
 import keras
 import numpy as np
@@ -22,7 +22,7 @@ RunSteps = Callable[[Iterator[Any], int, int, bool], tuple[np.ndarray, bool]]
 EvaluateBatch = Callable[[Any], tuple[np.ndarray, np.ndarray, Any]]
 
 
-class Backend:
+class Backend(Protocol):
     """Devices of a run, and the programs that are compiled for them.
 
     Attributes:
@@ -41,45 +41,36 @@ class Backend:
 
     def describe(self) -> str:
         """Return one line about the devices."""
-        raise NotImplementedError
 
     def create_state(self, recipe: Recipe, classes: int, channels: int) -> BaseState:
         """Build the model of a recipe, and everything else that a checkpoint holds."""
-        raise NotImplementedError
 
     def distribute(self, batches_of_worker: Callable[[int, int], Any]) -> Iterable[Any]:
         """Return global batches on the devices.
 
         `batches_of_worker` is a function of (shard index, number of shards) to the `tf.data.Dataset` of a process.
         """
-        raise NotImplementedError
 
     def compile_steps(self, state: Any, recipe: Recipe, classes: int) -> RunSteps:
         """Return the function that runs training steps."""
-        raise NotImplementedError
 
     def compile_evaluation(self, state: Any, recipe: Recipe, classes: int, confusion: bool) -> EvaluateBatch:
         """Return the function that evaluates a batch, with averaged weights where the recipe has them."""
-        raise NotImplementedError
 
     def compile_forward(self, state: Any) -> Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]:
         """Return the function from images `[B, h, w, c]`, the same in every process, to features `[B, D]` and logits.
 
         B is a multiple of the replicas of this process.
         """
-        raise NotImplementedError
 
     def first_rows(self, value: Any) -> np.ndarray:
         """Return the rows of a distributed value that the first device of this process has."""
-        raise NotImplementedError
 
     def profile(self, path: str) -> AbstractContextManager:
         """Return a context that writes a profile for TensorBoard."""
-        raise NotImplementedError
 
     def mean(self, value: float) -> float:
         """Return the mean of a number over all processes, the same in each of them; every process must ask."""
-        raise NotImplementedError
 
     def wait(self) -> None:
         """Wait until every process is here, unless each step waits for all of them anyway."""

@@ -1,7 +1,7 @@
 """Training and evaluation data of a run, as batches that depend on the recipe and the step alone."""
 
 import functools
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from keras_vit import distribute
@@ -43,47 +43,33 @@ class Splits:
 
     def train_batches(self, step: int) -> Iterable[Any]:
         """Return the global batches from a step on, on the devices."""
-        data = self.recipe.data
-
-        def of_worker(shard: int, shards: int):
-            return train_batches(
-                self.train,
-                data.pp_train,
-                batch_size=data.batch_size,
-                seed=self.recipe.seed,
-                start_step=step,
-                shard_index=shard,
-                num_shards=shards,
-                mixup=data.mixup,
-                cutmix=data.cutmix,
-                shuffle_buffer=data.shuffle_buffer,
-                on_bad_image=data.on_bad_image,
-                draw=self._draw(self.recipe.seed),
-            )
-
-        return self.backend.distribute(of_worker)
+        data, seed = self.recipe.data, self.recipe.seed
+        options: dict[str, Any] = {
+            "batch_size": data.batch_size,
+            "seed": seed,
+            "start_step": step,
+            "mixup": data.mixup,
+            "cutmix": data.cutmix,
+            "shuffle_buffer": data.shuffle_buffer,
+        }
+        return self._distributed(functools.partial(train_batches, self.train, data.pp_train, **options), seed)
 
     def eval_batches(self) -> Iterable[Any]:
         """Return the global batches of one pass over the evaluation split, on the devices."""
-        data = self.recipe.data
+        pp, size = self.recipe.data.pp_eval, self.eval_batch_size
+        batches = functools.partial(eval_batches, self.eval, pp, batch_size=size)
+        return self._distributed(batches, self.recipe.seed ^ _EVALUATION_SEED)
 
-        def of_worker(shard: int, shards: int):
-            return eval_batches(
-                self.eval,
-                data.pp_eval,
-                batch_size=self.eval_batch_size,
+    def _distributed(self, batches: Callable, seed: int) -> Iterable[Any]:
+        draw = getattr(tasks.create(self.recipe), "draw", None)  # of a task that hides patches
+        return self.backend.distribute(
+            lambda shard, shards: batches(
                 shard_index=shard,
                 num_shards=shards,
-                on_bad_image=data.on_bad_image,
-                draw=self._draw(self.recipe.seed ^ _EVALUATION_SEED),
+                on_bad_image=self.recipe.data.on_bad_image,
+                draw=None if draw is None else functools.partial(draw, seed),
             )
-
-        return self.backend.distribute(of_worker)
-
-    def _draw(self, seed: int):
-        """Return the function that draws the patches to hide, None for a task that hides none."""
-        draw = getattr(tasks.create(self.recipe), "draw", None)
-        return None if draw is None else functools.partial(draw, seed)
+        )
 
     def describe(self) -> dict[str, Any]:
         """Return the description of the data for `config.json`."""
@@ -108,15 +94,13 @@ class Splits:
             "data.pp_train": train_batches(self.train, data.pp_train, batch_size=1).element_spec["image"].shape[1:],
             "data.pp_eval": eval_batches(self.eval, data.pp_eval, batch_size=1).element_spec["image"].shape[1:],
         }
-        for name, shape in shapes.items():
-            if tuple(shape[:2]) != (size, size):
+        for name, (height, width, _) in shapes.items():
+            if (height, width) != (size, size):
                 raise ValueError(
-                    f"{name} must give images of model.image_size={size} by {size}. It gives {shape[0]} by {shape[1]}: "
+                    f"{name} must give images of model.image_size={size} by {size}. It gives {height} by {width}: "
                     f"change model.image_size, or end it in an operation such as resize({size})."
                 )
-        train_shape, eval_shape = shapes.values()
-        if train_shape[2] != eval_shape[2]:
-            raise ValueError(
-                f"data.pp_train gives {train_shape[2]} channels, data.pp_eval {eval_shape[2]}: make them agree."
-            )
-        return train_shape[2]
+        train, evaluation = (channels for _, _, channels in shapes.values())
+        if train != evaluation:
+            raise ValueError(f"data.pp_train gives {train} channels, data.pp_eval {evaluation}: make them agree.")
+        return train

@@ -79,24 +79,18 @@ def load_run(path: str, checkpoint: str | int = "last") -> Run:
     >>> run.model.output_shape, run.config["recipe"]["total_steps"]
     ((None, 10), 4)
     """
-    directory, model_file = _locate(os.fspath(path))
+    path = os.fspath(path)
+    directory = (os.path.dirname(path) or ".") if path.endswith(".keras") else path
+    model_file = path if path.endswith(".keras") else os.path.join(path, MODEL)
     if checkpoint == "last":
         _check_finished(directory, model_file)
-    config = read_config(directory)
-    model, step = (
-        (load_keras_file(model_file), None)
-        if checkpoint == "last"
-        else _restore(config, os.path.join(directory, CHECKPOINTS), str(checkpoint))
-    )
-    return Run(
-        model=model,
-        config=config,
-        class_names=tuple(config["data"]["class_names"]),
-        preprocess=config["preprocess"],
-        output=config["output"],
-        path=directory,
-        step=step,
-    )
+    config, step = read_config(directory), None
+    if checkpoint == "last":
+        model = load_keras_file(model_file)
+    else:
+        model, step = _restore(config, directory, str(checkpoint))
+    names = tuple(config["data"]["class_names"])
+    return Run(model, config, names, config["preprocess"], config["output"], directory, step)
 
 
 def read_config(directory: str) -> dict[str, Any]:
@@ -110,10 +104,7 @@ def read_config(directory: str) -> dict[str, Any]:
     config = _io.read_json(path)
     for name, kind in (("recipe", dict), ("data", dict), ("preprocess", str), ("output", str)):
         if not isinstance(config.get(name), kind):
-            raise ValueError(
-                f"{path} must hold {name!r}, a {kind.__name__}. Received: {config.get(name)!r}. It was not written by "
-                "`keras-vit train`."
-            )
+            raise ValueError(f"{path} must hold {name!r}, a {kind.__name__}. Received: {config.get(name)!r}.")
     names = config["data"].get("class_names")
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         raise ValueError(f"{path} must hold data.class_names, a list of names. Received: {names!r}.")
@@ -215,7 +206,7 @@ def _restore(config: dict[str, Any], directory: str, checkpoint: str) -> tuple[k
     # These import TensorFlow, which the records do not need.
     from keras_vit.training import checkpoints, device_preprocessing, state
 
-    prefix = checkpoints.choose(directory, checkpoint)
+    prefix = checkpoints.choose(os.path.join(directory, CHECKPOINTS), checkpoint)
     recipe = recipes.resolve(recipes.from_dict(config["recipe"]), config.get("architecture"))
     for channels in (3, 1):  # not recorded
         model = recipes.create_model(recipe, len(config["data"]["class_names"]), channels)
@@ -234,22 +225,16 @@ def _restore(config: dict[str, Any], directory: str, checkpoint: str) -> tuple[k
     return model, step
 
 
-def _locate(path: str) -> tuple[str, str]:
-    """Return the run directory and the model file that `path` means."""
-    return (os.path.dirname(path) or ".", path) if path.endswith(".keras") else (path, os.path.join(path, MODEL))
-
-
 def _check_finished(directory: str, model_file: str) -> None:
     """Refuse a run without its final model."""
     if os.path.exists(model_file):
         return
     from keras_vit.training import checkpoints
 
-    there = checkpoints.listed(os.path.join(directory, CHECKPOINTS))
     raise FileNotFoundError(
         f"Expected {os.path.basename(model_file)} in the directory {directory!r}; there is none. A run writes it when "
         "training ends: to finish one that was interrupted, start `keras-vit train` again with the same --workdir. "
-        f"Checkpoints that can be used already (--checkpoint): {there}."
+        f"Usable with --checkpoint: {checkpoints.listed(os.path.join(directory, CHECKPOINTS))}."
     )
 
 

@@ -11,11 +11,7 @@ from keras_vit import optim
 
 
 class Task(Protocol):
-    """Learning task, as a pure function for every backend.
-
-    The step hands a task the values of a batch, a tuple of arrays `[b, ...]` whose rows are those of the examples. The
-    task of the recipe names the score.
-    """
+    """Learning task, as a pure function of the values of a batch: a tuple of arrays `[b, ...]`, a row per example."""
 
     def __call__(self, model: keras.Model, values: tuple, training: bool) -> tuple[Any, Any, Any]:
         """Return losses `[b]`, scores `[b]` and predictions `[b, ...]`, float32."""
@@ -49,10 +45,9 @@ class HiddenPatchesTask(Task, Protocol):
     def show(
         self, batch: dict[str, np.ndarray], predictions: np.ndarray, preprocess: Callable
     ) -> dict[str, np.ndarray]:
-        """Return images of an evaluation to look at: input, what the model saw of it, and its reconstruction.
+        """Return images of an evaluation, uint8 `[n, h, w, c]` by name: input, what the model saw, reconstruction.
 
-        They are uint8 `[n, h, w, c]` by name, in this order. `preprocess` maps images of the pipeline to the range of
-        the model.
+        `preprocess` maps images of the pipeline to the range of the model.
         """
 
 
