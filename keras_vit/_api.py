@@ -54,5 +54,5 @@ __all__ = [
     "model_from_checkpoint",
     "preprocess_input",
     "save_checkpoint",
-    *applications.__all__,
+    *(name for name in vars(applications) if name[0].isupper() and "_" in name),  # ViT_B16 and its like
 ]

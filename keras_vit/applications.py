@@ -137,36 +137,3 @@ BiT_R101x1 = _constructor("BiT-R101x1", PublishedBiT, BiTResNet)
 BiT_R101x3 = _constructor("BiT-R101x3", PublishedBiT, BiTResNet)
 BiT_R152x2 = _constructor("BiT-R152x2", PublishedBiT, BiTResNet)
 BiT_R152x4 = _constructor("BiT-R152x4", PublishedBiT, BiTResNet)
-
-__all__ = [  # a literal, which editors and type checkers can read
-    "BiT_R101x1",
-    "BiT_R101x3",
-    "BiT_R152x2",
-    "BiT_R152x4",
-    "BiT_R50x1",
-    "BiT_R50x3",
-    "R26_B32",
-    "R26_S32",
-    "R50_B16",
-    "R50_L32",
-    "R_Ti16",
-    "ViT_B14",
-    "ViT_B16",
-    "ViT_B32",
-    "ViT_B8",
-    "ViT_G14",
-    "ViT_H14",
-    "ViT_Hplus16",
-    "ViT_L14",
-    "ViT_L16",
-    "ViT_L32",
-    "ViT_S14",
-    "ViT_S16",
-    "ViT_S32",
-    "ViT_So400m14",
-    "ViT_So400m16",
-    "ViT_Splus16",
-    "ViT_Ti16",
-    "ViT_g14",
-    "ViT_giant2_14",
-]
