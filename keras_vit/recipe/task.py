@@ -18,6 +18,10 @@ class _Written:
             if field.type in (float, bool) and isinstance(value, int):
                 object.__setattr__(self, field.name, field.type(value))
 
+    def arguments(self) -> dict[str, Any]:
+        """Return the arguments of the model that belong to the task."""
+        return dataclasses.asdict(self)  # type: ignore[call-overload]
+
     def __str__(self) -> str:
         values = [(field, getattr(self, field.name)) for field in dataclasses.fields(self)]  # type: ignore[arg-type]
         arguments = ", ".join(f"{field.name}={value!r}" for field, value in values if value != field.default)
@@ -85,10 +89,6 @@ class MaskedPatch(_Written):
     score: ClassVar[str] = "accuracy"
     model: ClassVar[type] = models.MaskedPatchPredictor
     config: ClassVar[type] = models.MaskedPatchConfig
-
-    def arguments(self) -> dict[str, Any]:
-        """Return the arguments of the model that belong to the task."""
-        return dataclasses.asdict(self)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -9,12 +9,11 @@ DIR/model.keras      the final weights (their moving average where the recipe ke
 DIR/report.png       curves, and some test images with their predictions
 """
 
-import contextlib
 import glob
-import importlib.metadata
 import json
 import os
 import platform
+import sys
 from typing import Any, NamedTuple
 
 import keras
@@ -31,7 +30,7 @@ MODEL = "model.keras"
 CHECKPOINTS = "checkpoints"
 TENSORBOARD = "tensorboard"
 REPORT = "report.png"
-_PACKAGES = ("keras-vision-transformers", "keras", "tensorflow", "tensorflow-cpu", "tensorflow-tpu", "jax", "numpy")
+_PACKAGES = ("keras_vit", "keras", "tensorflow", "jax", "numpy")
 
 
 class Run(NamedTuple):
@@ -239,8 +238,6 @@ def _check_finished(directory: str, model_file: str) -> None:
 
 
 def _versions() -> dict[str, str]:
-    versions = {"python": platform.python_version(), "keras_backend": keras.backend.backend()}
-    for name in _PACKAGES:
-        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-            versions[name] = importlib.metadata.version(name)
-    return versions
+    """Return the versions of Python and of the packages that are in use."""
+    used = {name: sys.modules[name].__version__ for name in _PACKAGES if name in sys.modules}
+    return {"python": platform.python_version(), "keras_backend": keras.backend.backend(), **used}
