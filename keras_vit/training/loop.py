@@ -39,29 +39,17 @@ class PeriodicEvaluation(Protocol):
 
 @dataclasses.dataclass
 class Loop:
-    """A recipe that is run from the current step of its state to the end.
-
-    Attributes:
-        recipe: The recipe.
-        backend: Devices of the run.
-        state: State of the run, restored by the caller.
-        run_steps: See `Backend.compile_steps`.
-        batches: Function of a step to the batches that begin there.
-        store: Store of the checkpoints.
-        evaluators: Evaluations between the steps. The first one is the validation.
-        directory: Run directory; None, on workers other than the chief, writes no metrics.
-        profile: Whether to write a profile of a few steps.
-    """
+    """A recipe that is run from the current step of its state to the end."""
 
     recipe: recipes.Recipe
     backend: Backend
-    state: BaseState
+    state: BaseState  # restored by the caller
     run_steps: RunSteps
-    batches: Callable[[int], Iterable[Any]]
+    batches: Callable[[int], Iterable[Any]]  # function of a step to the batches that begin there
     store: CheckpointStore
-    evaluators: Sequence[PeriodicEvaluation] = ()
-    directory: str | None = None
-    profile: bool = False
+    evaluators: Sequence[PeriodicEvaluation] = ()  # the first one is the validation
+    directory: str | None = None  # run directory; None, on workers other than the chief, writes no metrics
+    profile: bool = False  # whether to write a profile of a few steps
 
     def run(self, stop: StopRequest | None = None) -> dict[str, Any]:
         """Train to `recipe.total_steps`, and return the last line of the validation; a finished run is validated again.

@@ -18,15 +18,11 @@ class Progress:
 
     The data and all randomness are functions of the seed and the step, so the step is also the position in the data
     and the state of every random generator.
-
-    Attributes:
-        step: Number of updates made.
-        best: Best score of the validation, such as its accuracy.
-        window: Sums of loss and score since the last logged line, and their count.
     """
 
-    step: int = 0
-    best: float = -np.inf
+    step: int = 0  # number of updates made
+    best: float = -np.inf  # best score of the validation, such as its accuracy
+    # Sums of loss and score since the last logged line, and their count.
     window: np.ndarray = dataclasses.field(default_factory=lambda: np.zeros(3, np.float32))
 
     def values(self) -> dict[str, np.ndarray]:
