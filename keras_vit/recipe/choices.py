@@ -17,12 +17,8 @@ _PRETRAINED = ("imagenet21k", "augreg-imagenet21k", "bit-m")
 def pretrained(variant: str, *preferred: str) -> str:
     """Return the name of the weights that a variant is fine-tuned from, trained on ImageNet-21k.
 
-    Args:
-        variant: Name of the model.
-        *preferred: Names to take rather than the original ones, where they exist.
-
-    Returns:
-        A name of `keras_vit.list_weights(variant)`; the name of a file for a variant without published weights.
+    It is one of `keras_vit.list_weights(variant)`, one of the `preferred` where they exist; the name of a file for a
+    variant without published weights.
 
     Example:
     >>> pretrained("ViT-S/16")
@@ -36,9 +32,7 @@ def pretrained(variant: str, *preferred: str) -> str:
 def with_variant(recipe: Recipe, variant: str) -> Recipe:
     """Return the recipe for another variant, with weights that are published for it if the recipe has such weights.
 
-    Args:
-        recipe: The recipe.
-        variant: Name of the model (`"ViT-S/16"`) or of its constructor (`"ViT_S16"`).
+    The variant is the name of a model (`"ViT-S/16"`) or of its constructor (`"ViT_S16"`).
 
     Raises:
         ValueError: If there is no such variant.
@@ -62,9 +56,7 @@ def with_variant(recipe: Recipe, variant: str) -> Recipe:
 def with_weights(recipe: Recipe, weights: str) -> Recipe:
     """Return the recipe with other initial weights.
 
-    Args:
-        recipe: The recipe.
-        weights: Name of published weights, a file or directory, an address, or `"none"` to train from scratch.
+    They are the name of published weights, a file or directory, an address, or `"none"` to train from scratch.
 
     Raises:
         ValueError: If there are no such weights.
@@ -84,11 +76,7 @@ def with_weights(recipe: Recipe, weights: str) -> Recipe:
 
 
 def with_image_size(recipe: Recipe, image_size: int) -> Recipe:
-    """Return the recipe for images of another size; sizes in its preprocessing strings change in proportion.
-
-    Args:
-        recipe: The recipe.
-        image_size: Height and width in pixels.
+    """Return the recipe for images of another size, in pixels; its preprocessing strings change in proportion.
 
     Example:
     >>> with_image_size(Recipe(), 448).data.pp_train

@@ -31,13 +31,9 @@ def to_dict(recipe: Recipe) -> dict[str, Any]:
 
 
 def from_dict(values: dict[str, Any]) -> Recipe:
-    """Build a recipe from plain dictionaries, such as `config.json` holds.
+    """Build a recipe from plain dictionaries, such as `config.json` holds, and check it.
 
-    Args:
-        values: Fields by name; a missing one keeps its default.
-
-    Returns:
-        The recipe, checked.
+    A missing field keeps its default.
 
     Raises:
         ValueError: If a field is unknown, of the wrong type or out of range.
@@ -109,13 +105,10 @@ def get(recipe: Recipe, path: str) -> Any:
 
 
 def override(recipe: Recipe, path: str, text: str) -> Recipe:
-    """Return a recipe with one field set from the command line.
+    """Return a recipe with the field at a dotted path set from the command line.
 
-    Args:
-        recipe: The recipe before.
-        path: Dotted path of the field.
-        text: The value as Python writes it, a string without quotes. An empty text or `None` means None where a field
-            may be None.
+    `text` is the value as Python writes it, a string without quotes. An empty text or `None` means None where a field
+    may be None.
 
     Raises:
         ValueError: If there is no such field, or the value is of the wrong type.
@@ -132,11 +125,7 @@ def override(recipe: Recipe, path: str, text: str) -> Recipe:
 
 
 def replace(recipe: Recipe, values: Mapping[str, Any]) -> Recipe:
-    """Return a recipe with other values for some fields.
-
-    Args:
-        recipe: The recipe before.
-        values: Values by dotted path of the field.
+    """Return a recipe with other values for some fields, given by their dotted paths.
 
     Raises:
         ValueError: If there is no such field, or a value is of the wrong type.

@@ -73,10 +73,7 @@ def weights_path(recipe: Recipe) -> str | None:
 def create_model(recipe: Recipe, classes: int, channels: int = 3) -> keras.Model:
     """Build the model of a recipe, with initial weights that depend only on its seed.
 
-    Args:
-        recipe: The recipe; see `resolve` for one with a checkpoint.
-        classes: Number of classes.
-        channels: Channels of the images.
+    The architecture of the recipe's checkpoint is not looked up; see `resolve`.
 
     Raises:
         ValueError: If an argument is wrong or the variant has no such argument.
