@@ -140,10 +140,11 @@ def any_number(name: str, value: object) -> float:
 def finite_number(name: str, value: object, zero: bool = False) -> float:
     """Return `value` as a finite number above 0, or of at least 0 if `zero`."""
     finite = isinstance(value, numbers.Real) and not isinstance(value, bool) and math.isfinite(value)
-    if not finite or value < 0 or (value == 0 and not zero):
+    number = float(value) if finite else -1.0  # type: ignore[arg-type]
+    if number < 0 or (number == 0 and not zero):
         wanted = "at least 0" if zero else "above 0"
         raise ValueError(f"`{name}` must be a finite number {wanted}. Received: {name}={value!r}.")
-    return float(value)
+    return number
 
 
 def finite_numbers(name: str, value: object, zero: bool = False) -> tuple[float, ...]:

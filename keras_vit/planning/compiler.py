@@ -78,7 +78,7 @@ class Compiler(abc.ABC):
     extra: ClassVar[str]
     options: ClassVar[dict[str, Any]] = {}  # of XLA
 
-    def __init__(self, target: Target):
+    def __init__(self, target: Any):
         if not self.available():
             raise CompilerMissing(
                 f"Compiling for {target.name} needs the packages {', '.join(self.packages.values())}. Install them "

@@ -200,7 +200,8 @@ def _unknown(path: str, names: list[str]) -> str:
 def _upgrade(values: dict[str, Any]) -> dict[str, Any]:
     """Return the recipe of an old `config.json` as one of today: the model's arguments were fields of `model`."""
     model = values.get("model")
-    old = [name for name in model if name in argument_names("")] if isinstance(model, dict) else []
+    model = model if isinstance(model, dict) else {}
+    old = [name for name in model if name in argument_names("")]
     if not old:
         return values
     kept = {name: value for name, value in model.items() if name not in old}
