@@ -87,24 +87,17 @@ class Estimate:
         return self.setting.batch_size / self.step_seconds
 
 
+@dataclasses.dataclass
 class Planner:
-    """Planner that compiles settings of a recipe for a slice, each of them once.
+    """Planner that compiles settings of a recipe for a target, each of them once. Memory is in bytes per device."""
 
-    `compile_step` is a function from a `Setting` to the compiler's result. Memory is in bytes per device.
-    """
-
-    def __init__(
-        self,
-        compile_step: Callable[[Setting], Compiled | DoesNotFit],
-        target: Target,
-        capacity: int,
-        gradient_bytes: int = 0,
-        rematerializes: bool = True,
-        shards: bool = False,
-    ):
-        self.compile_step, self.target, self.capacity = compile_step, target, capacity
-        self.gradient_bytes, self.rematerializes, self.shards = gradient_bytes, rematerializes, shards
-        self._estimates: dict[Setting, Estimate] = {}
+    compile_step: Callable[[Setting], Compiled | DoesNotFit]
+    target: Target
+    capacity: int
+    gradient_bytes: int = 0
+    rematerializes: bool = True
+    shards: bool = False
+    _estimates: dict[Setting, Estimate] = dataclasses.field(default_factory=dict)
 
     def estimate(self, setting: Setting) -> Estimate:
         """Return the estimate of a setting."""

@@ -6,11 +6,12 @@ import tensorflow as tf
 
 from keras_vit import distribute
 from keras_vit import recipe as recipes
+from keras_vit.training import tasks
 from keras_vit.training.checkpoints import CheckpointStore
 from keras_vit.training.loop import Loop
 from keras_vit.training.tf.backend import TensorFlowBackend
 from keras_vit.training.tf.state import TrainState
-from keras_vit.training.tf.step import EvalStep, TrainStep, evaluate, run_steps
+from keras_vit.training.tf.step import TrainStep, evaluate, run_steps
 from keras_vit.training.validation import Validation
 
 CLASSES, FEATURES, BATCH = 3, 5, 8
@@ -75,10 +76,11 @@ class World:
         examples = batch_of(-1)
         mask = tf.constant([1.0] * 5 + [0.0] * 3)
         dataset = tf.data.Dataset.from_tensors({**examples, "mask": mask})
+        step = tasks.evaluation(tasks.create(recipe), self.state.model, one_hot, confusion=True)
         self.validation = Validation(
             self.backend,
             recipe,
-            evaluate(self.strategy, EvalStep(self.state, recipe, one_hot, confusion=True)),
+            evaluate(self.strategy, lambda batch: step(self.state.evaluated(), batch)),
             self.strategy.experimental_distribute_dataset(dataset),
         )
         self.loop = Loop(
