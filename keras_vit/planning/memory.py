@@ -9,7 +9,7 @@ import dataclasses
 import math
 import os
 import subprocess
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from absl import logging
@@ -90,25 +90,16 @@ def check(recipe: recipes.Recipe, backend: Backend, classes: int, channels: int)
 
 
 def _advice(recipe: recipes.Recipe, bytes_of: Callable, free: float, devices: int) -> str:
-    """Return the changes of a recipe that fit, in words."""
+    """Return the smallest change of a recipe that fits and keeps its result, in words."""
     parts, batch_size = recipe.optim.accumulation_steps, recipe.data.batch_size
     possible = [n for n in range(parts + 1, batch_size // devices + 1) if batch_size % (devices * n) == 0]
     remat = {"model.remat": "blocks"} if recipe.model.variant in models.VIT else {}
-
-    def first(effect: str, changes: Iterable[dict[str, Any]]) -> list[str]:
-        for change in changes:
-            if (needed := bytes_of(recipes.replace(recipe, change))) <= free:
-                fields = " ".join(f"--config.{field}={value}" for field, value in change.items())
-                return [f"{fields} ({_gb(needed)}, {effect})"]
-        return []
-
-    fitting = [
-        *first("the same result", ({"optim.accumulation_steps": n} for n in possible)),
-        *first("the same result, more time", [remat]),
-        *first("another result", ({"data.batch_size": batch_size * parts // n} for n in possible)),
-    ] or first("the same result, more time", ({**remat, "optim.accumulation_steps": n} for n in possible))
-    if fitting:
-        return f"What fits: {'; '.join(fitting)}."
+    changes: list[dict[str, Any]] = [{"optim.accumulation_steps": n} for n in possible]
+    changes += [{**remat, "optim.accumulation_steps": n} for n in (parts, *possible)]
+    for change in changes:
+        if (needed := bytes_of(recipes.replace(recipe, change))) <= free:
+            fields = " ".join(f"--config.{field}={value}" for field, value in change.items())
+            return f"What fits, with the same result: {fields} ({_gb(needed)})."
     return "Not even one image at a time fits: take a smaller model.image_size or model.variant."
 
 

@@ -57,9 +57,8 @@ def machine(monkeypatch):
 
 
 def advised(warning):
-    """The changes that a warning names, as lists of (field, value)."""
-    options = warning.partition("What fits: ")[2].split(";")
-    return [re.findall(r"--config\.([\w.]+)=(\w+)", option) for option in options]
+    """The changes that a warning names, as a list of (field, value)."""
+    return re.findall(r"--config\.([\w.]+)=(\w+)", warning.partition("What fits, with the same result: ")[2])
 
 
 def test_nothing_is_said_where_a_step_fits(machine):
@@ -73,13 +72,8 @@ def test_the_advice_fits_and_a_smaller_change_does_not(machine):
     memory.check(recipe(), backend(), 10, 3)
     (warning,) = warnings
     assert "and 3.0 GB are free" in warning
-    fields = [change[0][0] for change in advised(warning)]
-    assert fields == ["optim.accumulation_steps", "model.remat", "data.batch_size"]
-    for ((field, value),) in advised(warning):
-        value = int(value) if value.isdecimal() else value
-        assert memory.of_recipe(recipes.replace(recipe(), {field: value}), 10).total <= free
-        assert field != "optim.accumulation_steps" or value == 4
-        assert field != "data.batch_size" or value == 16
+    assert advised(warning) == [("optim.accumulation_steps", "4")]
+    assert memory.of_recipe(recipe(accumulation_steps=4), 10).total <= free
     assert memory.of_recipe(recipe(accumulation_steps=2), 10).total > free
 
 
@@ -88,8 +82,7 @@ def test_two_changes_where_one_is_not_enough(machine):
     given = recipe("ViT-B/16", batch_size=2)
     given.model.image_size = 896
     memory.check(given, backend(), 10, 3)
-    ((first, second),) = advised(warnings[0])
-    assert (first, second) == (("model.remat", "blocks"), ("optim.accumulation_steps", "2"))
+    assert advised(warnings[0]) == [("model.remat", "blocks"), ("optim.accumulation_steps", "2")]
 
 
 def test_what_no_change_helps(machine):
