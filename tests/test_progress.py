@@ -49,6 +49,7 @@ def test_a_line_is_no_wider_than_the_terminal(monkeypatch):
 
 def test_nothing_is_drawn_without_a_terminal(caplog, monkeypatch):
     monkeypatch.setattr(_progress, "_LOG_EVERY", 0.0)
+    caplog.set_level("INFO", "absl")
     for log in (False, True):
         pipe = io.StringIO()
         bar = _progress.Progress("Work", 4, stream=pipe, log=log)

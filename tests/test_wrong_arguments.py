@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import keras_vit
-from keras_vit import data, inspection, optim, recipe
+from keras_vit import data, inspection, optim
 from keras_vit.models import BiTConfig, ViTConfig
 from tests import tiny
 
@@ -130,12 +130,10 @@ CASES = {
     "cka": (lambda: inspection.cka("a", "b"), ValueError, "x 'a'"),
     "similarity": (lambda: inspection.layer_similarity(model(), None, IMAGES), ValueError, "other None"),
     "features": (lambda: inspection.layer_features(None, IMAGES), ValueError, "model None"),
-    # Optimizers and recipes
+    # Optimizers
     "schedule": (lambda: optim.create_schedule("cos", 0.1, 10), ValueError, "schedule Schedule 'cos'"),
     "optimizer": (lambda: optim.create_optimizer("adamw"), ValueError, "optim Optim 'adamw'"),
     "optimizer of Keras": (lambda: compiled(optim.AdamW(1e-3)), ValueError, "keras_vit.optim.AdamW keras.optimizers"),
-    "recipe": (lambda: recipe.Recipe(totalsteps=1), TypeError, "Recipe() 'totalsteps' 'total_steps'"),
-    "part of a recipe": (lambda: recipe.Optim("adamw", lerning_rate=1), TypeError, "Optim() 'learning_rate'"),
 }
 
 
