@@ -83,7 +83,7 @@ def size_of_data(recipe: Recipe) -> tuple[int, int, Any]:
     They come from the flags, from the known public data sets (without a specification), or from the data itself.
     """
     options, name, split = flags.FLAGS, recipe.data.source, recipe.data.train_split
-    public = name.startswith(("tfds:", "tfrecord:", "vtab:"))  # slow to open, or not prepared
+    public = name.startswith(("tfds:", "tfrecord:"))  # slow to open, or not prepared
     size, source = datasets.size(name, split) if public else datasets.Size(), None
     examples, classes = options.examples or size.examples, options.classes or size.classes
     if examples is None or classes is None or not public:

@@ -3,7 +3,6 @@
 from typing import NamedTuple
 
 from keras_vit.data import splits
-from keras_vit.evaluators import vtab
 
 
 class Size(NamedTuple):
@@ -31,30 +30,6 @@ WITHOUT_LOCATION = {
 }
 SHAPES = {"fashion_mnist": (28, 28, 1)}
 
-# Classes of the tasks of VTAB (https://arxiv.org/abs/1910.04867), and examples of the training splits.
-VTAB = {
-    "caltech101": 102,
-    "cifar100": 100,
-    "dtd": 47,
-    "flowers102": 102,
-    "pets": 37,
-    "sun397": 397,
-    "svhn": 10,
-    "patch_camelyon": 2,
-    "eurosat": 10,
-    "resisc45": 45,
-    "diabetic_retinopathy": 5,
-    "clevr_count": 8,
-    "clevr_distance": 6,
-    "dmlab": 6,
-    "kitti_distance": 4,
-    "dsprites_location": 16,
-    "dsprites_orientation": 16,
-    "smallnorb_azimuth": 18,
-    "smallnorb_elevation": 9,
-}
-VTAB_SPLITS = {"train800": 800, "val200": 200, "train800val200": 1_000}
-
 
 def size(source: str, split: str) -> Size:
     """Return the size of a split without opening it, as far as it is known.
@@ -62,10 +37,6 @@ def size(source: str, split: str) -> Size:
     Options and version of the source are ignored.
     """
     name = source.partition("#")[0]
-    kind, _, location = name.partition(":")
-    if kind == "vtab":
-        (task,) = vtab.check_tasks([location])
-        return Size(VTAB_SPLITS.get(split), VTAB[task])
     matching = (entry for entry in DATASETS if name == entry or name.startswith((f"{entry}:", f"{entry}/")))
     known = WITHOUT_LOCATION.get(name) or DATASETS.get(next(matching, ""))
     if known is None:
