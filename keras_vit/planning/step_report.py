@@ -86,7 +86,7 @@ class Report:
 
 
 def _answer(estimate: Estimate) -> list[tuple[str, str]]:
-    result, seconds = estimate.result, estimate.seconds if isinstance(estimate.result, Compiled) else {}
+    result = estimate.result
     answer = f"fits: {_gib(result.memory)} of {_gib(estimate.capacity)} per device, {_gib(estimate.free)} free"
     if not estimate.fits:
         answer = f"does NOT fit: needs {_gib(result.memory)} per device, {_gib(-estimate.free)} too much"
@@ -94,7 +94,7 @@ def _answer(estimate: Estimate) -> list[tuple[str, str]]:
         return [("memory", answer)]
     program = f", {_gib(result.code)} program" if result.code else ""
     counts = ", ".join(f"{count} {kind}" for kind, count in sorted(result.collectives.items()))
-    times = ", ".join(f"{name} {_ms(time)}" for name, time in seconds.items() if time)
+    times = ", ".join(f"{name} {_ms(time)}" for name, time in estimate.seconds.items() if time)
     return [
         ("memory", answer),
         ("", f"{_gib(result.arguments)} weights, optimizer and batch, {_gib(result.temporaries)} temporaries{program}"),

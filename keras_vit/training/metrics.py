@@ -40,7 +40,7 @@ class MetricsWriter:
         with _writing(self.path), open(self.path, "a", encoding="utf-8") as file:
             file.write(json.dumps({"step": step, **values}) + "\n")
         with _writing(TENSORBOARD):
-            self._write_events(step, values)
+            self._write_events(self.directory, step, values)
 
     def close(self) -> None:
         """End the TensorBoard files."""
@@ -48,10 +48,10 @@ class MetricsWriter:
             for writer in self.events.values():
                 writer.close()
 
-    def _write_events(self, step: int, values: Mapping[str, Any]) -> None:
+    def _write_events(self, directory: str, step: int, values: Mapping[str, Any]) -> None:
         kind = "train" if "loss" in values else "eval"
         if kind not in self.events:
-            self.events[kind] = tf.summary.create_file_writer(os.path.join(self.directory or "", TENSORBOARD, kind))
+            self.events[kind] = tf.summary.create_file_writer(os.path.join(directory, TENSORBOARD, kind))
         metadata = tf.compat.v1.SummaryMetadata(data_class=1)  # DATA_CLASS_SCALAR
         metadata.plugin_data.plugin_name = "scalars"
         with self.events[kind].as_default(step):
