@@ -158,14 +158,9 @@ def _temporary_name(path: str) -> str:
 
 
 def _remove_stale(directory: str) -> None:
-    now = time.time()
-    with os.scandir(directory) as entries:
-        for entry in entries:
-            if entry.name.startswith(_PREFIX) and now - entry.stat(follow_symlinks=False).st_mtime > _STALE_SECONDS:
-                if entry.is_dir(follow_symlinks=False):
-                    shutil.rmtree(entry.path, ignore_errors=True)
-                else:
-                    os.unlink(entry.path)
+    for path in glob.glob(os.path.join(glob.escape(directory), f"{_PREFIX}*")):
+        if time.time() - os.lstat(path).st_mtime > _STALE_SECONDS:
+            shutil.rmtree(path) if os.path.isdir(path) else os.unlink(path)
 
 
 def _sync(path: str) -> None:
