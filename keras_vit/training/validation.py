@@ -39,9 +39,7 @@ class Validation:
         for batch in self.batches:
             batch_sums, batch_confusion, predictions = self.evaluate(batch)
             sums += batch_sums
-            confusion = (
-                confusion + batch_confusion.astype(np.int64) if confusion.size else batch_confusion.astype(np.int64)
-            )
+            confusion = batch_confusion.astype(np.int64) + (confusion if confusion.size else 0)
             if self.examples is None:
                 self.examples = self._first_examples(batch, predictions)
         loss, score, count = sums.tolist()
