@@ -23,6 +23,7 @@ from keras_vit import _io
 from keras_vit import recipe as recipes
 from keras_vit.checkpoints.keras_files import load_keras_file
 from keras_vit.training.errors import CheckpointMismatch, StorageError
+from keras_vit.version import __version__
 
 CONFIG = "config.json"
 METRICS = "metrics.jsonl"
@@ -30,7 +31,7 @@ MODEL = "model.keras"
 CHECKPOINTS = "checkpoints"
 TENSORBOARD = "tensorboard"
 REPORT = "report.png"
-_PACKAGES = ("keras_vit", "keras", "tensorflow", "jax", "numpy")
+_PACKAGES = ("keras", "tensorflow", "jax", "numpy")
 
 
 class Run(NamedTuple):
@@ -240,4 +241,5 @@ def _check_finished(directory: str, model_file: str) -> None:
 def _versions() -> dict[str, str]:
     """Return the versions of Python and of the packages that are in use."""
     used = {name: sys.modules[name].__version__ for name in _PACKAGES if name in sys.modules}
-    return {"python": platform.python_version(), "keras_backend": keras.backend.backend(), **used}
+    own = {"keras_vit": __version__, "python": platform.python_version(), "keras_backend": keras.backend.backend()}
+    return {**own, **used}
