@@ -65,12 +65,12 @@ def _lease(directory: str) -> filelock.SoftFileLease:
         logging.flush()
         os._exit(Interrupted.exit_code)
 
-    path = os.path.join(directory, LEASE)
+    path, longest = os.path.join(directory, LEASE), SILENCE + 2 * _REFRESH
     lease = filelock.SoftFileLease(path, lease_duration=SILENCE, heartbeat_interval=_REFRESH, on_compromise=end)
     if os.path.exists(path):
-        logging.info("%s exists. Waiting up to %d minutes for signs of its owner.", path, SILENCE // 60)
+        logging.info("%s exists. Waiting up to %d minutes for signs of its owner.", path, longest // 60)
     try:
-        lease.acquire(timeout=SILENCE + 2 * _REFRESH, poll_interval=1.0)
+        lease.acquire(timeout=longest, poll_interval=min(1.0, _REFRESH))
     except filelock.Timeout as error:
         owner = lease.owner
         raise _taken(directory, f"process {owner.pid} on {owner.hostname}" if owner else "Another process") from error
