@@ -88,10 +88,6 @@ class Devices:
             return np.asarray(value)
         return multihost_utils.process_allgather(value, tiled=True)
 
-    def any(self, value: bool) -> bool:
-        """Return whether the value is true in any process; every process must ask."""
-        return self.mean(value) > 0
-
     def mean(self, value: float) -> float:
         """Return the mean of a number over all processes; every process must ask."""
         return float(np.mean(multihost_utils.process_allgather(np.float32(value)))) if self.processes > 1 else value

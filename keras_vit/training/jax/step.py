@@ -138,7 +138,7 @@ def run_steps(step: TrainStep) -> Callable:
                     history[-1 - _AHEAD].block_until_ready()
         finally:  # the arrays that were given to a step are gone
             state.set_arrays(arrays)
-        return np.asarray(jax.device_get(history)), step.devices.any(stop)
+        return np.asarray(jax.device_get(history)), step.devices.mean(stop) > 0  # any process
 
     return run
 
