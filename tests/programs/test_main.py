@@ -225,7 +225,7 @@ def test_an_unreadable_picture_ends_the_run_with_its_path(tmp_path):
 @pytest.mark.parametrize(
     ("flags", "said"),
     [
-        (["--config.optim.learning_rat=1"], "no field optim.learning_rat. Did you mean optim.learning_rate"),
+        (["--config.optim.learning_rat=1"], "no field optim.learning_rat. Did you mean 'optim.learning_rate'"),
         (["--distribute=mirrored", "--virtual_devices=3"], "The nearest that works is 15"),
         (["--config.model.image_size=16"], "must give images of model.image_size=16 by 16. It gives 8 by 8"),
     ],
