@@ -47,7 +47,8 @@ class SelfAttention(CompositeLayer):
         chunk_size: Number of queries whose attention weights are computed at a time, so that memory grows with the
             number of tokens and not with its square. The result is the same but for rounding, and the backward pass
             recomputes the weights. Not with dropout of weights or relative positions. None computes up to 1,024 queries
-            at once, and 128 at a time of more where this is possible. At least the number of queries for all at once.
+            at once, and up to 256 at a time of more where this is possible. At least the number of queries for all at
+            once.
         head_dim: Width `K` of a head, or None for the width divided by `num_heads`.
         output_projection: `"bias"` or `"no_bias"` for a projection of the heads with or without a bias, or `"none"` for
             the concatenated heads.
