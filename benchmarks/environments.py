@@ -26,10 +26,17 @@ _KERAS = ("tensorflow-cpu==2.21.0", "keras==3.15.1")
 _TORCH = "torch==2.14.1"
 
 _OWN = ("keras==3.15.1", "absl-py", "h5py", "ml_dtypes", "safetensors")
+_FORMATS = (
+    *("onnx==1.23.2", "onnxruntime==1.32.0", "tf2onnx==1.17.0", "openvino==2026.4.1", "ai-edge-litert==2.3.0"),
+    *("simplejpeg", "pillow"),
+)
 
 ENVIRONMENTS = {
     # Also for this package: Keras and TensorFlow import matplotlib, scikit-learn and JAX wherever they are installed.
     "keras_vit": Environment(packages=("tensorflow-cpu==2.21.0", *_OWN)),
+    "keras_vit_exports": Environment(
+        packages=("tensorflow-cpu==2.21.0", *_OWN, *_FORMATS),
+    ),
     "keras_vit_jax": Environment(packages=("jax[cpu]==0.10.2", *_OWN)),
     # keras-hub requires tensorflow-text, which requires `tensorflow`; its vision models use neither.
     "keras_hub": Environment(

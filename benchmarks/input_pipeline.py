@@ -3,9 +3,10 @@
     python -m benchmarks.input_pipeline --source=folder:/images
     python -m benchmarks.input_pipeline --step_seconds=0.25 --batch_size=256
 
-Without --source, JPEG files of the size of ImageNet's are made in a temporary directory. The stages run interleaved,
-with the same number of threads; the table has medians. `share` is relative to decoding alone. With --step_seconds, the
-table also has the fraction of a training step of that length that is spent waiting for input.
+Without --source, JPEG files of the size of ImageNet's (--width=4000: of a camera's) are made in a temporary directory.
+The stages run interleaved, with the same number of threads; the table has medians. `share` is relative to decoding
+alone. With --step_seconds, the table also has the fraction of a training step of that length that is spent waiting for
+input.
 """
 
 import json
@@ -27,6 +28,7 @@ flags.DEFINE_string("source", None, "Data set of JPEG files; synthetic ones by d
 flags.DEFINE_string("split", None, "Split of the data set; train by default.")
 flags.DEFINE_integer("batch_size", 64, "Images per batch.", 1)
 flags.DEFINE_integer("size", 224, "Height and width of the images in a batch.", 1)
+flags.DEFINE_integer("width", 500, "Width of the synthetic images, in pixels; the height is three quarters of it.", 16)
 flags.DEFINE_integer("threads", 0, "Decoding threads; 0 for one per core.", 0)
 flags.DEFINE_integer("rounds", 5, "Measurements per stage.", 1)
 flags.DEFINE_float("seconds", 4.0, "Duration of a measurement.", 0.1)
@@ -40,7 +42,7 @@ def main(argv: Sequence[str]) -> int:
     options = flags.FLAGS
     threads = options.threads or os.cpu_count() or 1
     with tempfile.TemporaryDirectory() as folder:
-        name = options.source or make_images(folder)
+        name = options.source or make_images(folder, options.width)
         source = data.open_source(name, split=options.split or "train")
         if not isinstance(source, data.IndexedSource):
             raise ValueError(f"--source must have its images in files of their own. Received: {name!r}.")
@@ -67,8 +69,9 @@ Stage = tuple[tf.data.Dataset, int]  # a dataset, and the number of images per e
 Stages = dict[str, Stage]
 
 
-def make_images(folder: str, count: int = 256, height: int = 375, width: int = 500) -> str:
-    """Write JPEG files of about 110 kB: noise whose power decreases with the frequency, as in photographs."""
+def make_images(folder: str, width: int = 500) -> str:
+    """Write JPEG files, of about 110 kB if 500 pixels wide: noise whose power decreases with the frequency."""
+    height, count = width * 3 // 4, max(16, min(256, 128_000 // width))
     rng = np.random.default_rng(0)
     os.makedirs(os.path.join(folder, "images"))
     frequency = np.hypot(np.fft.fftfreq(height)[:, None], np.fft.rfftfreq(width)[None, :]) + 1 / width
@@ -104,11 +107,12 @@ def make_stages(source: data.IndexedSource, size: int, batch_size: int, augmenta
         numbers = tf.data.Dataset.range(2**40).map(function, tf.data.AUTOTUNE)
         return numbers.batch(batch_size).prefetch(tf.data.AUTOTUNE), batch_size
 
-    pp = f"decode_jpeg_and_inception_crop({size})|flip_lr"
+    pp, scaled = (f"decode_jpeg_and_inception_crop({size}, scaled={flag})|flip_lr" for flag in (False, True))
     stages = {
         "read only": batched(lambda index: tf.strings.length(source.fetch(index % source.num_examples)["image"])),
         "decode only": batched(lambda index: tf.size(window(index))),
         "crop, flip, batch": (data.train_batches(source, f"{pp}|value_range(-1, 1)", batch_size), batch_size),
+        "the same, scaled": (data.train_batches(source, f"{scaled}|value_range(-1, 1)", batch_size), batch_size),
     }
     for operation in augmentations:
         full = f"{pp}|{operation}|value_range(-1, 1)"

@@ -5,10 +5,10 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from benchmarks import interleaved
+from benchmarks.environments import ENVIRONMENTS
 
 PACKAGE = "keras_vit"
-SIZES = (224, 320, 512, 768, 1024)  # pixels: 196 to 4,096 patches of 16
-CHUNK = 256
+SIZES = (224, 512, 768, 1024, 1536)  # pixels: 196 to 9,216 patches of 16
 
 
 @dataclasses.dataclass(frozen=True)
@@ -21,7 +21,7 @@ class Row:
         work: Fields of `workers/worker.py`'s `Work`.
         peers: Other packages that do the same work.
         variants: Further runs of this package by name, with their changes of `work`. The key `"system"` names another
-            function of the worker.
+            function of the worker; that of another package runs in the environment of that package.
         worker: File name of the script in `workers/`.
         rounds: Steps per system.
         together: Whether the systems take their steps in turn. Otherwise they run one after the other, because they
@@ -55,7 +55,9 @@ class Row:
         for name, changes in {**variants, **self.variants}.items():
             changes = dict(changes)
             function = changes.pop("system", PACKAGE)
-            systems.append(self._system(name, python_of(self.home), function, changes, root))
+            is_peer = function in ENVIRONMENTS and not function.startswith(PACKAGE)
+            python = python_of(function if is_peer else self.home)
+            systems.append(self._system(name, python, function, changes, None if is_peer else root))
         return systems + [self._system(name, python_of(name), name, {}, None) for name in self.peers]
 
     def machine(self, python_of: Callable[[str], str]) -> interleaved.System | None:
@@ -75,7 +77,7 @@ class Row:
         """
         work = {**self.work, **self.variants.get(system, {})}
         times = {"inference": 2, "training": 6}.get(work.get("task", "inference"))
-        if self.worker not in ("models.py", "saved_model.py", "tflite.py") or times is None:
+        if self.worker not in ("models.py", "one_image.py", "saved_model.py", "tflite.py") or times is None:
             return None
         from keras_vit.planning import cost
 
@@ -175,6 +177,23 @@ def _artifacts() -> Iterator[Row]:
         )
 
 
+def _one_image() -> Iterator[Row]:
+    """The model and every exported file of it, one image at a time."""
+    formats = {"float32": ("saved_model", "tflite", "onnx", "openvino"), "bfloat16": ("saved_model",)}
+    for model in ("ViT-S/16", "ViT-B/16", "ViT-S/14"):
+        for precision in ("float32", "bfloat16"):
+            yield Row(
+                f"one-image-{model[4:].replace('/', '')}-{precision}".lower(),
+                f"One image through {model}, preprocessed pixels to probabilities, {precision}",
+                {"model": model, "precision": precision},
+                peers=("timm", "timm_compiled"),
+                variants={name: {"system": name} for name in formats[precision]},
+                worker="one_image.py",
+                rounds=25,
+                home="keras_vit_exports",
+            )
+
+
 def _startup() -> Iterator[Row]:
     """Fresh processes."""
     for backend in ("tensorflow", "jax"):
@@ -208,16 +227,15 @@ def _curves() -> Iterator[Row]:
     for task, rounds in (("inference", 3), ("training", 2)):
         variants: dict[str, Mapping] = {}
         for size in SIZES:
-            tokens = (size // 16) ** 2
-            variants[f"{tokens} tokens"] = {"image_size": size}
-            if tokens > CHUNK:
-                chunked = {"image_size": size, "arguments": {"attention_chunk_size": CHUNK}}
-                variants[f"{tokens} tokens in chunks of {CHUNK}"] = chunked
+            tokens = f"{(size // 16) ** 2:,} tokens"
+            variants[tokens] = {"image_size": size}
+            variants[f"{tokens}, timm"] = {"image_size": size, "system": "timm"}
+        at_once = {"image_size": 1024, "arguments": {"attention_chunk_size": 1024**2}}
         yield Row(
             f"length-{task}",
-            f"ViT-Ti/16 {task}, one image, by the number of tokens",
-            {"task": task, "model": "ViT-Ti/16"},
-            variants=variants,
+            f"ViT-S/16 {task}, one image, by the number of tokens",
+            {"task": task, "model": "ViT-S/16"},
+            variants={**variants, "4,096 tokens at once": at_once},
             rounds=rounds,
             together=False,
             system=None,
@@ -233,4 +251,4 @@ def _curves() -> Iterator[Row]:
     )
 
 
-ROWS = {row.name: row for group in (_models, _kernels, _artifacts, _startup, _curves) for row in group()}
+ROWS = {row.name: row for group in (_models, _kernels, _artifacts, _one_image, _startup, _curves) for row in group()}

@@ -136,7 +136,8 @@ OPERATIONS = {
     # big_vision/pp/ops_image.py, get_inception_crop: area_min=5, area_max=100; tf.image.sample_distorted_bounding_box:
     # aspect_ratio_range=(0.75, 1.33). "Going deeper with convolutions" (arXiv:1409.4842) has 8 to 100 %.
     "inception_crop": {**CROP, **RESIZE},
-    "decode_jpeg_and_inception_crop": {**CROP, **RESIZE, "exif": True, "max_pixels": MAX_PIXELS},
+    # tf.image.decode_and_crop_jpeg: ratio=1.
+    "decode_jpeg_and_inception_crop": {**CROP, **RESIZE, "exif": True, "max_pixels": MAX_PIXELS, "scaled": False},
     "flip_lr": {"probability": 0.5},
     "pad": {"mode": "constant", "value": 0},
     # big_vision/pp/ops_general.py, get_value_range.

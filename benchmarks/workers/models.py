@@ -14,6 +14,7 @@ TIMM = {
     "ViT-Ti/16": "vit_tiny_patch16_224",
     "ViT-S/16": "vit_small_patch16_224",
     "ViT-B/16": "vit_base_patch16_224",
+    "ViT-S/14": "vit_small_patch14_dinov2",
     "R50+ViT-B/16": "vit_base_r50_s16_224",
     "BiT-R50x1": "resnetv2_50x1_bit",
 }

@@ -70,17 +70,22 @@ def decode_eagerly(encoded: tf.Tensor) -> tf.Tensor:
 
 
 def decode_and_crop(
-    encoded: tf.Tensor, window_of: Callable[[tf.Tensor], tf.Tensor], exif: bool = True, max_pixels: int = MAX_PIXELS
+    encoded: tf.Tensor,
+    window_of: Callable[[tf.Tensor], tf.Tensor],
+    exif: bool = True,
+    max_pixels: int = MAX_PIXELS,
+    smallest: int | None = None,
 ) -> tf.Tensor:
     """Decode only a part of a JPEG, to uint8 `[h, w, 3]`. Other formats are decoded whole and cut.
 
-    `window_of` maps the shape of the stored image, int32 `[3]`, to (y, x, height, width), int32 `[4]`.
+    `window_of` maps the shape of the stored image, int32 `[3]`, to (y, x, height, width), int32 `[4]`. With `smallest`
+    a JPEG is decoded at 1/2, 1/4 or 1/8 of its size, as long as both sides of the part keep so many pixels.
     """
     encoded = headers.check(encoded, max_pixels)
 
     def from_jpeg():
         window = window_of(tf.image.extract_jpeg_shape(encoded))
-        image = tf.image.decode_and_crop_jpeg(encoded, window, channels=3)
+        image = _decode_part(encoded, window, smallest)
         return upright(image, encoded) if exif else image
 
     def from_other():
@@ -91,6 +96,19 @@ def decode_and_crop(
     image = tf.cond(tf.io.is_jpeg(encoded), from_jpeg, from_other)
     image.set_shape([None, None, 3])
     return image
+
+
+def _decode_part(encoded: tf.Tensor, window: tf.Tensor, smallest: int | None) -> tf.Tensor:
+    """Decode a window of a JPEG. At a smaller scale, only the low frequencies of its 8 x 8 blocks are transformed."""
+    if smallest is None:
+        return tf.image.decode_and_crop_jpeg(encoded, window, channels=3)
+    ratios = (1, 2, 4, 8)
+    at_ratio = [
+        functools.partial(tf.image.decode_and_crop_jpeg, encoded, window // ratio, channels=3, ratio=ratio)
+        for ratio in ratios
+    ]
+    smaller = tf.reduce_min(window[2:]) // ratios[1:] >= smallest
+    return tf.switch_case(tf.math.count_nonzero(smaller, dtype=tf.int32), at_ratio)
 
 
 def upright(image: tf.Tensor, encoded: tf.Tensor) -> tf.Tensor:

@@ -45,8 +45,10 @@ class SelfAttention(CompositeLayer):
             such embeddings. Each pair of tokens has the embedding of its offset. Its product with the query is added to
             the logits (paper, appendix D.4).
         chunk_size: Number of queries whose attention weights are computed at a time, so that memory grows with the
-            number of tokens and not with its square. None for all at once. The result is the same but for rounding, and
-            the backward pass recomputes the weights. Not with dropout of weights or relative positions.
+            number of tokens and not with its square. The result is the same but for rounding, and the backward pass
+            recomputes the weights. Not with dropout of weights or relative positions. None computes up to 1,024 queries
+            at once, and up to 256 at a time of more where this is possible. At least the number of queries for all at
+            once.
         head_dim: Width `K` of a head, or None for the width divided by `num_heads`.
         output_projection: `"bias"` or `"no_bias"` for a projection of the heads with or without a bias, or `"none"` for
             the concatenated heads.
@@ -231,7 +233,7 @@ class SelfAttention(CompositeLayer):
         tally.macs += 2 * rows * tokens * heads
         tally.activations += (rows + 2 * tokens) * heads
         weights = self.num_heads * rows * tokens
-        if not self.in_chunks(rows):  # otherwise the backward pass recomputes the weights
+        if self.queries_at_once(rows) is None:  # otherwise the backward pass recomputes the weights
             tally.activations += weights
         if self.dropout_rate:
             tally.elementwise(weights)  # after the dropout; softmax needs them before it
@@ -243,9 +245,11 @@ class SelfAttention(CompositeLayer):
         if self.output_projection != "none":
             tally.dense(rows, heads, width, bias=self.output_projection == "bias")
 
-    def in_chunks(self, queries: int) -> bool:
-        """Return whether the weights of this number of queries are computed in more than one chunk."""
-        return self.chunk_size is not None and queries > self.chunk_size
+    def queries_at_once(self, queries: int) -> int | None:
+        """Return the number of queries of a chunk; None if attention computes all at once."""
+        if self.dropout_rate or self.relative_positions is not None:
+            return None
+        return kernels.queries_per_chunk(queries, self.chunk_size)
 
     def compute_output_spec(
         self, x: Any, context: Any = None, training: bool = False, return_attention_scores: bool = False, **_: Any

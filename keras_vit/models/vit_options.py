@@ -43,8 +43,8 @@ class ViTOptions(Options):
         head_norm: Whether a batch norm without scale and offset precedes the head (MAE's linear probe).
         remat: `"blocks"` to recompute the activations of each block in the backward pass instead of saving them, or
             `"none"`.
-        attention_chunk_size: Number of queries whose attention weights are computed at a time, for long sequences.
-            None for all at once. See `keras_vit.layers.SelfAttention`.
+        attention_chunk_size: Number of queries whose attention weights are computed at a time. None decides by the
+            number of tokens. See `keras_vit.layers.SelfAttention`.
         patch_norm: Whether a layer norm precedes the projection of the patches, and another follows it.
         head_dim: Width of an attention head, or None for `hidden_size / num_heads`.
         output_projection: Projection of the heads of an attention: with a bias (`"bias"`), without a bias

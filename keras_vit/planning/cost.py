@@ -161,8 +161,8 @@ def _blocks(tally: Tally, config: models.ViTConfig, tokens: int) -> None:
         _block(blocks, config, tokens)
     if config.remat == "blocks" and config.num_layers:  # the input of each block, and one recomputed block at a time
         blocks.activations = config.num_layers * tokens * width + blocks.activations // config.num_layers
-    if config.num_layers and parts.attention_layer(config).in_chunks(tokens):  # the weights of one chunk at a time
-        blocks.activations += config.num_heads * (config.attention_chunk_size or 0) * tokens
+    if config.num_layers and (queries := parts.attention_layer(config).queries_at_once(tokens)):
+        blocks.activations += config.num_heads * queries * tokens  # the weights of one chunk at a time
     tally.add(blocks)
 
 

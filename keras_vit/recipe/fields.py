@@ -35,7 +35,7 @@ class Model:
             say otherwise. None trains from scratch.
         head: Whether to keep the head of `checkpoint`: `"auto"`, `"keep"` or `"reset"`.
         remat: `"blocks"` to recompute each encoder block in the backward pass, to save memory; `"none"` or None not to.
-        attention_chunk_size: Number of queries whose attention weights are computed at a time, for long sequences.
+        attention_chunk_size: Number of queries whose attention weights are computed at a time, see `SelfAttention`.
         arguments: All other arguments of `VisionTransformer` or `BiTResNet` by name, such as
             `{"pooling": "gap", "layer_scale": 1e-4}`. They take precedence over the variant and the checkpoint.
 

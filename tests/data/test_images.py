@@ -112,6 +112,31 @@ def test_orientation_in_big_endian_and_in_a_crop():
     )
 
 
+@pytest.mark.parametrize(("smallest", "ratio"), [(None, 1), (81, 1), (80, 2), (40, 4), (20, 8), (1, 8)])
+def test_a_part_is_decoded_at_the_smallest_scale_that_keeps_enough_pixels(smallest, ratio):
+    encoded = pictures.encode(pictures.smooth(240, 320), "JPEG", quality=95)
+    window = tf.constant([40, 80, 160, 200])
+    part = images.decode_and_crop(tf.constant(encoded), lambda shape: window, smallest=smallest).numpy()
+    image = Image.open(io.BytesIO(encoded))
+    image.draft("RGB", (320 // ratio, 240 // ratio))  # libjpeg's own scale
+    y, x, height, width = (number // ratio for number in (40, 80, 160, 200))
+    expected = np.asarray(image)[y : y + height, x : x + width]
+    assert image.size == (320 // ratio, 240 // ratio) and part.shape == expected.shape
+    assert np.abs(part.astype(int) - expected).mean() < 2  # TensorFlow's transform is the fast one
+
+
+def test_scaled_decoding_keeps_the_pixels_of_the_crop():
+    encoded = tf.constant(pictures.encode(pictures.smooth(240, 320), "JPEG", quality=95))
+    for size, area in ((120, 100), ((8, 30), 20)):
+        pp = f"decode_jpeg_and_inception_crop({size}, area_min={area}, ratio_min=1, ratio_max=1, scaled={{}})"
+        exact, scaled = (
+            preprocess.host_function(pp.format(flag))({"image": encoded}, seed=3)["image"].numpy().astype(int)
+            for flag in (False, True)
+        )
+        assert not np.array_equal(exact, scaled)
+        assert np.abs(exact - scaled).mean() < 4  # a smooth picture of a range of 255, moved by less than a pixel
+
+
 def test_damaged_exif_blocks_do_no_harm():
     exif = Image.Exif()
     exif[0x0112] = 1

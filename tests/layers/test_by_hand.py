@@ -272,9 +272,9 @@ def test_initial_weights_are_the_references():
 
 
 def test_chunks_are_for_any_number_of_queries_that_is_not_known():
-    unknown, short, long = (keras.KerasTensor((None, size, 2, 4)) for size in (None, 4, 5))
-    found = [chunked_attention.applies(query, chunk_size=4) for query in (unknown, short, long)]
-    assert found == [True, False, True]
+    chosen = [chunked_attention.queries_per_chunk(queries, chunk_size=4) for queries in (None, 4, 5)]
+    automatic = [chunked_attention.queries_per_chunk(queries, chunk_size=None) for queries in (None, 1024, 1025, 4096)]
+    assert chosen == [4, None, 4] and automatic == [None, None, 205, 256]
 
 
 def test_half_precision_of_nearly_equal_numbers_is_finite():

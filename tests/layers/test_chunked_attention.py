@@ -1,5 +1,6 @@
 """Attention in chunks: the same values and gradients as at once, with memory that is not quadratic."""
 
+import math
 import os
 import subprocess
 import sys
@@ -150,7 +151,7 @@ def peak():
     with open("/proc/self/status") as file:
         return next(int(line.split()[1]) for line in file if line.startswith("VmHWM:")) / 1e3
 
-layer = layers.SelfAttention(2, chunk_size=int(sys.argv[1]) or None)
+layer = layers.SelfAttention(2, chunk_size=int(sys.argv[1]))
 layer.build((None, None, 8))
 
 @tf.function(input_signature=[tf.TensorSpec((1, None, 8))])
@@ -179,9 +180,29 @@ def test_memory_is_not_quadratic():
         )
         return float(done.stdout.split()[-1])
 
-    assert run(0) > 288
+    assert run(6000) > 288
     # A few blocks of weights and the sequences themselves; without AVX-512 the allocator keeps up to 90 MB more.
     assert run(64) < (30 if half_precision.sums_are_exact() else 144)
+
+
+def test_more_than_1024_tokens_are_in_chunks_by_themselves():
+    """Of 1,050 tokens: the same up to rounding, and the gradient saves no weights."""
+    automatic, at_once = (values_and_gradients(size, tokens=1050, compiled=True, xla=False) for size in (None, 1050))
+    assert_close(automatic, at_once)
+
+    def largest(chunk_size, tokens=1050, **arguments):
+        layer = layers.SelfAttention(HEADS, chunk_size=chunk_size, **arguments)
+        layer.build((None, tokens, WIDTH))
+        graph = tf.function(layer).get_concrete_function(tf.TensorSpec((1, tokens, WIDTH)), training=True).graph
+        bodies = [graph, *(function.graph for function in graph._functions.values() if hasattr(function, "graph"))]
+        shapes = [output.shape for body in bodies for node in body.get_operations() for output in node.outputs]
+        return max(math.prod(shape) for shape in shapes if shape.is_fully_defined())
+
+    weights = HEADS * 1050**2
+    assert largest(None) < weights / 4
+    assert largest(1050) >= weights
+    assert largest(None, dropout_rate=0.1) >= weights
+    assert largest(None, tokens=1024) >= HEADS * 1024**2
 
 
 JAX = """

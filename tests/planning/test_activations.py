@@ -26,7 +26,7 @@ def test_activations_grow_as_the_architecture_says():
 
 def test_activations_of_attention_in_chunks_have_the_weights_of_one_chunk():
     arguments = {"image_size": 1024, "pooling": "gap"}
-    whole = cost.of_variant("ViT-S/16", **arguments)
+    whole = cost.of_variant("ViT-S/16", attention_chunk_size=4096, **arguments)  # one chunk: no chunks
     chunks = cost.of_variant("ViT-S/16", attention_chunk_size=256, **arguments)
     assert (chunks.parameters, chunks.macs) == (whole.parameters, whole.macs)
     assert whole.activations - chunks.activations == 6 * 4096 * (12 * 4096 - 256)
@@ -36,7 +36,10 @@ def test_activations_of_attention_in_chunks_have_the_weights_of_one_chunk():
     both = cost.of_variant("ViT-S/16", attention_chunk_size=256, remat="blocks", **arguments)
     one_block = 4096 * (8 * 384 + 2 * 1536) + 6 * 256 * 4096
     assert both.activations == rest + 12 * 4096 * 384 + one_block
-    assert cost.of_variant("ViT-S/16", attention_chunk_size=4096, **arguments) == whole  # one chunk: no chunks
+    assert cost.of_variant("ViT-S/16", **arguments) == chunks  # by itself
+    assert cost.of_variant("ViT-S/16", image_size=512, pooling="gap").activations > 12 * 6 * 1024**2  # at once
+    dropout = cost.of_variant("ViT-S/16", attention_dropout_rate=0.1, **arguments)  # excludes chunks
+    assert dropout.activations == whole.activations + 12 * 6 * 4096**2 * 3 // 2
 
 
 def test_dropout_keeps_a_byte_of_each_value():

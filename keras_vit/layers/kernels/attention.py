@@ -28,11 +28,14 @@ def attention(
     References:
         - [FlashAttention](https://arxiv.org/abs/2205.14135), appendix B.2
     """
-    if chunk_size is not None and chunked_attention.applies(query, chunk_size):
-        return chunked_attention.attend(query, key, value, chunk_size)
+    in_chunks = chunked_attention.queries_per_chunk(query.shape[1], chunk_size)
+    if chunk_size is not None and in_chunks:
+        return chunked_attention.attend(query, key, value, in_chunks)
     if bias is not None or dropout is not None or not uses_kernel("attention", query):
         return formulas.attention(query, key, value, bias, dropout)[0]
-    return (fused_attention.attend if fused_attention.applies(query) else _attend)(query, key, value)
+    if fused_attention.applies(query):
+        return fused_attention.attend(query, key, value)
+    return chunked_attention.attend(query, key, value, in_chunks) if in_chunks else _attend(query, key, value)
 
 
 @ops.custom_gradient

@@ -1,0 +1,86 @@
+"""One image, from preprocessed pixels to probabilities: `one_image.py SYSTEM WORK`.
+
+The model and its exported files are opened by `open_classifier`, as `keras-vit predict` does; timm's model runs as it
+is and through `torch.compile`. Weights are random. The memory of an exported file includes its conversion.
+"""
+
+import os
+import tempfile
+
+from models import timm, timm_compiled
+from worker import CLASSES, Step, Work, keras_policy, serve
+
+PREPROCESS = "value_range(-1, 1)"
+
+
+def keras_vit(work: Work) -> Step:
+    """This package's model, from a `.keras` file."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "model.keras")
+        _model(work).save(path)
+        return _predict(path, work, preprocess=PREPROCESS)
+
+
+def saved_model(work: Work) -> Step:
+    """Its SavedModel."""
+    return _exported(work, "served", precision=work.precision)
+
+
+def tflite(work: Work) -> Step:
+    """Its TFLite file."""
+    return _exported(work, "model.tflite")
+
+
+def onnx(work: Work) -> Step:
+    """Its ONNX file in ONNX Runtime."""
+    return _exported(work, "model.onnx")
+
+
+def openvino(work: Work) -> Step:
+    """Its OpenVINO file."""
+    return _exported(work, "model.xml")
+
+
+def _model(work):
+    from keras_vit import models
+
+    policy = keras_policy(work)
+    return models.create_model(work.model, classes=CLASSES, image_size=work.image_size, dtype=policy, **work.arguments)
+
+
+def _exported(work, name, **options):
+    import dataclasses
+
+    import numpy as np
+
+    from keras_vit import exporting
+    from keras_vit.exporting import verify
+
+    size = (2, work.image_size, work.image_size, 3)
+    pixels = np.random.default_rng(0).integers(0, 256, size, np.uint8)
+    # All classes of a new head tie.
+    tolerance = dataclasses.replace(verify.tolerance_of(work.precision), top1_agreement=0.0)
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, name)
+        exporting.export(_model(work), path, images=pixels, preprocess=PREPROCESS, tolerance=tolerance, **options)
+        return _predict(path, work)
+
+
+def _predict(path, work, **options):
+    import numpy as np
+
+    from keras_vit.inference import open_classifier
+
+    classifier = open_classifier(path, **options)
+    shape = (1, work.image_size, work.image_size, 3)
+    pixels = np.random.default_rng(0).integers(0, 256, shape, np.uint8)
+    images = pixels if classifier.card.input == "uint8" else pixels.astype(np.float32) / 127.5 - 1
+
+    def step():
+        classifier.predict(images)
+
+    return step
+
+
+if __name__ == "__main__":
+    serve({system.__name__: system for system in (keras_vit, saved_model, tflite, onnx, openvino, timm, timm_compiled)})
