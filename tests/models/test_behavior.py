@@ -155,20 +155,24 @@ def test_initial_values_are_the_reference_s():
 
 
 def test_images_of_any_size_get_resized_positions():
-    model = variants.make("any_size")
+    model = variants.shared("any_size")
     grid = model.get_layer("posembed_input").pos_embedding.shape[1] - 1
     assert grid == (224 // 4) ** 2
     for height, width in ((8, 8), (16, 24), (20, 4)):
         assert run(model, np.zeros((1, height, width, 3), "float32")).shape == (1, 3)
-    fixed = VisionTransformer(**{**variants.SMALL, "image_size": 224})
+
+
+def test_images_of_the_size_of_the_table_get_its_positions():
+    model = variants.make("any_size", position_grid=8)
+    fixed = VisionTransformer(**{**variants.SMALL, "image_size": 32})
     fixed.set_weights(model.get_weights())
-    images = np.random.default_rng(0).uniform(-1, 1, (1, 224, 224, 3)).astype("float32")
+    images = np.random.default_rng(0).uniform(-1, 1, (1, 32, 32, 3)).astype("float32")
     # The same computation in shapes known at another time: float32 rounding.
     np.testing.assert_allclose(run(model, images), run(fixed, images), rtol=1e-5, atol=1e-5)
 
 
 def test_sincos2d_is_evaluated_at_any_size():
-    model = variants.make("any_size_sincos2d")
+    model = variants.shared("any_size_sincos2d")
     fixed = VisionTransformer(**{**variants.SMALL, "position_embedding": "sincos2d", "image_size": (12, 20)})
     fixed.set_weights(model.get_weights())
     images = np.random.default_rng(0).uniform(-1, 1, (2, 12, 20, 3)).astype("float32")
@@ -178,7 +182,7 @@ def test_sincos2d_is_evaluated_at_any_size():
 
 
 def test_a_model_of_any_size_compiles_once_for_all_sizes():
-    model = variants.make("any_size")
+    model = variants.shared("any_size")
     compiled = tf.function(lambda x: model(x), input_signature=[tf.TensorSpec((None, None, None, 3))])
     for height, width in ((16, 8), (8, 24)):
         images = np.random.default_rng(height).uniform(-1, 1, (2, height, width, 3)).astype("float32")
