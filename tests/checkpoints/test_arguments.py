@@ -18,7 +18,7 @@ def models(tmp_path_factory):
     found["headless"] = tiny.model(num_layers=1, include_top=False)
     save_checkpoint(found["plain"], directory / "plain.npz")
     found["plain"].save(directory / "plain.keras")
-    found["quantized"].quantize("int8")
+    found["quantized"].quantize("int8", filters="head")
     found["lora"].get_layer("head").enable_lora(2)
     (directory / "pictures").mkdir()
     for index in range(12):

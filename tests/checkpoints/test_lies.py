@@ -1,8 +1,12 @@
 """Files whose description and tensors disagree, and headers made to hang or to fill the memory: refused at once."""
 
+import functools
+import io
 import json
 import os
+import pathlib
 import re
+import tempfile
 import zipfile
 
 import h5py
@@ -60,9 +64,11 @@ def test_lost_blocks_and_heads_of_hugging_face(tmp_path):
     refused(golden_directory(tmp_path, drop="^classifier", **config), "ViTForImageClassification")
 
 
-def write_timm(tmp_path):
-    model = model_from_checkpoint(files.golden_path("timm_vit_reg_ls"), num_heads=4)
-    return save(model, tmp_path / "timm", format="timm")
+@pytest.fixture(scope="module")
+def timm_path(tmp_path_factory):
+    """A directory in timm's format with our note, which the tests read with other configurations."""
+    model = files.golden_model("timm_vit_reg_ls", num_heads=4)
+    return save(model, tmp_path_factory.mktemp("lies") / "timm", format="timm")
 
 
 @pytest.mark.parametrize(
@@ -78,13 +84,11 @@ def write_timm(tmp_path):
         ("channels", {"in_chans": 4}),
     ],
 )
-def test_timm_configurations_of_other_models(argument, changes, tmp_path):
-    path = write_timm(tmp_path)
-    with open(os.path.join(path, "config.json")) as file:
-        config = json.load(file)
+def test_timm_configurations_of_other_models(argument, changes, timm_path):
+    config = timm_config(timm_path)
     config["model_args"] |= changes
-    refused(path, argument, config=config)
-    refused(path, "classes", config={**config, "num_classes": 7, "model_args": {}})
+    refused(timm_path, argument, config=config)
+    refused(timm_path, "classes", config={**config, "num_classes": 7, "model_args": {}})
 
 
 def timm_config(path):
@@ -93,15 +97,14 @@ def timm_config(path):
 
 
 @pytest.mark.parametrize("name", ["qk_norm", "pre_norm", "dynamic_img_pad"])
-def test_options_of_timm_that_compute_something_else(name, tmp_path):
-    path = write_timm(tmp_path)
-    config = timm_config(path)
+def test_options_of_timm_that_compute_something_else(name, timm_path):
+    config = timm_config(timm_path)
     config["model_args"][name] = True
-    refused(path, name, config=config)
+    refused(timm_path, name, config=config)
     config["model_args"][name] = False
-    assert architecture_of(path, config=config)[1] == architecture_of(path)[1]
+    assert architecture_of(timm_path, config=config)[1] == architecture_of(timm_path)[1]
     config["model_args"]["patch_drop_rate"] = 0.5  # in training alone
-    assert architecture_of(path, config=config)[1] == architecture_of(path)[1]
+    assert architecture_of(timm_path, config=config)[1] == architecture_of(timm_path)[1]
 
 
 @pytest.mark.parametrize(
@@ -129,11 +132,18 @@ def test_tokens_that_timm_pools(arguments, tmp_path):
         assert architecture_of(bare)[1]["pool_prefix_tokens"] is False
 
 
+@functools.cache
+def own_content():
+    """The content of an .npz file with our note."""
+    with tempfile.TemporaryDirectory() as directory:
+        path = save(files.golden_model("vit_token_legacy"), os.path.join(directory, "own.npz"))
+        return pathlib.Path(path).read_bytes()
+
+
 def own_npz(tmp_path, drop="", note=None, **changes):
-    """Writes a file with our note, and then without some of its tensors or with another note."""
+    """Writes a file with our note, without some of its tensors or with another note."""
     path = tmp_path / "own.npz"
-    save(model_from_checkpoint(files.golden_path("vit_token_legacy")), path)
-    with zipfile.ZipFile(path) as archive:
+    with zipfile.ZipFile(io.BytesIO(own_content())) as archive:
         comment = archive.comment.removeprefix(b"keras_vit:")
         members = {name: archive.read(name) for name in archive.namelist() if not drop or not re.search(drop, name)}
     content = json.loads(comment)
@@ -210,7 +220,7 @@ def test_a_head_s_bias_without_dimensions(tmp_path):
     path = files.write_npz(tmp_path / "x.npz", tensors)
     refused(path, "head/bias.*1 dimensions")
     with pytest.raises(CheckpointError, match="head/bias"):  # it counted as 0 classes, and the head was reset
-        load_checkpoint(model_from_checkpoint(files.golden_path("vit_gap")), path)
+        load_checkpoint(files.golden_model("vit_gap"), path)
 
 
 @pytest.mark.parametrize("name", ["MlpBlock_3/Dense_0", "MultiHeadDotProductAttention_1/query"])
@@ -265,7 +275,7 @@ def test_stacks_of_different_height(tmp_path):
 @pytest.mark.parametrize("name", ["block99999999999", "block1", "encoderblock_99999999999"])
 def test_numbers_in_the_names_of_keras_files(name, tmp_path):
     path = tmp_path / "model.weights.h5"
-    model_from_checkpoint(files.golden_path("vit_gap")).save_weights(path)
+    files.golden_model("vit_gap").save_weights(path)
     with h5py.File(path, "a") as file:
         outer = file.create_group("layers/bomb/vars")
         outer.attrs["name"] = name
@@ -299,10 +309,10 @@ def test_too_many_shards(tmp_path):
 
 
 def test_a_thousand_foreign_names_are_explained_quickly(tmp_path):
-    # Comparing all names with each other took 5 s.
-    alike = {f"Transformer/encoderblock_1/LayerNorm_{i}/scale{'x' * 60}": np.ones(1, "float32") for i in range(3000)}
-    model = model_from_checkpoint(files.golden_path("vit_gap"))
-    with pytest.raises(CheckpointError, match="3000 tensors of the file have no place") as error:
+    # Comparing 3,000 names with each other took 5 s.
+    alike = {f"Transformer/encoderblock_1/LayerNorm_{i}/scale{'x' * 60}": np.ones(1, "float32") for i in range(1000)}
+    model = files.golden_model("vit_gap")
+    with pytest.raises(CheckpointError, match="1000 tensors of the file have no place") as error:
         load_checkpoint(model, bomb(tmp_path, **alike))
     assert str(error.value).count("nearest") <= 20
 

@@ -103,17 +103,17 @@ def test_an_encoder_without_its_decoder(tmp_path):
         checkpoints.model_from_checkpoint(bare, decoder=True, num_heads=4)
 
 
-@pytest.mark.parametrize(
-    "model",
-    [
-        models.MaskedAutoencoder(**SIZES, decoder_hidden_size=16, decoder_num_layers=1, decoder_num_heads=2),
-        models.MaskedPatchPredictor(**SIZES, pooling="gap", num_registers=2),
-    ],
-    ids=["mae", "masked_patch"],
-)
+DECODER = {"decoder_hidden_size": 16, "decoder_num_layers": 1, "decoder_num_heads": 2}
+
+
+@pytest.mark.parametrize("kind", ["mae", "masked_patch"])
 @pytest.mark.parametrize("suffix", [".keras", ".weights.h5"])
-def test_files_of_keras(model, suffix, tmp_path):
+def test_files_of_keras(kind, suffix, tmp_path):
     """The encoder of a pre-training run loads into models of any pooling."""
+    if kind == "mae":
+        model = models.MaskedAutoencoder(**SIZES, **DECODER)
+    else:
+        model = models.MaskedPatchPredictor(**SIZES, pooling="gap", num_registers=2)
     path = str(tmp_path / f"model{suffix}")
     model.save(path) if suffix == ".keras" else model.save_weights(path)
     known = {name: value for name, value in model.config.encoder_arguments().items() if name not in ("dtype", "name")}
@@ -130,8 +130,7 @@ def test_files_of_keras(model, suffix, tmp_path):
 
 
 def test_the_decoder_is_resized_with_the_encoder(tmp_path):
-    sizes = {**SIZES, "decoder_hidden_size": 16, "decoder_num_layers": 1, "decoder_num_heads": 2}
-    checkpoints.save_checkpoint(models.MaskedAutoencoder(**sizes), tmp_path / "mae", format="mae")
+    checkpoints.save_checkpoint(models.MaskedAutoencoder(**SIZES, **DECODER), tmp_path / "mae", format="mae")
     # The note of the file excluded this pooling.
     encoder = checkpoints.model_from_checkpoint(tmp_path / "mae", pooling="gap", pool_prefix_tokens=True)
     assert not checkpoints.load_checkpoint(encoder, tmp_path / "mae").problems()
@@ -141,14 +140,14 @@ def test_the_decoder_is_resized_with_the_encoder(tmp_path):
 
 
 def test_a_format_that_cannot_hold_a_decoder(tmp_path):
-    model = models.MaskedAutoencoder(**SIZES, decoder_hidden_size=16, decoder_num_layers=1, decoder_num_heads=2)
+    model = models.MaskedAutoencoder(**SIZES, **DECODER)
     with pytest.raises(CheckpointError, match="mae"):
         checkpoints.save_checkpoint(model, tmp_path / "model.npz", format="google")
     with pytest.raises(CheckpointError, match="layer_norm_epsilon"):
-        other = models.MaskedAutoencoder(**SIZES, layer_norm_epsilon=1e-12, decoder_hidden_size=16, decoder_num_heads=2)
+        other = models.MaskedAutoencoder(**SIZES, layer_norm_epsilon=1e-12, **DECODER)
         checkpoints.save_checkpoint(other, tmp_path / "mae", format="mae")
     with pytest.raises(CheckpointError, match="qkv_bias"):  # its authors' code could not open the file
-        other = models.MaskedAutoencoder(**SIZES, qkv_bias=False, decoder_hidden_size=16, decoder_num_heads=2)
+        other = models.MaskedAutoencoder(**SIZES, qkv_bias=False, **DECODER)
         checkpoints.save_checkpoint(other, tmp_path / "mae", format="mae")
 
 

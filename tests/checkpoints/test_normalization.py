@@ -75,7 +75,7 @@ def test_timm_states_it_in_the_configuration(config, expected, tmp_path):
 )
 def test_projects_without_such_a_file(name, expected):
     arguments = {"num_heads": 4} if name in ("mae", "vit_pytorch_1_16_mean") else {}
-    model = model_from_checkpoint(files.golden_path(name), **arguments)
+    model = files.golden_model(name, **arguments)
     assert model.input_normalization == expected
 
 
@@ -147,7 +147,8 @@ def test_copies_of_the_model_carry_it():
     model = small()
     model.input_normalization = IMAGENET
     assert type(model).from_config({**model.get_config(), "image_size": 64}).input_normalization == IMAGENET
-    pretrained = keras_vit.MaskedAutoencoder(8, 32, 1, 4, 64, image_size=32, decoder_hidden_size=16)
+    decoder = {"decoder_hidden_size": 16, "decoder_num_layers": 1}
+    pretrained = keras_vit.MaskedAutoencoder(8, 32, 1, 4, 64, image_size=32, **decoder)
     pretrained.input_normalization = IMAGENET
     assert pretrained.encoder().input_normalization == IMAGENET
 

@@ -99,7 +99,7 @@ def test_the_report_says_from_and_to():
 
 def test_one_channel_answers_grey_images_as_three_equal_ones():
     _, images, _ = files.golden_case("vit_token_legacy")
-    colour = model_from_checkpoint(files.golden_path("vit_token_legacy"))
+    colour = files.golden_model("vit_token_legacy")
     grey = model_from_checkpoint(files.golden_path("vit_token_legacy"), channels=1, adapt_channels=True)
     image = images[..., :1]
     # Sums of three products in another order.

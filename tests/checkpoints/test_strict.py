@@ -48,11 +48,10 @@ def assert_unchanged(model, before):
     ],
 )  # fmt: skip
 def test_a_model_built_with_other_arguments(name, arguments, message):
-    model = keras_vit.VisionTransformer(**{**SIZES, **arguments})
-    before = snapshot(model)
+    with keras.StatelessScope(initialize_variables=False):  # an assignment would be another error
+        model = keras_vit.VisionTransformer(**{**SIZES, **arguments})
     with pytest.raises(ValueError, match=message.replace("(", r"\(")):
         load_checkpoint(model, files.golden_path(name))
-    assert_unchanged(model, before)
 
 
 def test_missing_and_unexpected_tensors_are_listed_with_the_nearest(tmp_path):
@@ -158,28 +157,29 @@ def test_heads_of_a_timm_file_are_not_guessed():
     ],
 )
 def test_formats_refuse_what_their_readers_cannot_rebuild(format, arguments, reason, tmp_path):
-    model = keras_vit.VisionTransformer(**{**SIZES, **arguments})
+    with keras.StatelessScope(initialize_variables=False):
+        model = keras_vit.VisionTransformer(**{**SIZES, **arguments})
     with pytest.raises(ValueError, match=reason):
         save_checkpoint(model, tmp_path / "out", format=format)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_writing_is_all_or_nothing(tmp_path, monkeypatch):
-    model = model_from_checkpoint(files.golden_path("vit_gap"))
+    model = files.golden_model("vit_gap")
     path = tmp_path / "model.npz"
     path.write_bytes(b"what was there")
     monkeypatch.setattr("keras_vit.checkpoints.save._Writer.produce", lambda self, name: 1 / 0)
     for format, target in (("google", path), ("big_vision", path)):
         with pytest.raises(ZeroDivisionError):
             save_checkpoint(model, target, format=format)
-    hf = model_from_checkpoint(files.golden_path("hf_vit"))
+    hf = files.golden_model("hf_vit")
     with pytest.raises(ZeroDivisionError):
         save_checkpoint(hf, tmp_path / "directory", format="huggingface")
     assert [item.name for item in tmp_path.iterdir()] == ["model.npz"] and path.read_bytes() == b"what was there"
 
 
 def test_wrong_arguments_of_saving(tmp_path):
-    model = model_from_checkpoint(files.golden_path("vit_gap"))
+    model = files.golden_model("vit_gap")
     with pytest.raises(ValueError, match="Did you mean 'google'"):
         save_checkpoint(model, tmp_path / "x", format="gogle")
     with pytest.raises(ValueError, match="`naming`"):
@@ -187,7 +187,7 @@ def test_wrong_arguments_of_saving(tmp_path):
     with pytest.raises(ValueError, match="`stacked`"):
         save_checkpoint(model, tmp_path / "x", stacked=True)
     with pytest.raises(ValueError, match="class_names"):
-        hf = model_from_checkpoint(files.golden_path("hf_vit"))
+        hf = files.golden_model("hf_vit")
         save_checkpoint(hf, tmp_path / "x", format="huggingface", class_names=["one"])
 
 

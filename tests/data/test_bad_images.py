@@ -38,7 +38,11 @@ def damaged(request, tmp_path):
 
 @pytest.mark.parametrize(
     ("kind", "training"),
-    selection.cases([(kind, training) for kind in DAMAGE for training in (True, False)], [("zero bytes", True)]),
+    selection.cases(
+        [(kind, training) for kind in DAMAGE for training in (True, False)],
+        [],
+        lambda kind, training: pytest.mark.slow if training or kind == "truncated" else selection.EXHAUSTIVE,
+    ),
 )
 def test_an_error_names_the_file(tmp_path, kind, training):
     root = pictures.folder(tmp_path / "p")

@@ -1,3 +1,5 @@
+import functools
+
 import numpy as np
 import pytest
 import scipy.stats
@@ -14,16 +16,23 @@ def batch(dtype=tf.float32):
     return tf.cast(images, dtype), tf.cast(labels, dtype)
 
 
-def apply(lam, seed=(3, 4), compiled=False, dtype=tf.float32, **alphas):
-    function = tf.function(
+@functools.cache
+def blending(compiled, **alphas):
+    """Images, labels, shares and the seed of the box to the mixed images and labels."""
+    return tf.function(
         lambda images, labels, lam, seed: mix.blend(
             images, labels, lam, tf.random.stateless_uniform([2], seed), **alphas
         ),
         jit_compile=compiled,
         autograph=False,
     )
+
+
+def apply(lam, seed=(3, 4), compiled=False, dtype=tf.float32, **alphas):
     images, labels = batch(dtype)
-    results = function(images, labels, tf.fill([B], tf.constant(lam, tf.float32)), tf.constant(seed, tf.int32))
+    results = blending(compiled, **alphas)(
+        images, labels, tf.fill([B], tf.constant(lam, tf.float32)), tf.constant(seed, tf.int32)
+    )
     return [tf.cast(result, tf.float32).numpy() for result in results]
 
 

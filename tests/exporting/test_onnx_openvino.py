@@ -16,7 +16,7 @@ from keras_vit.exporting import onnx_openvino, single_file, verify
 from keras_vit.inference import formats, model_card, onnx, openvino
 from keras_vit.inference.opening import open_artifact
 from tests import tiny
-from tests.exporting.test_tflite import bit, exhaustive, hybrid, prepared, slow
+from tests.exporting.test_tflite import bit, exhaustive, hybrid, prepared, slow, small
 
 FORMATS = {"onnx": ("onnxruntime", "tf2onnx"), "openvino": ("openvino",)}
 
@@ -40,7 +40,7 @@ def export(model, kind, folder, output="softmax", **options):
 
 @pytest.mark.slow
 def test_files_card_and_answers(kind, tmp_path):
-    model = tiny.model(dtype="mixed_bfloat16", dropout_rate=0.1)
+    model = small(dtype="mixed_bfloat16", dropout_rate=0.1)
     comparison = export(model, kind, tmp_path)
     expected = {"onnx": ["model.onnx"], "openvino": ["model.bin", "model.xml"]}[kind]
     file = expected[-1]
@@ -54,7 +54,7 @@ def test_files_card_and_answers(kind, tmp_path):
     size = sum(os.path.getsize(tmp_path / name) for name in expected)
     assert artifact.card.bytes == model_card.size_of(artifact.path) == size
     # The same float32 sums in another order, for any number of images.
-    plain = tiny.model(dtype="float32")
+    plain = small(dtype="float32")
     for count in (6, 1, 3):
         expected = tf.nn.softmax(plain(prepared(count), training=False)).numpy()
         np.testing.assert_allclose(artifact.predict(prepared(count)), expected, atol=1e-5)
@@ -62,7 +62,7 @@ def test_files_card_and_answers(kind, tmp_path):
 
 @pytest.mark.slow
 def test_a_fixed_batch_is_filled_up(kind, tmp_path):
-    model = tiny.model()
+    model = small()
     export(model, kind, tmp_path, output="sigmoid", batch_size=4)
     artifact = open_artifact(path_of(kind, tmp_path), num_threads=1)
     assert artifact.batch_size == 4
@@ -74,11 +74,11 @@ def test_a_fixed_batch_is_filled_up(kind, tmp_path):
 @pytest.mark.parametrize(
     "network",
     [
-        slow(lambda: tiny.model(pooling="map", num_registers=2, layer_scale=0.5)),
-        exhaustive(lambda: tiny.model(pooling="gap", position_embedding="sincos2d", image_size=None)),
-        exhaustive(lambda: tiny.model(position_embedding="relative", activation="gelu")),
-        exhaustive(lambda: tiny.model(classifier_activation="softmax", representation_size=8, remat="blocks")),
-        exhaustive(lambda: tiny.model(attention_chunk_size=2)),
+        slow(lambda: small(pooling="map", num_registers=2, layer_scale=0.5)),
+        exhaustive(lambda: small(pooling="gap", position_embedding="sincos2d", image_size=None)),
+        exhaustive(lambda: small(position_embedding="relative", activation="gelu")),
+        exhaustive(lambda: small(classifier_activation="softmax", representation_size=8, remat="blocks")),
+        exhaustive(lambda: small(attention_chunk_size=2)),
         exhaustive(hybrid),
         slow(bit),
     ],
@@ -94,7 +94,7 @@ def test_every_family(network, kind, tmp_path):
 def test_keras_own_export_writes_a_file_that_runs(activation, tmp_path):
     pytest.importorskip("tf2onnx")
     runtime = pytest.importorskip("onnxruntime")
-    model, images = tiny.model(activation=activation), prepared(3)
+    model, images = small(activation=activation), prepared(3)
     model.export(tmp_path / "model.onnx", format="onnx", verbose=False)  # of a model that was never called
     session = runtime.InferenceSession(tmp_path / "model.onnx")
     assert [node.name for node in session.get_inputs()] == ["images"]
@@ -107,7 +107,7 @@ def test_keras_own_export_writes_a_file_that_runs(activation, tmp_path):
 def test_an_artifact_that_differs_is_not_written(kind, tmp_path):
     strict = verify.Tolerance(max_difference=-1.0)  # nothing can keep to it
     with pytest.raises(verify.VerificationError, match=f"The {kind} file does not answer as its model"):
-        export(tiny.model(), kind, tmp_path, tolerance=strict)
+        export(small(), kind, tmp_path, tolerance=strict)
     assert os.listdir(tmp_path) == []
 
 

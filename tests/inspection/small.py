@@ -1,8 +1,11 @@
 """Small Vision Transformers with random weights, and images for them."""
 
+import functools
+
 import numpy as np
 
 from keras_vit import models
+from keras_vit.inspection import attention_maps
 
 SIZE = (32, 24)  # not square, so that a grid laid down the wrong way does not fit
 GRID = (4, 3)
@@ -55,6 +58,18 @@ def model(seed=0, **arguments):
         "classes": CLASSES,
     }
     return randomise(models.VisionTransformer(**{**options, **arguments}), seed)
+
+
+@functools.cache
+def shared(name="token"):
+    """The model of a variant, for tests that do not change it."""
+    return model(**VARIANTS[name])
+
+
+@functools.cache
+def maps(name="token"):
+    """The attention maps of that model for the three images, which are not to be changed either."""
+    return attention_maps(shared(name), images())
 
 
 def randomise(network, seed=0):

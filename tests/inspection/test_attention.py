@@ -25,7 +25,7 @@ def test_equal_to_hugging_face():
     "name", selection.cases(small.VARIANTS, ("token", "map", "registers", "hybrid", "relative", "bfloat16"))
 )
 def test_every_variant(name):
-    model, images = small.model(**small.VARIANTS[name]), small.images()
+    model, images = small.shared(name), small.images()
     prefix = small.PREFIX.get(name, 1)
     tokens = prefix + 12
     maps = inspection.attention_maps(model, images, batch_size=2)
@@ -44,10 +44,7 @@ def test_every_variant(name):
 
 
 def test_what_the_output_reads():
-    token, gap, deit, registers = (
-        inspection.attention_maps(small.model(**small.VARIANTS[name]), small.images())
-        for name in ("token", "gap", "deit", "registers")
-    )
+    token, gap, deit, registers = (small.maps(name) for name in ("token", "gap", "deit", "registers"))
     weights = token["encoderblock_1"]
     np.testing.assert_array_equal(token.grids()["encoderblock_1"], weights[:, :, 0, 1:].reshape(3, 2, 4, 3))
     weights = gap["encoderblock_1"]
@@ -58,12 +55,12 @@ def test_what_the_output_reads():
     )
     weights = registers["encoderblock_1"]
     np.testing.assert_array_equal(registers.grids()["encoderblock_1"], weights[:, :, 0, 3:].reshape(3, 2, 4, 3))
-    everything = inspection.attention_maps(small.model(**small.VARIANTS["mean_of_all"]), small.images())
+    everything = small.maps("mean_of_all")
     weights = everything["encoderblock_1"]
     np.testing.assert_allclose(
         everything.grids()["encoderblock_1"], weights[..., 3:].mean(2).reshape(3, 2, 4, 3), rtol=1e-6
     )
-    pooled = inspection.attention_maps(small.model(pooling="map"), small.images())
+    pooled = small.maps("map")
     rollout = inspection.attention_rollout(pooled)
     probe = pooled["MAPHead_0"].mean(1)  # [B, 1, N]
     np.testing.assert_allclose(pooled.output_grid(rollout), (probe @ rollout).reshape(3, 4, 3), rtol=1e-5)
@@ -71,7 +68,7 @@ def test_what_the_output_reads():
 
 @pytest.mark.parametrize("name", ["token", "gap", "map", "deit", "mean_of_all"])
 def test_streaming_gives_the_maps_and_the_rollout(name):
-    model, images = small.model(**small.VARIANTS[name]), small.images(1)
+    model, images = small.shared(name), small.images(1)
     maps = inspection.attention_maps(model, images)
     seen = streaming_attention.stream_attention(model, images[0], head_fusion="max", discard_ratio=0.3)
     assert seen.names == tuple(maps)
@@ -121,7 +118,7 @@ def test_two_models_in_one():
 
 
 def test_images_of_another_size():
-    model = small.model(image_size=None)
+    model = small.shared("any_size")
     maps = inspection.attention_maps(model, small.images(size=(16, 48)))
     assert maps.layout.grid == (2, 6)
 

@@ -52,10 +52,10 @@ def test_without_normalization_other_tokens_count_as_near():
 
 
 def test_equal_to_the_definition():
-    model, images = small.model(), small.images()
+    model, images = small.shared(), small.images()
     table = distance.patch_distances((4, 3), (8, 8))
     expected = []
-    for weights in inspection.attention_maps(model, images).values():
+    for weights in small.maps().values():
         weights = weights[:, :, 1:, 1:] / weights[:, :, 1:, 1:].sum(-1, keepdims=True)
         expected.append((weights * table).sum(-1).mean(axis=(0, 2)))
     np.testing.assert_allclose(inspection.attention_distance(model, images), expected, rtol=1e-5)
@@ -63,7 +63,7 @@ def test_equal_to_the_definition():
 
 @pytest.mark.parametrize("batch_size", [2, 7])
 def test_however_the_images_come(batch_size):
-    model, images = small.model(), small.images(5)
+    model, images = small.shared(), small.images(5)
     expected = inspection.attention_distance(model, images)
     for source in (list(images), (images[i : i + 2] for i in (0, 2, 4))):
         found = inspection.attention_distance(model, source, batch_size=batch_size)
@@ -97,9 +97,9 @@ def test_memory_does_not_grow_with_the_images():
 
 def test_no_images():
     with pytest.raises(ValueError, match="at least one image"):
-        inspection.attention_distance(small.model(), [])
+        inspection.attention_distance(small.shared(), [])
 
 
 def test_progress_without_a_terminal_is_silent(capsys):
-    inspection.attention_distance(small.model(), small.images(), progress=True)
+    inspection.attention_distance(small.shared(), small.images(), progress=True)
     assert capsys.readouterr().err == ""

@@ -17,7 +17,7 @@ def test_similarity_is_symmetric_with_unit_diagonal(arguments):
 
 
 def test_similarity_is_of_the_patches_positions():
-    model = small.model()
+    model = small.shared()
     table = np.array(model.get_layer("posembed_input").pos_embedding)  # the class token's comes first
     first, last = table[0, 1], table[0, -1]
     expected = first @ last / np.linalg.norm(first) / np.linalg.norm(last)
@@ -25,7 +25,7 @@ def test_similarity_is_of_the_patches_positions():
 
 
 def test_one_table_for_every_layer():
-    model = small.model(position_embedding_at="every_layer")
+    model = small.shared("every_layer")
     first, second = (inspection.position_similarity(model, layer) for layer in (0, 1))
     assert not np.allclose(first, second)
     with pytest.raises(ValueError, match=r"`layer` must be in 0..1.*Received: layer=2"):
@@ -65,7 +65,7 @@ def test_fewer_components_than_asked_for():
 
 
 def test_resnets_show_their_root():
-    hybrid = small.model(**small.VARIANTS["hybrid"])
+    hybrid = small.shared("hybrid")
     bit = models.BiTResNet((1,), image_size=32, classes=2)
     for model in (hybrid, bit, keras.Sequential([hybrid])):
         assert inspection.embedding_filters(model, 5).shape == (5, 7, 7, 3)

@@ -7,7 +7,7 @@ from tests.inspection import small
 
 
 def test_every_blocks_output():
-    model, images = small.model(), small.images()
+    model, images = small.shared(), small.images()
     found = inspection.layer_features(model, images, batch_size=2)
     assert list(found) == ["encoderblock_0", "encoderblock_1"]
     for name, values in found.items():
@@ -26,7 +26,7 @@ def test_layers_by_name():
 
 
 def test_hybrids_and_resnets():
-    found = inspection.layer_features(small.model(**small.VARIANTS["hybrid"]), small.images())
+    found = inspection.layer_features(small.shared("hybrid"), small.images())
     assert list(found) == ["block1", "block2", "encoderblock_0", "encoderblock_1"]
     bit = models.BiTResNet((1, 1), image_size=32, classes=2)
     found = inspection.layer_features(bit, small.images(2, size=(32, 32)))
@@ -97,7 +97,7 @@ def test_layers_of_two_models():
 
 
 def test_models_of_two_sizes():
-    first, second = small.model(), small.model(image_size=16)
+    first, second = small.shared(), small.model(image_size=16)
     images, smaller = small.images(5), small.images(5, size=(16, 16))
     assert inspection.layer_similarity(first, second, images, smaller).values.shape == (2, 2)
     with pytest.raises(ValueError, match="other_images"):

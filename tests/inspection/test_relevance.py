@@ -22,13 +22,13 @@ def offsets_like_maps(model, images):
 
 @pytest.mark.parametrize("name", ["token", "gap", "map", "hybrid", "bfloat16"])
 def test_shape_and_sign(name):
-    model, images = small.model(**small.VARIANTS[name]), small.images()
+    model, images = small.shared(name), small.images()
     found = inspection.gradient_attention(model, images, batch_size=2)
     assert found.shape == (3, *small.GRID)
     assert found.min() >= 0
     assert found.max() > 0
     if name == "bfloat16":  # the model of "token" with 8 bits
-        assert np.corrcoef(found.ravel(), inspection.gradient_attention(small.model(), images).ravel())[0, 1] > 0.99
+        assert np.corrcoef(found.ravel(), inspection.gradient_attention(small.shared(), images).ravel())[0, 1] > 0.99
 
 
 @pytest.mark.parametrize(
@@ -36,7 +36,7 @@ def test_shape_and_sign(name):
     ["token", "map", "deit", "relative", "layer_scale", "bfloat16", "remat", "chunks", "vit_pytorch", "no_output"],
 )
 def test_offsets_of_zero_change_nothing(name):
-    model, images = small.model(**small.VARIANTS[name]), small.images()
+    model, images = small.shared(name), small.images()
     found = relevance._run_with_offsets(model, images, offsets_like_maps(model, images))
     found, expected = ops.cast(found, "float32"), ops.cast(model(images), "float32")
     if name == "bfloat16" and not half_precision.sums_are_exact():
@@ -79,8 +79,7 @@ def test_one_layer_by_hand():
 @pytest.mark.parametrize("name", ["token", "gap", "map"])
 def test_two_layers_by_hand(name):
     """Equations 5, 6 and 8 of arXiv:2103.15679. Only without pooling attention, tokens do not count for themselves."""
-    model, images = small.model(**small.VARIANTS[name]), small.images()
-    maps = list(inspection.attention_maps(model, images).values())
+    model, images, maps = small.shared(name), small.images(), list(small.maps(name).values())
 
     def score(offsets):
         return ops.sum(relevance._run_with_offsets(model, images, offsets)[:, 3])
@@ -126,7 +125,7 @@ def test_it_finds_the_patch_that_decides():
 
 
 def test_classes():
-    model, images = small.model(), small.images()
+    model, images = small.shared(), small.images()
     likeliest = np.asarray(model(images)).argmax(-1)
     best = inspection.gradient_attention(model, images)
     np.testing.assert_allclose(inspection.gradient_attention(model, images, likeliest), best, rtol=1e-5)
@@ -135,7 +134,7 @@ def test_classes():
 
 
 def test_probabilities_are_looked_through():
-    logits, shares = small.model(), small.model(classifier_activation="softmax")
+    logits, shares = small.shared(), small.shared("probabilities")
     np.testing.assert_array_equal(
         inspection.gradient_attention(logits, small.images(), 1),
         inspection.gradient_attention(shares, small.images(), 1),
@@ -144,7 +143,7 @@ def test_probabilities_are_looked_through():
 
 @pytest.mark.parametrize("end", [keras.layers.Softmax(), keras.layers.Activation("softmax")])
 def test_a_layer_of_probabilities_at_the_end_is_looked_through(end):
-    logits = small.model()
+    logits = small.shared()
     shares = keras.Sequential([keras.Input(logits.input_shape[1:]), logits, end])
     # The images' scores, not their probabilities, whose gradients depend on the other classes.
     np.testing.assert_allclose(
@@ -156,9 +155,9 @@ def test_a_layer_of_probabilities_at_the_end_is_looked_through(end):
 
 def test_errors():
     with pytest.raises(ValueError, match="ends in classes"):
-        inspection.gradient_attention(small.model(**small.VARIANTS["all_tokens"]), small.images())
+        inspection.gradient_attention(small.shared("all_tokens"), small.images())
     with pytest.raises(ValueError, match=r"`class_index` must be in 0..4. Received: class_index=\[5, 5, 5\]"):
-        inspection.gradient_attention(small.model(), small.images(), 5)
+        inspection.gradient_attention(small.shared(), small.images(), 5)
 
 
 @pytest.mark.slow

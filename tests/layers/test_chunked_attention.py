@@ -95,7 +95,7 @@ def test_scores_are_those_of_all_queries():
 
 
 def small(**arguments):
-    sizes = {"image_size": 64, "patch_size": 8, "hidden_size": 16, "num_layers": 2, "num_heads": 2, "mlp_dim": 32}
+    sizes = {"image_size": 64, "patch_size": 8, "hidden_size": 16, "num_layers": 1, "num_heads": 2, "mlp_dim": 32}
     return keras_vit.VisionTransformer(**{**sizes, "classes": 5, **arguments})
 
 
@@ -105,7 +105,7 @@ def test_models_pass_it_on(tmp_path):
     weights = [normal(*weight.shape, seed=index) / 4 for index, weight in enumerate(whole.get_weights())]
     whole.set_weights(weights)
     model.set_weights(weights)
-    assert model.get_layer("encoderblock_1").attention.chunk_size == 20
+    assert model.get_layer("encoderblock_0").attention.chunk_size == 20
     np.testing.assert_allclose(np.array(model(images)), np.array(whole(images)), rtol=1e-4, atol=1e-5)
     with tf.GradientTape() as tape:
         loss = tf.reduce_sum(model(images, training=True) ** 2)
@@ -115,7 +115,7 @@ def test_models_pass_it_on(tmp_path):
     for value, wanted in zip(
         gradients, tape.gradient(loss, [weight.value for weight in whole.trainable_weights]), strict=True
     ):
-        # float32 through two blocks; small parts of a gradient are differences of large ones.
+        # float32 through a block; small parts of a gradient are differences of large ones.
         np.testing.assert_allclose(value, wanted, rtol=1e-3, atol=1e-5 * np.abs(wanted).max() + 1e-6)
     model.save(tmp_path / "model.keras")
     loaded = keras.models.load_model(tmp_path / "model.keras")

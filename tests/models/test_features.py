@@ -24,40 +24,46 @@ def test_a_head_on_token_and_mean_by_hand():
     np.testing.assert_allclose(features, pooled, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("norm", [True, False])
 @pytest.mark.parametrize("name", ["dinov3", "any_size_rope", "hybrid", "deit", "any_size", "fc_norm", "no_final_norm"])
-def test_features_are_the_tokens_of_the_blocks(name, norm, tmp_path):
-    model = variants.make(name)
+def test_features_are_the_tokens_of_the_blocks(name):
+    model = variants.shared(name)
     config, images = model.config, variants.images(model)
-    extractor = keras_vit.features(model, blocks=(-2, 1), norm=norm)
-    found = extractor(images)
-    has_norm = norm and name not in ("fc_norm", "no_final_norm")
+    blocks = keras.Model(model.input, [model.get_layer(f"encoderblock_{number}").output for number in range(2)])
+    outputs = blocks(images)
     prefix = config.num_prefix_tokens + config.num_registers
-    assert set(found) == ({"maps", "tokens"} if config.class_token else {"maps"})
-    for number, patches in enumerate(map(ARRAY, found["maps"])):
-        block = keras.Model(model.input, model.get_layer(f"encoderblock_{number}").output)
-        tokens = block(images)
-        tokens = ARRAY(model.get_layer("encoder_norm")(tokens) if has_norm else tokens)
-        height, width = (side // stride for side, stride in zip(images.shape[1:3], config.stride, strict=True))
-        assert patches.shape == (2, height, width, config.hidden_size)
-        np.testing.assert_array_equal(patches.reshape(2, -1, config.hidden_size), tokens[:, prefix:])
-        if config.class_token:
-            np.testing.assert_array_equal(ARRAY(found["tokens"][number]), tokens[:, 0])
+    for norm in (True, False):
+        found = keras_vit.features(model, blocks=(-2, 1), norm=norm)(images)
+        has_norm = norm and name not in ("fc_norm", "no_final_norm")
+        assert set(found) == ({"maps", "tokens"} if config.class_token else {"maps"})
+        for number, patches in enumerate(map(ARRAY, found["maps"])):
+            tokens = ARRAY(model.get_layer("encoder_norm")(outputs[number]) if has_norm else outputs[number])
+            height, width = (side // stride for side, stride in zip(images.shape[1:3], config.stride, strict=True))
+            assert patches.shape == (2, height, width, config.hidden_size)
+            np.testing.assert_array_equal(patches.reshape(2, -1, config.hidden_size), tokens[:, prefix:])
+            if config.class_token:
+                np.testing.assert_array_equal(ARRAY(found["tokens"][number]), tokens[:, 0])
+
+
+@pytest.mark.parametrize("name", ["dinov3", "any_size"])
+def test_features_are_saved(name, tmp_path):
+    extractor = keras_vit.features(variants.shared(name), blocks=(-2, 1))
+    images = variants.images(variants.shared(name))
     extractor.save(tmp_path / "features.keras")
     loaded = keras.models.load_model(tmp_path / "features.keras")
-    for got, expected in zip(keras.tree.flatten(loaded(images)), keras.tree.flatten(found), strict=True):
+    for got, expected in zip(*(keras.tree.flatten(m(images)) for m in (loaded, extractor)), strict=True):
         np.testing.assert_array_equal(ARRAY(got), ARRAY(expected))
 
 
 def test_features_of_the_last_block_are_those_of_the_head():
-    model = variants.make("dinov3")
+    model = variants.shared("dinov3")
     images = variants.images(model)
     (token,) = keras_vit.features(model, blocks=[-1])(images)["tokens"]
     np.testing.assert_allclose(token, models.representation(model)(images)[0], rtol=1e-5, atol=1e-5)
 
 
 def test_features_of_a_pretraining_model_are_those_of_its_encoder():
-    model = keras_vit.MaskedAutoencoder(4, 16, 2, 2, 24, image_size=16, decoder_hidden_size=8, decoder_num_heads=2)
+    decoder = {"decoder_hidden_size": 8, "decoder_num_layers": 1, "decoder_num_heads": 2}
+    model = keras_vit.MaskedAutoencoder(4, 16, 2, 2, 24, image_size=16, **decoder)
     variants.randomize(model)
     encoder = model.encoder()
     images = variants.images(encoder)
@@ -69,10 +75,10 @@ def test_features_of_a_pretraining_model_are_those_of_its_encoder():
 @pytest.mark.parametrize("blocks", [(2,), (-3,), (), (0, 2.5), "01", 1])
 def test_blocks_that_do_not_exist(blocks):
     with pytest.raises(ValueError, match="blocks"):
-        keras_vit.features(variants.make("token"), blocks=blocks)
+        keras_vit.features(variants.shared("token"), blocks=blocks)
 
 
 @pytest.mark.parametrize("model", [keras.Sequential(), None, "bit"])
 def test_models_without_blocks(model):
     with pytest.raises(ValueError, match="model"):
-        keras_vit.features(variants.make("bit") if model == "bit" else model)
+        keras_vit.features(variants.shared("bit") if model == "bit" else model)

@@ -1,5 +1,6 @@
 """Images that were not prepared: a warning, once."""
 
+import functools
 import inspect
 import warnings
 
@@ -17,6 +18,9 @@ from tests import selection, tiny
 
 def model():
     return keras_vit.VisionTransformer(8, 16, 1, 2, 16, image_size=16, classes=2)
+
+
+shared = functools.cache(model)  # for tests that do not change it
 
 
 PIXELS = np.random.default_rng(0).integers(0, 256, (2, 16, 16, 3), np.uint8)
@@ -66,11 +70,38 @@ def as_arrays(images):
     return images, LABELS
 
 
-@pytest.mark.parametrize(("images", "found"), [(PIXELS.astype("float32"), "[0, 255]"), (FRACTIONS, "[0, 1]")])
-@pytest.mark.parametrize("form", [as_arrays, data_set, Batches, lambda images: ({"images": images}, LABELS)])
-@pytest.mark.parametrize("method", ["predict", "evaluate", "fit"])
-def test_a_warning_before_the_graph_is_traced(method, form, images, found):
-    network = model()
+def as_dict(images):
+    return {"images": images}, LABELS
+
+
+@pytest.mark.parametrize(
+    ("method", "form", "found"),
+    selection.cases(
+        [
+            (method, form, found)
+            for method in ("predict", "evaluate", "fit")
+            for form in (as_arrays, data_set, Batches, as_dict)
+            for found in ("[0, 255]", "[0, 1]")
+        ],
+        # Each method with two forms, each form with two methods, both ranges with each method.
+        lambda method, form, found: (
+            (form.__name__, found)
+            in {
+                "predict": [("as_arrays", "[0, 1]"), ("as_dict", "[0, 255]")],
+                "evaluate": [("data_set", "[0, 255]"), ("Batches", "[0, 1]")],
+                "fit": [
+                    ("as_arrays", "[0, 255]"),
+                    ("data_set", "[0, 1]"),
+                    ("Batches", "[0, 255]"),
+                    ("as_dict", "[0, 1]"),
+                ],
+            }[method]
+        ),
+        selection.EXHAUSTIVE,
+    ),
+)
+def test_a_warning_before_the_graph_is_traced(method, form, found):
+    network, images = model(), FRACTIONS if found == "[0, 1]" else PIXELS.astype("float32")
     network.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True), run_eagerly=True)
     arguments = form(images) if isinstance(form(images), tuple) else (form(images),)
     with pytest.warns(UserWarning, match="preprocess_input") as record:
@@ -146,14 +177,16 @@ def test_black_images_are_pixels(images):
         keras_vit.preprocess_input(images)
 
 
-@pytest.mark.parametrize("inputs", [{"images": SCALED}, {"image": SCALED}, [SCALED]])
-def test_a_dict_or_list_of_one_tensor_is_that_tensor(inputs):
+def test_a_dict_or_list_of_one_tensor_is_that_tensor():
     network = tiny.randomize(model())
     network.compile("sgd", "mse", run_eagerly=True)
     expected = network.predict(SCALED, verbose=0)
-    np.testing.assert_array_equal(network.predict(inputs, verbose=0), expected)
-    np.testing.assert_array_equal(network(inputs), expected)
-    network.fit(inputs, np.zeros((2, 2)), verbose=0)
+    forms = [{"images": SCALED}, {"image": SCALED}, [SCALED]]
+    for inputs in forms:
+        np.testing.assert_array_equal(network.predict(inputs, verbose=0), expected)
+        np.testing.assert_array_equal(network(inputs), expected)
+    for inputs in forms:
+        network.fit(inputs, np.zeros((2, 2)), verbose=0)
     network.fit(tf.data.Dataset.from_tensors(({"images": SCALED}, np.zeros((2, 2)))), verbose=0)
 
 
@@ -170,7 +203,7 @@ def test_a_dict_or_list_of_one_tensor_is_that_tensor(inputs):
 def test_a_wrong_size_is_refused_before_keras_begins(method, images, monkeypatch):
     monkeypatch.setattr(keras.Model, method, lambda *args, **kwargs: pytest.fail("Keras has begun"))
     with pytest.raises(ValueError, match=r"\(None, 16, 16, 3\).* Received: \(2, 8, 16, 3\)"):
-        getattr(model(), method)(images)
+        getattr(shared(), method)(images)
 
 
 def test_data_sets_of_unknown_shapes_are_left_to_keras():
@@ -207,15 +240,14 @@ def test_a_model_normalizes_pixels_by_itself(normalization, arguments, tmp_path)
     expected = outputs(plain, ((PIXELS / 255 - mean) / deviation).astype("float32"))
     with warnings.catch_warnings():
         warnings.simplefilter("error", UserWarning)
+        np.testing.assert_allclose(network.predict(PIXELS, verbose=0), expected, rtol=1e-4, atol=1e-4)
         for images in (PIXELS, PIXELS.astype("float32"), keras_vit.preprocess_input(PIXELS, network)):
             np.testing.assert_allclose(outputs(network, images), expected, rtol=1e-4, atol=1e-4)
-            np.testing.assert_allclose(network.predict(images, verbose=0), expected, rtol=1e-4, atol=1e-4)
     network.save(tmp_path / "model.keras")
     loaded = keras.models.load_model(tmp_path / "model.keras")
-    np.testing.assert_allclose(outputs(loaded, PIXELS), expected, rtol=1e-4, atol=1e-4)
     with pytest.warns(UserWarning, match=r"takes float images in \[0, 255\]. Received: values in \[0, 1\]"):
-        loaded = keras.models.load_model(tmp_path / "model.keras")
         loaded(FRACTIONS)
+    np.testing.assert_allclose(outputs(loaded, PIXELS), expected, rtol=1e-4, atol=1e-4)
 
 
 def test_pixels_reach_the_first_layer_in_float32():

@@ -12,6 +12,7 @@ from tests import selection
 from tests.models import variants
 
 POLICIES = ("float32", "mixed_bfloat16", "bfloat16")
+REBUILT = ("dinov3", "map", "shared", "deit", "hybrid", "any_size")
 
 
 def run(model, images):
@@ -19,8 +20,8 @@ def run(model, images):
 
 
 @pytest.mark.parametrize(("name", "policy"), variants.cases_under(POLICIES))
-def test_saved_and_cloned_models_give_the_same_output(name, policy, tmp_path):
-    model = variants.make(name, policy)
+def test_saved_models_give_the_same_output(name, policy, tmp_path):
+    model = variants.shared(name, policy)
     images = variants.images(model)
     expected = run(model, images)
 
@@ -30,6 +31,20 @@ def test_saved_and_cloned_models_give_the_same_output(name, policy, tmp_path):
     assert loaded.get_config() == model.get_config()
     assert [v.path for v in loaded.weights] == [v.path for v in model.weights]
     np.testing.assert_array_equal(run(loaded, images), expected)
+
+
+@pytest.mark.parametrize(
+    ("name", "policy"),
+    selection.cases(
+        [(name, policy) for policy in POLICIES for name in variants.VARIANTS],
+        lambda name, policy: policy == "float32" and name in variants.QUICK,
+        lambda name, policy: pytest.mark.slow if policy == "float32" and name in REBUILT else selection.EXHAUSTIVE,
+    ),
+)
+def test_weights_and_clones_give_the_same_output(name, policy, tmp_path):
+    model = variants.shared(name, policy)
+    images = variants.images(model)
+    expected = run(model, images)
 
     model.save_weights(tmp_path / "model.weights.h5")
     rebuilt = type(model).from_config(model.get_config())

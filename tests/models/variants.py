@@ -1,5 +1,6 @@
 """Small models, one for each thing that a model can be told to do."""
 
+import functools
 from unittest import mock
 
 import numpy as np
@@ -86,6 +87,12 @@ def make(name, dtype="float32", seed=0, **arguments):
         model = VisionTransformer(**{**SMALL, **VARIANTS[name], "dtype": dtype, **arguments})
     randomize(model, seed)
     return model
+
+
+@functools.cache
+def shared(name, dtype="float32"):
+    """The same model, for tests that do not change it."""
+    return make(name, dtype)
 
 
 def make_whole(name, dtype="float32", **arguments):

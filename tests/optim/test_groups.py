@@ -9,6 +9,7 @@ import pytest
 from keras_vit import models
 from keras_vit import recipe as recipes
 from keras_vit.optim import groups
+from tests import selection
 from tests.models import variants
 from tests.recipe import toy
 
@@ -47,7 +48,10 @@ def describe(name):
         return models.BiTResNet(**arguments) if name == "bit" else models.VisionTransformer(**arguments)
 
 
-@pytest.mark.parametrize("name", variants.VARIANTS)
+@pytest.mark.parametrize(
+    "name",
+    selection.cases(variants.VARIANTS, lambda name: name not in variants.REWIRED, selection.EXHAUSTIVE),
+)
 def test_groups_of_models(name):
     check(describe(name))
 

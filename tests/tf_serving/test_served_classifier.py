@@ -7,7 +7,6 @@ import pytest
 
 import keras_vit
 from keras_vit import inference
-from keras_vit.inference.opening import open_artifact
 from keras_vit.tf_serving import served_model
 from tests import programs, tiny
 
@@ -19,10 +18,10 @@ def images():
     return [first, b"bad", last]
 
 
-def test_answers_are_those_of_the_saved_model(served, images):
+def test_answers_are_those_of_the_saved_model(served, served_artifact, images):
     classifier = inference.KerasClassifier(served[0], tiny.card())
     model = served_model.ServedModel("pets", "", classifier)
-    expected = open_artifact(str(served[1])).run("serving_default", {"image_bytes": images})
+    expected = served_artifact.run("serving_default", {"image_bytes": images})
     with model.use("pets") as (version, servable):
         assert version == 1 and not model.reload()
         answer = servable.run("serving_default", {"image_bytes": np.array(images, object)})

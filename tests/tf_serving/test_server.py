@@ -8,6 +8,7 @@ import shutil
 import socket
 import sys
 import threading
+import types
 import urllib.error
 import urllib.request
 
@@ -17,7 +18,6 @@ import tensorflow as tf
 
 from keras_vit.exporting import warmup
 from keras_vit.inference import model_card
-from keras_vit.inference.opening import open_artifact
 from keras_vit.inference.saved_model import SavedModelClassifier
 from keras_vit.tf_serving import client, served_model, server
 from keras_vit.tf_serving.client import RequestError
@@ -45,9 +45,8 @@ def images():
 
 
 @pytest.fixture(scope="module")
-def expected(base, images):
-    artifact = open_artifact(str(base))
-    return artifact.run("serving_default", {"image_bytes": images})
+def expected(served_artifact, images):
+    return served_artifact.run("serving_default", {"image_bytes": images})
 
 
 def test_client_gets_the_artifacts_answers(running, images, expected):
@@ -403,12 +402,13 @@ def test_a_mended_version_is_taken_up(base, tmp_path, tear):
     assert model.version == 2
 
 
-def test_warm_up_requests_run_before_a_version_is_served(base, images, tmp_path, monkeypatch):
+def test_warm_up_requests_run_before_a_version_is_served(base, served_artifact, images, tmp_path, monkeypatch):
     own = tmp_path / "pets"
     shutil.copytree(base, own)
-    artifact = SavedModelClassifier(str(own / "1"))
-    warmup.write_warmup(artifact, "pets", images, [1, 2])
-    model_card.write(artifact.path, artifact.card)
+    card = served_artifact.card
+    copied = types.SimpleNamespace(path=str(own / "1"), card=card, signatures=served_artifact.signatures)
+    warmup.write_warmup(copied, "pets", images, [1, 2])
+    model_card.write(copied.path, card)
     received = []
     monkeypatch.setattr(SavedModelClassifier, "run", lambda _, *request: received.append(request))
     model = served_model.ServedModel("pets", str(own))
@@ -416,7 +416,7 @@ def test_warm_up_requests_run_before_a_version_is_served(base, images, tmp_path,
     assert sizes == [1, 2]
     shutil.copytree(own / "1", own / "2")
     cut(own / "2", "assets.extra/tf_serving_warmup_requests")
-    model_card.write(str(own / "2"), artifact.card)
+    model_card.write(str(own / "2"), card)
     assert not model.reload()
     assert model.version == 1
 

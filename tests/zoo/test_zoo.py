@@ -306,6 +306,7 @@ def hub(tmp_path):
         server.shutdown()
 
 
+@pytest.mark.slow
 def test_the_package_of_the_hub_fetches_configuration_and_safetensors(hub, tmp_path):
     """In a process of its own, because the package reads its settings when it is imported."""
     pytest.importorskip("huggingface_hub")
