@@ -81,7 +81,9 @@ def graph_macs(model):
 
     All tokens count, as in the paper: the model itself leaves out those of the last block that nothing reads.
     """
-    function = tf.function(lambda images: walk(model, images, lambda layer, *args, **kwargs: layer(*args, **kwargs)))
+    function = tf.function(
+        lambda images: walk(model, images, lambda layer, *args, **kwargs: layer(*args, **kwargs)), autograph=False
+    )
     graph = function.get_concrete_function(tf.TensorSpec((1, *model.inputs[0].shape[1:]))).graph
     operations = list(graph.get_operations())
     for inner in graph._functions.values() if hasattr(graph, "_functions") else ():

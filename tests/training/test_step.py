@@ -47,7 +47,7 @@ def steps(model, recipe, batch, count=2, xla=False):
     """State and metrics after some steps with one batch."""
     state = TrainState(model, recipe)
     step = TrainStep(state, recipe, one_hot, BATCH)
-    run = tf.function(step, jit_compile=xla)
+    run = tf.function(step, jit_compile=xla, autograph=False)
     metrics = [run(batch, tf.constant(index, tf.int64)).numpy() for index in range(count)]
     assert run.experimental_get_tracing_count() == 1
     return state, np.array(metrics)
@@ -173,7 +173,7 @@ def test_what_an_update_needs_is_not_read_before_the_gradients_are_there(optimiz
     with strategy.scope():
         state = TrainState(small(), run)
         step = TrainStep(state, run, one_hot, BATCH)
-    trained = tf.function(lambda *arguments: strategy.run(step, args=arguments))
+    trained = tf.function(lambda *arguments: strategy.run(step, args=arguments), autograph=False)
     graph = trained.get_concrete_function(batch(), tf.constant(0, tf.int64)).graph
     placeholders = {id(outside): inside for outside, inside in graph.captures}
 
@@ -280,7 +280,8 @@ def noisy(name, arguments, precision):
 def test_xla_takes_the_step_of_every_model(name, arguments, precision):
     """The whole step, of static shapes, becomes one XLA program; an operation that XLA lacks would be an error here."""
     model, everything = noisy(name, arguments, precision)
-    step = tf.function(TrainStep(TrainState(model, everything), everything, one_hot, BATCH), jit_compile=True)
+    step = TrainStep(TrainState(model, everything), everything, one_hot, BATCH)
+    step = tf.function(step, jit_compile=True, autograph=False)
     program = step.experimental_get_compiler_ir(batch(32), tf.constant(0, tf.int64))(stage="hlo")
     assert "ENTRY" in program
     assert "<=" not in program.split("ENTRY", 1)[1].split("\n", 1)[0]  # how XLA writes a bounded, dynamic size

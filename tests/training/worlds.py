@@ -9,6 +9,7 @@ import sys
 import numpy as np
 
 from tests import programs
+from tests.made_once import made_once
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 RECIPE = ROOT / "train" / "configs" / "digits.py"
@@ -29,6 +30,8 @@ TINY = {
     "optim.ema": 0.9,
     "optim.schedule.warmup_steps": 2,
 }
+# Dropout draws belong to a replica, so that two devices draw others than one: off where they are compared.
+QUIET = {"model__arguments__dropout_rate": 0.0, "model__arguments__drop_path_rate": 0.0}
 
 
 def arguments(workdir, *flags, **fields):
@@ -69,6 +72,11 @@ def train_alone(workdir, *flags, expect=0, **fields):
     output, _ = process.communicate(timeout=300)
     assert process.returncode == expect, f"exit code {process.returncode} instead of {expect}:\n{output[-4000:]}"
     return output
+
+
+def quiet_run(tmp_path_factory):
+    """The directory of a run on one device without dropout, made once for all tests."""
+    return made_once(tmp_path_factory, "quiet", lambda directory: train(directory, **QUIET))
 
 
 def metrics(workdir):
