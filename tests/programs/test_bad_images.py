@@ -43,14 +43,19 @@ def program(name, *arguments, **environment):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("arguments", [(), (KNN,)])
-def test_evaluate_names_the_image_and_ends(arguments, strict):
+def test_evaluate_names_the_image_and_ends(strict):
     run, broken = strict
-    done = program("train.evaluate", f"--model={run}", *arguments)
+    done = program("train.evaluate", f"--model={run}", KNN)
     assert done.returncode == UnreadableImageError.exit_code == 66
     assert broken.name in done.stderr
     assert "Traceback" not in done.stderr
     assert not done.stdout
+
+
+def test_evaluate_names_the_image_without_evaluators(strict):
+    run, broken = strict
+    code, output = programs.run("train.evaluate", f"--model={run}")
+    assert code == 66 and broken.name in output and "Traceback" not in output
 
 
 @pytest.mark.slow
