@@ -51,6 +51,11 @@ def no_determinism_left():
         config.disable_op_determinism()  # there is no public way back
 
 
+def pytest_collection_modifyitems(items):
+    """Start with the longest tests: what is left for the end can be shared."""
+    items.sort(key=lambda item: item.get_closest_marker("long") is None)
+
+
 def pytest_sessionfinish():
     """Keep the collection of garbage at the end short: after 5 s, pytest-xdist interrupts its workers with SIGINT."""
     gc.freeze()

@@ -14,6 +14,7 @@ from tests.training import worlds
 collect_ignore = [] if os.environ.get("KERAS_BACKEND") == "jax" else ["test_on_jax.py"]
 
 
+@pytest.hookimpl(trylast=True)  # of what is selected
 def pytest_collection_modifyitems(items):
     part, _, parts = os.environ.get("PART_OF_TESTS", "1/1").partition("/")
     first, last = (len(items) * count // int(parts) for count in (int(part) - 1, int(part)))

@@ -26,11 +26,19 @@ def jax():
     return pytest.importorskip("jax")
 
 
-@pytest.mark.parametrize("part", ["1/2", "2/2"])
-def test_the_tests_on_jax(part):
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("part", "marks"),
+    [
+        ("1/2", "not exhaustive"),
+        ("2/2", "not exhaustive"),
+        pytest.param("1/1", "exhaustive", marks=selection.EXHAUSTIVE),
+    ],
+)
+def test_the_tests_on_jax(part, marks):
     """The golden trajectories, one and eight devices, resuming, divergence: two processes can take half each."""
-    file = "tests/training/test_on_jax.py"
-    command = [sys.executable, "-m", "pytest", "-q", "-n", "0", "-p", "no:cacheprovider", file]
+    command = [sys.executable, "-m", "pytest", "-q", "-n", "0", "-p", "no:cacheprovider", "-m", marks]
+    command.append("tests/training/test_on_jax.py")
     # Small programs: nearly all of the time is that of the compiler.
     environment = {**os.environ, **ON_JAX, "JAX_DISABLE_MOST_OPTIMIZATIONS": "1", "PART_OF_TESTS": part}
     done = subprocess.run(command, cwd=worlds.ROOT, env=environment, capture_output=True, text=True, timeout=1800)

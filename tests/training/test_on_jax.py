@@ -30,7 +30,7 @@ from keras_vit.training.jax.step import EvalStep, TrainStep, evaluate, program, 
 from keras_vit.training.loop import Loop
 from keras_vit.training.run_directory import Run, read_metrics
 from keras_vit.training.validation import Validation
-from tests import programs, tiny
+from tests import programs, selection, tiny
 from tests.training import linear_probe, masked, reference, toy
 from tests.training.trajectories import error
 
@@ -352,7 +352,7 @@ def test_it_reports(whole):
     assert whole.step.compiled._cache_size() == 1
 
 
-@pytest.mark.parametrize("stop_at", [1, 5, 6])
+@pytest.mark.parametrize("stop_at", selection.cases([1, 5, 6], [5], selection.EXHAUSTIVE))
 def test_resuming_is_exact(whole, tmp_path, stop_at, monkeypatch):
     """SIGTERM after `stop_at` steps; a second process-like world resumes. Dropout, averages and metrics agree."""
     first = World(tmp_path, RUN, whole.where)
@@ -533,7 +533,9 @@ def test_exporters_ask_for_tensorflow(tmp_path):
 # MAE's linear probe
 
 
-@pytest.mark.parametrize(("count", "fsdp"), [(1, False), (8, False), (8, True)])
+@pytest.mark.parametrize(
+    ("count", "fsdp"), selection.cases([(1, False), (8, False), (8, True)], [(8, True)], selection.EXHAUSTIVE)
+)
 def test_linear_probe(count, fsdp):
     """Four steps against NumPy: on several devices the statistics are those of all rows."""
     run, (images, labels) = linear_probe.recipe(), linear_probe.batches()

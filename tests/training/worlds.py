@@ -5,6 +5,7 @@ import os
 import pathlib
 import subprocess
 import sys
+from unittest import mock
 
 import numpy as np
 
@@ -60,8 +61,13 @@ def start(workdir, *flags, environment=None, **fields):
 
 
 def train(workdir, *flags, expect=0, **fields):
-    """Runs the program in this process and returns what it printed: half the time of a process of its own."""
-    code, output = programs.run("train.main", *arguments(workdir, *flags, **fields))
+    """Runs the program in this process, without its figure, and returns what it printed.
+
+    That takes half the time of a process of its own.
+    """
+    plots = "keras_vit.inspection.plots"
+    with mock.patch(f"{plots}.draw_report"), mock.patch(f"{plots}.draw_pretraining_report"):
+        code, output = programs.run("train.main", *arguments(workdir, *flags, **fields))
     assert code == expect, f"exit code {code} instead of {expect}:\n{output[-4000:]}"
     return output
 
