@@ -3,11 +3,10 @@
 import functools
 import json
 import os
-import subprocess
-import sys
 
 import pytest
 
+from tests import forked
 from tests.made_once import made_once
 from tests.training import worlds
 
@@ -26,11 +25,10 @@ def on_devices(tmp_path_factory):
     """A function of a number of virtual devices to the results of `virtual_devices.py` on them."""
 
     def make(devices, directory):
-        command = [sys.executable, "-m", "tests.training.virtual_devices", str(devices)]
-        environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "2", "CUDA_VISIBLE_DEVICES": "-1"}
-        done = subprocess.run(command, cwd=worlds.ROOT, env=environment, capture_output=True, text=True, timeout=600)
-        assert done.returncode == 0, done.stderr[-4000:]
-        (directory / "errors.json").write_text(done.stdout)
+        arguments = [devices, directory / "errors.json"]
+        program = forked.Program(worlds.ROOT, "tests.training.virtual_devices", arguments, os.environ)
+        output, _ = program.communicate(600)
+        assert program.returncode == 0, output[-4000:]
 
     @functools.cache
     def results(devices):

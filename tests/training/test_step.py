@@ -17,6 +17,7 @@ from keras_vit.training.tf.step import EvalStep, TrainStep
 from tests import selection
 
 CLASSES, BATCH = 4, 4
+PRECISIONS = ("float32", "mixed_bfloat16")
 RNG = np.random.default_rng(0)
 
 
@@ -27,7 +28,7 @@ def recipe(loss="softmax", **fields):
 
 def small(**arguments):
     keras.utils.set_random_seed(0)
-    sizes = {"patch_size": 4, "hidden_size": 16, "num_layers": 2, "num_heads": 2, "mlp_dim": 32, "image_size": 8}
+    sizes = {"patch_size": 4, "hidden_size": 16, "num_layers": 1, "num_heads": 2, "mlp_dim": 32, "image_size": 8}
     model = keras_vit.VisionTransformer(**{**sizes, "classes": CLASSES, **arguments})
     for weight in model.trainable_variables:  # a head of zeros would stop all gradients but its own
         weight.assign(weight + np.random.default_rng(1).normal(scale=0.02, size=weight.shape))
@@ -64,7 +65,9 @@ def assert_close(first, second, rtol=1e-5, atol=1e-6):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("loss", "micro_batches"), [("softmax", 2), ("sigmoid", 4)])
+@pytest.mark.parametrize(
+    ("loss", "micro_batches"), selection.cases([("softmax", 2), ("sigmoid", 4)], [("sigmoid", 4)], selection.EXHAUSTIVE)
+)
 def test_accumulation_equals_the_large_batch(loss, micro_batches):
     data = batch()
     whole, expected = steps(small(), recipe(loss), data)
@@ -118,7 +121,7 @@ def test_a_held_generator_repeats_itself_and_does_not_advance():
 @pytest.mark.slow
 def test_frozen_decay_and_layer_rates():
     data = batch()
-    model = small()
+    model = small(num_layers=2)
     start = {weight.path: weight.numpy() for weight in model.trainable_variables}
     state, _ = steps(model, recipe(frozen="^embedding|encoderblock_0"), data, count=1)
     trained = weights(state)
@@ -127,13 +130,13 @@ def test_frozen_decay_and_layer_rates():
         assert frozen == (weight.path not in trained)
         assert frozen == np.array_equal(weight.numpy(), start[weight.path]) or weight.path.endswith("key/bias")
 
-    plain = weights(steps(small(), recipe(clip_norm=0.0), data, count=1)[0])
-    decayed = weights(steps(small(), recipe(clip_norm=0.0, weight_decay=0.5), data, count=1)[0])
+    plain = weights(steps(small(num_layers=2), recipe(clip_norm=0.0), data, count=1)[0])
+    decayed = weights(steps(small(num_layers=2), recipe(clip_norm=0.0, weight_decay=0.5), data, count=1)[0])
     for path, value in plain.items():
         shrink = 0.1 * 0.5 * start[path] if path.endswith("kernel") else 0.0
         np.testing.assert_allclose(decayed[path], value - shrink, rtol=1e-5, atol=1e-6, err_msg=path)
 
-    slower = weights(steps(small(), recipe(clip_norm=0.0, layer_decay=0.5), data, count=1)[0])
+    slower = weights(steps(small(num_layers=2), recipe(clip_norm=0.0, layer_decay=0.5), data, count=1)[0])
     for path, factor in (
         ("embedding/kernel", 0.125),
         ("encoderblock_1/MlpBlock_0/Dense_0/kernel", 0.5),
@@ -149,7 +152,7 @@ def test_muon_is_for_the_matrices_of_blocks_and_adamw_for_the_rest():
     adam = weights(steps(small(), recipe(name="adamw"), data, count=1)[0])
     state, _ = steps(model, recipe(name="muon"), data, count=1)
     matrices = groups.block_matrices(model)
-    assert len(matrices) == 2 * 6
+    assert len(matrices) == 6
     names = set(state.arrays_by_name())
     for path, value in weights(state).items():
         assert (f"optimizer/momentum/{path}" in names) == (path in matrices)
@@ -164,14 +167,21 @@ def test_muon_is_for_the_matrices_of_blocks_and_adamw_for_the_rest():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("strategy", [tf.distribute.get_strategy, lambda: tf.distribute.MirroredStrategy(["CPU:0"])])
-@pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
-def test_what_an_update_needs_is_not_read_before_the_gradients_are_there(optimizer, strategy, monkeypatch):
+@pytest.mark.parametrize(
+    ("optimizer", "mirrored"),
+    selection.cases(
+        [("sgd", False), ("adamw", True), ("sgd", True), ("adamw", False)],
+        [("sgd", False), ("adamw", True)],
+        selection.EXHAUSTIVE,
+    ),
+)
+def test_what_an_update_needs_is_not_read_before_the_gradients_are_there(optimizer, mirrored, monkeypatch):
     """An executor starts whatever can start: slots scaled before the forward pass would be kept until the update."""
     monkeypatch.setattr(step_module, "LARGE", 16 * 32)  # such as both kernels of an MLP
-    strategy, run = strategy(), recipe(name=optimizer)
+    strategy = tf.distribute.MirroredStrategy(["CPU:0"]) if mirrored else tf.distribute.get_strategy()
+    run = recipe(name=optimizer)
     with strategy.scope():
-        state = TrainState(small(), run)
+        state = TrainState(small(num_layers=2), run)
         step = TrainStep(state, run, one_hot, BATCH)
     trained = tf.function(lambda *arguments: strategy.run(step, args=arguments), autograph=False)
     graph = trained.get_concrete_function(batch(), tf.constant(0, tf.int64)).graph
@@ -275,7 +285,7 @@ def noisy(name, arguments, precision):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("precision", ["float32", "mixed_bfloat16"])
+@pytest.mark.parametrize("precision", selection.cases(PRECISIONS, PRECISIONS[1:], selection.EXHAUSTIVE))
 @pytest.mark.parametrize(("name", "arguments"), selection.cases(structures(), structures()[:1], selection.EXHAUSTIVE))
 def test_xla_takes_the_step_of_every_model(name, arguments, precision):
     """The whole step, of static shapes, becomes one XLA program; an operation that XLA lacks would be an error here."""
@@ -288,11 +298,11 @@ def test_xla_takes_the_step_of_every_model(name, arguments, precision):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("precision", ["float32", "mixed_bfloat16"])
+@pytest.mark.parametrize("precision", selection.cases(PRECISIONS, PRECISIONS[:1], selection.EXHAUSTIVE))
 def test_xla_runs_the_step(precision):
     """Without noise, of which XLA draws other numbers, it is the step that TensorFlow runs by itself."""
     name, arguments = structures()[0]
-    data = batch(32)
+    arguments, data = {**arguments, "num_layers": 1}, batch(32)
 
     def run(xla):
         keras.utils.set_random_seed(0)

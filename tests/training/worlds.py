@@ -3,13 +3,12 @@
 import json
 import os
 import pathlib
-import subprocess
 import sys
 from unittest import mock
 
 import numpy as np
 
-from tests import programs
+from tests import forked, programs
 from tests.made_once import made_once
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -50,14 +49,7 @@ def command(workdir, *flags, **fields):
 def start(workdir, *flags, environment=None, **fields):
     """Starts the program in a process of its own."""
     environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "2", "CUDA_VISIBLE_DEVICES": "-1", **(environment or {})}
-    return subprocess.Popen(
-        command(workdir, *flags, **fields),
-        cwd=ROOT,
-        env=environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
+    return forked.Program(ROOT, "train.main", arguments(workdir, *flags, **fields), environment)
 
 
 def train(workdir, *flags, expect=0, **fields):
