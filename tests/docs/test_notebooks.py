@@ -36,7 +36,7 @@ def test_links_of_notebooks(path):
 @pytest.mark.slow
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.name)
 def test_notebooks_run(path, tmp_path, monkeypatch):
-    """From top to bottom in one namespace, with a few steps instead of hundreds, without the notebook's own commands."""
+    """From top to bottom in one namespace, with a few steps instead of hundreds, without commands of the notebook."""
     pyplot = pytest.importorskip("matplotlib.pyplot")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(pyplot, "show", lambda: None)
