@@ -4,9 +4,9 @@ import importlib.util
 import json
 import os
 import random
+import resource
 import shutil
 import signal
-import subprocess
 import time
 
 import keras
@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from keras_vit.evaluators import knn
-from keras_vit.training import load_run, lock
+from keras_vit.training import load_run, lock, metrics
 from tests.training import worlds
 from tools import crash
 
@@ -116,29 +116,21 @@ def test_another_recipe_on_request_keeps_the_record_of_the_first(whole, tmp_path
     assert [line["step"] for line in worlds.metrics(directory) if "loss" in line] == [2, 4, 6, 8, 10, 12, 14]
 
 
-LIMITED = """
-import resource, runpy, signal, sys
-from keras_vit.training import metrics
-write = metrics.MetricsWriter.write
-
-def limited(self, *arguments):
-    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (50, 50))  # from here on, no file can grow beyond 50 bytes
-    write(self, *arguments)
-
-metrics.MetricsWriter.write = limited
-sys.argv[0] = "train/main.py"
-runpy.run_module("train.main", run_name="__main__", alter_sys=True)
-"""
-
-
-def test_a_full_disk_at_the_metrics(tmp_path):
+def test_a_full_disk_at_the_metrics(tmp_path, monkeypatch):
     """It was a traceback and exit code 1."""
-    command = worlds.command(tmp_path, checkpoint_every=100)
-    command[1:3] = ["-c", LIMITED]
-    done = subprocess.run(command, cwd=worlds.ROOT, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 74, done.stderr[-3000:]
-    assert "Could not write" in done.stderr and "Traceback" not in done.stderr
+    write, limits = metrics.MetricsWriter.write, resource.getrlimit(resource.RLIMIT_FSIZE)
+
+    def limited(self, *arguments):
+        resource.setrlimit(resource.RLIMIT_FSIZE, (50, limits[1]))  # from here on, no file can grow beyond 50 bytes
+        write(self, *arguments)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(metrics.MetricsWriter, "write", limited)
+        try:
+            output = worlds.train(tmp_path, expect=74, checkpoint_every=100)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert "Could not write" in output and "Traceback" not in output
     worlds.train(tmp_path)
 
 
