@@ -120,7 +120,7 @@ def assert_same(first, second):
 @pytest.mark.parametrize(
     ("name", "count", "fsdp", "micro_batches"),
     [
-        ("traj_sgd_float32", 1, False, 1),
+        pytest.param("traj_sgd_float32", 1, False, 1, marks=selection.EXHAUSTIVE),
         ("traj_sgd_float32", 4, True, 2),
         ("traj_sgd_bfloat16", 8, False, 1),
         ("traj_adamw", 8, True, 1),
@@ -155,7 +155,10 @@ def test_trajectory(name, count, fsdp, micro_batches):
             assert error(values[f"average/{weight.path}"], averages[weight.path]) < 1e-4, weight.path
 
 
-@pytest.mark.parametrize(("count", "fsdp", "micro_batches"), [(1, False, 1), (8, True, 1)])
+@pytest.mark.parametrize(
+    ("count", "fsdp", "micro_batches"),
+    selection.cases([(1, False, 1), (8, True, 1)], [(8, True, 1)], selection.EXHAUSTIVE),
+)
 def test_trajectory_of_a_masked_autoencoder(count, fsdp, micro_batches):
     """Batches of four images, repeated until each device has one: the mean loss and its gradient stay the same."""
     data = masked.load()
@@ -188,7 +191,7 @@ def on_one():
     return train(EVERYTHING, devices(), **NOISE)
 
 
-@pytest.mark.parametrize("fsdp", [False, True])
+@pytest.mark.parametrize("fsdp", selection.cases([False, True], [True], selection.EXHAUSTIVE))
 def test_eight_devices_give_the_result_of_one(on_one, fsdp):
     """With everything on: what dropout draws and mixup pairs belongs to the global batch."""
     state, metrics = train(EVERYTHING, devices(8, fsdp), remat="blocks", **NOISE)
@@ -226,7 +229,7 @@ def test_distillation_with_divided_weights():
     np.testing.assert_allclose(metrics, expected, rtol=1e-4)
     assert_close(saved(divided), saved(one))
     assert any(not weight.value.sharding.is_fully_replicated for weight in divided.given)
-    assert set(saved(one)) == set(saved(train(recipe(optim={"name": "sgd"}), devices(1), steps=1)[0]))
+    assert set(saved(one)) == set(saved(TrainState(network(), recipe(optim={"name": "sgd"}), devices(1))))
 
 
 def test_accumulation_equals_the_large_batch(plain):
@@ -332,7 +335,7 @@ def lines(directory):
     return [{name: value for name, value in line.items() if name != "images_per_second"} for line in found]
 
 
-@pytest.fixture(scope="module", params=[1, 4])
+@pytest.fixture(scope="module", params=selection.cases([1, 4], [4], selection.EXHAUSTIVE))
 def whole(request, tmp_path_factory):
     """An uninterrupted run on one device, or on four with sharded weights."""
     directory = tmp_path_factory.mktemp("whole")
@@ -482,7 +485,7 @@ def test_local_devices_of_a_cluster_job(monkeypatch, environment, local, tf_conf
     assert len(calls) == 1
 
 
-@pytest.mark.parametrize("fsdp", [False, True])
+@pytest.mark.parametrize("fsdp", selection.cases([False, True], [True], selection.EXHAUSTIVE))
 def test_a_program_for_devices_exchanges_what_it_should(fsdp):
     """No array is made of a model that would not fit in memory; the compiled text holds the communication."""
     run = recipe(precision="mixed_bfloat16", optim={"ema": 0.9})
