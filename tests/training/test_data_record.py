@@ -175,6 +175,7 @@ def test_the_opener_of_evaluators_calls_back_once_per_split():
 @pytest.mark.slow
 def test_a_training_with_replaced_images_is_refused(tmp_path, monkeypatch):
     """It resumed without a word, and the weights were others."""
+    monkeypatch.setattr("keras_vit.inspection.plots.draw_report", lambda *_, **__: None)
     monkeypatch.chdir(tmp_path)
     write_digits(tmp_path / "digits", 5)
     sizes = {"hidden_size": 16, "num_layers": 1, "num_heads": 2, "mlp_dim": 16}

@@ -11,7 +11,7 @@ from keras_vit.inference import open_classifier
 from keras_vit.training.checkpoints import CheckpointStore
 from keras_vit.training.tf.state import TrainState
 from keras_vit.training.tf.step import TrainStep
-from tests import tiny
+from tests import selection, tiny
 from tests.training import linear_probe as probe
 from tests.training import virtual_devices
 
@@ -80,17 +80,17 @@ def test_files_and_exports(tmp_path):
 
 
 @pytest.mark.slow
-def test_exports_normalize_by_the_moving_statistics(tmp_path):
+@pytest.mark.parametrize("name", selection.cases(["model.tflite", "served"], ["model.tflite"], selection.EXHAUSTIVE))
+def test_exports_normalize_by_the_moving_statistics(name, tmp_path):
     model = tiny.model(head_norm=True)
     model.get_layer("head_norm").moving_mean.assign(np.linspace(-1, 1, 16))
     model.get_layer("head_norm").moving_variance.assign(np.linspace(0.5, 2, 16))
     images = tiny.images(3).contents
-    for name in ("served", "model.tflite"):
-        exporting.export(model, tmp_path / name, preprocess=tiny.PREPROCESS, images=images)
-        artifact = open_classifier(tmp_path / name)
-        pixels = artifact.preprocess(images)
-        expected = keras.ops.softmax(model.predict(pixels, verbose=0))
-        np.testing.assert_allclose(artifact.predict(pixels), expected, rtol=1e-4, atol=1e-5)
+    exporting.export(model, tmp_path / name, preprocess=tiny.PREPROCESS, images=images)
+    artifact = open_classifier(tmp_path / name)
+    pixels = artifact.preprocess(images)
+    expected = keras.ops.softmax(model.predict(pixels, verbose=0))
+    np.testing.assert_allclose(artifact.predict(pixels), expected, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("head", ["auto", "reset"])
