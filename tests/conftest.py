@@ -23,13 +23,23 @@ from tests.no_skips import pytest_addoption, pytest_terminal_summary  # noqa: E4
 
 @pytest.fixture(autouse=True, scope="module")
 def fresh_kernels():
-    """Start each module without the kernels and functions that TensorFlow has compiled for others, to save memory.
-
-    What is then left stays to the end. Later collections of garbage leave it out, which took a third of the time.
-    """
+    """Start each module without the kernels and functions that TensorFlow has compiled for others, to save memory."""
     import keras
 
     keras.utils.set_random_seed(0)
+    leave_out_of_collections()
+
+
+@pytest.fixture(autouse=True)
+def collections_stay_short(request):
+    """Look only through what a test has made itself when garbage is collected: that took a third of the time."""
+    yield
+    if request.node.get_closest_marker("slow"):
+        leave_out_of_collections()
+
+
+def leave_out_of_collections():
+    """Collect garbage a last time among everything there is, which mostly stays to the end of the process."""
     gc.collect()
     gc.freeze()
 
