@@ -11,7 +11,7 @@ import pytest
 
 from keras_vit import recipe as recipes
 from keras_vit.data import UnreadableImageError
-from tests import programs
+from tests import programs, tiny
 from tests.evaluators import folders
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -90,7 +90,7 @@ def test_evaluators_during_training_leave_it_out(strict, tmp_path, monkeypatch):
             model=recipes.Model(
                 "ViT-Ti/16",
                 image_size=8,
-                arguments={"patch_size": 4, "hidden_size": 8, "num_layers": 1, "num_heads": 2, "mlp_dim": 16},
+                arguments=dict(tiny.ARGUMENTS),
             ),
         )
         main = programs.load("train.main")

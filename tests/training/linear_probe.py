@@ -6,6 +6,7 @@ import tensorflow as tf
 
 from keras_vit import models
 from keras_vit import recipe as recipes
+from tests import tiny
 
 CLASSES, BATCH, STEPS, SIZE = 3, 8, 4, 8
 PEAK = 2.0
@@ -19,7 +20,7 @@ def recipe(**optim):
 
 
 def create_model(**arguments):
-    sizes = {"patch_size": 4, "hidden_size": 16, "num_layers": 2, "num_heads": 2, "mlp_dim": 32, "image_size": SIZE}
+    sizes = {**tiny.SIZES, "num_layers": 2, "image_size": SIZE}
     model = models.VisionTransformer(**{**sizes, "classes": CLASSES, "head_norm": True, **arguments})
     rng = np.random.default_rng(0)
     for weight in model.trainable_variables:

@@ -21,14 +21,13 @@ from keras_vit.training.tf.step import EvalStep, TrainStep
 from tests import selection, tiny
 from tests.training import worlds
 
-CLASSES, BATCH, SIZE = 3, 4, 8
+CLASSES, BATCH, SIZE = 3, 4, tiny.SIZES["image_size"]
 RNG = np.random.default_rng(0)
 
 
 def network(seed, **arguments):
     keras.utils.set_random_seed(seed)
-    sizes = {"patch_size": 4, "hidden_size": 16, "num_layers": 1, "num_heads": 2, "mlp_dim": 32, "image_size": SIZE}
-    model = keras_vit.VisionTransformer(**{**sizes, "classes": CLASSES, **arguments})
+    model = keras_vit.VisionTransformer(**{**tiny.SIZES, "classes": CLASSES, **arguments})
     for weight in model.trainable_variables:  # a head of zeros would give equal probabilities
         weight.assign(weight + np.random.default_rng(seed).normal(scale=0.2, size=weight.shape))
     return model

@@ -96,7 +96,7 @@ def test_exports_normalize_by_the_moving_statistics(name, tmp_path):
 @pytest.mark.parametrize("head", ["auto", "reset"])
 def test_the_norm_begins_with_the_head(head, tmp_path):
     """From a masked autoencoder, whose file has neither."""
-    sizes = {"patch_size": 4, "hidden_size": 16, "num_layers": 2, "num_heads": 2, "mlp_dim": 32, "image_size": 8}
+    sizes = {**tiny.SIZES, "num_layers": 2}
     source = models.MaskedAutoencoder(**sizes, decoder_hidden_size=8, decoder_num_layers=1, decoder_num_heads=2)
     source.save(tmp_path / "mae.keras")
     model = probe.create_model(activation="gelu")

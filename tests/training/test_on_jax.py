@@ -34,7 +34,7 @@ from tests import programs, selection, tiny
 from tests.training import linear_probe, masked, reference, toy
 from tests.training.trajectories import error
 
-CLASSES, BATCH, SIZE = 8, 16, 8
+CLASSES, BATCH, SIZE = 8, 16, tiny.SIZES["image_size"]
 EIGHT = create_devices(virtual_devices=8).mesh.devices.tolist()
 NOISE = {"dropout_rate": 0.2, "attention_dropout_rate": 0.2, "drop_path_rate": 0.2}
 
@@ -51,7 +51,7 @@ def recipe(total_steps=10, data=None, **fields):
         model=recipes.Model(
             variant="ViT-Ti/16",
             image_size=SIZE,
-            arguments={"patch_size": 4, "hidden_size": 16, "num_layers": 1, "num_heads": 2, "mlp_dim": 32},
+            arguments=dict(tiny.ARGUMENTS),
         ),
         data=recipes.Data(batch_size=BATCH, pp_train="value_range(-1, 1)", **(data or {})),
         optim=recipes.Optim(**optim),
@@ -69,8 +69,7 @@ EVERYTHING = recipe(
 
 def network(seed=0, **arguments):
     keras.utils.set_random_seed(seed)
-    sizes = {"patch_size": 4, "hidden_size": 16, "num_layers": 1, "num_heads": 2, "mlp_dim": 32, "image_size": SIZE}
-    model = keras_vit.VisionTransformer(**{**sizes, "classes": CLASSES, **arguments})
+    model = keras_vit.VisionTransformer(**{**tiny.SIZES, "classes": CLASSES, **arguments})
     for weight in model.trainable_variables:  # a head of zeros would stop all gradients but its own
         weight.assign(weight + np.random.default_rng(1).normal(scale=0.05, size=weight.shape))
     return model

@@ -13,13 +13,12 @@ from keras_vit import recipe as recipes
 from keras_vit.data import masking_indices, open_source, preprocess, train_batches
 from keras_vit.training import tasks
 from keras_vit.training.tasks import patches
+from tests import tiny
 from tests.training import masked, virtual_devices
-
-SIZES = {"patch_size": 4, "hidden_size": 16, "num_layers": 1, "num_heads": 2, "mlp_dim": 16}
 
 
 def recipe(task, size=8, **arguments):
-    model = recipes.Model("ViT-Ti/16", image_size=size, arguments={**SIZES, **arguments})
+    model = recipes.Model("ViT-Ti/16", image_size=size, arguments={**tiny.ARGUMENTS, **arguments})
     return recipes.Recipe(task=task, model=model)
 
 

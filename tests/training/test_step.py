@@ -14,7 +14,7 @@ from keras_vit.training import seeds
 from keras_vit.training.tf import step as step_module
 from keras_vit.training.tf.state import TrainState
 from keras_vit.training.tf.step import EvalStep, TrainStep
-from tests import selection
+from tests import selection, tiny
 
 CLASSES, BATCH = 4, 4
 PRECISIONS = ("float32", "mixed_bfloat16")
@@ -28,8 +28,7 @@ def recipe(loss="softmax", **fields):
 
 def small(**arguments):
     keras.utils.set_random_seed(0)
-    sizes = {"patch_size": 4, "hidden_size": 16, "num_layers": 1, "num_heads": 2, "mlp_dim": 32, "image_size": 8}
-    model = keras_vit.VisionTransformer(**{**sizes, "classes": CLASSES, **arguments})
+    model = keras_vit.VisionTransformer(**{**tiny.SIZES, "classes": CLASSES, **arguments})
     for weight in model.trainable_variables:  # a head of zeros would stop all gradients but its own
         weight.assign(weight + np.random.default_rng(1).normal(scale=0.02, size=weight.shape))
     return model
@@ -257,12 +256,12 @@ def relative_difference(found, wanted):
 
 def structures():
     """Every model of the family at small size: what differs only in width and depth is the same program."""
-    tiny = {"hidden_size": 16, "num_heads": 2, "num_layers": 2, "mlp_dim": 32, "patch_size": 1, "image_size": 32}
+    small = {**tiny.SIZES, "num_layers": 2, "patch_size": 1, "image_size": 32}
     found = {}
     for name in keras_vit.list_models():
         if name in VIT:
             blocks = VIT[name].resnet_blocks
-            arguments = {**tiny, "patch_size": 8} if blocks is None else {**tiny, "resnet_blocks": (1,) * len(blocks)}
+            arguments = {**small, "patch_size": 8} if blocks is None else {**small, "resnet_blocks": (1,) * len(blocks)}
         else:
             assert name in BIT
             arguments = {"block_sizes": (1, 1), "width_factor": 1, "image_size": 32}
@@ -273,7 +272,7 @@ def structures():
         "relative, rematerialised": {"position_embedding": "relative", "remat": "blocks"},
         "learned2d": {"position_embedding": "learned2d", "position_embedding_at": "every_layer", "layer_scale": 0.1},
     }
-    plain = {**tiny, "patch_size": 8}
+    plain = {**small, "patch_size": 8}
     return list(found.values()) + [("ViT-Ti/16", {**plain, **more}) for more in variants.values()]
 
 
