@@ -14,15 +14,21 @@ CONTEXT = multiprocessing.get_context("forkserver")
 CONTEXT.set_forkserver_preload(["tensorflow", "jax"])
 
 
+def start(target, *arguments):
+    """Start a process that calls a function of a module."""
+    process = CONTEXT.Process(target=target, args=arguments)
+    with mock.patch.dict(os.environ, ENVIRONMENT):  # of the process that is forked, which the first call starts
+        process.start()
+    return process
+
+
 class Program:
     """`python -m MODULE ARGUMENTS` with the methods of `subprocess.Popen` that tests need; its output is one text."""
 
     def __init__(self, directory, module, arguments, environment):
         reading, writing = CONTEXT.Pipe(duplex=False)
-        given = (str(directory), module, [str(argument) for argument in arguments], dict(environment), writing)
-        self.process = CONTEXT.Process(target=_run, args=given)
-        with mock.patch.dict(os.environ, ENVIRONMENT):  # of the process that is forked, which the first one starts
-            self.process.start()
+        arguments = [str(argument) for argument in arguments]
+        self.process = start(_run, str(directory), module, arguments, dict(environment), writing)
         writing.close()
         self.stdout = os.fdopen(os.dup(reading.fileno()), encoding="utf-8", errors="replace")
         reading.close()
