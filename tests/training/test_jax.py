@@ -17,7 +17,7 @@ from tests import programs, selection
 from tests.training import toy, worlds
 from tests.training.test_multi_worker import LONG, assert_all_stop_and_save, assert_others_end, free_ports
 
-pytestmark = [pytest.mark.slow]
+pytestmark = [pytest.mark.slow, pytest.mark.long]
 ON_JAX = {"KERAS_BACKEND": "jax", "JAX_PLATFORMS": "cpu"}
 
 
@@ -26,7 +26,6 @@ def jax():
     return pytest.importorskip("jax")
 
 
-@pytest.mark.long
 @pytest.mark.parametrize(
     ("part", "marks"),
     [

@@ -24,6 +24,7 @@ def test_trajectory(micro_batches):
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("way", virtual_devices.PROBES)
 def test_trajectory_of_two_replicas(way, on_devices):
     assert on_devices(2)[way] is None

@@ -12,7 +12,7 @@ import pytest
 from tests import selection
 from tests.training import worlds
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.long]
 
 QUIET = worlds.QUIET
 LONG = {**QUIET, "steps_per_loop": 1, "total_steps": 100_000, "eval_every": 100_000}

@@ -91,6 +91,7 @@ def test_of_hugging_face(golden):
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("way", virtual_devices.MASKED)
 def test_trajectory(way, on_devices):
     """24 steps of AdamW as the reference made them, on one replica, and on two with accumulation."""

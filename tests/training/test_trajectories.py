@@ -18,6 +18,7 @@ def four_devices(_, way):
     return selection.EXHAUSTIVE if way == "4 mirrored" else pytest.mark.slow
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("name", "way"), selection.cases(trajectories.CASES, (), four_devices))
 def test_trajectory(name, way, on_devices):
     found = on_devices(trajectories.WAYS[way][0])[f"{name}, {way}"]
