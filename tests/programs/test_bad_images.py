@@ -52,6 +52,7 @@ def test_evaluate_names_the_image_and_ends(strict):
     assert not done.stdout
 
 
+@pytest.mark.slow
 def test_evaluate_names_the_image_without_evaluators(strict):
     run, broken = strict
     code, output = programs.run("train.evaluate", f"--model={run}")

@@ -62,7 +62,7 @@ def test_every_field_is_read_in_training(monkeypatch, tmp_path):
         assert results["eval_accuracy"] >= 0 and (tmp_path / str(number) / "model.keras").exists()
     with pytest.raises(ValueError, match="seed"):
         main.train(dataclasses.replace(begun, seed=1), str(tmp_path / "0"), distribute="one_device")
-    optim.create_schedule(recorded(recipes.Schedule("cosine"), read, "optim.schedule."), 0.1, 2)
+    optim.create_schedule(recorded(recipes.Schedule("cosine"), read, "optim.schedule."), 0.1, 2)(1)
     unread = sorted(set(fields(recipes.Recipe)) - read)
     assert not unread, "Nothing reads these."
 
