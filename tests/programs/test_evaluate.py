@@ -62,7 +62,7 @@ def test_evaluators_agree_with_the_plain_measurement(of_the_run):
     assert results["knn"]["k5"] > 0.5  # features of random weights still tell digits apart
 
 
-@pytest.mark.slow
+@selection.EXHAUSTIVE  # `training/test_on_jax.py` has the program on JAX
 def test_jax_measures_the_same(run, of_the_run):
     pytest.importorskip("jax")
     arguments = [f"--model={run}", "--json", *EVALUATORS[:2]]
