@@ -8,10 +8,10 @@ import sys
 import threading
 from unittest import mock
 
-ENVIRONMENT = {"TF_CPP_MIN_LOG_LEVEL": "2", "CUDA_VISIBLE_DEVICES": "-1", "JAX_PLATFORMS": "cpu"}
+# Keras is imported with TensorFlow, and its backend is chosen then.
+ENVIRONMENT = {"TF_CPP_MIN_LOG_LEVEL": "2", "CUDA_VISIBLE_DEVICES": "-1", "KERAS_BACKEND": "tensorflow"}
 CONTEXT = multiprocessing.get_context("forkserver")
-# Their imports start no threads. Keras is not among them: its backend is chosen when it is imported.
-CONTEXT.set_forkserver_preload(["tensorflow", "jax"])
+CONTEXT.set_forkserver_preload(["tensorflow", "keras"])
 
 
 def start(target, *arguments):

@@ -3,6 +3,7 @@
 import json
 import os
 import pathlib
+import subprocess
 import sys
 from unittest import mock
 
@@ -49,6 +50,9 @@ def command(workdir, *flags, **fields):
 def start(workdir, *flags, environment=None, **fields):
     """Starts the program in a process of its own."""
     environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "2", "CUDA_VISIBLE_DEVICES": "-1", **(environment or {})}
+    if environment.get("KERAS_BACKEND") == "jax":
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+        return subprocess.Popen(command(workdir, *flags, **fields), cwd=ROOT, env=environment, **pipes)
     return forked.Program(ROOT, "train.main", arguments(workdir, *flags, **fields), environment)
 
 
