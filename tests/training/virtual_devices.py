@@ -11,14 +11,14 @@ import sys
 
 import tensorflow as tf
 
-from tests.training import linear_probe, masked, trajectories
-
 MASKED = {"masked, one device": (1, 1), "masked, two replicas, accumulation 2": (2, 2)}  # replicas, micro-batches
 PROBES = {"linear probe, two replicas": 1, "linear probe, two replicas, accumulation 2": 2}  # micro-batches
 
 
 def follow_probe(micro_batches):
     """Return what differs from the training by hand, or None."""
+    from tests.training import linear_probe
+
     strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
     state, losses, by_hand = linear_probe.train(strategy, accumulation_steps=micro_batches)
     try:
@@ -32,6 +32,8 @@ def main():
     devices = int(sys.argv[1])
     cpu = tf.config.list_physical_devices("CPU")[0]
     tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * devices)
+    from tests.training import masked, trajectories  # after the devices: whatever an import computes fixes their number
+
     found = {}
     for name, way in trajectories.CASES:
         if trajectories.WAYS[way][0] == devices:
