@@ -20,7 +20,7 @@ export PYTHONDONTWRITEBYTECODE :=
 
 help:
 	@echo "make demo       train, evaluate, export and verify on the embedded digits (a few minutes)"
-	@echo "make test       run the tests: the fast ones, then the slow ones"
+	@echo "make test       run the tests, the fast and the slow ones"
 	@echo "make test-fast  run the tests that are not slow"
 	@echo "make test-all   run every case of every matrix, too"
 	@echo "make test-jax   compare models and checkpoints with the reference's outputs on the JAX backend"
@@ -83,9 +83,9 @@ demo: $(VENV)/.installed-demo
 	@echo "  tflite/       for devices"
 	@echo "Next: $(BIN)/keras-vit predict --model=$(DEMO)/run IMAGE ..."
 
+# In one run: what fast and slow tests share is made once, and no process waits for another one between them.
 test: $(VENV)/.installed-test
-	$(PYTEST) -m "not slow and not exhaustive and $(OURS)"
-	$(PYTEST) -m "slow and not exhaustive and $(OURS)"
+	$(PYTEST) -m "not exhaustive and $(OURS)"
 
 test-fast: $(VENV)/.installed-test
 	$(PYTEST) -m "not slow and not exhaustive and $(OURS)"

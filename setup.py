@@ -92,8 +92,6 @@ EXTRAS["dev"] = [
     *EXTRAS["onnx"],
     *EXTRAS["openvino"],
     *EXTRAS["litert"],
-    "ipykernel>=6.29",
-    "nbclient>=0.10",  # the tests run the notebooks of examples/
     "scikit-learn>=1.5",  # the tests compare the embedded digits with its copy
     "ruff>=0.17,<0.18",
     "mypy>=2.4,<3",

@@ -16,6 +16,9 @@ from keras_vit.inference.model_card import ModelCard
 from keras_vit.inference.sample_images import SampleImages
 from keras_vit.training import run_directory
 
+# Sizes of a Vision Transformer that is built and traced in a moment, as arguments of a variant and of the model.
+ARGUMENTS = {"patch_size": 4, "hidden_size": 16, "num_layers": 1, "num_heads": 2, "mlp_dim": 32}
+SIZES = {**ARGUMENTS, "image_size": 8}
 CLASS_NAMES = ("ape", "bee", "cat", "dog", "élan", "fox", "gnu")
 SIZE = 16
 PREPROCESS = f"decode|resize({SIZE})|value_range(-1, 1)"
@@ -23,15 +26,7 @@ PREPROCESS = f"decode|resize({SIZE})|value_range(-1, 1)"
 
 def model(seed=0, **arguments):
     """A Vision Transformer of two small blocks whose weights are random, the head's too."""
-    options = {
-        "patch_size": 8,
-        "hidden_size": 16,
-        "num_layers": 2,
-        "num_heads": 2,
-        "mlp_dim": 32,
-        "image_size": SIZE,
-        "classes": len(CLASS_NAMES),
-    }
+    options = {**ARGUMENTS, "patch_size": 8, "num_layers": 2, "image_size": SIZE, "classes": len(CLASS_NAMES)}
     network = models.VisionTransformer(**{**options, **arguments})
     return randomize(network, seed)
 
@@ -93,19 +88,7 @@ def labels_in(content):
 def write_digits_run(directory, output="softmax", seed=0, **arguments):
     """Leaves what a training run on the digits leaves, with random weights; returns the model."""
     source, test = data.open_source("digits", "train"), data.open_source("digits", "test")
-    network = models.VisionTransformer(
-        **{
-            "patch_size": 4,
-            "hidden_size": 16,
-            "num_layers": 1,
-            "num_heads": 2,
-            "mlp_dim": 32,
-            "image_size": 8,
-            "channels": 1,
-            "classes": 10,
-            **arguments,
-        }
-    )
+    network = models.VisionTransformer(**{**SIZES, "channels": 1, "classes": 10, **arguments})
     randomize(network, seed)
     directory.mkdir(parents=True, exist_ok=True)
     run_directory.save_model(network, str(directory))

@@ -3,9 +3,9 @@
     python -m tools.crash --kills=20 --workdir=/tmp/crash -- --config.total_steps=300
 
 Trains the digits recipe once without interruption, and then again and again, killed at random moments and started anew
-each time; every third kill waits for a checkpoint to be in the middle of its writing. Whenever a run reaches its end,
-its weights must equal those of the uninterrupted run in every bit, and its metrics line by line. What follows `--` goes
-to `train.main`.
+each time; the first and every third kill after it wait for a checkpoint to be in the middle of its writing. Whenever a
+run reaches its end, its weights must equal those of the uninterrupted run in every bit, and its metrics line by line.
+What follows `--` goes to `train.main`.
 """
 
 import argparse
@@ -34,7 +34,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def crash(
-    workdir: pathlib.Path, command: Sequence[str], kills: int, dice: random.Random, say: Callable[[str], None] = print
+    workdir: pathlib.Path,
+    command: Sequence[str],
+    kills: int,
+    dice: random.Random,
+    say: Callable[[str], None] = print,
+    whole: pathlib.Path | None = None,
 ) -> int:
     """Returns how many runs were finished under fire, all of them equal to the uninterrupted one.
 
@@ -44,16 +49,18 @@ def crash(
         kills: how often to kill.
         dice: chooses the moments.
         say: takes a line about each kill.
+        whole: an uninterrupted run of the command that takes ten seconds. Without it, one is made.
     """
     shutil.rmtree(workdir, ignore_errors=True)
-    whole, killed = workdir / "whole", workdir / "killed"
-    started = time.monotonic()
-    run_to_end(command, whole)
-    seconds = time.monotonic() - started
+    killed, seconds = workdir / "killed", 10.0
+    if whole is None:
+        whole, started = workdir / "whole", time.monotonic()
+        run_to_end(command, whole)
+        seconds = time.monotonic() - started
     finished = 0
     for count in range(1, kills + 1):
         process = start(command, killed)
-        if count % 3 == 0:
+        if count % 3 == 1:
             moment = "in the middle of a checkpoint" if wait_for_write(process, killed) else None
         else:
             delay = dice.uniform(0, seconds)

@@ -1,6 +1,7 @@
 """The benchmark of the export formats, and the table that it writes."""
 
 import json
+import types
 
 import pytest
 
@@ -47,12 +48,24 @@ def test_the_table_holds_what_was_found(tmp_path):
 
 
 @pytest.mark.slow
-def test_the_table_is_made_from_a_run(run, tmp_path):
+def test_the_table_is_made_from_a_run(run, tmp_path, monkeypatch):
+    """With times of another machine: `programs/test_benchmark.py` has the program that measures them."""
+    timed, commands = {"bytes": 88_100_000, "p50_ms": 59.0, "p95_ms": 61.5}, []
     page = tmp_path / "page.md"
     page.write_text("<!-- formats -->\n<!-- /formats -->\n")
     common = (f"--work={tmp_path / 'work'}", f"--run={run}", "--models=", "--formats=tflite-float32")
+
+    def benchmark(command, **_):
+        commands.append(command)
+        return types.SimpleNamespace(stdout=json.dumps(timed))
+
     for step in ("export", "measure", "write"):
-        assert call("benchmarks.export_formats", *common, f"--step={step}", "--calls=1", f"--output={page}") == 0
+        with monkeypatch.context() as patched:
+            if step == "measure":
+                patched.setattr("subprocess.run", benchmark)
+            assert call("benchmarks.export_formats", *common, f"--step={step}", "--calls=1", f"--output={page}") == 0
+    for command, path in zip(commands, (run, tmp_path / "work" / "trained-run" / "tflite-float32.tflite"), strict=True):
+        assert command[1:4] == ["-m", "export.benchmark", f"--artifacts={path}"] and path.exists()
     rows = [line.split(" | ") for line in page.read_text().splitlines() if line.startswith("| trained run")]
     assert [line[1:3] for line in rows] == [["keras", "float32"], ["tflite", "float32"]]
     assert all(float(cell) >= 0 for line in rows for cell in (line[3], line[7]))

@@ -9,6 +9,7 @@ import pytest
 
 from benchmarks.gpu import report
 from benchmarks.gpu.rows import ROWS
+from tests import selection
 from tests.training import worlds
 
 
@@ -32,6 +33,13 @@ def run(environment, output, *flags):
 
 
 @pytest.mark.slow
+def test_a_row_runs_without_tensorflow(environment, tmp_path):
+    done, rows = run(environment, tmp_path, "--minutes=200", "--rows=correctness")
+    assert done.returncode == 0, done.stdout + done.stderr[-3000:]
+    assert list(rows) == ["correctness"] and max(rows["correctness"]["errors"].values()) < 0.05
+
+
+@selection.EXHAUSTIVE
 def test_the_program_runs_without_tensorflow(environment, tmp_path):
     done, rows = run(environment, tmp_path, "--minutes=200")
     assert done.returncode == 0, done.stdout + done.stderr[-3000:]

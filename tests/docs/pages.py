@@ -4,6 +4,8 @@ import dataclasses
 import pathlib
 import re
 
+import keras
+
 ROOT = pathlib.Path(__file__).parent.parent.parent
 PAGES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")] + sorted(
     (ROOT / "docs").rglob("*.md")
@@ -99,3 +101,11 @@ def _outside_fences(text: str) -> list[str]:
         else:
             kept.append(line)
     return kept
+
+
+def compile_without_xla(monkeypatch) -> None:
+    """Let `model.compile` take TensorFlow's own executor: XLA takes seconds for a few steps."""
+    compile = keras.Model.compile
+    monkeypatch.setattr(
+        keras.Model, "compile", lambda self, *args, **kwargs: compile(self, *args, **{"jit_compile": False, **kwargs})
+    )

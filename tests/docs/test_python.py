@@ -50,6 +50,7 @@ def workspace(tmp_path, monkeypatch):
         return fit(self, *args, **{**kwargs, "epochs": 1, "steps_per_epoch": 1, "verbose": 0})
 
     monkeypatch.setattr(keras.Model, "fit", one_step)
+    pages.compile_without_xla(monkeypatch)
     monkeypatch.chdir(tmp_path)
     rng = np.random.default_rng(0)
     for split, count in (("train", 32), ("test", 4)):

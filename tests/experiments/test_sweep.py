@@ -15,7 +15,7 @@ from keras_vit.experiments.table import Row, Table
 from keras_vit.program import recipe_file
 from keras_vit.training import errors
 from keras_vit.training.run_directory import read_metrics
-from tests import programs
+from tests import programs, tiny
 
 FAKE = [sys.executable, str(pathlib.Path(__file__).with_name("fake_run.py"))]
 RATES = {"optim.learning_rate": [0.1, 0.3], "seed": [0, 1]}
@@ -149,9 +149,8 @@ class TestProgram:
 
     @pytest.mark.slow
     def test_digits(self, tmp_path, capsys):
-        small = {"hidden_size": 8, "num_layers": 1, "num_heads": 2, "mlp_dim": 8}
         fields = {"total_steps": 3, "log_every": 1, "data.eval_split": "test[:40]", "data.batch_size": 8}
-        fields |= {f"model.arguments.{name}": value for name, value in small.items()}
+        fields |= {f"model.arguments.{name}": value for name, value in tiny.ARGUMENTS.items()}
         overrides = [f"{field}={value}" for field, value in fields.items()]
         arguments = ["--config=digits", "--grid=optim.learning_rate=1e-3", f"--workdir={tmp_path}"]
         arguments += ["--", "--distribute=one_device"]

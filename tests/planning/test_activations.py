@@ -111,7 +111,7 @@ def kept_by_tensorflow(model, padded_copies=True):
                 if tensor.op.name in forward:
                     kept[tensor.name] = tensor
 
-    tf.function(step).get_concrete_function(tf.TensorSpec((BATCH, *model.inputs[0].shape[1:])))
+    tf.function(step, autograph=False).get_concrete_function(tf.TensorSpec((BATCH, *model.inputs[0].shape[1:])))
     numbers = 0
     for tensor in kept.values():
         shape = tensor.shape.as_list() if tensor.dtype != tf.resource and tensor.shape.rank else []

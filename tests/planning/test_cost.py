@@ -9,7 +9,7 @@ from keras_vit.inspection._layer_walk import walk
 from keras_vit.models import MaskedAutoencoder, ViTConfig
 from keras_vit.planning import cost, plan
 from keras_vit.training import run_directory
-from tests import selection
+from tests import selection, tiny
 from tests.models import variants
 from tests.models.test_counts import COUNTS
 
@@ -70,7 +70,7 @@ def test_built_models_have_the_counted_weights_and_operations(name):
 @pytest.mark.parametrize("options", [{}, {"layer_scale": 0.1, "head_dim": 4, "output_projection": "no_bias"}])
 def test_masked_autoencoders_have_the_counted_weights(options):
     """The options of the encoder counted for the decoder, too, which does not have them."""
-    sizes = {"patch_size": 8, "hidden_size": 16, "num_layers": 1, "num_heads": 2, "mlp_dim": 24, "image_size": 16}
+    sizes = {**tiny.ARGUMENTS, "patch_size": 8, "image_size": 16}
     decoder = {"decoder_hidden_size": 8, "decoder_num_layers": 1, "decoder_num_heads": 2}
     model = MaskedAutoencoder(**sizes, **decoder, **options)
     assert cost.of_config(model.config).parameters == sum(int(np.prod(weight.shape)) for weight in model.weights)
@@ -81,7 +81,9 @@ def graph_macs(model):
 
     All tokens count, as in the paper: the model itself leaves out those of the last block that nothing reads.
     """
-    function = tf.function(lambda images: walk(model, images, lambda layer, *args, **kwargs: layer(*args, **kwargs)))
+    function = tf.function(
+        lambda images: walk(model, images, lambda layer, *args, **kwargs: layer(*args, **kwargs)), autograph=False
+    )
     graph = function.get_concrete_function(tf.TensorSpec((1, *model.inputs[0].shape[1:]))).graph
     operations = list(graph.get_operations())
     for inner in graph._functions.values() if hasattr(graph, "_functions") else ():
@@ -161,7 +163,7 @@ def test_memory_of_a_device(optim, bytes_per_weight):
 
 def test_positions_of_every_layer_are_weights_of_every_layer():
     def positions(**arguments):
-        sizes = {"patch_size": 4, "hidden_size": 16, "num_layers": 3, "num_heads": 2, "mlp_dim": 24, "image_size": 16}
+        sizes = {**tiny.ARGUMENTS, "num_layers": 3, "image_size": 16}
         config = ViTConfig(**sizes, classes=2, **arguments)
         return cost.of_config(config).parameters
 

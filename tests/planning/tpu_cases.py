@@ -5,9 +5,10 @@ import dataclasses
 import keras_vit
 from keras_vit import recipe as recipes
 from keras_vit.models import BIT, VIT
+from tests import tiny
 
 CLASSES, BATCH, SIZE = 4, 64, 32
-TINY = {"hidden_size": 16, "num_layers": 2, "num_heads": 2, "mlp_dim": 32}
+TINY = {**tiny.ARGUMENTS, "num_layers": 2}
 
 
 def structures():

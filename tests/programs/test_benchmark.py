@@ -1,27 +1,29 @@
 """`export.benchmark`, which measures artifacts side by side."""
 
 import json
+import sys
 
 import pytest
+from absl.testing import flagsaver
 
 from keras_vit.inference import latency
 from tests.programs import call, load
 
 
 @pytest.mark.slow
-def test_benchmark_measures_all_side_by_side(run, saved_model, tflite_file, capfd):
-    arguments = (f"--model={run}", f"--artifacts={saved_model},{tflite_file}", "--batch_sizes=1,3", "--calls=4")
+def test_benchmark_measures_all_side_by_side(run, tflite_file, capfd):
+    arguments = (f"--model={run}", f"--artifacts={tflite_file}", "--batch_sizes=1,3", "--calls=4")
     assert call("export.benchmark", *arguments, "--threads=1", "--json") == 0
     rows = [json.loads(line) for line in capfd.readouterr().out.splitlines() if line.startswith("{")]
     assert [(row["kind"], row["batch_size"]) for row in rows] == [
-        (kind, size) for kind in ("keras", "saved_model", "tflite") for size in (1, 3)
+        (kind, size) for kind in ("keras", "tflite") for size in (1, 3)
     ]
     for row in rows:
         assert 0 < row["p50_ms"] <= row["p95_ms"] <= row["p99_ms"]
         assert row["images_per_second"] > 0
         assert row["peak_memory"] > row["bytes"] > 0
     text = latency.table(rows)
-    assert len(text.splitlines()) == 7
+    assert len(text.splitlines()) == 5
     assert len({len(line) for line in text.splitlines()}) == 1
 
 
@@ -33,9 +35,11 @@ def test_the_model_is_opened_as_the_flags_say():
     assert not set(given) & set(program.worker_command("a.tflite", False))  # an artifact knows both
 
 
-@pytest.mark.slow
-def test_benchmark_says_what_it_could_not_measure(tmp_path):
-    (tmp_path / "broken.tflite").write_bytes(b"no model")
-    assert call("export.benchmark", f"--artifacts={tmp_path / 'broken.tflite'}") == 1
+def test_benchmark_says_what_it_could_not_measure(monkeypatch, caplog):
+    program = load("export.benchmark")
+    monkeypatch.setattr(program, "worker_command", lambda *_: [sys.executable, "-c", "raise SystemExit(2)"])
+    with caplog.at_level("ERROR", logger="absl"), flagsaver.flagsaver(artifacts=["broken.tflite"]):
+        assert program.main([]) == 1
+    assert "broken.tflite could not be measured (exit code 2)" in caplog.text
     with pytest.raises(ValueError, match="Nothing to measure"):
         call("export.benchmark")

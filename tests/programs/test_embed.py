@@ -14,7 +14,7 @@ def images(digits, tmp_path_factory):
     return tiny.digit_files(tmp_path_factory.mktemp("images"), digits.source, 7)
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def expected(run, images):
     """Their features, by the model."""
     classifier = inference.open_classifier(run)

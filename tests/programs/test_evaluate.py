@@ -1,16 +1,19 @@
 """`train.evaluate --evaluators` on a run and on what is exported from it."""
 
+import contextlib
+import io
 import json
 import os
 import pathlib
 import subprocess
 import sys
+import types
 
 import numpy as np
 import pytest
 
 from keras_vit import data
-from tests import tiny
+from tests import selection, tiny
 from tests.programs import call
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -29,6 +32,18 @@ def evaluate(capsys, *arguments):
     return code, capsys.readouterr().out
 
 
+@pytest.fixture(scope="module")
+def of_the_run(run):
+    """What `--json` writes about the run: of all evaluators, and of the plain measurement."""
+
+    def found(*arguments):
+        with contextlib.redirect_stdout(io.StringIO()) as output:
+            assert call("train.evaluate", f"--model={run}", "--json", *arguments) == 0
+        return json.loads(output.getvalue())
+
+    return types.SimpleNamespace(evaluators=found(*EVALUATORS), plain=found())
+
+
 def digits_as(path, class_names, classes=range(10)):
     """The digits of some classes in a file, under other names or in another order."""
     source = data.open_source("digits", "test")
@@ -38,11 +53,8 @@ def digits_as(path, class_names, classes=range(10)):
 
 
 @pytest.mark.slow
-def test_evaluators_agree_with_the_plain_measurement(run, capsys):
-    code, text = evaluate(capsys, f"--model={run}", "--json", *EVALUATORS)
-    results = json.loads(text)
-    plain = json.loads(evaluate(capsys, f"--model={run}", "--json")[1])
-    assert code == 0
+def test_evaluators_agree_with_the_plain_measurement(of_the_run):
+    results, plain = of_the_run.evaluators, of_the_run.plain
     assert list(results) == ["classification", "knn", "fewshot", "linear_probe"]
     assert results["classification"] == {name: plain[name] for name in results["classification"]}
     assert set(plain) - set(results["classification"]) == {"model", "kind", "data", "split", "mean_average_precision"}
@@ -50,14 +62,14 @@ def test_evaluators_agree_with_the_plain_measurement(run, capsys):
     assert results["knn"]["k5"] > 0.5  # features of random weights still tell digits apart
 
 
-@pytest.mark.slow
-def test_jax_measures_the_same(run, capsys):
+@selection.EXHAUSTIVE  # `training/test_on_jax.py` has the program on JAX
+def test_jax_measures_the_same(run, of_the_run):
     pytest.importorskip("jax")
     arguments = [f"--model={run}", "--json", *EVALUATORS[:2]]
     environment = {**os.environ, "KERAS_BACKEND": "jax", "JAX_PLATFORMS": "cpu"}
     command = [sys.executable, "-m", "train.evaluate", *arguments]
     done = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=300, check=True)
-    found, expected = json.loads(done.stdout), json.loads(evaluate(capsys, *arguments)[1])
+    found, expected = json.loads(done.stdout), of_the_run.evaluators
     assert found["knn"]["k5"] == pytest.approx(expected["knn"]["k5"], abs=2 / 360)  # rounding may change a vote
     assert found["classification"]["loss"] == pytest.approx(expected["classification"]["loss"], rel=1e-5)
 
@@ -90,7 +102,7 @@ def test_markdown_without_evaluators(run, capsys):
 
 
 @pytest.mark.slow
-def test_what_a_file_cannot_give_is_listed(run, tflite_file, capsys):
+def test_what_a_file_cannot_give_is_listed(of_the_run, tflite_file, capsys):
     arguments = (f"--model={tflite_file}", *EVALUATORS[:2])
     code, text = evaluate(capsys, *arguments, "--json")
     results = json.loads(text)
@@ -99,8 +111,7 @@ def test_what_a_file_cannot_give_is_listed(run, tflite_file, capsys):
     assert list(results["knn"]) == ["not_measured"]
     reason = "this TFLite file returns probabilities only"
     assert results["knn"]["not_measured"].startswith(reason)
-    expected = json.loads(evaluate(capsys, f"--model={run}", "--json", EVALUATORS[0])[1])
-    assert results["classification"]["confusion"] == expected["classification"]["confusion"]
+    assert results["classification"]["confusion"] == of_the_run.plain["confusion"]
     code, text = evaluate(capsys, *arguments)
     assert code == 1
     assert text.splitlines()[-1].startswith(f"knn             not measured: {reason}")
@@ -110,11 +121,11 @@ def test_what_a_file_cannot_give_is_listed(run, tflite_file, capsys):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("form", ["float32", "uint8"])
-def test_a_file_with_features_is_measured_as_the_model(form, run, tmp_path, capsys):
+@pytest.mark.parametrize("form", selection.cases(["float32", "uint8"], ["float32"], selection.EXHAUSTIVE))
+def test_a_file_with_features_is_measured_as_the_model(form, run, of_the_run, tmp_path, capsys):
     arguments = (f"--output={tmp_path / 'digits.tflite'}", "--features", f"--input={form}", "--num_images=8")
     assert call("export.main", "--format=tflite", f"--model={run}", *arguments) == 0
-    expected = json.loads(evaluate(capsys, f"--model={run}", "--json", *EVALUATORS[1:3])[1])
+    expected = of_the_run.evaluators
     code, text = evaluate(capsys, f"--model={tmp_path / 'digits.tflite'}", "--json", *EVALUATORS[1:3])
     results = json.loads(text)
     assert code == 0
@@ -124,10 +135,10 @@ def test_a_file_with_features_is_measured_as_the_model(form, run, tmp_path, caps
 
 
 @pytest.mark.slow
-def test_a_saved_model_is_measured_as_the_model(run, saved_model, tmp_path, capsys):
+def test_a_saved_model_is_measured_as_the_model(run, of_the_run, saved_model, tmp_path, capsys):
     arguments = (f"--output={tmp_path / 'bare'}", "--signature=attention", "--num_images=8", "--batch_sizes=1")
     assert call("export.main", f"--model={run}", *arguments) == 0
-    expected = json.loads(evaluate(capsys, f"--model={run}", "--json", *EVALUATORS)[1])
+    expected = of_the_run.evaluators
     code, text = evaluate(capsys, f"--model={saved_model}", "--json", *EVALUATORS)
     results = json.loads(text)
     assert code == 0
@@ -200,13 +211,11 @@ def test_evaluate_counts_every_example_once(run, digits, capsys):
 
 
 @pytest.mark.slow
-def test_artifacts_measure_as_the_model(run, saved_model, tflite_file, capsys):
-    expected = measured(capsys, f"--model={run}")
-    for path in (saved_model, tflite_file, tflite_file.parent):
+def test_artifacts_measure_as_the_model(of_the_run, saved_model, tflite_file, capsys):
+    for path in (saved_model, tflite_file.parent):  # a directory with one file stands for the file
         result = measured(capsys, f"--model={path}")
-        assert result["accuracy"] == expected["accuracy"]
-        assert result["loss"] == pytest.approx(expected["loss"], rel=1e-4)  # float32 in another order
-    assert measured(capsys, f"--model={saved_model}")["accuracy"] == expected["accuracy"]
+        assert result["accuracy"] == of_the_run.plain["accuracy"]
+        assert result["loss"] == pytest.approx(of_the_run.plain["loss"], rel=1e-4)  # float32 in another order
 
 
 def test_the_table_names_the_numbers(run, capsys):

@@ -4,10 +4,9 @@ import importlib.util
 import json
 import os
 import random
+import resource
 import shutil
 import signal
-import subprocess
-import sys
 import time
 
 import keras
@@ -15,7 +14,7 @@ import numpy as np
 import pytest
 
 from keras_vit.evaluators import knn
-from keras_vit.training import load_run, lock
+from keras_vit.training import load_run, lock, metrics
 from tests.training import worlds
 from tools import crash
 
@@ -46,18 +45,11 @@ def test_what_a_run_leaves_behind(whole):
     assert {line["examples"] for line in found if "eval_accuracy" in line} == {360}
 
 
-def test_the_model_opens_in_another_process(whole):
-    directory, _ = whole
-    program = "import keras, keras_vit, sys; print(keras.models.load_model(sys.argv[1]).input_shape)"
-    command = [sys.executable, "-c", program, str(directory / "model.keras")]
-    done = subprocess.run(command, cwd=worlds.ROOT, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr
-    assert "(None, 8, 8, 1)" in done.stdout
-
-
 def test_load_run(whole):
+    """In another process than that which wrote it."""
     directory, _ = whole
     run = load_run(directory)
+    assert run.model.input_shape == (None, 8, 8, 1)
     again = load_run(directory / "model.keras")
     assert run.class_names == again.class_names == tuple(str(digit) for digit in range(10))
     assert (run.preprocess, run.output, run.path) == ("value_range(-1, 1)", "softmax", str(directory))
@@ -66,12 +58,14 @@ def test_load_run(whole):
         load_run(directory / "tensorboard")
 
 
-def test_short_crash_test(tmp_path):
+def test_short_crash_test(whole, tmp_path):
+    """Killed while it writes a checkpoint, a run ends with the bits of the uninterrupted one."""
     command = worlds.command("unused")
     command = [argument for argument in command if not argument.startswith("--workdir")]
     lines = []
-    assert crash.crash(tmp_path / "runs", command, kills=2, dice=random.Random(1), say=lines.append) >= 1
-    assert len(lines) == 2
+    runs, dice = tmp_path / "runs", random.Random(1)
+    assert crash.crash(runs, command, kills=1, dice=dice, say=lines.append, whole=whole[0]) >= 1
+    assert len(lines) == 1
 
 
 def test_a_supervisor_can_tell_a_stop_request_apart(whole, tmp_path):
@@ -110,7 +104,11 @@ def test_a_used_directory(whole):
 
 
 def test_another_recipe_on_request_keeps_the_record_of_the_first(whole, tmp_path):
+    """Torn files of the first are repaired."""
     directory = shutil.copytree(whole[0], tmp_path / "run")
+    (directory / "checkpoints" / "checkpoint").write_bytes(b"\xff\xfe")
+    with open(directory / "metrics.jsonl", "ab") as file:
+        file.write(b"[1]\n\xff\xfe")
     worlds.train(directory, "--change_recipe", total_steps=14, optim__learning_rate=1e-5)
     config = json.loads((directory / "config.json").read_text())
     assert config["recipe"]["optim"]["learning_rate"] == 1e-5
@@ -118,38 +116,21 @@ def test_another_recipe_on_request_keeps_the_record_of_the_first(whole, tmp_path
     assert [line["step"] for line in worlds.metrics(directory) if "loss" in line] == [2, 4, 6, 8, 10, 12, 14]
 
 
-def test_torn_files_of_a_run_are_repaired(whole, tmp_path):
-    directory = shutil.copytree(whole[0], tmp_path / "run")
-    (directory / "checkpoints" / "checkpoint").write_bytes(b"\xff\xfe")
-    with open(directory / "metrics.jsonl", "ab") as file:
-        file.write(b"[1]\n\xff\xfe")
-    worlds.train(directory, total_steps=14)
-    assert [line["step"] for line in worlds.metrics(directory) if "loss" in line] == [2, 4, 6, 8, 10, 12, 14]
-
-
-LIMITED = """
-import resource, runpy, signal, sys
-from keras_vit.training import metrics
-write = metrics.MetricsWriter.write
-
-def limited(self, *arguments):
-    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (50, 50))  # from here on, no file can grow beyond 50 bytes
-    write(self, *arguments)
-
-metrics.MetricsWriter.write = limited
-sys.argv[0] = "train/main.py"
-runpy.run_module("train.main", run_name="__main__", alter_sys=True)
-"""
-
-
-def test_a_full_disk_at_the_metrics(tmp_path):
+def test_a_full_disk_at_the_metrics(tmp_path, monkeypatch):
     """It was a traceback and exit code 1."""
-    command = worlds.command(tmp_path, checkpoint_every=100)
-    command[1:3] = ["-c", LIMITED]
-    done = subprocess.run(command, cwd=worlds.ROOT, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 74, done.stderr[-3000:]
-    assert "Could not write" in done.stderr and "Traceback" not in done.stderr
+    write, limits = metrics.MetricsWriter.write, resource.getrlimit(resource.RLIMIT_FSIZE)
+
+    def limited(self, *arguments):
+        resource.setrlimit(resource.RLIMIT_FSIZE, (50, limits[1]))  # from here on, no file can grow beyond 50 bytes
+        write(self, *arguments)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(metrics.MetricsWriter, "write", limited)
+        try:
+            output = worlds.train(tmp_path, expect=74, checkpoint_every=100)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert "Could not write" in output and "Traceback" not in output
     worlds.train(tmp_path)
 
 
@@ -169,13 +150,11 @@ def test_a_run_of_the_first_version_resumes(tmp_path):
     assert "Resuming from the checkpoint of step 4" in output
 
 
-def test_virtual_devices_with_accumulation_follow_one_device(tmp_path):
+def test_virtual_devices_with_accumulation_follow_one_device(tmp_path, tmp_path_factory):
     """Without dropout, whose draws belong to a replica, two devices and micro-batches give the same metrics."""
-    quiet = {"model__arguments__dropout_rate": 0.0, "model__arguments__drop_path_rate": 0.0}
-    worlds.train(tmp_path / "one", **quiet)
     devices = ("--distribute=mirrored", "--virtual_devices=2")
-    worlds.train_alone(tmp_path / "two", *devices, optim__accumulation_steps=2, **quiet)
-    one, two = worlds.metrics(tmp_path / "one"), worlds.metrics(tmp_path / "two")
+    worlds.train_alone(tmp_path, *devices, optim__accumulation_steps=2, **worlds.QUIET)
+    one, two = worlds.metrics(worlds.quiet_run(tmp_path_factory)), worlds.metrics(tmp_path)
     assert [line["step"] for line in one] == [line["step"] for line in two]
     for first, second in zip(one, two, strict=True):
         for name in {"loss", "grad_norm", "eval_loss", "learning_rate"} & set(first):
@@ -226,12 +205,11 @@ def test_an_unreadable_picture_ends_the_run_with_its_path(tmp_path):
     ("flags", "said"),
     [
         (["--config.optim.learning_rat=1"], "no field optim.learning_rat. Did you mean 'optim.learning_rate'"),
-        (["--distribute=mirrored", "--virtual_devices=3"], "The nearest that works is 15"),
+        (["--config.optim.accumulation_steps=3"], "The nearest that works is 15"),
         (["--config.model.image_size=16"], "must give images of model.image_size=16 by 16. It gives 8 by 8"),
     ],
 )
 def test_wrong_usage_is_one_readable_line(tmp_path, flags, said):
-    train = worlds.train_alone if "--virtual_devices=3" in flags else worlds.train
-    output = train(tmp_path, *flags, expect=2)
+    output = worlds.train(tmp_path, *flags, expect=2)
     assert said in output
     assert "Traceback" not in output

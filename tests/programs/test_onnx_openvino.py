@@ -7,19 +7,27 @@ import pytest
 
 from keras_vit.inference import model_card
 from keras_vit.inference.opening import open_artifact
-from tests import tiny
+from tests import selection, tiny
+from tests.made_once import made_once
 from tests.programs import call
 
 
 @pytest.fixture(scope="module", params=["onnx", "openvino"])
 def interchange_file(request, run, tmp_path_factory):
-    for package in {"onnx": ("tf2onnx", "onnxruntime"), "openvino": ("openvino",)}[request.param]:
+    return exported(request.param, run, tmp_path_factory)
+
+
+def exported(format, run, tmp_path_factory):
+    for package in {"onnx": ("tf2onnx", "onnxruntime"), "openvino": ("openvino",)}[format]:
         if importlib.util.find_spec(package) is None:
-            pytest.skip(f"{package} is not installed: pip install 'keras-vision-transformers[{request.param}]'")
-    folder = tmp_path_factory.mktemp(request.param)
-    arguments = (f"--model={run}", f"--output={folder}", "--num_images=20")
-    assert call("export.main", f"--format={request.param}", *arguments) == 0
-    return folder / ("model.onnx" if request.param == "onnx" else "model.xml")
+            pytest.skip(f"{package} is not installed: pip install 'keras-vision-transformers[{format}]'")
+
+    def make(folder):
+        arguments = (f"--model={run}", f"--output={folder}", "--num_images=20")
+        assert call("export.main", f"--format={format}", *arguments) == 0
+
+    folder = made_once(tmp_path_factory, f"digits_{format}", make)
+    return folder / ("model.onnx" if format == "onnx" else "model.xml")
 
 
 def evaluate(capsys, *arguments):
@@ -42,7 +50,9 @@ def test_interchange_files_measure_as_the_model(run, interchange_file, tmp_path,
 
 
 @pytest.mark.slow
-def test_benchmark_measures_interchange_files(interchange_file, capfd):
+@pytest.mark.parametrize("format", selection.cases(["onnx", "openvino"], ["onnx"], selection.EXHAUSTIVE))
+def test_benchmark_measures_interchange_files(format, run, tmp_path_factory, capfd):
+    interchange_file = exported(format, run, tmp_path_factory)
     arguments = (f"--artifacts={interchange_file}", "--batch_sizes=2", "--calls=4", "--threads=1", "--json")
     assert call("export.benchmark", *arguments) == 0
     (row,) = [json.loads(line) for line in capfd.readouterr().out.splitlines() if line.startswith("{")]

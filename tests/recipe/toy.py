@@ -51,16 +51,15 @@ VARIATIONS = {
     "fashion_mnist_transfer": ("pretrain", "finetune", "scratch"),
 }
 CASES = [(name, arguments) for name, variations in VARIATIONS.items() for arguments in variations]
-# One case of each task, optimizer and backbone, of both losses, with mixup, accumulation, averages and evaluators.
+# One case of each optimizer and backbone, of both losses, with mixup, accumulation, averages and evaluators. The runs
+# of `training/test_pretraining_runs.py` have the tasks without labels.
 PROGRAM_SHAPES = [
     ("vit_i1k", ""),
     ("finetune", ""),
     ("bit_hyperrule", ""),
     ("cifar10_scratch", None),
-    ("mae_pretrain", ""),
     ("mae_linear_probe", ""),
     ("fashion_mnist", None),
-    ("masked_patch_fashion_mnist", None),
 ]
 # Cases that differ from another case only in numbers at toy width; their models are built at full size.
 ONLY_BUILT = [

@@ -1,11 +1,38 @@
 """Collects `test_on_jax.py` where JAX is the backend, and of its tests a part if `PART_OF_TESTS` is "1/2" or "2/2"."""
 
+import functools
+import json
 import os
+
+import pytest
+
+from tests import forked
+from tests.made_once import made_once
+from tests.training import worlds
 
 collect_ignore = [] if os.environ.get("KERAS_BACKEND") == "jax" else ["test_on_jax.py"]
 
 
+@pytest.hookimpl(trylast=True)  # of what is selected
 def pytest_collection_modifyitems(items):
     part, _, parts = os.environ.get("PART_OF_TESTS", "1/1").partition("/")
     first, last = (len(items) * count // int(parts) for count in (int(part) - 1, int(part)))
     items[:] = items[first:last]
+
+
+@pytest.fixture(scope="session")
+def on_devices(tmp_path_factory):
+    """A function of a number of virtual devices to the results of `virtual_devices.py` on them."""
+
+    def make(devices, directory):
+        arguments = [devices, directory / "errors.json"]
+        program = forked.Program(worlds.ROOT, "tests.training.virtual_devices", arguments, os.environ)
+        output, _ = program.communicate(600)
+        assert program.returncode == 0, output[-4000:]
+
+    @functools.cache
+    def results(devices):
+        directory = made_once(tmp_path_factory, f"{devices}_devices", functools.partial(make, devices))
+        return json.loads((directory / "errors.json").read_text())
+
+    return results

@@ -1,9 +1,4 @@
-"""MAE's linear probe by hand: a batch norm without scale and offset, a linear layer and LARS, in NumPy.
-
-    python -m tests.training.linear_probe
-
-trains on two virtual devices of TensorFlow and compares.
-"""
+"""MAE's linear probe by hand: a batch norm without scale and offset, a linear layer and LARS, in NumPy."""
 
 import keras
 import numpy as np
@@ -11,6 +6,7 @@ import tensorflow as tf
 
 from keras_vit import models
 from keras_vit import recipe as recipes
+from tests import tiny
 
 CLASSES, BATCH, STEPS, SIZE = 3, 8, 4, 8
 PEAK = 2.0
@@ -24,7 +20,7 @@ def recipe(**optim):
 
 
 def create_model(**arguments):
-    sizes = {"patch_size": 4, "hidden_size": 16, "num_layers": 2, "num_heads": 2, "mlp_dim": 32, "image_size": SIZE}
+    sizes = {**tiny.SIZES, "num_layers": 2, "image_size": SIZE}
     model = models.VisionTransformer(**{**sizes, "classes": CLASSES, "head_norm": True, **arguments})
     rng = np.random.default_rng(0)
     for weight in model.trainable_variables:
@@ -124,16 +120,3 @@ def train(strategy, **optim):
     run = run_steps(strategy, TrainStep(state, run, one_hot, BATCH))
     history, _ = run(iter(data), 0, STEPS, False)
     return state, history[:, 0], (features, start, labels)
-
-
-def main():
-    cpu = tf.config.list_physical_devices("CPU")[0]
-    tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
-    strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
-    for micro_batches in (1, 2):
-        state, losses, by_hand = train(strategy, accumulation_steps=micro_batches)
-        check(state.model, losses, *by_hand, parts=2 * micro_batches)
-
-
-if __name__ == "__main__":
-    main()

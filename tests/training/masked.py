@@ -1,6 +1,7 @@
 """The golden masked autoencoder and its training run, and ours set up in the same way."""
 
 import numpy as np
+import tensorflow as tf
 
 from keras_vit import checkpoints
 from keras_vit import recipe as recipes
@@ -8,7 +9,11 @@ from keras_vit.checkpoints.checkpoint import Layout
 from keras_vit.checkpoints.families import mae
 from keras_vit.checkpoints.rules import bind_stored
 from keras_vit.training import tasks
+from keras_vit.training.backend import METRICS
+from keras_vit.training.tf.state import TrainState
+from keras_vit.training.tf.step import TrainStep
 from tests import golden_data
+from tests.training.trajectories import error
 
 
 def load():
@@ -86,3 +91,37 @@ def recipe(meta, **optim):
 def task(meta):
     """The task of `recipe`."""
     return tasks.create(recipe(meta))
+
+
+def follow(devices, micro_batches):
+    """Trains as the reference did and returns the relative errors."""
+    data = load()
+    run_recipe = recipe(data["meta"], accumulation_steps=micro_batches)
+    names = [f"CPU:{index}" for index in range(devices)]
+    strategy = tf.distribute.MirroredStrategy(names) if devices > 1 else tf.distribute.OneDeviceStrategy("CPU:0")
+    with strategy.scope():
+        state = TrainState(create_model(data["meta"]), run_recipe)
+    orders = np.stack([to_order(noise) for noise in data["traj/noise"]])
+    steps, batch_size = data["traj/images"].shape[:2]
+    step = TrainStep(state, run_recipe, lambda batch, step, replica: (batch["image"], batch["order"]), batch_size)
+
+    @tf.function(autograph=False)
+    def run(batch, index):
+        return strategy.experimental_local_results(strategy.run(step, args=(batch, index)))[0]
+
+    def share(context, index):
+        rows = np.split(np.arange(batch_size), devices)[context.replica_id_in_sync_group]
+        return {"image": tf.constant(data["traj/images"][index][rows]), "order": tf.constant(orders[index][rows])}
+
+    history = []
+    for index in range(steps):
+        batch = strategy.experimental_distribute_values_from_function(lambda c, i=index: share(c, i))
+        history.append(run(batch, tf.constant(index, tf.int64)).numpy())
+    history = dict(zip(METRICS, np.transpose(history), strict=True))
+    final = {name.removeprefix("traj/final/"): value for name, value in data.items() if name.startswith("traj/final/")}
+    end = to_variables(final, data["meta"])
+    return {
+        "loss": error(history["loss"], data["traj/losses"]),
+        "rate": error(history["learning_rate"], data["traj/rates"]),
+        "weights": {weight.path: error(weight.numpy(), end[weight.path]) for weight in state.model.variables},
+    }

@@ -175,10 +175,10 @@ def test_the_opener_of_evaluators_calls_back_once_per_split():
 @pytest.mark.slow
 def test_a_training_with_replaced_images_is_refused(tmp_path, monkeypatch):
     """It resumed without a word, and the weights were others."""
+    monkeypatch.setattr("keras_vit.inspection.plots.draw_report", lambda *_, **__: None)
     monkeypatch.chdir(tmp_path)
     write_digits(tmp_path / "digits", 5)
-    sizes = {"hidden_size": 16, "num_layers": 1, "num_heads": 2, "mlp_dim": 16}
-    fields = {f"model.arguments.{name}": value for name, value in sizes.items()}
+    fields = {f"model.arguments.{name}": value for name, value in tiny.ARGUMENTS.items()}
     fields |= {"total_steps": 2, "data.batch_size": 10, "data.eval_batch_size": 10}
     arguments = ["folder:digits", "--config=digits", "--workdir=run"]
     arguments += [f"--override={name}={value}" for name, value in fields.items()]

@@ -18,17 +18,16 @@ from keras_vit.training.run_directory import Run
 from keras_vit.training.tasks.distillation import divergence
 from keras_vit.training.tf.state import TrainState
 from keras_vit.training.tf.step import TrainStep
-from tests import selection
+from tests import selection, tiny
 from tests.training import worlds
 
-CLASSES, BATCH, SIZE = 3, 4, 8
+CLASSES, BATCH, SIZE = 3, 4, tiny.SIZES["image_size"]
 RNG = np.random.default_rng(0)
 
 
 def network(seed, **arguments):
     keras.utils.set_random_seed(seed)
-    sizes = {"patch_size": 4, "hidden_size": 16, "num_layers": 1, "num_heads": 2, "mlp_dim": 32, "image_size": SIZE}
-    model = keras_vit.VisionTransformer(**{**sizes, "classes": CLASSES, **arguments})
+    model = keras_vit.VisionTransformer(**{**tiny.SIZES, "classes": CLASSES, **arguments})
     for weight in model.trainable_variables:  # a head of zeros would give equal probabilities
         weight.assign(weight + np.random.default_rng(seed).normal(scale=0.2, size=weight.shape))
     return model
@@ -102,7 +101,7 @@ def test_a_step_learns_the_teachers_probabilities(temperature, micro_batches):
     expected = expected_divergence(model(data["image"]).numpy(), teacher(data["image"]).numpy(), temperature).mean()
     correct = np.mean(np.argmax(model(data["image"]), axis=-1) == data["label"])
     state = TrainState(model, run, tasks.Teacher(run_of(teacher), "value_range(-1, 1)"))
-    step = tf.function(TrainStep(state, run, one_hot, BATCH))
+    step = tf.function(TrainStep(state, run, one_hot, BATCH), autograph=False)
     history = np.array([step(data, tf.constant(index, tf.int64)).numpy() for index in range(10)])
     np.testing.assert_allclose(history[0, 0], expected, rtol=1e-5)
     assert history[0, 1] == pytest.approx(correct)
@@ -175,7 +174,7 @@ def test_a_teacher_of_other_channels(tmp_path):
 def student(tmp_path_factory):
     """The directory of a student, and the fields of its recipe."""
     directory = tmp_path_factory.mktemp("student")
-    worlds.train(directory / "teacher", total_steps=60)
+    tiny.write_digits_run(directory / "teacher")
     fields = {"task": f"distillation({str(directory / 'teacher')!r})", "label_smoothing": 0}
     fields |= {"model__arguments__dropout_rate": 0, "model__arguments__drop_path_rate": 0}
     worlds.train(directory / "one", **fields)

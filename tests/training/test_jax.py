@@ -13,11 +13,11 @@ import pytest
 from keras_vit import recipe as recipes
 from keras_vit.training.checkpoints import CheckpointStore
 from keras_vit.training.tf.state import TrainState
-from tests import selection
+from tests import programs, selection
 from tests.training import toy, worlds
 from tests.training.test_multi_worker import LONG, assert_all_stop_and_save, assert_others_end, free_ports
 
-pytestmark = [pytest.mark.slow]
+pytestmark = [pytest.mark.slow, pytest.mark.long]
 ON_JAX = {"KERAS_BACKEND": "jax", "JAX_PLATFORMS": "cpu"}
 
 
@@ -26,11 +26,18 @@ def jax():
     return pytest.importorskip("jax")
 
 
-@pytest.mark.parametrize("part", ["1/2", "2/2"])
-def test_the_tests_on_jax(part):
+@pytest.mark.parametrize(
+    ("part", "marks"),
+    [
+        ("1/2", "not exhaustive"),
+        ("2/2", "not exhaustive"),
+        pytest.param("1/1", "exhaustive", marks=selection.EXHAUSTIVE),
+    ],
+)
+def test_the_tests_on_jax(part, marks):
     """The golden trajectories, one and eight devices, resuming, divergence: two processes can take half each."""
-    file = "tests/training/test_on_jax.py"
-    command = [sys.executable, "-m", "pytest", "-q", "-n", "0", "-p", "no:cacheprovider", file]
+    command = [sys.executable, "-m", "pytest", "-q", "-n", "0", "-p", "no:cacheprovider", "-m", marks]
+    command.append("tests/training/test_on_jax.py")
     # Small programs: nearly all of the time is that of the compiler.
     environment = {**os.environ, **ON_JAX, "JAX_DISABLE_MOST_OPTIMIZATIONS": "1", "PART_OF_TESTS": part}
     done = subprocess.run(command, cwd=worlds.ROOT, env=environment, capture_output=True, text=True, timeout=1800)
@@ -46,13 +53,7 @@ def whole(tmp_path_factory):
 
 
 def test_a_kill_costs_nothing(whole, tmp_path):
-    """SIGTERM, then SIGKILL in the middle of the run: the weights of the uninterrupted run, bit for bit."""
-    process = worlds.start(tmp_path, environment=ON_JAX, steps_per_loop=1)
-    wait_for(tmp_path / "metrics.jsonl", process)
-    process.send_signal(signal.SIGTERM)
-    output, _ = process.communicate(timeout=120)
-    assert process.returncode == 75, output[-3000:]
-    assert "Stopped by SIGTERM at step" in output
+    """SIGKILL in the middle of the run: the weights of the uninterrupted run, bit for bit."""
     process = worlds.start(tmp_path, environment=ON_JAX, steps_per_loop=1)
     wait_for(tmp_path / "checkpoints" / "ckpt-6.json", process)
     process.send_signal(signal.SIGKILL)
@@ -77,15 +78,11 @@ def test_tensorflow_goes_on_from_a_checkpoint_of_jax(whole):
 
 def test_tensorflow_exports_a_run_of_jax(whole, tmp_path):
     """`KERAS_BACKEND=jax` ended in an error of the tracing: the artifact now agrees with the JAX model, too."""
-    environment = {**os.environ, **ON_JAX}
-    export = ["export.main", f"--output={tmp_path}/model.tflite"]
-    verify = ["export.verify", f"--artifact={tmp_path}/model.tflite"]
-    for module, flag in (export, verify):
-        command = [sys.executable, "-m", module, f"--model={whole}", flag, "--num_images=8"]
-        done = subprocess.run(
-            command, cwd=worlds.ROOT, env=environment, capture_output=True, text=True, timeout=600, check=False
-        )
-        assert done.returncode == 0, done.stderr[-3000:]
+    given = [f"--model={whole}", f"--output={tmp_path}/model.tflite", "--num_images=8"]
+    command, environment = [sys.executable, "-m", "export.main", *given], {**os.environ, **ON_JAX}
+    done = subprocess.run(command, cwd=worlds.ROOT, env=environment, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert programs.call("export.verify", given[0], f"--artifact={tmp_path}/model.tflite", given[2]) == 0
 
 
 @selection.EXHAUSTIVE
@@ -109,7 +106,11 @@ STEP = {"SLURM_JOB_ID": "7", "SLURM_STEP_NODELIST": "localhost", "SLURM_PROCID":
     ("environment", "visible"),
     [
         ({"SLURM_NTASKS": "1", "SLURM_STEP_NUM_NODES": "1"}, "all"),
-        ({"SLURM_NTASKS": "1", "SLURM_STEP_NUM_NODES": "1", "JAX_LOCAL_DEVICE_IDS": "0,2"}, "0,2"),
+        pytest.param(
+            {"SLURM_NTASKS": "1", "SLURM_STEP_NUM_NODES": "1", "JAX_LOCAL_DEVICE_IDS": "0,2"},
+            "0,2",
+            marks=selection.EXHAUSTIVE,
+        ),
     ],
 )
 def test_one_task_per_node_of_slurm_takes_all_gpus(environment, visible):

@@ -1,8 +1,5 @@
 """MAE's linear probe: the trajectory, a frozen encoder whose gradients are not computed, checkpoints and exports."""
 
-import subprocess
-import sys
-
 import keras
 import numpy as np
 import pytest
@@ -14,9 +11,9 @@ from keras_vit.inference import open_classifier
 from keras_vit.training.checkpoints import CheckpointStore
 from keras_vit.training.tf.state import TrainState
 from keras_vit.training.tf.step import TrainStep
-from tests import tiny
+from tests import selection, tiny
 from tests.training import linear_probe as probe
-from tests.training import worlds
+from tests.training import virtual_devices
 
 
 @pytest.mark.parametrize("micro_batches", [1, 2])
@@ -27,10 +24,10 @@ def test_trajectory(micro_batches):
 
 
 @pytest.mark.slow
-def test_trajectory_of_two_replicas():
-    command = [sys.executable, "-m", "tests.training.linear_probe"]
-    done = subprocess.run(command, cwd=worlds.ROOT, capture_output=True, text=True, timeout=600)
-    assert done.returncode == 0, done.stderr[-3000:]
+@pytest.mark.long
+@pytest.mark.parametrize("way", virtual_devices.PROBES)
+def test_trajectory_of_two_replicas(way, on_devices):
+    assert on_devices(2)[way] is None
 
 
 def test_checkpoints_hold_the_moving_statistics(tmp_path):
@@ -49,10 +46,10 @@ def test_gradients_of_the_frozen_encoder_are_not_computed():
     recipe = probe.recipe()
     state = TrainState(probe.create_model(), recipe)
     batch = {"image": tf.zeros([8, 8, 8, 3]), "label": tf.zeros([8], tf.int32)}
-    step = tf.function(TrainStep(state, recipe, probe.one_hot, 8)).get_concrete_function(
-        batch, tf.constant(0, tf.int64)
-    )
-    forward = tf.function(lambda x: state.model(x, training=True)).get_concrete_function(batch["image"])
+    step = tf.function(TrainStep(state, recipe, probe.one_hot, 8), autograph=False)
+    step = step.get_concrete_function(batch, tf.constant(0, tf.int64))
+    forward = tf.function(lambda x: state.model(x, training=True), autograph=False)
+    forward = forward.get_concrete_function(batch["image"])
     assert products(step) == products(forward) + 1  # of the kernel; that of the input would be the encoder's
 
 
@@ -84,23 +81,23 @@ def test_files_and_exports(tmp_path):
 
 
 @pytest.mark.slow
-def test_exports_normalize_by_the_moving_statistics(tmp_path):
+@pytest.mark.parametrize("name", selection.cases(["model.tflite", "served"], ["model.tflite"], selection.EXHAUSTIVE))
+def test_exports_normalize_by_the_moving_statistics(name, tmp_path):
     model = tiny.model(head_norm=True)
     model.get_layer("head_norm").moving_mean.assign(np.linspace(-1, 1, 16))
     model.get_layer("head_norm").moving_variance.assign(np.linspace(0.5, 2, 16))
     images = tiny.images(3).contents
-    for name in ("served", "model.tflite"):
-        exporting.export(model, tmp_path / name, preprocess=tiny.PREPROCESS, images=images)
-        artifact = open_classifier(tmp_path / name)
-        pixels = artifact.preprocess(images)
-        expected = keras.ops.softmax(model.predict(pixels, verbose=0))
-        np.testing.assert_allclose(artifact.predict(pixels), expected, rtol=1e-4, atol=1e-5)
+    exporting.export(model, tmp_path / name, preprocess=tiny.PREPROCESS, images=images)
+    artifact = open_classifier(tmp_path / name)
+    pixels = artifact.preprocess(images)
+    expected = keras.ops.softmax(model.predict(pixels, verbose=0))
+    np.testing.assert_allclose(artifact.predict(pixels), expected, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("head", ["auto", "reset"])
 def test_the_norm_begins_with_the_head(head, tmp_path):
     """From a masked autoencoder, whose file has neither."""
-    sizes = {"patch_size": 4, "hidden_size": 16, "num_layers": 2, "num_heads": 2, "mlp_dim": 32, "image_size": 8}
+    sizes = {**tiny.SIZES, "num_layers": 2}
     source = models.MaskedAutoencoder(**sizes, decoder_hidden_size=8, decoder_num_layers=1, decoder_num_heads=2)
     source.save(tmp_path / "mae.keras")
     model = probe.create_model(activation="gelu")

@@ -82,7 +82,7 @@ def test_one_trace_whatever_the_number_of_steps(whole):
     assert whole.validation.evaluate.compiled.experimental_get_tracing_count() == 1
 
 
-@pytest.mark.parametrize("stop_at", selection.cases([1, 5, 6], [5]))
+@pytest.mark.parametrize("stop_at", selection.cases([1, 5, 6], [5], selection.EXHAUSTIVE))
 def test_resuming_at_any_step_is_exact(whole, tmp_path, stop_at, monkeypatch):
     """SIGTERM after `stop_at` steps; a second process-like world resumes. Dropout, averages and metrics agree."""
     first = toy.World(tmp_path, toy.recipe(steps_per_loop=1))

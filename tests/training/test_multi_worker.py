@@ -12,10 +12,9 @@ import pytest
 from tests import selection
 from tests.training import worlds
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.long]
 
-# Dropout draws belong to a replica, so that two workers draw others than one device: off where they are compared.
-QUIET = {"model__arguments__dropout_rate": 0.0, "model__arguments__drop_path_rate": 0.0}
+QUIET = worlds.QUIET
 LONG = {**QUIET, "steps_per_loop": 1, "total_steps": 100_000, "eval_every": 100_000}
 
 
@@ -65,14 +64,14 @@ def together(tmp_path_factory):
     return directory
 
 
-def test_two_workers_give_the_result_of_one_device(together, tmp_path):
-    worlds.train(tmp_path, **QUIET)
-    one, two = worlds.final_weights(tmp_path), worlds.final_weights(together)
+def test_two_workers_give_the_result_of_one_device(together, tmp_path_factory):
+    alone = worlds.quiet_run(tmp_path_factory)
+    one, two = worlds.final_weights(alone), worlds.final_weights(together)
     assert set(one) == set(two)
     for path, value in one.items():
         if not path.endswith("key/bias"):  # see test_trajectories: rounding, amplified by Adam
             np.testing.assert_allclose(two[path], value, rtol=1e-3, atol=1e-4, err_msg=path)
-    for first, second in zip(worlds.metrics(tmp_path), worlds.metrics(together), strict=True):
+    for first, second in zip(worlds.metrics(alone), worlds.metrics(together), strict=True):
         for name in {"loss", "eval_loss", "learning_rate", "step", "examples"} & set(first):
             assert first[name] == pytest.approx(second[name], rel=1e-4)
 

@@ -38,11 +38,11 @@ from keras_vit.training.jax.step import (
 from keras_vit.training.loop import Loop
 from keras_vit.training.run_directory import Run, read_metrics
 from keras_vit.training.validation import Validation
-from tests import programs, tiny
+from tests import programs, selection, tiny
 from tests.training import linear_probe, masked, reference, toy
 from tests.training.trajectories import error
 
-CLASSES, BATCH, SIZE = 8, 16, 8
+CLASSES, BATCH, SIZE = 8, 16, tiny.SIZES["image_size"]
 EIGHT = create_devices(virtual_devices=8).mesh.devices.tolist()
 NOISE = {"dropout_rate": 0.2, "attention_dropout_rate": 0.2, "drop_path_rate": 0.2}
 
@@ -59,7 +59,7 @@ def recipe(total_steps=10, data=None, **fields):
         model=recipes.Model(
             variant="ViT-Ti/16",
             image_size=SIZE,
-            arguments={"patch_size": 4, "hidden_size": 16, "num_layers": 1, "num_heads": 2, "mlp_dim": 32},
+            arguments=dict(tiny.ARGUMENTS),
         ),
         data=recipes.Data(batch_size=BATCH, pp_train="value_range(-1, 1)", **(data or {})),
         optim=recipes.Optim(**optim),
@@ -77,8 +77,7 @@ EVERYTHING = recipe(
 
 def network(seed=0, **arguments):
     keras.utils.set_random_seed(seed)
-    sizes = {"patch_size": 4, "hidden_size": 16, "num_layers": 1, "num_heads": 2, "mlp_dim": 32, "image_size": SIZE}
-    model = keras_vit.VisionTransformer(**{**sizes, "classes": CLASSES, **arguments})
+    model = keras_vit.VisionTransformer(**{**tiny.SIZES, "classes": CLASSES, **arguments})
     for weight in model.trainable_variables:  # a head of zeros would stop all gradients but its own
         weight.assign(weight + np.random.default_rng(1).normal(scale=0.05, size=weight.shape))
     return model
@@ -128,7 +127,7 @@ def assert_same(first, second):
 @pytest.mark.parametrize(
     ("name", "count", "fsdp", "micro_batches"),
     [
-        ("traj_sgd_float32", 1, False, 1),
+        pytest.param("traj_sgd_float32", 1, False, 1, marks=selection.EXHAUSTIVE),
         ("traj_sgd_float32", 4, True, 2),
         ("traj_sgd_bfloat16", 8, False, 1),
         ("traj_adamw", 8, True, 1),
@@ -163,7 +162,10 @@ def test_trajectory(name, count, fsdp, micro_batches):
             assert error(values[f"average/{weight.path}"], averages[weight.path]) < 1e-4, weight.path
 
 
-@pytest.mark.parametrize(("count", "fsdp", "micro_batches"), [(1, False, 1), (8, True, 1)])
+@pytest.mark.parametrize(
+    ("count", "fsdp", "micro_batches"),
+    selection.cases([(1, False, 1), (8, True, 1)], [(8, True, 1)], selection.EXHAUSTIVE),
+)
 def test_trajectory_of_a_masked_autoencoder(count, fsdp, micro_batches):
     """Batches of four images, repeated until each device has one: the mean loss and its gradient stay the same."""
     data = masked.load()
@@ -196,7 +198,7 @@ def on_one():
     return train(EVERYTHING, devices(), **NOISE)
 
 
-@pytest.mark.parametrize("fsdp", [False, True])
+@pytest.mark.parametrize("fsdp", selection.cases([False, True], [True], selection.EXHAUSTIVE))
 def test_eight_devices_give_the_result_of_one(on_one, fsdp):
     """With everything on: what dropout draws and mixup pairs belongs to the global batch."""
     state, metrics = train(EVERYTHING, devices(8, fsdp), remat="blocks", **NOISE)
@@ -234,7 +236,7 @@ def test_distillation_with_divided_weights():
     np.testing.assert_allclose(metrics, expected, rtol=1e-4)
     assert_close(saved(divided), saved(one))
     assert any(not weight.value.sharding.is_fully_replicated for weight in divided.given)
-    assert set(saved(one)) == set(saved(train(recipe(optim={"name": "sgd"}), devices(1), steps=1)[0]))
+    assert set(one.specs()) == set(TrainState(network(), recipe(optim={"name": "sgd"}), devices(1)).specs())
 
 
 def test_accumulation_equals_the_large_batch(plain):
@@ -341,7 +343,7 @@ def lines(directory):
     return [{name: value for name, value in line.items() if name != "images_per_second"} for line in found]
 
 
-@pytest.fixture(scope="module", params=[1, 4])
+@pytest.fixture(scope="module", params=selection.cases([1, 4], [4], selection.EXHAUSTIVE))
 def whole(request, tmp_path_factory):
     """An uninterrupted run on one device, or on four with sharded weights."""
     directory = tmp_path_factory.mktemp("whole")
@@ -361,7 +363,7 @@ def test_it_reports(whole):
     assert whole.step.compiled._cache_size() == 1
 
 
-@pytest.mark.parametrize("stop_at", [1, 5, 6])
+@pytest.mark.parametrize("stop_at", selection.cases([1, 5, 6], [5], selection.EXHAUSTIVE))
 def test_resuming_is_exact(whole, tmp_path, stop_at, monkeypatch):
     """SIGTERM after `stop_at` steps; a second process-like world resumes. Dropout, averages and metrics agree."""
     first = World(tmp_path, RUN, whole.where)
@@ -489,7 +491,7 @@ def test_local_devices_of_a_cluster_job(monkeypatch, environment, local, tf_conf
     assert len(calls) == 1
 
 
-@pytest.mark.parametrize("fsdp", [False, True])
+@pytest.mark.parametrize("fsdp", selection.cases([False, True], [True], selection.EXHAUSTIVE))
 def test_a_program_for_devices_exchanges_what_it_should(fsdp):
     """No array is made of a model that would not fit in memory; the compiled text holds the communication."""
     run = recipe(precision="mixed_bfloat16", optim={"ema": 0.9})
@@ -540,7 +542,9 @@ def test_exporters_ask_for_tensorflow(tmp_path):
 # MAE's linear probe
 
 
-@pytest.mark.parametrize(("count", "fsdp"), [(1, False), (8, False), (8, True)])
+@pytest.mark.parametrize(
+    ("count", "fsdp"), selection.cases([(1, False), (8, False), (8, True)], [(8, True)], selection.EXHAUSTIVE)
+)
 def test_linear_probe(count, fsdp):
     """Four steps against NumPy: on several devices the statistics are those of all rows."""
     run, (images, labels) = linear_probe.recipe(), linear_probe.batches()

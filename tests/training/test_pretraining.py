@@ -2,9 +2,6 @@
 
 import functools
 import json
-import os
-import subprocess
-import sys
 
 import keras
 import numpy as np
@@ -16,14 +13,12 @@ from keras_vit import recipe as recipes
 from keras_vit.data import masking_indices, open_source, preprocess, train_batches
 from keras_vit.training import tasks
 from keras_vit.training.tasks import patches
-from tests.training import mae_trajectory, masked
-from tests.training.worlds import ROOT
-
-SIZES = {"patch_size": 4, "hidden_size": 16, "num_layers": 1, "num_heads": 2, "mlp_dim": 16}
+from tests import tiny
+from tests.training import masked, virtual_devices
 
 
 def recipe(task, size=8, **arguments):
-    model = recipes.Model("ViT-Ti/16", image_size=size, arguments={**SIZES, **arguments})
+    model = recipes.Model("ViT-Ti/16", image_size=size, arguments={**tiny.ARGUMENTS, **arguments})
     return recipes.Recipe(task=task, model=model)
 
 
@@ -95,20 +90,12 @@ def test_of_hugging_face(golden):
     np.testing.assert_allclose(np.mean(losses), data["loss"], rtol=1e-5)
 
 
-@functools.cache
-def trajectory_errors():
-    environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "2", "CUDA_VISIBLE_DEVICES": "-1"}
-    command = [sys.executable, "-m", "tests.training.mae_trajectory"]
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=600)
-    assert done.returncode == 0, done.stderr[-4000:]
-    return json.loads(done.stdout)
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("way", mae_trajectory.WAYS)
-def test_trajectory(way):
+@pytest.mark.long
+@pytest.mark.parametrize("way", virtual_devices.MASKED)
+def test_trajectory(way, on_devices):
     """24 steps of AdamW as the reference made them, on one replica, and on two with accumulation."""
-    found = trajectory_errors()[way]
+    found = on_devices(2)[way]
     assert found["loss"] < 1e-4
     assert found["rate"] < 1e-6
     # Adam divides the rounding of a key bias's gradient by its own size.

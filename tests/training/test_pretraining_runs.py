@@ -15,7 +15,7 @@ from keras_vit.inference import open_classifier
 from keras_vit.optim import groups
 from keras_vit.training.reconstructions import reconstruct
 from keras_vit.training.run_directory import load_run
-from tests import golden_data, programs, selection
+from tests import golden_data, programs, selection, tiny
 from tests.training import worlds
 
 TASKS = {
@@ -64,8 +64,7 @@ def unlabeled(folder):
 def small(source, **fields):
     """A recipe of two steps."""
     pp = "decode|resize(16)|value_range(-1, 1)"
-    arguments = {"patch_size": 4, "hidden_size": 16, "num_layers": 1, "num_heads": 2, "mlp_dim": 16}
-    arguments |= fields.pop("arguments", {})
+    arguments = {**tiny.ARGUMENTS, **fields.pop("arguments", {})}
     return recipes.Recipe(
         total_steps=2,
         deterministic=False,  # would stay on for the tests that follow

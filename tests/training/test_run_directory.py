@@ -2,14 +2,13 @@
 
 import dataclasses
 import errno
+import fcntl
 import json
 import os
 import pathlib
 import queue
 import shutil
 import socket
-import subprocess
-import sys
 import threading
 import time
 
@@ -20,7 +19,7 @@ from keras_vit import recipe as recipes
 from keras_vit.training import load_run, lock, run_directory, run_fields
 from keras_vit.training.metrics import MetricsWriter
 from keras_vit.training.run_directory import read_metrics
-from tests.training import worlds
+from tests import forked
 
 FIRST_VERSION = pathlib.Path(__file__).parent / "data" / "run"
 DATA = {
@@ -182,28 +181,25 @@ def test_one_process_at_a_time(tmp_path):
             lock.locked(directory).__enter__()
 
 
-KILLED = """
-import os, sys
-from keras_vit.training import lock
-{patch}
-with lock.locked(sys.argv[1]):
-    os._exit(9)
-"""
-NO_FLOCK = f"""
-import errno, fcntl
-def flock(handle, operation):
-    raise OSError({errno.ENOLCK}, "No locks available")
-fcntl.flock = flock
-"""
+def hold_and_end(directory, flock):
+    """In a process of its own: take the lock, and end as if killed."""
+    if not flock:
+        fcntl.flock = refuse
+    with lock.locked(directory):
+        os._exit(9)
+
+
+def refuse(handle, operation):
+    raise OSError(errno.ENOLCK, "No locks available")
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("patch", ["", NO_FLOCK])
-def test_the_lock_of_a_killed_process_is_free(tmp_path, monkeypatch, patch):
-    program = KILLED.format(patch=patch)
-    done = subprocess.run([sys.executable, "-c", program, str(tmp_path)], cwd=worlds.ROOT, timeout=300)
-    assert done.returncode == 9
-    if patch:
+@pytest.mark.parametrize("flock", [True, False])
+def test_the_lock_of_a_killed_process_is_free(tmp_path, monkeypatch, flock):
+    process = forked.start(hold_and_end, str(tmp_path), flock)
+    process.join(300)
+    assert process.exitcode == 9
+    if not flock:
         without_flock(monkeypatch)
         assert (tmp_path / ".lock-owner").exists()
     with lock.locked(str(tmp_path)):
@@ -211,10 +207,7 @@ def test_the_lock_of_a_killed_process_is_free(tmp_path, monkeypatch, patch):
 
 
 def without_flock(monkeypatch):
-    def flock(handle, operation):
-        raise OSError(errno.ENOLCK, "No locks available")
-
-    monkeypatch.setattr("fcntl.flock", flock)
+    monkeypatch.setattr("fcntl.flock", refuse)
 
 
 def test_without_flock(tmp_path, monkeypatch):

@@ -14,9 +14,10 @@ from keras_vit.training import seeds, tasks
 from keras_vit.training.tf import step as step_module
 from keras_vit.training.tf.state import TrainState
 from keras_vit.training.tf.step import TrainStep
-from tests import selection
+from tests import selection, tiny
 
 CLASSES, BATCH = 4, 4
+PRECISIONS = ("float32", "mixed_bfloat16")
 RNG = np.random.default_rng(0)
 
 
@@ -27,8 +28,7 @@ def recipe(loss="softmax", **fields):
 
 def small(**arguments):
     keras.utils.set_random_seed(0)
-    sizes = {"patch_size": 4, "hidden_size": 16, "num_layers": 2, "num_heads": 2, "mlp_dim": 32, "image_size": 8}
-    model = keras_vit.VisionTransformer(**{**sizes, "classes": CLASSES, **arguments})
+    model = keras_vit.VisionTransformer(**{**tiny.SIZES, "classes": CLASSES, **arguments})
     for weight in model.trainable_variables:  # a head of zeros would stop all gradients but its own
         weight.assign(weight + np.random.default_rng(1).normal(scale=0.02, size=weight.shape))
     return model
@@ -47,7 +47,7 @@ def steps(model, recipe, batch, count=2, xla=False):
     """State and metrics after some steps with one batch."""
     state = TrainState(model, recipe)
     step = TrainStep(state, recipe, one_hot, BATCH)
-    run = tf.function(step, jit_compile=xla)
+    run = tf.function(step, jit_compile=xla, autograph=False)
     metrics = [run(batch, tf.constant(index, tf.int64)).numpy() for index in range(count)]
     assert run.experimental_get_tracing_count() == 1
     return state, np.array(metrics)
@@ -64,7 +64,9 @@ def assert_close(first, second, rtol=1e-5, atol=1e-6):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("loss", "micro_batches"), [("softmax", 2), ("sigmoid", 4)])
+@pytest.mark.parametrize(
+    ("loss", "micro_batches"), selection.cases([("softmax", 2), ("sigmoid", 4)], [("sigmoid", 4)], selection.EXHAUSTIVE)
+)
 def test_accumulation_equals_the_large_batch(loss, micro_batches):
     data = batch()
     whole, expected = steps(small(), recipe(loss), data)
@@ -118,7 +120,7 @@ def test_a_held_generator_repeats_itself_and_does_not_advance():
 @pytest.mark.slow
 def test_frozen_decay_and_layer_rates():
     data = batch()
-    model = small()
+    model = small(num_layers=2)
     start = {weight.path: weight.numpy() for weight in model.trainable_variables}
     state, _ = steps(model, recipe(frozen="^embedding|encoderblock_0"), data, count=1)
     trained = weights(state)
@@ -127,13 +129,13 @@ def test_frozen_decay_and_layer_rates():
         assert frozen == (weight.path not in trained)
         assert frozen == np.array_equal(weight.numpy(), start[weight.path]) or weight.path.endswith("key/bias")
 
-    plain = weights(steps(small(), recipe(clip_norm=0.0), data, count=1)[0])
-    decayed = weights(steps(small(), recipe(clip_norm=0.0, weight_decay=0.5), data, count=1)[0])
+    plain = weights(steps(small(num_layers=2), recipe(clip_norm=0.0), data, count=1)[0])
+    decayed = weights(steps(small(num_layers=2), recipe(clip_norm=0.0, weight_decay=0.5), data, count=1)[0])
     for path, value in plain.items():
         shrink = 0.1 * 0.5 * start[path] if path.endswith("kernel") else 0.0
         np.testing.assert_allclose(decayed[path], value - shrink, rtol=1e-5, atol=1e-6, err_msg=path)
 
-    slower = weights(steps(small(), recipe(clip_norm=0.0, layer_decay=0.5), data, count=1)[0])
+    slower = weights(steps(small(num_layers=2), recipe(clip_norm=0.0, layer_decay=0.5), data, count=1)[0])
     for path, factor in (
         ("embedding/kernel", 0.125),
         ("encoderblock_1/MlpBlock_0/Dense_0/kernel", 0.5),
@@ -149,7 +151,7 @@ def test_muon_is_for_the_matrices_of_blocks_and_adamw_for_the_rest():
     adam = weights(steps(small(), recipe(name="adamw"), data, count=1)[0])
     state, _ = steps(model, recipe(name="muon"), data, count=1)
     matrices = groups.block_matrices(model)
-    assert len(matrices) == 2 * 6
+    assert len(matrices) == 6
     names = set(state.arrays_by_name())
     for path, value in weights(state).items():
         assert (f"optimizer/momentum/{path}" in names) == (path in matrices)
@@ -164,16 +166,23 @@ def test_muon_is_for_the_matrices_of_blocks_and_adamw_for_the_rest():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("strategy", [tf.distribute.get_strategy, lambda: tf.distribute.MirroredStrategy(["CPU:0"])])
-@pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
-def test_what_an_update_needs_is_not_read_before_the_gradients_are_there(optimizer, strategy, monkeypatch):
+@pytest.mark.parametrize(
+    ("optimizer", "mirrored"),
+    selection.cases(
+        [("sgd", False), ("adamw", True), ("sgd", True), ("adamw", False)],
+        [("sgd", False), ("adamw", True)],
+        selection.EXHAUSTIVE,
+    ),
+)
+def test_what_an_update_needs_is_not_read_before_the_gradients_are_there(optimizer, mirrored, monkeypatch):
     """An executor starts whatever can start: slots scaled before the forward pass would be kept until the update."""
     monkeypatch.setattr(step_module, "LARGE", 16 * 32)  # such as both kernels of an MLP
-    strategy, run = strategy(), recipe(name=optimizer)
+    strategy = tf.distribute.MirroredStrategy(["CPU:0"]) if mirrored else tf.distribute.get_strategy()
+    run = recipe(name=optimizer)
     with strategy.scope():
-        state = TrainState(small(), run)
+        state = TrainState(small(num_layers=2), run)
         step = TrainStep(state, run, one_hot, BATCH)
-    trained = tf.function(lambda *arguments: strategy.run(step, args=arguments))
+    trained = tf.function(lambda *arguments: strategy.run(step, args=arguments), autograph=False)
     graph = trained.get_concrete_function(batch(), tf.constant(0, tf.int64)).graph
     placeholders = {id(outside): inside for outside, inside in graph.captures}
 
@@ -248,12 +257,12 @@ def relative_difference(found, wanted):
 
 def structures():
     """Every model of the family at small size: what differs only in width and depth is the same program."""
-    tiny = {"hidden_size": 16, "num_heads": 2, "num_layers": 2, "mlp_dim": 32, "patch_size": 1, "image_size": 32}
+    small = {**tiny.SIZES, "num_layers": 2, "patch_size": 1, "image_size": 32}
     found = {}
     for name in keras_vit.list_models():
         if name in VIT:
             blocks = VIT[name].resnet_blocks
-            arguments = {**tiny, "patch_size": 8} if blocks is None else {**tiny, "resnet_blocks": (1,) * len(blocks)}
+            arguments = {**small, "patch_size": 8} if blocks is None else {**small, "resnet_blocks": (1,) * len(blocks)}
         else:
             assert name in BIT
             arguments = {"block_sizes": (1, 1), "width_factor": 1, "image_size": 32}
@@ -264,7 +273,7 @@ def structures():
         "relative, rematerialised": {"position_embedding": "relative", "remat": "blocks"},
         "learned2d": {"position_embedding": "learned2d", "position_embedding_at": "every_layer", "layer_scale": 0.1},
     }
-    plain = {**tiny, "patch_size": 8}
+    plain = {**small, "patch_size": 8}
     return list(found.values()) + [("ViT-Ti/16", {**plain, **more}) for more in variants.values()]
 
 
@@ -276,23 +285,24 @@ def noisy(name, arguments, precision):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("precision", ["float32", "mixed_bfloat16"])
+@pytest.mark.parametrize("precision", selection.cases(PRECISIONS, PRECISIONS[1:], selection.EXHAUSTIVE))
 @pytest.mark.parametrize(("name", "arguments"), selection.cases(structures(), structures()[:1], selection.EXHAUSTIVE))
 def test_xla_takes_the_step_of_every_model(name, arguments, precision):
     """The whole step, of static shapes, becomes one XLA program; an operation that XLA lacks would be an error here."""
     model, everything = noisy(name, arguments, precision)
-    step = tf.function(TrainStep(TrainState(model, everything), everything, one_hot, BATCH), jit_compile=True)
+    step = TrainStep(TrainState(model, everything), everything, one_hot, BATCH)
+    step = tf.function(step, jit_compile=True, autograph=False)
     program = step.experimental_get_compiler_ir(batch(32), tf.constant(0, tf.int64))(stage="hlo")
     assert "ENTRY" in program
     assert "<=" not in program.split("ENTRY", 1)[1].split("\n", 1)[0]  # how XLA writes a bounded, dynamic size
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("precision", ["float32", "mixed_bfloat16"])
+@pytest.mark.parametrize("precision", selection.cases(PRECISIONS, PRECISIONS[:1], selection.EXHAUSTIVE))
 def test_xla_runs_the_step(precision):
     """Without noise, of which XLA draws other numbers, it is the step that TensorFlow runs by itself."""
     name, arguments = structures()[0]
-    data = batch(32)
+    arguments, data = {**arguments, "num_layers": 1}, batch(32)
 
     def run(xla):
         keras.utils.set_random_seed(0)

@@ -6,34 +6,22 @@ out. With bfloat16 momentum, a gradient that differs in the last bit of float32 
 number: single weights then differ by the rate times one unit of bfloat16, which the tolerance admits.
 """
 
-import functools
-import json
-import os
-import subprocess
-import sys
-
 import pytest
 
+from tests import selection
 from tests.training import trajectories
-from tests.training.worlds import ROOT
 
 RTOL = 1e-4
 
 
-@functools.cache
-def errors(devices):
-    """Results of `tests.training.trajectories` with a number of virtual devices."""
-    environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "2", "CUDA_VISIBLE_DEVICES": "-1"}
-    command = [sys.executable, "-m", "tests.training.trajectories", str(devices)]
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=600)
-    assert done.returncode == 0, done.stderr[-4000:]
-    return json.loads(done.stdout)
+def four_devices(_, way):
+    return selection.EXHAUSTIVE if way == "4 mirrored" else pytest.mark.slow
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("name", "way"), trajectories.CASES)
-def test_trajectory(name, way):
-    found = errors(trajectories.WAYS[way][0])[f"{name}, {way}"]
+@pytest.mark.long
+@pytest.mark.parametrize(("name", "way"), selection.cases(trajectories.CASES, (), four_devices))
+def test_trajectory(name, way, on_devices):
+    found = on_devices(trajectories.WAYS[way][0])[f"{name}, {way}"]
     assert found["loss"] < RTOL
     assert found["rate"] < RTOL
     assert found.get("norm", 0) < RTOL

@@ -5,10 +5,12 @@ import os
 import pathlib
 import subprocess
 import sys
+from unittest import mock
 
 import numpy as np
 
-from tests import programs
+from tests import forked, programs
+from tests.made_once import made_once
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 RECIPE = ROOT / "train" / "configs" / "digits.py"
@@ -29,6 +31,8 @@ TINY = {
     "optim.ema": 0.9,
     "optim.schedule.warmup_steps": 2,
 }
+# Dropout draws belong to a replica, so that two devices draw others than one: off where they are compared.
+QUIET = {"model__arguments__dropout_rate": 0.0, "model__arguments__drop_path_rate": 0.0}
 
 
 def arguments(workdir, *flags, **fields):
@@ -46,19 +50,20 @@ def command(workdir, *flags, **fields):
 def start(workdir, *flags, environment=None, **fields):
     """Starts the program in a process of its own."""
     environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "2", "CUDA_VISIBLE_DEVICES": "-1", **(environment or {})}
-    return subprocess.Popen(
-        command(workdir, *flags, **fields),
-        cwd=ROOT,
-        env=environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
+    if environment.get("KERAS_BACKEND") == "jax":
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+        return subprocess.Popen(command(workdir, *flags, **fields), cwd=ROOT, env=environment, **pipes)
+    return forked.Program(ROOT, "train.main", arguments(workdir, *flags, **fields), environment)
 
 
 def train(workdir, *flags, expect=0, **fields):
-    """Runs the program in this process and returns what it printed: half the time of a process of its own."""
-    code, output = programs.run("train.main", *arguments(workdir, *flags, **fields))
+    """Runs the program in this process, without its figure, and returns what it printed.
+
+    That takes half the time of a process of its own.
+    """
+    plots = "keras_vit.inspection.plots"
+    with mock.patch(f"{plots}.draw_report"), mock.patch(f"{plots}.draw_pretraining_report"):
+        code, output = programs.run("train.main", *arguments(workdir, *flags, **fields))
     assert code == expect, f"exit code {code} instead of {expect}:\n{output[-4000:]}"
     return output
 
@@ -69,6 +74,11 @@ def train_alone(workdir, *flags, expect=0, **fields):
     output, _ = process.communicate(timeout=300)
     assert process.returncode == expect, f"exit code {process.returncode} instead of {expect}:\n{output[-4000:]}"
     return output
+
+
+def quiet_run(tmp_path_factory):
+    """The directory of a run on one device without dropout, made once for all tests."""
+    return made_once(tmp_path_factory, "quiet", lambda directory: train(directory, **QUIET))
 
 
 def metrics(workdir):

@@ -1,0 +1,75 @@
+"""Programs in processes of their own, forked from one that has imported TensorFlow: each saves these seconds."""
+
+import multiprocessing
+import os
+import runpy
+import subprocess
+import sys
+import threading
+from unittest import mock
+
+# Keras is imported with TensorFlow, and its backend is chosen then.
+ENVIRONMENT = {"TF_CPP_MIN_LOG_LEVEL": "2", "CUDA_VISIBLE_DEVICES": "-1", "KERAS_BACKEND": "tensorflow"}
+CONTEXT = multiprocessing.get_context("forkserver")
+CONTEXT.set_forkserver_preload(["tensorflow", "keras"])
+
+
+def start(target, *arguments):
+    """Start a process that calls a function of a module."""
+    process = CONTEXT.Process(target=target, args=arguments)
+    with mock.patch.dict(os.environ, ENVIRONMENT):  # of the process that is forked, which the first call starts
+        process.start()
+    return process
+
+
+class Program:
+    """`python -m MODULE ARGUMENTS` with the methods of `subprocess.Popen` that tests need; its output is one text."""
+
+    def __init__(self, directory, module, arguments, environment):
+        reading, writing = CONTEXT.Pipe(duplex=False)
+        arguments = [str(argument) for argument in arguments]
+        self.process = start(_run, str(directory), module, arguments, dict(environment), writing)
+        writing.close()
+        self.stdout = os.fdopen(os.dup(reading.fileno()), encoding="utf-8", errors="replace")
+        reading.close()
+
+    @property
+    def returncode(self):
+        return self.process.exitcode
+
+    def poll(self):
+        return self.process.exitcode
+
+    def wait(self, timeout):
+        self.process.join(timeout)
+        if self.returncode is None:
+            raise subprocess.TimeoutExpired(self.process.name, timeout)
+        return self.returncode
+
+    def communicate(self, timeout=300):
+        """Return the rest of the output and nothing, after the end of the process, which is killed when it is due."""
+        alarm = threading.Timer(timeout, self.kill)
+        alarm.start()
+        with self.stdout:
+            output = self.stdout.read()
+        self.process.join()
+        alarm.cancel()
+        return output, None
+
+    def send_signal(self, number):
+        if self.returncode is None:
+            os.kill(self.process.pid, number)
+
+    def kill(self):
+        self.process.kill()
+
+
+def _run(directory, module, arguments, environment, output):
+    for number in (1, 2):
+        os.dup2(output.fileno(), number)
+    output.close()
+    os.environ.clear()
+    os.environ.update(environment)
+    os.chdir(directory)
+    sys.argv = [module, *arguments]
+    runpy.run_module(module, run_name="__main__", alter_sys=True)
