@@ -37,16 +37,6 @@ _RANKS = {
     "encoderblock_0/SwiGLU_0/gate/kernel": 2,
     TABLE: 3,
 }
-_BLOCK_KERNELS = (
-    "LayerNorm_0/scale",
-    "LayerNorm_1/scale",
-    *(f"MultiHeadDotProductAttention_0/{part}/kernel" for part in ("query", "key", "value")),
-)
-_MLP_KERNELS = {
-    "mlp": ("MlpBlock_0/Dense_0/kernel", "MlpBlock_0/Dense_1/kernel"),
-    "swiglu": ("SwiGLU_0/gate/kernel", "SwiGLU_0/up/kernel", "SwiGLU_0/down/kernel"),
-}
-_UNIT_KERNELS = ("conv1/kernel", "conv2/kernel", "conv3/kernel")
 MAX_BLOCKS = 1024
 
 
@@ -92,12 +82,11 @@ def _infer_block(shapes: Shapes, hidden_size: int) -> dict[str, Any]:
     attention = "encoderblock_0/MultiHeadDotProductAttention_0"
     _, heads, head_dim = shapes.get(f"{attention}/query/kernel", (0, 1, hidden_size))
     projections = {f"{attention}/out/bias": "bias", f"{attention}/out/kernel": "no_bias"}
-    kernels = {kind: shapes.get(f"encoderblock_0/{names[0]}") for kind, names in _MLP_KERNELS.items()}
-    mlp = "mlp" if kernels["swiglu"] is None else "swiglu"
-    kernel = kernels[mlp]
+    gate = shapes.get("encoderblock_0/SwiGLU_0/gate/kernel")
+    kernel = gate or shapes.get("encoderblock_0/MlpBlock_0/Dense_0/kernel")
     biases = tuple(f"{attention}/{part}/bias" in shapes for part in ("query", "key", "value"))
     return {
-        "mlp": mlp,
+        "mlp": "swiglu" if gate else "mlp",
         "mlp_dim": kernel[1] if kernel else None,
         "qkv_bias": biases[0] if len(set(biases)) == 1 else biases,
         "qk_norm": f"{attention}/query_norm/scale" in shapes,
@@ -153,7 +142,7 @@ def check_stated(stated: Mapping[str, Any], found: Mapping[str, Any], where: str
     for name, value in stated.items():
         if value is None or found.get(name) is None:
             continue
-        mine, theirs = (list(v) if isinstance(v, tuple) else v for v in (value, found[name]))
+        mine, theirs = _plain(value), _plain(found[name])
         if mine != theirs or isinstance(mine, bool) != isinstance(theirs, bool):
             raise CheckpointError(
                 f"{where} says {name}={str(value)[:60]}, the tensors say {name}={theirs!r}. The file lacks tensors, or "
@@ -161,22 +150,14 @@ def check_stated(stated: Mapping[str, Any], found: Mapping[str, Any], where: str
             )
 
 
+def _plain(value: Any) -> Any:
+    """Return a value in the form in which equal sizes are equal: two equal numbers are one."""
+    value = list(value) if isinstance(value, tuple) else value
+    return value[0] if isinstance(value, list) and len(value) == 2 and value[0] == value[1] else value
+
+
 def check_complete(shapes: Shapes, arguments: Mapping[str, Any], path: str) -> None:
-    """Refuse a file that holds less than the model that its names describe, before the model is built."""
-    leaves = [*_BLOCK_KERNELS, *_MLP_KERNELS[arguments.get("mlp", "mlp")]]
-    if arguments.get("output_projection") != "none":
-        leaves.append("MultiHeadDotProductAttention_0/out/kernel")
-    required = [f"encoderblock_{i}/{leaf}" for i in range(arguments.get("num_layers", 0)) for leaf in leaves]
-    stages = arguments.get("resnet_blocks") or arguments.get("block_sizes") or ()
-    digits = 2 if "block_sizes" in arguments else 0
-    for stage, units in enumerate(stages, start=1):
-        names = [f"block{stage}/unit{str(unit).zfill(digits)}" for unit in range(1, units + 1)]
-        required += [f"{name}/{leaf}" for name in names for leaf in _UNIT_KERNELS]
-    missing = [name for name in required if name not in shapes]
-    if missing:
-        raise CheckpointError(
-            f"{path} is incomplete: {len(missing)} weights of its blocks are missing, such as {missing[0]}."
-        )
+    """Refuse a file that holds less than the blocks that its names describe, before the model is built."""
     wanted = weights_of_blocks(arguments)
     found = sum(math.prod(shape) for shape in shapes.values())
     if wanted > found:
@@ -194,7 +175,7 @@ def weights_of_blocks(arguments: Mapping[str, Any]) -> int:
         size = arguments["hidden_size"]
         heads = arguments["num_heads"] * arguments["head_dim"] if arguments.get("head_dim") else size
         projections = 3 if arguments.get("output_projection") == "none" else 4
-        matrices = len(_MLP_KERNELS[arguments.get("mlp", "mlp")])
+        matrices = 3 if arguments.get("mlp") == "swiglu" else 2
         count += arguments["num_layers"] * (projections * size * heads + matrices * size * arguments["mlp_dim"])
     return count
 

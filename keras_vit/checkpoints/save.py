@@ -32,8 +32,7 @@ DTYPES = ("float32", "bfloat16", "float16")
 _OTHER_SUFFIXES = (".npz", ".keras", ".h5", ".pth", ".pt", ".bin", ".ckpt", ".onnx", ".tflite", ".json")
 # Other names of formats, with the next step.
 _OTHER_FORMATS = {
-    "hf": "Did you mean 'huggingface'?",
-    "transformers": "Did you mean 'huggingface'?",
+    **dict.fromkeys(("hf", "transformers"), "Did you mean 'huggingface'?"),
     "keras": "Save it with model.save('model.keras').",
 }
 
@@ -145,25 +144,21 @@ def check_destination(path: str | os.PathLike[str], format: str) -> str:
     """Return the path that a model is written to in a format."""
     _check_format(format)
     path = _checks.path("path", path)
-    is_npz = format in families.written_formats("npz")
+    is_npz = families.written_formats()[format] == "npz"
     suffix = os.path.splitext(path)[1].lower()
     if is_npz and suffix != ".npz" or not is_npz and suffix in _OTHER_SUFFIXES:
         expected = "an .npz file" if is_npz else "a directory or a .safetensors file"
-        of_npz = ", ".join(families.written_formats("npz"))
         raise ValueError(
-            f"`path` must be {expected} for format={format!r}. Received: path={path!r}. The suffixes are .npz "
-            f"({of_npz}), .safetensors or none, for a directory (the other formats), and .keras (model.save)."
+            f"`path` must be {expected} for format={format!r}. Received: path={path!r}. A .keras file is written by "
+            "model.save."
         )
     return path
 
 
 def _check_format(format: str) -> None:
-    if format in ("npz", "safetensors"):
-        known = ", ".join(map(repr, families.written_formats(format)))
-        raise ValueError(f"`format` cannot be {format!r}. Name the project that will read it: {known}.")
     if format in _OTHER_FORMATS:
         raise ValueError(f"`format` cannot be {format!r}. {_OTHER_FORMATS[format]}")
-    _checks.choice("format", format, families.written_formats())
+    _checks.choice("format", format, tuple(families.written_formats()))
 
 
 def _explain_left_over(format: str, names: list[str]) -> str:

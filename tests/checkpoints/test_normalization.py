@@ -39,8 +39,7 @@ def timm_directory(path, **config):
         ({"image_mean": 0.5, "image_std": [0.5] * 3}, SYMMETRIC),
         ({**PREPROCESSOR, "rescale_factor": 0.003921568859368563}, IMAGENET),  # 1/255 in single precision
         ({**PREPROCESSOR, "do_normalize": False}, ((0.0,) * 3, (1.0,) * 3)),
-        # Twice the pixels less one, without a mean: [-1, 1] is written so for some models.
-        ({**PREPROCESSOR, "image_mean": 1.0, "image_std": 1.0, "rescale_factor": 2 / 255}, SYMMETRIC),
+        ({**PREPROCESSOR, "rescale_factor": 2 / 255}, None),  # of pixels in another range
         ({"size": 224}, None),
         (None, None),
     ],

@@ -12,11 +12,10 @@ from typing import Any
 from keras_vit.checkpoints import architecture
 from keras_vit.checkpoints.checkpoint import Layout
 from keras_vit.checkpoints.families import _torch
-from keras_vit.checkpoints.rules import Rule, each, rule
+from keras_vit.checkpoints.rules import FIRST_AXIS, Rule, rule
 from keras_vit.models.normalization import IMAGENET, SYMMETRIC, Normalization
 
 _MASK = "embeddings.mask_token"
-_TABLE_2D = each(lambda w, heads: w[None], lambda w: w[0])  # [N, D] <-> [1, N, D]
 # Names in published files, and in memory of later versions of transformers, which some files have, too.
 _DINOV2 = _torch.Names(
     embedding="embeddings.patch_embeddings.projection",
@@ -126,7 +125,7 @@ def rules(layout: Layout, tower: Tower) -> list[Rule]:
         pool = f"{body}head"
         attention = [f"MAPHead_0/{_torch.ATTENTION}/{part}" for part in ("query", "key", "value")]
         result += [
-            rule(f"{body}embeddings.position_embedding.weight", architecture.TABLE, _TABLE_2D),
+            rule(f"{body}embeddings.position_embedding.weight", architecture.TABLE, FIRST_AXIS),
             rule(f"{pool}.probe", "MAPHead_0/probe"),
             *_torch.fused_heads(f"{pool}.attention.in_proj", attention, ("_weight", "_bias")),
             *_torch.heads_out(f"{pool}.attention.out_proj", f"MAPHead_0/{_torch.ATTENTION}/out"),

@@ -16,7 +16,7 @@ from absl import logging
 from keras_vit.checkpoints import architecture
 from keras_vit.checkpoints.checkpoint import Checkpoint, Hints, Layout, Shape, variable_shapes
 from keras_vit.checkpoints.errors import CheckpointError
-from keras_vit.checkpoints.families.family import ANY, Family, Writing
+from keras_vit.checkpoints.families.family import ANY, Config, Family, Writing
 from keras_vit.checkpoints.formats.tensors import TensorSource
 from keras_vit.checkpoints.position_grid import has_slots, is_square, model_grid, stated_grids
 from keras_vit.checkpoints.rules import GROUP_NORM_4D, SAME, STACKED, WITHOUT_SLOT, Rule, bind_stored, rule
@@ -48,10 +48,6 @@ _LEGACY_BLOCK = (
     ("MlpBlock_3", "MlpBlock_0"),
 )
 _MAP_HEAD = tuple((f"MAPHead_0/{name}", name) for _, name in (*_LINEN_BLOCK[2:], _LINEN_BLOCK[0]))
-_CLASS_TOKEN = (
-    lambda config: config["class_token"] != (config["pooling"] in ("token", None)),
-    "it has a class token for pooling='token' alone",
-)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -240,6 +236,11 @@ def _linen(layout: Layout) -> Layout:
     return dataclasses.replace(layout, style="linen", block_names=_LINEN_BLOCK, group_norm_4d=False)
 
 
+def _limits(config: Config) -> list[str]:
+    fits = config["class_token"] == (config["pooling"] in ("token", None))
+    return [] if fits else ["it has a class token for pooling='token' alone"]
+
+
 FAMILIES = (
     Family(
         "google",
@@ -252,7 +253,7 @@ FAMILIES = (
                 "position_embedding": ("learned", "none"),
                 **dict.fromkeys(("resnet_blocks", "representation_size"), ANY),
             },
-            conditions=(_CLASS_TOKEN,),
+            limits=_limits,
             layout=lambda config: _legacy(Layout("google", position="Transformer/posembed_input/pos_embedding")),
             styles={"legacy": _legacy, "linen": _linen},
         ),
@@ -268,7 +269,7 @@ FAMILIES = (
                 "position_embedding": ("learned", "sincos2d"),
                 "representation_size": ANY,
             },
-            conditions=(_CLASS_TOKEN,),
+            limits=_limits,
             layout=lambda config: Layout(
                 "big_vision", "linen", "pos_embedding", "none", block_names=_LINEN_BLOCK, map_names=_MAP_HEAD
             ),

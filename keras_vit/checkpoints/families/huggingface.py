@@ -6,7 +6,7 @@ References:
 
 import dataclasses
 import functools
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Iterable, Iterator, Mapping, Set
 from typing import Any
 
 from keras_vit import _checks
@@ -14,11 +14,9 @@ from keras_vit.checkpoints import architecture
 from keras_vit.checkpoints.checkpoint import Checkpoint, Hints, Layout
 from keras_vit.checkpoints.errors import CheckpointError
 from keras_vit.checkpoints.families import _torch
-from keras_vit.checkpoints.families.family import ANY, Config, Family, Files, Names, Writing
+from keras_vit.checkpoints.families.family import ANY, GIVEN, Config, Family, Files, Names, Writing
 from keras_vit.checkpoints.formats.tensors import TensorSource
-from keras_vit.checkpoints.position_grid import stated_size
 from keras_vit.checkpoints.rules import Rule
-from keras_vit.models.config import plain
 from keras_vit.models.normalization import Normalization
 
 ANCHOR = "embeddings.patch_embeddings.projection.weight"
@@ -112,14 +110,11 @@ def bind(
     checkpoint = _torch.bind(source, layout, rules, hints, f"{layout.prefix}{anchor}", stated, ignored, kind)
     found = checkpoint.arguments
     found["activation"] = _torch.activation(config.get("hidden_act", defaults["hidden_act"]), path)
-    found["layer_norm_epsilon"] = _epsilon(config.get("layer_norm_eps", defaults["layer_norm_eps"]), path)
+    epsilon = config.get("layer_norm_eps", defaults["layer_norm_eps"])
+    found["layer_norm_epsilon"] = _torch.number(epsilon, 0.0, 1.0, f"{path}: the configuration's layer_norm_eps")
     for argument, key in (("activation", "hidden_act"), ("layer_norm_epsilon", "layer_norm_eps")):
         if key not in config:
             checkpoint.assumed[argument] = f"the default of {key}"
-    if "pre_logits/kernel" in checkpoint.shapes and config.get("pooler_act", "tanh") != "tanh":
-        raise CheckpointError(
-            f"{path}: its pooler's activation is {str(config['pooler_act'])[:40]!r}; only tanh is known."
-        )
     _check_config(config, found, body=checkpoint.layout.prefix, path=path, model_types=model_types)
     if "image_size" in config:
         found["image_size"] = config["image_size"]
@@ -151,25 +146,16 @@ def _check_config(
         "channels": config.get("num_channels"),
         "mlp_dim": config.get("intermediate_size"),
         "qkv_bias": config.get("qkv_bias"),
+        "patch_size": config.get("patch_size"),
+        "pooler_act": config.get("pooler_act"),
     }
-    patch = config.get("patch_size")
-    if patch is not None:
-        size = stated_size(patch)
-        stated["patch_size"] = plain(size) if size else patch
-    architecture.check_stated(stated, found, f"{path}: config.json")
+    pooler = "tanh" if found["representation_size"] else None
+    architecture.check_stated(stated, {**found, "pooler_act": pooler}, f"{path}: config.json")
     architectures = config.get("architectures")
     if not isinstance(architectures, list) or "ForImageClassification" not in str(architectures[:1]):
         return
     if body and not found["include_top"]:  # without a prefix it is the body alone, on purpose
         raise CheckpointError(f"{path} has no classifier, though config.json says {architectures[0]}. Fetch it again.")
-
-
-def _epsilon(value: object, path: str) -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0.0 <= value < 1.0:
-        raise CheckpointError(
-            f"{path}: the configuration's layer_norm_eps must be a small number. Received: {str(value)[:60]}."
-        )
-    return float(value)
 
 
 def documents(config: Config, layout: Layout, class_names: Names, normalization: Normalization) -> Files:
@@ -236,14 +222,19 @@ def _body(config: Config) -> str:
     return "deit." if config["distillation_token"] else "vit."
 
 
-def _is_rectangle(size: Any) -> bool:
-    return isinstance(size, (list, tuple)) and size[0] != size[1]
+def square_patches(config: Config) -> list[str]:
+    """Return the reason why transformers cannot rebuild a model, if its patches are not square."""
+    return [] if isinstance(config["patch_size"], int) else ["its configuration knows square patches only"]
 
 
-SQUARE_PATCHES = (
-    lambda config: _is_rectangle(config["patch_size"]),
-    "its configuration knows square patches only",
-)
+def _limits(config: Config) -> Iterator[str]:
+    if config["include_top"] and config["representation_size"] is not None:
+        yield "its classifiers read the class token, not pre_logits (representation_size)"
+    if config["distillation_token"] is True and not config["include_top"]:
+        yield _torch.HEADLESS_DEIT
+    yield from square_patches(config)
+
+
 FAMILY = Family(
     "huggingface",
     recognize,
@@ -255,17 +246,10 @@ FAMILY = Family(
             "pooling": ("token", None),
             "position_embedding": ("learned",),
             "class_token": (True,),
+            "image_size": GIVEN,
             **dict.fromkeys(("distillation_token", "layer_norm_epsilon", "qkv_bias", "representation_size"), ANY),
         },
-        conditions=(
-            (
-                lambda config: config["include_top"] and config["representation_size"] is not None,
-                "its classifiers read the class token, not pre_logits (representation_size)",
-            ),
-            _torch.HEADLESS_DEIT,
-            SQUARE_PATCHES,
-            _torch.ANY_SIZE,
-        ),
+        limits=_limits,
         layout=_layout,
         fit=_fit,
         styles={name: functools.partial(dataclasses.replace, style=name) for name in STYLES},

@@ -154,7 +154,7 @@ FAMILIES = (
                 "activation": _torch.WRITTEN_ACTIVATIONS,
                 **dict.fromkeys(("pooling", "layer_norm_epsilon", "qkv_bias"), ANY),
             },
-            conditions=(huggingface.SQUARE_PATCHES,),
+            limits=huggingface.square_patches,
             layout=_huggingface_layout,
             tensors="safetensors",
             documents=_documents,

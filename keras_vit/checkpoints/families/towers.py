@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from keras_vit.checkpoints import architecture
@@ -11,23 +11,22 @@ from keras_vit.checkpoints.checkpoint import Checkpoint, Hints, Layout
 from keras_vit.checkpoints.errors import CheckpointError
 from keras_vit.checkpoints.families import _torch, huggingface
 from keras_vit.checkpoints.families._towers import DINOV2, DINOV3, SIGLIP, Tower, rules
-from keras_vit.checkpoints.families.family import ANY, Config, Family, Files, Writing
+from keras_vit.checkpoints.families.family import ANY, GIVEN, Config, Family, Files, Writing
 from keras_vit.checkpoints.families.family import Names as ClassNames
 from keras_vit.checkpoints.formats.tensors import TensorSource
 from keras_vit.checkpoints.position_grid import stated_size
+from keras_vit.checkpoints.rules import bind_stored
 from keras_vit.models.config import plain
 from keras_vit.models.normalization import Normalization
 
 _NESTED = ("vision_config", "backbone_config")  # of the configuration of a model with a tower
-# Fields of a configuration that change what a model computes, unless they are off; those that are read are known.
+# Fields of a configuration that change what a model computes, unless they are off, and those of them that are known.
 _CHANGES = re.compile(r"norm|rope|rotary|bias|mlp|pos_|gate|swiglu|act|pool|window|key_value|qk|attn|causal|head")
-_KNOWN_FIELDS = (
-    *("layer_norm_eps", "rope_theta", "rope_parameters", "qkv_bias", "query_bias", "key_bias"),
-    *("value_bias", "proj_bias", "mlp_bias", "mlp_ratio", "use_gated_mlp", "use_swiglu_ffn", "hidden_act"),
-    *("pos_embed_shift", "pos_embed_jitter", "pos_embed_rescale", "apply_layernorm", "num_attention_heads"),
-    *("vision_use_head", "initializer_factor", "reshape_hidden_states", "problem_type", "architectures"),
-    *("pruned_heads", "attn_implementation", "_attn_implementation", "_attn_implementation_autoset"),
-    *("chunk_size_feed_forward", "attention_dropout", "attention_probs_dropout_prob", "tie_word_embeddings"),
+_KNOWN_FIELDS = re.compile(
+    r"layer_norm_eps|rope_theta|rope_parameters|(qkv|query|key|value|proj|mlp)_bias|mlp_ratio|use_gated_mlp|hidden_act|"
+    r"use_swiglu_ffn|pos_embed_(shift|jitter|rescale)|apply_layernorm|num_attention_heads|vision_use_head|"
+    r"initializer_factor|reshape_hidden_states|problem_type|architectures|pruned_heads|_?attn_implementation.*|"
+    r"chunk_size_feed_forward|tie_word_embeddings|.*drop.*"
 )
 
 
@@ -48,7 +47,7 @@ def _recognize(source: TensorSource, hints: Hints, tower: Tower) -> Checkpoint |
     if tower is SIGLIP and "classifier.weight" in source.tensors:  # it reads the mean of the tokens
         ignored = {name for name in source.tensors if name.startswith(f"{body}head.")}
     layouts = [Layout("huggingface", style, tower.model_types[0], prefix=body) for style in tower.styles]
-    layout = min(layouts, key=lambda layout: _torch.count_unbound(source, rules(layout, tower)))
+    layout = min(layouts, key=lambda layout: len(bind_stored(rules(layout, tower), source.tensors)[1]))
     checkpoint = huggingface.bind(
         source,
         layout,
@@ -88,23 +87,20 @@ def _infer(checkpoint: Checkpoint, config: dict[str, Any], tower: Tower) -> None
                 f"{path}: a gated MLP with hidden_act={str(config['hidden_act'])[:40]!r} is not known."
             )
     checkpoint.resize_method = "antialiased" if tower is DINOV2 and registers else tower.resize_method
-    biases = _torch.biases(found["qkv_bias"])
     gated = config.get("use_gated_mlp", config.get("use_swiglu_ffn"))
+    biases = dict(zip(("query_bias", "key_bias", "value_bias"), _torch.biases(found["qkv_bias"]), strict=True))
     stated = {
         "num_registers": config.get("num_register_tokens"),
         "mlp": None if gated is None else "swiglu" if gated else "mlp",
+        **{name: config.get(name) for name in biases},
     }
-    architecture.check_stated(stated, found, f"{path}: config.json")
-    for bias, part in zip(biases, ("query", "key", "value"), strict=True):
-        architecture.check_stated(
-            {f"{part}_bias": config.get(f"{part}_bias")}, {f"{part}_bias": bias}, f"{path}: config"
-        )
+    architecture.check_stated(stated, {**found, **biases}, f"{path}: config.json")
     if tower is DINOV3:
         found |= {"position_embedding": "rope2d", "rope_base": _rope_base(config, path)}
         for name, default in (("shift", None), ("jitter", None), ("rescale", 2.0)):
             found[f"rope_{name}"] = config.get(f"pos_embed_{name}", default if config else None)
     for name, value in config.items():
-        if _CHANGES.search(name) and name not in _KNOWN_FIELDS and value not in (None, False) and "drop" not in name:
+        if _CHANGES.search(name) and not _KNOWN_FIELDS.fullmatch(name) and value not in (None, False):
             raise CheckpointError(f"{path}: {name}={str(value)[:40]!r} of its configuration is not known.")
     size, patch = stated_size(found.get("image_size")), stated_size(found["patch_size"])
     if size and patch and patch[0] <= size[0] and patch[1] <= size[1]:  # the rest at the borders is not read
@@ -115,14 +111,10 @@ def _infer(checkpoint: Checkpoint, config: dict[str, Any], tower: Tower) -> None
 
 def _rope_base(config: Mapping[str, Any], path: str) -> float:
     parameters = config.get("rope_parameters") or {}
-    if not isinstance(parameters, dict):
-        raise CheckpointError(f"{path}: rope_parameters={str(parameters)[:40]!r} of its configuration is not known.")
+    if not isinstance(parameters, dict) or parameters.get("rope_type", "default") != "default":
+        raise CheckpointError(f"{path}: rope_parameters={str(parameters)[:80]} of its configuration is not supported.")
     base = next((c["rope_theta"] for c in (config, parameters) if c.get("rope_theta") is not None), 100.0)
-    if isinstance(base, bool) or not isinstance(base, (int, float)) or not 1 < base < 1e9:
-        raise CheckpointError(f"{path}: the configuration's rope_theta must be a number over 1. Received: {base!r}.")
-    if parameters.get("rope_type", "default") != "default":
-        raise CheckpointError(f"{path}: rope_type={str(parameters['rope_type'])[:40]!r} is not supported.")
-    return float(base)
+    return _torch.number(base, 1, 1e9, f"{path}: the configuration's rope_theta")
 
 
 def _documents(
@@ -176,17 +168,19 @@ def _fit(layout: Layout, config: Config, tower: Tower) -> Layout:
     return dataclasses.replace(layout, style=style, position=tower.model_types[0], prefix=prefix)
 
 
-def _family(tower: Tower, values: Mapping[str, Any], *conditions: tuple[Callable[[Config], bool], str]) -> Family:
+def _limits(config: Config, tower: Tower) -> Iterator[str]:
     without, top = tower.poolings
+    if config["include_top"] and config["pooling"] != top:
+        yield f"its classifiers have pooling={top!r}"
+    # The files of a tower hold its tokens; a mean of them is as well computed from these.
+    if not config["include_top"] and config["pooling"] not in (without, "gap", None):
+        yield f"its towers have pooling={without!r} or the mean of the tokens"
+    if tower is DINOV2 and config["mlp"] == "swiglu" and config["mlp_dim"] % 8:
+        yield "the width of its gated MLPs is a multiple of 8"
+    yield from huggingface.square_patches(config)
 
-    def pooled_otherwise(config: Config) -> bool:
-        # The files of a tower hold its tokens; a mean of them is as well computed from these.
-        allowed = (top,) if config["include_top"] else (without, "gap", None)
-        return config["pooling"] not in allowed
 
-    reason = f"its towers have pooling={without!r} or the mean of the tokens"
-    if tower.classes[1]:
-        reason += f", and its classifiers pooling={top!r}"
+def _family(tower: Tower, values: Mapping[str, Any]) -> Family:
     renamed = {name.partition(":")[0]: name for name in reversed(list(tower.styles))}
     return Family(
         "huggingface",
@@ -202,7 +196,7 @@ def _family(tower: Tower, values: Mapping[str, Any], *conditions: tuple[Callable
                 "class_token": (tower is not SIGLIP,),
                 **values,
             },
-            conditions=((pooled_otherwise, reason), huggingface.SQUARE_PATCHES, *conditions),
+            limits=functools.partial(_limits, tower=tower),
             layout=functools.partial(_layout, tower=tower),
             fit=functools.partial(_fit, tower=tower),
             styles={n: functools.partial(dataclasses.replace, style=s) for n, s in renamed.items()},
@@ -212,26 +206,11 @@ def _family(tower: Tower, values: Mapping[str, Any], *conditions: tuple[Callable
     )
 
 
-_SCALED = (lambda config: config["layer_scale"] is None, "its blocks have a layer scale")
-FAMILIES = (
-    _family(
-        DINOV2,
-        {**dict.fromkeys(("layer_scale", "num_registers", "mlp"), ANY), "qkv_bias": (True, False)},
-        _SCALED,
-        (
-            lambda config: config["mlp"] == "swiglu" and config["mlp_dim"] % 8 != 0,
-            "the width of its gated MLPs is a multiple of 8",
-        ),
-        _torch.ANY_SIZE,
-    ),
-    _family(
-        DINOV3,
-        {
-            **dict.fromkeys(("layer_scale", "num_registers", "mlp", "qkv_bias", "rope_base"), ANY),
-            "position_embedding": ("rope2d",),
-            "include_top": (False,),
-        },
-        _SCALED,
-    ),
-    _family(SIGLIP, {}, _torch.ANY_SIZE),
-)
+_DINOV2 = {"layer_scale": GIVEN, "image_size": GIVEN, "num_registers": ANY, "mlp": ANY, "qkv_bias": (True, False)}
+_DINOV3 = {
+    **dict.fromkeys(("num_registers", "mlp", "qkv_bias", "rope_base"), ANY),
+    "layer_scale": GIVEN,
+    "position_embedding": ("rope2d",),
+    "include_top": (False,),
+}
+FAMILIES = (_family(DINOV2, _DINOV2), _family(DINOV3, _DINOV3), _family(SIGLIP, {"image_size": GIVEN}))
