@@ -27,7 +27,6 @@ _AXES = ("/pos_embedding_y", "/pos_embedding_x")
 _FIRST_KERNELS = ("embedding/kernel", "conv_root/kernel", "root_block/conv_root/kernel")
 # Arguments whose weights a load may drop or adapt.
 _ADAPTED = ("patch_size", "channels", "classes", "include_top", "representation_size")
-_SYNONYMS = {"gelu_approximate": "gelu_tanh", "gelu_new": "gelu_tanh"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,7 +37,6 @@ class Options:
     method: str | None = None
     resize_patch: bool = False
     adapt_channels: bool = False
-    zero_edges: bool = False
 
 
 def weights_of(model: keras.Model) -> dict[str, Any]:
@@ -142,14 +140,14 @@ class Match:
 
     def _adaptation(self, name: str, shape: Shape, wanted: Shape) -> Callable[[np.ndarray], np.ndarray] | None:
         """Return the function from the file's array to the model's, after noting it; None if there is none."""
-        notes, method, zero_edges = self.report.notes, self._method, self.options.zero_edges
+        notes, method = self.report.notes, self._method
         if (grids := self._grids(name)) is not None:
             (old, new), slots = grids, wanted[1] - math.prod(grids[1])
             if shape[::2] != wanted[::2] or slots != shape[1] - math.prod(old):
                 return None
             sizes = f"{old[0]}x{old[1]} to {new[0]}x{new[1]}"
             notes.append(f"position embeddings were resized from {sizes} (method={method!r})")
-            return lambda table: resize.resize_table(table, old, new, slots, method, zero_edges)
+            return lambda table: resize.resize_table(table, old, new, slots, method)
         if shape == wanted:
             return lambda array: array
         if name.endswith(_AXES) and shape[::2] == wanted[::2]:
@@ -252,8 +250,6 @@ def _comparable(name: str, arguments: Mapping[str, Any]) -> Any:
         return value is not None
     if name == "resnet_numerics" and arguments.get("resnet_blocks") is None:
         return None
-    if name == "activation":
-        return _SYNONYMS.get(value, value)
     if name == "pool_padding" and value == "edge":
         return "infinity"  # the edge is in every window that its copy is in
     return tuple(value) if isinstance(value, list) else value

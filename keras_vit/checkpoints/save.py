@@ -15,7 +15,6 @@ from keras_vit._io import atomic_directory, atomic_file, write_json
 from keras_vit.checkpoints import families
 from keras_vit.checkpoints.checkpoint import KINDS, Layout
 from keras_vit.checkpoints.errors import CheckpointError
-from keras_vit.checkpoints.families import _torch
 from keras_vit.checkpoints.families.family import Files, Writing
 from keras_vit.checkpoints.formats.npz import write_npz
 from keras_vit.checkpoints.formats.safetensors import write_safetensors
@@ -27,7 +26,6 @@ from keras_vit.models import MAEConfig, ViTConfig
 from keras_vit.models.config import Config
 from keras_vit.models.normalization import SYMMETRIC, Normalization, for_channels
 
-_PREPROCESSOR = "preprocessor_config.json"
 DTYPES = ("float32", "bfloat16", "float16")
 _OTHER_SUFFIXES = (".npz", ".keras", ".h5", ".pth", ".pt", ".bin", ".ckpt", ".onnx", ".tflite", ".json")
 # Other names of formats, with the next step.
@@ -45,15 +43,14 @@ def save_checkpoint(
     naming: str | None = None,
     stacked: bool | None = None,
     dtype: str = "float32",
-    preprocessor: dict[str, Any] | None = None,
     class_names: Iterable[str] | None = None,
 ) -> str:
     """Write a model in the format of another project.
 
     A model that was read from this format is written as it was: with the same names and shapes, and every tensor equal
     bit for bit. A file or a new directory appears in one step, complete and on the disk. In a directory that is in use,
-    `load_checkpoint` sees old or new weights, each with their own configuration. For a moment, other libraries may see
-    the new weights beside the old `config.json`.
+    `load_checkpoint` sees old or new weights, each with their own configuration. Configurations state the model's
+    `input_normalization`, or [-1, 1] if that is not known.
 
     Args:
         model: A `VisionTransformer` or `BiTResNet`, or a `MaskedAutoencoder` for `"mae"` and `"huggingface"`.
@@ -66,8 +63,6 @@ def save_checkpoint(
             `"vit_pytorch"`. None for those that were read, or the first.
         stacked: Whether `"big_vision"` stacks the blocks (`scan=True` there). None for as read, or not.
         dtype: `"float32"`, `"bfloat16"` or `"float16"`.
-        preprocessor: Content of `preprocessor_config.json`. None for images of the model's size, normalized by
-            `model.input_normalization`; to [-1, 1] if that is not known.
         class_names: Names of the classes for the configuration. None for those that were loaded with the model.
 
     Returns:
@@ -101,16 +96,12 @@ def save_checkpoint(
     names = tuple(class_names) if class_names is not None else getattr(model, "class_names", None)
     documents: Files = {}
     normalization = model.input_normalization
-    if preprocessor is not None:
-        normalization = _torch.stated_normalization(preprocessor, path) or normalization
     if writing.documents is not None:
         if names is not None and len(names) != config["classes"]:
             raise ValueError(f"`class_names` must name {config['classes']} classes. Received: {len(names)} names.")
         stated = normalization or for_channels(SYMMETRIC, config["channels"])
         assert stated is not None  # one number is for any channels
         documents = writing.documents(config, layout, names, stated)
-        if preprocessor and _PREPROCESSOR in documents:
-            documents[_PREPROCESSOR] = preprocessor
     metadata = _note(model.config, documents.get("config.json"), normalization)
     try:
         if writing.tensors == "npz":

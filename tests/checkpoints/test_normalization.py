@@ -114,12 +114,6 @@ def test_a_load_replaces_it(tmp_path):
     assert model.input_normalization is None and any("input_normalization" in note for note in report.notes)
 
 
-def test_the_preprocessor_that_is_passed_is_what_is_stated(tmp_path):
-    model = small(layer_norm_epsilon=1e-12)
-    path = save_checkpoint(model, tmp_path / "out", format="huggingface", preprocessor=PREPROCESSOR)
-    assert model_from_checkpoint(path).input_normalization == IMAGENET
-
-
 @pytest.mark.parametrize("channels,expected", [(1, ((0.5,), (0.5,))), (5, ((0.5,) * 5,) * 2)])
 def test_adapted_channels_share_one_normalization(channels, expected, tmp_path):
     model = model_from_checkpoint(files.golden_path("vit_token_legacy"), channels=channels, adapt_channels=True)
