@@ -103,12 +103,19 @@ def model_from_checkpoint(
     """Build the model that a checkpoint belongs to, and load it.
 
     What the file does not say (the heads of a timm file without `config.json`, the image size of a convolutional
-    network) is assumed as its project has it by default, and logged. `load_checkpoint` documents the other arguments.
+    network) is assumed as its project has it by default, and logged.
 
     Args:
-        path: The file or directory.
+        path: See `load_checkpoint`, also for the other arguments.
         decoder: Whether to build a `MaskedAutoencoder` with the decoder in the file, instead of the encoder alone.
+        head: Whether to keep or reset the head.
         method: Resizing of position embeddings, now and by a model for images of any size.
+        grid: (height, width) of the file's position table in patches.
+        resize_patch: Whether to resize a patch kernel of another size.
+        adapt_channels: Whether to adapt a kernel of 3 channels to 1, or more than 3.
+        allow_nonfinite: Whether to load NaN and infinity.
+        config: The model's `config.json`.
+        prefix: Prefix of a Flax file's tree of parameters.
         **overrides: Arguments of `VisionTransformer` or `BiTResNet` to use instead of the file's, such as `image_size`,
             `classes`, `num_heads` or `dropout_rate`.
 
@@ -157,7 +164,10 @@ def architecture_of(
     """Return the model that a checkpoint belongs to, without building it. Only headers are read.
 
     Args:
-        path: The file or directory; see `load_checkpoint`, also for `grid`, `config` and `prefix`.
+        path: See `load_checkpoint`, also for the other arguments.
+        grid: (height, width) of the file's position table in patches.
+        config: The model's `config.json`.
+        prefix: Prefix of a Flax file's tree of parameters.
         **overrides: Arguments to use instead of the file's.
 
     Returns:
