@@ -51,7 +51,7 @@ class ImageModel(keras.Model):
         self._look_at(inputs, stacklevel=4)
         return super().__call__(inputs, *args, **kwargs)
 
-    # The signatures are those of Keras, which type checkers do not see there.
+    # The signatures are those of Keras, which type checkers do not see there: they find mistakes in these calls.
 
     @_of_keras
     def fit(
@@ -98,21 +98,9 @@ class ImageModel(keras.Model):
         callbacks: Any = None,
     ) -> Any: ...
 
-    @_of_keras
-    def train_on_batch(
-        self,
-        x: Any,
-        y: Any = None,
-        sample_weight: Any = None,
-        class_weight: dict[int, float] | None = None,
-        return_dict: bool = False,
-    ) -> Any: ...
-
-    @_of_keras
-    def test_on_batch(self, x: Any, y: Any = None, sample_weight: Any = None, return_dict: bool = False) -> Any: ...
-
-    @_of_keras
-    def predict_on_batch(self, x: Any) -> Any: ...
+    train_on_batch = _of_keras(keras.Model.train_on_batch)
+    test_on_batch = _of_keras(keras.Model.test_on_batch)
+    predict_on_batch = _of_keras(keras.Model.predict_on_batch)
 
     def export(
         self,

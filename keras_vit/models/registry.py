@@ -6,8 +6,7 @@ from typing import Any
 
 from keras_vit import _checks
 from keras_vit.models.arguments import check_names
-from keras_vit.models.bit import BiTResNet
-from keras_vit.models.bit_config import BiTConfig
+from keras_vit.models.bit import BiTConfig, BiTResNet
 from keras_vit.models.variants import BIT, VIT
 from keras_vit.models.vit import VisionTransformer
 from keras_vit.models.vit_config import ViTConfig
