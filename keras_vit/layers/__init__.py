@@ -1,4 +1,7 @@
-"""Keras layers that make up Vision Transformers, hybrids and BiT. Each module lists its public names."""
+"""Keras layers that make up Vision Transformers, hybrids and BiT. Each module lists its public names.
+
+All of them take the arguments of `keras.layers.Layer`, too, such as `name` and `dtype`.
+"""
 
 from keras_vit.layers import (
     attention,

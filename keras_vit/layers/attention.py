@@ -52,7 +52,6 @@ class SelfAttention(CompositeLayer):
             the concatenated heads.
         qk_norm: Kind of a norm of each head's query and key, `"layer"` or `"rms"`, or None for no such norm.
         layer_norm_epsilon: Epsilon of this norm.
-        **kwargs: Arguments of `keras.layers.Layer`.
 
     Call arguments:
         x: Tensor `[B, N, D]`, from which the queries are computed.

@@ -32,7 +32,6 @@ class BiTRoot(CompositeLayer):
         pool_padding: Padding of the map before the pooling, which has not passed a ReLU: `"infinity"` (big_vision:
             minus infinity) or `"zeros"` (big_transfer, which trained the published files). `"edge"` repeats the border.
             It gives the same numbers as `"infinity"` and works for integers, which have no infinity.
-        **kwargs: Arguments of `keras.layers.Layer`.
 
     References:
         - [Big Transfer](https://arxiv.org/abs/1912.11370)
@@ -72,7 +71,6 @@ class BiTUnit(Bottleneck):
     Args:
         features: Number of inner channels. The output has four times as many.
         strides: Stride of the 3x3 convolution.
-        **kwargs: Arguments of `keras.layers.Layer`.
 
     References:
         - [Identity Mappings in Deep Residual Networks](https://arxiv.org/abs/1603.05027)
@@ -114,7 +112,6 @@ class BiTStage(Stage):
         num_units: Number of units.
         features: Number of inner channels of the units. The output has four times as many.
         strides: Stride of the first unit.
-        **kwargs: Arguments of `keras.layers.Layer`.
 
     Example:
     >>> import numpy as np

@@ -19,7 +19,6 @@ class Dropout(BaseLayer):
     Args:
         rate: Probability in [0, 1) of dropping a value.
         seed: Integer or None.
-        **kwargs: Arguments of `keras.layers.Layer`.
 
     Call arguments:
         x: Tensor of any shape.

@@ -24,7 +24,6 @@ class LayerScale(BaseLayer):
 
     Args:
         initial_value: Initial factor.
-        **kwargs: Arguments of `keras.layers.Layer`.
 
     References:
         - [Going deeper with Image Transformers](https://arxiv.org/abs/2103.17239)
@@ -64,7 +63,6 @@ class EncoderBlock(CompositeLayer):
         layer_norm_epsilon: Epsilon of both norms.
         layer_scale: Initial value of a learned scale of each branch, or None for no scale.
         norm_type: Kind of both norms, `"layer"` or `"rms"`.
-        **kwargs: Arguments of `keras.layers.Layer`.
 
     Call arguments:
         x: Tensor `[B, N, D]`.

@@ -26,7 +26,6 @@ class VisiblePatches(BaseLayer):
     Args:
         num_visible: Number of patches that stay.
         num_prefix_tokens: Number of tokens before the patches, which stay.
-        **kwargs: Arguments of `keras.layers.Layer`.
 
     Call arguments:
         x: Tensor `[B, prefix + N, D]`.
@@ -77,7 +76,6 @@ class RestoredPatches(_WithMaskToken):
 
     Args:
         num_prefix_tokens: Number of tokens before the patches, which stay.
-        **kwargs: Arguments of `keras.layers.Layer`.
 
     Call arguments:
         x: Tensor `[B, prefix + K, D]`, the output of `VisiblePatches`.
@@ -111,9 +109,6 @@ class RestoredPatches(_WithMaskToken):
 @keras.saving.register_keras_serializable(package="keras_vit")
 class CorruptedPatches(_WithMaskToken):
     """Patch embeddings, some of them replaced by a mask token or by another patch.
-
-    Args:
-        **kwargs: Arguments of `keras.layers.Layer`.
 
     Call arguments:
         patches: Tensor `[B, N, D]`.

@@ -89,7 +89,6 @@ class MlpBlock(_Mlp):
         mlp_dim: Width of the hidden layer.
         dropout_rate: Dropout after the activation and after the second dense layer.
         activation: Name of the activation, see `get_activation`.
-        **kwargs: Arguments of `keras.layers.Layer`.
 
     Call arguments:
         x: Tensor `[B, N, D]`; the result has the same shape.
@@ -138,7 +137,6 @@ class SwiGLU(_Mlp):
     Args:
         mlp_dim: Width of gate and factor.
         dropout_rate: Dropout after the product and after the last dense layer.
-        **kwargs: Arguments of `keras.layers.Layer`.
 
     Call arguments:
         x: Tensor `[B, N, D]`; the result has the same shape.

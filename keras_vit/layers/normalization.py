@@ -50,7 +50,6 @@ class LayerNorm(_Normalization):
     Args:
         epsilon: Added to the variance. The reference's value is 1e-6.
         scale_initializer: Initializer of the scale.
-        **kwargs: Arguments of `keras.layers.Layer`.
 
     Call arguments:
         x: Tensor `[..., D]`.
@@ -78,7 +77,6 @@ class GroupNorm(_Normalization):
         groups: Number of groups. It must divide the channels.
         epsilon: Added to the variance: 1e-6 in the hybrids, 1e-5 in BiT.
         scale_initializer: Initializer of the scale (zeros for the last norm of a hybrid's residual unit).
-        **kwargs: Arguments of `keras.layers.Layer`.
 
     Call arguments:
         x: Tensor `[B, H, W, C]`.
@@ -115,7 +113,6 @@ class RMSNorm(_Normalization):
     Args:
         epsilon: Added to the mean square.
         scale_initializer: Initializer of the scale.
-        **kwargs: Arguments of `keras.layers.Layer`.
 
     Call arguments:
         x: Tensor `[..., D]`.

@@ -37,7 +37,6 @@ class PatchEncoder(BaseLayer):
         use_bias: Whether the projection has a bias.
         norm_epsilon: Epsilon of a layer norm of the patches before the projection, and of another after it. None
             for no norms.
-        **kwargs: Arguments of `keras.layers.Layer`.
 
     Call arguments:
         images: Float tensor `[B, height, width, channels]`.
@@ -161,7 +160,6 @@ class UnflattenGrid(BaseLayer):
 
     Args:
         num_prefix_tokens: Number of tokens before the patches, which are left out.
-        **kwargs: Arguments of `keras.layers.Layer`.
 
     Call arguments:
         x: Tensor `[B, prefix + h*w, D]`.

@@ -21,7 +21,6 @@ class TokenPooling(BaseLayer):
 
     Args:
         index: Position of the token, 0 for the class token.
-        **kwargs: Arguments of `keras.layers.Layer`.
 
     Example:
     >>> import numpy as np
@@ -46,7 +45,6 @@ class PatchMeanPooling(BaseLayer):
 
     Args:
         num_prefix_tokens: Number of tokens before the patches (class token, registers), which are left out.
-        **kwargs: Arguments of `keras.layers.Layer`.
 
     Example:
     >>> import numpy as np
@@ -74,7 +72,6 @@ class MAPHead(CompositeLayer):
         mlp: Layer after the attention, from `[B, 1, D]` to the same shape, such as `MlpBlock`.
         layer_norm_epsilon: Epsilon of the norm before the MLP.
         norm_type: Kind of this norm, `"layer"` or `"rms"`.
-        **kwargs: Arguments of `keras.layers.Layer`.
 
     Call arguments:
         x: Tensor `[B, N, D]`; the result is `[B, D]`.

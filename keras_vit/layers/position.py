@@ -72,7 +72,6 @@ class AddPositionEmbs(BaseLayer):
         stddev: Standard deviation of the initial table.
         method: Resizing to another grid: `"reference"` (bilinear between the corners), `"bilinear"`, `"bicubic"` or
             `"antialiased"` (bicubic).
-        **kwargs: Arguments of `keras.layers.Layer`.
 
     Call arguments:
         x: Tensor `[B, prefix + registers + N, D]`.
@@ -228,7 +227,6 @@ class FixedPositionEmbs(AddPositionEmbs):
     Args:
         grid: (height, width) of the patch grid.
         num_prefix_tokens: Number of tokens with an entry of zeros before the patches.
-        **kwargs: Arguments of `keras.layers.Layer`.
 
     Call arguments:
         x: Tensor `[B, prefix + h*w, D]`.

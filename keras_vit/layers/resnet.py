@@ -33,7 +33,6 @@ class StdConv2D(BaseLayer):
         padding: `"same"` (TensorFlow's, asymmetric for even inputs) or `"valid"`.
         epsilon: Added to the kernel's standard deviation, or to its variance with `epsilon_inside`.
         epsilon_inside: Whether `epsilon` goes under the square root.
-        **kwargs: Arguments of `keras.layers.Layer`.
 
     Call arguments:
         x: Tensor `[B, H, W, C]`.
@@ -153,7 +152,6 @@ class BottleneckUnit(Bottleneck):
         features: Number of inner channels. The output has four times as many.
         strides: Stride of the 3x3 convolution.
         resnet_numerics: `"reference"` or `"timm"`.
-        **kwargs: Arguments of `keras.layers.Layer`.
 
     References:
         - [Deep Residual Learning](https://arxiv.org/abs/1512.03385)
@@ -232,7 +230,6 @@ class ResNetStage(Stage):
         features: Number of inner channels of the units. The output has four times as many.
         strides: Stride of the first unit.
         resnet_numerics: `"reference"` or `"timm"`.
-        **kwargs: Arguments of `keras.layers.Layer`.
 
     Example:
     >>> import numpy as np

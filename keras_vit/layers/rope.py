@@ -37,7 +37,6 @@ class RotaryPositions(BaseLayer):
         jitter: In training, each coordinate is multiplied by a number in [1 / jitter, jitter]. None for no jitter.
         rescale: In training, both coordinates are multiplied by one number in [1 / rescale, rescale], or None.
         seed: Integer or None.
-        **kwargs: Arguments of `keras.layers.Layer`.
 
     Call arguments:
         patches: Tensor `[B, h, w, ...]`, whose grid counts. The result is `[2, prefix + h*w, K]`: cosines and sines.

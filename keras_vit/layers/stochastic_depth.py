@@ -19,7 +19,6 @@ class StochasticDepth(Dropout):
     Args:
         rate: Probability in [0, 1) of dropping an example's branch.
         seed: Integer or None.
-        **kwargs: Arguments of `keras.layers.Layer`.
 
     Call arguments:
         x: Tensor `[B, ...]`, the branch before it is added.

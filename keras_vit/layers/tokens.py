@@ -45,9 +45,6 @@ class _LearnedTokens(BaseLayer):
 class ClassToken(_LearnedTokens):
     """Learned classification token, initially zero, in front of a sequence.
 
-    Args:
-        **kwargs: Arguments of `keras.layers.Layer`.
-
     Call arguments:
         x: Tensor `[B, N, D]`; the result is `[B, 1+N, D]`.
 
@@ -68,7 +65,6 @@ class RegisterTokens(_LearnedTokens):
     Args:
         num_tokens: Number of registers.
         position: Number of tokens before the registers.
-        **kwargs: Arguments of `keras.layers.Layer`.
 
     Call arguments:
         x: Tensor `[B, N, D]`; the result is `[B, N+num_tokens, D]`.
@@ -95,7 +91,6 @@ class FirstTokens(BaseLayer):
 
     Args:
         num_tokens: Number of tokens.
-        **kwargs: Arguments of `keras.layers.Layer`.
 
     Example:
     >>> import numpy as np
