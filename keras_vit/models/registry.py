@@ -38,6 +38,17 @@ def constructor_name(variant: str) -> str:
     return re.sub(r"(\d?)/", lambda match: f"{match[1]}_" if match[1] else "", name)
 
 
+def full_name(model: str) -> str:
+    """Return the name of a model, or of its constructor, as `list_models` lists it."""
+    model = {constructor_name(name): name for name in list_models()}.get(model, model)
+    if model not in list_models():
+        raise ValueError(
+            f"There is no model named {model!r}.{_checks.nearest(model, list_models())} "
+            f"Known names: {', '.join(list_models())}."
+        )
+    return model
+
+
 def create_model(variant: str, **arguments: Any) -> VisionTransformer | BiTResNet:
     """Build a model by the name of its variant.
 
@@ -56,13 +67,8 @@ def create_model(variant: str, **arguments: Any) -> VisionTransformer | BiTResNe
     >>> model.output_shape
     (None, 10)
     """
-    variant = {constructor_name(known): known for known in list_models()}.get(variant, variant)
-    sizes = VIT.get(variant) or BIT.get(variant)
-    if sizes is None:
-        raise ValueError(
-            f"There is no model named {variant!r}.{_checks.nearest(variant, list_models())} "
-            f"Known names: {', '.join(list_models())}."
-        )
+    variant = full_name(variant)
+    sizes = VIT.get(variant) or BIT[variant]
     check_names("create_model", arguments, (ViTConfig if variant in VIT else BiTConfig).names(), ValueError)
     arguments = {"name": layer_safe_name(variant), **dataclasses.asdict(sizes), **arguments}
     return (VisionTransformer if variant in VIT else BiTResNet)(**arguments)
