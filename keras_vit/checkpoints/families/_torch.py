@@ -194,8 +194,7 @@ def bind(
 
 def _guess_heads(source: TensorSource, width: int, given: int | None) -> tuple[int, str]:
     """Return the number of heads of a file whose configuration does not contain it, with the reason."""
-    noted = source.metadata.get("arguments")
-    noted = noted.get("num_heads") if isinstance(noted, dict) else None
+    noted = source.metadata.get("arguments", {}).get("num_heads")
     if type(noted) is int and noted > 0:
         heads, reason = noted, "it is noted in the file"
     elif given:

@@ -81,8 +81,7 @@ def _recognize(source: TensorSource, hints: Hints) -> Checkpoint | None:
     body = _torch.find_body(source, "patch_embed.proj.weight")
     if body is None or f"{body}decoder_embed.weight" not in source.tensors:
         return None
-    noted = source.metadata.get("arguments")
-    stated = noted.get("decoder_num_heads") if isinstance(noted, dict) else None
+    stated = source.metadata.get("arguments", {}).get("decoder_num_heads")
     heads = _num_heads(source, f"{body}decoder_embed.weight", stated, hints)
     layout = Layout("mae", prefix=body, decoder_heads=heads or 1)
     checkpoint = _torch.bind(source, layout, rules(layout), hints, f"{body}patch_embed.proj.weight", kind="mae")
@@ -92,14 +91,10 @@ def _recognize(source: TensorSource, hints: Hints) -> Checkpoint | None:
 
 def _recognize_huggingface(source: TensorSource, hints: Hints) -> Checkpoint | None:
     """Return the checkpoint that a file of Hugging Face holds, None for other files."""
-    names, path, config = source.tensors.keys(), source.path, source.config or {}
+    names, config = source.tensors.keys(), source.config or {}
     embed = f"{_DECODER}decoder_embed.weight"
     if not {embed, f"{_ENCODER}{huggingface.ANCHOR}"} <= names:
         return None
-    if config.get("model_type") not in (None, "vit_mae"):
-        raise CheckpointError(
-            f"{path}: config.json has model_type={str(config['model_type'])[:40]!r}; its tensors are those of vit_mae."
-        )
     heads = _num_heads(source, embed, config.get("decoder_num_attention_heads"), hints)
     layout = Layout(
         "huggingface",
@@ -108,14 +103,15 @@ def _recognize_huggingface(source: TensorSource, hints: Hints) -> Checkpoint | N
         prefix=_ENCODER,
         decoder_heads=heads or 1,
     )
-    checkpoint = _finish(huggingface.bind(source, layout, _huggingface_rules(layout), hints, kind="mae"), heads)
+    rules, types = _huggingface_rules(layout), ("vit_mae",)
+    checkpoint = _finish(huggingface.bind(source, layout, rules, hints, kind="mae", model_types=types), heads)
     found = checkpoint.arguments
     stated = {
         "decoder_hidden_size": config.get("decoder_hidden_size"),
         "decoder_num_layers": config.get("decoder_num_hidden_layers"),
         "decoder_mlp_dim": config.get("decoder_intermediate_size") if found["decoder_num_layers"] else None,
     }
-    architecture.check_stated(stated, found, f"{path}: config.json")
+    architecture.check_stated(stated, found, f"{source.path}: config.json")
     ratio = config.get("mask_ratio")
     if isinstance(ratio, float) and 0 < ratio < 1:
         found["mask_ratio"] = ratio

@@ -20,18 +20,7 @@ from keras_vit.checkpoints.families import _torch
 from keras_vit.checkpoints.families.family import ANY, Config, Family, Files, Names, Writing
 from keras_vit.checkpoints.formats.tensors import TensorSource
 from keras_vit.checkpoints.position_grid import stated_size
-from keras_vit.checkpoints.rules import (
-    DENSE,
-    FIRST_AXIS,
-    HEADS_IN,
-    SAME,
-    Rule,
-    Transform,
-    bind_stored,
-    each,
-    fused,
-    rule,
-)
+from keras_vit.checkpoints.rules import FIRST_AXIS, SAME, Rule, Transform, bind_stored, each, rule
 from keras_vit.models.normalization import Normalization
 
 Patch = tuple[int, int, int]  # height, width and channels
@@ -74,7 +63,7 @@ def rules(layout: Layout, patch: Patch = (1, 1, 1), last_norm: str = "encoder_no
     inner = "" if simple else style.blocks
     outer = inner.removeprefix("fn.")
     heads = f"encoderblock_{{i}}/{_torch.ATTENTION}"
-    parts = [f"{heads}/{part}/kernel" for part in ("query", "key", "value")]
+    parts = [f"{heads}/{part}" for part in ("query", "key", "value")]
     out = f"{attention}{inner}to_out" + ("" if simple else ".0")
     # LayerNorm (if it is not outside), Linear, GELU, Dropout (not in SimpleViT), Linear
     first = 0 if inner else 1
@@ -84,7 +73,7 @@ def rules(layout: Layout, patch: Patch = (1, 1, 1), last_norm: str = "encoder_no
         *_token_rules(layout, style),
         *_patch_rules(f"{body}to_patch_embedding", style, patch),
         *_torch.norm(f"{attention}{outer}norm", "encoderblock_{i}/LayerNorm_0"),
-        rule(f"{attention}{inner}to_qkv.weight", parts, fused(HEADS_IN, 3)),
+        *_torch.fused_heads(f"{attention}{inner}to_qkv", parts),
         *_torch.heads_out(out, f"{heads}/out"),
         *_torch.norm(f"{mlp}{outer}norm" if inner else f"{mlp}net.0", "encoderblock_{i}/LayerNorm_1"),
         *_torch.dense(f"{mlp}{inner}net.{first}", "encoderblock_{i}/MlpBlock_0/Dense_0"),
@@ -107,7 +96,7 @@ def _token_rules(layout: Layout, style: Style) -> list[Rule]:
 
 
 def _patch_rules(stored: str, style: Style, patch: Patch) -> list[Rule]:
-    pixels = each(lambda w, heads: w.T.reshape(*patch, -1), lambda w: DENSE.write((w.reshape(-1, w.shape[-1]),))[0])
+    pixels = each(lambda w, heads: w.T.reshape(*patch, -1), lambda w: w.reshape(-1, w.shape[-1]).T)
     linear = f"{stored}.2" if style.patch_norm else f"{stored}.1"
     result = [rule(f"{linear}.weight", "embedding/kernel", pixels), rule(f"{linear}.bias", "embedding/bias")]
     if style.patch_norm:
@@ -135,9 +124,9 @@ def recognize(source: TensorSource, hints: Hints) -> Checkpoint | None:
         return None
     shapes = {name.removeprefix(body): tensor.shape for name, tensor in source.tensors.items()}
     layout = Layout("vit_pytorch", _style_of(shapes), "pos_embedding" if "pos_embedding" in shapes else "", prefix=body)
-    style, stated, noted = STYLES[layout.style], _stated(source), source.metadata.get("arguments")
+    style, stated = STYLES[layout.style], _stated(source)
     # What note, `config.json` and caller state, in this order of precedence.
-    known = {**hints.wanted, **stated, **(noted if isinstance(noted, dict) else {})}
+    known = {**hints.wanted, **stated, **source.metadata.get("arguments", {})}
     pooling = _pooling(shapes, known)
     last_norm = "fc_norm" if style.norm_in_head and pooling == "gap" else "encoder_norm"
     linear = shapes.get(f"to_patch_embedding.{2 if style.patch_norm else 1}.weight", ())
@@ -169,10 +158,9 @@ def recognize(source: TensorSource, hints: Hints) -> Checkpoint | None:
 def _stated(source: TensorSource) -> dict[str, Any]:
     """Return what `config.json` says, under the names of this package."""
     config = source.config or {}
-    if config.get("class", "ViT") not in ("ViT", "SimpleViT"):
-        raise CheckpointError(
-            f"{source.path}: config.json has class={str(config['class'])[:40]!r}. Known: ViT and SimpleViT."
-        )
+    name = config.get("class", "ViT")
+    if name not in ("ViT", "SimpleViT"):
+        raise CheckpointError(f"{source.path}: config.json has class={str(name)[:40]!r}. Known: ViT and SimpleViT.")
     arguments = config.get("arguments", config)
     if not isinstance(arguments, dict):
         return {}
