@@ -20,8 +20,6 @@ def resize_table(
     row and column zero for some sizes (28 to 24, for example), by rounding, which is not repeated.
     """
     _checks.choice("method", method, METHODS)
-    if table.ndim != 3 or table.shape[1] != num_slots + old_grid[0] * old_grid[1]:
-        raise ValueError(f"A table of {num_slots} + {old_grid} entries was expected. Received: shape {table.shape}.")
     grid = table[0, num_slots:].reshape(*old_grid, -1)  # [h, w, D]
     for axis in (0, 1):
         grid = resize_axis(grid, new_grid[axis], axis, method)
@@ -83,10 +81,6 @@ def adapt_channels(kernel: np.ndarray, channels: int, standardized: bool) -> np.
     One channel gets the sum, so that a gray image gives the output of its three equal channels. Further channels get
     values that change nothing at first: zeros, or the kernel's mean where weights are standardized.
     """
-    if not can_adapt_channels(kernel.shape[2], channels):
-        raise ValueError(
-            f"Kernels of 3 channels are adapted to 1 or to more than 3. Received: {kernel.shape[2]} to {channels}."
-        )
     if channels == 1:
         return kernel.sum(axis=2, keepdims=True, dtype=np.float64).astype(kernel.dtype)
     fill = kernel.mean(axis=(0, 1, 2), keepdims=True, dtype=np.float64) if standardized else np.zeros((1, 1, 1, 1))

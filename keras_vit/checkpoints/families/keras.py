@@ -13,7 +13,6 @@ from keras_vit.checkpoints.keras_files import check_config, resolve_arguments
 from keras_vit.checkpoints.rules import SAME, Binding
 from keras_vit.models import MaskedPatchConfig, MaskedPatchPredictor, ViTConfig, normalization
 
-_NONE = "None"  # stands for a None that is stated
 _PRETRAINING = ("mask_token/", "patch_head/")  # variables of masked patch prediction beside those of its encoder
 
 
@@ -78,23 +77,8 @@ def _stored_arguments(
         )
     names = ("trainable", "frozen_layers", "layers", "input_normalization")
     state = {name: arguments[name] for name in names if name in arguments}
-    arguments = {name: value for name, value in arguments.items() if name not in state}
-    for name, value in arguments.items():
-        items = value if isinstance(value, list) else [value]
-        if not all(item is None or isinstance(item, (bool, int, float, str)) for item in items):
-            raise CheckpointError(
-                f"{path}: argument `{name[:60]}` is no plain value. Open it with keras.saving.load_model."
-            )
-    if kind != "bit":
-        found = architecture.infer_vit(shapes, arguments.get("num_heads"), path)
-    else:
-        found = architecture.infer_bit(shapes, path)
-    resolved = resolve_arguments(config_class, arguments, path).to_dict()
-    certain = [*architecture.SHOWN, "classes"] if found["include_top"] else architecture.SHOWN
-    stated = {name: _NONE if resolved[name] is None else resolved[name] for name in certain if name in resolved}
-    found = {name: _NONE if value is None else value for name, value in found.items()}
-    architecture.check_stated(stated, found, f"{path}: config.json")
     check_config(config, list(shapes.values()), path)
+    resolved = resolve_arguments(config_class, arguments, path).to_dict()
     if config_class is MaskedPatchConfig:
         resolved = {name: value for name, value in resolved.items() if name in ViTConfig.names()}
     return resolved, state
