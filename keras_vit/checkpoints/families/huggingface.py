@@ -24,6 +24,22 @@ ANCHOR = "embeddings.patch_embeddings.projection.weight"
 _MODEL_TYPES = ("vit", "deit", "vit_msn", "vit_mae")
 # Of the class of their configurations, for what a file leaves out.
 _DEFAULTS: Mapping[str, Any] = {"hidden_act": "gelu", "layer_norm_eps": 1e-12, "num_attention_heads": 12}
+# Fields of a configuration and our arguments: those that tensors show, and others that are written.
+_SHOWN = {
+    "hidden_size": "hidden_size",
+    "num_hidden_layers": "num_layers",
+    "num_channels": "channels",
+    "intermediate_size": "mlp_dim",
+    "qkv_bias": "qkv_bias",
+    "patch_size": "patch_size",
+}
+_WRITTEN = {
+    "attention_probs_dropout_prob": "attention_dropout_rate",
+    "hidden_dropout_prob": "dropout_rate",
+    "image_size": "image_size",
+    "layer_norm_eps": "layer_norm_epsilon",
+    "num_attention_heads": "num_heads",
+}
 # Names in published files (transformers up to 4), and in later versions.
 _PUBLISHED = _torch.Names(
     embedding="embeddings.patch_embeddings.projection",
@@ -140,15 +156,7 @@ def _check_config(
             f"{path}: config.json has model_type={str(config['model_type'])[:40]!r}. Its tensors are of: "
             f"{', '.join(model_types)}."
         )
-    stated = {
-        "hidden_size": config.get("hidden_size"),
-        "num_layers": config.get("num_hidden_layers"),
-        "channels": config.get("num_channels"),
-        "mlp_dim": config.get("intermediate_size"),
-        "qkv_bias": config.get("qkv_bias"),
-        "patch_size": config.get("patch_size"),
-        "pooler_act": config.get("pooler_act"),
-    }
+    stated = {argument: config.get(field) for field, argument in {**_SHOWN, "pooler_act": "pooler_act"}.items()}
     pooler = "tanh" if found["representation_size"] else None
     architecture.check_stated(stated, {**found, "pooler_act": pooler}, f"{path}: config.json")
     architectures = config.get("architectures")
@@ -183,20 +191,10 @@ def _config(config: Config, class_names: Names) -> dict[str, Any]:
         suffix = "ForImageClassificationWithTeacher"
     result: dict[str, Any] = {
         "architectures": [f"{kind}{suffix}"],
-        "attention_probs_dropout_prob": config["attention_dropout_rate"],
-        "hidden_act": {"gelu_tanh": "gelu_pytorch_tanh"}.get(config["activation"], config["activation"]),
-        "hidden_dropout_prob": config["dropout_rate"],
-        "hidden_size": config["hidden_size"],
-        "image_size": config["image_size"],
-        "initializer_range": 0.02,
-        "intermediate_size": config["mlp_dim"],
-        "layer_norm_eps": config["layer_norm_epsilon"],
         "model_type": kind.lower(),
-        "num_attention_heads": config["num_heads"],
-        "num_channels": config["channels"],
-        "num_hidden_layers": config["num_layers"],
-        "patch_size": config["patch_size"],
-        "qkv_bias": config["qkv_bias"],
+        "hidden_act": {"gelu_tanh": "gelu_pytorch_tanh"}.get(config["activation"], config["activation"]),
+        "initializer_range": 0.02,
+        **{field: config[argument] for field, argument in {**_SHOWN, **_WRITTEN}.items()},
     }
     if config["representation_size"] is not None:
         result |= {"pooler_output_size": config["representation_size"], "pooler_act": "tanh"}

@@ -22,6 +22,12 @@ _HEADS = 16  # of all published decoders
 _DECODER, _ENCODER = "decoder.", "vit."  # Hugging Face's prefixes
 # Hugging Face's names of the decoder's blocks: in published files (transformers up to 4), and in later versions.
 _BLOCKS = ("decoder_layers", "decoder_encoder.layer")
+# Fields of its configuration that the decoder's tensors show, and our arguments.
+_SHOWN = {
+    "decoder_hidden_size": "decoder_hidden_size",
+    "decoder_num_hidden_layers": "decoder_num_layers",
+    "decoder_intermediate_size": "decoder_mlp_dim",
+}
 
 
 def rules(layout: Layout) -> list[Rule]:
@@ -106,11 +112,7 @@ def _recognize_huggingface(source: TensorSource, hints: Hints) -> Checkpoint | N
     rules, types = _huggingface_rules(layout), ("vit_mae",)
     checkpoint = _finish(huggingface.bind(source, layout, rules, hints, kind="mae", model_types=types), heads)
     found = checkpoint.arguments
-    stated = {
-        "decoder_hidden_size": config.get("decoder_hidden_size"),
-        "decoder_num_layers": config.get("decoder_num_hidden_layers"),
-        "decoder_mlp_dim": config.get("decoder_intermediate_size") if found["decoder_num_layers"] else None,
-    }
+    stated = {argument: config.get(field) for field, argument in _SHOWN.items()}
     architecture.check_stated(stated, found, f"{source.path}: config.json")
     ratio = config.get("mask_ratio")
     if isinstance(ratio, float) and 0 < ratio < 1:
@@ -124,11 +126,9 @@ def _documents(config: Config, layout: Layout, class_names: Names, normalization
     own = {
         "architectures": ["ViTMAEForPreTraining"],
         "model_type": "vit_mae",
-        "decoder_hidden_size": config["decoder_hidden_size"],
-        "decoder_intermediate_size": config["decoder_mlp_dim"],
         "decoder_num_attention_heads": config["decoder_num_heads"],
-        "decoder_num_hidden_layers": config["decoder_num_layers"],
         "mask_ratio": config["mask_ratio"],
+        **{field: config[argument] for field, argument in _SHOWN.items()},
     }
     return {**documents, "config.json": {**documents["config.json"], **own}}
 

@@ -27,7 +27,9 @@ Patch = tuple[int, int, int]  # height, width and channels
 Shapes = Mapping[str, tuple[int, ...]]
 _PREFIXES = ("", "module.", "model.", "_orig_mod.", "vit.", "encoder.")
 _POOLINGS = {"cls": "token", "mean": "gap"}
-_NAMES = {"heads": "num_heads", "dim_head": "head_dim"}  # arguments there and here
+# Arguments there and here.
+_NAMES = {"dim": "hidden_size", "depth": "num_layers", "heads": "num_heads"}
+_NAMES |= {name: name for name in ("mlp_dim", "patch_size", "channels")}
 _TABLE = architecture.TABLE
 
 
@@ -164,7 +166,8 @@ def _stated(source: TensorSource) -> dict[str, Any]:
     arguments = config.get("arguments", config)
     if not isinstance(arguments, dict):
         return {}
-    stated = {str(_NAMES.get(name, name)): value for name, value in arguments.items() if value is not None}
+    names = {**_NAMES, "dim_head": "head_dim"}
+    stated = {names.get(name, name): value for name, value in arguments.items() if value is not None}
     if "pool" in stated:
         stated["pooling"] = _POOLINGS.get(stated["pool"], "token")
     return stated
@@ -218,13 +221,8 @@ def _documents(config: Config, layout: Layout, class_names: Names, normalization
     simple = not layout.position
     arguments = {} if config["image_size"] is None else {"image_size": config["image_size"]}
     arguments |= {
-        "patch_size": config["patch_size"],
+        **{name: config[argument] for name, argument in _NAMES.items()},
         "num_classes": config["classes"] if config["include_top"] else 0,
-        "dim": config["hidden_size"],
-        "depth": config["num_layers"],
-        "heads": config["num_heads"],
-        "mlp_dim": config["mlp_dim"],
-        "channels": config["channels"],
         "dim_head": config["head_dim"] or config["hidden_size"] // config["num_heads"],
     }
     if config["num_registers"]:
