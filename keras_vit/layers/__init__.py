@@ -18,7 +18,6 @@ from keras_vit.layers import (
     position,
     resnet,
     rope,
-    stochastic_depth,
     tokens,
 )
 from keras_vit.layers.attention import *
@@ -35,7 +34,6 @@ from keras_vit.layers.pooling import *
 from keras_vit.layers.position import *
 from keras_vit.layers.resnet import *
 from keras_vit.layers.rope import *
-from keras_vit.layers.stochastic_depth import *
 from keras_vit.layers.tokens import *
 
 __all__ = [
@@ -53,6 +51,5 @@ __all__ = [
     *position.__all__,
     *resnet.__all__,
     *rope.__all__,
-    *stochastic_depth.__all__,
     *tokens.__all__,
 ]

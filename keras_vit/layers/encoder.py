@@ -9,10 +9,9 @@ from keras import ops
 from keras_vit import _checks
 from keras_vit.layers.base import BaseLayer
 from keras_vit.layers.composite import CompositeLayer
-from keras_vit.layers.dropout import Dropout
+from keras_vit.layers.dropout import Dropout, StochasticDepth
 from keras_vit.layers.normalization import NORMS
 from keras_vit.layers.remat import rematerialized
-from keras_vit.layers.stochastic_depth import StochasticDepth
 from keras_vit.layers.types import Shape
 
 __all__ = ["EncoderBlock", "LayerScale"]

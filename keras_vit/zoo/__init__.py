@@ -44,11 +44,6 @@ def load_weights(model: keras.Model, name: str, weights: str | os.PathLike[str])
     []
     """
     entry = find(name, os.fspath(weights))
-    if entry is not None and entry.pool_padding and entry.pool_padding != model.config.pool_padding:
-        logging.warning(
-            "%s of %s was trained with pool_padding=%r, the model has another: it computes something else.",
-            *(entry.name, name, entry.pool_padding),
-        )
     report = load_checkpoint(model, resolve(name, weights), head="auto")
     if entry is not None and entry.classes is not None and "head/kernel" in report.loaded:
         size = model.config.image_size
