@@ -84,10 +84,8 @@ class Match:
         elif self.options.head != "reset" and classes == model_classes:
             return
         else:
-            reason = f"the file's head has {classes} classes, the model's {model_classes}"
-            if self.options.head == "reset":
-                reason = "as head='reset' asks"
-            self._drop(theirs, f"the head was reset to its initial values: {reason}")
+            sizes = f"the file's has {classes} classes, the model's {model_classes}"
+            self._drop(theirs, f"the head was reset to its initial values: {sizes}")
             self.report.reset = list(ours)
         if not any(name in self.variables for name in PRE_LOGITS):
             # As in the reference: without representation_size the whole head of the pretraining goes.

@@ -91,7 +91,10 @@ def save_checkpoint(
     variables = weights_of(model)
     bindings, left_over = bind_variables(family.rules(layout), variables, depth=config.get("num_layers", 0))
     if left_over:
-        raise CheckpointError(_explain_left_over(format, left_over))
+        raise CheckpointError(
+            f"The {format} format has no place for {', '.join(left_over[:5])}. Save the model with "
+            "model.save('model.keras'), or write the checkpoint before the model is quantized or given LoRA weights."
+        )
     writer = _Writer(variables, bindings, dict(layout.renamed), dtype)
     names = tuple(class_names) if class_names is not None else getattr(model, "class_names", None)
     documents: Files = {}
@@ -152,18 +155,6 @@ def _check_format(format: str) -> None:
     _checks.choice("format", format, tuple(families.written_formats()))
 
 
-def _explain_left_over(format: str, names: list[str]) -> str:
-    """Return the message about variables that a format has no place for."""
-    changes = {"lora_": "has LoRA weights", "_scale": "is quantized", "_zero": "is quantized"}
-    found = next((text for part, text in changes.items() if any(part in name.split("/")[-1] for name in names)), None)
-    if found is None:
-        return f"The {format} format has no place for {', '.join(names[:5])}. Save it as .keras."
-    return (
-        f"The {format} format holds float weights, and the model {found}. Save it with model.save('model.keras'), or "
-        "write the checkpoint before the model is changed."
-    )
-
-
 def _layout(
     model: keras.Model,
     family: str,
@@ -198,24 +189,22 @@ def _write_safetensors(path: str, writer: "_Writer", metadata: dict[str, Any], d
     if path.endswith(".safetensors"):
         stem = path.removesuffix(".safetensors")
         beside = {f"{stem}_{name}": content for name, content in documents.items() if name == "config.json"}
-        _replace_files(path, writer, metadata, beside)
+        _write_files(path, writer, metadata, beside)
         return
+
+    def fill(directory):
+        beside = {os.path.join(directory, name): content for name, content in documents.items()}
+        _write_files(os.path.join(directory, "model.safetensors"), writer, metadata, beside)
+
     with contextlib.suppress(FileExistsError):  # another process may make the directory meanwhile
         if not os.path.isdir(path) or not os.listdir(path):
             with atomic_directory(path) as temporary:
-                _fill(temporary, writer, metadata, documents)
+                fill(temporary)
             return
-    documents = {os.path.join(path, name): content for name, content in documents.items()}
-    _replace_files(os.path.join(path, "model.safetensors"), writer, metadata, documents)
+    fill(path)
 
 
-def _fill(directory: str, writer: "_Writer", metadata: dict[str, Any], documents: Files) -> None:
-    for name, content in documents.items():
-        write_json(os.path.join(directory, name), content)
-    write_safetensors(os.path.join(directory, "model.safetensors"), writer.tensors, writer.produce, metadata)
-
-
-def _replace_files(path: str, writer: "_Writer", metadata: dict[str, Any], documents: Files) -> None:
+def _write_files(path: str, writer: "_Writer", metadata: dict[str, Any], documents: Files) -> None:
     """Write all files under temporary names, then rename one after the other, the tensors first."""
     with contextlib.ExitStack() as stack:
         for name, content in documents.items():
