@@ -232,7 +232,7 @@ def _infer_block(
         facts["activation"] = _torch.activation(arguments["act_layer"], path)
     needed = ""
     if "arguments" not in checkpoint.source.metadata:  # else `recognition` takes them from the note
-        if style == "packed" and not {"mlp"} & {*facts, *wanted}:
+        if style == "packed" and "mlp" not in facts and "mlp" not in wanted:
             needed = "mlp"
         elif style == "eva" and "position_embedding" not in facts:
             needed = "position_embedding"
