@@ -70,11 +70,6 @@ def resize_patch_kernel(kernel: np.ndarray, patch_size: tuple[int, int]) -> np.n
     return result.astype(kernel.dtype)
 
 
-def can_adapt_channels(old: int, new: int) -> bool:
-    """Whether `adapt_channels` changes kernels of `old` input channels to `new`."""
-    return old == 3 and (new == 1 or new > 3)
-
-
 def adapt_channels(kernel: np.ndarray, channels: int, standardized: bool) -> np.ndarray:
     """Change the input channels of a kernel that was trained on three.
 

@@ -21,9 +21,6 @@ class BiTConfig(Config, BiTVariant):
         pool_padding: Border of the root's max-pooling: `"infinity"`, `"zeros"` or `"edge"`; see
             `keras_vit.layers.BiTRoot`.
 
-    Raises:
-        ValueError: If an argument is out of range.
-
     Example:
     >>> BiTConfig(width_factor=3).num_features
     6144

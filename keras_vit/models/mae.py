@@ -25,9 +25,6 @@ class MAEConfig(MaskedConfig):
         decoder_num_heads: Number of attention heads per block of the decoder. It must divide `decoder_hidden_size`.
         decoder_mlp_dim: Width of the hidden layers of the decoder's MLPs. None for four times `decoder_hidden_size`.
 
-    Raises:
-        ValueError: If an argument is out of range, or two arguments exclude each other.
-
     Example:
     >>> MAEConfig(patch_size=16, image_size=224).num_visible
     49

@@ -11,12 +11,11 @@ from keras_vit.checkpoints.errors import CheckpointError
 from keras_vit.checkpoints.families import (
     bit,
     google,
-    huggingface,
+    huggingface_writing,
     keras,
     mae,
     meta,
     timm_writing,
-    towers,
     vit_pytorch,
 )
 from keras_vit.checkpoints.families.family import Family, Writing
@@ -27,8 +26,7 @@ FAMILIES: tuple[Family, ...] = (
     *google.FAMILIES,
     *bit.FAMILIES,
     *mae.FAMILIES,
-    *towers.FAMILIES,
-    huggingface.FAMILY,
+    *huggingface_writing.FAMILIES,
     meta.FAMILY,
     *timm_writing.FAMILIES,
     vit_pytorch.FAMILY,

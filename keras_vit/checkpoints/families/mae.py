@@ -5,13 +5,16 @@ References:
     - [transformers](https://github.com/huggingface/transformers), model `vit_mae`
 """
 
+import dataclasses
+import itertools
 from collections.abc import Iterable
 from typing import Any
 
 from keras_vit.checkpoints import architecture
 from keras_vit.checkpoints.checkpoint import ANY, Checkpoint, Hints, Layout
 from keras_vit.checkpoints.errors import CheckpointError
-from keras_vit.checkpoints.families import _timm, _torch, huggingface
+from keras_vit.checkpoints.families import _huggingface, _timm, _torch, huggingface, huggingface_writing
+from keras_vit.checkpoints.families._huggingface import VIT
 from keras_vit.checkpoints.families.family import Config, Family, Files, Names, Writing
 from keras_vit.checkpoints.formats.tensors import TensorSource
 from keras_vit.checkpoints.rules import Rule, Transform, rule
@@ -39,9 +42,8 @@ def rules(layout: Layout) -> list[Rule]:
 
 def _huggingface_rules(layout: Layout) -> list[Rule]:
     """Return the rules of Hugging Face's layout, whose `position` is the name of the decoder's blocks."""
-    encoder = huggingface.rules(Layout("huggingface", layout.style, prefix=_ENCODER))
-    names = huggingface.STYLES[layout.style]
-    blocks = _torch.block_rules(names, f"{_DECODER}{layout.position}.{{i}}", _BLOCK)
+    encoder = _huggingface.rules(Layout("huggingface", layout.style, prefix=_ENCODER), VIT)
+    blocks = _torch.block_rules(VIT.styles[layout.style], f"{_DECODER}{layout.position}.{{i}}", _BLOCK)
     return encoder + _decoder_rules(_DECODER, f"{_DECODER}decoder_pos_embed", blocks, layout)
 
 
@@ -99,19 +101,17 @@ def _recognize_huggingface(source: TensorSource, hints: Hints) -> Checkpoint | N
     """Return the checkpoint that a file of Hugging Face holds, None for other files."""
     names, config = source.tensors.keys(), source.config or {}
     embed = f"{_DECODER}decoder_embed.weight"
-    if not {embed, f"{_ENCODER}{huggingface.ANCHOR}"} <= names:
+    if not {embed, f"{_ENCODER}{VIT.styles['published'].embedding}.weight"} <= names:
         return None
     heads = _num_heads(source, embed, config.get("decoder_num_attention_heads"), hints)
-    layout = Layout(
-        "huggingface",
-        style=huggingface.style_of(names, _ENCODER),
-        position=next((b for b in _BLOCKS if any(n.startswith(f"{_DECODER}{b}.") for n in names)), _BLOCKS[0]),
-        prefix=_ENCODER,
-        decoder_heads=heads or 1,
-    )
-    rules, types = _huggingface_rules(layout), ("vit_mae",)
-    checkpoint = _finish(huggingface.bind(source, layout, rules, hints, kind="mae", model_types=types), heads)
-    found = checkpoint.arguments
+    layouts = [
+        Layout("huggingface", style, block, prefix=_ENCODER, decoder_heads=heads or 1)
+        for style, block in itertools.product(VIT.styles, _BLOCKS)
+    ]
+    layout = huggingface.nearest(source, layouts, _huggingface_rules)
+    own = dataclasses.replace(VIT, model_types=("vit_mae",))
+    checkpoint = huggingface.bind(source, layout, _huggingface_rules(layout), hints, own, config, kind="mae")
+    found = _finish(checkpoint, heads).arguments
     stated = {argument: config.get(field) for field, argument in _SHOWN.items()}
     architecture.check_stated(stated, found, f"{source.path}: config.json")
     ratio = config.get("mask_ratio")
@@ -122,7 +122,7 @@ def _recognize_huggingface(source: TensorSource, hints: Hints) -> Checkpoint | N
 
 def _documents(config: Config, layout: Layout, class_names: Names, normalization: Normalization) -> Files:
     """Return Hugging Face's `config.json` and `preprocessor_config.json`."""
-    documents = huggingface.documents(config, layout, class_names, normalization)
+    documents = huggingface_writing.documents(config, layout, class_names, normalization, VIT)
     own = {
         "architectures": ["ViTMAEForPreTraining"],
         "model_type": "vit_mae",
@@ -131,11 +131,6 @@ def _documents(config: Config, layout: Layout, class_names: Names, normalization
         **{field: config[argument] for field, argument in _SHOWN.items()},
     }
     return {**documents, "config.json": {**documents["config.json"], **own}}
-
-
-def _huggingface_layout(config: Config) -> Layout:
-    heads = config["decoder_num_heads"]
-    return Layout("huggingface", "published", position=_BLOCKS[0], prefix=_ENCODER, decoder_heads=heads)
 
 
 FAMILIES = (
@@ -150,8 +145,10 @@ FAMILIES = (
                 "activation": _torch.WRITTEN_ACTIVATIONS,
                 **dict.fromkeys(("pooling", "layer_norm_epsilon", "qkv_bias"), ANY),
             },
-            limits=huggingface.square_patches,
-            layout=_huggingface_layout,
+            limits=huggingface_writing.square_patches,
+            layout=lambda config: Layout(
+                "huggingface", "published", _BLOCKS[0], prefix=_ENCODER, decoder_heads=config["decoder_num_heads"]
+            ),
             tensors="safetensors",
             documents=_documents,
         ),
