@@ -37,7 +37,6 @@ class BiTRoot(CompositeLayer):
         - [Big Transfer](https://arxiv.org/abs/1912.11370)
 
     Example:
-    >>> import numpy as np
     >>> tuple(BiTRoot(filters=32)(np.ones((1, 32, 32, 3), "float32")).shape)
     (1, 8, 8, 32)
     """
@@ -77,7 +76,6 @@ class BiTUnit(Bottleneck):
         - [Big Transfer](https://arxiv.org/abs/1912.11370)
 
     Example:
-    >>> import numpy as np
     >>> tuple(BiTUnit(features=32, strides=2)(np.ones((1, 8, 8, 64), "float32")).shape)
     (1, 4, 4, 128)
     """
@@ -114,7 +112,6 @@ class BiTStage(Stage):
         strides: Stride of the first unit.
 
     Example:
-    >>> import numpy as np
     >>> tuple(BiTStage(num_units=2, features=32, strides=2)(np.ones((1, 8, 8, 64), "float32")).shape)
     (1, 4, 4, 128)
     """

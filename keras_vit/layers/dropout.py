@@ -29,7 +29,6 @@ class Dropout(BaseLayer):
         - [Dropout](https://www.jmlr.org/papers/v15/srivastava14a.html)
 
     Example:
-    >>> import numpy as np
     >>> np.array(Dropout(0.5)(np.ones(3, "float32"))).tolist()
     [1.0, 1.0, 1.0]
     """
@@ -71,7 +70,6 @@ class StochasticDepth(Dropout):
         - [Deep Networks with Stochastic Depth](https://arxiv.org/abs/1603.09382)
 
     Example:
-    >>> import numpy as np
     >>> branch = np.ones((4, 2), "float32")
     >>> tuple(StochasticDepth(0.1)(branch, training=True).shape)
     (4, 2)

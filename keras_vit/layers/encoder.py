@@ -28,7 +28,6 @@ class LayerScale(BaseLayer):
         - [Going deeper with Image Transformers](https://arxiv.org/abs/2103.17239)
 
     Example:
-    >>> import numpy as np
     >>> np.array(LayerScale(0.5)(np.ones((1, 2), "float32"))).tolist()
     [[0.5, 0.5]]
     """
@@ -74,7 +73,6 @@ class EncoderBlock(CompositeLayer):
         - [An Image is Worth 16x16 Words](https://arxiv.org/abs/2010.11929), equations 2 and 3
 
     Example:
-    >>> import numpy as np
     >>> from keras_vit.layers import MlpBlock, SelfAttention
     >>> block = EncoderBlock(SelfAttention(num_heads=2), MlpBlock(32))
     >>> x = np.ones((1, 5, 8), "float32")

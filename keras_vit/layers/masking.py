@@ -33,7 +33,6 @@ class VisiblePatches(BaseLayer):
             order. The result is `[B, prefix + num_visible, D]`.
 
     Example:
-    >>> import numpy as np
     >>> x = np.arange(4, dtype="float32").reshape(1, 4, 1)
     >>> np.array(VisiblePatches(2, num_prefix_tokens=1)(x, np.array([[2, 0, 1]]))).ravel().tolist()
     [0.0, 3.0, 1.0]
@@ -82,7 +81,6 @@ class RestoredPatches(_WithMaskToken):
         order: Its `order`, `[B, N]`. The result is `[B, prefix + N, D]`.
 
     Example:
-    >>> import numpy as np
     >>> layer = RestoredPatches(num_prefix_tokens=1)
     >>> tuple(layer(np.ones((2, 3, 8), "float32"), np.array([[3, 0, 1, 2]] * 2)).shape)
     (2, 5, 8)
@@ -118,7 +116,6 @@ class CorruptedPatches(_WithMaskToken):
         - [An Image is Worth 16x16 Words](https://arxiv.org/abs/2010.11929), appendix B.1.2
 
     Example:
-    >>> import numpy as np
     >>> tuple(CorruptedPatches()(np.ones((1, 3, 8), "float32"), np.array([[0, -1, 0]])).shape)
     (1, 3, 8)
     """

@@ -98,7 +98,6 @@ class MlpBlock(_Mlp):
         - [An Image is Worth 16x16 Words](https://arxiv.org/abs/2010.11929), equation 3
 
     Example:
-    >>> import numpy as np
     >>> tuple(MlpBlock(mlp_dim=32)(np.ones((2, 5, 8), "float32")).shape)
     (2, 5, 8)
     """
@@ -146,7 +145,6 @@ class SwiGLU(_Mlp):
         - [GLU Variants Improve Transformer](https://arxiv.org/abs/2002.05202)
 
     Example:
-    >>> import numpy as np
     >>> tuple(SwiGLU(mlp_dim=32)(np.ones((2, 5, 8), "float32")).shape)
     (2, 5, 8)
     """

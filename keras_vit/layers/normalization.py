@@ -58,7 +58,6 @@ class LayerNorm(_Normalization):
         - [Layer Normalization](https://arxiv.org/abs/1607.06450)
 
     Example:
-    >>> import numpy as np
     >>> y = LayerNorm()(np.array([[1.0, 3.0]], "float32"))
     >>> np.array(y, "float64").round(3).tolist()
     [[-1.0, 1.0]]
@@ -88,7 +87,6 @@ class GroupNorm(_Normalization):
         - [Group Normalization](https://arxiv.org/abs/1803.08494)
 
     Example:
-    >>> import numpy as np
     >>> tuple(GroupNorm(groups=2)(np.ones((1, 4, 4, 8), "float32")).shape)
     (1, 4, 4, 8)
     """
@@ -121,7 +119,6 @@ class RMSNorm(_Normalization):
         - [Root Mean Square Layer Normalization](https://arxiv.org/abs/1910.07467)
 
     Example:
-    >>> import numpy as np
     >>> y = RMSNorm()(np.array([[1.0, 7.0]], "float32"))
     >>> np.array(y, "float64").round(3).tolist()
     [[0.2, 1.4]]

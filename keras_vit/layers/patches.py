@@ -48,7 +48,6 @@ class PatchEncoder(BaseLayer):
         - [An Image is Worth 16x16 Words](https://arxiv.org/abs/2010.11929), section 3.1
 
     Example:
-    >>> import numpy as np
     >>> tuple(PatchEncoder(patch_size=4, hidden_size=16)(np.ones((1, 8, 8, 3), "float32")).shape)
     (1, 4, 16)
     """
@@ -141,7 +140,6 @@ class FlattenGrid(BaseLayer):
     """Grid of embeddings `[B, h, w, D]` as a sequence `[B, h*w, D]` in raster order.
 
     Example:
-    >>> import numpy as np
     >>> tuple(FlattenGrid()(np.ones((1, 2, 3, 8), "float32")).shape)
     (1, 6, 8)
     """
@@ -166,7 +164,6 @@ class UnflattenGrid(BaseLayer):
         grid: Tensor `[B, h, w, ...]` whose height and width the result has.
 
     Example:
-    >>> import numpy as np
     >>> tuple(UnflattenGrid(num_prefix_tokens=1)(np.ones((1, 7, 8)), np.ones((1, 2, 3, 8))).shape)
     (1, 2, 3, 8)
     """

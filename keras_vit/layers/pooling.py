@@ -23,7 +23,6 @@ class TokenPooling(BaseLayer):
         index: Position of the token, 0 for the class token.
 
     Example:
-    >>> import numpy as np
     >>> tuple(TokenPooling()(np.ones((3, 5, 8), "float32")).shape)
     (3, 8)
     """
@@ -47,7 +46,6 @@ class PatchMeanPooling(BaseLayer):
         num_prefix_tokens: Number of tokens before the patches (class token, registers), which are left out.
 
     Example:
-    >>> import numpy as np
     >>> tuple(PatchMeanPooling(num_prefix_tokens=1)(np.ones((3, 5, 8), "float32")).shape)
     (3, 8)
     """
@@ -83,7 +81,6 @@ class MAPHead(CompositeLayer):
         - [Scaling Vision Transformers](https://arxiv.org/abs/2106.04560), section 3
 
     Example:
-    >>> import numpy as np
     >>> from keras_vit.layers import MlpBlock, SelfAttention
     >>> tuple(MAPHead(SelfAttention(num_heads=2), MlpBlock(32))(np.ones((3, 5, 8), "float32")).shape)
     (3, 8)

@@ -42,7 +42,6 @@ class StdConv2D(BaseLayer):
         - [Big Transfer](https://arxiv.org/abs/1912.11370)
 
     Example:
-    >>> import numpy as np
     >>> tuple(StdConv2D(filters=8, kernel_size=3, strides=2)(np.ones((1, 8, 8, 3), "float32")).shape)
     (1, 4, 4, 8)
     """
@@ -158,7 +157,6 @@ class BottleneckUnit(Bottleneck):
         - [Big Transfer](https://arxiv.org/abs/1912.11370)
 
     Example:
-    >>> import numpy as np
     >>> tuple(BottleneckUnit(features=32, strides=2)(np.ones((1, 8, 8, 64), "float32")).shape)
     (1, 4, 4, 128)
     """
@@ -232,7 +230,6 @@ class ResNetStage(Stage):
         resnet_numerics: `"reference"` or `"timm"`.
 
     Example:
-    >>> import numpy as np
     >>> tuple(ResNetStage(num_units=2, features=32, strides=2)(np.ones((1, 8, 8, 64), "float32")).shape)
     (1, 4, 4, 128)
     """

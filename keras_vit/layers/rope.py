@@ -50,7 +50,6 @@ class RotaryPositions(BaseLayer):
         - [RoFormer](https://arxiv.org/abs/2104.09864)
 
     Example:
-    >>> import numpy as np
     >>> tuple(RotaryPositions(head_dim=8, num_prefix_tokens=1)(np.ones((1, 2, 3, 16), "float32")).shape)
     (2, 7, 8)
     """

@@ -52,7 +52,6 @@ class ClassToken(_LearnedTokens):
         - [An Image is Worth 16x16 Words](https://arxiv.org/abs/2010.11929), equation 1
 
     Example:
-    >>> import numpy as np
     >>> tuple(ClassToken()(np.ones((2, 4, 8), "float32")).shape)
     (2, 5, 8)
     """
@@ -73,7 +72,6 @@ class RegisterTokens(_LearnedTokens):
         - [Vision Transformers Need Registers](https://arxiv.org/abs/2309.16588)
 
     Example:
-    >>> import numpy as np
     >>> tuple(RegisterTokens(num_tokens=4)(np.ones((2, 5, 8), "float32")).shape)
     (2, 9, 8)
     """
@@ -93,7 +91,6 @@ class FirstTokens(BaseLayer):
         num_tokens: Number of tokens.
 
     Example:
-    >>> import numpy as np
     >>> tuple(FirstTokens(1)(np.ones((2, 5, 8), "float32")).shape)
     (2, 1, 8)
     """

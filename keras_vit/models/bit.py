@@ -77,7 +77,6 @@ class BiTResNet(ConfiguredModel):
         - [Big Transfer (BiT): General Visual Representation Learning](https://arxiv.org/abs/1912.11370)
 
     Example:
-    >>> import keras_vit
     >>> model = keras_vit.BiTResNet(block_sizes=(1, 1), image_size=32, classes=10)
     >>> model.output_shape
     (None, 10)

@@ -131,7 +131,6 @@ class MaskedAutoencoder(MaskedModel):
         - [Masked Autoencoders Are Scalable Vision Learners](https://arxiv.org/abs/2111.06377)
 
     Example:
-    >>> import keras_vit
     >>> model = keras_vit.MaskedAutoencoder(8, 32, 1, 4, 64, image_size=32, decoder_hidden_size=16)
     >>> model.output_shape
     (None, 16, 192)

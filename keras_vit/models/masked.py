@@ -87,7 +87,6 @@ class MaskedModel(ConfiguredModel):
     """Functional model of images and the places of their patches, around the encoder of a `VisionTransformer`.
 
     Example:
-    >>> import keras_vit
     >>> model = keras_vit.MaskedAutoencoder(8, 32, 1, 4, 64, image_size=32, decoder_hidden_size=16)
     >>> isinstance(model, MaskedModel), model.encoder().output_shape
     (True, (None, 32))

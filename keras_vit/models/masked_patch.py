@@ -82,7 +82,6 @@ class MaskedPatchPredictor(MaskedModel):
         - [An Image is Worth 16x16 Words](https://arxiv.org/abs/2010.11929), appendix B.1.2
 
     Example:
-    >>> import keras_vit
     >>> model = keras_vit.MaskedPatchPredictor(8, 32, 1, 4, 64, image_size=32)
     >>> model.output_shape
     (None, 16, 1, 512)

@@ -47,7 +47,6 @@ def representation(model: keras.Model) -> keras.Model:
         encoder for whole images.
 
     Example:
-    >>> import keras_vit
     >>> both = representation(keras_vit.ViT_Ti16(image_size=32, classes=10))
     >>> [tuple(output.shape) for output in both.outputs]
     [(None, 192), (None, 10)]
@@ -80,7 +79,6 @@ def features(model: keras.Model, blocks: Sequence[int] = (2, 5, 8, 11), norm: bo
         ValueError: If the model is something else, or has no block of such a number.
 
     Example:
-    >>> import keras_vit
     >>> model = keras_vit.features(keras_vit.ViT_Ti16(image_size=32, classes=10), blocks=(5, -1))
     >>> {name: [tuple(output.shape) for output in outputs] for name, outputs in model.output.items()}
     {'maps': [(None, 2, 2, 192), (None, 2, 2, 192)], 'tokens': [(None, 192), (None, 192)]}
