@@ -40,9 +40,6 @@ class Dropout(BaseLayer):
         if self.rate > 0:
             self.seed_generator = ReplayableSeedGenerator(seed)
 
-    def build(self, input_shape: Shape | None) -> None:
-        super().build(input_shape)
-
     def call(self, x: Any, training: bool = False) -> Any:
         if not training or self.rate == 0:
             return x
