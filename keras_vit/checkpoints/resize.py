@@ -3,7 +3,8 @@
 import numpy as np
 
 from keras_vit import _checks
-from keras_vit.layers.interpolation import DINOV2_OFFSET, METHODS, pixel_center_matrix
+from keras_vit.layers import interpolation
+from keras_vit.layers.interpolation import METHODS
 
 
 def resize_table(
@@ -34,26 +35,8 @@ def resize_axis(array: np.ndarray, size: int, axis: int, method: str) -> np.ndar
 
 
 def interpolation_matrix(old_size: int, new_size: int, method: str) -> np.ndarray:
-    """Return the `[new_size, old_size]` matrix of a one-dimensional resize; the identity if the sizes agree."""
-    if old_size == new_size and method != "dinov2":  # which resizes both axes of a table of another grid
-        return np.eye(old_size)
-    if method == "reference":
-        return _corner_aligned(old_size, new_size)
-    scale = old_size / (new_size + (DINOV2_OFFSET if method == "dinov2" else 0.0))
-    centers = (np.arange(new_size) + 0.5) * scale - 0.5
-    return np.asarray(pixel_center_matrix(centers, old_size, scale, method, np))
-
-
-def _corner_aligned(old_size: int, new_size: int) -> np.ndarray:
-    step = (old_size - 1) / (new_size - 1) if new_size > 1 else 0.0
-    positions = np.minimum(np.arange(new_size) * step, old_size - 1)
-    first = np.minimum(np.floor(positions).astype(int), max(old_size - 2, 0))
-    weight = positions - first
-    matrix = np.zeros((new_size, old_size))
-    rows = np.arange(new_size)
-    matrix[rows, first] += 1.0 - weight
-    matrix[rows, np.minimum(first + 1, old_size - 1)] += weight
-    return matrix
+    """Return the `[new_size, old_size]` matrix of a one-dimensional resize."""
+    return interpolation.interpolation_matrix(new_size, old_size, method, np)
 
 
 def resize_patch_kernel(kernel: np.ndarray, patch_size: tuple[int, int]) -> np.ndarray:
