@@ -13,6 +13,7 @@ from keras_vit.optim.optimizers import (
     Momentum,
     Muon,
     Slot,
+    Slots,
     apply_direction,
     clip_by_global_norm,
     create_optimizer,
@@ -86,7 +87,7 @@ class UpdateRule:
 
     def __call__(
         self, path: str, weight: Any, gradient: Any, norm: Any, rate: Any, step: Any, slots: Sequence[Any], average: Any
-    ) -> tuple[Any, tuple[Any, ...], Any]:
+    ) -> tuple[Any, Slots, Any]:
         """Return a weight, its slots and its average after a step; an average of None stays None.
 
         The gradient is that of the global batch, float32, and `norm` the global norm of all gradients. `step` is the

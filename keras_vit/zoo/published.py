@@ -164,7 +164,7 @@ def _bit():
             yield PublishedWeights(name, model, f"bit_models/{path}.npz", before, head, size, pool_padding="zeros")
     for size, accuracy in ((224, 82.8), (160, 80.5)):
         path, data = f"bit_models/distill/R50x1_{size}.npz", ("imagenet21k", "imagenet2012")
-        options = {"accuracy": accuracy, "pool_padding": "infinity"}
+        options: dict[str, Any] = {"accuracy": accuracy, "pool_padding": "infinity"}
         yield PublishedWeights(f"distilled-{size}", "BiT-R50x1", path, *data, size, **options)
 
 

@@ -8,7 +8,6 @@ References:
 import dataclasses
 import functools
 import re
-from collections import defaultdict
 from collections.abc import Iterable, Mapping
 
 from absl import logging
@@ -47,7 +46,11 @@ _LEGACY_BLOCK = (
     ("LayerNorm_2", "LayerNorm_1"),
     ("MlpBlock_3", "MlpBlock_0"),
 )
-_MAP_HEAD = tuple((f"MAPHead_0/{name}", name) for _, name in (*_LINEN_BLOCK[2:], _LINEN_BLOCK[0]))
+_LEGACY_MARK = "MultiHeadDotProductAttention_1"
+# The attention pooling has one norm.
+_LINEN_POOL = (_LINEN_BLOCK[0], *_LINEN_BLOCK[2:])
+_LEGACY_POOL = (("LayerNorm_2", "LayerNorm_0"), _LEGACY_BLOCK[1], _LEGACY_BLOCK[3])
+_MAP_HEAD = tuple((f"MAPHead_0/{name}", name) for _, name in _LINEN_POOL)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -101,14 +104,13 @@ def find_layout(tree: Tree) -> Layout:
     names = tree.names
     stacked = any(name.startswith(_STACK) for name in names)
     block = _STACK if stacked else _BLOCKS.format(i=0)
-    modules = renumber({name.removeprefix(block).split("/")[0] for name in names if name.startswith(block)})
+    legacy = any(name.startswith(f"{block}{_LEGACY_MARK}/") for name in names)
     map_names: tuple[tuple[str, str], ...] = ()
     if any(name.startswith("MAPHead_0/") for name in names):
         map_names = _MAP_HEAD
     elif "probe" in names:  # variants from the time of ViT-G had the attention pooling inlined
-        map_names = renumber({name.split("/")[0] for name in names})
+        map_names = _LEGACY_POOL if any(name.startswith(f"{_LEGACY_MARK}/") for name in names) else _LINEN_POOL
     position = next((name for name in _POSITIONS if name in names), "")
-    legacy = modules and dict(modules) != dict(_LINEN_BLOCK)
     later = position == "pos_embedding" or stacked or map_names or not (position or legacy)
     return Layout(
         family="big_vision" if later and "conv_root/kernel" not in names else "google",
@@ -117,22 +119,8 @@ def find_layout(tree: Tree) -> Layout:
         slots=_POSITIONS.get(position, "prefix"),
         group_norm_4d=len(tree.shapes.get("gn_root/scale", ())) == 4,
         stacked=stacked,
-        block_names=modules or _LINEN_BLOCK,
+        block_names=_LEGACY_BLOCK if legacy else _LINEN_BLOCK,
         map_names=map_names,
-    )
-
-
-def renumber(modules: Iterable[str]) -> tuple[tuple[str, str], ...]:
-    """Number modules of each class from zero, in pairs such as `("LayerNorm_2", "LayerNorm_1")`."""
-    numbers = defaultdict(set)
-    for module in modules:
-        kind, _, number = module.rpartition("_")
-        if kind in _LEAVES and number.isdigit() and len(number) < 6:
-            numbers[kind].add(number)
-    return tuple(
-        (f"{kind}_{number}", f"{kind}_{index}")
-        for kind, found in sorted(numbers.items())
-        for index, number in enumerate(sorted(found, key=int))
     )
 
 

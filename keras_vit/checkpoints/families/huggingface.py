@@ -114,7 +114,7 @@ def bind(
     if isinstance(labels, dict) and found["include_top"]:
         if len(labels) != found["classes"]:
             raise CheckpointError(f"{path}: config.json names {len(labels)} classes, the head has {found['classes']}.")
-        names = tuple(labels.get(str(index)) for index in range(len(labels)))
+        names: tuple[Any, ...] = tuple(labels.get(str(index)) for index in range(len(labels)))
         if all(isinstance(name, str) for name in names):
             checkpoint.class_names = names
     return checkpoint

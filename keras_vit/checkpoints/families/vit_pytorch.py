@@ -167,7 +167,7 @@ def _stated(source: TensorSource) -> dict[str, Any]:
     if not isinstance(arguments, dict):
         return {}
     names = {**_NAMES, "dim_head": "head_dim"}
-    stated = {names.get(name, name): value for name, value in arguments.items() if value is not None}
+    stated = {str(names.get(name, name)): value for name, value in arguments.items() if value is not None}
     if "pool" in stated:
         stated["pooling"] = _POOLINGS.get(stated["pool"], "token")
     return stated
