@@ -19,23 +19,14 @@ SHOWN = (
     *("mlp", "qk_norm", "norm_before_blocks"),
     *("channels", "include_top", "representation_size", "block_sizes", "width_factor"),
 )
-# Number of dimensions of the variables that the arguments are read from.
+_QUERY = "encoderblock_0/MultiHeadDotProductAttention_0/query/kernel"
+_DENSE, _GATE = "encoderblock_0/MlpBlock_0/Dense_0/kernel", "encoderblock_0/SwiGLU_0/gate/kernel"
+# The variables that the arguments are read from, by their number of dimensions.
 _RANKS = {
-    "embedding/kernel": 4,
-    "conv_root/kernel": 4,
-    "root_block/conv_root/kernel": 4,
-    "head/kernel": 2,
-    "head/bias": 1,
-    "head_dist/kernel": 2,
-    "head_dist/bias": 1,
-    "pre_logits/kernel": 2,
-    "cls/cls": 3,
-    "dist/dist": 3,
-    "registers/registers": 3,
-    "encoderblock_0/MultiHeadDotProductAttention_0/query/kernel": 3,
-    "encoderblock_0/MlpBlock_0/Dense_0/kernel": 2,
-    "encoderblock_0/SwiGLU_0/gate/kernel": 2,
-    TABLE: 3,
+    1: ("head/bias", "head_dist/bias"),
+    2: ("head/kernel", "head_dist/kernel", "pre_logits/kernel", _DENSE, _GATE),
+    3: ("cls/cls", "dist/dist", "registers/registers", _QUERY, TABLE),
+    4: ("embedding/kernel", "conv_root/kernel", "root_block/conv_root/kernel"),
 }
 MAX_BLOCKS = 1024
 
@@ -50,7 +41,7 @@ def infer_vit(shapes: Shapes, heads: int | None, path: str) -> dict[str, Any]:
     depth = _count(
         {int(m[1]) for name in shapes if (m := re.match(r"encoderblock_(\d{1,6})/", name))}, 0, "block", path
     )
-    query = shapes.get("encoderblock_0/MultiHeadDotProductAttention_0/query/kernel", (0, heads, 0))
+    query = shapes.get(_QUERY, (0, heads, 0))
     head = shapes.get("head/kernel")
     pre_logits = shapes.get("pre_logits/kernel")
     channels = shapes["conv_root/kernel"][2:3] if blocks is not None else kernel[2:3]
@@ -79,11 +70,11 @@ def infer_vit(shapes: Shapes, heads: int | None, path: str) -> dict[str, Any]:
 
 def _infer_block(shapes: Shapes, hidden_size: int) -> dict[str, Any]:
     """Return the arguments that only a model with blocks shows."""
-    attention = "encoderblock_0/MultiHeadDotProductAttention_0"
-    _, heads, head_dim = shapes.get(f"{attention}/query/kernel", (0, 1, hidden_size))
+    attention = _QUERY.removesuffix("/query/kernel")
+    _, heads, head_dim = shapes.get(_QUERY, (0, 1, hidden_size))
     projections = {f"{attention}/out/bias": "bias", f"{attention}/out/kernel": "no_bias"}
-    gate = shapes.get("encoderblock_0/SwiGLU_0/gate/kernel")
-    kernel = gate or shapes.get("encoderblock_0/MlpBlock_0/Dense_0/kernel")
+    gate = shapes.get(_GATE)
+    kernel = gate or shapes.get(_DENSE)
     biases = tuple(f"{attention}/{part}/bias" in shapes for part in ("query", "key", "value"))
     return {
         "mlp": "swiglu" if gate else "mlp",
@@ -128,9 +119,10 @@ def _count(numbers: set[int], first: int, what: str, path: str) -> int:
 
 
 def _check_ranks(shapes: Shapes, path: str) -> None:
-    for name, rank in _RANKS.items():
-        if name in shapes and len(shapes[name]) != rank:
-            raise CheckpointError(f"{path}: {name!r} must have {rank} dimensions. Received: shape {shapes[name]}.")
+    for rank, names in _RANKS.items():
+        for name in shapes.keys() & set(names):
+            if len(shapes[name]) != rank:
+                raise CheckpointError(f"{path}: {name!r} must have {rank} dimensions. Received: shape {shapes[name]}.")
     for head in ("head", "head_dist"):
         kernel, bias = shapes.get(f"{head}/kernel"), shapes.get(f"{head}/bias")
         if kernel and bias and kernel[1] != bias[0]:
