@@ -166,16 +166,10 @@ def _layout(
     read = getattr(model, "checkpoint_layout", None)
     layout = read if read is not None and read.family == family else writing.layout(config)
     if naming is not None:
-        if naming not in writing.styles:
-            raise ValueError(
-                f"`naming` for format={family!r} must be one of {tuple(writing.styles)}. Received: naming={naming!r}."
-            )
-        layout = writing.styles[naming](layout)
+        layout = writing.styles[_checks.choice("naming", naming, tuple(writing.styles) or (None,))](layout)
+    if stacked is not None and not writing.can_stack:
+        raise ValueError(f"`stacked` is for Vision Transformers in format='big_vision'. Received: format={family!r}.")
     if stacked is not None:
-        if not writing.can_stack:
-            raise ValueError(
-                f"`stacked` is for Vision Transformers in format='big_vision'. Received: format={family!r}."
-            )
         layout = dataclasses.replace(layout, stacked=stacked)
     return writing.fit(layout, config)
 
