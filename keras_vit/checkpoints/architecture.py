@@ -153,9 +153,7 @@ def check_complete(shapes: Shapes, arguments: Mapping[str, Any], path: str) -> N
     wanted = weights_of_blocks(arguments)
     found = sum(math.prod(shape) for shape in shapes.values())
     if wanted > found:
-        raise CheckpointError(
-            f"{path} is incomplete or damaged: its blocks would have {wanted} weights, the whole file has {found}."
-        )
+        raise CheckpointError(f"{path} is incomplete: its blocks have {wanted} weights, the whole file {found}.")
 
 
 def weights_of_blocks(arguments: Mapping[str, Any]) -> int:
@@ -177,9 +175,7 @@ def infer_bit(shapes: Shapes, path: str) -> dict[str, Any]:
     _check_ranks(shapes, path)
     root, head = shapes.get("root_block/conv_root/kernel", ()), shapes.get("head/kernel")
     if len(root) != 4 or root[3] % 64:
-        raise CheckpointError(
-            f"{path}: the root convolution must have a multiple of 64 filters. Received: shape {root}."
-        )
+        raise CheckpointError(f"{path}: the root must have a multiple of 64 filters. Received: shape {root}.")
     return {
         "block_sizes": resnet_blocks(shapes, path),
         "width_factor": root[3] // 64,

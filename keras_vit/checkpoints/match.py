@@ -222,9 +222,7 @@ class Match:
         for name in binding.stored:
             array = source.read(name)
             if not allow_nonfinite and not _is_finite(array):
-                raise CheckpointError(
-                    f"{source.path}: tensor {name!r} holds NaN or infinity. Pass allow_nonfinite=True to load it."
-                )
+                raise CheckpointError(f"{source.path}: {name!r} holds NaN or infinity. Pass allow_nonfinite=True.")
             stored.append(array.astype(np.float32) if array.dtype.itemsize < 4 else array)
         arrays = binding.transform.read(tuple(stored), self.config.get("num_heads", 1))
         pairs = zip(binding.variables, arrays, strict=True)

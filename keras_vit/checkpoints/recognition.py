@@ -170,6 +170,4 @@ def _check_size(arguments: dict[str, Any], path: str, limit: int) -> None:
         raise CheckpointError(f"{path}: image_size must be an integer or (height, width). Received: {str(size)[:60]}.")
     grid = grid_of(arguments)
     if grid is not None and grid[0] * grid[1] * arguments["hidden_size"] > limit:
-        raise CheckpointError(
-            f"{path}: images of {size} would have {grid[0]} x {grid[1]} patches. Pass another image_size."
-        )
+        raise CheckpointError(f"{path}: images of {size} have {grid[0]} x {grid[1]} patches. Pass another image_size.")

@@ -109,9 +109,7 @@ def _path_of(address: str) -> str:
     parts = urllib.parse.urlsplit(address)
     path = parts.path.lstrip("/") if parts.scheme == "https" else f"{parts.netloc}{parts.path}"
     if parts.scheme == "https" and parts.netloc != _HOST:
-        raise ValueError(
-            f"Weights are fetched only from {_HOST}. Received: {address!r}. Download it and pass its path."
-        )
+        raise ValueError(f"Weights are fetched only from {_HOST}. Received: {address!r}. Download it; pass its path.")
     path = urllib.parse.unquote(path)
     if any(part in ("", ".", "..") for part in path.split("/")) or "\\" in path:
         raise ValueError(f"{address!r} is not the address of a file.")

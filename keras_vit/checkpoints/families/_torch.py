@@ -172,9 +172,7 @@ def bind(
     if stated is not None:
         name, heads = stated
         if type(heads) is not int or not 0 < heads < 2**31:
-            raise CheckpointError(
-                f"{source.path}: the configuration's {name} must be a positive integer. Received: {str(heads)[:60]!r}."
-            )
+            raise CheckpointError(f"{source.path}: {name} must be a positive integer. Received: {str(heads)[:60]!r}.")
     else:
         width = (source.tensors[projection].shape or (0,))[0]
         heads, assumed["num_heads"] = _guess_heads(source, width, hints.wanted.get("num_heads"))
@@ -216,9 +214,7 @@ def _guess_heads(source: TensorSource, width: int, given: int | None) -> tuple[i
 def activation(name: Any, path: str) -> str:
     """Return the name of an activation in this package."""
     if not isinstance(name, str) or name not in ACTIVATIONS:
-        raise CheckpointError(
-            f"{path}: unknown activation {str(name)[:60]!r}. Known: {', '.join(sorted(ACTIVATIONS))}."
-        )
+        raise CheckpointError(f"{path}: unknown activation {str(name)[:60]!r}. Known: {', '.join(ACTIVATIONS)}.")
     return ACTIVATIONS[name]
 
 

@@ -155,9 +155,7 @@ def _infer(checkpoint: Checkpoint, config: dict[str, Any], model_type: ModelType
     if found["mlp"] == "swiglu":
         found["activation"] = "silu"  # `hidden_act` is that of the plain MLP in DINOv2
         if model_type is DINOV3 and config.get("hidden_act", "silu") not in ("silu", "swish"):
-            raise CheckpointError(
-                f"{path}: a gated MLP with hidden_act={str(config['hidden_act'])[:40]!r} is not known."
-            )
+            raise CheckpointError(f"{path}: a gated MLP with hidden_act={str(config['hidden_act'])[:40]} is not known.")
     if model_type is DINOV2 and found["num_registers"]:
         checkpoint.resize_method = "antialiased"
     if model_type is DINOV3:

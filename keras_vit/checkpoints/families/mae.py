@@ -70,9 +70,7 @@ def _num_heads(source: TensorSource, embed: str, stated: Any, hints: Hints) -> i
     if heads is None:
         return _HEADS if width % _HEADS == 0 else None
     if type(heads) is not int or heads < 1 or width % heads:
-        raise CheckpointError(
-            f"{source.path}: decoder_num_heads must divide the decoder's width of {width}. Received: {str(heads)[:20]}."
-        )
+        raise CheckpointError(f"{source.path}: decoder_num_heads must divide {width}. Received: {str(heads)[:20]}.")
     return heads
 
 

@@ -211,9 +211,7 @@ def _patch(pixels: int, known: dict[str, Any], path: str) -> tuple[Patch, str]:
         if edge and edge * edge * count == pixels:
             reason = f"its {pixels} values per patch are a square of {count} channels"
             return (edge, edge, count), "" if count == channels else reason
-    raise CheckpointError(
-        f"{path}: the shape of a patch of {pixels} values is not in the file. Pass patch_size=(height, width)."
-    )
+    raise CheckpointError(f"{path}: a patch of {pixels} values has no known shape. Pass patch_size=(height, width).")
 
 
 def _documents(config: Config, layout: Layout, class_names: Names, normalization: Normalization) -> Files:
@@ -267,9 +265,7 @@ def _limits(config: Config) -> Iterator[str]:
 def _fit(layout: Layout, config: Config) -> Layout:
     suited = _suited(config)
     if layout.style not in suited:
-        raise CheckpointError(
-            f"vit-pytorch {layout.style} has no such model. Write it with naming={' or '.join(map(repr, suited))}."
-        )
+        raise CheckpointError(f"vit-pytorch {layout.style} has no such model. Write it with one of naming={suited}.")
     return dataclasses.replace(layout, position="pos_embedding" if config["position_embedding"] == "learned" else "")
 
 

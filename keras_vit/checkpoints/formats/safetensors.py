@@ -67,11 +67,10 @@ class SafetensorsSource(TensorSource):
             self.metadata = parse_json(note.encode(), f"{self.path}: the note in the header")
 
     def _add(self, name: str, entry: Any) -> None:
-        dtype = _DTYPES.get(entry.get_dtype())
+        code = entry.get_dtype()
+        dtype = _DTYPES.get(code)
         if dtype is None or len(name) > MAX_NAME_LENGTH:
-            raise CheckpointError(
-                f"{self.path}: tensor {name[:100]!r} has dtype {entry.get_dtype()!r}. Readable: {', '.join(_DTYPES)}."
-            )
+            raise CheckpointError(f"{self.path}: {name[:100]!r} has dtype {code!r}. Readable: {', '.join(_DTYPES)}.")
         self.tensors[name] = TensorInfo(check_shape(entry.get_shape(), name, self.path), dtype)
 
     def read(self, name: str) -> np.ndarray:
