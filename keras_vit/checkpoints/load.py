@@ -196,8 +196,7 @@ def _load(
     if not isinstance(model, (KINDS[checkpoint.kind].model, recognition.without_decoder(checkpoint).model)):
         noun = KINDS[checkpoint.kind].noun + (" without a decoder" if checkpoint.kind == "vit" else "")
         raise CheckpointError(
-            f"{checkpoint.path} holds a {noun}. Received: a {type(model).__name__}. Use "
-            "keras_vit.model_from_checkpoint to build the model it belongs to."
+            f"{checkpoint.path} holds a {noun}. Received: a {type(model).__name__}. Use model_from_checkpoint."
         )
     match = Match(model, checkpoint, options)
     report = match.decide()

@@ -79,10 +79,10 @@ def _check_note(source: TensorSource) -> None:
     note = source.metadata
     if not note:
         return
-    if note.get("version") != NOTE_VERSION:
+    version = note.get("version")
+    if version != NOTE_VERSION:
         raise CheckpointError(
-            f"{source.path}: its note has version {str(note.get('version'))[:20]}; this release reads {NOTE_VERSION}. "
-            "Update keras-vision-transformers."
+            f"{source.path}: its note has version {str(version)[:20]}, not {NOTE_VERSION}. Update this package."
         )
     if not isinstance(note.get("arguments"), dict):
         raise CheckpointError(f"{source.path}: its note has no 'arguments'. Damaged?")

@@ -175,9 +175,6 @@ def _snapshot(address: str) -> str:
     try:
         import huggingface_hub
     except ModuleNotFoundError as error:
-        raise ImportError(
-            f"{address} needs the package huggingface_hub. Install it with: "
-            "pip install 'keras-vision-transformers[hub]'"
-        ) from error
+        raise ImportError(f"{address} needs: pip install 'keras-vision-transformers[hub]'") from error
     name, _, revision = address.removeprefix(_HUB).partition("@")
     return huggingface_hub.snapshot_download(name, revision=revision or None, allow_patterns=list(_FILES_OF_HUB))

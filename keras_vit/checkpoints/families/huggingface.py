@@ -122,10 +122,10 @@ def bind(
 
 def _check_config(config: dict[str, Any], found: dict[str, Any], body: str, path: str, model_type: ModelType) -> None:
     """Refuse tensors that are not those of the configuration."""
-    if config.get("model_type") not in (None, *model_type.model_types):
+    stated_type = config.get("model_type")
+    if stated_type not in (None, *model_type.model_types):
         raise CheckpointError(
-            f"{path}: config.json has model_type={str(config['model_type'])[:40]!r}. Its tensors are of: "
-            f"{', '.join(model_type.model_types)}."
+            f"{path}: model_type={str(stated_type)[:40]!r} of config.json must be in {model_type.model_types}."
         )
     biases = dict(zip(("query_bias", "key_bias", "value_bias"), _torch.biases(found["qkv_bias"]), strict=True))
     gated = config.get("use_gated_mlp", config.get("use_swiglu_ffn"))

@@ -45,8 +45,7 @@ class NpzSource(TensorSource):
         name = info.filename.removesuffix(".npy")
         if name == info.filename or name in self._members or len(name) > MAX_NAME_LENGTH:
             raise CheckpointError(
-                f"{self.path}: every member of an .npz checkpoint must be a differently named .npy array. "
-                f"Received: {info.filename[:100]!r}."
+                f"{self.path}: members must be differently named .npy arrays. Received: {info.filename[:100]!r}."
             )
         with guarded(self.path, name), self._archive.open(info) as stream:
             shape, dtype, header_size = _read_npy_header(stream, name, self.path)

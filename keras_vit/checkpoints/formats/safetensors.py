@@ -52,8 +52,7 @@ class SafetensorsSource(TensorSource):
         length = struct.unpack("<Q", prefix)[0] if len(prefix) == 8 else 0
         if not 2 <= length <= min(MAX_JSON_BYTES, self._size - 8):
             raise CheckpointError(
-                f"{self.path} is not a complete .safetensors file: its header would take {length} of {self._size} "
-                "bytes. Fetch it again."
+                f"{self.path} is not a complete .safetensors file: its header takes {length} of {self._size} bytes."
             )
         parse_json(self._file.read(length), f"{self.path}: the header")
         try:
@@ -102,10 +101,7 @@ class ShardedSource(TensorSource):
     def _add(self, name: str, shard: Any) -> None:
         plain = isinstance(shard, str) and shard == os.path.basename(shard) and "\\" not in shard and "\0" not in shard
         if not plain or shard in ("", ".", ".."):
-            raise CheckpointError(
-                f"{self.path}: a shard must be a file name in the index's own directory. "
-                f"Received: {str(shard)[:100]!r}."
-            )
+            raise CheckpointError(f"{self.path}: shards must be in its own directory. Received: {str(shard)[:100]!r}.")
         if shard not in self._shards:
             path = os.path.join(os.path.dirname(self.path), shard)
             if not os.path.isfile(path):
