@@ -195,8 +195,7 @@ class SelfAttention(CompositeLayer):
         length, heads = self.relative_positions, self.num_heads
         if not {query.shape[1], key.shape[1]} <= {length, None}:
             raise ValueError(
-                f"`x` and `context` must have relative_positions={length} tokens. Received: {query.shape[1]} and "
-                f"{key.shape[1]} tokens."
+                f"There must be relative_positions={length} tokens. Received: {query.shape[1]}, {key.shape[1]}."
             )
         embedding = ops.cast(self.relative_embedding, query.dtype)
         by_offset = ops.einsum("bnhk,rk->bhnr", query, embedding)  # [B, H, L, 2L-1], offset key - query + L - 1

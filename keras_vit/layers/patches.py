@@ -74,9 +74,7 @@ class PatchEncoder(BaseLayer):
     def build(self, input_shape: Shape) -> None:
         self._check_size(input_shape)
         if input_shape[-1] is None:
-            raise ValueError(
-                f"PatchEncoder needs a known number of channels. Received: input_shape={tuple(input_shape)}."
-            )
+            raise ValueError(f"PatchEncoder needs a number of channels. Received: input_shape={tuple(input_shape)}.")
         self.kernel = self.add_weight(
             name="kernel", shape=(*self.patch_size, input_shape[-1], self.hidden_size), initializer="lecun_normal"
         )

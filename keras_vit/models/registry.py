@@ -42,10 +42,8 @@ def full_name(model: str) -> str:
     """Return the name of a model, or of its constructor, as `list_models` lists it."""
     model = {constructor_name(name): name for name in list_models()}.get(model, model)
     if model not in list_models():
-        raise ValueError(
-            f"There is no model named {model!r}.{_checks.nearest(model, list_models())} "
-            f"Known names: {', '.join(list_models())}."
-        )
+        hint = _checks.nearest(model, list_models())
+        raise ValueError(f"There is no model named {model!r}.{hint} Known names: {', '.join(list_models())}.")
     return model
 
 

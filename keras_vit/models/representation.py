@@ -89,10 +89,7 @@ def features(model: keras.Model, blocks: Sequence[int] = (2, 5, 8, 11), norm: bo
         raise ValueError(f"`model` must have encoder blocks. Received: {model.name!r}, a {type(model).__name__}.")
     numbers = _checks.sequence("blocks", blocks, "integers, such as (2, 5, 8, 11)")
     if not numbers or not all(number in range(-config.num_layers, config.num_layers) for number in numbers):
-        raise ValueError(
-            f"`blocks` must be numbers of the {config.num_layers} blocks, from 0 or from -1 backward. Received: "
-            f"blocks={blocks!r}."
-        )
+        raise ValueError(f"`blocks` must be numbers of the {config.num_layers} blocks. Received: blocks={blocks!r}.")
     outputs, shared = encoder_outputs(model), {"dtype": model.dtype_policy}
     final_norm = model.get_layer("encoder_norm") if norm and "encoder_norm" in outputs else None
     patch_map = UnflattenGrid(config.num_prefix_tokens + config.num_registers, name="patch_map", **shared)

@@ -131,9 +131,7 @@ class ViTArguments(ViTOptions, Config, ViTVariant):
 
     def __post_init__(self):
         if self.pooling in ("avg", "average", "mean", "max"):
-            raise ValueError(
-                f"`pooling` must be 'gap' for the mean of the patches. Received: pooling={self.pooling!r}."
-            )
+            raise ValueError(f"`pooling` must be 'gap' for the mean of patches. Received: pooling={self.pooling!r}.")
         super().__post_init__()
         self._set("patch_size", plain(_checks.size_pair("patch_size", self.patch_size)))
         for name in ("hidden_size", "num_heads", "mlp_dim"):

@@ -41,9 +41,7 @@ def create_schedule(schedule: "Schedule", base: float, total_steps: int) -> Call
     """
     if getattr(schedule, "name", None) not in DECAYS:
         names = ", ".join(map(repr, DECAYS))
-        raise ValueError(
-            f"`schedule` must be a keras_vit.recipe.Schedule with one of the names {names}. Received: {schedule!r}"
-        )
+        raise ValueError(f"`schedule` must be a recipe.Schedule with one of the names {names}. Received: {schedule!r}")
     if list(schedule.boundaries) != sorted(schedule.boundaries):
         raise ValueError(f"schedule.boundaries must grow. Received: {schedule.boundaries}")
     decay = DECAYS[schedule.name]
