@@ -38,9 +38,7 @@ def infer_vit(shapes: Shapes, heads: int | None, path: str) -> dict[str, Any]:
     if kernel is None:
         raise CheckpointError(f"{path} has no patch embedding of shape (height, width, channels, hidden_size).")
     blocks = resnet_blocks(shapes, path) if "conv_root/kernel" in shapes else None
-    depth = _count(
-        {int(m[1]) for name in shapes if (m := re.match(r"encoderblock_(\d{1,6})/", name))}, 0, "block", path
-    )
+    depth = _count({int(m[1]) for n in shapes if (m := re.match(r"encoderblock_(\d{1,6})/", n))}, 0, "block", path)
     query = shapes.get(_QUERY, (0, heads, 0))
     head = shapes.get("head/kernel")
     pre_logits = shapes.get("pre_logits/kernel")

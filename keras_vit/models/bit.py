@@ -88,9 +88,8 @@ class BiTResNet(ConfiguredModel):
     def __init__(self, config: BiTConfig):
         policy = resolve_policy(config.dtype)
         images = images_input(config, policy)
-        x = BiTRoot(64 * config.width_factor, config.pool_padding, dtype=policy, name="root_block")(
-            normalized(config, images)
-        )
+        x = normalized(config, images)
+        x = BiTRoot(64 * config.width_factor, config.pool_padding, dtype=policy, name="root_block")(x)
         for index, (num_units, width) in enumerate(zip(config.block_sizes, config.stage_widths, strict=True)):
             strides = 1 if index == 0 else 2
             x = BiTStage(num_units, width, strides, dtype=policy, name=f"block{index + 1}")(x)

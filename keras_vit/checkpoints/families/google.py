@@ -91,9 +91,7 @@ def bind(source: TensorSource, layout: Layout, rules: list[Rule], tree: Tree, de
     bindings, unexpected = bind_stored(rules, tree.names, depth)
     bindings = [dataclasses.replace(b, stored=tuple(tree.names[short] for short in b.stored)) for b in bindings]
     if tree.ignored:
-        logging.info(
-            "%s: reading the tree %r; %d other tensors are left out.", source.path, tree.prefix, len(tree.ignored)
-        )
+        logging.info("%s: reading %r; %d other tensors are left out.", source.path, tree.prefix, len(tree.ignored))
     shapes = variable_shapes(source, bindings, heads=0)
     unexpected = [tree.names[short] for short in unexpected]
     return Checkpoint(source, layout, bindings, shapes, unexpected=unexpected, ignored=tree.ignored)
