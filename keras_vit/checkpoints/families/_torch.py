@@ -49,14 +49,14 @@ HEADLESS_DEIT = "its headless DeiT does not average the two tokens"
 class Names:
     """Names of a model's tensors. Those of a block's parts follow the name of the block."""
 
-    embedding: str  # the convolution of the patches
-    tokens: Mapping[str, str]  # tensors that are stored as they are, and their variables
-    block: str
     norms: tuple[str, str]
     heads: tuple[str, ...]  # the projections to query, key and value, or one for the three
     out: str
     mlp: tuple[str, ...]
-    encoder_norm: str
+    block: str = ""
+    embedding: str = ""  # the convolution of the patches
+    tokens: Mapping[str, str] = dataclasses.field(default_factory=dict)  # stored as they are, and their variables
+    encoder_norm: str = ""
     scales: tuple[str, ...] = ()  # of a layer scale
     gated: tuple[str, ...] = ()  # SwiGLU: gate, factor and output, or gate and factor in one and output
 

@@ -61,25 +61,21 @@ STYLES = {
 def rules(layout: Layout, patch: Patch = (1, 1, 1), last_norm: str = "encoder_norm") -> list[Rule]:
     """Return the rules of a layout."""
     style, body, simple = STYLES[layout.style], layout.prefix, not layout.position
-    attention, mlp = (f"{body}transformer.layers.{{i}}.{index}." for index in (0, 1))
     inner = "" if simple else style.blocks
     outer = inner.removeprefix("fn.")
-    heads = f"encoderblock_{{i}}/{_torch.ATTENTION}"
-    parts = [f"{heads}/{part}" for part in ("query", "key", "value")]
-    out = f"{attention}{inner}to_out" + ("" if simple else ".0")
     # LayerNorm (if it is not outside), Linear, GELU, Dropout (not in SimpleViT), Linear
     first = 0 if inner else 1
-    second = first + (2 if simple else 3)
+    names = _torch.Names(
+        norms=(f"0.{outer}norm", f"1.{outer}norm" if inner else "1.net.0"),
+        heads=(f"0.{inner}to_qkv",),
+        out=f"0.{inner}to_out" if simple else f"0.{inner}to_out.0",
+        mlp=tuple(f"1.{inner}net.{index}" for index in (first, first + (2 if simple else 3))),
+    )
     head = f"{body}linear_head" if simple else f"{body}mlp_head"
     return [
         *_token_rules(layout, style),
         *_patch_rules(f"{body}to_patch_embedding", style, patch),
-        *_torch.norm(f"{attention}{outer}norm", "encoderblock_{i}/LayerNorm_0"),
-        *_torch.fused_heads(f"{attention}{inner}to_qkv", parts),
-        *_torch.heads_out(out, f"{heads}/out"),
-        *_torch.norm(f"{mlp}{outer}norm" if inner else f"{mlp}net.0", "encoderblock_{i}/LayerNorm_1"),
-        *_torch.dense(f"{mlp}{inner}net.{first}", "encoderblock_{i}/MlpBlock_0/Dense_0"),
-        *_torch.dense(f"{mlp}{inner}net.{second}", "encoderblock_{i}/MlpBlock_0/Dense_1"),
+        *_torch.block_rules(names, f"{body}transformer.layers.{{i}}", "encoderblock_{i}"),
         *_torch.norm(f"{head}.0" if style.norm_in_head else f"{body}transformer.norm", last_norm),
         *_torch.norm(f"{head}.0", "fc_norm"),
         *_torch.dense(f"{head}.1" if style.norm_in_head else head, "head"),
