@@ -29,6 +29,8 @@ _KNOWN = re.compile(
     r"dynamic_img_size|strict_img_size|fix_init|weight_init|rope_rotate_half|rope_grid_offset|use_rot_pos_emb|"
     r"rope_temperature|rope_(rescale|jitter|shift)_coords|swiglu_align_to|output_fmt|img_dtype|.*drop_rate"
 )
+# Arguments of timm's models that tensors show, and ours.
+SHOWN = {"embed_dim": "hidden_size", "depth": "num_layers", "in_chans": "channels", "patch_size": "patch_size"}
 # Arguments of timm's `Eva` by which its rotation is another, and their values in DINOv3.
 _ROTATION = {"rope_type": "dinov3", "rope_rotate_half": True, "rope_grid_offset": 0.5, "use_rot_pos_emb": True}
 _GELU, _TANH = {"activation": "gelu"}, {"activation": "gelu_tanh"}
@@ -176,16 +178,12 @@ def _check_config(
     config: dict[str, Any], arguments: dict[str, Any], found: dict[str, Any], path: str, packed: bool
 ) -> None:
     """Refuse tensors that are not those of the configuration."""
-    stated = {
-        "hidden_size": arguments.get("embed_dim"),
-        "num_layers": arguments.get("depth"),
-        "class_token": arguments.get("class_token"),
-        "num_registers": arguments.get("num_reg_tokens", arguments.get("reg_tokens")),
-        "qkv_bias": arguments.get("qkv_bias"),
-        "classes": config.get("num_classes"),
-    }
-    if found["resnet_blocks"] is None:
-        stated |= {"channels": arguments.get("in_chans"), "patch_size": arguments.get("patch_size")}
+    stated = {argument: arguments.get(name) for name, argument in SHOWN.items()}
+    if found["resnet_blocks"] is not None:
+        del stated["channels"], stated["patch_size"]  # of the images, not of the map
+    stated |= {name: arguments.get(name) for name in ("class_token", "qkv_bias")}
+    stated["num_registers"] = arguments.get("num_reg_tokens", arguments.get("reg_tokens"))
+    stated["classes"] = config.get("num_classes")
     if isinstance(found["qkv_bias"], tuple) and stated["qkv_bias"] is True:
         stated["qkv_bias"] = found["qkv_bias"]  # that of the key is a constant zero
     ratio = arguments.get("mlp_ratio")

@@ -25,10 +25,7 @@ def _documents(config: Config, layout: Layout, class_names: Names, normalization
     classes = config["classes"] if config["include_top"] else 0
     arguments: dict[str, Any] = {
         "img_size": [height, width],
-        "patch_size": config["patch_size"],
-        "in_chans": config["channels"],
-        "embed_dim": config["hidden_size"],
-        "depth": config["num_layers"],
+        **{name: config[argument] for name, argument in timm.SHOWN.items()},
         "num_heads": config["num_heads"],
         "mlp_ratio": _torch.ratio(config["mlp_dim"] * (2 if layout.style == "packed" else 1), config["hidden_size"]),
         "qkv_bias": config["qkv_bias"],
