@@ -8,11 +8,11 @@ from keras import ops
 
 from keras_vit import _checks
 from keras_vit.layers import formulas, kernels
+from keras_vit.layers.base import Shape
 from keras_vit.layers.composite import CompositeLayer
 from keras_vit.layers.dense import EinsumDense
 from keras_vit.layers.dropout import Dropout
 from keras_vit.layers.normalization import NORMS
-from keras_vit.layers.types import Shape
 
 __all__ = ["SelfAttention"]
 

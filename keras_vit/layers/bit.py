@@ -6,9 +6,9 @@ import keras
 from keras import ops
 
 from keras_vit import _checks
+from keras_vit.layers.base import Shape
 from keras_vit.layers.composite import CompositeLayer
 from keras_vit.layers.resnet import Bottleneck, Stage, convolution, strided_shape
-from keras_vit.layers.types import Shape
 
 __all__ = ["BiTRoot", "BiTStage", "BiTUnit"]
 

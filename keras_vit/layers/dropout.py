@@ -6,9 +6,8 @@ import keras
 from keras import ops
 
 from keras_vit import _checks
-from keras_vit.layers.base import BaseLayer
+from keras_vit.layers.base import BaseLayer, Shape
 from keras_vit.layers.remat import ReplayableSeedGenerator
-from keras_vit.layers.types import Shape
 
 __all__ = ["Dropout", "StochasticDepth"]
 

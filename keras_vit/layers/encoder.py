@@ -7,12 +7,11 @@ import keras
 from keras import ops
 
 from keras_vit import _checks
-from keras_vit.layers.base import BaseLayer
+from keras_vit.layers.base import BaseLayer, Shape
 from keras_vit.layers.composite import CompositeLayer
 from keras_vit.layers.dropout import Dropout, StochasticDepth
 from keras_vit.layers.normalization import NORMS
 from keras_vit.layers.remat import rematerialized
-from keras_vit.layers.types import Shape
 
 __all__ = ["EncoderBlock", "LayerScale"]
 

@@ -6,8 +6,7 @@ import keras
 from keras import ops
 
 from keras_vit import _checks
-from keras_vit.layers.base import BaseLayer
-from keras_vit.layers.types import Shape
+from keras_vit.layers.base import BaseLayer, Shape
 
 __all__ = ["CorruptedPatches", "RestoredPatches", "VisiblePatches"]
 

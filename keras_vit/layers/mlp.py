@@ -8,11 +8,11 @@ from keras import ops
 
 from keras_vit import _checks
 from keras_vit.layers import kernels
+from keras_vit.layers.base import Shape
 from keras_vit.layers.composite import CompositeLayer
 from keras_vit.layers.dense import Dense
 from keras_vit.layers.dropout import Dropout
 from keras_vit.layers.formulas import gelu, gelu_tanh
-from keras_vit.layers.types import Shape
 
 __all__ = ["MlpBlock", "SwiGLU", "get_activation"]
 

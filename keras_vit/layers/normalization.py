@@ -7,9 +7,8 @@ from keras import ops
 
 from keras_vit import _checks
 from keras_vit.layers import kernels
-from keras_vit.layers.base import BaseLayer
+from keras_vit.layers.base import BaseLayer, Shape
 from keras_vit.layers.precision import at_least_float32
-from keras_vit.layers.types import Shape
 
 __all__ = ["GroupNorm", "LayerNorm", "RMSNorm"]
 

@@ -7,10 +7,9 @@ import keras
 from keras import ops
 
 from keras_vit import _checks
-from keras_vit.layers.base import BaseLayer
+from keras_vit.layers.base import BaseLayer, Shape
 from keras_vit.layers.composite import CompositeLayer
 from keras_vit.layers.normalization import NORMS
-from keras_vit.layers.types import Shape
 
 __all__ = ["MAPHead", "PatchMeanPooling", "TokenPooling"]
 

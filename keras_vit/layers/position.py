@@ -7,9 +7,8 @@ import numpy as np
 from keras import ops
 
 from keras_vit import _checks
-from keras_vit.layers.base import BaseLayer
+from keras_vit.layers.base import BaseLayer, Shape
 from keras_vit.layers.interpolation import METHODS, resize_table
-from keras_vit.layers.types import Shape
 
 __all__ = ["AddPositionEmbs", "FixedPositionEmbs", "sincos_2d_table"]
 
