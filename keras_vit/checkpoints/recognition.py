@@ -131,12 +131,8 @@ def _input_normalization(checkpoint: Checkpoint, of_project: Normalization | Non
     except ValueError as error:
         raise CheckpointError(f"{checkpoint.path}: its note is damaged: {error}") from error
     if stated not in (None, noted):
-        logging.warning(
-            "%s: the mean and deviation beside the file differ from those that were saved in it, which are used: %s. "
-            "Set model.input_normalization to use others.",
-            checkpoint.path,
-            noted,
-        )
+        text = "%s: its mean and deviation, %s, are used, and not those beside it. Set model.input_normalization for others."
+        logging.warning(text, checkpoint.path, noted)
     return noted
 
 

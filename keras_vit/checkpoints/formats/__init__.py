@@ -49,9 +49,7 @@ def _config(source: TensorSource, directory: str, stem: str | None, config: Any)
         return beside
     if beside not in (None, copy):
         logging.warning(
-            "%s: the configuration beside the file differs from the copy that was saved in it, which is used. Pass "
-            "config=... to use another.",
-            source.path,
+            "%s: its copy of config.json is used, not the one beside it. Pass config=... for that.", source.path
         )
     return copy
 
