@@ -131,9 +131,7 @@ def _input_normalization(checkpoint: Checkpoint, of_project: Normalization | Non
     except ValueError as error:
         raise CheckpointError(f"{checkpoint.path}: its note is damaged: {error}") from error
     if stated not in (None, noted):
-        text = (
-            "%s: its mean and deviation, %s, are used, not those beside it. Set model.input_normalization for others."
-        )
+        text = "%s: its mean and deviation, %s, are used, not those beside it. Set input_normalization for others."
         logging.warning(text, checkpoint.path, noted)
     return noted
 

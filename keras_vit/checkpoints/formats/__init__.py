@@ -48,9 +48,7 @@ def _config(source: TensorSource, directory: str, stem: str | None, config: Any)
     if not isinstance(copy, dict):
         return beside
     if beside not in (None, copy):
-        logging.warning(
-            "%s: its copy of config.json is used, not the one beside it. Pass config=... for that.", source.path
-        )
+        logging.warning("%s: its copy of config.json is used, not the file beside it (config=...).", source.path)
     return copy
 
 
