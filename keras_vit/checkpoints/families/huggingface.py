@@ -1,5 +1,7 @@
-"""Hugging Face's ViT, DeiT (also for DINO and MSN), DINOv2, DINOv3 and SigLIP: a directory with `model.safetensors` and
-`config.json`. The model may be the tower of a larger one. SigLIP 2 is read if its images have a fixed size.
+"""Hugging Face's ViT, DeiT, DINOv2, DINOv3 and SigLIP: a directory with `model.safetensors` and `config.json`.
+
+DINO and MSN have the model of ViT. The model may be the tower of a larger one. Of SigLIP 2, the models of fixed size
+are read.
 """
 
 import functools
