@@ -19,6 +19,7 @@ from keras_vit.models.config import plain
 
 # Beginnings of the names of the head's variables, and of the norm before and after the pooling.
 _HEAD = ("head/", "head_dist/", "head_norm/")
+_HEAD_LEAVES = ("/kernel", "/bias", "/moving_mean", "/moving_variance")  # and not the scales of a quantized one
 _NORMS = ("encoder_norm/", "fc_norm/")
 _AXES = ("/pos_embedding_y", "/pos_embedding_x")
 _FIRST_KERNELS = ("embedding/kernel", "conv_root/kernel", "root_block/conv_root/kernel")
@@ -68,7 +69,7 @@ class Match:
     def _decide_head(self) -> None:
         """Decide whether the head is loaded, reset, or left out."""
         path, mode = self.checkpoint.path, self.options.head
-        ours = self._named(self.variables, *_HEAD)
+        ours = [name for name in self._named(self.variables, *_HEAD) if name.endswith(_HEAD_LEAVES)]
         classes = self.checkpoint.shapes.get("head/bias", (0,))[-1]
         model_classes = self.variables["head/bias"].shape[-1] if "head/bias" in self.variables else 0
         if mode == "keep" and classes != model_classes:
