@@ -142,7 +142,8 @@ def check_destination(path: str | os.PathLike[str], format: str) -> str:
     suffix = os.path.splitext(path)[1].lower()
     if is_npz and suffix != ".npz" or not is_npz and suffix in _OTHER_SUFFIXES:
         expected = "an .npz file" if is_npz else "a directory or a .safetensors file"
-        raise ValueError(f"`path` must be {expected} for format={format!r}. Received: path={path!r}.")
+        expected += f" for format={format!r} (a .keras file: model.save)"
+        raise ValueError(f"`path` must be {expected}. Received: path={path!r}.")
     return path
 
 
