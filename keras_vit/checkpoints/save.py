@@ -45,7 +45,7 @@ def save_checkpoint(
     dtype: str = "float32",
     class_names: Iterable[str] | None = None,
 ) -> str:
-    """Write a model in the format of another project.
+    """Write a model in the format of another project, and return the path.
 
     A model that was read from this format is written as it was: with the same names and shapes, and every tensor equal
     bit for bit. A file or a new directory appears in one step, complete and on the disk. In a directory that is in use,
@@ -64,9 +64,6 @@ def save_checkpoint(
         stacked: Whether `"big_vision"` stacks the blocks (`scan=True` there). None for as read, or not.
         dtype: `"float32"`, `"bfloat16"` or `"float16"`.
         class_names: Names of the classes for the configuration. None for those that were loaded with the model.
-
-    Returns:
-        The path.
 
     Raises:
         CheckpointError: A `ValueError`. If the format cannot hold this model. The message has the reasons, and the

@@ -22,9 +22,6 @@ def create_schedule(schedule: "Schedule", base: float, total_steps: int) -> Call
         base: Peak rate.
         total_steps: Number of steps of the run.
 
-    Returns:
-        `rate(step)`.
-
     Raises:
         ValueError: If the name is unknown, or the boundaries do not grow.
 

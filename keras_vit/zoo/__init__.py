@@ -24,15 +24,14 @@ __all__ = [
 
 
 def load_weights(model: keras.Model, name: str, weights: str | os.PathLike[str]) -> LoadReport:
-    """Load published weights or a checkpoint into a model. A head that is kept brings the names of its classes.
+    """Load published weights or a checkpoint into a model, and return the report.
+
+    A head that is kept brings the names of its classes.
 
     Args:
         model: A model of the variant `name`.
         name: Name of the variant, as in `keras_vit.list_models()`.
         weights: See `resolve`.
-
-    Returns:
-        Report of what was loaded.
 
     Raises:
         ValueError: If there are no such weights, or they do not fit.
