@@ -22,8 +22,8 @@ def project(x: Any, layers: Sequence[keras.layers.Layer]) -> tuple[Any, ...]:
     kernels = [ops.cast(layer.kernel, x.dtype) for layer in layers]  # [D, H, K] each
     biases = [None if layer.bias is None else ops.cast(layer.bias, x.dtype) for layer in layers]
     if all(bias is not None for bias in biases):
-        return _project(len(layers))(x, *kernels, *biases)
-    outputs = zip(_project(len(layers))(x, *kernels), biases, strict=True)
+        return _project_with_bias(x, *kernels, *biases)
+    outputs = zip(_project(x, *kernels), biases, strict=True)
     return tuple(output if bias is None else output + bias for output, bias in outputs)
 
 
@@ -37,33 +37,37 @@ def _is_plain(layer, x) -> bool:
     )
 
 
-def _project(count):
-    """Return the function of a sequence, `count` kernels and as many biases, or none."""
+@ops.custom_gradient
+def _project(x, *kernels):
+    def gradient(*arguments, upstream=None):
+        return _gradients(x, kernels, _apart(arguments, upstream))
 
-    @ops.custom_gradient
-    def compute(x, *weights):
-        kernels, biases = weights[:count], weights[count:]
-
-        def gradient(*arguments, upstream=None):
-            d_outputs = _apart(arguments, upstream)
-            # The sum of each bias is taken of its own derivative: of those side by side it would be another pass.
-            d_biases = [ops.sum(d_output, axis=(0, 1)) for d_output in d_outputs]
-            return (*_gradients(x, kernels, d_outputs), *d_biases[: len(biases)])
-
-        return _products(x, kernels, biases), gradient
-
-    return compute
+    return _products(x, kernels), gradient
 
 
-def _products(x, kernels, biases):
-    """Return the products with each kernel, plus its bias if there are biases."""
+@ops.custom_gradient
+def _project_with_bias(x, *kernels_and_biases):
+    count = len(kernels_and_biases) // 2
+    kernels, biases = kernels_and_biases[:count], kernels_and_biases[count:]
+
+    def gradient(*arguments, upstream=None):
+        d_outputs = _apart(arguments, upstream)
+        # The sum of each bias is taken of its own derivative: of those side by side it would be another pass.
+        d_biases = [ops.sum(d_output, axis=(0, 1)) for d_output in d_outputs]
+        return (*_gradients(x, kernels, d_outputs), *d_biases)
+
+    return _products(x, kernels, biases), gradient
+
+
+def _products(x, kernels, biases=None):
+    """Return the products with each kernel, plus its bias."""
     together = ops.einsum("bnd,dchk->bnchk", x, ops.stack(kernels, axis=1))
     # Before the split, XLA for NVIDIA GPUs stores a matrix of biases. After it, a step on TPUs moves 2 % more.
-    before = biases and not (keras.backend.backend() == "jax" and fused_attention.has_cudnn())
+    before = biases is not None and not (keras.backend.backend() == "jax" and fused_attention.has_cudnn())
     if before:
         together = together + ops.stack(biases)
     outputs = [together[:, :, index] for index in range(len(kernels))]
-    if biases and not before:
+    if biases is not None and not before:
         outputs = [output + bias for output, bias in zip(outputs, biases, strict=True)]
     return tuple(outputs)
 
