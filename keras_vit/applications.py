@@ -9,7 +9,7 @@ from typing import ParamSpec, TypeVar
 from keras_vit import zoo
 from keras_vit.models import BiTResNet, VisionTransformer, constructor_name, create_model
 from keras_vit.models.arguments import bind, with_arguments
-from keras_vit.models.bit_config import PublishedBiT
+from keras_vit.models.bit import PublishedBiT
 from keras_vit.models.vit_options import PublishedViT
 
 P = ParamSpec("P")

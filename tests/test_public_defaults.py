@@ -176,11 +176,11 @@ OTHERS = {
         **{"shuffle_buffer": 50_000, "on_bad_image": "error", "as_tuples": False},
     },
     keras_vit.load_checkpoint: {
-        **{"head": "auto", "strict": True, "resize_patch": False, "adapt_channels": False, "zero_edges": False},
+        **{"head": "auto", "strict": True, "resize_patch": False, "adapt_channels": False},
         **{"allow_nonfinite": False},
     },
     keras_vit.model_from_checkpoint: {
-        **{"decoder": False, "head": "auto", "zero_edges": False, "resize_patch": False, "adapt_channels": False},
+        **{"decoder": False, "head": "auto", "resize_patch": False, "adapt_channels": False},
         **{"allow_nonfinite": False},
     },
     keras_vit.save_checkpoint: {"format": "google", "dtype": "float32"},

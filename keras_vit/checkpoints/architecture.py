@@ -19,34 +19,15 @@ SHOWN = (
     *("mlp", "qk_norm", "norm_before_blocks"),
     *("channels", "include_top", "representation_size", "block_sizes", "width_factor"),
 )
-# Number of dimensions of the variables that the arguments are read from.
+_QUERY = "encoderblock_0/MultiHeadDotProductAttention_0/query/kernel"
+_DENSE, _GATE = "encoderblock_0/MlpBlock_0/Dense_0/kernel", "encoderblock_0/SwiGLU_0/gate/kernel"
+# The variables that the arguments are read from, by their number of dimensions.
 _RANKS = {
-    "embedding/kernel": 4,
-    "conv_root/kernel": 4,
-    "root_block/conv_root/kernel": 4,
-    "head/kernel": 2,
-    "head/bias": 1,
-    "head_dist/kernel": 2,
-    "head_dist/bias": 1,
-    "pre_logits/kernel": 2,
-    "cls/cls": 3,
-    "dist/dist": 3,
-    "registers/registers": 3,
-    "encoderblock_0/MultiHeadDotProductAttention_0/query/kernel": 3,
-    "encoderblock_0/MlpBlock_0/Dense_0/kernel": 2,
-    "encoderblock_0/SwiGLU_0/gate/kernel": 2,
-    TABLE: 3,
+    1: ("head/bias", "head_dist/bias"),
+    2: ("head/kernel", "head_dist/kernel", "pre_logits/kernel", _DENSE, _GATE),
+    3: ("cls/cls", "dist/dist", "registers/registers", _QUERY, TABLE),
+    4: ("embedding/kernel", "conv_root/kernel", "root_block/conv_root/kernel"),
 }
-_BLOCK_KERNELS = (
-    "LayerNorm_0/scale",
-    "LayerNorm_1/scale",
-    *(f"MultiHeadDotProductAttention_0/{part}/kernel" for part in ("query", "key", "value")),
-)
-_MLP_KERNELS = {
-    "mlp": ("MlpBlock_0/Dense_0/kernel", "MlpBlock_0/Dense_1/kernel"),
-    "swiglu": ("SwiGLU_0/gate/kernel", "SwiGLU_0/up/kernel", "SwiGLU_0/down/kernel"),
-}
-_UNIT_KERNELS = ("conv1/kernel", "conv2/kernel", "conv3/kernel")
 MAX_BLOCKS = 1024
 
 
@@ -57,10 +38,8 @@ def infer_vit(shapes: Shapes, heads: int | None, path: str) -> dict[str, Any]:
     if kernel is None:
         raise CheckpointError(f"{path} has no patch embedding of shape (height, width, channels, hidden_size).")
     blocks = resnet_blocks(shapes, path) if "conv_root/kernel" in shapes else None
-    depth = _count(
-        {int(m[1]) for name in shapes if (m := re.match(r"encoderblock_(\d{1,6})/", name))}, 0, "block", path
-    )
-    query = shapes.get("encoderblock_0/MultiHeadDotProductAttention_0/query/kernel", (0, heads, 0))
+    depth = _count({int(m[1]) for n in shapes if (m := re.match(r"encoderblock_(\d{1,6})/", n))}, 0, "block", path)
+    query = shapes.get(_QUERY, (0, heads, 0))
     head = shapes.get("head/kernel")
     pre_logits = shapes.get("pre_logits/kernel")
     channels = shapes["conv_root/kernel"][2:3] if blocks is not None else kernel[2:3]
@@ -89,15 +68,14 @@ def infer_vit(shapes: Shapes, heads: int | None, path: str) -> dict[str, Any]:
 
 def _infer_block(shapes: Shapes, hidden_size: int) -> dict[str, Any]:
     """Return the arguments that only a model with blocks shows."""
-    attention = "encoderblock_0/MultiHeadDotProductAttention_0"
-    _, heads, head_dim = shapes.get(f"{attention}/query/kernel", (0, 1, hidden_size))
+    attention = _QUERY.removesuffix("/query/kernel")
+    _, heads, head_dim = shapes.get(_QUERY, (0, 1, hidden_size))
     projections = {f"{attention}/out/bias": "bias", f"{attention}/out/kernel": "no_bias"}
-    kernels = {kind: shapes.get(f"encoderblock_0/{names[0]}") for kind, names in _MLP_KERNELS.items()}
-    mlp = "mlp" if kernels["swiglu"] is None else "swiglu"
-    kernel = kernels[mlp]
+    gate = shapes.get(_GATE)
+    kernel = gate or shapes.get(_DENSE)
     biases = tuple(f"{attention}/{part}/bias" in shapes for part in ("query", "key", "value"))
     return {
-        "mlp": mlp,
+        "mlp": "swiglu" if gate else "mlp",
         "mlp_dim": kernel[1] if kernel else None,
         "qkv_bias": biases[0] if len(set(biases)) == 1 else biases,
         "qk_norm": f"{attention}/query_norm/scale" in shapes,
@@ -139,9 +117,10 @@ def _count(numbers: set[int], first: int, what: str, path: str) -> int:
 
 
 def _check_ranks(shapes: Shapes, path: str) -> None:
-    for name, rank in _RANKS.items():
-        if name in shapes and len(shapes[name]) != rank:
-            raise CheckpointError(f"{path}: {name!r} must have {rank} dimensions. Received: shape {shapes[name]}.")
+    for rank, names in _RANKS.items():
+        for name in shapes.keys() & set(names):
+            if len(shapes[name]) != rank:
+                raise CheckpointError(f"{path}: {name!r} must have {rank} dimensions. Received: shape {shapes[name]}.")
     for head in ("head", "head_dist"):
         kernel, bias = shapes.get(f"{head}/kernel"), shapes.get(f"{head}/bias")
         if kernel and bias and kernel[1] != bias[0]:
@@ -153,7 +132,7 @@ def check_stated(stated: Mapping[str, Any], found: Mapping[str, Any], where: str
     for name, value in stated.items():
         if value is None or found.get(name) is None:
             continue
-        mine, theirs = (list(v) if isinstance(v, tuple) else v for v in (value, found[name]))
+        mine, theirs = _plain(value), _plain(found[name])
         if mine != theirs or isinstance(mine, bool) != isinstance(theirs, bool):
             raise CheckpointError(
                 f"{where} says {name}={str(value)[:60]}, the tensors say {name}={theirs!r}. The file lacks tensors, or "
@@ -161,28 +140,18 @@ def check_stated(stated: Mapping[str, Any], found: Mapping[str, Any], where: str
             )
 
 
+def _plain(value: Any) -> Any:
+    """Return a value in the form in which equal sizes are equal: two equal numbers are one."""
+    value = list(value) if isinstance(value, tuple) else value
+    return value[0] if isinstance(value, list) and len(value) == 2 and value[0] == value[1] else value
+
+
 def check_complete(shapes: Shapes, arguments: Mapping[str, Any], path: str) -> None:
-    """Refuse a file that holds less than the model that its names describe, before the model is built."""
-    leaves = [*_BLOCK_KERNELS, *_MLP_KERNELS[arguments.get("mlp", "mlp")]]
-    if arguments.get("output_projection") != "none":
-        leaves.append("MultiHeadDotProductAttention_0/out/kernel")
-    required = [f"encoderblock_{i}/{leaf}" for i in range(arguments.get("num_layers", 0)) for leaf in leaves]
-    stages = arguments.get("resnet_blocks") or arguments.get("block_sizes") or ()
-    digits = 2 if "block_sizes" in arguments else 0
-    for stage, units in enumerate(stages, start=1):
-        names = [f"block{stage}/unit{str(unit).zfill(digits)}" for unit in range(1, units + 1)]
-        required += [f"{name}/{leaf}" for name in names for leaf in _UNIT_KERNELS]
-    missing = [name for name in required if name not in shapes]
-    if missing:
-        raise CheckpointError(
-            f"{path} is incomplete: {len(missing)} weights of its blocks are missing, such as {missing[0]}."
-        )
+    """Refuse a file that holds less than the blocks that its names describe, before the model is built."""
     wanted = weights_of_blocks(arguments)
     found = sum(math.prod(shape) for shape in shapes.values())
     if wanted > found:
-        raise CheckpointError(
-            f"{path} is incomplete or damaged: its blocks would have {wanted} weights, the whole file has {found}."
-        )
+        raise CheckpointError(f"{path} is incomplete: its blocks have {wanted} weights, the whole file {found}.")
 
 
 def weights_of_blocks(arguments: Mapping[str, Any]) -> int:
@@ -194,7 +163,7 @@ def weights_of_blocks(arguments: Mapping[str, Any]) -> int:
         size = arguments["hidden_size"]
         heads = arguments["num_heads"] * arguments["head_dim"] if arguments.get("head_dim") else size
         projections = 3 if arguments.get("output_projection") == "none" else 4
-        matrices = len(_MLP_KERNELS[arguments.get("mlp", "mlp")])
+        matrices = 3 if arguments.get("mlp") == "swiglu" else 2
         count += arguments["num_layers"] * (projections * size * heads + matrices * size * arguments["mlp_dim"])
     return count
 
@@ -204,9 +173,7 @@ def infer_bit(shapes: Shapes, path: str) -> dict[str, Any]:
     _check_ranks(shapes, path)
     root, head = shapes.get("root_block/conv_root/kernel", ()), shapes.get("head/kernel")
     if len(root) != 4 or root[3] % 64:
-        raise CheckpointError(
-            f"{path}: the root convolution must have a multiple of 64 filters. Received: shape {root}."
-        )
+        raise CheckpointError(f"{path}: the root must have a multiple of 64 filters. Received: shape {root}.")
     return {
         "block_sizes": resnet_blocks(shapes, path),
         "width_factor": root[3] // 64,

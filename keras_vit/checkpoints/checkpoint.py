@@ -116,9 +116,6 @@ def variable_shapes(source: TensorSource, bindings: Iterable[Binding], heads: in
         try:
             results = binding.variable_shapes(stored, heads)
         except ValueError as error:
-            raise CheckpointError(
-                f"{source.path}: stored tensors with shapes {stored} cannot become "
-                f"{', '.join(binding.variables)[:300]} ({error})."
-            ) from error
+            raise CheckpointError(f"{source.path}: {stored} cannot become {binding.variables} ({error}).") from error
         shapes.update(zip(binding.variables, results, strict=True))
     return shapes

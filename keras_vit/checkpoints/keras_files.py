@@ -57,14 +57,10 @@ def check_config(config: dict[str, Any], shapes: Sequence[Sequence[int]], path: 
     weights = sum(map(math.prod, shapes))
     for count, (value, depth) in enumerate(_objects(config)):
         if depth > _MAX_DEPTH or count > _MAX_OBJECTS:
-            raise CheckpointError(
-                f"{path}: config.json has over {_MAX_DEPTH} levels or {_MAX_OBJECTS} objects; refused."
-            )
+            raise CheckpointError(f"{path}: config.json has over {_MAX_DEPTH} levels or {_MAX_OBJECTS} objects.")
         names = {str(value.get(key)).rpartition(">")[2] for key in ("class_name", "registered_name")}
         if found := names & _RUN_CODE:
-            raise CheckpointError(
-                f"{path}: config.json has an object of class {found.pop()}, which can run code; refused."
-            )
+            raise CheckpointError(f"{path}: config.json has an object of class {found.pop()}, which can run code.")
         for key in _WIDTHS & value.keys():
             if isinstance(value[key], int) and value[key] > weights:
                 raise _disagreement(path, f"a layer has {key}={str(value[key])[:40]}, all weights are {weights}")

@@ -13,7 +13,6 @@ from keras_vit.checkpoints.errors import CheckpointError
 from keras_vit.checkpoints.match import Match, Options
 from keras_vit.checkpoints.recognition import Path
 from keras_vit.checkpoints.report import LoadReport, explain
-from keras_vit.models import MaskedAutoencoder
 from keras_vit.models.base import ConfiguredModel
 from keras_vit.models.normalization import for_channels
 
@@ -28,7 +27,6 @@ def load_checkpoint(
     grid: Sequence[int] | None = None,
     resize_patch: bool = False,
     adapt_channels: bool = False,
-    zero_edges: bool = False,
     allow_nonfinite: bool = False,
     config: Path | dict | None = None,
     prefix: str | None = None,
@@ -43,16 +41,13 @@ def load_checkpoint(
             of a masked autoencoder, whatever its pooling.
         path: An `.npz` file (vision_transformer, AugReg, SAM, big_vision, BiT), a `.safetensors` file or directory
             (Hugging Face, timm, vit-pytorch, MAE), or a `.keras` or `.weights.h5` file.
-        head: `"keep"` the file's head, `"reset"` the head to its initial values, or `"auto"`: keep it if the numbers of
-            classes are equal, else reset it, which the report says.
+        head: `"keep"` or `"reset"` the head, or `"auto"`: keep it if the numbers of classes are equal.
         method: Resizing of position embeddings: `"reference"`, `"bilinear"`, `"bicubic"`, `"antialiased"` or
             `"dinov2"`. None for the method of the file's own project.
         strict: Whether file and model must match completely. Otherwise, what fits is loaded.
         grid: (height, width) of the file's position table in patches, if it is not square and the file does not say it.
         resize_patch: Whether to resize a patch kernel of another size by pseudo-inverse (FlexiViT).
         adapt_channels: Whether to adapt a kernel of 3 channels to a model of 1, or more than 3.
-        zero_edges: Whether to repeat the reference's rounding error, which zeroes the last row and column of the
-            position table for some pairs of sizes.
         allow_nonfinite: Whether to load NaN and infinity.
         config: The model's `config.json`, as a path or an object, if it is not beside the tensors.
         prefix: Prefix of a Flax file's tree of parameters, such as `"params/ema/"`. None for the usual ones.
@@ -87,7 +82,7 @@ def load_checkpoint(
         )
     hints = recognition.hints_of(model.config.to_dict(), grid, prefix)
     with recognition.identify(path, hints, config) as checkpoint:
-        options = Options(head, method, resize_patch, adapt_channels, zero_edges)
+        options = Options(head, method, resize_patch, adapt_channels)
         return _load(model, checkpoint, options, strict, allow_nonfinite)
 
 
@@ -98,7 +93,6 @@ def model_from_checkpoint(
     head: str = "auto",
     method: str | None = None,
     grid: Sequence[int] | None = None,
-    zero_edges: bool = False,
     resize_patch: bool = False,
     adapt_channels: bool = False,
     allow_nonfinite: bool = False,
@@ -117,7 +111,6 @@ def model_from_checkpoint(
         head: Whether to keep or reset the head.
         method: Resizing of position embeddings, now and by a model for images of any size.
         grid: (height, width) of the file's position table in patches.
-        zero_edges: Whether to repeat the reference's rounding error.
         resize_patch: Whether to resize a patch kernel of another size.
         adapt_channels: Whether to adapt a kernel of 3 channels to 1, or more than 3.
         allow_nonfinite: Whether to load NaN and infinity.
@@ -155,7 +148,7 @@ def model_from_checkpoint(
             model = kind.model.from_config({**arguments, **checkpoint.frozen})
         except (TypeError, ValueError) as error:
             raise CheckpointError(f"{kind.model.__name__} cannot be built from {checkpoint.path}: {error}") from error
-        options = Options(head, method, resize_patch, adapt_channels, zero_edges)
+        options = Options(head, method, resize_patch, adapt_channels)
         _load(model, checkpoint, options, strict=True, allow_nonfinite=allow_nonfinite)
         return model
 
@@ -200,15 +193,10 @@ def architecture_of(
 def _load(
     model: ConfiguredModel, checkpoint: Checkpoint, options: Options, strict: bool, allow_nonfinite: bool
 ) -> LoadReport:
-    if isinstance(model, MaskedAutoencoder) and checkpoint.kind == "vit":
-        raise CheckpointError(
-            f"{checkpoint.path} has no decoder, which a MaskedAutoencoder needs. Load it into a VisionTransformer, or "
-            "give the file of a masked autoencoder that was not reduced to its encoder."
-        )
     if not isinstance(model, (KINDS[checkpoint.kind].model, recognition.without_decoder(checkpoint).model)):
+        noun = KINDS[checkpoint.kind].noun + (" without a decoder" if checkpoint.kind == "vit" else "")
         raise CheckpointError(
-            f"{checkpoint.path} holds a {KINDS[checkpoint.kind].noun}. Received: a {type(model).__name__}. Use "
-            "keras_vit.model_from_checkpoint to build the model it belongs to."
+            f"{checkpoint.path} holds a {noun}. Received: a {type(model).__name__}. Use model_from_checkpoint."
         )
     match = Match(model, checkpoint, options)
     report = match.decide()
@@ -223,20 +211,14 @@ def _load(
             report.notes.append(f"{name}={match.config[name]!r} is assumed: {text}")
     if not report.problems():
         model.checkpoint_layout = checkpoint.layout  # `save_checkpoint` writes as was read
-    _set_normalization(model, checkpoint, report)
+    stated = checkpoint.input_normalization
+    model.input_normalization = None if stated is None else for_channels(stated, model.config.channels)
+    if model.input_normalization is None:
+        report.notes.append("input_normalization is not known: the file does not state it for the model's channels")
     _compare_resizing(model, checkpoint, options, report)
     if checkpoint.class_names and not report.reset and model.config.include_top:
         model.class_names = checkpoint.class_names
     return report
-
-
-def _set_normalization(model: ConfiguredModel, checkpoint: Checkpoint, report: LoadReport) -> None:
-    """Give the model the normalization of the weights that it has now."""
-    stated = checkpoint.input_normalization
-    model.input_normalization = None if stated is None else for_channels(stated, model.config.channels)
-    if model.input_normalization is None:
-        reason = "the file does not state it" if stated is None else f"the file states it for {len(stated[0])} channels"
-        report.notes.append(f"input_normalization is not known: {reason}")
 
 
 def _compare_resizing(model: ConfiguredModel, checkpoint: Checkpoint, options: Options, report: LoadReport) -> None:

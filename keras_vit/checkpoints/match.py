@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import keras
@@ -17,17 +17,14 @@ from keras_vit.checkpoints.rules import Binding
 from keras_vit.models.base import ConfiguredModel
 from keras_vit.models.config import plain
 
-HEADS = (
-    *("head/kernel", "head/bias", "head_dist/kernel", "head_dist/bias"),
-    *("head_norm/moving_mean", "head_norm/moving_variance"),
-)
-PRE_LOGITS = ("pre_logits/kernel", "pre_logits/bias")
-NORMS = {"encoder_norm": ("encoder_norm/scale", "encoder_norm/bias"), "fc_norm": ("fc_norm/scale", "fc_norm/bias")}
+# Beginnings of the names of the head's variables, and of the norm before and after the pooling.
+_HEAD = ("head/", "head_dist/", "head_norm/")
+_HEAD_LEAVES = ("/kernel", "/bias", "/moving_mean", "/moving_variance")  # and not the scales of a quantized one
+_NORMS = ("encoder_norm/", "fc_norm/")
 _AXES = ("/pos_embedding_y", "/pos_embedding_x")
 _FIRST_KERNELS = ("embedding/kernel", "conv_root/kernel", "root_block/conv_root/kernel")
 # Arguments whose weights a load may drop or adapt.
 _ADAPTED = ("patch_size", "channels", "classes", "include_top", "representation_size")
-_SYNONYMS = {"gelu_approximate": "gelu_tanh", "gelu_new": "gelu_tanh"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,7 +35,6 @@ class Options:
     method: str | None = None
     resize_patch: bool = False
     adapt_channels: bool = False
-    zero_edges: bool = False
 
 
 def weights_of(model: keras.Model) -> dict[str, Any]:
@@ -72,48 +68,47 @@ class Match:
 
     def _decide_head(self) -> None:
         """Decide whether the head is loaded, reset, or left out."""
-        found, path = self.checkpoint.shapes, self.checkpoint.path
-        ours = {name: tuple(self.variables[name].shape) for name in HEADS if name in self.variables}
-        theirs = {name: found[name] for name in HEADS if name in found}
-        classes, model_classes = (side.get("head/bias", (0,))[-1] for side in (theirs, ours))
-        if self.options.head == "keep" and classes != model_classes:
+        path, mode = self.checkpoint.path, self.options.head
+        ours = [name for name in self._named(self.variables, *_HEAD) if name.endswith(_HEAD_LEAVES)]
+        classes = self.checkpoint.shapes.get("head/bias", (0,))[-1]
+        model_classes = self.variables["head/bias"].shape[-1] if "head/bias" in self.variables else 0
+        if mode == "keep" and classes != model_classes:
             raise CheckpointError(
                 f"head='keep' needs equal class counts. Received: {classes} in {path}, {model_classes} in the "
                 f"model. Build the model with classes={classes}, or pass head='reset'."
             )
-        if not ours:
-            self._drop(theirs, "the model has no head")
-        elif self.options.head != "reset" and classes == model_classes:
+        if ours and mode != "reset" and classes == model_classes:
             return
-        else:
-            reason = f"the file's head has {classes} classes, the model's {model_classes}"
-            if self.options.head == "reset":
-                reason = "as head='reset' asks"
-            self._drop(theirs, f"the head was reset to its initial values: {reason}")
-            self.report.reset = list(ours)
-        if not any(name in self.variables for name in PRE_LOGITS):
+        if ours:
+            sizes = f"the file's has {classes} classes, the model's {model_classes}"
+            self.report.notes.append(f"the head was reset to its initial values: {sizes}")
+            self.report.reset = ours
+        self._drop("" if ours else "the model has no head", *_HEAD)
+        if not self._named(self.variables, "pre_logits/"):
             # As in the reference: without representation_size the whole head of the pretraining goes.
-            self._drop({name: found[name] for name in PRE_LOGITS if name in found}, "the model has no pre_logits")
+            self._drop("the model has no pre_logits", "pre_logits/")
 
     def _decide_encoder(self) -> None:
         """Drop the decoder, the attention pooling and the norm of a headless encoder where the model has none."""
-        found = self.checkpoint.shapes
-        if "pooling" in self.checkpoint.alternatives and "MAPHead_0/probe" not in self.variables:
-            pooling = {name: shape for name, shape in found.items() if name.startswith("MAPHead_0/")}
-            self._drop(pooling, "the attention pooling is left out")
+        alternatives = self.checkpoint.alternatives
+        if "pooling" in alternatives and "MAPHead_0/probe" not in self.variables:
+            self._drop("the attention pooling is left out", "MAPHead_0/")
         if self.checkpoint.kind == "mae" and "decoder_embed/kernel" not in self.variables:
-            parts = ("decoder_", "mask_token/")
-            self._drop({n: shape for n, shape in found.items() if n.startswith(parts)}, "the decoder is left out")
-        if "norm_after_pooling" not in self.checkpoint.alternatives or not self.config.get("norm_after_pooling"):
-            return
-        if not any(name in found for name in NORMS["fc_norm"]):
-            own = {name: found[name] for name in NORMS["encoder_norm"] if name in found}
-            self._drop(own, "the norm after the pooling begins at its initial values")
-            self.report.reset += [name for name in NORMS["fc_norm"] if name in self.variables]
+            self._drop("the decoder is left out", "decoder_", "mask_token/")
+        moved = "norm_after_pooling" in alternatives and self.config.get("norm_after_pooling")
+        if moved and not self._named(self.checkpoint.shapes, "fc_norm/"):
+            self._drop("the norm after the pooling begins at its initial values", "encoder_norm/")
+            self.report.reset += self._named(self.variables, "fc_norm/")
 
-    def _drop(self, names: Mapping[str, Shape], reason: str) -> None:
+    @staticmethod
+    def _named(names: Iterable[str], *parts: str) -> list[str]:
+        return [name for name in names if name.startswith(parts)]
+
+    def _drop(self, reason: str, *parts: str) -> None:
+        """Leave out the file's variables whose names begin with `parts`, and note why."""
+        names = self._named(self.checkpoint.shapes, *parts)
         self._dropped |= set(names)
-        if names or "reset" in reason:
+        if names and reason:
             self.report.notes.append(reason)
 
     def _decide_variables(self) -> None:
@@ -135,21 +130,21 @@ class Match:
         report.unexpected += self.checkpoint.unexpected
         report.dropped = [s for name in sorted(self._dropped) for s in stored_of[name]] + self.checkpoint.ignored
         report.missing = [name for name in self.variables if name not in found and name not in report.reset]
-        name = PRE_LOGITS[0]
+        name = "pre_logits/kernel"
         if (name in found) != (name in self.variables) and name not in self._dropped:
             width = found[name][-1] if name in found else None
             report.differences["representation_size"] = (width, self.config["representation_size"])
 
     def _adaptation(self, name: str, shape: Shape, wanted: Shape) -> Callable[[np.ndarray], np.ndarray] | None:
         """Return the function from the file's array to the model's, after noting it; None if there is none."""
-        notes, method, zero_edges = self.report.notes, self._method, self.options.zero_edges
+        notes, method = self.report.notes, self._method
         if (grids := self._grids(name)) is not None:
             (old, new), slots = grids, wanted[1] - math.prod(grids[1])
             if shape[::2] != wanted[::2] or slots != shape[1] - math.prod(old):
                 return None
             sizes = f"{old[0]}x{old[1]} to {new[0]}x{new[1]}"
             notes.append(f"position embeddings were resized from {sizes} (method={method!r})")
-            return lambda table: resize.resize_table(table, old, new, slots, method, zero_edges)
+            return lambda table: resize.resize_table(table, old, new, slots, method)
         if shape == wanted:
             return lambda array: array
         if name.endswith(_AXES) and shape[::2] == wanted[::2]:
@@ -162,7 +157,7 @@ class Match:
     def _kernel_adaptation(self, name: str, shape: Shape, wanted: Shape) -> Callable[[np.ndarray], np.ndarray] | None:
         notes, differences = self.report.notes, self.report.differences
         if shape[2] != wanted[2]:
-            if not self.options.adapt_channels or not resize.can_adapt_channels(shape[2], wanted[2]):
+            if not self.options.adapt_channels or shape[2] != 3 or wanted[2] == 2:
                 differences["channels"] = (shape[2], wanted[2])
                 notes.append("adapt_channels=True turns 3 channels into 1 or more than 3")
                 return None
@@ -215,7 +210,7 @@ class Match:
         for name in self.report.reset:
             layer, leaf = name.split("/")
             variable = self.variables[name]
-            if layer in NORMS:
+            if name.startswith(_NORMS):
                 value = keras.ops.full(variable.shape, float(leaf == "scale"), dtype=variable.dtype)
             else:
                 initializer = getattr(self.model.get_layer(layer), f"{leaf}_initializer")
@@ -228,9 +223,7 @@ class Match:
         for name in binding.stored:
             array = source.read(name)
             if not allow_nonfinite and not _is_finite(array):
-                raise CheckpointError(
-                    f"{source.path}: tensor {name!r} holds NaN or infinity. Pass allow_nonfinite=True to load it."
-                )
+                raise CheckpointError(f"{source.path}: {name!r} holds NaN or infinity. Pass allow_nonfinite=True.")
             stored.append(array.astype(np.float32) if array.dtype.itemsize < 4 else array)
         arrays = binding.transform.read(tuple(stored), self.config.get("num_heads", 1))
         pairs = zip(binding.variables, arrays, strict=True)
@@ -252,8 +245,6 @@ def _comparable(name: str, arguments: Mapping[str, Any]) -> Any:
         return value is not None
     if name == "resnet_numerics" and arguments.get("resnet_blocks") is None:
         return None
-    if name == "activation":
-        return _SYNONYMS.get(value, value)
     if name == "pool_padding" and value == "edge":
         return "infinity"  # the edge is in every window that its copy is in
     return tuple(value) if isinstance(value, list) else value

@@ -91,9 +91,7 @@ def settle_grid(checkpoint: Checkpoint, hints: Hints) -> None:
             )
     if checkpoint.layout.family == "keras" and own_grid is not None:
         if hints.grid not in (None, own_grid):
-            raise CheckpointError(
-                f"{path}: its table has the grid {own_grid}. Received: grid={hints.grid}. Leave it out."
-            )
+            raise CheckpointError(f"{path}: its table has the grid {own_grid}. Leave out grid={hints.grid}.")
         checkpoint.grid = own_grid  # image_size may be None, for images of any size
         return
     known = [*stated_grids(source, hints, arguments), *model_grid(hints, arguments)]

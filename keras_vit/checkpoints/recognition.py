@@ -79,10 +79,10 @@ def _check_note(source: TensorSource) -> None:
     note = source.metadata
     if not note:
         return
-    if note.get("version") != NOTE_VERSION:
+    version = note.get("version")
+    if version != NOTE_VERSION:
         raise CheckpointError(
-            f"{source.path}: its note has version {str(note.get('version'))[:20]}; this release reads {NOTE_VERSION}. "
-            "Update keras-vision-transformers."
+            f"{source.path}: its note has version {str(version)[:20]}, not {NOTE_VERSION}. Update this package."
         )
     if not isinstance(note.get("arguments"), dict):
         raise CheckpointError(f"{source.path}: its note has no 'arguments'. Damaged?")
@@ -131,12 +131,8 @@ def _input_normalization(checkpoint: Checkpoint, of_project: Normalization | Non
     except ValueError as error:
         raise CheckpointError(f"{checkpoint.path}: its note is damaged: {error}") from error
     if stated not in (None, noted):
-        logging.warning(
-            "%s: the mean and deviation beside the file differ from those that were saved in it, which are used: %s. "
-            "Set model.input_normalization to use others.",
-            checkpoint.path,
-            noted,
-        )
+        text = "%s: its mean and deviation, %s, are used, not those beside it. Set input_normalization for others."
+        logging.warning(text, checkpoint.path, noted)
     return noted
 
 
@@ -170,6 +166,4 @@ def _check_size(arguments: dict[str, Any], path: str, limit: int) -> None:
         raise CheckpointError(f"{path}: image_size must be an integer or (height, width). Received: {str(size)[:60]}.")
     grid = grid_of(arguments)
     if grid is not None and grid[0] * grid[1] * arguments["hidden_size"] > limit:
-        raise CheckpointError(
-            f"{path}: images of {size} would have {grid[0]} x {grid[1]} patches. Pass another image_size."
-        )
+        raise CheckpointError(f"{path}: images of {size} have {grid[0]} x {grid[1]} patches. Pass another image_size.")

@@ -3,7 +3,8 @@
 import numpy as np
 
 from keras_vit import _checks
-from keras_vit.layers.interpolation import DINOV2_OFFSET, METHODS, pixel_center_matrix
+from keras_vit.layers import interpolation
+from keras_vit.layers.interpolation import METHODS
 
 
 def resize_table(
@@ -12,56 +13,30 @@ def resize_table(
     new_grid: tuple[int, int],
     num_slots: int = 0,
     method: str = "reference",
-    zero_edges: bool = False,
 ) -> np.ndarray:
     """Resize a position table `[1, num_slots + h*w, D]` to another grid; the slots of prefix tokens stay as they are.
 
     `"reference"` is bilinear between the corners, `"bilinear"` and `"bicubic"` use pixel centers (Hugging Face),
-    `"antialiased"` is bicubic with antialiasing (timm), and `"dinov2"` is Meta's bicubic. `zero_edges` leaves the last
-    row and column zero for the sizes at which rounding makes the reference do so (28 to 24, for example).
+    `"antialiased"` is bicubic with antialiasing (timm), and `"dinov2"` is Meta's bicubic. The reference leaves the last
+    row and column zero for some sizes (28 to 24, for example), by rounding, which is not repeated.
     """
     _checks.choice("method", method, METHODS)
-    if table.ndim != 3 or table.shape[1] != num_slots + old_grid[0] * old_grid[1]:
-        raise ValueError(f"A table of {num_slots} + {old_grid} entries was expected. Received: shape {table.shape}.")
     grid = table[0, num_slots:].reshape(*old_grid, -1)  # [h, w, D]
     for axis in (0, 1):
-        grid = resize_axis(grid, new_grid[axis], axis, method, zero_edges)
+        grid = resize_axis(grid, new_grid[axis], axis, method)
     grid = grid.astype(table.dtype).reshape(1, new_grid[0] * new_grid[1], -1)
     return np.concatenate([table[:, :num_slots], grid], axis=1)
 
 
-def resize_axis(array: np.ndarray, size: int, axis: int, method: str, zero_edges: bool = False) -> np.ndarray:
+def resize_axis(array: np.ndarray, size: int, axis: int, method: str) -> np.ndarray:
     """Resize one axis of an array, in double precision."""
-    matrix = interpolation_matrix(array.shape[axis], size, method, zero_edges)
+    matrix = interpolation_matrix(array.shape[axis], size, method)
     return np.moveaxis(np.tensordot(matrix, array.astype(np.float64), axes=(1, axis)), 0, axis)
 
 
-def interpolation_matrix(old_size: int, new_size: int, method: str, zero_edges: bool = False) -> np.ndarray:
-    """Return the `[new_size, old_size]` matrix of a one-dimensional resize; the identity if the sizes agree."""
-    if old_size == new_size and method != "dinov2":  # which resizes both axes of a table of another grid
-        return np.eye(old_size)
-    if method == "reference":
-        return _corner_aligned(old_size, new_size, zero_edges)
-    scale = old_size / (new_size + (DINOV2_OFFSET if method == "dinov2" else 0.0))
-    centers = (np.arange(new_size) + 0.5) * scale - 0.5
-    return np.asarray(pixel_center_matrix(centers, old_size, scale, method, np))
-
-
-def _corner_aligned(old_size: int, new_size: int, zero_edges: bool) -> np.ndarray:
-    step = (old_size - 1) / (new_size - 1) if new_size > 1 else 0.0
-    positions = np.arange(new_size) * step
-    # Rounding can put the last position behind the last sample, where the reference reads zeros.
-    outside = positions > old_size - 1
-    positions = np.minimum(positions, old_size - 1)
-    first = np.minimum(np.floor(positions).astype(int), max(old_size - 2, 0))
-    weight = positions - first
-    matrix = np.zeros((new_size, old_size))
-    rows = np.arange(new_size)
-    matrix[rows, first] += 1.0 - weight
-    matrix[rows, np.minimum(first + 1, old_size - 1)] += weight
-    if zero_edges:
-        matrix[outside] = 0.0
-    return matrix
+def interpolation_matrix(old_size: int, new_size: int, method: str) -> np.ndarray:
+    """Return the `[new_size, old_size]` matrix of a one-dimensional resize."""
+    return interpolation.interpolation_matrix(new_size, old_size, method, np)
 
 
 def resize_patch_kernel(kernel: np.ndarray, patch_size: tuple[int, int]) -> np.ndarray:
@@ -78,21 +53,12 @@ def resize_patch_kernel(kernel: np.ndarray, patch_size: tuple[int, int]) -> np.n
     return result.astype(kernel.dtype)
 
 
-def can_adapt_channels(old: int, new: int) -> bool:
-    """Whether `adapt_channels` changes kernels of `old` input channels to `new`."""
-    return old == 3 and (new == 1 or new > 3)
-
-
 def adapt_channels(kernel: np.ndarray, channels: int, standardized: bool) -> np.ndarray:
     """Change the input channels of a kernel that was trained on three.
 
     One channel gets the sum, so that a gray image gives the output of its three equal channels. Further channels get
     values that change nothing at first: zeros, or the kernel's mean where weights are standardized.
     """
-    if not can_adapt_channels(kernel.shape[2], channels):
-        raise ValueError(
-            f"Kernels of 3 channels are adapted to 1 or to more than 3. Received: {kernel.shape[2]} to {channels}."
-        )
     if channels == 1:
         return kernel.sum(axis=2, keepdims=True, dtype=np.float64).astype(kernel.dtype)
     fill = kernel.mean(axis=(0, 1, 2), keepdims=True, dtype=np.float64) if standardized else np.zeros((1, 1, 1, 1))

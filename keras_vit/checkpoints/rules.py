@@ -40,6 +40,8 @@ DENSE = each(lambda w, heads: w.T, lambda w: w.T)
 CONV = each(lambda w, heads: w.transpose(2, 3, 1, 0), lambda w: w.transpose(3, 2, 0, 1))
 # Group norm parameters, stored [1, 1, 1, C] by older Flax.
 GROUP_NORM_4D = each(lambda w, heads: w.reshape(w.shape[-1:]), lambda w: w.reshape(1, 1, 1, -1))
+# A table or tokens without the leading axis of length one: [N, D] <-> [1, N, D]
+FIRST_AXIS = each(lambda w, heads: w[None], lambda w: w[0])
 # A dense kernel stored as a 1x1 convolution.
 DENSE_AS_CONV = each(lambda w, heads: w.reshape(w.shape[2:]), lambda w: w[None, None])
 

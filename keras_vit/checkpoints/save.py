@@ -15,7 +15,6 @@ from keras_vit._io import atomic_directory, atomic_file, write_json
 from keras_vit.checkpoints import families
 from keras_vit.checkpoints.checkpoint import KINDS, Layout
 from keras_vit.checkpoints.errors import CheckpointError
-from keras_vit.checkpoints.families import _torch
 from keras_vit.checkpoints.families.family import Files, Writing
 from keras_vit.checkpoints.formats.npz import write_npz
 from keras_vit.checkpoints.formats.safetensors import write_safetensors
@@ -27,13 +26,11 @@ from keras_vit.models import MAEConfig, ViTConfig
 from keras_vit.models.config import Config
 from keras_vit.models.normalization import SYMMETRIC, Normalization, for_channels
 
-_PREPROCESSOR = "preprocessor_config.json"
 DTYPES = ("float32", "bfloat16", "float16")
 _OTHER_SUFFIXES = (".npz", ".keras", ".h5", ".pth", ".pt", ".bin", ".ckpt", ".onnx", ".tflite", ".json")
 # Other names of formats, with the next step.
 _OTHER_FORMATS = {
-    "hf": "Did you mean 'huggingface'?",
-    "transformers": "Did you mean 'huggingface'?",
+    **dict.fromkeys(("hf", "transformers"), "Did you mean 'huggingface'?"),
     "keras": "Save it with model.save('model.keras').",
 }
 
@@ -46,15 +43,14 @@ def save_checkpoint(
     naming: str | None = None,
     stacked: bool | None = None,
     dtype: str = "float32",
-    preprocessor: dict[str, Any] | None = None,
     class_names: Iterable[str] | None = None,
 ) -> str:
-    """Write a model in the format of another project.
+    """Write a model in the format of another project, and return the path.
 
     A model that was read from this format is written as it was: with the same names and shapes, and every tensor equal
     bit for bit. A file or a new directory appears in one step, complete and on the disk. In a directory that is in use,
-    `load_checkpoint` sees old or new weights, each with their own configuration. For a moment, other libraries may see
-    the new weights beside the old `config.json`.
+    `load_checkpoint` sees old or new weights, each with their own configuration. Configurations state the model's
+    `input_normalization`, or [-1, 1] if that is not known.
 
     Args:
         model: A `VisionTransformer` or `BiTResNet`, or a `MaskedAutoencoder` for `"mae"` and `"huggingface"`.
@@ -67,12 +63,7 @@ def save_checkpoint(
             `"vit_pytorch"`. None for those that were read, or the first.
         stacked: Whether `"big_vision"` stacks the blocks (`scan=True` there). None for as read, or not.
         dtype: `"float32"`, `"bfloat16"` or `"float16"`.
-        preprocessor: Content of `preprocessor_config.json`. None for images of the model's size, normalized by
-            `model.input_normalization`; to [-1, 1] if that is not known.
         class_names: Names of the classes for the configuration. None for those that were loaded with the model.
-
-    Returns:
-        The path.
 
     Raises:
         CheckpointError: A `ValueError`. If the format cannot hold this model. The message has the reasons, and the
@@ -97,21 +88,20 @@ def save_checkpoint(
     variables = weights_of(model)
     bindings, left_over = bind_variables(family.rules(layout), variables, depth=config.get("num_layers", 0))
     if left_over:
-        raise CheckpointError(_explain_left_over(format, left_over))
+        raise CheckpointError(
+            f"The {format} format has no place for {', '.join(left_over[:5])}. Save the model with "
+            "model.save('model.keras'), or write the checkpoint before the model is quantized or given LoRA weights."
+        )
     writer = _Writer(variables, bindings, dict(layout.renamed), dtype)
     names = tuple(class_names) if class_names is not None else getattr(model, "class_names", None)
     documents: Files = {}
     normalization = model.input_normalization
-    if preprocessor is not None:
-        normalization = _torch.stated_normalization(preprocessor, path) or normalization
     if writing.documents is not None:
         if names is not None and len(names) != config["classes"]:
             raise ValueError(f"`class_names` must name {config['classes']} classes. Received: {len(names)} names.")
         stated = normalization or for_channels(SYMMETRIC, config["channels"])
         assert stated is not None  # one number is for any channels
         documents = writing.documents(config, layout, names, stated)
-        if preprocessor and _PREPROCESSOR in documents:
-            documents[_PREPROCESSOR] = preprocessor
     metadata = _note(model.config, documents.get("config.json"), normalization)
     try:
         if writing.tensors == "npz":
@@ -145,37 +135,19 @@ def check_destination(path: str | os.PathLike[str], format: str) -> str:
     """Return the path that a model is written to in a format."""
     _check_format(format)
     path = _checks.path("path", path)
-    is_npz = format in families.written_formats("npz")
+    is_npz = families.written_formats()[format] == "npz"
     suffix = os.path.splitext(path)[1].lower()
     if is_npz and suffix != ".npz" or not is_npz and suffix in _OTHER_SUFFIXES:
         expected = "an .npz file" if is_npz else "a directory or a .safetensors file"
-        of_npz = ", ".join(families.written_formats("npz"))
-        raise ValueError(
-            f"`path` must be {expected} for format={format!r}. Received: path={path!r}. The suffixes are .npz "
-            f"({of_npz}), .safetensors or none, for a directory (the other formats), and .keras (model.save)."
-        )
+        expected += f" for format={format!r} (a .keras file: model.save)"
+        raise ValueError(f"`path` must be {expected}. Received: path={path!r}.")
     return path
 
 
 def _check_format(format: str) -> None:
-    if format in ("npz", "safetensors"):
-        known = ", ".join(map(repr, families.written_formats(format)))
-        raise ValueError(f"`format` cannot be {format!r}. Name the project that will read it: {known}.")
     if format in _OTHER_FORMATS:
         raise ValueError(f"`format` cannot be {format!r}. {_OTHER_FORMATS[format]}")
-    _checks.choice("format", format, families.written_formats())
-
-
-def _explain_left_over(format: str, names: list[str]) -> str:
-    """Return the message about variables that a format has no place for."""
-    changes = {"lora_": "has LoRA weights", "_scale": "is quantized", "_zero": "is quantized"}
-    found = next((text for part, text in changes.items() if any(part in name.split("/")[-1] for name in names)), None)
-    if found is None:
-        return f"The {format} format has no place for {', '.join(names[:5])}. Save it as .keras."
-    return (
-        f"The {format} format holds float weights, and the model {found}. Save it with model.save('model.keras'), or "
-        "write the checkpoint before the model is changed."
-    )
+    _checks.choice("format", format, tuple(families.written_formats()))
 
 
 def _layout(
@@ -189,16 +161,10 @@ def _layout(
     read = getattr(model, "checkpoint_layout", None)
     layout = read if read is not None and read.family == family else writing.layout(config)
     if naming is not None:
-        if naming not in writing.styles:
-            raise ValueError(
-                f"`naming` for format={family!r} must be one of {tuple(writing.styles)}. Received: naming={naming!r}."
-            )
-        layout = writing.styles[naming](layout)
+        layout = writing.styles[_checks.choice("naming", naming, tuple(writing.styles) or (None,))](layout)
+    if stacked is not None and not writing.can_stack:
+        raise ValueError(f"`stacked` is for Vision Transformers in format='big_vision'. Received: format={family!r}.")
     if stacked is not None:
-        if not writing.can_stack:
-            raise ValueError(
-                f"`stacked` is for Vision Transformers in format='big_vision'. Received: format={family!r}."
-            )
         layout = dataclasses.replace(layout, stacked=stacked)
     return writing.fit(layout, config)
 
@@ -212,24 +178,22 @@ def _write_safetensors(path: str, writer: "_Writer", metadata: dict[str, Any], d
     if path.endswith(".safetensors"):
         stem = path.removesuffix(".safetensors")
         beside = {f"{stem}_{name}": content for name, content in documents.items() if name == "config.json"}
-        _replace_files(path, writer, metadata, beside)
+        _write_files(path, writer, metadata, beside)
         return
+
+    def fill(directory):
+        beside = {os.path.join(directory, name): content for name, content in documents.items()}
+        _write_files(os.path.join(directory, "model.safetensors"), writer, metadata, beside)
+
     with contextlib.suppress(FileExistsError):  # another process may make the directory meanwhile
         if not os.path.isdir(path) or not os.listdir(path):
             with atomic_directory(path) as temporary:
-                _fill(temporary, writer, metadata, documents)
+                fill(temporary)
             return
-    documents = {os.path.join(path, name): content for name, content in documents.items()}
-    _replace_files(os.path.join(path, "model.safetensors"), writer, metadata, documents)
+    fill(path)
 
 
-def _fill(directory: str, writer: "_Writer", metadata: dict[str, Any], documents: Files) -> None:
-    for name, content in documents.items():
-        write_json(os.path.join(directory, name), content)
-    write_safetensors(os.path.join(directory, "model.safetensors"), writer.tensors, writer.produce, metadata)
-
-
-def _replace_files(path: str, writer: "_Writer", metadata: dict[str, Any], documents: Files) -> None:
+def _write_files(path: str, writer: "_Writer", metadata: dict[str, Any], documents: Files) -> None:
     """Write all files under temporary names, then rename one after the other, the tensors first."""
     with contextlib.ExitStack() as stack:
         for name, content in documents.items():

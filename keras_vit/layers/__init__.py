@@ -1,4 +1,7 @@
-"""Keras layers that make up Vision Transformers, hybrids and BiT. Each module lists its public names."""
+"""Keras layers that make up Vision Transformers, hybrids and BiT. Each module lists its public names.
+
+All of them take the arguments of `keras.layers.Layer`, too, such as `name` and `dtype`.
+"""
 
 from keras_vit.layers import (
     attention,
@@ -15,7 +18,6 @@ from keras_vit.layers import (
     position,
     resnet,
     rope,
-    stochastic_depth,
     tokens,
 )
 from keras_vit.layers.attention import *
@@ -32,7 +34,6 @@ from keras_vit.layers.pooling import *
 from keras_vit.layers.position import *
 from keras_vit.layers.resnet import *
 from keras_vit.layers.rope import *
-from keras_vit.layers.stochastic_depth import *
 from keras_vit.layers.tokens import *
 
 __all__ = [
@@ -50,6 +51,5 @@ __all__ = [
     *position.__all__,
     *resnet.__all__,
     *rope.__all__,
-    *stochastic_depth.__all__,
     *tokens.__all__,
 ]

@@ -8,11 +8,11 @@ from keras import ops
 
 from keras_vit import _checks
 from keras_vit.layers import formulas, kernels
+from keras_vit.layers.base import Shape
 from keras_vit.layers.composite import CompositeLayer
 from keras_vit.layers.dense import EinsumDense
 from keras_vit.layers.dropout import Dropout
 from keras_vit.layers.normalization import NORMS
-from keras_vit.layers.types import Shape
 
 __all__ = ["SelfAttention"]
 
@@ -54,7 +54,6 @@ class SelfAttention(CompositeLayer):
             the concatenated heads.
         qk_norm: Kind of a norm of each head's query and key, `"layer"` or `"rms"`, or None for no such norm.
         layer_norm_epsilon: Epsilon of this norm.
-        **kwargs: Arguments of `keras.layers.Layer`.
 
     Call arguments:
         x: Tensor `[B, N, D]`, from which the queries are computed.
@@ -74,7 +73,6 @@ class SelfAttention(CompositeLayer):
         - [An Image is Worth 16x16 Words](https://arxiv.org/abs/2010.11929), appendix A
 
     Example:
-    >>> import numpy as np
     >>> attend = SelfAttention(num_heads=2)
     >>> x = np.ones((1, 5, 8), "float32")
     >>> output, scores = attend(x, return_attention_scores=True)
@@ -126,30 +124,15 @@ class SelfAttention(CompositeLayer):
             )
         heads_shape = (*x_shape[:-1], self.num_heads, head_dim)
         for name, use_bias in zip(("query", "key", "value"), self._biases(), strict=True):
-            projection = EinsumDense(
-                "bnd,dhk->bnhk",
-                output_shape=(None, self.num_heads, head_dim),
-                bias_axes="hk" if use_bias else None,
-                kernel_initializer="glorot_uniform",
-                dtype=self.dtype_policy,
-                name=name,
-            )
-            projection.build(x_shape)
-            setattr(self, name, projection)
+            shape = (None, self.num_heads, head_dim)
+            self._add_projection(name, "bnd,dhk->bnhk", shape, "hk" if use_bias else None, x_shape)
         if self.qk_norm is not None:
             self.query_norm, self.key_norm = self._norm("query_norm"), self._norm("key_norm")
             for norm in (self.query_norm, self.key_norm):
                 norm.build(heads_shape)
         if self.output_projection != "none":
-            self.out = EinsumDense(
-                "bnhk,hkd->bnd",
-                output_shape=(None, hidden_size),
-                bias_axes="d" if self.output_projection == "bias" else None,
-                kernel_initializer="glorot_uniform",
-                dtype=self.dtype_policy,
-                name="out",
-            )
-            self.out.build(heads_shape)
+            bias = "d" if self.output_projection == "bias" else None
+            self._add_projection("out", "bnhk,hkd->bnd", (None, hidden_size), bias, heads_shape)
         if self.relative_positions is not None:
             self.relative_embedding = self.add_weight(
                 name="relative_embedding",
@@ -159,6 +142,12 @@ class SelfAttention(CompositeLayer):
         self.dropout = Dropout(self.dropout_rate, dtype=self.dtype_policy, name="Dropout_0")
         self.dropout.build(None)
         super().build(x_shape)
+
+    def _add_projection(self, name, equation, output_shape, bias_axes, input_shape):
+        shared = {"kernel_initializer": "glorot_uniform", "dtype": self.dtype_policy, "name": name}
+        layer = EinsumDense(equation, output_shape=output_shape, bias_axes=bias_axes, **shared)
+        layer.build(input_shape)
+        setattr(self, name, layer)
 
     def call(
         self,
@@ -208,8 +197,7 @@ class SelfAttention(CompositeLayer):
         length, heads = self.relative_positions, self.num_heads
         if not {query.shape[1], key.shape[1]} <= {length, None}:
             raise ValueError(
-                f"`x` and `context` must have relative_positions={length} tokens. Received: {query.shape[1]} and "
-                f"{key.shape[1]} tokens."
+                f"There must be relative_positions={length} tokens. Received: {query.shape[1]}, {key.shape[1]}."
             )
         embedding = ops.cast(self.relative_embedding, query.dtype)
         by_offset = ops.einsum("bnhk,rk->bhnr", query, embedding)  # [B, H, L, 2L-1], offset key - query + L - 1

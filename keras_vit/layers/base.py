@@ -1,9 +1,11 @@
-"""Base class of all layers."""
+"""Base class of all layers, and a type of their signatures."""
 
 import inspect
-from typing import Any, Self
+from typing import Any, Self, TypeAlias
 
 import keras
+
+Shape: TypeAlias = tuple[Any, ...]  # sizes of a tensor, None for those that are unknown
 
 
 class BaseLayer(keras.layers.Layer):

@@ -6,9 +6,9 @@ import keras
 from keras import ops
 
 from keras_vit import _checks
+from keras_vit.layers.base import Shape
 from keras_vit.layers.composite import CompositeLayer
 from keras_vit.layers.resnet import Bottleneck, Stage, convolution, strided_shape
-from keras_vit.layers.types import Shape
 
 __all__ = ["BiTRoot", "BiTStage", "BiTUnit"]
 
@@ -32,13 +32,11 @@ class BiTRoot(CompositeLayer):
         pool_padding: Padding of the map before the pooling, which has not passed a ReLU: `"infinity"` (big_vision:
             minus infinity) or `"zeros"` (big_transfer, which trained the published files). `"edge"` repeats the border.
             It gives the same numbers as `"infinity"` and works for integers, which have no infinity.
-        **kwargs: Arguments of `keras.layers.Layer`.
 
     References:
         - [Big Transfer](https://arxiv.org/abs/1912.11370)
 
     Example:
-    >>> import numpy as np
     >>> tuple(BiTRoot(filters=32)(np.ones((1, 32, 32, 3), "float32")).shape)
     (1, 8, 8, 32)
     """
@@ -72,14 +70,12 @@ class BiTUnit(Bottleneck):
     Args:
         features: Number of inner channels. The output has four times as many.
         strides: Stride of the 3x3 convolution.
-        **kwargs: Arguments of `keras.layers.Layer`.
 
     References:
         - [Identity Mappings in Deep Residual Networks](https://arxiv.org/abs/1603.05027)
         - [Big Transfer](https://arxiv.org/abs/1912.11370)
 
     Example:
-    >>> import numpy as np
     >>> tuple(BiTUnit(features=32, strides=2)(np.ones((1, 8, 8, 64), "float32")).shape)
     (1, 4, 4, 128)
     """
@@ -114,10 +110,8 @@ class BiTStage(Stage):
         num_units: Number of units.
         features: Number of inner channels of the units. The output has four times as many.
         strides: Stride of the first unit.
-        **kwargs: Arguments of `keras.layers.Layer`.
 
     Example:
-    >>> import numpy as np
     >>> tuple(BiTStage(num_units=2, features=32, strides=2)(np.ones((1, 8, 8, 64), "float32")).shape)
     (1, 4, 4, 128)
     """

@@ -17,7 +17,6 @@ class CompositeLayer(BaseLayer):
 
     Args:
         sublayers: Changes of sublayers by attribute name, as `get_config` returns them.
-        **kwargs: Arguments of `keras.layers.Layer`.
     """
 
     def __init__(self, sublayers: dict[str, Any] | None = None, **kwargs: Any):

@@ -1,15 +1,15 @@
-"""Dropout whose draw can be replayed, for rematerialization."""
+"""Dropout and stochastic depth, whose draws can be replayed for rematerialization."""
 
 from typing import Any
 
 import keras
+from keras import ops
 
 from keras_vit import _checks
-from keras_vit.layers.base import BaseLayer
+from keras_vit.layers.base import BaseLayer, Shape
 from keras_vit.layers.remat import ReplayableSeedGenerator
-from keras_vit.layers.types import Shape
 
-__all__ = ["Dropout"]
+__all__ = ["Dropout", "StochasticDepth"]
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
@@ -19,7 +19,6 @@ class Dropout(BaseLayer):
     Args:
         rate: Probability in [0, 1) of dropping a value.
         seed: Integer or None.
-        **kwargs: Arguments of `keras.layers.Layer`.
 
     Call arguments:
         x: Tensor of any shape.
@@ -29,7 +28,6 @@ class Dropout(BaseLayer):
         - [Dropout](https://www.jmlr.org/papers/v15/srivastava14a.html)
 
     Example:
-    >>> import numpy as np
     >>> np.array(Dropout(0.5)(np.ones(3, "float32"))).tolist()
     [1.0, 1.0, 1.0]
     """
@@ -41,9 +39,6 @@ class Dropout(BaseLayer):
         if self.rate > 0:
             self.seed_generator = ReplayableSeedGenerator(seed)
 
-    def build(self, input_shape: Shape | None) -> None:
-        super().build(input_shape)
-
     def call(self, x: Any, training: bool = False) -> Any:
         if not training or self.rate == 0:
             return x
@@ -51,3 +46,34 @@ class Dropout(BaseLayer):
 
     def compute_output_shape(self, input_shape: Shape) -> Shape:
         return input_shape
+
+
+@keras.saving.register_keras_serializable(package="keras_vit")
+class StochasticDepth(Dropout):
+    """Dropout of a residual branch for whole examples.
+
+    Branches that stay are divided by the probability of staying, so that the expected value is unchanged.
+
+    Args:
+        rate: Probability in [0, 1) of dropping an example's branch.
+        seed: Integer or None.
+
+    Call arguments:
+        x: Tensor `[B, ...]`, the branch before it is added.
+        training: Whether to drop; outside of training the layer does nothing.
+
+    References:
+        - [Deep Networks with Stochastic Depth](https://arxiv.org/abs/1603.09382)
+
+    Example:
+    >>> branch = np.ones((4, 2), "float32")
+    >>> tuple(StochasticDepth(0.1)(branch, training=True).shape)
+    (4, 2)
+    """
+
+    def call(self, x: Any, training: bool = False) -> Any:
+        if not training or self.rate == 0:
+            return x
+        shape = (ops.shape(x)[0],) + (1,) * (len(x.shape) - 1)
+        kept = keras.random.uniform(shape, seed=self.seed_generator, dtype="float32") >= self.rate
+        return x * (ops.cast(kept, x.dtype) / ops.cast(1.0 - self.rate, x.dtype))

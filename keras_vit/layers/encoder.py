@@ -7,13 +7,11 @@ import keras
 from keras import ops
 
 from keras_vit import _checks
-from keras_vit.layers.base import BaseLayer
+from keras_vit.layers.base import BaseLayer, Shape
 from keras_vit.layers.composite import CompositeLayer
-from keras_vit.layers.dropout import Dropout
+from keras_vit.layers.dropout import Dropout, StochasticDepth
 from keras_vit.layers.normalization import NORMS
 from keras_vit.layers.remat import rematerialized
-from keras_vit.layers.stochastic_depth import StochasticDepth
-from keras_vit.layers.types import Shape
 
 __all__ = ["EncoderBlock", "LayerScale"]
 
@@ -24,13 +22,11 @@ class LayerScale(BaseLayer):
 
     Args:
         initial_value: Initial factor.
-        **kwargs: Arguments of `keras.layers.Layer`.
 
     References:
         - [Going deeper with Image Transformers](https://arxiv.org/abs/2103.17239)
 
     Example:
-    >>> import numpy as np
     >>> np.array(LayerScale(0.5)(np.ones((1, 2), "float32"))).tolist()
     [[0.5, 0.5]]
     """
@@ -64,7 +60,6 @@ class EncoderBlock(CompositeLayer):
         layer_norm_epsilon: Epsilon of both norms.
         layer_scale: Initial value of a learned scale of each branch, or None for no scale.
         norm_type: Kind of both norms, `"layer"` or `"rms"`.
-        **kwargs: Arguments of `keras.layers.Layer`.
 
     Call arguments:
         x: Tensor `[B, N, D]`.
@@ -77,7 +72,6 @@ class EncoderBlock(CompositeLayer):
         - [An Image is Worth 16x16 Words](https://arxiv.org/abs/2010.11929), equations 2 and 3
 
     Example:
-    >>> import numpy as np
     >>> from keras_vit.layers import MlpBlock, SelfAttention
     >>> block = EncoderBlock(SelfAttention(num_heads=2), MlpBlock(32))
     >>> x = np.ones((1, 5, 8), "float32")

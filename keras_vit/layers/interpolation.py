@@ -28,37 +28,40 @@ def resize_table(table: Any, new_grid: tuple[Any, Any], method: str = "reference
     (1, 3, 4, 8)
     """
     _, height, width, _ = table.shape
-    rows = _interpolation_matrix(new_grid[0], height, method)
-    columns = _interpolation_matrix(new_grid[1], width, method)
+    rows = interpolation_matrix(new_grid[0], height, method)
+    columns = interpolation_matrix(new_grid[1], width, method)
     if method == "dinov2":  # only a table of another grid is resized
         same = ops.logical_and(ops.equal(new_grid[0], height), ops.equal(new_grid[1], width))
         rows, columns = (ops.where(same, ops.eye(*ops.shape(matrix)), matrix) for matrix in (rows, columns))
     return ops.einsum("yh,xw,bhwd->byxd", rows, columns, ops.cast(table, "float32"))
 
 
-def _interpolation_matrix(new_size, old_size, method):
-    """Return the `[new_size, old_size]` matrix of a resize, the identity when sizes agree."""
+def interpolation_matrix(new_size: Any, old_size: int, method: str, xp: Any = ops) -> Any:
+    """Return the `[new_size, old_size]` matrix of a resize, the identity when sizes agree (but for `"dinov2"`).
+
+    `xp` is `keras.ops`, or `numpy` for double precision.
+    """
+
+    def real(value):
+        return np.asarray(value, "float64") if xp is np else ops.cast(value, "float32")
+
+    samples = xp.arange(new_size, dtype="int32")
     if method != "reference":
-        offset = DINOV2_OFFSET if method == "dinov2" else 0.0
-        scale = old_size / (ops.cast(new_size, "float32") + offset)
-        centers = (ops.cast(ops.arange(new_size, dtype="int32"), "float32") + 0.5) * scale - 0.5
-        return pixel_center_matrix(centers, old_size, scale, method)
-    # Linear between the corners.
-    # In integers, so that the cell is exact and the fraction is rounded once.
-    numerator = ops.arange(new_size, dtype="int32") * (old_size - 1)
-    denominator = ops.maximum(new_size - 1, 1)
-    cell = ops.floor_divide(numerator, denominator)
-    fraction = ops.cast(numerator - cell * denominator, "float32") / ops.cast(denominator, "float32")
-    offset = ops.arange(old_size, dtype="int32") - ops.expand_dims(cell, 1)  # [new_size, old_size]
-    fraction = ops.expand_dims(fraction, 1)
-    return ops.where(offset == 0, 1.0 - fraction, ops.where(offset == 1, fraction, 0.0))
+        scale = old_size / (real(new_size) + (DINOV2_OFFSET if method == "dinov2" else 0.0))
+        return _pixel_center_matrix((real(samples) + 0.5) * scale - 0.5, old_size, scale, method, xp)
+    # Linear between the corners, in integers, so that the cell is exact and the fraction is rounded once.
+    numerator, denominator = samples * (old_size - 1), xp.maximum(new_size - 1, 1)
+    cell = xp.floor_divide(numerator, denominator)
+    fraction = xp.expand_dims(real(numerator - cell * denominator) / real(denominator), 1)
+    offset = xp.arange(old_size, dtype="int32") - xp.expand_dims(cell, 1)  # [new_size, old_size]
+    return xp.where(offset == 0, 1.0 - fraction, xp.where(offset == 1, fraction, 0.0))
 
 
-def pixel_center_matrix(centers: Any, old_size: int, scale: Any, method: str, xp: Any = ops) -> Any:
-    """Return the matrix `[new size, old size]` of a resize as PyTorch computes it.
+def _pixel_center_matrix(centers, old_size, scale, method, xp):
+    """Return the matrix of a resize as PyTorch computes it.
 
-    `centers` are the places of the new samples among the old, `[new size]`, `scale` is their distance, and `xp` is
-    `keras.ops` or `numpy`. `"bilinear"` and `"bicubic"` repeat the borders; `"antialiased"` is bicubic.
+    `centers` are the places of the new samples among the old, `[new size]`, and `scale` is their distance. `"bilinear"`
+    and `"bicubic"` repeat the borders; `"antialiased"` is bicubic.
     """
     if method == "antialiased":
         return _antialiased(xp.expand_dims(centers, 1), old_size, xp.maximum(scale, 1.0), xp)

@@ -6,8 +6,7 @@ import keras
 from keras import ops
 
 from keras_vit import _checks
-from keras_vit.layers.base import BaseLayer
-from keras_vit.layers.types import Shape
+from keras_vit.layers.base import BaseLayer, Shape
 
 __all__ = ["CorruptedPatches", "RestoredPatches", "VisiblePatches"]
 
@@ -26,7 +25,6 @@ class VisiblePatches(BaseLayer):
     Args:
         num_visible: Number of patches that stay.
         num_prefix_tokens: Number of tokens before the patches, which stay.
-        **kwargs: Arguments of `keras.layers.Layer`.
 
     Call arguments:
         x: Tensor `[B, prefix + N, D]`.
@@ -34,7 +32,6 @@ class VisiblePatches(BaseLayer):
             order. The result is `[B, prefix + num_visible, D]`.
 
     Example:
-    >>> import numpy as np
     >>> x = np.arange(4, dtype="float32").reshape(1, 4, 1)
     >>> np.array(VisiblePatches(2, num_prefix_tokens=1)(x, np.array([[2, 0, 1]]))).ravel().tolist()
     [0.0, 3.0, 1.0]
@@ -77,14 +74,12 @@ class RestoredPatches(_WithMaskToken):
 
     Args:
         num_prefix_tokens: Number of tokens before the patches, which stay.
-        **kwargs: Arguments of `keras.layers.Layer`.
 
     Call arguments:
         x: Tensor `[B, prefix + K, D]`, the output of `VisiblePatches`.
         order: Its `order`, `[B, N]`. The result is `[B, prefix + N, D]`.
 
     Example:
-    >>> import numpy as np
     >>> layer = RestoredPatches(num_prefix_tokens=1)
     >>> tuple(layer(np.ones((2, 3, 8), "float32"), np.array([[3, 0, 1, 2]] * 2)).shape)
     (2, 5, 8)
@@ -112,9 +107,6 @@ class RestoredPatches(_WithMaskToken):
 class CorruptedPatches(_WithMaskToken):
     """Patch embeddings, some of them replaced by a mask token or by another patch.
 
-    Args:
-        **kwargs: Arguments of `keras.layers.Layer`.
-
     Call arguments:
         patches: Tensor `[B, N, D]`.
         sources: Integers `[B, N]`: the patch whose embedding each patch gets, -1 for the mask token.
@@ -123,7 +115,6 @@ class CorruptedPatches(_WithMaskToken):
         - [An Image is Worth 16x16 Words](https://arxiv.org/abs/2010.11929), appendix B.1.2
 
     Example:
-    >>> import numpy as np
     >>> tuple(CorruptedPatches()(np.ones((1, 3, 8), "float32"), np.array([[0, -1, 0]])).shape)
     (1, 3, 8)
     """

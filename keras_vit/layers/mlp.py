@@ -8,11 +8,11 @@ from keras import ops
 
 from keras_vit import _checks
 from keras_vit.layers import kernels
+from keras_vit.layers.base import Shape
 from keras_vit.layers.composite import CompositeLayer
 from keras_vit.layers.dense import Dense
 from keras_vit.layers.dropout import Dropout
 from keras_vit.layers.formulas import gelu, gelu_tanh
-from keras_vit.layers.types import Shape
 
 __all__ = ["MlpBlock", "SwiGLU", "get_activation"]
 
@@ -89,7 +89,6 @@ class MlpBlock(_Mlp):
         mlp_dim: Width of the hidden layer.
         dropout_rate: Dropout after the activation and after the second dense layer.
         activation: Name of the activation, see `get_activation`.
-        **kwargs: Arguments of `keras.layers.Layer`.
 
     Call arguments:
         x: Tensor `[B, N, D]`; the result has the same shape.
@@ -99,7 +98,6 @@ class MlpBlock(_Mlp):
         - [An Image is Worth 16x16 Words](https://arxiv.org/abs/2010.11929), equation 3
 
     Example:
-    >>> import numpy as np
     >>> tuple(MlpBlock(mlp_dim=32)(np.ones((2, 5, 8), "float32")).shape)
     (2, 5, 8)
     """
@@ -138,7 +136,6 @@ class SwiGLU(_Mlp):
     Args:
         mlp_dim: Width of gate and factor.
         dropout_rate: Dropout after the product and after the last dense layer.
-        **kwargs: Arguments of `keras.layers.Layer`.
 
     Call arguments:
         x: Tensor `[B, N, D]`; the result has the same shape.
@@ -148,7 +145,6 @@ class SwiGLU(_Mlp):
         - [GLU Variants Improve Transformer](https://arxiv.org/abs/2002.05202)
 
     Example:
-    >>> import numpy as np
     >>> tuple(SwiGLU(mlp_dim=32)(np.ones((2, 5, 8), "float32")).shape)
     (2, 5, 8)
     """

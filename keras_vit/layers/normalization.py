@@ -7,9 +7,8 @@ from keras import ops
 
 from keras_vit import _checks
 from keras_vit.layers import kernels
-from keras_vit.layers.base import BaseLayer
+from keras_vit.layers.base import BaseLayer, Shape
 from keras_vit.layers.precision import at_least_float32
-from keras_vit.layers.types import Shape
 
 __all__ = ["GroupNorm", "LayerNorm", "RMSNorm"]
 
@@ -50,7 +49,6 @@ class LayerNorm(_Normalization):
     Args:
         epsilon: Added to the variance. The reference's value is 1e-6.
         scale_initializer: Initializer of the scale.
-        **kwargs: Arguments of `keras.layers.Layer`.
 
     Call arguments:
         x: Tensor `[..., D]`.
@@ -59,7 +57,6 @@ class LayerNorm(_Normalization):
         - [Layer Normalization](https://arxiv.org/abs/1607.06450)
 
     Example:
-    >>> import numpy as np
     >>> y = LayerNorm()(np.array([[1.0, 3.0]], "float32"))
     >>> np.array(y, "float64").round(3).tolist()
     [[-1.0, 1.0]]
@@ -78,7 +75,6 @@ class GroupNorm(_Normalization):
         groups: Number of groups. It must divide the channels.
         epsilon: Added to the variance: 1e-6 in the hybrids, 1e-5 in BiT.
         scale_initializer: Initializer of the scale (zeros for the last norm of a hybrid's residual unit).
-        **kwargs: Arguments of `keras.layers.Layer`.
 
     Call arguments:
         x: Tensor `[B, H, W, C]`.
@@ -90,7 +86,6 @@ class GroupNorm(_Normalization):
         - [Group Normalization](https://arxiv.org/abs/1803.08494)
 
     Example:
-    >>> import numpy as np
     >>> tuple(GroupNorm(groups=2)(np.ones((1, 4, 4, 8), "float32")).shape)
     (1, 4, 4, 8)
     """
@@ -115,7 +110,6 @@ class RMSNorm(_Normalization):
     Args:
         epsilon: Added to the mean square.
         scale_initializer: Initializer of the scale.
-        **kwargs: Arguments of `keras.layers.Layer`.
 
     Call arguments:
         x: Tensor `[..., D]`.
@@ -124,7 +118,6 @@ class RMSNorm(_Normalization):
         - [Root Mean Square Layer Normalization](https://arxiv.org/abs/1910.07467)
 
     Example:
-    >>> import numpy as np
     >>> y = RMSNorm()(np.array([[1.0, 7.0]], "float32"))
     >>> np.array(y, "float64").round(3).tolist()
     [[0.2, 1.4]]

@@ -6,9 +6,8 @@ import keras
 from keras import ops
 
 from keras_vit import _checks
-from keras_vit.layers.base import BaseLayer
+from keras_vit.layers.base import BaseLayer, Shape
 from keras_vit.layers.normalization import LayerNorm
-from keras_vit.layers.types import Shape
 
 __all__ = ["FlattenGrid", "PatchEncoder", "UnflattenGrid"]
 
@@ -37,7 +36,6 @@ class PatchEncoder(BaseLayer):
         use_bias: Whether the projection has a bias.
         norm_epsilon: Epsilon of a layer norm of the patches before the projection, and of another after it. None
             for no norms.
-        **kwargs: Arguments of `keras.layers.Layer`.
 
     Call arguments:
         images: Float tensor `[B, height, width, channels]`.
@@ -49,7 +47,6 @@ class PatchEncoder(BaseLayer):
         - [An Image is Worth 16x16 Words](https://arxiv.org/abs/2010.11929), section 3.1
 
     Example:
-    >>> import numpy as np
     >>> tuple(PatchEncoder(patch_size=4, hidden_size=16)(np.ones((1, 8, 8, 3), "float32")).shape)
     (1, 4, 16)
     """
@@ -76,9 +73,7 @@ class PatchEncoder(BaseLayer):
     def build(self, input_shape: Shape) -> None:
         self._check_size(input_shape)
         if input_shape[-1] is None:
-            raise ValueError(
-                f"PatchEncoder needs a known number of channels. Received: input_shape={tuple(input_shape)}."
-            )
+            raise ValueError(f"PatchEncoder needs a number of channels. Received: input_shape={tuple(input_shape)}.")
         self.kernel = self.add_weight(
             name="kernel", shape=(*self.patch_size, input_shape[-1], self.hidden_size), initializer="lecun_normal"
         )
@@ -142,7 +137,6 @@ class FlattenGrid(BaseLayer):
     """Grid of embeddings `[B, h, w, D]` as a sequence `[B, h*w, D]` in raster order.
 
     Example:
-    >>> import numpy as np
     >>> tuple(FlattenGrid()(np.ones((1, 2, 3, 8), "float32")).shape)
     (1, 6, 8)
     """
@@ -161,14 +155,12 @@ class UnflattenGrid(BaseLayer):
 
     Args:
         num_prefix_tokens: Number of tokens before the patches, which are left out.
-        **kwargs: Arguments of `keras.layers.Layer`.
 
     Call arguments:
         x: Tensor `[B, prefix + h*w, D]`.
         grid: Tensor `[B, h, w, ...]` whose height and width the result has.
 
     Example:
-    >>> import numpy as np
     >>> tuple(UnflattenGrid(num_prefix_tokens=1)(np.ones((1, 7, 8)), np.ones((1, 2, 3, 8))).shape)
     (1, 2, 3, 8)
     """

@@ -7,10 +7,9 @@ import keras
 from keras import ops
 
 from keras_vit import _checks
-from keras_vit.layers.base import BaseLayer
+from keras_vit.layers.base import BaseLayer, Shape
 from keras_vit.layers.composite import CompositeLayer
 from keras_vit.layers.normalization import NORMS
-from keras_vit.layers.types import Shape
 
 __all__ = ["MAPHead", "PatchMeanPooling", "TokenPooling"]
 
@@ -21,10 +20,8 @@ class TokenPooling(BaseLayer):
 
     Args:
         index: Position of the token, 0 for the class token.
-        **kwargs: Arguments of `keras.layers.Layer`.
 
     Example:
-    >>> import numpy as np
     >>> tuple(TokenPooling()(np.ones((3, 5, 8), "float32")).shape)
     (3, 8)
     """
@@ -46,10 +43,8 @@ class PatchMeanPooling(BaseLayer):
 
     Args:
         num_prefix_tokens: Number of tokens before the patches (class token, registers), which are left out.
-        **kwargs: Arguments of `keras.layers.Layer`.
 
     Example:
-    >>> import numpy as np
     >>> tuple(PatchMeanPooling(num_prefix_tokens=1)(np.ones((3, 5, 8), "float32")).shape)
     (3, 8)
     """
@@ -74,7 +69,6 @@ class MAPHead(CompositeLayer):
         mlp: Layer after the attention, from `[B, 1, D]` to the same shape, such as `MlpBlock`.
         layer_norm_epsilon: Epsilon of the norm before the MLP.
         norm_type: Kind of this norm, `"layer"` or `"rms"`.
-        **kwargs: Arguments of `keras.layers.Layer`.
 
     Call arguments:
         x: Tensor `[B, N, D]`; the result is `[B, D]`.
@@ -86,7 +80,6 @@ class MAPHead(CompositeLayer):
         - [Scaling Vision Transformers](https://arxiv.org/abs/2106.04560), section 3
 
     Example:
-    >>> import numpy as np
     >>> from keras_vit.layers import MlpBlock, SelfAttention
     >>> tuple(MAPHead(SelfAttention(num_heads=2), MlpBlock(32))(np.ones((3, 5, 8), "float32")).shape)
     (3, 8)

@@ -7,9 +7,8 @@ import numpy as np
 from keras import ops
 
 from keras_vit import _checks
-from keras_vit.layers.base import BaseLayer
+from keras_vit.layers.base import BaseLayer, Shape
 from keras_vit.layers.interpolation import METHODS, resize_table
-from keras_vit.layers.types import Shape
 
 __all__ = ["AddPositionEmbs", "FixedPositionEmbs", "sincos_2d_table"]
 
@@ -51,9 +50,16 @@ def sincos_2d_table(height: int, width: int, hidden_size: int, endpoint: bool = 
 
 
 def _sincos_1d(length, half):
-    """Return `[length, half]`: sine, then cosine of each position, for a length that may be a tensor."""
+    """Return `[1, length, half]`: sine, then cosine of each position, for a length that may be a tensor."""
     angles = ops.outer(ops.cast(ops.arange(length), "float32"), _omega(half // 2).astype("float32"))
-    return ops.concatenate([ops.sin(angles), ops.cos(angles)], axis=1)
+    return ops.expand_dims(ops.concatenate([ops.sin(angles), ops.cos(angles)], axis=1), 0)
+
+
+def _side_by_side(columns, rows, height, width):
+    """Return `[1, h, w, D]` from embeddings of columns `[1, w, D/2]` and of rows `[1, h, D/2]`."""
+    shape = (1, height, width, columns.shape[-1])
+    parts = [ops.expand_dims(columns, 1), ops.expand_dims(rows, 2)]
+    return ops.concatenate([ops.broadcast_to(part, shape) for part in parts], axis=-1)
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
@@ -72,7 +78,6 @@ class AddPositionEmbs(BaseLayer):
         stddev: Standard deviation of the initial table.
         method: Resizing to another grid: `"reference"` (bilinear between the corners), `"bilinear"`, `"bicubic"` or
             `"antialiased"` (bicubic).
-        **kwargs: Arguments of `keras.layers.Layer`.
 
     Call arguments:
         x: Tensor `[B, prefix + registers + N, D]`.
@@ -126,26 +131,21 @@ class AddPositionEmbs(BaseLayer):
                 )
         initializer = self._initializer()
         prefix = self.num_prefix_tokens
+
+        def add_table(suffix, entries, width):
+            name = f"pos_embedding{suffix}"
+            return self.add_weight(
+                name=name, shape=(1, entries, width), initializer=initializer, trainable=self._is_trained
+            )
+
         if self.kind == "learned":
-            self.pos_embedding = self.add_weight(
-                name="pos_embedding",
-                shape=(1, prefix + height * width, hidden_size),
-                initializer=initializer,
-                trainable=self._is_trained,
-            )
+            self.pos_embedding = add_table("", prefix + height * width, hidden_size)
         elif self.kind == "learned2d":
-            _checks.divisible("hidden_size", hidden_size, "the two tables of learned2d", 2)
-            half = hidden_size // 2
-            self.pos_embedding_y = self.add_weight(
-                name="pos_embedding_y", shape=(1, height, half), initializer=initializer
-            )
-            self.pos_embedding_x = self.add_weight(
-                name="pos_embedding_x", shape=(1, width, half), initializer=initializer
-            )
+            half = _checks.divisible("hidden_size", hidden_size, "the two tables of learned2d", 2) // 2
+            self.pos_embedding_y = add_table("_y", height, half)
+            self.pos_embedding_x = add_table("_x", width, half)
             if prefix:
-                self.pos_embedding_prefix = self.add_weight(
-                    name="pos_embedding_prefix", shape=(1, prefix, hidden_size), initializer=initializer
-                )
+                self.pos_embedding_prefix = add_table("_prefix", prefix, hidden_size)
         else:
             self._fixed_table = sincos_2d_table(height, width, hidden_size)
         super().build(x_shape)
@@ -189,14 +189,8 @@ class AddPositionEmbs(BaseLayer):
         if self.kind == "sincos2d":
             return None, np.reshape(self._fixed_table, (1, height, width, -1))
         if self.kind == "learned2d":
-            rows = ops.broadcast_to(
-                ops.expand_dims(self.pos_embedding_y, 2), (1, height, width, self.pos_embedding_y.shape[-1])
-            )
-            columns = ops.broadcast_to(
-                ops.expand_dims(self.pos_embedding_x, 1), (1, height, width, self.pos_embedding_x.shape[-1])
-            )
             prefix = self.pos_embedding_prefix if self.num_prefix_tokens else None
-            return prefix, ops.concatenate([columns, rows], axis=-1)  # X-embedding first, as the paper names them
+            return prefix, _side_by_side(self.pos_embedding_x, self.pos_embedding_y, height, width)
         table = self.pos_embedding
         split = self.num_prefix_tokens
         prefix = table[:, :split] if split else None
@@ -206,13 +200,8 @@ class AddPositionEmbs(BaseLayer):
         if self.kind != "sincos2d":
             return resize_table(grid, new_grid, self.method)
         # The fixed embedding is a function of the row and column: it is evaluated anew, not interpolated.
-        height, width = new_grid
-        half = grid.shape[-1] // 2
-        columns = ops.reshape(_sincos_1d(width, half), (1, 1, -1, half))
-        rows = ops.reshape(_sincos_1d(height, half), (1, -1, 1, half))
-        columns = ops.broadcast_to(columns, (1, height, width, half))
-        rows = ops.broadcast_to(rows, (1, height, width, half))
-        return ops.concatenate([columns, rows], axis=-1)
+        rows, columns = (_sincos_1d(size, grid.shape[-1] // 2) for size in new_grid)
+        return _side_by_side(columns, rows, *new_grid)
 
     def compute_output_shape(self, x_shape: Shape, patches_shape: Shape | None = None) -> Shape:
         return x_shape
@@ -228,7 +217,6 @@ class FixedPositionEmbs(AddPositionEmbs):
     Args:
         grid: (height, width) of the patch grid.
         num_prefix_tokens: Number of tokens with an entry of zeros before the patches.
-        **kwargs: Arguments of `keras.layers.Layer`.
 
     Call arguments:
         x: Tensor `[B, prefix + h*w, D]`.

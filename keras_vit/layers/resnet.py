@@ -7,10 +7,9 @@ import keras
 from keras import ops
 
 from keras_vit import _checks
-from keras_vit.layers.base import BaseLayer
+from keras_vit.layers.base import BaseLayer, Shape
 from keras_vit.layers.composite import CompositeLayer
 from keras_vit.layers.normalization import GroupNorm
-from keras_vit.layers.types import Shape
 
 __all__ = ["BottleneckUnit", "ResNetStage", "StdConv2D"]
 
@@ -33,7 +32,6 @@ class StdConv2D(BaseLayer):
         padding: `"same"` (TensorFlow's, asymmetric for even inputs) or `"valid"`.
         epsilon: Added to the kernel's standard deviation, or to its variance with `epsilon_inside`.
         epsilon_inside: Whether `epsilon` goes under the square root.
-        **kwargs: Arguments of `keras.layers.Layer`.
 
     Call arguments:
         x: Tensor `[B, H, W, C]`.
@@ -43,7 +41,6 @@ class StdConv2D(BaseLayer):
         - [Big Transfer](https://arxiv.org/abs/1912.11370)
 
     Example:
-    >>> import numpy as np
     >>> tuple(StdConv2D(filters=8, kernel_size=3, strides=2)(np.ones((1, 8, 8, 3), "float32")).shape)
     (1, 4, 4, 8)
     """
@@ -153,14 +150,12 @@ class BottleneckUnit(Bottleneck):
         features: Number of inner channels. The output has four times as many.
         strides: Stride of the 3x3 convolution.
         resnet_numerics: `"reference"` or `"timm"`.
-        **kwargs: Arguments of `keras.layers.Layer`.
 
     References:
         - [Deep Residual Learning](https://arxiv.org/abs/1512.03385)
         - [Big Transfer](https://arxiv.org/abs/1912.11370)
 
     Example:
-    >>> import numpy as np
     >>> tuple(BottleneckUnit(features=32, strides=2)(np.ones((1, 8, 8, 64), "float32")).shape)
     (1, 4, 4, 128)
     """
@@ -232,10 +227,8 @@ class ResNetStage(Stage):
         features: Number of inner channels of the units. The output has four times as many.
         strides: Stride of the first unit.
         resnet_numerics: `"reference"` or `"timm"`.
-        **kwargs: Arguments of `keras.layers.Layer`.
 
     Example:
-    >>> import numpy as np
     >>> tuple(ResNetStage(num_units=2, features=32, strides=2)(np.ones((1, 8, 8, 64), "float32")).shape)
     (1, 4, 4, 128)
     """

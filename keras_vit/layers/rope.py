@@ -8,9 +8,8 @@ import numpy as np
 from keras import ops
 
 from keras_vit import _checks
-from keras_vit.layers.base import BaseLayer
+from keras_vit.layers.base import BaseLayer, Shape
 from keras_vit.layers.remat import ReplayableSeedGenerator
-from keras_vit.layers.types import Shape
 
 __all__ = ["RotaryPositions"]
 
@@ -37,7 +36,6 @@ class RotaryPositions(BaseLayer):
         jitter: In training, each coordinate is multiplied by a number in [1 / jitter, jitter]. None for no jitter.
         rescale: In training, both coordinates are multiplied by one number in [1 / rescale, rescale], or None.
         seed: Integer or None.
-        **kwargs: Arguments of `keras.layers.Layer`.
 
     Call arguments:
         patches: Tensor `[B, h, w, ...]`, whose grid counts. The result is `[2, prefix + h*w, K]`: cosines and sines.
@@ -51,7 +49,6 @@ class RotaryPositions(BaseLayer):
         - [RoFormer](https://arxiv.org/abs/2104.09864)
 
     Example:
-    >>> import numpy as np
     >>> tuple(RotaryPositions(head_dim=8, num_prefix_tokens=1)(np.ones((1, 2, 3, 16), "float32")).shape)
     (2, 7, 8)
     """

@@ -6,8 +6,7 @@ import keras
 from keras import ops
 
 from keras_vit import _checks
-from keras_vit.layers.base import BaseLayer
-from keras_vit.layers.types import Shape
+from keras_vit.layers.base import BaseLayer, Shape
 
 __all__ = ["ClassToken", "FirstTokens", "RegisterTokens"]
 
@@ -45,9 +44,6 @@ class _LearnedTokens(BaseLayer):
 class ClassToken(_LearnedTokens):
     """Learned classification token, initially zero, in front of a sequence.
 
-    Args:
-        **kwargs: Arguments of `keras.layers.Layer`.
-
     Call arguments:
         x: Tensor `[B, N, D]`; the result is `[B, 1+N, D]`.
 
@@ -55,7 +51,6 @@ class ClassToken(_LearnedTokens):
         - [An Image is Worth 16x16 Words](https://arxiv.org/abs/2010.11929), equation 1
 
     Example:
-    >>> import numpy as np
     >>> tuple(ClassToken()(np.ones((2, 4, 8), "float32")).shape)
     (2, 5, 8)
     """
@@ -68,7 +63,6 @@ class RegisterTokens(_LearnedTokens):
     Args:
         num_tokens: Number of registers.
         position: Number of tokens before the registers.
-        **kwargs: Arguments of `keras.layers.Layer`.
 
     Call arguments:
         x: Tensor `[B, N, D]`; the result is `[B, N+num_tokens, D]`.
@@ -77,7 +71,6 @@ class RegisterTokens(_LearnedTokens):
         - [Vision Transformers Need Registers](https://arxiv.org/abs/2309.16588)
 
     Example:
-    >>> import numpy as np
     >>> tuple(RegisterTokens(num_tokens=4)(np.ones((2, 5, 8), "float32")).shape)
     (2, 9, 8)
     """
@@ -95,10 +88,8 @@ class FirstTokens(BaseLayer):
 
     Args:
         num_tokens: Number of tokens.
-        **kwargs: Arguments of `keras.layers.Layer`.
 
     Example:
-    >>> import numpy as np
     >>> tuple(FirstTokens(1)(np.ones((2, 5, 8), "float32")).shape)
     (2, 1, 8)
     """

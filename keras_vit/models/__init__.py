@@ -1,7 +1,6 @@
 """Models: Vision Transformers, hybrids and BiT."""
 
-from keras_vit.models.bit import BiTResNet
-from keras_vit.models.bit_config import BiTConfig
+from keras_vit.models.bit import BiTConfig, BiTResNet
 from keras_vit.models.inputs import preprocess_input
 from keras_vit.models.mae import MAEConfig, MaskedAutoencoder
 from keras_vit.models.masked import MaskedConfig, MaskedModel

@@ -52,8 +52,7 @@ class ConfiguredModel(ImageModel):
             value = normalization.for_channels(resolved, self.config.channels)
             if value is None:
                 raise ValueError(
-                    f"`input_normalization` must have one number per channel ({self.config.channels}). Received: "
-                    f"{resolved}."
+                    f"`input_normalization` must have {self.config.channels} channels. Received: {resolved}."
                 )
         self._input_normalization = value
         if self.config.input_range is not None:

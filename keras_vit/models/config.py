@@ -8,7 +8,7 @@ import dataclasses
 import os
 import types
 import typing
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, ClassVar, Literal, Self
 
 import keras
@@ -106,18 +106,17 @@ class Config(Options, Sizes):
             get_activation(self.classifier_activation, "classifier_activation")
         self._refuse(
             self.include_top and self.classes is None,
-            "`classes` must be a number of classes.",
-            ("classes",),
-            "For a model without a classification head pass include_top=False.",
+            "`classes` must be a number of classes, or include_top=False for a model without a head.",
+            "classes",
         )
         if self.include_top:
             self._set("classes", _checks.positive_int("classes", self.classes))
 
-    def _refuse(self, wrong: bool, expected: str, names: Sequence[str], advice: str = "") -> None:
+    def _refuse(self, wrong: Any, expected: str, *names: str) -> None:
         """Raise a ValueError with the expectation and the values of arguments if `wrong`."""
         if wrong:
             received = ", ".join(f"{name}={getattr(self, name)!r}" for name in names)
-            raise ValueError(f"{expected} Received: {received}. {advice}".rstrip())
+            raise ValueError(f"{expected} Received: {received}.")
 
     def _set(self, name: str, value: Any) -> None:
         object.__setattr__(self, name, value)  # the dataclasses are frozen once they are checked

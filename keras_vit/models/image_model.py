@@ -2,7 +2,7 @@
 
 import functools
 import importlib.util
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 import keras
@@ -16,7 +16,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def _of_keras(method: F) -> F:
-    """Return Keras' method of that name, after a check of the shape and a look at the values of `x`."""
+    """Return a method of `keras.Model` that first checks the shape and looks at the values of `x`."""
     name = method.__name__
 
     @functools.wraps(method)
@@ -31,7 +31,6 @@ def _of_keras(method: F) -> F:
                 self.jax_state_sync()  # the variables are without values while Keras runs
             raise
 
-    run.__doc__ = getattr(keras.Model, name).__doc__
     return run  # type: ignore[return-value]
 
 
@@ -51,68 +50,12 @@ class ImageModel(keras.Model):
         self._look_at(inputs, stacklevel=4)
         return super().__call__(inputs, *args, **kwargs)
 
-    # The signatures are those of Keras, which type checkers do not see there.
-
-    @_of_keras
-    def fit(
-        self,
-        x: Any = None,
-        y: Any = None,
-        batch_size: int | None = None,
-        epochs: int = 1,
-        verbose: str | int = "auto",
-        callbacks: Any = None,
-        validation_split: float = 0.0,
-        validation_data: Any = None,
-        shuffle: bool = True,
-        class_weight: dict[int, float] | None = None,
-        sample_weight: Any = None,
-        initial_epoch: int = 0,
-        steps_per_epoch: int | None = None,
-        validation_steps: int | None = None,
-        validation_batch_size: int | None = None,
-        validation_freq: int | Sequence[int] = 1,
-    ) -> Any: ...
-
-    @_of_keras
-    def evaluate(
-        self,
-        x: Any = None,
-        y: Any = None,
-        batch_size: int | None = None,
-        verbose: str | int = "auto",
-        sample_weight: Any = None,
-        steps: int | None = None,
-        callbacks: Any = None,
-        return_dict: bool = False,
-        **kwargs: Any,
-    ) -> Any: ...
-
-    @_of_keras
-    def predict(
-        self,
-        x: Any,
-        batch_size: int | None = None,
-        verbose: str | int = "auto",
-        steps: int | None = None,
-        callbacks: Any = None,
-    ) -> Any: ...
-
-    @_of_keras
-    def train_on_batch(
-        self,
-        x: Any,
-        y: Any = None,
-        sample_weight: Any = None,
-        class_weight: dict[int, float] | None = None,
-        return_dict: bool = False,
-    ) -> Any: ...
-
-    @_of_keras
-    def test_on_batch(self, x: Any, y: Any = None, sample_weight: Any = None, return_dict: bool = False) -> Any: ...
-
-    @_of_keras
-    def predict_on_batch(self, x: Any) -> Any: ...
+    fit = _of_keras(keras.Model.fit)
+    evaluate = _of_keras(keras.Model.evaluate)
+    predict = _of_keras(keras.Model.predict)
+    train_on_batch = _of_keras(keras.Model.train_on_batch)
+    test_on_batch = _of_keras(keras.Model.test_on_batch)
+    predict_on_batch = _of_keras(keras.Model.predict_on_batch)
 
     def export(
         self,

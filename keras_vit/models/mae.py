@@ -25,9 +25,6 @@ class MAEConfig(MaskedConfig):
         decoder_num_heads: Number of attention heads per block of the decoder. It must divide `decoder_hidden_size`.
         decoder_mlp_dim: Width of the hidden layers of the decoder's MLPs. None for four times `decoder_hidden_size`.
 
-    Raises:
-        ValueError: If an argument is out of range, or two arguments exclude each other.
-
     Example:
     >>> MAEConfig(patch_size=16, image_size=224).num_visible
     49
@@ -134,7 +131,6 @@ class MaskedAutoencoder(MaskedModel):
         - [Masked Autoencoders Are Scalable Vision Learners](https://arxiv.org/abs/2111.06377)
 
     Example:
-    >>> import keras_vit
     >>> model = keras_vit.MaskedAutoencoder(8, 32, 1, 4, 64, image_size=32, decoder_hidden_size=16)
     >>> model.output_shape
     (None, 16, 192)

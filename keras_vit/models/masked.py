@@ -44,18 +44,15 @@ class MaskedConfig(ViTConfig):
         super().__post_init__()
         for name, value in _FIXED.items():
             wrong = getattr(self, name) != value
-            self._refuse(wrong, f"Pre-training on hidden patches needs {name}={value!r}.", (name,))
-        self._refuse(
-            self.position_embedding == "rope2d",
-            "Pre-training on hidden patches has no rotary positions.",
-            ("position_embedding",),
-        )
-        self._refuse(self.image_size is None, "Pre-training on hidden patches needs an `image_size`.", ("image_size",))
+            self._refuse(wrong, f"Pre-training on hidden patches needs {name}={value!r}.", name)
+        rotary = self.position_embedding == "rope2d"
+        self._refuse(rotary, "Pre-training on hidden patches has no rotary positions.", "position_embedding")
+        self._refuse(self.image_size is None, "Pre-training on hidden patches needs an `image_size`.", "image_size")
         self._set("mask_ratio", _checks.rate("mask_ratio", self.mask_ratio))
         self._refuse(
             not 0 < self.num_hidden < self.num_patches,
             f"`mask_ratio` must hide at least one of the {self.num_patches} patches and leave one.",
-            ("mask_ratio",),
+            "mask_ratio",
         )
 
     @property
@@ -90,7 +87,6 @@ class MaskedModel(ConfiguredModel):
     """Functional model of images and the places of their patches, around the encoder of a `VisionTransformer`.
 
     Example:
-    >>> import keras_vit
     >>> model = keras_vit.MaskedAutoencoder(8, 32, 1, 4, 64, image_size=32, decoder_hidden_size=16)
     >>> isinstance(model, MaskedModel), model.encoder().output_shape
     (True, (None, 32))

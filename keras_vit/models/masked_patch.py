@@ -25,9 +25,6 @@ class MaskedPatchConfig(MaskedConfig):
         target: Predicted property of each patch: `"mean_color"` (its mean color in 3 bits per channel, one class),
             `"colors_4x4"` (the colors of the patch downsized to 4 x 4, 16 classes) or `"pixels"` (all of its pixels).
 
-    Raises:
-        ValueError: If an argument is out of range, or two arguments exclude each other.
-
     Example:
     >>> MaskedPatchConfig(patch_size=16, image_size=224).num_colors
     512
@@ -85,7 +82,6 @@ class MaskedPatchPredictor(MaskedModel):
         - [An Image is Worth 16x16 Words](https://arxiv.org/abs/2010.11929), appendix B.1.2
 
     Example:
-    >>> import keras_vit
     >>> model = keras_vit.MaskedPatchPredictor(8, 32, 1, 4, 64, image_size=32)
     >>> model.output_shape
     (None, 16, 1, 512)

@@ -6,8 +6,7 @@ from typing import Any
 
 from keras_vit import _checks
 from keras_vit.models.arguments import check_names
-from keras_vit.models.bit import BiTResNet
-from keras_vit.models.bit_config import BiTConfig
+from keras_vit.models.bit import BiTConfig, BiTResNet
 from keras_vit.models.variants import BIT, VIT
 from keras_vit.models.vit import VisionTransformer
 from keras_vit.models.vit_config import ViTConfig
@@ -39,6 +38,15 @@ def constructor_name(variant: str) -> str:
     return re.sub(r"(\d?)/", lambda match: f"{match[1]}_" if match[1] else "", name)
 
 
+def full_name(model: str) -> str:
+    """Return the name of a model, or of its constructor, as `list_models` lists it."""
+    model = {constructor_name(name): name for name in list_models()}.get(model, model)
+    if model not in list_models():
+        hint = _checks.nearest(model, list_models())
+        raise ValueError(f"There is no model named {model!r}.{hint} Known names: {', '.join(list_models())}.")
+    return model
+
+
 def create_model(variant: str, **arguments: Any) -> VisionTransformer | BiTResNet:
     """Build a model by the name of its variant.
 
@@ -57,13 +65,8 @@ def create_model(variant: str, **arguments: Any) -> VisionTransformer | BiTResNe
     >>> model.output_shape
     (None, 10)
     """
-    variant = {constructor_name(known): known for known in list_models()}.get(variant, variant)
-    sizes = VIT.get(variant) or BIT.get(variant)
-    if sizes is None:
-        raise ValueError(
-            f"There is no model named {variant!r}.{_checks.nearest(variant, list_models())} "
-            f"Known names: {', '.join(list_models())}."
-        )
+    variant = full_name(variant)
+    sizes = VIT.get(variant) or BIT[variant]
     check_names("create_model", arguments, (ViTConfig if variant in VIT else BiTConfig).names(), ValueError)
     arguments = {"name": layer_safe_name(variant), **dataclasses.asdict(sizes), **arguments}
     return (VisionTransformer if variant in VIT else BiTResNet)(**arguments)

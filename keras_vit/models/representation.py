@@ -47,7 +47,6 @@ def representation(model: keras.Model) -> keras.Model:
         encoder for whole images.
 
     Example:
-    >>> import keras_vit
     >>> both = representation(keras_vit.ViT_Ti16(image_size=32, classes=10))
     >>> [tuple(output.shape) for output in both.outputs]
     [(None, 192), (None, 10)]
@@ -80,7 +79,6 @@ def features(model: keras.Model, blocks: Sequence[int] = (2, 5, 8, 11), norm: bo
         ValueError: If the model is something else, or has no block of such a number.
 
     Example:
-    >>> import keras_vit
     >>> model = keras_vit.features(keras_vit.ViT_Ti16(image_size=32, classes=10), blocks=(5, -1))
     >>> {name: [tuple(output.shape) for output in outputs] for name, outputs in model.output.items()}
     {'maps': [(None, 2, 2, 192), (None, 2, 2, 192)], 'tokens': [(None, 192), (None, 192)]}
@@ -91,10 +89,7 @@ def features(model: keras.Model, blocks: Sequence[int] = (2, 5, 8, 11), norm: bo
         raise ValueError(f"`model` must have encoder blocks. Received: {model.name!r}, a {type(model).__name__}.")
     numbers = _checks.sequence("blocks", blocks, "integers, such as (2, 5, 8, 11)")
     if not numbers or not all(number in range(-config.num_layers, config.num_layers) for number in numbers):
-        raise ValueError(
-            f"`blocks` must be numbers of the {config.num_layers} blocks, from 0 or from -1 backward. Received: "
-            f"blocks={blocks!r}."
-        )
+        raise ValueError(f"`blocks` must be numbers of the {config.num_layers} blocks. Received: blocks={blocks!r}.")
     outputs, shared = encoder_outputs(model), {"dtype": model.dtype_policy}
     final_norm = model.get_layer("encoder_norm") if norm and "encoder_norm" in outputs else None
     patch_map = UnflattenGrid(config.num_prefix_tokens + config.num_registers, name="patch_map", **shared)

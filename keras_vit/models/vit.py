@@ -57,7 +57,6 @@ class VisionTransformer(ConfiguredModel):
         - [How to train your ViT?](https://arxiv.org/abs/2106.10270)
 
     Example:
-    >>> import keras, keras_vit
     >>> model = keras_vit.VisionTransformer(hidden_size=64, num_layers=2, num_heads=4, mlp_dim=128, classes=10)
     >>> model.output_shape
     (None, 10)

@@ -131,9 +131,7 @@ class ViTArguments(ViTOptions, Config, ViTVariant):
 
     def __post_init__(self):
         if self.pooling in ("avg", "average", "mean", "max"):
-            raise ValueError(
-                f"`pooling` must be 'gap' for the mean of the patches. Received: pooling={self.pooling!r}."
-            )
+            raise ValueError(f"`pooling` must be 'gap' for the mean of patches. Received: pooling={self.pooling!r}.")
         super().__post_init__()
         self._set("patch_size", plain(_checks.size_pair("patch_size", self.patch_size)))
         for name in ("hidden_size", "num_heads", "mlp_dim"):
@@ -175,69 +173,56 @@ class ViTArguments(ViTOptions, Config, ViTVariant):
         self._refuse(
             self.head_dim is not None and self.output_projection == "none",
             "output_projection='none' needs num_heads * head_dim == hidden_size.",
-            ("num_heads", "head_dim", "hidden_size"),
+            *("num_heads", "head_dim", "hidden_size"),
         )
         self._refuse(
             self.pooling in ("token", "token+gap") and not self.class_token,
-            f"pooling={self.pooling!r} needs the class token.",
-            ("class_token",),
-            "Use pooling='gap'.",
+            f"pooling={self.pooling!r} needs the class token; use pooling='gap' without it.",
+            "class_token",
         )
         self._refuse(
-            bool(self.distillation_token) and self.pooling != "token",
+            self.distillation_token and self.pooling != "token",
             "`distillation_token` needs pooling='token': DeiT reads both tokens.",
-            ("pooling",),
+            "pooling",
         )
         self._refuse(
-            self.head_norm and (self.pooling is None or bool(self.distillation_token)),
+            self.head_norm and (self.pooling is None or self.distillation_token),
             "`head_norm` needs a head on one vector per image.",
-            ("pooling", "distillation_token"),
-            "Leave it off.",
+            *("pooling", "distillation_token"),
         )
         for name in ("norm_after_pooling", "pool_prefix_tokens"):
-            self._refuse(
-                getattr(self, name) and self.pooling != "gap",
-                f"`{name}` needs pooling='gap'.",
-                ("pooling",),
-                "Leave it off.",
-            )
+            self._refuse(getattr(self, name) and self.pooling != "gap", f"`{name}` needs pooling='gap'.", "pooling")
+        added = self.position_embedding in position.KINDS
         self._refuse(
-            self.position_embedding not in position.KINDS and self.position_embedding_at != "input",
-            "`position_embedding_at` applies to embeddings that are added to tokens.",
-            ("position_embedding", "position_embedding_at"),
-            "Leave it at 'input'.",
+            not added and self.position_embedding_at != "input",
+            "`position_embedding_at` applies to embeddings that are added to tokens; leave it at 'input' for others.",
+            *("position_embedding", "position_embedding_at"),
         )
-        self._refuse(
-            self.mlp == "swiglu" and self.activation != "silu",
-            "The activation of mlp='swiglu' is SiLU.",
-            ("activation",),
-            "Leave `activation` out.",
-        )
+        gated = self.mlp == "swiglu"
+        self._refuse(gated and self.activation != "silu", "The activation of mlp='swiglu' is SiLU.", "activation")
         self._refuse(
             self.norm_after_pooling and not self.final_norm,
-            "`norm_after_pooling` moves the final norm.",
-            ("norm_after_pooling", "final_norm"),
-            "Leave one of them out.",
+            "`norm_after_pooling` moves the final norm; leave it or `final_norm` out.",
+            *("norm_after_pooling", "final_norm"),
         )
         self._check_rope()
+        relative = self.position_embedding == "relative"
         self._refuse(
-            self.position_embedding == "relative" and self.image_size is None,
-            "Relative position embeddings have one entry per offset and cannot be resized.",
-            ("position_embedding", "image_size"),
-            "Give the `image_size`.",
+            relative and self.image_size is None,
+            "Relative position embeddings have one entry per offset and cannot be resized: they need an `image_size`.",
+            *("position_embedding", "image_size"),
         )
         self._refuse(
-            bool(self.attention_chunk_size and (self.attention_dropout_rate or self.position_embedding == "relative")),
+            self.attention_chunk_size and (self.attention_dropout_rate or relative),
             "`attention_chunk_size` excludes dropout of attention weights and relative positions.",
-            ("attention_chunk_size", "attention_dropout_rate", "position_embedding"),
-            "Leave it at None.",
+            *("attention_chunk_size", "attention_dropout_rate", "position_embedding"),
         )
 
     def _check_rope(self):
         names = ("rope_base", "rope_shift", "rope_jitter", "rope_rescale")
         for name in names if self.position_embedding != "rope2d" else ():
             wrong = getattr(self, name) != getattr(type(self), name)
-            self._refuse(wrong, f"`{name}` needs position_embedding='rope2d'.", (name, "position_embedding"))
+            self._refuse(wrong, f"`{name}` needs position_embedding='rope2d'.", name, "position_embedding")
         self._set("rope_base", _checks.finite_number("rope_base", self.rope_base))
         if self.rope_shift is not None:
             self._set("rope_shift", _checks.finite_number("rope_shift", self.rope_shift, zero=True))
@@ -248,5 +233,5 @@ class ViTArguments(ViTOptions, Config, ViTVariant):
         self._refuse(
             self.position_embedding == "rope2d" and head_dim % 4 != 0,
             f"position_embedding='rope2d' needs heads whose width is a multiple of 4, not of {head_dim}.",
-            ("hidden_size", "num_heads", "head_dim"),
+            *("hidden_size", "num_heads", "head_dim"),
         )

@@ -6,14 +6,11 @@ from keras import ops
 
 
 def smooth_labels(labels: Any, smoothing: float) -> Any:
-    """Spread a fraction of each label evenly over all classes.
+    """Spread a fraction of each label evenly over all classes, in labels of the same shape.
 
     Args:
         labels: `[..., classes]`, one-hot, multi-hot or soft.
         smoothing: The fraction, in [0, 1).
-
-    Returns:
-        Labels of the same shape.
 
     References:
         - [Rethinking the Inception Architecture](https://arxiv.org/abs/1512.00567), section 7
@@ -56,14 +53,11 @@ def cross_entropy(logits: Any, labels: Any, kind: str = "softmax") -> Any:
 
 
 def is_correct(logits: Any, labels: Any) -> Any:
-    """Return for each example, as 0 or 1, whether the largest logit is that of a true class.
+    """Return for each example, as 0 or 1 in float32 `[...]`, whether the largest logit is that of a true class.
 
     Args:
         logits: `[..., classes]`.
         labels: `[..., classes]`; of soft labels, the classes with the largest value are the true ones.
-
-    Returns:
-        `[...]`, float32.
 
     Example:
     >>> [float(value) for value in is_correct(ops.array([[0.1, 0.9], [0.8, 0.2]]), ops.array([[0, 1], [0, 1]]))]

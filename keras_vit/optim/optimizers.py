@@ -17,6 +17,7 @@ from keras_vit.optim.orthogonal import orthogonalize
 if TYPE_CHECKING:
     from keras_vit.recipe import Optim
 
+Slots = Sequence[Any]  # the tensors that an optimizer keeps for one weight
 _RMS = 0.2  # size of an entry of a direction of Muon, about that of AdamW
 
 
@@ -60,9 +61,7 @@ class Momentum(_Formula):
         self.nesterov = nesterov
         self.slots = (Slot("momentum", momentum_dtype),) if momentum else ()
 
-    def direction(
-        self, gradient: Any, slots: Sequence[Any], step: Any, weight: Any = None
-    ) -> tuple[Any, tuple[Any, ...]]:
+    def direction(self, gradient: Any, slots: Slots, step: Any, weight: Any = None) -> tuple[Any, Slots]:
         """Return the direction of descent and the new slots; see `AdamW.direction`."""
         if not self.slots:
             return gradient, ()
@@ -99,9 +98,7 @@ class LARS(Momentum):
         super().__init__(momentum, momentum_dtype=momentum_dtype)
         self.trust = trust
 
-    def direction(
-        self, gradient: Any, slots: Sequence[Any], step: Any, weight: Any = None
-    ) -> tuple[Any, tuple[Any, ...]]:
+    def direction(self, gradient: Any, slots: Slots, step: Any, weight: Any = None) -> tuple[Any, Slots]:
         """Return the direction of descent and the new slots; see `AdamW.direction`."""
         if len(weight.shape) > 1:
             norm, of_gradient = global_norm([weight]), global_norm([gradient])
@@ -146,9 +143,7 @@ class Muon(Momentum):
         super().__init__(momentum, nesterov, momentum_dtype)
         self.input_axes = input_axes
 
-    def direction(
-        self, gradient: Any, slots: Sequence[Any], step: Any, weight: Any = None
-    ) -> tuple[Any, tuple[Any, ...]]:
+    def direction(self, gradient: Any, slots: Slots, step: Any, weight: Any = None) -> tuple[Any, Slots]:
         """Return the direction of descent and the new slots; see `AdamW.direction`."""
         direction, slots = super().direction(gradient, slots, step)
         shape = tuple(direction.shape)
@@ -187,9 +182,7 @@ class AdamW(_Formula):
         self.beta1, self.beta2, self.epsilon = beta1, beta2, epsilon
         self.slots = (Slot("first_moment", momentum_dtype), Slot("second_moment", "float32"))
 
-    def direction(
-        self, gradient: Any, slots: Sequence[Any], step: Any, weight: Any = None
-    ) -> tuple[Any, tuple[Any, ...]]:
+    def direction(self, gradient: Any, slots: Slots, step: Any, weight: Any = None) -> tuple[Any, Slots]:
         """Return the direction of descent and the new slots.
 
         Args:

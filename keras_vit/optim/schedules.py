@@ -22,9 +22,6 @@ def create_schedule(schedule: "Schedule", base: float, total_steps: int) -> Call
         base: Peak rate.
         total_steps: Number of steps of the run.
 
-    Returns:
-        `rate(step)`.
-
     Raises:
         ValueError: If the name is unknown, or the boundaries do not grow.
 
@@ -41,9 +38,7 @@ def create_schedule(schedule: "Schedule", base: float, total_steps: int) -> Call
     """
     if getattr(schedule, "name", None) not in DECAYS:
         names = ", ".join(map(repr, DECAYS))
-        raise ValueError(
-            f"`schedule` must be a keras_vit.recipe.Schedule with one of the names {names}. Received: {schedule!r}"
-        )
+        raise ValueError(f"`schedule` must be a recipe.Schedule with one of the names {names}. Received: {schedule!r}")
     if list(schedule.boundaries) != sorted(schedule.boundaries):
         raise ValueError(f"schedule.boundaries must grow. Received: {schedule.boundaries}")
     decay = DECAYS[schedule.name]

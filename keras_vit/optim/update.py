@@ -1,18 +1,19 @@
-"""The update of a weight at the end of a training step, as a pure function for every backend."""
+"""The update of a weight and of its average at the end of a training step, as pure functions for every backend."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import keras
+from keras import ops
 
 from keras_vit.optim import groups
-from keras_vit.optim.ema import update_average
 from keras_vit.optim.optimizers import (
     OPTIMIZERS,
     AdamW,
     Momentum,
     Muon,
     Slot,
+    Slots,
     apply_direction,
     clip_by_global_norm,
     create_optimizer,
@@ -21,6 +22,26 @@ from keras_vit.optim.schedules import create_schedule
 
 if TYPE_CHECKING:
     from keras_vit.recipe import Optim, Recipe
+
+
+def update_average(average: Any, weight: Any, momentum: float) -> Any:
+    """Return `momentum * average + (1 - momentum) * weight`.
+
+    The average, which is evaluated and exported, starts at the initial weights, without a correction for the start.
+
+    Args:
+        average: Average before this step, in float32.
+        weight: Weight after this step, of the same shape.
+        momentum: Close to 1; 0.9999 averages over about 10,000 steps.
+
+    References:
+        - [Acceleration of stochastic approximation by averaging](https://doi.org/10.1137/0330046) (Polyak and Juditsky)
+
+    Example:
+    >>> round(float(update_average(ops.array(1.0), ops.array(0.0), momentum=0.9)), 4)
+    0.9
+    """
+    return momentum * average + (1.0 - momentum) * ops.cast(weight, average.dtype)
 
 
 class UpdateRule:
@@ -66,7 +87,7 @@ class UpdateRule:
 
     def __call__(
         self, path: str, weight: Any, gradient: Any, norm: Any, rate: Any, step: Any, slots: Sequence[Any], average: Any
-    ) -> tuple[Any, tuple[Any, ...], Any]:
+    ) -> tuple[Any, Slots, Any]:
         """Return a weight, its slots and its average after a step; an average of None stays None.
 
         The gradient is that of the global batch, float32, and `norm` the global norm of all gradients. `step` is the

@@ -24,15 +24,14 @@ __all__ = [
 
 
 def load_weights(model: keras.Model, name: str, weights: str | os.PathLike[str]) -> LoadReport:
-    """Load published weights or a checkpoint into a model. A head that is kept brings the names of its classes.
+    """Load published weights or a checkpoint into a model, and return the report.
+
+    A head that is kept brings the names of its classes.
 
     Args:
         model: A model of the variant `name`.
         name: Name of the variant, as in `keras_vit.list_models()`.
         weights: See `resolve`.
-
-    Returns:
-        Report of what was loaded.
 
     Raises:
         ValueError: If there are no such weights, or they do not fit.
@@ -44,11 +43,6 @@ def load_weights(model: keras.Model, name: str, weights: str | os.PathLike[str])
     []
     """
     entry = find(name, os.fspath(weights))
-    if entry is not None and entry.pool_padding and entry.pool_padding != model.config.pool_padding:
-        logging.warning(
-            "%s of %s was trained with pool_padding=%r, the model has another: it computes something else.",
-            *(entry.name, name, entry.pool_padding),
-        )
     report = load_checkpoint(model, resolve(name, weights), head="auto")
     if entry is not None and entry.classes is not None and "head/kernel" in report.loaded:
         size = model.config.image_size

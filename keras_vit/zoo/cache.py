@@ -109,9 +109,7 @@ def _path_of(address: str) -> str:
     parts = urllib.parse.urlsplit(address)
     path = parts.path.lstrip("/") if parts.scheme == "https" else f"{parts.netloc}{parts.path}"
     if parts.scheme == "https" and parts.netloc != _HOST:
-        raise ValueError(
-            f"Weights are fetched only from {_HOST}. Received: {address!r}. Download it and pass its path."
-        )
+        raise ValueError(f"Weights are fetched only from {_HOST}. Received: {address!r}. Download it; pass its path.")
     path = urllib.parse.unquote(path)
     if any(part in ("", ".", "..") for part in path.split("/")) or "\\" in path:
         raise ValueError(f"{address!r} is not the address of a file.")
@@ -177,9 +175,6 @@ def _snapshot(address: str) -> str:
     try:
         import huggingface_hub
     except ModuleNotFoundError as error:
-        raise ImportError(
-            f"{address} needs the package huggingface_hub. Install it with: "
-            "pip install 'keras-vision-transformers[hub]'"
-        ) from error
+        raise ImportError(f"{address} needs: pip install 'keras-vision-transformers[hub]'") from error
     name, _, revision = address.removeprefix(_HUB).partition("@")
     return huggingface_hub.snapshot_download(name, revision=revision or None, allow_patterns=list(_FILES_OF_HUB))

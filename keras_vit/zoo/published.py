@@ -13,8 +13,8 @@ import functools
 from collections.abc import Mapping
 from typing import Any
 
-from keras_vit import _checks
-from keras_vit.models import BIT, constructor_name, list_models
+from keras_vit.models import BIT
+from keras_vit.models.registry import full_name
 
 _AUGREG, _ORIGINAL = "vit_models/augreg", "vit_models/imagenet21k"
 _CLASSES = {"imagenet2012": 1000, "imagenet21k": 21_843}
@@ -153,28 +153,19 @@ def _sam():
 
 def _bit():
     for model in BIT:
-        size = model.removeprefix("BiT-")
+        stem = model.removeprefix("BiT-")
         for name, path, head in (
-            ("bit-s", f"BiT-S-{size}", "imagenet2012"),
-            ("bit-m", f"BiT-M-{size}", "imagenet21k"),
-            ("bit-m-imagenet2012", f"BiT-M-{size}-ILSVRC2012", "imagenet2012"),
+            ("bit-s", f"BiT-S-{stem}", "imagenet2012"),
+            ("bit-m", f"BiT-M-{stem}", "imagenet21k"),
+            ("bit-m-imagenet2012", f"BiT-M-{stem}-ILSVRC2012", "imagenet2012"),
         ):
             before = "imagenet2012" if name == "bit-s" else "imagenet21k"
-            resolution = 480 if name == "bit-m-imagenet2012" else 224
-            yield PublishedWeights(
-                name, model, f"bit_models/{path}.npz", before, head, resolution, pool_padding="zeros"
-            )
-    for resolution, accuracy in ((224, 82.8), (160, 80.5)):
-        yield PublishedWeights(
-            f"distilled-{resolution}",
-            "BiT-R50x1",
-            f"bit_models/distill/R50x1_{resolution}.npz",
-            "imagenet21k",
-            "imagenet2012",
-            resolution,
-            accuracy,
-            pool_padding="infinity",
-        )
+            size = 480 if name == "bit-m-imagenet2012" else 224
+            yield PublishedWeights(name, model, f"bit_models/{path}.npz", before, head, size, pool_padding="zeros")
+    for size, accuracy in ((224, 82.8), (160, 80.5)):
+        path, data = f"bit_models/distill/R50x1_{size}.npz", ("imagenet21k", "imagenet2012")
+        options: dict[str, Any] = {"accuracy": accuracy, "pool_padding": "infinity"}
+        yield PublishedWeights(f"distilled-{size}", "BiT-R50x1", path, *data, size, **options)
 
 
 # Model: name on the hub, and the size of its file in MiB: four bytes for each parameter.
@@ -208,13 +199,11 @@ def _siglip():
     for model, (stem, *resolutions) in _SIGLIP.items():
         for name, sizes in zip(("siglip", "siglip2"), resolutions, strict=True):
             for size in sizes:
-                path = f"{_HUB}google/{name}-{stem}-{size}"
-                pixels = (
-                    size // 14 * 14 if model.endswith("/14") else size
-                )  # 384 pixels are 27 patches of 14, and a rest
-                suffix = "" if size == sizes[0] else f"-{size}"
-                pooling = {"pooling": "map"}
-                yield PublishedWeights(f"{name}{suffix}", model, path, "webli", None, pixels, arguments=pooling)
+                path, suffix = f"{_HUB}google/{name}-{stem}-{size}", "" if size == sizes[0] else f"-{size}"
+                # 384 pixels are 27 patches of 14, and a rest.
+                pixels = size // 14 * 14 if model.endswith("/14") else size
+                arguments = {"pooling": "map"}
+                yield PublishedWeights(f"{name}{suffix}", model, path, "webli", None, pixels, arguments=arguments)
 
 
 class WeightsTable(list):
@@ -252,14 +241,3 @@ def list_weights(model: str | None = None) -> WeightsTable:
     """
     model = full_name(model) if model is not None else None
     return WeightsTable(entry for entry in catalog() if model in (None, entry.model))
-
-
-def full_name(model: str) -> str:
-    """Return the name of a model as `keras_vit.list_models()` lists it."""
-    model = {constructor_name(name): name for name in list_models()}.get(model, model)
-    if model not in list_models():
-        raise ValueError(
-            f"There is no model named {model!r}.{_checks.nearest(model, list_models())} "
-            f"Known names: {', '.join(list_models())}."
-        )
-    return model

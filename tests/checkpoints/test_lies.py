@@ -258,7 +258,7 @@ def test_blocks_are_numbered_without_gaps_and_complete(tmp_path):
     norm = np.ones(32, "float32")
     name = "Transformer/encoderblock_{}/LayerNorm_0/scale".format
     refused(bomb(tmp_path, **{name(999_999): norm}), "no block 2")  # it built a million layers
-    refused(bomb(tmp_path, **{name(i): norm for i in range(2, 900)}), "incomplete.*encoderblock_2/LayerNorm_1")
+    refused(bomb(tmp_path, **{name(i): norm for i in range(2, 900)}), "incomplete.*weights")
     refused(bomb(tmp_path, "hybrid_blocks", **{"block999999/unit1/conv1/kernel": np.ones((1, 1, 1, 1))}), "no stage")
     unit = {f"block1/unit2/conv{part}/kernel": np.ones((1, 1, 1, 1), "float32") for part in (1, 2, 3)}
     unit |= {n.replace("unit2", f"unit{i}"): v for n, v in unit.items() for i in range(3, 500)}

@@ -207,7 +207,7 @@ def test_configurations_do_not_size_what_the_weights_do_not_have(tmp_path):
 
     refused(rewritten(hidden_size=10**6), "config.json")  # test_keras_files.py has the others
     refused(rewritten(image_size=10**7), "disagree")
-    refused(rewritten(activation={"class_name": "Lambda"}), "no plain value")
+    refused(rewritten(activation={"class_name": "Lambda"}), "no valid arguments")
     path = files.write_npz(tmp_path / "m.npz", files.tensors_of("bv_gap_sincos"))
     with zipfile.ZipFile(path, "a") as archive:
         note = {"version": 1, "arguments": {}, "image_size": [10**6, 10**6]}

@@ -213,7 +213,7 @@ WRONG = {
     "heads": (dict(hidden_size=100, num_heads=12), "`hidden_size` must be a multiple of `num_heads`=12.*96 or 108"),
     "pooling": (dict(pooling="tokens"), "`pooling` must be one of.*Did you mean 'token'"),
     "positions": (dict(position_embedding="sincos"), "Did you mean 'sincos2d'"),
-    "positions_at": (dict(position_embedding="none", position_embedding_at="every_layer"), "Leave it at 'input'"),
+    "positions_at": (dict(position_embedding="none", position_embedding_at="every_layer"), "leave it at 'input'"),
     "relative": (dict(position_embedding="relative", image_size=None), "cannot be resized"),
     "rate": (dict(dropout_rate=1.0), r"must be a number in \[0, 1\)"),
     "activation": (dict(activation="gelu_tan"), "Did you mean 'gelu_tanh'"),

@@ -11,7 +11,7 @@ import pytest
 
 import keras_vit
 from keras_vit.models import BiTConfig, ViTConfig, geometry
-from keras_vit.models.bit_config import PublishedBiT
+from keras_vit.models.bit import PublishedBiT
 from keras_vit.models.vit_options import PublishedViT
 from tests import selection
 from tests.models import variants

@@ -116,9 +116,8 @@ def test_another_padding_than_that_of_the_training_is_said(tmp_path, monkeypatch
     with caplog.at_level("WARNING", logger="absl"):
         zoo.load_weights(source, "BiT-R50x1", "bit-m")
     assert not any("pool_padding" in record.getMessage() for record in caplog.records)
-    with pytest.raises(ValueError, match="pool_padding"), caplog.at_level("WARNING", logger="absl"):
+    with pytest.raises(ValueError, match="pool_padding='zeros'"):
         zoo.load_weights(models.BiTResNet(**arguments), "BiT-R50x1", "bit-m")
-    assert any("pool_padding='zeros'" in record.getMessage() for record in caplog.records)
 
 
 def test_paths_are_taken_as_they_are(tmp_path):

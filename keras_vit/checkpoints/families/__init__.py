@@ -11,12 +11,11 @@ from keras_vit.checkpoints.errors import CheckpointError
 from keras_vit.checkpoints.families import (
     bit,
     google,
-    huggingface,
+    huggingface_writing,
     keras,
     mae,
     meta,
     timm_writing,
-    towers,
     vit_pytorch,
 )
 from keras_vit.checkpoints.families.family import Family, Writing
@@ -27,18 +26,16 @@ FAMILIES: tuple[Family, ...] = (
     *google.FAMILIES,
     *bit.FAMILIES,
     *mae.FAMILIES,
-    *towers.FAMILIES,
-    huggingface.FAMILY,
+    *huggingface_writing.FAMILIES,
     meta.FAMILY,
     *timm_writing.FAMILIES,
     vit_pytorch.FAMILY,
 )
 
 
-def written_formats(tensors: str | None = None) -> tuple[str, ...]:
-    """Return the names of the formats that models can be written in, or of those with `"npz"` or `"safetensors"`."""
-    names = (f.name for f in FAMILIES if f.writing is not None and tensors in (None, f.writing.tensors))
-    return tuple(dict.fromkeys(names))
+def written_formats() -> dict[str, str]:
+    """Return the formats that models can be written in, and `"npz"` or `"safetensors"` for each."""
+    return {family.name: family.writing.tensors for family in FAMILIES if family.writing is not None}
 
 
 def writing_family(format: str, kind: str, config: Mapping[str, Any]) -> tuple[Family, Writing]:

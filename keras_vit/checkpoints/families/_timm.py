@@ -34,9 +34,8 @@ _STYLES = {
 def rules(layout: Layout) -> list[Rule]:
     """Return the rules of a layout."""
     body, names = layout.prefix, _STYLES.get(layout.style, NAMES)
-    result = (
-        _slot_rules(layout.slots, body) + _torch.model_rules(names, body) + _torch.norm(f"{body}fc_norm", "fc_norm")
-    )
+    result = [*_slot_rules(layout.slots, body), *_torch.model_rules(names, body)]
+    result += _torch.norm(f"{body}fc_norm", "fc_norm")
     for stored, variable in (("head", "head"), ("head_dist", "head_dist"), ("pre_logits.fc", "pre_logits")):
         result += _torch.dense(f"{body}{stored}", variable)
     if layout.style == "eva":  # the key has no bias

@@ -11,7 +11,6 @@ from absl import logging
 from keras_vit.checkpoints import architecture
 from keras_vit.checkpoints.checkpoint import Checkpoint, Hints, Layout, variable_shapes
 from keras_vit.checkpoints.errors import CheckpointError
-from keras_vit.checkpoints.families.family import Config
 from keras_vit.checkpoints.formats.tensors import TensorSource
 from keras_vit.checkpoints.rules import (
     CONV,
@@ -43,28 +42,21 @@ ACTIVATIONS: Mapping[str, str] = {
     **{name: name for name in ("relu", "tanh", "selu", "mish")},
 }
 WRITTEN_ACTIVATIONS = ("gelu", "gelu_tanh", "quick_gelu", "relu", "silu", "tanh", "selu", "mish")
-
-
-def _is_headless_deit(config: Config) -> bool:
-    return not config["include_top"] and config["distillation_token"] is True
-
-
-HEADLESS_DEIT = (_is_headless_deit, "its headless DeiT does not average the two tokens")
-ANY_SIZE = (lambda config: config["image_size"] is None, "its configuration needs an image_size")
+HEADLESS_DEIT = "its headless DeiT does not average the two tokens"
 
 
 @dataclasses.dataclass(frozen=True)
 class Names:
     """Names of a model's tensors. Those of a block's parts follow the name of the block."""
 
-    embedding: str  # the convolution of the patches
-    tokens: Mapping[str, str]  # tensors that are stored as they are, and their variables
-    block: str
     norms: tuple[str, str]
     heads: tuple[str, ...]  # the projections to query, key and value, or one for the three
     out: str
     mlp: tuple[str, ...]
-    encoder_norm: str
+    block: str = ""
+    embedding: str = ""  # the convolution of the patches
+    tokens: Mapping[str, str] = dataclasses.field(default_factory=dict)  # stored as they are, and their variables
+    encoder_norm: str = ""
     scales: tuple[str, ...] = ()  # of a layer scale
     gated: tuple[str, ...] = ()  # SwiGLU: gate, factor and output, or gate and factor in one and output
 
@@ -161,11 +153,6 @@ def find_body(source: TensorSource, anchor: str) -> str | None:
     return found[0] if len(found) == 1 else next(iter(usual), None)
 
 
-def count_unbound(source: TensorSource, rules: list[Rule]) -> int:
-    """Return the number of tensors that rules do not name, to choose among the names of several versions."""
-    return len(bind_stored(rules, source.tensors)[1])
-
-
 def bind(
     source: TensorSource,
     layout: Layout,
@@ -183,7 +170,9 @@ def bind(
     """
     assumed: dict[str, str] = {}
     if stated is not None:
-        heads = positive(stated[1], stated[0], source.path)
+        name, heads = stated
+        if type(heads) is not int or not 0 < heads < 2**31:
+            raise CheckpointError(f"{source.path}: {name} must be a positive integer. Received: {str(heads)[:60]!r}.")
     else:
         width = (source.tensors[projection].shape or (0,))[0]
         heads, assumed["num_heads"] = _guess_heads(source, width, hints.wanted.get("num_heads"))
@@ -203,8 +192,7 @@ def bind(
 
 def _guess_heads(source: TensorSource, width: int, given: int | None) -> tuple[int, str]:
     """Return the number of heads of a file whose configuration does not contain it, with the reason."""
-    noted = source.metadata.get("arguments")
-    noted = noted.get("num_heads") if isinstance(noted, dict) else None
+    noted = source.metadata.get("arguments", {}).get("num_heads")
     if type(noted) is int and noted > 0:
         heads, reason = noted, "it is noted in the file"
     elif given:
@@ -226,9 +214,7 @@ def _guess_heads(source: TensorSource, width: int, given: int | None) -> tuple[i
 def activation(name: Any, path: str) -> str:
     """Return the name of an activation in this package."""
     if not isinstance(name, str) or name not in ACTIVATIONS:
-        raise CheckpointError(
-            f"{path}: unknown activation {str(name)[:60]!r}. Known: {', '.join(sorted(ACTIVATIONS))}."
-        )
+        raise CheckpointError(f"{path}: unknown activation {str(name)[:60]!r}. Known: {', '.join(ACTIVATIONS)}.")
     return ACTIVATIONS[name]
 
 
@@ -244,13 +230,11 @@ def ratio(width: int, hidden_size: int) -> float:
     return exact if int(hidden_size * exact) == width else (width + 0.5) / hidden_size
 
 
-def positive(value: Any, name: str, path: str) -> int:
-    """Return a positive integer of a configuration."""
-    if type(value) is not int or not 0 < value < 2**31:
-        raise CheckpointError(
-            f"{path}: the configuration's {name} must be a positive integer. Received: {str(value)[:60]!r}."
-        )
-    return value
+def number(value: Any, lowest: float, highest: float, where: str) -> float:
+    """Return a number of a configuration."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not lowest <= value < highest:
+        raise CheckpointError(f"{where} must be a number in [{lowest}, {highest}). Received: {str(value)[:40]!r}.")
+    return float(value)
 
 
 def label_names(source: TensorSource, classes: int) -> tuple[str, ...] | None:
@@ -277,16 +261,11 @@ def input_normalization(mean: Any, deviation: Any, where: str) -> Normalization 
 
 
 def stated_normalization(preprocessor: dict[str, Any], path: str) -> Normalization | None:
-    """Return the mean and deviation, of pixels in [0, 1], that a `preprocessor_config.json` states."""
+    """Return the mean and deviation in `preprocessor_config.json`; None if they are not of pixels in [0, 1]."""
+    factor = preprocessor.get("rescale_factor", 1 / 255) if preprocessor.get("do_rescale", True) else 1.0
+    if not isinstance(factor, float) or not math.isclose(255.0 * factor, 1.0, rel_tol=1e-6):
+        return None
     mean, deviation = preprocessor.get("image_mean"), preprocessor.get("image_std")
     if not preprocessor.get("do_normalize", True):
         mean, deviation = 0.0, 1.0
-    factor = preprocessor.get("rescale_factor", 1 / 255) if preprocessor.get("do_rescale", True) else 1.0
-    where = f"{path}: preprocessor_config.json"
-    found = input_normalization(mean, deviation, where)
-    # Mean and deviation are those of pixels times another factor.
-    unit = input_normalization(0.0, factor, where)
-    if found is None or unit is None or math.isclose(255.0 * unit[1][0], 1.0, rel_tol=1e-6):
-        return found
-    mean, deviation = ([number / (255.0 * unit[1][0]) for number in side] for side in found)
-    return input_normalization(mean, deviation, where)
+    return input_normalization(mean, deviation, f"{path}: preprocessor_config.json")

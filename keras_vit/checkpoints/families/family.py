@@ -1,7 +1,7 @@
 """Interface of a family: one project's way to name, shape and describe the tensors of a model."""
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal
 
 from keras_vit.checkpoints.checkpoint import ANY, Checkpoint, Hints, Layout
@@ -14,17 +14,18 @@ Names = tuple[str, ...] | None  # of the classes
 Files = dict[str, dict[str, Any]]  # JSON objects by file name
 # Returns the configuration files of a model from its arguments, layout, class names and normalization.
 Documents = Callable[[Config, Layout, Names, Normalization], Files]
+GIVEN = ("another value",)  # all values of an argument but None
 
 
 @dataclasses.dataclass(frozen=True)
 class Writing:
     """How a family writes models."""
 
-    # Values of an argument that the project's own readers can rebuild; `ANY` for all of them, or where `conditions`
-    # check it. Of an option that is not named, they know only the default.
+    # Values of an argument that the project's own readers can rebuild; `ANY` for all of them, or where `limits` check
+    # it, `GIVEN` for all but None. Of an option that is not named, they know only the default.
     values: Mapping[str, tuple[Any, ...]]
     layout: Callable[[Config], Layout]  # of a model that was not read from this family
-    conditions: tuple[tuple[Callable[[Config], bool], str], ...] = ()  # what cannot be rebuilt, with the reason
+    limits: Callable[[Config], Iterable[str]] = lambda config: ()  # further reasons why a model cannot be rebuilt
     fit: Callable[[Layout, Config], Layout] = lambda layout, config: layout  # of a layout that was read to the model
     styles: Mapping[str, Callable[[Layout], Layout]] = dataclasses.field(default_factory=dict)  # naming schemes
     can_stack: bool = False  # the blocks
@@ -39,12 +40,15 @@ class Writing:
             for name, values in allowed.items()
             if not _is_among(name, config, values)
         ]
-        return reasons + [reason for applies, reason in self.conditions if applies(config)]
+        return [*reasons, *self.limits(config)]
 
 
 def _is_among(name: str, config: Config, allowed: tuple[Any, ...]) -> bool:
     unused = name == "resnet_numerics" and config.get("resnet_blocks") is None
-    return unused or allowed is ANY or any((v := config[name]) == a and type(v) is type(a) for a in allowed)
+    value = config[name]
+    if allowed is ANY or allowed is GIVEN:
+        return allowed is ANY or value is not None
+    return unused or any(value == other and type(value) is type(other) for other in allowed)
 
 
 @dataclasses.dataclass(frozen=True)

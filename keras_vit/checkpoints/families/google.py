@@ -8,7 +8,6 @@ References:
 import dataclasses
 import functools
 import re
-from collections import defaultdict
 from collections.abc import Iterable, Mapping
 
 from absl import logging
@@ -16,7 +15,7 @@ from absl import logging
 from keras_vit.checkpoints import architecture
 from keras_vit.checkpoints.checkpoint import Checkpoint, Hints, Layout, Shape, variable_shapes
 from keras_vit.checkpoints.errors import CheckpointError
-from keras_vit.checkpoints.families.family import ANY, Family, Writing
+from keras_vit.checkpoints.families.family import ANY, Config, Family, Writing
 from keras_vit.checkpoints.formats.tensors import TensorSource
 from keras_vit.checkpoints.position_grid import has_slots, is_square, model_grid, stated_grids
 from keras_vit.checkpoints.rules import GROUP_NORM_4D, SAME, STACKED, WITHOUT_SLOT, Rule, bind_stored, rule
@@ -47,11 +46,11 @@ _LEGACY_BLOCK = (
     ("LayerNorm_2", "LayerNorm_1"),
     ("MlpBlock_3", "MlpBlock_0"),
 )
-_MAP_HEAD = tuple((f"MAPHead_0/{name}", name) for _, name in (*_LINEN_BLOCK[2:], _LINEN_BLOCK[0]))
-_CLASS_TOKEN = (
-    lambda config: config["class_token"] != (config["pooling"] in ("token", None)),
-    "it has a class token for pooling='token' alone",
-)
+_LEGACY_MARK = "MultiHeadDotProductAttention_1"
+# The attention pooling has one norm.
+_LINEN_POOL = (_LINEN_BLOCK[0], *_LINEN_BLOCK[2:])
+_LEGACY_POOL = (("LayerNorm_2", "LayerNorm_0"), _LEGACY_BLOCK[1], _LEGACY_BLOCK[3])
+_MAP_HEAD = tuple((f"MAPHead_0/{name}", name) for _, name in _LINEN_POOL)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -92,9 +91,7 @@ def bind(source: TensorSource, layout: Layout, rules: list[Rule], tree: Tree, de
     bindings, unexpected = bind_stored(rules, tree.names, depth)
     bindings = [dataclasses.replace(b, stored=tuple(tree.names[short] for short in b.stored)) for b in bindings]
     if tree.ignored:
-        logging.info(
-            "%s: reading the tree %r; %d other tensors are left out.", source.path, tree.prefix, len(tree.ignored)
-        )
+        logging.info("%s: reading %r; %d other tensors are left out.", source.path, tree.prefix, len(tree.ignored))
     shapes = variable_shapes(source, bindings, heads=0)
     unexpected = [tree.names[short] for short in unexpected]
     return Checkpoint(source, layout, bindings, shapes, unexpected=unexpected, ignored=tree.ignored)
@@ -105,14 +102,13 @@ def find_layout(tree: Tree) -> Layout:
     names = tree.names
     stacked = any(name.startswith(_STACK) for name in names)
     block = _STACK if stacked else _BLOCKS.format(i=0)
-    modules = renumber({name.removeprefix(block).split("/")[0] for name in names if name.startswith(block)})
+    legacy = any(name.startswith(f"{block}{_LEGACY_MARK}/") for name in names)
     map_names: tuple[tuple[str, str], ...] = ()
     if any(name.startswith("MAPHead_0/") for name in names):
         map_names = _MAP_HEAD
     elif "probe" in names:  # variants from the time of ViT-G had the attention pooling inlined
-        map_names = renumber({name.split("/")[0] for name in names})
+        map_names = _LEGACY_POOL if any(name.startswith(f"{_LEGACY_MARK}/") for name in names) else _LINEN_POOL
     position = next((name for name in _POSITIONS if name in names), "")
-    legacy = modules and dict(modules) != dict(_LINEN_BLOCK)
     later = position == "pos_embedding" or stacked or map_names or not (position or legacy)
     return Layout(
         family="big_vision" if later and "conv_root/kernel" not in names else "google",
@@ -121,22 +117,8 @@ def find_layout(tree: Tree) -> Layout:
         slots=_POSITIONS.get(position, "prefix"),
         group_norm_4d=len(tree.shapes.get("gn_root/scale", ())) == 4,
         stacked=stacked,
-        block_names=modules or _LINEN_BLOCK,
+        block_names=_LEGACY_BLOCK if legacy else _LINEN_BLOCK,
         map_names=map_names,
-    )
-
-
-def renumber(modules: Iterable[str]) -> tuple[tuple[str, str], ...]:
-    """Number modules of each class from zero, in pairs such as `("LayerNorm_2", "LayerNorm_1")`."""
-    numbers = defaultdict(set)
-    for module in modules:
-        kind, _, number = module.rpartition("_")
-        if kind in _LEAVES and number.isdigit() and len(number) < 6:
-            numbers[kind].add(number)
-    return tuple(
-        (f"{kind}_{number}", f"{kind}_{index}")
-        for kind, found in sorted(numbers.items())
-        for index, number in enumerate(sorted(found, key=int))
     )
 
 
@@ -240,6 +222,11 @@ def _linen(layout: Layout) -> Layout:
     return dataclasses.replace(layout, style="linen", block_names=_LINEN_BLOCK, group_norm_4d=False)
 
 
+def _limits(config: Config) -> list[str]:
+    fits = config["class_token"] == (config["pooling"] in ("token", None))
+    return [] if fits else ["it has a class token for pooling='token' alone"]
+
+
 FAMILIES = (
     Family(
         "google",
@@ -252,7 +239,7 @@ FAMILIES = (
                 "position_embedding": ("learned", "none"),
                 **dict.fromkeys(("resnet_blocks", "representation_size"), ANY),
             },
-            conditions=(_CLASS_TOKEN,),
+            limits=_limits,
             layout=lambda config: _legacy(Layout("google", position="Transformer/posembed_input/pos_embedding")),
             styles={"legacy": _legacy, "linen": _linen},
         ),
@@ -268,7 +255,7 @@ FAMILIES = (
                 "position_embedding": ("learned", "sincos2d"),
                 "representation_size": ANY,
             },
-            conditions=(_CLASS_TOKEN,),
+            limits=_limits,
             layout=lambda config: Layout(
                 "big_vision", "linen", "pos_embedding", "none", block_names=_LINEN_BLOCK, map_names=_MAP_HEAD
             ),

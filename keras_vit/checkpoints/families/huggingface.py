@@ -1,92 +1,85 @@
-"""Hugging Face's ViT and DeiT, also for DINO and MSN: a directory with `model.safetensors` and `config.json`.
+"""Hugging Face's ViT, DeiT, DINOv2, DINOv3 and SigLIP: a directory with `model.safetensors` and `config.json`.
 
-References:
-    - [transformers](https://github.com/huggingface/transformers), models `vit` and `deit`
+DINO and MSN have the model of ViT. The model may be the tower of a larger one. Of SigLIP 2, the models of fixed size
+are read.
 """
 
-import dataclasses
 import functools
-from collections.abc import Iterable, Mapping, Set
+import re
+from collections.abc import Callable, Mapping, Set
 from typing import Any
 
-from keras_vit import _checks
 from keras_vit.checkpoints import architecture
 from keras_vit.checkpoints.checkpoint import Checkpoint, Hints, Layout
 from keras_vit.checkpoints.errors import CheckpointError
 from keras_vit.checkpoints.families import _torch
-from keras_vit.checkpoints.families.family import ANY, Config, Family, Files, Names, Writing
+from keras_vit.checkpoints.families._huggingface import DINOV2, DINOV3, SIGLIP, VIT, ModelType, rules
 from keras_vit.checkpoints.formats.tensors import TensorSource
 from keras_vit.checkpoints.position_grid import stated_size
-from keras_vit.checkpoints.rules import Rule
+from keras_vit.checkpoints.rules import Rule, bind_stored
 from keras_vit.models.config import plain
-from keras_vit.models.normalization import Normalization
 
-ANCHOR = "embeddings.patch_embeddings.projection.weight"
-# MSN and the encoder of MAE have the model of ViT.
-_MODEL_TYPES = ("vit", "deit", "vit_msn", "vit_mae")
-# Of the class of their configurations, for what a file leaves out.
-_DEFAULTS: Mapping[str, Any] = {"hidden_act": "gelu", "layer_norm_eps": 1e-12, "num_attention_heads": 12}
-# Names in published files (transformers up to 4), and in later versions.
-_PUBLISHED = _torch.Names(
-    embedding="embeddings.patch_embeddings.projection",
-    tokens={
-        "embeddings.cls_token": "cls/cls",
-        "embeddings.distillation_token": "dist/dist",
-        "embeddings.position_embeddings": architecture.TABLE,
-    },
-    block="encoder.layer.{i}",
-    norms=("layernorm_before", "layernorm_after"),
-    heads=("attention.attention.query", "attention.attention.key", "attention.attention.value"),
-    out="attention.output.dense",
-    mlp=("intermediate.dense", "output.dense"),
-    encoder_norm="layernorm",
+# Fields of a configuration that tensors show, and our arguments.
+SHOWN = {
+    "hidden_size": "hidden_size",
+    "num_hidden_layers": "num_layers",
+    "num_channels": "channels",
+    "intermediate_size": "mlp_dim",
+    "qkv_bias": "qkv_bias",
+    "patch_size": "patch_size",
+}
+_NESTED = ("vision_config", "backbone_config")  # of the configuration of a model with a tower
+# Fields of a tower's configuration that change what a model computes, unless they are off, and those that are known.
+_CHANGES = re.compile(r"norm|rope|rotary|bias|mlp|pos_|gate|swiglu|act|pool|window|key_value|qk|attn|causal|head")
+_KNOWN_FIELDS = re.compile(
+    r"layer_norm_eps|rope_theta|rope_parameters|(qkv|query|key|value|proj|mlp)_bias|mlp_ratio|use_gated_mlp|hidden_act|"
+    r"use_swiglu_ffn|pos_embed_(shift|jitter|rescale)|apply_layernorm|num_attention_heads|vision_use_head|"
+    r"initializer_factor|reshape_hidden_states|problem_type|architectures|pruned_heads|_?attn_implementation.*|"
+    r"chunk_size_feed_forward|tie_word_embeddings|.*drop.*"
 )
-_LATER = dataclasses.replace(
-    _PUBLISHED,
-    block="layers.{i}",
-    heads=("attention.q_proj", "attention.k_proj", "attention.v_proj"),
-    out="attention.o_proj",
-    mlp=("mlp.fc1", "mlp.fc2"),
-)
-STYLES = {"published": _PUBLISHED, "later": _LATER}
 
 
-def rules(layout: Layout) -> list[Rule]:
-    """Return the rules of a layout, whose `prefix` is that of the body, such as `vit.`."""
-    # DeiT with a teacher has two classifiers, DeiT without and ViT have one.
-    return [
-        *_torch.model_rules(STYLES[layout.style], layout.prefix),
-        *_torch.dense(f"{layout.prefix}pooler.dense", "pre_logits"),
-        *_torch.dense("distillation_classifier", "head_dist"),
-        *_torch.dense("cls_classifier" if layout.position == "teacher" else "classifier", "head"),
-    ]
-
-
-def style_of(names: Iterable[str], body: str) -> str:
-    """Return the naming scheme of tensors whose names begin with `body`."""
-    return "published" if any(name.startswith(f"{body}encoder.layer.") for name in names) else "later"
-
-
-def recognize(source: TensorSource, hints: Hints) -> Checkpoint | None:
-    """Return what `source` holds, or None if it is not a Hugging Face ViT or DeiT."""
-    names, body = set(source.tensors), _torch.find_body(source, ANCHOR)
-    if body is None:
+def recognize(source: TensorSource, hints: Hints, model_type: ModelType) -> Checkpoint | None:
+    """Return the checkpoint that a file holds, None if it is not of this type."""
+    anchor = f"{model_type.styles['published'].embedding}.weight"
+    body, names = _torch.find_body(source, anchor), source.tensors.keys()
+    if body is None or not any(model_type.mark in name for name in names):
         return None
-    layout = Layout(
-        "huggingface",
-        style=style_of(names, body),
-        position="teacher" if "cls_classifier.weight" in names else "",
-        prefix=body,
-    )
-    # The mask token of masked-image modeling is not part of the model, and no classifier reads the pooler.
-    ignored = {f"{body}embeddings.mask_token"}
+    config = _merged(source.config)
+    is_naflex = str(config.get("model_type")).startswith("siglip2")
+    if model_type is SIGLIP and (is_naflex or len(source.tensors[f"{body}{anchor}"].shape) == 2):
+        raise CheckpointError(
+            f"{source.path} is a NaFlex model (model_type='siglip2'), whose positions depend on each image, and which "
+            "is not supported. Use a SigLIP 2 model of fixed size, such as google/siglip2-base-patch16-224."
+        )
+    # No classifier reads the pooler, and masked-image modeling is for pre-training.
+    ignored = {f"{body}embeddings.mask_token"} if model_type is VIT else set()
     if {"classifier.weight", "cls_classifier.weight"} & names:
-        ignored |= {f"{body}pooler.dense.weight", f"{body}pooler.dense.bias"}
-    checkpoint = bind(source, layout, rules(layout), hints, ignored)
-    if (source.config or {}).get("model_type") == "vit_mae":
-        checkpoint.arguments["pooling"] = "token"
+        unread = f"{body}pooler." if model_type is VIT else f"{body}head."
+        ignored |= {name for name in names if name.startswith(unread)}
+    position = "teacher" if "cls_classifier.weight" in names else ""
+    layouts = [Layout("huggingface", style, position, prefix=body) for style in model_type.styles]
+    layout = nearest(source, layouts, functools.partial(rules, model_type=model_type))
+    checkpoint = bind(source, layout, rules(layout, model_type), hints, model_type, config, ignored)
+    _infer(checkpoint, config, model_type)
+    if not checkpoint.arguments["include_top"] and (model_type is not VIT or config.get("model_type") == "vit_mae"):
         checkpoint.allow_any_head()
     return checkpoint
+
+
+def nearest(source: TensorSource, layouts: list[Layout], rules: Callable[[Layout], list[Rule]]) -> Layout:
+    """Return the layout whose rules name the most tensors."""
+    return min(layouts, key=lambda layout: len(bind_stored(rules(layout), source.tensors)[1]))
+
+
+def _merged(config: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return the configuration of the tower, with the names of the classes, which the whole model has."""
+    whole = dict(config or {})
+    inner = next((whole[name] for name in _NESTED if isinstance(whole.get(name), dict)), None)
+    if inner is None:
+        return whole
+    shared = {name: whole.get(name) for name in ("architectures", "id2label")}
+    return {**inner, **shared, "model_type": inner.get("model_type", whole.get("model_type"))}
 
 
 def bind(
@@ -94,33 +87,27 @@ def bind(
     layout: Layout,
     rules: list[Rule],
     hints: Hints,
+    model_type: ModelType,
+    config: dict[str, Any],
     ignored: Set[str] = frozenset(),
     kind: str = "vit",
-    *,
-    anchor: str = ANCHOR,
-    config: dict[str, Any] | None = None,
-    defaults: Mapping[str, Any] = _DEFAULTS,
-    model_types: tuple[str, ...] = _MODEL_TYPES,
 ) -> Checkpoint:
     """Return the checkpoint with the arguments that its tensors and its configuration show."""
-    config, path = config if config is not None else source.config or {}, source.path
+    path, key, defaults = source.path, "num_attention_heads", model_type.defaults
     if not config:
         _torch.note_missing_config(path)
-    key = "num_attention_heads"
     heads = config.get(key, defaults[key] if config else None)
     stated = None if heads is None else (key, heads)
-    checkpoint = _torch.bind(source, layout, rules, hints, f"{layout.prefix}{anchor}", stated, ignored, kind)
+    projection = f"{layout.prefix}{model_type.styles[layout.style].embedding}.weight"
+    checkpoint = _torch.bind(source, layout, rules, hints, projection, stated, ignored, kind)
     found = checkpoint.arguments
     found["activation"] = _torch.activation(config.get("hidden_act", defaults["hidden_act"]), path)
-    found["layer_norm_epsilon"] = _epsilon(config.get("layer_norm_eps", defaults["layer_norm_eps"]), path)
+    epsilon = config.get("layer_norm_eps", defaults["layer_norm_eps"])
+    found["layer_norm_epsilon"] = _torch.number(epsilon, 0.0, 1.0, f"{path}: the configuration's layer_norm_eps")
     for argument, key in (("activation", "hidden_act"), ("layer_norm_epsilon", "layer_norm_eps")):
         if key not in config:
             checkpoint.assumed[argument] = f"the default of {key}"
-    if "pre_logits/kernel" in checkpoint.shapes and config.get("pooler_act", "tanh") != "tanh":
-        raise CheckpointError(
-            f"{path}: its pooler's activation is {str(config['pooler_act'])[:40]!r}; only tanh is known."
-        )
-    _check_config(config, found, body=checkpoint.layout.prefix, path=path, model_types=model_types)
+    _check_config(config, found, layout.prefix, path, model_type)
     if "image_size" in config:
         found["image_size"] = config["image_size"]
     if source.preprocessor is not None:
@@ -129,34 +116,29 @@ def bind(
     if isinstance(labels, dict) and found["include_top"]:
         if len(labels) != found["classes"]:
             raise CheckpointError(f"{path}: config.json names {len(labels)} classes, the head has {found['classes']}.")
-        ordered = [labels.get(str(index)) for index in range(len(labels))]
-        names = tuple(name for name in ordered if isinstance(name, str))
-        if len(names) == len(labels):
+        names: tuple[Any, ...] = tuple(labels.get(str(index)) for index in range(len(labels)))
+        if all(isinstance(name, str) for name in names):
             checkpoint.class_names = names
     return checkpoint
 
 
-def _check_config(
-    config: dict[str, Any], found: dict[str, Any], body: str, path: str, model_types: tuple[str, ...]
-) -> None:
+def _check_config(config: dict[str, Any], found: dict[str, Any], body: str, path: str, model_type: ModelType) -> None:
     """Refuse tensors that are not those of the configuration."""
-    if config.get("model_type") not in (None, *model_types):
+    stated_type = config.get("model_type")
+    if stated_type not in (None, *model_type.model_types):
         raise CheckpointError(
-            f"{path}: config.json has model_type={str(config['model_type'])[:40]!r}. Its tensors are of: "
-            f"{', '.join(model_types)}."
+            f"{path}: model_type={str(stated_type)[:40]!r} of config.json must be in {model_type.model_types}."
         )
+    biases = dict(zip(("query_bias", "key_bias", "value_bias"), _torch.biases(found["qkv_bias"]), strict=True))
+    gated = config.get("use_gated_mlp", config.get("use_swiglu_ffn"))
     stated = {
-        "hidden_size": config.get("hidden_size"),
-        "num_layers": config.get("num_hidden_layers"),
-        "channels": config.get("num_channels"),
-        "mlp_dim": config.get("intermediate_size"),
-        "qkv_bias": config.get("qkv_bias"),
+        **{argument: config.get(field) for field, argument in SHOWN.items()},
+        **{name: config.get(name) for name in ("pooler_act", *biases)},
+        "num_registers": config.get("num_register_tokens"),
+        "mlp": None if gated is None else "swiglu" if gated else "mlp",
     }
-    patch = config.get("patch_size")
-    if patch is not None:
-        size = stated_size(patch)
-        stated["patch_size"] = plain(size) if size else patch
-    architecture.check_stated(stated, found, f"{path}: config.json")
+    pooler = "tanh" if found["representation_size"] else None
+    architecture.check_stated(stated, {**found, **biases, "pooler_act": pooler}, f"{path}: config.json")
     architectures = config.get("architectures")
     if not isinstance(architectures, list) or "ForImageClassification" not in str(architectures[:1]):
         return
@@ -164,112 +146,35 @@ def _check_config(
         raise CheckpointError(f"{path} has no classifier, though config.json says {architectures[0]}. Fetch it again.")
 
 
-def _epsilon(value: object, path: str) -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0.0 <= value < 1.0:
-        raise CheckpointError(
-            f"{path}: the configuration's layer_norm_eps must be a small number. Received: {str(value)[:60]}."
-        )
-    return float(value)
+def _infer(checkpoint: Checkpoint, config: dict[str, Any], model_type: ModelType) -> None:
+    """Add the arguments that the type and its configuration determine."""
+    found, path = checkpoint.arguments, checkpoint.path
+    if model_type is VIT:
+        return
+    found["pooling"] = model_type.poolings[bool(found["include_top"])]
+    if found["pooling"] == "map" and "MAPHead_0/probe" not in checkpoint.shapes:
+        found["pooling"] = "gap"
+    if found["mlp"] == "swiglu":
+        found["activation"] = "silu"  # `hidden_act` is that of the plain MLP in DINOv2
+        if model_type is DINOV3 and config.get("hidden_act", "silu") not in ("silu", "swish"):
+            raise CheckpointError(f"{path}: a gated MLP with hidden_act={str(config['hidden_act'])[:40]} is not known.")
+    if model_type is DINOV2 and found["num_registers"]:
+        checkpoint.resize_method = "antialiased"
+    if model_type is DINOV3:
+        found |= {"position_embedding": "rope2d", "rope_base": _rope_base(config, path)}
+        for name, default in (("shift", None), ("jitter", None), ("rescale", 2.0)):
+            found[f"rope_{name}"] = config.get(f"pos_embed_{name}", default if config else None)
+    for name, value in config.items():
+        if _CHANGES.search(name) and not _KNOWN_FIELDS.fullmatch(name) and value not in (None, False):
+            raise CheckpointError(f"{path}: {name}={str(value)[:40]!r} of its configuration is not known.")
+    size, patch = stated_size(found.get("image_size")), stated_size(found["patch_size"])
+    if size and patch and patch[0] <= size[0] and patch[1] <= size[1]:  # the rest at the borders is not read
+        found["image_size"] = plain((size[0] // patch[0] * patch[0], size[1] // patch[1] * patch[1]))
 
 
-def documents(config: Config, layout: Layout, class_names: Names, normalization: Normalization) -> Files:
-    """Return `config.json` and `preprocessor_config.json`."""
-    height, width = _checks.size_pair("image_size", config["image_size"])
-    preprocessor = {
-        "do_normalize": True,
-        "do_rescale": True,
-        "do_resize": True,
-        "image_mean": list(normalization[0]),
-        "image_processor_type": "ViTImageProcessor",
-        "image_std": list(normalization[1]),
-        "resample": 2,
-        "rescale_factor": 1 / 255,
-        "size": {"height": height, "width": width},
-    }
-    return {"config.json": _config(config, class_names), "preprocessor_config.json": preprocessor}
-
-
-def _config(config: Config, class_names: Names) -> dict[str, Any]:
-    deit = bool(config["distillation_token"])
-    kind = "DeiT" if deit else "ViT"
-    suffix = "Model" if not config["include_top"] else "ForImageClassification"
-    if deit and config["include_top"] and config["distillation_token"] is True:
-        suffix = "ForImageClassificationWithTeacher"
-    result: dict[str, Any] = {
-        "architectures": [f"{kind}{suffix}"],
-        "attention_probs_dropout_prob": config["attention_dropout_rate"],
-        "hidden_act": {"gelu_tanh": "gelu_pytorch_tanh"}.get(config["activation"], config["activation"]),
-        "hidden_dropout_prob": config["dropout_rate"],
-        "hidden_size": config["hidden_size"],
-        "image_size": config["image_size"],
-        "initializer_range": 0.02,
-        "intermediate_size": config["mlp_dim"],
-        "layer_norm_eps": config["layer_norm_epsilon"],
-        "model_type": kind.lower(),
-        "num_attention_heads": config["num_heads"],
-        "num_channels": config["channels"],
-        "num_hidden_layers": config["num_layers"],
-        "patch_size": config["patch_size"],
-        "qkv_bias": config["qkv_bias"],
-    }
-    if config["representation_size"] is not None:
-        result |= {"pooler_output_size": config["representation_size"], "pooler_act": "tanh"}
-    if config["include_top"]:
-        names = class_names or tuple(f"LABEL_{index}" for index in range(config["classes"]))
-        result["id2label"] = {str(index): name for index, name in enumerate(names)}
-        # Where two classes share a name the last index wins, as it does in transformers itself.
-        result["label2id"] = {name: index for index, name in enumerate(names)}
-    return result
-
-
-def _layout(config: Config) -> Layout:
-    return Layout("huggingface", "published", prefix=_body(config) if config["include_top"] else "")
-
-
-def _fit(layout: Layout, config: Config) -> Layout:
-    teacher = config["distillation_token"] is True and config["include_top"]
-    prefix = _body(config) if config["include_top"] else layout.prefix  # headless files have it or not
-    return dataclasses.replace(layout, position="teacher" if teacher else "", prefix=prefix)
-
-
-def _body(config: Config) -> str:
-    return "deit." if config["distillation_token"] else "vit."
-
-
-def _is_rectangle(size: Any) -> bool:
-    return isinstance(size, (list, tuple)) and size[0] != size[1]
-
-
-SQUARE_PATCHES = (
-    lambda config: _is_rectangle(config["patch_size"]),
-    "its configuration knows square patches only",
-)
-FAMILY = Family(
-    "huggingface",
-    recognize,
-    rules,
-    resize_method="bicubic",
-    writing=Writing(
-        values={
-            "activation": _torch.WRITTEN_ACTIVATIONS,
-            "pooling": ("token", None),
-            "position_embedding": ("learned",),
-            "class_token": (True,),
-            **dict.fromkeys(("distillation_token", "layer_norm_epsilon", "qkv_bias", "representation_size"), ANY),
-        },
-        conditions=(
-            (
-                lambda config: config["include_top"] and config["representation_size"] is not None,
-                "its classifiers read the class token, not pre_logits (representation_size)",
-            ),
-            _torch.HEADLESS_DEIT,
-            SQUARE_PATCHES,
-            _torch.ANY_SIZE,
-        ),
-        layout=_layout,
-        fit=_fit,
-        styles={name: functools.partial(dataclasses.replace, style=name) for name in STYLES},
-        tensors="safetensors",
-        documents=documents,
-    ),
-)
+def _rope_base(config: Mapping[str, Any], path: str) -> float:
+    parameters = config.get("rope_parameters") or {}
+    if not isinstance(parameters, dict) or parameters.get("rope_type", "default") != "default":
+        raise CheckpointError(f"{path}: rope_parameters={str(parameters)[:80]} of its configuration is not supported.")
+    base = next((c["rope_theta"] for c in (config, parameters) if c.get("rope_theta") is not None), 100.0)
+    return _torch.number(base, 1, 1e9, f"{path}: the configuration's rope_theta")

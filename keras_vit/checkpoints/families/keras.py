@@ -13,7 +13,6 @@ from keras_vit.checkpoints.keras_files import check_config, resolve_arguments
 from keras_vit.checkpoints.rules import SAME, Binding
 from keras_vit.models import MaskedPatchConfig, MaskedPatchPredictor, ViTConfig, normalization
 
-_NONE = "None"  # stands for a None that is stated
 _PRETRAINING = ("mask_token/", "patch_head/")  # variables of masked patch prediction beside those of its encoder
 
 
@@ -67,34 +66,13 @@ def _stored_arguments(
         config_class = MaskedPatchConfig
     arguments = config.get("config")
     if config_class is None or not isinstance(arguments, dict):
-        raise CheckpointError(
-            f"{path} holds a model of class {class_name[:60]!r}, no keras_vit model. Open it with "
-            "keras.saving.load_model."
-        )
+        raise CheckpointError(f"{path} holds a {class_name[:60]!r}, no keras_vit model. Use keras.saving.load_model.")
     if not _is_frozen_at_most(arguments.get("layers", {})):
-        raise CheckpointError(
-            f"{path} holds a model with layers that were changed, replaced or quantized. Open it with "
-            "keras.saving.load_model."
-        )
+        raise CheckpointError(f"{path} has changed, replaced or quantized layers. Use keras.saving.load_model.")
     names = ("trainable", "frozen_layers", "layers", "input_normalization")
     state = {name: arguments[name] for name in names if name in arguments}
-    arguments = {name: value for name, value in arguments.items() if name not in state}
-    for name, value in arguments.items():
-        items = value if isinstance(value, list) else [value]
-        if not all(item is None or isinstance(item, (bool, int, float, str)) for item in items):
-            raise CheckpointError(
-                f"{path}: argument `{name[:60]}` is no plain value. Open it with keras.saving.load_model."
-            )
-    if kind != "bit":
-        found = architecture.infer_vit(shapes, arguments.get("num_heads"), path)
-    else:
-        found = architecture.infer_bit(shapes, path)
-    resolved = resolve_arguments(config_class, arguments, path).to_dict()
-    certain = [*architecture.SHOWN, "classes"] if found["include_top"] else architecture.SHOWN
-    stated = {name: _NONE if resolved[name] is None else resolved[name] for name in certain if name in resolved}
-    found = {name: _NONE if value is None else value for name, value in found.items()}
-    architecture.check_stated(stated, found, f"{path}: config.json")
     check_config(config, list(shapes.values()), path)
+    resolved = resolve_arguments(config_class, arguments, path).to_dict()
     if config_class is MaskedPatchConfig:
         resolved = {name: value for name, value in resolved.items() if name in ViTConfig.names()}
     return resolved, state

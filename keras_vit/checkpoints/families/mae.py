@@ -5,13 +5,16 @@ References:
     - [transformers](https://github.com/huggingface/transformers), model `vit_mae`
 """
 
+import dataclasses
+import itertools
 from collections.abc import Iterable
 from typing import Any
 
 from keras_vit.checkpoints import architecture
 from keras_vit.checkpoints.checkpoint import ANY, Checkpoint, Hints, Layout
 from keras_vit.checkpoints.errors import CheckpointError
-from keras_vit.checkpoints.families import _timm, _torch, huggingface
+from keras_vit.checkpoints.families import _huggingface, _timm, _torch, huggingface, huggingface_writing
+from keras_vit.checkpoints.families._huggingface import VIT
 from keras_vit.checkpoints.families.family import Config, Family, Files, Names, Writing
 from keras_vit.checkpoints.formats.tensors import TensorSource
 from keras_vit.checkpoints.rules import Rule, Transform, rule
@@ -22,6 +25,12 @@ _HEADS = 16  # of all published decoders
 _DECODER, _ENCODER = "decoder.", "vit."  # Hugging Face's prefixes
 # Hugging Face's names of the decoder's blocks: in published files (transformers up to 4), and in later versions.
 _BLOCKS = ("decoder_layers", "decoder_encoder.layer")
+# Fields of its configuration that the decoder's tensors show, and our arguments.
+_SHOWN = {
+    "decoder_hidden_size": "decoder_hidden_size",
+    "decoder_num_hidden_layers": "decoder_num_layers",
+    "decoder_intermediate_size": "decoder_mlp_dim",
+}
 
 
 def rules(layout: Layout) -> list[Rule]:
@@ -33,9 +42,8 @@ def rules(layout: Layout) -> list[Rule]:
 
 def _huggingface_rules(layout: Layout) -> list[Rule]:
     """Return the rules of Hugging Face's layout, whose `position` is the name of the decoder's blocks."""
-    encoder = huggingface.rules(Layout("huggingface", layout.style, prefix=_ENCODER))
-    names = huggingface.STYLES[layout.style]
-    blocks = _torch.block_rules(names, f"{_DECODER}{layout.position}.{{i}}", _BLOCK)
+    encoder = _huggingface.rules(Layout("huggingface", layout.style, prefix=_ENCODER), VIT)
+    blocks = _torch.block_rules(VIT.styles[layout.style], f"{_DECODER}{layout.position}.{{i}}", _BLOCK)
     return encoder + _decoder_rules(_DECODER, f"{_DECODER}decoder_pos_embed", blocks, layout)
 
 
@@ -62,9 +70,7 @@ def _num_heads(source: TensorSource, embed: str, stated: Any, hints: Hints) -> i
     if heads is None:
         return _HEADS if width % _HEADS == 0 else None
     if type(heads) is not int or heads < 1 or width % heads:
-        raise CheckpointError(
-            f"{source.path}: decoder_num_heads must divide the decoder's width of {width}. Received: {str(heads)[:20]}."
-        )
+        raise CheckpointError(f"{source.path}: decoder_num_heads must divide {width}. Received: {str(heads)[:20]}.")
     return heads
 
 
@@ -81,8 +87,7 @@ def _recognize(source: TensorSource, hints: Hints) -> Checkpoint | None:
     body = _torch.find_body(source, "patch_embed.proj.weight")
     if body is None or f"{body}decoder_embed.weight" not in source.tensors:
         return None
-    noted = source.metadata.get("arguments")
-    stated = noted.get("decoder_num_heads") if isinstance(noted, dict) else None
+    stated = source.metadata.get("arguments", {}).get("decoder_num_heads")
     heads = _num_heads(source, f"{body}decoder_embed.weight", stated, hints)
     layout = Layout("mae", prefix=body, decoder_heads=heads or 1)
     checkpoint = _torch.bind(source, layout, rules(layout), hints, f"{body}patch_embed.proj.weight", kind="mae")
@@ -92,30 +97,21 @@ def _recognize(source: TensorSource, hints: Hints) -> Checkpoint | None:
 
 def _recognize_huggingface(source: TensorSource, hints: Hints) -> Checkpoint | None:
     """Return the checkpoint that a file of Hugging Face holds, None for other files."""
-    names, path, config = source.tensors.keys(), source.path, source.config or {}
+    names, config = source.tensors.keys(), source.config or {}
     embed = f"{_DECODER}decoder_embed.weight"
-    if not {embed, f"{_ENCODER}{huggingface.ANCHOR}"} <= names:
+    if not {embed, f"{_ENCODER}{VIT.styles['published'].embedding}.weight"} <= names:
         return None
-    if config.get("model_type") not in (None, "vit_mae"):
-        raise CheckpointError(
-            f"{path}: config.json has model_type={str(config['model_type'])[:40]!r}; its tensors are those of vit_mae."
-        )
     heads = _num_heads(source, embed, config.get("decoder_num_attention_heads"), hints)
-    layout = Layout(
-        "huggingface",
-        style=huggingface.style_of(names, _ENCODER),
-        position=next((b for b in _BLOCKS if any(n.startswith(f"{_DECODER}{b}.") for n in names)), _BLOCKS[0]),
-        prefix=_ENCODER,
-        decoder_heads=heads or 1,
-    )
-    checkpoint = _finish(huggingface.bind(source, layout, _huggingface_rules(layout), hints, kind="mae"), heads)
-    found = checkpoint.arguments
-    stated = {
-        "decoder_hidden_size": config.get("decoder_hidden_size"),
-        "decoder_num_layers": config.get("decoder_num_hidden_layers"),
-        "decoder_mlp_dim": config.get("decoder_intermediate_size") if found["decoder_num_layers"] else None,
-    }
-    architecture.check_stated(stated, found, f"{path}: config.json")
+    layouts = [
+        Layout("huggingface", style, block, prefix=_ENCODER, decoder_heads=heads or 1)
+        for style, block in itertools.product(VIT.styles, _BLOCKS)
+    ]
+    layout = huggingface.nearest(source, layouts, _huggingface_rules)
+    own = dataclasses.replace(VIT, model_types=("vit_mae",))
+    checkpoint = huggingface.bind(source, layout, _huggingface_rules(layout), hints, own, config, kind="mae")
+    found = _finish(checkpoint, heads).arguments
+    stated = {argument: config.get(field) for field, argument in _SHOWN.items()}
+    architecture.check_stated(stated, found, f"{source.path}: config.json")
     ratio = config.get("mask_ratio")
     if isinstance(ratio, float) and 0 < ratio < 1:
         found["mask_ratio"] = ratio
@@ -124,22 +120,15 @@ def _recognize_huggingface(source: TensorSource, hints: Hints) -> Checkpoint | N
 
 def _documents(config: Config, layout: Layout, class_names: Names, normalization: Normalization) -> Files:
     """Return Hugging Face's `config.json` and `preprocessor_config.json`."""
-    documents = huggingface.documents(config, layout, class_names, normalization)
+    documents = huggingface_writing.documents(config, layout, class_names, normalization, VIT)
     own = {
         "architectures": ["ViTMAEForPreTraining"],
         "model_type": "vit_mae",
-        "decoder_hidden_size": config["decoder_hidden_size"],
-        "decoder_intermediate_size": config["decoder_mlp_dim"],
         "decoder_num_attention_heads": config["decoder_num_heads"],
-        "decoder_num_hidden_layers": config["decoder_num_layers"],
         "mask_ratio": config["mask_ratio"],
+        **{field: config[argument] for field, argument in _SHOWN.items()},
     }
     return {**documents, "config.json": {**documents["config.json"], **own}}
-
-
-def _huggingface_layout(config: Config) -> Layout:
-    heads = config["decoder_num_heads"]
-    return Layout("huggingface", "published", position=_BLOCKS[0], prefix=_ENCODER, decoder_heads=heads)
 
 
 FAMILIES = (
@@ -154,8 +143,10 @@ FAMILIES = (
                 "activation": _torch.WRITTEN_ACTIVATIONS,
                 **dict.fromkeys(("pooling", "layer_norm_epsilon", "qkv_bias"), ANY),
             },
-            conditions=(huggingface.SQUARE_PATCHES,),
-            layout=_huggingface_layout,
+            limits=huggingface_writing.square_patches,
+            layout=lambda config: Layout(
+                "huggingface", "published", _BLOCKS[0], prefix=_ENCODER, decoder_heads=config["decoder_num_heads"]
+            ),
             tensors="safetensors",
             documents=_documents,
         ),

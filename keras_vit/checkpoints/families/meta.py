@@ -41,9 +41,7 @@ def _read_masked(arrays: Arrays, heads: int) -> Arrays:
     if bias.dtype.kind != "V":
         bias = np.where(mask == 0, np.zeros_like(bias), bias * mask)
         if np.split(bias, 3)[1].any():
-            raise CheckpointError(
-                "The biases of the keys are not masked (`qkv.bias_mask`), which is not known of DINOv3."
-            )
+            raise CheckpointError("The keys' biases are not masked (`qkv.bias_mask`), which is not known of DINOv3.")
     query, _, value = np.split(bias, 3)
     return HEADS_BIAS.read((query, value), heads)
 

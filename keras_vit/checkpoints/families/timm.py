@@ -1,10 +1,13 @@
 """timm's Vision Transformers and hybrids: a directory with `model.safetensors` and `config.json`.
 
+A configuration names a registered architecture and overrides: some facts depend on the architecture's name only.
+
 References:
-    - [timm](https://github.com/huggingface/pytorch-image-models), `vision_transformer.py` and its hybrid
+    - [timm](https://github.com/huggingface/pytorch-image-models), `vision_transformer.py`, its hybrid, and `eva.py`
 """
 
 import math
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -13,39 +16,56 @@ from absl import logging
 from keras_vit.checkpoints import architecture
 from keras_vit.checkpoints.checkpoint import Checkpoint, Hints, Layout
 from keras_vit.checkpoints.errors import CheckpointError
-from keras_vit.checkpoints.families import _timm_architectures as architectures
 from keras_vit.checkpoints.families import _torch
 from keras_vit.checkpoints.families._timm import STEM, rules
 from keras_vit.checkpoints.formats.tensors import TensorSource
 from keras_vit.checkpoints.position_grid import grid_of, has_slots, is_square, model_grid, stated_grids, stated_size
 from keras_vit.models.config import plain
 
-_TABLE = architecture.TABLE
 # Arguments of timm's models that are read, do not change what a model computes, or matter only in training.
-_KNOWN = (
-    *(
-        "img_size",
-        "patch_size",
-        "in_chans",
-        "num_classes",
-        "global_pool",
-        "embed_dim",
-        "depth",
-        "num_heads",
-        "mlp_ratio",
-    ),
-    *("qkv_bias", "class_token", "no_embed_class", "reg_tokens", "num_reg_tokens", "fc_norm", "pool_include_prefix"),
-    *("act_layer", "init_values", "pos_embed", "dynamic_img_size", "strict_img_size", "fix_init", "weight_init"),
-    *(
-        "rope_type",
-        "rope_rotate_half",
-        "rope_grid_offset",
-        "use_rot_pos_emb",
-        "rope_temperature",
-        "rope_rescale_coords",
-    ),
-    *("rope_jitter_coords", "rope_shift_coords", "swiglu_align_to", "output_fmt", "img_dtype"),
+_KNOWN = re.compile(
+    r"img_size|patch_size|in_chans|num_classes|global_pool|embed_dim|depth|num_heads|mlp_ratio|qkv_bias|class_token|"
+    r"no_embed_class|reg_tokens|num_reg_tokens|fc_norm|pool_include_prefix|act_layer|init_values|pos_embed|rope_type|"
+    r"dynamic_img_size|strict_img_size|fix_init|weight_init|rope_rotate_half|rope_grid_offset|use_rot_pos_emb|"
+    r"rope_temperature|rope_(rescale|jitter|shift)_coords|swiglu_align_to|output_fmt|img_dtype|.*drop_rate"
 )
+# Arguments of timm's models that tensors show, and ours.
+SHOWN = {"embed_dim": "hidden_size", "depth": "num_layers", "in_chans": "channels", "patch_size": "patch_size"}
+# Arguments of timm's `Eva` by which its rotation is another, and their values in DINOv3.
+_ROTATION = {"rope_type": "dinov3", "rope_rotate_half": True, "rope_grid_offset": 0.5, "use_rot_pos_emb": True}
+_GELU, _TANH = {"activation": "gelu"}, {"activation": "gelu_tanh"}
+_SWIGLU = {"activation": "silu", "mlp": "swiglu"}
+_DINOV3 = {"activation": "gelu", "layer_norm_epsilon": 1e-5, "position_embedding": "rope2d"}
+# Arguments of this package by architecture. They are needed where tensors do not show them.
+_ARCHITECTURES: tuple[tuple[str, dict[str, Any]], ...] = (
+    (r"vit_(small|base|large)_patch14_(reg4_)?dinov2", _GELU),
+    (r"vit_giant_patch14_(reg4_)?dinov2", _SWIGLU),
+    (r"vit_(small|base|large)_patch16_dinov3(_qkvb)?", _DINOV3),
+    (r"vit_(small|large|huge)_plus_patch16_dinov3(_qkvb)?", {**_DINOV3, **_SWIGLU}),
+    (r"vit_7b_patch16_dinov3", {**_DINOV3, **_SWIGLU, "num_heads": 32}),
+    (r"vit_base_patch16_siglip_(gap_)?(224|256|384|512)", _GELU),
+    (r"vit_large_patch16_siglip_(gap_)?(256|384)", _GELU),
+    (r"vit_so400m_patch14_siglip_(gap_)?(224|378|384|448|896)", _GELU),
+    (r"vit_base_patch32_siglip_(gap_)?256", _TANH),
+    (r"vit_large_patch16_siglip_(gap_)?512", _TANH),
+    (r"vit_so400m_patch16_siglip_(gap_)?(256|384|512)", _TANH),
+    (r"vit_giantopt_patch16_siglip_(gap_)?(256|384)", {**_TANH, "num_heads": 16}),
+    (r"vit_(medium_patch16_gap_(240|256|384)|betwixt_patch16_gap_256|(base|giant)_patch16_gap_224)", _GELU),
+    (r"vit_huge_(patch14_gap_224|patch16_gap_448)", _GELU),
+    (r"test_vit[23]?", _GELU),
+    (r".*_clip_quickgelu_.*", {"activation": "quick_gelu"}),
+)
+# Blocks with the tensors of the usual ones, which normalize after attention and MLP.
+_OTHER_BLOCKS = "vit_base_patch16_rpn_224"
+_PASS = "Put the config.json of a registered architecture beside the file, or pass "
+_ADVICE = {
+    "activation": "models without class token and registers have different activations. "
+    f"{_PASS}activation='gelu' (most models) or 'gelu_tanh' (some SigLIP models) to keras_vit.model_from_checkpoint.",
+    "position_embedding": "its tensors do not show how positions enter. "
+    f"{_PASS}position_embedding='rope2d' (DINOv3) to keras_vit.model_from_checkpoint.",
+    "mlp": "its tensors do not show which half of the first kernel is the gate. "
+    f"{_PASS}mlp='swiglu' (the gate first, with SiLU) to keras_vit.model_from_checkpoint.",
+}
 
 
 def recognize(source: TensorSource, hints: Hints) -> Checkpoint | None:
@@ -54,15 +74,31 @@ def recognize(source: TensorSource, hints: Hints) -> Checkpoint | None:
     if body is None or not any(name.startswith(f"{body}blocks.") for name in source.tensors):
         return None
     config, arguments = _config(source)
+    name = str(config.get("architecture") or "").partition(".")[0]  # without the tag of the weights
+    facts = next((dict(facts) for pattern, facts in _ARCHITECTURES if re.fullmatch(pattern, name)), {})
     size = _image_size(config, arguments)
     slots = _slots(source, body, arguments, size, hints)
     layout = Layout("timm", style=_style(source, body), prefix=body, slots=slots)
-    heads = arguments.get("num_heads", (architectures.facts_of(architectures.name_of(config)) or {}).get("num_heads"))
+    heads = arguments.get("num_heads", facts.pop("num_heads", None))
     stated = None if heads is None else ("num_heads", heads)
     checkpoint = _torch.bind(source, layout, rules(layout), hints, f"{body}patch_embed.proj.weight", stated)
-    _infer(checkpoint, config, arguments, hints.wanted)
-    if size is not None and (_TABLE not in checkpoint.shapes or "img_size" in arguments or _fits(checkpoint, size)):
-        checkpoint.arguments["image_size"] = plain(size)
+    found, path = checkpoint.arguments, source.path
+    _check_config(config, arguments, found, path, layout.style == "packed")
+    _infer_pooling(arguments, found, path)
+    found |= _infer_block(checkpoint, name, facts, arguments, hints.wanted)
+    if layout.style == "eva":
+        found |= _rotation(arguments, path)
+    found["resnet_numerics"] = "timm"
+    if not found["include_top"]:
+        checkpoint.allow_any_head()
+    checkpoint.class_names = _torch.label_names(source, found["classes"])
+    pretrained = config.get("pretrained_cfg", config)  # older configurations have its entries themselves
+    if isinstance(pretrained, dict):
+        pair = pretrained.get("mean"), pretrained.get("std")
+        checkpoint.input_normalization = _torch.input_normalization(*pair, f"{path}: config.json")
+    no_table = architecture.TABLE not in checkpoint.shapes
+    if size is not None and (no_table or "img_size" in arguments or _fits(checkpoint, size)):
+        found["image_size"] = plain(size)
     return checkpoint
 
 
@@ -94,6 +130,9 @@ def _config(source: TensorSource) -> tuple[dict[str, Any], dict[str, Any]]:
     arguments = {k: v for k, v in arguments.items() if v is not None} if isinstance(arguments, dict) else {}
     if "global_pool" in config:
         arguments.setdefault("global_pool", config["global_pool"])
+    for name, value in arguments.items():
+        if value is not False and not _KNOWN.fullmatch(name):
+            raise CheckpointError(f"{source.path}: timm models with {name}={str(value)[:40]} are not supported.")
     return config, arguments
 
 
@@ -109,7 +148,7 @@ def _image_size(config: dict[str, Any], arguments: dict[str, Any]) -> tuple[int,
 def _slots(source: TensorSource, body: str, arguments: dict[str, Any], size: Any, hints: Hints) -> str:
     """Return which tokens have entries in the position table: "all", the "prefix" without registers, or "none"."""
     shapes = {name.removeprefix(body): tensor.shape for name, tensor in source.tensors.items()}
-    table, registers, patch = (shapes.get(f"{n}", ()) for n in ("pos_embed", "reg_token", "patch_embed.proj.weight"))
+    table, registers, patch = (shapes.get(name, ()) for name in ("pos_embed", "reg_token", "patch_embed.proj.weight"))
     num_registers = registers[1] if len(registers) == 3 else 0
     prefix = sum(name in shapes for name in ("cls_token", "dist_token")) + num_registers
     if len(table) != 3 or not prefix:
@@ -117,82 +156,103 @@ def _slots(source: TensorSource, body: str, arguments: dict[str, Any], size: Any
     with_slots = "all" if num_registers else "prefix"
     if "no_embed_class" in arguments:
         return "none" if arguments["no_embed_class"] else with_slots
+    stub = {"patch_size": patch[2:], "resnet_blocks": None, "image_size": size}
     # The stride of a hybrid depends on its stages, which are not known yet.
     hybrid = any(name.startswith(STEM) for name in shapes) or len(patch) != 4 or 0 in patch
-    stub = {"patch_size": patch[2:], "resnet_blocks": None, "image_size": size}
     grids = [hints.grid, stated_size(source.metadata.get("grid"))]
     if not hybrid:
         grids = [*stated_grids(source, hints, stub), *model_grid(hints, stub)]
     known = has_slots(table[1], prefix, [grid for grid in grids if grid])
     if known is None:
-        squares = is_square(table[1]), is_square(table[1] - prefix)
-        if squares[0] == squares[1]:
+        known = is_square(table[1] - prefix)
+        if known == is_square(table[1]):
             raise CheckpointError(
                 f"{source.path}: {table[1]} position embeddings with {prefix} prefix tokens can be read in two ways. "
                 "Pass grid=(height, width), in patches, or put the model's config.json beside the file."
             )
-        known = squares[1]
-        logging.info(
-            "%s does not say whether its %d position embeddings include prefix tokens: a square grid is assumed.",
-            source.path,
-            table[1],
-        )
+        logging.info("%s: its %d position embeddings are assumed to form a square grid.", source.path, table[1])
     return with_slots if known else "none"
-
-
-def _infer(
-    checkpoint: Checkpoint, config: dict[str, Any], arguments: dict[str, Any], wanted: Mapping[str, Any]
-) -> None:
-    path, found = checkpoint.path, checkpoint.arguments
-    _check_config(config, arguments, found, path, checkpoint.layout.style == "packed")
-    pool = arguments.get("global_pool")
-    if pool in ("avg", "token", "map"):
-        found["pooling"] = {"avg": "gap"}.get(pool, pool)
-    elif found["norm_after_pooling"]:
-        found["pooling"] = "gap"
-    if pool not in ("avg", "token", "map", "", None):
-        raise CheckpointError(f"{path}: global_pool={str(pool)[:40]!r} is not supported; known are token, avg and map.")
-    has_prefix = found["class_token"] or found["distillation_token"] or found["num_registers"]
-    if found["pooling"] == "gap":
-        found["pool_prefix_tokens"] = bool(arguments.get("pool_include_prefix", False))
-    elif found["pooling"] == "map" and has_prefix and not arguments.get("pool_include_prefix", False):
-        raise CheckpointError(
-            f"{path}: timm's attention pooling leaves out the class token and registers, unless its configuration has "
-            "pool_include_prefix=True. Here it attends to all tokens."
-        )
-    for name, value in arguments.items():
-        if value is not False and name not in _KNOWN and not name.endswith("drop_rate"):
-            raise CheckpointError(f"{path}: timm models with {name}={str(value)[:40]} are not supported.")
-    found |= architectures.infer(checkpoint, config, arguments, wanted)
-    found["resnet_numerics"] = "timm"
-    if not found["include_top"]:
-        checkpoint.allow_any_head()
-    checkpoint.class_names = _torch.label_names(checkpoint.source, found["classes"])
-    stated = config.get("pretrained_cfg", config)  # older configurations have its entries themselves
-    if isinstance(stated, dict):
-        pair = stated.get("mean"), stated.get("std")
-        checkpoint.input_normalization = _torch.input_normalization(*pair, f"{path}: config.json")
 
 
 def _check_config(
     config: dict[str, Any], arguments: dict[str, Any], found: dict[str, Any], path: str, packed: bool
 ) -> None:
     """Refuse tensors that are not those of the configuration."""
-    stated = {"hidden_size": arguments.get("embed_dim"), "num_layers": arguments.get("depth")}
-    if found["resnet_blocks"] is None:
-        stated["channels"] = arguments.get("in_chans")
-        size = stated_size(arguments.get("patch_size"))
-        stated["patch_size"] = plain(size) if size else arguments.get("patch_size")
-    keys = {"class_token": "class_token", "num_registers": "reg_tokens", "qkv_bias": "qkv_bias"}
-    keys |= {"num_registers": "num_reg_tokens"} if "num_reg_tokens" in arguments else {}
-    stated |= {argument: arguments.get(key) for argument, key in keys.items()}
+    stated = {argument: arguments.get(name) for name, argument in SHOWN.items()}
+    if found["resnet_blocks"] is not None:
+        del stated["channels"], stated["patch_size"]  # of the images, not of the map
+    stated |= {name: arguments.get(name) for name in ("class_token", "qkv_bias")}
+    stated["num_registers"] = arguments.get("num_reg_tokens", arguments.get("reg_tokens"))
+    stated["classes"] = config.get("num_classes")
     if isinstance(found["qkv_bias"], tuple) and stated["qkv_bias"] is True:
         stated["qkv_bias"] = found["qkv_bias"]  # that of the key is a constant zero
-    stated["classes"] = config.get("num_classes")
     ratio = arguments.get("mlp_ratio")
     if isinstance(ratio, (int, float)) and 0 < ratio < 2**20:
         # One kernel has both halves of a gated MLP.
         stated["mlp_dim"] = int(found["hidden_size"] * ratio) // (2 if packed else 1)
     architecture.check_stated(stated, found, f"{path}: config.json")
-    if "img_size" in arguments and stated_size(arguments["img_size"]) is None:
-        raise CheckpointError(f"{path}: config.json has an invalid img_size={str(arguments['img_size'])[:60]}.")
+
+
+def _infer_pooling(arguments: dict[str, Any], found: dict[str, Any], path: str) -> None:
+    pool, with_prefix = arguments.get("global_pool"), bool(arguments.get("pool_include_prefix", False))
+    if pool not in ("avg", "token", "map", "", None):
+        raise CheckpointError(f"{path}: global_pool={str(pool)[:40]!r} is not supported; known are token, avg and map.")
+    if pool:
+        found["pooling"] = {"avg": "gap"}.get(pool, pool)
+    elif found["norm_after_pooling"]:
+        found["pooling"] = "gap"
+    if found["pooling"] == "gap":
+        found["pool_prefix_tokens"] = with_prefix
+    elif found["pooling"] == "map" and _has_prefix(found) and not with_prefix:
+        raise CheckpointError(
+            f"{path}: timm's attention pooling leaves out the class token and registers, unless its configuration has "
+            "pool_include_prefix=True. Here it attends to all tokens."
+        )
+
+
+def _has_prefix(found: Mapping[str, Any]) -> bool:
+    return bool(found["class_token"] or found["distillation_token"] or found["num_registers"])
+
+
+def _infer_block(
+    checkpoint: Checkpoint, name: str, facts: dict[str, Any], arguments: dict[str, Any], wanted: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return the arguments that are stated, or those of the architecture, or those of all models with such tensors."""
+    path, found, style = checkpoint.path, checkpoint.arguments, checkpoint.layout.style
+    if name == _OTHER_BLOCKS:
+        raise CheckpointError(f"{path}: timm's {name} normalizes after attention and MLP, which is not supported.")
+    if facts.get("mlp", found["mlp"]) != found["mlp"] and found["num_layers"]:
+        raise CheckpointError(f"{path}: timm's {name} has mlp={facts['mlp']!r}, the tensors {found['mlp']!r}.")
+    gated = found["mlp"] == "swiglu"
+    if gated:
+        facts["activation"] = "silu"
+    elif arguments.get("act_layer"):
+        facts["activation"] = _torch.activation(arguments["act_layer"], path)
+    needed = ""
+    if "arguments" not in checkpoint.source.metadata:  # else `recognition` takes them from the note
+        if style == "packed" and "mlp" not in facts and "mlp" not in wanted:
+            needed = "mlp"
+        elif style == "eva" and "position_embedding" not in facts:
+            needed = "position_embedding"
+        elif "activation" not in facts:
+            needed = "activation"
+    if needed == "activation" and _has_prefix(found):
+        if not name:
+            checkpoint.assumed["activation"] = "timm's default"
+    elif needed:
+        reason = f"timm's architecture {name[:60]!r} is not known" if name else "no config.json names the architecture"
+        if wanted.get(needed) is None:
+            raise CheckpointError(f"{path}: {reason}, and {_ADVICE[needed]}")
+        checkpoint.doubtful[needed] = reason
+        facts[needed] = wanted[needed]
+    rotated = facts.get("position_embedding") == "rope2d"
+    return {"activation": "gelu", "layer_norm_epsilon": _DINOV3["layer_norm_epsilon"] if rotated else 1e-6, **facts}
+
+
+def _rotation(arguments: Mapping[str, Any], path: str) -> dict[str, Any]:
+    for name, known in _ROTATION.items():
+        if arguments.get(name, known) != known:
+            raise CheckpointError(f"{path}: {name}={str(arguments[name])[:40]!r} of its model_args is not supported.")
+    rotation = {name: arguments.get(f"rope_{name}_coords") for name in ("shift", "jitter", "rescale")}
+    base = _torch.number(arguments.get("rope_temperature", 100.0), 1, 1e9, f"{path}: rope_temperature")
+    return {"rope_base": base, **{f"rope_{name}": value for name, value in rotation.items()}}

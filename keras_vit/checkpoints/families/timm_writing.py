@@ -5,13 +5,14 @@ References:
 """
 
 import dataclasses
+from collections.abc import Iterator
 from typing import Any
 
 from keras_vit import _checks
 from keras_vit.checkpoints.checkpoint import Layout
 from keras_vit.checkpoints.families import _torch, timm
 from keras_vit.checkpoints.families._timm import rules
-from keras_vit.checkpoints.families.family import ANY, Config, Family, Files, Names, Writing
+from keras_vit.checkpoints.families.family import ANY, GIVEN, Config, Family, Files, Names, Writing
 from keras_vit.models.normalization import IMAGENET, Normalization
 
 _ALIGNED = 8  # widths of the gated MLPs of DINOv3 are multiples of this
@@ -24,10 +25,7 @@ def _documents(config: Config, layout: Layout, class_names: Names, normalization
     classes = config["classes"] if config["include_top"] else 0
     arguments: dict[str, Any] = {
         "img_size": [height, width],
-        "patch_size": config["patch_size"],
-        "in_chans": config["channels"],
-        "embed_dim": config["hidden_size"],
-        "depth": config["num_layers"],
+        **{name: config[argument] for name, argument in timm.SHOWN.items()},
         "num_heads": config["num_heads"],
         "mlp_ratio": _torch.ratio(config["mlp_dim"] * (2 if layout.style == "packed" else 1), config["hidden_size"]),
         "qkv_bias": config["qkv_bias"],
@@ -48,9 +46,8 @@ def _documents(config: Config, layout: Layout, class_names: Names, normalization
         arguments["no_embed_class"] = layout.slots == "none"
     if config["position_embedding"] == "none":
         arguments["pos_embed"] = "none"
-    architecture_name = _registered_name(config)
     result: dict[str, Any] = {
-        "architecture": architecture_name,
+        "architecture": _registered_name(config),
         "num_classes": classes,
         "num_features": config["hidden_size"],
         "global_pool": pool,
@@ -92,6 +89,17 @@ def _fit(layout: Layout, config: Config) -> Layout:
     return dataclasses.replace(layout, slots=slots, style=style)
 
 
+def _limits(config: Config) -> Iterator[str]:
+    if config["distillation_token"] is True and not config["include_top"]:
+        yield _torch.HEADLESS_DEIT
+    if config["mlp"] == "swiglu" and not config["class_token"]:
+        yield "its gated models have a class token"
+    if config["distillation_token"] == "unused":
+        yield "its distillation token always has a head"
+    if config["distillation_token"] and config["num_registers"]:
+        yield "it has no distillation token beside registers"
+
+
 _VIT = Family(
     "timm",
     timm.recognize,
@@ -100,30 +108,16 @@ _VIT = Family(
     writing=Writing(
         values={
             "activation": _torch.WRITTEN_ACTIVATIONS,
+            "image_size": GIVEN,
             "layer_norm_epsilon": (1e-6,),
             "pooling": ("token", "gap", "map"),
             "position_embedding": ("learned", "none"),
             "resnet_numerics": ("timm",),
+            "qkv_bias": (True, False),
             **dict.fromkeys(("resnet_blocks", "distillation_token", "num_registers", "layer_scale"), ANY),
             **dict.fromkeys(("norm_after_pooling", "pool_prefix_tokens", "mlp"), ANY),
-            "qkv_bias": (True, False),
         },
-        conditions=(
-            _torch.HEADLESS_DEIT,
-            (
-                lambda config: config["mlp"] == "swiglu" and not config["class_token"],
-                "its gated models have a class token",
-            ),
-            (
-                lambda config: config["distillation_token"] == "unused",
-                "its distillation token always has a head",
-            ),
-            (
-                lambda config: config["distillation_token"] and config["num_registers"],
-                "it has no distillation token beside registers",
-            ),
-            _torch.ANY_SIZE,
-        ),
+        limits=_limits,
         layout=lambda config: Layout("timm", slots="none" if config["num_registers"] else "prefix"),
         fit=_fit,
         tensors="safetensors",
@@ -142,14 +136,20 @@ def _dinov3_documents(config: Config, layout: Layout, class_names: Names, normal
         arguments.pop(name, None)
     arguments["num_reg_tokens"] = arguments.pop("reg_tokens")
     arguments["rope_temperature"] = config["rope_base"]
-    arguments |= {
-        f"rope_{name}_coords": config[f"rope_{name}"]
-        for name in ("shift", "jitter", "rescale")
-        if config[f"rope_{name}"]
-    }
+    for name in ("shift", "jitter", "rescale"):
+        if config[f"rope_{name}"]:
+            arguments[f"rope_{name}_coords"] = config[f"rope_{name}"]
     name = "vit_small_plus_patch16_dinov3" if config["mlp"] == "swiglu" else "vit_small_patch16_dinov3"
     document["architecture"] = f"{name}_qkvb" if any(_torch.biases(config["qkv_bias"])) else name
     return files
+
+
+def _dinov3_limits(config: Config) -> Iterator[str]:
+    gated = config["mlp"] == "swiglu"
+    if (config["activation"] == "silu") != gated:
+        yield "its plain MLPs have GELU"
+    if gated and config["mlp_dim"] % _ALIGNED:
+        yield f"the width of its gated MLPs is a multiple of {_ALIGNED}"
 
 
 _DINOV3 = Family(
@@ -165,20 +165,10 @@ _DINOV3 = Family(
             "qkv_bias": ([True, False, True], False),
             "pooling": ("token", "gap"),
             "class_token": (True,),
+            "layer_scale": GIVEN,
             **dict.fromkeys(("num_registers", "mlp", "rope_base"), ANY),
-            "layer_scale": ANY,
         },
-        conditions=(
-            (lambda config: config["layer_scale"] is None, "its blocks have a layer scale"),
-            (
-                lambda config: (config["activation"] == "silu") != (config["mlp"] == "swiglu"),
-                "its plain MLPs have GELU",
-            ),
-            (
-                lambda config: config["mlp"] == "swiglu" and config["mlp_dim"] % _ALIGNED != 0,
-                f"the width of its gated MLPs is a multiple of {_ALIGNED}",
-            ),
-        ),
+        limits=_dinov3_limits,
         layout=lambda config: Layout("timm", style="eva"),
         fit=lambda layout, config: dataclasses.replace(layout, style="eva"),
         tensors="safetensors",

@@ -10,22 +10,109 @@ References:
 import dataclasses
 import functools
 import math
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from keras_vit.checkpoints import architecture
 from keras_vit.checkpoints.checkpoint import Checkpoint, Hints, Layout, variable_shapes
 from keras_vit.checkpoints.errors import CheckpointError
 from keras_vit.checkpoints.families import _torch
-from keras_vit.checkpoints.families._vit_pytorch import STYLES, Patch, Shapes, Style, rules, style_of, suits
 from keras_vit.checkpoints.families.family import ANY, Config, Family, Files, Names, Writing
 from keras_vit.checkpoints.formats.tensors import TensorSource
 from keras_vit.checkpoints.position_grid import stated_size
-from keras_vit.checkpoints.rules import bind_stored
+from keras_vit.checkpoints.rules import FIRST_AXIS, SAME, Rule, Transform, bind_stored, each, rule
 from keras_vit.models.normalization import Normalization
 
+Patch = tuple[int, int, int]  # height, width and channels
+Shapes = Mapping[str, tuple[int, ...]]
 _PREFIXES = ("", "module.", "model.", "_orig_mod.", "vit.", "encoder.")
 _POOLINGS = {"cls": "token", "mean": "gap"}
-_NAMES = {"heads": "num_heads", "dim_head": "head_dim"}  # arguments there and here
+# Arguments there and here.
+_NAMES = {"dim": "hidden_size", "depth": "num_layers", "heads": "num_heads"}
+_NAMES |= {name: name for name in ("mlp_dim", "patch_size", "channels")}
+_TABLE = architecture.TABLE
+
+
+@dataclasses.dataclass(frozen=True)
+class Style:
+    """Names and details that a version of vit-pytorch brought, and the next ones kept."""
+
+    blocks: str = ""  # modules around attention and MLP of a `ViT`
+    patch_norm: bool = True  # layer norms surround the projection of the patches
+    norm_in_head: bool = False  # the last norm is in the head, and so follows the pooling
+    token_for_mean: bool = False  # models that take the mean have a class token, too, which is part of it
+    leading_axis: bool = True  # tokens and position table begin with an axis of length one
+    identity_output: bool = True  # a single head as wide as the tokens has no projection after it
+    optional_head: bool = False
+
+
+_OLD = Style("fn.", norm_in_head=True, token_for_mean=True)
+# By the first version, the latest first.
+STYLES = {
+    "1.18": Style(leading_axis=False, optional_head=True),
+    "1.16": Style(),
+    "1.4": Style(token_for_mean=True),
+    "1.0": _OLD,
+    "0.8": dataclasses.replace(_OLD, patch_norm=False),
+    "0.7": dataclasses.replace(_OLD, blocks="fn.fn.", patch_norm=False, identity_output=False),
+}
+
+
+def rules(layout: Layout, patch: Patch = (1, 1, 1), last_norm: str = "encoder_norm") -> list[Rule]:
+    """Return the rules of a layout."""
+    style, body, simple = STYLES[layout.style], layout.prefix, not layout.position
+    inner = "" if simple else style.blocks
+    outer = inner.removeprefix("fn.")
+    # LayerNorm (if it is not outside), Linear, GELU, Dropout (not in SimpleViT), Linear
+    first = 0 if inner else 1
+    names = _torch.Names(
+        norms=(f"0.{outer}norm", f"1.{outer}norm" if inner else "1.net.0"),
+        heads=(f"0.{inner}to_qkv",),
+        out=f"0.{inner}to_out" if simple else f"0.{inner}to_out.0",
+        mlp=tuple(f"1.{inner}net.{index}" for index in (first, first + (2 if simple else 3))),
+    )
+    head = f"{body}linear_head" if simple else f"{body}mlp_head"
+    return [
+        *_token_rules(layout, style),
+        *_patch_rules(f"{body}to_patch_embedding", style, patch),
+        *_torch.block_rules(names, f"{body}transformer.layers.{{i}}", "encoderblock_{i}"),
+        *_torch.norm(f"{head}.0" if style.norm_in_head else f"{body}transformer.norm", last_norm),
+        *_torch.norm(f"{head}.0", "fc_norm"),
+        *_torch.dense(f"{head}.1" if style.norm_in_head else head, "head"),
+    ]
+
+
+def _token_rules(layout: Layout, style: Style) -> list[Rule]:
+    token, table = f"{layout.prefix}cls_token", f"{layout.prefix}pos_embedding"
+    axis = SAME if style.leading_axis else FIRST_AXIS
+    result = [rule((token, table), ("cls/cls", _TABLE), axis)]
+    if not style.token_for_mean:  # models without a class token store one of no elements
+        empty = Transform(axis.read, lambda arrays: axis.write((arrays[0], arrays[0][:, :0])))
+        result.append(rule((table, token), _TABLE, empty))
+    registers = rule(f"{layout.prefix}register_tokens", "registers/registers", FIRST_AXIS)
+    return [*result, rule(table, _TABLE, axis), registers]
+
+
+def _patch_rules(stored: str, style: Style, patch: Patch) -> list[Rule]:
+    pixels = each(lambda w, heads: w.T.reshape(*patch, -1), lambda w: w.reshape(-1, w.shape[-1]).T)
+    linear = f"{stored}.2" if style.patch_norm else f"{stored}.1"
+    result = [rule(f"{linear}.weight", "embedding/kernel", pixels), rule(f"{linear}.bias", "embedding/bias")]
+    if style.patch_norm:
+        result += _torch.norm(f"{stored}.1", "embedding/LayerNorm_0")
+        result += _torch.norm(f"{stored}.3", "embedding/LayerNorm_1")
+    return result
+
+
+def _style_of(shapes: Shapes) -> str:
+    """Return the first version that writes such names and shapes."""
+    if "transformer.norm.weight" not in shapes:
+        if len(shapes["to_patch_embedding.1.weight"]) == 1:
+            return "1.0"
+        return "0.7" if any(name.startswith("transformer.layers.0.0.fn.fn.") for name in shapes) else "0.8"
+    token = shapes.get("cls_token", ())
+    if len(token) != 3:
+        return "1.18"
+    return "1.16" if 0 in token else "1.4"
 
 
 def recognize(source: TensorSource, hints: Hints) -> Checkpoint | None:
@@ -34,16 +121,16 @@ def recognize(source: TensorSource, hints: Hints) -> Checkpoint | None:
     if body is None or not any(name.startswith(f"{body}transformer.layers.0.") for name in source.tensors):
         return None
     shapes = {name.removeprefix(body): tensor.shape for name, tensor in source.tensors.items()}
-    layout = Layout("vit_pytorch", style_of(shapes), "pos_embedding" if "pos_embedding" in shapes else "", prefix=body)
-    style = STYLES[layout.style]
-    known = _known(source, hints)
+    layout = Layout("vit_pytorch", _style_of(shapes), "pos_embedding" if "pos_embedding" in shapes else "", prefix=body)
+    style, stated = STYLES[layout.style], _stated(source)
+    # What note, `config.json` and caller state, in this order of precedence.
+    known = {**hints.wanted, **stated, **source.metadata.get("arguments", {})}
     pooling = _pooling(shapes, known)
     last_norm = "fc_norm" if style.norm_in_head and pooling == "gap" else "encoder_norm"
     linear = shapes.get(f"to_patch_embedding.{2 if style.patch_norm else 1}.weight", ())
     patch, patch_reason = _patch(linear[-1] if len(linear) == 2 else 0, known, source.path)
     ignored = [f"{body}cls_token"] if 0 in shapes.get("cls_token", ()) else []  # stored where there is none
-    names = [name for name in source.tensors if name not in ignored]
-    bindings, unexpected = bind_stored(rules(layout, patch, last_norm), names)
+    bindings, unexpected = bind_stored(rules(layout, patch, last_norm), [n for n in source.tensors if n not in ignored])
     checkpoint = Checkpoint(source, layout, bindings, shapes={}, unexpected=unexpected, ignored=ignored)
     heads = _heads(shapes, style, known, source.path)
     checkpoint.shapes = variable_shapes(source, bindings, heads)
@@ -56,7 +143,7 @@ def recognize(source: TensorSource, hints: Hints) -> Checkpoint | None:
     }
     if not layout.position:
         checkpoint.arguments["position_embedding"] = "sincos2d"
-    if "image_size" in _stated(source):
+    if "image_size" in stated:
         checkpoint.arguments["image_size"] = known["image_size"]
     if patch_reason:
         checkpoint.assumed["patch_size"] = patch_reason
@@ -69,23 +156,17 @@ def recognize(source: TensorSource, hints: Hints) -> Checkpoint | None:
 def _stated(source: TensorSource) -> dict[str, Any]:
     """Return what `config.json` says, under the names of this package."""
     config = source.config or {}
-    if config.get("class", "ViT") not in ("ViT", "SimpleViT"):
-        raise CheckpointError(
-            f"{source.path}: config.json has class={str(config['class'])[:40]!r}. Known: ViT and SimpleViT."
-        )
+    name = config.get("class", "ViT")
+    if name not in ("ViT", "SimpleViT"):
+        raise CheckpointError(f"{source.path}: config.json has class={str(name)[:40]!r}. Known: ViT and SimpleViT.")
     arguments = config.get("arguments", config)
     if not isinstance(arguments, dict):
         return {}
-    stated = {str(_NAMES.get(name, name)): value for name, value in arguments.items() if value is not None}
+    names = {**_NAMES, "dim_head": "head_dim"}
+    stated = {str(names.get(name, name)): value for name, value in arguments.items() if value is not None}
     if "pool" in stated:
         stated["pooling"] = _POOLINGS.get(stated["pool"], "token")
     return stated
-
-
-def _known(source: TensorSource, hints: Hints) -> dict[str, Any]:
-    """Return the arguments that note, `config.json` and caller state, in this order of precedence."""
-    noted = source.metadata.get("arguments")
-    return {**hints.wanted, **_stated(source), **(noted if isinstance(noted, dict) else {})}
 
 
 def _pooling(shapes: Shapes, known: dict[str, Any]) -> str | None:
@@ -126,9 +207,7 @@ def _patch(pixels: int, known: dict[str, Any], path: str) -> tuple[Patch, str]:
         if edge and edge * edge * count == pixels:
             reason = f"its {pixels} values per patch are a square of {count} channels"
             return (edge, edge, count), "" if count == channels else reason
-    raise CheckpointError(
-        f"{path}: the shape of a patch of {pixels} values is not in the file. Pass patch_size=(height, width)."
-    )
+    raise CheckpointError(f"{path}: a patch of {pixels} values has no known shape. Pass patch_size=(height, width).")
 
 
 def _documents(config: Config, layout: Layout, class_names: Names, normalization: Normalization) -> Files:
@@ -136,13 +215,8 @@ def _documents(config: Config, layout: Layout, class_names: Names, normalization
     simple = not layout.position
     arguments = {} if config["image_size"] is None else {"image_size": config["image_size"]}
     arguments |= {
-        "patch_size": config["patch_size"],
+        **{name: config[argument] for name, argument in _NAMES.items()},
         "num_classes": config["classes"] if config["include_top"] else 0,
-        "dim": config["hidden_size"],
-        "depth": config["num_layers"],
-        "heads": config["num_heads"],
-        "mlp_dim": config["mlp_dim"],
-        "channels": config["channels"],
         "dim_head": config["head_dim"] or config["hidden_size"] // config["num_heads"],
     }
     if config["num_registers"]:
@@ -156,19 +230,38 @@ def _documents(config: Config, layout: Layout, class_names: Names, normalization
     return {"config.json": document}
 
 
-def _layout(config: Config) -> Layout:
-    return Layout(
-        "vit_pytorch",
-        next((name for name, style in STYLES.items() if suits(style, config)), "1.18"),
-    )
+def _suits(style: Style, config: Config) -> bool:
+    if style.patch_norm != config["patch_norm"]:
+        return False
+    if config["pooling"] == "gap" and config["norm_after_pooling"] != style.norm_in_head:
+        return False
+    if not config["include_top"] and (not style.optional_head or config["position_embedding"] == "sincos2d"):
+        return False
+    if config["position_embedding"] == "sincos2d":
+        return not config["class_token"] and config["output_projection"] == "no_bias"
+    identity = style.identity_output and config["num_heads"] == 1 and config["head_dim"] is None
+    if config["output_projection"] != ("none" if identity else "bias") or config["num_registers"]:
+        return False
+    token = config["pooling"] == "token" or style.token_for_mean
+    return config["class_token"] == token and config["pool_prefix_tokens"] == (token and config["pooling"] == "gap")
+
+
+def _suited(config: Config) -> list[str]:
+    """Return the versions whose models compute what the model computes."""
+    return [name for name, style in STYLES.items() if _suits(style, config)]
+
+
+def _limits(config: Config) -> Iterator[str]:
+    if not _suited(config):
+        yield "none of its versions combines these heads, patch norms, tokens, pooling and final norm"
+    if config["position_embedding"] == "learned" and config["image_size"] is None:
+        yield "its configuration needs an image_size"
 
 
 def _fit(layout: Layout, config: Config) -> Layout:
-    suited = [name for name, style in STYLES.items() if suits(style, config)]
+    suited = _suited(config)
     if layout.style not in suited:
-        raise CheckpointError(
-            f"vit-pytorch {layout.style} has no such model. Write it with naming={' or '.join(map(repr, suited))}."
-        )
+        raise CheckpointError(f"vit-pytorch {layout.style} has no such model. Write it with one of naming={suited}.")
     return dataclasses.replace(layout, position="pos_embedding" if config["position_embedding"] == "learned" else "")
 
 
@@ -186,17 +279,8 @@ FAMILY = Family(
             **dict.fromkeys(("num_registers", "patch_norm", "head_dim", "output_projection"), ANY),
             **dict.fromkeys(("norm_after_pooling", "pool_prefix_tokens"), ANY),
         },
-        conditions=(
-            (
-                lambda config: not any(suits(style, config) for style in STYLES.values()),
-                "none of its versions combines these heads, patch norms, tokens, pooling and final norm",
-            ),
-            (
-                lambda config: config["position_embedding"] == "learned" and _torch.ANY_SIZE[0](config),
-                _torch.ANY_SIZE[1],
-            ),
-        ),
-        layout=_layout,
+        limits=_limits,
+        layout=lambda config: Layout("vit_pytorch", _suited(config)[0]),
         fit=_fit,
         styles={name: functools.partial(dataclasses.replace, style=name) for name in STYLES},
         tensors="safetensors",

@@ -38,19 +38,17 @@ def _config(source: TensorSource, directory: str, stem: str | None, config: Any)
 
     The copy was written together with the tensors. A reader never combines them with the configuration of others.
     """
-    copy = source.metadata.get("config")
-    if config is not None or not isinstance(copy, dict):
-        return _find_config(directory, stem, config)
-    try:
-        agrees = _find_config(directory, stem, None) in (None, copy)
-    except (CheckpointError, OSError):
-        agrees = False
-    if not agrees:
-        logging.warning(
-            "%s: the configuration beside the file differs from the copy that was saved in it, which is used. Pass "
-            "config=... to use another.",
-            source.path,
-        )
+    if isinstance(config, dict):
+        return config
+    if config is not None:
+        if not os.path.isfile(config):
+            raise FileNotFoundError(f"There is no configuration at {str(config)!r}.")
+        return _read_document(config)
+    copy, beside = source.metadata.get("config"), _find_document("config.json", directory, stem)
+    if not isinstance(copy, dict):
+        return beside
+    if beside not in (None, copy):
+        logging.warning("%s: its copy of config.json is used, not the file beside it (config=...).", source.path)
     return copy
 
 
@@ -112,16 +110,6 @@ def _stem(path: str) -> str:
     for suffix in (".safetensors.index.json", ".safetensors"):
         name = name.removesuffix(suffix)
     return name
-
-
-def _find_config(directory: str, stem: str | None, config: Any) -> dict[str, Any] | None:
-    if isinstance(config, dict):
-        return config
-    if config is None:
-        return _find_document("config.json", directory, stem)
-    if not os.path.isfile(config):
-        raise FileNotFoundError(f"There is no configuration at {str(config)!r}.")
-    return _read_document(config)
 
 
 def _find_document(name: str, directory: str, stem: str | None) -> dict[str, Any] | None:

@@ -111,9 +111,7 @@ class KerasFile(TensorSource):
         try:
             subprocess.run(command, capture_output=True, timeout=_MAX_SECONDS, check=True, env=environment)
         except subprocess.TimeoutExpired as error:
-            raise CheckpointError(
-                f"{self.path}: reading its structure took more than {_MAX_SECONDS} s. Damaged?"
-            ) from error
+            raise CheckpointError(f"{self.path}: reading its structure took over {_MAX_SECONDS} s. Damaged?") from error
         except subprocess.CalledProcessError as error:
             lines = error.stderr.decode(errors="replace").strip().splitlines()
             reason = lines[-1][:300] if lines else f"status {error.returncode}"

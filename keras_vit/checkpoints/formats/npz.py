@@ -45,8 +45,7 @@ class NpzSource(TensorSource):
         name = info.filename.removesuffix(".npy")
         if name == info.filename or name in self._members or len(name) > MAX_NAME_LENGTH:
             raise CheckpointError(
-                f"{self.path}: every member of an .npz checkpoint must be a differently named .npy array. "
-                f"Received: {info.filename[:100]!r}."
+                f"{self.path}: members must be differently named .npy arrays. Received: {info.filename[:100]!r}."
             )
         with guarded(self.path, name), self._archive.open(info) as stream:
             shape, dtype, header_size = _read_npy_header(stream, name, self.path)
@@ -59,9 +58,7 @@ class NpzSource(TensorSource):
             raise CheckpointError(f"{self.path}: member {name!r} has dtype {dtype}; only real numbers are read.")
         payload = info.file_size - header_size
         if math.prod(shape) * dtype.itemsize != payload:
-            raise CheckpointError(
-                f"{self.path}: member {name!r} holds {payload} bytes, but its header says shape={shape}, dtype={dtype}."
-            )
+            raise CheckpointError(f"{self.path}: {name!r} holds {payload} bytes, but its header says {shape}, {dtype}.")
         self._members[name] = info
         self.tensors[name] = TensorInfo(shape, BFLOAT16 if dtype == _VOID2 else dtype.newbyteorder("="))
 
@@ -81,9 +78,7 @@ def guarded(path: str, name: str) -> Iterator[None]:
     except CheckpointError:
         raise
     except (*DAMAGE, struct.error) as error:
-        raise CheckpointError(
-            f"{path}: member {name[:100]!r} is damaged or truncated ({error}). Fetch the file again."
-        ) from error
+        raise CheckpointError(f"{path}: {name[:100]!r} is damaged or truncated ({error}). Fetch it again.") from error
 
 
 def open_archive(file: IO[bytes], size: int, path: str) -> zipfile.ZipFile:
@@ -110,9 +105,7 @@ def _check_members(members: list[zipfile.ZipInfo], size: int, path: str) -> None
     total, end = 0, 0
     for info in sorted(members, key=lambda member: member.header_offset):
         if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED) or info.flag_bits & 0x1:
-            raise CheckpointError(
-                f"{path}: member {info.filename[:100]!r} is encrypted or compressed in an unread way."
-            )
+            raise CheckpointError(f"{path}: {info.filename[:100]!r} is encrypted or compressed in an unread way.")
         stored = info.compress_type == zipfile.ZIP_STORED
         if info.header_offset < end or (stored and info.compress_size != info.file_size):
             raise CheckpointError(f"{path}: the archive's members overlap or disagree about their sizes; refused.")
@@ -121,9 +114,7 @@ def _check_members(members: list[zipfile.ZipInfo], size: int, path: str) -> None
     if end > size:
         raise CheckpointError(f"{path} is truncated: its directory reaches beyond its {size} bytes. Fetch it again.")
     if total > max(_ALWAYS_ALLOWED_BYTES, _MAX_EXPANSION * size):
-        raise CheckpointError(
-            f"{path} would expand from {size} to {total} bytes; no trained weights compress that well (a zip bomb?)."
-        )
+        raise CheckpointError(f"{path} would expand from {size} to {total} bytes, as no weights do (a zip bomb?).")
 
 
 def _read_npy_header(stream: IO[bytes], name: str, path: str) -> tuple[tuple[int, ...], np.dtype, int]:

@@ -31,7 +31,6 @@ def plain(*names: str) -> Iterator[None]:
         *names: Kernels to leave out; all of them without a name.
 
     Example:
-    >>> import numpy as np
     >>> from keras_vit.layers import kernels
     >>> with kernels.plain():
     ...     y = kernels.gelu_tanh(np.zeros(2, "float32"))

@@ -1,8 +1,8 @@
-"""Names and facts of Hugging Face's DINOv2, DINOv3 and SigLIP.
+"""Types of models in transformers that are Vision Transformers, and the names of their tensors.
 
 References:
-    - [transformers](https://github.com/huggingface/transformers), models `dinov2`, `dinov2_with_registers`,
-      `dinov3_vit` and `siglip`
+    - [transformers](https://github.com/huggingface/transformers), models `vit`, `deit`, `dinov2`,
+      `dinov2_with_registers`, `dinov3_vit` and `siglip`
 """
 
 import dataclasses
@@ -12,39 +12,48 @@ from typing import Any
 from keras_vit.checkpoints import architecture
 from keras_vit.checkpoints.checkpoint import Layout
 from keras_vit.checkpoints.families import _torch
-from keras_vit.checkpoints.rules import Rule, each, rule
+from keras_vit.checkpoints.rules import FIRST_AXIS, Rule, rule
 from keras_vit.models.normalization import IMAGENET, SYMMETRIC, Normalization
 
-_MASK = "embeddings.mask_token"
-_TABLE_2D = each(lambda w, heads: w[None], lambda w: w[0])  # [N, D] <-> [1, N, D]
-# Names in published files, and in memory of later versions of transformers, which some files have, too.
-_DINOV2 = _torch.Names(
+# Names in published files (transformers up to 4), and in later versions.
+_VIT = _torch.Names(
     embedding="embeddings.patch_embeddings.projection",
+    tokens={
+        "embeddings.cls_token": "cls/cls",
+        "embeddings.distillation_token": "dist/dist",
+        "embeddings.position_embeddings": architecture.TABLE,
+    },
+    block="encoder.layer.{i}",
+    norms=("layernorm_before", "layernorm_after"),
+    heads=("attention.attention.query", "attention.attention.key", "attention.attention.value"),
+    out="attention.output.dense",
+    mlp=("intermediate.dense", "output.dense"),
+    encoder_norm="layernorm",
+)
+_SPLIT: dict[str, Any] = {
+    "heads": ("attention.q_proj", "attention.k_proj", "attention.v_proj"),
+    "out": "attention.o_proj",
+}
+_GATED = ("mlp.gate_proj", "mlp.up_proj", "mlp.down_proj")
+_DINOV2 = dataclasses.replace(
+    _VIT,
     tokens={
         "embeddings.cls_token": "cls/cls",
         "embeddings.register_tokens": "registers/registers",
         "embeddings.position_embeddings": architecture.TABLE,
     },
-    block="encoder.layer.{i}",
     norms=("norm1", "norm2"),
-    heads=("attention.attention.query", "attention.attention.key", "attention.attention.value"),
-    out="attention.output.dense",
     mlp=("mlp.fc1", "mlp.fc2"),
     gated=("mlp.weights_in", "mlp.weights_out"),
-    encoder_norm="layernorm",
     scales=("layer_scale1.lambda1", "layer_scale2.lambda1"),
 )
-_SPLIT: dict[str, Any] = {
-    "heads": ("attention.q_proj", "attention.k_proj", "attention.v_proj"),
-    "out": "attention.o_proj",
-    "gated": ("mlp.gate_proj", "mlp.up_proj", "mlp.down_proj"),
-}
 _DINOV3 = dataclasses.replace(
     _DINOV2,
     embedding="embeddings.patch_embeddings",
     tokens={"embeddings.cls_token": "cls/cls", "embeddings.register_tokens": "registers/registers"},
     block="layer.{i}",
     mlp=("mlp.up_proj", "mlp.down_proj"),
+    gated=_GATED,
     encoder_norm="norm",
     **_SPLIT,
 )
@@ -60,13 +69,13 @@ _SIGLIP = _torch.Names(
 )
 
 
-def _blocks(names: _torch.Names, *blocks: str, **changes: Any) -> dict[str, _torch.Names]:
+def _later(names: _torch.Names, *blocks: str, **changes: Any) -> dict[str, _torch.Names]:
     """Return the later styles of a type, whose names of blocks vary between versions."""
     return {f"later:{block}": dataclasses.replace(names, block=block, **changes) for block in blocks}
 
 
 @dataclasses.dataclass(frozen=True)
-class Tower:
+class ModelType:
     """Type of models in transformers."""
 
     model_types: tuple[str, ...]  # in `config.json`
@@ -75,16 +84,29 @@ class Tower:
     poolings: tuple[str, str]  # without and with a classifier
     classes: tuple[str, str]  # names, likewise
     prefix: str  # of a model with a classifier
-    input_normalization: Normalization
-    resize_method: str = "bicubic"
+    input_normalization: Normalization | None = None  # of every model; None if they differ
     mark: str = ""  # name of a part of a block that only this type has
 
 
-DINOV2 = Tower(
+# MSN and the encoder of MAE have the model of ViT.
+VIT = ModelType(
+    model_types=("vit", "deit", "vit_msn", "vit_mae"),
+    styles={"published": _VIT, **_later(_VIT, "layers.{i}", mlp=("mlp.fc1", "mlp.fc2"), **_SPLIT)},
+    defaults={"hidden_act": "gelu", "layer_norm_eps": 1e-12, "num_attention_heads": 12},
+    poolings=("token", "token"),
+    classes=("ViTModel", "ViTForImageClassification"),
+    prefix="vit.",
+)
+DINOV2 = ModelType(
     model_types=("dinov2", "dinov2_with_registers"),
     styles={
         "published": _DINOV2,
-        **_blocks(_DINOV2, "layers.{i}", "encoder.layer.{i}", "encoder.layers.{i}", "layer.{i}", **_SPLIT),
+        **_later(
+            _DINOV2,
+            *("layers.{i}", "encoder.layer.{i}", "encoder.layers.{i}", "layer.{i}"),
+            gated=_GATED,
+            **_SPLIT,
+        ),
     },
     defaults={"hidden_act": "gelu", "layer_norm_eps": 1e-6, "num_attention_heads": 12},
     poolings=("token", "token+gap"),
@@ -93,16 +115,16 @@ DINOV2 = Tower(
     input_normalization=IMAGENET,
     mark=".layer_scale1.lambda1",
 )
-DINOV3 = Tower(
+DINOV3 = ModelType(
     model_types=("dinov3_vit",),
-    styles={"published": _DINOV3, **_blocks(_DINOV3, "model.layer.{i}", "layers.{i}", "encoder.layer.{i}")},
+    styles={"published": _DINOV3, **_later(_DINOV3, "model.layer.{i}", "layers.{i}", "encoder.layer.{i}")},
     defaults={"hidden_act": "gelu", "layer_norm_eps": 1e-5, "num_attention_heads": 6},
     poolings=("token", "token"),
     classes=("DINOv3ViTModel", ""),
     prefix="",
     input_normalization=IMAGENET,
 )
-SIGLIP = Tower(
+SIGLIP = ModelType(
     model_types=("siglip_vision_model", "siglip"),
     styles={"published": _SIGLIP},
     defaults={"hidden_act": "gelu_pytorch_tanh", "layer_norm_eps": 1e-6, "num_attention_heads": 12},
@@ -113,20 +135,20 @@ SIGLIP = Tower(
 )
 
 
-def rules(layout: Layout, tower: Tower) -> list[Rule]:
-    """Return the rules of a layout."""
-    body, names = layout.prefix, tower.styles[layout.style]
-    result = []
-    if "embeddings.cls_token" in names.tokens:
-        # The mask token is for pre-training. It is read as nothing, and written as zeros, which transformers expects.
-        axes = 3 if tower is DINOV3 else 2
-        result.append(_torch.unused(f"{body}embeddings.cls_token", f"{body}{_MASK}", "cls/cls", axes))
-    result += [*_torch.model_rules(names, body), *_torch.dense("classifier", "head")]
-    if tower is SIGLIP:
+def rules(layout: Layout, model_type: ModelType) -> list[Rule]:
+    """Return the rules of a layout, whose `prefix` is that of the body, such as `vit.`."""
+    body, head = layout.prefix, "classifier"
+    result = _torch.model_rules(model_type.styles[layout.style], body)
+    if model_type is VIT:
+        # DeiT with a teacher has two classifiers, DeiT without and ViT have one.
+        head = "cls_classifier" if layout.position == "teacher" else head
+        result += _torch.dense(f"{body}pooler.dense", "pre_logits")
+        result += _torch.dense("distillation_classifier", "head_dist")
+    elif model_type is SIGLIP:
         pool = f"{body}head"
         attention = [f"MAPHead_0/{_torch.ATTENTION}/{part}" for part in ("query", "key", "value")]
         result += [
-            rule(f"{body}embeddings.position_embedding.weight", architecture.TABLE, _TABLE_2D),
+            rule(f"{body}embeddings.position_embedding.weight", architecture.TABLE, FIRST_AXIS),
             rule(f"{pool}.probe", "MAPHead_0/probe"),
             *_torch.fused_heads(f"{pool}.attention.in_proj", attention, ("_weight", "_bias")),
             *_torch.heads_out(f"{pool}.attention.out_proj", f"MAPHead_0/{_torch.ATTENTION}/out"),
@@ -134,4 +156,8 @@ def rules(layout: Layout, tower: Tower) -> list[Rule]:
             *_torch.dense(f"{pool}.mlp.fc1", "MAPHead_0/MlpBlock_0/Dense_0"),
             *_torch.dense(f"{pool}.mlp.fc2", "MAPHead_0/MlpBlock_0/Dense_1"),
         ]
-    return result
+    else:
+        # The mask token is for pre-training. It is read as nothing, and written as zeros, which transformers expects.
+        token, mask = f"{body}embeddings.cls_token", f"{body}embeddings.mask_token"
+        result.insert(0, _torch.unused(token, mask, "cls/cls", 3 if model_type is DINOV3 else 2))
+    return [*result, *_torch.dense(head, "head")]
