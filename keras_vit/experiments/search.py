@@ -11,19 +11,14 @@ from typing import Any
 from keras_vit import recipe as recipes
 
 Grid = Mapping[str, Iterable[Any]]
-_OPENING, _CLOSING = "([{", ")]}"
+# Commas within quotes and brackets do not separate values; round brackets may nest once.
+_VALUES = re.compile(r"""(?:'[^']*'|"[^"]*"|\((?:[^()]|\([^()]*\))*\)|\[[^]]*\]|\{[^}]*\}|[^,])+""")
 _LONGEST_VALUE = 32  # characters of a value in the name of a run
 
 
 @dataclasses.dataclass(frozen=True)
 class Point:
-    """A run of a sweep.
-
-    Attributes:
-        name: Name of its directory, such as `"learning_rate=0.001,seed=0"`. It depends on the settings alone.
-        settings: Swept fields and their values.
-        recipe: The recipe with these values.
-    """
+    """A run of a sweep: the name of its directory, the swept fields with their values, and the recipe with these."""
 
     name: str
     settings: dict[str, Any]
@@ -83,20 +78,8 @@ def parse_grid(texts: Iterable[str], recipe: recipes.Recipe) -> dict[str, list[A
 
 
 def _split(text: str) -> list[str]:
-    """Split a text at the commas that are not within brackets or quotes. Quotes around a value are removed."""
-    parts, depth, quote = [""], 0, ""
-    for character in text:
-        if quote:
-            quote = "" if character == quote else quote
-        elif character in "'\"":
-            quote = character
-        else:
-            depth += (character in _OPENING) - (character in _CLOSING)
-        if character == "," and not quote and depth == 0:
-            parts.append("")
-        else:
-            parts[-1] += character
-    parts = [part.strip() for part in parts]
+    """Return the values in a text, without the quotes around them."""
+    parts = [part.strip() for part in _VALUES.findall(text)]
     return [part[1:-1] if len(part) > 1 and part[0] == part[-1] and part[0] in "'\"" else part for part in parts]
 
 
