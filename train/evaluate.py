@@ -5,7 +5,7 @@
     keras-vit evaluate --model=runs/digits folder:/images --split=test --json
     keras-vit evaluate --model=digits.tflite
     keras-vit evaluate --model=ViT-B_16.npz --preprocess='value_range(-1, 1)' folder:/images
-    keras-vit evaluate --model=runs/digits --evaluators=knn --evaluators="fewshot(shots=(1, 10))" --markdown
+    keras-vit evaluate --model=runs/digits --evaluators=knn --evaluators="fewshot(shots=(1, 10))"
 
 The model is the directory of a run, a `.keras` file, a checkpoint, or an artifact: a SavedModel, or a TFLite, ONNX or
 OpenVINO file. Without a data set it takes the one and the evaluation split of the run. Every example counts exactly
@@ -29,7 +29,6 @@ flags.DEFINE_multi_string("evaluators", [], "Evaluator, such as 'knn' or 'fewsho
 flags.DEFINE_integer("batch_size", 64, "Images per call of the model.", 1)
 common_flags.define_on_bad_image_flag()
 common_flags.define_json_flag()
-flags.DEFINE_bool("markdown", False, "Write a row of a Markdown table.")
 
 with program.imports(__name__):
     import numpy as np
@@ -43,8 +42,6 @@ def main(argv: Sequence[str]) -> int:
     options = flags.FLAGS
     if not options.model:
         raise ValueError("--model is missing: the directory of a run, a .keras file, or an exported artifact.")
-    if options.json and options.markdown:
-        raise ValueError("Expected one form of output. Received: --json and --markdown.")
     suite = evaluators.Suite(options.evaluators or ["classification"])
     classifier = open_classifier(
         options.model, preprocess=options.preprocess, labels=options.labels, checkpoint=options.checkpoint
@@ -67,9 +64,7 @@ def main(argv: Sequence[str]) -> int:
     suite.check(context)
     classifier.prepare_for_many()
     results = suite.run(context)
-    if options.markdown:
-        output = evaluators.results_table.markdown_row(classifier.path, results)
-    elif options.evaluators:
+    if options.evaluators:
         output = evaluators.results_table.to_json(results) if options.json else evaluators.results_table.table(results)
     else:
         content = details(context, results[0])

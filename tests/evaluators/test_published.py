@@ -30,9 +30,10 @@ def test_constants():
 def test_defaults_of_evaluators_by_name_are_those_constants():
     suite = evaluators.Suite(["fewshot", "knn", "linear_probe", "real(source='x')", "subset(classes=[0], source='x')"])
     made = suite.evaluators
-    assert made["fewshot"] == fewshot.FewShot(shots=(1, 5, 10, 25), l2=1024.0, seeds=(0, 1, 2))
+    assert made["fewshot"] == fewshot.FewShot(shots=(1, 5, 10, 25), l2=1024.0, seeds=3)
     assert made["knn"] == knn.Knn(neighbors=(1, 5, 10, 20, 50, 100, 200), temperature=0.07)
-    probe = linear_probe.LinearProbe(solver="lbfgs", l2=linear_probe.L2["lbfgs"], max_iterations=200)
+    assert linear_probe.MAX_ITERATIONS == 200
+    probe = linear_probe.LinearProbe(solver="lbfgs", l2=linear_probe.L2["lbfgs"])
     assert made["linear_probe"] == probe
     assert (made["real"].split, made["subset"].split) == ("validation", "test")  # as TensorFlow Datasets call them
 

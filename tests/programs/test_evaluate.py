@@ -75,18 +75,6 @@ def test_tables(run, capsys):
         "examples",
         "knn",
     ]
-    head, _, row = evaluate(capsys, *arguments, "--markdown")[1].splitlines()
-    assert head.split(" | ")[1] == "classification accuracy" and head.endswith(" knn k5 |")
-    assert row.startswith(f"| {run} | ")
-
-
-@pytest.mark.slow
-def test_markdown_without_evaluators(run, capsys):
-    head, _, row = evaluate(capsys, f"--model={run}", "--markdown")[1].splitlines()
-    assert head == "| model | accuracy | top5 | loss | ece | examples |"
-    assert row.startswith(f"| {run} | ") and row.endswith(" | 360 |")
-    with pytest.raises(ValueError, match="Received: --json and --markdown"):
-        call("train.evaluate", f"--model={run}", "--markdown", "--json")
 
 
 @pytest.mark.slow
@@ -104,9 +92,6 @@ def test_what_a_file_cannot_give_is_listed(run, tflite_file, capsys):
     code, text = evaluate(capsys, *arguments)
     assert code == 1
     assert text.splitlines()[-1].startswith(f"knn             not measured: {reason}")
-    code, text = evaluate(capsys, *arguments, "--markdown")
-    assert code == 1
-    assert text.splitlines()[-1].startswith(f"- knn was not measured: {reason}")
 
 
 @pytest.mark.slow
