@@ -57,7 +57,7 @@ CASES = {
     "two levels up": (3, [24, 6], "contains only one folder, so .*archive/train is used"),
     "train and val": (3, [18, 12], "val/ is also the split 'test'"),
     "__MACOSX": (3, [24, 6], None),
-    "loop of links": (3, [24, 6], r"Links .* skipped: [^ ]*/loop, [^ ]*/dog/again\."),
+    "loop of links": (3, [24, 6], r"Links .* skipped: [^ ]*/dog/again, [^ ]*/loop\."),
     "empty class": (3, [24, 6], r"without images are left out: [^ ]*/fox\."),
     "class without test images": (4, [25, 6], r"without images in the split 'test': fox\."),
     "other file types": (3, [24, 6], r"beside .*beside\.jpg.*2 \.tiff, 1 \.heic, 1 without an extension, 1 \.txt\."),

@@ -125,12 +125,12 @@ def _images(tree: Tree, roots: Mapping[str, str]) -> tuple[dict[str, dict[str, l
             f"A folder with one subfolder per class is expected, as {tree.root}/cat/1.jpg. Received: a folder without "
             f"subfolders, which holds {f'{example!r} and the like' if example else 'nothing'}."
         )
-    paths = [f"{roots[split]}/{name}" for split, name in folders]
     images: dict[str, dict[str, list[str]]] = {split: {} for split in roots}
     others: collections.Counter[str] = collections.Counter()
     empty = []
-    below = tree.below([(split, path) for (split, _), path in zip(folders, paths, strict=True)])
-    for (split, name), path, files in zip(folders, paths, below, strict=True):
+    for split, name in folders:
+        path = f"{roots[split]}/{name}"
+        files = tree.below(path)
         chosen = sorted(_only_images(files))
         others.update(_extension(file) for file in files if not file.lower().endswith(EXTENSIONS))
         if chosen:
@@ -142,8 +142,7 @@ def _images(tree: Tree, roots: Mapping[str, str]) -> tuple[dict[str, dict[str, l
     found = {
         "Folders without images are left out": empty,
         "Images beside the folders of the classes are not used": sorted(stray),
-        "Links to folders that are read anyway, or that contain the data set, are skipped": tree.skipped,
-        "Files that are not regular files, such as pipes and devices, are skipped": tree.special,
+        "Links to folders of the data set or around it, pipes and devices are skipped": list(tree.skipped),
     }
     notes = [f"{text}: {_some(names)}." for text, names in found.items() if names]
     if kinds:

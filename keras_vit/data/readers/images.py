@@ -14,8 +14,7 @@ def read(location: str, test_fraction: float = 0.2) -> DataSet:
     tree = Tree(location)
     if not tf.io.gfile.isdir(tree.root):
         raise FileNotFoundError(f"There is no folder {location!r}.")
-    (files,) = tree.below([("all", tree.root)])
-    keys = sorted(path for path in files if path.lower().endswith(EXTENSIONS))
+    keys = sorted(path for path in tree.below(tree.root) if path.lower().endswith(EXTENSIONS))
     if not keys:
         raise ValueError(f"Images ({', '.join(EXTENSIONS)}) are expected in {location} or below it. There is none.")
     labels = np.zeros(len(keys), np.int32)
