@@ -442,10 +442,10 @@ def test_json_lines(tmp_path):
 @pytest.mark.parametrize(
     ("name", "text", "words"),
     [
-        ("a.csv", "file,label\n1,2\n", ["name the columns 'path' and 'label'", "file, label"]),
-        ("a.csv", "", ["an empty file"]),
+        ("a.csv", "file,label\n1,2\n", ["Line 2", "columns `path` and `label`", "'file': '1'"]),
+        ("a.csv", "", ["lists no image"]),
         ("a.csv", "path,label\n", ["lists no image"]),
-        ("a.csv", "path,label\na.jpg,\n", ["Line 2", "path and a label"]),
+        ("a.csv", "path,label\na.jpg,\n", ["Line 2", "path, a label"]),
         ("a.csv", "path,label,split\na.jpg,x,train\nb.jpg,x,\n", ["Line 3", "split"]),
         ("a.csv", "path,label\na.jpg,3\nb.jpg,99999999999\n", ["line 3", "99999999999"]),
         ("a.csv", "path,label\na.jpg,3\nb.jpg," + "9" * 5000 + "\n", ["line 3", "class numbers"]),
@@ -454,7 +454,7 @@ def test_json_lines(tmp_path):
         ("a.jsonl", '{"path": "a", "label": 1234567890}', ["line 1", "1234567890"]),
         ("a.jsonl", '{"path": "a", "label": 1}\n{"path": "b", "label": ' + "[" * 100_000, ["Line 2"]),
         ("a.jsonl", '{"path": "a", "label": ' + "9" * 5000 + "}", ["Line 1"]),
-        ("a.jsonl", '{"path": "a", "label": 1, "split": ["x"]}', ["Line 1", "`split`"]),
+        ("a.jsonl", '{"path": "a", "label": 1, "split": ["x"]}', ["Line 1", "perhaps a split"]),
         ("a.jsonl", "[1, 2]", ["Line 1"]),
         ("a.jsonl", '{"path": "a"}', ["Line 1", "label"]),
         ("a.jsonl", '{"path": "a", "label": 1}\nnonsense', ["Line 2", "nonsense"]),

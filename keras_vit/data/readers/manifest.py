@@ -4,6 +4,8 @@ import csv
 import io
 import json
 import posixpath
+from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -36,7 +38,8 @@ def read(
             f"{location} must be UTF-8. Line {line} holds {content[error.start : error.end]!r}. Save the file as UTF-8."
         ) from error
     is_json = location.lower().endswith((".jsonl", ".json", ".ndjson"))
-    entries = _json_lines(location, text) if is_json else _csv(location, text, separator)
+    rows = _json_lines(text) if is_json else _csv(location, text)
+    entries = [_entry(location, line, row, separator) for line, row in rows]
     if not entries:
         raise ValueError(f"{location} lists no image.")
     root = posixpath.dirname(location) if root is None else root
@@ -58,59 +61,37 @@ def read(
     return of_files(f"manifest:{location}", paths, labels, class_names, indices)
 
 
-def _csv(location: str, text: str, separator: str) -> list[tuple]:
-    """Return (line, path, label or list of labels, split or None) of each entry."""
+def _csv(location: str, text: str) -> Iterator[tuple[int, Any]]:
+    """Yield the number of each line and its fields by column."""
     reader = csv.DictReader(io.StringIO(text))
-    columns = [column.strip() for column in reader.fieldnames or ()]
-    reader.fieldnames = columns
-    if "path" not in columns or not {"label", "labels"} & set(columns):
-        raise ValueError(
-            f"The first line of {location} must name the columns 'path' and 'label' (or 'labels'), perhaps 'split'. "
-            f"Received: {', '.join(columns) or 'an empty file'}."
-        )
-    entries = []
-    for row in _rows(location, reader):
-        path, split = (row["path"] or "").strip(), (row.get("split") or "").strip() or None
-        label: str | list[str]
-        if "labels" in columns:
-            label = [part.strip() for part in (row["labels"] or "").split(separator) if part.strip()]
-        else:
-            label = (row["label"] or "").strip()
-        if not path or label == "":
-            raise ValueError(f"Line {reader.line_num} of {location} must have a path and a label. Received: {row}.")
-        entries.append((reader.line_num, path, label, split))
-    return entries
-
-
-def _rows(location: str, reader: csv.DictReader):
     try:
-        yield from reader
+        for row in reader:
+            yield reader.line_num, {str(key).strip(): (value or "").strip() for key, value in row.items() if key}
     except csv.Error as error:  # a field of more than 128 KiB, or a zero byte
         raise ValueError(f"Line {reader.line_num + 1} of {location} cannot be read: {error}.") from error
 
 
-def _json_lines(location: str, text: str) -> list[tuple]:
-    entries = []
+def _json_lines(text: str) -> Iterator[tuple[int, Any]]:
     for number, line in enumerate(text.splitlines(), 1):
-        if not line.strip():
-            continue
-        try:
-            entry = json.loads(line)
-            path = entry["path"]
-            label = entry["labels"] if "labels" in entry else entry["label"]
-            split = entry.get("split")
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-            raise ValueError(
-                f'Line {number} of {location} must be an object such as {{"path": "a.jpg", "label": "cat"}}. '
-                f"Received: {line[:100]!r} ({type(error).__name__}: {error})."
-            ) from error
-        if not isinstance(path, str) or not path or isinstance(label, (dict, float)) or label is None:
-            raise ValueError(f"Line {number} of {location} must have a path and a label. Received: {line[:100]!r}.")
-        if split is not None and not isinstance(split, str):
-            raise ValueError(f"Line {number} of {location}: `split` must be a name. Received: {str(split)[:100]!r}.")
-        label = [str(part) for part in label] if isinstance(label, list) else str(label)
-        entries.append((number, path, label, split))
-    return entries
+        if line.strip():
+            try:
+                yield number, json.loads(line)
+            except (ValueError, RecursionError):
+                yield number, line
+
+
+def _entry(location: str, line: int, row: Any, separator: str) -> tuple[int, str, str | list[str], str | None]:
+    """Return line, path, label or list of labels, and split."""
+    fields = row if isinstance(row, dict) else {}
+    path, label, split = fields.get("path"), fields.get("labels", fields.get("label")), fields.get("split") or None
+    if "labels" in fields and isinstance(label, str):
+        label = [part.strip() for part in label.split(separator) if part.strip()]
+    if not path or label == "" or not isinstance(label, (str, int, list)) or not isinstance(split, (str, type(None))):
+        raise ValueError(
+            f"Line {line} of {location} must have a path, a label or labels, and perhaps a split. Expected: "
+            f'the columns `path` and `label`, or {{"path": "a.jpg", "label": "cat"}}. Received: {str(row)[:100]!r}.'
+        )
+    return line, str(path), [str(part) for part in label] if isinstance(label, list) else str(label), split
 
 
 def _labels(
