@@ -3,18 +3,16 @@
 import collections
 import concurrent.futures
 import dataclasses
-import functools
 import hashlib
 import itertools
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import numpy as np
 import tensorflow as tf
 
 from keras_vit.data import errors, images
-from keras_vit.data.record_files import RecordSource
-from keras_vit.data.sources import IndexedSource, Source
+from keras_vit.data.sources import Source
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,28 +32,16 @@ def audit(
     """Read and decode all images of a source, `threads` at a time (0: one per core); one report each, in order."""
     reports: list[ImageReport] = []
     with concurrent.futures.ThreadPoolExecutor(threads or os.cpu_count()) as pool:
-        loaders = _loaders(source)
-        while chunk := list(itertools.islice(loaders, 256)):
-            reports += pool.map(_report, *zip(*chunk, strict=True))
+        items = source.items()
+        while chunk := list(itertools.islice(items, 256)):
+            reports += pool.map(lambda named: _report(source, *named), chunk)
             on_progress(len(reports))
     return reports
 
 
-def _loaders(source: Source) -> Iterator[tuple[str, Callable[[], dict]]]:
-    """Yield the name of each example and the function that loads it."""
-    if isinstance(source, IndexedSource):
-        for index in range(source.num_examples):
-            item = {"index": tf.constant(index, tf.int64)}
-            yield source.origin(index), functools.partial(source.load, item)
-    elif isinstance(source, RecordSource):
-        for file in range(len(source.slices)):
-            for item in source.read(tf.constant(file, tf.int64)):
-                yield source.origin(file, int(item["number"])), functools.partial(source.load, item)
-
-
-def _report(origin: str, load: Callable[[], dict]) -> ImageReport:
+def _report(source: Source, origin: str, item: dict[str, tf.Tensor]) -> ImageReport:
     try:
-        example = load()
+        example = source.load(item)
         image, label = example["image"], example["label"].numpy()
         if image.dtype == tf.string:
             image = images.decode_eagerly(image)

@@ -52,13 +52,10 @@ class RecordSource(Source):
     def load(self, item: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
         return self.parse(item["record"])
 
-    def examples(self) -> tf.data.Dataset:
-        def example(item):
-            args = [item["file"], item["number"]]
-            origin = tf.numpy_function(lambda file, number: self.origin(file, number).encode(), args, tf.string)
-            return {**self.parse(item["record"]), "origin": origin}
-
-        return tf.data.Dataset.range(len(self.slices)).flat_map(self.read).map(example)
+    def items(self) -> Iterator[tuple[str, dict[str, tf.Tensor]]]:
+        for file in range(len(self.slices)):
+            for item in self.read(tf.constant(file, tf.int64)):
+                yield self.origin(file, int(item["number"])), item
 
     keys = ("file", "number")
 

@@ -67,9 +67,13 @@ class Source:
         """Number of classes."""
         return len(self.class_names)
 
-    def examples(self) -> tf.data.Dataset:
-        """Return all examples in order, as stored: {"image": encoded or uint8 [H, W, C], "label", "origin"}."""
+    def items(self) -> Iterator[tuple[str, dict[str, tf.Tensor]]]:
+        """Yield the name of each example, for messages, and its item, in order."""
         raise NotImplementedError
+
+    def examples(self) -> Iterator[dict[str, tf.Tensor]]:
+        """Yield all examples in order, as stored: {"image": encoded or uint8 [H, W, C], "label"}."""
+        return (self.load(item) for _, item in self.items())
 
     def train_items(self, rows: Rows, seed: int, start_step: int, shuffle_buffer: int) -> tf.data.Dataset:
         """Make endless steps of items, vectors of the worker's rows with their "position" in the stream."""
@@ -132,12 +136,8 @@ class IndexedSource(Source):
     def load(self, item: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
         return self.fetch(item["index"])
 
-    def examples(self) -> tf.data.Dataset:
-        def origin(index):
-            return tf.numpy_function(lambda i: self.origin(int(i)).encode(errors="surrogateescape"), [index], tf.string)
-
-        indices = tf.data.Dataset.range(self.num_examples)
-        return indices.map(lambda index: {**self.fetch(index), "origin": origin(index)})
+    def items(self) -> Iterator[tuple[str, dict[str, tf.Tensor]]]:
+        return ((self.origin(index), {"index": tf.constant(index, tf.int64)}) for index in range(self.num_examples))
 
     def following(self, item: dict[str, tf.Tensor]) -> tf.data.Dataset:
         """Return the items that may replace one whose image cannot be read: the next half of the source."""
