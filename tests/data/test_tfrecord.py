@@ -149,8 +149,8 @@ def test_errors(tmp_path):
 
 @pytest.mark.parametrize(
     "content",
-    ["[]", "[" * 100_000, "{", '{"class_names": "abc"}', '{"class_names": [1]}', '{"num_classes": "3"}']
-    + ['{"records": [1]}', '{"records": {"a": "1"}}', '{"multi_label": 1}', '{"written": {"train": 1}}'],
+    ["[]", "[" * 100_000, "{", '{"class_names": "abc"}', '{"num_classes": "3"}', '{"records": [1]}']
+    + ['{"multi_label": 1}', '{"written": []}'],
 )
 def test_a_damaged_description_is_named(tmp_path, content):
     write_numbered(tmp_path, [5])

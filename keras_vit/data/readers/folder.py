@@ -11,7 +11,7 @@ from keras_vit.data import holdout
 from keras_vit.data.readers.data_set import DataSet, of_files
 from keras_vit.data.readers.walk import Tree
 
-EXTENSIONS = (".jpg", ".jpeg", ".png", ".gif", ".bmp", ".webp", ".jpe", ".jfif")
+EXTENSIONS = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".jpe", ".jfif")
 SPLITS = {
     "train": "train",
     "training": "train",
