@@ -40,13 +40,11 @@ class RecordSource(Source):
         parse: Callable[[tf.Tensor], dict],
         class_names: Sequence[str],
         multi_label: bool = False,
-        compression: str = "",
         shard_by: str = "rows",
     ):
         super().__init__(name, split, num_examples, class_names, multi_label)
         self.slices = list(slices)
         self.parse = parse
-        self.compression = compression
         self.shard_by = shard_by
 
     def load(self, item: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
@@ -84,7 +82,7 @@ class RecordSource(Source):
             tf.gather(tf.constant([getattr(item, field) for item in self.slices], tf.int64), file)
             for field in ("skip", "take")
         )
-        records = tf.data.TFRecordDataset(tf.gather(paths, file), compression_type=self.compression, buffer_size=2**20)
+        records = tf.data.TFRecordDataset(tf.gather(paths, file), buffer_size=2**20)
         numbered = records.enumerate().skip(skip).take(take)
         return numbered.map(lambda number, record: {"record": record, "file": file, "number": number})
 

@@ -98,7 +98,9 @@ def test_tfrecord(told, length, pack, tmp_path):
         (tmp_path / told).write_text(json.dumps({"records": {path.name: 1}, "num_classes": 2}))
     options = {"num_examples": 1} if told == "num_examples" else {}
     for location in (tmp_path, path, f"file://{path}"):
-        with pytest.raises(ValueError, match="train-00000-of-00001 ends within record 0"):
+        with pytest.raises(
+            ValueError, match="train-00000-of-00001 ends within record 0, or is not an unpacked TFRecord file"
+        ):
             data.open_source(f"tfrecord:{location}", num_classes=2, **options)
 
 

@@ -29,17 +29,21 @@ def read(location: str, test_fraction: float = 0.2) -> DataSet:
 
     Where there is only one set of class folders, a hash of the file names divides each class into "train" and "test".
     """
-    tree, notes = _descend(location)
-    roots, beside = _splits(tree)
-    notes += beside
+    tree = Tree(location)
+    if not tf.io.gfile.isdir(tree.root):
+        if tf.io.gfile.exists(tree.root):
+            raise ValueError(f"A folder is expected. Received: the file {tree.root!r}. Unpack an archive first.")
+        raise FileNotFoundError(f"There is no folder {location!r}.")
+    roots, notes = _splits(tree)
     files, about_files = _images(tree, roots)
     notes += about_files
     class_names = sorted(files["train"])
     if len(class_names) < 2:
+        inner = [f"If its folders are classes or splits, give folder:{tree.root}/{name}." for name in class_names]
         raise ValueError(
             f"Images of two or more classes are expected, each class in a folder of its own, as {tree.root}/cat/1.jpg "
             f"and {tree.root}/dog/1.jpg. Received: {f'one class, {class_names[0]!r}' if class_names else 'no image'} "
-            f"in {tree.root}. {' '.join([*notes, f'For a task without labels, use images:{tree.root}.'])}"
+            f"in {tree.root}. {' '.join([*inner, *notes, f'For a task without labels, use images:{tree.root}.'])}"
         )
     paths: list[str] = []
     labels: list[np.ndarray] = []
@@ -66,24 +70,6 @@ def read(location: str, test_fraction: float = 0.2) -> DataSet:
             notes.append(f"Classes without images in the split {tested!r}: {_some([class_names[i] for i in missing])}.")
     aliases = {"test": "validation"} if "validation" in indices and "test" not in indices else {}
     return of_files(f"folder:{location}", paths, joined, class_names, indices, aliases, tuple(notes))
-
-
-def _descend(location: str) -> tuple[Tree, list[str]]:
-    """Return the folder that contains the folders of classes or splits: the given one, or the only one in it."""
-    tree = given = Tree(location)
-    if not tf.io.gfile.isdir(tree.root):
-        if tf.io.gfile.exists(tree.root):
-            raise ValueError(f"A folder is expected. Received: the file {tree.root!r}. Unpack an archive first.")
-        raise FileNotFoundError(f"There is no folder {location!r}.")
-    while len(names := tree.folders(tree.root)) == 1 and not _only_images(tree.files(tree.root)):
-        inner = Tree(f"{tree.root}/{names[0]}")
-        if not inner.folders(inner.root) or (_only_images(inner.files(inner.root)) and names[0].lower() not in SPLITS):
-            break  # the only folder is a class
-        tree = inner
-    if tree is given:
-        return tree, []
-    kept = " A part of each class is kept for testing." if os.path.basename(tree.root).lower() in SPLITS else ""
-    return tree, [f"{given.root} contains only one folder, so {tree.root} is used.{kept}"]
 
 
 def _splits(tree: Tree) -> tuple[dict[str, str], list[str]]:
