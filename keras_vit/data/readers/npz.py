@@ -74,13 +74,11 @@ def _headers(location: str) -> dict[str, _Header]:
                 reader = np.lib.format.read_array_header_1_0
                 shape, _, dtype = (reader if version == (1, 0) else np.lib.format.read_array_header_2_0)(file)
                 expected = file.tell() + math.prod(shape) * dtype.itemsize
-            received = (
-                f"{member.filename} has {member.file_size:,} bytes, and its header tells of {dtype} {list(shape)}"
-            )
-            if dtype.hasobject or not dtype.itemsize or min(shape, default=0) < 0 or expected != member.file_size:
-                raise ValueError(received)
-            check_expansion(f"{member.filename} of {location}", member.compress_size, member.file_size)
-            found[member.filename.removesuffix(".npy")] = _Header(shape, dtype)
+            name, size = member.filename.removesuffix(".npy"), member.file_size
+            if dtype.hasobject or not dtype.itemsize or min(shape, default=0) < 0 or expected != size:
+                raise ValueError(f"{name}.npy has {size:,} bytes, and its header tells of {dtype} {list(shape)}")
+            check_expansion(f"{name}.npy of {location}", member.compress_size, size)
+            found[name] = _Header(shape, dtype)
     return found
 
 
@@ -125,7 +123,7 @@ def _check(pair: str, images: _Header, labels: _Header) -> None:
     received = f"Received: {pair} with {images.dtype} {list(shape)} and {labels.dtype} {list(labels.shape)}."
     is_image = len(shape) == 3 or (len(shape) == 4 and shape[-1] in (1, 3))
     if images.dtype != np.uint8 or not is_image or 0 in shape:
-        hint = " Multiply values in 0..1 by 255, and write them with .round().astype('uint8')."
+        hint = " Multiply by 255 if the values are in 0..1, and write with .round().astype('uint8')."
         raise ValueError(
             "Images must be uint8 [n, H, W] or [n, H, W, C] with 1 or 3 channels, values 0..255, at least one. "
             f"{received}{hint if images.dtype.kind == 'f' else ''}"
