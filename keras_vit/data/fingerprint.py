@@ -19,18 +19,7 @@ _SHOWN = 5  # classes of a split
 
 
 def fingerprint(source: Source) -> dict[str, Any]:
-    """Return the fingerprint of a source, for JSON.
-
-    Args:
-        source: Source that `open_source` returned.
-
-    Returns:
-        `"digest"`, and of a source of files `"classes"`, digests by class name, and `"counts"`, numbers of files.
-
-    Example:
-    >>> fingerprint(open_source("digits"))["digest"]
-    '...'
-    """
+    """Return `"digest"`, and of a source of files `"classes"` and `"counts"`: digests and numbers of files by class."""
     if isinstance(source, ArraySource):
         content = hashlib.sha256(np.ascontiguousarray(source.labels()).data)
         content.update(np.ascontiguousarray(source.images).data)

@@ -65,7 +65,6 @@ class RecordSource(Source):
         return behind.concatenate(before).map(lambda record: {**item, **record})
 
     def tried(self, identity: dict[str, int], count: int) -> Iterator[tuple[str, dict[str, tf.Tensor]]]:
-        """Yield an item and those that follow it, `count` in all, each with its origin."""
         item = {key: tf.constant(value, tf.int64) for key, value in identity.items()}
         first = self.read(item["file"]).filter(lambda record: record["number"] == item["number"])
         for record in first.concatenate(self.following(item)).take(count):

@@ -39,7 +39,7 @@ class Source:
         multi_label: Whether an example may have several labels. A label is then a float32 vector of zeros and ones.
         encoded: Whether images are encoded files, which need a "decode" operation. Otherwise they are arrays.
         keys: Entries of an item that identify its example.
-        notes: What a reader found that its user may not expect, such as files that it did not read.
+        notes: Files that were not read, and the like.
 
     Example:
     >>> source = open_source("digits", split="test")
@@ -145,7 +145,6 @@ class IndexedSource(Source):
         return offsets.map(lambda offset: {**item, "index": (item["index"] + offset) % self.num_examples})
 
     def tried(self, identity: dict[str, int], count: int) -> Iterator[tuple[str, dict[str, tf.Tensor]]]:
-        """Yield an item and those that follow it, `count` in all, each with its origin."""
         for offset in range(count):
             index = (identity["index"] + offset) % self.num_examples
             yield self.origin(index), {"index": tf.constant(index, tf.int64)}
@@ -210,19 +209,14 @@ class FileSource(StoredSource):
 
 
 MAX_CLASSES = 2**20
-_MAX_EMPTY_CLASSES = 2**15
 
 
-def classes_up_to(largest: int, num_examples: int, origin: str) -> list[str]:
-    """Return the names of the classes `0` to `largest`, as sources without class names have them.
-
-    More than a million, or more than ten times as many as examples, are refused.
-    """
-    limit = min(max(10 * num_examples, _MAX_EMPTY_CLASSES), MAX_CLASSES)
-    if largest >= limit:
+def classes_up_to(largest: int, origin: str) -> list[str]:
+    """Return the names of the classes `0` to `largest`, as sources without class names have them."""
+    if largest >= MAX_CLASSES:
         raise ValueError(
-            f"Labels are class numbers from 0, and {num_examples:,} examples allow at most {limit:,} classes. "
-            f"Received: {largest} for {origin}. Is it an identifier? Write names, or numbers without gaps."
+            f"Labels are class numbers from 0, of at most {MAX_CLASSES:,} classes. Received: {largest} for {origin}. "
+            "Is it an identifier? Write names, or numbers without gaps."
         )
     return [str(number) for number in range(largest + 1)]
 

@@ -71,32 +71,23 @@ def _items(source: Source, seed: int) -> Iterator[tuple[str, dict[str, tf.Tensor
 
 def _info(source: Source, folder: str, split: str, num_shards: int, seed: int) -> dict:
     """Return the content of `dataset_info.json`, after comparing it with that of an existing file."""
-    info = {
-        "class_names": list(source.class_names),
-        "num_classes": source.num_classes,
-        "multi_label": source.multi_label,
-    }
-    written = {
-        "source": source.name,
-        "split": source.split,
-        "examples": source.num_examples,
-        "files": num_shards,
-        "seed": seed,
-    }
-    path = f"{folder.rstrip('/')}/{tfrecord.INFO_FILE}"
-    before = tfrecord.read_info(path)
+    names, classes = list(source.class_names), source.num_classes
+    info = {"class_names": names, "num_classes": classes, "multi_label": source.multi_label}
+    written = {"source": source.name, "split": source.split, "examples": source.num_examples}
+    written |= {"files": num_shards, "seed": seed}
+    before = tfrecord.read_info(f"{folder.rstrip('/')}/{tfrecord.INFO_FILE}")
     for key, value in info.items():
         if before and before.get(key) != value:
             raise ValueError(
                 f"{folder} holds a data set with other classes: {key} is {before.get(key)!r} there and {value!r} "
                 f"in {source.name}. Choose another folder."
             )
-    if before.get("written", {}).get(split, written) != written:
+    others = before.get("written", {})
+    if others.get(split, written) != written:
         raise ValueError(
-            f"{folder} already holds a split {split!r} of other data. Expected: {before['written'][split]}. "
+            f"{folder} already holds a split {split!r} of other data. Expected: {others[split]}. "
             f"Received: {written}. Remove its files or choose another folder."
         )
-    others = before.get("written", {})
     return {**info, "records": before.get("records", {}), "written": {**others, split: written}}
 
 

@@ -108,7 +108,7 @@ def _labels(
     numbers = {name: int(name[: _MAX_DIGITS + 1]) for name in found if name.isdecimal()}
     if class_names is None and found and len(numbers) == len(found):
         largest = max(range(len(named)), key=lambda place: numbers[named[place][1]])
-        class_names = classes_up_to(numbers[named[largest][1]], len(entries), lines[largest])
+        class_names = classes_up_to(numbers[named[largest][1]], lines[largest])
     class_names = found if class_names is None else list(class_names)
     if not class_names:
         raise ValueError(f"No entry of {location} has a label.")

@@ -153,4 +153,4 @@ def _numbered_classes(name: str, labels: np.ndarray) -> list[str]:
     if labels.ndim == 2:
         return [str(number) for number in range(labels.shape[1])]
     largest = int(labels.argmax())
-    return classes_up_to(int(labels[largest]), len(labels), f"image {largest} of {name}")
+    return classes_up_to(int(labels[largest]), f"image {largest} of {name}")
