@@ -47,8 +47,13 @@ def expand(recipe: recipes.Recipe, grid: Grid | Sequence[Grid]) -> list[Point]:
         if empty:
             raise ValueError(f"grid must have at least one value per field. Received none for {', '.join(empty)}.")
         for combination in itertools.product(*values.values()):
-            point = _point(recipe, dict(zip(values, combination, strict=True)))
-            points.setdefault(point.name, point)
+            settings = dict(zip(values, combination, strict=True))
+            name = _name(settings)
+            try:
+                changed = recipes.check(recipes.replace(recipe, settings))
+            except ValueError as error:
+                raise ValueError(f"The run {name} has no valid recipe: {error}") from error
+            points.setdefault(name, Point(name, {field: recipes.get(changed, field) for field in settings}, changed))
     return list(points.values())
 
 
@@ -73,22 +78,10 @@ def parse_grid(texts: Iterable[str], recipe: recipes.Recipe) -> dict[str, list[A
             raise ValueError(f"--grid must be FIELD=VALUE,VALUE... Received: --grid={text}")
         if field in grid:
             raise ValueError(f"--grid={field}=... must be given once, with all values. Received it twice.")
-        grid[field] = [recipes.get(recipes.override(recipe, field, value), field) for value in _split(values)]
+        parts = [part.strip() for part in _VALUES.findall(values)]
+        parts = [part[1:-1] if len(part) > 1 and part[0] == part[-1] and part[0] in "'\"" else part for part in parts]
+        grid[field] = [recipes.get(recipes.override(recipe, field, part), field) for part in parts]
     return grid
-
-
-def _split(text: str) -> list[str]:
-    """Return the values in a text, without the quotes around them."""
-    parts = [part.strip() for part in _VALUES.findall(text)]
-    return [part[1:-1] if len(part) > 1 and part[0] == part[-1] and part[0] in "'\"" else part for part in parts]
-
-
-def _point(recipe: recipes.Recipe, settings: dict[str, Any]) -> Point:
-    try:
-        changed = recipes.check(recipes.replace(recipe, settings))
-    except ValueError as error:
-        raise ValueError(f"The run {_name(settings)} has no valid recipe: {error}") from error
-    return Point(_name(settings), {field: recipes.get(changed, field) for field in settings}, changed)
 
 
 def _name(settings: Mapping[str, Any]) -> str:
