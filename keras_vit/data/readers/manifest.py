@@ -1,11 +1,9 @@
-"""Lists of image files with their labels, as CSV or JSON lines."""
+"""Lists of image files with their labels, as CSV."""
 
 import csv
 import io
-import json
 import posixpath
-from collections.abc import Iterator
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -18,6 +16,13 @@ _MAX_DIGITS = 18  # of a class number
 _MAX_VALUES = 2**32  # of labels as vectors
 
 
+class _Entry(NamedTuple):
+    line: int
+    path: str
+    labels: list[str]
+    split: str | None
+
+
 def read(
     location: str,
     root: str | None = None,
@@ -25,7 +30,7 @@ def read(
     separator: str = ";",
     class_names: list[str] | None = None,
 ) -> DataSet:
-    """Return the images of a list: `.csv`, whose first line names the columns, or `.jsonl`; see `docs/data.md`."""
+    """Return the images of a list in CSV, whose first line names the columns; see `docs/data.md`."""
     if not tf.io.gfile.exists(location) or tf.io.gfile.isdir(location):
         raise FileNotFoundError(f"There is no file {location!r}.")
     with tf.io.gfile.GFile(location, "rb") as file:
@@ -37,20 +42,16 @@ def read(
         raise ValueError(
             f"{location} must be UTF-8. Line {line} holds {content[error.start : error.end]!r}. Save the file as UTF-8."
         ) from error
-    is_json = location.lower().endswith((".jsonl", ".json", ".ndjson"))
-    rows = _json_lines(text) if is_json else _csv(location, text)
-    entries = [_entry(location, line, row, separator) for line, row in rows]
+    entries, multi_label = _entries(location, text, separator)
     if not entries:
         raise ValueError(f"{location} lists no image.")
-    root = posixpath.dirname(location) if root is None else root
-    paths = [posixpath.join(root, path) for _, path, _, _ in entries]
-    multi_label = any(isinstance(label, list) for _, _, label, _ in entries)
     labels, class_names = _labels(location, entries, class_names, multi_label)
-    named_splits = [split for _, _, _, split in entries]
-    keys = [path for _, path, _, _ in entries]
-    if any(split is not None for split in named_splits):
+    keys = [entry.path for entry in entries]
+    root = posixpath.dirname(location) if root is None else root
+    named_splits = [entry.split for entry in entries]
+    if any(named_splits):
         if None in named_splits:
-            line = entries[named_splits.index(None)][0]
+            line = entries[named_splits.index(None)].line
             raise ValueError(f"Every entry of {location} must name its split, or none. Line {line} does not.")
         order = holdout.split_indices(keys, labels, 0.0)["all"]
         indices = {
@@ -58,52 +59,39 @@ def read(
         }
     else:
         indices = holdout.split_indices(keys, labels, test_fraction)
+    paths = [posixpath.join(root, key) for key in keys]
     return of_files(f"manifest:{location}", paths, labels, class_names, indices)
 
 
-def _csv(location: str, text: str) -> Iterator[tuple[int, Any]]:
-    """Yield the number of each line and its fields by column."""
+def _entries(location: str, text: str, separator: str) -> tuple[list[_Entry], bool]:
+    """Return the entries of a list, and whether they have any number of labels, in the column `labels`."""
     reader = csv.DictReader(io.StringIO(text))
+    columns = reader.fieldnames = [column.strip() for column in reader.fieldnames or ()]
+    multi_label, entries = "labels" in columns, []
+    if "path" not in columns or not (multi_label or "label" in columns):
+        raise ValueError(
+            f"The first line of {location} must name the columns 'path' and 'label' (or 'labels'), perhaps 'split'. "
+            f"Received: {', '.join(columns) or 'an empty file'}."
+        )
     try:
         for row in reader:
-            yield reader.line_num, {str(key).strip(): (value or "").strip() for key, value in row.items() if key}
+            fields = {key: (value or "").strip() for key, value in row.items() if key}
+            label = fields["labels" if multi_label else "label"]
+            labels = [part.strip() for part in label.split(separator) if part.strip()] if multi_label else [label]
+            if not fields["path"] or labels == [""]:
+                raise ValueError(f"Line {reader.line_num} of {location} must have a path and a label. Received: {row}.")
+            entries.append(_Entry(reader.line_num, fields["path"], labels, fields.get("split") or None))
     except csv.Error as error:  # a field of more than 128 KiB, or a zero byte
         raise ValueError(f"Line {reader.line_num + 1} of {location} cannot be read: {error}.") from error
-
-
-def _json_lines(text: str) -> Iterator[tuple[int, Any]]:
-    for number, line in enumerate(text.splitlines(), 1):
-        if line.strip():
-            try:
-                yield number, json.loads(line)
-            except (ValueError, RecursionError):
-                yield number, line
-
-
-def _entry(location: str, line: int, row: Any, separator: str) -> tuple[int, str, str | list[str], str | None]:
-    """Return line, path, label or list of labels, and split."""
-    fields = row if isinstance(row, dict) else {}
-    path, label, split = fields.get("path"), fields.get("labels", fields.get("label")), fields.get("split") or None
-    if "labels" in fields and isinstance(label, str):
-        label = [part.strip() for part in label.split(separator) if part.strip()]
-    if not path or label == "" or not isinstance(label, (str, int, list)) or not isinstance(split, (str, type(None))):
-        raise ValueError(
-            f"Line {line} of {location} must have a path, a label or labels, and perhaps a split. Expected: "
-            f'the columns `path` and `label`, or {{"path": "a.jpg", "label": "cat"}}. Received: {str(row)[:100]!r}.'
-        )
-    return line, str(path), [str(part) for part in label] if isinstance(label, list) else str(label), split
+    return entries, multi_label
 
 
 def _labels(
-    location: str, entries: list[tuple], class_names: list[str] | None, multi_label: bool
+    location: str, entries: list[_Entry], class_names: list[str] | None, multi_label: bool
 ) -> tuple[np.ndarray, list[str]]:
     """Return the labels of all entries and the names of the classes, which are numbers if all labels are."""
-    named = [
-        (row, name)
-        for row, (_, _, label, _) in enumerate(entries)
-        for name in (label if isinstance(label, list) else [label])
-    ]
-    lines = [f"line {entries[row][0]} of {location}" for row, _ in named]
+    named = [(row, name) for row, entry in enumerate(entries) for name in entry.labels]
+    lines = [f"line {entries[row].line} of {location}" for row, _ in named]
     found = sorted({name for _, name in named})
     numbers = {name: int(name[: _MAX_DIGITS + 1]) for name in found if name.isdecimal()}
     if class_names is None and found and len(numbers) == len(found):
