@@ -98,7 +98,8 @@ class Context:
         if subset is not None:
             known = tuple(known[number] for number in subset)
         names = tuple(opened.class_names or map(str, range(opened.num_classes)))
-        shown = f"{', '.join(known[:5])}. Received: {', '.join(names[:5])}"
+        expected, received = (", ".join(some[:5]) + (", ..." if len(some) > 5 else "") for some in (known, names))
+        shown = f"{expected}. Received: {received}"
         if len(names) != len(known):
             raise ValueError(f"The data must have the model's {len(known)} classes, not {len(names)}: {shown}.")
         if opened.class_names is None or names == known:
