@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from keras_vit import _checks
-from keras_vit.data.readers import digits, folder, idx, images, manifest, npz, tfds, tfrecord, vtab
+from keras_vit.data.readers import digits, folder, idx, manifest, npz, tfds, tfrecord, vtab
 from keras_vit.data.readers.data_set import DataSet
 from keras_vit.data.sources import Source
 
@@ -26,7 +26,7 @@ class _Reader(NamedTuple):
 READERS = {
     "digits": _Reader(digits.read, "digits"),
     "folder": _Reader(folder.read, "folder:/images"),
-    "images": _Reader(images.read, "images:/unlabeled"),
+    "images": _Reader(folder.read_unlabeled, "images:/unlabeled"),
     "manifest": _Reader(manifest.read, "manifest:/list.csv"),
     "tfrecord": _Reader(tfrecord.read, "tfrecord:/folder"),
     "tfds": _Reader(tfds.read, "tfds:cifar10"),

@@ -1,4 +1,4 @@
-"""Folders of images with one subfolder per class."""
+"""Folders of images: with one subfolder per class, or without labels."""
 
 import collections
 import os
@@ -70,6 +70,19 @@ def read(location: str, test_fraction: float = 0.2) -> DataSet:
             notes.append(f"Classes without images in the split {tested!r}: {_some([class_names[i] for i in missing])}.")
     aliases = {"test": "validation"} if "validation" in indices and "test" not in indices else {}
     return of_files(f"folder:{location}", paths, joined, class_names, indices, aliases, tuple(notes))
+
+
+def read_unlabeled(location: str, test_fraction: float = 0.2) -> DataSet:
+    """Return the images of a folder, for tasks that read no labels: there are no classes, and every label is 0."""
+    tree = Tree(location)
+    if not tf.io.gfile.isdir(tree.root):
+        raise FileNotFoundError(f"There is no folder {location!r}.")
+    keys = sorted(path for path in tree.below(tree.root) if path.lower().endswith(EXTENSIONS))
+    if not keys:
+        raise ValueError(f"Images ({', '.join(EXTENSIONS)}) are expected in {location} or below it. There is none.")
+    labels = np.zeros(len(keys), np.int32)
+    indices = holdout.split_indices(keys, labels, test_fraction)
+    return of_files(f"images:{location}", [f"{tree.root}/{key}" for key in keys], labels, (), indices)
 
 
 def _splits(tree: Tree) -> tuple[dict[str, str], list[str]]:
