@@ -1,18 +1,15 @@
 """Audit of data sets: unreadable images, sizes, classes, and duplicates."""
 
 import collections
-import concurrent.futures
 import dataclasses
 import hashlib
-import itertools
-import os
 from collections.abc import Callable
 
 import numpy as np
 import tensorflow as tf
 
 from keras_vit.data import errors, images
-from keras_vit.data.sources import Source
+from keras_vit.data.sources import Source, in_parallel
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,11 +28,9 @@ def audit(
 ) -> list[ImageReport]:
     """Read and decode all images of a source, `threads` at a time (0: one per core); one report each, in order."""
     reports: list[ImageReport] = []
-    with concurrent.futures.ThreadPoolExecutor(threads or os.cpu_count()) as pool:
-        items = source.items()
-        while chunk := list(itertools.islice(items, 256)):
-            reports += pool.map(lambda named: _report(source, *named), chunk)
-            on_progress(len(reports))
+    for report in in_parallel(lambda named: _report(source, *named), source.items(), threads):
+        reports.append(report)
+        on_progress(len(reports))
     return reports
 
 

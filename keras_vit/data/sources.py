@@ -1,8 +1,12 @@
 """Sources of labeled images: base classes, and the checks that all readers share."""
 
+import concurrent.futures
 import dataclasses
 import functools
-from collections.abc import Callable, Iterator, Sequence
+import itertools
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -206,6 +210,14 @@ class FileSource(StoredSource):
 
     def origin(self, index: int) -> str:
         return self.paths[index]
+
+
+def in_parallel(function: Callable[[Any], Any], items: Iterable[Any], threads: int = 0) -> Iterator[Any]:
+    """Yield the results of a function in order, computed by `threads` (0: one per core), 256 ahead at most."""
+    items = iter(items)
+    with concurrent.futures.ThreadPoolExecutor(threads or os.cpu_count()) as pool:
+        while chunk := list(itertools.islice(items, 256)):
+            yield from pool.map(function, chunk)
 
 
 MAX_CLASSES = 2**20

@@ -1,7 +1,6 @@
 """Conversion of any source to TFRecord files, in the usual layout of ImageNet."""
 
 import collections
-import concurrent.futures
 import itertools
 import json
 import os
@@ -15,9 +14,7 @@ from keras_vit.data import errors, images
 from keras_vit.data.bad_images import Log
 from keras_vit.data.errors import UnreadableImageError
 from keras_vit.data.readers import tfrecord
-from keras_vit.data.sources import IndexedSource, Source
-
-_DECODED_TOGETHER = 256
+from keras_vit.data.sources import IndexedSource, Source, in_parallel
 
 
 def write_tfrecords(
@@ -102,37 +99,31 @@ def _write_file(
     path: str, items: Iterator[tuple[str, dict]], source: Source, on_progress: Callable[[int], None], log: Log | None
 ) -> int:
     """Write one file and return its number of records. Without a log an image that cannot be decoded is an error."""
-    temporary, count, done = f"{path}.tmp", 0, 0
-    with (
-        tf.io.TFRecordWriter(temporary) as writer,
-        concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool,
-    ):
-        while chunk := list(itertools.islice(items, _DECODED_TOGETHER)):
-            for (origin, _), (record, problem) in zip(
-                chunk, pool.map(lambda named: _record(source, *named), chunk), strict=True
-            ):
-                if not problem:
-                    writer.write(record)
-                    count += 1
-                elif log is None:
-                    raise UnreadableImageError(origin, problem)
-                else:
-                    log.add(origin, problem)
-                done += 1
-                on_progress(done)
+    temporary, count = f"{path}.tmp", 0
+    with tf.io.TFRecordWriter(temporary) as writer:
+        records = in_parallel(lambda named: _record(source, *named), items)
+        for done, (origin, record, problem) in enumerate(records, 1):
+            if not problem:
+                writer.write(record)
+                count += 1
+            elif log is None:
+                raise UnreadableImageError(origin, problem)
+            else:
+                log.add(origin, problem)
+            on_progress(done)
     tf.io.gfile.rename(temporary, path, overwrite=True)
     return count
 
 
-def _record(source: Source, origin: str, item: dict[str, tf.Tensor]) -> tuple[bytes, str]:
-    """Return an example as a record, and the reason why its image cannot be read, if so."""
+def _record(source: Source, origin: str, item: dict[str, tf.Tensor]) -> tuple[str, bytes, str]:
+    """Return the name of an example, its record, and the reason why its image cannot be read, if so."""
     try:
         example = source.load(item)
         if example["image"].dtype == tf.string:
             images.decode_eagerly(example["image"])
     except tf.errors.OpError as error:
-        return b"", errors.describe(error)
-    return _serialize(example, origin, source), ""
+        return origin, b"", errors.describe(error)
+    return origin, _serialize(example, origin, source), ""
 
 
 def _serialize(example: dict, origin: str, source: Source) -> bytes:
