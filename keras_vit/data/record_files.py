@@ -64,11 +64,10 @@ class RecordSource(Source):
         before = self.read(file).take_while(lambda record: record["number"] < number)
         return behind.concatenate(before).map(lambda record: {**item, **record})
 
-    def tried(self, identity: dict[str, int], count: int) -> Iterator[tuple[str, dict[str, tf.Tensor]]]:
-        item = {key: tf.constant(value, tf.int64) for key, value in identity.items()}
-        first = self.read(item["file"]).filter(lambda record: record["number"] == item["number"])
-        for record in first.concatenate(self.following(item)).take(count):
-            yield self.origin(identity["file"], int(record["number"])), record
+    def named_item(self, identity: dict[str, int]) -> tuple[str, dict[str, tf.Tensor]]:
+        records = self.read(tf.constant(identity["file"], tf.int64))
+        item = next(iter(records.filter(lambda record: record["number"] == identity["number"])))
+        return self.origin(identity["file"], identity["number"]), item
 
     def origin(self, file: int, number: int) -> str:
         """Return the name of a record, for messages."""

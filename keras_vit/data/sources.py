@@ -95,8 +95,8 @@ class Source:
         """Return the items that may replace one whose image cannot be read."""
         raise NotImplementedError
 
-    def tried(self, identity: dict[str, int], count: int) -> Iterator[tuple[str, dict[str, tf.Tensor]]]:
-        """Yield an item and those that follow it, `count` in all, each with its origin."""
+    def named_item(self, identity: dict[str, int]) -> tuple[str, dict[str, tf.Tensor]]:
+        """Return the name of an example and its item, from the values of its `keys`."""
         raise NotImplementedError
 
     def __repr__(self) -> str:
@@ -141,17 +141,15 @@ class IndexedSource(Source):
         return self.fetch(item["index"])
 
     def items(self) -> Iterator[tuple[str, dict[str, tf.Tensor]]]:
-        return ((self.origin(index), {"index": tf.constant(index, tf.int64)}) for index in range(self.num_examples))
+        return (self.named_item({"index": index}) for index in range(self.num_examples))
 
     def following(self, item: dict[str, tf.Tensor]) -> tf.data.Dataset:
         """Return the items that may replace one whose image cannot be read: the next half of the source."""
         offsets = tf.data.Dataset.range(1, self.num_examples // 2 + 1)
         return offsets.map(lambda offset: {**item, "index": (item["index"] + offset) % self.num_examples})
 
-    def tried(self, identity: dict[str, int], count: int) -> Iterator[tuple[str, dict[str, tf.Tensor]]]:
-        for offset in range(count):
-            index = (identity["index"] + offset) % self.num_examples
-            yield self.origin(index), {"index": tf.constant(index, tf.int64)}
+    def named_item(self, identity: dict[str, int]) -> tuple[str, dict[str, tf.Tensor]]:
+        return self.origin(identity["index"]), {"index": tf.constant(identity["index"], tf.int64)}
 
     def origin(self, index: int) -> str:
         """Return the path of example number `index`, or another name of it, for messages."""

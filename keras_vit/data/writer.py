@@ -63,7 +63,7 @@ def _items(source: Source, seed: int) -> Iterator[tuple[str, dict[str, tf.Tensor
     if not isinstance(source, IndexedSource):
         return source.items()
     order = np.random.default_rng(seed).permutation(source.num_examples).tolist()
-    return ((source.origin(index), {"index": tf.constant(index, tf.int64)}) for index in order)
+    return (source.named_item({"index": index}) for index in order)
 
 
 def _info(source: Source, folder: str, split: str, num_shards: int, seed: int) -> dict:
