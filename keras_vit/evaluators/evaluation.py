@@ -92,7 +92,7 @@ class Context:
 
     def check_classes(self, opened: Split, subset: Sequence[int] | None = None) -> None:
         """Refuse data whose classes are not those of the classifier, or its classes `subset`, in number or order."""
-        known = tuple(self.classifier.class_names)
+        known = tuple(self.classifier.class_names or ())
         if not known:
             return
         if subset is not None:

@@ -38,7 +38,7 @@ class Real(Classification):
         opened = self.open(context)
         if self._labels is not None:
             self._select(opened)
-            classes = len(context.classifier.class_names)
+            classes = len(context.classifier.class_names or ())
             largest = max((number for some in self._labels for number in some), default=0)
             if classes and largest >= classes:
                 raise ValueError(

@@ -200,9 +200,9 @@ def test_the_table_names_the_numbers(run, capsys):
     for text in (
         "examples",
         "360",
-        "top-5 accuracy",
+        "top5",
         "loss",
-        "calibration error",
+        "ece",
         "Accuracy per class",
         "Confusion",
     ):
