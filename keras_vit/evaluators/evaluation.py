@@ -5,6 +5,7 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from absl import logging
 
 from keras_vit.evaluators.dataset import Labeled, Split, collect
@@ -90,7 +91,7 @@ class Context:
             )
         return opened
 
-    def check_classes(self, opened: Split, subset: Sequence[int] | None = None) -> None:
+    def check_classes(self, opened: Split, subset: Sequence[int] | np.ndarray | None = None) -> None:
         """Refuse data whose classes are not those of the classifier, or its classes `subset`, in number or order."""
         known = tuple(self.classifier.class_names or ())
         if not known:

@@ -20,7 +20,7 @@ class _Entry(NamedTuple):
     line: int
     path: str
     labels: list[str]
-    split: str | None
+    split: str  # empty if the list names none
 
 
 def read(
@@ -50,8 +50,8 @@ def read(
     root = posixpath.dirname(location) if root is None else root
     named_splits = [entry.split for entry in entries]
     if any(named_splits):
-        if None in named_splits:
-            line = entries[named_splits.index(None)].line
+        if "" in named_splits:
+            line = entries[named_splits.index("")].line
             raise ValueError(f"Every entry of {location} must name its split, or none. Line {line} does not.")
         order = holdout.split_indices(keys, labels, 0.0)["all"]
         indices = {
@@ -80,7 +80,7 @@ def _entries(location: str, text: str, separator: str) -> tuple[list[_Entry], bo
             labels = [part.strip() for part in label.split(separator) if part.strip()] if multi_label else [label]
             if not fields["path"] or labels == [""]:
                 raise ValueError(f"Line {reader.line_num} of {location} must have a path and a label. Received: {row}.")
-            entries.append(_Entry(reader.line_num, fields["path"], labels, fields.get("split") or None))
+            entries.append(_Entry(reader.line_num, fields["path"], labels, fields.get("split", "")))
     except csv.Error as error:  # a field of more than 128 KiB, or a zero byte
         raise ValueError(f"Line {reader.line_num + 1} of {location} cannot be read: {error}.") from error
     return entries, multi_label
