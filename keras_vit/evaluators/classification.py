@@ -165,14 +165,16 @@ class ClassificationMetrics:
         if self._multi_label not in (None, multi_label):
             raise ValueError("labels must be class numbers in every batch or multi-hot rows in every batch.")
         self._multi_label = multi_label
-        if multi_label and (self.output != "sigmoid" or labels.shape[1] != self.num_classes):
-            raise ValueError(
-                f"Multi-hot labels need output='sigmoid' and {self.num_classes} columns. Received: "
-                f"output={self.output!r} and {labels.shape[1]} columns."
-            )
-        wrong = ((labels < 0) | (labels >= self.num_classes)) & mask if not multi_label else np.zeros(1, bool)
-        if wrong.any():
-            raise ValueError(f"labels must lie in [0, {self.num_classes}). Received: {labels[wrong][0]}.")
+        if multi_label:
+            if self.output != "sigmoid" or labels.shape[1] != self.num_classes:
+                raise ValueError(
+                    f"Multi-hot labels need output='sigmoid' and {self.num_classes} columns. Received: "
+                    f"output={self.output!r} and {labels.shape[1]} columns."
+                )
+            return
+        wrong = labels[mask & ((labels < 0) | (labels >= self.num_classes))]
+        if len(wrong):
+            raise ValueError(f"labels must lie in [0, {self.num_classes}). Received: {wrong[0]}.")
 
     def _probabilities_and_losses(self, scores: np.ndarray, targets: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return probabilities `[B, C]` and the loss of each row `[B]`."""
