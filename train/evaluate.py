@@ -65,7 +65,7 @@ def main(argv: Sequence[str]) -> int:
     classifier.prepare_for_many()
     results = suite.run(context)
     if options.json:
-        # Without --evaluators one object, and of what it is.
+        # Without --evaluators: one object, which also names the model and the data.
         origin = {"model": classifier.path, "kind": classifier.kind, "data": source, "split": split}
         alone = {**origin, "mean_average_precision": None, **results[0].details, **results[0].metrics}
         output = results_table.to_json(results) if options.evaluators else results_table.json_text(alone)

@@ -86,7 +86,7 @@ class Suite:
                 raise ValueError(f"The evaluator {name!r} cannot run: {error}") from error
 
     def run(self, context: Context, names: Iterable[str] | None = None) -> list[Result]:
-        """Run all evaluators, or those of some names; one that the classifier has no features for says so."""
+        """Run all evaluators, or those of some names. A result without numbers has the reason as `not_measured`."""
         return [self._run(context, name) for name in (self.evaluators if names is None else names)]
 
     def _run(self, context: Context, name: str) -> Result:
