@@ -48,15 +48,17 @@ def is_fingerprint(value: Any) -> bool:
 def changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     """Return the differences of two sets of fingerprints by split, in words, of the splits that both have."""
     splits = [split for split in now if split in before and now[split]["digest"] != before[split]["digest"]]
-    return [f"other images in the split {split!r}{_classes(before[split], now[split])}" for split in splits]
+    return [
+        f"other images or another order in the split {split!r}{_classes(before[split], now[split])}" for split in splits
+    ]
 
 
 def _classes(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
     """Return which classes of a split differ, with their numbers of files."""
     old, new = before.get("classes", {}), now.get("classes", {})
-    names = [name for name in {**old, **new} if name and old.get(name) != new.get(name)]
+    names = sorted(name for name in {**old, **new} if name and old.get(name) != new.get(name))
     if not names:
-        return ", or their order"
+        return ""
     counts = [entry["counts"] for entry in (before, now) if "counts" in entry]  # earlier versions recorded none
     listed = [f"{name} ({' -> '.join(str(of.get(name, 0)) for of in counts)} files)" for name in names[:_SHOWN]]
     more = f" and {len(names) - _SHOWN:,} more" if len(names) > _SHOWN else ""

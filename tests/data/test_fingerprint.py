@@ -45,13 +45,13 @@ def test_a_copy_elsewhere_is_the_same(folder, tmp_path, monkeypatch):
 
 def test_the_classes_that_changed_are_named(folder):
     cats = folder / "train" / "cat"
-    expected = "other images in the split 'train': cat ({} -> {} files)"
+    expected = "other images or another order in the split 'train': cat ({} -> {} files)"
     assert differences(folder, lambda: (cats / "new.jpg").write_bytes(b"")) == [expected.format(10, 11)]
     assert differences(folder, (cats / "new.jpg").unlink) == [expected.format(11, 10)]
     assert differences(folder, lambda: (cats / "cat3.jpg").write_bytes(b"other")) == [expected.format(10, 10)]
     moved = folder / "train" / "dog" / "cat7.jpg"
     assert differences(folder, lambda: (cats / "cat7.jpg").rename(moved)) == [
-        "other images in the split 'train': cat (10 -> 9 files), dog (10 -> 11 files)"
+        "other images or another order in the split 'train': cat (10 -> 9 files), dog (10 -> 11 files)"
     ]
 
 
@@ -63,7 +63,9 @@ def test_a_record_without_counts_is_compared(folder):
     assert all(fingerprint.is_fingerprint(entry) for entry in before.values())
     assert fingerprint.changes(before, now) == []
     (folder / "train" / "cat" / "cat3.jpg").unlink()
-    assert fingerprint.changes(before, fingerprints(folder)) == ["other images in the split 'train': cat (9 files)"]
+    assert fingerprint.changes(before, fingerprints(folder)) == [
+        "other images or another order in the split 'train': cat (9 files)"
+    ]
 
 
 def test_another_order_is_another_data_set(folder):
@@ -86,7 +88,7 @@ def test_a_manifest_with_another_label(tmp_path):
     before = write()
     lines[3] = "2.jpg,1,train"
     assert fingerprint.changes(before, write()) == [
-        "other images in the split 'train': 0 (2 -> 1 files), 1 (2 -> 3 files)"
+        "other images or another order in the split 'train': 0 (2 -> 1 files), 1 (2 -> 3 files)"
     ]
 
 
@@ -98,7 +100,7 @@ def test_arrays_are_compared_by_content():
     before = {"train": fingerprint.fingerprint(ArraySource("a", "train", images, labels, ["a", "b"]))}
     for changed in ((other, labels), (images, labels[::-1])):
         now = {"train": fingerprint.fingerprint(ArraySource("b", "train", *changed, ["a", "b"]))}
-        assert fingerprint.changes(before, now) == ["other images in the split 'train', or their order"]
+        assert fingerprint.changes(before, now) == ["other images or another order in the split 'train'"]
     assert not fingerprint.changes(
         before, {"train": fingerprint.fingerprint(ArraySource("b", "train", images.copy(), labels.copy(), ["a", "b"]))}
     )
@@ -115,7 +117,7 @@ def test_record_files(tmp_path):
         file.write(b"\0" * 16)  # an empty record
     now = {"train": fingerprint.fingerprint(data.open_source(f"{spec}#num_classes=10"))}
     (changed,) = fingerprint.changes(before, now)
-    assert changed == "other images in the split 'train', or their order"
+    assert changed == "other images or another order in the split 'train'"
 
 
 @pytest.mark.parametrize(

@@ -81,6 +81,14 @@ def _local_entries(folder: str) -> Iterable[tuple[str, str]]:
             except UnicodeEncodeError:
                 name = os.fsencode(entry.name)
                 raise ValueError(f"Names must be UTF-8. Received: {name!r} in {folder!r}. Rename the file.") from None
-            # A link to nowhere, or in a circle, is a file that cannot be read, as the input pipeline will report.
-            is_file = entry.is_file() or not os.path.exists(entry.path)
-            yield entry.name, "folder" if entry.is_dir() else "file" if is_file else "special"
+            yield entry.name, _kind(entry)
+
+
+def _kind(entry: os.DirEntry) -> str:
+    try:
+        if entry.is_dir():
+            return "folder"
+        # A link to nowhere, or in a circle, is a file that cannot be read, as the input pipeline will report.
+        return "file" if entry.is_file() or not os.path.exists(entry.path) else "special"
+    except OSError:
+        return "file"
