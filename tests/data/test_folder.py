@@ -111,7 +111,7 @@ def test_a_folder_around_the_data_set_is_one_class(tmp_path):
 def test_a_relative_path(tmp_path, monkeypatch):
     pictures.folder(tmp_path / "set", count=10)
     monkeypatch.chdir(tmp_path)
-    for kind, location in (("folder", "set"), ("folder", "set/"), ("images", "set"), ("folder", ".")):
+    for kind, location in (("folder", "set"), ("folder", "set/"), ("images", "set"), ("images", ".")):
         assert data.open_source(f"{kind}:{location}", "test").num_examples == 6
     monkeypatch.chdir(tmp_path / "set")
     for kind in ("folder", "images"):

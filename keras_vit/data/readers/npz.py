@@ -42,10 +42,11 @@ def read(location: str, test_fraction: float = 0.2, class_names: list[str] | Non
     for images_key, labels_key in pairs.values():
         _check(f"{images_key!r} and {labels_key!r} of {location}", headers[images_key], headers[labels_key])
     shapes = {key: headers[key].shape for pair in pairs.values() for key in pair}
-    if len({tuple(shapes[key][1:] for key in pair) for pair in pairs.values()}) > 1:
-        raise ValueError(f"All splits of {location} must have images and labels of one shape. Received: {shapes}.")
     found = [_read(location, key) for _, key in pairs.values()]
-    labels = np.concatenate([part[:, 0] if part.shape[1:] == (1,) else part for part in found])
+    found = [part[:, 0] if part.shape[1:] == (1,) else part for part in found]
+    if len({(shapes[key][1:], part.shape[1:]) for (key, _), part in zip(pairs.values(), found, strict=True)}) > 1:
+        raise ValueError(f"All splits of {location} must have images and labels of one shape. Received: {shapes}.")
+    labels = np.concatenate(found)
     class_names = class_names or _class_names(location, headers) or _numbered_classes(name, labels)
     labels = check_labels(labels, len(class_names), lambda index: f"image {index} of {name}")
     if list(pairs) == ["all"]:
