@@ -76,7 +76,6 @@ OPTIONAL = {
     "sklearn",
     "PIL",
     "simplejpeg",
-    "pyarrow",
     "tqdm",
     "requests",
     "psutil",

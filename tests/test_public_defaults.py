@@ -164,10 +164,9 @@ EVALUATORS = {
     fewshot.evaluate: SHOTS,
     # "Emerging Properties in Self-Supervised Vision Transformers" (arXiv:2104.14294), eval_knn.py: temperature=0.07.
     knn.evaluate: NEIGHBORS,
-    linear_probe.evaluate: {"solver": "lbfgs", "max_iterations": 200},
-    # "On Calibration of Modern Neural Networks" (arXiv:1706.04599), section 4: 15 bins.
-    evaluators.ClassificationMetrics: {"output": "softmax", "scores_are": "logits", "num_bins": 15},
-    evaluators.evaluate: {"output": "softmax", "scores_are": "logits", "num_bins": 15},
+    linear_probe.evaluate: {"solver": "lbfgs"},
+    evaluators.ClassificationMetrics: {"output": "softmax", "scores_are": "logits"},
+    evaluators.evaluate: {"output": "softmax", "scores_are": "logits"},
 }
 
 OTHERS = {

@@ -5,7 +5,7 @@
     keras-vit evaluate --model=runs/digits folder:/images --split=test --json
     keras-vit evaluate --model=digits.tflite
     keras-vit evaluate --model=ViT-B_16.npz --preprocess='value_range(-1, 1)' folder:/images
-    keras-vit evaluate --model=runs/digits --evaluators=knn --evaluators="fewshot(shots=(1, 10))" --markdown
+    keras-vit evaluate --model=runs/digits --evaluators=knn --evaluators="fewshot(shots=(1, 10))"
 
 The model is the directory of a run, a `.keras` file, a checkpoint, or an artifact: a SavedModel, or a TFLite, ONNX or
 OpenVINO file. Without a data set it takes the one and the evaluation split of the run. Every example counts exactly
@@ -15,7 +15,6 @@ without them, is listed as not measured, and the exit code is 1.
 
 import sys
 from collections.abc import Sequence
-from typing import Any
 
 from absl import flags, logging
 
@@ -29,12 +28,12 @@ flags.DEFINE_multi_string("evaluators", [], "Evaluator, such as 'knn' or 'fewsho
 flags.DEFINE_integer("batch_size", 64, "Images per call of the model.", 1)
 common_flags.define_on_bad_image_flag()
 common_flags.define_json_flag()
-flags.DEFINE_bool("markdown", False, "Write a row of a Markdown table.")
 
 with program.imports(__name__):
     import numpy as np
 
     from keras_vit import evaluators
+    from keras_vit.evaluators import results_table
     from keras_vit.inference import open_classifier, sample_images
     from keras_vit.training import run_summary
 
@@ -43,8 +42,6 @@ def main(argv: Sequence[str]) -> int:
     options = flags.FLAGS
     if not options.model:
         raise ValueError("--model is missing: the directory of a run, a .keras file, or an exported artifact.")
-    if options.json and options.markdown:
-        raise ValueError("Expected one form of output. Received: --json and --markdown.")
     suite = evaluators.Suite(options.evaluators or ["classification"])
     classifier = open_classifier(
         options.model, preprocess=options.preprocess, labels=options.labels, checkpoint=options.checkpoint
@@ -67,49 +64,28 @@ def main(argv: Sequence[str]) -> int:
     suite.check(context)
     classifier.prepare_for_many()
     results = suite.run(context)
-    if options.markdown:
-        output = evaluators.results_table.markdown_row(classifier.path, results)
-    elif options.evaluators:
-        output = evaluators.results_table.to_json(results) if options.json else evaluators.results_table.table(results)
+    if options.json:
+        # Without --evaluators: one object, which also names the model and the data.
+        origin = {"model": classifier.path, "kind": classifier.kind, "data": source, "split": split}
+        alone = {**origin, "mean_average_precision": None, **results[0].details, **results[0].metrics}
+        output = results_table.to_json(results) if options.evaluators else results_table.json_text(alone)
     else:
-        content = details(context, results[0])
-        output = evaluators.results_table.json_text(content) if options.json else table(content, classifier.class_names)
+        output = results_table.table(results)
+        if not options.evaluators:
+            output = "\n".join([output, "", *per_class(results[0], classifier.class_names)])
     sys.stdout.write(f"{output}\n")
     return 0 if all(result.measured for result in results) else 1
 
 
-def details(context: evaluators.Context, result: evaluators.Result) -> dict[str, Any]:
-    """Return everything that is measured of a classification, and of what."""
-    origin: dict[str, Any] = {"model": context.classifier.path, "kind": context.classifier.kind}
-    origin |= {"data": context.source, "split": context.eval_split, "mean_average_precision": None}
-    return {**origin, **result.details, **result.metrics}
-
-
-def table(content: dict[str, Any], class_names: Sequence[str]) -> str:
-    """Return the classification as a table, with the accuracy per class and the confusions."""
-    rows = [
-        ("examples", f"{content['examples']:,}"),
-        ("accuracy", f"{content['accuracy']:.4%}"),
-        ("top-5 accuracy", f"{content['top5']:.4%}"),
-        ("loss", f"{content['loss']:.4f}"),
-        ("calibration error", f"{content['ece']:.4f}"),
-    ]
-    if content["mean_average_precision"] is not None:
-        rows.append(("mean average precision", f"{content['mean_average_precision']:.4f}"))
-    if content["non_finite"]:
-        rows.append(("scores not finite", f"{content['non_finite']:,}"))
-    lines = [f"{content['model']} on {content['data']}[{content['split']}]"]
-    lines += [f"  {name:<24}{value:>12}" for name, value in rows]
-    lines += ["", "Accuracy per class" if content["confusion"] is not None else "Recall per class"]
-    accuracies = content["per_class"]
+def per_class(result: evaluators.Result, class_names: Sequence[str]) -> list[str]:
+    """Return the lowest accuracies of classes and the confusions, as lines."""
+    accuracies, confusion = result.details["per_class"], result.details["confusion"]
     order = np.argsort(np.nan_to_num(accuracies, nan=2.0), kind="stable")
-    shown = order[:20]
-    lines += [f"  {class_names[index]:<24}{accuracies[index]:>12.2%}" for index in shown]
-    if len(order) > len(shown):
-        lines.append(f"  (the {len(shown)} lowest of {len(order)})")
-    if content["confusion"] is not None:
-        lines += ["", *run_summary.confusion_lines(content["confusion"], class_names)]
-    return "\n".join(lines)
+    lines = ["Accuracy per class" if confusion is not None else "Recall per class"]
+    lines += [f"  {class_names[index]:<24}{accuracies[index]:>12.2%}" for index in order[:20]]
+    if len(order) > 20:
+        lines.append(f"  (the 20 lowest of {len(order)})")
+    return lines if confusion is None else [*lines, "", *run_summary.confusion_lines(confusion, class_names)]
 
 
 if __name__ == "__main__":

@@ -5,9 +5,9 @@
     keras-vit sweep --config=digits --grid=seed=0,1,2 --workdir=runs/seeds -- --distribute=mirrored
 
 Each run is a process of `keras-vit train` in a directory of its own, DIR/runs/NAME. What follows `--` is passed to it.
-The results are in DIR/table.md and DIR/table.json, written again after every run: mean and standard deviation over the
-seeds. Run the same command again to resume. A larger grid adds runs. A run that fails does not stop the others; the
-exit code is then 1.
+The results are in DIR/table.md, written again after every run: mean and standard deviation over the seeds. Run the
+same command again to resume. A larger grid adds runs. A run that fails does not stop the others; the exit code is then
+1.
 """
 
 import itertools
@@ -23,8 +23,7 @@ common_flags.define_recipe_flags()
 flags.DEFINE_multi_string("grid", [], "FIELD=VALUE,VALUE... of the recipe. May be repeated: all combinations are run.")
 flags.DEFINE_integer("seeds", None, "Number of seeds per combination: seed, seed + 1, and so on.", 1)
 flags.DEFINE_string("workdir", None, "Directory for all runs; finished runs there are not repeated.")
-flags.DEFINE_string("metric", "eval_accuracy", "Metric that decides which setting is best.")
-flags.DEFINE_enum("best", "auto", ["auto", "highest", "lowest"], "Best value of the metric; auto: lowest of a loss.")
+flags.DEFINE_string("metric", "eval_accuracy", "Metric that decides which setting is best; the lowest of a loss.")
 flags.DEFINE_integer("parallel", 1, "Number of runs at a time.", 1)
 flags.DEFINE_bool("list", False, "List the runs and their states, and run nothing.")
 
@@ -50,14 +49,9 @@ def main(argv: Sequence[str]) -> int:
         sys.stdout.write("".join(f"{state:9} {name}\n" for name, state in states.items()))
         return 0
 
+    further = argv[1 + len(data) :]
     table = experiments.sweep(
-        recipe,
-        grid,
-        options.workdir,
-        metric=options.metric,
-        lowest={"auto": None, "highest": False, "lowest": True}[options.best],
-        parallel=options.parallel,
-        flags=argv[1 + len(data) :],
+        recipe, grid, options.workdir, metric=options.metric, parallel=options.parallel, flags=further
     )
     sys.stdout.write(table.markdown())
     return 1 if table.failed or table.left else 0

@@ -5,13 +5,12 @@
     keras-vit vtab --model=ViT_B16 --weights=imagenet21k --workdir=runs/vtab \
         --options="data_dir='/data'&download=True"
 
-Each task is a run of the recipe `vtab` in a directory of its own. Run the same command again to resume. A task
-whose data set is not prepared, or whose run fails, is listed, and the mean of its group is left out. The exit code is 1
-if a run failed or no task was measured.
+Each task is a run of the recipe `vtab` in a directory of its own, with its log in `output.txt`. Run the same command
+again to resume. A task whose data set is not prepared, or whose run fails, is listed, and the mean of its group is left
+out. The exit code is 1 if a run failed or no task was measured.
 """
 
 import os
-import subprocess
 import sys
 from collections.abc import Sequence
 
@@ -27,12 +26,11 @@ flags.DEFINE_multi_string("tasks", [], "Task to run, such as svhn; all if not gi
 flags.DEFINE_multi_string("set", [], "Override of the recipe, such as total_steps=2500. May be repeated.")
 flags.DEFINE_string("options", "", "Options of the data sets, joined by &, such as \"data_dir='/data'&download=True\".")
 common_flags.define_json_flag()
-flags.DEFINE_bool("markdown", False, "Write a row of a Markdown table.")
 
 with program.imports(__name__):
     from keras_vit import data, evaluators
     from keras_vit.evaluators import vtab
-    from keras_vit.experiments import runs
+    from keras_vit.experiments import processes, runs
     from keras_vit.training import errors, run_directory
 
 
@@ -58,7 +56,9 @@ def main(argv: Sequence[str]) -> int:
             failed[task] = f"its run failed: {error}"
             logging.error("%s: %s", task, failed[task])
     metrics = {**accuracies, **vtab.means(accuracies)}
-    sys.stdout.write(output([evaluators.Result(metrics, {**missing, **failed}, name="vtab")]))
+    results = [evaluators.Result(metrics, {**missing, **failed}, name="vtab")]
+    write = evaluators.results_table.to_json if options.json else evaluators.results_table.table
+    sys.stdout.write(f"{write(results)}\n")
     return 1 if failed or not accuracies else 0
 
 
@@ -75,32 +75,21 @@ def fine_tune(task: str) -> float:
             *(f"--config.{change}" for change in options.set),
         ]
         logging.info("keras-vit train %s", " ".join(arguments))
-        run_program([sys.executable, "-m", "keras_vit", "train", *arguments])
+        run_program([sys.executable, "-m", "keras_vit", "train", *arguments], os.path.join(directory, "output.txt"))
     return runs.final_metrics(run_directory.read_metrics(directory))["eval_accuracy"]
 
 
-def run_program(command: Sequence[str]) -> None:
-    """Run a program, copy its log to ours, and raise an error with its last line if it fails."""
-    last = ""
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, errors="replace") as process:
-        for line in process.stderr or ():
-            sys.stderr.write(line)
-            if line.strip() and program.WHERE_FROM not in line and program.HELP not in line:
-                last = line.strip().removeprefix("error: ")
-    if process.returncode == errors.Interrupted.exit_code:
+def run_program(command: Sequence[str], output: str) -> None:
+    """Run a program, append its output to a file, and raise an error with its last line if it fails."""
+    job = processes.Job(os.path.dirname(output), command, output)
+    ((_, exit_code),) = processes.run_all([job], parallel=1)
+    last = processes.last_line(output)
+    if exit_code == errors.Interrupted.exit_code:
         raise errors.Interrupted(last)
-    if process.returncode == program.WRONG_USAGE:  # the same for every task
+    if exit_code == program.WRONG_USAGE:  # the same for every task
         raise ValueError(f"The training program cannot be run so: {last}")
-    if process.returncode:
-        raise errors.TrainingError(f"exit code {process.returncode}, {last}")
-
-
-def output(results: Sequence[evaluators.Result]) -> str:
-    if flags.FLAGS.json:
-        return evaluators.results_table.to_json(results) + "\n"
-    if flags.FLAGS.markdown:
-        return evaluators.results_table.markdown_row(flags.FLAGS.model, results) + "\n"
-    return evaluators.results_table.table(results) + "\n"
+    if exit_code:
+        raise errors.TrainingError(f"exit code {exit_code}, {last}")
 
 
 if __name__ == "__main__":

@@ -60,8 +60,8 @@ class Reporter:
     def report(self, failures: tf.Tensor, identity: dict[str, tf.Tensor]) -> tf.Tensor:
         """Return the message that the pipeline is to fail with, a scalar string, empty if it continues.
 
-        `failures`, int64 `[rows]`, counts the images that could not be read before one could, including that of the
-        row; -1 if there is none. `identity` contains vectors of `keys`.
+        `failures`, int64 `[rows]`, is 0 if the image of a row could be read, and -1 if neither it nor another in its
+        place could be. `identity` contains vectors of `keys`.
         """
 
         def call(failures, *values):
@@ -73,17 +73,16 @@ class Reporter:
     def _report(self, failures: np.ndarray, identity: dict[str, np.ndarray]) -> bytes:
         for row in np.flatnonzero(failures):
             ids = {key: int(value[row]) for key, value in identity.items()}
-            last = max(int(failures[row]), 1)
             position = tf.constant(ids.pop("position"), tf.int64)
-            for origin, item in self._source.tried(ids, last):
-                reason = self._log.reasons.get(origin) or self._reason({**item, "position": position})
-                self._bad.add(origin)
-                if not self.skips:
-                    return bad_image(origin, reason).encode()
-                if self._training and (failures[row] < 0 or len(self._bad) > MAX_SHARE * self._source.num_examples):
-                    much = f"{reason} More than half of {self._source.name} cannot be read."
-                    return bad_image(origin, much).encode()
-                self._log.add(origin, reason)
+            origin, item = self._source.named_item(ids)
+            reason = self._log.reasons.get(origin) or self._reason({**item, "position": position})
+            self._bad.add(origin)
+            if not self.skips:
+                return bad_image(origin, reason).encode()
+            if self._training and (failures[row] < 0 or len(self._bad) > MAX_SHARE * self._source.num_examples):
+                much = f"{reason} More than half of {self._source.name} cannot be read."
+                return bad_image(origin, much).encode()
+            self._log.add(origin, reason)
         return b""
 
     def _reason(self, item: dict[str, tf.Tensor]) -> str:

@@ -11,13 +11,9 @@ class UnreadableImageError(ValueError):
     """An image that an input pipeline could not read.
 
     Args:
-        origin: Path of the image, or the record or array that holds it.
+        origin: Path of the image, or the record or array that holds it. An attribute, as are the others.
         reason: Why it cannot be read.
         advice: What the user may do.
-
-    Attributes:
-        origin, reason, advice: As given.
-        exit_code: Exit code of a program that ends with this error.
 
     Example:
     >>> error = UnreadableImageError("images/cat.jpg", "the file is empty")
@@ -25,7 +21,7 @@ class UnreadableImageError(ValueError):
     ('images/cat.jpg', 'the file is empty')
     """
 
-    exit_code = 66
+    exit_code = 66  # of a program that ends with this error
 
     def __init__(self, origin: str, reason: str, advice: str = ""):
         super().__init__(f"{_MARK} {origin}: {reason}" + (f". {advice}" if advice else ""))
@@ -41,9 +37,6 @@ def image_errors(advice: str = "") -> Iterator[None]:
 
     Args:
         advice: What the user may do, for the message.
-
-    Raises:
-        UnreadableImageError: If the input pipeline reports an image that cannot be read.
 
     Example:
         with keras_vit.data.image_errors():
@@ -62,13 +55,10 @@ def image_errors(advice: str = "") -> Iterator[None]:
 
 
 def explain(error: Exception) -> str | None:
-    """Return the image that an error of an input pipeline is about, and the reason.
+    """Return path and reason, in one line, if an error of an input pipeline is about an image; otherwise None.
 
     Args:
         error: Error that iterating over batches raised.
-
-    Returns:
-        One line with the path and the reason. None if the error is about something else.
 
     Example:
     >>> explain(ValueError("nothing about images")) is None

@@ -3,27 +3,22 @@
 A file of a few kilobytes can claim gigabytes of pixels, so sizes are checked before memory is taken. Everything here is
 made of TensorFlow operations, so that the input pipeline and the exported model check files in the same way.
 
-JPEG XL is refused, because its frames may be larger than its header states. A GIF is read to its end; exported models
-refuse it.
+GIF and JPEG XL are refused: their frames may be larger than their headers state.
 """
 
 import tensorflow as tf
 
 MAX_SCANS = 500
-MAX_BLOCKS = 20_000  # steps of a loop through a GIF, which take a second
 
 
 def check(encoded: tf.Tensor, max_pixels: int, untrusted: bool = False) -> tf.Tensor:
-    """Pass an image on, or fail before it is decoded; `untrusted` also refuses GIF and JPEG of many scans."""
-    if untrusted:
-        # The blocks of a GIF are not followed, which may take a second.
-        formats, pixels = "JPEG, PNG, BMP or WebP", pixel_count(tf.where(_has(encoded, b"GIF8"), "", encoded))
-        known = pixels > 0
-    else:
-        formats, pixels = "JPEG, PNG, GIF, BMP or WebP", pixel_count(encoded)
-        known = (pixels > 0) | tf.equal(encoded, "")  # the decoder has a better message for an empty file
+    """Pass an image on, or fail before it is decoded; `untrusted` also refuses JPEG of many scans."""
+    pixels = pixel_count(encoded)
+    known = pixels > 0
+    if not untrusted:
+        known |= tf.equal(encoded, "")  # the decoder has a better message for an empty file
     checks = [
-        tf.debugging.Assert(known, [f"Expected a {formats} image."]),
+        tf.debugging.Assert(known, ["Expected a JPEG, PNG, BMP or WebP image."]),
         tf.debugging.Assert(pixels <= max_pixels, [f"an image of more than {max_pixels:,} pixels:", pixels]),
     ]
     if untrusted:
@@ -34,10 +29,7 @@ def check(encoded: tf.Tensor, max_pixels: int, untrusted: bool = False) -> tf.Te
 
 
 def pixel_count(encoded: tf.Tensor) -> tf.Tensor:
-    """Read how many pixels decoding an image file allocates, an int64 scalar; 0 for JPEG XL and unknown formats.
-
-    For GIF it is the largest of the sum over all frames, the array of the highest by the widest frame, and the screen.
-    """
+    """Read how many pixels decoding an image file allocates, an int64 scalar; 0 for other formats."""
     return tf.cond(tf.io.is_jpeg(encoded), lambda: _jpeg(encoded), lambda: _pixels_of_others(encoded))
 
 
@@ -52,7 +44,6 @@ def _pixels_of_others(encoded: tf.Tensor) -> tf.Tensor:
     return tf.case(
         [
             (_has(encoded, b"\x89PNG"), lambda: _png(encoded)),
-            (_has(encoded, b"GIF8"), lambda: _gif(encoded)),
             (_has(encoded, b"BM"), lambda: _bmp(encoded)),
             (is_webp(encoded), lambda: _webp(encoded)),
         ],
@@ -77,10 +68,9 @@ def _has(encoded: tf.Tensor, magic: bytes, offset: int = 0) -> tf.Tensor:
     return tf.equal(tf.strings.substr(encoded, start, len(magic)), magic)
 
 
-def _bytes(encoded: tf.Tensor, start: tf.Tensor | int, count: int) -> tf.Tensor:
+def _bytes(encoded: tf.Tensor, start: int, count: int) -> tf.Tensor:
     """int64 [count]: bytes of a file, zeros after its end."""
-    start = tf.minimum(tf.cast(start, tf.int64), _length(encoded))
-    text = tf.strings.substr(encoded, start, tf.constant(count, tf.int64))
+    text = tf.strings.substr(encoded, tf.minimum(start, tf.strings.length(encoded)), count)
     return tf.cast(tf.io.decode_raw(text, tf.uint8, fixed_length=count), tf.int64)
 
 
@@ -126,49 +116,3 @@ def _webp(encoded: tf.Tensor) -> tf.Tensor:
         ],
         default=lambda: _area(_number(header[27:30]) + 1, _number(header[24:27]) + 1),
     )
-
-
-def _gif(encoded: tf.Tensor) -> tf.Tensor:
-    """Follow the blocks of a GIF through the whole file.
-
-    The file is a chain: each block of data begins with its length, a length of 0 ends the data of a frame or an
-    extension, and the next frame or extension follows. A run of full blocks is passed over at once.
-
-    References:
-        https://www.w3.org/Graphics/GIF/spec-gif89a.txt
-    """
-    header = _bytes(encoded, 0, 13)
-    start = 13 + _color_table(header[10])
-    # As if the data of something ended in front of the first block.
-    chain = b"\0" + tf.strings.substr(encoded, tf.minimum(start, _length(encoded)), _length(encoded))
-    size = _length(chain)
-    data = tf.io.decode_raw(chain + b"\0" * 268, tf.uint8)  # a full block and a descriptor may end after the file
-
-    def block(position, area, height, width):
-        is_full = data[position : tf.minimum(position + 2**16, size) : 256] == 255
-        position += 256 * tf.where(tf.concat([~is_full, [True]], axis=0))[0, 0]
-        head = tf.ensure_shape(tf.cast(data[position : position + 12], tf.int64), [12])
-        is_end = head[0] == 0
-        is_frame, is_extension = is_end & (head[1] == 0x2C), is_end & (head[1] == 0x21)
-        after_frame = position + 12 + _color_table(head[10])  # the descriptor, its colors and the size of a code
-        following = tf.where(is_frame, after_frame, tf.where(is_extension, position + 3, size))
-        following = tf.where(is_end, following, position + 1 + head[0])
-        w, h = (tf.where(is_frame, _number(head[i : i + 2]), 0) for i in (6, 8))
-        return following, area + h * w, tf.maximum(height, h), tf.maximum(width, w)
-
-    zero = tf.constant(0, tf.int64)
-    position, area, height, width = tf.while_loop(
-        lambda position, *_: position < size, block, [zero] * 4, maximum_iterations=MAX_BLOCKS
-    )
-    screen = _area(_number(header[8:10]), _number(header[6:8]))
-    pixels = tf.reduce_max([area, _area(height, width), screen])
-    return tf.where(position < size, tf.int64.max, pixels)
-
-
-def _length(encoded: tf.Tensor) -> tf.Tensor:
-    return tf.cast(tf.strings.length(encoded), tf.int64)
-
-
-def _color_table(flags: tf.Tensor) -> tf.Tensor:
-    """Number of bytes of the color table that `flags` announce."""
-    return tf.where(flags >= 128, 3 * tf.bitwise.left_shift(tf.ones_like(flags), flags % 8 + 1), 0)

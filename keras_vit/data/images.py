@@ -15,7 +15,7 @@ MAX_PIXELS = 178_956_970
 
 
 def _one_node(function: Callable[..., tf.Tensor]) -> Callable[..., tf.Tensor]:
-    """Make a function one node of graphs, for rare branches; outside of graphs its errors have short messages."""
+    """Make a function one node of graphs, for rare branches; outside of graphs its errors are short."""
     in_graph = tf.function(function, autograph=False, experimental_attributes=headers.ONE_NODE)
 
     @functools.wraps(function)

@@ -18,10 +18,7 @@ from keras_vit.data import seeds
 
 
 def check(mixup: float, cutmix: float) -> bool:
-    """Return whether mixing is on.
-
-    Raises:
-        ValueError: If a parameter is not a number, or negative.
+    """Return whether mixing is on; refuse a parameter that is negative or not a number.
 
     Example:
     >>> check(mixup=0.2, cutmix=0.0), check(mixup=0.0, cutmix=0.0)

@@ -16,30 +16,19 @@ OPS: dict[str, "Op"] = {}  # those of the modules that `preprocess` imports
 class Op:
     """An operation of preprocessing strings.
 
-    Attributes:
-        name: Name in the string.
-        factory: Function of the arguments in the string. It returns the function that processes images.
-        kind: `"image"` for a function of the image, `"value"` for an elementwise one that may run on the device,
-            `"example"` for a function of the whole dictionary.
-        random: Whether the function takes a seed as its second argument.
+    `kind` is `"image"` for a function of the image, `"value"` for an elementwise one that may run on the device, and
+    `"example"` for a function of the whole dictionary.
     """
 
     name: str
-    factory: Callable[..., Callable]
+    factory: Callable[..., Callable]  # from the arguments in the string to the function that processes images
     kind: str = IMAGE
-    random: bool = False
+    random: bool = False  # the function takes a seed as its second argument
 
 
 @dataclasses.dataclass(frozen=True)
 class Call:
-    """One step of a preprocessing string.
-
-    Attributes:
-        op: Operation.
-        text: Text of the step.
-        function: Result of `op.factory` for the arguments in the string.
-        arguments: Arguments by name, defaults included.
-    """
+    """One step of a preprocessing string, its function, and the arguments of it by name, with defaults."""
 
     op: Op
     text: str

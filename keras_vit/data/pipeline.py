@@ -50,11 +50,9 @@ def train_batches(
         mixup: Alpha of the mixing that the training step does by `mix.blend`. 0 is off.
         cutmix: Alpha of CutMix. 0 is off.
         shuffle_buffer: Number of encoded examples to shuffle among, for sources that can only be read in order.
-        on_bad_image: What happens to an image that cannot be read. `"error"` stops (see `image_errors`). `"skip"`
-            takes the next one that can be read in its place and logs the path. A `Log` skips and keeps the list. If
-            more than half of the source cannot be read, skipping stops as well.
-        draw: Function of a step and `batch_size` to further entries of the global batch, such as the patches that are
-            hidden in pre-training.
+        on_bad_image: For an image that cannot be read, `"error"` stops (see `image_errors`), and `"skip"` takes the
+            next one that can be read, unless more than half cannot. A `Log` skips and keeps the list.
+        draw: Function of a step and `batch_size` to further entries of the global batch.
         as_tuples: Whether to make `(images, labels)` for `model.fit`, with images as the whole string makes them,
             float32. It excludes mixing and `draw`.
 
@@ -118,11 +116,9 @@ def eval_batches(
         batch_size: Number of examples per batch over all workers.
         shard_index: Number of this worker.
         num_shards: Number of workers.
-        on_bad_image: What happens to an image that cannot be read. `"error"` stops (see `image_errors`). `"skip"` masks
-            its row and logs the path, however many there are. A `Log` skips and keeps the list.
-        draw: See `train_batches`, with the number of the batch as the step.
-        as_tuples: Whether to make `(images, labels)` for `model.evaluate`, as for `train_batches`. Rows with a mask of
-            0 are left out, so that batches may be smaller.
+        on_bad_image: As in `train_batches`; skipping masks the row of an image, however many there are.
+        draw: As in `train_batches`, with the number of the batch as the step.
+        as_tuples: As in `train_batches`. Rows with a mask of 0 are left out, so that batches may be smaller.
 
     Returns:
         Dataset of `{"image", "label", "mask": float32 [b]}`.

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 import tensorflow as tf
 
 from keras_vit import _checks
-from keras_vit.data import augment, crops, decoding, randaugment, scaling, seeds  # noqa: F401 (they register operations)
+from keras_vit.data import augment, crops, randaugment, scaling, seeds  # noqa: F401 (they register operations)
 from keras_vit.data.parse import EXAMPLE, VALUE, Call, operation, parse
 
 

@@ -74,8 +74,6 @@ def operations_of(magnitude: float, mode: str) -> dict[str, Callable[[tf.Tensor,
         return pixels * level if reference else pixels * level / 224 * tf.cast(side, tf.float32)
 
     def translate(image, draws, axis):
-        if reference and (100 * level).is_integer():  # whole pixels need no interpolation
-            return _shift(image, int(100 * level), _sign(draws[0]), axis)
         distance = _sign(draws[0]) * length(100.0, tf.shape(image)[1 - axis])
         transform = [1.0, 0.0, distance * (axis == 0), 0.0, 1.0, distance * (axis == 1), 0.0, 0.0]
         return _transform(image, transform, nearest=reference)
@@ -211,16 +209,6 @@ def rotate(image: tf.Tensor, degrees: tf.Tensor, nearest: bool) -> tf.Tensor:
     x_offset = (right - (cos * right - sin * bottom)) / 2.0
     y_offset = (bottom - (sin * right + cos * bottom)) / 2.0
     return _transform(image, [cos, -sin, x_offset, sin, cos, y_offset, 0.0, 0.0], nearest)
-
-
-def _shift(image: tf.Tensor, pixels: int, right: tf.Tensor, axis: int) -> tf.Tensor:
-    """Move each pixel from `pixels` further along `axis` (0: x, 1: y), in the direction of the sign of `right`."""
-    unit = image.shape[-1] if axis == 0 else 1
-    borders = [[0, 0], [pixels * unit] * 2] if axis == 0 else [[pixels] * 2, [0, 0]]
-    padded = tf.pad(_rows(image), borders, constant_values=tf.constant(GRAY, image.dtype))
-    start = (tf.cast(right, tf.int32) + 1) * pixels * unit
-    begin = [0, start] if axis == 0 else [start, 0]
-    return tf.reshape(tf.slice(padded, begin, tf.shape(_rows(image))), tf.shape(image))
 
 
 def _transform(image: tf.Tensor, transform: list, nearest: bool) -> tf.Tensor:

@@ -40,25 +40,20 @@ class RecordSource(Source):
         parse: Callable[[tf.Tensor], dict],
         class_names: Sequence[str],
         multi_label: bool = False,
-        compression: str = "",
         shard_by: str = "rows",
     ):
         super().__init__(name, split, num_examples, class_names, multi_label)
         self.slices = list(slices)
         self.parse = parse
-        self.compression = compression
         self.shard_by = shard_by
 
     def load(self, item: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
         return self.parse(item["record"])
 
-    def examples(self) -> tf.data.Dataset:
-        def example(item):
-            args = [item["file"], item["number"]]
-            origin = tf.numpy_function(lambda file, number: self.origin(file, number).encode(), args, tf.string)
-            return {**self.parse(item["record"]), "origin": origin}
-
-        return tf.data.Dataset.range(len(self.slices)).flat_map(self.read).map(example)
+    def items(self) -> Iterator[tuple[str, dict[str, tf.Tensor]]]:
+        for file in range(len(self.slices)):
+            for item in self.read(tf.constant(file, tf.int64)):
+                yield self.origin(file, int(item["number"])), item
 
     keys = ("file", "number")
 
@@ -69,12 +64,10 @@ class RecordSource(Source):
         before = self.read(file).take_while(lambda record: record["number"] < number)
         return behind.concatenate(before).map(lambda record: {**item, **record})
 
-    def tried(self, identity: dict[str, int], count: int) -> Iterator[tuple[str, dict[str, tf.Tensor]]]:
-        """Yield an item and those that follow it, `count` in all, each with its origin."""
-        item = {key: tf.constant(value, tf.int64) for key, value in identity.items()}
-        first = self.read(item["file"]).filter(lambda record: record["number"] == item["number"])
-        for record in first.concatenate(self.following(item)).take(count):
-            yield self.origin(identity["file"], int(record["number"])), record
+    def named_item(self, identity: dict[str, int]) -> tuple[str, dict[str, tf.Tensor]]:
+        records = self.read(tf.constant(identity["file"], tf.int64))
+        item = next(iter(records.filter(lambda record: record["number"] == identity["number"])))
+        return self.origin(identity["file"], identity["number"]), item
 
     def origin(self, file: int, number: int) -> str:
         """Return the name of a record, for messages."""
@@ -87,7 +80,7 @@ class RecordSource(Source):
             tf.gather(tf.constant([getattr(item, field) for item in self.slices], tf.int64), file)
             for field in ("skip", "take")
         )
-        records = tf.data.TFRecordDataset(tf.gather(paths, file), compression_type=self.compression, buffer_size=2**20)
+        records = tf.data.TFRecordDataset(tf.gather(paths, file), buffer_size=2**20)
         numbered = records.enumerate().skip(skip).take(take)
         return numbered.map(lambda number, record: {"record": record, "file": file, "number": number})
 

@@ -1,8 +1,12 @@
 """Sources of labeled images: base classes, and the checks that all readers share."""
 
+import concurrent.futures
 import dataclasses
 import functools
-from collections.abc import Callable, Iterator, Sequence
+import itertools
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -39,7 +43,7 @@ class Source:
         multi_label: Whether an example may have several labels. A label is then a float32 vector of zeros and ones.
         encoded: Whether images are encoded files, which need a "decode" operation. Otherwise they are arrays.
         keys: Entries of an item that identify its example.
-        notes: What a reader found that its user may not expect, such as files that it did not read.
+        notes: Files that were not read, and the like.
 
     Example:
     >>> source = open_source("digits", split="test")
@@ -67,9 +71,13 @@ class Source:
         """Number of classes."""
         return len(self.class_names)
 
-    def examples(self) -> tf.data.Dataset:
-        """Return all examples in order, as stored: {"image": encoded or uint8 [H, W, C], "label", "origin"}."""
+    def items(self) -> Iterator[tuple[str, dict[str, tf.Tensor]]]:
+        """Yield the name of each example, for messages, and its item, in order."""
         raise NotImplementedError
+
+    def examples(self) -> Iterator[dict[str, tf.Tensor]]:
+        """Yield all examples in order, as stored: {"image": encoded or uint8 [H, W, C], "label"}."""
+        return (self.load(item) for _, item in self.items())
 
     def train_items(self, rows: Rows, seed: int, start_step: int, shuffle_buffer: int) -> tf.data.Dataset:
         """Make endless steps of items, vectors of the worker's rows with their "position" in the stream."""
@@ -87,8 +95,8 @@ class Source:
         """Return the items that may replace one whose image cannot be read."""
         raise NotImplementedError
 
-    def tried(self, identity: dict[str, int], count: int) -> Iterator[tuple[str, dict[str, tf.Tensor]]]:
-        """Yield an item and those that follow it, `count` in all, each with its origin."""
+    def named_item(self, identity: dict[str, int]) -> tuple[str, dict[str, tf.Tensor]]:
+        """Return the name of an example and its item, from the values of its `keys`."""
         raise NotImplementedError
 
     def __repr__(self) -> str:
@@ -132,23 +140,16 @@ class IndexedSource(Source):
     def load(self, item: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
         return self.fetch(item["index"])
 
-    def examples(self) -> tf.data.Dataset:
-        def origin(index):
-            return tf.numpy_function(lambda i: self.origin(int(i)).encode(errors="surrogateescape"), [index], tf.string)
-
-        indices = tf.data.Dataset.range(self.num_examples)
-        return indices.map(lambda index: {**self.fetch(index), "origin": origin(index)})
+    def items(self) -> Iterator[tuple[str, dict[str, tf.Tensor]]]:
+        return (self.named_item({"index": index}) for index in range(self.num_examples))
 
     def following(self, item: dict[str, tf.Tensor]) -> tf.data.Dataset:
         """Return the items that may replace one whose image cannot be read: the next half of the source."""
         offsets = tf.data.Dataset.range(1, self.num_examples // 2 + 1)
         return offsets.map(lambda offset: {**item, "index": (item["index"] + offset) % self.num_examples})
 
-    def tried(self, identity: dict[str, int], count: int) -> Iterator[tuple[str, dict[str, tf.Tensor]]]:
-        """Yield an item and those that follow it, `count` in all, each with its origin."""
-        for offset in range(count):
-            index = (identity["index"] + offset) % self.num_examples
-            yield self.origin(index), {"index": tf.constant(index, tf.int64)}
+    def named_item(self, identity: dict[str, int]) -> tuple[str, dict[str, tf.Tensor]]:
+        return self.origin(identity["index"]), {"index": tf.constant(identity["index"], tf.int64)}
 
     def origin(self, index: int) -> str:
         """Return the path of example number `index`, or another name of it, for messages."""
@@ -209,20 +210,23 @@ class FileSource(StoredSource):
         return self.paths[index]
 
 
+def in_parallel(function: Callable[[Any], Any], items: Iterable[Any], threads: int = 0) -> Iterator[Any]:
+    """Yield the results of a function in order, computed by `threads` (0: one per core), 256 ahead at most."""
+    items = iter(items)
+    with concurrent.futures.ThreadPoolExecutor(threads or os.cpu_count()) as pool:
+        while chunk := list(itertools.islice(items, 256)):
+            yield from pool.map(function, chunk)
+
+
 MAX_CLASSES = 2**20
-_MAX_EMPTY_CLASSES = 2**15
 
 
-def classes_up_to(largest: int, num_examples: int, origin: str) -> list[str]:
-    """Return the names of the classes `0` to `largest`, as sources without class names have them.
-
-    More than a million, or more than ten times as many as examples, are refused.
-    """
-    limit = min(max(10 * num_examples, _MAX_EMPTY_CLASSES), MAX_CLASSES)
-    if largest >= limit:
+def classes_up_to(largest: int, origin: str) -> list[str]:
+    """Return the names of the classes `0` to `largest`, as sources without class names have them."""
+    if largest >= MAX_CLASSES:
         raise ValueError(
-            f"Labels are class numbers from 0, and {num_examples:,} examples allow at most {limit:,} classes. "
-            f"Received: {largest} for {origin}. Is it an identifier? Write names, or numbers without gaps."
+            f"Labels are class numbers from 0, of at most {MAX_CLASSES:,} classes. Received: {largest} for {origin}. "
+            "Is it an identifier? Write names, or numbers without gaps."
         )
     return [str(number) for number in range(largest + 1)]
 

@@ -1,6 +1,6 @@
 """Conversion of any source to TFRecord files, in the usual layout of ImageNet."""
 
-import concurrent.futures
+import collections
 import itertools
 import json
 import os
@@ -14,9 +14,7 @@ from keras_vit.data import errors, images
 from keras_vit.data.bad_images import Log
 from keras_vit.data.errors import UnreadableImageError
 from keras_vit.data.readers import tfrecord
-from keras_vit.data.sources import IndexedSource, Source
-
-_DECODED_TOGETHER = 256
+from keras_vit.data.sources import IndexedSource, Source, in_parallel
 
 
 def write_tfrecords(
@@ -47,44 +45,46 @@ def write_tfrecords(
     bounds = [source.num_examples * i // num_shards for i in range(num_shards + 1)]
     paths = [f"{folder.rstrip('/')}/{split}-{i:05d}-of-{num_shards:05d}" for i in range(num_shards)]
     log = on_bad_image if isinstance(on_bad_image, Log) else Log()
+    items = _items(source, seed)
     for i, path in enumerate(paths):
-        if not tf.io.gfile.exists(path) or os.path.basename(path) not in info["records"]:
-            examples = _examples(source, bounds[i], bounds[i + 1], seed)
+        part = itertools.islice(items, bounds[i + 1] - bounds[i])
+        if tf.io.gfile.exists(path) and os.path.basename(path) in info["records"]:
+            collections.deque(part, maxlen=0)  # passed over, without loading
+        else:
             report = lambda done, start=bounds[i]: on_progress(start + done)  # noqa: E731
-            info["records"][os.path.basename(path)] = _write_file(path, examples, source, report, log if skip else None)
+            info["records"][os.path.basename(path)] = _write_file(path, part, source, report, log if skip else None)
             _write_info(folder, info)
         on_progress(bounds[i + 1])
     return paths
 
 
+def _items(source: Source, seed: int) -> Iterator[tuple[str, dict[str, tf.Tensor]]]:
+    """Return the names and items of all examples, in random order where the source allows it."""
+    if not isinstance(source, IndexedSource):
+        return source.items()
+    order = np.random.default_rng(seed).permutation(source.num_examples).tolist()
+    return (source.named_item({"index": index}) for index in order)
+
+
 def _info(source: Source, folder: str, split: str, num_shards: int, seed: int) -> dict:
     """Return the content of `dataset_info.json`, after comparing it with that of an existing file."""
-    info = {
-        "class_names": list(source.class_names),
-        "num_classes": source.num_classes,
-        "multi_label": source.multi_label,
-    }
-    written = {
-        "source": source.name,
-        "split": source.split,
-        "examples": source.num_examples,
-        "files": num_shards,
-        "seed": seed,
-    }
-    path = f"{folder.rstrip('/')}/{tfrecord.INFO_FILE}"
-    before = tfrecord.read_info(path)
+    names, classes = list(source.class_names), source.num_classes
+    info = {"class_names": names, "num_classes": classes, "multi_label": source.multi_label}
+    written = {"source": source.name, "split": source.split, "examples": source.num_examples}
+    written |= {"files": num_shards, "seed": seed}
+    before = tfrecord.read_info(f"{folder.rstrip('/')}/{tfrecord.INFO_FILE}")
     for key, value in info.items():
         if before and before.get(key) != value:
             raise ValueError(
                 f"{folder} holds a data set with other classes: {key} is {before.get(key)!r} there and {value!r} "
                 f"in {source.name}. Choose another folder."
             )
-    if before.get("written", {}).get(split, written) != written:
+    others = before.get("written", {})
+    if others.get(split, written) != written:
         raise ValueError(
-            f"{folder} already holds a split {split!r} of other data. Expected: {before['written'][split]}. "
+            f"{folder} already holds a split {split!r} of other data. Expected: {others[split]}. "
             f"Received: {written}. Remove its files or choose another folder."
         )
-    others = before.get("written", {})
     return {**info, "records": before.get("records", {}), "written": {**others, split: written}}
 
 
@@ -95,57 +95,38 @@ def _write_info(folder: str, info: dict) -> None:
     tf.io.gfile.rename(f"{path}.tmp", path, overwrite=True)
 
 
-def _examples(source: Source, start: int, stop: int, seed: int):
-    if isinstance(source, IndexedSource):
-        for index in np.random.default_rng(seed).permutation(source.num_examples)[start:stop].tolist():
-            try:
-                example = source.fetch(tf.constant(index, tf.int64))
-            except tf.errors.OpError as error:
-                example = {"problem": errors.describe(error)}
-            yield {**example, "origin": source.origin(index)}
-        return
-    for example in source.examples().skip(start).take(stop - start):
-        yield {**example, "origin": example["origin"].numpy().decode(errors="surrogateescape")}
-
-
 def _write_file(
-    path: str, examples: Iterator[dict], source: Source, on_progress: Callable[[int], None], log: Log | None
+    path: str, items: Iterator[tuple[str, dict]], source: Source, on_progress: Callable[[int], None], log: Log | None
 ) -> int:
     """Write one file and return its number of records. Without a log an image that cannot be decoded is an error."""
     temporary, count = f"{path}.tmp", 0
     with tf.io.TFRecordWriter(temporary) as writer:
-        for done, (example, problem) in enumerate(_with_problems(examples), 1):
-            if problem:
-                if log is None:
-                    raise UnreadableImageError(example["origin"], problem)
-                log.add(example["origin"], problem)
-            else:
-                writer.write(_serialize(example, source))
+        records = in_parallel(lambda named: _record(source, *named), items)
+        for done, (origin, record, problem) in enumerate(records, 1):
+            if not problem:
+                writer.write(record)
                 count += 1
+            elif log is None:
+                raise UnreadableImageError(origin, problem)
+            else:
+                log.add(origin, problem)
             on_progress(done)
     tf.io.gfile.rename(temporary, path, overwrite=True)
     return count
 
 
-def _with_problems(examples: Iterator[dict]) -> Iterator[tuple[dict, str]]:
-    """Decode images in parallel, and pair each example with the reason why its image cannot be read."""
-    with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
-        while chunk := list(itertools.islice(examples, _DECODED_TOGETHER)):
-            yield from zip(chunk, pool.map(_problem, chunk), strict=True)
-
-
-def _problem(example: dict) -> str:
+def _record(source: Source, origin: str, item: dict[str, tf.Tensor]) -> tuple[str, bytes, str]:
+    """Return the name of an example, its record, and the reason why its image cannot be read, if so."""
     try:
-        if "problem" in example:
-            return example["problem"]
+        example = source.load(item)
         if example["image"].dtype == tf.string:
             images.decode_eagerly(example["image"])
     except tf.errors.OpError as error:
-        return errors.describe(error)
-    return ""
+        return origin, b"", errors.describe(error)
+    return origin, _serialize(example, origin, source), ""
 
 
-def _serialize(example: dict, source: Source) -> bytes:
+def _serialize(example: dict, origin: str, source: Source) -> bytes:
     image, label = example["image"], example["label"].numpy()
     encoded = image if image.dtype == tf.string else tf.io.encode_png(image)
     labels = np.flatnonzero(label) if source.multi_label else [label]
@@ -158,6 +139,6 @@ def _serialize(example: dict, source: Source) -> bytes:
         "image/encoded": strings([encoded.numpy()]),
         "image/class/label": tf.train.Feature(int64_list=tf.train.Int64List(value=[int(number) for number in labels])),
         "image/class/text": strings(names),
-        "image/filename": strings([example["origin"].encode(errors="surrogateescape")]),
+        "image/filename": strings([origin.encode(errors="surrogateescape")]),
     }
     return tf.train.Example(features=tf.train.Features(feature=features)).SerializeToString()

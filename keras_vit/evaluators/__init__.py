@@ -7,10 +7,8 @@ recipes create evaluators by name in a `Suite`. The functions behind them take a
 from keras_vit.evaluators import class_subset, classification, fewshot, knn, linear_probe, real, results_table, vtab
 from keras_vit.evaluators.classification import ClassificationMetrics, evaluate
 from keras_vit.evaluators.dataset import Split, collect, opener
-from keras_vit.evaluators.during_training import Scheduled
-from keras_vit.evaluators.evaluation import Context, NotMeasurable
-from keras_vit.evaluators.evaluator import Evaluator, Result
-from keras_vit.evaluators.suite import EVALUATORS, Suite
+from keras_vit.evaluators.evaluation import Context, Evaluator, NotMeasurable, Result
+from keras_vit.evaluators.suite import EVALUATORS, Scheduled, Suite
 
 __all__ = [
     "EVALUATORS",

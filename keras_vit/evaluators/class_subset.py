@@ -6,10 +6,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from keras_vit.evaluators import classification
-from keras_vit.evaluators.evaluation import Context
-from keras_vit.evaluators.evaluator import Result
-
-Classes = Sequence[int] | np.ndarray
+from keras_vit.evaluators.evaluation import Context, Result
 
 # Classes of the two test sets, as numbers of ILSVRC-2012's classes from 0 on, in the order of their WordNet numbers.
 # ImageNet-A: https://arxiv.org/abs/1907.07174, ImageNet-R: https://arxiv.org/abs/2006.16241
@@ -62,56 +59,45 @@ class Subset(classification.Classification):
         opened = self.open(context)
         if context.classifier.class_names:
             check_largest(self._classes, len(context.classifier.class_names))
-            subset = self._classes.tolist() if opened.num_classes == len(self._classes) else None
-            context.check_classes(self.place(context)[0], opened, subset)
-        classification.check_labels(opened, context)
+            context.check_classes(opened, self._classes if opened.num_classes == len(self._classes) else None)
+        if opened.multi_label:
+            raise ValueError(f"A subset needs one class per image. Received: source={self.source!r}.")
 
     def measure(self, context: Context) -> Result:
-        opened = self.open(context)
-        batches = opened.batches
-        if opened.num_classes != len(self._classes):
-            batches = (self._relabeled(batch) for batch in batches)
-        result = classification.evaluate(
-            restrict(context.classifier.scores, self._classes),
-            batches,
-            len(self._classes),
-            output=context.output,
-            scores_are=context.classifier.scores_are,
-        )
+        opened, classifier = self.open(context), context.classifier
+        is_part = opened.num_classes == len(self._classes)
+        batches = opened.batches if is_part else map(self._relabeled, opened.batches)
+        kinds = {"output": context.output, "scores_are": classifier.scores_are}
+        scores = restrict(classifier.scores, self._classes)
+        result = classification.evaluate(scores, batches, len(self._classes), **kinds)
         return Result({name: result[name] for name in ("accuracy", "top5", "examples")})
 
     def _relabeled(self, batch: dict) -> dict:
         kept = batch["mask"] > 0
-        return {
-            "image": batch["image"][kept],
-            "label": relabel(batch["label"][kept], self._classes),
-            "mask": batch["mask"][kept],
-        }
+        return {"image": batch["image"][kept], "label": relabel(batch["label"][kept], self._classes)}
 
 
-def restrict(predict: Callable, classes: Classes) -> Callable:
+def restrict(predict: Callable, classes: np.ndarray) -> Callable:
     """Return a function that predicts only the given `c` classes, `[B, c]`, in their order, of scores `[B, C]`."""
-    kept = check_classes(classes)
 
     def predict_some(images: np.ndarray) -> np.ndarray:
         scores = np.asarray(predict(images))
-        check_largest(kept, scores.shape[-1])
-        return scores[:, kept]
+        check_largest(classes, scores.shape[-1])
+        return scores[:, classes]
 
     return predict_some
 
 
-def relabel(labels: np.ndarray, classes: Classes) -> np.ndarray:
-    """Convert class numbers of the model, `[N]`, to int64 indices of `classes`; refuse labels of other classes."""
-    numbers, labels = check_classes(classes), np.asarray(labels)
-    places = {number: place for place, number in enumerate(numbers.tolist())}
-    wrong = labels[~np.isin(labels, numbers)]
+def relabel(labels: np.ndarray, classes: np.ndarray) -> np.ndarray:
+    """Convert class numbers of the model, `[N]`, to indices of `classes`; refuse labels of other classes."""
+    same = labels[:, None] == classes  # [N, c]
+    wrong = labels[~same.any(axis=1)]
     if len(wrong):
-        raise ValueError(f"Every label must be one of the {len(numbers)} classes of the subset. Received: {wrong[0]}.")
-    return np.asarray([places[label] for label in labels.tolist()], np.int64)
+        raise ValueError(f"Every label must be one of the {len(classes)} classes of the subset. Received: {wrong[0]}.")
+    return same.argmax(axis=1)
 
 
-def check_classes(classes: Classes | str) -> np.ndarray:
+def check_classes(classes: Sequence[int] | np.ndarray | str) -> np.ndarray:
     """Return the class numbers of a subset, given by its name or as numbers, int64 `[c]`."""
     if isinstance(classes, str):
         if classes not in SUBSETS:

@@ -9,8 +9,7 @@ from scipy import special
 
 from keras_vit import _checks
 from keras_vit.evaluators.dataset import Split
-from keras_vit.evaluators.evaluation import Context
-from keras_vit.evaluators.evaluator import Evaluator, Result
+from keras_vit.evaluators.evaluation import Context, Evaluator, Result
 
 CALIBRATION_BINS = 15
 # Probabilities are float32: a 0 stands for less than the first number, a 1 for less than the second number below 1.
@@ -20,13 +19,7 @@ _EPSILON = np.finfo(np.float32).epsneg
 
 @dataclasses.dataclass(kw_only=True)
 class Classification(Evaluator):
-    """Accuracy, top-5 accuracy, loss and calibration.
-
-    Attributes:
-        source: Data set; None for that of the context.
-        split: Split to test on; None for that of the context.
-        pp: Preprocessing string; None for that of the classifier.
-    """
+    """Accuracy, top-5 accuracy, loss and calibration; None takes source, split and `pp` of the context."""
 
     source: str | None = None
     split: str | None = None
@@ -36,36 +29,23 @@ class Classification(Evaluator):
         for name in ("source", "split", "pp"):
             _checks.optional_text(name, getattr(self, name))
 
-    def place(self, context: Context) -> tuple[str, str, str]:
-        """Return source, split and preprocessing string."""
-        return self.source or context.source, self.split or context.eval_split, self.pp or context.preprocess
-
     def open(self, context: Context) -> Split:
         """Open the data."""
-        return context.open_fitting(*self.place(context))
+        source, split = self.source or context.source, self.split or context.eval_split
+        return context.open_fitting(source, split, self.pp or context.preprocess)
 
     def check(self, context: Context) -> None:
         opened = self.open(context)
-        context.check_classes(self.place(context)[0], opened)
-        check_labels(opened, context)
+        context.check_classes(opened)
+        if opened.multi_label and context.output != "sigmoid":
+            raise ValueError("Labels of several classes need a model that was trained with the sigmoid loss.")
 
     def measure(self, context: Context) -> Result:
-        opened = self.open(context)
-        result = evaluate(
-            context.classifier.scores,
-            opened.batches,
-            opened.num_classes,
-            output=context.output,
-            scores_are=context.classifier.scores_are,
-        )
+        opened, classifier = self.open(context), context.classifier
+        kinds = {"output": context.output, "scores_are": classifier.scores_are}
+        result = evaluate(classifier.scores, opened.batches, opened.num_classes, **kinds)
         details = {name: result[name] for name in ("non_finite", "per_class", "class_examples", "confusion")}
         return Result(single_numbers(result), details=details)
-
-
-def check_labels(opened: Split, context: Context) -> None:
-    """Refuse labels of several classes for a model that was not trained with the sigmoid loss."""
-    if opened.multi_label and context.output != "sigmoid":
-        raise ValueError("Labels of several classes need a model that was trained with the sigmoid loss.")
 
 
 class ClassificationMetrics:
@@ -77,10 +57,9 @@ class ClassificationMetrics:
         num_classes: Number of classes `C`.
         output: `"softmax"` (one class per image) or `"sigmoid"` (any number), as the model was trained.
         scores_are: `"logits"` or `"probabilities"`: what `update` receives.
-        num_bins: Number of equally wide confidence bins of the calibration error.
 
     References:
-        Guo et al. 2017, "On Calibration of Modern Neural Networks", for the expected calibration error.
+        Guo et al. 2017, "On Calibration of Modern Neural Networks", for the expected calibration error, of 15 bins.
 
     Example:
     >>> metrics = ClassificationMetrics(num_classes=3)
@@ -89,10 +68,8 @@ class ClassificationMetrics:
     0.5
     """
 
-    def __init__(
-        self, num_classes: int, output: str = "softmax", scores_are: str = "logits", num_bins: int = CALIBRATION_BINS
-    ):
-        self.num_classes, self.num_bins = num_classes, num_bins
+    def __init__(self, num_classes: int, output: str = "softmax", scores_are: str = "logits"):
+        self.num_classes = num_classes
         self.output = _checks.choice("output", output, ("softmax", "sigmoid"))
         self.scores_are = _checks.choice("scores_are", scores_are, ("logits", "probabilities"))
         self._multi_label: bool | None = None
@@ -160,13 +137,13 @@ class ClassificationMetrics:
             targets = labels > 0
             recalled = (targets & (probabilities >= 0.5) & finite[:, None]).sum(axis=0)
             examples, confusion = targets.sum(axis=0), None
-            calibration_error = self._calibration_error(probabilities[finite].ravel(), targets[finite].ravel())
+            calibration_error = _calibration_error(probabilities[finite].ravel(), targets[finite].ravel())
             precision = _mean_average_precision(np.where(finite[:, None], probabilities, 0.0), targets)
         else:
             recalled, examples = (np.bincount(some, minlength=self.num_classes) for some in (labels[correct], labels))
             confusion = np.zeros((self.num_classes, self.num_classes), np.int64)
             np.add.at(confusion, (labels[finite], rows["predicted"][finite]), 1)
-            calibration_error, precision = self._calibration_error(probabilities[finite], correct[finite]), None
+            calibration_error, precision = _calibration_error(probabilities[finite], correct[finite]), None
         return {
             **result,
             "ece": calibration_error,
@@ -189,10 +166,11 @@ class ClassificationMetrics:
             raise ValueError("labels must be class numbers in every batch or multi-hot rows in every batch.")
         self._multi_label = multi_label
         if multi_label:
-            if self.output != "sigmoid":
-                raise ValueError("Multi-hot labels need output='sigmoid'. Received: output='softmax'.")
-            if labels.shape[1] != self.num_classes:
-                raise ValueError(f"Multi-hot labels must have {self.num_classes} columns. Received: {labels.shape[1]}.")
+            if self.output != "sigmoid" or labels.shape[1] != self.num_classes:
+                raise ValueError(
+                    f"Multi-hot labels need output='sigmoid' and {self.num_classes} columns. Received: "
+                    f"output={self.output!r} and {labels.shape[1]} columns."
+                )
             return
         wrong = labels[mask & ((labels < 0) | (labels >= self.num_classes))]
         if len(wrong):
@@ -215,12 +193,13 @@ class ClassificationMetrics:
             )
         return probabilities, -np.where(targets, log_yes, log_no).sum(axis=-1)
 
-    def _calibration_error(self, confidences: np.ndarray, correct: np.ndarray) -> float:
-        if not len(confidences):
-            return float("nan")
-        # Bins are (0, 1/n], (1/n, 2/n], ...: the right edge belongs to the bin, as in the paper.
-        bins = np.clip(np.ceil(confidences * self.num_bins).astype(int) - 1, 0, self.num_bins - 1)
-        return float(np.abs(np.bincount(bins, correct - confidences)).sum() / len(confidences))
+
+def _calibration_error(confidences: np.ndarray, correct: np.ndarray) -> float:
+    if not len(confidences):
+        return float("nan")
+    # Bins are (0, 1/n], (1/n, 2/n], ...: the right edge belongs to the bin, as in the paper.
+    bins = np.clip(np.ceil(confidences * CALIBRATION_BINS).astype(int) - 1, 0, CALIBRATION_BINS - 1)
+    return float(np.abs(np.bincount(bins, correct - confidences)).sum() / len(confidences))
 
 
 def _mean_average_precision(probabilities: np.ndarray, targets: np.ndarray) -> float:
@@ -247,7 +226,6 @@ def evaluate(
     *,
     output: str = "softmax",
     scores_are: str = "logits",
-    num_bins: int = CALIBRATION_BINS,
 ) -> dict[str, Any]:
     """Measure a classifier on one pass over the data.
 
@@ -257,17 +235,16 @@ def evaluate(
         num_classes: Number of classes.
         output: `"softmax"` or `"sigmoid"`, as the model was trained.
         scores_are: `"logits"` or `"probabilities"`: what `predict` returns.
-        num_bins: Number of confidence bins of the calibration error.
 
     Returns:
-        What `ClassificationMetrics.result` returns.
+        The result of `ClassificationMetrics`.
 
     Example:
     >>> batches = [{"image": images, "label": np.array([0, 1, 2, 3])}]
     >>> evaluate(model.predict_on_batch, batches, num_classes=10)["examples"]
     4
     """
-    metrics = ClassificationMetrics(num_classes, output, scores_are, num_bins)
+    metrics = ClassificationMetrics(num_classes, output, scores_are)
     for batch in batches:
         metrics.update(predict(batch["image"]), batch["label"], batch.get("mask"))
     return metrics.result()

@@ -20,7 +20,7 @@ class Split:
         multi_label: Whether labels are multi-hot rows.
         names: Path of each image in the order of the batches, or None if there are none.
         class_names: Names of the classes, or None if they are unknown.
-        image_shape: `(H, W, C)` of the images, with None for unknown sizes; None if nothing is known.
+        image_shape: `(H, W, C)` of the images, with None for unknown sizes.
 
     Example:
     >>> split = keras_vit.evaluators.opener(batch_size=100)("digits", "test", "value_range(-1, 1)")
@@ -102,9 +102,6 @@ def collect(function: Callable[[np.ndarray], np.ndarray], batches: Iterable[dict
 
     Returns:
         Outputs float32 `[N, D]`, and labels `[N]` or, of multi-label data, `[N, classes]`.
-
-    Raises:
-        ValueError: If there is no example, or the outputs are not `[B, D]`.
 
     Example:
     >>> batches = [{"image": images, "label": np.array([0, 1, 2, 3])}]

@@ -1,9 +1,11 @@
-"""The classifier that is evaluated, and the data that evaluators use unless they name their own."""
+"""Evaluators, the classifier and data that they measure, and their results."""
 
+import abc
 import dataclasses
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from absl import logging
 
 from keras_vit.evaluators.dataset import Labeled, Split, collect
@@ -89,40 +91,70 @@ class Context:
             )
         return opened
 
-    def check_classes(self, source: str, opened: Split, subset: Sequence[int] | None = None) -> None:
+    def check_classes(self, opened: Split, subset: Sequence[int] | np.ndarray | None = None) -> None:
         """Refuse data whose classes are not those of the classifier, or its classes `subset`, in number or order."""
-        known = self.classifier.class_names
+        known = tuple(self.classifier.class_names or ())
         if not known:
             return
         if subset is not None:
             known = tuple(known[number] for number in subset)
-        # Data without names are compared by their number of classes.
-        names = known if opened.class_names is None and opened.num_classes == len(known) else opened.class_names
-        _check_classes(source, names or [str(number) for number in range(opened.num_classes)], known)
+        names = tuple(opened.class_names or map(str, range(opened.num_classes)))
+        expected, received = (", ".join(some[:5]) + (", ..." if len(some) > 5 else "") for some in (known, names))
+        shown = f"{expected}. Received: {received}"
+        if len(names) != len(known):
+            raise ValueError(f"The data must have the model's {len(known)} classes, not {len(names)}: {shown}.")
+        if opened.class_names is None or names == known:
+            return
+        if sorted(names) == sorted(known):
+            raise ValueError(f"The classes of the data must be in the order of the model's, {shown}.")
+        logging.warning("The classes have other names than the model's and are compared by their numbers: %s.", shown)
 
 
-def _check_classes(name: str, class_names: Sequence[str], known: Sequence[str]) -> None:
-    """Refuse data whose labels cannot be compared with a model's scores, and warn if only the names differ."""
-    if len(class_names) != len(known):
-        raise ValueError(
-            f"The data must have the model's {len(known)} classes, {_summary(known)}. "
-            f"Received: {name!r} with {len(class_names)}, {_summary(class_names)}."
-        )
-    if tuple(class_names) == tuple(known):
-        return
-    if sorted(class_names) == sorted(known):
-        raise ValueError(
-            f"The classes of the data must be in the order of the model's, {_summary(known)}. "
-            f"Received: {_summary(class_names)}."
-        )
-    logging.warning(
-        "The classes of %s are called %s, those of the model %s. They are compared by their numbers.",
-        name,
-        _summary(class_names),
-        _summary(known),
-    )
+@dataclasses.dataclass(frozen=True)
+class Result:
+    """Result of an evaluator.
+
+    Attributes:
+        metrics: Numbers by name; None where a number is not available.
+        missing: Data sets that are not available, with the reason.
+        details: Arrays by name, such as a confusion matrix, which are too large for tables and curves.
+        name: Name of the evaluator in its suite.
+        not_measured: Why the evaluator could not run on this classifier; None if it ran.
+
+    Example:
+    >>> Result({"accuracy": 0.75}).metrics["accuracy"]
+    0.75
+    """
+
+    metrics: Mapping[str, float | None] = dataclasses.field(default_factory=dict)
+    missing: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    details: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    name: str = ""
+    not_measured: str | None = None
+
+    @property
+    def measured(self) -> bool:
+        """Whether there is at least one number."""
+        return any(value is not None for value in self.metrics.values())
 
 
-def _summary(names: Sequence[str]) -> str:
-    """Return the first names."""
-    return ", ".join(names[:5]) + (", ..." if len(names) > 5 else "")
+class Evaluator(abc.ABC):
+    """A measurement of a classifier.
+
+    Evaluators are dataclasses: their fields are the arguments that `Suite` accepts, and they check them when they are
+    created.
+
+    Example:
+    >>> @dataclasses.dataclass(kw_only=True)
+    ... class ParameterCount(Evaluator):
+    ...     def measure(self, context):
+    ...         return Result({"parameters": context.classifier.card.parameters})
+    """
+
+    @abc.abstractmethod
+    def check(self, context: Context) -> None:
+        """Open the data and refuse a classifier that does not fit them, or, by `NotMeasurable`, that lacks features."""
+
+    @abc.abstractmethod
+    def measure(self, context: Context) -> Result:
+        """Run the classifier on the data and return the result."""

@@ -8,8 +8,7 @@ import numpy as np
 
 from keras_vit import _checks
 from keras_vit.evaluators.dataset import Labeled
-from keras_vit.evaluators.evaluation import Context
-from keras_vit.evaluators.evaluator import Evaluator, Result
+from keras_vit.evaluators.evaluation import Context, Evaluator, Result
 
 
 @dataclasses.dataclass(kw_only=True)

@@ -17,17 +17,11 @@ SEEDS = 3
 
 @dataclasses.dataclass(kw_only=True)
 class FewShot(FeatureEvaluator):
-    """Accuracy from few examples per class, see `evaluate`.
-
-    Attributes:
-        shots: Number of examples per class, or several.
-        l2: Strength of the regularization.
-        seeds: Number of draws, or the seeds themselves.
-    """
+    """Accuracy from few examples per class, with the arguments of `evaluate`."""
 
     shots: int | Sequence[int] = SHOTS
     l2: float = L2
-    seeds: int | Sequence[int] = SEEDS
+    seeds: int = SEEDS
 
     def __post_init__(self):
         super().__post_init__()
@@ -77,7 +71,7 @@ def evaluate(
     num_classes: int,
     shots: int | Sequence[int] = SHOTS,
     l2: float = L2,
-    seeds: int | Sequence[int] = SEEDS,
+    seeds: int = SEEDS,
 ) -> dict[str, float]:
     """Measure the accuracy on the test set from few examples per class.
 
@@ -87,7 +81,7 @@ def evaluate(
         num_classes: Number of classes.
         shots: Number of examples per class, or several. A class that has fewer gives all it has.
         l2: Strength of the regularization.
-        seeds: Number of draws, 0, 1, 2 ..., or the seeds themselves.
+        seeds: Number of draws.
 
     Returns:
         For each number of shots `"10shot"`, the mean over the draws, and `"10shot_std"`, their standard deviation.
@@ -99,7 +93,7 @@ def evaluate(
     train_features, train_labels = np.asarray(train[0]), check_labels(train[1], num_classes, "the training set")
     test_features, test_labels = np.asarray(test[0]), check_labels(test[1], num_classes, "the test set")
     accuracies: dict[int, list[float]] = {count: [] for count in shots}
-    for seed in seeds:
+    for seed in range(seeds):
         for count, results in accuracies.items():
             chosen = draw(train_labels, count, num_classes, seed)
             classifier = RidgeClassifier(train_features[chosen], train_labels[chosen], num_classes)
@@ -111,10 +105,9 @@ def evaluate(
     return metrics
 
 
-def _checked(shots, l2, seeds) -> tuple[tuple[int, ...], float, tuple[int, ...]]:
-    several = isinstance(seeds, Sequence) and not isinstance(seeds, str)
-    seeds = _checks.positive_ints("seeds", seeds, 0) if several else range(_checks.positive_int("seeds", seeds))
-    return _checks.positive_ints("shots", shots), _checks.finite_number("l2", l2), tuple(seeds)
+def _checked(shots: int | Sequence[int], l2: float, seeds: int) -> tuple[tuple[int, ...], float, int]:
+    shots = _checks.positive_ints("shots", shots)
+    return shots, _checks.finite_number("l2", l2), _checks.positive_int("seeds", seeds)
 
 
 def draw(labels: np.ndarray, shots: int, num_classes: int, seed: int) -> np.ndarray:

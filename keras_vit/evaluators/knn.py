@@ -16,12 +16,7 @@ _ROWS = 1_024  # test examples compared at a time, to limit the memory
 
 @dataclasses.dataclass(kw_only=True)
 class Knn(FeatureEvaluator):
-    """Accuracy of the nearest neighbors, see `evaluate`.
-
-    Attributes:
-        neighbors: Number of neighbors, or several.
-        temperature: Temperature of their votes.
-    """
+    """Accuracy of the nearest neighbors, with the arguments of `evaluate`."""
 
     neighbors: int | Sequence[int] = NEIGHBORS
     temperature: float = TEMPERATURE

@@ -15,31 +15,23 @@ from keras_vit.evaluators.fewshot import RidgeClassifier
 SOLVERS = ("lbfgs", "ridge")
 L2 = {"lbfgs": tuple(10.0**k for k in range(-6, 2)), "ridge": tuple(2.0**k for k in range(-4, 21, 4))}
 HELD_OUT = 0.1
-MAX_ITERATIONS = 200
+MAX_ITERATIONS = 200  # of L-BFGS, per strength of the regularization
 _TOLERANCE = 1e-5  # largest entry of the gradient at the solution
 
 
 @dataclasses.dataclass(kw_only=True)
 class LinearProbe(FeatureEvaluator):
-    """Accuracy of a linear classifier, see `evaluate`.
-
-    Attributes:
-        solver: `"lbfgs"` or `"ridge"`.
-        l2: Strength of the regularization, or several to choose from; None for those of the solver.
-        max_iterations: Largest number of iterations of L-BFGS.
-    """
+    """Accuracy of a linear classifier, with the arguments of `evaluate`."""
 
     solver: str = "lbfgs"
     l2: float | Sequence[float] | None = None
-    max_iterations: int = MAX_ITERATIONS
 
     def __post_init__(self):
         super().__post_init__()
         self.l2 = _strengths(self.solver, self.l2)
-        self.max_iterations = _checks.positive_int("max_iterations", self.max_iterations)
 
     def evaluate(self, train: Labeled, test: Labeled, num_classes: int) -> dict[str, float]:
-        return evaluate(train, test, num_classes, self.solver, self.l2, max_iterations=self.max_iterations)
+        return evaluate(train, test, num_classes, self.solver, self.l2)
 
 
 class LogisticRegression:
@@ -54,7 +46,6 @@ class LogisticRegression:
         labels: np.ndarray,
         num_classes: int,
         l2: float,
-        max_iterations: int = MAX_ITERATIONS,
         start: "LogisticRegression | None" = None,
     ):
         labels = check_labels(labels, num_classes, "the training set")
@@ -67,7 +58,7 @@ class LogisticRegression:
             np.zeros(shape).ravel() if start is None else start.parameters.ravel(),
             jac=True,
             method="L-BFGS-B",
-            options={"maxiter": max_iterations, "gtol": _TOLERANCE, "ftol": 0.0, "maxcor": 20, "maxfun": 10**9},
+            options={"maxiter": MAX_ITERATIONS, "gtol": _TOLERANCE, "ftol": 0.0, "maxcor": 20, "maxfun": 10**9},
         )
         self.parameters: np.ndarray = found.x.reshape(shape)  # [D + 1, C], the last row is the bias
 
@@ -94,7 +85,6 @@ def evaluate(
     solver: str = "lbfgs",
     l2: float | Sequence[float] | None = None,
     validation: Labeled | None = None,
-    max_iterations: int = MAX_ITERATIONS,
 ) -> dict[str, float]:
     """Measure the accuracy of a linear classifier that is trained on the whole training set.
 
@@ -105,7 +95,6 @@ def evaluate(
         solver: `"lbfgs"`, logistic regression; or `"ridge"`, least squares in closed form as in `fewshot`.
         l2: Strength of the regularization, or several to choose from; None for those of the solver.
         validation: Features and labels to choose the strength on. None holds back a tenth of the training set.
-        max_iterations: Largest number of iterations of L-BFGS per strength.
 
     Returns:
         `"accuracy"` on the test set after training on training and validation examples together, `"l2"` as chosen, and
@@ -115,30 +104,26 @@ def evaluate(
         metrics = keras_vit.evaluators.linear_probe.evaluate(train, test, num_classes=10, solver="ridge")
     """
     strengths = _strengths(solver, l2)
-    max_iterations = _checks.positive_int("max_iterations", max_iterations)
     train_labels = check_labels(train[1], num_classes, "the training set")
     test_labels = check_labels(test[1], num_classes, "the test set")
     features = np.asarray(train[0])
     if validation is None:
         order = np.random.default_rng(0).permutation(len(features))
-        held_out = max(1, round(HELD_OUT * len(features)))
-        fitted, chosen_on = order[held_out:], order[:held_out]
-        parts = (features[fitted], train_labels[fitted]), (features[chosen_on], train_labels[chosen_on])
-        everything = features, train_labels
-    else:
-        validation_labels = check_labels(validation[1], num_classes, "the validation set")
-        parts = (features, train_labels), (np.asarray(validation[0]), validation_labels)
-        (train_x, train_y), (validation_x, validation_y) = parts
-        everything = np.concatenate([train_x, validation_x]), np.concatenate([train_y, validation_y])
+        held_out, fitted = np.split(order, [max(1, round(HELD_OUT * len(features)))])
+        validation = features[held_out], train_labels[held_out]
+        features, train_labels = features[fitted], train_labels[fitted]
+    validation_features = np.asarray(validation[0])
+    validation_labels = check_labels(validation[1], num_classes, "the validation set")
 
     metrics = {}
     best = strengths[0]
     if len(strengths) > 1:
-        fits = _fits(solver, *parts[0], num_classes, strengths, max_iterations)
-        accuracies = {strength: float((predict(parts[1][0]) == parts[1][1]).mean()) for strength, predict in fits}
+        fits = _fits(solver, features, train_labels, num_classes, strengths)
+        accuracies = {l2: float((predict(validation_features) == validation_labels).mean()) for l2, predict in fits}
         best = max(accuracies, key=lambda strength: accuracies[strength])
         metrics["validation_accuracy"] = accuracies[best]
-    ((_, predict),) = _fits(solver, *everything, num_classes, [best], max_iterations)
+    everything = np.concatenate([features, validation_features]), np.concatenate([train_labels, validation_labels])
+    ((_, predict),) = _fits(solver, *everything, num_classes, [best])
     return {"accuracy": float((predict(np.asarray(test[0])) == test_labels).mean()), "l2": float(best), **metrics}
 
 
@@ -149,12 +134,7 @@ def _strengths(solver: str, l2: float | Sequence[float] | None) -> tuple[float, 
 
 
 def _fits(
-    solver: str,
-    features: np.ndarray,
-    labels: np.ndarray,
-    num_classes: int,
-    strengths: Sequence[float],
-    max_iterations: int,
+    solver: str, features: np.ndarray, labels: np.ndarray, num_classes: int, strengths: Sequence[float]
 ) -> Iterator[tuple[float, Callable[[np.ndarray], np.ndarray]]]:
     """Yield each strength, the strongest first, and the function from features to class numbers after its fit."""
     ordered = sorted(strengths, reverse=True)
@@ -164,5 +144,5 @@ def _fits(
         return
     fit = None
     for strength in ordered:  # each fit starts at the solution of the stronger regularization, which is near
-        fit = LogisticRegression(features, labels, num_classes, strength, max_iterations, fit)
+        fit = LogisticRegression(features, labels, num_classes, strength, fit)
         yield strength, fit.predict

@@ -9,8 +9,7 @@ import numpy as np
 from keras_vit import _checks, _io
 from keras_vit.evaluators.classification import Classification
 from keras_vit.evaluators.dataset import Split, collect
-from keras_vit.evaluators.evaluation import Context
-from keras_vit.evaluators.evaluator import Result
+from keras_vit.evaluators.evaluation import Context, Result
 
 _NUMBER = re.compile(r"ILSVRC2012_val_(\d{8})")
 
@@ -39,22 +38,27 @@ class Real(Classification):
         opened = self.open(context)
         if self._labels is not None:
             self._select(opened)
-            if context.classifier.class_names:
-                check_labels(self._labels, len(context.classifier.class_names), str(self.labels))
+            classes = len(context.classifier.class_names or ())
+            largest = max((number for some in self._labels for number in some), default=0)
+            if classes and largest >= classes:
+                raise ValueError(
+                    f"{self.labels} names the class {largest}, which a model of {classes} classes does not have."
+                )
             return
-        context.check_classes(self.place(context)[0], opened)
+        context.check_classes(opened)
         if not opened.multi_label:
             raise ValueError(f"ReaL needs several labels per image, or labels=. Received: source={self.source!r}.")
 
     def measure(self, context: Context) -> Result:
         opened = self.open(context)
-        labels = self._select(opened) if self._labels is not None else None
-        return Result(evaluate(context.classifier.scores, opened.batches, labels))
+        return Result(evaluate(context.classifier.scores, opened.batches, self._select(opened)))
 
-    def _select(self, opened: Split) -> list[list[int]]:
+    def _select(self, opened: Split) -> list[list[int]] | None:
+        if self._labels is None:
+            return None
         if opened.names is None:
             raise ValueError(f"With labels= the images must be files with names. Received: source={self.source!r}.")
-        return select(self._labels or [], opened.names, str(self.labels))
+        return select(self._labels, opened.names, str(self.labels))
 
 
 def evaluate(predict: Callable, batches: Iterable[dict], labels: Sequence[Iterable[int]] | None = None) -> dict:
@@ -93,18 +97,9 @@ def read_labels(path: str) -> list[list[int]]:
         labels = _io.read_json(path, list)
     except (OSError, ValueError) as error:
         raise ValueError(f"The labels of ImageNet ReaL cannot be read from {path!r}: {error}") from error
-    if not all(isinstance(some, list) for some in labels):
-        raise ValueError(f"{path} must hold a list of lists of class numbers, as `real.json` does.")
-    if not all(type(number) is int and number >= 0 for some in labels for number in some):
-        raise ValueError(f"{path} must hold lists of class numbers, integers of at least 0.")
+    if not all(isinstance(some, list) and all(type(one) is int and one >= 0 for one in some) for some in labels):
+        raise ValueError(f"{path} must hold a list of lists of class numbers of at least 0, as `real.json` does.")
     return labels
-
-
-def check_labels(labels: Sequence[Sequence[int]], num_classes: int, path: str) -> None:
-    """Refuse labels that a model of `num_classes` classes has no scores for."""
-    largest = max((number for some in labels for number in some), default=0)
-    if largest >= num_classes:
-        raise ValueError(f"{path} names the class {largest}, which a model of {num_classes} classes does not have.")
 
 
 def select(labels: list[list[int]], names: Sequence[str], path: str) -> list[list[int]]:

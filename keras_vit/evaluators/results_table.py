@@ -1,4 +1,4 @@
-"""Results of evaluators as a table, as JSON and as a row of a Markdown table."""
+"""Results of evaluators as a table and as JSON."""
 
 import json
 import math
@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from keras_vit import _io, _numbers
-from keras_vit.evaluators.evaluator import Result
+from keras_vit import _numbers
+from keras_vit.evaluators.evaluation import Result
 
 
 def table(results: Sequence[Result]) -> str:
@@ -56,25 +56,6 @@ def plain(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [plain(item) for item in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def markdown_row(first: str, results: Sequence[Result]) -> str:
-    """Return a Markdown table of one row, standard deviations beside their means, and a list of what is missing."""
-    header, cells, notes = ["model"], [first], []
-    for result in results:
-        for key, value in result.metrics.items():
-            if key.endswith("_std"):
-                continue
-            spread = result.metrics.get(f"{key}_std")
-            header.append(f"{result.name} {key}:" if len(results) > 1 else f"{key}:")
-            cells.append(_text(key, value) + (f" ± {_text(key, spread)}" if spread is not None else ""))
-        notes += [f"- {result.name} {what} is missing: {why}" for what, why in result.missing.items()]
-        if result.not_measured:
-            header.append(f"{result.name}:")
-            cells.append(_numbers.NONE)
-            notes.append(f"- {result.name} was not measured: {result.not_measured}")
-    table = _io.markdown_table(header, [cells])
-    return "\n".join([table, "", *notes]) if notes else table
 
 
 def _text(key: str, value: float | None) -> str:

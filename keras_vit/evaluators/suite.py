@@ -1,16 +1,16 @@
 """Evaluators by name, as recipes and `--evaluators` write them: `"fewshot(shots=(1, 10))"`, `"knn"`."""
 
 import dataclasses
-import time
 from collections.abc import Iterable
+from typing import Any
 
 from absl import logging
 
 from keras_vit import _checks, _numbers, _spec
+from keras_vit.evaluators import results_table
 from keras_vit.evaluators.class_subset import Subset
 from keras_vit.evaluators.classification import Classification
-from keras_vit.evaluators.evaluation import Context, NotMeasurable
-from keras_vit.evaluators.evaluator import Evaluator, Result
+from keras_vit.evaluators.evaluation import Context, Evaluator, NotMeasurable, Result
 from keras_vit.evaluators.fewshot import FewShot
 from keras_vit.evaluators.knn import Knn
 from keras_vit.evaluators.linear_probe import LinearProbe
@@ -47,8 +47,6 @@ class Suite:
 
     Example:
     >>> suite = Suite(["classification", "knn(neighbors=(1, 20))"])
-    >>> list(suite.evaluators)
-    ['classification', 'knn']
     >>> classifier = keras_vit.inference.open_classifier("runs/digits")
     >>> context = keras_vit.evaluators.Context(classifier, keras_vit.evaluators.opener(batch_size=360), "digits")
     >>> results = suite.run(context)
@@ -73,24 +71,11 @@ class Suite:
             self.evaluators[name] = evaluator
             self.every[name] = None if every is None else _checks.positive_int("every", every)
 
-    def due(self, step: int, total_steps: int, every: int) -> list[str]:
-        """Return the names of the evaluators that run after a step; all of them run after the last step."""
-        intervals = {name: own or every for name, own in self.every.items()}
-        return [name for name, own in intervals.items() if step == total_steps or (own and step % own == 0)]
-
-    def intervals(self, every: int = 0) -> list[int]:
-        """Return the `every` of all evaluators; those without one have the default `every`, 0 for no interval."""
-        return [own or every for own in self.every.values() if own or every]
-
     def check(self, context: Context) -> None:
-        """Open all data and compare them with the classifier, to find mistakes before a long training.
+        """Open all data, and refuse those that do not fit the classifier, before a long training.
 
         An evaluator that needs what the classifier lacks is not a mistake, nor are missing data of VTAB: the results
         list them.
-
-        Raises:
-            ValueError: If a split cannot be opened, or its classes or images do not fit the classifier. The message
-                names the evaluator.
         """
         for name, evaluator in self.evaluators.items():
             try:
@@ -101,19 +86,10 @@ class Suite:
                 raise ValueError(f"The evaluator {name!r} cannot run: {error}") from error
 
     def run(self, context: Context, names: Iterable[str] | None = None) -> list[Result]:
-        """Run evaluators on a classifier.
-
-        Args:
-            context: The classifier and its data.
-            names: Names of the evaluators to run; None for all.
-
-        Returns:
-            One result per evaluator. It holds the reason if the evaluator needs what the classifier lacks.
-        """
+        """Run all evaluators, or those of some names. A result without numbers has the reason as `not_measured`."""
         return [self._run(context, name) for name in (self.evaluators if names is None else names)]
 
     def _run(self, context: Context, name: str) -> Result:
-        started = time.monotonic()
         try:
             result = self.evaluators[name].measure(context)
         except NotMeasurable as error:
@@ -123,4 +99,66 @@ class Suite:
         logging.info("%s: %s", name, shown)
         for what, why in result.missing.items():
             logging.warning("%s: %s is missing: %s", name, what, why)
-        return dataclasses.replace(result, name=name, seconds=time.monotonic() - started)
+        return dataclasses.replace(result, name=name)
+
+
+class Scheduled:
+    """A suite whose evaluators run at intervals during training.
+
+    Args:
+        suite: The evaluators.
+        context: The classifier in training, and its data. Its features are computed anew for each evaluation.
+        total_steps: Length of the run. All evaluators run after the last step.
+        every: Steps between two evaluations of evaluators without `every=`; 0 is at the end only.
+
+    Attributes:
+        last: Results of the last evaluation.
+        failed: Errors of evaluators that failed, by name, in all evaluations.
+
+    Example:
+    >>> classifier = keras_vit.inference.open_classifier("runs/digits")
+    >>> context = keras_vit.evaluators.Context(classifier, keras_vit.evaluators.opener(batch_size=360), "digits")
+    >>> scheduled = Scheduled(Suite(["classification(every=100)"]), context, total_steps=250, every=0)
+    >>> [step for step in (50, 100, 200, 250) if scheduled.due(step)]
+    [100, 200, 250]
+    """
+
+    def __init__(self, suite: Suite, context: Context, total_steps: int, every: int):
+        self.suite, self.context, self.total_steps, self.every = suite, context, total_steps, every
+        self.last: list[Result] = []
+        self.failed: dict[str, str] = {}
+        suite.check(context)
+
+    def intervals(self) -> list[int]:
+        """Return numbers of steps, at whose multiples the training loop must stop to evaluate."""
+        return [own or self.every for own in self.suite.every.values() if own or self.every]
+
+    def due(self, step: int) -> list[str]:
+        """Return the names of the evaluators that run after a step; all of them run after the last step."""
+        intervals = {name: own or self.every for name, own in self.suite.every.items()}
+        return [name for name, own in intervals.items() if step == self.total_steps or (own and step % own == 0)]
+
+    def __call__(self, step: int) -> list[dict[str, Any]]:
+        """Run the evaluators that are due. The training continues if one fails, and its error is logged.
+
+        Returns a line of metrics per evaluator, with `"not_measured"` if it failed.
+        """
+        self.context.forget_features()
+        self.last = [self._run(name, step) for name in self.due(step)]
+        self.context.forget_features()
+        return [_line(result) for result in self.last]
+
+    def _run(self, name: str, step: int) -> Result:
+        try:
+            (result,) = self.suite.run(self.context, [name])
+            return dataclasses.replace(result, details={})  # arrays that nothing reads during training
+        except Exception as error:  # no error of an evaluator is worth the steps since the last checkpoint
+            logging.exception("The evaluator %r failed after step %d. The training continues.", name, step)
+            self.failed[name] = f"{type(error).__name__}: {error}"
+            return Result(name=name, not_measured=self.failed[name])
+
+
+def _line(result: Result) -> dict[str, Any]:
+    numbers = {f"{result.name}/{key}": value for key, value in results_table.plain(result.metrics).items()}
+    reason = {"not_measured": result.not_measured} if result.not_measured else {}
+    return {"evaluator": result.name, **numbers, **reason}

@@ -13,8 +13,7 @@ from absl import logging
 
 from keras_vit import _checks
 from keras_vit.evaluators import linear_probe
-from keras_vit.evaluators.evaluation import Context
-from keras_vit.evaluators.evaluator import Evaluator, Result
+from keras_vit.evaluators.evaluation import Context, Evaluator, Result
 from keras_vit.evaluators.features import check_splits
 
 GROUPS = {

@@ -1,7 +1,6 @@
 """Comparison of runs: recipes, data, versions, curves and results."""
 
 import dataclasses
-import json
 import os
 import statistics
 from collections.abc import Sequence
@@ -9,18 +8,9 @@ from typing import Any
 
 from keras_vit import _io, _numbers, _passed_on
 from keras_vit.experiments.runs import Run, read_runs
-from keras_vit.experiments.table import SEED, shorten
+from keras_vit.experiments.table import shorten
 
-_VERSION = "version of "
 _LONGEST_TABLE = 6  # runs that stand side by side; of more, each has a row
-
-
-@dataclasses.dataclass(frozen=True)
-class Group:
-    """Runs that differ only in the seed."""
-
-    name: str
-    runs: list[Run]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,19 +26,12 @@ class Comparison:
     @property
     def differences(self) -> dict[str, list[Any]]:
         """Values per run of the fields, data and versions that differ between the runs."""
-        tables = [_facts(run) for run in self.runs]
+        tables = [
+            {**run.fields, **{f"version of {name}": text for name, text in run.versions.items()}} for run in self.runs
+        ]
         names = dict.fromkeys(name for table in tables for name in table)
         values = {name: [table.get(name) for table in tables] for name in names}
         return {name: found for name, found in values.items() if any(value != found[0] for value in found)}
-
-    @property
-    def groups(self) -> list[Group]:
-        """The runs, those together that differ only in the seed."""
-        differing = [name for name in self.differences if name != SEED and not name.startswith(_VERSION)]
-        found: dict[str, list[Run]] = {}
-        for run in self.runs:
-            found.setdefault(json.dumps([run.fields.get(name) for name in differing]), []).append(run)
-        return [Group(_group_name(runs, differing), runs) for runs in found.values()]
 
     @property
     def metrics(self) -> list[str]:
@@ -63,7 +46,11 @@ class Comparison:
 
     def difference_table(self) -> tuple[list[str], list[list[str]]]:
         """Return header and rows of the table of differences: a column per run, or a row if there are many."""
-        found = {name: [_shown(value) for value in values] for name, values in self.differences.items()}
+        # Without the folders of paths: the tables may be passed on to others.
+        found = {
+            name: [shorten(_passed_on.without_folders(value)) for value in values]
+            for name, values in self.differences.items()
+        }
         if len(self.runs) <= _LONGEST_TABLE:
             return ["field", *(run.name for run in self.runs)], [[name, *cells] for name, cells in found.items()]
         rows = [[run.name, *(cells[index] for cells in found.values())] for index, run in enumerate(self.runs)]
@@ -71,10 +58,9 @@ class Comparison:
 
     def markdown(self) -> str:
         """Return both tables as Markdown."""
-        parts = ["## Results", "", _io.markdown_table(*self.results()), "", "## Differences", ""]
-        if not self.differences:
-            return "\n".join([*parts, "The runs have the same recipe, data and versions."]) + "\n"
-        return "\n".join([*parts, _io.markdown_table(*self.difference_table())]) + "\n"
+        same = "The runs have the same recipe, data and versions."
+        differences = _io.markdown_table(*self.difference_table()) if self.differences else same
+        return f"## Results\n\n{_io.markdown_table(*self.results())}\n\n## Differences\n\n{differences}\n"
 
     def to_dict(self) -> dict[str, Any]:
         """Return the comparison as plain dictionaries, ready for JSON."""
@@ -118,20 +104,3 @@ def compare(paths: Sequence[str]) -> Comparison:
     if len(runs) < 2 and len(set(map(os.path.normpath, paths))) < 2:
         raise ValueError(f"Expected at least two runs to compare. Received: {', '.join(paths) or 'none'}.")
     return Comparison(runs)
-
-
-def _facts(run: Run) -> dict[str, Any]:
-    """Return fields, data and versions of a run."""
-    return {**run.fields, **{f"{_VERSION}{name}": text for name, text in run.versions.items()}}
-
-
-def _shown(value: Any) -> str:
-    """Return a value as the tables show it, without the folders of paths: the tables may be passed on to others."""
-    return shorten(_passed_on.without_folders(value))
-
-
-def _group_name(runs: Sequence[Run], differing: Sequence[str]) -> str:
-    if len(runs) == 1:
-        return runs[0].name
-    settings = ", ".join(f"{name.rpartition('.')[2]}={_shown(runs[0].fields.get(name))}" for name in differing)
-    return f"{settings or runs[0].fields.get('model.variant')} ({len(runs)} seeds)"

@@ -11,19 +11,14 @@ from typing import Any
 from keras_vit import recipe as recipes
 
 Grid = Mapping[str, Iterable[Any]]
-_OPENING, _CLOSING = "([{", ")]}"
+# Commas within quotes and brackets do not separate values; round brackets may nest once.
+_VALUES = re.compile(r"""(?:'[^']*'|"[^"]*"|\((?:[^()]|\([^()]*\))*\)|\[[^]]*\]|\{[^}]*\}|[^,])+""")
 _LONGEST_VALUE = 32  # characters of a value in the name of a run
 
 
 @dataclasses.dataclass(frozen=True)
 class Point:
-    """A run of a sweep.
-
-    Attributes:
-        name: Name of its directory, such as `"learning_rate=0.001,seed=0"`. It depends on the settings alone.
-        settings: Swept fields and their values.
-        recipe: The recipe with these values.
-    """
+    """A run of a sweep: the name of its directory, the swept fields with their values, and the recipe with these."""
 
     name: str
     settings: dict[str, Any]
@@ -52,8 +47,13 @@ def expand(recipe: recipes.Recipe, grid: Grid | Sequence[Grid]) -> list[Point]:
         if empty:
             raise ValueError(f"grid must have at least one value per field. Received none for {', '.join(empty)}.")
         for combination in itertools.product(*values.values()):
-            point = _point(recipe, dict(zip(values, combination, strict=True)))
-            points.setdefault(point.name, point)
+            settings = dict(zip(values, combination, strict=True))
+            name = _name(settings)
+            try:
+                changed = recipes.check(recipes.replace(recipe, settings))
+            except ValueError as error:
+                raise ValueError(f"The run {name} has no valid recipe: {error}") from error
+            points.setdefault(name, Point(name, {field: recipes.get(changed, field) for field in settings}, changed))
     return list(points.values())
 
 
@@ -78,34 +78,10 @@ def parse_grid(texts: Iterable[str], recipe: recipes.Recipe) -> dict[str, list[A
             raise ValueError(f"--grid must be FIELD=VALUE,VALUE... Received: --grid={text}")
         if field in grid:
             raise ValueError(f"--grid={field}=... must be given once, with all values. Received it twice.")
-        grid[field] = [recipes.get(recipes.override(recipe, field, value), field) for value in _split(values)]
+        parts = [part.strip() for part in _VALUES.findall(values)]
+        parts = [part[1:-1] if len(part) > 1 and part[0] == part[-1] and part[0] in "'\"" else part for part in parts]
+        grid[field] = [recipes.get(recipes.override(recipe, field, part), field) for part in parts]
     return grid
-
-
-def _split(text: str) -> list[str]:
-    """Split a text at the commas that are not within brackets or quotes. Quotes around a value are removed."""
-    parts, depth, quote = [""], 0, ""
-    for character in text:
-        if quote:
-            quote = "" if character == quote else quote
-        elif character in "'\"":
-            quote = character
-        else:
-            depth += (character in _OPENING) - (character in _CLOSING)
-        if character == "," and not quote and depth == 0:
-            parts.append("")
-        else:
-            parts[-1] += character
-    parts = [part.strip() for part in parts]
-    return [part[1:-1] if len(part) > 1 and part[0] == part[-1] and part[0] in "'\"" else part for part in parts]
-
-
-def _point(recipe: recipes.Recipe, settings: dict[str, Any]) -> Point:
-    try:
-        changed = recipes.check(recipes.replace(recipe, settings))
-    except ValueError as error:
-        raise ValueError(f"The run {_name(settings)} has no valid recipe: {error}") from error
-    return Point(_name(settings), {field: recipes.get(changed, field) for field in settings}, changed)
 
 
 def _name(settings: Mapping[str, Any]) -> str:

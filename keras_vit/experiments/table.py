@@ -13,21 +13,19 @@ SEED = "seed"
 _LONGEST_VALUE = 40
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass
 class Row:
     """Results of the runs that differ only in the seed.
 
     Attributes:
         settings: Swept fields other than the seed, and their values.
         runs: Number of runs.
-        failed: Number of runs that failed.
         metrics: Values of the finished runs by metric.
     """
 
     settings: dict[str, Any]
-    runs: int
-    failed: int
-    metrics: dict[str, list[float]]
+    runs: int = 0
+    metrics: dict[str, list[float]] = dataclasses.field(default_factory=dict)
 
     def mean(self, metric: str) -> float | None:
         """Return the mean of a metric over the finished runs, or None if there is none."""
@@ -46,15 +44,13 @@ class Table:
 
     Attributes:
         rows: Results by setting.
-        metric: Metric that decides which row is best.
-        lowest: Whether the lowest value of the metric is the best.
+        metric: Metric that decides which row is best: the lowest of a loss or calibration error, else the highest.
         failed: What happened to the runs that failed, by name.
         left: Number of runs that are not finished and have not failed.
     """
 
     rows: Sequence[Row]
     metric: str
-    lowest: bool = False
     failed: Mapping[str, str] = dataclasses.field(default_factory=dict)
     left: int = 0
 
@@ -63,49 +59,20 @@ class Table:
         """The row with the best mean of the metric, or None if no run is finished."""
         means = [(row.mean(self.metric), row) for row in self.rows]
         measured = [(mean, row) for mean, row in means if mean is not None and math.isfinite(mean)]
-        return (min if self.lowest else max)(measured, key=lambda pair: pair[0], default=(0.0, None))[1]
-
-    @property
-    def fields(self) -> list[str]:
-        """The swept fields other than the seed."""
-        return list(dict.fromkeys(field for row in self.rows for field in row.settings))
-
-    @property
-    def metrics(self) -> list[str]:
-        """All metrics, the one that decides first."""
-        return list(dict.fromkeys([self.metric, *(name for row in self.rows for name in row.metrics)]))
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the table as plain dictionaries, ready for JSON."""
-        best = self.best
-        return {
-            "metric": self.metric,
-            "best": "lowest" if self.lowest else "highest",
-            "rows": [
-                {
-                    "settings": row.settings,
-                    "runs": row.runs,
-                    "failed": row.failed,
-                    "best": row is best,
-                    "metrics": {
-                        name: {"mean": _plain(row.mean(name)), "std": _plain(row.std(name)), "values": values}
-                        for name, values in row.metrics.items()
-                    },
-                }
-                for row in self.rows
-            ],
-            "failed": dict(self.failed),
-            "left": self.left,
-        }
+        return (min if self.metric.endswith(("loss", "ece")) else max)(
+            measured, key=lambda pair: pair[0], default=(0.0, None)
+        )[1]
 
     def markdown(self) -> str:
         """Return the table as Markdown, the best row in bold."""
         best, lines = self.best, []
+        fields = list(dict.fromkeys(field for row in self.rows for field in row.settings))
+        metrics = list(dict.fromkeys([self.metric, *(name for row in self.rows for name in row.metrics)]))
         for row in self.rows:
-            cells = [shorten(row.settings.get(field)) for field in self.fields]
-            cells += [self._runs(row), *(self._cell(row, name) for name in self.metrics)]
+            cells = [shorten(row.settings.get(field)) for field in fields]
+            cells += [self._runs(row), *(self._cell(row, name) for name in metrics)]
             lines.append([f"**{cell}**" if row is best and cell != _numbers.NONE else cell for cell in cells])
-        header = [*self.fields, "runs", *(f"{name}:" for name in self.metrics)]
+        header = [*fields, "runs", *(f"{name}:" for name in metrics)]
         parts = [_io.markdown_table(header, lines)]
         if any(row.std(self.metric) is not None for row in self.rows):
             parts.append("± is the standard deviation over the seeds.")
@@ -130,7 +97,3 @@ def shorten(value: Any) -> str:
     """Return the value of a field in few characters."""
     text = _io.one_line(value if isinstance(value, str) else json.dumps(value))
     return text if len(text) <= _LONGEST_VALUE else f"{text[: _LONGEST_VALUE - 1]}…"
-
-
-def _plain(value: float | None) -> float | None:
-    return value if value is not None and math.isfinite(value) else None

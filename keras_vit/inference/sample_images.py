@@ -1,6 +1,7 @@
 """Real images as encoded files, to verify and calibrate artifacts with and to look at."""
 
 import functools
+import itertools
 import os
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
@@ -212,5 +213,5 @@ def _examples(source: sources.Source, count: int) -> Iterator[tuple[str, Callabl
             yield name, functools.partial(source.fetch, tf.constant(index, tf.int64))
         return
     # Of a stream of records, the first ones.
-    for index, example in enumerate(source.examples().take(count)):
+    for index, example in enumerate(itertools.islice(source.examples(), count)):
         yield f"{source.name} #{index}", functools.partial(dict, example)

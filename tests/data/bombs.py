@@ -6,6 +6,7 @@ The exit code is 0 if all are refused, in the pipeline and as in an exported mod
 """
 
 import resource
+import struct
 import sys
 
 import tensorflow as tf
@@ -16,10 +17,12 @@ from tests.data import pictures
 
 MEGABYTE = 2**20
 ALLOWED = 100 * MEGABYTE
-BOMBS = {
-    "frame larger than the screen": pictures.one_color_gif([(14_000, 14_000)]),
-    "frames behind the first": pictures.one_color_gif([(8, 8)] + [(5_000, 5_000)] * 8),
-    "a wide and a high frame": pictures.one_color_gif([(8, 8), (1, 30_000), (30_000, 1)]),
+SMALL = pictures.encode(pictures.smooth(8, 8))
+SIDES = struct.pack("<ii", 30_000, 30_000)
+BOMBS = {  # the sizes in their headers are wrong
+    "PNG": SMALL[:16] + struct.pack(">II", 30_000, 30_000) + SMALL[24:],
+    "BMP": (lambda content: content[:18] + SIDES + content[26:])(pictures.encode(pictures.smooth(8, 8), "BMP")),
+    "GIF": pictures.encode(pictures.smooth(8, 8), "GIF"),
 }
 
 
@@ -35,9 +38,8 @@ def peak():
 
 def main():
     function = preprocess.host_function("decode|resize(8)")
-    small = pictures.one_color_gif([(8, 8)])
-    function({"image": tf.constant(small)})
-    exported([small])
+    function({"image": tf.constant(SMALL)})
+    exported([SMALL])
     with open("/proc/self/statm") as file:
         used = int(file.read().split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (used + 1024 * MEGABYTE,) * 2)

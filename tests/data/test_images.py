@@ -42,12 +42,6 @@ FILES = {
     "bmp with alpha": pictures.encode(RGBA, "BMP"),
     "webp with alpha": pictures.encode(RGBA, "WEBP", lossless=True),
     "lossless webp": pictures.encode(pictures.smooth(), "WEBP", lossless=True),
-    "animated gif": pictures.encode(
-        Image.fromarray(pictures.smooth()).convert("P"),
-        "GIF",
-        save_all=True,
-        append_images=[Image.fromarray(pictures.smooth(seed=1)).convert("P")],
-    ),
     "gray jpeg": pictures.encode(pictures.smooth(), "JPEG", "L"),
     "progressive jpeg": pictures.encode(pictures.smooth(), "JPEG", progressive=True),
     "cmyk jpeg": pictures.encode(pictures.smooth(), "JPEG", "CMYK", quality=95),
@@ -177,7 +171,7 @@ def test_what_is_no_picture_is_an_error_and_no_crash(content):
             preprocess.host_function(pp)({"image": tf.constant(content)})
 
 
-@pytest.mark.parametrize("format", ["JPEG", "PNG", "GIF"])
+@pytest.mark.parametrize("format", ["JPEG", "PNG"])
 def test_truncated_files_are_errors(format):
     encoded = pictures.encode(pictures.smooth(), format)
     with pytest.raises(tf.errors.InvalidArgumentError):

@@ -1,4 +1,3 @@
-import gzip
 import json
 import os
 import pathlib
@@ -77,27 +76,16 @@ def test_labels_as_in_imagenet_begin_with_one(tmp_path):
     assert batch["label"].numpy().tolist() == [0, 1, 2, 0, 1, 2]
 
 
-def test_other_features_raw_bytes_and_several_labels(tmp_path):
+def test_other_features_and_several_labels(tmp_path):
     image = np.arange(48, dtype=np.uint8).reshape(4, 4, 3)
-    records = [example(image.tobytes(), labels, ("pixels", "tags")) for labels in ([0, 2], [], [1, 1])]
+    records = [example(pictures.encode(image), labels, ("pixels", "tags")) for labels in ([0, 2], [], [1, 1])]
     write(tmp_path / "all.tfrecord", records)
-    source = data.open_source(
-        f"tfrecord:{tmp_path}/*", "all", image="pixels", label="tags", shape=(4, 4, 3), multi_label=True, num_classes=3
-    )
-    assert source.multi_label and not source.encoded
-    batch = next(iter(data.eval_batches(source, "resize(4)", 3)))
+    options = {"image": "pixels", "label": "tags", "multi_label": True, "num_classes": 3}
+    source = data.open_source(f"tfrecord:{tmp_path}/*", "all", **options)
+    assert source.multi_label
+    batch = next(iter(data.eval_batches(source, "decode|resize(4)", 3)))
     np.testing.assert_array_equal(batch["image"][0], image)
     assert batch["label"].numpy().tolist() == [[1, 0, 1], [0, 0, 0], [0, 1, 0]]
-
-
-@pytest.mark.slow
-def test_compressed_files(tmp_path):
-    write_numbered(tmp_path, [5])
-    path = tmp_path / "train-00000-of-00001"
-    packed = tmp_path / "train-00000-of-00001.gz"
-    packed.write_bytes(gzip.compress(path.read_bytes()))
-    path.unlink()
-    assert values(data.open_source(f"tfrecord:{tmp_path}", num_classes=10)) == [0, 1, 2, 3, 4]
 
 
 @pytest.mark.slow
@@ -149,8 +137,8 @@ def test_errors(tmp_path):
 
 @pytest.mark.parametrize(
     "content",
-    ["[]", "[" * 100_000, "{", '{"class_names": "abc"}', '{"class_names": [1]}', '{"num_classes": "3"}']
-    + ['{"records": [1]}', '{"records": {"a": "1"}}', '{"multi_label": 1}', '{"written": {"train": 1}}'],
+    ["[]", "[" * 100_000, "{", '{"class_names": "abc"}', '{"num_classes": "3"}', '{"records": [1]}']
+    + ['{"multi_label": 1}', '{"written": []}'],
 )
 def test_a_damaged_description_is_named(tmp_path, content):
     write_numbered(tmp_path, [5])

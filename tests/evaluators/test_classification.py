@@ -120,7 +120,7 @@ def test_multi_label():
         (np.zeros((2, 3)), [0, 3], {}, r"labels must lie in \[0, 3\)\. Received: 3"),
         (np.zeros((2, 3)), [0], {}, "one row for each of the 2 rows"),
         (np.zeros((2, 3)), np.zeros((2, 3)), {}, "need output='sigmoid'"),
-        (np.zeros((2, 3)), np.zeros((2, 4)), {"output": "sigmoid"}, "must have 3 columns. Received: 4"),
+        (np.zeros((2, 3)), np.zeros((2, 4)), {"output": "sigmoid"}, "3 columns. Received: .* 4 columns"),
     ],
 )
 def test_wrong_input_is_refused(scores, labels, options, message):
@@ -137,9 +137,10 @@ def test_wrong_options_are_refused():
         evaluators.evaluate(lambda x: x, [{"image": np.zeros((1, 3)), "label": [0]}], 4)
 
 
-def test_bins_of_the_calibration_error_contain_their_right_edge():
+def test_bins_of_the_calibration_error_contain_their_right_edge(monkeypatch):
     """arXiv:1706.04599, section 2: the bins are ((m - 1) / M, m / M]. Here both confidences lie in (0.5, 0.75]."""
     probabilities = np.array([[0.75, 0.25], [0.375, 0.625]])
-    metrics = evaluators.ClassificationMetrics(2, scores_are="probabilities", num_bins=4)
+    monkeypatch.setattr(evaluators.classification, "CALIBRATION_BINS", 4)
+    metrics = evaluators.ClassificationMetrics(2, scores_are="probabilities")
     metrics.update(probabilities, np.array([1, 1]))  # the first is wrong, the second right
     assert metrics.result()["ece"] == pytest.approx(abs(1 - 1.375) / 2)

@@ -48,11 +48,10 @@ class Named(Data):
         (["fewshot(shots=())"], "`shots` must be a number or several"),
         (["fewshot(l2=0)"], "`l2` must be a finite number above 0"),
         (["fewshot(seeds=0)"], "`seeds` must be an integer of at least 1"),
-        (["fewshot(seeds=(1, -1))"], "`seeds` must be an integer of at least 0"),
+        (["fewshot(seeds=(1, -1))"], "`seeds` must be an integer of at least 1"),
         (["linear_probe(solver='lbfgz')"], "`solver` must be one of 'lbfgs', 'ridge'.*Did you mean 'lbfgs'"),
         (["linear_probe(l2=-1)"], "`l2` must be a finite number at least 0"),
         (["linear_probe(solver='ridge', l2=(1, 0))"], "`l2` must be a finite number above 0"),
-        (["linear_probe(max_iterations=0)"], "`max_iterations` must be an integer of at least 1"),
         (["vtab(solver='sgd')"], "`solver` must be one of"),
         (["vtab(tasks=())"], "`tasks` must be names of tasks"),
         (["vtab(tasks=5)"], "`tasks` must be names of tasks"),
@@ -100,7 +99,7 @@ def test_missing_data_are_found():
     ("class_names", "message"),
     [
         (("cat", "bee", "ape"), "must be in the order of the model's, ape, bee, cat. Received: cat, bee, ape"),
-        (("ape", "bee"), "must have the model's 3 classes, ape, bee, cat. Received: .* with 2, ape, bee"),
+        (("ape", "bee"), "must have the model's 3 classes, not 2: ape, bee, cat. Received: ape, bee"),
         (("ape", "bee", "cat", "dog"), "must have the model's 3 classes"),
     ],
 )
@@ -124,7 +123,10 @@ def test_features_are_of_any_classes():
 
 def test_other_names_are_told(caplog):
     evaluators.Suite(["classification"]).check(context(Named("1", "2", "3"), class_names=KNOWN))
-    assert "called 1, 2, 3, those of the model ape, bee, cat. They are compared by their numbers" in caplog.text
+    assert (
+        "other names than the model's and are compared by their numbers: ape, bee, cat. Received: 1, 2, 3"
+        in caplog.text
+    )
 
 
 def test_subsets_are_of_the_models_classes():

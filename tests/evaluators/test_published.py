@@ -16,7 +16,7 @@ from train.configs import common
 def test_constants():
     # big_vision, evaluators/fewshot_lsr.py and configs/common_fewshot.py.
     assert (fewshot.L2, fewshot.SHOTS, fewshot.BIAS) == (1024.0, (1, 5, 10, 25), 100.0)
-    assert fewshot.FewShot().seeds == (0, 1, 2)
+    assert fewshot.FewShot().seeds == 3
     # Wu et al. 2018, section 3.4: temperature 0.07, up to 200 neighbors.
     assert (knn.NEIGHBORS, knn.TEMPERATURE) == ((1, 5, 10, 20, 50, 100, 200), 0.07)
     # Guo et al. 2017, section 5: 15 bins.
@@ -30,9 +30,10 @@ def test_constants():
 def test_defaults_of_evaluators_by_name_are_those_constants():
     suite = evaluators.Suite(["fewshot", "knn", "linear_probe", "real(source='x')", "subset(classes=[0], source='x')"])
     made = suite.evaluators
-    assert made["fewshot"] == fewshot.FewShot(shots=(1, 5, 10, 25), l2=1024.0, seeds=(0, 1, 2))
+    assert made["fewshot"] == fewshot.FewShot(shots=(1, 5, 10, 25), l2=1024.0, seeds=3)
     assert made["knn"] == knn.Knn(neighbors=(1, 5, 10, 20, 50, 100, 200), temperature=0.07)
-    probe = linear_probe.LinearProbe(solver="lbfgs", l2=linear_probe.L2["lbfgs"], max_iterations=200)
+    assert linear_probe.MAX_ITERATIONS == 200
+    probe = linear_probe.LinearProbe(solver="lbfgs", l2=linear_probe.L2["lbfgs"])
     assert made["linear_probe"] == probe
     assert (made["real"].split, made["subset"].split) == ("validation", "test")  # as TensorFlow Datasets call them
 

@@ -143,7 +143,7 @@ def replace_readers(monkeypatch, folder):
         ("fashion_mnist", "idx", "npz"), read_grey
     )
     for kind, function in replaced.items():
-        reader = readers._Reader(function, kind, path=kind != "fashion_mnist")
+        reader = readers._Reader(function, kind if kind == "fashion_mnist" else f"{kind}:")
         monkeypatch.setitem(readers.READERS, kind, reader)
 
 

@@ -1,16 +1,15 @@
 """One function that opens every kind of source."""
 
 import ast
-import dataclasses
 import glob
 import inspect
 import os
 import re
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 from keras_vit import _checks
-from keras_vit.data.readers import digits, folder, idx, images, manifest, npz, tfds, tfrecord, vtab
+from keras_vit.data.readers import digits, folder, idx, manifest, npz, tfds, tfrecord, vtab
 from keras_vit.data.readers.data_set import DataSet
 from keras_vit.data.sources import Source
 
@@ -19,24 +18,22 @@ _BY_NAME = ("tfds", "vtab")  # kinds of sources without a path
 _FOLDERS = ("root", "data_dir", "manual_dir")  # options that are paths
 
 
-@dataclasses.dataclass(frozen=True)
-class _Reader:
+class _Reader(NamedTuple):
     read: Callable[..., DataSet]
-    usage: str
-    path: bool = True
+    usage: str  # with a colon if the kind needs a place
 
 
 READERS = {
-    "digits": _Reader(digits.read, "digits", path=False),
+    "digits": _Reader(digits.read, "digits"),
     "folder": _Reader(folder.read, "folder:/images"),
-    "images": _Reader(images.read, "images:/unlabeled"),
+    "images": _Reader(folder.read_unlabeled, "images:/unlabeled"),
     "manifest": _Reader(manifest.read, "manifest:/list.csv"),
     "tfrecord": _Reader(tfrecord.read, "tfrecord:/folder"),
     "tfds": _Reader(tfds.read, "tfds:cifar10"),
     "vtab": _Reader(vtab.read, "vtab:clevr_count"),
     "npz": _Reader(npz.read, "npz:/arrays.npz"),
     "idx": _Reader(idx.read, "idx:/folder"),
-    "fashion_mnist": _Reader(idx.read_fashion_mnist, "fashion_mnist", path=False),
+    "fashion_mnist": _Reader(idx.read_fashion_mnist, "fashion_mnist"),
 }
 
 
@@ -44,9 +41,8 @@ def open_source(spec: str | os.PathLike[str], split: str = "train", **options: A
     """Open a source of labeled images.
 
     Args:
-        spec: Kind and place: `"digits"`, `"folder:/images"`, `"npz:/arrays.npz"`, `"idx:/mnist"`, `"fashion_mnist"`,
-            `"images:/unlabeled"`, `"manifest:/list.csv"`, `"tfrecord:/data/train-*"`, `"tfds:cifar10"`. Options may
-            follow, as `"folder:/images#test_fraction=0.1"`, joined by `&`.
+        spec: Kind and place, such as `"digits"`, `"folder:/images"`, `"tfrecord:/data/train-*"` or `"tfds:cifar10"`.
+            Options may follow, as `"folder:/images#test_fraction=0.1"`, joined by `&`.
         split: As TensorFlow Datasets writes it: `"train"`, `"train[:98%]"`, `"train[:10%]+test"`.
         **options: Options of the kind of source, see `docs/data.md`.
 
@@ -76,12 +72,7 @@ def split_sizes(spec: str | os.PathLike[str], **options: Any) -> dict[str, int]:
 
 
 def absolute(spec: str) -> str:
-    """Return a source with absolute paths in the place of relative ones, which opens from any directory.
-
-    Example:
-    >>> absolute("folder:/images/../photos#test_fraction=0.1")
-    'folder:/photos#test_fraction=0.1'
-    """
+    """Return a source with absolute paths in the place of relative ones, which opens from any directory."""
     kind, location, options = _parts(spec)
     if kind not in _BY_NAME:
         location = _absolute_path(location)
@@ -92,12 +83,7 @@ def absolute(spec: str) -> str:
 
 
 def exists(spec: str) -> bool:
-    """Return whether the file, folder or pattern of a source matches anything. One that is not local counts as such.
-
-    Example:
-    >>> exists("digits"), exists("folder:/nowhere")
-    (True, False)
-    """
+    """Return whether the file, folder or pattern of a source matches anything, if it is local."""
     kind, location, _ = _parts(spec)
     return kind in _BY_NAME or not _is_local(location) or os.path.exists(location) or bool(glob.glob(location))
 
@@ -130,7 +116,7 @@ def _read(spec: str | os.PathLike[str], options: dict) -> DataSet:
             hint = f" For a folder of images write 'folder:' before its path: {f'folder:{spec}'!r}."
         raise ValueError(f"Unknown source {spec!r}.{hint} Available: {usage}.")
     reader = READERS[kind]
-    if reader.path and not location:
+    if ":" in reader.usage and not location:
         raise ValueError(f"The source {kind!r} needs a place: {reader.usage!r}. Received: {spec!r}.")
     known = list(inspect.signature(reader.read).parameters)[1:]
     for name in options:

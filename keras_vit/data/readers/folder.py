@@ -1,4 +1,4 @@
-"""Folders of images with one subfolder per class."""
+"""Folders of images: with one subfolder per class, or without labels."""
 
 import collections
 import os
@@ -11,7 +11,7 @@ from keras_vit.data import holdout
 from keras_vit.data.readers.data_set import DataSet, of_files
 from keras_vit.data.readers.walk import Tree
 
-EXTENSIONS = (".jpg", ".jpeg", ".png", ".gif", ".bmp", ".webp", ".jpe", ".jfif")
+EXTENSIONS = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".jpe", ".jfif")
 SPLITS = {
     "train": "train",
     "training": "train",
@@ -29,17 +29,21 @@ def read(location: str, test_fraction: float = 0.2) -> DataSet:
 
     Where there is only one set of class folders, a hash of the file names divides each class into "train" and "test".
     """
-    tree, notes = _descend(location)
-    roots, beside = _splits(tree)
-    notes += beside
+    tree = Tree(location)
+    if not tf.io.gfile.isdir(tree.root):
+        if tf.io.gfile.exists(tree.root):
+            raise ValueError(f"A folder is expected. Received: the file {tree.root!r}. Unpack an archive first.")
+        raise FileNotFoundError(f"There is no folder {location!r}.")
+    roots, notes = _splits(tree)
     files, about_files = _images(tree, roots)
     notes += about_files
     class_names = sorted(files["train"])
     if len(class_names) < 2:
+        inner = [f"If its folders are classes or splits, give folder:{tree.root}/{name}." for name in class_names]
         raise ValueError(
             f"Images of two or more classes are expected, each class in a folder of its own, as {tree.root}/cat/1.jpg "
             f"and {tree.root}/dog/1.jpg. Received: {f'one class, {class_names[0]!r}' if class_names else 'no image'} "
-            f"in {tree.root}. {' '.join([*notes, f'For a task without labels, use images:{tree.root}.'])}"
+            f"in {tree.root}. {' '.join([*inner, *notes, f'For a task without labels, use images:{tree.root}.'])}"
         )
     paths: list[str] = []
     labels: list[np.ndarray] = []
@@ -68,22 +72,17 @@ def read(location: str, test_fraction: float = 0.2) -> DataSet:
     return of_files(f"folder:{location}", paths, joined, class_names, indices, aliases, tuple(notes))
 
 
-def _descend(location: str) -> tuple[Tree, list[str]]:
-    """Return the folder that contains the folders of classes or splits: the given one, or the only one in it."""
-    tree = given = Tree(location)
+def read_unlabeled(location: str, test_fraction: float = 0.2) -> DataSet:
+    """Return the images of a folder, for tasks that read no labels: there are no classes, and every label is 0."""
+    tree = Tree(location)
     if not tf.io.gfile.isdir(tree.root):
-        if tf.io.gfile.exists(tree.root):
-            raise ValueError(f"A folder is expected. Received: the file {tree.root!r}. Unpack an archive first.")
         raise FileNotFoundError(f"There is no folder {location!r}.")
-    while len(names := tree.folders(tree.root)) == 1 and not _only_images(tree.files(tree.root)):
-        inner = Tree(f"{tree.root}/{names[0]}")
-        if not inner.folders(inner.root) or (_only_images(inner.files(inner.root)) and names[0].lower() not in SPLITS):
-            break  # the only folder is a class
-        tree = inner
-    if tree is given:
-        return tree, []
-    kept = " A part of each class is kept for testing." if os.path.basename(tree.root).lower() in SPLITS else ""
-    return tree, [f"{given.root} contains only one folder, so {tree.root} is used.{kept}"]
+    keys = sorted(path for path in tree.below(tree.root) if path.lower().endswith(EXTENSIONS))
+    if not keys:
+        raise ValueError(f"Images ({', '.join(EXTENSIONS)}) are expected in {location} or below it. There is none.")
+    labels = np.zeros(len(keys), np.int32)
+    indices = holdout.split_indices(keys, labels, test_fraction)
+    return of_files(f"images:{location}", [f"{tree.root}/{key}" for key in keys], labels, (), indices)
 
 
 def _splits(tree: Tree) -> tuple[dict[str, str], list[str]]:
@@ -125,12 +124,12 @@ def _images(tree: Tree, roots: Mapping[str, str]) -> tuple[dict[str, dict[str, l
             f"A folder with one subfolder per class is expected, as {tree.root}/cat/1.jpg. Received: a folder without "
             f"subfolders, which holds {f'{example!r} and the like' if example else 'nothing'}."
         )
-    paths = [f"{roots[split]}/{name}" for split, name in folders]
     images: dict[str, dict[str, list[str]]] = {split: {} for split in roots}
     others: collections.Counter[str] = collections.Counter()
     empty = []
-    below = tree.below([(split, path) for (split, _), path in zip(folders, paths, strict=True)])
-    for (split, name), path, files in zip(folders, paths, below, strict=True):
+    for split, name in folders:
+        path = f"{roots[split]}/{name}"
+        files = tree.below(path)
         chosen = sorted(_only_images(files))
         others.update(_extension(file) for file in files if not file.lower().endswith(EXTENSIONS))
         if chosen:
@@ -142,8 +141,7 @@ def _images(tree: Tree, roots: Mapping[str, str]) -> tuple[dict[str, dict[str, l
     found = {
         "Folders without images are left out": empty,
         "Images beside the folders of the classes are not used": sorted(stray),
-        "Links to folders that are read anyway, or that contain the data set, are skipped": tree.skipped,
-        "Files that are not regular files, such as pipes and devices, are skipped": tree.special,
+        "Links to folders of the data set or around it, pipes and devices are skipped": list(tree.skipped),
     }
     notes = [f"{text}: {_some(names)}." for text, names in found.items() if names]
     if kinds:

@@ -1,9 +1,9 @@
-"""Lists of image files with their labels, as CSV or JSON lines."""
+"""Lists of image files with their labels, as CSV."""
 
 import csv
 import io
-import json
 import posixpath
+from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -16,6 +16,13 @@ _MAX_DIGITS = 18  # of a class number
 _MAX_VALUES = 2**32  # of labels as vectors
 
 
+class _Entry(NamedTuple):
+    line: int
+    path: str
+    labels: list[str]
+    split: str  # empty if the list names none
+
+
 def read(
     location: str,
     root: str | None = None,
@@ -23,7 +30,7 @@ def read(
     separator: str = ";",
     class_names: list[str] | None = None,
 ) -> DataSet:
-    """Return the images of a list: `.csv`, whose first line names the columns, or `.jsonl`; see `docs/data.md`."""
+    """Return the images of a list in CSV, whose first line names the columns; see `docs/data.md`."""
     if not tf.io.gfile.exists(location) or tf.io.gfile.isdir(location):
         raise FileNotFoundError(f"There is no file {location!r}.")
     with tf.io.gfile.GFile(location, "rb") as file:
@@ -35,19 +42,16 @@ def read(
         raise ValueError(
             f"{location} must be UTF-8. Line {line} holds {content[error.start : error.end]!r}. Save the file as UTF-8."
         ) from error
-    is_json = location.lower().endswith((".jsonl", ".json", ".ndjson"))
-    entries = _json_lines(location, text) if is_json else _csv(location, text, separator)
+    entries, multi_label = _entries(location, text, separator)
     if not entries:
         raise ValueError(f"{location} lists no image.")
-    root = posixpath.dirname(location) if root is None else root
-    paths = [posixpath.join(root, path) for _, path, _, _ in entries]
-    multi_label = any(isinstance(label, list) for _, _, label, _ in entries)
     labels, class_names = _labels(location, entries, class_names, multi_label)
-    named_splits = [split for _, _, _, split in entries]
-    keys = [path for _, path, _, _ in entries]
-    if any(split is not None for split in named_splits):
-        if None in named_splits:
-            line = entries[named_splits.index(None)][0]
+    keys = [entry.path for entry in entries]
+    root = posixpath.dirname(location) if root is None else root
+    named_splits = [entry.split for entry in entries]
+    if any(named_splits):
+        if "" in named_splits:
+            line = entries[named_splits.index("")].line
             raise ValueError(f"Every entry of {location} must name its split, or none. Line {line} does not.")
         order = holdout.split_indices(keys, labels, 0.0)["all"]
         indices = {
@@ -55,79 +59,44 @@ def read(
         }
     else:
         indices = holdout.split_indices(keys, labels, test_fraction)
+    paths = [posixpath.join(root, key) for key in keys]
     return of_files(f"manifest:{location}", paths, labels, class_names, indices)
 
 
-def _csv(location: str, text: str, separator: str) -> list[tuple]:
-    """Return (line, path, label or list of labels, split or None) of each entry."""
+def _entries(location: str, text: str, separator: str) -> tuple[list[_Entry], bool]:
+    """Return the entries of a list, and whether they have any number of labels, in the column `labels`."""
     reader = csv.DictReader(io.StringIO(text))
-    columns = [column.strip() for column in reader.fieldnames or ()]
-    reader.fieldnames = columns
-    if "path" not in columns or not {"label", "labels"} & set(columns):
+    columns = reader.fieldnames = [column.strip() for column in reader.fieldnames or ()]
+    multi_label, entries = "labels" in columns, []
+    if "path" not in columns or not (multi_label or "label" in columns):
         raise ValueError(
             f"The first line of {location} must name the columns 'path' and 'label' (or 'labels'), perhaps 'split'. "
             f"Received: {', '.join(columns) or 'an empty file'}."
         )
-    entries = []
-    for row in _rows(location, reader):
-        path, split = (row["path"] or "").strip(), (row.get("split") or "").strip() or None
-        label: str | list[str]
-        if "labels" in columns:
-            label = [part.strip() for part in (row["labels"] or "").split(separator) if part.strip()]
-        else:
-            label = (row["label"] or "").strip()
-        if not path or label == "":
-            raise ValueError(f"Line {reader.line_num} of {location} must have a path and a label. Received: {row}.")
-        entries.append((reader.line_num, path, label, split))
-    return entries
-
-
-def _rows(location: str, reader: csv.DictReader):
     try:
-        yield from reader
+        for row in reader:
+            fields = {key: (value or "").strip() for key, value in row.items() if key}
+            label = fields["labels" if multi_label else "label"]
+            labels = [part.strip() for part in label.split(separator) if part.strip()] if multi_label else [label]
+            if not fields["path"] or labels == [""]:
+                raise ValueError(f"Line {reader.line_num} of {location} must have a path and a label. Received: {row}.")
+            entries.append(_Entry(reader.line_num, fields["path"], labels, fields.get("split", "")))
     except csv.Error as error:  # a field of more than 128 KiB, or a zero byte
         raise ValueError(f"Line {reader.line_num + 1} of {location} cannot be read: {error}.") from error
-
-
-def _json_lines(location: str, text: str) -> list[tuple]:
-    entries = []
-    for number, line in enumerate(text.splitlines(), 1):
-        if not line.strip():
-            continue
-        try:
-            entry = json.loads(line)
-            path = entry["path"]
-            label = entry["labels"] if "labels" in entry else entry["label"]
-            split = entry.get("split")
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-            raise ValueError(
-                f'Line {number} of {location} must be an object such as {{"path": "a.jpg", "label": "cat"}}. '
-                f"Received: {line[:100]!r} ({type(error).__name__}: {error})."
-            ) from error
-        if not isinstance(path, str) or not path or isinstance(label, (dict, float)) or label is None:
-            raise ValueError(f"Line {number} of {location} must have a path and a label. Received: {line[:100]!r}.")
-        if split is not None and not isinstance(split, str):
-            raise ValueError(f"Line {number} of {location}: `split` must be a name. Received: {str(split)[:100]!r}.")
-        label = [str(part) for part in label] if isinstance(label, list) else str(label)
-        entries.append((number, path, label, split))
-    return entries
+    return entries, multi_label
 
 
 def _labels(
-    location: str, entries: list[tuple], class_names: list[str] | None, multi_label: bool
+    location: str, entries: list[_Entry], class_names: list[str] | None, multi_label: bool
 ) -> tuple[np.ndarray, list[str]]:
     """Return the labels of all entries and the names of the classes, which are numbers if all labels are."""
-    named = [
-        (row, name)
-        for row, (_, _, label, _) in enumerate(entries)
-        for name in (label if isinstance(label, list) else [label])
-    ]
-    lines = [f"line {entries[row][0]} of {location}" for row, _ in named]
+    named = [(row, name) for row, entry in enumerate(entries) for name in entry.labels]
+    lines = [f"line {entries[row].line} of {location}" for row, _ in named]
     found = sorted({name for _, name in named})
     numbers = {name: int(name[: _MAX_DIGITS + 1]) for name in found if name.isdecimal()}
     if class_names is None and found and len(numbers) == len(found):
         largest = max(range(len(named)), key=lambda place: numbers[named[place][1]])
-        class_names = classes_up_to(numbers[named[largest][1]], len(entries), lines[largest])
+        class_names = classes_up_to(numbers[named[largest][1]], lines[largest])
     class_names = found if class_names is None else list(class_names)
     if not class_names:
         raise ValueError(f"No entry of {location} has a label.")

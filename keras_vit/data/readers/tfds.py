@@ -120,7 +120,5 @@ def _package():
     try:
         import tensorflow_datasets
     except ImportError as error:
-        raise ImportError(
-            "Sources 'tfds:...' need TensorFlow Datasets: pip install 'keras-vision-transformers[data]'."
-        ) from error
+        raise ImportError("TensorFlow Datasets is missing: pip install 'keras-vision-transformers[data]'.") from error
     return tensorflow_datasets

@@ -23,21 +23,13 @@ THREE = "train, validation and test"  # how a data set comes; a number is the pa
 
 @dataclasses.dataclass(frozen=True)
 class Task:
-    """How a task is made.
+    """How a task is made."""
 
-    Attributes:
-        dataset: Name in TensorFlow Datasets, with the benchmark's version, or the one that is still available.
-        split: `THREE`; or percentages of "train" for training and, where there is no test split, for validation.
-        test: Name of the test split, or None if it is the rest of "train".
-        label: Feature that is the label, or a function of all features to an int64 label.
-        num_classes: Number of classes, if the label is computed.
-    """
-
-    dataset: str
-    split: str | tuple[int, ...] = THREE
-    test: str | None = "test"
-    label: str | Callable[[dict], tf.Tensor] = "label"
-    num_classes: int | None = None
+    dataset: str  # in TensorFlow Datasets, with the benchmark's version or one that is still available
+    split: str | tuple[int, ...] = THREE  # or percentages of "train" for training and, without a test split, validation
+    test: str | None = "test"  # None: the rest of "train"
+    label: str | Callable[[dict], tf.Tensor] = "label"  # a feature, or a function of all features
+    num_classes: int | None = None  # if the label is computed
 
 
 def _count(example):
