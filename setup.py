@@ -55,6 +55,7 @@ EXTRAS = {
     # TensorFlow Datasets imports importlib_resources without requiring it.
     "data": ["tensorflow-datasets>=4.9.7", "importlib_resources>=6.0"],
     "plots": ["matplotlib>=3.9"],
+    "parquet": ["pyarrow>=17"],
     "hub": ["huggingface_hub>=0.30"],
     "serving": ["starlette>=1.0", "uvicorn>=0.40"],
     # Keras writes ONNX files with tf2onnx.
@@ -83,6 +84,7 @@ EXTRAS["dev"] = [
     *EXTRAS["test"],
     *EXTRAS["data"],
     *EXTRAS["plots"],
+    *EXTRAS["parquet"],
     *EXTRAS["hub"],
     *EXTRAS["jax"],
     *(f"{requirement}; {LIBTPU_MACHINES}" for requirement in EXTRAS["plan"]),

@@ -76,6 +76,7 @@ OPTIONAL = {
     "sklearn",
     "PIL",
     "simplejpeg",
+    "pyarrow",
     "tqdm",
     "requests",
     "psutil",

@@ -1,11 +1,11 @@
 """Write the features of images, before the classification head, to a file.
 
     keras-vit embed --model=runs/digits 'images/**/*.png' --output=features.npz
-    keras-vit embed --model=ViT-B_16.npz --preprocess='value_range(-1, 1)' '*.jpg' --output=features.npz
+    keras-vit embed --model=ViT-B_16.npz --preprocess='value_range(-1, 1)' '*.jpg' --output=features.parquet
 
-The file is a NumPy archive with a row for each image: `names` and `features`, `[N, D]` in float32. The model is
-anything that returns features: a run, a .keras file, a checkpoint, a SavedModel, or a TFLite file that was exported
-with --features.
+The file has a row for each image: `names` and `features`, `[N, D]` in float32. It is a NumPy archive, or a Parquet
+file, which needs pip install 'keras-vision-transformers[parquet]'. The model is anything that returns features: a run,
+a .keras file, a checkpoint, a SavedModel, or a TFLite file that was exported with --features.
 
 The program can be stopped and started again: finished parts are kept in OUTPUT.parts until the file is complete. An
 image that cannot be read is reported and left out, and the exit code is 1, or 0 with --on_bad_image=skip.
@@ -24,7 +24,7 @@ from keras_vit import program
 from keras_vit.program import common_flags
 
 common_flags.define_model_flags()
-common_flags.define_output_flag("File to write, .npz.")
+common_flags.define_output_flag("File to write, .npz or .parquet.")
 flags.DEFINE_integer("batch_size", 16, "Images per call of the model.", 1)
 flags.DEFINE_integer("part_size", 1024, "Images per part, after which an interruption loses nothing.", 1)
 common_flags.define_on_bad_image_flag("error")
@@ -44,8 +44,10 @@ def main(argv: Sequence[str]) -> int:
     if not options.model:
         raise ValueError("--model is missing: the directory of a run, a .keras file, a checkpoint or an artifact.")
     output = options.output or ""
-    if not output.endswith(".npz"):
-        raise ValueError(f"--output must end in .npz. Received: --output={output}.")
+    if not output.endswith((".npz", ".parquet")):
+        raise ValueError(f"--output must end in .npz or .parquet. Received: --output={output}.")
+    if output.endswith(".parquet"):
+        import_pyarrow()  # its error comes before the work
     paths = _io.find_files(argv[1:])
     if not paths:
         raise ValueError("Name at least one image: keras-vit embed --model=DIR --output=FILE '*.jpg'")
@@ -138,9 +140,24 @@ def embed(folder: str, start: int, classifier: Classifier, paths: Sequence[str])
 
 
 def write(path: str, names: np.ndarray, features: np.ndarray) -> None:
-    """Write names and features in one step."""
-    with _io.atomic_file(path) as temporary, open(temporary, "wb") as file:
-        np.savez(file, names=names, features=features)
+    """Write names and features in one step, in the format of the extension."""
+    with _io.atomic_file(path) as temporary:
+        if path.endswith(".parquet"):
+            pyarrow = import_pyarrow()
+            values = pyarrow.FixedSizeListArray.from_arrays(pyarrow.array(features.ravel()), features.shape[1])
+            pyarrow.parquet.write_table(pyarrow.table({"name": names.tolist(), "features": values}), temporary)
+        else:
+            with open(temporary, "wb") as file:
+                np.savez(file, names=names, features=features)
+
+
+def import_pyarrow() -> Any:
+    try:
+        import pyarrow.parquet
+    except ImportError as error:
+        extra = "keras-vision-transformers[parquet]"
+        raise ImportError(f"Parquet files need PyArrow: pip install '{extra}'") from error
+    return pyarrow
 
 
 if __name__ == "__main__":

@@ -56,17 +56,17 @@ def test_fewshot_reports_mean_and_spread_and_grows_with_the_shots():
     assert set(result) == {"1shot", "1shot_std", "25shot", "25shot_std"}
     assert result["25shot"] > result["1shot"] > 0.25
     # Of all draws, not an estimate from a sample of them.
-    (features, labels), test = blobs(400, spread=1.2), blobs(400, spread=1.2, seed=1)
-    for name, shots in (("1shot", 1), ("25shot", 25)):
-        accuracies = []
-        for seed in range(5):
-            chosen = fewshot.draw(labels, shots, 4, seed)
-            predicted = fewshot.RidgeClassifier(features[chosen], labels[chosen], 4).predict(test[0], fewshot.L2)
-            accuracies.append((predicted == test[1]).mean())
-        mean = sum(accuracies) / 5
+    draws = [
+        fewshot.evaluate(blobs(400, spread=1.2), blobs(400, spread=1.2, seed=1), 4, shots=(1, 25), seeds=[seed])
+        for seed in range(5)
+    ]
+    for name in ("1shot", "25shot"):
+        accuracies = np.array([found[name] for found in draws])
+        mean = accuracies.sum() / 5
         assert result[name] == pytest.approx(mean)
-        assert result[f"{name}_std"] == pytest.approx((sum((value - mean) ** 2 for value in accuracies) / 5) ** 0.5)
-    assert fewshot.evaluate((features, labels), test, 4, shots=(1,), seeds=1)["1shot_std"] == 0
+        assert result[f"{name}_std"] == pytest.approx((((accuracies - mean) ** 2).sum() / 5) ** 0.5)
+    single = fewshot.evaluate(blobs(400, spread=1.2), blobs(400, spread=1.2, seed=1), 4, shots=(1,), seeds=[3])
+    assert single["1shot_std"] == 0
 
 
 def test_ridge_refuses_no_regularization():

@@ -26,19 +26,30 @@ def embed(model, output, *arguments):
 
 
 def rows(path):
-    with np.load(path, allow_pickle=False) as file:
-        return file["names"].tolist(), file["features"]
+    if path.suffix == ".npz":
+        with np.load(path, allow_pickle=False) as file:
+            return file["names"].tolist(), file["features"]
+    table = pytest.importorskip("pyarrow.parquet").read_table(path)
+    return table["name"].to_pylist(), np.array(table["features"].to_pylist(), np.float32)
 
 
-@pytest.mark.parametrize("kind", selection.cases(["run", "saved_model"], ["run"]))
-def test_one_row_per_image(kind, request, images, expected, tmp_path, capsys):
-    output = tmp_path / "features.npz"
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    selection.cases(
+        [("run", "features.npz"), ("run", "features.parquet"), ("saved_model", "features.npz")],
+        [("run", "features.npz")],
+    ),
+)
+def test_one_row_per_image(kind, name, request, images, expected, tmp_path, capsys):
+    if name.endswith(".parquet"):
+        pytest.importorskip("pyarrow", reason="pip install 'keras-vision-transformers[parquet]'")
+    output = tmp_path / name
     assert embed(request.getfixturevalue(kind), output, images[0].parent / "*.png") == 0
     assert capsys.readouterr().out.splitlines()[-1] == str(output)
     names, features = rows(output)
     assert names == [str(image) for image in images] and features.dtype == np.float32
     np.testing.assert_allclose(features, expected, rtol=1e-5, atol=1e-5)  # batches of another size
-    assert list(tmp_path.iterdir()) == [output]
+    assert [path.name for path in tmp_path.iterdir()] == [name]
 
 
 def test_finished_parts_are_not_computed_again(run, images, expected, tmp_path, monkeypatch):
