@@ -1,14 +1,14 @@
 """Check a data set before training.
 
     keras-vit check-data folder:/images
-    keras-vit check-data folder:/images --splits=train,test --json
+    keras-vit check-data folder:/images --sheet=sheet.png \
+        --preprocess='decode_jpeg_and_inception_crop(224)|flip_lr|randaug(2, 10)|value_range(-1, 1)'
 
-The program counts the images of each class, measures their sizes, and lists unreadable images and duplicates. Of a
-folder it also lists files, folders and links that are not used, and classes without test images. The exit code is 1 if
-images are unreadable or in several splits.
+The program counts the images of each class, measures their sizes, lists unreadable images and duplicates, and draws
+images as the model sees them in training. Of a folder it also lists files, folders and links that are not used, and
+classes without test images. The exit code is 1 if images are unreadable or in several splits.
 """
 
-import itertools
 import json
 import sys
 from collections.abc import Sequence
@@ -21,15 +21,19 @@ from keras_vit.program import common_flags
 
 common_flags.define_data_flag()
 flags.DEFINE_list("splits", [], "Splits to check. All splits of the data set if empty.")
+common_flags.define_preprocess_flag(", for the contact sheet")
+flags.DEFINE_string("sheet", None, "PNG file for the contact sheet. None is drawn if empty.")
+flags.DEFINE_integer("sheet_count", 64, "Images on the contact sheet.", 1)
 flags.DEFINE_integer("threads", 0, "Decoding threads. 0 takes one per core.", 0)
 common_flags.define_json_flag()
 
 LISTED = 20  # of each kind of problem
+DEFAULT_PP = "decode|resize(128)|value_range(-1, 1)"
 
 with program.imports(__name__):
     import numpy as np
 
-    from keras_vit import data
+    from keras_vit import _io, data
     from keras_vit._progress import Progress
     from keras_vit.data import audit
 
@@ -48,6 +52,12 @@ def main(argv: Sequence[str]) -> int:
         reports[name] = audit.audit(source, options.threads, bar.update)
         bar.clear()
     results = summarize(sources, reports)
+    if options.sheet:
+        pp = options.preprocess or DEFAULT_PP
+        sheet, results["sheet"] = audit.contact_sheet(next(iter(sources.values())), pp, options.sheet_count)
+        with _io.atomic_file(options.sheet) as temporary, open(temporary, "wb") as file:
+            file.write(sheet)
+        logging.info("%s shows %s after %s", options.sheet, names[0], pp)
     sys.stdout.write(json.dumps(results) + "\n" if options.json else as_text(results))
     return 1 if results["unreadable"] or results["in_several_splits"] else 0
 
@@ -73,9 +83,9 @@ def summarize(sources: dict[str, data.Source], reports: dict[str, list[audit.Ima
             for name, found in reports.items()
         },
         "unreadable": {p.origin: p.problem for found in reports.values() for p in found if p.problem},
-        "in_several_splits": list(itertools.compress(as_lists, crossing)),
+        "in_several_splits": [names for names, crosses in zip(as_lists, crossing, strict=True) if crosses],
         "twice_in_a_split": [names for names, crosses in zip(as_lists, crossing, strict=True) if not crosses],
-        "same_image_other_class": list(itertools.compress(as_lists, conflicting)),
+        "same_image_other_class": [names for names, differ in zip(as_lists, conflicting, strict=True) if differ],
     }
 
 
@@ -103,6 +113,9 @@ def as_text(results: dict[str, Any]) -> str:
     lines += listing("in several splits", [", ".join(names) for names in results["in_several_splits"]])
     lines += listing("twice in a split", [", ".join(names) for names in results["twice_in_a_split"]])
     lines += listing("same image in another class", [", ".join(names) for names in results["same_image_other_class"]])
+    if "sheet" in results:
+        lines.append("classes on the sheet, row by row:")
+        lines += [f"  {', '.join(row)}" for row in results["sheet"]]
     return "\n".join(lines) + "\n"
 
 

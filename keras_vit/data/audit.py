@@ -3,24 +3,34 @@
 import collections
 import dataclasses
 import hashlib
+import math
 from collections.abc import Callable
 
 import numpy as np
 import tensorflow as tf
 
 from keras_vit.data import errors, images
+from keras_vit.data.pipeline import train_batches
 from keras_vit.data.sources import Source, in_parallel
 
 
 @dataclasses.dataclass(frozen=True)
 class ImageReport:
-    """Findings about one image."""
+    """Findings about one image.
 
-    origin: str  # its path, or another name
+    Attributes:
+        origin: Path of the image, or another name of it.
+        classes: Class numbers.
+        size: (height, width). None if the image cannot be read.
+        digest: Hash of the pixels.
+        problem: Reason why the image cannot be read, or an empty string.
+    """
+
+    origin: str
     classes: tuple[int, ...] = ()
-    size: tuple[int, int] | None = None  # height and width
-    digest: bytes = b""  # of the pixels
-    problem: str = ""  # why it cannot be read
+    size: tuple[int, int] | None = None
+    digest: bytes = b""
+    problem: str = ""
 
 
 def audit(
@@ -63,3 +73,26 @@ def duplicates(by_split: dict[str, list[ImageReport]]) -> list[list[tuple[str, I
                 groups[report.digest].append((split, report))
     repeated = [group for group in groups.values() if len(group) > 1]
     return sorted(repeated, key=lambda group: len({split for split, _ in group}) == 1)
+
+
+def contact_sheet(source: Source, pp: str, count: int = 64, seed: int = 0) -> tuple[bytes, list[list[str]]]:
+    """Return a PNG of the first `count` images as the model sees them in training, and the classes row by row."""
+    batch = next(iter(train_batches(source, pp, batch_size=count, seed=seed, on_bad_image="skip")))
+    tiles = batch["image"].numpy()
+    if tiles.dtype != np.uint8:  # a value operation is followed by others, so that the host returns floats
+        low, high = tiles.min(), tiles.max()
+        tiles = ((tiles - low) * (255 / max(high - low, 1e-6))).astype(np.uint8)
+    columns = math.ceil(math.sqrt(count))
+    rows = math.ceil(count / columns)
+    tiles = np.pad(tiles, [(0, rows * columns - count), (1, 1), (1, 1), (0, 0)], constant_values=255)
+    _, height, width, channels = tiles.shape
+    # [rows * columns, h, w, c] -> [rows, columns, h, w, c] -> [rows * h, columns * w, c]
+    sheet = tiles.reshape(rows, columns, height, width, channels).transpose(0, 2, 1, 3, 4)
+    png = tf.io.encode_png(sheet.reshape(rows * height, columns * width, channels)).numpy()
+    names = [_class_names(source, label) for label in batch["label"].numpy()]
+    return png, [names[start : start + columns] for start in range(0, count, columns)]
+
+
+def _class_names(source: Source, label: np.ndarray) -> str:
+    numbers = np.flatnonzero(label) if label.ndim else [label]
+    return " + ".join(source.class_names[number] for number in numbers) or "-"

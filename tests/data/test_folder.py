@@ -81,7 +81,7 @@ def test_layout(case, tmp_path, caplog):
 @pytest.mark.parametrize("case", [*CASES, "one class"])
 def test_check_data_reports_it(case, tmp_path, capsys):
     spec = build(tmp_path, case)
-    options = {"data": spec, "splits": [], "json": False}
+    options = {"data": spec, "splits": [], "json": False, "sheet": None}
     if case == "one class":
         with pytest.raises(ValueError, match="two or more classes"):
             call("train.check_data", **options)

@@ -4,6 +4,7 @@ import json
 import shutil
 
 import pytest
+import tensorflow as tf
 
 from tests.data import pictures
 from tests.programs import call
@@ -18,8 +19,18 @@ def folder(tmp_path):
     return root
 
 
-def test_check_data(folder, capsys):
-    code = call("train.check_data", data=f"folder:{folder}", splits=["all"], json=True)
+def test_check_data(folder, tmp_path, capsys):
+    sheet = tmp_path / "sheet.png"
+    pp = "decode_jpeg_and_inception_crop(20)|flip_lr|value_range(-1, 1)"
+    code = call(
+        "train.check_data",
+        data=f"folder:{folder}",
+        splits=["all"],
+        sheet=str(sheet),
+        sheet_count=10,
+        preprocess=pp,
+        json=True,
+    )
     assert code == 1  # there is something to mend
     results = json.loads(capsys.readouterr().out)
     assert results["splits"]["all"]["examples"] == 35
@@ -29,12 +40,15 @@ def test_check_data(folder, capsys):
     assert results["in_several_splits"] == []
     (pair,) = results["same_image_other_class"]
     assert sorted(pair) == [f"all: {folder}/cat/1.png", f"all: {folder}/dog/copy.png"]
+    drawn = tf.io.decode_png(sheet.read_bytes())
+    assert [len(row) for row in results["sheet"]] == [4, 4, 2] and set(results["sheet"][0]) <= {"cat", "dog", "eel"}
+    assert drawn.shape == (3 * 22, 4 * 22, 3)  # ten images in rows of four, with a border
 
 
 def test_check_data_finds_pictures_in_several_splits(tmp_path, capsys):
     pictures.folder(tmp_path / "train")
     pictures.folder(tmp_path / "test", count=2)  # the same first images
-    assert call("train.check_data", data=f"folder:{tmp_path}", splits=[], json=False) == 1
+    assert call("train.check_data", data=f"folder:{tmp_path}", splits=[], json=False, sheet=None) == 1
     text = capsys.readouterr().out
     assert "in several splits: 6" in text and f"{tmp_path}/train/cat/0.jpg" in text
     lines = [line.split() for line in text.splitlines()]
@@ -42,7 +56,7 @@ def test_check_data_finds_pictures_in_several_splits(tmp_path, capsys):
 
 
 def test_check_data_without_problems(capsys):
-    assert call("train.check_data", data="digits", splits=["test"], json=False) == 0
+    assert call("train.check_data", data="digits", splits=["test"], json=False, sheet=None) == 0
     assert "unreadable: 0" in capsys.readouterr().out
 
 
