@@ -65,7 +65,6 @@ def main(argv: Sequence[str]) -> int:
     context = evaluators.Context(classifier, open_split, source, recipe.get("train_split", "train"), split)
     logging.info("%s, on %s[%s]", classifier.kind, source, split)
     suite.check(context)
-    classifier.prepare_for_many()
     results = suite.run(context)
     if options.markdown:
         output = evaluators.results_table.markdown_row(classifier.path, results)
