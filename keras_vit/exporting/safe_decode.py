@@ -4,19 +4,7 @@ from collections.abc import Callable
 
 import tensorflow as tf
 
-from keras_vit.data import headers
-
-MAX_PIXELS = 50_000_000
-
-
-def check_size(contents: tf.Tensor, max_pixels: int = MAX_PIXELS) -> tf.Tensor:
-    """Pass an encoded image on, or fail before it is decoded.
-
-    Args:
-        contents: Scalar string.
-        max_pixels: Largest allowed number of pixels, see `keras_vit.data.headers.pixel_count`.
-    """
-    return headers.check(contents, max_pixels, untrusted=True)
+MAX_PIXELS = 50_000_000  # of an image, see `keras_vit.data.headers.check`
 
 
 def map_valid(

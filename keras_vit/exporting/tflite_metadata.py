@@ -106,24 +106,20 @@ def describe(card: ModelCard) -> Table:
         limits = Table(_STATS, {"max": (255 - mean) / std, "min": -mean / std})
     inputs = {
         "name": "images",
-        "description": f"Images after: {card.preprocess}.",
         "content": _union(_IMAGE_CONTENT, image),
         "process_units": units,
         "stats": limits,
     }
     outputs: dict[str, Any] = {
         "name": card.output_name,
-        "description": f"The {card.output} of an image.",
         "content": _union(_FEATURE_CONTENT, Table({}, {})),
     }
     if card.class_names:
-        outputs["description"] = f"Probabilities of the {len(card.class_names)} classes ({card.output})."
         outputs["stats"] = Table(_STATS, {"max": np.ones(1, np.float32), "min": np.zeros(1, np.float32)})
         outputs["files"] = [Table(_FILE, labels)]
     subgraph = {"name": "classify", "inputs": [Table(_TENSOR, inputs)], "outputs": [Table(_TENSOR, outputs)]}
     model = {
         "name": card.architecture or "classifier",
-        "description": f"An image classifier, {card.precision}.",
         "subgraphs": [Table(_SUBGRAPH, subgraph)],
         "min_parser_version": _PARSER_VERSION,
     }

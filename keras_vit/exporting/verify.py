@@ -86,16 +86,8 @@ TOLERANCES = {
     "int16x8": Tolerance(1.0, 0.95, accuracy_drop=0.01),
 }
 
-
 # Of scores and features, relative to the largest: errors add up through the blocks, and no softmax dampens them.
-RELATIVE = {
-    "float32": 1e-4,
-    "bfloat16": 0.1,
-    "float16": 0.02,
-    "dynamic_int8": 0.1,
-    "int8": 0.25,
-    "int16x8": 0.25,
-}
+RELATIVE = {"float32": 1e-4, "bfloat16": 0.1, "float16": 0.02, "dynamic_int8": 0.1, "int8": 0.25, "int16x8": 0.25}
 
 
 def compare(
