@@ -88,7 +88,8 @@ def cka(x: np.ndarray, y: np.ndarray, unbiased: bool = False) -> float:
     >>> round(float(cka(features, 3.0 * features)), 4)
     1.0
     """
-    k, other = (_gram(_features_of(name, value)) for name, value in (("x", x), ("y", y)))
+    expected = "an array of features [n, ...]"
+    k, other = (_gram(_checks.numbers_of(name, value, expected)) for name, value in (("x", x), ("y", y)))
     if len(k) != len(other) or len(k) < (_SMALLEST_BATCH if unbiased else 2):
         raise ValueError(
             f"CKA compares features of the same examples, at least {_SMALLEST_BATCH if unbiased else 2}. "
@@ -178,14 +179,10 @@ def layer_similarity(
     return LayerSimilarity(_ratio(*totals).astype(np.float32), *names)
 
 
-def _features_of(name: str, value: np.ndarray) -> np.ndarray:
-    value = _checks.numbers_of(name, value, "an array of features [n, ...]")
-    return value.reshape(-1, 1) if value.ndim < 2 else value
-
-
 def _gram(features: np.ndarray) -> np.ndarray:
     """Return the products of all pairs of examples, float64 `[n, n]`."""
-    flat = np.asarray(features, np.float64).reshape(len(features), -1)
+    features = np.atleast_1d(np.asarray(features, np.float64))
+    flat = features.reshape(len(features), -1)
     flat = flat - flat.mean(axis=0)  # changes no result, but keeps precision if means are large
     return flat @ flat.T
 

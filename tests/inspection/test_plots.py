@@ -148,7 +148,7 @@ def test_without_matplotlib(monkeypatch):
     with pytest.raises(ImportError, match=r"pip install 'keras-vision-transformers\[plots\]'"):
         plots.attention_distance(np.ones((2, 2)))
     with pytest.raises(ImportError, match=r"\[plots\]"):
-        _matplotlib.colors("viridis")
+        plots.heat_colors()
 
 
 @pytest.mark.filterwarnings("ignore:Glyph")

@@ -1,6 +1,6 @@
 """Figures drawn with matplotlib. Each function returns one, and `save` writes it as PNG, SVG or PDF."""
 
-from keras_vit.inspection.plots._matplotlib import fit, require_matplotlib, save, svg
+from keras_vit.inspection.plots._matplotlib import fit, heat_colors, require_matplotlib, save, svg
 from keras_vit.inspection.plots.curves import MAX_COLORS, run_curves, training_curve
 from keras_vit.inspection.plots.figures import (
     attention_distance,
@@ -8,13 +8,7 @@ from keras_vit.inspection.plots.figures import (
     layer_similarity,
     position_similarity,
 )
-from keras_vit.inspection.plots.overlays import (
-    attention_overlays,
-    encode_image,
-    heat_colors,
-    overlay,
-    to_rgb,
-)
+from keras_vit.inspection.plots.overlays import attention_overlays, encode_image, overlay, to_rgb
 from keras_vit.inspection.plots.reconstructions import reconstructions
 from keras_vit.inspection.plots.run_report import MAX_IMAGES, draw_report
 

@@ -69,11 +69,16 @@ def new_figure(width: float, height: float) -> Any:
     return require_matplotlib().Figure(figsize=(width, height), layout="constrained")
 
 
-def colors(name: str) -> list[list[int]]:
-    """Return the 256 colors of a color map as [red, green, blue] in 0..255."""
+def heat_colors() -> list[list[int]]:
+    """Return the 256 colors of overlays as [red, green, blue] in 0..255.
+
+    Example:
+    >>> colors = heat_colors()
+    >>> len(colors), len(colors[0])
+    (256, 3)
+    """
     require_matplotlib()
-    table = importlib.import_module("matplotlib").colormaps[name](range(256), bytes=True)
-    return table[:, :3].tolist()
+    return importlib.import_module("matplotlib").colormaps[HEAT](range(256), bytes=True)[:, :3].tolist()
 
 
 def encode(image: Any, kind: str) -> bytes:

@@ -34,7 +34,7 @@ def overlay(image: np.ndarray, grid: np.ndarray, opacity: float = OPACITY) -> np
     grid = grid / max(grid.max(), 1e-12)
     rows, columns = (_weights(*sizes) for sizes in zip(image.shape[:2], grid.shape, strict=True))
     heat = rows @ grid @ columns.T  # [H, W]
-    table = np.asarray(_matplotlib.colors(_matplotlib.HEAT), np.float32)  # [256, 3]
+    table = np.asarray(_matplotlib.heat_colors(), np.float32)  # [256, 3]
     colors = table[np.clip(np.round(heat * 255), 0, 255).astype(int)]
     return np.round(image * (1 - opacity) + colors * opacity).astype(np.uint8)
 
@@ -72,17 +72,6 @@ def encode_image(image: np.ndarray) -> bytes:
     """
     kind = "jpeg" if max(np.shape(image)[:2]) >= 256 else "png"
     return _matplotlib.encode(to_rgb(image), kind)
-
-
-def heat_colors() -> list[list[int]]:
-    """Return the 256 colors of overlays as [red, green, blue] in 0..255.
-
-    Example:
-    >>> colors = heat_colors()
-    >>> len(colors), len(colors[0])
-    (256, 3)
-    """
-    return _matplotlib.colors(_matplotlib.HEAT)
 
 
 def show_image(axes: Any, image: np.ndarray) -> None:
