@@ -10,13 +10,10 @@ MAX_PIXELS = 50_000_000  # of an image, see `keras_vit.data.headers.check`
 def map_valid(
     function: Callable[[tf.Tensor], tf.Tensor], elements: tf.Tensor, shape: tuple[int, ...]
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Apply a function to every element on the CPU, in parallel; return zeros where it fails.
+    """Apply a function to every element on the CPU, in parallel; return float32 `[B, *shape]`, and which are valid.
 
     The function runs in a `tf.data` pipeline inside the graph. A failed operation ends its whole graph, but
-    `ignore_errors` drops only the element. Elements carry their number, which gives the order of the results.
-
-    Returns:
-        The results, float32 `[B, *shape]`, and which are valid, bool `[B]`.
+    `ignore_errors` drops only the element, whose results are zeros. Elements carry their number, which gives the order.
     """
     with tf.device("/cpu:0"):  # strings and variants cannot live on an accelerator
         count = tf.shape(elements, out_type=tf.int64)[0]

@@ -45,13 +45,7 @@ class ServingModule(tf.Module):
     module tracks the model's variables and traces its call instead.
     """
 
-    def __init__(
-        self,
-        model: keras.Model,
-        card: ModelCard,
-        top_k: int = TOP_K,
-        extra_signatures: Sequence[str] = (),
-    ):
+    def __init__(self, model: keras.Model, card: ModelCard, top_k: int = TOP_K, extra_signatures: Sequence[str] = ()):
         super().__init__(name="classifier")
         # A function hides the model from tracking: Keras' variables wrap those below, and both would be saved.
         self._model = lambda: model

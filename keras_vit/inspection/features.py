@@ -119,11 +119,7 @@ class LayerSimilarity(NamedTuple):
 
 
 def layer_similarity(
-    model: keras.Model,
-    other: keras.Model,
-    images: Any,
-    other_images: Any = None,
-    batch_size: int = 64,
+    model: keras.Model, other: keras.Model, images: Any, other_images: Any = None, batch_size: int = 64
 ) -> LayerSimilarity:
     """Return the CKA of each pair of blocks of two models, estimated batch by batch in bounded memory.
 
