@@ -117,8 +117,8 @@ def describe(card: ModelCard) -> Table:
 def normalization(pp: str, channels: int) -> tuple[np.ndarray, np.ndarray] | None:
     """Return the mean and standard deviation of the normalization at the end of a preprocessing string.
 
-    They are float32 `[channels]`, for pixels from 0 to 255 that become `(pixel - mean) / std`. The result is None if the
-    string ends in another way.
+    They are float32 `[channels]`, for pixels from 0 to 255 that become `(pixel - mean) / std`; None if the string ends
+    in another way.
     """
     finish = preprocessing.device_function(pp)
     pixels = np.array([0, 100, 255], np.uint8)
