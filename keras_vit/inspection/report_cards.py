@@ -63,7 +63,8 @@ def _attention_maps(
     """Return the maps of a model with attention: rollout, relevance, and attention by layer and head."""
     found = attention_maps(model, example.image[None])
     names = tuple(f"{number}: {name}" for number, name in enumerate(found, start=1))
-    rollouts, rollout = [], None
+    rollouts: list[np.ndarray] = []
+    rollout: Any = None  # float64 [1, N, N] after the first block
     for name, weights in found.items():
         if name == found.pooling:
             rollouts.append(found.output_grid(rollout)[0])

@@ -154,7 +154,7 @@ class Client:
         """Return the content of the response to one request, or raise TimeoutError when the time is over."""
         secure = self._address.scheme == "https"
         connect = http.client.HTTPSConnection if secure else http.client.HTTPConnection
-        connection = connect(self._address.hostname, self._address.port, timeout=seconds)
+        connection = connect(self._address.hostname or "", self._address.port, timeout=seconds)
         expired = threading.Event()
         timer = threading.Timer(seconds, _shut_down, (connection, expired))
         timer.daemon = True
