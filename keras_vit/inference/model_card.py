@@ -173,7 +173,8 @@ def size_of(artifact: str) -> int:
 
 def _problems(content: Mapping[str, Any]) -> list[str]:
     """Return the problems of a card, one clause each."""
-    kinds: dict[str, type] = {field.name: dict for field in dataclasses.fields(ModelCard) if field.default_factory is dict}
+    optional = (field.name for field in dataclasses.fields(ModelCard) if field.default_factory is dict)
+    kinds: dict[str, type] = dict.fromkeys(optional, dict)
     kinds |= {"class_names": list, "preprocess": str, "output": str, "image_shape": list}
     wrong = [name for name in _REQUIRED if name not in content]
     wrong += [name for name, kind in kinds.items() if not isinstance(content.get(name, kind()), kind)]
