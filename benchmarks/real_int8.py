@@ -18,7 +18,7 @@ import numpy as np
 import keras_vit
 from keras_vit import _io, evaluators, exporting
 from keras_vit.exporting import verify
-from keras_vit.inference import image_forms, model_card, open_classifier, openvino
+from keras_vit.inference import model_card, open_classifier, openvino, sample_images
 
 AGREEMENT = 0.97
 SIZE = 112  # pixels
@@ -93,7 +93,7 @@ def export(
     path = os.path.join(work, f"{precision}{extension}")
     options: dict[str, Any] = {} if precision == "float32" else {"precision": precision, "tolerance": NONE}
     if precision == "int8":
-        options["calibration"] = image_forms.of_any(pixels(calibration))
+        options["calibration"] = sample_images.of_any(pixels(calibration))
     if not os.path.exists(path):
         exporting.export(model, path, images=pixels(calibration[:4]), **options)
     return path, open_classifier(path, num_threads=1).features

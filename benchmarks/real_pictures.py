@@ -7,8 +7,9 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from keras_vit import inspection
 from keras_vit.data import preprocess
-from keras_vit.inspection import plots, streaming_attention
+from keras_vit.inspection import plots
 from keras_vit.inspection.plots import _matplotlib
 
 FIGURE = "docs/figures/real_network.webp"
@@ -25,8 +26,8 @@ def draw(model: keras.Model, folder: str) -> None:
     for name in PHOTOGRAPHS:
         with open(os.path.join(folder, name), "rb") as file:
             photo, image = prepared(file.read())
-        heads = streaming_attention.stream_attention(model, image).layers[-1]  # [H, h, w], of the class token
-        rows.append((photo, colors(model.predict(image[None], verbose=0)[0], heads.shape[1:]), heads))
+        *_, heads = inspection.attention_maps(model, image[None]).grids().values()  # [1, H, h, w], of the class token
+        rows.append((photo, colors(model.predict(image[None], verbose=0)[0], heads.shape[2:]), heads[0]))
     plots.save(figure(rows), FIGURE)
 
 

@@ -7,10 +7,10 @@
 The ending of --output chooses the format: .tflite, .onnx or .xml (OpenVINO), and a directory for a SavedModel. With
 --format, an --output without such an ending is a directory, for model.onnx, model.xml or model_PRECISION.tflite.
 
-A SavedModel is written as the next free version, served/digits/1 at first, with the files that start a server in
-served/digits/deployment. A version appears under its number only when it is complete and verified, and no version is
-ever overwritten. The other formats are files, with their labels (OUTPUT.labels.txt) and model card (OUTPUT.json) beside
-them. ONNX and OpenVINO need pip install 'keras-vision-transformers[onnx]' or '[openvino]'.
+A SavedModel is written as the next free version, served/digits/1 at first. A version appears under its number only
+when it is complete and verified, and no version is ever overwritten. The other formats are files, with their model card
+(OUTPUT.json) beside them. ONNX and OpenVINO need
+pip install 'keras-vision-transformers[onnx]' or '[openvino]'.
 """
 
 import dataclasses
@@ -42,11 +42,10 @@ flags.DEFINE_integer("max_pixels", 50_000_000, "SavedModel: larger images are re
 flags.DEFINE_multi_enum(
     "signature", ["features"], ["features", "attention"], "SavedModel: also offer this signature; may be repeated."
 )
-flags.DEFINE_string("name", None, "SavedModel: name of the model on the server; the name of --output if not given.")
 flags.DEFINE_list(
     "batch_sizes",
     ["1", "4", "8"],
-    "SavedModel: batch sizes that the server may run and warms up; empty for none.",
+    "SavedModel: batch sizes that the server warms up; empty for none.",
 )
 # Of a TFLite file.
 flags.DEFINE_enum(
@@ -66,11 +65,10 @@ with program.imports(__name__, backend="tensorflow"):
     from keras_vit.exporting.export import write, writer_of
     from keras_vit.inference import KerasClassifier, formats, model_card, sample_images
     from keras_vit.program import trained_model
-    from keras_vit.tf_serving import deployment
 
 # Options of a format that are flags of the same name. The library refuses an option that its format does not have.
 OPTIONS = ("precision", "batch_size", "version", "top_k", "max_pixels", "input", "features")
-OF_SAVED_MODEL = ("signature", "name", "batch_sizes")
+OF_SAVED_MODEL = ("signature", "batch_sizes")
 OF_TFLITE = ("calibration", "calibration_images", "max_accuracy_drop")
 
 
@@ -79,8 +77,6 @@ def main(argv: Sequence[str]) -> int:
     options = flags.FLAGS
     path, format = output()  # noqa: A001  as Keras calls it
     check_flags(format)
-    name = options.name or os.path.basename(os.path.normpath(options.output or "")).lower()
-    batch_sizes = [int(size) for size in options.batch_sizes if size]
     chosen = {option: options[option].value for option in OPTIONS if options[option].present}
     if options.model and path:
         writer_of(path, format, chosen)  # its errors come before the model is opened
@@ -92,14 +88,10 @@ def main(argv: Sequence[str]) -> int:
         if images.labels is None:
             logging.warning("The images have no labels: the agreement with the model is measured, not the accuracy.")
     if format == "saved_model":
-        deployment.check_name(name)
         chosen["extra_signatures"] = tuple(dict.fromkeys(options.signature))
-        chosen["warm_up"] = (name, batch_sizes) if batch_sizes else None
+        chosen["warm_up"] = [int(size) for size in options.batch_sizes if size]
     try:
         path, comparison = write(classifier, path, format, images, **chosen)
-        if format == "saved_model":
-            folder = deployment.write(options.output, name, batch_sizes or [1], model_card.size_of(path))
-            logging.info("Configuration of the server, Docker Compose and Kubernetes: %s", folder)
     except (VerificationError, ConversionError, FileExistsError) as error:
         logging.error("%s", error)
         return 1

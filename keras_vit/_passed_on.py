@@ -1,18 +1,10 @@
-"""Texts in files that are passed on to others: without absolute paths, and shown by Markdown as they are."""
+"""Texts in files that are passed on to others: without absolute paths."""
 
 import re
 from collections.abc import Mapping
 from typing import Any
 
-from keras_vit import _io
-
 _FOLDERS = re.compile(r"""(^|[:'"=\s(])/(?![/\s])(?:[^/'"]+/)*""")  # of an absolute path
-
-
-def markdown_text(text: object) -> str:
-    """Return a text that Markdown shows as it is, HTML included, in one line."""
-    line = _io.one_line(text).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
-    return re.sub(r"[\\`*\[\]~$]|(?<!\w)_|_(?!\w)", r"\\\g<0>", line)
 
 
 def without_folders(value: Any, instead: str = "") -> Any:

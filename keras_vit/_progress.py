@@ -53,7 +53,7 @@ class Progress:
         else:
             logging.info("%s", line)
 
-    def clear(self) -> None:
+    def close(self) -> None:
         """Remove the line, before something else is printed or at the end."""
         if self._draws:
             self._stream.write("\r\033[K")

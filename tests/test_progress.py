@@ -26,7 +26,7 @@ def test_a_line_on_a_terminal():
     bar = _progress.Progress("Work", 4, stream=terminal)
     bar.add(1)
     bar.add(3)
-    bar.clear()
+    bar.close()
     first, last, nothing = drawn(terminal)
     assert first.startswith("Work 1/4, 0:00 left, ") and first.endswith(" images/s")
     assert last.startswith("Work 4/4, ") and nothing == ""
@@ -54,7 +54,7 @@ def test_nothing_is_drawn_without_a_terminal(caplog, monkeypatch):
         pipe = io.StringIO()
         bar = _progress.Progress("Work", 4, stream=pipe, log=log)
         bar.add(2)
-        bar.clear()
+        bar.close()
         assert pipe.getvalue() == "" and ("Work 2/4" in caplog.text) == log
 
 

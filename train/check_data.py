@@ -50,7 +50,7 @@ def main(argv: Sequence[str]) -> int:
         logging.info("Checking %s[%s]: %s images of %d classes", given, name, count, source.num_classes)
         bar = Progress(name, source.num_examples)
         reports[name] = audit.audit(source, options.threads, bar.update)
-        bar.clear()
+        bar.close()
     results = summarize(sources, reports)
     if options.sheet:
         pp = options.preprocess or DEFAULT_PP

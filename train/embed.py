@@ -56,8 +56,6 @@ def main(argv: Sequence[str]) -> int:
     )
     if classifier.features_unavailable:
         raise ValueError(f"--model must return features: {classifier.features_unavailable}.")
-    if len(paths) > 100 * options.batch_size:
-        classifier.prepare_for_many()
     folder = f"{output}.parts"
     begin(folder, classifier, paths)
     parts = [embed(folder, start, classifier, paths) for start in range(0, len(paths), options.part_size)]
@@ -132,7 +130,7 @@ def embed(folder: str, start: int, classifier: Classifier, paths: Sequence[str])
             names += batch
             features.append(np.asarray(classifier.features(np.stack(list(batch.values()))), np.float32))
         progress.update(begin + len(batch))
-    progress.clear()
+    progress.close()
     width = features[0].shape[1] if features else 0
     rows = np.array(names, np.str_), np.concatenate([*features, np.zeros((0, width), np.float32)])
     write(file, *rows)

@@ -222,7 +222,8 @@ def draw_figure(
     try:
         if not isinstance(task, recipes.Classification):
             images = reconstructions.of_validation(recipe, validation)
-            plots.draw_pretraining_report(path, history, images, task.score, f"{name}: {headline}")
+            drawn = plots.reconstructions(images, f"{name}: {headline}", plots.MAX_IMAGES, history, task.score)
+            plots.save(drawn, path)
             return
         found = validation.examples or {}
         shares = keras.ops.convert_to_numpy(to_probabilities(found["predictions"], recipe.loss))
@@ -238,8 +239,6 @@ def draw_figure(
             shares[chosen].max(axis=-1),
             title=headline,
             subtitle=f"{name} · {results['examples']:,} images, {results['split']} split · {stamp()}",
-            confusion=validation.confusion,
-            class_names=class_names,
         )
     except ImportError as error:
         logging.warning("No %s: %s", run_directory.REPORT, error)

@@ -41,7 +41,7 @@ def main(argv: Sequence[str]) -> int:
         log = data.Log()
         on_bad_image = log if options.on_bad_image == "skip" else "error"
         writer.write_tfrecords(source, options.output, name_of(split), shards, options.seed, bar.update, on_bad_image)
-        bar.clear()
+        bar.close()
         if log.reasons:
             logging.warning("Left out %d images of %s that cannot be read", len(log.reasons), split)
     logging.info("Done. Open the data set as tfrecord:%s", options.output)

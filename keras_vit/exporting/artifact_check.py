@@ -1,7 +1,6 @@
-"""Check of an exported artifact: every signature, its labels and its files, on real images."""
+"""Check of an exported artifact: every signature and the labels in it, on real images."""
 
-import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import tensorflow as tf
@@ -28,25 +27,32 @@ def check(
 ) -> tuple[verify.Comparison, list[str]]:
     """Run every signature of an artifact on real images and compare the outputs with the model's.
 
-    Each classifier prepares the images itself.
+    Each classifier prepares the images itself. The comparison is that of the first signature.
     """
+    images, name = sample_images.within(images, artifact.card.max_pixels), reference.card.output_name
+    batches = [images.contents[start : start + BATCH_SIZE] for start in range(0, len(images.contents), BATCH_SIZE)]
+    expected = np.concatenate([reference.predict(reference.preprocess(batch)) for batch in batches])
+    comparisons, problems = [], []
+    for signature, run in _signatures(artifact).items():
+        results = [run(batch) for batch in batches]
+        found = {output: np.concatenate([result[output] for result in results]) for output in results[0]}
+        comparisons.append(_compare(reference, expected, found[name], images.labels))
+        refused = [images.names[index] for index in np.flatnonzero(~found["valid"])] if "valid" in found else []
+        wrong = [f"it refuses the image {image}, which the model takes" for image in refused]
+        wrong += verify.failures(comparisons[-1], tolerance)
+        wrong += [] if refused else _wrong_top_k(found, reference.class_names)
+        problems += [f"{signature}: {problem}" if signature else problem for problem in wrong]
     if isinstance(artifact, SavedModelClassifier):
-        return _check_saved_model(artifact, reference, images, tolerance)
-    pairs = [
-        (reference.predict(reference.preprocess(batch)), artifact.predict(artifact.preprocess(batch)))
-        for batch in _batches(images)
-    ]
-    expected, outputs = map(np.concatenate, zip(*pairs, strict=True))
-    comparison = _compare(reference, expected, outputs, images.labels)
-    problems = verify.failures(comparison, tolerance)
-    if artifact.features_unavailable is None and artifact.card.output != "features":
+        problems += _check_serve_images(artifact, reference, images.contents[0], tolerance)
+        problems += _check_extra_signatures(artifact, reference, images.contents[:1])
+    elif artifact.features_unavailable is None and artifact.card.output != "features":
         batch = images.contents[:BATCH_SIZE]
         features = reference.features(reference.preprocess(batch))
         problems += _different_features("features", artifact, features, artifact.features(artifact.preprocess(batch)))
-    labels = {model_card.labels_path_of(artifact.path): _lines(model_card.labels_path_of(artifact.path))}
-    if isinstance(artifact, TFLiteClassifier):
-        labels["the file"] = list(artifact.stored_labels)
-    return comparison, problems + _wrong_labels(labels, reference.class_names)
+    labels = model_card.labels_text(reference.class_names).splitlines()
+    if isinstance(artifact, TFLiteClassifier) and list(artifact.stored_labels) != labels:
+        problems.append("the labels in the file are not the model's")
+    return comparisons[0], problems
 
 
 def require(result: tuple[verify.Comparison, list[str]], what: str) -> verify.Comparison:
@@ -58,37 +64,27 @@ def require(result: tuple[verify.Comparison, list[str]], what: str) -> verify.Co
     return comparison
 
 
-def _check_saved_model(
-    artifact: SavedModelClassifier, reference: KerasClassifier, images: SampleImages, tolerance: verify.Tolerance
-) -> tuple[verify.Comparison, list[str]]:
-    """Check a SavedModel through the server's own loader; the comparison is that of `serving_default`."""
-    images, name = sample_images.within(images, artifact.card.max_pixels), reference.card.output_name
-    expected, encoded, prepared, problems = [], [], [], []
-    for batch in _batches(images):
-        expected.append(reference.predict(reference.preprocess(batch)))
-        of_files = artifact.run("serving_default", {"image_bytes": np.array(batch, object)})
-        of_tensors = artifact.run("serve_tensor", {"images": artifact.preprocess(batch)})
-        refused = [images.names[images.contents.index(batch[i])] for i in np.flatnonzero(~of_files["valid"])]
-        problems += [f"serving_default refuses the image {image}, which the model takes" for image in refused]
-        problems += [] if refused else _wrong_top_k("serving_default", of_files, reference.class_names)
-        problems += _wrong_top_k("serve_tensor", of_tensors, reference.class_names)
-        encoded.append(of_files[name])
-        prepared.append(of_tensors[name])
-    outputs = np.concatenate(expected)
-    comparison = _compare(reference, outputs, np.concatenate(encoded), images.labels)
-    others = {"serve_tensor": _compare(reference, outputs, np.concatenate(prepared), images.labels)}
-    # For a decoded image as for a file of the same pixels.
+def _signatures(artifact: Classifier) -> dict[str, Callable[[list[bytes]], dict[str, np.ndarray]]]:
+    """Return functions from encoded images to the outputs of a signature; a file has a single one."""
+    if not isinstance(artifact, SavedModelClassifier):
+        return {"": lambda batch: {artifact.card.output_name: artifact.predict(artifact.preprocess(batch))}}
+    return {
+        "serving_default": lambda batch: artifact.run("serving_default", {"image_bytes": np.array(batch, object)}),
+        "serve_tensor": lambda batch: artifact.run("serve_tensor", {"images": artifact.preprocess(batch)}),
+    }
+
+
+def _check_serve_images(
+    artifact: SavedModelClassifier, reference: KerasClassifier, content: bytes, tolerance: verify.Tolerance
+) -> list[str]:
+    """Compare the outputs for a decoded image with those for a file of the same pixels."""
     channels = artifact.card.image_shape[-1]
-    image = tf.io.decode_image(images.contents[0], channels=channels, expand_animations=False)
-    of_pixels = artifact.run("serve_images", {"images": image.numpy()[None]})
-    file = tf.io.encode_png(image).numpy()
-    others["serve_images"] = _compare(reference, reference.predict(reference.preprocess([file])), of_pixels[name])
-    problems += _wrong_top_k("serve_images", of_pixels, reference.class_names)
-    for signature, found in {"serving_default": comparison, **others}.items():
-        problems += [f"{signature}: {problem}" for problem in verify.failures(found, tolerance)]
-    problems += _check_extra_signatures(artifact, reference, images.contents[:1])
-    path = os.path.join(artifact.path, "assets.extra", model_card.LABELS)
-    return comparison, problems + _wrong_labels({path: _lines(path)}, reference.class_names)
+    image = tf.io.decode_image(content, channels=channels, expand_animations=False)
+    expected = reference.predict(reference.preprocess([tf.io.encode_png(image).numpy()]))
+    found = artifact.run("serve_images", {"images": image.numpy()[None]})
+    comparison = _compare(reference, expected, found[reference.card.output_name])
+    problems = [*verify.failures(comparison, tolerance), *_wrong_top_k(found, reference.class_names)]
+    return [f"serve_images: {problem}" for problem in problems]
 
 
 def _check_extra_signatures(
@@ -128,33 +124,12 @@ def _compare(
     return verify.compare_outputs(expected, found)
 
 
-def _wrong_top_k(signature: str, outputs: dict[str, np.ndarray], class_names: Sequence[str]) -> list[str]:
-    """Compare the labels with the names of the classes of the largest probabilities; other outputs have no labels."""
-    if not class_names:
+def _wrong_top_k(outputs: dict[str, np.ndarray], class_names: Sequence[str]) -> list[str]:
+    """Compare the labels with the names of the classes of the largest probabilities, if there are labels."""
+    if "top_k_classes" not in outputs:
         return []
     order = np.argsort(-outputs["probabilities"], axis=-1, kind="stable")[:, : outputs["top_k_classes"].shape[1]]
     named = np.array([[class_names[index].encode() for index in row] for row in order], object)
     if (named == outputs["top_k_classes"]).all():
         return []
-    return [f"{signature}: top_k_classes does not name the classes of the largest probabilities"]
-
-
-def _wrong_labels(labels: dict[str, list[str] | None], class_names: Sequence[str]) -> list[str]:
-    """Compare the labels of applications, by their place, with the names of the classes; None if there are none."""
-    expected = model_card.labels_text(class_names).splitlines()
-    return [
-        f"the labels in {place} are not the model's" for place, lines in labels.items() if lines not in (None, expected)
-    ]
-
-
-def _lines(path: str) -> list[str] | None:
-    """Return the lines of a file; None if there is none."""
-    if not os.path.isfile(path):
-        return None
-    with open(path, encoding="utf-8", errors="replace") as file:
-        return file.read().splitlines()
-
-
-def _batches(images: SampleImages) -> Iterator[list[bytes]]:
-    for start in range(0, len(images.contents), BATCH_SIZE):
-        yield images.contents[start : start + BATCH_SIZE]
+    return ["top_k_classes does not name the classes of the largest probabilities"]

@@ -4,27 +4,20 @@ import dataclasses
 import importlib
 import inspect
 import os
-from collections.abc import Sequence
-from typing import Any, Protocol, cast
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import keras
 
 from keras_vit import _checks, models
 from keras_vit.exporting import verify
 from keras_vit.exporting.inference_model import activation_of, check_model, last_operation
-from keras_vit.inference import formats, image_forms, keras_card, keras_model, sample_images
+from keras_vit.inference import formats, keras_model, sample_images
+from keras_vit.inference.keras_model import KerasClassifier, check_class_names
 from keras_vit.inference.model_card import ModelCard
-from keras_vit.inference.probabilities import CLASSIFICATION, check_class_names
+from keras_vit.inference.probabilities import CLASSIFICATION
 from keras_vit.inference.sample_images import SampleImages
 from keras_vit.models.base import ConfiguredModel
-
-
-class Writer(Protocol):
-    """Module that writes a format."""
-
-    def write(
-        self, model: keras.Model, path: str, *, card: ModelCard, images: SampleImages, **options: Any
-    ) -> tuple[str, verify.Comparison]: ...
 
 
 def export(
@@ -87,12 +80,12 @@ def export(
     writer = writer_of(path, format, options)
     model, card = _open(model, preprocess, class_names)
     check_model(model)
-    examples = sample_images.keep_readable(image_forms.of_any(images), card.preprocess_function(), "error")
-    return writer.write(model, path, card=card, images=examples, **options)[1]
+    examples = sample_images.keep_readable(sample_images.of_any(images), card.preprocess_function(), "error")
+    return writer(model, path, card=card, images=examples, **options)[1]
 
 
 def write(
-    classifier: keras_model.KerasClassifier,
+    classifier: KerasClassifier,
     path: str,
     format: str | None,
     images: SampleImages,
@@ -100,15 +93,15 @@ def write(
 ) -> tuple[str, verify.Comparison]:
     """Export an open classifier as `export` does; return the path of the artifact, too."""
     writer = writer_of(path, format, options)
-    return writer.write(classifier.model, path, card=classifier.card, images=images, **options)
+    return writer(classifier.model, path, card=classifier.card, images=images, **options)
 
 
-def writer_of(path: str, format: str | None, options: dict[str, Any]) -> Writer:  # noqa: A002
-    """Return the writer of a format; refuse missing packages, and options that it does not have."""
+def writer_of(path: str, format: str | None, options: dict[str, Any]) -> Callable:  # noqa: A002
+    """Return the function that writes a format; refuse missing packages, and options that the format does not have."""
     chosen = format_of(path, format)
-    formats.require_packages(chosen)
-    writer = cast(Writer, importlib.import_module(chosen.writer))
-    parameters = inspect.signature(writer.write).parameters.values()
+    chosen.require_packages()
+    writer = importlib.import_module(chosen.writer).write
+    parameters = inspect.signature(writer).parameters.values()
     known = [p.name for p in parameters if p.kind is p.KEYWORD_ONLY and p.name not in ("card", "images")]
     for name in options:
         if name not in known:
@@ -144,7 +137,7 @@ def _open(
     if isinstance(model, keras.Model):
         check_model(model)
         model = model.encoder() if isinstance(model, models.MaskedModel) else model
-        card = keras_card.of_model(model, model.name, preprocess)
+        card = keras_model.card_of_model(model, model.name, preprocess)
     else:
         classifier = keras_model.open_model(os.fspath(model), preprocess, class_names)
         model, card = classifier.model, classifier.card

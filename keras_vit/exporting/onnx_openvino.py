@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import gc
+import os
 import threading
 from collections.abc import Iterator
 
@@ -33,10 +34,10 @@ def write(
 ) -> tuple[str, verify.Comparison]:
     """Export a classifier to ONNX or OpenVINO, as `export` does.
 
-    The card (`PATH.json`), the labels (`PATH.labels.txt`) and OpenVINO's weights (`NAME.bin`) are written beside the
-    file. Its input is `images`, its output `probabilities`, both float32. `batch_size=None` leaves the batch size open.
+    The card (`PATH.json`) and OpenVINO's weights (`NAME.bin`) are written beside the file. Its input is `images`, its
+    output `probabilities`, both float32. `batch_size=None` leaves the batch size open.
     """
-    format = check(path)  # noqa: A001  as Keras calls it
+    format = _prepare(path)  # noqa: A001  as Keras calls it
     copy = inference_model(model, "float32")
     classifier = with_output(copy, card.image_shape, card.output, batch_size)
     spec = tf.TensorSpec(classifier.input_shape, tf.float32, INPUT)
@@ -63,12 +64,10 @@ def write(
     return path, comparison
 
 
-def check(path: str) -> str:
-    """Return the format of a file name; refuse another name, or missing packages."""
-    format = formats.of_file(path)  # noqa: A001
-    if format is None or format.writer != __name__:
-        raise ValueError(f"The name of an ONNX or OpenVINO file must end in .onnx or .xml. Received: {path!r}.")
-    formats.require_packages(format)
+def _prepare(path: str) -> str:
+    """Return the name of the format of a file, after importing and patching what writes it."""
+    format = formats.EXTENSIONS[os.path.splitext(path)[1]]  # noqa: A001
+    format.require_packages()
     if format.name == "openvino":
         openvino.import_openvino()
     else:

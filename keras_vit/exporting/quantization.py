@@ -1,6 +1,6 @@
 """Precisions of TFLite files, and the settings of the converter for each."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import keras
@@ -15,7 +15,6 @@ PRECISIONS = {
     "int16x8": "all activations in 16 bits, weights in 8, with ranges found by calibration: for integer-only hardware",
 }
 CALIBRATED = ("int8", "int16x8")
-INTEGER = (*CALIBRATED, "dynamic_int8")
 
 # Operators that stay in float32 in an int8 file. The two matrix products of attention cost the most accuracy: both
 # sides are activations, with one range for all heads. Residual sums, the parts of norms, softmax and GELU have
@@ -54,44 +53,32 @@ def model_arguments(model: keras.Model, precision: str) -> dict[str, Any]:
 
 
 def convert(
-    make_converter: Callable[[], Any], precision: str, spec: tf.TensorSpec, signature: str, images: np.ndarray | None
+    converter: Any, precision: str, spec: tf.TensorSpec, signature: str, images: np.ndarray | None = None
 ) -> bytes:
     """Convert a graph to a TFLite file of a precision, with built-in operators only."""
-    if precision == "int8":
-        return _debugger(make_converter(), spec, signature, images).get_nondebug_quantized_model()
-    converter = make_converter()
-    converter.target_spec.supported_ops = [tf.lite.OpsSet.TFLITE_BUILTINS]
-    converter.allow_custom_ops = False
     if precision != "float32":
         converter.optimizations = [tf.lite.Optimize.DEFAULT]
+    if precision in CALIBRATED:
+        converter.representative_dataset = lambda: ((signature, {spec.name: batch}) for batch in _batches(spec, images))
+    if precision == "int8":  # only the converter's debugger can keep kinds of operators in float
+        debugger = tf.lite.experimental.QuantizationDebugger(
+            converter=converter,
+            debug_dataset=lambda: iter(()),  # not used
+            debug_options=tf.lite.experimental.QuantizationDebugOptions(denylisted_ops=list(FLOAT_OPERATORS)),
+        )
+        return debugger.get_nondebug_quantized_model()
+    converter.target_spec.supported_ops = [tf.lite.OpsSet.TFLITE_BUILTINS]
+    converter.allow_custom_ops = False
     if precision == "float16":
         converter.target_spec.supported_types = [tf.float16]
     if precision == "int16x8":
         integers = tf.lite.OpsSet.EXPERIMENTAL_TFLITE_BUILTINS_ACTIVATIONS_INT16_WEIGHTS_INT8
         converter.target_spec.supported_ops = [integers, tf.lite.OpsSet.TFLITE_BUILTINS]
-        converter.representative_dataset = _calibration(spec, signature, images)
     return converter.convert()
 
 
-def _debugger(converter: Any, spec: tf.TensorSpec, signature: str, images: np.ndarray | None) -> Any:
-    """Return the converter's debugger: only it can keep kinds of operators in float."""
-    converter.optimizations = [tf.lite.Optimize.DEFAULT]
-    converter.representative_dataset = _calibration(spec, signature, images)
-    options = tf.lite.experimental.QuantizationDebugOptions(denylisted_ops=list(FLOAT_OPERATORS))
-    return tf.lite.experimental.QuantizationDebugger(
-        converter=converter,
-        debug_dataset=lambda: iter(()),  # not used
-        debug_options=options,
-    )
-
-
-def _calibration(spec: tf.TensorSpec, signature: str, images: np.ndarray | None) -> Callable[[], Iterator]:
-    """Return the calibration images as the converter takes them."""
-    return lambda: ((signature, {spec.name: batch}) for batch in _batches(spec, images))
-
-
 def _batches(spec: tf.TensorSpec, images: np.ndarray | None) -> Iterator[np.ndarray]:
-    """Yield full batches of the input's type."""
+    """Yield full batches of calibration images, of the input's type."""
     if images is None:
         raise ValueError("calibration_images must be given for precisions with integer activations. Received: None.")
     batch_size = spec.shape[0]

@@ -4,31 +4,16 @@ from collections.abc import Callable
 
 import tensorflow as tf
 
-from keras_vit.data import headers
-
-MAX_PIXELS = 50_000_000
-
-
-def check_size(contents: tf.Tensor, max_pixels: int = MAX_PIXELS) -> tf.Tensor:
-    """Pass an encoded image on, or fail before it is decoded.
-
-    Args:
-        contents: Scalar string.
-        max_pixels: Largest allowed number of pixels, see `keras_vit.data.headers.pixel_count`.
-    """
-    return headers.check(contents, max_pixels, untrusted=True)
+MAX_PIXELS = 50_000_000  # of an image, see `keras_vit.data.headers.check`
 
 
 def map_valid(
     function: Callable[[tf.Tensor], tf.Tensor], elements: tf.Tensor, shape: tuple[int, ...]
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Apply a function to every element on the CPU, in parallel; return zeros where it fails.
+    """Apply a function to every element on the CPU, in parallel; return float32 `[B, *shape]`, and which are valid.
 
     The function runs in a `tf.data` pipeline inside the graph. A failed operation ends its whole graph, but
-    `ignore_errors` drops only the element. Elements carry their number, which gives the order of the results.
-
-    Returns:
-        The results, float32 `[B, *shape]`, and which are valid, bool `[B]`.
+    `ignore_errors` drops only the element, whose results are zeros. Elements carry their number, which gives the order.
     """
     with tf.device("/cpu:0"):  # strings and variants cannot live on an accelerator
         count = tf.shape(elements, out_type=tf.int64)[0]

@@ -2,15 +2,14 @@
 
 import dataclasses
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import keras
-import tensorflow as tf
 
 from keras_vit import _checks, _io
-from keras_vit.exporting import artifact_check, safe_decode, signatures, verify, versions, warmup
+from keras_vit.exporting import artifact_check, safe_decode, signatures, verify, warmup
 from keras_vit.exporting.inference_model import inference_model
-from keras_vit.inference import model_card
+from keras_vit.inference import formats, model_card
 from keras_vit.inference.keras_model import KerasClassifier
 from keras_vit.inference.model_card import ModelCard
 from keras_vit.inference.probabilities import TOP_K
@@ -26,13 +25,12 @@ def write(
     *,
     card: ModelCard,
     images: SampleImages,
-    preprocess: Callable[[tf.Tensor], tf.Tensor] | None = None,
     version: int | None = None,
     precision: str = "float32",
     top_k: int = TOP_K,
     max_pixels: int = safe_decode.MAX_PIXELS,
     extra_signatures: Sequence[str] = (),
-    warm_up: tuple[str, Sequence[int]] | None = None,
+    warm_up: Sequence[int] = (),
 ) -> tuple[str, verify.Comparison]:
     """Export a classifier as a new version in the directory `path`, as `export` does.
 
@@ -41,38 +39,46 @@ def write(
         path: Directory of the versions.
         card: Description of the model.
         images: Real images to verify with.
-        preprocess: Function from an encoded image (scalar string) to the model's input; None for that of the card.
         version: The version number; None for the next free one.
         precision: Precision of the computation, one of `PRECISIONS`.
         top_k: Number of labels in an answer.
         max_pixels: Images with more pixels are refused by the artifact, and left out of the verification.
         extra_signatures: `"features"` (input of the head, as `features` and `features_tensor`) and `"attention"`
             (attention map of each block).
-        warm_up: Name of the model on the server, and batch sizes of the requests that it runs before it takes traffic;
-            None for no such requests.
+        warm_up: Batch sizes of the requests that a server runs before it takes traffic.
     """
     _checks.choice("precision", precision, PRECISIONS)
     reference = inference_model(model, precision)
     card = dataclasses.replace(card, precision=precision, max_pixels=max_pixels)
-    with versions.new_version(path, version) as draft:
-        module = signatures.ServingModule(reference, card, preprocess, top_k, extra_signatures)
-        signatures.write(module, draft.path, module.signatures())
-        extra = os.path.join(draft.path, "assets.extra")  # copied and kept by the server, never read by it
-        os.makedirs(extra, exist_ok=True)
-        if card.class_names:
-            _io.write_text(os.path.join(extra, model_card.LABELS), model_card.labels_text(card.class_names))
-        card = model_card.write(draft.path, card)
-        artifact = SavedModelClassifier(draft.path)
+    target = os.path.join(path, str(version_number(path, version)))
+    with _io.atomic_directory(target) as draft:
+        module = signatures.ServingModule(reference, card, top_k, extra_signatures)
+        signatures.write(module, draft, module.signatures())
+        os.makedirs(os.path.join(draft, "assets.extra"), exist_ok=True)  # copied and kept by the server
+        card = model_card.write(draft, card)
+        artifact = SavedModelClassifier(draft)
         try:
             result = artifact_check.check(
                 artifact, KerasClassifier(reference, card), images, verify.tolerance_of(precision, card.output)
             )
             comparison = artifact_check.require(result, "The SavedModel")
             if warm_up:
-                warmup.write_warmup(artifact, warm_up[0], images.contents, warm_up[1])
-                warmup.replay(artifact)
-                card = model_card.write(draft.path, card)  # with the requests
+                warmup.write(artifact, os.path.basename(os.path.abspath(path)), images.contents, warm_up)
+                model_card.write(draft, card)  # with the requests
         finally:
             artifact.close()
-        _io.write_text(os.path.join(extra, model_card.MARKDOWN_NAME), card.to_markdown())
-    return draft.path, comparison
+    return target, comparison
+
+
+def version_number(base: str, version: int | None = None) -> int:
+    """Return the number of a new version in a directory: the given one if it is free, else that after the largest."""
+    if version is None:
+        return max(formats.list_versions(base), default=0) + 1
+    if version < 1:
+        raise ValueError(f"version must be at least 1. Received: version={version}.")
+    if os.path.lexists(os.path.join(base, str(version))):
+        raise FileExistsError(
+            f"Version {version} exists in {base!r} and is never overwritten. "
+            "Leave the version out to take the next free one."
+        )
+    return version

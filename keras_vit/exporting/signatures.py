@@ -6,11 +6,15 @@ import keras
 import tensorflow as tf
 from absl import logging
 
-from keras_vit.exporting import extra_outputs, safe_decode
+from keras_vit.data import headers
+from keras_vit.exporting import safe_decode
+from keras_vit.inference.keras_model import check_class_names
 from keras_vit.inference.model_card import ModelCard
-from keras_vit.inference.probabilities import CLASSIFICATION, TOP_K, check_class_names, to_probabilities
+from keras_vit.inference.probabilities import CLASSIFICATION, TOP_K, to_probabilities
 from keras_vit.inference.saved_model import FEATURES_TENSOR
+from keras_vit.inspection import attention, token_layout
 from keras_vit.layers import kernels
+from keras_vit.models.representation import head_input
 
 EXTRA_SIGNATURES = ("features", "attention")
 
@@ -41,19 +45,12 @@ class ServingModule(tf.Module):
     module tracks the model's variables and traces its call instead.
     """
 
-    def __init__(
-        self,
-        model: keras.Model,
-        card: ModelCard,
-        preprocess: Callable[[tf.Tensor], tf.Tensor] | None = None,
-        top_k: int = TOP_K,
-        extra_signatures: Sequence[str] = (),
-    ):
+    def __init__(self, model: keras.Model, card: ModelCard, top_k: int = TOP_K, extra_signatures: Sequence[str] = ()):
         super().__init__(name="classifier")
         # A function hides the model from tracking: Keras' variables wrap those below, and both would be saved.
         self._model = lambda: model
         self._card, self._top_k = card, top_k
-        self._preprocess = preprocess or card.preprocess_function()
+        self._preprocess = card.preprocess_function()
         self._class_names = check_class_names(card.class_names, model.output_shape[-1])
         self._extra_signatures = tuple(extra_signatures)
         unknown = set(extra_signatures) - set(EXTRA_SIGNATURES)
@@ -91,11 +88,11 @@ class ServingModule(tf.Module):
             "serve_images": (self.classify_images, tf.TensorSpec([None, None, None, channels], tf.uint8, "images")),
             "serve_tensor": (self.classify_tensor, prepared),
         }
-        functions = {"features": extra_outputs.features_function, "attention": extra_outputs.attention_function}
+        functions = {"features": features_function, "attention": attention_function}
         for name in self._extra_signatures:
             methods[name] = (self._of_bytes(name, functions[name](self._model())), encoded)
         if "features" in self._extra_signatures:
-            features = extra_outputs.features_function(self._model())
+            features = features_function(self._model())
             methods[FEATURES_TENSOR] = (lambda images: {"features": features(images)}, prepared)
         return trace(methods)
 
@@ -103,7 +100,7 @@ class ServingModule(tf.Module):
         """Preprocess encoded images; return them `[B, H, W, C]` and which of them are valid, `[B]`."""
 
         def read(contents):
-            return self._preprocess(safe_decode.check_size(contents, self._card.max_pixels))
+            return self._preprocess(headers.check(contents, self._card.max_pixels, untrusted=True))
 
         return safe_decode.map_valid(read, image_bytes, self._card.image_shape)
 
@@ -125,3 +122,42 @@ def _blank_invalid(answer: dict[str, tf.Tensor], valid: tf.Tensor) -> dict[str, 
         return tf.where(rows, value, "" if value.dtype == tf.string else tf.zeros_like(value))
 
     return {name: blank(value) for name, value in answer.items()}
+
+
+def features_function(model: keras.Model) -> Callable[[tf.Tensor], tf.Tensor]:
+    """Return a function from images `[B, H, W, C]` to the features of `models.representation`, float32 `[B, D]`."""
+    if "head" not in {layer.name for layer in model.layers}:
+        raise ValueError(f"The model must have a layer 'head', whose input are the features. Received: {model.name!r}.")
+    body = keras.Model(model.inputs, head_input(model))
+    return lambda images: tf.cast(body(images, training=False), tf.float32)
+
+
+def attention_function(model: keras.Model) -> Callable[[tf.Tensor], tf.Tensor]:
+    """Return a function from images `[B, H, W, C]` to the attention map of each block, float32 `[B, blocks, h, w]`.
+
+    A map is the mean over the heads of the class token's row, or of the patches' rows if the model has no class token.
+    Weights on tokens that are no patches are left out, so that a map sums to less than 1.
+
+    References:
+        [An Image is Worth 16x16 Words](https://arxiv.org/abs/2010.11929), appendix D.8
+    """
+    attention.require_attention(model)
+
+    def maps(images):
+        blocks = []
+
+        def keep(layer, weights, recorder):
+            if weights.shape[-2] != 1:  # [B, H, N, N]; attention pooling has a single row, of its probe
+                blocks.append(tf.reduce_mean(tf.cast(weights, tf.float32), axis=1))  # [B, N, N]
+
+        _, recorder = attention.run(model, images, keep)
+        layout = recorder.layout()
+        weights = tf.stack(blocks, axis=1)  # [B, L, N, N]
+        if layout.reads == token_layout.TOKENS:
+            rows = tf.gather(weights, list(layout.read_tokens), axis=2)
+        else:
+            rows = weights[:, :, layout.num_prefix_tokens :]
+        row = tf.reduce_mean(rows, axis=2)[..., layout.num_prefix_tokens :]  # [B, L, h*w]
+        return tf.reshape(row, [-1, len(blocks), *layout.grid])  # [B, L, h, w]
+
+    return maps

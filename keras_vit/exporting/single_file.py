@@ -1,4 +1,4 @@
-"""Artifacts that are single files: verified as drafts, then published with their labels and model card."""
+"""Artifacts that are single files: verified as drafts, then published with their model card."""
 
 import contextlib
 import os
@@ -14,26 +14,16 @@ class ConversionError(RuntimeError):
 
 
 @contextlib.contextmanager
-def draft(path: str, card: ModelCard) -> Iterator[tuple[str, Callable[[], None]]]:
-    """Write a file that appears under its name only when all went well.
+def draft(path: str, card: ModelCard) -> Iterator[tuple[str, Callable[[], ModelCard]]]:
+    """Write a file, and its model card beside it, that appear under their names only when all went well.
 
-    Its model card (`PATH.json`) and its labels (`PATH.labels.txt`) appear beside it.
+    Yields the name of the draft, and the function that writes its card.
     """
     with _io.draft_directory(path) as folder:
         name = os.path.join(folder, os.path.basename(path))
-
-        def describe() -> None:
-            if card.class_names:
-                _io.write_text(model_card.labels_path_of(name), model_card.labels_text(card.class_names))
-            model_card.write(name, card)
-
-        yield name, describe
-        drafts, finals = model_card.parts_of(name), model_card.parts_of(path)
+        yield name, lambda: model_card.write(name, card)
         # Until the card follows, the new file has the old card, which is refused because it does not match.
-        for part in drafts:
-            _io.publish_file(drafts[part], finals[part])
-        if card.class_names:
-            _io.publish_file(model_card.labels_path_of(name), model_card.labels_path_of(path))
-        elif os.path.exists(model_card.labels_path_of(path)):  # of a former file of that name
-            os.remove(model_card.labels_path_of(path))
+        finals = model_card.parts_of(path)
+        for part, file in model_card.parts_of(name).items():
+            _io.publish_file(file, finals[part])
         _io.publish_file(model_card.path_of(name), model_card.path_of(path))

@@ -1,12 +1,9 @@
 """TFLite files: converted, checked for foreign operators and verified before they are published."""
 
 import collections
-import contextlib
 import dataclasses
-import functools
-import os
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import keras
 import numpy as np
@@ -15,9 +12,7 @@ import tensorflow as tf
 from keras_vit.data import preprocess as preprocessing
 from keras_vit.exporting import (
     artifact_check,
-    extra_outputs,
     quantization,
-    quantization_error,
     signatures,
     single_file,
     tflite_metadata,
@@ -48,8 +43,8 @@ def write(
 ) -> tuple[str, verify.Comparison]:
     """Export a classifier for devices, as `export` does.
 
-    The card (`PATH.json`) and the labels (`PATH.labels.txt`) are written beside the file. The signature `classify`
-    takes `images` and returns `probabilities`.
+    The card (`PATH.json`) is written beside the file. The signature `classify` takes `images` and returns
+    `probabilities`.
 
     Args:
         model: The trained model, under any precision.
@@ -84,11 +79,13 @@ def write(
             "with precision='dynamic_int8'."
         )
     calibration_images = None if calibration is None else card.prepare(calibration.contents)
-    options = (copy, card.image_shape, card.output)
-    content = convert(*options, precision, batch_size, normalize, calibration_images, features)
+    content = convert(
+        copy, card.image_shape, card.output, precision, batch_size, normalize, calibration_images, features
+    )
     content = tflite_metadata.add(content, card)
     with single_file.draft(path, card) as (name, describe):
-        _write(name, content)
+        with open(name, "wb") as file:
+            file.write(content)
         describe()
         try:
             artifact = TFLiteClassifier(name)
@@ -96,23 +93,8 @@ def write(
             result = artifact_check.check(artifact, KerasClassifier(copy, card_of_model), images, limits)
         except RuntimeError as error:  # raised by the interpreter
             raise single_file.ConversionError(f"The interpreter cannot run the {precision} file: {error}") from error
-        try:
-            comparison = artifact_check.require(result, f"The {precision} TFLite file")
-        except verify.VerificationError as error:
-            if precision not in quantization.INTEGER:
-                raise
-            plain = os.path.join(os.path.dirname(name), "float32.tflite")
-            _write(plain, convert(*options, "float32", batch_size, normalize))
-            errors = quantization_error.per_layer(plain, name, card.prepare(images.contents[:8]))
-            worst = ", ".join(f"{layer} (+{growth:.1%})" for layer, growth in errors[:3])
-            message = f"{error} The layers that add most to the error: {worst}."
-            raise verify.VerificationError(message, error.comparison) from error
+        comparison = artifact_check.require(result, f"The {precision} TFLite file")
     return path, comparison
-
-
-def _write(path: str, content: bytes) -> None:
-    with open(path, "wb") as file:
-        file.write(content)
 
 
 def convert(
@@ -126,10 +108,27 @@ def convert(
     features: bool = False,
 ) -> bytes:
     """Convert a float32 model to a TFLite file with built-in operators only."""
-    with _graph(model, image_shape, output, batch_size, normalize, features) as (make_converter, spec):
+    module = tf.Module()
+    module.model_variables = [variable.value for variable in model.variables]
+    spec = tf.TensorSpec((batch_size, *image_shape), tf.float32 if normalize is None else tf.uint8, "images")
+    normalize = normalize or (lambda images: images)
+    signature = CLASSIFY if output in CLASSIFICATION else output
+
+    def classify(images):
+        return {name_of(output): to_probabilities(model(normalize(images), training=False), output)}
+
+    methods = {signature: classify}
+    if features:
+        body = signatures.features_function(model)
+        methods[FEATURES] = lambda images: {"features": body(normalize(images))}
+    functions = signatures.trace({name: (method, spec) for name, method in methods.items()})
+    with tempfile.TemporaryDirectory() as folder:
+        # Through a SavedModel: the converter's other inputs lose the names of the signature.
+        signatures.write(module, folder, functions)
+        converter = tf.lite.TFLiteConverter.from_saved_model(folder, signature_keys=list(functions))
         try:
             with without_deprecation():  # the converter calibrates with TensorFlow's interpreter
-                content = quantization.convert(make_converter, precision, spec, _signature(output), calibration_images)
+                content = quantization.convert(converter, precision, spec, signature, calibration_images)
         except Exception as error:  # the converter raises its own error, unexported, or whatever its passes raise
             raise single_file.ConversionError(
                 f"The model cannot be converted to TFLite ({precision}): {error}"
@@ -138,40 +137,6 @@ def convert(
     if foreign:
         raise single_file.ConversionError(f"The artifact must hold built-in operators only. It also needs {foreign}.")
     return content
-
-
-def _signature(output: str) -> str:
-    """Return the name of the signature that runs the model."""
-    return CLASSIFY if output in CLASSIFICATION else output
-
-
-@contextlib.contextmanager
-def _graph(
-    model: keras.Model,
-    image_shape: tuple[int, int, int],
-    output: str,
-    batch_size: int,
-    normalize: Callable | None,
-    features: bool,
-) -> Iterator[tuple[Callable, tf.TensorSpec]]:
-    """Yield a function that makes converters for the graph, and the graph's input."""
-    module = tf.Module()
-    module.model_variables = [variable.value for variable in model.variables]
-    spec = tf.TensorSpec((batch_size, *image_shape), tf.float32 if normalize is None else tf.uint8, "images")
-    normalize = normalize or (lambda images: images)
-
-    def classify(images):
-        return {name_of(output): to_probabilities(model(normalize(images), training=False), output)}
-
-    methods = {_signature(output): classify}
-    if features:
-        body = extra_outputs.features_function(model)
-        methods[FEATURES] = lambda images: {"features": body(normalize(images))}
-    functions = signatures.trace({name: (method, spec) for name, method in methods.items()})
-    with tempfile.TemporaryDirectory() as folder:
-        # Through a SavedModel: the converter's other inputs lose the names of the signature.
-        signatures.write(module, folder, functions)
-        yield functools.partial(tf.lite.TFLiteConverter.from_saved_model, folder, signature_keys=list(functions)), spec
 
 
 def operators(content: bytes) -> collections.Counter:

@@ -44,11 +44,7 @@ _RGB, _GRAYSCALE = 1, 2
 
 
 def add(content: bytes, card: ModelCard) -> bytes:
-    """Add metadata and labels to a TFLite file.
-
-    Returns:
-        The content of the new file. Its weights stay aligned to 16 bytes.
-    """
+    """Return the content of a TFLite file with metadata and labels. Its weights stay aligned to 16 bytes."""
     import flatbuffers
     from tensorflow.lite.python import schema_py_generated as schema
 
@@ -104,26 +100,14 @@ def describe(card: ModelCard) -> Table:
         mean, std = constants
         units = [_union(_NORMALIZATION_UNIT, Table(_NORMALIZATION, {"mean": mean, "std": std}))]
         limits = Table(_STATS, {"max": (255 - mean) / std, "min": -mean / std})
-    inputs = {
-        "name": "images",
-        "description": f"Images after: {card.preprocess}.",
-        "content": _union(_IMAGE_CONTENT, image),
-        "process_units": units,
-        "stats": limits,
-    }
-    outputs: dict[str, Any] = {
-        "name": card.output_name,
-        "description": f"The {card.output} of an image.",
-        "content": _union(_FEATURE_CONTENT, Table({}, {})),
-    }
+    inputs = {"name": "images", "content": _union(_IMAGE_CONTENT, image), "process_units": units, "stats": limits}
+    outputs: dict[str, Any] = {"name": card.output_name, "content": _union(_FEATURE_CONTENT, Table({}, {}))}
     if card.class_names:
-        outputs["description"] = f"Probabilities of the {len(card.class_names)} classes ({card.output})."
         outputs["stats"] = Table(_STATS, {"max": np.ones(1, np.float32), "min": np.zeros(1, np.float32)})
         outputs["files"] = [Table(_FILE, labels)]
     subgraph = {"name": "classify", "inputs": [Table(_TENSOR, inputs)], "outputs": [Table(_TENSOR, outputs)]}
     model = {
         "name": card.architecture or "classifier",
-        "description": f"An image classifier, {card.precision}.",
         "subgraphs": [Table(_SUBGRAPH, subgraph)],
         "min_parser_version": _PARSER_VERSION,
     }
@@ -133,9 +117,8 @@ def describe(card: ModelCard) -> Table:
 def normalization(pp: str, channels: int) -> tuple[np.ndarray, np.ndarray] | None:
     """Return the mean and standard deviation of the normalization at the end of a preprocessing string.
 
-    Returns:
-        Two float32 arrays `[channels]`, for pixels from 0 to 255 that become `(pixel - mean) / std`. None if the string
-        ends in another way.
+    They are float32 `[channels]`, for pixels from 0 to 255 that become `(pixel - mean) / std`; None if the string ends
+    in another way.
     """
     finish = preprocessing.device_function(pp)
     pixels = np.array([0, 100, 255], np.uint8)

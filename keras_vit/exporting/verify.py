@@ -86,28 +86,17 @@ TOLERANCES = {
     "int16x8": Tolerance(1.0, 0.95, accuracy_drop=0.01),
 }
 
-
 # Of scores and features, relative to the largest: errors add up through the blocks, and no softmax dampens them.
-RELATIVE = {
-    "float32": 1e-4,
-    "bfloat16": 0.1,
-    "float16": 0.02,
-    "dynamic_int8": 0.1,
-    "int8": 0.25,
-    "int16x8": 0.25,
-}
+RELATIVE = {"float32": 1e-4, "bfloat16": 0.1, "float16": 0.02, "dynamic_int8": 0.1, "int8": 0.25, "int16x8": 0.25}
 
 
 def compare(
     reference: np.ndarray, candidate: np.ndarray, labels: np.ndarray | None = None, tie: float = 1e-5
 ) -> Comparison:
-    """Compare the probabilities of two classifiers.
+    """Compare the probabilities `[N, classes]` of a model and of an artifact.
 
-    Args:
-        reference: Probabilities of the model, `[N, classes]`.
-        candidate: Probabilities of the artifact, `[N, classes]`.
-        labels: True classes `[N]` or multi-hot rows `[N, classes]`; None if unknown.
-        tie: Classes whose reference probabilities differ by less are both right answers: rounding decides between them.
+    `labels` are true classes `[N]` or multi-hot rows `[N, classes]`, None if unknown. Classes whose reference
+    probabilities differ by less than `tie` are both right answers: rounding decides between them.
     """
     reference, candidate = np.asarray(reference, np.float64), np.asarray(candidate, np.float64)
     if reference.shape != candidate.shape or reference.ndim != 2 or not len(reference):

@@ -13,7 +13,6 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 import tensorflow as tf
-from tensorflow.core.framework import tensor_pb2
 
 from keras_vit.inference.saved_model import SavedModelClassifier
 
@@ -23,32 +22,24 @@ MAX_RECORDS = 1000  # the server refuses files with more
 _PREDICT_LOG, _REQUEST, _MODEL_SPEC, _MODEL, _SIGNATURE, _INPUTS, _KEY, _VALUE = 6, 1, 1, 1, 3, 2, 1, 2
 
 
-def write_warmup(
+def write(
     artifact: SavedModelClassifier, model_name: str, contents: Sequence[bytes], batch_sizes: Sequence[int]
-) -> str:
-    """Write one request for each signature and batch size into a SavedModel."""
+) -> list[tuple[str, int]]:
+    """Run one request for each signature and batch size, as the server will, and write them into the SavedModel.
+
+    Returns the signatures and batch sizes.
+    """
     count = len(batch_sizes) * len(artifact.signatures)
     if count > MAX_RECORDS:
         raise ValueError(f"A warm-up file holds at most {MAX_RECORDS} requests. Received: {count}.")
     path = os.path.join(artifact.path, "assets.extra", FILE_NAME)
     os.makedirs(os.path.dirname(path), exist_ok=True)
+    done = []
     with tf.io.TFRecordWriter(path) as writer:
         for signature, inputs in _requests(artifact, contents, batch_sizes):
+            artifact.run(signature, inputs)
             writer.write(encode(model_name, signature, inputs))
-    return path
-
-
-def replay(artifact: SavedModelClassifier) -> list[tuple[str, int]]:
-    """Run the warm-up file of a SavedModel record by record, as the server does."""
-    path = os.path.join(artifact.path, "assets.extra", FILE_NAME)
-    done = []
-    for record in tf.data.TFRecordDataset(path).as_numpy_iterator() if os.path.exists(path) else ():
-        try:
-            signature, inputs = decode(record)
-        except (ValueError, LookupError) as error:
-            raise ValueError(f"{path} must hold prediction requests. Received a record of another kind.") from error
-        artifact.run(signature, inputs)
-        done.append((signature, len(next(iter(inputs.values())))))
+            done.append((signature, len(next(iter(inputs.values())))))
     return done
 
 
@@ -59,17 +50,6 @@ def encode(model: str, signature: str, inputs: Mapping[str, np.ndarray]) -> byte
         tensor = tf.make_tensor_proto(value).SerializeToString()
         request += _field(_INPUTS, _field(_KEY, name.encode()) + _field(_VALUE, tensor))
     return _field(_PREDICT_LOG, _field(_REQUEST, request))
-
-
-def decode(record: bytes) -> tuple[str, dict[str, np.ndarray]]:
-    """Return the signature and the inputs in the bytes of a `PredictionLog`."""
-    request = _fields(_fields(_fields(record)[_PREDICT_LOG][0])[_REQUEST][0])
-    entries = [_fields(entry) for entry in request[_INPUTS]]
-    inputs = {
-        entry[_KEY][0].decode(): tf.make_ndarray(tensor_pb2.TensorProto.FromString(entry[_VALUE][0]))
-        for entry in entries
-    }
-    return _fields(request[_MODEL_SPEC][0])[_SIGNATURE][0].decode(), inputs
 
 
 def _requests(
@@ -95,19 +75,3 @@ def _field(number: int, content: bytes) -> bytes:
     while size > 127:
         length, size = length + bytes([size & 127 | 128]), size >> 7
     return bytes([number << 3 | 2]) + length + bytes([size]) + content
-
-
-def _fields(message: bytes) -> dict[int, list[bytes]]:
-    """Return the contents of a message by field number, if all of its fields have a length."""
-    found: dict[int, list[bytes]] = {}
-    position = 0
-    while position < len(message):
-        tag, position, size, shift = message[position], position + 1, 0, 0
-        while message[position] > 127:
-            size, shift, position = size | (message[position] & 127) << shift, shift + 7, position + 1
-        size, position = size | message[position] << shift, position + 1
-        if tag & 135 != 2 or position + size > len(message):
-            raise ValueError("not a message of fields with a length")
-        found.setdefault(tag >> 3, []).append(message[position : position + size])
-        position += size
-    return found

@@ -1,8 +1,10 @@
 """Formats of exported artifacts, one entry each, for everything that writes, opens or describes artifacts."""
 
 import dataclasses
+import importlib
 import importlib.util
 import os
+from typing import Any
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,40 +28,32 @@ class Format:
     packages: tuple[str, ...] = ()
     parts: tuple[str, ...] = ()
 
+    def open(self, path: str, num_threads: int | None = None) -> Any:
+        """Open an artifact of this format as a `Classifier`."""
+        return importlib.import_module(self.reader).open_artifact(path, num_threads)
+
+    def require_packages(self) -> None:
+        """Refuse to write this format if its packages are missing."""
+        missing = [name for name in self.packages if importlib.util.find_spec(name) is None]
+        if missing:
+            extra = f"keras-vision-transformers[{self.name}]"
+            raise ImportError(f"Writing {self.name} files needs {', '.join(missing)}: pip install '{extra}'")
+
 
 # The modules are imported when they are used: readers need this table, too, and writers come later in the import order.
-SAVED_MODEL = Format("saved_model", "", "keras_vit.inference.saved_model", "keras_vit.exporting.saved_model")
+_READERS, _WRITERS = "keras_vit.inference", "keras_vit.exporting"
+_KERAS_WRITER = f"{_WRITERS}.onnx_openvino"
+SAVED_MODEL = Format("saved_model", "", f"{_READERS}.saved_model", f"{_WRITERS}.saved_model")
 FORMATS = {
     format.name: format
     for format in (
         SAVED_MODEL,
-        Format("tflite", ".tflite", "keras_vit.inference.tflite", "keras_vit.exporting.tflite"),
-        Format(
-            "onnx",
-            ".onnx",
-            "keras_vit.inference.onnx",
-            "keras_vit.exporting.onnx_openvino",
-            packages=("tf2onnx", "onnx"),
-        ),
-        Format(
-            "openvino",
-            ".xml",
-            "keras_vit.inference.openvino",
-            "keras_vit.exporting.onnx_openvino",
-            packages=("openvino",),
-            parts=(".bin",),
-        ),
+        Format("tflite", ".tflite", f"{_READERS}.tflite", f"{_WRITERS}.tflite"),
+        Format("onnx", ".onnx", f"{_READERS}.onnx", _KERAS_WRITER, packages=("tf2onnx", "onnx")),
+        Format("openvino", ".xml", f"{_READERS}.openvino", _KERAS_WRITER, packages=("openvino",), parts=(".bin",)),
     )
 }
 EXTENSIONS = {format.extension: format for format in FORMATS.values() if format.extension}
-
-
-def require_packages(format: Format) -> None:  # noqa: A002  as Keras calls it
-    """Refuse to write a format whose packages are missing."""
-    missing = [name for name in format.packages if importlib.util.find_spec(name) is None]
-    if missing:
-        extra = f"keras-vision-transformers[{format.name}]"
-        raise ImportError(f"Writing {format.name} files needs {', '.join(missing)}: pip install '{extra}'")
 
 
 def of_file(path: str) -> Format | None:

@@ -1,5 +1,6 @@
 """Keras models as classifiers: of a training run, a `.keras` file, or a checkpoint."""
 
+import dataclasses
 import functools
 import os
 from collections.abc import Callable, Sequence
@@ -8,11 +9,13 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from keras_vit import checkpoints, models, training
+from keras_vit import _io, checkpoints, models, training
 from keras_vit.checkpoints.keras_files import load_keras_file
-from keras_vit.inference import frozen, keras_card
+from keras_vit.data import preprocess as preprocessing
 from keras_vit.inference.classifier import FunctionClassifier
 from keras_vit.inference.model_card import ModelCard
+from keras_vit.models.base import ConfiguredModel
+from keras_vit.models.normalization import of_images
 from keras_vit.training import run_directory
 
 
@@ -38,8 +41,7 @@ class KerasClassifier(FunctionClassifier):
     ):
         super().__init__(card, lambda images: self._features_and_scores(np.asarray(images, np.float32)), path)
         self.model, self.whole_model = model, whole_model
-        self._prepared = False
-        self.scores_are = "probabilities" if keras_card.output_activation(model) else "logits"
+        self.scores_are = "probabilities" if output_activation(model) else "logits"
 
     @functools.cached_property
     def _features_and_scores(self) -> Callable:
@@ -48,15 +50,7 @@ class KerasClassifier(FunctionClassifier):
             return model.predict_on_batch
         # The batch size stays open, so that a smaller last batch is not traced anew.
         spec = tf.TensorSpec((None, *self.model.input_shape[1:]), tf.float32)
-        if self._prepared:
-            return frozen.function(model, spec)
         return tf.function(lambda images: model(images, training=False), input_signature=[spec], autograph=False)
-
-    def prepare_for_many(self) -> None:
-        """Make the weights constants where that is faster. Later changes of the weights have no effect then."""
-        if not self._prepared and frozen.pays(self.model):
-            self._prepared = True
-            self.__dict__.pop("_features_and_scores", None)
 
     @property
     def stored_precision(self) -> str:
@@ -74,19 +68,20 @@ def open_model(
 
     A model of any image size gets images of 224 x 224, unless `preprocess` resizes.
     """
-    names = _read_labels(labels)
+    if isinstance(labels, (str, os.PathLike)):
+        with open(labels, encoding="utf-8") as file:
+            labels = file.read().splitlines()
     if run_directory.is_run(path) or checkpoint != "last":
         run = training.load_run(path, checkpoint)  # its errors name the missing part
         encoder, whole = _without_pretraining(run.model)
-        card = keras_card.of_run(run._replace(model=encoder), preprocess, names)
-        return KerasClassifier(encoder, card, run.path, whole)
+        return KerasClassifier(encoder, _card_of_run(run, encoder, preprocess, labels or ()), run.path, whole)
     if not os.path.exists(path):
         raise FileNotFoundError(
             f"There is no model at {path!r}. Expected a run directory, a .keras file, a checkpoint or an artifact."
         )
     model = load_keras_file(path) if path.endswith(".keras") else checkpoints.model_from_checkpoint(path)
     encoder, whole = _without_pretraining(model)
-    return KerasClassifier(encoder, keras_card.of_model(encoder, path, preprocess, names), path, whole)
+    return KerasClassifier(encoder, card_of_model(encoder, path, preprocess, labels or ()), path, whole)
 
 
 def _without_pretraining(model: keras.Model) -> tuple[keras.Model, models.MaskedModel | None]:
@@ -94,9 +89,88 @@ def _without_pretraining(model: keras.Model) -> tuple[keras.Model, models.Masked
     return (model.encoder(), model) if isinstance(model, models.MaskedModel) else (model, None)
 
 
-def _read_labels(labels: Sequence[str] | str | os.PathLike | None) -> tuple[str, ...]:
-    """Return class names, read from a file with one name per line if `labels` names one; empty for None."""
-    if isinstance(labels, (str, os.PathLike)):
-        with open(labels, encoding="utf-8") as file:
-            return tuple(file.read().splitlines())
-    return tuple(labels or ())
+def _card_of_run(run: training.Run, model: keras.Model, preprocess: str | None, labels: Sequence[str]) -> ModelCard:
+    """Return the description of a run's model, or with the given preprocessing and labels in place of the run's."""
+    path = os.path.join(run.path, run_directory.MODEL)
+    preprocess = preprocessing.complete(preprocess or run.preprocess, model.input_shape[1:])
+    return dataclasses.replace(
+        _describe(model, preprocess, labels or run.class_names),
+        output=run.output,
+        metrics=last_metrics(run.path, run.step),
+        data={name: value for name, value in run.config["data"].items() if name != "class_names"},
+        recipe=run.config["recipe"],
+        versions=run.config.get("versions", {}),
+        model_sha256=_io.sha256(path) if run.step is None and os.path.exists(path) else "",
+        run=run.path,
+    )
+
+
+def card_of_model(model: keras.Model, name: str, preprocess: str | None, labels: Sequence[str] = ()) -> ModelCard:
+    """Return the description of a model that is not one of a run; `name` is its file, for the error message.
+
+    `preprocess=None` resizes, and normalizes as the model's weights were trained. Without labels, the class names are
+    those that were loaded with the model, or numbers.
+    """
+    preprocess = preprocess or _normalization(model)
+    if not preprocess:
+        raise ValueError(
+            f"{name!r} does not say how images are prepared for the model: preprocess is missing, such as "
+            "'value_range(-1, 1)' for checkpoints of Vision Transformer and Big Transfer. Received: preprocess=None."
+        )
+    height, width, channels = model.input_shape[1:]
+    preprocess = preprocessing.complete(preprocess, (height or 224, width or 224, channels), method="bilinear")
+    return _describe(model, preprocess, labels or getattr(model, "class_names", None) or ())
+
+
+def _describe(model: keras.Model, preprocess: str, class_names: Sequence[str]) -> ModelCard:
+    config = model.get_config()
+    has_head = len(model.output_shape) == 2 and config.get("include_top", True)
+    return ModelCard(
+        class_names=check_class_names(class_names, model.output_shape[-1]) if has_head else (),
+        preprocess=preprocess,
+        output=output_activation(model) or "softmax",
+        image_shape=(*preprocessing.output_size(preprocess), model.input_shape[-1]),
+        precision=model.dtype_policy.name,
+        architecture=type(model).__name__,
+        arguments=config if isinstance(model, ConfiguredModel) else {},
+        parameters=model.count_params(),
+    )
+
+
+def _normalization(model: keras.Model) -> str | None:
+    """Return the operation that normalizes pixels as the model's weights were trained; None if that is not known."""
+    known = of_images(model)
+    if known is None and not isinstance(model, ConfiguredModel):  # a model around one that knows it
+        inner = (layer for layer in model.layers if isinstance(layer, keras.Model))
+        return next(filter(None, map(_normalization, inner)), None)
+    if known is None:
+        return None
+    if getattr(getattr(model, "config", None), "input_range", None) is not None:
+        return f"value_range{model.config.input_range}"
+    if all(number == 0.5 for side in known for number in side):
+        return "value_range(-1, 1)"
+    return f"value_norm({known[0]}, {known[1]})"
+
+
+def last_metrics(directory: str, step: int | None = None) -> dict[str, object]:
+    """Return the last line of a run's metrics, or of a step's, that has an evaluation; empty if there is none."""
+    evaluations = (line for line in reversed(run_directory.read_metrics(directory)) if "eval_loss" in line)
+    return next((line for line in evaluations if step is None or line.get("step") == step), {})
+
+
+def output_activation(model: keras.Model) -> str | None:
+    """Return `"softmax"` or `"sigmoid"` if the model ends in it."""
+    name = model.get_config().get("classifier_activation")
+    if name is None:
+        name = getattr(getattr(model.layers[-1], "activation", None), "__name__", None)
+    return name if name in ("softmax", "sigmoid") else None
+
+
+def check_class_names(class_names: Sequence[object] | None, num_classes: int) -> tuple[str, ...]:
+    """Return class names as strings, numbers if there are none; refuse another number of names than of classes."""
+    names = tuple(map(str, class_names or range(num_classes)))
+    if len(names) != num_classes:
+        raise ValueError(
+            f"class_names must hold one name for each of the {num_classes} classes. Received: {len(names)}."
+        )
+    return names

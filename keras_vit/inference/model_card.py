@@ -1,4 +1,4 @@
-"""Model card: the description of a classifier, as JSON for programs and as Markdown for people.
+"""Model card: the description of a classifier, as JSON.
 
 Each artifact has a card of its own, with the size and the SHA-256 of the artifact's files. A card that belongs to other
 files is refused: labels and preprocessing of another export would give wrong answers without an error. A card is not
@@ -16,9 +16,8 @@ from keras_vit import _io, _passed_on
 from keras_vit.inference import formats, preparation, probabilities
 
 FILE_NAME = "model_card.json"
-MARKDOWN_NAME = "model_card.md"
 CUT = ".../"  # in place of the folders of an absolute path
-LABELS = "labels.txt"  # of a single-file artifact, in its card
+LABELS = "labels.txt"  # inside a TFLite file
 EXPORT_AGAIN = "Export the artifact again to get a new card."
 
 
@@ -99,34 +98,9 @@ class ModelCard:
         content = dataclasses.asdict(self)
         return {name: value for name, value in content.items() if (value or name in _REQUIRED) and name != "run"}
 
-    def to_markdown(self) -> str:
-        """Return the card as a Markdown table."""
-        rows: dict[str, object] = {
-            "architecture": self.architecture,
-            "parameters": f"{self.parameters:,}" if self.parameters else "",
-            "input": " x ".join(map(str, self.image_shape)),
-            "preprocessing": self.preprocess,
-            "output": f"{self.output} over {len(self.class_names)} classes" if self.class_names else self.output,
-            "classes": ", ".join(self.class_names[:20]) + (", ..." if len(self.class_names) > 20 else ""),
-            "precision": self.precision,
-            "size": f"{self.bytes / 1e6:.1f} MB" if self.bytes else "",
-            "SHA-256 of model.keras": self.model_sha256,
-        }
-        rows |= {f"data: {key}": value for key, value in self.data.items()}
-        rows |= {f"measured: {key}": value for key, value in self.metrics.items()}
-        rows |= {f"made with: {key}": value for key, value in self.versions.items()}
-        cells = [
-            (_passed_on.markdown_text(key), _passed_on.markdown_text(value))
-            for key, value in rows.items()
-            if value is not None
-        ]
-        cells = [row for row in cells if row[1]]
-        return f"# Model card\n\n{_io.markdown_table(('', ''), cells)}\n"
-
 
 _REQUIRED = ("class_names", "preprocess", "output", "image_shape", "files")
 _OF_THE_RUN = ("arguments", "metrics", "data", "recipe", "versions")
-_KINDS = {"class_names": list, "preprocess": str, "output": str, "image_shape": list, "files": dict}
 
 
 def write(artifact: str, card: ModelCard) -> ModelCard:
@@ -135,7 +109,7 @@ def write(artifact: str, card: ModelCard) -> ModelCard:
     Returns the card with the sizes and hashes of the files, and without the folders of absolute paths.
     """
     files = {
-        name: {"bytes": os.path.getsize(file), "sha256": _io.sha256(file)} for name, file in _files_of(artifact).items()
+        name: {"bytes": os.path.getsize(file), "sha256": _io.sha256(file)} for name, file in parts_of(artifact).items()
     }
     # A place that cannot be opened, so that no other data of that name is taken for it.
     of_the_run = {name: _passed_on.without_folders(getattr(card, name), CUT) for name in _OF_THE_RUN}
@@ -157,51 +131,18 @@ def read(artifact: str) -> ModelCard:
             f"Expected the model card {path!r}, which holds the labels and the preprocessing. {EXPORT_AGAIN}"
         )
     content = _io.read_json(path)
-    wrong = [name for name in _REQUIRED if not isinstance(content.get(name), _KINDS[name])]
-    wrong += [
-        field.name
-        for field in dataclasses.fields(ModelCard)
-        if field.default_factory is dict and not isinstance(content.get(field.name, {}), dict)
-    ]
-    if wrong:
-        raise ValueError(f"The model card {path!r} lacks {', '.join(wrong)}. {EXPORT_AGAIN}")
-    _check_values(path, content)
-    _check_files(path, content["files"], _files_of(artifact))
+    problems = _problems(content)
+    if problems:
+        raise ValueError(f"The model card {path!r} is damaged: {'; '.join(problems)}. {EXPORT_AGAIN}")
+    _check_files(path, content["files"], parts_of(artifact))
     known = {field.name for field in dataclasses.fields(ModelCard)} - {"run"}
     content = {name: value for name, value in content.items() if name in known}
-    for name in ("class_names", "image_shape"):
-        content[name] = tuple(content[name])
-    return ModelCard(**content)
-
-
-def check_signature(path: str, card: ModelCard, shape: Sequence[int | None], dtype: str, num_classes: int) -> None:
-    """Refuse a card whose input or classes are not those of the artifact, as after an edit by hand."""
-    expected: dict[str, object] = {
-        "image_shape": [None if size is None else int(size) for size in shape[1:]],
-        "input": str(dtype),
-        "class_names": f"{num_classes} names",
-    }
-    received: dict[str, object] = {
-        "image_shape": list(card.image_shape),
-        "input": card.input,
-        "class_names": f"{len(card.class_names)} names",
-    }
-    if card.output not in probabilities.CLASSIFICATION:  # without names
-        expected.pop("class_names")
-    different = [name for name in expected if expected[name] != received[name]]
-    if different:
-        details = ", ".join(f"{name}={received[name]} instead of {expected[name]}" for name in different)
-        raise ValueError(f"The model card of {path!r} does not describe this artifact: {details}. {EXPORT_AGAIN}")
+    return ModelCard(**{**content, **{name: tuple(content[name]) for name in ("class_names", "image_shape")}})
 
 
 def path_of(path: str) -> str:
     """Return the name of the card of an artifact, a directory or a file: `model.tflite` -> `model.tflite.json`."""
     return os.path.join(path, "assets.extra", FILE_NAME) if os.path.isdir(path) else f"{path}.json"
-
-
-def labels_path_of(path: str) -> str:
-    """Return the name of the labels of a single-file artifact: `model.tflite` -> `model.tflite.labels.txt`."""
-    return f"{path}.labels.txt"
 
 
 def labels_text(class_names: Sequence[str]) -> str:
@@ -212,12 +153,12 @@ def labels_text(class_names: Sequence[str]) -> str:
 def parts_of(path: str) -> dict[str, str]:
     """Return the files of an artifact by the name that they have in its card.
 
-    A SavedModel directory has its labels and warm-up requests, but not its cards; the weights of an OpenVINO model
-    belong to its file.
+    A SavedModel directory has its warm-up requests, but not its card; the weights of an OpenVINO model belong to its
+    file.
     """
     if os.path.isdir(path):
         files = [os.path.join(folder, name) for folder, _, names in os.walk(path) for name in names if name[0] != "."]
-        cards = [os.path.join(path, "assets.extra", name) for name in (FILE_NAME, MARKDOWN_NAME)]
+        cards = [os.path.join(path, "assets.extra", name) for name in (FILE_NAME, "model_card.md")]  # .md: once written
         return {os.path.relpath(file, path).replace(os.sep, "/"): file for file in sorted(files) if file not in cards}
     # Names without the stem: a file that is renamed together with its card is still the same artifact.
     stem, extension = os.path.splitext(path)
@@ -230,13 +171,15 @@ def size_of(artifact: str) -> int:
     return sum(map(os.path.getsize, parts_of(artifact).values()))
 
 
-def _files_of(path: str) -> dict[str, str]:
-    """Return the files that the card of an artifact names: `parts_of`, and the labels beside a file."""
-    labels = labels_path_of(path)
-    return {**parts_of(path), **({LABELS: labels} if os.path.isfile(labels) else {})}
-
-
-def _check_values(path: str, content: Mapping[str, Any]) -> None:
+def _problems(content: Mapping[str, Any]) -> list[str]:
+    """Return the problems of a card, one clause each."""
+    optional = (field.name for field in dataclasses.fields(ModelCard) if field.default_factory is dict)
+    kinds: dict[str, type] = dict.fromkeys(optional, dict)
+    kinds |= {"class_names": list, "preprocess": str, "output": str, "image_shape": list}
+    wrong = [name for name in _REQUIRED if name not in content]
+    wrong += [name for name, kind in kinds.items() if not isinstance(content.get(name, kind()), kind)]
+    if wrong:
+        return [f"it lacks {', '.join(wrong)}"]
     problems = []
     if not all(isinstance(name, str) for name in content["class_names"]):
         problems.append("class_names must hold strings")
@@ -244,25 +187,18 @@ def _check_values(path: str, content: Mapping[str, Any]) -> None:
         problems.append(f"output must be one of {probabilities.OUTPUTS}, not {content['output']!r}")
     if len(content["image_shape"]) != 3 or not all(isinstance(size, int) for size in content["image_shape"]):
         problems.append(f"image_shape must hold three integers, not {content['image_shape']!r}")
-    if problems:
-        raise ValueError(f"The model card {path!r} is damaged: {'; '.join(problems)}. {EXPORT_AGAIN}")
+    return problems
 
 
 def _check_files(path: str, expected: Mapping[str, Any], parts: Mapping[str, str]) -> None:
     """Compare sizes and hashes of an artifact's files with those in its card."""
-    # A single file may be renamed together with its card only: its labels are in the card, too.
-    missing = [name for name in expected if name != LABELS and not os.path.isfile(parts.get(name, ""))]
+    # Cards of files once named their labels, too.
+    missing = [n for n in {**expected, **parts} if n != LABELS and not os.path.isfile(parts.get(n, ""))]
     if missing:
         raise FileNotFoundError(f"The artifact of the model card {path!r} lacks its file {missing[0]!r}.")
-    different = [name for name in parts if name not in expected or not _is_same(parts[name], expected[name])]
-    if different:
-        raise ValueError(
-            f"The model card {path!r} does not belong to {parts[different[0]]!r}: size or SHA-256 differ, so the file "
-            f"was replaced or damaged after the export. {EXPORT_AGAIN}"
-        )
-
-
-def _is_same(file: str, entry: Any) -> bool:
-    if not isinstance(entry, dict) or entry.get("bytes") != os.path.getsize(file):
-        return False
-    return entry.get("sha256") == _io.sha256(file)
+    for name, file in parts.items():
+        if expected.get(name) != {"bytes": os.path.getsize(file), "sha256": _io.sha256(file)}:
+            raise ValueError(
+                f"The model card {path!r} does not belong to {file!r}: size or SHA-256 differ, so the file was "
+                f"replaced or damaged after the export. {EXPORT_AGAIN}"
+            )

@@ -1,19 +1,10 @@
 """One way to open everything that predicts."""
 
-import importlib
 import os
 from collections.abc import Sequence
-from typing import Protocol, cast
 
 from keras_vit.inference import formats
 from keras_vit.inference.classifier import Classifier
-from keras_vit.inference.formats import Format
-
-
-class Reader(Protocol):
-    """Module that opens the artifacts of a format."""
-
-    def open_artifact(self, path: str, num_threads: int | None) -> Classifier: ...
 
 
 def open_classifier(
@@ -51,36 +42,31 @@ def open_classifier(
     (1, 10)
     """
     path = os.fspath(path)
-    artifact = formats.find(path)
-    if artifact is None:
+    found = formats.find(path)
+    if found is None:
         from keras_vit.inference import keras_model  # imports Keras' backend, which files of other runtimes do without
 
         return keras_model.open_model(path, preprocess, labels, checkpoint)
-    if preprocess is not None or labels is not None:
+    if (preprocess, labels, checkpoint) != (None, None, "last"):
         raise ValueError(
-            f"The artifact {path!r} holds its own preprocessing and labels. Leave out preprocess and labels."
+            f"The artifact {path!r} holds its own preprocessing, labels and weights. Leave out preprocess and labels, "
+            f"and export a run again with another checkpoint. Received: preprocess={preprocess!r}, labels={labels!r}, "
+            f"checkpoint={checkpoint!r}."
         )
-    if checkpoint != "last":
-        raise ValueError(
-            f"checkpoint chooses the weights of a run, and {path!r} is an exported artifact. Export the run again with "
-            f"that checkpoint. Received: checkpoint={checkpoint!r}."
-        )
-    return _open(*artifact, num_threads)
+    artifact, format = found  # noqa: A001  as Keras calls it
+    return format.open(artifact, num_threads)
 
 
 def open_artifact(path: str | os.PathLike, num_threads: int | None = None) -> Classifier:
     """Open an exported classifier; arguments and errors as of `open_classifier`."""
     path = os.fspath(path)
-    artifact = formats.find(path)
-    if artifact is None and not os.path.exists(path):
+    found = formats.find(path)
+    if found is None and not os.path.exists(path):
         raise FileNotFoundError(f"No artifact {path!r}.")
-    if artifact is None:
+    if found is None:
         raise ValueError(
             "Expected a SavedModel (a directory with saved_model.pb, or numbered versions of one) or a file that ends "
             f"in {', '.join(formats.EXTENSIONS)}. Received: {path!r}."
         )
-    return _open(*artifact, num_threads)
-
-
-def _open(path: str, format: Format, num_threads: int | None) -> Classifier:  # noqa: A002  as Keras calls it
-    return cast(Reader, importlib.import_module(format.reader)).open_artifact(path, num_threads)
+    artifact, format = found  # noqa: A001  as Keras calls it
+    return format.open(artifact, num_threads)

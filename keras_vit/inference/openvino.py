@@ -1,9 +1,7 @@
 """OpenVINO models as classifiers."""
 
-import contextlib
 import logging
 import sys
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -21,10 +19,8 @@ class OpenVinoClassifier(SingleOutputClassifier):
     def __init__(self, path: str, num_threads: int | None = None):
         super().__init__(path, model_card.read(path))
         compiled = _compile(path, num_threads, self.card.output_name)
-        shape = [None if size.is_dynamic else size.get_length() for size in compiled.inputs[0].partial_shape]
-        self.batch_size = shape[0]
-        num_classes = compiled.outputs[0].partial_shape[1].get_length()
-        model_card.check_signature(path, self.card, shape, "float32", num_classes)
+        batch_size = compiled.inputs[0].partial_shape[0]
+        self.batch_size = None if batch_size.is_dynamic else batch_size.get_length()
         self._request = compiled.create_infer_request()
 
     def _run(self, batch: np.ndarray) -> np.ndarray:
@@ -54,36 +50,19 @@ def _compile(path: str, num_threads: int | None, output: str) -> Any:
 
 
 def import_openvino() -> Any:
-    """Import OpenVINO with its telemetry disabled; its converter would also take the handler of log lines away."""
-    with _hidden("openvino_telemetry"), _kept_handlers():
-        try:
-            import openvino
-        except ImportError as error:
-            extra = "keras-vision-transformers[openvino]"
-            raise ImportError(f"OpenVINO files need OpenVINO: pip install '{extra}'") from error
-    return openvino
-
-
-@contextlib.contextmanager
-def _kept_handlers() -> Iterator[None]:
-    """Give handlers back to the root logger that were removed inside the block."""
-    root = logging.getLogger()
-    before = list(root.handlers)
+    """Import OpenVINO without its telemetry, and without the loss of log handlers that its converter causes."""
+    root, telemetry = logging.getLogger(), "openvino_telemetry"
+    handlers, imported_before = list(root.handlers), telemetry in sys.modules
+    if not imported_before:
+        sys.modules[telemetry] = None  # type: ignore[assignment]  # its import fails, as Python documents
     try:
-        yield
+        import openvino
+    except ImportError as error:
+        extra = "keras-vision-transformers[openvino]"
+        raise ImportError(f"OpenVINO files need OpenVINO: pip install '{extra}'") from error
     finally:
-        for handler in before:
+        if not imported_before:
+            del sys.modules[telemetry]
+        for handler in handlers:
             root.addHandler(handler)  # nothing happens to those that are still there
-
-
-@contextlib.contextmanager
-def _hidden(name: str) -> Iterator[None]:
-    """Let imports of a module fail inside the block, unless it was imported before."""
-    present = name in sys.modules
-    if not present:
-        sys.modules[name] = None  # type: ignore[assignment]  # what Python documents for this
-    try:
-        yield
-    finally:
-        if not present:
-            del sys.modules[name]
+    return openvino

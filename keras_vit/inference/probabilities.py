@@ -44,13 +44,3 @@ def top_labels(probabilities: np.ndarray, class_names: Sequence[str], top_k: int
     """Return the `top_k` most probable classes of one image, of `[classes]`, with their probabilities, best first."""
     order = np.argsort(-probabilities, kind="stable")[:top_k]
     return [(class_names[index], float(probabilities[index])) for index in order]
-
-
-def check_class_names(class_names: Sequence[object] | None, num_classes: int) -> tuple[str, ...]:
-    """Return class names as strings, numbers if there are none; refuse another number of names than of classes."""
-    names = tuple(map(str, class_names or range(num_classes)))
-    if len(names) != num_classes:
-        raise ValueError(
-            f"class_names must hold one name for each of the {num_classes} classes. Received: {len(names)}."
-        )
-    return names

@@ -4,7 +4,7 @@ import functools
 import itertools
 import os
 from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -48,6 +48,8 @@ def from_files(patterns: Sequence[str], limit: int | None = None, on_bad_image: 
             with open(path, "rb") as file:
                 contents.append(file.read())
             names.append(path)
+        except IsADirectoryError as error:
+            raise ValueError(f"Expected image files. Received: the directory {path!r}.") from error
         except OSError as error:
             if not os.path.islink(path):
                 raise
@@ -73,6 +75,55 @@ def from_source(source: sources.Source, limit: int, on_bad_image: str = "error")
         labels.append(example["label"].numpy())
         names.append(name)
     return SampleImages(contents, np.stack(labels) if labels else None, names)
+
+
+def of_any(images: Any) -> SampleImages:
+    """Take images in any form that Keras users have.
+
+    Args:
+        images: One or several file names or patterns, contents of image files, or arrays of pixels from 0 to 255,
+            `[N, H, W, C]` or `[H, W, C]`, of any type.
+
+    Raises:
+        FileNotFoundError: If a file does not exist.
+        ValueError: If there are none, or an array does not contain pixels.
+        TypeError: If they are something else.
+    """
+    contents: list[bytes] = []
+    names: list[str] = []
+    for item in images if isinstance(images, (list, tuple)) else [images]:
+        if isinstance(item, (str, os.PathLike)):
+            found = from_files([os.fspath(item)])
+            contents += found.contents
+            names += found.names
+            continue
+        if not isinstance(item, bytes) and not hasattr(item, "shape"):
+            raise TypeError(
+                "`images` must be file names, patterns, contents of image files or arrays of pixels. "
+                f"Received: {type(item).__name__}."
+            )
+        contents += [item] if isinstance(item, bytes) else _encode(np.asarray(item))
+        names += [f"image {number}" for number in range(len(names), len(contents))]
+    if not contents:
+        raise ValueError("`images` must have at least one real image to verify with. Received: none.")
+    return SampleImages(contents, None, names)
+
+
+def _encode(pixels: np.ndarray) -> list[bytes]:
+    """Return an array of pixels, `[N, H, W, C]` or `[H, W, C]`, as PNG files."""
+    pixels = pixels[None] if pixels.ndim == 3 else pixels
+    if pixels.ndim != 4 or pixels.shape[-1] not in (1, 3, 4) or not pixels.size or pixels.dtype.kind not in "biuf":
+        raise ValueError(
+            "`images` must be arrays of pixels [N, H, W, C] with 1, 3 or 4 channels. Received: shape "
+            f"{pixels.shape}, dtype {pixels.dtype}."
+        )
+    low, high = float(pixels.min()), float(pixels.max())
+    if pixels.dtype != np.uint8 and not (low >= 0 and 1 < high <= 255):
+        raise ValueError(
+            "`images` must be pixels from 0 to 255, before the preprocessing, which is part of the artifact. Received: "
+            f"dtype {pixels.dtype}, values from {low:g} to {high:g}."
+        )
+    return [tf.io.encode_png(image).numpy() for image in np.round(pixels).astype(np.uint8)]
 
 
 def for_model(
@@ -118,43 +169,28 @@ def keep_readable(
             _leave_out(images.names[index], data_errors.describe(error), on_bad_image)
     if not kept:
         raise ValueError("Expected real images. None of those given can be read.")
-    return _chosen(images, kept)
+    labels = None if images.labels is None else images.labels[np.asarray(kept)]
+    return SampleImages([images.contents[i] for i in kept], labels, [images.names[i] for i in kept])
 
 
 def within(images: SampleImages, max_pixels: int) -> SampleImages:
-    """Leave out images that an artifact of at most `max_pixels` (0: no limit) refuses, and log each of them.
-
-    Raises:
-        ValueError: If it refuses all.
-    """
+    """Leave out images that an artifact of at most `max_pixels` (0: no limit) refuses, and log each of them."""
     if not max_pixels:
         return images
-    kept = []
-    for index, content in enumerate(images.contents):
-        try:
-            headers.check(tf.constant(content), max_pixels, untrusted=True)
-            kept.append(index)
-        except tf.errors.InvalidArgumentError as error:
-            reason = f"{data_errors.describe(error)} (--max_pixels={max_pixels})"
-            logging.warning("Left out the image %s, which the artifact refuses: %s", images.names[index], reason)
-    if not kept:
+    try:
+        return keep_readable(images, lambda content: headers.check(content, max_pixels, untrusted=True))
+    except ValueError as error:
         raise ValueError(
             f"At least one image must be within the limit of the artifact. Received: max_pixels={max_pixels} "
             f"(--max_pixels) and {len(images.contents)} larger images."
-        )
-    return _chosen(images, kept)
-
-
-def _chosen(images: SampleImages, kept: Sequence[int]) -> SampleImages:
-    labels = None if images.labels is None else images.labels[np.asarray(kept)]
-    return SampleImages([images.contents[i] for i in kept], labels, [images.names[i] for i in kept])
+        ) from error
 
 
 def _leave_out(name: str, reason: str, on_bad_image: str) -> None:
     """Log an image that cannot be read, or raise its error."""
     if on_bad_image == "error":
         raise data.UnreadableImageError(name, reason, "Repair or remove it, or pass --on_bad_image=skip") from None
-    logging.warning("Skipped the unreadable image %s: %s", name, reason)
+    logging.warning("Left out the image %s: %s", name, reason)
 
 
 def open_data(card: ModelCard, split: str | None = None) -> sources.Source:

@@ -29,7 +29,6 @@ class SavedModelClassifier(Classifier):
             with self._graph.as_default(), _without_deprecation_warnings():
                 loaded = tf.compat.v1.saved_model.loader.load(self._session, [tf.saved_model.SERVING], path)
             self.signatures = {name: sig for name, sig in loaded.signature_def.items() if not name.startswith("__")}
-            self._check_card()
         except BaseException:
             self._session.close()
             raise
@@ -47,13 +46,6 @@ class SavedModelClassifier(Classifier):
         types = {tf.as_dtype(node.attr["T"].type).name for node in nodes if node.op in _PRODUCTS}
         # `tf.half` is called float16.
         return next((name for name in ("bfloat16", "float16") if name in types), "float32")
-
-    def _check_card(self) -> None:
-        definition = self.signatures["serve_tensor"]
-        images, probabilities = definition.inputs["images"], definition.outputs[self.card.output_name]
-        shape = [dimension.size for dimension in images.tensor_shape.dim]
-        num_classes = probabilities.tensor_shape.dim[1].size
-        model_card.check_signature(self.path, self.card, shape, tf.as_dtype(images.dtype).name, num_classes)
 
     def run(self, signature: str, inputs: Mapping[str, Any]) -> dict[str, np.ndarray]:
         """Run a signature on values by input name, and return values by output name; unknown names are refused."""

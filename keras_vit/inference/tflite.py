@@ -27,9 +27,6 @@ class TFLiteClassifier(Classifier):
         self._classify = interpreter.get_signature_runner(CLASSIFY if has_features else None)
         self._features = interpreter.get_signature_runner(FEATURES) if has_features else None
         self.input_details = self._classify.get_input_details()["images"]
-        num_classes = self._classify.get_output_details()[self.card.output_name]["shape"][-1]
-        dtype = np.dtype(self.input_details["dtype"]).name
-        model_card.check_signature(path, self.card, self.input_details["shape"], dtype, num_classes)
         if not has_features and self.card.output != "features":
             self.features_unavailable = (
                 "this TFLite file returns probabilities only; export it again with --features (float32, float16 and "
@@ -91,10 +88,8 @@ def tensor_types(content: bytes) -> tuple[set[str], set[str]]:
     return stored, computed
 
 
-def make_interpreter(path: str, num_threads: int | None = None, keep_all: bool = False) -> Any:
+def make_interpreter(path: str, num_threads: int | None = None) -> Any:
     """Open a TFLite file with built-in operators only: by LiteRT (`ai-edge-litert`) if installed, else by TensorFlow.
-
-    With `keep_all` intermediate results can be read after a call; slow.
 
     Raises:
         FileNotFoundError: If there is no file.
@@ -106,20 +101,13 @@ def make_interpreter(path: str, num_threads: int | None = None, keep_all: bool =
         if file.read(8)[4:] != b"TFL3":
             raise ValueError(f"{path!r} is not a TFLite file: it lacks the identifier TFL3.")
     try:
-        from ai_edge_litert import interpreter as package
+        from ai_edge_litert.interpreter import Interpreter
     except ImportError:
         import tensorflow as tf  # only where it is needed: it takes seconds to import
 
-        Interpreter, resolvers = tf.lite.Interpreter, tf.lite.experimental.OpResolverType
-    else:
-        Interpreter, resolvers = package.Interpreter, package.OpResolverType
-    options = {}
-    if keep_all:
-        # XNNPACK does not give intermediate results.
-        options["experimental_op_resolver_type"] = resolvers.BUILTIN_WITHOUT_DEFAULT_DELEGATES
-        options["experimental_preserve_all_tensors"] = True
+        Interpreter = tf.lite.Interpreter
     with without_deprecation():
-        return Interpreter(model_path=path, num_threads=num_threads or os.cpu_count(), **options)
+        return Interpreter(model_path=path, num_threads=num_threads or os.cpu_count())
 
 
 @contextlib.contextmanager

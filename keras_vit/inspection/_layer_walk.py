@@ -86,10 +86,7 @@ def check_images(model: keras.Model, images: Any, name: str = "model") -> np.nda
     if images.ndim != 4 or not len(images):
         raise ValueError(f"`images` must be a batch [B, height, width, channels]. Received: shape {images.shape}.")
     if isinstance(model, ConfiguredModel):
-        takes_integers = model.config.input_range is not None
-        if (
-            not takes_integers and not np.issubdtype(images.dtype, np.floating) and images.dtype.kind != "V"
-        ):  # bfloat16 is of kind V
+        if model.config.input_range is None and images.dtype.kind in "biu":
             raise ValueError(
                 f"{type(model).__name__} takes floats in [-1, 1]. Received: images of type {images.dtype}. Prepare "
                 "them as for the training, for example images / 127.5 - 1."
@@ -101,29 +98,18 @@ def check_images(model: keras.Model, images: Any, name: str = "model") -> np.nda
 def batches(images: Any, batch_size: int) -> Iterator[np.ndarray]:
     """Yield `[b, height, width, channels]` with b up to `batch_size`.
 
-    `images` is an array, or an iterable of images or batches, which is read one batch at a time.
+    `images` is an array, or an iterable of batches or of images, which is read one element at a time.
     """
-    waiting: list[np.ndarray] = []
     for element in [images] if hasattr(images, "shape") else images:
-        element = np.asarray(element)
-        if element.ndim == 4:
-            if waiting:
-                yield np.stack(waiting)
-                waiting = []
-            for start in range(0, len(element), batch_size):
-                yield element[start : start + batch_size]
-            continue
-        if element.ndim != 3:
+        batch = np.asarray(element)
+        batch = batch[None] if batch.ndim == 3 else batch
+        if batch.ndim != 4:
             raise ValueError(
                 "Each element of `images` must be an image [height, width, channels] or a batch of them. "
-                f"Received: shape {element.shape}."
+                f"Received: shape {batch.shape}."
             )
-        if waiting and (len(waiting) == batch_size or waiting[0].shape != element.shape):
-            yield np.stack(waiting)
-            waiting = []
-        waiting.append(element)
-    if waiting:
-        yield np.stack(waiting)
+        for start in range(0, len(batch), batch_size):
+            yield batch[start : start + batch_size]
 
 
 def to_numpy(tensor: Any) -> np.ndarray:

@@ -1,5 +1,6 @@
 """Attention maps, and what follows from them: where the output looks, and attention rollout."""
 
+import collections
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -21,10 +22,6 @@ class AttentionMaps(dict):
         maps: Layer name to weights, `[B, H, N, N]`; `[B, H, 1, N]` for attention pooling.
         layout: Which token is which.
         pooling: Name of the layer that is attention pooling, or None.
-
-    Attributes:
-        layout: See Args.
-        pooling: See Args.
 
     Example:
     >>> maps = attention_maps(model, images)
@@ -98,10 +95,11 @@ def attention_maps(model: keras.Model, images: Any, batch_size: int = 32) -> Att
     parts: dict[str, list[np.ndarray]] = {}
     poolings: set[str] = set()
     for batch in _layer_walk.batches(images, _checks.positive_int("batch_size", batch_size)):
-        name_of = _UniqueNames()
+        count: collections.Counter = collections.Counter()
 
-        def keep(layer, weights, _, name_of=name_of):
-            name = name_of(layer)
+        def keep(layer, weights, _, count=count):
+            count[layer.name] += 1  # two models inside of one can have layers of the same name
+            name = layer.name if count[layer.name] == 1 else f"{layer.name}#{count[layer.name]}"
             parts.setdefault(name, []).append(_layer_walk.to_numpy(weights))
             if isinstance(layer, MAPHead):
                 poolings.add(name)
@@ -145,17 +143,6 @@ def require_attention(model: keras.Model) -> None:
         )
 
 
-class _UniqueNames:
-    """Names of layers, numbered where two models inside of one have layers of the same name."""
-
-    def __init__(self):
-        self._count: dict[str, int] = {}
-
-    def __call__(self, layer: keras.layers.Layer) -> str:
-        count = self._count[layer.name] = self._count.get(layer.name, 0) + 1
-        return layer.name if count == 1 else f"{layer.name}#{count}"
-
-
 def attention_rollout(
     maps: AttentionMaps | Mapping[str, np.ndarray] | list[np.ndarray],
     head_fusion: str = "mean",
@@ -189,48 +176,34 @@ def attention_rollout(
     own = maps.blocks() if isinstance(maps, AttentionMaps) else maps
     values = _checks.sequence("maps", own.values() if isinstance(own, Mapping) else own, _MAPS)
     layers = [_checks.numbers_of("maps", weights, f"a list of {_MAPS}", ndim=4) for weights in values]
-    check_rollout(head_fusion, discard_ratio)
-    if not layers:
-        raise ValueError("attention_rollout needs the maps of at least one layer. Received: none.")
-    rollout = rollout_step(None, layers[0], head_fusion, discard_ratio, residual)
-    for weights in layers[1:]:
+    _checks.choice("head_fusion", head_fusion, tuple(_FUSIONS))
+    _checks.rate("discard_ratio", discard_ratio)
+    rollout = None
+    for weights in layers:
         rollout = rollout_step(rollout, weights, head_fusion, discard_ratio, residual)
+    if rollout is None:
+        raise ValueError("attention_rollout needs the maps of at least one layer. Received: none.")
     return rollout.astype(np.float32)
 
 
-def check_rollout(head_fusion: str, discard_ratio: float) -> None:
-    """Raise a ValueError if an argument of the rollout is out of range."""
-    _checks.choice("head_fusion", head_fusion, tuple(_FUSIONS))
-    _checks.rate("discard_ratio", discard_ratio)
-
-
 def rollout_step(
-    rollout: np.ndarray | None, weights: np.ndarray, head_fusion: str, discard_ratio: float, residual: bool
+    rollout: np.ndarray | None,
+    weights: np.ndarray,
+    head_fusion: str = "mean",
+    discard_ratio: float = 0.0,
+    residual: bool = True,
 ) -> np.ndarray:
     """Follow attention through one more layer; other arguments as of `attention_rollout`.
 
     `rollout` is that of the layers before, float64 `[B, N, N]` or None for the first, `weights` are `[B, H, N, N]`.
     """
     fused = _FUSIONS[head_fusion](np.asarray(weights, np.float64), axis=1)  # [B, N, N]
-    fused = _discard(fused, discard_ratio)
+    if count := int(fused[0].size * discard_ratio):
+        flat = fused.reshape(len(fused), -1)  # [B, N*N]
+        smallest = np.argpartition(flat, count - 1, axis=1)[:, :count]
+        np.put_along_axis(flat, smallest, 0.0, axis=1)
     if residual:
         fused = fused + np.eye(fused.shape[-1])
-    fused = _normalize(fused)
+    total = fused.sum(axis=-1, keepdims=True)
+    fused = fused / np.where(total > 0, total, 1.0)  # a row of zeros stays
     return fused if rollout is None else fused @ rollout  # [B, N, N]
-
-
-def _discard(weights: np.ndarray, ratio: float) -> np.ndarray:
-    """Set the smallest weights of each image to zero."""
-    count = int(weights[0].size * ratio)
-    if not count:
-        return weights
-    flat = weights.reshape(len(weights), -1).copy()  # [B, N*N]
-    smallest = np.argpartition(flat, count - 1, axis=1)[:, :count]
-    np.put_along_axis(flat, smallest, 0.0, axis=1)
-    return flat.reshape(weights.shape)
-
-
-def _normalize(weights: np.ndarray) -> np.ndarray:
-    """Divide each row by its sum; a row of zeros stays."""
-    total = weights.sum(axis=-1, keepdims=True)
-    return weights / np.where(total > 0, total, 1.0)

@@ -1,5 +1,7 @@
 """Attention distance, in pixels."""
 
+import contextlib
+import functools
 from typing import Any
 
 import keras
@@ -12,6 +14,7 @@ from keras_vit.inspection import _layer_walk, attention
 from keras_vit.layers import EncoderBlock
 
 
+@functools.lru_cache(maxsize=1)  # for all layers and batches
 def patch_distances(grid: tuple[int, int], patch: tuple[float, float]) -> np.ndarray:
     """Return the distances in pixels between the centers of all pairs of patches of a grid, float32 `[h*w, h*w]`."""
     rows, columns = np.mgrid[: grid[0], : grid[1]].reshape(2, -1).astype(np.float64)
@@ -53,41 +56,29 @@ def attention_distance(
     attention.require_attention(model)
     _checks.positive_int("batch_size", batch_size)
     totals: list[np.ndarray] = []  # of each layer, [H]
-    tables: dict[Any, Any] = {}
     count = 0
-    bar = Progress("Attention distance", len(images) if hasattr(images, "__len__") else None, progress)
-    try:
+    length = len(images) if hasattr(images, "__len__") else None
+    with contextlib.closing(Progress("Attention distance", length, progress)) as bar:
         for batch in _layer_walk.batches(images, batch_size):
             batch = _layer_walk.check_images(model, batch)
             sums: list[np.ndarray] = []
 
             def reduce(layer, weights, recorder, sums=sums, size=batch.shape[1:3]):
                 if isinstance(layer, EncoderBlock):
-                    table = _table(tables, recorder, size)
+                    grid = recorder.layout().grid
+                    table = patch_distances(grid, (size[0] / grid[0], size[1] / grid[1]))
                     sums.append(_layer_walk.to_numpy(_summed_distance(weights, table, normalize)))
 
             attention.run(model, batch, reduce)
             totals = [a + b for a, b in zip(totals, sums, strict=True)] if totals else sums
             count += len(batch)
             bar.add(len(batch))
-    finally:
-        bar.clear()
     if not count:
         raise ValueError("attention_distance needs at least one image. Received: none.")
     return (np.stack(totals) / count).astype(np.float32)
 
 
-def _table(tables: dict, recorder: Any, size: tuple[int, int]) -> Any:
-    """Return the distances for a grid on images of a size, computed once."""
-    layout = recorder.layout()
-    key = (layout.grid, size)
-    if key not in tables:
-        patch = (size[0] / layout.grid[0], size[1] / layout.grid[1])
-        tables[key] = ops.convert_to_tensor(patch_distances(layout.grid, patch))
-    return tables[key]
-
-
-def _summed_distance(weights: Any, distances: Any, normalize: bool) -> Any:
+def _summed_distance(weights: Any, distances: np.ndarray, normalize: bool) -> Any:
     """Return the distance, averaged over queries and summed over images, `[H]`."""
     patches = distances.shape[0]
     weights = ops.cast(weights[:, :, -patches:, -patches:], "float32")  # [B, H, h*w, h*w]

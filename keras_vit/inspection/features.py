@@ -7,7 +7,6 @@ import keras
 import numpy as np
 
 from keras_vit import _checks
-from keras_vit._progress import Progress
 from keras_vit.inspection import _layer_walk
 from keras_vit.layers import BiTStage, EncoderBlock, ResNetStage
 
@@ -89,7 +88,8 @@ def cka(x: np.ndarray, y: np.ndarray, unbiased: bool = False) -> float:
     >>> round(float(cka(features, 3.0 * features)), 4)
     1.0
     """
-    k, other = (_gram(_features_of(name, value)) for name, value in (("x", x), ("y", y)))
+    expected = "an array of features [n, ...]"
+    k, other = (_gram(_checks.numbers_of(name, value, expected)) for name, value in (("x", x), ("y", y)))
     if len(k) != len(other) or len(k) < (_SMALLEST_BATCH if unbiased else 2):
         raise ValueError(
             f"CKA compares features of the same examples, at least {_SMALLEST_BATCH if unbiased else 2}. "
@@ -119,23 +119,17 @@ class LayerSimilarity(NamedTuple):
 
 
 def layer_similarity(
-    model: keras.Model,
-    other: keras.Model,
-    images: Any,
-    other_images: Any = None,
-    batch_size: int = 64,
-    progress: bool = False,
+    model: keras.Model, other: keras.Model, images: Any, other_images: Any = None, batch_size: int = 64
 ) -> LayerSimilarity:
     """Return the CKA of each pair of blocks of two models, estimated batch by batch in bounded memory.
 
     Args:
         model: Any functional or sequential model with blocks.
         other: The model to compare it with. It may be the same.
-        images: An array, or an iterable of images or batches, as the first model takes them.
+        images: An array, or an iterable of batches, as the first model takes them.
         other_images: The same images as the second model takes them; None if both take the same.
         batch_size: Number of images that are compared with each other, at least 4. The estimate is unbiased, and less
             noisy for larger batches. A smaller last batch is left out.
-        progress: Whether to show a progress bar.
 
     Raises:
         ValueError: If there are too few images, or the two sets differ in number.
@@ -149,55 +143,42 @@ def layer_similarity(
     ((2, 2), 1.0)
     """
     _checks.positive_int("batch_size", batch_size, minimum=_SMALLEST_BATCH)
-    if other_images is None:
-        pairs: Iterator[tuple[np.ndarray, np.ndarray]] = (
-            (batch, batch) for batch in _layer_walk.batches(images, batch_size)
-        )
-    else:
-        pairs = zip(_layer_walk.batches(images, batch_size), _layer_walk.batches(other_images, batch_size), strict=True)
-    totals: list[np.ndarray] | None = None
+    first = _layer_walk.batches(images, batch_size)
+    pairs: Iterator[tuple[np.ndarray, np.ndarray]] = (
+        ((batch, batch) for batch in first)
+        if other_images is None
+        else zip(first, _layer_walk.batches(other_images, batch_size), strict=True)
+    )
+    totals: list[Any] = []
     names: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
-    bar = Progress("Layer similarity", len(images) if hasattr(images, "__len__") else None, progress)
-    try:
-        for batch, other_batch in pairs:
-            if len(batch) != len(other_batch):
-                raise ValueError(
-                    f"`images` and `other_images` must hold the same images in the same batches. Received: "
-                    f"batches of {len(batch)} and {len(other_batch)}."
-                )
-            if len(batch) < _SMALLEST_BATCH:
-                continue
-            features = _features(model, _layer_walk.check_images(model, batch), None)
-            same = other is model and other_images is None
-            other_features = (
-                features if same else _features(other, _layer_walk.check_images(other, other_batch, "other"), None)
+    for batch, other_batch in pairs:
+        if len(batch) != len(other_batch):
+            raise ValueError(
+                f"`images` and `other_images` must hold the same images in the same batches. Received: "
+                f"batches of {len(batch)} and {len(other_batch)}."
             )
-            names = tuple(features), tuple(other_features)
-            grams = [_gram(value) for value in features.values()]
-            other_grams = [_gram(value) for value in other_features.values()]
-            sums = [
-                np.array([[_unbiased_hsic(a, b) for b in other_grams] for a in grams]),
-                np.array([_unbiased_hsic(a, a) for a in grams]),
-                np.array([_unbiased_hsic(b, b) for b in other_grams]),
-            ]
-            totals = sums if totals is None else [a + b for a, b in zip(totals, sums, strict=True)]
-            bar.add(len(batch))
-    finally:
-        bar.clear()
-    if totals is None:
+        if len(batch) < _SMALLEST_BATCH:
+            continue
+        features = _features(model, _layer_walk.check_images(model, batch), None)
+        same = other is model and other_images is None
+        others = features if same else _features(other, _layer_walk.check_images(other, other_batch, "other"), None)
+        names = tuple(features), tuple(others)
+        grams, other_grams = ([_gram(value) for value in found.values()] for found in (features, others))
+        sums = [
+            np.array([[_unbiased_hsic(a, b) for b in other_grams] for a in grams]),
+            np.array([_unbiased_hsic(a, a) for a in grams])[:, None],
+            np.array([_unbiased_hsic(b, b) for b in other_grams])[None, :],
+        ]
+        totals = [a + b for a, b in zip(totals, sums, strict=True)] if totals else sums
+    if not totals:
         raise ValueError(f"layer_similarity needs at least {_SMALLEST_BATCH} images in a batch. Received: fewer.")
-    cross, own, others = totals
-    return LayerSimilarity(_ratio(cross, own[:, None], others[None, :]).astype(np.float32), *names)
-
-
-def _features_of(name: str, value: np.ndarray) -> np.ndarray:
-    value = _checks.numbers_of(name, value, "an array of features [n, ...]")
-    return value.reshape(-1, 1) if value.ndim < 2 else value
+    return LayerSimilarity(_ratio(*totals).astype(np.float32), *names)
 
 
 def _gram(features: np.ndarray) -> np.ndarray:
     """Return the products of all pairs of examples, float64 `[n, n]`."""
-    flat = np.asarray(features, np.float64).reshape(len(features), -1)
+    features = np.atleast_1d(np.asarray(features, np.float64))
+    flat = features.reshape(len(features), -1)
     flat = flat - flat.mean(axis=0)  # changes no result, but keeps precision if means are large
     return flat @ flat.T
 

@@ -16,8 +16,14 @@ from keras_vit.inspection.examples import Example
 from keras_vit.inspection.headings import stamp
 from keras_vit.inspection.report_cards import image_cards
 
-PAGE, FIGURES = "report.html", "figures"
-_PRINTED = 8  # images in the figure of overlays
+FIGURES = "figures"
+_HELP = {
+    "Reconstruction of hidden patches": "Input, what the model saw of it, and the patches it predicted.",
+    "Training": "The training loss includes augmentation and label smoothing: it can be above that of the evaluation.",
+    "Filters of the first layer": "Main components of the filters that read the pixels; gray is zero.",
+    "Similarity of positions": "Each panel compares the position embedding of its patch with those of all patches.",
+    "Attention distance": "Each dot is a head: its average distance between a patch and the patches it attends to.",
+}
 
 
 def write_report(
@@ -32,7 +38,7 @@ def write_report(
     data: str = "",
     card: Mapping[str, Any] | None = None,
     metrics: Sequence[dict] = (),
-    distance_images: Any = None,
+    distance_images: Sequence[np.ndarray] = (),
     reconstructions: Mapping[str, np.ndarray] | None = None,
     progress: bool = False,
 ) -> str:
@@ -49,52 +55,55 @@ def write_report(
         data: Name of the data of `results`, such as `"test split of digits"`.
         card: Facts about the model: names to values.
         metrics: Lines of `metrics.jsonl`.
-        distance_images: Images for the attention distance, an array or an iterable; None for those of the examples.
+        distance_images: Images for the attention distance.
         reconstructions: See `plots.reconstructions`.
         progress: Whether to show progress bars.
     """
     plots.require_matplotlib()
-    os.makedirs(os.path.join(directory, FIGURES), exist_ok=True)
     with_attention = model is not None and _layer_walk.has_attention(model)
     cards, views = image_cards(examples, predict, class_names, model if with_attention else None)
-    figures = _Figures(os.path.join(directory, FIGURES))
-    if views:
-        _draw_overlays(figures, cards, views)
+    figures: dict[str, dict[str, Any]] = {}  # heading -> file name -> figure
     if reconstructions is not None:
-        figures.add(
-            "Reconstruction of hidden patches",
-            "Input, what the model saw of it, and the patches it predicted for the hidden ones.",
-            {"reconstructions": plots.reconstructions(reconstructions)},
-        )
+        drawn = plots.reconstructions(reconstructions)
+        figures["Reconstruction of hidden patches"] = {"reconstructions": drawn}
     if metrics:
-        _draw_training(figures, metrics)
+        score = next((n for n in ("accuracy", "explained") if any(n in line for line in metrics)), "accuracy")
+        curves = {f"training_{name}": plots.training_curve(metrics, name) for name in ("loss", score, "learning_rate")}
+        figures["Training"] = curves
     if model is not None:
-        _draw_weights(figures, model)
-    if with_attention and (examples or distance_images is not None):
-        if distance_images is None:
-            distance_images = [example.image for example in examples]
-        _draw_distance(figures, model, distance_images, progress)
+        figures |= _weights(model)
+    if with_attention and len(distance_images):
+        distances = attention_distance(model, distance_images, progress=progress)
+        drawn = plots.attention_distance(distances, title="", num_images=len(distance_images))
+        figures["Attention distance"] = {"attention_distance": drawn}
     content = page.Page(
         title,
-        _subtitle(model),
+        f"{'Exported model' if model is None else type(model).__name__} · {stamp()}",
         _tiles(results, data, model, class_names),
         _notes(model, with_attention, predict),
         cards,
         views,
         round(results["examples"] * (1 - results["accuracy"])) if results else None,
-        _classes(results, class_names),
-        figures.cards,
+        page.Classes(class_names, results["per_class"], results["class_examples"], results["confusion"])
+        if results and class_names
+        else None,
+        [
+            page.Figure(heading, _HELP[heading], [_write(directory, *item) for item in drawings.items()])
+            for heading, drawings in figures.items()
+        ],
         card or {},
         f"Written by {stamp()}. This file needs no network and holds the images it shows.",
     )
-    path = os.path.join(directory, PAGE)
+    path = os.path.join(directory, "report.html")
     _io.write_text(path, page.render(content))
     return path
 
 
-def _subtitle(model: keras.Model | None) -> str:
-    kind = "Exported model" if model is None else type(model).__name__
-    return f"{kind} · {stamp()}"
+def _write(directory: str, name: str, figure: Any) -> bytes:
+    """Write a figure as SVG and return it."""
+    drawing = plots.svg(figure)
+    _io.write_text(os.path.join(directory, FIGURES, f"{name}.svg"), drawing.decode("utf-8"))
+    return drawing
 
 
 def _tiles(
@@ -125,84 +134,17 @@ def _notes(model: keras.Model | None, with_attention: bool, predict: Callable | 
     return [] if predict else ["This model has no head, so it predicts no classes."]
 
 
-def _classes(results: Mapping[str, Any] | None, class_names: Sequence[str]) -> page.Classes | None:
-    if not results or not class_names:
-        return None
-    return page.Classes(class_names, results["per_class"], results["class_examples"], results["confusion"])
-
-
-class _Figures:
-    """Figures of the report, each written as SVG and PNG.
-
-    Attributes:
-        cards: Those that the page shows.
-    """
-
-    def __init__(self, directory: str):
-        self.directory = directory
-        self.cards: list[page.Figure] = []
-
-    def add(self, title: str, help_text: str, drawings: Mapping[str, Any]) -> None:
-        """Write figures, by file name, and put them on the page as one card."""
-        self.cards.append(page.Figure(title, help_text, [self.save(name, drawn) for name, drawn in drawings.items()]))
-
-    def save(self, name: str, figure: Any) -> bytes:
-        """Write a figure and return its SVG."""
-        drawing = plots.svg(figure)
-        _io.write_text(os.path.join(self.directory, f"{name}.svg"), drawing.decode("utf-8"))
-        plots.save(figure, os.path.join(self.directory, f"{name}.png"))
-        return drawing
-
-
-def _draw_overlays(figures: _Figures, cards: Sequence[page.ImageCard], views: Sequence[page.View]) -> None:
-    """Write the maps of all images side by side, and every layer's map of each image, as figures for print."""
-    shown = list(cards[:_PRINTED])
-    rows = {view.title: [card.maps[view.key][-1, 0] for card in shown] for view in views}
-    titles = [plots.prediction(*card.predictions[0], width=17) if card.predictions else card.name for card in shown]
-    images = [card.pixels for card in shown]
-    figures.save("overlays", plots.attention_overlays(images, rows, titles, [card.box for card in shown]))
-    layered = next((view for view in views if view.key == "layers"), None)
-    if layered is None:
-        return
-    for number, card in enumerate(shown):
-        grids = {name: grid[0] for name, grid in zip(layered.frames, card.maps["layers"], strict=True)}
-        figures.save(f"layers_{number}", plots.attention_panels(card.pixels, grids, card.box, card.name))
-
-
-def _draw_training(figures: _Figures, metrics: Sequence[dict]) -> None:
-    score = next((name for name in ("accuracy", "explained") if any(name in line for line in metrics)), "accuracy")
-    figures.add(
-        "Training",
-        "The training loss includes augmentation and label smoothing, so it can be higher than that of the evaluation.",
-        {f"training_{name}": plots.training_curve(metrics, name) for name in ("loss", score, "learning_rate")},
-    )
-
-
-def _draw_distance(figures: _Figures, model: keras.Model, images: Any, progress: bool) -> None:
-    count = len(images) if hasattr(images, "__len__") else None
-    distances = attention_distance(model, images, progress=progress)
-    figures.add(
-        "Attention distance",
-        "Each dot is a head: the average distance between a patch and the patches that it attends to.",
-        {"attention_distance": plots.attention_distance(distances, title="", num_images=count)},
-    )
-
-
-def _draw_weights(figures: _Figures, model: keras.Model) -> None:
+def _weights(model: keras.Model) -> dict[str, dict[str, Any]]:
     """Draw the filters and positions of the model, if it has them."""
+    drawn: dict[str, dict[str, Any]] = {}
     try:
         filters = plots.embedding_filters(embedding_filters(model), title="")
-        help_text = "Main components of the filters that read the pixels; gray is zero."
-        figures.add("Filters of the first layer", help_text, {"embedding_filters": filters})
+        drawn["Filters of the first layer"] = {"embedding_filters": filters}
     except ValueError as error:
         logging.info("No embedding filters: %s", error)
     try:
-        similarity = position_similarity(model)
+        similarity = plots.position_similarity(position_similarity(model), title="")
+        drawn["Similarity of positions"] = {"position_similarity": similarity}
     except ValueError as error:
         logging.info("No position similarity: %s", error)
-        return
-    figures.add(
-        "Similarity of positions",
-        "Each panel compares the position embedding of its patch with those of all patches.",
-        {"position_similarity": plots.position_similarity(similarity, title="")},
-    )
+    return drawn

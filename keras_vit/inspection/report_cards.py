@@ -9,13 +9,14 @@ from absl import logging
 
 from keras_vit.inference.probabilities import is_correct
 from keras_vit.inspection import page
+from keras_vit.inspection.attention import attention_maps, rollout_step
 from keras_vit.inspection.examples import Example
 from keras_vit.inspection.occlusion import occlusion_sensitivity
 from keras_vit.inspection.relevance import gradient_attention
-from keras_vit.inspection.streaming_attention import stream_attention
 
 _TOP = 5
 _OCCLUSION_GRID = 8
+_BY_LAYER = "Where the output's token attends in this layer."
 
 
 def image_cards(
@@ -41,7 +42,7 @@ def image_cards(
         elif predict is not None and best is not None:
             maps, views = _prediction_maps(predict, example, best)
         truth, correct = _truth(example.label, best, class_names)
-        cards.append(page.ImageCard(example.name, example.pixels, example.box, predictions, maps, truth, correct))
+        cards.append(page.ImageCard(example.name, example.pixels, predictions, maps, truth, correct))
     return cards, views
 
 
@@ -60,55 +61,51 @@ def _attention_maps(
     model: keras.Model, example: Example, class_index: int | None
 ) -> tuple[dict[str, np.ndarray], list[page.View]]:
     """Return the maps of a model with attention: rollout, relevance, and attention by layer and head."""
-    found = stream_attention(model, example.image)
-    names = tuple(f"{number}: {name}" for number, name in enumerate(found.names, start=1))
-    maps = {
-        "rollout": found.rollout[:, None],
-        "layers": np.concatenate([found.layers.mean(axis=1, keepdims=True), found.layers], axis=1),
-    }
-    rollout = page.View(
-        "rollout",
-        "Attention rollout",
-        "How much of each patch reaches the output when attention is followed from the first layer to this one.",
-        tuple(f"1 to {name}" for name in names),
-    )
-    layers = page.View(
-        "layers", "Attention by layer", "Where the output's token attends in this layer.", names, found.layers.shape[1]
-    )
+    found = attention_maps(model, example.image[None])
+    names = tuple(f"{number}: {name}" for number, name in enumerate(found, start=1))
+    rollouts: list[np.ndarray] = []
+    rollout: Any = None  # float64 [1, N, N] after the first block
+    for name, weights in found.items():
+        if name == found.pooling:
+            rollouts.append(found.output_grid(rollout)[0])
+            continue
+        rollout = rollout_step(rollout, weights)  # [1, N, N]
+        rollouts.append(found.layout.to_grid(found.layout.output_row(rollout))[0])
+    layers = [grids[0] for grids in found.grids().values()]  # [H, h, w] each
+    means = [grids.mean(axis=0, keepdims=True) for grids in layers]
+    if len({len(grids) for grids in layers}) == 1:  # layers with different numbers of heads have only their mean
+        means = [np.concatenate(pair) for pair in zip(means, layers, strict=True)]
+    maps = {"rollout": np.stack(rollouts)[:, None], "layers": np.stack(means)}
+    views = [
+        page.View(
+            "rollout",
+            "Attention rollout",
+            "How much of each patch reaches the output when attention is followed from the first layer to this one.",
+            tuple(f"1 to {name}" for name in names),
+        ),
+        page.View("layers", "Attention by layer", _BY_LAYER, names, maps["layers"].shape[1] - 1),
+    ]
     if class_index is None:
-        return maps, [rollout, layers]
+        return maps, views
     try:
         maps["relevance"] = gradient_attention(model, example.image[None], class_index)[:, None]
     except NotImplementedError as error:  # a backend without gradients of functions
         logging.info("No class-specific relevance: %s", error)
-        return maps, [rollout, layers]
-    relevance = page.View(
-        "relevance",
-        "Relevance for the prediction",
-        "Patches that raise the score of the predicted class.",
-        ("all layers",),
-    )
-    return maps, [rollout, relevance, layers]
+        return maps, views
+    help_text = "Patches that raise the score of the predicted class."
+    views.insert(1, page.View("relevance", "Relevance for the prediction", help_text, ("all layers",)))
+    return maps, views
 
 
 def _prediction_maps(
     predict: Callable[[np.ndarray], np.ndarray], example: Example, class_index: int
 ) -> tuple[dict[str, np.ndarray], list[page.View]]:
     """Return the maps of a model that only predicts: occlusion, and its attention if it was exported with it."""
-    drop = occlusion_sensitivity(predict, example.image, class_index, grid=_OCCLUSION_GRID)
-    maps = {"occlusion": drop[None, None]}
-    views = [
-        page.View(
-            "occlusion",
-            "Occlusion",
-            "How much the probability of the predicted class drops when this part of the image is covered.",
-            ("whole model",),
-        )
-    ]
+    maps = {"occlusion": occlusion_sensitivity(predict, example.image, class_index, grid=_OCCLUSION_GRID)[None, None]}
+    help_text = "How much the probability of the predicted class drops when this part of the image is covered."
+    views = [page.View("occlusion", "Occlusion", help_text, ("whole model",))]
     if example.attention is not None:
         maps["layers"] = example.attention[:, None]
         names = tuple(f"block {number}" for number in range(1, len(example.attention) + 1))
-        views.append(
-            page.View("layers", "Attention by layer", "Where the output's token attends in this layer.", names)
-        )
+        views.append(page.View("layers", "Attention by layer", _BY_LAYER, names))
     return maps, views

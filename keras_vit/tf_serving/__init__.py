@@ -1,4 +1,4 @@
-"""TensorFlow Serving: client, warm-up requests, deployment files, and a development server with its REST API."""
+"""TensorFlow Serving: the client of its REST API, and a development server with the same API."""
 
 from keras_vit.tf_serving.client import Client, Prediction, RequestError
 

@@ -1,4 +1,4 @@
-"""Client of TF Serving's REST API, with deadlines and retries."""
+"""Client of TF Serving's REST API, with a deadline and retries."""
 
 import base64
 import http.client
@@ -15,8 +15,7 @@ import numpy as np
 from absl import logging
 
 _MAX_BYTES = 64 << 20  # of a response
-_MAX_ERROR_BYTES = 64 << 10
-_PLAUSIBLE_BYTES = 64 << 10  # no server refuses fewer for their number: it is busy, or has ended
+_OUTPUTS = ("top_k_classes", "top_k_scores", "valid")
 
 
 class RequestError(ValueError):
@@ -71,9 +70,15 @@ class Client:
         retries: int = 4,
         backoff: float = 0.2,
     ):
-        self.url, self.model, self.version = url.rstrip("/"), model, version
-        self.timeout, self.retries, self.backoff = timeout, retries, backoff
-        self._address = _parse_url(self.url)
+        self.url, self.timeout, self.retries, self.backoff = url.rstrip("/"), timeout, retries, backoff
+        self._address = urllib.parse.urlsplit(self.url)
+        if self._address.scheme not in ("http", "https") or not self._address.hostname or self._address.username:
+            raise ValueError(
+                f"Expected the REST address of a server, such as http://localhost:8501. Received: {url!r}. Clients of "
+                "gRPC (port 8500) are in the package tensorflow-serving-api."
+            )
+        versions = "" if version is None else f"/versions/{version}"
+        self._path = f"{self._address.path}/v1/models/{urllib.parse.quote(model)}{versions}:predict"
 
     def predict(self, contents: Sequence[bytes], batch_size: int = 8) -> list[Prediction]:
         """Classify encoded images, in batches.
@@ -94,9 +99,11 @@ class Client:
         for start in range(0, len(contents), batch_size):
             batch = contents[start : start + batch_size]
             outputs = self.run("serving_default", {"image_bytes": batch})
-            labels, scores, valid = self._check(outputs, len(batch))
-            for names, values, is_valid in zip(labels.tolist(), scores.tolist(), valid.tolist(), strict=True):
-                predictions.append(Prediction(names, values, True) if is_valid else Prediction([], [], False))
+            columns = [outputs[name].tolist() if name in outputs else None for name in _OUTPUTS]
+            if not all(isinstance(column, list) and len(column) == len(batch) for column in columns):
+                raise self._unexpected(f"it lacks {', '.join(_OUTPUTS)} of {len(batch)} images")
+            for labels, scores, valid in zip(*columns, strict=True):
+                predictions.append(Prediction(labels, scores, True) if valid else Prediction([], [], False))
         return predictions
 
     def run(self, signature: str, inputs: Mapping[str, Any]) -> dict[str, np.ndarray]:
@@ -110,14 +117,14 @@ class Client:
             Arrays by output name; those of strings have the dtype `object`.
         """
         columns = {name: _to_json(value) for name, value in inputs.items()}
-        body = json.dumps({"signature_name": signature, "inputs": columns}).encode()
-        outputs = self._parse(self._send_until_available(body))
-        # A single output has no name. It can only be the one that has the name of the signature.
-        named = outputs if isinstance(outputs, dict) else {signature: outputs}
+        content = self._send_until_available(json.dumps({"signature_name": signature, "inputs": columns}).encode())
         try:
+            outputs = json.loads(content)["outputs"]
+            # A single output has no name. It can only be the one that has the name of the signature.
+            named = outputs if isinstance(outputs, dict) else {signature: outputs}
             return {name: _to_array(value) for name, value in named.items()}
-        except (ValueError, OverflowError) as error:
-            raise self._unexpected(f"{error}") from error
+        except (ValueError, TypeError, KeyError, OverflowError, RecursionError) as error:
+            raise self._unexpected(f"{type(error).__name__}: {error}") from error
 
     def close(self) -> None:
         """Do nothing: there is a connection for each request."""
@@ -145,75 +152,34 @@ class Client:
 
     def _send(self, body: bytes, seconds: float) -> bytes:
         """Return the content of the response to one request, or raise TimeoutError when the time is over."""
-        connect, host, port, prefix = self._address
-        connection = connect(host, port, timeout=seconds)
+        secure = self._address.scheme == "https"
+        connect = http.client.HTTPSConnection if secure else http.client.HTTPConnection
+        connection = connect(self._address.hostname or "", self._address.port, timeout=seconds)
         expired = threading.Event()
         timer = threading.Timer(seconds, _shut_down, (connection, expired))
         timer.daemon = True
         timer.start()  # the timeout of a socket begins anew with each byte
         try:
-            version = f"/versions/{self.version}" if self.version is not None else ""
-            path = f"{prefix}/v1/models/{urllib.parse.quote(self.model)}{version}:predict"
-            connection.request("POST", path, body, {"Content-Type": "application/json"})
+            connection.request("POST", self._path, body, {"Content-Type": "application/json"})
             response = connection.getresponse()
-            most = _MAX_BYTES if response.status == 200 else _MAX_ERROR_BYTES
-            content = response.read(most + 1)
+            content = response.read(_MAX_BYTES + 1)
         except (OSError, http.client.HTTPException) as error:
             if expired.is_set() or isinstance(error, TimeoutError):
                 raise TimeoutError(f"No response within {seconds:.1f} s") from error
-            if isinstance(error, BrokenPipeError) and len(body) > _PLAUSIBLE_BYTES:  # it would break again
-                message = f"The server closed the connection while it was sent {len(body)} bytes. Send less."
-                raise RequestError(message, 413) from error
-            if isinstance(error, http.client.HTTPException):
-                raise ConnectionError(f"The response broke off: {type(error).__name__}") from error
-            raise ConnectionError(str(error)) from error
+            raise ConnectionError(f"{type(error).__name__}: {error}") from error
         finally:
             timer.cancel()
             connection.close()
         if expired.is_set():
             raise TimeoutError(f"No response within {seconds:.1f} s")
-        self._check_status(response, content[:most])
-        if len(content) > most:
-            raise self._unexpected(f"it has more than {most} bytes; send fewer images")
+        if response.status != 200:
+            message = _error_message(content) or f"Status {response.status}, without a message."
+            if response.status in (502, 503):
+                raise ConnectionError(message)
+            raise TimeoutError(message) if response.status == 504 else RequestError(message, response.status)
+        if len(content) > _MAX_BYTES:
+            raise self._unexpected(f"it has more than {_MAX_BYTES} bytes; send fewer images")
         return content
-
-    def _check_status(self, response: http.client.HTTPResponse, content: bytes) -> None:
-        if response.status == 200:
-            return
-        if 300 <= response.status < 400:
-            target = response.headers.get("Location", "")[:200]
-            raise RequestError(
-                f"The server redirects to {target!r}. Use the address of the API itself as the URL.", 404
-            )
-        message = _error_message(content) or f"Status {response.status}, without a message."
-        if response.status in (502, 503):
-            raise ConnectionError(message)
-        if response.status in (408, 504):
-            raise TimeoutError(message)
-        raise RequestError(message, response.status)
-
-    def _parse(self, content: bytes) -> Any:
-        try:
-            return json.loads(content)["outputs"]
-        except (ValueError, TypeError, RecursionError) as error:
-            raise self._unexpected(f"it is not a JSON object ({type(error).__name__})") from error
-        except KeyError as error:
-            raise self._unexpected("it has no 'outputs'") from error
-
-    def _check(self, outputs: Mapping[str, np.ndarray], count: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return labels, scores and validity of `count` images."""
-        names = ("top_k_classes", "top_k_scores", "valid")
-        missing = [name for name in names if name not in outputs]
-        if missing:
-            raise self._unexpected(f"it lacks {missing}. Export the model with keras-vit export")
-        labels, scores, valid = (outputs[name] for name in names)
-        if valid.shape != (count,) or valid.dtype != bool:
-            raise self._unexpected(f"'valid' must hold true or false for each of {count} images")
-        if labels.shape != scores.shape or labels.ndim != 2 or len(labels) != count or scores.dtype.kind not in "fi":
-            raise self._unexpected(f"'top_k_classes' and 'top_k_scores' must have a row for each of {count} images")
-        if not all(isinstance(label, str) for label in labels.flat):
-            raise self._unexpected("'top_k_classes' must hold strings")
-        return labels, scores.astype(float), valid
 
     def _unexpected(self, problem: str) -> RequestError:
         return RequestError(
@@ -221,20 +187,8 @@ class Client:
         )
 
 
-def _parse_url(url: str) -> tuple[type[http.client.HTTPConnection], str, int | None, str]:
-    """Return the class of the connection, the host, the port and the first part of the path."""
-    parts = urllib.parse.urlsplit(url)
-    classes = {"http": http.client.HTTPConnection, "https": http.client.HTTPSConnection}
-    if parts.scheme not in classes or not parts.hostname or parts.query or parts.username:
-        raise ValueError(
-            f"Expected the REST address of a server, such as http://localhost:8501. Received: {url!r}. Clients of gRPC "
-            "(port 8500) are in the package tensorflow-serving-api."
-        )
-    return classes[parts.scheme], parts.hostname, parts.port, parts.path
-
-
 def _shut_down(connection: http.client.HTTPConnection, expired: threading.Event) -> None:
-    """End a connection, so that what reads from it or writes to it returns."""
+    """End a connection, so that reads and writes in another thread return."""
     expired.set()
     try:
         if connection.sock is not None:
@@ -244,12 +198,11 @@ def _shut_down(connection: http.client.HTTPConnection, expired: threading.Event)
 
 
 def _error_message(content: bytes) -> str:
-    """Return the error in the response of a server; the whole text if there is none."""
-    text = content.decode("utf-8", "replace")
+    """Return the error in the response of a server; the beginning of its text if there is none."""
     try:
-        return str(json.loads(text)["error"])
+        return str(json.loads(content)["error"])
     except (ValueError, KeyError, TypeError, RecursionError):
-        return text[:1000]
+        return content[:1000].decode("utf-8", "replace")
 
 
 def _to_json(value: Any) -> Any:
@@ -260,12 +213,5 @@ def _to_json(value: Any) -> Any:
 
 def _to_array(value: Any) -> np.ndarray:
     """Return nested lists of equal lengths as an array. Strings stay objects: NumPy's take the size of the longest."""
-    array = np.array(value, object)
-    kinds = {type(item) for item in array.flat}
-    if list in kinds:
-        raise ValueError("it holds lists of different lengths")
-    if kinds <= {bool} or kinds <= {int, float}:
-        array = np.array(array.tolist())
-        if array.dtype == object:
-            raise ValueError("it holds integers of more than 64 bits")
-    return array
+    array = np.asarray(value)
+    return array.astype(object) if array.dtype.kind == "U" else array

@@ -1,170 +1,120 @@
-"""Newest version of a model, as the development server serves it."""
+"""Model as the development server serves it: a SavedModel, or a classifier of another format with its signature."""
 
-import contextlib
 import json
 import os
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
-from absl import logging
 
-from keras_vit.exporting import warmup
+from keras_vit.data import headers
+from keras_vit.exporting import safe_decode
 from keras_vit.inference import Classifier
-from keras_vit.inference.formats import list_versions
+from keras_vit.inference.probabilities import TOP_K
 from keras_vit.inference.saved_model import SavedModelClassifier
 from keras_vit.tf_serving import rest
 from keras_vit.tf_serving.client import RequestError
-from keras_vit.tf_serving.served_classifier import ServedClassifier
-
-Servable = SavedModelClassifier | ServedClassifier
 
 
 class ServedModel:
-    """Newest version of a model, replaced when a newer one appears."""
+    """Responses of one version of a model, as objects for JSON."""
 
-    def __init__(self, name: str, base: str, classifier: Classifier | None = None):
-        self.name = name
-        self.base = base
-        self._lock = threading.Condition()
-        self._users: dict[Servable, int] = {}  # requests under way
-        self._current: tuple[int, Servable] | None = None
-        self._failed: dict[int, object] = {}  # version -> its files when loading failed
-        self._is_fixed = classifier is not None
-        if classifier is None:
-            self.reload()
-            self._served()
+    def __init__(self, name: str, classifier: Classifier):
+        self.name, self.version = name, 1
+        self._servable: SavedModelClassifier | ServedClassifier
+        if isinstance(classifier, SavedModelClassifier):
+            number = os.path.basename(os.path.normpath(classifier.path))
+            self.version = int(number) if number.isdecimal() else 1
+            self._servable = classifier
         else:
-            self._replace(1, ServedClassifier(classifier))
+            self._servable = ServedClassifier(classifier)
 
-    @property
-    def version(self) -> int:
-        """Version that is served."""
-        return self._served()[0]
-
-    @property
-    def busy(self) -> bool:
-        """Whether requests are under way."""
-        with self._lock:
-            return any(self._users.values())
-
-    def reload(self) -> bool:
-        """Load the newest version if it is not served yet; requests under way finish on the old one.
-
-        Its warm-up requests run first. A version that cannot be loaded is logged once and tried again when its files
-        change. The served version stays.
-        """
-        for version in () if self._is_fixed else reversed(list_versions(self.base)):
-            if self._current and version == self._current[0]:
-                return False
-            artifact = self._load(version)
-            if artifact is not None:
-                self._replace(version, artifact)
-                return True
-        return False
-
-    def _served(self) -> tuple[int, Servable]:
-        if self._current is None:
-            raise FileNotFoundError(
-                f"Expected a version of the model that can be loaded, as {self.base}/1. There is none."
-            )
-        return self._current
-
-    def _load(self, version: int) -> SavedModelClassifier | None:
-        path = os.path.join(self.base, str(version))
-        state = _state_of(path)
-        if version in self._failed and self._failed[version] == state:
-            return None
+    def predict(self, body: object) -> dict[str, Any]:
+        """Respond to a predict request."""
+        signature = body.get("signature_name", "") if isinstance(body, Mapping) else ""
+        if not isinstance(signature, str):
+            raise RequestError(f"'signature_name' must be a string. Received: {json.dumps(signature)[:100]}.")
+        signature = signature or "serving_default"
+        signatures = self._servable.signatures
+        if signature not in signatures:
+            raise RequestError(f"Serving signature key {signature[:100]!r} not found. Available: {sorted(signatures)}.")
         try:
-            artifact = _open_warm(path)
-        except Exception as error:  # a version that is being copied can fail in any way
-            if version not in self._failed:
-                text = str(error).split("\n", 1)[0] or type(error).__name__
-                logging.error("Version %d cannot be loaded: %s", version, text)
-            self._failed[version] = state
-            return None
-        self._failed.pop(version, None)
-        return artifact
+            inputs, rows = rest.parse_predict(body, signatures[signature].inputs)
+            return rest.format_predict(self._servable.run(signature, inputs), rows)
+        except RequestError:
+            raise
+        except RecursionError as error:
+            raise RequestError("The JSON of the request is nested too deeply.") from error
+        except (tf.errors.InvalidArgumentError, ValueError) as error:
+            raise RequestError(str(error).split("\n", 1)[0]) from error
 
-    def _replace(self, version: int, artifact: Servable) -> None:
-        with self._lock:
-            previous, self._current = self._current, (version, artifact)
-            self._users[artifact] = 0
-            if previous:
-                self._lock.wait_for(lambda: not self._users[previous[1]])
-                del self._users[previous[1]]
-        if previous:
-            previous[1].close()
-        logging.info("Serving %s version %d", self.name, version)
+    def metadata(self) -> dict[str, Any]:
+        """Respond to a metadata request."""
+        from google.protobuf import json_format
 
-    @contextlib.contextmanager
-    def use(self, name: str, version: int | None = None) -> Iterator[tuple[int, Servable]]:
-        """Hold the served version for one request."""
-        with self._lock:
-            current, artifact = self._served()
-            if name != self.name or version not in (None, current):
-                wanted = name if version is None else f"{name} version {version}"
-                served = f"{self.name} version {current}"
-                raise RequestError(f"Servable not found for request: {wanted}. Served: {served}.", 404)
-            self._users[artifact] += 1
-        try:
-            yield current, artifact
-        finally:
+        definitions = {
+            name: json_format.MessageToDict(definition, preserving_proto_field_name=True)
+            for name, definition in self._servable.signatures.items()
+        }
+        return {
+            "model_spec": {"name": self.name, "signature_name": "", "version": str(self.version)},
+            "metadata": {"signature_def": {"signature_def": definitions}},
+        }
+
+    def status(self) -> dict[str, Any]:
+        """Respond to a status request."""
+        status = {"error_code": "OK", "error_message": ""}
+        return {"model_version_status": [{"version": str(self.version), "state": "AVAILABLE", "status": status}]}
+
+
+class ServedClassifier:
+    """Classifier with the signature `serving_default`: encoded images in, labels and probabilities out."""
+
+    def __init__(self, classifier: Classifier, top_k: int = TOP_K):
+        if not classifier.class_names:
+            raise ValueError(f"The model must have a classification head. Received: {classifier.path!r}.")
+        self._classifier = classifier
+        self._labels = np.array([name.encode() for name in classifier.class_names], object)
+        self._top_k = min(top_k, len(self._labels))
+        self._lock = threading.Lock()  # an interpreter runs one batch at a time
+        self.signatures = {"serving_default": self._signature()}
+
+    def run(self, signature: str, inputs: Mapping[str, Any]) -> dict[str, np.ndarray]:
+        """Classify `image_bytes`, an array of bytes `[B]`. An unreadable image gets zeros and `valid` = False."""
+        del signature
+        images = [self._read(contents) for contents in inputs["image_bytes"]]
+        valid = np.array([image is not None for image in images], bool)
+        probabilities = np.zeros((len(images), len(self._labels)), np.float32)
+        if valid.any():
             with self._lock:
-                self._users[artifact] -= 1
-                self._lock.notify_all()
+                probabilities[valid] = self._classifier.predict(np.stack([i for i in images if i is not None]))
+        order = np.argsort(-probabilities, axis=-1, kind="stable")[:, : self._top_k]
+        return {
+            "probabilities": probabilities,
+            "top_k_classes": np.where(valid[:, None], self._labels[order], np.array(b"", object)),
+            "top_k_scores": np.take_along_axis(probabilities, order, axis=-1),
+            "valid": valid,
+        }
 
-    def predict(self, name: str, version: int | None, body: object) -> dict[str, Any]:
-        """Answer a predict request."""
-        with self.use(name, version) as (_, artifact):
-            signature = body.get("signature_name", "") if isinstance(body, Mapping) else ""
-            if not isinstance(signature, str):
-                raise RequestError(f"'signature_name' must be a string. Received: {json.dumps(signature)[:100]}.")
-            signature = signature or "serving_default"
-            if signature not in artifact.signatures:
-                names = sorted(artifact.signatures)
-                raise RequestError(f"Serving signature key {signature[:100]!r} not found. Available: {names}.")
-            try:
-                inputs, rows = rest.parse_predict(body, artifact.signatures[signature].inputs)
-                outputs: dict[str, np.ndarray] = artifact.run(signature, inputs)
-            except RecursionError as error:
-                raise RequestError("The JSON of the request is nested too deeply.") from error
-            except (tf.errors.InvalidArgumentError, ValueError) as error:
-                if isinstance(error, RequestError):
-                    raise
-                raise RequestError(str(error).split("\n", 1)[0]) from error
-            return rest.format_predict(outputs, rows)
+    def _read(self, contents: bytes) -> np.ndarray | None:
+        """Preprocess an encoded image; None if it is unreadable or too large."""
+        try:
+            headers.check(tf.constant(contents), safe_decode.MAX_PIXELS, untrusted=True)
+            return self._classifier.preprocess([contents])[0]
+        except tf.errors.OpError:
+            return None
 
-    def metadata(self, name: str, version: int | None) -> dict[str, Any]:
-        """Answer a metadata request."""
-        with self.use(name, version) as (current, artifact):
-            return rest.model_metadata(self.name, current, artifact.signatures)
-
-    def status(self, name: str, version: int | None) -> dict[str, Any]:
-        """Answer a status request."""
-        with self.use(name, version) as (current, _):
-            return rest.model_status({current: "AVAILABLE"})
-
-
-def _open_warm(path: str) -> SavedModelClassifier:
-    """Open a version and run its warm-up requests, so that no user waits for a first call."""
-    artifact = SavedModelClassifier(path)
-    try:
-        warmup.replay(artifact)
-    except BaseException:
-        artifact.close()
-        raise
-    return artifact
-
-
-def _state_of(path: str) -> object:
-    """Return what changes when files of a version change."""
-    found = []
-    for folder, _, names in os.walk(path):
-        for name in names:
-            with contextlib.suppress(OSError):
-                info = os.stat(os.path.join(folder, name))
-                found.append((folder, name, info.st_size, info.st_mtime_ns))
-    return sorted(found)
+    def _signature(self) -> Any:
+        """Return the description of the signature for metadata requests."""
+        with tf.Graph().as_default():
+            placeholder = tf.compat.v1.placeholder
+            inputs = {"image_bytes": placeholder(tf.string, [None])}
+            outputs = {
+                "probabilities": placeholder(tf.float32, [None, len(self._labels)]),
+                "top_k_classes": placeholder(tf.string, [None, self._top_k]),
+                "top_k_scores": placeholder(tf.float32, [None, self._top_k]),
+                "valid": placeholder(tf.bool, [None]),
+            }
+            return tf.compat.v1.saved_model.predict_signature_def(inputs=inputs, outputs=outputs)

@@ -86,7 +86,7 @@ class Loop:
             bar.update(progress.step, self._details(means, speed))
 
             if self._is_due(self.recipe.log_every):
-                bar.clear()
+                bar.close()
                 self._log(writer, means, history[-1], speed)
             best = False
             for line in self._evaluate(bar):
@@ -98,7 +98,7 @@ class Loop:
             if best or stopping or self._is_due(self.recipe.checkpoint_every):
                 self._save(best)
             if stopping and progress.step < total:
-                bar.clear()
+                bar.close()
                 raise Interrupted(
                     f"Stopped by {stop.signal or 'another worker'} at step {progress.step} of {total}; the state is "
                     "saved. Start the same command again to resume."
@@ -128,7 +128,7 @@ class Loop:
     def _evaluate(self, bar: Progress) -> Iterator[dict[str, Any]]:
         for evaluator in self.evaluators:
             if self._is_due(*evaluator.intervals()):
-                bar.clear()
+                bar.close()
                 yield from evaluator(self.state.progress.step)
 
     def _save(self, best: bool) -> None:

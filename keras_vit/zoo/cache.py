@@ -165,7 +165,7 @@ def _download(url: str, path: str) -> None:
         while block := response.read(_BLOCK_BYTES):
             file.write(block)
             progress.update(file.tell() // 2**20)
-        progress.clear()
+        progress.close()
         if size and file.tell() != size:
             raise OSError(f"download incomplete: {file.tell()} of {size} bytes")
 

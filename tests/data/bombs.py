@@ -11,7 +11,7 @@ import sys
 
 import tensorflow as tf
 
-from keras_vit.data import preprocess
+from keras_vit.data import headers, preprocess
 from keras_vit.exporting import safe_decode
 from tests.data import pictures
 
@@ -29,7 +29,9 @@ BOMBS = {  # the sizes in their headers are wrong
 @tf.function(input_signature=[tf.TensorSpec([None], tf.string)], autograph=False)
 def exported(contents):
     prepare = preprocess.single_image("decode|resize(8)|value_range(-1, 1)")
-    return safe_decode.map_valid(lambda content: prepare(safe_decode.check_size(content)), contents, (8, 8, 3))
+    return safe_decode.map_valid(
+        lambda content: prepare(headers.check(content, safe_decode.MAX_PIXELS, untrusted=True)), contents, (8, 8, 3)
+    )
 
 
 def peak():

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_vit.data import preprocess
+from keras_vit.data import headers, preprocess
 from keras_vit.exporting import safe_decode
 from tests import tiny
 
@@ -17,7 +17,7 @@ def read(contents):
     """What `serving_default` does with its input, with the preprocessing of a real recipe."""
     prepare = preprocess.single_image(tiny.PREPROCESS)
     return safe_decode.map_valid(
-        lambda content: prepare(safe_decode.check_size(content, 100_000)), contents, (tiny.SIZE, tiny.SIZE, 3)
+        lambda content: prepare(headers.check(content, 100_000, untrusted=True)), contents, (tiny.SIZE, tiny.SIZE, 3)
     )
 
 

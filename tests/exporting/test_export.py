@@ -11,7 +11,7 @@ import tensorflow as tf
 from keras_vit import exporting, inference, save_checkpoint
 from keras_vit.data import UnreadableImageError
 from keras_vit.exporting.inference_model import inference_model
-from keras_vit.inference import image_forms
+from keras_vit.inference import sample_images
 from tests import selection, tiny
 
 
@@ -196,8 +196,8 @@ def test_images_in_every_form(tmp_path):
         [tmp_path / "0.png", contents[1], arrays[2]],
     ]
     for images in forms:
-        assert image_forms.of_any(images).contents == contents
-    assert image_forms.of_any(arrays[0]).contents == image_forms.of_any(contents[0]).contents == contents[:1]
+        assert sample_images.of_any(images).contents == contents
+    assert sample_images.of_any(arrays[0]).contents == sample_images.of_any(contents[0]).contents == contents[:1]
 
 
 def foreign():

@@ -44,8 +44,7 @@ def test_files_card_and_answers(kind, tmp_path):
     comparison = export(model, kind, tmp_path)
     expected = {"onnx": ["model.onnx"], "openvino": ["model.bin", "model.xml"]}[kind]
     file = expected[-1]
-    assert sorted(os.listdir(tmp_path)) == sorted([*expected, f"{file}.json", f"{file}.labels.txt"])
-    assert (tmp_path / f"{file}.labels.txt").read_text(encoding="utf-8").splitlines() == list(tiny.CLASS_NAMES)
+    assert sorted(os.listdir(tmp_path)) == sorted([*expected, f"{file}.json"])
     assert comparison.examples == 6
     assert comparison.top1_agreement == 1.0
     artifact = open_artifact(str(tmp_path))
@@ -130,16 +129,10 @@ def test_damaged_and_foreign_files(kind, tmp_path):
         onnx.check_names(path, ["images"], ["logits"])
 
 
-def test_wrong_arguments(tmp_path):
-    for path in ("a.coreml", "a.tflite", "onnx"):
-        with pytest.raises(ValueError, match=f"must end in .onnx or .xml. Received: '{path}'"):
-            onnx_openvino.check(path)
-
-
 def test_missing_packages_name_the_extra(monkeypatch, tmp_path):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(ImportError, match=r"needs tf2onnx, onnx: pip install 'keras-vision-transformers\[onnx\]'"):
-        onnx_openvino.check("a.onnx")
+        onnx_openvino.write(tiny.model(), "a.onnx", card=tiny.card(), images=tiny.images(1))
     for name in ("onnxruntime", "openvino"):
         monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(ImportError, match=r"keras-vision-transformers\[onnx\]"):
@@ -184,7 +177,7 @@ def test_files_beside_the_draft(tmp_path):
         write(name)
         describe()
         assert os.listdir(tmp_path / "deep") == [os.path.basename(os.path.dirname(name))]
-    assert sorted(os.listdir(tmp_path / "deep")) == ["a.bin", "a.xml", "a.xml.json", "a.xml.labels.txt"]
+    assert sorted(os.listdir(tmp_path / "deep")) == ["a.bin", "a.xml", "a.xml.json"]
     assert '"bytes": 10' in (tmp_path / "deep" / "a.xml.json").read_text()
 
 

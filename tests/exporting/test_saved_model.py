@@ -8,8 +8,9 @@ import pytest
 import tensorflow as tf
 
 from keras_vit import inspection, models
-from keras_vit.exporting import safe_decode, saved_model, verify
-from keras_vit.inference import KerasClassifier
+from keras_vit.data import headers
+from keras_vit.exporting import saved_model, verify
+from keras_vit.inference import KerasClassifier, model_card
 from keras_vit.inference.saved_model import SavedModelClassifier
 from tests import tiny
 
@@ -34,7 +35,6 @@ def test_version_directory_and_files(exported):
     _, artifact, base, comparison = exported
     assert os.listdir(base) == ["1"]
     assert (base / "1" / "saved_model.pb").exists()
-    assert (base / "1" / "assets.extra" / "labels.txt").read_text().splitlines() == list(tiny.CLASS_NAMES)
     assert artifact.card.preprocess == tiny.PREPROCESS
     # Every weight once, in float32; the rest are their names.
     size = sum(path.stat().st_size for path in (base / "1" / "variables").glob("*.data-*"))
@@ -194,12 +194,13 @@ def test_the_next_version_is_free_and_none_is_overwritten(tmp_path):
 
 
 @pytest.mark.slow
-def test_an_artifact_that_differs_is_not_published(tmp_path):
+def test_an_artifact_that_differs_is_not_published(tmp_path, monkeypatch):
     def drifting(contents):  # prepares differently inside the graph
         return tiny.preprocess(contents) * (1.0 if tf.executing_eagerly() else -1.0)
 
+    monkeypatch.setattr(model_card.ModelCard, "preprocess_function", lambda card: drifting)
     with pytest.raises(verify.VerificationError, match="not answer as its model: serving_default: the largest"):
-        export(tiny.model(num_layers=1), tmp_path, preprocess=drifting)
+        export(tiny.model(), tmp_path)
     assert os.listdir(tmp_path) == []
 
 
@@ -225,8 +226,8 @@ def test_a_header_that_lies_is_refused(height, width):
     honest = tiny.encode(tiny.arrays(1)[0], "PNG")
     lying = honest[:16] + width.to_bytes(4, "big") + height.to_bytes(4, "big") + honest[24:]
     with pytest.raises(tf.errors.InvalidArgumentError, match="pixels|Expected"):
-        safe_decode.check_size(tf.constant(lying), 1000)
-    assert safe_decode.check_size(tf.constant(honest), 20 * 24) == honest
+        headers.check(tf.constant(lying), 1000, untrusted=True)
+    assert headers.check(tf.constant(honest), 20 * 24, untrusted=True) == honest
 
 
 def saved_model_cli(*arguments):

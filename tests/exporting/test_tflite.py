@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 
 from keras_vit import models
-from keras_vit.exporting import quantization_error, single_file, tflite, verify
+from keras_vit.exporting import single_file, tflite, verify
 from keras_vit.exporting.inference_model import inference_model
 from keras_vit.inference.opening import open_artifact
 from keras_vit.inference.tflite import TFLiteClassifier, make_interpreter
@@ -58,10 +58,7 @@ def exhaustive(value):
 def test_file_card_and_labels(tmp_path):
     model = small()
     comparison = export(model, tmp_path / "a" / "model.tflite")
-    assert sorted(os.listdir(tmp_path / "a")) == ["model.tflite", "model.tflite.json", "model.tflite.labels.txt"]
-    assert (tmp_path / "a" / "model.tflite.labels.txt").read_text(encoding="utf-8").splitlines() == list(
-        tiny.CLASS_NAMES
-    )
+    assert sorted(os.listdir(tmp_path / "a")) == ["model.tflite", "model.tflite.json"]
     assert tiny.labels_in((tmp_path / "a" / "model.tflite").read_bytes()) == list(tiny.CLASS_NAMES)
     assert comparison.examples == 6
     assert comparison.top1_agreement == 1.0
@@ -283,48 +280,6 @@ def test_the_gate_says_which_blocks_hurt(precision, tmp_path):
     with pytest.raises(verify.VerificationError, match=r"add most to the error: \w+ \(\+\d+\.\d%\), \w+"):
         export(tiny.model(), tmp_path / "model.tflite", precision=precision, calibration=calibration, tolerance=strict)
     assert os.listdir(tmp_path) == []
-
-
-@pytest.mark.slow
-def test_the_layer_that_hurts_is_named(tmp_path):
-    """One channel a thousand times larger than the others takes the whole range of a block's integers."""
-    model = small(num_layers=3)
-    images = prepared()
-    for weight in model.get_layer("encoderblock_1").weights:
-        if weight.path.endswith("Dense_0/kernel"):
-            value = weight.numpy()
-            value[:, 0] *= 1000.0
-            weight.assign(value)
-        if weight.path.endswith("Dense_1/kernel"):
-            value = weight.numpy()
-            value[0] /= 1000.0
-            weight.assign(value)
-    for precision in ("float32", "int8"):
-        network = inference_model(model)
-        content = tflite.convert(network, (16, 16, 3), "softmax", precision, calibration_images=images)
-        (tmp_path / f"{precision}.tflite").write_bytes(content)
-    paths = [str(tmp_path / f"{precision}.tflite") for precision in ("float32", "int8")]
-    layers = quantization_error.per_layer(*paths, images)
-    assert layers[0][0] == "encoderblock_1"
-    assert {name for name, _ in layers} >= {f"encoderblock_{i}" for i in range(3)} | {"embedding", "head"}
-    # A file against itself has no error anywhere.
-    assert all(growth == 0.0 for _, growth in quantization_error.per_layer(paths[0], paths[0], images))
-
-
-@pytest.mark.parametrize(
-    ("name", "layer"),
-    [
-        ("vision_transformer_1/encoderblock_11_1/add_1;vision_transformer_1/x", "encoderblock_11"),
-        ("bit_resnet_1/block4_1/unit01_1/add", "block4/unit01"),
-        ("vision_transformer_1/block1/unit2/Relu", "block1/unit2"),
-        ("bit_resnet_1/root_block_1/conv_root_1/convolution1", "conv_root"),
-        ("vision_transformer_1/head_1/MatMul", "head"),
-        ("vision_transformer_1/posembed_input_1/add", None),
-        ("tfl.quantize3", None),
-    ],
-)
-def test_layers_in_names_of_tensors(name, layer):
-    assert quantization_error.layer_of(name) == layer
 
 
 @pytest.mark.slow

@@ -138,7 +138,7 @@ def test_the_entry_is_found_by_its_name_and_weights_stay_aligned(plain):
 def test_the_same_model_gives_the_same_file(plain):
     first = tflite_metadata.add(plain, tiny.card())
     assert first == tflite_metadata.add(plain, tiny.card())
-    assert first != tflite_metadata.add(plain, tiny.card(output="sigmoid")) != plain
+    assert first != tflite_metadata.add(plain, tiny.card(architecture="BiTResNet")) != plain
 
 
 def test_the_archive_is_stored_plain(plain):

@@ -2,7 +2,8 @@
 
 import pytest
 
-from keras_vit.exporting import versions
+from keras_vit.exporting import saved_model
+from tests import tiny
 
 
 @pytest.mark.parametrize(
@@ -12,24 +13,23 @@ def test_the_next_version_is_after_the_largest(there, expected, tmp_path):
     """Serving takes the largest number: a new version that fills a gap would never be served."""
     for name in there:
         (tmp_path / name).mkdir()
-    with versions.new_version(str(tmp_path)) as draft:
-        pass
-    assert draft.version == expected
-    assert (tmp_path / str(expected)).is_dir()
+    assert saved_model.version_number(str(tmp_path)) == expected
 
 
 def test_a_version_that_exists_is_not_written(tmp_path):
     (tmp_path / "2").mkdir()
-    with pytest.raises(FileExistsError, match="Version 2 exists"), versions.new_version(str(tmp_path), 2):
-        pytest.fail("A draft was begun.")
-    with versions.new_version(str(tmp_path), 1) as draft:
-        pass
-    assert draft.version == 1
-    with pytest.raises(ValueError, match="version must be at least 1"), versions.new_version(str(tmp_path), 0):
-        pass
+    with pytest.raises(FileExistsError, match="Version 2 exists"):
+        saved_model.version_number(str(tmp_path), 2)
+    assert saved_model.version_number(str(tmp_path), 1) == 1
+    with pytest.raises(ValueError, match="version must be at least 1"):
+        saved_model.version_number(str(tmp_path), 0)
 
 
-def test_a_failed_export_leaves_nothing(tmp_path):
-    with pytest.raises(OSError, match="disk"), versions.new_version(str(tmp_path)):
+def test_a_failed_export_leaves_nothing(tmp_path, monkeypatch):
+    def fail(*_):
         raise OSError("disk full")
+
+    monkeypatch.setattr(saved_model.signatures, "write", fail)
+    with pytest.raises(OSError, match="disk"):
+        saved_model.write(tiny.model(), str(tmp_path), card=tiny.card(), images=tiny.images(1))
     assert list(tmp_path.iterdir()) == []

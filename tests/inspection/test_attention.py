@@ -3,7 +3,7 @@ import numpy as np
 import pytest
 
 from keras_vit import checkpoints, inspection, models
-from keras_vit.inspection import streaming_attention
+from keras_vit.inspection import examples, report_cards
 from tests import golden_data, selection
 from tests.inspection import small
 
@@ -67,18 +67,21 @@ def test_what_the_output_reads():
 
 
 @pytest.mark.parametrize("name", ["token", "gap", "map", "deit", "mean_of_all"])
-def test_streaming_gives_the_maps_and_the_rollout(name):
-    model, images = small.shared(name), small.images(1)
+def test_the_maps_of_a_page_are_those_of_the_functions(name):
+    model, images = small.model(**small.VARIANTS[name]), small.images(1)
     maps = inspection.attention_maps(model, images)
-    seen = streaming_attention.stream_attention(model, images[0], head_fusion="max", discard_ratio=0.3)
-    assert seen.names == tuple(maps)
-    np.testing.assert_allclose(seen.layers, np.concatenate(list(maps.grids().values())), rtol=1e-5)
+    example = examples.Example("a", np.zeros((*small.SIZE, 3), np.uint8), images[0])
+    (card,), views = report_cards.image_cards([example], None, (), model)
+    assert [view.key for view in views] == ["rollout", "layers"]
+    assert [frame.partition(": ")[2] for frame in views[1].frames] == list(maps)
+    np.testing.assert_allclose(card.maps["layers"][:, 1:], np.concatenate(list(maps.grids().values())), rtol=1e-5)
+    np.testing.assert_allclose(card.maps["layers"][:, 0], card.maps["layers"][:, 1:].mean(axis=1), rtol=1e-5)
     for depth in range(1, 3):
-        rollout = inspection.attention_rollout(list(maps.blocks().values())[:depth], "max", 0.3)
+        rollout = inspection.attention_rollout(list(maps.blocks().values())[:depth])
         expected = maps.layout.to_grid(maps.layout.output_row(rollout))
-        np.testing.assert_allclose(seen.rollout[depth - 1][None], expected, rtol=1e-5)
-    whole = maps.output_grid(inspection.attention_rollout(maps, "max", 0.3))
-    np.testing.assert_allclose(seen.rollout[-1][None], whole, rtol=1e-5)
+        np.testing.assert_allclose(card.maps["rollout"][depth - 1], expected, rtol=1e-5)
+    whole = maps.output_grid(inspection.attention_rollout(maps))
+    np.testing.assert_allclose(card.maps["rollout"][-1], whole, rtol=1e-5)
 
 
 def test_the_model_is_not_changed():

@@ -11,7 +11,7 @@ import tensorflow as tf
 
 import keras_vit
 from keras_vit.data import preprocess
-from keras_vit.inference import keras_card
+from keras_vit.inference import keras_model
 from keras_vit.models.normalization import IMAGENET
 from tests import selection, tiny
 
@@ -275,7 +275,7 @@ def test_a_checkpoint_sets_the_values_of_the_first_layer(tmp_path):
 
 
 def test_an_export_of_pixels_does_not_normalize_twice():
-    card = keras_card.of_model(model_with_range(), "model.keras", None, ())
+    card = keras_model.card_of_model(model_with_range(), "model.keras", None, ())
     pixels = preprocess.single_image(card.preprocess)(tf.io.encode_png(PIXELS[0]))
     np.testing.assert_allclose(pixels, PIXELS[0], rtol=1e-5)
 

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from keras_vit import inference, models
-from keras_vit.exporting import extra_outputs
+from keras_vit.exporting import signatures
 from tests import tiny
 
 
@@ -29,7 +29,7 @@ def test_features_of_a_distilled_model(representation_size):
         "include_top=False": headless(images),
         "its representation": models.representation(headless)(images)[0],
         "Classifier.features": inference.KerasClassifier(model, tiny.card()).features(images),
-        "exports": extra_outputs.features_function(model)(images),
+        "exports": signatures.features_function(model)(images),
     }
     for name, features in found.items():
         np.testing.assert_allclose(np.asarray(features), expected, atol=1e-6, err_msg=name)

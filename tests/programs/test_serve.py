@@ -6,9 +6,7 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
 import time
-import types
 
 import pytest
 
@@ -49,51 +47,6 @@ def test_a_taken_port_is_one_line(base, running):
     port = running.rpartition(":")[2]
     with pytest.raises(ValueError, match=f"--port={port}"):
         call("export.serve", f"--model={base}", f"--port={port}")
-
-
-def test_a_failed_look_for_versions_is_logged_once_and_repeated(caplog):
-    """An error such as EMFILE ended the thread: no newer version was ever served."""
-
-    class Model:
-        errors = [OSError(24, "Too many open files")] * 3 + [RuntimeError("stale")]
-
-        def reload(self):
-            if not self.errors:
-                stopped.set()
-                return
-            raise self.errors.pop(0)
-
-    stopped, ended = threading.Event(), []
-    with caplog.at_level("ERROR", logger="absl"):
-        load("export.serve").poll(Model(), types.SimpleNamespace(stop=lambda: ended.append(1)), stopped, 0.001)
-    assert ended
-    assert [caplog.text.count(words) for words in ("Too many open files", "stale")] == [1, 1]
-
-
-def test_a_server_that_still_loads_a_version_ends_the_process(base, monkeypatch):
-    """Python aborted at its exit (-6) while a thread was in TensorFlow."""
-    program = load("export.serve")
-    looking, ends, go_on = threading.Event(), [], threading.Event()
-
-    def reload(_):
-        looking.set()
-        go_on.wait(60)
-
-    with monkeypatch.context() as patched:
-        patched.setattr(program.server.RestServer, "run", lambda _: looking.wait(60))
-        patched.setattr(program, "STOP_SECONDS", 0.1)
-        patched.setattr(program.exit_codes, "end", ends.append)
-        patched.setattr(program, "open_model", lambda name: servers.loaded(base))
-        patched.setattr(type(servers.loaded(base)), "reload", reload)
-        handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
-        try:
-            program.flags.FLAGS(["serve", f"--model={base}", "--port=0", "--poll_seconds=0.01", "--name=pets"])
-            assert program.main([]) == 0
-        finally:
-            go_on.set()
-            for number, handler in handlers.items():
-                signal.signal(number, handler)
-    assert ends == [0]
 
 
 def free_port():

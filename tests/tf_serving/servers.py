@@ -10,13 +10,14 @@ import time
 import urllib.error
 import urllib.request
 
+from keras_vit.inference import open_classifier
 from keras_vit.tf_serving import client, served_model, server
 
 
 @functools.cache
 def loaded(base):
     """The model of a directory, loaded once for all servers of it."""
-    return served_model.ServedModel("pets", str(base))
+    return served_model.ServedModel("pets", open_classifier(str(base)))
 
 
 @contextlib.contextmanager
@@ -48,6 +49,14 @@ def post(url, body, path="/v1/models/pets:predict"):
         return response.status, json.loads(response.read())
     finally:
         connection.close()
+
+
+def refused(url):
+    """Status of a request that may be refused in words that are not JSON."""
+    try:
+        return urllib.request.urlopen(f"{url}/v1/models/pets", timeout=30).status
+    except urllib.error.HTTPError as error:
+        return error.code
 
 
 def is_answering(url, images):

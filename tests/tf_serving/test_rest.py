@@ -53,7 +53,7 @@ def test_row_and_column_requests(body, signature, expected, rows):
         ({}, PICTURES, "either 'instances'"),
         ({"instances": [1], "inputs": [1]}, PICTURES, "either 'instances'"),
         ({"instances": []}, PICTURES, "at least one instance"),
-        ({"instances": [{"b64": "%%%"}]}, PICTURES, "not base64"),
+        ({"instances": [{"b64": "%%%"}]}, PICTURES, "cannot be read as string"),
         ({"instances": [{"b64": 5}]}, PICTURES, "objects must be"),
         ({"instances": [1]}, PICTURES, "must hold strings"),
         ({"instances": [[1, 2], [3]]}, NUMBERS, "cannot be read as float32"),
@@ -82,11 +82,3 @@ def test_answers():
     assert rest.format_predict({"s": scores}, False) == {"outputs": [[0.5, 0.25]]}
     encoded = {"b64": base64.b64encode(b"a").decode()}
     assert rest.format_predict({"raw_bytes": labels[:, :1]}, True) == {"predictions": [[encoded]]}
-
-
-def test_status():
-    assert rest.model_status({3: "AVAILABLE"}) == {
-        "model_version_status": [
-            {"version": "3", "state": "AVAILABLE", "status": {"error_code": "OK", "error_message": ""}}
-        ]
-    }

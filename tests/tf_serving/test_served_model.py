@@ -1,88 +1,61 @@
-"""Versions of a served model, by hand: artifacts are stand-ins that open or do not."""
+"""What the development server serves: SavedModels, and classifiers of any other format."""
 
-import pathlib
+import dataclasses
 
 import numpy as np
 import pytest
 
-from keras_vit.tf_serving import client, rest, served_model
+import keras_vit
+from keras_vit import inference
+from keras_vit.inference import open_classifier
+from keras_vit.tf_serving.served_model import ServedClassifier, ServedModel
+from tests import tiny
 
 
-class Artifact:
-    def __init__(self):
-        self.signatures, self.closed = {}, False
-
-    def close(self):
-        self.closed = True
-
-
-@pytest.fixture
-def opened(monkeypatch):
-    """The paths that were opened; one with a file "bad" cannot be."""
-    paths = []
-
-    def open_warm(path):
-        paths.append(pathlib.Path(path).name)
-        if (pathlib.Path(path) / "bad").exists():
-            raise ValueError("damaged")
-        return Artifact()
-
-    monkeypatch.setattr(served_model, "_open_warm", open_warm)
-    return paths
+@pytest.fixture(scope="module")
+def images():
+    """Three images, the second of which is unreadable."""
+    first, last = (tiny.encode(image, "PNG") for image in tiny.arrays(2, seed=3))
+    return [first, b"bad", last]
 
 
-def version(base, number, *files):
-    for name in ("saved_model.pb", *files):
-        path = base / str(number) / name
-        path.parent.mkdir(exist_ok=True)
-        path.write_bytes(b"content")
+def test_responses_are_those_of_the_saved_model(served, images):
+    servable = ServedClassifier(inference.KerasClassifier(served[0], tiny.card()))
+    expected = open_classifier(served[1]).run("serving_default", {"image_bytes": images})
+    response = servable.run("serving_default", {"image_bytes": np.array(images, object)})
+    assert response.keys() == expected.keys() == servable.signatures["serving_default"].outputs.keys()
+    for name, value in expected.items():
+        if value.dtype == object:
+            np.testing.assert_array_equal(response[name], value)
+        else:
+            np.testing.assert_allclose(response[name], value, atol=1e-5)
+    assert response["valid"].tolist() == [True, False, True]
 
 
-def test_a_damaged_version_is_tried_again_after_it_has_changed(tmp_path, opened):
-    version(tmp_path, 1)
-    model = served_model.ServedModel("pets", str(tmp_path))
-    version(tmp_path, 2, "bad")
-    assert not model.reload() and not model.reload()
-    assert (model.version, opened) == (1, ["1", "2"])  # not opened in vain at each look
-    (tmp_path / "2" / "bad").unlink()
-    assert model.reload()
-    assert (model.version, opened) == (2, ["1", "2", "2"])
-    assert not model.reload()
+def test_status_and_metadata(served):
+    """A SavedModel has the number of its directory and its own signatures; other formats have one of each."""
+    model = ServedModel("pets", open_classifier(served[1]))
+    model.version = 12
+    (status,) = model.status()["model_version_status"]
+    assert (status["version"], status["state"]) == ("12", "AVAILABLE")
+    assert model.metadata()["model_spec"] == {"name": "pets", "signature_name": "", "version": "12"}
+    other = ServedModel("pets", inference.KerasClassifier(served[0], tiny.card(), "runs/7"))
+    assert other.version == 1
+    assert list(other.metadata()["metadata"]["signature_def"]["signature_def"]) == ["serving_default"]
 
 
-def test_the_newest_version_that_opens_is_served(tmp_path, opened):
-    version(tmp_path, 1)
-    version(tmp_path, 9)
-    version(tmp_path, 10, "bad")
-    model = served_model.ServedModel("pets", str(tmp_path))
-    assert (model.version, opened) == (9, ["10", "9"])
-    with model.use("pets", 9) as (number, artifact):
-        assert number == 9 and model.busy and not artifact.closed
-    assert not model.busy
-    for name, number in (("pets", 1), ("pets", 10), ("cats", 9)):
-        with pytest.raises(client.RequestError, match="Servable not found"), model.use(name, number):
-            pass
+def test_a_model_without_a_head():
+    model = tiny.model(include_top=False)
+    classifier = inference.KerasClassifier(model, dataclasses.replace(tiny.card(), class_names=()))
+    with pytest.raises(ValueError, match="classification head"):
+        ServedModel("pets", classifier)
 
 
-def test_the_status_names_the_newest_version_first():
-    """As TensorFlow Serving does."""
-    states = rest.model_status({1: "UNLOADING", 2: "AVAILABLE"})["model_version_status"]
-    assert [(state["version"], state["state"]) for state in states] == [("2", "AVAILABLE"), ("1", "UNLOADING")]
-
-
-@pytest.mark.parametrize(("count", "batches"), [(1, [1]), (4, [2, 2]), (5, [2, 2, 1])])
-def test_a_client_sends_every_image_once_and_in_order(count, batches, monkeypatch):
-    sent = []
-
-    def run(self, signature, inputs):
-        (batch,) = inputs.values()
-        sent.append(batch)
-        rows = len(batch)
-        labels = np.array([[item.decode()] for item in batch], object)
-        return {"top_k_classes": labels, "top_k_scores": np.full((rows, 1), 0.5), "valid": np.ones(rows, bool)}
-
-    monkeypatch.setattr(client.Client, "run", run)
-    contents = [str(index).encode() for index in range(count)]
-    found = client.Client("http://localhost:1", "pets").predict(contents, batch_size=2)
-    assert [prediction.labels for prediction in found] == [[str(index)] for index in range(count)]
-    assert [len(batch) for batch in sent] == batches
+def test_labels_of_a_checkpoint(served, tmp_path):
+    keras_vit.save_checkpoint(served[0], tmp_path / "pets.npz", format="google")
+    labels = [f"{name}!" for name in tiny.CLASS_NAMES]
+    classifier = open_classifier(tmp_path / "pets.npz", preprocess="value_range(-1, 1)", labels=labels)
+    contents = [tiny.encode(tiny.arrays(1)[0], "PNG")]
+    response = ServedClassifier(classifier).run("serving_default", {"image_bytes": contents})
+    assert response["top_k_classes"].shape == (1, 5)
+    assert all(label.decode().endswith("!") for label in response["top_k_classes"][0])

@@ -9,10 +9,9 @@ import numpy as np
 from keras_vit.inspection import plots
 from keras_vit.inspection.page import html
 
-_MAX_SIDE = 1024  # pixels that the page keeps per side of an image
 _CHIPS = 3  # predictions per image
 _SMALL = 64  # images below this size show their pixels
-_HELP = "Bright patches count most. Dark borders were cropped before the model saw the image."
+_HELP = "Bright patches count most. The images are resized and cropped as the model sees them."
 _CONTROLS = """<div class="controls">
 <label>Show <select id="view"></select></label>
 <label class="wide"><span>Layer <output id="layer-name" for="layer"></output></span>
@@ -42,8 +41,7 @@ class ImageCard:
     """An image with its predictions, the most likely first, and its maps, each scaled to its maximum."""
 
     name: str
-    pixels: np.ndarray  # uint8 [H, W, C]
-    box: tuple[float, float, float, float]  # top, left, bottom, right of the part that the model saw, in pixels
+    pixels: np.ndarray  # uint8 [H, W, C], as the model saw them
     predictions: Sequence[tuple[str, float]] = ()
     maps: Mapping[str, np.ndarray] = dataclasses.field(default_factory=dict)  # [frames, 1 + heads, h, w] by view
     truth: str | None = None  # None if it is unknown, and so is `correct`
@@ -75,30 +73,18 @@ def data(images: Sequence[ImageCard], views: Sequence[View]) -> dict[str, Any]:
     """Return what the script needs to draw the maps."""
     return {
         "colors": plots.heat_colors() if views else [],
-        "views": [
-            {"key": v.key, "title": v.title, "help": v.help, "frames": list(v.frames), "heads": v.heads} for v in views
+        "views": [dataclasses.asdict(view) for view in views],
+        "images": [
+            {"name": image.name, "maps": {key: _map(values) for key, values in image.maps.items()}} for image in images
         ],
-        "images": [_image_data(image) for image in images],
-    }
-
-
-def _image_data(image: ImageCard) -> dict[str, Any]:
-    pixels, factor = _shrunk(image.pixels)
-    return {
-        "name": image.name,
-        "width": pixels.shape[1],
-        "height": pixels.shape[0],
-        "box": [round(edge / factor, 2) for edge in image.box],
-        "maps": {key: _map(values) for key, values in image.maps.items()},
     }
 
 
 def _figure(index: int, image: ImageCard, with_map: bool) -> str:
-    pixels, _ = _shrunk(image.pixels)
-    source = plots.encode_image(pixels)
+    source = plots.encode_image(image.pixels)
     url = html.data_url(source, "image/png" if source.startswith(b"\x89PNG") else "image/jpeg")
     name = html.escape(image.name)
-    small = ' class="small"' if max(pixels.shape[:2]) < _SMALL else ""
+    small = ' class="small"' if max(image.pixels.shape[:2]) < _SMALL else ""
     original = f'<img id="image-{index}"{small} alt="{name}" src="{url}">'
     overlay = f'<canvas id="overlay-{index}" role="img" aria-label="{name}"></canvas>' if with_map else ""
     return (
@@ -122,17 +108,6 @@ def _chips(image: ImageCard) -> str:
         truth = html.escape(image.truth)
         chips.append(f'<li class="chip truth"><span title="{truth}">true class: {truth}</span></li>')
     return f'<ul class="chips">{"".join(chips)}</ul>' if chips else ""
-
-
-def _shrunk(pixels: np.ndarray) -> tuple[np.ndarray, int]:
-    """Return an image, averaged over squares of pixels if it is large, and the side of the squares."""
-    pixels = plots.to_rgb(pixels)
-    factor = -(-max(pixels.shape[:2]) // _MAX_SIDE)
-    if factor == 1:
-        return pixels, 1
-    height, width = (max(size // factor, 1) for size in pixels.shape[:2])
-    cut = pixels[: height * factor, : width * factor].reshape(height, -1, width, pixels.shape[1] // width, 3)
-    return np.round(cut[:, :factor, :, :factor].mean(axis=(1, 3))).astype(np.uint8), factor
 
 
 def _map(values: np.ndarray) -> dict[str, Any]:

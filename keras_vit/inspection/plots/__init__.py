@@ -1,24 +1,15 @@
 """Figures drawn with matplotlib. Each function returns one, and `save` writes it as PNG, SVG or PDF."""
 
-from keras_vit.inspection.plots._matplotlib import require_matplotlib, save, svg
-from keras_vit.inspection.plots._text import fit, prediction
+from keras_vit.inspection.plots._matplotlib import fit, heat_colors, require_matplotlib, save, svg
+from keras_vit.inspection.plots.curves import MAX_COLORS, run_curves, training_curve
 from keras_vit.inspection.plots.figures import (
     attention_distance,
     embedding_filters,
     layer_similarity,
     position_similarity,
-    training_curve,
 )
-from keras_vit.inspection.plots.overlays import (
-    attention_overlays,
-    attention_panels,
-    encode_image,
-    heat_colors,
-    overlay,
-    to_rgb,
-)
-from keras_vit.inspection.plots.reconstructions import draw_pretraining_report, reconstructions
-from keras_vit.inspection.plots.run_curves import MAX_COLORS, run_curves
+from keras_vit.inspection.plots.overlays import attention_overlays, encode_image, overlay, to_rgb
+from keras_vit.inspection.plots.reconstructions import reconstructions
 from keras_vit.inspection.plots.run_report import MAX_IMAGES, draw_report
 
 __all__ = [
@@ -26,8 +17,6 @@ __all__ = [
     "MAX_IMAGES",
     "attention_distance",
     "attention_overlays",
-    "attention_panels",
-    "draw_pretraining_report",
     "draw_report",
     "embedding_filters",
     "encode_image",
@@ -36,7 +25,6 @@ __all__ = [
     "layer_similarity",
     "overlay",
     "position_similarity",
-    "prediction",
     "reconstructions",
     "require_matplotlib",
     "run_curves",

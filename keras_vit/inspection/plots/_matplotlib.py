@@ -3,7 +3,9 @@
 import functools
 import importlib
 import io
+import itertools
 import os
+import unicodedata
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -67,18 +69,16 @@ def new_figure(width: float, height: float) -> Any:
     return require_matplotlib().Figure(figsize=(width, height), layout="constrained")
 
 
-def rectangle(corner: tuple[float, float], width: float, height: float) -> Any:
-    """Return a thin gray frame, to be added to axes."""
-    require_matplotlib()
-    patches = importlib.import_module("matplotlib.patches")
-    return patches.Rectangle(corner, width, height, fill=False, edgecolor="#b0b0b0", linewidth=0.8)
+def heat_colors() -> list[list[int]]:
+    """Return the 256 colors of overlays as [red, green, blue] in 0..255.
 
-
-def colors(name: str) -> list[list[int]]:
-    """Return the 256 colors of a color map as [red, green, blue] in 0..255."""
+    Example:
+    >>> colors = heat_colors()
+    >>> len(colors), len(colors[0])
+    (256, 3)
+    """
     require_matplotlib()
-    table = importlib.import_module("matplotlib").colormaps[name](range(256), bytes=True)
-    return table[:, :3].tolist()
+    return importlib.import_module("matplotlib").colormaps[HEAT](range(256), bytes=True)[:, :3].tolist()
 
 
 def encode(image: Any, kind: str) -> bytes:
@@ -88,6 +88,30 @@ def encode(image: Any, kind: str) -> bytes:
     options = {"pil_kwargs": {"quality": 88}} if kind == "jpeg" else {}
     importlib.import_module("matplotlib.image").imsave(buffer, image, format=kind, **options)
     return buffer.getvalue()
+
+
+def fit(text: str, width: int) -> str:
+    """Return a text in one line, shortened with an ellipsis where it does not fit.
+
+    Args:
+        text: Any text; line breaks and control characters become spaces.
+        width: Largest width, in letters "x". East Asian characters and emoji take two.
+
+    Example:
+    >>> fit("a class with a long name", width=16)
+    'a class with a …'
+    """
+    text = _io.one_line(text)
+    widths = list(itertools.accumulate(map(_width, text)))
+    if not text or widths[-1] <= width:
+        return text
+    return text[: max(sum(end <= width - 1 for end in widths), 1)] + "…"
+
+
+def _width(character: str) -> float:
+    if unicodedata.east_asian_width(character) in "WF":
+        return 2.0
+    return 1.7 if character in "MWmw@%" else 1.35 if character.isupper() else 1.0
 
 
 def save(figure: Any, path: str) -> None:

@@ -1,4 +1,4 @@
-"""Figures of weights, attention and training."""
+"""Figures of weights, attention and features."""
 
 import math
 from collections.abc import Sequence
@@ -9,17 +9,6 @@ import numpy as np
 from keras_vit.inspection.plots import _matplotlib
 
 _LARGEST_MOSAIC = 14  # panels on a side that can still be told apart in print
-
-
-def mosaic(panels: np.ndarray, gap: int = 1) -> np.ndarray:
-    """Place panels `[rows, columns, height, width, ...]` side by side, with `gap` pixels of NaN between them.
-
-    The result is `[rows * (height + gap) - gap, columns * (width + gap) - gap, ...]`.
-    """
-    rows, columns, height, width, *rest = panels.shape
-    result = np.full((rows, height + gap, columns, width + gap, *rest), np.nan, np.float32)
-    result[:, :height, :, :width] = np.moveaxis(panels, 1, 2)
-    return result.reshape(rows * (height + gap), columns * (width + gap), *rest)[: -gap or None, : -gap or None]
 
 
 @_matplotlib.in_style
@@ -35,30 +24,23 @@ def embedding_filters(filters: np.ndarray, title: str = "Embedding filters", col
     >>> figure = embedding_filters(keras_vit.inspection.embedding_filters(model, k=7))
     """
     filters = np.asarray(filters, np.float32)
-    if filters.shape[-1] not in (1, 3):
-        filters = filters.mean(axis=-1, keepdims=True)
+    if filters.shape[-1] != 3:
+        filters = filters.mean(axis=-1, keepdims=True).repeat(3, axis=-1)
     rows = max(-(-len(filters) // columns), round(math.sqrt(len(filters) / 2)))
     columns = -(-len(filters) // rows)
     largest = np.abs(filters).max(axis=(1, 2, 3), keepdims=True)
     scaled = 0.5 + 0.5 * filters / np.maximum(largest, 1e-12)
-    if scaled.shape[-1] == 1:
-        scaled = scaled.repeat(3, axis=-1)
-    factor = max(16 // max(filters.shape[1:3]), 1)  # small filters are enlarged to keep the gaps narrow
-    scaled = scaled.repeat(factor, axis=1).repeat(factor, axis=2)
-    missing = np.full((rows * columns - len(scaled), *scaled.shape[1:]), np.nan, np.float32)
-    panels = np.concatenate([scaled, missing]).reshape(rows, columns, *scaled.shape[1:])
-    height, width = scaled.shape[1:3]
-    gap = max(height // 8, 1)
-    colors = mosaic(panels, gap)
-    opaque = ~np.isnan(colors[..., :1])  # gaps show the ground, light or dark
-    figure = _matplotlib.new_figure(4.6, min(4.6 * colors.shape[0] / colors.shape[1] + (0.3 if title else 0), 6))
-    axes = figure.subplots()
-    axes.imshow(np.concatenate([np.nan_to_num(colors), opaque], axis=-1), interpolation="none")
-    for index in range(len(filters)):  # frames keep white components apart from the ground
-        corner = index % columns * (width + gap) - 0.5, index // columns * (height + gap) - 0.5
-        axes.add_patch(_matplotlib.rectangle(corner, width, height))
-    axes.set_axis_off()
-    axes.set_title(title)
+    height = 4.6 * rows * filters.shape[1] / (columns * filters.shape[2])
+    figure = _matplotlib.new_figure(4.6, min(height + (0.3 if title else 0), 6))
+    panels = figure.subplots(rows, columns, squeeze=False).ravel()
+    for axes, component in zip(panels, scaled, strict=False):
+        axes.imshow(component, interpolation="none")
+        axes.spines[:].set(visible=True, color="#b0b0b0", linewidth=0.8)  # keeps white components apart from the ground
+        axes.set_xticks([])
+        axes.set_yticks([])
+    for axes in panels[len(scaled) :]:
+        axes.set_axis_off()
+    figure.suptitle(title)
     return figure
 
 
@@ -85,8 +67,10 @@ def position_similarity(similarity: np.ndarray, title: str = "Position embedding
     scale = 3.5 / max(len(rows), len(columns))
     figure = _matplotlib.new_figure(scale * len(columns) + 1.1, scale * len(rows) + 0.7)
     axes = figure.subplots()
+    mosaic = np.pad(panels, [(0, 0), (0, 0), (0, gap), (0, gap)], constant_values=np.nan)
+    mosaic = np.concatenate(np.concatenate(mosaic, axis=1), axis=1)[:-gap, :-gap]  # [rows * (h + gap), ...]
     image = axes.imshow(
-        mosaic(panels, gap),
+        mosaic,
         cmap=_matplotlib.SEQUENTIAL,
         vmin=low,
         vmax=max(high, low + 1e-3),
@@ -164,40 +148,3 @@ def layer_similarity(
     axes.set_title("Similarity of layers")
     figure.colorbar(image, ax=axes, shrink=0.85).set_label("linear CKA")
     return figure
-
-
-@_matplotlib.in_style
-def training_curve(metrics: Sequence[dict], quantity: str, title: str = "") -> Any:
-    """Draw a quantity of a run over its steps, in training and in evaluation.
-
-    Args:
-        metrics: Lines of `metrics.jsonl`.
-        quantity: `"loss"`, `"accuracy"` or `"learning_rate"`.
-        title: Title of the figure.
-
-    Example:
-    >>> metrics = [{"step": 1, "loss": 2.3}, {"step": 2, "loss": 1.9}, {"step": 2, "eval_loss": 2.0}]
-    >>> figure = training_curve(metrics, "loss")
-    """
-    figure = _matplotlib.new_figure(4.2, 2.8)
-    axes = figure.subplots()
-    label = {"loss": "loss (nats)", "learning_rate": "learning rate"}.get(quantity, quantity)
-    curve(axes, metrics, quantity, f"eval_{quantity}", label)
-    axes.set_title(title)
-    return figure
-
-
-def curve(axes: Any, metrics: Sequence[dict], training: str, evaluation: str, label: str) -> None:
-    """Draw two quantities of a run over its steps."""
-    drawn = 0
-    for name, caption, style in ((training, "training", "-"), (evaluation, "evaluation", "o-")):
-        points = [(line["step"], line[name]) for line in metrics if name in line]
-        if points:
-            color = _matplotlib.BLUE if name == training else _matplotlib.VERMILION
-            axes.plot(*zip(*points, strict=True), style, color=color, label=caption, markersize=4)
-            drawn += 1
-    axes.set_xlabel("step")
-    axes.set_ylabel(label)
-    axes.grid(alpha=0.3)
-    if drawn > 1:
-        axes.legend(frameon=False)

@@ -52,7 +52,8 @@
   }
 
   function draw(image) {
-    const { canvas, pixels, width, height } = image;
+    const { canvas, pixels } = image;
+    const [width, height] = [pixels.naturalWidth, pixels.naturalHeight];
     const scale = Math.max(1, Math.ceil(256 / Math.max(width, height)));
     canvas.width = width * scale;
     canvas.height = height * scale;
@@ -61,16 +62,10 @@
     context.drawImage(pixels, 0, 0, canvas.width, canvas.height);
     const frame = frameOf(image);
     if (!frame) return;
-    const [top, left, bottom, right] = image.box.map((edge) => edge * scale);
     context.globalAlpha = Number(controls.opacity.value) / 100;
-    context.fillStyle = "black"; // what the model did not see
-    context.beginPath();
-    context.rect(0, 0, canvas.width, canvas.height);
-    context.rect(left, top, right - left, bottom - top);
-    context.fill("evenodd");
-    const size = [right - left, bottom - top].map((edge) => Math.max(1, Math.min(Math.round(edge), 240)));
+    const size = [canvas.width, canvas.height].map((side) => Math.min(side, 240));
     context.imageSmoothingEnabled = controls.smooth.checked;
-    context.drawImage(heat(frame, ...size), left, top, right - left, bottom - top);
+    context.drawImage(heat(frame, ...size), 0, 0, canvas.width, canvas.height);
   }
 
   function showControls() {

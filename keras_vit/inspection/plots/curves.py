@@ -1,4 +1,4 @@
-"""Curves of several runs in one figure."""
+"""Curves over the steps of runs."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -37,6 +37,42 @@ def run_curves(groups: Sequence[Sequence[Mapping[int, float]]], title: str = "",
     """
     figure = _matplotlib.new_figure(4.2, 2.8)
     axes = figure.subplots()
+    _draw(axes, groups, label)
+    axes.set_title(title)
+    return figure
+
+
+@_matplotlib.in_style
+def training_curve(metrics: Sequence[dict], quantity: str, title: str = "") -> Any:
+    """Draw a quantity of a run over its steps, in training and in evaluation.
+
+    Args:
+        metrics: Lines of `metrics.jsonl`.
+        quantity: `"loss"`, `"accuracy"` or `"learning_rate"`.
+        title: Title of the figure.
+
+    Example:
+    >>> metrics = [{"step": 1, "loss": 2.3}, {"step": 2, "loss": 1.9}, {"step": 2, "eval_loss": 2.0}]
+    >>> figure = training_curve(metrics, "loss")
+    """
+    figure = _matplotlib.new_figure(4.2, 2.8)
+    axes = figure.subplots()
+    draw_metric(axes, metrics, quantity)
+    axes.set_title(title)
+    return figure
+
+
+def draw_metric(axes: Any, metrics: Sequence[dict], quantity: str) -> None:
+    """Draw a quantity of a run, in training and in evaluation."""
+    names = {quantity: "training", f"eval_{quantity}": "evaluation"}
+    groups = [[{line["step"]: line[name] for line in metrics if name in line}] for name in names]
+    label = {"loss": "loss (nats)", "learning_rate": "learning rate"}.get(quantity, quantity)
+    _draw(axes, groups, label, tuple(names.values()))
+
+
+def _draw(
+    axes: Any, groups: Sequence[Sequence[Mapping[int, float]]], label: str, names: Sequence[str] | None = None
+) -> None:
     for index in reversed(range(len(groups))):  # the first on top
         color = _COLORS[index] if index < MAX_COLORS else _OTHERS
         runs = [run for run in groups[index] if run]
@@ -45,13 +81,14 @@ def run_curves(groups: Sequence[Sequence[Mapping[int, float]]], title: str = "",
             continue
         values = np.array([[run.get(step, np.nan) for step in steps] for run in runs])
         counts = np.maximum((~np.isnan(values)).sum(axis=0), 1)
-        style = "o-" if len(steps) < 30 else "-"
-        axes.plot(steps, np.nansum(values, axis=0) / counts, style, color=color, markersize=3, linewidth=1.4)
+        style, name = "o-" if len(steps) < 30 else "-", names[index] if names else None
+        mean = np.nansum(values, axis=0) / counts
+        axes.plot(steps, mean, style, color=color, label=name, markersize=3, linewidth=1.4)
         if len(runs) > 1:
             band = np.nanmin(values, axis=0), np.nanmax(values, axis=0)
             axes.fill_between(steps, *band, color=color, alpha=0.18, linewidth=0)
     axes.set_xlabel("step")
     axes.set_ylabel(label)
-    axes.set_title(title)
     axes.grid(alpha=0.3)
-    return figure
+    if names and len(axes.lines) > 1:
+        axes.legend(frameon=False)
