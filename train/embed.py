@@ -56,6 +56,8 @@ def main(argv: Sequence[str]) -> int:
     )
     if classifier.features_unavailable:
         raise ValueError(f"--model must return features: {classifier.features_unavailable}.")
+    if len(paths) > 100 * options.batch_size:
+        classifier.prepare_for_many()
     folder = f"{output}.parts"
     begin(folder, classifier, paths)
     parts = [embed(folder, start, classifier, paths) for start in range(0, len(paths), options.part_size)]

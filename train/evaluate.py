@@ -62,6 +62,7 @@ def main(argv: Sequence[str]) -> int:
     context = evaluators.Context(classifier, open_split, source, recipe.get("train_split", "train"), split)
     logging.info("%s, on %s[%s]", classifier.kind, source, split)
     suite.check(context)
+    classifier.prepare_for_many()
     results = suite.run(context)
     if options.json:
         # Without --evaluators: one object, which also names the model and the data.

@@ -70,6 +70,9 @@ class Classifier:
             return self.predict(images)
         raise ValueError(f"Features of {self.path!r} are not available: {self.features_unavailable}.")
 
+    def prepare_for_many(self) -> None:
+        """Spend some seconds and memory where that makes hundreds of predictions faster."""
+
     def close(self) -> None:
         """Free what the classifier holds."""
 

@@ -12,6 +12,7 @@ import tensorflow as tf
 from keras_vit import _io, checkpoints, models, training
 from keras_vit.checkpoints.keras_files import load_keras_file
 from keras_vit.data import preprocess as preprocessing
+from keras_vit.inference import frozen
 from keras_vit.inference.classifier import FunctionClassifier
 from keras_vit.inference.model_card import ModelCard
 from keras_vit.models.base import ConfiguredModel
@@ -41,6 +42,7 @@ class KerasClassifier(FunctionClassifier):
     ):
         super().__init__(card, lambda images: self._features_and_scores(np.asarray(images, np.float32)), path)
         self.model, self.whole_model = model, whole_model
+        self._prepared = False
         self.scores_are = "probabilities" if output_activation(model) else "logits"
 
     @functools.cached_property
@@ -50,7 +52,15 @@ class KerasClassifier(FunctionClassifier):
             return model.predict_on_batch
         # The batch size stays open, so that a smaller last batch is not traced anew.
         spec = tf.TensorSpec((None, *self.model.input_shape[1:]), tf.float32)
+        if self._prepared:
+            return frozen.function(model, spec)
         return tf.function(lambda images: model(images, training=False), input_signature=[spec], autograph=False)
+
+    def prepare_for_many(self) -> None:
+        """Make the weights constants where that is faster. Later changes of the weights have no effect then."""
+        if not self._prepared and frozen.pays(self.model):
+            self._prepared = True
+            self.__dict__.pop("_features_and_scores", None)
 
     @property
     def stored_precision(self) -> str:
