@@ -80,7 +80,7 @@ def test_the_advice_fits_and_a_smaller_change_does_not(machine):
 def test_two_changes_where_one_is_not_enough(machine):
     warnings = machine(8, 3.3)
     given = recipe("ViT-B/16", batch_size=2)
-    given.model.image_size = 896
+    given.model.image_size, given.model.attention_chunk_size = 896, 10_000
     memory.check(given, backend(), 10, 3)
     assert advised(warnings[0]) == [("model.remat", "blocks"), ("optim.accumulation_steps", "2")]
 

@@ -1,6 +1,5 @@
 """The programs that plan and that average over VTAB."""
 
-import dataclasses
 import json
 
 import numpy as np
@@ -69,7 +68,7 @@ def no_data(monkeypatch):
         raise FileNotFoundError(f"There is no {location!r} on this machine.")
 
     for kind in set(readers.READERS) - {"digits"}:
-        monkeypatch.setitem(readers.READERS, kind, dataclasses.replace(readers.READERS[kind], read=missing))
+        monkeypatch.setitem(readers.READERS, kind, readers.READERS[kind]._replace(read=missing))
 
 
 @pytest.mark.parametrize(("name", "arguments"), [case for case in toy.CASES if case not in OF_YOUR_OWN])

@@ -13,7 +13,7 @@ from keras_vit.training.backend import METRICS
 from keras_vit.training.tf.state import TrainState
 from keras_vit.training.tf.step import TrainStep
 from tests import golden_data
-from tests.training.trajectories import error
+from tests.training.trajectories import error, strategy_on
 
 
 def load():
@@ -97,8 +97,7 @@ def follow(devices, micro_batches):
     """Trains as the reference did and returns the relative errors."""
     data = load()
     run_recipe = recipe(data["meta"], accumulation_steps=micro_batches)
-    names = [f"CPU:{index}" for index in range(devices)]
-    strategy = tf.distribute.MirroredStrategy(names) if devices > 1 else tf.distribute.OneDeviceStrategy("CPU:0")
+    strategy = strategy_on(devices)
     with strategy.scope():
         state = TrainState(create_model(data["meta"]), run_recipe)
     orders = np.stack([to_order(noise) for noise in data["traj/noise"]])

@@ -62,7 +62,7 @@ def test_changed_images_are_refused(run, caplog):
     with pytest.raises(ValueError, match=r"data of .*run have changed.*: 3 \(\d+ -> \d+ files\)\. .*--change_recipe"):
         check(run, "folder:digits")
     check(run, "folder:digits", change_recipe=True)
-    assert "have changed since the last start: other images" in caplog.text
+    assert "Changed since the last start: other images" in caplog.text
 
 
 def test_moved_images_are_refused(run):
@@ -186,5 +186,5 @@ def test_a_training_with_replaced_images_is_refused(tmp_path, monkeypatch):
     assert data_record.read("run")["source"] == f"folder:{tmp_path}/digits"
     programs.call("train.main", *arguments, "--override=total_steps=3")
     pathlib.Path("digits/3/4.png").write_bytes(pathlib.Path("digits/4/4.png").read_bytes())
-    with pytest.raises(ValueError, match=r"1 file of another size \(3/4\.png: "):
+    with pytest.raises(ValueError, match=r"have changed.*: 3 \(\d+ -> \d+ files\)"):
         programs.call("train.main", *arguments, "--override=total_steps=4")

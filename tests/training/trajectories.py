@@ -1,5 +1,7 @@
 """The golden trajectories, followed on one and on several devices. `virtual_devices.py` has a process with devices."""
 
+import functools
+
 import numpy as np
 import tensorflow as tf
 
@@ -27,12 +29,18 @@ CASES = [  # each optimizer on several devices, and each way at least once
 BATCH = 8
 
 
+@functools.cache
+def strategy_on(devices):
+    """One for the whole process: each would number its collective operations from the same number on."""
+    names = [f"CPU:{index}" for index in range(devices)]
+    return tf.distribute.MirroredStrategy(names) if devices > 1 else tf.distribute.OneDeviceStrategy("CPU:0")
+
+
 def follow(name, devices, micro_batches):
     """Trains as the reference did and returns the relative errors, and how often the step was traced."""
     data, start, end, averages = reference.load(name)
     recipe = reference.recipe(data["meta"], accumulation_steps=micro_batches)
-    names = [f"CPU:{index}" for index in range(devices)]
-    strategy = tf.distribute.MirroredStrategy(names) if devices > 1 else tf.distribute.OneDeviceStrategy("CPU:0")
+    strategy = strategy_on(devices)
     with strategy.scope():
         model = reference.create_model(data["meta"])
         reference.assign(model, start)

@@ -18,9 +18,9 @@ PROBES = {"linear probe, two replicas": 1, "linear probe, two replicas, accumula
 def follow_probe(micro_batches):
     """Return what differs from the training by hand, or None."""
     from tests.training import linear_probe
+    from tests.training.trajectories import strategy_on
 
-    strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
-    state, losses, by_hand = linear_probe.train(strategy, accumulation_steps=micro_batches)
+    state, losses, by_hand = linear_probe.train(strategy_on(2), accumulation_steps=micro_batches)
     try:
         linear_probe.check(state.model, losses, *by_hand, parts=2 * micro_batches)
     except AssertionError as error:

@@ -62,7 +62,7 @@ def train(workdir, *flags, expect=0, **fields):
     That takes half the time of a process of its own.
     """
     plots = "keras_vit.inspection.plots"
-    with mock.patch(f"{plots}.draw_report"), mock.patch(f"{plots}.draw_pretraining_report"):
+    with mock.patch(f"{plots}.draw_report"), mock.patch(f"{plots}.save"):
         code, output = programs.run("train.main", *arguments(workdir, *flags, **fields))
     assert code == expect, f"exit code {code} instead of {expect}:\n{output[-4000:]}"
     return output
