@@ -42,5 +42,10 @@ def is_correct(predicted: np.ndarray, labels: np.ndarray) -> np.ndarray:
 
 def top_labels(probabilities: np.ndarray, class_names: Sequence[str], top_k: int = TOP_K) -> list[tuple[str, float]]:
     """Return the `top_k` most probable classes of one image, of `[classes]`, with their probabilities, best first."""
+    if len(class_names) != len(probabilities):
+        raise ValueError(
+            f"Expected a name for each of the {len(probabilities)} classes. Received: {len(class_names)} names, in the "
+            "model card of the artifact."
+        )
     order = np.argsort(-probabilities, kind="stable")[:top_k]
     return [(class_names[index], float(probabilities[index])) for index in order]

@@ -33,7 +33,7 @@ def resolve(value: Any) -> Normalization:
 def black_and_white(value: Normalization) -> tuple[float, float]:
     """Return the smallest value of black and the largest of white among the channels."""
     mean, deviation = np.asarray(value)
-    return float(np.min(-mean / deviation)), float(np.max((1 - mean) / deviation))
+    return float(np.min((0 - mean) / deviation)), float(np.max((1 - mean) / deviation))
 
 
 def of_images(model: Any) -> Normalization | None:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from keras_vit import _io
-from keras_vit.inference import keras_model, model_card, sample_images
+from keras_vit.inference import keras_model, model_card, probabilities, sample_images
 from keras_vit.inference.opening import open_artifact
 from tests import selection, tiny
 from tests.programs import call
@@ -180,3 +180,8 @@ def test_labels_have_one_line_per_class(tmp_path):
 def test_a_cut_line_of_metrics_is_ignored(tmp_path):
     (tmp_path / "metrics.jsonl").write_bytes(b'{"step": 1, "eval_loss": 0.5}\n{"step": 2}\n{"step": 3, "eval_lo')
     assert keras_model.last_metrics(str(tmp_path)) == {"step": 1, "eval_loss": 0.5}
+
+
+def test_a_card_with_too_few_names_is_refused():
+    with pytest.raises(ValueError, match="a name for each of the 3 classes. Received: 2 names"):
+        probabilities.top_labels(np.array([0.2, 0.1, 0.7]), ("ape", "bee"))

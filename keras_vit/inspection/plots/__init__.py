@@ -1,7 +1,7 @@
 """Figures drawn with matplotlib. Each function returns one, and `save` writes it as PNG, SVG or PDF."""
 
 from keras_vit.inspection.plots._matplotlib import fit, heat_colors, require_matplotlib, save, svg
-from keras_vit.inspection.plots.curves import MAX_COLORS, run_curves, training_curve
+from keras_vit.inspection.plots.curves import training_curve
 from keras_vit.inspection.plots.figures import (
     attention_distance,
     embedding_filters,
@@ -13,7 +13,6 @@ from keras_vit.inspection.plots.reconstructions import reconstructions
 from keras_vit.inspection.plots.run_report import MAX_IMAGES, draw_report
 
 __all__ = [
-    "MAX_COLORS",
     "MAX_IMAGES",
     "attention_distance",
     "attention_overlays",
@@ -27,7 +26,6 @@ __all__ = [
     "position_similarity",
     "reconstructions",
     "require_matplotlib",
-    "run_curves",
     "save",
     "svg",
     "to_rgb",

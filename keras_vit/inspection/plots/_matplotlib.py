@@ -12,7 +12,7 @@ from typing import Any
 
 from keras_vit import _io
 
-BLUE, VERMILION, GREEN, ORANGE, PURPLE = "#0072B2", "#D55E00", "#009E73", "#E69F00", "#CC79A7"
+BLUE, VERMILION = "#0072B2", "#D55E00"
 SEQUENTIAL, HEAT = "viridis", "inferno"  # both are readable in gray and by color-blind readers
 
 _STYLE = {
@@ -99,7 +99,7 @@ def fit(text: str, width: int) -> str:
 
     Example:
     >>> fit("a class with a long name", width=16)
-    'a class with a …'
+    'a class with a…'
     """
     text = _io.one_line(text)
     widths = list(itertools.accumulate(map(_width, text)))
