@@ -28,7 +28,7 @@ _TORCH = "torch==2.14.1"
 _OWN = ("keras==3.15.1", "absl-py", "h5py", "ml_dtypes", "safetensors")
 _FORMATS = (
     *("onnx==1.23.2", "onnxruntime==1.32.0", "tf2onnx==1.17.0", "openvino==2026.4.1", "ai-edge-litert==2.3.0"),
-    *("simplejpeg", "pillow"),
+    *("simplejpeg", "pillow", "scipy"),
 )
 
 ENVIRONMENTS = {
