@@ -34,10 +34,8 @@ def create_strategy(name: str = "auto", tpu: str = "local", virtual_devices: int
         jax = " That one is for KERAS_BACKEND=jax." if name in JAX_STRATEGIES else ""
         raise ValueError(f"--distribute must be one of {', '.join(STRATEGIES)}. Received: {name!r}.{jax}")
     if virtual_devices:
-        cpu, parts = (
-            tf.config.list_physical_devices("CPU")[0],
-            [tf.config.LogicalDeviceConfiguration()] * virtual_devices,
-        )
+        cpu = tf.config.list_physical_devices("CPU")[0]
+        parts = [tf.config.LogicalDeviceConfiguration()] * virtual_devices
         tf.config.set_logical_device_configuration(cpu, parts)
     if name == "auto":
         name = _default_strategy(virtual_devices)

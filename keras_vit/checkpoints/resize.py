@@ -3,8 +3,7 @@
 import numpy as np
 
 from keras_vit import _checks
-from keras_vit.layers import interpolation
-from keras_vit.layers.interpolation import METHODS
+from keras_vit.layers.interpolation import METHODS, interpolation_matrix
 
 
 def resize_table(
@@ -30,13 +29,8 @@ def resize_table(
 
 def resize_axis(array: np.ndarray, size: int, axis: int, method: str) -> np.ndarray:
     """Resize one axis of an array, in double precision."""
-    matrix = interpolation_matrix(array.shape[axis], size, method)
+    matrix = interpolation_matrix(size, array.shape[axis], method, np)
     return np.moveaxis(np.tensordot(matrix, array.astype(np.float64), axes=(1, axis)), 0, axis)
-
-
-def interpolation_matrix(old_size: int, new_size: int, method: str) -> np.ndarray:
-    """Return the `[new_size, old_size]` matrix of a one-dimensional resize."""
-    return interpolation.interpolation_matrix(new_size, old_size, method, np)
 
 
 def resize_patch_kernel(kernel: np.ndarray, patch_size: tuple[int, int]) -> np.ndarray:
@@ -47,7 +41,7 @@ def resize_patch_kernel(kernel: np.ndarray, patch_size: tuple[int, int]) -> np.n
     """
     result = kernel.astype(np.float64)
     for axis in (0, 1):
-        resize = interpolation_matrix(kernel.shape[axis], patch_size[axis], "bilinear")  # [new, old]
+        resize = interpolation_matrix(patch_size[axis], kernel.shape[axis], "bilinear", np)  # [new, old]
         # A two-dimensional resize is a Kronecker product, and so is its pseudo-inverse.
         result = np.moveaxis(np.tensordot(np.linalg.pinv(resize.T), result, axes=(1, axis)), 0, axis)
     return result.astype(kernel.dtype)

@@ -6,9 +6,8 @@ import keras
 from keras import ops
 
 LONG = 1024  # above this number of queries, chunks take no more time and save most of the memory of a training step
-LARGEST = (
-    256  # queries of an automatic chunk: of 128 to 1,024, none was faster on a processor, and more take more memory
-)
+# Queries of an automatic chunk. Of 128 to 1,024, none was faster on a processor, and more take more memory.
+LARGEST = 256
 
 
 def queries_per_chunk(queries: int | None, chunk_size: int | None) -> int | None:
