@@ -32,15 +32,14 @@ def model(seed=0, **arguments):
 
 
 def randomize(network, seed=0):
-    """Give every weight a random value of its own (a new head is zero: all classes would tie)."""
+    """Move every variable to a random value of its own, so that no unused or mistaken one can hide."""
     rng = np.random.default_rng(seed)
-    for weight in network.trainable_variables:
-        noise = rng.normal(size=weight.shape)
-        if weight.path.endswith("scale"):
-            weight.assign(1.0 + 0.1 * noise)
-        else:
+    for variable in network.variables:
+        if "seed_generator" not in variable.path:
+            center = 1.0 if variable.path.endswith(("scale", "gamma", "variance")) else 0.0
             # Logits of a few units, whatever the width.
-            weight.assign(noise * (4.0 / weight.shape[0] ** 0.5 if weight.path == "head/kernel" else 0.2))
+            spread = 4.0 / variable.shape[0] ** 0.5 if variable.path == "head/kernel" else 0.2
+            variable.assign(rng.normal(center, spread, variable.shape))
     return network
 
 

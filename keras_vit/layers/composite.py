@@ -39,9 +39,10 @@ class CompositeLayer(BaseLayer):
         self.built = True
 
     def __setattr__(self, name, value):
-        old = _attributes(self).get(name)
-        if isinstance(old, keras.layers.Layer) and isinstance(value, keras.layers.Layer) and value is not old:
-            self._track_instead(name, old, value)
+        if isinstance(value, keras.layers.Layer):
+            old = _attributes(self).get(name)
+            if isinstance(old, keras.layers.Layer) and value is not old:
+                self._track_instead(name, old, value)
         super().__setattr__(name, value)
 
     def _track_instead(self, name, old, new):

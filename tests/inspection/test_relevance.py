@@ -156,8 +156,8 @@ def test_a_layer_of_probabilities_at_the_end_is_looked_through(end):
 def test_errors():
     with pytest.raises(ValueError, match="ends in classes"):
         inspection.gradient_attention(small.shared("all_tokens"), small.images())
-    with pytest.raises(ValueError, match=r"`class_index` must be in 0..4. Received: class_index=\[5, 5, 5\]"):
-        inspection.gradient_attention(small.shared(), small.images(), 5)
+    with pytest.raises(ValueError, match=r"`class_index` must be in 0..6. Received: class_index=\[7, 7, 7\]"):
+        inspection.gradient_attention(small.shared(), small.images(), 7)
 
 
 @pytest.mark.slow

@@ -6,6 +6,7 @@ import pytest
 
 import keras_vit
 from keras_vit import models
+from tests import tiny
 from tests.models import variants
 
 ARRAY = keras.ops.convert_to_numpy
@@ -64,7 +65,7 @@ def test_features_of_the_last_block_are_those_of_the_head():
 def test_features_of_a_pretraining_model_are_those_of_its_encoder():
     decoder = {"decoder_hidden_size": 8, "decoder_num_layers": 1, "decoder_num_heads": 2}
     model = keras_vit.MaskedAutoencoder(4, 16, 2, 2, 24, image_size=16, **decoder)
-    variants.randomize(model)
+    tiny.randomize(model)
     encoder = model.encoder()
     images = variants.images(encoder)
     found, expected = (keras_vit.features(m, blocks=(0, 1))(images) for m in (model, encoder))

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import keras_vit
-from tests import selection
+from tests import selection, tiny
 from tests.models import variants
 
 MODES = ("int8", "int4", "float8")
@@ -274,7 +274,7 @@ def test_a_replaced_unit_of_a_stage(name, tmp_path):
     if name == "bit":
         stage.units[-1] = keras.layers.Identity(name="skipped")
     run(model, images)  # the first call builds the new unit
-    variants.randomize(model)
+    tiny.randomize(model)
     outputs = run(model, images)
     assert {id(v) for v in unit.weights} <= {id(v) for v in model.weights}
     assert not {id(v) for v in old.weights} & {id(v) for v in model.weights}

@@ -8,17 +8,9 @@ import pytest
 
 from keras_vit import BiTResNet, VisionTransformer
 from keras_vit.models import ViTConfig
-from tests import selection
+from tests import selection, tiny
 
-SMALL = {
-    "patch_size": 4,
-    "hidden_size": 16,
-    "num_layers": 2,
-    "num_heads": 2,
-    "mlp_dim": 24,
-    "image_size": (16, 8),
-    "classes": 3,
-}
+SMALL = {**tiny.ARGUMENTS, "num_layers": 2, "image_size": (16, 8), "classes": 3}
 
 VARIANTS = {
     "token": {},
@@ -85,8 +77,7 @@ def make(name, dtype="float32", seed=0, **arguments):
         model = BiTResNet(**{"block_sizes": (1, 1), "image_size": (16, 8), "classes": 3, "dtype": dtype, **arguments})
     else:
         model = VisionTransformer(**{**SMALL, **VARIANTS[name], "dtype": dtype, **arguments})
-    randomize(model, seed)
-    return model
+    return tiny.randomize(model, seed)
 
 
 @functools.cache
@@ -99,15 +90,6 @@ def make_whole(name, dtype="float32", **arguments):
     """The same model, but its last block computes all tokens, whatever the output depends on."""
     with mock.patch.object(ViTConfig, "num_output_tokens", None):
         return make(name, dtype, **arguments)
-
-
-def randomize(model, seed=0):
-    """Moves every float variable away from its initial value, so that no unused or missed one can hide."""
-    generator = np.random.default_rng(seed)
-    for variable in model.variables:
-        if "seed_generator" not in variable.path:
-            centre = 1.0 if variable.path.endswith(("scale", "variance")) else 0.0
-            variable.assign(generator.normal(centre, 0.2, variable.shape))
 
 
 def images(model, batch=2, seed=1):

@@ -109,7 +109,7 @@ def test_a_checkpoint_with_attention_pooling(tmp_path):
 
 
 def test_a_resnet(tmp_path):
-    model = small.randomise(models.BiTResNet((1,), image_size=32, classes=3))
+    model = tiny.randomize(models.BiTResNet((1,), image_size=32, classes=3))
     model.save(tmp_path / "bit.keras")
     picture = golden_data.path("images/small.png")
     html, data = visualize(tmp_path / "report", f"--model={tmp_path / 'bit.keras'}", f"--images={picture}")
