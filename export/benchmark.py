@@ -56,7 +56,7 @@ def main(argv: Sequence[str]) -> int:
     if options.json:
         sys.stdout.write("".join(json.dumps(row) + "\n" for row in rows))
     elif rows:
-        sys.stdout.write(latency.table(rows))
+        sys.stdout.write(latency.table(rows) + latency.fastest(rows))
     return 1 if failed else 0
 
 

@@ -60,3 +60,13 @@ def table(rows: Sequence[Mapping[str, Any]]) -> str:
         cells[:2] = [cell.ljust(width) for cell, width in zip(line[:2], widths, strict=False)]
         text += "  ".join(cells) + "\n"
     return text
+
+
+def fastest(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Return a line for each batch size, which names the artifact with the lowest median latency."""
+    lines = []
+    for size in dict.fromkeys(row["batch_size"] for row in rows):
+        best = min((row for row in rows if row["batch_size"] == size), key=lambda row: row["p50_ms"])
+        what = f"{best['path']} ({best['kind']}, {best['precision']})"
+        lines.append(f"Fastest with batch size {size}: {what}, {best['p50_ms']:.2f} ms.\n")
+    return "".join(lines)

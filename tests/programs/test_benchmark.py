@@ -27,6 +27,17 @@ def test_benchmark_measures_all_side_by_side(run, tflite_file, capfd):
     assert len({len(line) for line in text.splitlines()}) == 1
 
 
+def test_the_fastest_artifact_of_each_batch_size_is_named():
+    rows = [
+        {"path": path, "kind": "tflite", "precision": "int8", "batch_size": size, "p50_ms": time}
+        for path, size, time in (("a", 1, 2.0), ("b", 1, 1.5), ("a", 8, 3.0), ("b", 8, 3.25))
+    ]
+    assert latency.fastest(rows).splitlines() == [
+        "Fastest with batch size 1: b (tflite, int8), 1.50 ms.",
+        "Fastest with batch size 8: a (tflite, int8), 3.00 ms.",
+    ]
+
+
 def test_the_model_is_opened_as_the_flags_say():
     program = load("export.benchmark")
     given = ["--model=vit.npz", "--preprocess=value_range(-1, 1)", "--labels=labels.txt", "--artifacts=a.tflite"]
