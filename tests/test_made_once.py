@@ -45,6 +45,7 @@ test_b = test_c = test_d = test_a
 """
 
 
+@pytest.mark.slow
 def test_processes_share_it(tmp_path):
     (tmp_path / "test_shared.py").write_text(TESTS)
     options = ["-q", "-n", "2", "-p", "no:cacheprovider", "-c", "/dev/null", "--rootdir", tmp_path, tmp_path]

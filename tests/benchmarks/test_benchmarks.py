@@ -242,6 +242,7 @@ def test_tables_are_written_between_the_marks(tmp_path):
     assert path.read_text() == text and guide.read_text() == summary
 
 
+@pytest.mark.slow
 def test_the_documents_hold_the_tables_of_the_records(tmp_path):
     pages = (records.GUIDE, records.NOTES)
     copies = [tmp_path / page.name for page in pages]

@@ -10,6 +10,7 @@ import pytest
 from benchmarks.gpu import report
 from benchmarks.gpu.rows import ROWS
 from tests import selection
+from tests.on_jax import ON_JAX
 from tests.training import worlds
 
 
@@ -20,9 +21,7 @@ def environment(tmp_path):
     blocked = tmp_path / "blocked" / "tensorflow"
     blocked.mkdir(parents=True)
     (blocked / "__init__.py").write_text("raise ModuleNotFoundError('tensorflow is absent', name='tensorflow')\n")
-    path = os.pathsep.join([str(blocked.parent), os.environ.get("PYTHONPATH", "")])
-    quick = {"JAX_PLATFORMS": "cpu", "JAX_DISABLE_MOST_OPTIMIZATIONS": "1"}
-    return {**os.environ, **quick, "PYTHONPATH": path, "KERAS_BACKEND": "jax"}
+    return {**ON_JAX, "PYTHONPATH": os.pathsep.join([str(blocked.parent), str(worlds.ROOT)])}
 
 
 def run(environment, output, *flags):

@@ -64,6 +64,7 @@ def test_all_runs_have_valid_recipes(source, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 def test_everything_takes_at_most_twelve_hours(tmp_path):
     runs = {}
     for panel in paper.PANELS.values():
@@ -251,6 +252,7 @@ def test_claims_on_the_size_of_the_pretraining_set(study):
 # ---- the document ----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_document_says_what_is_missing(study, tmp_path):
     path = document.write(study, paper.PANELS, str(tmp_path / "docs"))
     text = pathlib.Path(path).read_text()
@@ -264,6 +266,7 @@ def test_document_says_what_is_missing(study, tmp_path):
     assert "`BiT-R50x1` (`block_sizes=(1, 1)`)" in text
 
 
+@pytest.mark.slow
 def test_document_of_finished_and_of_incomplete_panels(study, tmp_path):
     pytest.importorskip("matplotlib")
     finish_all(study, paper.PANELS["pooling"], CLAIMS["pooling"])

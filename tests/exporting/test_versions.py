@@ -25,6 +25,7 @@ def test_a_version_that_exists_is_not_written(tmp_path):
         saved_model.version_number(str(tmp_path), 0)
 
 
+@pytest.mark.slow
 def test_a_failed_export_leaves_nothing(tmp_path, monkeypatch):
     def fail(*_):
         raise OSError("disk full")

@@ -51,6 +51,7 @@ def test_two_formats_of_one_name_keep_their_own_cards(exported):
     assert open_artifact(str(exported / "coll.xml")).card.input == "float32"
 
 
+@pytest.mark.slow
 def test_the_card_of_another_artifact_is_refused(copied):
     other = copied.with_name("other.tflite")
     other.write_bytes(copied.read_bytes() + b"x")

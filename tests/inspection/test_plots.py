@@ -33,6 +33,7 @@ def drawings():
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ending", ["png", "svg"])
 def test_every_figure_is_written(drawings, tmp_path, ending):
     for name, figure in drawings.items():

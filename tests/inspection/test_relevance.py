@@ -1,5 +1,3 @@
-import os
-import pathlib
 import subprocess
 import sys
 
@@ -12,6 +10,7 @@ from keras_vit import inspection
 from keras_vit.inspection import attention, relevance
 from tests import half_precision
 from tests.inspection import small
+from tests.on_jax import ON_JAX
 
 
 def offsets_like_maps(model, images):
@@ -171,10 +170,8 @@ def test_jax_gives_the_same(tmp_path):
         "np.savez(sys.argv[1], relevance=inspection.gradient_attention(model, images, 1), "
         "distance=inspection.attention_distance(model, images), **maps)"
     )
-    root = pathlib.Path(__file__).parent.parent.parent
-    environment = {**os.environ, "KERAS_BACKEND": "jax", "JAX_PLATFORMS": "cpu", "PYTHONPATH": str(root)}
     command = [sys.executable, "-c", code, str(tmp_path / "jax.npz")]
-    result = subprocess.run(command, env=environment, cwd=root, capture_output=True, text=True)
+    result = subprocess.run(command, env=ON_JAX, capture_output=True, text=True)
     assert result.returncode == 0, result.stderr
     model, images = small.model(pooling="map"), small.images()
     expected = {

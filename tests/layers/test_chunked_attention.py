@@ -13,6 +13,7 @@ import tensorflow as tf
 import keras_vit
 from keras_vit import layers
 from tests import half_precision
+from tests.on_jax import ON_JAX
 
 TOKENS, WIDTH, HEADS = 50, 16, 2
 
@@ -229,6 +230,6 @@ print("equal")
 @pytest.mark.slow
 def test_equals_attention_at_once_on_jax():
     pytest.importorskip("jax")
-    environment = {**os.environ, "KERAS_BACKEND": "jax", "PYTHONPATH": "."}
-    done = subprocess.run([sys.executable, "-c", JAX], capture_output=True, text=True, env=environment, check=False)
+    command = [sys.executable, "-c", JAX]
+    done = subprocess.run(command, capture_output=True, text=True, env=ON_JAX, check=False)
     assert done.stdout.strip() == "equal", done.stderr[-2000:]

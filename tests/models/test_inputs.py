@@ -177,6 +177,7 @@ def test_black_images_are_pixels(images):
         keras_vit.preprocess_input(images)
 
 
+@pytest.mark.slow
 def test_a_dict_or_list_of_one_tensor_is_that_tensor():
     network = tiny.randomize(model())
     network.compile("sgd", "mse", run_eagerly=True)

@@ -140,6 +140,7 @@ def test_frozen_sublayers_stay_frozen(name):
     assert {flag for _, flag in trainable(model)} == {True, False}
 
 
+@pytest.mark.slow
 def test_lora(tmp_path):
     model = variants.make("token")
     images = variants.images(model)

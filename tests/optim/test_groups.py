@@ -56,6 +56,7 @@ def test_groups_of_models(name):
     check(describe(name))
 
 
+@pytest.mark.slow
 def test_groups_of_recipes(monkeypatch, tmp_path):
     toy.replace_readers(monkeypatch, tmp_path)
     structures = {}

@@ -37,6 +37,7 @@ def test_warm_up_starts_at_zero_and_reaches_the_peak():
     assert got[99] == pytest.approx(0.5 * 0.5 * (1 + math.cos(math.pi * 89 / 90)), rel=1e-4)
 
 
+@pytest.mark.slow
 def test_steps_fall_at_their_boundaries():
     # BiT-HyperRule for small data: tenfold lower from steps 200, 300 and 400 on; warm-up over the first 100.
     got = rates(500, base=0.003, name="steps", warmup_steps=100, boundaries=(200, 300, 400))

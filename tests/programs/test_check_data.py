@@ -19,6 +19,7 @@ def folder(tmp_path):
     return root
 
 
+@pytest.mark.slow
 def test_check_data(folder, tmp_path, capsys):
     sheet = tmp_path / "sheet.png"
     pp = "decode_jpeg_and_inception_crop(20)|flip_lr|value_range(-1, 1)"

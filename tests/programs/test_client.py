@@ -31,6 +31,7 @@ def expected(served, images):
     return artifact.run("serving_default", {"image_bytes": images})
 
 
+@pytest.mark.slow
 def test_the_clients_program(running, images, expected, tmp_path, capsys):
     for index in range(2):
         (tmp_path / f"{index}.png").write_bytes(images[index])

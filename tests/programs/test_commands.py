@@ -50,6 +50,7 @@ def test_overview():
     assert set(re.findall(r"^  ([a-z-]+) +\S", output, re.MULTILINE)) == set(commands.PROGRAMS)
 
 
+@pytest.mark.slow
 def test_the_client_does_not_import_tensorflow():
     """A call took seven seconds, most of them to import TensorFlow."""
     code = (

@@ -47,6 +47,7 @@ def test_the_description_is_json(capsys):
     assert json.loads(capsys.readouterr().out)["hidden_size"] == 32
 
 
+@pytest.mark.slow
 def test_another_resolution_and_wrong_usage(tmp_path):
     convert(files.golden_path("vit_gap"), tmp_path / "out.npz", image_size=["48", "64"])
     assert model_from_checkpoint(tmp_path / "out.npz").get_config()["image_size"] == [48, 64]

@@ -33,6 +33,7 @@ def rows(path):
     return table["name"].to_pylist(), np.array(table["features"].to_pylist(), np.float32)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "name"),
     selection.cases(
@@ -52,6 +53,7 @@ def test_one_row_per_image(kind, name, request, images, expected, tmp_path, caps
     assert [path.name for path in tmp_path.iterdir()] == [name]
 
 
+@pytest.mark.slow
 def test_finished_parts_are_not_computed_again(run, images, expected, tmp_path, monkeypatch):
     output, calls = tmp_path / "a.npz", []
     features = inference.KerasClassifier.features
@@ -85,6 +87,7 @@ def test_unreadable_images_are_left_out(option, run, images, tmp_path):
     assert rows(output)[0] == [str(images[0])]
 
 
+@pytest.mark.slow
 def test_wrong_arguments(run, images, tflite_file):
     load("train.embed")
     for message, model, output in (

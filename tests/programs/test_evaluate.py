@@ -3,7 +3,6 @@
 import contextlib
 import io
 import json
-import os
 import pathlib
 import subprocess
 import sys
@@ -14,6 +13,7 @@ import pytest
 
 from keras_vit import data
 from tests import selection, tiny
+from tests.on_jax import ON_JAX
 from tests.programs import call
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -66,9 +66,8 @@ def test_evaluators_agree_with_the_plain_measurement(of_the_run):
 def test_jax_measures_the_same(run, of_the_run):
     pytest.importorskip("jax")
     arguments = [f"--model={run}", "--json", *EVALUATORS[:2]]
-    environment = {**os.environ, "KERAS_BACKEND": "jax", "JAX_PLATFORMS": "cpu"}
     command = [sys.executable, "-m", "train.evaluate", *arguments]
-    done = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=300, check=True)
+    done = subprocess.run(command, env=ON_JAX, cwd=ROOT, capture_output=True, text=True, timeout=300, check=True)
     found, expected = json.loads(done.stdout), of_the_run.evaluators
     assert found["knn"]["k5"] == pytest.approx(expected["knn"]["k5"], abs=2 / 360)  # rounding may change a vote
     assert found["classification"]["loss"] == pytest.approx(expected["classification"]["loss"], rel=1e-5)
@@ -203,6 +202,7 @@ def test_artifacts_measure_as_the_model(of_the_run, saved_model, tflite_file, ca
         assert result["loss"] == pytest.approx(of_the_run.plain["loss"], rel=1e-4)  # float32 in another order
 
 
+@pytest.mark.slow
 def test_the_table_names_the_numbers(run, capsys):
     assert call("train.evaluate", f"--model={run}") == 0
     table = capsys.readouterr().out

@@ -27,6 +27,7 @@ finally:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", selection.cases(["run", "keras", "saved_model", "tflite"], ["run"]))
 def test_predict_gives_the_models_probabilities(kind, run, digits, request, tmp_path, capsys):
     logits, source = digits.logits, digits.source
@@ -70,6 +71,7 @@ def onnx_file(request, tmp_path):
     return path
 
 
+@pytest.mark.slow
 def test_predict_needs_classes(digits, tmp_path):
     images = tiny.digit_files(tmp_path, digits.source, 1)
     tiny.model(include_top=False).save(tmp_path / "backbone.keras")

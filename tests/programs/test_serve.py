@@ -43,6 +43,7 @@ def images():
     return [tiny.encode(image, "PNG") for image in tiny.arrays(40, seed=3)]
 
 
+@pytest.mark.slow
 def test_a_taken_port_is_one_line(base, running):
     port = running.rpartition(":")[2]
     with pytest.raises(ValueError, match=f"--port={port}"):

@@ -38,6 +38,7 @@ def digits(tmp_path_factory):
     return directory, *visualize(directory / "report", *arguments)
 
 
+@pytest.mark.slow
 def test_a_run(digits):
     directory, html, data = digits
     names = [image["name"] for image in data["images"]]
@@ -108,6 +109,7 @@ def test_a_checkpoint_with_attention_pooling(tmp_path):
     assert data["views"][-1]["frames"][-1] == "3: MAPHead_0"
 
 
+@pytest.mark.slow
 def test_a_resnet(tmp_path):
     model = tiny.randomize(models.BiTResNet((1,), image_size=32, classes=3))
     model.save(tmp_path / "bit.keras")

@@ -19,6 +19,7 @@ def images():
     return [first, b"bad", last]
 
 
+@pytest.mark.slow
 def test_responses_are_those_of_the_saved_model(served, images):
     servable = ServedClassifier(inference.KerasClassifier(served[0], tiny.card()))
     expected = open_classifier(served[1]).run("serving_default", {"image_bytes": images})

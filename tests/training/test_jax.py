@@ -1,7 +1,6 @@
 """Training on the JAX backend, in processes of its own."""
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -14,11 +13,12 @@ from keras_vit import recipe as recipes
 from keras_vit.training.checkpoints import CheckpointStore
 from keras_vit.training.tf.state import TrainState
 from tests import programs, selection
+from tests.made_once import made_once
+from tests.on_jax import ON_JAX
 from tests.training import toy, worlds
 from tests.training.test_multi_worker import LONG, assert_all_stop_and_save, assert_others_end, free_ports
 
 pytestmark = [pytest.mark.slow, pytest.mark.long]
-ON_JAX = {"KERAS_BACKEND": "jax", "JAX_PLATFORMS": "cpu"}
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -38,8 +38,7 @@ def test_the_tests_on_jax(part, marks):
     """The golden trajectories, one and eight devices, resuming, divergence: two processes can take half each."""
     command = [sys.executable, "-m", "pytest", "-q", "-n", "0", "-p", "no:cacheprovider", "-m", marks]
     command.append("tests/training/test_on_jax.py")
-    # Small programs: nearly all of the time is that of the compiler.
-    environment = {**os.environ, **ON_JAX, "JAX_DISABLE_MOST_OPTIMIZATIONS": "1", "PART_OF_TESTS": part}
+    environment = {**ON_JAX, "PART_OF_TESTS": part}
     done = subprocess.run(command, cwd=worlds.ROOT, env=environment, capture_output=True, text=True, timeout=1800)
     assert done.returncode == 0, done.stdout[-6000:]
 
@@ -47,9 +46,11 @@ def test_the_tests_on_jax(part, marks):
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
     """An uninterrupted run of the tiny recipe on one device, with dropout and averages."""
-    directory = tmp_path_factory.mktemp("whole")
-    worlds.train_alone(directory, environment=ON_JAX)
-    return directory
+
+    def make(directory):
+        worlds.train_alone(directory, environment=ON_JAX)
+
+    return made_once(tmp_path_factory, "whole_on_jax", make)
 
 
 def test_a_kill_costs_nothing(whole, tmp_path):
@@ -79,7 +80,7 @@ def test_tensorflow_goes_on_from_a_checkpoint_of_jax(whole):
 def test_tensorflow_exports_a_run_of_jax(whole, tmp_path):
     """`KERAS_BACKEND=jax` ended in an error of the tracing: the artifact now agrees with the JAX model, too."""
     given = [f"--model={whole}", f"--output={tmp_path}/model.tflite", "--num_images=8"]
-    command, environment = [sys.executable, "-m", "export.main", *given], {**os.environ, **ON_JAX}
+    command, environment = [sys.executable, "-m", "export.main", *given], ON_JAX
     done = subprocess.run(command, cwd=worlds.ROOT, env=environment, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr[-3000:]
     assert programs.call("export.verify", given[0], f"--artifact={tmp_path}/model.tflite", given[2]) == 0
@@ -115,7 +116,7 @@ STEP = {"SLURM_JOB_ID": "7", "SLURM_STEP_NODELIST": "localhost", "SLURM_PROCID":
 )
 def test_one_task_per_node_of_slurm_takes_all_gpus(environment, visible):
     """JAX itself takes the GPU number SLURM_LOCALID, the first one."""
-    environment = {**os.environ, **ON_JAX, **STEP, **environment}
+    environment = {**ON_JAX, **STEP, **environment}
     done = subprocess.run(
         [sys.executable, "-c", JOIN], cwd=worlds.ROOT, env=environment, capture_output=True, text=True, timeout=300
     )

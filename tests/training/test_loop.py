@@ -49,6 +49,7 @@ def test_it_learns_and_reports(whole):
     assert len(whole.validation.examples["image"]) == 5
 
 
+@pytest.mark.slow
 def test_steps_per_loop_changes_nothing(whole, tmp_path):
     world = toy.World(tmp_path, toy.recipe(steps_per_loop=1, log_every=2))
     world.run()
@@ -105,6 +106,7 @@ def test_resuming_at_any_step_is_exact(whole, tmp_path, stop_at, monkeypatch):
     assert lines(tmp_path) == lines(whole.directory)
 
 
+@pytest.mark.slow
 def test_killed_between_checkpoints(whole, tmp_path, monkeypatch):
     """Steps after the last checkpoint are done again, and their lines of metrics are not there twice."""
     first = toy.World(tmp_path, toy.recipe(steps_per_loop=1))

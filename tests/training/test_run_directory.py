@@ -210,6 +210,7 @@ def without_flock(monkeypatch):
     monkeypatch.setattr("fcntl.flock", refuse)
 
 
+@pytest.mark.slow
 def test_without_flock(tmp_path, monkeypatch):
     without_flock(monkeypatch)
     in_a_second(monkeypatch)
@@ -234,6 +235,7 @@ def in_a_second(monkeypatch):
     monkeypatch.setattr(lock, "_REFRESH", 0.2)
 
 
+@pytest.mark.slow
 def test_without_flock_a_lease_that_is_not_refreshed_is_taken_over(tmp_path, monkeypatch):
     without_flock(monkeypatch)
     in_a_second(monkeypatch)
@@ -243,6 +245,7 @@ def test_without_flock_a_lease_that_is_not_refreshed_is_taken_over(tmp_path, mon
         assert f"pid={os.getpid()}\n" in pod.path.read_text()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("host", ["pod-1", f"{socket.gethostname()}?pidns-7"])
 def test_without_flock_the_lease_of_a_running_process_is_respected(tmp_path, monkeypatch, host):
     """A container with the name and the process number of this one is another one."""
