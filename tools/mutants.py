@@ -1,13 +1,13 @@
 """Put one small mistake at a time into a copy of the library, and report which mistakes the tests notice.
 
-    python -m tools.mutants                        # all mistakes of tools/mutants.toml, about two hours
+    python -m tools.mutants                        # all mistakes of tools/mutants.toml, about an hour
     python -m tools.mutants --only=optim,layers    # those of some rooms
     python -m tools.mutants --survivors            # only what the last run reported as not noticed
 
 A mistake is an entry of `tools/mutants.toml`: a file, the text of one line, its replacement, and the tests that should
-fail. A mistake is killed if a test fails or the tests run out of time, and survives if all of them pass. Each is tried
-in a forked process, so that TensorFlow is imported once for all of them. The tests of processes and programs see the
-copy as well.
+fail, of which the fast ones run first. A mistake is killed if a test fails or the tests run out of time, and survives
+if all of them pass. Each is tried in a forked process, so that TensorFlow is imported once for all of them. The tests
+of processes and programs see the copy as well.
 """
 
 import argparse
@@ -24,12 +24,12 @@ import sys
 import tempfile
 import time
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 ROOT = pathlib.Path(__file__).parents[1]
 LIST = ROOT / "tools" / "mutants.toml"
 SURVIVORS = ROOT / ".mutants"
-MARKS = "not exhaustive and not interop and not tpu"
+MARKS = "not exhaustive and not interop and not tpu and not gpu and not real"
 SECONDS = 900  # of one mistake; a loop that does not end is noticed, too
 
 
@@ -84,13 +84,21 @@ def copy_checkout(directory: pathlib.Path) -> None:
     compileall.compile_dir(directory / "tests", quiet=2)
 
 
-def try_one(mutant: Mutant, directory: pathlib.Path, marks: str) -> str:
-    """Return "killed", "survived" or an error for a mistake in the checkout of the current directory."""
+def try_one(mutant: Mutant, directory: pathlib.Path, parts: Sequence[str]) -> str:
+    """Return "killed", "survived" or an error for a mistake in the checkout of the current directory.
+
+    `parts` selects tests by their marks, those that run first, then others.
+    """
     file = directory / mutant.file
     source, times = file.read_text(encoding="utf-8"), file.stat()
     try:
         file.write_text(mutant.applied(source), encoding="utf-8")
-        return _test(mutant.tests, marks, directory / "log.txt")
+        found = []
+        for marks in parts:
+            found.append(_test(mutant.tests, marks, directory / "log.txt"))
+            if found[-1] == "killed":
+                return "killed"
+        return "survived" if "survived" in found else found[0]
     except ValueError as error:
         return str(error)
     finally:
@@ -122,7 +130,7 @@ def _test(tests: tuple[str, ...], marks: str, log: pathlib.Path) -> str:
 
 
 def work(
-    mutants: "multiprocessing.SimpleQueue[Mutant | None]", results: multiprocessing.SimpleQueue, marks: str
+    mutants: "multiprocessing.SimpleQueue[Mutant | None]", results: multiprocessing.SimpleQueue, parts: Sequence[str]
 ) -> None:
     """Try mistakes from a queue in a copy of the checkout."""
     with tempfile.TemporaryDirectory() as temporary:
@@ -143,17 +151,17 @@ def work(
 
         while (mutant := mutants.get()) is not None:
             started = time.monotonic()
-            results.put((mutant, try_one(mutant, directory, marks), time.monotonic() - started))
+            results.put((mutant, try_one(mutant, directory, parts), time.monotonic() - started))
     results.put(None)
 
 
-def run(mutants: list[Mutant], workers: int, marks: str) -> Iterator[tuple[Mutant, str, float]]:
+def run(mutants: list[Mutant], workers: int, parts: Sequence[str]) -> Iterator[tuple[Mutant, str, float]]:
     """Yield (mistake, result, seconds) as they are known."""
     context = multiprocessing.get_context("spawn")
     queue, results = context.SimpleQueue(), context.SimpleQueue()
     for mutant in [*mutants, *[None] * workers]:
         queue.put(mutant)
-    processes = [context.Process(target=work, args=(queue, results, marks)) for _ in range(workers)]
+    processes = [context.Process(target=work, args=(queue, results, parts)) for _ in range(workers)]
     for process in processes:
         process.start()
     while workers:
@@ -181,7 +189,8 @@ def main() -> None:
         mutants = [mutant for mutant in mutants if str(mutant) in kept]
     counts: dict[str, collections.Counter[str]] = collections.defaultdict(collections.Counter)
     survivors = []
-    for mutant, result, seconds in run(mutants, flags.workers, f"not slow and {MARKS}" if flags.fast else MARKS):
+    parts = [f"{part} and {MARKS}" for part in (("not slow",) if flags.fast else ("not slow", "slow"))]
+    for mutant, result, seconds in run(mutants, flags.workers, parts):
         print(f"{result:9} {seconds:5.0f} s  {mutant}", flush=True)
         counts[mutant.room][result if result in ("killed", "survived") else "invalid"] += 1
         if result != "killed":

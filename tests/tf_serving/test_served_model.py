@@ -33,6 +33,7 @@ def test_responses_are_those_of_the_saved_model(served, images):
     assert response["valid"].tolist() == [True, False, True]
 
 
+@pytest.mark.slow
 def test_status_and_metadata(served):
     """A SavedModel has the number of its directory and its own signatures; other formats have one of each."""
     model = ServedModel("pets", open_classifier(served[1]))
