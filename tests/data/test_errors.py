@@ -1,14 +1,16 @@
 """Errors of input pipelines: one type, the file's name, and no process that cannot end."""
 
-import subprocess
-import sys
+import os
+import pathlib
 
 import pytest
 import tensorflow as tf
 
 from keras_vit import data
+from tests import forked
 from tests.data import pictures
 
+ROOT = pathlib.Path(__file__).resolve().parents[2]
 TRAIN = "decode_jpeg_and_inception_crop(8)|flip_lr|value_range(-1, 1)"
 EVAL = "decode|resize(8)|value_range(-1, 1)"
 
@@ -62,7 +64,7 @@ def test_other_errors_pass():
 @pytest.mark.slow
 @pytest.mark.parametrize(("on_bad_image", "ending"), [("error", "raise"), ("error", "break"), ("skip", "break")])
 def test_the_process_ends(source, tmp_path, on_bad_image, ending):
-    command = [sys.executable, "-m", "tests.data.exit_after_error", str(tmp_path / "p"), on_bad_image, ending]
-    process = subprocess.run(command, capture_output=True, text=True, timeout=180)
-    assert process.returncode == (1 if ending == "raise" else 0), process.stderr
-    assert ("unreadable image" in process.stderr) == (ending == "raise")
+    process = forked.Program(ROOT, "tests.data.exit_after_error", [tmp_path / "p", on_bad_image, ending], os.environ)
+    output, _ = process.communicate()
+    assert process.returncode == (1 if ending == "raise" else 0), output
+    assert ("unreadable image" in output) == (ending == "raise")

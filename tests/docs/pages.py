@@ -103,9 +103,9 @@ def _outside_fences(text: str) -> list[str]:
     return kept
 
 
-def compile_without_xla(monkeypatch) -> None:
-    """Let `model.compile` take TensorFlow's own executor: XLA takes seconds for a few steps."""
+def compile_for_a_few_steps(monkeypatch) -> None:
+    """Let `model.compile` run op by op: a compiled or traced step takes seconds before the first of a few steps."""
     compile = keras.Model.compile
     monkeypatch.setattr(
-        keras.Model, "compile", lambda self, *args, **kwargs: compile(self, *args, **{"jit_compile": False, **kwargs})
+        keras.Model, "compile", lambda self, *args, **kwargs: compile(self, *args, **{"run_eagerly": True, **kwargs})
     )

@@ -40,7 +40,7 @@ def test_notebooks_run(path, tmp_path, monkeypatch):
     pyplot = pytest.importorskip("matplotlib.pyplot")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(pyplot, "show", lambda: None)
-    pages.compile_without_xla(monkeypatch)
+    pages.compile_for_a_few_steps(monkeypatch)
     names = {"__name__": path.stem}
     for number, cell in enumerate(json.loads(path.read_text(encoding="utf-8"))["cells"]):
         if cell["cell_type"] == "code":

@@ -50,7 +50,7 @@ def workspace(tmp_path, monkeypatch):
         return fit(self, *args, **{**kwargs, "epochs": 1, "steps_per_epoch": 1, "verbose": 0})
 
     monkeypatch.setattr(keras.Model, "fit", one_step)
-    pages.compile_without_xla(monkeypatch)
+    pages.compile_for_a_few_steps(monkeypatch)
     monkeypatch.chdir(tmp_path)
     rng = np.random.default_rng(0)
     for split, count in (("train", 32), ("test", 4)):
@@ -90,7 +90,7 @@ def check_readme(names):
     images = np.random.default_rng(0).uniform(-1, 1, (2, 224, 224, 3))
     loaded = keras.models.load_model("fine_tuned.keras")
     assert loaded.output_shape == (None, 10)
-    np.testing.assert_array_equal(loaded.predict(images, verbose=0), names["model"].predict(images, verbose=0))
+    np.testing.assert_array_equal(loaded(images), names["model"](images))
 
 
 def check_inspection(names):

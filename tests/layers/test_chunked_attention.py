@@ -2,6 +2,7 @@
 
 import math
 import os
+import pathlib
 import subprocess
 import sys
 
@@ -12,9 +13,10 @@ import tensorflow as tf
 
 import keras_vit
 from keras_vit import layers
-from tests import half_precision
+from tests import forked, half_precision
 from tests.on_jax import ON_JAX
 
+ROOT = pathlib.Path(__file__).resolve().parents[2]
 TOKENS, WIDTH, HEADS = 50, 16, 2
 
 
@@ -142,44 +144,14 @@ def test_what_does_not_go_together():
         layers.SelfAttention(2, chunk_size=0)
 
 
-# Prints the peak memory of a gradient beyond that of a short sequence's, in MB.
-MEMORY = """
-import sys
-import tensorflow as tf
-from keras_vit import layers
-
-def peak():
-    with open("/proc/self/status") as file:
-        return next(int(line.split()[1]) for line in file if line.startswith("VmHWM:")) / 1e3
-
-layer = layers.SelfAttention(2, chunk_size=int(sys.argv[1]))
-layer.build((None, None, 8))
-
-@tf.function(input_signature=[tf.TensorSpec((1, None, 8))])
-def gradient(x):
-    with tf.GradientTape() as tape:
-        tape.watch(x)
-        y = layer(x)
-    return tape.gradient(y, x)
-
-gradient(tf.zeros((1, 256, 8)))
-before = peak()
-gradient(tf.zeros((1, 6000, 8)))
-print(peak() - before)
-"""
-
-
 @pytest.mark.slow
 @pytest.mark.skipif(not os.path.exists("/proc/self/status"), reason="the peak of a process is read from /proc")
 def test_memory_is_not_quadratic():
     """6,000 tokens and two heads have 288 MB of float32 weights; 64 queries at a time have 3 MB."""
 
     def run(chunk_size):
-        command = [sys.executable, "-c", MEMORY, str(chunk_size)]
-        done = subprocess.run(
-            command, capture_output=True, text=True, check=True, env={**os.environ, "PYTHONPATH": "."}
-        )
-        return float(done.stdout.split()[-1])
+        process = forked.Program(ROOT, "tests.layers.attention_memory", [chunk_size], os.environ)
+        return float(process.communicate()[0].split()[-1])
 
     assert run(6000) > 288
     # A few blocks of weights and the sequences themselves; without AVX-512 the allocator keeps up to 90 MB more.

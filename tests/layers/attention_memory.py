@@ -1,0 +1,36 @@
+"""Print the peak memory of a gradient of attention in chunks beyond that of a short sequence's, in MB.
+
+python -m tests.layers.attention_memory CHUNK_SIZE
+"""
+
+import sys
+
+import tensorflow as tf
+
+from keras_vit import layers
+
+
+def peak():
+    with open("/proc/self/status") as file:
+        return next(int(line.split()[1]) for line in file if line.startswith("VmHWM:")) / 1e3
+
+
+def main(chunk_size):
+    layer = layers.SelfAttention(2, chunk_size=chunk_size)
+    layer.build((None, None, 8))
+
+    @tf.function(input_signature=[tf.TensorSpec((1, None, 8))])
+    def gradient(x):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = layer(x)
+        return tape.gradient(y, x)
+
+    gradient(tf.zeros((1, 256, 8)))
+    before = peak()
+    gradient(tf.zeros((1, 6000, 8)))
+    print(peak() - before)
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]))
