@@ -1,6 +1,6 @@
 """Put one small mistake at a time into a copy of the library, and report which mistakes the tests notice.
 
-    python -m tools.mutants                        # all mistakes of tools/mutants.toml, about an hour
+    python -m tools.mutants                        # all mistakes of tools/mutants.toml, about ten minutes
     python -m tools.mutants --only=optim,layers    # those of some rooms
     python -m tools.mutants --survivors            # only what the last run reported as not noticed
 

@@ -164,3 +164,14 @@ def test_half_precision_is_resized_in_single(tmp_path):
     (table,) = [value for name, value in half.items() if name.endswith("pos_embedding")]
     expected = resize.resize_table(table.astype("float32"), (4, 4), (6, 6), num_slots=1)
     np.testing.assert_allclose(model.get_layer("posembed_input").pos_embedding, expected, rtol=1e-6, atol=1e-7)
+
+
+def test_positions_are_resized_as_the_saved_model_resizes_them(tmp_path):
+    source = tiny.model(position_resizing="bilinear")  # a grid of 2 x 2
+    source.save(tmp_path / "model.keras")
+    model = model_from_checkpoint(tmp_path / "model.keras", image_size=40)
+    table = np.asarray(source.get_layer("posembed_input").pos_embedding)
+    expected, other = (resize.resize_table(table, (2, 2), (5, 5), 1, method) for method in ("bilinear", "reference"))
+    found = model.get_layer("posembed_input").pos_embedding
+    np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-7)
+    assert np.abs(found - other).max() > 0.01

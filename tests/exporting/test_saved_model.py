@@ -1,6 +1,5 @@
 import os
-import subprocess
-import sys
+import pathlib
 
 import keras
 import numpy as np
@@ -12,7 +11,9 @@ from keras_vit.data import headers
 from keras_vit.exporting import saved_model, verify
 from keras_vit.inference import KerasClassifier, model_card
 from keras_vit.inference.saved_model import SavedModelClassifier
-from tests import tiny
+from tests import forked, tiny
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 
 def export(model, base, output="softmax", **options):
@@ -232,10 +233,10 @@ def test_a_header_that_lies_is_refused(height, width):
 
 def saved_model_cli(*arguments):
     """The command of that name, which TensorFlow installs."""
-    command = [sys.executable, "-m", "tensorflow.python.tools.saved_model_cli", *map(str, arguments)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr[-2000:]
-    return done.stdout
+    process = forked.Program(ROOT, "tensorflow.python.tools.saved_model_cli", arguments, os.environ)
+    output, _ = process.communicate()
+    assert process.returncode == 0, output[-2000:]
+    return output
 
 
 @pytest.mark.slow
