@@ -159,11 +159,11 @@ def run(mutants: list[Mutant], workers: int, parts: Sequence[str]) -> Iterator[t
     """Yield (mistake, result, seconds) as they are known."""
     context = multiprocessing.get_context("spawn")
     queue, results = context.SimpleQueue(), context.SimpleQueue()
-    for mutant in [*mutants, *[None] * workers]:
-        queue.put(mutant)
     processes = [context.Process(target=work, args=(queue, results, parts)) for _ in range(workers)]
     for process in processes:
         process.start()
+    for mutant in [*mutants, *[None] * workers]:  # those that a pipe does not hold wait for a process that reads them
+        queue.put(mutant)
     while workers:
         result = results.get()
         if result is None:
@@ -176,12 +176,13 @@ def run(mutants: list[Mutant], workers: int, parts: Sequence[str]) -> Iterator[t
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--list", type=pathlib.Path, default=LIST, help="the file with the mistakes")
     parser.add_argument("--only", default="", help="rooms, separated by commas; all by default")
     parser.add_argument("--survivors", action="store_true", help="try only the mistakes that survived the last run")
     parser.add_argument("--fast", action="store_true", help="leave out the slow tests")
     parser.add_argument("--workers", type=int, default=2, help="number of processes")
     flags = parser.parse_args()
-    mutants = load()
+    mutants = load(flags.list)
     if flags.only:
         mutants = [mutant for mutant in mutants if mutant.room in flags.only.split(",")]
     if flags.survivors:

@@ -1,6 +1,7 @@
 """Position tables of every grid, in every format, with every kind of prefix token."""
 
 import functools
+import json
 
 import keras
 import numpy as np
@@ -9,7 +10,7 @@ from safetensors.numpy import load_file
 
 import keras_vit
 from keras_vit.checkpoints import CheckpointError, load_checkpoint, model_from_checkpoint, save_checkpoint
-from tests import selection
+from tests import selection, tiny
 from tests.checkpoints import files
 
 GRIDS = [(2, 8), (4, 6), (1, 9), (3, 3)]
@@ -147,3 +148,12 @@ def test_the_grid_of_the_file_counts_not_that_of_the_model(tmp_path):
     expected = np.stack([wide[0] * (1 - weight) + wide[1] * weight for weight in rows]).transpose(0, 2, 1)
     found = keras.ops.convert_to_numpy(model.get_layer("posembed_input").pos_embedding).reshape(4, 4, 8)
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_the_table_of_a_timm_model_decides_where_the_pretraining_had_another_size(tmp_path):
+    keras_vit.save_checkpoint(tiny.model(activation="gelu"), tmp_path / "noted", format="timm")
+    config = json.loads((tmp_path / "noted" / "config.json").read_text())
+    del config["model_args"]["img_size"]
+    config["pretrained_cfg"]["input_size"] = [3, 64, 64]
+    tensors = load_file(tmp_path / "noted" / "model.safetensors")  # without the note
+    assert files.config_of(files.write_directory(tmp_path / "bare", tensors, config)).image_size == tiny.SIZE

@@ -14,9 +14,11 @@ import pytest
 
 import keras_vit
 from keras_vit import inference
+from keras_vit.checkpoints import architecture
 from keras_vit.checkpoints.formats.keras import KerasFile
 from keras_vit.checkpoints.keras_files import load_keras_file
 from keras_vit.training import load_run
+from tests import tiny
 
 RUN = pathlib.Path(__file__).parents[1] / "training" / "data" / "run"
 OLD_FILES = pathlib.Path(__file__).parents[1] / "data_files"
@@ -346,3 +348,16 @@ def test_files_of_an_earlier_commit_open():
         loaded, expected = load_keras_file(path), keras.saving.load_model(path)
         for mine, theirs in zip(loaded.variables, expected.variables, strict=True):
             np.testing.assert_array_equal(mine, theirs)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [{}, {"mlp": "swiglu"}, {"output_projection": "none", "qkv_bias": False}, {"head_dim": 6}, {"num_layers": 3}],
+)
+def test_the_weights_of_blocks_are_counted_from_the_arguments(arguments):
+    """So that no file builds a model of more weights than it has."""
+    model = tiny.model(**arguments)
+    blocks = [layer for layer in model.layers if layer.name.startswith("encoderblock")]
+    kernels = [weight for block in blocks for weight in block.weights if weight.path.endswith("kernel")]
+    expected = sum(int(np.prod(kernel.shape)) for kernel in kernels)
+    assert architecture.weights_of_blocks(model.config.to_dict()) == expected

@@ -4,6 +4,7 @@ import json
 
 import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
 from keras_vit import checkpoints, models
 from keras_vit.checkpoints import CheckpointError
@@ -89,8 +90,6 @@ def test_an_encoder_without_its_decoder(tmp_path):
     source = open_source(tmp_path / "encoder.safetensors")
     bare = tmp_path / "bare" / "encoder.safetensors"
     bare.parent.mkdir()
-    from safetensors.numpy import save_file
-
     save_file({name: source.read(name) for name in source.tensors}, bare)
     fine = models.VisionTransformer(
         **SIZES, classes=3, pooling="gap", class_token=True, norm_after_pooling=True, activation="gelu"
@@ -172,3 +171,19 @@ def test_arguments_of_the_models():
         model([np.zeros((1, 16, 16, 3), "float32"), np.zeros((1, 16), "int32")])
     with pytest.raises(ValueError, match="pos_embedding"):
         model.encoder(image_size=48)
+
+
+def test_decoders_have_sixteen_heads_unless_the_file_says_otherwise(tmp_path):
+    """As those of all published files, whose tensors do not show it."""
+    model = models.MaskedAutoencoder(**SIZES, decoder_hidden_size=32, decoder_num_layers=1, decoder_num_heads=4)
+    checkpoints.save_checkpoint(model, tmp_path / "noted.safetensors", format="mae")
+    source = open_source(tmp_path / "noted.safetensors")
+    save_file({name: source.read(name) for name in source.tensors}, tmp_path / "bare.safetensors")
+
+    def heads(name, **arguments):
+        model = checkpoints.model_from_checkpoint(tmp_path / name, decoder=True, num_heads=4, **arguments)
+        return model.config.decoder_num_heads
+
+    assert heads("noted.safetensors") == 4
+    assert heads("bare.safetensors") == 16
+    assert heads("bare.safetensors", decoder_num_heads=8) == 8

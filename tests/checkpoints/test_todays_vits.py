@@ -85,6 +85,22 @@ def test_files_of_others_give_their_outputs_and_are_written_for_them(name, tmp_p
     assert written == only.get(name, ["huggingface", "timm"])
 
 
+# What the classes of transformers take where a configuration says nothing: ViTConfig, Dinov2Config, SiglipVisionConfig.
+@pytest.mark.parametrize(
+    ("name", "activation", "epsilon"),
+    [
+        ("hf_vit", "gelu", 1e-12),
+        ("hf_dinov2", "gelu", 1e-6),
+        ("hf_dinov3", "gelu", 1e-5),
+        ("hf_siglip", "gelu_tanh", 1e-6),
+    ],
+)
+def test_what_a_configuration_leaves_out(name, activation, epsilon, tmp_path):
+    config = {key: value for key, value in config_of(name).items() if key not in ("hidden_act", "layer_norm_eps")}
+    found = files.config_of(directory(tmp_path, name, config))
+    assert (found.activation, found.layer_norm_epsilon) == (activation, epsilon)
+
+
 @pytest.mark.parametrize("name", ["hf_dinov2", "hf_dinov2_swiglu", "hf_dinov3_gated"])
 def test_later_names_of_transformers(name, tmp_path):
     model = files.golden_model(name, image_size=golden(name)["image"].shape[1:3])

@@ -190,6 +190,7 @@ def test_relative_positions_add_the_query_s_product_with_the_offset_s_embedding(
     for i, v in enumerate(layer.weights):
         v.assign(normal(*v.shape, seed=i + 2))
     embedding = array(layer.relative_embedding)
+    assert embedding.shape == (9, 4)  # offsets of -4 to 4
     _, _, query = attention_by_hand(layer, x, x)
     offsets = np.arange(5)[np.newaxis] - np.arange(5)[:, np.newaxis] + 4
     bias = np.einsum("bhnk,nmk->bhnm", query, embedding[offsets]) / np.sqrt(4)
@@ -463,6 +464,8 @@ def test_layer_round_trip(name, policy, tmp_path):
     x = normal(*shape)
     expected = array(model(x))
     assert expected.shape[1:] == model.output_shape[1:]
+    if type(layer).compute_output_shape is not keras.layers.Layer.compute_output_shape:
+        assert expected.shape == tuple(layer.compute_output_shape(shape))
     model.save(tmp_path / "model.keras")
     loaded = keras.models.load_model(tmp_path / "model.keras")
     np.testing.assert_array_equal(array(loaded(x)), expected)
