@@ -74,6 +74,13 @@ def test_lars_leaves_some_gradients_as_they_are(weight, gradient):
     np.testing.assert_array_equal(direction, gradient)
 
 
+@pytest.mark.parametrize(("weight", "gradient"), [(1e-3, 2.0), (2.0, 1e-3)])
+def test_lars_scales_by_small_norms_as_well(weight, gradient):
+    gradient, slots = np.full((1, 1), gradient, "float32"), [np.zeros((1, 1), "float32")]
+    direction, _ = LARS(0.9).direction(gradient, slots, 0, np.full((1, 1), weight, "float32"))
+    np.testing.assert_allclose(direction, [[1e-3 * weight]], rtol=1e-6)
+
+
 def test_muon_takes_the_steps_of_keras():
     """Keras' own Muon, with its momentum and its rate in the same places, on a weight that is not an embedding."""
     theirs = keras.optimizers.Muon(momentum=0.95, nesterov=True, weight_decay=None, exclude_embeddings=False)

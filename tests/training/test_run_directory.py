@@ -6,12 +6,15 @@ import fcntl
 import json
 import os
 import pathlib
+import platform
 import queue
 import shutil
 import socket
+import sys
 import threading
 import time
 
+import keras
 import numpy as np
 import pytest
 
@@ -104,6 +107,13 @@ def trained(tmp_path):
     (tmp_path / "checkpoints").mkdir()
     (tmp_path / "checkpoints" / "ckpt-5.json").write_text("{}")
     return str(tmp_path)
+
+
+def test_the_versions_that_made_a_run_are_kept(trained):
+    names = ("keras_vit", "keras", "tensorflow", "numpy")
+    versions = run_directory.read_config(trained)["versions"]
+    assert {name: versions[name] for name in names} == {name: sys.modules[name].__version__ for name in names}
+    assert versions["python"] == platform.python_version() and versions["keras_backend"] == keras.backend.backend()
 
 
 @pytest.mark.parametrize(

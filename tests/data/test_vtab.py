@@ -36,7 +36,9 @@ def test_splits(name, counts, expected):
 
 def test_labels_of_clevr():
     count, distance = vtab.TASKS["clevr_count"], vtab.TASKS["clevr_distance"]
-    for objects, nearest, expected in ((3, 7.0, (0, 0)), (10, 9.7, (7, 4)), (5, 8.5, (2, 1)), (5, 99.0, (2, 5))):
+    steps = (7.0, 0), (8.1, 1), (8.5, 1), (8.9, 2), (9.1, 3), (9.7, 4), (10.1, 5), (99.0, 5)
+    cases = [(3 + number, nearest, (number, step)) for number, (nearest, step) in enumerate(steps)]
+    for objects, nearest, expected in cases:
         depths = [nearest] + [100.0] * (objects - 1)
         example = {"objects": {"size": tf.zeros(objects, tf.int64), "pixel_coords": [[0.0, 0.0, d] for d in depths]}}
         example["objects"]["pixel_coords"] = tf.constant(example["objects"]["pixel_coords"])
