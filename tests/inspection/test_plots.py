@@ -124,7 +124,10 @@ class TestOverlay:
 
 def test_maps_of_positions_are_at_their_places():
     similarity = np.random.default_rng(2).uniform(size=(2, 3, 2, 3))
-    drawn = plots.position_similarity(similarity).axes[0].images[0].get_array()
+    axes = plots.position_similarity(similarity).axes[0]
+    for axis, count in ((axes.yaxis, 2), (axes.xaxis, 3)):
+        assert [label.get_text() for label in axis.get_ticklabels()] == [str(number + 1) for number in range(count)]
+    drawn = axes.images[0].get_array()
     assert drawn.shape == (2 * 2 + 1, 3 * 3 + 2)  # gaps of one pixel
     np.testing.assert_allclose(drawn[3:5, 8:11], similarity[1, 2])
     assert np.ma.getmaskarray(np.ma.masked_invalid(drawn))[2].all()

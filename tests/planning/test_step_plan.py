@@ -50,6 +50,7 @@ def test_slices_by_name(name, devices, topology):
         ("h100:", "v3, v4"),
         ("v9-8", "v3, v4"),
         ("v3-7", "TensorCores.* v3-8"),
+        ("v3-9", "TensorCores.* v3-8"),
         ("v4-4", "v4-8"),
         ("v5e-12", "chips.* v5e-4"),
     ],
