@@ -2,12 +2,14 @@
 
 import multiprocessing
 import os
+import pathlib
 import runpy
 import subprocess
 import sys
 import threading
 from unittest import mock
 
+ROOT = pathlib.Path(__file__).resolve().parents[1]
 # Keras is imported with TensorFlow, and its backend is chosen then.
 ENVIRONMENT = {"TF_CPP_MIN_LOG_LEVEL": "2", "CUDA_VISIBLE_DEVICES": "-1", "KERAS_BACKEND": "tensorflow"}
 CONTEXT = multiprocessing.get_context("forkserver")
@@ -20,6 +22,13 @@ def start(target, *arguments):
     with mock.patch.dict(os.environ, ENVIRONMENT):  # of the process that is forked, which the first call starts
         process.start()
     return process
+
+
+def run(module, *arguments):
+    """Run a module of the checkout to its end; return its exit code and its output."""
+    program = Program(ROOT, module, arguments, os.environ)
+    output, _ = program.communicate()
+    return program.returncode, output
 
 
 class Program:

@@ -5,9 +5,9 @@
     python -m tools.mutants --survivors            # only what the last run reported as not noticed
 
 A mistake is an entry of `tools/mutants.toml`: a file, the text of one line, its replacement, and the tests that should
-fail, of which the fast ones run first. A mistake is killed if a test fails or the tests run out of time, and survives
-if all of them pass. Each is tried in a forked process, so that TensorFlow is imported once for all of them. The tests
-of processes and programs see the copy as well.
+fail. Their fast tests run first. A mistake is killed if a test fails or the tests run out of time, and survives if all
+of them pass. Each is tried in a forked process, so that TensorFlow is imported once for all of them. The tests of
+processes and programs see the copy as well. `--list` takes the mistakes of another file.
 """
 
 import argparse

@@ -1,8 +1,5 @@
 """Errors of input pipelines: one type, the file's name, and no process that cannot end."""
 
-import os
-import pathlib
-
 import pytest
 import tensorflow as tf
 
@@ -10,7 +7,6 @@ from keras_vit import data
 from tests import forked
 from tests.data import pictures
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
 TRAIN = "decode_jpeg_and_inception_crop(8)|flip_lr|value_range(-1, 1)"
 EVAL = "decode|resize(8)|value_range(-1, 1)"
 
@@ -64,7 +60,6 @@ def test_other_errors_pass():
 @pytest.mark.slow
 @pytest.mark.parametrize(("on_bad_image", "ending"), [("error", "raise"), ("error", "break"), ("skip", "break")])
 def test_the_process_ends(source, tmp_path, on_bad_image, ending):
-    process = forked.Program(ROOT, "tests.data.exit_after_error", [tmp_path / "p", on_bad_image, ending], os.environ)
-    output, _ = process.communicate()
-    assert process.returncode == (1 if ending == "raise" else 0), output
+    code, output = forked.run("tests.data.exit_after_error", tmp_path / "p", on_bad_image, ending)
+    assert code == (1 if ending == "raise" else 0), output
     assert ("unreadable image" in output) == (ending == "raise")

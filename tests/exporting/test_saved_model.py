@@ -1,5 +1,4 @@
 import os
-import pathlib
 
 import keras
 import numpy as np
@@ -12,8 +11,6 @@ from keras_vit.exporting import saved_model, verify
 from keras_vit.inference import KerasClassifier, model_card
 from keras_vit.inference.saved_model import SavedModelClassifier
 from tests import forked, tiny
-
-ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 
 def export(model, base, output="softmax", **options):
@@ -233,9 +230,8 @@ def test_a_header_that_lies_is_refused(height, width):
 
 def saved_model_cli(*arguments):
     """The command of that name, which TensorFlow installs."""
-    process = forked.Program(ROOT, "tensorflow.python.tools.saved_model_cli", arguments, os.environ)
-    output, _ = process.communicate()
-    assert process.returncode == 0, output[-2000:]
+    code, output = forked.run("tensorflow.python.tools.saved_model_cli", *arguments)
+    assert code == 0, output[-2000:]
     return output
 
 

@@ -8,11 +8,7 @@ import sys
 import tensorflow as tf
 
 from keras_vit import layers
-
-
-def peak():
-    with open("/proc/self/status") as file:
-        return next(int(line.split()[1]) for line in file if line.startswith("VmHWM:")) / 1e3
+from keras_vit.inference.latency import peak_memory
 
 
 def main(chunk_size):
@@ -27,9 +23,9 @@ def main(chunk_size):
         return tape.gradient(y, x)
 
     gradient(tf.zeros((1, 256, 8)))
-    before = peak()
+    before = peak_memory()
     gradient(tf.zeros((1, 6000, 8)))
-    print(peak() - before)
+    print((peak_memory() - before) / 1e6)
 
 
 if __name__ == "__main__":

@@ -2,7 +2,6 @@
 
 import math
 import os
-import pathlib
 import subprocess
 import sys
 
@@ -16,7 +15,6 @@ from keras_vit import layers
 from tests import forked, half_precision
 from tests.on_jax import ON_JAX
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
 TOKENS, WIDTH, HEADS = 50, 16, 2
 
 
@@ -150,8 +148,9 @@ def test_memory_is_not_quadratic():
     """6,000 tokens and two heads have 288 MB of float32 weights; 64 queries at a time have 3 MB."""
 
     def run(chunk_size):
-        process = forked.Program(ROOT, "tests.layers.attention_memory", [chunk_size], os.environ)
-        return float(process.communicate()[0].split()[-1])
+        code, output = forked.run("tests.layers.attention_memory", chunk_size)
+        assert code == 0, output
+        return float(output.split()[-1])
 
     assert run(6000) > 288
     # A few blocks of weights and the sequences themselves; without AVX-512 the allocator keeps up to 90 MB more.

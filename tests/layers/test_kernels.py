@@ -43,7 +43,7 @@ def plain_formula(name):
     return (lambda *arguments: formula(*arguments)[0]) if name == "attention" else formula
 
 
-def assert_same(formula, arguments, *constants, rtol, atol, value_too=True):
+def assert_same(formula, arguments, *constants, rtol, atol):
     """The kernel of a formula has its values, and its derivatives up to the rounding of other orders of summation."""
     kernel, plain = getattr(kernels, formula), plain_formula(formula)
     upstream = random(*plain(*arguments, *constants).shape, dtype=arguments[0].dtype)
@@ -90,8 +90,8 @@ def test_gradients_in_bfloat16_are_those_of_float32_to_four_roundings(name):
     upstream = random(*plain(*arguments, *constants).shape, dtype="bfloat16")
     value, found = value_and_gradients(lambda *a: kernel(*a, *constants), arguments, upstream)
     np.testing.assert_array_equal(*(tf.cast(v, tf.float32) for v in (value, plain(*arguments, *constants))))
-    exact_arguments, exact_upstream = ([tf.cast(x, tf.float32) for x in some] for some in (arguments, [upstream]))
-    _, exact = value_and_gradients(lambda *a: plain(*a, *constants), exact_arguments, exact_upstream[0])
+    wide = [tf.cast(argument, tf.float32) for argument in arguments]
+    _, exact = value_and_gradients(lambda *a: plain(*a, *constants), wide, tf.cast(upstream, tf.float32))
     roundings = 4 if half_precision.sums_are_exact() else 12  # else each of a gradient's sums is rounded on its way
     for got, expected in zip(found, exact, strict=True):
         error = tf.norm(tf.cast(got, tf.float32) - expected) / tf.norm(expected)

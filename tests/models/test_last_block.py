@@ -48,7 +48,7 @@ def test_number_of_tokens(name, monkeypatch):
 def value_and_gradients(model, images):
     with tf.GradientTape() as tape:
         value = model(images, training=True)
-        loss = tf.reduce_sum(tf.cast(value, tf.float32) ** 2)
+        loss = tf.reduce_sum((0.2 * tf.cast(value, tf.float32)) ** 2)  # outputs of a few units
     return [value, *tape.gradient(loss, [variable.value for variable in model.trainable_variables])]
 
 
@@ -70,7 +70,7 @@ def test_same_values_and_gradients(name, arguments):
     assert whole.get_layer("pool").input.shape[1] == whole.config.num_tokens
     for got, expected in zip(*(value_and_gradients(m, images) for m in (model, whole)), strict=True):
         # Sums over tokens whose derivative is 0 in other orders.
-        np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-5 * float(tf.reduce_max(tf.abs(expected))) + 1e-5)
+        np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-5 * float(tf.reduce_max(tf.abs(expected))) + 1e-6)
 
 
 @pytest.mark.parametrize(
