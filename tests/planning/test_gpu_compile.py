@@ -20,6 +20,13 @@ pytestmark = [
 SMALL = ("--config.data.batch_size=64", "--config.precision=mixed_bfloat16", "--config.model.arguments.pooling=token")
 
 
+def products_per_step(counted):
+    """Operations of all products but those of the last block for the 16 tokens that the head does not read."""
+    tokens, width, mlp, batch = 17, 64, 128, 64
+    queries, weights, outputs, dense = width * width, 2 * tokens * width, width * width, 2 * width * mlp
+    return counted["training_flops_per_step"] - 6 * batch * (tokens - 1) * (queries + weights + outputs + dense)
+
+
 def plan(backend, *flags):
     command = [sys.executable, "-m", "train.plan", "--config=train/configs/digits.py", "--json", "--nosearch", *SMALL]
     environment = {**os.environ, "KERAS_BACKEND": backend}
@@ -33,8 +40,8 @@ def plan(backend, *flags):
 def test_the_step_on_jax(target):
     counted, compiled = plan("jax", f"--target={target}")
     assert compiled["fits"] and compiled["collectives"] == {}
-    # All products of the blocks but those that the last one saves, and the recomputed attention weights.
-    assert compiled["flops"] == pytest.approx(counted["training_flops_per_step"], rel=0.15)
+    # A bit more for recomputed attention weights and a padded number of tokens, less for the gradient of the images.
+    assert compiled["flops"] == pytest.approx(products_per_step(counted), rel=0.03)
     # Weights and momentum are read and written at least once.
     assert compiled["bytes_accessed"] > 2 * 2 * 4 * counted["parameters"]
 
@@ -50,4 +57,5 @@ def test_several_gpus_share_weights():
 def test_the_step_on_tensorflow():
     counted, compiled = plan("tensorflow", "--target=h100:8")
     assert compiled["fits"] and compiled["collectives"]["all-reduce"] >= 1
-    assert compiled["flops"] == pytest.approx(counted["training_flops_per_step"] / 8, rel=0.15)
+    # XLA pads the 17 tokens of the attention to 24.
+    assert compiled["flops"] == pytest.approx(products_per_step(counted) / 8, rel=0.08)
