@@ -239,3 +239,13 @@ def test_recomputation_is_not_merged_with_the_forward_pass(layer, shape, module,
     monkeypatch.setattr(kernel, "recompute_from", lambda upstream, *tensors: tensors)
     assert recompute.recompute_from is not kernel.recompute_from
     assert recomputed > operations()
+
+
+@pytest.mark.parametrize(("dtype", "before"), [("float32", "MatMul"), ("bfloat16", "Reshape"), ("float16", "Reshape")])
+def test_16_bits_do_not_fuse_the_second_product_with_its_bias(dtype, before):
+    """TensorFlow's graph optimizer fuses a product with a bias that follows at once."""
+    layer = MlpBlock(8, dtype=dtype)
+    layer.build((2, 3, 4))
+    graph = tf.function(layer).get_concrete_function(tf.TensorSpec((None, 3, 4), dtype)).graph
+    inputs = [operation.inputs[0].op.type for operation in graph.get_operations() if operation.type == "BiasAdd"]
+    assert inputs == ["MatMul", before]
