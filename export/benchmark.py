@@ -72,6 +72,7 @@ def measure(path: str) -> Iterator[dict[str, Any]]:
         num_threads=options.threads,
         checkpoint=options.checkpoint,
     )
+    classifier.prepare_for_many()
     precision = classifier.card.precision
     run = os.path.join(path, "model.keras")
     size = model_card.size_of(run if os.path.exists(run) else classifier.path)

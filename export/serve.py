@@ -42,6 +42,7 @@ def main(argv: Sequence[str]) -> int:
     classifier = open_classifier(
         options.model, preprocess=options.preprocess, labels=options.labels, checkpoint=options.checkpoint
     )
+    classifier.prepare_for_many()
     model = ServedModel(options.name or name_of(options.model), classifier)
     limits = server.Limits(grace_seconds=options.grace_seconds)
     try:

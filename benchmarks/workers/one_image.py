@@ -1,7 +1,7 @@
 """One image, from preprocessed pixels to probabilities: `one_image.py SYSTEM WORK`.
 
-The model and its exported files are opened by `open_classifier`, as `keras-vit predict` does; timm's model runs as it
-is and through `torch.compile`. Weights are random. The memory of an exported file includes its conversion.
+The model and its exported files are opened and prepared as `keras-vit serve` does; timm's model runs as it is and
+through `torch.compile`. Weights are random. The memory of an exported file includes its conversion.
 """
 
 import os
@@ -67,6 +67,7 @@ def _predict(path, work, **options):
     from keras_vit.inference import open_classifier
 
     classifier = open_classifier(path, **options)
+    classifier.prepare_for_many()
     shape = (1, work.image_size, work.image_size, 3)
     pixels = np.random.default_rng(0).integers(0, 256, shape, np.uint8)
     images = pixels if classifier.card.input == "uint8" else pixels.astype(np.float32) / 127.5 - 1
