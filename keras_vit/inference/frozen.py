@@ -1,11 +1,10 @@
 """Weights as constants of the graph, so that oneDNN chooses their layout.
 
 TensorFlow lets oneDNN lay weights out in blocks only if they are constants. With variables, matrix products in bfloat16
-run without AMX on processors that have it, and lay the weights out anew in each call on those with AVX512-BF16. The
-graph's optimization holds many copies of the constants, and takes as long as dozens of calls.
+run without AMX on processors that have it, and small ones run slower on those with AVX512-BF16. The graph's
+optimization holds many copies of the constants, and takes as long as dozens of calls.
 """
 
-import re
 from collections.abc import Callable
 from typing import Any
 
@@ -14,8 +13,9 @@ import ml_dtypes
 import numpy as np
 import tensorflow as tf
 
-_INSTRUCTIONS = r"\b(amx_bf16|avx512_bf16)\b"
-_MAX_BYTES = 2**28  # of constants: the optimization of 172 MB takes 3 GB (ViT-B/16)
+# Constants in bytes at most, by instruction set: the optimization of 172 MB takes 3 GB (ViT-B/16), and only AMX is then
+# faster on two cores. 44 MB (ViT-S/16) take 0.8 GB.
+_MAX_BYTES = {"amx_bf16": 2**28, "avx512_bf16": 2**26}
 
 
 def pays(model: keras.Model) -> bool:
@@ -27,7 +27,7 @@ def pays(model: keras.Model) -> bool:
         return False
     numbers = sum(int(np.prod(variable.shape)) for variable in model.variables)
     on_cpu = len(tf.config.list_logical_devices()) == len(tf.config.list_logical_devices("CPU"))
-    return on_cpu and 2 * numbers <= _MAX_BYTES and _has_instructions()
+    return on_cpu and 2 * numbers <= max((_MAX_BYTES[name] for name in _instructions()), default=0)
 
 
 def function(model: keras.Model, spec: tf.TensorSpec) -> Callable:
@@ -58,9 +58,10 @@ class _Constants(keras.StatelessScope):
         return self._constants[key]
 
 
-def _has_instructions() -> bool:
+def _instructions() -> set[str]:
+    """Return which instruction sets for bfloat16 the processor has."""
     try:
         with open("/proc/cpuinfo", encoding="ascii", errors="replace") as file:
-            return re.search(_INSTRUCTIONS, file.read()) is not None
+            return _MAX_BYTES.keys() & set(file.read().split())
     except OSError:  # another system than Linux, where it was not measured
-        return False
+        return set()

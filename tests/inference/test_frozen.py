@@ -30,24 +30,26 @@ def test_the_graph_has_constants_and_the_outputs_are_the_models(dtype, images):
 
 
 @pytest.mark.parametrize(
-    ("dtype", "instructions", "limit", "expected"),
+    ("dtype", "instructions", "expected"),
     [
-        ("mixed_bfloat16", True, 2**28, True),
-        ("bfloat16", True, 2**28, True),
-        ("float32", True, 2**28, False),
-        ("mixed_bfloat16", False, 2**28, False),
-        ("mixed_bfloat16", True, 10_000, False),
+        ("mixed_bfloat16", {"amx_bf16", "avx512_bf16"}, True),
+        ("bfloat16", {"amx_bf16"}, True),
+        ("mixed_bfloat16", {"avx512_bf16"}, False),  # too large
+        ("float32", {"amx_bf16"}, False),
+        ("mixed_bfloat16", set(), False),
     ],
 )
-def test_where_it_pays(dtype, instructions, limit, expected, monkeypatch):
-    monkeypatch.setattr(frozen, "_has_instructions", lambda: instructions)
-    monkeypatch.setattr(frozen, "_MAX_BYTES", limit)
-    assert frozen.pays(tiny.model(dtype=dtype)) == expected
+def test_where_it_pays(dtype, instructions, expected, monkeypatch):
+    monkeypatch.setattr(frozen, "_instructions", lambda: instructions)
+    model = tiny.model(dtype=dtype)
+    size = 2 * model.count_params()
+    monkeypatch.setattr(frozen, "_MAX_BYTES", {"amx_bf16": size, "avx512_bf16": size - 1})
+    assert frozen.pays(model) == expected
 
 
 @pytest.mark.parametrize("dtype", ["float32", "mixed_bfloat16"])
 def test_classifiers_of_many_images(dtype, images, monkeypatch):
-    monkeypatch.setattr(frozen, "_has_instructions", lambda: True)
+    monkeypatch.setattr(frozen, "_instructions", lambda: {"amx_bf16"})
     classifier = KerasClassifier(tiny.model(dtype=dtype), tiny.card())
     before = classifier.predict(images)
     classifier.prepare_for_many()
