@@ -13,7 +13,6 @@ from keras_vit.layers.composite import CompositeLayer
 from keras_vit.layers.dense import Dense
 from keras_vit.layers.dropout import Dropout
 from keras_vit.layers.formulas import gelu, gelu_tanh
-from keras_vit.layers.precision import has_16_bits
 
 __all__ = ["MlpBlock", "SwiGLU", "get_activation"]
 
@@ -118,9 +117,7 @@ class MlpBlock(_Mlp):
     def call(self, x: Any, training: bool = False) -> Any:
         y = self.dense_0(kernels.as_rows(x, training))  # [B, N, mlp_dim] or [B*N, mlp_dim]
         y = self.dropout_0(self._activation(y), training=training)
-        if has_16_bits(y):  # apart from its bias: oneDNN's fused products of variables do not use AMX
-            y = ops.reshape(y, (*ops.shape(x)[:-1], self.mlp_dim))
-        y = self.dropout_1(self.dense_1(y), training=training)
+        y = self.dropout_1(self.dense_1(kernels.as_sequence(y, x)), training=training)
         return ops.reshape(y, ops.shape(x))  # [B, N, D]
 
     def count(self, tally: Any, tokens: int, width: int) -> None:

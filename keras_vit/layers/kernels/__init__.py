@@ -10,13 +10,14 @@ kernel calls the formula.
 from keras_vit.layers.kernels.attention import attention
 from keras_vit.layers.kernels.choice import KERNELS, plain
 from keras_vit.layers.kernels.chunked_attention import queries_per_chunk
-from keras_vit.layers.kernels.gelu import as_rows, gelu, gelu_tanh
+from keras_vit.layers.kernels.gelu import as_rows, as_sequence, gelu, gelu_tanh
 from keras_vit.layers.kernels.norm import group_norm, layer_norm
 from keras_vit.layers.kernels.projection import project
 
 __all__ = [
     "KERNELS",
     "as_rows",
+    "as_sequence",
     "attention",
     "gelu",
     "gelu_tanh",

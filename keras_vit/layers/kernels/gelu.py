@@ -69,3 +69,13 @@ def as_rows(x: Any, training: bool) -> Any:
     if training or keras.backend.backend() != "tensorflow":
         return x
     return ops.reshape(x, (-1, x.shape[-1]))
+
+
+def as_sequence(rows: Any, x: Any) -> Any:
+    """Return what `as_rows` made of `x` as `[B, N, ...]` again in 16 bits, so that the next product is not fused.
+
+    oneDNN's fused products of variables do not use AMX.
+    """
+    if len(rows.shape) == len(x.shape) or not has_16_bits(rows):
+        return rows
+    return ops.reshape(rows, (*ops.shape(x)[:-1], rows.shape[-1]))
