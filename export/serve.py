@@ -5,9 +5,9 @@
 
 The model is the directory of an exported SavedModel, whose newest version is served, or anything else that predicts: a
 run, a `.keras` file, a checkpoint, or a TFLite, ONNX or OpenVINO file. The paths are those of TF Serving's REST API, so
-that clients can be written and tested without it. There is no batching, no authentication and no encryption: use
-TensorFlow Serving for production. The server listens at localhost; put a proxy in front of it before you open it to
-others with --host.
+that clients can be written and tested without it. It does not batch, authenticate or encrypt: use TensorFlow Serving
+for production. The server listens at localhost; put a proxy in front of it before you open it to others with --host.
+The first response of a model in bfloat16 takes longer and more memory than later ones.
 
 SIGTERM and Ctrl-C end the server after the requests under way, at most --grace_seconds later. The program needs
 pip install 'keras-vision-transformers[serving]'.

@@ -137,7 +137,7 @@ def random_crop(crop_size: int | Sequence[int]) -> Callable[[tf.Tensor, tf.Tenso
 
 @operation()
 def pad(padding: int | Sequence[int], mode: str = "constant", value: int = 0) -> Callable[[tf.Tensor], tf.Tensor]:
-    """Add a border of so many pixels, or (above and below, left and right), e.g. `pad(4)|random_crop(32)` for CIFAR."""
+    """Add a border of `padding` pixels or (vertical, horizontal), e.g. `pad(4)|random_crop(32)` for CIFAR."""
     vertical, horizontal = (padding, padding) if isinstance(padding, int) else tuple(padding)
     if min(vertical, horizontal) < 0:
         raise ValueError(f"`padding` must not be negative. Received: {padding!r}.")

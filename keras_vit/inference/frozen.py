@@ -1,8 +1,8 @@
 """Weights as constants of the graph, so that oneDNN chooses their layout.
 
-TensorFlow lets oneDNN lay weights out in blocks only if they are constants. With variables, matrix products in bfloat16
-run without AMX on processors that have it, and small ones run slower on those with AVX512-BF16. The graph's
-optimization holds many copies of the constants, and takes as long as dozens of calls.
+TensorFlow lets oneDNN lay weights out in blocks only if they are constants. With variables, the first matrix product of
+each MLP in bfloat16 runs without AMX on processors that have it, and small models run slower on those with AVX512-BF16.
+The graph's optimization holds many copies of the constants, and takes as long as dozens of calls.
 """
 
 from collections.abc import Callable
@@ -13,8 +13,8 @@ import ml_dtypes
 import numpy as np
 import tensorflow as tf
 
-# Constants in bytes at most, by instruction set: the optimization of 172 MB takes 3 GB (ViT-B/16), and only AMX is then
-# faster on two cores. 44 MB (ViT-S/16) take 0.8 GB.
+# Constants in bytes at most, by instruction set: the optimization of 172 MB (ViT-B/16) takes 3 GB, and without AMX
+# saves no time on two cores. That of 44 MB (ViT-S/16) takes 0.8 GB.
 _MAX_BYTES = {"amx_bf16": 2**28, "avx512_bf16": 2**26}
 
 
