@@ -73,14 +73,14 @@ demo: $(VENV)/.installed-demo
 	$(BIN)/keras-vit train --config=digits --workdir=$(DEMO)/run
 	$(BIN)/keras-vit evaluate --model=$(DEMO)/run
 	$(BIN)/keras-vit visualize --model=$(DEMO)/run --output=$(DEMO)/report
-	$(BIN)/keras-vit export --model=$(DEMO)/run --output=$(DEMO)/saved_model --name=digits
-	$(BIN)/keras-vit export --format=tflite --model=$(DEMO)/run --output=$(DEMO)/tflite
+	$(BIN)/keras-vit export --model=$(DEMO)/run --output=$(DEMO)/saved_model/digits
+	$(BIN)/keras-vit export --model=$(DEMO)/run --output=$(DEMO)/digits.tflite
 	@echo
 	@echo "Done. Everything is in $(CURDIR)/$(DEMO):"
 	@echo "  run/          model.keras, report.png, metrics.jsonl, config.json, TensorBoard events, checkpoints"
 	@echo "  report/       report.html: open it in a browser to see what the model learned and where it looks"
 	@echo "  saved_model/  for TensorFlow Serving; takes encoded JPEG or PNG bytes"
-	@echo "  tflite/       for devices"
+	@echo "  digits.tflite for devices"
 	@echo "Next: $(BIN)/keras-vit predict --model=$(DEMO)/run IMAGE ..."
 
 # In one run: what fast and slow tests share is made once, and no process waits for another one between them.

@@ -6,7 +6,7 @@ import pytest
 
 from keras_vit.program import commands
 from tests.docs import pages
-from tests.docs.test_commands import check
+from tests.docs.command_lines import check
 
 MODULES = "|".join(re.escape(module) for module in commands.PROGRAMS.values())
 ONLY_IN_A_CLONE = re.compile(rf"python -m (?:train|export)\b|train/configs/|(?<![\w.])(?:{MODULES})\b(?!\()")

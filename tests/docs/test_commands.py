@@ -1,180 +1,34 @@
-"""Every command in the documentation names a program that exists and flags that it has."""
+"""Every command that people read names a program that exists, flags that it has, and values that they accept."""
 
-import dataclasses
-import importlib
-import os
-import pathlib
 import re
-import runpy
-import shlex
-import sys
-from unittest import mock
 
 import pytest
-from absl import flags
 
-from keras_vit import recipe
-from keras_vit.program import commands as commands_of_package
+from keras_vit.program.commands import PROGRAMS
 from tests.docs import pages
+from tests.docs.command_lines import check, check_mention, commands, known_flags, mentions, strings, texts
 
-OURS = ("train", "export", "benchmarks", "keras_vit")
-# Programs of the machine. Their arguments are not checked, except those of make and pip.
+FOLDERS = ("keras_vit", "train", "export", "benchmarks", "tools", "docs", "examples", ".github")
+KINDS = (".py", ".md", ".ipynb", ".yml", ".js", ".html", ".toml")
+FILES = [
+    path
+    for folder in FOLDERS
+    for path in sorted((pages.ROOT / folder).rglob("*"))
+    if path.suffix in KINDS and path.name != "mutants.toml"
+]
+FILES += [path for path in sorted(pages.ROOT.iterdir()) if path.name == "Makefile" or path.suffix in KINDS]
+LIBRARY = ("keras_vit/", "train/", "export/")
+# Flags of absl, of other programs and of `benchmarks`, and a variable of the page's style, in the library's strings.
 OTHERS = {
-    "apt-get",
-    "cd",
-    "curl",
-    "docker",
-    "export",
-    "gcloud",
-    "git",
-    "kill",
-    "kubectl",
-    "ls",
-    "mkdir",
-    "nvidia-smi",
-    "pre-commit",
+    "help",
+    "helpshort",
+    "helpfull",
+    "query",
+    "only",
+    "tint",
+    "xla_gpu_deterministic_ops",
+    "tf_mlir_enable_mlir_bridge",
 }
-OTHERS |= {
-    "source",
-    "tensorboard",
-    "unzip",
-    "wget",
-    "sudo",
-    "cat",
-    "tail",
-    "echo",
-    "for",
-    "until",
-    "while",
-    "done",
-    "do",
-}
-
-
-def commands(text: str) -> list[str]:
-    """Return the commands of a page, one per element, with continued lines joined."""
-    found = []
-    for block in pages.blocks(text):
-        if block.language in pages.COMMANDS and block.needs != "another package":
-            joined = re.sub(r"\\\n\s*", " ", block.code)
-            joined = re.sub(r"(?m)^\$ ", "", joined)
-            waiting = ""
-            for line in joined.splitlines():
-                waiting = f"{waiting} {line}".strip()
-                try:
-                    words = shlex.split(waiting, comments=True)
-                except ValueError:  # a quotation that ends on a later line
-                    continue
-                if words:
-                    found.append(waiting)
-                waiting = ""
-            assert not waiting, f"open quotation: {waiting}"
-    return found
-
-
-def setup_file() -> dict:
-    """Return the names that setup.py defines."""
-    with mock.patch("setuptools.setup"):
-        before = os.getcwd()
-        os.chdir(pages.ROOT)
-        try:
-            return runpy.run_path("setup.py")
-        finally:
-            os.chdir(before)
-
-
-def flags_of(module: str) -> flags.FlagValues:
-    """Import a program anew and return its flags."""
-    for flag in set(flags.FLAGS):
-        if flags.FLAGS.find_module_defining_flag(flag).partition(".")[0] in OURS:
-            delattr(flags.FLAGS, flag)
-    sys.modules.pop(module, None)
-    importlib.import_module(module)
-    return flags.FLAGS
-
-
-def program_of(arguments: list[str]) -> tuple[str, list[str]]:
-    """Return the program of a subcommand of `keras-vit`, and the rest of its arguments."""
-    assert arguments and arguments[0] in commands_of_package.PROGRAMS, f"no command {arguments[:1]}"
-    return commands_of_package.PROGRAMS[arguments[0]], arguments[1:]
-
-
-def check_flag(argument: str, known: flags.FlagValues) -> None:
-    """Check one flag of one of our programs."""
-    name = argument.lstrip("-").partition("=")[0]
-    if name.startswith("config."):
-        check_field(name.removeprefix("config."))
-    else:
-        assert name in known or name.removeprefix("no") in known, f"no flag {argument}"
-
-
-def check_field(path: str) -> None:
-    """Check that recipes have a field."""
-    value = recipe.Recipe()
-    for part in path.split("."):
-        if not dataclasses.is_dataclass(value):
-            return  # a key of a dictionary, such as model.arguments.layer_scale
-        assert part in {field.name for field in dataclasses.fields(value)}, f"recipes have no field {path}"
-        value = getattr(value, part)
-
-
-def check_config(value: str) -> None:
-    """Check that a recipe of the package exists; paths of one's own are not checked."""
-    path = value.partition(":")[0]
-    if "/" not in path or path.startswith("train/"):
-        name = pathlib.Path(path).name.removesuffix(".py")
-        if not re.search(r"[A-Z]|^my_|\.\.\.", name):
-            assert (pages.ROOT / "train" / "configs" / f"{name}.py").exists(), f"no recipe {value}"
-
-
-def check(command: str) -> None:
-    """Check one command line."""
-    words = shlex.split(command.split(" | ")[0].split(" && ")[0].rstrip("& "), comments=True)
-    while words and re.match(r"[A-Z_]+=", words[0]):
-        words.pop(0)
-    if not words:
-        return
-    program, arguments = words[0], words[1:]
-    if "/bin/" in program and not program.startswith("/usr"):  # a virtual environment
-        program = pathlib.Path(program).name
-    if re.fullmatch(r"(\S*/)?python3?", program) and arguments[:1] == ["-m"]:
-        module, arguments = arguments[1], arguments[2:]
-        if module in ("pip", "pytest", "venv"):
-            return
-        if module == "keras_vit":
-            module, arguments = program_of(arguments)
-        assert (pages.ROOT / (module.replace(".", "/") + ".py")).exists(), f"no program {module}"
-    elif re.fullmatch(r"(\S*/)?python3?", program):
-        assert not arguments or arguments[0].startswith("-") or (pages.ROOT / arguments[0]).exists(), arguments[0]
-        return
-    elif program.startswith("keras-vit"):
-        assert program == "keras-vit", f"no command {program}"
-        if arguments == ["--help"]:
-            return
-        module, arguments = program_of(arguments)
-    elif program == "make":
-        makefile = (pages.ROOT / "Makefile").read_text(encoding="utf-8")
-        for target in arguments:
-            assert "=" in target or re.search(rf"^{target}:", makefile, re.MULTILINE), f"no target {target}"
-        return
-    elif program == "pip":
-        extras = setup_file()["EXTRAS"]
-        for named in re.findall(r"(?:keras-vision-transformers|\.)\[([\w,]+)\]", command):
-            assert set(named.split(",")) <= set(extras), f"no extra in [{named}]"
-        return
-    else:
-        assert (
-            pathlib.Path(program).name in OTHERS or (pages.ROOT / program).exists() or program.startswith(".venv/")
-        ), f"unknown program {program}"
-        return
-    if not (pages.ROOT / (module.replace(".", "/") + ".py")).read_text(encoding="utf-8").count("absl"):
-        return
-    known = flags_of(module)
-    for argument in arguments:
-        if argument.startswith("-"):
-            check_flag(argument, known)
-            if re.match(r"--?config=", argument) and known.find_module_defining_flag("config"):
-                check_config(argument.partition("=")[2])
 
 
 @pytest.mark.parametrize("page", [page for page in pages.PAGES if commands(page.read_text("utf-8"))], ids=pages.name_of)
@@ -204,3 +58,59 @@ def test_programs_and_flags_exist(page):
 def test_mistakes_are_found(wrong):
     with pytest.raises(AssertionError):
         check(wrong)
+
+
+def test_every_mention_of_a_program():
+    """In the Makefile, workflows, pages, notebooks, docstrings, help texts and messages."""
+    wrong, count = [], 0
+    for path in FILES:
+        for module, arguments in (found for text in texts(path) for found in mentions(text)):
+            count += 1
+            try:
+                check_mention(module, arguments)
+            except (AssertionError, ValueError) as error:
+                wrong.append(f"{pages.name_of(path)}: {module} {' '.join(arguments)}: {str(error).splitlines()[0]}")
+    assert not wrong, "\n".join(wrong)
+    assert count > 300
+
+
+def test_every_flag_in_a_message_or_docstring():
+    """Messages name flags without their command: each is a flag of a program."""
+    names = OTHERS.union(*(known_flags(module) for module in PROGRAMS.values()))
+    wrong = []
+    for path in FILES:
+        if path.suffix == ".py" and pages.name_of(path).startswith(LIBRARY):
+            for flag in (f for text in texts(path) for f in re.findall(r"(?<![\w-])--([a-z][a-z_0-9]+)", text)):
+                if not {flag, flag.removeprefix("no")} & names:
+                    wrong.append(f"{pages.name_of(path)}: --{flag}")
+    assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("\t$(BIN)/keras-vit export --model=$(DEMO)/run --name=digits", "no flag --name"),
+        ("Start `keras-vit trian --config=digits` again.", "no program trian"),
+        ("keras-vit export --model=DIR --precision=int9", "precision|should be one of"),
+        ("keras-vit serve \\\n    --model=served --port=http", "port|invalid literal"),
+        ("python -m benchmarks.nothing", "no program benchmarks.nothing"),
+    ],
+)
+def test_a_wrong_mention_is_found(text, message):
+    [(module, arguments)] = mentions(text)
+    with pytest.raises((AssertionError, ValueError), match=message):
+        check_mention(module, arguments)
+
+
+def test_flags_up_to_the_next_command():
+    text = "`keras-vit plan --config=digits --devices=N`, then keras-vit sweep --seeds=3 -- --distribute=mirrored"
+    assert mentions(text) == [("train.plan", ["--config=digits", "--devices=N"]), ("train.sweep", ["--seeds=3"])]
+    for module, arguments in mentions(text):
+        check_mention(module, arguments)
+
+
+def test_strings_of_code():
+    assert strings("def f(x):\n  'doc'\n  return f'keras-vit train --workdir={x}/run'") == [
+        "doc",
+        "keras-vit train --workdir=VALUE/run",
+    ]
