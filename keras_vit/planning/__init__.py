@@ -1,1 +1,1 @@
-"""Planning: operations, memory and time of recipes, counted or compiled for TPUs, without measuring anything."""
+"""Planning: operations, memory and time of recipes, counted without measuring anything."""

@@ -1,8 +1,13 @@
-"""Sizes of public data sets, for planning without them."""
+"""Sizes of data sets for planning, also of public ones that are not on this machine."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from keras_vit.data import splits
+import numpy as np
+from absl import logging
+
+from keras_vit import data
+from keras_vit.data import sources, splits
+from keras_vit.recipe import Recipe
 
 
 class Size(NamedTuple):
@@ -43,3 +48,32 @@ def size(source: str, split: str) -> Size:
         return Size()
     examples, classes = known
     return Size(sum(part.stop - part.start for part in splits.parse(split, examples, name)), classes, SHAPES.get(name))
+
+
+def of_recipe(recipe: Recipe, examples: int | None = None, classes: int | None = None) -> tuple[int, int, Any]:
+    """Return the number of examples and classes that a recipe trains on, and the specification of a batch.
+
+    They are the arguments, those of the known public data sets (without a specification), or those of the data itself.
+    """
+    name, split = recipe.data.source, recipe.data.train_split
+    public = name.startswith(("tfds:", "tfrecord:"))  # slow to open, or not prepared
+    known, source = size(name, split) if public else Size(), None
+    given_examples, given_classes = examples, classes
+    examples, classes = examples or known.examples, classes or known.classes
+    if examples is None or classes is None or not public:
+        try:
+            source = data.open_source(name, split=split)
+        except (OSError, ImportError) as error:
+            known = size(name, split)
+            examples, classes = examples or known.examples, classes or known.classes
+            if examples is None or classes is None:
+                raise ValueError(
+                    f"The data of the recipe cannot be opened ({error}). Give --examples and --classes instead."
+                ) from error
+            logging.warning("%s Planned for %s examples of %s classes.", error, f"{examples:,}", f"{classes:,}")
+        else:
+            examples, classes = given_examples or source.num_examples, given_classes or source.num_classes
+    if source is None and known.shape is not None:
+        source = sources.ArraySource(name, split, np.zeros((1, *known.shape), np.uint8), np.zeros(1, np.int32), ["0"])
+    batch = None if source is None else data.train_batches(source, recipe.data.pp_train, batch_size=1).element_spec
+    return examples, classes, batch

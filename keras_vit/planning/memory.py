@@ -56,7 +56,7 @@ def check(recipe: recipes.Recipe, backend: Backend, classes: int, channels: int)
 
     It is a warning because the estimate is some percent off, and other programs may end. A recipe is refused only if
     weights, gradients and optimizer state exceed the whole memory: no batch is small enough. Recipes with frozen
-    weights are not checked, as they need far less. Nor are TPUs: `keras-vit plan --target` compiles for them.
+    weights are not checked, as they need far less. Nor are TPUs: `tools.compile_plan` compiles for them.
 
     Raises:
         ValueError: If the recipe cannot fit.

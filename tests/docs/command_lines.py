@@ -20,7 +20,7 @@ from keras_vit import recipe
 from keras_vit.program import commands as commands_of_package
 from tests.docs import pages
 
-OURS = ("train", "export", "benchmarks", "keras_vit")
+OURS = ("train", "export", "benchmarks", "tools", "docs", "keras_vit")
 # Programs of the machine. Their arguments are not checked, except those of make and pip.
 OTHERS = {
     "apt-get",
@@ -59,7 +59,7 @@ PLACEHOLDER = re.compile(r"^[A-Z]+$|[A-Z]{3,}|\.\.\.|[$<{]")
 HELP = ("help", "helpfull")
 # A program's name in a text; `keras-vit` in prose is the package.
 MENTION = re.compile(
-    r"(?:keras-vit +(?!keras)([a-z][a-z-]*)|python -m +((?:train|export|benchmarks|docs)\.[\w.]*\w))([^`\n]*)"
+    r"(?:keras-vit +(?!keras)([a-z][a-z-]*)|python -m +((?:train|export|benchmarks|docs|tools)\.[\w.]*\w))([^`\n]*)"
 )
 # What follows belongs to another command, or to a program that this one starts.
 END = re.compile(r" -- | \| | && |;|keras-vit|python -m")
@@ -242,7 +242,8 @@ def file_of(module: str) -> pathlib.Path:
 @functools.cache
 def known_flags(module: str) -> dict[str, flags.Flag]:
     """Return the flags of a program by name, or none where its flags are not absl's."""
-    if "absl" not in file_of(module).read_text(encoding="utf-8"):
+    source = file_of(module).read_text(encoding="utf-8")
+    if "absl" not in source or "argparse" in source:
         return {}
     found = flags_of(f"{module}.__main__" if file_of(module).name == "__main__.py" else module)
     return {name: found[name] for name in found}

@@ -13,7 +13,7 @@ from absl.testing import flagsaver
 
 from keras_vit.program import command_line, exit_codes
 
-OURS = ("train", "export", "keras_vit", "benchmarks")
+OURS = ("train", "export", "keras_vit", "benchmarks", "tools")
 
 
 def load(name: str) -> types.ModuleType:

@@ -7,8 +7,8 @@ import sys
 
 import pytest
 
-from keras_vit.planning.compiler import TpuCompiler
 from tests.training.worlds import ROOT
+from tools.compile_plan.compiler import TpuCompiler
 
 pytestmark = [
     pytest.mark.tpu,
@@ -21,8 +21,8 @@ PROGRAM = """
 import json, re, sys
 import jax, numpy as np, tensorflow as tf
 from keras_vit import recipe as recipes
-from keras_vit.planning import targets
-from keras_vit.planning.compiler import TpuCompiler
+from tools.compile_plan import targets
+from tools.compile_plan.compiler import TpuCompiler
 from keras_vit.training.jax.devices import Devices
 from keras_vit.training.jax.step import program
 

@@ -4,14 +4,14 @@ Paper: "Masked Autoencoders Are Scalable Vision Learners", https://arxiv.org/abs
 
     keras-vit train --config=mae_pretrain --workdir=runs/mae_b16
     keras-vit train --config=mae_pretrain:ViT_L16,1600 --workdir=runs/mae_l16
-    keras-vit plan --config=mae_pretrain --target=v5e-8
+    keras-vit plan --config=mae_pretrain
 
 The encoder sees 25 % of the patches, the decoder is 512 wide and has 8 blocks, the target is each removed patch with
 mean 0 and variance 1. `mae_finetune` continues from the result: `--config.model.checkpoint=runs/mae_b16/model.keras`.
 Published: fine-tuned 83.6 % top-1 for B/16, 85.9 % for L/16, 86.9 % for H/14, after 1,600 epochs. Not run here.
 Cost: 38 TPUv3-core-days for 800 epochs of B/16 by `keras-vit plan`.
 On 8 chips of v5e, 4,096 images of B/16 need 21.88 GiB per chip and do not fit; with
-`--config.optim.accumulation_steps=2` they need 15.33 GiB and do (`keras-vit plan --target=v5e-8`).
+`--config.optim.accumulation_steps=2` they need 15.33 GiB and do, by the TPU's compiler.
 Smaller machines: `--config.data.batch_size=1024 --config.optim.learning_rate=0.0006` and four times as many steps;
 `--config.optim.accumulation_steps=8` computes a step in 8 parts.
 """

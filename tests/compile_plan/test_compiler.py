@@ -6,7 +6,7 @@ import operator
 
 import pytest
 
-from keras_vit.planning import hlo
+from tools.compile_plan import hlo
 
 
 @pytest.mark.parametrize(

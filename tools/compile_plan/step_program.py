@@ -15,11 +15,11 @@ from tensorflow.compiler.tf2xla.ops import gen_xla_ops
 
 from keras_vit import recipe as recipes
 from keras_vit.data import preprocess
-from keras_vit.planning.compiler import Compiled, Compiler, DoesNotFit
 from keras_vit.training import device_preprocessing as inputs
 from keras_vit.training import tasks
 from keras_vit.training.tf.state import TrainState
 from keras_vit.training.tf.step import TrainStep
+from tools.compile_plan.compiler import Compiled, Compiler, DoesNotFit
 
 
 class Replica(tf.distribute.ReplicaContext):

@@ -3,9 +3,9 @@
 import dataclasses
 from typing import Any
 
-from keras_vit.planning.compiler import Compiled
-from keras_vit.planning.step_plan import Estimate
-from keras_vit.planning.targets import GIB
+from tools.compile_plan.compiler import Compiled
+from tools.compile_plan.step_plan import Estimate
+from tools.compile_plan.targets import GIB
 
 
 @dataclasses.dataclass(frozen=True)

@@ -7,8 +7,8 @@ import sys
 
 import pytest
 
-from keras_vit.planning.compiler import GpuCompiler
 from tests.training.worlds import ROOT
+from tools.compile_plan.compiler import GpuCompiler
 
 pytestmark = [
     pytest.mark.gpu,
@@ -27,13 +27,17 @@ def products_per_step(counted):
     return counted["training_flops_per_step"] - 6 * batch * (tokens - 1) * (queries + weights + outputs + dense)
 
 
-def plan(backend, *flags):
-    command = [sys.executable, "-m", "train.plan", "--config=train/configs/digits.py", "--json", "--nosearch", *SMALL]
+def call(backend, module, *flags):
+    command = [sys.executable, "-m", module, "--config=digits", "--json", *SMALL, *flags]
     environment = {**os.environ, "KERAS_BACKEND": backend}
-    done = subprocess.run([*command, *flags], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=3600)
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=3600)
     assert done.returncode == 0, done.stderr[-3000:]
-    content = json.loads(done.stdout)
-    return content, content["compiled"]
+    return json.loads(done.stdout)
+
+
+def plan(backend, *flags):
+    compiled = call(backend, "tools.compile_plan", "--nosearch", *flags)
+    return call(backend, "train.plan", f"--devices={compiled['devices']}"), compiled
 
 
 @pytest.mark.parametrize("target", ["h100", "a100", "l4"])

@@ -10,11 +10,11 @@ import pytest
 
 from keras_vit import program
 from keras_vit import recipe as recipes
-from keras_vit.planning import compiler, step_plan, targets
-from keras_vit.planning.compiler import Compiled, DoesNotFit
-from keras_vit.planning.step_plan import Planner, Setting
-from keras_vit.planning.step_report import Report
 from tests import programs
+from tools.compile_plan import compiler, step_plan, targets
+from tools.compile_plan.compiler import Compiled, DoesNotFit
+from tools.compile_plan.step_plan import Planner, Setting
+from tools.compile_plan.step_report import Report
 
 GIB = 2**30
 
@@ -202,7 +202,7 @@ def test_settings_become_recipes():
 @pytest.fixture
 def planned(monkeypatch):
     """The program with a fake compiler: 64 images per device need 16.5 GiB."""
-    plan = programs.load("train.plan")
+    plan = programs.load("tools.compile_plan.__main__")
     recipe = recipes.Recipe(
         model=recipes.Model("ViT-S/16"), data=recipes.Data(source="tfds:imagenet2012", batch_size=512)
     )
@@ -214,7 +214,7 @@ def planned(monkeypatch):
 
 
 def test_the_program_says_what_to_change(planned, capsys):
-    assert programs.call("train.plan", "--target=v5e-8") == 0
+    assert programs.call("tools.compile_plan.__main__", "--target=v5e-8") == 0
     text = capsys.readouterr().out
     for expected in (
         "v5e-8, 8 chips, 8 devices with 16.00 GiB",
@@ -229,8 +229,8 @@ def test_the_program_says_what_to_change(planned, capsys):
 
 def test_the_program_as_json(planned, capsys):
     planned.data.batch_size = 64
-    programs.call("train.plan", "--target=v5e-8", "--json", "--nosearch")
-    content = json.loads(capsys.readouterr().out)["compiled"]
+    programs.call("tools.compile_plan.__main__", "--target=v5e-8", "--json", "--nosearch")
+    content = json.loads(capsys.readouterr().out)
     assert content["fits"] is True
     assert content["memory"] == 2.5 * GIB
     assert content["free"] == 5.5 * GIB
@@ -257,5 +257,5 @@ def test_a_program_that_a_compiler_accepts_may_not_fit():
 @pytest.mark.parametrize(("name", "extra"), [("v5e-8", "plan"), ("h100", "plan-gpu")])
 def test_without_the_compiler(name, extra, monkeypatch):
     monkeypatch.setattr(compiler.importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(compiler.CompilerMissing, match=rf"{name} .*keras-vision-transformers\[cpu,{extra}\]"):
+    with pytest.raises(compiler.CompilerMissing, match=rf"{name} .*pip install '.\[cpu,{extra}\]"):
         compiler.of_target(targets.parse(name))

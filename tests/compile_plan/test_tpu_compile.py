@@ -14,10 +14,10 @@ import keras
 import pytest
 import tensorflow as tf
 
-from keras_vit.planning import step_plan, step_program, targets
-from keras_vit.planning.compiler import Compiled, DoesNotFit, TpuCompiler
 from keras_vit.training import device_preprocessing, tasks
-from tests.planning import tpu_cases
+from tests.compile_plan import tpu_cases
+from tools.compile_plan import step_plan, step_program, targets
+from tools.compile_plan.compiler import Compiled, DoesNotFit, TpuCompiler
 
 pytestmark = pytest.mark.skipif(
     not TpuCompiler.available(), reason="the TPU's compiler is not installed: pip install 'jax[tpu]', on Linux"
@@ -132,7 +132,7 @@ def test_generations_and_pods(structure, target, monkeypatch):
 @pytest.mark.tpu
 @pytest.mark.parametrize("fsdp", [False, True])
 def test_the_program_on_the_jax_backend(fsdp):
-    command = [sys.executable, "-m", "train.plan", "--config=train/configs/digits.py", "--target=v5e-8", "--json"]
+    command = [sys.executable, "-m", "tools.compile_plan", "--config=digits", "--target=v5e-8", "--json"]
     command += [
         "--nosearch",
         "--config.data.batch_size=64",
@@ -141,7 +141,7 @@ def test_the_program_on_the_jax_backend(fsdp):
     ]
     environment = {**os.environ, "KERAS_BACKEND": "jax"}
     result = subprocess.run(command, env=environment, stdout=subprocess.PIPE, check=True)
-    content = json.loads(result.stdout)["compiled"]
+    content = json.loads(result.stdout)
     assert content["fits"]
     if fsdp:
         assert content["collectives"]["all-gather"] >= 1

@@ -9,9 +9,9 @@ from absl import logging
 
 from keras_vit import distribute, models
 from keras_vit import recipe as recipes
-from keras_vit.planning import step_program
-from keras_vit.planning.compiler import Compiled, Compiler, DoesNotFit
-from keras_vit.planning.targets import Target
+from tools.compile_plan import step_program
+from tools.compile_plan.compiler import Compiled, Compiler, DoesNotFit
+from tools.compile_plan.targets import Target
 
 _MAX_IMAGES_PER_DEVICE = 4_096  # where the search for the largest batch ends
 

@@ -19,8 +19,8 @@ from collections.abc import Callable, Iterator
 from typing import Any, ClassVar
 from unittest import mock
 
-from keras_vit.planning import hlo, targets
-from keras_vit.planning.targets import Gpu, Target
+from tools.compile_plan import hlo, targets
+from tools.compile_plan.targets import Gpu, Target
 
 # Otherwise libtpu asks the metadata server of Google Cloud for the machine, for minutes if there is none.
 _ENVIRONMENT = {
@@ -81,8 +81,8 @@ class Compiler(abc.ABC):
     def __init__(self, target: Any):
         if not self.available():
             raise CompilerMissing(
-                f"Compiling for {target.name} needs the packages {', '.join(self.packages.values())}. Install them "
-                f"with: pip install 'keras-vision-transformers[cpu,{self.extra}]'"
+                f"Compiling for {target.name} needs the packages {', '.join(self.packages.values())}. Install them, "
+                f"in the clone, with: pip install '.[cpu,{self.extra}]'"
             )
         self.target = target
 
@@ -137,7 +137,7 @@ class Compiler(abc.ABC):
     def compile_hlo(self, hlo: bytes, replicas: int = 1) -> Compiled | DoesNotFit:
         """Compile the program of each replica, a serialized `HloModuleProto`."""
         devices = self.devices[:replicas]
-        # JAX has no public way to compile HLO. tests/planning/test_compiler.py notices if these names move.
+        # JAX has no public way to compile HLO. tests/compile_plan/test_compiler.py notices if these names move.
         import numpy as np
         from jax._src import compiler
         from jax._src.interpreters import mlir

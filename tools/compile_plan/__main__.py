@@ -1,0 +1,66 @@
+"""Compile the training step of a recipe for a TPU slice or NVIDIA GPUs, on a machine without them.
+
+    python -m tools.compile_plan --config=vit_s16_i1k --target=v5e-8
+    KERAS_BACKEND=jax python -m tools.compile_plan --config=vit_s16_i1k --target=a100:8 --fsdp --nosearch
+
+The extra [plan] has the compiler of TPUs, [plan-gpu] that of NVIDIA GPUs. The program prints whether the step fits,
+what limits its speed, and which batch sizes fit. Each batch size takes a minute or more; --nosearch tries that of the
+recipe only. `keras-vit plan` counts the operations and memory of a recipe without a compiler.
+"""
+
+import dataclasses
+import json
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from absl import flags
+
+from keras_vit import program
+from keras_vit.program import common_flags
+
+common_flags.define_recipe_flags()
+flags.DEFINE_string("target", None, "TPU slice or GPUs to compile the step for: v5e-8, v4-32, h100, a100:8.")
+flags.DEFINE_bool("fsdp", False, "Under KERAS_BACKEND=jax: shard weights and optimizer, too.")
+flags.DEFINE_bool("search", True, "Search for the largest batch size that fits, with and without remat.")
+flags.DEFINE_integer("examples", None, "Number of training examples, if the data set is missing here.")
+flags.DEFINE_integer("classes", None, "Number of classes, if the data set is missing here.")
+common_flags.define_json_flag()
+
+with program.imports(__name__):
+    from keras_vit.planning import datasets
+    from keras_vit.recipe import Recipe
+    from tools.compile_plan import compiler, step_plan, targets
+    from tools.compile_plan.step_report import Report
+
+
+def main(argv: Sequence[str]) -> int:
+    options = flags.FLAGS
+    if not options.target:
+        raise ValueError("--target is missing: a TPU slice or GPUs, such as --target=v5e-8 or --target=h100.")
+    target = targets.parse(options.target)
+    recipe = program.recipe_from_flags(argv[1:])
+    _, classes, batch = datasets.of_recipe(recipe, options.examples, options.classes)
+    report = compile_for(target, recipe, classes, batch)
+    if options.json:
+        sys.stdout.write(json.dumps(report.as_dict()) + "\n")
+    else:
+        sys.stdout.write("".join(f"{name:<17}{value}\n" for name, value in report.rows()))
+    return 0
+
+
+def compile_for(target: targets.Target, recipe: Recipe, classes: int, batch: Any) -> Report:
+    """Compile the recipe, changes that make it fit, and the largest batches."""
+    setting, chosen = step_plan.setting_of(recipe, flags.FLAGS.fsdp), compiler.of_target(target)
+    planner = step_plan.of_recipe(recipe, classes, chosen, batch)
+    estimate = planner.estimate(setting)
+    remedies = [] if estimate.fits else planner.remedies(setting)
+    largest = {}
+    if flags.FLAGS.search:
+        for remat in sorted({setting.remat, planner.rematerializes}):
+            largest[remat] = planner.largest_batch(dataclasses.replace(setting, remat=remat))
+    return Report(estimate, remedies, largest, chosen.versions())
+
+
+if __name__ == "__main__":
+    program.run(main)
