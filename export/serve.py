@@ -7,7 +7,8 @@ The model is the directory of an exported SavedModel, whose newest version is se
 run, a `.keras` file, a checkpoint, or a TFLite, ONNX or OpenVINO file. The paths are those of TF Serving's REST API, so
 that clients can be written and tested without it. It does not batch, authenticate or encrypt: use TensorFlow Serving
 for production. The server listens at localhost; put a proxy in front of it before you open it to others with --host.
-The first response of a model in bfloat16 takes longer and more memory than later ones.
+The first response of a model in bfloat16 takes longer and more memory than later ones. A request may have 64 MiB, 400
+images and 100 million pixels; docs/serving.md lists all bounds.
 
 SIGTERM and Ctrl-C end the server after the requests under way, at most --grace_seconds later. The program needs
 pip install 'keras-vision-transformers[serving]'.

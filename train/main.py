@@ -6,7 +6,8 @@
     keras-vit train --config=my_recipe.py --workdir=runs/mine --config.total_steps=200 --config.seed=1
 
 A data set without a recipe is trained with the recipe `folder`, which fine-tunes published weights. They are downloaded
-once and verified. --model, --weights and --image_size set all fields of the recipe that follow from them.
+once, and their size and hash are compared with those that their server states. --model, --weights and --image_size set
+all fields of the recipe that follow from them.
 
 Leaves in the run directory: config.json, data.json, metrics.jsonl, tensorboard/, checkpoints/, model.keras, report.png.
 Started again with the same run directory, it resumes from its last checkpoint. A directory that another recipe has

@@ -59,12 +59,12 @@ def _to_array(value: object, name: str, info: Any) -> np.ndarray:
     """Return nested lists as an array of the type and shape of an input of a signature, or refuse them."""
     dtype = tf.as_dtype(info.dtype)
     try:
-        array = np.array(_decode_binary(value), object if dtype == tf.string else None)
+        array = np.array(_decode(value, dtype), object if dtype == tf.string else None)
         if dtype == tf.string:
             if not all(isinstance(item, bytes) for item in array.ravel()):
                 raise ValueError('it must hold strings or {"b64": "..."}')
-        elif array.dtype.kind not in "biuf":
-            raise ValueError("it must hold numbers in lists of equal lengths")
+        elif array.dtype.kind not in ("b" if dtype.is_bool else "iuf"):
+            raise ValueError(f"it must hold {'booleans' if dtype.is_bool else 'numbers'} in lists of equal lengths")
         with np.errstate(all="ignore"):  # numbers that do not fit, which are refused
             converted = array.astype(dtype.as_numpy_dtype)
         if dtype.is_integer and (converted != array).any():
@@ -79,14 +79,17 @@ def _to_array(value: object, name: str, info: Any) -> np.ndarray:
     return converted
 
 
-def _decode_binary(value: Any) -> Any:
+def _decode(value: Any, dtype: tf.DType) -> Any:
     """Replace `{"b64": ...}` by its bytes and text by its UTF-8, in lists of any depth."""
     if isinstance(value, list):
-        return [_decode_binary(item) for item in value]
+        return [_decode(item, dtype) for item in value]
     if isinstance(value, dict):
         if value.keys() != {"b64"} or not isinstance(value["b64"], str):
             raise ValueError('objects must be {"b64": "..."}')
-        return base64.b64decode(value["b64"], validate=True)
+        text = b"".join(value["b64"].encode().split())  # as in TF Serving: without white space, padded or not
+        return base64.b64decode(text if b"=" in text else text + b"=" * (-len(text) % 4), validate=True)
+    if isinstance(value, bool) and not dtype.is_bool:
+        raise ValueError("it must not hold true or false")  # NumPy takes them as numbers
     return value.encode() if isinstance(value, str) else value
 
 

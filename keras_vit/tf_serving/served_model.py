@@ -1,5 +1,6 @@
 """Model as the development server serves it: a SavedModel, or a classifier of another format with its signature."""
 
+import contextlib
 import json
 import os
 import threading
@@ -17,12 +18,18 @@ from keras_vit.inference.saved_model import SavedModelClassifier
 from keras_vit.tf_serving import rest
 from keras_vit.tf_serving.client import RequestError
 
+MAX_IMAGES = 400  # in a request
+MAX_PIXELS = 2 * safe_decode.MAX_PIXELS  # of the images in a request, unless it is a single image
+_LARGE_PIXELS = 12_500_000  # Requests of more pixels are computed one at a time.
+
 
 class ServedModel:
     """Responses of one version of a model, as objects for JSON."""
 
     def __init__(self, name: str, classifier: Classifier):
         self.name, self.version = name, 1
+        self._max_pixels = classifier.card.max_pixels or safe_decode.MAX_PIXELS
+        self._large = threading.Lock()
         self._servable: SavedModelClassifier | ServedClassifier
         if isinstance(classifier, SavedModelClassifier):
             number = os.path.basename(os.path.normpath(classifier.path))
@@ -42,13 +49,30 @@ class ServedModel:
             raise RequestError(f"Serving signature key {signature[:100]!r} not found. Available: {sorted(signatures)}.")
         try:
             inputs, rows = rest.parse_predict(body, signatures[signature].inputs)
-            return rest.format_predict(self._servable.run(signature, inputs), rows)
+            with self._large if self._pixels(inputs) > _LARGE_PIXELS else contextlib.nullcontext():
+                return rest.format_predict(self._servable.run(signature, inputs), rows)
         except RequestError:
             raise
         except RecursionError as error:
             raise RequestError("The JSON of the request is nested too deeply.") from error
         except (tf.errors.InvalidArgumentError, ValueError) as error:
             raise RequestError(str(error).split("\n", 1)[0]) from error
+
+    def _pixels(self, inputs: Mapping[str, np.ndarray]) -> int:
+        """Return the number of pixels that a request takes, or refuse it."""
+        images = [image for array in inputs.values() if array.dtype == object for image in array.ravel()]
+        pixels = 0
+        for image in images:
+            with contextlib.suppress(tf.errors.OpError):  # unreadable
+                count = int(headers.pixel_count(tf.constant(image)))
+                pixels += count if count <= self._max_pixels else 0  # larger images are not decoded
+        if len(images) > MAX_IMAGES or len(images) > 1 and pixels > MAX_PIXELS:
+            raise RequestError(
+                f"A request may have at most {MAX_IMAGES} images, with {MAX_PIXELS:,} pixels together. Received: "
+                f"{len(images)} images with {pixels:,} pixels. Send fewer images in a request.",
+                413,
+            )
+        return max(pixels, len(images) * (MAX_PIXELS // MAX_IMAGES))  # small images are enlarged
 
     def metadata(self) -> dict[str, Any]:
         """Respond to a metadata request."""

@@ -1,8 +1,9 @@
 """Development server: TF Serving's REST API on Starlette and uvicorn.
 
-It serves one version of one model, without batching and without access control. The number of connections, the size of
-a request and the number of values in it are bounded, so that a mistake of a client does not take the memory of the
-machine. It does not withstand an attacker.
+It serves one version of one model, without batching and without access control. A mistake of a client does not take the
+memory of the machine, or the server from other clients: `Limits` bounds the connections, the values in a request, and
+the bodies of requests, each and all together, and their time; `served_model` bounds the images of a request. The server
+does not withstand an attacker.
 
 References:
     https://www.tensorflow.org/tfx/serving/api_rest
@@ -12,6 +13,7 @@ import asyncio
 import concurrent.futures
 import dataclasses
 import json
+import select
 import socket
 from collections.abc import Callable
 from typing import Any
@@ -22,6 +24,8 @@ from keras_vit.tf_serving.client import RequestError
 from keras_vit.tf_serving.served_model import ServedModel
 
 WORKERS = 8  # requests that are computed at a time
+_SMALL_BYTES = 1 << 20  # Bodies up to this size are read however large the others are.
+_CLOSING_SECONDS = 1.0  # between SIGTERM and the end of idle connections and unfinished bodies
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,12 +34,17 @@ class Limits:
 
     Attributes:
         body_bytes: Largest body of a request.
+        bodies_bytes: Bodies of all requests together. Bodies of more than 1 MiB that exceed it get status 503.
+        body_seconds: Time that a body may take to arrive.
         json_values: Values in a body, lists and objects included: each takes more memory than its characters.
-        connections: Connections at a time; requests on more of them get status 503.
+        connections: Connections at a time. A new connection closes the connection that has been idle for the longest
+            time. If none is idle, its requests get status 503.
         grace_seconds: Time that requests under way get after SIGTERM.
     """
 
     body_bytes: int = 64 << 20
+    bodies_bytes: int = 256 << 20
+    body_seconds: float = 60.0
     json_values: int = 2 << 20
     connections: int = 100
     grace_seconds: float = 30.0
@@ -45,7 +54,12 @@ class RestServer:
     """REST server of one model, which listens from its construction on."""
 
     def __init__(self, model: ServedModel, host: str = "localhost", port: int = 0, limits: Limits | None = None):
-        uvicorn = _import_uvicorn()
+        try:
+            import starlette  # noqa: F401
+            import uvicorn
+        except ImportError as error:
+            extra = "keras-vision-transformers[serving]"
+            raise ImportError(f"The development server needs Starlette and uvicorn: pip install '{extra}'") from error
         limits = limits or Limits()
         self._socket = socket.create_server(
             (host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET, backlog=1024
@@ -55,7 +69,7 @@ class RestServer:
         self.port: int = self._socket.getsockname()[1]
         config = uvicorn.Config(
             make_app(model, limits),
-            http="h11",
+            http=_connection_class(limits),
             loop="asyncio",
             ws="none",
             lifespan="off",
@@ -76,21 +90,66 @@ class RestServer:
         self._server.should_exit = True
 
 
+def _connection_class(limits: Limits) -> type:
+    """Return uvicorn's HTTP connection, with a bound on the number of connections and a gentle end."""
+    from uvicorn.protocols.http import h11_impl
+
+    class Connection(h11_impl.H11Protocol):
+        def connection_made(self, transport: Any) -> None:
+            super().connection_made(transport)
+            self.idle_since = self.loop.time()
+            others: set[Any] = self.connections - {self}
+            if len(others) >= limits.connections:
+                idle = filter(Connection.is_idle, others)
+                if longest := min(idle, key=lambda other: other.idle_since, default=None):
+                    self.connections.remove(longest)
+                    longest.transport.abort()
+
+        def is_idle(self) -> bool:
+            unread = select.select([self.transport.get_extra_info("socket")], [], [], 0)[0]
+            return not unread and (self.cycle is None or self.cycle.response_complete)
+
+        def on_response_complete(self) -> None:
+            self.idle_since = self.loop.time()
+            super().on_response_complete()
+
+        def shutdown(self) -> None:
+            """Close after the next response, or soon: the client may be sending a request."""
+            self.server_state.default_headers[:] = [(b"connection", b"close")]
+            self.loop.call_later(_CLOSING_SECONDS, self._end)
+
+        def _end(self) -> None:
+            if self.cycle and self.cycle.more_body:
+                self.transport.close()
+            elif not self.transport.is_closing():
+                super().shutdown()
+
+    return Connection
+
+
 def make_app(model: ServedModel, limits: Limits) -> Callable:
     """Return the ASGI application that serves a model."""
-    _import_uvicorn()
     from starlette import applications, exceptions, requests, responses, routing
 
     workers = concurrent.futures.ThreadPoolExecutor(WORKERS, thread_name_prefix="predict")
+    free = asyncio.Semaphore(WORKERS)
+    bodies: dict[object, bytearray] = {}
 
-    def endpoint(method: Callable) -> Callable:
-        async def respond(request: requests.Request) -> responses.Response:
+    def endpoint(method: Callable | None) -> Callable:
+        async def respond(request: requests.Request, _: Exception | None = None) -> responses.Response:
             """Run a method of the model in a worker thread, with every error as JSON."""
+            body = bodies[request] = bytearray()
             try:
+                await _read_body(request, bodies, limits)
+                if method is None:
+                    raise RequestError(f"Malformed request: {request.method} {request.url.path[:200]}", 404)
                 _check_target(model, **request.path_params)
-                body = (await _read_body(request, limits),) if request.method == "POST" else ()
-                work = asyncio.get_running_loop().run_in_executor(workers, _rendered, method, *body)
-                return responses.Response(await work, 200, media_type="application/json")
+                await request.is_disconnected()  # lets uvicorn read on, and notice the end of the connection
+                async with free:
+                    if await request.is_disconnected():
+                        raise requests.ClientDisconnect
+                    content = await asyncio.get_running_loop().run_in_executor(workers, _rendered, method, body)
+                return responses.Response(content, 200, media_type="application/json")
             except RequestError as error:
                 return failed(error.status, str(error))
             except requests.ClientDisconnect:
@@ -98,26 +157,26 @@ def make_app(model: ServedModel, limits: Limits) -> Callable:
             except Exception as error:  # the other clients must get their responses
                 logging.exception("%s %s failed", request.method, request.url.path)
                 return failed(500, f"{type(error).__name__}: {str(error)[:1000]}".split("\n", 1)[0])
+            finally:
+                del bodies[request]
 
         return respond
 
     def failed(status: int, message: str) -> responses.Response:
-        return responses.Response(json.dumps({"error": message}), status, media_type="application/json")
-
-    def predict(body: bytes) -> dict[str, Any]:
-        return model.predict(_parse_json(body, limits))
-
-    async def malformed(request: requests.Request, _: Exception) -> responses.Response:
-        return failed(404, f"Malformed request: {request.method} {request.url.path[:200]}")
+        headers = {"connection": "close"}  # the body may not have ended
+        return responses.Response(json.dumps({"error": message}), status, headers, "application/json")
 
     routes = []
     for prefix in ("/v1/models/{name}/versions/{version}", "/v1/models/{name}"):
+        predict = endpoint(lambda body: model.predict(_parse_json(body, limits)))
         routes += [
-            routing.Route(f"{prefix}:predict", endpoint(predict), methods=["POST"]),
-            routing.Route(f"{prefix}/metadata", endpoint(model.metadata), methods=["GET"]),
-            routing.Route(prefix, endpoint(model.status), methods=["GET"]),
+            routing.Route(f"{prefix}:predict", predict, methods=["POST"]),
+            routing.Route(f"{prefix}/metadata", endpoint(lambda _: model.metadata()), methods=["GET"]),
+            routing.Route(prefix, endpoint(lambda _: model.status()), methods=["GET"]),
         ]
-    return applications.Starlette(routes=routes, exception_handlers={exceptions.HTTPException: malformed})
+    app = applications.Starlette(routes=routes, exception_handlers={exceptions.HTTPException: endpoint(None)})
+    app.router.redirect_slashes = False  # a redirection would not read the body
+    return app
 
 
 def _check_target(model: ServedModel, name: str, version: str | None = None) -> None:
@@ -127,22 +186,32 @@ def _check_target(model: ServedModel, name: str, version: str | None = None) -> 
         raise RequestError(f"Servable not found for request: {wanted}. Served: {served}.", 404)
 
 
-async def _read_body(request: Any, limits: Limits) -> bytes:
-    """Read the body of a request within the limits.
+async def _read_body(request: Any, bodies: dict[object, bytearray], limits: Limits) -> None:
+    """Read the body of a request into `bodies` within the limits.
 
-    A body that is too large is read to its end and dropped: a client that is still sending would not see the response.
+    A body that is refused is dropped and read on, up to four times the limit, so that its client sees the response.
     """
-    body, total = bytearray(), 0
-    async for chunk in request.stream():
-        total += len(chunk)
-        if total <= limits.body_bytes:
-            body += chunk
-    if total > limits.body_bytes:
-        raise RequestError(f"A request may have at most {limits.body_bytes} bytes. Received: {total}.", 413)
-    return bytes(body)
+    body, total, refusal = bodies[request], 0, None
+    try:
+        async with asyncio.timeout(limits.body_seconds):
+            async for chunk in request.stream():
+                total += len(chunk)
+                body += b"" if refusal else chunk
+                if total > limits.body_bytes:
+                    refusal = f"A request may have at most {limits.body_bytes} bytes. Received: at least {total}.", 413
+                elif len(body) > _SMALL_BYTES and sum(map(len, bodies.values())) > limits.bodies_bytes:
+                    refusal = "The server has no room for another large request. Try again later.", 503
+                if refusal:
+                    body.clear()
+                if total > 4 * limits.body_bytes:
+                    break
+    except TimeoutError:
+        refusal = f"A body must arrive within {limits.body_seconds:g} seconds. Received: {total} bytes of it.", 408
+    if refusal:
+        raise RequestError(*refusal)
 
 
-def _parse_json(body: bytes, limits: Limits) -> object:
+def _parse_json(body: bytearray, limits: Limits) -> object:
     if sum(map(body.count, (b"[", b"{", b","))) > limits.json_values:
         raise RequestError(
             f"The JSON of a request may hold at most {limits.json_values} values. Send encoded images, each of which "
@@ -156,15 +225,5 @@ def _parse_json(body: bytes, limits: Limits) -> object:
         raise RequestError(f"JSON Parse error: {error}. {hint}.") from error
 
 
-def _rendered(method: Callable, *arguments: object) -> bytes:
-    return json.dumps(method(*arguments), ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
-
-
-def _import_uvicorn() -> Any:
-    try:
-        import starlette  # noqa: F401
-        import uvicorn
-    except ImportError as error:
-        extra = "keras-vision-transformers[serving]"
-        raise ImportError(f"The development server needs Starlette and uvicorn: pip install '{extra}'") from error
-    return uvicorn
+def _rendered(method: Callable, body: bytearray) -> bytes:
+    return json.dumps(method(body), ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()

@@ -5,17 +5,20 @@ Models of the Hugging Face hub are fetched by its own package, `huggingface_hub`
 under the final name, where another process finds half of a file.
 """
 
+import base64
+import hashlib
 import http.client
 import os
 import pathlib
 import re
+import time
 import urllib.parse
 import urllib.request
 
 from absl import logging
 
 from keras_vit import _checks
-from keras_vit._io import atomic_file
+from keras_vit._io import atomic_file, sha256, write_text
 from keras_vit._progress import Progress
 from keras_vit.checkpoints import CheckpointError
 from keras_vit.checkpoints.formats import hub_hint, open_source
@@ -27,7 +30,9 @@ _HUB = "hf://"
 _HUB_ADDRESS = re.compile(r"(?:hf://|https://huggingface\.co/)([\w.-]+/[\w.-]+(?:@[\w./-]+)?)")
 # All that a model is read from: no pickled weights of PyTorch.
 _FILES_OF_HUB = ("config.json", "preprocessor_config.json", "model*.safetensors", "model.safetensors.index.json")
-_TIMEOUT = 60  # seconds without a byte
+_TIMEOUT = 60  # seconds without a byte, and until the average speed counts
+_BYTES_PER_SECOND = 64 << 10  # A slower download is given up.
+_MAX_BYTES = 8 << 30  # twice the largest published file
 _BLOCK_BYTES = 2**20
 _FILE_SUFFIXES = (".npz", ".safetensors", ".keras", ".h5", ".json")
 # The pretraining of an AugReg file is part of its name: model, data, epochs and recipe.
@@ -120,8 +125,10 @@ def fetch(path: str) -> str:
     """Return a local copy of published weights: from the mirror, the cache, or their owners.
 
     The mirror is the directory that the environment variable `KERAS_VIT_WEIGHTS_DIR` names. It has the files in the
-    folders of their buckets, such as `vit_models/augreg/NAME.npz`. A download is put into the cache after it arrived
-    complete and could be opened. Models of the hub (`hf://OWNER/NAME`) are in the cache of `huggingface_hub`.
+    folders of their buckets, such as `vit_models/augreg/NAME.npz`. A download is put into the cache if it has the size
+    and the MD5 that its server states and could be opened. Its SHA-256 is put beside it (`NAME.npz.sha256`), and
+    compared at each use: a damaged file is downloaded again. Models of the hub (`hf://OWNER/NAME`) are in the cache of
+    `huggingface_hub`; the SHA-256 that the hub states for their weights is compared, too.
 
     Example:
     >>> path = fetch("vit_models/augreg/index.csv")  # doctest: +SKIP
@@ -132,7 +139,9 @@ def fetch(path: str) -> str:
     places = [pathlib.Path(directory, path) for directory in (mirror, cache_directory()) if directory]
     for place in places:
         if place.is_file():
-            return str(place)
+            if _recorded(place) in ("", sha256(place)):
+                return str(place)
+            logging.warning("%s is damaged: its SHA-256 is not the recorded one.", place)
     url, target = f"https://{_HOST}/{urllib.parse.quote(path)}", places[-1]
     logging.info("Downloading %s to %s.", url, target)
     try:
@@ -140,6 +149,10 @@ def fetch(path: str) -> str:
             _download(url, temporary)
             if not path.endswith(".csv"):
                 open_source(temporary).close()
+            digest = sha256(temporary)
+            if _recorded(target) not in ("", digest):
+                raise OSError(f"its SHA-256 is not the recorded one; if the owners changed it, delete {target}.sha256")
+            write_text(f"{target}.sha256", f"{digest}  {target.name}\n")
     except (OSError, http.client.HTTPException, CheckpointError) as error:
         mirror = f"{mirror} ({MIRROR_VARIABLE})" if mirror else f"a directory that {MIRROR_VARIABLE} names"
         raise OSError(
@@ -155,19 +168,36 @@ def cache_directory() -> pathlib.Path:
     return pathlib.Path(home, "keras_vit")
 
 
+def _recorded(path: pathlib.Path) -> str:
+    """Return the SHA-256 of the first download of a file; empty without a record."""
+    record = pathlib.Path(f"{path}.sha256")
+    return record.read_text(errors="replace").partition(" ")[0] if record.is_file() else ""
+
+
 def _download(url: str, path: str) -> None:
-    """Write a file of a server; an error if it is a page instead, or shorter than the server states."""
+    """Write a file of a server, or fail: a page, another size or MD5 than the server states, too large or too slow."""
+    started, md5 = time.monotonic(), hashlib.md5(usedforsecurity=False)
     with urllib.request.urlopen(url, timeout=_TIMEOUT) as response, open(path, "wb") as file:
         if response.headers.get_content_type() == "text/html":
             raise OSError("the server returned a page instead of the file")
-        size = int(response.headers.get("Content-Length") or 0)
+        stated = response.headers.get("Content-Length") or "0"
+        if not re.fullmatch(r"[0-9]{1,15}", stated):
+            raise OSError(f"the Content-Length is not a number of bytes: {stated[:100]!r}")
+        size = int(stated)
         progress = Progress("Downloading", max(size // 2**20, 1) if size else None, unit="MiB")
-        while block := response.read(_BLOCK_BYTES):
+        while block := response.read1(_BLOCK_BYTES):  # what has arrived: `read` waits for the whole block
             file.write(block)
+            md5.update(block)
             progress.update(file.tell() // 2**20)
+            slow = file.tell() < _BYTES_PER_SECOND * (time.monotonic() - started - _TIMEOUT)
+            if slow or max(file.tell(), size) > _MAX_BYTES:
+                raise OSError(f"expected at most {_MAX_BYTES} bytes, and {_BYTES_PER_SECOND} bytes per second or more")
         progress.close()
         if size and file.tell() != size:
             raise OSError(f"download incomplete: {file.tell()} of {size} bytes")
+        hashes = re.findall("md5=([^, ]+)", ",".join(response.headers.get_all("x-goog-hash", [])))
+        if hashes not in ([], [base64.b64encode(md5.digest()).decode()]):
+            raise OSError(f"download damaged: its MD5 is not the {hashes[0]!r} that the server states")
 
 
 def _snapshot(address: str) -> str:
@@ -177,4 +207,14 @@ def _snapshot(address: str) -> str:
     except ModuleNotFoundError as error:
         raise ImportError(f"{address} needs: pip install 'keras-vision-transformers[hub]'") from error
     name, _, revision = address.removeprefix(_HUB).partition("@")
-    return huggingface_hub.snapshot_download(name, revision=revision or None, allow_patterns=list(_FILES_OF_HUB))
+    for force in (False, True):
+        snapshot = huggingface_hub.snapshot_download(
+            name, revision=revision or None, allow_patterns=list(_FILES_OF_HUB), force_download=force
+        )
+        # The name of a large file's blob is the SHA-256 that the hub states.
+        blobs = {file.name: file.readlink() for file in pathlib.Path(snapshot).glob("*") if file.is_symlink()}
+        hashes = {name: blob.name for name, blob in blobs.items() if len(blob.name) == 64}
+        damaged = [name for name, stated in hashes.items() if stated != sha256(os.path.join(snapshot, name))]
+        if not damaged:
+            return snapshot
+    raise OSError(f"Could not fetch {address}: the SHA-256 of {', '.join(damaged)} is not the one that the hub states.")

@@ -80,14 +80,14 @@ def wait_until(condition, seconds=30):
 
 
 @contextlib.contextmanager
-def slow_bodies(url, count, sent=b" "):
+def slow_bodies(url, count, sent=b" ", length=100_000):
     """Clients that send the head of a request, some of its body, and then nothing."""
     with contextlib.ExitStack() as stack:
         connections = []
         for _ in range(count):
             connection = stack.enter_context(socket.create_connection(address_of(url), timeout=30))
             connection.sendall(
-                b"POST /v1/models/pets:predict HTTP/1.1\r\nHost: x\r\nContent-Length: 100000\r\n\r\n" + sent
+                b"POST /v1/models/pets:predict HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%b" % (length, sent)
             )
             connections.append(connection)
         yield connections

@@ -22,6 +22,7 @@ def inputs(**shapes):
 
 PICTURES = inputs(image_bytes=(tf.string, [None]))
 NUMBERS = inputs(x=(tf.float32, [None, 2]))
+FLAGS = inputs(x=(tf.bool, [None]))
 TWO = inputs(x=(tf.float32, [None, 2]), y=(tf.int32, [None]))
 B64 = {"b64": base64.b64encode(b"\xff\x00").decode()}
 
@@ -35,6 +36,7 @@ B64 = {"b64": base64.b64encode(b"\xff\x00").decode()}
         ({"inputs": {"image_bytes": ["text"]}}, PICTURES, {"image_bytes": [b"text"]}, False),
         ({"instances": [[1, 2], [3, 4.5]]}, NUMBERS, {"x": [[1, 2], [3, 4.5]]}, True),
         ({"instances": [{"x": [1, 2], "y": 3}]}, TWO, {"x": [[1, 2]], "y": [3]}, True),
+        ({"instances": [True, False]}, FLAGS, {"x": [True, False]}, True),
         ({"inputs": {"x": [[1, 2]], "y": [3]}}, TWO, {"x": [[1, 2]], "y": [3]}, False),
     ],
 )
@@ -46,6 +48,19 @@ def test_row_and_column_requests(body, signature, expected, rows):
         assert array.dtype == tf.as_dtype(signature[name].dtype).as_numpy_dtype
 
 
+LONG = bytes(range(250))
+UNPADDED = {"b64": base64.b64encode(b"\xff").decode().rstrip("=")}
+
+
+def test_white_space_and_missing_padding_in_base64():
+    """TF Serving takes both (absl::Base64Unescape)."""
+    lines = base64.encodebytes(LONG).decode()
+    assert lines.count("\n") > 1
+    values = [{"b64": lines}, {"b64": lines.replace("\n", "\r\n ")}, {"b64": "\t"}, UNPADDED]
+    arrays, _ = rest.parse_predict({"instances": values}, PICTURES)
+    assert arrays["image_bytes"].tolist() == [LONG, LONG, b"", b"\xff"]
+
+
 @pytest.mark.parametrize(
     ("body", "signature", "message"),
     [
@@ -55,6 +70,14 @@ def test_row_and_column_requests(body, signature, expected, rows):
         ({"instances": []}, PICTURES, "at least one instance"),
         ({"instances": [{"b64": "%%%"}]}, PICTURES, "cannot be read as string"),
         ({"instances": [{"b64": 5}]}, PICTURES, "objects must be"),
+        ({"instances": [{"b64": "/w="}]}, PICTURES, "cannot be read as string"),
+        ({"instances": [{"b64": "/"}]}, PICTURES, "cannot be read as string"),
+        ({"instances": [{"b64": "_w=="}]}, PICTURES, "cannot be read as string"),
+        ({"instances": [{"b64": "/w\u00a0=="}]}, PICTURES, "cannot be read as string"),
+        ({"instances": [[True, False]]}, NUMBERS, "true or false"),
+        ({"instances": [[1, True]]}, NUMBERS, "true or false"),
+        ({"instances": [True]}, PICTURES, "cannot be read as string"),
+        ({"instances": [1, 0]}, FLAGS, "must hold booleans"),
         ({"instances": [1]}, PICTURES, "must hold strings"),
         ({"instances": [[1, 2], [3]]}, NUMBERS, "cannot be read as float32"),
         ({"instances": [["a", "b"]]}, NUMBERS, "cannot be read as float32"),

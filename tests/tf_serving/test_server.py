@@ -1,9 +1,14 @@
 """The development server and the client, over real sockets."""
 
+import base64
 import concurrent.futures
+import contextlib
+import http.client
 import json
 import socket
 import sys
+import threading
+import time
 import urllib.error
 import urllib.request
 
@@ -12,7 +17,7 @@ import pytest
 import tensorflow as tf
 
 from keras_vit.inference.saved_model import SavedModelClassifier
-from keras_vit.tf_serving import client, server
+from keras_vit.tf_serving import client, served_model, server
 from keras_vit.tf_serving.client import RequestError
 from tests import tiny
 from tests.tf_serving import servers
@@ -241,3 +246,152 @@ def test_lists_and_objects_within_each_other_count(base, images):
             code, answer = servers.post(url, opening * 1500 + b"0" + closing * 1500)
             assert code == 413 and "at most 1000 values" in answer["error"]
         assert servers.is_answering(url, images)
+
+
+STATUS = b"GET /v1/models/pets HTTP/1.1\r\nHost: x\r\n\r\n"
+
+
+def response_of(connection):
+    """Status of the response on a socket, and whether the server closes the connection after it."""
+    response = http.client.HTTPResponse(connection)
+    response.begin()
+    response.read()
+    return response.status, response.will_close
+
+
+@pytest.mark.parametrize("target", ["POST {}:predict", "POST {}cats:predict", "GET {}", "GET {}/"])
+def test_an_endless_body_is_read_up_to_a_bound(base, images, target):
+    """Whatever the response is: a body that nobody wants was read for ever, too."""
+    with servers.serving(base, body_bytes=100_000) as (_, url):
+        with socket.create_connection(servers.address_of(url), timeout=30) as connection:
+            target = target.format("/v1/models/pets")
+            connection.sendall(f"{target} HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n".encode())
+            with pytest.raises(ConnectionError):
+                for _ in range(1000):
+                    connection.sendall(b"10000\r\n" + b" " * 0x10000 + b"\r\n")
+        assert servers.is_answering(url, images)
+
+
+def test_a_body_must_arrive_in_time(base, images):
+    with servers.serving(base, body_seconds=0.2) as (_, url):
+        with servers.slow_bodies(url, 2) as connections:
+            assert [response_of(connection) for connection in connections] == [(408, True)] * 2
+        assert servers.is_answering(url, images)
+
+
+def test_bodies_have_a_common_bound(base, images):
+    """Small requests are answered beside it."""
+    large = b" " * (2 << 20)
+    with servers.serving(base, bodies_bytes=5 << 20, body_bytes=4 << 20) as (_, url):
+        with servers.slow_bodies(url, 2, large, length=len(large) + 1):
+            servers.wait_until(lambda: servers.post(url, large)[0] == 503)
+            assert servers.is_answering(url, images)
+        servers.wait_until(lambda: servers.post(url, large)[0] == 400)  # read, and not JSON
+
+
+def test_requests_of_clients_that_have_gone_are_not_computed(base, monkeypatch):
+    computed, go_on = [], threading.Event()
+
+    def run(*_):
+        computed.append(1)
+        go_on.wait(60)
+        return {"probabilities": np.zeros((1, 5))}
+
+    body = b'{"instances": ["a"], "x": "' + b" " * 1_000_000 + b'"}'  # more than uvicorn reads by itself
+    with servers.serving(base) as (_, url), monkeypatch.context() as patched:
+        patched.setattr(SavedModelClassifier, "run", run)
+        with servers.slow_bodies(url, server.WORKERS, body, len(body)):
+            servers.wait_until(lambda: len(computed) == server.WORKERS)
+            with servers.slow_bodies(url, 5, body, len(body)):
+                time.sleep(0.5)  # the bodies arrive
+            time.sleep(0.5)
+            go_on.set()
+            assert servers.post(url, b'{"instances": ["a"]}')[0] == 200
+    assert len(computed) == server.WORKERS + 1
+
+
+def test_the_longest_idle_connection_makes_room(base):
+    with servers.serving(base, connections=3) as (_, url), contextlib.ExitStack() as stack:
+
+        def connect():
+            connection = socket.create_connection(servers.address_of(url), timeout=30)
+            return stack.enter_context(connection)
+
+        def status(connection):
+            connection.sendall(STATUS)
+            return response_of(connection)[0]
+
+        first, second, third = connect(), connect(), connect()
+        assert status(first) == 200
+        assert status(connect()) == 200
+        assert second.recv(1) == b""  # closed
+        assert status(first) == status(third) == 200
+
+
+def is_refusing(url):
+    try:
+        socket.create_connection(servers.address_of(url), timeout=30).close()
+    except ConnectionRefusedError:
+        return True
+    return False
+
+
+def test_a_request_on_a_kept_alive_connection_is_answered_at_the_end(base, monkeypatch):
+    """It was reset. The response says that the connection ends."""
+    monkeypatch.setattr(server, "_CLOSING_SECONDS", 30)
+    running = contextlib.ExitStack()
+    _, url = running.enter_context(servers.serving(base))
+    with socket.create_connection(servers.address_of(url), timeout=30) as connection:
+        connection.sendall(STATUS)
+        assert response_of(connection) == (200, False)
+        ending = threading.Thread(target=running.close)
+        ending.start()
+        servers.wait_until(lambda: is_refusing(url))
+        connection.sendall(STATUS)
+        assert response_of(connection) == (200, True)
+        ending.join(60)
+
+
+def test_unfinished_bodies_do_not_delay_the_end(base):
+    with contextlib.ExitStack() as clients, servers.serving(base, grace_seconds=3600) as (_, url):
+        clients.enter_context(servers.slow_bodies(url, 10))
+        servers.get(f"{url}/v1/models/pets")  # their heads have arrived, too
+
+
+def png(images):
+    return json.dumps({"instances": [{"b64": base64.b64encode(image).decode()} for image in images]}).encode()
+
+
+def test_pixels_of_a_request_are_bounded(base, monkeypatch):
+    """A single image has the bound of the model. Images that are not decoded do not count."""
+    images = [tiny.encode(np.zeros((16, 16, 3), np.uint8), "PNG")] * 3
+    huge = bytearray(images[0])
+    huge[16:24] = b"\0\0\xff\xff" * 2  # width and height
+    with servers.serving(base) as (_, url), monkeypatch.context() as patched:
+        patched.setattr(served_model, "MAX_PIXELS", 2 * 16 * 16)
+        assert servers.post(url, png(images[:2]))[0] == 200
+        code, answer = servers.post(url, png(images[:3]))
+        assert code == 413 and "512 pixels" in answer["error"] and "3 images with 768 pixels" in answer["error"]
+        assert servers.post(url, png([*images[:2], bytes(huge), b"bad", b"\xff\xd8\xff bad"]))[0] == 200
+        patched.setattr(served_model, "MAX_PIXELS", 1)
+        assert servers.post(url, png(images[:1]))[0] == 200
+        patched.setattr(served_model, "MAX_IMAGES", 4)
+        code, answer = servers.post(url, png([b"bad"] * 5))
+        assert code == 413 and "4 images" in answer["error"]
+
+
+def test_large_requests_are_computed_one_at_a_time(base, images, monkeypatch):
+    running, at_a_time = [], []
+
+    def run(*_):
+        running.append(1)
+        time.sleep(0.1)
+        at_a_time.append(len(running))
+        running.pop()
+        return {"probabilities": np.zeros((1, 5))}
+
+    with servers.serving(base) as (_, url), concurrent.futures.ThreadPoolExecutor(4) as pool:
+        monkeypatch.setattr(SavedModelClassifier, "run", run)
+        monkeypatch.setattr(served_model, "_LARGE_PIXELS", 100)
+        assert [code for code, _ in pool.map(lambda _: servers.post(url, png(images[:1])), range(4))] == [200] * 4
+    assert at_a_time == [1] * 4

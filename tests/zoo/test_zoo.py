@@ -1,5 +1,7 @@
 """Published weights: where they are looked for, what is said when they are missing, and the classes of their heads."""
 
+import base64
+import contextlib
 import email.message
 import hashlib
 import http.server
@@ -10,6 +12,7 @@ import pathlib
 import subprocess
 import sys
 import threading
+import time
 import types
 import urllib.error
 import urllib.request
@@ -24,6 +27,9 @@ from keras_vit.zoo import cache
 from tests import tiny
 
 GOLDEN = pathlib.Path(__file__).parents[1] / "golden"
+
+
+URLOPEN = urllib.request.urlopen
 
 
 @pytest.fixture(autouse=True)
@@ -145,11 +151,13 @@ def test_mirrors(tmp_path, monkeypatch):
 class Response(io.BytesIO):
     """An answer of the server, cut after `end` bytes."""
 
-    def __init__(self, content, end=None, kind="application/octet-stream"):
+    def __init__(self, content, end=None, kind="application/octet-stream", length=None, hashes=()):
         super().__init__(content[:end])
         self.headers = email.message.Message()
-        self.headers["Content-Length"] = str(len(content))
+        self.headers["Content-Length"] = length or str(len(content))
         self.headers["Content-Type"] = kind
+        for stated in hashes:
+            self.headers["x-goog-hash"] = stated
 
 
 def serve(monkeypatch, *answers):
@@ -207,6 +215,91 @@ def test_wrong_downloads_are_not_cached(answer, reason, tmp_path, monkeypatch):
     assert pathlib.Path(zoo.resolve(*NAMES)).read_bytes() == WHOLE and len(calls) == 2
 
 
+def hashes_of(content):
+    """What Google's storage states."""
+    return "crc32c=AAAAAA==", "md5=" + base64.b64encode(hashlib.md5(content).digest()).decode()
+
+
+@pytest.mark.parametrize("joined", [False, True])
+def test_the_hash_that_the_server_states_is_compared(joined, tmp_path, monkeypatch):
+    """A file of safetensors with a flipped bit opens as before."""
+    save_checkpoint(tiny.model(num_layers=1), tmp_path / "model.safetensors", format="huggingface")
+    whole = (tmp_path / "model.safetensors").read_bytes()
+    hashes = [",".join(hashes_of(whole))] if joined else hashes_of(whole)
+    serve(monkeypatch, Response(flipped(whole), hashes=hashes), Response(whole, hashes=hashes))
+    with pytest.raises(OSError, match="MD5"):
+        zoo.fetch("bucket/model.safetensors")
+    assert not [path for path in (tmp_path / "home").rglob("*") if path.is_file()]
+    assert pathlib.Path(zoo.fetch("bucket/model.safetensors")).read_bytes() == whole
+
+
+def flipped(content):
+    """The content with another bit at its end."""
+    return content[:-1] + bytes([content[-1] ^ 1])
+
+
+def test_a_file_that_was_damaged_in_the_cache_is_downloaded_again(tmp_path, monkeypatch, caplog):
+    save_checkpoint(tiny.model(num_layers=1), tmp_path / "model.safetensors", format="huggingface")
+    whole = (tmp_path / "model.safetensors").read_bytes()
+    calls = serve(monkeypatch, Response(whole), Response(flipped(whole)), Response(whole))
+    path = pathlib.Path(zoo.fetch("bucket/model.safetensors"))
+    record = path.with_name("model.safetensors.sha256")
+    assert record.read_text() == f"{hashlib.sha256(whole).hexdigest()}  model.safetensors\n"
+    assert zoo.fetch("bucket/model.safetensors") == str(path) and len(calls) == 1
+    path.write_bytes(flipped(whole))
+    with caplog.at_level("WARNING", logger="absl"), pytest.raises(OSError, match="model.safetensors.sha256"):
+        zoo.fetch("bucket/model.safetensors")  # the server has another file now
+    assert any("damaged" in line.getMessage() for line in caplog.records)
+    assert pathlib.Path(zoo.fetch("bucket/model.safetensors")).read_bytes() == whole
+    record.unlink()  # a file of the user, whose hash nobody knows
+    path.write_bytes(flipped(whole))
+    assert zoo.fetch("bucket/model.safetensors") == str(path) and len(calls) == 3
+
+
+@pytest.mark.parametrize("length", ["abc", "-1", "9" * 5000, "\u00b2", "1, 1"])
+def test_a_content_length_that_is_no_number(length, monkeypatch):
+    serve(monkeypatch, Response(WHOLE, length=length))
+    with pytest.raises(OSError, match="Content-Length"):
+        zoo.resolve(*NAMES)
+
+
+def test_size_and_time_of_a_download_are_bounded(monkeypatch):
+    serve(monkeypatch, *(Response(WHOLE, length=length) for length in ("1000000", "0", "0")))
+    with monkeypatch.context() as patched:
+        patched.setattr(cache, "_MAX_BYTES", len(WHOLE) - 1)
+        for _ in range(2):  # stated, and sent
+            with pytest.raises(OSError, match=f"at most {len(WHOLE) - 1} bytes"):
+                zoo.resolve(*NAMES)
+    monkeypatch.setattr(cache, "_TIMEOUT", -1)  # a download that has lasted for a second
+    monkeypatch.setattr(cache, "_BYTES_PER_SECOND", len(WHOLE) + 1)
+    with pytest.raises(OSError, match="bytes per second"):
+        zoo.resolve(*NAMES)
+
+
+def test_a_download_that_drips_ends(tmp_path, monkeypatch):
+    """`read` waited for whole blocks, and the time limit of a socket begins anew with each byte."""
+
+    class Drip(http.server.BaseHTTPRequestHandler):
+        def do_GET(self):
+            self.send_response(200)
+            self.end_headers()
+            with contextlib.suppress(OSError):
+                for _ in range(100):
+                    self.wfile.write(b"x")
+                    time.sleep(0.05)
+
+        def log_message(self, *arguments):
+            pass
+
+    monkeypatch.setattr(urllib.request, "urlopen", URLOPEN)
+    monkeypatch.setattr(cache, "_TIMEOUT", 0.5)
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Drip) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        with pytest.raises(OSError, match="bytes per second"):
+            cache._download(f"http://127.0.0.1:{server.server_port}", str(tmp_path / "file"))
+        server.shutdown()
+
+
 def test_the_index_is_a_table(monkeypatch):
     table = b"name,filename,ds,adapt_filename,final_val\nB/16,x,i21k,y,0.5\n"
     serve(monkeypatch, Response(PAGE, kind="text/html"), Response(table))
@@ -242,6 +335,30 @@ def test_models_of_the_hub(weights, monkeypatch):
     assert zoo.resolve("ViT-B/16", weights) == "/snapshot"
     ((name, options),) = asked
     assert (name, options["revision"]) == ("a/b", "v1.0" if "@" in weights else None)
+
+
+def test_hashes_of_the_hub_are_compared(tmp_path, monkeypatch):
+    """Its package compares sizes. It names the blob of a large file after the SHA-256 that the hub states."""
+    blobs, snapshot, forced = tmp_path / "blobs", tmp_path / "snapshots" / COMMIT, []
+    blobs.mkdir()
+    snapshot.mkdir(parents=True)
+    for name, blob in (("model.safetensors", hashlib.sha256(WHOLE).hexdigest()), ("config.json", "0" * 40)):
+        (blobs / blob).write_bytes(flipped(WHOLE))
+        (snapshot / name).symlink_to(f"../../blobs/{blob}")
+
+    def download(name, force_download, **_):
+        forced.append(force_download)
+        if sent and force_download:
+            (snapshot / "model.safetensors").resolve().write_bytes(sent.pop())
+        return str(snapshot)
+
+    monkeypatch.setitem(sys.modules, "huggingface_hub", types.SimpleNamespace(snapshot_download=download))
+    sent = []
+    with pytest.raises(OSError, match=r"hf://a/b.*SHA-256 of model.safetensors"):
+        zoo.resolve("ViT-B/16", "hf://a/b")
+    sent = [WHOLE]
+    assert zoo.resolve("ViT-B/16", "hf://a/b") == str(snapshot)
+    assert zoo.resolve("ViT-B/16", "hf://a/b") == str(snapshot) and forced == [False, True] * 2 + [False]
 
 
 def test_models_of_the_hub_without_its_package(monkeypatch):
@@ -286,15 +403,18 @@ def hub(tmp_path):
                 return
             self.send_response(200)
             self.send_header("Content-Length", str(len(content)))
-            self.send_header("ETag", f'"{hashlib.sha1(content).hexdigest()}"')
+            self.send_header("ETag", f'"{self.digest(content)}"')
             self.send_header("X-Repo-Commit", COMMIT)
             self.end_headers()
             if self.command == "GET":
                 self.wfile.write(content)
 
         def entry(self, name):
-            digest = hashlib.sha1(files[name]).hexdigest()
-            return {"type": "file", "path": name, "size": len(files[name]), "oid": digest}
+            return {"type": "file", "path": name, "size": len(files[name]), "oid": self.digest(files[name])}
+
+        def digest(self, content):
+            """That of a large file is its SHA-256, that of another its Git object."""
+            return getattr(hashlib, "sha256" if content == files["model.safetensors"] else "sha1")(content).hexdigest()
 
         def log_message(self, *arguments):
             pass
@@ -318,6 +438,12 @@ def test_the_package_of_the_hub_fetches_configuration_and_safetensors(hub, tmp_p
     snapshot = pathlib.Path(result.stdout.strip())
     fetched = {"config.json", "preprocessor_config.json", "model.safetensors"}
     assert {path.name for path in snapshot.iterdir()} == fetched == set(sent)  # no pickle
+    weights = snapshot / "model.safetensors"
+    whole = weights.read_bytes()
+    assert weights.readlink().name == hashlib.sha256(whole).hexdigest()  # what `_snapshot` compares
+    weights.resolve().write_bytes(flipped(whole))
+    subprocess.run([sys.executable, "-c", code], env=environment, stdout=subprocess.PIPE, check=True)
+    assert weights.read_bytes() == whole
     assert load_checkpoint(tiny.model(num_layers=1), snapshot).missing == []
 
 
