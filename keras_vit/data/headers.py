@@ -43,8 +43,8 @@ def _pixels_of_others(encoded: tf.Tensor) -> tf.Tensor:
     # Traced once, called in every pipeline.
     return tf.case(
         [
-            (_has(encoded, b"\x89PNG"), lambda: _png(encoded)),
-            (_has(encoded, b"BM"), lambda: _bmp(encoded)),
+            (has(encoded, b"\x89PNG"), lambda: _png(encoded)),
+            (has(encoded, b"BM"), lambda: _bmp(encoded)),
             (is_webp(encoded), lambda: _webp(encoded)),
         ],
         default=lambda: tf.constant(0, tf.int64),
@@ -53,7 +53,7 @@ def _pixels_of_others(encoded: tf.Tensor) -> tf.Tensor:
 
 def is_webp(encoded: tf.Tensor) -> tf.Tensor:
     """Return whether a file is WebP."""
-    return _has(encoded, b"RIFF") & _has(encoded, b"WEBP", 8)
+    return has(encoded, b"RIFF") & has(encoded, b"WEBP", 8)
 
 
 def count_scans(encoded: tf.Tensor) -> tf.Tensor:
@@ -63,18 +63,23 @@ def count_scans(encoded: tf.Tensor) -> tf.Tensor:
     return tf.math.count_nonzero((data[:-1] == 0xFF) & (data[1:] == 0xDA))
 
 
-def _has(encoded: tf.Tensor, magic: bytes, offset: int = 0) -> tf.Tensor:
-    start = tf.minimum(offset, tf.strings.length(encoded))
-    return tf.equal(tf.strings.substr(encoded, start, len(magic)), magic)
+def has(encoded: tf.Tensor, magic: bytes, start: int | tf.Tensor = 0) -> tf.Tensor:
+    """Return whether a file has these bytes at `start`."""
+    return tf.equal(_text(encoded, start, len(magic)), magic)
 
 
-def _bytes(encoded: tf.Tensor, start: int, count: int) -> tf.Tensor:
-    """int64 [count]: bytes of a file, zeros after its end."""
-    text = tf.strings.substr(encoded, tf.minimum(start, tf.strings.length(encoded)), count)
-    return tf.cast(tf.io.decode_raw(text, tf.uint8, fixed_length=count), tf.int64)
+def read(encoded: tf.Tensor, start: int | tf.Tensor, count: int) -> tf.Tensor:
+    """Read bytes of a file, int64 `[count]`. Those after its end are zeros."""
+    return tf.cast(tf.io.decode_raw(_text(encoded, start, count), tf.uint8, fixed_length=count), tf.int64)
 
 
-def _number(data: tf.Tensor, little_endian: bool = True) -> tf.Tensor:
+def _text(encoded: tf.Tensor, start: int | tf.Tensor, count: int) -> tf.Tensor:
+    end = tf.strings.length(encoded)
+    start = tf.minimum(tf.cast(start, tf.int64), tf.cast(end, tf.int64))
+    return tf.strings.substr(encoded, start, tf.constant(count, tf.int64))
+
+
+def number(data: tf.Tensor, little_endian: bool = True) -> tf.Tensor:
     """Read the last axis, of up to seven bytes, as an unsigned number."""
     size = data.shape[-1]
     scale = [256 ** (i if little_endian else size - 1 - i) for i in range(size)]
@@ -91,28 +96,28 @@ def _jpeg(encoded: tf.Tensor) -> tf.Tensor:
 
 
 def _png(encoded: tf.Tensor) -> tf.Tensor:
-    header = _bytes(encoded, 0, 24)
-    return _area(_number(header[20:24], False), _number(header[16:20], False))
+    header = read(encoded, 0, 24)
+    return _area(number(header[20:24], False), number(header[16:20], False))
 
 
 def _bmp(encoded: tf.Tensor) -> tf.Tensor:
-    header = _bytes(encoded, 0, 26)
-    height = _number(header[22:26])
+    header = read(encoded, 0, 26)
+    height = number(header[22:26])
     height = tf.where(height >= 2**31, 2**32 - height, height)  # negative where the top row is stored first
-    return _area(height, _number(header[18:22]))
+    return _area(height, number(header[18:22]))
 
 
 def _webp(encoded: tf.Tensor) -> tf.Tensor:
-    header = _bytes(encoded, 0, 30)
+    header = read(encoded, 0, 30)
 
     def lossless():
-        bits = _number(header[21:25])
+        bits = number(header[21:25])
         return _area(bits // 2**14 % 2**14 + 1, bits % 2**14 + 1)
 
     return tf.case(
         [
-            (_has(encoded, b"VP8 ", 12), lambda: _area(_number(header[28:30]) % 2**14, _number(header[26:28]) % 2**14)),
-            (_has(encoded, b"VP8L", 12), lossless),
+            (has(encoded, b"VP8 ", 12), lambda: _area(number(header[28:30]) % 2**14, number(header[26:28]) % 2**14)),
+            (has(encoded, b"VP8L", 12), lossless),
         ],
-        default=lambda: _area(_number(header[27:30]) + 1, _number(header[24:27]) + 1),
+        default=lambda: _area(number(header[27:30]) + 1, number(header[24:27]) + 1),
     )

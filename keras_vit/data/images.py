@@ -38,16 +38,14 @@ def decode(
     bits are cut to the upper 8, and the first frame of an animation is taken. The size is checked first.
     """
     encoded = headers.check(encoded, max_pixels)
-    if precise:
-        # `decode_jpeg` reads PNG and other formats as well.
-        image = tf.image.decode_jpeg(encoded, channels=channels, dct_method="INTEGER_ACCURATE")
-    elif channels == 3:
-        image = _decode_rgb(encoded)
+    method = "INTEGER_ACCURATE" if precise else ""
+    if channels == 3:
+        image = _decode_rgb(encoded, method)
     else:
         image = tf.cond(
             _decodes_to_gray(encoded),
-            lambda: tf.io.decode_image(encoded, channels=1, expand_animations=False),
-            lambda: tf.image.rgb_to_grayscale(_decode_rgb(encoded)),
+            lambda: tf.image.decode_jpeg(encoded, channels=1, dct_method=method),  # reads PNG as well
+            lambda: tf.image.rgb_to_grayscale(_decode_rgb(encoded, method)),
         )
     if exif:
         image = upright(image, encoded)
@@ -85,8 +83,7 @@ def decode_and_crop(
 
     def from_jpeg():
         window = window_of(tf.image.extract_jpeg_shape(encoded))
-        image = _decode_part(encoded, window, smallest)
-        return upright(image, encoded) if exif else image
+        return _decode_part(encoded, window, smallest)
 
     def from_other():
         image = _decode_other(encoded)
@@ -95,7 +92,7 @@ def decode_and_crop(
 
     image = tf.cond(tf.io.is_jpeg(encoded), from_jpeg, from_other)
     image.set_shape([None, None, 3])
-    return image
+    return upright(image, encoded) if exif else image
 
 
 def _decode_part(encoded: tf.Tensor, window: tf.Tensor, smallest: int | None) -> tf.Tensor:
@@ -112,18 +109,25 @@ def _decode_part(encoded: tf.Tensor, window: tf.Tensor, smallest: int | None) ->
 
 
 def upright(image: tf.Tensor, encoded: tf.Tensor) -> tf.Tensor:
-    """Turn and mirror `image` `[H, W, C]` as the Exif orientation of the encoded JPEG says."""
-    # An Exif block follows the start of the file or the 18 bytes of a JFIF block.
-    head = tf.strings.substr(encoded, 0, 30)
-    has_exif = tf.strings.regex_full_match(head, rb"\C{6}Exif\x00\x00\C*|\C{24}Exif\x00\x00")  # \C is any byte
+    """Turn and mirror `image` `[H, W, C]` as the Exif orientation of its file says."""
+    return tf.cond(_may_have_exif(encoded), lambda: _turned(image, encoded), lambda: image)
 
-    return tf.cond(has_exif, lambda: _turned(image, encoded), lambda: image)
+
+def _may_have_exif(encoded: tf.Tensor) -> tf.Tensor:
+    """Return whether to search for an Exif block, which takes time."""
+
+    def in_jpeg():
+        head = headers.read(encoded, 0, 22)
+        first = tf.where(head[3] == 0xE0, head[21], head[3])  # marker of the first segment, or of that after JFIF's
+        near = tf.strings.regex_full_match(tf.strings.substr(encoded, 0, 4096), rb"\C*Exif\x00\x00\C*")  # \C: any byte
+        return (first >= 0xE0) | near  # no tables yet
+
+    return tf.cond(tf.io.is_jpeg(encoded), in_jpeg, lambda: tf.strings.regex_full_match(encoded, rb"\C*(eXIf|EXIF)\C*"))
 
 
 @_one_node
 def _turned(image: tf.Tensor, encoded: tf.Tensor) -> tf.Tensor:
-    start = tf.where(tf.equal(tf.strings.substr(encoded, 6, 4), b"Exif"), 12, 30)
-    orientation = _orientation(encoded, start)
+    orientation = _orientation(encoded, _find_exif(encoded))
     # Orientations 5 to 8 are mirrored at the diagonal; what remains is mirroring at the axes.
     image = tf.cond(orientation >= 5, lambda: tf.transpose(image, [1, 0, 2]), lambda: image)
     upside_down = tf.reduce_any(tf.equal(orientation, [3, 4, 7, 8]))
@@ -132,11 +136,44 @@ def _turned(image: tf.Tensor, encoded: tf.Tensor) -> tf.Tensor:
     return tf.cond(mirrored, lambda: tf.reverse(image, [1]), lambda: image)
 
 
+def _find_exif(encoded: tf.Tensor) -> tf.Tensor:
+    """Return the place of the TIFF structure of a file's Exif block; the end of the file if it has none."""
+    end = tf.cast(tf.strings.length(encoded), tf.int64)
+    png = headers.has(encoded, b"\x89PNG")
+
+    def segment(place):  # of a JPEG
+        head = headers.read(encoded, place, 4)
+        found = (head[1] == 0xE1) & headers.has(encoded, b"Exif\0\0", place + 4)
+        # Bytes between the segments are skipped.
+        size = tf.where((head[0] == 0xFF) & (head[1] < 0xFF), 2 + headers.number(head[2:], False), 1)
+        return tf.where(head[1] == 0xDA, end, place + size), tf.where(found, place + 4, end)
+
+    def chunk(place):  # of a PNG or WebP
+        head = headers.read(encoded, place, 8)
+        size = headers.number(head[4:])
+        size = tf.where(png, headers.number(head[:4], False) + 4, size + size % 2)  # a checksum, or an even size
+        found = tf.where(png, headers.has(encoded, b"eXIf", place + 4), headers.has(encoded, b"EXIF", place))
+        last = headers.has(encoded, b"IEND", place + 4)
+        return tf.where(last, end, place + 8 + size), tf.where(found, place + 8, end)
+
+    def search(step, start):
+        return tf.while_loop(
+            lambda place, found: (place < end) & (found == end),
+            lambda place, found: step(place),
+            (tf.cast(start, tf.int64), end),
+            maximum_iterations=10_000,  # a hostile file may have millions
+        )[1]
+
+    flagged = headers.has(encoded, b"VP8X", 12) & (headers.read(encoded, 20, 1)[0] // 8 % 2 == 1)
+    start = tf.where(png, 8, tf.where(flagged, 12, tf.strings.length(encoded)))
+    found = tf.cond(tf.io.is_jpeg(encoded), lambda: search(segment, 2), lambda: search(chunk, start))
+    return tf.where(headers.has(encoded, b"Exif\0\0", found), found + 6, found)
+
+
 def _orientation(encoded: tf.Tensor, start: tf.Tensor) -> tf.Tensor:
     """Read the orientation, 1 to 8, from the TIFF structure at `start`. It is 1 if there is none."""
-    # The block is at most 64 KiB; zeros behind it keep damaged offsets and counts inside the array.
-    block = tf.io.decode_raw(tf.strings.substr(encoded, start, 65536), tf.uint8)
-    block = tf.cast(tf.concat([block, tf.zeros([65536 + 2 + 12 * 512], tf.uint8)], 0), tf.int32)
+    # The block is at most 64 KiB; the bytes after it keep damaged offsets and counts inside the array.
+    block = tf.cast(headers.read(encoded, start, 65536 + 2 + 12 * 512), tf.int32)
     little = tf.equal(block[0], ord("I"))
 
     def number(pair):  # [..., 2] -> [...]
@@ -151,11 +188,11 @@ def _orientation(encoded: tf.Tensor, start: tf.Tensor) -> tf.Tensor:
     return tf.where((orientation >= 1) & (orientation <= 8), orientation, 1)
 
 
-def _decode_rgb(encoded: tf.Tensor) -> tf.Tensor:
+def _decode_rgb(encoded: tf.Tensor, method: str) -> tf.Tensor:
     """Decode to three channels."""
     image = tf.cond(
         tf.io.is_jpeg(encoded),
-        lambda: tf.io.decode_image(encoded, channels=3, expand_animations=False),
+        lambda: tf.image.decode_jpeg(encoded, channels=3, dct_method=method),
         lambda: _decode_other(encoded),
     )
     image.set_shape([None, None, 3])
@@ -165,11 +202,43 @@ def _decode_rgb(encoded: tf.Tensor) -> tf.Tensor:
 @_one_node
 def _decode_other(encoded: tf.Tensor) -> tf.Tensor:
     """Decode a file that is not JPEG. TensorFlow drops an alpha channel by itself, except that of WebP."""
-    return tf.cond(
-        headers.is_webp(encoded),
-        lambda: tf.io.decode_image(encoded, channels=0, expand_animations=False)[:, :, :3],
-        lambda: tf.io.decode_image(encoded, channels=3, expand_animations=False),
+    return tf.case(
+        [
+            (headers.is_webp(encoded), lambda: _decode_webp(encoded)),
+            (headers.has(encoded, b"BM"), lambda: _decode_bmp(encoded)),
+        ],
+        default=lambda: tf.io.decode_image(encoded, channels=3, expand_animations=False),
     )
+
+
+def _decode_webp(encoded: tf.Tensor) -> tf.Tensor:
+    # TensorFlow writes four channels of an animation, also where it has allocated three because no alpha channel is
+    # flagged. Both flags are set here, and those of other chunks are cleared.
+    animated = headers.has(encoded, b"VP8X", 12) & (headers.read(encoded, 20, 1)[0] // 2 % 2 == 1)
+    size = tf.strings.length(encoded)
+    encoded = tf.cond(
+        animated,
+        lambda: tf.strings.join([tf.strings.substr(encoded, 0, 20), b"\x12", tf.strings.substr(encoded, 21, size)]),
+        lambda: encoded,
+    )
+    return tf.io.decode_image(encoded, channels=0, expand_animations=False)[:, :, :3]
+
+
+def _decode_bmp(encoded: tf.Tensor) -> tf.Tensor:
+    header = headers.read(encoded, 0, 66)
+    start, size, compression = (headers.number(header[i : i + 4]) for i in (10, 14, 30))
+    bits = headers.number(header[28:30])
+    in_order = (compression == 3) & tf.reduce_all(header[54:] == list(b"\0\0\xff\0\0\xff\0\0\xff\0\0\0"))  # BGR
+    known = (size >= 40) & ((compression == 0) | in_order) & tf.reduce_any(bits == [8, 24, 32])
+    with tf.control_dependencies([tf.debugging.Assert(known, ["Expected BMP of 8, 24 or 32 bits, uncompressed."])]):
+        image = tf.io.decode_image(encoded, channels=3, expand_animations=False)
+
+    def from_palette():  # TensorFlow returns the numbers of its entries
+        palette = tf.strings.substr(encoded, 14 + size, tf.maximum(start - size - 14, 0))
+        palette = tf.reshape(tf.io.decode_raw(palette, tf.uint8, fixed_length=1024), [256, 4])
+        return tf.gather(palette[:, 2::-1], tf.cast(image[:, :, 0], tf.int32))  # BGR_ -> RGB
+
+    return tf.cond(bits == 8, from_palette, lambda: image)
 
 
 def _decodes_to_gray(encoded: tf.Tensor) -> tf.Tensor:

@@ -6,6 +6,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_vit import inspection
+from keras_vit.data.images import decode
 from keras_vit.exporting import verify
 from keras_vit.inference import model_card, sample_images
 from keras_vit.inference.classifier import Classifier
@@ -79,7 +80,7 @@ def _check_serve_images(
 ) -> list[str]:
     """Compare the outputs for a decoded image with those for a file of the same pixels."""
     channels = artifact.card.image_shape[-1]
-    image = tf.io.decode_image(content, channels=channels, expand_animations=False)
+    image = decode(tf.constant(content), channels)
     expected = reference.predict(reference.preprocess([tf.io.encode_png(image).numpy()]))
     found = artifact.run("serve_images", {"images": image.numpy()[None]})
     comparison = _compare(reference, expected, found[reference.card.output_name])

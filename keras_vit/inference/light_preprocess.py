@@ -6,6 +6,7 @@ cosine transform, and each formula here adds in the order of TensorFlow's kernel
 """
 
 import io
+import zlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -14,6 +15,10 @@ import numpy as np
 from keras_vit import _checks, _spec
 
 MAX_PIXELS = 178_956_970  # as `keras_vit.data.images`
+# TensorFlow takes less time and memory for larger images. Its import takes as long as resizing one of this size.
+LARGE = 20_000_000
+# Bit depth, colors, compression, filters and interlacing in the header -> channels.
+PNG_CHANNELS = {b"\x08\0\0\0\0": 1, b"\x08\2\0\0\0": 3, b"\x08\6\0\0\0": 4}
 
 
 class NotCovered(Exception):
@@ -51,8 +56,8 @@ def decode(
 
     def apply(encoded: bytes) -> np.ndarray:
         if encoded.startswith(b"\x89PNG"):
-            return _decode_png(encoded, channels, max_pixels)
-        image = _decode_jpeg(encoded, channels, precise, max_pixels)
+            return _decode_png(encoded, channels, min(max_pixels, LARGE))
+        image = _decode_jpeg(encoded, channels, precise, min(max_pixels, LARGE))
         return _upright(image, encoded) if exif else image
 
     return apply
@@ -78,24 +83,42 @@ def _decode_png(encoded: bytes, channels: int, max_pixels: int) -> np.ndarray:
     except ImportError as error:
         raise NotCovered from error
     height, width = int.from_bytes(encoded[20:24], "big"), int.from_bytes(encoded[16:20], "big")
-    depth, colors = encoded[24:25], encoded[25:26]
-    gray, color = colors == b"\0", colors in (b"\2", b"\6")  # without and with alpha, which is dropped
-    if depth != b"\x08" or not (gray or color and channels == 3) or height * width > max_pixels:
+    stored = PNG_CHANNELS.get(encoded[24:29], 0)
+    if not stored or channels == 1 < stored or height * width > max_pixels:
         raise NotCovered
     try:
-        image = Image.open(io.BytesIO(encoded), formats=["PNG"])
-        if getattr(image, "is_animated", False):
+        # Pillow reads files that TensorFlow refuses, and leaves missing rows black.
+        inflate, size = zlib.decompressobj(), height * (1 + width * stored)
+        if len(inflate.decompress(_png_data(encoded), size + 1)) != size or not inflate.eof:
             raise NotCovered
-        pixels = np.asarray(image.convert("RGB" if channels == 3 else "L"))
-    except (OSError, ValueError, SyntaxError) as error:
+        pixels = np.asarray(Image.open(io.BytesIO(encoded)).convert("RGB" if channels == 3 else "L"))
+    except (OSError, ValueError, SyntaxError, zlib.error) as error:
         raise NotCovered from error
     return pixels if channels == 3 else pixels[:, :, None]
 
 
+def _png_data(encoded: bytes) -> bytes:
+    """Return the compressed rows of a PNG file whose checksums are right."""
+    data, start = [], 8
+    while (name := encoded[start + 4 : start + 8]) != b"IEND":
+        end = start + 8 + int.from_bytes(encoded[start : start + 4], "big")
+        if zlib.crc32(encoded[start + 4 : end]) != int.from_bytes(encoded[end : end + 4], "big"):
+            raise NotCovered
+        if name == b"IDAT":
+            data.append(encoded[start + 8 : end])
+        elif start > 8 and not (name.isalpha() and name[0] > 90) or name in (b"acTL", b"eXIf"):
+            raise NotCovered  # a chunk that must not be ignored
+        start = end + 4
+    return b"".join(data)
+
+
 def _upright(image: np.ndarray, encoded: bytes) -> np.ndarray:
     """Turn and mirror an image as its Exif orientation says, see `keras_vit.data.images.upright`."""
-    start = next((start for start in (12, 30) if encoded[start - 6 : start] == b"Exif\0\0"), None)
-    orientation = 1 if start is None else _orientation(encoded[start : start + 65536])
+    start = 20 if encoded[4:6] == b"\0\x10" else 2  # after JFIF's segment
+    found = encoded[start : start + 2] + encoded[start + 4 : start + 10] == b"\xff\xe1Exif\0\0"
+    if not found and b"Exif\0\0" in encoded:
+        raise NotCovered
+    orientation = _orientation(encoded[start + 10 : start + 10 + 65536 + 2 + 12 * 512]) if found else 1
     if orientation >= 5:
         image = image.transpose(1, 0, 2)
     if orientation in (3, 4, 7, 8):

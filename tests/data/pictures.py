@@ -2,6 +2,8 @@
 
 import functools
 import io
+import struct
+import zlib
 
 import numpy as np
 from PIL import Image
@@ -36,3 +38,26 @@ def folder(root, classes=("cat", "dog", "eel"), count=11, suffixes=("jpg", "png"
 def _content(number, label, suffix):
     """The bytes of an image of a folder."""
     return encode(smooth(20 + number, 24, seed=100 * label + number), "JPEG" if suffix == "jpg" else "PNG")
+
+
+def exif_block(orientation):
+    """The content of an Exif segment, in the order of bytes of big-endian machines."""
+    return b"Exif\0\0MM\0*" + struct.pack(">IHHHIHHI", 8, 1, 0x0112, 3, 1, orientation, 0, 0)
+
+
+def segment(marker, content):
+    """A segment of a JPEG file."""
+    return bytes([0xFF, marker]) + struct.pack(">H", len(content) + 2) + content
+
+
+def chunk(name, content):
+    """A chunk of a PNG file."""
+    return struct.pack(">I", len(content)) + name + content + struct.pack(">I", zlib.crc32(name + content))
+
+
+EXIF = segment(0xE1, exif_block(6))
+XMP = segment(0xE1, b"http://ns.adobe.com/xap/1.0/\0<x:xmpmeta/>")
+ICC = segment(0xE2, b"ICC_PROFILE\0\1\1" + bytes(60_000))
+ADOBE = segment(0xEE, b"Adobe\0d\0\0\0\0\1")
+PHOTOSHOP = segment(0xED, b"Photoshop 3.0\0" + segment(0xE1, exif_block(3)))  # a preview with an orientation of its own
+COMMENT = segment(0xFE, exif_block(3))

@@ -64,6 +64,66 @@ def test_formats(name, channels):
     assert np.abs(result.astype(int) - expected).max() <= tolerance
 
 
+@pytest.mark.parametrize("channels", [3, 4])
+def test_the_first_frame_of_an_animation(channels):
+    """TensorFlow writes past the end of the memory of an opaque animation, and may end the process."""
+    noise = np.random.default_rng(0).integers(0, 256, (3, 16, 32, channels), np.uint8)
+    frames = [Image.fromarray(frame) for frame in noise]
+    encoded = pictures.encode(frames[0], "WEBP", save_all=True, append_images=frames[1:], lossless=True)
+    assert encoded[12:16] == b"VP8X" and encoded[20] & 2
+    expected = by_pil(encoded)
+    np.testing.assert_array_equal(decode(encoded), expected)
+    np.testing.assert_array_equal(decode(encoded, precise=True), expected)
+    assert np.abs(decode(encoded, channels=1).astype(int) - by_pil(encoded, "L")).max() <= 1
+    crop = images.decode_and_crop(tf.constant(encoded), lambda shape: tf.constant([2, 3, 5, 7]))
+    np.testing.assert_array_equal(crop, expected[2:7, 3:10])
+
+
+def bmp(bits, rows, palette=b"", compression=0, masks=b"", header=40):
+    """A BMP file of `rows`, the bottom row first, each padded to four bytes."""
+    start = 14 + header + len(masks) + len(palette)
+    fields = header, 8 * rows.shape[1] // bits, len(rows), 1, bits, compression, rows.size, 0, 0, 0, 0
+    content = struct.pack("<IiiHHIIiiII", *fields) + masks + palette + rows.tobytes()
+    return b"BM" + struct.pack("<IHHI", 14 + len(content), 0, 0, start) + content
+
+
+NOISE = np.random.default_rng(0).integers(0, 256, (6, 24), np.uint8)
+BGR_MASKS, RGB_MASKS = (struct.pack("<III", *masks) for masks in ((0xFF0000, 0xFF00, 0xFF), (0xFF, 0xFF00, 0xFF0000)))
+
+
+@pytest.mark.parametrize("channels", [3, 1])
+@pytest.mark.parametrize(
+    "encoded",
+    [
+        bmp(8, NOISE, np.random.default_rng(1).bytes(1024)),
+        bmp(8, NOISE % 6, np.random.default_rng(1).bytes(4 * 6)),
+        bmp(8, NOISE, np.repeat(np.arange(255, -1, -1, dtype=np.uint8), 4).tobytes()),  # white is 0
+        bmp(24, NOISE),
+        bmp(32, NOISE),
+        bmp(32, NOISE, compression=3, masks=BGR_MASKS),
+    ],
+    ids=["256 colors", "6 colors", "negative", "24 bits", "32 bits", "32 bits with masks"],
+)
+def test_colors_of_bmp(encoded, channels):
+    difference = decode(encoded, channels=channels).astype(int) - by_pil(encoded, "RGB" if channels == 3 else "L")
+    assert np.abs(difference).max() <= (0 if channels == 3 else 1)
+
+
+@pytest.mark.parametrize(
+    "encoded",
+    [
+        bmp(8, NOISE, bytes(1024), compression=1),
+        bmp(32, NOISE, compression=3, masks=RGB_MASKS),
+        bmp(4, NOISE, bytes(64)),
+        bmp(16, NOISE),
+    ],
+    ids=["run lengths", "another order of channels", "4 bits", "16 bits"],
+)
+def test_bmp_of_other_kinds_is_refused(encoded):
+    with pytest.raises(tf.errors.InvalidArgumentError, match="BMP of 8, 24 or 32 bits"):
+        decode(encoded)
+
+
 @pytest.mark.parametrize("channels", [3, 1])
 def test_16_bits_are_cut_to_the_upper_8(channels):
     values = np.random.default_rng(0).integers(0, 65536, (6, 7)).astype(np.uint16)
@@ -94,11 +154,103 @@ def test_photographs_are_turned_upright(orientation, first):
     np.testing.assert_array_equal(decode(encoded, precise=True, exif=False), as_stored)
 
 
-def test_orientation_in_big_endian_and_in_a_crop():
-    tiff = b"MM\0*" + struct.pack(">IHHHIHHI", 8, 1, 0x0112, 3, 1, 6, 0, 0)
-    block = b"Exif\0\0" + tiff
+@pytest.mark.parametrize(
+    ("before", "after_tables"),
+    [
+        ([pictures.XMP], False),
+        ([pictures.ICC, pictures.ICC], False),
+        ([pictures.ADOBE], False),
+        ([pictures.PHOTOSHOP], False),
+        ([pictures.COMMENT], False),
+        ([pictures.segment(0xE0, b"JFXX\0\x13" + bytes(30))], False),
+        ([b"\xff\xff", pictures.XMP, b"\xff"], False),
+        ([pictures.XMP, pictures.ICC, pictures.PHOTOSHOP, pictures.ADOBE, pictures.COMMENT], False),
+        ([], True),
+        ([pictures.XMP], True),
+    ],
+    ids=["xmp", "icc", "adobe", "photoshop", "comment", "jfxx", "fill", "all", "tables", "tables and xmp"],
+)
+@pytest.mark.parametrize("jfif", [True, False])
+def test_exif_after_other_segments(before, after_tables, jfif):
     plain = pictures.encode(pictures.smooth(), "JPEG", quality=95)
-    encoded = plain[:2] + b"\xff\xe1" + struct.pack(">H", len(block) + 2) + block + plain[20:]
+    tables = 20 + 69 * after_tables
+    assert plain[20:22] == plain[89:91] == b"\xff\xdb"
+    parts = (
+        plain[2:20] * jfif,
+        plain[20:tables],
+        *before,
+        pictures.EXIF,
+        pictures.segment(0xE1, pictures.exif_block(3)),
+        plain[tables:],
+    )
+    encoded = plain[:2] + b"".join(parts)
+    np.testing.assert_array_equal(decode(encoded), np.rot90(decode(plain), -1))
+    assert ImageOps.exif_transpose(Image.open(io.BytesIO(encoded))).size == (40, 50)
+
+
+@pytest.mark.parametrize("orientation", [1, 6])
+@pytest.mark.parametrize("mode", [{"mode": "CMYK"}, {"keep_rgb": True}], ids=["cmyk", "rgb"])
+def test_exif_of_other_colors(mode, orientation):
+    encoded = pictures.encode(pictures.smooth(), "JPEG", quality=95, exif=pictures.exif_block(orientation), **mode)
+    assert np.abs(decode(encoded).astype(int) - by_pil(encoded)).max() <= 12
+
+
+def test_orientations_inside_other_segments_and_images_are_not_that_of_the_photograph():
+    plain = pictures.encode(pictures.smooth(), "JPEG", quality=95)
+    second = plain[:2] + pictures.EXIF + plain[20:]
+    encoded = plain[:20] + pictures.PHOTOSHOP + pictures.COMMENT + plain[20:] + second
+    np.testing.assert_array_equal(decode(encoded), decode(plain))
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+@pytest.mark.parametrize(
+    ("format", "options"),
+    [
+        ("PNG", {}),
+        ("PNG", {"mode": "L"}),
+        ("WEBP", {"lossless": True}),
+        ("WEBP", {"lossless": True, "mode": "RGBA", "icc_profile": b"odd"}),
+        ("WEBP", {"lossless": True, "save_all": True, "append_images": [Image.new("RGB", (50, 40))]}),
+    ],
+    ids=["png", "gray png", "webp", "transparent webp", "animated webp"],
+)
+def test_orientation_of_png_and_webp(format, options, orientation):
+    encoded = pictures.encode(pictures.smooth(), format, exif=pictures.exif_block(orientation), **options)
+    np.testing.assert_array_equal(decode(encoded), by_pil(encoded))
+    stored = decode(encoded, exif=False)
+    assert stored.shape == (40, 50, 3)
+    part = images.decode_and_crop(tf.constant(encoded), lambda shape: tf.constant([0, 0, 20, 50]))
+    half = pictures.encode(stored[:20], exif=pictures.exif_block(orientation))
+    np.testing.assert_array_equal(part, by_pil(half))
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "turned"),
+    [
+        ([pictures.chunk(b"tEXt", b"Comment\0eXIf")], [], False),
+        (
+            [
+                pictures.chunk(b"tEXt", b"Comment\0" + b"eXIf" * 30_000),
+                pictures.chunk(b"eXIf", pictures.exif_block(6)[6:]),
+            ],
+            [],
+            True,
+        ),
+        ([pictures.chunk(b"eXIf", pictures.exif_block(6))], [], True),
+        ([], [pictures.chunk(b"eXIf", pictures.exif_block(6)[6:])], True),
+    ],
+    ids=["text", "after text", "with the prefix of JPEG", "after the pixels"],
+)
+def test_places_of_exif_in_png(before, after, turned):
+    plain = pictures.encode(pictures.smooth())
+    encoded = b"".join([plain[:33], *before, plain[33:-12], *after, plain[-12:]])
+    assert decode(encoded).shape == by_pil(encoded).shape == ((50, 40, 3) if turned else (40, 50, 3))
+    assert decode(plain + pictures.chunk(b"eXIf", pictures.exif_block(6)[6:])).shape == (40, 50, 3)  # after the end
+
+
+def test_orientation_in_a_crop():
+    plain = pictures.encode(pictures.smooth(), "JPEG", quality=95)
+    encoded = plain[:2] + pictures.EXIF + plain[20:]
     np.testing.assert_array_equal(decode(encoded), np.rot90(decode(plain), -1))
     crop = images.decode_and_crop(tf.constant(encoded), lambda shape: tf.constant([0, 0, 16, 32]))
     np.testing.assert_array_equal(
@@ -182,4 +334,6 @@ def test_precise_is_the_accurate_transform():
     encoded = pictures.encode(pictures.smooth(80, 80), "JPEG", quality=90, subsampling=0)
     precise = np.abs(decode(encoded, precise=True).astype(int) - by_pil(encoded))
     assert precise.max() <= 1
-    assert np.abs(decode(pictures.encode(pictures.smooth()), precise=True).astype(int) - pictures.smooth()).max() == 0
+    for format, options in (("PNG", {}), ("BMP", {}), ("WEBP", {"lossless": True})):
+        other = pictures.encode(pictures.smooth(), format, **options)
+        np.testing.assert_array_equal(decode(other, precise=True), pictures.smooth())

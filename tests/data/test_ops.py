@@ -74,9 +74,9 @@ def test_resize_small_and_long(shape):
 def test_bicubic_does_not_wrap_around():
     image = np.zeros((8, 8, 3), np.uint8)
     image[:, 4:] = 255  # beside a step, bicubic interpolation goes below 0 and above 255
-    assert set(np.unique(run("resize(8, 'bicubic')", image))) == {0, 255}
-    result = run("resize(16, 'bicubic')", image).astype(int)
-    assert (np.diff(result[0, :, 0]) >= -20).all()  # a wrapped value would jump by more than 200
+    for size in (9, 10, 16):  # TensorFlow's cast wraps around only in what is left over from whole vectors
+        result = run(f"resize({size}, 'bicubic')", image).astype(int)
+        assert (np.diff(result[0, :, 0]) >= -20).all()  # a wrapped value would jump by more than 200
 
 
 def test_inception_crop_statistics(image):

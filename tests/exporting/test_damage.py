@@ -1,11 +1,13 @@
 """Damaged and hostile images: the process survives, and every answer is a result or a defined error."""
 
+import io
 import struct
 import zlib
 
 import numpy as np
 import pytest
 import tensorflow as tf
+from PIL import Image
 
 from keras_vit.data import headers, preprocess
 from keras_vit.exporting import safe_decode
@@ -46,7 +48,24 @@ def originals():
         tiny.encode(image, "JPEG", quality=80, progressive=True),
         tiny.encode(image, "PNG"),
         tiny.encode(image[..., 0], "PNG"),
+        tiny.encode(image, "BMP"),
+        animation(),
     ]
+
+
+def animation():
+    """A WebP file of two opaque frames, which TensorFlow's decoder writes past the end of its memory."""
+    frames = [Image.fromarray(frame) for frame in tiny.arrays(2, 40, 52, seed=1)]
+    buffer = io.BytesIO()
+    frames[0].save(buffer, "WEBP", save_all=True, append_images=frames[1:], lossless=True)
+    return buffer.getvalue()
+
+
+def test_the_first_frame_of_an_animation():
+    images, valid = read([animation()])
+    expected = tf.image.resize(tiny.arrays(2, 40, 52, seed=1)[0], (tiny.SIZE, tiny.SIZE)).numpy()
+    assert valid.numpy().tolist() == [True]
+    np.testing.assert_allclose((images[0].numpy() + 1) * 127.5, np.floor(expected), atol=1e-3)
 
 
 def check_answers(contents):

@@ -3,6 +3,7 @@
 import inspect
 import io
 import sys
+import zlib
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from PIL import Image
 from keras_vit.data import parse, preprocess
 from keras_vit.inference import light_preprocess, preparation
 from tests import tiny
+from tests.data import pictures
 
 STRINGS = [
     "decode|resize(48)|value_range(-1, 1)",
@@ -72,6 +74,60 @@ def test_orientation(orientation):
     exif = Image.Exif()
     exif[0x112] = orientation
     assert_equal(STRINGS[0], encoded("JPEG", exif=exif))
+
+
+@pytest.mark.parametrize(
+    "before",
+    [pictures.XMP, pictures.COMMENT, pictures.PHOTOSHOP, pictures.ICC, pictures.XMP + pictures.EXIF],
+    ids=["xmp", "comment", "photoshop", "icc", "two"],
+)
+@pytest.mark.parametrize("jfif", [True, False])
+def test_other_places_of_exif_are_left_to_tensorflow(before, jfif):
+    pytest.importorskip("simplejpeg", reason="pip install 'keras-vision-transformers[litert]'")
+    content = encoded("JPEG")
+    content = content[: 20 if jfif else 2] + before + pictures.EXIF + content[20:]
+    with pytest.raises(light_preprocess.NotCovered):
+        light_preprocess.function_of(STRINGS[0])(content)
+
+
+PLAIN = pictures.encode(pictures.smooth())
+END = PLAIN[-12:]
+ROWS = PLAIN[41:-16]  # the only part, between its name and its checksum
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        PLAIN[:-13] + bytes([PLAIN[-13] ^ 1]) + END,
+        PLAIN[:-12],
+        PLAIN[:33] + pictures.chunk(b"UNKN", b"") + PLAIN[33:],
+        PLAIN[:33] + pictures.chunk(b"l33t", b"") + PLAIN[33:],
+        PLAIN[:33] + PLAIN[8:],
+        PLAIN[:33] + pictures.chunk(b"IDAT", ROWS[:-4]) + END,
+        PLAIN[:33] + pictures.chunk(b"IDAT", zlib.compress(zlib.decompress(ROWS)[:-100])) + END,
+        PLAIN[:33] + pictures.chunk(b"eXIf", pictures.exif_block(6)[6:]) + PLAIN[33:],
+    ],
+    ids=["checksum", "no end", "unknown", "no name", "two headers", "no checksum of rows", "rows missing", "exif"],
+)
+def test_png_that_only_pillow_reads_are_left_to_tensorflow(content):
+    assert PLAIN[37:41] == b"IDAT" and Image.open(io.BytesIO(PLAIN)).size
+    with pytest.raises(light_preprocess.NotCovered):
+        light_preprocess.function_of(STRINGS[0])(content)
+
+
+@pytest.mark.parametrize("kind", ["PNG", "JPEG"])
+def test_images_of_more_than_20_million_pixels_are_left_to_tensorflow(kind, monkeypatch):
+    content = encoded(kind)
+    width, height = Image.open(io.BytesIO(content)).size
+    assert light_preprocess.LARGE == 20_000_000
+    for limit in (width * height, width * height - 1):
+        monkeypatch.setattr(light_preprocess, "LARGE", limit)
+        function = light_preprocess.function_of(STRINGS[0])
+        if limit == width * height:
+            function(content)
+        else:
+            with pytest.raises(light_preprocess.NotCovered):
+                function(content)
 
 
 @pytest.mark.parametrize(
