@@ -152,10 +152,7 @@ def shown(arguments: Arguments) -> dict[str, Any]:
 def check_type(
     source: TensorSource, found: Arguments, always: Arguments, stated: Arguments = _NONE, wanted: Arguments = _NONE
 ) -> None:
-    """Refuse a file without tensors that each model of its type has (`ALWAYS` and `always`), or that are `stated`.
-
-    A note of `save_checkpoint` states everything itself, and so may the caller (`wanted`), for some types.
-    """
+    """Refuse a file without what each model of its type has, unless our note or the caller (`wanted`) states it so."""
     mine, theirs = shown(found), shown(wanted)
     facts = {} if "arguments" in source.metadata else {**ALWAYS, **always}
     facts = {name: value for name, value in facts.items() if name not in theirs or theirs[name] != mine.get(name)}

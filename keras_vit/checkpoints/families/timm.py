@@ -68,6 +68,7 @@ _ALWAYS: tuple[tuple[str, dict[str, Any]], ...] = (
     (r".*_miil|.*_rpn_224|vit_(medium|betwixt)_patch16_gap_\d+|vit_so150m2_.*", {"qkv_bias": None}),
     (r"vit_.*_dinov3_qkvb", {"qkv_bias": _EVA_BIASES}),
 )
+_PREFIX_TOKENS = ("class_token", "distillation_token", "num_registers")
 # Blocks with the tensors of the usual ones, which normalize after attention and MLP.
 _OTHER_BLOCKS = "vit_base_patch16_rpn_224"
 _PASS = "Put the config.json of a registered architecture beside the file, or pass "
@@ -222,15 +223,11 @@ def _infer_pooling(arguments: dict[str, Any], found: dict[str, Any], path: str) 
         found["pooling"] = "gap"
     if found["pooling"] == "gap":
         found["pool_prefix_tokens"] = with_prefix
-    elif found["pooling"] == "map" and _has_prefix(found) and not with_prefix:
+    elif found["pooling"] == "map" and not with_prefix and any(map(found.get, _PREFIX_TOKENS)):
         raise CheckpointError(
             f"{path}: timm's attention pooling leaves out the class token and registers, unless its configuration has "
             "pool_include_prefix=True. Here it attends to all tokens."
         )
-
-
-def _has_prefix(found: Mapping[str, Any]) -> bool:
-    return bool(found["class_token"] or found["distillation_token"] or found["num_registers"])
 
 
 def _infer_block(
@@ -255,9 +252,9 @@ def _infer_block(
             needed = "position_embedding"
         elif "activation" not in facts:
             needed = "activation"
-    usual = found["class_token"] or found["distillation_token"]
-    usual = usual or found["num_registers"] and (name or found["norm_after_pooling"])
-    if needed == "activation" and usual:
+    # Without a name, registers only show the default where a norm follows the pooling: a class token may be lost.
+    marks = _PREFIX_TOKENS if name or found["norm_after_pooling"] else _PREFIX_TOKENS[:2]
+    if needed == "activation" and any(map(found.get, marks)):
         if not name:
             checkpoint.assumed["activation"] = "timm's default"
     elif needed:

@@ -128,15 +128,15 @@ def recognize(source: TensorSource, hints: Hints) -> Checkpoint | None:
     last_norm = "fc_norm" if style.norm_in_head and pooling == "gap" else "encoder_norm"
     linear = shapes.get(f"to_patch_embedding.{2 if style.patch_norm else 1}.weight", ())
     patch, patch_reason = _patch(linear[-1] if len(linear) == 2 else 0, known, source.path)
-    ignored = [name for name in source.tensors if not name.startswith(body)]
-    ignored += [f"{body}cls_token"] if 0 in shapes.get("cls_token", ()) else []  # stored where there is none
+    ignored = {name for name in source.tensors if not name.startswith(body)}
+    ignored |= {f"{body}cls_token"} if 0 in shapes.get("cls_token", ()) else set()  # stored where there is none
     bindings, unexpected = bind_stored(rules(layout, patch, last_norm), [n for n in source.tensors if n not in ignored])
-    checkpoint = Checkpoint(source, layout, bindings, shapes={}, unexpected=unexpected, ignored=ignored)
+    checkpoint = Checkpoint(source, layout, bindings, shapes={}, unexpected=unexpected, ignored=sorted(ignored))
     heads = _heads(shapes, style, known, source.path)
     checkpoint.shapes = variable_shapes(source, bindings, heads)
     found = architecture.infer_vit(checkpoint.shapes, heads, source.path)
     simple, single = not layout.position, found.get("output_projection") == "none" and style.identity_output
-    always = {"qkv_bias": False, "position_embedding": not simple}
+    always: dict[str, Any] = {"qkv_bias": False, "position_embedding": not simple}
     always["output_projection"] = "no_bias" if simple else "none" if single else "bias"
     always["include_top"] = True if simple or not style.optional_head else None
     architecture.check_type(source, found, always, {**stated, "pooling": None})
