@@ -32,7 +32,7 @@ flags.DEFINE_list("image_size", [], "SIZE or HEIGHT,WIDTH of the images that pos
 flags.DEFINE_string("method", None, "Resizing of position embeddings: reference, bilinear, bicubic or antialiased.")
 flags.DEFINE_list("grid", [], "HEIGHT,WIDTH of the position table in patches, if SRC does not say it.")
 flags.DEFINE_integer("num_heads", None, "Number of attention heads, if SRC does not say it.", 1)
-flags.DEFINE_string("prefix", None, "Prefix of SRC's tree of parameters, such as params/ema/.")
+flags.DEFINE_string("prefix", None, "Prefix of one of several models in SRC, such as params/ema/.")
 flags.DEFINE_string("model_config", None, "SRC's config.json, if it is not beside it.")
 flags.DEFINE_boolean("check", True, "Whether to read DST back and compare its logits.")
 flags.DEFINE_boolean("describe", False, "Print what SRC is, and write nothing.")

@@ -4,6 +4,7 @@ import io
 import json
 import os
 import random
+import re
 import struct
 import zipfile
 from typing import Any
@@ -72,6 +73,28 @@ def mutate_name(name: str, rng: random.Random) -> str:
     return rng.choice((name + "x", "../" + name, name[::-1], "", name.rpartition("/")[0], "\1" + name))
 
 
+def kind_of(name: str) -> str:
+    """Return what the names of a tensor in all blocks share."""
+    return re.sub(r"\d+", "#", name)
+
+
+def drop_kind(data: bytes, rng: random.Random) -> bytes:
+    """Return a `.safetensors` file without one kind of tensors, with the offsets of the others."""
+    length = struct.unpack("<Q", data[:8])[0]
+    header, kept, content = json.loads(data[8 : 8 + length]), {}, bytearray()
+    dropped = rng.choice(sorted({kind_of(name) for name in header if name != "__metadata__"}))
+    for name, entry in header.items():
+        if name != "__metadata__":
+            if kind_of(name) == dropped:
+                continue
+            begin, end = (8 + length + offset for offset in entry["data_offsets"])
+            entry = {**entry, "data_offsets": [len(content), len(content) + end - begin]}
+            content += data[begin:end]
+        kept[name] = entry
+    encoded = json.dumps(kept).encode()
+    return struct.pack("<Q", len(encoded)) + encoded + bytes(content)
+
+
 def npy(shape: str, data: bytes = b"") -> bytes:
     """Return an array file of float32 with a header of its own."""
     header = f"{{'descr': '<f4', 'fortran_order': False, 'shape': {shape}, }}".encode().ljust(117) + b"\n"
@@ -84,11 +107,11 @@ def mutate_archive(data: bytes, rng: random.Random) -> bytes:
     with zipfile.ZipFile(io.BytesIO(data)) as source, zipfile.ZipFile(result, "w") as target:
         names = source.namelist()
         victims = set(rng.sample(names, k=min(rng.choice((0, 1, 3)), len(names))))
-        dropped = rng.choice(names) if rng.random() < 0.15 else None
+        dropped = kind_of(rng.choice(names)) if rng.random() < 0.15 else None
         block = f"encoderblock_{rng.randrange(2)}/" if rng.random() < 0.1 else None
         for name in names:
             member = bytearray(source.read(name))
-            if name == dropped or (block and block in name):
+            if kind_of(name) == dropped or (block and block in name):
                 continue
             if name in victims:
                 member = _mutate_member(name, member, rng)
@@ -121,7 +144,9 @@ def _mutate_member(name, member, rng):
 
 
 def mutate_safetensors(data: bytes, rng: random.Random) -> bytes:
-    """Damage the header; the data behind it stays."""
+    """Drop a kind of tensors, or damage the header."""
+    if rng.random() < 0.3:
+        return drop_kind(data, rng)
     length = struct.unpack("<Q", data[:8])[0]
     header = json.loads(data[8 : 8 + length])
     note = header.get("__metadata__", {}).get("keras_vit")

@@ -2,13 +2,16 @@
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from keras_vit.checkpoints.errors import CheckpointError
+from keras_vit.checkpoints.formats.tensors import TensorSource
 from keras_vit.models.config import plain
 
 Shapes = Mapping[str, tuple[int, ...]]
+Arguments = Mapping[str, Any]
+_NONE: Arguments = {}
 TABLE = "posembed_input/pos_embedding"
 DECODER_TABLE = "decoder_posembed/pos_embedding"
 
@@ -19,16 +22,25 @@ SHOWN = (
     *("mlp", "qk_norm", "norm_before_blocks"),
     *("channels", "include_top", "representation_size", "block_sizes", "width_factor"),
 )
+# What tensors show of further arguments.
+PARTLY_SHOWN: Mapping[str, Callable[[Any], bool]] = {
+    "pooling": lambda value: value == "map",
+    "position_embedding": lambda value: value == "learned",
+    "layer_scale": lambda value: value is not None,
+    "distillation_token": bool,
+}
 _QUERY = "encoderblock_0/MultiHeadDotProductAttention_0/query/kernel"
 _DENSE, _GATE = "encoderblock_0/MlpBlock_0/Dense_0/kernel", "encoderblock_0/SwiGLU_0/gate/kernel"
 # The variables that the arguments are read from, by their number of dimensions.
 _RANKS = {
-    1: ("head/bias", "head_dist/bias"),
+    1: ("head/bias", "head_dist/bias", "pre_logits/bias"),
     2: ("head/kernel", "head_dist/kernel", "pre_logits/kernel", _DENSE, _GATE),
     3: ("cls/cls", "dist/dist", "registers/registers", _QUERY, TABLE),
     4: ("embedding/kernel", "conv_root/kernel", "root_block/conv_root/kernel"),
 }
 MAX_BLOCKS = 1024
+# What tensors show of each model, unless its type is another.
+ALWAYS: Mapping[str, Any] = {"output_projection": "bias", "qkv_bias": True, "position_embedding": True}
 
 
 def infer_vit(shapes: Shapes, heads: int | None, path: str) -> dict[str, Any]:
@@ -39,6 +51,8 @@ def infer_vit(shapes: Shapes, heads: int | None, path: str) -> dict[str, Any]:
         raise CheckpointError(f"{path} has no patch embedding of shape (height, width, channels, hidden_size).")
     blocks = resnet_blocks(shapes, path) if "conv_root/kernel" in shapes else None
     depth = _count({int(m[1]) for n in shapes if (m := re.match(r"encoderblock_(\d{1,6})/", n))}, 0, "block", path)
+    if depth and not (_QUERY in shapes and {_DENSE, _GATE} & shapes.keys()):
+        raise CheckpointError(f"{path} is incomplete: block 0 has no kernel of its query, or none of its MLP.")
     query = shapes.get(_QUERY, (0, heads, 0))
     head = shapes.get("head/kernel")
     pre_logits = shapes.get("pre_logits/kernel")
@@ -121,13 +135,32 @@ def _check_ranks(shapes: Shapes, path: str) -> None:
         for name in shapes.keys() & set(names):
             if len(shapes[name]) != rank:
                 raise CheckpointError(f"{path}: {name!r} must have {rank} dimensions. Received: shape {shapes[name]}.")
-    for head in ("head", "head_dist"):
+    for head in ("head", "head_dist", "pre_logits"):
         kernel, bias = shapes.get(f"{head}/kernel"), shapes.get(f"{head}/bias")
-        if kernel and bias and kernel[1] != bias[0]:
+        if (kernel is None) != (bias is None) or head == "head_dist" and kernel and "head/kernel" not in shapes:
+            there = [name for name in shapes if name.startswith(("head/", "head_dist/", "pre_logits/"))]
+            raise CheckpointError(f"{path} is incomplete: of its head, it has only {', '.join(there)}. Fetch it again.")
+        if kernel and bias and kernel[-1] != bias[0]:
             raise CheckpointError(f"{path}: {head}/kernel has {kernel[1]} classes, {head}/bias has {bias[0]}.")
 
 
-def check_stated(stated: Mapping[str, Any], found: Mapping[str, Any], where: str) -> None:
+def shown(arguments: Arguments) -> dict[str, Any]:
+    """Return arguments in the form in which tensors show them."""
+    return {name: PARTLY_SHOWN.get(name, lambda whole: whole)(value) for name, value in arguments.items()}
+
+
+def check_type(
+    source: TensorSource, found: Arguments, always: Arguments, stated: Arguments = _NONE, wanted: Arguments = _NONE
+) -> None:
+    """Refuse a file without what each model of its type has, unless our note or the caller (`wanted`) states it so."""
+    mine, theirs = shown(found), shown(wanted)
+    facts = {} if "arguments" in source.metadata else {**ALWAYS, **always}
+    facts = {name: value for name, value in facts.items() if name not in theirs or theirs[name] != mine.get(name)}
+    facts |= {name: value for name, value in stated.items() if value is not None}
+    check_stated(facts, mine, f"{source.path}: its type or config.json")
+
+
+def check_stated(stated: Arguments, found: Arguments, where: str) -> None:
     """Refuse a file whose description disagrees with its tensors; None where one of them does not show an argument."""
     for name, value in stated.items():
         if value is None or found.get(name) is None:
@@ -135,8 +168,8 @@ def check_stated(stated: Mapping[str, Any], found: Mapping[str, Any], where: str
         mine, theirs = _plain(value), _plain(found[name])
         if mine != theirs or isinstance(mine, bool) != isinstance(theirs, bool):
             raise CheckpointError(
-                f"{where} says {name}={str(value)[:60]}, the tensors say {name}={theirs!r}. The file lacks tensors, or "
-                "belongs to another model. Fetch both again."
+                f"{where} has {name}={str(value)[:60]}, the tensors have {name}={theirs!r}. The file lacks tensors, or "
+                "belongs to another model. Fetch both again, or pass what the model has, if it is unusual."
             )
 
 

@@ -48,7 +48,7 @@ class Hints:
 
     wanted: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # arguments of the model that is loaded
     grid: Grid | None = None  # of the file's position table
-    prefix: str | None = None  # of a Flax file's tree of parameters; None for the usual ones
+    prefix: str | None = None  # of the names of one of several models in a file; None for the only or usual one
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,6 +64,7 @@ class Layout:
     block_names: tuple[tuple[str, str], ...] = ()  # modules of a block, as (stored name, variable's name)
     map_names: tuple[tuple[str, str], ...] = ()  # modules of the attention pooling, likewise
     prefix: str = ""  # of the names of the model's body
+    outer: str = ""  # of the names of the whole model, where its head is beside the body
     decoder_heads: int = 0  # of each block of a masked autoencoder's decoder
     renamed: tuple[tuple[str, str], ...] = ()  # deviations from the scheme, as (the scheme's name, stored name)
 

@@ -50,7 +50,8 @@ def load_checkpoint(
         adapt_channels: Whether to adapt a kernel of 3 channels to a model of 1, or more than 3.
         allow_nonfinite: Whether to load NaN and infinity.
         config: The model's `config.json`, as a path or an object, if it is not beside the tensors.
-        prefix: Prefix of a Flax file's tree of parameters, such as `"params/ema/"`. None for the usual ones.
+        prefix: Prefix of one of several models in a file, such as `"params/ema/"` or `"teacher."`. None for the only
+            model of a file, or the usual one of a Flax file.
 
     Returns:
         Report of the variables and tensors that were loaded, left out and changed.
@@ -115,7 +116,7 @@ def model_from_checkpoint(
         adapt_channels: Whether to adapt a kernel of 3 channels to 1, or more than 3.
         allow_nonfinite: Whether to load NaN and infinity.
         config: The model's `config.json`.
-        prefix: Prefix of a Flax file's tree of parameters.
+        prefix: Prefix of one of several models in a file.
         **overrides: Arguments of `VisionTransformer` or `BiTResNet` to use instead of the file's, such as `image_size`,
             `classes`, `num_heads` or `dropout_rate`.
 
@@ -148,6 +149,8 @@ def model_from_checkpoint(
             model = kind.model.from_config({**arguments, **checkpoint.frozen})
         except (TypeError, ValueError) as error:
             raise CheckpointError(f"{kind.model.__name__} cannot be built from {checkpoint.path}: {error}") from error
+        if head == "auto" and not {"classes", "include_top"} & overrides.keys():
+            head = "keep"  # a new model has no reason for another head
         options = Options(head, method, resize_patch, adapt_channels)
         _load(model, checkpoint, options, strict=True, allow_nonfinite=allow_nonfinite)
         return model
@@ -167,7 +170,7 @@ def architecture_of(
         path: See `load_checkpoint`, also for the other arguments.
         grid: (height, width) of the file's position table in patches.
         config: The model's `config.json`.
-        prefix: Prefix of a Flax file's tree of parameters.
+        prefix: Prefix of one of several models in a file.
         **overrides: Arguments to use instead of the file's.
 
     Returns:

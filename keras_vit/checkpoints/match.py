@@ -63,7 +63,8 @@ class Match:
         self._decide_variables()
         self._compare_arguments()
         for name, reason in self.checkpoint.assumed.items():
-            self.report.notes.append(f"{name}={self.checkpoint.arguments.get(name)!r} is assumed: {reason}")
+            value = self.checkpoint.arguments.get(name, self.config.get(name))
+            self.report.notes.append(f"{name}={value!r} is assumed: {reason}")
         return self.report
 
     def _decide_head(self) -> None:

@@ -2,7 +2,8 @@
 
 import contextlib
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import re
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from absl import logging
@@ -21,13 +22,7 @@ from keras_vit.models.normalization import Normalization
 NOTE_VERSION = 1  # of the metadata that `save_checkpoint` leaves in a file
 _MAX_TABLE = 2**28  # entries of a position table
 _MAX_STATED_TABLE = 2**24  # the same, where a file alone asks for it
-# What tensors show of other arguments.
-_PARTLY_SHOWN: Mapping[str, Callable[[Any], bool]] = {
-    "pooling": lambda value: value == "map",
-    "position_embedding": lambda value: value == "learned",
-    "layer_scale": lambda value: value is not None,
-    "distillation_token": bool,
-}
+_CHUNK = re.compile(r"((?:^|\.)(?:blocks|layer)\.)\d+\.(?=\d+\.)")
 Path = str | os.PathLike[str]
 
 
@@ -36,6 +31,7 @@ def identify(path: Path, hints: Hints, config: Path | dict | None = None) -> Ite
     """Open a checkpoint and recognize its project and architecture from headers; the file is closed at the end."""
     with contextlib.closing(formats.open_source(_checks.path("path", path), config)) as source:
         _check_note(source)
+        _leave_chunks_out(source)
         checkpoint, family = _recognize(source, hints)
         checkpoint.resize_method = checkpoint.resize_method or family.resize_method
         _apply_note(checkpoint)
@@ -49,6 +45,15 @@ def identify(path: Path, hints: Hints, config: Path | dict | None = None) -> Ite
         yield checkpoint
 
 
+def _leave_chunks_out(source: TensorSource) -> None:
+    """Name blocks by their index only: DINOv2's training in chunks writes `blocks.1.7.` for block 7, in chunk 1."""
+    stored = {_CHUNK.sub(r"\1", name): name for name in source.tensors}
+    if len(stored) == len(source.tensors):  # else the second number is not that of the block
+        tensors, read = source.tensors, source.read
+        source.tensors = {name: tensors[old] for name, old in stored.items()}
+        source.read = lambda name: read(stored[name])  # type: ignore[method-assign]
+
+
 def _recognize(source: TensorSource, hints: Hints) -> tuple[Checkpoint, Family]:
     """Return the checkpoint that an open file holds, and its family: the first that knows its names."""
     for family in families.FAMILIES:
@@ -56,7 +61,7 @@ def _recognize(source: TensorSource, hints: Hints) -> tuple[Checkpoint, Family]:
         if checkpoint is not None:
             return checkpoint, family
     if hints.prefix is not None:
-        raise CheckpointError(f"{source.path} has no tree of parameters at prefix={hints.prefix!r}.")
+        raise CheckpointError(f"{source.path} has no model of a known family at prefix={hints.prefix!r}.")
     known, names = dict.fromkeys(family.name for family in families.FAMILIES), sorted(source.tensors)
     raise CheckpointError(
         f"{source.path} holds no Vision Transformer or BiT of a known family ({', '.join(known)}). Its {len(names)} "
@@ -97,14 +102,11 @@ def _apply_note(checkpoint: Checkpoint) -> None:
     if noted is None:
         return
     found = checkpoint.arguments
-    stated = {name: noted.get(name) for name in architecture.SHOWN}
+    stated = {name: noted[name] for name in (*architecture.SHOWN, *architecture.PARTLY_SHOWN) if name in noted}
     if found.get("include_top"):
         stated["classes"] = noted.get("classes")
     where = f"{checkpoint.path}: its note"
-    architecture.check_stated(stated, found, where)
-    for name, shown in _PARTLY_SHOWN.items():
-        if name in noted and name in found:
-            architecture.check_stated({name: shown(noted[name])}, {name: shown(found[name])}, where)
+    architecture.check_stated(architecture.shown(stated), architecture.shown(found), where)
     config_class = KINDS[checkpoint.kind].config
     known = {
         name: noted[name]
@@ -155,7 +157,8 @@ def arguments_of(checkpoint: Checkpoint, overrides: dict[str, Any], kind: Kind) 
         arguments.pop("classes", None)
     for name, reason in checkpoint.assumed.items():
         if name not in overrides:
-            logging.info("%s: %s=%r is assumed: %s.", path, name, arguments.get(name), reason)
+            value = arguments.get(name, kind.config.options().get(name))
+            logging.info("%s: %s=%r is assumed: %s.", path, name, value, reason)
     return arguments
 
 

@@ -30,6 +30,8 @@ FLAX = (
 )
 TORCH = ("hf_vit", "hf_deit", "timm_vit", "timm_vit_reg_ls", "timm_hybrid_stem")
 SIGLIP = ("timm_siglip", "timm_siglip_gap", "timm_siglip_tanh")
+# Files of PyTorch with all that their projects write beside them.
+AS_WRITTEN = sorted({path.name.removesuffix("_io.npz") for path in GOLDEN.glob("*_io.npz")} - {*TORCH})
 FORMATS = {
     "vit": "google",
     "hybrid": "google",
@@ -50,6 +52,20 @@ def golden_case(name):
     # timm files do not show their heads, and a width of 32 does not suggest them.
     arguments = {"num_heads": 4} if name.startswith("timm") else {}
     return arguments, data["image"], data["logits"]
+
+
+def arguments_of(name):
+    """Returns what a golden file of PyTorch and its configuration do not hold."""
+    if (GOLDEN / f"{name}_config.json").exists():
+        return {}
+    meta = json.loads(str(np.load(GOLDEN / f"{name}_io.npz")["__meta__"]))
+    if name == "mae":
+        return {"num_heads": meta["num_heads"]}
+    arguments = {
+        key: value for key, value in meta["arguments"].items() if key in ("patch_size", "channels", "image_size")
+    }
+    pooling = {"pooling": "gap"} if meta["arguments"].get("pool") == "mean" else {}
+    return {**arguments, **pooling, "num_heads": meta["arguments"]["heads"]}
 
 
 def golden_format(name):

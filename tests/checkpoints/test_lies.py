@@ -2,6 +2,7 @@
 
 import functools
 import io
+import itertools
 import json
 import os
 import pathlib
@@ -329,3 +330,148 @@ def test_the_architecture_of_a_file():
     assert not load_checkpoint(built, files.golden_path("hf_vit")).problems()
     kind, arguments = architecture_of(files.golden_path("bit_big_vision"), classes=3)
     assert (kind, arguments["block_sizes"], arguments["classes"]) == ("bit", [1, 1], 3)
+
+
+DESCRIBED = sorted(path.name.removesuffix("_config.json") for path in files.GOLDEN.glob("*_config.json"))
+QUICK = ("hf_vit", "timm_siglip", "timm_dinov3_qkvb")
+# Kinds of tensors that a project's own model does not read.
+UNREAD = re.compile(r".*embeddings\.mask_token|vision_model\.head\..*|decoder\..*")
+
+
+def kinds_of(names):
+    """Return the names by kind: the same tensor of each block is one kind, and so are all biases of a module."""
+    kinds = {}
+    for name in names:
+        kind = re.sub(r"\b((?:blocks|layers?)\.)\d+\.", r"\1{i}.", name)
+        kinds.setdefault(kind, set()).add(name)
+        if kind.endswith("bias"):
+            kinds.setdefault(f"biases of {kind.rpartition('.')[0].rpartition('.')[0]}", set()).add(name)
+        kinds.setdefault(f"all of {kind.rpartition('.')[0]}", set()).add(name)
+    return kinds
+
+
+@pytest.mark.parametrize(
+    "name", [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in DESCRIBED]
+)
+def test_each_kind_of_tensor_is_needed(name, tmp_path):
+    """A file with the configuration of its project loads with its own outputs, or is refused."""
+    tensors, config = load_file(files.golden_path(name)), files.hf_config(name)
+    path, expected = tmp_path / "model", files.config_of(files.golden_path(name))
+    for kind, names in kinds_of(tensors).items():
+        files.write_directory(path, {key: value for key, value in tensors.items() if key not in names}, config)
+        if all(map(UNREAD.fullmatch, names)) and (name == "hf_siglip_classifier" or "head" not in kind):
+            assert files.config_of(path) == expected, kind
+            continue
+        try:
+            found = files.config_of(path)
+        except CheckpointError:
+            continue
+        assert found == expected, kind  # else the file is another model
+        with pytest.raises(CheckpointError):
+            load_checkpoint(files.golden_model(name), path)
+            pytest.fail(f"loaded without {kind}")
+
+
+def to_plain_meta(name):
+    from tests.checkpoints.test_todays_vits import to_meta
+
+    return to_meta(name, three="dinov3" in name)
+
+
+@pytest.mark.parametrize("name", ["hf_dinov2_swiglu", "hf_dinov3", "hf_dinov3_gated"])
+@pytest.mark.parametrize(
+    "kind", ["cls_token", "pos_embed|periods", "bias_mask", r"ls\d", "attn.proj.bias", "qkv.bias$"]
+)
+def test_what_each_model_of_meta_has(name, kind, tmp_path):
+    tensors = {key: value for key, value in to_plain_meta(name).items() if not re.search(kind, key)}
+    if len(tensors) < len(to_plain_meta(name)):
+        refused(files.write_directory(tmp_path / "meta", tensors), "meta", num_heads=2)
+
+
+@pytest.mark.parametrize(
+    "source,name",
+    [
+        *itertools.product(
+            ["vit_token_legacy"], ["head/bias", "head/kernel", "pos_embedding", "query/bias", "out/bias"]
+        ),
+        *itertools.product(["vit_prelogits"], ["pre_logits/bias", "pre_logits/kernel"]),
+        *itertools.product(["bit_big_transfer"], ["head/conv2d/bias", "head/conv2d/kernel"]),
+        *itertools.product(["bv_tok", "bv_map"], ["pos_embedding"]),
+    ],
+)
+def test_what_each_model_of_google_has(source, name, tmp_path):
+    tensors = {key: value for key, value in files.tensors_of(source).items() if not key.endswith(name)}
+    path = files.write_npz(tmp_path / "x.npz", tensors)
+    with pytest.raises(CheckpointError):
+        model_from_checkpoint(path)
+    with pytest.raises(CheckpointError):  # it reset the model's head, though the file has a half of its own
+        load_checkpoint(files.golden_model(source), path)
+
+
+def test_a_copy_of_the_weights_does_not_stand_for_them(tmp_path):
+    """Without the patch embedding of one tree, the other was read."""
+    tensors = files.tensors_of("vit_gap")
+    tensors |= {f"ema/{name}": value * 0.5 for name, value in tensors.items()}
+    del tensors["embedding/kernel"]
+    path = files.write_npz(tmp_path / "x.npz", tensors)
+    refused(path, "prefix='ema/'")
+    assert model_from_checkpoint(path, prefix="ema/").config == files.golden_model("vit_gap").config
+
+
+@pytest.mark.parametrize(
+    "drop", [r"blocks\.0\.", r"blocks\.", r"blocks\.0\.mlp", r"blocks\.\d\.mlp\.fc1", r"blocks.*qkv\.w"]
+)
+def test_files_without_blocks(drop, tmp_path):
+    """Were KeyError: 'mlp', KeyError: 'qkv_bias' and TypeError: unsupported operand types."""
+    tensors = {key: value for key, value in files.tensors_of("timm_siglip").items() if not re.search(drop, key)}
+    refused(
+        files.write_directory(tmp_path / "x", tensors, files.hf_config("timm_siglip")), "no block 0|incomplete|family"
+    )
+
+
+@pytest.mark.parametrize(
+    "name,changes,match",
+    [
+        ("hf_dinov3", {"proj_bias": False}, "proj_bias"),
+        ("hf_dinov3_gated", {"mlp_bias": False}, "mlp_bias"),
+        ("hf_dinov2", {"mlp_ratio": 7}, "mlp_dim"),
+        ("hf_dinov2_swiglu", {"mlp_ratio": 7}, "mlp_dim"),
+        ("hf_siglip", {"vision_use_head": False}, "pooling"),
+        ("hf_siglip_classifier", {"model_type": "x"}, "model_type"),
+        ("hf_vit", {"layer_norm_eps": 0}, "layer_norm_eps"),
+        ("hf_vit", {"model_type": "deit"}, "distillation_token"),
+        ("hf_dinov2", {"pruned_heads": {"0": [1]}}, "pruned_heads"),
+        ("hf_vit", {"id2label": {str(index): "x" for index in range(1, 7)}}, "id2label"),
+        ("hf_vit", {"id2label": {str(index): [] for index in range(6)}}, "id2label"),
+    ],
+)
+def test_fields_that_no_tensor_agrees_with(name, changes, match, tmp_path):
+    tensors = load_file(files.golden_path(name))
+    refused(files.write_directory(tmp_path / "x", tensors, files.hf_config(name, **changes)), match)
+
+
+def test_names_of_classes_that_are_numbers(tmp_path):
+    labels = {str(index): 10 + index for index in range(6)}  # they were dropped
+    assert model_from_checkpoint(golden_directory(tmp_path, id2label=labels)).class_names[0] == "10"
+
+
+@pytest.mark.parametrize("argument,value", [("init_values", None), ("fc_norm", True), ("pos_embed", "none")])
+def test_arguments_of_timm_that_its_tensors_contradict(argument, value, timm_path):
+    config = timm_config(timm_path)
+    config["model_args"][argument] = 0.0 if value is None else value
+    refused(timm_path, "layer_scale|norm_after_pooling|position_embedding", config=config)
+
+
+def test_what_unusual_models_of_timm_lack_is_stated_by_the_caller(tmp_path):
+    tensors = {key: value for key, value in files.tensors_of("timm_vit").items() if not key.endswith("qkv.bias")}
+    path = files.write_directory(tmp_path / "x", tensors)  # without a configuration
+    refused(path, "qkv_bias", num_heads=4)
+    assert model_from_checkpoint(path, num_heads=4, qkv_bias=False).config.qkv_bias is False
+
+
+def test_the_activation_of_bare_weights_is_named(tmp_path):
+    """The report said that activation=None was assumed."""
+    model = files.golden_model("vit_gap")
+    model.save_weights(tmp_path / "model.weights.h5")
+    (note,) = [n for n in load_checkpoint(model, tmp_path / "model.weights.h5").notes if "activation" in n]
+    assert note.startswith("activation='gelu_tanh' is assumed")

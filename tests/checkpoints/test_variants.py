@@ -7,7 +7,7 @@ import keras
 import ml_dtypes
 import numpy as np
 import pytest
-from safetensors.numpy import save_file
+from safetensors.numpy import load_file, save_file
 
 import keras_vit
 from keras_vit.checkpoints import load_checkpoint, model_from_checkpoint, save_checkpoint
@@ -328,3 +328,69 @@ def test_every_variable_of_keras_files_is_named(tmp_path):
         for ours, theirs in zip(model.trainable_variables, again.trainable_variables, strict=True):
             assert ours.path == theirs.path
             np.testing.assert_array_equal(np.asarray(ours), np.asarray(theirs))
+
+
+WRAPPERS = ("module.", "model._orig_mod.", "base_model.model.")
+
+
+@pytest.mark.parametrize("name", ["hf_vit", "hf_deit", "hf_dinov2", "hf_siglip_classifier"])
+@pytest.mark.parametrize("prefix", WRAPPERS)
+def test_a_wrapped_classifier_keeps_its_head(name, prefix, tmp_path):
+    tensors = {prefix + key: value for key, value in load_file(files.golden_path(name)).items()}
+    path = files.write_directory(tmp_path / "model", tensors, files.hf_config(name))
+    model, expected = model_from_checkpoint(path), files.golden_model(name)
+    assert model.config == expected.config
+    for ours, theirs in zip(model.weights, expected.weights, strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+    assert not load_checkpoint(model, path).reset
+    written = load_file(save_checkpoint(model, tmp_path / "out", format="huggingface") + "/model.safetensors")
+    assert not any(key.startswith(prefix) for key in written)
+
+
+def test_a_wrapped_masked_autoencoder_keeps_its_decoder(tmp_path):
+    tensors = {f"module.{key}": value for key, value in load_file(files.golden_path("hf_mae")).items()}
+    path = files.write_directory(tmp_path / "model", tensors, files.hf_config("hf_mae"))
+    model, expected = (model_from_checkpoint(p, decoder=True) for p in (path, files.golden_path("hf_mae")))
+    for ours, theirs in zip(model.weights, expected.weights, strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+
+
+def test_a_classifier_that_an_adapter_renamed_is_not_left_out(tmp_path):
+    tensors = load_file(files.golden_path("hf_vit"))
+    tensors = {k.replace("classifier.", "classifier.modules_to_save.default."): v for k, v in tensors.items()}
+    with pytest.raises(ValueError, match="modules_to_save"):
+        model_from_checkpoint(files.write_directory(tmp_path / "model", tensors, files.hf_config(id2label={})))
+
+
+@pytest.mark.parametrize("name", ["hf_dinov2", "timm_dinov2", "vit_pytorch_cls"])
+@pytest.mark.parametrize("towers", [("student.backbone.", "teacher.backbone."), ("model.", "model_ema."), ("", "ema.")])
+def test_of_two_towers_one_is_chosen(name, towers, tmp_path):
+    tensors = load_file(files.golden_path(name))
+    both = {towers[0] + key: value for key, value in tensors.items()}
+    both |= {towers[1] + key: value * np.float32(0.5) for key, value in tensors.items()}
+    config = None if name.startswith("vit") else files.hf_config(name)
+    path = files.write_directory(tmp_path / "model", both, config)
+    arguments = {"num_heads": 4, "pooling": "token"} if config is None else {}
+    with pytest.raises(ValueError) as error:
+        model_from_checkpoint(path, **arguments)
+    assert all(f"'{tower}" in str(error.value) for tower in towers)
+    kernels = [
+        np.asarray(model_from_checkpoint(path, prefix=tower, **arguments).get_layer("embedding").kernel)
+        for tower in (towers[1], towers[0] or ("dinov2." if name == "hf_dinov2" else ""))
+    ]
+    np.testing.assert_array_equal(2 * kernels[0], kernels[1])
+    with pytest.raises(ValueError, match="prefix='nobody'"):
+        model_from_checkpoint(path, prefix="nobody", **arguments)
+
+
+@pytest.mark.parametrize("name", ["timm_dinov2", "timm_dinov3_plus", "hf_dinov2"])
+def test_blocks_in_chunks(name, tmp_path):
+    """dinov2/models/vision_transformer.py, BlockChunk: `blocks.1.7.` is block 7, in the second chunk."""
+    tensors = load_file(files.golden_path(name))
+    chunked = {re.sub(r"\b(blocks|layer)\.(\d+)\.", r"\1.\2.\2.", key): value for key, value in tensors.items()}
+    path = files.write_directory(tmp_path / "model", chunked, files.hf_config(name))
+    for ours, theirs in zip(model_from_checkpoint(path).weights, files.golden_model(name).weights, strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+    restarted = {re.sub(r"\b(blocks|layer)\.(\d+)\.", r"\1.\2.0.", key): value for key, value in tensors.items()}
+    with pytest.raises(ValueError, match=r"(blocks|layer)\.\d\.0"):  # the second number is not the block's
+        model_from_checkpoint(files.write_directory(tmp_path / "other", restarted, files.hf_config(name)))

@@ -84,6 +84,7 @@ class ModelType:
     poolings: tuple[str, str]  # without and with a classifier
     classes: tuple[str, str]  # names, likewise
     prefix: str  # of a model with a classifier
+    always: Mapping[str, Any]  # what tensors show of each model
     input_normalization: Normalization | None = None  # of every model; None if they differ
     mark: str = ""  # name of a part of a block that only this type has
 
@@ -96,6 +97,7 @@ VIT = ModelType(
     poolings=("token", "token"),
     classes=("ViTModel", "ViTForImageClassification"),
     prefix="vit.",
+    always={"class_token": True},
 )
 DINOV2 = ModelType(
     model_types=("dinov2", "dinov2_with_registers"),
@@ -112,6 +114,7 @@ DINOV2 = ModelType(
     poolings=("token", "token+gap"),
     classes=("Dinov2Model", "Dinov2ForImageClassification"),
     prefix="dinov2.",
+    always={"class_token": True, "layer_scale": True},
     input_normalization=IMAGENET,
     mark=".layer_scale1.lambda1",
 )
@@ -122,6 +125,10 @@ DINOV3 = ModelType(
     poolings=("token", "token"),
     classes=("DINOv3ViTModel", ""),
     prefix="",
+    always={
+        **{"class_token": True, "layer_scale": True, "position_embedding": None, "output_projection": None},
+        **{"qkv_bias": None, "query_bias": True, "key_bias": False, "value_bias": True, "proj_bias": True},
+    },
     input_normalization=IMAGENET,
 )
 SIGLIP = ModelType(
@@ -131,19 +138,20 @@ SIGLIP = ModelType(
     poolings=("map", "gap"),
     classes=("SiglipVisionModel", "SiglipForImageClassification"),
     prefix="vision_model.",
+    always={},
     input_normalization=SYMMETRIC,
 )
 
 
 def rules(layout: Layout, model_type: ModelType) -> list[Rule]:
     """Return the rules of a layout, whose `prefix` is that of the body, such as `vit.`."""
-    body, head = layout.prefix, "classifier"
+    body, outer, head = layout.prefix, layout.outer, "classifier"
     result = _torch.model_rules(model_type.styles[layout.style], body)
     if model_type is VIT:
         # DeiT with a teacher has two classifiers, DeiT without and ViT have one.
         head = "cls_classifier" if layout.position == "teacher" else head
         result += _torch.dense(f"{body}pooler.dense", "pre_logits")
-        result += _torch.dense("distillation_classifier", "head_dist")
+        result += _torch.dense(f"{outer}distillation_classifier", "head_dist")
     elif model_type is SIGLIP:
         pool = f"{body}head"
         attention = [f"MAPHead_0/{_torch.ATTENTION}/{part}" for part in ("query", "key", "value")]
@@ -160,4 +168,4 @@ def rules(layout: Layout, model_type: ModelType) -> list[Rule]:
         # The mask token is for pre-training. It is read as nothing, and written as zeros, which transformers expects.
         token, mask = f"{body}embeddings.cls_token", f"{body}embeddings.mask_token"
         result.insert(0, _torch.unused(token, mask, "cls/cls", 3 if model_type is DINOV3 else 2))
-    return [*result, *_torch.dense(head, "head")]
+    return [*result, *_torch.dense(f"{outer}{head}", "head")]

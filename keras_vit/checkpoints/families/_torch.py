@@ -29,7 +29,6 @@ from keras_vit.models import normalization
 from keras_vit.models.normalization import Normalization
 
 ATTENTION = "MultiHeadDotProductAttention_0"
-_PREFIXES = ("", "model.", "module.", "backbone.")
 # Widths of published models whose heads are not 64 wide.
 _HEADS_BY_WIDTH = {1152: 16, 1280: 16, 1408: 16, 1664: 16, 1792: 16}
 
@@ -145,12 +144,21 @@ def fused_heads(stored: str, parts: Sequence[str], leaves: tuple[str, str] = (".
     ]
 
 
-def find_body(source: TensorSource, anchor: str) -> str | None:
-    """Return the prefix of the model in a file that has a tensor of the name `anchor`; None if it cannot be decided."""
+def find_body(source: TensorSource, anchor: str, hints: Hints) -> str | None:
+    """Return the prefix of the model in a file that has a tensor of the name `anchor`; None if there is none."""
     found = [name.removesuffix(anchor) for name in source.tensors if name.endswith(anchor)]
     found = [prefix for prefix in found if prefix == "" or prefix.endswith(".")]
-    usual = [prefix for prefix in _PREFIXES if prefix in found]  # beside a copy, such as an average of the weights
-    return found[0] if len(found) == 1 else next(iter(usual), None)
+    inside = [prefix for prefix in found if prefix.startswith(hints.prefix or "")]
+    if hints.prefix in found:  # without the models below it
+        inner = tuple(prefix for prefix in inside if prefix != hints.prefix)
+        source.tensors = {name: tensor for name, tensor in source.tensors.items() if not name.startswith(inner)}
+        inside = [hints.prefix]
+    if len(inside) > 1:  # student and teacher, or an average of the weights
+        raise CheckpointError(
+            f"{source.path} has several models. Pass the prefix of the names of one of them, such as "
+            f"prefix={inside[0]!r}: {', '.join(map(repr, inside))[:600]}."
+        )
+    return inside[0] if inside else None
 
 
 def bind(
@@ -178,11 +186,17 @@ def bind(
         heads, assumed["num_heads"] = _guess_heads(source, width, hints.wanted.get("num_heads"))
     bindings, unexpected = bind_stored(rules, [name for name in source.tensors if name not in ignored])
     if layout.prefix:  # the model is a part of a larger one, whose other parts are left out
-        ignored = {*ignored, *(name for name in unexpected if not name.startswith(layout.prefix))}
+        inside = (layout.prefix, f"{layout.outer}classifier.")  # an adapter may have renamed a classifier
+        ignored = {*ignored, *(name for name in unexpected if not name.startswith(inside))}
         unexpected = [name for name in unexpected if name not in ignored]
     shapes = variable_shapes(source, bindings, heads)
     arguments = architecture.infer_vit(shapes, heads, source.path)
+    if arguments.get("output_projection", "none") == "none":
+        names = ", ".join(unexpected)[:600]
+        raise CheckpointError(f"{source.path} is incomplete, or has no block of a known name. Unknown names: {names}.")
     if arguments["distillation_token"] and "head_dist/kernel" not in shapes:
+        if arguments["include_top"] and (layout.family == "timm" or layout.position == "teacher"):
+            raise CheckpointError(f"{source.path} is incomplete: it has no head for its distillation token.")
         arguments["distillation_token"] = "unused"  # it passes the blocks, and no head reads it
     found = sorted(ignored & source.tensors.keys())
     return Checkpoint(
@@ -232,17 +246,19 @@ def ratio(width: int, hidden_size: int) -> float:
 
 def number(value: Any, lowest: float, highest: float, where: str) -> float:
     """Return a number of a configuration."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not lowest <= value < highest:
-        raise CheckpointError(f"{where} must be a number in [{lowest}, {highest}). Received: {str(value)[:40]!r}.")
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not lowest < value < highest:
+        raise CheckpointError(f"{where} must be a number in ({lowest}, {highest}). Received: {str(value)[:40]!r}.")
     return float(value)
 
 
 def label_names(source: TensorSource, classes: int) -> tuple[str, ...] | None:
-    """Return the names of the classes in `config.json`, None if it does not name each."""
+    """Return the names of the classes in `config.json`, None without them."""
     names = (source.config or {}).get("label_names")
-    if isinstance(names, list) and len(names) == classes and all(isinstance(name, str) for name in names):
-        return tuple(names)
-    return None
+    if not isinstance(names, list) or not classes:
+        return None
+    if len(names) != classes or not all(isinstance(name, str) for name in names):
+        raise CheckpointError(f"{source.path}: label_names of config.json must name {classes} classes.")
+    return tuple(names)
 
 
 def note_missing_config(path: str) -> None:

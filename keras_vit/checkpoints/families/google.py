@@ -76,6 +76,9 @@ def find_tree(source: TensorSource, anchor: re.Pattern[str], hints: Hints) -> Tr
     names = {n[len(chosen) :]: n for n in source.tensors if n.startswith(chosen) and not n.startswith(inner or ("\0",))}
     inside = set(names.values())
     shapes = {short: source.tensors[name].shape for short, name in names.items()}
+    parent = chosen[: chosen[:-1].rfind("/") + 1]
+    if chosen and hints.prefix is None and any(parent + short in source.tensors for short in names):
+        raise CheckpointError(f"{source.path} has no patch embedding at {parent!r}. Its copy: prefix={chosen!r}.")
     return Tree(names, shapes, [name for name in source.tensors if name not in inside], chosen)
 
 
@@ -173,6 +176,9 @@ def _recognize(source: TensorSource, hints: Hints, family: str) -> Checkpoint | 
     depth = _stack_depth(source, tree.shapes) if layout.stacked else 0
     checkpoint = bind(source, layout, rules(layout), tree, depth)
     checkpoint.arguments = architecture.infer_vit(checkpoint.shapes, None, source.path)
+    computed = family == "big_vision" and checkpoint.arguments["pooling"] == "gap"
+    always = {"position_embedding": None} if computed else {}
+    architecture.check_type(source, checkpoint.arguments, always, wanted=hints.wanted)
     # Both projects: GELU by tanh, epsilon 1e-6, norm before pooling.
     checkpoint.arguments |= {"activation": "gelu_tanh", "layer_norm_epsilon": 1e-6, "resnet_numerics": "reference"}
     if family == "big_vision" and checkpoint.arguments["position_embedding"] == "none":

@@ -28,13 +28,15 @@ SHOWN = {
     "qkv_bias": "qkv_bias",
     "patch_size": "patch_size",
 }
+_FIRST_OF_MLP = ("MlpBlock_0/Dense_0", "SwiGLU_0/up")
+_HEAD = re.compile(r"(.*?)(cls_|distillation_)?classifier\.(weight|bias)")
 _NESTED = ("vision_config", "backbone_config")  # of the configuration of a model with a tower
 # Fields of a tower's configuration that change what a model computes, unless they are off, and those that are known.
 _CHANGES = re.compile(r"norm|rope|rotary|bias|mlp|pos_|gate|swiglu|act|pool|window|key_value|qk|attn|causal|head")
 _KNOWN_FIELDS = re.compile(
     r"layer_norm_eps|rope_theta|rope_parameters|(qkv|query|key|value|proj|mlp)_bias|mlp_ratio|use_gated_mlp|hidden_act|"
     r"use_swiglu_ffn|pos_embed_(shift|jitter|rescale)|apply_layernorm|num_attention_heads|vision_use_head|"
-    r"initializer_factor|reshape_hidden_states|problem_type|architectures|pruned_heads|_?attn_implementation.*|"
+    r"initializer_factor|reshape_hidden_states|problem_type|architectures|_?attn_implementation.*|"
     r"chunk_size_feed_forward|tie_word_embeddings|.*drop.*"
 )
 
@@ -42,7 +44,7 @@ _KNOWN_FIELDS = re.compile(
 def recognize(source: TensorSource, hints: Hints, model_type: ModelType) -> Checkpoint | None:
     """Return the checkpoint that a file holds, None if it is not of this type."""
     anchor = f"{model_type.styles['published'].embedding}.weight"
-    body, names = _torch.find_body(source, anchor), source.tensors.keys()
+    body, names = _torch.find_body(source, anchor, hints), source.tensors.keys()
     if body is None or not any(model_type.mark in name for name in names):
         return None
     config = _merged(source.config)
@@ -54,11 +56,14 @@ def recognize(source: TensorSource, hints: Hints, model_type: ModelType) -> Chec
         )
     # No classifier reads the pooler, and masked-image modeling is for pre-training.
     ignored = {f"{body}embeddings.mask_token"} if model_type is VIT else set()
-    if {"classifier.weight", "cls_classifier.weight"} & names:
+    # A wrapper's prefix is that of the body and of the head beside it.
+    heads = [m for name in names if (m := _HEAD.fullmatch(name)) and body.startswith(m[1]) and m[1][-1:] in ("", ".")]
+    outer = max((head[1] for head in heads), key=len, default="")
+    if heads:
         unread = f"{body}pooler." if model_type is VIT else f"{body}head."
         ignored |= {name for name in names if name.startswith(unread)}
-    position = "teacher" if "cls_classifier.weight" in names else ""
-    layouts = [Layout("huggingface", style, position, prefix=body) for style in model_type.styles]
+    position = "teacher" if any(head[2] == "cls_" for head in heads) else ""
+    layouts = [Layout("huggingface", style, position, prefix=body, outer=outer) for style in model_type.styles]
     layout = nearest(source, layouts, functools.partial(rules, model_type=model_type))
     checkpoint = bind(source, layout, rules(layout, model_type), hints, model_type, config, ignored)
     _infer(checkpoint, config, model_type)
@@ -107,43 +112,64 @@ def bind(
     for argument, key in (("activation", "hidden_act"), ("layer_norm_epsilon", "layer_norm_eps")):
         if key not in config:
             checkpoint.assumed[argument] = f"the default of {key}"
-    _check_config(config, found, layout.prefix, path, model_type)
+    _check_config(config, checkpoint, model_type)
     if "image_size" in config:
         found["image_size"] = config["image_size"]
     if source.preprocessor is not None:
         checkpoint.input_normalization = _torch.stated_normalization(source.preprocessor, path)
     labels = config.get("id2label")
     if isinstance(labels, dict) and found["include_top"]:
-        if len(labels) != found["classes"]:
-            raise CheckpointError(f"{path}: config.json names {len(labels)} classes, the head has {found['classes']}.")
-        names: tuple[Any, ...] = tuple(labels.get(str(index)) for index in range(len(labels)))
-        if all(isinstance(name, str) for name in names):
-            checkpoint.class_names = names
+        names = [labels.get(str(index)) for index in range(found["classes"])]
+        if len(labels) != len(names) or not all(isinstance(name, (str, int)) for name in names):
+            raise CheckpointError(
+                f"{path}: id2label of config.json must name the {len(names)} classes of the head, from 0. Received: "
+                f"{len(labels)} classes, {str(labels)[:60]}. Correct it, or leave it out."
+            )
+        checkpoint.class_names = tuple(map(str, names))
     return checkpoint
 
 
-def _check_config(config: dict[str, Any], found: dict[str, Any], body: str, path: str, model_type: ModelType) -> None:
-    """Refuse tensors that are not those of the configuration."""
-    stated_type = config.get("model_type")
-    if stated_type not in (None, *model_type.model_types):
-        raise CheckpointError(
-            f"{path}: model_type={str(stated_type)[:40]!r} of config.json must be in {model_type.model_types}."
-        )
+def _check_config(config: dict[str, Any], checkpoint: Checkpoint, model_type: ModelType) -> None:
+    """Refuse tensors that are not those of the type and its configuration."""
+    source, found, body = checkpoint.source, checkpoint.arguments, checkpoint.layout.prefix
+    own, types = config.get("model_type"), (None, *model_type.model_types)
+    outer = (source.config or {}).get("model_type")  # a head's, or that of the model around a tower
+    for name in (own, outer if found["include_top"] else own):
+        if name not in types:
+            raise CheckpointError(
+                f"{source.path}: model_type={str(name)[:40]!r} of config.json must be in {types[1:]}."
+            )
     biases = dict(zip(("query_bias", "key_bias", "value_bias"), _torch.biases(found["qkv_bias"]), strict=True))
-    gated = config.get("use_gated_mlp", config.get("use_swiglu_ffn"))
+    biases["proj_bias"] = found["output_projection"] == "bias"
+    biases["mlp_bias"] = any(f"encoderblock_0/{name}/bias" in checkpoint.shapes for name in _FIRST_OF_MLP)
+    gated, ratio = config.get("use_gated_mlp", config.get("use_swiglu_ffn")), config.get("mlp_ratio")
     stated = {
         **{argument: config.get(field) for field, argument in SHOWN.items()},
         **{name: config.get(name) for name in ("pooler_act", *biases)},
         "num_registers": config.get("num_register_tokens"),
         "mlp": None if gated is None else "swiglu" if gated else "mlp",
     }
+    if model_type is DINOV2 and isinstance(ratio, (int, float)) and 0 < ratio < 2**20:
+        width = int(found["hidden_size"] * ratio)
+        stated["mlp_dim"] = (int(width * 2 / 3) + 7) // 8 * 8 if found["mlp"] == "swiglu" else width
+    if own == "dinov2_with_registers" and not found["num_registers"]:
+        stated["num_registers"] = 4  # transformers' default
+    if model_type is VIT and own is not None:
+        stated["distillation_token"] = own == "deit"
+    if model_type is SIGLIP and not found["include_top"]:
+        stated["pooling"] = config.get("vision_use_head", True if outer in types else None)
     pooler = "tanh" if found["representation_size"] else None
-    architecture.check_stated(stated, {**found, **biases, "pooler_act": pooler}, f"{path}: config.json")
-    architectures = config.get("architectures")
-    if not isinstance(architectures, list) or "ForImageClassification" not in str(architectures[:1]):
-        return
-    if body and not found["include_top"]:  # without a prefix it is the body alone, on purpose
-        raise CheckpointError(f"{path} has no classifier, though config.json says {architectures[0]}. Fetch it again.")
+    architecture.check_type(source, {**found, **biases, "pooler_act": pooler}, model_type.always, stated)
+    architectures, labels = config.get("architectures"), config.get("id2label")
+    described = str(architectures[:1]) if isinstance(architectures, list) else ""
+    if "ForImageClassification" not in described:
+        alone = outer == own and body.endswith(f"{own}.") and all(name.startswith(body) for name in source.tensors)
+        described = f"{len(labels)} classes" if alone and isinstance(labels, dict) and len(labels) != 2 else ""
+    if described and body and not found["include_top"]:  # without a prefix it is the body alone, on purpose
+        raise CheckpointError(
+            f"{source.path} has no `classifier` beside {body!r}, though config.json has {described}. Save the whole "
+            "model, or leave `architectures` and `id2label` out to load the encoder."
+        )
 
 
 def _infer(checkpoint: Checkpoint, config: dict[str, Any], model_type: ModelType) -> None:
@@ -165,7 +191,7 @@ def _infer(checkpoint: Checkpoint, config: dict[str, Any], model_type: ModelType
         for name, default in (("shift", None), ("jitter", None), ("rescale", 2.0)):
             found[f"rope_{name}"] = config.get(f"pos_embed_{name}", default if config else None)
     for name, value in config.items():
-        if _CHANGES.search(name) and not _KNOWN_FIELDS.fullmatch(name) and value not in (None, False):
+        if _CHANGES.search(name) and not _KNOWN_FIELDS.fullmatch(name) and value not in (None, False, {}, []):
             raise CheckpointError(f"{path}: {name}={str(value)[:40]!r} of its configuration is not known.")
     size, patch = stated_size(found.get("image_size")), stated_size(found["patch_size"])
     if size and patch and patch[0] <= size[0] and patch[1] <= size[1]:  # the rest at the borders is not read

@@ -99,6 +99,7 @@ def _fit(layout: Layout, config: Config, model_type: ModelType) -> Layout:
         style=layout.style if layout.style in model_type.styles else "published",
         position="teacher" if teacher else "",
         prefix=own if config["include_top"] else kept,
+        outer="",
     )
 
 

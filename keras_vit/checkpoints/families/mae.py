@@ -42,9 +42,10 @@ def rules(layout: Layout) -> list[Rule]:
 
 def _huggingface_rules(layout: Layout) -> list[Rule]:
     """Return the rules of Hugging Face's layout, whose `position` is the name of the decoder's blocks."""
-    encoder = _huggingface.rules(Layout("huggingface", layout.style, prefix=_ENCODER), VIT)
-    blocks = _torch.block_rules(VIT.styles[layout.style], f"{_DECODER}{layout.position}.{{i}}", _BLOCK)
-    return encoder + _decoder_rules(_DECODER, f"{_DECODER}decoder_pos_embed", blocks, layout)
+    encoder = _huggingface.rules(Layout("huggingface", layout.style, prefix=layout.prefix), VIT)
+    decoder = layout.prefix.removesuffix(_ENCODER) + _DECODER
+    blocks = _torch.block_rules(VIT.styles[layout.style], f"{decoder}{layout.position}.{{i}}", _BLOCK)
+    return encoder + _decoder_rules(decoder, f"{decoder}decoder_pos_embed", blocks, layout)
 
 
 def _decoder_rules(prefix: str, table: str, blocks: Iterable[Rule], layout: Layout) -> list[Rule]:
@@ -84,26 +85,29 @@ def _finish(checkpoint: Checkpoint, heads: int | None) -> Checkpoint:
 
 def _recognize(source: TensorSource, hints: Hints) -> Checkpoint | None:
     """Return the checkpoint that a file of the authors holds, None for other files."""
-    body = _torch.find_body(source, "patch_embed.proj.weight")
+    anchor = "patch_embed.proj.weight"
+    body = _torch.find_body(source, anchor, hints)
     if body is None or f"{body}decoder_embed.weight" not in source.tensors:
         return None
     stated = source.metadata.get("arguments", {}).get("decoder_num_heads")
     heads = _num_heads(source, f"{body}decoder_embed.weight", stated, hints)
     layout = Layout("mae", prefix=body, decoder_heads=heads or 1)
-    checkpoint = _torch.bind(source, layout, rules(layout), hints, f"{body}patch_embed.proj.weight", kind="mae")
+    checkpoint = _torch.bind(source, layout, rules(layout), hints, f"{body}{anchor}", kind="mae")
+    architecture.check_type(source, checkpoint.arguments, {"class_token": True})
     checkpoint.arguments |= {"activation": "gelu", "layer_norm_epsilon": 1e-6}
     return _finish(checkpoint, heads)
 
 
 def _recognize_huggingface(source: TensorSource, hints: Hints) -> Checkpoint | None:
     """Return the checkpoint that a file of Hugging Face holds, None for other files."""
-    names, config = source.tensors.keys(), source.config or {}
-    embed = f"{_DECODER}decoder_embed.weight"
-    if not {embed, f"{_ENCODER}{VIT.styles['published'].embedding}.weight"} <= names:
+    config = source.config or {}
+    body = _torch.find_body(source, f"{_ENCODER}{VIT.styles['published'].embedding}.weight", hints)
+    embed = f"{body}{_DECODER}decoder_embed.weight"
+    if body is None or embed not in source.tensors:
         return None
     heads = _num_heads(source, embed, config.get("decoder_num_attention_heads"), hints)
     layouts = [
-        Layout("huggingface", style, block, prefix=_ENCODER, decoder_heads=heads or 1)
+        Layout("huggingface", style, block, prefix=body + _ENCODER, decoder_heads=heads or 1)
         for style, block in itertools.product(VIT.styles, _BLOCKS)
     ]
     layout = huggingface.nearest(source, layouts, _huggingface_rules)

@@ -7,9 +7,11 @@ References:
 
 import dataclasses
 import re
+from typing import Any
 
 import numpy as np
 
+from keras_vit.checkpoints import architecture
 from keras_vit.checkpoints.checkpoint import Checkpoint, Hints, Layout
 from keras_vit.checkpoints.errors import CheckpointError
 from keras_vit.checkpoints.families import _timm, _torch
@@ -67,7 +69,7 @@ def _rules(layout: Layout) -> list[Rule]:
 def _recognize(source: TensorSource, hints: Hints) -> Checkpoint | None:
     """Return what `source` holds, or None if it does not have Meta's names."""
     anchor = "patch_embed.proj.weight"
-    body = _torch.find_body(source, anchor)
+    body = _torch.find_body(source, anchor, hints)
     if body is None:
         return None
     names = [name.removeprefix(body) for name in source.tensors if name.startswith(body)]
@@ -75,17 +77,22 @@ def _recognize(source: TensorSource, hints: Hints) -> Checkpoint | None:
         return None
     layout = Layout("meta", prefix=body)
     ignored = {f"{body}{name}" for name in names if _UNUSED.fullmatch(name)}
+    always: dict[str, Any] = {"class_token": True, "layer_scale": True}
+    if rotated := _PERIODS in names:
+        # Of the published models, only the largest, whose MLPs are gated, has no biases.
+        biases = any(".qkv.bias" in name or ".mlp.fc1." in name for name in names)
+        always |= {"num_registers": 4, "position_embedding": None, "qkv_bias": biases and (True, False, True)}
     checkpoint = _torch.bind(source, layout, _rules(layout), hints, f"{body}{anchor}", ignored=ignored)
     found = checkpoint.arguments
+    always["num_registers"] = always.get("num_registers") and (found["num_registers"] or 4)
+    architecture.check_type(source, found, always)
     gated = found["mlp"] == "swiglu"
     found |= {"pooling": "token", "activation": "silu" if gated else "gelu", "layer_norm_epsilon": 1e-6}
     checkpoint.resize_method = "antialiased" if found["num_registers"] else "dinov2"
-    if f"{body}{_PERIODS}" in source.tensors:
+    if rotated:
         _check_periods(source, f"{body}{_PERIODS}")
         rotation = {"position_embedding": "rope2d", "rope_base": _BASE, "rope_rescale": 2.0}
         found |= {**rotation, "layer_norm_epsilon": 1e-5, "image_size": 224}
-    elif found["position_embedding"] == "none":
-        raise CheckpointError(f"{source.path} has neither `pos_embed` (DINOv2) nor `{_PERIODS}` (DINOv3). Incomplete?")
     if not found["include_top"]:
         checkpoint.allow_any_head()
     return checkpoint

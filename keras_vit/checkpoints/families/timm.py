@@ -55,6 +55,20 @@ _ARCHITECTURES: tuple[tuple[str, dict[str, Any]], ...] = (
     (r"test_vit[23]?", _GELU),
     (r".*_clip_quickgelu_.*", {"activation": "quick_gelu"}),
 )
+_EVA_BIASES = (True, False, True)  # the key's is a constant zero
+# Arguments of timm's models whose presence tensors show, and ours.
+_PRESENT = {"fc_norm": "norm_after_pooling", "init_values": "layer_scale", "pos_embed": "position_embedding"}
+_PRESENT |= {name: name for name in ("class_token", "qkv_bias")}
+# What tensors show of the models of an architecture, if its arguments do not state it.
+_ALWAYS: tuple[tuple[str, dict[str, Any]], ...] = (
+    (r"vit_.*_dinov[23](_qkvb)?", {"class_token": True, "layer_scale": True}),
+    (r"(vit|deit3?)_(tiny|small|base|large|huge|giant|gigantic)_patch\d+_\d{3}(_\w+)?", {"class_token": True}),
+    (r".*_reg1_.*", {"num_registers": 1}),
+    (r".*_reg4_.*|vit_.*_dinov3(_qkvb)?", {"num_registers": 4}),
+    (r".*_miil|.*_rpn_224|vit_(medium|betwixt)_patch16_gap_\d+|vit_so150m2_.*", {"qkv_bias": None}),
+    (r"vit_.*_dinov3_qkvb", {"qkv_bias": _EVA_BIASES}),
+)
+_PREFIX_TOKENS = ("class_token", "distillation_token", "num_registers")
 # Blocks with the tensors of the usual ones, which normalize after attention and MLP.
 _OTHER_BLOCKS = "vit_base_patch16_rpn_224"
 _PASS = "Put the config.json of a registered architecture beside the file, or pass "
@@ -70,7 +84,7 @@ _ADVICE = {
 
 def recognize(source: TensorSource, hints: Hints) -> Checkpoint | None:
     """Return what `source` holds, or None if it is no timm ViT."""
-    body = _torch.find_body(source, "patch_embed.proj.weight")
+    body = _torch.find_body(source, "patch_embed.proj.weight", hints)
     if body is None or not any(name.startswith(f"{body}blocks.") for name in source.tensors):
         return None
     config, arguments = _config(source)
@@ -83,7 +97,7 @@ def recognize(source: TensorSource, hints: Hints) -> Checkpoint | None:
     stated = None if heads is None else ("num_heads", heads)
     checkpoint = _torch.bind(source, layout, rules(layout), hints, f"{body}patch_embed.proj.weight", stated)
     found, path = checkpoint.arguments, source.path
-    _check_config(config, arguments, found, path, layout.style == "packed")
+    _check_config(config, arguments, checkpoint, name, hints.wanted)
     _infer_pooling(arguments, found, path)
     found |= _infer_block(checkpoint, name, facts, arguments, hints.wanted)
     if layout.style == "eva":
@@ -175,22 +189,28 @@ def _slots(source: TensorSource, body: str, arguments: dict[str, Any], size: Any
 
 
 def _check_config(
-    config: dict[str, Any], arguments: dict[str, Any], found: dict[str, Any], path: str, packed: bool
+    config: dict[str, Any], arguments: dict[str, Any], checkpoint: Checkpoint, name: str, wanted: Mapping[str, Any]
 ) -> None:
-    """Refuse tensors that are not those of the configuration."""
-    stated = {argument: arguments.get(name) for name, argument in SHOWN.items()}
+    """Refuse tensors that are not those of the architecture and its arguments."""
+    found, style = checkpoint.arguments, checkpoint.layout.style
+    stated = {ours: arguments.get(theirs) for theirs, ours in SHOWN.items()}
     if found["resnet_blocks"] is not None:
         del stated["channels"], stated["patch_size"]  # of the images, not of the map
-    stated |= {name: arguments.get(name) for name in ("class_token", "qkv_bias")}
+    for theirs in _PRESENT.keys() & arguments.keys():
+        stated[_PRESENT[theirs]] = arguments[theirs] not in (False, 0, "none", "")
+    always = {key: value for pattern, facts in _ALWAYS if re.fullmatch(pattern, name) for key, value in facts.items()}
+    if style == "eva":
+        always = {"position_embedding": None, "qkv_bias": None, **always}
+        stated["qkv_bias"] = _EVA_BIASES if stated.get("qkv_bias") else stated.get("qkv_bias")
+    if arguments.get("global_pool") == "token":
+        always["class_token"] = True
     stated["num_registers"] = arguments.get("num_reg_tokens", arguments.get("reg_tokens"))
     stated["classes"] = config.get("num_classes")
-    if isinstance(found["qkv_bias"], tuple) and stated["qkv_bias"] is True:
-        stated["qkv_bias"] = found["qkv_bias"]  # that of the key is a constant zero
     ratio = arguments.get("mlp_ratio")
     if isinstance(ratio, (int, float)) and 0 < ratio < 2**20:
         # One kernel has both halves of a gated MLP.
-        stated["mlp_dim"] = int(found["hidden_size"] * ratio) // (2 if packed else 1)
-    architecture.check_stated(stated, found, f"{path}: config.json")
+        stated["mlp_dim"] = int(found["hidden_size"] * ratio) // (2 if style == "packed" else 1)
+    architecture.check_type(checkpoint.source, found, always, stated, wanted)
 
 
 def _infer_pooling(arguments: dict[str, Any], found: dict[str, Any], path: str) -> None:
@@ -203,15 +223,11 @@ def _infer_pooling(arguments: dict[str, Any], found: dict[str, Any], path: str) 
         found["pooling"] = "gap"
     if found["pooling"] == "gap":
         found["pool_prefix_tokens"] = with_prefix
-    elif found["pooling"] == "map" and _has_prefix(found) and not with_prefix:
+    elif found["pooling"] == "map" and not with_prefix and any(map(found.get, _PREFIX_TOKENS)):
         raise CheckpointError(
             f"{path}: timm's attention pooling leaves out the class token and registers, unless its configuration has "
             "pool_include_prefix=True. Here it attends to all tokens."
         )
-
-
-def _has_prefix(found: Mapping[str, Any]) -> bool:
-    return bool(found["class_token"] or found["distillation_token"] or found["num_registers"])
 
 
 def _infer_block(
@@ -236,7 +252,9 @@ def _infer_block(
             needed = "position_embedding"
         elif "activation" not in facts:
             needed = "activation"
-    if needed == "activation" and _has_prefix(found):
+    # Without a name, registers only show the default where a norm follows the pooling: a class token may be lost.
+    marks = _PREFIX_TOKENS if name or found["norm_after_pooling"] else _PREFIX_TOKENS[:2]
+    if needed == "activation" and any(map(found.get, marks)):
         if not name:
             checkpoint.assumed["activation"] = "timm's default"
     elif needed:

@@ -25,7 +25,6 @@ from keras_vit.models.normalization import Normalization
 
 Patch = tuple[int, int, int]  # height, width and channels
 Shapes = Mapping[str, tuple[int, ...]]
-_PREFIXES = ("", "module.", "model.", "_orig_mod.", "vit.", "encoder.")
 _POOLINGS = {"cls": "token", "mean": "gap"}
 # Arguments there and here.
 _NAMES = {"dim": "hidden_size", "depth": "num_layers", "heads": "num_heads"}
@@ -117,7 +116,7 @@ def _style_of(shapes: Shapes) -> str:
 
 def recognize(source: TensorSource, hints: Hints) -> Checkpoint | None:
     """Return what `source` holds, or None if it is neither a `ViT` nor a `SimpleViT`."""
-    body = next((p for p in _PREFIXES if f"{p}to_patch_embedding.1.weight" in source.tensors), None)
+    body = _torch.find_body(source, "to_patch_embedding.1.weight", hints)
     if body is None or not any(name.startswith(f"{body}transformer.layers.0.") for name in source.tensors):
         return None
     shapes = {name.removeprefix(body): tensor.shape for name, tensor in source.tensors.items()}
@@ -129,13 +128,20 @@ def recognize(source: TensorSource, hints: Hints) -> Checkpoint | None:
     last_norm = "fc_norm" if style.norm_in_head and pooling == "gap" else "encoder_norm"
     linear = shapes.get(f"to_patch_embedding.{2 if style.patch_norm else 1}.weight", ())
     patch, patch_reason = _patch(linear[-1] if len(linear) == 2 else 0, known, source.path)
-    ignored = [f"{body}cls_token"] if 0 in shapes.get("cls_token", ()) else []  # stored where there is none
+    ignored = {name for name in source.tensors if not name.startswith(body)}
+    ignored |= {f"{body}cls_token"} if 0 in shapes.get("cls_token", ()) else set()  # stored where there is none
     bindings, unexpected = bind_stored(rules(layout, patch, last_norm), [n for n in source.tensors if n not in ignored])
-    checkpoint = Checkpoint(source, layout, bindings, shapes={}, unexpected=unexpected, ignored=ignored)
+    checkpoint = Checkpoint(source, layout, bindings, shapes={}, unexpected=unexpected, ignored=sorted(ignored))
     heads = _heads(shapes, style, known, source.path)
     checkpoint.shapes = variable_shapes(source, bindings, heads)
+    found = architecture.infer_vit(checkpoint.shapes, heads, source.path)
+    simple, single = not layout.position, found.get("output_projection") == "none" and style.identity_output
+    always: dict[str, Any] = {"qkv_bias": False, "position_embedding": not simple}
+    always["output_projection"] = "no_bias" if simple else "none" if single else "bias"
+    always["include_top"] = True if simple or not style.optional_head else None
+    architecture.check_type(source, found, always, {**stated, "pooling": None})
     checkpoint.arguments = {
-        **architecture.infer_vit(checkpoint.shapes, heads, source.path),
+        **found,
         "pooling": pooling or "token",
         "pool_prefix_tokens": pooling == "gap" and "cls/cls" in checkpoint.shapes,
         "activation": "gelu",
@@ -162,7 +168,7 @@ def _stated(source: TensorSource) -> dict[str, Any]:
     arguments = config.get("arguments", config)
     if not isinstance(arguments, dict):
         return {}
-    names = {**_NAMES, "dim_head": "head_dim"}
+    names = {**_NAMES, "dim_head": "head_dim", "num_classes": "classes", "num_register_tokens": "num_registers"}
     stated = {str(names.get(name, name)): value for name, value in arguments.items() if value is not None}
     if "pool" in stated:
         stated["pooling"] = _POOLINGS.get(stated["pool"], "token")
@@ -183,9 +189,11 @@ def _heads(shapes: Shapes, style: Style, known: dict[str, Any], path: str) -> in
     attention = f"transformer.layers.0.0.{style.blocks if 'pos_embedding' in shapes else ''}"
     qkv = shapes.get(f"{attention}to_qkv.weight", ())
     inner = qkv[0] // 3 if len(qkv) == 2 else 0
-    if not any(name.startswith(f"{attention}to_out.") for name in shapes):
-        return 1  # the only case without a projection
     heads, head_dim = known.get("num_heads"), known.get("head_dim")
+    if not any(name.startswith(f"{attention}to_out.") for name in shapes):
+        if heads not in (None, 1):
+            raise CheckpointError(f"{path} is incomplete: a model of {heads} heads has a projection, `to_out`.")
+        return 1  # the only case without a projection
     if heads is None and type(head_dim) is int:
         heads = inner // max(head_dim, 1)
     if type(heads) is not int or heads < 1 or inner % heads:
