@@ -74,7 +74,8 @@ def find_changes(layer: keras.layers.Layer, trainable: bool | None = None) -> di
         changes["lora"] = {"rank": layer.lora_rank, "lora_alpha": layer.lora_alpha}
     if isinstance(layer, CompositeLayer):
         sublayers = _sublayers(layer)
-        if missing := set(layer._built_with) - set(sublayers):
+        missing = set(layer._built_with) - set(sublayers)
+        if missing:
             raise ValueError(
                 f"The layer {layer.name!r} cannot be saved without its sublayers {sorted(missing)}. Replace a sublayer "
                 "by `keras.layers.Identity()` instead of removing it."
