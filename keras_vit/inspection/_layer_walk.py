@@ -16,8 +16,7 @@ def walk(model: keras.Model, inputs: Any, call: Callable[..., Any]) -> Any:
     """Run a model's layers in the model's order, models inside of it included, and return its output.
 
     No layer is copied and none is connected anew: the model is afterwards as it was. `call(layer, *args, **kwargs)`
-    runs one layer and returns its output. Every layer runs with `training=False`, as in `keras.Model.predict`: Keras'
-    augmentation layers change the images if they are called without it.
+    runs one layer and returns its output, with `training=False`: augmentation layers train by default.
 
     Raises:
         ValueError: If a model with attention in it is neither functional nor sequential, so that its order is unknown.

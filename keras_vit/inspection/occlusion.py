@@ -23,8 +23,7 @@ def occlusion_sensitivity(
     It needs only predictions, so it works with exported models and with models without attention.
 
     Args:
-        predict: Model, or function from images `[B, height, width, channels]` to scores or probabilities
-            `[B, classes]`.
+        predict: Model, or function from images `[B, height, width, channels]` to scores `[B, classes]`.
         image: `[height, width, channels]`, as `predict` takes it.
         class_index: Class number; None for the most likely class.
         grid: Rows and columns of parts that the image is divided into.

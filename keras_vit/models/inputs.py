@@ -26,7 +26,7 @@ def preprocess_input(images: Any, model: keras.Model | None = None, data_format:
             shape if all channels are normalized alike.
         model: Model of this package. Its `input_normalization` is applied, and [-1, 1], with a warning, where the model
             does not know its own. The pixels of a model with an `input_range` are mapped to that. None for [-1, 1].
-        data_format: `"channels_last"`, as all models of this package have it, or None for the same.
+        data_format: `"channels_last"` or None, which are the same: no model of this package takes channels first.
 
     Returns:
         Float32, NumPy if `images` is not a tensor.
@@ -43,11 +43,7 @@ def preprocess_input(images: Any, model: keras.Model | None = None, data_format:
     """
     if not hasattr(images, "dtype"):
         images = _checks.numbers_of("images", images, "an array or tensor of pixels in [0, 255]")
-    if data_format not in (None, "channels_last"):
-        raise ValueError(
-            "`data_format` must be 'channels_last', which all models of keras_vit take. Received: "
-            f"data_format={data_format!r}. Move the axis of the channels: np.moveaxis(images, -3, -1)."
-        )
+    _checks.choice("data_format", data_format, (None, "channels_last"))
     if model is not None:
         _checks.instance("model", model, keras.Model, "the model that takes the images, or None")
     found = kind_of_values(images)

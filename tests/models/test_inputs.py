@@ -38,7 +38,7 @@ def test_pixels_are_scaled():
 def test_the_format_of_the_data_is_channels_last():
     expected = keras_vit.preprocess_input(PIXELS)
     np.testing.assert_array_equal(keras_vit.preprocess_input(PIXELS, data_format="channels_last"), expected)
-    with pytest.raises(ValueError, match="data_format.*moveaxis"):
+    with pytest.raises(ValueError, match="data_format.*channels_last"):
         keras_vit.preprocess_input(PIXELS, data_format="channels_first")
     with pytest.raises(ValueError, match="`model`"):  # the second argument in keras.applications
         keras_vit.preprocess_input(PIXELS, "channels_last")
