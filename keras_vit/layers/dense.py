@@ -63,7 +63,7 @@ class Dense(_KeepsLora, keras.layers.Dense):
     ['bias', 'lora_kernel_a', 'lora_kernel_b']
     """
 
-    def __init__(self, units: int, *args: Any, class_names: Sequence[str] | None = None, **kwargs: Any):
+    def __init__(self, units: Any, *args: Any, class_names: Sequence[str] | None = None, **kwargs: Any):
         super().__init__(units, *args, **kwargs)
         self.class_names = None if class_names is None else tuple(class_names)
 
