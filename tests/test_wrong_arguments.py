@@ -25,6 +25,11 @@ def headless():
     return tiny.model(include_top=False)
 
 
+@functools.cache
+def clone():
+    return keras.models.clone_model(model())
+
+
 def compiled(optimizer):
     keras.Sequential([keras.layers.Dense(1)]).compile(optimizer)
 
@@ -54,7 +59,14 @@ CASES = {
     "range, number": (lambda: ViTConfig(input_range=255), ValueError, "input_range=255 (0, 255)"),
     "range, order": (lambda: BiTConfig(input_range=(255, 0)), ValueError, "input_range=(255, 0)"),
     "preprocessing inside": (lambda: keras_vit.ViT_B16(include_preprocessing=True), TypeError, "input_range=(0, 255)"),
-    "maximum": (lambda: ViTConfig(pooling="max"), ValueError, "pooling 'gap'"),
+    "mean": (lambda: keras_vit.ViT_B16(include_top=False, pooling="avg"), ValueError, "pooling 'gap' 'avg'"),
+    "maximum": (lambda: ViTConfig(pooling="max"), ValueError, "pooling 'max' GlobalMaxPooling1D"),
+    "pooling of a ResNet": (lambda: keras_vit.BiT_R50x1(pooling="avg"), TypeError, "'pooling' include_top=False mean"),
+    "shape of Keras": (lambda: keras_vit.ViT_B16(input_shape=(32, 32, 1)), TypeError, "`image_size` `channels`"),
+    "tensor of Keras": (lambda: keras_vit.ViT_B16(input_tensor=IMAGES), TypeError, "'input_tensor' call the model"),
+    "clone, saved": (lambda: keras_vit.save_checkpoint(clone(), "x.npz"), ValueError, "`model` Functional deepcopy"),
+    "clone, loaded": (lambda: keras_vit.load_checkpoint(clone(), "x.npz"), ValueError, "`model` Functional deepcopy"),
+    "clone, features": (lambda: keras_vit.features(clone()), ValueError, "`model` Functional deepcopy"),
     "too many": (lambda: keras_vit.VisionTransformer(*range(40)), TypeError, "VisionTransformer() too many"),
     "too many of a variant": (lambda: keras_vit.ViT_B16(*range(40)), TypeError, "ViT_B16() too many"),
     "call, path": (lambda: model()("image.jpg"), ValueError, "(None, 16, 16, 3) 'image.jpg'"),

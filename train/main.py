@@ -143,6 +143,8 @@ def train_on(
     else:
         logging.info("Training from scratch: the initial weights are random (--weights names published ones)")
     set_normalization(state.model, recipe.data.pp_eval)
+    if state.model.config.include_top:
+        state.model.class_names = class_names
     labeled = isinstance(recipe.task, recipes.Classification)
     logging.info("%s: %s weights", recipe.model.variant, f"{state.model.count_params():,}")
     if backend.is_chief:

@@ -100,6 +100,11 @@ class Checkpoint:
         """Let models of any pooling take an encoder whose head belongs to the model that is fine-tuned."""
         self.alternatives |= dict.fromkeys(ViTConfig.OF_HEAD, ANY)
 
+    def name_classes(self, names: Any) -> None:
+        """Take the names of the classes, if they are a list of a name for each class."""
+        if isinstance(names, list) and len(names) == self.arguments.get("classes"):
+            self.class_names = tuple(map(str, names))
+
     @property
     def path(self) -> str:
         """Name of the file, for messages."""

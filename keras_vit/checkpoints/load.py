@@ -13,7 +13,7 @@ from keras_vit.checkpoints.errors import CheckpointError
 from keras_vit.checkpoints.match import Match, Options
 from keras_vit.checkpoints.recognition import Path
 from keras_vit.checkpoints.report import LoadReport, explain
-from keras_vit.models.base import ConfiguredModel
+from keras_vit.models.base import ConfiguredModel, check_own
 from keras_vit.models.normalization import for_channels
 
 
@@ -76,11 +76,7 @@ def load_checkpoint(
     _checks.choice("strict", strict, (False, True))
     if method is not None:
         _checks.choice("method", method, resize.METHODS)
-    if not any(isinstance(model, kind.model) for kind in KINDS.values()):
-        raise ValueError(
-            f"`model` must be a keras_vit model. Received: {type(model).__name__}. Load into the VisionTransformer or "
-            "BiTResNet before building other models from it."
-        )
+    check_own(model, *(kind.model for kind in KINDS.values()))
     hints = recognition.hints_of(model.config.to_dict(), grid, prefix)
     with recognition.identify(path, hints, config) as checkpoint:
         options = Options(head, method, resize_patch, adapt_channels)
@@ -219,7 +215,7 @@ def _load(
     if model.input_normalization is None:
         report.notes.append("input_normalization is not known: the file does not state it for the model's channels")
     _compare_resizing(model, checkpoint, options, report)
-    if checkpoint.class_names and not report.reset and model.config.include_top:
+    if "head/kernel" in report.loaded:
         model.class_names = checkpoint.class_names
     return report
 

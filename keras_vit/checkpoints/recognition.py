@@ -118,6 +118,7 @@ def _apply_note(checkpoint: Checkpoint) -> None:
     except (TypeError, ValueError, OverflowError) as error:
         raise CheckpointError(f"{where} has invalid arguments. Damaged? {str(error)[:500]}") from error
     found.update(known)
+    checkpoint.name_classes(checkpoint.source.metadata.get("class_names"))
     checkpoint.assumed = {k: v for k, v in checkpoint.assumed.items() if k not in known}
     checkpoint.doubtful = {k: v for k, v in checkpoint.doubtful.items() if k not in known}
     checkpoint.alternatives = {k: v for k, v in checkpoint.alternatives.items() if k not in known}

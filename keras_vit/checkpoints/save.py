@@ -23,6 +23,7 @@ from keras_vit.checkpoints.match import weights_of
 from keras_vit.checkpoints.recognition import NOTE_VERSION
 from keras_vit.checkpoints.rules import Binding, bind_variables
 from keras_vit.models import MAEConfig, ViTConfig
+from keras_vit.models.base import check_own
 from keras_vit.models.config import Config
 from keras_vit.models.normalization import SYMMETRIC, Normalization, for_channels
 
@@ -63,7 +64,7 @@ def save_checkpoint(
             `"vit_pytorch"`. None for those that were read, or the first.
         stacked: Whether `"big_vision"` stacks the blocks (`scan=True` there). None for as read, or not.
         dtype: `"float32"`, `"bfloat16"` or `"float16"`.
-        class_names: Names of the classes for the configuration. None for those that were loaded with the model.
+        class_names: Names of the classes. None for the model's own.
 
     Raises:
         CheckpointError: A `ValueError`. If the format cannot hold this model. The message has the reasons, and the
@@ -78,9 +79,8 @@ def save_checkpoint(
     """
     _check_format(format)
     _checks.choice("dtype", dtype, DTYPES)
-    kind = next((name for name, kind in KINDS.items() if isinstance(model, kind.model)), None)
-    if kind is None:
-        raise ValueError(f"`model` must be a keras_vit model. Received: {type(model).__name__}.")
+    check_own(model, *(kind.model for kind in KINDS.values()))
+    kind = next(name for name, kind in KINDS.items() if isinstance(model, kind.model))
     config = model.config.to_dict()
     family, writing = families.writing_family(format, kind, config)
     layout = _layout(model, family.name, writing, config, naming, stacked)
@@ -93,16 +93,18 @@ def save_checkpoint(
             "model.save('model.keras'), or write the checkpoint before the model is quantized or given LoRA weights."
         )
     writer = _Writer(variables, bindings, dict(layout.renamed), dtype)
-    names = tuple(class_names) if class_names is not None else getattr(model, "class_names", None)
+    names = tuple(class_names) if class_names is not None else model.class_names
+    if names is not None and len(names) != config["classes"]:
+        raise ValueError(f"`class_names` must name {config['classes']} classes. Received: {len(names)} names.")
     documents: Files = {}
     normalization = model.input_normalization
     if writing.documents is not None:
-        if names is not None and len(names) != config["classes"]:
-            raise ValueError(f"`class_names` must name {config['classes']} classes. Received: {len(names)} names.")
         stated = normalization or for_channels(SYMMETRIC, config["channels"])
         assert stated is not None  # one number is for any channels
         documents = writing.documents(config, layout, names, stated)
     metadata = _note(model.config, documents.get("config.json"), normalization)
+    if names is not None and not documents:
+        metadata["class_names"] = list(names)
     try:
         if writing.tensors == "npz":
             with atomic_file(path) as temporary:

@@ -17,7 +17,7 @@ from keras_vit.inference.keras_model import KerasClassifier, check_class_names
 from keras_vit.inference.model_card import ModelCard
 from keras_vit.inference.probabilities import CLASSIFICATION
 from keras_vit.inference.sample_images import SampleImages
-from keras_vit.models.base import ConfiguredModel
+from keras_vit.models.base import ConfiguredModel, class_names_of
 
 
 def export(
@@ -144,7 +144,7 @@ def _open(
         if card.recipe and card.class_names:  # a run, whose output is known
             return model, card
         check_model(model)
-    names, count = class_names or getattr(model, "class_names", None) or (), model.outputs[0].shape[-1]
+    names, count = class_names or class_names_of(model) or (), model.outputs[0].shape[-1]
     last, has_our_head = model, False
     while isinstance(last, keras.Model):
         has_our_head = isinstance(last, ConfiguredModel) and bool(last.get_config().get("include_top"))

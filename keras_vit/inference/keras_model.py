@@ -15,7 +15,7 @@ from keras_vit.data import preprocess as preprocessing
 from keras_vit.inference import frozen
 from keras_vit.inference.classifier import FunctionClassifier
 from keras_vit.inference.model_card import ModelCard
-from keras_vit.models.base import ConfiguredModel
+from keras_vit.models.base import ConfiguredModel, class_names_of
 from keras_vit.models.normalization import of_images
 from keras_vit.training import run_directory
 
@@ -129,11 +129,12 @@ def card_of_model(model: keras.Model, name: str, preprocess: str | None, labels:
         )
     height, width, channels = model.input_shape[1:]
     preprocess = preprocessing.complete(preprocess, (height or 224, width or 224, channels), method="bilinear")
-    return _describe(model, preprocess, labels or getattr(model, "class_names", None) or ())
+    return _describe(model, preprocess, labels or class_names_of(model) or ())
 
 
 def _describe(model: keras.Model, preprocess: str, class_names: Sequence[str]) -> ModelCard:
     config = model.get_config()
+    config.pop("class_names", None)  # the card has them
     has_head = len(model.output_shape) == 2 and config.get("include_top", True)
     return ModelCard(
         class_names=check_class_names(class_names, model.output_shape[-1]) if has_head else (),

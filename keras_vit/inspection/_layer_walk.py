@@ -16,7 +16,7 @@ def walk(model: keras.Model, inputs: Any, call: Callable[..., Any]) -> Any:
     """Run a model's layers in the model's order, models inside of it included, and return its output.
 
     No layer is copied and none is connected anew: the model is afterwards as it was. `call(layer, *args, **kwargs)`
-    runs one layer and returns its output.
+    runs one layer and returns its output, with `training=False`: augmentation layers train by default.
 
     Raises:
         ValueError: If a model with attention in it is neither functional nor sequential, so that its order is unknown.
@@ -29,6 +29,8 @@ def walk(model: keras.Model, inputs: Any, call: Callable[..., Any]) -> Any:
             raise ValueError(_opaque(layer))
         if isinstance(layer, EncoderBlock) and (all_tokens := kwargs.pop("context", None)) is not None:
             args = (all_tokens,)  # the last block computes all tokens here, whatever the output depends on
+        if isinstance(layer, keras.layers.Layer):  # the others are operations of `keras.ops`
+            kwargs["training"] = False
         return call(layer, *args, **kwargs)
 
     if isinstance(model, keras.Sequential):

@@ -1,8 +1,10 @@
 """Occlusion: which parts of an image a classifier needs. Works with anything that predicts."""
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
+import keras
 import numpy as np
 
 from keras_vit import _checks
@@ -21,7 +23,7 @@ def occlusion_sensitivity(
     It needs only predictions, so it works with exported models and with models without attention.
 
     Args:
-        predict: Function from images `[B, height, width, channels]` to scores or probabilities `[B, classes]`.
+        predict: Model, or function from images `[B, height, width, channels]` to scores `[B, classes]`.
         image: `[height, width, channels]`, as `predict` takes it.
         class_index: Class number; None for the most likely class.
         grid: Rows and columns of parts that the image is divided into.
@@ -43,6 +45,8 @@ def occlusion_sensitivity(
             "`predict` must be a function from images to scores, such as model.predict_on_batch. Received: "
             f"predict={_checks.described(predict)}."
         )
+    if isinstance(predict, keras.layers.Layer):
+        predict = functools.partial(predict, training=False)
     image = _checks.numbers_of("image", image, "one image [height, width, channels]", ndim=3).astype(np.float32)
     rows, columns = _checks.size_pair("grid", grid)
     rows, columns = min(rows, image.shape[0]), min(columns, image.shape[1])

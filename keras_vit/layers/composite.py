@@ -6,6 +6,8 @@ import keras
 
 from keras_vit.layers.base import BaseLayer
 
+_OF_KERAS = ("_layers", "_modules", "_self_")  # attributes in which Keras and its backends list all sublayers
+
 
 @keras.saving.register_keras_serializable(package="keras_vit")
 class CompositeLayer(BaseLayer):
@@ -49,7 +51,9 @@ class CompositeLayer(BaseLayer):
         """Track another sublayer in the place of one, which Keras would refuse in a built layer."""
         self._replaced.add(name)
         self._tracker.unlock()
-        self._tracker.untrack(old)
+        own = {key: value for key, value in _attributes(self).items() if not key.startswith(_OF_KERAS)}
+        if _count(own, old) == 1:  # else another attribute, or place in a list, still has it
+            self._tracker.untrack(old)
         self._tracker.track(new)
         if self.built:
             self._tracker.lock()
@@ -74,7 +78,8 @@ def find_changes(layer: keras.layers.Layer, trainable: bool | None = None) -> di
         changes["lora"] = {"rank": layer.lora_rank, "lora_alpha": layer.lora_alpha}
     if isinstance(layer, CompositeLayer):
         sublayers = _sublayers(layer)
-        if missing := set(layer._built_with) - set(sublayers):
+        missing = set(layer._built_with) - set(sublayers)
+        if missing:
             raise ValueError(
                 f"The layer {layer.name!r} cannot be saved without its sublayers {sorted(missing)}. Replace a sublayer "
                 "by `keras.layers.Identity()` instead of removing it."
@@ -124,6 +129,13 @@ def _sublayers(layer: keras.layers.Layer) -> dict[str, keras.layers.Layer]:
 def _attributes(layer: keras.layers.Layer) -> dict[str, Any]:
     """Return the attributes of a layer; PyTorch keeps those that are modules in a dictionary of their own."""
     return {**vars(layer), **vars(layer).get("_modules", {})}
+
+
+def _count(value: Any, layer: keras.layers.Layer) -> int:
+    """Return how often a layer occurs in nested lists, tuples, sets and dictionaries."""
+    if isinstance(value, dict):
+        value = list(value.values())
+    return sum(_count(item, layer) for item in value) if isinstance(value, (list, tuple, set)) else value is layer
 
 
 def _is_list_of_layers(name: str, value: Any) -> bool:

@@ -1,6 +1,6 @@
 """Keras' dense layers, whose files keep LoRA."""
 
-from collections.abc import MutableMapping
+from collections.abc import MutableMapping, Sequence
 from typing import Any
 
 import keras
@@ -49,6 +49,7 @@ class Dense(_KeepsLora, keras.layers.Dense):
 
     Args:
         units: Number of outputs.
+        class_names: Names of the outputs of a classification head, or None.
         **kwargs: Further arguments of `keras.layers.Dense`.
 
     References:
@@ -61,6 +62,14 @@ class Dense(_KeepsLora, keras.layers.Dense):
     >>> [variable.name for variable in layer.trainable_variables]
     ['bias', 'lora_kernel_a', 'lora_kernel_b']
     """
+
+    def __init__(self, units: Any, *args: Any, class_names: Sequence[str] | None = None, **kwargs: Any):
+        super().__init__(units, *args, **kwargs)
+        self.class_names = None if class_names is None else tuple(class_names)
+
+    def get_config(self) -> dict[str, Any]:
+        names = {} if self.class_names is None else {"class_names": list(self.class_names)}
+        return {**super().get_config(), **names}
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")

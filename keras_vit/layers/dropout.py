@@ -34,6 +34,7 @@ class Dropout(BaseLayer):
 
     def __init__(self, rate: float, seed: int | None = None, **kwargs: Any):
         super().__init__(**kwargs)
+        self.supports_masking = True
         self.rate = _checks.rate("rate", rate)
         self.seed = seed
         if self.rate > 0:

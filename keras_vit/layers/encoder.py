@@ -33,6 +33,7 @@ class LayerScale(BaseLayer):
 
     def __init__(self, initial_value: float = 1e-5, **kwargs: Any):
         super().__init__(**kwargs)
+        self.supports_masking = True
         self.initial_value = float(initial_value)
 
     def build(self, input_shape: Shape) -> None:

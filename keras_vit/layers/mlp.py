@@ -58,6 +58,7 @@ class _Mlp(CompositeLayer):
 
     def __init__(self, mlp_dim: int, dropout_rate: float = 0.0, **kwargs: Any):
         super().__init__(**kwargs)
+        self.supports_masking = True
         self.mlp_dim = _checks.positive_int("mlp_dim", mlp_dim)
         self.dropout_rate = _checks.rate("dropout_rate", dropout_rate)
 

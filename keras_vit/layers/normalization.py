@@ -20,6 +20,7 @@ class _Normalization(BaseLayer):
 
     def __init__(self, epsilon: float = 1e-6, scale_initializer: Any = "ones", **kwargs: Any):
         super().__init__(**kwargs)
+        self.supports_masking = True
         self.epsilon = float(epsilon)
         self.scale_initializer = keras.initializers.get(scale_initializer)
 

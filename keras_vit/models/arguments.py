@@ -15,7 +15,7 @@ Self = TypeVar("Self")
 
 # Names that other libraries have for an argument.
 _SYNONYMS = {
-    "image_size": ("input_shape", "input_size", "img_size", "image_shape"),
+    "image_size": ("input_size", "img_size"),
     "classes": ("num_classes", "n_classes", "num_labels"),
     "channels": ("num_channels", "in_chans", "in_channels"),
     "name": ("model_name",),
@@ -36,6 +36,8 @@ _SYNONYMS = {
     "width_factor": ("widen_factor",),
 }
 _WITHOUT_ARGUMENT = {
+    **dict.fromkeys(("input_shape", "image_shape"), "Use `image_size` and `channels`."),
+    "pooling": "With `include_top=False`, the output of a BiTResNet is the mean over the positions.",
     "input_tensor": "Build the model without it, and call the model on the tensor.",
     "weights": "Build a published variant, such as `keras_vit.ViT_B16(weights=...)`, or call "
     "`keras_vit.load_checkpoint(model, path)`.",

@@ -8,6 +8,7 @@ from typing import Any, Self
 import keras
 import numpy as np
 
+from keras_vit import _checks
 from keras_vit.layers import Dense
 from keras_vit.layers.composite import find_changes, restore_changes
 from keras_vit.models import normalization
@@ -62,6 +63,27 @@ class ConfiguredModel(ImageModel):
             )
             self.train_function = self.test_function = self.predict_function = None  # they hold the former numbers
 
+    @property
+    def class_names(self) -> tuple[str, ...] | None:
+        """Names of the classes, in the order of the outputs; None if they are not known.
+
+        A checkpoint that states them sets them. The head has them, so a saved model, a copy, a clone and a model around
+        this model keep them. `save_weights` does not write them. There must be one for each class.
+        """
+        return next((head.class_names for head in self._heads()), None)
+
+    @class_names.setter
+    def class_names(self, value: Iterable[str] | None) -> None:
+        names = None if value is None else tuple(map(str, _checks.sequence("class_names", value, "names")))
+        count = self.config.classes if self._heads() else 0
+        if names is not None and len(names) != count:
+            raise ValueError(f"`class_names` must name the {count} classes of the head. Received: {len(names)} names.")
+        for head in self._heads():
+            head.class_names = names
+
+    def _heads(self) -> list[Any]:
+        return [layer for layer in self.layers if layer.name in ("head", "head_dist")]
+
     def quantize(
         self, mode: str | None = None, config: Any = None, filters: Filters | None = None, **kwargs: Any
     ) -> None:
@@ -93,6 +115,8 @@ class ConfiguredModel(ImageModel):
         }
         if self.input_normalization is not None:
             config["input_normalization"] = [list(side) for side in self.input_normalization]
+        if self.class_names is not None:
+            config["class_names"] = list(self.class_names)
         if not self.trainable:
             config["trainable"] = False
         changes = {layer.name: find_changes(layer, self.trainable) for layer in self.layers}
@@ -105,16 +129,38 @@ class ConfiguredModel(ImageModel):
         config = dict(config)
         trainable = config.pop("trainable", True)
         input_normalization = config.pop("input_normalization", None)
+        class_names = config.pop("class_names", ())
         changes = config.pop("layers", {})
         frozen = config.pop("frozen_layers", ())  # of files written before sublayers were looked at
         changes |= {name: {"trainable": False} for name in frozen}
         model = cls(**config)
         model.input_normalization = input_normalization
+        if model.config.include_top and len(class_names) == model.config.classes:  # another head has other classes
+            model.class_names = class_names
         if not trainable:
             model.trainable = False
         for layer in model.layers:
             restore_changes(layer, changes.get(layer.name, {}))
         return model
+
+
+def check_own(model: Any, *classes: type[ConfiguredModel]) -> None:
+    """Raise a ValueError if a model is not of this package, or not of one of the classes."""
+    if not isinstance(model, classes or ConfiguredModel):
+        raise ValueError(
+            f"`model` must be a keras_vit model, such as keras_vit.ViT_B16(). Received: {_checks.described(model)}. Of "
+            "a model with a VisionTransformer or BiTResNet inside, pass that. keras.models.clone_model returns a plain "
+            "Functional model: copy.deepcopy(model) returns a keras_vit model."
+        )
+
+
+def class_names_of(model: Any) -> tuple[str, ...] | None:
+    """Return the names of the classes of a model's outputs, also of a clone or a model around one; None if unknown."""
+    names = getattr(model, "class_names", None)
+    if names is not None or not isinstance(model, keras.Model):
+        return names
+    same_classes = (keras.layers.Activation, keras.layers.Average, keras.layers.Softmax)
+    return class_names_of(next(layer for layer in reversed(model.layers) if not isinstance(layer, same_classes)))
 
 
 def _matches(layer: keras.layers.Layer, filters: Filters) -> bool:

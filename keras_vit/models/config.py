@@ -94,7 +94,8 @@ class Config(Options, Sizes):
 
     def __post_init__(self):
         for field in dataclasses.fields(self):
-            if choices := choices_of(field.type):
+            choices = choices_of(field.type)
+            if choices:
                 _checks.choice(field.name, getattr(self, field.name), choices)
         if self.image_size is not None:
             self._set("image_size", plain(_checks.size_pair("image_size", self.image_size)))

@@ -21,7 +21,8 @@ def _of_keras(method: F) -> F:
 
     @functools.wraps(method)
     def run(self, x=None, *args, **kwargs):
-        if (spec := images_spec(x)) is not None:
+        spec = images_spec(x)
+        if spec is not None:
             self._check_images(spec)
         self._look_at(x, stacklevel=4)
         try:

@@ -16,7 +16,7 @@ _LOOKED_AT = 32  # images of a batch whose values are compared
 PIXELS, FRACTIONS, SCALED = "pixels in [0, 255]", "values in [0, 1]", "values around 0"
 
 
-def preprocess_input(images: Any, model: keras.Model | None = None) -> Any:
+def preprocess_input(images: Any, model: keras.Model | None = None, data_format: str | None = None) -> Any:
     """Normalize pixel values in [0, 255] for a model: to [-1, 1], or as the weights of `model` were trained.
 
     Floats without a value above 1 cause a warning: they were scaled before.
@@ -26,12 +26,13 @@ def preprocess_input(images: Any, model: keras.Model | None = None) -> Any:
             shape if all channels are normalized alike.
         model: Model of this package. Its `input_normalization` is applied, and [-1, 1], with a warning, where the model
             does not know its own. The pixels of a model with an `input_range` are mapped to that. None for [-1, 1].
+        data_format: `"channels_last"` or None, which are the same: no model of this package takes channels first.
 
     Returns:
         Float32, NumPy if `images` is not a tensor.
 
     Raises:
-        ValueError: If `images` is something else, such as a path.
+        ValueError: If an argument is something else, such as a path or `"channels_first"`.
 
     Example:
     >>> preprocess_input(np.array([0, 255], np.uint8)).tolist()
@@ -42,7 +43,11 @@ def preprocess_input(images: Any, model: keras.Model | None = None) -> Any:
     """
     if not hasattr(images, "dtype"):
         images = _checks.numbers_of("images", images, "an array or tensor of pixels in [0, 255]")
-    if (found := kind_of_values(images)) in (FRACTIONS, SCALED):
+    _checks.choice("data_format", data_format, (None, "channels_last"))
+    if model is not None:
+        _checks.instance("model", model, keras.Model, "the model that takes the images, or None")
+    found = kind_of_values(images)
+    if found in (FRACTIONS, SCALED):
         warnings.warn(
             f"preprocess_input takes pixels in [0, 255]. Received: {found}. Pass the pixels as they are in the file.",
             stacklevel=2,

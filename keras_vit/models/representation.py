@@ -6,7 +6,7 @@ import keras
 
 from keras_vit import _checks
 from keras_vit.layers import CorruptedPatches, PatchMeanPooling, TokenPooling, UnflattenGrid, VisiblePatches
-from keras_vit.models.base import ConfiguredModel
+from keras_vit.models.base import check_own
 from keras_vit.models.masked import MaskedModel
 from keras_vit.models.vit_config import ViTConfig
 
@@ -83,7 +83,7 @@ def features(model: keras.Model, blocks: Sequence[int] = (2, 5, 8, 11), norm: bo
     >>> {name: [tuple(output.shape) for output in outputs] for name, outputs in model.output.items()}
     {'maps': [(None, 2, 2, 192), (None, 2, 2, 192)], 'tokens': [(None, 192), (None, 192)]}
     """
-    _checks.instance("model", model, ConfiguredModel, "build one, such as keras_vit.ViT_B16()")
+    check_own(model)
     config = model.config
     if not isinstance(config, ViTConfig):
         raise ValueError(f"`model` must have encoder blocks. Received: {model.name!r}, a {type(model).__name__}.")

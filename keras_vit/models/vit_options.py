@@ -130,8 +130,9 @@ class ViTArguments(ViTOptions, Config, ViTVariant):
     )
 
     def __post_init__(self):
-        if self.pooling in ("avg", "average", "mean", "max"):
-            raise ValueError(f"`pooling` must be 'gap' for the mean of patches. Received: pooling={self.pooling!r}.")
+        use = dict.fromkeys(("avg", "average", "mean"), "'gap' for the mean of the patches")
+        use["max"] = "None, and keras.layers.GlobalMaxPooling1D() on the output of a model with include_top=False"
+        self._refuse(self.pooling in use, f"`pooling` must be {use.get(str(self.pooling))}.", "pooling")
         super().__post_init__()
         self._set("patch_size", plain(_checks.size_pair("patch_size", self.patch_size)))
         for name in ("hidden_size", "num_heads", "mlp_dim"):

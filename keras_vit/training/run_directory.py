@@ -220,6 +220,8 @@ def _restore(config: dict[str, Any], directory: str, checkpoint: str) -> tuple[k
     for path, variable in variables.items():
         variable.assign(values[path])
     device_preprocessing.set_normalization(model, recipe.data.pp_eval)
+    if model.config.include_top:
+        model.class_names = config["data"]["class_names"]
     step = checkpoints.step_of(prefix)
     logging.info("The weights are those of step %d, from %s", step, prefix)
     return model, step

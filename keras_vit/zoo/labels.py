@@ -28,6 +28,9 @@ def decode_predictions(
 ) -> list[list[tuple[str, str, float]]]:
     """Return the best classes of each image by name.
 
+    The names of ImageNet are WordNet's with all synonyms, such as `"African elephant, Loxodonta africana"`.
+    `keras.applications` has the first synonym, with underscores: `name.split(", ")[0].replace(" ", "_")`.
+
     Args:
         predictions: Array `[batch, classes]` of logits or probabilities.
         top: Number of classes per image.

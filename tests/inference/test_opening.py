@@ -1,5 +1,7 @@
 """One way to open everything that predicts."""
 
+import copy
+
 import keras
 import numpy as np
 import pytest
@@ -67,6 +69,16 @@ def test_labels_of_a_file(expected, tmp_path):
     (tmp_path / "labels.txt").write_text("a\nb\n")
     with pytest.raises(ValueError, match="class_names"):
         inference.open_classifier(tmp_path / "model.keras", **open_with)
+
+
+def test_names_of_the_classes_in_the_file(expected, tmp_path):
+    model = copy.deepcopy(expected[0])
+    model.class_names = tiny.CLASS_NAMES
+    inputs = keras.Input(model.input_shape[1:])
+    keras.Model(inputs, model(keras.layers.RandomFlip()(inputs))).save(tmp_path / "around.keras")
+    classifier = inference.open_classifier(tmp_path / "around.keras", preprocess=PREPROCESS)
+    assert classifier.class_names == tiny.CLASS_NAMES
+    assert "class_names" not in classifier.card.arguments
 
 
 def test_preprocess_must_be_known(expected, tmp_path):

@@ -112,6 +112,40 @@ def test_models_made_of_one():
     np.testing.assert_array_equal(inspection.attention_maps(body, images)["encoderblock_1"], expected["encoderblock_1"])
 
 
+class Flipped(keras.layers.Layer):
+    """A layer of a user, which has no argument `training` for the layer inside it."""
+
+    def __init__(self):
+        super().__init__()
+        self.flip = keras.layers.RandomFlip("horizontal_and_vertical")
+
+    def call(self, x):
+        return self.flip(x)
+
+
+def test_augmentation_layers_do_nothing():
+    inner, images = small.model(num_layers=1), small.images()
+    inputs, tensor = keras.Input((*small.SIZE, 3)), keras.Input((*small.SIZE, 3))
+    drop_always = keras.Model(tensor, keras.layers.Dropout(0.9)(tensor, training=True))
+    nested = keras.Sequential([keras.Sequential([Flipped()]), drop_always])
+    outer = keras.Model(inputs, inner(nested(keras.layers.RandomBrightness(0.5, (-1, 1))(inputs))))
+    np.testing.assert_array_equal(outer(images, training=False), inner(images))
+    for function, arguments in {
+        inspection.attention_maps: (),
+        inspection.layer_features: (),
+        inspection.gradient_attention: (2,),
+        inspection.attention_distance: (),
+    }.items():
+        found, expected = (
+            dict(enumerate(one)) if hasattr(one, "shape") else one
+            for one in (function(model, images, *arguments) for model in (outer, inner))
+        )
+        for name in expected:
+            np.testing.assert_array_equal(found[name], expected[name])
+    expected = inspection.occlusion_sensitivity(lambda batch: np.asarray(inner(batch)), images[0], 2, grid=2)
+    np.testing.assert_array_equal(inspection.occlusion_sensitivity(outer, images[0], 2, grid=2), expected)
+
+
 def test_two_models_in_one():
     first, second = small.model(seed=1, name="one"), small.model(seed=2, name="two")
     inputs = keras.Input((*small.SIZE, 3))

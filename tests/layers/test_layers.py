@@ -1,6 +1,7 @@
 """The layers against closed forms: what each computes, its shapes, its errors, its round trip."""
 
 import inspect
+import warnings
 
 import keras
 import numpy as np
@@ -593,3 +594,26 @@ def test_relative_positions_refuse_another_length():
     attend(x)
     with pytest.raises(ValueError, match="relative_positions=5"):
         attend(x[:, :1], context=x)
+
+
+@pytest.mark.parametrize(
+    "layer",
+    [
+        layers.Dropout(0.5),
+        layers.StochasticDepth(0.5),
+        layers.LayerNorm(),
+        layers.RMSNorm(),
+        layers.LayerScale(2.0),
+        layers.MlpBlock(4),
+        layers.SwiGLU(4),
+    ],
+    ids=lambda layer: type(layer).__name__,
+)
+def test_layers_of_single_tokens_pass_the_mask_on(layer):
+    tokens = normal(2, 5, 8)
+    tokens[:, 3:] = 0.0
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        pooled = keras.layers.GlobalAveragePooling1D()(layer(keras.layers.Masking()(tokens)))
+    expected = array(layer(tokens[:, :3])).mean(axis=1)  # without the two tokens that are masked
+    np.testing.assert_allclose(array(pooled), expected, atol=1e-6)  # float32 sums of 3 values

@@ -1,7 +1,9 @@
 """Images that were not prepared: a warning, once."""
 
+import ast
 import functools
 import inspect
+import pathlib
 import warnings
 
 import keras
@@ -13,7 +15,7 @@ import keras_vit
 from keras_vit.data import preprocess
 from keras_vit.inference import keras_model
 from keras_vit.models.normalization import IMAGENET
-from tests import selection, tiny
+from tests import forked, selection, tiny
 
 
 def model():
@@ -31,6 +33,39 @@ def test_pixels_are_scaled():
     assert prepared.dtype == np.float32 and (prepared.min(), prepared.max()) == (-1.0, 1.0)
     tensor = keras.ops.convert_to_tensor(PIXELS)
     np.testing.assert_allclose(keras_vit.preprocess_input(tensor), prepared, rtol=0, atol=1e-6)
+
+
+def test_the_format_of_the_data_is_channels_last():
+    expected = keras_vit.preprocess_input(PIXELS)
+    np.testing.assert_array_equal(keras_vit.preprocess_input(PIXELS, data_format="channels_last"), expected)
+    with pytest.raises(ValueError, match="data_format.*channels_last"):
+        keras_vit.preprocess_input(PIXELS, data_format="channels_first")
+    with pytest.raises(ValueError, match="`model`"):  # the second argument in keras.applications
+        keras_vit.preprocess_input(PIXELS, "channels_last")
+
+
+@pytest.mark.slow
+def test_traces_of_users_print_nothing():
+    assert forked.run("tests.models.traced") == (0, "")
+
+
+# Their functions run when something is built, saved or opened, never inside of a trace.
+NOT_TRACED = ("data/readers/", "data/sources.py")
+
+
+def test_autograph_can_read_what_users_trace():
+    package = pathlib.Path(keras_vit.__file__).parent
+    files = [*package.glob("*.py")]
+    files += [path for room in ("layers", "models", "optim", "data") for path in (package / room).rglob("*.py")]
+    unreadable = (ast.NamedExpr, ast.Match, ast.AsyncFunctionDef)
+    found = [
+        f"{path}:{node.lineno}"
+        for path in files
+        if not path.relative_to(package).as_posix().startswith(NOT_TRACED)
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, unreadable)
+    ]
+    assert found == []
 
 
 @pytest.mark.parametrize("images", [PIXELS, PIXELS.astype("float32"), keras.ops.convert_to_tensor(PIXELS)])

@@ -1,5 +1,6 @@
 """Saving, loading and cloning of every model, under every policy, also in another process."""
 
+import copy
 import json
 import subprocess
 import sys
@@ -8,6 +9,8 @@ import keras
 import numpy as np
 import pytest
 
+from keras_vit import load_checkpoint, model_from_checkpoint, save_checkpoint
+from keras_vit.models.base import class_names_of
 from tests import selection
 from tests.models import variants
 
@@ -113,3 +116,71 @@ def test_layers_by_name_and_surgery():
     assert keras.Model(model.input, head)(images).shape == (2, 5)
     for name in ("embedding", "cls", "posembed_input", "encoderblock_1", "encoder_norm", "head"):
         assert model.get_layer(name).weights
+
+
+NAMES = ("café", "dog", "bee")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["token", "deit", "bit", "probabilities"])
+def test_class_names_travel(name, tmp_path):
+    activation = {"classifier_activation": "softmax"} if name == "probabilities" else {}
+    model = variants.make("token" if activation else name, classes=3, **activation)
+    assert model.class_names is None
+    model.class_names = list(NAMES)
+    model.save(tmp_path / "model.keras")
+    for copied in (
+        keras.models.load_model(tmp_path / "model.keras"),
+        copy.deepcopy(model),
+        type(model).from_config({**model.get_config(), "image_size": 48}),
+        model_from_checkpoint(tmp_path / "model.keras"),
+    ):
+        assert copied.class_names == NAMES
+    inputs = keras.Input(model.input_shape[1:])
+    clone = keras.models.clone_model(model)
+    clone.save(tmp_path / "clone.keras")
+    logits = keras.Model(model.input, model.get_layer("head").output)
+    around = keras.Model(inputs, model(keras.layers.RandomFlip()(inputs)))
+    for copied in (clone, keras.models.load_model(tmp_path / "clone.keras"), logits, around):
+        assert class_names_of(copied) == NAMES
+        assert class_names_of(keras.Sequential([keras.layers.RandomFlip(), copied])) == NAMES
+
+
+def test_other_heads_have_no_class_names():
+    model = variants.make("token", classes=3)
+    model.class_names = NAMES
+    config = model.get_config()
+    for change in ({"classes": 4}, {"include_top": False}):
+        assert type(model).from_config({**config, **change}).class_names is None
+    inputs = keras.Input(model.input_shape[1:])
+    assert class_names_of(keras.Model(inputs, keras.layers.Dense(3)(model(inputs)))) is None
+    assert class_names_of(keras.Model(model.input, model.get_layer("head").input)) is None
+    for wrong in (NAMES[:2], "abc", 3):
+        with pytest.raises(ValueError, match="class_names"):
+            model.class_names = wrong
+    with pytest.raises(ValueError, match="class_names"):
+        variants.make("token", include_top=False).class_names = NAMES
+    assert model.class_names == NAMES
+    model.class_names = None
+    assert "class_names" not in model.get_config()
+
+
+@pytest.mark.slow
+def test_class_names_follow_the_head_that_is_loaded(tmp_path):
+    model, other = variants.make("token", classes=3), variants.make("token", classes=3)
+    model.class_names = NAMES
+    for path in (tmp_path / "model.npz", tmp_path / "model.keras"):
+        model.save(path) if path.suffix == ".keras" else save_checkpoint(model, path)
+        other.class_names = None
+        load_checkpoint(other, path)
+        assert other.class_names == model_from_checkpoint(path).class_names == NAMES
+        assert model_from_checkpoint(path, classes=4).class_names is None
+    load_checkpoint(other, path, head="reset")
+    assert other.class_names == NAMES  # chosen for the model, whose head is new
+    model.class_names = None
+    load_checkpoint(other, save_checkpoint(model, tmp_path / "model.npz"))
+    assert other.class_names is None  # the head is another, of unknown classes
+    other.class_names = NAMES
+    model.save_weights(tmp_path / "model.weights.h5")
+    other.load_weights(tmp_path / "model.weights.h5")
+    assert other.class_names == NAMES

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import keras_vit
+from keras_vit.layers.composite import CompositeLayer
 from tests import selection, tiny
 from tests.models import variants
 
@@ -241,6 +242,42 @@ def test_files_without_lora_fill_the_kernels_of_a_model_with_it(tmp_path):
     for factor, before in zip((v for v in model.trainable_variables if "lora" in v.path), factors, strict=True):
         np.testing.assert_array_equal(keras.ops.convert_to_numpy(factor), before)
     np.testing.assert_allclose(run(model, images), run(plain, images), rtol=1e-5, atol=1e-5)  # B is zero at the start
+
+
+PLACES = {
+    "attribute": lambda layer, norm: setattr(layer, "other", norm),
+    "private": lambda layer, norm: setattr(layer, "_other", norm),
+    "list": lambda layer, norm: setattr(layer, "others", [norm]),
+    "nested_list": lambda layer, norm: setattr(layer, "others", [[], [norm]]),
+    "tuple": lambda layer, norm: setattr(layer, "others", (1, norm)),
+    "dictionary": lambda layer, norm: setattr(layer, "others", {"a": [norm]}),
+    "nowhere": lambda layer, norm: None,
+}
+
+
+@pytest.mark.parametrize("built", [False, True])
+@pytest.mark.parametrize("place", PLACES)
+def test_a_sublayer_of_two_names_keeps_its_weights(place, built):
+    first, second, third = (keras_vit.layers.LayerNorm(name=name) for name in ("first", "second", "third"))
+    for norm in (first, second, third):
+        norm.build((None, 4))
+    layer = CompositeLayer()
+    layer.norm = first
+    PLACES[place](layer, first)
+    layer.norms = [third, third]
+    if built:
+        layer.build()
+
+    def names():
+        return {weight.path.split("/")[-2] for weight in layer.weights}
+
+    layer.norm = second
+    assert names() == {"second", "third"} | (set() if place == "nowhere" else {"first"})
+    if built:
+        layer.norms[0] = second
+        assert "third" in names()
+        layer.norms[1] = second
+        assert "third" not in names()
 
 
 @pytest.mark.parametrize("built", [True, False])

@@ -64,6 +64,7 @@ def test_the_best_checkpoint(run):
     opened = load_run(run, checkpoint="best")
     stored = arrays_of(run / "checkpoints" / "best" / "ckpt-2")
     assert opened.step == 2
+    assert opened.model.class_names == opened.class_names
     for weight in state.weights(opened.model):  # every weight of this recipe is averaged or constant
         value = stored.get(f"average/{weight.path}", stored.get(f"model/{weight.path}"))
         np.testing.assert_array_equal(weight.numpy(), value)
