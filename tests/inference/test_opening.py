@@ -69,6 +69,38 @@ def test_labels_of_a_file(expected, tmp_path):
         inference.open_classifier(tmp_path / "model.keras", **open_with)
 
 
+@pytest.mark.parametrize("content", ["\ufeffcafé\ndog\n", "café\r\ndog\r\n\r\n \n", "café\ndog"])
+def test_labels_of_a_file_of_an_editor(content, tmp_path):
+    """A byte order mark became part of the first name, and an empty line at the end a name."""
+    tiny.model(classes=2).save(tmp_path / "model.keras")
+    (tmp_path / "labels.txt").write_bytes(content.encode())
+    open_with = {"preprocess": PREPROCESS, "labels": str(tmp_path / "labels.txt")}
+    assert inference.open_classifier(tmp_path / "model.keras", **open_with).class_names == ("café", "dog")
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("dog\ncafé\n".encode("latin-1"), r"labels\.txt must be UTF-8. Line 2 .*xe9.*Save the file as UTF-8"),
+        ("dog\ncafé\n".encode("utf-16"), r"labels\.txt must be UTF-8"),
+        (b"\n", r"labels\.txt must have a text in each line. Received: an empty file"),
+    ],
+)
+def test_labels_of_a_file_that_cannot_be_read(content, message, tmp_path):
+    tiny.model(classes=2).save(tmp_path / "model.keras")
+    (tmp_path / "labels.txt").write_bytes(content)
+    with pytest.raises(ValueError, match=message):
+        inference.open_classifier(tmp_path / "model.keras", preprocess=PREPROCESS, labels=tmp_path / "labels.txt")
+
+
+@pytest.mark.slow
+def test_a_run_with_other_names_keeps_those_of_its_data(tmp_path):
+    tiny.write_digits_run(tmp_path / "run")
+    other = inference.open_classifier(tmp_path / "run", labels=list("abcdefghij"))
+    assert other.card.data["class_names"] == list("0123456789")
+    assert "class_names" not in inference.open_classifier(tmp_path / "run").card.data
+
+
 def test_preprocess_must_be_known(expected, tmp_path):
     expected[0].save(tmp_path / "model.keras")
     with pytest.raises(ValueError, match=r"model\.keras.*preprocess"):
