@@ -101,6 +101,20 @@ def test_a_run_with_other_names_keeps_those_of_its_data(tmp_path):
     assert "class_names" not in inference.open_classifier(tmp_path / "run").card.data
 
 
+def test_images_that_are_not_square(tmp_path):
+    """A model of 16 x 24 pixels sees an image as Pillow reads it."""
+    model = tiny.model(image_size=(16, 24))
+    model.save(tmp_path / "model.keras")
+    classifier = inference.open_classifier(tmp_path / "model.keras", preprocess=PREPROCESS)
+    assert classifier.card.image_shape == (16, 24, 3)
+    image = tiny.arrays(1, height=16, width=24)[0]
+    np.testing.assert_allclose(classifier.preprocess([tiny.encode(image, "png")])[0], image / 127.5 - 1, atol=1e-6)
+    large = np.repeat(np.repeat(image, 2, axis=0), 2, axis=1)  # 32 x 48: bilinear by two, each pixel inside its block
+    found = classifier.preprocess([tiny.encode(large, "png")])
+    assert found.shape == (1, 16, 24, 3) and classifier.predict(found).shape == (1, 7)
+    np.testing.assert_allclose(found[0], image / 127.5 - 1, atol=1e-2)
+
+
 def test_preprocess_must_be_known(expected, tmp_path):
     expected[0].save(tmp_path / "model.keras")
     with pytest.raises(ValueError, match=r"model\.keras.*preprocess"):
