@@ -82,7 +82,7 @@ def class_numbers(names: Sequence[str], known: Sequence[str]) -> np.ndarray:
         places: dict[str, list[int]] = {}
         for place, name in enumerate(known):
             places.setdefault(form(name), []).append(place)
-        for row in np.flatnonzero(found < 0):
+        for row in np.flatnonzero(found < 0).tolist():
             found[row], *others = places.get(form(names[row]), [-1])
             doubtful += [names[row]] if others else []
     doubtful += [name for name, place in zip(names, found, strict=True) if place >= 0 and (found == place).sum() > 1]
