@@ -4,6 +4,7 @@ import difflib
 import math
 import numbers
 import os
+import unicodedata
 from collections.abc import Iterable, Sequence
 from typing import TypeVar
 
@@ -65,6 +66,32 @@ def class_index(value: object, num_classes: int, num_images: int | None = None) 
     if array.min() < 0 or array.max() >= num_classes:
         raise ValueError(f"`class_index` must be in 0..{num_classes - 1}. Received: class_index={array.tolist()}.")
     return array
+
+
+def composed(name: object) -> str:
+    """Return a name in the Unicode form NFC, so that names that look alike are equal."""
+    return unicodedata.normalize("NFC", str(name))
+
+
+def class_numbers(names: Sequence[str], known: Sequence[str]) -> np.ndarray:
+    """Return the place in `known` of each class name, -1 if it is not there, whatever its case and Unicode form."""
+    if tuple(names) == tuple(known):
+        return np.arange(len(known))
+    found, doubtful = np.full(len(names), -1), []
+    for form in (composed, lambda name: composed(composed(name).casefold())):  # a name of the same case comes first
+        places: dict[str, list[int]] = {}
+        for place, name in enumerate(known):
+            places.setdefault(form(name), []).append(place)
+        for row in np.flatnonzero(found < 0).tolist():
+            found[row], *others = places.get(form(names[row]), [-1])
+            doubtful += [names[row]] if others else []
+    doubtful += [name for name, place in zip(names, found, strict=True) if place >= 0 and (found == place).sum() > 1]
+    if doubtful:
+        raise ValueError(
+            "Class names must differ in more than their case and Unicode form to be compared with others. Received: "
+            f"{doubtful[:5]}. Rename these classes."
+        )
+    return found
 
 
 def existing(what: str, name: str, names: Sequence[str]) -> str:

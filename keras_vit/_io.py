@@ -89,11 +89,32 @@ def write_json(path: str | os.PathLike, content: Any) -> None:
     write_text(path, json.dumps(content, indent=2, ensure_ascii=False) + "\n")
 
 
+def decode_text(content: bytes, path: str | os.PathLike) -> str:
+    """Return the text of a UTF-8 file, without a byte order mark."""
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        raise ValueError(
+            f"{path} must be UTF-8. Line {line} holds {content[error.start : error.end]!r}. Save the file as UTF-8."
+        ) from error
+
+
+def read_lines(path: str | os.PathLike) -> list[str]:
+    """Return the lines of a text file, without empty lines at its end."""
+    with open(path, "rb") as file:
+        lines = decode_text(file.read(), path).rstrip().splitlines()
+    if not lines:
+        raise ValueError(f"{path} must have a text in each line. Received: an empty file.")
+    return lines
+
+
 def read_json(path: str | os.PathLike, kind: type = dict) -> Any:
     """Read a JSON file."""
+    with open(path, "rb") as file:
+        raw = file.read()
     try:
-        with open(path, encoding="utf-8") as file:
-            content = json.load(file)
+        content = json.loads(decode_text(raw, path))
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{os.fspath(path)!r} is not valid JSON: {error}") from error
     if not isinstance(content, kind):
@@ -109,7 +130,7 @@ def read_json_lines(path: str | os.PathLike) -> tuple[list[dict[str, Any]], int]
             if not raw.strip():
                 continue
             try:
-                content = json.loads(raw.decode("utf-8"))
+                content = json.loads(raw.decode("utf-8-sig"))
             except (ValueError, RecursionError):
                 content = None
             if isinstance(content, dict):

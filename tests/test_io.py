@@ -47,6 +47,22 @@ def test_a_link_stays_a_link(tmp_path):
     assert (tmp_path / "target").read_text() == "new"
 
 
+@pytest.mark.parametrize("mark", ["", "\ufeff"])
+def test_a_byte_order_mark_is_no_part_of_a_text(mark, tmp_path):
+    (tmp_path / "a").write_text(mark + '{"é": 1}\n{"b": 2}\n\n', encoding="utf-8")
+    assert _io.read_lines(tmp_path / "a") == ['{"é": 1}', '{"b": 2}']
+    assert _io.read_json_lines(tmp_path / "a") == ([{"é": 1}, {"b": 2}], 0)
+    (tmp_path / "b").write_text(mark + '{"é": 1}', encoding="utf-8")
+    assert _io.read_json(tmp_path / "b") == {"é": 1}
+
+
+def test_a_text_that_is_not_utf_8_is_named_with_its_line(tmp_path):
+    (tmp_path / "a").write_bytes('{"a": 1,\n"é": 2}'.encode("latin-1"))
+    for read in (_io.read_json, _io.read_lines):
+        with pytest.raises(ValueError, match=r"a must be UTF-8. Line 2 .*xe9"):
+            read(tmp_path / "a")
+
+
 @pytest.mark.slow
 def test_a_killed_writer_leaves_the_old_file_and_the_next_write_cleans_up(tmp_path):
     _io.write_text(tmp_path / "a", "old")

@@ -80,7 +80,7 @@ def main(argv: Sequence[str]) -> int:
 def per_class(result: evaluators.Result, class_names: Sequence[str]) -> list[str]:
     """Return the lowest accuracies of classes and the confusions, as lines."""
     accuracies, confusion = result.details["per_class"], result.details["confusion"]
-    order = np.argsort(np.nan_to_num(accuracies, nan=2.0), kind="stable")
+    order = np.argsort(accuracies, kind="stable")[: np.isfinite(accuracies).sum()]  # without classes of no image
     lines = ["Accuracy per class" if confusion is not None else "Recall per class"]
     lines += [f"  {class_names[index]:<24}{accuracies[index]:>12.2%}" for index in order[:20]]
     if len(order) > 20:

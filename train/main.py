@@ -39,7 +39,7 @@ flags.DEFINE_bool("several_hosts", False, "On JAX: train with the other hosts of
 with program.imports(__name__):
     import keras
 
-    from keras_vit import evaluators
+    from keras_vit import _checks, evaluators
     from keras_vit import recipe as recipes
     from keras_vit.checkpoints import load_checkpoint
     from keras_vit.inference import FunctionClassifier, ModelCard
@@ -137,7 +137,7 @@ def train_on(
         state.assign(saved)
         logging.info("Resuming from the checkpoint of step %d", state.progress.step)
     elif recipe.model.checkpoint:
-        load_checkpoint(state.model, recipes.weights_path(recipe) or "", head=recipe.model.head)
+        load_weights(state.model, recipe, class_names)
         state.begin()
         logging.info("Fine-tuning from %s", given.model.checkpoint)
     else:
@@ -178,6 +178,8 @@ def train_on(
     # The final model and the report
     state.use_averages()
     if backend.is_chief:
+        if labeled:
+            state.model.class_names = class_names
         run_directory.save_model(state.model, workdir)
         draw_figure(recipe, workdir, validation, class_names, results)
         text = report_text(workdir, results, validation, class_names, recipe.task.score)
@@ -190,6 +192,17 @@ def train_on(
             f"has their errors. Once they are corrected: keras-vit evaluate --model={workdir} --evaluators=..."
         )
     return results
+
+
+def load_weights(model: keras.Model, recipe: recipes.Recipe, class_names: Sequence[str]) -> None:
+    """Load the checkpoint of a recipe. `head="auto"` resets a head that has the classes of the data at other places."""
+    path = recipes.weights_path(recipe) or ""
+    load_checkpoint(model, path, head=recipe.model.head)
+    learned = getattr(model, "class_names", None) or ()
+    numbers = _checks.class_numbers(class_names, learned)
+    if recipe.model.head == "auto" and (numbers >= 0).any() and numbers.tolist() != list(range(len(learned))):
+        logging.info("The head is reset: its classes are %s, ..., the data's %s, ...", learned[:3], class_names[:3])
+        load_checkpoint(model, path, head="reset")
 
 
 def scheduled_evaluators(

@@ -106,7 +106,10 @@ def find_images(
         if not recipe:
             raise ValueError("--images is missing: the model does not say what images it was trained on.")
         source = sample_images.open_data(description)
-        found, origin = sample_images.from_source(source, limit, on_bad_image), f"{recipe['eval_split']} split"
+        found, origin = (
+            sample_images.from_source(source, limit, on_bad_image, description),
+            f"{recipe['eval_split']} split",
+        )
         if source.num_examples > limit:
             origin += f", {limit:,} of {source.num_examples:,} images"
     return sample_images.keep_readable(found, prepare_one, on_bad_image), origin

@@ -62,7 +62,7 @@ class Source:
         self.split = split
         self.num_examples = int(num_examples)
         names = _checks.sequence("class_names", class_names, "names")
-        self.class_names = tuple(str(class_name) for class_name in names)
+        self.class_names = tuple(map(_checks.composed, names))
         self.multi_label = multi_label
         self.encoded = True
 

@@ -43,7 +43,8 @@ class Subset(classification.Classification):
 
     Attributes:
         classes: `"imagenet_a"`, `"imagenet_r"` or class numbers.
-        source: The test set. Its classes are those of the subset in their order, or all classes of the model.
+        source: The test set. Its classes have the names of the model's. Without names, they are those of the subset in
+            their order, or all classes of the model.
         split: Split of the source.
     """
 
@@ -56,17 +57,15 @@ class Subset(classification.Classification):
         self._classes = check_classes(self.classes)
 
     def check(self, context: Context) -> None:
-        opened = self.open(context)
         if context.classifier.class_names:
             check_largest(self._classes, len(context.classifier.class_names))
-            context.check_classes(opened, self._classes if opened.num_classes == len(self._classes) else None)
+        opened = context.in_model_classes(self.open(context), self._classes)
         if opened.multi_label:
             raise ValueError(f"A subset needs one class per image. Received: source={self.source!r}.")
 
     def measure(self, context: Context) -> Result:
-        opened, classifier = self.open(context), context.classifier
-        is_part = opened.num_classes == len(self._classes)
-        batches = opened.batches if is_part else map(self._relabeled, opened.batches)
+        opened, classifier = context.in_model_classes(self.open(context), self._classes), context.classifier
+        batches = map(self._relabeled, opened.batches)
         kinds = {"output": context.output, "scores_are": classifier.scores_are}
         scores = restrict(classifier.scores, self._classes)
         result = classification.evaluate(scores, batches, len(self._classes), **kinds)

@@ -35,13 +35,12 @@ class Classification(Evaluator):
         return context.open_fitting(source, split, self.pp or context.preprocess)
 
     def check(self, context: Context) -> None:
-        opened = self.open(context)
-        context.check_classes(opened)
+        opened = context.in_model_classes(self.open(context))
         if opened.multi_label and context.output != "sigmoid":
             raise ValueError("Labels of several classes need a model that was trained with the sigmoid loss.")
 
     def measure(self, context: Context) -> Result:
-        opened, classifier = self.open(context), context.classifier
+        opened, classifier = context.in_model_classes(self.open(context)), context.classifier
         kinds = {"output": context.output, "scores_are": classifier.scores_are}
         result = evaluate(classifier.scores, opened.batches, opened.num_classes, **kinds)
         details = {name: result[name] for name in ("non_finite", "per_class", "class_examples", "confusion")}

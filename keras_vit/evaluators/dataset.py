@@ -93,6 +93,15 @@ class _Batches:
             yield {**{name: value.numpy() for name, value in batch.items() if name != "image"}, "image": images}
 
 
+def renumber(numbers: np.ndarray, batch: dict) -> dict:
+    """Replace labels by the `numbers` of a model's classes; rows of a class that has the number -1 are masked."""
+    labels = np.asarray(batch["label"])
+    if labels.ndim == 2:  # every class has a number
+        return {**batch, "label": labels[:, np.argsort(numbers)]}
+    labels = numbers[labels]
+    return {**batch, "label": np.maximum(labels, 0), "mask": np.where(labels < 0, 0, batch.get("mask", 1))}
+
+
 def collect(function: Callable[[np.ndarray], np.ndarray], batches: Iterable[dict]) -> Labeled:
     """Run a function over one pass of batches, and drop the rows that are padding.
 

@@ -2,13 +2,16 @@
 
 import abc
 import dataclasses
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from absl import logging
 
-from keras_vit.evaluators.dataset import Labeled, Split, collect
+from keras_vit import _checks
+from keras_vit.evaluators.dataset import Labeled, Split, collect, renumber
+from keras_vit.zoo.labels import imagenet_classes
 
 if TYPE_CHECKING:
     from keras_vit.inference import Classifier
@@ -91,23 +94,63 @@ class Context:
             )
         return opened
 
-    def check_classes(self, opened: Split, subset: Sequence[int] | np.ndarray | None = None) -> None:
-        """Refuse data whose classes are not those of the classifier, or its classes `subset`, in number or order."""
-        known = tuple(self.classifier.class_names or ())
-        if not known:
-            return
-        if subset is not None:
-            known = tuple(known[number] for number in subset)
+    def in_model_classes(self, opened: Split, part: np.ndarray | None = None) -> Split:
+        """Return data whose labels are numbers of the model's classes, for one pass.
+
+        Names decide, and images of classes that the model does not have are masked. Where data or model have numbers
+        for names, the classes must be those of the model, or its classes `part`, in their order.
+        """
+        known, card = tuple(self.classifier.class_names or ()), self.classifier.card
         names = tuple(opened.class_names or map(str, range(opened.num_classes)))
-        expected, received = (", ".join(some[:5]) + (", ..." if len(some) > 5 else "") for some in (known, names))
-        shown = f"{expected}. Received: {received}"
-        if len(names) != len(known):
-            raise ValueError(f"The data must have the model's {len(known)} classes, not {len(names)}: {shown}.")
-        if opened.class_names is None or names == known:
-            return
-        if sorted(names) == sorted(known):
-            raise ValueError(f"The classes of the data must be in the order of the model's, {shown}.")
-        logging.warning("The classes have other names than the model's and are compared by their numbers: %s.", shown)
+        in_order = tuple(range(len(known or names)) if part is None or len(part) != len(names) else part.tolist())
+        of_the_data = tuple(card.data.get("class_names", ()))  # that it was trained on, if it got other names
+        imagenet = imagenet_classes(len(known)) if len(known) in (1000, 21_843) else ()
+        identifiers = tuple(identifier for identifier, _ in imagenet) if known == tuple(n for _, n in imagenet) else ()
+        numbers = np.asarray(_class_numbers(names, (known, of_the_data, identifiers), in_order) if known else in_order)
+        whole = list(range(len(known or names)))
+        if numbers.tolist() == whole:
+            return opened
+        if opened.multi_label and sorted(numbers) != whole:
+            shown = f"{_some(known)}. Received: {_some(names)}"
+            raise ValueError(f"Data of several labels must have all of the model's {len(known)} classes: {shown}.")
+        batches = map(functools.partial(renumber, numbers), opened.batches)
+        count = len(known) or int(numbers.max()) + 1
+        return dataclasses.replace(opened, batches=batches, num_classes=count, class_names=known or None)
+
+
+@functools.lru_cache  # warnings are logged once
+def _class_numbers(
+    names: tuple[str, ...], known: tuple[tuple[str, ...], ...], in_order: tuple[int, ...]
+) -> tuple[int, ...]:
+    """Return the number of the model's class for each class of the data, -1 for none; `known` are names of its classes.
+
+    `in_order` are the numbers of classes without names.
+    """
+    shown = f"{_some(known[0])}. Received: {_some(names)}"
+    for some in known:
+        numbers = tuple(_checks.class_numbers(names, some).tolist())
+        unknown = [name for name, number in zip(names, numbers, strict=True) if number < 0]
+        moved = any(number not in (-1, place) for place, number in enumerate(numbers))
+        if moved and names == tuple(map(str, range(len(names)))):  # data without names, or numbers as names
+            raise ValueError(f"Names of classes are expected where those of the model are other numbers: {shown}.")
+        if len(unknown) < len(names):
+            if unknown:
+                shown = _some(unknown)
+                logging.warning("The model does not have these classes; their images are not counted: %s.", shown)
+            return numbers
+    if not any(all(name.removeprefix("LABEL_").isdecimal() for name in some) for some in (names, known[0])):
+        raise ValueError(
+            f"The data must have classes of the model: {shown}. Rename the classes of the data, or name the model's "
+            "as they are named in the data: --labels=FILE, unless it is an artifact."
+        )
+    if len(names) != len(in_order):
+        raise ValueError(f"The data must have the model's {len(known[0])} classes, not {len(names)}: {shown}.")
+    logging.warning("The classes have other names than the model's and are compared by their numbers: %s.", shown)
+    return in_order
+
+
+def _some(names: Sequence[str]) -> str:
+    return ", ".join(names[:5]) + (", ..." if len(names) > 5 else "")
 
 
 @dataclasses.dataclass(frozen=True)

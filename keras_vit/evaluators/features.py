@@ -49,7 +49,7 @@ def check_splits(context: Context, splits: Sequence[tuple[str, str, str]]) -> No
     for (source, name, _), split in zip(splits, opened, strict=True):
         if split.multi_label:
             raise ValueError(f"One class per example is needed. Received: {source!r}, whose examples have several.")
-        if split.num_classes != opened[0].num_classes:
+        if (split.num_classes, split.class_names) != (opened[0].num_classes, opened[0].class_names):
             raise ValueError(
                 f"All splits must have the same classes. Received: {opened[0].num_classes} in {splits[0][1]!r} and "
                 f"{split.num_classes} in {name!r} of {source!r}."

@@ -45,12 +45,12 @@ class Real(Classification):
                     f"{self.labels} names the class {largest}, which a model of {classes} classes does not have."
                 )
             return
-        context.check_classes(opened)
-        if not opened.multi_label:
+        if not context.in_model_classes(opened).multi_label:
             raise ValueError(f"ReaL needs several labels per image, or labels=. Received: source={self.source!r}.")
 
     def measure(self, context: Context) -> Result:
         opened = self.open(context)
+        opened = context.in_model_classes(opened) if self._labels is None else opened
         return Result(evaluate(context.classifier.scores, opened.batches, self._select(opened)))
 
     def _select(self, opened: Split) -> list[list[int]] | None:

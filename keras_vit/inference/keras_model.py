@@ -79,8 +79,7 @@ def open_model(
     A model of any image size gets images of 224 x 224, unless `preprocess` resizes.
     """
     if isinstance(labels, (str, os.PathLike)):
-        with open(labels, encoding="utf-8") as file:
-            labels = file.read().splitlines()
+        labels = _io.read_lines(labels)
     if run_directory.is_run(path) or checkpoint != "last":
         run = training.load_run(path, checkpoint)  # its errors name the missing part
         encoder, whole = _without_pretraining(run.model)
@@ -107,7 +106,8 @@ def _card_of_run(run: training.Run, model: keras.Model, preprocess: str | None, 
         _describe(model, preprocess, labels or run.class_names),
         output=run.output,
         metrics=last_metrics(run.path, run.step),
-        data={name: value for name, value in run.config["data"].items() if name != "class_names"},
+        # The names in the data are kept if the model has other names for its classes.
+        data={name: value for name, value in run.config["data"].items() if labels or name != "class_names"},
         recipe=run.config["recipe"],
         versions=run.config.get("versions", {}),
         model_sha256=_io.sha256(path) if run.step is None and os.path.exists(path) else "",

@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
-from keras_vit import _io, data
+from keras_vit import _checks, _io, data
 from keras_vit.data import errors as data_errors
 from keras_vit.data import headers, sources
 from keras_vit.inference import model_card
@@ -57,11 +57,13 @@ def from_files(patterns: Sequence[str], limit: int | None = None, on_bad_image: 
     return SampleImages(contents, None, names)
 
 
-def from_source(source: sources.Source, limit: int, on_bad_image: str = "error") -> SampleImages:
+def from_source(
+    source: sources.Source, limit: int, on_bad_image: str = "error", card: ModelCard | None = None
+) -> SampleImages:
     """Take up to `limit` encoded images of a data set, spread evenly over it, with their labels.
 
     `on_bad_image="skip"` leaves out files that do not exist or cannot be opened; `"error"` raises
-    `UnreadableImageError`.
+    `UnreadableImageError`. With a `card`, labels are the numbers of the model's classes, by their names.
     """
     contents, labels, names = [], [], []
     for name, load in _examples(source, min(limit, source.num_examples)):
@@ -74,7 +76,14 @@ def from_source(source: sources.Source, limit: int, on_bad_image: str = "error")
         contents.append((image if image.dtype == tf.string else tf.io.encode_png(image)).numpy())
         labels.append(example["label"].numpy())
         names.append(name)
-    return SampleImages(contents, np.stack(labels) if labels else None, names)
+    found = np.stack(labels) if labels else None
+    known = tuple(card.data.get("class_names", card.class_names)) if card else ()
+    if found is not None and known not in ((), source.class_names):
+        numbers = _checks.class_numbers(source.class_names, known)
+        found = None if source.multi_label or (numbers[found] < 0).any() else numbers[found]
+        if found is None:
+            logging.warning("The labels of %s are not used: its classes are not those of the model.", source.name)
+    return SampleImages(contents, found, names)
 
 
 def of_any(images: Any) -> SampleImages:
@@ -147,7 +156,7 @@ def for_model(
     if patterns:
         images = from_files(patterns, limit, on_bad_image)
     else:
-        images = from_source(open_data(card, split), limit, on_bad_image)
+        images = from_source(open_data(card, split), limit, on_bad_image, card)
     return keep_readable(images, card.preprocess_function(), on_bad_image)
 
 

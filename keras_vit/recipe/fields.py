@@ -33,7 +33,8 @@ class Model:
         checkpoint: Initial weights: a name of `keras_vit.list_weights(variant)`, or a file or directory that
             `keras_vit.load_checkpoint` reads. The model then has the architecture of the file, where `arguments` do not
             say otherwise. None trains from scratch.
-        head: Whether to keep the head of `checkpoint`: `"auto"`, `"keep"` or `"reset"`.
+        head: Whether to `"keep"` or `"reset"` the head of `checkpoint`; `"auto"` keeps a head of as many classes as the
+            data have, unless it has one of their names at another place.
         remat: `"blocks"` to recompute each encoder block in the backward pass, to save memory; `"none"` or None not to.
         attention_chunk_size: Number of queries whose attention weights are computed at a time, see `SelfAttention`.
         arguments: All other arguments of `VisionTransformer` or `BiTResNet` by name, such as

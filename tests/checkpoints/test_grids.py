@@ -157,3 +157,31 @@ def test_the_table_of_a_timm_model_decides_where_the_pretraining_had_another_siz
     config["pretrained_cfg"]["input_size"] = [3, 64, 64]
     tensors = load_file(tmp_path / "noted" / "model.safetensors")  # without the note
     assert files.config_of(files.write_directory(tmp_path / "bare", tensors, config)).image_size == tiny.SIZE
+
+
+@pytest.mark.parametrize("stated", ["img_size", "input_size"])
+def test_sizes_of_timm_are_height_and_width(stated, tmp_path):
+    source = tiny.model(activation="gelu", image_size=(16, 48))
+    keras_vit.save_checkpoint(source, tmp_path / "noted", format="timm")
+    config = json.loads((tmp_path / "noted" / "config.json").read_text())
+    assert config["model_args"]["img_size"] == [16, 48] and config["pretrained_cfg"]["input_size"] == [3, 16, 48]
+    if stated == "input_size":
+        del config["model_args"]["img_size"]
+    else:
+        config["pretrained_cfg"]["input_size"] = [3, 64, 64]
+    tensors = load_file(tmp_path / "noted" / "model.safetensors")  # without the note
+    path = files.write_directory(tmp_path / "bare", tensors, config)
+    assert tuple(files.config_of(path).image_size) == (16, 48)
+    images = np.random.default_rng(0).uniform(-1, 1, (1, 16, 48, 3)).astype("float32")
+    np.testing.assert_allclose(model_from_checkpoint(path, num_heads=2)(images), source(images), atol=1e-5)
+
+
+def test_sizes_of_transformers_are_height_and_width(tmp_path):
+    source = tiny.model(activation="gelu", layer_norm_epsilon=1e-12, image_size=(16, 48))
+    keras_vit.save_checkpoint(source, tmp_path / "noted", format="huggingface")
+    config = json.loads((tmp_path / "noted" / "config.json").read_text())
+    preprocessor = json.loads((tmp_path / "noted" / "preprocessor_config.json").read_text())
+    assert list(config["image_size"]) == [16, 48] and preprocessor["size"] == {"height": 16, "width": 48}
+    tensors = load_file(tmp_path / "noted" / "model.safetensors")
+    path = files.write_directory(tmp_path / "bare", tensors, config)
+    assert tuple(files.config_of(path).image_size) == (16, 48)

@@ -14,6 +14,7 @@ from keras_vit.data import preprocess
         ("value_range(-1, 1)", (8, 8, 1), "decode(1)|resize((8, 8), method='area')|value_range(-1, 1)"),
         ("decode|resize(8)|value_range(-1, 1)", (8, 8, 3), "decode|resize(8)|value_range(-1, 1)"),
         ("resize(8)|value_range(-1, 1)", (8, 8, 3), "decode(3)|resize(8)|value_range(-1, 1)"),
+        ("value_range(-1, 1)", (8, 12, 3), "decode(3)|resize((8, 12), method='area')|value_range(-1, 1)"),
         ("value_range(-1, 1)", (None, None, 3), "decode(3)|value_range(-1, 1)"),
     ],
 )

@@ -5,6 +5,7 @@ import os
 import re
 import shutil
 import subprocess
+import unicodedata
 
 import numpy as np
 import pytest
@@ -145,6 +146,117 @@ def test_an_archive_is_not_a_folder(tmp_path):
         data.open_source(f"folder:{tmp_path}/images.zip")
 
 
+@pytest.mark.parametrize(
+    "name",
+    [
+        "@eaDir",
+        "$RECYCLE.BIN",
+        "$Recycle.Bin",
+        "#recycle",
+        "lost+found",
+        "System Volume Information",
+        "@Recycle",
+        "FOUND.000",
+    ],
+)
+def test_folders_of_servers_and_systems_are_not_read(name, tmp_path):
+    pictures.folder(tmp_path, count=6)
+    for place in (tmp_path, tmp_path / "cat", tmp_path / "cat" / "deeper"):
+        pictures.folder(place / name, classes=("0.jpg",), count=2)
+    source = data.open_source(f"folder:{tmp_path}", "all")
+    assert (source.class_names, source.num_examples) == (CLASSES, 18)
+    assert f"not read: {name}." in " ".join(source.notes)
+    assert data.open_source(f"images:{tmp_path}", "all").num_examples == 18
+
+
+def test_classes_may_have_names_of_signs(tmp_path):
+    """Characters, or the values of banknotes."""
+    pictures.folder(tmp_path, classes=("#", "$5", "@", "lost"), count=2)
+    assert data.open_source(f"folder:{tmp_path}", "all").class_names == ("#", "$5", "@", "lost")
+
+
+@pytest.mark.parametrize("other", ["bus", "training"])
+def test_a_class_called_train_with_folders_is_not_taken_for_the_split(other, tmp_path):
+    """The other classes were left out with a warning."""
+    pictures.folder(tmp_path / "train", classes=("2023", "2024"), count=3)
+    pictures.folder(tmp_path, classes=(other, "car"), count=3)
+    with pytest.raises(ValueError, match=rf"{other}.*If train/ is a class, rename it.*folder:{tmp_path}/train"):
+        data.open_source(f"folder:{tmp_path}")
+    (tmp_path / "train").rename(tmp_path / "railway")
+    if other == "bus":
+        assert data.open_source(f"folder:{tmp_path}").class_names == ("bus", "car", "railway")
+
+
+def test_folders_beside_the_splits(tmp_path):
+    """Of a data set such as SVHN, and of one with annotations."""
+    for split in ("train", "test", "extra"):
+        pictures.folder(tmp_path / split, count=3)
+    (tmp_path / "annotations").mkdir()
+    source = data.open_source(f"folder:{tmp_path}")
+    assert source.num_examples == 9 and "not used: annotations, extra." in " ".join(source.notes)
+    shutil.rmtree(tmp_path / "test")
+    with pytest.raises(ValueError, match="extra"):
+        data.open_source(f"folder:{tmp_path}")
+    shutil.rmtree(tmp_path / "extra")
+    assert data.split_sizes(f"folder:{tmp_path}") == {"train": 6, "test": 3, "all": 9}
+
+
+# --- names in other forms ---------------------------------------------------------------------------------------------
+
+FRUIT = ("mûre", "noix", "Äpfel")  # sorted as NFC; NFD begins with "A"
+
+
+def formed(form, names=FRUIT):
+    return tuple(unicodedata.normalize(form, name) for name in names)
+
+
+@pytest.mark.parametrize("forms", [("NFC", "NFD"), ("NFD", "NFC"), ("NFD", "NFD")])
+def test_classes_of_splits_are_the_same_in_another_unicode_form(forms, tmp_path):
+    for split, form in zip(("train", "test"), forms, strict=True):
+        pictures.folder(tmp_path / split, classes=formed(form), count=2)
+    source = data.open_source(f"folder:{tmp_path}", "test")
+    assert source.class_names == FRUIT
+    for path, label in zip(source.paths, source.labels(), strict=True):
+        assert os.path.exists(path) and path.split("/")[-2] == formed(forms[1])[label]
+
+
+def test_a_class_in_both_unicode_forms_is_one(tmp_path):
+    pictures.folder(tmp_path, classes=(*FRUIT, *formed("NFD", FRUIT[2:])), count=5)
+    source = data.open_source(f"folder:{tmp_path}", "all")
+    assert source.class_names == FRUIT and np.bincount(source.labels()).tolist() == [5, 5, 10]
+    assert "differ in their Unicode form are one class" in " ".join(source.notes)
+
+
+def test_the_division_does_not_depend_on_the_unicode_form(tmp_path):
+    """A folder is copied from Linux to a Mac."""
+    held_out = []
+    for form in ("NFC", "NFD"):
+        root = pictures.folder(tmp_path / form, classes=formed(form), count=20)
+        paths = data.open_source(f"folder:{root}", "test").paths
+        held_out.append([unicodedata.normalize("NFC", os.path.relpath(path, root)) for path in paths])
+    assert held_out[0] == held_out[1]
+
+
+def test_classes_of_splits_that_differ_in_case(tmp_path):
+    pictures.folder(tmp_path / "train", classes=("Apple", "kiwi"), count=2)
+    pictures.folder(tmp_path / "test", classes=("apple", "KIWI"), count=1)
+    source = data.open_source(f"folder:{tmp_path}", "test")
+    assert source.class_names == ("Apple", "kiwi")
+    assert {path.split("/")[-2]: label for path, label in zip(source.paths, source.labels(), strict=True)} == {
+        "apple": 0,
+        "KIWI": 1,
+    }
+    pictures.folder(tmp_path / "test", classes=("APPLE",), count=1)
+    with pytest.raises(ValueError, match="'apple', 'APPLE'|'APPLE', 'apple'"):
+        data.open_source(f"folder:{tmp_path}", "test")
+
+
+def test_classes_of_letters_differ_in_case(tmp_path):
+    for split in ("train", "test"):
+        pictures.folder(tmp_path / split, classes=("A", "a", "b"), count=1)
+    assert data.open_source(f"folder:{tmp_path}", "test").class_names == ("A", "a", "b")
+
+
 # --- links and special files ------------------------------------------------------------------------------------------
 
 
@@ -175,6 +287,24 @@ def test_links_to_images_and_folders_elsewhere_are_followed(divided, tmp_path):
     source = data.open_source(f"folder:{divided}")
     np.testing.assert_array_equal(np.bincount(source.labels()), [9, 5, 4, 5])
     assert not [note for note in source.notes if "Links" in note]
+
+
+@pytest.mark.parametrize("target", ["/usr", "/etc", "/proc"])
+def test_a_link_to_a_top_level_folder_is_skipped(target, divided):
+    """The images of half a disk became images of a class."""
+    (divided / "train" / "cat" / "all").symlink_to(target)
+    source = data.open_source(f"folder:{divided}")
+    assert source.num_examples == 12 and "cat/all" in " ".join(source.notes)
+
+
+def test_links_around_a_folder_elsewhere_are_skipped(divided, tmp_path):
+    pictures.folder(tmp_path / "far" / "away", classes=("fox", "more"), count=5)
+    (tmp_path / "far" / "away" / "fox" / "up").symlink_to(tmp_path / "far")
+    (tmp_path / "far" / "away" / "fox" / "again").symlink_to(tmp_path / "far" / "away" / "fox")
+    (divided / "train" / "fox").symlink_to(tmp_path / "far" / "away" / "fox")
+    source = data.open_source(f"folder:{divided}")
+    assert np.bincount(source.labels()).tolist() == [4, 4, 4, 5]
+    assert "fox/again" in " ".join(source.notes) and "fox/up" in " ".join(source.notes)
 
 
 def test_two_classes_that_are_one_folder(tmp_path):

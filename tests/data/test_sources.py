@@ -4,6 +4,7 @@ import os
 import shutil
 import struct
 import tracemalloc
+import unicodedata
 import zipfile
 
 import numpy as np
@@ -415,11 +416,19 @@ def test_csv(tmp_path):
 
 
 def test_csv_with_several_labels(tmp_path):
-    (tmp_path / "list.csv").write_text("path,labels\na.jpg,red;round\nb.jpg,\nc.jpg,red\n")
+    (tmp_path / "list.csv").write_text("path,labels\na.jpg, red; round\nb.jpg,\nc.jpg,red ; \n")
     source = data.open_source(f"manifest:{tmp_path}/list.csv", "all")
     assert source.multi_label and source.class_names == ("red", "round")
     rows = dict(zip(source.paths, source.labels().tolist(), strict=True))
     assert rows == {f"{tmp_path}/a.jpg": [1, 1], f"{tmp_path}/b.jpg": [0, 0], f"{tmp_path}/c.jpg": [1, 0]}
+
+
+def test_csv_with_labels_in_both_unicode_forms(tmp_path):
+    lines = ["path,label", *(f"{i}.jpg,{unicodedata.normalize(form, 'café')}" for i, form in enumerate(("NFC", "NFD")))]
+    (tmp_path / "list.csv").write_text("\n".join([*lines, "2.jpg,thé"]), encoding="utf-8")
+    for names in (None, [unicodedata.normalize("NFD", name) for name in ("café", "thé")]):
+        source = data.open_source(f"manifest:{tmp_path}/list.csv", "all", class_names=names)
+        assert source.class_names == ("café", "thé") and sorted(source.labels()) == [0, 0, 1]
 
 
 def test_csv_that_is_not_utf_8(tmp_path):
@@ -445,6 +454,7 @@ def test_labels_that_are_numbers(tmp_path):
         ("a.csv", "", ["an empty file"]),
         ("a.csv", "path,label\n", ["lists no image"]),
         ("a.csv", "path,label\na.jpg,\n", ["Line 2", "path and a label"]),
+        ("a.csv", "path,label\nred, a.jpg,cat\n", ["Line 2", "not more fields", "red"]),
         ("a.csv", "path,label,split\na.jpg,x,train\nb.jpg,x,\n", ["Line 3", "split"]),
         ("a.csv", "path,label\na.jpg,3\nb.jpg,99999999999\n", ["line 3", "99999999999"]),
         ("a.csv", "path,label\na.jpg,3\nb.jpg," + "9" * 5000 + "\n", ["line 3", "class numbers"]),

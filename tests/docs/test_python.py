@@ -25,3 +25,10 @@ def test_blocks_are_found():
         ("python", "x\n", 5, "network"),
         ("bash", "y\n", 9, None),
     ]
+
+
+@pytest.mark.parametrize("page", [page for page in pages.PAGES if python_blocks(page)], ids=pages.name_of)
+def test_steps_of_an_epoch_are_at_least_one(page):
+    """`source.num_examples // 128` is 0 for a small data set, and Keras takes 0 steps of endless batches as endless."""
+    for block in python_blocks(page):
+        assert not re.search(r"(num_examples|len\([^)]*\)|cardinality\(\)) *// *\w+\s*($|#)", block.code, re.MULTILINE)

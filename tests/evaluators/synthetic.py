@@ -39,7 +39,7 @@ class Data:
 
 def classifier(**changes):
     """A classifier whose images are its features."""
-    card = {"output": "softmax", "preprocess": "value_range", "image_shape": (3,)}
+    card = {"output": "softmax", "preprocess": "value_range", "image_shape": (3,), "data": {}}
     card |= {name: changes.pop(name) for name in card if name in changes}
     arguments = {
         "scores": lambda images: 5.0 * images,

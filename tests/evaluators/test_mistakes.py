@@ -98,9 +98,9 @@ def test_missing_data_are_found():
 @pytest.mark.parametrize(
     ("class_names", "message"),
     [
-        (("cat", "bee", "ape"), "must be in the order of the model's, ape, bee, cat. Received: cat, bee, ape"),
-        (("ape", "bee"), "must have the model's 3 classes, not 2: ape, bee, cat. Received: ape, bee"),
-        (("ape", "bee", "cat", "dog"), "must have the model's 3 classes"),
+        (("dog", "eel", "fox"), "must have classes of the model: ape, bee, cat. Received: dog, eel, fox.*--labels"),
+        (("ape", "APE"), r"differ in more than their case.*\['ape', 'APE'\]"),
+        (("0", "1"), "must have the model's 3 classes, not 2: ape, bee, cat. Received: 0, 1"),
     ],
 )
 def test_scores_are_of_the_models_own_classes(evaluator, class_names, message):
@@ -129,11 +129,19 @@ def test_other_names_are_told(caplog):
     )
 
 
+def test_several_labels_per_image_are_of_all_classes():
+    suite = evaluators.Suite(["classification"])
+    for names in (("ape", "bee"), ("ape", "bee", "dog")):
+        with pytest.raises(
+            ValueError, match="of several labels must have all of the model's 3 classes: ape, bee, cat. Received: ape"
+        ):
+            suite.check(context(Named(*names, multi_label=True), class_names=KNOWN, output="sigmoid"))
+
+
 def test_subsets_are_of_the_models_classes():
     suite = evaluators.Suite(["subset(classes=(0, 2), source='x')"])
-    suite.check(context(Named("ape", "cat"), class_names=KNOWN))
-    with pytest.raises(ValueError, match="in the order of the model's, ape, cat. Received: cat, ape"):
-        suite.check(context(Named("cat", "ape"), class_names=KNOWN))
+    for names in (("ape", "cat"), ("cat", "ape"), ("Cat", "dog")):
+        suite.check(context(Named(*names), class_names=KNOWN))
     with pytest.raises(ValueError, match="3 classes has no class 988"):
         evaluators.Suite(["subset(classes='imagenet_r', source='x')"]).check(context(Named(*KNOWN), class_names=KNOWN))
 

@@ -101,7 +101,6 @@ def test_an_evaluator_that_fails_costs_its_own_results_only():
     ("evaluator", "class_names", "message"),
     [
         ("classification", "abc", "cannot run: The data must have the model's 3 classes, not 10: a, b, c"),
-        ("classification", "9876543210", "classes of the data must be in the order of the model's, 9, 8, 7"),
         (
             "knn(pp='resize(12)|grayscale_to_rgb')",
             "0123456789",

@@ -81,6 +81,52 @@ def test_names_of_the_classes_in_the_file(expected, tmp_path):
     assert "class_names" not in classifier.card.arguments
 
 
+@pytest.mark.parametrize("content", ["\ufeffcafé\ndog\n", "café\r\ndog\r\n\r\n \n", "café\ndog"])
+def test_labels_of_a_file_of_an_editor(content, tmp_path):
+    """A byte order mark became part of the first name, and an empty line at the end a name."""
+    tiny.model(classes=2).save(tmp_path / "model.keras")
+    (tmp_path / "labels.txt").write_bytes(content.encode())
+    open_with = {"preprocess": PREPROCESS, "labels": str(tmp_path / "labels.txt")}
+    assert inference.open_classifier(tmp_path / "model.keras", **open_with).class_names == ("café", "dog")
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("dog\ncafé\n".encode("latin-1"), r"labels\.txt must be UTF-8. Line 2 .*xe9.*Save the file as UTF-8"),
+        ("dog\ncafé\n".encode("utf-16"), r"labels\.txt must be UTF-8"),
+        (b"\n", r"labels\.txt must have a text in each line. Received: an empty file"),
+    ],
+)
+def test_labels_of_a_file_that_cannot_be_read(content, message, tmp_path):
+    tiny.model(classes=2).save(tmp_path / "model.keras")
+    (tmp_path / "labels.txt").write_bytes(content)
+    with pytest.raises(ValueError, match=message):
+        inference.open_classifier(tmp_path / "model.keras", preprocess=PREPROCESS, labels=tmp_path / "labels.txt")
+
+
+@pytest.mark.slow
+def test_a_run_with_other_names_keeps_those_of_its_data(tmp_path):
+    tiny.write_digits_run(tmp_path / "run")
+    other = inference.open_classifier(tmp_path / "run", labels=list("abcdefghij"))
+    assert other.card.data["class_names"] == list("0123456789")
+    assert "class_names" not in inference.open_classifier(tmp_path / "run").card.data
+
+
+def test_images_that_are_not_square(tmp_path):
+    """A model of 16 x 24 pixels sees an image as Pillow reads it."""
+    model = tiny.model(image_size=(16, 24))
+    model.save(tmp_path / "model.keras")
+    classifier = inference.open_classifier(tmp_path / "model.keras", preprocess=PREPROCESS)
+    assert classifier.card.image_shape == (16, 24, 3)
+    image = tiny.arrays(1, height=16, width=24)[0]
+    np.testing.assert_allclose(classifier.preprocess([tiny.encode(image, "png")])[0], image / 127.5 - 1, atol=1e-6)
+    large = np.repeat(np.repeat(image, 2, axis=0), 2, axis=1)  # 32 x 48: bilinear by two, each pixel inside its block
+    found = classifier.preprocess([tiny.encode(large, "png")])
+    assert found.shape == (1, 16, 24, 3) and classifier.predict(found).shape == (1, 7)
+    np.testing.assert_allclose(found[0], image / 127.5 - 1, atol=1e-2)
+
+
 def test_preprocess_must_be_known(expected, tmp_path):
     expected[0].save(tmp_path / "model.keras")
     with pytest.raises(ValueError, match=r"model\.keras.*preprocess"):

@@ -1,5 +1,7 @@
 """Real images for an artifact: those of a data set or files, of which some cannot be read."""
 
+import dataclasses
+
 import pytest
 
 from keras_vit import data
@@ -64,3 +66,21 @@ def test_labels_stay_with_their_images():
     kept = sample_images.keep_readable(damaged, tiny.preprocess)
     assert (kept.names, kept.labels.tolist()) == (images.names[1:], images.labels[1:].tolist())
     assert kept.contents == images.contents[1:]
+
+
+def test_labels_are_numbers_of_the_models_classes(folder, caplog):
+    """The data set of a run got another class, or the model other names to print."""
+    changes = {"dog": "dog", "cat": "Cat", "eel": "eel"}
+    for known, names, expected in (
+        (("eel", "dog", "cat"), None, [2] * 10 + [1] * 10 + [0] * 10),
+        (("Aal", "Hund", "Katze"), ["eel", "dog", "cat"], [2] * 10 + [1] * 10 + [0] * 10),
+        (tuple(changes.values()), None, [1] * 10 + [0] * 10 + [2] * 10),
+    ):
+        described = dataclasses.replace(card(folder, "skip"), class_names=known)
+        described = described if names is None else dataclasses.replace(described, data={"class_names": names})
+        found = sample_images.for_model(described, 50)
+        by_name = sorted(zip(found.names, found.labels.tolist(), strict=True))
+        assert [label for _, label in by_name] == expected
+    caplog.clear()
+    found = sample_images.for_model(dataclasses.replace(card(folder, "skip"), class_names=("cat", "eel")), 50)
+    assert found.labels is None and "classes are not those of the model" in caplog.text

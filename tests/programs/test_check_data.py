@@ -51,6 +51,7 @@ def test_check_data_finds_pictures_in_several_splits(tmp_path, capsys):
     pictures.folder(tmp_path / "test", count=2)  # the same first images
     assert call("train.check_data", data=f"folder:{tmp_path}", splits=[], json=False, sheet=None) == 1
     text = capsys.readouterr().out
+    assert "train: minimum 24 x 20, median 24 x 25, maximum 24 x 30 pixels" in text  # width x height
     assert "in several splits: 6" in text and f"{tmp_path}/train/cat/0.jpg" in text
     lines = [line.split() for line in text.splitlines()]
     assert ["cat", "2", "11"] in lines or ["cat", "11", "2"] in lines

@@ -81,6 +81,7 @@ def test_white_space_and_missing_padding_in_base64():
         ({"instances": [1]}, PICTURES, "must hold strings"),
         ({"instances": [[1, 2], [3]]}, NUMBERS, "cannot be read as float32"),
         ({"instances": [["a", "b"]]}, NUMBERS, "cannot be read as float32"),
+        ({"instances": [[True, 2]]}, NUMBERS, "must not hold true or false"),
         ({"instances": [[1, 2, 3]]}, NUMBERS, r"must have the shape \[None, 2\]. Received: \[1, 3\]"),
         ({"instances": [{"x": [1, 2]}]}, TWO, "exactly the inputs"),
         ({"inputs": {"x": [[1, 2]], "y": [0.5]}}, TWO, "integers from"),

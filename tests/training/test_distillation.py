@@ -145,6 +145,7 @@ def record(folder, **changes):
 
 def test_a_teacher_of_other_classes(tmp_path):
     tasks.check_teacher(record(tmp_path), ["a", "b"])
+    tasks.check_teacher(record(tmp_path, data={"class_names": ["e\u0301tang", "Lac"]}), ["étang", "lac"])  # NFD, case
     with pytest.raises(ValueError, match=r"2 classes .*\['b', 'a'\]. Received: .*, with 2 classes: \['a', 'b'\]"):
         tasks.check_teacher(record(tmp_path), ["b", "a"])
 

@@ -145,3 +145,26 @@ def test_recipes_of_published_bits_pad_with_zeros(config, padding):
     model = recipes.create_model(recipe, classes=2)
     assert model.config.pool_padding == (padding or "infinity")
     assert np.isfinite(model(np.zeros((1, 32, 32, 3), np.float32))).all()
+
+
+@pytest.mark.parametrize(
+    ("class_names", "head", "kept"),
+    [
+        ("abcde", "auto", True),
+        ("ABCDE", "auto", True),
+        ("vwxyz", "auto", True),  # nothing in common: only their number is compared
+        ("01234", "auto", True),
+        ("bcdea", "auto", False),  # the class that was a is now the last
+        ("bcdez", "auto", False),
+        ("bcdea", "keep", True),
+    ],
+)
+def test_a_head_with_the_classes_at_other_places_is_reset(class_names, head, kept, tmp_path):
+    main = programs.load("train.main")
+    source = keras_vit.VisionTransformer(*(4, 16, 1, 2, 32), image_size=8, classes=5)
+    source.get_layer("head").kernel.assign(np.ones((16, 5)))
+    path = keras_vit.save_checkpoint(source, tmp_path / "timm", format="timm", class_names=list("abcde"))
+    model = keras_vit.VisionTransformer(*(4, 16, 1, 2, 32), image_size=8, classes=5)
+    recipe = recipes.Recipe(model=recipes.Model("ViT-Ti/16", image_size=8, checkpoint=str(path), head=head))
+    main.load_weights(model, recipe, tuple(class_names))
+    assert np.asarray(model.get_layer("head").kernel).all() == kept  # a new head is zero

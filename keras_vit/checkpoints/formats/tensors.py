@@ -61,7 +61,7 @@ def parse_json(data: bytes, what: str) -> dict[str, Any]:
     if len(data) > MAX_JSON_BYTES:
         raise CheckpointError(f"{what} holds {len(data)} bytes of JSON; at most {MAX_JSON_BYTES} are read.")
     try:
-        value = json.loads(data.decode("utf-8"), object_pairs_hook=_unique_keys)
+        value = json.loads(data.decode("utf-8-sig"), object_pairs_hook=_unique_keys)
     except (ValueError, RecursionError) as error:
         raise CheckpointError(f"{what} is not valid JSON: {error}") from error
     if not isinstance(value, dict):

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 import tensorflow as tf
 
+from keras_vit import _checks
 from keras_vit.data import holdout
 from keras_vit.data.readers.data_set import DataSet, of_files
 from keras_vit.data.readers.walk import Tree
@@ -49,18 +50,19 @@ def read(location: str, test_fraction: float = 0.2) -> DataSet:
     labels: list[np.ndarray] = []
     indices: dict[str, np.ndarray] = {}
     for split, by_class in files.items():
-        unknown = sorted(set(by_class) - set(class_names))
+        numbers = _checks.class_numbers(list(by_class), class_names)
+        unknown = sorted(name for name, number in zip(by_class, numbers, strict=True) if number < 0)
         if unknown:
             raise ValueError(
                 f"Every class must have training images. {tree.root} has no training folder for {unknown}, of the "
                 f"split {split!r}."
             )
-        keys = [(f"{name}/{file}", label) for label, name in enumerate(class_names) for file in by_class.get(name, ())]
-        own = np.array([label for _, label in keys], np.int32)
-        divided = holdout.split_indices([key for key, _ in keys], own, test_fraction if len(files) == 1 else 0.0)
+        keys = [key for some in by_class.values() for key in some]
+        own = np.repeat(numbers.astype(np.int32), list(map(len, by_class.values())))
+        divided = holdout.split_indices(keys, own, test_fraction if len(files) == 1 else 0.0)
         for key, order in divided.items() if len(files) == 1 else ((split, divided["all"]),):
             indices[key] = len(paths) + order
-        paths += [f"{roots[split]}/{key}" for key, _ in keys]
+        paths += [f"{roots[split]}/{key}" for key in keys]
         labels.append(own)
     joined = np.concatenate(labels)
     tested = next((split for split in ("test", "validation") if split in indices), None)
@@ -106,7 +108,16 @@ def _splits(tree: Tree) -> tuple[dict[str, str], list[str]]:
     for name in named.values():
         if name not in with_classes.values():
             notes.append(f"{name}/ has no folders of classes and is not used.")
-    if others := [name for name in folders if name not in named.values()]:
+    others = [name for name in folders if name not in named.values()]
+    doubtful = [name for name in others if len(with_classes) == 1 or name.lower() in SPLITS]
+    doubtful = [name for name in doubtful if _only_images(tree.below(f"{tree.root}/{name}"))]
+    if doubtful:
+        raise ValueError(
+            f"Beside {train}, which has folders of classes, only one folder for each other split may have images. "
+            f"Received: {_some(doubtful)}. If {with_classes['train']}/ is a class, rename it; if it is a split, give "
+            f"folder:{train}, or move the other folders away."
+        )
+    if others:
         notes.append(f"Folders beside {with_classes['train']}/ are not used: {_some(others)}.")
     if len(with_classes) == 1:
         notes.append(f"There is neither test/ nor val/: a part of each class in {train} is kept for testing.")
@@ -116,7 +127,7 @@ def _splits(tree: Tree) -> tuple[dict[str, str], list[str]]:
 
 
 def _images(tree: Tree, roots: Mapping[str, str]) -> tuple[dict[str, dict[str, list[str]]], list[str]]:
-    """Return the paths of the images by split and class, relative to the folder of the class, and notes."""
+    """Return the paths of the images by split and class, relative to the folder of the split, and notes."""
     folders = [(split, name) for split, root in roots.items() for name in tree.folders(root)]
     if not folders:
         example = next(iter(tree.files(tree.root)), None)
@@ -126,14 +137,16 @@ def _images(tree: Tree, roots: Mapping[str, str]) -> tuple[dict[str, dict[str, l
         )
     images: dict[str, dict[str, list[str]]] = {split: {} for split in roots}
     others: collections.Counter[str] = collections.Counter()
-    empty = []
+    empty, joined = [], []
     for split, name in folders:
         path = f"{roots[split]}/{name}"
         files = tree.below(path)
         chosen = sorted(_only_images(files))
         others.update(_extension(file) for file in files if not file.lower().endswith(EXTENSIONS))
         if chosen:
-            images[split][name] = chosen
+            known = images[split].setdefault(_checks.composed(name), [])
+            joined += [path] if known else []
+            known += [f"{name}/{file}" for file in chosen]
         elif path not in tree.skipped:
             empty.append(path)
     stray = [f"{root}/{file}" for root in {tree.root, *roots.values()} for file in _only_images(tree.files(root))]
@@ -141,12 +154,14 @@ def _images(tree: Tree, roots: Mapping[str, str]) -> tuple[dict[str, dict[str, l
     found = {
         "Folders without images are left out": empty,
         "Images beside the folders of the classes are not used": sorted(stray),
-        "Links to folders of the data set or around it, pipes and devices are skipped": list(tree.skipped),
+        "Folders of names that differ in their Unicode form are one class": joined,
+        "Links to folders of the data set, around it or at the top of the disk, and pipes are skipped": [*tree.skipped],
+        "Folders of file servers and operating systems are not read": list(tree.system),
     }
     notes = [f"{text}: {_some(names)}." for text, names in found.items() if names]
     if kinds:
         notes.append(f"Files of other types are not used: {kinds}. Convert images to JPEG or PNG.")
-    inner = [{file.rpartition("/")[0].split("/")[0] for file in files} for files in images["train"].values()]
+    inner = [{"".join(file.split("/")[1:-1][:1]) for file in files} for files in images["train"].values()]
     if len(inner) > 1 and len(inner[0]) > 1 and "" not in inner[0] and all(names == inner[0] for names in inner):
         names = ", ".join(f"{name}/" for name in images["train"])
         notes.append(f"The classes {names} have the same subfolders. If they are splits, call them train/ and test/.")

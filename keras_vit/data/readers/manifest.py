@@ -8,6 +8,7 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
+from keras_vit import _checks, _io
 from keras_vit.data import holdout
 from keras_vit.data.readers.data_set import DataSet, of_files
 from keras_vit.data.sources import check_labels, classes_up_to
@@ -35,14 +36,7 @@ def read(
         raise FileNotFoundError(f"There is no file {location!r}.")
     with tf.io.gfile.GFile(location, "rb") as file:
         content = file.read()
-    try:
-        text = content.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        line = content.count(b"\n", 0, error.start) + 1
-        raise ValueError(
-            f"{location} must be UTF-8. Line {line} holds {content[error.start : error.end]!r}. Save the file as UTF-8."
-        ) from error
-    entries, multi_label = _entries(location, text, separator)
+    entries, multi_label = _entries(location, _io.decode_text(content, location), separator)
     if not entries:
         raise ValueError(f"{location} lists no image.")
     labels, class_names = _labels(location, entries, class_names, multi_label)
@@ -76,10 +70,13 @@ def _entries(location: str, text: str, separator: str) -> tuple[list[_Entry], bo
     try:
         for row in reader:
             fields = {key: (value or "").strip() for key, value in row.items() if key}
-            label = fields["labels" if multi_label else "label"]
+            label = _checks.composed(fields["labels" if multi_label else "label"])
             labels = [part.strip() for part in label.split(separator) if part.strip()] if multi_label else [label]
-            if not fields["path"] or labels == [""]:
-                raise ValueError(f"Line {reader.line_num} of {location} must have a path and a label. Received: {row}.")
+            if not fields["path"] or labels == [""] or any(row.get(None, ())):  # None: of fields without a column
+                raise ValueError(
+                    f"Line {reader.line_num} of {location} must have a path and a label, and not more fields than the "
+                    f'first line (write "a, b" for a text with a comma). Received: {row}.'
+                )
             entries.append(_Entry(reader.line_num, fields["path"], labels, fields.get("split", "")))
     except csv.Error as error:  # a field of more than 128 KiB, or a zero byte
         raise ValueError(f"Line {reader.line_num + 1} of {location} cannot be read: {error}.") from error
@@ -97,7 +94,7 @@ def _labels(
     if class_names is None and found and len(numbers) == len(found):
         largest = max(range(len(named)), key=lambda place: numbers[named[place][1]])
         class_names = classes_up_to(numbers[named[largest][1]], lines[largest])
-    class_names = found if class_names is None else list(class_names)
+    class_names = found if class_names is None else list(map(_checks.composed, class_names))
     if not class_names:
         raise ValueError(f"No entry of {location} has a label.")
     known = {name: number for number, name in enumerate(class_names)}

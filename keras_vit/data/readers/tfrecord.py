@@ -9,7 +9,7 @@ import struct
 import tensorflow as tf
 from absl import logging
 
-from keras_vit import _checks
+from keras_vit import _checks, _io
 from keras_vit.data import splits
 from keras_vit.data.readers.data_set import DataSet
 from keras_vit.data.record_files import RecordSource, Slice
@@ -148,7 +148,7 @@ def read_info(path: str) -> dict:
         return {}
     try:
         with tf.io.gfile.GFile(path, "rb") as file:
-            info = json.loads(file.read().decode())
+            info = json.loads(_io.decode_text(file.read(), path))
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{path} is not valid JSON: {error}") from error
     for key, kind in _INFO_TYPES.items():

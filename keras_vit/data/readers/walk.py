@@ -6,18 +6,25 @@ from collections.abc import Iterable
 import tensorflow as tf
 
 MAX_DEPTH = 100
-_IGNORED = ("__MACOSX",)  # which archives made on a Mac contain
+# Folders that file servers and operating systems add, in lower case
+SYSTEM = (
+    *("@eadir", "@tmp", "@recycle", "@recently-snapshot", "@sharebin", "#recycle", "#snapshot", "~snapshot"),
+    *("$recycle.bin", "recycler", "system volume information", "found.000", "lost+found", "__pycache__"),
+    *("network trash folder", "temporary items", "thevolumesettingsfolder"),
+)
 
 
 class Tree:
     """The visible files and folders below a root.
 
-    `skipped` are links into the data set or to a folder that contains it, and files that are not regular: pipes etc.
+    `skipped` are links into the data set, to a folder around the link or the data set, or to a top-level folder such as
+    `/usr`, and files that are not regular: pipes etc. `system` are the names of the folders of `SYSTEM` that are there.
     """
 
     def __init__(self, root: str):
         self.root = root.removeprefix("file://").rstrip("/") or "/"
         self.skipped: dict[str, None] = {}
+        self.system: dict[str, None] = {}
         self._real = os.path.realpath(self.root)
 
     def files(self, folder: str) -> list[str]:
@@ -37,7 +44,9 @@ class Tree:
             folder = f"{start}/{inner}".rstrip("/")
             if folder != self.root and not is_remote(folder) and os.path.islink(folder):
                 real = os.path.realpath(folder)
-                if real in linked or os.path.commonpath([real, self._real]) in (real, self._real):
+                shared = os.path.commonpath([real, self._real])
+                around = os.path.commonpath([real, os.path.realpath(os.path.dirname(folder))])
+                if real in linked or shared in (real, self._real) or around == real or real.count(os.sep) < 2:
                     self.skipped[folder] = None
                     continue
                 linked.add(real)
@@ -56,7 +65,9 @@ class Tree:
         entries = _remote_entries(folder) if is_remote(folder) else _local_entries(folder)
         found: dict[str, list[str]] = {"file": [], "folder": [], "special": []}
         for name, kind in sorted(entries):
-            if not name.startswith(".") and name not in _IGNORED:
+            if name.lower() in SYSTEM and kind == "folder":
+                self.system[name] = None
+            elif not name.startswith(".") and name != "__MACOSX":  # which archives made on a Mac contain
                 found[kind].append(name)
         self.skipped |= dict.fromkeys(f"{folder}/{name}" for name in found["special"])
         return found["file"], found["folder"]

@@ -6,7 +6,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_vit import optim
+from keras_vit import _checks, optim
 from keras_vit import recipe as recipes
 from keras_vit.training.run_directory import Run, load_run, read_config
 from keras_vit.training.state import weights
@@ -108,7 +108,7 @@ def check_teacher(recipe: recipes.Recipe, class_names: Sequence[str]) -> None:
             "The teacher must be a classifier that was trained with loss='softmax'. Received: "
             f"{task.teacher}, trained with task={str(learned)!r} and loss={output!r}."
         )
-    if names != expected:
+    if _checks.class_numbers(expected, names).tolist() != list(range(len(names))):
         raise ValueError(
             f"The teacher must have the {len(expected)} classes of the data, in their order: {expected[:5]}. Received: "
             f"{task.teacher}, with {len(names)} classes: {names[:5]}."
