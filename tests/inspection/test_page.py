@@ -306,3 +306,12 @@ class TestInABrowser:
         opened.open(tmp_path / "broken.html", "true")
         assert "missing is not defined" in str(opened.problems)
         assert "http://images.example/1.png" in opened.requests
+
+    def test_numbers_stay_on_one_line_on_a_phone(self, opened, tmp_path):
+        tiles = [("97.8 %", "accuracy"), ("1,844,440,064", "parameters"), ("21,556,227", "parameters")]
+        (tmp_path / "tiles.html").write_text(render(tiles=tiles), encoding="utf-8")
+        opened.look("light", 390)
+        opened.open(tmp_path / "tiles.html", "true")
+        heights = "[...document.querySelectorAll('.tiles dd')].map((number) => number.getBoundingClientRect().height)"
+        assert len(set(opened.evaluate(heights))) == 1
+        assert opened.evaluate("document.documentElement.scrollWidth <= document.documentElement.clientWidth")
