@@ -81,8 +81,6 @@ def _to_array(value: object, name: str, info: Any) -> np.ndarray:
 
 def _decode(value: Any, dtype: tf.DType) -> Any:
     """Replace `{"b64": ...}` by its bytes and text by its UTF-8, in lists of any depth."""
-    if isinstance(value, bool):
-        raise ValueError("it must not hold true or false")
     if isinstance(value, list):
         return [_decode(item, dtype) for item in value]
     if isinstance(value, dict):

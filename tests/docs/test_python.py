@@ -1,5 +1,7 @@
 """The Python of the documentation runs without a warning, in a process of its own, as users run it."""
 
+import re
+
 import pytest
 
 from tests import forked
@@ -27,8 +29,8 @@ def test_blocks_are_found():
     ]
 
 
-@pytest.mark.parametrize("page", [page for page in pages.PAGES if python_blocks(page)], ids=pages.name_of)
+@pytest.mark.parametrize("page", [page for page in pages.PAGES if snippets.python_blocks(page)], ids=pages.name_of)
 def test_steps_of_an_epoch_are_at_least_one(page):
     """`source.num_examples // 128` is 0 for a small data set, and Keras takes 0 steps of endless batches as endless."""
-    for block in python_blocks(page):
+    for block in snippets.python_blocks(page):
         assert not re.search(r"(num_examples|len\([^)]*\)|cardinality\(\)) *// *\w+\s*($|#)", block.code, re.MULTILINE)
