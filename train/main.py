@@ -30,7 +30,7 @@ from keras_vit.program import common_flags
 
 common_flags.define_recipe_flags()
 common_flags.define_distribution_flags()
-flags.DEFINE_string("workdir", None, "Run directory; a stopped run there is resumed. runs/NAME if not given.")
+common_flags.define_written_flag("workdir", "Run directory; a stopped run there is resumed. runs/NAME if not given.")
 flags.DEFINE_bool("change_recipe", False, "Resume even if the recipe of the run was another one.")
 flags.DEFINE_bool("profile", False, "Write a profile of a few steps for TensorBoard.")
 flags.DEFINE_bool("several_hosts", False, "On JAX: train with the other hosts of this TPU pod or cluster job.")

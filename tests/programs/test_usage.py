@@ -81,3 +81,33 @@ def test_a_run_without_a_directory_has_the_name_of_its_recipe_or_data(arguments,
     load("train.main")
     remaining = flags.FLAGS(["train.main", *arguments])
     assert recipe_flags.default_workdir(remaining[1:]) == directory
+
+
+WRITE = {  # the programs that write files, and the flag or argument that names the place
+    "train.main": ["--config=digits", "--workdir={}"],
+    "train.vtab": ["--weights=augreg", "--workdir={}"],
+    "train.sweep": ["--config=digits", "--grid=seed=0,1", "--workdir={}"],
+    "train.embed": [f"--model={RUN}", "a.png", "--output={}.npz"],
+    "train.visualize": [f"--model={RUN}", "--output={}"],
+    "train.sample_data": ["--output={}"],
+    "train.check_data": ["digits", "--sheet={}.png"],
+    "export.main": [f"--model={RUN}", "--output={}"],
+    "export.convert_checkpoint": [str(RUN), "{}.npz"],
+}
+
+
+@pytest.mark.parametrize("program", WRITE)
+def test_a_program_does_not_take_a_bucket_for_a_folder(program, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    code, output = run(program, *(argument.format("gs://bucket/place") for argument in WRITE[program]))
+    assert code == 2
+    assert "Expected a path in the file system" in output and "gs://bucket/place" in output
+    assert not list(tmp_path.iterdir())
+
+
+def test_all_programs_that_write_are_tested():
+    others = {"train.make_tfrecords"}  # which TensorFlow writes, to buckets, too: tests/data/test_tfrecord.py
+    for program in commands.PROGRAMS.values():
+        load(program)
+        written = {"workdir", "output", "sheet"} & set(flags.FLAGS)
+        assert not written or program in {*WRITE, *others}, program
