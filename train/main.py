@@ -120,7 +120,7 @@ def train_on(
     run_fields.check(workdir, recipe, data.describe(), change_recipe, files)
 
     # State: the model, and everything else that a checkpoint holds
-    given, architecture = recipe, run_directory.recorded_architecture(workdir)
+    given, architecture = recipe, run_directory.recorded(workdir).get("architecture")
     if architecture is None:
         recipe = dataclasses.replace(
             recipe, model=dataclasses.replace(recipe.model, checkpoint=recipes.weights_path(recipe))
@@ -146,7 +146,7 @@ def train_on(
     logging.info("%s: %s weights", recipe.model.variant, f"{state.model.count_params():,}")
     if backend.is_chief:
         step = state.progress.step if saved else None
-        run_directory.write_config(workdir, given, data.describe(), step, resolved=recipe)
+        run_directory.write_config(workdir, given, data.describe(), step, resolved=recipe, devices=backend.record())
         data_record.write(workdir, files)
 
     # Training: `loop.run` makes the steps, and between them logs, evaluates and saves
