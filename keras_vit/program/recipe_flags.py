@@ -34,22 +34,26 @@ def recipe_from_flags(arguments: Sequence[str] = ()) -> "Recipe":
     chosen = {name: value for name, value in chosen.items() if value is not None}
     file = options.config or DEFAULT
     recipe, rest = recipe_file.load(file, chosen)
+
+    def changed(recipe: "Recipe") -> "Recipe":
+        if "data" in rest:
+            recipe = recipes.replace(recipe, {"data.source": rest["data"]})
+        if "model" in rest:
+            recipe = recipes.with_variant(recipe, rest["model"])
+        if options.weights:
+            recipe = recipes.with_weights(recipe, options.weights)
+        if "image_size" in rest:
+            recipe = recipes.with_image_size(recipe, rest["image_size"])
+        for override in options.override:
+            field, _, text = override.partition("=")
+            recipe = recipes.override(recipe, field, text)
+        return recipe
+
     if os.path.samefile(recipe_file.find(file.partition(":")[0]), recipe_file.find(DEFAULT)):
         from keras_vit.planning import fitting
 
-        recipe = fitting.fit(recipe, rest.pop("image_size", None))
-    if "data" in rest:
-        recipe.data.source = rest["data"]
-    if "model" in rest:
-        recipe = recipes.with_variant(recipe, rest["model"])
-    if options.weights:
-        recipe = recipes.with_weights(recipe, options.weights)
-    if "image_size" in rest:
-        recipe = recipes.with_image_size(recipe, rest["image_size"])
-    for override in options.override:
-        field, _, text = override.partition("=")
-        recipe = recipes.override(recipe, field, text)
-    return recipes.check(recipe)
+        return recipes.check(fitting.fit(recipe, rest.pop("image_size", None), changed))
+    return recipes.check(changed(recipe))
 
 
 def default_workdir(arguments: Sequence[str]) -> str:
