@@ -58,9 +58,10 @@ with program.imports(__name__):
 
 def main(argv: Sequence[str]) -> None:
     recipe, options = program.recipe_from_flags(argv[1:]), flags.FLAGS
+    workdir = options.workdir or program.default_workdir(argv[1:])
     train(
-        recipe,
-        options.workdir or program.default_workdir(argv[1:]),
+        program.with_normalization(recipe, workdir),
+        workdir,
         distribute=options.distribute,
         tpu=options.tpu,
         virtual_devices=options.virtual_devices,

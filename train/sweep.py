@@ -36,7 +36,7 @@ def main(argv: Sequence[str]) -> int:
     if not options.workdir:
         raise ValueError("--workdir is missing: the directory for all runs.")
     data = list(itertools.takewhile(lambda argument: not argument.startswith("-"), argv[1:]))
-    recipe = program.recipe_from_flags(data)
+    recipe = program.with_normalization(program.recipe_from_flags(data), options.workdir)
     grid = experiments.parse_grid(options.grid, recipe)
     if options.seeds:
         if "seed" in grid:

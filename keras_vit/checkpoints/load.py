@@ -14,7 +14,7 @@ from keras_vit.checkpoints.match import Match, Options
 from keras_vit.checkpoints.recognition import Path
 from keras_vit.checkpoints.report import LoadReport, explain
 from keras_vit.models.base import ConfiguredModel
-from keras_vit.models.normalization import for_channels
+from keras_vit.models.normalization import for_channels, operation
 
 
 def load_checkpoint(
@@ -188,6 +188,21 @@ def architecture_of(
     with recognition.identify(path, recognition.hints_of(overrides, grid, prefix), config) as checkpoint:
         arguments = recognition.arguments_of(checkpoint, overrides, recognition.without_decoder(checkpoint))
         return "bit" if checkpoint.kind == "bit" else "vit", arguments
+
+
+def normalization_of(path: Path) -> str | None:
+    """Return the preprocessing operation that normalizes images for the weights of a checkpoint; None if not known.
+
+    Only headers are read.
+
+    Example:
+    >>> source = keras_vit.VisionTransformer(8, 32, 1, 4, 64, image_size=32, classes=10)
+    >>> source.input_normalization = (0.0, 1.0)
+    >>> keras_vit.checkpoints.normalization_of(keras_vit.save_checkpoint(source, "example/vit.npz"))
+    'value_norm((0.0, 0.0, 0.0), (1.0, 1.0, 1.0))'
+    """
+    with recognition.identify(path, recognition.hints_of({}, None, None)) as checkpoint:
+        return operation(checkpoint.input_normalization, checkpoint.arguments.get("input_range"))
 
 
 def _load(

@@ -56,6 +56,28 @@ def recipe_from_flags(arguments: Sequence[str] = ()) -> "Recipe":
     return recipes.check(changed(recipe))
 
 
+def with_normalization(recipe: "Recipe", workdir: str) -> "Recipe":
+    """Return the recipe with the normalization of the weights that a flag names, where no flag sets the preprocessing.
+
+    Published weights are downloaded. A run that is resumed keeps its normalization: its first weights may be gone.
+    """
+    from keras_vit import checkpoints
+    from keras_vit import recipe as recipes
+    from keras_vit.data import preprocess
+    from keras_vit.training import device_preprocessing, run_directory
+
+    changed = {override.partition("=")[0] for override in flags.FLAGS.override}
+    fields = [name for name in ("pp_train", "pp_eval") if f"data.{name}" not in changed]
+    if not recipe.model.checkpoint or not (flags.FLAGS.weights or "model.checkpoint" in changed):
+        return recipe
+    if before := run_directory.recorded(workdir).get("recipe"):
+        operations = {f"data.{name}": preprocess.split(before["data"][name])[1] for name in fields}
+    else:
+        operation = checkpoints.normalization_of(recipes.weights_path(recipe) or "")
+        operations = {f"data.{name}": operation for name in fields if operation}
+    return device_preprocessing.with_normalization(recipe, operations)
+
+
 def default_workdir(arguments: Sequence[str]) -> str:
     """Return the run directory for a data set or recipe that is trained without `--workdir`: `runs/NAME`."""
     named = data_argument(arguments) or flags.FLAGS.config
