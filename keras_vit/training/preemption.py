@@ -87,15 +87,12 @@ class StopRequest:
             received = os.read(reading, 1)
             if not received:
                 return
-            if received[0] not in SIGNALS:
-                continue
-            name = signal.Signals(received[0]).name
-            if self._deferred:
-                logging.warning("%s received: saving after the step or the evaluation that runs.", name)
-                continue
-            logging.warning("%s received: stopping. There is nothing to save before the end of the first step.", name)
-            if received[0] == signal.SIGTERM:
-                patience = PATIENCE
+            if received[0] in SIGNALS:
+                awaited = "saving after the step or the evaluation that runs"
+                if not self._deferred:
+                    awaited = "stopping. There is nothing to save before the end of the first step"
+                    patience = PATIENCE if received[0] == signal.SIGTERM else None
+                logging.warning("%s received: %s.", signal.Signals(received[0]).name, awaited)
         logging.error("%s", _before_the_first_step("SIGTERM"))
         logging.flush()
         os._exit(Interrupted.exit_code)
