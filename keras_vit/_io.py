@@ -22,14 +22,15 @@ def is_remote(path: str) -> bool:
     return "://" in path.removeprefix("file://")
 
 
-def check_writable(path: str | os.PathLike, schemes: Sequence[str] = ()) -> None:
-    """Refuse to write to an address of other `schemes`; `pathlib` makes gs:/bucket of gs://bucket."""
+def check_writable(path: str | os.PathLike, schemes: Sequence[str] = ()) -> bool:
+    """Refuse to write to an address of other `schemes`, else return True. `pathlib` makes gs:/a of gs://a."""
     address = _ADDRESS.match(os.fspath(path))
     if address and address[1] not in schemes:
         raise ValueError(
             f"Expected a path in the file system to write to. Received: {os.fspath(path)!r}. Mount the bucket, such as "
             "with `gcsfuse my-bucket ~/bucket`, and give a path in it; or write to a local path and copy the result."
         )
+    return True
 
 
 def make_directory(path: str | os.PathLike) -> None:

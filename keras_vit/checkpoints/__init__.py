@@ -13,7 +13,7 @@ variables.
 """
 
 from keras_vit.checkpoints.errors import CheckpointError
-from keras_vit.checkpoints.load import architecture_of, load_checkpoint, model_from_checkpoint, normalization_of
+from keras_vit.checkpoints.load import architecture_of, load_checkpoint, model_from_checkpoint
 from keras_vit.checkpoints.report import LoadReport
 from keras_vit.checkpoints.save import save_checkpoint
 
@@ -23,6 +23,5 @@ __all__ = [
     "architecture_of",
     "load_checkpoint",
     "model_from_checkpoint",
-    "normalization_of",
     "save_checkpoint",
 ]

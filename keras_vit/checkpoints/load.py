@@ -191,16 +191,7 @@ def architecture_of(
 
 
 def normalization_of(path: Path) -> str | None:
-    """Return the preprocessing operation that normalizes images for the weights of a checkpoint; None if not known.
-
-    Only headers are read.
-
-    Example:
-    >>> source = keras_vit.VisionTransformer(8, 32, 1, 4, 64, image_size=32, classes=10)
-    >>> source.input_normalization = (0.0, 1.0)
-    >>> keras_vit.checkpoints.normalization_of(keras_vit.save_checkpoint(source, "example/vit.npz"))
-    'value_norm((0.0, 0.0, 0.0), (1.0, 1.0, 1.0))'
-    """
+    """Return the operation that normalizes images for the weights of a checkpoint, from headers; None if not known."""
     with recognition.identify(path, recognition.hints_of({}, None, None)) as checkpoint:
         return operation(checkpoint.input_normalization, checkpoint.arguments.get("input_range"))
 

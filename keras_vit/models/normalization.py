@@ -46,10 +46,7 @@ def of_images(model: Any) -> Normalization | None:
 
 
 def operation(value: Normalization | None, input_range: Any = None) -> str | None:
-    """Return the operation of a preprocessing string that normalizes images so, or maps them to an `input_range`.
-
-    None if neither is known.
-    """
+    """Return the preprocessing operation to this normalization, or to an `input_range`; None if neither is known."""
     if input_range is not None:
         return f"value_range{tuple(input_range)}"
     if value is None:

@@ -87,7 +87,7 @@ def define_output_flag(text: str = "Where to write.") -> None:
 def define_written_flag(name: str, text: str) -> None:
     """Define a flag of a file or directory to write, which cannot be an address."""
     flags.DEFINE_string(name, None, text)
-    flags.register_validator(name, lambda path: _io.check_writable(path or "") is None)  # raises
+    flags.register_validator(name, lambda path: _io.check_writable(path or ""))
 
 
 def define_precision_flag(precisions: Sequence[str]) -> None:

@@ -61,8 +61,8 @@ def with_normalization(recipe: "Recipe", workdir: str) -> "Recipe":
 
     Published weights are downloaded. A run that is resumed keeps its normalization: its first weights may be gone.
     """
-    from keras_vit import checkpoints
     from keras_vit import recipe as recipes
+    from keras_vit.checkpoints.load import normalization_of
     from keras_vit.data import preprocess
     from keras_vit.training import device_preprocessing, run_directory
 
@@ -73,7 +73,7 @@ def with_normalization(recipe: "Recipe", workdir: str) -> "Recipe":
     if before := run_directory.recorded(workdir).get("recipe"):
         operations = {f"data.{name}": preprocess.split(before["data"][name])[1] for name in fields}
     else:
-        operation = checkpoints.normalization_of(recipes.weights_path(recipe) or "")
+        operation = normalization_of(recipes.weights_path(recipe) or "")
         operations = {f"data.{name}": operation for name in fields if operation}
     return device_preprocessing.with_normalization(recipe, operations)
 

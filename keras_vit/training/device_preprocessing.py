@@ -83,7 +83,8 @@ def with_normalization(recipe: recipes.Recipe, operations: Mapping[str, str]) ->
     """Return the recipe with other operations on values at the end of preprocessing strings, by field."""
     for field, new in operations.items():
         host, old = preprocess.split(recipes.get(recipe, field))
-        if not np.allclose(*(value_range(preprocess.device_function(pp), 3) for pp in (old, new)), rtol=1e-4):
+        before, after = (value_range(preprocess.device_function(pp), 3) for pp in (old, new))
+        if not np.allclose(before, after, rtol=1e-4):
             recipe = recipes.replace(recipe, {field: "|".join(filter(None, (host, new)))})
             logging.info("%s ends in %s, as the weights were trained. --config.%s=... sets another.", field, new, field)
     return recipe

@@ -142,16 +142,13 @@ def write_config(
         same = {**before, "recipe": as_json(recipe_of(before))}
         if all(same.get(part) == as_json(config[part]) for part in parts):
             return before
-        entry = {"until_step": step, **{part: before[part] for part in parts if part in before}}
-        config["history"] = [*before.get("history", []), entry]
+        entry: dict[str, Any] = {part: before[part] for part in parts if part in before}
+        config["history"] = [*before.get("history", []), {"until_step": step, **entry}]
         logging.info("The earlier record of %s is kept in its history.", path)
-        values = [(name, before.get(name, {}), config.get(name, {})) for name in ("versions", "devices")]
-        changed = [
-            f"{part}.{key}: {old[key]} -> {new[key]}"
-            for part, old, new in values
-            for key in old
-            if key in new and old[key] != new[key]
-        ]
+        changed = []
+        for part in ("versions", "devices"):
+            old, new = before.get(part, {}), config.get(part, {})
+            changed += [f"{part}.{key}: {old[key]} -> {new[key]}" for key in old if new.get(key, old[key]) != old[key]]
         if changed:
             logging.warning("Results may differ in the last bits. Since the last start: %s", "; ".join(changed))
     _io.write_json(path, config)

@@ -7,6 +7,7 @@ import shutil
 import pytest
 
 import keras_vit
+from keras_vit.checkpoints.load import normalization_of
 from keras_vit.program import command_line
 from keras_vit.training.device_preprocessing import set_normalization
 from tests import golden_data, programs, tiny
@@ -128,8 +129,8 @@ def test_weights_of_a_model_with_an_input_range(tmp_path):
 
 def test_the_operation_of_each_project():
     """Transformers' DINOv2 has ImageNet's mean and deviation, and Google's files have [-1, 1]."""
-    assert keras_vit.checkpoints.normalization_of(golden_data.GOLDEN / "vit_gap.npz") == "value_range(-1, 1)"
-    assert keras_vit.checkpoints.normalization_of(golden_data.GOLDEN / "timm_dinov2.safetensors") == IMAGENET_NORM
+    assert normalization_of(golden_data.GOLDEN / "vit_gap.npz") == "value_range(-1, 1)"
+    assert normalization_of(golden_data.GOLDEN / "timm_dinov2.safetensors") == IMAGENET_NORM
 
 
 @pytest.mark.slow
