@@ -79,15 +79,15 @@ def define_json_flag(form: str = "a table") -> None:
     flags.DEFINE_bool("json", False, f"Write JSON instead of {form}.")
 
 
-def define_output_flag(text: str = "Where to write.") -> None:
+def define_output_flag(text: str = "Where to write.", schemes: Sequence[str] = ()) -> None:
     """Define `--output`."""
-    define_written_flag("output", text)
+    define_written_flag("output", text, schemes)
 
 
-def define_written_flag(name: str, text: str) -> None:
-    """Define a flag of a file or directory to write, which cannot be an address."""
+def define_written_flag(name: str, text: str, schemes: Sequence[str] = ()) -> None:
+    """Define a flag of a file or directory to write, which cannot be an address of other `schemes`."""
     flags.DEFINE_string(name, None, text)
-    flags.register_validator(name, lambda path: _io.check_writable(path or ""))
+    flags.register_validator(name, lambda path: _io.check_writable(path or "", schemes))
 
 
 def define_precision_flag(precisions: Sequence[str]) -> None:
