@@ -45,7 +45,7 @@ with program.imports(__name__):
     import numpy as np
 
     from keras_vit import training
-    from keras_vit._io import atomic_file
+    from keras_vit._io import atomic_file, check_writable
     from keras_vit.checkpoints import model_from_checkpoint, save_checkpoint
     from keras_vit.checkpoints.save import check_destination
 
@@ -60,6 +60,7 @@ def main(argv: Sequence[str]) -> int:
         logging.info("%d parameters", model.count_params())
         return 0
     destination = argv[2]
+    check_writable(destination)
     format = options.format or ("keras" if destination.endswith(".keras") else "google")
     if format not in FORMATS:
         raise ValueError(f"--format must be one of {', '.join(FORMATS)}. Received: --format={format}.")

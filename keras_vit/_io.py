@@ -5,6 +5,7 @@ import glob
 import hashlib
 import json
 import os
+import re
 import secrets
 import shutil
 import time
@@ -13,6 +14,29 @@ from typing import Any
 
 _PREFIX = ".writing-"
 _STALE_SECONDS = 3600
+_ADDRESS = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/")  # at least two letters: C:/ is a drive
+
+
+def is_remote(path: str) -> bool:
+    """Return whether a path is an address, such as gs://bucket/file. file:///folder/file is local."""
+    return "://" in path.removeprefix("file://")
+
+
+def check_writable(path: str | os.PathLike, schemes: Sequence[str] = ()) -> bool:
+    """Refuse to write to an address of other `schemes`, else return True. `pathlib` makes gs:/a of gs://a."""
+    address = _ADDRESS.match(os.fspath(path))
+    if address and address[1] not in schemes:
+        raise ValueError(
+            f"Expected a path in the file system to write to. Received: {os.fspath(path)!r}. Mount the bucket, such as "
+            "with `gcsfuse my-bucket ~/bucket`, and give a path in it; or write to a local path and copy the result."
+        )
+    return True
+
+
+def make_directory(path: str | os.PathLike) -> None:
+    """Create a directory to write to, with its parents, if it does not exist."""
+    check_writable(path)
+    os.makedirs(path, exist_ok=True)
 
 
 @contextlib.contextmanager
@@ -22,8 +46,8 @@ def atomic_file(path: str | os.PathLike) -> Iterator[str]:
     The content reaches the disk before the name does. Permissions of an existing file are kept, a symbolic link is
     followed, and temporary files that a killed process left more than an hour ago are removed.
     """
-    path = os.path.realpath(path)
     temporary = _temporary_name(path)
+    path = os.path.realpath(path)
     try:
         os.close(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))  # the umask applies
         if os.path.exists(path):
@@ -46,7 +70,7 @@ def atomic_directory(path: str | os.PathLike) -> Iterator[str]:
 @contextlib.contextmanager
 def draft_directory(path: str | os.PathLike) -> Iterator[str]:
     """Create a directory to work in, on the same file system as `path`, that is removed afterwards."""
-    temporary = _temporary_name(os.path.realpath(path))
+    temporary = _temporary_name(path)
     os.mkdir(temporary)
     try:
         yield temporary
@@ -170,8 +194,9 @@ def one_line(text: object) -> str:
     return " ".join("".join(char if char.isprintable() else " " for char in str(text)).split())
 
 
-def _temporary_name(path: str) -> str:
-    directory, name = os.path.split(path)
+def _temporary_name(path: str | os.PathLike) -> str:
+    check_writable(path)
+    directory, name = os.path.split(os.path.realpath(path))
     os.makedirs(directory, exist_ok=True)
     with contextlib.suppress(OSError):
         _remove_stale(directory)

@@ -1,6 +1,7 @@
 """Strategies: what the machine has, what it lacks, and batches that divide."""
 
 import contextlib
+import logging
 import time
 
 import numpy as np
@@ -9,6 +10,7 @@ import tensorflow as tf
 
 from keras_vit import distribute
 from keras_vit import recipe as recipes
+from keras_vit.training import backend as backends
 from keras_vit.training.tf import backend as tf_backend
 
 
@@ -147,3 +149,12 @@ def test_one_device_reads_the_dataset_itself():
     batches = distribute.distribute_batches(strategy, lambda shard, shards: numbers.shard(shards, shard))
     assert [int(number) for number in batches] == [0, 1, 2]
     assert isinstance(batches, tf.data.Dataset) or tf.config.list_physical_devices("GPU")
+
+
+@pytest.mark.parametrize("name, said", [("mirrored", True), ("one_device", False), ("auto", False)])
+def test_several_devices_that_are_not_there_are_told(name, said, caplog):
+    """It trained as if nothing had been requested."""
+    with caplog.at_level(logging.WARNING, logger="absl"):
+        created = backends.create(recipes.Recipe(deterministic=False), name)
+    assert created.record()["replicas"] == 1 and created.record()["kind"] == "cpu"
+    assert (f"--distribute={name} divides nothing: one device" in caplog.text) == said

@@ -132,3 +132,32 @@ def test_finding_files(tmp_path):
     found = _io.find_files([f"{tmp_path}/*.png", f"{tmp_path}/b.png", f"{tmp_path}/c[1].jpg", "nowhere*.gif"])
     assert [path.removeprefix(f"{tmp_path}/") for path in found] == ["a.png", "b.png", "c[1].jpg", "nowhere*.gif"]
     assert _io.find_files([f"{tmp_path}/**/*.png"])[-1].endswith("deep/d.png")
+
+
+def test_an_address_is_not_written_to(tmp_path, monkeypatch):
+    """`--workdir=gs://bucket/run` made a local folder `gs:`, and the run was lost with its machine."""
+    monkeypatch.chdir(tmp_path)
+    addresses = ["gs://bucket/run", "s3://bucket/run", "file:///tmp/run", pathlib.Path("gs://bucket/run")]
+    for path in addresses:
+        for write in (_io.atomic_file, _io.atomic_directory, _io.draft_directory):
+            with pytest.raises(ValueError, match="bucket/run|tmp/run"), write(path):
+                pass
+        for refuse in (_io.make_directory, _io.check_writable, lambda path: _io.write_json(path, {})):
+            with pytest.raises(ValueError, match="Received: '(gs|s3|file):/"):
+                refuse(path)
+    assert os.listdir(tmp_path) == []
+
+
+def test_what_is_in_the_file_system_is_written_to(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for path in ("runs/mine", tmp_path / "a:b", "C:/runs", "x/gs://y", "tfrecord:x"):
+        _io.check_writable(path)
+    _io.check_writable("ram://a", ["ram"])
+    _io.write_text("runs/a:b", "text")
+    assert pathlib.Path("runs/a:b").read_text() == "text"
+
+
+def test_one_meaning_of_remote():
+    """file:// was remote for a folder and local for a TFRecord file."""
+    remote = ["gs://bucket/a", "s3://b", "hf://owner/name", "file:///a", "/a", "a:b", "C:/a"]
+    assert [_io.is_remote(path) for path in remote] == [True] * 3 + [False] * 4

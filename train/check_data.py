@@ -22,7 +22,7 @@ from keras_vit.program import common_flags
 common_flags.define_data_flag()
 flags.DEFINE_list("splits", [], "Splits to check. All splits of the data set if empty.")
 common_flags.define_preprocess_flag(", for the contact sheet")
-flags.DEFINE_string("sheet", None, "PNG file for the contact sheet. None is drawn if empty.")
+common_flags.define_written_flag("sheet", "PNG file for the contact sheet. None is drawn if empty.")
 flags.DEFINE_integer("sheet_count", 64, "Images on the contact sheet.", 1)
 flags.DEFINE_integer("threads", 0, "Decoding threads. 0 takes one per core.", 0)
 common_flags.define_json_flag()

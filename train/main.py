@@ -31,7 +31,7 @@ from keras_vit.program import common_flags
 
 common_flags.define_recipe_flags()
 common_flags.define_distribution_flags()
-flags.DEFINE_string("workdir", None, "Run directory; a stopped run there is resumed. runs/NAME if not given.")
+common_flags.define_written_flag("workdir", "Run directory; a stopped run there is resumed. runs/NAME if not given.")
 flags.DEFINE_bool("change_recipe", False, "Resume even if the recipe of the run was another one.")
 flags.DEFINE_bool("profile", False, "Write a profile of a few steps for TensorBoard.")
 flags.DEFINE_bool("several_hosts", False, "On JAX: train with the other hosts of this TPU pod or cluster job.")
@@ -59,9 +59,10 @@ with program.imports(__name__):
 
 def main(argv: Sequence[str]) -> None:
     recipe, options = program.recipe_from_flags(argv[1:]), flags.FLAGS
+    workdir = options.workdir or program.default_workdir(argv[1:])
     train(
-        recipe,
-        options.workdir or program.default_workdir(argv[1:]),
+        program.with_normalization(recipe, workdir),
+        workdir,
         distribute=options.distribute,
         tpu=options.tpu,
         virtual_devices=options.virtual_devices,
@@ -121,7 +122,7 @@ def train_on(
     run_fields.check(workdir, recipe, data.describe(), change_recipe, files)
 
     # State: the model, and everything else that a checkpoint holds
-    given, architecture = recipe, run_directory.recorded_architecture(workdir)
+    given, architecture = recipe, run_directory.recorded(workdir).get("architecture")
     if architecture is None:
         recipe = dataclasses.replace(
             recipe, model=dataclasses.replace(recipe.model, checkpoint=recipes.weights_path(recipe))
@@ -149,7 +150,7 @@ def train_on(
     logging.info("%s: %s weights", recipe.model.variant, f"{state.model.count_params():,}")
     if backend.is_chief:
         step = state.progress.step if saved else None
-        run_directory.write_config(workdir, given, data.describe(), step, resolved=recipe)
+        run_directory.write_config(workdir, given, data.describe(), step, resolved=recipe, devices=backend.record())
         data_record.write(workdir, files)
 
     # Training: `loop.run` makes the steps, and between them logs, evaluates and saves

@@ -22,7 +22,7 @@ from keras_vit.program import common_flags
 common_flags.define_recipe_flags()
 flags.DEFINE_multi_string("grid", [], "FIELD=VALUE,VALUE... of the recipe. May be repeated: all combinations are run.")
 flags.DEFINE_integer("seeds", None, "Number of seeds per combination: seed, seed + 1, and so on.", 1)
-flags.DEFINE_string("workdir", None, "Directory for all runs; finished runs there are not repeated.")
+common_flags.define_written_flag("workdir", "Directory for all runs; finished runs there are not repeated.")
 flags.DEFINE_string("metric", "eval_accuracy", "Metric that decides which setting is best; the lowest of a loss.")
 flags.DEFINE_integer("parallel", 1, "Number of runs at a time.", 1)
 flags.DEFINE_bool("list", False, "List the runs and their states, and run nothing.")
@@ -36,7 +36,7 @@ def main(argv: Sequence[str]) -> int:
     if not options.workdir:
         raise ValueError("--workdir is missing: the directory for all runs.")
     data = list(itertools.takewhile(lambda argument: not argument.startswith("-"), argv[1:]))
-    recipe = program.recipe_from_flags(data)
+    recipe = program.with_normalization(program.recipe_from_flags(data), options.workdir)
     grid = experiments.parse_grid(options.grid, recipe)
     if options.seeds:
         if "seed" in grid:

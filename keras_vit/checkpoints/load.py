@@ -14,7 +14,7 @@ from keras_vit.checkpoints.match import Match, Options
 from keras_vit.checkpoints.recognition import Path
 from keras_vit.checkpoints.report import LoadReport, explain
 from keras_vit.models.base import ConfiguredModel, check_own
-from keras_vit.models.normalization import for_channels
+from keras_vit.models.normalization import for_channels, operation
 
 
 def load_checkpoint(
@@ -187,6 +187,12 @@ def architecture_of(
     with recognition.identify(path, recognition.hints_of(overrides, grid, prefix), config) as checkpoint:
         arguments = recognition.arguments_of(checkpoint, overrides, recognition.without_decoder(checkpoint))
         return "bit" if checkpoint.kind == "bit" else "vit", arguments
+
+
+def normalization_of(path: Path) -> str | None:
+    """Return the operation that normalizes images for the weights of a checkpoint, from headers; None if not known."""
+    with recognition.identify(path, recognition.hints_of({}, None, None)) as checkpoint:
+        return operation(checkpoint.input_normalization, checkpoint.arguments.get("input_range"))
 
 
 def _load(

@@ -11,7 +11,7 @@ import ml_dtypes
 import numpy as np
 
 from keras_vit import _checks
-from keras_vit._io import atomic_directory, atomic_file, write_json
+from keras_vit._io import atomic_directory, atomic_file, check_writable, write_json
 from keras_vit.checkpoints import families
 from keras_vit.checkpoints.checkpoint import KINDS, Layout
 from keras_vit.checkpoints.errors import CheckpointError
@@ -137,6 +137,7 @@ def check_destination(path: str | os.PathLike[str], format: str) -> str:
     """Return the path that a model is written to in a format."""
     _check_format(format)
     path = _checks.path("path", path)
+    check_writable(path)
     is_npz = families.written_formats()[format] == "npz"
     suffix = os.path.splitext(path)[1].lower()
     if is_npz and suffix != ".npz" or not is_npz and suffix in _OTHER_SUFFIXES:

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from keras_vit import _io
 from keras_vit.data.record_files import RecordSource
 from keras_vit.data.sources import ArraySource, FileSource, Source
 
@@ -91,6 +92,6 @@ def _files(source: Source) -> list[tuple[str, str, int | None]]:
 def _size(path: str) -> int | None:
     """Return the size of a local file; None of a remote one, whose size takes a request, and of a missing one."""
     try:
-        return None if "://" in path else os.stat(path).st_size
+        return None if _io.is_remote(path) else os.stat(path.removeprefix("file://")).st_size
     except OSError:
         return None

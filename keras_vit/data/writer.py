@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import tensorflow as tf
 
-from keras_vit import _checks
+from keras_vit import _checks, _io
 from keras_vit.data import errors, images
 from keras_vit.data.bad_images import Log
 from keras_vit.data.errors import UnreadableImageError
@@ -33,6 +33,7 @@ def write_tfrecords(
     the number of examples that are done; `on_bad_image` is `"error"`, `"skip"` or a `Log`.
     """
     _checks.positive_int("num_shards", num_shards)
+    _io.check_writable(folder, tf.io.gfile.get_registered_schemes())
     skip = on_bad_image != "error"
     if not isinstance(on_bad_image, Log):
         _checks.choice("on_bad_image", on_bad_image, ("error", "skip"))

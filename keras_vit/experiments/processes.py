@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from absl import logging
 
+from keras_vit import _io
 from keras_vit.training.errors import Interrupted
 from keras_vit.training.preemption import StopRequest
 
@@ -67,7 +68,7 @@ def last_line(path: str) -> str:
 
 
 def _start(job: Job) -> subprocess.Popen:
-    os.makedirs(os.path.dirname(job.output), exist_ok=True)
+    _io.make_directory(os.path.dirname(job.output))
     logging.info("Started %s", job.name)
     with open(job.output, "ab") as output:
         return subprocess.Popen(job.command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT)

@@ -9,7 +9,7 @@ from typing import Any
 
 import keras
 
-from keras_vit import _checks, models
+from keras_vit import _checks, _io, models
 from keras_vit.exporting import verify
 from keras_vit.exporting.inference_model import activation_of, check_model, last_operation
 from keras_vit.inference import formats, keras_model, sample_images
@@ -97,7 +97,8 @@ def write(
 
 
 def writer_of(path: str, format: str | None, options: dict[str, Any]) -> Callable:  # noqa: A002
-    """Return the function that writes a format; refuse missing packages, and options that the format does not have."""
+    """Return the function that writes a format; refuse what cannot be written, and missing packages."""
+    _io.check_writable(path)
     chosen = format_of(path, format)
     chosen.require_packages()
     writer = importlib.import_module(chosen.writer).write

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 import tensorflow as tf
 
+from keras_vit import _io
 from keras_vit.inference.saved_model import SavedModelClassifier
 
 FILE_NAME = "tf_serving_warmup_requests"
@@ -33,7 +34,7 @@ def write(
     if count > MAX_RECORDS:
         raise ValueError(f"A warm-up file holds at most {MAX_RECORDS} requests. Received: {count}.")
     path = os.path.join(artifact.path, "assets.extra", FILE_NAME)
-    os.makedirs(os.path.dirname(path), exist_ok=True)
+    _io.make_directory(os.path.dirname(path))
     done = []
     with tf.io.TFRecordWriter(path) as writer:
         for signature, inputs in _requests(artifact, contents, batch_sizes):

@@ -16,7 +16,7 @@ from keras_vit.inference import frozen
 from keras_vit.inference.classifier import FunctionClassifier
 from keras_vit.inference.model_card import ModelCard
 from keras_vit.models.base import ConfiguredModel, class_names_of
-from keras_vit.models.normalization import of_images
+from keras_vit.models.normalization import of_images, operation
 from keras_vit.training import run_directory
 
 
@@ -154,13 +154,7 @@ def _normalization(model: keras.Model) -> str | None:
     if known is None and not isinstance(model, ConfiguredModel):  # a model around one that knows it
         inner = (layer for layer in model.layers if isinstance(layer, keras.Model))
         return next(filter(None, map(_normalization, inner)), None)
-    if known is None:
-        return None
-    if getattr(getattr(model, "config", None), "input_range", None) is not None:
-        return f"value_range{model.config.input_range}"
-    if all(number == 0.5 for side in known for number in side):
-        return "value_range(-1, 1)"
-    return f"value_norm({known[0]}, {known[1]})"
+    return operation(known, getattr(getattr(model, "config", None), "input_range", None))
 
 
 def last_metrics(directory: str, step: int | None = None) -> dict[str, object]:

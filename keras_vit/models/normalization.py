@@ -45,6 +45,16 @@ def of_images(model: Any) -> Normalization | None:
     return (-low / (high - low),), (1 / (high - low),)
 
 
+def operation(value: Normalization | None, input_range: Any = None) -> str | None:
+    """Return the preprocessing operation to this normalization, or to an `input_range`; None if neither is known."""
+    if input_range is not None:
+        return f"value_range{tuple(input_range)}"
+    if value is None:
+        return None
+    symmetric = all(number == 0.5 for side in value for number in side)
+    return "value_range(-1, 1)" if symmetric else f"value_norm({value[0]}, {value[1]})"
+
+
 def scale_and_offset(value: Normalization, input_range: tuple[float, float]) -> tuple[np.ndarray, np.ndarray]:
     """Return the numbers, `[1, 1, channels]` each, that make `images * scale + offset` the input of the weights."""
     low, high = input_range

@@ -1,6 +1,6 @@
 """Choices that follow from the size of a data set and from the memory of the machine."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from absl import logging
 
@@ -12,21 +12,25 @@ SIZES = (384, 224)
 SHARE_OF_MEMORY = 0.5
 
 
-def fit(recipe: recipes.Recipe, image_size: int | None = None) -> recipes.Recipe:
+def fit(
+    recipe: recipes.Recipe,
+    image_size: int | None = None,
+    change: Callable[[recipes.Recipe], recipes.Recipe] = lambda recipe: recipe,
+) -> recipes.Recipe:
     """Return a recipe with the steps and the split that suit its data, and the image size and batch that fit here.
 
-    By default, images have 384 pixels on a GPU with enough memory, otherwise 224. The data are opened.
+    By default, images have 384 pixels on a GPU with enough memory, otherwise 224. The data are opened. `change` returns
+    a recipe with the user's choices, which take precedence. The log states the result.
     """
-    source, variant, batch_size = recipe.data.source, recipe.model.variant, recipe.data.batch_size
-    opened, splits = open_source(source, split="train"), split_sizes(source)
+    changed = change(recipe)
+    data, model = changed.data, changed.model
+    if model.image_size != recipe.model.image_size:
+        image_size = model.image_size
+    opened, splits = open_source(data.source, split=data.train_split), split_sizes(data.source)
     warmup, steps = schedule(opened.num_examples)
     gpu = gpu_memory()
     sizes = (image_size,) if image_size else SIZES if gpu else SIZES[-1:]  # a CPU would take days for the larger
-    size, parts = what_fits(variant, opened.num_classes, gpu or host_memory(), sizes, batch_size)
-    logging.info(
-        "%d images of %d classes: %d steps at %d pixels, a batch of %d in %d parts",
-        *(opened.num_examples, opened.num_classes, steps, size, batch_size, parts),
-    )
+    size, parts = what_fits(model.variant, opened.num_classes, gpu or host_memory(), sizes, data.batch_size)
     chosen = {
         "total_steps": steps,
         "eval_every": max(100, steps // 10),
@@ -34,7 +38,15 @@ def fit(recipe: recipes.Recipe, image_size: int | None = None) -> recipes.Recipe
         "optim.schedule.warmup_steps": warmup,
         "optim.accumulation_steps": parts,
     }
-    return recipes.replace(recipes.with_image_size(recipe, size), chosen)
+    recipe = change(recipes.replace(recipes.with_image_size(recipe, size), chosen))
+    steps, warmup = recipe.total_steps, recipe.optim.schedule.warmup_steps
+    logging.info(
+        "%s of %s: %s (%d of them warm-up) at %d pixels, a batch of %d in %s",
+        *(_counted(opened.num_examples, "image"), _counted(opened.num_classes, "class"), _counted(steps, "step")),
+        *(min(warmup, steps), recipe.model.image_size, recipe.data.batch_size),
+        _counted(recipe.optim.accumulation_steps, "part"),
+    )
+    return recipe
 
 
 def schedule(num_examples: int) -> tuple[int, int]:
@@ -51,7 +63,7 @@ def what_fits(
         size -= size % 14 if "/14" in variant else 0
         counted = cost.of_variant(variant, classes=classes, image_size=size)
         weights = 12 * counted.parameters  # weight, gradient, momentum
-        for parts in (1, 2, 4, 8, 16, 32):
+        for parts in (number for number in (1, 2, 4, 8, 16, 32) if batch_size % number == 0):
             gradients = 4 * counted.parameters if parts > 1 else 0
             activations = 4 * cost.UNFUSED * counted.activations * batch_size / parts
             if weights + gradients + activations <= SHARE_OF_MEMORY * available:
@@ -70,3 +82,7 @@ def gpu_memory() -> float | None:
 
     gpus = tf.config.list_physical_devices("GPU")
     return tf.config.experimental.get_device_details(gpus[0]).get("memory_size") or 16e9 if gpus else None
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number} {noun}" + ("" if number == 1 else "es" if noun.endswith("s") else "s")

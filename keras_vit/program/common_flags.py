@@ -4,6 +4,8 @@ from collections.abc import Sequence
 
 from absl import flags
 
+from keras_vit import _io
+
 flags.disclaim_key_flags()  # the flags belong to the program that defines them
 
 # As in `keras_vit.distribute`, which is not imported before the flags are parsed.
@@ -77,9 +79,15 @@ def define_json_flag(form: str = "a table") -> None:
     flags.DEFINE_bool("json", False, f"Write JSON instead of {form}.")
 
 
-def define_output_flag(text: str = "Where to write.") -> None:
+def define_output_flag(text: str = "Where to write.", schemes: Sequence[str] = ()) -> None:
     """Define `--output`."""
-    flags.DEFINE_string("output", None, text)
+    define_written_flag("output", text, schemes)
+
+
+def define_written_flag(name: str, text: str, schemes: Sequence[str] = ()) -> None:
+    """Define a flag of a file or directory to write, which cannot be an address of other `schemes`."""
+    flags.DEFINE_string(name, None, text)
+    flags.register_validator(name, lambda path: _io.check_writable(path or "", schemes))
 
 
 def define_precision_flag(precisions: Sequence[str]) -> None:

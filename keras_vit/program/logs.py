@@ -12,6 +12,8 @@ from typing import Any, TextIO
 
 from absl import logging
 
+from keras_vit import _io
+
 LOG = "log.txt"
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 _PREFIXES = {standard_logging.WARNING: "warning: ", standard_logging.ERROR: "error: "}
@@ -44,13 +46,10 @@ def begin() -> None:
 
 
 def log_to(directory: str) -> None:
-    """Keep what goes to the log, from the start of the process, in `log.txt` of a directory.
-
-    For a directory on another machine, nothing is kept.
-    """
-    if _terminal is None or "://" in directory:
+    """Keep what goes to the log, from the start of the process, in `log.txt` of a directory."""
+    if _terminal is None:
         return
-    os.makedirs(directory, exist_ok=True)
+    _io.make_directory(directory)
     size = os.lseek(2, 0, os.SEEK_CUR)
     with open(os.path.join(directory, LOG), "ab") as file:
         file.write(os.pread(2, size, 0))

@@ -34,22 +34,48 @@ def recipe_from_flags(arguments: Sequence[str] = ()) -> "Recipe":
     chosen = {name: value for name, value in chosen.items() if value is not None}
     file = options.config or DEFAULT
     recipe, rest = recipe_file.load(file, chosen)
+
+    def changed(recipe: "Recipe") -> "Recipe":
+        if "data" in rest:
+            recipe = recipes.replace(recipe, {"data.source": rest["data"]})
+        if "model" in rest:
+            recipe = recipes.with_variant(recipe, rest["model"])
+        if options.weights:
+            recipe = recipes.with_weights(recipe, options.weights)
+        if "image_size" in rest:
+            recipe = recipes.with_image_size(recipe, rest["image_size"])
+        for override in options.override:
+            field, _, text = override.partition("=")
+            recipe = recipes.override(recipe, field, text)
+        return recipe
+
     if os.path.samefile(recipe_file.find(file.partition(":")[0]), recipe_file.find(DEFAULT)):
         from keras_vit.planning import fitting
 
-        recipe = fitting.fit(recipe, rest.pop("image_size", None))
-    if "data" in rest:
-        recipe.data.source = rest["data"]
-    if "model" in rest:
-        recipe = recipes.with_variant(recipe, rest["model"])
-    if options.weights:
-        recipe = recipes.with_weights(recipe, options.weights)
-    if "image_size" in rest:
-        recipe = recipes.with_image_size(recipe, rest["image_size"])
-    for override in options.override:
-        field, _, text = override.partition("=")
-        recipe = recipes.override(recipe, field, text)
-    return recipes.check(recipe)
+        return recipes.check(fitting.fit(recipe, rest.pop("image_size", None), changed))
+    return recipes.check(changed(recipe))
+
+
+def with_normalization(recipe: "Recipe", workdir: str) -> "Recipe":
+    """Return the recipe with the normalization of the weights that a flag names, where no flag sets the preprocessing.
+
+    Published weights are downloaded. A run that is resumed keeps its normalization: its first weights may be gone.
+    """
+    from keras_vit import recipe as recipes
+    from keras_vit.checkpoints.load import normalization_of
+    from keras_vit.data import preprocess
+    from keras_vit.training import device_preprocessing, run_directory
+
+    changed = {override.partition("=")[0] for override in flags.FLAGS.override}
+    fields = [name for name in ("pp_train", "pp_eval") if f"data.{name}" not in changed]
+    if not recipe.model.checkpoint or not (flags.FLAGS.weights or "model.checkpoint" in changed):
+        return recipe
+    if before := run_directory.recorded(workdir).get("recipe"):
+        operations = {f"data.{name}": preprocess.split(before["data"][name])[1] for name in fields}
+    else:
+        operation = normalization_of(recipes.weights_path(recipe) or "")
+        operations = {f"data.{name}": operation for name in fields if operation}
+    return device_preprocessing.with_normalization(recipe, operations)
 
 
 def default_workdir(arguments: Sequence[str]) -> str:

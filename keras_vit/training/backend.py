@@ -9,14 +9,14 @@ from typing import Any, Protocol
 
 import keras
 import numpy as np
+from absl import logging
 
 from keras_vit.recipe import Recipe
 from keras_vit.training.state import BaseState
 
 METRICS = ("loss", "score", "grad_norm", "learning_rate")
-# Runs (batches, first step, number of steps, whether to stop) and returns `METRICS` of each step, `[steps, 4]`, and
-# whether any process has to stop.
-RunSteps = Callable[[Iterator[Any], int, int, bool], tuple[np.ndarray, bool]]
+# Runs (batches, first step, number of steps) and returns `METRICS` of each step, `[steps, 4]`.
+RunSteps = Callable[[Iterator[Any], int, int], np.ndarray]
 # Evaluates a batch and returns the sums of loss, score and examples, `[3]`; the confusion of classes, counts
 # `[true class, predicted class]` or `[0, 0]`; and the distributed predictions.
 EvaluateBatch = Callable[[Any], tuple[np.ndarray, np.ndarray, Any]]
@@ -41,6 +41,11 @@ class Backend(Protocol):
 
     def describe(self) -> str:
         """Return one line about the devices."""
+
+    def record(self) -> dict[str, Any]:
+        """Return what `config.json` states of the devices."""
+        counts = {"replicas": self.num_replicas, "processes": self.num_workers}
+        return {"kind": self.device, **counts, "strategy": self.describe()}
 
     def create_state(self, recipe: Recipe, classes: int, channels: int) -> BaseState:
         """Build the model of a recipe, and everything else that a checkpoint holds."""
@@ -97,4 +102,11 @@ def create(
         from keras_vit.training.tf import backend as chosen  # type: ignore[no-redef]
     else:
         raise ValueError(f"Training needs the backend tensorflow or jax. Received: KERAS_BACKEND={backend}.")
-    return chosen.create_backend(recipe, distribute, tpu, virtual_devices, several_hosts)
+    created = chosen.create_backend(recipe, distribute, tpu, virtual_devices, several_hosts)
+    if distribute not in ("auto", "one_device", "tpu") and created.num_replicas == 1:
+        logging.warning(
+            "--distribute=%s divides nothing: one device was found (%s). JAX finds TPUs with the package jax[tpu]; "
+            "--virtual_devices=2 divides a CPU.",
+            *(distribute, created.describe()),
+        )
+    return created

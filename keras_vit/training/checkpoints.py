@@ -88,7 +88,7 @@ class CheckpointStore:
         if os.path.exists(f"{prefix}.json") and not problem_with(prefix):
             return
         try:
-            os.makedirs(directory, exist_ok=True)
+            _io.make_directory(directory)
             remove(prefix)
             write(prefix, arrays)
             write_manifest(prefix, step)

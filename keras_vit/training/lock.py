@@ -31,7 +31,7 @@ def locked(directory: str | None) -> Iterator[None]:
     if directory is None:
         yield
         return
-    os.makedirs(directory, exist_ok=True)
+    _io.make_directory(directory)
     lock = _lock(directory) or _lease(directory)
     try:
         yield

@@ -64,7 +64,9 @@ class Loop:
             contextlib.closing(MetricsWriter(self.directory, progress.step)) as writer,
             data_errors.image_errors("Repair or remove it, or skip it with --config.data.on_bad_image=skip"),
         ):
-            stop.defer()
+            stop.listen()
+            if self.backend.num_workers > 1:
+                stop.defer()  # the processes stop together, after a step
             return self._run(stop, writer)
 
     def _run(self, stop: StopRequest, writer: MetricsWriter) -> dict[str, Any]:
@@ -78,7 +80,8 @@ class Loop:
             count = self._next_count(progress.step, speed)
             started = time.monotonic()
             with self._profiler(speed.calls):
-                history, stopping = self.run_steps(iterator, progress.step, count, bool(stop))
+                history = self.run_steps(iterator, progress.step, count)
+            stop.defer()  # now there is something to save
             speed.add(count, time.monotonic() - started)
             self._check_finite(history, progress.step)
             progress.step += count
@@ -95,6 +98,7 @@ class Loop:
                     results, best = line, line[score] > progress.best
             if best:
                 progress.best = float(np.float32(results[score]))
+            stopping = self.backend.mean(bool(stop)) > 0  # all processes, if one has to
             if best or stopping or self._is_due(self.recipe.checkpoint_every):
                 self._save(best)
             if stopping and progress.step < total:

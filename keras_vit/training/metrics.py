@@ -29,6 +29,7 @@ class MetricsWriter:
         self.events: dict[str, Any] = {}
         if directory is None:
             return
+        _io.check_writable(directory)
         self.path = os.path.join(directory, METRICS)
         with _writing(self.path):
             _forget_after(directory, step)

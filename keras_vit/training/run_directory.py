@@ -1,6 +1,6 @@
 """Files of a run, written and read in one place.
 
-DIR/config.json      the recipe, the data's classes and sizes, the preprocessing, the versions; what changed on the way
+DIR/config.json      the recipe, the data's classes and sizes, the versions, the devices; what changed on the way
 DIR/data.json        the absolute path of the data, and fingerprints of both splits
 DIR/metrics.jsonl    a JSON object per line: one per logged step and per evaluation
 DIR/tensorboard/     the same as TensorBoard events
@@ -117,12 +117,13 @@ def write_config(
     data: dict[str, Any],
     step: int | None = None,
     resolved: recipes.Recipe | None = None,
+    devices: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Write `config.json`: everything needed to repeat the run and to use its model.
 
     The record of existing weights is never lost: if it differs, it becomes an entry of `"history"`, with the step at
     which it ends. `resolved` has the architecture of the checkpoint, so that the run resumes without it. `step` is None
-    where the run begins.
+    where the run begins. `devices` are those of `Backend.record`. Changes of devices and versions are logged.
     """
     config: dict[str, Any] = {
         "recipe": recipes.to_dict(recipe),
@@ -133,16 +134,23 @@ def write_config(
     }
     if resolved is not None and resolved.model != recipe.model:
         config["architecture"] = {"variant": resolved.model.variant, "arguments": resolved.model.arguments}
+    if devices is not None:
+        config["devices"] = devices
     path = os.path.join(directory, CONFIG)
-    if os.path.exists(path) and has_weights(directory):
-        before = read_config(directory)
-        parts = ("recipe", "data", "versions")
+    if before := recorded(directory):
+        parts = [part for part in ("recipe", "data", "versions", "devices") if part in config]
         same = {**before, "recipe": as_json(recipe_of(before))}
         if all(same.get(part) == as_json(config[part]) for part in parts):
             return before
-        entry = {"until_step": step, **{part: before.get(part) for part in parts}}
-        config["history"] = [*before.get("history", []), entry]
+        entry: dict[str, Any] = {part: before[part] for part in parts if part in before}
+        config["history"] = [*before.get("history", []), {"until_step": step, **entry}]
         logging.info("The earlier record of %s is kept in its history.", path)
+        changed = []
+        for part in ("versions", "devices"):
+            old, new = before.get(part, {}), config.get(part, {})
+            changed += [f"{part}.{key}: {old[key]} -> {new[key]}" for key in old if new.get(key, old[key]) != old[key]]
+        if changed:
+            logging.warning("Results may differ in the last bits. Since the last start: %s", "; ".join(changed))
     _io.write_json(path, config)
     return config
 
@@ -170,11 +178,10 @@ def recipe_of(config: dict[str, Any]) -> dict[str, Any]:
         return config["recipe"]
 
 
-def recorded_architecture(directory: str) -> dict[str, Any] | None:
-    """Return the architecture that a run took from a checkpoint; None if it did not, or has no weights yet."""
-    if not has_weights(directory) or not os.path.exists(os.path.join(directory, CONFIG)):
-        return None
-    return read_config(directory).get("architecture")
+def recorded(directory: str) -> dict[str, Any]:
+    """Return the content of `config.json` of a run that has weights; empty for another directory."""
+    known = has_weights(directory) and os.path.exists(os.path.join(directory, CONFIG))
+    return read_config(directory) if known else {}
 
 
 def is_run(path: str) -> bool:

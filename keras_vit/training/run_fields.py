@@ -37,10 +37,10 @@ def check(
     A directory without weights fits any recipe. `files` is what `data_record.describe` returned; None compares no
     files.
     """
-    path = os.path.join(directory, run_directory.CONFIG)
-    if not os.path.exists(path) or not run_directory.has_weights(directory):
+    config = run_directory.recorded(directory)
+    if not config:
         return
-    found = differences(run_directory.read_config(directory), recipe, data)
+    path, found = os.path.join(directory, run_directory.CONFIG), differences(config, recipe, data)
     before = data_record.read(directory).get("splits", {})
     changed = fingerprint.changes(before, files["splits"]) if files and before else []
     if files and before and not changed:

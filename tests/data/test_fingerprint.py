@@ -129,6 +129,7 @@ def test_record_files(tmp_path):
         ("manifest:a.csv#root=b&separator=','", "manifest:{here}/a.csv#root={here}/b&separator=','"),
         ("tfrecord:x/train-*", "tfrecord:{here}/x/train-*"),
         ("tfrecord:gs://bucket/train-*", "tfrecord:gs://bucket/train-*"),
+        ("tfrecord:file:///x/train-*", "tfrecord:/x/train-*"),
         ("tfds:cifar10#data_dir=d", "tfds:cifar10#data_dir={here}/d"),
         ("vtab:dtd", "vtab:dtd"),
         ("fashion_mnist", "fashion_mnist"),
@@ -144,7 +145,13 @@ def test_absolute_paths(given, expected, tmp_path, monkeypatch):
 
 def test_what_exists(tmp_path):
     (tmp_path / "train-1").write_bytes(b"")
-    for there in ("digits", "tfds:cifar10", f"folder:{tmp_path}", f"tfrecord:{tmp_path}/train-*", "npz:gs://a/b.npz"):
+    for there in (
+        "digits",
+        "tfds:cifar10",
+        f"folder:file://{tmp_path}",
+        f"tfrecord:{tmp_path}/train-*",
+        "npz:gs://a/b.npz",
+    ):
         assert readers.exists(there)
-    for missing in (f"folder:{tmp_path}/x", f"tfrecord:{tmp_path}/test-*", f"manifest:{tmp_path}/a.csv#root=b"):
+    for missing in (f"folder:{tmp_path}/x", f"folder:file://{tmp_path}/x", f"manifest:{tmp_path}/a.csv#root=b"):
         assert not readers.exists(missing)

@@ -271,3 +271,11 @@ def test_every_epoch_has_an_order_of_its_own(tmp_path):
     epochs = [next(batches)["image"][:, 0, 0, 0].astype(int).tolist() for _ in range(4)]
     assert all(sorted(epoch) == list(range(12)) for epoch in epochs)
     assert len({tuple(epoch) for epoch in epochs}) == 4 and sorted(epochs[0]) != epochs[0]
+
+
+def test_files_are_written_where_tensorflow_can_write():
+    digits = data.open_source("digits", "test[:3]")
+    with pytest.raises(ValueError, match="Received: 'ftp://bucket/digits'"):
+        writer.write_tfrecords(digits, "ftp://bucket/digits", "test", 1)
+    writer.write_tfrecords(digits, "ram://digits", "test", 1)
+    assert data.split_sizes("tfrecord:ram://digits") == {"test": 3}

@@ -81,3 +81,34 @@ def test_a_run_without_a_directory_has_the_name_of_its_recipe_or_data(arguments,
     load("train.main")
     remaining = flags.FLAGS(["train.main", *arguments])
     assert recipe_flags.default_workdir(remaining[1:]) == directory
+
+
+WRITE = {  # the programs that write files, and the flag or argument that names the place
+    "train.main": ["--config=digits", "--workdir={}"],
+    "train.vtab": ["--weights=augreg", "--workdir={}"],
+    "train.sweep": ["--config=digits", "--grid=seed=0,1", "--workdir={}"],
+    "train.embed": [f"--model={RUN}", "a.png", "--output={}.npz"],
+    "train.visualize": [f"--model={RUN}", "--output={}"],
+    "train.sample_data": ["--output={}"],
+    "train.make_tfrecords": ["digits", "--output={}"],
+    "train.check_data": ["digits", "--sheet={}.png"],
+    "export.main": [f"--model={RUN}", "--output={}"],
+    "export.convert_checkpoint": [str(RUN), "{}.npz"],
+}
+
+
+@pytest.mark.parametrize("program", WRITE)
+def test_a_program_does_not_take_a_bucket_for_a_folder(program, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    scheme = "s3" if program == "train.make_tfrecords" else "gs"  # TensorFlow writes TFRecord files to gs://
+    code, output = run(program, *(argument.format(f"{scheme}://bucket/place") for argument in WRITE[program]))
+    assert code == 2
+    assert "Expected a path in the file system" in output and f"{scheme}://bucket/place" in output
+    assert not list(tmp_path.iterdir())
+
+
+def test_all_programs_that_write_are_tested():
+    for program in commands.PROGRAMS.values():
+        load(program)
+        written = {"workdir", "output", "sheet"} & set(flags.FLAGS)
+        assert not written or program in WRITE, program

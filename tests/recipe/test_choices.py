@@ -1,11 +1,14 @@
 """`--model`, `--weights`, `--image_size` and the data set: one choice sets all fields that follow from it."""
 
+import logging
+
 import keras
 import numpy as np
 import pytest
 
 from keras_vit import recipe as recipes
 from keras_vit import zoo
+from keras_vit.planning import fitting
 from keras_vit.program import command_line, recipe_file
 from tests import programs
 from tests.recipe import toy
@@ -114,3 +117,43 @@ def test_training_starts_from_weights_by_name(images, tmp_path, monkeypatch):
     np.testing.assert_allclose(
         trained.get_layer("embedding").kernel, model.get_layer("embedding").kernel, rtol=0, atol=1e-6
     )
+
+
+# The choices of the recipe `folder`
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ([], "500 steps (100 of them warm-up) at 224 pixels, a batch of 128 in 8 parts"),
+        (
+            ["total_steps=120", "data.batch_size=32", "model.image_size=112"],
+            "120 steps (100 of them warm-up) at 112 pixels, a batch of 32 in 1 part",
+        ),
+        (["total_steps=1", "data.batch_size=130"], "1 step (1 of them warm-up) at 224 pixels, a batch of 130 in 130 p"),
+        (["optim.accumulation_steps=2", "optim.schedule.warmup_steps=7"], "(7 of them warm-up) at 224 pixels, a batch"),
+    ],
+)
+def test_the_log_states_the_choices_after_those_of_the_user(arguments, said, images, monkeypatch, caplog):
+    """It printed "500 steps" and "a batch of 128 in 1 parts" of a run with 120 steps of 32 images."""
+    monkeypatch.setattr(fitting, "gpu_memory", lambda: None)
+    monkeypatch.setattr(fitting, "host_memory", lambda: 6e9)
+    with caplog.at_level(logging.INFO, logger="absl"):
+        recipe = from_flags(
+            f"folder:{images}", "--verbosity=0", "--model=ViT_S16", *(f"--config.{field}" for field in arguments)
+        )
+    (line,) = [record.getMessage() for record in caplog.records if "warm-up" in record.getMessage()]
+    assert line.startswith("8 images of 2 classes: ") and said in line
+    assert f"resize({recipe.model.image_size})" in recipe.data.pp_eval
+
+
+def test_the_choices_follow_from_what_the_user_changes(images, monkeypatch, caplog):
+    """The steps were those of another data set, and the parts those of another batch and another model."""
+    monkeypatch.setattr(fitting, "gpu_memory", lambda: None)
+    monkeypatch.setattr(fitting, "host_memory", lambda: 6e9)
+    with caplog.at_level(logging.INFO, logger="absl"):
+        small = from_flags("--config=folder:nowhere", f"--config.data.source=folder:{images}", "--model=ViT_Ti16")
+        from_flags(f"folder:{images}", "--verbosity=0", "--config.data.train_split=train[:4]")
+    large = from_flags(f"folder:{images}", "--config.model.variant=ViT-L/16")
+    assert small.optim.accumulation_steps < large.optim.accumulation_steps
+    assert "\n4 images of 2 classes" in "\n" + "\n".join(record.getMessage() for record in caplog.records)

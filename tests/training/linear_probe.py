@@ -118,5 +118,5 @@ def train(strategy, **optim):
     data = tf.data.Dataset.from_tensor_slices({"image": images, "label": labels}).unbatch()
     data = strategy.experimental_distribute_dataset(data.batch(BATCH, drop_remainder=True))
     run = run_steps(strategy, TrainStep(state, run, one_hot, BATCH))
-    history, _ = run(iter(data), 0, STEPS, False)
+    history = run(iter(data), 0, STEPS)
     return state, history[:, 0], (features, start, labels)

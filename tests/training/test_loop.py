@@ -28,9 +28,9 @@ def whole(tmp_path_factory):
     call, world.history = world.loop.run_steps, []
 
     def recorded(*arguments):
-        found, stop = call(*arguments)
+        found = call(*arguments)
         world.history += np.asarray(found, np.float64).tolist()
-        return found, stop
+        return found
 
     world.loop.run_steps = recorded
     world.results = world.run()
@@ -83,17 +83,16 @@ def test_one_trace_whatever_the_number_of_steps(whole):
     assert whole.validation.evaluate.compiled.experimental_get_tracing_count() == 1
 
 
-@pytest.mark.parametrize("stop_at", selection.cases([1, 5, 6], [5], selection.EXHAUSTIVE))
+@pytest.mark.parametrize("stop_at", selection.cases([2, 5, 6], [5], selection.EXHAUSTIVE))
 def test_resuming_at_any_step_is_exact(whole, tmp_path, stop_at, monkeypatch):
     """SIGTERM after `stop_at` steps; a second process-like world resumes. Dropout, averages and metrics agree."""
     first = toy.World(tmp_path, toy.recipe(steps_per_loop=1))
     call = first.loop.run_steps
 
-    def call_and_terminate(iterator, step, count, stop):
+    def call_and_terminate(iterator, step, count):
         if step + 1 == stop_at:
             os.kill(os.getpid(), signal.SIGTERM)
-            stop = True
-        return call(iterator, step, count, stop)
+        return call(iterator, step, count)
 
     monkeypatch.setattr(first.loop, "run_steps", call_and_terminate)
     with pytest.raises(Interrupted, match=f"SIGTERM at step {stop_at} of 10; the state is saved") as caught:
@@ -112,10 +111,10 @@ def test_killed_between_checkpoints(whole, tmp_path, monkeypatch):
     first = toy.World(tmp_path, toy.recipe(steps_per_loop=1))
     call = first.loop.run_steps
 
-    def call_and_die(iterator, step, count, stop):
+    def call_and_die(iterator, step, count):
         if step == 7:
             raise MemoryError
-        return call(iterator, step, count, stop)
+        return call(iterator, step, count)
 
     monkeypatch.setattr(first.loop, "run_steps", call_and_die)
     with pytest.raises(MemoryError):
@@ -194,7 +193,7 @@ def toy_loop(monkeypatch, tmp_path, run_steps, evaluators=()):
 def test_an_infinite_gradient_ends_the_run(monkeypatch, tmp_path):
     """The loss of the step is finite; the weights after it would not be."""
     steps = np.array([[1.0, 0.5, 2.0, 0.05], [1.0, 0.5, np.inf, 0.05]], np.float32)
-    world = toy_loop(monkeypatch, tmp_path, lambda iterator, step, count, stop: (steps[:count], False))
+    world = toy_loop(monkeypatch, tmp_path, lambda iterator, step, count: steps[:count])
     monkeypatch.setattr(world.loop, "_next_count", lambda step, speed: 2)
     with pytest.raises(Diverged, match="gradient's norm inf in step 2"):
         world.run()
@@ -217,7 +216,7 @@ class SameScore:
 
 def test_an_equal_score_is_not_a_new_best(monkeypatch, tmp_path):
     fake = np.array([[1.0, 0.5, 2.0, 0.05]], np.float32)
-    run_steps = lambda iterator, step, count, stop: (np.repeat(fake, count, axis=0), False)  # noqa: E731
+    run_steps = lambda iterator, step, count: np.repeat(fake, count, axis=0)  # noqa: E731
     world = toy_loop(monkeypatch, tmp_path, run_steps, [SameScore()])
     saved = []
     monkeypatch.setattr(
@@ -225,3 +224,31 @@ def test_an_equal_score_is_not_a_new_best(monkeypatch, tmp_path):
     )
     world.run()
     assert [step for step, best in saved if best] == [2, 4, 10]
+
+
+def terminated(call):
+    """A function that receives SIGTERM and then does what `call` does."""
+
+    def terminate(*arguments):
+        os.kill(os.getpid(), signal.SIGTERM)
+        return call(*arguments)
+
+    return terminate
+
+
+def test_before_the_end_of_the_first_step_there_is_nothing_to_save(tmp_path, monkeypatch):
+    world = toy.World(tmp_path, toy.recipe())
+    monkeypatch.setattr(world.loop, "run_steps", terminated(world.loop.run_steps))
+    with pytest.raises(Interrupted, match="SIGTERM before the first step") as caught:
+        world.run()
+    assert caught.value.exit_code == 75 and not (tmp_path / "checkpoints").exists()
+
+
+def test_a_signal_during_an_evaluation_costs_no_further_step(tmp_path):
+    """It was seen after one more step, which may take minutes."""
+    world = toy.World(tmp_path, toy.recipe())
+    world.validation.evaluate = terminated(world.validation.evaluate)
+    with pytest.raises(Interrupted, match="SIGTERM at step 4 of 10"):
+        world.run()
+    assert [line["step"] for line in lines(tmp_path) if "eval_loss" in line] == [4]
+    assert toy.World(tmp_path, toy.recipe()).restored == 4

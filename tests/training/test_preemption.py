@@ -1,12 +1,20 @@
 """Requests to stop, also after another library has installed its own handler."""
 
+import contextlib
 import ctypes
+import hashlib
+import logging
+import os
 import signal
+import threading
+import time
 
 import pytest
 
+from keras_vit.training import preemption
 from keras_vit.training.errors import Interrupted
 from keras_vit.training.preemption import StopRequest
+from tests import forked
 
 
 def replace_handler():
@@ -52,3 +60,40 @@ def test_the_first_ctrl_c_is_only_noted():
         stop.defer()
         signal.raise_signal(signal.SIGINT)
         assert stop.signal == "SIGINT"
+
+
+@pytest.mark.parametrize("deferred", [False, True])
+def test_a_signal_is_answered_while_a_step_is_computed(deferred, caplog):
+    """Nothing was logged before the end of the step, minutes later."""
+    caught = pytest.raises(Interrupted) if not deferred else contextlib.nullcontext()
+    with caplog.at_level(logging.WARNING, logger="absl"), caught, StopRequest() as stop:
+        if deferred:
+            stop.defer()
+        timer = threading.Timer(0.05, signal.pthread_kill, [threading.main_thread().ident, signal.SIGTERM])
+        timer.start()
+        hashlib.pbkdf2_hmac("sha256", b"", b"", 1_000_000)
+        finished = time.time()
+    (record,) = [record for record in caplog.records if "SIGTERM received" in record.getMessage()]
+    assert ("saving after the step" in record.getMessage()) == deferred
+    if deferred:
+        assert record.created < finished
+    assert signal.set_wakeup_fd(-1) == -1
+
+
+def be_busy(path):
+    """In a process of its own: compute before the first step, for minutes."""
+    preemption.PATIENCE = 0.1
+    with StopRequest():
+        path.touch()
+        hashlib.pbkdf2_hmac("sha256", b"", b"", 10**9)
+
+
+@pytest.mark.slow
+def test_before_the_first_step_the_process_ends_whatever_it_computes(tmp_path):
+    """It went on until the step was done, and made another one."""
+    process = forked.start(be_busy, tmp_path / "busy")
+    while not (tmp_path / "busy").exists():
+        time.sleep(0.01)
+    os.kill(process.pid, signal.SIGTERM)
+    process.join(60)
+    assert process.exitcode == 75

@@ -4,6 +4,7 @@ import dataclasses
 import errno
 import fcntl
 import json
+import logging
 import os
 import pathlib
 import platform
@@ -318,3 +319,30 @@ def test_fields_that_do_not_decide_what_is_learned():
     how_computed = {"jit", "optim.accumulation_steps", "model.remat", "model.attention_chunk_size"}
     evaluation = {"data.eval_batch_size", "data.on_bad_image", "data set.name", "data set.num_eval"}
     assert set(run_fields.HARMLESS) == how_often | how_computed | evaluation
+
+
+# The devices
+
+ONE = {"kind": "cpu", "replicas": 1, "processes": 1, "strategy": "OneDeviceStrategy, 1 replica"}
+TWO = {**ONE, "replicas": 2, "strategy": "MirroredStrategy, 2 replicas"}
+
+
+def test_other_devices_are_noted_and_logged(trained, caplog):
+    """The bits of the results differ, and neither the log nor `config.json` had the reason."""
+    for step, devices in ((5, ONE), (6, ONE), (7, TWO)):
+        caplog.clear()
+        with caplog.at_level(logging.WARNING, logger="absl"):
+            run_directory.write_config(trained, recipe(), DATA, step=step, devices=devices)
+        assert bool(caplog.records) == (devices is TWO)
+    assert "replicas: 1 -> 2" in caplog.text and "processes" not in caplog.text
+    config = run_directory.read_config(trained)
+    assert config["devices"] == TWO
+    assert [(entry["until_step"], entry.get("devices")) for entry in config["history"]] == [(5, None), (7, ONE)]
+
+
+def test_other_versions_are_logged(trained, caplog):
+    path = pathlib.Path(trained) / "config.json"
+    path.write_text(path.read_text().replace(f'"numpy": "{np.__version__}"', '"numpy": "1.0"'))
+    with caplog.at_level(logging.WARNING, logger="absl"):
+        run_directory.write_config(trained, recipe(), DATA, step=5)
+    assert f"numpy: 1.0 -> {np.__version__}" in caplog.text

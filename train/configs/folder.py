@@ -19,8 +19,8 @@ Momentum and learning rate are those of the ViT paper for small data sets. An im
 Cost: 500 steps of batch 128 for up to 20,000 images. The log estimates the time of the choice. Three examples:
 B/16 at 384 pixels takes 2.1e16 operations, which is 36 minutes on a GPU that does 1e13 per second. B/16 at 224 pixels
 takes 6.7e15, which is nine hours on two CPU cores that do 1e11 each. Ti/16 takes 4.8e14 there, 40 minutes.
-Smaller machines: the choices fit the machine. `--model=ViT_Ti16` is the fastest model. `--config.total_steps=100` does
-a fifth of the work.
+Smaller machines: the choices fit the machine. `--model=ViT_Ti16` is the fastest model. `--config.total_steps=100
+--config.optim.schedule.warmup_steps=20` does a fifth of the work.
 """
 
 import re

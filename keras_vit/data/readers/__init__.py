@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from keras_vit import _checks
+from keras_vit import _checks, _io
 from keras_vit.data.readers import digits, folder, idx, manifest, npz, tfds, tfrecord, vtab
 from keras_vit.data.readers.data_set import DataSet
 from keras_vit.data.sources import Source
@@ -85,7 +85,8 @@ def absolute(spec: str) -> str:
 def exists(spec: str) -> bool:
     """Return whether the file, folder or pattern of a source matches anything, if it is local."""
     kind, location, _ = _parts(spec)
-    return kind in _BY_NAME or not _is_local(location) or os.path.exists(location) or bool(glob.glob(location))
+    path = _absolute_path(location)
+    return kind in _BY_NAME or not _is_local(location) or os.path.exists(path) or bool(glob.glob(path))
 
 
 def _parts(spec: str) -> tuple[str, str, list[str]]:
@@ -96,11 +97,11 @@ def _parts(spec: str) -> tuple[str, str, list[str]]:
 
 
 def _is_local(location: str) -> bool:
-    return bool(location) and "://" not in location
+    return bool(location) and not _io.is_remote(location)
 
 
 def _absolute_path(location: str) -> str:
-    return os.path.abspath(location) if _is_local(location) else location
+    return os.path.abspath(location.removeprefix("file://")) if _is_local(location) else location
 
 
 def _read(spec: str | os.PathLike[str], options: dict) -> DataSet:

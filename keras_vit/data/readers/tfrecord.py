@@ -79,7 +79,7 @@ def _slices(name: str, files: dict[str, list[str]], info: dict, split: str, num_
         if split not in files:
             raise ValueError(f"`num_examples` requires a whole split, one of {sorted(files)}. Received: {split!r}.")
         for path in files[split]:
-            if not _is_remote(path):
+            if not _io.is_remote(path):
                 count_records(path)  # refuses a damaged file
         return [Slice(path) for path in files[split]]
     named = [key for key in files if re.search(rf"\b{re.escape(key)}\b", split)]
@@ -161,7 +161,7 @@ def _counts(paths: list[str], info: dict) -> list[int]:
     """Return the number of records of each file; the headers of local files are read in any case."""
     known = info.get("records", {})
     described = [known.get(os.path.basename(path)) for path in paths]
-    if any(_is_remote(path) for path in paths):
+    if any(_io.is_remote(path) for path in paths):
         if None in described:
             raise ValueError(
                 f"Counting the records of remote files would read all of them. Give num_examples=, or put a "
@@ -176,10 +176,6 @@ def _counts(paths: list[str], info: dict) -> list[int]:
         if told not in (None, count):
             raise ValueError(f"{path} has {count:,} records. {INFO_FILE} beside it expects {told!r}: write them again.")
     return counts
-
-
-def _is_remote(path: str) -> bool:
-    return "://" in path.removeprefix("file://")
 
 
 def count_records(path: str) -> int:

@@ -5,6 +5,8 @@ from collections.abc import Iterable
 
 import tensorflow as tf
 
+from keras_vit import _io
+
 MAX_DEPTH = 100
 # Folders that file servers and operating systems add, in lower case
 SYSTEM = (
@@ -42,7 +44,7 @@ class Tree:
         while waiting:
             inner = waiting.pop()
             folder = f"{start}/{inner}".rstrip("/")
-            if folder != self.root and not is_remote(folder) and os.path.islink(folder):
+            if folder != self.root and not _io.is_remote(folder) and os.path.islink(folder):
                 real = os.path.realpath(folder)
                 shared = os.path.commonpath([real, self._real])
                 around = os.path.commonpath([real, os.path.realpath(os.path.dirname(folder))])
@@ -62,7 +64,7 @@ class Tree:
 
     def _list(self, folder: str) -> tuple[list[str], list[str]]:
         """Return the names of the files and of the folders in a folder."""
-        entries = _remote_entries(folder) if is_remote(folder) else _local_entries(folder)
+        entries = _remote_entries(folder) if _io.is_remote(folder) else _local_entries(folder)
         found: dict[str, list[str]] = {"file": [], "folder": [], "special": []}
         for name, kind in sorted(entries):
             if name.lower() in SYSTEM and kind == "folder":
@@ -71,11 +73,6 @@ class Tree:
                 found[kind].append(name)
         self.skipped |= dict.fromkeys(f"{folder}/{name}" for name in found["special"])
         return found["file"], found["folder"]
-
-
-def is_remote(path: str) -> bool:
-    """Return whether a path is not in a local file system."""
-    return "://" in path
 
 
 def _remote_entries(folder: str) -> Iterable[tuple[str, str]]:

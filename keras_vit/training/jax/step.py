@@ -128,7 +128,7 @@ def run_steps(step: TrainStep) -> Callable:
     """Return the function that runs a jitted step a number of times."""
     state = step.state
 
-    def run(iterator, first: int, count: int, stop: bool) -> tuple[np.ndarray, bool]:
+    def run(iterator, first: int, count: int) -> np.ndarray:
         arrays, fixed, history = state.arrays(), state.fixed_arrays(), []
         try:
             for index in range(first, first + count):
@@ -138,7 +138,7 @@ def run_steps(step: TrainStep) -> Callable:
                     history[-1 - _AHEAD].block_until_ready()
         finally:  # the arrays that were given to a step are gone
             state.set_arrays(arrays)
-        return np.asarray(jax.device_get(history)), step.devices.mean(stop) > 0  # any process
+        return np.asarray(jax.device_get(history))
 
     return run
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from keras_vit import distribute, optim
+from keras_vit import optim
 from keras_vit import recipe as recipes
 from keras_vit.training import tasks
 from keras_vit.training.backend import METRICS
@@ -124,26 +124,20 @@ class TrainStep:
 
 def run_steps(strategy: tf.distribute.Strategy, step: Callable) -> Callable:
     """Return the function that runs a step in every replica, a number of times in one compiled loop."""
-    several = distribute.num_workers(strategy) > 1
     # Autograph is for the loop below. To read the step with it as well takes longer than to trace it.
     step = tf.autograph.experimental.do_not_convert(step)
 
     @tf.function
-    def compiled(iterator, first, count, stop):
+    def compiled(iterator, first, count):
         history = tf.TensorArray(tf.float32, size=count, element_shape=[len(METRICS)])
         for index in tf.range(count):
             values = strategy.run(step, args=(next(iterator), first + tf.cast(index, tf.int64)))
             history = history.write(index, strategy.experimental_local_results(values)[0])
-        if several:  # all stop together if one has to
-            stop = strategy.reduce("SUM", strategy.run(lambda: stop), axis=None)
-        return history.stack(), stop
+        return history.stack()
 
-    def run(iterator, first: int, count: int, stop: bool) -> tuple[np.ndarray, bool]:
+    def run(iterator, first: int, count: int) -> np.ndarray:
         # Tensors, not numbers: another count or step must not trace the function again.
-        history, stopping = compiled(
-            iterator, tf.constant(first, tf.int64), tf.constant(count, tf.int32), tf.constant(float(stop))
-        )
-        return history.numpy(), bool(stopping.numpy() > 0)
+        return compiled(iterator, tf.constant(first, tf.int64), tf.constant(count, tf.int32)).numpy()
 
     run.compiled = compiled  # type: ignore[attr-defined]
     return run
