@@ -188,7 +188,7 @@ def imports(root, path, module):
             if node.args and isinstance(node.args[0], ast.Constant) and isinstance(node.args[0].value, str):
                 yield node.args[0].value, node.lineno, nested
         elif isinstance(node, ast.If) and called_name(node.test) == "TYPE_CHECKING":
-            return  # for type checkers only, never executed
+            nested = True  # for type checkers only, never executed, and in order all the same
         inside = nested or isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
         for child in ast.iter_child_nodes(node):
             yield from visit(child, inside)

@@ -1,5 +1,6 @@
 """Losses, schedules, optimizers and the update of the weights, as pure functions of tensors on every backend."""
 
+from keras_vit.optim.config import Optim, Schedule
 from keras_vit.optim.groups import layer_multipliers
 from keras_vit.optim.losses import cross_entropy, is_correct, smooth_labels
 from keras_vit.optim.optimizers import LARS, AdamW, Momentum, Muon, clip_by_global_norm, create_optimizer, global_norm
@@ -11,6 +12,8 @@ __all__ = [
     "AdamW",
     "Momentum",
     "Muon",
+    "Optim",
+    "Schedule",
     "UpdateRule",
     "clip_by_global_norm",
     "create_optimizer",

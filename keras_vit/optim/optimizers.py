@@ -7,15 +7,13 @@ changing rate, a small gradient or a long run shows the difference.
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import keras
 from keras import ops
 
+from keras_vit.optim.config import Optim
 from keras_vit.optim.orthogonal import orthogonalize
-
-if TYPE_CHECKING:
-    from keras_vit.recipe import Optim
 
 Slots = Sequence[Any]  # the tensors that an optimizer keeps for one weight
 _RMS = 0.2  # size of an entry of a direction of Muon, about that of AdamW
@@ -248,7 +246,7 @@ def clip_by_global_norm(gradients: Sequence[Any], norm: Any, largest: float) -> 
 
 
 # Optimizers by the name that `recipe.Optim.name` may have.
-OPTIMIZERS: dict[str, Callable[["Optim"], Momentum | AdamW]] = {
+OPTIMIZERS: dict[str, Callable[[Optim], Momentum | AdamW]] = {
     "sgd": lambda optim: Momentum(optim.momentum, optim.nesterov, optim.momentum_dtype),
     "lars": lambda optim: LARS(optim.momentum, momentum_dtype=optim.momentum_dtype),
     "muon": lambda optim: Muon(optim.momentum, optim.nesterov, optim.momentum_dtype),
@@ -256,22 +254,21 @@ OPTIMIZERS: dict[str, Callable[["Optim"], Momentum | AdamW]] = {
 }
 
 
-def create_optimizer(optim: "Optim") -> Momentum | AdamW:
+def create_optimizer(optim: Optim) -> Momentum | AdamW:
     """Return the optimizer that a recipe names.
 
     Raises:
         ValueError: If the name is unknown.
 
     Example:
-    >>> from keras_vit import recipe
-    >>> optimizer = create_optimizer(recipe.Optim("sgd", momentum=0.9, momentum_dtype="bfloat16"))
+    >>> optimizer = create_optimizer(Optim("sgd", momentum=0.9, momentum_dtype="bfloat16"))
     >>> [slot.name for slot in optimizer.slots]
     ['momentum']
     """
     name = getattr(optim, "name", None)
     if name not in OPTIMIZERS:
         names = ", ".join(map(repr, OPTIMIZERS))
-        raise ValueError(f"`optim` must be a keras_vit.recipe.Optim with one of the names {names}. Received: {optim!r}")
+        raise ValueError(f"`optim` must be a keras_vit.optim.Optim named one of {names}. Received: {optim!r}")
     return OPTIMIZERS[name](optim)
 
 

@@ -6,15 +6,13 @@ rate of step 0 is 0.
 
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from keras import ops
 
-if TYPE_CHECKING:
-    from keras_vit.recipe import Schedule
+from keras_vit.optim.config import Schedule
 
 
-def create_schedule(schedule: "Schedule", base: float, total_steps: int) -> Callable:
+def create_schedule(schedule: Schedule, base: float, total_steps: int) -> Callable:
     """Return the function from a step (a tensor or a number) to its learning rate (a float32 scalar).
 
     Args:
@@ -31,14 +29,15 @@ def create_schedule(schedule: "Schedule", base: float, total_steps: int) -> Call
         - [Big Transfer](https://arxiv.org/abs/1912.11370), section 3.3: `"steps"`
 
     Example:
-    >>> from keras_vit import recipe
-    >>> rate = create_schedule(recipe.Schedule("cosine", warmup_steps=10), base=0.1, total_steps=110)
+    >>> rate = create_schedule(Schedule("cosine", warmup_steps=10), base=0.1, total_steps=110)
     >>> [round(float(rate(step)), 3) for step in (0, 5, 10, 60, 110)]
     [0.0, 0.05, 0.1, 0.05, 0.0]
     """
     if getattr(schedule, "name", None) not in DECAYS:
         names = ", ".join(map(repr, DECAYS))
-        raise ValueError(f"`schedule` must be a recipe.Schedule with one of the names {names}. Received: {schedule!r}")
+        raise ValueError(
+            f"`schedule` must be a keras_vit.optim.Schedule with one of the names {names}. Received: {schedule!r}"
+        )
     if list(schedule.boundaries) != sorted(schedule.boundaries):
         raise ValueError(f"schedule.boundaries must grow. Received: {schedule.boundaries}")
     decay = DECAYS[schedule.name]

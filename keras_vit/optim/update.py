@@ -1,12 +1,13 @@
 """The update of a weight and of its average at the end of a training step, as pure functions for every backend."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import keras
 from keras import ops
 
 from keras_vit.optim import groups
+from keras_vit.optim.config import Optim
 from keras_vit.optim.optimizers import (
     OPTIMIZERS,
     AdamW,
@@ -19,9 +20,6 @@ from keras_vit.optim.optimizers import (
     create_optimizer,
 )
 from keras_vit.optim.schedules import create_schedule
-
-if TYPE_CHECKING:
-    from keras_vit.recipe import Optim, Recipe
 
 
 def update_average(average: Any, weight: Any, momentum: float) -> Any:
@@ -45,10 +43,11 @@ def update_average(average: Any, weight: Any, momentum: float) -> Any:
 
 
 class UpdateRule:
-    """Clipping, optimizer, learning rate per layer, weight decay and moving average of a recipe.
+    """Clipping, optimizer, learning rate per layer, weight decay and moving average.
 
     Args:
-        recipe: The recipe.
+        optim: Their configuration.
+        total_steps: Number of steps of the run.
         model: The model whose weights are updated.
 
     Attributes:
@@ -59,19 +58,16 @@ class UpdateRule:
         ema: Momentum of the moving average; 0 keeps none.
 
     Raises:
-        ValueError: If the recipe freezes every weight.
+        ValueError: If the configuration freezes every weight.
 
     Example:
-    >>> from keras_vit import recipe as recipes
-    >>> recipe = recipes.Recipe(total_steps=100, optim=recipes.Optim("sgd", 0.1, frozen="embedding"))
-    >>> rule = UpdateRule(recipe, model)
+    >>> rule = UpdateRule(Optim("sgd", 0.1, frozen="embedding"), total_steps=100, model=model)
     >>> "embedding/kernel" in rule.trained, "head/kernel" in rule.trained
     (False, True)
     """
 
-    def __init__(self, recipe: "Recipe", model: keras.Model):
-        optim = recipe.optim
-        self.rate = create_schedule(optim.schedule, optim.learning_rate, recipe.total_steps)
+    def __init__(self, optim: Optim, total_steps: int, model: keras.Model):
+        self.rate = create_schedule(optim.schedule, optim.learning_rate, total_steps)
         self.trained = groups.trained(model, optim.frozen)
         if not self.trained:
             raise ValueError(f"optim.frozen={optim.frozen!r} matches every weight: nothing is left to train.")
@@ -100,7 +96,7 @@ class UpdateRule:
         return new_weight, new_slots, new_average
 
 
-def _optimizers(optim: "Optim", model: keras.Model, paths: Sequence[str]) -> dict[str, Momentum | AdamW]:
+def _optimizers(optim: Optim, model: keras.Model, paths: Sequence[str]) -> dict[str, Momentum | AdamW]:
     optimizer = create_optimizer(optim)
     if not isinstance(optimizer, Muon):
         return dict.fromkeys(paths, optimizer)

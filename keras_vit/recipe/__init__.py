@@ -1,9 +1,10 @@
 """Recipes: everything that decides the result of a training run, as nested dataclasses."""
 
+from keras_vit.optim.config import Optim, Schedule
 from keras_vit.recipe.choices import pretrained, with_image_size, with_variant, with_weights
 from keras_vit.recipe.conversion import check, from_dict, get, override, replace, to_dict
 from keras_vit.recipe.conversion import nearest_multiple as nearest_multiple
-from keras_vit.recipe.fields import Data, Model, Optim, Recipe, Schedule
+from keras_vit.recipe.fields import Data, Model, Recipe
 from keras_vit.recipe.model import create_model
 from keras_vit.recipe.model import describe_model as describe_model
 from keras_vit.recipe.model import masked_config as masked_config

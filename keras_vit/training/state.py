@@ -59,7 +59,7 @@ class BaseState:
     def __init__(self, model: keras.Model, recipe: recipes.Recipe, teacher: Any, create: Callable):
         self.model, self.teacher = model, teacher
         self.progress = Progress()
-        self.rule = optim.UpdateRule(recipe, model)
+        self.rule = optim.UpdateRule(recipe.optim, recipe.total_steps, model)
         trained = set(self.rule.trained)
         self.trained = [weight for weight in model.trainable_variables if weight.path in trained]
         self.moving = moving_statistics(model)

@@ -1,10 +1,10 @@
-"""The rule that changes a weight, by hand: every argument of the recipe reaches it."""
+"""The rule that changes a weight, by hand: every argument of the configuration reaches it."""
 
 import numpy as np
 import pytest
 from keras import ops
 
-from keras_vit import recipe as recipes
+from keras_vit.optim import Optim
 from keras_vit.optim.update import UpdateRule
 from tests import tiny
 
@@ -12,7 +12,7 @@ BLOCK = "encoderblock_0/MultiHeadDotProductAttention_0"
 
 
 def rule(**optim):
-    return UpdateRule(recipes.Recipe(optim=recipes.Optim(**optim)), tiny.model())
+    return UpdateRule(Optim(**optim), total_steps=100, model=tiny.model())
 
 
 def apply(update, path, average=None):
