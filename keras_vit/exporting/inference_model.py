@@ -1,6 +1,5 @@
 """Copy of a model for export, under a chosen precision, that returns logits."""
 
-import collections
 from typing import Any
 
 import keras
@@ -123,20 +122,14 @@ def _copy_weights(source: Any, target: Any) -> None:
             if layer.weights:
                 _copy_weights(source.get_layer(layer.name), layer)
         return
-    sources, targets = _weights(source), _weights(target)
+    # A path begins with the path of the layer, and that with the name of a sequential model around it.
+    sources, targets = (
+        {weight.path.removeprefix(f"{layer.path}/"): weight for weight in layer.weights} for layer in (source, target)
+    )
     if sources.keys() != targets.keys():
         different = sorted(sources.keys() ^ targets.keys())
-        raise ValueError(f"The model and its copy must have the same weights. Only one of them has: {different[:5]}.")
+        raise ValueError(
+            f"The layer {source.name!r} and its copy must have the same weights. Only one of them has: {different[:5]}."
+        )
     for path, weight in targets.items():
         weight.assign(sources[path])
-
-
-def _weights(layer: keras.layers.Layer) -> dict[tuple[str, int], keras.Variable]:
-    """Return the weights by path inside of the layer, and number of earlier weights with that path."""
-    count: collections.Counter = collections.Counter()
-    weights = {}
-    for weight in layer.weights:
-        path = weight.path.removeprefix(f"{layer.path}/")  # which begins with the name of a sequential model
-        weights[path, count[path]] = weight
-        count[path] += 1
-    return weights
