@@ -40,7 +40,10 @@ flags.DEFINE_integer("version", None, "SavedModel: version number; the next free
 flags.DEFINE_integer("top_k", 5, "SavedModel: number of labels in an answer.", 1)
 flags.DEFINE_integer("max_pixels", 50_000_000, "SavedModel: larger images are refused before they are decoded.", 1)
 flags.DEFINE_multi_enum(
-    "signature", ["features"], ["features", "attention"], "SavedModel: also offer this signature; may be repeated."
+    "signature",
+    ["features"],
+    ["features", "attention"],
+    "SavedModel: also offer this signature; may be repeated. Features need a layer named head.",
 )
 flags.DEFINE_list(
     "batch_sizes",
@@ -88,7 +91,9 @@ def main(argv: Sequence[str]) -> int:
         if images.labels is None:
             logging.warning("The images have no labels: the agreement with the model is measured, not the accuracy.")
     if format == "saved_model":
-        chosen["extra_signatures"] = tuple(dict.fromkeys(options.signature))
+        has_head = any(layer.name == "head" for layer in classifier.model.layers)  # whose input are the features
+        signatures = options.signature if has_head or options["signature"].present else ()
+        chosen["extra_signatures"] = tuple(dict.fromkeys(signatures))
         chosen["warm_up"] = [int(size) for size in options.batch_sizes if size]
     try:
         path, comparison = write(classifier, path, format, images, **chosen)

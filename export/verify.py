@@ -28,7 +28,7 @@ with program.imports(__name__):
     import keras
 
     from keras_vit.exporting import artifact_check, verify
-    from keras_vit.exporting.inference_model import inference_model
+    from keras_vit.exporting.inference_model import inference_model, is_half
     from keras_vit.inference import Classifier, KerasClassifier
     from keras_vit.inference.opening import open_artifact
     from keras_vit.program import trained_model
@@ -44,7 +44,7 @@ def main(argv: Sequence[str]) -> int:
             f"The artifact must have the model's classes {model.class_names[:5]}. Received: {artifact.class_names[:5]}."
         )
     images = trained_model.load_images(model.card, split=options.split)
-    if keras.backend.backend() == "tensorflow" and model.model.compute_dtype != "float32":  # artifacts hold float32
+    if keras.backend.backend() == "tensorflow" and is_half(model.model):  # artifacts hold float32
         model = KerasClassifier(inference_model(model.model), model.card, model.path)
     tolerance = choose_tolerance(artifact)
     comparison, problems = artifact_check.check(artifact, model, images, tolerance)

@@ -11,13 +11,13 @@ import keras
 
 from keras_vit import _checks, _io, models
 from keras_vit.exporting import verify
-from keras_vit.exporting.inference_model import activation_of, check_model, last_operation
+from keras_vit.exporting.inference_model import check_model
 from keras_vit.inference import formats, keras_model, sample_images
-from keras_vit.inference.keras_model import KerasClassifier, check_class_names
+from keras_vit.inference.keras_model import KerasClassifier, check_class_names, output_activation
 from keras_vit.inference.model_card import ModelCard
-from keras_vit.inference.probabilities import CLASSIFICATION
 from keras_vit.inference.sample_images import SampleImages
 from keras_vit.models.base import ConfiguredModel, class_names_of
+from keras_vit.models.representation import endings
 
 
 def export(
@@ -35,7 +35,7 @@ def export(
     The output of the artifact is called
 
     - `probabilities` for a model of this package with its head, for a model that ends in softmax or sigmoid, and for
-      any model with `class_names` (by softmax, unless it ends in sigmoid);
+      any model with `class_names`. Logits become probabilities by softmax, a single logit by sigmoid;
     - `scores` for another model that ends in a dense layer: its outputs as they are;
     - `features` for other models, such as those with `include_top=False`.
 
@@ -146,14 +146,9 @@ def _open(
             return model, card
         check_model(model)
     names, count = class_names or class_names_of(model) or (), model.outputs[0].shape[-1]
-    last, has_our_head = model, False
-    while isinstance(last, keras.Model):
-        has_our_head = isinstance(last, ConfiguredModel) and bool(last.get_config().get("include_top"))
-        last = last_operation(last)
-    activation = activation_of(last)
-    if activation in CLASSIFICATION:
-        return model, dataclasses.replace(card, output=activation, class_names=check_class_names(names, count))
-    if names or has_our_head:
-        return model, dataclasses.replace(card, output="softmax", class_names=check_class_names(names, count))
+    *models_, last = endings(model)
+    has_our_head = any(isinstance(m, ConfiguredModel) and m.get_config().get("include_top") for m in models_)
+    if names or has_our_head or output_activation(model):
+        return model, dataclasses.replace(card, class_names=check_class_names(names, count))
     output = "scores" if isinstance(last, (keras.layers.Dense, keras.layers.EinsumDense)) else "features"
     return model, dataclasses.replace(card, output=output, class_names=())

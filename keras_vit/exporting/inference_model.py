@@ -1,13 +1,16 @@
 """Copy of a model for export, under a chosen precision, that returns logits."""
 
-import collections
 from typing import Any
 
 import keras
 
+from keras_vit.inference.keras_model import KerasClassifier, check_input, output_activation
+from keras_vit.inference.model_card import ModelCard
 from keras_vit.inference.probabilities import CLASSIFICATION
+from keras_vit.inspection import _layer_walk
 from keras_vit.layers.base import BaseLayer
 from keras_vit.models.base import ConfiguredModel
+from keras_vit.models.representation import activation_of, endings
 
 _RATES = ("dropout_rate", "attention_dropout_rate", "drop_path_rate", "rate")
 
@@ -32,6 +35,16 @@ def inference_model(model: keras.Model, precision: str = "float32", **arguments:
     return copy
 
 
+def reference(model: keras.Model, copy: keras.Model, card: ModelCard) -> KerasClassifier:
+    """Return what the artifact of a copy is compared with: the model itself, or the copy if one computes in 16 bits."""
+    return KerasClassifier(copy if is_half(model) or is_half(copy) else model, card)
+
+
+def is_half(model: keras.Model) -> bool:
+    """Return whether a layer computes in 16 bits."""
+    return any(layer.compute_dtype in ("bfloat16", "float16") for layer in _layer_walk.layers_of(model))
+
+
 def check_model(model: Any) -> None:
     """Refuse a model that cannot be exported."""
     if not isinstance(model, keras.Model):
@@ -39,14 +52,12 @@ def check_model(model: Any) -> None:
     what = f"Received: {type(model).__name__} {model.name!r}"
     inputs: Any = getattr(model, "inputs", None) or []
     outputs: Any = getattr(model, "outputs", None) or []
-    if not _is_ours(model) or not inputs:
+    if not _is_ours(model) or not (inputs or isinstance(model, keras.Sequential)):
         raise ValueError(
             "The exported model must be a functional or sequential model that starts with layers of keras_vit, such as "
             f"keras.Model(model.input, keras.layers.Dense(3)(model.get_layer('pool').output)). {what}."
         )
-    if len(inputs) != 1 or len(inputs[0].shape) != 4:
-        shapes = [tuple(tensor.shape) for tensor in inputs]
-        raise ValueError(f"The exported model must have one input of images, [B, H, W, C]. {what} with {shapes}.")
+    check_input(model)
     if len(outputs) != 1 or len(outputs[0].shape) != 2:
         shapes = [tuple(tensor.shape) for tensor in outputs]
         raise ValueError(
@@ -64,18 +75,24 @@ def _is_ours(layer: Any) -> bool:
 def _copy(layer: Any, precision: str, is_last: bool, arguments: dict[str, Any]) -> Any:
     """Copy a layer or model without its weights; the activation of the last one is left out."""
     if isinstance(layer, keras.Model) and not isinstance(layer, ConfiguredModel):
-        model = keras.Model(layer.input, layer.output, name=layer.name)  # of the same layers, and not compiled
-        last = last_operation(model)
+        # `input` and `output` of a sequential model inside of another are tensors of the outer one.
+        is_sequential = isinstance(layer, keras.Sequential)
+        inputs, outputs = (layer.inputs[0], layer.outputs[0]) if is_sequential else (layer.input, layer.output)
+        model = keras.Model(inputs, outputs, name=layer.name)  # of the same layers, and not compiled
+        last = endings(model)[1]
+        if is_last and type(last).__name__ in ("Softmax", "Sigmoid"):  # layer or operation
+            model = keras.Model(inputs, last.input, name=layer.name)
         dtype = keras.dtype_policies.get(precision).compute_dtype
         images = keras.tree.map_structure(
-            lambda tensor: keras.Input(batch_shape=tensor.shape, dtype=dtype, name=tensor.name), model.input
+            lambda tensor: keras.Input(tensor.shape[1:], dtype=dtype, name=tensor.name), model.input
         )
         return keras.models.clone_model(
             model, images, lambda inner: _copy(inner, precision, is_last and inner is last, arguments)
         )
     config = _for_inference(layer.get_config(), precision)
     if isinstance(layer, ConfiguredModel):
-        changed = {"dtype": precision, "remat": "none", **({"classifier_activation": None} if is_last else {})}
+        is_cut = is_last and output_activation(layer)
+        changed = {"dtype": precision, "remat": "none", **({"classifier_activation": None} if is_cut else {})}
         config |= {name: value for name, value in changed.items() if name in config} | arguments
     elif is_last and activation_of(layer) in CLASSIFICATION:
         config["activation"] = "linear"
@@ -98,32 +115,21 @@ def _for_inference(config: dict[str, Any], precision: str) -> dict[str, Any]:
     return {**config, **changed}
 
 
-def last_operation(model: keras.Model) -> Any:
-    """Return the layer or operation that computes the output of a functional or sequential model."""
-    return keras.Model(model.inputs, model.outputs).operations[-1]
-
-
-def activation_of(layer: Any) -> str | None:
-    """Return the name of a layer's activation; None if it has none."""
-    return getattr(getattr(layer, "activation", None), "__name__", None)
-
-
-def _copy_weights(source: keras.Model, target: keras.Model) -> None:
-    """Copy all weights between two models of the same architecture, by their paths."""
-    sources, targets = _weights(source), _weights(target)
+def _copy_weights(source: Any, target: Any) -> None:
+    """Copy all weights to a copy: of a model by the names of its layers, of a layer by the paths inside of it."""
+    if isinstance(target, keras.Model):
+        for layer in target.layers:
+            if layer.weights:
+                _copy_weights(source.get_layer(layer.name), layer)
+        return
+    # A path begins with the path of the layer, and that with the name of a sequential model around it.
+    sources, targets = (
+        {weight.path.removeprefix(f"{layer.path}/"): weight for weight in layer.weights} for layer in (source, target)
+    )
     if sources.keys() != targets.keys():
         different = sorted(sources.keys() ^ targets.keys())
-        raise ValueError(f"The model and its copy must have the same weights. Only one of them has: {different[:5]}.")
+        raise ValueError(
+            f"The layer {source.name!r} and its copy must have the same weights. Only one of them has: {different[:5]}."
+        )
     for path, weight in targets.items():
         weight.assign(sources[path])
-
-
-def _weights(model: keras.Model) -> dict[tuple[str, int], keras.Variable]:
-    """Return the weights by path and number of earlier weights with that path, as in two models within one."""
-    count: collections.Counter = collections.Counter()
-    weights = {}
-    for weight in model.weights:
-        if weight.name != "seed_generator_state":  # the copy has none without dropout
-            weights[weight.path, count[weight.path]] = weight
-            count[weight.path] += 1
-    return weights

@@ -12,9 +12,8 @@ import tensorflow as tf
 from absl import logging
 
 from keras_vit.exporting import artifact_check, single_file, verify
-from keras_vit.exporting.inference_model import inference_model
+from keras_vit.exporting.inference_model import inference_model, reference
 from keras_vit.inference import formats, openvino, probabilities
-from keras_vit.inference.keras_model import KerasClassifier
 from keras_vit.inference.model_card import ModelCard
 from keras_vit.inference.onnx import INPUT
 from keras_vit.inference.opening import open_artifact
@@ -57,7 +56,7 @@ def write(
         except ValueError as error:
             raise single_file.ConversionError(str(error)) from error
         result = artifact_check.check(
-            artifact, KerasClassifier(copy, card), images, tolerance or verify.tolerance_of("float32", card.output)
+            artifact, reference(model, copy, card), images, tolerance or verify.tolerance_of("float32", card.output)
         )
         comparison = artifact_check.require(result, f"The {format} file")
         del artifact  # on some systems an open file cannot be moved

@@ -8,9 +8,8 @@ import keras
 
 from keras_vit import _checks, _io
 from keras_vit.exporting import artifact_check, safe_decode, signatures, verify, warmup
-from keras_vit.exporting.inference_model import inference_model
+from keras_vit.exporting.inference_model import inference_model, reference
 from keras_vit.inference import formats, model_card
-from keras_vit.inference.keras_model import KerasClassifier
 from keras_vit.inference.model_card import ModelCard
 from keras_vit.inference.probabilities import TOP_K
 from keras_vit.inference.sample_images import SampleImages
@@ -48,18 +47,18 @@ def write(
         warm_up: Batch sizes of the requests that a server runs before it takes traffic.
     """
     _checks.choice("precision", precision, PRECISIONS)
-    reference = inference_model(model, precision)
+    copy = inference_model(model, precision)
     card = dataclasses.replace(card, precision=precision, max_pixels=max_pixels)
     target = os.path.join(path, str(version_number(path, version)))
     with _io.atomic_directory(target) as draft:
-        module = signatures.ServingModule(reference, card, top_k, extra_signatures)
+        module = signatures.ServingModule(copy, card, top_k, extra_signatures)
         signatures.write(module, draft, module.signatures())
         os.makedirs(os.path.join(draft, "assets.extra"), exist_ok=True)  # copied and kept by the server
         card = model_card.write(draft, card)
         artifact = SavedModelClassifier(draft)
         try:
             result = artifact_check.check(
-                artifact, KerasClassifier(reference, card), images, verify.tolerance_of(precision, card.output)
+                artifact, reference(model, copy, card), images, verify.tolerance_of(precision, card.output)
             )
             comparison = artifact_check.require(result, "The SavedModel")
             if warm_up:

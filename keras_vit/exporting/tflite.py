@@ -18,8 +18,7 @@ from keras_vit.exporting import (
     tflite_metadata,
     verify,
 )
-from keras_vit.exporting.inference_model import inference_model
-from keras_vit.inference.keras_model import KerasClassifier
+from keras_vit.exporting.inference_model import inference_model, reference
 from keras_vit.inference.model_card import ModelCard
 from keras_vit.inference.probabilities import CLASSIFICATION, name_of, to_probabilities
 from keras_vit.inference.sample_images import SampleImages
@@ -90,7 +89,7 @@ def write(
         try:
             artifact = TFLiteClassifier(name)
             limits = tolerance or verify.tolerance_of(precision, card.output)
-            result = artifact_check.check(artifact, KerasClassifier(copy, card_of_model), images, limits)
+            result = artifact_check.check(artifact, reference(model, copy, card_of_model), images, limits)
         except RuntimeError as error:  # raised by the interpreter
             raise single_file.ConversionError(f"The interpreter cannot run the {precision} file: {error}") from error
         comparison = artifact_check.require(result, f"The {precision} TFLite file")

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from keras_vit.inference.model_card import ModelCard
+from keras_vit.inference.model_card import EXPORT_AGAIN, ModelCard
 from keras_vit.inference.probabilities import to_probabilities
 
 
@@ -47,6 +47,18 @@ class Classifier:
     def stored_precision(self) -> str:
         """Precision by the types in the file, whatever the card says."""
         return "float32"
+
+    def _check_card(self, images: Sequence[Any], output: Sequence[Any], **found: Any) -> None:
+        """Refuse a card of an artifact with other shapes, `[B, H, W, C]` and `[B, classes]`, or other fields."""
+        found |= {"image_shape": tuple(images)[1:], "class_names": output[-1]}
+        for name, value in found.items():
+            stated = getattr(self.card, name)
+            stated = len(stated) or value if name == "class_names" else stated  # their number, if there are any
+            if stated != value:
+                raise ValueError(
+                    f"The model card of {self.path!r} must describe it. Received: {name}={stated!r} in the card, "
+                    f"{value!r} in the artifact. {EXPORT_AGAIN}"
+                )
 
     def preprocess(self, contents: Sequence[bytes]) -> np.ndarray:
         """Prepare encoded images: `[B, H, W, C]`."""
@@ -108,7 +120,10 @@ class FunctionClassifier(Classifier):
 
     def predict(self, images: np.ndarray) -> np.ndarray:
         """Return the probabilities `[B, classes]` of preprocessed images `[B, H, W, C]`."""
-        scores = self.scores(images)
+        return self.probabilities(self.scores(images))
+
+    def probabilities(self, scores: np.ndarray) -> np.ndarray:
+        """Return the probabilities of scores, `[B, classes]`."""
         if self.scores_are == "probabilities":
             return scores
         import keras

@@ -15,8 +15,10 @@ from keras_vit.data import preprocess as preprocessing
 from keras_vit.inference import frozen
 from keras_vit.inference.classifier import FunctionClassifier
 from keras_vit.inference.model_card import ModelCard
+from keras_vit.inference.probabilities import CLASSIFICATION
 from keras_vit.models.base import ConfiguredModel, class_names_of
 from keras_vit.models.normalization import of_images, operation
+from keras_vit.models.representation import activation_of, endings
 from keras_vit.training import run_directory
 
 
@@ -127,19 +129,31 @@ def card_of_model(model: keras.Model, name: str, preprocess: str | None, labels:
             f"{name!r} does not say how images are prepared for the model: preprocess is missing, such as "
             "'value_range(-1, 1)' for checkpoints of Vision Transformer and Big Transfer. Received: preprocess=None."
         )
+    check_input(model)
     height, width, channels = model.input_shape[1:]
     preprocess = preprocessing.complete(preprocess, (height or 224, width or 224, channels), method="bilinear")
     return _describe(model, preprocess, labels or class_names_of(model) or ())
 
 
+def check_input(model: keras.Model) -> None:
+    """Refuse a model that does not take one tensor of images."""
+    shapes = [tuple(tensor.shape) for tensor in getattr(model, "inputs", None) or ()]
+    if len(shapes) != 1 or len(shapes[0]) != 4:
+        raise ValueError(
+            "The model must have one input of images, [B, H, W, C]. Begin a sequential model with keras.Input; write a "
+            f"model of more inputs with Keras' `model.export`. Received: {model.name!r} with the inputs {shapes}."
+        )
+
+
 def _describe(model: keras.Model, preprocess: str, class_names: Sequence[str]) -> ModelCard:
     config = model.get_config()
     config.pop("class_names", None)  # the card has them
-    has_head = len(model.output_shape) == 2 and config.get("include_top", True)
+    own = [inner for inner in endings(model) if isinstance(inner, ConfiguredModel)]
+    has_head = len(model.output_shape) == 2 and all(inner.get_config().get("include_top", True) for inner in own)
     return ModelCard(
         class_names=check_class_names(class_names, model.output_shape[-1]) if has_head else (),
         preprocess=preprocess,
-        output=output_activation(model) or "softmax",
+        output=output_activation(model) or ("sigmoid" if model.output_shape[-1] == 1 else "softmax"),
         image_shape=(*preprocessing.output_size(preprocess), model.input_shape[-1]),
         precision=model.dtype_policy.name,
         architecture=type(model).__name__,
@@ -165,10 +179,8 @@ def last_metrics(directory: str, step: int | None = None) -> dict[str, object]:
 
 def output_activation(model: keras.Model) -> str | None:
     """Return `"softmax"` or `"sigmoid"` if the model ends in it."""
-    name = model.get_config().get("classifier_activation")
-    if name is None:
-        name = getattr(getattr(model.layers[-1], "activation", None), "__name__", None)
-    return name if name in ("softmax", "sigmoid") else None
+    name = activation_of(endings(model)[-1])
+    return name if name in CLASSIFICATION else None
 
 
 def check_class_names(class_names: Sequence[object] | None, num_classes: int) -> tuple[str, ...]:

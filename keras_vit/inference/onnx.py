@@ -42,6 +42,7 @@ class OnnxClassifier(SingleOutputClassifier):
         self._session = _open_session(path, num_threads, self.card.output_name)
         batch_size = self._session.get_inputs()[0].shape[0]
         self.batch_size = batch_size if isinstance(batch_size, int) else None
+        self._check_card(self._session.get_inputs()[0].shape, self._session.get_outputs()[0].shape)
 
     def _run(self, batch: np.ndarray) -> np.ndarray:
         return self._session.run([self.card.output_name], {INPUT: batch})[0]

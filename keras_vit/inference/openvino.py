@@ -19,8 +19,10 @@ class OpenVinoClassifier(SingleOutputClassifier):
     def __init__(self, path: str, num_threads: int | None = None):
         super().__init__(path, model_card.read(path))
         compiled = _compile(path, num_threads, self.card.output_name)
-        batch_size = compiled.inputs[0].partial_shape[0]
-        self.batch_size = None if batch_size.is_dynamic else batch_size.get_length()
+        ports = (*compiled.inputs, *compiled.outputs)
+        images, output = ([None if n.is_dynamic else n.get_length() for n in port.partial_shape] for port in ports)
+        self._check_card(images, output)
+        self.batch_size = images[0]
         self._request = compiled.create_infer_request()
 
     def _run(self, batch: np.ndarray) -> np.ndarray:

@@ -29,6 +29,11 @@ class SavedModelClassifier(Classifier):
             with self._graph.as_default(), _without_deprecation_warnings():
                 loaded = tf.compat.v1.saved_model.loader.load(self._session, [tf.saved_model.SERVING], path)
             self.signatures = {name: sig for name, sig in loaded.signature_def.items() if not name.startswith("__")}
+            tensors = self.signatures["serve_tensor"]
+            output_name = next(name for name in tensors.outputs if not name.startswith("top_k"))
+            infos = (tensors.inputs["images"], tensors.outputs[output_name])
+            images, output = ([size.size for size in info.tensor_shape.dim] for info in infos)
+            self._check_card(images, output, output_name=output_name)
         except BaseException:
             self._session.close()
             raise

@@ -27,6 +27,11 @@ class TFLiteClassifier(Classifier):
         self._classify = interpreter.get_signature_runner(CLASSIFY if has_features else None)
         self._features = interpreter.get_signature_runner(FEATURES) if has_features else None
         self.input_details = self._classify.get_input_details()["images"]
+        ((output_name, output),) = self._classify.get_output_details().items()
+        shape, dtype = self.input_details["shape"].tolist(), np.dtype(self.input_details["dtype"]).name
+        self._check_card(shape, output["shape"].tolist(), output_name=output_name, batch_size=shape[0], input=dtype)
+        if self.stored_labels not in ((), tuple(model_card.labels_text(self.class_names).splitlines())):
+            raise ValueError(f"The labels in {path!r} must be those of its model card. {model_card.EXPORT_AGAIN}")
         if not has_features and self.card.output != "features":
             self.features_unavailable = (
                 "this TFLite file returns probabilities only; export it again with --features (float32, float16 and "

@@ -11,6 +11,7 @@ from keras_vit import _checks
 from keras_vit.inspection import _layer_walk, attention
 from keras_vit.layers import EncoderBlock, MAPHead
 from keras_vit.models.base import ConfiguredModel
+from keras_vit.models.representation import activation_of, endings
 
 
 def gradient_attention(
@@ -98,14 +99,18 @@ def _relevance(
 
 def _run_with_offsets(model: keras.Model, images: np.ndarray, offsets: list[Any]) -> Any:
     """Return a model's scores when an offset, here zero, is added to each layer's attention weights."""
-    remaining = iter(offsets)
+    remaining, last = iter(offsets), endings(model)[-1]
 
     def call(layer, *args, **kwargs):
-        if isinstance(layer, keras.layers.Softmax) or (
-            isinstance(layer, keras.layers.Activation)
-            and layer.activation in (keras.activations.softmax, keras.activations.sigmoid)
-        ):
-            return args[0]  # the score is what comes before: a probability near 1 has no gradient left
+        if layer is last and activation_of(layer) in ("softmax", "sigmoid"):
+            # The score is what comes before: a probability near 1 has no gradient left.
+            if not hasattr(layer, "kernel"):
+                return args[0]
+            activation, layer.activation = layer.activation, keras.activations.linear
+            try:
+                return layer(*args, **kwargs)
+            finally:
+                layer.activation = activation
         if isinstance(layer, (EncoderBlock, MAPHead)):
             return layer(*args, edit_scores=lambda scores: scores + next(remaining), **kwargs)
         return layer(*args, **kwargs)

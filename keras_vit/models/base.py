@@ -1,10 +1,12 @@
 """Base class of the models: a functional model that serializes as the arguments of its constructor."""
 
+import json
 import re
 import warnings
 from collections.abc import Callable, Iterable
 from typing import Any, Self
 
+import h5py
 import keras
 import numpy as np
 
@@ -103,6 +105,16 @@ class ConfiguredModel(ImageModel):
                         stacklevel=3,
                     )
         super().quantize(mode, config=config, filters=can_quantize, **kwargs)
+
+    def save(self, filepath: Any, overwrite: bool = True, zipped: bool | None = None, **kwargs: Any) -> None:
+        """Save the model; see `keras.Model.save`. `keras.models.load_model` finds the class in HDF5 files, too."""
+        super().save(filepath, overwrite=overwrite, zipped=zipped, **kwargs)
+        if str(filepath).endswith((".h5", ".hdf5")):  # where Keras writes a class name that it does not find itself
+            with h5py.File(filepath, "a") as file:
+                content = json.loads(file.attrs["model_config"])
+                if content["class_name"] == type(self).__name__:
+                    content["class_name"] = keras.saving.get_registered_name(type(self))
+                    file.attrs["model_config"] = json.dumps(content).encode()
 
     def get_config(self) -> dict[str, Any]:
         """Return the constructor's arguments, and the changes of layers since: frozen, quantized or replaced."""

@@ -1,6 +1,7 @@
 """Feature extractors: the input of the classification head, and the tokens of any block."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import keras
 
@@ -32,6 +33,30 @@ def head_input(model: keras.Model) -> keras.KerasTensor:
     return (
         inputs[0] if len(inputs) == 1 else keras.layers.Average(dtype=heads[0].compute_dtype, name="features")(inputs)
     )
+
+
+def endings(model: keras.Model) -> list[Any]:
+    """Return a model, the layer or operation that computes its output and, if that is a model, those inside of it.
+
+    What follows them and changes no value, such as dropout, is passed over.
+    """
+    found: list[Any] = [model]
+    while getattr(found[-1], "outputs", None):  # a functional or sequential model
+        operations = keras.Model(found[-1].inputs, found[-1].outputs).operations
+        found.append(next(operation for operation in reversed(operations) if not _changes_nothing(operation)))
+    return found
+
+
+def _changes_nothing(operation: Any) -> bool:
+    is_linear = isinstance(operation, keras.layers.Activation) and activation_of(operation) == "linear"
+    return is_linear or type(operation).__name__ in ("Cast", "Dropout", "Flatten", "Identity", "Reshape")
+
+
+def activation_of(operation: Any) -> str:
+    """Return the name of the activation of a layer, or of a layer or operation that is one, such as `Softmax`."""
+    function = getattr(operation, "activation", None) or operation
+    name = getattr(function, "__name__", type(function).__name__)
+    return name.lower().removesuffix("_v2")  # TensorFlow's softmax is called softmax_v2
 
 
 def representation(model: keras.Model) -> keras.Model:

@@ -1,14 +1,16 @@
 """Artifacts that were changed after the export, with a card that was computed again, and artifacts of a card alone."""
 
+import contextlib
 import os
 import shutil
 
+import keras
 import numpy as np
 import pytest
 from tensorflow.core.protobuf import saved_model_pb2
 
-from keras_vit import _io
-from keras_vit.exporting import artifact_check, saved_model, tflite, verify
+from keras_vit import _io, models
+from keras_vit.exporting import artifact_check, inference_model, saved_model, tflite, verify
 from keras_vit.inference import KerasClassifier, model_card
 from keras_vit.inference.opening import open_artifact
 from keras_vit.inference.saved_model import SavedModelClassifier
@@ -123,6 +125,34 @@ def test_labels_of_applications_are_compared(tmp_path):
     edit_card(path)
     _, (problem,) = check(open_artifact(str(path)), tiny.model(num_layers=1))
     assert problem.startswith("the labels in")
+
+
+def test_a_second_softmax_is_found():
+    """Of a model whose last operation is not known as a softmax: the artifact and the reference both add another."""
+    base = tiny.model(num_layers=1)
+    exponentials = keras.ops.exp(base.output)
+    model = keras.Model(base.input, exponentials / keras.ops.sum(exponentials, axis=-1, keepdims=True))
+    _, problems = check(KerasClassifier(model, tiny.card()), model)
+    assert problems == ["the outputs of the model are probabilities already; let it end in keras.layers.Softmax"]
+    model = keras.Model(base.input, keras.layers.Softmax()(base.output))
+    assert check(KerasClassifier(model, tiny.card()), model)[1] == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("dtype", "finds"), [("float32", True), ("mixed_bfloat16", False)])
+def test_the_reference_is_the_model_itself(dtype, finds, tmp_path, monkeypatch):
+    """Not the copy that is exported, unless rounding to 16 bits would hide more than the copy could."""
+    copy_weights = inference_model._copy_weights
+
+    def wrong(source, target):
+        copy_weights(source, target)
+        if isinstance(target, models.VisionTransformer):
+            target.get_layer("head").bias.assign_add([1.0, -1.0, 1.0, -1.0, 1.0, -1.0, 1.0])
+
+    monkeypatch.setattr(inference_model, "_copy_weights", wrong)
+    options = {"card": tiny.card(), "images": tiny.images()}
+    with pytest.raises(verify.VerificationError) if finds else contextlib.nullcontext():
+        tflite.write(tiny.model(num_layers=1, dtype=dtype), str(tmp_path / "a.tflite"), **options)
 
 
 @pytest.mark.slow

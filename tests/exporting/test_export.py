@@ -7,11 +7,13 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from scipy import special
 
-from keras_vit import exporting, inference, save_checkpoint
+from keras_vit import _io, exporting, inference, save_checkpoint
 from keras_vit.data import UnreadableImageError
 from keras_vit.exporting.inference_model import inference_model
-from keras_vit.inference import sample_images
+from keras_vit.inference import model_card, sample_images
+from keras_vit.inference.keras_model import card_of_model
 from tests import selection, tiny
 
 
@@ -95,6 +97,34 @@ def sequential():
     )
 
 
+def around_base(*layers, before=(), **arguments):
+    """A functional model of a body without a head, and further layers."""
+    x = inputs = keras.Input((tiny.SIZE, tiny.SIZE, 3))
+    for layer in (*before, tiny.model(num_layers=1, include_top=False, **arguments), *layers):
+        x = layer(x)
+    return tiny.randomize(keras.Model(inputs, x))
+
+
+def stacked(*layers, first=()):
+    """A sequential model of a body without a head, and further layers."""
+    return tiny.randomize(keras.Sequential([*first, tiny.model(num_layers=1, include_top=False), *layers]))
+
+
+def head(units, *activations):
+    """A sequential model that another model ends in."""
+    return keras.Sequential([keras.layers.Dense(5, "gelu"), keras.layers.Dense(units, *activations)])
+
+
+def augmentation():
+    return keras.Sequential([keras.layers.RandomFlip(), keras.layers.RandomRotation(0.1)])
+
+
+def called(model):
+    """A model without an input of its own, which is built by its first call."""
+    model(np.zeros((2, tiny.SIZE, tiny.SIZE, 3), np.float32))
+    return model
+
+
 def quantized():
     model = tiny.model(num_layers=1)
     model.quantize("int8")
@@ -109,6 +139,10 @@ KINDS = {
     "softmax": (lambda: tutorial(activation="softmax"), {}, "softmax"),
     "sigmoid": (lambda: tutorial(activation="sigmoid"), {"class_names": ["a", "b", "c"]}, "sigmoid"),
     "sequential": (sequential, {}, "softmax"),
+    "one_logit": (lambda: tiny.model(num_layers=1, classes=1), {}, "sigmoid"),
+    "named_logit": (lambda: around_base(keras.layers.Dense(1)), {"class_names": ["yes"]}, "sigmoid"),
+    "stacked": (lambda: stacked(keras.layers.Dense(3)), {}, "scores"),
+    "nested": (lambda: around_base(head(3, "softmax"), before=[augmentation()]), {}, "softmax"),
     "quantized": (quantized, {}, "softmax"),
     "mixed": (mixed, {}, "scores"),
 }
@@ -122,9 +156,83 @@ def test_a_copy_has_the_weights_of_quantized_layers():
 
 
 def expected_outputs(model, images, output):
+    """The outputs of the model called directly; of logits the probabilities. `output` "as_is" is for probabilities."""
     values = keras.ops.convert_to_numpy(model(images, training=False)).astype(np.float32)
-    ends = getattr(getattr(model.layers[-1], "activation", None), "__name__", None)
-    return np.asarray(keras.ops.softmax(values)) if output == "softmax" and ends != "softmax" else values
+    return {"softmax": functools.partial(special.softmax, axis=-1), "sigmoid": special.expit}.get(output, np.asarray)(
+        values
+    )
+
+
+DENSE = keras.layers.Dense
+LOGITS = {
+    "one": (lambda: tiny.model(num_layers=1, classes=1), "sigmoid"),
+    "wrapped": (lambda: called(keras.Sequential([tiny.model(num_layers=1, classes=1)])), "sigmoid"),
+    "dense": (lambda: around_base(DENSE(1)), "sigmoid"),
+    "several": (lambda: tiny.model(num_layers=1), "softmax"),
+    "tanh": (lambda: tiny.model(num_layers=1, classifier_activation="tanh"), "softmax"),
+    "nested_head": (lambda: around_base(head(3)), "softmax"),
+    "two_heads": (lambda: around_base(head(5), head(3)), "softmax"),
+    "stacked": (lambda: stacked(DENSE(3), first=[keras.Input((tiny.SIZE, tiny.SIZE, 3))]), "softmax"),
+    "without_input": (lambda: stacked(DENSE(3)), "softmax"),
+    "normalized": (
+        lambda: stacked(keras.layers.Dropout(0.2), keras.layers.BatchNormalization(name="norm"), DENSE(3, name="head")),
+        "softmax",
+    ),
+    "augmented": (lambda: tiny.randomize(called(stacked(DENSE(3), first=[augmentation()]))), "softmax"),
+}
+PROBABILITIES = {
+    "sigmoid": (lambda: around_base(head(1, "sigmoid")), "sigmoid"),
+    "sigmoid_operation": (lambda: around_base(DENSE(1), keras.ops.sigmoid), "sigmoid"),
+    "several_sigmoids": (lambda: around_base(DENSE(3, "sigmoid")), "sigmoid"),
+    "nested": (lambda: around_base(head(3, "softmax")), "softmax"),
+    "layer": (lambda: around_base(DENSE(3), keras.layers.Softmax()), "softmax"),
+    "operation": (lambda: around_base(DENSE(3), keras.ops.softmax), "softmax"),
+    "tensorflow": (lambda: around_base(DENSE(3, tf.nn.softmax)), "softmax"),
+    "float32": (
+        lambda: around_base(DENSE(3, "softmax"), keras.layers.Activation("linear", dtype="float32")),
+        "softmax",
+    ),
+    "dropout": (lambda: around_base(DENSE(3, "softmax"), keras.layers.Dropout(0.1)), "softmax"),
+    "cast": (lambda: around_base(DENSE(3, "softmax"), lambda x: keras.ops.cast(x, "float32")), "softmax"),
+}
+
+
+@pytest.mark.parametrize(
+    ("build", "output", "of_logits"),
+    [
+        pytest.param(*case, cases is LOGITS, id=name)
+        for cases in (LOGITS, PROBABILITIES)
+        for name, case in cases.items()
+    ],
+)
+def test_probabilities_are_those_of_the_model(build, output, of_logits):
+    """Of the model called directly, and of the copy that is exported."""
+    model, images = build(), tiny.arrays(3, tiny.SIZE, tiny.SIZE) / np.float32(127.5) - 1
+    classifier = inference.KerasClassifier(model, card_of_model(model, "model", "value_range(-1, 1)"))
+    expected = expected_outputs(model, images, output if of_logits else "as_is")
+    assert classifier.card.output == output
+    np.testing.assert_allclose(classifier.predict(images), expected, atol=1e-6)
+    copy = inference_model(model)
+    np.testing.assert_allclose(expected_outputs(copy, images, output), expected, atol=1e-6)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("extension", ["", ".tflite", ".onnx", ".xml"])
+def test_images_that_are_not_square(extension, tmp_path):
+    if extension in (".onnx", ".xml"):
+        pytest.importorskip({".onnx": "onnxruntime", ".xml": "openvino"}[extension])
+    model, arrays = tiny.model(num_layers=1, image_size=(16, 24)), tiny.arrays(3, 16, 24)
+    exporting.export(model, tmp_path / f"model{extension}", images=arrays, preprocess="value_range(-1, 1)")
+    artifact = inference.open_classifier(tmp_path / f"model{extension}")
+    images = arrays.astype(np.float32) / 127.5 - 1
+    np.testing.assert_allclose(artifact.predict(images), expected_outputs(model, images, "softmax"), atol=1e-5)
+    for change in ({"image_shape": [24, 16, 3]}, {"class_names": list("012345")}):
+        path = model_card.path_of(artifact.path)
+        content = _io.read_json(path)
+        _io.write_json(path, {**content, **change})
+        with pytest.raises(ValueError, match=f"{next(iter(change))}.*Export the artifact again"):
+            inference.open_classifier(artifact.path)
+        _io.write_json(path, content)
 
 
 @pytest.mark.slow
@@ -156,7 +264,7 @@ def test_functional_models(kind, extension, tmp_path):
     classes = () if comparison.top1_agreement is None else map(str, range(model.output_shape[-1]))
     assert artifact.class_names == tuple(options.get("class_names", classes))
     images = arrays.astype(np.float32) / 127.5 - 1
-    expected = expected_outputs(model, images, output)
+    expected = expected_outputs(model, images, "as_is" if kind in ("softmax", "sigmoid", "nested") else output)
     # Float32 sums in another order; the mixed model is rounded to 8 bits itself, int8 layers in steps of 1/127.
     tolerance = {"mixed": 0.1, "quantized": 0.05}.get(kind, 1e-4)
     scale = max(np.abs(expected).max(), 1.0)
@@ -213,6 +321,17 @@ class Subclass(keras.Model):
         return self.base(images)
 
 
+def two_inputs():
+    base, other = tiny.model(num_layers=1), keras.Input((3,))
+    return keras.Model([base.input, other], keras.layers.Concatenate()([base.output, other]), name="two")
+
+
+def test_a_file_of_a_model_with_two_inputs_is_refused(tmp_path):
+    two_inputs().save(tmp_path / "two.keras")
+    with pytest.raises(ValueError, match="one input of images"):
+        inference.open_classifier(tmp_path / "two.keras", preprocess="value_range(-1, 1)")
+
+
 GOOD = tiny.arrays(1)
 network = functools.cache(tiny.model)
 
@@ -234,6 +353,8 @@ class Made(functools.partial):
         ({"model": 3}, TypeError, "keras.Model. Received: int"),
         ({"model": Made(foreign)}, ValueError, "Received: Sequential"),
         ({"model": Made(Subclass)}, ValueError, "Received: Subclass"),
+        ({"model": Made(two_inputs)}, ValueError, r"one input of images.*model\.export"),
+        ({"model": Made(lambda: keras.Sequential([augmentation(), tiny.model()]))}, ValueError, "keras.Input"),
         ({"model": Made(tiny.model, pooling=None)}, ValueError, "one row of logits per image"),
         ({"images": []}, ValueError, "at least one real image"),
         ({"images": None}, TypeError, "NoneType"),

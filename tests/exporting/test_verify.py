@@ -38,6 +38,17 @@ def test_multi_label_accuracy():
     assert verify.compare(REFERENCE, REFERENCE, labels).accuracy == 0.5
 
 
+def test_the_answer_of_a_single_probability_is_yes_or_no():
+    """An 8-bit file may differ by much, but not answer otherwise."""
+    reference = np.array([[0.9], [0.6], [0.2], [0.4]])
+    candidate = np.array([[0.6], [0.9], [0.4], [0.6]])  # the last one crosses one half
+    comparison = verify.compare(reference, candidate)
+    assert comparison.top1_agreement == 0.75
+    assert comparison.max_difference == pytest.approx(0.3)
+    assert verify.failures(comparison, verify.TOLERANCES["dynamic_int8"])
+    assert verify.compare(reference, candidate, np.zeros(4, int)).accuracy == 0.75
+
+
 def test_nan_never_passes():
     candidate = np.full_like(REFERENCE, np.nan)
     comparison = verify.compare(REFERENCE, candidate, np.zeros(4, int))
@@ -95,6 +106,7 @@ def test_an_integer_file_may_lose_one_point_of_accuracy(precision, drop, passes)
     assert comparison.accuracy == pytest.approx(1 - drop)
     problems = verify.failures(comparison, verify.tolerance_of(precision))
     assert [("accuracy" in problem) for problem in problems] == ([] if passes else [True])
+    assert all("'dynamic_int8'" in problem for problem in problems)  # what to do
 
 
 def test_a_tie_is_a_difference_below_rounding():

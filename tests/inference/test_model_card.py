@@ -73,6 +73,13 @@ def test_a_changed_artifact_is_refused(copied):
     "change",
     [
         {"image_shape": [8, 8]},
+        {"image_shape": [9, 9, 1]},  # another size than that of the file
+        {"image_shape": [8, 8, 3]},
+        {"class_names": list("012345678")},
+        {"class_names": list("1023456789")},  # not the labels in the file
+        {"input": "float32"},
+        {"batch_size": 2},
+        {"output": "features"},
         {"class_names": [1] * 10},
         {"output": "tanh"},
         {"preprocess": None},

@@ -152,6 +152,35 @@ def test_a_layer_of_probabilities_at_the_end_is_looked_through(end):
     )
 
 
+def around(*layers):
+    """A model of the shared model and further layers."""
+    logits = small.shared()
+    return keras.Sequential([keras.Input(logits.input_shape[1:]), logits, *layers])
+
+
+def passing(activation):
+    """A dense layer that changes nothing before its activation."""
+    return keras.layers.Dense(small.CLASSES, activation, kernel_initializer="identity")
+
+
+@pytest.mark.parametrize("activation", ["softmax", "sigmoid"])
+def test_the_activation_of_a_last_dense_layer_is_looked_through(activation):
+    model = around(passing(activation))
+    np.testing.assert_allclose(
+        inspection.gradient_attention(model, small.images(), 1),
+        inspection.gradient_attention(small.shared(), small.images(), 1),
+        rtol=1e-5,
+    )
+    assert model.layers[-1].activation is keras.activations.get(activation)
+
+
+def test_an_activation_inside_of_a_model_is_kept():
+    last = keras.layers.Dense(2, kernel_initializer=keras.initializers.RandomNormal(seed=0))
+    kept = around(keras.layers.Activation("sigmoid"), last)
+    expected = inspection.gradient_attention(around(passing("sigmoid"), last), small.images(), 1)
+    np.testing.assert_allclose(inspection.gradient_attention(kept, small.images(), 1), expected, rtol=1e-5)
+
+
 def test_errors():
     with pytest.raises(ValueError, match="ends in classes"):
         inspection.gradient_attention(small.shared("all_tokens"), small.images())

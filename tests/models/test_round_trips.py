@@ -36,6 +36,25 @@ def test_saved_models_give_the_same_output(name, policy, tmp_path):
     np.testing.assert_array_equal(run(loaded, images), expected)
 
 
+@pytest.mark.parametrize("extension", ["h5", "hdf5"])
+def test_a_model_is_loaded_from_hdf5(extension, tmp_path):
+    model = variants.shared("gap", "float32")
+    model.save(tmp_path / f"model.{extension}")
+    loaded = keras.models.load_model(tmp_path / f"model.{extension}")
+    assert type(loaded) is type(model)
+    assert loaded.get_config() == model.get_config()
+    images = variants.images(model)
+    np.testing.assert_array_equal(run(loaded, images), run(model, images))
+
+
+def test_an_hdf5_file_that_was_not_overwritten_stays_as_it_was(tmp_path, monkeypatch):
+    keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)]).save(tmp_path / "model.h5")
+    content = (tmp_path / "model.h5").read_bytes()
+    monkeypatch.setattr("builtins.input", lambda *_: "n")
+    variants.shared("gap", "float32").save(tmp_path / "model.h5", overwrite=False)
+    assert (tmp_path / "model.h5").read_bytes() == content
+
+
 @pytest.mark.parametrize(
     ("name", "policy"),
     selection.cases(

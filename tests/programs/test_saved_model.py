@@ -2,11 +2,15 @@
 
 import os
 
+import keras
+import numpy as np
 import pytest
 import tensorflow as tf
+from scipy import special
 
 from keras_vit.exporting import warmup
 from keras_vit.inference.opening import open_artifact
+from tests import tiny
 from tests.programs import call
 
 
@@ -22,6 +26,20 @@ def test_the_server_finds_its_warm_up_requests(saved_model):
     path = saved_model / "1" / "assets.extra" / warmup.FILE_NAME
     count = sum(1 for _ in tf.data.TFRecordDataset(str(path)))
     assert count == 2 * len(artifact.signatures)  # for batches of one and two images
+
+
+@pytest.mark.slow
+def test_a_sequential_model_of_one_logit(tmp_path):
+    """Its last layer is not called head, so that it has no features."""
+    model = keras.Sequential([tiny.model(num_layers=1, include_top=False), keras.layers.Dense(1)])
+    tiny.randomize(model).save(tmp_path / "model.keras")
+    (tmp_path / "a.png").write_bytes(tiny.images(1).contents[0])
+    paths = (f"--model={tmp_path / 'model.keras'}", f"--images={tmp_path / 'a.png'}", f"--output={tmp_path / 'served'}")
+    assert call("export.main", *paths, "--preprocess=value_range(-1, 1)", "--batch_sizes=1") == 0
+    artifact = open_artifact(str(tmp_path / "served"))
+    assert set(artifact.signatures) == {"serving_default", "serve_images", "serve_tensor"}
+    images = artifact.preprocess(tiny.images(2).contents)
+    np.testing.assert_allclose(artifact.predict(images), special.expit(np.asarray(model(images))), atol=1e-6)
 
 
 def test_an_artifact_cannot_be_exported_again(tmp_path):
